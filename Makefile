@@ -1,0 +1,75 @@
+# What learners, authors and CI run. Needs Python 3.11 or newer, git and make; `make help` lists it.
+PYTHON ?= python3
+PYTEST_ARGS ?=
+LAB_ARGS ?=
+# Extras of pyproject.toml for `make lab`; on a TPU VM: make lab EXTRAS=lab,tpu
+EXTRAS ?= lab
+
+# Learners get an environment without libtpu: where there is no TPU, JAX would look for one at
+# every start. The tests compile for TPUs and so need it.
+LAB := .venv
+TEST := .venv-test
+COLAB := .venv-colab
+COLAB_JAX := 0.7.2
+
+CHECKED := puzzles tests
+PYTEST := -m pytest -n 2 --dist loadgroup --durations=15 $(PYTEST_ARGS)
+
+.DEFAULT_GOAL := help
+.PHONY: help lab copy test test-colab lint build verify bench clean
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
+
+lab: $(LAB)/.installed-$(EXTRAS) copy ## open the puzzles in JupyterLab, on copies in my/
+	cd my && ../$(LAB)/bin/python -m jupyterlab $(LAB_ARGS)
+
+# Only what is not there yet: nobody's solutions are ever overwritten.
+copy: ## copy notebooks that my/ does not have yet
+	@mkdir -p my
+	@for notebook in *.ipynb; do \
+	  if [ ! -e "my/$$notebook" ]; then cp "$$notebook" my/ && echo "my/$$notebook is new"; fi; \
+	done
+
+test: export JAX_PLATFORMS = cpu
+test: $(TEST)/.installed lint ## everything CI runs, on the newest JAX
+	$(TEST)/bin/python -m puzzles build --check
+	$(TEST)/bin/python $(PYTEST)
+
+test-colab: export JAX_PLATFORMS = cpu
+test-colab: $(COLAB)/.installed ## the same tests on the JAX that Colab has
+	$(COLAB)/bin/python $(PYTEST)
+
+lint: $(TEST)/.installed ## ruff and mypy
+	$(TEST)/bin/ruff check $(CHECKED)
+	$(TEST)/bin/ruff format --check $(CHECKED)
+	$(TEST)/bin/mypy
+
+build: $(TEST)/.installed ## write the notebooks and the README's table from the modules
+	JAX_PLATFORMS=cpu $(TEST)/bin/python -m puzzles build
+
+verify: $(TEST)/.installed ## prove every puzzle: NAMES="add_ten row_sum" for some
+	JAX_PLATFORMS=cpu $(TEST)/bin/python -m puzzles verify $(NAMES)
+
+bench: $(TEST)/.installed ## time every check, and the import
+	JAX_PLATFORMS=cpu $(TEST)/bin/python tests/bench.py
+
+clean: ## remove environments and caches; my/ stays
+	rm -rf $(LAB) $(TEST) $(COLAB) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find puzzles tests -name __pycache__ -prune -exec rm -rf {} +
+
+# An installation is renewed when pyproject.toml changes.
+$(LAB)/.installed-$(EXTRAS): pyproject.toml
+	$(PYTHON) -m venv $(LAB)
+	$(LAB)/bin/python -m pip install -q -e '.[$(EXTRAS)]'
+	@touch $@
+
+$(TEST)/.installed: pyproject.toml
+	$(PYTHON) -m venv $(TEST)
+	$(TEST)/bin/python -m pip install -q -e '.[test,tpu]'
+	@touch $@
+
+$(COLAB)/.installed: pyproject.toml
+	$(PYTHON) -m venv $(COLAB)
+	$(COLAB)/bin/python -m pip install -q -e '.[test]' 'jax[tpu]==$(COLAB_JAX)'
+	@touch $@

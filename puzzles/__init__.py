@@ -1,0 +1,58 @@
+"""Pallas Puzzles: learn TPU kernels by writing them.
+
+Learners: `from puzzles import check, hint, solution, receipt, progress, INTERPRET`.
+Authors: `Puzzle`, `Mistake`, `Alternative`, `find`, `ladder`, `ladders`, `judge`, `mutate`, `trace`.
+Importing this package starts no JAX backend.
+"""
+
+from __future__ import annotations
+
+from puzzles._check import check, hint, progress, receipt, solution
+from puzzles._judge import judge
+from puzzles._launch import Dot, Launch, Operand, trace
+from puzzles._puzzle import (
+    Alternative,
+    Mistake,
+    Puzzle,
+    UnknownPuzzle,
+    find,
+    ladder,
+    ladders,
+    mutate,
+    rng,
+)
+from puzzles._verdict import Verdict
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "INTERPRET",
+    "Alternative",
+    "Dot",
+    "Launch",
+    "Mistake",
+    "Operand",
+    "Puzzle",
+    "UnknownPuzzle",
+    "Verdict",
+    "check",
+    "find",
+    "hint",
+    "judge",
+    "ladder",
+    "ladders",
+    "mutate",
+    "progress",
+    "receipt",
+    "rng",
+    "solution",
+    "trace",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name == "INTERPRET":  # asking for the backend starts it, so only when first wanted
+        import jax
+
+        return jax.default_backend() != "tpu"
+    raise AttributeError(f"module 'puzzles' has no attribute {name!r}")

@@ -1,0 +1,211 @@
+"""What a learner calls: check, hint, solution, progress. Only these print."""
+
+from __future__ import annotations
+
+import html
+import os
+import traceback
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import jax
+
+from puzzles import _regions, _source, _tpu, _words
+from puzzles._judge import judge
+from puzzles._launch import Abstract, trace
+from puzzles._puzzle import Puzzle, UnknownPuzzle, find, ladder, ladder_module
+from puzzles._receipt import receipt_text
+from puzzles._verdict import Verdict, shown
+
+_solved: set[str] = set()
+_hinted: dict[str, int] = {}
+
+
+class NotPassed(AssertionError):
+    """Raised by `check` under PUZZLES_STRICT=1 instead of returning anything but a pass."""
+
+
+def check(fn: Callable) -> Verdict | None:
+    """Judge a learner's function by the puzzle of its name and show the verdict.
+
+    Never raises, unless PUZZLES_STRICT=1: then anything but a pass raises NotPassed.
+    Returns None where there was nothing to judge; the sentence shown says why.
+    """
+    try:
+        verdict = _verdict_on(fn)
+    except UnknownPuzzle as error:
+        return _nothing_judged(str(error))
+    except KeyboardInterrupt:
+        return _nothing_judged("interrupted: nothing was judged, nothing is lost; run the cell again.")
+    except Exception:
+        return _nothing_judged(
+            "the checker itself failed. That is our bug, not yours: please report it with this:\n"
+            + traceback.format_exc()
+        )
+    if verdict.passed:
+        _solved.add(verdict.puzzle)
+        verdict = Verdict(**vars(verdict) | {"notes": (*verdict.notes, _progress_line(verdict.puzzle))})
+    _show(verdict)
+    if not verdict.passed and _strict():
+        raise NotPassed(str(verdict))
+    return verdict
+
+
+def _strict() -> bool:
+    return os.environ.get("PUZZLES_STRICT") == "1"
+
+
+def _nothing_judged(why: str) -> None:
+    if _strict():
+        raise NotPassed(why)
+    _say(why)
+
+
+def _verdict_on(fn: Any) -> Verdict:
+    puzzle = find_for(fn) if not isinstance(fn, str) else _refuse(fn)
+    if os.environ.get("PUZZLES_TPU") == "1":
+        with _tpu.Compiler() as compiler:
+            return judge(puzzle, fn, compiler=compiler)
+    return judge(puzzle, fn)
+
+
+def find_for(fn: Any) -> Puzzle:
+    """The puzzle that a function, or a name, belongs to; UnknownPuzzle says what to pass instead."""
+    if isinstance(fn, str):
+        return find(fn)
+    if not _source.is_function(fn):
+        _refuse(fn)
+    name = _source.unwrap(fn).__name__
+    try:
+        return find(name)
+    except UnknownPuzzle:
+        if name.endswith("_kernel"):
+            owner = find(name.removesuffix("_kernel")).name
+            raise UnknownPuzzle(
+                f"{name!r} is a kernel; pass the function that launches it: check({owner})"
+            ) from None
+        raise
+
+
+def _refuse(value: object) -> NoReturn:
+    raise UnknownPuzzle(
+        f"this needs a function, and got {_described(value)}: pass the function itself, "
+        "as in check(add_ten), not its name or the result of calling it"
+    )
+
+
+def _described(value: object) -> str:
+    if isinstance(value, jax.Array):
+        return f"an array of shape {value.shape}"
+    kind = type(value).__name__
+    return "None" if value is None else f"a{'n' * (kind[0] in 'aeiou')} {kind}"
+
+
+def hint(fn: Callable | str) -> None:
+    """Show the next hint for a puzzle; after the last one, start again."""
+    try:
+        puzzle = find_for(fn)
+    except UnknownPuzzle as error:
+        _say(str(error))
+        return
+    number = _hinted.get(puzzle.name, 0)
+    _hinted[puzzle.name] = (number + 1) % len(puzzle.hints)
+    _say(f"hint {number + 1} of {len(puzzle.hints)} for {puzzle.name}: {puzzle.hints[number]}")
+
+
+def solution(fn: Callable | str) -> None:
+    """Show the reference solution of a puzzle and why it works."""
+    try:
+        puzzle = find_for(fn)
+    except UnknownPuzzle as error:
+        _say(str(error))
+        return
+    code = solution_code(puzzle)
+    why = " ".join(puzzle.explain.split())
+    text = f"{code}\n\nWhy it works: {why}"
+    page = f"<pre style='background:transparent;color:inherit'>{html.escape(code)}</pre><p>{html.escape(why)}</p>"
+    _display(text, page)
+
+
+def solution_code(puzzle: Puzzle) -> str:
+    """The cells of a puzzle that hold a region, solved."""
+    cells = [body for _, body in _regions.split_cells(puzzle.text) if _regions.BEGIN in body]
+    return "\n".join(_regions.without_marks(cell).strip() for cell in cells)
+
+
+def progress() -> None:
+    """Show which puzzles of each ladder are solved in this session."""
+    from puzzles._puzzle import ladders
+
+    lines = []
+    for name in ladders():
+        rungs = ladder_module(name).RUNGS
+        if not rungs:
+            continue
+        done = sum(rung in _solved for rung in rungs)
+        lines.append(f"{name}: {done} of {len(rungs)} solved {_bar(rungs)}")
+    _say("\n".join(lines))
+
+
+def _bar(rungs: tuple[str, ...]) -> str:
+    return "".join("■" if rung in _solved else "□" for rung in rungs)
+
+
+def _progress_line(name: str) -> str:
+    puzzle = find(name)
+    rungs = tuple(ladder_module(puzzle.ladder).RUNGS)
+    following = rungs[rungs.index(name) + 1 :]
+    ahead = f" Next: {following[0]}." if following else " That was the last rung."
+    return f"{puzzle.ladder} {_bar(rungs)} {sum(r in _solved for r in rungs)}/{len(rungs)}.{ahead}"
+
+
+def receipt(fn: Callable, *args: object, chip: str = "v5e") -> None:
+    """Show what the launches of `fn(*args)` cost on `chip` (v4, v5e, v5p, v6e or 7x).
+
+    `jax.ShapeDtypeStruct(shape, dtype)` arguments ask about production shapes without any data.
+    """
+    if chip not in _tpu.CHIPS:
+        _say(f"no chip is called {chip!r}; there are {', '.join(_tpu.CHIPS)}")
+        return
+    if not _source.is_function(fn):
+        _say(f"this needs a function that launches a kernel, and got {_described(fn)}")
+        return
+    try:
+        launches = trace(fn, *args)
+    except Abstract as error:
+        _say(str(error))
+        return
+    except Exception as error:
+        gist = _source.first_sentence(error)
+        remedy = _words.remedy(f"{type(error).__name__}: {error}")
+        _say("\n".join(filter(None, (gist, remedy))))
+        return
+    _say(receipt_text(launches, chip) if launches else "no `pallas_call` in there: nothing to count")
+
+
+def _show(verdict: Verdict) -> None:
+    _display(str(verdict), verdict.html())
+    shown(verdict)
+
+
+def _say(text: str) -> None:
+    _display(text, f"<pre style='background:transparent;color:inherit'>{html.escape(text)}</pre>")
+
+
+def _in_notebook() -> bool:
+    try:
+        from IPython import get_ipython
+    except ImportError:
+        return False
+    shell = get_ipython()
+    return shell is not None and hasattr(shell, "kernel")
+
+
+def _display(text: str, page: str) -> None:
+    """HTML in a notebook, with the text beside it for other readers; text elsewhere."""
+    if not _in_notebook():
+        print(text)
+        return
+    from IPython.display import display
+
+    display({"text/plain": text, "text/html": page}, raw=True)

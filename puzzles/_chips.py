@@ -1,0 +1,42 @@
+"""The TPUs that kernels are compiled for, and what one of their cores can do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+_MIB = 2**20
+
+
+@dataclass(frozen=True)
+class Chip:
+    """One TensorCore: bf16 FLOP/s, HBM bytes/s and sizes in bytes.
+
+    scoped_vmem_bytes is what a kernel may use unless it passes `vmem_limit_bytes`. topology is
+    the name under which libtpu knows the smallest slice.
+    """
+
+    name: str
+    topology: str
+    flops_per_second: float
+    hbm_bytes_per_second: float
+    vmem_bytes: int
+    scoped_vmem_bytes: int
+    smem_bytes: int = _MIB
+
+    @property
+    def ridge(self) -> float:
+        """FLOPs per HBM byte from which on a kernel is compute-bound."""
+        return self.flops_per_second / self.hbm_bytes_per_second
+
+
+# Per TensorCore, as `pltpu.get_tpu_info_for_chip` has them; 0.7 has no such function.
+CHIPS = {
+    chip.name: chip
+    for chip in (
+        Chip("v4", "v4:2x2x1", 137.5e12, 615e9, 16 * _MIB, 16 * _MIB),
+        Chip("v5e", "v5e:2x2", 197e12, 820e9, 128 * _MIB, 16 * _MIB),
+        Chip("v5p", "v5p:2x2x1", 229.5e12, 1230e9, 64 * _MIB, 16 * _MIB),
+        Chip("v6e", "v6e:2x2", 920e12, 1640e9, 128 * _MIB, 32 * _MIB),
+        Chip("7x", "tpu7x:2x2x1", 1155e12, 3700e9, 64 * _MIB, 32 * _MIB),
+    )
+}

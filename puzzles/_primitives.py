@@ -1,0 +1,178 @@
+"""Scalar primitives in NumPy with XLA's integer semantics, vectorised over the grid.
+
+A value has one axis per grid axis, of length 1 where it does not vary, and then its own axes. So
+`program_id(1)` on a grid (4, 8, 2) is an array of shape (1, 8, 1), and what follows from it alone
+is computed eight times, not sixty-four.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax._src import core
+
+Rule = Callable[[core.JaxprEqn, list[np.ndarray], int], np.ndarray]
+
+
+def evaluate(equation: core.JaxprEqn, values: list[np.ndarray], rank: int) -> list[np.ndarray]:
+    """Results of `equation` on known values with `rank` grid axes; JAX computes what NumPy has not.
+
+    Raises whatever JAX raises for a primitive that cannot run by itself.
+    """
+    name = equation.primitive.name
+    rule = RULES.get(name)
+    if rule is None or (name == "mul" and equation.params.get("out_dtype") is not None):
+        return _by_jax(equation, values, rank)
+    with np.errstate(all="ignore"):
+        result = np.asarray(rule(equation, values, rank))
+    return [result.astype(equation.outvars[0].aval.dtype, copy=False)]
+
+
+def bind(equation: core.JaxprEqn, *values: Any) -> list[Any]:
+    """Bind an equation's primitive, as every supported JAX version wants it."""
+    params: Any = equation.primitive.get_bind_params(equation.params)
+    functions, params = params if isinstance(params, tuple) else ((), params)
+    with equation.ctx.manager:
+        out = equation.primitive.bind(*functions, *values, **params)
+    return list(out) if equation.primitive.multiple_results else [out]
+
+
+def _by_jax(equation: core.JaxprEqn, values: list[np.ndarray], rank: int) -> list[np.ndarray]:
+    lead = np.broadcast_shapes(*(v.shape[:rank] for v in values))
+    flat = [np.broadcast_to(v, lead + v.shape[rank:]).reshape(-1, *v.shape[rank:]) for v in values]
+    with jax.ensure_compile_time_eval():
+        out = jax.vmap(lambda *one: bind(equation, *one))(*flat)
+    return [np.asarray(o).reshape(lead + o.shape[1:]) for o in out]
+
+
+def elementwise(function: Callable[..., np.ndarray]) -> Rule:
+    """A rule for `function`; scalars beside arrays (a predicate, a bound) gain the missing axes."""
+
+    def rule(_: core.JaxprEqn, values: list[np.ndarray], rank: int) -> np.ndarray:
+        ndim = max(v.ndim for v in values)
+        lined = [
+            v.reshape(v.shape[:rank] + (1,) * (ndim - v.ndim) + v.shape[rank:]) for v in values
+        ]
+        return function(*lined)
+
+    return rule
+
+
+def _div(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    if not np.issubdtype(x.dtype, np.integer):
+        return np.true_divide(x, y)
+    safe = np.where(y == 0, np.ones_like(y), y)
+    floor = np.floor_divide(x, safe)
+    truncated = floor + ((np.fmod(x, safe) != 0) & ((x < 0) != (safe < 0)))
+    return np.where(y == 0, np.array(-1).astype(x.dtype), truncated)
+
+
+def _rem(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    if not np.issubdtype(x.dtype, np.integer):
+        return np.fmod(x, y)
+    return np.where(y == 0, x, np.fmod(x, np.where(y == 0, np.ones_like(y), y)))
+
+
+def _shift(function: Callable[..., np.ndarray], arithmetic: bool = False) -> Callable:
+    def shift(x: np.ndarray, by: np.ndarray) -> np.ndarray:
+        bits = x.dtype.itemsize * 8
+        inside = (by >= 0) & (by < bits)
+        shifted = function(x, np.where(inside, by, bits - 1 if arithmetic else 0))
+        return shifted if arithmetic else np.where(inside, shifted, np.zeros_like(x))
+
+    return shift
+
+
+def _shift_right_logical(x: np.ndarray, by: np.ndarray) -> np.ndarray:
+    unsigned = np.dtype(f"u{x.dtype.itemsize}")
+    return np.right_shift(x.view(unsigned), by.astype(unsigned)).view(x.dtype)
+
+
+def _select(which: np.ndarray, *cases: np.ndarray) -> np.ndarray:
+    out = cases[0]
+    for n, case in enumerate(cases[1:], 1):
+        out = np.where(which == n, case, out)
+    return out
+
+
+def _same_data(equation: core.JaxprEqn, values: list[np.ndarray], rank: int) -> np.ndarray:
+    return values[0].reshape(values[0].shape[:rank] + equation.outvars[0].aval.shape)
+
+
+def _broadcast_in_dim(equation: core.JaxprEqn, values: list[np.ndarray], rank: int) -> np.ndarray:
+    own = [1] * len(equation.params["shape"])
+    for axis, size in zip(
+        equation.params["broadcast_dimensions"], values[0].shape[rank:], strict=True
+    ):
+        own[axis] = size
+    lead = values[0].shape[:rank]
+    return np.broadcast_to(values[0].reshape(lead + tuple(own)), lead + equation.params["shape"])
+
+
+def _slice(equation: core.JaxprEqn, values: list[np.ndarray], rank: int) -> np.ndarray:
+    p = equation.params
+    strides: Sequence[int] = p["strides"] or (1,) * len(p["start_indices"])
+    own = map(slice, p["start_indices"], p["limit_indices"], strides)
+    return values[0][(slice(None),) * rank + tuple(own)]
+
+
+def _concatenate(equation: core.JaxprEqn, values: list[np.ndarray], rank: int) -> np.ndarray:
+    lead = np.broadcast_shapes(*(v.shape[:rank] for v in values))
+    full = [np.broadcast_to(v, lead + v.shape[rank:]) for v in values]
+    return np.concatenate(full, axis=rank + equation.params["dimension"])
+
+
+def _iota(equation: core.JaxprEqn, _: list[np.ndarray], rank: int) -> np.ndarray:
+    shape, axis = equation.params["shape"], equation.params["dimension"]
+    along = np.arange(shape[axis]).reshape([-1 if a == axis else 1 for a in range(len(shape))])
+    return np.broadcast_to(along, shape).reshape((1,) * rank + tuple(shape))
+
+
+def _is_bool(dtype: Any) -> bool:
+    return np.dtype(dtype) == np.dtype(bool)
+
+
+def _reduce(function: Callable[..., np.ndarray]) -> Rule:
+    def rule(equation: core.JaxprEqn, values: list[np.ndarray], rank: int) -> np.ndarray:
+        axes = tuple(rank + a for a in equation.params["axes"])
+        if not axes or not math.prod(values[0].shape[a] for a in axes):
+            raise NotImplementedError("a reduction of nothing")
+        return function(values[0], axis=axes)
+
+    return rule
+
+
+_ELEMENTWISE: dict[str, Callable[..., np.ndarray]] = {
+    "add": np.add, "add_any": np.add, "sub": np.subtract, "mul": np.multiply, "div": _div,
+    "rem": _rem, "max": np.maximum, "min": np.minimum, "neg": np.negative, "sign": np.sign,
+    "abs": np.abs, "floor": np.floor, "ceil": np.ceil, "square": np.square,
+    "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal,
+    "gt": np.greater, "ge": np.greater_equal,
+    "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor, "not": np.invert,
+    "shift_left": _shift(np.left_shift), "shift_right_logical": _shift(_shift_right_logical),
+    "shift_right_arithmetic": _shift(np.right_shift, arithmetic=True),
+    "select_n": _select, "clamp": lambda low, x, high: np.minimum(np.maximum(x, low), high),
+}  # fmt: skip
+_SAME_DATA = (
+    "reshape", "squeeze", "expand_dims", "copy", "copy_p", "stop_gradient", "multiple_of",
+    "max_contiguous",
+)  # fmt: skip
+RULES: dict[str, Rule] = {
+    **{name: elementwise(function) for name, function in _ELEMENTWISE.items()},
+    **dict.fromkeys(_SAME_DATA, _same_data),
+    "convert_element_type": lambda e, v, _: v[0] != 0 if _is_bool(e.params["new_dtype"]) else v[0],
+    "integer_pow": lambda e, v, _: np.power(v[0], e.params["y"]),
+    "broadcast_in_dim": _broadcast_in_dim,
+    "slice": _slice,
+    "concatenate": _concatenate,
+    "iota": _iota,
+    "reduce_sum": _reduce(np.sum),
+    "reduce_max": _reduce(np.max),
+    "reduce_min": _reduce(np.min),
+    "reduce_and": _reduce(np.bitwise_and.reduce),
+    "reduce_or": _reduce(np.bitwise_or.reduce),
+}

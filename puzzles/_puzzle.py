@@ -1,0 +1,221 @@
+"""A puzzle, its mistakes, and how ladders are found."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import linecache
+import pkgutil
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from puzzles import _regions
+
+
+class UnknownPuzzle(LookupError):
+    """No puzzle or ladder has this name; the text suggests the nearest one."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """Another correct solution: edits of the module's text, or `code` that redefines its names."""
+
+    name: str
+    old: str = ""
+    new: str = ""
+    edits: tuple[tuple[str, str], ...] = ()
+    code: str = ""
+
+    def apply(self, text: str) -> str:
+        """`text` with this change made; RegionError if an `old` does not occur exactly once."""
+        own = ((self.old, self.new),) if self.old else ()
+        changed = _regions.edit(text, (*own, *self.edits))
+        return f"{changed}\n{self.code}" if self.code else changed
+
+
+@dataclass(frozen=True)
+class Mistake(Alternative):
+    """A plausible wrong answer: `name` continues "a kernel that ...", `says` occurs in the verdict.
+
+    `stage` is the stage of the verdict that must reject it.
+    """
+
+    says: str = ""
+    stage: str = "values"
+
+
+@dataclass(frozen=True, eq=False)
+class Puzzle:
+    """One rung of a ladder.
+
+    inputs: `(key, **dims) -> tuple` of arguments; `jax.Array`s are traced, all else is static.
+    cases: dims of each case. hints: idea, API, shape of the code. explain: why it works.
+    audit: `(*launches) -> None`, asserts with a message what the launches must cost.
+    accepts: `(result, *args) -> None`, asserts; replaces the comparison with `spec` where more
+        than one answer is right.
+    launches: `(fn, *args) -> tuple[Launch, ...]` for a rung without a kernel of its own whose
+        answer configures a launch.
+    tolerance: relative and absolute, in units of the expected values' root mean square.
+    outside: floating-point primitives that may run outside the kernel.
+    starter: the name of the mistake that the learner starts from, on find-the-bug rungs.
+    """
+
+    spec: Callable
+    solution: Callable
+    inputs: Callable[..., tuple]
+    cases: Sequence[Mapping[str, Any]]
+    hints: Sequence[str]
+    explain: str
+    mistakes: Sequence[Mistake] = ()
+    alternatives: Sequence[Alternative] = ()
+    audit: Callable[..., None] | None = None
+    accepts: Callable[..., None] | None = None
+    launches: Callable[..., tuple] | None = None
+    tolerance: float | None = None
+    outside: Sequence[str] = ()
+    starter: str | None = None
+    kernel: bool = True
+    name: str = field(init=False)
+    module: str = field(init=False)
+    ladder: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        module = self.solution.__module__
+        object.__setattr__(self, "name", self.solution.__name__)
+        object.__setattr__(self, "module", module)
+        object.__setattr__(self, "ladder", module.split(".")[-2] if "." in module else "")
+
+    @property
+    def path(self) -> Path:
+        """The file of the puzzle's module."""
+        return Path(str(sys.modules[self.module].__file__))
+
+    @property
+    def text(self) -> str:
+        """The module's text without its author cell."""
+        return _regions.without_author(_read(self.path))
+
+    @property
+    def starter_text(self) -> str:
+        """The module's text as the learner gets it."""
+        if self.starter is None:
+            return _regions.starter(self.text)
+        return _regions.without_marks(self.mistake(self.starter).apply(self.text))
+
+    @property
+    def blanks(self) -> tuple[str, ...]:
+        """Names of the functions that the learner fills in."""
+        return tuple(_regions.blanked_functions(self.text))
+
+    def mistake(self, name: str) -> Mistake:
+        """The mistake called `name`; LookupError if there is none."""
+        for mistake in self.mistakes:
+            if mistake.name == name:
+                return mistake
+        raise LookupError(f"{self.name} has no mistake called {name!r}")
+
+    def arguments(self, case: int, seed: int = 0) -> tuple:
+        """The arguments of one case, the same for the same seed."""
+        import jax
+
+        return tuple(self.inputs(jax.random.key(1000 * seed + case), **self.cases[case]))
+
+    def __repr__(self) -> str:
+        return f"<Puzzle {self.ladder}/{self.name}>"
+
+
+@cache
+def _read(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
+
+
+def rng(key: Any) -> np.random.Generator:
+    """A NumPy generator seeded by a JAX key: test data without compiling anything."""
+    import jax
+
+    return np.random.default_rng(np.asarray(jax.random.key_data(key)))
+
+
+def load(puzzle: Puzzle, text: str, label: str) -> dict[str, Any]:
+    """Run `text`, a variant of the puzzle's module, in a fresh namespace that tracebacks can read."""
+    filename = f"<{puzzle.name}: {label}>"
+    linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
+    namespace: dict[str, Any] = {"__name__": f"{puzzle.module}.{label}"}
+    exec(compile(text, filename, "exec"), namespace)
+    return namespace
+
+
+def variant(puzzle: Puzzle, change: Alternative) -> Callable:
+    """The puzzle's function with `change` applied to its module's text."""
+    return load(puzzle, change.apply(puzzle.text), change.name)[puzzle.name]
+
+
+def mutate(puzzle: Puzzle, mistake: Mistake) -> Callable:
+    """The wrong solution that `mistake` describes, runnable."""
+    return variant(puzzle, mistake)
+
+
+def starter_function(puzzle: Puzzle) -> Callable:
+    """The function as a learner first meets it."""
+    return load(puzzle, puzzle.starter_text, "starter")[puzzle.name]
+
+
+@cache
+def _ladder_modules() -> dict[str, ModuleType]:
+    import puzzles
+
+    found = {}
+    for info in pkgutil.iter_modules(puzzles.__path__):
+        if info.ispkg and not info.name.startswith("_"):
+            module = importlib.import_module(f"puzzles.{info.name}")
+            if hasattr(module, "RUNGS"):
+                found[info.name] = module
+    return dict(sorted(found.items(), key=lambda item: (getattr(item[1], "ORDER", 99), item[0])))
+
+
+def ladder_module(name: str) -> ModuleType:
+    """The ladder's package, which holds RUNGS, TITLE and INTRO."""
+    modules = _ladder_modules()
+    if name not in modules:
+        raise UnknownPuzzle(f"no ladder is called {name!r}{_nearest(name, list(modules))}")
+    return modules[name]
+
+
+def ladders() -> tuple[str, ...]:
+    """The names of all ladders, in the order in which they are meant to be climbed."""
+    return tuple(_ladder_modules())
+
+
+def ladder(name: str) -> tuple[Puzzle, ...]:
+    """The puzzles of a ladder, in order."""
+    return tuple(_rung(ladder_module(name), rung) for rung in ladder_module(name).RUNGS)
+
+
+def find(name: str) -> Puzzle:
+    """The puzzle called `name`; UnknownPuzzle names the nearest one otherwise."""
+    known = {}
+    for module in _ladder_modules().values():
+        for rung in module.RUNGS:
+            known[rung] = module
+    if name not in known:
+        raise UnknownPuzzle(f"no puzzle is called {name!r}{_nearest(name, list(known))}")
+    return _rung(known[name], name)
+
+
+def _rung(ladder_package: ModuleType, rung: str) -> Puzzle:
+    return importlib.import_module(f"{ladder_package.__name__}.{rung}").PUZZLE
+
+
+def _nearest(name: str, known: list[str]) -> str:
+    close = difflib.get_close_matches(name, known, n=1)
+    return f"; did you mean {close[0]!r}?" if close else f"; there are {', '.join(known)}"

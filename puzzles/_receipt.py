@@ -1,0 +1,57 @@
+"""What a launch costs, in words."""
+
+from __future__ import annotations
+
+from puzzles._launch import Launch
+from puzzles._tpu import CHIPS, Chip
+
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+def amount(count: float) -> str:
+    """Bytes with a binary unit: 1536 -> '1.5 KiB'."""
+    for unit in _UNITS:
+        if count < 1024 or unit == _UNITS[-1]:
+            return f"{count:.0f} B" if unit == "B" else f"{count:.3g} {unit}"
+        count /= 1024
+    raise AssertionError
+
+
+def scaled(count: float) -> str:
+    """A count with a decimal unit: 25_165_824 -> '25.2 M'."""
+    for unit, size in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if count >= size:
+            return f"{count / size:.3g} {unit}"
+    return f"{count:.0f}"
+
+
+def bound(launch: Launch, chip: Chip) -> str:
+    """'compute-bound' or 'memory-bound' on `chip`."""
+    return "compute-bound" if launch.intensity >= chip.ridge else "memory-bound"
+
+
+def receipt_text(
+    launches: tuple[Launch, ...],
+    chip: str = "v5e",
+    ran: tuple[str, ...] = (),
+    title: str = "",
+) -> str:
+    """A receipt for each launch, and once what was run."""
+    parts = [_one(launch, CHIPS[chip], title) for launch in launches]
+    if ran:
+        parts.append(f"ran    {', '.join(ran)}")
+    return "\n".join(parts)
+
+
+def _one(launch: Launch, chip: Chip, title: str) -> str:
+    budget = launch.vmem_limit_bytes or chip.scoped_vmem_bytes
+    steps = f"{launch.steps:,} step{'s' * (launch.steps != 1)}"
+    rows = [
+        ("grid", f"{launch.grid} = {steps}"),
+        ("HBM", f"read {amount(launch.hbm_bytes_read)}, written {amount(launch.hbm_bytes_written)}"),
+        ("VMEM", f"{amount(launch.vmem_bytes)} of the {amount(budget)} a kernel may use on {chip.name}"),
+        ("SMEM", f"{amount(launch.smem_bytes)} of {amount(chip.smem_bytes)}" if launch.smem_bytes else ""),
+        ("FLOPs", f"{scaled(launch.flops)}, {launch.intensity:.3g} per byte; {chip.name} needs {chip.ridge:.0f} to be busy: {bound(launch, chip)}"),
+    ]
+    head = f"receipt{f' for {title}' if title else ''}"
+    return "\n".join([head, *(f"{name:<6} {text}" for name, text in rows if text)])

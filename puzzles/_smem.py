@@ -1,0 +1,63 @@
+"""What a walk knows of memory: scalars in SMEM, and nothing of blocks of data."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+
+class _Unknown:
+    def __repr__(self) -> str:
+        return "UNKNOWN"
+
+
+UNKNOWN = _Unknown()
+
+
+@dataclass(eq=False)
+class Ref:
+    """Scalars in SMEM: the whole array, and per axis where the block starts and if it is squeezed.
+
+    `contents` is None when the data are not known; `absent`, if given, then raises.
+    """
+
+    contents: np.ndarray | None
+    start: tuple[np.ndarray, ...]
+    visible: tuple[bool, ...]
+    absent: Callable[[], Any] | None = None
+
+    @classmethod
+    def whole(
+        cls,
+        shape: tuple[int, ...],
+        contents: np.ndarray | None,
+        absent: Callable[[], Any] | None = None,
+    ) -> Ref:
+        """A ref to all of an array."""
+        return cls(contents, (np.zeros((), np.int32),) * len(shape), (True,) * len(shape), absent)
+
+    def load(self, transforms: Sequence[Any], shape: tuple[int, ...], rank: int) -> Any:
+        """One element for every grid step; beyond the end the last one is read, as XLA does."""
+        if self.contents is None:
+            return UNKNOWN if self.absent is None else self.absent()
+        indices = getattr(transforms[0], "indices", None) if len(transforms) == 1 else None
+        if indices is None and not transforms and math.prod(self.contents.shape) == 1:
+            indices = (0,) * sum(self.visible)  # `ref[...]` of a single scalar
+        if indices is None or len(indices) != sum(self.visible) or math.prod(shape) != 1:
+            return UNKNOWN
+        asked = iter(indices)
+        place = []
+        for size, start, visible in zip(self.contents.shape, self.start, self.visible, strict=True):
+            index = next(asked) if visible else 0
+            index = getattr(index, "start", index)  # a slice of one element
+            if not isinstance(index, int | np.integer | np.ndarray):
+                return UNKNOWN
+            flat = np.reshape(index, np.shape(index)[:rank])
+            place.append(np.clip(flat + start, 0, size - 1))
+        found = np.asarray(self.contents[tuple(place)])
+        lead = found.shape if found.ndim == rank else (1,) * rank
+        return found.reshape(lead + shape)

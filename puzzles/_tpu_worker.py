@@ -1,0 +1,65 @@
+"""Compiles exported programs with libtpu, in a process of its own: libtpu can abort it.
+
+Run as a script. Requests and answers are lines of JSON on what were stdin and stdout; whatever
+libtpu prints goes to stderr. The first line names the topologies in `argv` that it knows.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import os
+import sys
+
+_HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+def main(topologies: list[str]) -> None:
+    """Answer requests until stdin is closed."""
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    # A script's own folder comes first on the path; these modules are no top-level ones.
+    sys.path[:] = [p for p in sys.path if os.path.abspath(p) != _HERE]
+
+    def answer(**fields: object) -> None:
+        answers.write(json.dumps(fields) + "\n")
+        answers.flush()
+
+    devices = {}
+    for name in topologies:
+        with contextlib.suppress(Exception):
+            devices[name] = _device(name)
+    answer(topologies=list(devices))
+    for line in sys.stdin:
+        request = json.loads(line)
+        if request.get("abort"):  # for the tests: what libtpu does on a bad day
+            os.abort()
+        try:
+            program = base64.b64decode(request["program"])
+            answer(text=None, kernel=_compile(program, devices[request["topology"]]))
+        except Exception as error:
+            answer(text=f"{error}" or type(error).__name__, kernel=False)
+
+
+def _device(topology: str) -> object:
+    from jax.experimental import topologies
+
+    return topologies.get_topology_desc(platform="tpu", topology_name=topology).devices[0]
+
+
+def _compile(program: bytes, device: object) -> bool:
+    """True if the compiled program holds a Mosaic kernel."""
+    import jax
+    from jax import export  # on 0.7 `jax.export` exists only once it is imported
+    from jax.sharding import SingleDeviceSharding
+
+    exported = export.deserialize(bytearray(program))
+    there = SingleDeviceSharding(device)
+    shapes = [jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=there) for a in exported.in_avals]
+    compiled = jax.jit(exported.call).lower(*shapes).compile()
+    return "tpu_custom_call" in compiled.as_text()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,117 @@
+"""Running a program in Python, down to the equations that launch kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+from jax._src import core
+
+from puzzles._trace import PALLAS_CALL, equations, subjaxprs
+
+# Calls that only wrap; their bodies are run in place. `custom_vjp` must be: the simulator's
+# effects are refused under it ("Effects not supported").
+_WRAPPERS = {
+    "jit", "pjit", "closed_call", "core_call", "checkpoint", "remat", "remat2",
+    "custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr",
+}  # fmt: skip
+# How to run a group of equations, which are also given, as a program on its inputs.
+Run = Callable[[list[core.JaxprEqn], core.ClosedJaxpr, list[Any]], Sequence[Any]]
+
+
+def walk(closed: core.ClosedJaxpr, args: Sequence[Any], launch: Run, plain: Run) -> list[Any]:
+    """The flat results of a program: `launch` runs each `pallas_call`, `plain` what lies between.
+
+    Equations between two launches are one group: compiled one by one they cost 10 ms each. Loops
+    and branches around a launch are run in Python, since all values are known.
+    """
+    jaxpr = closed.jaxpr
+    env: dict[Any, Any] = dict(zip(jaxpr.constvars, closed.consts, strict=True))
+    env |= zip(jaxpr.invars, args, strict=True)
+    waiting: list[core.JaxprEqn] = []
+
+    def read(atom: Any) -> Any:
+        return atom.val if isinstance(atom, core.Literal) else env[atom]
+
+    def run(group: list[core.JaxprEqn], how: Run) -> None:
+        if group:
+            program, needed = _program(jaxpr, group)
+            made = how(group, program, [env[v] for v in needed])
+            env.update(zip((v for e in group for v in e.outvars), made, strict=True))
+
+    def within(inner: core.ClosedJaxpr, values: Sequence[Any]) -> list[Any]:
+        return walk(inner, values, launch, plain)
+
+    for equation in jaxpr.eqns:
+        if not _launches(equation):
+            waiting.append(equation)
+            continue
+        run(waiting, plain)
+        waiting = []
+        if equation.primitive.name in _CONTROL:
+            values = [read(v) for v in equation.invars]
+            out = _CONTROL[equation.primitive.name](equation.params, values, within)
+            env |= zip(equation.outvars, out, strict=True)
+        else:
+            run([equation], launch)
+    run(waiting, plain)
+    return [read(v) for v in jaxpr.outvars]
+
+
+def _program(
+    jaxpr: core.Jaxpr, group: list[core.JaxprEqn]
+) -> tuple[core.ClosedJaxpr, list[core.Var]]:
+    """Neighbouring equations of `jaxpr` as a program that returns all they make, and its inputs."""
+    made = [v for e in group for v in e.outvars]
+    used = {v: None for e in group for v in e.invars if not isinstance(v, core.Literal)}
+    needed = [v for v in used if v not in set(made)]
+    nameless = jaxpr.debug_info._replace(arg_names=None, result_paths=None)
+    part = jaxpr.replace(
+        constvars=[], invars=needed, outvars=made, eqns=[*group], debug_info=nameless
+    )
+    return core.ClosedJaxpr(part, ()), needed
+
+
+def _launches(equation: core.JaxprEqn) -> bool:
+    if equation.primitive.name == PALLAS_CALL:
+        return True
+    nested = (e for inner in subjaxprs(equation) for e in equations(inner))
+    return any(e.primitive.name == PALLAS_CALL for e in nested)
+
+
+def _call(params: dict[str, Any], values: list[Any], within: Callable) -> list[Any]:
+    inner = params.get("jaxpr", params.get("call_jaxpr"))
+    if isinstance(inner, core.Jaxpr):  # `checkpoint` keeps it open, without constants
+        inner = core.ClosedJaxpr(inner, ())
+    return within(inner, values)
+
+
+def _scan(params: dict[str, Any], values: list[Any], within: Callable) -> list[Any]:
+    split = params["num_consts"], params["num_consts"] + params["num_carry"]
+    consts, carry, rows = values[: split[0]], values[split[0] : split[1]], values[split[1] :]
+    steps = range(params["length"])
+    stacks: list[list[Any]] = []
+    for n in reversed(steps) if params["reverse"] else steps:
+        out = within(params["jaxpr"], [*consts, *carry, *(row[n] for row in rows)])
+        carry = out[: params["num_carry"]]
+        stacks.append(out[params["num_carry"] :])
+    if params["reverse"]:
+        stacks.reverse()
+    return [*carry, *(jnp.stack(column) for column in zip(*stacks, strict=True))]
+
+
+def _while(params: dict[str, Any], values: list[Any], within: Callable) -> list[Any]:
+    first, second = params["cond_nconsts"], params["cond_nconsts"] + params["body_nconsts"]
+    carry = values[second:]
+    while within(params["cond_jaxpr"], [*values[:first], *carry])[0]:
+        carry = within(params["body_jaxpr"], [*values[first:second], *carry])
+    return carry
+
+
+def _cond(params: dict[str, Any], values: list[Any], within: Callable) -> list[Any]:
+    last = len(params["branches"]) - 1
+    return within(params["branches"][min(max(int(values[0]), 0), last)], values[1:])
+
+
+_CONTROL = dict.fromkeys(_WRAPPERS, _call) | {"scan": _scan, "while": _while, "cond": _cond}

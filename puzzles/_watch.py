@@ -1,0 +1,167 @@
+"""What JAX's TPU simulator does during one launch, seen through its callbacks."""
+
+from __future__ import annotations
+
+import inspect
+import linecache
+from collections import Counter
+from functools import partial
+from typing import Any
+
+import jax
+import numpy as np
+from jax._src import core, source_info_util
+
+
+class Stuck(Exception):
+    """A semaphore or copy that is waited for in vain, or left behind; `args[0]` says which."""
+
+
+class Watch:
+    """Follows the simulator's callbacks through one `pallas_call`.
+
+    The functions that the simulator calls back are private, but 0.7.2 and 0.10.2 agree on their
+    names and on the names of their parameters, which is all that is used here.
+    """
+
+    def __init__(self, equation: core.JaxprEqn) -> None:
+        self.equation = equation
+        self.failure: BaseException | None = None
+        self.failed: tuple[str, dict[str, Any]] = ("", {})
+        self._points: list[tuple[int, ...]] = []
+        self._done = 0
+        self._buffers: list[int] = []
+        self._copies: Counter[int] = Counter()  # started, not yet waited for; by semaphore
+        self._signals: Counter[int] = Counter()
+
+    def here(self, *given: Any) -> Any:
+        """The simulator's `grid_point_recorder`; 0.10 threads a token through it, 0.7 does not."""
+        *token, point, _ = given
+        self._points.append(tuple(int(i) for i in np.asarray(point)))
+        return token[0] if token else ()
+
+    @property
+    def step(self) -> tuple[int, ...] | None:
+        """The program ids of the step in progress."""
+        return self._points[self._done] if self._done < len(self._points) else None
+
+    def call(self, *args: Any, callback: Any, **_: Any) -> Any:
+        """In place of JAX's `io_callback_impl`."""
+        function = callback.callback_func
+        given, keywords = jax.tree.unflatten(callback.in_tree, args)
+        plain = function.func if isinstance(function, partial) else function
+        name = getattr(plain, "__name__", "")
+        try:
+            if name in ("dma_start", "dma_wait", "semaphore_signal", "semaphore_wait"):
+                self._semaphores(name, _named(function, given, keywords))
+            if name == "_validate":
+                self._nothing_left()
+            result = function(*given, **keywords)
+        except BaseException as error:
+            if self.failure is None:
+                self.failure = error
+                self.failed = (name, _named(function, given, keywords))
+            raise
+        if name == "_check_for_revisiting":
+            self._done += 1
+        elif name == "_allocate_buffer":
+            self._buffers.append(int(jax.tree.leaves(result)[-1]))
+        return [np.asarray(x) for x in jax.tree.leaves(result)]
+
+    def _semaphores(self, name: str, given: dict[str, Any]) -> None:
+        # With one core nobody else can signal: a wait for what has not been started never ends.
+        if name == "dma_start":
+            ids = (given.get("dst_sem_id"), given.get("src_sem_id"))
+            self._copies.update(int(i) for i in ids if i is not None)
+            return
+        semaphore = int(given["sem_id"])
+        if name == "semaphore_signal":
+            self._signals[semaphore] += int(given["inc"])
+        elif name == "dma_wait":
+            self._copies[semaphore] -= 1
+            if self._copies[semaphore] + self._signals[semaphore] < 0:
+                raise Stuck("copy never started")
+        else:
+            self._signals[semaphore] -= int(given["value"])
+            if self._signals[semaphore] < 0:
+                raise Stuck("semaphore never signalled")
+
+    def _nothing_left(self) -> None:
+        if any(n > 0 for n in self._copies.values()):
+            raise Stuck("copy never waited for")
+        if any(n > 0 for n in self._signals.values()):
+            raise Stuck("semaphore left signalled")
+
+    def name_of(self, buffer: int | None) -> str | None:
+        """The kernel's parameter that a buffer of the simulator belongs to."""
+        if buffer not in self._buffers:
+            return None
+        allocated = _allocated(self.equation)
+        position = self._buffers.index(buffer)
+        return allocated[position] if position < len(allocated) else None
+
+    def line(self) -> str | None:
+        """The learner's line that failed, stripped."""
+        where = source_line(self.failed[1].get("source_info"))
+        return linecache.getline(*where).strip()[:100] or None if where else None
+
+    def in_index_map(self) -> bool:
+        """True if what failed belongs to an index map, not to the kernel."""
+        info = self.failed[1].get("source_info")
+        if info is None:
+            return False
+        maps = (m.index_map_jaxpr.jaxpr for m in _grid(self.equation).block_mappings)
+        return any(e.source_info is info for m in maps for e in m.eqns)
+
+
+def _named(function: Any, args: tuple, keywords: dict[str, Any]) -> dict[str, Any]:
+    try:
+        return dict(inspect.signature(function).bind_partial(*args, **keywords).arguments) | (
+            function.keywords if isinstance(function, partial) else {}
+        )
+    except (TypeError, ValueError):
+        return {}
+
+
+def source_line(info: Any) -> tuple[str, int] | None:
+    """File and line outside JAX at which an equation was traced, from its `source_info`."""
+    try:
+        frame = source_info_util.user_frame(info.traceback)
+        return frame.file_name, frame.start_line
+    except AttributeError:  # no such frame, or a JAX that keeps it elsewhere
+        return None
+
+
+def _grid(equation: core.JaxprEqn) -> Any:
+    return equation.params["grid_mapping"]
+
+
+def parameters(equation: core.JaxprEqn) -> list[str]:
+    """The names of the kernel's parameters: prefetched scalars, inputs, outputs, scratch."""
+    kernel = equation.params["jaxpr"]
+    names = getattr(kernel.debug_info, "arg_names", None) or ()
+    known = [str(name) for name in names][: len(kernel.invars)]
+    return known + [f"operand {n}" for n in range(len(known), len(kernel.invars))]
+
+
+def memory_space(ref: core.Var) -> str:
+    """'vmem', 'smem', 'any', 'hbm', 'semaphore_mem'; '' where none is given, which means VMEM."""
+    space = getattr(ref.aval, "memory_space", None)
+    return str(getattr(space, "value", "") or "")
+
+
+def _allocated(equation: core.JaxprEqn) -> list[str]:
+    """Parameter names in the order in which the simulator allocates buffers (on both versions)."""
+    grid, names = _grid(equation), parameters(equation)
+    scalars, inputs = grid.num_index_operands, grid.num_inputs
+    aliased = {out for _, out in equation.params["input_output_aliases"]}
+    outputs = range(scalars + inputs, scalars + inputs + grid.num_outputs)
+    order = [*range(scalars, scalars + inputs)]
+    order += [n for k, n in enumerate(outputs) if k not in aliased]
+    order += range(scalars)
+    order += [
+        n
+        for n, ref in enumerate(equation.params["jaxpr"].invars)
+        if n >= scalars and memory_space(ref) not in ("any", "hbm", "semaphore_mem")
+    ]
+    return [names[n] for n in order]

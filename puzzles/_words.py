@@ -1,0 +1,81 @@
+"""Remedies: what to tell a learner about an exception that JAX raised in their code."""
+
+from __future__ import annotations
+
+import re
+
+# Matched in order against "Type: message"; groups may be used in the remedy.
+_REMEDIES: tuple[tuple[str, str], ...] = (
+    (
+        r"missing 1 required (?:positional|keyword-only) argument: '(out_shape)'",
+        "`pallas_call` must know what it returns: pass `out_shape=jax.ShapeDtypeStruct(shape, dtype)`.",
+    ),
+    (
+        r"[Bb]lock shape .*must have the same number of dimensions as the array shape",
+        "A block shape has one entry for each axis of its array (`None` for an axis taken one by one).",
+    ),
+    (
+        r"Index map .*must return .*values to match|block_shape .*must have the same number of "
+        r"entries as the index_map",
+        "An index map returns one block index for each axis of the array, counted in blocks.",
+    ),
+    (
+        r"missing \d+ required positional arguments?: .*|takes \d+ positional arguments? but \d+ "
+        r"(?:was|were) given",
+        "A kernel receives one Ref for each scalar-prefetch argument, each input, each output and each "
+        "scratch, in this order; an index map receives one program id for each axis of the grid.",
+    ),
+    (
+        r"captures constants|closes? over|closed-over",
+        "A kernel cannot close over an array: pass it to the call as an input with a BlockSpec of "
+        "its own, or make it inside the kernel.",
+    ),
+    (
+        r"should return None|must return None|kernel function .* return",
+        "A kernel returns nothing: it writes its result into the output Ref, `o_ref[...] = ...`.",
+    ),
+    (
+        r"unsupported operand type|does not support arithmetic|AbstractRef|TransformedRef|"
+        r"is not a valid JAX (?:array )?type|Ref\{|State effect|Argument .*Ref",
+        "A Ref is a handle to memory, not an array: read it with `x_ref[...]` before computing.",
+    ),
+    (
+        r"TracerBoolConversion|truth value|TracerIntegerConversion|ConcretizationType|"
+        r"NonConcreteBoolean|TracerArrayConversion",
+        "The value is not known while Python runs. In a kernel use `pl.when(condition)` for a "
+        "branch; outside, take sizes from `x.shape`, which is known.",
+    ),
+    (
+        r"(?:dot_general|dot) requires|contracting dimension|matmul",
+        "The inner axes must agree: (bm, bk) times (bk, bn).",
+    ),
+    (
+        r"[Ii]nvalid shape for `?swap|Cannot (?:store|broadcast)|[Ii]ncompatible shapes for "
+        r"broadcasting|must have equal shapes|broadcast",
+        "Inside the kernel the shapes are those of the blocks, not of the arrays; what is stored "
+        "must have the shape of the output block.",
+    ),
+    (
+        r"dtype|astype|Invalid dtype for `?swap",
+        "What is stored must have the Ref's dtype: `o_ref[...] = value.astype(o_ref.dtype)`.",
+    ),
+    (
+        r"name '(\w+)' is not defined",
+        "`{0}` is not defined: run the setup cell and the cell that defines it, top to bottom.",
+    ),
+    (
+        r"in_specs.*(?:length|structure|number)|[Pp]ytree|tree structure|tree prefix",
+        "`in_specs` has one BlockSpec for each input, `out_specs` one for each output, in order.",
+    ),
+    (r"out of memory|RESOURCE_EXHAUSTED", "Block or arrays are too large for this machine."),
+    (r"ellipsis|Ellipsis", "A `...` still stands where a value belongs: `# YOUR CODE HERE`."),
+)
+
+
+def remedy(gist: str) -> str | None:
+    """What to try about an exception, given "Type: message"; None where we do not know."""
+    for pattern, words in _REMEDIES:
+        match = re.search(pattern, gist, re.DOTALL)
+        if match:
+            return words.format(*match.groups())
+    return None

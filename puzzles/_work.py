@@ -1,0 +1,88 @@
+"""How much arithmetic an equation is, and the tally of what a kernel executes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax._src import core
+
+ARITHMETIC = {
+    "add", "add_any", "sub", "mul", "div", "rem", "max", "min", "neg", "abs", "sign", "floor",
+    "ceil", "round", "clamp", "square", "integer_pow", "nextafter", "reciprocal",
+}  # fmt: skip
+TRANSCENDENTAL = {
+    "exp", "exp2", "expm1", "log", "log1p", "logistic", "tanh", "sin", "cos", "tan", "asin",
+    "acos", "atan", "atan2", "sinh", "cosh", "asinh", "acosh", "atanh", "sqrt", "rsqrt", "cbrt",
+    "pow", "erf", "erfc", "erf_inv", "lgamma", "digamma",
+}  # fmt: skip
+REDUCTIONS = {
+    "reduce_sum", "reduce_max", "reduce_min", "reduce_prod", "argmax", "argmin", "cumsum",
+    "cumprod", "cummax", "cummin", "cumlogsumexp",
+}  # fmt: skip
+
+
+def work(equation: core.JaxprEqn) -> tuple[int, bool]:
+    """(operations, transcendental) of one execution.
+
+    A dot is 2*M*N*K times its batch, whatever the dtype. Elementwise floating arithmetic is one
+    operation per output element, a reduction one per input element. Moves, casts, comparisons,
+    selects and integer work are free.
+    """
+    name = equation.primitive.name
+    if name == "dot_general":
+        (contracted, _), _ = equation.params["dimension_numbers"]
+        lhs, out = equation.invars[0].aval.shape, equation.outvars[0].aval.shape
+        return 2 * math.prod(out) * math.prod(lhs[a] for a in contracted), False
+    if name in ARITHMETIC or name in TRANSCENDENTAL:
+        aval = equation.outvars[0].aval
+    elif name in REDUCTIONS:
+        aval = equation.invars[0].aval
+    elif name == "addupdate":
+        aval = equation.invars[1].aval
+    else:
+        return 0, False
+    floating = jnp.issubdtype(aval.dtype, jnp.inexact)
+    return math.prod(aval.shape) * floating, name in TRANSCENDENTAL
+
+
+@dataclass(frozen=True, eq=False)
+class Dot:
+    """One `dot_general` of a kernel: shapes, dtypes of (lhs, rhs, out), and who executes it."""
+
+    lhs: tuple[int, ...]
+    rhs: tuple[int, ...]
+    out: tuple[int, ...]
+    dtypes: tuple[str, str, str]
+    executed: np.ndarray  # (steps,) int: how often each step executes it
+    flops_each: int
+
+    @classmethod
+    def of(cls, equation: core.JaxprEqn, executed: np.ndarray) -> Dot:
+        """The dot of an equation."""
+        lhs, rhs, out = (v.aval for v in (*equation.invars[:2], equation.outvars[0]))
+        dtypes = (str(lhs.dtype), str(rhs.dtype), str(out.dtype))
+        return cls(lhs.shape, rhs.shape, out.shape, dtypes, executed, work(equation)[0])
+
+    @property
+    def flops(self) -> int:
+        """Operations of all its executions."""
+        return self.flops_each * int(self.executed.sum())
+
+
+@dataclass
+class Tally:
+    """What was executed; weights are counts that broadcast over the grid."""
+
+    flops: int = 0
+    transcendentals: int = 0
+    dots: dict[tuple, tuple[core.JaxprEqn, np.ndarray]] = field(default_factory=dict)
+    scoped: dict[tuple, list[Any]] = field(default_factory=dict)
+    unknown: frozenset[tuple] = frozenset()
+    busy: np.ndarray = field(default_factory=lambda: np.zeros((), bool))
+
+    def copy(self) -> Tally:
+        return replace(self, dots=dict(self.dots), scoped=dict(self.scoped))

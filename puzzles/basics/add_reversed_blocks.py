@@ -1,0 +1,165 @@
+"""Rung 3: an index map is a function, any function."""
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jaxtyping import Array, Float
+
+from puzzles import INTERPRET
+
+# %% [markdown]
+# ## add_reversed_blocks: route data with an index map
+#
+# So far step `i` took block `i`. But an index map may be any function of the program ids. It is
+# evaluated ahead of the kernel, to know what to fetch next, and so it moves data without a single
+# instruction in the kernel's body. Much of what you will meet later, from matmul to
+# mixture-of-experts routing, is this trick: *the body stays, the index map changes*.
+#
+# Below, step `i` gets block `i` of `x` and should get the block of `y` that lies equally far from the
+# **end**: the first with the last, the second with the last but one. Inside a block, the order of
+# the elements stays as it is:
+#
+# ```text
+# x      [ x0 | x1 | x2 ]
+# y      [ y0 | y1 | y2 ]
+# result [ x0 + y2 | x1 + y1 | x2 + y0 ]
+# ```
+#
+# Only `y`'s index map is yours. It may use `n`, the number of blocks: an ordinary Python int, which
+# an index map can close over.
+
+# %%
+def add_reversed_blocks_spec(x: Float[Array, " N"], y: Float[Array, " N"]) -> Float[Array, " N"]:
+    return x + y.reshape(-1, 1024)[::-1].reshape(-1)
+
+
+# %%
+def add_reversed_blocks_kernel(x_ref, y_ref, o_ref):
+    o_ref[...] = x_ref[...] + y_ref[...]
+
+
+def add_reversed_blocks(x: Float[Array, " N"], y: Float[Array, " N"]) -> Float[Array, " N"]:
+    bn = 1024
+    n = x.shape[0] // bn
+
+    def y_index_map(i):
+        ### BEGIN SOLUTION
+        return (n - 1 - i,)
+        ### END SOLUTION
+
+    return pl.pallas_call(
+        add_reversed_blocks_kernel,
+        grid=(n,),
+        in_specs=[
+            pl.BlockSpec((bn,), lambda i: (i,)),
+            pl.BlockSpec((bn,), y_index_map),
+        ],
+        out_specs=pl.BlockSpec((bn,), lambda i: (i,)),
+        out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype),
+        interpret=INTERPRET,
+    )(x, y)
+
+
+# %% tags=["author"]
+from puzzles import Alternative, Mistake, Puzzle, rng
+
+
+def make_inputs(key, N):
+    r = rng(key)
+    return tuple(jnp.asarray(r.normal(size=N), jnp.float32) for _ in range(2))
+
+
+PUZZLE = Puzzle(
+    spec=add_reversed_blocks_spec,
+    solution=add_reversed_blocks,
+    inputs=make_inputs,
+    cases=[dict(N=5 * 1024), dict(N=8 * 1024)],
+    hints=[
+        "Which block of `y` does the first step need? And the last one, when there are n blocks?",
+        "Block indices run from 0 to n - 1. An index map returns a tuple with one block index for "
+        "each axis of the array, here one.",
+        "Return a one-tuple that starts at n - 1 for i = 0 and falls by one at every step.",
+    ],
+    explain="""The index map is evaluated before the step it belongs to, so that the block is on its
+    way in good time. The body never learns that anything was reordered.""",
+    mistakes=[
+        Mistake(
+            "does not reverse anything",
+            old="return (n - 1 - i,)",
+            new="return (i,)",
+            says="step i still gets block i of y",
+        ),
+        Mistake(
+            "reverses the elements of each block as well",
+            old="x_ref[...] + y_ref[...]",
+            new="x_ref[...] + y_ref[...][::-1]",
+            says="blocks change places, the elements inside them do not",
+        ),
+        Mistake(
+            "counts one block too many",
+            old="return (n - 1 - i,)",
+            new="return (n - i,)",
+            says="block n does not exist; the last one is n - 1",
+        ),
+        Mistake(
+            "has a block count written into it",
+            old="return (n - 1 - i,)",
+            new="return (4 - i,)",
+            says="it fits five blocks only; compute it from `n`",
+        ),
+        Mistake(
+            "uses a negative block index",
+            old="return (n - 1 - i,)",
+            new="return (-1 - i,)",
+            says="negative",
+            stage="memory",
+        ),
+        Mistake(
+            "counts in elements",
+            old="return (n - 1 - i,)",
+            new="return ((n - 1 - i) * bn,)",
+            says="an index map counts in blocks, and the interpreter clamps what lies outside",
+        ),
+        Mistake(
+            "reverses x's blocks with y's, and the output too",
+            edits=(
+                (
+                    "pl.BlockSpec((bn,), lambda i: (i,)),\n            pl.BlockSpec((bn,), y_index_map)",
+                    "pl.BlockSpec((bn,), y_index_map),\n            pl.BlockSpec((bn,), y_index_map)",
+                ),
+            ),
+            says="both operands come from the same block",
+        ),
+        Mistake(
+            "reverses y before the kernel sees it",
+            edits=(
+                ("return (n - 1 - i,)", "return (i,)"),
+                (")(x, y)", ")(x, y.reshape(n, bn)[::-1].reshape(-1))"),
+            ),
+            says="computes outside the kernel",
+            stage="pallas",
+        ),
+    ],
+    alternatives=[
+        Alternative(
+            "walks y forwards, x and the output backwards",
+            edits=(
+                ("return (n - 1 - i,)", "return (i,)"),
+                (
+                    "pl.BlockSpec((bn,), lambda i: (i,)),\n            pl.BlockSpec((bn,), y_index_map)",
+                    "pl.BlockSpec((bn,), lambda i: (n - 1 - i,)),\n"
+                    "            pl.BlockSpec((bn,), y_index_map)",
+                ),
+                (
+                    "out_specs=pl.BlockSpec((bn,), lambda i: (i,))",
+                    "out_specs=pl.BlockSpec((bn,), lambda i: (n - 1 - i,))",
+                ),
+            ),
+        ),
+        Alternative(
+            "asks the grid for the number of blocks",
+            old="return (n - 1 - i,)",
+            new="return (jnp.int32(n) - (i + 1),)",
+        ),
+    ],
+)

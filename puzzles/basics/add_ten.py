@@ -1,0 +1,117 @@
+"""Rung 1: read a Ref, write a Ref."""
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jaxtyping import Array, Float
+
+from puzzles import INTERPRET
+
+# %% [markdown]
+# ## add_ten: your first kernel
+#
+# An ordinary JAX function takes arrays and returns arrays. A **kernel** takes **Refs** and returns
+# nothing. A Ref is a handle to a buffer in the TPU's on-chip memory, VMEM: 16 to 128 MiB right
+# beside the arithmetic units. Before your kernel starts, `pallas_call` has copied the input there
+# from HBM, the large memory where `jax.Array`s live. After it ends, `pallas_call` copies the output
+# back.
+#
+# So a kernel does three things, always:
+#
+# 1. **read** a Ref into values: `x = x_ref[...]` (the `...` means "all of it");
+# 2. **compute** on the values with ordinary `jax.numpy`;
+# 3. **write** the result into the output Ref: `o_ref[...] = y`.
+#
+# What an output Ref holds before you write to it is garbage. Under `interpret=True`, floats start
+# out as NaN, so that you notice.
+#
+# Add ten to every element.
+
+# %%
+def add_ten_spec(x: Float[Array, "M N"]) -> Float[Array, "M N"]:
+    return x + 10
+
+
+# %%
+def add_ten_kernel(x_ref, o_ref):
+    ### BEGIN SOLUTION
+    o_ref[...] = x_ref[...] + 10
+    ### END SOLUTION
+
+
+def add_ten(x: Float[Array, "M N"]) -> Float[Array, "M N"]:
+    return pl.pallas_call(
+        add_ten_kernel,
+        out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype),
+        interpret=INTERPRET,
+    )(x)
+
+
+# %% tags=["author"]
+from puzzles import Alternative, Mistake, Puzzle, rng
+
+
+def make_inputs(key, M, N):
+    return (jnp.asarray(rng(key).normal(0, 10, (M, N)), jnp.float32),)
+
+
+PUZZLE = Puzzle(
+    spec=add_ten_spec,
+    solution=add_ten,
+    inputs=make_inputs,
+    cases=[dict(M=8, N=128), dict(M=24, N=384)],
+    hints=[
+        "A kernel does not return its result: it leaves it in the output buffer.",
+        "Index a Ref with `[...]` to read all of it, and assign to an indexed Ref to write.",
+        "One line: the output Ref, indexed, on the left; the input Ref, indexed, in a sum on the right.",
+    ],
+    explain="""Reading a Ref gives a value, assigning to one fills the buffer. The two copies
+    between HBM and VMEM are made by `pallas_call`, before and after the kernel runs.""",
+    mistakes=[
+        Mistake(
+            "adds one instead of ten",
+            old="x_ref[...] + 10",
+            new="x_ref[...] + 1",
+            says="read the spec once more",
+        ),
+        Mistake(
+            "writes only the first eight rows",
+            old="o_ref[...] = x_ref[...] + 10",
+            new="o_ref[:8] = x_ref[:8] + 10",
+            says="the rows below keep what was in the buffer before, garbage",
+        ),
+        Mistake(
+            "never writes its output",
+            old="o_ref[...] = x_ref[...] + 10",
+            new="y = x_ref[...] + 10",
+            says="`y` is a value that nobody stores, and the output Ref keeps its garbage",
+        ),
+        Mistake(
+            "adds outside the kernel",
+            edits=(("x_ref[...] + 10", "x_ref[...]"), ("    )(x)", "    )(x) + 10")),
+            says="computes outside the kernel",
+            stage="pallas",
+        ),
+        Mistake(
+            "returns the sum",
+            old="o_ref[...] = x_ref[...] + 10",
+            new="return x_ref[...] + 10",
+            says="A kernel returns nothing",
+            stage="error",
+        ),
+        Mistake(
+            "adds to the Ref itself",
+            old="o_ref[...] = x_ref[...] + 10",
+            new="o_ref[...] = x_ref + 10",
+            says="A Ref is a handle to memory",
+            stage="error",
+        ),
+    ],
+    alternatives=[
+        Alternative(
+            "writes row by row",
+            old="o_ref[...] = x_ref[...] + 10",
+            new="for row in range(x_ref.shape[0]):\n        o_ref[row, :] = x_ref[row, :] + 10.0",
+        ),
+    ],
+)

@@ -1,0 +1,202 @@
+"""Rung 13: a batch axis, squeezed away by None."""
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+from jaxtyping import Array, Float
+
+from puzzles import INTERPRET
+
+# %% [markdown]
+# ## batched_matmul: None in a block shape
+#
+# A batch of products needs a fourth grid axis and no new kernel. The trick is one word. Where a
+# block shape says `None`, the block takes **one** index of that axis, and the axis is **squeezed**:
+# it is not there in the Ref. A block of shape `(None, bm, bk)` arrives as `(bm, bk)`, and
+# the kernel does not know that there is a batch. The index map still returns three indices, the first
+# being the batch element itself.
+#
+# Squeezed axes do not count for the (8, 128) rule either: the rule looks at the last two dimensions
+# of the block as the kernel sees it.
+#
+# The kernel below is `tiled_matmul`'s, with k on grid axis 3. Write the grid and the specs.
+# Batch goes first.
+
+# %%
+def batched_matmul_spec(
+    lhs: Float[Array, "B M K"], rhs: Float[Array, "B K N"]
+) -> Float[Array, "B M N"]:
+    return jnp.einsum("bmk,bkn->bmn", lhs, rhs)
+
+
+# %%
+def batched_matmul_kernel(lhs_ref, rhs_ref, o_ref, acc_ref):
+    k = pl.program_id(3)
+
+    @pl.when(k == 0)
+    def _():
+        acc_ref[...] = jnp.zeros_like(acc_ref)
+
+    acc_ref[...] += jnp.dot(lhs_ref[...], rhs_ref[...], preferred_element_type=jnp.float32)
+
+    @pl.when(k == pl.num_programs(3) - 1)
+    def _():
+        o_ref[...] = acc_ref[...]
+
+
+def batched_matmul(
+    lhs: Float[Array, "B M K"], rhs: Float[Array, "B K N"]
+) -> Float[Array, "B M N"]:
+    (B, M, K), (_, _, N) = lhs.shape, rhs.shape
+    bm, bk, bn = 128, 128, 128
+    return pl.pallas_call(
+        batched_matmul_kernel,
+        ### BEGIN SOLUTION
+        grid=(B, M // bm, N // bn, K // bk),
+        in_specs=[
+            pl.BlockSpec((None, bm, bk), lambda b, i, j, k: (b, i, k)),
+            pl.BlockSpec((None, bk, bn), lambda b, i, j, k: (b, k, j)),
+        ],
+        out_specs=pl.BlockSpec((None, bm, bn), lambda b, i, j, k: (b, i, j)),
+        ### END SOLUTION
+        out_shape=jax.ShapeDtypeStruct((B, M, N), jnp.float32),
+        scratch_shapes=[pltpu.VMEM((bm, bn), jnp.float32)],
+        interpret=INTERPRET,
+    )(lhs, rhs)
+
+
+# %% [markdown]
+# `jax.vmap` does this for you. It prepends a grid axis, and a squeezed dimension to every block of what
+# it maps over. Here is the receipt of the reference `tiled_matmul` under `vmap`. When yours is done,
+# compare: the same grid, the same bytes.
+
+# %% tags=["active-ipynb"]
+# receipt(
+#     jax.vmap(find("tiled_matmul").solution),
+#     jax.ShapeDtypeStruct((3, 256, 384), jnp.float32),
+#     jax.ShapeDtypeStruct((3, 384, 128), jnp.float32),
+# )
+
+# %% tags=["author"]
+from puzzles import Alternative, Launch, Mistake, Puzzle, rng
+
+
+def make_inputs(key, B, M, K, N):
+    r = rng(key)
+    return (
+        jnp.asarray(r.normal(size=(B, M, K)), jnp.float32),
+        jnp.asarray(r.normal(size=(B, K, N)), jnp.float32),
+    )
+
+
+def audit(launch: Launch) -> None:
+    (B, M, K), N = launch.inputs[0].shape, launch.inputs[1].shape[2]
+    assert launch.inputs[0].block[-1] < K, (
+        f"one block spans all {K} of K: tile it, a larger K would not fit into VMEM"
+    )
+    assert launch.dot_flops == 2 * B * M * K * N, (
+        f"the dots do {launch.dot_flops:,} FLOPs; this product needs {2 * B * M * K * N:,}"
+    )
+
+
+_GRID = "grid=(B, M // bm, N // bn, K // bk)"
+_LHS = "pl.BlockSpec((None, bm, bk), lambda b, i, j, k: (b, i, k))"
+_RHS = "pl.BlockSpec((None, bk, bn), lambda b, i, j, k: (b, k, j))"
+_OUT = "pl.BlockSpec((None, bm, bn), lambda b, i, j, k: (b, i, j))"
+
+PUZZLE = Puzzle(
+    spec=batched_matmul_spec,
+    solution=batched_matmul,
+    inputs=make_inputs,
+    cases=[dict(B=3, M=256, K=384, N=128), dict(B=2, M=128, K=256, N=384)],
+    hints=[
+        "Write tiled_matmul's specs first. Then let every one of them know which batch element it is in.",
+        "`None` in a block shape takes one index of that axis and removes it from the Ref. Index maps "
+        "get four program ids now, and return three block indices.",
+        "The grid begins with B. Every block shape begins with None, every index map takes b first "
+        "and returns it first.",
+    ],
+    explain="""None makes the block one element thick along the batch and squeezes that axis away, so
+    the kernel's matrices stay two-dimensional. vmap builds exactly this launch.""",
+    mistakes=[
+        Mistake(
+            "uses the first right-hand side for the whole batch",
+            old="lambda b, i, j, k: (b, k, j)",
+            new="lambda b, i, j, k: (0, k, j)",
+            says="`rhs`'s index map ignores b",
+        ),
+        Mistake(
+            "keeps the batch axis in the blocks",
+            edits=(
+                (_LHS, _LHS.replace("None", "1")),
+                (_RHS, _RHS.replace("None", "1")),
+                (_OUT, _OUT.replace("None", "1")),
+            ),
+            says="the shapes are those of the blocks",
+            stage="error",
+        ),
+        Mistake(
+            "swaps k and j for the right-hand side",
+            old="(b, k, j)",
+            new="(b, j, k)",
+            says="`rhs` is B × K × N, so its map returns b, k, j",
+        ),
+        Mistake(
+            "writes every batch element to the first",
+            old="lambda b, i, j, k: (b, i, j)",
+            new="lambda b, i, j, k: (0, i, j)",
+            says="the output's index map ignores b, and the other elements are never written",
+        ),
+        Mistake(
+            "leaves the batch out of the grid",
+            edits=((_GRID, "grid=(1, M // bm, N // bn, K // bk)"),),
+            says="only batch element 0 is ever computed",
+        ),
+        Mistake(
+            "counts M and N the wrong way round in the grid",
+            edits=((_GRID, "grid=(B, N // bn, M // bm, K // bk)"),),
+            says="axis 1 of the grid is i, which counts blocks of rows",
+        ),
+        Mistake(
+            "takes all of K in one block",
+            old="bm, bk, bn = 128, 128, 128",
+            new="bm, bk, bn = 128, K, 128",
+            says="one block spans all",
+            stage="work",
+        ),
+        Mistake(
+            "cuts blocks of 64 columns",
+            old="bm, bk, bn = 128, 128, 128",
+            new="bm, bk, bn = 128, 64, 128",
+            says="128",
+            stage="tpu",
+        ),
+    ],
+    alternatives=[
+        Alternative(
+            "runs through the batch inside i",
+            edits=(
+                (_GRID, "grid=(M // bm, B, N // bn, K // bk)"),
+                (_LHS, _LHS.replace("b, i, j, k:", "i, b, j, k:")),
+                (_RHS, _RHS.replace("b, i, j, k:", "i, b, j, k:")),
+                (_OUT, _OUT.replace("b, i, j, k:", "i, b, j, k:")),
+            ),
+        ),
+        Alternative(
+            "lets vmap do it",
+            code="""
+def batched_matmul(lhs, rhs):
+    from puzzles import find
+
+    return jax.vmap(find("tiled_matmul").solution)(lhs, rhs)
+""",
+        ),
+        Alternative(
+            "takes other blocks",
+            old="bm, bk, bn = 128, 128, 128",
+            new="bm, bk, bn = 64, 128, 128",
+        ),
+    ],
+    audit=audit,
+)

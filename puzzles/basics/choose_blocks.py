@@ -1,0 +1,239 @@
+"""Rung 15: block sizes for production shapes, judged by the receipt."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+
+from puzzles import find, trace
+
+# %% [markdown]
+# ## choose_blocks: spend VMEM to save traffic
+#
+# Your matmul is right for every block size. Is it fast? Count bytes. For one output block, a strip
+# of `a` and a strip of `b` pass through VMEM. So all of `a` is read `N / bn` times, and all of
+# `b` is read `M / bm` times. In bf16, with 2 bytes a number, the FLOPs per byte come to
+#
+# $$\frac{2MKN}{2\,(MK \cdot N/b_n \;+\; KN \cdot M/b_m \;+\; MN)}
+#   \;=\; \frac{1}{1/b_n + 1/b_m + 1/K}$$
+#
+# `bk` is not in there. Large `bm` and `bn` save traffic; `bk` only has to be large enough to keep each
+# step busy.
+#
+# A v5e multiplies up to 197 TFLOP/s and reads up to 820 GB/s: 240 FLOPs in the time of one byte.
+# Below that **ridge** the matrix unit waits for memory, *memory-bound*; above it, memory waits for the
+# matrix unit, *compute-bound*, which is what you paid for. With 128 × 128 blocks you get 64 FLOPs a
+# byte at most.
+#
+# What stops you from taking huge blocks is VMEM. It must hold **two** buffers for every blocked
+# operand (one in use, one in flight), output included, and the f32 accumulator once.
+#
+# Choose `(bm, bk, bn)` for a bf16 matmul of given sizes so that it fits into `vmem_bytes` and is
+# compute-bound on a v5e. Blocks must divide their axes and be multiples of 128. No data is needed: the
+# receipt is computed from shapes.
+
+# %%
+matmul = find("matmul_bf16").solution
+
+
+def choose_blocks_spec(M: int, K: int, N: int, vmem_bytes: int, blocks: tuple) -> bool:
+    """What a good answer satisfies."""
+    bm, bk, bn = blocks
+    a = jax.ShapeDtypeStruct((M, K), jnp.bfloat16)
+    b = jax.ShapeDtypeStruct((K, N), jnp.bfloat16)
+    (launch,) = trace(functools.partial(matmul, bm=bm, bk=bk, bn=bn), a, b)
+    return launch.vmem_bytes <= vmem_bytes and launch.flops / launch.hbm_bytes >= 197e12 / 820e9
+
+
+# %%
+def choose_blocks(M: int, K: int, N: int, vmem_bytes: int) -> tuple[int, int, int]:
+    ### BEGIN SOLUTION
+    def sizes(n):
+        return [b for b in range(128, n + 1, 128) if n % b == 0]
+
+    best, chosen = 0.0, (128, 128, 128)
+    for bm in sizes(M):
+        for bn in sizes(N):
+            for bk in sizes(K):
+                buffers = 2 * 2 * (bm * bk + bk * bn + bm * bn)
+                accumulator = 4 * bm * bn
+                reuse = 1 / (1 / bm + 1 / bn)
+                if buffers + accumulator <= vmem_bytes and reuse >= best:
+                    best, chosen = reuse, (bm, bk, bn)
+    return chosen
+    ### END SOLUTION
+
+
+# %% [markdown]
+# Now look at the whole range. The bar is the arithmetic intensity, and `|` marks v5e's ridge. On a CPU
+# these are figures from the receipt. **On a TPU the same cell also runs each launch and prints what it
+# measured**: compare the two, and see where the receipt's simple model stops being the whole story.
+
+# %% tags=["active-ipynb"]
+# def measure(fn, *shapes, repeats=10):
+#     """TFLOP/s of a bf16 matmul, timed on the device."""
+#     import time
+#
+#     operands = [jnp.ones(s.shape, s.dtype) for s in shapes]
+#     run = jax.jit(fn)
+#     jax.block_until_ready(run(*operands))
+#     start = time.perf_counter()
+#     for _ in range(repeats):
+#         result = run(*operands)
+#     jax.block_until_ready(result)
+#     return 2 * 4096**3 * repeats / (time.perf_counter() - start) / 1e12
+#
+#
+# square = jax.ShapeDtypeStruct((4096, 4096), jnp.bfloat16)
+# print("   bm   bk   bn  VMEM MiB  HBM MiB  FLOP/byte")
+# for bm, bk, bn in [
+#     (128, 128, 128),
+#     (256, 256, 256),
+#     (512, 512, 512),
+#     (512, 1024, 512),
+#     (1024, 256, 1024),
+#     (1024, 512, 1024),
+# ]:
+#     blocks = functools.partial(matmul, bm=bm, bk=bk, bn=bn)
+#     (launch,) = trace(blocks, square, square)
+#     bar = "█" * round(launch.intensity / 16)
+#     bar = bar[:15].ljust(15) + "|" + bar[15:]
+#     row = f"{bm:5}{bk:5}{bn:5}{launch.vmem_bytes / 2**20:10.2f}{launch.hbm_bytes / 2**20:9.0f}"
+#     measured = "" if INTERPRET else f"{measure(blocks, square, square):8.1f} TFLOP/s measured"
+#     print(f"{row}{launch.intensity:11.0f}  {bar}{measured}")
+
+# %% tags=["author"]
+import dataclasses
+
+from puzzles import Alternative, Launch, Mistake, Puzzle
+from puzzles._tpu import CHIPS
+
+
+def make_inputs(key, M, K, N, mebibytes):
+    return M, K, N, mebibytes * 2**20
+
+
+def accepts(blocks, M, K, N, vmem_bytes):
+    assert isinstance(blocks, tuple) and len(blocks) == 3, "return a tuple (bm, bk, bn)"
+    for name, block, axis, size in zip(("bm", "bk", "bn"), blocks, "MKN", (M, K, N), strict=True):
+        assert isinstance(block, int) and block > 0, f"{name} is {block!r}: it must be a positive int"
+        assert block % 128 == 0, f"{name} = {block} is no multiple of 128"
+        assert size % block == 0, f"{name} = {block} does not divide {axis} = {size}"
+
+
+def launches(blocks, M, K, N, vmem_bytes):
+    bm, bk, bn = blocks
+    a = jax.ShapeDtypeStruct((M, K), jnp.bfloat16)
+    b = jax.ShapeDtypeStruct((K, N), jnp.bfloat16)
+    (launch,) = trace(functools.partial(matmul, bm=bm, bk=bk, bn=bn), a, b)
+    return (dataclasses.replace(launch, vmem_limit_bytes=vmem_bytes),)
+
+
+def audit(launch: Launch) -> None:
+    chip = CHIPS["v5e"]
+    blocks = (*launch.inputs[0].block, launch.inputs[1].block[1])
+    assert launch.vmem_bytes <= launch.vmem_limit_bytes, (
+        f"blocks {blocks} need {launch.vmem_bytes / 2**20:.2f} MiB of VMEM where "
+        f"{launch.vmem_limit_bytes / 2**20:.0f} MiB are allowed: count two buffers for each "
+        "operand, the output's too, and the accumulator"
+    )
+    assert launch.intensity >= chip.ridge, (
+        f"blocks {blocks} give {launch.intensity:.0f} FLOPs a byte, memory-bound: a v5e needs "
+        f"{chip.ridge:.0f}. Larger bm and bn save traffic"
+    )
+
+
+PUZZLE = Puzzle(
+    spec=choose_blocks_spec,
+    solution=choose_blocks,
+    inputs=make_inputs,
+    cases=[
+        dict(M=8192, K=4096, N=14336, mebibytes=16),
+        dict(M=4096, K=11008, N=4096, mebibytes=8),
+        dict(M=2048, K=5120, N=13824, mebibytes=6),
+    ],
+    hints=[
+        "Which of bm, bk and bn does the formula reward, and what does the budget make you pay for "
+        "each?",
+        "The candidates for an axis are the multiples of 128 that divide it. Three short loops try "
+        "them all; a launch is not needed, only arithmetic.",
+        "For each candidate, add up the buffers in bytes: two for each of the three bf16 blocks, one "
+        "f32 accumulator. Keep the one with the largest 1 / (1/bm + 1/bn) that fits.",
+    ],
+    explain="""Traffic falls with bm and bn and does not depend on bk, so spend VMEM on the output
+    block, as nearly square as the divisors allow, and give bk what is left.""",
+    kernel=False,
+    accepts=accepts,
+    launches=launches,
+    audit=audit,
+    mistakes=[
+        Mistake(
+            "takes 128 everywhere",
+            old="if buffers + accumulator <= vmem_bytes and reuse >= best:",
+            new="if bm == bk == bn == 128:",
+            says="memory-bound",
+            stage="work",
+        ),
+        Mistake(
+            "counts one buffer for each operand",
+            old="2 * 2 * (bm * bk",
+            new="2 * (bm * bk",
+            says="count two buffers",
+            stage="work",
+        ),
+        Mistake(
+            "forgets the accumulator and the output's buffers",
+            edits=(("+ bk * bn + bm * bn)", "+ bk * bn)"), ("accumulator = 4 * bm * bn", "accumulator = 0")),
+            says="the output's too",
+            stage="work",
+        ),
+        Mistake(
+            "takes the whole matrices",
+            old="if buffers + accumulator <= vmem_bytes and reuse >= best:",
+            new="if reuse >= best:",
+            says="MiB are allowed",
+            stage="work",
+        ),
+        Mistake(
+            "always answers 512",
+            old="    return chosen",
+            new="    return 512, 512, 512",
+            says="does not divide K",
+        ),
+        Mistake(
+            "makes the blocks deep instead of wide",
+            old="reuse = 1 / (1 / bm + 1 / bn)",
+            new="reuse = bk",
+            says="Larger bm and bn",
+            stage="work",
+        ),
+        Mistake(
+            "makes one side as long as it can be",
+            old="reuse = 1 / (1 / bm + 1 / bn)",
+            new="reuse = bm",
+            says="memory-bound",
+            stage="work",
+        ),
+        Mistake(
+            "tries sizes that are no multiples of 128",
+            edits=(("range(128, n + 1, 128)", "range(64, n + 1, 64)"),),
+            says="no multiple of 128",
+        ),
+    ],
+    alternatives=[
+        Alternative(
+            "grows square output blocks while they fit",
+            code="""
+def choose_blocks(M, K, N, vmem_bytes):
+    def largest(n, limit):
+        return max(b for b in range(128, limit + 1, 128) if n % b == 0)
+
+    for side in (1024, 768, 512):
+        bm, bn = largest(M, side), largest(N, side)
+        for bk in (512, 256, 128):
+            if K % bk == 0 and 4 * (bm * bk + bk * bn + bm * bn) + 4 * bm * bn <= vmem_bytes:
+                return bm, bk, bn
+""",
+        ),
+    ],
+)

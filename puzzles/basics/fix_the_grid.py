@@ -1,0 +1,158 @@
+"""Rung 9: right under interpret=True, wrong on a TPU."""
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jaxtyping import Array, Float
+
+from puzzles import INTERPRET
+
+# %% [markdown]
+# ## fix_the_grid: find the bug
+#
+# This is somebody's row sum. It passes its tests under `interpret=True`, to the last digit. On a TPU
+# it gives wrong sums.
+#
+# Why the difference? `interpret=True` keeps the whole output in one place and reads each block
+# from there when a step begins. A TPU does not. It holds an output block in VMEM for as long as
+# consecutive steps name the same block, then copies it to HBM and **forgets it**. If a later step
+# names that block again, it gets a buffer with garbage in it; nothing is read back.
+#
+# Nothing is wrong with the arithmetic. Write down which output block each of the first grid steps
+# names, and you will see it. Run `check` for a second opinion.
+
+# %%
+def fix_the_grid_spec(x: Float[Array, "M N"]) -> Float[Array, "M 1"]:
+    return jnp.sum(x, axis=1, keepdims=True)
+
+
+# %%
+def fix_the_grid_kernel(x_ref, o_ref):
+    ### BEGIN SOLUTION
+    j = pl.program_id(1)
+    ### END SOLUTION
+
+    @pl.when(j == 0)
+    def _():
+        o_ref[...] = jnp.zeros_like(o_ref)
+
+    o_ref[...] += jnp.sum(x_ref[...], axis=1, keepdims=True)
+
+
+def fix_the_grid(x: Float[Array, "M N"]) -> Float[Array, "M 1"]:
+    M, N = x.shape
+    bm, bn = 64, 128
+    return pl.pallas_call(
+        fix_the_grid_kernel,
+        ### BEGIN SOLUTION
+        grid=(M // bm, N // bn),
+        in_specs=[pl.BlockSpec((bm, bn), lambda i, j: (i, j))],
+        out_specs=pl.BlockSpec((bm, 1), lambda i, j: (i, 0)),
+        ### END SOLUTION
+        out_shape=jax.ShapeDtypeStruct((M, 1), x.dtype),
+        interpret=INTERPRET,
+    )(x)
+
+
+# %% tags=["author"]
+from puzzles import Alternative, Launch, Mistake, Puzzle, rng
+
+
+def make_inputs(key, M, N):
+    return (jnp.asarray(rng(key).normal(0.5, 1, (M, N)), jnp.float32),)
+
+
+def audit(launch: Launch) -> None:
+    x = launch.inputs[0]
+    assert x.block[1] < x.shape[1], (
+        f"a block holds whole rows of {x.shape[1]}: that avoids the bug, but long rows do not fit; "
+        "sum over several steps"
+    )
+
+
+_GRID = "grid=(M // bm, N // bn)"
+_IN = "(bm, bn), lambda i, j: (i, j)"
+_OUT = "(bm, 1), lambda i, j: (i, 0)"
+
+PUZZLE = Puzzle(
+    spec=fix_the_grid_spec,
+    solution=fix_the_grid,
+    inputs=make_inputs,
+    cases=[dict(M=128, N=384), dict(M=192, N=256)],
+    hints=[
+        "List the output blocks of steps (0, 0), (0, 1), (1, 0), (1, 1). Does one come back after "
+        "another has been there?",
+        "The last grid axis runs fastest. Steps that share an output block must be consecutive, so "
+        "the axis that is summed over has to be the last.",
+        "Three things name the axes: the grid, the arguments of both index maps, and the axis "
+        "given to `pl.program_id`. Change the order in all of them.",
+    ],
+    explain="""With the reduced axis innermost, all steps of one output block are consecutive: the
+    block stays in VMEM until its sum is complete, and is written to HBM once.""",
+    starter="sums over the outermost grid axis",
+    mistakes=[
+        Mistake(
+            "sums over the outermost grid axis",
+            edits=(
+                ("j = pl.program_id(1)", "j = pl.program_id(0)"),
+                (_GRID, "grid=(N // bn, M // bm)"),
+                (_IN, "(bm, bn), lambda j, i: (i, j)"),
+                (_OUT, "(bm, 1), lambda j, i: (i, 0)"),
+            ),
+            says="as you found it",
+            stage="unsolved",
+        ),
+        Mistake(
+            "keeps the order and renames the axes",
+            edits=(
+                ("j = pl.program_id(1)", "j = pl.program_id(0)"),
+                (_GRID, "grid=(N // bn, M // bm)"),
+                (_IN, "(bm, bn), lambda i, j: (j, i)"),
+                (_OUT, "(bm, 1), lambda i, j: (j, 0)"),
+            ),
+            says="visited again",
+            stage="memory",
+        ),
+        Mistake(
+            "swaps the grid but not the program id",
+            old="j = pl.program_id(1)",
+            new="j = pl.program_id(0)",
+            says="j now counts rows of blocks, so only the first of them is ever set to zero",
+        ),
+        Mistake(
+            "swaps the grid but not the index maps",
+            edits=(
+                (_IN, "(bm, bn), lambda j, i: (i, j)"),
+                (_OUT, "(bm, 1), lambda j, i: (i, 0)"),
+            ),
+            says="the index maps still take the axes in the old order",
+        ),
+        Mistake(
+            "takes whole rows in one block",
+            old="bm, bn = 64, 128",
+            new="bm, bn = 64, N",
+            says="a block holds whole rows",
+            stage="work",
+        ),
+        Mistake(
+            "swaps the output's index map only",
+            edits=(
+                ("j = pl.program_id(1)", "j = pl.program_id(0)"),
+                (_GRID, "grid=(N // bn, M // bm)"),
+                (_IN, "(bm, bn), lambda j, i: (i, j)"),
+            ),
+            says="the sums of one column of blocks land in another row's place",
+        ),
+    ],
+    alternatives=[
+        Alternative(
+            "renames the axes instead of moving them",
+            edits=(
+                (_IN, "(bm, bn), lambda row, column: (row, column)"),
+                (_OUT, "(bm, 1), lambda row, column: (row, 0)"),
+            ),
+        ),
+        Alternative("takes other blocks", old="bm, bn = 64, 128", new="bm, bn = 8, 128"),
+    ],
+    audit=audit,
+)

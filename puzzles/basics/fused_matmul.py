@@ -1,0 +1,257 @@
+"""Rung 14: an epilogue that costs no traffic."""
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+from jaxtyping import Array, BFloat16, Float
+
+from puzzles import INTERPRET
+
+# %% [markdown]
+# ## fused_matmul: finish the job while it is in VMEM
+#
+# A layer is rarely a bare matmul. Here it is `gelu(a @ b + bias)`. Done one after the other, the
+# product goes to HBM, comes back for the bias and the activation, and goes out again: for an `M` ×
+# `N` result in bf16, `4·M·N` bytes of extra traffic for a few operations on each number.
+#
+# But at the last k, the finished sum lies in VMEM. Whatever you do to it *there*, before the store,
+# moves no bytes except the bias. This is **fusion**, and the receipt will show it: the reads
+# grow by the bias alone, the writes not at all.
+#
+# The order matters. An activation is not linear, so it has to see the **complete** sum; the bias
+# belongs to the sum **once**. And all this happens in f32, before the one rounding.
+#
+# The GELU to use is the tanh form, `jax.nn.gelu(x, approximate=True)`. The exact form needs `erf`,
+# which Pallas cannot lower for TPUs in this shape. The bias arrives as a block `(1, bn)`: a row,
+# ready to broadcast.
+
+# %%
+def fused_matmul_spec(
+    a: BFloat16[Array, "M K"], b: BFloat16[Array, "K N"], bias: Float[Array, " N"]
+) -> BFloat16[Array, "M N"]:
+    x = jnp.dot(a.astype(jnp.float32), b.astype(jnp.float32)) + bias
+    return jax.nn.gelu(x, approximate=True).astype(jnp.bfloat16)
+
+
+# %%
+def fused_matmul_kernel(a_ref, b_ref, bias_ref, o_ref, acc_ref):
+    ### BEGIN SOLUTION
+    k = pl.program_id(2)
+
+    @pl.when(k == 0)
+    def _():
+        acc_ref[...] = jnp.zeros_like(acc_ref)
+
+    acc_ref[...] += jnp.dot(a_ref[...], b_ref[...], preferred_element_type=jnp.float32)
+
+    @pl.when(k == pl.num_programs(2) - 1)
+    def _():
+        x = acc_ref[...] + bias_ref[...]
+        o_ref[...] = jax.nn.gelu(x, approximate=True).astype(o_ref.dtype)
+    ### END SOLUTION
+
+
+def fused_matmul(
+    a: BFloat16[Array, "M K"], b: BFloat16[Array, "K N"], bias: Float[Array, " N"]
+) -> BFloat16[Array, "M N"]:
+    (M, K), (_, N) = a.shape, b.shape
+    bm, bk, bn = 128, 128, 128
+    return pl.pallas_call(
+        fused_matmul_kernel,
+        grid=(M // bm, N // bn, K // bk),
+        in_specs=[
+            pl.BlockSpec((bm, bk), lambda i, j, k: (i, k)),
+            pl.BlockSpec((bk, bn), lambda i, j, k: (k, j)),
+            pl.BlockSpec((1, bn), lambda i, j, k: (0, j)),
+        ],
+        out_specs=pl.BlockSpec((bm, bn), lambda i, j, k: (i, j)),
+        out_shape=jax.ShapeDtypeStruct((M, N), a.dtype),
+        scratch_shapes=[pltpu.VMEM((bm, bn), jnp.float32)],
+        compiler_params=pltpu.CompilerParams(
+            dimension_semantics=("parallel", "parallel", "arbitrary")
+        ),
+        interpret=INTERPRET,
+    )(a, b, bias.reshape(1, N))
+
+
+# %% [markdown]
+# What does it save? Here are two receipts for a layer of 8192 tokens, 4096 → 4096: the bare
+# matmul, whose result would still have to be read, activated and written again (128 MiB more), and
+# the reference fused kernel. Look at the bytes written.
+
+# %% tags=["active-ipynb"]
+# for name in ("matmul_bf16", "fused_matmul"):
+#     print(name)
+#     shapes = [(8192, 4096), (4096, 4096)]
+#     operands = [jax.ShapeDtypeStruct(shape, jnp.bfloat16) for shape in shapes]
+#     if name == "fused_matmul":
+#         operands.append(jax.ShapeDtypeStruct((4096,), jnp.float32))
+#     receipt(find(name).solution, *operands)
+
+# %% tags=["author"]
+from puzzles import Alternative, Launch, Mistake, Puzzle, rng
+
+
+def make_inputs(key, M, K, N):
+    r = rng(key)
+    return (
+        jnp.asarray(r.normal(size=(M, K)) / K**0.5, jnp.bfloat16),
+        jnp.asarray(r.normal(size=(K, N)), jnp.bfloat16),
+        jnp.asarray(r.normal(size=N), jnp.float32),
+    )
+
+
+def audit(launch: Launch) -> None:
+    (M, K), N = launch.inputs[0].shape, launch.inputs[1].shape[1]
+    assert launch.inputs[0].block[1] < K, (
+        f"one block spans all {K} of K: tile it, a larger K would not fit into VMEM"
+    )
+    assert launch.dot_flops == 2 * M * K * N, (
+        f"the dots do {launch.dot_flops:,} FLOPs; this product needs {2 * M * K * N:,}"
+    )
+    budget = 2 * M * N
+    assert launch.transcendentals <= budget, (
+        f"{launch.transcendentals:,} tanhs and their like are computed where {budget:,} are enough: "
+        "activate the finished sum, once"
+    )
+
+
+_ADD = (
+    "acc_ref[...] += jnp.dot(a_ref[...], b_ref[...], preferred_element_type=jnp.float32)"
+)
+_GELU = "o_ref[...] = jax.nn.gelu(x, approximate=True)"
+_ZERO = """    @pl.when(k == 0)
+    def _():
+        acc_ref[...] = jnp.zeros_like(acc_ref)
+
+"""
+
+PUZZLE = Puzzle(
+    spec=fused_matmul_spec,
+    solution=fused_matmul,
+    inputs=make_inputs,
+    cases=[dict(M=256, K=384, N=128), dict(M=128, K=256, N=384)],
+    hints=[
+        "When is the sum complete, and still in VMEM? That is where bias and activation belong.",
+        "`bias_ref[...]` is a row, (1, bn), and broadcasts against the accumulator. "
+        "`jax.nn.gelu(x, approximate=True)` is the tanh form.",
+        "matmul_bf16 with a longer last part: under the `pl.when` for the last k, add the bias to "
+        "the accumulator's value, activate, convert, store.",
+    ],
+    explain="""At the last k the complete sum is in VMEM, so bias and activation cost arithmetic but
+    no traffic. Both come before the one rounding to bf16.""",
+    mistakes=[
+        Mistake(
+            "activates the accumulator at every k step",
+            edits=(
+                (_ADD, f"{_ADD}\n    acc_ref[...] = jax.nn.gelu(acc_ref[...], approximate=True)"),
+                (_GELU, "o_ref[...] = x"),
+            ),
+            says="an activation is not linear: it needs the complete sum, and only once",
+        ),
+        Mistake(
+            "adds the bias at every k step",
+            edits=(
+                (_ADD, f"{_ADD} + bias_ref[...]"),
+                ("x = acc_ref[...] + bias_ref[...]", "x = acc_ref[...]"),
+            ),
+            says="the bias is in the sum once for every K block",
+        ),
+        Mistake(
+            "adds the bias after the activation",
+            edits=(
+                ("x = acc_ref[...] + bias_ref[...]", "x = acc_ref[...]"),
+                (
+                    f"{_GELU}.astype",
+                    "o_ref[...] = (jax.nn.gelu(x, approximate=True) + bias_ref[...]).astype",
+                ),
+            ),
+            says="the spec activates the sum with the bias in it",
+        ),
+        Mistake(
+            "forgets the bias",
+            old="x = acc_ref[...] + bias_ref[...]",
+            new="x = acc_ref[...]",
+            says="`bias_ref` is never read",
+        ),
+        Mistake(
+            "forgets the activation",
+            old=_GELU,
+            new="o_ref[...] = x",
+            says="the sum is stored as it is, negative numbers and all",
+        ),
+        Mistake(
+            "uses ReLU",
+            old=_GELU,
+            new="o_ref[...] = jax.nn.relu(x)",
+            says="GELU is smooth and slightly negative left of zero",
+        ),
+        Mistake(
+            "never zeroes the accumulator",
+            old=_ZERO,
+            new="",
+            says="scratch starts as garbage (NaN here), and is not cleared between output blocks",
+        ),
+        Mistake(
+            "takes the same block of the bias for every column",
+            old="lambda i, j, k: (0, j)",
+            new="lambda i, j, k: (0, 0)",
+            says="`bias` is cut into blocks along N, and its index map ignores j",
+        ),
+        Mistake(
+            "activates outside the kernel",
+            edits=(
+                (_GELU, "o_ref[...] = x"),
+                ("    return pl.pallas_call(", "    x = pl.pallas_call("),
+                (
+                    ")(a, b, bias.reshape(1, N))",
+                    ")(a, b, bias.reshape(1, N))\n    return jax.nn.gelu(x, approximate=True)",
+                ),
+            ),
+            says="computes outside the kernel",
+            stage="pallas",
+        ),
+        Mistake(
+            "uses the exact GELU",
+            old="approximate=True).astype(o_ref",
+            new="approximate=False).astype(o_ref",
+            says="erf",
+            stage="tpu",
+        ),
+        Mistake(
+            "activates at every k step and keeps only the last",
+            edits=(
+                (
+                    "    @pl.when(k == pl.num_programs(2) - 1)\n    def _():\n        x = acc",
+                    "    if True:\n        x = acc",
+                ),
+            ),
+            says="activate the finished sum, once",
+            stage="work",
+        ),
+    ],
+    alternatives=[
+        Alternative(
+            "starts the accumulator with the bias",
+            edits=(
+                (
+                    "acc_ref[...] = jnp.zeros_like(acc_ref)",
+                    "acc_ref[...] = jnp.broadcast_to(bias_ref[...], acc_ref.shape)",
+                ),
+                ("x = acc_ref[...] + bias_ref[...]", "x = acc_ref[...]"),
+            ),
+        ),
+        Alternative(
+            "writes the tanh form out",
+            old=_GELU,
+            new="o_ref[...] = (0.5 * x * (1 + jnp.tanh(0.7978845608 * (x + 0.044715 * x**3))))",
+        ),
+        Alternative(
+            "takes other blocks",
+            old="bm, bk, bn = 128, 128, 128",
+            new="bm, bk, bn = 64, 128, 128",
+        ),
+    ],
+    audit=audit,
+)

@@ -1,0 +1,221 @@
+"""Rung 11: all of a matmul's call."""
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+from jaxtyping import Array, Float
+
+from puzzles import INTERPRET
+
+# %% [markdown]
+# ## launch_matmul: the whole call, for a transposed product
+#
+# Last time the call was given. Now everything around the kernel is yours, for a product that comes
+# up in every backward pass: `a.T @ b`. `a` is stored as `K` × `M`, and we do not transpose it in
+# HBM, which would cost a round trip of the whole matrix. We fetch its blocks as they lie, and
+# let the kernel contract their *first* axis.
+#
+# The kernel expects a grid whose axis 2 is k, and a scratch accumulator. Besides the parts that
+# you know, the call needs two more:
+#
+# * `scratch_shapes=[pltpu.VMEM(shape, dtype)]`, one entry for each scratch Ref.
+# * `compiler_params=pltpu.CompilerParams(dimension_semantics=(...))`, one word for each grid
+#   axis. `"parallel"` promises that the axis may be cut up among cores or reordered, since no
+#   result depends on the order. `"arbitrary"` promises nothing, so the axis runs in order.
+#   Parallel axes come first.
+#
+# Some TPU chips (v4 and v5p) have two cores that can share the parallel axes of one kernel.
+# Promise too much, and two cores add into different accumulators; promise nothing, and one idles.
+# Which of the three axes can go in any order?
+
+# %%
+def launch_matmul_spec(a: Float[Array, "K M"], b: Float[Array, "K N"]) -> Float[Array, "M N"]:
+    return jnp.dot(a.T, b)
+
+
+# %%
+def launch_matmul_kernel(a_ref, b_ref, o_ref, acc_ref):
+    k = pl.program_id(2)
+
+    @pl.when(k == 0)
+    def _():
+        acc_ref[...] = jnp.zeros_like(acc_ref)
+
+    acc_ref[...] += jax.lax.dot_general(
+        a_ref[...],
+        b_ref[...],
+        dimension_numbers=(((0,), (0,)), ((), ())),  # contract axis 0 of both
+        preferred_element_type=jnp.float32,
+    )
+
+    @pl.when(k == pl.num_programs(2) - 1)
+    def _():
+        o_ref[...] = acc_ref[...]
+
+
+def launch_matmul(a: Float[Array, "K M"], b: Float[Array, "K N"]) -> Float[Array, "M N"]:
+    (K, M), (_, N) = a.shape, b.shape
+    bm, bk, bn = 128, 128, 256
+    return pl.pallas_call(
+        launch_matmul_kernel,
+        ### BEGIN SOLUTION
+        grid=(M // bm, N // bn, K // bk),
+        in_specs=[
+            pl.BlockSpec((bk, bm), lambda i, j, k: (k, i)),
+            pl.BlockSpec((bk, bn), lambda i, j, k: (k, j)),
+        ],
+        out_specs=pl.BlockSpec((bm, bn), lambda i, j, k: (i, j)),
+        out_shape=jax.ShapeDtypeStruct((M, N), jnp.float32),
+        scratch_shapes=[pltpu.VMEM((bm, bn), jnp.float32)],
+        compiler_params=pltpu.CompilerParams(
+            dimension_semantics=("parallel", "parallel", "arbitrary")
+        ),
+        ### END SOLUTION
+        interpret=INTERPRET,
+    )(a, b)
+
+
+# %% tags=["author"]
+from puzzles import Alternative, Launch, Mistake, Puzzle, rng
+
+
+def make_inputs(key, K, M, N):
+    r = rng(key)
+    return (
+        jnp.asarray(r.normal(size=(K, M)), jnp.float32),
+        jnp.asarray(r.normal(size=(K, N)), jnp.float32),
+    )
+
+
+def audit(launch: Launch) -> None:
+    (K, M), N = launch.inputs[0].shape, launch.inputs[1].shape[1]
+    assert launch.inputs[0].block[0] < K, (
+        f"one block spans all {K} of K: tile it, a larger K would not fit into VMEM"
+    )
+    assert launch.dot_flops == 2 * M * K * N, (
+        f"the dots do {launch.dot_flops:,} FLOPs; this product needs {2 * M * K * N:,}"
+    )
+    semantics = launch.dimension_semantics
+    assert semantics is not None, (
+        "the launch promises nothing about its axes: pass "
+        "compiler_params=pltpu.CompilerParams(dimension_semantics=...)"
+    )
+    words = tuple(str(s).split(".")[-1].lower() for s in semantics)
+    assert words == ("parallel", "parallel", "arbitrary"), (
+        f"dimension_semantics is {words}: the output blocks, axes 0 and 1, do not depend on each "
+        "other and can be shared out among cores; the steps along k have to stay in order"
+    )
+
+
+_A = "pl.BlockSpec((bk, bm), lambda i, j, k: (k, i))"
+_SEMANTICS = '("parallel", "parallel", "arbitrary")'
+
+PUZZLE = Puzzle(
+    spec=launch_matmul_spec,
+    solution=launch_matmul,
+    inputs=make_inputs,
+    cases=[dict(K=384, M=256, N=512), dict(K=256, M=384, N=512)],
+    hints=[
+        "Begin with the output: step (i, j, k) works on block (i, j). Which block of `a`, stored as "
+        "K × M, does it need?",
+        "Seven keywords: grid, in_specs, out_specs, out_shape, scratch_shapes, compiler_params, and "
+        "the given interpret. The kernel reads k from grid axis 2.",
+        "`a`'s block has bk rows and bm columns and its map returns k first. The scratch is an "
+        "f32 VMEM buffer of the output block's shape. Two axes are parallel, one is arbitrary.",
+    ],
+    explain="""Storing `a` transposed changes its BlockSpec and the axis that the kernel contracts,
+    nothing else. Output blocks are independent, so i and j are parallel; k carries the accumulator
+    from step to step, so it stays in order.""",
+    mistakes=[
+        Mistake(
+            "fetches the blocks of `a` as if it were not transposed",
+            old=_A,
+            new="pl.BlockSpec((bk, bm), lambda i, j, k: (i, k))",
+            says="`a` is stored as K × M, so its map returns k first",
+        ),
+        Mistake(
+            "swaps the block indices of the output",
+            old="pl.BlockSpec((bm, bn), lambda i, j, k: (i, j))",
+            new="pl.BlockSpec((bm, bn), lambda i, j, k: (j, i))",
+            says="`i` counts blocks of rows of the result",
+        ),
+        Mistake(
+            "stops one K block short",
+            old="K // bk)",
+            new="K // bk - 1)",
+            says="the last K block is missing from every sum",
+        ),
+        Mistake(
+            "reuses the first K block of `b`",
+            old="lambda i, j, k: (k, j)",
+            new="lambda i, j, k: (0, j)",
+            says="`b`'s map ignores k",
+        ),
+        Mistake(
+            "promises that k is parallel",
+            old=_SEMANTICS,
+            new='("parallel", "parallel", "parallel")',
+            says="parallel",
+            stage="memory",
+        ),
+        Mistake(
+            "promises nothing",
+            old="""        compiler_params=pltpu.CompilerParams(
+            dimension_semantics=("parallel", "parallel", "arbitrary")
+        ),
+""",
+            new="",
+            says="promises nothing about its axes",
+            stage="work",
+        ),
+        Mistake(
+            "promises too little",
+            old=_SEMANTICS,
+            new='("arbitrary", "arbitrary", "arbitrary")',
+            says="can be shared out among cores",
+            stage="work",
+        ),
+        Mistake(
+            "takes all of K in one block",
+            old="bm, bk, bn = 128, 128, 256",
+            new="bm, bk, bn = 128, K, 256",
+            says="one block spans all",
+            stage="work",
+        ),
+        Mistake(
+            "forgets the scratch",
+            old="        scratch_shapes=[pltpu.VMEM((bm, bn), jnp.float32)],\n",
+            new="",
+            says="A kernel receives one Ref",
+            stage="error",
+        ),
+        Mistake(
+            "cuts blocks of 64 columns",
+            old="bm, bk, bn = 128, 128, 256",
+            new="bm, bk, bn = 128, 128, 64",
+            says="128",
+            stage="tpu",
+        ),
+    ],
+    alternatives=[
+        Alternative(
+            "walks the output blocks column by column",
+            edits=(
+                ("grid=(M // bm, N // bn, K // bk)", "grid=(N // bn, M // bm, K // bk)"),
+                (_A, "pl.BlockSpec((bk, bm), lambda j, i, k: (k, i))"),
+                ("lambda i, j, k: (k, j)", "lambda j, i, k: (k, j)"),
+                (
+                    "pl.BlockSpec((bm, bn), lambda i, j, k: (i, j))",
+                    "pl.BlockSpec((bm, bn), lambda j, i, k: (i, j))",
+                ),
+            ),
+        ),
+        Alternative(
+            "takes other blocks",
+            old="bm, bk, bn = 128, 128, 256",
+            new="bm, bk, bn = 128, 64, 128",
+        ),
+    ],
+    audit=audit,
+)

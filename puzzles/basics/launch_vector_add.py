@@ -1,0 +1,177 @@
+"""Rung 6: write the launch yourself."""
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jaxtyping import Array, Float
+
+from puzzles import INTERPRET
+
+# %% [markdown]
+# ## launch_vector_add: write the call yourself
+#
+# Now the other half. The kernel is there, and trivial; the launch is yours: how many steps, and
+# which block of each array belongs to which step.
+#
+# The questions are the same for every launch you will ever write:
+#
+# 1. Which block of the **output** does one step produce? That gives `out_specs`.
+# 2. How many such blocks are there along each axis? That gives `grid`.
+# 3. Which blocks of the **inputs** does this output block need? That gives `in_specs`: a list with
+#    one BlockSpec for each input.
+#
+# Use blocks of `bm` × `bn`. One block for the whole array would give the right numbers here, and
+# nothing on a real array: VMEM holds megabytes, HBM gigabytes. So `check` asks for blocks.
+
+# %%
+def launch_vector_add_spec(x: Float[Array, "M N"], y: Float[Array, "M N"]) -> Float[Array, "M N"]:
+    return x + y
+
+
+# %%
+def launch_vector_add_kernel(x_ref, y_ref, o_ref):
+    o_ref[...] = x_ref[...] + y_ref[...]
+
+
+def launch_vector_add(x: Float[Array, "M N"], y: Float[Array, "M N"]) -> Float[Array, "M N"]:
+    M, N = x.shape
+    bm, bn = 64, 256
+    return pl.pallas_call(
+        launch_vector_add_kernel,
+        ### BEGIN SOLUTION
+        grid=(M // bm, N // bn),
+        in_specs=[
+            pl.BlockSpec((bm, bn), lambda i, j: (i, j)),
+            pl.BlockSpec((bm, bn), lambda i, j: (i, j)),
+        ],
+        out_specs=pl.BlockSpec((bm, bn), lambda i, j: (i, j)),
+        ### END SOLUTION
+        out_shape=jax.ShapeDtypeStruct((M, N), x.dtype),
+        interpret=INTERPRET,
+    )(x, y)
+
+
+# %% tags=["author"]
+import math
+
+from puzzles import Alternative, Launch, Mistake, Puzzle, rng
+
+
+def make_inputs(key, M, N):
+    r = rng(key)
+    return tuple(jnp.asarray(r.normal(size=(M, N)), jnp.float32) for _ in range(2))
+
+
+def audit(launch: Launch) -> None:
+    for operand in (*launch.inputs, *launch.outputs):
+        assert operand.block != operand.shape, (
+            f"`{operand.name}` is one block of {operand.shape}: cut it into blocks of (bm, bn)"
+        )
+    array = launch.outputs[0]
+    budget = 2 * math.prod(array.shape) * array.dtype.itemsize
+    assert launch.hbm_bytes_read <= budget, (
+        f"{launch.hbm_bytes_read:,} bytes are read from HBM where {budget:,} are enough: "
+        "every block is needed once"
+    )
+
+
+_SPEC = "pl.BlockSpec((bm, bn), lambda i, j: (i, j))"
+_OUT = f"out_specs={_SPEC}"
+_IN = f"in_specs=[\n            {_SPEC},\n            {_SPEC},\n        ]"
+
+
+def _with(spec: str, grid: str = "grid=(M // bm, N // bn)") -> tuple[tuple[str, str], ...]:
+    """Edits that put one BlockSpec in all three places."""
+    return (
+        (_IN, f"in_specs=[{spec}, {spec}]"),
+        (_OUT, f"out_specs={spec}"),
+        ("grid=(M // bm, N // bn)", grid),
+    )
+
+
+PUZZLE = Puzzle(
+    spec=launch_vector_add_spec,
+    solution=launch_vector_add,
+    inputs=make_inputs,
+    cases=[dict(M=192, N=512), dict(M=128, N=1024)],
+    hints=[
+        "Start from the output: one step makes one block of bm × bn. How many are there along each "
+        "axis?",
+        "`grid` is a tuple of step counts; a `pl.BlockSpec(block_shape, index_map)` goes with each "
+        "array; the index map takes one argument for each grid axis.",
+        "The grid has two axes, an array's length over a block's length each. All three BlockSpecs "
+        "are alike: the same block shape, and an index map that returns its two arguments.",
+    ],
+    explain="""One step, one output block, and the same block of both inputs. The grid counts blocks,
+    so it is the array's shape divided by the block's.""",
+    mistakes=[
+        Mistake(
+            "takes everything in one block",
+            edits=_with("pl.BlockSpec((M, N), lambda: (0, 0))", "grid=()"),
+            says="cut it into blocks",
+            stage="work",
+        ),
+        Mistake(
+            "has a grid one step too long",
+            old="grid=(M // bm, N // bn)",
+            new="grid=(M // bm, N // bn + 1)",
+            says="out of bounds",
+            stage="memory",
+        ),
+        Mistake(
+            "gives the whole arrays to every step",
+            edits=_with("pl.BlockSpec((M, N), lambda i, j: (0, 0))"),
+            says="cut it into blocks",
+            stage="work",
+        ),
+        Mistake(
+            "swaps rows and columns of blocks, in the grid or in the index maps,",
+            edits=_with("pl.BlockSpec((bm, bn), lambda i, j: (j, i))"),
+            says="`i` must count blocks of rows in both places",
+        ),
+        Mistake(
+            "counts in elements",
+            edits=_with("pl.BlockSpec((bm, bn), lambda i, j: (i * bm, j * bn))"),
+            says="index maps count in blocks: all steps but the first point outside",
+        ),
+        Mistake(
+            "has a grid one step too short",
+            old="grid=(M // bm, N // bn)",
+            new="grid=(M // bm, N // bn - 1)",
+            says="the last column of blocks is never written",
+        ),
+        Mistake(
+            "reads one y block for a whole row",
+            old=f"            {_SPEC},\n        ],",
+            new="            pl.BlockSpec((bm, bn), lambda i, j: (i, 0)),\n        ],",
+            says="`y`'s index map ignores `j`",
+        ),
+        Mistake(
+            "cuts blocks of 64 columns",
+            edits=_with("pl.BlockSpec((bm, 64), lambda i, j: (i, j))", "grid=(M // bm, N // 64)"),
+            says="128",
+            stage="tpu",
+        ),
+        Mistake(
+            "cuts blocks of 4 rows",
+            edits=_with("pl.BlockSpec((4, bn), lambda i, j: (i, j))", "grid=(M // 4, N // bn)"),
+            says="8",
+            stage="tpu",
+        ),
+    ],
+    alternatives=[
+        Alternative(
+            "walks column by column",
+            edits=_with("pl.BlockSpec((bm, bn), lambda j, i: (i, j))", "grid=(N // bn, M // bm)"),
+        ),
+        Alternative(
+            "takes whole rows of blocks",
+            edits=_with("pl.BlockSpec((bm, N), lambda i: (i, 0))", "grid=(M // bm,)"),
+        ),
+        Alternative(
+            "takes the smallest legal blocks",
+            edits=_with("pl.BlockSpec((8, 512), lambda i, j: (i, j))", "grid=(M // 8, N // 512)"),
+        ),
+    ],
+    audit=audit,
+)

@@ -1,0 +1,212 @@
+"""Rung 12: bf16 in, bf16 out, f32 in between."""
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+from jaxtyping import Array, BFloat16
+
+from puzzles import INTERPRET
+
+# %% [markdown]
+# ## matmul_bf16: small numbers in, small numbers out, a large sum between
+#
+# The TPU's matrix unit multiplies **bf16** numbers and adds the products in **f32**. bf16 takes
+# half the bytes of f32 and has the same range, but only 8 bits of precision: between 256 and 512,
+# neighbouring bf16 numbers are 2 apart. For one product that is fine. For a running sum it is not. Add
+# 0.5 to 256 in bf16 and you have 256.
+#
+# So: bf16 for what is stored and moved, f32 for what is accumulated. Each step asks the matrix unit for
+# an f32 result, and the scratch accumulator is f32. Rounding happens **once**, at the end.
+#
+# This is why `tiled_matmul` had a scratch accumulator: the sum has another type than the output.
+#
+# The call is given. `K` is large in these cases, and the terms cancel: the running sum is far larger
+# than the result, as may happen to any sum of signed numbers.
+
+# %%
+def matmul_bf16_spec(a: BFloat16[Array, "M K"], b: BFloat16[Array, "K N"]) -> BFloat16[Array, "M N"]:
+    product = jnp.dot(a.astype(jnp.float32), b.astype(jnp.float32))
+    return product.astype(jnp.bfloat16)
+
+
+# %%
+def matmul_bf16_kernel(a_ref, b_ref, o_ref, acc_ref):
+    ### BEGIN SOLUTION
+    k = pl.program_id(2)
+
+    @pl.when(k == 0)
+    def _():
+        acc_ref[...] = jnp.zeros_like(acc_ref)
+
+    acc_ref[...] += jnp.dot(a_ref[...], b_ref[...], preferred_element_type=jnp.float32)
+
+    @pl.when(k == pl.num_programs(2) - 1)
+    def _():
+        o_ref[...] = acc_ref[...].astype(o_ref.dtype)
+    ### END SOLUTION
+
+
+def matmul_bf16(
+    a: BFloat16[Array, "M K"],
+    b: BFloat16[Array, "K N"],
+    *,
+    bm: int = 128,
+    bk: int = 256,
+    bn: int = 128,
+) -> BFloat16[Array, "M N"]:
+    (M, K), (_, N) = a.shape, b.shape
+    return pl.pallas_call(
+        matmul_bf16_kernel,
+        grid=(M // bm, N // bn, K // bk),
+        in_specs=[
+            pl.BlockSpec((bm, bk), lambda i, j, k: (i, k)),
+            pl.BlockSpec((bk, bn), lambda i, j, k: (k, j)),
+        ],
+        out_specs=pl.BlockSpec((bm, bn), lambda i, j, k: (i, j)),
+        out_shape=jax.ShapeDtypeStruct((M, N), a.dtype),
+        scratch_shapes=[pltpu.VMEM((bm, bn), jnp.float32)],
+        compiler_params=pltpu.CompilerParams(
+            dimension_semantics=("parallel", "parallel", "arbitrary")
+        ),
+        interpret=INTERPRET,
+    )(a, b)
+
+
+# %% tags=["author"]
+from puzzles import Alternative, Launch, Mistake, Puzzle, rng
+
+
+def make_inputs(key, M, K, N):
+    # Half of the terms are shifted up and half down: the sum climbs to thousands and comes back.
+    r = rng(key)
+    shift = jnp.where(jnp.arange(K) < K // 2, 2.0, -2.0)
+    a = jnp.asarray(r.normal(size=(M, K)), jnp.float32) + shift
+    b = jnp.asarray(r.normal(2, 1, (K, N)), jnp.float32)
+    return a.astype(jnp.bfloat16), b.astype(jnp.bfloat16)
+
+
+def audit(launch: Launch) -> None:
+    (M, K), N = launch.inputs[0].shape, launch.inputs[1].shape[1]
+    assert launch.inputs[0].block[1] < K, (
+        f"one block spans all {K} of K: tile it, a larger K would not fit into VMEM"
+    )
+    assert launch.dot_flops == 2 * M * K * N, (
+        f"the dots do {launch.dot_flops:,} FLOPs; this product needs {2 * M * K * N:,}"
+    )
+    for dot in launch.dots:
+        kinds = {str(dtype) for dtype in dot.dtypes[:2]}
+        assert kinds == {"bfloat16"}, (
+            f"a dot multiplies {' by '.join(sorted(kinds))}: leave the blocks in bf16, which is what "
+            "the matrix unit is built for, and ask for an f32 result"
+        )
+
+
+_DOT = "jnp.dot(a_ref[...], b_ref[...], preferred_element_type=jnp.float32)"
+_ZERO = """    @pl.when(k == 0)
+    def _():
+        acc_ref[...] = jnp.zeros_like(acc_ref)
+
+"""
+
+PUZZLE = Puzzle(
+    spec=matmul_bf16_spec,
+    solution=matmul_bf16,
+    inputs=make_inputs,
+    cases=[dict(M=128, K=2048, N=256), dict(M=256, K=3072, N=128)],
+    hints=[
+        "It is tiled_matmul, but two places decide the precision: what a dot returns, and when the "
+        "sum is rounded.",
+        "`preferred_element_type=jnp.float32` makes the dot of two bf16 blocks return f32. "
+        "`.astype(o_ref.dtype)` rounds.",
+        "The same three parts as before. Only the store differs: it converts the accumulator.",
+    ],
+    explain="""The matrix unit multiplies bf16 and sums in f32, so f32 accumulation costs nothing
+    extra in the dots. Rounding once, at the store, loses no more than the output type has to.""",
+    mistakes=[
+        Mistake(
+            "keeps the running sum in bf16",
+            edits=(
+                ("pltpu.VMEM((bm, bn), jnp.float32)", "pltpu.VMEM((bm, bn), jnp.bfloat16)"),
+                (_DOT, f"{_DOT}.astype(jnp.bfloat16)"),
+            ),
+            says="each addition rounds to 8 bits, and small terms vanish beside a large sum",
+        ),
+        Mistake(
+            "rounds every block product to bf16",
+            old=_DOT,
+            new=f"{_DOT}.astype(jnp.bfloat16)",
+            says="an f32 accumulator cannot get back what the product has lost",
+        ),
+        Mistake(
+            "multiplies in f32",
+            old=_DOT,
+            new="jnp.dot(a_ref[...].astype(jnp.float32), b_ref[...].astype(jnp.float32), "
+            "preferred_element_type=jnp.float32)",
+            says="leave the blocks in bf16",
+            stage="work",
+        ),
+        Mistake(
+            "stores the f32 sum as it is",
+            old="acc_ref[...].astype(o_ref.dtype)",
+            new="acc_ref[...]",
+            says="dtype",
+            stage="error",
+        ),
+        Mistake(
+            "never zeroes the accumulator",
+            old=_ZERO,
+            new="",
+            says="scratch starts as garbage (NaN here), and is not cleared between output blocks",
+        ),
+        Mistake(
+            "zeroes the accumulator at every step",
+            old=_ZERO,
+            new="    acc_ref[...] = jnp.zeros_like(acc_ref)\n",
+            says="only the last K block's product is left",
+        ),
+        Mistake(
+            "stores one step early",
+            old="pl.num_programs(2) - 1)",
+            new="pl.num_programs(2) - 2)",
+            says="the last K block's product is not in the result",
+        ),
+        Mistake(
+            "returns f32",
+            edits=(
+                ("jax.ShapeDtypeStruct((M, N), a.dtype)", "jax.ShapeDtypeStruct((M, N), jnp.float32)"),
+            ),
+            says="wrong dtype: expected bfloat16, got float32",
+        ),
+        Mistake(
+            "takes all of K in one block",
+            old="grid=(M // bm, N // bn, K // bk)",
+            new="grid=(M // bm, N // bn, K // (bk := K))",
+            says="one block spans all",
+            stage="work",
+        ),
+    ],
+    alternatives=[
+        Alternative(
+            "stores at every step",
+            old="    @pl.when(k == pl.num_programs(2) - 1)\n    def _():\n"
+            "        o_ref[...] = acc_ref[...].astype(o_ref.dtype)\n",
+            new="    o_ref[...] = acc_ref[...].astype(jnp.bfloat16)\n",
+        ),
+        Alternative(
+            "uses matmul and dot_general's own argument",
+            old=_DOT,
+            new="jax.lax.dot_general(a_ref[...], b_ref[...], (((1,), (0,)), ((), ())), "
+            "preferred_element_type=jnp.float32)",
+        ),
+        Alternative("takes other blocks", old="bk: int = 256", new="bk: int = 512"),
+        Alternative(
+            "sums in another order",
+            edits=(
+                ("lambda i, j, k: (i, k)", "lambda i, j, k: (i, K // bk - 1 - k)"),
+                ("lambda i, j, k: (k, j)", "lambda i, j, k: (K // bk - 1 - k, j)"),
+            ),
+        ),
+    ],
+    audit=audit,
+)

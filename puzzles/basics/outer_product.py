@@ -1,0 +1,147 @@
+"""Rung 5: operands of another rank than the grid."""
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jaxtyping import Array, Float
+
+from puzzles import INTERPRET
+
+# %% [markdown]
+# ## outer_product: each operand sees the part of the grid that it needs
+#
+# Every index map receives **all** program ids, and returns as many block indices as **its own
+# array** has axes. The two counts are independent. Here the grid has two axes, the output has two,
+# and `a` and `b` have one each: step `(i, j)` needs block `i` of `a` and block `j` of `b`.
+#
+# While `j` runs, `a`'s index map keeps returning the same index. The pipeline notices: a block is
+# fetched only if its index **differs from the previous step's**. So `a`'s block stays where it is
+# for a whole row of output blocks, and only `b`'s blocks move. You will see it on the receipt.
+#
+# Inside the kernel you hold two short vectors and owe a matrix. Broadcasting works as usual:
+# `v[:, None]` is a column, `v[None, :]` is a row.
+#
+# Write the two input BlockSpecs and the kernel.
+
+# %%
+def outer_product_spec(a: Float[Array, " M"], b: Float[Array, " N"]) -> Float[Array, "M N"]:
+    return a[:, None] * b[None, :]
+
+
+# %%
+def outer_product_kernel(a_ref, b_ref, o_ref):
+    ### BEGIN SOLUTION
+    o_ref[...] = a_ref[...][:, None] * b_ref[...][None, :]
+    ### END SOLUTION
+
+
+def outer_product(a: Float[Array, " M"], b: Float[Array, " N"]) -> Float[Array, "M N"]:
+    (M,), (N,) = a.shape, b.shape
+    bm, bn = 1024, 1024
+    return pl.pallas_call(
+        outer_product_kernel,
+        grid=(M // bm, N // bn),
+        in_specs=[
+            ### BEGIN SOLUTION
+            pl.BlockSpec((bm,), lambda i, j: (i,)),
+            pl.BlockSpec((bn,), lambda i, j: (j,)),
+            ### END SOLUTION
+        ],
+        out_specs=pl.BlockSpec((bm, bn), lambda i, j: (i, j)),
+        out_shape=jax.ShapeDtypeStruct((M, N), a.dtype),
+        interpret=INTERPRET,
+    )(a, b)
+
+
+# %% tags=["author"]
+from puzzles import Alternative, Launch, Mistake, Puzzle, rng
+
+
+def make_inputs(key, M, N):
+    r = rng(key)
+    return tuple(jnp.asarray(r.normal(size=n), jnp.float32) for n in (M, N))
+
+
+def audit(launch: Launch) -> None:
+    for operand in launch.inputs:
+        assert operand.block != operand.shape, (
+            f"`{operand.name}` comes as one block of all {operand.shape[0]} elements: "
+            "give it blocks, so that vectors of any length fit"
+        )
+
+
+PUZZLE = Puzzle(
+    spec=outer_product_spec,
+    solution=outer_product,
+    inputs=make_inputs,
+    cases=[dict(M=3072, N=2048)],
+    hints=[
+        "Rows of the result come from `a`, columns from `b`. Which program id counts rows?",
+        "`pl.BlockSpec((bm,), lambda i, j: (...,))`: two arguments, for the grid; one index, for the "
+        "vector. In the kernel, `[:, None]` makes a column.",
+        "The first map ignores j, the second ignores i. The kernel stores a column times a row.",
+    ],
+    explain="""An index map selects the program ids that matter to its array. What it ignores is
+    reuse: a's block is fetched once for each i, and stays in VMEM while j runs.""",
+    mistakes=[
+        Mistake(
+            "swaps the two index maps",
+            edits=(
+                ("pl.BlockSpec((bm,), lambda i, j: (i,))", "pl.BlockSpec((bm,), lambda i, j: (j,))"),
+                ("pl.BlockSpec((bn,), lambda i, j: (j,))", "pl.BlockSpec((bn,), lambda i, j: (i,))"),
+            ),
+            says="`i` counts blocks of rows, which come from `a`",
+        ),
+        Mistake(
+            "makes a row of `a` and a column of `b`",
+            old="a_ref[...][:, None] * b_ref[...][None, :]",
+            new="a_ref[...][None, :] * b_ref[...][:, None]",
+            says="each block of the result is transposed: `a` runs down the rows",
+        ),
+        Mistake(
+            "gives every step the first block of `a`",
+            old="pl.BlockSpec((bm,), lambda i, j: (i,))",
+            new="pl.BlockSpec((bm,), lambda i, j: (0,))",
+            says="only the first 1024 rows are right",
+        ),
+        Mistake(
+            "adds instead of multiplying",
+            old="[:, None] * b_ref",
+            new="[:, None] + b_ref",
+            says="an outer sum is not an outer product",
+        ),
+        Mistake(
+            "multiplies element by element",
+            old="a_ref[...][:, None] * b_ref[...][None, :]",
+            new="jnp.broadcast_to(a_ref[...] * b_ref[...], o_ref.shape)",
+            says="every row is the same; `a` needs an axis of its own",
+        ),
+        Mistake(
+            "returns two block indices for a vector",
+            old="pl.BlockSpec((bm,), lambda i, j: (i,))",
+            new="pl.BlockSpec((bm,), lambda i, j: (i, 0))",
+            says="one block index for each axis",
+            stage="error",
+        ),
+        Mistake(
+            "keeps all of `b` in one block",
+            edits=(
+                ("pl.BlockSpec((bn,), lambda i, j: (j,))", "pl.BlockSpec((N,), lambda i, j: (0,))"),
+                (
+                    "b_ref[...][None, :]",
+                    "b_ref[pl.ds(pl.program_id(1) * 1024, 1024)][None, :]",
+                ),
+            ),
+            says="give it blocks",
+            stage="work",
+        ),
+    ],
+    alternatives=[
+        Alternative(
+            "reshapes instead of indexing with None",
+            old="a_ref[...][:, None] * b_ref[...][None, :]",
+            new="a_ref[...].reshape(-1, 1) * b_ref[...].reshape(1, -1)",
+        ),
+    ],
+    audit=audit,
+)

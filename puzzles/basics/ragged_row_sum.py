@@ -1,0 +1,183 @@
+"""Rung 8: a last block that hangs over the edge."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jaxtyping import Array, Float
+
+from puzzles import INTERPRET
+
+# %% [markdown]
+# ## ragged_row_sum: what lies beyond the edge
+#
+# Real shapes are not multiples of your blocks. `pl.cdiv(N, bn)`, division rounded up, gives a grid
+# that covers the array, and the last block **hangs over the edge**. Pallas's rules for that are
+# simple:
+#
+# * **Reads** beyond the edge give garbage. Nobody fills the rest of the buffer.
+# * **Writes** beyond the edge are dropped.
+#
+# ```text
+# N = 300, bn = 128        |←──── 128 ────→|←──── 128 ────→|← 44 →|· garbage ·|
+# ```
+#
+# For an elementwise kernel this takes care of itself: garbage in, garbage out, dropped. A
+# reduction is different. It mixes garbage into good numbers. So mask the block before you sum it:
+# find each element's **column in the array**, and replace what lies at `N` or beyond by zero.
+#
+# Choose with `jnp.where(mask, x, 0.0)`. Multiplying by the mask is not enough, since garbage may be
+# NaN (here it is), and NaN × 0 is NaN.
+#
+# `jax.lax.broadcasted_iota(jnp.int32, shape, 1)` gives a block of column numbers 0, 1, 2, ...
+# `N` arrives as a keyword: `functools.partial` binds it, since a Python int is no array.
+# The rows are ragged too. Do you have to do anything about them?
+
+# %%
+def ragged_row_sum_spec(x: Float[Array, "M N"]) -> Float[Array, "M 1"]:
+    return jnp.sum(x, axis=1, keepdims=True)
+
+
+# %%
+def ragged_row_sum_kernel(x_ref, o_ref, *, N):
+    ### BEGIN SOLUTION
+    j = pl.program_id(1)
+
+    @pl.when(j == 0)
+    def _():
+        o_ref[...] = jnp.zeros_like(o_ref)
+
+    bn = x_ref.shape[1]
+    column = j * bn + jax.lax.broadcasted_iota(jnp.int32, x_ref.shape, 1)
+    x = jnp.where(column < N, x_ref[...], 0.0)
+    o_ref[...] += jnp.sum(x, axis=1, keepdims=True)
+    ### END SOLUTION
+
+
+def ragged_row_sum(x: Float[Array, "M N"]) -> Float[Array, "M 1"]:
+    M, N = x.shape
+    bm, bn = 64, 128
+    return pl.pallas_call(
+        functools.partial(ragged_row_sum_kernel, N=N),
+        grid=(pl.cdiv(M, bm), pl.cdiv(N, bn)),
+        in_specs=[pl.BlockSpec((bm, bn), lambda i, j: (i, j))],
+        out_specs=pl.BlockSpec((bm, 1), lambda i, j: (i, 0)),
+        out_shape=jax.ShapeDtypeStruct((M, 1), x.dtype),
+        interpret=INTERPRET,
+    )(x)
+
+
+# %% tags=["author"]
+from puzzles import Alternative, Launch, Mistake, Puzzle, rng
+
+
+def make_inputs(key, M, N):
+    return (jnp.asarray(rng(key).normal(0.5, 1, (M, N)), jnp.float32),)
+
+
+def audit(launch: Launch) -> None:
+    x = launch.inputs[0]
+    assert x.block[1] < x.shape[1], (
+        f"a block holds whole rows of {x.shape[1]}: sum over several steps, rows may be long"
+    )
+
+
+_MASK = "jnp.where(column < N, x_ref[...], 0.0)"
+
+PUZZLE = Puzzle(
+    spec=ragged_row_sum_spec,
+    solution=ragged_row_sum,
+    inputs=make_inputs,
+    cases=[dict(M=100, N=300), dict(M=136, N=511), dict(M=64, N=256)],
+    hints=[
+        "It is row_sum with one more line. Which elements of a block do not exist in the array?",
+        "An element's column in the array is j × bn plus its column in the block, which "
+        "`jax.lax.broadcasted_iota` gives. `jnp.where` chooses between the element and zero.",
+        "Compute the block of columns, compare it with N, `jnp.where` the block with it, then go on as in "
+        "row_sum. Rows beyond the edge produce sums that are dropped when they are written.",
+    ],
+    explain="""The mask compares columns of the array, not of the block, so only the last block loses
+    anything. Ragged rows need no mask: their sums are garbage, and writes beyond the edge are
+    dropped.""",
+    mistakes=[
+        Mistake(
+            "lets the padding into the sum",
+            old=_MASK,
+            new="x_ref[...]",
+            says="what lies beyond the edge is garbage, NaN here; it needs a mask, and one that "
+            "chooses with `jnp.where`, since a mask that multiplies leaves NaN × 0 = NaN",
+        ),
+        Mistake(
+            "masks one column too many",
+            old="column < N",
+            new="column < N - 1",
+            says="column N - 1 is the last one that exists",
+        ),
+        Mistake(
+            "masks every block like the last one",
+            old="jnp.where(column < N,",
+            new="jnp.where(column - j * bn < (N - 1) % bn + 1,",
+            says="compare the column in the array, j * bn + column in the block, with N",
+        ),
+        Mistake(
+            "masks rows instead of columns",
+            old="jax.lax.broadcasted_iota(jnp.int32, x_ref.shape, 1)",
+            new="jax.lax.broadcasted_iota(jnp.int32, x_ref.shape, 0)",
+            says="dimension 1 of a block runs along the columns",
+        ),
+        Mistake(
+            "rounds the grid down",
+            old="pl.cdiv(N, bn))",
+            new="N // bn)",
+            says="the columns of the last, ragged block are missing from every sum",
+        ),
+        Mistake(
+            "starts over at every step",
+            old="    @pl.when(j == 0)\n    def _():\n        o_ref[...] = jnp.zeros_like(o_ref)\n",
+            new="    o_ref[...] = jnp.zeros_like(o_ref)\n",
+            says="only the last block of each row is left",
+        ),
+        Mistake(
+            "fills the padding with ones",
+            old="x_ref[...], 0.0)",
+            new="x_ref[...], 1.0)",
+            says="what is masked must not count: zero is what a sum does not notice",
+        ),
+        Mistake(
+            "zeroes with jax.numpy before the launch",
+            old="    )(x)",
+            new="    )(jnp.where(jnp.isnan(x), 0.0, x))",
+            says="computes outside the kernel",
+            stage="pallas",
+        ),
+        Mistake(
+            "takes whole rows in one block",
+            old="bm, bn = 64, 128",
+            new="bm, bn = 64, N",
+            says="a block holds whole rows",
+            stage="work",
+        ),
+    ],
+    alternatives=[
+        Alternative(
+            "masks the last block only",
+            old=f"    x = {_MASK}\n    o_ref[...] += jnp.sum(x, axis=1, keepdims=True)",
+            new="""    last = pl.num_programs(1) - 1
+
+    @pl.when(j < last)
+    def _():
+        o_ref[...] += jnp.sum(x_ref[...], axis=1, keepdims=True)
+
+    @pl.when(j == last)
+    def _():
+        o_ref[...] += jnp.sum(jnp.where(column < N, x_ref[...], 0.0), axis=1, keepdims=True)""",
+        ),
+        Alternative(
+            "compares with what is left of the row",
+            old="jnp.where(column < N,",
+            new="jnp.where(column - j * bn < N - j * bn,",
+        ),
+    ],
+    audit=audit,
+)

@@ -1,0 +1,193 @@
+"""Rung 7: a reduction over the grid."""
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jaxtyping import Array, Float
+
+from puzzles import INTERPRET
+
+# %% [markdown]
+# ## row_sum: one output block, many steps
+#
+# A row of `x` spans several blocks, so its sum takes several grid steps. All of them belong to the
+# same block of the output: the output's index map ignores `j`.
+#
+# ```text
+# step            (0,0)  (0,1)  (0,2)  (1,0)  (1,1)  (1,2)
+# block of x       0,0    0,1    0,2    1,0    1,1    1,2
+# block of o       0,0    0,0    0,0    1,0    1,0    1,0
+#                  └── same block ──┘   └── same block ──┘
+# ```
+#
+# As long as the index does not change, the output block **stays in VMEM**, and what one step wrote
+# the next can read and add to. Only when the index changes is the block copied back to HBM. So you
+# can accumulate in `o_ref`, under two conditions:
+#
+# * The steps that share an output block must be **consecutive**. The last grid axis runs
+#   fastest, so the axis that you sum over comes last.
+# * Somebody must write the first value. A fresh output block holds garbage, and you get a fresh
+#   one for every `i`.
+#
+# `@pl.when(condition)` makes the function below it run only in steps where `condition` holds. It is a
+# real branch, not a mask. This body, for example, runs in the last row of steps only:
+#
+# ```python
+# @pl.when(pl.program_id(0) == pl.num_programs(0) - 1)
+# def _():
+#     ...
+# ```
+#
+# The output is (M, 1), not (M,): the TPU likes its vectors two-dimensional, and `keepdims=True`
+# gives you a column.
+
+# %%
+def row_sum_spec(x: Float[Array, "M N"]) -> Float[Array, "M 1"]:
+    return jnp.sum(x, axis=1, keepdims=True)
+
+
+# %%
+def row_sum_kernel(x_ref, o_ref):
+    ### BEGIN SOLUTION
+    @pl.when(pl.program_id(1) == 0)
+    def _():
+        o_ref[...] = jnp.zeros_like(o_ref)
+
+    o_ref[...] += jnp.sum(x_ref[...], axis=1, keepdims=True)
+    ### END SOLUTION
+
+
+def row_sum(x: Float[Array, "M N"]) -> Float[Array, "M 1"]:
+    M, N = x.shape
+    bm, bn = 64, 128
+    return pl.pallas_call(
+        row_sum_kernel,
+        grid=(M // bm, N // bn),
+        in_specs=[pl.BlockSpec((bm, bn), lambda i, j: (i, j))],
+        out_specs=pl.BlockSpec((bm, 1), lambda i, j: (i, 0)),
+        out_shape=jax.ShapeDtypeStruct((M, 1), x.dtype),
+        interpret=INTERPRET,
+    )(x)
+
+
+# %% tags=["author"]
+from puzzles import Alternative, Launch, Mistake, Puzzle, rng
+
+
+def make_inputs(key, M, N):
+    return (jnp.asarray(rng(key).normal(0.5, 1, (M, N)), jnp.float32),)
+
+
+def audit(launch: Launch) -> None:
+    x = launch.inputs[0]
+    assert x.block[1] < x.shape[1], (
+        f"a block holds whole rows of {x.shape[1]}: sum over several steps, rows may be long"
+    )
+
+
+_ZERO = """    @pl.when(pl.program_id(1) == 0)
+    def _():
+        o_ref[...] = jnp.zeros_like(o_ref)
+"""
+
+PUZZLE = Puzzle(
+    spec=row_sum_spec,
+    solution=row_sum,
+    inputs=make_inputs,
+    cases=[dict(M=128, N=384), dict(M=192, N=256)],
+    hints=[
+        "What must hold before the first addition of each row of blocks? In which steps is that?",
+        "`@pl.when(condition)` guards the start; `pl.program_id(1)` is j. `jnp.sum(x, axis=1, keepdims=True)` "
+        "gives a column for one block.",
+        "Two parts: under `pl.when`, store zeros in the output Ref; then, unguarded, add this "
+        "block's column of sums to it with `+=`.",
+    ],
+    explain="""All steps of one i are consecutive and share one output block, which stays in VMEM
+    between them. Zeroing it at j = 0 separates each row of blocks from the one before.""",
+    mistakes=[
+        Mistake(
+            "never sets the sum to zero",
+            old=_ZERO,
+            new="",
+            says="a fresh output block holds garbage (NaN here), and it is added to",
+        ),
+        Mistake(
+            "starts over at every step",
+            old=_ZERO,
+            new="    o_ref[...] = jnp.zeros_like(o_ref)\n",
+            says="only the last block of each row is left",
+        ),
+        Mistake(
+            "sets the sum to zero in the very first grid step only",
+            old=_ZERO,
+            new=_ZERO.replace("pl.program_id(1)", "pl.program_id(0) + pl.program_id(1)"),
+            says="every row of blocks has a fresh output block, and each needs its zeros",
+        ),
+        Mistake(
+            "asks the wrong program id",
+            old=_ZERO,
+            new=_ZERO.replace("program_id(1)", "program_id(0)"),
+            says="axis 1 is the one you sum over; axis 0 says which rows",
+        ),
+        Mistake(
+            "keeps the first block's sum only",
+            old="    o_ref[...] += jnp.sum(x_ref[...], axis=1, keepdims=True)",
+            new="    @pl.when(pl.program_id(1) == 0)\n    def _():\n"
+            "        o_ref[...] += jnp.sum(x_ref[...], axis=1, keepdims=True)",
+            says="the addition stands under `pl.when` too",
+        ),
+        Mistake(
+            "sums the whole block into one number",
+            old="jnp.sum(x_ref[...], axis=1, keepdims=True)",
+            new="jnp.sum(x_ref[...], keepdims=True)",
+            says="every row gets the total of its block: sum along axis 1 only",
+        ),
+        Mistake(
+            "drops the axis it sums over",
+            old="axis=1, keepdims=True)\n    ### END",
+            new="axis=1)\n    ### END",
+            says="the shapes are those of the blocks",
+            stage="error",
+        ),
+        Mistake(
+            "takes whole rows in one block",
+            edits=(("bm, bn = 64, 128", "bm, bn = 64, N"),),
+            says="a block holds whole rows",
+            stage="work",
+        ),
+        Mistake(
+            "sums over the outermost grid axis",
+            edits=(
+                ("grid=(M // bm, N // bn)", "grid=(N // bn, M // bm)"),
+                (_ZERO, _ZERO.replace("program_id(1)", "program_id(0)")),
+                ("(bm, bn), lambda i, j: (i, j)", "(bm, bn), lambda j, i: (i, j)"),
+                ("(bm, 1), lambda i, j: (i, 0)", "(bm, 1), lambda j, i: (i, 0)"),
+            ),
+            says="visited again",
+            stage="memory",
+        ),
+    ],
+    alternatives=[
+        Alternative(
+            "stores at the first step and adds at the others",
+            old=_ZERO + "\n    o_ref[...] += jnp.sum(x_ref[...], axis=1, keepdims=True)",
+            new="""    part = jnp.sum(x_ref[...], axis=1, keepdims=True)
+
+    @pl.when(pl.program_id(1) == 0)
+    def _():
+        o_ref[...] = part
+
+    @pl.when(pl.program_id(1) > 0)
+    def _():
+        o_ref[...] += part""",
+        ),
+        Alternative(
+            "chooses the start with jnp.where",
+            old=_ZERO + "\n    o_ref[...] += jnp.sum(x_ref[...], axis=1, keepdims=True)",
+            new="""    before = jnp.where(pl.program_id(1) == 0, 0.0, o_ref[...])
+    o_ref[...] = before + x_ref[...].sum(axis=1, keepdims=True)""",
+        ),
+        Alternative("takes other blocks", old="bm, bn = 64, 128", new="bm, bn = 32, 128"),
+    ],
+    audit=audit,
+)

@@ -1,0 +1,145 @@
+"""Rung 4: a grid of two axes, and the shape of a legal block."""
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jaxtyping import Array, Float
+
+from puzzles import INTERPRET
+
+# %% [markdown]
+# ## scale_blocks: a two-dimensional grid
+#
+# A matrix is cut along both axes, and the grid gets two axes too: `grid=(M // bm, N // bn)`. The
+# index map receives both program ids, `lambda i, j: (i, j)`. The steps run in order with the **last
+# axis fastest**: (0, 0), (0, 1), (0, 2), (1, 0), ... This order is a promise. You will rely on it from
+# `row_sum` on.
+#
+# Not every block shape can run on a TPU. Data lies in VMEM in tiles of 8 rows by 128 columns (for
+# 32-bit numbers), as in the vector registers. A block's last dimension has to be a multiple of
+# 128 and the one before it a multiple of 8, unless a dimension spans the whole axis of its array.
+# `interpret=True` does not mind other shapes; the TPU does, and so does `check`.
+#
+# Number the blocks from 1 as you would read them: along the first row of blocks, then the second, and
+# so on. Multiply each block of `x` by its number. The BlockSpecs are given; inside the kernel,
+# `pl.program_id(axis)` is where you are, and `pl.num_programs(axis)` how many steps that axis has.
+#
+# ```text
+#          j = 0   j = 1   j = 2
+# i = 0      1       2       3
+# i = 1      4       5       6
+# ```
+
+# %%
+def scale_blocks_spec(x: Float[Array, "M N"]) -> Float[Array, "M N"]:
+    M, N = x.shape
+    row = jnp.arange(M)[:, None] // 16
+    column = jnp.arange(N)[None, :] // 128
+    return x * (row * (N // 128) + column + 1)
+
+
+# %%
+def scale_blocks_kernel(x_ref, o_ref):
+    ### BEGIN SOLUTION
+    number = pl.program_id(0) * pl.num_programs(1) + pl.program_id(1) + 1
+    o_ref[...] = x_ref[...] * number
+    ### END SOLUTION
+
+
+def scale_blocks(x: Float[Array, "M N"]) -> Float[Array, "M N"]:
+    M, N = x.shape
+    bm, bn = 16, 128
+    return pl.pallas_call(
+        scale_blocks_kernel,
+        grid=(M // bm, N // bn),
+        in_specs=[pl.BlockSpec((bm, bn), lambda i, j: (i, j))],
+        out_specs=pl.BlockSpec((bm, bn), lambda i, j: (i, j)),
+        out_shape=jax.ShapeDtypeStruct((M, N), x.dtype),
+        interpret=INTERPRET,
+    )(x)
+
+
+# %% tags=["author"]
+from puzzles import Alternative, Mistake, Puzzle, rng
+
+
+def make_inputs(key, M, N):
+    return (jnp.asarray(rng(key).normal(size=(M, N)), jnp.float32),)
+
+
+PUZZLE = Puzzle(
+    spec=scale_blocks_spec,
+    solution=scale_blocks,
+    inputs=make_inputs,
+    cases=[dict(M=48, N=512), dict(M=80, N=384)],
+    hints=[
+        "How many blocks come before the row of blocks that you are in? How many before you in it?",
+        "`pl.program_id(0)` is the row of blocks, `pl.num_programs(1)` the number of blocks in a row.",
+        "One line for the number, (row × blocks in a row) + column + 1, and one to multiply and store.",
+    ],
+    explain="""Program ids are scalars that the kernel can compute with, so a block can know where
+    it lies. Row-major numbering is also the order in which the grid runs.""",
+    mistakes=[
+        Mistake(
+            "numbers the blocks down the columns",
+            old="pl.program_id(0) * pl.num_programs(1) + pl.program_id(1) + 1",
+            new="pl.program_id(1) * pl.num_programs(0) + pl.program_id(0) + 1",
+            says="read along the rows: the last grid axis runs fastest",
+        ),
+        Mistake(
+            "takes the length of the wrong axis",
+            old="pl.num_programs(1)",
+            new="pl.num_programs(0)",
+            says="a row of blocks has `pl.num_programs(1)` of them",
+        ),
+        Mistake(
+            "numbers from zero",
+            old=" + pl.program_id(1) + 1",
+            new=" + pl.program_id(1)",
+            says="the first block is number 1; yours is multiplied by 0",
+        ),
+        Mistake(
+            "adds the two program ids",
+            old="pl.program_id(0) * pl.num_programs(1) + pl.program_id(1) + 1",
+            new="pl.program_id(0) + pl.program_id(1) + 1",
+            says="blocks on a diagonal get the same number; a row counts for as many as it holds",
+        ),
+        Mistake(
+            "has the width of one case written into it",
+            old="pl.num_programs(1)",
+            new="4",
+            says="that is right for arrays 512 wide only",
+        ),
+        Mistake(
+            "writes its result to the transposed block",
+            old="out_specs=pl.BlockSpec((bm, bn), lambda i, j: (i, j))",
+            new="out_specs=pl.BlockSpec((bm, bn), lambda i, j: (j, i))",
+            says="the output's index map is as much a routing table as the input's",
+        ),
+    ],
+    alternatives=[
+        Alternative(
+            "multiplies by a float",
+            old="o_ref[...] = x_ref[...] * number",
+            new="o_ref[...] = x_ref[...] * number.astype(x_ref.dtype)",
+        ),
+        Alternative(
+            "walks the grid column by column",
+            edits=(
+                (
+                    "pl.program_id(0) * pl.num_programs(1) + pl.program_id(1) + 1",
+                    "pl.program_id(1) * pl.num_programs(0) + pl.program_id(0) + 1",
+                ),
+                ("        grid=(M // bm, N // bn)", "        grid=(N // bn, M // bm)"),
+                (
+                    "in_specs=[pl.BlockSpec((bm, bn), lambda i, j: (i, j))]",
+                    "in_specs=[pl.BlockSpec((bm, bn), lambda j, i: (i, j))]",
+                ),
+                (
+                    "out_specs=pl.BlockSpec((bm, bn), lambda i, j: (i, j))",
+                    "out_specs=pl.BlockSpec((bm, bn), lambda j, i: (i, j))",
+                ),
+            ),
+        ),
+    ],
+)

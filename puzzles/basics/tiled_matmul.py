@@ -1,0 +1,259 @@
+"""Rung 10: a blocked matmul with an accumulator in scratch."""
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+from jaxtyping import Array, Float
+
+from puzzles import INTERPRET
+
+# %% [markdown]
+# ## tiled_matmul: a grid of three axes
+#
+# A product of large matrices does not fit into VMEM, but a product of *blocks* does. Cut `a` into
+# blocks of `bm` × `bk`, `b` into `bk` × `bn` and the result into `bm` × `bn`. One output block is
+# then a sum over `k`:
+#
+# $$C_{ij} = \sum_k A_{ik} B_{kj}$$
+#
+# The grid is `(M // bm, N // bn, K // bk)`, with `k` innermost. For each `(i, j)`, the steps
+# `k = 0, 1, ...` come one after another, so a running sum can stay on the chip between them.
+# Where? You could add into `o_ref`, as in `row_sum`. But often the sum wants another type
+# than the output (the next puzzles will want f32 sums of bf16 outputs). So we ask for **scratch**: a
+# VMEM buffer, `acc_ref`, that belongs to no array, and lives from the first grid step to the last.
+# Like an output, it holds garbage until you write to it, and it is *not* cleared between output
+# blocks.
+#
+# Each step does at most three things: at the first `k`, zero the accumulator; always, add one block
+# product; at the last `k`, store. Write them with `pl.when`, `jnp.dot` and
+# `preferred_element_type=jnp.float32`, which asks the matrix unit for its full f32 sum.
+
+# %%
+def tiled_matmul_spec(a: Float[Array, "M K"], b: Float[Array, "K N"]) -> Float[Array, "M N"]:
+    return jnp.dot(a, b)
+
+
+# %%
+def tiled_matmul_kernel(a_ref, b_ref, o_ref, acc_ref):
+    ### BEGIN SOLUTION
+    k = pl.program_id(2)
+
+    @pl.when(k == 0)
+    def _():
+        acc_ref[...] = jnp.zeros_like(acc_ref)
+
+    acc_ref[...] += jnp.dot(a_ref[...], b_ref[...], preferred_element_type=jnp.float32)
+
+    @pl.when(k == pl.num_programs(2) - 1)
+    def _():
+        o_ref[...] = acc_ref[...]
+    ### END SOLUTION
+
+
+def tiled_matmul(a: Float[Array, "M K"], b: Float[Array, "K N"]) -> Float[Array, "M N"]:
+    (M, K), (_, N) = a.shape, b.shape
+    bm, bk, bn = 128, 128, 128
+    return pl.pallas_call(
+        tiled_matmul_kernel,
+        grid=(M // bm, N // bn, K // bk),
+        in_specs=[
+            pl.BlockSpec((bm, bk), lambda i, j, k: (i, k)),
+            pl.BlockSpec((bk, bn), lambda i, j, k: (k, j)),
+        ],
+        out_specs=pl.BlockSpec((bm, bn), lambda i, j, k: (i, j)),
+        out_shape=jax.ShapeDtypeStruct((M, N), jnp.float32),
+        scratch_shapes=[pltpu.VMEM((bm, bn), jnp.float32)],
+        interpret=INTERPRET,
+    )(a, b)
+
+
+# %% tags=["author"]
+from puzzles import Alternative, Launch, Mistake, Puzzle, rng
+
+
+def make_inputs(key, M, K, N):
+    r = rng(key)
+    return (
+        jnp.asarray(r.normal(size=(M, K)), jnp.float32),
+        jnp.asarray(r.normal(size=(K, N)), jnp.float32),
+    )
+
+
+def audit(launch: Launch) -> None:
+    (M, K), N = launch.inputs[0].shape, launch.inputs[1].shape[1]
+    assert launch.inputs[0].block[1] < K, (
+        f"one block spans all {K} of K: tile it, a larger K would not fit into VMEM"
+    )
+    needed = 2 * M * K * N
+    assert launch.dot_flops == needed, (
+        f"the dots do {launch.dot_flops:,} FLOPs; this product needs {needed:,}: "
+        "one block product at every step, no more and no less"
+    )
+
+
+_ZERO = """    @pl.when(k == 0)
+    def _():
+        acc_ref[...] = jnp.zeros_like(acc_ref)
+
+"""
+_STORE = """    @pl.when(k == pl.num_programs(2) - 1)
+    def _():
+        o_ref[...] = acc_ref[...]
+"""
+_DOT = "jnp.dot(a_ref[...], b_ref[...], preferred_element_type=jnp.float32)"
+
+PUZZLE = Puzzle(
+    spec=tiled_matmul_spec,
+    solution=tiled_matmul,
+    inputs=make_inputs,
+    cases=[dict(M=256, K=384, N=128), dict(M=128, K=256, N=384)],
+    hints=[
+        "An output block is finished only at the last k. What has to happen once before the first "
+        "product, at every step, and once after the last one?",
+        "`pl.program_id(2)` is k, `pl.num_programs(2)` is how many there are. `@pl.when(condition)` "
+        "guards the function below it.",
+        "Three parts: zero the accumulator under one `pl.when`; add a block product to it, "
+        "unguarded; store it under another `pl.when`.",
+    ],
+    explain="""The accumulator survives from step to step because k is innermost: all steps of one
+    output block are consecutive. Zeroing at the first k separates it from the block before, and
+    storing at the last k writes only finished sums.""",
+    mistakes=[
+        Mistake(
+            "never zeroes the accumulator",
+            old=_ZERO,
+            new="",
+            says="scratch starts as garbage (NaN here), and is not cleared between output blocks",
+        ),
+        Mistake(
+            "zeroes the accumulator at every step",
+            old=_ZERO,
+            new="    acc_ref[...] = jnp.zeros_like(acc_ref)\n",
+            says="only the last K block's product is left",
+        ),
+        Mistake(
+            "zeroes the accumulator in the very first grid step only",
+            old="pl.when(k == 0)",
+            new="pl.when((pl.program_id(0) == 0) & (pl.program_id(1) == 0) & (k == 0))",
+            says="scratch keeps the sum of the output block before: each (i, j) needs its own zero",
+        ),
+        Mistake(
+            "stores one step early",
+            old="pl.num_programs(2) - 1)",
+            new="pl.num_programs(2) - 2)",
+            says="the last K block's product is not in the result; the last k is num_programs - 1",
+        ),
+        Mistake(
+            "swaps the factors",
+            old="jnp.dot(a_ref[...], b_ref[...]",
+            new="jnp.dot(b_ref[...], a_ref[...]",
+            says="matrix products do not commute; square blocks only hide it",
+        ),
+        Mistake(
+            "multiplies element by element",
+            old=_DOT,
+            new="a_ref[...] * b_ref[...]",
+            says="`*` is elementwise; square blocks only hide it. Use `jnp.dot`",
+        ),
+        Mistake(
+            "swaps the index map of `b`",
+            old="lambda i, j, k: (k, j)",
+            new="lambda i, j, k: (j, k)",
+            says="`b` is K × N: its row of blocks is k, its column of blocks is j",
+        ),
+        Mistake(
+            "takes all of K in one block",
+            old="bm, bk, bn = 128, 128, 128",
+            new="bm, bk, bn = 128, K, 128",
+            says="one block spans all",
+            stage="work",
+        ),
+        Mistake(
+            "makes partial products in the kernel and adds them up outside",
+            code="""
+def tiled_matmul(a, b):
+    (M, K), (_, N) = a.shape, b.shape
+    parts = pl.pallas_call(
+        lambda a_ref, b_ref, o_ref: o_ref.__setitem__(..., jnp.dot(a_ref[...], b_ref[...])),
+        grid=(M // 128, N // 128, K // 128),
+        in_specs=[
+            pl.BlockSpec((128, 128), lambda i, j, k: (i, k)),
+            pl.BlockSpec((128, 128), lambda i, j, k: (k, j)),
+        ],
+        out_specs=pl.BlockSpec((None, 128, 128), lambda i, j, k: (k, i, j)),
+        out_shape=jax.ShapeDtypeStruct((K // 128, M, N), jnp.float32),
+        interpret=INTERPRET,
+    )(a, b)
+    return parts.sum(axis=0)
+""",
+            says="computes outside the kernel",
+            stage="pallas",
+        ),
+        Mistake(
+            "puts k outermost",
+            edits=(
+                ("grid=(M // bm, N // bn, K // bk)", "grid=(K // bk, M // bm, N // bn)"),
+                ("lambda i, j, k: (i, k)", "lambda k, i, j: (i, k)"),
+                ("lambda i, j, k: (k, j)", "lambda k, i, j: (k, j)"),
+                ("lambda i, j, k: (i, j)", "lambda k, i, j: (i, j)"),
+                ("k = pl.program_id(2)", "k = pl.program_id(0)"),
+                (_ZERO, "    @pl.when(k == 0)\n    def _():\n        o_ref[...] = jnp.zeros_like(o_ref)\n\n"),
+                (f"    acc_ref[...] += {_DOT}\n\n{_STORE}", f"    o_ref[...] += {_DOT}\n"),
+            ),
+            says="visited again",
+            stage="memory",
+        ),
+    ],
+    alternatives=[
+        Alternative("stores at every step", old=_STORE, new="    o_ref[...] = acc_ref[...]\n"),
+        Alternative(
+            "accumulates in o_ref",
+            code="""
+def tiled_matmul_kernel(a_ref, b_ref, o_ref, acc_ref):
+    @pl.when(pl.program_id(2) == 0)
+    def _():
+        o_ref[...] = jnp.zeros_like(o_ref)
+
+    o_ref[...] += jnp.dot(a_ref[...], b_ref[...], preferred_element_type=jnp.float32)
+""",
+        ),
+        Alternative(
+            "stores the first product instead of zeroing",
+            code="""
+def tiled_matmul_kernel(a_ref, b_ref, o_ref, acc_ref):
+    product = jax.lax.dot_general(
+        a_ref[...], b_ref[...], (((1,), (0,)), ((), ())), preferred_element_type=jnp.float32
+    )
+    first = pl.program_id(2) == 0
+
+    @pl.when(first)
+    def _():
+        acc_ref[...] = product
+
+    @pl.when(jnp.logical_not(first))
+    def _():
+        acc_ref[...] += product
+
+    @pl.when(pl.program_id(2) == pl.num_programs(2) - 1)
+    def _():
+        o_ref[...] = acc_ref[...]
+""",
+        ),
+        Alternative(
+            "walks the output blocks column by column",
+            edits=(
+                ("grid=(M // bm, N // bn, K // bk)", "grid=(N // bn, M // bm, K // bk)"),
+                ("lambda i, j, k: (i, k)", "lambda j, i, k: (i, k)"),
+                ("lambda i, j, k: (k, j)", "lambda j, i, k: (k, j)"),
+                ("lambda i, j, k: (i, j)", "lambda j, i, k: (i, j)"),
+            ),
+        ),
+        Alternative(
+            "takes other blocks",
+            old="bm, bk, bn = 128, 128, 128",
+            new="bm, bk, bn = 64, 128, N",
+        ),
+    ],
+    audit=audit,
+)

@@ -1,0 +1,160 @@
+"""Rung 2: a grid, and one block at a time."""
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jaxtyping import Array, Float
+
+from puzzles import INTERPRET
+
+# %% [markdown]
+# ## vector_add: a grid of blocks
+#
+# `add_ten` copied its whole input into VMEM. A large array does not fit there, so we cut it into
+# **blocks** and run the kernel once for each. Two words say how:
+#
+# * `grid=(n,)`: run the kernel `n` times, one after another. Each run is a **grid step** and has a
+#   number, `pl.program_id(0)`, from `0` to `n - 1`.
+# * `pl.BlockSpec(block_shape, index_map)`: an array is cut into blocks of `block_shape`, and
+#   `index_map` says which block a grid step gets. `lambda i: (i,)` means that step `i` gets block
+#   `i`. Index maps count in *blocks*, not in elements.
+#
+# While one step computes, the next step's blocks are already on their way from HBM, and the last
+# step's results on their way back. This pipeline is made by `pallas_call`; you only say which block
+# is needed when.
+#
+# Here is the point of it: inside the kernel, `x_ref` **is** the block. It has the block's shape and
+# the cutting is done. The kernel for one block of many looks like the kernel for a whole array.
+#
+# Add two vectors, 1024 elements at a time. (Why 1024? The TPU's vector registers hold 8 × 128
+# numbers of 32 bits, and a one-dimensional block should fill whole registers.)
+
+# %%
+def vector_add_spec(x: Float[Array, " N"], y: Float[Array, " N"]) -> Float[Array, " N"]:
+    return x + y
+
+
+# %%
+def vector_add_kernel(x_ref, y_ref, o_ref):
+    ### BEGIN SOLUTION
+    o_ref[...] = x_ref[...] + y_ref[...]
+    ### END SOLUTION
+
+
+def vector_add(x: Float[Array, " N"], y: Float[Array, " N"]) -> Float[Array, " N"]:
+    (N,) = x.shape
+    bn = 1024
+    return pl.pallas_call(
+        vector_add_kernel,
+        grid=(N // bn,),
+        in_specs=[
+            pl.BlockSpec((bn,), lambda i: (i,)),
+            pl.BlockSpec((bn,), lambda i: (i,)),
+        ],
+        out_specs=pl.BlockSpec((bn,), lambda i: (i,)),
+        out_shape=jax.ShapeDtypeStruct((N,), x.dtype),
+        interpret=INTERPRET,
+    )(x, y)
+
+
+# %% tags=["author"]
+from puzzles import Alternative, Launch, Mistake, Puzzle, rng
+
+
+def make_inputs(key, N):
+    r = rng(key)
+    return tuple(jnp.asarray(r.normal(size=N), jnp.float32) for _ in range(2))
+
+
+def audit(launch: Launch) -> None:
+    (N,) = launch.inputs[0].shape
+    assert launch.inputs[0].block != (N,), (
+        f"one block holds all {N} elements: keep the blocks, a longer vector would not fit"
+    )
+
+
+PUZZLE = Puzzle(
+    spec=vector_add_spec,
+    solution=vector_add,
+    inputs=make_inputs,
+    cases=[dict(N=4096), dict(N=7168)],
+    hints=[
+        "You do not need to know which block this is. The BlockSpecs have chosen it already.",
+        "Read both input Refs with `[...]`; what you get has the shape of one block, (1024,).",
+        "One line, as in add_ten: output Ref on the left, a sum of two values on the right.",
+    ],
+    explain="""The index maps choose the blocks, so the body needs no index at all. The pipeline runs
+    it once for each block and moves the next block in while this one is computed.""",
+    mistakes=[
+        Mistake(
+            "indexes the block again with the program id",
+            old="o_ref[...] = x_ref[...] + y_ref[...]",
+            new="rows = pl.ds(pl.program_id(0) * 1024, 1024)\n"
+            "    o_ref[rows] = x_ref[rows] + y_ref[rows]",
+            says="reaches outside `x_ref`",
+            stage="memory",
+        ),
+        Mistake(
+            "adds x to itself",
+            old="x_ref[...] + y_ref[...]",
+            new="x_ref[...] + x_ref[...]",
+            says="`y_ref` is never read",
+        ),
+        Mistake(
+            "works in the first grid step only",
+            old="    o_ref[...] = x_ref[...] + y_ref[...]",
+            new="    @pl.when(pl.program_id(0) == 0)\n    def _():\n"
+            "        o_ref[...] = x_ref[...] + y_ref[...]",
+            says="every step has an output block of its own to write, and the others stay garbage",
+        ),
+        Mistake(
+            "stores nothing in `o_ref`",
+            old="o_ref[...] = x_ref[...]",
+            new="o_ref = x_ref[...]",
+            says="the buffer stays garbage; `o_ref = ...`, without `[...]`, only renames a Python variable",
+        ),
+        Mistake(
+            "fetches y's first block at every step",
+            edits=(
+                (
+                    "lambda i: (i,)),\n        ],",
+                    "lambda i: (0,)),\n        ],",
+                ),
+            ),
+            says="an index map that ignores `i` always names the same block",
+        ),
+        Mistake(
+            "cuts blocks of 512 elements",
+            old="bn = 1024",
+            new="bn = 512",
+            says="1024",
+            stage="tpu",
+        ),
+        Mistake(
+            "takes the whole vector in one block",
+            edits=(("bn = 1024", "bn = N"),),
+            says="keep the blocks",
+            stage="work",
+        ),
+    ],
+    alternatives=[
+        Alternative("uses larger blocks", old="bn = 1024", new="bn = 1024 * (2 - N // 1024 % 2)"),
+        Alternative(
+            "walks the blocks from the last to the first",
+            code="""
+def vector_add(x, y):
+    n = x.shape[0] // 1024
+    block = pl.BlockSpec((1024,), lambda i: (n - 1 - i,))
+    return pl.pallas_call(
+        vector_add_kernel,
+        grid=(n,),
+        in_specs=[block, block],
+        out_specs=block,
+        out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype),
+        interpret=INTERPRET,
+    )(x, y)
+""",
+        ),
+    ],
+    audit=audit,
+)

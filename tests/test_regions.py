@@ -1,0 +1,214 @@
+"""Solution regions: one text, three readings."""
+
+import ast
+import textwrap
+
+import pytest
+
+from puzzles import _regions
+
+
+def text(source: str) -> str:
+    return textwrap.dedent(source).lstrip("\n")
+
+
+STATEMENTS = text("""
+    def kernel(x_ref, o_ref):
+        n = 3
+        ### BEGIN SOLUTION
+        # why
+        x = x_ref[...]
+
+        o_ref[...] = x * n
+        ### END SOLUTION
+    """)
+
+
+def test_statements_become_one_ellipsis_with_their_number():
+    assert _regions.starter(STATEMENTS) == text("""
+        def kernel(x_ref, o_ref):
+            n = 3
+            ...  # YOUR CODE HERE (about 2 lines)
+        """)
+
+
+def test_one_statement_is_about_one_line():
+    source = "def f(x):\n    ### BEGIN SOLUTION\n    return x\n    ### END SOLUTION\n"
+    assert _regions.starter(source) == "def f(x):\n    ...  # YOUR CODE HERE (about 1 line)\n"
+
+
+def test_keyword_arguments_keep_their_names():
+    source = text("""
+        def f(x):
+            return call(
+                kernel,
+                ### BEGIN SOLUTION
+                grid=(4, 2),
+                in_specs=[
+                    Spec((8, 128), index_map=lambda i, j: (i, j)),
+                ],
+                ### END SOLUTION
+                out_shape=x,
+            )(x)
+        """)
+    assert _regions.starter(source) == text("""
+        def f(x):
+            return call(
+                kernel,
+                grid=...,  # YOUR CODE HERE
+                in_specs=...,  # YOUR CODE HERE
+                out_shape=x,
+            )(x)
+        """)
+
+
+def test_list_elements_become_one_ellipsis():
+    source = text("""
+        specs = [
+            ### BEGIN SOLUTION
+            Spec((8, 128), lambda i: (i, 0)),
+            Spec((8, 128), lambda i: (0, i)),
+            ### END SOLUTION
+            Spec((1, 1), lambda i: (0, 0)),
+        ]
+        """)
+    assert _regions.starter(source) == text("""
+        specs = [
+            ...,  # YOUR CODE HERE
+            Spec((1, 1), lambda i: (0, 0)),
+        ]
+        """)
+
+
+@pytest.mark.parametrize(
+    "element",
+    ["Spec((8, 128), index_map=lambda i: (i, 0))", "Spec(memory_space=SMEM)", "Spec(\n    a=1,\n)"],
+)
+def test_list_elements_may_hold_keyword_arguments(element):
+    source = f"specs = [\n    ### BEGIN SOLUTION\n    {element},\n    ### END SOLUTION\n]\n"
+    assert _regions.starter(source) == "specs = [\n    ...,  # YOUR CODE HERE\n]\n"
+
+
+def test_several_regions_are_blanked_each():
+    starter = _regions.starter(STATEMENTS + "\n\n" + STATEMENTS.replace("kernel", "other"))
+    assert starter.count("...  # YOUR CODE HERE (about 2 lines)") == 2
+    assert [node.name for node in ast.parse(starter).body] == ["kernel", "other"]
+
+
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        ("### BEGIN SOLUTION\nx = 1\n", "line 1: '### BEGIN SOLUTION' without"),
+        ("x = 1\n### END SOLUTION\n", "line 2: '### END SOLUTION' without"),
+        ("x = 1\n### BEGIN SOLUTION\n### END SOLUTION\n", "line 3: an empty solution region"),
+        (
+            "### BEGIN SOLUTION\nx = 1\n### BEGIN SOLUTION\nx = 2\n### END SOLUTION\n",
+            "line 3: a second '### BEGIN SOLUTION'",
+        ),
+    ],
+)
+def test_a_broken_region_is_named_by_its_line(source, says):
+    with pytest.raises(_regions.RegionError, match=says):
+        _regions.starter(source)
+
+
+def test_a_starter_that_does_not_parse_says_so():
+    source = text("""
+        sizes = {
+            "b": 2,
+            ### BEGIN SOLUTION
+            "a": 1,
+            ### END SOLUTION
+        }
+        """)
+    with pytest.raises(_regions.RegionError, match="the starter does not parse: line 3"):
+        _regions.starter(source)
+
+
+def test_half_a_statement_is_no_region():
+    source = "f(\n    1 +\n    ### BEGIN SOLUTION\n    # nothing\n    ### END SOLUTION\n    2)\n"
+    with pytest.raises(_regions.RegionError, match="line 4: a region holds whole statements"):
+        _regions.starter(source)
+
+
+def test_region_lines_are_code_only():
+    assert _regions.region_lines(STATEMENTS) == ["x = x_ref[...]", "o_ref[...] = x * n"]
+
+
+def test_without_marks_keeps_every_other_line():
+    kept = [line for line in STATEMENTS.splitlines() if "### " not in line]
+    assert _regions.without_marks(STATEMENTS).splitlines() == kept
+
+
+def test_author_cells_are_dropped_and_others_kept():
+    module = '"""Doc."""\n\n# %% tags=["author"]\nSECRET = 1\n\n# %%\nx = 1\n'
+    learner = _regions.without_author(module)
+    assert "SECRET" not in learner
+    assert learner.startswith('"""Doc."""')
+    assert learner.endswith("# %%\nx = 1\n")
+
+
+def test_cells_put_together_again_are_the_text():
+    module = "import jax\n\n# %% [markdown]\n# hi\n\n# %%\nx = 1\n"
+    again = "".join(
+        (f"{mark}\n" if mark else "") + body for mark, body in _regions.split_cells(module)
+    )
+    assert again == module
+
+
+def places(source: str) -> int:
+    return len(list(_regions.ellipsis_values(ast.parse(text(source)))))
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "x = x_ref[...]",
+        "o_ref[..., 0] = x_ref[0, ...] + 1",
+        "def f(x: tuple[int, ...]) -> None:\n    return g(x_ref[...])",
+        "def f(x):\n    ...  # left over beside code\n    return x",
+    ],
+)
+def test_an_ellipsis_in_a_subscript_or_beside_code_is_no_gap(source):
+    assert places(source) == 0
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "grid = ...",
+        "f(grid=...)",
+        "[...]",
+        "return_value = f(a, ...)[...]",
+        "def f(x):\n    ...",
+        'def f(x):\n    """Doc."""\n    ...',
+    ],
+)
+def test_an_ellipsis_that_stands_for_a_value_is_a_gap(source):
+    assert places(source) == 1
+
+
+def test_an_edit_replaces_what_occurs_once():
+    assert _regions.edit("a = 1\nb = 2\n", [("a = 1", "a = 3"), ("b = 2", "b = 4")]) == (
+        "a = 3\nb = 4\n"
+    )
+
+
+@pytest.mark.parametrize(("old", "times"), [("c = 1", 0), ("= 1", 2)])
+def test_an_edit_that_does_not_occur_exactly_once_is_an_error(old, times):
+    with pytest.raises(_regions.RegionError, match=f"occurs {times} times instead of once"):
+        _regions.edit("a = 1\nb = 1\n", [(old, "")])
+
+
+def test_blanked_functions_are_those_with_a_region():
+    source = STATEMENTS + "\n\ndef launch(x):\n    return x\n"
+    assert _regions.blanked_functions(source) == ["kernel"]
+
+
+@pytest.mark.parametrize(
+    ("body", "only"),
+    [("...", True), ('"Doc."\n    ...', True), ('"Doc."', False), ("...\n    x = 1", False)],
+)
+def test_only_ellipsis_sees_through_a_docstring(body, only):
+    node = _regions.parse_function(f"def f():\n    {body}\n")
+    assert _regions.only_ellipsis(node) is only

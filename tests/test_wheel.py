@@ -1,0 +1,101 @@
+"""The wheel alone, as on Colab: no extras, an empty folder, no repository in sight."""
+
+import json
+import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import jax
+import pytest
+
+import puzzles
+from puzzles import _notebook, _repository
+
+TESTS = Path(__file__).parent
+COLAB_JAX, COLAB_IPYTHON = "0.7.2", "7.34.0"
+EXTRAS = ("jupytext", "nbformat", "nbclient", "libtpu", "flatbuffers", "jupyterlab", "pytest")
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("wheel")]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    """The built wheel's path."""
+    folder = tmp_path_factory.mktemp("dist")
+    build = ["wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", folder]
+    subprocess.run([sys.executable, "-m", "pip", *build, _repository.ROOT], check=True)
+    (path,) = folder.glob("*.whl")
+    return path
+
+
+@pytest.fixture(scope="module")
+def installed(wheel, tmp_path_factory):
+    """Python of a fresh environment with the wheel, this JAX and the IPython that goes with it."""
+    home = tmp_path_factory.mktemp("environment")
+    subprocess.run([sys.executable, "-m", "venv", home], check=True)
+    python = home / "bin" / "python"
+    ipython = f"ipython=={COLAB_IPYTHON}" if jax.__version__ == COLAB_JAX else "ipython"
+    packages = [wheel, f"jax=={jax.__version__}", ipython]
+    subprocess.run([python, "-m", "pip", "install", "--quiet", *packages], check=True)
+    return python
+
+
+def run(python, script, folder, *arguments, **options):
+    """Run `script` where its folder, the current one and PYTHONPATH are not importable."""
+    done = subprocess.run(
+        [python, "-I", *script, *arguments],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env={"JAX_PLATFORMS": "cpu", "HOME": str(folder), "PATH": "/usr/bin:/bin"},
+        **options,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def code(notebook):
+    return [cell.source for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def test_the_wheel_holds_the_package_and_no_notebook(wheel):
+    names = zipfile.ZipFile(wheel).namelist()
+    assert "puzzles/basics/add_ten.py" in names
+    assert all(re.match(r"puzzles/.*\.py$|pallas_puzzles-[^/]*\.dist-info/", n) for n in names)
+
+
+def test_the_wheel_needs_no_extras(installed, tmp_path):
+    probe = (
+        "import importlib.util as u, json, puzzles;"
+        f"here = [n for n in {EXTRAS!r} if u.find_spec(n)];"
+        "print(json.dumps([puzzles.__file__, here]))"
+    )
+    file, here = json.loads(run(installed, ["-c", probe], tmp_path))
+    assert Path(file).is_relative_to(installed.parents[1])
+    assert here == []
+
+
+def test_a_learner_runs_the_notebook_and_solves_a_puzzle(installed, tmp_path):
+    puzzle = puzzles.find("add_ten")
+    mistake = puzzle.mistakes[0]
+    learner = code(_notebook.learner_notebook("basics"))
+    good = next(c for c in code(_notebook.solved_notebook("basics")) if "check(add_ten)" in c)
+    assert mistake.old in good
+    bad = good.replace(mistake.old, mistake.new)
+    attempts = [bad, good, "hint(add_ten)", "solution(add_ten)", "progress()"]
+    session = [*learner, *attempts]
+    script = [TESTS / "run_cells.py"]
+    (shown,) = json.loads(run(installed, script, tmp_path, input=json.dumps([session])))
+    assert [cell["error"] for cell in shown] == [None] * len(session), shown
+    said = [cell["shown"] for cell in shown]
+    assert said[0] == "", "the setup cell installs nothing where the package is"
+    assert "\n".join(said[: len(learner)]).count("not solved yet") == len(puzzles.ladder("basics"))
+    wrong, right, hint, solution, progress = said[len(learner) :]
+    assert wrong.startswith("✗ add_ten: the values are wrong")
+    assert mistake.says in wrong
+    assert right.startswith("✓ add_ten: solved")
+    assert puzzle.hints[0] in hint
+    assert "o_ref[...] = x_ref[...] + 10" in solution
+    assert f"basics: 1 of {len(puzzles.ladder('basics'))} solved" in progress
