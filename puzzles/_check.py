@@ -33,7 +33,7 @@ def check(fn: Callable) -> Verdict | None:
     """
     try:
         verdict = _verdict_on(fn)
-    except UnknownPuzzle as error:
+    except (UnknownPuzzle, _tpu.CompilerMissing) as error:
         return _nothing_judged(str(error))
     except KeyboardInterrupt:
         return _nothing_judged("interrupted: nothing was judged, nothing is lost; run the cell again.")

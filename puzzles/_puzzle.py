@@ -217,5 +217,12 @@ def _rung(ladder_package: ModuleType, rung: str) -> Puzzle:
 
 
 def _nearest(name: str, known: list[str]) -> str:
-    close = difflib.get_close_matches(name, known, n=1)
-    return f"; did you mean {close[0]!r}?" if close else f"; there are {', '.join(known)}"
+    """The remedy for an unknown name: the first of the known that is most like it, or like a word of it."""
+
+    def likeness(one: str) -> float:
+        return max(difflib.SequenceMatcher(None, name, w).ratio() for w in (one, *one.split("_")))
+
+    best = max(known, key=likeness, default="")
+    if best and likeness(best) > 0.6:
+        return f"; did you mean {best!r}?"
+    return f"; there are {', '.join(known)}"

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import jax
 import numpy as np
+from jax._src import core
 
 from puzzles._launch import Launch, Operand
 from puzzles._puzzle import Mistake, Puzzle, mutate
+from puzzles._simulate import quickly
 from puzzles._trace import Traced, as_function, trace_call
 
 # Relative tolerance by the width of the mantissa; a TPU rounds the operands of f32 dots to bf16.
@@ -37,17 +38,9 @@ def on_tpu() -> bool:
 
 def execute(traced: Traced) -> list[np.ndarray]:
     """The flat results of a trace: interpreted, except on a TPU, where it runs as written."""
-    closed = traced.jaxpr
-    function = jax._src.core.jaxpr_as_fun(closed) if on_tpu() else as_function(traced, True)
-    return [np.asarray(x) for x in jax.jit(function)(*traced.leaves)]
-
-
-def on_cpu(fn: Callable, *args: object) -> Any:
-    """`fn(*args)` on the CPU device with dots at highest precision: how specs are run."""
-    cpu = jax.devices("cpu")[0]
-    moved = jax.tree.map(lambda x: jax.device_put(x, cpu) if isinstance(x, jax.Array) else x, args)
-    with jax.default_device(cpu), jax.default_matmul_precision("highest"):
-        return fn(*moved)
+    if on_tpu():
+        return [np.asarray(x) for x in jax.jit(core.jaxpr_as_fun(traced.jaxpr))(*traced.leaves)]
+    return quickly(as_function(traced, True), *traced.leaves)
 
 
 @lru_cache(maxsize=512)
@@ -58,9 +51,17 @@ def arguments(puzzle: Puzzle, case: int, seed: int) -> tuple:
 
 @lru_cache(maxsize=512)
 def expected(puzzle: Puzzle, case: int, seed: int) -> Any:
-    """What the spec gives for a case, as a tree of NumPy arrays, computed once."""
-    result = on_cpu(puzzle.spec, *arguments(puzzle, case, seed))
-    return jax.tree.map(np.asarray, result)
+    """What the spec gives for a case, as a tree of NumPy arrays, computed once.
+
+    On the CPU also where there is a TPU, with dots at the highest precision.
+    """
+    args = arguments(puzzle, case, seed)
+    if not puzzle.kernel:
+        return jax.tree.map(np.asarray, puzzle.spec(*args))
+    with jax.default_matmul_precision("highest"):
+        traced = trace_call(puzzle.spec, *args)
+    flat = quickly(as_function(traced, True), *traced.leaves)
+    return jax.tree.unflatten(jax.tree.structure(traced.out), flat)
 
 
 def compare(want: np.ndarray, got: np.ndarray, tolerance: float | None) -> Mismatch | None:

@@ -1,0 +1,80 @@
+"""What every rung promises, on whatever JAX runs the tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+import puzzles
+from puzzles import Puzzle, _tpu, _verify
+
+PUZZLES = [puzzle for name in puzzles.ladders() for puzzle in puzzles.ladder(name)]
+MISTAKES = [(puzzle, mistake) for puzzle in PUZZLES for mistake in puzzle.mistakes]
+ALTERNATIVES = [(puzzle, one) for puzzle in PUZZLES for one in puzzle.alternatives]
+
+each_puzzle = pytest.mark.parametrize("puzzle", PUZZLES, ids=lambda puzzle: puzzle.name)
+
+
+def _pairs(pairs: list) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize(
+        ("puzzle", "change"), pairs, ids=[f"{p.name}-{c.name}" for p, c in pairs]
+    )
+
+
+@pytest.fixture(scope="module")
+def compiler() -> Iterator[_tpu.Compiler]:
+    """The real TPU compiler, one worker for all tests here."""
+    if not _tpu.has_libtpu():
+        pytest.skip(_tpu.INSTALL_LIBTPU)
+    with _tpu.Compiler() as one:
+        yield one
+
+
+@each_puzzle
+def test_solution_passes_and_compiles_for_every_tpu(
+    puzzle: Puzzle, compiler: _tpu.Compiler
+) -> None:
+    assert _verify.solution_problem(puzzle, compiler=compiler) is None
+
+
+def test_the_compiler_knows_the_generations_that_are_promised() -> None:
+    if not _tpu.has_libtpu():
+        pytest.skip(_tpu.INSTALL_LIBTPU)
+    assert set(_tpu.supported_chips()) >= {"v4", "v5e", "v5p", "v6e"}
+
+
+@each_puzzle
+def test_starter_parses_and_is_unsolved(puzzle: Puzzle) -> None:
+    assert _verify.starter_problem(puzzle) is None
+
+
+@_pairs(MISTAKES)
+def test_mistake_is_rejected_in_its_own_words(puzzle: Puzzle, change: puzzles.Mistake) -> None:
+    assert _verify.mistake_problem(puzzle, change) is None
+
+
+@_pairs(ALTERNATIVES)
+def test_alternative_is_accepted_and_compiles(
+    puzzle: Puzzle, change: puzzles.Alternative, compiler: _tpu.Compiler
+) -> None:
+    assert _verify.alternative_problem(puzzle, change, compiler) is None
+
+
+@each_puzzle
+def test_no_two_values_mistakes_are_the_same(puzzle: Puzzle) -> None:
+    assert list(_verify.twins(puzzle)) == []
+
+
+@each_puzzle
+def test_texts_and_cases_are_complete(puzzle: Puzzle) -> None:
+    assert list(_verify.text_problems(puzzle)) == []
+
+
+def test_basics_has_its_fifteen_rungs_and_sixty_mistakes() -> None:
+    basics = puzzles.ladder("basics")
+    assert [p.name for p in basics][::7] == ["add_ten", "ragged_row_sum", "choose_blocks"]
+    assert len(basics) == 15
+    assert sum(len(p.mistakes) for p in basics) >= 60
+    stages = {m.stage for p in basics for m in p.mistakes}
+    assert stages >= {"error", "pallas", "values", "memory", "work", "tpu"}
