@@ -13,13 +13,13 @@ COLAB := .venv-colab
 COLAB_JAX := 0.7.2
 
 CHECKED := puzzles tests
-PYTEST := -m pytest -n 2 --dist loadgroup --durations=15 $(PYTEST_ARGS)
+PYTEST := -m pytest -n 2 --dist worksteal --durations=15 $(PYTEST_ARGS)
 
 .DEFAULT_GOAL := help
 .PHONY: help lab copy test test-colab lint build verify bench clean
 
 help: ## list the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-12s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 lab: $(LAB)/.installed-$(EXTRAS) copy ## open the puzzles in JupyterLab, on copies in my/
 	cd my && ../$(LAB)/bin/python -m jupyterlab $(LAB_ARGS)

@@ -13,7 +13,7 @@ import jax
 from puzzles import _regions, _source, _tpu, _words
 from puzzles._judge import judge
 from puzzles._launch import Abstract, trace
-from puzzles._puzzle import Puzzle, UnknownPuzzle, find, ladder, ladder_module
+from puzzles._puzzle import Puzzle, UnknownPuzzle, find, ladder_module
 from puzzles._receipt import receipt_text
 from puzzles._verdict import Verdict, shown
 
@@ -36,7 +36,9 @@ def check(fn: Callable) -> Verdict | None:
     except (UnknownPuzzle, _tpu.CompilerMissing) as error:
         return _nothing_judged(str(error))
     except KeyboardInterrupt:
-        return _nothing_judged("interrupted: nothing was judged, nothing is lost; run the cell again.")
+        return _nothing_judged(
+            "interrupted: nothing was judged, nothing is lost; run the cell again."
+        )
     except Exception:
         return _nothing_judged(
             "the checker itself failed. That is our bug, not yours: please report it with this:\n"
@@ -44,7 +46,9 @@ def check(fn: Callable) -> Verdict | None:
         )
     if verdict.passed:
         _solved.add(verdict.puzzle)
-        verdict = Verdict(**vars(verdict) | {"notes": (*verdict.notes, _progress_line(verdict.puzzle))})
+        verdict = Verdict(
+            **vars(verdict) | {"notes": (*verdict.notes, _progress_line(verdict.puzzle))}
+        )
     _show(verdict)
     if not verdict.passed and _strict():
         raise NotPassed(str(verdict))
@@ -123,7 +127,7 @@ def solution(fn: Callable | str) -> None:
     code = solution_code(puzzle)
     why = " ".join(puzzle.explain.split())
     text = f"{code}\n\nWhy it works: {why}"
-    page = f"<pre style='background:transparent;color:inherit'>{html.escape(code)}</pre><p>{html.escape(why)}</p>"
+    page = f"<pre style='background:transparent;color:inherit;font-family:monospace'>{html.escape(code)}</pre><p>{html.escape(why)}</p>"
     _display(text, page)
 
 
@@ -180,7 +184,9 @@ def receipt(fn: Callable, *args: object, chip: str = "v5e") -> None:
         remedy = _words.remedy(f"{type(error).__name__}: {error}")
         _say("\n".join(filter(None, (gist, remedy))))
         return
-    _say(receipt_text(launches, chip) if launches else "no `pallas_call` in there: nothing to count")
+    _say(
+        receipt_text(launches, chip) if launches else "no `pallas_call` in there: nothing to count"
+    )
 
 
 def _show(verdict: Verdict) -> None:
@@ -189,7 +195,10 @@ def _show(verdict: Verdict) -> None:
 
 
 def _say(text: str) -> None:
-    _display(text, f"<pre style='background:transparent;color:inherit'>{html.escape(text)}</pre>")
+    _display(
+        text,
+        f"<pre style='background:transparent;color:inherit;font-family:monospace'>{html.escape(text)}</pre>",
+    )
 
 
 def _in_notebook() -> bool:

@@ -1,46 +1,19 @@
-"""The stages of a verdict, in order, each pure: nothing is printed here."""
+"""The verdict on a function: the stages in their order. Pure: nothing is printed here."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import numpy as np
-from jax._src import core
 
-from puzzles import _faults, _launch, _simulate, _source, _tpu, _values, _words
+from puzzles import _source, _stages, _tpu, _values
 from puzzles._launch import Launch
-from puzzles._outside import work_outside
 from puzzles._puzzle import Puzzle
 from puzzles._receipt import receipt_text
-from puzzles._trace import PALLAS_CALL, Traced, equations, trace_call
 from puzzles._verdict import Verdict
-
-# The simulator takes about a millisecond a grid step: small cases first, until these are spent.
-_SIMULATED_STEPS = 300
-_THOROUGH_STEPS = 1000
-
-
-class Rejected(Exception):
-    """A stage that failed; carries the fields of the verdict."""
-
-    def __init__(self, stage: str, says: str, **fields: Any) -> None:
-        super().__init__(says)
-        self.verdict = Verdict(False, stage, says, **fields)
-
-
-@dataclass(frozen=True)
-class Run:
-    """One case of a kernel rung: its arguments, its trace and its launches."""
-
-    case: int
-    label: str
-    args: tuple
-    traced: Traced
-    launches: tuple[Launch, ...]
 
 
 def judge(
@@ -59,19 +32,19 @@ def judge(
     try:
         untouched = _source.is_starter(puzzle, fn)
         if untouched:
-            raise Rejected("unsolved", _where_to_start(puzzle, untouched))
+            raise _stages.Rejected("unsolved", _where_to_start(puzzle, untouched))
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 verdict = _judge(puzzle, fn, seed, thorough, compiler)
-        except Rejected:
+        except _stages.Rejected:
             left = _source.ellipsis_left(puzzle, fn)
             if left:
-                raise Rejected(
-                    "unsolved", f"a `...` still stands for a value in `{left[0]}`: `{left[1]}`"
+                raise _stages.Rejected(
+                    "unsolved", f"A `...` still stands for a value in `{left[0]}`: `{left[1]}`"
                 ) from None
             raise
-    except Rejected as rejected:
+    except _stages.Rejected as rejected:
         fields = vars(rejected.verdict) | {"puzzle": puzzle.name}
         return Verdict(**fields)
     return verdict
@@ -80,7 +53,7 @@ def judge(
 def _where_to_start(puzzle: Puzzle, name: str) -> str:
     if puzzle.starter is not None:
         return f"`{name}` is as you found it. Find the bug, then run this cell again."
-    return f"fill in `{name}` where it says YOUR CODE HERE. Stuck? `hint({puzzle.name})`."
+    return f"Fill in `{name}` where it says YOUR CODE HERE. Stuck? `hint({puzzle.name})`."
 
 
 def _judge(
@@ -88,23 +61,25 @@ def _judge(
 ) -> Verdict:
     if not puzzle.kernel:
         return _judge_plain(puzzle, fn, seed)
-    runs: list[Run] = []
+    runs: list[_stages.Run] = []
     for case, dims in enumerate(puzzle.cases):
-        run = _trace(puzzle, fn, case, _label(dims), seed)
+        run = _stages.trace(puzzle, fn, case, _label(dims), seed)
         if case == 0:
-            _pallas(puzzle, run)
-        _numbers(puzzle, run, seed)
+            _stages.pallas(puzzle, run)
+        _stages.numbers(puzzle, run, seed)
         runs.append(run)
-    simulated = _memory(puzzle, runs, seed, thorough)
+    simulated = _stages.memory(puzzle, runs, seed, thorough)
     for run in runs:
-        _audit(puzzle, run.launches, run.label)
+        _stages.audit(puzzle, run.launches, run.label)
     ran = [f"values on {len(runs)} case{'s' * (len(runs) > 1)}"]
     ran.append("compiled on this TPU" if _values.on_tpu() else "CPU interpreter")
     ran.append(f"TPU simulator ({simulated})")
-    ran += _tpu_stage(runs, compiler)
+    ran += _stages.tpu(runs, compiler)
     largest = max(runs, key=lambda run: sum(one.hbm_bytes for one in run.launches))
     receipt = receipt_text(largest.launches, ran=tuple(ran), title=largest.label)
-    return Verdict(True, "passed", _first_sentence(puzzle.explain), None, puzzle.name, receipt=receipt)
+    return Verdict(
+        True, "passed", _first_sentence(puzzle.explain), None, puzzle.name, receipt=receipt
+    )
 
 
 def _label(dims: Any) -> str:
@@ -117,217 +92,6 @@ def _first_sentence(text: str) -> str:
     return flat if end < 0 else flat[: end + 1]
 
 
-def _trace(puzzle: Puzzle, fn: Callable, case: int, label: str, seed: int) -> Run:
-    args = _values.arguments(puzzle, case, seed)
-    plain = fn
-    if hasattr(fn, "__wrapped__"):  # a jitted function would answer from its own trace cache
-        plain = fn.__wrapped__
-    try:
-        traced = trace_call(plain, *args)
-    except Exception as error:
-        raise _raised(error, label) from None
-    try:
-        return Run(case, label, args, traced, _launch.launches(traced))
-    except _launch.Abstract as error:
-        raise Rejected("error", str(error), case=label) from None
-
-
-def _raised(error: Exception, label: str) -> Rejected:
-    """The learner's exception: their line, the gist, the remedy where we know one."""
-    gist = _source.first_sentence(error)
-    where = _source.learners_line(error)
-    remedy = _words.remedy(f"{type(error).__name__}: {error}")
-    says = f"`{where[1]}` in `{where[0]}` raises\n{gist}" if where else gist
-    return Rejected("error", f"{says}\n{remedy}" if remedy else says, case=label)
-
-
-def _pallas(puzzle: Puzzle, run: Run) -> None:
-    if not run.launches:
-        raise Rejected(
-            "pallas", f"`{puzzle.name}` makes no `pallas_call`: the work has to be done in a kernel."
-        )
-    outside = work_outside(run.traced.jaxpr, allowed=tuple(puzzle.outside))
-    if outside:
-        name, line = outside[0]
-        where = f": `{line}`" if line else ""
-        raise Rejected(
-            "pallas",
-            f"`{name}` computes outside the kernel{where}. Move it into the kernel: reshaping, "
-            "slicing, padding and casting are free outside, arithmetic is not.",
-        )
-
-
-def _numbers(puzzle: Puzzle, run: Run, seed: int) -> None:
-    try:
-        flat = _values.execute(run.traced)
-    except Exception as error:
-        raise _raised(error, run.label) from None
-    _same_form(puzzle, run.traced.out, run.case, run.label, seed)
-    _same_numbers(puzzle, flat, run.case, run.label, seed, run.launches)
-
-
-def _same_form(puzzle: Puzzle, out: Any, case: int, label: str, seed: int) -> None:
-    """The result's structure, shapes and dtypes are the spec's."""
-    want = _values.expected(puzzle, case, seed)
-    if out is None:
-        raise Rejected("values", f"`{puzzle.name}` returns None: is a `return` missing?", case=label)
-    if jax.tree.structure(out) != jax.tree.structure(want):
-        raise Rejected(
-            "values",
-            f"`{puzzle.name}` returns {_form(out)}; the spec returns {_form(want)}.",
-            case=label,
-        )
-    for mine, theirs in zip(jax.tree.leaves(out), jax.tree.leaves(want), strict=True):
-        mine = mine if hasattr(mine, "shape") else np.asarray(mine)
-        for what in ("shape", "dtype"):
-            a, b = getattr(mine, what), getattr(theirs, what)
-            if a != b:
-                shown = {"expected": b, "got": a}
-                raise Rejected(
-                    "values",
-                    f"the result has the wrong {what}: expected {shown['expected']}, "
-                    f"got {shown['got']}. Look at `out_shape`.",
-                    case=label,
-                )
-
-
-def _form(tree: Any) -> str:
-    if isinstance(tree, tuple | list):
-        return f"a {type(tree).__name__} of {len(tree)}"
-    return "one array" if hasattr(tree, "shape") else f"a {type(tree).__name__}"
-
-
-def _same_numbers(
-    puzzle: Puzzle,
-    flat: list[np.ndarray],
-    case: int,
-    label: str,
-    seed: int,
-    launches: tuple[Launch, ...] = (),
-) -> None:
-    wanted = jax.tree.leaves(_values.expected(puzzle, case, seed))
-    for position, (want, got) in enumerate(zip(wanted, flat, strict=True)):
-        wrong = _values.compare(want, got, puzzle.tolerance)
-        if wrong is None:
-            continue
-        mistake = _values.diagnose(puzzle, flat, case, seed)
-        diagnosis = (
-            f"Your numbers are exactly those of a kernel that {mistake.name}: {mistake.says}."
-            if mistake and puzzle.kernel
-            else f"Your answer is exactly that of a function that {mistake.name}: {mistake.says}."
-            if mistake
-            else None
-        )
-        share = f"{wrong.count} of {want.size} elements are wrong"
-        which = f" of result {position}" if len(wanted) > 1 else ""
-        says = f"{share}. The first is [{', '.join(map(str, wrong.first))}]{which}: expected {_number(wrong.expected)}, got {_number(wrong.got)}."
-        step, picture = None, None
-        for operand in _outputs_like(launches, want.shape):
-            block = _values.block_of(operand, wrong.first)
-            step = _values.writer(launches[-1], operand, block)
-            says += f" It lies in block {block} of `{operand.name}`, "
-            says += f"last written at grid step {step}." if step else "which no grid step writes."
-            picture = _values.block_map(operand, wrong.wrong)
-            break
-        notes = [fault.says for one in launches for fault in _faults.faults(one)][:1]
-        raise Rejected(
-            "values",
-            says,
-            diagnosis=diagnosis,
-            case=label,
-            step=step,
-            picture=picture,
-            notes=tuple(f"Look here first: {note}" for note in notes if not diagnosis),
-        )
-
-
-def _outputs_like(launches: tuple[Launch, ...], shape: tuple[int, ...]) -> Iterator[Any]:
-    if launches:
-        yield from (o for o in launches[-1].outputs if o.shape == shape and len(o.blocks))
-
-
-def _number(x: Any) -> str:
-    if np.asarray(x).dtype.kind in "biu":
-        return str(x)
-    return f"{float(x):.6g}"
-
-
-def _memory(puzzle: Puzzle, runs: list[Run], seed: int, thorough: bool) -> str:
-    """Faults of the index maps on every case, then the simulator; says what was simulated."""
-    for run in runs:
-        for fault in (f for one in run.launches for f in _faults.faults(one)):
-            if fault.kind != "misaligned":
-                raise Rejected("memory", fault.says, case=run.label, step=_ids(run, fault))
-    by_size = sorted(runs, key=lambda run: sum(one.steps for one in run.launches))
-    left, chosen = _THOROUGH_STEPS if thorough else _SIMULATED_STEPS, []
-    for run in by_size:
-        left -= sum(one.steps for one in run.launches)
-        if left >= 0:
-            chosen.append(run)
-    for run in chosen:
-        try:
-            flat = _simulate.simulate(run.traced)
-        except _simulate.SimulationError as error:
-            raise Rejected("memory", error.says, case=run.label) from None
-        wanted = jax.tree.leaves(_values.expected(puzzle, run.case, seed))
-        for want, got in zip(wanted, flat, strict=True):
-            wrong = _values.compare(want, got, puzzle.tolerance)
-            if wrong is not None:
-                cause = (
-                    "NaN stands for memory that nothing wrote: an output or a scratch buffer is "
-                    "read before it is initialised, or padding beyond an edge is used"
-                    if np.isnan(float(wrong.got))
-                    else "the TPU keeps what `interpret=True` gives back, or the other way round"
-                )
-                raise Rejected(
-                    "memory",
-                    f"in the TPU simulator element [{', '.join(map(str, wrong.first))}] is "
-                    f"{_number(wrong.got)} instead of {_number(wrong.expected)}: {cause}.",
-                    case=run.label,
-                )
-    return f"{len(chosen)} of {len(runs)} cases"
-
-
-def _ids(run: Run, fault: _faults.Fault) -> tuple[int, ...] | None:
-    if fault.step is None or len(run.launches) != 1:
-        return None
-    return tuple(int(n) for n in run.launches[0].program_ids[fault.step])
-
-
-def _audit(puzzle: Puzzle, launches: tuple[Launch, ...], label: str) -> None:
-    if puzzle.audit is None:
-        return
-    try:
-        puzzle.audit(*launches)
-    except AssertionError as error:
-        raise Rejected("work", str(error), case=label) from None
-    except TypeError:
-        raise Rejected(
-            "work", f"{len(launches)} launches are not what this rung asks for.", case=label
-        ) from None
-
-
-def _tpu_stage(runs: list[Run], compiler: _tpu.Compiler | None) -> list[str]:
-    """Block rules and Mosaic lowering on every case; with a compiler, libtpu on the first."""
-    for run in runs:
-        for fault in (f for one in run.launches for f in _faults.faults(one)):
-            if fault.kind == "misaligned":
-                raise Rejected("tpu", fault.says, case=run.label)
-        try:
-            _tpu.lower(run.traced)
-        except _tpu.LoweringError as error:
-            raise Rejected("tpu", error.says, case=run.label) from None
-    ran = ["Mosaic lowering"]
-    if compiler is not None:
-        for run in runs:
-            refused = {c: why for c, why in compiler.compile(run.traced).items() if why}
-            if refused:
-                chip, why = next(iter(refused.items()))
-                raise Rejected("tpu", f"the compiler for {chip} refuses it: {why}", case=run.label)
-        ran.append(f"libtpu for {', '.join(_tpu.supported_chips())}")
-    return ran
-
-
 def _judge_plain(puzzle: Puzzle, fn: Callable, seed: int) -> Verdict:
     """A rung of plain Python or JAX: no `pallas`, `memory` or `tpu` stage."""
     launches: tuple[Launch, ...] = ()
@@ -336,21 +100,35 @@ def _judge_plain(puzzle: Puzzle, fn: Callable, seed: int) -> Verdict:
         try:
             result = fn(*args)
         except Exception as error:
-            raise _raised(error, label) from None
+            raise _stages.raised(error, label) from None
         if result is None:
-            raise Rejected("values", f"`{puzzle.name}` returns None: is a `return` missing?", case=label)
+            raise _stages.Rejected(
+                "values", f"`{puzzle.name}` returns None: is a `return` missing?", case=label
+            )
         if puzzle.accepts is not None:
             try:
                 puzzle.accepts(result, *args)
             except AssertionError as error:
-                raise Rejected("values", str(error), case=label) from None
+                raise _stages.Rejected("values", str(error), case=label) from None
         else:
-            _same_form(puzzle, result, case, label, seed)
+            _stages.same_form(puzzle, result, case, label, seed)
             flat = [np.asarray(x) for x in jax.tree.leaves(result)]
-            _same_numbers(puzzle, flat, case, label, seed)
+            _stages.same_numbers(puzzle, flat, case, label, seed)
         if puzzle.launches is not None:
             launches = puzzle.launches(result, *args)
-            _audit(puzzle, launches, label)
+            _stages.audit(puzzle, launches, label)
     last = _label(puzzle.cases[-1])
-    receipt = receipt_text(launches, ran=("plain Python: no kernel to run",), title=last) if launches else None
-    return Verdict(True, "passed", _first_sentence(puzzle.explain), None, puzzle.name, receipt=receipt)
+    receipt = (
+        receipt_text(
+            launches,
+            ran=(
+                "plain Python: with no kernel of its own, this rung has no pallas, memory or tpu stage",
+            ),
+            title=last,
+        )
+        if launches
+        else None
+    )
+    return Verdict(
+        True, "passed", _first_sentence(puzzle.explain), None, puzzle.name, receipt=receipt
+    )

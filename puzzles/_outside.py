@@ -42,7 +42,11 @@ def work_outside(closed: core.ClosedJaxpr, allowed: Sequence[str] = ()) -> list[
         for equation in _data_equations(closed.jaxpr, set(closed.jaxpr.invars))
         if equation.primitive.name not in free
         and equation.primitive.name != PALLAS_CALL
-        and any(jnp.issubdtype(v.aval.dtype, jnp.inexact) for v in equation.outvars if hasattr(v.aval, "dtype"))
+        and any(
+            jnp.issubdtype(v.aval.dtype, jnp.inexact)
+            for v in equation.outvars
+            if hasattr(v.aval, "dtype")
+        )
     ]
 
 

@@ -48,10 +48,24 @@ def _one(launch: Launch, chip: Chip, title: str) -> str:
     steps = f"{launch.steps:,} step{'s' * (launch.steps != 1)}"
     rows = [
         ("grid", f"{launch.grid} = {steps}"),
-        ("HBM", f"read {amount(launch.hbm_bytes_read)}, written {amount(launch.hbm_bytes_written)}"),
-        ("VMEM", f"{amount(launch.vmem_bytes)} of the {amount(budget)} a kernel may use on {chip.name}"),
-        ("SMEM", f"{amount(launch.smem_bytes)} of {amount(chip.smem_bytes)}" if launch.smem_bytes else ""),
-        ("FLOPs", f"{scaled(launch.flops)}, {launch.intensity:.3g} per byte; {chip.name} needs {chip.ridge:.0f} to be busy: {bound(launch, chip)}"),
+        (
+            "HBM",
+            f"read {amount(launch.hbm_bytes_read)}, written {amount(launch.hbm_bytes_written)}",
+        ),
+        (
+            "VMEM",
+            f"{amount(launch.vmem_bytes)} of the {amount(budget)} a kernel may use on {chip.name}",
+        ),
+        (
+            "SMEM",
+            f"{amount(launch.smem_bytes)} of {amount(chip.smem_bytes)}"
+            if launch.smem_bytes
+            else "",
+        ),
+        (
+            "FLOPs",
+            f"{scaled(launch.flops)}, {launch.intensity:.3g} per byte; {chip.name} needs {chip.ridge:.0f} to be busy: {bound(launch, chip)}",
+        ),
     ]
     head = f"receipt{f' for {title}' if title else ''}"
     return "\n".join([head, *(f"{name:<6} {text}" for name, text in rows if text)])

@@ -174,9 +174,9 @@ def ellipsis_values(node: ast.AST) -> Iterator[ast.AST]:
     """Places where `...` stands as a value; subscripts and lone `...` statements do not count."""
     if isinstance(node, ast.Subscript):
         yield from ellipsis_values(node.value)
-    elif isinstance(node, ast.FunctionDef) and only_ellipsis(node):
-        yield node
-    elif isinstance(node, ast.Constant) and node.value is Ellipsis:
+    elif (isinstance(node, ast.FunctionDef) and only_ellipsis(node)) or (
+        isinstance(node, ast.Constant) and node.value is Ellipsis
+    ):
         yield node
     elif not (isinstance(node, ast.stmt) and _is_ellipsis_statement(node)):
         for child in ast.iter_child_nodes(node):

@@ -106,7 +106,9 @@ def diagnose(puzzle: Puzzle, got: list[np.ndarray], case: int, seed: int) -> Mis
         theirs = mistaken(puzzle, mistake, case, seed)
         if theirs is not None and len(theirs) == len(got):
             if all(
-                a.shape == b.shape and a.dtype == b.dtype and compare(a, b, puzzle.tolerance) is None
+                a.shape == b.shape
+                and a.dtype == b.dtype
+                and compare(a, b, puzzle.tolerance) is None
                 for a, b in zip(theirs, got, strict=True)
             ):
                 return mistake

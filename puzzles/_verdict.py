@@ -74,7 +74,7 @@ class Verdict:
             if text:
                 parts.append(
                     "<pre style='margin:6px 0 0 0;background:transparent;color:inherit;"
-                    f"line-height:1.35'>{escape_html.escape(text)}</pre>"
+                    f"font-family:monospace;line-height:1.35'>{escape_html.escape(text)}</pre>"
                 )
         for text in self.notes:
             parts.append(f"<div style='margin-top:4px;opacity:.8'>{_code(text)}</div>")

@@ -155,7 +155,9 @@ def leaks(puzzle: Puzzle) -> list[str]:
         from puzzles import _notebook
     except ImportError:  # said once, by `main`
         return []
-    return [f"its own cells or hints show a line of the solution: {x}" for x in _notebook.leaks(puzzle)]
+    return [
+        f"its own cells or hints show a line of the solution: {x}" for x in _notebook.leaks(puzzle)
+    ]
 
 
 def verify_rung(name: str, use_libtpu: bool = True) -> Report:

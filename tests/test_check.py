@@ -113,11 +113,23 @@ def test_a_faulty_kernel_gets_a_sentence(
 
 _Y = "pl.BlockSpec((bn,), lambda i: (i,)),\n        ],"
 LAUNCHES = {
-    "nothing returned": ("    return pl.pallas_call(", "    pl.pallas_call(", ["returns None", "`return`"]),
+    "nothing returned": (
+        "    return pl.pallas_call(",
+        "    pl.pallas_call(",
+        ["returns None", "`return`"],
+    ),
     "a tuple returned": (")(x, y)", ")(x, y), x", ["a tuple of 2", "one array"]),
     "the wrong result shape": (")(x, y)", ")(x, y)[None]", ["wrong shape", "(4096,)", "(1, 4096)"]),
-    "the wrong result dtype": (")(x, y)", ")(x, y).astype(jnp.bfloat16)", ["wrong dtype", "bfloat16"]),
-    "no pallas_call": ("    return pl.pallas_call(", "    return x + y\n    pl.pallas_call(", ["no `pallas_call`"]),
+    "the wrong result dtype": (
+        ")(x, y)",
+        ")(x, y).astype(jnp.bfloat16)",
+        ["wrong dtype", "bfloat16"],
+    ),
+    "no pallas_call": (
+        "    return pl.pallas_call(",
+        "    return x + y\n    pl.pallas_call(",
+        ["no `pallas_call`"],
+    ),
     "a missing out_shape": (
         "        out_shape=jax.ShapeDtypeStruct((N,), x.dtype),\n",
         "",
@@ -257,7 +269,14 @@ def test_a_pass_shows_receipt_lesson_and_progress(
     verdict = puzzles.check(notebook["vector_add"])
     text = _says(capsys)
     assert text.strip() == str(verdict)
-    for word in ("✓ vector_add: solved", "4 steps", "HBM", "memory-bound", "Mosaic", "Next: add_reversed"):
+    for word in (
+        "✓ vector_add: solved",
+        "7 steps",
+        "HBM",
+        "memory-bound",
+        "Mosaic",
+        "Next: add_reversed",
+    ):
         assert word in text, text
 
 
@@ -283,7 +302,9 @@ def test_solution_shows_code_without_marks_and_why(capsys: pytest.CaptureFixture
 
 
 def test_html_says_what_the_text_says(notebook: Notebook) -> None:
-    verdict = puzzles.judge(puzzles.find("vector_add"), _kernel(notebook, "o_ref[...] = x_ref[...] < y_ref[...]"))
+    verdict = puzzles.judge(
+        puzzles.find("vector_add"), _kernel(notebook, "o_ref[...] = x_ref[...] < y_ref[...]")
+    )
     page = verdict.html()
     assert "&lt;" in page
     assert "x_ref[...] < y_ref" not in page

@@ -17,7 +17,7 @@ TESTS = Path(__file__).parent
 COLAB_JAX, COLAB_IPYTHON = "0.7.2", "7.34.0"
 EXTRAS = ("jupytext", "nbformat", "nbclient", "libtpu", "flatbuffers", "jupyterlab", "pytest")
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("wheel")]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
@@ -30,12 +30,10 @@ def wheel(tmp_path_factory):
     return path
 
 
-@pytest.fixture(scope="module")
-def installed(wheel, tmp_path_factory):
+def environment(folder, wheel):
     """Python of a fresh environment with the wheel, this JAX and the IPython that goes with it."""
-    home = tmp_path_factory.mktemp("environment")
-    subprocess.run([sys.executable, "-m", "venv", home], check=True)
-    python = home / "bin" / "python"
+    subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+    python = folder / "bin" / "python"
     ipython = f"ipython=={COLAB_IPYTHON}" if jax.__version__ == COLAB_JAX else "ipython"
     packages = [wheel, f"jax=={jax.__version__}", ipython]
     subprocess.run([python, "-m", "pip", "install", "--quiet", *packages], check=True)
@@ -66,18 +64,18 @@ def test_the_wheel_holds_the_package_and_no_notebook(wheel):
     assert all(re.match(r"puzzles/.*\.py$|pallas_puzzles-[^/]*\.dist-info/", n) for n in names)
 
 
-def test_the_wheel_needs_no_extras(installed, tmp_path):
+def test_the_wheel_needs_no_extras_to_run_the_notebook_and_judge_a_solution(wheel, tmp_path):
+    python, folder = environment(tmp_path / "environment", wheel), tmp_path / "empty"
+    folder.mkdir()
     probe = (
         "import importlib.util as u, json, puzzles;"
         f"here = [n for n in {EXTRAS!r} if u.find_spec(n)];"
         "print(json.dumps([puzzles.__file__, here]))"
     )
-    file, here = json.loads(run(installed, ["-c", probe], tmp_path))
-    assert Path(file).is_relative_to(installed.parents[1])
+    file, here = json.loads(run(python, ["-c", probe], folder))
+    assert Path(file).is_relative_to(tmp_path / "environment")
     assert here == []
 
-
-def test_a_learner_runs_the_notebook_and_solves_a_puzzle(installed, tmp_path):
     puzzle = puzzles.find("add_ten")
     mistake = puzzle.mistakes[0]
     learner = code(_notebook.learner_notebook("basics"))
@@ -87,7 +85,7 @@ def test_a_learner_runs_the_notebook_and_solves_a_puzzle(installed, tmp_path):
     attempts = [bad, good, "hint(add_ten)", "solution(add_ten)", "progress()"]
     session = [*learner, *attempts]
     script = [TESTS / "run_cells.py"]
-    (shown,) = json.loads(run(installed, script, tmp_path, input=json.dumps([session])))
+    (shown,) = json.loads(run(python, script, folder, input=json.dumps([session])))
     assert [cell["error"] for cell in shown] == [None] * len(session), shown
     said = [cell["shown"] for cell in shown]
     assert said[0] == "", "the setup cell installs nothing where the package is"

@@ -25,9 +25,9 @@ A TPU is fast at one thing above all: multiplying blocks of numbers that already
 arithmetic. Most of the work of a kernel author is to decide *which block is where, and when*.
 Pallas is JAX's language for that decision.
 
-You will write fifteen kernels. The first reads and writes one buffer; the last ones are matrix
-multiplications that feed the TPU's matrix unit from blocks that you have chosen. Every kernel runs
-here, on a CPU, under `interpret=True`, and unchanged on a TPU.
+Fifteen puzzles lie ahead. The first kernel reads one buffer and writes another; the last ones are
+matrix multiplications that feed the TPU's matrix unit from blocks that you have chosen. Every
+kernel runs here, on a CPU, under `interpret=True`, and unchanged on a TPU.
 
 Each puzzle has a **spec** in plain `jax.numpy`, a **kernel** with a gap, and a **check**. The
 check does not only compare numbers: it looks for the mistake behind wrong ones, runs your kernel

@@ -22,8 +22,8 @@ from puzzles import INTERPRET
 # The order matters. An activation is not linear, so it has to see the **complete** sum; the bias
 # belongs to the sum **once**. And all this happens in f32, before the one rounding.
 #
-# The GELU to use is the tanh form, `jax.nn.gelu(x, approximate=True)`. The exact form needs `erf`,
-# which Pallas cannot lower for TPUs in this shape. The bias arrives as a block `(1, bn)`: a row,
+# The GELU to use is the tanh form, `jax.nn.gelu(x, approximate=True)`. The exact form needs `erfc`,
+# which Pallas has no TPU lowering for. The bias arrives as a block `(1, bn)`: a row,
 # ready to broadcast.
 
 # %%
@@ -216,7 +216,7 @@ PUZZLE = Puzzle(
             "uses the exact GELU",
             old="approximate=True).astype(o_ref",
             new="approximate=False).astype(o_ref",
-            says="erf",
+            says="`erfc`",
             stage="tpu",
         ),
         Mistake(

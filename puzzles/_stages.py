@@ -1,0 +1,254 @@
+"""What each stage of a verdict looks for; a stage that fails raises `Rejected`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from puzzles import _faults, _launch, _simulate, _source, _tpu, _values, _words
+from puzzles._launch import Launch
+from puzzles._outside import work_outside
+from puzzles._puzzle import Puzzle
+from puzzles._trace import Traced, trace_call
+from puzzles._verdict import Verdict
+
+# The simulator takes about a millisecond a grid step: small cases first, until these are spent.
+_SIMULATED_STEPS = 300
+_THOROUGH_STEPS = 1000
+
+
+class Rejected(Exception):
+    """A stage that failed; carries the fields of the verdict."""
+
+    def __init__(self, stage: str, says: str, **fields: Any) -> None:
+        super().__init__(says)
+        self.verdict = Verdict(False, stage, says, **fields)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One case of a kernel rung: its arguments, its trace and its launches."""
+
+    case: int
+    label: str
+    args: tuple
+    traced: Traced
+    launches: tuple[Launch, ...]
+
+
+def trace(puzzle: Puzzle, fn: Callable, case: int, label: str, seed: int) -> Run:
+    args = _values.arguments(puzzle, case, seed)
+    plain = fn
+    if hasattr(fn, "__wrapped__"):  # a jitted function would answer from its own trace cache
+        plain = fn.__wrapped__
+    try:
+        traced = trace_call(plain, *args)
+    except Exception as error:
+        raise raised(error, label) from None
+    try:
+        return Run(case, label, args, traced, _launch.launches(traced))
+    except _launch.Abstract as error:
+        raise Rejected("error", str(error), case=label) from None
+
+
+def raised(error: Exception, label: str) -> Rejected:
+    """The learner's exception: their line, the gist, the remedy where we know one."""
+    gist = _source.first_sentence(error)
+    where = _source.learners_line(error)
+    remedy = _words.remedy(f"{type(error).__name__}: {error}")
+    says = f"`{where[1]}` in `{where[0]}` raises\n{gist}" if where else gist
+    return Rejected("error", f"{says}\n{remedy}" if remedy else says, case=label)
+
+
+def pallas(puzzle: Puzzle, run: Run) -> None:
+    if not run.launches:
+        raise Rejected(
+            "pallas",
+            f"`{puzzle.name}` makes no `pallas_call`: the work has to be done in a kernel.",
+        )
+    outside = work_outside(run.traced.jaxpr, allowed=tuple(puzzle.outside))
+    if outside:
+        name, line = outside[0]
+        where = f": `{line}`" if line else ""
+        raise Rejected(
+            "pallas",
+            f"`{name}` computes outside the kernel{where}. Move it into the kernel: reshaping, "
+            "slicing, padding and casting are free outside, arithmetic is not.",
+        )
+
+
+def numbers(puzzle: Puzzle, run: Run, seed: int) -> None:
+    try:
+        flat = _values.execute(run.traced)
+    except Exception as error:
+        raise raised(error, run.label) from None
+    same_form(puzzle, run.traced.out, run.case, run.label, seed)
+    same_numbers(puzzle, flat, run.case, run.label, seed, run.launches)
+
+
+def same_form(puzzle: Puzzle, out: Any, case: int, label: str, seed: int) -> None:
+    """The result's structure, shapes and dtypes are the spec's."""
+    want = _values.expected(puzzle, case, seed)
+    if out is None:
+        raise Rejected(
+            "values", f"`{puzzle.name}` returns None: is a `return` missing?", case=label
+        )
+    if jax.tree.structure(out) != jax.tree.structure(want):
+        raise Rejected(
+            "values",
+            f"`{puzzle.name}` returns {_form(out)}; the spec returns {_form(want)}.",
+            case=label,
+        )
+    for mine, theirs in zip(jax.tree.leaves(out), jax.tree.leaves(want), strict=True):
+        mine = mine if hasattr(mine, "shape") else np.asarray(mine)
+        for what in ("shape", "dtype"):
+            a, b = getattr(mine, what), getattr(theirs, what)
+            if a != b:
+                shown = {"expected": b, "got": a}
+                raise Rejected(
+                    "values",
+                    f"The result has the wrong {what}: expected {shown['expected']}, "
+                    f"got {shown['got']}. Look at `out_shape`.",
+                    case=label,
+                )
+
+
+def _form(tree: Any) -> str:
+    if isinstance(tree, tuple | list):
+        return f"a {type(tree).__name__} of {len(tree)}"
+    return "one array" if hasattr(tree, "shape") else f"a {type(tree).__name__}"
+
+
+def same_numbers(
+    puzzle: Puzzle,
+    flat: list[np.ndarray],
+    case: int,
+    label: str,
+    seed: int,
+    launches: tuple[Launch, ...] = (),
+) -> None:
+    wanted = jax.tree.leaves(_values.expected(puzzle, case, seed))
+    for position, (want, got) in enumerate(zip(wanted, flat, strict=True)):
+        wrong = _values.compare(want, got, puzzle.tolerance)
+        if wrong is None:
+            continue
+        mistake = _values.diagnose(puzzle, flat, case, seed)
+        diagnosis = (
+            f"Your numbers are exactly those of a kernel that {mistake.name}: {mistake.says}."
+            if mistake and puzzle.kernel
+            else f"Your answer is exactly that of a function that {mistake.name}: {mistake.says}."
+            if mistake
+            else None
+        )
+        share = f"{wrong.count} of {want.size} elements are wrong"
+        which = f" of result {position}" if len(wanted) > 1 else ""
+        says = f"{share}. The first is [{', '.join(map(str, wrong.first))}]{which}: expected {_number(wrong.expected)}, got {_number(wrong.got)}."
+        step, picture = None, None
+        for operand in _outputs_like(launches, want.shape):
+            block = _values.block_of(operand, wrong.first)
+            step = _values.writer(launches[-1], operand, block)
+            says += f" It lies in block {block} of `{operand.name}`, "
+            says += f"last written at grid step {step}." if step else "which no grid step writes."
+            picture = _values.block_map(operand, wrong.wrong)
+            break
+        notes = [fault.says for one in launches for fault in _faults.faults(one)][:1]
+        raise Rejected(
+            "values",
+            says,
+            diagnosis=diagnosis,
+            case=label,
+            step=step,
+            picture=picture,
+            notes=tuple(f"Look here first: {note}" for note in notes if not diagnosis),
+        )
+
+
+def _outputs_like(launches: tuple[Launch, ...], shape: tuple[int, ...]) -> Iterator[Any]:
+    if launches:
+        yield from (o for o in launches[-1].outputs if o.shape == shape and len(o.blocks))
+
+
+def _number(x: Any) -> str:
+    if np.asarray(x).dtype.kind in "biu":
+        return str(x)
+    return f"{float(x):.6g}"
+
+
+def memory(puzzle: Puzzle, runs: list[Run], seed: int, thorough: bool) -> str:
+    """Faults of the index maps on every case, then the simulator; says what was simulated."""
+    for run in runs:
+        for fault in (f for one in run.launches for f in _faults.faults(one)):
+            if fault.kind != "misaligned":
+                raise Rejected("memory", fault.says, case=run.label, step=_ids(run, fault))
+    by_size = sorted(runs, key=lambda run: sum(one.steps for one in run.launches))
+    left, chosen = _THOROUGH_STEPS if thorough else _SIMULATED_STEPS, []
+    for run in by_size:
+        left -= sum(one.steps for one in run.launches)
+        if left >= 0:
+            chosen.append(run)
+    for run in chosen:
+        try:
+            flat = _simulate.simulate(run.traced)
+        except _simulate.SimulationError as error:
+            raise Rejected("memory", error.says, case=run.label) from None
+        wanted = jax.tree.leaves(_values.expected(puzzle, run.case, seed))
+        for want, got in zip(wanted, flat, strict=True):
+            wrong = _values.compare(want, got, puzzle.tolerance)
+            if wrong is not None:
+                cause = (
+                    "NaN stands for memory that nothing wrote: an output or a scratch buffer is "
+                    "read before it is initialised, or padding beyond an edge is used"
+                    if np.isnan(float(wrong.got))
+                    else "the TPU keeps what `interpret=True` gives back, or the other way round"
+                )
+                raise Rejected(
+                    "memory",
+                    f"In the TPU simulator, element [{', '.join(map(str, wrong.first))}] is "
+                    f"{_number(wrong.got)} instead of {_number(wrong.expected)}: {cause}.",
+                    case=run.label,
+                )
+    return f"{len(chosen)} of {len(runs)} cases"
+
+
+def _ids(run: Run, fault: _faults.Fault) -> tuple[int, ...] | None:
+    if fault.step is None or len(run.launches) != 1:
+        return None
+    return tuple(int(n) for n in run.launches[0].program_ids[fault.step])
+
+
+def audit(puzzle: Puzzle, launches: tuple[Launch, ...], label: str) -> None:
+    if puzzle.audit is None:
+        return
+    try:
+        puzzle.audit(*launches)
+    except AssertionError as error:
+        raise Rejected("work", str(error), case=label) from None
+    except TypeError:
+        raise Rejected(
+            "work", f"{len(launches)} launches are not what this rung asks for.", case=label
+        ) from None
+
+
+def tpu(runs: list[Run], compiler: _tpu.Compiler | None) -> list[str]:
+    """Block rules and Mosaic lowering on every case; with a compiler, libtpu on the first."""
+    for run in runs:
+        for fault in (f for one in run.launches for f in _faults.faults(one)):
+            if fault.kind == "misaligned":
+                raise Rejected("tpu", fault.says, case=run.label)
+        try:
+            _tpu.lower(run.traced)
+        except _tpu.LoweringError as error:
+            raise Rejected("tpu", error.says, case=run.label) from None
+    ran = ["Mosaic lowering"]
+    if compiler is not None:
+        for run in runs:
+            refused = {c: why for c, why in compiler.compile(run.traced).items() if why}
+            if refused:
+                chip, why = next(iter(refused.items()))
+                raise Rejected("tpu", f"The compiler for {chip} refuses it: {why}", case=run.label)
+        ran.append(f"libtpu for {', '.join(_tpu.supported_chips())}")
+    return ran
