@@ -1,7 +1,8 @@
 """Pallas Puzzles: learn TPU kernels by writing them.
 
 Learners: `from puzzles import check, hint, solution, receipt, progress, INTERPRET`.
-Authors: `Puzzle`, `Mistake`, `Alternative`, `find`, `ladder`, `ladders`, `judge`, `mutate`, `trace`.
+Authors: `Puzzle`, `Mistake`, `Alternative`, `find`, `ladder`, `ladders`, `judge`, `mutate`,
+`trace`, `rng`.
 Importing this package starts no JAX backend.
 """
 

@@ -74,7 +74,7 @@ def _verdict_on(fn: Any) -> Verdict:
 
 
 def find_for(fn: Any) -> Puzzle:
-    """The puzzle that a function, or a name, belongs to; UnknownPuzzle says what to pass instead."""
+    """The puzzle of a function, or of a name; UnknownPuzzle says what to pass instead."""
     if isinstance(fn, str):
         return find(fn)
     if not _source.is_function(fn):
@@ -127,8 +127,7 @@ def solution(fn: Callable | str) -> None:
     code = solution_code(puzzle)
     why = " ".join(puzzle.explain.split())
     text = f"{code}\n\nWhy it works: {why}"
-    page = f"<pre style='background:transparent;color:inherit;font-family:monospace'>{html.escape(code)}</pre><p>{html.escape(why)}</p>"
-    _display(text, page)
+    _display(text, f"{_pre(code)}<p>{html.escape(why)}</p>")
 
 
 def solution_code(puzzle: Puzzle) -> str:
@@ -195,10 +194,12 @@ def _show(verdict: Verdict) -> None:
 
 
 def _say(text: str) -> None:
-    _display(
-        text,
-        f"<pre style='background:transparent;color:inherit;font-family:monospace'>{html.escape(text)}</pre>",
-    )
+    _display(text, _pre(text))
+
+
+def _pre(text: str) -> str:
+    style = "background:transparent;color:inherit;font-family:monospace"
+    return f"<pre style='{style}'>{html.escape(text)}</pre>"
 
 
 def _in_notebook() -> bool:

@@ -15,6 +15,8 @@ from puzzles._puzzle import Puzzle
 from puzzles._receipt import receipt_text
 from puzzles._verdict import Verdict
 
+_NO_KERNEL = "This rung has no kernel of its own, so there was nothing to simulate or to lower."
+
 
 def judge(
     puzzle: Puzzle,
@@ -26,8 +28,8 @@ def judge(
 ) -> Verdict:
     """The verdict on `fn` as an answer to `puzzle`; raises nothing for a learner's fault.
 
-    seed: draws other data. thorough: simulates cases that `check` would leave to the analysis, for time.
-    compiler: also compile with the real TPU compiler.
+    seed: draws other data. thorough: simulates also the cases that `check` leaves to the analysis,
+    for time. compiler: compiles with the real TPU compiler, too.
     """
     try:
         untouched = _source.is_starter(puzzle, fn)
@@ -77,9 +79,7 @@ def _judge(
     ran += _stages.tpu(runs, compiler)
     largest = max(runs, key=lambda run: sum(one.hbm_bytes for one in run.launches))
     receipt = receipt_text(largest.launches, ran=tuple(ran), title=largest.label)
-    return Verdict(
-        True, "passed", _first_sentence(puzzle.explain), None, puzzle.name, receipt=receipt
-    )
+    return _passed(puzzle, receipt)
 
 
 def _label(dims: Any) -> str:
@@ -117,18 +117,10 @@ def _judge_plain(puzzle: Puzzle, fn: Callable, seed: int) -> Verdict:
         if puzzle.launches is not None:
             launches = puzzle.launches(result, *args)
             _stages.audit(puzzle, launches, label)
-    last = _label(puzzle.cases[-1])
-    receipt = (
-        receipt_text(
-            launches,
-            ran=(
-                "plain Python: with no kernel of its own, this rung has no pallas, memory or tpu stage",
-            ),
-            title=last,
-        )
-        if launches
-        else None
-    )
-    return Verdict(
-        True, "passed", _first_sentence(puzzle.explain), None, puzzle.name, receipt=receipt
-    )
+    receipt = receipt_text(launches, title=_label(puzzle.cases[-1])) if launches else None
+    return _passed(puzzle, receipt, notes=(_NO_KERNEL,))
+
+
+def _passed(puzzle: Puzzle, receipt: str | None, notes: tuple[str, ...] = ()) -> Verdict:
+    lesson = _first_sentence(puzzle.explain)
+    return Verdict(True, "passed", lesson, None, puzzle.name, receipt=receipt, notes=notes)

@@ -50,6 +50,10 @@ def work_outside(closed: core.ClosedJaxpr, allowed: Sequence[str] = ()) -> list[
     ]
 
 
+def _is_float(aval: core.AbstractValue) -> bool:
+    return hasattr(aval, "dtype") and jnp.issubdtype(aval.dtype, jnp.inexact)
+
+
 def _data_equations(jaxpr: core.Jaxpr, data: set) -> Iterator[core.JaxprEqn]:
     """Leaf equations that depend on `data`, a set of variables that grows as they are met."""
     for equation in jaxpr.eqns:

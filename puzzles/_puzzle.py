@@ -147,7 +147,7 @@ def rng(key: Any) -> np.random.Generator:
 
 
 def load(puzzle: Puzzle, text: str, label: str) -> dict[str, Any]:
-    """Run `text`, a variant of the puzzle's module, in a fresh namespace that tracebacks can read."""
+    """Run a variant of the puzzle's module in a fresh namespace that tracebacks can read."""
     filename = f"<{puzzle.name}: {label}>"
     linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
     namespace: dict[str, Any] = {"__name__": f"{puzzle.module}.{label}"}
@@ -217,7 +217,7 @@ def _rung(ladder_package: ModuleType, rung: str) -> Puzzle:
 
 
 def _nearest(name: str, known: list[str]) -> str:
-    """The remedy for an unknown name: the first of the known that is most like it, or like a word of it."""
+    """The remedy for an unknown name: the first known one of which a word is most like it."""
 
     def likeness(one: str) -> float:
         return max(difflib.SequenceMatcher(None, name, w).ratio() for w in (one, *one.split("_")))

@@ -44,28 +44,17 @@ def receipt_text(
 
 
 def _one(launch: Launch, chip: Chip, title: str) -> str:
-    budget = launch.vmem_limit_bytes or chip.scoped_vmem_bytes
-    steps = f"{launch.steps:,} step{'s' * (launch.steps != 1)}"
-    rows = [
-        ("grid", f"{launch.grid} = {steps}"),
-        (
-            "HBM",
-            f"read {amount(launch.hbm_bytes_read)}, written {amount(launch.hbm_bytes_written)}",
-        ),
-        (
-            "VMEM",
-            f"{amount(launch.vmem_bytes)} of the {amount(budget)} a kernel may use on {chip.name}",
-        ),
-        (
-            "SMEM",
-            f"{amount(launch.smem_bytes)} of {amount(chip.smem_bytes)}"
-            if launch.smem_bytes
-            else "",
-        ),
-        (
-            "FLOPs",
-            f"{scaled(launch.flops)}, {launch.intensity:.3g} per byte; {chip.name} needs {chip.ridge:.0f} to be busy: {bound(launch, chip)}",
-        ),
-    ]
-    head = f"receipt{f' for {title}' if title else ''}"
-    return "\n".join([head, *(f"{name:<6} {text}" for name, text in rows if text)])
+    name, budget = chip.name, launch.vmem_limit_bytes or chip.scoped_vmem_bytes
+    read, written = amount(launch.hbm_bytes_read), amount(launch.hbm_bytes_written)
+    rows = {
+        "grid": f"{launch.grid} = {launch.steps:,} step{'s' * (launch.steps != 1)}",
+        "HBM": f"read {read}, written {written}",
+        "VMEM": f"{amount(launch.vmem_bytes)} of the {amount(budget)} a kernel may use on {name}",
+        "SMEM": f"{amount(launch.smem_bytes)} of {amount(chip.smem_bytes)}",
+        "FLOPs": f"{scaled(launch.flops)}, {launch.intensity:.3g} per byte; {name} needs "
+        f"{chip.ridge:.0f} to be busy: {bound(launch, chip)}",
+    }
+    if not launch.smem_bytes:
+        del rows["SMEM"]
+    head = f"receipt for {title}" if title else "receipt"
+    return "\n".join([head, *(f"{label:<6} {text}" for label, text in rows.items())])

@@ -27,7 +27,7 @@ class Region:
 
 
 def split_cells(text: str) -> list[tuple[str, str]]:
-    """The percent-format cells as (marker line, body); what stands before the first has marker ''."""
+    """The percent-format cells as (marker line, body); the text before the first has marker ''."""
     marks = list(_CELL.finditer(text))
     starts = [m.start() for m in marks] + [len(text)]
     cells = [("", text[: starts[0]])]
@@ -113,6 +113,8 @@ def _blank(tree: ast.Module, region: Region, body: list[str]) -> list[str]:
         return [f"...  {HERE} (about {count} line{'s' if count > 1 else ''})"]
     calls = [n for n in ast.walk(tree) if isinstance(n, ast.Call)]
     for call in calls:
+        if inside(call):
+            continue
         names = [k.arg for k in call.keywords if inside(k)]
         if names and None not in names and not any(inside(a) for a in call.args):
             return [f"{name}=...,  {HERE}" for name in names]

@@ -18,7 +18,7 @@ from puzzles import _regions
 from puzzles._puzzle import Puzzle
 
 _ENGINE = os.path.dirname(os.path.abspath(__file__))
-_LIBRARIES = tuple(os.path.dirname(os.path.abspath(m.__file__)) for m in (jax, os))
+_LIBRARIES = tuple(os.path.dirname(os.path.abspath(str(m.__file__))) for m in (jax, os))
 
 
 def unwrap(fn: Any) -> Any:
@@ -33,7 +33,7 @@ def unwrap(fn: Any) -> Any:
 
 
 def learners_functions(puzzle: Puzzle, fn: Callable) -> dict[str, ast.FunctionDef]:
-    """The learner's versions of the functions that hold a region, by name, where source is known."""
+    """The learner's versions of the functions with a region, by name, where source is known."""
     plain = unwrap(fn)
     scope = getattr(plain, "__globals__", {})
     found = {}

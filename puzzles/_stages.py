@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -131,31 +132,27 @@ def same_numbers(
     seed: int,
     launches: tuple[Launch, ...] = (),
 ) -> None:
+    """The result's numbers are the spec's; says which mistake they fit, or where they are wrong."""
     wanted = jax.tree.leaves(_values.expected(puzzle, case, seed))
     for position, (want, got) in enumerate(zip(wanted, flat, strict=True)):
         wrong = _values.compare(want, got, puzzle.tolerance)
         if wrong is None:
             continue
-        mistake = _values.diagnose(puzzle, flat, case, seed)
-        diagnosis = (
-            f"Your numbers are exactly those of a kernel that {mistake.name}: {mistake.says}."
-            if mistake and puzzle.kernel
-            else f"Your answer is exactly that of a function that {mistake.name}: {mistake.says}."
-            if mistake
-            else None
-        )
-        share = f"{wrong.count} of {want.size} elements are wrong"
         which = f" of result {position}" if len(wanted) > 1 else ""
-        says = f"{share}. The first is [{', '.join(map(str, wrong.first))}]{which}: expected {_number(wrong.expected)}, got {_number(wrong.got)}."
+        says = (
+            f"{wrong.count} of {want.size} elements{which} are wrong. The first is "
+            f"{_index(wrong.first)}: expected {_number(wrong.expected)}, got {_number(wrong.got)}."
+        )
         step, picture = None, None
-        for operand in _outputs_like(launches, want.shape):
+        operand = next(_outputs_like(launches, want.shape), None)
+        if operand is not None:
             block = _values.block_of(operand, wrong.first)
             step = _values.writer(launches[-1], operand, block)
             says += f" It lies in block {block} of `{operand.name}`, "
             says += f"last written at grid step {step}." if step else "which no grid step writes."
             picture = _values.block_map(operand, wrong.wrong)
-            break
-        notes = [fault.says for one in launches for fault in _faults.faults(one)][:1]
+        diagnosis = _diagnosis(puzzle, flat, case, seed)
+        faults = () if diagnosis else (f for one in launches for f in _faults.faults(one))
         raise Rejected(
             "values",
             says,
@@ -163,8 +160,20 @@ def same_numbers(
             case=label,
             step=step,
             picture=picture,
-            notes=tuple(f"Look here first: {note}" for note in notes if not diagnosis),
+            notes=tuple(f"Look here first: {fault.says}" for fault in list(faults)[:1]),
         )
+
+
+def _diagnosis(puzzle: Puzzle, flat: list[np.ndarray], case: int, seed: int) -> str | None:
+    mistake = _values.diagnose(puzzle, flat, case, seed)
+    if mistake is None:
+        return None
+    what = "kernel" if puzzle.kernel else "function"
+    return f"Your numbers are exactly those of a {what} that {mistake.name}: {mistake.says}."
+
+
+def _index(index: tuple[int, ...]) -> str:
+    return f"[{', '.join(map(str, index))}]"
 
 
 def _outputs_like(launches: tuple[Launch, ...], shape: tuple[int, ...]) -> Iterator[Any]:
@@ -203,11 +212,11 @@ def memory(puzzle: Puzzle, runs: list[Run], seed: int, thorough: bool) -> str:
                     "NaN stands for memory that nothing wrote: an output or a scratch buffer is "
                     "read before it is initialised, or padding beyond an edge is used"
                     if np.isnan(float(wrong.got))
-                    else "the TPU keeps what `interpret=True` gives back, or the other way round"
+                    else "the kernel relies on something that `interpret=True` does and a TPU does not"
                 )
                 raise Rejected(
                     "memory",
-                    f"In the TPU simulator, element [{', '.join(map(str, wrong.first))}] is "
+                    f"In the TPU simulator, element {_index(wrong.first)} is "
                     f"{_number(wrong.got)} instead of {_number(wrong.expected)}: {cause}.",
                     case=run.label,
                 )
@@ -221,16 +230,17 @@ def _ids(run: Run, fault: _faults.Fault) -> tuple[int, ...] | None:
 
 
 def audit(puzzle: Puzzle, launches: tuple[Launch, ...], label: str) -> None:
+    """The launches cost what the puzzle's audit allows, and there are as many as it takes."""
     if puzzle.audit is None:
         return
+    wanted = len(inspect.signature(puzzle.audit).parameters)
+    if len(launches) != wanted:
+        counts = f"{len(launches)} launches where this rung asks for {wanted}"
+        raise Rejected("work", f"`{puzzle.name}` makes {counts}.", case=label)
     try:
         puzzle.audit(*launches)
     except AssertionError as error:
         raise Rejected("work", str(error), case=label) from None
-    except TypeError:
-        raise Rejected(
-            "work", f"{len(launches)} launches are not what this rung asks for.", case=label
-        ) from None
 
 
 def tpu(runs: list[Run], compiler: _tpu.Compiler | None) -> list[str]:

@@ -8,11 +8,13 @@ import re
 _REMEDIES: tuple[tuple[str, str], ...] = (
     (
         r"missing 1 required (?:positional|keyword-only) argument: '(out_shape)'",
-        "`pallas_call` must know what it returns: pass `out_shape=jax.ShapeDtypeStruct(shape, dtype)`.",
+        "`pallas_call` must know what it returns: pass "
+        "`out_shape=jax.ShapeDtypeStruct(shape, dtype)`.",
     ),
     (
         r"[Bb]lock shape .*must have the same number of dimensions as the array shape",
-        "A block shape has one entry for each axis of its array (`None` for an axis taken one by one).",
+        "A block shape has one entry for each axis of its array (`None` for an axis taken one by "
+        "one).",
     ),
     (
         r"Index map .*must return .*values to match|block_shape .*must have the same number of "
@@ -22,8 +24,9 @@ _REMEDIES: tuple[tuple[str, str], ...] = (
     (
         r"missing \d+ required positional arguments?: .*|takes \d+ positional arguments? but \d+ "
         r"(?:was|were) given",
-        "A kernel receives one Ref for each scalar-prefetch argument, each input, each output and each "
-        "scratch, in this order; an index map receives one program id for each axis of the grid.",
+        "A kernel receives one Ref for each scalar-prefetch argument, each input, each output and "
+        "each scratch, in this order; an index map receives one program id for each axis of the "
+        "grid.",
     ),
     (
         r"captures constants|closes? over|closed-over",

@@ -1,4 +1,4 @@
-"""Whatever is passed to `check`, the answer is a sentence with a remedy, and the next check is clean."""
+"""Whatever `check` is given, it answers with a sentence and a remedy, and the next is clean."""
 
 from __future__ import annotations
 
