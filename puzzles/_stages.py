@@ -21,6 +21,12 @@ from puzzles._verdict import Verdict
 _SIMULATED_STEPS = 300
 _THOROUGH_STEPS = 1000
 
+_UNWRITTEN = (
+    "NaN stands for memory that nothing wrote: an output or a scratch buffer is read before it is "
+    "initialised, or padding beyond an edge is used"
+)
+_DIFFERENT = "the kernel relies on something that `interpret=True` does and a TPU does not"
+
 
 class Rejected(Exception):
     """A stage that failed; carries the fields of the verdict."""
@@ -208,12 +214,7 @@ def memory(puzzle: Puzzle, runs: list[Run], seed: int, thorough: bool) -> str:
         for want, got in zip(wanted, flat, strict=True):
             wrong = _values.compare(want, got, puzzle.tolerance)
             if wrong is not None:
-                cause = (
-                    "NaN stands for memory that nothing wrote: an output or a scratch buffer is "
-                    "read before it is initialised, or padding beyond an edge is used"
-                    if np.isnan(float(wrong.got))
-                    else "the kernel relies on something that `interpret=True` does and a TPU does not"
-                )
+                cause = _UNWRITTEN if np.isnan(float(wrong.got)) else _DIFFERENT
                 raise Rejected(
                     "memory",
                     f"In the TPU simulator, element {_index(wrong.first)} is "
