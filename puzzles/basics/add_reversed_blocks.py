@@ -25,7 +25,7 @@ from puzzles import INTERPRET
 # result [ x0 + y2 | x1 + y1 | x2 + y0 ]
 # ```
 #
-# Only `y`'s index map is yours. It may use `n`, the number of blocks: an ordinary Python int, which
+# The kernel, in the folded cell below, adds two blocks. Only `y`'s index map is yours. It may use `n`, the number of blocks: an ordinary Python int, which
 # an index map can close over.
 
 # %%
@@ -33,11 +33,13 @@ def add_reversed_blocks_spec(x: Float[Array, " N"], y: Float[Array, " N"]) -> Fl
     return x + y.reshape(-1, 1024)[::-1].reshape(-1)
 
 
-# %%
+# %% jupyter={"source_hidden": true} cellView="form"
+# @title The kernel (spoils vector_add)
 def add_reversed_blocks_kernel(x_ref, y_ref, o_ref):
     o_ref[...] = x_ref[...] + y_ref[...]
 
 
+# %%
 def add_reversed_blocks(x: Float[Array, " N"], y: Float[Array, " N"]) -> Float[Array, " N"]:
     bn = 1024
     n = x.shape[0] // bn

@@ -20,8 +20,8 @@ from puzzles import INTERPRET
 # Squeezed axes do not count for the (8, 128) rule either: the rule looks at the last two dimensions
 # of the block as the kernel sees it.
 #
-# The kernel below is `tiled_matmul`'s, with k on grid axis 3. Write the grid and the specs.
-# Batch goes first.
+# The kernel, in the folded cell below, is `tiled_matmul`'s with k on grid axis 3; it gives that rung
+# away. Write the grid and the specs. Batch goes first.
 
 # %%
 def batched_matmul_spec(
@@ -30,7 +30,8 @@ def batched_matmul_spec(
     return jnp.einsum("bmk,bkn->bmn", lhs, rhs)
 
 
-# %%
+# %% jupyter={"source_hidden": true} cellView="form"
+# @title The kernel (spoils tiled_matmul)
 def batched_matmul_kernel(lhs_ref, rhs_ref, o_ref, acc_ref):
     k = pl.program_id(3)
 
@@ -45,6 +46,7 @@ def batched_matmul_kernel(lhs_ref, rhs_ref, o_ref, acc_ref):
         o_ref[...] = acc_ref[...]
 
 
+# %%
 def batched_matmul(
     lhs: Float[Array, "B M K"], rhs: Float[Array, "B K N"]
 ) -> Float[Array, "B M N"]:
@@ -71,7 +73,7 @@ def batched_matmul(
 # it maps over. Here is the receipt of the reference `tiled_matmul` under `vmap`. When yours is done,
 # compare: the same grid, the same bytes.
 
-# %% tags=["active-ipynb"]
+# %% active="ipynb"
 # receipt(
 #     jax.vmap(find("tiled_matmul").solution),
 #     jax.ShapeDtypeStruct((3, 256, 384), jnp.float32),

@@ -69,7 +69,7 @@ def choose_blocks(M: int, K: int, N: int, vmem_bytes: int) -> tuple[int, int, in
 # these are figures from the receipt. **On a TPU the same cell also runs each launch and prints what it
 # measured**: compare the two, and see where the receipt's simple model stops being the whole story.
 
-# %% tags=["active-ipynb"]
+# %% active="ipynb"
 # def measure(fn, *shapes, repeats=10):
 #     """TFLOP/s of a bf16 matmul, timed on the device."""
 #     import time

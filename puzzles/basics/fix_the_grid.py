@@ -10,8 +10,8 @@ from puzzles import INTERPRET
 # %% [markdown]
 # ## fix_the_grid: find the bug
 #
-# This is somebody's row sum. It passes its tests under `interpret=True`, to the last digit. On a TPU
-# it gives wrong sums.
+# This is somebody's row maximum: the largest number of each row, block by block. It passes its tests
+# under `interpret=True`, to the last digit. On a TPU it gives wrong answers.
 #
 # Why the difference? `interpret=True` keeps the whole output in one place and reads each block
 # from there when a step begins. A TPU does not. It holds an output block in VMEM for as long as
@@ -23,7 +23,7 @@ from puzzles import INTERPRET
 
 # %%
 def fix_the_grid_spec(x: Float[Array, "M N"]) -> Float[Array, "M 1"]:
-    return jnp.sum(x, axis=1, keepdims=True)
+    return jnp.max(x, axis=1, keepdims=True)
 
 
 # %%
@@ -34,9 +34,9 @@ def fix_the_grid_kernel(x_ref, o_ref):
 
     @pl.when(j == 0)
     def _():
-        o_ref[...] = jnp.zeros_like(o_ref)
+        o_ref[...] = jnp.full_like(o_ref, -jnp.inf)
 
-    o_ref[...] += jnp.sum(x_ref[...], axis=1, keepdims=True)
+    o_ref[...] = jnp.maximum(o_ref[...], jnp.max(x_ref[...], axis=1, keepdims=True))
 
 
 def fix_the_grid(x: Float[Array, "M N"]) -> Float[Array, "M 1"]:
@@ -59,14 +59,14 @@ from puzzles import Alternative, Launch, Mistake, Puzzle, rng
 
 
 def make_inputs(key, M, N):
-    return (jnp.asarray(rng(key).normal(0.5, 1, (M, N)), jnp.float32),)
+    return (jnp.asarray(rng(key).normal(-1, 1, (M, N)), jnp.float32),)
 
 
 def audit(launch: Launch) -> None:
     x = launch.inputs[0]
     assert x.block[1] < x.shape[1], (
         f"a block holds whole rows of {x.shape[1]}: that avoids the bug, but long rows do not fit; "
-        "sum over several steps"
+        "take several steps"
     )
 
 
@@ -83,16 +83,16 @@ PUZZLE = Puzzle(
         "List the output blocks of steps (0, 0), (0, 1), (1, 0), (1, 1). Does one come back after "
         "another has been there?",
         "The last grid axis runs fastest. Steps that share an output block must be consecutive, so "
-        "the axis that is summed over has to be the last.",
+        "the axis that is reduced has to be the last.",
         "Three things name the axes: the grid, the arguments of both index maps, and the axis "
         "given to `pl.program_id`. Change the order in all of them.",
     ],
     explain="""With the reduced axis innermost, all steps of one output block are consecutive: the
-    block stays in VMEM until its sum is complete, and is written to HBM once.""",
-    starter="sums over the outermost grid axis",
+    block stays in VMEM until its maximum is complete, and is written to HBM once.""",
+    starter="reduces over the outermost grid axis",
     mistakes=[
         Mistake(
-            "sums over the outermost grid axis",
+            "reduces over the outermost grid axis",
             edits=(
                 ("j = pl.program_id(1)", "j = pl.program_id(0)"),
                 (_GRID, "grid=(N // bn, M // bm)"),
@@ -117,7 +117,7 @@ PUZZLE = Puzzle(
             "swaps the grid but not the program id",
             old="j = pl.program_id(1)",
             new="j = pl.program_id(0)",
-            says="j now counts rows of blocks, so only the first of them is ever set to zero",
+            says="j now counts rows of blocks, so only the first of them is ever set to -inf",
         ),
         Mistake(
             "swaps the grid but not the index maps",
@@ -141,7 +141,7 @@ PUZZLE = Puzzle(
                 (_GRID, "grid=(N // bn, M // bm)"),
                 (_IN, "(bm, bn), lambda j, i: (i, j)"),
             ),
-            says="the sums of one column of blocks land in another row's place",
+            says="the maxima of one column of blocks land in another row's place",
         ),
     ],
     alternatives=[

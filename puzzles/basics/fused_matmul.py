@@ -80,7 +80,7 @@ def fused_matmul(
 # matmul, whose result would still have to be read, activated and written again (128 MiB more), and
 # the reference fused kernel. Look at the bytes written.
 
-# %% tags=["active-ipynb"]
+# %% active="ipynb"
 # for name in ("matmul_bf16", "fused_matmul"):
 #     print(name)
 #     shapes = [(8192, 4096), (4096, 4096)]

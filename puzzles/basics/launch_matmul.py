@@ -28,13 +28,16 @@ from puzzles import INTERPRET
 # Some TPU chips (v4 and v5p) have two cores that can share the parallel axes of one kernel.
 # Promise too much, and two cores add into different accumulators; promise nothing, and one idles.
 # Which of the three axes can go in any order?
+#
+# The kernel is in the folded cell below; it gives `tiled_matmul` away, so solve that first.
 
 # %%
 def launch_matmul_spec(a: Float[Array, "K M"], b: Float[Array, "K N"]) -> Float[Array, "M N"]:
     return jnp.dot(a.T, b)
 
 
-# %%
+# %% jupyter={"source_hidden": true} cellView="form"
+# @title The kernel (spoils tiled_matmul)
 def launch_matmul_kernel(a_ref, b_ref, o_ref, acc_ref):
     k = pl.program_id(2)
 
@@ -54,6 +57,7 @@ def launch_matmul_kernel(a_ref, b_ref, o_ref, acc_ref):
         o_ref[...] = acc_ref[...]
 
 
+# %%
 def launch_matmul(a: Float[Array, "K M"], b: Float[Array, "K N"]) -> Float[Array, "M N"]:
     (K, M), (_, N) = a.shape, b.shape
     bm, bk, bn = 128, 128, 256

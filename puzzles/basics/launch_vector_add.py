@@ -10,8 +10,8 @@ from puzzles import INTERPRET
 # %% [markdown]
 # ## launch_vector_add: write the call yourself
 #
-# Now the other half. The kernel is there, and trivial; the launch is yours: how many steps, and
-# which block of each array belongs to which step.
+# Now the other half. The kernel, in the folded cell below, adds two blocks. The launch is yours: how
+# many steps, and which block of each array belongs to which step.
 #
 # The questions are the same for every launch you will ever write:
 #
@@ -28,11 +28,13 @@ def launch_vector_add_spec(x: Float[Array, "M N"], y: Float[Array, "M N"]) -> Fl
     return x + y
 
 
-# %%
+# %% jupyter={"source_hidden": true} cellView="form"
+# @title The kernel (spoils vector_add)
 def launch_vector_add_kernel(x_ref, y_ref, o_ref):
     o_ref[...] = x_ref[...] + y_ref[...]
 
 
+# %%
 def launch_vector_add(x: Float[Array, "M N"], y: Float[Array, "M N"]) -> Float[Array, "M N"]:
     M, N = x.shape
     bm, bn = 64, 256
