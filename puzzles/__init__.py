@@ -1,6 +1,6 @@
 """Pallas Puzzles: learn TPU kernels by writing them.
 
-Learners: `from puzzles import check, hint, solution, receipt, progress, INTERPRET`.
+Learners: `from puzzles import check, hint, solution, show, receipt, progress, INTERPRET`.
 Authors: `Puzzle`, `Mistake`, `Alternative`, `find`, `ladder`, `ladders`, `judge`, `mutate`,
 `trace`, `rng`.
 Importing this package starts no JAX backend.
@@ -22,6 +22,7 @@ from puzzles._puzzle import (
     mutate,
     rng,
 )
+from puzzles._show import show
 from puzzles._verdict import Verdict
 
 __version__ = "0.1.0"
@@ -46,6 +47,7 @@ __all__ = [
     "progress",
     "receipt",
     "rng",
+    "show",
     "solution",
     "trace",
 ]

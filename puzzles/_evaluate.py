@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from jax._src import core
 
+from puzzles._jax import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, close, scan_counts
 from puzzles._primitives import evaluate
 from puzzles._smem import UNKNOWN, Ref
 from puzzles._trace import subjaxprs
@@ -27,15 +27,16 @@ LARGE = 4_000_000  # elements of such a value over all steps
 FUEL = 100_000_000  # per walk: 1000 an equation plus one an element, about a second
 
 
-def callee(equation: core.JaxprEqn) -> core.ClosedJaxpr | None:
+def callee(equation: JaxprEqn) -> ClosedJaxpr | None:
     """The jaxpr that an equation merely calls, as `jit` and `custom_vjp_call` do."""
     if equation.primitive.name not in CALLS:
         return None
     for key in ("jaxpr", "call_jaxpr", "fun_jaxpr"):
         inner = equation.params.get(key)
-        if isinstance(inner, core.Jaxpr):
-            inner = core.ClosedJaxpr(inner, ())
-        if isinstance(inner, core.ClosedJaxpr) and len(inner.in_avals) == len(equation.invars):
+        if not isinstance(inner, ClosedJaxpr | Jaxpr):
+            continue
+        inner = close(inner)
+        if len(inner.in_avals) == len(equation.invars):
             return inner
     return None
 
@@ -66,18 +67,18 @@ class Walk:
             return UNKNOWN
         return value.reshape((1,) * self.rank + value.shape)
 
-    def start(self, closed: core.ClosedJaxpr, args: Sequence[Any]) -> list[Any]:
+    def start(self, closed: ClosedJaxpr, args: Sequence[Any]) -> list[Any]:
         """Walk a whole jaxpr, every step once."""
         return self.closed(closed, args, np.ones((1,) * self.rank, np.int64), ())
 
     def closed(
-        self, closed: core.ClosedJaxpr, args: Sequence[Any], weight: np.ndarray, path: tuple
+        self, closed: ClosedJaxpr, args: Sequence[Any], weight: np.ndarray, path: tuple
     ) -> list[Any]:
         return self.run(closed.jaxpr, [self.known(c) for c in closed.consts], args, weight, path)
 
     def run(
         self,
-        jaxpr: core.Jaxpr,
+        jaxpr: Jaxpr,
         consts: Sequence[Any],
         args: Sequence[Any],
         weight: np.ndarray,
@@ -87,7 +88,7 @@ class Walk:
         env.update(zip(jaxpr.invars, args, strict=True))
 
         def read(atom: Any) -> Any:
-            if not isinstance(atom, core.Literal):
+            if not isinstance(atom, Literal):
                 return env[atom]
             return self.known(np.asarray(atom.val, atom.aval.dtype))
 
@@ -99,7 +100,7 @@ class Walk:
         return [read(v) for v in jaxpr.outvars]
 
     def step(
-        self, equation: core.JaxprEqn, values: list[Any], weight: np.ndarray, path: tuple
+        self, equation: JaxprEqn, values: list[Any], weight: np.ndarray, path: tuple
     ) -> list[Any]:
         self.count(equation, weight, path)
         unknown = [UNKNOWN] * len(equation.outvars)
@@ -118,7 +119,7 @@ class Walk:
         except Exception:  # a primitive without a meaning outside a TPU kernel
             return unknown
 
-    def worth(self, equation: core.JaxprEqn, values: list[Any]) -> bool:
+    def worth(self, equation: JaxprEqn, values: list[Any]) -> bool:
         """Whether a result can be known and may decide something: small, and without effects."""
         if equation.effects or not all(isinstance(v, np.ndarray) for v in values):
             return False
@@ -129,7 +130,7 @@ class Walk:
                 return False
         return bool(equation.outvars)
 
-    def count(self, equation: core.JaxprEqn, weight: np.ndarray, path: tuple) -> None:
+    def count(self, equation: JaxprEqn, weight: np.ndarray, path: tuple) -> None:
         operations, transcendental = work(equation)
         if not operations:
             return
@@ -140,33 +141,33 @@ class Walk:
         if equation.primitive.name == "dot_general":
             tally.dots[path] = (equation, tally.dots.get(path, (None, 0))[1] + weight)
 
-    def _program_id(self, equation: core.JaxprEqn, *_: Any) -> list[Any]:
+    def _program_id(self, equation: JaxprEqn, *_: Any) -> list[Any]:
         return [self.ids[self.axes[equation.params["axis"]]]]
 
-    def _num_programs(self, equation: core.JaxprEqn, *_: Any) -> list[Any]:
+    def _num_programs(self, equation: JaxprEqn, *_: Any) -> list[Any]:
         return [self.known(np.int32(self.grid[self.axes[equation.params["axis"]]]))]
 
     def _run_scoped(
-        self, equation: core.JaxprEqn, values: list[Any], weight: np.ndarray, path: tuple
+        self, equation: JaxprEqn, values: list[Any], weight: np.ndarray, path: tuple
     ) -> list[Any]:
         jaxpr = equation.params["jaxpr"]
         self.tally.scoped[path] = [v.aval for v in jaxpr.invars]
         return self.run(jaxpr, values, [UNKNOWN] * len(jaxpr.invars), weight, path)
 
-    def _get(self, equation: core.JaxprEqn, values: list[Any], *_: Any) -> list[Any]:
+    def _get(self, equation: JaxprEqn, values: list[Any], *_: Any) -> list[Any]:
         transforms = equation.params["tree"].unflatten(values[1:])
         return [self.load(equation, values[0], transforms)]
 
-    def _masked_load(self, equation: core.JaxprEqn, values: list[Any], *_: Any) -> list[Any]:
+    def _masked_load(self, equation: JaxprEqn, values: list[Any], *_: Any) -> list[Any]:
         ref, transforms, mask, _other = equation.params["args_tree"].unflatten(values)
         return [UNKNOWN if mask is not None else self.load(equation, ref, transforms)]
 
-    def load(self, equation: core.JaxprEqn, ref: Any, transforms: Sequence[Any]) -> Any:
+    def load(self, equation: JaxprEqn, ref: Any, transforms: Sequence[Any]) -> Any:
         if not isinstance(ref, Ref):
             return UNKNOWN
         return ref.load(transforms, equation.outvars[0].aval.shape, self.rank)
 
-    def _swap(self, equation: core.JaxprEqn, values: list[Any], *_: Any) -> list[Any]:
+    def _swap(self, equation: JaxprEqn, values: list[Any], *_: Any) -> list[Any]:
         for value in values:
             if isinstance(value, Ref):
                 value.contents = None  # the kernel writes it: no longer what was passed in
@@ -184,7 +185,7 @@ class Walk:
         return np.where(which.reshape(which.shape[: self.rank] + extra), new, old)
 
     def _cond(
-        self, equation: core.JaxprEqn, values: list[Any], weight: np.ndarray, path: tuple
+        self, equation: JaxprEqn, values: list[Any], weight: np.ndarray, path: tuple
     ) -> list[Any]:
         branches, which = equation.params["branches"], values[0]
         if not isinstance(which, np.ndarray):
@@ -204,7 +205,7 @@ class Walk:
         return [UNKNOWN] * len(equation.outvars) if outs is None else outs
 
     def _while(
-        self, equation: core.JaxprEqn, values: list[Any], weight: np.ndarray, path: tuple
+        self, equation: JaxprEqn, values: list[Any], weight: np.ndarray, path: tuple
     ) -> list[Any]:
         p, saved = equation.params, self.tally.copy()
         split = p["cond_nconsts"] + p["body_nconsts"]
@@ -226,11 +227,12 @@ class Walk:
         return blind
 
     def _scan(
-        self, equation: core.JaxprEqn, values: list[Any], weight: np.ndarray, path: tuple
+        self, equation: JaxprEqn, values: list[Any], weight: np.ndarray, path: tuple
     ) -> list[Any]:
         p, saved = equation.params, self.tally.copy()
-        body, length, split = p["jaxpr"], p["length"], p["num_consts"] + p["num_carry"]
-        consts, carry = values[: p["num_consts"]], values[p["num_consts"] : split]
+        body, length, (first, carried) = p["jaxpr"], p["length"], scan_counts(p)
+        split = first + carried
+        consts, carry = values[:first], values[first:split]
         blind = [UNKNOWN] * (len(values) - split)
         ys = [UNKNOWN] * (len(equation.outvars) - len(carry))
         affordable = length * len(body.jaxpr.eqns) * 1000 < self.fuel

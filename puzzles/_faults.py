@@ -178,7 +178,9 @@ def _misaligned(operand: Operand) -> Iterator[Fault]:
     elif len(shape) == 1:
         if sizes[0] == shape[0] or sizes[0] % 1024 == 0:
             return
-        says = where + "does not fit a TPU: a 1-D block is the whole array or a multiple of 1024."
+        says = where + (
+            "does not fit every TPU and JAX: a 1-D block is the whole array or a multiple of 1024."
+        )
     else:
         # Mosaic looks at the last two axes of the array, where a squeezed axis counts as 1.
         lanes = sizes[-1] == shape[-1] or sizes[-1] % 128 == 0

@@ -8,9 +8,9 @@ from typing import Any, NoReturn
 
 import jax
 import numpy as np
-from jax._src import core
 
 from puzzles._evaluate import callee
+from puzzles._jax import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, scan_counts
 from puzzles._primitives import bind
 from puzzles._trace import PALLAS_CALL, Traced, equations, subjaxprs, with_interpret
 
@@ -23,7 +23,7 @@ class Abstract(ValueError):
 class Node:
     """One equation outside kernels, with where its inputs come from."""
 
-    equation: core.JaxprEqn
+    equation: JaxprEqn
     inputs: tuple[Source, ...]
     order: int
 
@@ -86,13 +86,13 @@ class Graph:
         return self._values.get(source)
 
     def _inline(
-        self, jaxpr: core.Jaxpr, consts: Sequence[Source], args: Sequence[Source]
+        self, jaxpr: Jaxpr, consts: Sequence[Source], args: Sequence[Source]
     ) -> list[Source]:
         env: dict[Any, Source] = dict(zip(jaxpr.invars, args, strict=True))
         env.update(zip(jaxpr.constvars, consts, strict=True))
 
         def read(atom: Any) -> Source:
-            return Source(constant=atom.val) if isinstance(atom, core.Literal) else env[atom]
+            return Source(constant=atom.val) if isinstance(atom, Literal) else env[atom]
 
         for equation in jaxpr.eqns:
             inputs = tuple(map(read, equation.invars))
@@ -103,7 +103,7 @@ class Graph:
             env.update(zip(equation.outvars, outs, strict=True))
         return [read(v) for v in jaxpr.outvars]
 
-    def _node(self, equation: core.JaxprEqn, inputs: tuple[Source, ...]) -> list[Source]:
+    def _node(self, equation: JaxprEqn, inputs: tuple[Source, ...]) -> list[Source]:
         self._order += 1
         node = Node(equation, inputs, self._order)
         if equation.primitive.name == PALLAS_CALL:
@@ -123,7 +123,7 @@ class Graph:
             if name == "cond":
                 args = node.inputs[1:]
             elif name == "scan":
-                args = node.inputs[: p["num_consts"]]
+                args = node.inputs[: scan_counts(p)[0]]
             elif name == "while" and jaxpr is p["body_jaxpr"].jaxpr:
                 args = node.inputs[p["cond_nconsts"] :][: p["body_nconsts"]]
             else:
@@ -143,7 +143,7 @@ def ask(what: str, source: Source) -> NoReturn:
     )
 
 
-def _constants(closed: core.ClosedJaxpr) -> list[Source]:
+def _constants(closed: ClosedJaxpr) -> list[Source]:
     return [Source(constant=value) for value in closed.consts]
 
 
@@ -165,11 +165,11 @@ def _slice(sources: Iterable[Source]) -> list[Node]:
     return sorted(found, key=lambda node: node.order)
 
 
-def _interpreted(equation: core.JaxprEqn) -> core.JaxprEqn:
+def _interpreted(equation: JaxprEqn) -> JaxprEqn:
     """`equation` with every kernel in it interpreted: an earlier launch's result may be needed."""
 
     def swap(value: Any) -> Any:
-        if isinstance(value, core.ClosedJaxpr):
+        if isinstance(value, ClosedJaxpr):
             return with_interpret(value, True)
         return tuple(map(swap, value)) if type(value) is tuple else value
 

@@ -72,7 +72,7 @@ def _judge(
         runs.append(run)
     simulated = _stages.memory(puzzle, runs, seed, thorough)
     for run in runs:
-        _stages.audit(puzzle, run.launches, run.label)
+        _stages.audit(puzzle, run.launches, run.label, run.args)
     ran = [f"values on {len(runs)} case{'s' * (len(runs) > 1)}"]
     ran.append("compiled on this TPU" if _values.on_tpu() else "CPU interpreter")
     ran.append(f"TPU simulator ({simulated})")
@@ -98,7 +98,7 @@ def _judge_plain(puzzle: Puzzle, fn: Callable, seed: int) -> Verdict:
     for case, dims in enumerate(puzzle.cases):
         args, label = _values.arguments(puzzle, case, seed), _label(dims)
         try:
-            result = fn(*args)
+            result = _values.plainly(puzzle, fn, args)
         except Exception as error:
             raise _stages.raised(error, label) from None
         if result is None:
@@ -116,7 +116,7 @@ def _judge_plain(puzzle: Puzzle, fn: Callable, seed: int) -> Verdict:
             _stages.same_numbers(puzzle, flat, case, label, seed)
         if puzzle.launches is not None:
             launches = puzzle.launches(result, *args)
-            _stages.audit(puzzle, launches, label)
+            _stages.audit(puzzle, launches, label, args)
     receipt = receipt_text(launches, title=_label(puzzle.cases[-1])) if launches else None
     return _passed(puzzle, receipt, notes=(_NO_KERNEL,))
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
 
 import jax
 import numpy as np
-from jax._src import core
 
 from puzzles._evaluate import Walk, program_ids
 from puzzles._graph import Abstract, Graph, Node, Source, ask
+from puzzles._jax import close, compiler_param
 from puzzles._operand import Operand, blocked, memory_space, resident, spread, vmem_size
 from puzzles._smem import UNKNOWN, Ref
 from puzzles._trace import Traced, trace_call
@@ -175,7 +175,7 @@ class _Call:
         vmapped = self.mapping.vmapped_dims
         walk = Walk(grid, [a for a in range(len(grid)) if a not in vmapped])
         blind = [UNKNOWN] * (len(self.avals) - len(refs))
-        walk.start(core.ClosedJaxpr(self.kernel, ()), [*refs, *blind])
+        walk.start(close(self.kernel), [*refs, *blind])
         tally = walk.tally
         scoped = [a for avals in tally.scoped.values() for a in avals if memory_space(a) == "vmem"]
         return Launch(
@@ -222,10 +222,7 @@ class _Call:
         return index
 
     def compiler_param(self, key: str) -> Any:
-        params = self.p["compiler_params"]
-        if isinstance(params, Mapping):  # JAX 0.7 files them by backend
-            params = dict(params).get("mosaic_tpu", params)
-        return dict(params).get(key) if isinstance(params, Mapping) else getattr(params, key, None)
+        return compiler_param(self.p["compiler_params"], key)
 
     def semantics(self) -> tuple[str, ...] | None:
         given = self.compiler_param("dimension_semantics")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
 from contextlib import AbstractContextManager, nullcontext
 
 import jax
 from jax.sharding import AbstractMesh
+
+from puzzles._jax import abstract_device
 
 
 def as_tpu() -> AbstractContextManager:
@@ -18,11 +19,7 @@ def as_tpu() -> AbstractContextManager:
     """
     if jax.default_backend() == "tpu":
         return nullcontext()
-    try:
-        from jax._src.mesh import AbstractDevice
-    except ImportError:  # older JAX never asks
+    device = abstract_device(device_kind="TPU v5 lite", num_cores=1, platform="tpu")
+    if device is None:
         return nullcontext()
-    wanted = {"device_kind": "TPU v5 lite", "num_cores": 1, "platform": "tpu"}
-    known = inspect.signature(AbstractDevice).parameters  # `platform` came after 0.7
-    device = AbstractDevice(**{k: v for k, v in wanted.items() if k in known})
     return jax.sharding.use_abstract_mesh(AbstractMesh((), (), abstract_device=device))

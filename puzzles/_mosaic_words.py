@@ -6,8 +6,7 @@ import linecache
 import re
 import types
 
-from jax._src import core
-
+from puzzles._jax import ClosedJaxpr, array_of
 from puzzles._trace import PALLAS_CALL, equations
 from puzzles._watch import parameters, source_line
 
@@ -22,7 +21,8 @@ _INSTEAD = {
     "erf": "the tanh form of GELU lowers: `jax.nn.gelu(x)`",
     "erfc": "the tanh form of GELU lowers: `jax.nn.gelu(x)`",
     "cumsum": "multiply by a triangular matrix of ones instead",
-    "cumprod": "take `jnp.log`, multiply by a triangular matrix of ones, then `jnp.exp`",
+    "cumprod": "for positive numbers, take `jnp.log`, multiply by a triangular matrix of ones, "
+    "then `jnp.exp`",
     "cumlogsumexp": "keep a running maximum and a running sum over the grid",
     "cummax": "keep a running maximum over the grid",
     "sort": "sort outside the kernel, or keep a running maximum",
@@ -65,8 +65,9 @@ _LOWERING = (
         "`jnp.dot(a, b, preferred_element_type=jnp.float32)`, then cast what you store.",
     ),
     (
-        r"Unsupported dot precision",
-        "a matmul knows the precisions DEFAULT and HIGHEST only",
+        # HIGH lowers since 0.11.1; the presets break on every version, without such words
+        r"Unsupported dot precision|DotAlgorithmPreset",
+        "a matmul knows the precisions DEFAULT and HIGHEST, and on newer JAX also HIGH",
         "Leave `precision` out, or ask for `jax.lax.Precision.HIGHEST`.",
     ),
     (
@@ -112,7 +113,7 @@ _LOWERING = (
 )
 
 
-def lowering(error: Exception, program: core.ClosedJaxpr) -> tuple[str, str | None, str | None]:
+def lowering(error: Exception, program: ClosedJaxpr) -> tuple[str, str | None, str | None]:
     """What it says, the operand and the rule, for an exception of Mosaic's lowering."""
     text = str(error)
     if "block shape" in text and (found := re.search(r"Block spec for (\S+)", text)):
@@ -134,7 +135,7 @@ def lowering(error: Exception, program: core.ClosedJaxpr) -> tuple[str, str | No
     return f"Mosaic refuses {refused}: {reason}", None, None
 
 
-def _block(origin: str, program: core.ClosedJaxpr) -> tuple[str | None, object, object]:
+def _block(origin: str, program: ClosedJaxpr) -> tuple[str | None, object, object]:
     """The operand that JAX calls `args[0]` or `outputs`: its name, block and shape."""
     for call in equations(program.jaxpr):
         if call.primitive.name != PALLAS_CALL:
@@ -142,15 +143,14 @@ def _block(origin: str, program: core.ClosedJaxpr) -> tuple[str | None, object, 
         grid = call.params["grid_mapping"]
         for position, mapping in enumerate(grid.block_mappings):
             if mapping.origin == origin:
-                # `array_shape_dtype` became `array_aval` after 0.7
-                array = getattr(mapping, "array_aval", None) or mapping.array_shape_dtype
+                array = array_of(mapping)
                 name = parameters(call)[grid.num_index_operands + position]
                 block = tuple(getattr(b, "block_size", None) for b in mapping.block_shape)
                 return name, block, tuple(array.shape)
     return None, None, None
 
 
-def _learners_line(error: Exception, program: core.ClosedJaxpr) -> str | None:
+def _learners_line(error: Exception, program: ClosedJaxpr) -> str | None:
     """The line of the kernel whose operation failed, if it is known.
 
     The verifier names it in a cause, `"kernel"("file.py":12:4 to :9)`; else JAX chains the

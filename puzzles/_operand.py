@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from puzzles._jax import array_of
+
 
 @dataclass(frozen=True, eq=False)
 class Operand:
@@ -79,7 +81,7 @@ def blocked(
     grid: tuple[int, ...],
 ) -> Operand:
     """An input or output, from its block mapping and its block index along every axis."""
-    aval = getattr(mapping, "array_aval", None) or mapping.array_shape_dtype
+    aval = array_of(mapping)
     steps, shape, dims = math.prod(grid), tuple(aval.shape), mapping.block_shape
     block = tuple(getattr(d, "block_size", None) for d in dims)
     sizes = tuple(1 if b is None else b for b in block)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import jax.numpy as jnp
-from jax._src import core
 
 from puzzles import _source
+from puzzles._jax import AbstractValue, ClosedJaxpr, Jaxpr, JaxprEqn, Var
 from puzzles._trace import PALLAS_CALL, subjaxprs
 
 # Layout only: no number changes but by a cast.
@@ -30,7 +30,7 @@ _FREE = {
 }
 
 
-def work_outside(closed: core.ClosedJaxpr, allowed: Sequence[str] = ()) -> list[tuple[str, str]]:
+def work_outside(closed: ClosedJaxpr, allowed: Sequence[str] = ()) -> list[tuple[str, str]]:
     """(primitive, learner's line) of each floating-point equation outside kernels that uses data.
 
     Free are layout, casts, integer and boolean work, what is computed from constants alone, and
@@ -50,14 +50,14 @@ def work_outside(closed: core.ClosedJaxpr, allowed: Sequence[str] = ()) -> list[
     ]
 
 
-def _is_float(aval: core.AbstractValue) -> bool:
+def _is_float(aval: AbstractValue) -> bool:
     return hasattr(aval, "dtype") and jnp.issubdtype(aval.dtype, jnp.inexact)
 
 
-def _data_equations(jaxpr: core.Jaxpr, data: set) -> Iterator[core.JaxprEqn]:
+def _data_equations(jaxpr: Jaxpr, data: set) -> Iterator[JaxprEqn]:
     """Leaf equations that depend on `data`, a set of variables that grows as they are met."""
     for equation in jaxpr.eqns:
-        used = [isinstance(v, core.Var) and v in data for v in equation.invars]
+        used = [isinstance(v, Var) and v in data for v in equation.invars]
         if not any(used):
             continue
         data.update(equation.outvars)
@@ -71,7 +71,7 @@ def _data_equations(jaxpr: core.Jaxpr, data: set) -> Iterator[core.JaxprEqn]:
             yield equation
 
 
-def _line(equation: core.JaxprEqn) -> str:
+def _line(equation: JaxprEqn) -> str:
     """The learner's source line that made `equation`, or '' if it is not known."""
     import linecache
 

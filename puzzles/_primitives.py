@@ -13,12 +13,13 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax._src import core
 
-Rule = Callable[[core.JaxprEqn, list[np.ndarray], int], np.ndarray]
+from puzzles._jax import JaxprEqn, bind_params
+
+Rule = Callable[[JaxprEqn, list[np.ndarray], int], np.ndarray]
 
 
-def evaluate(equation: core.JaxprEqn, values: list[np.ndarray], rank: int) -> list[np.ndarray]:
+def evaluate(equation: JaxprEqn, values: list[np.ndarray], rank: int) -> list[np.ndarray]:
     """Results of `equation` on known values with `rank` grid axes; JAX computes what NumPy has not.
 
     Raises whatever JAX raises for a primitive that cannot run by itself.
@@ -32,16 +33,15 @@ def evaluate(equation: core.JaxprEqn, values: list[np.ndarray], rank: int) -> li
     return [result.astype(equation.outvars[0].aval.dtype, copy=False)]
 
 
-def bind(equation: core.JaxprEqn, *values: Any) -> list[Any]:
+def bind(equation: JaxprEqn, *values: Any) -> list[Any]:
     """Bind an equation's primitive, as every supported JAX version wants it."""
-    params: Any = equation.primitive.get_bind_params(equation.params)
-    functions, params = params if isinstance(params, tuple) else ((), params)
+    functions, params = bind_params(equation)
     with equation.ctx.manager:
         out = equation.primitive.bind(*functions, *values, **params)
     return list(out) if equation.primitive.multiple_results else [out]
 
 
-def _by_jax(equation: core.JaxprEqn, values: list[np.ndarray], rank: int) -> list[np.ndarray]:
+def _by_jax(equation: JaxprEqn, values: list[np.ndarray], rank: int) -> list[np.ndarray]:
     lead = np.broadcast_shapes(*(v.shape[:rank] for v in values))
     flat = [np.broadcast_to(v, lead + v.shape[rank:]).reshape(-1, *v.shape[rank:]) for v in values]
     with jax.ensure_compile_time_eval():
@@ -52,7 +52,7 @@ def _by_jax(equation: core.JaxprEqn, values: list[np.ndarray], rank: int) -> lis
 def elementwise(function: Callable[..., np.ndarray]) -> Rule:
     """A rule for `function`; scalars beside arrays (a predicate, a bound) gain the missing axes."""
 
-    def rule(_: core.JaxprEqn, values: list[np.ndarray], rank: int) -> np.ndarray:
+    def rule(_: JaxprEqn, values: list[np.ndarray], rank: int) -> np.ndarray:
         ndim = max(v.ndim for v in values)
         lined = [
             v.reshape(v.shape[:rank] + (1,) * (ndim - v.ndim) + v.shape[rank:]) for v in values
@@ -99,11 +99,11 @@ def _select(which: np.ndarray, *cases: np.ndarray) -> np.ndarray:
     return out
 
 
-def _same_data(equation: core.JaxprEqn, values: list[np.ndarray], rank: int) -> np.ndarray:
+def _same_data(equation: JaxprEqn, values: list[np.ndarray], rank: int) -> np.ndarray:
     return values[0].reshape(values[0].shape[:rank] + equation.outvars[0].aval.shape)
 
 
-def _broadcast_in_dim(equation: core.JaxprEqn, values: list[np.ndarray], rank: int) -> np.ndarray:
+def _broadcast_in_dim(equation: JaxprEqn, values: list[np.ndarray], rank: int) -> np.ndarray:
     own = [1] * len(equation.params["shape"])
     for axis, size in zip(
         equation.params["broadcast_dimensions"], values[0].shape[rank:], strict=True
@@ -113,20 +113,20 @@ def _broadcast_in_dim(equation: core.JaxprEqn, values: list[np.ndarray], rank: i
     return np.broadcast_to(values[0].reshape(lead + tuple(own)), lead + equation.params["shape"])
 
 
-def _slice(equation: core.JaxprEqn, values: list[np.ndarray], rank: int) -> np.ndarray:
+def _slice(equation: JaxprEqn, values: list[np.ndarray], rank: int) -> np.ndarray:
     p = equation.params
     strides: Sequence[int] = p["strides"] or (1,) * len(p["start_indices"])
     own = map(slice, p["start_indices"], p["limit_indices"], strides)
     return values[0][(slice(None),) * rank + tuple(own)]
 
 
-def _concatenate(equation: core.JaxprEqn, values: list[np.ndarray], rank: int) -> np.ndarray:
+def _concatenate(equation: JaxprEqn, values: list[np.ndarray], rank: int) -> np.ndarray:
     lead = np.broadcast_shapes(*(v.shape[:rank] for v in values))
     full = [np.broadcast_to(v, lead + v.shape[rank:]) for v in values]
     return np.concatenate(full, axis=rank + equation.params["dimension"])
 
 
-def _iota(equation: core.JaxprEqn, _: list[np.ndarray], rank: int) -> np.ndarray:
+def _iota(equation: JaxprEqn, _: list[np.ndarray], rank: int) -> np.ndarray:
     shape, axis = equation.params["shape"], equation.params["dimension"]
     along = np.arange(shape[axis]).reshape([-1 if a == axis else 1 for a in range(len(shape))])
     return np.broadcast_to(along, shape).reshape((1,) * rank + tuple(shape))
@@ -137,7 +137,7 @@ def _is_bool(dtype: Any) -> bool:
 
 
 def _reduce(function: Callable[..., np.ndarray]) -> Rule:
-    def rule(equation: core.JaxprEqn, values: list[np.ndarray], rank: int) -> np.ndarray:
+    def rule(equation: JaxprEqn, values: list[np.ndarray], rank: int) -> np.ndarray:
         axes = tuple(rank + a for a in equation.params["axes"])
         if not axes or not math.prod(values[0].shape[a] for a in axes):
             raise NotImplementedError("a reduction of nothing")

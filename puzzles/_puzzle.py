@@ -60,7 +60,10 @@ class Puzzle:
 
     inputs: `(key, **dims) -> tuple` of arguments; `jax.Array`s are traced, all else is static.
     cases: dims of each case. hints: idea, API, shape of the code. explain: why it works.
-    audit: `(*launches) -> None`, asserts with a message what the launches must cost.
+    audit: `(*launches) -> None`, asserts with a message what the launches must cost; with a
+        keyword-only parameter `args` it also gets the case's arguments.
+    observe: `(fn) -> fn`, what is judged instead of the function itself, its gradients for example.
+    kernel: False for a rung of plain Python or JAX; `jit` says that it must run under `jax.jit`.
     accepts: `(result, *args) -> None`, asserts; replaces the comparison with `spec` where more
         than one answer is right.
     launches: `(fn, *args) -> tuple[Launch, ...]` for a rung without a kernel of its own whose
@@ -84,7 +87,9 @@ class Puzzle:
     tolerance: float | None = None
     outside: Sequence[str] = ()
     starter: str | None = None
+    observe: Callable[[Callable], Callable] | None = None
     kernel: bool = True
+    jit: bool = False
     name: str = field(init=False)
     module: str = field(init=False)
     ladder: str = field(init=False)

@@ -49,10 +49,10 @@ def _one(launch: Launch, chip: Chip, title: str) -> str:
     rows = {
         "grid": f"{launch.grid} = {launch.steps:,} step{'s' * (launch.steps != 1)}",
         "HBM": f"read {read}, written {written}",
-        "VMEM": f"{amount(launch.vmem_bytes)} of the {amount(budget)} a kernel may use on {name}",
+        "VMEM": f"{amount(launch.vmem_bytes)} of the {amount(budget)} a kernel gets on {name}",
         "SMEM": f"{amount(launch.smem_bytes)} of {amount(chip.smem_bytes)}",
-        "FLOPs": f"{scaled(launch.flops)}, {launch.intensity:.3g} per byte; {name} needs "
-        f"{chip.ridge:.0f} to be busy: {bound(launch, chip)}",
+        "FLOPs": f"{scaled(launch.flops)}, {launch.intensity:.3g} per byte; {name}'s "
+        f"matrix unit needs {chip.ridge:.0f} to be busy: {bound(launch, chip)}",
     }
     if not launch.smem_bytes:
         del rows["SMEM"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import logging
 from collections.abc import Callable, Iterator, Sequence
@@ -11,21 +10,28 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax._src import callback as jax_callback
-from jax._src import core
-from jax.experimental.pallas import tpu as pltpu
 
 from puzzles import _simulator_words as words
+from puzzles._jax import (
+    ClosedJaxpr,
+    JaxprEqn,
+    interpret_params,
+    jaxpr_as_fun,
+    reset_tpu_interpret_mode_state,
+    simulator_callbacks,
+)
 from puzzles._trace import Traced, with_interpret
 from puzzles._walk import walk
 from puzzles._watch import Watch
 
 # Without LLVM's optimiser and XLA's fusion emitters a kernel compiles in a third of the time and
-# runs, at the sizes of a puzzle, just as fast.
+# runs, at the sizes of a puzzle, just as fast. The algebraic simplifier would turn a product with
+# a mask into a choice, and NaN times 0, which a TPU leaves NaN, into 0.
 _QUICK = {
     "xla_backend_optimization_level": 0,
     "xla_cpu_parallel_codegen_split_count": 1,
     "xla_cpu_use_fusion_emitters": False,
+    "xla_disable_hlo_passes": "algsimp",
 }
 
 
@@ -73,13 +79,11 @@ def _cpu() -> jax.Device:
     return jax.local_devices(backend="cpu")[0]
 
 
-def _plainly(_: object, program: core.ClosedJaxpr, values: list[Any]) -> Sequence:
-    return _quick(core.jaxpr_as_fun(program), *values)
+def _plainly(_: object, program: ClosedJaxpr, values: list[Any]) -> Sequence:
+    return _quick(jaxpr_as_fun(program), *values)
 
 
-def _launch(
-    seed: int, group: list[core.JaxprEqn], program: core.ClosedJaxpr, values: list[Any]
-) -> Sequence:
+def _launch(seed: int, group: list[JaxprEqn], program: ClosedJaxpr, values: list[Any]) -> Sequence:
     """`program` in the simulator; it is one equation, a `pallas_call`."""
     (call,) = group
     words.refuse_indexed_hbm(call, SimulationError)
@@ -94,21 +98,18 @@ def _launch(
             raise cause from None
         raise SimulationError(*words.translate(cause, watch)) from None
     finally:
-        pltpu.reset_tpu_interpret_mode_state()
+        reset_tpu_interpret_mode_state()
 
 
 def _strictest(seed: int, watch: Watch) -> Any:
-    # 0.10 adds `buffer_bounds`, strict unless told; 0.7 has none. The others are on both.
-    wanted = {
-        "out_of_bounds_reads": "raise",
-        "uninitialized_memory": "nan",
-        "dma_execution_mode": "on_wait",
-        "buffer_bounds": "logical",
-        "random_seed": seed,
-        "grid_point_recorder": watch.here,
-    }
-    known = {field.name for field in dataclasses.fields(pltpu.InterpretParams)}
-    return pltpu.InterpretParams(**{k: v for k, v in wanted.items() if k in known})
+    return interpret_params(
+        out_of_bounds_reads="raise",
+        uninitialized_memory="nan",
+        dma_execution_mode="on_wait",
+        buffer_bounds="logical",
+        random_seed=seed,
+        grid_point_recorder=watch.here,
+    )
 
 
 @contextlib.contextmanager
@@ -120,12 +121,8 @@ def _listening(watch: Watch) -> Iterator[None]:
     """
     logger = logging.getLogger("jax._src.callback")
     was_disabled, logger.disabled = logger.disabled, True
-    original = getattr(jax_callback, "io_callback_impl", None)  # 0.7.2 to 0.10.2
-    if original is not None:
-        jax_callback.io_callback_impl = watch.call
     try:
-        yield
+        with simulator_callbacks(watch.call):
+            yield
     finally:
         logger.disabled = was_disabled
-        if original is not None:
-            jax_callback.io_callback_impl = original

@@ -6,8 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from jax._src import core
-
+from puzzles._jax import Jaxpr, JaxprEqn, Literal, Var
 from puzzles._trace import subjaxprs
 from puzzles._watch import Stuck, Watch, memory_space, parameters
 
@@ -197,7 +196,7 @@ def _int(value: Any) -> int | None:
     return None if value is None else int(value)
 
 
-def refuse_indexed_hbm(equation: core.JaxprEqn, error: type[Exception]) -> None:
+def refuse_indexed_hbm(equation: JaxprEqn, error: type[Exception]) -> None:
     """Raise `error` if the kernel indexes a ref in HBM; 0.7.2 lets that pass, 0.10 does not."""
     kernel = equation.params["jaxpr"]
     names = dict(zip(kernel.invars, parameters(equation), strict=True))
@@ -212,7 +211,7 @@ def refuse_indexed_hbm(equation: core.JaxprEqn, error: type[Exception]) -> None:
             )  # fmt: skip
 
 
-def _accessed(jaxpr: core.Jaxpr, outer: dict[core.Var, core.Var]) -> Iterator[core.Var]:
+def _accessed(jaxpr: Jaxpr, outer: dict[Var, Var]) -> Iterator[Var]:
     """The refs that are loaded from or stored to, as the kernel's own variables where known."""
     for equation in jaxpr.eqns:
         if equation.primitive.name in ("get", "swap", "addupdate", "masked_load", "masked_swap"):
@@ -223,7 +222,7 @@ def _accessed(jaxpr: core.Jaxpr, outer: dict[core.Var, core.Var]) -> Iterator[co
             given = equation.invars[len(equation.invars) - len(inner.invars) :]
             if len(given) == len(inner.invars):
                 known = zip(inner.invars, given, strict=True)
-                pairs = {i: outer.get(g, g) for i, g in known if not isinstance(g, core.Literal)}
+                pairs = {i: outer.get(g, g) for i, g in known if not isinstance(g, Literal)}
             else:
                 pairs = {}
             yield from _accessed(inner, pairs)

@@ -89,7 +89,7 @@ def learners_line(error: BaseException) -> tuple[str, str] | None:
 def is_learners(filename: str) -> bool:
     """True for a notebook cell or a learner's file, false for JAX, Python and this package."""
     if filename.startswith("<") and not filename.startswith("<ipython"):
-        return filename.count(":") == 1 or filename in ("<stdin>", "<string>")
+        return filename.count(":") == 1 or filename == "<stdin>"
     path = os.path.abspath(filename)
     if os.path.dirname(path) == _ENGINE:
         return False

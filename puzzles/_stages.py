@@ -53,7 +53,7 @@ def trace(puzzle: Puzzle, fn: Callable, case: int, label: str, seed: int) -> Run
     if hasattr(fn, "__wrapped__"):  # a jitted function would answer from its own trace cache
         plain = fn.__wrapped__
     try:
-        traced = trace_call(plain, *args)
+        traced = trace_call(_values.observed(puzzle, plain), *args)
     except Exception as error:
         raise raised(error, label) from None
     try:
@@ -66,7 +66,7 @@ def raised(error: Exception, label: str) -> Rejected:
     """The learner's exception: their line, the gist, the remedy where we know one."""
     gist = _source.first_sentence(error)
     where = _source.learners_line(error)
-    remedy = _words.remedy(f"{type(error).__name__}: {error}")
+    remedy = _words.remedy(f"{type(error).__name__}: {error}", where[1] if where else "")
     says = f"`{where[1]}` in `{where[0]}` raises\n{gist}" if where else gist
     return Rejected("error", f"{says}\n{remedy}" if remedy else says, case=label)
 
@@ -83,8 +83,9 @@ def pallas(puzzle: Puzzle, run: Run) -> None:
         where = f": `{line}`" if line else ""
         raise Rejected(
             "pallas",
-            f"`{name}` computes outside the kernel{where}. Move it into the kernel: reshaping, "
-            "slicing, padding and casting are free outside, arithmetic is not.",
+            f"`{name}` works on the data outside the kernel{where}. Free outside are reshape, "
+            "transpose, plain slices, padding, broadcasting and casts; arithmetic and reordering "
+            "belong in the kernel or its index maps.",
         )
 
 
@@ -154,8 +155,9 @@ def same_numbers(
         if operand is not None:
             block = _values.block_of(operand, wrong.first)
             step = _values.writer(launches[-1], operand, block)
-            says += f" It lies in block {block} of `{operand.name}`, "
-            says += f"last written at grid step {step}." if step else "which no grid step writes."
+            if launches[-1].grid:
+                says += f" It lies in block {block} of `{operand.name}`, "
+                says += f"held last by grid step {step}." if step else "which no grid step holds."
             picture = _values.block_map(operand, wrong.wrong)
         diagnosis = _diagnosis(puzzle, flat, case, seed)
         faults = () if diagnosis else (f for one in launches for f in _faults.faults(one))
@@ -175,7 +177,7 @@ def _diagnosis(puzzle: Puzzle, flat: list[np.ndarray], case: int, seed: int) -> 
     if mistake is None:
         return None
     what = "kernel" if puzzle.kernel else "function"
-    return f"Your numbers are exactly those of a {what} that {mistake.name}: {mistake.says}."
+    return f"Your numbers are those of a {what} that {mistake.name}: {mistake.says}."
 
 
 def _index(index: tuple[int, ...]) -> str:
@@ -230,16 +232,18 @@ def _ids(run: Run, fault: _faults.Fault) -> tuple[int, ...] | None:
     return tuple(int(n) for n in run.launches[0].program_ids[fault.step])
 
 
-def audit(puzzle: Puzzle, launches: tuple[Launch, ...], label: str) -> None:
+def audit(puzzle: Puzzle, launches: tuple[Launch, ...], label: str, args: tuple) -> None:
     """The launches cost what the puzzle's audit allows, and there are as many as it takes."""
     if puzzle.audit is None:
         return
-    wanted = len(inspect.signature(puzzle.audit).parameters)
+    parameters = inspect.signature(puzzle.audit).parameters
+    extra = {"args": args} if "args" in parameters else {}
+    wanted = len(parameters) - len(extra)
     if len(launches) != wanted:
         counts = f"{len(launches)} launches where this rung asks for {wanted}"
         raise Rejected("work", f"`{puzzle.name}` makes {counts}.", case=label)
     try:
-        puzzle.audit(*launches)
+        puzzle.audit(*launches, **extra)
     except AssertionError as error:
         raise Rejected("work", str(error), case=label) from None
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
-from jax._src import core
 
+from puzzles._jax import ClosedJaxpr, Jaxpr, JaxprEqn, jaxpr_as_fun, retraced
 from puzzles._mesh import as_tpu
 
 PALLAS_CALL = "pallas_call"
@@ -22,7 +22,7 @@ class Traced:
     from this jaxpr, so they speak of the same launch.
     """
 
-    jaxpr: core.ClosedJaxpr
+    jaxpr: ClosedJaxpr
     leaves: tuple[Any, ...]
     out: Any
 
@@ -49,22 +49,23 @@ def trace_call(fn: Callable, *args: object) -> Traced:
         return fn(*jax.tree.unflatten(tree, full))
 
     traced = tuple(leaves[n] for n in where)
-    with as_tpu():  # a trace remembers its mesh, and lowering for a TPU will ask for it
+    # A trace remembers its mesh, and lowering for a TPU will ask for it.
+    with as_tpu(), retraced():
         jaxpr, out = jax.make_jaxpr(call, return_shape=True)(*traced)
     return Traced(jaxpr, traced, out)
 
 
-def subjaxprs(equation: core.JaxprEqn) -> Iterator[core.Jaxpr]:
+def subjaxprs(equation: JaxprEqn) -> Iterator[Jaxpr]:
     """The jaxprs an equation calls (`jit`, `cond`, `custom_vjp_call`, ...)."""
     for value in equation.params.values():
         for one in value if isinstance(value, tuple | list) else (value,):
-            if isinstance(one, core.ClosedJaxpr):
+            if isinstance(one, ClosedJaxpr):
                 yield one.jaxpr
-            elif isinstance(one, core.Jaxpr):
+            elif isinstance(one, Jaxpr):
                 yield one
 
 
-def equations(jaxpr: core.Jaxpr) -> Iterator[core.JaxprEqn]:
+def equations(jaxpr: Jaxpr) -> Iterator[JaxprEqn]:
     """Every equation outside kernels, depth first: a `pallas_call` is yielded, not entered."""
     for equation in jaxpr.eqns:
         nested = () if equation.primitive.name == PALLAS_CALL else tuple(subjaxprs(equation))
@@ -74,7 +75,7 @@ def equations(jaxpr: core.Jaxpr) -> Iterator[core.JaxprEqn]:
             yield from equations(inner)
 
 
-def with_interpret(closed: core.ClosedJaxpr, interpret: object) -> core.ClosedJaxpr:
+def with_interpret(closed: ClosedJaxpr, interpret: object) -> ClosedJaxpr:
     """The same program with `interpret` set on every `pallas_call`, nested ones included.
 
     This is how a launch written with `interpret=INTERPRET` is simulated or compiled for a TPU
@@ -82,18 +83,18 @@ def with_interpret(closed: core.ClosedJaxpr, interpret: object) -> core.ClosedJa
     """
 
     def swap(value: Any) -> Any:
-        if isinstance(value, core.ClosedJaxpr):
+        if isinstance(value, ClosedJaxpr):
             return value.replace(jaxpr=rewrite(value.jaxpr))
-        if isinstance(value, core.Jaxpr):
+        if isinstance(value, Jaxpr):
             return rewrite(value)
         if isinstance(value, tuple | list):
             return type(value)(swap(v) for v in value) if type(value) in (tuple, list) else value
         return value
 
-    def rewrite(jaxpr: core.Jaxpr) -> core.Jaxpr:
+    def rewrite(jaxpr: Jaxpr) -> Jaxpr:
         return jaxpr.replace(eqns=[one(e) for e in jaxpr.eqns])
 
-    def one(equation: core.JaxprEqn) -> core.JaxprEqn:
+    def one(equation: JaxprEqn) -> JaxprEqn:
         if equation.primitive.name == PALLAS_CALL:
             return equation.replace(params={**equation.params, "interpret": interpret})
         if not any(True for _ in subjaxprs(equation)):
@@ -105,4 +106,4 @@ def with_interpret(closed: core.ClosedJaxpr, interpret: object) -> core.ClosedJa
 
 def as_function(traced: Traced, interpret: object) -> Callable[..., list]:
     """`traced` as a function of its leaves that returns the flat list of results."""
-    return core.jaxpr_as_fun(with_interpret(traced.jaxpr, interpret))
+    return jaxpr_as_fun(with_interpret(traced.jaxpr, interpret))

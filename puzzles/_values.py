@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import jax
 import numpy as np
-from jax._src import core
 
+from puzzles._jax import jaxpr_as_fun
 from puzzles._launch import Launch, Operand
 from puzzles._puzzle import Mistake, Puzzle, mutate
 from puzzles._simulate import quickly
@@ -39,8 +40,22 @@ def on_tpu() -> bool:
 def execute(traced: Traced) -> list[np.ndarray]:
     """The flat results of a trace: interpreted, except on a TPU, where it runs as written."""
     if on_tpu():
-        return [np.asarray(x) for x in jax.jit(core.jaxpr_as_fun(traced.jaxpr))(*traced.leaves)]
+        return [np.asarray(x) for x in jax.jit(jaxpr_as_fun(traced.jaxpr))(*traced.leaves)]
     return quickly(as_function(traced, True), *traced.leaves)
+
+
+def observed(puzzle: Puzzle, fn: Callable) -> Callable:
+    """What is judged of `fn`: itself, or what the puzzle observes of it."""
+    return fn if puzzle.observe is None else puzzle.observe(fn)
+
+
+def plainly(puzzle: Puzzle, fn: Callable, args: tuple) -> Any:
+    """The result of a function without a kernel, under `jit` where the puzzle asks for it."""
+    if not puzzle.jit:
+        return fn(*args)
+    traced = trace_call(fn, *args)
+    flat = quickly(as_function(traced, True), *traced.leaves)
+    return jax.tree.unflatten(jax.tree.structure(traced.out), flat)
 
 
 @lru_cache(maxsize=512)
@@ -58,8 +73,9 @@ def expected(puzzle: Puzzle, case: int, seed: int) -> Any:
     args = arguments(puzzle, case, seed)
     if not puzzle.kernel:
         return jax.tree.map(np.asarray, puzzle.spec(*args))
+    spec = observed(puzzle, puzzle.spec)
     with jax.default_matmul_precision("highest"):
-        traced = trace_call(puzzle.spec, *args)
+        traced = trace_call(spec, *args)
     flat = quickly(as_function(traced, True), *traced.leaves)
     return jax.tree.unflatten(jax.tree.structure(traced.out), flat)
 
@@ -92,8 +108,8 @@ def mistaken(puzzle: Puzzle, mistake: Mistake, case: int, seed: int) -> tuple | 
         fn = mutate(puzzle, mistake)
         args = arguments(puzzle, case, seed)
         if not puzzle.kernel:
-            return tuple(np.asarray(x) for x in jax.tree.leaves(fn(*args)))
-        return tuple(execute(trace_call(fn, *args)))
+            return tuple(np.asarray(x) for x in jax.tree.leaves(plainly(puzzle, fn, args)))
+        return tuple(execute(trace_call(observed(puzzle, fn), *args)))
     except Exception:
         return None
 

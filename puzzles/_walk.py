@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax.numpy as jnp
-from jax._src import core
 
+from puzzles._jax import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, close, scan_counts
 from puzzles._trace import PALLAS_CALL, equations, subjaxprs
 
 # Calls that only wrap; their bodies are run in place. `custom_vjp` must be: the simulator's
@@ -17,10 +17,10 @@ _WRAPPERS = {
     "custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr",
 }  # fmt: skip
 # How to run a group of equations, which are also given, as a program on its inputs.
-Run = Callable[[list[core.JaxprEqn], core.ClosedJaxpr, list[Any]], Sequence[Any]]
+Run = Callable[[list[JaxprEqn], ClosedJaxpr, list[Any]], Sequence[Any]]
 
 
-def walk(closed: core.ClosedJaxpr, args: Sequence[Any], launch: Run, plain: Run) -> list[Any]:
+def walk(closed: ClosedJaxpr, args: Sequence[Any], launch: Run, plain: Run) -> list[Any]:
     """The flat results of a program: `launch` runs each `pallas_call`, `plain` what lies between.
 
     Equations between two launches are one group: compiled one by one they cost 10 ms each. Loops
@@ -29,18 +29,18 @@ def walk(closed: core.ClosedJaxpr, args: Sequence[Any], launch: Run, plain: Run)
     jaxpr = closed.jaxpr
     env: dict[Any, Any] = dict(zip(jaxpr.constvars, closed.consts, strict=True))
     env |= zip(jaxpr.invars, args, strict=True)
-    waiting: list[core.JaxprEqn] = []
+    waiting: list[JaxprEqn] = []
 
     def read(atom: Any) -> Any:
-        return atom.val if isinstance(atom, core.Literal) else env[atom]
+        return atom.val if isinstance(atom, Literal) else env[atom]
 
-    def run(group: list[core.JaxprEqn], how: Run) -> None:
+    def run(group: list[JaxprEqn], how: Run) -> None:
         if group:
             program, needed = _program(jaxpr, group)
             made = how(group, program, [env[v] for v in needed])
             env.update(zip((v for e in group for v in e.outvars), made, strict=True))
 
-    def within(inner: core.ClosedJaxpr, values: Sequence[Any]) -> list[Any]:
+    def within(inner: ClosedJaxpr, values: Sequence[Any]) -> list[Any]:
         return walk(inner, values, launch, plain)
 
     for equation in jaxpr.eqns:
@@ -59,21 +59,19 @@ def walk(closed: core.ClosedJaxpr, args: Sequence[Any], launch: Run, plain: Run)
     return [read(v) for v in jaxpr.outvars]
 
 
-def _program(
-    jaxpr: core.Jaxpr, group: list[core.JaxprEqn]
-) -> tuple[core.ClosedJaxpr, list[core.Var]]:
+def _program(jaxpr: Jaxpr, group: list[JaxprEqn]) -> tuple[ClosedJaxpr, list[Var]]:
     """Neighbouring equations of `jaxpr` as a program that returns all they make, and its inputs."""
     made = [v for e in group for v in e.outvars]
-    used = {v: None for e in group for v in e.invars if not isinstance(v, core.Literal)}
+    used = {v: None for e in group for v in e.invars if not isinstance(v, Literal)}
     needed = [v for v in used if v not in set(made)]
     nameless = jaxpr.debug_info._replace(arg_names=None, result_paths=None)
     part = jaxpr.replace(
         constvars=[], invars=needed, outvars=made, eqns=[*group], debug_info=nameless
     )
-    return core.ClosedJaxpr(part, ()), needed
+    return close(part), needed
 
 
-def _launches(equation: core.JaxprEqn) -> bool:
+def _launches(equation: JaxprEqn) -> bool:
     if equation.primitive.name == PALLAS_CALL:
         return True
     nested = (e for inner in subjaxprs(equation) for e in equations(inner))
@@ -82,20 +80,19 @@ def _launches(equation: core.JaxprEqn) -> bool:
 
 def _call(params: dict[str, Any], values: list[Any], within: Callable) -> list[Any]:
     inner = params.get("jaxpr", params.get("call_jaxpr"))
-    if isinstance(inner, core.Jaxpr):  # `checkpoint` keeps it open, without constants
-        inner = core.ClosedJaxpr(inner, ())
-    return within(inner, values)
+    return within(close(inner), values)  # `checkpoint` keeps it open, without constants
 
 
 def _scan(params: dict[str, Any], values: list[Any], within: Callable) -> list[Any]:
-    split = params["num_consts"], params["num_consts"] + params["num_carry"]
-    consts, carry, rows = values[: split[0]], values[split[0] : split[1]], values[split[1] :]
+    first, carried = scan_counts(params)
+    second = first + carried
+    consts, carry, rows = values[:first], values[first:second], values[second:]
     steps = range(params["length"])
     stacks: list[list[Any]] = []
     for n in reversed(steps) if params["reverse"] else steps:
         out = within(params["jaxpr"], [*consts, *carry, *(row[n] for row in rows)])
-        carry = out[: params["num_carry"]]
-        stacks.append(out[params["num_carry"] :])
+        carry = out[:carried]
+        stacks.append(out[carried:])
     if params["reverse"]:
         stacks.reverse()
     return [*carry, *(jnp.stack(column) for column in zip(*stacks, strict=True))]

@@ -10,7 +10,8 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax._src import core, source_info_util
+
+from puzzles._jax import JaxprEqn, Var, user_frame
 
 
 class Stuck(Exception):
@@ -24,7 +25,7 @@ class Watch:
     names and on the names of their parameters, which is all that is used here.
     """
 
-    def __init__(self, equation: core.JaxprEqn) -> None:
+    def __init__(self, equation: JaxprEqn) -> None:
         self.equation = equation
         self.failure: BaseException | None = None
         self.failed: tuple[str, dict[str, Any]] = ("", {})
@@ -125,18 +126,15 @@ def _named(function: Any, args: tuple, keywords: dict[str, Any]) -> dict[str, An
 
 def source_line(info: Any) -> tuple[str, int] | None:
     """File and line outside JAX at which an equation was traced, from its `source_info`."""
-    try:
-        frame = source_info_util.user_frame(info.traceback)
-        return frame.file_name, frame.start_line
-    except AttributeError:  # no such frame, or a JAX that keeps it elsewhere
-        return None
+    frame = user_frame(info)
+    return None if frame is None else (frame.file_name, frame.start_line)
 
 
-def _grid(equation: core.JaxprEqn) -> Any:
+def _grid(equation: JaxprEqn) -> Any:
     return equation.params["grid_mapping"]
 
 
-def parameters(equation: core.JaxprEqn) -> list[str]:
+def parameters(equation: JaxprEqn) -> list[str]:
     """The names of the kernel's parameters: prefetched scalars, inputs, outputs, scratch."""
     kernel = equation.params["jaxpr"]
     names = getattr(kernel.debug_info, "arg_names", None) or ()
@@ -144,13 +142,13 @@ def parameters(equation: core.JaxprEqn) -> list[str]:
     return known + [f"operand {n}" for n in range(len(known), len(kernel.invars))]
 
 
-def memory_space(ref: core.Var) -> str:
+def memory_space(ref: Var) -> str:
     """'vmem', 'smem', 'any', 'hbm', 'semaphore_mem'; '' where none is given, which means VMEM."""
     space = getattr(ref.aval, "memory_space", None)
     return str(getattr(space, "value", "") or "")
 
 
-def _allocated(equation: core.JaxprEqn) -> list[str]:
+def _allocated(equation: JaxprEqn) -> list[str]:
     """Parameter names in the order in which the simulator allocates buffers (on both versions)."""
     grid, names = _grid(equation), parameters(equation)
     scalars, inputs = grid.num_index_operands, grid.num_inputs

@@ -4,8 +4,29 @@ from __future__ import annotations
 
 import re
 
-# Matched in order against "Type: message"; groups may be used in the remedy.
+# Matched in order against "Type: message", then a new line and the learner's line; groups may be
+# used in the remedy.
 _REMEDIES: tuple[tuple[str, str], ...] = (
+    (
+        r"name '(\w+)' is not defined",
+        "`{0}` is not defined: run the setup cell and the cell that defines it, top to bottom.",
+    ),
+    (
+        r"\b_\(\) (?:missing|takes)",
+        "The function under `pl.when` takes no arguments.",
+    ),
+    (
+        r"(?:not enough values to unpack|must not be longer than `shape`).*\n.*_ref\[[^]]*None",
+        "A Ref takes slices and integers: read first, then add axes, `x_ref[...][:, None]`.",
+    ),
+    (
+        r"'function' object is not iterable",
+        "`pl.BlockSpec(block_shape, index_map)`: the shape comes first.",
+    ),
+    (
+        r"unsupported operand type.*'tuple'",
+        "A tuple does no arithmetic: unpack it first, as in `M, N = x.shape`.",
+    ),
     (
         r"missing 1 required (?:positional|keyword-only) argument: '(out_shape)'",
         "`pallas_call` must know what it returns: pass "
@@ -22,8 +43,7 @@ _REMEDIES: tuple[tuple[str, str], ...] = (
         "An index map returns one block index for each axis of the array, counted in blocks.",
     ),
     (
-        r"missing \d+ required positional arguments?: .*|takes \d+ positional arguments? but \d+ "
-        r"(?:was|were) given",
+        r"(?:kernel|map|<lambda>)\(\) (?:missing \d+ required positional|takes \d+ positional)",
         "A kernel receives one Ref for each scalar-prefetch argument, each input, each output and "
         "each scratch, in this order; an index map receives one program id for each axis of the "
         "grid.",
@@ -38,7 +58,7 @@ _REMEDIES: tuple[tuple[str, str], ...] = (
         "A kernel returns nothing: it writes its result into the output Ref, `o_ref[...] = ...`.",
     ),
     (
-        r"unsupported operand type|does not support arithmetic|AbstractRef|TransformedRef|"
+        r"unsupported operand type.*Ref|AbstractRef|TransformedRef|"
         r"is not a valid JAX (?:array )?type|Ref\{|State effect|Argument .*Ref",
         "A Ref is a handle to memory, not an array: read it with `x_ref[...]` before computing.",
     ),
@@ -49,7 +69,7 @@ _REMEDIES: tuple[tuple[str, str], ...] = (
         "branch; outside, take sizes from `x.shape`, which is known.",
     ),
     (
-        r"(?:dot_general|dot) requires|contracting dimension|matmul",
+        r"(?:dot_general|dot) requires|contracting dimension",
         "The inner axes must agree: (bm, bk) times (bk, bn).",
     ),
     (
@@ -63,10 +83,6 @@ _REMEDIES: tuple[tuple[str, str], ...] = (
         "What is stored must have the Ref's dtype: `o_ref[...] = value.astype(o_ref.dtype)`.",
     ),
     (
-        r"name '(\w+)' is not defined",
-        "`{0}` is not defined: run the setup cell and the cell that defines it, top to bottom.",
-    ),
-    (
         r"in_specs.*(?:length|structure|number)|[Pp]ytree|tree structure|tree prefix",
         "`in_specs` has one BlockSpec for each input, `out_specs` one for each output, in order.",
     ),
@@ -75,10 +91,10 @@ _REMEDIES: tuple[tuple[str, str], ...] = (
 )
 
 
-def remedy(gist: str) -> str | None:
-    """What to try about an exception, given "Type: message"; None where we do not know."""
+def remedy(gist: str, line: str = "") -> str | None:
+    """What to try about an exception, given "Type: message" and the learner's line, if we know."""
     for pattern, words in _REMEDIES:
-        match = re.search(pattern, gist, re.DOTALL)
+        match = re.search(pattern, f"{gist}\n{line}", re.DOTALL)
         if match:
             return words.format(*match.groups())
     return None

@@ -8,7 +8,8 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from jax._src import core
+
+from puzzles._jax import JaxprEqn
 
 ARITHMETIC = {
     "add", "add_any", "sub", "mul", "div", "rem", "max", "min", "neg", "abs", "sign", "floor",
@@ -25,7 +26,7 @@ REDUCTIONS = {
 }  # fmt: skip
 
 
-def work(equation: core.JaxprEqn) -> tuple[int, bool]:
+def work(equation: JaxprEqn) -> tuple[int, bool]:
     """(operations, transcendental) of one execution.
 
     A dot is 2*M*N*K times its batch, whatever the dtype. Elementwise floating arithmetic is one
@@ -61,7 +62,7 @@ class Dot:
     flops_each: int
 
     @classmethod
-    def of(cls, equation: core.JaxprEqn, executed: np.ndarray) -> Dot:
+    def of(cls, equation: JaxprEqn, executed: np.ndarray) -> Dot:
         """The dot of an equation."""
         lhs, rhs, out = (v.aval for v in (*equation.invars[:2], equation.outvars[0]))
         dtypes = (str(lhs.dtype), str(rhs.dtype), str(out.dtype))
@@ -79,7 +80,7 @@ class Tally:
 
     flops: int = 0
     transcendentals: int = 0
-    dots: dict[tuple, tuple[core.JaxprEqn, np.ndarray]] = field(default_factory=dict)
+    dots: dict[tuple, tuple[JaxprEqn, np.ndarray]] = field(default_factory=dict)
     scoped: dict[tuple, list[Any]] = field(default_factory=dict)
     unknown: frozenset[tuple] = frozenset()
     busy: np.ndarray = field(default_factory=lambda: np.zeros((), bool))

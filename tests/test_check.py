@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import pytest
 
 import puzzles
-from puzzles import _check, _judge, _regions
+from puzzles import _check, _regions, _stages
 
 _numbers = itertools.count(1)
 
@@ -92,6 +92,8 @@ KERNELS = {
         ["astype(o_ref.dtype)"],
     ),
     "the wrong shape": ("o_ref[...] = x_ref[...][None]", ["shapes are those of the blocks"]),
+    "a tuple in arithmetic": ("o_ref[...] = x_ref[...] + (1, 2) * (3,)", ["TypeError"]),
+    "an axis added to a Ref": ("o_ref[...] = x_ref[:, None][:, 0]", ["read first, then add axes"]),
     "a misspelt name": ("o_ref[...] = x_reff[...]", ["`x_reff` is not defined"]),
     "a ... alone": ("...", ["not solved yet", "vector_add_kernel", "hint(vector_add)"]),
     "a ... as a value": ("o_ref[...] = ...", ["not solved yet", "`o_ref[...] = ...`"]),
@@ -150,6 +152,12 @@ LAUNCHES = {
         "pl.BlockSpec((bn,), lambda i, j: (i,)),\n        ],",
         ["one program id for each axis"],
     ),
+    "a BlockSpec the old way round": (
+        _Y,
+        "pl.BlockSpec(lambda i: (i,), (bn,)),\n        ],",
+        ["the shape comes first"],
+    ),
+    "arithmetic with a shape": ("grid=(N // bn,)", "grid=x.shape // bn", ["does no arithmetic"]),
     "a BlockSpec too few": (f"            {_Y}", "        ],", ["one BlockSpec for each input"]),
     "a block in memory that the output lacks": (
         "(N,), x.dtype",
@@ -247,7 +255,7 @@ def test_an_interrupt_is_reported_and_leaves_nothing_behind(
 def test_a_bug_of_the_checker_is_owned(
     notebook: Notebook, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_judge._faults, "faults", lambda launch: 1 / 0)
+    monkeypatch.setattr(_stages._faults, "faults", lambda launch: 1 / 0)
     assert puzzles.check(notebook["vector_add"]) is None
     assert "our bug, not yours" in capsys.readouterr().out
 

@@ -192,7 +192,10 @@ BROKEN = {
         lambda x: jnp.dot(x.astype(jnp.bfloat16), x.astype(jnp.bfloat16)).astype(F32),
         "preferred_element_type=jnp.float32",
     ),
-    "precision": (lambda x: jnp.dot(x, x, precision="high"), "DEFAULT and HIGHEST"),
+    "precision": (
+        lambda x: jnp.dot(x, x, precision=jax.lax.DotAlgorithmPreset.TF32_TF32_F32),
+        "DEFAULT and HIGHEST",
+    ),
     "complex": (lambda x: jnp.real(x.astype(jnp.complex64)), "no complex numbers"),
     "vectors": (lambda x: jnp.dot(x[0], x[1]) + x, "Keep the values in a kernel 2-D"),
 }

@@ -41,7 +41,7 @@ You need JAX and NumPy; no TPU, and nothing about TPUs that is not explained on 
 PARTS = {
     "add_ten": """## Part I: Refs, grids, blocks
 
-What a kernel sees, how its arrays are cut into blocks, and in which order the blocks come by.""",
+What a kernel sees, how its arrays are cut into blocks, and in which order the blocks come along.""",
     "tiled_matmul": """## Part II: matmul
 
 The same parts, put to the work that TPUs are built for.""",

@@ -123,14 +123,14 @@ PUZZLE = Puzzle(
             says="an index map counts in blocks, and the interpreter clamps what lies outside",
         ),
         Mistake(
-            "reverses x's blocks with y's, and the output too",
+            "reverses x's blocks as well as y's",
             edits=(
                 (
                     "pl.BlockSpec((bn,), lambda i: (i,)),\n            pl.BlockSpec((bn,), y_index_map)",
                     "pl.BlockSpec((bn,), y_index_map),\n            pl.BlockSpec((bn,), y_index_map)",
                 ),
             ),
-            says="both operands come from the same block",
+            says="step i gets block n - 1 - i of both; x should keep block i",
         ),
         Mistake(
             "reverses y before the kernel sees it",
@@ -138,7 +138,7 @@ PUZZLE = Puzzle(
                 ("return (n - 1 - i,)", "return (i,)"),
                 (")(x, y)", ")(x, y.reshape(n, bn)[::-1].reshape(-1))"),
             ),
-            says="computes outside the kernel",
+            says="works on the data outside the kernel",
             stage="pallas",
         ),
     ],

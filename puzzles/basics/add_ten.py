@@ -25,7 +25,12 @@ from puzzles import INTERPRET
 # What an output Ref holds before you write to it is garbage. Under `interpret=True`, floats start
 # out as NaN, so that you notice.
 #
-# Add ten to every element.
+# Three words in the code below are new. `out_shape` says what comes out. `INTERPRET` is true unless
+# there is a TPU. `Float[Array, "M N"]` is a note to you: an array of floats with M rows, N columns.
+#
+# Add ten to every element. When you pass, `check` prints a *receipt*: bytes moved between HBM and
+# VMEM, VMEM used, arithmetic done. It takes a v5e, one kind of TPU, as its example; `choose_blocks`,
+# at the end, explains the last line. (*Mosaic* is the TPU compiler's front end for Pallas.)
 
 # %%
 def add_ten_spec(x: Float[Array, "M N"]) -> Float[Array, "M N"]:
@@ -81,15 +86,16 @@ PUZZLE = Puzzle(
             says="the rows below keep what was in the buffer before, garbage",
         ),
         Mistake(
-            "never writes its output",
+            "leaves garbage in its output",
             old="o_ref[...] = x_ref[...] + 10",
             new="y = x_ref[...] + 10",
-            says="`y` is a value that nobody stores, and the output Ref keeps its garbage",
+            says="`o_ref[...] = ...` fills the buffer; `o_ref = ...` only renames a Python variable, and "
+            "`o_ref[...] += ...` adds to what was there before",
         ),
         Mistake(
             "adds outside the kernel",
             edits=(("x_ref[...] + 10", "x_ref[...]"), ("    )(x)", "    )(x) + 10")),
-            says="computes outside the kernel",
+            says="works on the data outside the kernel",
             stage="pallas",
         ),
         Mistake(

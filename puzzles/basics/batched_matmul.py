@@ -17,8 +17,8 @@ from puzzles import INTERPRET
 # the kernel does not know that there is a batch. The index map still returns three indices, the first
 # being the batch element itself.
 #
-# Squeezed axes do not count for the (8, 128) rule either: the rule looks at the last two dimensions
-# of the block as the kernel sees it.
+# The (8, 128) rule looks at the last two axes of the *array*, where a squeezed one counts as 1. So
+# squeeze axes in front, as here, and the rule does not notice.
 #
 # The kernel, in the folded cell below, is `tiled_matmul`'s with k on grid axis 3; it gives that rung
 # away. Write the grid and the specs. Batch goes first.
@@ -111,7 +111,7 @@ PUZZLE = Puzzle(
     spec=batched_matmul_spec,
     solution=batched_matmul,
     inputs=make_inputs,
-    cases=[dict(B=3, M=256, K=384, N=128), dict(B=2, M=128, K=256, N=384)],
+    cases=[dict(B=3, M=128, K=384, N=256), dict(B=2, M=128, K=256, N=384)],
     hints=[
         "Write tiled_matmul's specs first. Then let every one of them know which batch element it is in.",
         "`None` in a block shape takes one index of that axis and removes it from the Ref. Index maps "

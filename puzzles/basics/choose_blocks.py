@@ -10,15 +10,16 @@ from puzzles import find, trace
 # %% [markdown]
 # ## choose_blocks: spend VMEM to save traffic
 #
-# Your matmul is right for every block size. Is it fast? Count bytes. For one output block, a strip
+# A matmul like yours is right for every block size that divides its axes. Is it fast? Count bytes. For one output block, a strip
 # of `a` and a strip of `b` pass through VMEM. So all of `a` is read `N / bn` times, and all of
 # `b` is read `M / bm` times. In bf16, with 2 bytes a number, the FLOPs per byte come to
 #
 # $$\frac{2MKN}{2\,(MK \cdot N/b_n \;+\; KN \cdot M/b_m \;+\; MN)}
 #   \;=\; \frac{1}{1/b_n + 1/b_m + 1/K}$$
 #
-# `bk` is not in there. Large `bm` and `bn` save traffic; `bk` only has to be large enough to keep each
-# step busy.
+# `bk` is not in there, as long as it is less than `K`. Large `bm` and `bn` save traffic; `bk` only has to
+# be large enough to keep each step busy. (With all of K in one block, `a`'s index stops changing
+# while j runs, so `a` is read once: a strip that fits into VMEM is another good answer.)
 #
 # A v5e multiplies up to 197 TFLOP/s and reads up to 820 GB/s: 240 FLOPs in the time of one byte.
 # Below that **ridge** the matrix unit waits for memory, *memory-bound*; above it, memory waits for the
@@ -65,7 +66,7 @@ def choose_blocks(M: int, K: int, N: int, vmem_bytes: int) -> tuple[int, int, in
 
 
 # %% [markdown]
-# Now look at the whole range. The bar is the arithmetic intensity, and `|` marks v5e's ridge. On a CPU
+# Now look at the whole range. The bar is the FLOPs per byte, and `|` marks v5e's ridge. On a CPU
 # these are figures from the receipt. **On a TPU the same cell also runs each launch and prints what it
 # measured**: compare the two, and see where the receipt's simple model stops being the whole story.
 
@@ -160,7 +161,7 @@ PUZZLE = Puzzle(
         "For each candidate, add up the buffers in bytes: two for each of the three bf16 blocks, one "
         "f32 accumulator. Keep the one with the largest 1 / (1/bm + 1/bn) that fits.",
     ],
-    explain="""Traffic falls with bm and bn and does not depend on bk, so spend VMEM on the output
+    explain="""For bk < K, traffic falls with bm and bn and does not depend on bk, so spend VMEM on the output
     block, as nearly square as the divisors allow, and give bk what is left.""",
     kernel=False,
     accepts=accepts,

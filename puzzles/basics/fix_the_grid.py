@@ -11,15 +11,15 @@ from puzzles import INTERPRET
 # ## fix_the_grid: find the bug
 #
 # This is somebody's row maximum: the largest number of each row, block by block. It passes its tests
-# under `interpret=True`, to the last digit. On a TPU it gives wrong answers.
+# under `interpret=True`, to the last digit. On a TPU it can give wrong answers.
 #
 # Why the difference? `interpret=True` keeps the whole output in one place and reads each block
 # from there when a step begins. A TPU does not. It holds an output block in VMEM for as long as
 # consecutive steps name the same block, then copies it to HBM and **forgets it**. If a later step
-# names that block again, it gets a buffer with garbage in it; nothing is read back.
+# names that block again, it gets a buffer with whatever was left in it; nothing is read back.
 #
 # Nothing is wrong with the arithmetic. Write down which output block each of the first grid steps
-# names, and you will see it. Run `check` for a second opinion.
+# names, and you will see it. `check` judges your repair; the first hint lists the steps.
 
 # %%
 def fix_the_grid_spec(x: Float[Array, "M N"]) -> Float[Array, "M 1"]:
@@ -59,7 +59,7 @@ from puzzles import Alternative, Launch, Mistake, Puzzle, rng
 
 
 def make_inputs(key, M, N):
-    return (jnp.asarray(rng(key).normal(-1, 1, (M, N)), jnp.float32),)
+    return (jnp.asarray(rng(key).normal(-6, 1, (M, N)), jnp.float32),)
 
 
 def audit(launch: Launch) -> None:

@@ -16,8 +16,8 @@ from puzzles import INTERPRET
 # `N` result in bf16, `4·M·N` bytes of extra traffic for a few operations on each number.
 #
 # But at the last k, the finished sum lies in VMEM. Whatever you do to it *there*, before the store,
-# moves no bytes except the bias. This is **fusion**, and the receipt will show it: the reads
-# grow by the bias alone, the writes not at all.
+# moves no bytes except the bias. This is **fusion**, and the receipt will show it: the writes
+# do not grow at all, and the bias, 1 MiB of reads, disappears in the 4 GiB of the matrices.
 #
 # The order matters. An activation is not linear, so it has to see the **complete** sum; the bias
 # belongs to the sum **once**. And all this happens in f32, before the one rounding.
@@ -188,10 +188,11 @@ PUZZLE = Puzzle(
             says="GELU is smooth and slightly negative left of zero",
         ),
         Mistake(
-            "never zeroes the accumulator",
+            "leaves garbage in the accumulator or in the output",
             old=_ZERO,
             new="",
-            says="scratch starts as garbage (NaN here), and is not cleared between output blocks",
+            says="every number is garbage (NaN here): either the accumulator was never zeroed, which "
+            "nobody does for you, or nothing was stored at the last k, num_programs - 1",
         ),
         Mistake(
             "takes the same block of the bias for every column",
@@ -209,7 +210,7 @@ PUZZLE = Puzzle(
                     ")(a, b, bias.reshape(1, N))\n    return jax.nn.gelu(x, approximate=True)",
                 ),
             ),
-            says="computes outside the kernel",
+            says="works on the data outside the kernel",
             stage="pallas",
         ),
         Mistake(

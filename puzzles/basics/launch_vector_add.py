@@ -101,7 +101,7 @@ PUZZLE = Puzzle(
         "axis?",
         "`grid` is a tuple of step counts; a `pl.BlockSpec(block_shape, index_map)` goes with each "
         "array; the index map takes one argument for each grid axis.",
-        "The grid has two axes, an array's length over a block's length each. All three BlockSpecs "
+        "The grid has two axes; each is the array's length divided by the block's. All three BlockSpecs "
         "are alike: the same block shape, and an index map that returns its two arguments.",
     ],
     explain="""One step, one output block, and the same block of both inputs. The grid counts blocks,

@@ -9,7 +9,7 @@ from jaxtyping import Array, BFloat16
 from puzzles import INTERPRET
 
 # %% [markdown]
-# ## matmul_bf16: small numbers in, small numbers out, a large sum between
+# ## matmul_bf16: narrow in, narrow out, wide in between
 #
 # The TPU's matrix unit multiplies **bf16** numbers and adds the products in **f32**. bf16 takes
 # half the bytes of f32 and has the same range, but only 8 bits of precision: between 256 and 512,
@@ -19,7 +19,8 @@ from puzzles import INTERPRET
 # So: bf16 for what is stored and moved, f32 for what is accumulated. Each step asks the matrix unit for
 # an f32 result, and the scratch accumulator is f32. Rounding happens **once**, at the end.
 #
-# This is why `tiled_matmul` had a scratch accumulator: the sum has another type than the output.
+# Here the scratch accumulator of `tiled_matmul` earns its keep: now the sum has another type than the
+# output.
 #
 # The call is given. `K` is large in these cases, and the terms cancel: the running sum is far larger
 # than the result, as may happen to any sum of signed numbers.
@@ -130,7 +131,8 @@ PUZZLE = Puzzle(
                 ("pltpu.VMEM((bm, bn), jnp.float32)", "pltpu.VMEM((bm, bn), jnp.bfloat16)"),
                 (_DOT, f"{_DOT}.astype(jnp.bfloat16)"),
             ),
-            says="each addition rounds to 8 bits, and small terms vanish beside a large sum",
+            says="each addition rounds a sum in the thousands to 8 bits, to a multiple of 16 or 32, and "
+            "the result is only in the hundreds",
         ),
         Mistake(
             "rounds every block product to bf16",
@@ -154,10 +156,11 @@ PUZZLE = Puzzle(
             stage="error",
         ),
         Mistake(
-            "never zeroes the accumulator",
+            "leaves garbage in the accumulator or in the output",
             old=_ZERO,
             new="",
-            says="scratch starts as garbage (NaN here), and is not cleared between output blocks",
+            says="every number is garbage (NaN here): either the accumulator was never zeroed, which "
+            "nobody does for you, or nothing was stored at the last k, num_programs - 1",
         ),
         Mistake(
             "zeroes the accumulator at every step",

@@ -31,7 +31,7 @@ from puzzles import INTERPRET
 # NaN (here it is), and NaN × 0 is NaN.
 #
 # `jax.lax.broadcasted_iota(jnp.int32, shape, 1)` gives a block of column numbers 0, 1, 2, ...
-# `N` arrives as a keyword: `functools.partial` binds it, since a Python int is no array.
+# `N` is a Python int, so no Ref brings it: `functools.partial` binds it as a keyword.
 # The rows are ragged too. Do you have to do anything about them?
 
 # %%
@@ -94,7 +94,7 @@ PUZZLE = Puzzle(
         "It is row_sum with one more line. Which elements of a block do not exist in the array?",
         "An element's column in the array is j × bn plus its column in the block, which "
         "`jax.lax.broadcasted_iota` gives. `jnp.where` chooses between the element and zero.",
-        "Compute the block of columns, compare it with N, `jnp.where` the block with it, then go on as in "
+        "Compute the block of columns, compare it with N, choose by `jnp.where`, then go on as in "
         "row_sum. Rows beyond the edge produce sums that are dropped when they are written.",
     ],
     explain="""The mask compares columns of the array, not of the block, so only the last block loses
@@ -102,11 +102,12 @@ PUZZLE = Puzzle(
     dropped.""",
     mistakes=[
         Mistake(
-            "lets the padding into the sum",
+            "adds to garbage",
             old=_MASK,
             new="x_ref[...]",
-            says="what lies beyond the edge is garbage, NaN here; it needs a mask, and one that "
-            "chooses with `jnp.where`, since a mask that multiplies leaves NaN × 0 = NaN",
+            says="NaN reached the sum; either it was never zeroed, or an element at column N or "
+            "beyond got through. Compare j * bn + the column in the block with N, by `<`, and choose "
+            "with `jnp.where`: a mask that multiplies leaves NaN × 0 = NaN",
         ),
         Mistake(
             "masks one column too many",
@@ -148,7 +149,7 @@ PUZZLE = Puzzle(
             "zeroes with jax.numpy before the launch",
             old="    )(x)",
             new="    )(jnp.where(jnp.isnan(x), 0.0, x))",
-            says="computes outside the kernel",
+            says="works on the data outside the kernel",
             stage="pallas",
         ),
         Mistake(

@@ -106,10 +106,11 @@ PUZZLE = Puzzle(
     between them. Zeroing it at j = 0 separates each row of blocks from the one before.""",
     mistakes=[
         Mistake(
-            "never sets the sum to zero",
+            "leaves garbage in its output",
             old=_ZERO,
             new="",
-            says="a fresh output block holds garbage (NaN here), and it is added to",
+            says="the sum was added to before anybody set it to zero, or never stored; a fresh output "
+            "block holds garbage (NaN here)",
         ),
         Mistake(
             "starts over at every step",

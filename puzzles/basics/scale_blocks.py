@@ -60,11 +60,19 @@ def scale_blocks(x: Float[Array, "M N"]) -> Float[Array, "M N"]:
 
 
 # %% tags=["author"]
-from puzzles import Alternative, Mistake, Puzzle, rng
+from puzzles import Alternative, Launch, Mistake, Puzzle, rng
 
 
 def make_inputs(key, M, N):
     return (jnp.asarray(rng(key).normal(size=(M, N)), jnp.float32),)
+
+
+def audit(launch: Launch) -> None:
+    for operand in (*launch.inputs, *launch.outputs):
+        assert operand.block != operand.shape, (
+            f"`{operand.name}` is one block of {operand.shape}: keep the blocks, a larger array "
+            "would not fit"
+        )
 
 
 PUZZLE = Puzzle(
@@ -142,4 +150,5 @@ PUZZLE = Puzzle(
             ),
         ),
     ],
+    audit=audit,
 )

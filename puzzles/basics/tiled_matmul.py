@@ -20,7 +20,7 @@ from puzzles import INTERPRET
 # The grid is `(M // bm, N // bn, K // bk)`, with `k` innermost. For each `(i, j)`, the steps
 # `k = 0, 1, ...` come one after another, so a running sum can stay on the chip between them.
 # Where? You could add into `o_ref`, as in `row_sum`. But often the sum wants another type
-# than the output (the next puzzles will want f32 sums of bf16 outputs). So we ask for **scratch**: a
+# than the output (`matmul_bf16`, two puzzles on, wants an f32 sum for a bf16 output). So we ask for **scratch**: a
 # VMEM buffer, `acc_ref`, that belongs to no array, and lives from the first grid step to the last.
 # Like an output, it holds garbage until you write to it, and it is *not* cleared between output
 # blocks.
@@ -82,7 +82,7 @@ def make_inputs(key, M, K, N):
 
 def audit(launch: Launch) -> None:
     (M, K), N = launch.inputs[0].shape, launch.inputs[1].shape[1]
-    assert launch.inputs[0].block[1] < K, (
+    assert launch.inputs[0].block[1] < K and launch.inputs[1].block[0] < K, (
         f"one block spans all {K} of K: tile it, a larger K would not fit into VMEM"
     )
     needed = 2 * M * K * N
@@ -121,10 +121,11 @@ PUZZLE = Puzzle(
     storing at the last k writes only finished sums.""",
     mistakes=[
         Mistake(
-            "never zeroes the accumulator",
+            "leaves garbage in the accumulator or in the output",
             old=_ZERO,
             new="",
-            says="scratch starts as garbage (NaN here), and is not cleared between output blocks",
+            says="every number is garbage (NaN here): either the accumulator was never zeroed, which "
+            "nobody does for you, or nothing was stored at the last k, num_programs - 1",
         ),
         Mistake(
             "zeroes the accumulator at every step",
@@ -187,7 +188,7 @@ def tiled_matmul(a, b):
     )(a, b)
     return parts.sum(axis=0)
 """,
-            says="computes outside the kernel",
+            says="works on the data outside the kernel",
             stage="pallas",
         ),
         Mistake(

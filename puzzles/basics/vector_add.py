@@ -19,8 +19,8 @@ from puzzles import INTERPRET
 #   `index_map` says which block a grid step gets. `lambda i: (i,)` means that step `i` gets block
 #   `i`. Index maps count in *blocks*, not in elements.
 #
-# While one step computes, the next step's blocks are already on their way from HBM, and the last
-# step's results on their way back. This pipeline is made by `pallas_call`; you only say which block
+# While one step computes, the next step's blocks are already on their way from HBM, and the
+# previous step's results on their way back. This pipeline is made by `pallas_call`; you only say which block
 # is needed when.
 #
 # Here is the point of it: inside the kernel, `x_ref` **is** the block. It has the block's shape and
@@ -68,9 +68,11 @@ def make_inputs(key, N):
 
 def audit(launch: Launch) -> None:
     (N,) = launch.inputs[0].shape
-    assert launch.inputs[0].block != (N,), (
-        f"one block holds all {N} elements: keep the blocks, a longer vector would not fit"
-    )
+    for operand in (*launch.inputs, *launch.outputs):
+        assert operand.block != (N,), (
+            f"`{operand.name}` is one block of all {N} elements: keep the blocks, a longer vector "
+            "would not fit"
+        )
 
 
 PUZZLE = Puzzle(
@@ -108,10 +110,11 @@ PUZZLE = Puzzle(
             says="every step has an output block of its own to write, and the others stay garbage",
         ),
         Mistake(
-            "stores nothing in `o_ref`",
+            "leaves garbage in its output",
             old="o_ref[...] = x_ref[...]",
             new="o_ref = x_ref[...]",
-            says="the buffer stays garbage; `o_ref = ...`, without `[...]`, only renames a Python variable",
+            says="`o_ref[...] = ...` fills the buffer; `o_ref = ...` only renames a Python variable, and "
+            "`o_ref[...] += ...` adds to what was there before",
         ),
         Mistake(
             "fetches y's first block at every step",

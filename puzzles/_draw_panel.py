@@ -1,0 +1,217 @@
+"""The picture of one operand: its array cut into blocks, and where everything lies in pixels."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from puzzles._draw_data import Data, decode
+from puzzles._draw_track import Track
+from puzzles._palette import hatch, n, rect, text
+
+LONGEST = 160  # pixels of the longest axis of a launch's matrices
+SLICES = 12  # that are drawn side by side; of more, only the current one
+_EDGE = 22  # room for block numbers, and for a block outside the array
+_NEVER = 1500  # runs of blocks never touched that are hatched
+
+
+def views(data: Data) -> list[Data | None]:
+    """Where each operand's blocks lie: one scale for all, so that equal lengths look equal."""
+    moving = [o for o in data["operands"] if "count" in o]
+    longest = max((size for o in moving for size in _drawn(o)), default=1)
+    flat = all(len(_drawn(o)) < 2 for o in moving)
+    scale = (210 if flat else LONGEST) / max(1, longest)
+    return [
+        _view(o, scale) if "count" in o else _still(o, scale) if o["role"] == "scratch" else None
+        for o in data["operands"]
+    ]
+
+
+def _still(operand: Data, scale: float) -> Data:
+    """Scratch, to the same scale."""
+    rows, cols = (1, 1, *operand["shape"])[-2:]
+    width, height = (min(LONGEST, max(18, round(size * scale, 1))) for size in (cols, rows))
+    return {"w": width, "h": height, "width": width + 2, "height": height + 2}
+
+
+def _drawn(operand: Data) -> list[int]:
+    rows, cols = _axes(operand)
+    return [operand["shape"][a] for a in (rows, cols) if a is not None]
+
+
+def _axes(operand: Data) -> tuple[int | None, int | None]:
+    """The two axes that are drawn: the last that blocks extend along, or else the last."""
+    rank = len(operand["shape"])
+    wide = [a for a in range(rank) if operand["sizes"][a] > 1]
+    rest = [a for a in range(rank) if a not in wide]
+    chosen = sorted((rest + wide)[-2:]) if rank > 2 else list(range(rank))
+    return (None, *chosen)[-2:] if chosen else (None, None)  # type: ignore[return-value]
+
+
+def _view(operand: Data, scale: float) -> Data:
+    rows, cols = _axes(operand)
+    lead = [a for a in range(len(operand["shape"])) if a not in (rows, cols)]
+    slices = math.prod(operand["counts"][a] for a in lead)
+    many = 1 < slices <= SLICES
+    if many:  # side by side, and smaller
+        scale *= 0.72 if slices <= 4 else 0.5
+    width = _length(operand, cols, scale, 34)
+    height = _length(operand, rows, scale, 26)
+    across = min(slices, max(1, int(300 // (width + 14)))) if many else 1
+    spots = range(slices if many else 1)
+    x = [_EDGE + (i % across) * (width + 14) for i in spots]
+    y = [_EDGE + (i // across) * (height + 22) for i in spots]
+    return {
+        "rows": rows,
+        "cols": cols,
+        "lead": lead,
+        "slices": slices,
+        "one": slices > 1 and not many,
+        "x": x,
+        "y": y,
+        "w": width,
+        "h": height,
+        "kx": width / operand["shape"][cols] if cols is not None and width else 1.0,
+        "ky": height / operand["shape"][rows] if rows is not None and height else 1.0,
+        "width": max(x) + width + _EDGE,
+        "height": y[-1] + height + _EDGE,
+    }
+
+
+def _length(operand: Data, axis: int | None, scale: float, alone: float) -> float:
+    """Pixels of an axis: to scale, but never so thin that its blocks could not be told apart."""
+    if axis is None:
+        return alone
+    thinnest = min(LONGEST, max(22, 13 * operand["counts"][axis]))
+    return round(max(operand["shape"][axis] * scale, thinnest), 1)
+
+
+def slice_of(view: Data, operand: Data, block: Iterable[int]) -> int:
+    """The number of the slice along the axes that are not drawn."""
+    index, number = list(block), 0
+    for axis in view["lead"]:
+        count = operand["counts"][axis]
+        number = number * count + min(max(index[axis], 0), count - 1)
+    return number
+
+
+def place(view: Data, track: Track, block: tuple[int, ...]) -> tuple[float, float, float, float]:
+    """x, y, width and height of a block; beside the array if it lies outside."""
+    spot = 0 if view["one"] else slice_of(view, track.operand, block)
+    spans, shape = track.spans(block), track.operand["shape"]
+
+    def along(axis: int | None, whole: float, scale: float) -> tuple[float, float]:
+        if axis is None:
+            return 0.0, whole
+        low, high = max(spans[axis][0], 0), min(spans[axis][1], shape[axis])
+        if high <= low:
+            return (-18.0, 14.0) if spans[axis][0] < 0 else (whole + 4, 14.0)
+        return low * scale, max((high - low) * scale, 1.5)
+
+    x, w = along(view["cols"], view["w"], view["kx"])
+    y, h = along(view["rows"], view["h"], view["ky"])
+    return view["x"][spot] + x, view["y"][spot] + y, w, h
+
+
+def path(view: Data, track: Track, blocks: list[tuple[int, ...]], shown: int) -> str:
+    """Many blocks as one piece of path data; only those of the slice `shown` if one is drawn."""
+    keep = [b for b in blocks if not view["one"] or slice_of(view, track.operand, b) == shown]
+    return "".join(rect(*place(view, track, b)) for b in keep if not track.outside(b))
+
+
+def now_path(place: tuple[float, float, float, float]) -> str:
+    """The current block; its outline stays inside, but goes around it where there is no room."""
+    x, y, w, h = place
+    inset = 1.0 if min(w, h) >= 9 else -1.0
+    return rect(x + inset, y + inset, w - 2 * inset, h - 2 * inset)
+
+
+def untouched(view: Data, track: Track) -> dict[str, list[str]]:
+    """Slice -> outlines and hatching of the blocks that no step touches, neighbours joined."""
+    counts, numbers = track.operand["counts"], decode(track.operand["never"])
+    if not len(numbers):
+        return {}
+    runs = np.split(numbers, np.flatnonzero(np.diff(numbers) != 1) + 1)
+    pieces: dict[str, list[str]] = {}
+    for run in _within_rows(runs, counts)[:_NEVER]:
+        first, last = (
+            tuple(int(i) for i in np.unravel_index(int(b), counts)) for b in (run[0], run[-1])
+        )
+        x, y, _, h = place(view, track, first)
+        u, v, w, g = place(view, track, last)
+        box = (x, y, u + w - x, max(h, v + g - y))
+        spot = slice_of(view, track.operand, first) if view["one"] else 0
+        outlines, lines = pieces.setdefault(str(spot), ["", ""])
+        pieces[str(spot)] = [outlines + rect(*box), lines + hatch(*box, "/")]
+    return pieces
+
+
+def _within_rows(runs: list[np.ndarray], counts: list[int]) -> list[np.ndarray]:
+    """Runs of block numbers, cut where a row of blocks ends."""
+    row = counts[-1] if counts else 1
+    return [part for run in runs for part in np.split(run, np.flatnonzero(np.diff(run // row)) + 1)]
+
+
+def frame(view: Data) -> str:
+    """The outline of the array, or of each slice."""
+    corners = zip(view["x"], view["y"], strict=True)
+    outline = "".join(rect(x, y, view["w"], view["h"]) for x, y in corners)
+    return (
+        f'<path d="{outline}" fill="currentColor" fill-opacity=".04" stroke="currentColor" '
+        f'stroke-opacity=".55"/>'
+    )
+
+
+def lines_and_numbers(view: Data, operand: Data) -> str:
+    """Lines between blocks, block numbers, captions of slices."""
+    lines, labels = [], []
+    across = _cuts(operand, view["cols"], view["kx"])
+    down = _cuts(operand, view["rows"], view["ky"])
+    for x, y in zip(view["x"], view["y"], strict=True):
+        lines += [f"M{n(x + c)} {n(y)}v{n(view['h'])}" for c in across[1:-1]]
+        lines += [f"M{n(x)} {n(y + c)}h{n(view['w'])}" for c in down[1:-1]]
+    x, y = view["x"][0], view["y"][0]
+    if len(view["x"]) == 1:
+        for number, middle, room in _numbered(across):
+            words = {"size": 9, "anchor": "middle", "muted": True, "room": room}
+            labels.append(text(x + middle, y - 5, number, **words))
+        for number, middle, room in _numbered(down):
+            if room >= 9:
+                words = {"size": 9, "anchor": "end", "muted": True, "room": _EDGE - 6}
+                labels.append(text(x - 5, y + middle + 3, number, **words))
+    else:
+        for number, (u, v) in enumerate(zip(view["x"], view["y"], strict=True)):
+            index = np.unravel_index(number, [operand["counts"][a] for a in view["lead"]])
+            caption = "[" + ", ".join(str(int(i)) for i in index) + "]"
+            words = {"size": 9, "anchor": "middle", "muted": True, "room": view["w"]}
+            labels.append(text(u + view["w"] / 2, v - 5, caption, **words))
+    return (
+        f'<path d="{"".join(lines)}" fill="none" stroke="currentColor" stroke-opacity=".3"/>'
+        f"{''.join(labels)}"
+    )
+
+
+def _cuts(operand: Data, axis: int | None, scale: float) -> list[float]:
+    """Where an axis is cut, in pixels, ends included; nothing where cuts would run together."""
+    if axis is None or operand["stride"][axis] != operand["sizes"][axis]:
+        return []
+    step, count = operand["sizes"][axis] * scale, operand["counts"][axis]
+    if step < 3.5 and count > 1:
+        return []
+    return [i * step for i in range(count)] + [operand["shape"][axis] * scale]
+
+
+def _numbered(cuts: list[float]) -> Iterable[tuple[str, float, float]]:
+    """(number, middle, room) of the blocks between cuts that have room for their number."""
+    cells = list(zip(cuts, cuts[1:]))
+    if not cells:
+        return
+    wide = 7.0 * len(str(len(cells) - 1)) + 6
+    every = max(1, math.ceil(wide / max(1.0, cells[0][1] - cells[0][0])))
+    for number, (a, b) in enumerate(cells):
+        room: Any = (b - a) * every - 1
+        if number % every == 0 and b - a > 4:
+            yield str(number), (a + b) / 2, max(room, 8)

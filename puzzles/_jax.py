@@ -1,0 +1,184 @@
+"""Where JAX's versions differ; every private name of JAX that is needed comes from here.
+
+Tried on 0.7.2, 0.10.2, 0.11.2 and 0.12.0. A newer one may work, and is not refused for its number.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import jax
+
+OLDEST = "0.7.2"
+NEWEST_TRIED = "0.12.0.1"
+
+
+class UnsupportedJax(ImportError):
+    """This JAX is too old, or lacks a name without which nothing works here."""
+
+
+def too_old(version: str) -> str | None:
+    """What to say of a JAX before `OLDEST`, or None."""
+    if _numbers(version) >= _numbers(OLDEST):
+        return None
+    return (
+        f"Pallas Puzzles needs JAX {OLDEST} or newer (tried up to {NEWEST_TRIED}), and this is JAX "
+        f'{version}: run `pip install -U "jax>={OLDEST}"` and restart Python, or the notebook\'s '
+        "kernel."
+    )
+
+
+def lacking(version: str, error: ImportError) -> str:
+    """What to say where JAX `version` has not what an import asked for."""
+    gone = re.search(r"cannot import name '(\w+)' from '([\w.]+)'", str(error))
+    name = f"{gone[2]}.{gone[1]}" if gone else error.name or str(error)
+    return (
+        f"JAX {version} has no `{name}`, which Pallas Puzzles needs (it works with JAX {OLDEST} to "
+        f"{NEWEST_TRIED}): update Pallas Puzzles, or run "
+        f'`pip install "jax>={OLDEST},<={NEWEST_TRIED}"`, and restart Python, or the notebook\'s '
+        "kernel."
+    )
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(n) for n in re.findall(r"\d+", version)[:3])
+
+
+if refused := too_old(jax.__version__):
+    raise UnsupportedJax(refused)
+try:
+    from jax._src import callback, source_info_util
+    from jax._src import core as _core
+    from jax._src.core import AbstractValue, Jaxpr, JaxprEqn, Literal, Var, jaxpr_as_fun
+    from jax._src.interpreters import partial_eval
+    from jax.experimental.pallas.tpu import InterpretParams, reset_tpu_interpret_mode_state
+except ImportError as error:
+    raise UnsupportedJax(lacking(jax.__version__, error)) from None
+
+__all__ = [
+    "AbstractValue",
+    "ClosedJaxpr",
+    "InterpretParams",
+    "Jaxpr",
+    "JaxprEqn",
+    "Literal",
+    "UnsupportedJax",
+    "Var",
+    "abstract_device",
+    "array_of",
+    "bind_params",
+    "close",
+    "compiler_param",
+    "interpret_params",
+    "jaxpr_as_fun",
+    "reset_tpu_interpret_mode_state",
+    "retraced",
+    "scan_counts",
+    "simulator_callbacks",
+    "user_frame",
+]
+
+# Until 0.10 a ClosedJaxpr held a Jaxpr and its constants. 0.11 made them one class, which answers
+# to `.jaxpr` and `.consts`; 0.12 dropped the second name.
+ClosedJaxpr = getattr(_core, "ClosedJaxpr", Jaxpr)
+
+# On 0.11 and later kernels and index maps are traced by `trace_to_jaxpr`, which is cached by
+# function; 0.10 has that name too, but neither the other one nor kernels under it.
+_cached = getattr(partial_eval, "trace_to_jaxpr", None)
+_uncached = getattr(partial_eval, "trace_to_jaxpr_nocache", None)
+
+
+def close(jaxpr: Any) -> Any:
+    """`jaxpr` with its constants: an open one, without any, is closed."""
+    return jaxpr if isinstance(jaxpr, ClosedJaxpr) else ClosedJaxpr(jaxpr, ())
+
+
+@contextlib.contextmanager
+def retraced() -> Iterator[None]:
+    """Within it, no kernel or index map is answered from an earlier trace of the same function.
+
+    On 0.11 an earlier trace may come from another grid: `num_programs` is wrong (jax#40847, mended
+    in 0.12). On both it may be older than a helper or a constant that another cell has since
+    redefined, while the kernel itself is still the same function.
+    """
+    if _cached is None or _uncached is None:  # before 0.11
+        yield
+        return
+    partial_eval.trace_to_jaxpr = _uncached
+    try:
+        yield
+    finally:
+        partial_eval.trace_to_jaxpr = _cached
+
+
+def bind_params(equation: JaxprEqn) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """(functions, parameters) to bind an equation's primitive with."""
+    given: Any = equation.primitive.get_bind_params(equation.params)
+    if isinstance(given, tuple):  # 0.7; later the functions are among the parameters
+        return tuple(given[0]), given[1]
+    return (), given
+
+
+def scan_counts(params: Mapping[str, Any]) -> tuple[int, int]:
+    """How many of a `scan`'s operands are constants, and how many carries; the rest are rows."""
+    if "ft_in" in params:  # since 0.11
+        consts, carries, _ = params["ft_in"].unpack()
+        return len(consts), len(carries)
+    return params["num_consts"], params["num_carry"]
+
+
+def array_of(block_mapping: Any) -> Any:
+    """Shape and dtype of the array that a block mapping cuts into blocks."""
+    # 0.7 says `array_shape_dtype`
+    return getattr(block_mapping, "array_aval", None) or block_mapping.array_shape_dtype
+
+
+def compiler_param(params: Any, key: str) -> Any:
+    """One of a `pallas_call`'s `compiler_params`, or None."""
+    if isinstance(params, Mapping):  # 0.7 files them by backend
+        params = dict(params).get("mosaic_tpu", params)
+    return dict(params).get(key) if isinstance(params, Mapping) else getattr(params, key, None)
+
+
+def abstract_device(**wanted: Any) -> Any:
+    """An `AbstractDevice`, or None on a JAX that has none and never asks for one."""
+    try:
+        from jax._src.mesh import AbstractDevice
+    except ImportError:
+        return None
+    return _with_known(AbstractDevice, wanted)  # `platform` came after 0.7
+
+
+def interpret_params(**wanted: Any) -> Any:
+    """`InterpretParams` with those of the settings that this JAX has: `buffer_bounds` came late."""
+    return _with_known(InterpretParams, wanted)
+
+
+def _with_known(function: Callable[..., Any], wanted: dict[str, Any]) -> Any:
+    known = inspect.signature(function).parameters
+    return function(**{k: v for k, v in wanted.items() if k in known})
+
+
+@contextlib.contextmanager
+def simulator_callbacks(instead: Callable[..., Any]) -> Iterator[None]:
+    """Within it, JAX hands every callback to `instead`; where its name is gone, to nobody."""
+    original = getattr(callback, "io_callback_impl", None)
+    if original is not None:
+        callback.io_callback_impl = instead
+    try:
+        yield
+    finally:
+        if original is not None:
+            callback.io_callback_impl = original
+
+
+def user_frame(info: Any) -> Any:
+    """The frame outside JAX at which an equation was traced, from its `source_info`, or None."""
+    try:
+        return source_info_util.user_frame(info.traceback)
+    except AttributeError:  # no traceback, or a JAX that keeps it elsewhere
+        return None

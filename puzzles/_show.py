@@ -1,0 +1,124 @@
+"""What a learner calls to see a launch: show. Only this prints here."""
+
+from __future__ import annotations
+
+import inspect
+import traceback
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from puzzles import _launch, _source, _words
+from puzzles._check import _described, _display, _say, find_for
+from puzzles._graph import Abstract, Graph
+from puzzles._launch import Launch
+from puzzles._puzzle import Puzzle, UnknownPuzzle
+from puzzles._trace import trace_call
+
+# A launch with the contents of its prefetched arrays, None for those that have only a shape.
+Seen = tuple[Launch, tuple[np.ndarray | None, ...]]
+
+
+class _Sentence(Exception):
+    """There is nothing to draw; the text says why and what to do."""
+
+
+def show(fn: Callable, *args: object) -> None:
+    """Draw what every grid step of `fn(*args)` reads and writes, and what is fetched and reused.
+
+    Without arguments, a puzzle's function is drawn on the puzzle's first case. Shapes will do:
+    `jax.ShapeDtypeStruct(shape, dtype)`. No kernel runs.
+    """
+    from puzzles._draw import walk_page
+    from puzzles._draw_data import walk_data
+    from puzzles._draw_text import walk_text
+
+    try:
+        walks = [walk_data(launch, scalars) for launch, scalars in _seen(fn, args)]
+        text, page = "\n\n".join(map(walk_text, walks)), walk_page(walks)
+    except (_Sentence, Abstract) as sentence:
+        return _say(str(sentence))
+    except KeyboardInterrupt:
+        return _say("interrupted: nothing was drawn; run the cell again.")
+    except Exception:
+        return _say(
+            "drawing this failed. That is our bug, not yours: please report it with this:\n"
+            + traceback.format_exc()
+        )
+    _display(text, page)
+
+
+def _seen(fn: Any, args: tuple) -> list[Seen]:
+    """The launches of a learner's function; _Sentence or Abstract where there are none."""
+    if not _source.is_function(fn):
+        raise _Sentence(
+            f"this needs a function that launches a kernel, and got {_described(fn)}: pass the "
+            "function itself, as in show(add_ten), not its name or the result of calling it"
+        )
+    try:
+        puzzle = find_for(fn)
+    except UnknownPuzzle as error:
+        puzzle = None
+        if not args and (_needs_arguments(fn) or "is a kernel" in str(error)):
+            raise _Sentence(_ask_for_arguments(fn, str(error))) from None
+    if puzzle is not None and not args:
+        args = puzzle.arguments(0)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            seen = _launches(puzzle, fn, args)
+    except Abstract:
+        raise
+    except Exception as error:
+        left = _source.ellipsis_left(puzzle, fn) if puzzle is not None else None
+        if left:
+            raise _Sentence(
+                f"`{left[0]}` still holds a `...` where code belongs: there is a launch to draw "
+                "once it is filled in."
+            ) from None
+        raise _Sentence(_what_happened(error)) from None
+    if not seen:
+        raise _Sentence("no `pallas_call` in there: there is nothing to draw")
+    return seen
+
+
+def _launches(puzzle: Puzzle | None, fn: Callable, args: tuple) -> list[Seen]:
+    if puzzle is not None and puzzle.launches is not None:  # its answer configures a launch
+        answer = fn(*args)
+        if puzzle.accepts is not None:
+            puzzle.accepts(answer, *args)
+        return [(launch, ()) for launch in puzzle.launches(answer, *args)]
+    graph = Graph(trace_call(fn, *args))
+    calls = [_launch._Call(node, graph) for node in graph.calls]
+    graph.evaluate(source for call in calls for source in call.needs())
+    return [(call.launch(), tuple(graph.value(s) for s in call.scalars)) for call in calls]
+
+
+def _needs_arguments(fn: Callable) -> bool:
+    try:
+        parameters = inspect.signature(fn).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    named = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return any(p.kind in named and p.default is p.empty for p in parameters)
+
+
+def _ask_for_arguments(fn: Callable, why: str) -> str:
+    if "is a kernel" in why:
+        return why.replace("check(", "show(")
+    name = _source.unwrap(fn).__name__
+    near = f"{why}. " if "did you mean" in why else ""
+    call = f"show({'fn' if name == '<lambda>' else name}, x, ...)"
+    return f"{near.replace('?. ', '? ')}To draw a function that is no puzzle, pass its arguments: {call}"
+
+
+def _what_happened(error: Exception) -> str:
+    gist = _source.first_sentence(error)
+    if isinstance(error, AssertionError):
+        gist = gist.removeprefix("AssertionError: ")
+    line = _source.learners_line(error)
+    where = f"in `{line[0]}`: `{line[1]}`" if line and line[1] else None
+    remedy = _words.remedy(f"{type(error).__name__}: {error}")
+    return "\n".join(part for part in (gist, where, remedy) if part)

@@ -1,0 +1,196 @@
+"""Rung 1: attention in plain JAX, without overflow."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+# %% [markdown]
+# ## attention: a softmax that does not overflow
+#
+# A query `q[t]` asks every key `k[s]` how well they match, and gets back a mean of the values `v[s]`,
+# weighted by the answers ([Vaswani et al., 2017](https://arxiv.org/abs/1706.03762)):
+#
+# $$s_{ts} = \frac{q_t \cdot k_s}{\sqrt H} \qquad\qquad
+#   o_t = \frac{\sum_s e^{s_{ts}} \, v_s}{\sum_s e^{s_{ts}}}$$
+#
+# ```text
+#             S                  S
+#        ┌─────────┐        ┌─────────┐   H         H
+#        │         │  exp   │         │ ┌───┐     ┌───┐
+#      T │ scores  │ ─────→ │ weights │ │ v │ = T │ o │
+#        │         │ ÷ sum  │         │ │   │ S   └───┘
+#        └─────────┘        └─────────┘ └───┘
+# ```
+#
+# The scale 1/√H keeps the scores of random vectors near ±1, however long the vectors are.
+#
+# The spec below is this definition, one query at a time, in float64. f64 is what lets it get away
+# with `exp(score)`: it overflows above a score of 709. **f32 overflows above 88**, and trained models
+# do produce such scores. TPU kernels have no f64, so here comes the first step of this ladder: add
+# the same number `c` to all scores of a row, and numerator and denominator both grow by the factor
+# $e^c$, so the output stays the same. You may choose `c` for every row as you like. Which choice makes
+# overflow impossible, and keeps the denominator away from zero?
+#
+# Write it in plain JAX, in f32, for all queries at once. `jax.nn.softmax` would do it in one line.
+# Spell it out instead: you are about to take it apart.
+
+# %%
+def attention_spec(
+    q: Float[Array, "T H"], k: Float[Array, "S H"], v: Float[Array, "S H"]
+) -> Float[Array, "T H"]:
+    q, k, v = (np.asarray(x, np.float64) for x in (q, k, v))
+    o = np.zeros_like(q)
+    for t in range(len(q)):
+        weights = np.exp(k @ q[t] / np.sqrt(q.shape[1]))
+        o[t] = weights @ v / weights.sum()
+    return o.astype(np.float32)
+
+
+# %%
+def attention(
+    q: Float[Array, "T H"], k: Float[Array, "S H"], v: Float[Array, "S H"]
+) -> Float[Array, "T H"]:
+    ### BEGIN SOLUTION
+    s = jnp.dot(q, k.T) * q.shape[1] ** -0.5
+    p = jnp.exp(s - jnp.max(s, axis=1, keepdims=True))
+    return jnp.dot(p, v) / jnp.sum(p, axis=1, keepdims=True)
+    ### END SOLUTION
+
+
+# %% tags=["author"]
+from puzzles import Alternative, Mistake, Puzzle, rng
+
+
+def make_inputs(key, T, S, H):
+    """Queries, keys and values whose scores reach ±150 and drift along S, up or down by row.
+
+    H is a power of 4. Scores are exact in f32 in any order and also from bf16 operands: q, k and v
+    are small multiples of 1/8. So no chip and no order of summation changes a score.
+    """
+    r = rng(key)
+
+    def eighths(x):
+        return np.clip(np.round(8 * x), -127, 127) / 8
+
+    q, k, v = (eighths(r.normal(size=(n, H))) for n in (T, S, S))
+    k[:, 0], q[:, 0] = H**0.5, r.integers(-150, 151, T)  # the whole row up or down
+    k[:, 1], q[:, 1] = eighths(np.linspace(-1, 1, S) * H**0.5), eighths(r.normal(0, 4, T))
+    return tuple(jnp.asarray(x, jnp.float32) for x in (q, k, v))
+
+
+_S = "s = jnp.dot(q, k.T) * q.shape[1] ** -0.5"
+_P = "p = jnp.exp(s - jnp.max(s, axis=1, keepdims=True))"
+_O = "return jnp.dot(p, v) / jnp.sum(p, axis=1, keepdims=True)"
+
+PUZZLE = Puzzle(
+    spec=attention_spec,
+    solution=attention,
+    inputs=make_inputs,
+    cases=[dict(T=64, S=384, H=256), dict(T=192, S=128, H=64)],
+    hints=[
+        "Shift every row of scores so that its largest becomes 0. Then all exponentials lie between "
+        "0 and 1, and one of them is 1.",
+        "`jnp.max` and `jnp.sum` take `axis=1, keepdims=True`: one number for each row, as a column that "
+        "broadcasts against the scores. `q.shape[1]` is H.",
+        "Three lines: the scaled scores (T, S); the exponentials of the shifted scores; their "
+        "product with `v`, divided by their sum over each row.",
+    ],
+    explain="""Subtracting a row's maximum changes numerator and denominator by the same factor, so
+    the result stays and nothing overflows. The largest exponential of a row is 1: the denominator is
+    never 0.""",
+    kernel=False,
+    jit=True,
+    mistakes=[
+        Mistake(
+            "takes the exponential of the scores as they are",
+            old=_P,
+            new="p = jnp.exp(s)",
+            says="rows with scores above 88 overflow to inf / inf, rows with all scores far below "
+            "zero underflow to 0 / 0: subtract each row's maximum first",
+        ),
+        Mistake(
+            "subtracts one maximum from all rows",
+            old=_P,
+            new="p = jnp.exp(s - jnp.max(s))",
+            says="a row whose scores lie far below the largest of all underflows to 0 / 0: each row "
+            "needs its own maximum",
+        ),
+        Mistake(
+            "forgets the scale",
+            old=_S,
+            new="s = jnp.dot(q, k.T)",
+            says="the scores are not multiplied by 1/√H",
+        ),
+        Mistake(
+            "divides by H instead of √H",
+            old="** -0.5",
+            new="** -1.0",
+            says="the scale is 1/√H",
+        ),
+        Mistake(
+            "multiplies by √H",
+            old="** -0.5",
+            new="** 0.5",
+            says="the scores grow by √H where they should shrink by it",
+        ),
+        Mistake(
+            "does not divide by the sum",
+            old=_O,
+            new="return jnp.dot(p, v)",
+            says="the weights of a row have to sum to 1",
+        ),
+        Mistake(
+            "normalises over the queries",
+            old=_O,
+            new="return jnp.dot(p / jnp.sum(p, axis=0, keepdims=True), v)",
+            says="the weights of one *query* sum to 1: reduce along axis 1, the keys",
+        ),
+        Mistake(
+            "reduces to a flat vector",
+            old="jnp.max(s, axis=1, keepdims=True)",
+            new="jnp.max(s, axis=1)",
+            says="incompatible shapes for broadcasting",
+            stage="error",
+        ),
+        Mistake(
+            "computes with NumPy",
+            old="p = jnp.exp(s - jnp",
+            new="p = np.exp(s - np",
+            says="not known while Python runs",
+            stage="error",
+        ),
+    ],
+    alternatives=[
+        Alternative(
+            "calls jax.nn.softmax",
+            code="""
+def attention(q, k, v):
+    return jax.nn.softmax(q @ k.T / jnp.sqrt(q.shape[-1]), axis=-1) @ v
+""",
+        ),
+        Alternative(
+            "scales the queries and normalises the weights",
+            code="""
+def attention(q, k, v):
+    s = jnp.einsum("th,sh->ts", q / q.shape[-1] ** 0.5, k)
+    p = jnp.exp(s - s.max(-1)[:, None])
+    return jnp.einsum("ts,sh->th", p / p.sum(-1)[:, None], v)
+""",
+        ),
+        Alternative(
+            "goes through logsumexp",
+            old=f"    {_P}\n    {_O}",
+            new="    return jnp.exp(s - jax.nn.logsumexp(s, axis=1, keepdims=True)) @ v",
+        ),
+        Alternative(
+            "scales after the shift",
+            code="""
+def attention(q, k, v):
+    s = q @ k.T
+    p = jnp.exp((s - s.max(axis=1, keepdims=True)) * q.shape[1] ** -0.5)
+    return (p @ v) / p.sum(axis=1, keepdims=True)
+""",
+        ),
+    ],
+)

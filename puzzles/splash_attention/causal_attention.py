@@ -1,0 +1,374 @@
+"""Rung 7: compute only below the diagonal."""
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+from jaxtyping import Array, Float
+
+from puzzles import INTERPRET
+
+# %% [markdown]
+# ## causal_attention: what nobody may see need not be computed
+#
+# A language model must not look ahead: **row t attends to column s only if s ≤ t**. Both are
+# counted from the start, also where `T` and `S` differ. The spec computes all scores and
+# throws about half of them away. Your kernel works in blocks, so it can do better. Of every block of
+# scores it knows, before computing it, on which side of the diagonal it lies:
+#
+# ```text
+#  bq = 64, bk = 128      columns 0-127   128-255   256-383
+#  i = 0   rows   0-63         ◣             ·         ·         ■  all of it counts
+#  i = 1   rows  64-127        ◣             ·         ·         ◣  some of it counts: mask
+#  i = 2   rows 128-191        ■             ◣         ·         ·  none of it counts: skip
+#  i = 3   rows 192-255        ■             ◣         ·
+# ```
+#
+# **Skip** means: no dot, no exponential. `pl.when` is a branch, so a step whose body it jumps over costs
+# next to nothing. The check counts the dots that are executed: a kernel that masks everything and skips
+# nothing has the right numbers and still fails.
+#
+# **Mask** means: a score that must not count becomes `-1e30`, *before* the running maximum sees
+# it. Then `exp(s - m)` is exactly zero, and the rest of the kernel does not notice. To know which
+# scores those are, compare positions in the arrays, not in the block, as in `ragged_row_sum`.
+#
+# Why `-1e30` and not `-inf`? Because `-inf - (-inf)` is NaN, and a running maximum that starts at
+# `-inf` can meet nothing but `-inf`. It cannot here: every row sees column 0 in the first block that it
+# meets. Two puzzles from now it will, so let both the start of `m` and masked scores be `-1e30`.
+#
+# Start from your `flash_attention` kernel. One block's work moves under a condition, and one line
+# masks. The condition has to be right for any `bq` and `bk`; the check tries `bq < bk` and
+# `bq > bk`. So compare rows with columns, not `i` with `j`.
+
+# %%
+def causal_attention_spec(
+    q: Float[Array, "T H"], k: Float[Array, "S H"], v: Float[Array, "S H"]
+) -> Float[Array, "T H"]:
+    (T, H), (S, _) = q.shape, k.shape
+    scores = jnp.dot(q, k.T) / H**0.5
+    seen = jnp.arange(S)[None, :] <= jnp.arange(T)[:, None]
+    return jnp.dot(jax.nn.softmax(jnp.where(seen, scores, -jnp.inf), axis=1), v)
+
+
+# %%
+def causal_attention_kernel(q_ref, k_ref, v_ref, o_ref, m_ref, l_ref, acc_ref):
+    ### BEGIN SOLUTION
+    i, j = pl.program_id(0), pl.program_id(1)
+    (bq, H), bk = q_ref.shape, k_ref.shape[0]
+
+    @pl.when(j == 0)
+    def _():
+        m_ref[...] = jnp.full_like(m_ref, -1e30)
+        l_ref[...] = jnp.zeros_like(l_ref)
+        acc_ref[...] = jnp.zeros_like(acc_ref)
+
+    @pl.when(j * bk <= (i + 1) * bq - 1)
+    def _():
+        s = jax.lax.dot_general(
+            q_ref[...],
+            k_ref[...],
+            (((1,), (1,)), ((), ())),
+            preferred_element_type=jnp.float32,
+        )
+        row = i * bq + jax.lax.broadcasted_iota(jnp.int32, s.shape, 0)
+        column = j * bk + jax.lax.broadcasted_iota(jnp.int32, s.shape, 1)
+        s = jnp.where(column <= row, s * H**-0.5, -1e30)
+        m_new = jnp.maximum(m_ref[...], jnp.max(s, axis=1, keepdims=True))
+        p = jnp.exp(s - m_new)
+        alpha = jnp.exp(m_ref[...] - m_new)
+        l_ref[...] = alpha * l_ref[...] + jnp.sum(p, axis=1, keepdims=True)
+        pv = jnp.dot(p, v_ref[...], preferred_element_type=jnp.float32)
+        acc_ref[...] = alpha * acc_ref[...] + pv
+        m_ref[...] = m_new
+
+    @pl.when(j == pl.num_programs(1) - 1)
+    def _():
+        o_ref[...] = acc_ref[...] / l_ref[...]
+    ### END SOLUTION
+
+
+def causal_attention(
+    q: Float[Array, "T H"], k: Float[Array, "S H"], v: Float[Array, "S H"]
+) -> Float[Array, "T H"]:
+    (T, H), (S, _) = q.shape, k.shape
+    bq, bk = (64, 128) if T < S else (128, 64)  # for practice: both orders
+    return pl.pallas_call(
+        causal_attention_kernel,
+        grid=(T // bq, S // bk),
+        in_specs=[
+            pl.BlockSpec((bq, H), lambda i, j: (i, 0)),
+            pl.BlockSpec((bk, H), lambda i, j: (j, 0)),
+            pl.BlockSpec((bk, H), lambda i, j: (j, 0)),
+        ],
+        out_specs=pl.BlockSpec((bq, H), lambda i, j: (i, 0)),
+        out_shape=jax.ShapeDtypeStruct((T, H), jnp.float32),
+        scratch_shapes=[
+            pltpu.VMEM((bq, 1), jnp.float32),
+            pltpu.VMEM((bq, 1), jnp.float32),
+            pltpu.VMEM((bq, H), jnp.float32),
+        ],
+        compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel", "arbitrary")),
+        interpret=INTERPRET,
+    )(q, k, v)
+
+
+# %% tags=["author"]
+import numpy as np
+
+from puzzles import Alternative, Launch, Mistake, Puzzle, rng
+
+
+def draw(key, T, S, H, offsets=(1,)):
+    """q, k, v with small and large rows of scores, all exact in f32 even where a dot rounds to bf16.
+
+    q and k are eighths of small integers and H is a power of four. Of every four queries, number
+    n is 32 times larger than the others and loves one key that it must not see: the one at
+    `offsets[n]` from it, whose score is about 32 √H.
+    """
+    r = rng(key)
+    q, k = (np.round(8 * r.normal(size=(n, H))) / 8 for n in (T, S))
+    for n, offset in enumerate(offsets):
+        t = np.arange(n, T, 4)
+        t = t[(t + offset >= 0) & (t + offset < S)]
+        k[t + offset] = q[t]
+        q[n::4] *= 32
+    v = r.normal(0.5, 1, (S, H))
+    return tuple(jnp.asarray(x, jnp.float32) for x in (q, k, v))
+
+
+def make_inputs(key, T, S, H):
+    return draw(key, T, S, H)
+
+
+def seen(T, S):
+    """The mask that the rung is about."""
+    return np.arange(S)[None, :] <= np.arange(T)[:, None]
+
+
+def count_blocks(launch, mask):
+    """(steps with a dot, of them on blocks where `mask` has something, blocks where it has)."""
+    q, k = launch.inputs[:2]
+    bq, bk = q.block[0], k.block[0]
+    (T, S) = mask.shape
+    assert bq < T, f"one block holds all {T} queries: cut them, a longer q would not fit into VMEM"
+    assert bk < S, f"one block holds all {S} keys: cut them, a longer k would not fit into VMEM"
+    tiles = np.pad(mask, ((0, -T % bq), (0, -S % bk))).reshape(-(-T // bq), bq, -(-S // bk), bk)
+    needed = tiles.any(axis=(1, 3))
+    computed = np.sum([dot.executed for dot in launch.dots], axis=0) > 0
+    useful = needed[q.blocks[computed, 0], k.blocks[computed, 0]]
+    return int(computed.sum()), int(useful.sum()), int(needed.sum())
+
+
+def audit_dots(launch, mask, which):
+    """Dots run in no more steps than there are blocks with work; `which` names the others."""
+    computed, _, needed = count_blocks(launch, mask)
+    assert computed <= needed, (
+        f"dots run in {computed} of {launch.steps} grid steps, but only {needed} blocks of scores "
+        f"hold anything that counts: skip the blocks {which}, since a masked block costs as much "
+        "as any other"
+    )
+    each = launch.dot_flops // max(computed, 1)
+    (bq, H), bk = launch.inputs[0].block, launch.inputs[1].block[0]
+    assert each <= 4 * bq * bk * H, (
+        f"a step's dots do {each:,} FLOPs; the two products of a block take {4 * bq * bk * H:,}"
+    )
+
+
+def audit(launch: Launch) -> None:
+    mask = seen(launch.inputs[0].shape[0], launch.inputs[1].shape[0])
+    audit_dots(launch, mask, "above the diagonal")
+
+
+_SKIP = "@pl.when(j * bk <= (i + 1) * bq - 1)"
+_MASK = "s = jnp.where(column <= row, s * H**-0.5, -1e30)"
+_POSITIONS = """        row = i * bq + jax.lax.broadcasted_iota(jnp.int32, s.shape, 0)
+        column = j * bk + jax.lax.broadcasted_iota(jnp.int32, s.shape, 1)
+"""
+_STORE = """    @pl.when(j == pl.num_programs(1) - 1)
+    def _():
+        o_ref[...] = acc_ref[...] / l_ref[...]
+"""
+
+PUZZLE = Puzzle(
+    spec=causal_attention_spec,
+    solution=causal_attention,
+    inputs=make_inputs,
+    cases=[dict(T=256, S=384, H=64), dict(T=384, S=320, H=16)],
+    hints=[
+        "Of all the rows in block i, which one sees the most columns? Of all the columns in block j, "
+        "which one is seen by the most rows? If those two do not meet, nothing in the block does.",
+        "`@pl.when(condition)` around the work of a block; `q_ref.shape` and `k_ref.shape` tell bq and "
+        "bk. `jax.lax.broadcasted_iota(jnp.int32, s.shape, 0)` numbers the rows of a block, "
+        "with a 1 its columns; `jnp.where` masks.",
+        "Three parts, as in flash_attention: start at j = 0; one block's work, now under a condition "
+        "that compares the block's first column with its last row, and with the scores masked as soon as "
+        "they are scaled; divide and store at the last j, whether or not that step has work.",
+    ],
+    explain="""A block has work exactly if its first column is no later than its last row, whatever
+    bq and bk. Blocks that fail this are jumped over; only those that the diagonal crosses need the
+    mask, and masking the ones below it as well changes nothing.""",
+    mistakes=[
+        Mistake(
+            "masks every block and skips none",
+            old=_SKIP,
+            new="@pl.when(j >= 0)",
+            says="skip the blocks above the diagonal",
+            stage="work",
+        ),
+        Mistake(
+            "skips the blocks that the diagonal crosses",
+            old=_SKIP,
+            new="@pl.when((j + 1) * bk - 1 <= i * bq)",
+            says="it computes only blocks that lie wholly below the diagonal; those that it crosses "
+            "hold scores that count, and a row's own is one of them",
+        ),
+        Mistake(
+            "compares block numbers",
+            old=_SKIP,
+            new="@pl.when(j <= i)",
+            says="`j <= i` is the diagonal only where bq == bk; compare rows with columns",
+        ),
+        Mistake(
+            "asks only the first row of a block",
+            old=_SKIP,
+            new="@pl.when(j * bk <= i * bq)",
+            says="the last row of the block sees more columns than the first, and where bq > bk that "
+            "makes whole blocks",
+        ),
+        Mistake(
+            "masks by position in the block",
+            old=_POSITIONS,
+            new=_POSITIONS.replace("i * bq + ", "").replace("j * bk + ", ""),
+            says="row 0 of the block is row i * bq of q, and column 0 is column j * bk of k",
+        ),
+        Mistake(
+            "masks the diagonal too",
+            old="column <= row",
+            new="column < row",
+            says="s ≤ t: every row sees its own column; row 0 would see nothing",
+        ),
+        Mistake(
+            "masks the past instead of the future",
+            old="column <= row",
+            new="column >= row",
+            says="the comparison is the wrong way round",
+        ),
+        Mistake(
+            "skips but does not mask",
+            old=_MASK,
+            new="s = s * H**-0.5",
+            says="in the blocks that the diagonal crosses, rows see columns that come after them",
+        ),
+        Mistake(
+            "masks with zero",
+            old="s * H**-0.5, -1e30)",
+            new="s * H**-0.5, 0.0)",
+            says="a score of 0 is a score like any other: its exponential is not zero",
+        ),
+        Mistake(
+            "masks after the running maximum",
+            edits=(
+                (_MASK, "s = s * H**-0.5"),
+                ("p = jnp.exp(s - m_new)", "p = jnp.where(column <= row, jnp.exp(s - m_new), 0.0)"),
+            ),
+            says="a large score that must not count becomes the maximum, and every exponential that "
+            "does count underflows to 0; mask the scores first",
+        ),
+        Mistake(
+            "masks after the row sum",
+            edits=(
+                (_MASK, "s = s * H**-0.5"),
+                (
+                    "pv = jnp.dot(p, ",
+                    "pv = jnp.dot(jnp.where(column <= row, p, 0.0), ",
+                ),
+            ),
+            says="the future is not added up, but it is in the maximum and in the sum that you divide by",
+        ),
+        Mistake(
+            "stores only in steps that have work",
+            edits=((_STORE, _STORE.replace("- 1)", "- 1, j * bk <= (i + 1) * bq - 1)").replace("@pl.when(j ==", "@pl.when(jnp.logical_and(j ==").replace("- 1)\n", "- 1))\n")),),
+            says="the last j is a skipped one for most rows of blocks, and then nobody writes their "
+            "output",
+        ),
+        Mistake(
+            "branches with Python's if",
+            old=f"    {_SKIP}\n    def _():\n        s = ",
+            new="    if j * bk <= (i + 1) * bq - 1:\n        s = ",
+            says="if j * bk",
+            stage="error",
+        ),
+    ],
+    alternatives=[
+        Alternative(
+            "masks only the blocks that the diagonal crosses",
+            code="""
+def causal_attention_kernel(q_ref, k_ref, v_ref, o_ref, m_ref, l_ref, acc_ref):
+    i, j = pl.program_id(0), pl.program_id(1)
+    (bq, H), (bk, _) = q_ref.shape, k_ref.shape
+    first_row, last_row = i * bq, i * bq + bq - 1
+    first_column, last_column = j * bk, j * bk + bk - 1
+
+    @pl.when(j == 0)
+    def _():
+        m_ref[...] = jnp.full(m_ref.shape, -1e30, jnp.float32)
+        l_ref[...] = jnp.zeros(l_ref.shape, jnp.float32)
+        acc_ref[...] = jnp.zeros(acc_ref.shape, jnp.float32)
+
+    def block(masked):
+        s = jnp.dot(q_ref[...] * H**-0.5, k_ref[...].T, preferred_element_type=jnp.float32)
+        if masked:
+            ahead = jax.lax.broadcasted_iota(jnp.int32, (bq, bk), 1) - jax.lax.broadcasted_iota(
+                jnp.int32, (bq, bk), 0
+            )
+            s = jnp.where(ahead > first_row - first_column, -1e30, s)
+        m, l = m_ref[...], l_ref[...]
+        m_new = jnp.maximum(m, s.max(axis=1, keepdims=True))
+        p = jnp.exp(s - m_new)
+        m_ref[...] = m_new
+        l_ref[...] = l * jnp.exp(m - m_new) + p.sum(axis=1, keepdims=True)
+        acc_ref[...] = acc_ref[...] * jnp.exp(m - m_new) + jnp.dot(p, v_ref[...])
+
+    pl.when(last_column <= first_row)(lambda: block(masked=False))
+    crosses = (first_column <= last_row) & (last_column > first_row)
+    pl.when(crosses)(lambda: block(masked=True))
+
+    @pl.when(j == pl.num_programs(1) - 1)
+    def _():
+        o_ref[...] = acc_ref[...] / l_ref[...]
+""",
+        ),
+        Alternative(
+            "stores after the last block that has work",
+            old=_STORE,
+            new="""    last = jnp.minimum(((i + 1) * bq - 1) // bk, pl.num_programs(1) - 1)
+
+    @pl.when(j == last)
+    def _():
+        o_ref[...] = acc_ref[...] * (1 / l_ref[...])
+""",
+        ),
+        Alternative(
+            "masks with -inf, which every row survives that sees column 0 first",
+            edits=(
+                ("s * H**-0.5, -1e30)", "s * H**-0.5, -jnp.inf)"),
+                ("jnp.full_like(m_ref, -1e30)", "jnp.full_like(m_ref, -jnp.inf)"),
+            ),
+        ),
+        Alternative(
+            "keeps statistics 128 lanes wide",
+            edits=(
+                (
+                    "            pltpu.VMEM((bq, 1), jnp.float32),\n            pltpu.VMEM((bq, 1), jnp.float32),",
+                    "            pltpu.VMEM((bq, 128), jnp.float32),\n            pltpu.VMEM((bq, 128), jnp.float32),",
+                ),
+                ("jnp.maximum(m_ref[...], ", "jnp.maximum(m_ref[:, :1], "),
+                ("alpha = jnp.exp(m_ref[...] - m_new)", "alpha = jnp.exp(m_ref[:, :1] - m_new)"),
+                ("m_ref[...] = m_new", "m_ref[...] = jnp.broadcast_to(m_new, m_ref.shape)"),
+                ("acc_ref[...] / l_ref[...]", "acc_ref[...] / l_ref[:, :1]"),
+            ),
+        ),
+        Alternative("takes other blocks", old="else (128, 64)", new="else (64, 64)"),
+    ],
+    audit=audit,
+)

@@ -1,0 +1,279 @@
+"""Rung 2: the statistics of a softmax, from two launches."""
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jaxtyping import Array, Float
+
+from puzzles import INTERPRET
+
+# %% [markdown]
+# ## softmax_two_pass: read everything, then read it again
+#
+# `attention` holds all the scores at once, a matrix of `T` × `S`. With 131,072 queries and keys that is
+# 64 GiB in f32 for a single head. The scores have to go by in blocks, and the trouble lies in the
+# two numbers that a row of scores is normalised with:
+#
+# $$m = \max_s x_s \qquad\qquad l = \sum_s e^{x_s - m}$$
+#
+# You know both once you have seen the *whole* row, and `l` needs `m`. The plain way is to read the
+# row twice:
+#
+# ```text
+# launch 1     x₀   x₁   x₂   ──→  m
+# launch 2     x₀   x₁   x₂   ──→  l      (m comes in as a block, one column)
+# ```
+#
+# Each launch is a `row_sum` in new clothes: an output block that stays in VMEM while `j` runs. The
+# first launch keeps a running maximum, the second a running sum.
+#
+# What does a running maximum start from? Zero is the start of a *sum*: it is what a sum does not
+# notice. A row of scores may be negative all the way. Take **-1e30**, which lies below any score; why
+# not `-inf`, the next rung tells.
+
+# %%
+def softmax_two_pass_spec(
+    x: Float[Array, "M N"],
+) -> tuple[Float[Array, "M 1"], Float[Array, "M 1"]]:
+    m = jnp.max(x, axis=1, keepdims=True)
+    l = jnp.sum(jnp.exp(x - m), axis=1, keepdims=True)
+    return m, l
+
+
+# %%
+def softmax_two_pass_max_kernel(x_ref, m_ref):
+    ### BEGIN SOLUTION
+    @pl.when(pl.program_id(1) == 0)
+    def _():
+        m_ref[...] = jnp.full_like(m_ref, -1e30)
+
+    m_ref[...] = jnp.maximum(m_ref[...], jnp.max(x_ref[...], axis=1, keepdims=True))
+    ### END SOLUTION
+
+
+def softmax_two_pass_sum_kernel(x_ref, m_ref, l_ref):
+    ### BEGIN SOLUTION
+    @pl.when(pl.program_id(1) == 0)
+    def _():
+        l_ref[...] = jnp.zeros_like(l_ref)
+
+    l_ref[...] += jnp.sum(jnp.exp(x_ref[...] - m_ref[...]), axis=1, keepdims=True)
+    ### END SOLUTION
+
+
+def softmax_two_pass(
+    x: Float[Array, "M N"],
+) -> tuple[Float[Array, "M 1"], Float[Array, "M 1"]]:
+    M, N = x.shape
+    bm, bn = 64, 128
+    grid = (M // bm, N // bn)
+    block = pl.BlockSpec((bm, bn), lambda i, j: (i, j))
+    column = pl.BlockSpec((bm, 1), lambda i, j: (i, 0))
+    m = pl.pallas_call(
+        softmax_two_pass_max_kernel,
+        grid=grid,
+        in_specs=[block],
+        out_specs=column,
+        out_shape=jax.ShapeDtypeStruct((M, 1), jnp.float32),
+        interpret=INTERPRET,
+    )(x)
+    l = pl.pallas_call(
+        softmax_two_pass_sum_kernel,
+        grid=grid,
+        in_specs=[block, column],
+        out_specs=column,
+        out_shape=jax.ShapeDtypeStruct((M, 1), jnp.float32),
+        interpret=INTERPRET,
+    )(x, m)
+    return m, l
+
+
+# %% tags=["author"]
+import numpy as np
+
+from puzzles import Alternative, Launch, Mistake, Puzzle, rng
+
+
+def make_inputs(key, M, N):
+    """Rows around ±150 that drift along N, up or down."""
+    r = rng(key)
+    x = r.normal(0, 2, (M, N)) + r.uniform(-150, 150, (M, 1))
+    x += r.normal(0, 5, (M, 1)) * np.linspace(-1, 1, N)
+    return (jnp.asarray(x, jnp.float32),)
+
+
+def audit(first: Launch, second: Launch) -> None:
+    for launch in (first, second):
+        x = launch.inputs[0]
+        assert x.block[1] < x.shape[1], (
+            f"a block holds whole rows of {x.shape[1]}: take several steps, rows may be long"
+        )
+        assert x.transfers == launch.steps, (
+            f"{launch.name} reads {x.transfers} blocks of x in {launch.steps} steps: once each"
+        )
+
+
+_START = """    @pl.when(pl.program_id(1) == 0)
+    def _():
+        m_ref[...] = jnp.full_like(m_ref, -1e30)
+
+"""
+_MAX = "    m_ref[...] = jnp.maximum(m_ref[...], jnp.max(x_ref[...], axis=1, keepdims=True))"
+_ZERO = """    @pl.when(pl.program_id(1) == 0)
+    def _():
+        l_ref[...] = jnp.zeros_like(l_ref)
+
+"""
+_SUM = "    l_ref[...] += jnp.sum(jnp.exp(x_ref[...] - m_ref[...]), axis=1, keepdims=True)"
+
+PUZZLE = Puzzle(
+    spec=softmax_two_pass_spec,
+    solution=softmax_two_pass,
+    inputs=make_inputs,
+    cases=[dict(M=128, N=384), dict(M=192, N=256)],
+    hints=[
+        "Both kernels are row_sum. For each: what does the running number start from, and how does "
+        "a block change it?",
+        "`jnp.full_like(ref, value)` makes a block of one value. `jnp.maximum` compares two columns, "
+        "`jnp.max(..., axis=1, keepdims=True)` gives the column of one block.",
+        "First kernel: under `pl.when`, a very negative start; then the larger of what was there and "
+        "this block's maximum. Second kernel: under `pl.when`, zeros; then add the block's sum "
+        "of exponentials, each shifted by the row's finished maximum.",
+    ],
+    explain="""Two launches because the sum needs the finished maximum: every exponential is at most
+    1, and the largest is 1. The price is that x is read from HBM twice, which the receipt shows.""",
+    mistakes=[
+        Mistake(
+            "starts the maximum at zero",
+            old="jnp.full_like(m_ref, -1e30)",
+            new="jnp.zeros_like(m_ref)",
+            says="where all numbers of a row are negative, their maximum is, too",
+        ),
+        Mistake(
+            "does not subtract the maximum",
+            old="jnp.exp(x_ref[...] - m_ref[...])",
+            new="jnp.exp(x_ref[...])",
+            says="the exponential of a large number overflows to inf: shift each row by its maximum "
+            "before `exp`",
+        ),
+        Mistake(
+            "takes the maximum of the first block only",
+            old=_START + _MAX,
+            new=_START.replace(
+                "jnp.full_like(m_ref, -1e30)", "jnp.max(x_ref[...], axis=1, keepdims=True)"
+            ),
+            says="later blocks may hold larger numbers",
+        ),
+        Mistake(
+            "takes the maximum of the last block only",
+            old=_MAX,
+            new="    m_ref[...] = jnp.max(x_ref[...], axis=1, keepdims=True)",
+            says="each block's maximum replaces the one before: keep the larger of the two",
+        ),
+        Mistake(
+            "never starts the maximum",
+            old=_START,
+            new="",
+            says="a fresh output block holds garbage (NaN here), and NaN stays whatever it is "
+            "compared with",
+        ),
+        Mistake(
+            "never sets the sum to zero",
+            old=_ZERO,
+            new="",
+            says="a fresh output block holds garbage (NaN here), and the sum is added to it",
+        ),
+        Mistake(
+            "sets the sum to zero at every step",
+            old=_ZERO,
+            new="    l_ref[...] = jnp.zeros_like(l_ref)\n",
+            says="only the last block of each row is left in l",
+        ),
+        Mistake(
+            "shifts each block by its own maximum",
+            old="jnp.exp(x_ref[...] - m_ref[...])",
+            new="jnp.exp(x_ref[...] - jnp.max(x_ref[...], axis=1, keepdims=True))",
+            says="exponentials can be added up only if all were shifted by the same number, the "
+            "row's m",
+        ),
+        Mistake(
+            "adds up the shifted numbers without `exp`",
+            old="jnp.exp(x_ref[...] - m_ref[...])",
+            new="x_ref[...] - m_ref[...]",
+            says="l is a sum of exponentials",
+        ),
+        Mistake(
+            "takes one maximum for the whole block",
+            old="jnp.max(x_ref[...], axis=1, keepdims=True)",
+            new="jnp.max(x_ref[...], keepdims=True)",
+            says="every row has a maximum of its own: reduce along axis 1 only",
+        ),
+        Mistake(
+            "drops the axis it sums over",
+            old="m_ref[...]), axis=1, keepdims=True)",
+            new="m_ref[...]), axis=1)",
+            says="the shapes are those of the blocks",
+            stage="error",
+        ),
+        Mistake(
+            "takes the maximum outside",
+            code="""
+def softmax_two_pass(x):
+    M, N = x.shape
+    m = jnp.max(x, axis=1, keepdims=True)
+    l = pl.pallas_call(
+        softmax_two_pass_sum_kernel,
+        grid=(M // 64, N // 128),
+        in_specs=[
+            pl.BlockSpec((64, 128), lambda i, j: (i, j)),
+            pl.BlockSpec((64, 1), lambda i, j: (i, 0)),
+        ],
+        out_specs=pl.BlockSpec((64, 1), lambda i, j: (i, 0)),
+        out_shape=jax.ShapeDtypeStruct((M, 1), jnp.float32),
+        interpret=INTERPRET,
+    )(x, m)
+    return m, l
+""",
+            says="computes outside the kernel",
+            stage="pallas",
+        ),
+        Mistake(
+            "takes whole rows in one block",
+            old="bm, bn = 64, 128",
+            new="bm, bn = 64, N",
+            says="a block holds whole rows",
+            stage="work",
+        ),
+        Mistake(
+            "cuts blocks of 64 columns",
+            old="bm, bn = 64, 128",
+            new="bm, bn = 64, 64",
+            says="128",
+            stage="tpu",
+        ),
+    ],
+    alternatives=[
+        Alternative("starts the maximum at -inf", old="m_ref, -1e30)", new="m_ref, -jnp.inf)"),
+        Alternative(
+            "stores at the first step",
+            old=_START + _MAX,
+            new="""    j, largest = pl.program_id(1), x_ref[...].max(axis=1, keepdims=True)
+
+    @pl.when(j == 0)
+    def _():
+        m_ref[...] = largest
+
+    @pl.when(j > 0)
+    def _():
+        m_ref[...] = jnp.maximum(m_ref[...], largest)""",
+        ),
+        Alternative(
+            "chooses the start with jnp.where",
+            old=_ZERO + _SUM,
+            new="""    before = jnp.where(pl.program_id(1) == 0, 0.0, l_ref[...])
+    l_ref[...] = before + jnp.exp(x_ref[...] - m_ref[...]).sum(axis=1, keepdims=True)""",
+        ),
+        Alternative("takes other blocks", old="bm, bn = 64, 128", new="bm, bn = 32, 128"),
+    ],
+    audit=audit,
+)

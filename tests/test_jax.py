@@ -1,0 +1,155 @@
+"""What holds on every JAX, and what is said where it cannot."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.experimental import pallas as pl
+
+import puzzles
+from puzzles import _jax
+from puzzles._simulate import quickly, simulate
+from puzzles._trace import as_function, trace_call
+
+ENGINE = sorted(Path(puzzles.__file__).parent.glob("_*.py"))
+TILE = (8, 128)
+
+
+def count_kernel(o_ref):
+    o_ref[...] = jnp.full_like(o_ref, pl.num_programs(0))
+
+
+def helped_kernel(o_ref):
+    o_ref[...] = jnp.full_like(o_ref, helper())
+
+
+def helper():
+    return 1
+
+
+def last_block(i):
+    return pl.num_programs(0) - 1, 0
+
+
+def first_block(i):
+    return 0, 0
+
+
+def counts(n, kernel=count_kernel, index_map=first_block):
+    """One launch on a grid (n,); kernel and index map are the same functions every time."""
+    return pl.pallas_call(
+        kernel,
+        grid=(n,),
+        out_specs=pl.BlockSpec(TILE, index_map),
+        out_shape=jax.ShapeDtypeStruct((8 * n, 128), jnp.int32),
+        interpret=True,
+    )()
+
+
+def first_number(fn, *args):
+    traced = trace_call(fn, *args)
+    return int(quickly(as_function(traced, True), *traced.leaves)[0][0, 0])
+
+
+def test_one_kernel_sees_the_grid_of_each_trace():
+    assert [first_number(counts, n) for n in (2, 5, 3)] == [2, 5, 3]
+
+
+def test_one_kernel_sees_both_grids_of_one_trace():
+    traced = trace_call(lambda: (counts(2), counts(5), counts(3)))
+    for got in (quickly(as_function(traced, True)), simulate(traced)):
+        assert [int(x[0, 0]) for x in got] == [2, 5, 3]
+
+
+def test_one_index_map_sees_the_grid_of_each_launch():
+    launches = puzzles.trace(lambda: (counts(2, index_map=last_block), counts(5), counts(3)))
+    launches += puzzles.trace(counts, 4, count_kernel, last_block)
+    launches += puzzles.trace(counts, 7, count_kernel, last_block)
+    blocks = [np.unique(one.outputs[0].blocks[:, 0]).tolist() for one in launches]
+    assert blocks == [[1], [0], [0], [3], [6]]
+
+
+def test_a_helper_that_was_redefined_is_used(monkeypatch):
+    assert first_number(counts, 2, helped_kernel) == 1
+    monkeypatch.setitem(globals(), "helper", lambda: 2)
+    assert first_number(counts, 2, helped_kernel) == 2
+
+
+def test_after_a_trace_jax_is_as_it_was():
+    from jax._src.interpreters import partial_eval
+
+    before = getattr(partial_eval, "trace_to_jaxpr", None)
+    with pytest.raises(ZeroDivisionError):
+        trace_call(lambda: trace_call(counts, 2) and 1 / 0)
+    assert getattr(partial_eval, "trace_to_jaxpr", None) is before
+
+
+def imported(setup: str, then: str = "") -> subprocess.CompletedProcess[str]:
+    code = f"import jax\n{setup}\nimport puzzles\n{then}"
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+
+
+def last_words(done: subprocess.CompletedProcess[str]) -> str:
+    assert done.returncode == 1
+    return done.stderr.strip().splitlines()[-1]
+
+
+def test_an_old_jax_is_refused_in_one_sentence():
+    says = last_words(imported("jax.__version__ = '0.6.2'"))
+    assert says == (
+        "puzzles._jax.UnsupportedJax: Pallas Puzzles needs JAX 0.7.2 or newer "
+        f"(tried up to {_jax.NEWEST_TRIED}), and this is JAX 0.6.2: run "
+        '`pip install -U "jax>=0.7.2"` and restart Python, or the notebook\'s kernel.'
+    )
+
+
+@pytest.mark.parametrize(
+    ("setup", "name"),
+    [
+        ("from jax._src import core; del core.jaxpr_as_fun", "jax._src.core.jaxpr_as_fun"),
+        (
+            "import sys; sys.modules['jax._src.interpreters.partial_eval'] = None\n"
+            "import jax._src.interpreters as i; del i.partial_eval",
+            "jax._src.interpreters.partial_eval",
+        ),
+    ],
+    ids=["name", "module"],
+)
+def test_a_jax_without_a_name_that_is_needed_says_which(setup: str, name: str):
+    says = last_words(imported(f"from jax.experimental import pallas\n{setup}"))
+    assert says == (
+        f"puzzles._jax.UnsupportedJax: JAX {jax.__version__} has no `{name}`, which Pallas Puzzles "
+        f"needs (it works with JAX 0.7.2 to {_jax.NEWEST_TRIED}): update Pallas Puzzles, or run "
+        f'`pip install "jax>=0.7.2,<={_jax.NEWEST_TRIED}"`, and restart Python, or the notebook\'s '
+        "kernel."
+    )
+
+
+def test_a_newer_jax_is_not_refused_for_its_number():
+    solved = "one = puzzles.find('add_ten'); print(puzzles.judge(one, one.solution).passed)"
+    done = imported("jax.__version__ = '99.1.0rc1'", solved)
+    assert (done.returncode, done.stdout.strip()) == (0, "True"), done.stderr
+
+
+@pytest.mark.parametrize("version", ["0.7.2", "0.7.2.dev20250801", "0.10.0", "0.12.0.1", "1.0"])
+def test_a_version_in_range_is_not_too_old(version: str):
+    assert _jax.too_old(version) is None
+
+
+@pytest.mark.parametrize("version", ["0.4.38", "0.7", "0.7.1"])
+def test_a_version_below_the_range_is_too_old(version: str):
+    assert f"this is JAX {version}:" in (_jax.too_old(version) or "")
+
+
+def test_private_names_of_jax_come_from_one_module():
+    for path in ENGINE:
+        nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        names = {n.module or "" for n in nodes if isinstance(n, ast.ImportFrom)}
+        assert path.name == "_jax.py" or not any(n.startswith("jax._src") for n in names), path
