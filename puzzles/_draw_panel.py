@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable
-from typing import Any
 
 import numpy as np
 
@@ -176,22 +176,23 @@ def lines_and_numbers(view: Data, operand: Data) -> str:
     x, y = view["x"][0], view["y"][0]
     if len(view["x"]) == 1:
         for number, middle, room in _numbered(across):
-            words = {"size": 9, "anchor": "middle", "muted": True, "room": room}
-            labels.append(text(x + middle, y - 5, number, **words))
+            labels.append(_label(x + middle, y - 5, number, room))
         for number, middle, room in _numbered(down):
             if room >= 9:
-                words = {"size": 9, "anchor": "end", "muted": True, "room": _EDGE - 6}
-                labels.append(text(x - 5, y + middle + 3, number, **words))
+                labels.append(_label(x - 5, y + middle + 3, number, _EDGE - 6, "end"))
     else:
-        for number, (u, v) in enumerate(zip(view["x"], view["y"], strict=True)):
-            index = np.unravel_index(number, [operand["counts"][a] for a in view["lead"]])
+        for spot, (u, v) in enumerate(zip(view["x"], view["y"], strict=True)):
+            index = np.unravel_index(spot, [operand["counts"][a] for a in view["lead"]])
             caption = "[" + ", ".join(str(int(i)) for i in index) + "]"
-            words = {"size": 9, "anchor": "middle", "muted": True, "room": view["w"]}
-            labels.append(text(u + view["w"] / 2, v - 5, caption, **words))
+            labels.append(_label(u + view["w"] / 2, v - 5, caption, view["w"]))
     return (
         f'<path d="{"".join(lines)}" fill="none" stroke="currentColor" stroke-opacity=".3"/>'
-        f"{''.join(labels)}"
+        f"{' '.join(labels)}"
     )
+
+
+def _label(x: float, y: float, words: str, room: float, anchor: str = "middle") -> str:
+    return text(x, y, words, size=9, room=room, anchor=anchor, muted=True)
 
 
 def _cuts(operand: Data, axis: int | None, scale: float) -> list[float]:
@@ -206,12 +207,11 @@ def _cuts(operand: Data, axis: int | None, scale: float) -> list[float]:
 
 def _numbered(cuts: list[float]) -> Iterable[tuple[str, float, float]]:
     """(number, middle, room) of the blocks between cuts that have room for their number."""
-    cells = list(zip(cuts, cuts[1:]))
+    cells = list(itertools.pairwise(cuts))
     if not cells:
         return
     wide = 7.0 * len(str(len(cells) - 1)) + 6
     every = max(1, math.ceil(wide / max(1.0, cells[0][1] - cells[0][0])))
     for number, (a, b) in enumerate(cells):
-        room: Any = (b - a) * every - 1
         if number % every == 0 and b - a > 4:
-            yield str(number), (a + b) / 2, max(room, 8)
+            yield str(number), (a + b) / 2, max((b - a) * every - 1, 8.0)

@@ -46,9 +46,7 @@ def strip(data: Data, seen: list[Track | None]) -> str:
     left, width = 100 * k / kept, 100 / kept
     return (
         f'<div class="pz-strip"><div class="pz-labels"><div>step</div>{labels}</div>'
-        f'<div class="pz-time" style="--n:{kept}"><div class="pz-slot">'
-        f'<input type="range" min="0" max="{kept - 1}" value="{k}" step="1" '
-        f'aria-label="grid step" hidden></div>{"".join(rows)}'
+        f'<div class="pz-time" style="--n:{kept}"><div class="pz-slot"></div>{"".join(rows)}'
         f'<div class="pz-cursor" style="left:{left:.4g}%;width:{width:.4g}%"></div></div></div>'
         f'<div class="pz-bytes">{_meter("read", "read", read, data["read"])}'
         f"{_meter('written', 'done', written, data['written'])}</div>"

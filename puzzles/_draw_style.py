@@ -7,11 +7,10 @@ from puzzles._palette import BLUE, GREEN, MARKS, SANS, SKY, VERMILLION
 _RULES = """
 .pz-walk{font:13px/1.45 __SANS__;color:inherit;max-width:1000px;margin:6px 0 18px;padding:2px}
 .pz-walk *{box-sizing:border-box}
-.pz-walk [hidden]{display:none!important}
 .pz-walk i{font-style:normal;opacity:.72}
-.pz-walk code{font-size:.92em;background:none;color:inherit;padding:0;border:0}
+.pz-walk.pz-walk.pz-walk code{font-size:.92em;background:none;color:inherit;padding:0;border:0}
 .pz-walk b{font-weight:600;font-variant-numeric:tabular-nums}
-.pz-head{font-size:15px;margin-bottom:6px}
+.pz-head{font-size:15px}
 .pz-head span{opacity:.8;font-size:13px}
 .pz-walk ul.pz-faults{list-style:none;margin:0 0 10px;padding:0}
 .pz-walk ul.pz-faults li{border-left:4px solid __VERMILLION__;padding:3px 0 3px 10px;margin:0 0 6px}
@@ -87,17 +86,19 @@ position:relative}
 .pz-core.pz-skipped{border-style:dashed}
 .pz-legend{display:flex;flex-wrap:wrap;gap:2px 16px;font-size:11.5px;margin:10px 0 6px}
 .pz-legend span{white-space:nowrap}
-.pz-total{margin:4px 0}
-.pz-walk table{border-collapse:collapse;margin:4px 0;font-size:12px;color:inherit}
-.pz-walk table th,.pz-walk table td{padding:2px 10px 2px 0;text-align:left;background:none;
-border:0;color:inherit}
-.pz-walk table.pz-numbers td{border:1px solid;padding:1px 5px;text-align:right;
+.pz-total{margin:0 0 8px;opacity:.85}
+.pz-walk.pz-walk table{border-collapse:collapse;margin:4px 0;font-size:12px;color:inherit}
+.pz-walk.pz-walk.pz-walk th,.pz-walk.pz-walk.pz-walk td{padding:2px 10px 2px 0;text-align:left;
+background:none;border:0;color:inherit}
+.pz-walk.pz-walk.pz-walk .pz-numbers td{border:1px solid;padding:1px 5px;text-align:right;
 font-variant-numeric:tabular-nums;min-width:1.9em}
+.pz-walk.pz-walk.pz-walk tr{background:none}
 .pz-walk summary{cursor:pointer}
 .pz-never{stroke:none!important}
 .pz-lines{fill:none;stroke:currentColor;stroke-opacity:.45}
 .pz-lost{stroke:__VERMILLION__;stroke-opacity:1}
 .pz-twice.pz-m-fault{stroke:none}
+.pz-over{fill:none}
 .pz-s-skipped{fill:currentColor;fill-opacity:.3}
 """
 

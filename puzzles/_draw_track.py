@@ -89,7 +89,7 @@ class Track:
         return {name for name, present in wanted.items() if present}
 
     def before(self, k: int) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]]:
-        """Blocks that earlier steps held, and those that they moved at least twice; both in order."""
+        """Blocks that earlier steps held, and those that they moved more than once, in order."""
         seen = dict.fromkeys(map(tuple, self.blocks[:k].tolist()))
         moved: dict[tuple[int, ...], int] = {}
         twice: dict[tuple[int, ...], None] = {}

@@ -34,6 +34,11 @@ def too_old(version: str) -> str | None:
 
 def lacking(version: str, error: ImportError) -> str:
     """What to say where JAX `version` has not what an import asked for."""
+    if error.name == "absl":  # 0.9.2 imports it, but does not bring it along
+        return (
+            f"JAX {version} needs the module `absl` for its TPU simulator: run `pip install "
+            "absl-py`, and restart Python, or the notebook's kernel."
+        )
     gone = re.search(r"cannot import name '(\w+)' from '([\w.]+)'", str(error))
     name = f"{gone[2]}.{gone[1]}" if gone else error.name or str(error)
     return (

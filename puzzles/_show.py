@@ -109,9 +109,9 @@ def _ask_for_arguments(fn: Callable, why: str) -> str:
     if "is a kernel" in why:
         return why.replace("check(", "show(")
     name = _source.unwrap(fn).__name__
-    near = f"{why}. " if "did you mean" in why else ""
+    near = f"{why} " if "did you mean" in why else ""
     call = f"show({'fn' if name == '<lambda>' else name}, x, ...)"
-    return f"{near.replace('?. ', '? ')}To draw a function that is no puzzle, pass its arguments: {call}"
+    return f"{near}To draw a function that is no puzzle, pass its arguments: {call}"
 
 
 def _what_happened(error: Exception) -> str:

@@ -132,6 +132,14 @@ def test_a_jax_without_a_name_that_is_needed_says_which(setup: str, name: str):
     )
 
 
+def test_the_package_that_jax_0_9_forgets_to_bring_is_named():
+    error = ModuleNotFoundError("No module named 'absl'", name="absl")
+    assert _jax.lacking("0.9.2", error) == (
+        "JAX 0.9.2 needs the module `absl` for its TPU simulator: run `pip install absl-py`, and "
+        "restart Python, or the notebook's kernel."
+    )
+
+
 def test_a_newer_jax_is_not_refused_for_its_number():
     solved = "one = puzzles.find('add_ten'); print(puzzles.judge(one, one.solution).passed)"
     done = imported("jax.__version__ = '99.1.0rc1'", solved)

@@ -1,6 +1,5 @@
 """Rung 1: attention in plain JAX, without overflow."""
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
@@ -63,10 +62,10 @@ from puzzles import Alternative, Mistake, Puzzle, rng
 
 
 def make_inputs(key, T, S, H):
-    """Queries, keys and values whose scores reach ±150 and drift along S, up or down by row.
+    """Scores around ±150 that drift along S, up or down by row; H is a power of 4.
 
-    H is a power of 4. Scores are exact in f32 in any order and also from bf16 operands: q, k and v
-    are small multiples of 1/8. So no chip and no order of summation changes a score.
+    All numbers are few bits wide: exact in bf16, and every score exact in f32 in any order of
+    summation. So no chip and no block size changes a score.
     """
     r = rng(key)
 
@@ -76,6 +75,7 @@ def make_inputs(key, T, S, H):
     q, k, v = (eighths(r.normal(size=(n, H))) for n in (T, S, S))
     k[:, 0], q[:, 0] = H**0.5, r.integers(-150, 151, T)  # the whole row up or down
     k[:, 1], q[:, 1] = eighths(np.linspace(-1, 1, S) * H**0.5), eighths(r.normal(0, 4, T))
+    q[::8, 1], q[4::8, 1] = 96, -96  # some rows drift far enough to overflow on the way
     return tuple(jnp.asarray(x, jnp.float32) for x in (q, k, v))
 
 
@@ -150,7 +150,7 @@ PUZZLE = Puzzle(
             "reduces to a flat vector",
             old="jnp.max(s, axis=1, keepdims=True)",
             new="jnp.max(s, axis=1)",
-            says="incompatible shapes for broadcasting",
+            says="shapes for broadcasting",
             stage="error",
         ),
         Mistake(
@@ -165,6 +165,9 @@ PUZZLE = Puzzle(
         Alternative(
             "calls jax.nn.softmax",
             code="""
+import jax
+
+
 def attention(q, k, v):
     return jax.nn.softmax(q @ k.T / jnp.sqrt(q.shape[-1]), axis=-1) @ v
 """,
@@ -180,8 +183,14 @@ def attention(q, k, v):
         ),
         Alternative(
             "goes through logsumexp",
-            old=f"    {_P}\n    {_O}",
-            new="    return jnp.exp(s - jax.nn.logsumexp(s, axis=1, keepdims=True)) @ v",
+            code="""
+import jax
+
+
+def attention(q, k, v):
+    s = q @ k.T / q.shape[1] ** 0.5
+    return jnp.exp(s - jax.nn.logsumexp(s, axis=1, keepdims=True)) @ v
+""",
         ),
         Alternative(
             "scales after the shift",

@@ -145,32 +145,30 @@ def seen(T, S):
     return np.arange(S)[None, :] <= np.arange(T)[:, None]
 
 
-def count_blocks(launch, mask):
-    """(steps with a dot, of them on blocks where `mask` has something, blocks where it has)."""
-    q, k = launch.inputs[:2]
-    bq, bk = q.block[0], k.block[0]
-    (T, S) = mask.shape
+def blocks_with_work(launch, mask):
+    """How many pairs of a block of queries and a block of keys hold anything that counts."""
+    bq, bk = launch.inputs[0].block[0], launch.inputs[1].block[0]
+    T, S = mask.shape
     assert bq < T, f"one block holds all {T} queries: cut them, a longer q would not fit into VMEM"
     assert bk < S, f"one block holds all {S} keys: cut them, a longer k would not fit into VMEM"
-    tiles = np.pad(mask, ((0, -T % bq), (0, -S % bk))).reshape(-(-T // bq), bq, -(-S // bk), bk)
-    needed = tiles.any(axis=(1, 3))
-    computed = np.sum([dot.executed for dot in launch.dots], axis=0) > 0
-    useful = needed[q.blocks[computed, 0], k.blocks[computed, 0]]
-    return int(computed.sum()), int(useful.sum()), int(needed.sum())
+    padded = np.pad(mask, ((0, -T % bq), (0, -S % bk)))
+    return int(padded.reshape(-(-T // bq), bq, -(-S // bk), bk).any(axis=(1, 3)).sum())
 
 
 def audit_dots(launch, mask, which):
-    """Dots run in no more steps than there are blocks with work; `which` names the others."""
-    computed, _, needed = count_blocks(launch, mask)
+    """Dots run for the blocks that have work and for no others; `which` names the others."""
+    needed = blocks_with_work(launch, mask)
+    computed = int((sum(dot.executed for dot in launch.dots) > 0).sum())
     assert computed <= needed, (
         f"dots run in {computed} of {launch.steps} grid steps, but only {needed} blocks of scores "
         f"hold anything that counts: skip the blocks {which}, since a masked block costs as much "
         "as any other"
     )
-    each = launch.dot_flops // max(computed, 1)
     (bq, H), bk = launch.inputs[0].block, launch.inputs[1].block[0]
-    assert each <= 4 * bq * bk * H, (
-        f"a step's dots do {each:,} FLOPs; the two products of a block take {4 * bq * bk * H:,}"
+    budget = needed * 4 * bq * bk * H
+    assert launch.dot_flops <= budget, (
+        f"the dots do {launch.dot_flops:,} FLOPs; two products for each of the {needed} blocks that "
+        f"have work take {budget:,}"
     )
 
 
@@ -183,6 +181,9 @@ _SKIP = "@pl.when(j * bk <= (i + 1) * bq - 1)"
 _MASK = "s = jnp.where(column <= row, s * H**-0.5, -1e30)"
 _POSITIONS = """        row = i * bq + jax.lax.broadcasted_iota(jnp.int32, s.shape, 0)
         column = j * bk + jax.lax.broadcasted_iota(jnp.int32, s.shape, 1)
+"""
+_STATISTICS = """            pltpu.VMEM((bq, 1), jnp.float32),
+            pltpu.VMEM((bq, 1), jnp.float32),
 """
 _STORE = """    @pl.when(j == pl.num_programs(1) - 1)
     def _():
@@ -287,7 +288,8 @@ PUZZLE = Puzzle(
         ),
         Mistake(
             "stores only in steps that have work",
-            edits=((_STORE, _STORE.replace("- 1)", "- 1, j * bk <= (i + 1) * bq - 1)").replace("@pl.when(j ==", "@pl.when(jnp.logical_and(j ==").replace("- 1)\n", "- 1))\n")),),
+            old="    @pl.when(j == pl.num_programs(1) - 1)",
+            new="    @pl.when((j == pl.num_programs(1) - 1) & (j * bk <= (i + 1) * bq - 1))",
             says="the last j is a skipped one for most rows of blocks, and then nobody writes their "
             "output",
         ),
@@ -358,15 +360,19 @@ def causal_attention_kernel(q_ref, k_ref, v_ref, o_ref, m_ref, l_ref, acc_ref):
         Alternative(
             "keeps statistics 128 lanes wide",
             edits=(
-                (
-                    "            pltpu.VMEM((bq, 1), jnp.float32),\n            pltpu.VMEM((bq, 1), jnp.float32),",
-                    "            pltpu.VMEM((bq, 128), jnp.float32),\n            pltpu.VMEM((bq, 128), jnp.float32),",
-                ),
+                (_STATISTICS, _STATISTICS.replace("(bq, 1)", "(bq, 128)")),
                 ("jnp.maximum(m_ref[...], ", "jnp.maximum(m_ref[:, :1], "),
                 ("alpha = jnp.exp(m_ref[...] - m_new)", "alpha = jnp.exp(m_ref[:, :1] - m_new)"),
                 ("m_ref[...] = m_new", "m_ref[...] = jnp.broadcast_to(m_new, m_ref.shape)"),
                 ("acc_ref[...] / l_ref[...]", "acc_ref[...] / l_ref[:, :1]"),
             ),
+        ),
+        Alternative(
+            "numbers rows and columns with arange",
+            old=_POSITIONS,
+            new="""        row = i * bq + jnp.arange(bq)[:, None]
+        column = j * bk + jnp.arange(bk)[None, :]
+""",
         ),
         Alternative("takes other blocks", old="else (128, 64)", new="else (64, 64)"),
     ],

@@ -143,8 +143,8 @@ PUZZLE = Puzzle(
             "corrects by the inverse factor",
             old=_ALPHA,
             new="alpha = jnp.exp(m_new - m_old)",
-            says="the old terms are too large, so the factor is at most 1: exp(m_old - m_new). The "
-            "inverse overflows in the first step",
+            says="m is right and l is NaN. The factor is at most 1, exp(m_old - m_new); its inverse "
+            "overflows in the first step. If yours is not the inverse, see that l starts at 0",
         ),
         Mistake(
             "corrects the new terms, too",

@@ -234,7 +234,7 @@ def softmax_two_pass(x):
     )(x, m)
     return m, l
 """,
-            says="computes outside the kernel",
+            says="outside the kernel",
             stage="pallas",
         ),
         Mistake(

@@ -1,0 +1,224 @@
+"""Draw every diagram from the reference launches: `python diagrams/draw.py [--check]`."""
+
+from __future__ import annotations
+
+import functools
+import math
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+
+import puzzles
+from puzzles import _palette as p
+from puzzles._tpu import CHIPS
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))
+
+from film import film  # noqa: E402
+
+
+def _array(*shape: int, dtype: object = jnp.float32) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape, dtype)
+
+
+def strip(
+    name: str, shapes: Sequence[jax.ShapeDtypeStruct], first: int, notes: Sequence[str], title: str
+) -> Callable[[], str]:
+    """A filmstrip of consecutive steps of a rung's reference launch."""
+
+    def draw() -> str:
+        (launch,) = puzzles.trace(puzzles.find(name).solution, *shapes)
+        steps = range(first, first + len(notes))
+        return film(launch, steps, title, f"{title}. " + " ".join(notes), notes)
+
+    return draw
+
+
+def memories() -> str:
+    """Where add_ten's data are: HBM, VMEM, and the kernel between two copies."""
+    (launch,) = puzzles.trace(puzzles.find("add_ten").solution, _array(24, 384))
+    size = f"{launch.inputs[0].hbm_bytes // 1024} KiB"
+    title = "A kernel sees VMEM; pallas_call does the copying"
+    body = [p.text(20, 28, title, size=16, bold=True, room=600)]
+    boxes = [(20, "HBM", "x and the result", "large and far"), (250, "VMEM", "x_ref, o_ref", "small and near")]
+    boxes.append((480, "kernel", "x_ref[...] + 10", "vector registers"))
+    for x, name, inside, what in boxes:
+        body.append(f'<path d="{p.rect(x, 60, 150, 110)}" fill="none" stroke="{p.INK}" stroke-width="1.5"/>')
+        body.append(p.text(x + 12, 82, name, size=14, bold=True, room=126))
+        body.append(p.text(x + 12, 100, what, size=11, muted=True, room=126))
+        body.append(p.text(x + 12, 150, inside, size=11, mono=True, room=126))
+    arrows = [(170, 250, 100, "fetched", f"copy in, {size}"), (250, 170, 142, "written", f"copy out, {size}")]
+    arrows += [(400, 480, 100, "fetched", "read"), (480, 400, 142, "written", "write")]
+    for start, end, y, mark, words in arrows:
+        colour = p.MARKS[mark].fill
+        tip = 8 if end < start else -8
+        body.append(
+            f'<path d="M{start} {y}H{end + tip}M{end} {y}l{tip} -5v10z" stroke="{colour}" '
+            f'stroke-width="2.5" fill="{colour}"/>'
+        )
+        body.append(p.text((start + end) / 2, y - 9, words, size=9.5, anchor="middle", room=76))
+    return p.document(650, 192, "".join(body), title, "HBM on the left, VMEM in the middle, the kernel on the right; pallas_call copies the input into VMEM before the kernel runs and the output back after it.")
+
+
+def roofline() -> str:
+    """FLOPs per byte of the reference bf16 matmul at several block sizes, under v5e's roof."""
+    chip, square = CHIPS["v5e"], _array(4096, 4096, dtype=jnp.bfloat16)
+    matmul = puzzles.find("matmul_bf16").solution
+    points = []
+    for side in (128, 256, 512, 1024):
+        blocks = functools.partial(matmul, bm=side, bk=256, bn=side)
+        (launch,) = puzzles.trace(blocks, square, square)
+        points.append((f"{side} × {side}", launch.intensity))
+    title = "Larger output blocks climb the roofline"
+    left, bottom, wide, high = 90.0, 270.0, 470.0, 190.0
+
+    def at(intensity: float, teraflops: float) -> tuple[float, float]:
+        x = left + wide * (math.log2(intensity) - 5) / 5  # 32 to 1024 FLOPs per byte
+        return x, bottom - high * (math.log2(teraflops) - 4) / 4  # 16 to 256 TFLOP/s
+
+    peak = chip.flops_per_second / 1e12
+    slope = chip.hbm_bytes_per_second / 1e12
+    (x0, y0), (x1, y1), (x2, _) = at(32, 32 * slope), at(chip.ridge, peak), at(1024, peak)
+    body = [p.text(20, 28, title, size=16, bold=True, room=560)]
+    roof = f"M{p.n(x0)} {p.n(y0)}L{p.n(x1)} {p.n(y1)}H{p.n(x2)}"
+    body.append(f'<path d="{roof}" fill="none" stroke="{p.INK}" stroke-width="2"/>')
+    axes = f"M{p.n(left)} {p.n(bottom - high)}V{p.n(bottom)}H{p.n(left + wide)}"
+    body.append(f'<path d="{axes}" fill="none" stroke="{p.INK}" stroke-opacity=".5"/>')
+    for tick in (32, 64, 128, 256, 512, 1024):
+        x, _ = at(tick, 16)
+        body.append(p.text(x, bottom + 16, str(tick), size=10, anchor="middle"))
+    body.append(p.text(left + wide / 2, bottom + 34, "FLOPs per byte of HBM traffic", anchor="middle"))
+    for tick in (16, 32, 64, 128):
+        _, y = at(32, tick)
+        body.append(p.text(left - 8, y + 4, str(tick), size=10, anchor="end"))
+    body.append(p.text(20, bottom - high - 10, "TFLOP/s at most, on a v5e", size=11, muted=True))
+    dash = f"M{p.n(x1)} {p.n(y1)}V{p.n(bottom)}"
+    body.append(f'<path d="{dash}" stroke="{p.INK}" stroke-dasharray="4 3" stroke-opacity=".6"/>')
+    body.append(p.text(x1 + 6, bottom - 8, f"ridge: {chip.ridge:.0f}", size=11))
+    for label, intensity in points:
+        x, y = at(intensity, min(peak, intensity * slope))
+        colour = p.BLUE if intensity >= chip.ridge else p.VERMILLION
+        shape = "h10v10h-10z" if intensity >= chip.ridge else "l6 10h-12z"
+        corner = (x - 5, y - 5) if intensity >= chip.ridge else (x, y - 6)
+        body.append(f'<path d="M{p.n(corner[0])} {p.n(corner[1])}{shape}" fill="{colour}"/>')
+        body.append(p.text(x + 12, y + 18, label, size=11))
+    body.append(p.text(at(40, 16)[0], at(32, 150)[1], "memory-bound", size=12, muted=True))
+    body.append(p.text(at(420, 16)[0], y1 - 12, "compute-bound", size=12, muted=True))
+    says = "A roofline for a v5e: below 240 FLOPs a byte the height of the roof falls with the intensity; "
+    says += "; ".join(f"{label} blocks reach {intensity:.0f}" for label, intensity in points) + "."
+    return p.document(600, 325, "".join(body), title, says)
+
+
+bf16 = jnp.bfloat16
+DIAGRAMS: dict[str, Callable[[], str]] = {
+    "basics/add_ten": memories,
+    "basics/vector_add": strip(
+        "vector_add",
+        [_array(4096)] * 2,
+        0,
+        ["Step 0 gets block 0 of each vector.", "Step 1 gets block 1 ...", "... and so on."],
+        "One grid step, one block",
+    ),
+    "basics/add_reversed_blocks": strip(
+        "add_reversed_blocks",
+        [_array(5120)] * 2,
+        0,
+        ["x from the front, y from the back.", "Both move inwards ...", "... and meet in the middle."],
+        "Two index maps, two ways to walk",
+    ),
+    "basics/scale_blocks": strip(
+        "scale_blocks",
+        [_array(48, 384)],
+        1,
+        ["Along the first row of blocks ...", "... to its end;", "then the next row.", "The last axis runs fastest."],
+        "The order of a two-dimensional grid",
+    ),
+    "basics/outer_product": strip(
+        "outer_product",
+        [_array(3072), _array(2048)],
+        0,
+        ["Both blocks are fetched.", "a's block is still there: only b moves.", "i moves on: both are fetched."],
+        "What an index map ignores is reused",
+    ),
+    "basics/launch_vector_add": strip(
+        "launch_vector_add",
+        [_array(192, 512)] * 2,
+        0,
+        ["The same block of all three.", "Along the row of blocks,", "then down."],
+        "One step, one output block",
+    ),
+    "basics/row_sum": strip(
+        "row_sum",
+        [_array(128, 384)],
+        0,
+        ["A fresh output block: zero it, add.", "The same block: add.", "Add; the sum is complete.", "A fresh block again."],
+        "An output block stays until its index changes",
+    ),
+    "basics/ragged_row_sum": strip(
+        "ragged_row_sum",
+        [_array(128, 300)],
+        0,
+        ["A full block.", "A full block.", "84 of 128 columns do not exist."],
+        "The last block hangs over the edge",
+    ),
+    "basics/tiled_matmul": strip(
+        "tiled_matmul",
+        [_array(256, 384), _array(384, 256)],
+        0,
+        ["k = 0: zero the accumulator, add.", "k = 1: add the next product.", "k = 2: add, and store.", "The next output block begins."],
+        "One output block is a sum over k",
+    ),
+    "basics/launch_matmul": strip(
+        "launch_matmul",
+        [_array(384, 256), _array(384, 512)],
+        0,
+        ["a lies as K × M: k goes down ...", "... both inputs ...", "... and the output block is done."],
+        "A transposed operand, fetched as it lies",
+    ),
+    "basics/batched_matmul": strip(
+        "batched_matmul",
+        [_array(2, 256, 256), _array(2, 256, 128)],
+        2,
+        ["Batch element 0, second row of blocks,", "its last step.", "Then element 1, from the start."],
+        "A batch axis is one more axis of the grid",
+    ),
+    "basics/fused_matmul": strip(
+        "fused_matmul",
+        [_array(256, 256, dtype=bf16), _array(256, 256, dtype=bf16), _array(256)],
+        0,
+        ["k = 0: the product begins.", "Last k: bias, activation, store.", "Only now a new bias block."],
+        "Bias and activation ride along",
+    ),
+    "basics/choose_blocks": roofline,
+}
+
+
+def out_of_date() -> list[str]:
+    """Names of the diagrams whose file is not what would be drawn now, and stray files."""
+    wanted = {HERE / f"{name}.svg": draw() for name, draw in DIAGRAMS.items()}
+    stale = [f for f, svg in wanted.items() if not f.exists() or f.read_text("utf-8") != svg]
+    stray = [f for f in HERE.glob("*/*.svg") if f not in wanted]
+    return sorted(str(f.relative_to(HERE.parent)) for f in (*stale, *stray))
+
+
+def main() -> int:
+    """Draw all diagrams, or with --check name those that are out of date; 0 if all is well."""
+    if "--check" in sys.argv[1:]:
+        stale = out_of_date()
+        for name in stale:
+            print(f"{name} is out of date: run make build")
+        return int(bool(stale))
+    for name, draw in DIAGRAMS.items():
+        path = HERE / f"{name}.svg"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(draw(), "utf-8")
+    print(f"drew {len(DIAGRAMS)} diagrams")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,134 @@
+"""A filmstrip: some steps of a launch, one row each, and the block of every operand in it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from puzzles import _palette as p
+from puzzles._launch import Launch, Operand
+
+_PANEL, _GAP, _LEFT, _TOP = 132.0, 34.0, 96.0, 62.0
+_OVERHANG = 0.9  # of the room beside an array that a block over its edge may take
+
+
+def film(launch: Launch, steps: Sequence[int], title: str, says: str, notes: Sequence[str]) -> str:
+    """An SVG file of the given steps of `launch`, one note beside each."""
+    operands = [o for o in (*launch.inputs, *launch.outputs) if len(o.blocks)]
+    views = [_View(o) for o in operands]
+    used: list[str] = []
+    body = [p.text(20, 28, title, size=16, bold=True, room=640)]
+    x = _LEFT
+    for view in views:
+        shape = " × ".join(map(str, view.operand.shape))
+        body.append(p.text(x, _TOP - 6, view.operand.name, size=12, mono=True, room=view.width))
+        body.append(p.text(x, _TOP + 9, shape, size=10, muted=True, room=view.width))
+        x += view.width + _GAP
+    note_room = max(p.text_width(note, 12) for note in notes) + 6
+    width = max(x + note_room + 20, 20 + p.text_width(title, 16) + 60)
+    row = max(view.height for view in views) + 26
+    y = _TOP + 24
+    for step, note in zip(steps, notes, strict=True):
+        ids = ", ".join(str(int(i)) for i in launch.program_ids[step])
+        body.append(p.text(20, y + 12, f"({ids})", size=12, mono=True, room=_LEFT - 30))
+        body.append(p.text(20, y + 26, "grid step", size=9, muted=True, room=_LEFT - 30))
+        x = _LEFT
+        for view in views:
+            drawn, mark = view.frame(launch, step, x, y)
+            body.append(drawn)
+            used += [m for m in mark if m not in used]
+            x += view.width + _GAP
+        body.append(p.text(x, y + 14, note, size=12, room=note_room))
+        y += row
+    legend, height = p.legend(used, 20, y + 6, width - 40)
+    body.append(legend)
+    return p.document(width, y + height + 26, "".join(body), title, says)
+
+
+class _View:
+    """Where the blocks of one operand lie in its panel."""
+
+    def __init__(self, operand: Operand) -> None:
+        self.operand = operand
+        shape = operand.shape if len(operand.shape) > 1 else (1, *operand.shape)
+        sizes = operand.sizes if len(operand.shape) > 1 else (1, *operand.sizes)
+        self.slices = math.prod(shape[:-2])
+        self.rows, self.cols = shape[-2:]
+        self.bm, self.bn = sizes[-2:]
+        across, down = -(-self.cols // self.bn), -(-self.rows // self.bm)
+        room = _PANEL / (1 if self.slices == 1 else 1.6)
+        self.w = min(room, max(across * 26.0, room * self.cols / max(self.rows, self.cols)))
+        self.h = min(room * 0.72, max(down * 20.0, room * self.rows / max(self.rows, self.cols)))
+        if self.cols == 1:
+            self.w = 20.0
+        if self.rows == 1:
+            self.h = 24.0
+        self.kx, self.ky = self.w / self.cols, self.h / self.rows
+        over = (across * self.bn - self.cols) * self.kx, (down * self.bm - self.rows) * self.ky
+        self.each = self.w + 10
+        self.width = max(self.each * self.slices - 10 + max(over[0], 0), 58.0)
+        self.height = self.h + max(over[1], 0)
+
+    def frame(self, launch: Launch, step: int, x: float, y: float) -> tuple[str, list[str]]:
+        """The panel at one step, and the marks that it uses."""
+        operand, drawn, marks = self.operand, [], []
+        block = tuple(int(b) for b in operand.blocks[step])
+        seen = {tuple(int(b) for b in one) for one in operand.blocks[:step]}
+        for index in np.ndindex(*self._counts()):
+            if index == block:
+                continue
+            past = index in seen
+            if past:
+                mark = "done" if operand.output else "read"
+                drawn.append(p.cell(*self._place(index, x, y)[:4], mark))
+                marks.append(mark)
+        for s in range(self.slices):
+            left = x + s * self.each
+            lines = p.rect(left, y, self.w, self.h)
+            lines += "".join(
+                f"M{p.n(left + c * self.bn * self.kx)} {p.n(y)}v{p.n(self.h)}"
+                for c in range(1, -(-self.cols // self.bn))
+            )
+            lines += "".join(
+                f"M{p.n(left)} {p.n(y + r * self.bm * self.ky)}h{p.n(self.w)}"
+                for r in range(1, -(-self.rows // self.bm))
+            )
+            drawn.append(f'<path d="{lines}" fill="none" stroke="{p.INK}" stroke-opacity=".55"/>')
+        mark = self._mark(launch, step)
+        left, top, w, h, over_x, over_y = self._place(block, x, y)
+        drawn.append(p.cell(left, top, w, h, mark))
+        marks.append(mark)
+        if over_x > 0.5:
+            drawn.append(p.cell(left + w, top, over_x, h, "masked"))
+        if over_y > 0.5:
+            drawn.append(p.cell(left, top + h, w + over_x, over_y, "masked"))
+        if over_x > 0.5 or over_y > 0.5:
+            marks.append("masked")
+        return "".join(drawn), marks
+
+    def _counts(self) -> tuple[int, ...]:
+        pairs = zip(self.operand.shape, self.operand.sizes, strict=True)
+        return tuple(-(-s // b) for s, b in pairs)
+
+    def _place(self, index: tuple[int, ...], x: float, y: float) -> tuple[float, ...]:
+        """x, y, width and height of a block inside the array, and how far it hangs over."""
+        full = index if len(index) > 1 else (0, *index)
+        counts = self._counts()
+        slice_, r, c = 0, *full[-2:]
+        for i, n in zip(full[:-2], counts[:-2], strict=False):
+            slice_ = slice_ * n + i
+        w = min(self.bn, self.cols - c * self.bn)
+        h = min(self.bm, self.rows - r * self.bm)
+        left = x + slice_ * self.each + c * self.bn * self.kx
+        top = y + r * self.bm * self.ky
+        over = (self.bn - w) * self.kx, (self.bm - h) * self.ky
+        return left, top, w * self.kx, h * self.ky, *over
+
+    def _mark(self, launch: Launch, step: int) -> str:
+        operand = self.operand
+        if not operand.output:
+            return "fetched" if operand.fetched[step] else "reused"
+        last = step + 1 == launch.steps or bool(operand.fetched[step + 1])
+        return "written" if last else "held"

@@ -1,0 +1,373 @@
+"""Rung 4: one block of queries against all keys and values."""
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+from jaxtyping import Array, Float
+
+from puzzles import INTERPRET, find
+
+# %% [markdown]
+# ## attention_one_block: three things that stay
+#
+# The output of attention is a quotient of two sums over the keys, with the same weights:
+#
+# $$o = \frac{\sum_s e^{x_s - m} \, v_s}{\sum_s e^{x_s - m}} = \frac{acc}{l}$$
+#
+# You can keep `l` up to date while the maximum changes. `acc` is a row of `H` such sums, one for each
+# column of `v`. Their terms carry the same exponentials, so a new maximum makes them wrong by... the same
+# factor. That is the whole step from online softmax to
+# [FlashAttention](https://arxiv.org/abs/2205.14135): **whatever was summed with the old maximum is
+# corrected by the same `alpha`**.
+#
+# ```text
+#                     j = 0          j = 1          j = 2
+#  q (bq, H) ──┬──→ ┌────────┐ ──→ ┌────────┐ ──→ ┌────────┐
+#   (stays)    │    │ s   p  │     │ s   p  │     │ s   p  │    o = acc / l
+#              │    └────────┘     └────────┘     └────────┘
+#              │     k₀    v₀       k₁    v₁       k₂    v₂     (each comes by once)
+#
+#  in scratch:   m (bq, 1)      l (bq, 1)      acc (bq, H)      (stay, change at every j)
+# ```
+#
+# The scores `s` of one block, (bq, bk), live in VMEM for one step and are gone. The full matrix of
+# scores never exists anywhere.
+#
+# `m`, `l` and `acc` live in f32 scratch, from the first j to the last. As in `tiled_matmul`, the work
+# has three parts: start them at the first j, update them at every j, store the quotient at the last.
+# Start `m` at -1e30, as before.
+#
+# The grid is `(1, S // bk)`: blocks of queries × blocks of keys, and there is one block of queries. So j is
+# axis **1**. (The axis of length 1 looks useless. Wait for the next rung.)
+#
+# For `q @ k.T` there is no need to transpose anything: `jax.lax.dot_general` contracts any axis with any
+# other, `dimension_numbers=(((a,), (b,)), ((), ()))` for axis a of the left operand with axis b of the right.
+# Multiply the scores by 1/√H, in f32; the last axis of `q_ref` tells H.
+
+# %%
+def attention_one_block_spec(
+    q: Float[Array, "T H"], k: Float[Array, "S H"], v: Float[Array, "S H"]
+) -> Float[Array, "T H"]:
+    return find("attention").solution(q, k, v)
+
+
+# %%
+def attention_one_block_kernel(q_ref, k_ref, v_ref, o_ref, m_ref, l_ref, acc_ref):
+    ### BEGIN SOLUTION
+    j = pl.program_id(1)
+
+    @pl.when(j == 0)
+    def _():
+        m_ref[...] = jnp.full_like(m_ref, -1e30)
+        l_ref[...] = jnp.zeros_like(l_ref)
+        acc_ref[...] = jnp.zeros_like(acc_ref)
+
+    last_axes = (((1,), (1,)), ((), ()))  # q @ k.T
+    s = jax.lax.dot_general(q_ref[...], k_ref[...], last_axes, preferred_element_type=jnp.float32)
+    s *= q_ref.shape[-1] ** -0.5
+
+    m_old = m_ref[...]
+    m_new = jnp.maximum(m_old, jnp.max(s, axis=1, keepdims=True))
+    p = jnp.exp(s - m_new)
+    alpha = jnp.exp(m_old - m_new)
+
+    m_ref[...] = m_new
+    l_ref[...] = alpha * l_ref[...] + jnp.sum(p, axis=1, keepdims=True)
+    pv = jnp.dot(p, v_ref[...], preferred_element_type=jnp.float32)
+    acc_ref[...] = alpha * acc_ref[...] + pv
+
+    @pl.when(j == pl.num_programs(1) - 1)
+    def _():
+        o_ref[...] = acc_ref[...] / l_ref[...]
+    ### END SOLUTION
+
+
+def attention_one_block(
+    q: Float[Array, "T H"], k: Float[Array, "S H"], v: Float[Array, "S H"]
+) -> Float[Array, "T H"]:
+    (bq, H), (S, _) = q.shape, k.shape
+    bk = 128
+    return pl.pallas_call(
+        attention_one_block_kernel,
+        grid=(1, S // bk),
+        in_specs=[
+            pl.BlockSpec((bq, H), lambda i, j: (0, 0)),
+            pl.BlockSpec((bk, H), lambda i, j: (j, 0)),
+            pl.BlockSpec((bk, H), lambda i, j: (j, 0)),
+        ],
+        out_specs=pl.BlockSpec((bq, H), lambda i, j: (0, 0)),
+        out_shape=jax.ShapeDtypeStruct((bq, H), jnp.float32),
+        scratch_shapes=[
+            pltpu.VMEM((bq, 1), jnp.float32),  # m
+            pltpu.VMEM((bq, 1), jnp.float32),  # l
+            pltpu.VMEM((bq, H), jnp.float32),  # acc
+        ],
+        interpret=INTERPRET,
+    )(q, k, v)
+
+
+# %% tags=["author"]
+from puzzles import Alternative, Launch, Mistake, Puzzle
+from puzzles.splash_attention.attention import make_inputs
+
+
+def audit(launch: Launch) -> None:
+    q, k, v = launch.inputs
+    (T, H), S = q.shape, k.shape[0]
+    for operand in (k, v):
+        assert operand.block[0] < S, (
+            f"a block of `{operand.name}` spans all {S} keys: take several steps, a longer sequence "
+            "would not fit into VMEM"
+        )
+    assert launch.dot_flops == 4 * T * S * H, (
+        f"the dots do {launch.dot_flops:,} FLOPs; two products of {T} × {S} × {H} need "
+        f"{4 * T * S * H:,}: each block of keys and of values is multiplied once"
+    )
+    once = 4 * (T * H + 2 * S * H)
+    assert launch.hbm_bytes_read <= once, (
+        f"the launch reads {launch.hbm_bytes_read:,} bytes; q, k and v have {once:,}: read each once"
+    )
+
+
+_START = """    @pl.when(j == 0)
+    def _():
+        m_ref[...] = jnp.full_like(m_ref, -1e30)
+        l_ref[...] = jnp.zeros_like(l_ref)
+        acc_ref[...] = jnp.zeros_like(acc_ref)
+
+"""
+_L = "l_ref[...] = alpha * l_ref[...] + jnp.sum(p, axis=1, keepdims=True)"
+_ACC = "acc_ref[...] = alpha * acc_ref[...] + pv"
+_SCALE = "    s *= q_ref.shape[-1] ** -0.5\n"
+_NEW = "m_new = jnp.maximum(m_old, jnp.max(s, axis=1, keepdims=True))"
+_STORE = "o_ref[...] = acc_ref[...] / l_ref[...]"
+
+PUZZLE = Puzzle(
+    spec=attention_one_block_spec,
+    solution=attention_one_block,
+    inputs=make_inputs,
+    cases=[dict(T=64, S=384, H=256), dict(T=192, S=512, H=64)],
+    hints=[
+        "It is online_softmax on the block of scores, with one more sum to correct. Which shape has "
+        "that sum, and how does alpha, a column, multiply it?",
+        "`jax.lax.dot_general` gives the scores, `jnp.dot` the product of the exponentials with "
+        "`v_ref[...]`, both with `preferred_element_type=jnp.float32`. `pl.num_programs(1) - 1` is "
+        "the last j.",
+        "At the first j, start the three scratch Refs. At every j: scaled scores; old and new maximum; "
+        "exponentials and alpha; store the new maximum; l and acc become alpha times the old value plus "
+        "the new sum, for acc a product of two blocks. At the last j, store the quotient.",
+    ],
+    explain="""Numerator and denominator of a softmax are sums with the same exponentials, so the
+    same alpha corrects both when the maximum changes. They are divided once, at the end, and the
+    scores never leave VMEM.""",
+    mistakes=[
+        Mistake(
+            "does not correct acc",
+            old=_ACC,
+            new="acc_ref[...] = acc_ref[...] + pv",
+            says="acc is a sum with the old maximum, as l is: it needs the same alpha",
+        ),
+        Mistake(
+            "does not correct l",
+            old=_L,
+            new=_L.replace("alpha * ", ""),
+            says="l is a sum with the old maximum, as acc is: it needs the same alpha",
+        ),
+        Mistake(
+            "corrects neither l nor acc",
+            edits=((_L, _L.replace("alpha * ", "")), (_ACC, "acc_ref[...] = acc_ref[...] + pv")),
+            says="what was summed before a larger maximum came is too large; if alpha is there, it "
+            "was computed after m_ref had been overwritten, and is 1",
+        ),
+        Mistake(
+            "divides acc by l at every step",
+            edits=(
+                (_ACC, "acc_ref[...] = (alpha * acc_ref[...] + pv) / l_ref[...]"),
+                (_STORE, "o_ref[...] = acc_ref[...]"),
+            ),
+            says="what was divided once is divided again: keep acc and l as they are, and divide "
+            "at the end",
+        ),
+        Mistake(
+            "normalises each block on its own",
+            edits=(
+                ("pv = jnp.dot(p, v", "pv = jnp.dot(p / jnp.sum(p, axis=1, keepdims=True), v"),
+                (_STORE, "o_ref[...] = acc_ref[...]"),
+            ),
+            says="weights sum to 1 over the whole row, not over each block of keys",
+        ),
+        Mistake(
+            "does not divide by l",
+            old=_STORE,
+            new="o_ref[...] = acc_ref[...]",
+            says="acc is the numerator alone",
+        ),
+        Mistake(
+            "has no running maximum",
+            edits=(
+                ("p = jnp.exp(s - m_new)", "p = jnp.exp(s)"),
+                (_L, _L.replace("alpha * ", "")),
+                (_ACC, "acc_ref[...] = acc_ref[...] + pv"),
+            ),
+            says="scores above 88 overflow, and rows with very negative scores become 0 / 0: shift "
+            "by the maximum so far",
+        ),
+        Mistake(
+            "shifts by the maximum of the current block",
+            old=_NEW,
+            new="m_new = jnp.max(s, axis=1, keepdims=True)",
+            says="it may lie far below an earlier one, and alpha then overflows: keep the larger of "
+            "the old maximum and this block's",
+        ),
+        Mistake(
+            "forgets the scale",
+            old=_SCALE,
+            new="",
+            says="the scores are not multiplied by 1/√H",
+        ),
+        Mistake(
+            "scales by 1/H",
+            old=_SCALE,
+            new=_SCALE.replace("-0.5", "-1.0"),
+            says="the scale is 1/√H",
+        ),
+        Mistake(
+            "lets NaN into all of its sums",
+            old=_START,
+            new="",
+            says="scratch holds garbage (NaN here) until the kernel writes to it. If m, l and acc are "
+            "all started at j = 0, look at alpha: its inverse overflows in the first step",
+        ),
+        Mistake(
+            "starts over at every step",
+            old="    @pl.when(j == 0)\n",
+            new="    @pl.when(j >= 0)\n",
+            says="only the last block of keys is in the result: start m, l and acc at the first j, "
+            "which counts along grid axis 1",
+        ),
+        Mistake(
+            "stores one step early",
+            old="pl.num_programs(1) - 1)",
+            new="pl.num_programs(1) - 2)",
+            says="the last block of keys is not in the result; the last j is num_programs - 1",
+        ),
+        Mistake(
+            "multiplies q and k as they lie",
+            old="(((1,), (1,)), ((), ()))  #",
+            new="(((1,), (0,)), ((), ()))  #",
+            says="The inner axes must agree",
+            stage="error",
+        ),
+        Mistake(
+            "drops the axis it reduces",
+            old=_NEW,
+            new=_NEW.replace(", keepdims=True", ""),
+            says="the shapes are those of the blocks",
+            stage="error",
+        ),
+        Mistake(
+            "divides outside",
+            code="""
+def attention_one_block(q, k, v):
+    (bq, H), (S, _) = q.shape, k.shape
+    keys = pl.BlockSpec((128, H), lambda i, j: (j, 0))
+    rows, column = (pl.BlockSpec((bq, n), lambda i, j: (0, 0)) for n in (H, 1))
+
+    def kernel(q_ref, k_ref, v_ref, acc_ref, l_ref, m_ref, o_ref):
+        attention_one_block_kernel(q_ref, k_ref, v_ref, o_ref, m_ref, l_ref, acc_ref)
+
+    acc, l = pl.pallas_call(
+        kernel,
+        grid=(1, S // 128),
+        in_specs=[rows, keys, keys],
+        out_specs=(rows, column),
+        out_shape=tuple(jax.ShapeDtypeStruct((bq, n), jnp.float32) for n in (H, 1)),
+        scratch_shapes=[pltpu.VMEM((bq, n), jnp.float32) for n in (1, H)],
+        interpret=INTERPRET,
+    )(q, k, v)
+    return acc / l
+""",
+            says="outside the kernel",
+            stage="pallas",
+        ),
+        Mistake(
+            "takes all keys in one block",
+            old="bk = 128",
+            new="bk = S",
+            says="spans all",
+            stage="work",
+        ),
+    ],
+    alternatives=[
+        Alternative(
+            "stores the quotient at every step",
+            old=f"    @pl.when(j == pl.num_programs(1) - 1)\n    def _():\n        {_STORE}",
+            new=f"    {_STORE}",
+        ),
+        Alternative(
+            "keeps the mean instead of the sum",
+            edits=(
+                ("    m_ref[...] = m_new\n", "    m_ref[...] = m_new\n    l_old = l_ref[...]\n"),
+                (_ACC, "acc_ref[...] = (acc_ref[...] * (alpha * l_old) + pv) / l_ref[...]"),
+                (_STORE, "o_ref[...] = acc_ref[...]"),
+            ),
+        ),
+        Alternative(
+            "scales q, starts at -inf, and accumulates in o_ref",
+            code="""
+def attention_one_block_kernel(q_ref, k_ref, v_ref, o_ref, m_ref, l_ref, acc_ref):
+    @pl.when(pl.program_id(1) == 0)
+    def _():
+        m_ref[...] = jnp.full(m_ref.shape, -jnp.inf)
+        l_ref[...] = jnp.zeros(l_ref.shape)
+        o_ref[...] = jnp.zeros(o_ref.shape)
+
+    q = q_ref[...] / q_ref.shape[1] ** 0.5
+    s = jnp.dot(q, k_ref[...].T, preferred_element_type=jnp.float32)
+    m = jnp.maximum(m_ref[...], s.max(axis=-1, keepdims=True))
+    correct = jnp.exp(m_ref[...] - m)
+    m_ref[...] = m
+    p = jnp.exp(s - m)
+    l_ref[...] = l_ref[...] * correct + p.sum(axis=-1, keepdims=True)
+    o_ref[...] = o_ref[...] * correct + p @ v_ref[...]
+
+    @pl.when(pl.program_id(1) == pl.num_programs(1) - 1)
+    def _():
+        o_ref[...] /= l_ref[...]
+""",
+        ),
+        Alternative(
+            "stores the first block's sums and merges the others",
+            code="""
+def attention_one_block_kernel(q_ref, k_ref, v_ref, o_ref, m_ref, l_ref, acc_ref):
+    s = jax.lax.dot_general(
+        q_ref[...], k_ref[...], (((1,), (1,)), ((), ())), preferred_element_type=jnp.float32
+    ) / jnp.sqrt(1.0 * q_ref.shape[1])
+    m_block = jnp.max(s, axis=1, keepdims=True)
+    p = jnp.exp(s - m_block)
+    l_block = jnp.sum(p, axis=1, keepdims=True)
+    acc_block = jnp.dot(p, v_ref[...], preferred_element_type=jnp.float32)
+    first = pl.program_id(1) == 0
+
+    @pl.when(first)
+    def _():
+        m_ref[...], l_ref[...], acc_ref[...] = m_block, l_block, acc_block
+
+    @pl.when(jnp.logical_not(first))
+    def _():
+        m = jnp.maximum(m_ref[...], m_block)
+        old, new = jnp.exp(m_ref[...] - m), jnp.exp(m_block - m)
+        l_ref[...] = old * l_ref[...] + new * l_block
+        acc_ref[...] = old * acc_ref[...] + new * acc_block
+        m_ref[...] = m
+
+    @pl.when(pl.program_id(1) == pl.num_programs(1) - 1)
+    def _():
+        o_ref[...] = acc_ref[...] / l_ref[...]
+""",
+        ),
+        Alternative("takes other blocks", old="bk = 128", new="bk = 64"),
+    ],
+    audit=audit,
+)

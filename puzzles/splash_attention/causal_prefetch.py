@@ -1,0 +1,286 @@
+"""Rung 8: do not fetch what is not computed."""
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+from jaxtyping import Array, Float
+
+from puzzles import INTERPRET
+
+# %% [markdown]
+# ## causal_prefetch: the index map decides what is fetched
+#
+# Your causal kernel skips the arithmetic above the diagonal. Look at its receipt: the bytes read are those
+# of a kernel that skips nothing. Why?
+#
+# Because `pl.when` speaks inside the kernel, and the blocks are fetched from outside. While one step
+# computes, the **pipeline** is already copying the next step's blocks from HBM. It cannot know what the
+# kernel will do with them. It asks the index map, compares the answer with the block that it has, and
+# fetches if they differ:
+#
+# ```text
+# rows of block i = 1, bq = 64, bk = 128, four blocks of k
+# step (i, j)           (1,0)   (1,1)   (1,2)   (1,3)
+# the kernel            works   skips   skips   skips
+# map returns (j, 0)      0       1       2       3       three blocks fetched for nothing
+# you want                0       0       0       0       an index that stays: nothing to fetch
+# ```
+#
+# So the way to fetch nothing is to **name the same block again**. In a step that is skipped it does not
+# matter which block lies in VMEM: nobody looks at it. The kernel reads `j` from `pl.program_id`,
+# not from the map, so it stays as it is, letter by letter. It is in the folded cell, and gives
+# `causal_attention` away.
+#
+# Write the index map that `k` and `v` share. Up to the last block that the queries in block `i` need, it returns
+# what it always did; after that, it repeats that last one. An index map runs on traced numbers, as
+# a kernel does, so use `jnp`'s functions. The numbers cannot tell you whether you succeeded. The receipt can.
+
+# %%
+def causal_prefetch_spec(
+    q: Float[Array, "T H"], k: Float[Array, "S H"], v: Float[Array, "S H"]
+) -> Float[Array, "T H"]:
+    (T, H), (S, _) = q.shape, k.shape
+    scores = jnp.dot(q, k.T) / H**0.5
+    seen = jnp.arange(S)[None, :] <= jnp.arange(T)[:, None]
+    return jnp.dot(jax.nn.softmax(jnp.where(seen, scores, -jnp.inf), axis=1), v)
+
+
+# %% jupyter={"source_hidden": true} cellView="form"
+# @title The kernel (spoils causal_attention)
+def causal_prefetch_kernel(q_ref, k_ref, v_ref, o_ref, m_ref, l_ref, acc_ref):
+    i, j = pl.program_id(0), pl.program_id(1)
+    (bq, H), bk = q_ref.shape, k_ref.shape[0]
+
+    @pl.when(j == 0)
+    def _():
+        m_ref[...] = jnp.full_like(m_ref, -1e30)
+        l_ref[...] = jnp.zeros_like(l_ref)
+        acc_ref[...] = jnp.zeros_like(acc_ref)
+
+    @pl.when(j * bk < (i + 1) * bq)
+    def _():
+        s = jax.lax.dot_general(
+            q_ref[...],
+            k_ref[...],
+            (((1,), (1,)), ((), ())),
+            preferred_element_type=jnp.float32,
+        )
+        row = i * bq + jax.lax.broadcasted_iota(jnp.int32, s.shape, 0)
+        column = j * bk + jax.lax.broadcasted_iota(jnp.int32, s.shape, 1)
+        s = jnp.where(column <= row, s * H**-0.5, -1e30)
+        m_new = jnp.maximum(m_ref[...], jnp.max(s, axis=1, keepdims=True))
+        p = jnp.exp(s - m_new)
+        alpha = jnp.exp(m_ref[...] - m_new)
+        l_ref[...] = alpha * l_ref[...] + jnp.sum(p, axis=1, keepdims=True)
+        pv = jnp.dot(p, v_ref[...], preferred_element_type=jnp.float32)
+        acc_ref[...] = alpha * acc_ref[...] + pv
+        m_ref[...] = m_new
+
+    @pl.when(j == pl.num_programs(1) - 1)
+    def _():
+        o_ref[...] = acc_ref[...] / l_ref[...]
+
+
+# %%
+def causal_prefetch(
+    q: Float[Array, "T H"], k: Float[Array, "S H"], v: Float[Array, "S H"]
+) -> Float[Array, "T H"]:
+    (T, H), (S, _) = q.shape, k.shape
+    bq, bk = (64, 128) if T < S else (128, 64)  # for practice: both orders
+
+    def kv_map(i, j):
+        ### BEGIN SOLUTION
+        last_needed = ((i + 1) * bq - 1) // bk
+        return jnp.minimum(j, last_needed), 0
+        ### END SOLUTION
+
+    return pl.pallas_call(
+        causal_prefetch_kernel,
+        grid=(T // bq, S // bk),
+        in_specs=[
+            pl.BlockSpec((bq, H), lambda i, j: (i, 0)),
+            pl.BlockSpec((bk, H), kv_map),
+            pl.BlockSpec((bk, H), kv_map),
+        ],
+        out_specs=pl.BlockSpec((bq, H), lambda i, j: (i, 0)),
+        out_shape=jax.ShapeDtypeStruct((T, H), jnp.float32),
+        scratch_shapes=[
+            pltpu.VMEM((bq, 1), jnp.float32),
+            pltpu.VMEM((bq, 1), jnp.float32),
+            pltpu.VMEM((bq, H), jnp.float32),
+        ],
+        compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel", "arbitrary")),
+        interpret=INTERPRET,
+    )(q, k, v)
+
+
+# %% [markdown]
+# What is it worth? Here are the two reference launches on longer sequences. About half of the traffic goes, as
+# about half of the arithmetic did. The grid is still as long as it was; to shorten it, the kernel
+# has to be told which blocks to visit. That is what Part III is about.
+
+# %% active="ipynb"
+# print("  T = S   blocks with work   MiB read: causal_attention   causal_prefetch")
+# for n in (1024, 2048, 4096, 8192):
+#     x = jax.ShapeDtypeStruct((n, 128), jnp.float32)
+#     (plain,) = trace(find("causal_attention").solution, x, x, x)
+#     (clamped,) = trace(find("causal_prefetch").solution, x, x, x)
+#     work = f"{(plain.dots[0].executed > 0).sum()} of {plain.steps}"
+#     bytes_read = f"{plain.hbm_bytes_read / 2**20:28.1f}{clamped.hbm_bytes_read / 2**20:18.1f}"
+#     print(f"{n:7}{work:>19}{bytes_read}")
+
+# %% tags=["author"]
+from puzzles import Alternative, Launch, Mistake, Puzzle
+from puzzles.splash_attention.causal_attention import audit_dots, blocks_with_work, draw, seen
+
+
+def make_inputs(key, T, S, H):
+    return draw(key, T, S, H)
+
+
+def audit_fetches(launch, mask, which):
+    """k and v are fetched no more often than there are blocks with work."""
+    needed = blocks_with_work(launch, mask)
+    for name, operand in zip("kv", launch.inputs[1:3], strict=True):
+        assert operand.transfers <= needed, (
+            f"{name}'s blocks are fetched {operand.transfers} times in {launch.steps} grid steps, but only "
+            f"{needed} blocks of scores hold anything that counts: {which}"
+        )
+
+
+def audit(launch: Launch) -> None:
+    mask = seen(launch.inputs[0].shape[0], launch.inputs[1].shape[0])
+    audit_dots(launch, mask, "above the diagonal")
+    audit_fetches(
+        launch,
+        mask,
+        "let the index map repeat the last block that block i of the queries needs, so that a skipped "
+        "step fetches nothing",
+    )
+
+
+_LAST = "last_needed = ((i + 1) * bq - 1) // bk"
+_RETURN = "return jnp.minimum(j, last_needed), 0"
+_SPECS = """            pl.BlockSpec((bk, H), kv_map),
+            pl.BlockSpec((bk, H), kv_map),
+"""
+
+PUZZLE = Puzzle(
+    spec=causal_prefetch_spec,
+    solution=causal_prefetch,
+    inputs=make_inputs,
+    cases=[dict(T=384, S=320, H=16), dict(T=256, S=384, H=64)],
+    hints=[
+        "Which is the last row in block i of the queries? It sees the columns up to its own "
+        "number. In which block of k does that column lie?",
+        "Integer division finds the block of a column; `jnp.minimum` keeps an index from going further. Both work on "
+        "traced numbers, where Python's `min` does not.",
+        "Two lines: the number of the last block that is needed, from i, bq and bk; then return the "
+        "smaller of j and that, and the block index along H, which never changes.",
+    ],
+    explain="""A skipped step that names the previous step's block again costs no traffic. The clamp is
+    right for any bq and bk, since the last row of block i is (i + 1)·bq - 1 and sees columns up to
+    its own number, which lies in block ((i + 1)·bq - 1) // bk. Where that is beyond the end of k, j never
+    gets there and the clamp does nothing.""",
+    mistakes=[
+        Mistake(
+            "leaves the map as it was",
+            old=_RETURN,
+            new="return j, 0",
+            says="let the index map repeat the last block",
+            stage="work",
+        ),
+        Mistake(
+            "fetches one block too many",
+            old=_LAST,
+            new="last_needed = ((i + 1) * bq) // bk",
+            says="fetched 13 times in 15 grid steps, but only 11 blocks",
+            stage="work",
+        ),
+        Mistake(
+            "clamps for the keys and not for the values",
+            old=_SPECS,
+            new=_SPECS.replace("kv_map),\n", "lambda i, j: (j, 0)),\n").replace(
+                "lambda i, j: (j, 0)", "kv_map", 1
+            ),
+            says="v's blocks are fetched 15 times",
+            stage="work",
+        ),
+        Mistake(
+            "clamps j by i",
+            old=_LAST,
+            new="last_needed = i",
+            says="`i` counts blocks of bq rows, and the map returns a block of bk columns; where bk < bq, "
+            "needed blocks are never fetched and the kernel works on another one",
+        ),
+        Mistake(
+            "clamps at the block's first row",
+            old=_LAST,
+            new="last_needed = (i * bq) // bk",
+            says="the last row of the block sees further than the first, and the kernel works on what it gets",
+        ),
+        Mistake(
+            "stops before the block with the diagonal",
+            old=_LAST,
+            new="last_needed = jnp.maximum(((i + 1) * bq - 1) // bk - 1, 0)",
+            says="the last block that is needed is the one that the diagonal crosses; the map never "
+            "returns it, and the kernel works on the one before",
+        ),
+        Mistake(
+            "takes the larger of the two",
+            old="jnp.minimum(j,",
+            new="jnp.maximum(j,",
+            says="every step before the last needed one gets a block that is too late",
+        ),
+        Mistake(
+            "swaps the two block indices",
+            old=_RETURN,
+            new="return 0, jnp.minimum(j, last_needed)",
+            says="k is cut along its rows, so the block number comes first and 0 second; the CPU clamps what "
+            "lies outside, and the kernel gets block 0 every time",
+        ),
+        Mistake(
+            "returns block -1 for steps that are skipped",
+            old=_RETURN,
+            new="return jnp.where(j <= last_needed, j, -1), 0",
+            says="-1",
+            stage="memory",
+        ),
+        Mistake(
+            "clamps with Python's min",
+            old="jnp.minimum(j, last_needed)",
+            new="min(j, last_needed)",
+            says="min(j, last_needed)",
+            stage="error",
+        ),
+        Mistake(
+            "returns nothing",
+            old=_RETURN,
+            new="jnp.minimum(j, last_needed), 0",
+            says="index",
+            stage="error",
+        ),
+    ],
+    alternatives=[
+        Alternative(
+            "chooses with where, by the kernel's own condition",
+            old=f"        {_LAST}\n        {_RETURN}",
+            new="        return jnp.where(j * bk < (i + 1) * bq, j, (i * bq + bq - 1) // bk), 0",
+        ),
+        Alternative(
+            "skips ahead to the first block of the next rows, as production kernels do",
+            old=_RETURN,
+            new="return jnp.where(j <= last_needed, j, 0), 0",
+        ),
+        Alternative(
+            "divides with lax",
+            edits=(
+                (_LAST, "last_needed = jax.lax.div(i * bq + (bq - 1), bk)"),
+                (_RETURN, "return jax.lax.min(j, last_needed), 0"),
+            ),
+        ),
+        Alternative("takes other blocks", old="else (128, 64)", new="else (64, 64)"),
+    ],
+    audit=audit,
+)

@@ -1,0 +1,340 @@
+"""Rung 5: the same kernel, another grid."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+from jaxtyping import Array, Float
+
+from puzzles import INTERPRET, find, trace
+
+# %% [markdown]
+# ## flash_attention: the body does not change
+#
+# One block of queries is done. What does it take to do all of them? Unfold the cell below and
+# compare: **the kernel is that of `attention_one_block`, letter by letter.** It never asked which
+# queries it holds, only how far along the keys it is. So give the grid a real first axis:
+#
+# ```text
+#                 k₀ v₀     k₁ v₁     k₂ v₂
+#  i = 0   q₀    (0, 0) →  (0, 1) →  (0, 2)  → o₀
+#  i = 1   q₁    (1, 0) →  (1, 1) →  (1, 2)  → o₁        → time runs along the rows
+# ```
+#
+# There is a single set of scratch, and it serves one block of queries after the other. Nobody clears it
+# in between, and nobody has to. Why?
+#
+# Everything around the kernel is yours this time:
+#
+# * the grid, the specs, the output's shape; queries come in blocks of `bq`, keys and values in blocks of `bk`;
+# * the scratch: m, l and acc of **one** block of queries, in f32 and in this order;
+# * `compiler_params` with `dimension_semantics`, one word for each axis of the grid. Which axis may be shared
+#   out among cores, and along which one does a step need what the step before it left behind?
+
+# %%
+def flash_attention_spec(
+    q: Float[Array, "T H"], k: Float[Array, "S H"], v: Float[Array, "S H"]
+) -> Float[Array, "T H"]:
+    return find("attention").solution(q, k, v)
+
+
+# %% jupyter={"source_hidden": true} cellView="form"
+# @title The kernel (spoils attention_one_block)
+def flash_attention_kernel(q_ref, k_ref, v_ref, o_ref, m_ref, l_ref, acc_ref):
+    j = pl.program_id(1)
+
+    @pl.when(j == 0)
+    def _():
+        m_ref[...] = jnp.full_like(m_ref, -1e30)
+        l_ref[...] = jnp.zeros_like(l_ref)
+        acc_ref[...] = jnp.zeros_like(acc_ref)
+
+    last_axes = (((1,), (1,)), ((), ()))  # q @ k.T
+    s = jax.lax.dot_general(q_ref[...], k_ref[...], last_axes, preferred_element_type=jnp.float32)
+    s *= q_ref.shape[-1] ** -0.5
+
+    m_old = m_ref[...]
+    m_new = jnp.maximum(m_old, jnp.max(s, axis=1, keepdims=True))
+    p = jnp.exp(s - m_new)
+    alpha = jnp.exp(m_old - m_new)
+
+    m_ref[...] = m_new
+    l_ref[...] = alpha * l_ref[...] + jnp.sum(p, axis=1, keepdims=True)
+    pv = jnp.dot(p, v_ref[...], preferred_element_type=jnp.float32)
+    acc_ref[...] = alpha * acc_ref[...] + pv
+
+    @pl.when(j == pl.num_programs(1) - 1)
+    def _():
+        o_ref[...] = acc_ref[...] / l_ref[...]
+
+
+# %%
+def flash_attention(
+    q: Float[Array, "T H"],
+    k: Float[Array, "S H"],
+    v: Float[Array, "S H"],
+    *,
+    bq: int = 64,
+    bk: int = 128,
+) -> Float[Array, "T H"]:
+    (T, H), (S, _) = q.shape, k.shape
+    return pl.pallas_call(
+        flash_attention_kernel,
+        ### BEGIN SOLUTION
+        grid=(T // bq, S // bk),
+        in_specs=[
+            pl.BlockSpec((bq, H), lambda i, j: (i, 0)),
+            pl.BlockSpec((bk, H), lambda i, j: (j, 0)),
+            pl.BlockSpec((bk, H), lambda i, j: (j, 0)),
+        ],
+        out_specs=pl.BlockSpec((bq, H), lambda i, j: (i, 0)),
+        out_shape=jax.ShapeDtypeStruct((T, H), jnp.float32),
+        scratch_shapes=[
+            pltpu.VMEM((bq, 1), jnp.float32),
+            pltpu.VMEM((bq, 1), jnp.float32),
+            pltpu.VMEM((bq, H), jnp.float32),
+        ],
+        compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel", "arbitrary")),
+        ### END SOLUTION
+        interpret=INTERPRET,
+    )(q, k, v)
+
+
+# %% [markdown]
+# Is it worth it? For 8192 queries and keys, the matrix of scores has 256 MiB in f32. Plain attention
+# would write it, read it, write the weights and read those. Flash attention reads the queries once, and
+# all keys and values **once for every block of queries**. So `bq` decides the traffic, and small blocks
+# would read *more* than the plain way. This is the reference, counted; try other blocks.
+
+# %% active="ipynb"
+# flash = find("flash_attention").solution
+# q = k = v = jax.ShapeDtypeStruct((8192, 128), jnp.float32)
+# print("   bq    bk   steps  VMEM MiB  HBM MiB")
+# for bq, bk in [(64, 128), (256, 256), (512, 512), (1024, 512)]:
+#     (launch,) = trace(functools.partial(flash, bq=bq, bk=bk), q, k, v)
+#     vmem, hbm = launch.vmem_bytes / 2**20, launch.hbm_bytes / 2**20
+#     print(f"{bq:5}{bk:6}{launch.steps:8}{vmem:10.1f}{hbm:9.0f}")
+# print(f"  plain, scores and weights:{4 * 4 * 8192**2 / 2**20:10.0f}")
+
+# %% tags=["author"]
+from puzzles import Alternative, Launch, Mistake, Puzzle
+from puzzles.splash_attention.attention import make_inputs
+
+
+def audit(launch: Launch, *, args) -> None:
+    q, k, _ = args
+    (T, H), S = q.shape, k.shape[0]
+    block = launch.inputs[0].block
+    assert block[0] < T, (
+        f"one block holds all {T} queries: cut them, too, or a longer sequence would not fit into VMEM"
+    )
+    for operand in launch.inputs[1:]:
+        assert operand.block[0] < S, (
+            f"a block of `{operand.name}` spans all {S} keys: take several steps, a longer sequence "
+            "would not fit into VMEM"
+        )
+    assert launch.dot_flops == 4 * T * S * H, (
+        f"the dots do {launch.dot_flops:,} FLOPs; two products of {T} × {S} × {H} need "
+        f"{4 * T * S * H:,}: each block of queries meets each block of keys once"
+    )
+    budget = 4 * H * (T + 2 * S * (T // block[0]))
+    assert launch.hbm_bytes_read <= budget, (
+        f"the launch reads {launch.hbm_bytes_read:,} bytes where {budget:,} are enough: queries once, "
+        "keys and values once for every block of queries"
+    )
+    narrow = [o.name for o in launch.scratch if str(o.dtype) != "float32"]
+    assert not narrow, f"`{narrow[0]}` is {launch.scratch[-1].dtype}: keep m, l and acc in float32"
+    semantics = launch.dimension_semantics
+    assert semantics is not None, (
+        "the launch promises nothing about its axes: pass "
+        "compiler_params=pltpu.CompilerParams(dimension_semantics=...)"
+    )
+    assert semantics == ("parallel", "arbitrary"), (
+        f"dimension_semantics is {semantics}: blocks of queries do not depend on each other, so axis 0 "
+        "can be shared out among cores; the steps along the keys have to stay in order"
+    )
+
+
+_GRID = "grid=(T // bq, S // bk)"
+_Q = """        in_specs=[
+            pl.BlockSpec((bq, H), lambda i, j: (i, 0)),
+"""
+_KV = """            pl.BlockSpec((bk, H), lambda i, j: (j, 0)),
+            pl.BlockSpec((bk, H), lambda i, j: (j, 0)),
+"""
+_K = "            pl.BlockSpec((bk, H), lambda i, j: (j, 0)),\n"
+_OUT = "out_specs=pl.BlockSpec((bq, H), lambda i, j: (i, 0))"
+_SCRATCH = """            pltpu.VMEM((bq, 1), jnp.float32),
+            pltpu.VMEM((bq, 1), jnp.float32),
+            pltpu.VMEM((bq, H), jnp.float32),
+"""
+_SEMANTICS = 'dimension_semantics=("parallel", "arbitrary")'
+_BLOCKS = "    bq: int = 64,\n    bk: int = 128,\n"
+
+PUZZLE = Puzzle(
+    spec=flash_attention_spec,
+    solution=flash_attention,
+    inputs=make_inputs,
+    cases=[dict(T=192, S=384, H=64), dict(T=128, S=256, H=256)],
+    hints=[
+        "Step (i, j) brings block i of the queries together with block j of the keys and values. Which "
+        "operands does i move, which does j?",
+        "Six keywords: grid, in_specs, out_specs, out_shape, scratch_shapes, compiler_params. Copy the "
+        "call of attention_one_block and change what depends on i. The kernel reads j from axis 1.",
+        "The grid counts T in blocks of bq, then S in blocks of bk. The maps of queries and output "
+        "return i, those of keys and values j. Three f32 VMEM scratch shapes, two columns and a block "
+        "like the output's. The words: i is free, j is in order.",
+    ],
+    explain="""The kernel starts its scratch at every j = 0, so each block of queries finds a fresh
+    set and the body does not change. That is also why i is parallel: nothing passes from one i to the
+    next.""",
+    mistakes=[
+        Mistake(
+            "uses the first block of queries throughout",
+            old=_Q,
+            new=_Q.replace("(i, 0)", "(0, 0)"),
+            says="the queries' index map ignores i: every block of rows gets the answer of the first",
+        ),
+        Mistake(
+            "moves the queries with j",
+            old=_Q,
+            new=_Q.replace("(i, 0)", "(j, 0)"),
+            says="one block of queries has to stay while j runs over the keys",
+        ),
+        Mistake(
+            "moves the keys with i",
+            old=_KV,
+            new=_K.replace("(j, 0)", "(i, 0)") + _K,
+            says="a query has to meet all keys: the keys' index map returns j",
+        ),
+        Mistake(
+            "moves keys and values with i",
+            old=_KV,
+            new=_K.replace("(j, 0)", "(i, 0)") * 2,
+            says="each block of queries sees one block of keys and values, again and again",
+        ),
+        Mistake(
+            "leaves the values behind",
+            old=_KV,
+            new=_K + _K.replace("(j, 0)", "(0, 0)"),
+            says="the values' index map ignores j: all keys are paired with the first block of values",
+        ),
+        Mistake(
+            "writes every result to the first block",
+            old=_OUT,
+            new=_OUT.replace("(i, 0)", "(0, 0)"),
+            says="the output's index map ignores i: one block is written by all, the others by none",
+        ),
+        Mistake(
+            "stops one block of keys short",
+            old=_GRID,
+            new="grid=(T // bq, S // bk - 1)",
+            says="the last block of keys is never visited",
+        ),
+        Mistake(
+            "counts queries by bk and keys by bq",
+            old=_GRID,
+            new="grid=(T // bk, S // bq)",
+            says="T is cut into blocks of bq, S into blocks of bk: there are fewer blocks of queries "
+            "in this grid than in the array",
+        ),
+        Mistake(
+            "counts the queries again where the keys belong",
+            old=_GRID,
+            new="grid=(T // bq, T // bk)",
+            says="the number of keys is S, not T",
+        ),
+        Mistake(
+            "puts the keys first",
+            edits=(
+                (_GRID, "grid=(S // bk, T // bq)"),
+                (_Q, _Q.replace("lambda i, j", "lambda j, i")),
+                (_KV, _KV.replace("lambda i, j", "lambda j, i")),
+                (_OUT, _OUT.replace("lambda i, j", "lambda j, i")),
+                (_SEMANTICS, 'dimension_semantics=("arbitrary", "arbitrary")'),
+            ),
+            says="the kernel reads j from grid axis 1, and its scratch belongs to one block of queries: "
+            "the keys' axis comes last",
+        ),
+        Mistake(
+            "forgets the scratch",
+            old=f"        scratch_shapes=[\n{_SCRATCH}        ],\n",
+            new="",
+            says="A kernel receives one Ref",
+            stage="error",
+        ),
+        Mistake(
+            "makes the statistics as long as a block of keys",
+            old=_SCRATCH,
+            new=_SCRATCH.replace("(bq, 1)", "(bk, 1)"),
+            says="the shapes are those of the blocks",
+            stage="error",
+        ),
+        Mistake(
+            "promises that both axes are parallel",
+            old=_SEMANTICS,
+            new='dimension_semantics=("parallel", "parallel")',
+            says="parallel",
+            stage="memory",
+        ),
+        Mistake(
+            "promises too little",
+            old=_SEMANTICS,
+            new='dimension_semantics=("arbitrary", "arbitrary")',
+            says="can be shared out among cores",
+            stage="work",
+        ),
+        Mistake(
+            "takes all keys in one block",
+            old="(T, H), (S, _) = q.shape, k.shape\n",
+            new="(T, H), (S, _) = q.shape, k.shape\n    bk = S\n",
+            says="spans all",
+            stage="work",
+        ),
+        Mistake(
+            "takes all queries in one block",
+            old="(T, H), (S, _) = q.shape, k.shape\n",
+            new="(T, H), (S, _) = q.shape, k.shape\n    bq = T\n",
+            says="one block holds all",
+            stage="work",
+        ),
+    ],
+    alternatives=[
+        Alternative(
+            "takes other blocks",
+            old=_BLOCKS,
+            new=_BLOCKS.replace("64", "32"),
+        ),
+        Alternative(
+            "walks the keys from the last to the first",
+            old=_KV,
+            new=_KV.replace("(j, 0)", "(S // bk - 1 - j, 0)"),
+        ),
+        Alternative(
+            "binds the specs to names and a grid spec",
+            code="""
+def flash_attention(q, k, v):
+    (T, H), S, (bq, bk) = q.shape, len(k), (64, 128)
+    rows = pl.BlockSpec((bq, H), index_map=lambda i, j: (T // bq - 1 - i, 0))
+    keys = pl.BlockSpec((bk, H), index_map=lambda i, j: (j, 0))
+    column = pltpu.VMEM((bq, 1), jnp.float32)
+    return pl.pallas_call(
+        flash_attention_kernel,
+        out_shape=jax.ShapeDtypeStruct(q.shape, q.dtype),
+        grid_spec=pltpu.PrefetchScalarGridSpec(
+            num_scalar_prefetch=0,
+            grid=(pl.cdiv(T, bq), pl.cdiv(S, bk)),
+            in_specs=[rows, keys, keys],
+            out_specs=rows,
+            scratch_shapes=[column, column, pltpu.VMEM((bq, H), jnp.float32)],
+        ),
+        compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel", "arbitrary")),
+        interpret=INTERPRET,
+    )(q, k, v)
+""",
+        ),
+    ],
+    audit=audit,
+)

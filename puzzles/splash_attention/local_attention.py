@@ -1,0 +1,353 @@
+"""Rung 9: a sliding window, skipped on both sides."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+from jaxtyping import Array, Float
+
+from puzzles import INTERPRET
+
+# %% [markdown]
+# ## local_attention: a window has two edges
+#
+# Many models let most of their layers look back only a fixed distance: a **sliding window**
+# ([Mistral 7B](https://arxiv.org/abs/2310.06825) is one of them). Row t attends to column s if
+# **t - window < s ≤ t**: to itself and to the `window - 1` columns before it. What counts is a band along
+# the diagonal, and now there are blocks to skip, and not to fetch, on both sides of it:
+#
+# ```text
+#  bq = 128, bk = 64, window = 129
+#                    columns 0-63   64-127  128-191  192-255  256-319
+#  i = 0   rows   0-127       ◣        ◣        ·        ·        ·
+#  i = 1   rows 128-255       ◥        ■        ◣        ◣        ·
+#  i = 2   rows 256-383       ·        ·        ◥        ■        ◣
+# ```
+#
+# The cost of a row is now the window, however long the sequence.
+#
+# The left edge brings a trap. Look at row 255. The first block that its row of blocks computes is block 0, and
+# in it row 255 sees **nothing**: its window begins at column 127. All its scores there are masked.
+#
+# * If masked scores are `-inf`, and its maximum so far is `-inf`, then `exp(-inf - (-inf))` is NaN, and NaN
+#   never leaves the accumulator again.
+# * With `-1e30` for both, `exp(-1e30 - (-1e30)) = 1`. So `l` and `acc` fill with garbage: finite
+#   garbage. When the first real score arrives, `alpha = exp(-1e30 - m_new) = 0` wipes it out.
+#
+# Every row here does see something in the end, so the garbage is always wiped. (What if one does not? That is for
+# the next puzzle.)
+#
+# You write the kernel and, as in the last puzzle, the index map of `k` and `v`. Both ask the same
+# two questions: which is the first block that block `i` of the queries needs, and which the last? `window` is
+# a Python int; `functools.partial` binds it.
+
+# %%
+def local_attention_spec(
+    q: Float[Array, "T H"], k: Float[Array, "S H"], v: Float[Array, "S H"], window: int
+) -> Float[Array, "T H"]:
+    (T, H), (S, _) = q.shape, k.shape
+    scores = jnp.dot(q, k.T) / H**0.5
+    t, s = jnp.arange(T)[:, None], jnp.arange(S)[None, :]
+    seen = (t - window < s) & (s <= t)
+    return jnp.dot(jax.nn.softmax(jnp.where(seen, scores, -jnp.inf), axis=1), v)
+
+
+# %%
+def local_attention_kernel(q_ref, k_ref, v_ref, o_ref, m_ref, l_ref, acc_ref, *, window):
+    ### BEGIN SOLUTION
+    i, j = pl.program_id(0), pl.program_id(1)
+    (bq, H), bk = q_ref.shape, k_ref.shape[0]
+    first_row, last_row = i * bq, (i + 1) * bq - 1
+    first_column, last_column = j * bk, (j + 1) * bk - 1
+
+    @pl.when(j == 0)
+    def _():
+        m_ref[...] = jnp.full_like(m_ref, -1e30)
+        l_ref[...] = jnp.zeros_like(l_ref)
+        acc_ref[...] = jnp.zeros_like(acc_ref)
+
+    @pl.when((first_column <= last_row) & (last_column > first_row - window))
+    def _():
+        s = jax.lax.dot_general(
+            q_ref[...],
+            k_ref[...],
+            (((1,), (1,)), ((), ())),
+            preferred_element_type=jnp.float32,
+        )
+        row = first_row + jax.lax.broadcasted_iota(jnp.int32, s.shape, 0)
+        column = first_column + jax.lax.broadcasted_iota(jnp.int32, s.shape, 1)
+        mask = (row - window < column) & (column <= row)
+        s = jnp.where(mask, s * H**-0.5, -1e30)
+        m_new = jnp.maximum(m_ref[...], jnp.max(s, axis=1, keepdims=True))
+        p = jnp.exp(s - m_new)
+        alpha = jnp.exp(m_ref[...] - m_new)
+        l_ref[...] = alpha * l_ref[...] + jnp.sum(p, axis=1, keepdims=True)
+        pv = jnp.dot(p, v_ref[...], preferred_element_type=jnp.float32)
+        acc_ref[...] = alpha * acc_ref[...] + pv
+        m_ref[...] = m_new
+
+    @pl.when(j == pl.num_programs(1) - 1)
+    def _():
+        o_ref[...] = acc_ref[...] / l_ref[...]
+    ### END SOLUTION
+
+
+def local_attention(
+    q: Float[Array, "T H"], k: Float[Array, "S H"], v: Float[Array, "S H"], window: int
+) -> Float[Array, "T H"]:
+    (T, H), (S, _) = q.shape, k.shape  # T < S + window: every row sees something
+    bq, bk = (64, 128) if T < S else (128, 64)  # for practice: both orders
+
+    def kv_map(i, j):
+        ### BEGIN SOLUTION
+        first_needed = (i * bq - window + 1) // bk
+        last_needed = ((i + 1) * bq - 1) // bk
+        return jnp.clip(j, first_needed, last_needed), 0
+        ### END SOLUTION
+
+    return pl.pallas_call(
+        functools.partial(local_attention_kernel, window=window),
+        grid=(T // bq, S // bk),
+        in_specs=[
+            pl.BlockSpec((bq, H), lambda i, j: (i, 0)),
+            pl.BlockSpec((bk, H), kv_map),
+            pl.BlockSpec((bk, H), kv_map),
+        ],
+        out_specs=pl.BlockSpec((bq, H), lambda i, j: (i, 0)),
+        out_shape=jax.ShapeDtypeStruct((T, H), jnp.float32),
+        scratch_shapes=[
+            pltpu.VMEM((bq, 1), jnp.float32),
+            pltpu.VMEM((bq, 1), jnp.float32),
+            pltpu.VMEM((bq, H), jnp.float32),
+        ],
+        compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel", "arbitrary")),
+        interpret=INTERPRET,
+    )(q, k, v)
+
+
+# %% tags=["author"]
+import numpy as np
+
+from puzzles import Alternative, Launch, Mistake, Puzzle
+from puzzles.splash_attention.causal_attention import audit_dots, draw
+from puzzles.splash_attention.causal_prefetch import audit_fetches
+
+
+def make_inputs(key, T, S, H, window):
+    assert T < S + window, "every row has to see something"
+    return (*draw(key, T, S, H, offsets=(1, -window)), window)
+
+
+def audit(launch: Launch, *, args) -> None:
+    q, k, _, window = args
+    t, s = np.arange(q.shape[0])[:, None], np.arange(k.shape[0])[None, :]
+    mask = (t - window < s) & (s <= t)
+    audit_dots(launch, mask, "above the diagonal and those that lie wholly before the window")
+    audit_fetches(
+        launch,
+        mask,
+        "keep the index map's answer between the first and the last block that block i of the queries "
+        "needs, so that a skipped step fetches nothing new",
+    )
+
+
+_SKIP = "@pl.when((first_column <= last_row) & (last_column > first_row - window))"
+_MASK = "mask = (row - window < column) & (column <= row)"
+_CLIP = "return jnp.clip(j, first_needed, last_needed), 0"
+_START = "m_ref[...] = jnp.full_like(m_ref, -1e30)"
+
+PUZZLE = Puzzle(
+    spec=local_attention_spec,
+    solution=local_attention,
+    inputs=make_inputs,
+    cases=[
+        dict(T=384, S=320, H=16, window=129),
+        dict(T=256, S=384, H=64, window=65),
+        dict(T=192, S=256, H=16, window=2),
+    ],
+    hints=[
+        "The right edge is causal_attention's: it is set by the last row of block i. Which row "
+        "decides where the left edge begins, the first or the last? And which column of block j must "
+        "reach it?",
+        "Conditions on traced numbers are joined with `&`, each in parentheses. `jnp.clip(x, low, "
+        "high)` keeps an index between two others; `//` rounds down, for negative numbers too.",
+        "Kernel: causal_attention's, with a second condition around the work (block j must not end before the window "
+        "of the block's first row begins) and a second comparison in the mask. Map: the block of the first "
+        "column that the first row sees, the block of the last column that the last row sees, and j clipped between "
+        "the two.",
+    ],
+    explain="""A block has work if it starts no later than the last row and ends inside the window of
+    the first row; the index map clips j to just those blocks. Rows that are masked completely in
+    their first block collect finite garbage, which alpha = 0 wipes out when their first real score
+    comes.""",
+    mistakes=[
+        Mistake(
+            "masks with -inf and starts the maximum at -inf",
+            edits=(
+                ("s * H**-0.5, -1e30)", "s * H**-0.5, -jnp.inf)"),
+                (_START, _START.replace("-1e30", "-jnp.inf")),
+            ),
+            says="a row that is masked completely in its first block computes -inf - (-inf), which is NaN",
+        ),
+        Mistake(
+            "skips only above the diagonal",
+            old=_SKIP,
+            new="@pl.when(first_column <= last_row)",
+            says="those that lie wholly before the window",
+            stage="work",
+        ),
+        Mistake(
+            "skips only what lies before the window",
+            old=_SKIP,
+            new="@pl.when(last_column > first_row - window)",
+            says="above the diagonal and",
+            stage="work",
+        ),
+        Mistake(
+            "skips one block too few at the left edge",
+            old="(last_column > first_row - window))",
+            new="(last_column >= first_row - window))",
+            says="hold anything that counts",
+            stage="work",
+        ),
+        Mistake(
+            "skips one block too many at the left edge",
+            old="(last_column > first_row - window))",
+            new="(last_column > first_row - window + 1))",
+            says="the earliest column that the block's first row sees is first_row - window + 1, and a "
+            "block that ends exactly there still has work",
+        ),
+        Mistake(
+            "takes the left edge from the last row",
+            old="(last_column > first_row - window))",
+            new="(last_column > last_row - window))",
+            says="the first row of the block looks furthest back; skip a block only if that row does not "
+            "reach it either",
+        ),
+        Mistake(
+            "makes the window one column too wide",
+            old="row - window < column",
+            new="row - window <= column",
+            says="t - window < s: the window holds `window` columns, t itself among them",
+        ),
+        Mistake(
+            "makes the window one column too narrow",
+            old="row - window < column",
+            new="row - window + 1 < column",
+            says="t - window < s: column t - window + 1 still counts",
+        ),
+        Mistake(
+            "forgets the left edge in the mask",
+            old=_MASK,
+            new="mask = column <= row",
+            says="a block that the window's edge crosses holds columns that are too far back",
+        ),
+        Mistake(
+            "forgets the diagonal in the mask",
+            old=_MASK,
+            new="mask = row - window < column",
+            says="the window ends at the diagonal: no row may look ahead",
+        ),
+        Mistake(
+            "looks ahead as far as back",
+            edits=(
+                (_MASK, "mask = (row - window < column) & (column < row + window)"),
+                ("(first_column <= last_row)", "(first_column < last_row + window)"),
+                ("last_needed = ((i + 1) * bq - 1)", "last_needed = ((i + 1) * bq - 1 + window - 1)"),
+            ),
+            says="this window is causal: it reaches back from t, and ends at t",
+        ),
+        Mistake(
+            "fetches what lies before the window",
+            old=_CLIP,
+            new="return jnp.minimum(j, last_needed), 0",
+            says="keep the index map's answer between",
+            stage="work",
+        ),
+        Mistake(
+            "fetches what lies above the diagonal",
+            old=_CLIP,
+            new="return jnp.maximum(j, first_needed), 0",
+            says="keep the index map's answer between",
+            stage="work",
+        ),
+        Mistake(
+            "fetches from the window of the last row on",
+            old="first_needed = (i * bq - window + 1) // bk",
+            new="first_needed = ((i + 1) * bq - window) // bk",
+            says="the first row of a block needs the earliest block; where the map has gone past it, the "
+            "kernel works on the wrong keys",
+        ),
+        Mistake(
+            "returns block numbers relative to the window",
+            old=_CLIP,
+            new="return jnp.clip(j - jnp.maximum(first_needed, 0), 0, last_needed), 0",
+            says="the kernel takes block j for columns j * bk onwards, so in a step that works the map "
+            "must return j",
+        ),
+    ],
+    alternatives=[
+        Alternative(
+            "asks first and last block in the kernel, too",
+            old=_SKIP,
+            new="""first = (jnp.maximum(first_row - window + 1, 0)) // bk
+    last = last_row // bk
+
+    @pl.when((first <= j) & (j <= last))""",
+        ),
+        Alternative(
+            "masks the exponentials, so that there is no garbage to wipe",
+            old="p = jnp.exp(s - m_new)",
+            new="p = jnp.where(mask, jnp.exp(s - m_new), 0.0)",
+        ),
+        Alternative(
+            "masks with -inf, but starts the maximum at a finite number",
+            old="s * H**-0.5, -1e30)",
+            new="s * H**-0.5, -jnp.inf)",
+        ),
+        Alternative(
+            "visits the blocks from right to left",
+            code="""
+def local_attention_kernel(q_ref, k_ref, v_ref, o_ref, m_ref, l_ref, acc_ref, *, window):
+    i, step, steps = pl.program_id(0), pl.program_id(1), pl.num_programs(1)
+    (bq, H), (bk, _) = q_ref.shape, k_ref.shape
+    j = steps - 1 - step
+
+    @pl.when(step == 0)
+    def _():
+        m_ref[...] = jnp.full(m_ref.shape, -1e30)
+        l_ref[...] = jnp.zeros(l_ref.shape)
+        acc_ref[...] = jnp.zeros(acc_ref.shape)
+
+    @pl.when(((j + 1) * bk + window > i * bq + 1) & (j * bk < (i + 1) * bq))
+    def _():
+        back = jax.lax.broadcasted_iota(jnp.int32, (bq, bk), 0) + i * bq - j * bk
+        back = back - jax.lax.broadcasted_iota(jnp.int32, (bq, bk), 1)
+        s = jnp.dot(q_ref[...], k_ref[...].T) * H**-0.5
+        s = s + jnp.where((back >= 0) & (back < window), 0.0, -1e30)
+        old, m = m_ref[...], jnp.maximum(m_ref[...], s.max(axis=1, keepdims=True))
+        p = jnp.exp(s - m)
+        m_ref[...] = m
+        l_ref[...] = l_ref[...] * jnp.exp(old - m) + p.sum(axis=1, keepdims=True)
+        acc_ref[...] = acc_ref[...] * jnp.exp(old - m) + jnp.dot(p, v_ref[...])
+
+    @pl.when(step == steps - 1)
+    def _():
+        o_ref[...] = acc_ref[...] / l_ref[...]
+""",
+            edits=(
+                (_CLIP, "return jnp.clip(S // bk - 1 - j, first_needed, last_needed), 0"),
+                ("            pl.BlockSpec((bk, H), kv_map),\n" * 2, "            *[pl.BlockSpec((bk, H), kv_map)] * 2,\n"),
+            ),
+        ),
+        Alternative(
+            "clips with a minimum and a maximum",
+            old=_CLIP,
+            new="return jnp.minimum(jnp.maximum(j, first_needed), last_needed), 0",
+        ),
+        Alternative("takes other blocks", old="else (128, 64)", new="else (64, 64)"),
+    ],
+    audit=audit,
+)

@@ -1,0 +1,363 @@
+"""Rung 6: heads on the grid, grouped queries, bf16."""
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+from jaxtyping import Array, BFloat16
+
+from puzzles import INTERPRET, find
+
+# %% [markdown]
+# ## multi_head_attention: who reads whose keys
+#
+# A model has many heads, and they do not know of each other: one more grid axis, and `None` in the blocks,
+# as in `batched_matmul`. But models save memory by letting a **group** of query heads share one
+# head of keys and values ([grouped-query attention](https://arxiv.org/abs/2305.13245)). With `N` = 6 and
+# `K` = 2, groups have `N // K` = 3 heads:
+#
+# ```text
+# q head    h =  0   1   2   3   4   5
+#                └───┼───┘   └───┼───┘
+# k, v head      0   0   0   1   1   1
+# ```
+#
+# The obvious way, `jnp.repeat(k, N // K, axis=0)`, writes a copy `N / K` times as large to HBM before
+# the first score is computed. A kernel needs no copy. It does not see arrays, only the blocks that
+# **index maps** choose, and nothing says that two steps may not choose the same one.
+#
+# The arrays are **bf16** now, which gives the kernel two types to keep apart:
+#
+# * What the matrix unit multiplies is bf16: `q` by `k`, and the weights `p` by `v`. So **cast `p` to
+#   `v`'s dtype** before the second dot. A weight lies between 0 and 1 and keeps 8 bits, as `v` itself
+#   does. Without the cast, `v` is promoted to f32, and that gains nothing.
+# * What is compared, exponentiated and summed is f32: `s`, `m`, `l`, `acc`. Between 128 and 256,
+#   bf16 numbers are 1 apart, and an exponential whose argument is off by 1 is off by a factor of 2.7.
+#
+# Rounding to the inputs' dtype happens once, at the store.
+#
+# The kernel is `attention_one_block`'s, yours to write again, or to copy: two casts are new, and the keys
+# are on grid axis **2**. Then complete `in_specs`: after the queries' spec, one for `k` and one for `v`.
+
+# %%
+def multi_head_attention_spec(
+    q: BFloat16[Array, "N T H"], k: BFloat16[Array, "K S H"], v: BFloat16[Array, "K S H"]
+) -> BFloat16[Array, "N T H"]:
+    q, k, v = (x.astype(jnp.float32) for x in (q, k, v))
+    group = len(q) // len(k)
+    heads = [find("attention").solution(q[h], k[h // group], v[h // group]) for h in range(len(q))]
+    return jnp.stack(heads).astype(jnp.bfloat16)
+
+
+# %%
+def multi_head_attention_kernel(q_ref, k_ref, v_ref, o_ref, m_ref, l_ref, acc_ref):
+    ### BEGIN SOLUTION
+    j = pl.program_id(2)
+
+    @pl.when(j == 0)
+    def _():
+        m_ref[...] = jnp.full_like(m_ref, -1e30)
+        l_ref[...] = jnp.zeros_like(l_ref)
+        acc_ref[...] = jnp.zeros_like(acc_ref)
+
+    last_axes = (((1,), (1,)), ((), ()))  # q @ k.T
+    s = jax.lax.dot_general(q_ref[...], k_ref[...], last_axes, preferred_element_type=jnp.float32)
+    s *= q_ref.shape[-1] ** -0.5
+
+    m_old = m_ref[...]
+    m_new = jnp.maximum(m_old, jnp.max(s, axis=1, keepdims=True))
+    p = jnp.exp(s - m_new)
+    alpha = jnp.exp(m_old - m_new)
+
+    m_ref[...] = m_new
+    l_ref[...] = alpha * l_ref[...] + jnp.sum(p, axis=1, keepdims=True)
+    pv = jnp.dot(p.astype(v_ref.dtype), v_ref[...], preferred_element_type=jnp.float32)
+    acc_ref[...] = alpha * acc_ref[...] + pv
+
+    @pl.when(j == pl.num_programs(2) - 1)
+    def _():
+        o_ref[...] = (acc_ref[...] / l_ref[...]).astype(o_ref.dtype)
+    ### END SOLUTION
+
+
+def multi_head_attention(
+    q: BFloat16[Array, "N T H"],
+    k: BFloat16[Array, "K S H"],
+    v: BFloat16[Array, "K S H"],
+    *,
+    bq: int = 64,
+    bk: int = 128,
+) -> BFloat16[Array, "N T H"]:
+    (N, T, H), (K, S, _) = q.shape, k.shape
+    return pl.pallas_call(
+        multi_head_attention_kernel,
+        grid=(N, T // bq, S // bk),
+        in_specs=[
+            pl.BlockSpec((None, bq, H), lambda h, i, j: (h, i, 0)),
+            ### BEGIN SOLUTION
+            pl.BlockSpec((None, bk, H), lambda h, i, j: (h // (N // K), j, 0)),
+            pl.BlockSpec((None, bk, H), lambda h, i, j: (h // (N // K), j, 0)),
+            ### END SOLUTION
+        ],
+        out_specs=pl.BlockSpec((None, bq, H), lambda h, i, j: (h, i, 0)),
+        out_shape=jax.ShapeDtypeStruct((N, T, H), q.dtype),
+        scratch_shapes=[
+            pltpu.VMEM((bq, 1), jnp.float32),
+            pltpu.VMEM((bq, 1), jnp.float32),
+            pltpu.VMEM((bq, H), jnp.float32),
+        ],
+        compiler_params=pltpu.CompilerParams(
+            dimension_semantics=("parallel", "parallel", "arbitrary")
+        ),
+        interpret=INTERPRET,
+    )(q, k, v)
+
+
+# %% tags=["author"]
+from puzzles import Alternative, Launch, Mistake, Puzzle
+from puzzles.splash_attention import attention as first_rung
+
+
+def make_inputs(key, N, K, T, S, H):
+    q, k, v = first_rung.make_inputs(key, N * T, K * S, H)
+    k = k.at[:, 1].set(jnp.tile(k[::K, 1], K))  # every head drifts over its whole length
+    shapes = ((N, T, H), (K, S, H), (K, S, H))
+    return tuple(x.reshape(s).astype(jnp.bfloat16) for x, s in zip((q, k, v), shapes, strict=True))
+
+
+def audit(launch: Launch, *, args) -> None:
+    (N, T, H), (K, S, _) = args[0].shape, args[1].shape
+    q, k, v = launch.inputs
+    for operand in (k, v):
+        assert operand.shape == (K, S, H), (
+            f"`{operand.name}` arrives at the kernel as {operand.shape}, {operand.shape[0] / K:g} times as "
+            f"large as the {(K, S, H)} that came in: leave the array alone, and let the index map "
+            "choose the head"
+        )
+        assert operand.block[-2] < S, (
+            f"a block of `{operand.name}` spans all {S} keys: take several steps, a longer sequence "
+            "would not fit into VMEM"
+        )
+    assert launch.dot_flops == 4 * N * T * S * H, (
+        f"the dots do {launch.dot_flops:,} FLOPs; {N} heads of two products of {T} × {S} × {H} need "
+        f"{4 * N * T * S * H:,}"
+    )
+    for dot in launch.dots:
+        kinds = {str(dtype) for dtype in dot.dtypes[:2]}
+        assert kinds == {"bfloat16"}, (
+            f"a dot multiplies {' by '.join(dot.dtypes[:2])}: give the matrix unit bf16 on both sides, "
+            "and ask for an f32 result"
+        )
+    narrow = [o.name for o in launch.scratch if str(o.dtype) != "float32"]
+    assert not narrow, f"`{narrow[0]}` is no float32: m, l and acc are changed at every step"
+    blocks = N * T // q.block[-2]
+    budget = 2 * H * (N * T + 2 * S * blocks)
+    assert launch.hbm_bytes_read <= budget, (
+        f"the launch reads {launch.hbm_bytes_read:,} bytes where {budget:,} are enough: queries once, "
+        "one head of keys and values for every block of queries"
+    )
+
+
+_KV = """            pl.BlockSpec((None, bk, H), lambda h, i, j: (h // (N // K), j, 0)),
+            pl.BlockSpec((None, bk, H), lambda h, i, j: (h // (N // K), j, 0)),
+"""
+_K = "            pl.BlockSpec((None, bk, H), lambda h, i, j: (h // (N // K), j, 0)),\n"
+_QK = (
+    "s = jax.lax.dot_general(q_ref[...], k_ref[...], last_axes, preferred_element_type=jnp.float32)"
+)
+_PV = "pv = jnp.dot(p.astype(v_ref.dtype), v_ref[...], preferred_element_type=jnp.float32)"
+_STORE = "o_ref[...] = (acc_ref[...] / l_ref[...]).astype(o_ref.dtype)"
+_SCALE = "    s *= q_ref.shape[-1] ** -0.5\n"
+_BODY = "    ### BEGIN SOLUTION\n    j = pl.program_id(2)"
+
+
+def _map(head: str) -> str:
+    return _K.replace("h // (N // K)", head) * 2
+
+
+PUZZLE = Puzzle(
+    spec=multi_head_attention_spec,
+    solution=multi_head_attention,
+    inputs=make_inputs,
+    cases=[
+        dict(N=6, K=2, T=128, S=256, H=64),
+        dict(N=3, K=3, T=128, S=384, H=256),
+        dict(N=4, K=1, T=192, S=256, H=64),
+    ],
+    hints=[
+        "Heads 0, 1, 2 share one head of keys, heads 3, 4, 5 the next. Which whole-number operation on h gives "
+        "0, 0, 0, 1, 1, 1? And which numbers of the kernel are f32, which bf16?",
+        "An index map may use `N` and `K`, and `//`. A block of one head is `(None, rows, H)`. `.astype(ref.dtype)` "
+        "casts; `preferred_element_type=jnp.float32` makes a dot of bf16 blocks return f32.",
+        "Your kernel of attention_one_block with j from axis 2, the exponentials cast to `v`'s dtype inside "
+        "the second dot only, and the quotient cast to the output's. The two specs are alike: head of the "
+        "group, then j, then 0.",
+    ],
+    explain="""Index maps choose blocks freely, so several query heads can name the same head of keys
+    and no copy is ever made. Dots take bf16 and return f32, and all that is summed or exponentiated
+    stays f32.""",
+    mistakes=[
+        Mistake(
+            "deals the key heads out in turn",
+            old=_KV,
+            new=_map("h % K"),
+            says="heads of a group are neighbours: 0, 0, 0, 1, 1, 1 and not 0, 1, 0, 1, 0, 1",
+        ),
+        Mistake(
+            "divides by the number of key heads",
+            old=_KV,
+            new=_map("h // K"),
+            says="divide h by the size of a group, N // K, not by the number of groups",
+        ),
+        Mistake(
+            "takes the query head's own number",
+            old=_KV,
+            new=_map("h"),
+            says="there are fewer heads of keys than of queries; an index beyond the last is out of "
+            "bounds",
+        ),
+        Mistake(
+            "uses the first head of keys and values for all",
+            old=_KV,
+            new=_map("0"),
+            says="the index maps of k and v ignore h",
+        ),
+        Mistake(
+            "pairs the group's keys with other values",
+            old=_KV,
+            new=_K + _K.replace("h // (N // K)", "h % K"),
+            says="k is right; v needs the same index map",
+        ),
+        Mistake(
+            "leaves keys and values at their first block",
+            old=_KV,
+            new=_KV.replace("j, 0)", "0, 0)"),
+            says="the maps of k and v ignore j: the same keys are met again and again",
+        ),
+        Mistake(
+            "gets its scores in bf16",
+            old=_QK,
+            new="s = jax.lax.dot_general(q_ref[...], k_ref[...], last_axes).astype(jnp.float32)",
+            says="large scores in bf16 are off by up to 1/2, and so the exponentials by more than half: ask "
+            "the first dot for f32",
+        ),
+        Mistake(
+            "does not correct acc",
+            old="acc_ref[...] = alpha * acc_ref[...] + pv",
+            new="acc_ref[...] = acc_ref[...] + pv",
+            says="acc is a sum with the old maximum, as l is: it needs the same alpha",
+        ),
+        Mistake(
+            "forgets the scale",
+            old=_SCALE,
+            new="",
+            says="the scores are not multiplied by 1/√H",
+        ),
+        Mistake(
+            "reads j from grid axis 1",
+            edits=(
+                (_BODY, _BODY.replace("(2)", "(1)")),
+                ("pl.num_programs(2) - 1)", "pl.num_programs(1) - 1)"),
+            ),
+            says="axis 0 of this grid is h, axis 1 is i, and j is axis 2",
+        ),
+        Mistake(
+            "leaves p in f32",
+            old=_PV,
+            new=_PV.replace(".astype(v_ref.dtype)", ""),
+            says="give the matrix unit bf16 on both sides",
+            stage="work",
+        ),
+        Mistake(
+            "casts the inputs to f32",
+            old=_QK,
+            new=_QK.replace("f[...]", "f[...].astype(jnp.float32)"),
+            says="give the matrix unit bf16 on both sides",
+            stage="work",
+        ),
+        Mistake(
+            "keeps acc in bf16",
+            edits=(
+                ("pltpu.VMEM((bq, H), jnp.float32)", "pltpu.VMEM((bq, H), q.dtype)"),
+                (
+                    "acc_ref[...] = alpha * acc_ref[...] + pv",
+                    "acc_ref[...] = (alpha * acc_ref[...] + pv).astype(acc_ref.dtype)",
+                ),
+            ),
+            says="are changed at every step",
+            stage="work",
+        ),
+        Mistake(
+            "stores the f32 quotient as it is",
+            old=_STORE,
+            new="o_ref[...] = acc_ref[...] / l_ref[...]",
+            says="dtype",
+            stage="error",
+        ),
+        Mistake(
+            "repeats keys and values in memory",
+            edits=(
+                (_KV, _map("h")),
+                (
+                    "    )(q, k, v)",
+                    "    )(q, *(jnp.broadcast_to(x[:, None], (K, N // K, S, H)).reshape(N, S, H) for x in (k, v)))",
+                ),
+            ),
+            says="let the index map choose the head",
+            stage="work",
+        ),
+        Mistake(
+            "takes all keys in one block",
+            edits=(
+                (
+                    "(N, T, H), (K, S, _) = q.shape, k.shape\n",
+                    "(N, T, H), (K, S, _) = q.shape, k.shape\n    bk = S\n",
+                ),
+            ),
+            says="spans all",
+            stage="work",
+        ),
+    ],
+    alternatives=[
+        Alternative(
+            "spells the index map otherwise",
+            old=_KV,
+            new=_map("(h * K) // N"),
+        ),
+        Alternative(
+            "folds the heads of a group into rows of queries",
+            code="""
+def multi_head_attention(q, k, v):
+    (N, T, H), (K, S, _) = q.shape, k.shape
+    G, bq, bk = N // K, 64, 128
+
+    keys = pl.BlockSpec((None, bk, H), lambda h, i, j: (h, j, 0))
+    rows = pl.BlockSpec((None, bq, H), lambda h, i, j: (h, i, 0))
+    o = pl.pallas_call(
+        multi_head_attention_kernel,
+        grid=(K, G * T // bq, S // bk),
+        in_specs=[rows, keys, keys],
+        out_specs=rows,
+        out_shape=jax.ShapeDtypeStruct((K, G * T, H), q.dtype),
+        scratch_shapes=[pltpu.VMEM((bq, n), jnp.float32) for n in (1, 1, H)],
+        interpret=INTERPRET,
+    )(q.reshape(K, G * T, H), k, v)
+    return o.reshape(N, T, H)
+""",
+        ),
+        Alternative(
+            "scales the queries and multiplies by k.T",
+            edits=(
+                (
+                    f"    {_QK}\n",
+                    """    q = q_ref[...].astype(jnp.float32) * q_ref.shape[1] ** -0.5
+    s = jnp.dot(q.astype(k_ref.dtype), k_ref[...].T, preferred_element_type=jnp.float32)
+""",
+                ),
+                (_SCALE, ""),
+            ),
+        ),
+        Alternative("takes other blocks", old="bk: int = 128", new="bk: int = 64"),
+    ],
+    audit=audit,
+)
