@@ -12,7 +12,7 @@ TEST := .venv-test
 COLAB := .venv-colab
 COLAB_JAX := 0.7.2
 
-CHECKED := puzzles tests
+CHECKED := puzzles tests diagrams
 PYTEST := -m pytest -n 2 --dist worksteal --durations=15 $(PYTEST_ARGS)
 
 .DEFAULT_GOAL := help
@@ -45,7 +45,8 @@ lint: $(TEST)/.installed ## ruff and mypy
 	$(TEST)/bin/ruff format --check $(CHECKED)
 	$(TEST)/bin/mypy
 
-build: $(TEST)/.installed ## write the notebooks and the README's table from the modules
+build: $(TEST)/.installed ## draw the diagrams, write the notebooks and README's table
+	JAX_PLATFORMS=cpu $(TEST)/bin/python diagrams/draw.py
 	JAX_PLATFORMS=cpu $(TEST)/bin/python -m puzzles build
 
 verify: $(TEST)/.installed ## prove every puzzle: NAMES="add_ten row_sum" for some

@@ -44,14 +44,22 @@ def memories() -> str:
     size = f"{launch.inputs[0].hbm_bytes // 1024} KiB"
     title = "A kernel sees VMEM; pallas_call does the copying"
     body = [p.text(20, 28, title, size=16, bold=True, room=600)]
-    boxes = [(20, "HBM", "x and the result", "large and far"), (250, "VMEM", "x_ref, o_ref", "small and near")]
+    boxes = [
+        (20, "HBM", "x and the result", "large and far"),
+        (250, "VMEM", "x_ref, o_ref", "small and near"),
+    ]
     boxes.append((480, "kernel", "x_ref[...] + 10", "vector registers"))
     for x, name, inside, what in boxes:
-        body.append(f'<path d="{p.rect(x, 60, 150, 110)}" fill="none" stroke="{p.INK}" stroke-width="1.5"/>')
+        body.append(
+            f'<path d="{p.rect(x, 60, 150, 110)}" fill="none" stroke="{p.INK}" stroke-width="1.5"/>'
+        )
         body.append(p.text(x + 12, 82, name, size=14, bold=True, room=126))
         body.append(p.text(x + 12, 100, what, size=11, muted=True, room=126))
         body.append(p.text(x + 12, 150, inside, size=11, mono=True, room=126))
-    arrows = [(170, 250, 100, "fetched", f"copy in, {size}"), (250, 170, 142, "written", f"copy out, {size}")]
+    arrows = [
+        (170, 250, 100, "fetched", f"copy in, {size}"),
+        (250, 170, 142, "written", f"copy out, {size}"),
+    ]
     arrows += [(400, 480, 100, "fetched", "read"), (480, 400, 142, "written", "write")]
     for start, end, y, mark, words in arrows:
         colour = p.MARKS[mark].fill
@@ -61,7 +69,11 @@ def memories() -> str:
             f'stroke-width="2.5" fill="{colour}"/>'
         )
         body.append(p.text((start + end) / 2, y - 9, words, size=9.5, anchor="middle", room=76))
-    return p.document(650, 192, "".join(body), title, "HBM on the left, VMEM in the middle, the kernel on the right; pallas_call copies the input into VMEM before the kernel runs and the output back after it.")
+    says = (
+        "HBM on the left, VMEM in the middle, the kernel on the right. pallas_call copies the "
+        "input into VMEM before the kernel runs, and the output back after it."
+    )
+    return p.document(650, 192, "".join(body), title, says)
 
 
 def roofline() -> str:
@@ -91,7 +103,9 @@ def roofline() -> str:
     for tick in (32, 64, 128, 256, 512, 1024):
         x, _ = at(tick, 16)
         body.append(p.text(x, bottom + 16, str(tick), size=10, anchor="middle"))
-    body.append(p.text(left + wide / 2, bottom + 34, "FLOPs per byte of HBM traffic", anchor="middle"))
+    body.append(
+        p.text(left + wide / 2, bottom + 34, "FLOPs per byte of HBM traffic", anchor="middle")
+    )
     for tick in (16, 32, 64, 128):
         _, y = at(32, tick)
         body.append(p.text(left - 8, y + 4, str(tick), size=10, anchor="end"))
@@ -108,7 +122,7 @@ def roofline() -> str:
         body.append(p.text(x + 12, y + 18, label, size=11))
     body.append(p.text(at(40, 16)[0], at(32, 150)[1], "memory-bound", size=12, muted=True))
     body.append(p.text(at(420, 16)[0], y1 - 12, "compute-bound", size=12, muted=True))
-    says = "A roofline for a v5e: below 240 FLOPs a byte the height of the roof falls with the intensity; "
+    says = f"A roofline for a v5e: below {chip.ridge:.0f} FLOPs a byte the roof slopes down; "
     says += "; ".join(f"{label} blocks reach {intensity:.0f}" for label, intensity in points) + "."
     return p.document(600, 325, "".join(body), title, says)
 
@@ -120,77 +134,124 @@ DIAGRAMS: dict[str, Callable[[], str]] = {
         "vector_add",
         [_array(4096)] * 2,
         0,
-        ["Step 0 gets block 0 of each vector.", "Step 1 gets block 1 ...", "... and so on."],
+        [
+            "Step 0 gets block 0 of each vector.",
+            "Step 1 gets block 1 ...",
+            "... and so on.",
+        ],
         "One grid step, one block",
     ),
     "basics/add_reversed_blocks": strip(
         "add_reversed_blocks",
         [_array(5120)] * 2,
         0,
-        ["x from the front, y from the back.", "Both move inwards ...", "... and meet in the middle."],
+        [
+            "x from the front, y from the back.",
+            "Both move inwards ...",
+            "... and meet in the middle.",
+        ],
         "Two index maps, two ways to walk",
     ),
     "basics/scale_blocks": strip(
         "scale_blocks",
         [_array(48, 384)],
         1,
-        ["Along the first row of blocks ...", "... to its end;", "then the next row.", "The last axis runs fastest."],
+        [
+            "Along the first row of blocks ...",
+            "... to its end;",
+            "then the next row.",
+            "The last axis runs fastest.",
+        ],
         "The order of a two-dimensional grid",
     ),
     "basics/outer_product": strip(
         "outer_product",
         [_array(3072), _array(2048)],
         0,
-        ["Both blocks are fetched.", "a's block is still there: only b moves.", "i moves on: both are fetched."],
+        [
+            "Both blocks are fetched.",
+            "a's block is still there: only b moves.",
+            "i moves on: both are fetched.",
+        ],
         "What an index map ignores is reused",
     ),
     "basics/launch_vector_add": strip(
         "launch_vector_add",
         [_array(192, 512)] * 2,
         0,
-        ["The same block of all three.", "Along the row of blocks,", "then down."],
+        [
+            "The same block of all three.",
+            "Along the row of blocks,",
+            "then down.",
+        ],
         "One step, one output block",
     ),
     "basics/row_sum": strip(
         "row_sum",
         [_array(128, 384)],
         0,
-        ["A fresh output block: zero it, add.", "The same block: add.", "Add; the sum is complete.", "A fresh block again."],
+        [
+            "A fresh output block: zero it, add.",
+            "The same block: add.",
+            "Add; the sum is complete.",
+            "A fresh block again.",
+        ],
         "An output block stays until its index changes",
     ),
     "basics/ragged_row_sum": strip(
         "ragged_row_sum",
         [_array(128, 300)],
         0,
-        ["A full block.", "A full block.", "84 of 128 columns do not exist."],
+        [
+            "A full block.",
+            "A full block.",
+            "84 of 128 columns do not exist.",
+        ],
         "The last block hangs over the edge",
     ),
     "basics/tiled_matmul": strip(
         "tiled_matmul",
-        [_array(256, 384), _array(384, 256)],
+        [_array(128, 384), _array(384, 512)],
         0,
-        ["k = 0: zero the accumulator, add.", "k = 1: add the next product.", "k = 2: add, and store.", "The next output block begins."],
+        [
+            "k = 0: zero the accumulator, add.",
+            "k = 1: add the next product.",
+            "k = 2: add, and store.",
+            "The next output block begins.",
+        ],
         "One output block is a sum over k",
     ),
     "basics/launch_matmul": strip(
         "launch_matmul",
-        [_array(384, 256), _array(384, 512)],
+        [_array(768, 256), _array(768, 1024)],
         0,
-        ["a lies as K × M: k goes down ...", "... both inputs ...", "... and the output block is done."],
+        [
+            "a lies as K × M: k goes down ...",
+            "... both inputs ...",
+            "... and the output block is done.",
+        ],
         "A transposed operand, fetched as it lies",
     ),
     "basics/batched_matmul": strip(
         "batched_matmul",
-        [_array(2, 256, 256), _array(2, 256, 128)],
+        [_array(2, 128, 256), _array(2, 256, 256)],
         2,
-        ["Batch element 0, second row of blocks,", "its last step.", "Then element 1, from the start."],
+        [
+            "Batch element 0, second row of blocks,",
+            "its last step.",
+            "Then element 1, from the start.",
+        ],
         "A batch axis is one more axis of the grid",
     ),
     "basics/fused_matmul": strip(
         "fused_matmul",
-        [_array(256, 256, dtype=bf16), _array(256, 256, dtype=bf16), _array(256)],
+        [_array(256, 512, dtype=bf16), _array(512, 256, dtype=bf16), _array(256)],
         0,
-        ["k = 0: the product begins.", "Last k: bias, activation, store.", "Only now a new bias block."],
+        [
+            "k = 0: the product begins.",
+            "Last k: bias, activation, store.",
+            "Only now a new bias block.",
+        ],
         "Bias and activation ride along",
     ),
     "basics/choose_blocks": roofline,

@@ -38,7 +38,7 @@ def film(launch: Launch, steps: Sequence[int], title: str, says: str, notes: Seq
         for view in views:
             drawn, mark = view.frame(launch, step, x, y)
             body.append(drawn)
-            used += [m for m in mark if m not in used]
+            used = list(dict.fromkeys([*used, *mark]))
             x += view.width + _GAP
         body.append(p.text(x, y + 14, note, size=12, room=note_room))
         y += row

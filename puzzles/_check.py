@@ -86,7 +86,7 @@ def find_for(fn: Any) -> Puzzle:
         if name.endswith("_kernel"):
             owner = find(name.removesuffix("_kernel")).name
             raise UnknownPuzzle(
-                f"{name!r} is a kernel; pass the function that launches it: check({owner})"
+                f"{name!r} is a kernel; pass the function that launches it, {owner}"
             ) from None
         raise
 

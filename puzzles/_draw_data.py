@@ -172,8 +172,8 @@ def _moves(operand: Operand) -> np.ndarray:
 def _sizes(operand: Operand) -> np.ndarray:
     """Bytes of every step's block, edges clipped."""
     total = np.full(len(operand.blocks), itemsize(operand.dtype), np.int64)
-    for axis, (size, whole) in enumerate(zip(operand.sizes, operand.shape, strict=True)):
-        start = operand.starts[:, axis]
+    ends = zip(operand.starts.T, operand.sizes, operand.shape, strict=True)
+    for start, size, whole in ends:
         total *= np.clip(np.minimum(start + size, whole) - np.maximum(start, 0), 0, None)
     return total
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import math
 
-from puzzles._draw_data import Data
+from puzzles._draw_data import Data, decode
 from puzzles._draw_panel import frame, lines_and_numbers, now_path, path, place, slice_of
 from puzzles._draw_text import describe, still_words
 from puzzles._draw_track import WORDS, Track, plural, tuple_words
@@ -70,8 +70,8 @@ def operand_panel(
         f'{view["width"]:g} {view["height"]:g}" aria-label="{html.escape(operand["name"])}: {grid} '
         f'blocks; the words above say which one this step holds">{drawn}</svg>'
     )
-    which = _slice_words(operand, view, shown)
-    width = max(138, view["width"], *(text_width(line, 12) + 4 for line in describe(operand)))
+    which = "<br>".join(filter(None, (_slice_words(operand, view, shown), _never_words(operand))))
+    width = max(138, view["width"], *(1.1 * text_width(line, 11) for line in describe(operand)))
     return (
         f'<div class="pz-panel" data-operand="{number}" style="width:{width:.0f}px">'
         f'{head}<div class="pz-where">block <b>{tuple_words(block)}</b></div>'
@@ -101,6 +101,12 @@ def _slice_words(operand: Data, view: Data, shown: int) -> str:
     if not view["one"]:
         return f"[ ] counts along {axes}"
     return f"slice <b>{shown}</b> of {view['slices']:,} along {axes}"
+
+
+def _never_words(operand: Data) -> str:
+    """How many blocks no step touches; empty if there are none."""
+    count, total = len(decode(operand["never"])), math.prod(operand["counts"])
+    return f"{count:,} of {total:,} blocks never touched" if count else ""
 
 
 def _still(operand: Data, view: Data | None) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
@@ -14,8 +14,9 @@ from puzzles._palette import hatch, n, rect, text
 
 LONGEST = 160  # pixels of the longest axis of a launch's matrices
 SLICES = 12  # that are drawn side by side; of more, only the current one
+_ROW = 300  # pixels that they share
 _EDGE = 22  # room for block numbers, and for a block outside the array
-_NEVER = 1500  # runs of blocks never touched that are hatched
+_BOXES = 240  # areas of untouched blocks that are hatched, in all slices of an operand
 
 
 def views(data: Data) -> list[Data | None]:
@@ -56,11 +57,13 @@ def _view(operand: Data, scale: float) -> Data:
     lead = [a for a in range(len(operand["shape"])) if a not in (rows, cols)]
     slices = math.prod(operand["counts"][a] for a in lead)
     many = 1 < slices <= SLICES
-    if many:  # side by side, and smaller
-        scale *= 0.72 if slices <= 4 else 0.5
+    across = 1
+    if many:  # side by side, and so small that they fit into one row, or into two
+        across = slices if slices <= 6 else -(-slices // 2)
+        alone = operand["shape"][cols] * scale if cols is not None else 34.0
+        scale *= min(0.72, (_ROW / across - 14) / alone)
     width = _length(operand, cols, scale, 34)
     height = _length(operand, rows, scale, 26)
-    across = min(slices, max(1, int(300 // (width + 14)))) if many else 1
     spots = range(slices if many else 1)
     x = [_EDGE + (i % across) * (width + 14) for i in spots]
     y = [_EDGE + (i // across) * (height + 22) for i in spots]
@@ -109,7 +112,9 @@ def place(view: Data, track: Track, block: tuple[int, ...]) -> tuple[float, floa
         low, high = max(spans[axis][0], 0), min(spans[axis][1], shape[axis])
         if high <= low:
             return (-18.0, 14.0) if spans[axis][0] < 0 else (whole + 4, 14.0)
-        return low * scale, max((high - low) * scale, 1.5)
+        if (high - low) * scale < 2:  # thinner than a line: on whole pixels, where many coincide
+            return float(math.floor(low * scale)), 2.0
+        return low * scale, (high - low) * scale
 
     x, w = along(view["cols"], view["w"], view["kx"])
     y, h = along(view["rows"], view["h"], view["ky"])
@@ -119,7 +124,8 @@ def place(view: Data, track: Track, block: tuple[int, ...]) -> tuple[float, floa
 def path(view: Data, track: Track, blocks: list[tuple[int, ...]], shown: int) -> str:
     """Many blocks as one piece of path data; only those of the slice `shown` if one is drawn."""
     keep = [b for b in blocks if not view["one"] or slice_of(view, track.operand, b) == shown]
-    return "".join(rect(*place(view, track, b)) for b in keep if not track.outside(b))
+    drawn = (rect(*place(view, track, b)) for b in keep if not track.outside(b))
+    return "".join(dict.fromkeys(drawn))
 
 
 def now_path(place: tuple[float, float, float, float]) -> str:
@@ -130,29 +136,49 @@ def now_path(place: tuple[float, float, float, float]) -> str:
 
 
 def untouched(view: Data, track: Track) -> dict[str, list[str]]:
-    """Slice -> outlines and hatching of the blocks that no step touches, neighbours joined."""
-    counts, numbers = track.operand["counts"], decode(track.operand["never"])
-    if not len(numbers):
-        return {}
-    runs = np.split(numbers, np.flatnonzero(np.diff(numbers) != 1) + 1)
-    pieces: dict[str, list[str]] = {}
-    for run in _within_rows(runs, counts)[:_NEVER]:
-        first, last = (
-            tuple(int(i) for i in np.unravel_index(int(b), counts)) for b in (run[0], run[-1])
-        )
+    """Slice -> outlines and hatching of the blocks that no step touches, neighbours joined.
+
+    Nothing if they are so scattered that drawing them would take too many characters.
+    """
+    boxes: dict[str, list[tuple[float, float, float, float]]] = {}
+    for first, last in _runs(track.operand):
         x, y, _, h = place(view, track, first)
         u, v, w, g = place(view, track, last)
-        box = (x, y, u + w - x, max(h, v + g - y))
         spot = slice_of(view, track.operand, first) if view["one"] else 0
-        outlines, lines = pieces.setdefault(str(spot), ["", ""])
-        pieces[str(spot)] = [outlines + rect(*box), lines + hatch(*box, "/")]
-    return pieces
+        joined = boxes.setdefault(str(spot), [])
+        box = (x, y, u + w - x, max(h, v + g - y))
+        if joined and _stacked(joined[-1], box):
+            above = joined.pop()
+            box = (x, above[1], above[2], y + box[3] - above[1])
+        joined.append(box)
+    if sum(map(len, boxes.values())) > _BOXES:
+        return {}
+    return {
+        spot: ["".join(rect(*b) for b in found), "".join(hatch(*b, "/") for b in found)]
+        for spot, found in boxes.items()
+    }
 
 
-def _within_rows(runs: list[np.ndarray], counts: list[int]) -> list[np.ndarray]:
-    """Runs of block numbers, cut where a row of blocks ends."""
+def _stacked(
+    above: tuple[float, float, float, float], below: tuple[float, float, float, float]
+) -> bool:
+    same = abs(above[0] - below[0]) < 0.01 and abs(above[2] - below[2]) < 0.01
+    return same and abs(above[1] + above[3] - below[1]) < 0.01
+
+
+def _runs(operand: Data) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """First and last block of every run of untouched blocks in a row."""
+    counts, numbers = operand["counts"], decode(operand["never"])
+    if not len(numbers):
+        return
     row = counts[-1] if counts else 1
-    return [part for run in runs for part in np.split(run, np.flatnonzero(np.diff(run // row)) + 1)]
+    fresh = (np.diff(numbers) != 1) | (np.diff(numbers // row) != 0)
+    ends = np.append(np.flatnonzero(fresh), len(numbers) - 1)
+    starts = np.append(0, ends[:-1] + 1)
+    first, last = (
+        np.stack(np.unravel_index(numbers[at], counts), axis=-1).tolist() for at in (starts, ends)
+    )
+    yield from zip(map(tuple, first), map(tuple, last), strict=True)
 
 
 def frame(view: Data) -> str:

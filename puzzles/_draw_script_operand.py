@@ -17,7 +17,10 @@ const amount = bytes => {
   const units = ['B', 'KiB', 'MiB', 'GiB', 'TiB'];
   let u = 0;
   while (bytes >= 1024 && u < 4) { bytes /= 1024; u++; }
-  return (u ? +bytes.toPrecision(3) : Math.round(bytes)) + ' ' + units[u];
+  // Three digits and ties to even, as Python has them: 128.5 KiB is 128 KiB here and there.
+  const unit = u ? 10 ** Math.max(0, 2 - Math.floor(Math.log10(bytes))) : 1;
+  const low = Math.floor(bytes * unit), rest = bytes * unit - low;
+  return (low + (rest > 0.5 || (rest === 0.5 && low % 2))) / unit + ' ' + units[u];
 };
 const tuple = xs => xs.length === 1 ? '(' + xs[0] + ',)' : '(' + xs.join(', ') + ')';
 const r = x => +x.toFixed(1);
@@ -41,7 +44,8 @@ const operand = (data, number, panel) => {
       if (a === null) return [0, whole];
       const low = Math.max(start[a], 0), high = Math.min(start[a] + o.sizes[a], o.shape[a]);
       if (high <= low) return start[a] < 0 ? [-18, 14] : [whole + 4, 14];
-      return [low * scale, Math.max((high - low) * scale, 1.5)];
+      if ((high - low) * scale < 2) return [Math.floor(low * scale), 2];
+      return [low * scale, (high - low) * scale];
     };
     const [x, w] = along(v.cols, v.w, v.kx), [y, h] = along(v.rows, v.h, v.ky);
     return [v.x[spot] + x, v.y[spot] + y, w, h];
@@ -52,9 +56,11 @@ const operand = (data, number, panel) => {
   const known = before.slice();
   const add = (layer, k, b) => {
     if (outside(b)) return;
-    const key = v.one ? slice(b) : 0;
-    const s = layer[key] || (layer[key] = {d: '', at: [], ends: []});
-    s.d += rect(...place(b));
+    const key = v.one ? slice(b) : 0, piece = rect(...place(b));
+    const s = layer[key] || (layer[key] = {d: '', at: [], ends: [], drawn: new Set()});
+    if (s.drawn.has(piece)) return;
+    s.drawn.add(piece);
+    s.d += piece;
     s.at.push(k);
     s.ends.push(s.d.length);
   };

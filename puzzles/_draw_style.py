@@ -63,7 +63,8 @@ border-radius:3px;pointer-events:none}
 .pz-panel:not([data-operand]){width:126px}
 .pz-panel svg{display:block;max-width:100%;cursor:pointer}
 .pz-name{font-size:13px}
-.pz-what,.pz-slice,.pz-sofar{font-size:11.5px;opacity:.78;max-width:34em}
+.pz-what{white-space:nowrap;font-size:11px;opacity:.78}
+.pz-slice,.pz-sofar{font-size:11.5px;opacity:.78;max-width:34em}
 .pz-where{margin-top:5px;font-variant-numeric:tabular-nums}
 .pz-state{min-height:1.45em;max-width:24em}
 .pz-dot{display:inline-block;width:11px;height:11px;margin-right:5px;border:2px solid;

@@ -83,8 +83,8 @@ def summary(data: Data) -> list[str]:
 def sampled(data: Data) -> str:
     """How many steps of a long walk are shown."""
     return (
-        f"{data['kept']:,} of {data['steps']:,} steps are shown, evenly spread; "
-        "counts and bytes are those of all."
+        f"{data['kept']:,} of {data['steps']:,} steps are shown, evenly spread, "
+        "and colour the blocks; counts and bytes are those of all."
     )
 
 

@@ -120,6 +120,14 @@ def _unwritten(operand: Operand) -> Iterator[Fault]:
 
 def _grid_faults(launch: Launch) -> Iterator[Fault]:
     words = launch.dimension_semantics
+    for word in words or ():
+        if word not in ("parallel", "arbitrary", "core_parallel", "subcore_parallel"):
+            says = (
+                f"`dimension_semantics` of {launch.name} has the unknown word {word!r}: an axis is "
+                "'parallel' or 'arbitrary'."
+            )
+            yield Fault("parallel", None, None, None, says)
+            return
     if words is None:
         return
     if len(words) != len(launch.grid):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -15,6 +16,9 @@ from puzzles._puzzle import Puzzle
 from puzzles._receipt import receipt_text
 from puzzles._verdict import Verdict
 
+_INTERPRET = (
+    "One thing: without `interpret=INTERPRET` in the call, it does not run on a CPU if you call it."
+)
 _NO_KERNEL = "This rung has no kernel of its own, so there was nothing to simulate or to lower."
 
 
@@ -47,8 +51,9 @@ def judge(
                 ) from None
             raise
     except _stages.Rejected as rejected:
-        fields = vars(rejected.verdict) | {"puzzle": puzzle.name}
-        return Verdict(**fields)
+        verdict = dataclasses.replace(rejected.verdict, puzzle=puzzle.name)
+        old = _stages.old_notebook(puzzle, fn)
+        return dataclasses.replace(verdict, notes=(*verdict.notes, *([old] if old else [])))
     return verdict
 
 
@@ -79,7 +84,8 @@ def _judge(
     ran += _stages.tpu(runs, compiler)
     largest = max(runs, key=lambda run: sum(one.hbm_bytes for one in run.launches))
     receipt = receipt_text(largest.launches, ran=tuple(ran), title=largest.label)
-    return _passed(puzzle, receipt)
+    forgot = not _values.on_tpu() and not all(one.interpret for run in runs for one in run.launches)
+    return _passed(puzzle, receipt, notes=(_INTERPRET,) if forgot else ())
 
 
 def _label(dims: Any) -> str:

@@ -45,11 +45,13 @@ def receipt_text(
 
 def _one(launch: Launch, chip: Chip, title: str) -> str:
     name, budget = chip.name, launch.vmem_limit_bytes or chip.scoped_vmem_bytes
+    whose = "this launch may use" if launch.vmem_limit_bytes else f"a kernel gets on {name}"
+    fits = "" if launch.vmem_bytes <= budget else ": does not fit"
     read, written = amount(launch.hbm_bytes_read), amount(launch.hbm_bytes_written)
     rows = {
         "grid": f"{launch.grid} = {launch.steps:,} step{'s' * (launch.steps != 1)}",
         "HBM": f"read {read}, written {written}",
-        "VMEM": f"{amount(launch.vmem_bytes)} of the {amount(budget)} a kernel gets on {name}",
+        "VMEM": f"{amount(launch.vmem_bytes)} of the {amount(budget)} {whose}{fits}",
         "SMEM": f"{amount(launch.smem_bytes)} of {amount(chip.smem_bytes)}",
         "FLOPs": f"{scaled(launch.flops)}, {launch.intensity:.3g} per byte; {name}'s "
         f"matrix unit needs {chip.ridge:.0f} to be busy: {bound(launch, chip)}",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import difflib
 import functools
 import inspect
 import linecache
@@ -76,6 +77,20 @@ def ellipsis_left(puzzle: Puzzle, fn: Callable) -> tuple[str, str] | None:
     return None
 
 
+def same_spec(puzzle: Puzzle, fn: Callable) -> bool:
+    """False if the spec beside the learner's function differs from the puzzle's in its code."""
+    theirs = getattr(unwrap(fn), "__globals__", {}).get(puzzle.spec.__name__)
+    if theirs is None or theirs is puzzle.spec:
+        return True
+    try:
+        mine, other = (
+            _regions.parse_function(inspect.getsource(one)) for one in (theirs, puzzle.spec)
+        )
+    except (TypeError, OSError):
+        return True
+    return mine is None or other is None or _regions.same_code(mine, other)
+
+
 def learners_line(error: BaseException) -> tuple[str, str] | None:
     """(function, line of code) of the learner's innermost frame in `error`'s traceback, or None."""
     found = None
@@ -84,6 +99,15 @@ def learners_line(error: BaseException) -> tuple[str, str] | None:
             line = linecache.getline(code.co_filename, number).strip()
             found = code.co_name, line
     return found
+
+
+def meant(error: BaseException) -> str:
+    """ " Did you mean `x_ref`?" for a misspelt name that the learner's frame holds, or ""."""
+    name, tb, known = getattr(error, "name", None), error.__traceback__, []
+    while tb is not None:
+        known, tb = [*tb.tb_frame.f_locals, *tb.tb_frame.f_globals], tb.tb_next
+    close = difflib.get_close_matches(name, known, 1) if isinstance(error, NameError) else []
+    return f" Did you mean `{close[0]}`?" if close else ""
 
 
 def is_learners(filename: str) -> bool:
@@ -96,16 +120,17 @@ def is_learners(filename: str) -> bool:
     return "site-packages" not in path and not path.startswith(_LIBRARIES)
 
 
-def _frames(traceback: TracebackType | None) -> Iterator[tuple[CodeType, int]]:
-    while traceback is not None:
-        yield traceback.tb_frame.f_code, traceback.tb_lineno
-        traceback = traceback.tb_next
+def _frames(tb: TracebackType | None) -> Iterator[tuple[CodeType, int]]:
+    while tb is not None:
+        yield tb.tb_frame.f_code, tb.tb_lineno
+        tb = tb.tb_next
 
 
 def first_sentence(error: BaseException) -> str:
     """The gist of an exception: its type and the first line that says something."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     text = re.sub(r"\s+", " ", lines[0]).rstrip(":") if lines else "no message"
+    text = re.sub(r" There are \d+ mismatches, including$", "", text)
     text = re.sub(r"Blocked\(block_size=(\d+)\)", r"\1", text)
     text = re.sub(r"\bargs\[(\d+)\]", r"input \1 (counted from 0)", text)
     return f"{type(error).__name__}: {text}"

@@ -14,12 +14,15 @@ from puzzles import _faults, _launch, _simulate, _source, _tpu, _values, _words
 from puzzles._launch import Launch
 from puzzles._outside import work_outside
 from puzzles._puzzle import Puzzle
-from puzzles._trace import Traced, trace_call
+from puzzles._trace import Traced, kernel_size, trace_call
 from puzzles._verdict import Verdict
 
 # The simulator takes about a millisecond a grid step: small cases first, until these are spent.
 _SIMULATED_STEPS = 300
 _THOROUGH_STEPS = 1000
+# What a puzzle's kernel and grid never need; XLA would compile or run them for minutes.
+_EQUATIONS = 1000
+_STEPS = 2000
 
 _UNWRITTEN = (
     "NaN stands for memory that nothing wrote: an output or a scratch buffer is read before it is "
@@ -57,14 +60,34 @@ def trace(puzzle: Puzzle, fn: Callable, case: int, label: str, seed: int) -> Run
     except Exception as error:
         raise raised(error, label) from None
     try:
-        return Run(case, label, args, traced, _launch.launches(traced))
+        run = Run(case, label, args, traced, _launch.launches(traced))
     except _launch.Abstract as error:
         raise Rejected("error", str(error), case=label) from None
+    _size(run)
+    return run
+
+
+def _size(run: Run) -> None:
+    """Nothing is run that would take minutes only to be wrong."""
+    count = kernel_size(run.traced.jaxpr)
+    if count > _EQUATIONS:
+        unrolled = f"the kernel has grown to {count:,} operations"
+        why = f"{unrolled}: a Python loop in a kernel is unrolled. Work on whole blocks at once."
+        raise Rejected("work", why[0].upper() + why[1:], case=run.label)
+    steps = sum(one.steps for one in run.launches)
+    if steps <= _STEPS:
+        return
+    why = f"The grid has {steps:,} steps. It counts blocks, not elements."
+    for fault in (f for one in run.launches for f in _faults.faults(one)):
+        if fault.kind == "out of bounds":
+            raise Rejected("memory", f"{why} {fault.says}", case=run.label, step=_ids(run, fault))
+    if steps > 10 * _STEPS:
+        raise Rejected("work", f"{why} Take larger blocks.", case=run.label)
 
 
 def raised(error: Exception, label: str) -> Rejected:
     """The learner's exception: their line, the gist, the remedy where we know one."""
-    gist = _source.first_sentence(error)
+    gist = _source.first_sentence(error) + _source.meant(error)
     where = _source.learners_line(error)
     remedy = _words.remedy(f"{type(error).__name__}: {error}", where[1] if where else "")
     says = f"`{where[1]}` in `{where[0]}` raises\n{gist}" if where else gist
@@ -180,6 +203,16 @@ def _diagnosis(puzzle: Puzzle, flat: list[np.ndarray], case: int, seed: int) -> 
     return f"Your numbers are those of a {what} that {mistake.name}: {mistake.says}."
 
 
+def old_notebook(puzzle: Puzzle, fn: Callable) -> str | None:
+    """What to say if the notebook holds another spec than this version of the puzzles."""
+    if _source.same_spec(puzzle, fn):
+        return None
+    return (
+        f"`{puzzle.spec.__name__}` in your notebook is not the one that this version checks "
+        "against: take the newest notebook, or the version of the puzzles that yours came with."
+    )
+
+
 def _index(index: tuple[int, ...]) -> str:
     return f"[{', '.join(map(str, index))}]"
 
@@ -246,6 +279,9 @@ def audit(puzzle: Puzzle, launches: tuple[Launch, ...], label: str, args: tuple)
         puzzle.audit(*launches, **extra)
     except AssertionError as error:
         raise Rejected("work", str(error), case=label) from None
+    except Exception as error:  # it looked for operands that the learner's launch does not have
+        why = f"its operands or dots are of another form than expected ({error})"
+        raise Rejected("work", f"This rung cannot read your launch: {why}.", case=label) from None
 
 
 def tpu(runs: list[Run], compiler: _tpu.Compiler | None) -> list[str]:

@@ -46,13 +46,26 @@ def trace_call(fn: Callable, *args: object) -> Traced:
         full = list(leaves)
         for n, value in zip(where, traced, strict=True):
             full[n] = value
-        return fn(*jax.tree.unflatten(tree, full))
+        result = fn(*jax.tree.unflatten(tree, full))
+        if callable(result):
+            raise TypeError("the result is a function, not an array")
+        return result
 
     traced = tuple(leaves[n] for n in where)
     # A trace remembers its mesh, and lowering for a TPU will ask for it.
     with as_tpu(), retraced():
         jaxpr, out = jax.make_jaxpr(call, return_shape=True)(*traced)
     return Traced(jaxpr, traced, out)
+
+
+def kernel_size(closed: ClosedJaxpr) -> int:
+    """How many equations the largest kernel has, nested ones included."""
+    kernels = (e for e in equations(closed.jaxpr) if e.primitive.name == PALLAS_CALL)
+    return max((_count(kernel.params["jaxpr"]) for kernel in kernels), default=0)
+
+
+def _count(jaxpr: Jaxpr) -> int:
+    return sum(1 + sum(map(_count, subjaxprs(equation))) for equation in jaxpr.eqns)
 
 
 def subjaxprs(equation: JaxprEqn) -> Iterator[Jaxpr]:

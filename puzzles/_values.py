@@ -157,5 +157,8 @@ def block_map(operand: Operand, wrong: np.ndarray, limit: int = 32) -> str | Non
     for number, plane in enumerate(planes[:4]):
         if len(planes) > 1:
             rows.append(f"[{number}]")
-        rows += [" ".join("x" if b else "." for b in row[:limit]) for row in plane[:limit]]
+        for row in plane[:limit]:
+            marks = ["x" if b else "." for b in row[:limit]] + ["…"] * (len(row) > limit)
+            rows.append(" ".join(marks))
+        rows += ["…"] * (len(plane) > limit)
     return f"output blocks (. right, x wrong) of {operand.name}:\n" + "\n".join(rows)

@@ -9,7 +9,8 @@ import re
 _REMEDIES: tuple[tuple[str, str], ...] = (
     (
         r"name '(\w+)' is not defined",
-        "`{0}` is not defined: run the setup cell and the cell that defines it, top to bottom.",
+        "`{0}` is not defined here. Names from a cell need that cell to be run; and a kernel does "
+        "not see the variables of the function that launches it: take sizes from `x_ref.shape`.",
     ),
     (
         r"\b_\(\) (?:missing|takes)",
@@ -18,6 +19,48 @@ _REMEDIES: tuple[tuple[str, str], ...] = (
     (
         r"(?:not enough values to unpack|must not be longer than `shape`).*\n.*_ref\[[^]]*None",
         "A Ref takes slices and integers: read first, then add axes, `x_ref[...][:, None]`.",
+    ),
+    (
+        r"Tracer(?:Bool|Integer).*\n.*_ref\[[^]]*:",
+        "A slice that starts at a traced number is `pl.ds(start, size)`. But a Ref is one block "
+        "already: its first element is index 0 at every step.",
+    ),
+    (
+        r"'NoneType' object has no attribute 'shape'",
+        "An index map returned None, or None among its indices: is a `return` missing?",
+    ),
+    (
+        r"module .*pallas\S* has no attribute '(?:load|store)'",
+        "Older tutorials have it. Index the Ref instead: `x_ref[...]`, `o_ref[...] = value`.",
+    ),
+    (
+        r"has no attribute 'TPUCompilerParams'",
+        "It is called `pltpu.CompilerParams` now.",
+    ),
+    (
+        r"unhashable type: 'dict'",
+        "`compiler_params` is a `pltpu.CompilerParams(...)`, not a dict.",
+    ),
+    (
+        r"'int' object is not iterable",
+        "A block shape is a tuple: with one axis, write `(bm,)`, comma included.",
+    ),
+    (
+        r"local variable '(\w+)'",
+        "Assigning to `{0}` makes it a new variable. Write through the Ref: `{0}[...] = value`.",
+    ),
+    (
+        r"result is a function",
+        "`pl.pallas_call(...)` returns a function: call it with the arrays, as in `(...)(x)`.",
+    ),
+    (
+        r"cond branches|true_fun|branch.* output|return.*pl\.when|[Tt]ree.*branch",
+        "The function under `pl.when` returns nothing: it writes, as in `o_ref[...] = value`.",
+    ),
+    (
+        r"Value shape: \(1, \d+.*\d+, \d+\)",
+        "The blocks still have their leading axis. A 1 in a block shape keeps it, `None` removes "
+        "it.",
     ),
     (
         r"'function' object is not iterable",
@@ -65,8 +108,8 @@ _REMEDIES: tuple[tuple[str, str], ...] = (
     (
         r"TracerBoolConversion|truth value|TracerIntegerConversion|ConcretizationType|"
         r"NonConcreteBoolean|TracerArrayConversion",
-        "The value is not known while Python runs. In a kernel use `pl.when(condition)` for a "
-        "branch; outside, take sizes from `x.shape`, which is known.",
+        "The value is not known while Python runs. In a kernel, branch with `pl.when(condition)`; "
+        "in an index map, use arithmetic or `jnp.where`; outside, take sizes from `x.shape`.",
     ),
     (
         r"(?:dot_general|dot) requires|contracting dimension",
@@ -83,7 +126,7 @@ _REMEDIES: tuple[tuple[str, str], ...] = (
         "What is stored must have the Ref's dtype: `o_ref[...] = value.astype(o_ref.dtype)`.",
     ),
     (
-        r"in_specs.*(?:length|structure|number)|[Pp]ytree|tree structure|tree prefix",
+        r"in_specs.*(?:length|structure|number)|Pytree for|out_specs",
         "`in_specs` has one BlockSpec for each input, `out_specs` one for each output, in order.",
     ),
     (r"out of memory|RESOURCE_EXHAUSTED", "Block or arrays are too large for this machine."),

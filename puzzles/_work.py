@@ -69,6 +69,11 @@ class Dot:
         return cls(lhs.shape, rhs.shape, out.shape, dtypes, executed, work(equation)[0])
 
     @property
+    def depth(self) -> int:
+        """How many products are summed for one element of the result."""
+        return self.flops_each // (2 * max(1, math.prod(self.out)))
+
+    @property
     def flops(self) -> int:
         """Operations of all its executions."""
         return self.flops_each * int(self.executed.sum())

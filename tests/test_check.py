@@ -94,7 +94,10 @@ KERNELS = {
     "the wrong shape": ("o_ref[...] = x_ref[...][None]", ["shapes are those of the blocks"]),
     "a tuple in arithmetic": ("o_ref[...] = x_ref[...] + (1, 2) * (3,)", ["TypeError"]),
     "an axis added to a Ref": ("o_ref[...] = x_ref[:, None][:, 0]", ["read first, then add axes"]),
-    "a misspelt name": ("o_ref[...] = x_reff[...]", ["`x_reff` is not defined"]),
+    "a misspelt name": (
+        "o_ref[...] = x_reff[...]",
+        ["`x_reff` is not defined", "Did you mean `x_ref`?"],
+    ),
     "a ... alone": ("...", ["not solved yet", "vector_add_kernel", "hint(vector_add)"]),
     "a ... as a value": ("o_ref[...] = ...", ["not solved yet", "`o_ref[...] = ...`"]),
 }
@@ -197,7 +200,7 @@ def test_a_dot_left_in_a_launch_rung_is_unsolved_and_named(
         (lambda n: None, ["got None"]),
         (lambda n: "vector_add", ["got a str", "not its name"]),
         (lambda n: jnp.ones(8), ["an array of shape (8,)"]),
-        (lambda n: n["vector_add_kernel"], ["is a kernel", "check(vector_add)"]),
+        (lambda n: n["vector_add_kernel"], ["is a kernel", "launches it, vector_add"]),
         (lambda n: len, ["needs a function"]),
     ],
 )

@@ -25,6 +25,8 @@ from puzzles import INTERPRET
 # result [ x0 + y2 | x1 + y1 | x2 + y0 ]
 # ```
 #
+# ![While x's blocks are fetched from the first on, y's are fetched from the last on.](diagrams/basics/add_reversed_blocks.svg)
+#
 # The kernel, in the folded cell below, adds two blocks. Only `y`'s index map is yours. It may use `n`, the number of blocks: an ordinary Python int, which
 # an index map can close over.
 

@@ -16,6 +16,8 @@ from puzzles import INTERPRET
 # from HBM, the large memory where `jax.Array`s live. After it ends, `pallas_call` copies the output
 # back.
 #
+# ![x is copied from HBM to VMEM, the kernel reads x_ref and writes o_ref, and the result is copied back to HBM.](diagrams/basics/add_ten.svg)
+#
 # So a kernel does three things, always:
 #
 # 1. **read** a Ref into values: `x = x_ref[...]` (the `...` means "all of it");

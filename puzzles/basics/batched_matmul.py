@@ -20,6 +20,8 @@ from puzzles import INTERPRET
 # The (8, 128) rule looks at the last two axes of the *array*, where a squeezed one counts as 1. So
 # squeeze axes in front, as here, and the rule does not notice.
 #
+# ![The last steps of batch element 0 are followed by the first step of batch element 1, in the second matrix of each operand.](diagrams/basics/batched_matmul.svg)
+#
 # The kernel, in the folded cell below, is `tiled_matmul`'s with k on grid axis 3; it gives that rung
 # away. Write the grid and the specs. Batch goes first.
 
@@ -51,7 +53,7 @@ def batched_matmul(
     lhs: Float[Array, "B M K"], rhs: Float[Array, "B K N"]
 ) -> Float[Array, "B M N"]:
     (B, M, K), (_, _, N) = lhs.shape, rhs.shape
-    bm, bk, bn = 128, 128, 128
+    bm, bk, bn = 64, 128, 256
     return pl.pallas_call(
         batched_matmul_kernel,
         ### BEGIN SOLUTION
@@ -77,7 +79,7 @@ def batched_matmul(
 # receipt(
 #     jax.vmap(find("tiled_matmul").solution),
 #     jax.ShapeDtypeStruct((3, 256, 384), jnp.float32),
-#     jax.ShapeDtypeStruct((3, 384, 128), jnp.float32),
+#     jax.ShapeDtypeStruct((3, 384, 512), jnp.float32),
 # )
 
 # %% tags=["author"]
@@ -92,9 +94,9 @@ def make_inputs(key, B, M, K, N):
     )
 
 
-def audit(launch: Launch) -> None:
-    (B, M, K), N = launch.inputs[0].shape, launch.inputs[1].shape[2]
-    assert launch.inputs[0].block[-1] < K, (
+def audit(launch: Launch, *, args) -> None:
+    (B, M, K), N = args[0].shape, args[1].shape[2]
+    assert max(dot.depth for dot in launch.dots) < K, (
         f"one block spans all {K} of K: tile it, a larger K would not fit into VMEM"
     )
     assert launch.dot_flops == 2 * B * M * K * N, (
@@ -111,7 +113,7 @@ PUZZLE = Puzzle(
     spec=batched_matmul_spec,
     solution=batched_matmul,
     inputs=make_inputs,
-    cases=[dict(B=3, M=128, K=384, N=256), dict(B=2, M=128, K=256, N=384)],
+    cases=[dict(B=3, M=128, K=384, N=512), dict(B=2, M=192, K=256, N=512)],
     hints=[
         "Write tiled_matmul's specs first. Then let every one of them know which batch element it is in.",
         "`None` in a block shape takes one index of that axis and removes it from the Ref. Index maps "
@@ -135,7 +137,7 @@ PUZZLE = Puzzle(
                 (_RHS, _RHS.replace("None", "1")),
                 (_OUT, _OUT.replace("None", "1")),
             ),
-            says="the shapes are those of the blocks",
+            says="`None` removes",
             stage="error",
         ),
         Mistake(
@@ -162,15 +164,15 @@ PUZZLE = Puzzle(
         ),
         Mistake(
             "takes all of K in one block",
-            old="bm, bk, bn = 128, 128, 128",
-            new="bm, bk, bn = 128, K, 128",
+            old="bm, bk, bn = 64, 128, 256",
+            new="bm, bk, bn = 64, K, 256",
             says="one block spans all",
             stage="work",
         ),
         Mistake(
             "cuts blocks of 64 columns",
-            old="bm, bk, bn = 128, 128, 128",
-            new="bm, bk, bn = 128, 64, 128",
+            old="bm, bk, bn = 64, 128, 256",
+            new="bm, bk, bn = 64, 64, 256",
             says="128",
             stage="tpu",
         ),
@@ -186,6 +188,14 @@ PUZZLE = Puzzle(
             ),
         ),
         Alternative(
+            "folds the batch into the rows",
+            edits=(
+                (_LHS, "pl.BlockSpec((bm, bk), lambda b, i, j, k: (b * (M // bm) + i, k))"),
+                (_RHS, "pl.BlockSpec((bk, bn), lambda b, i, j, k: (b * (K // bk) + k, j))"),
+                (")(lhs, rhs)", ")(lhs.reshape(B * M, K), rhs.reshape(B * K, N))"),
+            ),
+        ),
+        Alternative(
             "lets vmap do it",
             code="""
 def batched_matmul(lhs, rhs):
@@ -196,8 +206,8 @@ def batched_matmul(lhs, rhs):
         ),
         Alternative(
             "takes other blocks",
-            old="bm, bk, bn = 128, 128, 128",
-            new="bm, bk, bn = 64, 128, 128",
+            old="bm, bk, bn = 64, 128, 256",
+            new="bm, bk, bn = 32, 128, 128",
         ),
     ],
     audit=audit,

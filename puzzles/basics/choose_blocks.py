@@ -29,6 +29,8 @@ from puzzles import find, trace
 # What stops you from taking huge blocks is VMEM. It must hold **two** buffers for every blocked
 # operand (one in use, one in flight), output included, and the f32 accumulator once.
 #
+# ![A roofline for a v5e: 128 and 256 blocks lie on the slope, memory-bound; 512 blocks just reach the ridge of 240 FLOPs a byte, 1024 blocks lie beyond it.](diagrams/basics/choose_blocks.svg)
+#
 # Choose `(bm, bk, bn)` for a bf16 matmul of given sizes so that it fits into `vmem_bytes` and is
 # compute-bound on a v5e. Blocks must divide their axes and be multiples of 128. No data is needed: the
 # receipt is computed from shapes.
@@ -40,6 +42,8 @@ matmul = find("matmul_bf16").solution
 def choose_blocks_spec(M: int, K: int, N: int, vmem_bytes: int, blocks: tuple) -> bool:
     """What a good answer satisfies."""
     bm, bk, bn = blocks
+    if M % bm or K % bk or N % bn or bm % 128 or bk % 128 or bn % 128:
+        return False
     a = jax.ShapeDtypeStruct((M, K), jnp.bfloat16)
     b = jax.ShapeDtypeStruct((K, N), jnp.bfloat16)
     (launch,) = trace(functools.partial(matmul, bm=bm, bk=bk, bn=bn), a, b)

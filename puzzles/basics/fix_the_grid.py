@@ -64,6 +64,10 @@ def make_inputs(key, M, N):
 
 def audit(launch: Launch) -> None:
     x = launch.inputs[0]
+    assert x.block[0] < x.shape[0], (
+        f"a block holds all {x.shape[0]} rows: with one block of rows there is nothing to revisit, but "
+        "long columns do not fit; keep several"
+    )
     assert x.block[1] < x.shape[1], (
         f"a block holds whole rows of {x.shape[1]}: that avoids the bug, but long rows do not fit; "
         "take several steps"
@@ -114,18 +118,18 @@ PUZZLE = Puzzle(
             stage="memory",
         ),
         Mistake(
-            "swaps the grid but not the program id",
+            "has a grid and a program id that disagree",
             old="j = pl.program_id(1)",
             new="j = pl.program_id(0)",
-            says="j now counts rows of blocks, so only the first of them is ever set to -inf",
+            says="j must count blocks along a row; here only the first row of blocks is ever set to -inf",
         ),
         Mistake(
-            "swaps the grid but not the index maps",
+            "has a grid and index maps that disagree",
             edits=(
                 (_IN, "(bm, bn), lambda j, i: (i, j)"),
                 (_OUT, "(bm, 1), lambda j, i: (i, 0)"),
             ),
-            says="the index maps still take the axes in the old order",
+            says="grid and index maps must name the axes in the same order",
         ),
         Mistake(
             "takes whole rows in one block",

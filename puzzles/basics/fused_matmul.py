@@ -22,6 +22,8 @@ from puzzles import INTERPRET
 # The order matters. An activation is not linear, so it has to see the **complete** sum; the bias
 # belongs to the sum **once**. And all this happens in f32, before the one rounding.
 #
+# ![The bias block is fetched once for an output block and reused at every k; the output is written after the last k.](diagrams/basics/fused_matmul.svg)
+#
 # The GELU to use is the tanh form, `jax.nn.gelu(x, approximate=True)`. The exact form needs `erfc`,
 # which Pallas has no TPU lowering for. The bias arrives as a block `(1, bn)`: a row,
 # ready to broadcast.
@@ -56,7 +58,7 @@ def fused_matmul(
     a: BFloat16[Array, "M K"], b: BFloat16[Array, "K N"], bias: Float[Array, " N"]
 ) -> BFloat16[Array, "M N"]:
     (M, K), (_, N) = a.shape, b.shape
-    bm, bk, bn = 128, 128, 128
+    bm, bk, bn = 128, 256, 128
     return pl.pallas_call(
         fused_matmul_kernel,
         grid=(M // bm, N // bn, K // bk),
@@ -94,25 +96,26 @@ from puzzles import Alternative, Launch, Mistake, Puzzle, rng
 
 
 def make_inputs(key, M, K, N):
+    # As in matmul_bf16, the sum runs far away from the result and back: above zero, then below.
     r = rng(key)
-    return (
-        jnp.asarray(r.normal(size=(M, K)) / K**0.5, jnp.bfloat16),
-        jnp.asarray(r.normal(size=(K, N)), jnp.bfloat16),
-        jnp.asarray(r.normal(size=N), jnp.float32),
-    )
+    quarter = jnp.arange(K) // (K // 4)
+    shift = jnp.where((quarter == 0) | (quarter == 3), 2.0, -2.0)
+    a = (jnp.asarray(r.normal(size=(M, K)), jnp.float32) + shift) / 64
+    b = jnp.asarray(r.normal(2, 1, (K, N)), jnp.float32)
+    bias = jnp.asarray(r.normal(size=N), jnp.float32)
+    return a.astype(jnp.bfloat16), b.astype(jnp.bfloat16), bias
 
 
-def audit(launch: Launch) -> None:
-    (M, K), N = launch.inputs[0].shape, launch.inputs[1].shape[1]
-    assert launch.inputs[0].block[1] < K, (
+def audit(launch: Launch, *, args) -> None:
+    (M, K), N = args[0].shape, args[1].shape[1]
+    assert max(dot.depth for dot in launch.dots) < K, (
         f"one block spans all {K} of K: tile it, a larger K would not fit into VMEM"
     )
     assert launch.dot_flops == 2 * M * K * N, (
         f"the dots do {launch.dot_flops:,} FLOPs; this product needs {2 * M * K * N:,}"
     )
-    budget = 2 * M * N
-    assert launch.transcendentals <= budget, (
-        f"{launch.transcendentals:,} tanhs and their like are computed where {budget:,} are enough: "
+    assert launch.transcendentals <= 2 * M * N, (
+        f"{launch.transcendentals:,} tanhs and their like are computed where {M * N:,} are enough: "
         "activate the finished sum, once"
     )
 
@@ -131,7 +134,7 @@ PUZZLE = Puzzle(
     spec=fused_matmul_spec,
     solution=fused_matmul,
     inputs=make_inputs,
-    cases=[dict(M=256, K=384, N=128), dict(M=128, K=256, N=384)],
+    cases=[dict(M=256, K=2048, N=128), dict(M=128, K=1024, N=384)],
     hints=[
         "When is the sum complete, and still in VMEM? That is where bias and activation belong.",
         "`bias_ref[...]` is a row, (1, bn), and broadcasts against the accumulator. "
@@ -149,6 +152,20 @@ PUZZLE = Puzzle(
                 (_GELU, "o_ref[...] = x"),
             ),
             says="an activation is not linear: it needs the complete sum, and only once",
+        ),
+        Mistake(
+            "activates every block product",
+            edits=(
+                (_ADD, _ADD.replace("+= jnp", "+= jax.nn.gelu(jnp") + ", approximate=True)"),
+                (_GELU, "o_ref[...] = x"),
+            ),
+            says="an activation is not linear: the sum of activated parts is not the activated sum",
+        ),
+        Mistake(
+            "rounds every block product to bf16",
+            old=_ADD,
+            new=f"{_ADD}.astype(jnp.bfloat16)",
+            says="an f32 accumulator cannot get back what the product has lost",
         ),
         Mistake(
             "adds the bias at every k step",
@@ -250,8 +267,8 @@ PUZZLE = Puzzle(
         ),
         Alternative(
             "takes other blocks",
-            old="bm, bk, bn = 128, 128, 128",
-            new="bm, bk, bn = 64, 128, 128",
+            old="bm, bk, bn = 128, 256, 128",
+            new="bm, bk, bn = 64, 512, 128",
         ),
     ],
     audit=audit,

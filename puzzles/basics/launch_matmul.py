@@ -29,6 +29,8 @@ from puzzles import INTERPRET
 # Promise too much, and two cores add into different accumulators; promise nothing, and one idles.
 # Which of the three axes can go in any order?
 #
+# ![Three steps go down a column of blocks in both a and b, while one output block stays in VMEM.](diagrams/basics/launch_matmul.svg)
+#
 # The kernel is in the folded cell below; it gives `tiled_matmul` away, so solve that first.
 
 # %%
@@ -60,7 +62,7 @@ def launch_matmul_kernel(a_ref, b_ref, o_ref, acc_ref):
 # %%
 def launch_matmul(a: Float[Array, "K M"], b: Float[Array, "K N"]) -> Float[Array, "M N"]:
     (K, M), (_, N) = a.shape, b.shape
-    bm, bk, bn = 128, 128, 256
+    bm, bk, bn = 128, 256, 512
     return pl.pallas_call(
         launch_matmul_kernel,
         ### BEGIN SOLUTION
@@ -92,9 +94,9 @@ def make_inputs(key, K, M, N):
     )
 
 
-def audit(launch: Launch) -> None:
-    (K, M), N = launch.inputs[0].shape, launch.inputs[1].shape[1]
-    assert launch.inputs[0].block[0] < K, (
+def audit(launch: Launch, *, args) -> None:
+    (K, M), N = args[0].shape, args[1].shape[1]
+    assert max(dot.depth for dot in launch.dots) < K, (
         f"one block spans all {K} of K: tile it, a larger K would not fit into VMEM"
     )
     assert launch.dot_flops == 2 * M * K * N, (
@@ -119,7 +121,7 @@ PUZZLE = Puzzle(
     spec=launch_matmul_spec,
     solution=launch_matmul,
     inputs=make_inputs,
-    cases=[dict(K=384, M=256, N=512), dict(K=256, M=384, N=512)],
+    cases=[dict(K=1024, M=256, N=1024), dict(K=512, M=384, N=1024)],
     hints=[
         "Begin with the output: step (i, j, k) works on block (i, j). Which block of `a`, stored as "
         "K × M, does it need?",
@@ -137,6 +139,19 @@ PUZZLE = Puzzle(
             old=_A,
             new="pl.BlockSpec((bk, bm), lambda i, j, k: (i, k))",
             says="`a` is stored as K × M, so its map returns k first",
+        ),
+        Mistake(
+            "gives `a` blocks of the wrong shape",
+            old=_A,
+            new="pl.BlockSpec((bm, bk), lambda i, j, k: (k, i))",
+            says="The inner axes must agree",
+            stage="error",
+        ),
+        Mistake(
+            "puts k first in the grid",
+            old="grid=(M // bm, N // bn, K // bk)",
+            new="grid=(K // bk, M // bm, N // bn)",
+            says="the kernel and the index maps read k from the last grid axis",
         ),
         Mistake(
             "swaps the block indices of the output",
@@ -182,8 +197,8 @@ PUZZLE = Puzzle(
         ),
         Mistake(
             "takes all of K in one block",
-            old="bm, bk, bn = 128, 128, 256",
-            new="bm, bk, bn = 128, K, 256",
+            old="bm, bk, bn = 128, 256, 512",
+            new="bm, bk, bn = 128, K, 512",
             says="one block spans all",
             stage="work",
         ),
@@ -196,8 +211,8 @@ PUZZLE = Puzzle(
         ),
         Mistake(
             "cuts blocks of 64 columns",
-            old="bm, bk, bn = 128, 128, 256",
-            new="bm, bk, bn = 128, 128, 64",
+            old="bm, bk, bn = 128, 256, 512",
+            new="bm, bk, bn = 128, 256, 64",
             says="128",
             stage="tpu",
         ),
@@ -217,8 +232,8 @@ PUZZLE = Puzzle(
         ),
         Alternative(
             "takes other blocks",
-            old="bm, bk, bn = 128, 128, 256",
-            new="bm, bk, bn = 128, 64, 128",
+            old="bm, bk, bn = 128, 256, 512",
+            new="bm, bk, bn = 128, 64, 256",
         ),
     ],
     audit=audit,

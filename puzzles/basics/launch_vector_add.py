@@ -20,6 +20,8 @@ from puzzles import INTERPRET
 # 3. Which blocks of the **inputs** does this output block need? That gives `in_specs`: a list with
 #    one BlockSpec for each input.
 #
+# ![Each step fetches one block of x and the same block of y, and writes that block of the result.](diagrams/basics/launch_vector_add.svg)
+#
 # Use blocks of `bm` × `bn`. One block for the whole array would give the right numbers here, and
 # nothing on a real array: VMEM holds megabytes, HBM gigabytes. So `check` asks for blocks.
 

@@ -87,9 +87,9 @@ def make_inputs(key, M, K, N):
     return a.astype(jnp.bfloat16), b.astype(jnp.bfloat16)
 
 
-def audit(launch: Launch) -> None:
-    (M, K), N = launch.inputs[0].shape, launch.inputs[1].shape[1]
-    assert launch.inputs[0].block[1] < K, (
+def audit(launch: Launch, *, args) -> None:
+    (M, K), N = args[0].shape, args[1].shape[1]
+    assert max(dot.depth for dot in launch.dots) < K, (
         f"one block spans all {K} of K: tile it, a larger K would not fit into VMEM"
     )
     assert launch.dot_flops == 2 * M * K * N, (

@@ -22,6 +22,8 @@ from puzzles import INTERPRET
 # Inside the kernel you hold two short vectors and owe a matrix. Broadcasting works as usual:
 # `v[:, None]` is a column, `v[None, :]` is a row.
 #
+# ![From step (0, 0) to (0, 1), a's block is reused and b's is fetched; at (1, 0) both are fetched.](diagrams/basics/outer_product.svg)
+#
 # Write the two input BlockSpecs and the kernel.
 
 # %%

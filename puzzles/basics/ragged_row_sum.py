@@ -28,7 +28,9 @@ from puzzles import INTERPRET
 # find each element's **column in the array**, and replace what lies at `N` or beyond by zero.
 #
 # Choose with `jnp.where(mask, x, 0.0)`. Multiplying by the mask is not enough, since garbage may be
-# NaN (here it is), and NaN × 0 is NaN.
+# NaN (here it is), and NaN × 0 is NaN. Nor does dropping NaNs help: on a TPU, garbage is mostly finite.
+#
+# ![The third block of a row hangs over the right edge of x; the part outside the array is marked as masked out.](diagrams/basics/ragged_row_sum.svg)
 #
 # `jax.lax.broadcasted_iota(jnp.int32, shape, 1)` gives a block of column numbers 0, 1, 2, ...
 # `N` is a Python int, so no Ref brings it: `functools.partial` binds it as a keyword.
@@ -73,11 +75,18 @@ from puzzles import Alternative, Launch, Mistake, Puzzle, rng
 
 
 def make_inputs(key, M, N):
-    return (jnp.asarray(rng(key).normal(0.5, 1, (M, N)), jnp.float32),)
+    # One NaN belongs to the data: whoever drops NaNs instead of masking columns loses it, too.
+    x = rng(key).normal(0.5, 1, (M, N))
+    x[M // 2, N // 3] = float("nan")
+    return (jnp.asarray(x, jnp.float32),)
 
 
-def audit(launch: Launch) -> None:
+def audit(launch: Launch, *, args) -> None:
     x = launch.inputs[0]
+    assert x.shape == args[0].shape, (
+        f"the kernel gets an array of {x.shape} where x is {args[0].shape}: padding it in HBM first "
+        "copies all of it. Let the last block hang over the edge"
+    )
     assert x.block[1] < x.shape[1], (
         f"a block holds whole rows of {x.shape[1]}: sum over several steps, rows may be long"
     )
@@ -144,6 +153,19 @@ PUZZLE = Puzzle(
             old="x_ref[...], 0.0)",
             new="x_ref[...], 1.0)",
             says="what is masked must not count: zero is what a sum does not notice",
+        ),
+        Mistake(
+            "drops every NaN instead of masking the columns",
+            old=_MASK,
+            new="jnp.nan_to_num(x_ref[...])",
+            says="a NaN in the data belongs in its row's sum, and garbage on a TPU is mostly finite",
+        ),
+        Mistake(
+            "pads the array in HBM first",
+            old="    )(x)",
+            new="    )(jnp.pad(x, ((0, -M % bm), (0, -N % bn))))[:M]",
+            says="copies all of it",
+            stage="work",
         ),
         Mistake(
             "zeroes with jax.numpy before the launch",

@@ -13,12 +13,7 @@ from puzzles import INTERPRET
 # A row of `x` spans several blocks, so its sum takes several grid steps. All of them belong to the
 # same block of the output: the output's index map ignores `j`.
 #
-# ```text
-# step            (0,0)  (0,1)  (0,2)  (1,0)  (1,1)  (1,2)
-# block of x       0,0    0,1    0,2    1,0    1,1    1,2
-# block of o       0,0    0,0    0,0    1,0    1,0    1,0
-#                  └── same block ──┘   └── same block ──┘
-# ```
+# ![During the three steps of a row, x's blocks are fetched one by one while the output block stays in VMEM; it is written after the third.](diagrams/basics/row_sum.svg)
 #
 # As long as the index does not change, the output block **stays in VMEM**, and what one step wrote
 # the next can read and add to. Only when the index changes is the block copied back to HBM. So you
@@ -136,6 +131,12 @@ PUZZLE = Puzzle(
             new="    @pl.when(pl.program_id(1) == 0)\n    def _():\n"
             "        o_ref[...] += jnp.sum(x_ref[...], axis=1, keepdims=True)",
             says="the addition stands under `pl.when` too",
+        ),
+        Mistake(
+            "counts the first block twice",
+            old="        o_ref[...] = jnp.zeros_like(o_ref)\n",
+            new="        o_ref[...] = jnp.sum(x_ref[...], axis=1, keepdims=True)\n",
+            says="the first step stores its sum and then adds it as well",
         ),
         Mistake(
             "sums the whole block into one number",

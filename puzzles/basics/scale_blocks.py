@@ -24,6 +24,8 @@ from puzzles import INTERPRET
 # so on. Multiply each block of `x` by its number. The BlockSpecs are given; inside the kernel,
 # `pl.program_id(axis)` is where you are, and `pl.num_programs(axis)` how many steps that axis has.
 #
+# ![The steps go along a row of blocks, then along the next: the last grid axis runs fastest.](diagrams/basics/scale_blocks.svg)
+#
 # ```text
 #          j = 0   j = 1   j = 2
 # i = 0      1       2       3
@@ -79,7 +81,7 @@ PUZZLE = Puzzle(
     spec=scale_blocks_spec,
     solution=scale_blocks,
     inputs=make_inputs,
-    cases=[dict(M=48, N=512), dict(M=80, N=384)],
+    cases=[dict(M=80, N=512), dict(M=32, N=384)],
     hints=[
         "How many blocks come before the row of blocks that you are in? How many before you in it?",
         "`pl.program_id(0)` is the row of blocks, `pl.num_programs(1)` the number of blocks in a row.",

@@ -25,6 +25,8 @@ from puzzles import INTERPRET
 # Like an output, it holds garbage until you write to it, and it is *not* cleared between output
 # blocks.
 #
+# ![Three steps go along a row of a's blocks and down a column of b's, while one output block stays in VMEM; it is written after the third.](diagrams/basics/tiled_matmul.svg)
+#
 # Each step does at most three things: at the first `k`, zero the accumulator; always, add one block
 # product; at the last `k`, store. Write them with `pl.when`, `jnp.dot` and
 # `preferred_element_type=jnp.float32`, which asks the matrix unit for its full f32 sum.
@@ -53,7 +55,7 @@ def tiled_matmul_kernel(a_ref, b_ref, o_ref, acc_ref):
 
 def tiled_matmul(a: Float[Array, "M K"], b: Float[Array, "K N"]) -> Float[Array, "M N"]:
     (M, K), (_, N) = a.shape, b.shape
-    bm, bk, bn = 128, 128, 128
+    bm, bk, bn = 64, 128, 256
     return pl.pallas_call(
         tiled_matmul_kernel,
         grid=(M // bm, N // bn, K // bk),
@@ -80,14 +82,13 @@ def make_inputs(key, M, K, N):
     )
 
 
-def audit(launch: Launch) -> None:
-    (M, K), N = launch.inputs[0].shape, launch.inputs[1].shape[1]
-    assert launch.inputs[0].block[1] < K and launch.inputs[1].block[0] < K, (
+def audit(launch: Launch, *, args) -> None:
+    (M, K), N = args[0].shape, args[1].shape[1]
+    assert max(dot.depth for dot in launch.dots) < K, (
         f"one block spans all {K} of K: tile it, a larger K would not fit into VMEM"
     )
-    needed = 2 * M * K * N
-    assert launch.dot_flops == needed, (
-        f"the dots do {launch.dot_flops:,} FLOPs; this product needs {needed:,}: "
+    assert launch.dot_flops == 2 * M * K * N, (
+        f"the dots do {launch.dot_flops:,} FLOPs; this product needs {2 * M * K * N:,}: "
         "one block product at every step, no more and no less"
     )
 
@@ -107,7 +108,7 @@ PUZZLE = Puzzle(
     spec=tiled_matmul_spec,
     solution=tiled_matmul,
     inputs=make_inputs,
-    cases=[dict(M=256, K=384, N=128), dict(M=128, K=256, N=384)],
+    cases=[dict(M=128, K=384, N=512), dict(M=192, K=256, N=512)],
     hints=[
         "An output block is finished only at the last k. What has to happen once before the first "
         "product, at every step, and once after the last one?",
@@ -149,13 +150,15 @@ PUZZLE = Puzzle(
             "swaps the factors",
             old="jnp.dot(a_ref[...], b_ref[...]",
             new="jnp.dot(b_ref[...], a_ref[...]",
-            says="matrix products do not commute; square blocks only hide it",
+            says="The inner axes must agree",
+            stage="error",
         ),
         Mistake(
             "multiplies element by element",
             old=_DOT,
             new="a_ref[...] * b_ref[...]",
-            says="`*` is elementwise; square blocks only hide it. Use `jnp.dot`",
+            says="the shapes are those of the blocks",
+            stage="error",
         ),
         Mistake(
             "swaps the index map of `b`",
@@ -164,9 +167,15 @@ PUZZLE = Puzzle(
             says="`b` is K × N: its row of blocks is k, its column of blocks is j",
         ),
         Mistake(
+            "rounds every block product to bf16",
+            old="preferred_element_type=jnp.float32)\n\n    @pl.when(k == pl.num",
+            new="preferred_element_type=jnp.bfloat16)\n\n    @pl.when(k == pl.num",
+            says="ask each dot for an f32 result",
+        ),
+        Mistake(
             "takes all of K in one block",
-            old="bm, bk, bn = 128, 128, 128",
-            new="bm, bk, bn = 128, K, 128",
+            old="bm, bk, bn = 64, 128, 256",
+            new="bm, bk, bn = 64, K, 256",
             says="one block spans all",
             stage="work",
         ),
@@ -252,8 +261,8 @@ def tiled_matmul_kernel(a_ref, b_ref, o_ref, acc_ref):
         ),
         Alternative(
             "takes other blocks",
-            old="bm, bk, bn = 128, 128, 128",
-            new="bm, bk, bn = 64, 128, N",
+            old="bm, bk, bn = 64, 128, 256",
+            new="bm, bk, bn = 32, 128, N",
         ),
     ],
     audit=audit,

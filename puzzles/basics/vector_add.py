@@ -26,6 +26,8 @@ from puzzles import INTERPRET
 # Here is the point of it: inside the kernel, `x_ref` **is** the block. It has the block's shape and
 # the cutting is done. The kernel for one block of many looks like the kernel for a whole array.
 #
+# ![Four steps' worth of blocks: at step i, block i of x and of y is fetched and block i of the result is written.](diagrams/basics/vector_add.svg)
+#
 # Add two vectors, 1024 elements at a time. (Why 1024? The TPU's vector registers hold 8 × 128
 # numbers of 32 bits, and a one-dimensional block should fill whole registers.)
 
@@ -95,6 +97,12 @@ PUZZLE = Puzzle(
             "    o_ref[rows] = x_ref[rows] + y_ref[rows]",
             says="reaches outside `x_ref`",
             stage="memory",
+        ),
+        Mistake(
+            "indexes the block with the program id",
+            old="o_ref[...] = x_ref[...] + y_ref[...]",
+            new="i = pl.program_id(0)\n    o_ref[i] = x_ref[i] + y_ref[i]",
+            says="`x_ref` is the whole block, so an index picks one element of it; the rest stays garbage",
         ),
         Mistake(
             "adds x to itself",

@@ -24,8 +24,8 @@ from puzzles import INTERPRET
 #  i = 3   rows 192-255        ■             ◣         ·
 # ```
 #
-# **Skip** means: no dot, no exponential. `pl.when` is a branch, so a step whose body it jumps over costs
-# next to nothing. The check counts the dots that are executed: a kernel that masks everything and skips
+# **Skip** means: no dot, no exponential. `pl.when` is a branch, so what it jumps over costs no
+# arithmetic. The check counts the dots that are executed: a kernel that masks everything and skips
 # nothing has the right numbers and still fails.
 #
 # **Mask** means: a score that must not count becomes `-1e30`, *before* the running maximum sees
@@ -122,16 +122,16 @@ def draw(key, T, S, H, offsets=(1,)):
     """q, k, v with small and large rows of scores, all exact in f32 even where a dot rounds to bf16.
 
     q and k are eighths of small integers and H is a power of four. Of every four queries, number
-    n is 32 times larger than the others and loves one key that it must not see: the one at
-    `offsets[n]` from it, whose score is about 32 √H.
+    n + 1 is 32 times larger than the others and loves one key that it must not see: the one at
+    `offsets[n]` from it, whose score is about 32 √H. Number 0, on a block's edge, stays small.
     """
     r = rng(key)
     q, k = (np.round(8 * r.normal(size=(n, H))) / 8 for n in (T, S))
     for n, offset in enumerate(offsets):
-        t = np.arange(n, T, 4)
+        t = np.arange(n + 1, T, 4)
         t = t[(t + offset >= 0) & (t + offset < S)]
         k[t + offset] = q[t]
-        q[n::4] *= 32
+        q[n + 1 :: 4] *= 32
     v = r.normal(0.5, 1, (S, H))
     return tuple(jnp.asarray(x, jnp.float32) for x in (q, k, v))
 

@@ -170,7 +170,7 @@ PUZZLE = Puzzle(
     spec=causal_prefetch_spec,
     solution=causal_prefetch,
     inputs=make_inputs,
-    cases=[dict(T=384, S=320, H=16), dict(T=256, S=384, H=64)],
+    cases=[dict(T=256, S=384, H=64), dict(T=384, S=320, H=16)],
     hints=[
         "Which is the last row in block i of the queries? It sees the columns up to its own "
         "number. In which block of k does that column lie?",
@@ -195,7 +195,7 @@ PUZZLE = Puzzle(
             "fetches one block too many",
             old=_LAST,
             new="last_needed = ((i + 1) * bq) // bk",
-            says="fetched 13 times in 15 grid steps, but only 11 blocks",
+            says="fetched 7 times in 12 grid steps, but only 6 blocks",
             stage="work",
         ),
         Mistake(
@@ -204,7 +204,7 @@ PUZZLE = Puzzle(
             new=_SPECS.replace("kv_map),\n", "lambda i, j: (j, 0)),\n").replace(
                 "lambda i, j: (j, 0)", "kv_map", 1
             ),
-            says="v's blocks are fetched 15 times",
+            says="v's blocks are fetched 12 times",
             stage="work",
         ),
         Mistake(
@@ -219,13 +219,6 @@ PUZZLE = Puzzle(
             old=_LAST,
             new="last_needed = (i * bq) // bk",
             says="the last row of the block sees further than the first, and the kernel works on what it gets",
-        ),
-        Mistake(
-            "stops before the block with the diagonal",
-            old=_LAST,
-            new="last_needed = jnp.maximum(((i + 1) * bq - 1) // bk - 1, 0)",
-            says="the last block that is needed is the one that the diagonal crosses; the map never "
-            "returns it, and the kernel works on the one before",
         ),
         Mistake(
             "takes the larger of the two",

@@ -1,6 +1,5 @@
 """Rung 5: the same kernel, another grid."""
 
-import functools
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +7,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from jaxtyping import Array, Float
 
-from puzzles import INTERPRET, find, trace
+from puzzles import INTERPRET, find
 
 # %% [markdown]
 # ## flash_attention: the body does not change

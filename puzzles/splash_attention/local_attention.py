@@ -13,8 +13,8 @@ from puzzles import INTERPRET
 # %% [markdown]
 # ## local_attention: a window has two edges
 #
-# Many models let most of their layers look back only a fixed distance: a **sliding window**
-# ([Mistral 7B](https://arxiv.org/abs/2310.06825) is one of them). Row t attends to column s if
+# Attention layers need not look back to the beginning. In a **sliding window**
+# ([Mistral 7B](https://arxiv.org/abs/2310.06825) has one) they look back a fixed distance: row t attends to column s if
 # **t - window < s ≤ t**: to itself and to the `window - 1` columns before it. What counts is a band along
 # the diagonal, and now there are blocks to skip, and not to fetch, on both sides of it:
 #
@@ -22,11 +22,11 @@ from puzzles import INTERPRET
 #  bq = 128, bk = 64, window = 129
 #                    columns 0-63   64-127  128-191  192-255  256-319
 #  i = 0   rows   0-127       ◣        ◣        ·        ·        ·
-#  i = 1   rows 128-255       ◥        ■        ◣        ◣        ·
-#  i = 2   rows 256-383       ·        ·        ◥        ■        ◣
+#  i = 1   rows 128-255       ◥        ◥        ◣        ◣        ·
+#  i = 2   rows 256-383       ·        ·        ◥        ◥        ◣
 # ```
 #
-# The cost of a row is now the window, however long the sequence.
+# What a row computes and fetches now depends on the window, no longer on the length of the sequence.
 #
 # The left edge brings a trap. Look at row 255. The first block that its row of blocks computes is block 0, and
 # in it row 255 sees **nothing**: its window begins at column 127. All its scores there are masked.
@@ -136,7 +136,7 @@ from puzzles.splash_attention.causal_prefetch import audit_fetches
 
 
 def make_inputs(key, T, S, H, window):
-    assert T < S + window, "every row has to see something"
+    assert S + window > T, "every row has to see something"
     return (*draw(key, T, S, H, offsets=(1, -window)), window)
 
 

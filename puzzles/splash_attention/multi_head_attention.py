@@ -238,8 +238,8 @@ PUZZLE = Puzzle(
             "gets its scores in bf16",
             old=_QK,
             new="s = jax.lax.dot_general(q_ref[...], k_ref[...], last_axes).astype(jnp.float32)",
-            says="large scores in bf16 are off by up to 1/2, and so the exponentials by more than half: ask "
-            "the first dot for f32",
+            says="a matmul accumulates in 32 bits",
+            stage="tpu",
         ),
         Mistake(
             "does not correct acc",

@@ -1,0 +1,336 @@
+"""Rung 10: several documents in one sequence."""
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+from jaxtyping import Array, Float, Int
+
+from puzzles import INTERPRET
+
+# %% [markdown]
+# ## segment_attention: a mask that comes as data
+#
+# Documents are shorter than a training sequence, so several are **packed** into one. They must not
+# see each other. Each position carries the number of its document, its **segment id**, and row t
+# attends to column s only if s ≤ t *and* their ids are equal:
+#
+# ```text
+#             kv_segments   4 4 4 7 7 1 1 1
+#   q_segments  4           x
+#               4           x x
+#               4           x x x
+#               7                 x
+#               7                 x x
+#               3                            <- no key has this id: attends to nothing
+#               1                     x x
+#               1                     x x x
+# ```
+#
+# Causal and local masks are formulas: the kernel works them out from `i` and `j`. Segments are known only when the
+# kernel runs, so the ids have to be fetched. They are operands like any other, and you choose
+# their blocks. Here they arrive as a **column**, (T, 1), and a **row**, (1, S), and that is half of the
+# trick. Compare a (bq, 1) block with a (1, bk) block, and broadcasting gives you all bq × bk answers,
+# with nothing to transpose.
+#
+# The other half is the row with no `x`. The last puzzle left garbage in `l` and `acc` when
+# everything is masked (each `exp(-1e30 - (-1e30))` is 1), and trusted a real score to wipe it out. In
+# this row none ever comes, and the garbage would be the answer: a mean of values that it must not see. What
+# attends to nothing should give **zeros**. So prevent the garbage: mask `p` as well. Then `l` stays 0 in
+# such a row, and you have to decide what 0 / 0 is.
+#
+# Blocks above the diagonal are skipped as before. Blocks that lie between two documents are computed and
+# masked here: the index maps see i and j, not the ids. Part III lets a mask steer the grid.
+#
+# You write the kernel and the two BlockSpecs of the ids.
+
+# %%
+def segment_attention_spec(
+    q: Float[Array, "T H"],
+    k: Float[Array, "S H"],
+    v: Float[Array, "S H"],
+    q_segments: Int[Array, " T"],
+    kv_segments: Int[Array, " S"],
+) -> Float[Array, "T H"]:
+    (T, H), (S, _) = q.shape, k.shape
+    seen = (jnp.arange(S)[None, :] <= jnp.arange(T)[:, None]) & (
+        q_segments[:, None] == kv_segments[None, :]
+    )
+    scores = jnp.where(seen, jnp.dot(q, k.T) / H**0.5, -jnp.inf)
+    weights = jax.nn.softmax(scores, axis=1)
+    return jnp.dot(jnp.where(seen, weights, 0.0), v)  # a row of NaNs becomes a row of zeros
+
+
+# %%
+def segment_attention_kernel(
+    q_ref, k_ref, v_ref, q_segments_ref, kv_segments_ref, o_ref, m_ref, l_ref, acc_ref
+):
+    ### BEGIN SOLUTION
+    i, j = pl.program_id(0), pl.program_id(1)
+    (bq, H), bk = q_ref.shape, k_ref.shape[0]
+
+    @pl.when(j == 0)
+    def _():
+        m_ref[...] = jnp.full_like(m_ref, -1e30)
+        l_ref[...] = jnp.zeros_like(l_ref)
+        acc_ref[...] = jnp.zeros_like(acc_ref)
+
+    @pl.when(j * bk <= (i + 1) * bq - 1)
+    def _():
+        s = jax.lax.dot_general(
+            q_ref[...],
+            k_ref[...],
+            (((1,), (1,)), ((), ())),
+            preferred_element_type=jnp.float32,
+        )
+        row = i * bq + jax.lax.broadcasted_iota(jnp.int32, s.shape, 0)
+        column = j * bk + jax.lax.broadcasted_iota(jnp.int32, s.shape, 1)
+        mask = (column <= row) & (q_segments_ref[...] == kv_segments_ref[...])
+        s = jnp.where(mask, s * H**-0.5, -1e30)
+        m_new = jnp.maximum(m_ref[...], jnp.max(s, axis=1, keepdims=True))
+        p = jnp.where(mask, jnp.exp(s - m_new), 0.0)
+        alpha = jnp.exp(m_ref[...] - m_new)
+        l_ref[...] = alpha * l_ref[...] + jnp.sum(p, axis=1, keepdims=True)
+        pv = jnp.dot(p, v_ref[...], preferred_element_type=jnp.float32)
+        acc_ref[...] = alpha * acc_ref[...] + pv
+        m_ref[...] = m_new
+
+    @pl.when(j == pl.num_programs(1) - 1)
+    def _():
+        l = l_ref[...]
+        o_ref[...] = acc_ref[...] / jnp.where(l == 0.0, 1.0, l)
+    ### END SOLUTION
+
+
+def segment_attention(
+    q: Float[Array, "T H"],
+    k: Float[Array, "S H"],
+    v: Float[Array, "S H"],
+    q_segments: Int[Array, " T"],
+    kv_segments: Int[Array, " S"],
+) -> Float[Array, "T H"]:
+    (T, H), (S, _) = q.shape, k.shape
+    bq, bk = (64, 128) if T < S else (256, 128)  # for practice: both orders
+    return pl.pallas_call(
+        segment_attention_kernel,
+        grid=(T // bq, S // bk),
+        in_specs=[
+            pl.BlockSpec((bq, H), lambda i, j: (i, 0)),
+            pl.BlockSpec((bk, H), lambda i, j: (j, 0)),
+            pl.BlockSpec((bk, H), lambda i, j: (j, 0)),
+            ### BEGIN SOLUTION
+            pl.BlockSpec((bq, 1), lambda i, j: (i, 0)),
+            pl.BlockSpec((1, bk), lambda i, j: (0, j)),
+            ### END SOLUTION
+        ],
+        out_specs=pl.BlockSpec((bq, H), lambda i, j: (i, 0)),
+        out_shape=jax.ShapeDtypeStruct((T, H), jnp.float32),
+        scratch_shapes=[
+            pltpu.VMEM((bq, 1), jnp.float32),
+            pltpu.VMEM((bq, 1), jnp.float32),
+            pltpu.VMEM((bq, H), jnp.float32),
+        ],
+        compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel", "arbitrary")),
+        interpret=INTERPRET,
+    )(q, k, v, q_segments.reshape(T, 1), kv_segments.reshape(1, S))
+
+
+# %% tags=["author"]
+import numpy as np
+
+from puzzles import Alternative, Launch, Mistake, Puzzle, rng
+from puzzles.splash_attention.causal_attention import audit_dots, draw, seen
+
+
+def make_inputs(key, T, S, H):
+    # Five documents, numbered out of order; the queries of the middle one have an id of their own.
+    q, k, v = draw(key, T, S, H, offsets=(1, -64))
+    r = rng(key)
+    shortest = min(T, S)
+    cuts = np.array([0.2, 0.42, 0.64, 0.83]) * shortest + r.integers(-9, 10, 4)
+    names = r.permutation(np.arange(1, 6))
+    ids = names[np.searchsorted(cuts, np.arange(max(T, S)), side="right")]
+    q_segments = np.where(ids == names[2], 9, ids)[:T]
+    return q, k, v, jnp.asarray(q_segments, jnp.int32), jnp.asarray(ids[:S], jnp.int32)
+
+
+def audit(launch: Launch) -> None:
+    mask = seen(launch.inputs[0].shape[0], launch.inputs[1].shape[0])
+    audit_dots(launch, mask, "above the diagonal")
+
+
+_SKIP = "@pl.when(j * bk <= (i + 1) * bq - 1)"
+_MASK = "mask = (column <= row) & (q_segments_ref[...] == kv_segments_ref[...])"
+_P = "p = jnp.where(mask, jnp.exp(s - m_new), 0.0)"
+_GUARD = "acc_ref[...] / jnp.where(l == 0.0, 1.0, l)"
+_Q_SPEC = "pl.BlockSpec((bq, 1), lambda i, j: (i, 0)),\n            pl"
+_KV_SPEC = "pl.BlockSpec((1, bk), lambda i, j: (0, j))"
+
+PUZZLE = Puzzle(
+    spec=segment_attention_spec,
+    solution=segment_attention,
+    inputs=make_inputs,
+    cases=[dict(T=256, S=384, H=64), dict(T=512, S=384, H=16)],
+    hints=[
+        "Two conditions, both of which must hold, for each pair of a row and a column. And think of a row "
+        "for which they never do: what are m, l and acc when it gets to the end?",
+        "Comparing a (bq, 1) block with a (1, bk) block gives (bq, bk) answers; `&` joins them with the causal "
+        "ones. `jnp.where` masks scores before the maximum, and exponentials after it. A BlockSpec's "
+        "map for an array of one column, or one row, returns 0 for that axis.",
+        "causal_attention's kernel with a longer mask, used twice: on the scores, with -1e30, and on p, "
+        "with 0. At the store, replace an l of zero by anything else before dividing. The ids of the queries move with "
+        "i, those of the keys with j.",
+    ],
+    explain="""A column of ids compared with a row of ids is a whole block of answers. With p masked too, a row
+    that attends to nothing ends with acc = 0 and l = 0, and dividing by 1 in place of 0 leaves the zeros that
+    it should have.""",
+    mistakes=[
+        Mistake(
+            "masks by segment only",
+            old=_MASK,
+            new="mask = q_segments_ref[...] == kv_segments_ref[...]",
+            says="within a document, too, no row may look ahead: join both conditions",
+        ),
+        Mistake(
+            "masks by position only",
+            old=_MASK,
+            new="mask = column <= row",
+            says="the ids are never compared, so every document sees those before it",
+        ),
+        Mistake(
+            "lets one of the two conditions be enough",
+            old="(column <= row) & (",
+            new="(column <= row) | (",
+            says="a score counts only if both hold: `&`, not `|`",
+        ),
+        Mistake(
+            "fetches the keys' ids by the block of queries",
+            old=_KV_SPEC,
+            new="pl.BlockSpec((1, bk), lambda i, j: (0, i))",
+            says="ids belong to the keys in the same step, and those are block j",
+        ),
+        Mistake(
+            "fetches the queries' ids by the block of keys",
+            old=_Q_SPEC,
+            new=_Q_SPEC.replace("(i, 0)", "(j, 0)"),
+            says="ids belong to the queries in the same step, and those are block i",
+        ),
+        Mistake(
+            "takes the first block of ids for all keys",
+            old=_KV_SPEC,
+            new="pl.BlockSpec((1, bk), lambda i, j: (0, 0))",
+            says="the ids are cut along their columns, and the map has to return j there",
+        ),
+        Mistake(
+            "leaves garbage in rows that attend to nothing",
+            edits=((_P, "p = jnp.exp(s - m_new)"), (_GUARD, "acc_ref[...] / l")),
+            says="where all scores are -1e30, each exponential is 1, and the row becomes a mean of values that "
+            "it must not see",
+        ),
+        Mistake(
+            "divides zero by zero",
+            old=_GUARD,
+            new="acc_ref[...] / l",
+            says="a row that attends to nothing has l = 0, and 0 / 0 is NaN; give it zeros",
+        ),
+        Mistake(
+            "masks with -inf and starts the maximum at -inf",
+            edits=(
+                ("s * H**-0.5, -1e30)", "s * H**-0.5, -jnp.inf)"),
+                ("jnp.full_like(m_ref, -1e30)", "jnp.full_like(m_ref, -jnp.inf)"),
+            ),
+            says="alpha becomes exp(-inf - (-inf)), which is NaN, in every row that is masked completely in "
+            "its first block",
+        ),
+        Mistake(
+            "masks the exponentials and not the scores",
+            old="s = jnp.where(mask, s * H**-0.5, -1e30)",
+            new="s = s * H**-0.5",
+            says="a large score that must not count becomes the maximum, and every exponential that does "
+            "count underflows to 0",
+        ),
+        Mistake(
+            "masks every block and skips none",
+            old=_SKIP,
+            new="@pl.when(j >= 0)",
+            says="skip the blocks above the diagonal",
+            stage="work",
+        ),
+        Mistake(
+            "takes both kinds of ids as columns",
+            edits=(
+                (_KV_SPEC, "pl.BlockSpec((bk, 1), lambda i, j: (j, 0))"),
+                ("kv_segments.reshape(1, S))", "kv_segments.reshape(S, 1))"),
+            ),
+            says="(64, 1)",
+            stage="error",
+        ),
+        Mistake(
+            "cuts blocks of 64 keys",
+            old="else (256, 128)",
+            new="else (128, 64)",
+            says="128",
+            stage="tpu",
+        ),
+    ],
+    alternatives=[
+        Alternative(
+            "masks neither p nor l, and asks the maximum at the end",
+            edits=(
+                (_P, "p = jnp.exp(s - m_new)"),
+                (_GUARD, "jnp.where(m_ref[...] > -1e29, acc_ref[...] / l, 0.0)"),
+            ),
+        ),
+        Alternative(
+            "divides by no less than a tiny number",
+            old=_GUARD,
+            new="acc_ref[...] / jnp.maximum(l, 1e-30)",
+        ),
+        Alternative(
+            "masks twice, once for each reason",
+            old="s = jnp.where(mask, s * H**-0.5, -1e30)",
+            new="s = jnp.where(column <= row, s * H**-0.5, -1e30)\n"
+            "        s = jnp.where(q_segments_ref[...] == kv_segments_ref[...], s, -1e30)",
+        ),
+        Alternative(
+            "also skips blocks in which no ids are equal",
+            code="""
+def segment_attention_kernel(
+    q_ref, k_ref, v_ref, q_segments_ref, kv_segments_ref, o_ref, m_ref, l_ref, acc_ref
+):
+    i, j = pl.program_id(0), pl.program_id(1)
+    (bq, H), (bk, _) = q_ref.shape, k_ref.shape
+
+    @pl.when(j == 0)
+    def _():
+        m_ref[...] = jnp.full(m_ref.shape, -1e30)
+        l_ref[...] = jnp.zeros(l_ref.shape)
+        acc_ref[...] = jnp.zeros(acc_ref.shape)
+
+    ahead = jax.lax.broadcasted_iota(jnp.int32, (bq, bk), 1) - jax.lax.broadcasted_iota(
+        jnp.int32, (bq, bk), 0
+    )
+    seen = (q_segments_ref[...] == kv_segments_ref[...]) & (ahead <= i * bq - j * bk)
+
+    @pl.when(j * bk < (i + 1) * bq)
+    def _():
+        @pl.when(jnp.max(seen.astype(jnp.float32)) > 0.0)
+        def _():
+            s = jnp.dot(q_ref[...] * H**-0.5, k_ref[...].T, preferred_element_type=jnp.float32)
+            s = jnp.where(seen, s, -1e30)
+            old, m = m_ref[...], jnp.maximum(m_ref[...], s.max(axis=1, keepdims=True))
+            p = jnp.exp(s - m) * seen
+            m_ref[...] = m
+            l_ref[...] = l_ref[...] * jnp.exp(old - m) + p.sum(axis=1, keepdims=True)
+            acc_ref[...] = acc_ref[...] * jnp.exp(old - m) + jnp.dot(p, v_ref[...])
+
+    @pl.when(j == pl.num_programs(1) - 1)
+    def _():
+        empty = l_ref[...] == 0
+        o_ref[...] = jnp.where(empty, 0.0, acc_ref[...] / jnp.where(empty, 1.0, l_ref[...]))
+""",
+        ),
+        Alternative("takes other blocks", old="else (256, 128)", new="else (128, 128)"),
+    ],
+    audit=audit,
+)

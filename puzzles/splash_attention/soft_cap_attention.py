@@ -1,0 +1,259 @@
+"""Rung 11: capped scores."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+from jaxtyping import Array, Float
+
+from puzzles import INTERPRET
+
+# %% [markdown]
+# ## soft_cap_attention: scores that cannot run away
+#
+# In training, scores may grow without limit, and a softmax of huge scores is all or nothing. Some models
+# ([Gemma 2](https://arxiv.org/abs/2408.00118), with a cap of 50) therefore bend them smoothly into
+# (-cap, cap):
+#
+# $$s \leftarrow \mathrm{cap} \cdot \tanh(s / \mathrm{cap})$$
+#
+# ```text
+#  capped
+#    cap ┤                ╭───────
+#        │             ╭──╯           small scores pass almost as they are,
+#      0 ┤          ╭──╯              large ones level off at the cap
+#        │       ╭──╯
+#   -cap ┤───────╯
+#        └──────────┴────────────── score
+#                   0
+# ```
+#
+# In plain JAX that is one line, but on a T × S matrix of scores in HBM. A fused attention from a library never
+# has that matrix, and if it has no argument for a cap, as `jax.nn.dot_product_attention` has none, you
+# cannot add one. Your kernel is yours. Each block of scores exists for one step, between two dots, and
+# whatever you want to do to a score, you do it **there**. It is one line again, and the launch is
+# causal_attention's.
+#
+# Where in the order does the line go? Three things happen to a score before the running maximum: the scale
+# 1/√H, the cap, the mask. tanh is not linear, so it matters which of them it sees. Ask of each pair what the other
+# order would do. In particular: what does a cap make of `-1e30`?
+#
+# The mask is causal; `cap` is a Python float, bound by `functools.partial`.
+
+# %%
+def soft_cap_attention_spec(
+    q: Float[Array, "T H"], k: Float[Array, "S H"], v: Float[Array, "S H"], cap: float
+) -> Float[Array, "T H"]:
+    (T, H), (S, _) = q.shape, k.shape
+    scores = jnp.dot(q, k.T) / H**0.5
+    capped = cap * jnp.tanh(scores / cap)
+    seen = jnp.arange(S)[None, :] <= jnp.arange(T)[:, None]
+    return jnp.dot(jax.nn.softmax(jnp.where(seen, capped, -jnp.inf), axis=1), v)
+
+
+# %%
+def soft_cap_attention_kernel(q_ref, k_ref, v_ref, o_ref, m_ref, l_ref, acc_ref, *, cap):
+    ### BEGIN SOLUTION
+    i, j = pl.program_id(0), pl.program_id(1)
+    (bq, H), bk = q_ref.shape, k_ref.shape[0]
+
+    @pl.when(j == 0)
+    def _():
+        m_ref[...] = jnp.full_like(m_ref, -1e30)
+        l_ref[...] = jnp.zeros_like(l_ref)
+        acc_ref[...] = jnp.zeros_like(acc_ref)
+
+    @pl.when(j * bk <= (i + 1) * bq - 1)
+    def _():
+        s = jax.lax.dot_general(
+            q_ref[...],
+            k_ref[...],
+            (((1,), (1,)), ((), ())),
+            preferred_element_type=jnp.float32,
+        )
+        s = cap * jnp.tanh(s * (H**-0.5 / cap))
+        row = i * bq + jax.lax.broadcasted_iota(jnp.int32, s.shape, 0)
+        column = j * bk + jax.lax.broadcasted_iota(jnp.int32, s.shape, 1)
+        s = jnp.where(column <= row, s, -1e30)
+        m_new = jnp.maximum(m_ref[...], jnp.max(s, axis=1, keepdims=True))
+        p = jnp.exp(s - m_new)
+        alpha = jnp.exp(m_ref[...] - m_new)
+        l_ref[...] = alpha * l_ref[...] + jnp.sum(p, axis=1, keepdims=True)
+        pv = jnp.dot(p, v_ref[...], preferred_element_type=jnp.float32)
+        acc_ref[...] = alpha * acc_ref[...] + pv
+        m_ref[...] = m_new
+
+    @pl.when(j == pl.num_programs(1) - 1)
+    def _():
+        o_ref[...] = acc_ref[...] / l_ref[...]
+    ### END SOLUTION
+
+
+def soft_cap_attention(
+    q: Float[Array, "T H"], k: Float[Array, "S H"], v: Float[Array, "S H"], cap: float
+) -> Float[Array, "T H"]:
+    (T, H), (S, _) = q.shape, k.shape
+    bq, bk = (64, 128) if T < S else (128, 64)  # for practice: both orders
+    return pl.pallas_call(
+        functools.partial(soft_cap_attention_kernel, cap=cap),
+        grid=(T // bq, S // bk),
+        in_specs=[
+            pl.BlockSpec((bq, H), lambda i, j: (i, 0)),
+            pl.BlockSpec((bk, H), lambda i, j: (j, 0)),
+            pl.BlockSpec((bk, H), lambda i, j: (j, 0)),
+        ],
+        out_specs=pl.BlockSpec((bq, H), lambda i, j: (i, 0)),
+        out_shape=jax.ShapeDtypeStruct((T, H), jnp.float32),
+        scratch_shapes=[
+            pltpu.VMEM((bq, 1), jnp.float32),
+            pltpu.VMEM((bq, 1), jnp.float32),
+            pltpu.VMEM((bq, H), jnp.float32),
+        ],
+        compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel", "arbitrary")),
+        interpret=INTERPRET,
+    )(q, k, v)
+
+
+# %% tags=["author"]
+from puzzles import Alternative, Launch, Mistake, Puzzle
+from puzzles.splash_attention.causal_attention import audit_dots, draw, seen
+
+
+def make_inputs(key, T, S, H, cap):
+    return (*draw(key, T, S, H), cap)
+
+
+def audit(launch: Launch) -> None:
+    mask = seen(launch.inputs[0].shape[0], launch.inputs[1].shape[0])
+    audit_dots(launch, mask, "above the diagonal")
+
+
+_SKIP = "@pl.when(j * bk <= (i + 1) * bq - 1)"
+_CAP = "        s = cap * jnp.tanh(s * (H**-0.5 / cap))\n"
+_MASK = "s = jnp.where(column <= row, s, -1e30)"
+
+PUZZLE = Puzzle(
+    spec=soft_cap_attention_spec,
+    solution=soft_cap_attention,
+    inputs=make_inputs,
+    cases=[dict(T=256, S=384, H=64, cap=5.0), dict(T=384, S=320, H=16, cap=1.5)],
+    hints=[
+        "The cap is for scores as the model means them. Is a raw dot product one? Is -1e30 one?",
+        "`jnp.tanh` works on a whole block; `cap` is a Python float, so multiply and divide by it as it is.",
+        "causal_attention's kernel and one more line, between the scale and the mask: divide, tanh, multiply.",
+    ],
+    explain="""Scale, cap, mask, in this order: the cap sees true scores, and what is masked stays at -1e30
+    where its exponential is zero. Nothing else in the kernel knows that a score was bent, and no
+    byte of traffic is added.""",
+    mistakes=[
+        Mistake(
+            "caps after the mask",
+            edits=((_CAP, "        s = s * H**-0.5\n"), (_MASK, f"{_MASK}\n{_CAP[:-1].replace('s * (H**-0.5 / cap)', 's / cap')}")),
+            says="the cap turns -1e30 into -cap, a score like any other, and the future counts again",
+        ),
+        Mistake(
+            "caps before the scale",
+            old=_CAP,
+            new="        s = cap * jnp.tanh(s / cap) * H**-0.5\n",
+            says="the cap has to see the score with its 1/√H, or it bends them √H times too early",
+        ),
+        Mistake(
+            "does not cap",
+            old=_CAP,
+            new="        s = s * H**-0.5\n",
+            says="`cap` is not used: these are the numbers of causal_attention",
+        ),
+        Mistake(
+            "does not multiply by the cap again",
+            old="s = cap * jnp.tanh(",
+            new="s = jnp.tanh(",
+            says="tanh alone ends at ±1; the cap is where scores should end",
+        ),
+        Mistake(
+            "does not divide by the cap",
+            old="(H**-0.5 / cap)",
+            new="H**-0.5",
+            says="small scores must pass as they are, and cap · tanh(s) makes them cap times larger",
+        ),
+        Mistake(
+            "cuts off instead of bending",
+            old=_CAP,
+            new="        s = jnp.clip(s * H**-0.5, -cap, cap)\n",
+            says="a clip is flat beyond the cap and straight before it; a soft cap bends",
+        ),
+        Mistake(
+            "forgets the scale",
+            old="(H**-0.5 / cap)",
+            new="(1 / cap)",
+            says="1/√H is missing, so the scores reach the cap too soon",
+        ),
+        Mistake(
+            "caps the distance to the maximum",
+            edits=(
+                (_CAP, "        s = s * H**-0.5\n"),
+                ("p = jnp.exp(s - m_new)", "p = jnp.exp(cap * jnp.tanh((s - m_new) / cap))"),
+            ),
+            says="the cap belongs to the score itself; a masked score's distance is capped too, and counts",
+        ),
+        Mistake(
+            "masks every block and skips none",
+            old=_SKIP,
+            new="@pl.when(j >= 0)",
+            says="skip the blocks above the diagonal",
+            stage="work",
+        ),
+        Mistake(
+            "caps the queries before the launch",
+            edits=((_CAP, "        s = s * H**-0.5\n"), (")(q, k, v)", ")(cap * jnp.tanh(q / cap), k, v)")),
+            says="computes outside the kernel",
+            stage="pallas",
+        ),
+    ],
+    alternatives=[
+        Alternative(
+            "does without a running maximum, since no score exceeds the cap",
+            code="""
+def soft_cap_attention_kernel(q_ref, k_ref, v_ref, o_ref, m_ref, l_ref, acc_ref, *, cap):
+    i, j = pl.program_id(0), pl.program_id(1)
+    (bq, H), (bk, _) = q_ref.shape, k_ref.shape
+
+    @pl.when(j == 0)
+    def _():
+        l_ref[...] = jnp.zeros(l_ref.shape)
+        acc_ref[...] = jnp.zeros(acc_ref.shape)
+
+    @pl.when(j * bk < (i + 1) * bq)
+    def _():
+        s = jnp.dot(q_ref[...], k_ref[...].T, preferred_element_type=jnp.float32) / H**0.5
+        ahead = jax.lax.broadcasted_iota(jnp.int32, (bq, bk), 1) - jax.lax.broadcasted_iota(
+            jnp.int32, (bq, bk), 0
+        )
+        p = jnp.where(ahead <= i * bq - j * bk, jnp.exp(cap * jnp.tanh(s / cap) - cap), 0.0)
+        l_ref[...] += p.sum(axis=1, keepdims=True)
+        acc_ref[...] += jnp.dot(p, v_ref[...], preferred_element_type=jnp.float32)
+
+    @pl.when(j == pl.num_programs(1) - 1)
+    def _():
+        o_ref[...] = acc_ref[...] / l_ref[...]
+""",
+        ),
+        Alternative(
+            "masks once more after the cap, having masked before it",
+            old=_CAP,
+            new="""        ahead = jax.lax.broadcasted_iota(jnp.int32, s.shape, 1) + j * bk - i * bq
+        ahead = ahead - jax.lax.broadcasted_iota(jnp.int32, s.shape, 0)
+        s = jnp.where(ahead > 0, -1e30, s * H**-0.5)
+        s = cap * jnp.tanh(s / cap)
+""",
+        ),
+        Alternative(
+            "writes tanh as a fraction",
+            old=_CAP,
+            new="        s = cap - 2 * cap / (jnp.exp(2 * H**-0.5 / cap * s) + 1)\n",
+        ),
+        Alternative("takes other blocks", old="else (128, 64)", new="else (64, 64)"),
+    ],
+    audit=audit,
+)
