@@ -61,6 +61,7 @@ border-radius:3px;pointer-events:none}
 .pz-board{display:flex;flex-wrap:wrap;align-items:flex-start;gap:14px 12px;margin-top:14px}
 .pz-panel{max-width:100%;min-width:130px}
 .pz-panel:not([data-operand]){width:126px}
+.pz-panel:not([data-operand]) .pz-state{font-size:11px}
 .pz-panel svg{display:block;max-width:100%;cursor:pointer}
 .pz-name{font-size:13px}
 .pz-what{white-space:nowrap;font-size:11px;opacity:.78}

@@ -12,16 +12,21 @@ def amount(count: float) -> str:
     """Bytes with a binary unit: 1536 -> '1.5 KiB'."""
     for unit in _UNITS:
         if count < 1024 or unit == _UNITS[-1]:
-            return f"{count:.0f} B" if unit == "B" else f"{count:.3g} {unit}"
+            return f"{count:.0f} B" if unit == "B" else f"{_three(count)} {unit}"
         count /= 1024
     raise AssertionError
+
+
+def _three(x: float) -> str:
+    """Three digits, but never an exponent."""
+    return f"{x:.0f}" if x >= 999.5 else f"{x:.3g}"
 
 
 def scaled(count: float) -> str:
     """A count with a decimal unit: 25_165_824 -> '25.2 M'."""
     for unit, size in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if count >= size:
-            return f"{count / size:.3g} {unit}"
+            return f"{_three(count / size)} {unit}"
     return f"{count:.0f}"
 
 

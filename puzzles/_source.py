@@ -102,11 +102,13 @@ def learners_line(error: BaseException) -> tuple[str, str] | None:
 
 
 def meant(error: BaseException) -> str:
-    """ " Did you mean `x_ref`?" for a misspelt name that the learner's frame holds, or ""."""
-    name, tb, known = getattr(error, "name", None), error.__traceback__, []
+    """What a misspelt name may have meant, of those that the learner's frame holds, or ''."""
+    known: list[str] = []
+    tb = error.__traceback__
     while tb is not None:
         known, tb = [*tb.tb_frame.f_locals, *tb.tb_frame.f_globals], tb.tb_next
-    close = difflib.get_close_matches(name, known, 1) if isinstance(error, NameError) else []
+    name = error.name if isinstance(error, NameError) else None
+    close = difflib.get_close_matches(name, known, 1) if name else []
     return f" Did you mean `{close[0]}`?" if close else ""
 
 

@@ -65,6 +65,12 @@ def row_sum(x: Float[Array, "M N"]) -> Float[Array, "M 1"]:
     )(x)
 
 
+# %% [markdown]
+# Watch the output block stay while `j` runs, and go back to HBM when `i` moves on.
+
+# %% active="ipynb"
+# show(row_sum)
+
 # %% tags=["author"]
 from puzzles import Alternative, Launch, Mistake, Puzzle, rng
 

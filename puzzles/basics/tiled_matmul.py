@@ -70,6 +70,12 @@ def tiled_matmul(a: Float[Array, "M K"], b: Float[Array, "K N"]) -> Float[Array,
     )(a, b)
 
 
+# %% [markdown]
+# Three axes, one after another. Look at what is fetched again, and how often.
+
+# %% active="ipynb"
+# show(tiled_matmul)
+
 # %% tags=["author"]
 from puzzles import Alternative, Launch, Mistake, Puzzle, rng
 

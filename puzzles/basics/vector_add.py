@@ -59,6 +59,14 @@ def vector_add(x: Float[Array, " N"], y: Float[Array, " N"]) -> Float[Array, " N
     )(x, y)
 
 
+# %% [markdown]
+# `show` draws your launch, step by step: which block of each operand is fetched, reused and written.
+# Move the slider, or press play. It draws wrong launches, too, and marks what is wrong: that is when it
+# helps most.
+
+# %% active="ipynb"
+# show(vector_add)
+
 # %% tags=["author"]
 from puzzles import Alternative, Launch, Mistake, Puzzle, rng
 

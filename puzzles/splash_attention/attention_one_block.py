@@ -233,11 +233,12 @@ PUZZLE = Puzzle(
             says="the scale is 1/√H",
         ),
         Mistake(
-            "lets NaN into all of its sums",
+            "gives NaN everywhere",
             old=_START,
             new="",
-            says="scratch holds garbage (NaN here) until the kernel writes to it. If m, l and acc are "
-            "all started at j = 0, look at alpha: its inverse overflows in the first step",
+            says="three things do that. Scratch that is read before it was started, for it holds "
+            "garbage (NaN here). An output that is never stored: j is the program id of axis 1. And "
+            "alpha upside down, which overflows in the first step",
         ),
         Mistake(
             "starts over at every step",

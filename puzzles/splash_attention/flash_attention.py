@@ -105,7 +105,7 @@ def flash_attention(
 # Is it worth it? For 8192 queries and keys, the matrix of scores has 256 MiB in f32. Plain attention
 # would write it, read it, write the weights and read those. Flash attention reads the queries once, and
 # all keys and values **once for every block of queries**. So `bq` decides the traffic, and small blocks
-# would read *more* than the plain way. This is the reference, counted; try other blocks.
+# move as many bytes as the plain way. This is the reference, counted; try other blocks.
 
 # %% active="ipynb"
 # flash = find("flash_attention").solution

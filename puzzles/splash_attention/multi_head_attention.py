@@ -30,7 +30,8 @@ from puzzles import INTERPRET, find
 #
 # * What the matrix unit multiplies is bf16: `q` by `k`, and the weights `p` by `v`. So **cast `p` to
 #   `v`'s dtype** before the second dot. A weight lies between 0 and 1 and keeps 8 bits, as `v` itself
-#   does. Without the cast, `v` is promoted to f32, and that gains nothing.
+#   does. Without the cast, `v` is promoted to f32, and nothing is gained: by default a TPU rounds
+#   the f32 operands of a dot to bf16.
 # * What is compared, exponentiated and summed is f32: `s`, `m`, `l`, `acc`. Between 128 and 256,
 #   bf16 numbers are 1 apart, and an exponential whose argument is off by 1 is off by a factor of 2.7.
 #
@@ -113,6 +114,16 @@ def multi_head_attention(
     )(q, k, v)
 
 
+# %% [markdown]
+# What was saved? For 32 query heads and 8 heads of keys and values, 8192 tokens and `H` = 128, keys and values
+# take 32 MiB. Their repeated copy would take 128 MiB, written to HBM before the kernel starts. The traffic *inside*
+# the launch is the same either way: every block of queries still fetches all keys and values of its head.
+
+# %% active="ipynb"
+# q = jax.ShapeDtypeStruct((32, 8192, 128), jnp.bfloat16)
+# k = v = jax.ShapeDtypeStruct((8, 8192, 128), jnp.bfloat16)
+# receipt(functools.partial(find("multi_head_attention").solution, bq=1024, bk=512), q, k, v)
+
 # %% tags=["author"]
 from puzzles import Alternative, Launch, Mistake, Puzzle
 from puzzles.splash_attention import attention as first_rung
@@ -181,8 +192,7 @@ PUZZLE = Puzzle(
     inputs=make_inputs,
     cases=[
         dict(N=6, K=2, T=128, S=256, H=64),
-        dict(N=3, K=3, T=128, S=384, H=256),
-        dict(N=4, K=1, T=192, S=256, H=64),
+        dict(N=3, K=3, T=64, S=384, H=256),
     ],
     hints=[
         "Heads 0, 1, 2 share one head of keys, heads 3, 4, 5 the next. Which whole-number operation on h gives "
@@ -235,11 +245,18 @@ PUZZLE = Puzzle(
             says="the maps of k and v ignore j: the same keys are met again and again",
         ),
         Mistake(
-            "gets its scores in bf16",
+            "gets its scores in bf16 and casts them up",
             old=_QK,
             new="s = jax.lax.dot_general(q_ref[...], k_ref[...], last_axes).astype(jnp.float32)",
             says="a matmul accumulates in 32 bits",
             stage="tpu",
+        ),
+        Mistake(
+            "computes its scores in bf16",
+            old=_QK,
+            new="s = jax.lax.dot_general(q_ref[...], k_ref[...], last_axes)",
+            says="large scores in bf16 are off by up to 1/2, and their exponentials by more than half: "
+            "ask the first dot for f32",
         ),
         Mistake(
             "does not correct acc",
