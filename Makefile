@@ -10,13 +10,14 @@ EXTRAS ?= lab
 LAB := .venv
 TEST := .venv-test
 COLAB := .venv-colab
+BROWSER := .venv-browser
 COLAB_JAX := 0.7.2
 
 CHECKED := puzzles tests diagrams
 PYTEST := -m pytest -n 2 --dist worksteal --durations=15 $(PYTEST_ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help lab copy test test-colab lint build verify bench clean
+.PHONY: help lab copy test test-colab test-browser lint build verify bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-12s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -40,6 +41,10 @@ test-colab: export JAX_PLATFORMS = cpu
 test-colab: $(COLAB)/.installed ## the same tests on the JAX that Colab has
 	$(COLAB)/bin/python $(PYTEST)
 
+test-browser: export JAX_PLATFORMS = cpu
+test-browser: $(BROWSER)/.installed ## the notebook and diagrams in Chromium; screenshots in tests/browser
+	$(BROWSER)/bin/python -m pytest tests/browser -W default $(PYTEST_ARGS)
+
 lint: $(TEST)/.installed ## ruff and mypy
 	$(TEST)/bin/ruff check $(CHECKED)
 	$(TEST)/bin/ruff format --check $(CHECKED)
@@ -56,7 +61,7 @@ bench: $(TEST)/.installed ## time every check, and the import
 	JAX_PLATFORMS=cpu $(TEST)/bin/python tests/bench.py
 
 clean: ## remove environments and caches; my/ stays
-	rm -rf $(LAB) $(TEST) $(COLAB) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(LAB) $(TEST) $(COLAB) $(BROWSER) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find puzzles tests -name __pycache__ -prune -exec rm -rf {} +
 
 # An installation is renewed when pyproject.toml changes.
@@ -68,6 +73,11 @@ $(LAB)/.installed-$(EXTRAS): pyproject.toml
 $(TEST)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(TEST)
 	$(TEST)/bin/python -m pip install -q -e '.[test,tpu]'
+	@touch $@
+
+$(BROWSER)/.installed: pyproject.toml
+	$(PYTHON) -m venv $(BROWSER)
+	$(BROWSER)/bin/python -m pip install -q -e '.[browser]'
 	@touch $@
 
 $(COLAB)/.installed: pyproject.toml

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from puzzles._launch import Launch
 from puzzles._tpu import CHIPS, Chip
 
@@ -35,6 +37,18 @@ def bound(launch: Launch, chip: Chip) -> str:
     return "compute-bound" if launch.intensity >= chip.ridge else "memory-bound"
 
 
+def roof(intensity: float, chip: Chip) -> str:
+    """Where an intensity stands on a scale from 1/16 to 4096 FLOPs a byte; `|` is the ridge."""
+
+    def at(x: float) -> int:
+        return round(2 * min(max(math.log2(max(x, 1e-9)) + 4, 0), 16))
+
+    bar = ["█"] * at(intensity) + ["·"] * (32 - at(intensity))
+    bar.insert(at(chip.ridge), "|")
+    reached = f"{intensity / chip.ridge:.1%}" if intensity < chip.ridge else "100%"
+    return f"{''.join(bar)} at most {reached} of {chip.name}'s peak"
+
+
 def receipt_text(
     launches: tuple[Launch, ...],
     chip: str = "v5e",
@@ -60,6 +74,7 @@ def _one(launch: Launch, chip: Chip, title: str) -> str:
         "SMEM": f"{amount(launch.smem_bytes)} of {amount(chip.smem_bytes)}",
         "FLOPs": f"{scaled(launch.flops)}, {launch.intensity:.3g} per byte; {name}'s "
         f"matrix unit needs {chip.ridge:.0f} to be busy: {bound(launch, chip)}",
+        "roof": roof(launch.intensity, chip),
     }
     if not launch.smem_bytes:
         del rows["SMEM"]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import html as escape_html
 from dataclasses import dataclass, field
 
+from puzzles import _palette as palette
+
 TITLES = {
     "unsolved": "not solved yet",
     "error": "your code raises an exception",
@@ -70,18 +72,40 @@ class Verdict:
         for text in (self.diagnosis, self.says):
             if text:
                 parts.append(f"<div style='margin-top:4px'>{_code(text)}</div>")
-        for text in (self.picture, self.receipt):
-            if text:
-                parts.append(
-                    "<pre style='margin:6px 0 0 0;background:transparent;color:inherit;"
-                    f"font-family:monospace;line-height:1.35'>{escape_html.escape(text)}</pre>"
-                )
+        if self.picture:
+            parts.append(_blocks(self.picture))
+        if self.receipt:
+            parts.append(
+                "<pre style='margin:6px 0 0 0;background:transparent;color:inherit;"
+                f"font-family:monospace;line-height:1.35'>{escape_html.escape(self.receipt)}</pre>"
+            )
         for text in self.notes:
             parts.append(f"<div style='margin-top:4px;opacity:.8'>{_code(text)}</div>")
         return (
             f"<div style='border-left:4px solid {colour};padding:4px 0 4px 12px;"
             f"max-width:56em'>{''.join(parts)}</div>"
         )
+
+
+def _blocks(picture: str) -> str:
+    """The map of right and wrong blocks as small squares; other lines as they are."""
+    rows, drawn, y = picture.splitlines(), [], 0
+    for row in rows:
+        marks = row.split()
+        if not set(marks) <= {".", "x", "…"}:
+            drawn.append(palette.text(0, y + 13, row, size=12))
+            y += 20
+            continue
+        for n, mark in enumerate(marks):
+            if mark == "…":
+                drawn.append(palette.text(n * 20, y + 13, mark, size=12))
+            else:
+                name = "fault" if mark == "x" else "done"
+                drawn.append(palette.cell(n * 20, y, 17, 17, name))
+        y += 20
+    width = max(palette.text_width(rows[0], 12), 20 * max(len(r.split()) for r in rows)) + 10
+    style = "<div style='margin:6px 0 0 0'>"
+    return f"{style}{palette.picture(width, y, ''.join(drawn), picture)}</div>"
 
 
 def _indent(text: str) -> str:

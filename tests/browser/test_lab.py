@@ -35,6 +35,13 @@ CHROMIUM = {
     ],
 }
 
+SETTINGS = {
+    "notebook-extension/tracker.jupyterlab-settings": '{"windowingMode": "none"}',
+    "apputils-extension/notification.jupyterlab-settings": (
+        '{"fetchNews": "false", "checkForUpdates": false}'
+    ),
+}
+
 WRONG = """def add_ten_kernel(x_ref, o_ref):
     o_ref[...] = x_ref[...] + 1
 
@@ -64,6 +71,11 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
         "JUPYTER_CONFIG_DIR": str(folder / ".config"),
         "IPYTHONDIR": str(folder / ".ipython"),
     }
+    # Every cell stays in the page, and nobody asks about news.
+    for name, text in SETTINGS.items():
+        path = folder / ".config" / "lab" / "user-settings" / "@jupyterlab" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
     command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root"]
     command += [f"--port={port}", "--ServerApp.token=", "--ServerApp.password="]
     with open(folder / "lab.log", "w") as log:
@@ -106,6 +118,14 @@ def _open(page: Page, address: str) -> None:
     page.wait_for_selector(".jp-Notebook-ExecutionIndicator[data-status='idle']", timeout=SLOW)
 
 
+def _run_all(page: Page) -> None:
+    """All cells, by keys: none is edited, all are selected, run."""
+    page.locator(".jp-Notebook .jp-MarkdownCell").first.click()
+    page.keyboard.press("Escape")
+    page.keyboard.press("Control+a")
+    page.keyboard.press("Control+Enter")
+
+
 def _cell(page: Page, text: str) -> Locator:
     """The code cell whose source holds `text`, scrolled to."""
     cell = page.locator(".jp-CodeCell", has_text=text).first
@@ -133,12 +153,10 @@ def _verdict(cell: Locator) -> Locator:
 def test_a_learner_runs_all_fails_passes_walks_and_reloads(
     lab: tuple[str, Path], page: Page
 ) -> None:
-    address, _ = lab
+    address, folder = lab
     _open(page, address)
-    page.locator(".lm-MenuBar-itemLabel", has_text="Run").click()
-    page.locator(".lm-Menu-itemLabel", has_text="Run All Cells").first.click()
+    _run_all(page)
     last = page.locator(".jp-CodeCell", has_text="progress()").last
-    page.keyboard.press("Escape")
     last.scroll_into_view_if_needed()
     expect(last.locator(".jp-OutputArea-output")).to_contain_text("0 of 15 solved", timeout=SLOW)
     assert (
@@ -159,3 +177,79 @@ def test_a_learner_runs_all_fails_passes_walks_and_reloads(
     expect(_verdict(cell)).to_contain_text("solved", timeout=SLOW)
     expect(_verdict(cell)).to_contain_text("1/15")
     _shot(page, "3-right")
+
+    walk = _cell(page, "show(vector_add)").locator(".pz-walk")
+    expect(walk.locator(".pz-step")).to_contain_text("grid step 0")
+    slider = walk.locator("input[type=range]")
+    slider.focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")
+    expect(walk.locator(".pz-step")).to_contain_text("grid step 2")
+    _shot(page, "4-walk")
+
+    page.keyboard.press("Escape")
+    page.keyboard.press("Control+s")
+    _saved(folder, "adds one instead", "solved")
+    _open(page, address)
+    cell = _cell(page, "def add_ten_kernel")
+    expect(_verdict(cell)).to_contain_text("1/15")
+    walk = _cell(page, "show(vector_add)").locator(".pz-walk")
+    walk.scroll_into_view_if_needed()
+    slider = walk.locator("input[type=range]")
+    slider.focus()
+    page.keyboard.press("ArrowRight")
+    expect(walk.locator(".pz-step")).to_contain_text("grid step 1")
+    _shot(page, "5-reloaded")
+
+
+def _saved(folder: Path, gone: str, there: str) -> None:
+    """Wait until the file on disk holds `there` and not `gone`."""
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        text = (folder / "basics.ipynb").read_text()
+        if there in text and gone not in text:
+            return
+        time.sleep(0.3)
+    raise AssertionError("the notebook was not saved")
+
+
+DIAGRAMS = sorted((ROOT / "diagrams").glob("*/*.svg"))
+
+# Boxes of all texts, and of the picture, in the picture's own coordinates.
+_BOXES = """() => {
+  const svg = document.documentElement, all = [...svg.querySelectorAll('text')];
+  const box = t => { const b = t.getBBox(); return [b.x, b.y, b.x + b.width, b.y + b.height]; };
+  const v = svg.viewBox.baseVal;
+  return {whole: [v.x, v.y, v.x + v.width, v.y + v.height],
+          texts: all.map(t => [t.textContent, box(t)])};
+}"""
+
+
+@pytest.mark.parametrize("path", DIAGRAMS, ids=lambda path: path.stem)
+def test_no_text_of_a_diagram_leaves_it_or_overlaps_another(path: Path, page: Page) -> None:
+    page.goto(path.as_uri())
+    found = page.evaluate(_BOXES)
+    assert texts_at_fault(found["whole"], found["texts"]) == []
+
+
+def texts_at_fault(whole: list[float], texts: list) -> list[str]:
+    """What lies outside `whole`, and which pairs share more than a pixel in both directions."""
+    faults = [
+        f"outside: {words}"
+        for words, (x0, y0, x1, y1) in texts
+        if x0 < whole[0] or y0 < whole[1] or x1 > whole[2] or y1 > whole[3]
+    ]
+    for n, (words, (a0, b0, a1, b1)) in enumerate(texts):
+        for other, (x0, y0, x1, y1) in texts[n + 1 :]:
+            if min(a1, x1) - max(a0, x0) > 1 and min(b1, y1) - max(b0, y0) > 1:
+                faults.append(f"overlap: {words} / {other}")
+    return faults
+
+
+def test_faults_of_texts_are_found() -> None:
+    whole = [0.0, 0.0, 100.0, 100.0]
+    apart = [["a", [0, 0, 10, 10]], ["b", [20, 0, 30, 10]]]
+    assert texts_at_fault(whole, apart) == []
+    assert texts_at_fault(whole, [["a", [95, 0, 105, 10]]]) == ["outside: a"]
+    overlap = [["a", [0, 0, 10, 10]], ["b", [5, 5, 30, 15]]]
+    assert texts_at_fault(whole, overlap) == ["overlap: a / b"]
