@@ -22,11 +22,11 @@ PYTEST := -m pytest -n 2 --dist worksteal --durations=15 $(PYTEST_ARGS)
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-12s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-lab: copy ## open the puzzles in JupyterLab, on copies in my/
+lab: $(LAB)/.installed-$(EXTRAS) copy ## open the puzzles in JupyterLab, on copies in my/
 	cd my && ../$(LAB)/bin/python -m jupyterlab $(LAB_ARGS)
 
 # Only what is not there yet: nobody's solutions are ever overwritten.
-copy: $(LAB)/.installed-$(EXTRAS) ## copy notebooks that my/ does not have yet
+copy: ## copy notebooks that my/ does not have yet
 	@mkdir -p my
 	@for notebook in *.ipynb; do \
 	  if [ ! -e "my/$$notebook" ]; then cp "$$notebook" my/ && echo "my/$$notebook is new"; fi; \

@@ -21,7 +21,15 @@ def copy(tmp_path):
 
 
 def make(folder, *arguments):
-    done = subprocess.run(["make", *arguments], capture_output=True, text=True, cwd=folder)
+    # `make test` runs this under a make of its own, whose flags would add lines to the output.
+    quiet = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
+    done = subprocess.run(
+        ["make", "--no-print-directory", *arguments],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env={name: value for name, value in quiet.items() if name != "MFLAGS"},
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 

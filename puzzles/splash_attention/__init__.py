@@ -2,15 +2,29 @@
 
 ORDER = 2
 TITLE = "SplashAttention: from softmax to block-sparse attention"
-RUNGS = ()
+RUNGS = (
+    "attention",
+    "softmax_two_pass",
+    "online_softmax",
+    "attention_one_block",
+    "flash_attention",
+    "multi_head_attention",
+)
 
 INTRO = """
 Attention over long sequences is a matrix multiplication, a softmax and another matrix
-multiplication whose intermediate result is too large to keep. This ladder will climb from a stable
-softmax to a kernel that never materialises the scores and visits only the blocks that a mask
-needs, which is what JAX's production SplashAttention does.
+multiplication whose intermediate result is too large to keep. This ladder climbs from a stable
+softmax to a kernel that never materialises the scores. Its upper part, masks and block-sparse
+tiles up to what JAX's production SplashAttention does, is being written.
 
-Its puzzles are being written. Start with `basics.ipynb`: everything there is used here.
+It builds on `basics.ipynb`: Refs, grids, index maps, scratch and `pl.when` are taken as known.
+Here, too, every kernel runs on a CPU under `interpret=True`, and unchanged on a TPU.
 """
 
-PARTS: dict[str, str] = {}
+PARTS = {
+    "attention": """## Part I: flash
+
+A softmax needs a whole row before it can give its first weight, so it seems. You take it apart until
+it works block by block, with three things that stay in VMEM: a maximum, a sum and an accumulator.
+Then you watch one kernel body grow from one block of queries to all of them, and to many heads.""",
+}

@@ -8,7 +8,7 @@ from jaxtyping import Array, Float
 # ## attention: a softmax that does not overflow
 #
 # A query `q[t]` asks every key `k[s]` how well they match, and gets back a mean of the values `v[s]`,
-# weighted by the answers ([Vaswani et al., 2017](https://arxiv.org/abs/1706.03762)):
+# weighted by the exponentials of the answers ([Vaswani et al., 2017](https://arxiv.org/abs/1706.03762)):
 #
 # $$s_{ts} = \frac{q_t \cdot k_s}{\sqrt H} \qquad\qquad
 #   o_t = \frac{\sum_s e^{s_{ts}} \, v_s}{\sum_s e^{s_{ts}}}$$

@@ -13,7 +13,7 @@ from puzzles import INTERPRET, find
 #
 # The output of attention is a quotient of two sums over the keys, with the same weights:
 #
-# $$o = \frac{\sum_s e^{x_s - m} \, v_s}{\sum_s e^{x_s - m}} = \frac{acc}{l}$$
+# $$o = \frac{\sum_s e^{x_s - m} \, v_s}{\sum_s e^{x_s - m}} = \frac{\text{acc}}{l}$$
 #
 # You can keep `l` up to date while the maximum changes. `acc` is a row of `H` such sums, one for each
 # column of `v`. Their terms carry the same exponentials, so a new maximum makes them wrong by... the same

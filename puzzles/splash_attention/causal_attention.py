@@ -12,8 +12,8 @@ from puzzles import INTERPRET
 # ## causal_attention: what nobody may see need not be computed
 #
 # A language model must not look ahead: **row t attends to column s only if s ≤ t**. Both are
-# counted from the start, also where `T` and `S` differ. The spec computes all scores and
-# throws about half of them away. Your kernel works in blocks, so it can do better. Of every block of
+# counted from the start, also where `T` and `S` differ. The spec computes all scores and throws
+# about half of them away. Your kernel works in blocks, so it can do better. Of every block of
 # scores it knows, before computing it, on which side of the diagonal it lies:
 #
 # ```text
@@ -33,8 +33,9 @@ from puzzles import INTERPRET
 # scores those are, compare positions in the arrays, not in the block, as in `ragged_row_sum`.
 #
 # Why `-1e30` and not `-inf`? Because `-inf - (-inf)` is NaN, and a running maximum that starts at
-# `-inf` can meet nothing but `-inf`. It cannot here: every row sees column 0 in the first block that it
-# meets. Two puzzles from now it will, so let both the start of `m` and masked scores be `-1e30`.
+# `-inf` can meet nothing but `-inf`. It cannot here: every row sees column 0 in the first block
+# that it meets. Two puzzles from now it will, so let both the start of `m` and masked scores be
+# `-1e30`.
 #
 # Start from your `flash_attention` kernel. One block's work moves under a condition, and one line
 # masks. The condition has to be right for any `bq` and `bk`; the check tries `bq < bk` and

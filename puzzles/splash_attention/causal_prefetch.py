@@ -11,13 +11,13 @@ from puzzles import INTERPRET
 # %% [markdown]
 # ## causal_prefetch: the index map decides what is fetched
 #
-# Your causal kernel skips the arithmetic above the diagonal. Look at its receipt: the bytes read are those
-# of a kernel that skips nothing. Why?
+# Your causal kernel skips the arithmetic above the diagonal. Look at its receipt: the bytes read
+# are those of a kernel that skips nothing. Why?
 #
-# Because `pl.when` speaks inside the kernel, and the blocks are fetched from outside. While one step
-# computes, the **pipeline** is already copying the next step's blocks from HBM. It cannot know what the
-# kernel will do with them. It asks the index map, compares the answer with the block that it has, and
-# fetches if they differ:
+# Because `pl.when` speaks inside the kernel, and the blocks are fetched from outside. While one
+# step computes, the **pipeline** is already copying the next step's blocks from HBM. It cannot know
+# what the kernel will do with them. It asks the index map, compares the answer with the block that
+# it has, and fetches if they differ:
 #
 # ```text
 # rows of block i = 1, bq = 64, bk = 128, four blocks of k
@@ -27,14 +27,15 @@ from puzzles import INTERPRET
 # you want                0       0       0       0       an index that stays: nothing to fetch
 # ```
 #
-# So the way to fetch nothing is to **name the same block again**. In a step that is skipped it does not
-# matter which block lies in VMEM: nobody looks at it. The kernel reads `j` from `pl.program_id`,
-# not from the map, so it stays as it is, letter by letter. It is in the folded cell, and gives
-# `causal_attention` away.
+# So the way to fetch nothing is to **name the same block again**. In a step that is skipped it does
+# not matter which block lies in VMEM: nobody looks at it. The kernel reads `j` from
+# `pl.program_id`, not from the map, so it stays as it is, letter by letter. It is in the folded
+# cell, and gives `causal_attention` away.
 #
-# Write the index map that `k` and `v` share. Up to the last block that the queries in block `i` need, it returns
-# what it always did; after that, it repeats that last one. An index map runs on traced numbers, as
-# a kernel does, so use `jnp`'s functions. The numbers cannot tell you whether you succeeded. The receipt can.
+# Write the index map that `k` and `v` share. Up to the last block that the queries in block `i`
+# need, it returns what it always did; after that, it repeats that last one. An index map runs on
+# traced numbers, as a kernel does, so use `jnp`'s functions. The numbers cannot tell you whether
+# you succeeded. The receipt can.
 
 # %%
 def causal_prefetch_spec(
@@ -116,9 +117,9 @@ def causal_prefetch(
 
 
 # %% [markdown]
-# What is it worth? Here are the two reference launches on longer sequences. About half of the traffic goes, as
-# about half of the arithmetic did. The grid is still as long as it was; to shorten it, the kernel
-# has to be told which blocks to visit. That is what Part III is about.
+# What is it worth? Here are the two reference launches on longer sequences. About half of the
+# traffic goes, as about half of the arithmetic did. The grid is still as long as it was; to shorten
+# it, the kernel has to be told which blocks to visit. That is what Part III is about.
 
 # %% active="ipynb"
 # print("  T = S   blocks with work   MiB read: causal_attention   causal_prefetch")

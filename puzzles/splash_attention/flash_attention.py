@@ -22,8 +22,8 @@ from puzzles import INTERPRET, find
 #  i = 1   q₁    (1, 0) →  (1, 1) →  (1, 2)  → o₁        → time runs along the rows
 # ```
 #
-# There is a single set of scratch, and it serves one block of queries after the other. Nobody clears it
-# in between, and nobody has to. Why?
+# There is a single set of scratch, and it serves one block of queries after the other. Which lines of the
+# kernel make that safe?
 #
 # Everything around the kernel is yours this time:
 #

@@ -13,10 +13,11 @@ from puzzles import INTERPRET
 # %% [markdown]
 # ## local_attention: a window has two edges
 #
-# Attention layers need not look back to the beginning. In a **sliding window**
-# ([Mistral 7B](https://arxiv.org/abs/2310.06825) has one) they look back a fixed distance: row t attends to column s if
-# **t - window < s ≤ t**: to itself and to the `window - 1` columns before it. What counts is a band along
-# the diagonal, and now there are blocks to skip, and not to fetch, on both sides of it:
+# Attention layers need not look back to the beginning. In a **sliding window**, as in
+# [Mistral 7B](https://arxiv.org/abs/2310.06825), they look back a fixed distance: row t attends to
+# column s if **t - window < s ≤ t**, to itself and to the `window - 1` columns before it. What
+# counts is a band along the diagonal, and now there are blocks to skip, and not to fetch, on both
+# sides of it:
 #
 # ```text
 #  bq = 128, bk = 64, window = 129
@@ -26,22 +27,24 @@ from puzzles import INTERPRET
 #  i = 2   rows 256-383       ·        ·        ◥        ◥        ◣
 # ```
 #
-# What a row computes and fetches now depends on the window, no longer on the length of the sequence.
+# What a row computes and fetches now depends on the window, no longer on the length of the
+# sequence.
 #
-# The left edge brings a trap. Look at row 255. The first block that its row of blocks computes is block 0, and
-# in it row 255 sees **nothing**: its window begins at column 127. All its scores there are masked.
+# The left edge brings a trap. Look at row 255. The first block that its row of blocks computes is
+# block 0, and in it row 255 sees **nothing**: its window begins at column 127. All its scores there
+# are masked.
 #
-# * If masked scores are `-inf`, and its maximum so far is `-inf`, then `exp(-inf - (-inf))` is NaN, and NaN
-#   never leaves the accumulator again.
+# * If masked scores are `-inf`, and its maximum so far is `-inf`, then `exp(-inf - (-inf))` is NaN,
+#   and NaN never leaves the accumulator again.
 # * With `-1e30` for both, `exp(-1e30 - (-1e30)) = 1`. So `l` and `acc` fill with garbage: finite
 #   garbage. When the first real score arrives, `alpha = exp(-1e30 - m_new) = 0` wipes it out.
 #
-# Every row here does see something in the end, so the garbage is always wiped. (What if one does not? That is for
-# the next puzzle.)
+# Every row here does see something in the end, so the garbage is always wiped. (What if one does
+# not? That is for the next puzzle.)
 #
 # You write the kernel and, as in the last puzzle, the index map of `k` and `v`. Both ask the same
-# two questions: which is the first block that block `i` of the queries needs, and which the last? `window` is
-# a Python int; `functools.partial` binds it.
+# two questions: which is the first block that block `i` of the queries needs, and which the last?
+# `window` is a Python int; `functools.partial` binds it.
 
 # %%
 def local_attention_spec(

@@ -45,9 +45,8 @@ def multi_head_attention_spec(
     q: BFloat16[Array, "N T H"], k: BFloat16[Array, "K S H"], v: BFloat16[Array, "K S H"]
 ) -> BFloat16[Array, "N T H"]:
     q, k, v = (x.astype(jnp.float32) for x in (q, k, v))
-    group = len(q) // len(k)
-    heads = [find("attention").solution(q[h], k[h // group], v[h // group]) for h in range(len(q))]
-    return jnp.stack(heads).astype(jnp.bfloat16)
+    k, v = (jnp.repeat(x, len(q) // len(x), axis=0) for x in (k, v))
+    return jax.vmap(find("attention").solution)(q, k, v).astype(jnp.bfloat16)
 
 
 # %%

@@ -27,20 +27,21 @@ from puzzles import INTERPRET
 #               1                     x x x
 # ```
 #
-# Causal and local masks are formulas: the kernel works them out from `i` and `j`. Segments are known only when the
-# kernel runs, so the ids have to be fetched. They are operands like any other, and you choose
-# their blocks. Here they arrive as a **column**, (T, 1), and a **row**, (1, S), and that is half of the
-# trick. Compare a (bq, 1) block with a (1, bk) block, and broadcasting gives you all bq × bk answers,
-# with nothing to transpose.
+# Causal and local masks are formulas: the kernel works them out from `i` and `j`. Segments are
+# known only when the kernel runs, so the ids have to be fetched. They are operands like any other,
+# and you choose their blocks. Here they arrive as a **column**, (T, 1), and a **row**, (1, S), and
+# that is half of the trick. Compare a (bq, 1) block with a (1, bk) block, and broadcasting gives
+# you all bq × bk answers, with nothing to transpose.
 #
 # The other half is the row with no `x`. The last puzzle left garbage in `l` and `acc` when
-# everything is masked (each `exp(-1e30 - (-1e30))` is 1), and trusted a real score to wipe it out. In
-# this row none ever comes, and the garbage would be the answer: a mean of values that it must not see. What
-# attends to nothing should give **zeros**. So prevent the garbage: mask `p` as well. Then `l` stays 0 in
-# such a row, and you have to decide what 0 / 0 is.
+# everything is masked (each `exp(-1e30 - (-1e30))` is 1), and trusted a real score to wipe it out.
+# In this row none ever comes, and the garbage would be the answer: a mean of values that it must
+# not see. What attends to nothing should give **zeros**. So prevent the garbage: mask `p` as well.
+# Then `l` stays 0 in such a row, and you have to decide what 0 / 0 is.
 #
-# Blocks above the diagonal are skipped as before. Blocks that lie between two documents are computed and
-# masked here: the index maps see i and j, not the ids. Part III lets a mask steer the grid.
+# Blocks above the diagonal are skipped as before. Blocks that lie between two documents are
+# computed and masked here: the index maps see i and j, not the ids. Part III lets a mask steer the
+# grid.
 #
 # You write the kernel and the two BlockSpecs of the ids.
 

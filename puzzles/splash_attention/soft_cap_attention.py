@@ -13,9 +13,9 @@ from puzzles import INTERPRET
 # %% [markdown]
 # ## soft_cap_attention: scores that cannot run away
 #
-# In training, scores may grow without limit, and a softmax of huge scores is all or nothing. Some models
-# ([Gemma 2](https://arxiv.org/abs/2408.00118), with a cap of 50) therefore bend them smoothly into
-# (-cap, cap):
+# In training, scores may grow without limit, and a softmax of huge scores is all or nothing. Some
+# models ([Gemma 2](https://arxiv.org/abs/2408.00118), with a cap of 50) therefore bend them
+# smoothly into (-cap, cap):
 #
 # $$s \leftarrow \mathrm{cap} \cdot \tanh(s / \mathrm{cap})$$
 #
@@ -30,15 +30,15 @@ from puzzles import INTERPRET
 #                   0
 # ```
 #
-# In plain JAX that is one line, but on a T × S matrix of scores in HBM. A fused attention from a library never
-# has that matrix, and if it has no argument for a cap, as `jax.nn.dot_product_attention` has none, you
-# cannot add one. Your kernel is yours. Each block of scores exists for one step, between two dots, and
-# whatever you want to do to a score, you do it **there**. It is one line again, and the launch is
-# causal_attention's.
+# In plain JAX that is one line, but on a T × S matrix of scores in HBM. A fused attention from a
+# library never has that matrix, and if it has no argument for a cap, as
+# `jax.nn.dot_product_attention` has none, you cannot add one. Your kernel is yours. Each block of
+# scores exists for one step, between two dots, and whatever you want to do to a score, you do it
+# **there**. It is one line again, and the launch is causal_attention's.
 #
-# Where in the order does the line go? Three things happen to a score before the running maximum: the scale
-# 1/√H, the cap, the mask. tanh is not linear, so it matters which of them it sees. Ask of each pair what the other
-# order would do. In particular: what does a cap make of `-1e30`?
+# Where in the order does the line go? Three things happen to a score before the running maximum:
+# the scale 1/√H, the cap, the mask. tanh is not linear, so it matters which of them it sees. Ask of
+# each pair what the other order would do. In particular: what does a cap make of `-1e30`?
 #
 # The mask is causal; `cap` is a Python float, bound by `functools.partial`.
 
