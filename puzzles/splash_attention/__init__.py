@@ -9,13 +9,19 @@ RUNGS = (
     "attention_one_block",
     "flash_attention",
     "multi_head_attention",
+    "causal_attention",
+    "causal_prefetch",
+    "local_attention",
+    "segment_attention",
+    "soft_cap_attention",
 )
 
 INTRO = """
 Attention over long sequences is a matrix multiplication, a softmax and another matrix
 multiplication whose intermediate result is too large to keep. This ladder climbs from a stable
-softmax to a kernel that never materialises the scores. Its upper part, masks and block-sparse
-tiles up to what JAX's production SplashAttention does, is being written.
+softmax to kernels that never materialise the scores, and neither compute nor fetch what a mask
+hides. Its last part, block-sparse tiles up to what JAX's production SplashAttention does, is being
+written.
 
 It builds on `basics.ipynb`: Refs, grids, index maps, scratch and `pl.when` are taken as known.
 Here, too, every kernel runs on a CPU under `interpret=True`, and unchanged on a TPU.
@@ -27,4 +33,9 @@ PARTS = {
 A softmax needs a whole row before it can give its first weight, so it seems. You take it apart until
 it works block by block, with three things that stay in VMEM: a maximum, a sum and an accumulator.
 Then you watch one kernel body grow from one block of queries to all of them, and to many heads.""",
+    "causal_attention": """## Part II: masks
+
+A mask says which scores count. A kernel that only obeys it wastes half of its time or more; one that
+reads it block by block neither computes nor fetches what is masked. Masks by position, by distance and by
+document, and a cap on the scores: each is a line or two in a kernel that you have already written.""",
 }

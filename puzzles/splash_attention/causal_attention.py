@@ -37,9 +37,10 @@ from puzzles import INTERPRET
 # that it meets. Two puzzles from now it will, so let both the start of `m` and masked scores be
 # `-1e30`.
 #
-# Start from your `flash_attention` kernel. One block's work moves under a condition, and one line
-# masks. The condition has to be right for any `bq` and `bk`; the check tries `bq < bk` and
-# `bq > bk`. So compare rows with columns, not `i` with `j`.
+# Start from your `attention_one_block` kernel, which served `flash_attention` unchanged. One
+# block's work moves under a condition, and one line masks. The condition has to be right for any
+# `bq` and `bk`; the check tries `bq < bk` and `bq > bk`. So compare rows with columns, not `i` with
+# `j`.
 
 # %%
 def causal_attention_spec(
@@ -202,7 +203,7 @@ PUZZLE = Puzzle(
         "`@pl.when(condition)` around the work of a block; `q_ref.shape` and `k_ref.shape` tell bq and "
         "bk. `jax.lax.broadcasted_iota(jnp.int32, s.shape, 0)` numbers the rows of a block, "
         "with a 1 its columns; `jnp.where` masks.",
-        "Three parts, as in flash_attention: start at j = 0; one block's work, now under a condition "
+        "Three parts, as in attention_one_block: start at j = 0; one block's work, now under a condition "
         "that compares the block's first column with its last row, and with the scores masked as soon as "
         "they are scaled; divide and store at the last j, whether or not that step has work.",
     ],
