@@ -207,7 +207,7 @@ PUZZLE = Puzzle(
         Mistake(
             "caps the queries before the launch",
             edits=((_CAP, "        s = s * H**-0.5\n"), (")(q, k, v)", ")(cap * jnp.tanh(q / cap), k, v)")),
-            says="computes outside the kernel",
+            says="works on the data outside the kernel",
             stage="pallas",
         ),
     ],
