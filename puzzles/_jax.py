@@ -1,6 +1,6 @@
 """Where JAX's versions differ; every private name of JAX that is needed comes from here.
 
-Tried on 0.7.2, 0.10.2, 0.11.2 and 0.12.0.1. A newer one may work, and is not refused for its number.
+Tried on 0.7.2, 0.10.2, 0.11.2 and 0.12.0.1. A newer one is not refused for its number.
 """
 
 from __future__ import annotations

@@ -10,11 +10,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from puzzles import _source, _stages, _tpu, _values
+from puzzles import _numbers, _source, _stages, _tpu, _values
 from puzzles._launch import Launch
 from puzzles._puzzle import Puzzle
 from puzzles._receipt import receipt_text
-from puzzles._verdict import Verdict
+from puzzles._verdict import Rejected, Verdict
 
 _INTERPRET = (
     "One thing: without `interpret=INTERPRET` in the call, it does not run on a CPU if you call it."
@@ -38,19 +38,19 @@ def judge(
     try:
         untouched = _source.is_starter(puzzle, fn)
         if untouched:
-            raise _stages.Rejected("unsolved", _where_to_start(puzzle, untouched))
+            raise Rejected("unsolved", _where_to_start(puzzle, untouched))
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 verdict = _judge(puzzle, fn, seed, thorough, compiler)
-        except _stages.Rejected:
+        except Rejected:
             left = _source.ellipsis_left(puzzle, fn)
             if left:
-                raise _stages.Rejected(
+                raise Rejected(
                     "unsolved", f"A `...` still stands for a value in `{left[0]}`: `{left[1]}`"
                 ) from None
             raise
-    except _stages.Rejected as rejected:
+    except Rejected as rejected:
         verdict = dataclasses.replace(rejected.verdict, puzzle=puzzle.name)
         old = _stages.old_notebook(puzzle, fn)
         return dataclasses.replace(verdict, notes=(*verdict.notes, *([old] if old else [])))
@@ -108,18 +108,18 @@ def _judge_plain(puzzle: Puzzle, fn: Callable, seed: int) -> Verdict:
         except Exception as error:
             raise _stages.raised(error, label) from None
         if result is None:
-            raise _stages.Rejected(
+            raise Rejected(
                 "values", f"`{puzzle.name}` returns None: is a `return` missing?", case=label
             )
         if puzzle.accepts is not None:
             try:
                 puzzle.accepts(result, *args)
             except AssertionError as error:
-                raise _stages.Rejected("values", str(error), case=label) from None
+                raise Rejected("values", str(error), case=label) from None
         else:
-            _stages.same_form(puzzle, result, case, label, seed)
+            _numbers.same_form(puzzle, result, case, label, seed)
             flat = [np.asarray(x) for x in jax.tree.leaves(result)]
-            _stages.same_numbers(puzzle, flat, case, label, seed)
+            _numbers.same_numbers(puzzle, flat, case, label, seed)
         if puzzle.launches is not None:
             launches = puzzle.launches(result, *args)
             _stages.audit(puzzle, launches, label, args)

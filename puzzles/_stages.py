@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import numpy as np
 
 from puzzles import _faults, _launch, _simulate, _source, _tpu, _values, _words
 from puzzles._launch import Launch
+from puzzles._numbers import index_words, number_words, same_form, same_numbers
 from puzzles._outside import work_outside
 from puzzles._puzzle import Puzzle
 from puzzles._trace import Traced, kernel_size, trace_call
-from puzzles._verdict import Verdict
+from puzzles._verdict import Rejected
 
 # The simulator takes about a millisecond a grid step: small cases first, until these are spent.
 _SIMULATED_STEPS = 300
@@ -29,14 +29,6 @@ _UNWRITTEN = (
     "initialised, or padding beyond an edge is used"
 )
 _DIFFERENT = "the kernel relies on something that `interpret=True` does and a TPU does not"
-
-
-class Rejected(Exception):
-    """A stage that failed; carries the fields of the verdict."""
-
-    def __init__(self, stage: str, says: str, **fields: Any) -> None:
-        super().__init__(says)
-        self.verdict = Verdict(False, stage, says, **fields)
 
 
 @dataclass(frozen=True)
@@ -121,88 +113,6 @@ def numbers(puzzle: Puzzle, run: Run, seed: int) -> None:
     same_numbers(puzzle, flat, run.case, run.label, seed, run.launches)
 
 
-def same_form(puzzle: Puzzle, out: Any, case: int, label: str, seed: int) -> None:
-    """The result's structure, shapes and dtypes are the spec's."""
-    want = _values.expected(puzzle, case, seed)
-    if out is None:
-        raise Rejected(
-            "values", f"`{puzzle.name}` returns None: is a `return` missing?", case=label
-        )
-    if jax.tree.structure(out) != jax.tree.structure(want):
-        raise Rejected(
-            "values",
-            f"`{puzzle.name}` returns {_form(out)}; the spec returns {_form(want)}.",
-            case=label,
-        )
-    for mine, theirs in zip(jax.tree.leaves(out), jax.tree.leaves(want), strict=True):
-        mine = mine if hasattr(mine, "shape") else np.asarray(mine)
-        for what in ("shape", "dtype"):
-            a, b = getattr(mine, what), getattr(theirs, what)
-            if a != b:
-                shown = {"expected": b, "got": a}
-                raise Rejected(
-                    "values",
-                    f"The result has the wrong {what}: expected {shown['expected']}, "
-                    f"got {shown['got']}. Look at `out_shape`.",
-                    case=label,
-                )
-
-
-def _form(tree: Any) -> str:
-    if isinstance(tree, tuple | list):
-        return f"a {type(tree).__name__} of {len(tree)}"
-    return "one array" if hasattr(tree, "shape") else f"a {type(tree).__name__}"
-
-
-def same_numbers(
-    puzzle: Puzzle,
-    flat: list[np.ndarray],
-    case: int,
-    label: str,
-    seed: int,
-    launches: tuple[Launch, ...] = (),
-) -> None:
-    """The result's numbers are the spec's; says which mistake they fit, or where they are wrong."""
-    wanted = jax.tree.leaves(_values.expected(puzzle, case, seed))
-    for position, (want, got) in enumerate(zip(wanted, flat, strict=True)):
-        wrong = _values.compare(want, got, puzzle.tolerance)
-        if wrong is None:
-            continue
-        which = f" of result {position}" if len(wanted) > 1 else ""
-        says = (
-            f"{wrong.count} of {want.size} elements{which} are wrong. The first is "
-            f"{_index(wrong.first)}: expected {_number(wrong.expected)}, got {_number(wrong.got)}."
-        )
-        step, picture = None, None
-        operand = next(_outputs_like(launches, want.shape), None)
-        if operand is not None:
-            block = _values.block_of(operand, wrong.first)
-            step = _values.writer(launches[-1], operand, block)
-            if launches[-1].grid:
-                says += f" It lies in block {block} of `{operand.name}`, "
-                says += f"held last by grid step {step}." if step else "which no grid step holds."
-            picture = _values.block_map(operand, wrong.wrong)
-        diagnosis = _diagnosis(puzzle, flat, case, seed)
-        faults = () if diagnosis else (f for one in launches for f in _faults.faults(one))
-        raise Rejected(
-            "values",
-            says,
-            diagnosis=diagnosis,
-            case=label,
-            step=step,
-            picture=picture,
-            notes=tuple(f"Look here first: {fault.says}" for fault in list(faults)[:1]),
-        )
-
-
-def _diagnosis(puzzle: Puzzle, flat: list[np.ndarray], case: int, seed: int) -> str | None:
-    mistake = _values.diagnose(puzzle, flat, case, seed)
-    if mistake is None:
-        return None
-    what = "kernel" if puzzle.kernel else "function"
-    return f"Your numbers are those of a {what} that {mistake.name}: {mistake.says}."
-
-
 def old_notebook(puzzle: Puzzle, fn: Callable) -> str | None:
     """What to say if the notebook holds another spec than this version of the puzzles."""
     if _source.same_spec(puzzle, fn):
@@ -211,21 +121,6 @@ def old_notebook(puzzle: Puzzle, fn: Callable) -> str | None:
         f"`{puzzle.spec.__name__}` in your notebook is not the one that this version checks "
         "against: take the newest notebook, or the version of the puzzles that yours came with."
     )
-
-
-def _index(index: tuple[int, ...]) -> str:
-    return f"[{', '.join(map(str, index))}]"
-
-
-def _outputs_like(launches: tuple[Launch, ...], shape: tuple[int, ...]) -> Iterator[Any]:
-    if launches:
-        yield from (o for o in launches[-1].outputs if o.shape == shape and len(o.blocks))
-
-
-def _number(x: Any) -> str:
-    if np.asarray(x).dtype.kind in "biu":
-        return str(x)
-    return f"{float(x):.6g}"
 
 
 def memory(puzzle: Puzzle, runs: list[Run], seed: int, thorough: bool) -> str:
@@ -250,12 +145,10 @@ def memory(puzzle: Puzzle, runs: list[Run], seed: int, thorough: bool) -> str:
             wrong = _values.compare(want, got, puzzle.tolerance)
             if wrong is not None:
                 cause = _UNWRITTEN if np.isnan(float(wrong.got)) else _DIFFERENT
-                raise Rejected(
-                    "memory",
-                    f"In the TPU simulator, element {_index(wrong.first)} is "
-                    f"{_number(wrong.got)} instead of {_number(wrong.expected)}: {cause}.",
-                    case=run.label,
-                )
+                where = index_words(wrong.first)
+                what = f"{number_words(wrong.got)} instead of {number_words(wrong.expected)}"
+                says = f"In the TPU simulator, element {where} is {what}: {cause}."
+                raise Rejected("memory", says, case=run.label)
     return f"{len(chosen)} of {len(runs)} cases"
 
 

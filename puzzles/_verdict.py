@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html as escape_html
 from dataclasses import dataclass, field
+from typing import Any
 
 from puzzles import _palette as palette
 
@@ -85,6 +86,14 @@ class Verdict:
             f"<div style='border-left:4px solid {colour};padding:4px 0 4px 12px;"
             f"max-width:56em'>{''.join(parts)}</div>"
         )
+
+
+class Rejected(Exception):
+    """A stage that failed; carries the fields of the verdict."""
+
+    def __init__(self, stage: str, says: str, **fields: Any) -> None:
+        super().__init__(says)
+        self.verdict = Verdict(False, stage, says, **fields)
 
 
 def _blocks(picture: str) -> str:

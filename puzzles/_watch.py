@@ -21,7 +21,7 @@ class Stuck(Exception):
 class Watch:
     """Follows the simulator's callbacks through one `pallas_call`.
 
-    The functions that the simulator calls back are private, but 0.7.2 and 0.10.2 agree on their
+    The functions that the simulator calls back are private, but 0.7.2 to 0.12.0 agree on their
     names and on the names of their parameters, which is all that is used here.
     """
 
