@@ -10,6 +10,7 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 import puzzles
 from puzzles import _palette as p
@@ -18,6 +19,7 @@ from puzzles._tpu import CHIPS
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 
+from blocks import block_map  # noqa: E402
 from film import film  # noqa: E402
 
 
@@ -125,6 +127,23 @@ def roofline() -> str:
     says = f"A roofline for a v5e: below {chip.ridge:.0f} FLOPs a byte the roof slopes down; "
     says += "; ".join(f"{label} blocks reach {intensity:.0f}" for label, intensity in points) + "."
     return p.document(600, 325, "".join(body), title, says)
+
+
+def masked(name: str, window: int | None, title: str) -> Callable[[], str]:
+    """The blocks that a masked attention computes, for causal queries and maybe a window."""
+    T, S, H = 512, 640, 64
+    row, column = np.arange(T)[:, None], np.arange(S)[None, :]
+    mask = column <= row
+    extra: tuple[int, ...] = ()
+    if window is not None:
+        mask, extra = mask & (column > row - window), (window,)
+
+    def draw() -> str:
+        solution = puzzles.find(name).solution
+        (launch,) = puzzles.trace(solution, _array(T, H), _array(S, H), _array(S, H), *extra)
+        return block_map(launch, mask, title, f"{title}: the blocks of the scores that are needed.")
+
+    return draw
 
 
 bf16 = jnp.bfloat16
@@ -255,6 +274,64 @@ DIAGRAMS: dict[str, Callable[[], str]] = {
         "Bias and activation ride along",
     ),
     "basics/choose_blocks": roofline,
+    "splash_attention/online_softmax": strip(
+        "online_softmax",
+        [_array(128, 384)],
+        0,
+        [
+            "m and l start; the first block.",
+            "Correct l, then add.",
+            "Correct l, add: m and l are done.",
+            "The next rows start afresh.",
+        ],
+        "Two statistics stay while the blocks of a row pass by",
+    ),
+    "splash_attention/flash_attention": strip(
+        "flash_attention",
+        [_array(192, 64), _array(384, 64), _array(384, 64)],
+        1,
+        [
+            "One block of queries, the next keys;",
+            "the last keys: divide, store.",
+            "The next queries, all keys again.",
+        ],
+        "Every block of queries sees all keys and values",
+    ),
+    "splash_attention/multi_head_attention": strip(
+        "multi_head_attention",
+        [
+            _array(4, 128, 64, dtype=bf16),
+            _array(2, 128, 64, dtype=bf16),
+            _array(2, 128, 64, dtype=bf16),
+        ],
+        0,
+        [
+            "Head 0 uses key head 0.",
+            "Its second block: k and v stay.",
+            "Head 1 uses key head 0, too.",
+            "k and v still stay.",
+            "Head 2 uses key head 1.",
+        ],
+        "Grouped queries share keys by the index map alone",
+    ),
+    "splash_attention/causal_attention": masked(
+        "causal_attention", None, "Above the diagonal there is nothing to compute"
+    ),
+    "splash_attention/causal_prefetch": strip(
+        "causal_prefetch",
+        [_array(192, 64), _array(384, 64), _array(384, 64)],
+        0,
+        [
+            "Row i = 0 needs key block 0 only.",
+            "Block 1 is not needed: none is fetched.",
+            "Nor block 2.",
+            "Row i = 1 needs block 0: still there.",
+        ],
+        "The map repeats the last block that is needed",
+    ),
+    "splash_attention/local_attention": masked(
+        "local_attention", 160, "A window is skipped on both sides"
+    ),
 }
 
 

@@ -84,6 +84,7 @@ def batched_matmul(
 
 # %% tags=["author"]
 from puzzles import Alternative, Launch, Mistake, Puzzle, rng
+from puzzles.basics._audits import product_by_blocks
 
 
 def make_inputs(key, B, M, K, N):
@@ -96,12 +97,7 @@ def make_inputs(key, B, M, K, N):
 
 def audit(launch: Launch, *, args) -> None:
     (B, M, K), N = args[0].shape, args[1].shape[2]
-    assert max(dot.depth for dot in launch.dots) < K, (
-        f"one block spans all {K} of K: tile it, a larger K would not fit into VMEM"
-    )
-    assert launch.dot_flops == 2 * B * M * K * N, (
-        f"the dots do {launch.dot_flops:,} FLOPs; this product needs {2 * B * M * K * N:,}"
-    )
+    product_by_blocks(launch, M, K, N, B)
 
 
 _GRID = "grid=(B, M // bm, N // bn, K // bk)"

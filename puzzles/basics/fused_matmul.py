@@ -93,6 +93,7 @@ def fused_matmul(
 
 # %% tags=["author"]
 from puzzles import Alternative, Launch, Mistake, Puzzle, rng
+from puzzles.basics._audits import product_by_blocks
 
 
 def make_inputs(key, M, K, N):
@@ -108,12 +109,7 @@ def make_inputs(key, M, K, N):
 
 def audit(launch: Launch, *, args) -> None:
     (M, K), N = args[0].shape, args[1].shape[1]
-    assert max(dot.depth for dot in launch.dots) < K, (
-        f"one block spans all {K} of K: tile it, a larger K would not fit into VMEM"
-    )
-    assert launch.dot_flops == 2 * M * K * N, (
-        f"the dots do {launch.dot_flops:,} FLOPs; this product needs {2 * M * K * N:,}"
-    )
+    product_by_blocks(launch, M, K, N)
     assert launch.transcendentals <= 2 * M * N, (
         f"{launch.transcendentals:,} tanhs and their like are computed where {M * N:,} are enough: "
         "activate the finished sum, once"

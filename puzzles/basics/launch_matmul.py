@@ -84,6 +84,7 @@ def launch_matmul(a: Float[Array, "K M"], b: Float[Array, "K N"]) -> Float[Array
 
 # %% tags=["author"]
 from puzzles import Alternative, Launch, Mistake, Puzzle, rng
+from puzzles.basics._audits import product_by_blocks
 
 
 def make_inputs(key, K, M, N):
@@ -96,12 +97,7 @@ def make_inputs(key, K, M, N):
 
 def audit(launch: Launch, *, args) -> None:
     (K, M), N = args[0].shape, args[1].shape[1]
-    assert max(dot.depth for dot in launch.dots) < K, (
-        f"one block spans all {K} of K: tile it, a larger K would not fit into VMEM"
-    )
-    assert launch.dot_flops == 2 * M * K * N, (
-        f"the dots do {launch.dot_flops:,} FLOPs; this product needs {2 * M * K * N:,}"
-    )
+    product_by_blocks(launch, M, K, N)
     semantics = launch.dimension_semantics
     assert semantics is not None, (
         "the launch promises nothing about its axes: pass "

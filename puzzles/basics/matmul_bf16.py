@@ -76,6 +76,7 @@ def matmul_bf16(
 
 # %% tags=["author"]
 from puzzles import Alternative, Launch, Mistake, Puzzle, rng
+from puzzles.basics._audits import product_by_blocks
 
 
 def make_inputs(key, M, K, N):
@@ -89,12 +90,7 @@ def make_inputs(key, M, K, N):
 
 def audit(launch: Launch, *, args) -> None:
     (M, K), N = args[0].shape, args[1].shape[1]
-    assert max(dot.depth for dot in launch.dots) < K, (
-        f"one block spans all {K} of K: tile it, a larger K would not fit into VMEM"
-    )
-    assert launch.dot_flops == 2 * M * K * N, (
-        f"the dots do {launch.dot_flops:,} FLOPs; this product needs {2 * M * K * N:,}"
-    )
+    product_by_blocks(launch, M, K, N)
     for dot in launch.dots:
         kinds = {str(dtype) for dtype in dot.dtypes[:2]}
         assert kinds == {"bfloat16"}, (

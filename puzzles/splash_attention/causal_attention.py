@@ -37,6 +37,8 @@ from puzzles import INTERPRET
 # that it meets. Two puzzles from now it will, so let both the start of `m` and masked scores be
 # `-1e30`.
 #
+# ![A map of score blocks: those on and below the diagonal are computed, those above it are dashed, skipped.](diagrams/splash_attention/causal_attention.svg)
+#
 # Start from your `attention_one_block` kernel, which served `flash_attention` unchanged. One
 # block's work moves under a condition, and one line masks. The condition has to be right for any
 # `bq` and `bk`; the check tries `bq < bk` and `bq > bk`. So compare rows with columns, not `i` with

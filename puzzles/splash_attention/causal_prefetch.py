@@ -32,6 +32,8 @@ from puzzles import INTERPRET
 # `pl.program_id`, not from the map, so it stays as it is, letter by letter. It is in the folded
 # cell, and gives `causal_attention` away.
 #
+# ![In the first row of steps only key block 0 is fetched; at the steps that are skipped it is reused.](diagrams/splash_attention/causal_prefetch.svg)
+#
 # Write the index map that `k` and `v` share. Up to the last block that the queries in block `i`
 # need, it returns what it always did; after that, it repeats that last one. An index map runs on
 # traced numbers, as a kernel does, so use `jnp`'s functions. The numbers cannot tell you whether

@@ -27,6 +27,8 @@ from puzzles import INTERPRET, find
 #
 # Everything around the kernel is yours this time:
 #
+# ![For one block of queries, the blocks of k and v are fetched one after another; the output is written after the last, and the next block of queries begins with the first keys again.](diagrams/splash_attention/flash_attention.svg)
+#
 # * the grid, the specs, the output's shape; queries come in blocks of `bq`, keys and values in blocks of `bk`;
 # * the scratch: m, l and acc of **one** block of queries, in f32 and in this order;
 # * `compiler_params` with `dimension_semantics`, one word for each axis of the grid. Which axis may be shared

@@ -42,6 +42,8 @@ from puzzles import INTERPRET
 # Every row here does see something in the end, so the garbage is always wiped. (What if one does
 # not? That is for the next puzzle.)
 #
+# ![A map of score blocks: a band along the diagonal is computed, blocks on both sides of it are skipped.](diagrams/splash_attention/local_attention.svg)
+#
 # You write the kernel and, as in the last puzzle, the index map of `k` and `v`. Both ask the same
 # two questions: which is the first block that block `i` of the queries needs, and which the last?
 # `window` is a Python int; `functools.partial` binds it.

@@ -37,6 +37,8 @@ from puzzles import INTERPRET, find
 #
 # Rounding to the inputs' dtype happens once, at the store.
 #
+# ![Query heads 0 and 1 both use key head 0, whose blocks stay in VMEM; query head 2 fetches key head 1.](diagrams/splash_attention/multi_head_attention.svg)
+#
 # The kernel is `attention_one_block`'s, yours to write again, or to copy: two casts are new, and the keys
 # are on grid axis **2**. Then complete `in_specs`: after the queries' spec, one for `k` and one for `v`.
 

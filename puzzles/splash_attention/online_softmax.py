@@ -29,6 +29,8 @@ from puzzles import INTERPRET
 # This is the [online softmax](https://arxiv.org/abs/1805.02867) (Milakov and Gimelshein, 2018), and
 # everything above it on this ladder rests on that one multiplication.
 #
+# ![Three blocks of a row are fetched one after another while the blocks of m and l stay in VMEM; both are written after the third.](diagrams/splash_attention/online_softmax.svg)
+#
 # **Where to start.** `l` starts at 0 and `m` at -1e30. In the first step `alpha` is then the exponential
 # of a hugely negative number, which is 0: fine, there is nothing to correct yet. `-inf` would do as well,
 # *today*. Later, masks will bring rows that have seen nothing but masked scores, and with infinities
