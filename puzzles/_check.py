@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import html
 import os
 import traceback
@@ -46,9 +47,8 @@ def check(fn: Callable) -> Verdict | None:
         )
     if verdict.passed:
         _solved.add(verdict.puzzle)
-        verdict = Verdict(
-            **vars(verdict) | {"notes": (*verdict.notes, _progress_line(verdict.puzzle))}
-        )
+        notes = (*verdict.notes, _progress_line(verdict.puzzle))
+        verdict = dataclasses.replace(verdict, notes=notes)
     _show(verdict)
     if not verdict.passed and _strict():
         raise NotPassed(str(verdict))

@@ -107,7 +107,7 @@ def _needs_arguments(fn: Callable) -> bool:
 
 def _ask_for_arguments(fn: Callable, why: str) -> str:
     if "is a kernel" in why:
-        return why.replace("check(", "show(")
+        return why
     name = _source.unwrap(fn).__name__
     near = f"{why} " if "did you mean" in why else ""
     call = f"show({'fn' if name == '<lambda>' else name}, x, ...)"

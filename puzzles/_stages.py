@@ -63,9 +63,9 @@ def _size(run: Run) -> None:
     """Nothing is run that would take minutes only to be wrong."""
     count = kernel_size(run.traced.jaxpr)
     if count > _EQUATIONS:
-        unrolled = f"the kernel has grown to {count:,} operations"
-        why = f"{unrolled}: a Python loop in a kernel is unrolled. Work on whole blocks at once."
-        raise Rejected("work", why[0].upper() + why[1:], case=run.label)
+        grown = f"The kernel has grown to {count:,} operations"
+        why = f"{grown}: a Python loop in a kernel is unrolled. Work on whole blocks at once."
+        raise Rejected("work", why, case=run.label)
     steps = sum(one.steps for one in run.launches)
     if steps <= _STEPS:
         return
