@@ -1,4 +1,4 @@
-"""The author's commands: python -m puzzles build | verify."""
+"""The author's commands: python -m puzzles new | build | verify."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from puzzles._puzzle import UnknownPuzzle
-from puzzles._repository import BuildError
+from puzzles._repository import BuildError, project
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -34,8 +34,43 @@ def _parser() -> argparse.ArgumentParser:
 
     verify = commands.add_parser("verify", help="prove puzzles: mistakes, alternatives, TPUs")
     verify.set_defaults(run=_verify)
-    verify.add_argument("names", metavar="NAME", nargs="*", help="puzzles; all, if none is named")
+    verify.add_argument("names", metavar="NAME", nargs="*", help="puzzles, ladders; all by default")
+
+    new = commands.add_parser("new", help="a ladder or a puzzle to start from")
+    kinds = new.add_subparsers(required=True, metavar="ladder | puzzle")
+    ladder = kinds.add_parser("ladder", help="a new ladder, with one puzzle")
+    ladder.set_defaults(run=_new_ladder)
+    ladder.add_argument("name", metavar="NAME", help="for example layer_norm")
+    puzzle = kinds.add_parser("puzzle", help="a new puzzle, the last of its ladder")
+    puzzle.set_defaults(run=_new_puzzle)
+    puzzle.add_argument("ladder", metavar="LADDER")
+    puzzle.add_argument("name", metavar="NAME", help="its module's and its function's name")
     return parser
+
+
+def _new_ladder(options: argparse.Namespace) -> int:
+    from puzzles import _scaffold
+
+    root = project()
+    _wrote(_scaffold.new_ladder(options.name, root))
+    lines = _scaffold.entry_point(options.name, root)
+    if lines:
+        print(f"add to pyproject.toml, then install this project again:\n\n{lines}\n")
+    print(f"next: python -m puzzles verify {options.name}")
+    return 0
+
+
+def _new_puzzle(options: argparse.Namespace) -> int:
+    from puzzles import _scaffold
+
+    _wrote(_scaffold.new_puzzle(options.ladder, options.name))
+    print(f"next: python -m puzzles verify {options.ladder}/{options.name}")
+    return 0
+
+
+def _wrote(paths: Sequence[Path]) -> None:
+    for path in paths:
+        print(f"wrote {os.path.relpath(path)}")
 
 
 def _build(options: argparse.Namespace) -> int:
@@ -47,14 +82,20 @@ def _build(options: argparse.Namespace) -> int:
         raise BuildError(
             f"building notebooks needs {error.name}: pip install -e '.[author]'"
         ) from None
+    root = project()
+    names = _notebook.ladders_of(root)
+    if not names:
+        raise BuildError(
+            f"no ladder that Python finds lies in {root}: install this project (pip install -e .), "
+            "so that its entry points are known"
+        )
     if options.check:
-        return _report(_notebook.out_of_date())
+        return _report(_notebook.out_of_date(root, names))
     if options.solved:
-        written = _notebook.write_solved(options.solved)
+        written = _notebook.write_solved(options.solved, root, names)
     else:
-        written = _notebook.write()
-    for path in written:
-        print(f"wrote {os.path.relpath(path)}")
+        written = _notebook.write(root, names)
+    _wrote(written)
     if not written:
         print("everything is up to date")
     return 0

@@ -26,7 +26,7 @@ SETUP = """\
 import functools
 from importlib.util import find_spec
 
-if not (find_spec("puzzles") and find_spec("jaxtyping")):
+if not ({installed}):
     %pip install -q {install}
 
 import jax
@@ -40,9 +40,16 @@ from puzzles import INTERPRET, check, find, hint, progress, receipt, show, solut
 """
 
 
-def setup_cell(where: Repository) -> NotebookNode:
-    """The cell that installs what is missing and imports what every puzzle uses."""
-    return new_code_cell(SETUP.format(install=where.install).rstrip(), id="setup")
+def setup_cell(where: Repository, package: str = "puzzles") -> NotebookNode:
+    """The cell that installs what is missing and imports what every puzzle uses.
+
+    package: the top-level package that holds the ladder.
+    """
+    needed = dict.fromkeys((package, "puzzles", "jaxtyping"))
+    installed = " and ".join(f'find_spec("{name}")' for name in needed)
+    return new_code_cell(
+        SETUP.format(install=where.install, installed=installed).rstrip(), id="setup"
+    )
 
 
 def markdown(name: str, source: str) -> NotebookNode:
@@ -57,7 +64,7 @@ def rung_cells(
     try:
         texts = puzzle.starter_text, _regions.without_marks(puzzle.text)
     except _regions.RegionError as error:
-        raise BuildError(f"{_path(puzzle)}: {error}") from None
+        raise BuildError(f"{puzzle.file}: {error}") from None
     _, header = _regions.split_cells(texts[0])[0]
     _check_header(puzzle, header)
     starter, solution = (_parse(text.removeprefix(header)) for text in texts)
@@ -93,14 +100,14 @@ def _parse(text: str) -> list[NotebookNode]:
 def _number_heading(puzzle: Puzzle, cells: list[NotebookNode], number: int) -> None:
     heading = f"## {puzzle.name}: "
     if not cells or not cells[0].source.startswith(heading):
-        raise BuildError(f"{_path(puzzle)}: the first cell must be Markdown, beginning '{heading}'")
+        raise BuildError(f"{puzzle.file}: the first cell must be Markdown, beginning '{heading}'")
     cells[0].source = cells[0].source.replace("## ", f"## {number}. ", 1)
 
 
 def _append_check(puzzle: Puzzle, cells: list[NotebookNode]) -> None:
     """Put `check(...)` below the last function that it needs: one with a gap, or the rung's own."""
     if not puzzle.blanks:
-        raise BuildError(f"{_path(puzzle)}: nothing to solve: no function holds {_regions.BEGIN!r}")
+        raise BuildError(f"{puzzle.file}: nothing to solve: no function holds {_regions.BEGIN!r}")
     needed = {*puzzle.blanks, puzzle.name}
     code = [cell for cell in cells if cell.cell_type == "code"]
     holders = [cell for cell in code if needed & {*_regions.functions(_plain(cell.source))}]
@@ -113,10 +120,6 @@ def _hints(puzzle: Puzzle) -> str:
         f"<details>\n<summary>Hint {number}</summary>\n\n{inspect.cleandoc(hint)}\n\n</details>"
         for number, hint in enumerate(puzzle.hints, 1)
     )
-
-
-def _path(puzzle: Puzzle) -> str:
-    return f"puzzles/{puzzle.ladder}/{puzzle.path.name}"
 
 
 def _imports(source: str) -> dict[str, str]:
@@ -148,14 +151,15 @@ def _check_header(puzzle: Puzzle, header: str) -> None:
         docstring = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
         if not docstring and not isinstance(node, ast.Import | ast.ImportFrom):
             raise BuildError(
-                f"{_path(puzzle)}, line {node.lineno}: only imports may stand before the first "
+                f"{puzzle.file}, line {node.lineno}: only imports may stand before the first "
                 "'# %%', for no notebook shows what is there; move this into a cell"
             )
     for name, origin in _imports(header).items():
         if _setup_imports().get(name) != origin:
             raise BuildError(
-                f"{_path(puzzle)}: the setup cell does not import {name!r} ({origin}): add it to "
-                "SETUP in puzzles/_cells.py, or import it in a cell of this puzzle"
+                f"{puzzle.file}: the setup cell does not import {name!r} ({origin}): import "
+                "it in a "
+                "cell of this puzzle, or add it to SETUP in puzzles/_cells.py"
             )
 
 
@@ -165,7 +169,7 @@ def _check_names(puzzle: Puzzle, cells: list[NotebookNode]) -> None:
     unknown = _free_names(source) - set(_setup_imports()) - set(dir(builtins)) - {"__name__"}
     if unknown:
         raise BuildError(
-            f"{_path(puzzle)}: {', '.join(sorted(unknown))} is defined neither in the setup cell "
+            f"{puzzle.file}: {', '.join(sorted(unknown))} is defined neither in the setup cell "
             "nor in this puzzle's cells"
         )
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import keyword
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import nbformat
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_notebook
 
-from puzzles import _regions
 from puzzles._cells import markdown, rung_cells, setup_cell
-from puzzles._puzzle import Puzzle, ladder, ladder_module, ladders
+from puzzles._puzzle import ladder, ladder_module, ladders
 from puzzles._repository import ROOT, BuildError, Repository, repository
 
 CLOSING = """\
@@ -37,12 +36,13 @@ def _notebook(ladder_name: str, where: Repository, solved: bool) -> NotebookNode
     module = ladder_module(ladder_name)
     for needed in ("TITLE", "INTRO"):
         if not hasattr(module, needed):
-            raise BuildError(f"puzzles/{ladder_name}/__init__.py: a ladder needs {needed}")
+            path = module.__name__.replace(".", "/")
+            raise BuildError(f"{path}/__init__.py: a ladder needs {needed}")
     parts = getattr(module, "PARTS", {})
     cells = [
         markdown(f"{ladder_name}-title", f"# {module.TITLE}\n\n{where.badge(ladder_name)}"),
         markdown(f"{ladder_name}-intro", where.with_images(module.INTRO)),
-        setup_cell(where),
+        setup_cell(where, module.__name__.partition(".")[0]),
     ]
     for number, puzzle in enumerate(ladder(ladder_name), 1):
         if puzzle.name in parts:
@@ -65,83 +65,66 @@ def _notebook(ladder_name: str, where: Repository, solved: bool) -> NotebookNode
     return notebook
 
 
-def leaks(puzzle: Puzzle) -> list[str]:
-    """Lines of a puzzle's regions that its own cells, or its hints, give away.
-
-    A find-the-bug rung shows the lines that its bug leaves alone. Lines without a name of their
-    own, such as `else:` or `])`, and those that only open a call or a list give nothing away.
-    """
-    cells = rung_cells(puzzle, 1, repository())
-    on_page = [" ".join(line.split()) for cell in cells for line in cell.source.splitlines()]
-    starter = puzzle.starter_text if puzzle.starter else ""
-    meant = {" ".join(line.split()) for line in starter.splitlines()}
-    found = []
-    for line in _regions.region_lines(puzzle.text):
-        secret = " ".join(line.split())
-        if secret in meant or not _says_something(secret):
-            continue
-        if any(secret.rstrip(",") in shown for shown in on_page):
-            found.append(line)
-    return found
-
-
-def _says_something(line: str) -> bool:
-    names = [w for w in re.findall(r"[A-Za-z_]\w*", line) if not keyword.iskeyword(w) and w != "_"]
-    return bool(names) and not re.fullmatch(r"\w+,?|.*[(\[{]", line)
-
-
 def dumps(notebook: NotebookNode) -> str:
     """The notebook as text; the same bytes for the same notebook."""
     return nbformat.writes(notebook, version=nbformat.NO_CONVERT).rstrip("\n") + "\n"
 
 
-def generated(root: Path = ROOT) -> dict[str, str]:
-    """Every generated file of the repository and what it must hold, by name."""
-    files = {f"{name}.ipynb": dumps(learner_notebook(name, root)) for name in ladders()}
-    files["README.md"] = _readme((root / "README.md").read_text(encoding="utf-8"), repository(root))
+def ladders_of(root: Path) -> tuple[str, ...]:
+    """The ladders whose source lies in the project at `root`, in order."""
+    inside = [n for n in ladders() if Path(str(ladder_module(n).__file__)).is_relative_to(root)]
+    return tuple(inside)
+
+
+def generated(root: Path = ROOT, names: Sequence[str] | None = None) -> dict[str, str]:
+    """Every generated file of the project at `root` and what it must hold, by name.
+
+    names: ladders, all by default. A README without the table's mark is nobody's business.
+    """
+    names = ladders() if names is None else names
+    files = {f"{name}.ipynb": dumps(learner_notebook(name, root)) for name in names}
+    readme = _read(root / "README.md") or ""
+    if _README.search(readme):
+        files["README.md"] = _readme(readme, names, repository(root))
     return files
 
 
-def _readme(text: str, where: Repository) -> str:
+def _readme(text: str, names: Sequence[str], where: Repository) -> str:
     """The README with its table of ladders renewed."""
     rows = ["| Ladder | Puzzles | |", "|---|---|---|"]
-    for name in ladders():
+    for name in names:
         module = ladder_module(name)
         count = len(module.RUNGS) or "being written"
         rows.append(f"| **{module.TITLE}** | {count} | {where.badge(name)} |")
     table = "\n".join(rows)
-    renewed, times = _README.subn(lambda _: f"{table}\n", text)
-    if times != 1:
-        raise BuildError(
-            f"README.md needs one table of ladders, between {_TABLE.strip()!r} and '<!-- end -->'"
-        )
-    return renewed
+    return _README.sub(lambda _: f"{table}\n", text)
 
 
-def out_of_date(root: Path = ROOT) -> list[str]:
+def out_of_date(root: Path = ROOT, names: Sequence[str] | None = None) -> list[str]:
     """Names of the generated files that are missing or do not match the modules."""
-    return [name for name, text in generated(root).items() if _read(root / name) != text]
+    files = generated(root, names)
+    return [name for name, text in files.items() if _read(root / name) != text]
 
 
 def _read(path: Path) -> str | None:
     return path.read_bytes().decode("utf-8") if path.exists() else None
 
 
-def write(root: Path = ROOT) -> list[Path]:
+def write(root: Path = ROOT, names: Sequence[str] | None = None) -> list[Path]:
     """Write every generated file; returns those that changed."""
     changed = []
-    for name, text in generated(root).items():
+    for name, text in generated(root, names).items():
         if _read(root / name) != text:
             (root / name).write_bytes(text.encode("utf-8"))
             changed.append(root / name)
     return changed
 
 
-def write_solved(folder: Path, root: Path = ROOT) -> list[Path]:
+def write_solved(folder: Path, root: Path = ROOT, names: Sequence[str] | None = None) -> list[Path]:
     """Write the solved notebook of every ladder into `folder`, which may be new."""
     folder.mkdir(parents=True, exist_ok=True)
     paths = []
-    for name in ladders():
+    for name in ladders() if names is None else names:
         paths.append(folder / f"{name}.ipynb")
         paths[-1].write_bytes(dumps(solved_notebook(name, root)).encode("utf-8"))
     return paths

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import importlib.metadata
 import linecache
 import pkgutil
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -63,6 +65,7 @@ class Puzzle:
     audit: `(*launches) -> None`, asserts with a message what the launches must cost; with a
         keyword-only parameter `args` it also gets the case's arguments.
     observe: `(fn) -> fn`, what is judged instead of the function itself, its gradients for example.
+    picture: False for a rung of a kernel whose prose deliberately has no diagram.
     kernel: False for a rung of plain Python or JAX; `jit` says that it must run under `jax.jit`.
     accepts: `(result, *args) -> None`, asserts; replaces the comparison with `spec` where more
         than one answer is right.
@@ -90,6 +93,7 @@ class Puzzle:
     observe: Callable[[Callable], Callable] | None = None
     kernel: bool = True
     jit: bool = False
+    picture: bool = True
     name: str = field(init=False)
     module: str = field(init=False)
     ladder: str = field(init=False)
@@ -104,6 +108,20 @@ class Puzzle:
     def path(self) -> Path:
         """The file of the puzzle's module."""
         return Path(str(sys.modules[self.module].__file__))
+
+    @property
+    def file(self) -> str:
+        """The module's path as messages name it: from the folder that holds its package."""
+        return f"{self.module.rpartition('.')[0].replace('.', '/')}/{self.path.name}"
+
+    def place(self, needle: str, author: bool = True) -> str:
+        """`file:line` of the first line with `needle`, in the author cell if `author`."""
+        lines = _read(self.path).splitlines()
+        start = len(self.text.splitlines()) if author else 0
+        for number, line in enumerate(lines[start:], start + 1):
+            if needle in line:
+                return f"{self.file}:{number}"
+        return f"{self.file}:1"
 
     @property
     def text(self) -> str:
@@ -175,17 +193,41 @@ def starter_function(puzzle: Puzzle) -> Callable:
     return load(puzzle, puzzle.starter_text, "starter")[puzzle.name]
 
 
+ENTRY_POINTS = "pallas_puzzles.ladders"
+
+
 @cache
 def _ladder_modules() -> dict[str, ModuleType]:
+    found = {m.__name__.rpartition(".")[2]: m for m in (*_brought_ladders(), *_own_ladders())}
+    return dict(sorted(found.items(), key=lambda item: (getattr(item[1], "ORDER", 99), item[0])))
+
+
+def _own_ladders() -> Iterator[ModuleType]:
+    """Subpackages of this package that have RUNGS."""
     import puzzles
 
-    found = {}
     for info in pkgutil.iter_modules(puzzles.__path__):
         if info.ispkg and not info.name.startswith("_"):
             module = importlib.import_module(f"puzzles.{info.name}")
             if hasattr(module, "RUNGS"):
-                found[info.name] = module
-    return dict(sorted(found.items(), key=lambda item: (getattr(item[1], "ORDER", 99), item[0])))
+                yield module
+
+
+def _brought_ladders() -> Iterator[ModuleType]:
+    """Ladders of other installed packages; one that cannot be loaded is a warning, no more."""
+    for entry in importlib.metadata.entry_points(group=ENTRY_POINTS):
+        try:
+            module = entry.load()
+            if not hasattr(module, "RUNGS"):
+                raise AttributeError(f"{entry.value} has no RUNGS")
+        except Exception as error:
+            warnings.warn(
+                f"the ladder {entry.name!r} of another package cannot be loaded: {error!r}. Mend "
+                f"or remove its entry point in the group {ENTRY_POINTS}.",
+                stacklevel=2,
+            )
+        else:
+            yield module
 
 
 def ladder_module(name: str) -> ModuleType:

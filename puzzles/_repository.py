@@ -16,6 +16,33 @@ class BuildError(Exception):
     """A module or a setting from which no notebook can be built; the text has the remedy."""
 
 
+def project(start: Path | None = None) -> Path:
+    """The root of the project around `start`, or the current folder; else this repository's.
+
+    A project has a pyproject.toml with a table [tool.pallas-puzzles]: this repository, a fork of
+    it, or another package that brings ladders of its own.
+    """
+    here = (start or Path.cwd()).resolve()
+    for folder in (here, *here.parents):
+        path = folder / "pyproject.toml"
+        if path.exists() and "pallas-puzzles" in _settings(path).get("tool", {}):
+            return folder
+    return ROOT
+
+
+def _settings(path: Path) -> dict:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except tomllib.TOMLDecodeError as error:
+        raise BuildError(f"{path} is not TOML: {error}") from None
+
+
+def ladders_folder(root: Path) -> Path:
+    """The folder of a project in which its ladders are: `package` under [tool.pallas-puzzles]."""
+    settings = _settings(root / "pyproject.toml")
+    return root / settings.get("tool", {}).get("pallas-puzzles", {}).get("package", "puzzles")
+
+
 @dataclass(frozen=True)
 class Repository:
     """The one setting that names the project's address; `url` is a GitHub repository's."""
@@ -59,7 +86,7 @@ def repository(root: Path = ROOT) -> Repository:
             f"there is no pyproject.toml in {root}: notebooks are built in a clone of the "
             "repository, not from an installed package"
         )
-    settings = tomllib.loads(path.read_text(encoding="utf-8"))
+    settings = _settings(path)
     try:
         url = settings["project"]["urls"]["Repository"]
         branch = settings["tool"]["pallas-puzzles"]["branch"]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 import puzzles
-from puzzles import Puzzle, _tpu, _verify
+from puzzles import Puzzle, _proof, _review, _tpu
 
 PUZZLES = [puzzle for name in puzzles.ladders() for puzzle in puzzles.ladder(name)]
 MISTAKES = [(puzzle, mistake) for puzzle in PUZZLES for mistake in puzzle.mistakes]
@@ -35,7 +35,7 @@ def compiler() -> Iterator[_tpu.Compiler]:
 def test_solution_passes_and_compiles_for_every_tpu(
     puzzle: Puzzle, compiler: _tpu.Compiler
 ) -> None:
-    assert _verify.solution_problem(puzzle, compiler=compiler) is None
+    assert _proof.solution_problem(puzzle, compiler=compiler) is None
 
 
 def test_the_compiler_knows_the_generations_that_are_promised() -> None:
@@ -46,29 +46,29 @@ def test_the_compiler_knows_the_generations_that_are_promised() -> None:
 
 @each_puzzle
 def test_starter_parses_and_is_unsolved(puzzle: Puzzle) -> None:
-    assert _verify.starter_problem(puzzle) is None
+    assert _proof.starter_problem(puzzle) is None
 
 
 @_pairs(MISTAKES)
 def test_mistake_is_rejected_in_its_own_words(puzzle: Puzzle, change: puzzles.Mistake) -> None:
-    assert _verify.mistake_problem(puzzle, change) is None
+    assert _proof.mistake_problem(puzzle, change) is None
 
 
 @_pairs(ALTERNATIVES)
 def test_alternative_is_accepted_and_compiles(
     puzzle: Puzzle, change: puzzles.Alternative, compiler: _tpu.Compiler
 ) -> None:
-    assert _verify.alternative_problem(puzzle, change, compiler) is None
+    assert _proof.alternative_problem(puzzle, change, compiler) is None
 
 
 @each_puzzle
 def test_no_two_values_mistakes_are_the_same(puzzle: Puzzle) -> None:
-    assert list(_verify.twins(puzzle)) == []
+    assert list(_proof.twins(puzzle)) == []
 
 
 @each_puzzle
 def test_texts_and_cases_are_complete(puzzle: Puzzle) -> None:
-    assert list(_verify.text_problems(puzzle)) == []
+    assert list(_review.text_problems(puzzle)) == []
 
 
 def test_basics_has_its_fifteen_rungs_and_sixty_mistakes() -> None:

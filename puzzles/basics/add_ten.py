@@ -27,8 +27,8 @@ from puzzles import INTERPRET
 # What an output Ref holds before you write to it is garbage. Under `interpret=True`, floats start
 # out as NaN, so that you notice.
 #
-# Three words in the code below are new. `out_shape` says what comes out. `INTERPRET` is true unless
-# there is a TPU. `Float[Array, "M N"]` is a note to you: an array of floats with M rows, N columns.
+# Three words in the code below are new. `out_shape` says what comes out: a shape and a dtype, which a
+# `jax.ShapeDtypeStruct` holds without any data. `INTERPRET` is true unless there is a TPU. `Float[Array, "M N"]` is a note to you: an array of floats with M rows, N columns.
 #
 # Add ten to every element. When you pass, `check` prints a *receipt*: bytes moved between HBM and
 # VMEM, VMEM used, arithmetic done. It takes a v5e, one kind of TPU, as its example; `choose_blocks`,

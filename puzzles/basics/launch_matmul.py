@@ -14,7 +14,7 @@ from puzzles import INTERPRET
 # Last time the call was given. Now everything around the kernel is yours, for a product that comes
 # up in every backward pass: `a.T @ b`. `a` is stored as `K` × `M`, and we do not transpose it in
 # HBM, which would cost a round trip of the whole matrix. We fetch its blocks as they lie, and
-# let the kernel contract their *first* axis.
+# let the kernel contract their *first* axis: `jax.lax.dot_general` is `dot` with the axes named.
 #
 # The kernel expects a grid whose axis 2 is k, and a scratch accumulator. Besides the parts that
 # you know, the call needs two more:

@@ -20,7 +20,7 @@ from puzzles import INTERPRET
 # The grid is `(M // bm, N // bn, K // bk)`, with `k` innermost. For each `(i, j)`, the steps
 # `k = 0, 1, ...` come one after another, so a running sum can stay on the chip between them.
 # Where? You could add into `o_ref`, as in `row_sum`. But often the sum wants another type
-# than the output (`matmul_bf16`, two puzzles on, wants an f32 sum for a bf16 output). So we ask for **scratch**: a
+# than the output (`matmul_bf16`, two puzzles on, wants an f32 sum for a bf16 output). So we ask for **scratch** with `scratch_shapes`: a
 # VMEM buffer, `acc_ref`, that belongs to no array, and lives from the first grid step to the last.
 # Like an output, it holds garbage until you write to it, and it is *not* cleared between output
 # blocks.

@@ -19,6 +19,9 @@ from puzzles import INTERPRET
 #   `index_map` says which block a grid step gets. `lambda i: (i,)` means that step `i` gets block
 #   `i`. Index maps count in *blocks*, not in elements.
 #
+# Each input has its `BlockSpec` in the list `in_specs`, in the order of the kernel's Refs; the output
+# has one in `out_specs`.
+#
 # While one step computes, the next step's blocks are already on their way from HBM, and the
 # previous step's results on their way back. This pipeline is made by `pallas_call`; you only say which block
 # is needed when.

@@ -1,6 +1,7 @@
 """From scalar prefetch to a mixture of experts."""
 
 ORDER = 3
+AFTER = ("basics",)
 TITLE = "Grouped matmul: from scalar prefetch to a mixture of experts"
 RUNGS = ()
 

@@ -1,6 +1,7 @@
 """From softmax to block-sparse attention."""
 
 ORDER = 2
+AFTER = ("basics",)
 TITLE = "SplashAttention: from softmax to block-sparse attention"
 RUNGS = (
     "attention",

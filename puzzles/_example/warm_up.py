@@ -1,0 +1,140 @@
+"""Scale a matrix, block by block."""
+
+# ✎ Say in the line above what this rung teaches.
+#   Imports stand here, and only those that the setup cell makes too (SETUP in puzzles/_cells.py);
+#   import anything else in a cell below.
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jaxtyping import Array, Float
+
+from puzzles import INTERPRET
+
+# ✎ Write the theory: a heading with the rung's name and a promise, then why before what.
+#   One new idea; every word of the API is explained before it is used; read it aloud. A picture
+#   where space is involved: a ```text drawing, or an image from diagrams/<ladder>/ with alt text for
+#   who cannot see it.
+# %% [markdown]
+# ## warm_up: twice a matrix
+#
+# A kernel sees one block at a time. The grid walks over all of them:
+#
+# ```text
+#            128 columns  128 columns
+# 8 rows    [ step (0,0) | step (0,1) ]
+# 8 rows    [ step (1,0) | step (1,1) ]
+# ```
+#
+# `x_ref` is the block that this step was given, `o_ref` the block of the result at the same place.
+# Fill the one with twice the other.
+
+# %%
+# ✎ Write the spec: the obvious lines of jax.numpy, with which every answer is compared.
+def warm_up_spec(x: Float[Array, "M N"]) -> Float[Array, "M N"]:
+    return 2 * x
+
+
+# %%
+# ✎ Write the reference solution; what stands between the marks is what the learner writes.
+#   Whole statements, list elements, or keyword arguments; the rest is on screen. Blocks are legal
+#   on a TPU: the last two dimensions multiples of (8, 128), or the whole axis.
+def warm_up_kernel(x_ref, o_ref):
+    ### BEGIN SOLUTION
+    o_ref[...] = x_ref[...] * 2
+    ### END SOLUTION
+
+
+def warm_up(x: Float[Array, "M N"]) -> Float[Array, "M N"]:
+    M, N = x.shape
+    bm, bn = 8, 128
+    return pl.pallas_call(
+        warm_up_kernel,
+        grid=(M // bm, N // bn),
+        in_specs=[pl.BlockSpec((bm, bn), lambda i, j: (i, j))],
+        out_specs=pl.BlockSpec((bm, bn), lambda i, j: (i, j)),
+        out_shape=jax.ShapeDtypeStruct((M, N), x.dtype),
+        interpret=INTERPRET,
+    )(x)
+
+
+# The author cell. It never reaches a learner; Puzzle's docstring in puzzles/_puzzle.py says what
+# each field means.
+# %% tags=["author"]
+from puzzles import Alternative, Launch, Mistake, Puzzle, rng
+
+
+# ✎ Draw the data of a case, the same for the same key: signed, and large where size could hurt.
+def make_inputs(key, M, N):
+    return (jnp.asarray(rng(key).normal(0, 3, (M, N)), jnp.float32),)
+
+
+# ✎ Assert what the launch must cost, with the number, the budget and the reason.
+#   The values alone do not show whether work was cut into blocks, skipped or fetched twice.
+def audit(launch: Launch) -> None:
+    assert launch.steps > 1, (
+        f"the grid has {launch.steps} step: cut the matrix into blocks, since a large one does not "
+        "fit into VMEM"
+    )
+
+
+PUZZLE = Puzzle(
+    spec=warm_up_spec,
+    solution=warm_up,
+    inputs=make_inputs,
+    # ✎ Choose cases that would embarrass a lucky guess: dims not all equal, several blocks an axis,
+    #   ragged edges or empty groups where the rung allows them.
+    cases=[dict(M=16, N=384), dict(M=24, N=256)],
+    # ✎ Write three hints: the idea, the API, the shape of the code. Never the code itself.
+    hints=[
+        "Every element of the block is treated alike, so the block can be treated as one value.",
+        "Reading a Ref with `[...]` gives an array; assigning to `[...]` fills a Ref.",
+        "One line: the output Ref on the left, the input Ref in a product on the right.",
+    ],
+    # ✎ Explain why the solution works; the first sentence is shown on every pass.
+    explain="""A kernel for one block is a kernel for the whole array: the grid does the rest.""",
+    # ✎ Record the mistakes that people really make, each as an edit of this module's text.
+    #   `old` occurs once. `says` is the diagnosis, true of every kernel with these numbers; `stage`
+    #   is where it must be caught: error, pallas, values, memory, work or tpu.
+    mistakes=[
+        Mistake(
+            "adds two",
+            old="x_ref[...] * 2",
+            new="x_ref[...] + 2",
+            says="twice x is x + x, not x + 2",
+        ),
+        Mistake(
+            "fills the first row of each block only",
+            old="o_ref[...] = x_ref[...] * 2",
+            new="o_ref[0] = x_ref[0] * 2",
+            says="the rows below keep what was in the buffer before, garbage",
+        ),
+        Mistake(
+            "doubles outside the kernel",
+            edits=(("x_ref[...] * 2", "x_ref[...]"), ("    )(x)", "    )(x) * 2")),
+            says="works on the data outside the kernel",
+            stage="pallas",
+        ),
+        Mistake(
+            "takes the whole matrix in one step",
+            old="bm, bn = 8, 128",
+            new="bm, bn = M, N",
+            says="cut the matrix into blocks",
+            stage="work",
+        ),
+    ],
+    # ✎ Add other correct solutions, in style and structure as far from yours as they come.
+    #   One that is rejected means that the audit or a case is too strict.
+    alternatives=[
+        Alternative("adds the block to itself", old="x_ref[...] * 2", new="x_ref[...] + x_ref[...]"),
+        Alternative("takes larger blocks", old="bm, bn = 8, 128", new="bm, bn = M, 128"),
+        Alternative(
+            "goes down the columns first",
+            edits=(
+                ("grid=(M // bm, N // bn)", "grid=(N // bn, M // bm)"),
+                ("in_specs=[pl.BlockSpec((bm, bn), lambda i, j:", "in_specs=[pl.BlockSpec((bm, bn), lambda j, i:"),
+                ("out_specs=pl.BlockSpec((bm, bn), lambda i, j:", "out_specs=pl.BlockSpec((bm, bn), lambda j, i:"),
+            ),
+        ),
+    ],
+    audit=audit,
+)

@@ -1,0 +1,384 @@
+"""Rung 8: groups of any size."""
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+from jaxtyping import Array, Float, Int
+
+from puzzles import INTERPRET, find
+
+# %% [markdown]
+# ## grouped_matmul: tiles that groups share
+#
+# Tokens do not arrive in multiples of 64. From now on a group is as long as it is, and may be
+# empty. Two things follow.
+#
+# **A tile may belong to several groups.** Then it is visited once for each of them, with another
+# expert's weights, and each visit stores only its own rows. `tile_metadata` lists the visits, and
+# those of one tile come one after another:
+#
+# ```text
+# group_sizes = (50, 0, 80, 30, 3), bm = 64, M = 256
+#
+# rows    0         50   64             128 130    160 163     192            255
+# group   [    0    )[          2           )[   3   )[4)   nobody's rows
+# tile    |      0       |      1       |           2          |       3       |
+#
+# step       0   1   2   3   4   5
+# tile       0   0   1   2   2   2
+# group      0   2   2   2   3   4       six visits, where 5 experts × 4 tiles are twenty
+# ```
+#
+# **How many visits there are, the data decide.** So `num_steps`, an axis of the grid below, is a
+# traced number: the grid's length is known only when the launch runs. The arrays of metadata keep their full length;
+# what lies beyond `num_steps` is never looked at.
+#
+# A visit sums over `k` as `tiled_matmul` did, and you know a masked store from `masked_store`: the rows
+# `offsets[group]` to `offsets[group + 1]` come from the accumulator, the others keep what they have. But what do they
+# have? At the *first* visit of a tile, garbage: an output block starts uninitialised. (On the CPU
+# you would find zeros there. The check also asks its TPU simulator.) So the first visit writes
+# **zeros** outside its group. Later visits read `o_ref`, which still holds what the one before left
+# there, since the block did not change.
+#
+# That leaves tile 3, which nobody visits. Look at the launch: an array of zeros goes in, and
+# `input_output_aliases` says that the output **is** that array. What no step writes stays zero.
+# Its memory space is `pl.ANY`, so the pipeline fetches none of it, and the kernel lets `zeros_ref`
+# alone. (The 5 counts all operands, the three prefetched ones too.)
+#
+# One more thing: rows that belong to nobody may hold anything, even NaN. NaN · 0 is NaN, so choose
+# with `jnp.where` and do not multiply by a mask.
+
+# %%
+def grouped_matmul_spec(
+    lhs: Float[Array, "M K"], rhs: Float[Array, "E K N"], group_sizes: Int[Array, " E"]
+) -> Float[Array, "M N"]:
+    row, end = jnp.arange(lhs.shape[0])[:, None], jnp.cumsum(group_sizes)
+    out = jnp.zeros((lhs.shape[0], rhs.shape[2]), lhs.dtype)
+    for e in range(rhs.shape[0]):  # all rows times every expert: E times the work
+        product = jnp.dot(lhs, rhs[e], preferred_element_type=jnp.float32).astype(lhs.dtype)
+        out = jnp.where((end[e] - group_sizes[e] <= row) & (row < end[e]), product, out)
+    return out
+
+
+# %%
+def grouped_matmul_kernel(
+    offsets_ref, group_ids_ref, tile_ids_ref, lhs_ref, rhs_ref, zeros_ref, o_ref, acc_ref
+):
+    ### BEGIN SOLUTION
+    step, k = pl.program_id(1), pl.program_id(2)
+
+    @pl.when(k == 0)
+    def _():
+        acc_ref[...] = jnp.zeros_like(acc_ref)
+
+    acc_ref[...] += jnp.dot(lhs_ref[...], rhs_ref[...], preferred_element_type=jnp.float32)
+
+    @pl.when(k == pl.num_programs(2) - 1)
+    def _():
+        group, tile = group_ids_ref[step], tile_ids_ref[step]
+        row = tile * o_ref.shape[0] + jax.lax.broadcasted_iota(jnp.int32, o_ref.shape, 0)
+        mine = (offsets_ref[group] <= row) & (row < offsets_ref[group + 1])
+        first = (step == 0) | (tile != tile_ids_ref[jnp.maximum(step - 1, 0)])
+        others = jnp.where(first, 0.0, o_ref[...].astype(jnp.float32))
+        o_ref[...] = jnp.where(mine, acc_ref[...], others).astype(o_ref.dtype)
+    ### END SOLUTION
+
+
+def grouped_matmul(
+    lhs: Float[Array, "M K"], rhs: Float[Array, "E K N"], group_sizes: Int[Array, " E"]
+) -> Float[Array, "M N"]:
+    (M, K), (_, _, N) = lhs.shape, rhs.shape
+    bm, bk, bn = (64, 128, 128) if K < 1024 else (512, 1024, 1024)  # for practice: small
+    offsets = find("group_offsets").solution(group_sizes)
+    group_ids, tile_ids, num_steps = find("tile_metadata").solution(group_sizes, M, bm)
+    return pl.pallas_call(
+        grouped_matmul_kernel,
+        grid_spec=pltpu.PrefetchScalarGridSpec(
+            num_scalar_prefetch=3,
+            grid=(N // bn, num_steps, K // bk),
+            in_specs=[
+                pl.BlockSpec((bm, bk), lambda j, s, k, offsets, groups, tiles: (tiles[s], k)),
+                pl.BlockSpec(
+                    (None, bk, bn), lambda j, s, k, offsets, groups, tiles: (groups[s], k, j)
+                ),
+                pl.BlockSpec(memory_space=pl.ANY),
+            ],
+            out_specs=pl.BlockSpec((bm, bn), lambda j, s, k, offsets, groups, tiles: (tiles[s], j)),
+            scratch_shapes=[pltpu.VMEM((bm, bn), jnp.float32)],
+        ),
+        out_shape=jax.ShapeDtypeStruct((M, N), lhs.dtype),
+        input_output_aliases={5: 0},
+        interpret=INTERPRET,
+    )(offsets, group_ids, tile_ids, lhs, rhs, jnp.zeros((M, N), lhs.dtype))
+
+
+# %% tags=["author"]
+import numpy as np
+
+from puzzles import Alternative, Launch, Mistake, Puzzle, rng
+
+
+def rows_of(r, M, width, sizes, dtype):
+    """Rows of data; of those that belong to no group, every other one is NaN."""
+    x = r.normal(size=(M, width))
+    x[sum(sizes) :: 2] = np.nan
+    return jnp.asarray(x, dtype)
+
+
+def make_inputs(key, M, K, N, sizes, dtype="float32"):
+    r = rng(key)
+    rhs = jnp.asarray(r.normal(size=(len(sizes), K, N)), dtype)
+    return rows_of(r, M, K, sizes, dtype), rhs, jnp.asarray(sizes, jnp.int32)
+
+
+def visits(sizes, bm):
+    """How many (tile of bm rows, group) pairs have rows in common."""
+    ends = np.cumsum(np.asarray(sizes))
+    starts = ends - sizes
+    return int(np.where(ends > starts, -(-ends // bm) - starts // bm, 0).sum())
+
+
+def audit_visits(launch, needed, columns, rows, bm):
+    """Grid steps and dots are those of `needed` visits, for each of `columns` × `rows` of blocks."""
+    steps = needed * columns * rows
+    assert launch.steps <= steps, (
+        f"the grid has {launch.steps} steps, but {needed} pairs of a tile of {bm} rows and a group have rows in "
+        f"common, and {columns} × {rows} blocks for each make {steps}: visit only those pairs; a step whose "
+        "rows are all masked costs as much as any other"
+    )
+    ran = sum(int(dot.executed.sum()) for dot in launch.dots)
+    assert ran <= steps, f"{ran} dots run, and {steps} are needed: one product at every step"
+
+
+def audit_rows(launch, K, N, sizes):
+    """A (M, K) by (E, K, N) product: K in tiles, and no step that the group sizes do not need."""
+    bm, bn = launch.outputs[0].block
+    depth = max((dot.depth for dot in launch.dots), default=0)
+    assert 0 < depth < K, (
+        f"one block spans all {K} of K: tile it, a larger K would not fit into VMEM"
+    )
+    audit_visits(launch, visits(sizes, bm), -(-N // bn), -(-K // depth), bm)
+
+
+def audit(launch: Launch, *, args) -> None:
+    lhs, rhs, sizes = args
+    audit_rows(launch, lhs.shape[1], rhs.shape[2], np.asarray(sizes))
+
+
+_ROW = "row = tile * o_ref.shape[0] + jax.lax"
+_MINE = "mine = (offsets_ref[group] <= row) & (row < offsets_ref[group + 1])"
+_FIRST = "first = (step == 0) | (tile != tile_ids_ref[jnp.maximum(step - 1, 0)])"
+_OTHERS = "others = jnp.where(first, 0.0, o_ref[...].astype(jnp.float32))"
+_STORE = "o_ref[...] = jnp.where(mine, acc_ref[...], others).astype(o_ref.dtype)"
+_METADATA = (
+    'group_ids, tile_ids, num_steps = find("tile_metadata").solution(group_sizes, M, bm)'
+)
+
+PUZZLE = Puzzle(
+    spec=grouped_matmul_spec,
+    solution=grouped_matmul,
+    inputs=make_inputs,
+    cases=[
+        dict(M=256, K=256, N=384, sizes=(50, 0, 80, 30, 3)),
+        dict(M=192, K=384, N=256, sizes=(0, 64, 40, 88)),
+        dict(M=256, K=384, N=128, sizes=(10, 20, 0, 30, 40), dtype="bfloat16"),
+    ],
+    hints=[
+        "Two kernels that you have: the sum over k is tiled_matmul's, and what happens at the last k is a "
+        "masked store. New is only what the other rows get: zeros at a tile's first visit, and what "
+        "o_ref holds at the later ones.",
+        "`group_ids_ref[step]`, `tile_ids_ref[step]` and `offsets_ref[group]` are scalars. Row 0 of the block is row "
+        "tile · bm of the array; `jax.lax.broadcasted_iota(jnp.int32, o_ref.shape, 0)` counts from there. A visit is "
+        "the first of its tile if the step before had another tile, or if there is no step before.",
+        "Zero at the first k; add one product, unguarded; at the last k: which rows are mine, is this the "
+        "first visit, what do the others get (a `jnp.where`), and one store (another `jnp.where`). Cast to "
+        "`o_ref.dtype` at the very end.",
+    ],
+    explain="""Each visit of a tile fills in its own group's rows, and the first one clears the rest. It works
+    because the visits of one tile are consecutive: between them the output block stays in VMEM. Tiles that
+    nobody visits keep the zeros of the array that the output is aliased to, so that the steps of the grid are exactly
+    those that the group sizes need.""",
+    mistakes=[
+        Mistake(
+            "stores the whole tile at every visit",
+            old="jnp.where(mine, acc_ref[...], others).astype",
+            new="acc_ref[...].astype",
+            says="the last visitor of a tile overwrites the rows of all the others; store only the "
+            "rows of the group",
+        ),
+        Mistake(
+            "forgets where the group starts",
+            old=_MINE,
+            new="mine = row < offsets_ref[group + 1]",
+            says="the rows before the group belong to those that visited the tile earlier",
+        ),
+        Mistake(
+            "forgets where the group ends",
+            old=_MINE,
+            new="mine = offsets_ref[group] <= row",
+            says="rows after the group belong to later ones, and behind the last group to nobody",
+        ),
+        Mistake(
+            "takes the row after the group with it",
+            old="(row < offsets_ref[group + 1])",
+            new="(row <= offsets_ref[group + 1])",
+            says="offsets[group + 1] is where the next group begins: the end is not included",
+        ),
+        Mistake(
+            "counts rows from the start of the tile",
+            old=_ROW,
+            new="row = jax.lax",
+            says="offsets count rows of the whole array, and row 0 of this block is row tile * bm",
+        ),
+        Mistake(
+            "counts tiles by grid steps",
+            old=_ROW,
+            new="row = step * o_ref.shape[0] + jax.lax",
+            says="a tile that groups share takes several steps: ask tile_ids which tile this is",
+        ),
+        Mistake(
+            "looks up the offsets by grid step",
+            old=_MINE,
+            new="mine = (offsets_ref[step] <= row) & (row < offsets_ref[step + 1])",
+            says="there is one offset for each group: ask group_ids which group this step serves",
+        ),
+        Mistake(
+            "clears the other rows at every visit",
+            old=_OTHERS,
+            new="others = jnp.zeros(o_ref.shape, jnp.float32)",
+            says="what the visit before stored in the same tile is lost; clear at the first visit only",
+        ),
+        Mistake(
+            "never clears the other rows",
+            old=_OTHERS,
+            new="others = o_ref[...].astype(jnp.float32)",
+            says="the kernel relies on something that `interpret=True` does and a TPU does not",
+            stage="memory",
+        ),
+        Mistake(
+            "clears at the very first grid step only",
+            old=_FIRST,
+            new="first = step == 0",
+            says="the kernel relies on something that `interpret=True` does and a TPU does not",
+            stage="memory",
+        ),
+        Mistake(
+            "multiplies by the mask",
+            old="jnp.where(mine, acc_ref[...], others)",
+            new="(acc_ref[...] * mine + others * ~mine)",
+            says="rows of nobody may hold NaN, and NaN times 0 is NaN; choose with `jnp.where`",
+        ),
+        Mistake(
+            "zeroes the accumulator once a tile",
+            old="@pl.when(k == 0)",
+            new="@pl.when((k == 0) & ((step == 0) | (tile_ids_ref[step] != tile_ids_ref[jnp.maximum(step - 1, 0)])))",
+            says="every visit is a product of its own: the next group's sum starts at zero, too",
+        ),
+        Mistake(
+            "leaves the output's type to chance",
+            old="others).astype(o_ref.dtype)",
+            new="others)",
+            says="bfloat16",
+            stage="error",
+        ),
+        Mistake(
+            "branches with Python's if",
+            old=_OTHERS,
+            new="others = 0.0 if first else o_ref[...].astype(jnp.float32)",
+            says="0.0 if first",
+            stage="error",
+        ),
+        Mistake(
+            "visits every tile for every group and masks",
+            old=_METADATA,
+            new="""E, num_steps = len(group_sizes), len(group_sizes) * (M // bm)
+    group_ids = jnp.tile(jnp.arange(E), M // bm)
+    tile_ids = jnp.repeat(jnp.arange(M // bm), E)""",
+            says="the grid has 120 steps, but 6 pairs of a tile of 64 rows and a group have rows in common",
+            stage="work",
+        ),
+        Mistake(
+            "visits every tile for every group and skips with pl.when",
+            edits=(
+                (
+                    _METADATA,
+                    """E, num_steps = len(group_sizes), len(group_sizes) * (M // bm)
+    group_ids = jnp.tile(jnp.arange(E), M // bm)
+    tile_ids = jnp.repeat(jnp.arange(M // bm), E)""",
+                ),
+                (
+                    "    acc_ref[...] += jnp.dot(lhs_ref[...], rhs_ref[...], preferred_element_type=jnp.float32)\n",
+                    """    group, bm = group_ids_ref[step], lhs_ref.shape[0]
+    start, end = offsets_ref[group], offsets_ref[group + 1]
+
+    @pl.when((start < (tile_ids_ref[step] + 1) * bm) & (end > tile_ids_ref[step] * bm) & (start < end))
+    def _():
+        acc_ref[...] += jnp.dot(lhs_ref[...], rhs_ref[...], preferred_element_type=jnp.float32)
+""",
+                ),
+            ),
+            says="visit only those pairs",
+            stage="work",
+        ),
+    ],
+    alternatives=[
+        Alternative(
+            "clears the block when it opens it",
+            edits=(
+                (
+                    "    acc_ref[...] += ",
+                    """    tile = tile_ids_ref[step]
+    opens = (step == 0) | (tile != tile_ids_ref[jnp.maximum(step - 1, 0)])
+
+    @pl.when(opens & (k == 0))
+    def _():
+        o_ref[...] = jnp.zeros(o_ref.shape, o_ref.dtype)
+
+    acc_ref[...] += """,
+                ),
+                (f"        {_FIRST}\n        {_OTHERS}\n", ""),
+                (
+                    _STORE,
+                    "o_ref[...] = jax.lax.select(mine, acc_ref[...].astype(o_ref.dtype), o_ref[...])",
+                ),
+            ),
+        ),
+        Alternative(
+            "asks whether the group has the tile's first row",
+            old=_FIRST,
+            new="first = offsets_ref[group] <= tile * o_ref.shape[0]",
+        ),
+        Alternative(
+            "masks the rows of lhs and adds",
+            code="""
+def grouped_matmul_kernel(offsets_ref, groups_ref, tiles_ref, lhs_ref, rhs_ref, _, o_ref, acc_ref):
+    step, k = pl.program_id(1), pl.program_id(2)
+    group, tile, bm = groups_ref[step], tiles_ref[step], lhs_ref.shape[0]
+    row = tile * bm + jax.lax.broadcasted_iota(jnp.int32, lhs_ref.shape, 0)
+    outside = (row < offsets_ref[group]) | (row >= offsets_ref[group + 1])
+    lhs = jnp.where(outside, 0, lhs_ref[...].astype(jnp.float32)).astype(lhs_ref.dtype)
+
+    @pl.when(k == 0)
+    def _():
+        first = offsets_ref[group] <= tile * bm
+        acc_ref[...] = jnp.where(first, 0.0, o_ref[...].astype(jnp.float32))
+
+    acc_ref[...] += jax.lax.dot_general(
+        lhs, rhs_ref[...], (((1,), (0,)), ((), ())), preferred_element_type=jnp.float32
+    )
+
+    @pl.when(k == pl.num_programs(2) - 1)
+    def _():
+        o_ref[...] = acc_ref[...].astype(o_ref.dtype)
+""",
+        ),
+        Alternative(
+            "stores at every k",
+            old="@pl.when(k == pl.num_programs(2) - 1)",
+            new="@pl.when(k >= 0)",
+        ),
+        Alternative("takes other tiles", old="(64, 128, 128) if", new="(32, 128, 128) if"),
+    ],
+    audit=audit,
+)

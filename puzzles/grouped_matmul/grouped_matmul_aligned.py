@@ -1,0 +1,317 @@
+"""Rung 7: a grouped matmul for groups of whole tiles."""
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+from jaxtyping import Array, Float, Int
+
+from puzzles import INTERPRET, find
+
+# %% [markdown]
+# ## grouped_matmul_aligned: routing by the index map
+#
+# Rows of `lhs` are tokens, sorted by expert; `rhs[e]` are the weights of expert `e`. Each row is
+# multiplied by the weights of its own expert, and by no others. The spec does it by brute force. It
+# multiplies *all* rows by *each* expert's weights, `E` times the work, and keeps what counts.
+#
+# In this puzzle every group is a multiple of `bm` = 64, or empty. So no tile is shared, and **each
+# tile of rows belongs to one expert**:
+#
+# ```text
+# group_sizes = [64, 0, 128, 192]           lhs             rhs
+#                                        ┌────────┐       ┌───────┐
+# visit, tile   0   1   2   3   4   5    │ tile 0 │──────→│ 0     │
+# group_ids     0   2   2   3   3   3    │      1 │──┐    │ 1     │  never fetched
+#                                        │      2 │──┴───→│ 2     │
+#                                        │      3 │──┐ ┌─→│ 3     │
+#                                        │      4 │──┼─┘  └───────┘
+#                                        │      5 │──┘
+#                                        └────────┘
+# ```
+#
+# The list from `tile_metadata` is simple then. Visit `i` is to tile `i`, so `tile_ids` is not needed,
+# and there are `M // bm` visits (what the list holds beyond them nobody reads). What is left is
+# `group_ids`, and you have met it in the first puzzle of this ladder: there `perm` said which weight
+# matrix `e` needs, here `group_ids` says which weight **tile** `i` needs.
+#
+# So the kernel is `tiled_matmul`'s, letter by letter, with a Ref in front that it ignores. **The body
+# does not change**: one product of blocks, summed over k. It cannot tell whether there is one
+# expert or a thousand.
+#
+# Write the grid, with k as its last axis, as the kernel expects, and the specs. All rows belong to a
+# group: the sizes add up to `M`.
+
+# %%
+def grouped_matmul_aligned_spec(
+    lhs: Float[Array, "M K"], rhs: Float[Array, "E K N"], group_sizes: Int[Array, " E"]
+) -> Float[Array, "M N"]:
+    ends = jnp.cumsum(group_sizes)
+    expert = jnp.sum(jnp.arange(len(lhs))[:, None] >= ends, axis=1)  # of each row
+    each = jnp.einsum("mk,ekn->emn", lhs, rhs)
+    return jnp.sum(jnp.where(expert[:, None] == jnp.arange(len(rhs))[:, None, None], each, 0), axis=0)
+
+
+# %% jupyter={"source_hidden": true} cellView="form"
+# @title The kernel (spoils tiled_matmul)
+def grouped_matmul_aligned_kernel(group_ids_ref, lhs_ref, rhs_ref, o_ref, acc_ref):
+    k = pl.program_id(2)
+
+    @pl.when(k == 0)
+    def _():
+        acc_ref[...] = jnp.zeros_like(acc_ref)
+
+    acc_ref[...] += jnp.dot(lhs_ref[...], rhs_ref[...], preferred_element_type=jnp.float32)
+
+    @pl.when(k == pl.num_programs(2) - 1)
+    def _():
+        o_ref[...] = acc_ref[...]
+
+
+# %%
+def grouped_matmul_aligned(
+    lhs: Float[Array, "M K"], rhs: Float[Array, "E K N"], group_sizes: Int[Array, " E"]
+) -> Float[Array, "M N"]:
+    (M, K), (_, _, N) = lhs.shape, rhs.shape
+    bm, bk, bn = 64, 128, 256  # all group sizes are multiples of bm
+    group_ids, _, _ = find("tile_metadata").solution(group_sizes, M, bm)
+    return pl.pallas_call(
+        grouped_matmul_aligned_kernel,
+        grid_spec=pltpu.PrefetchScalarGridSpec(
+            num_scalar_prefetch=1,
+            ### BEGIN SOLUTION
+            grid=(M // bm, N // bn, K // bk),
+            in_specs=[
+                pl.BlockSpec((bm, bk), lambda i, j, k, group_ids: (i, k)),
+                pl.BlockSpec((None, bk, bn), lambda i, j, k, group_ids: (group_ids[i], k, j)),
+            ],
+            out_specs=pl.BlockSpec((bm, bn), lambda i, j, k, group_ids: (i, j)),
+            ### END SOLUTION
+            scratch_shapes=[pltpu.VMEM((bm, bn), jnp.float32)],
+        ),
+        out_shape=jax.ShapeDtypeStruct((M, N), jnp.float32),
+        interpret=INTERPRET,
+    )(group_ids, lhs, rhs)
+
+
+# %% [markdown]
+# The grid has no axis of experts. More experts, the same steps: here is the receipt of the reference
+# launch for 8192 tokens, of 8 experts and of 64.
+
+# %% active="ipynb"
+# lhs = jnp.zeros((8192, 1024))
+# for E in (8, 64):
+#     rhs = jnp.zeros((E, 1024, 512))
+#     receipt(find("grouped_matmul_aligned").solution, lhs, rhs, jnp.full(E, 8192 // E))
+
+# %% tags=["author"]
+from puzzles import Alternative, Launch, Mistake, Puzzle, rng
+from puzzles.basics._audits import product_by_blocks
+
+
+def make_inputs(key, tiles, K, N, shuffled=False):
+    """Groups of so many tiles of 64 rows; `shuffled` draws their order."""
+    r = rng(key)
+    sizes = [64 * n for n in (r.permutation(tiles) if shuffled else tiles)]
+    return (
+        jnp.asarray(r.normal(size=(sum(sizes), K)), jnp.float32),
+        jnp.asarray(r.normal(size=(len(sizes), K, N)), jnp.float32),
+        jnp.asarray(sizes, jnp.int32),
+    )
+
+
+def audit(launch: Launch, *, args) -> None:
+    lhs, rhs, _ = args
+    (M, K), N = lhs.shape, rhs.shape[2]
+    product_by_blocks(launch, M, K, N)
+    experts = launch.inputs[1].sizes[0]
+    assert experts == 1, (
+        f"a block of `rhs` holds {experts} experts' weights and the step uses one: let the index map choose, so "
+        "that the others are not fetched"
+    )
+    idle = launch.steps - int(launch.busy.sum())
+    assert not idle, (
+        f"{idle} of {launch.steps} grid steps multiply nothing, but fetch their blocks all the same: a tile "
+        "belongs to one expert, so it needs no axis of experts"
+    )
+
+
+_GRID = "grid=(M // bm, N // bn, K // bk)"
+_LHS = "pl.BlockSpec((bm, bk), lambda i, j, k, group_ids: (i, k))"
+_RHS = "pl.BlockSpec((None, bk, bn), lambda i, j, k, group_ids: (group_ids[i], k, j))"
+_OUT = "pl.BlockSpec((bm, bn), lambda i, j, k, group_ids: (i, j))"
+_IDS = 'group_ids, _, _ = find("tile_metadata").solution(group_sizes, M, bm)'
+
+PUZZLE = Puzzle(
+    spec=grouped_matmul_aligned_spec,
+    solution=grouped_matmul_aligned,
+    inputs=make_inputs,
+    cases=[
+        dict(tiles=(1, 0, 2, 3), K=256, N=512),
+        dict(tiles=(0, 3, 0), K=384, N=256),
+        dict(tiles=(4, 0, 1, 2, 0), K=256, N=768, shuffled=True),
+    ],
+    hints=[
+        "Write tiled_matmul's call first. Only one of its three operands has an axis that tiled_matmul's had not.",
+        "`None` squeezes the expert axis out of a block. The index map gets i, j, k and then the Ref with the group "
+        "of each tile.",
+        "lhs and the output are tiled as in tiled_matmul, with one more parameter in their maps. The map "
+        "of rhs returns three indices: the group of tile i, then k and j.",
+    ],
+    explain="""A grouped matmul of whole tiles is a matmul whose index map looks up which weights to fetch. The
+    kernel's body does not change, the grid has no axis of experts, and weights that no token needs are
+    never fetched.""",
+    mistakes=[
+        Mistake(
+            "takes the tile's number for its expert's",
+            old=_RHS,
+            new=_RHS.replace("group_ids[i]", "i"),
+            says="tile i belongs to expert group_ids[i]",
+        ),
+        Mistake(
+            "gives every expert the same number of tiles",
+            old=_RHS,
+            new=_RHS.replace("group_ids[i]", "i * len(rhs) // (M // bm)"),
+            says="groups have sizes of their own; group_ids knows them",
+        ),
+        Mistake(
+            "looks up the group of a block of columns",
+            old=_RHS,
+            new=_RHS.replace("group_ids[i]", "group_ids[j]"),
+            says="it is the tile of rows, i, that belongs to a group",
+        ),
+        Mistake(
+            "looks up the group of a step along K",
+            old=_RHS,
+            new=_RHS.replace("group_ids[i]", "group_ids[k]"),
+            says="a sum over k must stay with one expert's weights",
+        ),
+        Mistake(
+            "routes the rows as well",
+            old=_LHS,
+            new=_LHS.replace("(i, k)", "(group_ids[i], k)"),
+            says="tile i of lhs is tile i; only the weights are looked up",
+        ),
+        Mistake(
+            "swaps the last two block indices of rhs",
+            old=_RHS,
+            new=_RHS.replace("k, j))", "j, k))"),
+            says="an expert's weights are K × N: k comes before j",
+        ),
+        Mistake(
+            "gives empty groups a tile",
+            old=_IDS,
+            new="group_ids = jnp.repeat(jnp.arange(len(rhs)), jnp.maximum(group_sizes // bm, 1), total_repeat_length=M // bm)",
+            says="all tiles behind an empty group move on by one",
+        ),
+        Mistake(
+            "cuts tiles of 128 rows",
+            old="bm, bk, bn = 64, 128, 256",
+            new="bm, bk, bn = 128, 128, 256",
+            says="a tile with rows of two groups gets the weights of one",
+        ),
+        Mistake(
+            "sums over k in the outermost axis",
+            old=_GRID,
+            new="grid=(K // bk, N // bn, M // bm)",
+            says="the kernel sums over the last grid axis, and the index maps take it for k",
+        ),
+        Mistake(
+            "gathers each tile's weights before the launch",
+            edits=((_RHS, _RHS.replace("group_ids[i]", "i")), ("(group_ids, lhs, rhs)", "(group_ids, lhs, rhs[group_ids])")),
+            says="`gather` works on the data outside the kernel",
+            stage="pallas",
+        ),
+        Mistake(
+            "leaves the Ref out of an index map that does not need it",
+            old=_OUT,
+            new=_OUT.replace("k, group_ids:", "k:"),
+            says="takes 3 positional arguments but 4 were given",
+            stage="error",
+        ),
+        Mistake(
+            "keeps the expert axis in the blocks of rhs",
+            old=_RHS,
+            new=_RHS.replace("(None, bk", "(1, bk"),
+            says="1",
+            stage="error",
+        ),
+        Mistake(
+            "visits every expert for every tile",
+            code="""
+def grouped_matmul_aligned(lhs, rhs, group_sizes):
+    (M, K), (E, _, N) = lhs.shape, rhs.shape
+    bm, bk, bn = 64, 128, 256
+    group_ids, _, _ = find("tile_metadata").solution(group_sizes, M, bm)
+
+    def kernel(group_ids_ref, lhs_ref, rhs_ref, o_ref, acc_ref):
+        i, e, k = (pl.program_id(axis) for axis in (0, 2, 3))
+
+        @pl.when((e == 0) & (k == 0))
+        def _():
+            acc_ref[...] = jnp.zeros_like(acc_ref)
+
+        @pl.when(e == group_ids_ref[i])
+        def _():
+            acc_ref[...] += jnp.dot(lhs_ref[...], rhs_ref[...], preferred_element_type=jnp.float32)
+
+        o_ref[...] = acc_ref[...]
+
+    return pl.pallas_call(
+        kernel,
+        grid_spec=pltpu.PrefetchScalarGridSpec(
+            num_scalar_prefetch=1,
+            grid=(M // bm, N // bn, E, K // bk),
+            in_specs=[
+                pl.BlockSpec((bm, bk), lambda i, j, e, k, _: (i, k)),
+                pl.BlockSpec((None, bk, bn), lambda i, j, e, k, _: (e, k, j)),
+            ],
+            out_specs=pl.BlockSpec((bm, bn), lambda i, j, e, k, _: (i, j)),
+            scratch_shapes=[pltpu.VMEM((bm, bn), jnp.float32)],
+        ),
+        out_shape=jax.ShapeDtypeStruct((M, N), jnp.float32),
+        interpret=INTERPRET,
+    )(group_ids, lhs, rhs)
+""",
+            says="needs no axis of experts",
+            stage="work",
+        ),
+        Mistake(
+            "takes all of K in one block",
+            old="bm, bk, bn = 64, 128, 256",
+            new="bm, bk, bn = 64, K, 256",
+            says="one block spans all",
+            stage="work",
+        ),
+    ],
+    alternatives=[
+        Alternative(
+            "walks down the rows for each block of columns",
+            edits=(
+                (_GRID, "grid=(N // bn, M // bm, K // bk)"),
+                (_LHS, _LHS.replace("i, j, k,", "j, i, k,")),
+                (_RHS, _RHS.replace("i, j, k,", "j, i, k,")),
+                (_OUT, _OUT.replace("i, j, k,", "j, i, k,")),
+            ),
+        ),
+        Alternative(
+            "looks each tile's first row up in the offsets",
+            old=_IDS,
+            new='group_ids = jnp.searchsorted(jnp.cumsum(group_sizes), bm * jnp.arange(M // bm), side="right")',
+        ),
+        Alternative(
+            "finds the tile in the metadata as well",
+            edits=(
+                (_IDS, 'group_ids, tile_ids, _ = find("tile_metadata").solution(group_sizes, M, bm)'),
+                ("num_scalar_prefetch=1", "num_scalar_prefetch=2"),
+                (_LHS, _LHS.replace("group_ids: (i,", "group_ids, tile_ids: (tile_ids[i],")),
+                (_RHS, _RHS.replace("group_ids:", "group_ids, _:")),
+                (_OUT, _OUT.replace("group_ids: (i,", "group_ids, tile_ids: (tile_ids[i],")),
+                ("kernel(group_ids_ref, lhs_ref", "kernel(group_ids_ref, tile_ids_ref, lhs_ref"),
+                ("(group_ids, lhs, rhs)", "(group_ids, tile_ids, lhs, rhs)"),
+            ),
+        ),
+        Alternative("takes other blocks", old="bm, bk, bn = 64, 128, 256", new="bm, bk, bn = 32, 128, 128"),
+    ],
+    audit=audit,
+)

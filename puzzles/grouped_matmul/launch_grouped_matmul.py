@@ -1,0 +1,323 @@
+"""Rung 9: all of a grouped matmul's call."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+from jaxtyping import Array, Float, Int
+
+from puzzles import INTERPRET, find
+
+# %% [markdown]
+# ## launch_grouped_matmul: the whole call, and which axis goes where
+#
+# Now the call is yours, all of it. The kernel in the folded cell does what yours did in
+# `grouped_matmul`, which it gives away, but it wants its operands in another order:
+#
+# ```text
+# prefetched   groups_ref (group of each step), tiles_ref (tile of each step), offsets_ref
+# inputs       zeros_ref (what the output is aliased to), lhs_ref, rhs_ref
+# output       o_ref          scratch   acc_ref, f32
+# keywords     K, and step_axis: the grid axis that counts the visits
+# ```
+#
+# **K and N are no multiples of their blocks** here. The last blocks hang over the edge. Of the output
+# that does no harm, since what is written there is dropped. But the last block along K brings garbage
+# into the sum, from `lhs` *and* from `rhs`. Zeroing one of the two is not enough, for garbage may be
+# NaN, and 0 · NaN is NaN. So this kernel masks both sides; that is why it asks for `K`. You see
+# to it that the grid reaches the last, partial blocks: `pl.cdiv(a, b)` divides and rounds up.
+#
+# **The order of the grid** is the question of this puzzle. Its axes are the columns of blocks, `j`,
+# the visits, `s`, and `k`, which is innermost. That leaves two orders, and one of them works under
+# `interpret=True` only. Look at a tile that two groups share, and follow one of its output blocks:
+# which steps lie between its two visits?
+#
+# ```text
+# (s, j, k)    j = 0 1 2 | 0 1 2        both visits of one tile, three columns
+# (j, s, k)    s = 3 4 | 3 4 | 3 4
+# ```
+#
+# When you know that, you also know which axis may be called `"parallel"` in
+# `pltpu.CompilerParams(dimension_semantics=...)`. Say so; the check asks for it.
+
+# %%
+def launch_grouped_matmul_spec(
+    lhs: Float[Array, "M K"], rhs: Float[Array, "E K N"], group_sizes: Int[Array, " E"]
+) -> Float[Array, "M N"]:
+    row, end = jnp.arange(lhs.shape[0])[:, None], jnp.cumsum(group_sizes)
+    out = jnp.zeros((lhs.shape[0], rhs.shape[2]), lhs.dtype)
+    for e in range(rhs.shape[0]):
+        product = jnp.dot(lhs, rhs[e], preferred_element_type=jnp.float32).astype(lhs.dtype)
+        out = jnp.where((end[e] - group_sizes[e] <= row) & (row < end[e]), product, out)
+    return out
+
+
+# %% jupyter={"source_hidden": true} cellView="form"
+# @title The kernel (spoils grouped_matmul)
+def launch_grouped_matmul_kernel(
+    groups_ref, tiles_ref, offsets_ref, zeros_ref, lhs_ref, rhs_ref, o_ref, acc_ref, *, K, step_axis
+):
+    step, k = pl.program_id(step_axis), pl.program_id(2)
+
+    @pl.when(k == 0)
+    def _():
+        acc_ref[...] = jnp.zeros_like(acc_ref)
+
+    def inside(x_ref, axis):  # what lies beyond K becomes 0
+        at = k * x_ref.shape[axis] + jax.lax.broadcasted_iota(jnp.int32, x_ref.shape, axis)
+        return jnp.where(at < K, x_ref[...].astype(jnp.float32), 0.0).astype(x_ref.dtype)
+
+    acc_ref[...] += jnp.dot(
+        inside(lhs_ref, 1), inside(rhs_ref, 0), preferred_element_type=jnp.float32
+    )
+
+    @pl.when(k == pl.num_programs(2) - 1)
+    def _():
+        group, tile = groups_ref[step], tiles_ref[step]
+        row = tile * o_ref.shape[0] + jax.lax.broadcasted_iota(jnp.int32, o_ref.shape, 0)
+        mine = (offsets_ref[group] <= row) & (row < offsets_ref[group + 1])
+        first = (step == 0) | (tile != tiles_ref[jnp.maximum(step - 1, 0)])
+        others = jnp.where(first, 0.0, o_ref[...].astype(jnp.float32))
+        o_ref[...] = jnp.where(mine, acc_ref[...], others).astype(o_ref.dtype)
+
+
+# %%
+def launch_grouped_matmul(
+    lhs: Float[Array, "M K"], rhs: Float[Array, "E K N"], group_sizes: Int[Array, " E"]
+) -> Float[Array, "M N"]:
+    (M, K), (_, _, N) = lhs.shape, rhs.shape
+    bm, bk, bn = 128, 128, 256
+    offsets = find("group_offsets").solution(group_sizes)
+    groups, tiles, num_steps = find("tile_metadata").solution(group_sizes, M, bm)
+    ### BEGIN SOLUTION
+    return pl.pallas_call(
+        functools.partial(launch_grouped_matmul_kernel, K=K, step_axis=1),
+        grid_spec=pltpu.PrefetchScalarGridSpec(
+            num_scalar_prefetch=3,
+            grid=(pl.cdiv(N, bn), num_steps, pl.cdiv(K, bk)),
+            in_specs=[
+                pl.BlockSpec(memory_space=pl.ANY),
+                pl.BlockSpec((bm, bk), lambda j, s, k, groups, tiles, offsets: (tiles[s], k)),
+                pl.BlockSpec(
+                    (None, bk, bn), lambda j, s, k, groups, tiles, offsets: (groups[s], k, j)
+                ),
+            ],
+            out_specs=pl.BlockSpec((bm, bn), lambda j, s, k, groups, tiles, offsets: (tiles[s], j)),
+            scratch_shapes=[pltpu.VMEM((bm, bn), jnp.float32)],
+        ),
+        out_shape=jax.ShapeDtypeStruct((M, N), lhs.dtype),
+        input_output_aliases={3: 0},
+        compiler_params=pltpu.CompilerParams(
+            dimension_semantics=("parallel", "arbitrary", "arbitrary")
+        ),
+        interpret=INTERPRET,
+    )(groups, tiles, offsets, jnp.zeros((M, N), lhs.dtype), lhs, rhs)
+    ### END SOLUTION
+
+
+# %% tags=["author"]
+import numpy as np
+
+from puzzles import Alternative, Launch, Mistake, Puzzle
+from puzzles.grouped_matmul import grouped_matmul
+
+
+def make_inputs(key, M, K, N, sizes, dtype="float32"):
+    return grouped_matmul.make_inputs(key, M, K, N, sizes, dtype)
+
+
+def audit(launch: Launch, *, args) -> None:
+    lhs, rhs, sizes = args
+    zeros = launch.inputs[0]
+    assert zeros.hbm_bytes == 0, (
+        f"the pipeline fetches {zeros.transfers} blocks of `{zeros.name}`, and nobody reads them: an "
+        "input in `pl.ANY` stays in HBM"
+    )
+    grouped_matmul.audit_rows(launch, lhs.shape[1], rhs.shape[2], np.asarray(sizes))
+    assert launch.dimension_semantics is not None, (
+        "the launch promises nothing about its axes: pass "
+        "compiler_params=pltpu.CompilerParams(dimension_semantics=...)"
+    )
+    words = launch.dimension_semantics
+    assert words == ("parallel", "arbitrary", "arbitrary"), (
+        f"dimension_semantics is {words}: columns of blocks do not depend on each other and can be shared "
+        "out among cores; visits and k have to stay in order"
+    )
+
+
+_GRID = "grid=(pl.cdiv(N, bn), num_steps, pl.cdiv(K, bk))"
+_ANY = "pl.BlockSpec(memory_space=pl.ANY),"
+_LHS = "lambda j, s, k, groups, tiles, offsets: (tiles[s], k)"
+_RHS = "lambda j, s, k, groups, tiles, offsets: (groups[s], k, j)"
+_OUT = "lambda j, s, k, groups, tiles, offsets: (tiles[s], j)"
+_WORDS = '("parallel", "arbitrary", "arbitrary")'
+_SEMANTICS = f"""        compiler_params=pltpu.CompilerParams(
+            dimension_semantics={_WORDS}
+        ),
+"""
+_STEPS_FIRST = (
+    (_GRID, "grid=(num_steps, pl.cdiv(N, bn), pl.cdiv(K, bk))"),
+    ("step_axis=1", "step_axis=0"),
+    *((one, one.replace("j, s, k", "s, j, k")) for one in (_LHS, _RHS, _OUT)),
+)
+
+PUZZLE = Puzzle(
+    spec=launch_grouped_matmul_spec,
+    solution=launch_grouped_matmul,
+    inputs=make_inputs,
+    cases=[
+        dict(M=384, K=200, N=384, sizes=(50, 0, 100, 71)),
+        dict(M=256, K=320, N=520, sizes=(130, 0, 126)),
+        dict(M=384, K=160, N=128, sizes=(0, 120, 9, 8), dtype="bfloat16"),
+    ],
+    hints=[
+        "An output block may be visited again only by the very next step. A tile that two groups share is visited "
+        "twice. With the columns inside, what comes between the two visits of its first column? And "
+        "if the order of two visits matters, may two cores share them out?",
+        "`pltpu.PrefetchScalarGridSpec(num_scalar_prefetch=..., grid=..., in_specs=..., out_specs=..., "
+        "scratch_shapes=...)` goes to `grid_spec=`. Index maps get the grid's indices first, then the "
+        "prefetched refs. `input_output_aliases={position: 0}` counts the prefetched operands, too. "
+        "`functools.partial` gives the kernel its keywords.",
+        "Three grid axes: columns by `pl.cdiv`, num_steps, blocks of K by `pl.cdiv`. lhs: the step's tile and k. "
+        "rhs: `None` for the axis of the experts, and the step's group, k, j. The output: the step's tile and j. "
+        "The zeros: no block at all.",
+    ],
+    explain="""Columns are outermost: only then are the visits of one output block consecutive, so that the second finds what
+    the first stored. It is the order of the production kernel, and its price is that lhs is read once for each
+    column of blocks, which is why production takes columns as wide as VMEM allows.""",
+    mistakes=[
+        Mistake(
+            "puts the visits outermost",
+            edits=(*_STEPS_FIRST, (_WORDS, '("arbitrary", "arbitrary", "arbitrary")')),
+            says="is visited again at grid step",
+            stage="memory",
+        ),
+        Mistake(
+            "lets cores share out the visits",
+            old=_WORDS,
+            new='("parallel", "parallel", "arbitrary")',
+            says="two cores may hold it at once",
+            stage="memory",
+        ),
+        Mistake(
+            "promises nothing about its axes",
+            old=_SEMANTICS,
+            new="",
+            says="the launch promises nothing",
+            stage="work",
+        ),
+        Mistake(
+            "lets one core do all columns",
+            old=_WORDS,
+            new='("arbitrary", "arbitrary", "arbitrary")',
+            says="columns of blocks do not depend on each other",
+            stage="work",
+        ),
+        Mistake(
+            "rounds the number of columns down",
+            old="pl.cdiv(N, bn)",
+            new="N // bn",
+            says="N is no multiple of bn: the last columns of the result are never computed; round up",
+        ),
+        Mistake(
+            "rounds the blocks of K down",
+            old="pl.cdiv(K, bk)",
+            new="K // bk",
+            says="K is no multiple of bk: the last products are left out of every sum; round up",
+        ),
+        Mistake(
+            "does not alias the output",
+            old="        input_output_aliases={3: 0},\n",
+            new="",
+            says="tiles without a visit are never written: only the alias puts zeros there",
+        ),
+        Mistake(
+            "counts the alias without the prefetched operands",
+            old="input_output_aliases={3: 0}",
+            new="input_output_aliases={0: 0}",
+            says="input_output_aliases",
+            stage="error",
+        ),
+        Mistake(
+            "fetches the zeros block by block",
+            old=_ANY,
+            new=f"pl.BlockSpec((bm, bn), {_OUT}),",
+            says="an input in `pl.ANY` stays in HBM",
+            stage="work",
+        ),
+        Mistake(
+            "takes step s for tile s of lhs",
+            old=_LHS,
+            new=_LHS.replace("tiles[s]", "s"),
+            says="a tile that groups share takes several steps: tiles[s] is the tile of step s",
+        ),
+        Mistake(
+            "takes step s for group s",
+            old=_RHS,
+            new=_RHS.replace("groups[s]", "s"),
+            says="a group takes as many steps as it touches tiles, and an empty one none: groups[s] is the "
+            "group of step s",
+        ),
+        Mistake(
+            "writes tile s at step s",
+            old=_OUT,
+            new=_OUT.replace("tiles[s]", "s"),
+            says="the output's block of rows is the one that lhs came from",
+        ),
+        Mistake(
+            "swaps the blocks of rhs",
+            old="(groups[s], k, j)",
+            new="(groups[s], j, k)",
+            says="rhs is E × K × N: k before j",
+        ),
+        Mistake(
+            "keeps the axis of the experts in the block",
+            old="(None, bk, bn)",
+            new="(1, bk, bn)",
+            says="`None` removes it",
+            stage="error",
+        ),
+    ],
+    alternatives=[
+        Alternative(
+            "pads K and N instead of hanging over the edge",
+            edits=(
+                (
+                    "    offsets = find",
+                    """    k_pad, n_pad, n = -K % bk, -N % bn, N
+    lhs = jnp.pad(lhs, ((0, 0), (0, k_pad)))
+    rhs = jnp.pad(rhs, ((0, 0), (0, k_pad), (0, n_pad)))
+    K, N = K + k_pad, N + n_pad
+    offsets = find""",
+                ),
+                ("zeros((M, N), lhs.dtype), lhs, rhs)", "zeros((M, N), lhs.dtype), lhs, rhs)[:, :n]"),
+            ),
+        ),
+        Alternative(
+            "names its index maps and takes the refs as they come",
+            edits=(
+                (
+                    "    return pl.pallas_call(\n        functools",
+                    """    def row_tile(_, s, k, groups, tiles, *rest):
+        return tiles[s], k
+
+    def weights(j, s, k, *refs):
+        return refs[0][s], k, j
+
+    def result(j, s, _, groups, tiles, offsets):
+        return tiles[s], j
+
+    return pl.pallas_call(
+        functools""",
+                ),
+                (_LHS, "row_tile"),
+                (_RHS, "weights"),
+                (_OUT, "result"),
+            ),
+        ),
+        Alternative("takes other tiles", old="bm, bk, bn = 128, 128, 256", new="bm, bk, bn = 64, 128, 128"),
+    ],
+    audit=audit,
+)

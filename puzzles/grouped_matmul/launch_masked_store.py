@@ -1,0 +1,299 @@
+"""Rung 6: the whole call, with scalar prefetch."""
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+from jaxtyping import Array, Float, Int
+
+from puzzles import INTERPRET
+
+# %% [markdown]
+# ## launch_masked_store: a call with scalar prefetch, by hand
+#
+# Twice you have worked in the frame of a `PrefetchScalarGridSpec`. Now the page is empty. The kernel
+# does what `masked_store`'s does, and the columns are cut as well, for rows that are too long for one
+# block: `bn` = 128 at a time. So the grid has three axes. Their order is for the kernel to say, which you
+# find in the folded cell (it gives `masked_store` away): it asks for its tile and its group on axes 1
+# and 2.
+#
+# ```text
+# axis 0   blocks of columns                        which axes can go in any order,
+# axis 1   tiles of rows                            and which one carries something
+# axis 2   groups: visits to one output block       from step to step?
+# ```
+#
+# What a call with scalar prefetch consists of:
+#
+# * `pl.pallas_call` gets the kernel, **`grid_spec`**, `out_shape`, `compiler_params` and `interpret`. No
+#   grid and no specs beside a `grid_spec`: they are in it.
+# * `pltpu.PrefetchScalarGridSpec` gets `num_scalar_prefetch`, `grid`, `in_specs` and `out_specs`. The
+#   prefetched arrays have no spec.
+# * An index map gets the program ids, then the Refs of *all* prefetched arrays. Where it needs none of
+#   them, `*_` at the end of its parameters takes however many come.
+# * The arrays: prefetched ones first, in the order in which the kernel takes their Refs.
+#
+# State the `dimension_semantics`, too. Prefetching changes nothing about them.
+
+# %%
+def launch_masked_store_spec(
+    x: Float[Array, "G M N"], starts: Int[Array, " G"], ends: Int[Array, " G"]
+) -> Float[Array, "M N"]:
+    m = jnp.arange(x.shape[1])
+    meant = (m >= starts[:, None]) & (m < ends[:, None])  # (G, M)
+    return jnp.sum(jnp.where(meant[:, :, None], x, 0.0), axis=0)
+
+
+# %% jupyter={"source_hidden": true} cellView="form"
+# @title The kernel (spoils masked_store)
+def launch_masked_store_kernel(starts_ref, ends_ref, x_ref, o_ref):
+    i, g = pl.program_id(1), pl.program_id(2)
+    bm = o_ref.shape[0]
+
+    @pl.when(g == 0)
+    def _():
+        o_ref[...] = jnp.zeros_like(o_ref)
+
+    row = i * bm + jax.lax.broadcasted_iota(jnp.int32, o_ref.shape, 0)
+    mine = (starts_ref[g] <= row) & (row < ends_ref[g])
+    o_ref[...] = jnp.where(mine, x_ref[...], o_ref[...])
+
+
+# %%
+def launch_masked_store(
+    x: Float[Array, "G M N"], starts: Int[Array, " G"], ends: Int[Array, " G"]
+) -> Float[Array, "M N"]:
+    G, M, N = x.shape
+    bm, bn = 64, 128
+    ### BEGIN SOLUTION
+    return pl.pallas_call(
+        launch_masked_store_kernel,
+        grid_spec=pltpu.PrefetchScalarGridSpec(
+            num_scalar_prefetch=2,
+            grid=(N // bn, M // bm, G),
+            in_specs=[pl.BlockSpec((None, bm, bn), lambda j, i, g, *_: (g, i, j))],
+            out_specs=pl.BlockSpec((bm, bn), lambda j, i, g, *_: (i, j)),
+        ),
+        out_shape=jax.ShapeDtypeStruct((M, N), x.dtype),
+        compiler_params=pltpu.CompilerParams(
+            dimension_semantics=("parallel", "parallel", "arbitrary")
+        ),
+        interpret=INTERPRET,
+    )(starts, ends, x)
+    ### END SOLUTION
+
+
+# %% [markdown]
+# Look at what it reads: every tile of every `x[g]`, though most groups have no row in most tiles. With
+# 64 groups, 63 of 64 fetches would be in vain. A visit that is not on the list costs nothing. That is
+# what `tile_metadata` is for, and from here on the grid goes through its list.
+
+# %% active="ipynb"
+# show(launch_masked_store)
+
+# %% tags=["author"]
+from puzzles import Alternative, Launch, Mistake, Puzzle
+from puzzles.grouped_matmul import masked_store
+
+
+def make_inputs(key, **dims):
+    return masked_store.make_inputs(key, **dims)
+
+
+def audit(launch: Launch) -> None:
+    masked_store.audit_tiles(launch)
+    (x,) = launch.inputs
+    assert x.sizes[2] < x.shape[2], (
+        f"a block holds whole rows of {x.shape[2]}: cut the columns, too, rows may be long"
+    )
+    words = launch.dimension_semantics
+    assert words is not None, (
+        "the launch promises nothing about its axes: pass "
+        "compiler_params=pltpu.CompilerParams(dimension_semantics=...)"
+    )
+    assert words == ("parallel", "parallel", "arbitrary"), (
+        f"dimension_semantics is {words}: output blocks do not depend on each other, so axes 0 and 1 "
+        "can be shared out among cores; the visits to one block, axis 2, have to stay in order"
+    )
+
+
+_GRID = "grid=(N // bn, M // bm, G)"
+_X = "pl.BlockSpec((None, bm, bn), lambda j, i, g, *_: (g, i, j))"
+_OUT = "pl.BlockSpec((bm, bn), lambda j, i, g, *_: (i, j))"
+_SEMANTICS = '("parallel", "parallel", "arbitrary")'
+
+PUZZLE = Puzzle(
+    spec=launch_masked_store_spec,
+    solution=launch_masked_store,
+    inputs=make_inputs,
+    cases=[
+        dict(G=4, M=192, N=256, ranges=((4, 50), (50, 50), (50, 128), (128, 170))),
+        dict(G=3, M=128, N=384, ranges=((0, 0), (10, 70), (70, 128))),
+    ],
+    hints=[
+        "Begin with the kernel's parameters: which of its Refs are prefetched, which are blocks? Then the grid, in "
+        "the order in which the kernel asks for program ids.",
+        "`pl.pallas_call(kernel, grid_spec=..., out_shape=..., compiler_params=..., interpret=...)` is a function of the "
+        "arrays. The grid spec takes num_scalar_prefetch, grid, in_specs, out_specs.",
+        "Two arrays are prefetched. x has one spec: a squeezed group, then rows and columns, and its map "
+        "returns the group first. The output's map ignores the group. Columns, tiles, groups: two axes are parallel.",
+    ],
+    explain="""What is prefetched comes first among the arrays and first among the kernel's Refs, and last among
+    the parameters of an index map. The rest is the call that you know: the group axis is innermost and in
+    order, since it carries the output block from visit to visit.""",
+    mistakes=[
+        Mistake(
+            "passes x first",
+            old="(starts, ends, x)\n",
+            new="(x, starts, ends)\n",
+            says="must have the same number of dimensions as the array shape (4,)",
+            stage="error",
+        ),
+        Mistake(
+            "swaps starts and ends",
+            old="(starts, ends, x)\n",
+            new="(ends, starts, x)\n",
+            says="no row lies between an end and its start, so nothing is stored; the kernel takes starts_ref first",
+        ),
+        Mistake(
+            "prefetches one of two arrays",
+            old="num_scalar_prefetch=2",
+            new="num_scalar_prefetch=1",
+            says="input",
+            stage="error",
+        ),
+        Mistake(
+            "puts the tiles of rows first in the grid",
+            old=_GRID,
+            new="grid=(M // bm, N // bn, G)",
+            says="the kernel asks for its tile on axis 1 and axis 0 counts blocks of columns",
+        ),
+        Mistake(
+            "follows another order of axes than the kernel",
+            edits=(
+                (_GRID, "grid=(M // bm, N // bn, G)"),
+                (_X, _X.replace("j, i, g, *_:", "i, j, g, *_:")),
+                (_OUT, _OUT.replace("j, i, g, *_:", "i, j, g, *_:")),
+            ),
+            says="its row numbers come from program id 1, so that axis has to count tiles of rows",
+        ),
+        Mistake(
+            "visits the groups in the outermost axis",
+            edits=(
+                (_GRID, "grid=(G, N // bn, M // bm)"),
+                (_X, _X.replace("j, i, g, *_:", "g, j, i, *_:")),
+                (_OUT, _OUT.replace("j, i, g, *_:", "g, j, i, *_:")),
+            ),
+            says="the kernel takes axis 2 for the group and writes zeros when it begins",
+        ),
+        Mistake(
+            "fetches group 0 for every visit",
+            old=_X,
+            new=_X.replace("(g, i, j)", "(0, i, j)"),
+            says="the map of x ignores g",
+        ),
+        Mistake(
+            "leaves the last group out",
+            old=_GRID,
+            new="grid=(N // bn, M // bm, G - 1)",
+            says="the grid ends one group early",
+        ),
+        Mistake(
+            "leaves no room for the Refs in its index maps",
+            old=_OUT,
+            new=_OUT.replace("g, *_:", "g:"),
+            says="takes 3 positional arguments but 5 were given",
+            stage="error",
+        ),
+        Mistake(
+            "keeps the group axis in the blocks of x",
+            old=_X,
+            new=_X.replace("(None, bm", "(1, bm"),
+            says="(1, 64, 128)",
+            stage="error",
+        ),
+        Mistake(
+            "gives the grid a second time",
+            old="        out_shape=jax.Shape",
+            new="        grid=(N // bn, M // bm, G),\n        out_shape=jax.Shape",
+            says="grid_spec",
+            stage="error",
+        ),
+        Mistake(
+            "promises that the visits are parallel",
+            old=_SEMANTICS,
+            new='("parallel", "parallel", "parallel")',
+            says="parallel",
+            stage="memory",
+        ),
+        Mistake(
+            "promises nothing",
+            old=f"""        compiler_params=pltpu.CompilerParams(
+            dimension_semantics={_SEMANTICS}
+        ),
+""",
+            new="",
+            says="promises nothing about its axes",
+            stage="work",
+        ),
+        Mistake(
+            "promises too little",
+            old=_SEMANTICS,
+            new='("parallel", "arbitrary", "arbitrary")',
+            says="can be shared out among cores",
+            stage="work",
+        ),
+        Mistake(
+            "takes all columns in one block",
+            old="bm, bn = 64, 128",
+            new="bm, bn = 64, N",
+            says="a block holds whole rows",
+            stage="work",
+        ),
+        Mistake(
+            "cuts blocks of 64 columns",
+            old="bm, bn = 64, 128",
+            new="bm, bn = 64, 64",
+            says="128",
+            stage="tpu",
+        ),
+    ],
+    alternatives=[
+        Alternative(
+            "names the Refs, and the grid spec",
+            code="""
+def launch_masked_store(x, starts, ends):
+    (G, M, N), bm, bn = x.shape, 32, 128
+    grid_spec = pltpu.PrefetchScalarGridSpec(
+        2,
+        grid=(N // bn, M // bm, G),
+        in_specs=[pl.BlockSpec((None, bm, bn), lambda n, m, g, starts_ref, ends_ref: (g, m, n))],
+        out_specs=pl.BlockSpec((bm, bn), lambda n, m, g, starts_ref, ends_ref: (m, n)),
+    )
+    call = pl.pallas_call(
+        launch_masked_store_kernel,
+        out_shape=jax.ShapeDtypeStruct((M, N), jnp.float32),
+        grid_spec=grid_spec,
+        compiler_params=pltpu.CompilerParams(
+            dimension_semantics=("parallel", "parallel", "arbitrary")
+        ),
+        interpret=INTERPRET,
+    )
+    return call(starts, ends, x)
+""",
+        ),
+        Alternative(
+            "maps over a list of specs and results",
+            edits=(
+                (_OUT, f"[{_OUT}]"),
+                ("out_shape=jax.ShapeDtypeStruct((M, N), x.dtype)", "out_shape=[jax.ShapeDtypeStruct((M, N), x.dtype)]"),
+                ("(starts, ends, x)\n", "(starts, ends, x)[0]\n"),
+            ),
+        ),
+        Alternative(
+            "walks the columns from the right",
+            edits=((_X, _X.replace("(g, i, j)", "(g, i, N // bn - 1 - j)")), (_OUT, _OUT.replace("(i, j)", "(i, N // bn - 1 - j)"))),
+        ),
+    ],
+    audit=audit,
+)

@@ -1,0 +1,293 @@
+"""Rung 5: several steps share an output block, each with rows of its own."""
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+from jaxtyping import Array, Float, Int
+
+from puzzles import INTERPRET
+
+# %% [markdown]
+# ## masked_store: write your rows, keep the others
+#
+# When two groups share a tile, it is visited twice, and a kernel always computes whole tiles. The
+# first visit has good numbers for the first group's rows and rubbish for the rest; the second has it
+# the other way round. Both are to end in the same output block. So **each visit writes its own rows
+# and keeps what the block holds in the others**:
+#
+# ```text
+# tile 0, rows 0-127     before      visit of g = 0     visit of g = 2
+#                                    (rows 0-99)        (rows 100-255)
+# rows   0- 99           zeros       0 0 0 0 0 0        0 0 0 0 0 0      kept
+# rows 100-127           zeros       zeros, kept        2 2 2 2 2 2      written
+# ```
+#
+# Here is that store by itself. `x[g]` has a result of group `g` for *every* row, but only rows
+# `starts[g]` up to, not including, `ends[g]` are meant; the others are rubbish, some of it NaN. The
+# ranges of two groups do not overlap. Rows of no group are zero. The grid is `(M // bm, G)`, the
+# groups innermost. So all visits to an output block are consecutive, and it stays in VMEM between
+# them: what `row_sum` used to add, you use to keep.
+#
+# `starts` and `ends` are prefetched, and this time the kernel reads them: `starts_ref[g]` is a scalar
+# from SMEM, fit for comparing with a block of row numbers. Three things to get right:
+#
+# * A row's number in the *array* decides, not its number in the block.
+# * Choose with `jnp.where`. What is not meant may be NaN.
+# * Keep means to read `o_ref`, and a fresh output block holds garbage. Somebody has to write zeros
+#   first, and once.
+
+# %%
+def masked_store_spec(
+    x: Float[Array, "G M N"], starts: Int[Array, " G"], ends: Int[Array, " G"]
+) -> Float[Array, "M N"]:
+    m = jnp.arange(x.shape[1])
+    meant = (m >= starts[:, None]) & (m < ends[:, None])  # (G, M)
+    return jnp.sum(jnp.where(meant[:, :, None], x, 0.0), axis=0)
+
+
+# %%
+def masked_store_kernel(starts_ref, ends_ref, x_ref, o_ref):
+    ### BEGIN SOLUTION
+    i, g = pl.program_id(0), pl.program_id(1)
+    bm = o_ref.shape[0]
+
+    @pl.when(g == 0)
+    def _():
+        o_ref[...] = jnp.zeros_like(o_ref)
+
+    row = i * bm + jax.lax.broadcasted_iota(jnp.int32, o_ref.shape, 0)
+    mine = (starts_ref[g] <= row) & (row < ends_ref[g])
+    o_ref[...] = jnp.where(mine, x_ref[...], o_ref[...])
+    ### END SOLUTION
+
+
+def masked_store(
+    x: Float[Array, "G M N"], starts: Int[Array, " G"], ends: Int[Array, " G"]
+) -> Float[Array, "M N"]:
+    G, M, N = x.shape
+    bm = 64
+    return pl.pallas_call(
+        masked_store_kernel,
+        grid_spec=pltpu.PrefetchScalarGridSpec(
+            num_scalar_prefetch=2,
+            grid=(M // bm, G),
+            in_specs=[pl.BlockSpec((None, bm, N), lambda i, g, starts_ref, ends_ref: (g, i, 0))],
+            out_specs=pl.BlockSpec((bm, N), lambda i, g, starts_ref, ends_ref: (i, 0)),
+        ),
+        out_shape=jax.ShapeDtypeStruct((M, N), x.dtype),
+        interpret=INTERPRET,
+    )(starts, ends, x)
+
+
+# %% tags=["author"]
+import numpy as np
+
+from puzzles import Alternative, Launch, Mistake, Puzzle, rng
+
+
+def make_inputs(key, G, M, N, ranges=None):
+    """Results of G groups for all rows; outside a group's own range some elements are NaN."""
+    r = rng(key)
+    if ranges is None:  # in order, with gaps, and here and there an empty one
+        ranges = np.sort(r.integers(0, M + 1, 2 * G)).reshape(G, 2)
+        ranges[1] = ranges[1, 0]
+    x = r.normal(size=(G, M, N))
+    for g, (start, end) in enumerate(ranges):
+        x[g, :start, g::7] = x[g, end:, g::7] = float("nan")
+    starts, ends = np.asarray(ranges, np.int32).T
+    return jnp.asarray(x, jnp.float32), jnp.asarray(starts), jnp.asarray(ends)
+
+
+def audit_tiles(launch: Launch) -> None:
+    """A step holds one tile of one group."""
+    (x,) = launch.inputs
+    groups, rows = x.sizes[:2]
+    assert groups == 1, (
+        f"a block of x holds {groups} groups: take one a step, as there may be many"
+    )
+    assert rows < x.shape[1], f"a block of x spans all {rows} rows: there may be many, so tile them"
+
+
+def audit(launch: Launch) -> None:
+    audit_tiles(launch)
+
+
+_ZERO = """    @pl.when(g == 0)
+    def _():
+        o_ref[...] = jnp.zeros_like(o_ref)
+
+"""
+_ROW = "row = i * bm + jax.lax"
+_MINE = "mine = (starts_ref[g] <= row) & (row < ends_ref[g])"
+_STORE = "o_ref[...] = jnp.where(mine, x_ref[...], o_ref[...])"
+
+PUZZLE = Puzzle(
+    spec=masked_store_spec,
+    solution=masked_store,
+    inputs=make_inputs,
+    cases=[
+        dict(G=4, M=192, N=256, ranges=((4, 50), (50, 50), (50, 128), (128, 170))),
+        dict(G=5, M=256, N=128, ranges=((10, 64), (70, 80), (80, 225), (225, 227), (227, 256))),
+        dict(G=3, M=128, N=384, ranges=((0, 0), (0, 128), (128, 128))),
+        dict(G=4, M=192, N=128),
+    ],
+    hints=[
+        "A step has a block of new numbers and, in the output block, what the steps before it have left. "
+        "For each row, which of the two does it want? And what does the first step find there?",
+        "`jax.lax.broadcasted_iota(jnp.int32, shape, 0)` numbers the rows of a block; program id 0 tells how many "
+        "rows came before. SMEM Refs are indexed by a number, as in `ends_ref[g]`. `jnp.where(mask, a, b)` chooses.",
+        "At the first g, zeros under `pl.when`. Then, at every step: row numbers; a mask of two comparisons "
+        "joined by `&`; store a choice between the block of x and the output block itself.",
+    ],
+    explain="""The output block stays in VMEM while g runs, so a step can keep what others have written by
+    writing it again. The first visit starts from zeros, and so rows of no group end as zeros. In a
+    grouped matmul this store is the only line that knows of groups.""",
+    mistakes=[
+        Mistake(
+            "stores every row",
+            old=_STORE,
+            new="o_ref[...] = x_ref[...]",
+            says="the last group overwrites all others: store rows starts[g] to ends[g] only",
+        ),
+        Mistake(
+            "stores all rows up to its end",
+            old=_MINE,
+            new="mine = row < ends_ref[g]",
+            says="rows before starts[g] are overwritten: they belong to others",
+        ),
+        Mistake(
+            "stores all rows from its start on",
+            old=_MINE,
+            new="mine = starts_ref[g] <= row",
+            says="rows from ends[g] on are not this group's, and some of them are nobody's",
+        ),
+        Mistake(
+            "relies on zeros in a fresh output block",
+            old=_ZERO,
+            new="",
+            says="rows of no group keep whatever the block held: garbage (NaN here); the first visit has to "
+            "write zeros",
+        ),
+        Mistake(
+            "does not keep what other groups have written",
+            old=_STORE,
+            new="o_ref[...] = jnp.where(mine, x_ref[...], 0.0)",
+            says="each step wipes out the rows of the groups before it: zeros belong in the first visit only, and "
+            "after that a step keeps what is in o_ref",
+        ),
+        Mistake(
+            "writes zeros in the very first grid step only",
+            old="pl.when(g == 0)",
+            new="pl.when((i == 0) & (g == 0))",
+            says="every tile has a fresh output block, and each needs its zeros",
+        ),
+        Mistake(
+            "counts rows from the start of the block",
+            old=_ROW,
+            new="row = jax.lax",
+            says="starts and ends are rows of the array, so add the rows of all blocks before, i * bm",
+        ),
+        Mistake(
+            "takes one row too many",
+            old="row < ends_ref[g]",
+            new="row <= ends_ref[g]",
+            says="row ends[g] is not group g's any more",
+        ),
+        Mistake(
+            "leaves its first row out",
+            old="starts_ref[g] <= row",
+            new="starts_ref[g] < row",
+            says="row starts[g] is group g's first",
+        ),
+        Mistake(
+            "multiplies by the mask",
+            old=_STORE,
+            new="o_ref[...] = jnp.where(mine, 1.0, 0.0) * x_ref[...] + jnp.where(mine, 0.0, 1.0) * o_ref[...]",
+            says="NaN times 0 is NaN: choose by `jnp.where`",
+        ),
+        Mistake(
+            "looks up the range of group i",
+            old=_MINE,
+            new="mine = (starts_ref[i] <= row) & (row < ends_ref[i])",
+            says="i counts tiles; the group is g",
+        ),
+        Mistake(
+            "numbers columns instead of rows",
+            old="o_ref.shape, 0)",
+            new="o_ref.shape, 1)",
+            says="dimension 0 of a block runs along its rows",
+        ),
+        Mistake(
+            "asks in Python whether the tile is its own",
+            old=_STORE,
+            new="if starts_ref[g] < (i + 1) * bm:\n        o_ref[...] = jnp.where(mine, x_ref[...], o_ref[...])",
+            says="not known while Python runs",
+            stage="error",
+        ),
+        Mistake(
+            "slices the Ref by numbers that are data",
+            old=_STORE,
+            new="o_ref[starts_ref[g]:ends_ref[g]] = x_ref[starts_ref[g]:ends_ref[g]]",
+            says="starts_ref[g]:ends_ref[g]",
+            stage="error",
+        ),
+        Mistake(
+            "reads all of the prefetched array",
+            old=_MINE,
+            new="mine = (starts_ref[...][g] <= row) & (row < ends_ref[...][g])",
+            says="SMEM",
+            stage="tpu",
+        ),
+    ],
+    alternatives=[
+        Alternative(
+            "chooses between x, zeros and the block in one store",
+            old=_ZERO,
+            new="",
+            edits=((_STORE, "o_ref[...] = jnp.where(mine, x_ref[...], jnp.where(g == 0, 0.0, o_ref[...]))"),),
+        ),
+        Alternative(
+            "adds its rows to zeros",
+            old=_STORE,
+            new="o_ref[...] += jnp.where(mine, x_ref[...], 0.0)",
+        ),
+        Alternative(
+            "skips tiles without a row of its own",
+            old=_STORE,
+            new="""
+    @pl.when((starts_ref[g] < (i + 1) * bm) & (i * bm < ends_ref[g]))
+    def _():
+        o_ref[...] = jnp.where(mine, x_ref[...], o_ref[...])
+""",
+        ),
+        Alternative(
+            "stores zeros outside at the first visit, and keeps the rest at the others",
+            old=_ZERO,
+            new="",
+            edits=(
+                (
+                    _STORE,
+                    """
+    @pl.when(g == 0)
+    def _():
+        o_ref[...] = jnp.where(mine, x_ref[...], jnp.zeros_like(x_ref))
+
+    @pl.when(g != 0)
+    def _():
+        o_ref[...] = jax.lax.select(mine, x_ref[...], o_ref[...])
+""",
+                ),
+            ),
+        ),
+        Alternative(
+            "shifts the range into the block",
+            edits=(
+                (_ROW, "row = jax.lax"),
+                (_MINE, "mine = (row >= starts_ref[g] - i * bm) & (row < ends_ref[g] - i * bm)"),
+            ),
+        ),
+        Alternative("takes other blocks", old="    bm = 64\n", new="    bm = 32\n"),
+    ],
+    audit=audit,
+)

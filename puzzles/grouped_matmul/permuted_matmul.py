@@ -1,0 +1,275 @@
+"""Rung 1: an index map that reads data."""
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+from jaxtyping import Array, Float, Int
+
+from puzzles import INTERPRET
+
+# %% [markdown]
+# ## permuted_matmul: index maps that read data
+#
+# `E` matrices, each times one of `E` weights. But matrix `e` does not go with weight `e`. It goes
+# with `rhs[perm[e]]`, and `perm` is an array, known only when the program runs:
+#
+# ```text
+# perm     2   0   1
+# lhs      0   1   2        lhs[0] × rhs[2]
+#           ╲   ╲   ╲       lhs[1] × rhs[0]        the steps of e = 0 fetch
+# rhs    0   1   2          lhs[2] × rhs[1]        blocks of rhs[2]
+# ```
+#
+# The obvious way, `rhs[perm]` and then `batched_matmul`, writes a permuted copy of all weights to HBM
+# before the first product. It is not needed. Blocks are chosen by index maps, and an index map may
+# choose as it likes. It just has to *know* `perm`, and early: while one step computes, the pipeline
+# already asks the maps what the next one needs.
+#
+# That is what **scalar prefetch** is for. A small integer array is copied to SMEM, the scalar
+# core's memory, before the first step, and there index maps and kernel may read it, one number at
+# a time. The call says so in a `pltpu.PrefetchScalarGridSpec`, which holds what you have passed to
+# `pallas_call` one by one: `grid`, `in_specs`, `out_specs`, `scratch_shapes`, and as a new one
+# **`num_scalar_prefetch`**, here 1. Then
+#
+# * the prefetched arrays are the **first arguments** of the call, and have no BlockSpec;
+# * the kernel gets their Refs **first**, before those of the inputs;
+# * every index map gets them **last**, after the program ids, whether it needs them or not. It
+#   reads a number by indexing: `perm_ref[n]`.
+#
+# The kernel is `batched_matmul`'s. It has one more Ref, `perm_ref`, and does not look at it: where
+# its blocks come from is none of its business. It is in the folded cell. The grid is
+# `(E, M // bm, N // bn, K // bk)`. Write the three BlockSpecs, index maps and all.
+
+# %%
+def permuted_matmul_spec(
+    lhs: Float[Array, "E M K"], rhs: Float[Array, "E K N"], perm: Int[Array, " E"]
+) -> Float[Array, "E M N"]:
+    return jnp.einsum("emk,ekn->emn", lhs, rhs[perm])
+
+
+# %% jupyter={"source_hidden": true} cellView="form"
+# @title The kernel (spoils tiled_matmul)
+def permuted_matmul_kernel(perm_ref, lhs_ref, rhs_ref, o_ref, acc_ref):
+    k = pl.program_id(3)
+
+    @pl.when(k == 0)
+    def _():
+        acc_ref[...] = jnp.zeros_like(acc_ref)
+
+    acc_ref[...] += jnp.dot(lhs_ref[...], rhs_ref[...], preferred_element_type=jnp.float32)
+
+    @pl.when(k == pl.num_programs(3) - 1)
+    def _():
+        o_ref[...] = acc_ref[...]
+
+
+# %%
+def permuted_matmul(
+    lhs: Float[Array, "E M K"], rhs: Float[Array, "E K N"], perm: Int[Array, " E"]
+) -> Float[Array, "E M N"]:
+    (E, M, K), (_, _, N) = lhs.shape, rhs.shape
+    bm, bk, bn = 64, 128, 256
+    return pl.pallas_call(
+        permuted_matmul_kernel,
+        grid_spec=pltpu.PrefetchScalarGridSpec(
+            num_scalar_prefetch=1,
+            grid=(E, M // bm, N // bn, K // bk),
+            ### BEGIN SOLUTION
+            in_specs=[
+                pl.BlockSpec((None, bm, bk), lambda e, i, j, k, perm_ref: (e, i, k)),
+                pl.BlockSpec((None, bk, bn), lambda e, i, j, k, perm_ref: (perm_ref[e], k, j)),
+            ],
+            out_specs=pl.BlockSpec((None, bm, bn), lambda e, i, j, k, perm_ref: (e, i, j)),
+            ### END SOLUTION
+            scratch_shapes=[pltpu.VMEM((bm, bn), jnp.float32)],
+        ),
+        out_shape=jax.ShapeDtypeStruct((E, M, N), jnp.float32),
+        interpret=INTERPRET,
+    )(perm, lhs, rhs)
+
+
+# %% [markdown]
+# Watch where the blocks of `rhs` come from. `perm` is 12 bytes, and decides it all.
+
+# %% active="ipynb"
+# show(permuted_matmul)
+
+# %% tags=["author"]
+from puzzles import Alternative, Launch, Mistake, Puzzle, rng
+from puzzles.basics._audits import product_by_blocks
+
+
+def make_inputs(key, E, M, K, N):
+    """`perm` is one cycle: no fixed point, and for E > 2 not its own inverse."""
+    r = rng(key)
+    cycle, perm = r.permutation(E), [0] * E
+    for here, there in zip(cycle, [*cycle[1:], cycle[0]], strict=True):
+        perm[here] = int(there)
+    return (
+        jnp.asarray(r.normal(size=(E, M, K)), jnp.float32),
+        jnp.asarray(r.normal(size=(E, K, N)), jnp.float32),
+        jnp.asarray(perm, jnp.int32),
+    )
+
+
+def audit(launch: Launch, *, args) -> None:
+    (E, M, K), N = args[0].shape, args[1].shape[2]
+    product_by_blocks(launch, M, K, N, E)
+    assert launch.inputs[1].sizes[0] == 1, (
+        f"a block of `rhs` holds {launch.inputs[1].sizes[0]} weights and the step uses one: let the index "
+        "map choose, so that the others are not fetched"
+    )
+
+
+_LHS = "pl.BlockSpec((None, bm, bk), lambda e, i, j, k, perm_ref: (e, i, k))"
+_RHS = "pl.BlockSpec((None, bk, bn), lambda e, i, j, k, perm_ref: (perm_ref[e], k, j))"
+_OUT = "pl.BlockSpec((None, bm, bn), lambda e, i, j, k, perm_ref: (e, i, j))"
+
+PUZZLE = Puzzle(
+    spec=permuted_matmul_spec,
+    solution=permuted_matmul,
+    inputs=make_inputs,
+    cases=[dict(E=3, M=128, K=256, N=512), dict(E=5, M=64, K=384, N=256)],
+    hints=[
+        "Write the specs of batched_matmul first. In which of the three does a block come from another batch "
+        "element than e?",
+        "With one array prefetched and four grid axes, each index map takes five parameters. The last is a "
+        "Ref in SMEM: index it by a program id and you get a number.",
+        "Every block shape begins with None. lhs and the output return e first; rhs returns, first, what the "
+        "prefetched Ref holds at e.",
+    ],
+    explain="""The index map of rhs looks up which weight to fetch, so the pipeline fetches the right blocks, and
+    no permuted copy is ever written. The kernel's body does not change, and sees nothing of it: routing is a
+    matter of index maps alone.""",
+    mistakes=[
+        Mistake(
+            "ignores perm",
+            old=_RHS,
+            new=_RHS.replace("perm_ref[e]", "e"),
+            says="the map of `rhs` never reads it, so matrix e gets weight e",
+        ),
+        Mistake(
+            "applies the inverse permutation",
+            edits=((_LHS, _LHS.replace("(e, i", "(perm_ref[e], i")), (_RHS, _RHS.replace("perm_ref[e]", "e")), (_OUT, _OUT.replace("(e, i, j))", "(perm_ref[e], i, j))"))),
+            says="weight e goes to matrix perm[e]; it is matrix e that gets weight perm[e]",
+        ),
+        Mistake(
+            "permutes lhs",
+            edits=((_LHS, _LHS.replace("(e, i", "(perm_ref[e], i")), (_RHS, _RHS.replace("perm_ref[e]", "e"))),
+            says="the matrices stay in order, and the weights are looked up",
+        ),
+        Mistake(
+            "permutes lhs as well as rhs",
+            old=_LHS,
+            new=_LHS.replace("(e, i", "(perm_ref[e], i"),
+            says="pairs of equal number are multiplied, and stored in another order",
+        ),
+        Mistake(
+            "permutes the output",
+            edits=((_RHS, _RHS.replace("perm_ref[e]", "e")), (_OUT, _OUT.replace("(e, i, j))", "(perm_ref[e], i, j))"))),
+            says="result e has to lie at e",
+        ),
+        Mistake(
+            "looks up perm by the wrong program id",
+            old=_RHS,
+            new=_RHS.replace("perm_ref[e]", "perm_ref[i]"),
+            says="program id e says which matrix it is; i only which rows of it",
+        ),
+        Mistake(
+            "swaps the last two block indices of rhs",
+            old=_RHS,
+            new=_RHS.replace("k, j))", "j, k))"),
+            says="a weight is K × N: k comes before j",
+        ),
+        Mistake(
+            "gathers before the launch",
+            edits=((_RHS, _RHS.replace("perm_ref[e]", "e")), ("(perm, lhs, rhs)", "(perm, lhs, rhs[perm])")),
+            says="`gather` works on the data outside the kernel",
+            stage="pallas",
+        ),
+        Mistake(
+            "takes the Ref first in its index map",
+            old=_RHS,
+            new=_RHS.replace("e, i, j, k, perm_ref:", "perm_ref, e, i, j, k:"),
+            says="perm_ref[e]",
+            stage="error",
+        ),
+        Mistake(
+            "leaves the Ref out of an index map that does not need it",
+            old=_LHS,
+            new=_LHS.replace("k, perm_ref:", "k:"),
+            says="takes 4 positional arguments but 5 were given",
+            stage="error",
+        ),
+        Mistake(
+            "reads the array itself in its index map",
+            old=_RHS,
+            new=_RHS.replace("perm_ref[e]", "perm[e]"),
+            says="must not capture constants",
+            stage="error",
+        ),
+        Mistake(
+            "passes perm last",
+            old="(perm, lhs, rhs)",
+            new="(lhs, rhs, perm)",
+            says="must have the same number of dimensions as the array shape (3,)",
+            stage="error",
+        ),
+        Mistake(
+            "fetches all weights and lets the kernel pick one",
+            edits=((_RHS, _RHS.replace("(None, bk, bn)", "(E, bk, bn)").replace("perm_ref[e]", "0")), ("rhs_ref[...], preferred", "rhs_ref[perm_ref[pl.program_id(0)]], preferred")),
+            says="a block of `rhs` holds 3 weights",
+            stage="work",
+        ),
+        Mistake(
+            "takes all of K in one block",
+            old="bm, bk, bn = 64, 128, 256",
+            new="bm, bk, bn = 64, K, 256",
+            says="one block spans all",
+            stage="work",
+        ),
+    ],
+    alternatives=[
+        Alternative(
+            "keeps the leading axis and squeezes in the kernel",
+            edits=(
+                (_RHS, _RHS.replace("(None, bk, bn)", "(1, bk, bn)")),
+                ("rhs_ref[...], preferred", "rhs_ref[0], preferred"),
+            ),
+        ),
+        Alternative(
+            "takes everything behind the program ids together",
+            edits=(
+                (_LHS, _LHS.replace("perm_ref:", "*_:")),
+                (_OUT, _OUT.replace("perm_ref:", "*_:")),
+                (_RHS, _RHS.replace("perm_ref:", "*refs:").replace("perm_ref[e]", "refs[0][e]")),
+            ),
+        ),
+        Alternative("takes other blocks", old="bm, bk, bn = 64, 128, 256", new="bm, bk, bn = 32, 128, 128"),
+        Alternative(
+            "puts the batch inside",
+            code="""
+def permuted_matmul(lhs, rhs, perm):
+    (E, M, K), (_, _, N) = lhs.shape, rhs.shape
+    bm, bk, bn = 64, 128, 128
+    return pl.pallas_call(
+        permuted_matmul_kernel,
+        grid_spec=pltpu.PrefetchScalarGridSpec(
+            num_scalar_prefetch=1,
+            grid=(N // bn, M // bm, E, K // bk),
+            in_specs=[
+                pl.BlockSpec((None, bm, bk), lambda j, i, e, k, _: (e, i, k)),
+                pl.BlockSpec((None, bk, bn), lambda j, i, e, k, perm_ref: (perm_ref[e], k, j)),
+            ],
+            out_specs=pl.BlockSpec((None, bm, bn), lambda j, i, e, k, _: (e, i, j)),
+            scratch_shapes=[pltpu.VMEM((bm, bn), jnp.float32)],
+        ),
+        out_shape=jax.ShapeDtypeStruct((E, M, N), jnp.float32),
+        interpret=INTERPRET,
+    )(perm, lhs, rhs)
+""",
+        ),
+    ],
+    audit=audit,
+)

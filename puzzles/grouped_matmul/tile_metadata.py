@@ -1,0 +1,324 @@
+"""Rung 4: a flat list of visits."""
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Int
+
+from puzzles import find
+
+# %% [markdown]
+# ## tile_metadata: a list of visits
+#
+# A grid is a box: every step of it happens. The touches of tiles by groups are no box. So write them
+# down as a **flat list of visits**, one after another, group by group, and let the grid count through
+# the list. What step `t` has to do then stands in two arrays, and index maps will read it there by
+# scalar prefetch:
+#
+# ```text
+# group_sizes = [100, 0, 156, 200, 56], bm = 128, M = 512
+#
+# step t             0   1   2   3   4   5 │ 6   7
+# group_ids[t]       0   2   2   3   3   4 │ 4   4      whose weights
+# tile_ids[t]        0   0   1   2   3   3 │ 3   3      which rows
+#                    └─┬─┘           └─┬─┘ │
+#                tile 0, twice   tile 3, twice          num_steps = 6
+# ```
+#
+# Three things to see in it:
+#
+# * Visits to a shared tile come **one right after another**. Sorted groups see to that, and it
+#   matters: an output block may be revisited in consecutive steps only.
+# * Empty groups are not in the list. Nor are tiles without rows, if the sizes add up to less than
+#   `M`.
+# * How many visits there are is data, but `jit` wants shapes that do not depend on data. So the
+#   arrays are as long as the worst case: each of the `M // bm` tiles once, and once more for each
+#   group but the first, which may begin in a tile that another group has begun. That is
+#   **`M // bm + E - 1`**, and `num_steps`, an int32 scalar, says how many of them count.
+#
+# Entries from `num_steps` on are never visited. Fill them as you like, but legally: a group below
+# `E`, a tile below `M // bm`. The spec repeats the last visit. (`bm` divides `M`, and at least one
+# group has rows.)
+#
+# The offsets, and the tiles each group touches, are given. From them, the step at which a group's
+# visits begin is one `jnp.cumsum` away. It is CSR again, counted in visits. Then ask, for each step:
+# whose visit is it, and the how many-th of that group?
+
+# %%
+def tile_metadata_spec(
+    group_sizes: Int[Array, " E"], M: int, bm: int
+) -> tuple[Int[Array, " steps"], Int[Array, " steps"], Int[Array, ""]]:
+    visits, end = [], 0
+    for g, size in enumerate(np.asarray(group_sizes)):
+        start, end = end, end + size
+        for tile in range(M // bm):
+            if max(start, tile * bm) < min(end, (tile + 1) * bm):  # they have a row in common
+                visits.append((g, tile))
+    num_steps = np.int32(len(visits))
+    while len(visits) < M // bm + len(group_sizes) - 1:
+        visits.append(visits[-1])
+    group_ids, tile_ids = np.array(visits, np.int32).T
+    return group_ids, tile_ids, num_steps
+
+
+# %%
+def tile_metadata(
+    group_sizes: Int[Array, " E"], M: int, bm: int
+) -> tuple[Int[Array, " steps"], Int[Array, " steps"], Int[Array, ""]]:
+    E = len(group_sizes)
+    offsets = find("group_offsets").solution(group_sizes)
+    counts = find("tiles_per_group").solution(group_sizes, bm)
+    ### BEGIN SOLUTION
+    stops = jnp.cumsum(counts)  # group g has the visits before stops[g]
+    num_steps = stops[-1]
+    t = jnp.minimum(jnp.arange(M // bm + E - 1), num_steps - 1)
+    group_ids = jnp.searchsorted(stops, t, side="right")
+    nth = t - (stops - counts)[group_ids]
+    tile_ids = offsets[group_ids] // bm + nth
+    return group_ids, jnp.maximum(tile_ids, 0), num_steps  # -1 if all groups are empty
+    ### END SOLUTION
+
+
+# %% [markdown]
+# That is all that a grouped matmul has to know about its groups, and it is the list that JAX's own
+# kernel, [Megablox](https://github.com/jax-ml/jax/tree/main/jax/experimental/pallas/ops/tpu/megablox)
+# `gmm`, goes through. Try sizes of your own. The function is compiled once:
+
+# %% active="ipynb"
+# visits = jax.jit(find("tile_metadata").solution, static_argnums=(1, 2))
+# for sizes in ([100, 0, 156, 200, 56], [0, 0, 512, 0, 0], [7, 7, 7, 7, 7]):
+#     group_ids, tile_ids, num_steps = visits(jnp.array(sizes), 512, 128)
+#     print("sizes ", sizes, f"{num_steps} of {len(tile_ids)} steps")
+#     print("groups", group_ids[:num_steps])
+#     print("tiles ", tile_ids[:num_steps], "\n")
+
+# %% tags=["author"]
+from puzzles import Alternative, Mistake, Puzzle, mutate
+from puzzles.grouped_matmul.group_offsets import draw_sizes
+
+
+def make_inputs(key, M, bm, sizes=None, **random):
+    return jnp.asarray(sizes, jnp.int32) if sizes else draw_sizes(key, **random), M, bm
+
+
+def _active(result, steps):
+    """What counts of a result: everything but the entries that nobody visits."""
+    group_ids, tile_ids, num_steps = (np.asarray(x).tolist() for x in result)
+    return group_ids[:steps], tile_ids[:steps], num_steps
+
+
+def accepts(result, group_sizes, M, bm):
+    E, tiles = len(group_sizes), M // bm
+    assert isinstance(result, tuple) and len(result) == 3, "return three: group_ids, tile_ids, num_steps"
+    shapes = dict(group_ids=(tiles + E - 1,), tile_ids=(tiles + E - 1,), num_steps=())
+    for x, (name, shape) in zip(map(np.asarray, result), shapes.items(), strict=True):
+        static = f", for any sizes: M // bm + E - 1 = {tiles} + {E} - 1" if shape else ", a scalar"
+        assert x.shape == shape, f"{name} has shape {x.shape}; it must have {shape}{static}"
+        assert x.dtype == np.int32, f"{name} has the wrong dtype: expected int32, got {x.dtype}"
+    want = tile_metadata_spec(group_sizes, M, bm)
+    steps = int(want[2])
+    mine, theirs = _active(result, steps), _active(want, steps)
+    if mine != theirs:
+        raise AssertionError(f"{_difference(mine, theirs)}{_diagnosis(mine, group_sizes, M, bm)}")
+    for x, name, limit in ((result[0], "group_ids", E), (result[1], "tile_ids", tiles)):
+        bad = [t for t, n in enumerate(np.asarray(x)) if not 0 <= n < limit]
+        assert not bad, (
+            f"{name}[{bad[0]}] is {x[bad[0]]}. It does not count, since num_steps is {steps}, but it must be "
+            f"legal: 0 to {limit - 1}. Repeat the last visit, for example"
+        )
+
+
+def _difference(mine, theirs):
+    if mine[:2] == theirs[:2]:
+        return f"num_steps is {mine[2]}; the groups touch {theirs[2]} tiles in all."
+    visits = list(zip(*mine[:2], strict=True)), list(zip(*theirs[:2], strict=True))
+    t = next(t for t, (a, b) in enumerate(zip(*visits, strict=True)) if a != b)
+    (g, tile), (group, row) = visits[0][t], visits[1][t]
+    return f"Step {t} should visit tile {row} for group {group}; it visits tile {tile} for group {g}."
+
+
+def _diagnosis(mine, *args):
+    """The mistake with these numbers, in words; `accepts` rungs get none from the checker."""
+    for mistake in PUZZLE.mistakes:
+        if mistake.stage == "values":
+            wrong = mutate(PUZZLE, mistake)(*args)
+            if _active(wrong, len(mine[0])) == mine:
+                return f"\nYour numbers are those of a function that {mistake.name}: {mistake.says}."
+    return ""
+
+
+_STOPS = "stops = jnp.cumsum(counts)  # group g has the visits before stops[g]"
+_T = "t = jnp.minimum(jnp.arange(M // bm + E - 1), num_steps - 1)"
+_GROUPS = 'group_ids = jnp.searchsorted(stops, t, side="right")'
+_NTH = "nth = t - (stops - counts)[group_ids]"
+_TILES = "tile_ids = offsets[group_ids] // bm + nth"
+_RETURN = "return group_ids, jnp.maximum(tile_ids, 0), num_steps  # -1 if all groups are empty"
+
+PUZZLE = Puzzle(
+    spec=tile_metadata_spec,
+    solution=tile_metadata,
+    inputs=make_inputs,
+    cases=[
+        dict(M=512, bm=128, sizes=(100, 0, 156, 200, 56)),
+        dict(M=320, bm=64, sizes=(0, 40, 50, 0, 6, 1, 0, 99, 0)),
+        dict(M=1024, bm=32, E=9, total=1024, empty=2),
+        dict(M=384, bm=128, sizes=(0, 0, 384, 0)),
+    ],
+    hints=[
+        "Running sums of the counts say at which step each group's visits end. Step t belongs to the first "
+        "group whose visits have not ended by then.",
+        "`jnp.searchsorted(sorted, values, side=...)` finds it for all steps at once; so does `jnp.repeat` with its "
+        "`total_repeat_length`. An array of group ids is an index: `offsets[group_ids]` has one entry a step.",
+        "The visits' ends from the counts; the numbers of all steps, held at the last one that counts; the group of each "
+        "step; how many steps ago that group began; the tile of the group's first row, plus that many.",
+    ],
+    explain="""Two CSR structures meet: offsets in rows say where a group begins, running sums of tile counts say
+    at which step its visits begin. The difference between a step and that beginning is how many tiles the
+    visit lies beyond the group's first one. Shapes depend on M, bm and E alone, so one compiled program
+    serves all sizes.""",
+    kernel=False,
+    jit=True,
+    accepts=accepts,
+    mistakes=[
+        Mistake(
+            "never visits a tile twice",
+            old=_TILES,
+            new="tile_ids = jnp.minimum(t, M // bm - 1)",
+            says="when a group begins inside a tile, the next visit is to the same tile",
+        ),
+        Mistake(
+            "counts the tiles of each group from 0",
+            old=_TILES,
+            new="tile_ids = nth",
+            says="the first tile of a group is the one that holds row offsets[g]",
+        ),
+        Mistake(
+            "begins each group at the next whole tile",
+            old=_TILES,
+            new="tile_ids = jnp.minimum(-(-offsets[group_ids] // bm) + nth, M // bm - 1)",
+            says="the rows before that are in a tile shared with the group before, and would be lost",
+        ),
+        Mistake(
+            "gives each group as many visits as its size fills",
+            edits=((_STOPS, "counts = -(-group_sizes // bm)\n    stops = jnp.cumsum(counts)"),),
+            says="a group that lies across a boundary needs one visit more",
+        ),
+        Mistake(
+            "visits empty groups",
+            edits=((_STOPS, "counts = jnp.maximum(counts, 1)\n    stops = jnp.cumsum(counts)"),),
+            says="a group without rows needs no step",
+        ),
+        Mistake(
+            "goes over to the next group one step late",
+            old='side="right"',
+            new='side="left"',
+            says="stops[g] is the first step that is no longer group g's",
+        ),
+        Mistake(
+            "counts a group's visits from where they end",
+            old=_NTH,
+            new="nth = t - stops[group_ids]",
+            says="they begin at stops - counts",
+        ),
+        Mistake(
+            "stays on the first tile of each group",
+            old=_TILES,
+            new="tile_ids = offsets[group_ids] // bm",
+            says="a group's second visit is to its second tile",
+        ),
+        Mistake(
+            "gives the length of the arrays as num_steps",
+            old=_RETURN,
+            new="return group_ids, jnp.maximum(tile_ids, 0), jnp.int32(len(tile_ids))",
+            says="what comes after the last visit must not be counted",
+        ),
+        Mistake(
+            "gives the index of the last visit as num_steps",
+            old=_RETURN,
+            new="return group_ids, jnp.maximum(tile_ids, 0), num_steps - 1",
+            says="a grid of that many steps leaves the last visit out",
+        ),
+        Mistake(
+            "counts one tile more than there can be visits",
+            old="jnp.arange(M // bm + E - 1)",
+            new="jnp.arange(M // bm + E)",
+            says="M // bm + E - 1 = 4 + 5 - 1",
+        ),
+        Mistake(
+            "runs on beyond the last visit",
+            edits=((_T, "t = jnp.arange(M // bm + E - 1)"),),
+            says="it must be legal",
+        ),
+        Mistake(
+            "lets the data choose the shape",
+            edits=((_GROUPS, "group_ids = jnp.repeat(jnp.arange(E), counts)"),),
+            says="not known while Python runs",
+            stage="error",
+        ),
+        Mistake(
+            "lists the visits in Python",
+            edits=((_GROUPS, "group_ids = jnp.array([g for g in range(E) for _ in range(counts[g])])"),),
+            says="not known while Python runs",
+            stage="error",
+        ),
+        Mistake(
+            "selects the visits from a table by a boolean index",
+            code="""
+def tile_metadata(group_sizes, M, bm):
+    offsets = find("group_offsets").solution(group_sizes)
+    tile, start, end = jnp.arange(M // bm), offsets[:-1, None], offsets[1:, None]
+    touched = jnp.maximum(start, tile * bm) < jnp.minimum(end, (tile + 1) * bm)
+    groups = jnp.broadcast_to(jnp.arange(len(group_sizes))[:, None], touched.shape)
+    return groups[touched], jnp.broadcast_to(tile, touched.shape)[touched], touched.sum()
+""",
+            says="not known while Python runs",
+            stage="error",
+        ),
+    ],
+    alternatives=[
+        Alternative(
+            "repeats each group's number",
+            code="""
+def tile_metadata(group_sizes, M, bm):
+    E, length = len(group_sizes), M // bm + len(group_sizes) - 1
+    ends = jnp.cumsum(group_sizes)
+    first = (ends - group_sizes) // bm
+    counts = jnp.where(group_sizes > 0, (ends - 1) // bm - first + 1, 0)
+    begin = jnp.cumsum(counts) - counts
+    group_ids = jnp.repeat(jnp.arange(E), counts, total_repeat_length=length)
+    tile_ids = (first - begin)[group_ids] + jnp.arange(length)
+    return group_ids, jnp.clip(tile_ids, 0, M // bm - 1), counts.sum()
+""",
+        ),
+        Alternative(
+            "finds the touches in a table of groups and tiles",
+            code="""
+def tile_metadata(group_sizes, M, bm):
+    offsets = find("group_offsets").solution(group_sizes)
+    tile, start, end = jnp.arange(M // bm), offsets[:-1, None], offsets[1:, None]
+    touched = jnp.maximum(start, tile * bm) < jnp.minimum(end, (tile + 1) * bm)
+    length = M // bm + len(group_sizes) - 1
+    group_ids, tile_ids = jnp.nonzero(touched, size=length, fill_value=0)
+    return group_ids, tile_ids, touched.sum()
+""",
+        ),
+        Alternative(
+            "counts the groups that are over by each step",
+            edits=((_GROUPS, "group_ids = jnp.sum(stops[None, :] <= t[:, None], axis=1)"),),
+        ),
+        Alternative(
+            "lets lists of tiles stand beside those of groups, as Megablox does",
+            code="""
+def tile_metadata(group_sizes, M, bm):
+    E, tiles = len(group_sizes), M // bm
+    starts = find("group_offsets").solution(group_sizes)[:-1]
+    counts = find("tiles_per_group").solution(group_sizes, bm)
+    shared = (starts % bm != 0) & (group_sizes > 0)  # begins in a tile that has a visit already
+    again = jnp.zeros(tiles + 1, jnp.int32).at[jnp.where(shared, starts // bm, tiles)].add(1)[:tiles]
+    length = tiles + E - 1
+    group_ids = jnp.repeat(jnp.arange(E), counts, total_repeat_length=length)
+    tile_ids = jnp.repeat(jnp.arange(tiles), 1 + again, total_repeat_length=length)
+    return group_ids, tile_ids, counts.sum()
+""",
+        ),
+    ],
+)

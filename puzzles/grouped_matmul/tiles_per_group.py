@@ -1,0 +1,185 @@
+"""Rung 3: how many row tiles each group touches."""
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Int
+
+from puzzles import find
+
+# %% [markdown]
+# ## tiles_per_group: who touches what
+#
+# A matmul kernel cuts its rows into tiles of `bm`, and the tiles do not ask where groups begin. A
+# group may start in the middle of one tile and end in the middle of another; a tile may hold rows of
+# several groups. Here is the example again, with `bm` = 128:
+#
+# ```text
+# tile        0              1              2              3
+#        |──────────────|──────────────|──────────────|──────────────|
+# rows   0              128            256            384            512
+#        |─── g=0 ──|───────── g=2 ────|──────── g=3 ────────|─ g=4 ─|
+#        0         100                256                   456     512
+#
+# touches      1    0        2                  2               1         tiles
+# ```
+#
+# Each touch is a piece of work: one tile, multiplied by one expert's weights. Tile 0 is worked on
+# twice, for group 0 and for group 2. So is tile 3. In all there are 6 touches for 4 tiles.
+#
+# How many tiles does a group touch? **Not** its size divided by `bm`, rounded up: 60 rows fit into
+# one tile, but from row 100 on they touch two. It depends on where the group starts. And a group
+# without rows touches nothing, wherever it lies. Group 1 above starts and ends at row 100, in the
+# middle of tile 0.
+#
+# Compute all counts at once, as int32, under `jit`. The first two lines are given.
+
+# %%
+def tiles_per_group_spec(group_sizes: Int[Array, " E"], bm: int) -> Int[Array, " E"]:
+    counts, end = [], 0
+    for size in np.asarray(group_sizes):
+        start, end = end, end + size
+        counts.append(len({row // bm for row in range(start, end)}))
+    return np.array(counts, np.int32)
+
+
+# %%
+def tiles_per_group(group_sizes: Int[Array, " E"], bm: int) -> Int[Array, " E"]:
+    offsets = find("group_offsets").solution(group_sizes)
+    starts, ends = offsets[:-1], offsets[1:]
+    ### BEGIN SOLUTION
+    first = starts // bm
+    last = (ends - 1) // bm
+    return jnp.where(group_sizes > 0, last - first + 1, 0)
+    ### END SOLUTION
+
+
+# %% tags=["author"]
+from puzzles import Alternative, Mistake, Puzzle
+from puzzles.grouped_matmul.group_offsets import draw_sizes
+
+
+def make_inputs(key, bm, sizes=None, **random):
+    return jnp.asarray(sizes, jnp.int32) if sizes else draw_sizes(key, **random), bm
+
+
+_FIRST = "first = starts // bm"
+_LAST = "last = (ends - 1) // bm"
+_RETURN = "return jnp.where(group_sizes > 0, last - first + 1, 0)"
+
+PUZZLE = Puzzle(
+    spec=tiles_per_group_spec,
+    solution=tiles_per_group,
+    inputs=make_inputs,
+    cases=[
+        dict(bm=64, sizes=(0, 64, 0, 40, 50, 0, 1, 165, 0)),
+        dict(bm=128, sizes=(100, 0, 156, 200, 56)),
+        dict(bm=32, E=8, total=1000, empty=2),
+        dict(bm=128, sizes=(0, 640, 0)),
+    ],
+    hints=[
+        "Which tile holds a group's first row, and which its last one? What do these two say about a group "
+        "without rows?",
+        "Integer division finds the tile of a row. The last row is the one before `ends`. `jnp.where(condition, a, "
+        "b)` chooses element by element.",
+        "Three lines: the tile of the first row; the tile of the last row; the count between them, both "
+        "included, and zero where the size is zero.",
+    ],
+    explain="""A group touches all tiles from the one with its first row to the one with its last row. A group
+    without rows has neither, and so it is an exception that has to be written down.""",
+    kernel=False,
+    jit=True,
+    mistakes=[
+        Mistake(
+            "rounds the size up to tiles",
+            old=_RETURN,
+            new="return -(-group_sizes // bm)",
+            says="the size alone does not tell: a few rows across a boundary touch two tiles",
+        ),
+        Mistake(
+            "counts a tile for an empty group that lies inside it",
+            old=_RETURN,
+            new="return -(-ends // bm) - first",
+            says="no row of an empty group is in the tile where its offset points to",
+        ),
+        Mistake(
+            "counts one tile for every empty group",
+            old=_RETURN,
+            new="return jnp.where(group_sizes > 0, last - first + 1, 1)",
+            says="an empty group touches nothing",
+        ),
+        Mistake(
+            "takes ends as if they belonged to the group",
+            old=_LAST,
+            new="last = ends // bm",
+            says="`ends` is the first row of the next group: one that ends on a boundary between tiles does not "
+            "touch the next tile",
+        ),
+        Mistake(
+            "counts the boundaries between tiles",
+            old=_RETURN,
+            new="return jnp.where(group_sizes > 0, last - first, 0)",
+            says="from tile 2 to tile 2 it is one tile, not none: add 1",
+        ),
+        Mistake(
+            "gives a shared tile to the group that starts it",
+            old=_FIRST,
+            new="first = -(-starts // bm)",
+            says="a tile shared by two groups counts for both",
+        ),
+        Mistake(
+            "counts full tiles only",
+            old=_RETURN,
+            new="return group_sizes // bm",
+            says="a tile that a group fills in part counts as well",
+        ),
+        Mistake(
+            "divides into fractions",
+            edits=((_FIRST, "first = starts / bm"), (_LAST, "last = (ends - 1) / bm")),
+            says="wrong dtype: expected int32, got float32",
+        ),
+        Mistake(
+            "asks each size in Python",
+            old=_RETURN,
+            new="return jnp.stack([last[g] - first[g] + 1 if size > 0 else 0 for g, size in enumerate(group_sizes)])",
+            says="not known while Python runs",
+            stage="error",
+        ),
+        Mistake(
+            "picks the groups that have rows",
+            old=_RETURN,
+            new="return jnp.zeros_like(starts).at[group_sizes > 0].set((last - first + 1)[group_sizes > 0])",
+            says="not known while Python runs",
+            stage="error",
+        ),
+    ],
+    alternatives=[
+        Alternative(
+            "rounds the start down and the end up, in rows",
+            edits=(
+                (_FIRST, "down = starts // bm * bm"),
+                (_LAST, "up = (ends + bm - 1) // bm * bm"),
+                (_RETURN, "return jnp.where(group_sizes == 0, 0, up - down) // bm"),
+            ),
+        ),
+        Alternative(
+            "adds the part before the first boundary to the size",
+            old=_RETURN,
+            new="return (group_sizes > 0) * -(-(starts % bm + group_sizes) // bm)",
+        ),
+        Alternative(
+            "divides with lax and rounds up by cdiv",
+            code="""
+import jax
+from jax.experimental import pallas as pl
+
+
+def tiles_per_group(group_sizes, bm):
+    ends = jax.lax.cumsum(group_sizes)
+    starts = ends - group_sizes
+    return jax.lax.select(
+        group_sizes > 0, pl.cdiv(ends, bm) - jax.lax.div(starts, bm), jnp.zeros_like(ends)
+    )
+""",
+        ),
+    ],
+)

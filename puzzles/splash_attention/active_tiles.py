@@ -1,0 +1,391 @@
+"""Rung 14: the blocks that have work, as one flat list."""
+
+import numpy as np
+from jaxtyping import Int
+
+# %% [markdown]
+# ## active_tiles: the grid becomes a list
+#
+# `pl.when` skipped the arithmetic, an index map skipped the fetches. The steps are still there, a
+# dense grid of them, and with T = S = 131,072 and blocks of 512 that makes 65,536 steps a head, also for a narrow
+# window that needs a few hundred of them. A grid is a box. How do you walk over something that is not?
+#
+# JAX's own kernel shrinks the box: each row of the grid lists the blocks it needs, and rows are as
+# long as the **widest** one. Rows that need less are padded with steps that do nothing. A causal
+# mask gains nothing at all in that way, since its last row is full.
+#
+# ```text
+#   blocks that have work      shrunk grid, 4 × 3 = 12 steps    flat list, 8 steps
+#        0 1 2 3
+#     0  ■ · · ·                 0: ■ - -                         row  0 1 1 2 2 2 3 3
+#     1  ◩ ■ · ·                 1: ◩ ■ -                         col  0 0 1 0 1 2 2 3
+#     2  ■ ◩ ■ ·                 2: ■ ◩ ■
+#     3  · · ■ ◩                 3: ■ ◩ -
+# ```
+#
+# A list needs no padding. Let the grid have **one axis**, with a step for each entry of a list that holds
+# the tiles to visit, row by row, and let the index maps look up which row and which column a step
+# is about. (Google's newer [tokamax](https://github.com/openxla/tokamax) does it so, too.) But a kernel that
+# no longer has `i` and `j` has to be told what it used to ask them:
+#
+# * Is this the **first** tile of its row? Then m, l and acc have to be set up.
+# * Is it the **last**? Then the row is divided and stored.
+# * What **kind** is it? 1 partial, 2 full, as in the table.
+#
+# SMEM has 1 MiB for all the lists, so these three share one number:
+# **`flags = kind + 4 · first + 8 · last`**. The kernel takes them apart again: `flags & 3`,
+# `flags & 4`, `flags & 8`.
+#
+# One trap: a row of blocks that needs nothing has no tile. Without a visit, nobody would write its output,
+# and it would hold whatever was in memory. So such a row gets one **dead visit**: kind 0, first and last at
+# once, any column (say 0). The kernel will set up, compute nothing, and store zeros.
+#
+# Return `(rows, cols, masks, flags)`, four int32 arrays of one length, row by row, columns ascending.
+# `masks` holds the number of the tile's pattern. A tile that is not partial uses none, but the index map will
+# fetch the one that you name. Any that exists is right; can you think of one that costs no fetch?
+
+# %%
+def active_tiles_spec(
+    block_mask: Int[np.ndarray, "I J"], mask_index: Int[np.ndarray, "I J"], tiles: tuple
+) -> bool:
+    """What a good answer satisfies: a kernel that follows it does all the work, row after row."""
+    todo, finished, row, cols = block_mask.copy(), [], None, []
+    for r, c, mask, flags in zip(*tiles, strict=True):
+        kind = flags & 3
+        if flags & 4:
+            row, cols = r, []
+        if r != row or kind != todo[r, c] or (kind == 1 and mask != mask_index[r, c]):
+            return False
+        if kind == 0 and block_mask[r].any():
+            return False  # there is better to do
+        todo[r, c] = 0
+        cols.append(c)
+        if flags & 8:
+            finished.append(r)
+            if cols != sorted(cols):
+                return False
+            row = None
+    return not todo.any() and finished == list(range(len(block_mask)))
+
+
+# %%
+def active_tiles(
+    block_mask: Int[np.ndarray, "I J"], mask_index: Int[np.ndarray, "I J"]
+) -> tuple[Int[np.ndarray, " n"], Int[np.ndarray, " n"], Int[np.ndarray, " n"], Int[np.ndarray, " n"]]:
+    ### BEGIN SOLUTION
+    visit = block_mask > 0
+    visit[~visit.any(axis=1), 0] = True  # a row without tiles: one dead visit
+    rows, cols = np.nonzero(visit)  # row by row, columns ascending
+    kind = block_mask[rows, cols]
+    new_row = rows[1:] != rows[:-1]
+    first, last = np.append(True, new_row), np.append(new_row, True)
+    # a tile that is not partial repeats the number before it: that pattern is there already
+    masks = np.where(kind == 1, mask_index[rows, cols], 0)
+    latest = np.maximum.accumulate(np.where(kind == 1, np.arange(len(kind)), 0))
+    tiles = rows, cols, masks[latest], kind + 4 * first + 8 * last
+    return tuple(x.astype(np.int32) for x in tiles)
+    ### END SOLUTION
+
+
+# %% [markdown]
+# What is the list worth? Steps a head, for 4096 tokens in blocks of 128. The last mask is causal within a window
+# of 512, but 16 rows in the middle may look at everything before them: one wide row of blocks is enough to make the padded
+# grid as wide as it is. (JAX's kernel shrinks its grid only where all heads have the same mask. The list does not care.)
+
+# %% active="ipynb"
+# t, s = np.arange(4096)[:, None], np.arange(4096)[None, :]
+# near = (s <= t) & (t - s < 512)
+# masks = {
+#     "causal, 1024 tokens": (s <= t)[:1024, :1024],
+#     "causal": s <= t,
+#     "causal, window of 512": near,
+#     "causal, documents of 1000": (s <= t) & (t // 1000 == s // 1000),
+#     "window, and 16 rows that see all": near | ((s <= t) & (t // 16 == 200)),
+# }
+# print("mask                               dense   padded   list")
+# for name, mask in masks.items():
+#     block_mask, mask_index, _ = find("classify_blocks").solution(mask, 128, 128)
+#     rows, *_ = find("active_tiles").solution(block_mask, mask_index)
+#     widest = (block_mask > 0).sum(axis=1).max()  # what JAX's kernel pads all rows to
+#     print(f"{name:33}{block_mask.size:7}{len(block_mask) * widest:9}{len(rows):7}")
+
+# %% tags=["author"]
+import itertools
+
+from puzzles import Alternative, Mistake, Puzzle, rng
+from puzzles.splash_attention.classify_blocks import classify_blocks, make_mask
+
+NAMES = ("rows", "cols", "masks", "flags")
+
+
+def make_inputs(key, T, S, bq, bk, kind):
+    mask = make_mask(rng(key), kind, T, S, bq, bk)
+    if kind == "blocks":
+        mask[:bq] = False  # the first row of blocks, too, attends to nothing
+    tables = classify_blocks(mask, bq, bk)[:2]
+    for table in tables:
+        table.flags.writeable = False
+    return tables
+
+
+def accepts(tiles, block_mask, mask_index):
+    assert isinstance(tiles, tuple) and len(tiles) == 4, "return a tuple (rows, cols, masks, flags)"
+    for name, x in zip(NAMES, tiles, strict=True):
+        assert isinstance(x, np.ndarray), (
+            f"`{name}` is a {type(x).__name__}: a NumPy array is wanted"
+        )
+        assert x.ndim == 1, f"`{name}` has shape {x.shape}: one number for each tile is wanted"
+        assert x.dtype == np.int32, f"`{name}` is {x.dtype}: kernels read scalars as int32"
+    lengths = [len(x) for x in tiles]
+    assert len({*lengths}) == 1, f"the four arrays have lengths {lengths}: one entry for each tile"
+    I, J = block_mask.shape
+    rows, cols, masks, flags = (x.tolist() for x in tiles)
+    for n, (r, c) in enumerate(zip(rows, cols, strict=True)):
+        assert 0 <= r < I and 0 <= c < J, (
+            f"entry {n} visits tile ({r}, {c}) of a table of {I} × {J} blocks"
+        )
+    _same_visits(list(zip(rows, cols, strict=True)), block_mask)
+    _same_flags(rows, cols, flags, block_mask)
+    _same_masks(rows, cols, masks, block_mask, mask_index)
+
+
+def _same_visits(visits, block_mask):
+    assert len({*visits}) == len(visits), (
+        f"tile {next(v for v in visits if visits.count(v) > 1)} is visited twice"
+    )
+    for i, row in enumerate(block_mask):
+        mine = [c for r, c in visits if r == i]
+        dead = [c for c in mine if not row[c]]
+        missing = [int(c) for c in np.flatnonzero(row) if c not in mine]
+        assert row.any() or mine, (
+            f"row {i} has no tile with work, and no visit either: then nobody writes its output. "
+            "Give it one dead visit"
+        )
+        assert row.any() or len(mine) == 1, (
+            f"row {i} has no tile with work, and {len(mine)} visits: one will do, since a step that does "
+            "nothing still takes its time"
+        )
+        assert not missing, f"tile ({i}, {missing[0]}) has work and is not in the list"
+        assert not row.any() or not dead, (
+            f"tile ({i}, {dead[0]}) has no work and is in the list, though row {i} has others: a step "
+            "that does nothing still takes its time"
+        )
+    for n, (one, two) in enumerate(itertools.pairwise(visits)):
+        assert one < two, (
+            f"entry {n} is tile {one} and entry {n + 1} is tile {two}: go row by row, columns "
+            "ascending, since the output of a row stays in VMEM only while its tiles follow each other"
+        )
+
+
+def _same_flags(rows, cols, flags, block_mask):
+    for n, (r, c, flag) in enumerate(zip(rows, cols, flags, strict=True)):
+        kind = int(block_mask[r, c])
+        first, last = n == 0 or rows[n - 1] != r, n == len(rows) - 1 or rows[n + 1] != r
+        words = f"entry {n}, tile ({r}, {c}), has flags {flag}"
+        assert 0 <= flag < 16, f"{words}: kind + 4 · first + 8 · last lies between 0 and 14"
+        assert flag & 3 == kind, (
+            f"{words}, whose kind, flags & 3, is {flag & 3}; `block_mask` says {kind}"
+        )
+        for name, bit, want, which in (("first", 4, first, "first"), ("last", 8, last, "last")):
+            assert bool(flag & bit) == want, (
+                f"{words}, in which {name}, flags & {bit}, is {'set' if flag & bit else 'not set'}, but it is "
+                f"{'' if want else 'not '}the {which} tile that row {r} visits"
+            )
+
+
+def _same_masks(rows, cols, masks, block_mask, mask_index):
+    stored = int(mask_index[block_mask == 1].max(initial=0)) + 1
+    for n, (r, c, mask) in enumerate(zip(rows, cols, masks, strict=True)):
+        want = int(mask_index[r, c])
+        if block_mask[r, c] == 1:
+            assert mask == want, (
+                f"entry {n}, tile ({r}, {c}), has pattern {mask}; `mask_index` says {want}"
+            )
+        assert 0 <= mask < stored, (
+            f"entry {n}, tile ({r}, {c}), is not partial and has pattern {mask}: no use is made of it, "
+            "but it is fetched, so it has to be one that exists"
+        )
+
+
+_DEAD = "    visit[~visit.any(axis=1), 0] = True  # a row without tiles: one dead visit\n"
+_VISIT = "visit = block_mask > 0"
+_NONZERO = "rows, cols = np.nonzero(visit)"
+_ENDS = "first, last = np.append(True, new_row), np.append(new_row, True)"
+_MASKS = "masks = np.where(kind == 1, mask_index[rows, cols], 0)"
+_FLAGS = "kind + 4 * first + 8 * last"
+
+PUZZLE = Puzzle(
+    spec=active_tiles_spec,
+    solution=active_tiles,
+    inputs=make_inputs,
+    cases=[
+        dict(T=160, S=384, bq=32, bk=64, kind="blocks"),
+        dict(T=384, S=320, bq=128, bk=64, kind="window"),
+        dict(T=64, S=256, bq=64, bk=32, kind="random"),
+        dict(T=512, S=384, bq=64, bk=128, kind="documents"),
+    ],
+    hints=[
+        "Which blocks are visited? Those with work, and one for every row that has none. Once you "
+        "have the list, a tile is the first of its row if the entry before it names another row. Which tile has no "
+        "entry before it?",
+        "`np.nonzero` of a 2-D array gives rows and columns, in just the order that is wanted, as int64. A table "
+        "indexed with two lists, `table[rows, cols]`, gives a list. `rows[1:] != rows[:-1]` compares neighbours; "
+        "`.astype(np.int32)` at the end.",
+        "A boolean table of visits, with one more entry in each row that would have none; nonzero; kinds and "
+        "patterns looked up at rows and cols; first and last from the comparison of neighbours, "
+        "with True put before it or after it; the sum of kind, 4 · first and 8 · last.",
+    ],
+    explain="""Steps now follow the work, not the box around it: a row takes as many as it has tiles,
+    and at least one, so that its output is written. Where a tile needs no pattern, naming the one before it
+    again costs no fetch: the trick of causal_prefetch, in a list.""",
+    kernel=False,
+    accepts=accepts,
+    mistakes=[
+        Mistake(
+            "leaves out rows that need nothing",
+            old=_DEAD,
+            new="",
+            says="then nobody writes its output. Give it one dead visit",
+        ),
+        Mistake(
+            "visits every block",
+            old=_VISIT,
+            new="visit = block_mask >= 0",
+            says="row 0 has no tile with work, and 6 visits",
+        ),
+        Mistake(
+            "pads every row to the widest",
+            old=_DEAD,
+            new="""    # as JAX's own kernel does
+    order = np.argsort(~visit, axis=1, kind="stable")
+    np.put_along_axis(visit, order[:, : visit.sum(axis=1).max()], True, axis=1)
+""",
+            says="visits: one will do, since a step that does nothing",
+        ),
+        Mistake(
+            "gives every row a visit to block 0",
+            old=_DEAD,
+            new="    visit[:, 0] = True\n",
+            says="a step that does nothing still takes its time",
+        ),
+        Mistake(
+            "goes column by column",
+            old=_NONZERO,
+            new="cols, rows = np.nonzero(visit.T)",
+            says="go row by row, columns ascending",
+        ),
+        Mistake(
+            "swaps rows and columns",
+            old="tiles = rows, cols,",
+            new="tiles = cols, rows,",
+            says="of a table of 5 × 6 blocks",
+        ),
+        Mistake(
+            "takes column 0 for the first and column J - 1 for the last",
+            old=_ENDS,
+            new="first, last = cols == 0, cols == block_mask.shape[1] - 1",
+            says="is not set, but it is the last tile that row 0 visits",
+        ),
+        Mistake(
+            "compares the ends of the list with each other",
+            edits=(
+                (_ENDS, "first, last = rows != np.roll(rows, 1), rows != np.roll(rows, -1)"),
+            ),
+            says="entry 0, tile (0, 0), has flags 1, in which first, flags & 4, is not set",
+        ),
+        Mistake(
+            "swaps first and last",
+            old=_FLAGS,
+            new="kind + 8 * first + 4 * last",
+            says="is not set, but it is the first tile that row 1 visits",
+        ),
+        Mistake(
+            "takes 1, 2 and 4 for the places of kind, first and last",
+            old=_FLAGS,
+            new="kind + 2 * first + 4 * last",
+            says="whose kind, flags & 3, is 2; `block_mask` says 0",
+        ),
+        Mistake(
+            "marks a dead visit as partial",
+            old=_FLAGS,
+            new="np.maximum(kind, 1) + 4 * first + 8 * last",
+            says="is 1; `block_mask` says 0",
+        ),
+        Mistake(
+            "sets neither first nor last on a dead visit",
+            old=_FLAGS,
+            new="kind + (kind > 0) * (4 * first + 8 * last)",
+            says="is not set, but it is the first tile that row 0 visits",
+        ),
+        Mistake(
+            "repeats the pattern before it for partial tiles, too",
+            old="masks[latest], kind",
+            new="masks[np.append(0, latest[:-1])], kind",
+            says="`mask_index` says",
+        ),
+        Mistake(
+            "reads the patterns of the first blocks of the table",
+            edits=(
+                (_MASKS, "masks = mask_index.ravel()[: len(rows)]"),
+                ("masks[latest], kind", "masks, kind"),
+            ),
+            says="`mask_index` says",
+        ),
+        Mistake(
+            "marks tiles without a pattern with -1",
+            edits=((_MASKS, _MASKS.replace(", 0)", ", -1)")), ("masks[latest], kind", "masks, kind")),
+            says="it has to be one that exists",
+        ),
+        Mistake(
+            "leaves the lists in int64",
+            old="tuple(x.astype(np.int32) for x in tiles)",
+            new="tiles",
+            says="kernels read scalars as int32",
+        ),
+        Mistake(
+            "returns two flags",
+            old="return tuple(x.astype(np.int32) for x in tiles)",
+            new="return *(x.astype(np.int32) for x in tiles), first",
+            says="return a tuple (rows, cols, masks, flags)",
+        ),
+    ],
+    alternatives=[
+        Alternative(
+            "appends tile by tile in a loop",
+            code="""
+def active_tiles(block_mask, mask_index):
+    tiles = []
+    for i, row in enumerate(block_mask):
+        visits = [j for j, kind in enumerate(row) if kind] or [0]
+        for j in visits:
+            before = tiles[-1][2] if tiles else 0
+            mask = mask_index[i, j] if row[j] == 1 else before
+            tiles.append((i, j, mask, row[j] + 4 * (j == visits[0]) + 8 * (j == visits[-1])))
+    return tuple(np.array(tiles, np.int32).T)
+""",
+        ),
+        Alternative(
+            "names pattern 0 where none is needed",
+            old="masks[latest], kind",
+            new="masks, kind",
+        ),
+        Alternative(
+            "counts the tiles of each row",
+            code="""
+def active_tiles(block_mask, mask_index):
+    count = np.count_nonzero(block_mask, axis=1)
+    width = np.maximum(count, 1)
+    end = np.cumsum(width)
+    rows = np.repeat(np.arange(len(width), dtype=np.int32), width)
+    cols = np.full(end[-1], block_mask.shape[1] - 1, np.int32)  # any will do for a dead visit
+    cols[np.repeat(count > 0, width)] = np.nonzero(block_mask)[1]
+    flags = block_mask[rows, cols] | 0
+    flags[count[rows] == 0] = 0
+    flags[end - width] |= 4
+    flags[end - 1] |= 8
+    masks = np.where(flags & 3 == 1, mask_index[rows, cols], 0)
+    return rows, cols, masks.astype(np.int32), flags
+""",
+        ),
+    ],
+)

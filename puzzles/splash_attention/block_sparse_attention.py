@@ -1,0 +1,458 @@
+"""Rung 13: one kernel for every mask, steered by tables in SMEM."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+from jaxtyping import Array, Bool, Float, Int
+
+from puzzles import INTERPRET
+
+# %% [markdown]
+# ## block_sparse_attention: a kernel that reads its orders
+#
+# The table of the last puzzle says what to do with every block of scores. Now write the kernel that
+# does it. It knows nothing of diagonals, windows or documents. At step (i, j) it looks up a number:
+#
+# ```text
+#   kind 0, skip      no dot, no exponential
+#   kind 1, partial   scores masked by the block's pattern
+#   kind 2, full      scores as they are
+# ```
+#
+# Where does it look? A table that decides about branches and fetches must be there before the first block
+# is fetched. **Scalar prefetch** does that: the first operands of the call are copied whole into SMEM,
+# the memory of the scalar unit, before the grid starts. In the call below, `num_scalar_prefetch=2` says that
+# there are two of them. They reach two places:
+#
+# * the **kernel**, as its first two refs, to be read one number at a time;
+# * every **index map**, as further arguments after `i` and `j`. So a map can answer with a number
+#   that was looked up: *which pattern* block (i, j) needs, not only *where* it lies.
+#
+# ```text
+#    SMEM   mask_index_ref   0 0 0 1 0 0 0 2 ...      HBM   partial_masks  (P, bq, bk)
+#                                  │                               ┌────┐┌────┐┌────┐
+#           mask_map(i, j, ...) ───┘ = (1, 0, 0) ────────────────→ │ 0  ││ 1  ││ 2  │
+#                                                                  └────┘└────┘└────┘
+# ```
+#
+# SMEM is small, 1 MiB, and pads the last axis of a 2-D array to 128 numbers. So the call flattens
+# both tables. It is your job to find the number of block (i, j) in a flat table of J columns.
+#
+# The rest you have written before. Rows that attend to nothing in a block, or at all, are back:
+# `segment_attention` knew what to do, and what attends to nothing gives zeros. Mind that not every row of
+# blocks begins, or ends, with a block that has work.
+#
+# You write the kernel, and the index map of the patterns.
+
+# %%
+def block_sparse_attention_spec(
+    q: Float[Array, "T H"],
+    k: Float[Array, "S H"],
+    v: Float[Array, "S H"],
+    block_mask: Int[np.ndarray, "I J"],
+    mask_index: Int[np.ndarray, "I J"],
+    partial_masks: Bool[np.ndarray, "P bq bk"],
+) -> Float[Array, "T H"]:
+    kinds = block_mask[:, :, None, None]
+    blocks = np.where(kinds == 1, partial_masks[mask_index], kinds == 2)  # (I, J, bq, bk)
+    mask = blocks.swapaxes(1, 2).reshape(len(q), len(k))
+    scores = jnp.where(mask, jnp.dot(q, k.T) / q.shape[1] ** 0.5, -jnp.inf)
+    weights = jax.nn.softmax(scores, axis=1)
+    return jnp.dot(jnp.where(mask, weights, 0.0), v)  # a row of NaNs becomes a row of zeros
+
+
+# %%
+def block_sparse_attention_kernel(
+    block_mask_ref, mask_index_ref, q_ref, k_ref, v_ref, mask_ref, o_ref, m_ref, l_ref, acc_ref
+):
+    ### BEGIN SOLUTION
+    i, j = pl.program_id(0), pl.program_id(1)
+    kind = block_mask_ref[i * pl.num_programs(1) + j]
+
+    @pl.when(j == 0)
+    def _():
+        m_ref[...] = jnp.full_like(m_ref, -1e30)
+        l_ref[...] = jnp.zeros_like(l_ref)
+        acc_ref[...] = jnp.zeros_like(acc_ref)
+
+    @pl.when(kind > 0)
+    def _():
+        s = jax.lax.dot_general(
+            q_ref[...],
+            k_ref[...],
+            (((1,), (1,)), ((), ())),
+            preferred_element_type=jnp.float32,
+        )
+        mask = mask_ref[...] | (kind == 2)
+        s = jnp.where(mask, s * q_ref.shape[1] ** -0.5, -1e30)
+        m_new = jnp.maximum(m_ref[...], jnp.max(s, axis=1, keepdims=True))
+        p = jnp.where(mask, jnp.exp(s - m_new), 0.0)
+        alpha = jnp.exp(m_ref[...] - m_new)
+        l_ref[...] = alpha * l_ref[...] + jnp.sum(p, axis=1, keepdims=True)
+        pv = jnp.dot(p, v_ref[...], preferred_element_type=jnp.float32)
+        acc_ref[...] = alpha * acc_ref[...] + pv
+        m_ref[...] = m_new
+
+    @pl.when(j == pl.num_programs(1) - 1)
+    def _():
+        l = l_ref[...]
+        o_ref[...] = acc_ref[...] / jnp.where(l == 0.0, 1.0, l)
+    ### END SOLUTION
+
+
+def block_sparse_attention(
+    q: Float[Array, "T H"],
+    k: Float[Array, "S H"],
+    v: Float[Array, "S H"],
+    block_mask: Int[np.ndarray, "I J"],
+    mask_index: Int[np.ndarray, "I J"],
+    partial_masks: Bool[np.ndarray, "P bq bk"],
+) -> Float[Array, "T H"]:
+    (T, H), (I, J), (_, bq, bk) = q.shape, block_mask.shape, partial_masks.shape
+
+    def mask_map(i, j, block_mask_ref, mask_index_ref):
+        ### BEGIN SOLUTION
+        return mask_index_ref[i * J + j], 0, 0
+        ### END SOLUTION
+
+    return pl.pallas_call(
+        block_sparse_attention_kernel,
+        grid_spec=pltpu.PrefetchScalarGridSpec(
+            num_scalar_prefetch=2,
+            grid=(I, J),
+            in_specs=[
+                pl.BlockSpec((bq, H), lambda i, j, *tables: (i, 0)),
+                pl.BlockSpec((bk, H), lambda i, j, *tables: (j, 0)),
+                pl.BlockSpec((bk, H), lambda i, j, *tables: (j, 0)),
+                pl.BlockSpec((None, bq, bk), mask_map),
+            ],
+            out_specs=pl.BlockSpec((bq, H), lambda i, j, *tables: (i, 0)),
+            scratch_shapes=[
+                pltpu.VMEM((bq, 1), jnp.float32),
+                pltpu.VMEM((bq, 1), jnp.float32),
+                pltpu.VMEM((bq, H), jnp.float32),
+            ],
+        ),
+        out_shape=jax.ShapeDtypeStruct((T, H), jnp.float32),
+        compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel", "arbitrary")),
+        interpret=INTERPRET,
+    )(block_mask.reshape(-1), mask_index.reshape(-1), q, k, v, partial_masks)
+
+
+# %% [markdown]
+# One kernel, any mask. What does it save, and what not? The dots are those that the mask needs,
+# and not one more. But the grid still has a step for each block of scores, and each of them fetches keys
+# and values, needed or not. Index maps that repeat the last needed block, as in `causal_prefetch`,
+# would save the fetches. Something better is ahead, which saves the steps themselves.
+
+# %% active="ipynb"
+# t, s = np.arange(2048)[:, None], np.arange(2048)[None, :]
+# masks = {
+#     "causal": s <= t,
+#     "window of 300, both sides": abs(t - s) < 300,
+#     "seven documents": t // 300 == s // 300,
+# }
+# x = jax.ShapeDtypeStruct((2048, 128), jnp.float32)
+# print("mask                        grid steps   with dots   blocks of k fetched")
+# for name, mask in masks.items():
+#     tables = find("classify_blocks").solution(mask, 128, 128)
+#     (launch,) = trace(find("block_sparse_attention").solution, x, x, x, *tables)
+#     busy = (launch.dots[0].executed > 0).sum()
+#     print(f"{name:27}{launch.steps:11}{busy:12}{launch.inputs[1].transfers:22}")
+
+# %% tags=["author"]
+from puzzles import Alternative, Launch, Mistake, Puzzle, rng
+from puzzles.splash_attention.classify_blocks import classify_blocks, make_mask
+
+
+def draw(r, mask, H):
+    """q, k, v for any mask, all exact in f32 even where a dot rounds to bf16.
+
+    q and k are eighths of small integers and H is a power of four. Every other query is 32 times
+    larger than the rest; of those, every other one loves a key that the mask hides from it: its
+    score, about 32 √H, would be the row's maximum by far.
+    """
+    T, S = mask.shape
+    q, k = (np.round(8 * r.normal(size=(n, H))) / 8 for n in (T, S))
+    for t in range(1, T, 4):
+        hidden = np.flatnonzero(~mask[t])
+        if hidden.size:
+            k[r.choice(hidden)] = q[t]
+    q[1::2] *= 32
+    v = r.normal(0.5, 1, (S, H))
+    return tuple(jnp.asarray(x, jnp.float32) for x in (q, k, v))
+
+
+def make_inputs(key, T, S, H, bq, bk, kind):
+    r = rng(key)
+    mask = make_mask(r, kind, T, S, bq, bk)
+    return (*draw(r, mask, H), *classify_blocks(mask, bq, bk))
+
+
+def audit(launch: Launch, *, args) -> None:
+    q, _, _, block_mask, _, partial_masks = args
+    _, bq, bk = partial_masks.shape
+    needed = int((block_mask > 0).sum())
+    computed = int((sum(dot.executed for dot in launch.dots) > 0).sum())
+    assert computed <= needed, (
+        f"dots run in {computed} of {launch.steps} grid steps, but only {needed} blocks of scores "
+        "are of kind 1 or 2: skip those of kind 0, since a masked block costs as much as any other"
+    )
+    budget = needed * 4 * bq * bk * q.shape[1]
+    assert launch.dot_flops <= budget, (
+        f"the dots do {launch.dot_flops:,} FLOPs; two products for each of the {needed} blocks that "
+        f"have work take {budget:,}"
+    )
+    for operand in launch.inputs:
+        floats = np.issubdtype(np.dtype(operand.dtype), np.floating)
+        size = int(np.prod(operand.shape))
+        assert floats or size <= partial_masks.size, (
+            f"`{operand.name}` arrives with {size:,} elements, and the patterns have "
+            f"{partial_masks.size:,}: leave them as they are, and let the index map look up which one a "
+            "block needs"
+        )
+
+
+_KIND = "kind = block_mask_ref[i * pl.num_programs(1) + j]"
+_WORK = "@pl.when(kind > 0)"
+_MASK = "mask = mask_ref[...] | (kind == 2)"
+_P = "p = jnp.where(mask, jnp.exp(s - m_new), 0.0)"
+_MAP = "return mask_index_ref[i * J + j], 0, 0"
+_GUARD = "acc_ref[...] / jnp.where(l == 0.0, 1.0, l)"
+_KEYS = "                pl.BlockSpec((bk, H), lambda i, j, *tables: (j, 0)),\n"
+_CALL = ")(block_mask.reshape(-1), mask_index.reshape(-1), q, k, v, partial_masks)"
+
+PUZZLE = Puzzle(
+    spec=block_sparse_attention_spec,
+    solution=block_sparse_attention,
+    inputs=make_inputs,
+    cases=[
+        dict(T=256, S=384, H=64, bq=64, bk=128, kind="documents"),
+        dict(T=512, S=320, H=16, bq=128, bk=64, kind="blocks"),
+    ],
+    hints=[
+        "Take segment_attention's kernel. What decides whether a block is computed is one number from a "
+        "table, and so is what decides whether its pattern counts.",
+        "`ref[n]` reads one number from SMEM, in the kernel as in an index map; `pl.num_programs(1)` is the "
+        "number of columns of the table. A number and a block broadcast: `|` and `&` between them work.",
+        "Kernel: look up the kind first. Start at the first j and store at the last, whatever the kind. In "
+        "between, under a condition on the kind, the work of one block, whose mask is the pattern, or "
+        "everything if the kind says so; use it on the scores and again on p. Map: the number of the "
+        "pattern, looked up in the same place of the other table, and two zeros.",
+    ],
+    explain="""The kernel's branches and the patterns' index map both read tables in SMEM, so the mask
+    is data, and one kernel serves them all. A full block ignores the pattern that happens to lie in VMEM;
+    a skipped one ignores everything.""",
+    mistakes=[
+        Mistake(
+            "takes the first pattern for every block",
+            old=_MAP,
+            new="return 0, 0, 0",
+            says="the index map has to look up which pattern a block needs",
+        ),
+        Mistake(
+            "takes a block's own number for its pattern's",
+            old=_MAP,
+            new="return i * J + j, 0, 0",
+            says="patterns are stored once each: `mask_index_ref` says where",
+        ),
+        Mistake(
+            "reads the pattern's number from the wrong table",
+            old=_MAP,
+            new="return block_mask_ref[i * J + j], 0, 0",
+            says="`block_mask_ref` holds kinds; the numbers of patterns are in `mask_index_ref`",
+        ),
+        Mistake(
+            "looks in the pattern's table at (j, i)",
+            old=_MAP,
+            new="return mask_index_ref[j * I + i], 0, 0",
+            says="the tables lie row by row: block (i, j) is number i · J + j",
+        ),
+        Mistake(
+            "multiplies i by the number of rows",
+            old=_KIND,
+            new="kind = block_mask_ref[i * pl.num_programs(0) + j]",
+            says="to get past a row of the table, step over as many numbers as it has columns",
+        ),
+        Mistake(
+            "reads the kind at j",
+            old=_KIND,
+            new="kind = block_mask_ref[j]",
+            says="that is row 0 of the table, for all rows of blocks",
+        ),
+        Mistake(
+            "masks full blocks, too",
+            old=_MASK,
+            new="mask = mask_ref[...]",
+            says="the pattern that lies in VMEM at a full block is not its own: where the kind is 2, "
+            "everything counts",
+        ),
+        Mistake(
+            "does not mask partial blocks",
+            edits=((_MASK, "mask = mask_ref[...] | (kind > 0)"),),
+            says="blocks of kind 1 hold scores that must not count",
+        ),
+        Mistake(
+            "computes only full blocks",
+            old=_WORK,
+            new="@pl.when(kind == 2)",
+            says="blocks of kind 1 have work, too",
+        ),
+        Mistake(
+            "computes only partial blocks",
+            old=_WORK,
+            new="@pl.when(kind == 1)",
+            says="blocks of kind 2 have work, too",
+        ),
+        Mistake(
+            "starts a row at its first block only if that has work",
+            old="    @pl.when(j == 0)",
+            new="    @pl.when((j == 0) & (kind > 0))",
+            says="a row of blocks may begin with one that is skipped, and then m, l and acc are what "
+            "the row before left",
+        ),
+        Mistake(
+            "stores a row at its last block only if that has work",
+            old="    @pl.when(j == pl.num_programs(1) - 1)",
+            new="    @pl.when((j == pl.num_programs(1) - 1) & (kind > 0))",
+            says="a row of blocks may end with one that is skipped, and then nobody writes its output",
+        ),
+        Mistake(
+            "divides zero by zero",
+            old=_GUARD,
+            new="acc_ref[...] / l",
+            says="a row that attends to nothing has l = 0, and 0 / 0 is NaN; give it zeros",
+        ),
+        Mistake(
+            "leaves garbage in rows that attend to nothing",
+            old=_P,
+            new="p = jnp.exp(s - m_new)",
+            says="where all scores of a row are -1e30, each exponential is 1: mask p as well",
+        ),
+        Mistake(
+            "masks the exponentials and not the scores",
+            old="s = jnp.where(mask, s * q_ref.shape[1] ** -0.5, -1e30)",
+            new="s = s * q_ref.shape[1] ** -0.5",
+            says="a large score that must not count becomes the maximum, and what does count underflows to 0",
+        ),
+        Mistake(
+            "forgets the scale",
+            old="s * q_ref.shape[1] ** -0.5, -1e30)",
+            new="s, -1e30)",
+            says="the scores are not multiplied by 1/√H",
+        ),
+        Mistake(
+            "masks skipped blocks instead of skipping them",
+            edits=(
+                (_WORK, "@pl.when(kind >= 0)"),
+                (_MASK, "mask = (mask_ref[...] & (kind == 1)) | (kind == 2)"),
+            ),
+            says="skip those of kind 0",
+            stage="work",
+        ),
+        Mistake(
+            "puts a dense mask together outside",
+            edits=(
+                (_MAP, "return i * J + j, 0, 0"),
+                (_CALL, _CALL.replace("partial_masks)", "partial_masks[mask_index.reshape(-1)])")),
+            ),
+            says="let the index map look up which one",
+            stage="work",
+        ),
+        Mistake(
+            "asks for pattern -1 where a block needs none",
+            old=_MAP,
+            new="return jnp.where(block_mask_ref[i * J + j] == 1, mask_index_ref[i * J + j], -1), 0, 0",
+            says="-1",
+            stage="memory",
+        ),
+        Mistake(
+            "branches with Python's if",
+            edits=((f"    {_WORK}\n    def _():\n        s = ", "    if kind > 0:\n        s = "),),
+            says="if kind > 0",
+            stage="error",
+        ),
+        Mistake(
+            "reads a flat table with two indices",
+            old=_KIND,
+            new="kind = block_mask_ref[i, j]",
+            says="block_mask_ref[i, j]",
+            stage="error",
+        ),
+    ],
+    alternatives=[
+        Alternative(
+            "has a branch for each kind, and masks as int32",
+            old=_CALL,
+            new=_CALL.replace("partial_masks)", "partial_masks.astype(np.int32))"),
+            code="""
+def block_sparse_attention_kernel(kinds, _, q_ref, k_ref, v_ref, mask_ref, o_ref, m_ref, l_ref, acc_ref):
+    step = pl.program_id(0) * pl.num_programs(1) + pl.program_id(1)
+
+    @pl.when(pl.program_id(1) == 0)
+    def _():
+        m_ref[...] = jnp.full(m_ref.shape, -1e30)
+        l_ref[...] = jnp.zeros(l_ref.shape)
+        acc_ref[...] = jnp.zeros(acc_ref.shape)
+
+    def work(masked):
+        s = jnp.dot(q_ref[...] * q_ref.shape[1] ** -0.5, k_ref[...].T)
+        if masked:
+            s = jnp.where(mask_ref[...] != 0, s, -1e30)
+        old, m = m_ref[...], jnp.maximum(m_ref[...], s.max(axis=1, keepdims=True))
+        p = jnp.exp(s - m)
+        if masked:
+            p = jnp.where(mask_ref[...] != 0, p, 0.0)
+        m_ref[...] = m
+        l_ref[...] = l_ref[...] * jnp.exp(old - m) + p.sum(axis=1, keepdims=True)
+        acc_ref[...] = acc_ref[...] * jnp.exp(old - m) + jnp.dot(p, v_ref[...])
+
+    pl.when(kinds[step] == 1)(lambda: work(masked=True))
+    pl.when(kinds[step] == 2)(lambda: work(masked=False))
+
+    @pl.when(pl.program_id(1) == pl.num_programs(1) - 1)
+    def _():
+        l = l_ref[...]
+        o_ref[...] = jnp.where(l > 0, acc_ref[...] / jnp.maximum(l, 1e-30), 0.0)
+""",
+        ),
+        Alternative(
+            "chooses with where, and asks the maximum at the end",
+            edits=(
+                (_MASK, "mask = jnp.where(kind == 2, 1, mask_ref[...].astype(jnp.int32)) > 0"),
+                (_P, "p = jnp.exp(s - m_new)"),
+                (_GUARD, "jnp.where(m_ref[...] > -1e29, acc_ref[...] / l, 0.0)"),
+            ),
+        ),
+        Alternative(
+            "fetches block 0 where it needs none",
+            edits=(
+                (
+                    _KEYS * 2,
+                    _KEYS.replace("lambda i, j, *tables: (j, 0)", "kv_map") * 2,
+                ),
+                (
+                    "    return pl.pallas_call(",
+                    """    def kv_map(i, j, block_mask_ref, mask_index_ref):
+        return jnp.where(block_mask_ref[i * J + j] > 0, j, 0), 0
+
+    return pl.pallas_call(""",
+                ),
+            ),
+        ),
+        Alternative(
+            "packs both tables into one number",
+            edits=(
+                ("            num_scalar_prefetch=2", "            num_scalar_prefetch=1"),
+                ("    block_mask_ref, mask_index_ref, q_ref,", "    table_ref, q_ref,"),
+                (_KIND, "kind = table_ref[i * pl.num_programs(1) + j] & 3"),
+                ("def mask_map(i, j, block_mask_ref, mask_index_ref):", "def mask_map(i, j, table_ref):"),
+                (_MAP, "return table_ref[i * J + j] >> 2, 0, 0"),
+                (_CALL, ")((block_mask + 4 * mask_index).reshape(-1), q, k, v, partial_masks)"),
+            ),
+        ),
+    ],
+    audit=audit,
+)

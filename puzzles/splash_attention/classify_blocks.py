@@ -1,0 +1,383 @@
+"""Rung 12: any mask, as a table of blocks."""
+
+import numpy as np
+from jaxtyping import Bool, Int
+
+# %% [markdown]
+# ## classify_blocks: read the mask before the kernel does
+#
+# For every mask so far you wrote a kernel: conditions that knew its edges, index maps that knew them too.
+# Production has one kernel, and a new mask costs no line of it. How? A mask is mostly known **before**
+# anything runs. So look at it once, in NumPy, block by block, and write down what the kernel will
+# have to do. For a block of scores, there are only three answers:
+#
+# ```text
+#   bq = 64, bk = 128                     block_mask       mask_index
+#           0-127   128-255   256-383
+#   rows
+#     0-63    ◩        ·         ·          1 0 0            0 - -      0  skip:    nothing in it counts
+#    64-127   ◩        ·         ·          1 0 0            1 - -      1  partial: some of it counts
+#   128-191   ■        ◩         ·          2 1 0            - 0 -      2  full:    all of it counts
+#   192-255   ■        ◩         ·          2 1 0            - 1 -
+# ```
+#
+# Full blocks need no mask at all. Partial blocks do, and theirs has to be stored, but look at the picture, a causal
+# mask: block (2, 1) holds the same pattern as block (0, 0). Only two patterns are different,
+# however long the sequence is. So store each pattern **once**, in `partial_masks` (P, bq, bk), and let
+# `mask_index` say which one a partial block has. A dense mask for 131,072 tokens takes 16 GiB. Its
+# table of blocks of 512 has 256 × 256 entries, and if it is causal, one pattern.
+#
+# The table is what JAX's
+# [SplashAttention](https://github.com/jax-ml/jax/tree/main/jax/experimental/pallas/ops/tpu/splash_attention)
+# makes of a mask, with the same 0, 1 and 2; what you call `partial_masks`, it calls
+# `partial_mask_blocks`.
+#
+# Write it for any boolean mask (T, S) whose axes `bq` and `bk` divide. All three results are NumPy
+# arrays: two of int32, one of bool. The order of the patterns is yours, and so is what `mask_index`
+# holds where a block is not partial. If nothing is partial, return one pattern all the same, any: a kernel
+# wants an operand of at least one block.
+
+# %%
+def classify_blocks_spec(mask: Bool[np.ndarray, "T S"], bq: int, bk: int, answer: tuple) -> bool:
+    """What a good answer satisfies: it gives the mask back, and stores nothing that it need not."""
+    block_mask, mask_index, partial_masks = answer
+    rebuilt = np.empty_like(mask)
+    for i, j in np.ndindex(block_mask.shape):
+        pattern = block_mask[i, j] == 2
+        if block_mask[i, j] == 1:
+            pattern = partial_masks[mask_index[i, j]]
+        rebuilt[i * bq : (i + 1) * bq, j * bk : (j + 1) * bk] = pattern
+    used = np.unique(mask_index[block_mask == 1])
+    different = {pattern.tobytes() for pattern in partial_masks}
+    return (
+        np.array_equal(rebuilt, mask)
+        and all(0 < pattern.sum() < bq * bk for pattern in partial_masks[used])
+        and len(partial_masks) == len(different) == max(1, len(used))
+    )
+
+
+# %%
+def classify_blocks(
+    mask: Bool[np.ndarray, "T S"], bq: int, bk: int
+) -> tuple[Int[np.ndarray, "I J"], Int[np.ndarray, "I J"], Bool[np.ndarray, "P bq bk"]]:
+    ### BEGIN SOLUTION
+    T, S = mask.shape
+    blocks = mask.reshape(T // bq, bq, S // bk, bk).swapaxes(1, 2)  # (I, J, bq, bk)
+    block_mask = blocks.any(axis=(2, 3)).astype(np.int32) + blocks.all(axis=(2, 3))
+    mask_index = np.zeros_like(block_mask)
+    numbers, patterns = {}, []
+    for i, j in np.argwhere(block_mask == 1):
+        key = blocks[i, j].tobytes()
+        if key not in numbers:
+            numbers[key] = len(patterns)
+            patterns.append(blocks[i, j])
+        mask_index[i, j] = numbers[key]
+    if not patterns:
+        patterns = [np.zeros((bq, bk), bool)]
+    return block_mask, mask_index, np.stack(patterns)
+    ### END SOLUTION
+
+
+# %% [markdown]
+# Four masks for 1024 tokens, in blocks of 128. What is a dense mask worth, once you have the table?
+
+# %% active="ipynb"
+# t, s = np.arange(1024)[:, None], np.arange(1024)[None, :]
+# masks = {
+#     "causal": s <= t,
+#     "window of 300, both sides": abs(t - s) < 300,
+#     "four documents": t // 300 == s // 300,
+#     "causal, and a prefix of 200": (s <= t) | (s < 200),
+# }
+# for name, mask in masks.items():
+#     block_mask, mask_index, patterns = find("classify_blocks").solution(mask, 128, 128)
+#     skip, partial, full = ((block_mask == kind).sum() for kind in range(3))
+#     print(f"{name}: {skip} skipped, {partial} partial, {full} full; {len(patterns)} patterns")
+#     print("\n".join("   " + " ".join("·◩■"[kind] for kind in row) for row in block_mask), "\n")
+
+# %% tags=["author"]
+from puzzles import Alternative, Mistake, Puzzle, rng
+
+KINDS = ("0, skip", "1, partial", "2, full")
+
+
+def make_mask(r, kind, T, S, bq, bk):
+    """A boolean mask (T, S) of a named kind; none of them is only causal unless it says so."""
+    t, s = np.arange(T)[:, None], np.arange(S)[None, :]
+    if kind == "causal":
+        return s <= t
+    if kind == "window":  # both sides; no row without a column, if T <= S
+        return abs(t - s) < r.integers(90, 110)
+    if kind == "documents":  # queries and keys cut at places of their own; nobody has keys for 3
+        query_ids, key_ids = (
+            np.searchsorted(np.array([0.3, 0.55, 0.72]) * n + r.integers(-9, 10, 3), np.arange(n))
+            for n in (T, S)
+        )
+        return (query_ids[:, None] == key_ids[None, :]) & (query_ids[:, None] < 3)
+    if kind == "random":
+        return r.random((T, S)) < 0.5
+    I, J = T // bq, S // bk
+    pattern = r.random((bq, bk)) < 0.4
+    pattern[0, 0] = pattern[-1, -1] = True
+    pattern[bq // 2 : 3 * bq // 4] = False  # rows without a column
+    empty, full = np.zeros((bq, bk), bool), np.ones((bq, bk), bool)
+    nearly_full = full.copy()
+    nearly_full[-1, 1] = False
+    # the pattern turned over has the same corners, and as many elements
+    store = [empty, full, pattern, pattern[::-1, ::-1], nearly_full, ~nearly_full]
+    if kind == "whole blocks":  # nothing is partial
+        choice = r.integers(0, 2, (I, J))
+        choice[0, :2] = 0, 1
+    else:
+        assert kind == "blocks"
+        choice = r.integers(0, len(store), (I, J))
+        choice.flat[: len(store) + 1] = [2, 0, 1, 3, 4, 5, 2]  # each once, one pattern twice
+        choice[-2] = 0  # a row of blocks that attends to nothing
+        choice[-1, :2] = 1, 3
+    return np.block([[store[n] for n in row] for row in choice])
+
+
+def make_inputs(key, T, S, bq, bk, kind):
+    mask = make_mask(rng(key), kind, T, S, bq, bk)
+    mask.flags.writeable = False
+    return mask, bq, bk
+
+
+def is_array(name, x, shape, dtype, why=""):
+    """An assertion for each thing that a NumPy array can have wrong but its values."""
+    assert isinstance(x, np.ndarray), f"`{name}` is a {type(x).__name__}: a NumPy array is wanted"
+    assert x.ndim == len(shape) and all(n in (m, None) for m, n in zip(x.shape, shape, strict=True)), (
+        f"`{name}` has shape {x.shape}; wanted is ({', '.join('P' if n is None else str(n) for n in shape)})"
+    )
+    assert x.dtype == dtype, f"`{name}` is {x.dtype}; wanted is {np.dtype(dtype).name}{why}"
+
+
+def accepts(answer, mask, bq, bk):
+    assert isinstance(answer, tuple) and len(answer) == 3, (
+        "return a tuple (block_mask, mask_index, partial_masks)"
+    )
+    block_mask, mask_index, partial_masks = answer
+    shape = (mask.shape[0] // bq, mask.shape[1] // bk)
+    why = ": kernels read scalars as int32"
+    is_array("block_mask", block_mask, shape, np.int32, why)
+    is_array("mask_index", mask_index, shape, np.int32, why)
+    is_array("partial_masks", partial_masks, (None, bq, bk), bool)
+    assert len(partial_masks), (
+        "`partial_masks` holds no pattern: a kernel cannot take an empty operand, so return one of "
+        "any content where nothing is partial"
+    )
+    patterns = set()
+    for i, j in np.ndindex(shape):
+        block = mask[i * bq : (i + 1) * bq, j * bk : (j + 1) * bk]
+        count, n = int(block.sum()), int(mask_index[i, j])
+        kind = int(count > 0) + int(count == block.size)
+        assert block_mask[i, j] == kind, (
+            f"block ({i}, {j}) of the mask has {count} of its {block.size} elements True, which makes it "
+            f"{KINDS[kind]}; `block_mask` says {block_mask[i, j]}"
+        )
+        if kind != 1:
+            continue
+        patterns.add(block.tobytes())
+        assert 0 <= n < len(partial_masks), (
+            f"`mask_index` is {n} at block ({i}, {j}), and `partial_masks` has {len(partial_masks)} "
+            "patterns: point at the place where the pattern is stored"
+        )
+        if not np.array_equal(partial_masks[n], block):
+            right = [m for m, p in enumerate(partial_masks) if np.array_equal(p, block)]
+            where = f"is stored as pattern {right[0]}" if right else "is stored nowhere"
+            raise AssertionError(
+                f"`mask_index` gives pattern {n} to block ({i}, {j}), which holds another one: its "
+                f"own {where}"
+            )
+    different = len({pattern.tobytes() for pattern in partial_masks})
+    assert different == len(partial_masks), (
+        f"`partial_masks` holds {len(partial_masks)} patterns, and only {different} of them are "
+        "different: store each once, and let `mask_index` name it as often as it occurs"
+    )
+    assert len(partial_masks) == max(1, len(patterns)), (
+        f"`partial_masks` holds {len(partial_masks)} patterns, and the partial blocks of the mask have "
+        f"{len(patterns)}: full blocks and empty ones need none"
+    )
+
+
+_BLOCKS = "blocks = mask.reshape(T // bq, bq, S // bk, bk).swapaxes(1, 2)"
+_KINDS = "block_mask = blocks.any(axis=(2, 3)).astype(np.int32) + blocks.all(axis=(2, 3))"
+_KEY = "key = blocks[i, j].tobytes()"
+_STORE = """        if key not in numbers:
+            numbers[key] = len(patterns)
+            patterns.append(blocks[i, j])
+        mask_index[i, j] = numbers[key]
+"""
+_DUMMY = """    if not patterns:
+        patterns = [np.zeros((bq, bk), bool)]
+"""
+
+PUZZLE = Puzzle(
+    spec=classify_blocks_spec,
+    solution=classify_blocks,
+    inputs=make_inputs,
+    cases=[
+        dict(T=256, S=384, bq=64, bk=128, kind="causal"),
+        dict(T=384, S=320, bq=128, bk=64, kind="window"),
+        dict(T=512, S=384, bq=64, bk=128, kind="documents"),
+        dict(T=160, S=384, bq=32, bk=64, kind="blocks"),
+        dict(T=96, S=256, bq=48, bk=64, kind="random"),
+        dict(T=192, S=128, bq=64, bk=32, kind="whole blocks"),
+    ],
+    hints=[
+        "Two questions about a block, any and all, tell the three kinds apart. To store a pattern once you have to "
+        "recognise it when it comes again: what looks things up by their content?",
+        "A mask reshaped to (T // bq, bq, S // bk, bk) has a block's own elements on axes 1 and 3, and "
+        "`.any` and `.all` take a tuple of axes. `array.tobytes()` can be the key of a dict, which an "
+        "array itself cannot. `np.argwhere(condition)` gives pairs of indices.",
+        "First the kinds of all blocks at once. Then a loop over the partial ones: if a block's bytes are "
+        "not in the dict, number it with the length of the list of patterns, and append it; either way, note its "
+        "number. At the end, stack the list, after a look whether it is empty.",
+    ],
+    explain="""A block's kind is any + all: 0, 1 or 2. A dict from a block's bytes to its number stores every
+    pattern once, so P counts the different patterns, not the partial blocks: one for a causal mask with
+    bq = bk, however long it is.""",
+    kernel=False,
+    accepts=accepts,
+    mistakes=[
+        Mistake(
+            "calls every block that has work full",
+            old=_KINDS,
+            new="block_mask = 2 * blocks.any(axis=(2, 3)).astype(np.int32)",
+            says="1, partial; `block_mask` says 2",
+        ),
+        Mistake(
+            "calls every block that has work partial",
+            old=_KINDS,
+            new="block_mask = blocks.any(axis=(2, 3)).astype(np.int32)",
+            says="2, full; `block_mask` says 1",
+        ),
+        Mistake(
+            "numbers full 1 and partial 2",
+            edits=(
+                ("    return block_mask,", "    return np.array([0, 2, 1], np.int32)[block_mask],"),
+            ),
+            says="1, partial; `block_mask` says 2",
+        ),
+        Mistake(
+            "judges a block by its corners",
+            old=_KINDS,
+            new="block_mask = blocks[:, :, 0, 0].astype(np.int32) + blocks[:, :, -1, -1]",
+            says="1, partial; `block_mask` says",
+        ),
+        Mistake(
+            "reshapes without putting the axes in order",
+            old=_BLOCKS,
+            new="blocks = mask.reshape(T // bq, S // bk, bq, bk)",
+            says="which holds another one: its own is stored nowhere",
+        ),
+        Mistake(
+            "takes bq for columns and bk for rows",
+            old=_BLOCKS,
+            new="blocks = mask.reshape(T // bk, bk, S // bq, bq).swapaxes(1, 2)",
+            says="`block_mask` has shape (2, 6); wanted is (4, 3)",
+        ),
+        Mistake(
+            "stores every partial block",
+            old=_KEY,
+            new="key = (i, j)",
+            says="store each once",
+        ),
+        Mistake(
+            "takes blocks with as many elements for equal",
+            old=_KEY,
+            new="key = blocks[i, j].sum()",
+            says="which holds another one: its own is stored nowhere",
+        ),
+        Mistake(
+            "numbers the partial blocks, not the patterns",
+            old=_STORE,
+            new="""        mask_index[i, j] = (block_mask.flat[: i * block_mask.shape[1] + j] == 1).sum()
+        if key not in numbers:
+            numbers[key] = len(patterns)
+            patterns.append(blocks[i, j])
+""",
+            says="point at the place where the pattern is stored",
+        ),
+        Mistake(
+            "notes the number only when a pattern is new",
+            old=_STORE,
+            new=_STORE.replace("        mask_index", "            mask_index"),
+            says="which holds another one: its own is stored as pattern 1",
+        ),
+        Mistake(
+            "stores full blocks and empty ones, too",
+            old="np.argwhere(block_mask == 1)",
+            new="np.ndindex(block_mask.shape)",
+            says="full blocks and empty ones need none",
+        ),
+        Mistake(
+            "has nothing to stack where nothing is partial",
+            old=_DUMMY,
+            new="",
+            says="need at least one array to stack",
+            stage="error",
+        ),
+        Mistake(
+            "returns no pattern where nothing is partial",
+            old="patterns = [np.zeros((bq, bk), bool)]",
+            new="return block_mask, mask_index, np.zeros((0, bq, bk), bool)",
+            says="a kernel cannot take an empty operand",
+        ),
+        Mistake(
+            "leaves the kinds in int64",
+            old=".astype(np.int32) + blocks",
+            new=".astype(int) + blocks",
+            says="`block_mask` is int64; wanted is int32",
+        ),
+        Mistake(
+            "returns a list of patterns",
+            old="mask_index, np.stack(patterns)",
+            new="mask_index, patterns",
+            says="`partial_masks` is a list",
+        ),
+    ],
+    alternatives=[
+        Alternative(
+            "lets np.unique find the patterns",
+            code="""
+def classify_blocks(mask, bq, bk):
+    (T, S), tiles = mask.shape, []
+    I, J = T // bq, S // bk
+    flat = mask.reshape(I, bq, J, bk).transpose(0, 2, 1, 3).reshape(I * J, bq * bk)
+    count = flat.sum(axis=1)
+    kind = np.where(count == 0, 0, np.where(count == bq * bk, 2, 1))
+    partial = np.flatnonzero(kind == 1)
+    index = np.full(I * J, -1, np.int32)
+    patterns = np.ones((1, bq * bk), bool)
+    if partial.size:
+        patterns, index[partial] = np.unique(flat[partial], axis=0, return_inverse=True)
+    return kind.astype(np.int32).reshape(I, J), index.reshape(I, J), patterns.reshape(-1, bq, bk)
+""",
+        ),
+        Alternative(
+            "loops over slices, and numbers patterns from the end",
+            code="""
+def classify_blocks(mask, bq, bk):
+    T, S = mask.shape
+    block_mask = np.empty((T // bq, S // bk), np.int32)
+    mask_index = np.zeros(block_mask.shape, np.int32)
+    store = []
+    for i in range(T // bq):
+        for j in range(S // bk):
+            block = mask[i * bq : i * bq + bq, j * bk : j * bk + bk]
+            block_mask[i, j] = 2 if block.all() else 1 if block.any() else 0
+            if block_mask[i, j] == 1:
+                for n, one in enumerate(store):
+                    if (one == block).all():
+                        break
+                else:
+                    n = len(store)
+                    store.append(block)
+                mask_index[i, j] = n
+    mask_index = len(store) - 1 - mask_index
+    return block_mask, mask_index, np.array(store[::-1] or [mask[:bq, :bk]])
+""",
+        ),
+    ],
+)

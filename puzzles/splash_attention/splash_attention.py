@@ -1,0 +1,521 @@
+"""Rung 15: a grid that visits only what counts."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+from jaxtyping import Array, Bool, Float
+
+from puzzles import INTERPRET, find
+
+# %% [markdown]
+# ## splash_attention: a grid that visits only what counts
+#
+# The dense grid of `block_sparse_attention` has a step for every pair of blocks, and steps are not
+# free: each has its index maps to evaluate and its branches to decide, also when there is nothing
+# to do. At T = 131,072, blocks of 512 and a window of 1024 keys, 65,536 steps would carry the work of 765.
+#
+# `active_tiles` has written down which steps are worth taking. So drop the two axes of the grid, and
+# let its **one axis run along the list**. Where a step stands, no program id knows any more. The list
+# does:
+#
+# ```text
+#   block_mask             t     = 0  1  2  3  4  5      kind   0 dead, 1 partial, 2 full
+#     k₀ k₁ k₂             rows    0  0  1  2  3  3      + 4    the first visit of its row
+# q₀   2  1  ·             cols    0  1  1  0  1  2      + 8    the last visit of its row
+# q₁   ·  1  ·             masks   0  0  1  0  0  0
+# q₂   ·  ·  ·             flags   6  9 13 12  6  9      6 = 2 + 4: full, and the first
+# q₃   ·  2  1                                          12 = 0 + 4 + 8: dead, first and last
+# ```
+#
+# Six steps where the dense grid takes twelve. The four lists are prefetched into SMEM, so both
+# sides can read them, as in the dense kernel:
+#
+# * **the index maps** look up which blocks step `t` wants. Program ids come first in an index map, the
+#   prefetched Refs after them: `lambda t, rows, cols, masks, flags: ...`;
+# * **the kernel** looks up what to do with them. `j == 0` was "my row begins" and `j == last` was "my
+#   row ends"; both are bits of `flags` now, beside the kind.
+#
+# Why is one set of scratch still enough? Because the list goes row by row: nothing comes between a
+# row's first visit and its last. A row without tiles, `q₂` above, gets one dead visit, which
+# computes nothing. It is there because *somebody* has to write the zeros: an output block that no step
+# visits keeps what was in memory before.
+#
+# Everything between, from the dot to the correction of acc, is what you have written before: `mask_ref` holds the
+# block of the mask that belongs to a partial tile, and says nothing about a full one.
+#
+# You write the kernel, the grid and all the specs. The check counts: steps, fetches and dots
+# must be what the list says, and no more.
+
+# %%
+def splash_attention_spec(
+    q: Float[Array, "T H"],
+    k: Float[Array, "S H"],
+    v: Float[Array, "S H"],
+    tiles: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray],
+    partial_masks: Bool[np.ndarray, "P bq bk"],
+) -> Float[Array, "T H"]:
+    (T, H), (S, _), (_, bq, bk) = q.shape, k.shape, partial_masks.shape
+    seen = np.zeros((T // bq, bq, S // bk, bk), bool)
+    for row, col, mask, flag in zip(*tiles, strict=True):
+        kind = flag & 3  # 0: nothing is seen
+        if kind == 1:
+            seen[row, :, col] = partial_masks[mask]
+        elif kind == 2:
+            seen[row, :, col] = True
+    seen = seen.reshape(T, S)
+    scores = jnp.where(seen, jnp.dot(q, k.T) / H**0.5, -jnp.inf)
+    return jnp.dot(jnp.where(seen, jax.nn.softmax(scores, axis=1), 0.0), v)
+
+
+# %%
+def splash_attention_kernel(
+    rows_ref, cols_ref, masks_ref, flags_ref,  # in SMEM, the whole lists
+    q_ref, k_ref, v_ref, mask_ref, o_ref, m_ref, l_ref, acc_ref,
+):  # fmt: skip
+    ### BEGIN SOLUTION
+    flags = flags_ref[pl.program_id(0)]
+    kind = flags & 3
+
+    @pl.when(flags & 4 != 0)
+    def _():
+        m_ref[...] = jnp.full_like(m_ref, -1e30)
+        l_ref[...] = jnp.zeros_like(l_ref)
+        acc_ref[...] = jnp.zeros_like(acc_ref)
+
+    @pl.when(kind != 0)
+    def _():
+        s = jax.lax.dot_general(
+            q_ref[...],
+            k_ref[...],
+            (((1,), (1,)), ((), ())),
+            preferred_element_type=jnp.float32,
+        )
+        seen = mask_ref[...] | (kind == 2)
+        s = jnp.where(seen, s * q_ref.shape[1] ** -0.5, -1e30)
+        m_new = jnp.maximum(m_ref[...], jnp.max(s, axis=1, keepdims=True))
+        p = jnp.where(seen, jnp.exp(s - m_new), 0.0)
+        alpha = jnp.exp(m_ref[...] - m_new)
+        l_ref[...] = alpha * l_ref[...] + jnp.sum(p, axis=1, keepdims=True)
+        pv = jnp.dot(p, v_ref[...], preferred_element_type=jnp.float32)
+        acc_ref[...] = alpha * acc_ref[...] + pv
+        m_ref[...] = m_new
+
+    @pl.when(flags & 8 != 0)
+    def _():
+        l = l_ref[...]
+        o_ref[...] = acc_ref[...] / jnp.where(l == 0.0, 1.0, l)
+    ### END SOLUTION
+
+
+def splash_attention(
+    q: Float[Array, "T H"],
+    k: Float[Array, "S H"],
+    v: Float[Array, "S H"],
+    tiles: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray],
+    partial_masks: Bool[np.ndarray, "P bq bk"],
+) -> Float[Array, "T H"]:
+    (T, H), (_, bq, bk) = q.shape, partial_masks.shape
+    return pl.pallas_call(
+        splash_attention_kernel,
+        grid_spec=pltpu.PrefetchScalarGridSpec(
+            num_scalar_prefetch=4,
+            ### BEGIN SOLUTION
+            grid=(len(tiles[0]),),
+            in_specs=[
+                pl.BlockSpec((bq, H), lambda t, rows, cols, masks, flags: (rows[t], 0)),
+                pl.BlockSpec((bk, H), lambda t, rows, cols, masks, flags: (cols[t], 0)),
+                pl.BlockSpec((bk, H), lambda t, rows, cols, masks, flags: (cols[t], 0)),
+                pl.BlockSpec((None, bq, bk), lambda t, rows, cols, masks, flags: (masks[t], 0, 0)),
+            ],
+            out_specs=pl.BlockSpec((bq, H), lambda t, rows, cols, masks, flags: (rows[t], 0)),
+            ### END SOLUTION
+            scratch_shapes=[
+                pltpu.VMEM((bq, 1), jnp.float32),
+                pltpu.VMEM((bq, 1), jnp.float32),
+                pltpu.VMEM((bq, H), jnp.float32),
+            ],
+        ),
+        out_shape=jax.ShapeDtypeStruct((T, H), jnp.float32),
+        compiler_params=pltpu.CompilerParams(dimension_semantics=("arbitrary",)),
+        interpret=INTERPRET,
+    )(*tiles, q, k, v, partial_masks)
+
+
+# %% [markdown]
+# **Three things can be skipped, and you have skipped them one after another:** the arithmetic, with `pl.when`;
+# the traffic, with an index map that stays; and now the steps, with a list. What each is worth depends
+# on the mask. Below is the reference on a window of 1024 keys, at a length where a dense mask would have
+# 16 GiB. None is needed: four rows of blocks tell what every tile looks like, and the list is
+# made from block numbers.
+#
+# The price: the list is as long as the work, 16 bytes a tile, and it has to fit into SMEM, 1 MiB. That
+# is why flags are packed into one number, and why long sequences take large blocks. And its one axis is
+# `arbitrary`: on a chip with two cores that share a grid, a list cannot be shared out. Heads can; they come next.
+
+# %% active="ipynb"
+# T, H, b, window = 131_072, 128, 512, 1024
+# i, j = np.indices((4 * b, 4 * b))
+# kinds, index, partial_masks = find("classify_blocks").solution((j <= i) & (j > i - window), b, b)
+# behind = window // b  # how many blocks a row sees beside its own; the last row of four sees them all
+# row, col = np.indices((T // b, T // b))
+# distance = np.minimum(row - col, behind + 1)
+# block_mask = np.where(distance < 0, 0, kinds[3, 3 - np.maximum(distance, 0)])
+# mask_index = np.where(distance < 0, 0, index[3, 3 - np.maximum(distance, 0)])
+# tiles = find("active_tiles").solution(block_mask.astype(np.int32), mask_index.astype(np.int32))
+# x = jax.ShapeDtypeStruct((T, H), jnp.float32)
+# print(f"a dense grid has {block_mask.size:,} steps, and the list {len(tiles[0]):,}")
+# receipt(lambda q, k, v: find("splash_attention").solution(q, k, v, tiles, partial_masks), x, x, x)
+
+# %% tags=["author"]
+from puzzles import Alternative, Launch, Mistake, Puzzle
+from puzzles.splash_attention.causal_attention import draw
+
+
+def make_mask(T, S, bq, bk, first):
+    """Five rows of tiles, `first` of them on top: all kinds, gaps, and one row without any.
+
+    Rows 1 and 4 share a partial block, and have rows of the mask that see nothing at all; row 3 begins
+    with a tile in which half of its rows see nothing.
+    """
+    i, j = np.indices((T, S))
+    row, col, last = (i // bq + first) % 5, j // bk, S // bk - 1
+    i, j = i % bq, j % bk
+    mask = (row == 0) & (col <= 1)
+    mask |= (row == 1) & (col == 1) & ((j - i) % 3 == 0)
+    mask |= (row == 1) & (col == last) & (j < i + 9)
+    mask |= (row == 3) & (col == 0) & (i >= bq // 2) & (j < 99)
+    mask |= (row == 3) & (col == 1)
+    mask |= (row == 3) & (col == last) & (i >= bq // 4)
+    mask |= (row == 4) & (col == 1) & ((j - i) % 3 == 0)
+    mask |= (row == 4) & (col == last) & (i % 2 == 1)
+    return mask & ~((row % 3 == 1) & (i % 32 == 7))
+
+
+def make_inputs(key, T, S, H, bq, bk, first):
+    q, k, v = draw(key, T, S, H, offsets=(1, -64, 9))
+    mask = make_mask(T, S, bq, bk, first)
+    block_mask, mask_index, partial_masks = find("classify_blocks").solution(mask, bq, bk)
+    return q, k, v, find("active_tiles").solution(block_mask, mask_index), partial_masks
+
+
+def changes(*index):
+    """How often a block is fetched whose index follows these lists."""
+    index = np.stack(index)
+    return 1 + int((index[:, 1:] != index[:, :-1]).any(axis=0).sum())
+
+
+def audit(launch: Launch, *, args) -> None:
+    (rows, cols, masks, flags), (_, bq, bk) = args[3], args[4].shape
+    H, alive = args[0].shape[1], int((flags & 3 != 0).sum())
+    assert launch.steps <= len(rows), (
+        f"the grid has {launch.steps} steps, and the list {len(rows)} visits: a step for each visit "
+        "and no more"
+    )
+    computed = int((sum(dot.executed for dot in launch.dots) > 0).sum())
+    assert computed <= alive, (
+        f"dots run in {computed} steps, but only {alive} visits have anything to compute: a dead one only "
+        "starts and stores"
+    )
+    budget = alive * 4 * bq * bk * H
+    assert launch.dot_flops <= budget, (
+        f"the dots do {launch.dot_flops:,} FLOPs; two products for each of the {alive} tiles take {budget:,}"
+    )
+    assert launch.inputs[3].block[0] in (None, 1), (
+        f"a block of `{launch.inputs[3].name}` holds {launch.inputs[3].block[0]} masks, and a tile needs one: let "
+        "masks[t] choose it"
+    )
+    lists = (("q", rows), ("k", cols), ("v", cols), ("partial_masks", masks))
+    for (name, wanted), operand in zip(lists, launch.inputs, strict=True):
+        assert operand.transfers <= changes(wanted), (
+            f"blocks of {name} are fetched {operand.transfers} times; the list names another one only "
+            f"{changes(wanted)} times"
+        )
+
+
+_Q = "                pl.BlockSpec((bq, H), lambda t, rows, cols, masks, flags: (rows[t], 0)),\n"
+_K = "                pl.BlockSpec((bk, H), lambda t, rows, cols, masks, flags: (cols[t], 0)),\n"
+_MASKS = "(None, bq, bk), lambda t, rows, cols, masks, flags: (masks[t], 0, 0)"
+_OUT = "out_specs=pl.BlockSpec((bq, H), lambda t, rows, cols, masks, flags: (rows[t], 0))"
+_FIRST, _ALIVE, _LAST = "@pl.when(flags & 4 != 0)", "@pl.when(kind != 0)", "@pl.when(flags & 8 != 0)"
+_SEEN = "seen = mask_ref[...] | (kind == 2)"
+_P = "p = jnp.where(seen, jnp.exp(s - m_new), 0.0)"
+_STORE = "o_ref[...] = acc_ref[...] / jnp.where(l == 0.0, 1.0, l)"
+_LISTS = "    (T, H), (_, bq, bk) = q.shape, partial_masks.shape\n    return"
+
+PUZZLE = Puzzle(
+    spec=splash_attention_spec,
+    solution=splash_attention,
+    inputs=make_inputs,
+    cases=[
+        dict(T=320, S=384, H=64, bq=64, bk=128, first=0),
+        dict(T=1280, S=512, H=16, bq=256, bk=128, first=2),
+    ],
+    hints=[
+        "Everything that i, j and block_mask[i, j] told the dense kernel now stands at place t of a list. "
+        "Which list answers which question, and who asks it: an index map, or the kernel?",
+        "`pl.program_id(0)` is t, and `flags_ref[t]` one packed number: `& 3` is the kind, `& 4` and `& 8` are not zero "
+        "if it is the first or the last visit of its row. A boolean block `|` a scalar condition is a boolean "
+        "block. `len(tiles[0])` is a Python int, as a grid needs it.",
+        "Three conditions in the kernel: first, start; kind not 0, one tile's work, with a score seen if the mask's block "
+        "says so or the tile is full; last, divide and store, with l = 0 made harmless. In the launch, a grid of one axis, "
+        "and five maps: rows for q and the output, cols for k and v, masks for the mask, whose block has `None` in "
+        "front.",
+    ],
+    explain="""The list holds what the grid's axes used to say, so a step can stand anywhere, and the grid is as
+    long as the work. Rows come one after another in it, and their first and last visits are marked: that is all that
+    scratch and output blocks need.""",
+    mistakes=[
+        Mistake(
+            "takes block t of keys and values at step t",
+            old=_K * 2,
+            new=_K.replace("cols[t]", "t") * 2,
+            says="t counts visits, not blocks of keys: cols[t] says which one this visit needs",
+        ),
+        Mistake(
+            "takes the first block of keys and values for every tile",
+            old=_K * 2,
+            new=_K.replace("cols[t]", "0") * 2,
+            says="`cols` is not used: every tile gets the same keys",
+        ),
+        Mistake(
+            "chooses the values by their row",
+            old=_K * 2,
+            new=_K + _K.replace("cols[t]", "rows[t]"),
+            says="values stand beside their keys: both follow cols",
+        ),
+        Mistake(
+            "takes the first mask for every partial tile",
+            old=_MASKS,
+            new=_MASKS.replace("masks[t], 0", "0, 0"),
+            says="`masks` is not used, and partial tiles differ: masks[t] says which block of the mask is theirs",
+        ),
+        Mistake(
+            "chooses the mask by the step",
+            old=_MASKS,
+            new=_MASKS.replace("masks[t], 0", "t, 0"),
+            says="there are as many masks as different partial tiles, not as steps: look up masks[t]",
+        ),
+        Mistake(
+            "ignores the masks",
+            old=_SEEN,
+            new="seen = mask_ref[...] | (kind >= 1)",
+            says="a partial tile is treated like a full one, and rows see what the mask hides",
+        ),
+        Mistake(
+            "masks full tiles, too",
+            old=_SEEN,
+            new="seen = mask_ref[...]",
+            says="the block in mask_ref says nothing about a full tile: all of its scores count",
+        ),
+        Mistake(
+            "compares all of flags with 2",
+            old=_SEEN,
+            new="seen = mask_ref[...] | (flags == 2)",
+            says="a full tile that is the first or last of its row has 4 or 8 added: take the kind out, flags & 3",
+        ),
+        Mistake(
+            "starts only at the first step of all",
+            old=_FIRST,
+            new="@pl.when(pl.program_id(0) == 0)",
+            says="each row needs fresh m, l and acc, and its first visit can be any t",
+        ),
+        Mistake(
+            "starts at every visit",
+            old=_FIRST,
+            new="@pl.when(flags >= 0)",
+            says="only the last tile of each row is left",
+        ),
+        Mistake(
+            "starts where the column is 0",
+            old=_FIRST,
+            new="@pl.when(cols_ref[pl.program_id(0)] == 0)",
+            says="a row's first tile may lie in any column; ask for bit 4 of flags",
+        ),
+        Mistake(
+            "mixes up first and last",
+            edits=((_FIRST, "@pl.when(flags >= 8)"), (_LAST, _FIRST)),
+            says="4 marks the first visit of a row and 8 the last",
+        ),
+        Mistake(
+            "stores only at the last step of all",
+            old=_LAST,
+            new="@pl.when(pl.program_id(0) == pl.num_programs(0) - 1)",
+            says="only the last row's block is written: every row ends with a visit that has bit 8",
+        ),
+        Mistake(
+            "starts and stores in live tiles only",
+            edits=((_FIRST, "@pl.when((flags & 4 != 0) & (kind != 0))"), (_LAST, "@pl.when((flags & 8 != 0) & (kind != 0))")),
+            says="nobody writes a row that has no tiles: its one visit is dead, and first and last all the same",
+        ),
+        Mistake(
+            "starts in live tiles only",
+            old=_FIRST,
+            new="@pl.when((flags & 4 != 0) & (kind != 0))",
+            says="a row without tiles stores what the row before it left in acc",
+        ),
+        Mistake(
+            "computes dead visits like partial tiles",
+            old=_ALIVE,
+            new="@pl.when(kind >= 0)",
+            says="a row without tiles attends to nothing, whatever block of keys and of the mask lies in VMEM",
+        ),
+        Mistake(
+            "leaves garbage in rows that attend to nothing",
+            old=_P,
+            new="p = jnp.exp(s - m_new)",
+            says="where all scores are -1e30, each exponential is 1, and a row that sees nothing becomes a mean",
+        ),
+        Mistake(
+            "divides zero by zero",
+            old=_STORE,
+            new="o_ref[...] = acc_ref[...] / l",
+            says="a row that attends to nothing has l = 0, and 0 / 0 is NaN; give it zeros",
+        ),
+        Mistake(
+            "does not correct acc",
+            old="acc_ref[...] = alpha * acc_ref[...] + pv",
+            new="acc_ref[...] = acc_ref[...] + pv",
+            says="acc is a sum with the old maximum, as l is: it needs the same alpha",
+        ),
+        Mistake(
+            "writes the output by the column",
+            old=_OUT,
+            new=_OUT.replace("rows[t]", "cols[t]"),
+            says="the output stands beside its queries: both follow rows",
+        ),
+        Mistake(
+            "masks dead visits and skips none",
+            edits=((_ALIVE, "@pl.when(kind >= 0)"), (_SEEN, "seen = (mask_ref[...] | (kind == 2)) & (kind != 0)")),
+            says="a dead one only starts and stores",
+            stage="work",
+        ),
+        Mistake(
+            "pads the list to the length of the dense grid",
+            old=_LISTS,
+            new="""    (T, H), (_, bq, bk) = q.shape, partial_masks.shape
+    padding = (0, (T // bq) * (len(k) // bk) - len(tiles[0]))
+    tiles = [np.pad(x, padding, mode="edge") for x in tiles[:3]] + [np.pad(tiles[3], padding)]
+    return""",
+            says="a step for each visit and no more",
+            stage="work",
+        ),
+        Mistake(
+            "keeps all masks in VMEM and chooses in the kernel",
+            edits=(
+                (_MASKS, "partial_masks.shape, lambda t, rows, cols, masks, flags: (0, 0, 0)"),
+                ("kind = flags & 3\n", "kind, mask = flags & 3, masks_ref[pl.program_id(0)]\n"),
+                ("mask_ref[...] |", "mask_ref[mask] |"),
+            ),
+            says="masks, and a tile needs one",
+            stage="work",
+        ),
+        Mistake(
+            "fetches a row's values one block late",
+            old=_K * 2,
+            new=_K + _K.replace("cols[t]", "jnp.where(flags[t] & 3 == 0, jnp.int32(1), cols[t])"),
+            says="blocks of v are fetched",
+            stage="work",
+        ),
+        Mistake(
+            "promises that visits are independent",
+            old='dimension_semantics=("arbitrary",)',
+            new='dimension_semantics=("parallel",)',
+            says="parallel",
+            stage="memory",
+        ),
+        Mistake(
+            "looks up the lists from outside",
+            old=_Q,
+            new="                pl.BlockSpec((bq, H), lambda t, *_: (tiles[0][t], 0)),\n",
+            says="tiles[0][t]",
+            stage="error",
+        ),
+        Mistake(
+            "gives index maps the program id alone",
+            old=_Q,
+            new="                pl.BlockSpec((bq, H), lambda t: (t, 0)),\n",
+            says="index map",
+            stage="error",
+        ),
+        Mistake(
+            "branches with Python's if",
+            old=f"    {_FIRST}\n    def _():\n        m_ref",
+            new="    if flags & 4 != 0:\n        m_ref",
+            says="if flags & 4",
+            stage="error",
+        ),
+    ],
+    alternatives=[
+        Alternative(
+            "masks partial tiles only, each kind in its own branch",
+            code="""
+def splash_attention_kernel(
+    rows_ref, cols_ref, masks_ref, flags_ref, q_ref, k_ref, v_ref, mask_ref, o_ref, m_ref, l_ref, acc_ref
+):
+    packed = flags_ref[pl.program_id(0)]
+    kind, first, last = packed & 3, (packed >> 2) & 1, packed >> 3
+
+    @pl.when(first == 1)
+    def _():
+        m_ref[...] = jnp.full(m_ref.shape, -1e30, jnp.float32)
+        l_ref[...] = jnp.zeros(l_ref.shape, jnp.float32)
+        acc_ref[...] = jnp.zeros(acc_ref.shape, jnp.float32)
+
+    def tile(seen=None):
+        q = q_ref[...] * q_ref.shape[1] ** -0.5
+        s = jnp.dot(q, k_ref[...].T, preferred_element_type=jnp.float32)
+        if seen is not None:
+            s = jnp.where(seen, s, -1e30)
+        old, m = m_ref[...], jnp.maximum(m_ref[...], s.max(axis=1, keepdims=True))
+        p = jnp.exp(s - m)
+        if seen is not None:
+            p = jnp.where(seen, p, 0.0)
+        m_ref[...] = m
+        l_ref[...] = l_ref[...] * jnp.exp(old - m) + p.sum(axis=1, keepdims=True)
+        acc_ref[...] = acc_ref[...] * jnp.exp(old - m) + jnp.dot(p, v_ref[...])
+
+    pl.when(kind == 1)(lambda: tile(mask_ref[...]))
+    pl.when(kind == 2)(lambda: tile())
+
+    @pl.when(last == 1)
+    def _():
+        o_ref[...] = acc_ref[...] / jnp.maximum(l_ref[...], 1e-30)
+""",
+        ),
+        Alternative(
+            "compares a row with its neighbours in the list",
+            edits=(
+                (
+                    _FIRST,
+                    "t, end = pl.program_id(0), pl.num_programs(0) - 1\n"
+                    "    row, before, after = rows_ref[t], rows_ref[jnp.maximum(t - 1, 0)], rows_ref[jnp.minimum(t + 1, end)]\n\n"
+                    "    @pl.when((t == 0) | (before != row))",
+                ),
+                (_LAST, "@pl.when((t == end) | (after != row))"),
+            ),
+        ),
+        Alternative(
+            "names its index maps, and asks the maximum at the end",
+            edits=(
+                (_LISTS, _LISTS.replace("    return", """
+    def by_row(t, rows, *_):
+        return rows[t], 0
+
+    def by_column(t, _, cols, *others):
+        return cols[t], 0
+
+    return""")),
+                (_Q + _K * 2, """                pl.BlockSpec((bq, H), by_row),
+                pl.BlockSpec((bk, H), by_column),
+                pl.BlockSpec((bk, H), by_column),
+"""),
+                (_OUT, "out_specs=pl.BlockSpec((bq, H), by_row)"),
+                (_P, "p = jnp.exp(s - m_new)"),
+                (_STORE, "o_ref[...] = jnp.where(m_ref[...] > -1e29, acc_ref[...] / l, 0.0)"),
+            ),
+        ),
+    ],
+    audit=audit,
+)
