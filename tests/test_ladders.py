@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 import puzzles
-from puzzles import Puzzle, _proof, _review, _tpu
+from puzzles import Puzzle, _proof, _repository, _review, _tpu, _tree
 
 PUZZLES = [puzzle for name in puzzles.ladders() for puzzle in puzzles.ladder(name)]
 MISTAKES = [(puzzle, mistake) for puzzle in PUZZLES for mistake in puzzle.mistakes]
@@ -69,6 +69,17 @@ def test_no_two_values_mistakes_are_the_same(puzzle: Puzzle) -> None:
 @each_puzzle
 def test_texts_and_cases_are_complete(puzzle: Puzzle) -> None:
     assert list(_review.text_problems(puzzle)) == []
+
+
+@each_puzzle
+def test_nothing_that_a_scaffold_asks_for_is_left_undone(puzzle: Puzzle) -> None:
+    assert _review.undone(puzzle) == []
+
+
+def test_the_project_as_a_whole_has_no_problem() -> None:
+    names = puzzles.ladders()
+    assert list(_tree.tree_problems(_repository.ROOT, names)) == []
+    assert [line for name in names for line in _review.undone_of_ladder(name)] == []
 
 
 def test_basics_has_its_fifteen_rungs_and_sixty_mistakes() -> None:

@@ -13,7 +13,7 @@ import nbformat
 import pytest
 
 import puzzles
-from puzzles import _cells, _notebook, _regions, _repository
+from puzzles import _cells, _notebook, _regions, _repository, _review
 from puzzles._puzzle import Puzzle, ladder_module
 
 ROOT = _repository.ROOT
@@ -101,7 +101,7 @@ def test_solution_marks_and_author_cells_stay_behind(name, learner, solved):
 
 @pytest.mark.parametrize("puzzle", RUNGS, ids=lambda p: p.name)
 def test_no_cell_of_a_rung_shows_a_line_of_its_solution(puzzle):
-    assert _notebook.leaks(puzzle) == []
+    assert _review.leaks(puzzle) == []
 
 
 @pytest.mark.parametrize("puzzle", RUNGS, ids=lambda p: p.name)
@@ -213,7 +213,7 @@ def test_a_module_becomes_cells(toy):
     ],
 )
 def test_a_module_that_makes_no_notebook_is_named_with_the_reason(toy, old, new, says):
-    with pytest.raises(_repository.BuildError, match=rf"puzzles/ladder/toy\d+\.py.*{says}"):
+    with pytest.raises(_repository.BuildError, match=rf"ladder/toy\d+\.py.*{says}"):
         toy(old, new)
 
 
@@ -227,13 +227,14 @@ def test_a_module_that_makes_no_notebook_is_named_with_the_reason(toy, old, new,
 )
 def test_a_leak_is_found_in_cells_and_hints(toy, old, new, leak):
     toy(old, new)
-    found = _notebook.leaks(sys.modules["ladder.toy"].PUZZLE)
-    assert found == (["return jax.numpy.sin(x)"] if leak else [])
+    found = _review.leaks(sys.modules["ladder.toy"].PUZZLE)
+    assert len(found) == leak
+    assert all("`return jax.numpy.sin(x)`" in problem for problem in found)
 
 
 def test_lines_that_give_nothing_away_are_no_leaks(toy):
     toy("    return jax.numpy.sin(x)\n", "    y = [\n        x,\n    ]\n    return y[0]\n")
-    assert _notebook.leaks(sys.modules["ladder.toy"].PUZZLE) == []
+    assert _review.leaks(sys.modules["ladder.toy"].PUZZLE) == []
 
 
 @pytest.mark.parametrize("needed", ["TITLE", "INTRO"])

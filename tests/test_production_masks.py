@@ -148,9 +148,8 @@ def test_one_mask_a_head_has_a_table_a_head_and_no_shrunk_grid() -> None:
         r = np.random.default_rng(seed)
         (N, rows, columns), bq, bk = r.integers(2, 6, 3), 8, 16
         masks = np.kron(r.integers(0, 2, (N, rows, columns)), np.ones((1, bq, bk))) > 0
-        masks[:, : bq * rows // 2] &= (
-            r.random((1, bq * rows // 2, bk * columns)) < 0.5
-        )  # patterns that heads share
+        upper = bq * rows // 2  # patterns that heads share
+        masks[:, :upper] &= r.random((1, upper, bk * columns)) < 0.5
         theirs = production(list(masks), bq, bk, shrink_grid=True)
         assert theirs.block_mask.shape == (N, rows, columns)
         ours = [classify_blocks(mask, bq, bk) for mask in masks]

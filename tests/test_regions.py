@@ -112,7 +112,7 @@ def test_a_broken_region_is_named_by_its_line(source, says):
         _regions.starter(source)
 
 
-def test_a_starter_that_does_not_parse_says_so():
+def test_a_region_that_does_not_parse_alone_says_so():
     source = text("""
         sizes = {
             "b": 2,
@@ -121,7 +121,7 @@ def test_a_starter_that_does_not_parse_says_so():
             ### END SOLUTION
         }
         """)
-    with pytest.raises(_regions.RegionError, match="the starter does not parse: line 3"):
+    with pytest.raises(_regions.RegionError, match="line 4: the region does not parse alone"):
         _regions.starter(source)
 
 

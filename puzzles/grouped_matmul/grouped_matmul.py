@@ -290,6 +290,13 @@ PUZZLE = Puzzle(
             stage="error",
         ),
         Mistake(
+            "goes on to the end of the metadata",
+            old="grid=(N // bn, num_steps, K // bk)",
+            new="grid=(N // bn, len(tile_ids), K // bk)",
+            says="the grid has 48 steps, but 6 pairs of a tile of 64 rows and a group have rows in common",
+            stage="work",
+        ),
+        Mistake(
             "visits every tile for every group and masks",
             old=_METADATA,
             new="""E, num_steps = len(group_sizes), len(group_sizes) * (M // bm)

@@ -15,12 +15,13 @@ from jaxtyping import Int
 # mask gains nothing at all in that way, since its last row is full.
 #
 # ```text
-#   blocks that have work      shrunk grid, 4 × 3 = 12 steps    flat list, 8 steps
-#        0 1 2 3
-#     0  ■ · · ·                 0: ■ - -                         row  0 1 1 2 2 2 3 3
-#     1  ◩ ■ · ·                 1: ◩ ■ -                         col  0 0 1 0 1 2 2 3
-#     2  ■ ◩ ■ ·                 2: ■ ◩ ■
-#     3  · · ■ ◩                 3: ■ ◩ -
+#   the table        shrunk grid        flat list
+#                    4 × 3 = 12 steps   8 steps
+#       0 1 2 3
+#    0  ■ · · ·      0:  ■ - -          rows    0   1   1   2   2   2   3   3
+#    1  ◩ ■ · ·      1:  ◩ ■ -          cols    0   0   1   0   1   2   2   3
+#    2  ■ ◩ ■ ·      2:  ■ ◩ ■          flags  14   5  10   6   1  10   6   9
+#    3  · · ■ ◩      3:  ■ ◩ -
 # ```
 #
 # A list needs no padding. Let the grid have **one axis**, with a step for each entry of a list that holds
@@ -71,7 +72,7 @@ def active_tiles_spec(
 # %%
 def active_tiles(
     block_mask: Int[np.ndarray, "I J"], mask_index: Int[np.ndarray, "I J"]
-) -> tuple[Int[np.ndarray, " n"], Int[np.ndarray, " n"], Int[np.ndarray, " n"], Int[np.ndarray, " n"]]:
+) -> tuple[Int[np.ndarray, " n"], ...]:  # rows, cols, masks, flags
     ### BEGIN SOLUTION
     visit = block_mask > 0
     visit[~visit.any(axis=1), 0] = True  # a row without tiles: one dead visit
@@ -89,8 +90,8 @@ def active_tiles(
 
 # %% [markdown]
 # What is the list worth? Steps a head, for 4096 tokens in blocks of 128. The last mask is causal within a window
-# of 512, but 16 rows in the middle may look at everything before them: one wide row of blocks is enough to make the padded
-# grid as wide as it is. (JAX's kernel shrinks its grid only where all heads have the same mask. The list does not care.)
+# of 512, but 16 of its rows may look at everything before them: one wide row of blocks makes the padded
+# grid wide everywhere. (JAX's kernel shrinks its grid only where all heads have the same mask. The list does not care.)
 
 # %% active="ipynb"
 # t, s = np.arange(4096)[:, None], np.arange(4096)[None, :]

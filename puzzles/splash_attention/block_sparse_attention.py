@@ -37,8 +37,8 @@ from puzzles import INTERPRET
 #                                                                  └────┘└────┘└────┘
 # ```
 #
-# SMEM is small, 1 MiB, and pads the last axis of a 2-D array to 128 numbers. So the call flattens
-# both tables. It is your job to find the number of block (i, j) in a flat table of J columns.
+# SMEM is small, 1 MiB, and a 2-D array in it has its rows padded to a multiple of 128 numbers. So the call
+# flattens both tables. It is your job to find the place of block (i, j) in a flat table of J columns.
 #
 # The rest you have written before. Rows that attend to nothing in a block, or at all, are back:
 # `segment_attention` knew what to do, and what attends to nothing gives zeros. Mind that not every row of
@@ -229,8 +229,8 @@ PUZZLE = Puzzle(
     solution=block_sparse_attention,
     inputs=make_inputs,
     cases=[
-        dict(T=256, S=384, H=64, bq=64, bk=128, kind="documents"),
         dict(T=512, S=320, H=16, bq=128, bk=64, kind="blocks"),
+        dict(T=256, S=384, H=64, bq=64, bk=128, kind="documents"),
     ],
     hints=[
         "Take segment_attention's kernel. What decides whether a block is computed is one number from a "
@@ -277,10 +277,10 @@ PUZZLE = Puzzle(
             says="to get past a row of the table, step over as many numbers as it has columns",
         ),
         Mistake(
-            "reads the kind at j",
-            old=_KIND,
-            new="kind = block_mask_ref[j]",
-            says="that is row 0 of the table, for all rows of blocks",
+            "forgets that | binds tighter than ==",
+            old=_MASK,
+            new="mask = mask_ref[...] | kind == 2",
+            says="`a | b == c` is `(a | b) == c`: put the comparison into parentheses",
         ),
         Mistake(
             "masks full blocks, too",

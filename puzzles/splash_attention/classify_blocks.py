@@ -7,18 +7,19 @@ from jaxtyping import Bool, Int
 # ## classify_blocks: read the mask before the kernel does
 #
 # For every mask so far you wrote a kernel: conditions that knew its edges, index maps that knew them too.
-# Production has one kernel, and a new mask costs no line of it. How? A mask is mostly known **before**
-# anything runs. So look at it once, in NumPy, block by block, and write down what the kernel will
-# have to do. For a block of scores, there are only three answers:
+# Production has one kernel, and a new mask costs no line of it. How? Most masks are known **before**
+# anything runs (segments are not, and stay with the kernel). So look at the mask once, in NumPy, block by block,
+# and write down what the kernel will have to do. For a block of scores, there are only three answers:
 #
 # ```text
-#   bq = 64, bk = 128                     block_mask       mask_index
-#           0-127   128-255   256-383
-#   rows
-#     0-63    ◩        ·         ·          1 0 0            0 - -      0  skip:    nothing in it counts
-#    64-127   ◩        ·         ·          1 0 0            1 - -      1  partial: some of it counts
-#   128-191   ■        ◩         ·          2 1 0            - 0 -      2  full:    all of it counts
-#   192-255   ■        ◩         ·          2 1 0            - 1 -
+#   bq = 64, bk = 128   columns                        block_mask   mask_index
+#                       0-127   128-255   256-383
+#         rows   0-63     ◩        ·         ·           1 0 0        0 - -
+#               64-127    ◩        ·         ·           1 0 0        1 - -
+#              128-191    ■        ◩         ·           2 1 0        - 0 -
+#              192-255    ■        ◩         ·           2 1 0        - 1 -
+#
+#   0  skip: none of it counts    1  partial: some of it counts    2  full: all of it counts
 # ```
 #
 # Full blocks need no mask at all. Partial blocks do, and theirs has to be stored, but look at the picture, a causal
@@ -34,8 +35,8 @@ from jaxtyping import Bool, Int
 #
 # Write it for any boolean mask (T, S) whose axes `bq` and `bk` divide. All three results are NumPy
 # arrays: two of int32, one of bool. The order of the patterns is yours, and so is what `mask_index`
-# holds where a block is not partial. If nothing is partial, return one pattern all the same, any: a kernel
-# wants an operand of at least one block.
+# holds where a block is not partial (0 is a safe choice: it names a pattern that exists). If nothing is
+# partial, return one pattern all the same, of any content: a kernel cannot take an empty operand.
 
 # %%
 def classify_blocks_spec(mask: Bool[np.ndarray, "T S"], bq: int, bk: int, answer: tuple) -> bool:
@@ -110,7 +111,7 @@ def make_mask(r, kind, T, S, bq, bk):
         return abs(t - s) < r.integers(90, 110)
     if kind == "documents":  # queries and keys cut at places of their own; nobody has keys for 3
         query_ids, key_ids = (
-            np.searchsorted(np.array([0.3, 0.55, 0.72]) * n + r.integers(-9, 10, 3), np.arange(n))
+            np.searchsorted(np.array([0.3, 0.55, 0.7]) * n + r.integers(-9, 10, 3), np.arange(n))
             for n in (T, S)
         )
         return (query_ids[:, None] == key_ids[None, :]) & (query_ids[:, None] < 3)
@@ -133,7 +134,8 @@ def make_mask(r, kind, T, S, bq, bk):
         choice = r.integers(0, len(store), (I, J))
         choice.flat[: len(store) + 1] = [2, 0, 1, 3, 4, 5, 2]  # each once, one pattern twice
         choice[-2] = 0  # a row of blocks that attends to nothing
-        choice[-1, :2] = 1, 3
+        choice[-1, 1:3] = 1, 3
+        choice[-1, [0, -1]] = 0  # a row that begins and ends with blocks without work
     return np.block([[store[n] for n in row] for row in choice])
 
 
@@ -234,9 +236,9 @@ PUZZLE = Puzzle(
         "not in the dict, number it with the length of the list of patterns, and append it; either way, note its "
         "number. At the end, stack the list, after a look whether it is empty.",
     ],
-    explain="""A block's kind is any + all: 0, 1 or 2. A dict from a block's bytes to its number stores every
-    pattern once, so P counts the different patterns, not the partial blocks: one for a causal mask with
-    bq = bk, however long it is.""",
+    explain="""A mask comes down to one small number a block, any + all, and to the few patterns that
+    are different. A dict from a block's bytes to its number stores each once, so P does not count partial
+    blocks: it is 1 for a causal mask with bq = bk, however long that is.""",
     kernel=False,
     accepts=accepts,
     mistakes=[

@@ -115,7 +115,8 @@ def plain(case: Case) -> np.ndarray | None:
     if case.soft_cap is not None or case.q.shape[-1] != case.v.shape[-1]:
         return None
     q, k, v = (x.swapaxes(0, 1)[None] for x in (case.q, case.k, case.v))
-    out = jax.nn.dot_product_attention(q, k, v, mask=jnp.asarray(case.seen[None]))
+    attention = jax.jit(jax.nn.dot_product_attention)
+    out = attention(q, k, v, mask=jnp.asarray(case.seen[None]))
     return np.asarray(out[0].swapaxes(0, 1), np.float32)
 
 
@@ -234,7 +235,8 @@ def banded_tiles(T: int, block: int, window: int | None = None) -> tuple[tuple, 
     """(tiles, partial masks) of a causal mask (T, T), within `window` keys if given, without any dense mask."""
     reach = T if window is None else window
     behind = min(-(-reach // block) + 1, T // block - 1)  # from there on, a block is skipped, or full
-    i, j = np.indices((block * (behind + 1), block * (behind + 1)) if window else (2 * block, 2 * block))
+    corner = behind + 1 if window else 2  # so many rows of blocks hold every block that there is
+    i, j = np.indices((block * corner, block * corner))
     kinds, index, partial_masks = find("classify_blocks").solution((j <= i) & (i - j < reach), block, block)
     row, col = np.indices((T // block, T // block))
     back = np.clip(row - col, 0, len(kinds) - 1)  # how many blocks a column lies behind its row

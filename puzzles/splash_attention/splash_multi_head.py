@@ -160,12 +160,12 @@ def splash_over_tiles(
     R = T // bq  # rows of tiles in a head
     rows, cols, masks, flags = tiles
     lists = int(rows[-1] + 1) // R  # 1: one mask for all heads, N: one for each
-    cols, masks = next_used(cols, flags % 4 > 0), next_used(masks, flags % 4 == 1)
+    cols, masks = next_used(cols, flags & 3 > 0), next_used(masks, flags & 3 == 1)
 
     q_ids, kv_ids = None, None
     if segment_ids is not None:
         q_ids, kv_ids = segment_ids[0].reshape(T, 1), segment_ids[1].reshape(1, S)
-    needs_masks = (flags % 4 == 1).any()
+    needs_masks = (flags & 3 == 1).any()
     operands = (q, k, v, partial_masks if needs_masks else None, q_ids, kv_ids)
 
     # `grid`, `out_specs`, and `specs`: one spec for each operand, in their order
@@ -224,7 +224,75 @@ def splash_multi_head(
 
 
 # %% [markdown]
-# END
+# ### Graduation
+#
+# Is it as good as the real one? Here is **your** function beside the attention that comes with JAX, on three small calls. The
+# numbers must agree with dense attention in f32, with
+# [`jax.nn.dot_product_attention`](https://docs.jax.dev/en/latest/_autosummary/jax.nn.dot_product_attention.html) where it
+# has what it takes, and with JAX's production
+# [SplashAttention](https://github.com/jax-ml/jax/tree/main/jax/experimental/pallas/ops/tpu/splash_attention), within the
+# tolerance of its own tests. Steps, fetches and dots must be no more than production's, counted in both launches.
+# `tests/test_graduation_splash.py` does the same over masks that nobody tuned for.
+
+# %% active="ipynb"
+# from puzzles.splash_attention import graduation
+#
+# print(graduation.graduate(splash_multi_head))
+
+# %% [markdown]
+# At T = 32,768 there is nothing to run on a CPU, but all to count. A mask is a list of tiles here, so neither launch needs a dense one.
+# "Dense attention" is the least that it takes to write the scores to HBM and read them, and the
+# weights likewise.
+
+# %% active="ipynb"
+# print(graduation.costs(splash_over_tiles))
+
+# %% [markdown]
+# Equal work, equal traffic, fewer steps: JAX's kernel pads every row of tiles to the widest, and a causal mask has one that is
+# as wide as can be. (Steps are not time. A step with nothing to do is short, and only a TPU can tell how short.)
+#
+# And at T = 131,072? The list of a causal mask in blocks of 512 has 32,896 tiles, which takes half of SMEM, and no array
+# here is as long as T × T. This is the reference, alone; then its picture on a small mask, one head after the other. Put
+# your own function into both.
+
+# %% active="ipynb"
+# tiles, partial_masks = graduation.banded_tiles(131_072, block=512)
+# q = jax.ShapeDtypeStruct((4, 131_072, 128), jnp.bfloat16)
+# k = v = jax.ShapeDtypeStruct((1, 131_072, 128), jnp.bfloat16)
+# print(f"{len(tiles[0]):,} tiles a head, {len(partial_masks)} different partial block, and the scores would have")
+# print(f"{4 * 4 * 131_072**2 / 2**30:,.0f} GiB in f32.")
+# receipt(lambda q, k, v: graduation.reference()(q, k, v, tiles, partial_masks), q, k, v)
+
+# %% active="ipynb"
+# i, j = np.indices((512, 512))
+# small = (j <= i) & (i - j < 200) | (j < 64)
+# x = jax.ShapeDtypeStruct((2, 512, 64), jnp.float32)
+# show(find("splash_multi_head").solution, x, x, x, small)
+
+# %% [markdown]
+# ### The whole climb
+#
+# A softmax takes **three passes** over its scores: for the maximum, the sum, the weights. A maximum and a sum can be found in **two**
+# launches, then, with a correction, in **one** pass. The same correction carries an accumulator along, and the scores
+# are **never materialised**. Then masks: first obeyed; then **compute skipped**, by `pl.when`; then **traffic skipped**, by an index
+# map that stays; then **steps skipped**, by a list. Heads, groups, documents and caps were a line or two
+# each. All along, the body in the middle hardly changed.
+#
+# ### What production does beyond
+#
+# * **The backward pass.** Training needs gradients, by kernels of the same kind: scores are computed again from q, k and the
+#   row statistics, which the forward pass keeps as one number a row, m + log l. Dk and dv walk the mask by columns. Read
+#   `_flash_attention_dkv_kernel` in
+#   [JAX's kernel](https://github.com/jax-ml/jax/blob/main/jax/experimental/pallas/ops/tpu/splash_attention/splash_attention_kernel.py)
+#   with [FlashAttention-2](https://arxiv.org/abs/2307.08691) beside it.
+# * **Two block sizes for keys.** `block_kv` is what one step fetches, `block_kv_compute` what one dot takes of it: large
+#   fetches, small intermediates.
+# * **Layouts.** q, k and v may each lie in memory with the sequence as their last axis; `QKVLayout` says which.
+# * **Masks as functions.** A causal or local mask needs no blocks at all: row and column numbers are compared in the kernel, as yours did in Part II.
+# * **A flat list in production.** [tokamax](https://github.com/openxla/tokamax) has the successor of JAX's kernel, and it too walks active tiles with
+#   first and last flags.
+# * **Many chips.** A sequence can be cut across chips, and blocks of keys passed around:
+#   [ring attention](https://arxiv.org/abs/2310.01889) is the online softmax once more, with a chip for a block.
 
 # %% tags=["author"]
 from puzzles import Alternative, Launch, Mistake, Puzzle, rng
@@ -232,11 +300,18 @@ from puzzles.splash_attention.causal_attention import draw
 from puzzles.splash_attention.splash_attention import changes
 
 
-def make_masks(T, S, bq, bk, heads):
-    """Rows of tiles of all kinds, in another order for each head; row 2 is empty, and so is most of row 3."""
+def blocks(T, S):
+    """(bq, bk) of a case: both orders occur."""
+    return (64, 128) if T < S else (128, 256)
+
+
+def make_masks(T, S, heads):
+    """Rows of tiles of all kinds, in another order for each head; one row is empty; 0 heads: all is seen."""
+    if heads == 0:
+        return np.ones((T, S), bool)
+    bq, bk = blocks(T, S)
     i, j = np.indices((T, S))
-    R, last = T // bq, S // bk - 1
-    masks = []
+    R, last, masks = T // bq, S // bk - 1, []
     for head in range(heads):
         row, col, y, x = (i // bq + 3 * head) % R, j // bk, i % bq, j % bk
         mask = (row == 0) & (col == 1) & ((x - y + head) % 3 == 0)
@@ -247,29 +322,96 @@ def make_masks(T, S, bq, bk, heads):
         mask |= (row > 3) & (col == 1)
         mask |= (row > 3) & (col == last) & ((x - y + head) % 3 == 0)
         masks.append(mask)
-    return np.stack(masks)
+    return np.stack(masks) if heads > 1 else masks[0]
 
 
-def make_inputs(key, N, K, T, S, H, Hv, bq, bk, masks, segments=0, cap=None, bf16=False):
+def make_inputs(key, N, K, T, S, H, Hv, masks, segments=0, cap=None, bf16=False):
     r = rng(key)
     q, k, _ = draw(key, N * T, K * S, H, offsets=(1, -64, 9))
     dtype = jnp.bfloat16 if bf16 else jnp.float32
     q, k = q.reshape(N, T, H).astype(dtype), k.reshape(K, S, H).astype(dtype)
     v = jnp.asarray(r.normal(0.5, 1, (K, S, Hv)), dtype)
-    mask = make_masks(T, S, bq, bk, masks)
     ids = None
     if segments:
-        cuts = np.sort(r.choice(np.arange(40, min(T, S) - 40), segments - 1, replace=False))
+        cuts = (np.arange(1, segments) / segments * min(T, S)).astype(int) + r.integers(-20, 20, segments - 1)
         names = r.permutation(segments) + 1
         q_ids, kv_ids = (names[np.searchsorted(cuts, np.arange(n), side="right")] for n in (T, S))
         ids = jnp.asarray(q_ids, jnp.int32), jnp.asarray(kv_ids, jnp.int32)
-    return q, k, v, mask[0] if masks == 1 else mask, ids, cap, bq, bk
+    return q, k, v, make_masks(T, S, masks), ids, cap
 
 
 def observe(fn):
-    """The function with its blocks as arguments, so that a case can choose them."""
-    return lambda q, k, v, mask, ids, cap, bq, bk: fn(q, k, v, mask, ids, cap, bq=bq, bk=bk)
+    """The function with the blocks of the case."""
 
+    def run(q, k, *rest):
+        bq, bk = blocks(q.shape[1], k.shape[1])
+        return fn(q, k, *rest, bq=bq, bk=bk)
+
+    return run
+
+
+def audit(launch: Launch, *, args) -> None:
+    q, k, v, mask, ids, _ = args
+    (N, T, H), (K, _, Hv), (bq, bk) = q.shape, v.shape, blocks(q.shape[1], k.shape[1])
+    (rows, cols, masks, flags), _ = tiles_of_heads(mask, bq, bk)
+    R, kind = T // bq, flags & 3
+    heads = N * R // (int(rows[-1]) + 1)
+    assert launch.steps <= heads * len(rows), (
+        f"the grid has {launch.steps} steps, and {heads} × {len(rows)} visits need no more than "
+        f"{heads * len(rows)}: a mask for all heads is one list, walked once a head; masks for each are one long list, walked once"
+    )
+    alive = heads * int((kind > 0).sum())
+    computed = int((sum(dot.executed for dot in launch.dots) > 0).sum())
+    assert computed <= alive, (
+        f"dots run in {computed} steps, but only {alive} visits have anything to compute: a dead one only "
+        "starts and stores"
+    )
+    budget = alive * 2 * bq * bk * (H + Hv)
+    assert launch.dot_flops <= budget, (
+        f"the dots do {launch.dot_flops:,} FLOPs; two products for each of the {alive} tiles take {budget:,}"
+    )
+    for operand, array in zip(launch.inputs[1:3], (k, v), strict=True):
+        assert np.prod(operand.shape) == array.size, (
+            f"`{operand.name}` arrives at the kernel as {operand.shape}, and {array.shape} came in: leave the array "
+            "alone, and let the index map choose the head"
+        )
+    for dot in launch.dots:
+        kinds = {str(dtype) for dtype in dot.dtypes[:2]}
+        assert kinds == {str(q.dtype)}, (
+            f"a dot multiplies {' by '.join(dot.dtypes[:2])}: give the matrix unit {q.dtype} on both sides, and ask "
+            "for an f32 result"
+        )
+    h = np.repeat(np.arange(heads), len(rows))
+    cols, masks = next_used(cols, kind > 0), next_used(masks, kind == 1)
+    rows, cols, masks = (np.tile(x, heads) for x in (rows, cols, masks))
+    group = (h + rows // R) // (N // K)
+    wanted = {"q": changes(h, rows), "k": changes(group, cols), "v": changes(group, cols)}
+    if (kind == 1).any():
+        wanted["partial_masks"] = changes(masks)
+    if ids is not None:
+        wanted |= {"q_ids": changes(rows % R), "kv_ids": changes(cols)}
+    for (name, count), operand in zip(wanted.items(), launch.inputs, strict=True):
+        assert operand.transfers <= count, (
+            f"blocks of {name} are fetched {operand.transfers} times; the lists name another one only {count} times"
+        )
+
+
+
+_ROW = "        return h + rows[t] // R, rows[t] % R, 0\n"
+_COLUMN = "        return (h + rows[t] // R) // (N // K), cols[t], 0\n"
+_V = "        pl.BlockSpec((None, bk, Hv), by_column),\n"
+_MASK = "        pl.BlockSpec((None, bq, bk), lambda h, t, rows, cols, masks, flags: (masks[t], 0, 0)),\n"
+_Q_IDS = "        pl.BlockSpec((bq, 1), lambda h, t, rows, cols, masks, flags: (rows[t] % R, 0)),\n"
+_KV_IDS = "        pl.BlockSpec((1, bk), lambda h, t, rows, cols, masks, flags: (0, cols[t])),\n"
+_GRID = "    grid = (N // lists, len(rows))\n"
+_FIRST, _ALIVE, _LAST = "@pl.when(flags & 4 != 0)", "@pl.when(kind != 0)", "@pl.when(flags & 8 != 0)"
+_SCALE = "        s *= q_ref.shape[-1] ** -0.5\n"
+_CAP = "        if soft_cap is not None:\n            s = soft_cap * jnp.tanh(s / soft_cap)\n"
+_MASKED = "        s = jnp.where(seen, s, -1e30)\n"
+_P = "p = jnp.where(seen, jnp.exp(s - m_new), 0.0)"
+_IDS = "            seen &= q_ids_ref[...] == kv_ids_ref[...]\n"
+_STORE = "o_ref[...] = (acc_ref[...] / jnp.where(l == 0.0, 1.0, l)).astype(o_ref.dtype)"
+_PRECISE = "            preferred_element_type=jnp.float32,\n        )\n        s *="
 
 PUZZLE = Puzzle(
     spec=splash_multi_head_spec,
@@ -277,10 +419,310 @@ PUZZLE = Puzzle(
     inputs=make_inputs,
     observe=observe,
     cases=[
-        dict(N=4, K=2, T=320, S=384, H=64, Hv=128, bq=64, bk=128, masks=4),
-        dict(N=6, K=2, T=640, S=256, H=64, Hv=32, bq=128, bk=128, masks=1, segments=3, cap=20.0),
-        dict(N=2, K=2, T=320, S=512, H=64, Hv=64, bq=64, bk=256, masks=1, bf16=True),
+        dict(N=4, K=2, T=384, S=512, H=64, Hv=128, masks=4, segments=3),
+        dict(N=6, K=2, T=640, S=512, H=64, Hv=32, masks=1, cap=20.0),
+        dict(N=2, K=1, T=320, S=384, H=64, Hv=64, masks=1, segments=2, bf16=True),
+        dict(N=3, K=3, T=128, S=256, H=16, Hv=32, masks=0),
     ],
-    hints=["a", "b", "c"],
-    explain="""x.""",
+    hints=[
+        "Nothing here is new but the way it is put together. The kernel is that of splash_attention with the casts of "
+        "multi_head_attention, the cap of soft_cap_attention and the ids of segment_attention. In the launch, ask for each "
+        "operand: which head, which row, which column does visit t of list h need?",
+        "t is grid axis 1 now: `pl.program_id(1)`. Python's `if x is not None:` drops code while tracing; `seen = True` can stand "
+        "until there is something to say, for `jnp.where` and `&` take it. Index maps have two program ids before the four "
+        "Refs, and `//`, `%`, `R`, `N` and `K` may be used in them. Two operands have heads of queries, two of keys, three have none.",
+        "Kernel: start, one tile, store. In the tile: dot, scale, cap, seen, mask, the online softmax, with p cast for its dot; the "
+        "result cast at the store. Launch: the grid is (lists walked side by side, length of a list), and there are as many of the "
+        "former as heads share a list. The query head is h plus what the row says; the key head is that, divided by the "
+        "size of a group; q, its ids and the output go by row, k, v and their ids by column.",
+    ],
+    explain="""The list decides where a step stands, the index maps decide what it gets, and the kernel decides what to do with
+    it: three separate things, which is why heads, groups, masks, segments and caps could each be added in one place. What is
+    absent is `None` while tracing, and costs nothing.""",
+    mistakes=[
+        Mistake(
+            "takes the head from the list alone",
+            edits=((_ROW, _ROW.replace("h + ", "")), (_COLUMN, _COLUMN.replace("h + ", ""))),
+            says="where one mask serves all heads, the list holds one head's rows, and h tells which head walks it",
+        ),
+        Mistake(
+            "takes the head from the grid alone",
+            edits=((_ROW, _ROW.replace("h + rows[t] // R", "h")), (_COLUMN, _COLUMN.replace("(h + rows[t] // R)", "h"))),
+            says="where every head has a mask, h is 0 all along, and rows[t] // R tells the head",
+        ),
+        Mistake(
+            "takes the stacked row for the row of its head",
+            old=_ROW,
+            new=_ROW.replace("rows[t] % R", "rows[t]"),
+            says="rows of all heads are counted through: rows[t] % R is the row within its head",
+        ),
+        Mistake(
+            "takes the stacked row for the ids of its queries",
+            old=_Q_IDS,
+            new=_Q_IDS.replace("rows[t] % R", "rows[t]"),
+            says="all heads have the same ids, as many as one head has rows: rows[t] % R",
+        ),
+        Mistake(
+            "walks every list once for every head",
+            old=_GRID,
+            new="    grid = (N, len(rows))\n",
+            says="where every head has a list of its own, the lists are one behind the other, and one walk does all of them",
+        ),
+        Mistake(
+            "puts heads on the inner axis",
+            edits=(
+                (_GRID, "    grid = (len(rows), N // lists)\n"),
+                ("def by_row(h, t, ", "def by_row(t, h, "),
+                ("def by_column(h, t, ", "def by_column(t, h, "),
+                (_MASK, _MASK.replace("h, t", "t, h")),
+                (_Q_IDS, _Q_IDS.replace("h, t", "t, h")),
+                (_KV_IDS, _KV_IDS.replace("h, t", "t, h")),
+                ("flags_ref[pl.program_id(1)]", "flags_ref[pl.program_id(0)]"),
+            ),
+            says="scratch belongs to one head's row at a time, and must not be left before that row is done: t is the inner axis",
+        ),
+        Mistake(
+            "deals the key heads out in turn",
+            old=_COLUMN,
+            new=_COLUMN.replace("// (N // K)", "% K"),
+            says="heads of a group are neighbours: 0, 0, 1, 1 and not 0, 1, 0, 1",
+        ),
+        Mistake(
+            "takes the first head of keys for all",
+            old=_COLUMN,
+            new="        return 0, cols[t], 0\n",
+            says="keys have heads, too: a group of N // K query heads shares one",
+        ),
+        Mistake(
+            "divides h before the list's head is added",
+            old=_COLUMN,
+            new="        return h // (N // K) + rows[t] // R, cols[t], 0\n",
+            says="the group is that of the whole head number: first add, then divide",
+        ),
+        Mistake(
+            "fetches the keys' ids by the row",
+            old=_KV_IDS,
+            new=_KV_IDS.replace("cols[t]", "rows[t] % R"),
+            says="ids of keys go with the keys, and those go by cols",
+        ),
+        Mistake(
+            "ignores the segments",
+            old=_IDS,
+            new="            pass\n",
+            says="the ids are never compared, so documents see each other",
+        ),
+        Mistake(
+            "lets one of mask and segments be enough",
+            old=_IDS,
+            new=_IDS.replace("&=", "|="),
+            says="a score counts only if the mask and the ids allow it: `&`, not `|`",
+        ),
+        Mistake(
+            "ignores the masks",
+            old="mask_ref[...] | (kind == 2)",
+            new="mask_ref[...] | (kind >= 1)",
+            says="a partial tile is treated like a full one, and rows see what the mask hides",
+        ),
+        Mistake(
+            "masks full tiles, too",
+            old="mask_ref[...] | (kind == 2)",
+            new="mask_ref[...]",
+            says="the block in mask_ref says nothing about a full tile: all of its scores count",
+        ),
+        Mistake(
+            "lets full tiles see other documents",
+            edits=((_IDS, "            seen = seen & (q_ids_ref[...] == kv_ids_ref[...]) | (kind == 2)\n"),),
+            says="full says that the *mask* hides nothing; the ids are compared in every tile",
+        ),
+        Mistake(
+            "takes the first mask for every partial tile",
+            old=_MASK,
+            new=_MASK.replace("masks[t], 0", "0, 0"),
+            says="`masks` is not used, and partial tiles differ",
+        ),
+        Mistake(
+            "does not cap",
+            old=_CAP,
+            new="",
+            says="`soft_cap` is not used",
+        ),
+        Mistake(
+            "caps before the scale",
+            edits=((_CAP, ""), (_SCALE, _CAP + _SCALE)),
+            says="the cap has to see the score with its 1/√H",
+        ),
+        Mistake(
+            "forgets the scale",
+            old=_SCALE,
+            new="",
+            says="the scores are not multiplied by 1/√H",
+        ),
+        Mistake(
+            "does not correct acc",
+            old="acc_ref[...] = alpha * acc_ref[...] + pv",
+            new="acc_ref[...] = acc_ref[...] + pv",
+            says="acc is a sum with the old maximum, as l is: it needs the same alpha",
+        ),
+        Mistake(
+            "starts where a walk starts",
+            old=_FIRST,
+            new="@pl.when(pl.program_id(1) == 0)",
+            says="each row needs fresh m, l and acc, and its first visit can be any t",
+        ),
+        Mistake(
+            "computes dead visits, too",
+            old=_ALIVE,
+            new="@pl.when(kind >= 0)",
+            says="a row without tiles attends to nothing, whatever lies in VMEM",
+        ),
+        Mistake(
+            "leaves garbage in rows that attend to nothing",
+            old=_P,
+            new="p = jnp.exp(s - m_new)",
+            says="where all scores are -1e30, each exponential is 1, and a row that sees nothing becomes a mean",
+        ),
+        Mistake(
+            "divides zero by zero",
+            old="acc_ref[...] / jnp.where(l == 0.0, 1.0, l)",
+            new="acc_ref[...] / l",
+            says="a row that attends to nothing has l = 0, and 0 / 0 is NaN; give it zeros",
+        ),
+        Mistake(
+            "stores the f32 quotient as it is",
+            old=_STORE,
+            new=_STORE.replace(".astype(o_ref.dtype)", ""),
+            says="dtype",
+            stage="error",
+        ),
+        Mistake(
+            "reads masks that are absent",
+            old="        if mask_ref is not None:\n            seen = mask",
+            new="        seen = mask",
+            says="NoneType",
+            stage="error",
+        ),
+        Mistake(
+            "reads ids that are absent",
+            old=f"        if q_ids_ref is not None:\n    {_IDS.lstrip(' ').rjust(len(_IDS) - 4)}",
+            new=_IDS[4:],
+            says="NoneType",
+            stage="error",
+        ),
+        Mistake(
+            "caps whether or not there is a cap",
+            old=_CAP,
+            new="        s = soft_cap * jnp.tanh(s / soft_cap)\n",
+            says="NoneType",
+            stage="error",
+        ),
+        Mistake(
+            "gives values the length of keys",
+            old=_V,
+            new=_V.replace("Hv", "H"),
+            says="shapes",
+            stage="error",
+        ),
+        Mistake(
+            "writes index maps for one program id",
+            edits=(("def by_row(h, t, ", "def by_row(t, "), (_ROW, "        return rows[t] // R, rows[t] % R, 0\n")),
+            says="by_row() takes 5 positional arguments but 6 were given",
+            stage="error",
+        ),
+        Mistake(
+            "leaves p in f32",
+            old="p.astype(v_ref.dtype)",
+            new="p",
+            says="give the matrix unit bfloat16 on both sides",
+            stage="work",
+        ),
+        Mistake(
+            "masks dead visits and skips none",
+            edits=((_ALIVE, "@pl.when(kind >= 0)"), (_MASKED, "        seen &= kind > 0\n" + _MASKED)),
+            says="a dead one only starts and stores",
+            stage="work",
+        ),
+        Mistake(
+            "repeats keys and values in memory",
+            edits=(
+                (_COLUMN, _COLUMN.replace(" // (N // K)", "")),
+                (
+                    "    operands = (q, k, v,",
+                    "    k, v = (jnp.broadcast_to(x[:, None], (K, N // K, *x.shape[1:])).reshape(N, S, -1) for x in (k, v))\n"
+                    "    operands = (q, k, v,",
+                ),
+            ),
+            says="let the index map choose the head",
+            stage="work",
+        ),
+        Mistake(
+            "promises that visits are independent",
+            old='dimension_semantics=("parallel", "arbitrary")',
+            new='dimension_semantics=("parallel", "parallel")',
+            says="parallel",
+            stage="memory",
+        ),
+        Mistake(
+            "scales outside the kernel",
+            edits=((_SCALE, ""), ("    operands = (q, k, v,", "    operands = (q * H**-0.5, k, v,")),
+            says="`mul` works on the data outside the kernel",
+            stage="pallas",
+        ),
+    ],
+    alternatives=[
+        Alternative(
+            "masks only where it must, each kind of tile in its own branch",
+            code="""
+def splash_multi_head_kernel(rows, cols, masks, flags, q, k, v, mask, q_ids, kv_ids, o, m, l, acc, *, soft_cap):
+    packed = flags[pl.program_id(1)]
+
+    @pl.when((packed & 4) == 4)
+    def _():
+        m[...] = jnp.full(m.shape, -1e30, jnp.float32)
+        l[...] = jnp.zeros(l.shape, jnp.float32)
+        acc[...] = jnp.zeros(acc.shape, jnp.float32)
+
+    def tile(conditions):
+        s = jnp.dot(q[...], k[...].T, preferred_element_type=jnp.float32) * q.shape[-1] ** -0.5
+        if soft_cap:
+            s = jnp.tanh(s / soft_cap) * soft_cap
+        for seen in conditions:
+            s = jnp.where(seen, s, -1e30)
+        old, new = m[...], jnp.maximum(m[...], s.max(axis=1, keepdims=True))
+        p = jnp.exp(s - new)
+        m[...] = new
+        l[...] = l[...] * jnp.exp(old - new) + p.sum(axis=1, keepdims=True)
+        pv = jnp.dot(p.astype(v.dtype), v[...], preferred_element_type=jnp.float32)
+        acc[...] = acc[...] * jnp.exp(old - new) + pv
+
+    def ids():
+        return [] if q_ids is None else [q_ids[...] == kv_ids[...]]
+
+    if mask is not None:
+        pl.when(packed & 3 == 1)(lambda: tile([mask[...], *ids()]))
+    pl.when(packed & 3 == 2)(lambda: tile(ids()))
+
+    @pl.when(packed >= 8)
+    def _():
+        found = m[...] > -1e29
+        o[...] = jnp.where(found, acc[...] / jnp.where(found, l[...], 1.0), 0.0).astype(o.dtype)
+""",
+        ),
+        Alternative(
+            "computes head and row with lax",
+            edits=(
+                (_ROW, "        head, row = jax.lax.div(rows[t], R), jax.lax.rem(rows[t], R)\n        return h + head, row, 0\n"),
+                (_COLUMN, "        return jax.lax.div((h + jax.lax.div(rows[t], R)) * K, N), cols[t], 0\n"),
+            ),
+        ),
+        Alternative(
+            "asks how many lists there are",
+            edits=(
+                (_GRID, "    grid = (N, len(rows)) if lists == 1 else (1, len(rows))\n\n"
+                 "    def head(h, row):\n        return h if lists == 1 else row // R\n"),
+                (_ROW, "        return head(h, rows[t]), rows[t] - R * (rows[t] // R), 0\n"),
+                (_COLUMN, "        return head(h, rows[t]) // (N // K), cols[t], 0\n"),
+            ),
+        ),
+    ],
+    audit=audit,
 )

@@ -1,0 +1,259 @@
+"""Rung 10: a grouped matmul with the weights transposed."""
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+from jaxtyping import Array, Float, Int
+
+from puzzles import INTERPRET, find
+
+# %% [markdown]
+# ## grouped_matmul_transposed: the gradient of the rows
+#
+# A layer that trains needs two gradients of `y = grouped_matmul(x, w, group_sizes)`. For a row of group `e`,
+# `y = x @ w[e]`, so the gradient that arrives at `y` goes back to `x` as
+#
+# $$dx = dy \cdot w_e^T$$
+#
+# That is a grouped matmul again, with the same groups. Only the weights are stored the other way round:
+# seen from `dy`, whose columns are to be summed over, `rhs` is `E` × `N` × `K`. Do not transpose it in
+# HBM. That would read and write the weights of all experts, used or not, before the first product.
+#
+# Take the blocks as they lie. Two small things change in `grouped_matmul`:
+#
+# ```text
+#                 rhs                block at step (j, s, k)    the dot contracts
+# grouped_matmul  E × K × N          K's block k, N's block j   columns of lhs, rows of rhs
+# this one        E × N × K          N's block j, K's block k   columns of lhs, columns of rhs
+# ```
+#
+# The rest, steps, masks and zeros, you have written. Start from your kernel; the `BlockSpec` of
+# `rhs` is yours, too.
+
+# %%
+def grouped_matmul_transposed_spec(
+    lhs: Float[Array, "M K"], rhs: Float[Array, "E N K"], group_sizes: Int[Array, " E"]
+) -> Float[Array, "M N"]:
+    row, end = jnp.arange(lhs.shape[0])[:, None], jnp.cumsum(group_sizes)
+    out = jnp.zeros((lhs.shape[0], rhs.shape[1]), lhs.dtype)
+    for e in range(rhs.shape[0]):
+        product = jnp.dot(lhs, rhs[e].T, preferred_element_type=jnp.float32).astype(lhs.dtype)
+        out = jnp.where((end[e] - group_sizes[e] <= row) & (row < end[e]), product, out)
+    return out
+
+
+# %%
+def grouped_matmul_transposed_kernel(
+    offsets_ref, group_ids_ref, tile_ids_ref, lhs_ref, rhs_ref, zeros_ref, o_ref, acc_ref
+):
+    ### BEGIN SOLUTION
+    step, k = pl.program_id(1), pl.program_id(2)
+
+    @pl.when(k == 0)
+    def _():
+        acc_ref[...] = jnp.zeros_like(acc_ref)
+
+    acc_ref[...] += jax.lax.dot_general(
+        lhs_ref[...],
+        rhs_ref[...],
+        (((1,), (1,)), ((), ())),
+        preferred_element_type=jnp.float32,
+    )
+
+    @pl.when(k == pl.num_programs(2) - 1)
+    def _():
+        group, tile = group_ids_ref[step], tile_ids_ref[step]
+        row = tile * o_ref.shape[0] + jax.lax.broadcasted_iota(jnp.int32, o_ref.shape, 0)
+        mine = (offsets_ref[group] <= row) & (row < offsets_ref[group + 1])
+        first = (step == 0) | (tile != tile_ids_ref[jnp.maximum(step - 1, 0)])
+        others = jnp.where(first, 0.0, o_ref[...].astype(jnp.float32))
+        o_ref[...] = jnp.where(mine, acc_ref[...], others).astype(o_ref.dtype)
+    ### END SOLUTION
+
+
+def grouped_matmul_transposed(
+    lhs: Float[Array, "M K"], rhs: Float[Array, "E N K"], group_sizes: Int[Array, " E"]
+) -> Float[Array, "M N"]:
+    (M, K), (_, N, _) = lhs.shape, rhs.shape
+    bm, bk, bn = (64, 128, 256) if K < 1024 else (512, 1024, 1024)  # for practice: small
+    bn = min(bn, N)
+    offsets = find("group_offsets").solution(group_sizes)
+    group_ids, tile_ids, num_steps = find("tile_metadata").solution(group_sizes, M, bm)
+    return pl.pallas_call(
+        grouped_matmul_transposed_kernel,
+        grid_spec=pltpu.PrefetchScalarGridSpec(
+            num_scalar_prefetch=3,
+            grid=(N // bn, num_steps, K // bk),
+            in_specs=[
+                pl.BlockSpec((bm, bk), lambda j, s, k, offsets, groups, tiles: (tiles[s], k)),
+                ### BEGIN SOLUTION
+                pl.BlockSpec(
+                    (None, bn, bk), lambda j, s, k, offsets, groups, tiles: (groups[s], j, k)
+                ),
+                ### END SOLUTION
+                pl.BlockSpec(memory_space=pl.ANY),
+            ],
+            out_specs=pl.BlockSpec((bm, bn), lambda j, s, k, offsets, groups, tiles: (tiles[s], j)),
+            scratch_shapes=[pltpu.VMEM((bm, bn), jnp.float32)],
+        ),
+        out_shape=jax.ShapeDtypeStruct((M, N), lhs.dtype),
+        input_output_aliases={5: 0},
+        compiler_params=pltpu.CompilerParams(
+            dimension_semantics=("parallel", "arbitrary", "arbitrary")
+        ),
+        interpret=INTERPRET,
+    )(offsets, group_ids, tile_ids, lhs, rhs, jnp.zeros((M, N), lhs.dtype))
+
+
+# %% tags=["author"]
+import numpy as np
+
+from puzzles import Alternative, Launch, Mistake, Puzzle
+from puzzles.grouped_matmul import grouped_matmul
+
+
+def make_inputs(key, M, K, N, sizes, dtype="float32"):
+    lhs, rhs, sizes = grouped_matmul.make_inputs(key, M, K, N, sizes, dtype)
+    return lhs, rhs.swapaxes(1, 2), sizes
+
+
+def audit(launch: Launch, *, args) -> None:
+    lhs, rhs, sizes = args
+    assert any(x.shape == rhs.shape for x in launch.inputs), (
+        f"no operand has the shape of rhs, {rhs.shape}: it is transposed in HBM before the launch, which reads and "
+        "writes the weights of every expert; fetch its blocks as they lie"
+    )
+    grouped_matmul.audit_rows(launch, lhs.shape[1], rhs.shape[1], np.asarray(sizes))
+
+
+_DOT = """jax.lax.dot_general(
+        lhs_ref[...],
+        rhs_ref[...],
+        (((1,), (1,)), ((), ())),
+        preferred_element_type=jnp.float32,
+    )"""
+_MINE = "mine = (offsets_ref[group] <= row) & (row < offsets_ref[group + 1])"
+_FIRST = "first = (step == 0) | (tile != tile_ids_ref[jnp.maximum(step - 1, 0)])"
+_OTHERS = "others = jnp.where(first, 0.0, o_ref[...].astype(jnp.float32))"
+_MAP = "lambda j, s, k, offsets, groups, tiles: (groups[s], j, k)"
+_METADATA = 'group_ids, tile_ids, num_steps = find("tile_metadata").solution(group_sizes, M, bm)'
+
+PUZZLE = Puzzle(
+    spec=grouped_matmul_transposed_spec,
+    solution=grouped_matmul_transposed,
+    inputs=make_inputs,
+    cases=[
+        dict(M=256, K=256, N=512, sizes=(50, 0, 80, 30, 3)),
+        dict(M=192, K=384, N=256, sizes=(0, 64, 40, 88), dtype="bfloat16"),
+    ],
+    hints=[
+        "Which axes of the two blocks are summed over? And in which order does rhs, as it is stored, have its "
+        "axes?",
+        "`jax.lax.dot_general(a, b, (((1,), (1,)), ((), ())), preferred_element_type=jnp.float32)` sums over the "
+        "last axis of both. A block of rhs has `None`, then rows of N, then columns of K.",
+        "Copy your grouped_matmul kernel and change its product. The BlockSpec: `None`, bn, bk; the map gives the "
+        "step's group, the column block of the output, and k.",
+    ],
+    explain="""The matrix unit can contract the last axis of both factors, so a transposed product costs an index map
+    and a line in the dot, but no copy of the weights. Everything about groups, visits and masks is as it was: it
+    concerns the rows, and those did not change.""",
+    mistakes=[
+        Mistake(
+            "contracts as if rhs were K × N",
+            old=_DOT,
+            new="jnp.dot(lhs_ref[...], rhs_ref[...], preferred_element_type=jnp.float32)",
+            says="the shapes are those of the blocks",
+            stage="error",
+        ),
+        Mistake(
+            "fetches blocks of rhs as if it were K × N",
+            edits=(
+                ("(None, bn, bk)", "(None, bk, bn)"),
+                (_MAP, _MAP.replace("j, k)", "k, j)")),
+                ("(((1,), (1,)), ((), ()))", "(((1,), (0,)), ((), ()))"),
+            ),
+            says="rhs is E × N × K: the block of N comes first, and the dot sums over the last axis of both",
+        ),
+        Mistake(
+            "swaps the block indices of rhs",
+            old=_MAP,
+            new=_MAP.replace("j, k)", "k, j)"),
+            says="the map names blocks in the order of the array's axes: group, N's block j, K's block k",
+        ),
+        Mistake(
+            "takes the weights of group s at step s",
+            old=_MAP,
+            new=_MAP.replace("groups[s]", "s"),
+            says="s counts visits; groups[s] is the group of a visit",
+        ),
+        Mistake(
+            "transposes the weights in HBM",
+            edits=(
+                ("lhs, rhs, jnp.zeros", "lhs, rhs.swapaxes(1, 2), jnp.zeros"),
+                ("(None, bn, bk)", "(None, bk, bn)"),
+                (_MAP, _MAP.replace("j, k)", "k, j)")),
+                ("(((1,), (1,)), ((), ()))", "(((1,), (0,)), ((), ()))"),
+            ),
+            says="writes the weights of every expert",
+            stage="work",
+        ),
+        Mistake(
+            "zeroes the accumulator at every step",
+            old="@pl.when(k == 0)",
+            new="@pl.when(k >= 0)",
+            says="only the last block of K is left in the sum",
+        ),
+        Mistake(
+            "stores the whole tile at every visit",
+            old="jnp.where(mine, acc_ref[...], others).astype",
+            new="acc_ref[...].astype",
+            says="the last visitor of a tile overwrites the rows of all the others",
+        ),
+        Mistake(
+            "clears the other rows at every visit",
+            old=_OTHERS,
+            new="others = jnp.zeros(o_ref.shape, jnp.float32)",
+            says="what the visit before stored in the same tile is lost",
+        ),
+        Mistake(
+            "never clears the other rows",
+            old=_OTHERS,
+            new="others = o_ref[...].astype(jnp.float32)",
+            says="In the TPU simulator",
+            stage="memory",
+        ),
+        Mistake(
+            "visits every tile for every group and masks",
+            old=_METADATA,
+            new="""E, num_steps = len(group_sizes), len(group_sizes) * (M // bm)
+    group_ids = jnp.tile(jnp.arange(E), M // bm)
+    tile_ids = jnp.repeat(jnp.arange(M // bm), E)""",
+            says="the grid has 80 steps, but 6 pairs of a tile of 64 rows and a group have rows in common",
+            stage="work",
+        ),
+    ],
+    alternatives=[
+        Alternative(
+            "transposes the block in the kernel",
+            old=_DOT,
+            new="jnp.dot(lhs_ref[...], rhs_ref[...].T, preferred_element_type=jnp.float32)",
+        ),
+        Alternative(
+            "asks whether the group has the tile's first row, and selects",
+            edits=(
+                (_FIRST, "first = offsets_ref[group] <= tile * o_ref.shape[0]"),
+                (
+                    _OTHERS,
+                    "others = jax.lax.select(jnp.full(o_ref.shape, first), jnp.zeros(o_ref.shape, jnp.float32), o_ref[...].astype(jnp.float32))",
+                ),
+            ),
+        ),
+        Alternative(
+            "keeps a block axis of one for the expert",
+            edits=(("(None, bn, bk)", "(1, bn, bk)"), ("        rhs_ref[...],\n", "        rhs_ref[0],\n")),
+        ),
+        Alternative("takes other tiles", old="(64, 128, 256) if", new="(32, 128, 128) if"),
+    ],
+    audit=audit,
+)

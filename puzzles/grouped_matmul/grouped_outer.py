@@ -1,0 +1,323 @@
+"""Rung 11: the gradient of the experts' weights."""
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+from jaxtyping import Array, Float, Int
+
+from puzzles import INTERPRET, find
+
+# %% [markdown]
+# ## grouped_outer: the gradient of the weights
+#
+# The other gradient is that of the weights. Every row of group `e` adds an outer product to `w[e]`'s:
+#
+# $$dw_e = \sum_{m \,\in\, \text{group } e} x_m^T \, dy_m$$
+#
+# So per group it is `lhs[rows].T @ rhs[rows]`: now the **rows** are what is summed over, and each
+# group has an output of its own, `K` × `N`. The list of visits is the one you know, and its other half
+# matters: a group's visits, too, come one after another. So the visits go *innermost*, where `k`
+# was, and the accumulator lives as long as a group does:
+#
+# ```text
+# step       0   1   2   3   4   5
+# tile       0   0   1   2   2   2
+# group      0   2   2   2   3   4
+# zero       *   *           *   *      the group is not the step before's
+# store      *           *   *   *      the group is not the next step's, or there is none
+# ```
+#
+# Careful at the end of the list: what stands in it after the last visit, which is step
+# `pl.num_programs(2) - 1`, was never meant to be looked at.
+#
+# A tile that groups share holds rows of others, and here they are not just in the way of a store:
+# they would be *in the sum*. So the mask moves to the inputs. **Mask both**: rows of nobody may be
+# NaN, in `lhs` as in `rhs`, and 0 · NaN is NaN.
+#
+# Group 1 is empty and has no visit, so nobody stores its gradient. It must be zero, and it is: the
+# output aliases an array of zeros, as before. (Production does this another way: its `tgmm` gives each
+# empty group one visit that stores zeros. For weights that costs less than clearing all of
+# them first, if few experts are empty.)
+
+# %%
+def grouped_outer_spec(
+    lhs: Float[Array, "M K"], rhs: Float[Array, "M N"], group_sizes: Int[Array, " E"]
+) -> Float[Array, "E K N"]:
+    row, end = jnp.arange(lhs.shape[0])[:, None], jnp.cumsum(group_sizes)
+    out = []
+    for e in range(group_sizes.shape[0]):
+        mine = (end[e] - group_sizes[e] <= row) & (row < end[e])
+        x, y = jnp.where(mine, lhs, 0), jnp.where(mine, rhs, 0)
+        out.append(jnp.dot(x.T, y, preferred_element_type=jnp.float32).astype(lhs.dtype))
+    return jnp.stack(out)
+
+
+# %%
+def grouped_outer_kernel(
+    offsets_ref, group_ids_ref, tile_ids_ref, lhs_ref, rhs_ref, zeros_ref, o_ref, acc_ref
+):
+    ### BEGIN SOLUTION
+    step, steps = pl.program_id(2), pl.num_programs(2)
+    group, tile = group_ids_ref[step], tile_ids_ref[step]
+    opens = (step == 0) | (group != group_ids_ref[jnp.maximum(step - 1, 0)])
+    closes = (step == steps - 1) | (group != group_ids_ref[jnp.minimum(step + 1, steps - 1)])
+
+    @pl.when(opens)
+    def _():
+        acc_ref[...] = jnp.zeros_like(acc_ref)
+
+    def mine(x_ref):
+        row = tile * x_ref.shape[0] + jax.lax.broadcasted_iota(jnp.int32, x_ref.shape, 0)
+        inside = (offsets_ref[group] <= row) & (row < offsets_ref[group + 1])
+        return jnp.where(inside, x_ref[...].astype(jnp.float32), 0.0).astype(x_ref.dtype)
+
+    acc_ref[...] += jax.lax.dot_general(
+        mine(lhs_ref),
+        mine(rhs_ref),
+        (((0,), (0,)), ((), ())),
+        preferred_element_type=jnp.float32,
+    )
+
+    @pl.when(closes)
+    def _():
+        o_ref[...] = acc_ref[...].astype(o_ref.dtype)
+    ### END SOLUTION
+
+
+def grouped_outer(
+    lhs: Float[Array, "M K"], rhs: Float[Array, "M N"], group_sizes: Int[Array, " E"]
+) -> Float[Array, "E K N"]:
+    (M, K), (_, N), E = lhs.shape, rhs.shape, group_sizes.shape[0]
+    bm, bk, bn = (64, 128, 128) if K < 1024 else (512, 1024, 1024)  # for practice: small
+    offsets = find("group_offsets").solution(group_sizes)
+    group_ids, tile_ids, num_steps = find("tile_metadata").solution(group_sizes, M, bm)
+    return pl.pallas_call(
+        grouped_outer_kernel,
+        grid_spec=pltpu.PrefetchScalarGridSpec(
+            num_scalar_prefetch=3,
+            grid=(K // bk, N // bn, num_steps),
+            in_specs=[
+                pl.BlockSpec((bm, bk), lambda i, j, s, offsets, groups, tiles: (tiles[s], i)),
+                pl.BlockSpec((bm, bn), lambda i, j, s, offsets, groups, tiles: (tiles[s], j)),
+                pl.BlockSpec(memory_space=pl.ANY),
+            ],
+            out_specs=pl.BlockSpec(
+                (None, bk, bn), lambda i, j, s, offsets, groups, tiles: (groups[s], i, j)
+            ),
+            scratch_shapes=[pltpu.VMEM((bk, bn), jnp.float32)],
+        ),
+        out_shape=jax.ShapeDtypeStruct((E, K, N), lhs.dtype),
+        input_output_aliases={5: 0},
+        compiler_params=pltpu.CompilerParams(
+            dimension_semantics=("parallel", "parallel", "arbitrary")
+        ),
+        interpret=INTERPRET,
+    )(offsets, group_ids, tile_ids, lhs, rhs, jnp.zeros((E, K, N), lhs.dtype))
+
+
+# %% tags=["author"]
+import numpy as np
+
+from puzzles import Alternative, Launch, Mistake, Puzzle, rng
+from puzzles.grouped_matmul.grouped_matmul import audit_visits, rows_of, visits
+
+
+def make_inputs(key, M, K, N, sizes, dtype="float32"):
+    r = rng(key)
+    lhs, rhs = (rows_of(r, M, width, sizes, dtype) for width in (K, N))
+    return lhs, rhs, jnp.asarray(sizes, jnp.int32)
+
+
+def audit_outer(launch, sizes):
+    """One product for each visit and block of weights; a visit to an empty group does none."""
+    K, N = launch.outputs[0].shape[1:]
+    _, bk, bn = launch.outputs[0].sizes
+    bm = max((dot.depth for dot in launch.dots), default=0)
+    assert 0 < bm < launch.inputs[0].shape[0], (
+        f"one block spans all {bm} rows: tile them, more rows would not fit into VMEM"
+    )
+    audit_visits(launch, visits(sizes, bm), -(-K // bk), -(-N // bn), bm)
+
+
+def audit(launch: Launch, *, args) -> None:
+    audit_outer(launch, np.asarray(args[2]))
+
+
+_OPENS = "opens = (step == 0) | (group != group_ids_ref[jnp.maximum(step - 1, 0)])"
+_CLOSES = (
+    "closes = (step == steps - 1) | (group != group_ids_ref[jnp.minimum(step + 1, steps - 1)])"
+)
+_ZERO = """    @pl.when(opens)
+    def _():
+        acc_ref[...] = jnp.zeros_like(acc_ref)
+
+"""
+_STORE = """    @pl.when(closes)
+    def _():
+        o_ref[...] = acc_ref[...].astype(o_ref.dtype)
+"""
+_INSIDE = "inside = (offsets_ref[group] <= row) & (row < offsets_ref[group + 1])"
+_PICK = "jnp.where(inside, x_ref[...].astype(jnp.float32), 0.0).astype(x_ref.dtype)"
+_METADATA = 'group_ids, tile_ids, num_steps = find("tile_metadata").solution(group_sizes, M, bm)'
+
+PUZZLE = Puzzle(
+    spec=grouped_outer_spec,
+    solution=grouped_outer,
+    inputs=make_inputs,
+    cases=[
+        dict(M=256, K=256, N=384, sizes=(50, 0, 80, 30, 3)),
+        dict(M=192, K=384, N=128, sizes=(0, 70, 0, 122), dtype="bfloat16"),
+    ],
+    hints=[
+        "A group's visits are consecutive, as the steps of one output block were in tiled_matmul. There k told "
+        "you where a sum begins and ends. What tells you here?",
+        "Compare `group_ids_ref[step]` with its neighbours; `jnp.maximum` and `jnp.minimum` keep an index in "
+        "the list. `dot_general` with `(((0,), (0,)), ((), ()))` sums over the rows of both factors.",
+        "Zero the accumulator where a group opens. Mask the rows of both blocks with `jnp.where`, by the "
+        "group's offsets, and add their product. Store where the group closes, the last step of the grid included.",
+    ],
+    explain="""The accumulator lives as long as a group: zeroed where the group differs from the step before, stored
+    where it differs from the next. Because each group's visits are consecutive, one accumulator does for
+    all of them, and nothing is masked but the rows that a shared tile brings along.""",
+    mistakes=[
+        Mistake(
+            "does not mask",
+            old=_PICK,
+            new="x_ref[...]",
+            says="a shared tile brings rows of other groups, and they are added up with the rest",
+        ),
+        Mistake(
+            "masks one side only",
+            old="        mine(rhs_ref),\n",
+            new="        rhs_ref[...],\n",
+            says="rows of nobody may hold NaN on both sides, and 0 · NaN is NaN: mask lhs and rhs",
+        ),
+        Mistake(
+            "multiplies by the mask",
+            old=_PICK,
+            new="(x_ref[...] * inside.astype(jnp.float32)).astype(x_ref.dtype)",
+            says="NaN times 0 is NaN; choose with `jnp.where`",
+        ),
+        Mistake(
+            "counts rows from the start of the tile",
+            old="row = tile * x_ref.shape[0] + jax.lax",
+            new="row = jax.lax",
+            says="offsets count rows of the whole array, and row 0 of this block is row tile * bm",
+        ),
+        Mistake(
+            "forgets where the group starts",
+            old=_INSIDE,
+            new="inside = row < offsets_ref[group + 1]",
+            says="the rows before the group are added to it as well",
+        ),
+        Mistake(
+            "zeroes at the very first visit only",
+            old=_OPENS,
+            new="opens = step == 0",
+            says="the sum of one group runs on into the next: zero it whenever the group changes",
+        ),
+        Mistake(
+            "zeroes at every visit",
+            old="@pl.when(opens)",
+            new="@pl.when(step >= 0)",
+            says="only the rows of each group's last tile are left",
+        ),
+        Mistake(
+            "zeroes whenever the tile changes",
+            old=_OPENS,
+            new="opens = (step == 0) | (tile != tile_ids_ref[jnp.maximum(step - 1, 0)])",
+            says="a sum belongs to a group, which may span tiles, and share them: compare groups",
+        ),
+        Mistake(
+            "leaves garbage in the accumulator",
+            old=_ZERO,
+            new="",
+            says="the accumulator was never zeroed, and nobody does that for you",
+        ),
+        Mistake(
+            "stores at the very last step only",
+            old=_CLOSES,
+            new="closes = step == steps - 1",
+            says="every group has an output of its own, to be stored at its own last visit",
+        ),
+        Mistake(
+            "looks beyond the last visit",
+            old=_CLOSES,
+            new="closes = group != group_ids_ref[step + 1]",
+            says="after the last visit the list repeats it, so the last group never seems to end: the last step "
+            "of the grid always stores",
+        ),
+        Mistake(
+            "contracts columns instead of rows",
+            old="(((0,), (0,)), ((), ()))",
+            new="(((1,), (0,)), ((), ()))",
+            says="the shapes are those of the blocks",
+            stage="error",
+        ),
+        Mistake(
+            "goes on to the end of the metadata",
+            old="grid=(K // bk, N // bn, num_steps)",
+            new="grid=(K // bk, N // bn, len(tile_ids))",
+            says="behind num_steps the list repeats the last visit, and its rows are added again",
+        ),
+        Mistake(
+            "visits every tile for every group and masks",
+            old=_METADATA,
+            new="""num_steps = len(group_sizes) * (M // bm)
+    group_ids = jnp.repeat(jnp.arange(len(group_sizes)), M // bm)
+    tile_ids = jnp.tile(jnp.arange(M // bm), len(group_sizes))""",
+            says="the grid has 120 steps, but 6 pairs of a tile of 64 rows and a group have rows in common",
+            stage="work",
+        ),
+        Mistake(
+            "relies on zeros that nobody aliased",
+            edits=(("        input_output_aliases={5: 0},\n", ""),),
+            says="an empty group has no visit: only the alias gives it zeros",
+        ),
+    ],
+    alternatives=[
+        Alternative("stores at every visit", old="@pl.when(closes)", new="@pl.when(step >= 0)"),
+        Alternative(
+            "asks the offsets where a group opens and closes",
+            edits=(
+                (
+                    _OPENS,
+                    "start, end, bm = offsets_ref[group], offsets_ref[group + 1], lhs_ref.shape[0]\n"
+                    "    opens = tile == start // bm",
+                ),
+                (_CLOSES, "closes = tile == (end - 1) // bm"),
+            ),
+        ),
+        Alternative(
+            "transposes the masked block and stores the first product instead of zeroing",
+            code="""
+def grouped_outer_kernel(offsets_ref, groups_ref, tiles_ref, x_ref, y_ref, _, o_ref, acc_ref):
+    step, last, bm = pl.program_id(2), pl.num_programs(2) - 1, x_ref.shape[0]
+    group = groups_ref[step]
+    start = offsets_ref[group] - tiles_ref[step] * bm
+    end = offsets_ref[group + 1] - tiles_ref[step] * bm
+    row = jax.lax.broadcasted_iota(jnp.int32, (bm, 1), 0)
+    inside = (row >= start) & (row < end)
+    x = jnp.where(inside, x_ref[...].astype(jnp.float32), 0.0)
+    y = jnp.where(inside, y_ref[...].astype(jnp.float32), 0.0).astype(y_ref.dtype)
+    product = jnp.dot(x.T.astype(x_ref.dtype), y, preferred_element_type=jnp.float32)
+    same = (step > 0) & (groups_ref[jnp.maximum(step - 1, 0)] == group)
+
+    @pl.when(same)
+    def _():
+        acc_ref[...] += product
+
+    @pl.when(jnp.logical_not(same))
+    def _():
+        acc_ref[...] = product
+
+    @pl.when((step == last) | (groups_ref[jnp.minimum(step + 1, last)] != group))
+    def _():
+        o_ref[...] = acc_ref[...].astype(o_ref.dtype)
+""",
+        ),
+        Alternative("takes other tiles", old="(64, 128, 128) if", new="(32, 128, 128) if"),
+    ],
+    audit=audit,
+)
