@@ -11,14 +11,13 @@ from typing import Any, NoReturn
 
 import jax
 
-from puzzles import _regions, _source, _tpu, _words
+from puzzles import _progress, _regions, _source, _tpu, _words
 from puzzles._judge import judge
 from puzzles._launch import Abstract, trace
-from puzzles._puzzle import Puzzle, UnknownPuzzle, find, ladder_module
+from puzzles._puzzle import Puzzle, UnknownPuzzle, find, ladder_module, ladders
 from puzzles._receipt import receipt_text
 from puzzles._verdict import Verdict, shown
 
-_solved: set[str] = set()
 _hinted: dict[str, int] = {}
 
 
@@ -46,8 +45,9 @@ def check(fn: Callable) -> Verdict | None:
             + traceback.format_exc()
         )
     if verdict.passed:
-        _solved.add(verdict.puzzle)
-        notes = (*verdict.notes, _progress_line(verdict.puzzle))
+        unkept = _progress.add(verdict.puzzle)
+        line = _progress_line(verdict.puzzle)
+        notes = (*verdict.notes, f"{line} {unkept}" if unkept else line)
         verdict = dataclasses.replace(verdict, notes=notes)
     _show(verdict)
     if not verdict.passed and _strict():
@@ -137,21 +137,21 @@ def solution_code(puzzle: Puzzle) -> str:
 
 
 def progress() -> None:
-    """Show which puzzles of each ladder are solved in this session."""
-    from puzzles._puzzle import ladders
-
+    """Show which puzzles of each ladder are solved, and how long that is remembered."""
     lines = []
+    solved = _progress.solved()
     for name in ladders():
         rungs = ladder_module(name).RUNGS
         if not rungs:
             continue
-        done = sum(rung in _solved for rung in rungs)
+        done = sum(rung in solved for rung in rungs)
         lines.append(f"{name}: {done} of {len(rungs)} solved {_bar(rungs)}")
-    _say("\n".join(lines))
+    _say("\n".join([*lines, _progress.where()]))
 
 
 def _bar(rungs: tuple[str, ...]) -> str:
-    return "".join("■" if rung in _solved else "□" for rung in rungs)
+    solved = _progress.solved()
+    return "".join("■" if rung in solved else "□" for rung in rungs)
 
 
 def _progress_line(name: str) -> str:
@@ -159,7 +159,7 @@ def _progress_line(name: str) -> str:
     rungs = tuple(ladder_module(puzzle.ladder).RUNGS)
     following = rungs[rungs.index(name) + 1 :]
     ahead = f" Next: {following[0]}." if following else " That was the last rung."
-    return f"{puzzle.ladder} {_bar(rungs)} {sum(r in _solved for r in rungs)}/{len(rungs)}.{ahead}"
+    return f"{puzzle.ladder} {_bar(rungs)} {_bar(rungs).count('■')}/{len(rungs)}.{ahead}"
 
 
 def receipt(fn: Callable, *args: object, chip: str = "v5e") -> None:
@@ -202,18 +202,9 @@ def _pre(text: str) -> str:
     return f"<pre style='{style}'>{html.escape(text)}</pre>"
 
 
-def _in_notebook() -> bool:
-    try:
-        from IPython import get_ipython
-    except ImportError:
-        return False
-    shell = get_ipython()
-    return shell is not None and hasattr(shell, "kernel")
-
-
 def _display(text: str, page: str) -> None:
     """HTML in a notebook, with the text beside it for other readers; text elsewhere."""
-    if not _in_notebook():
+    if not _progress.in_notebook():
         print(text)
         return
     from IPython.display import display

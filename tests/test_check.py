@@ -3,47 +3,23 @@
 from __future__ import annotations
 
 import functools
-import itertools
-import linecache
-import textwrap
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import pytest
+from learner import Notebook, solved
 
 import puzzles
-from puzzles import _check, _regions, _stages
-
-_numbers = itertools.count(1)
-
-
-class Notebook:
-    """Cells that run in one namespace and are known to `linecache`, as in a notebook."""
-
-    def __init__(self) -> None:
-        self.names: dict[str, Any] = {}
-
-    def run(self, source: str) -> None:
-        source = textwrap.dedent(source)
-        name = f"<ipython-input-{next(_numbers)}-test>"
-        linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
-        exec(compile(source, name, "exec"), self.names)
-
-    def __getitem__(self, name: str) -> Any:
-        return self.names[name]
-
-
-def _source(puzzle: str) -> str:
-    return _regions.without_marks(puzzles.find(puzzle).text)
+from puzzles import _check, _stages
 
 
 @pytest.fixture
 def notebook() -> Notebook:
     """A notebook in which vector_add is solved."""
     one = Notebook()
-    one.run(_source("vector_add"))
+    one.run(solved("vector_add"))
     return one
 
 
@@ -53,7 +29,7 @@ def _kernel(notebook: Notebook, body: str) -> Callable:
 
 
 def _edited(notebook: Notebook, old: str, new: str, puzzle: str = "vector_add") -> Callable:
-    source = _source(puzzle)
+    source = solved(puzzle)
     assert source.count(old) == 1, f"{source.count(old)} times: {old}"
     notebook.run(source.replace(old, new))
     return notebook[puzzle]
@@ -68,7 +44,7 @@ def _says(capsys: pytest.CaptureFixture[str]) -> str:
 
 def _next_check_is_clean() -> None:
     fresh = Notebook()
-    fresh.run(_source("vector_add"))
+    fresh.run(solved("vector_add"))
     assert puzzles.check(fresh["vector_add"]).passed
 
 

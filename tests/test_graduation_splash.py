@@ -34,7 +34,7 @@ def table() -> Iterator[None]:
 
 @st.composite
 def bands(draw: st.DrawFn, T: int, S: int) -> np.ndarray:
-    """Causal and local masks, shifted: a row sees a window around its own number, plus an offset."""
+    """Causal and local masks: a row sees a window around its own number, plus an offset."""
     i, j = np.indices((T, S))
     left, right = (draw(st.none() | st.integers(0, n)) for n in (T, S // 2))
     ahead = j - i - draw(st.integers(-T // 4, S // 4))
@@ -165,13 +165,14 @@ def test_a_learner_reads_the_table_or_what_is_wrong() -> None:
     zeros = graduation.graduate(lambda q, k, v, *args, bq, bk: jnp.zeros_like(q))
     assert zeros.startswith("not yet: ")
     assert "are not those of dense attention" in zeros
+    starter = _puzzle.starter_function(find("splash_multi_head"))
+    assert graduation.graduate(starter) == "not yet: `splash_multi_head_kernel` is as you found it"
     assert graduation.graduate(lambda *args, bq, bk: None).startswith("not yet: ")
 
 
 def test_production_shapes_are_counted_without_data() -> None:
     table = graduation.costs(splash_multi_head.splash_over_tiles, T=8192)
     assert "yours" in table
-    assert "does not trace yet" not in table
+    assert "reference" not in table
     unsolved = graduation.costs(lambda *args: ..., T=8192)
-    assert "yours does not trace yet" in unsolved
-    assert "reference" in unsolved
+    assert "reference (not yours yet)" in unsolved

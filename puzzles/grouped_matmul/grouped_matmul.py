@@ -89,7 +89,7 @@ def grouped_matmul(
     lhs: Float[Array, "M K"], rhs: Float[Array, "E K N"], group_sizes: Int[Array, " E"]
 ) -> Float[Array, "M N"]:
     (M, K), (_, _, N) = lhs.shape, rhs.shape
-    bm, bk, bn = (64, 128, 128) if K < 1024 else (512, 1024, 1024)  # for practice: small
+    bm, bk, bn = (64, 128, 128) if min(K, N) < 1024 else (512, 1024, 1024)  # for practice: small
     offsets = find("group_offsets").solution(group_sizes)
     group_ids, tile_ids, num_steps = find("tile_metadata").solution(group_sizes, M, bm)
     return pl.pallas_call(
@@ -151,18 +151,23 @@ def audit_visits(launch, needed, columns, rows, bm):
     assert ran <= steps, f"{ran} dots run, and {steps} are needed: one product at every step"
 
 
-def audit_rows(launch, K, N, sizes):
-    """A (M, K) by (E, K, N) product: K in tiles, and no step that the group sizes do not need."""
-    bm, bn = launch.outputs[0].block
-    depth = max((dot.depth for dot in launch.dots), default=0)
-    assert 0 < depth < K, (
+def audit_tiled(launch, K):
+    """No dot sums over all of K."""
+    assert max((dot.depth for dot in launch.dots), default=0) < K, (
         f"one block spans all {K} of K: tile it, a larger K would not fit into VMEM"
     )
+
+
+def audit_rows(launch, K, N, sizes):
+    """A (M, K) by (E, K, N) product takes no step that the group sizes do not need."""
+    bm, bn = launch.outputs[0].block
+    depth = max((dot.depth for dot in launch.dots), default=K)
     audit_visits(launch, visits(sizes, bm), -(-N // bn), -(-K // depth), bm)
 
 
 def audit(launch: Launch, *, args) -> None:
     lhs, rhs, sizes = args
+    audit_tiled(launch, lhs.shape[1])
     audit_rows(launch, lhs.shape[1], rhs.shape[2], np.asarray(sizes))
 
 

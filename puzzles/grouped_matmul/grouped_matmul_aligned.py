@@ -31,9 +31,9 @@ from puzzles import INTERPRET, find
 # ```
 #
 # The list from `tile_metadata` is simple then. Visit `i` is to tile `i`, so `tile_ids` is not needed,
-# and there are `M // bm` visits (what the list holds beyond them nobody reads). What is left is
-# `group_ids`, and you have met it in the first puzzle of this ladder: there `perm` said which weight
-# matrix `e` needs, here `group_ids` says which weight **tile** `i` needs.
+# and there are `M // bm` visits; nobody reads what the list holds beyond them. What is left is
+# `group_ids`, and you have met its like in the first puzzle: there `perm` said which weight *matrix* `e`
+# needs, here `group_ids` says which weights *tile* `i` needs.
 #
 # So the kernel is `tiled_matmul`'s, letter by letter, with a Ref in front that it ignores. **The body
 # does not change**: one product of blocks, summed over k. It cannot tell whether there is one
@@ -48,8 +48,9 @@ def grouped_matmul_aligned_spec(
 ) -> Float[Array, "M N"]:
     ends = jnp.cumsum(group_sizes)
     expert = jnp.sum(jnp.arange(len(lhs))[:, None] >= ends, axis=1)  # of each row
+    own = expert == jnp.arange(len(rhs))[:, None]  # (E, M)
     each = jnp.einsum("mk,ekn->emn", lhs, rhs)
-    return jnp.sum(jnp.where(expert[:, None] == jnp.arange(len(rhs))[:, None, None], each, 0), axis=0)
+    return jnp.sum(jnp.where(own[:, :, None], each, 0.0), axis=0)
 
 
 # %% jupyter={"source_hidden": true} cellView="form"
@@ -95,13 +96,13 @@ def grouped_matmul_aligned(
 
 
 # %% [markdown]
-# The grid has no axis of experts. More experts, the same steps: here is the receipt of the reference
-# launch for 8192 tokens, of 8 experts and of 64.
+# The grid has no axis of experts. More experts, the same steps: here are two receipts of the reference
+# launch, for 8192 tokens and 8 experts, and for as many tokens and 64. Which line differs, and why?
 
 # %% active="ipynb"
-# lhs = jnp.zeros((8192, 1024))
+# lhs = jax.ShapeDtypeStruct((8192, 1024), jnp.float32)
 # for E in (8, 64):
-#     rhs = jnp.zeros((E, 1024, 512))
+#     rhs = jax.ShapeDtypeStruct((E, 1024, 512), jnp.float32)
 #     receipt(find("grouped_matmul_aligned").solution, lhs, rhs, jnp.full(E, 8192 // E))
 
 # %% tags=["author"]
@@ -148,8 +149,8 @@ PUZZLE = Puzzle(
     inputs=make_inputs,
     cases=[
         dict(tiles=(1, 0, 2, 3), K=256, N=512),
-        dict(tiles=(0, 3, 0), K=384, N=256),
-        dict(tiles=(4, 0, 1, 2, 0), K=256, N=768, shuffled=True),
+        dict(tiles=(0, 3, 0), K=384, N=512),
+        dict(tiles=(4, 0, 1, 2, 0), K=384, N=256, shuffled=True),
     ],
     hints=[
         "Write tiled_matmul's call first. Only one of its three operands has an axis that tiled_matmul's had not.",
@@ -233,7 +234,7 @@ PUZZLE = Puzzle(
             "keeps the expert axis in the blocks of rhs",
             old=_RHS,
             new=_RHS.replace("(None, bk", "(1, bk"),
-            says="1",
+            says="Value shape: (64, 64, 256)",
             stage="error",
         ),
         Mistake(

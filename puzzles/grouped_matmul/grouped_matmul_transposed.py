@@ -76,7 +76,7 @@ def grouped_matmul_transposed(
     lhs: Float[Array, "M K"], rhs: Float[Array, "E N K"], group_sizes: Int[Array, " E"]
 ) -> Float[Array, "M N"]:
     (M, K), (_, N, _) = lhs.shape, rhs.shape
-    bm, bk, bn = (64, 128, 256) if K < 1024 else (512, 1024, 1024)  # for practice: small
+    bm, bk, bn = (64, 128, 256) if min(K, N) < 1024 else (512, 1024, 1024)  # for practice: small
     bn = min(bn, N)
     offsets = find("group_offsets").solution(group_sizes)
     group_ids, tile_ids, num_steps = find("tile_metadata").solution(group_sizes, M, bm)
@@ -124,6 +124,7 @@ def audit(launch: Launch, *, args) -> None:
         f"no operand has the shape of rhs, {rhs.shape}: it is transposed in HBM before the launch, which reads and "
         "writes the weights of every expert; fetch its blocks as they lie"
     )
+    grouped_matmul.audit_tiled(launch, lhs.shape[1])
     grouped_matmul.audit_rows(launch, lhs.shape[1], rhs.shape[1], np.asarray(sizes))
 
 
@@ -150,8 +151,8 @@ PUZZLE = Puzzle(
     hints=[
         "Which axes of the two blocks are summed over? And in which order does rhs, as it is stored, have its "
         "axes?",
-        "`jax.lax.dot_general(a, b, (((1,), (1,)), ((), ())), preferred_element_type=jnp.float32)` sums over the "
-        "last axis of both. A block of rhs has `None`, then rows of N, then columns of K.",
+        "`jax.lax.dot_general` is told which axis of each factor to sum over: `((axes of a, axes of b), (batch axes of a, "
+        "of b))`, each a tuple, the last two empty here. Ask it for an f32 result as you ask `jnp.dot`. A block of rhs has `None`, then rows of N, then columns of K.",
         "Copy your grouped_matmul kernel and change its product. The BlockSpec: `None`, bn, bk; the map gives the "
         "step's group, the column block of the output, and k.",
     ],
@@ -163,7 +164,7 @@ PUZZLE = Puzzle(
             "contracts as if rhs were K × N",
             old=_DOT,
             new="jnp.dot(lhs_ref[...], rhs_ref[...], preferred_element_type=jnp.float32)",
-            says="the shapes are those of the blocks",
+            says="The inner axes must agree",
             stage="error",
         ),
         Mistake(

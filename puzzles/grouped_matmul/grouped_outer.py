@@ -89,7 +89,7 @@ def grouped_outer(
     lhs: Float[Array, "M K"], rhs: Float[Array, "M N"], group_sizes: Int[Array, " E"]
 ) -> Float[Array, "E K N"]:
     (M, K), (_, N), E = lhs.shape, rhs.shape, group_sizes.shape[0]
-    bm, bk, bn = (64, 128, 128) if K < 1024 else (512, 1024, 1024)  # for practice: small
+    bm, bk, bn = (64, 128, 128) if min(K, N) < 1024 else (512, 1024, 1024)  # for practice: small
     offsets = find("group_offsets").solution(group_sizes)
     group_ids, tile_ids, num_steps = find("tile_metadata").solution(group_sizes, M, bm)
     return pl.pallas_call(
@@ -173,7 +173,7 @@ PUZZLE = Puzzle(
         "A group's visits are consecutive, as the steps of one output block were in tiled_matmul. There k told "
         "you where a sum begins and ends. What tells you here?",
         "Compare `group_ids_ref[step]` with its neighbours; `jnp.maximum` and `jnp.minimum` keep an index in "
-        "the list. `dot_general` with `(((0,), (0,)), ((), ()))` sums over the rows of both factors.",
+        "the list. `jax.lax.dot_general` sums over the rows of both factors if told to: axis 0 of each, as in launch_matmul.",
         "Zero the accumulator where a group opens. Mask the rows of both blocks with `jnp.where`, by the "
         "group's offsets, and add their product. Store where the group closes, the last step of the grid included.",
     ],
@@ -252,7 +252,7 @@ PUZZLE = Puzzle(
             "contracts columns instead of rows",
             old="(((0,), (0,)), ((), ()))",
             new="(((1,), (0,)), ((), ()))",
-            says="the shapes are those of the blocks",
+            says="The inner axes must agree",
             stage="error",
         ),
         Mistake(

@@ -132,6 +132,7 @@ def make_inputs(key, M, K, N, sizes, dtype="float32"):
 
 def audit(launch: Launch, *, args) -> None:
     lhs, rhs, sizes = args
+    grouped_matmul.audit_tiled(launch, lhs.shape[1])
     grouped_matmul.audit_rows(launch, lhs.shape[1], rhs.shape[2], np.asarray(sizes))
     assert launch.dimension_semantics is not None, (
         "the launch promises nothing about its axes: pass "

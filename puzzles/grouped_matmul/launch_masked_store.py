@@ -84,12 +84,18 @@ def launch_masked_store(
 
 
 # %% [markdown]
-# Look at what it reads: every tile of every `x[g]`, though most groups have no row in most tiles. With
-# 64 groups, 63 of 64 fetches would be in vain. A visit that is not on the list costs nothing. That is
-# what `tile_metadata` is for, and from here on the grid goes through its list.
+# What does it fetch? Every tile of every `x[g]`, though most groups have no row in most tiles. Here
+# are 4096 rows, shared out evenly among more and more groups. The blocks with rows that count stay
+# as many as they were; the others are fetched for nothing. A visit that is not on a list costs
+# nothing: that is why you have written `tile_metadata`, and the next grid goes through its list.
 
 # %% active="ipynb"
-# show(launch_masked_store)
+# print("groups   blocks of x fetched   with rows that count")
+# for G in (4, 16, 64):
+#     starts = jnp.arange(G) * (4096 // G)
+#     x = jax.ShapeDtypeStruct((G, 4096, 256), jnp.float32)
+#     (launch,) = trace(find("launch_masked_store").solution, x, starts, starts + 4096 // G)
+#     print(f"{G:6}{launch.inputs[0].transfers:22}{(4096 // 64) * (256 // 128):23}")
 
 # %% tags=["author"]
 from puzzles import Alternative, Launch, Mistake, Puzzle
@@ -159,7 +165,7 @@ PUZZLE = Puzzle(
             "prefetches one of two arrays",
             old="num_scalar_prefetch=2",
             new="num_scalar_prefetch=1",
-            says="input",
+            says="Pytree for `in_specs` and `inputs` do not match",
             stage="error",
         ),
         Mistake(

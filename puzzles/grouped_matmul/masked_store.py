@@ -11,29 +11,30 @@ from puzzles import INTERPRET
 # %% [markdown]
 # ## masked_store: write your rows, keep the others
 #
-# When two groups share a tile, it is visited twice, and a kernel always computes whole tiles. The
-# first visit has good numbers for the first group's rows and rubbish for the rest; the second has it
-# the other way round. Both are to end in the same output block. So **each visit writes its own rows
-# and keeps what the block holds in the others**:
+# When two groups share a tile, it is visited twice, and each visit computes the whole tile. The first
+# has good numbers in the first group's rows and rubbish in the rest; the second has it the other way
+# round. Both results belong in the same output block. So **each visit writes the rows of its group and
+# keeps what the block holds in the others**:
 #
 # ```text
-# tile 0, rows 0-127     before      visit of g = 0     visit of g = 2
-#                                    (rows 0-99)        (rows 100-255)
-# rows   0- 99           zeros       0 0 0 0 0 0        0 0 0 0 0 0      kept
-# rows 100-127           zeros       zeros, kept        2 2 2 2 2 2      written
+# tile 0 of the example     first visit: g = 0      second visit: g = 2
+#                           has rows 0-99           has rows 100-255
+# rows   0- 99              0 0 0 0 0  written      0 0 0 0 0  kept
+# rows 100-127              · · · · ·  zeros        2 2 2 2 2  written
 # ```
 #
 # Here is that store by itself. `x[g]` has a result of group `g` for *every* row, but only rows
 # `starts[g]` up to, not including, `ends[g]` are meant; the others are rubbish, some of it NaN. The
 # ranges of two groups do not overlap. Rows of no group are zero. The grid is `(M // bm, G)`, the
 # groups innermost. So all visits to an output block are consecutive, and it stays in VMEM between
-# them: what `row_sum` used to add, you use to keep.
+# them, as in `row_sum`. There you added to what was in it; here you keep it, or write over it.
 #
 # `starts` and `ends` are prefetched, and this time the kernel reads them: `starts_ref[g]` is a scalar
 # from SMEM, fit for comparing with a block of row numbers. Three things to get right:
 #
 # * A row's number in the *array* decides, not its number in the block.
-# * Choose with `jnp.where`. What is not meant may be NaN.
+# * Choose with `jnp.where`. A slice will not do, since its ends would be data, and multiplying by
+#   a mask will not either: what is not meant may be NaN.
 # * Keep means to read `o_ref`, and a fresh output block holds garbage. Somebody has to write zeros
 #   first, and once.
 

@@ -11,14 +11,16 @@ from puzzles import INTERPRET
 # %% [markdown]
 # ## permuted_matmul: index maps that read data
 #
-# `E` matrices, each times one of `E` weights. But matrix `e` does not go with weight `e`. It goes
-# with `rhs[perm[e]]`, and `perm` is an array, known only when the program runs:
+# Here are `E` matrices and `E` weights, to be multiplied in pairs. But matrix `e` does not go with
+# weight `e`. It goes with `rhs[perm[e]]`, and `perm` is an array, known only when the program runs:
 #
 # ```text
-# perm     2   0   1
-# lhs      0   1   2        lhs[0] × rhs[2]
-#           ╲   ╲   ╲       lhs[1] × rhs[0]        the steps of e = 0 fetch
-# rhs    0   1   2          lhs[2] × rhs[1]        blocks of rhs[2]
+# perm = [2, 0, 1]
+#
+# steps of        fetch blocks of         and write blocks of
+#  e = 0          lhs[0]   rhs[2]         o[0] = lhs[0] × rhs[2]
+#  e = 1          lhs[1]   rhs[0]         o[1] = lhs[1] × rhs[0]
+#  e = 2          lhs[2]   rhs[1]         o[2] = lhs[2] × rhs[1]
 # ```
 #
 # The obvious way, `rhs[perm]` and then `batched_matmul`, writes a permuted copy of all weights to HBM
@@ -26,10 +28,10 @@ from puzzles import INTERPRET
 # choose as it likes. It just has to *know* `perm`, and early: while one step computes, the pipeline
 # already asks the maps what the next one needs.
 #
-# That is what **scalar prefetch** is for. A small integer array is copied to SMEM, the scalar
-# core's memory, before the first step, and there index maps and kernel may read it, one number at
-# a time. The call says so in a `pltpu.PrefetchScalarGridSpec`, which holds what you have passed to
-# `pallas_call` one by one: `grid`, `in_specs`, `out_specs`, `scratch_shapes`, and as a new one
+# That is what **scalar prefetch** is for. Before the first step, a small array of integers is copied to
+# SMEM, the memory for scalars, where index maps and kernel may read it, one number at a time. The
+# call says so in its `grid_spec`, a `pltpu.PrefetchScalarGridSpec`. It holds what you have passed to
+# `pallas_call` so far, `grid`, `in_specs`, `out_specs` and `scratch_shapes`, and a new number,
 # **`num_scalar_prefetch`**, here 1. Then
 #
 # * the prefetched arrays are the **first arguments** of the call, and have no BlockSpec;
@@ -90,7 +92,7 @@ def permuted_matmul(
 
 
 # %% [markdown]
-# Watch where the blocks of `rhs` come from. `perm` is 12 bytes, and decides it all.
+# Watch where the blocks of `rhs` come from. The 12 bytes of `perm` decide it.
 
 # %% active="ipynb"
 # show(permuted_matmul)

@@ -9,10 +9,10 @@ from puzzles import find
 # %% [markdown]
 # ## tile_metadata: a list of visits
 #
-# A grid is a box: every step of it happens. The touches of tiles by groups are no box. So write them
-# down as a **flat list of visits**, one after another, group by group, and let the grid count through
-# the list. What step `t` has to do then stands in two arrays, and index maps will read it there by
-# scalar prefetch:
+# A grid of tiles and groups would visit every tile for every group, and most of these visits have
+# nothing to do. So write down those that have, in a **flat list**, group by group, and let the grid
+# count through the list. What step `t` has to do then stands in two arrays. Scalar prefetch
+# brings them to the index maps:
 #
 # ```text
 # group_sizes = [100, 0, 156, 200, 56], bm = 128, M = 512
@@ -30,18 +30,18 @@ from puzzles import find
 #   matters: an output block may be revisited in consecutive steps only.
 # * Empty groups are not in the list. Nor are tiles without rows, if the sizes add up to less than
 #   `M`.
-# * How many visits there are is data, but `jit` wants shapes that do not depend on data. So the
-#   arrays are as long as the worst case: each of the `M // bm` tiles once, and once more for each
-#   group but the first, which may begin in a tile that another group has begun. That is
-#   **`M // bm + E - 1`**, and `num_steps`, an int32 scalar, says how many of them count.
+# * How many visits there are is data, but under `jit` a shape cannot depend on data. So the arrays are
+#   as long as the worst case. A tile is visited once for the group that has its first row, and once
+#   more for each group that begins further inside; every group but the first may do that, once.
+#   Which makes **`M // bm + E - 1`** at most. `num_steps`, an int32 scalar, says how many count.
 #
 # Entries from `num_steps` on are never visited. Fill them as you like, but legally: a group below
-# `E`, a tile below `M // bm`. The spec repeats the last visit. (`bm` divides `M`, and at least one
-# group has rows.)
+# `E`, a tile below `M // bm`. The spec repeats the last visit. (`bm` divides `M`, the sizes add up to
+# `M` or less, and at least one group has rows.)
 #
-# The offsets, and the tiles each group touches, are given. From them, the step at which a group's
-# visits begin is one `jnp.cumsum` away. It is CSR again, counted in visits. Then ask, for each step:
-# whose visit is it, and the how many-th of that group?
+# The offsets, and the number of tiles that each group touches, are given. The step at which a group's
+# visits begin is one `jnp.cumsum` away: it is CSR again, counted in visits. Then ask of each step whose
+# visit it is, and how many visits that group has had before.
 
 # %%
 def tile_metadata_spec(
@@ -68,20 +68,21 @@ def tile_metadata(
     offsets = find("group_offsets").solution(group_sizes)
     counts = find("tiles_per_group").solution(group_sizes, bm)
     ### BEGIN SOLUTION
-    stops = jnp.cumsum(counts)  # group g has the visits before stops[g]
+    stops = jnp.cumsum(counts)  # of each group's visits
     num_steps = stops[-1]
     t = jnp.minimum(jnp.arange(M // bm + E - 1), num_steps - 1)
     group_ids = jnp.searchsorted(stops, t, side="right")
     nth = t - (stops - counts)[group_ids]
     tile_ids = offsets[group_ids] // bm + nth
-    return group_ids, jnp.maximum(tile_ids, 0), num_steps  # -1 if all groups are empty
+    return group_ids, jnp.maximum(tile_ids, 0), num_steps  # t is -1 if no group has rows
     ### END SOLUTION
 
 
 # %% [markdown]
-# That is all that a grouped matmul has to know about its groups, and it is the list that JAX's own
-# kernel, [Megablox](https://github.com/jax-ml/jax/tree/main/jax/experimental/pallas/ops/tpu/megablox)
-# `gmm`, goes through. Try sizes of your own. The function is compiled once:
+# This is the list that JAX's own grouped matmul goes through, `gmm` of
+# [Megablox](https://github.com/jax-ml/jax/tree/main/jax/experimental/pallas/ops/tpu/megablox): visit by
+# visit the same, which a test of this project shows on 300 random sizes. Try some of your own. All of
+# them run on one compiled program.
 
 # %% active="ipynb"
 # visits = jax.jit(find("tile_metadata").solution, static_argnums=(1, 2))
@@ -146,12 +147,12 @@ def _diagnosis(mine, *args):
     return ""
 
 
-_STOPS = "stops = jnp.cumsum(counts)  # group g has the visits before stops[g]"
+_STOPS = "stops = jnp.cumsum(counts)  # of each group's visits"
 _T = "t = jnp.minimum(jnp.arange(M // bm + E - 1), num_steps - 1)"
 _GROUPS = 'group_ids = jnp.searchsorted(stops, t, side="right")'
 _NTH = "nth = t - (stops - counts)[group_ids]"
 _TILES = "tile_ids = offsets[group_ids] // bm + nth"
-_RETURN = "return group_ids, jnp.maximum(tile_ids, 0), num_steps  # -1 if all groups are empty"
+_RETURN = "return group_ids, jnp.maximum(tile_ids, 0), num_steps  # t is -1 if no group has rows"
 
 PUZZLE = Puzzle(
     spec=tile_metadata_spec,

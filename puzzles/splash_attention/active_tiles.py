@@ -123,6 +123,7 @@ def make_inputs(key, T, S, bq, bk, kind):
     mask = make_mask(rng(key), kind, T, S, bq, bk)
     if kind == "blocks":
         mask[:bq] = False  # the first row of blocks, too, attends to nothing
+        mask[bq : 2 * bq, -bk:] = True  # the second reaches the last column
     tables = classify_blocks(mask, bq, bk)[:2]
     for table in tables:
         table.flags.writeable = False

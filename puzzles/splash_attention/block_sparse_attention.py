@@ -23,8 +23,9 @@ from puzzles import INTERPRET
 #
 # Where does it look? A table that decides about branches and fetches must be there before the first block
 # is fetched. **Scalar prefetch** does that: the first operands of the call are copied whole into SMEM,
-# the memory of the scalar unit, before the grid starts. In the call below, `num_scalar_prefetch=2` says that
-# there are two of them. They reach two places:
+# the memory of the scalar unit, before the grid starts. In the call below, `grid_spec=` takes a
+# `pltpu.PrefetchScalarGridSpec`: the grid, the specs and the scratch you know, and the number of
+# operands that are prefetched, `num_scalar_prefetch=2`. These two reach two places:
 #
 # * the **kernel**, as its first two refs, to be read one number at a time;
 # * every **index map**, as further arguments after `i` and `j`. So a map can answer with a number

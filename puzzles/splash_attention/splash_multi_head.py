@@ -30,7 +30,8 @@ from puzzles import INTERPRET, find
 # one mask for all               (N, one list)         h + 0           the grid knows
 # ```
 #
-# Heads on a grid axis of their own are also what two cores can share out: that axis is `parallel`.
+# A grid axis of heads can also be shared out among two cores, so it is `parallel`. One long list cannot, and it takes
+# N times the SMEM: a mask for each head has its price.
 #
 # **2. What if something is absent?** Without segments there are no ids to fetch, and a mask without partial tiles
 # needs no blocks. `None` may stand in place of an operand and its spec, and then the kernel gets
@@ -94,9 +95,9 @@ def tiles_of_heads(mask: np.ndarray, bq: int, bk: int) -> tuple[tuple[np.ndarray
 
 
 # %% [markdown]
-# You write the kernel and, in the launch, the grid and a spec for each of the six operands. Here, too,
-# `bq`, `bk` and `R` come from the list, so `splash_over_tiles` works without any mask: at T = 131,072, where a
-# dense one would have 16 GiB, you hand it the list.
+# You write three things: the kernel; `splash_specs`, which has a spec for each of the six operands and one for the
+# output (all six, whether they are present or not); and the grid. `splash_over_tiles` takes the list, not a mask, so
+# it also works where no dense mask fits: at T = 131,072 that would have 16 GiB.
 
 # %%
 def splash_multi_head_kernel(
@@ -147,6 +148,29 @@ def splash_multi_head_kernel(
     ### END SOLUTION
 
 
+def splash_specs(
+    N: int, K: int, R: int, bq: int, bk: int, H: int, Hv: int
+) -> tuple[list[pl.BlockSpec], pl.BlockSpec]:
+    """The specs of q, k, v, the partial masks, the queries' ids and the keys' ids; and the output's."""
+    ### BEGIN SOLUTION
+    def by_row(h, t, rows, cols, masks, flags):
+        return h + rows[t] // R, rows[t] % R, 0
+
+    def by_column(h, t, rows, cols, masks, flags):
+        return (h + rows[t] // R) // (N // K), cols[t], 0
+
+    specs = [
+        pl.BlockSpec((None, bq, H), by_row),
+        pl.BlockSpec((None, bk, H), by_column),
+        pl.BlockSpec((None, bk, Hv), by_column),
+        pl.BlockSpec((None, bq, bk), lambda h, t, rows, cols, masks, flags: (masks[t], 0, 0)),
+        pl.BlockSpec((bq, 1), lambda h, t, rows, cols, masks, flags: (rows[t] % R, 0)),
+        pl.BlockSpec((1, bk), lambda h, t, rows, cols, masks, flags: (0, cols[t])),
+    ]
+    return specs, pl.BlockSpec((None, bq, Hv), by_row)
+    ### END SOLUTION
+
+
 def splash_over_tiles(
     q: Float[Array, "N T H"],
     k: Float[Array, "K S H"],
@@ -168,34 +192,17 @@ def splash_over_tiles(
     needs_masks = (flags & 3 == 1).any()
     operands = (q, k, v, partial_masks if needs_masks else None, q_ids, kv_ids)
 
-    # `grid`, `out_specs`, and `specs`: one spec for each operand, in their order
-    ### BEGIN SOLUTION
-    grid = (N // lists, len(rows))
-
-    def by_row(h, t, rows, cols, masks, flags):
-        return h + rows[t] // R, rows[t] % R, 0
-
-    def by_column(h, t, rows, cols, masks, flags):
-        return (h + rows[t] // R) // (N // K), cols[t], 0
-
-    specs = [
-        pl.BlockSpec((None, bq, H), by_row),
-        pl.BlockSpec((None, bk, H), by_column),
-        pl.BlockSpec((None, bk, Hv), by_column),
-        pl.BlockSpec((None, bq, bk), lambda h, t, rows, cols, masks, flags: (masks[t], 0, 0)),
-        pl.BlockSpec((bq, 1), lambda h, t, rows, cols, masks, flags: (rows[t] % R, 0)),
-        pl.BlockSpec((1, bk), lambda h, t, rows, cols, masks, flags: (0, cols[t])),
-    ]
-    out_specs = pl.BlockSpec((None, bq, Hv), by_row)
-    ### END SOLUTION
-
+    specs, out_spec = splash_specs(N, K, R, bq, bk, H, Hv)
+    in_specs = [None if x is None else spec for x, spec in zip(operands, specs, strict=True)]
     return pl.pallas_call(
         functools.partial(splash_multi_head_kernel, soft_cap=soft_cap),
         grid_spec=pltpu.PrefetchScalarGridSpec(
             num_scalar_prefetch=4,
-            grid=grid,
-            in_specs=[None if x is None else spec for x, spec in zip(operands, specs, strict=True)],
-            out_specs=out_specs,
+            ### BEGIN SOLUTION
+            grid=(N // lists, len(rows)),
+            ### END SOLUTION
+            in_specs=in_specs,
+            out_specs=out_spec,
             scratch_shapes=[
                 pltpu.VMEM((bq, 1), jnp.float32),
                 pltpu.VMEM((bq, 1), jnp.float32),
@@ -251,23 +258,23 @@ def splash_multi_head(
 # Equal work, equal traffic, fewer steps: JAX's kernel pads every row of tiles to the widest, and a causal mask has one that is
 # as wide as can be. (Steps are not time. A step with nothing to do is short, and only a TPU can tell how short.)
 #
-# And at T = 131,072? The list of a causal mask in blocks of 512 has 32,896 tiles, which takes half of SMEM, and no array
-# here is as long as T × T. This is the reference, alone; then its picture on a small mask, one head after the other. Put
-# your own function into both.
+# And at T = 131,072? The list of a causal mask in blocks of 512 has 32,896 tiles, which take half of SMEM. Nothing here is
+# as large as T × T. Below is your launch, or the reference's while yours has nothing to count; and then a
+# picture of one on a small mask, two heads, one after the other.
 
 # %% active="ipynb"
+# over_tiles, whose = graduation.yours_or_reference(splash_over_tiles)
 # tiles, partial_masks = graduation.banded_tiles(131_072, block=512)
 # q = jax.ShapeDtypeStruct((4, 131_072, 128), jnp.bfloat16)
 # k = v = jax.ShapeDtypeStruct((1, 131_072, 128), jnp.bfloat16)
-# print(f"{len(tiles[0]):,} tiles a head, {len(partial_masks)} different partial block, and the scores would have")
-# print(f"{4 * 4 * 131_072**2 / 2**30:,.0f} GiB in f32.")
-# receipt(lambda q, k, v: graduation.reference()(q, k, v, tiles, partial_masks), q, k, v)
+# print(f"{whose}: {len(tiles[0]):,} tiles a head; the scores alone would have 256 GiB in f32")
+# receipt(lambda q, k, v: over_tiles(q, k, v, tiles, partial_masks), q, k, v)
 
 # %% active="ipynb"
 # i, j = np.indices((512, 512))
-# small = (j <= i) & (i - j < 200) | (j < 64)
+# small = tiles_of_heads((j <= i) & (i - j < 256) | (j < 128), 128, 128)
 # x = jax.ShapeDtypeStruct((2, 512, 64), jnp.float32)
-# show(find("splash_multi_head").solution, x, x, x, small)
+# show(lambda q, k, v: over_tiles(q, k, v, *small), x, x, x)
 
 # %% [markdown]
 # ### The whole climb
@@ -403,7 +410,7 @@ _V = "        pl.BlockSpec((None, bk, Hv), by_column),\n"
 _MASK = "        pl.BlockSpec((None, bq, bk), lambda h, t, rows, cols, masks, flags: (masks[t], 0, 0)),\n"
 _Q_IDS = "        pl.BlockSpec((bq, 1), lambda h, t, rows, cols, masks, flags: (rows[t] % R, 0)),\n"
 _KV_IDS = "        pl.BlockSpec((1, bk), lambda h, t, rows, cols, masks, flags: (0, cols[t])),\n"
-_GRID = "    grid = (N // lists, len(rows))\n"
+_GRID = "            grid=(N // lists, len(rows)),\n"
 _FIRST, _ALIVE, _LAST = "@pl.when(flags & 4 != 0)", "@pl.when(kind != 0)", "@pl.when(flags & 8 != 0)"
 _SCALE = "        s *= q_ref.shape[-1] ** -0.5\n"
 _CAP = "        if soft_cap is not None:\n            s = soft_cap * jnp.tanh(s / soft_cap)\n"
@@ -465,13 +472,13 @@ PUZZLE = Puzzle(
         Mistake(
             "walks every list once for every head",
             old=_GRID,
-            new="    grid = (N, len(rows))\n",
+            new="            grid=(N, len(rows)),\n",
             says="where every head has a list of its own, the lists are one behind the other, and one walk does all of them",
         ),
         Mistake(
             "puts heads on the inner axis",
             edits=(
-                (_GRID, "    grid = (len(rows), N // lists)\n"),
+                (_GRID, "            grid=(len(rows), N // lists),\n"),
                 ("def by_row(h, t, ", "def by_row(t, h, "),
                 ("def by_column(h, t, ", "def by_column(t, h, "),
                 (_MASK, _MASK.replace("h, t", "t, h")),
@@ -715,12 +722,11 @@ def splash_multi_head_kernel(rows, cols, masks, flags, q, k, v, mask, q_ids, kv_
             ),
         ),
         Alternative(
-            "asks how many lists there are",
+            "asks how many lists there are, and subtracts",
             edits=(
-                (_GRID, "    grid = (N, len(rows)) if lists == 1 else (1, len(rows))\n\n"
-                 "    def head(h, row):\n        return h if lists == 1 else row // R\n"),
-                (_ROW, "        return head(h, rows[t]), rows[t] - R * (rows[t] // R), 0\n"),
-                (_COLUMN, "        return head(h, rows[t]) // (N // K), cols[t], 0\n"),
+                (_GRID, "            grid=(N, len(rows)) if lists == 1 else (1, len(rows)),\n"),
+                (_ROW, "        head = rows[t] // R\n        return head + h, rows[t] - R * head, 0\n"),
+                (_COLUMN, "        group = N // K\n        return (rows[t] // R + h) // group, cols[t], 0\n"),
             ),
         ),
     ],

@@ -1,0 +1,80 @@
+"""Which puzzles are solved. In a notebook it is kept in a file beside it, so a restart keeps it."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+FILE = ".pallas_puzzles.json"
+
+_solved: set[str] = set()
+
+
+def solved() -> set[str]:
+    """Names of the puzzles that were solved here, in this session or an earlier one."""
+    if _keeps():
+        _solved.update(_stored())
+    return _solved
+
+
+def add(name: str) -> str | None:
+    """Note that a puzzle is solved; a sentence if that cannot outlast this session."""
+    _solved.add(name)
+    return _save() if _keeps() else None
+
+
+def where() -> str:
+    """A sentence on how long this is remembered."""
+    if not _keeps():
+        return "This count lasts as long as this session."
+    problem = _save()
+    if problem:
+        return problem
+    return f"Kept in {Path.cwd() / FILE}; delete that file to begin again."
+
+
+def _keeps() -> bool:
+    """Scripts, tests and CI leave no file behind."""
+    return in_notebook() and os.environ.get("PUZZLES_STRICT") != "1"
+
+
+def in_notebook() -> bool:
+    """True in an IPython kernel: Jupyter, Colab, VS Code."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    return shell is not None and hasattr(shell, "kernel")
+
+
+def _stored() -> set[str]:
+    """What the file holds; nothing if there is none, or none that can be read."""
+    try:
+        names = json.loads(Path(FILE).read_text(encoding="utf-8"))["solved"]
+        return {name for name in names if isinstance(name, str)}
+    except (OSError, ValueError, LookupError, TypeError):
+        return set()
+
+
+def _save() -> str | None:
+    """Write the file in one move, with what another notebook has noted there meanwhile."""
+    names = sorted(_solved | _stored())
+    if set(names) == _stored():
+        return None
+    text = json.dumps({"solved": names}, indent=1) + "\n"
+    try:
+        handle, temporary = tempfile.mkstemp(prefix=FILE, dir=".")
+        try:
+            with open(handle, "w", encoding="utf-8") as file:
+                file.write(text)
+            os.replace(temporary, FILE)
+        except OSError:
+            os.unlink(temporary)
+            raise
+    except OSError as error:
+        return (
+            f"Progress cannot be kept here ({error.strerror or error}): it lasts until the kernel "
+            "stops."
+        )
+    return None

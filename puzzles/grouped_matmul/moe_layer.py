@@ -1,0 +1,410 @@
+"""Rung 12: a mixture of experts that trains."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from puzzles import find
+
+# %% [markdown]
+# ## moe_layer: route, sort, multiply, unsort
+#
+# Everything is there. A mixture-of-experts layer, as in
+# [Mixtral](https://arxiv.org/abs/2401.04088), sends each token to its `top_k` best experts and
+# adds up their answers, weighted by the **softmax over the chosen logits**. An expert is a SwiGLU: `down(silu(gate(x)) * up(x))`.
+#
+# A token and one of its experts make a **slot**; there are `M * top_k` of them, slot `n` being token
+# `n // top_k`. The grouped matmul wants the slots of an expert next to each other:
+#
+# ```text
+# top_k = 2, three tokens         slot         0  1  2  3  4  5
+#                                 token        0  0  1  1  2  2
+# route                           expert       2  0  2  1  0  2
+# sort: slots by expert           order        1  4  3  0  2  5
+# gather their tokens             rows of x    0  2  1  0  1  2
+#                                 groups      [ 0  ][1][   2   ]     group_sizes = 2, 1, 3
+# three grouped matmuls           one for each projection, for all experts at once
+# unsort: row of each slot        inverse      3  0  4  2  1  5
+# weighted sum over a token's slots
+# ```
+#
+# Nothing here depends on the sizes of the groups but numbers, so it runs under `jit`, whatever the
+# router does: one expert may get all tokens, another none. No token is dropped, and no expert is
+# padded to the size of the largest.
+#
+# **And it trains.** JAX does not differentiate a `pallas_call` like this one; it has to be told.
+# [`jax.custom_vjp`](https://docs.jax.dev/en/latest/_autosummary/jax.custom_vjp.html) takes a rule: what to
+# save on the way forward, and how to get from `dy`, the gradient at the result, to those of the
+# operands. You have written both products that it takes. The rest of the layer is plain JAX, and
+# JAX knows what to do: the gradient of a gather is a scatter-add.
+#
+# You write three things: the backward rule, the routing, and the way back from slots to tokens.
+# Earlier kernels are the reference solutions, so `find` serves them even if yours are not finished.
+# The check compares the result and all five gradients with a dense mixture, in which every expert
+# sees every token.
+
+# %%
+def moe_layer_spec(
+    x: Float[Array, "M D"],
+    router_logits: Float[Array, "M E"],
+    w_gate: Float[Array, "E D F"],
+    w_up: Float[Array, "E D F"],
+    w_down: Float[Array, "E F D"],
+    top_k: int,
+) -> Float[Array, "M D"]:
+    _, experts = jax.lax.top_k(router_logits, top_k)
+    chosen = jnp.any(experts[:, :, None] == jnp.arange(router_logits.shape[1]), axis=1)
+    weights = jax.nn.softmax(jnp.where(chosen, router_logits, -jnp.inf), axis=1)
+    hidden = jax.nn.silu(jnp.einsum("md,edf->mef", x, w_gate)) * jnp.einsum("md,edf->mef", x, w_up)
+    return jnp.einsum("me,mef,efd->md", weights, hidden, w_down)
+
+
+# %%
+@jax.custom_vjp
+def grouped(lhs, rhs, group_sizes):
+    return find("grouped_matmul").solution(lhs, rhs, group_sizes)
+
+
+def grouped_forward(lhs, rhs, group_sizes):
+    return grouped(lhs, rhs, group_sizes), (lhs, rhs, group_sizes)  # the result, what to save
+
+
+def grouped_backward(saved, dy):
+    lhs, rhs, group_sizes = saved
+    ### BEGIN SOLUTION
+    d_lhs = find("grouped_matmul_transposed").solution(dy, rhs, group_sizes)
+    d_rhs = find("grouped_outer").solution(lhs, dy, group_sizes)
+    ### END SOLUTION
+    return d_lhs, d_rhs, None  # integers have no gradient
+
+
+grouped.defvjp(grouped_forward, grouped_backward)
+
+
+def moe_layer(
+    x: Float[Array, "M D"],
+    router_logits: Float[Array, "M E"],
+    w_gate: Float[Array, "E D F"],
+    w_up: Float[Array, "E D F"],
+    w_down: Float[Array, "E F D"],
+    top_k: int,
+) -> Float[Array, "M D"]:
+    (M, D), E = x.shape, router_logits.shape[1]
+    # weights (M, top_k); order, group_sizes; rows: the token of each slot, slots sorted by expert
+    ### BEGIN SOLUTION
+    logits, experts = jax.lax.top_k(router_logits, top_k)
+    weights = jax.nn.softmax(logits, axis=1)
+    experts = experts.reshape(-1)
+    order = jnp.argsort(experts)
+    group_sizes = jnp.bincount(experts, length=E)
+    rows = x[order // top_k]
+    ### END SOLUTION
+    rows = jnp.pad(rows, ((0, -len(rows) % 512), (0, 0)))  # whole tiles; nobody visits the rest
+    hidden = jax.nn.silu(grouped(rows, w_gate, group_sizes)) * grouped(rows, w_up, group_sizes)
+    out = grouped(hidden, w_down, group_sizes)
+    # back to the order of the slots, and their weighted sum for each token
+    ### BEGIN SOLUTION
+    slots = out[jnp.argsort(order)].reshape(M, top_k, D)
+    return jnp.sum(weights[:, :, None] * slots, axis=1)
+    ### END SOLUTION
+
+
+# %% [markdown]
+# What is it worth? Below are the nine launches of a training step, at the shapes of one layer of Mixtral 8x7B
+# (8 experts, top 2, 4096 × 14336) and 8192 tokens. Weights and tokens are shapes only. The router's logits are
+# data, since the grid depends on them. Run it again with another `key`: the number of steps changes, the program does not.
+
+# %% active="ipynb"
+# key, bf16 = jax.random.key(0), jnp.bfloat16
+# M, D, F, E, top_k = 8192, 4096, 14336, 8, 2
+# x = jax.ShapeDtypeStruct((M, D), bf16)
+# w_in, w_out = (jax.ShapeDtypeStruct(s, bf16) for s in [(E, D, F), (E, F, D)])
+# logits = jax.random.normal(key, (M, E), bf16)
+#
+#
+# def step(x, logits, *weights):
+#     layer = functools.partial(find("moe_layer").solution, top_k=top_k)
+#     y, pullback = jax.vjp(layer, x, logits, *weights)
+#     return pullback(y)
+#
+#
+# launches = trace(step, x, logits, w_in, w_in, w_out)
+# print(f"{'':36}{'grid':>16}  TFLOP  GiB moved  FLOP/byte")
+# for one in launches:
+#     numbers = f"{one.dot_flops / 1e12:7.2f}{one.hbm_bytes / 2**30:11.1f}{one.intensity:11.0f}"
+#     print(f"{one.name:36}{one.grid!s:>16}{numbers}")
+# total = sum(one.dot_flops for one in launches) / 1e12
+# dense = 9 * 2 * M * D * F * E / 1e12
+# print(f"{total:.1f} TFLOP; the slots alone need {dense * top_k / E:.1f}, a dense mixture {dense:.1f}")
+
+# %% [markdown]
+# The difference between the first two numbers is what tiles cost that groups share: a visit computes the
+# whole tile. Smaller tiles share less, but reuse less of what they fetch.
+#
+# **You are at the top.** Look back at what carried you: the data that steer a kernel are a few integers in SMEM,
+# prefetched; index maps look them up and so decide what is fetched; the grid is a flat list of what has to
+# be done; a mask cleans up where a boundary cuts a tile; and work that nobody needs is not masked but never
+# visited. That is SplashAttention too, from `classify_blocks` on: there a mask makes the list, here a router does.
+#
+# Production kernels are this, and more:
+#
+# * [Megablox](https://github.com/jax-ml/jax/tree/main/jax/experimental/pallas/ops/tpu/megablox), in JAX itself: `gmm` is
+#   rungs 8 to 10 and `tgmm` is rung 11. Its metadata is yours. What it adds is `group_offset`: when the **experts are
+#   sharded** over chips, each chip walks through the visits of its own experts only.
+# * [tokamax](https://github.com/openxla/tokamax/tree/main/tokamax/_src/ops/ragged_dot) continues it, with **quantised** weights and
+#   activations, and with tile sizes tuned for each shape.
+# * [`jax.lax.ragged_dot`](https://docs.jax.dev/en/latest/_autosummary/jax.lax.ragged_dot.html) has the same contract as an operation of
+#   XLA; it is what your kernels are tested against, with [MegaBlocks](https://arxiv.org/abs/2211.15841) the paper where it began: no token dropped, nothing padded.
+
+# %% tags=["author"]
+import numpy as np
+
+from puzzles import Alternative, Launch, Mistake, Puzzle, rng
+from puzzles.grouped_matmul.grouped_matmul import audit_rows
+from puzzles.grouped_matmul.grouped_outer import audit_outer
+
+
+def make_inputs(key, M, D, F, E, top_k, favourite=None, shunned=None):
+    r = rng(key)
+    logits = 2 * r.normal(size=(M, E))
+    if favourite is not None:
+        logits[:, favourite] += 50
+    if shunned is not None:
+        logits[:, shunned] -= 50
+    shapes = ((E, D, F), (E, D, F), (E, F, D))
+    weights = [r.normal(size=shape) / shape[1] ** 0.5 for shape in shapes]
+    arrays = (r.normal(size=(M, D)), logits, *weights)
+    return (*(jnp.asarray(a, jnp.float32) for a in arrays), top_k)
+
+
+def observe(fn):
+    """The layer's result, and its gradients for a fixed cotangent."""
+
+    def with_gradients(x, router_logits, w_gate, w_up, w_down, top_k):
+        layer = functools.partial(fn, top_k=top_k)
+        y, pullback = jax.vjp(layer, x, router_logits, w_gate, w_up, w_down)
+        dy = np.cos(np.arange(y.size, dtype=np.float32)).reshape(y.shape)
+        return y, *pullback(jnp.asarray(dy, y.dtype))
+
+    return with_gradients
+
+
+def audit(
+    one: Launch, two: Launch, three: Launch, four: Launch, five: Launch,
+    six: Launch, seven: Launch, eight: Launch, nine: Launch, *, args,
+) -> None:  # fmt: skip
+    launches = (one, two, three, four, five, six, seven, eight, nine)
+    _, logits, w_gate, _, w_down, top_k = args
+    chosen = np.argsort(-np.asarray(logits), axis=1)[:, :top_k]
+    sizes = np.bincount(chosen.reshape(-1), minlength=w_gate.shape[0])
+    for launch in launches:
+        if len(launch.outputs[0].shape) == 3:
+            audit_outer(launch, sizes)
+        else:
+            audit_rows(launch, launch.inputs[0].shape[1], launch.outputs[0].shape[1], sizes)
+    shapes = [x.shape for launch in launches for x in launch.inputs]
+    assert shapes.count(w_gate.shape) >= 4 and shapes.count(w_down.shape) >= 2, (
+        "the weights are transposed in HBM for the way back, all experts' of them: `grouped_matmul_transposed` takes "
+        "them as they are stored"
+    )
+
+
+# Plain JAX may route, weigh and sum, forwards and backwards; it may not multiply matrices.
+_OUTSIDE = [
+    "top_k", "sort", "gather", "scatter", "scatter-add", "exp", "logistic", "neg", "mul", "add",
+    "add_any", "sub", "div", "max", "min", "integer_pow", "select_n", "reduce_sum", "reduce_max",
+    "concatenate",
+]  # fmt: skip
+_D_LHS = 'd_lhs = find("grouped_matmul_transposed").solution(dy, rhs, group_sizes)'
+_D_RHS = 'd_rhs = find("grouped_outer").solution(lhs, dy, group_sizes)'
+_WEIGHTS = "weights = jax.nn.softmax(logits, axis=1)"
+_ORDER = "order = jnp.argsort(experts)"
+_SIZES = "group_sizes = jnp.bincount(experts, length=E)"
+_ROWS = "rows = x[order // top_k]"
+_SLOTS = "slots = out[jnp.argsort(order)].reshape(M, top_k, D)"
+_SUM = "return jnp.sum(weights[:, :, None] * slots, axis=1)"
+
+PUZZLE = Puzzle(
+    spec=moe_layer_spec,
+    solution=moe_layer,
+    inputs=make_inputs,
+    cases=[
+        dict(M=80, D=128, F=256, E=5, top_k=2, shunned=3),
+        dict(M=96, D=256, F=128, E=3, top_k=1, favourite=1),
+        dict(M=24, D=128, F=256, E=6, top_k=4),
+    ],
+    observe=observe,
+    outside=_OUTSIDE,
+    tolerance=1e-4,
+    hints=[
+        "Backward: which of your kernels multiplies rows by transposed weights, which one sums outer products of rows? "
+        "Routing: flatten the chosen experts to one number a slot; everything else follows from sorting those numbers. "
+        "Way back: which row of `out` does slot n have?",
+        "`jax.lax.top_k(array, k)` returns values and indices. `jnp.argsort` gives the order of a sort and, applied "
+        "to an order, its inverse. `jnp.bincount(..., length=E)` counts with a static length.",
+        "Backward: two calls of `find(...).solution`. Routing: top_k, softmax of its values, flat experts, their order, their "
+        "counts, rows of x by slot // top_k. Back: rows of out by the inverse of the order, reshaped to M × top_k × D, times "
+        "the weights, summed.",
+    ],
+    explain="""Sorting the slots by expert turns routing into three grouped matmuls, and the inverse of the same order
+    brings the answers home. Of all that, JAX differentiates everything but the kernels, and for those the rule is
+    two of your own: rows times transposed weights, and outer products summed by group.""",
+    mistakes=[
+        Mistake(
+            "takes the softmax over all experts",
+            old=_WEIGHTS,
+            new="weights = jnp.take_along_axis(jax.nn.softmax(router_logits, axis=1), jax.lax.top_k(router_logits, top_k)[1], axis=1)",
+            says="the weights of the chosen experts have to add up to 1: softmax over their logits only",
+        ),
+        Mistake(
+            "leaves out the weights",
+            old=_SUM,
+            new="return jnp.sum(slots, axis=1)",
+            says="each slot counts with its weight",
+        ),
+        Mistake(
+            "keeps the gradient from the router",
+            old=_WEIGHTS,
+            new="weights = jax.lax.stop_gradient(jax.nn.softmax(logits, axis=1))",
+            says="the result is right, but the router learns through the weights and gets no gradient",
+        ),
+        Mistake(
+            "does not sort",
+            old=_ORDER,
+            new="order = jnp.arange(M * top_k)",
+            says="the first group_sizes[0] rows are multiplied by expert 0, whoever they are",
+        ),
+        Mistake(
+            "does not unsort",
+            old=_SLOTS,
+            new="slots = out[: M * top_k].reshape(M, top_k, D)",
+            says="the answers come sorted by expert, and the tokens want them back in their own order",
+        ),
+        Mistake(
+            "unsorts by sorting once more",
+            old=_SLOTS,
+            new="slots = out[order].reshape(M, top_k, D)",
+            says="order says which slot a row came from; the way back is its inverse",
+        ),
+        Mistake(
+            "takes the rest for the token of a slot",
+            old=_ROWS,
+            new="rows = x[order % M]",
+            says="the slots of one token stand side by side: slot n belongs to token n // top_k",
+        ),
+        Mistake(
+            "counts the first choices only",
+            old=_SIZES,
+            new="group_sizes = jnp.bincount(experts[::top_k], length=E)",
+            says="every slot is a row of some group, so the sizes add up to M * top_k",
+        ),
+        Mistake(
+            "lets the data choose how many groups there are",
+            old=_SIZES,
+            new="group_sizes = jnp.bincount(experts)",
+            says="bincount",
+            stage="error",
+        ),
+        Mistake(
+            "gives the rows no gradient",
+            old=_D_LHS,
+            new="d_lhs = jnp.zeros_like(lhs)",
+            says="what arrives at a projection's result has to go on to its rows, through the transposed weights",
+            stage="values",
+        ),
+        Mistake(
+            "swaps the factors of the weights' gradient",
+            old=_D_RHS,
+            new='d_rhs = find("grouped_outer").solution(dy, lhs, group_sizes)',
+            says="shape",
+            stage="error",
+        ),
+        Mistake(
+            "multiplies back by weights that are not transposed",
+            old=_D_LHS,
+            new='d_lhs = find("grouped_matmul").solution(dy, rhs, group_sizes)',
+            says="shape",
+            stage="error",
+        ),
+        Mistake(
+            "transposes the weights in HBM",
+            old=_D_LHS,
+            new='d_lhs = find("grouped_matmul").solution(dy, rhs.swapaxes(1, 2), group_sizes)',
+            says="the weights are transposed in HBM for the way back",
+            stage="work",
+        ),
+        Mistake(
+            "lets every expert see every token",
+            code="""
+def moe_layer(x, router_logits, w_gate, w_up, w_down, top_k):
+    (M, D), E = x.shape, router_logits.shape[1]
+    _, experts = jax.lax.top_k(router_logits, top_k)
+    chosen = jnp.any(experts[:, :, None] == jnp.arange(E), axis=1)
+    weights = jax.nn.softmax(jnp.where(chosen, router_logits, -jnp.inf), axis=1)
+    rows, sizes = jnp.concatenate([x] * E), jnp.full(E, M)
+    rows = jnp.pad(rows, ((0, -len(rows) % 512), (0, 0)))
+    hidden = jax.nn.silu(grouped(rows, w_gate, sizes)) * grouped(rows, w_up, sizes)
+    every = grouped(hidden, w_down, sizes)[: E * M].reshape(E, M, D)
+    return jnp.sum(weights.T[:, :, None] * every, axis=0)
+""",
+            says="visit only those pairs",
+            stage="work",
+        ),
+        Mistake(
+            "makes a pass for each choice",
+            code="""
+def moe_layer(x, router_logits, w_gate, w_up, w_down, top_k):
+    logits, choices = jax.lax.top_k(router_logits, top_k)
+    weights, y = jax.nn.softmax(logits, axis=1), 0
+    for n in range(top_k):
+        order = jnp.argsort(choices[:, n])
+        sizes = jnp.bincount(choices[:, n], length=router_logits.shape[1])
+        rows = jnp.pad(x[order], ((0, -len(x) % 512), (0, 0)))
+        hidden = jax.nn.silu(grouped(rows, w_gate, sizes)) * grouped(rows, w_up, sizes)
+        y = y + weights[:, n, None] * grouped(hidden, w_down, sizes)[jnp.argsort(order)]
+    return y
+""",
+            says="makes 18 launches where this rung asks for 9",
+            stage="work",
+        ),
+        Mistake(
+            "does a dense mixture in plain JAX",
+            code="moe_layer = lambda *args, **options: moe_layer_spec(*args, **options)",
+            says="makes no `pallas_call`",
+            stage="pallas",
+        ),
+    ],
+    alternatives=[
+        Alternative(
+            "adds each row to its token, without unsorting",
+            old=_SLOTS,
+            new="rows = weights.reshape(-1)[order, None] * out[: M * top_k]",
+            edits=((_SUM, "return jnp.zeros_like(x).at[order // top_k].add(rows)"),),
+        ),
+        Alternative(
+            "inverts the order by a scatter",
+            old=_SLOTS,
+            new="""back = jnp.zeros_like(order).at[order].set(jnp.arange(M * top_k))
+    slots = jnp.take(out, back, axis=0).reshape(M, top_k, D)""",
+        ),
+        Alternative(
+            "counts by searching the sorted experts, and repeats the tokens",
+            edits=(
+                (
+                    _SIZES,
+                    """ends = jnp.searchsorted(experts[order], jnp.arange(E), side="right")
+    group_sizes = jnp.diff(ends, prepend=0)""",
+                ),
+                (_ROWS, "rows = jnp.repeat(x, top_k, axis=0)[order]"),
+            ),
+        ),
+        Alternative(
+            "sums the weights' gradient first",
+            old=f"    {_D_LHS}\n    {_D_RHS}",
+            new=f"    {_D_RHS}\n    {_D_LHS}",
+        ),
+    ],
+    audit=audit,
+)

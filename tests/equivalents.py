@@ -1,0 +1,3 @@
+"""Changes that pass, differ from the solution, and are right all the same: each with its reason."""
+
+EQUIVALENT: dict[str, dict[str, str]] = {}

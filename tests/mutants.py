@@ -1,0 +1,218 @@
+"""Does every checker see every small change of its solution? `make mutants` prints who survives.
+
+Each change of what the learner writes is judged as an answer of theirs would be. One that passes
+must be equivalent: the same values on every case, under other keys and on cases that mix the dims
+of those on record, and no cost higher. Whatever passes and is not is a survivor, unless
+
+    python tests/mutants.py [--all] [NAME ...]      --all also lists the equivalent ones
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import dataclasses
+import itertools
+import multiprocessing
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from equivalents import EQUIVALENT
+from mutate import Mutant, mutants
+
+import puzzles
+from puzzles import Puzzle, _launch, _values
+from puzzles._judge import judge
+from puzzles._puzzle import load
+from puzzles._trace import trace_call
+
+SECONDS = 60  # a change can make a loop endless
+SHADOWS = 4
+SAME = 1e-5
+
+
+class TooLong(BaseException):
+    """No `except Exception` of JAX's may swallow the alarm."""
+
+
+def _alarm(*_: object) -> None:
+    raise TooLong
+
+
+@dataclasses.dataclass
+class Tally:
+    """What became of a rung's mutants."""
+
+    rung: str
+    rejected: int = 0
+    equivalent: list[str] = dataclasses.field(default_factory=list)
+    excused: list[str] = dataclasses.field(default_factory=list)
+    survivors: list[str] = dataclasses.field(default_factory=list)
+
+    def __str__(self) -> str:
+        total = self.rejected + len(self.equivalent) + len(self.excused) + len(self.survivors)
+        return (
+            f"{self.rung:<30}{total:5} mutants{self.rejected:6} rejected"
+            f"{len(self.equivalent):5} equivalent{len(self.excused):4} excused"
+            f"{len(self.survivors):4} survive"
+        )
+
+
+def shadows(puzzle: Puzzle) -> list[dict]:
+    """Cases that nobody wrote: dims of several cases mixed, where the solution is right on them."""
+    values = {
+        name: list(dict.fromkeys(c[name] for c in puzzle.cases if name in c))
+        for name in puzzle.cases[0]
+    }
+    if not all(set(case) == set(values) for case in puzzle.cases):
+        return []
+    try:
+        mixed = [dict(zip(values, row, strict=True)) for row in itertools.product(*values.values())]
+    except TypeError:
+        return []
+    new = [dims for dims in mixed if dims not in [dict(c) for c in puzzle.cases]]
+    found = []
+    for dims in new:
+        if len(found) == SHADOWS:
+            break
+        twin = dataclasses.replace(puzzle, cases=[dims])
+        _hand_over(puzzle, twin)
+        if judge(twin, puzzle.solution).passed:
+            found.append(dims)
+    return found
+
+
+def _hand_over(puzzle: Puzzle, twin: Puzzle) -> None:
+    for name in ("name", "module", "ladder"):
+        object.__setattr__(twin, name, getattr(puzzle, name))
+
+
+def results(puzzle: Puzzle, fn: Callable, args: tuple) -> tuple[list[np.ndarray], list[int]]:
+    """The flat results of `fn`, and its launches' steps, bytes and FLOPs in sum."""
+    if not puzzle.kernel:
+        out: Any = _values.plainly(puzzle, fn, args)
+        return [np.asarray(x) for x in jax.tree.leaves(out)], []
+    traced = trace_call(_values.observed(puzzle, fn), *args)
+    launches = _launch.launches(traced)
+    cost = [
+        sum(one.steps for one in launches),
+        sum(one.hbm_bytes for one in launches),
+        sum(one.flops for one in launches),
+    ]
+    return _values.execute(traced), cost
+
+
+def differs(puzzle: Puzzle, fn: Callable, cases: Sequence[dict]) -> str | None:
+    """How a mutant that passes is told from the solution after all, or None."""
+    twin = dataclasses.replace(puzzle, cases=cases)
+    _hand_over(puzzle, twin)
+    for case, dims in enumerate(cases):
+        for seed in (0, 7):
+            args = _values.arguments(twin, case, seed)
+            try:
+                got, cost = results(twin, fn, args)
+            except Exception as error:
+                return f"raises {type(error).__name__} on {dims}"
+            want, budget = _wanted(twin, case, seed)
+            if puzzle.accepts is None:
+                for w, g in zip(want, got, strict=True):
+                    if w.shape != g.shape or _values.compare(w, g, SAME) is not None:
+                        return f"other values on {dims} (seed {seed})"
+            if any(mine > theirs for mine, theirs in zip(cost, budget, strict=True)):
+                return f"steps, bytes, FLOPs {cost}, not {budget}, on {dims}"
+    return None
+
+
+_memo: dict[tuple, tuple] = {}
+
+
+def _wanted(twin: Puzzle, case: int, seed: int) -> tuple[list[np.ndarray], list[int]]:
+    key = (twin.name, tuple(sorted(map(str, twin.cases[case].items()))), seed)
+    if key not in _memo:
+        _memo[key] = results(twin, twin.solution, _values.arguments(twin, case, seed))
+    return _memo[key]
+
+
+def hunt(name: str) -> Tally:
+    """Judge every mutant of one rung."""
+    puzzle, tally = puzzles.find(name), Tally(name)
+    _values.diagnose = lambda *_: None  # which mistake it is does not matter here
+    excuses = EQUIVALENT.get(name, {})
+    cases = [dict(case) for case in puzzle.cases]
+    cases += shadows(puzzle)
+    signal.signal(signal.SIGALRM, _alarm)
+    for mutant in mutants(puzzle.text):
+        signal.alarm(SECONDS)
+        try:
+            why = _survives(puzzle, mutant, cases)
+        except TooLong:
+            why = "rejected"
+        finally:
+            signal.alarm(0)
+        entry = f"line {mutant.line}: {mutant.change}"
+        if why == "rejected":
+            tally.rejected += 1
+        elif why is None:
+            tally.equivalent.append(entry)
+        elif mutant.change in excuses:
+            tally.excused.append(f"{entry}: {excuses[mutant.change]}")
+        else:
+            tally.survivors.append(f"{entry}: {why}")
+    return tally
+
+
+def _survives(puzzle: Puzzle, mutant: Mutant, cases: Sequence[dict]) -> str | None:
+    """ "rejected", None for an equivalent mutant, or how it differs from the solution."""
+    try:
+        fn = load(puzzle, mutant.text, "mutant")[puzzle.name]
+    except Exception:
+        return "rejected"
+    if not judge(puzzle, fn, thorough=True).passed:
+        return "rejected"
+    return differs(puzzle, fn, cases)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Print a line for each rung and each survivor; 1 if there is one."""
+    everything = "--all" in arguments
+    names = [a for a in arguments if not a.startswith("-")]
+    names = [r for n in names for r in ([n] if n not in puzzles.ladders() else _rungs(n))]
+    names = names or [rung for ladder in puzzles.ladders() for rung in _rungs(ladder)]
+    context = multiprocessing.get_context("spawn")
+    totals = [0, 0, 0, 0]
+    with concurrent.futures.ProcessPoolExecutor(os.cpu_count(), mp_context=context) as pool:
+        for tally in pool.map(hunt, names):
+            print(tally, flush=True)
+            for line in tally.survivors:
+                print(f"    SURVIVES {line}")
+            if everything:
+                for line in tally.equivalent:
+                    print(f"    equivalent {line}")
+            counts = (
+                tally.rejected,
+                len(tally.equivalent),
+                len(tally.excused),
+                len(tally.survivors),
+            )
+            totals = [a + b for a, b in zip(totals, counts, strict=True)]
+    print(
+        f"{len(names)} rungs, {sum(totals)} mutants: {totals[0]} rejected, {totals[1]} equivalent, "
+        f"{totals[2]} excused with a reason, {totals[3]} survive"
+    )
+    return int(totals[3] > 0)
+
+
+def _rungs(ladder: str) -> list[str]:
+    return [puzzle.name for puzzle in puzzles.ladder(ladder)]
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

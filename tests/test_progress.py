@@ -1,0 +1,122 @@
+"""Progress outlasts the kernel where it can, and says so where it cannot."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import puzzles
+from puzzles import _progress
+
+
+@pytest.fixture
+def notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """As in a notebook whose kernel has just started, in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(_progress, "in_notebook", lambda: True)
+    monkeypatch.setattr(_progress, "_solved", set())
+    return tmp_path
+
+
+def restart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_progress, "_solved", set())
+
+
+def test_a_restart_forgets_nothing(notebook: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert _progress.add("add_ten") is None
+    restart(monkeypatch)
+    assert _progress.solved() == {"add_ten"}
+    assert _progress.add("row_sum") is None
+    restart(monkeypatch)
+    assert _progress.solved() == {"add_ten", "row_sum"}
+    assert [path.name for path in notebook.iterdir()] == [_progress.FILE]
+
+
+def test_two_notebooks_in_one_folder_keep_both_their_puzzles(
+    notebook: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _progress.add("add_ten")
+    mine = _progress._solved
+    restart(monkeypatch)
+    _progress.add("attention")
+    monkeypatch.setattr(_progress, "_solved", mine)
+    _progress.add("row_sum")
+    restart(monkeypatch)
+    assert _progress.solved() == {"add_ten", "attention", "row_sum"}
+
+
+def test_it_says_where_it_is_kept(notebook: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[str] = []
+    monkeypatch.setattr("puzzles._check._display", lambda text, page: shown.append(text))
+    puzzles.check(puzzles.find("add_ten").solution)
+    assert "basics ■□□□□□□□□□□□□□□ 1/15. Next: vector_add." in shown[-1]
+    restart(monkeypatch)
+    puzzles.progress()
+    lines = shown[-1].splitlines()
+    assert lines[0] == "basics: 1 of 15 solved ■□□□□□□□□□□□□□□"
+    assert lines[-1] == f"Kept in {notebook / _progress.FILE}; delete that file to begin again."
+    (notebook / _progress.FILE).unlink()
+    restart(monkeypatch)
+    puzzles.progress()
+    assert shown[-1].startswith("basics: 0 of 15 solved")
+
+
+def test_a_folder_that_cannot_be_written_is_said_and_costs_nothing(
+    notebook: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(**_: object) -> None:
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(_progress.tempfile, "mkstemp", refuse)
+    shown: list[str] = []
+    monkeypatch.setattr("puzzles._check._display", lambda text, page: shown.append(text))
+    verdict = puzzles.check(puzzles.find("add_ten").solution)
+    assert verdict is not None
+    assert verdict.passed
+    said = "Progress cannot be kept here (Read-only file system): it lasts until the kernel stops."
+    assert said in shown[-1]
+    puzzles.progress()
+    assert shown[-1].startswith("basics: 1 of 15 solved")
+    assert shown[-1].endswith(said)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"solved": 3}', '{"solved": [3, "add_ten"]}', "é"]
+)
+def test_a_file_that_is_not_ours_to_read_is_not_an_error(notebook: Path, text: str) -> None:
+    (notebook / _progress.FILE).write_bytes(text.encode("latin-1"))
+    assert _progress.solved() <= {"add_ten"}
+    assert _progress.add("row_sum") is None
+    assert "row_sum" in json.loads((notebook / _progress.FILE).read_text())["solved"]
+
+
+def test_a_write_that_breaks_off_leaves_what_was_there(
+    notebook: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _progress.add("add_ten")
+    before = (notebook / _progress.FILE).read_bytes()
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(_progress.os, "replace", full)
+    said = _progress.add("row_sum")
+    assert said is not None
+    assert "No space left on device" in said
+    assert (notebook / _progress.FILE).read_bytes() == before
+    assert [path.name for path in notebook.iterdir()] == [_progress.FILE]
+
+
+def test_scripts_and_ci_leave_no_file(
+    notebook: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.setenv("PUZZLES_STRICT", "1")
+    _progress.add("add_ten")
+    monkeypatch.delenv("PUZZLES_STRICT")
+    monkeypatch.setattr(_progress, "in_notebook", lambda: False)
+    _progress.add("row_sum")
+    puzzles.progress()
+    assert "This count lasts as long as this session." in capsys.readouterr().out
+    assert list(notebook.iterdir()) == []
