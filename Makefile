@@ -12,12 +12,14 @@ TEST := .venv-test
 COLAB := .venv-colab
 BROWSER := .venv-browser
 COLAB_JAX := 0.7.2
+# The last release of each minor version in between; test and test-colab run both ends.
+MATRIX := 0.8.3 0.9.2
 
 CHECKED := puzzles tests diagrams
 PYTEST := -m pytest -n 2 --dist worksteal --durations=15 $(PYTEST_ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help lab copy test test-colab test-browser lint build verify bench clean
+.PHONY: help lab copy test test-colab test-matrix test-browser lint build verify mutants bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-12s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -41,6 +43,12 @@ test-colab: export JAX_PLATFORMS = cpu
 test-colab: $(COLAB)/.installed ## the same tests on the JAX that Colab has
 	$(COLAB)/bin/python $(PYTEST)
 
+test-matrix: test-colab $(MATRIX:%=test-jax-%) test ## the same tests on the oldest JAX, the newest and those between
+
+test-jax-%: export JAX_PLATFORMS = cpu
+test-jax-%: .venv-jax-%/.installed
+	.venv-jax-$*/bin/python $(PYTEST)
+
 test-browser: export JAX_PLATFORMS = cpu
 test-browser: $(BROWSER)/.installed ## the notebook and diagrams in Chromium; screenshots in tests/browser
 	$(BROWSER)/bin/python -m pytest tests/browser -W default $(PYTEST_ARGS)
@@ -57,11 +65,14 @@ build: $(TEST)/.installed ## draw the diagrams, write the notebooks and README's
 verify: $(TEST)/.installed ## prove every puzzle: NAMES="add_ten row_sum" for some
 	JAX_PLATFORMS=cpu $(TEST)/bin/python -m puzzles verify $(NAMES)
 
+mutants: $(TEST)/.installed ## judge every small change of every solution: NAMES="row_sum" for some
+	JAX_PLATFORMS=cpu $(TEST)/bin/python tests/mutants.py $(NAMES)
+
 bench: $(TEST)/.installed ## time every check, and the import
 	JAX_PLATFORMS=cpu $(TEST)/bin/python tests/bench.py
 
 clean: ## remove environments and caches; my/ stays
-	rm -rf $(LAB) $(TEST) $(COLAB) $(BROWSER) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(LAB) $(TEST) $(COLAB) $(BROWSER) .venv-jax-* build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find puzzles tests -name __pycache__ -prune -exec rm -rf {} +
 
 # An installation is renewed when pyproject.toml changes.
@@ -78,6 +89,12 @@ $(TEST)/.installed: pyproject.toml
 $(BROWSER)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(BROWSER)
 	$(BROWSER)/bin/python -m pip install -q -e '.[browser]'
+	@touch $@
+
+.PRECIOUS: .venv-jax-%/.installed
+.venv-jax-%/.installed: pyproject.toml
+	$(PYTHON) -m venv .venv-jax-$*
+	.venv-jax-$*/bin/python -m pip install -q -e '.[test]' 'jax[tpu]==$*' absl-py
 	@touch $@
 
 $(COLAB)/.installed: pyproject.toml

@@ -3,6 +3,7 @@
 Each change of what the learner writes is judged as an answer of theirs would be. One that passes
 must be equivalent: the same values on every case, under other keys and on cases that mix the dims
 of those on record, and no cost higher. Whatever passes and is not is a survivor, unless
+`tests/equivalents.py` says why it is right, too.
 
     python tests/mutants.py [--all] [NAME ...]      --all also lists the equivalent ones
 """

@@ -2,7 +2,7 @@
 
 Numbers are compared at the tolerances of JAX's tests of Megablox (`tolerances` in
 https://github.com/jax-ml/jax/blob/main/tests/pallas/tpu_gmm_test.py), with sizes drawn as there,
-and with sizes that add up to less. JAX skips its own `gmm` tests off a TPU; the kernels run
+and with sizes that add up to less. Every kernel is compiled once: sizes are data. JAX skips its own `gmm` tests off a TPU; the kernels run
 under `interpret=True` all the same.
 """
 
@@ -16,11 +16,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.experimental.pallas.ops.tpu.megablox.gmm import gmm, tgmm
+from jax.experimental.pallas.ops.tpu.megablox.gmm import gmm, make_group_metadata, tgmm
 
 from puzzles import Launch, find, trace
 from puzzles._faults import faults
-from puzzles._simulate import quickly
 
 pytestmark = pytest.mark.slow
 
@@ -30,7 +29,8 @@ TILING = {  # of the reference solutions, as Megablox orders them: rows, summed 
     "grouped_matmul_transposed": (64, 128, 256),
     "grouped_outer": (64, 128, 128),
 }
-EXAMPLES = 6  # of each rung and dtype
+EXAMPLES = 12  # of each rung and dtype
+E = 6
 _table: list[str] = []
 
 
@@ -38,7 +38,7 @@ _table: list[str] = []
 def table(request):
     yield
     with request.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
-        print("\nrung                        dtype     sizes            rows  steps  gmm's  dots")
+        print(f"\n{'rung':28}{'dtype':10}{'group sizes':28} steps  gmm's  dots")
         print("\n".join(_table))
 
 
@@ -54,18 +54,10 @@ def close(got, want, dtype) -> None:
 
 @st.composite
 def group_sizes(draw, rows: int, full: bool) -> tuple[int, ...]:
-    """Sizes of a few groups, cut at random, empty ones included; `full`: they reach the end."""
-    groups = draw(st.integers(1, 8))
-    ends = sorted(draw(st.lists(st.integers(0, rows), min_size=groups, max_size=groups)))
+    """Sizes of E groups, cut at random, empty ones included; `full`: they reach the end."""
+    ends = sorted(draw(st.lists(st.integers(0, rows), min_size=E, max_size=E)))
     ends[-1] = rows if full else max(ends[-1], 1)
     return tuple(int(n) for n in np.diff([0, *ends]))
-
-
-def example(name: str):
-    """One case: sizes, dims in blocks, a seed. No more than a few steps, for these run for real."""
-    full = name == "launch_grouped_matmul"
-    rows = TILING[name][0] * (2 if full else 3)
-    return st.tuples(group_sizes(rows, full), st.just(rows), st.integers(0, 99))
 
 
 def random(r, shape, dtype):
@@ -84,17 +76,10 @@ def launched(fn, *args) -> Launch:
     return launch
 
 
-def run(fn, *args) -> np.ndarray:
-    (result,) = quickly(fn, *args)
-    return result
-
-
 def note(name, dtype, sizes, mine: Launch, theirs: Launch) -> None:
     dots = sum(int(dot.executed.sum()) for dot in mine.dots)
-    shown = f"{len(sizes)} ({sizes.count(0)} empty)"
     _table.append(
-        f"{name:28}{jnp.dtype(dtype).name:10}{shown:14}{sum(sizes):7}{mine.steps:7}"
-        f"{theirs.steps:7}{dots:6}"
+        f"{name:28}{jnp.dtype(dtype).name:10}{sizes!s:28}{mine.steps:6}{theirs.steps:7}{dots:6}"
     )
 
 
@@ -108,30 +93,24 @@ def same_work(mine: Launch, theirs: Launch, extra: int = 0) -> None:
     assert not faults(mine)
 
 
-def written_or_aliased(launch: Launch, visited: set[int], axis: int) -> None:
-    """Along `axis`, the output's blocks are exactly `visited`; the rest come with an alias."""
+def written_or_aliased(launch: Launch, visited: set[int]) -> None:
+    """Along the first axis, the blocks written are exactly `visited`; the rest are aliased zeros."""
     (out,) = launch.outputs
-    assert set(out.blocks[:, axis].tolist()) == visited
-    every = -(-out.shape[axis] // out.sizes[axis])
+    assert set(out.blocks[:, 0].tolist()) == visited
+    every = -(-out.shape[0] // out.sizes[0])
     if len(visited) < every:
         ((source, _),) = launch.aliases
         zeros = launch.inputs[source]
         assert (zeros.space, zeros.shape, zeros.transfers) == ("any", out.shape, 0)
 
 
-def exam(name: str, dtype):
-    """Draws cases for a rung, the same on every run."""
-
-    def decorate(test):
-        @hypothesis.settings(max_examples=EXAMPLES, deadline=None, derandomize=True, database=None)
-        @hypothesis.given(example(name))
-        def all_of_them(case):
-            test(*case)
-
-        all_of_them()
-
-    del dtype
-    return decorate
+def exam(test, name: str, rows: int) -> None:
+    """Runs `test` on sizes that hypothesis draws, the same ones every time."""
+    cases = group_sizes(rows, full=name == "launch_grouped_matmul")
+    every_time = hypothesis.settings(
+        max_examples=EXAMPLES, deadline=None, derandomize=True, database=None
+    )
+    every_time(hypothesis.given(cases)(test))()
 
 
 DTYPES = pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16], ids=["f32", "bf16"])
@@ -142,78 +121,76 @@ ROWS = ["grouped_matmul", "launch_grouped_matmul", "grouped_matmul_transposed"]
 @pytest.mark.parametrize("name", ROWS)
 def test_rows_equal_ragged_dot_and_gmm(name, dtype):
     puzzle, (bm, bk, bn) = find(name), TILING[name]
-    transposed = name == "grouped_matmul_transposed"
     K, N = (200, 320) if name == "launch_grouped_matmul" else (256, 256)
+    r, M, transposed = np.random.default_rng(0), 3 * bm, name == "grouped_matmul_transposed"
+    lhs, rhs = random(r, (M, K), dtype), random(r, (E, K, N), dtype)
+    stored = rhs.swapaxes(1, 2) if transposed else rhs
+    production = functools.partial(
+        gmm,
+        preferred_element_type=dtype,
+        tiling=(bm, bk, bn),
+        transpose_rhs=transposed,
+        interpret=True,
+    )
+    run_mine, run_theirs = jax.jit(puzzle.solution), jax.jit(production)
+    run_ragged = jax.jit(functools.partial(jax.lax.ragged_dot, preferred_element_type=jnp.float32))
 
-    @exam(name, dtype)
-    def _(sizes, rows, seed):
-        r = np.random.default_rng(seed)
-        lhs = random(r, (rows, K), dtype)
-        rhs = random(r, (len(sizes), N, K) if transposed else (len(sizes), K, N), dtype)
+    def test(sizes):
         groups, total = jnp.asarray(sizes, jnp.int32), sum(sizes)
-        production = functools.partial(
-            gmm,
-            preferred_element_type=dtype,
-            tiling=(bm, bk, bn),
-            transpose_rhs=transposed,
-            interpret=True,
-        )
-
-        got = run(puzzle.solution, lhs, rhs, groups)
-        upright = rhs.swapaxes(1, 2) if transposed else rhs
-        ragged = functools.partial(jax.lax.ragged_dot, preferred_element_type=jnp.float32)
-        close(got[:total], run(ragged, lhs, upright, groups)[:total], dtype)
-        close(got[:total], run(production, lhs, rhs, groups)[:total], dtype)
+        got = np.asarray(run_mine(lhs, stored, groups))
         assert got.dtype == dtype
+        close(got[:total], run_ragged(lhs, rhs, groups)[:total], dtype)
+        close(got[:total], run_theirs(lhs, stored, groups)[:total], dtype)
         assert (got[total:] == 0).all()  # where gmm leaves what it finds
 
-        mine = launched(puzzle.solution, lhs, rhs, groups)
-        theirs = launched(production, lhs, rhs, groups)
+        mine = launched(puzzle.solution, lhs, stored, groups)
+        theirs = launched(production, lhs, stored, groups)
         note(name, dtype, sizes, mine, theirs)
         same_work(mine, theirs)
         assert mine.steps == visits(sizes, bm) * -(-K // bk) * -(-N // bn)
-        written_or_aliased(mine, set(range(-(-total // bm))), axis=0)
+        written_or_aliased(mine, set(range(-(-total // bm))))
+
+    exam(test, name, M)
 
 
 @DTYPES
 def test_outer_products_equal_ragged_dots_gradient_and_tgmm(dtype):
     name = "grouped_outer"
-    puzzle, (bm, bk, bn), K, N = find(name), TILING[name], 128, 256
+    puzzle, tiling, K, N = find(name), TILING[name], 128, 256
+    bm, bk, bn = tiling
+    r, M = np.random.default_rng(0), 3 * bm
+    lhs, dy = random(r, (M, K), dtype), random(r, (M, N), dtype)
 
-    @exam(name, dtype)
-    def _(sizes, rows, seed):
-        r = np.random.default_rng(seed)
-        lhs, dy = random(r, (rows, K), dtype), random(r, (rows, N), dtype)
-        groups, total = jnp.asarray(sizes, jnp.int32), sum(sizes)
+    def production(lhs, dy, groups):
+        return tgmm(lhs.swapaxes(0, 1), dy, groups, dtype, tiling, interpret=True)
 
-        def production(lhs, dy, groups):
-            args = (dtype, (bm, bk, bn))
-            return tgmm(lhs.swapaxes(0, 1), dy, groups, *args, interpret=True)
+    def gradient(lhs, dy, groups):
+        meant = jnp.arange(M)[:, None] < groups.sum()
+        x, dy = (jnp.where(meant, a, 0).astype(jnp.float32) for a in (lhs, dy))
+        weights = jnp.zeros((E, K, N))
+        return jax.vjp(lambda w: jax.lax.ragged_dot(x, w, groups), weights)[1](dy)[0]
 
-        def gradient(lhs, dy, groups):  # in f32: only the kernel's own rounding is left
-            meant = jnp.arange(rows)[:, None] < total
-            weights = jnp.zeros((len(sizes), K, N))
-            ragged = functools.partial(jax.lax.ragged_dot, lhs.astype(jnp.float32))
-            _, pullback = jax.vjp(lambda w: ragged(w, groups), weights)
-            return pullback(jnp.where(meant, dy, 0).astype(jnp.float32))[0]
+    run_mine, run_theirs, run_ragged = map(jax.jit, (puzzle.solution, production, gradient))
 
-        got = run(puzzle.solution, lhs, dy, groups)
-        close(got, run(gradient, lhs, dy, groups), dtype)
-        close(got, run(production, lhs, dy, groups), dtype)
-        empty = np.asarray(sizes) == 0
+    def test(sizes):
+        groups, empty = jnp.asarray(sizes, jnp.int32), np.asarray(sizes) == 0
+        got = np.asarray(run_mine(lhs, dy, groups))
+        close(got, run_ragged(lhs, dy, groups), dtype)
+        close(got, run_theirs(lhs, dy, groups), dtype)
         assert (got[empty] == 0).all()
 
         mine = launched(puzzle.solution, lhs, dy, groups)
         theirs = launched(production, lhs, dy, groups)
         note(name, dtype, sizes, mine, theirs)
         # tgmm visits an empty group once, to store zeros; here the output is zeros to begin with.
-        extra = int(empty.sum()) * (K // bk) * (N // bn)
-        same_work(mine, theirs, extra)
+        same_work(mine, theirs, extra=int(empty.sum()) * (K // bk) * (N // bn))
         assert mine.steps == visits(sizes, bm) * (K // bk) * (N // bn)
-        written_or_aliased(mine, set(np.flatnonzero(~empty).tolist()), axis=0)
+        written_or_aliased(mine, set(np.flatnonzero(~empty).tolist()))
+
+    exam(test, name, M)
 
 
-def test_gradients_of_ragged_dot_are_the_last_two_rungs():
+def test_gradients_of_ragged_dot_are_two_of_the_rungs():
     sizes, r = (70, 0, 1, 100), np.random.default_rng(0)
     x, w, dy = (random(r, s, jnp.float32) for s in ((192, 256), (4, 256, 256), (192, 256)))
     dy, groups = dy.at[sum(sizes) :].set(0), jnp.asarray(sizes, jnp.int32)
@@ -221,24 +198,43 @@ def test_gradients_of_ragged_dot_are_the_last_two_rungs():
     def pulled_back(x, w, dy):
         return jax.vjp(lambda x, w: jax.lax.ragged_dot(x, w, groups), x, w)[1](dy)
 
-    dx, dw = quickly(pulled_back, x, w, dy)
-    close(run(find("grouped_matmul_transposed").solution, dy, w, groups), dx, jnp.float32)
-    close(run(find("grouped_outer").solution, x, dy, groups), dw, jnp.float32)
+    dx, dw = jax.jit(pulled_back)(x, w, dy)
+    close(find("grouped_matmul_transposed").solution(dy, w, groups), dx, jnp.float32)
+    close(find("grouped_outer").solution(x, dy, groups), dw, jnp.float32)
 
 
-def test_three_hundred_random_sizes_take_the_steps_of_gmm():
-    """Steps and dots alone, without running anything: production shapes, 8 to 64 experts."""
-    name, r = "grouped_matmul", np.random.default_rng(0)
-    production = functools.partial(gmm, tiling=(512, 1024, 1024), interpret=True)
-    M, K, N = 8192, 1024, 2048
+def test_three_hundred_random_sizes_take_the_visits_of_gmm():
+    M, bm, r = 8192, 512, np.random.default_rng(0)
     for E in (8, 16, 64):
-        shapes = (
-            jax.ShapeDtypeStruct((M, K), jnp.float32),
-            jax.ShapeDtypeStruct((E, K, N), jnp.float32),
+        mine = jax.jit(lambda sizes: find("tile_metadata").solution(sizes, M, bm))
+        theirs = jax.jit(
+            functools.partial(
+                make_group_metadata,
+                m=M,
+                tm=bm,
+                start_group=jnp.int32(0),
+                num_nonzero_groups=E,
+                visit_empty_groups=False,
+            )
         )
-        for _ in range(5):
-            sizes = r.multinomial(r.integers(1, M + 1), r.dirichlet(np.full(E, 0.3)))
-            groups = jnp.asarray(sizes, jnp.int32)
-            mine = launched(find(name).solution, *shapes, groups)
-            same_work(mine, launched(production, *shapes, groups))
-            assert mine.steps == visits(sizes, 512) * (K // 1024) * (N // 1024)
+        for _ in range(100):
+            share = r.dirichlet(np.full(E, 0.3))
+            sizes = r.multinomial(r.integers(1, M + 1), share).astype(np.int32)
+            (_, *lists), steps = theirs(group_sizes=sizes)
+            *listed, counted = mine(sizes)
+            assert int(counted) == int(steps) == visits(sizes, bm)
+            for a, b in zip(listed, lists, strict=True):
+                assert np.array_equal(a[:steps], b[:steps])
+
+
+def test_production_shapes_take_the_steps_of_gmm():
+    """Nothing is run: one layer of a mixture with 64 experts, by its launches alone."""
+    M, K, N, experts, r = 16384, 2048, 4096, 64, np.random.default_rng(0)
+    production = functools.partial(gmm, tiling=(512, 1024, 1024), interpret=True)
+    f32 = jnp.float32
+    shapes = jax.ShapeDtypeStruct((M, K), f32), jax.ShapeDtypeStruct((experts, K, N), f32)
+    for _ in range(3):
+        sizes = r.multinomial(r.integers(1, M + 1), r.dirichlet(np.full(experts, 0.3)))
+        groups = jnp.asarray(sizes, jnp.int32)
+        mine = launched(find("grouped_matmul").solution, *shapes, groups)
+        same_work(mine, launched(production, *shapes, groups))

@@ -1,6 +1,8 @@
 """splash_multi_head is as good as the attention that JAX ships: over masks that nobody tuned for.
 
-`python -m pytest tests/test_graduation_splash.py -s` prints the table.
+Head counts, dtypes, caps, segments and tolerance are those of JAX's own test of its kernel,
+https://github.com/jax-ml/jax/blob/main/tests/pallas/tpu_splash_attention_kernel_test.py. Masks
+are rougher, value heads may differ, and rows may attend to nothing, which JAX's test avoids.
 """
 
 from __future__ import annotations
@@ -15,8 +17,9 @@ import numpy as np
 import pytest
 
 from puzzles import _puzzle, find
-from puzzles.splash_attention import graduation, splash_multi_head
-from puzzles.splash_attention.graduation import Case
+from puzzles.splash_attention import _graduation as graduation
+from puzzles.splash_attention import splash_multi_head
+from puzzles.splash_attention._graduation import Case
 
 SOLUTION = find("splash_multi_head").solution
 SEEDS = st.integers(0, 2**31)
@@ -27,9 +30,10 @@ lines: dict[str, str] = {}
 
 
 @pytest.fixture(scope="module", autouse=True)
-def table() -> Iterator[None]:
+def table(request: pytest.FixtureRequest) -> Iterator[None]:
     yield
-    print("\n" + "\n".join([graduation.HEAD, *lines.values()]))
+    with request.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
+        print("\n" + "\n".join([graduation.HEAD, *lines.values()]))
 
 
 @st.composite
@@ -102,7 +106,7 @@ def cases(draw: st.DrawFn, N: int, K: int) -> Case:
 @pytest.mark.parametrize(("N", "K"), [(1, 1), (4, 1), (6, 2), (8, 4)])
 def test_same_numbers_and_no_more_work_than_production(N: int, K: int) -> None:
     @hypothesis.settings(
-        max_examples=5,
+        max_examples=6,  # the first is always the smallest
         derandomize=True,
         database=None,
         deadline=None,
@@ -175,4 +179,4 @@ def test_production_shapes_are_counted_without_data() -> None:
     assert "yours" in table
     assert "reference" not in table
     unsolved = graduation.costs(lambda *args: ..., T=8192)
-    assert "reference (not yours yet)" in unsolved
+    assert "reference, not yours" in unsolved

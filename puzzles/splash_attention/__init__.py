@@ -15,14 +15,17 @@ RUNGS = (
     "local_attention",
     "segment_attention",
     "soft_cap_attention",
+    "classify_blocks",
+    "block_sparse_attention",
+    "active_tiles",
 )
 
 INTRO = """
 Attention over long sequences is a matrix multiplication, a softmax and another matrix
 multiplication whose intermediate result is too large to keep. This ladder climbs from a stable
 softmax to kernels that never materialise the scores, and neither compute nor fetch what a mask
-hides. Its last part, block-sparse tiles up to what JAX's production SplashAttention does, is being
-written.
+hides. At its top is the forward pass of SplashAttention, the kernel that JAX ships for TPUs: your
+own, which gives the same numbers and visits no more tiles.
 
 It builds on `basics.ipynb`: Refs, grids, index maps, scratch and `pl.when` are taken as known.
 Here, too, every kernel runs on a CPU under `interpret=True`, and unchanged on a TPU.
@@ -38,5 +41,10 @@ Then you watch one kernel body grow from one block of queries to all of them, an
 
 A mask says which scores count. A kernel that only obeys it wastes half of its time or more; one that
 reads it block by block neither computes nor fetches what is masked. Masks by position, by distance and by
-document, and a cap on the scores: each is a line or two in a kernel that you have already written.""",
+document, and a cap on the scores: each is a line or two in a kernel that you have already written.""",    "classify_blocks": """## Part III: splash
+
+Every mask so far cost you a kernel of its own. Now the mask becomes data: you turn it into a table of
+blocks, the table into a list of the tiles that have work, and one kernel walks that list, for any mask,
+without a step to spare. At the end it stands beside JAX's own SplashAttention: the same numbers, and no
+more steps, fetches or dots.""",
 }

@@ -24,7 +24,7 @@ from puzzles import INTERPRET, find
 #   block_mask             t     = 0  1  2  3  4  5      kind   0 dead, 1 partial, 2 full
 #     k₀ k₁ k₂             rows    0  0  1  2  3  3      + 4    the first visit of its row
 # q₀   2  1  ·             cols    0  1  1  0  1  2      + 8    the last visit of its row
-# q₁   ·  1  ·             masks   0  0  1  0  0  0
+# q₁   ·  1  ·             masks   0  0  1  1  1  0
 # q₂   ·  ·  ·             flags   6  9 13 12  6  9      6 = 2 + 4: full, and the first
 # q₃   ·  2  1                                          12 = 0 + 4 + 8: dead, first and last
 # ```

@@ -35,7 +35,7 @@ from puzzles import INTERPRET, find
 #
 # **2. What if something is absent?** Without segments there are no ids to fetch, and a mask without partial tiles
 # needs no blocks. `None` may stand in place of an operand and its spec, and then the kernel gets
-# `None` in place of a Ref. `if mask_ref is not None:` is a *Python* if. It runs while the kernel is traced,
+# `None` in place of a Ref. To ask whether it did is a matter for *Python's* `if`. That runs while the kernel is traced,
 # and decides which code there is, not which code runs.
 #
 # **3. What does a visit fetch that it does not use?** A dead visit needs no keys, a full tile no mask. The helper below
@@ -64,7 +64,7 @@ def splash_multi_head_spec(
     q32, k32, v32 = (x.astype(jnp.float32) for x in (q, k, v))
     k32, v32 = (jnp.repeat(x, groups, axis=0) for x in (k32, v32))
     scores = jnp.einsum("nth,nsh->nts", q32, k32) / q.shape[-1] ** 0.5
-    if soft_cap is not None:
+    if soft_cap:
         scores = soft_cap * jnp.tanh(scores / soft_cap)
     seen = jnp.broadcast_to(mask, scores.shape)
     if segment_ids is not None:
@@ -242,7 +242,7 @@ def splash_multi_head(
 # `tests/test_graduation_splash.py` does the same over masks that nobody tuned for.
 
 # %% active="ipynb"
-# from puzzles.splash_attention import graduation
+# from puzzles.splash_attention import _graduation as graduation
 #
 # print(graduation.graduate(splash_multi_head))
 
@@ -435,8 +435,8 @@ PUZZLE = Puzzle(
         "Nothing here is new but the way it is put together. The kernel is that of splash_attention with the casts of "
         "multi_head_attention, the cap of soft_cap_attention and the ids of segment_attention. In the launch, ask for each "
         "operand: which head, which row, which column does visit t of list h need?",
-        "t is grid axis 1 now: `pl.program_id(1)`. Python's `if x is not None:` drops code while tracing; `seen = True` can stand "
-        "until there is something to say, for `jnp.where` and `&` take it. Index maps have two program ids before the four "
+        "t is grid axis 1 now: `pl.program_id(1)`. Python's `if x is not None:` drops code while tracing. What is seen can start as plain `True`, "
+        "until there is something to say: `jnp.where` and `&` take it. Index maps have two program ids before the four "
         "Refs, and `//`, `%`, `R`, `N` and `K` may be used in them. Two operands have heads of queries, two of keys, three have none.",
         "Kernel: start, one tile, store. In the tile: dot, scale, cap, seen, mask, the online softmax, with p cast for its dot; the "
         "result cast at the store. Launch: the grid is (lists walked side by side, length of a list), and there are as many of the "

@@ -293,7 +293,7 @@ def yours_or_reference(fn: Callable) -> tuple[Callable, str]:
     except Exception:  # check(splash_multi_head) tells a learner what it is
         pass
     solved = importlib.import_module(find("splash_multi_head").module)
-    return solved.splash_over_tiles, "reference (not yours yet)"
+    return solved.splash_over_tiles, "reference, not yours"
 
 
 def _over_tiles(fn: Callable, tiles: tuple, partial_masks: np.ndarray) -> Callable:
