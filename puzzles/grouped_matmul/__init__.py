@@ -3,14 +3,44 @@
 ORDER = 3
 AFTER = ("basics",)
 TITLE = "Grouped matmul: from scalar prefetch to a mixture of experts"
-RUNGS = ()
+RUNGS = (
+    "permuted_matmul",
+    "group_offsets",
+    "tiles_per_group",
+    "tile_metadata",
+    "masked_store",
+    "launch_masked_store",
+    "grouped_matmul_aligned",
+)
 
 INTRO = """
 In a mixture of experts every token is multiplied by the weights of the expert that it was routed
-to, and nobody knows before the step runs how many tokens each expert gets. This ladder will climb
-from one prefetched index to a grouped matmul in the manner of Megablox and to a layer that trains.
+to, and how many tokens each expert gets is known only when the step runs. Shapes cannot depend on
+it, and a product for every pair of a token and an expert would be mostly waste. This ladder climbs
+from one prefetched index to a grouped matmul that visits the same tiles as JAX's own, Megablox, and
+to a mixture-of-experts layer that trains.
 
-Its puzzles are being written. Start with `basics.ipynb`: everything there is used here.
+Three ideas carry all of it: small integer arrays that are in SMEM before the first step, index maps
+that read there where to fetch from, and masks where two groups meet in one tile. Block-sparse
+attention rests on the same three; you can climb the two ladders in either order.
+
+It builds on `basics.ipynb`: Refs, grids, index maps, scratch and `pl.when` are taken as known. Here,
+too, every kernel runs on a CPU under `interpret=True`, and unchanged on a TPU.
 """
 
-PARTS: dict[str, str] = {}
+PARTS = {
+    "permuted_matmul": """## Part I: routing by data
+
+An index map may read numbers that are known only when the program runs. First you let it. Then you
+compute, under `jit`, the numbers that a grouped matmul wants to read: where each group starts, which
+tiles it touches, and a list of all visits.""",
+    "masked_store": """## Part II: sharing a tile
+
+Where two groups meet inside a tile, two visits write to one output block. You write the store that
+keeps them apart, by itself, and then the whole call around it.""",
+    "grouped_matmul_aligned": """## Part III: grouped matmul
+
+The list of visits, the routing and the store come together around a kernel body that you wrote in
+`basics`: first for groups of whole tiles, then for any groups, then for the gradients, and at last in
+a layer.""",
+}

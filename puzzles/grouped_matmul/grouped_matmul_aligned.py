@@ -110,10 +110,10 @@ from puzzles import Alternative, Launch, Mistake, Puzzle, rng
 from puzzles.basics._audits import product_by_blocks
 
 
-def make_inputs(key, tiles, K, N, shuffled=False):
-    """Groups of so many tiles of 64 rows; `shuffled` draws their order."""
+def make_inputs(key, tiles, K, N):
+    """Groups of so many tiles of 64 rows."""
     r = rng(key)
-    sizes = [64 * n for n in (r.permutation(tiles) if shuffled else tiles)]
+    sizes = [64 * n for n in tiles]
     return (
         jnp.asarray(r.normal(size=(sum(sizes), K)), jnp.float32),
         jnp.asarray(r.normal(size=(len(sizes), K, N)), jnp.float32),
@@ -147,11 +147,7 @@ PUZZLE = Puzzle(
     spec=grouped_matmul_aligned_spec,
     solution=grouped_matmul_aligned,
     inputs=make_inputs,
-    cases=[
-        dict(tiles=(1, 0, 2, 3), K=256, N=512),
-        dict(tiles=(0, 3, 0), K=384, N=512),
-        dict(tiles=(4, 0, 1, 2, 0), K=384, N=256, shuffled=True),
-    ],
+    cases=[dict(tiles=(1, 0, 2, 3), K=256, N=512), dict(tiles=(0, 2, 0), K=384, N=256)],
     hints=[
         "Write tiled_matmul's call first. Only one of its three operands has an axis that tiled_matmul's had not.",
         "`None` squeezes the expert axis out of a block. The index map gets i, j, k and then the Ref with the group "

@@ -54,11 +54,9 @@ def grouped_matmul_transposed_kernel(
     def _():
         acc_ref[...] = jnp.zeros_like(acc_ref)
 
+    last_axes = (((1,), (1,)), ((), ()))
     acc_ref[...] += jax.lax.dot_general(
-        lhs_ref[...],
-        rhs_ref[...],
-        (((1,), (1,)), ((), ())),
-        preferred_element_type=jnp.float32,
+        lhs_ref[...], rhs_ref[...], last_axes, preferred_element_type=jnp.float32
     )
 
     @pl.when(k == pl.num_programs(2) - 1)
@@ -129,10 +127,7 @@ def audit(launch: Launch, *, args) -> None:
 
 
 _DOT = """jax.lax.dot_general(
-        lhs_ref[...],
-        rhs_ref[...],
-        (((1,), (1,)), ((), ())),
-        preferred_element_type=jnp.float32,
+        lhs_ref[...], rhs_ref[...], last_axes, preferred_element_type=jnp.float32
     )"""
 _MINE = "mine = (offsets_ref[group] <= row) & (row < offsets_ref[group + 1])"
 _FIRST = "first = (step == 0) | (tile != tile_ids_ref[jnp.maximum(step - 1, 0)])"
@@ -252,7 +247,7 @@ PUZZLE = Puzzle(
         ),
         Alternative(
             "keeps a block axis of one for the expert",
-            edits=(("(None, bn, bk)", "(1, bn, bk)"), ("        rhs_ref[...],\n", "        rhs_ref[0],\n")),
+            edits=(("(None, bn, bk)", "(1, bn, bk)"), ("lhs_ref[...], rhs_ref[...], last", "lhs_ref[...], rhs_ref[0], last")),
         ),
         Alternative("takes other tiles", old="(64, 128, 256) if", new="(32, 128, 128) if"),
     ],

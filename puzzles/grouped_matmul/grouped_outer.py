@@ -72,11 +72,9 @@ def grouped_outer_kernel(
         inside = (offsets_ref[group] <= row) & (row < offsets_ref[group + 1])
         return jnp.where(inside, x_ref[...].astype(jnp.float32), 0.0).astype(x_ref.dtype)
 
+    rows = (((0,), (0,)), ((), ()))
     acc_ref[...] += jax.lax.dot_general(
-        mine(lhs_ref),
-        mine(rhs_ref),
-        (((0,), (0,)), ((), ())),
-        preferred_element_type=jnp.float32,
+        mine(lhs_ref), mine(rhs_ref), rows, preferred_element_type=jnp.float32
     )
 
     @pl.when(closes)
@@ -189,8 +187,8 @@ PUZZLE = Puzzle(
         ),
         Mistake(
             "masks one side only",
-            old="        mine(rhs_ref),\n",
-            new="        rhs_ref[...],\n",
+            old="mine(rhs_ref), rows",
+            new="rhs_ref[...], rows",
             says="rows of nobody may hold NaN on both sides, and 0 · NaN is NaN: mask lhs and rhs",
         ),
         Mistake(

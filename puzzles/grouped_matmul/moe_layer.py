@@ -199,13 +199,14 @@ def audit(
     _, logits, w_gate, _, w_down, top_k = args
     chosen = np.argsort(-np.asarray(logits), axis=1)[:, :top_k]
     sizes = np.bincount(chosen.reshape(-1), minlength=w_gate.shape[0])
+    weights = []
     for launch in launches:
         if len(launch.outputs[0].shape) == 3:
             audit_outer(launch, sizes)
         else:
             audit_rows(launch, launch.inputs[0].shape[1], launch.outputs[0].shape[1], sizes)
-    shapes = [x.shape for launch in launches for x in launch.inputs]
-    assert shapes.count(w_gate.shape) >= 4 and shapes.count(w_down.shape) >= 2, (
+            weights += [x.shape for x in launch.inputs if len(x.shape) == 3]
+    assert weights.count(w_gate.shape) == 4 and weights.count(w_down.shape) == 2, (
         "the weights are transposed in HBM for the way back, all experts' of them: `grouped_matmul_transposed` takes "
         "them as they are stored"
     )

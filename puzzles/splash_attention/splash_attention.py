@@ -169,12 +169,12 @@ def splash_attention(
 # receipt(lambda q, k, v: find("splash_attention").solution(q, k, v, tiles, partial_masks), x, x, x)
 
 # %% tags=["author"]
-from puzzles import Alternative, Launch, Mistake, Puzzle
+from puzzles import Alternative, Launch, Mistake, Puzzle, rng
 from puzzles.splash_attention.causal_attention import draw
 
 
 def make_mask(T, S, bq, bk, first):
-    """Five rows of tiles, `first` of them on top: all kinds, gaps, and one row without any.
+    """Rows of five kinds, from `first` on, one without any tile; all kinds of tiles, and gaps.
 
     Rows 1 and 4 share a partial block, and have rows of the mask that see nothing at all; row 3 begins
     with a tile in which half of its rows see nothing.
@@ -193,8 +193,11 @@ def make_mask(T, S, bq, bk, first):
     return mask & ~((row % 3 == 1) & (i % 32 == 7))
 
 
-def make_inputs(key, T, S, H, bq, bk, first):
+def make_inputs(key, R, S, H, bq, bk, first):
+    T = R * bq
     q, k, v = draw(key, T, S, H, offsets=(1, -64, 9))
+    k = k.at[:, 0].set(H**0.5)  # some rows lie far above 0, or far below
+    q = q.at[::4, 0].set(rng(key).integers(-150, 151, len(q[::4])))
     mask = make_mask(T, S, bq, bk, first)
     block_mask, mask_index, partial_masks = find("classify_blocks").solution(mask, bq, bk)
     return q, k, v, find("active_tiles").solution(block_mask, mask_index), partial_masks
@@ -249,8 +252,8 @@ PUZZLE = Puzzle(
     solution=splash_attention,
     inputs=make_inputs,
     cases=[
-        dict(T=320, S=384, H=64, bq=64, bk=128, first=0),
-        dict(T=1280, S=512, H=16, bq=256, bk=128, first=2),
+        dict(R=5, S=384, H=64, bq=64, bk=128, first=0),
+        dict(R=6, S=512, H=16, bq=256, bk=128, first=2),
     ],
     hints=[
         "Everything that i, j and block_mask[i, j] told the dense kernel now stands at place t of a list. "
@@ -372,6 +375,13 @@ PUZZLE = Puzzle(
             old=_STORE,
             new="o_ref[...] = acc_ref[...] / l",
             says="a row that attends to nothing has l = 0, and 0 / 0 is NaN; give it zeros",
+        ),
+        Mistake(
+            "starts the maximum at 0",
+            old="jnp.full_like(m_ref, -1e30)",
+            new="jnp.zeros_like(m_ref)",
+            says="where all scores of a row lie far below 0, so does its maximum, and with a larger one every exponential "
+            "underflows to 0",
         ),
         Mistake(
             "does not correct acc",

@@ -259,8 +259,8 @@ def splash_multi_head(
 # as wide as can be. (Steps are not time. A step with nothing to do is short, and only a TPU can tell how short.)
 #
 # And at T = 131,072? The list of a causal mask in blocks of 512 has 32,896 tiles, which take half of SMEM. Nothing here is
-# as large as T × T. Below is your launch, or the reference's while yours has nothing to count; and then a
-# picture of one on a small mask, two heads, one after the other.
+# as large as T × T. Below is your launch, or the reference's while yours has nothing to count (that one compiles for
+# every TPU from v4 to 7x); and then a picture on a small mask, two heads, one after the other.
 
 # %% active="ipynb"
 # over_tiles, whose = graduation.yours_or_reference(splash_over_tiles)
@@ -336,6 +336,8 @@ def make_inputs(key, N, K, T, S, H, Hv, masks, segments=0, cap=None, bf16=False)
     r = rng(key)
     q, k, _ = draw(key, N * T, K * S, H, offsets=(1, -64, 9))
     dtype = jnp.bfloat16 if bf16 else jnp.float32
+    k = k.at[:, 0].set(H**0.5)  # some rows lie far above 0, or far below
+    q = q.at[::4, 0].set(r.integers(-150, 151, len(q[::4])))
     q, k = q.reshape(N, T, H).astype(dtype), k.reshape(K, S, H).astype(dtype)
     v = jnp.asarray(r.normal(0.5, 1, (K, S, Hv)), dtype)
     ids = None
@@ -563,6 +565,13 @@ PUZZLE = Puzzle(
             old=_SCALE,
             new="",
             says="the scores are not multiplied by 1/√H",
+        ),
+        Mistake(
+            "starts the maximum at 0",
+            old="jnp.full_like(m_ref, -1e30)",
+            new="jnp.zeros_like(m_ref)",
+            says="where all scores of a row lie far below 0, so does its maximum, and with a larger one every exponential "
+            "underflows to 0",
         ),
         Mistake(
             "does not correct acc",

@@ -1,0 +1,692 @@
+"""Random launches: what is read from a trace is what JAX's TPU simulator does, step by step."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import hypothesis
+import hypothesis.strategies as st
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+from puzzles import Launch, Operand, _simulate, _watch, trace
+from puzzles._launch import launches
+from puzzles._trace import Traced, trace_call
+
+# Hypothesis keeps notes in ./.hypothesis, and pytest then warns of that folder
+hypothesis.configuration.set_hypothesis_home_dir(tempfile.gettempdir() + "/hypothesis")
+
+STEPS = 30  # of a launch, batches included
+ELEMENTS = 20_000  # of an array
+LOG = "int32"
+
+
+# What a launch is. All of it is plain data, so that a failing example can be read.
+
+
+@dataclass(frozen=True)
+class Dim:
+    """One axis of an operand: `block` None is squeezed; `index` is an expression."""
+
+    size: int
+    block: int | None
+    index: tuple
+    element: bool = False
+
+
+@dataclass(frozen=True)
+class Block:
+    """An input or output of the kernel."""
+
+    dims: tuple[Dim, ...]
+    dtype: str
+    space: str = "vmem"
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(d.size for d in self.dims)
+
+    def at(self, env: Env) -> tuple[int, ...]:
+        return tuple(int(value(d.index, env)) for d in self.dims)
+
+    def spec(self, bounds: tuple[int, ...]) -> pl.BlockSpec:
+        if self.space == "any":
+            return pl.BlockSpec(memory_space=pl.ANY)
+        shape = [pl.Element(d.block) if d.element else d.block for d in self.dims]
+
+        def index_map(*given: Any) -> tuple:
+            env = Env(bounds, given[: len(bounds)], given[len(bounds) :], jnp)
+            return tuple(value(d.index, env) for d in self.dims)
+
+        kinds = {"smem": {"memory_space": pltpu.SMEM}}
+        return pl.BlockSpec(shape, index_map, **kinds.get(self.space, {}))
+
+
+@dataclass(frozen=True)
+class Table:
+    """A prefetched array of scalars, indexed by the program ids of `axes`."""
+
+    axes: tuple[int, ...]
+    values: tuple[int, ...]
+
+    def array(self, bounds: tuple[int, ...]) -> np.ndarray:
+        return np.array(self.values, np.int32).reshape([bounds[a] for a in self.axes])
+
+
+@dataclass(frozen=True)
+class Case:
+    """A launch and how it is called; `vmaps`, the innermost first, has (size, `in_axes`)."""
+
+    bounds: tuple[int, ...]  # no axis of the grid is longer
+    grid: tuple[int, ...]
+    dynamic: tuple[int, ...]  # axes whose size is computed from data
+    tables: tuple[Table, ...]
+    inputs: tuple[Block, ...]
+    outputs: tuple[Block, ...]
+    aliases: tuple[tuple[int, int], ...]
+    dots: tuple[tuple, ...]
+    vmaps: tuple[tuple[int, tuple[int | None, ...]], ...]
+    jitted: bool
+    chained: bool  # another launch makes the tables
+    log: str
+
+
+@dataclass(frozen=True)
+class Env:
+    """Where an expression is evaluated: `xp` is NumPy on numbers, jax.numpy in a trace."""
+
+    bounds: tuple[int, ...]
+    ids: Any
+    tables: Any
+    xp: Any = np
+
+
+def value(expression: tuple, env: Env) -> Any:
+    """An index, a condition or a trip count."""
+    kind, *given = expression
+    ids, xp = env.ids, env.xp
+    if kind == "constant":
+        return given[0]
+    if kind == "table":
+        number, axes = given
+        return env.tables[number][tuple(ids[a] for a in axes)]
+    if kind in ("less", "equal"):
+        x, y = (value(e, env) for e in given)
+        return x < y if kind == "less" else x == y
+    i, size = ids[given[0]], env.bounds[given[0]]
+    if kind == "id":
+        return i
+    if kind == "reversed":
+        return size - 1 - i
+    if kind == "halved":
+        return i // 2
+    if kind == "odd":
+        return i % 2
+    if kind == "late":  # the floor of a negative number, too
+        return xp.maximum((2 * i - 5) // 3, 0)
+    if kind == "capped":
+        return xp.minimum(i, given[1])
+    j = ids[given[1]]
+    if kind == "sum":
+        return i + j
+    if kind == "flat":
+        return i * env.bounds[given[1]] + j
+    assert kind == "causal"
+    return xp.where(j <= i, j, 0)
+
+
+# How launches are drawn.
+
+
+@st.composite
+def cases(draw: Any, theme: str) -> Case:
+    """A launch; `theme` is what every example has, the rest is chance."""
+    batches = draw(st.lists(st.integers(2, 3), min_size=1, max_size=2)) if theme == "vmap" else []
+    most = STEPS // math.prod(batches)
+    bounds: list[int] = []
+    for _ in range(draw(st.integers(theme in ("dynamic", "prefetch", "dots"), 3))):
+        bounds.append(draw(st.integers(1, max(1, min(6, most // math.prod(bounds))))))
+    dynamic = tuple(a for a in range(len(bounds)) if theme == "dynamic" and draw(st.booleans()))
+    if theme == "dynamic" and not dynamic:
+        dynamic = (0,)
+    grid = tuple(
+        draw(st.integers(int(not draw(st.integers(0, 5)) == 5), g)) if a in dynamic else g
+        for a, g in enumerate(bounds)
+    )
+    tables = tuple(
+        draw(_table(bounds))
+        for _ in range(
+            draw(st.integers(theme == "prefetch", 2)) if bounds and theme != "plain" else 0
+        )
+    )
+    make = _Maker(draw, tuple(bounds), grid, tables, theme)
+    inputs = [make.block(output=False) for _ in range(draw(st.integers(1, 3)))]
+    outputs = [make.block(output=True) for _ in range(draw(st.integers(0, 2)))]
+    aliases = []
+    if theme == "aliases" or draw(st.integers(0, 3)) == 3:
+        # An output in the array of an input: the same map, or one of its own.
+        inputs[0] = make.block(output=False, whole=True)
+        if inputs[0].space == "vmem":
+            source = draw(st.integers(0, len(inputs) - 1))
+            inputs[0], inputs[source] = inputs[source], inputs[0]
+            aliases.append((source, len(outputs)))
+            outputs.append(make.alias_of(inputs[source]))
+    dots = [make.dot(inputs) for _ in range(draw(st.integers(1, 3)) if theme == "dots" else 0)]
+    vmaps: list[tuple[int, tuple[int | None, ...]]] = []
+    ranks = [len(x.dims) for x in inputs]
+    for size in batches:
+        axes = [draw(st.sampled_from([None, 0, rank])) for rank in ranks]
+        axes = [0 if n == 0 or (n, len(outputs) - 1) in aliases else a for n, a in enumerate(axes)]
+        axes[0] = draw(st.sampled_from([0, ranks[0]])) if not aliases else axes[0]
+        ranks = [rank + (a is not None) for rank, a in zip(ranks, axes, strict=True)]
+        vmaps.append((size, tuple(axes)))
+    return Case(
+        bounds=tuple(bounds),
+        grid=grid,
+        dynamic=dynamic,
+        tables=tables,
+        inputs=tuple(inputs),
+        outputs=tuple(outputs),
+        aliases=tuple(aliases),
+        dots=tuple(dots),
+        vmaps=tuple(vmaps),
+        jitted=draw(st.booleans()),
+        chained=bool(tables) and draw(st.integers(0, 3)) == 3,
+        log=draw(st.sampled_from(["vmem", "smem"])),
+    )
+
+
+@st.composite
+def _table(draw: Any, bounds: list[int]) -> Table:
+    axes = tuple(draw(st.permutations(range(len(bounds))))[: draw(st.integers(1, 2))])
+    n = math.prod(bounds[a] for a in axes)
+    values = draw(st.lists(st.integers(0, 3), min_size=n, max_size=n))
+    return Table(axes, tuple(sorted(values) if draw(st.booleans()) else values))
+
+
+@dataclass
+class _Maker:
+    draw: Any
+    bounds: tuple[int, ...]
+    grid: tuple[int, ...]
+    tables: tuple[Table, ...]
+    theme: str
+
+    def everywhere(self) -> list[Env]:
+        tables = [t.array(self.bounds) for t in self.tables]
+        return [Env(self.bounds, ids, tables) for ids in np.ndindex(*self.bounds)]
+
+    def expression(self) -> tuple:
+        """An index that no step takes below 0."""
+        axes, tables = range(len(self.bounds)), range(len(self.tables))
+        choices = [st.tuples(st.just("constant"), st.integers(0, 2))]
+        if axes:
+            axis = st.sampled_from(axes)
+            choices += [st.tuples(st.just("id"), axis)] * 3
+            choices += [
+                st.tuples(st.sampled_from(["reversed", "halved", "odd", "late"]), axis),
+                st.tuples(st.just("capped"), axis, st.integers(0, 2)),
+                st.tuples(st.sampled_from(["sum", "flat", "causal"]), axis, axis),
+            ]
+        looked_up = [st.just(("table", n, self.tables[n].axes)) for n in tables]
+        if looked_up:
+            choices += looked_up * (6 if self.theme == "prefetch" else 2)
+        return self.draw(st.one_of(choices))
+
+    def block(self, output: bool, whole: bool = False) -> Block:
+        """An operand; a `whole` one has no ragged edge."""
+        draw = self.draw
+        dtype = draw(st.sampled_from(["int32", "float32", "bfloat16", "uint8"]))
+        spaces = ["vmem"] * 6 + ["smem", "any"]
+        space = draw(st.sampled_from(spaces[:-1] if self.theme == "vmap" else spaces))
+        rank = draw(st.integers(1, 4))
+        if space == "any" and not output:
+            return Block(tuple(Dim(n + 2, n + 2, ("constant", 0)) for n in range(rank)), "int32", "any")
+        space = "vmem" if space == "any" else space
+        dtype = "int32" if space == "smem" else dtype
+        maps = [self.expression() for _ in range(rank)]
+        while output and not self.consecutive(maps):
+            maps[next(n for n, m in enumerate(maps) if m[0] != "constant")] = ("constant", 0)
+        legal = rank > 1 and draw(st.integers(0, 5)) == 5
+        dims: list[Dim] = []
+        for axis, index in enumerate(maps):
+            if legal and axis >= rank - 2:
+                block: int | None = 8 if axis == rank - 2 else 128
+            else:
+                block = draw(st.sampled_from([None, 1, 2, 3]))
+            last = max(int(value(index, env)) for env in self.everywhere())
+            more = draw(st.integers(0, 1))
+            element = block in (1, 2, 3) and not whole and draw(st.integers(0, 7)) == 7
+            if element:
+                size = last + block + more
+            else:
+                ragged = 0 if whole else draw(st.integers(0, (block or 1) - 1))
+                size = (last + 1 + more) * (block or 1) - ragged
+            dims.append(Dim(size, block, index, element))
+        if math.prod(d.size for d in dims) > ELEMENTS:
+            return self.block(output, whole)
+        return Block(tuple(dims), dtype, space)
+
+    def alias_of(self, source: Block) -> Block:
+        """An output of the same array; the simulator lets such a one come back to a block."""
+        if self.draw(st.booleans()):
+            return source
+        dims = [Dim(d.size, d.block, ("constant", 0), d.element) for d in source.dims]
+        keep = self.draw(st.integers(0, len(dims) - 1))
+        dims[keep] = source.dims[keep]
+        return Block(tuple(dims), source.dtype)
+
+    def consecutive(self, maps: list[tuple]) -> bool:
+        """No step comes back to a block that was left."""
+        tables = [t.array(self.bounds) for t in self.tables]
+        seen: list[tuple] = []
+        for ids in np.ndindex(*self.grid):
+            env = Env(self.bounds, ids, tables)
+            at = tuple(int(value(m, env)) for m in maps)
+            if at in seen[:-1]:
+                return False
+            if not seen or seen[-1] != at:
+                seen.append(at)
+        return True
+
+    def dot(self, inputs: list[Block]) -> tuple:
+        """How a dot is guarded: (kind, what decides)."""
+        draw = self.draw
+        kinds = ["always", "when", "when", "both", "loop", "repeat", "switch", "last"]
+        kind = draw(st.sampled_from(kinds + [f"in {x.space}" for x in inputs if x.space != "any"]))
+        if kind in ("loop", "switch"):
+            return kind, self.expression()
+        if kind in ("when", "both"):
+            one, two = (
+                (draw(st.sampled_from(["less", "equal"])), self.expression(), self.expression())
+                for _ in range(2)
+            )
+            return (kind, one) if kind == "when" else (kind, one, two)
+        if kind == "last":
+            return kind, draw(st.integers(0, len(self.bounds) - 1))
+        if kind == "repeat":
+            return kind, draw(st.integers(0, 3))
+        if kind == "always":
+            return (kind,)
+        return kind, next(n for n, x in enumerate(inputs) if x.space == kind[3:])
+
+
+# The kernel: it keeps a log of what it sees, one row a step.
+
+
+def columns(case: Case) -> int:
+    """Program ids, (first, count, sum) of each input, one counter a dot."""
+    return len(case.bounds) + 3 * len(case.inputs) + len(case.dots)
+
+
+def row_of(case: Case, ids: Any) -> Any:
+    """The row of the log for some program ids."""
+    row = 0
+    for i, bound in zip(ids, case.bounds, strict=True):
+        row = row * bound + i
+    return row
+
+
+def kernel_of(case: Case) -> Any:
+    def kernel(*refs: Any) -> None:
+        tables, rest = refs[: len(case.tables)], refs[len(case.tables) :]
+        inputs, outputs, log = rest[: len(case.inputs)], rest[len(case.inputs) : -1], rest[-1]
+        ids = [pl.program_id(a) for a in range(len(case.bounds))]
+        row, env = row_of(case, ids), Env(case.bounds, ids, tables, jnp)
+        seen = [n for x, ref in zip(case.inputs, inputs, strict=True) for n in _seen(x, ref)]
+        log[row] = jnp.stack([jnp.int32(n) for n in [*ids, *seen, *[0] * len(case.dots)]])
+        for out, ref in zip(case.outputs, outputs, strict=True):
+            ref[...] = jnp.full(ref.shape, row + 1, out.dtype)
+        for n, guard in enumerate(case.dots):
+            column = columns(case) - len(case.dots) + n
+
+            def tick(n: int = n, column: int = column) -> None:
+                two = jnp.dot(jnp.ones((n + 1, 2)), jnp.ones((2, n + 3)))
+                log[row, column] += (two[0, 0] / 2).astype(jnp.int32)
+
+            _guarded(guard, tick, env, inputs)
+
+    return kernel
+
+
+def _seen(x: Block, ref: Any) -> tuple:
+    if x.space == "any":
+        return 0, 0, 0
+    block = ref[...]
+    there = block == block
+    if jnp.issubdtype(block.dtype, jnp.integer):
+        there = block != jnp.iinfo(block.dtype).max  # what the simulator pads with
+    numbers = jnp.where(there, block, 0).astype(jnp.int32)
+    return numbers[(0,) * numbers.ndim], there.sum(), numbers.sum()
+
+
+def _guarded(guard: tuple, tick: Any, env: Env, inputs: Any) -> None:
+    kind, *given = guard
+    if kind == "always":
+        tick()
+    elif kind == "when":
+        pl.when(value(given[0], env))(tick)
+    elif kind == "both":
+        one, two = (value(e, env) for e in given)
+        pl.when(one)(lambda: pl.when(two)(tick))
+    elif kind == "last":
+        pl.when(env.ids[given[0]] == pl.num_programs(given[0]) - 1)(tick)
+    elif kind in ("loop", "repeat"):
+        trips = value(given[0], env) if kind == "loop" else given[0]
+        lax.fori_loop(0, trips, lambda _, c: (tick(), c)[1], 0)
+    elif kind == "switch":
+        twice = lambda: (tick(), tick())[0]  # noqa: E731
+        lax.switch(value(given[0], env), [lambda: None, tick, twice])
+    else:
+        ref = inputs[given[0]]
+        pl.when(ref[(0,) * len(ref.shape)] % 2 == 1)(tick)
+
+
+def function_of(case: Case) -> Any:
+    """A function of (grid sizes, tables, inputs) that launches the kernel."""
+
+    def launch(sizes: Any, tables: Any, *inputs: Any) -> Any:
+        if case.chained:
+            tables = [_copied(t) for t in tables]
+        sizes = jnp.sum(sizes, axis=1)
+        grid = [sizes[a] if a in case.dynamic else g for a, g in enumerate(case.grid)]
+        rows = math.prod(case.bounds)
+        log = pl.BlockSpec(
+            (rows, columns(case)),
+            lambda *_: (0, 0),
+            memory_space=pltpu.SMEM if case.log == "smem" else pltpu.VMEM,
+        )
+        spec = pltpu.PrefetchScalarGridSpec(
+            num_scalar_prefetch=len(tables),
+            grid=tuple(grid),
+            in_specs=[x.spec(case.bounds) for x in case.inputs],
+            out_specs=[*(x.spec(case.bounds) for x in case.outputs), log],
+        )
+        shapes = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in case.outputs]
+        return pl.pallas_call(
+            kernel_of(case),
+            grid_spec=spec,
+            out_shape=[*shapes, jax.ShapeDtypeStruct((rows, columns(case)), jnp.int32)],
+            input_output_aliases={len(tables) + i: o for i, o in case.aliases},
+            interpret=True,
+        )(*tables, *inputs)
+
+    if case.jitted:
+        launch = jax.jit(launch)
+    for _, axes in case.vmaps:
+        launch = jax.vmap(launch, in_axes=(None, None, *axes))
+    return jax.jit(launch) if case.jitted else launch
+
+
+def _copied(table: Any) -> Any:
+    def kernel(x_ref: Any, o_ref: Any) -> None:
+        o_ref[...] = x_ref[...]
+
+    return pl.pallas_call(kernel, out_shape=table, interpret=True)(table)
+
+
+def arguments_of(case: Case) -> list[Any]:
+    sizes = np.array([[g // 2, g - g // 2] for g in case.grid], np.int32).reshape(-1, 2)
+    inputs = []
+    for n, x in enumerate(case.inputs):
+        shape = list(x.shape)
+        for size, axes in case.vmaps:
+            if axes[n] is not None:
+                shape.insert(axes[n], size)
+        numbers = np.arange(math.prod(shape)).reshape(shape) * (n + 1) + 1
+        inputs.append(jnp.asarray(numbers if x.dtype in ("int32", "float32") else numbers % 251, x.dtype))
+    tables = [jnp.asarray(t.array(case.bounds)) for t in case.tables]
+    return [jnp.asarray(sizes), tables, *inputs]
+
+
+# What the simulator does.
+
+
+class Recorder(_watch.Watch):
+    """Notes which blocks the simulator copies, and in which step."""
+
+    def __init__(self, equation: Any) -> None:
+        super().__init__(equation)
+        grid = equation.params["grid_mapping"]
+        self.first = grid.num_inputs
+        aliased = {o: i - grid.num_index_operands for i, o in equation.params["input_output_aliases"]}
+        fresh = iter(range(grid.num_inputs, grid.num_inputs + grid.num_outputs))
+        self.places = [aliased[o] if o in aliased else next(fresh) for o in range(grid.num_outputs)]
+        self.given: list[np.ndarray] = []  # what buffers are allocated with
+        self.fetches: dict[int, list[tuple[int, Any]]] = {}
+        self.stores: dict[int, list[tuple[int, Any]]] = {}
+        self.outputs: list[list[Any]] = []  # a step: the block of each output
+
+    @property
+    def points(self) -> list[tuple[int, ...]]:
+        return self._points
+
+    def call(self, *args: Any, callback: Any, **more: Any) -> Any:
+        function = callback.callback_func
+        given = _watch._named(function, *jax.tree.unflatten(callback.in_tree, args))
+        name = getattr(getattr(function, "func", function), "__name__", "")
+        if name == "get" and given.get("input_name") is not None:
+            assert tuple(map(int, given["grid_loop_idx"])) == self._points[self._done]
+            self.note(self.fetches, given)
+        elif name == "store" and int(given["buffer_id"]) in self._buffers[: 1 + max(self.places)]:
+            self.note(self.stores, given)
+        elif name == "_check_for_revisiting":
+            blocks = given["output_blocks"]
+            self.outputs.append([None if b is None else slices(b) for b in blocks])
+        elif name == "_allocate_buffer":
+            self.given.append(np.asarray(given.get("val", given.get("value"))))
+        return super().call(*args, callback=callback, **more)
+
+    def note(self, where: dict, given: dict) -> None:
+        buffer = self._buffers.index(int(given["buffer_id"]))
+        where.setdefault(buffer, []).append((self._done, slices(given["transforms"])))
+
+
+def slices(transforms: Any) -> tuple[tuple[int, int], ...]:
+    """(first element, how many) along every axis."""
+    (indexer,) = jax.tree.map(int, transforms)
+    return tuple((i, 1) if isinstance(i, int) else (i.start, i.size) for i in indexer.indices)
+
+
+@dataclass
+class Ran:
+    """One launch as it was read and as it ran."""
+
+    case: Case
+    launch: Launch
+    watch: Recorder
+    results: list[np.ndarray]
+    arguments: list[Any]
+    steps: list[int] = field(init=False)
+
+
+def ran(case: Case, monkeypatch: pytest.MonkeyPatch) -> Ran:
+    watches: list[Recorder] = []
+
+    def watch(equation: Any) -> Recorder:
+        watches.append(Recorder(equation))
+        return watches[-1]
+
+    arguments = arguments_of(case)
+    traced = trace_call(function_of(case), *arguments)
+    with monkeypatch.context() as patch:
+        patch.setattr(_simulate, "Watch", watch)
+        results = _simulate.simulate(traced)
+    found = launches(traced)
+    assert len(found) == len(watches) == 1 + case.chained * len(case.tables)
+    return Ran(case, found[-1], watches[-1], results, arguments)
+
+
+def blocks(operand: Operand, step: int) -> tuple[tuple[int, int], ...]:
+    """The block that is read from the trace: (first element, how many) along every axis."""
+    return tuple(zip(operand.starts[step].tolist(), operand.sizes, strict=True))
+
+
+def compare_moves(run: Ran) -> None:
+    """Program ids, the block of each step, which blocks move in which step, and their bytes."""
+    launch, watch = run.launch, run.watch
+    assert [tuple(p) for p in launch.program_ids.tolist()] == watch.points
+    assert launch.aliases == run.case.aliases
+    for n, operand in enumerate(launch.inputs):
+        expected = [(s, blocks(operand, s)) for s in np.flatnonzero(operand.fetched)]
+        compare(operand, expected, watch.fetches.get(n, []))
+        stays = np.flatnonzero(~operand.fetched)
+        if operand.space != "any":
+            assert (operand.blocks[stays] == operand.blocks[stays - 1]).all()
+    for n, operand in enumerate(launch.outputs):
+        # A block is written back in the last step that has it: before the next one's first.
+        last = np.flatnonzero(np.append(operand.fetched[1:], True)[: launch.steps])
+        expected = [(s, blocks(operand, s)) for s in last]
+        shared = [m for m, place in enumerate(watch.places) if place == watch.places[n]]
+        assert shared == [n]
+        compare(operand, expected, watch.stores.get(watch.places[n], []))
+        for step, visited in enumerate(watch.outputs):
+            assert visited[n] in (None, blocks(operand, step))
+    assert len(watch.outputs) == launch.steps
+
+
+def compare(operand: Operand, expected: list, moved: list) -> None:
+    assert [(s, list(b)) for s, b in expected] == [(s, list(b)) for s, b in moved], operand.name
+    assert operand.transfers == len(moved)
+    whole = np.empty(operand.shape, np.uint8)
+    inside = sum(whole[tuple(slice(at, at + n) for at, n in b)].size for _, b in moved)
+    assert operand.hbm_bytes == inside * np.dtype(operand.dtype).itemsize
+
+
+def compare_scalars(run: Ran) -> None:
+    launch, watch = run.launch, run.watch
+    tables = [t.array(run.case.bounds) for t in run.case.tables]
+    assert launch.num_scalar_prefetch == len(tables)
+    buffers = 1 + max([len(launch.inputs) - 1, *watch.places])
+    for n, (operand, table) in enumerate(zip(launch.scalars, tables, strict=True)):
+        np.testing.assert_array_equal(watch.given[buffers + n], table)
+        assert (operand.transfers, operand.hbm_bytes) == (1, table.nbytes)
+        assert operand.shape == table.shape
+
+
+def compare_values(run: Ran) -> None:
+    """The launch replayed in NumPy with the blocks that were read: what steps see and leave."""
+    case, launch = run.case, run.launch
+    *results, log = run.results
+    arrays = [np.asarray(x, np.float64) for x in run.arguments[2:]]
+    for array, operand in zip(arrays, launch.inputs, strict=True):
+        assert array.shape == operand.shape
+    aliased = {o: arrays[i] for i, o in case.aliases}
+    made = [
+        aliased.get(n, np.full(o.shape, np.nan)) for n, o in enumerate(launch.outputs[:-1])
+    ]
+    held: dict[int, np.ndarray] = {}
+    batched, first = len(case.vmaps), columns(case) - len(case.dots)
+    for step, ids in enumerate(launch.program_ids.tolist()):
+        own = ids[batched:]
+        row = row_of(case, own)
+        seen = log[tuple(ids[:batched])][row][:first].tolist()
+        expected = [*own]
+        for n, operand in enumerate(launch.inputs):
+            if operand.fetched[step]:
+                held[n] = part(arrays[n], operand, step).copy()
+            block = held.get(n)
+            expected += [0, 0, 0] if block is None else [block.flat[0], block.size, block.sum()]
+        assert seen == expected
+        for n, operand in enumerate(launch.outputs[:-1]):
+            if step + 1 == launch.steps or operand.fetched[step + 1]:
+                part(made[n], operand, step)[...] = row + 1
+    for result, expected in zip(results, made, strict=True):
+        known = ~np.isnan(expected)
+        np.testing.assert_array_equal(np.asarray(result, np.float64)[known], expected[known])
+
+
+def part(array: np.ndarray, operand: Operand, step: int) -> np.ndarray:
+    return array[tuple(slice(at, at + n) for at, n in blocks(operand, step))]
+
+
+def compare_dots(run: Ran) -> None:
+    """How often each step executes each dot, against the counter that the kernel keeps."""
+    case, launch, log = run.case, run.launch, run.results[-1]
+    batched, first = len(case.vmaps), columns(case) - len(case.dots)
+    unknown = 0
+    for n, guard in enumerate(case.dots):
+        read = np.zeros(launch.steps, int)
+        for dot in launch.dots:
+            read += dot.executed * (dot.lhs == (n + 1, 2))
+        counted = [
+            log[tuple(ids[:batched])][row_of(case, ids[batched:])][first + n]
+            for ids in launch.program_ids.tolist()
+        ]
+        if guard[0] == "in vmem":
+            unknown += 1
+            assert (read >= counted).all()
+        else:
+            assert read.tolist() == counted, guard
+    assert launch.unknown_branches == unknown
+
+
+def features(run: Ran) -> Counter:
+    """What an example really has."""
+    case, launch = run.case, run.launch
+    inputs, outputs = launch.inputs, launch.outputs[:-1]
+    moving = [x for x in (*inputs, *outputs) if x.space != "any"]
+    return Counter(
+        name
+        for name, has in {
+            "squeezed": any(None in x.block for x in moving),
+            "ragged": any(s % b for x in moving for s, b in zip(x.shape, x.sizes, strict=True)),
+            "stays": any(0 < x.transfers < launch.steps for x in inputs),
+            "revisited": any(0 < x.transfers < launch.steps for x in outputs),
+            "again": any(len(np.unique(x.blocks, axis=0)) < x.transfers for x in inputs),
+            "dynamic": bool(case.dynamic),
+            "empty": launch.steps == 0,
+            "prefetch": any(d.index[0] == "table" for x in case.inputs + case.outputs for d in x.dims),
+            "alias": bool(case.aliases),
+            "vmap": bool(case.vmaps),
+            "vmap of vmap": len(case.vmaps) > 1,
+            "skipped": any((d.executed == 0).any() for d in launch.dots),
+        }.items()
+        if has
+    )
+
+
+THEMES = {
+    "plain": ("squeezed", "ragged", "stays", "revisited", "again"),
+    "prefetch": ("prefetch", "again"),
+    "dynamic": ("dynamic", "empty"),
+    "aliases": ("alias",),
+    "vmap": ("vmap", "vmap of vmap"),
+    "dots": ("skipped",),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("theme", THEMES)
+def test_a_launch_does_what_was_read(theme: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    had: Counter = Counter()
+
+    @hypothesis.settings(
+        max_examples=14,
+        derandomize=True,
+        database=None,
+        deadline=None,
+        phases=[hypothesis.Phase.generate],  # shrinking would take minutes
+        suppress_health_check=list(hypothesis.HealthCheck),
+    )
+    @hypothesis.given(cases(theme))
+    def compare_all(case: Case) -> None:
+        run = ran(case, monkeypatch)
+        compare_moves(run)
+        compare_scalars(run)
+        compare_values(run)
+        compare_dots(run)
+        had.update(features(run))
+
+    compare_all()
+    print(had)
+    assert set(THEMES[theme]) <= set(had)
