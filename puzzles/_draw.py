@@ -12,8 +12,8 @@ from puzzles._draw_panel import untouched, views
 from puzzles._draw_script import SCRIPT, VERSION
 from puzzles._draw_strip import strip
 from puzzles._draw_style import STYLE
-from puzzles._draw_text import described, sampled, title
-from puzzles._draw_track import WORDS, Track, plural, program_ids, tracks, tuple_words
+from puzzles._draw_text import described, sampled, title, working
+from puzzles._draw_track import WORDS, Track, program_ids, tracks, tuple_words
 from puzzles._palette import MARKS, swatch
 from puzzles._receipt import amount
 
@@ -69,7 +69,7 @@ def _head(data: Data) -> str:
     note = f" {sampled(data)}" if data["kept"] < data["steps"] else ""
     total = (
         f"In all: read <b>{amount(data['read'])}</b>, written <b>{amount(data['written'])}</b>; "
-        f"the body works in <b>{data['busy']:,}</b> of {plural(data['steps'], 'step')}.{note}"
+        f"{working(data)}.{note}"
     )
     return (
         f'<div class="pz-head"><b>{html.escape(name)}</b> <span>{html.escape(rest)}</span></div>'

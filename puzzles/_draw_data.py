@@ -63,7 +63,8 @@ def _data(
     position = {int(step): n for n, step in enumerate(at)}
     dots = sum((dot.executed for dot in launch.dots), np.zeros(launch.steps, np.int64))
     unit = "dot" if launch.dots else ""
-    work = dots if launch.dots else launch.busy.astype(np.int64)
+    moves = not launch.dots and not launch.busy.any()  # there is no arithmetic to count
+    work = dots if launch.dots else (launch.busy | moves).astype(np.int64)
     found = [
         {
             "kind": f.kind,
@@ -86,7 +87,7 @@ def _data(
         "work": encode(work[at]) if launch.steps else "",
         "worked": encode(np.cumsum(work > 0)[at]) if launch.steps else "",
         "maximal": int(work.max(initial=0)),
-        "busy": int((work > 0).sum()),
+        "busy": None if moves else int((work > 0).sum()),
         "read": launch.hbm_bytes_read,
         "written": launch.hbm_bytes_written,
         "faults": found,

@@ -74,10 +74,18 @@ def summary(data: Data) -> list[str]:
         lines.append(f"{operand['name']}: {described(operand)}; {_totals(operand)}")
     lines.append(f"HBM: read {amount(data['read'])}, written {amount(data['written'])}")
     if data["steps"]:
-        lines.append(f"The body works in {data['busy']:,} of {plural(data['steps'], 'step')}.")
+        words = working(data)
+        lines.append(f"{words[0].upper()}{words[1:]}.")
     if data["kept"] < data["steps"]:
         lines.append(sampled(data))
     return lines
+
+
+def working(data: Data) -> str:
+    """In how many steps the body computes."""
+    if data["busy"] is None:
+        return "the body does no floating-point arithmetic"
+    return f"the body works in {data['busy']:,} of {plural(data['steps'], 'step')}"
 
 
 def sampled(data: Data) -> str:

@@ -21,9 +21,10 @@ _REMEDIES: tuple[tuple[str, str], ...] = (
         "A Ref takes slices and integers: read first, then add axes, `x_ref[...][:, None]`.",
     ),
     (
-        r"Tracer(?:Bool|Integer).*\n.*_ref\[[^]]*:",
-        "A slice that starts at a traced number is `pl.ds(start, size)`. But a Ref is one block "
-        "already: its first element is index 0 at every step.",
+        r"Tracer(?:Bool|Integer).*\n.*_ref\[.*:.*\]",
+        "A slice that starts at a traced number is `pl.ds(start, size)`, and its size is never "
+        "traced: choose rows by a mask and `jnp.where`. And a Ref is one block already: its first "
+        "element is index 0 at every step.",
     ),
     (
         r"'NoneType' object has no attribute 'shape'",
@@ -58,7 +59,7 @@ _REMEDIES: tuple[tuple[str, str], ...] = (
         "The function under `pl.when` returns nothing: it writes, as in `o_ref[...] = value`.",
     ),
     (
-        r"Value shape: \(1, \d+.*\d+, \d+\)",
+        r"Value shape: \((?:1, \d+.*\d+, \d+|\d+, \d+, \d+)\)",
         "The blocks still have their leading axis. A 1 in a block shape keeps it, `None` removes "
         "it.",
     ),
@@ -89,7 +90,17 @@ _REMEDIES: tuple[tuple[str, str], ...] = (
         r"(?:kernel|map|<lambda>)\(\) (?:missing \d+ required positional|takes \d+ positional)",
         "A kernel receives one Ref for each scalar-prefetch argument, each input, each output and "
         "each scratch, in this order; an index map receives one program id for each axis of the "
-        "grid.",
+        "grid, and after them one Ref for each scalar-prefetch argument.",
+    ),
+    (
+        r"[Ii]ndex map.*captures? constants",
+        "An index map cannot close over an array: pass it as a scalar-prefetch argument, and read "
+        "the Ref that comes after the program ids.",
+    ),
+    (
+        r"Too many indices: array is 0-dimensional",
+        "A single number has no axes to index. In an index map the program ids come first and the "
+        "Refs of scalar prefetch last.",
     ),
     (
         r"captures constants|closes? over|closed-over",

@@ -63,6 +63,10 @@ KERNELS = {
         "if x_ref[0] > 0:\n        o_ref[...] = x_ref[...]",
         ["pl.when", "`if x_ref[0] > 0:`"],
     ),
+    "a slice by data": (
+        "start = pl.program_id(0) * 8\n    o_ref[start : start + 8] = x_ref[...]",
+        ["pl.ds(start, size)", "jnp.where"],
+    ),
     "the wrong dtype": (
         "o_ref[...] = (x_ref[...] + y_ref[...]).astype(jnp.bfloat16)",
         ["astype(o_ref.dtype)"],
@@ -130,6 +134,16 @@ LAUNCHES = {
         _Y,
         "pl.BlockSpec((bn,), lambda i, j: (i,)),\n        ],",
         ["one program id for each axis"],
+    ),
+    "an index map that closes over an array": (
+        _Y,
+        "pl.BlockSpec((bn,), lambda i: ((x[:1].astype(jnp.int32) + i)[0],)),\n        ],",
+        ["pass it as a scalar-prefetch argument"],
+    ),
+    "a program id that is indexed": (
+        _Y,
+        "pl.BlockSpec((bn,), lambda i: (i[0],)),\n        ],",
+        ["program ids come first and the Refs of scalar prefetch last"],
     ),
     "a BlockSpec the old way round": (
         _Y,

@@ -250,7 +250,9 @@ class _Maker:
         space = draw(st.sampled_from(spaces[:-1] if self.theme == "vmap" else spaces))
         rank = draw(st.integers(1, 4))
         if space == "any" and not output:
-            return Block(tuple(Dim(n + 2, n + 2, ("constant", 0)) for n in range(rank)), "int32", "any")
+            return Block(
+                tuple(Dim(n + 2, n + 2, ("constant", 0)) for n in range(rank)), "int32", "any"
+            )
         space = "vmem" if space == "any" else space
         dtype = "int32" if space == "smem" else dtype
         maps = [self.expression() for _ in range(rank)]
@@ -443,7 +445,9 @@ def arguments_of(case: Case) -> list[Any]:
             if axes[n] is not None:
                 shape.insert(axes[n], size)
         numbers = np.arange(math.prod(shape)).reshape(shape) * (n + 1) + 1
-        inputs.append(jnp.asarray(numbers if x.dtype in ("int32", "float32") else numbers % 251, x.dtype))
+        inputs.append(
+            jnp.asarray(numbers if x.dtype in ("int32", "float32") else numbers % 251, x.dtype)
+        )
     tables = [jnp.asarray(t.array(case.bounds)) for t in case.tables]
     return [jnp.asarray(sizes), tables, *inputs]
 
@@ -458,7 +462,9 @@ class Recorder(_watch.Watch):
         super().__init__(equation)
         grid = equation.params["grid_mapping"]
         self.first = grid.num_inputs
-        aliased = {o: i - grid.num_index_operands for i, o in equation.params["input_output_aliases"]}
+        aliased = {
+            o: i - grid.num_index_operands for i, o in equation.params["input_output_aliases"]
+        }
         fresh = iter(range(grid.num_inputs, grid.num_inputs + grid.num_outputs))
         self.places = [aliased[o] if o in aliased else next(fresh) for o in range(grid.num_outputs)]
         self.given: list[np.ndarray] = []  # what buffers are allocated with
@@ -581,9 +587,7 @@ def compare_values(run: Ran) -> None:
     for array, operand in zip(arrays, launch.inputs, strict=True):
         assert array.shape == operand.shape
     aliased = {o: arrays[i] for i, o in case.aliases}
-    made = [
-        aliased.get(n, np.full(o.shape, np.nan)) for n, o in enumerate(launch.outputs[:-1])
-    ]
+    made = [aliased.get(n, np.full(o.shape, np.nan)) for n, o in enumerate(launch.outputs[:-1])]
     held: dict[int, np.ndarray] = {}
     batched, first = len(case.vmaps), columns(case) - len(case.dots)
     for step, ids in enumerate(launch.program_ids.tolist()):
@@ -645,7 +649,9 @@ def features(run: Ran) -> Counter:
             "again": any(len(np.unique(x.blocks, axis=0)) < x.transfers for x in inputs),
             "dynamic": bool(case.dynamic),
             "empty": launch.steps == 0,
-            "prefetch": any(d.index[0] == "table" for x in case.inputs + case.outputs for d in x.dims),
+            "prefetch": any(
+                d.index[0] == "table" for x in case.inputs + case.outputs for d in x.dims
+            ),
             "alias": bool(case.aliases),
             "vmap": bool(case.vmaps),
             "vmap of vmap": len(case.vmaps) > 1,
