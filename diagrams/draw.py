@@ -21,6 +21,7 @@ sys.path.insert(0, str(HERE))
 
 from blocks import block_map  # noqa: E402
 from film import film  # noqa: E402
+from tables import classified, walks  # noqa: E402
 
 
 def _array(*shape: int, dtype: object = jnp.float32) -> jax.ShapeDtypeStruct:
@@ -28,7 +29,7 @@ def _array(*shape: int, dtype: object = jnp.float32) -> jax.ShapeDtypeStruct:
 
 
 def strip(
-    name: str, shapes: Sequence[jax.ShapeDtypeStruct], first: int, notes: Sequence[str], title: str
+    name: str, shapes: Sequence[object], first: int, notes: Sequence[str], title: str
 ) -> Callable[[], str]:
     """A filmstrip of consecutive steps of a rung's reference launch."""
 
@@ -144,6 +145,30 @@ def masked(name: str, window: int | None, title: str) -> Callable[[], str]:
         return block_map(launch, mask, title, f"{title}: the blocks of the scores that are needed.")
 
     return draw
+
+
+def table_of_blocks() -> str:
+    """classify_blocks's answer for a causal window."""
+    t, s = np.arange(32)[:, None], np.arange(32)[None, :]
+    mask = (s <= t) & (t - s < 16)
+    answer = puzzles.find("classify_blocks").solution(mask, 8, 8)
+    title = "A mask, its table of blocks, and two patterns"
+    return classified(mask, 8, 8, answer, title, f"{title}: a causal window in blocks of 8.")
+
+
+def list_of_tiles() -> str:
+    """A table of blocks, one row of it empty, as JAX's kernel pads it and as a flat list."""
+    table = [[2, 0, 0, 0], [1, 2, 0, 0], [0, 0, 0, 0], [2, 1, 2, 0], [0, 0, 2, 1]]
+    kinds = np.array(table, np.int32)
+    tiles = puzzles.find("active_tiles").solution(kinds, np.zeros_like(kinds))
+    title = "A box of steps, a smaller box, and a list"
+    says = "The dense grid has 20 steps, the one with padded rows 15, and the flat list 9."
+    assert (kinds.size, 5 * 3, len(tiles[0])) == (20, 15, 9)
+    return walks(kinds, tiles, title, says)
+
+
+def _int(*numbers: int) -> np.ndarray:
+    return np.array(numbers, np.int32)
 
 
 bf16 = jnp.bfloat16
@@ -331,6 +356,35 @@ DIAGRAMS: dict[str, Callable[[], str]] = {
     ),
     "splash_attention/local_attention": masked(
         "local_attention", 160, "A window is skipped on both sides"
+    ),
+    "splash_attention/classify_blocks": table_of_blocks,
+    "splash_attention/active_tiles": list_of_tiles,
+    "grouped_matmul/permuted_matmul": strip(
+        "permuted_matmul",
+        [_array(3, 64, 128), _array(3, 128, 256), jnp.array([2, 0, 1], jnp.int32)],
+        0,
+        [
+            "perm[0] is 2: the last weight.",
+            "perm[1] is 0: the first.",
+            "perm[2] is 1.",
+        ],
+        "An index map looks up which block to fetch",
+    ),
+    "grouped_matmul/masked_store": strip(
+        "masked_store",
+        [
+            _array(3, 128, 128),
+            jnp.array([0, 50, 90], jnp.int32),
+            jnp.array([50, 90, 128], jnp.int32),
+        ],
+        0,
+        [
+            "Group 0: zeros, then its rows.",
+            "Group 1: its rows, the others kept.",
+            "Group 2 has none here: all kept.",
+            "The next tile: a fresh block.",
+        ],
+        "Every visit writes its rows and keeps the others",
     ),
 }
 

@@ -12,9 +12,7 @@ _CELL = 34.0
 _KINDS = ("skipped", "masked", "resident")  # 0, 1, 2
 
 
-def classified(
-    mask: np.ndarray, bq: int, bk: int, answer: tuple, title: str, says: str
-) -> str:
+def classified(mask: np.ndarray, bq: int, bk: int, answer: tuple, title: str, says: str) -> str:
     """An SVG file: the mask element by element, its table of kinds, and the stored patterns."""
     kinds, index, patterns = answer
     (rows, cols), top = kinds.shape, 78.0
@@ -81,10 +79,18 @@ def walks(kinds: np.ndarray, tiles: Sequence[np.ndarray], title: str, says: str)
             body.append(p.text(middle, below, word, size=10, anchor="middle", muted=line > 0))
     right = x + len(row_list) * _CELL + 20
     under = top + rows * _CELL + 20
-    body.append(p.text(20, under + 10, "White on grey: full.", size=11, muted=True, room=right))
-    legend, height = p.legend(["masked", "skipped", "untouched"], 20, under, right - 40)
-    body[-1] = legend
-    return p.document(right, under + height + 20, "".join(body), title, says)
+    named = (
+        ("resident", "full"),
+        ("masked", "partial"),
+        ("skipped", "nothing to compute"),
+        ("untouched", "padding: a step that does nothing"),
+    )
+    left = 20.0
+    for mark, words in named:
+        body.append(p.cell(left, under, 14, 14, mark))
+        body.append(p.text(left + 20, under + 11, words, size=11))
+        left += 38 + p.text_width(words, 11)
+    return p.document(right, under + 34, "".join(body), title, says)
 
 
 def _caption(x: float, top: float, name: str, what: str) -> list[str]:

@@ -150,7 +150,8 @@ def value(expression: tuple, env: Env) -> Any:
 @st.composite
 def cases(draw: Any, theme: str) -> Case:
     """A launch; `theme` is what every example has, the rest is chance."""
-    batches = draw(st.lists(st.integers(2, 3), min_size=1, max_size=2)) if theme == "vmap" else []
+    fewest, most = {"vmap": (1, 2), "dots": (0, 1), "dynamic": (0, 1)}.get(theme, (0, 0))
+    batches = draw(st.lists(st.integers(2, 3), min_size=fewest, max_size=most))
     most = STEPS // math.prod(batches)
     bounds: list[int] = []
     for _ in range(draw(st.integers(theme in ("dynamic", "prefetch", "dots"), 3))):
@@ -158,17 +159,14 @@ def cases(draw: Any, theme: str) -> Case:
     dynamic = tuple(a for a in range(len(bounds)) if theme == "dynamic" and draw(st.booleans()))
     if theme == "dynamic" and not dynamic:
         dynamic = (0,)
-    grid = tuple(
-        draw(st.integers(int(not draw(st.integers(0, 5)) == 5), g)) if a in dynamic else g
-        for a, g in enumerate(bounds)
-    )
+    grid = tuple(draw(st.integers(0, g)) if a in dynamic else g for a, g in enumerate(bounds))
     tables = tuple(
         draw(_table(bounds))
         for _ in range(
             draw(st.integers(theme == "prefetch", 2)) if bounds and theme != "plain" else 0
         )
     )
-    make = _Maker(draw, tuple(bounds), grid, tables, theme)
+    make = _Maker(draw, tuple(bounds), grid, tables, theme, bool(batches))
     inputs = [make.block(output=False) for _ in range(draw(st.integers(1, 3)))]
     outputs = [make.block(output=True) for _ in range(draw(st.integers(0, 2)))]
     aliases = []
@@ -180,7 +178,7 @@ def cases(draw: Any, theme: str) -> Case:
             inputs[0], inputs[source] = inputs[source], inputs[0]
             aliases.append((source, len(outputs)))
             outputs.append(make.alias_of(inputs[source]))
-    dots = [make.dot(inputs) for _ in range(draw(st.integers(1, 3)) if theme == "dots" else 0)]
+    dots = make.dots(inputs) if theme == "dots" else []
     vmaps: list[tuple[int, tuple[int | None, ...]]] = []
     ranks = [len(x.dims) for x in inputs]
     for size in batches:
@@ -220,6 +218,7 @@ class _Maker:
     grid: tuple[int, ...]
     tables: tuple[Table, ...]
     theme: str
+    batched: bool  # then an array in HBM has no trivial block, and the simulator refuses it
 
     def everywhere(self) -> list[Env]:
         tables = [t.array(self.bounds) for t in self.tables]
@@ -300,26 +299,26 @@ class _Maker:
                 seen.append(at)
         return True
 
-    def dot(self, inputs: list[Block]) -> tuple:
-        """How a dot is guarded: (kind, what decides)."""
+    def dots(self, inputs: list[Block]) -> list[tuple]:
+        """How each of some dots is guarded: (kind, what decides)."""
+        kinds = ["always", "when", "both", "loop", "repeat", "switch", "last"]
+        kinds += {f"in {x.space}" for x in inputs if x.space != "any"}
+        some = self.draw(st.permutations(sorted(kinds)))[: self.draw(st.integers(2, 4))]
+        return [(kind, *self.deciding(kind, inputs)) for kind in some]
+
+    def deciding(self, kind: str, inputs: list[Block]) -> list[Any]:
         draw = self.draw
-        kinds = ["always", "when", "when", "both", "loop", "repeat", "switch", "last"]
-        kind = draw(st.sampled_from(kinds + [f"in {x.space}" for x in inputs if x.space != "any"]))
-        if kind in ("loop", "switch"):
-            return kind, self.expression()
         if kind in ("when", "both"):
-            one, two = (
-                (draw(st.sampled_from(["less", "equal"])), self.expression(), self.expression())
-                for _ in range(2)
-            )
-            return (kind, one) if kind == "when" else (kind, one, two)
-        if kind == "last":
-            return kind, draw(st.integers(0, len(self.bounds) - 1))
+            kinds = st.sampled_from(["less", "equal"])
+            number = 1 + (kind == "both")
+            return [(draw(kinds), self.expression(), self.expression()) for _ in range(number)]
+        if kind in ("loop", "switch"):
+            return [self.expression()]
         if kind == "repeat":
-            return kind, draw(st.integers(0, 3))
-        if kind == "always":
-            return (kind,)
-        return kind, next(n for n, x in enumerate(inputs) if x.space == kind[3:])
+            return [draw(st.integers(0, 3))]
+        if kind == "last":
+            return [draw(st.integers(0, len(self.bounds) - 1))]
+        return [n for n, x in enumerate(inputs) if x.space == kind[3:]][:1]
 
 
 # The kernel: it keeps a log of what it sees, one row a step.
@@ -470,6 +469,7 @@ class Recorder(_watch.Watch):
         self.given: list[np.ndarray] = []  # what buffers are allocated with
         self.fetches: dict[int, list[tuple[int, Any]]] = {}
         self.stores: dict[int, list[tuple[int, Any]]] = {}
+        self.fetched_at: list[tuple[int, tuple[int, ...]]] = []  # steps with their program ids
         self.outputs: list[list[Any]] = []  # a step: the block of each output
 
     @property
@@ -481,8 +481,8 @@ class Recorder(_watch.Watch):
         given = _watch._named(function, *jax.tree.unflatten(callback.in_tree, args))
         name = getattr(getattr(function, "func", function), "__name__", "")
         if name == "get" and given.get("input_name") is not None:
-            assert tuple(map(int, given["grid_loop_idx"])) == self._points[self._done]
             self.note(self.fetches, given)
+            self.fetched_at.append((self._done, tuple(map(int, given["grid_loop_idx"]))))
         elif name == "store" and int(given["buffer_id"]) in self._buffers[: 1 + max(self.places)]:
             self.note(self.stores, given)
         elif name == "_check_for_revisiting":
@@ -541,6 +541,8 @@ def compare_moves(run: Ran) -> None:
     """Program ids, the block of each step, which blocks move in which step, and their bytes."""
     launch, watch = run.launch, run.watch
     assert [tuple(p) for p in launch.program_ids.tolist()] == watch.points
+    for step, point in watch.fetched_at:
+        assert watch.points[step] == point
     assert launch.aliases == run.case.aliases
     for n, operand in enumerate(launch.inputs):
         expected = [(s, blocks(operand, s)) for s in np.flatnonzero(operand.fetched)]
@@ -655,7 +657,11 @@ def features(run: Ran) -> Counter:
             "alias": bool(case.aliases),
             "vmap": bool(case.vmaps),
             "vmap of vmap": len(case.vmaps) > 1,
+            "smem": any(x.space == "smem" for x in moving),
+            "any": any(x.space == "any" for x in inputs),
+            "element": any(d.element for x in case.inputs + case.outputs for d in x.dims),
             "skipped": any((d.executed == 0).any() for d in launch.dots),
+            **{guard[0]: True for guard in case.dots},
         }.items()
         if has
     )
@@ -667,7 +673,10 @@ THEMES = {
     "dynamic": ("dynamic", "empty"),
     "aliases": ("alias",),
     "vmap": ("vmap", "vmap of vmap"),
-    "dots": ("skipped",),
+    "dots": (
+        *("skipped", "always", "when", "both", "loop", "repeat", "switch", "last"),
+        *("in smem", "in vmem"),
+    ),
 }
 
 

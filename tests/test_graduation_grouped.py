@@ -112,7 +112,11 @@ def exam(test, name: str, rows: int) -> None:
     """Runs `test` on sizes that hypothesis draws, the same ones every time."""
     cases = group_sizes(rows, full=name == "launch_grouped_matmul")
     every_time = hypothesis.settings(
-        max_examples=EXAMPLES, deadline=None, derandomize=True, database=None
+        max_examples=EXAMPLES,
+        deadline=None,
+        derandomize=True,
+        database=None,
+        phases=[hypothesis.Phase.generate],  # to shrink a failure would take minutes
     )
     every_time(hypothesis.given(cases)(test))()
 

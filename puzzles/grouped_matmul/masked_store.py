@@ -29,6 +29,8 @@ from puzzles import INTERPRET
 # groups innermost. So all visits to an output block are consecutive, and it stays in VMEM between
 # them, as in `row_sum`. There you added to what was in it; here you keep it, or write over it.
 #
+# ![Three steps bring three groups' results to one output block, which stays in VMEM and is written back after the last of them.](diagrams/grouped_matmul/masked_store.svg)
+#
 # `starts` and `ends` are prefetched, and this time the kernel reads them: `starts_ref[g]` is a scalar
 # from SMEM, fit for comparing with a block of row numbers. Three things to get right:
 #

@@ -39,6 +39,8 @@ from puzzles import INTERPRET
 # * every index map gets them **last**, after the program ids, whether it needs them or not. It
 #   reads a number by indexing: `perm_ref[n]`.
 #
+# ![At each of three steps lhs and the output move on by one, while the block of rhs is the one that perm names.](diagrams/grouped_matmul/permuted_matmul.svg)
+#
 # The kernel is `batched_matmul`'s. It has one more Ref, `perm_ref`, and does not look at it: where
 # its blocks come from is none of its business. It is in the folded cell. The grid is
 # `(E, M // bm, N // bn, K // bk)`. Write the three BlockSpecs, index maps and all.

@@ -41,6 +41,8 @@ from jaxtyping import Int
 # and it would hold whatever was in memory. So such a row gets one **dead visit**: kind 0, first and last at
 # once, any column (say 0). The kernel will set up, compute nothing, and store zeros.
 #
+# ![A table of blocks with an empty row takes 20 steps as a dense grid, 15 with its rows padded to the widest, and 9 as a list, one of them a dead visit.](diagrams/splash_attention/active_tiles.svg)
+#
 # Return `(rows, cols, masks, flags)`, four int32 arrays of one length, row by row, columns ascending.
 # `masks` holds the number of the tile's pattern. A tile that is not partial uses none, but the index map will
 # fetch the one that you name. Any that exists is right; can you think of one that costs no fetch?

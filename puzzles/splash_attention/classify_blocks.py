@@ -37,6 +37,8 @@ from jaxtyping import Bool, Int
 # arrays: two of int32, one of bool. The order of the patterns is yours, and so is what `mask_index`
 # holds where a block is not partial (0 is a safe choice: it names a pattern that exists). If nothing is
 # partial, return one pattern all the same, of any content: a kernel cannot take an empty operand.
+#
+# ![A causal window as pixels, its table of skipped, partial and full blocks, the number of each partial block's pattern, and the two patterns that are stored.](diagrams/splash_attention/classify_blocks.svg)
 
 # %%
 def classify_blocks_spec(mask: Bool[np.ndarray, "T S"], bq: int, bk: int, answer: tuple) -> bool:
