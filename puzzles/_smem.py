@@ -45,8 +45,8 @@ class Ref:
         if self.contents is None:
             return UNKNOWN if self.absent is None else self.absent()
         indices = getattr(transforms[0], "indices", None) if len(transforms) == 1 else None
-        if indices is None and not transforms and math.prod(self.contents.shape) == 1:
-            indices = (0,) * sum(self.visible)  # `ref[...]` of a single scalar
+        if indices is None and not transforms and math.prod(shape) == 1:
+            indices = (0,) * sum(self.visible)  # `ref[...]` of a block that is a single scalar
         if indices is None or len(indices) != sum(self.visible) or math.prod(shape) != 1:
             return UNKNOWN
         asked = iter(indices)

@@ -32,6 +32,8 @@ lines: dict[str, str] = {}
 @pytest.fixture(scope="module", autouse=True)
 def table(request: pytest.FixtureRequest) -> Iterator[None]:
     yield
+    if not lines:
+        return
     with request.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
         print("\n" + "\n".join([graduation.HEAD, *lines.values()]))
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ast
+import re
 from collections.abc import Iterator
 
 import pytest
 
 import puzzles
-from puzzles import Puzzle, _proof, _repository, _review, _tpu, _tree
+from puzzles import Puzzle, _proof, _regions, _repository, _review, _tpu, _tree
 
 PUZZLES = [puzzle for name in puzzles.ladders() for puzzle in puzzles.ladder(name)]
 MISTAKES = [(puzzle, mistake) for puzzle in PUZZLES for mistake in puzzle.mistakes]
@@ -89,3 +91,34 @@ def test_basics_has_its_fifteen_rungs_and_sixty_mistakes() -> None:
     assert sum(len(p.mistakes) for p in basics) >= 60
     stages = {m.stage for p in basics for m in p.mistakes}
     assert stages >= {"error", "pallas", "values", "memory", "work", "tpu"}
+
+
+@pytest.mark.parametrize(
+    ("earlier", "later"),
+    [
+        ("attention_one_block", "flash_attention"),
+        ("tiled_matmul", "matmul_bf16"),
+        ("tiled_matmul", "batched_matmul"),
+        ("batched_matmul", "permuted_matmul"),
+    ],
+)
+def test_a_kernel_body_that_is_said_not_to_change_does_not(earlier: str, later: str) -> None:
+    """Up to the cast to the output's dtype, operands' names and the numbers of the grid's axes."""
+    assert _body(earlier) == _body(later)
+
+
+def _body(name: str) -> str:
+    kernel = _regions.functions(puzzles.find(name).text)[f"{name}_kernel"]
+    text = "\n".join(ast.unparse(statement) for statement in kernel.body)
+    text = text.replace(".astype(o_ref.dtype)", "").replace("lhs_ref", "a_ref")
+    return re.sub(r"(program_id|num_programs)\(\d\)", r"\1", text.replace("rhs_ref", "b_ref"))
+
+
+def test_splash_attention_has_its_rungs_and_seventy_mistakes() -> None:
+    rungs = puzzles.ladder("splash_attention")
+    assert [p.name for p in rungs][::5] == [
+        "attention",
+        "multi_head_attention",
+        "soft_cap_attention",
+    ]
+    assert sum(len(p.mistakes) for p in rungs) >= 70

@@ -30,21 +30,21 @@ from puzzles import INTERPRET, find
 # group      0   2   2   2   3   4       six visits, where 5 experts × 4 tiles are twenty
 # ```
 #
-# **How many visits there are, the data decide.** So `num_steps`, an axis of the grid below, is a
-# traced number: the grid's length is known only when the launch runs. The arrays of metadata keep their full length;
-# what lies beyond `num_steps` is never looked at.
+# **How many visits there are is data.** So `num_steps`, an axis of the grid below, is a traced
+# number: the grid gets its length when the launch runs. The arrays keep their full length; what
+# lies beyond `num_steps` is never looked at.
 #
-# A visit sums over `k` as `tiled_matmul` did, and you know a masked store from `masked_store`: the rows
-# `offsets[group]` to `offsets[group + 1]` come from the accumulator, the others keep what they have. But what do they
-# have? At the *first* visit of a tile, garbage: an output block starts uninitialised. (On the CPU
-# you would find zeros there. The check also asks its TPU simulator.) So the first visit writes
-# **zeros** outside its group. Later visits read `o_ref`, which still holds what the one before left
-# there, since the block did not change.
+# A visit sums over `k` as `tiled_matmul` did, and stores as `masked_store` did: rows
+# `offsets[group]` up to `offsets[group + 1]` come from the accumulator, the others keep what they
+# have. But what do they have? At the *first* visit of a tile, garbage: an output block starts
+# uninitialised. (On the CPU you would find zeros there; the check asks the TPU simulator, too.) So
+# the first visit writes **zeros** outside its group. Later visits find in `o_ref` what the visit
+# before left there, since the block did not change.
 #
 # That leaves tile 3, which nobody visits. Look at the launch: an array of zeros goes in, and
-# `input_output_aliases` says that the output **is** that array. What no step writes stays zero.
-# Its memory space is `pl.ANY`, so the pipeline fetches none of it, and the kernel lets `zeros_ref`
-# alone. (The 5 counts all operands, the three prefetched ones too.)
+# `input_output_aliases` says that the output **is** that array, so what no step writes stays zero.
+# Its memory space is `pl.ANY`, which means that the pipeline fetches none of it, and your kernel
+# leaves `zeros_ref` alone. (The 5 counts all operands, the three prefetched ones too.)
 #
 # One more thing: rows that belong to nobody may hold anything, even NaN. NaN · 0 is NaN, so choose
 # with `jnp.where` and do not multiply by a mask.
@@ -144,8 +144,8 @@ def audit_visits(launch, needed, columns, rows, bm):
     steps = needed * columns * rows
     assert launch.steps <= steps, (
         f"the grid has {launch.steps} steps, but {needed} pairs of a tile of {bm} rows and a group have rows in "
-        f"common, and {columns} × {rows} blocks for each make {steps}: visit only those pairs; a step whose "
-        "rows are all masked costs as much as any other"
+        f"common, which with {columns} × {rows} blocks for each makes {steps}: visit only those pairs, for a step "
+        "whose rows are all masked fetches as much as any other, and computes as much unless it is skipped"
     )
     ran = sum(int(dot.executed.sum()) for dot in launch.dots)
     assert ran <= steps, f"{ran} dots run, and {steps} are needed: one product at every step"
@@ -176,9 +176,10 @@ _MINE = "mine = (offsets_ref[group] <= row) & (row < offsets_ref[group + 1])"
 _FIRST = "first = (step == 0) | (tile != tile_ids_ref[jnp.maximum(step - 1, 0)])"
 _OTHERS = "others = jnp.where(first, 0.0, o_ref[...].astype(jnp.float32))"
 _STORE = "o_ref[...] = jnp.where(mine, acc_ref[...], others).astype(o_ref.dtype)"
-_METADATA = (
-    'group_ids, tile_ids, num_steps = find("tile_metadata").solution(group_sizes, M, bm)'
-)
+_METADATA = 'group_ids, tile_ids, num_steps = find("tile_metadata").solution(group_sizes, M, bm)'
+_ALL_PAIRS = """E, num_steps = len(group_sizes), len(group_sizes) * (M // bm)
+    group_ids = jnp.tile(jnp.arange(E), M // bm)
+    tile_ids = jnp.repeat(jnp.arange(M // bm), E)"""
 
 PUZZLE = Puzzle(
     spec=grouped_matmul_spec,
@@ -304,21 +305,14 @@ PUZZLE = Puzzle(
         Mistake(
             "visits every tile for every group and masks",
             old=_METADATA,
-            new="""E, num_steps = len(group_sizes), len(group_sizes) * (M // bm)
-    group_ids = jnp.tile(jnp.arange(E), M // bm)
-    tile_ids = jnp.repeat(jnp.arange(M // bm), E)""",
+            new=_ALL_PAIRS,
             says="the grid has 120 steps, but 6 pairs of a tile of 64 rows and a group have rows in common",
             stage="work",
         ),
         Mistake(
             "visits every tile for every group and skips with pl.when",
             edits=(
-                (
-                    _METADATA,
-                    """E, num_steps = len(group_sizes), len(group_sizes) * (M // bm)
-    group_ids = jnp.tile(jnp.arange(E), M // bm)
-    tile_ids = jnp.repeat(jnp.arange(M // bm), E)""",
-                ),
+                (_METADATA, _ALL_PAIRS),
                 (
                     "    acc_ref[...] += jnp.dot(lhs_ref[...], rhs_ref[...], preferred_element_type=jnp.float32)\n",
                     """    group, bm = group_ids_ref[step], lhs_ref.shape[0]

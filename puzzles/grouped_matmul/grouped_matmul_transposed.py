@@ -11,14 +11,15 @@ from puzzles import INTERPRET, find
 # %% [markdown]
 # ## grouped_matmul_transposed: the gradient of the rows
 #
-# A layer that trains needs two gradients of `y = grouped_matmul(x, w, group_sizes)`. For a row of group `e`,
-# `y = x @ w[e]`, so the gradient that arrives at `y` goes back to `x` as
+# A layer that trains needs two gradients of `y = grouped_matmul(x, w, group_sizes)`. For a row of
+# group `e`, `y = x @ w[e]`, so the gradient that arrives at `y` goes back to `x` as
 #
 # $$dx = dy \cdot w_e^T$$
 #
-# That is a grouped matmul again, with the same groups. Only the weights are stored the other way round:
-# seen from `dy`, whose columns are to be summed over, `rhs` is `E` × `N` × `K`. Do not transpose it in
-# HBM. That would read and write the weights of all experts, used or not, before the first product.
+# That is a grouped matmul again, with the same groups. Only the weights are stored the other way
+# round: seen from `dy`, whose columns are to be summed over, `rhs` is `E` × `N` × `K`. Do not
+# transpose it in HBM. That would read and write the weights of all experts, used or not, before the
+# first product.
 #
 # Take the blocks as they lie. Two small things change in `grouped_matmul`:
 #

@@ -11,14 +11,15 @@ from puzzles import INTERPRET, find
 # %% [markdown]
 # ## grouped_outer: the gradient of the weights
 #
-# The other gradient is that of the weights. Every row of group `e` adds an outer product to `w[e]`'s:
+# The other gradient is that of the weights. Every row of group `e` adds an outer product to
+# `w[e]`'s:
 #
 # $$dw_e = \sum_{m \,\in\, \text{group } e} x_m^T \, dy_m$$
 #
 # So per group it is `lhs[rows].T @ rhs[rows]`: now the **rows** are what is summed over, and each
-# group has an output of its own, `K` × `N`. The list of visits is the one you know, and its other half
-# matters: a group's visits, too, come one after another. So the visits go *innermost*, where `k`
-# was, and the accumulator lives as long as a group does:
+# group has an output of its own, `K` × `N`. The list of visits is the one you know, and its other
+# half matters: a group's visits, too, come one after another. So the visits go *innermost*, where
+# `k` was, and the accumulator lives as long as a group does:
 #
 # ```text
 # step       0   1   2   3   4   5
@@ -36,8 +37,8 @@ from puzzles import INTERPRET, find
 # NaN, in `lhs` as in `rhs`, and 0 · NaN is NaN.
 #
 # Group 1 is empty and has no visit, so nobody stores its gradient. It must be zero, and it is: the
-# output aliases an array of zeros, as before. (Production does this another way: its `tgmm` gives each
-# empty group one visit that stores zeros. For weights that costs less than clearing all of
+# output aliases an array of zeros, as before. (Production does this another way: its `tgmm` gives
+# each empty group one visit that stores zeros. For weights that costs less than clearing all of
 # them first, if few experts are empty.)
 
 # %%
@@ -186,16 +187,11 @@ PUZZLE = Puzzle(
             says="a shared tile brings rows of other groups, and they are added up with the rest",
         ),
         Mistake(
-            "masks one side only",
+            "lets NaN through its mask",
             old="mine(rhs_ref), rows",
             new="rhs_ref[...], rows",
-            says="rows of nobody may hold NaN on both sides, and 0 · NaN is NaN: mask lhs and rhs",
-        ),
-        Mistake(
-            "multiplies by the mask",
-            old=_PICK,
-            new="(x_ref[...] * inside.astype(jnp.float32)).astype(x_ref.dtype)",
-            says="NaN times 0 is NaN; choose with `jnp.where`",
+            says="rows of nobody may hold NaN, and 0 · NaN is NaN: mask both lhs and rhs, and choose with `jnp.where` "
+            "rather than multiply",
         ),
         Mistake(
             "counts rows from the start of the tile",

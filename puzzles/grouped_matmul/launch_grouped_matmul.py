@@ -27,11 +27,12 @@ from puzzles import INTERPRET, find
 # every block of the output written. (The production kernel goes by that: where nobody visits, it
 # leaves garbage.)
 #
-# **K and N are no multiples of their blocks** here. The last blocks hang over the edge. Of the output
-# that does no harm, since what is written there is dropped. But the last block along K brings garbage
-# into the sum, from `lhs` *and* from `rhs`. Zeroing one of the two is not enough, for garbage may be
-# NaN, and 0 · NaN is NaN. So this kernel masks both sides; that is why it asks for `K`. You see
-# to it that the grid reaches the last, partial blocks: `pl.cdiv(a, b)` divides and rounds up.
+# **K and N are no multiples of their blocks** here. The last blocks hang over the edge. Of the
+# output that does no harm, since what is written there is dropped. But the last block along K
+# brings garbage into the sum, from `lhs` *and* from `rhs`. Zeroing one of the two is not enough,
+# for garbage may be NaN, and 0 · NaN is NaN. So this kernel masks both sides; that is why it asks
+# for `K`. You see to it that the grid reaches the last, partial blocks: `pl.cdiv(a, b)` divides and
+# rounds up.
 #
 # **The order of the grid** is the question of this puzzle. Its axes are the columns of blocks, `j`,
 # the visits, `s`, and `k`, which is innermost. That leaves two orders, and one of them works under

@@ -12,11 +12,12 @@ from puzzles import find
 # ## moe_layer: route, sort, multiply, unsort
 #
 # Everything is there. A mixture-of-experts layer, as in
-# [Mixtral](https://arxiv.org/abs/2401.04088), sends each token to its `top_k` best experts and
-# adds up their answers, weighted by the **softmax over the chosen logits**. An expert is a SwiGLU: `down(silu(gate(x)) * up(x))`.
+# [Mixtral](https://arxiv.org/abs/2401.04088), sends each token to its `top_k` best experts and adds
+# up their answers, weighted by the **softmax over the chosen logits**. An expert is a SwiGLU:
+# `down(silu(gate(x)) * up(x))`.
 #
-# A token and one of its experts make a **slot**; there are `M * top_k` of them, slot `n` being token
-# `n // top_k`. The grouped matmul wants the slots of an expert next to each other:
+# A token and one of its experts make a **slot**; there are `M * top_k` of them, slot `n` being
+# token `n // top_k`. The grouped matmul wants the slots of an expert next to each other:
 #
 # ```text
 # top_k = 2, three tokens         slot         0  1  2  3  4  5
@@ -35,10 +36,10 @@ from puzzles import find
 # padded to the size of the largest.
 #
 # **And it trains.** JAX does not differentiate a `pallas_call` like this one; it has to be told.
-# [`jax.custom_vjp`](https://docs.jax.dev/en/latest/_autosummary/jax.custom_vjp.html) takes a rule: what to
-# save on the way forward, and how to get from `dy`, the gradient at the result, to those of the
-# operands. You have written both products that it takes. The rest of the layer is plain JAX, and
-# JAX knows what to do: the gradient of a gather is a scatter-add.
+# [`jax.custom_vjp`](https://docs.jax.dev/en/latest/_autosummary/jax.custom_vjp.html) takes a rule:
+# what to save on the way forward, and how to get from `dy`, the gradient at the result, to those of
+# the operands. You have written both products that it takes. The rest of the layer is plain JAX,
+# and JAX knows what to do: the gradient of a gather is a scatter-add.
 #
 # You write three things: the backward rule, the routing, and the way back from slots to tokens.
 # Earlier kernels are the reference solutions, so `find` serves them even if yours are not finished.
@@ -73,14 +74,29 @@ def grouped_forward(lhs, rhs, group_sizes):
 
 def grouped_backward(saved, dy):
     lhs, rhs, group_sizes = saved
+    # returns the gradients of lhs and rhs, and None: integers have none
     ### BEGIN SOLUTION
     d_lhs = find("grouped_matmul_transposed").solution(dy, rhs, group_sizes)
     d_rhs = find("grouped_outer").solution(lhs, dy, group_sizes)
+    return d_lhs, d_rhs, None
     ### END SOLUTION
-    return d_lhs, d_rhs, None  # integers have no gradient
 
 
 grouped.defvjp(grouped_forward, grouped_backward)
+
+
+def route(x, router_logits, top_k):
+    # returns the tokens of all slots, sorted by expert, (M * top_k, D); the weights, (M, top_k);
+    # the order in which the slots were put; and how many rows each expert gets, (E,)
+    ### BEGIN SOLUTION
+    logits, experts = jax.lax.top_k(router_logits, top_k)
+    weights = jax.nn.softmax(logits, axis=1)
+    experts = experts.reshape(-1)
+    order = jnp.argsort(experts)
+    rows = x[order // top_k]
+    group_sizes = jnp.bincount(experts, length=router_logits.shape[1])
+    return rows, weights, order, group_sizes
+    ### END SOLUTION
 
 
 def moe_layer(
@@ -91,16 +107,8 @@ def moe_layer(
     w_down: Float[Array, "E F D"],
     top_k: int,
 ) -> Float[Array, "M D"]:
-    (M, D), E = x.shape, router_logits.shape[1]
-    # weights (M, top_k); order, group_sizes; rows: the token of each slot, slots sorted by expert
-    ### BEGIN SOLUTION
-    logits, experts = jax.lax.top_k(router_logits, top_k)
-    weights = jax.nn.softmax(logits, axis=1)
-    experts = experts.reshape(-1)
-    order = jnp.argsort(experts)
-    group_sizes = jnp.bincount(experts, length=E)
-    rows = x[order // top_k]
-    ### END SOLUTION
+    M, D = x.shape
+    rows, weights, order, group_sizes = route(x, router_logits, top_k)
     rows = jnp.pad(rows, ((0, -len(rows) % 512), (0, 0)))  # whole tiles; nobody visits the rest
     hidden = jax.nn.silu(grouped(rows, w_gate, group_sizes)) * grouped(rows, w_up, group_sizes)
     out = grouped(hidden, w_down, group_sizes)
@@ -112,9 +120,10 @@ def moe_layer(
 
 
 # %% [markdown]
-# What is it worth? Below are the nine launches of a training step, at the shapes of one layer of Mixtral 8x7B
-# (8 experts, top 2, 4096 × 14336) and 8192 tokens. Weights and tokens are shapes only. The router's logits are
-# data, since the grid depends on them. Run it again with another `key`: the number of steps changes, the program does not.
+# What is it worth? Below are the nine launches of a training step, at the shapes of one layer of
+# Mixtral 8x7B (8 experts, top 2, 4096 × 14336) and 8192 tokens. Weights and tokens are shapes only.
+# The router's logits are data, since the grid depends on them. Run it again with another `key`: the
+# number of steps changes, the program does not.
 
 # %% active="ipynb"
 # key, bf16 = jax.random.key(0), jnp.bfloat16
@@ -140,23 +149,27 @@ def moe_layer(
 # print(f"{total:.1f} TFLOP; the slots alone need {dense * top_k / E:.1f}, a dense mixture {dense:.1f}")
 
 # %% [markdown]
-# The difference between the first two numbers is what tiles cost that groups share: a visit computes the
-# whole tile. Smaller tiles share less, but reuse less of what they fetch.
+# The difference between the first two numbers is what tiles cost that groups share: a visit
+# computes the whole tile. Smaller tiles share less, but reuse less of what they fetch.
 #
-# **You are at the top.** Look back at what carried you: the data that steer a kernel are a few integers in SMEM,
-# prefetched; index maps look them up and so decide what is fetched; the grid is a flat list of what has to
-# be done; a mask cleans up where a boundary cuts a tile; and work that nobody needs is not masked but never
-# visited. That is SplashAttention too, from `classify_blocks` on: there a mask makes the list, here a router does.
+# **You are at the top.** Look back at what carried you: the data that steer a kernel are a few
+# integers in SMEM, prefetched; index maps look them up and so decide what is fetched; the grid is a
+# flat list of what has to be done; a mask cleans up where a boundary cuts a tile; and work that
+# nobody needs is not masked but never visited. That is SplashAttention too, from `classify_blocks`
+# on: there a mask makes the list, here a router does.
 #
 # Production kernels are this, and more:
 #
-# * [Megablox](https://github.com/jax-ml/jax/tree/main/jax/experimental/pallas/ops/tpu/megablox), in JAX itself: `gmm` is
-#   rungs 8 to 10 and `tgmm` is rung 11. Its metadata is yours. What it adds is `group_offset`: when the **experts are
-#   sharded** over chips, each chip walks through the visits of its own experts only.
-# * [tokamax](https://github.com/openxla/tokamax/tree/main/tokamax/_src/ops/ragged_dot) continues it, with **quantised** weights and
-#   activations, and with tile sizes tuned for each shape.
-# * [`jax.lax.ragged_dot`](https://docs.jax.dev/en/latest/_autosummary/jax.lax.ragged_dot.html) has the same contract as an operation of
-#   XLA; it is what your kernels are tested against, with [MegaBlocks](https://arxiv.org/abs/2211.15841) the paper where it began: no token dropped, nothing padded.
+# * [Megablox](https://github.com/jax-ml/jax/tree/main/jax/experimental/pallas/ops/tpu/megablox), in
+#   JAX itself. `gmm` is your `grouped_matmul`, transposed or not, and `tgmm` your `grouped_outer`;
+#   the list of visits is the same. What it adds is `group_offset`: when the **experts are sharded**
+#   over chips, each chip goes through the visits to its own experts only.
+# * [tokamax](https://github.com/openxla/tokamax/tree/main/tokamax/_src/ops/ragged_dot) continues
+#   it, with **quantised** weights and activations, and with tile sizes tuned for each shape.
+# * [`jax.lax.ragged_dot`](https://docs.jax.dev/en/latest/_autosummary/jax.lax.ragged_dot.html) has
+#   the same contract, as an operation of XLA. Your kernels are tested against it.
+# * [MegaBlocks](https://arxiv.org/abs/2211.15841) is the paper where it began, on GPUs: no token
+#   dropped, no expert padded.
 
 # %% tags=["author"]
 import numpy as np
@@ -222,7 +235,7 @@ _D_LHS = 'd_lhs = find("grouped_matmul_transposed").solution(dy, rhs, group_size
 _D_RHS = 'd_rhs = find("grouped_outer").solution(lhs, dy, group_sizes)'
 _WEIGHTS = "weights = jax.nn.softmax(logits, axis=1)"
 _ORDER = "order = jnp.argsort(experts)"
-_SIZES = "group_sizes = jnp.bincount(experts, length=E)"
+_SIZES = "group_sizes = jnp.bincount(experts, length=router_logits.shape[1])"
 _ROWS = "rows = x[order // top_k]"
 _SLOTS = "slots = out[jnp.argsort(order)].reshape(M, top_k, D)"
 _SUM = "return jnp.sum(weights[:, :, None] * slots, axis=1)"
@@ -274,7 +287,7 @@ PUZZLE = Puzzle(
         Mistake(
             "does not sort",
             old=_ORDER,
-            new="order = jnp.arange(M * top_k)",
+            new="order = jnp.arange(experts.size)",
             says="the first group_sizes[0] rows are multiplied by expert 0, whoever they are",
         ),
         Mistake(
@@ -292,13 +305,13 @@ PUZZLE = Puzzle(
         Mistake(
             "takes the rest for the token of a slot",
             old=_ROWS,
-            new="rows = x[order % M]",
+            new="rows = x[order % len(x)]",
             says="the slots of one token stand side by side: slot n belongs to token n // top_k",
         ),
         Mistake(
             "counts the first choices only",
             old=_SIZES,
-            new="group_sizes = jnp.bincount(experts[::top_k], length=E)",
+            new="group_sizes = jnp.bincount(experts[::top_k], length=router_logits.shape[1])",
             says="every slot is a row of some group, so the sizes add up to M * top_k",
         ),
         Mistake(
@@ -395,7 +408,8 @@ def moe_layer(x, router_logits, w_gate, w_up, w_down, top_k):
             edits=(
                 (
                     _SIZES,
-                    """ends = jnp.searchsorted(experts[order], jnp.arange(E), side="right")
+                    """each = jnp.arange(router_logits.shape[1])
+    ends = jnp.searchsorted(experts[order], each, side="right")
     group_sizes = jnp.diff(ends, prepend=0)""",
                 ),
                 (_ROWS, "rows = jnp.repeat(x, top_k, axis=0)[order]"),

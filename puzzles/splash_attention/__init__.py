@@ -18,6 +18,8 @@ RUNGS = (
     "classify_blocks",
     "block_sparse_attention",
     "active_tiles",
+    "splash_attention",
+    "splash_multi_head",
 )
 
 INTRO = """

@@ -29,8 +29,8 @@ from puzzles import INTERPRET
 #
 # So the way to fetch nothing is to **name the same block again**. In a step that is skipped it does
 # not matter which block lies in VMEM: nobody looks at it. The kernel reads `j` from
-# `pl.program_id`, not from the map, so it stays as it is, letter by letter. It is in the folded
-# cell, and gives `causal_attention` away.
+# `pl.program_id`, not from the map, so it does not change. It is in the folded cell, and gives
+# `causal_attention` away.
 #
 # ![In the first row of steps only key block 0 is fetched; at the steps that are skipped it is reused.](diagrams/splash_attention/causal_prefetch.svg)
 #
