@@ -150,10 +150,11 @@ def cases(draw: Any, theme: str) -> Case:
     """A launch; `theme` is what every example has, the rest is chance."""
     fewest, most = {"vmap": (1, 2), "dots": (0, 1), "dynamic": (0, 1)}.get(theme, (0, 0))
     batches = draw(st.lists(st.integers(2, 3), min_size=fewest, max_size=most))
-    most = STEPS // math.prod(batches)
+    left = STEPS // math.prod(batches)
     bounds: list[int] = []
-    for _ in range(draw(st.integers(theme in ("dynamic", "prefetch", "dots"), 3))):
-        bounds.append(draw(st.integers(1, max(1, min(6, most // math.prod(bounds))))))
+    for _ in range(draw(st.sampled_from([2, 1, 3, 0] if theme == "plain" else [2, 1, 3]))):
+        longest = max(1, min(6, left // math.prod(bounds)))
+        bounds.append(draw(st.sampled_from([g for g in (3, 2, 4, 5, 6, 1) if g <= longest])))
     dynamic = tuple(a for a in range(len(bounds)) if theme == "dynamic" and draw(st.booleans()))
     if theme == "dynamic" and not dynamic:
         dynamic = (0,)
@@ -165,12 +166,12 @@ def cases(draw: Any, theme: str) -> Case:
     tables = tuple(
         draw(_table(bounds))
         for _ in range(
-            draw(st.integers(theme == "prefetch", 2)) if bounds and theme != "plain" else 0
+            draw(st.sampled_from([1, 2] if theme == "prefetch" else [0, 1, 2])) * any(bounds)
         )
     )
     make = _Maker(draw, tuple(bounds), grid, tables, theme, bool(batches))
-    inputs = [make.block(output=False) for _ in range(draw(st.integers(1, 3)))]
-    outputs = [make.block(output=True) for _ in range(draw(st.integers(0, 2)))]
+    inputs = [make.block(output=False) for _ in range(draw(st.sampled_from([2, 1, 3])))]
+    outputs = [make.block(output=True) for _ in range(draw(st.sampled_from([1, 2, 0])))]
     aliases = []
     if theme == "aliases" or draw(st.integers(0, 3)) == 3:
         # An output in the array of an input: the same map, or one of its own.
@@ -229,29 +230,28 @@ class _Maker:
     def expression(self) -> tuple:
         """An index that no step takes below 0."""
         axes, tables = range(len(self.bounds)), range(len(self.tables))
-        choices = [st.tuples(st.just("constant"), st.integers(0, 2))]
+        choices = [st.just(("table", n, self.tables[n].axes)) for n in tables]
+        choices *= 6 if self.theme == "prefetch" else 2
         if axes:
             axis = st.sampled_from(axes)
             choices += [st.tuples(st.just("id"), axis)] * 3
             choices += [
-                st.tuples(st.sampled_from(["reversed", "halved", "odd", "late"]), axis),
+                st.tuples(st.sampled_from(["odd", "late", "halved", "reversed"]), axis),
                 st.tuples(st.just("capped"), axis, st.integers(0, 2)),
-                st.tuples(st.sampled_from(["sum", "flat", "causal"]), axis, axis),
+                st.tuples(st.sampled_from(["causal", "sum", "flat"]), axis, axis),
             ]
-        looked_up = [st.just(("table", n, self.tables[n].axes)) for n in tables]
-        if looked_up:
-            choices += looked_up * (6 if self.theme == "prefetch" else 2)
+        choices.append(st.tuples(st.just("constant"), st.integers(0, 2)))
         return self.draw(st.one_of(choices))
 
     def block(self, output: bool, whole: bool = False) -> Block:
         """An operand; a `whole` one has no ragged edge."""
         draw = self.draw
         dtype = draw(st.sampled_from(["int32", "float32", "bfloat16", "uint8"]))
-        spaces = ["any", "smem", "vmem", "vmem", "vmem", "vmem"]
-        space = draw(st.sampled_from(spaces[int(self.batched) :]))
+        spaces = ["vmem", "vmem", "vmem", "smem"] + ["any"] * (not self.batched)
+        space = draw(st.sampled_from(spaces))
         if self.theme == "dots":
             space = draw(st.sampled_from(["smem", "vmem"]))
-        rank = draw(st.integers(1, 4))
+        rank = draw(st.sampled_from([2, 1, 3, 4]))
         if space == "any" and not output:
             return Block(
                 tuple(Dim(n + 2, n + 2, ("constant", 0)) for n in range(rank)), "int32", "any"
@@ -267,7 +267,7 @@ class _Maker:
             if legal and axis >= rank - 2:
                 block: int | None = 8 if axis == rank - 2 else 128
             else:
-                block = draw(st.sampled_from([None, 1, 2, 3]))
+                block = draw(st.sampled_from([2, None, 3, 1]))
             last = max(int(value(index, env)) for env in self.everywhere())
             more = draw(st.integers(0, 1))
             element = block in (1, 2, 3) and not whole and draw(st.integers(0, 7)) == 7

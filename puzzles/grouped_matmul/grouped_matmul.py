@@ -43,8 +43,8 @@ from puzzles import INTERPRET, find
 #
 # That leaves tile 3, which nobody visits. Look at the launch: an array of zeros goes in, and
 # `input_output_aliases` says that the output **is** that array, so what no step writes stays zero.
-# Its memory space is `pl.ANY`, which means that the pipeline fetches none of it, and your kernel
-# leaves `zeros_ref` alone. (The 5 counts all operands, the three prefetched ones too.)
+# Its spec has no block, only `memory_space=pl.ANY`: the array stays where it is, in HBM, and the
+# pipeline fetches none of it. Your kernel leaves `zeros_ref` alone. (The 5 counts all operands, the three prefetched ones too.)
 #
 # One more thing: rows that belong to nobody may hold anything, even NaN. NaN · 0 is NaN, so choose
 # with `jnp.where` and do not multiply by a mask.
