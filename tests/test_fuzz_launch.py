@@ -53,9 +53,6 @@ class Block:
     def shape(self) -> tuple[int, ...]:
         return tuple(d.size for d in self.dims)
 
-    def at(self, env: Env) -> tuple[int, ...]:
-        return tuple(int(value(d.index, env)) for d in self.dims)
-
     def spec(self, bounds: tuple[int, ...]) -> pl.BlockSpec:
         if self.space == "any":
             return pl.BlockSpec(memory_space=pl.ANY)
@@ -129,8 +126,14 @@ def value(expression: tuple, env: Env) -> Any:
         return i // 2
     if kind == "odd":
         return i % 2
-    if kind == "late":  # the floor of a negative number, too
-        return xp.maximum((2 * i - 5) // 3, 0)
+    if kind == "floor":  # of a negative number, too
+        return (2 * i - 5) // 3 + 2
+    if kind == "wrapped":
+        return (i - 2) % 3
+    if kind == "remainder":  # with the sign of the dividend
+        return (np.fmod(i - 2, 3) if xp is np else lax.rem(i - 2, jnp.int32(3))) + 2
+    if kind == "late":
+        return xp.maximum(i - 1, 0)
     if kind == "capped":
         return xp.minimum(i, given[1])
     j = ids[given[1]]
@@ -158,7 +161,7 @@ def cases(draw: Any, theme: str) -> Case:
     dynamic = tuple(a for a in range(len(bounds)) if theme == "dynamic" and draw(st.booleans()))
     if theme == "dynamic" and not dynamic:
         dynamic = (0,)
-    empty = draw(st.sampled_from([None] * 5 + [*dynamic[:1]]))
+    empty = draw(st.sampled_from([None] * 3 + [*dynamic[:1]]))
     grid = tuple(
         draw(st.integers(1, g)) if a in dynamic and a != empty else g * (a != empty)
         for a, g in enumerate(bounds)
@@ -174,7 +177,8 @@ def cases(draw: Any, theme: str) -> Case:
     outputs = [make.block(output=True) for _ in range(draw(st.sampled_from([1, 2, 0])))]
     aliases = []
     if theme == "aliases" or draw(st.integers(0, 3)) == 3:
-        # An output in the array of an input: the same map, or one of its own.
+        # An output in the array of an input: the same map, or one of its own. It has no ragged
+        # edge: for such a one the simulator returns the padded array, which JAX refuses.
         inputs[0] = make.block(output=False, whole=True)
         if inputs[0].space == "vmem":
             source = draw(st.integers(0, len(inputs) - 1))
@@ -182,6 +186,8 @@ def cases(draw: Any, theme: str) -> Case:
             aliases.append((source, len(outputs)))
             outputs.append(make.alias_of(inputs[source]))
     dots = make.dots(inputs) if theme == "dots" else []
+    if theme == "dynamic":  # only then does a kernel ask for the size of its grid
+        dots = [("last", draw(st.sampled_from(dynamic)))]
     vmaps: list[tuple[int, tuple[int | None, ...]]] = []
     ranks = [len(x.dims) for x in inputs]
     for size in batches:
@@ -236,7 +242,8 @@ class _Maker:
             axis = st.sampled_from(axes)
             choices += [st.tuples(st.just("id"), axis)] * 3
             choices += [
-                st.tuples(st.sampled_from(["odd", "late", "halved", "reversed"]), axis),
+                st.tuples(st.sampled_from(["odd", "floor", "reversed"]), axis),
+                st.tuples(st.sampled_from(["wrapped", "remainder", "late", "halved"]), axis),
                 st.tuples(st.just("capped"), axis, st.integers(0, 2)),
                 st.tuples(st.sampled_from(["causal", "sum", "flat"]), axis, axis),
             ]
@@ -250,7 +257,7 @@ class _Maker:
         spaces = ["vmem", "vmem", "vmem", "smem"] + ["any"] * (not self.batched)
         space = draw(st.sampled_from(spaces))
         if self.theme == "dots":
-            space = draw(st.sampled_from(["smem", "vmem"]))
+            space = draw(st.sampled_from(["vmem", "smem", "vmem"]))
         rank = draw(st.sampled_from([2, 1, 3, 4]))
         if space == "any" and not output:
             return Block(
@@ -393,7 +400,7 @@ def _guarded(guard: tuple, tick: Any, env: Env, inputs: Any) -> None:
         lax.switch(value(given[0], env), [lambda: None, tick, twice])
     else:
         ref = inputs[given[0]]
-        pl.when(ref[(0,) * len(ref.shape)] % 2 == 1)(tick)
+        pl.when(ref[(0,) * len(ref.shape)] % 5 < 2)(tick)
 
 
 def function_of(case: Case) -> Any:
@@ -464,7 +471,6 @@ class Recorder(_watch.Watch):
     def __init__(self, equation: Any) -> None:
         super().__init__(equation)
         grid = equation.params["grid_mapping"]
-        self.first = grid.num_inputs
         aliased = {
             o: i - grid.num_index_operands for i, o in equation.params["input_output_aliases"]
         }
@@ -493,7 +499,7 @@ class Recorder(_watch.Watch):
             blocks = given["output_blocks"]
             self.outputs.append([None if b is None else slices(b) for b in blocks])
         elif name == "_allocate_buffer":
-            self.given.append(np.asarray(given.get("val", given.get("value"))))
+            self.given.append(np.asarray(given["val"]))
         return super().call(*args, callback=callback, **more)
 
     def note(self, where: dict, given: dict) -> None:
@@ -676,11 +682,11 @@ def features(run: Ran) -> Counter:
 
 
 THEMES = {
-    "plain": ("squeezed", "ragged", "stays", "revisited", "again"),
+    "plain": ("squeezed", "ragged", "stays", "revisited"),
     "prefetch": ("prefetch", "again"),
-    "dynamic": ("dynamic", "empty"),
-    "aliases": ("alias",),
-    "vmap": ("vmap", "vmap of vmap"),
+    "dynamic": ("dynamic", "empty", "vmap"),
+    "aliases": ("alias", "revisited"),
+    "vmap": ("vmap", "vmap of vmap", "again"),
     "dots": (
         *("skipped", "always", "when", "both", "loop", "repeat", "switch", "last"),
         *("in smem", "in vmem"),
@@ -711,4 +717,4 @@ def test_a_launch_does_what_was_read(theme: str, monkeypatch: pytest.MonkeyPatch
         had.update(features(run))
 
     compare_all()
-    assert set(THEMES[theme]) <= set(had)
+    assert not set(THEMES[theme]) - set(had), "no example has it: draw more that have"

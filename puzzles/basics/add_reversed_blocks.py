@@ -165,5 +165,37 @@ PUZZLE = Puzzle(
             old="return (n - 1 - i,)",
             new="return (jnp.int32(n) - (i + 1),)",
         ),
+        Alternative(
+            "writes the map elsewhere and binds n to it, under jit",
+            code="""
+import functools
+
+
+def from_the_end(i, *, count):
+    return jax.lax.sub(count - 1, i)
+
+
+@jax.jit
+def add_reversed_blocks(x, y):
+    n = x.size // 1024
+    forward, backward = (
+        pl.BlockSpec((1024,), index_map)
+        for index_map in (lambda i: i, functools.partial(from_the_end, count=n))
+    )
+    return pl.pallas_call(
+        add_reversed_blocks_kernel,
+        grid=n,
+        in_specs=[forward, backward],
+        out_specs=forward,
+        out_shape=jax.ShapeDtypeStruct((n * 1024,), y.dtype),
+        interpret=INTERPRET,
+    )(x, y)
+""",
+        ),
+        Alternative(
+            "looks its block up in a list",
+            old="return (n - 1 - i,)",
+            new="left = [*range(n)][::-1]\n        return sum(jnp.where(i == m, b, 0) for m, b in enumerate(left))",
+        ),
     ],
 )

@@ -11,10 +11,10 @@ from puzzles import INTERPRET
 # ## add_ten: your first kernel
 #
 # An ordinary JAX function takes arrays and returns arrays. A **kernel** takes **Refs** and returns
-# nothing. A Ref is a handle to a buffer in the TPU's on-chip memory, VMEM: 16 to 128 MiB right
-# beside the arithmetic units. Before your kernel starts, `pallas_call` has copied the input there
-# from HBM, the large memory where `jax.Array`s live. After it ends, `pallas_call` copies the output
-# back.
+# nothing. A Ref is a handle to a buffer in the TPU's on-chip memory, VMEM: 16 MiB on some TPUs, 128
+# MiB on others, right beside the arithmetic units. Before your kernel starts, `pallas_call` has
+# copied the input there from HBM, the large memory where `jax.Array`s live. After it ends,
+# `pallas_call` copies the output back.
 #
 # ![x is copied from HBM to VMEM, the kernel reads x_ref and writes o_ref, and the result is copied back to HBM.](diagrams/basics/add_ten.svg)
 #
@@ -32,7 +32,7 @@ from puzzles import INTERPRET
 #
 # Add ten to every element. When you pass, `check` prints a *receipt*: bytes moved between HBM and
 # VMEM, VMEM used, arithmetic done. It takes a v5e, one kind of TPU, as its example; `choose_blocks`,
-# at the end, explains the last line. (*Mosaic* is the TPU compiler's front end for Pallas.)
+# at the end, explains the last line. (*Mosaic*, which Pallas lowers to, is the compiler of TPU kernels.)
 
 # %%
 def add_ten_spec(x: Float[Array, "M N"]) -> Float[Array, "M N"]:
@@ -120,6 +120,48 @@ PUZZLE = Puzzle(
             "writes row by row",
             old="o_ref[...] = x_ref[...] + 10",
             new="for row in range(x_ref.shape[0]):\n        o_ref[row, :] = x_ref[row, :] + 10.0",
+        ),
+        Alternative(
+            "makes its kernel in a factory, under jit",
+            code="""
+def adder(n):
+    return lambda x_ref, o_ref: o_ref.__setitem__(slice(None), jnp.add(x_ref[:], n))
+
+
+@jax.jit
+def add_ten(x):
+    return pl.pallas_call(adder(10.0), out_shape=jax.typeof(x), interpret=INTERPRET)(x)
+""",
+        ),
+        Alternative(
+            "takes a grid of blocks, eight rows each, and a block of tens",
+            code="""
+def add_ten(x):
+    M, N = x.shape
+
+    def kernel(x_ref, o_ref):
+        ten = jnp.full(x_ref.shape, 10, dtype=o_ref.dtype)
+        o_ref[:, :] = ten + x_ref[:, :]
+
+    block = pl.BlockSpec(block_shape=(8, N), index_map=lambda i: (i, 0))
+    return pl.pallas_call(
+        kernel,
+        grid=M // 8,
+        in_specs=[block],
+        out_specs=block,
+        out_shape=jax.ShapeDtypeStruct(x.shape, jnp.float32),
+        interpret=INTERPRET,
+    )(x)
+""",
+        ),
+        Alternative(
+            "adds rows in a fori_loop",
+            old="o_ref[...] = x_ref[...] + 10",
+            new="""def rows(n, _):
+        here = pl.ds(pl.multiple_of(8 * n, 8), 8)
+        o_ref[here, :] = x_ref[here, :] + 10
+
+    jax.lax.fori_loop(0, x_ref.shape[0] // 8, rows, None)""",
         ),
     ],
 )

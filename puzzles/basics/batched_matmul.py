@@ -205,6 +205,19 @@ def batched_matmul(lhs, rhs):
             old="bm, bk, bn = 64, 128, 256",
             new="bm, bk, bn = 32, 128, 128",
         ),
+        Alternative(
+            "keeps an axis of one and indexes it away in the kernel",
+            edits=(
+                ("        batched_matmul_kernel,\n", "        squeezed,\n"),
+                (_LHS, _LHS.replace("None", "1")),
+                (_RHS, _RHS.replace("None", "1")),
+                (_OUT, _OUT.replace("None", "1")),
+            ),
+            code="""
+def squeezed(lhs_ref, rhs_ref, o_ref, acc_ref):
+    batched_matmul_kernel(lhs_ref.at[0], rhs_ref.at[0], o_ref.at[0], acc_ref)
+""",
+        ),
     ],
     audit=audit,
 )

@@ -115,7 +115,7 @@ from puzzles._tpu import CHIPS
 
 
 def make_inputs(key, M, K, N, mebibytes):
-    return M, K, N, mebibytes * 2**20
+    return M, K, N, int(mebibytes * 2**20)
 
 
 def accepts(blocks, M, K, N, vmem_bytes):
@@ -155,7 +155,10 @@ PUZZLE = Puzzle(
     cases=[
         dict(M=8192, K=4096, N=14336, mebibytes=16),
         dict(M=4096, K=11008, N=4096, mebibytes=8),
-        dict(M=2048, K=5120, N=13824, mebibytes=6),
+        # One block has to take all of M.
+        dict(M=512, K=5120, N=13824, mebibytes=8),
+        # Only (512, 128, 512) will do, and it fills the budget to the byte.
+        dict(M=7680, K=4096, N=15360, mebibytes=2.5),
     ],
     hints=[
         "Which of bm, bk and bn does the formula reward, and what does the budget make you pay for "
@@ -238,6 +241,24 @@ def choose_blocks(M, K, N, vmem_bytes):
         for bk in (512, 256, 128):
             if K % bk == 0 and 4 * (bm * bk + bk * bn + bm * bn) + 4 * bm * bn <= vmem_bytes:
                 return bm, bk, bn
+""",
+        ),
+        Alternative(
+            "sorts all candidates that fit by their traffic",
+            code="""
+def choose_blocks(M, K, N, vmem_bytes):
+    import itertools
+
+    def traffic(blocks):
+        bm, bk, bn = blocks
+        return M * K * (N // bn) + K * N * (M // bm), bk
+
+    def fits(blocks):
+        bm, bk, bn = blocks
+        return 4 * (bm * bk + bk * bn + 2 * bm * bn) <= vmem_bytes
+
+    divisors = [[128 * d for d in range(1, n // 128 + 1) if n // 128 % d == 0] for n in (M, K, N)]
+    return min(filter(fits, itertools.product(*divisors)), key=traffic)
 """,
         ),
     ],

@@ -266,6 +266,39 @@ PUZZLE = Puzzle(
             old="bm, bk, bn = 128, 256, 128",
             new="bm, bk, bn = 64, 512, 128",
         ),
+        Alternative(
+            "builds its kernel and its epilogue from parts, under jit",
+            code="""
+def first(axis):
+    return pl.program_id(axis) == 0
+
+
+def last(axis):
+    return pl.program_id(axis) == pl.num_programs(axis) - 1
+
+
+def activate(x):
+    return x * jax.nn.sigmoid(1.5957691216 * x * (1 + 0.044715 * x * x))
+
+
+def accumulate(a_ref, b_ref, bias_ref, o_ref, acc_ref, *, epilogue, axis):
+    product = jax.lax.dot_general(
+        a_ref[...], b_ref[...], (((1,), (0,)), ((), ())), preferred_element_type=jnp.float32
+    )
+    acc_ref[...] = product + jnp.where(first(axis), jnp.zeros_like(product), acc_ref[...])
+
+    @pl.when(last(axis))
+    def finish():
+        o_ref[...] = epilogue(acc_ref[...] + bias_ref[0, :][None]).astype(jnp.bfloat16)
+
+
+def fused_matmul_kernel(*refs):
+    accumulate(*refs, epilogue=activate, axis=2)
+
+
+fused_matmul = jax.jit(fused_matmul)
+""",
+        ),
     ],
     audit=audit,
 )

@@ -231,6 +231,46 @@ PUZZLE = Puzzle(
             old="bm, bk, bn = 128, 256, 512",
             new="bm, bk, bn = 128, 64, 256",
         ),
+        Alternative(
+            "hands over a GridSpec, enums and named index maps, under jit",
+            code="""
+@jax.jit
+def launch_matmul(a, b):
+    (K, M), (_, N) = a.shape, b.shape
+
+    def rows(i, j, k):
+        return k, i
+
+    def columns(i, j, k):
+        del i
+        return [k, j]
+
+    word = pltpu.GridDimensionSemantics
+    call = pl.pallas_call(
+        kernel=launch_matmul_kernel,
+        out_shape=jax.ShapeDtypeStruct(shape=(M, N), dtype=a.dtype),
+        grid_spec=pltpu.PrefetchScalarGridSpec(
+            num_scalar_prefetch=0,
+            grid=(pl.cdiv(M, 128), pl.cdiv(N, 256), pl.cdiv(K, 128)),
+            in_specs=(pl.BlockSpec((128, 128), rows), pl.BlockSpec((128, 256), columns)),
+            out_specs=pl.BlockSpec(index_map=lambda i, j, k: (i, j), block_shape=(128, 256)),
+            scratch_shapes=(pltpu.VMEM((128, 256), "float32"),),
+        ),
+        compiler_params=pltpu.CompilerParams(
+            dimension_semantics=[word.PARALLEL, word.PARALLEL, word.ARBITRARY]
+        ),
+        interpret=INTERPRET,
+    )
+    return call(a, b)
+""",
+        ),
+        Alternative(
+            "takes all of the output's columns in one block",
+            edits=(
+                ("bm, bk, bn = 128, 256, 512", "bm, bk, bn = 128, 128, N"),
+                ("grid=(M // bm, N // bn, K // bk)", "grid=(M // bm, 1, K // bk)"),
+            ),
+        ),
     ],
     audit=audit,
 )

@@ -176,6 +176,26 @@ PUZZLE = Puzzle(
             "takes the smallest legal blocks",
             edits=_with("pl.BlockSpec((8, 512), lambda i, j: (i, j))", "grid=(M // 8, N // 512)"),
         ),
+        Alternative(
+            "goes down a flat list of blocks, all specs from one function, under jit",
+            code="""
+@jax.jit
+def launch_vector_add(x, y):
+    across = x.shape[1] // 128
+
+    def spec(rows=64):
+        return pl.BlockSpec(index_map=lambda n: (n // across, n % across), block_shape=(rows, 128))
+
+    return pl.pallas_call(
+        kernel=launch_vector_add_kernel,
+        grid_spec=pl.GridSpec(
+            grid=x.shape[0] // 64 * across, in_specs=(spec(), spec()), out_specs=spec()
+        ),
+        out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype),
+        interpret=INTERPRET,
+    )(x, y)
+""",
+        ),
     ],
     audit=audit,
 )

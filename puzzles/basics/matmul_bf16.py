@@ -80,10 +80,11 @@ from puzzles.basics._audits import product_by_blocks
 
 
 def make_inputs(key, M, K, N):
-    # Half of the terms are shifted up and half down: the sum climbs to thousands and comes back.
+    # Half of the terms are shifted up and half down: the sum climbs to 64 or 96 and comes back to
+    # numbers so small that a sum that starts at one is noticed, too.
     r = rng(key)
     shift = jnp.where(jnp.arange(K) < K // 2, 2.0, -2.0)
-    a = jnp.asarray(r.normal(size=(M, K)), jnp.float32) + shift
+    a = (jnp.asarray(r.normal(size=(M, K)), jnp.float32) + shift) / 64
     b = jnp.asarray(r.normal(2, 1, (K, N)), jnp.float32)
     return a.astype(jnp.bfloat16), b.astype(jnp.bfloat16)
 
@@ -128,8 +129,8 @@ PUZZLE = Puzzle(
                 ("pltpu.VMEM((bm, bn), jnp.float32)", "pltpu.VMEM((bm, bn), jnp.bfloat16)"),
                 (_DOT, f"{_DOT}.astype(jnp.bfloat16)"),
             ),
-            says="each addition rounds a sum in the thousands to 8 bits, to a multiple of 16 or 32, and "
-            "the result is only in the hundreds",
+            says="each addition rounds a sum that grows to 64 and more to 8 bits, to a multiple of "
+            "1/8, 1/4 or 1/2, and the result is only about 2",
         ),
         Mistake(
             "rounds every block product to bf16",
@@ -206,6 +207,27 @@ PUZZLE = Puzzle(
                 ("lambda i, j, k: (i, k)", "lambda i, j, k: (i, K // bk - 1 - k)"),
                 ("lambda i, j, k: (k, j)", "lambda i, j, k: (K // bk - 1 - k, j)"),
             ),
+        ),
+        Alternative(
+            "chooses by jnp.where, in a kernel from a factory",
+            code="""
+def make_kernel(out, total=jnp.float32):
+    def kernel(a_ref, b_ref, o_ref, acc_ref):
+        product = jax.lax.dot(a_ref[...], b_ref[...], preferred_element_type=total)
+        done = jnp.where(pl.program_id(2) > 0, acc_ref[...] + product, product)
+        acc_ref[...] = done
+        jax.lax.cond(
+            pl.program_id(2) == pl.num_programs(2) - 1,
+            lambda: o_ref.__setitem__(..., done.astype(out)),
+            lambda: None,
+        )
+
+    return kernel
+
+
+matmul_bf16_kernel = make_kernel(jnp.bfloat16)
+matmul_bf16 = jax.jit(matmul_bf16, static_argnames=("bm", "bk", "bn"))
+""",
         ),
     ],
     audit=audit,

@@ -145,6 +145,62 @@ PUZZLE = Puzzle(
             old="a_ref[...][:, None] * b_ref[...][None, :]",
             new="a_ref[...].reshape(-1, 1) * b_ref[...].reshape(1, -1)",
         ),
+        Alternative(
+            "broadcasts by hand, with specs from a loop, under jit",
+            code="""
+def across(vector, axis, shape):
+    return jax.lax.broadcast_in_dim(vector, shape, (axis,))
+
+
+@jax.jit
+def outer_product(a, b):
+    shape = len(a), len(b)
+
+    def kernel(a_ref, b_ref, o_ref):
+        o_ref[...] = across(a_ref[...], 0, o_ref.shape) * across(b_ref[...], 1, o_ref.shape)
+
+    return pl.pallas_call(
+        kernel,
+        grid=(shape[0] // 1024, shape[1] // 1024),
+        in_specs=[pl.BlockSpec((1024,), lambda *at, n=n: at[n]) for n in (0, 1)],
+        out_specs=pl.BlockSpec((1024, 1024), lambda *at: at),
+        out_shape=jax.ShapeDtypeStruct(shape, jnp.float32),
+        interpret=INTERPRET,
+    )(a, b)
+""",
+        ),
+        Alternative(
+            "lets j run outside i",
+            code="""
+def outer_product(a, b):
+    return pl.pallas_call(
+        lambda a_ref, b_ref, o_ref: outer_product_kernel(a_ref, b_ref, o_ref),
+        grid=(b.shape[0] // 1024, a.shape[0] // 1024),
+        in_specs=[
+            pl.BlockSpec((1024,), lambda j, i: (i,)),
+            pl.BlockSpec((1024,), lambda j, i: (j,)),
+        ],
+        out_specs=pl.BlockSpec((1024, 1024), lambda j, i: (i, j)),
+        out_shape=jax.ShapeDtypeStruct((a.shape[0], b.shape[0]), a.dtype),
+        interpret=INTERPRET,
+    )(a, b)
+""",
+        ),
+        Alternative(
+            "stacks the vectors as a column and a row",
+            edits=(
+                ("a_ref[...][:, None] * b_ref[...][None, :]", "a_ref[...] * b_ref[...]"),
+                (
+                    "pl.BlockSpec((bm,), lambda i, j: (i,))",
+                    "pl.BlockSpec((bm, 1), lambda i, j: (i, 0))",
+                ),
+                (
+                    "pl.BlockSpec((bn,), lambda i, j: (j,))",
+                    "pl.BlockSpec((1, bn), lambda i, j: (0, j))",
+                ),
+                (")(a, b)", ")(a.reshape(M, 1), b[None])"),
+            ),
+        ),
     ],
     audit=audit,
 )

@@ -16,7 +16,7 @@ from puzzles import INTERPRET
 # that covers the array, and the last block **hangs over the edge**. Pallas's rules for that are
 # simple:
 #
-# * **Reads** beyond the edge give garbage. Nobody fills the rest of the buffer.
+# * **Reads** beyond the edge give garbage. Nothing is promised about the rest of the buffer.
 # * **Writes** beyond the edge are dropped.
 #
 # ```text
@@ -28,7 +28,8 @@ from puzzles import INTERPRET
 # find each element's **column in the array**, and replace what lies at `N` or beyond by zero.
 #
 # Choose with `jnp.where(mask, x, 0.0)`. Multiplying by the mask is not enough, since garbage may be
-# NaN (here it is), and NaN × 0 is NaN. Nor does dropping NaNs help: on a TPU, garbage is mostly finite.
+# NaN (here it is), and NaN × 0 is NaN. Nor does dropping NaNs help: on a TPU, garbage
+# may be any number.
 #
 # ![The third block of a row hangs over the right edge of x; the part outside the array is marked as masked out.](diagrams/basics/ragged_row_sum.svg)
 #
@@ -157,7 +158,7 @@ PUZZLE = Puzzle(
             "drops every NaN instead of masking the columns",
             old=_MASK,
             new="jnp.nan_to_num(x_ref[...])",
-            says="a NaN in the data belongs in its row's sum, and garbage on a TPU is mostly finite",
+            says="a NaN in the data belongs in its row's sum, and garbage on a TPU may be any number",
         ),
         Mistake(
             "pads the array in HBM first",
@@ -199,6 +200,31 @@ PUZZLE = Puzzle(
             "compares with what is left of the row",
             old="jnp.where(column < N,",
             new="jnp.where(column - j * bn < N - j * bn,",
+        ),
+        Alternative(
+            "chooses start and mask by jnp.where, in a kernel from a factory, under jit",
+            code="""
+@jax.jit
+def ragged_row_sum(x):
+    rows, columns = x.shape
+    block = 40, 128
+
+    def kernel(x_ref, o_ref):
+        start = pl.program_id(1) * block[1]
+        left = jnp.minimum(columns - start, block[1])
+        inside = jax.lax.broadcasted_iota(jnp.int32, block, 1) < left
+        part = jax.lax.select(inside, x_ref[...], jnp.zeros(block)).sum(1, keepdims=True)
+        o_ref[...] = part + jnp.where(start == 0, 0.0, o_ref[...])
+
+    return pl.pallas_call(
+        kernel,
+        grid=(-(-rows // block[0]), -(-columns // block[1])),
+        in_specs=[pl.BlockSpec(block, lambda i, j: (i, j))],
+        out_specs=pl.BlockSpec((block[0], 1), lambda i, j: (i, 0)),
+        out_shape=jax.ShapeDtypeStruct((rows, 1), jnp.float32),
+        interpret=INTERPRET,
+    )(x)
+""",
         ),
     ],
     audit=audit,

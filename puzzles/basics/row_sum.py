@@ -33,7 +33,7 @@ from puzzles import INTERPRET
 #     ...
 # ```
 #
-# The output is (M, 1), not (M,): the TPU likes its vectors two-dimensional, and `keepdims=True`
+# The output is (M, 1), not (M,): the TPU's vector registers are two-dimensional, and `keepdims=True`
 # gives you a column.
 
 # %%
@@ -194,6 +194,28 @@ PUZZLE = Puzzle(
     o_ref[...] = before + x_ref[...].sum(axis=1, keepdims=True)""",
         ),
         Alternative("takes other blocks", old="bm, bn = 64, 128", new="bm, bn = 32, 128"),
+        Alternative(
+            "multiplies by a column of ones, under jit",
+            code="""
+def row_sum_kernel(x_ref, o_ref):
+    ones = jnp.ones((x_ref.shape[1], 1), jnp.float32)
+    part = jax.lax.dot_general(
+        x_ref[...],
+        ones,
+        (((1,), (0,)), ((), ())),
+        precision=jax.lax.Precision.HIGHEST,
+        preferred_element_type=jnp.float32,
+    )
+    jax.lax.cond(
+        pl.program_id(1) == 0,
+        lambda: o_ref.__setitem__(..., part),
+        lambda: o_ref.__setitem__(..., o_ref[...] + part),
+    )
+
+
+row_sum = jax.jit(row_sum)
+""",
+        ),
     ],
     audit=audit,
 )

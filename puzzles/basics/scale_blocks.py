@@ -151,6 +151,37 @@ PUZZLE = Puzzle(
                 ),
             ),
         ),
+        Alternative(
+            "counts with a flat grid of row-major blocks, under jit",
+            code="""
+@jax.jit
+def scale_blocks(x):
+    rows, columns = x.shape[0] // 16, x.shape[1] // 128
+
+    def kernel(x_ref, o_ref):
+        o_ref[...] = jax.lax.convert_element_type(1 + pl.program_id(0), jnp.float32) * x_ref[...]
+
+    block = pl.BlockSpec((16, 128), lambda n: divmod(n, columns))
+    return pl.pallas_call(
+        kernel, x, grid=(rows * columns,), in_specs=[block], out_specs=block, interpret=INTERPRET
+    )(x)
+""",
+        ),
+        Alternative(
+            "adds up the number in a helper, and multiplies by a block of it",
+            code="""
+def number(axes=2):
+    count = 0
+    for axis in range(axes):
+        count = count * pl.num_programs(axis) + pl.program_id(axis)
+    return count + 1
+
+
+def scale_blocks_kernel(x_ref, o_ref):
+    factor = jnp.full(x_ref.shape, number(), jnp.int32)
+    o_ref[...] = jnp.multiply(x_ref[...], factor.astype(jnp.float32))
+""",
+        ),
     ],
     audit=audit,
 )

@@ -71,6 +71,8 @@ def vector_add(x: Float[Array, " N"], y: Float[Array, " N"]) -> Float[Array, " N
 # show(vector_add)
 
 # %% tags=["author"]
+import math
+
 from puzzles import Alternative, Launch, Mistake, Puzzle, rng
 
 
@@ -80,9 +82,9 @@ def make_inputs(key, N):
 
 
 def audit(launch: Launch) -> None:
-    (N,) = launch.inputs[0].shape
     for operand in (*launch.inputs, *launch.outputs):
-        assert operand.block != (N,), (
+        N = math.prod(operand.shape)
+        assert math.prod(operand.sizes) < N, (
             f"`{operand.name}` is one block of all {N} elements: keep the blocks, a longer vector "
             "would not fit"
         )
@@ -176,6 +178,53 @@ def vector_add(x, y):
         interpret=INTERPRET,
     )(x, y)
 """,
+        ),
+        Alternative(
+            "sums whatever inputs it gets, in a kernel from functools, under jit",
+            code="""
+import functools
+import operator
+
+
+def fold(*refs, op):
+    *inputs, o_ref = refs
+    o_ref[:] = functools.reduce(op, (ref[...] for ref in inputs))
+
+
+@jax.jit
+def vector_add(x, y):
+    spec = pl.BlockSpec((1024,), lambda step: step)
+    return pl.pallas_call(
+        functools.partial(fold, op=operator.add),
+        out_shape=x,
+        grid_spec=pl.GridSpec(grid=(pl.cdiv(x.size, 1024),), in_specs=[spec] * 2, out_specs=spec),
+        interpret=INTERPRET,
+    )(x, y)
+""",
+        ),
+        Alternative(
+            "stacks the blocks on an axis that is squeezed away",
+            code="""
+def vector_add(x, y):
+    stack = [v.reshape(-1, 8, 128) for v in (x, y)]
+    spec = pl.BlockSpec((None, 8, 128), lambda i: (i, 0, 0))
+    return pl.pallas_call(
+        vector_add_kernel,
+        grid=stack[0].shape[:1],
+        in_specs=[spec, spec],
+        out_specs=spec,
+        out_shape=jax.ShapeDtypeStruct(stack[0].shape, x.dtype),
+        interpret=INTERPRET,
+    )(*stack).reshape(x.shape)
+""",
+        ),
+        Alternative(
+            "copies x, then adds y to the output half by half",
+            old="o_ref[...] = x_ref[...] + y_ref[...]",
+            new="""o_ref[...] = x_ref[...]
+    for start in (0, 512):
+        half = slice(start, start + 512)
+        o_ref[half] += y_ref[half]""",
         ),
     ],
     audit=audit,

@@ -41,7 +41,7 @@ it works block by block, with three things that stay in VMEM: a maximum, a sum a
 Then you watch one kernel body grow from one block of queries to all of them, and to many heads.""",
     "causal_attention": """## Part II: masks
 
-A mask says which scores count. A kernel that only obeys it wastes half of its time or more; one that
+A mask says which scores count. A kernel that only obeys it wastes about half of its work, or more; one that
 reads it block by block neither computes nor fetches what is masked. Masks by position, by distance and by
 document, and a cap on the scores: each is a line or two in a kernel that you have already written.""",    "classify_blocks": """## Part III: splash
 

@@ -30,8 +30,8 @@ from puzzles import INTERPRET, find
 #
 # * What the matrix unit multiplies is bf16: `q` by `k`, and the weights `p` by `v`. So **cast `p` to
 #   `v`'s dtype** before the second dot. A weight lies between 0 and 1 and keeps 8 bits, as `v` itself
-#   does. Without the cast, `v` is promoted to f32, and nothing is gained: by default a TPU rounds
-#   the f32 operands of a dot to bf16.
+#   does. Without the cast, the dot gets an f32 operand, and nothing is gained: by default a TPU
+#   rounds the f32 operands of a dot to bf16.
 # * What is compared, exponentiated and summed is f32: `s`, `m`, `l`, `acc`. Between 128 and 256,
 #   bf16 numbers are 1 apart, and an exponential whose argument is off by 1 is off by a factor of 2.7.
 #

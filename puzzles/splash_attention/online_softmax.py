@@ -27,7 +27,7 @@ from puzzles import INTERPRET
 # ```
 #
 # This is the [online softmax](https://arxiv.org/abs/1805.02867) (Milakov and Gimelshein, 2018), and
-# everything above it on this ladder rests on that one multiplication.
+# every kernel above it on this ladder rests on that one multiplication.
 #
 # ![Three blocks of a row are fetched one after another while the blocks of m and l stay in VMEM; both are written after the third.](diagrams/splash_attention/online_softmax.svg)
 #

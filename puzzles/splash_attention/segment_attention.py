@@ -11,8 +11,8 @@ from puzzles import INTERPRET
 # %% [markdown]
 # ## segment_attention: a mask that comes as data
 #
-# Documents are shorter than a training sequence, so several are **packed** into one. They must not
-# see each other. Each position carries the number of its document, its **segment id**, and row t
+# Many documents are shorter than a training sequence, so several are **packed** into one. They must
+# not see each other. Each position carries the number of its document, its **segment id**, and row t
 # attends to column s only if s ≤ t *and* their ids are equal:
 #
 # ```text

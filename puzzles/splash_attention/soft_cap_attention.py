@@ -13,7 +13,7 @@ from puzzles import INTERPRET
 # %% [markdown]
 # ## soft_cap_attention: scores that cannot run away
 #
-# In training, scores may grow without limit, and a softmax of huge scores is all or nothing. Some
+# In training, scores may grow very large, and a softmax of huge scores is all or nothing. Some
 # models ([Gemma 2](https://arxiv.org/abs/2408.00118), with a cap of 50) therefore bend them
 # smoothly into (-cap, cap):
 #

@@ -28,8 +28,8 @@ from puzzles import INTERPRET
 # first launch keeps a running maximum, the second a running sum.
 #
 # What does a running maximum start from? Zero is the start of a *sum*: it is what a sum does not
-# notice. A row of scores may be negative all the way. Take **-1e30**, which lies below any score; why
-# not `-inf`, the next rung tells.
+# notice. A row of scores may be negative all the way. Take **-1e30**, far below any score that you will
+# meet; why not `-inf`, the next rung tells.
 
 # %%
 def softmax_two_pass_spec(
