@@ -17,8 +17,10 @@ from puzzles._puzzle import Puzzle
 from puzzles._trace import Traced, kernel_size, trace_call
 from puzzles._verdict import Rejected
 
-# The simulator takes about a millisecond a grid step: small cases first, until these are spent.
-_SIMULATED_STEPS = 300
+# The simulator takes about a millisecond a grid step, and to compile a launch as long as some of
+# them: small cases first, the smallest always, until these are spent.
+_LAUNCH_STEPS = 50
+_SIMULATED_STEPS = 450
 _THOROUGH_STEPS = 1000
 # What a puzzle's kernel and grid never need; XLA would compile or run them for minutes.
 _EQUATIONS = 1000
@@ -129,11 +131,11 @@ def memory(puzzle: Puzzle, runs: list[Run], seed: int, thorough: bool) -> str:
         for fault in (f for one in run.launches for f in _faults.faults(one)):
             if fault.kind != "misaligned":
                 raise Rejected("memory", fault.says, case=run.label, step=_ids(run, fault))
-    by_size = sorted(runs, key=lambda run: sum(one.steps for one in run.launches))
+    by_size = sorted(runs, key=_simulated_steps)
     left, chosen = _THOROUGH_STEPS if thorough else _SIMULATED_STEPS, []
     for run in by_size:
-        left -= sum(one.steps for one in run.launches)
-        if left >= 0:
+        left -= _simulated_steps(run)
+        if left >= 0 or not chosen:
             chosen.append(run)
     for run in chosen:
         try:
@@ -150,6 +152,10 @@ def memory(puzzle: Puzzle, runs: list[Run], seed: int, thorough: bool) -> str:
                 says = f"In the TPU simulator, element {where} is {what}: {cause}."
                 raise Rejected("memory", says, case=run.label)
     return f"{len(chosen)} of {len(runs)} cases"
+
+
+def _simulated_steps(run: Run) -> int:
+    return sum(one.steps + _LAUNCH_STEPS for one in run.launches)
 
 
 def _ids(run: Run, fault: _faults.Fault) -> tuple[int, ...] | None:

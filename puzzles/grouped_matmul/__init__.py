@@ -11,6 +11,11 @@ RUNGS = (
     "masked_store",
     "launch_masked_store",
     "grouped_matmul_aligned",
+    "grouped_matmul",
+    "launch_grouped_matmul",
+    "grouped_matmul_transposed",
+    "grouped_outer",
+    "moe_layer",
 )
 
 INTRO = """
