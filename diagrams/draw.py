@@ -167,8 +167,28 @@ def list_of_tiles() -> str:
     return walks(kinds, tiles, title, says)
 
 
-def _int(*numbers: int) -> np.ndarray:
-    return np.array(numbers, np.int32)
+def over_tiles() -> str:
+    """The flat list of splash_attention's prose, walked by the reference launch."""
+    kinds = np.array([[2, 1, 0], [0, 1, 0], [0, 0, 0], [0, 2, 1]], np.int32)
+    index = np.array([[0, 0, 0], [0, 1, 0], [0, 0, 0], [0, 0, 0]], np.int32)
+    tiles = puzzles.find("active_tiles").solution(kinds, index)
+    patterns = np.zeros((2, 64, 128), bool)
+    solution = puzzles.find("splash_attention").solution
+
+    def attention(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
+        return solution(q, k, v, tiles, patterns)
+
+    (launch,) = puzzles.trace(attention, _array(256, 64), _array(384, 64), _array(384, 64))
+    notes = [
+        "Row 0, column 0: full.",
+        "Row 0, column 1: partial, stored.",
+        "Row 1: k and v stay.",
+        "Row 2: a dead visit stores zeros.",
+        "Row 3, column 1: full.",
+        "Row 3, column 2: partial, stored.",
+    ]
+    title = "One grid axis runs along the list"
+    return film(launch, range(len(notes)), title, f"{title}. " + " ".join(notes), notes)
 
 
 bf16 = jnp.bfloat16
@@ -359,6 +379,31 @@ DIAGRAMS: dict[str, Callable[[], str]] = {
     ),
     "splash_attention/classify_blocks": table_of_blocks,
     "splash_attention/active_tiles": list_of_tiles,
+    "splash_attention/splash_attention": over_tiles,
+    "grouped_matmul/grouped_matmul": strip(
+        "grouped_matmul",
+        [_array(256, 128), _array(5, 128, 128), jnp.array([50, 0, 80, 30, 3], jnp.int32)],
+        0,
+        [
+            "Tile 0 for group 0.",
+            "Tile 0 again, now for group 2.",
+            "Tile 1 is group 2's alone.",
+            "Tile 2 for group 2, then 3 and 4.",
+        ],
+        "A shared tile is visited once for each group",
+    ),
+    "grouped_matmul/grouped_outer": strip(
+        "grouped_outer",
+        [_array(192, 128), _array(192, 128), jnp.array([50, 0, 80, 30], jnp.int32)],
+        0,
+        [
+            "Group 0 has rows in tile 0.",
+            "So has group 2: tile 0 again.",
+            "Group 2 goes on in tile 1,",
+            "and ends in tile 2: it is stored.",
+        ],
+        "One output block a group, its rows' tiles in turn",
+    ),
     "grouped_matmul/permuted_matmul": strip(
         "permuted_matmul",
         [_array(3, 64, 128), _array(3, 128, 256), jnp.array([2, 0, 1], jnp.int32)],

@@ -16,7 +16,9 @@ _OVERHANG = 0.9  # of the room beside an array that a block over its edge may ta
 
 def film(launch: Launch, steps: Sequence[int], title: str, says: str, notes: Sequence[str]) -> str:
     """An SVG file of the given steps of `launch`, one note beside each."""
-    operands = [o for o in (*launch.inputs, *launch.outputs) if len(o.blocks)]
+    # what the pipeline moves: an operand that stays in HBM has no blocks to draw
+    moved = [o for o in (*launch.inputs, *launch.outputs) if o.space not in ("any", "hbm")]
+    operands = [o for o in moved if len(o.blocks)]
     views = [_View(o) for o in operands]
     used: list[str] = []
     body = [p.text(20, 28, title, size=16, bold=True, room=640)]

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from puzzles._puzzle import UnknownPuzzle
 from puzzles._repository import BuildError, project
+from puzzles._tree import missing
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -34,6 +35,7 @@ def _parser() -> argparse.ArgumentParser:
 
     verify = commands.add_parser("verify", help="prove puzzles: mistakes, alternatives, TPUs")
     verify.set_defaults(run=_verify)
+    verify.add_argument("--quick", action="store_true", help="one random key, nothing compiled")
     verify.add_argument("names", metavar="NAME", nargs="*", help="puzzles, ladders; all by default")
 
     new = commands.add_parser("new", help="a ladder or a puzzle to start from")
@@ -41,6 +43,7 @@ def _parser() -> argparse.ArgumentParser:
     ladder = kinds.add_parser("ladder", help="a new ladder, with one puzzle")
     ladder.set_defaults(run=_new_ladder)
     ladder.add_argument("name", metavar="NAME", help="for example layer_norm")
+    ladder.add_argument("first", metavar="FIRST", nargs="?", help="its first puzzle, NAME_warm_up")
     puzzle = kinds.add_parser("puzzle", help="a new puzzle, the last of its ladder")
     puzzle.set_defaults(run=_new_puzzle)
     puzzle.add_argument("ladder", metavar="LADDER")
@@ -52,7 +55,7 @@ def _new_ladder(options: argparse.Namespace) -> int:
     from puzzles import _scaffold
 
     root = project()
-    _wrote(_scaffold.new_ladder(options.name, root))
+    _wrote(_scaffold.new_ladder(options.name, root, options.first))
     lines = _scaffold.entry_point(options.name, root)
     if lines:
         print(f"add to pyproject.toml, then install this project again:\n\n{lines}\n")
@@ -89,6 +92,8 @@ def _build(options: argparse.Namespace) -> int:
             f"no ladder that Python finds lies in {root}: install this project (pip install -e .), "
             "so that its entry points are known"
         )
+    for problem in (problem for name in names for problem in missing(name)):
+        raise BuildError(problem)
     if options.check:
         return _report(_notebook.out_of_date(root, names))
     if options.solved:
@@ -110,7 +115,7 @@ def _report(stale: Sequence[str]) -> int:
 def _verify(options: argparse.Namespace) -> int:
     from puzzles import _verify
 
-    return _verify.main(options.names)
+    return _verify.main(options.names, options.quick)
 
 
 if __name__ == "__main__":

@@ -34,6 +34,15 @@ def mistake_problem(puzzle: Puzzle, mistake: Mistake, seeds: Sequence[int] = SEE
                 f"{verdict.says}\nSet stage={verdict.stage!r} if that is where it belongs"
             )
         if mistake.says not in str(verdict):
+            other = next((m for m in puzzle.mistakes if m.says in str(verdict)), None)
+            if verdict.diagnosis and other is not None:
+                return (
+                    f"{who} gives the same values as '{other.name}' on {verdict.case} (seed "
+                    f"{seed}), "
+                    "and the first of the list is named: list this one before it, or put a "
+                    "case that "
+                    "tells them apart first"
+                )
             return (
                 f"{who} is rejected, but not in its own words '{mistake.says}' (seed {seed}); "
                 f"another mistake gives the same values, or `says` is not in the "
@@ -54,7 +63,8 @@ def alternative_problem(
     verdict = judge(puzzle, fn, compiler=compiler, thorough=True)
     if verdict.passed:
         return None
-    return f"{who} is rejected: loosen the audit, or call it a mistake:\n{verdict}"
+    remedy = "loosen the audit" if verdict.stage == "work" else "mend it"
+    return f"{who} is rejected: {remedy}, or call it a mistake:\n{verdict}"
 
 
 def solution_problem(
@@ -66,6 +76,12 @@ def solution_problem(
         verdict = judge(
             puzzle, puzzle.solution, seed=seed, thorough=once, compiler=compiler if once else None
         )
+        if verdict.stage == "work":
+            place = puzzle.place("audit=")
+            return (
+                f"{place}: the audit rejects the solution (seed {seed}); mend one of "
+                f"them:\n{verdict}"
+            )
         if not verdict.passed:
             place = puzzle.place(f"def {puzzle.name}(", author=False)
             return (

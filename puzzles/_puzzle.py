@@ -250,13 +250,21 @@ def ladder(name: str) -> tuple[Puzzle, ...]:
 
 def find(name: str) -> Puzzle:
     """The puzzle called `name`; UnknownPuzzle names the nearest one otherwise."""
-    known = {}
-    for module in _ladder_modules().values():
-        for rung in module.RUNGS:
-            known[rung] = module
-    if name not in known:
-        raise UnknownPuzzle(f"no puzzle is called {name!r}{_nearest(name, list(known))}")
-    return _rung(known[name], name)
+    return _rung(ladder_module(ladder_of(name)), name)
+
+
+def ladder_of(name: str) -> str:
+    """The ladder of the puzzle called `name`, whose module is not imported; UnknownPuzzle."""
+    known = {rung: one for one, module in _ladder_modules().items() for rung in module.RUNGS}
+    if name in known:
+        return known[name]
+    for one, module in _ladder_modules().items():
+        if name.isidentifier() and Path(str(module.__file__)).with_name(f"{name}.py").exists():
+            raise UnknownPuzzle(
+                f"{name}.py is not among RUNGS in {module.__name__.replace('.', '/')}/__init__.py: "
+                f"add {name!r} there, in its place in the ladder {one}"
+            )
+    raise UnknownPuzzle(f"no puzzle is called {name!r}{_nearest(name, list(known))}")
 
 
 def _rung(ladder_package: ModuleType, rung: str) -> Puzzle:

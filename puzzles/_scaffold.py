@@ -14,7 +14,7 @@ EXAMPLE = Path(__file__).parent / "_example"
 _LADDER, _RUNG = "example", "warm_up"
 
 
-def new_ladder(name: str, root: Path) -> list[Path]:
+def new_ladder(name: str, root: Path, first: str | None = None) -> list[Path]:
     """Write a ladder called `name`, with one rung, into the project at `root`."""
     _check_name(name)
     folder = ladders_folder(root)
@@ -26,7 +26,8 @@ def new_ladder(name: str, root: Path) -> list[Path]:
             "[tool.pallas-puzzles] in "
             "pyproject.toml, and give it an __init__.py"
         )
-    first = f"{name}_{_RUNG}"
+    first = first or f"{name}_{_RUNG}"
+    _check_name(first)
     _check_free(first)
     (folder / name).mkdir()
     title = name.replace("_", " ").capitalize()

@@ -132,7 +132,8 @@ def memory(puzzle: Puzzle, runs: list[Run], seed: int, thorough: bool) -> str:
             if fault.kind != "misaligned":
                 raise Rejected("memory", fault.says, case=run.label, step=_ids(run, fault))
     by_size = sorted(runs, key=_simulated_steps)
-    left, chosen = _THOROUGH_STEPS if thorough else _SIMULATED_STEPS, []
+    left = _THOROUGH_STEPS if thorough else _SIMULATED_STEPS
+    chosen: list[Run] = []
     for run in by_size:
         left -= _simulated_steps(run)
         if left >= 0 or not chosen:

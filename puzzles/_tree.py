@@ -10,17 +10,18 @@ from puzzles._puzzle import find, ladder_module, ladders
 
 def tree_problems(root: Path, names: Sequence[str]) -> Iterator[str]:
     """What is wrong with the project at `root` as a whole, whose ladders are `names`."""
-    for name in names:
-        yield from missing(name)
+    absent = [problem for name in names for problem in missing(name)]
+    yield from absent
     yield from duplicates()
     yield from strays(root, names)
-    yield from _stale(root, names)
+    if not absent:
+        yield from _stale(root, names)
 
 
 def strays(root: Path, names: Sequence[str]) -> Iterator[str]:
     """Files that belong to no rung and no ladder."""
     for name in names:
-        yield from _stray_files(name, root)
+        yield from stray_files(root, name)
     yield from _stray_notebooks(root, names)
     yield from _stray_diagrams(root, names)
 
@@ -61,7 +62,8 @@ def missing(name: str) -> Iterator[str]:
             yield f"{_init(name)}: PARTS begins a part at '{rung}', which is not among RUNGS"
 
 
-def _stray_files(name: str, root: Path) -> Iterator[str]:
+def stray_files(root: Path, name: str) -> Iterator[str]:
+    """Files in a ladder's folder that are none of its rungs."""
     folder = Path(str(ladder_module(name).__file__)).parent
     for path in sorted(folder.iterdir()):
         if path.name.startswith((".", "__pycache__")) or (

@@ -7,13 +7,15 @@ import contextlib
 import multiprocessing
 import os
 import time
-from collections.abc import Iterable, Sequence
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from puzzles import _proof, _review, _tpu
-from puzzles._puzzle import Puzzle, UnknownPuzzle, find, ladder_module, ladders
+from puzzles._puzzle import Puzzle, UnknownPuzzle, find, ladder_module, ladder_of, ladders
 from puzzles._repository import BuildError, project
-from puzzles._tree import tree_problems
+from puzzles._tree import missing, stray_files, tree_problems
 
 
 @dataclass
@@ -34,23 +36,56 @@ class Report:
         return "\n".join(lines + [f"    {p}" for p in (*self.problems, *self.undone)])
 
 
-def _right(name: str, libtpu: bool) -> Report:
+def _guarded(half: Callable[..., Report], name: str, *options: object) -> Report:
+    """A half's report; what raises in the author's own code is a problem like others."""
+    try:
+        return half(name, *options)
+    except Exception as error:
+        return Report(name, problems=[_raised(name, error)])
+
+
+def _raised(name: str, error: Exception) -> str:
+    """Where in a ladder's own files an exception came from, and what it says."""
+    module = ladder_module(ladder_of(name))
+    folder = os.path.dirname(str(module.__file__))
+    shown = f"{module.__name__.replace('.', '/')}/"
+    frames = traceback.extract_tb(error.__traceback__)
+    places = [(f.filename, f.lineno) for f in frames]
+    if isinstance(error, SyntaxError):
+        places.append((str(error.filename), error.lineno))
+    own = [(os.path.basename(f), n) for f, n in places if f.startswith(f"{folder}{os.sep}")]
+    file, line = own[-1] if own else (f"{name}.py", 1)
+    gist = f"{type(error).__name__}: {error}"
+    if isinstance(error, ModuleNotFoundError) and str(error.name).endswith(f".{name}"):
+        return (
+            f"{shown}__init__.py: RUNGS names '{name}', and there is no {name}.py: write "
+            "it, or take it out"
+        )
+    return f"{shown}{file}:{line}: {gist}. Mend it first: nothing more of this rung was verified"
+
+
+def _right(name: str, libtpu: bool, quick: bool = False) -> Report:
     """One half of a rung: what must pass, on the compiler too, and its text."""
     start = time.perf_counter()
     puzzle = find(name)
+    seeds = _proof.SEEDS[:1] if quick else _proof.SEEDS
     with _tpu.Compiler() if libtpu and puzzle.kernel else contextlib.nullcontext() as compiler:
-        early = [_proof.starter_problem(puzzle), _proof.solution_problem(puzzle, compiler=compiler)]
+        early = [
+            _proof.starter_problem(puzzle),
+            _proof.solution_problem(puzzle, seeds, compiler=compiler),
+        ]
         refused = [
             problem
             for alternative in puzzle.alternatives
-            if (problem := _proof.alternative_problem(puzzle, alternative, compiler))
+            if not early[1]  # they would all be refused for the same reason
+            and (problem := _proof.alternative_problem(puzzle, alternative, compiler))
         ]
     problems = [p for p in early if p] + refused + [*_review.text_problems(puzzle), *_leaks(puzzle)]
     alternatives = len(puzzle.alternatives)
     chips = " ".join(_tpu.supported_chips()) if compiler is not None and not early[1] else "-"
     counts = {
         "cases": str(len(puzzle.cases)),
-        "alternatives": f"{alternatives - len(refused)}/{alternatives}",
+        "alternatives": "-" if early[1] else f"{alternatives - len(refused)}/{alternatives}",
         "TPU": chips if puzzle.kernel else "no kernel",
         "hints": str(len(puzzle.hints)),
     }
@@ -67,11 +102,12 @@ def _leaks(puzzle: Puzzle) -> list[str]:
         return [str(error)]
 
 
-def _wrong(name: str) -> Report:
+def _wrong(name: str, quick: bool = False) -> Report:
     """The other half: what must be rejected."""
     start = time.perf_counter()
     puzzle = find(name)
-    bad = [p for m in puzzle.mistakes if (p := _proof.mistake_problem(puzzle, m))]
+    seeds = _proof.SEEDS[:1] if quick else _proof.SEEDS
+    bad = [p for m in puzzle.mistakes if (p := _proof.mistake_problem(puzzle, m, seeds))]
     count = len(puzzle.mistakes)
     counts = {"mistakes": f"{count - len(bad)}/{count}"}
     problems = [*bad, *_proof.twins(puzzle)]
@@ -80,11 +116,10 @@ def _wrong(name: str) -> Report:
 
 
 def _together(right: Report, wrong: Report) -> Report:
-    puzzle = find(right.rung)
     return Report(
-        f"{puzzle.ladder}/{puzzle.name}",
-        {"mistakes": wrong.counts["mistakes"], **right.counts},
-        right.problems + wrong.problems,
+        f"{ladder_of(right.rung)}/{right.rung}",
+        {**wrong.counts, **right.counts},
+        list(dict.fromkeys(right.problems + wrong.problems)),
         right.undone,
         right.seconds + wrong.seconds,
         wrong.mistakes,
@@ -93,7 +128,7 @@ def _together(right: Report, wrong: Report) -> Report:
 
 def verify_rung(name: str, use_libtpu: bool = True) -> Report:
     """Verify one rung in this process and count what was tried."""
-    return _together(_right(name, use_libtpu), _wrong(name))
+    return _together(_guarded(_right, name, use_libtpu), _guarded(_wrong, name))
 
 
 def _selected(names: Sequence[str], local: Sequence[str]) -> list[str]:
@@ -103,37 +138,52 @@ def _selected(names: Sequence[str], local: Sequence[str]) -> list[str]:
         if name in ladders():
             chosen += ladder_module(name).RUNGS
         else:
-            puzzle = find(name.split("/")[-1])
-            if "/" in name and puzzle.ladder != name.split("/")[0]:
-                raise UnknownPuzzle(f"{puzzle.name} is a rung of {puzzle.ladder}")
-            chosen.append(puzzle.name)
+            rung = name.split("/")[-1]
+            if "/" in name and ladder_of(rung) != name.split("/")[0]:
+                raise UnknownPuzzle(f"{rung} is a rung of {ladder_of(rung)}")
+            ladder_of(rung)
+            chosen.append(rung)
     return list(dict.fromkeys(chosen))
 
 
-def _reports(rungs: Sequence[str], libtpu: bool) -> Iterable[Report]:
+def _reports(rungs: Sequence[str], libtpu: bool, quick: bool) -> Iterable[Report]:
     """The rungs' reports in their order, each as soon as it is there, on all cores."""
     context = multiprocessing.get_context("spawn")
     workers = min(2 * len(rungs), os.cpu_count() or 1) or 1
     with concurrent.futures.ProcessPoolExecutor(workers, mp_context=context) as pool:
-        halves = [(pool.submit(_right, name, libtpu), pool.submit(_wrong, name)) for name in rungs]
+        halves = [
+            (
+                pool.submit(_guarded, _right, name, libtpu, quick),
+                pool.submit(_guarded, _wrong, name, quick),
+            )
+            for name in rungs
+        ]
         for right, wrong in halves:
             yield _together(right.result(), wrong.result())
 
 
-def main(names: Sequence[str] = ()) -> int:
-    """Verify the named rungs, or everything; print a line each and a total; 0 if all holds."""
+def main(names: Sequence[str] = (), quick: bool = False) -> int:
+    """Verify the named rungs, or everything; print a line each and a total; 0 if all holds.
+
+    quick: one key instead of three, and nothing compiled for a TPU.
+    """
     root = project()
     local = [n for n in ladders() if str(ladder_module(n).__file__).startswith(f"{root}{os.sep}")]
     rungs = _selected(names, local)
-    libtpu = _tpu.has_libtpu()
-    if not libtpu:
+    libtpu = _tpu.has_libtpu() and not quick
+    if quick:
+        print("quick: one random key, nothing compiled for a TPU; verify again without --quick")
+    elif not libtpu:
         print(f"libtpu is not installed, so nothing is compiled for a TPU: {_tpu.INSTALL_LIBTPU}")
     reports = []
-    for number, report in enumerate(_reports(rungs, libtpu), 1):
+    for number, report in enumerate(_reports(rungs, libtpu, quick), 1):
         print(f"[{number}/{len(rungs)}] {report}", flush=True)
         reports.append(report)
-    whole = list(tree_problems(root, local)) if not names else []
-    fronts = {find(rung).ladder for rung in rungs}
+    if all("cases" in report.counts for report in reports):
+        whole = list(_whole(root, names, local))
+    else:  # some module cannot even be imported, so nothing can be built of it
+        whole = ["the project's files were not compared: mend the rungs above first"]
+    fronts = {ladder_of(rung) for rung in rungs}
     undone = [line for name in sorted(fronts) for line in _review.undone_of_ladder(name)]
     for problem in whole:
         print(f"BAD {problem}")
@@ -141,6 +191,16 @@ def main(names: Sequence[str] = ()) -> int:
         print(f"    {line}")
     print(total(reports, len(whole), len(undone)))
     return int(bool(whole or any(r.problems for r in reports)))
+
+
+def _whole(root: Path, names: Sequence[str], local: Sequence[str]) -> Iterator[str]:
+    """Problems of the project, or of the files of the ladders that are named."""
+    if not names:
+        yield from tree_problems(root, local)
+    for name in names:
+        if name in local:
+            yield from missing(name)
+            yield from stray_files(root, name)
 
 
 def total(reports: Sequence[Report], whole: int, undone: int) -> str:

@@ -109,6 +109,14 @@ def test_a_module_that_cannot_be_built_is_one_sentence(monkeypatch, capsys):
     assert capsys.readouterr().err == "error: puzzles/basics/x.py: nothing to solve\n"
 
 
+def test_a_rung_without_a_module_stops_a_build_in_one_sentence(monkeypatch, capsys):
+    from puzzles._puzzle import ladder_module
+
+    monkeypatch.setattr(ladder_module("basics"), "RUNGS", ("add_ten", "gone"))
+    assert cli.main(["build", "--check"]) == 1
+    assert "RUNGS names 'gone', and there is no gone.py" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("arguments", [[], ["bild"], ["build", "--check", "--solved", "x"]])
 def test_a_wrong_command_shows_the_usage(arguments, capsys):
     with pytest.raises(SystemExit) as stopped:
@@ -119,6 +127,6 @@ def test_a_wrong_command_shows_the_usage(arguments, capsys):
 
 def test_verify_passes_the_names_on(monkeypatch):
     asked = []
-    monkeypatch.setattr(_verify, "main", lambda names: asked.extend(names) or 3)
-    assert cli.main(["verify", "add_ten", "row_sum"]) == 3
-    assert asked == ["add_ten", "row_sum"]
+    monkeypatch.setattr(_verify, "main", lambda names, quick: asked.extend([*names, quick]) or 3)
+    assert cli.main(["verify", "--quick", "add_ten", "row_sum"]) == 3
+    assert asked == ["add_ten", "row_sum", True]

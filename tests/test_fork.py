@@ -345,6 +345,7 @@ def test_a_ladder_of_another_package_that_does_not_load_is_a_warning(tmp_path: P
             ("ladder", "lambda"),
             "'lambda' cannot name a Python function as this project writes them",
         ),
+        (("ladder", "rockets", "add_ten"), "the ladder basics has a puzzle called 'add_ten'"),
         (("puzzle", "basics", "add_ten"), "the ladder basics has a puzzle called 'add_ten'"),
         (("puzzle", "basisc", "x"), "no ladder is called 'basisc'; did you mean 'basics'?"),
         (("puzzle", "basics", "_audits"), "cannot name a Python function"),

@@ -158,9 +158,8 @@ def cases(draw: Any, theme: str) -> Case:
     for _ in range(draw(st.sampled_from([2, 1, 3, 0] if theme == "plain" else [2, 1, 3]))):
         longest = max(1, min(6, left // math.prod(bounds)))
         bounds.append(draw(st.sampled_from([g for g in (3, 2, 4, 5, 6, 1) if g <= longest])))
-    dynamic = tuple(a for a in range(len(bounds)) if theme == "dynamic" and draw(st.booleans()))
-    if theme == "dynamic" and not dynamic:
-        dynamic = (0,)
+    some = draw(st.sampled_from([(0, 1, 2), (0, 2), (1,), (0,)]))
+    dynamic = tuple(a for a in some if a < len(bounds)) or (0,) if theme == "dynamic" else ()
     empty = draw(st.sampled_from([None] * 3 + [*dynamic[:1]]))
     grid = tuple(
         draw(st.integers(1, g)) if a in dynamic and a != empty else g * (a != empty)
@@ -269,11 +268,13 @@ class _Maker:
         while output and not self.consecutive(maps):
             maps[next(n for n, m in enumerate(maps) if m[0] != "constant")] = ("constant", 0)
         legal = rank > 1 and draw(st.integers(0, 5)) == 5
+        scalar = space == "smem" and draw(st.booleans())
         dims: list[Dim] = []
         for axis, index in enumerate(maps):
+            block: int | None = None
             if legal and axis >= rank - 2:
-                block: int | None = 8 if axis == rank - 2 else 128
-            else:
+                block = 8 if axis == rank - 2 else 128
+            elif not scalar:
                 block = draw(st.sampled_from([2, None, 3, 1]))
             last = max(int(value(index, env)) for env in self.everywhere())
             more = draw(st.integers(0, 1))
@@ -554,6 +555,7 @@ def blocks(operand: Operand, step: int) -> tuple[tuple[int, int], ...]:
 def compare_moves(run: Ran) -> None:
     """Program ids, the block of each step, which blocks move in which step, and their bytes."""
     launch, watch = run.launch, run.watch
+    assert launch.grid == (*(size for size, _ in run.case.vmaps[::-1]), *run.case.grid)
     assert [tuple(p) for p in launch.program_ids.tolist()] == watch.points
     for step, point in watch.fetched_at:
         assert watch.points[step] == point
@@ -663,8 +665,9 @@ def features(run: Ran) -> Counter:
             "stays": any(0 < x.transfers < launch.steps for x in inputs),
             "revisited": any(0 < x.transfers < launch.steps for x in outputs),
             "again": any(len(np.unique(x.blocks, axis=0)) < x.transfers for x in inputs),
-            "dynamic": bool(case.dynamic),
             "empty": launch.steps == 0,
+            "two dynamic": len({case.grid[a] for a in case.dynamic}) > 1,
+            "scalar": any(x.space == "smem" and set(x.block) == {None} for x in inputs),
             "prefetch": any(
                 d.index[0] == "table" for x in case.inputs + case.outputs for d in x.dims
             ),
@@ -684,12 +687,12 @@ def features(run: Ran) -> Counter:
 THEMES = {
     "plain": ("squeezed", "ragged", "stays", "revisited"),
     "prefetch": ("prefetch", "again"),
-    "dynamic": ("dynamic", "empty", "vmap"),
+    "dynamic": ("two dynamic", "empty", "vmap"),
     "aliases": ("alias", "revisited"),
     "vmap": ("vmap", "vmap of vmap", "again"),
     "dots": (
         *("skipped", "always", "when", "both", "loop", "repeat", "switch", "last"),
-        *("in smem", "in vmem"),
+        *("in smem", "scalar", "in vmem"),
     ),
 }
 

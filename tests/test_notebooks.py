@@ -106,7 +106,8 @@ def test_no_cell_of_a_rung_shows_a_line_of_its_solution(puzzle):
 
 @pytest.mark.parametrize("puzzle", RUNGS, ids=lambda p: p.name)
 def test_each_rung_has_a_gap_or_a_bug_and_hints_folded_up(puzzle, learner):
-    cells = [c for c in learner[puzzle.ladder].cells if c.id.rsplit("-", 1)[0] == puzzle.name]
+    own = re.compile(rf"{puzzle.name}-(\d+|hints)")  # a ladder may be called like its last rung
+    cells = [c for c in learner[puzzle.ladder].cells if own.fullmatch(c.id)]
     if puzzle.starter is None:
         assert any("# YOUR CODE HERE" in cell.source for cell in cells)
     hints = cells[-1].source

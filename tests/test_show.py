@@ -179,7 +179,7 @@ def recounted(operand: dict[str, Any], steps: int) -> tuple[int, int]:
     index = list(zip(*map(unpacked, operand["axes"]), strict=True)) or [()] * steps
     assert len(index) == steps
     dtype = jnp.dtype(operand["dtype"])
-    item = 4 if dtype == bool else dtype.itemsize  # a kernel gets bools as int32
+    item = 4 if dtype.kind == "b" else dtype.itemsize  # a kernel gets bools as int32
     size = transfers = 0
     for before, block in itertools.pairwise([None, *index]):
         if block == before:

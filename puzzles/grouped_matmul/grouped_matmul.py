@@ -46,6 +46,8 @@ from puzzles import INTERPRET, find
 # Its spec has no block, only `memory_space=pl.ANY`: the array stays where it is, in HBM, and the
 # pipeline fetches none of it. Your kernel leaves `zeros_ref` alone. (The 5 counts all operands, the three prefetched ones too.)
 #
+# ![Four steps: tile 0 of lhs stays while the weights of group 0 and then of group 2 come, and only then its output block is written; then tiles 1 and 2.](diagrams/grouped_matmul/grouped_matmul.svg)
+#
 # One more thing: rows that belong to nobody may hold anything, even NaN. NaN · 0 is NaN, so choose
 # with `jnp.where` and do not multiply by a mask.
 

@@ -35,8 +35,8 @@ from puzzles import INTERPRET, find
 # `group_ids`, and you have met its like in the first puzzle: there `perm` said which weight *matrix* `e`
 # needs, here `group_ids` says which weights *tile* `i` needs.
 #
-# So the kernel is `tiled_matmul`'s, letter by letter, with a Ref in front that it ignores. **The body
-# does not change**: one product of blocks, summed over k. It cannot tell whether there is one
+# So the kernel is `tiled_matmul`'s, with a Ref in front that it ignores. **The body does not
+# change**: one product of blocks, summed over k. It cannot tell whether there is one
 # expert or a thousand.
 #
 # Write the grid, with k as its last axis, as the kernel expects, and the specs. All rows belong to a

@@ -29,6 +29,8 @@ from puzzles import INTERPRET, find
 # store      *           *   *   *      the group is not the next step's, or there is none
 # ```
 #
+# ![Four steps: group 0 is summed and stored, then group 2 over three tiles of rows, while its output block stays; group 1's is never visited.](diagrams/grouped_matmul/grouped_outer.svg)
+#
 # Careful at the end of the list: what stands in it after the last visit, which is step
 # `pl.num_programs(2) - 1`, was never meant to be looked at.
 #

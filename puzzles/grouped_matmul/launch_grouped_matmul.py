@@ -24,8 +24,8 @@ from puzzles import INTERPRET, find
 # ```
 #
 # There are no zeros to pass. The groups reach into the last tile here, so every tile is visited and
-# every block of the output written. (The production kernel goes by that: where nobody visits, it
-# leaves garbage.)
+# every block of the output written. (The production kernel needs none either: where nobody visits,
+# it leaves garbage, unless other chips have experts of their own.)
 #
 # **K and N are no multiples of their blocks** here. The last blocks hang over the edge. Of the
 # output that does no harm, since what is written there is dropped. But the last block along K
@@ -181,8 +181,8 @@ PUZZLE = Puzzle(
         "rhs: `None` for the axis of the experts, and the step's group, k, j. The output: the step's tile and j.",
     ],
     explain="""Columns are outermost: only then are the visits of one output block consecutive, so that the second finds what
-    the first stored. It is the order of the production kernel, and its price is that lhs is read once for each
-    column of blocks, which is why production takes columns as wide as VMEM allows.""",
+    the first stored. It is the order of the production kernel, and its price is that lhs is read anew for each
+    column of blocks: wide columns pay.""",
     mistakes=[
         Mistake(
             "puts the visits outermost",

@@ -145,7 +145,7 @@ PUZZLE = Puzzle(
     ],
     explain="""The output block stays in VMEM while g runs, so a step can keep what others have written by
     writing it again. The first visit starts from zeros, and so rows of no group end as zeros. In a
-    grouped matmul this store is the only line that knows of groups.""",
+    grouped matmul's kernel this store is all that knows of groups.""",
     mistakes=[
         Mistake(
             "stores every row",

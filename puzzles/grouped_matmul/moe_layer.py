@@ -162,14 +162,14 @@ def moe_layer(
 #
 # * [Megablox](https://github.com/jax-ml/jax/tree/main/jax/experimental/pallas/ops/tpu/megablox), in
 #   JAX itself. `gmm` is your `grouped_matmul`, transposed or not, and `tgmm` your `grouped_outer`;
-#   the list of visits is the same. What it adds is `group_offset`: when the **experts are sharded**
-#   over chips, each chip goes through the visits to its own experts only.
+#   the list of visits is the same. It adds `group_offset`: when the **experts are sharded** over
+#   chips, each chip goes through the visits to its own experts only.
 # * [tokamax](https://github.com/openxla/tokamax/tree/main/tokamax/_src/ops/ragged_dot) continues
-#   it, with **quantised** weights and activations, and with tile sizes tuned for each shape.
+#   it, with **quantised** weights and activations, and with tables of tuned tile sizes.
 # * [`jax.lax.ragged_dot`](https://docs.jax.dev/en/latest/_autosummary/jax.lax.ragged_dot.html) has
-#   the same contract, as an operation of XLA. Your kernels are tested against it.
+#   the same arguments, as an operation of XLA. Your kernels are tested against it.
 # * [MegaBlocks](https://arxiv.org/abs/2211.15841) is the paper where it began, on GPUs: no token
-#   dropped, no expert padded.
+#   dropped, and no expert padded beyond its last block.
 
 # %% tags=["author"]
 import numpy as np

@@ -42,6 +42,8 @@ from puzzles import INTERPRET, find
 # computes nothing. It is there because *somebody* has to write the zeros: an output block that no step
 # visits keeps what was in memory before.
 #
+# ![Six steps along the list: queries and outputs go down row by row, keys and values go where the list says, and a dead visit writes the row that has no tile.](diagrams/splash_attention/splash_attention.svg)
+#
 # Everything between, from the dot to the correction of acc, is what you have written before: `mask_ref` holds the
 # block of the mask that belongs to a partial tile, and says nothing about a full one.
 #

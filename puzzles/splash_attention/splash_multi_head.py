@@ -287,7 +287,7 @@ def splash_multi_head(
 #
 # ### What production does beyond
 #
-# * **The backward pass.** Training needs gradients, by kernels of the same kind: scores are computed again from q, k and the
+# * **The backward pass.** Training needs gradients, by kernels of the same kind: weights are computed again from q, k and the
 #   row statistics, which the forward pass keeps as one number a row, m + log l. Dk and dv walk the mask by columns. Read
 #   `_flash_attention_dkv_kernel` in
 #   [JAX's kernel](https://github.com/jax-ml/jax/blob/main/jax/experimental/pallas/ops/tpu/splash_attention/splash_attention_kernel.py)
@@ -295,8 +295,8 @@ def splash_multi_head(
 # * **Two block sizes for keys.** `block_kv` is what one step fetches, `block_kv_compute` what one dot takes of it: large
 #   fetches, small intermediates.
 # * **Layouts.** q, k and v may each lie in memory with the sequence as their last axis; `QKVLayout` says which.
-# * **Masks as functions.** A causal or local mask needs no blocks at all: row and column numbers are compared in the kernel, as yours did in Part II.
-# * **A flat list in production.** [tokamax](https://github.com/openxla/tokamax) has the successor of JAX's kernel, and it too walks active tiles with
+# * **Masks as functions.** A causal or local mask needs no stored patterns at all: row and column numbers are compared in the kernel, as yours did in Part II.
+# * **A flat list in production.** [tokamax](https://github.com/openxla/tokamax) has a newer version of JAX's kernel, and it too walks active tiles with
 #   first and last flags.
 # * **Many chips.** A sequence can be cut across chips, and blocks of keys passed around:
 #   [ring attention](https://arxiv.org/abs/2310.01889) is the online softmax once more, with a chip for a block.
