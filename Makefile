@@ -34,6 +34,11 @@ copy: ## copy notebooks that my/ does not have yet
 	  if [ ! -e "my/$$notebook" ]; then cp "$$notebook" my/ && echo "my/$$notebook is new"; fi; \
 	done
 
+# The same small kernels are compiled again and again, by one test after another: keep them.
+test test-colab test-jax-% verify mutants: export JAX_COMPILATION_CACHE_DIR = $(CURDIR)/.jax-cache
+test test-colab test-jax-% verify mutants: export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS = 0
+test test-colab test-jax-% verify mutants: export JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES = -1
+
 test: export JAX_PLATFORMS = cpu
 test: $(TEST)/.installed lint ## everything CI runs, on the newest JAX
 	$(TEST)/bin/python -m puzzles build --check
@@ -72,7 +77,7 @@ bench: $(TEST)/.installed ## time every check, and the import
 	JAX_PLATFORMS=cpu $(TEST)/bin/python tests/bench.py
 
 clean: ## remove environments and caches; my/ stays
-	rm -rf $(LAB) $(TEST) $(COLAB) $(BROWSER) .venv-jax-* build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(LAB) $(TEST) $(COLAB) $(BROWSER) .venv-jax-* .jax-cache build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find puzzles tests -name __pycache__ -prune -exec rm -rf {} +
 
 # An installation is renewed when pyproject.toml changes.

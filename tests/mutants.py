@@ -24,7 +24,7 @@ from typing import Any
 import jax
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parent)]
 
 from equivalents import EQUIVALENT
 from mutate import Mutant, mutants

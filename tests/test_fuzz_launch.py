@@ -6,6 +6,7 @@ import math
 import tempfile
 from collections import Counter
 from dataclasses import dataclass
+from random import Random
 from typing import Any
 
 import hypothesis
@@ -150,49 +151,51 @@ def value(expression: tuple, env: Env) -> Any:
 
 @st.composite
 def cases(draw: Any, theme: str) -> Case:
-    """A launch; `theme` is what every example has, the rest is chance."""
+    """A launch; `theme` is what every example has, the rest is chance.
+
+    Hypothesis draws a seed: when it draws every choice, half of so few examples are alike.
+    """
+    chance = draw(st.randoms(use_true_random=True))
     fewest, most = {"vmap": (1, 2), "dots": (0, 1), "dynamic": (0, 1)}.get(theme, (0, 0))
-    batches = draw(st.lists(st.integers(2, 3), min_size=fewest, max_size=most))
+    batches = [chance.randint(2, 3) for _ in range(chance.randint(fewest, most))]
     left = STEPS // math.prod(batches)
     bounds: list[int] = []
-    for _ in range(draw(st.sampled_from([2, 1, 3, 0] if theme == "plain" else [2, 1, 3]))):
+    for _ in range(chance.choice([2, 1, 3, 0] if theme == "plain" else [2, 1, 3])):
         longest = max(1, min(6, left // math.prod(bounds)))
-        bounds.append(draw(st.sampled_from([g for g in (3, 2, 4, 5, 6, 1) if g <= longest])))
-    some = draw(st.sampled_from([(0, 1, 2), (0, 2), (1,), (0,)]))
+        bounds.append(chance.choice([g for g in (3, 2, 4, 5, 6, 1) if g <= longest]))
+    some = chance.choice([(0, 1, 2), (0, 2), (1,), (0,)])
     dynamic = tuple(a for a in some if a < len(bounds)) or (0,) if theme == "dynamic" else ()
-    empty = draw(st.sampled_from([None] * 3 + [*dynamic[:1]]))
+    empty = chance.choice([None] * 3 + [*dynamic[:1]])
     grid = tuple(
-        draw(st.integers(1, g)) if a in dynamic and a != empty else g * (a != empty)
+        chance.randint(1, g) if a in dynamic and a != empty else g * (a != empty)
         for a, g in enumerate(bounds)
     )
     tables = tuple(
-        draw(_table(bounds))
-        for _ in range(
-            draw(st.sampled_from([1, 2] if theme == "prefetch" else [0, 1, 2])) * any(bounds)
-        )
+        _table(chance, bounds)
+        for _ in range(chance.choice([1, 2] if theme == "prefetch" else [0, 1, 2]) * any(bounds))
     )
-    make = _Maker(draw, tuple(bounds), grid, tables, theme, bool(batches))
-    inputs = [make.block(output=False) for _ in range(draw(st.sampled_from([2, 1, 3])))]
-    outputs = [make.block(output=True) for _ in range(draw(st.sampled_from([1, 2, 0])))]
+    make = _Maker(chance, tuple(bounds), grid, tables, theme, bool(batches))
+    inputs = [make.block(output=False) for _ in range(chance.choice([2, 1, 3]))]
+    outputs = [make.block(output=True) for _ in range(chance.choice([1, 2, 0]))]
     aliases = []
-    if theme == "aliases" or draw(st.integers(0, 3)) == 3:
+    if theme == "aliases" or chance.randint(0, 3) == 3:
         # An output in the array of an input: the same map, or one of its own. It has no ragged
         # edge: for such a one the simulator returns the padded array, which JAX refuses.
         inputs[0] = make.block(output=False, whole=True)
         if inputs[0].space == "vmem":
-            source = draw(st.integers(0, len(inputs) - 1))
+            source = chance.randint(0, len(inputs) - 1)
             inputs[0], inputs[source] = inputs[source], inputs[0]
             aliases.append((source, len(outputs)))
             outputs.append(make.alias_of(inputs[source]))
     dots = make.dots(inputs) if theme == "dots" else []
     if theme == "dynamic":  # only then does a kernel ask for the size of its grid
-        dots = [("last", draw(st.sampled_from(dynamic)))]
+        dots = [("last", chance.choice(dynamic))]
     vmaps: list[tuple[int, tuple[int | None, ...]]] = []
     ranks = [len(x.dims) for x in inputs]
     for size in batches:
-        axes = [draw(st.sampled_from([None, 0, rank])) for rank in ranks]
+        axes = [chance.choice([None, 0, rank]) for rank in ranks]
         axes = [0 if n == 0 or (n, len(outputs) - 1) in aliases else a for n, a in enumerate(axes)]
-        axes[0] = draw(st.sampled_from([0, ranks[0]])) if not aliases else axes[0]
+        axes[0] = chance.choice([0, ranks[0]]) if not aliases else axes[0]
         ranks = [rank + (a is not None) for rank, a in zip(ranks, axes, strict=True)]
         vmaps.append((size, tuple(axes)))
     return Case(
@@ -205,23 +208,21 @@ def cases(draw: Any, theme: str) -> Case:
         aliases=tuple(aliases),
         dots=tuple(dots),
         vmaps=tuple(vmaps),
-        jitted=draw(st.booleans()),
-        chained=bool(tables) and draw(st.integers(0, 3)) == 3,
-        log=draw(st.sampled_from(["vmem", "smem"])),
+        jitted=chance.random() < 0.5,
+        chained=bool(tables) and chance.randint(0, 3) == 3,
+        log=chance.choice(["vmem", "smem"]),
     )
 
 
-@st.composite
-def _table(draw: Any, bounds: list[int]) -> Table:
-    axes = tuple(draw(st.permutations(range(len(bounds))))[: draw(st.integers(1, 2))])
-    n = math.prod(bounds[a] for a in axes)
-    values = draw(st.lists(st.integers(0, 3), min_size=n, max_size=n))
-    return Table(axes, tuple(sorted(values) if draw(st.booleans()) else values))
+def _table(chance: Random, bounds: list[int]) -> Table:
+    axes = tuple(chance.sample(range(len(bounds)), min(len(bounds), chance.randint(1, 2))))
+    values = [chance.randint(0, 3) for _ in range(math.prod(bounds[a] for a in axes))]
+    return Table(axes, tuple(sorted(values) if chance.random() < 0.5 else values))
 
 
 @dataclass
 class _Maker:
-    draw: Any
+    chance: Random
     bounds: tuple[int, ...]
     grid: tuple[int, ...]
     tables: tuple[Table, ...]
@@ -234,30 +235,29 @@ class _Maker:
 
     def expression(self) -> tuple:
         """An index that no step takes below 0."""
-        axes, tables = range(len(self.bounds)), range(len(self.tables))
-        choices = [st.just(("table", n, self.tables[n].axes)) for n in tables]
-        choices *= 6 if self.theme == "prefetch" else 2
+        chance, axes, tables = self.chance, range(len(self.bounds)), range(len(self.tables))
+        choices: list[tuple] = [("constant", chance.randint(0, 2))]
+        choices += [("table", n, self.tables[n].axes) for n in tables] * (
+            6 if self.theme == "prefetch" else 2
+        )
         if axes:
-            axis = st.sampled_from(axes)
-            choices += [st.tuples(st.just("id"), axis)] * 3
-            choices += [
-                st.tuples(st.sampled_from(["odd", "floor", "reversed"]), axis),
-                st.tuples(st.sampled_from(["wrapped", "remainder", "late", "halved"]), axis),
-                st.tuples(st.just("capped"), axis, st.integers(0, 2)),
-                st.tuples(st.sampled_from(["causal", "sum", "flat"]), axis, axis),
-            ]
-        choices.append(st.tuples(st.just("constant"), st.integers(0, 2)))
-        return self.draw(st.one_of(choices))
+            i, j = chance.choice(axes), chance.choice(axes)
+            choices += [("id", i)] * 3
+            choices += [(chance.choice(["odd", "floor", "reversed"]), i)]
+            choices += [(chance.choice(["wrapped", "remainder", "late", "halved"]), i)]
+            choices += [("capped", i, chance.randint(0, 2))]
+            choices += [(chance.choice(["causal", "sum", "flat"]), i, j)]
+        return chance.choice(choices)
 
     def block(self, output: bool, whole: bool = False) -> Block:
         """An operand; a `whole` one has no ragged edge."""
-        draw = self.draw
-        dtype = draw(st.sampled_from(["int32", "float32", "bfloat16", "uint8"]))
+        chance = self.chance
+        dtype = chance.choice(["int32", "float32", "bfloat16", "uint8"])
         spaces = ["vmem", "vmem", "vmem", "smem"] + ["any"] * (not self.batched)
-        space = draw(st.sampled_from(spaces))
+        space = chance.choice(spaces)
         if self.theme == "dots":
-            space = draw(st.sampled_from(["vmem", "smem", "vmem"]))
-        rank = draw(st.sampled_from([2, 1, 3, 4]))
+            space = chance.choice(["vmem", "smem", "vmem"])
+        rank = chance.choice([2, 1, 3, 4])
         if space == "any" and not output:
             return Block(
                 tuple(Dim(n + 2, n + 2, ("constant", 0)) for n in range(rank)), "int32", "any"
@@ -267,22 +267,22 @@ class _Maker:
         maps = [self.expression() for _ in range(rank)]
         while output and not self.consecutive(maps):
             maps[next(n for n, m in enumerate(maps) if m[0] != "constant")] = ("constant", 0)
-        legal = rank > 1 and draw(st.integers(0, 5)) == 5
-        scalar = space == "smem" and draw(st.booleans())
+        legal = rank > 1 and chance.randint(0, 5) == 5
+        scalar = space == "smem" and chance.random() < 0.5
         dims: list[Dim] = []
         for axis, index in enumerate(maps):
             block: int | None = None
             if legal and axis >= rank - 2:
                 block = 8 if axis == rank - 2 else 128
             elif not scalar:
-                block = draw(st.sampled_from([2, None, 3, 1]))
+                block = chance.choice([2, None, 3, 1])
             last = max(int(value(index, env)) for env in self.everywhere())
-            more = draw(st.integers(0, 1))
-            element = block in (1, 2, 3) and not whole and draw(st.integers(0, 7)) == 7
+            more = chance.randint(0, 1)
+            element = block in (1, 2, 3) and not whole and chance.randint(0, 7) == 7
             if element:
                 size = last + block + more
             else:
-                ragged = 0 if whole else draw(st.integers(0, (block or 1) - 1))
+                ragged = 0 if whole else chance.randint(0, (block or 1) - 1)
                 size = (last + 1 + more) * (block or 1) - ragged
             dims.append(Dim(size, block, index, element))
         if math.prod(d.size for d in dims) > ELEMENTS:
@@ -291,10 +291,10 @@ class _Maker:
 
     def alias_of(self, source: Block) -> Block:
         """An output of the same array; the simulator lets such a one come back to a block."""
-        if self.draw(st.booleans()):
+        if self.chance.random() < 0.5:
             return source
         dims = [Dim(d.size, d.block, ("constant", 0), d.element) for d in source.dims]
-        keep = self.draw(st.integers(0, len(dims) - 1))
+        keep = self.chance.randint(0, len(dims) - 1)
         dims[keep] = source.dims[keep]
         return Block(tuple(dims), source.dtype)
 
@@ -315,21 +315,23 @@ class _Maker:
         """How each of some dots is guarded: (kind, what decides)."""
         kinds = ["always", "when", "both", "loop", "repeat", "switch", "last"]
         kinds += {f"in {x.space}" for x in inputs if x.space != "any"}
-        some = self.draw(st.permutations(sorted(kinds)))[: self.draw(st.integers(3, 5))]
+        some = self.chance.sample(sorted(kinds), self.chance.randint(3, 5))
         return [(kind, *self.deciding(kind, inputs)) for kind in some]
 
     def deciding(self, kind: str, inputs: list[Block]) -> list[Any]:
-        draw = self.draw
+        chance = self.chance
         if kind in ("when", "both"):
-            kinds = st.sampled_from(["less", "equal"])
+            kinds = ["less", "equal"]
             number = 1 + (kind == "both")
-            return [(draw(kinds), self.expression(), self.expression()) for _ in range(number)]
+            return [
+                (chance.choice(kinds), self.expression(), self.expression()) for _ in range(number)
+            ]
         if kind in ("loop", "switch"):
             return [self.expression()]
         if kind == "repeat":
-            return [draw(st.integers(0, 3))]
+            return [chance.randint(0, 3)]
         if kind == "last":
-            return [draw(st.integers(0, len(self.bounds) - 1))]
+            return [chance.randint(0, len(self.bounds) - 1)]
         return [n for n, x in enumerate(inputs) if x.space == kind[3:]][:1]
 
 
