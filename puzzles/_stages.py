@@ -14,7 +14,7 @@ from puzzles._launch import Launch
 from puzzles._numbers import index_words, number_words, same_form, same_numbers
 from puzzles._outside import work_outside
 from puzzles._puzzle import Puzzle
-from puzzles._trace import Traced, kernel_size, trace_call
+from puzzles._trace import PALLAS_CALL, Traced, equations, kernel_size, trace_call
 from puzzles._verdict import Rejected
 
 # The simulator takes about a millisecond a grid step, and to compile a launch as long as some of
@@ -94,6 +94,14 @@ def pallas(puzzle: Puzzle, run: Run) -> None:
             "pallas",
             f"`{puzzle.name}` makes no `pallas_call`: the work has to be done in a kernel.",
         )
+    asked = _asked_by_index_maps(run)
+    if asked:
+        raise Rejected(
+            "error",
+            f"An index map calls `pl.{asked}`, which only the kernel can ask: the map gets the "
+            "program ids as its arguments, one for each axis of the grid.",
+            case=run.label,
+        )
     outside = work_outside(run.traced.jaxpr, allowed=tuple(puzzle.outside))
     if outside:
         name, line = outside[0]
@@ -104,6 +112,17 @@ def pallas(puzzle: Puzzle, run: Run) -> None:
             "transpose, plain slices, padding, broadcasting and casts; arithmetic and reordering "
             "belong in the kernel or its index maps.",
         )
+
+
+def _asked_by_index_maps(run: Run) -> str | None:
+    """`program_id` or `num_programs`, if an index map asks: the CPU answers, Mosaic refuses."""
+    found = equations(run.traced.jaxpr.jaxpr)
+    for equation in (one for one in found if one.primitive.name == PALLAS_CALL):
+        for mapping in equation.params["grid_mapping"].block_mappings:
+            for inner in mapping.index_map_jaxpr.jaxpr.eqns:
+                if inner.primitive.name in ("program_id", "num_programs"):
+                    return inner.primitive.name
+    return None
 
 
 def numbers(puzzle: Puzzle, run: Run, seed: int) -> None:

@@ -98,7 +98,7 @@ _REMEDIES: tuple[tuple[str, str], ...] = (
         "the Ref that comes after the program ids.",
     ),
     (
-        r"Too many indices: array is 0-dimensional",
+        r"Too many indices: (?:array is )?0-dimensional",
         "A single number has no axes to index. In an index map the program ids come first and the "
         "Refs of scalar prefetch last.",
     ),

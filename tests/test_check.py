@@ -140,6 +140,11 @@ LAUNCHES = {
         "pl.BlockSpec((bn,), lambda i: ((x[:1].astype(jnp.int32) + i)[0],)),\n        ],",
         ["pass it as a scalar-prefetch argument"],
     ),
+    "an index map that asks for the program id": (
+        _Y,
+        "pl.BlockSpec((bn,), lambda i: (pl.program_id(0),)),\n        ],",
+        ["calls `pl.program_id`", "the program ids as its arguments"],
+    ),
     "a program id that is indexed": (
         _Y,
         "pl.BlockSpec((bn,), lambda i: (i[0],)),\n        ],",

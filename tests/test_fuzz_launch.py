@@ -163,9 +163,9 @@ def cases(draw: Any, theme: str) -> Case:
     for _ in range(chance.choice([2, 1, 3, 0] if theme == "plain" else [2, 1, 3])):
         longest = max(1, min(6, left // math.prod(bounds)))
         bounds.append(chance.choice([g for g in (3, 2, 4, 5, 6, 1) if g <= longest]))
-    some = chance.choice([(0, 1, 2), (0, 2), (1,), (0,)])
+    some = chance.choice([(0, 1, 2), (0, 1), (0, 2), (1,)])
     dynamic = tuple(a for a in some if a < len(bounds)) or (0,) if theme == "dynamic" else ()
-    empty = chance.choice([None] * 3 + [*dynamic[:1]])
+    empty = chance.choice([None] * 2 + [*dynamic[:1]])
     grid = tuple(
         chance.randint(1, g) if a in dynamic and a != empty else g * (a != empty)
         for a, g in enumerate(bounds)
@@ -176,7 +176,7 @@ def cases(draw: Any, theme: str) -> Case:
     )
     make = _Maker(chance, tuple(bounds), grid, tables, theme, bool(batches))
     inputs = [make.block(output=False) for _ in range(chance.choice([2, 1, 3]))]
-    outputs = [make.block(output=True) for _ in range(chance.choice([1, 2, 0]))]
+    outputs = [make.block(output=True) for _ in range(chance.choice([1, 2, 1, 2, 0]))]
     aliases = []
     if theme == "aliases" or chance.randint(0, 3) == 3:
         # An output in the array of an input: the same map, or one of its own. It has no ragged
@@ -256,7 +256,7 @@ class _Maker:
         spaces = ["vmem", "vmem", "vmem", "smem"] + ["any"] * (not self.batched)
         space = chance.choice(spaces)
         if self.theme == "dots":
-            space = chance.choice(["vmem", "smem", "vmem"])
+            space = chance.choice(["vmem", "smem"])
         rank = chance.choice([2, 1, 3, 4])
         if space == "any" and not output:
             return Block(
@@ -315,8 +315,9 @@ class _Maker:
         """How each of some dots is guarded: (kind, what decides)."""
         kinds = ["always", "when", "both", "loop", "repeat", "switch", "last"]
         kinds += {f"in {x.space}" for x in inputs if x.space != "any"}
-        some = self.chance.sample(sorted(kinds), self.chance.randint(3, 5))
-        return [(kind, *self.deciding(kind, inputs)) for kind in some]
+        some = {*self.chance.sample(sorted(kinds), self.chance.randint(3, 4))}
+        some |= {"in smem"} & {*kinds}
+        return [(kind, *self.deciding(kind, inputs)) for kind in sorted(some)]
 
     def deciding(self, kind: str, inputs: list[Block]) -> list[Any]:
         chance = self.chance

@@ -123,7 +123,7 @@ def moe_layer(
 # What is it worth? Below are the nine launches of a training step, at the shapes of one layer of
 # Mixtral 8x7B (8 experts, top 2, 4096 × 14336) and 8192 tokens. Weights and tokens are shapes only.
 # The router's logits are data, since the grid depends on them. Run it again with another `key`: the
-# number of steps changes, the program does not.
+# sizes of the groups change, the program does not.
 
 # %% active="ipynb"
 # key, bf16 = jax.random.key(0), jnp.bfloat16
