@@ -39,6 +39,8 @@ test test-colab test-jax-% verify mutants: export JAX_COMPILATION_CACHE_DIR = $(
 test test-colab test-jax-% verify mutants: export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS = 0
 test test-colab test-jax-% verify mutants: export JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES = -1
 
+test-colab test-jax-%: export PUZZLES_KEYS = 1
+
 test: export JAX_PLATFORMS = cpu
 test: $(TEST)/.installed lint ## everything CI runs, on the newest JAX
 	$(TEST)/bin/python -m puzzles build --check
