@@ -131,7 +131,7 @@ def verify_rung(name: str, use_libtpu: bool = True) -> Report:
     return _together(_guarded(_right, name, use_libtpu), _guarded(_wrong, name))
 
 
-def _selected(names: Sequence[str], local: Sequence[str]) -> list[str]:
+def selected(names: Sequence[str], local: Sequence[str]) -> list[str]:
     """Rungs named by nothing (all of the project's), LADDER, PUZZLE or LADDER/PUZZLE."""
     chosen: list[str] = []
     for name in names or local:
@@ -169,7 +169,7 @@ def main(names: Sequence[str] = (), quick: bool = False) -> int:
     """
     root = project()
     local = [n for n in ladders() if str(ladder_module(n).__file__).startswith(f"{root}{os.sep}")]
-    rungs = _selected(names, local)
+    rungs = selected(names, local)
     libtpu = _tpu.has_libtpu() and not quick
     if quick:
         print("quick: one random key, nothing compiled for a TPU; verify again without --quick")

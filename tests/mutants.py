@@ -30,7 +30,7 @@ from equivalents import EQUIVALENT
 from mutate import Mutant, mutants
 
 import puzzles
-from puzzles import Puzzle, _launch, _values
+from puzzles import Puzzle, _launch, _values, _verify
 from puzzles._judge import judge
 from puzzles._puzzle import load
 from puzzles._trace import trace_call
@@ -188,9 +188,8 @@ def _survives(puzzle: Puzzle, mutant: Mutant, cases: Sequence[dict]) -> str | No
 def main(arguments: Sequence[str]) -> int:
     """Print a line for each rung and each survivor; 1 if there is one."""
     everything = "--all" in arguments
-    names = [a for a in arguments if not a.startswith("-")]
-    names = [r for n in names for r in ([n] if n not in puzzles.ladders() else _rungs(n))]
-    names = names or [rung for ladder in puzzles.ladders() for rung in _rungs(ladder)]
+    asked = [a for a in arguments if not a.startswith("-")]
+    names = _verify.selected(asked, puzzles.ladders())
     context = multiprocessing.get_context("spawn")
     totals = [0, 0, 0, 0]
     with concurrent.futures.ProcessPoolExecutor(os.cpu_count(), mp_context=context) as pool:
@@ -213,10 +212,6 @@ def main(arguments: Sequence[str]) -> int:
         f"{totals[2]} excused with a reason, {totals[3]} survive"
     )
     return int(totals[3] > 0)
-
-
-def _rungs(ladder: str) -> list[str]:
-    return [puzzle.name for puzzle in puzzles.ladder(ladder)]
 
 
 if __name__ == "__main__":

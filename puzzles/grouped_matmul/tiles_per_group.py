@@ -71,7 +71,7 @@ PUZZLE = Puzzle(
     solution=tiles_per_group,
     inputs=make_inputs,
     cases=[
-        dict(bm=64, sizes=(0, 64, 0, 40, 50, 0, 1, 165, 0)),
+        dict(bm=64, sizes=(0, 64, 0, 40, 50, 0, 1, 166, 0)),
         dict(bm=128, sizes=(100, 0, 156, 200, 56)),
         dict(bm=32, E=8, total=1000, empty=2),
         dict(bm=128, sizes=(0, 640, 0)),
