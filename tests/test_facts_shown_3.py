@@ -1,4 +1,4 @@
-"""What splash's last rungs and grouped_matmul state, shown by running it; tests/facts names each."""
+"""What splash's last rungs and grouped_matmul state, shown by running; tests/facts names each."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_rows_of_a_table_in_smem_are_padded_to_128_numbers(compiler):
     assert works(1024, 16)  # 1024 · 128 · 4 bytes: 512 KiB
     assert works(32_768)
     assert not works(2048, 16)  # as many numbers, but all of SMEM
-    assert 2048 * 128 * 4 == CHIPS["v5e"].smem_bytes
+    assert CHIPS["v5e"].smem_bytes == 2048 * 128 * 4
 
 
 def test_the_example_of_active_tiles():
