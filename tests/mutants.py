@@ -18,14 +18,10 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
-
-sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parent)]
-
 from equivalents import EQUIVALENT
 from mutate import Mutant, mutants
 

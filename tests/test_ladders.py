@@ -17,7 +17,9 @@ MISTAKES = [(puzzle, mistake) for puzzle in PUZZLES for mistake in puzzle.mistak
 ALTERNATIVES = [(puzzle, one) for puzzle in PUZZLES for one in puzzle.alternatives]
 
 # Three random keys on the newest JAX, as `verify` takes; the Makefile asks for one on the others.
+# The two summits, whose checks take seconds, get one here and three from `verify`.
 KEYS = _proof.SEEDS[: int(os.environ.get("PUZZLES_KEYS", "3"))]
+SUMMITS = ("splash_multi_head", "moe_layer")
 
 each_puzzle = pytest.mark.parametrize("puzzle", PUZZLES, ids=lambda puzzle: puzzle.name)
 
@@ -57,7 +59,8 @@ def test_starter_parses_and_is_unsolved(puzzle: Puzzle) -> None:
 
 @_pairs(MISTAKES)
 def test_mistake_is_rejected_in_its_own_words(puzzle: Puzzle, change: puzzles.Mistake) -> None:
-    assert _proof.mistake_problem(puzzle, change, KEYS) is None
+    keys = KEYS[:1] if puzzle.name in SUMMITS else KEYS
+    assert _proof.mistake_problem(puzzle, change, keys) is None
 
 
 @_pairs(ALTERNATIVES)

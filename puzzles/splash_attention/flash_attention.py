@@ -178,7 +178,7 @@ PUZZLE = Puzzle(
     spec=flash_attention_spec,
     solution=flash_attention,
     inputs=make_inputs,
-    cases=[dict(T=192, S=384, H=64), dict(T=128, S=256, H=256)],
+    cases=[dict(T=192, S=640, H=64), dict(T=128, S=512, H=256)],  # unequal numbers of blocks
     hints=[
         "Step (i, j) brings block i of the queries together with block j of the keys and values. Which "
         "operands does i move, which does j?",
@@ -192,6 +192,13 @@ PUZZLE = Puzzle(
     set and the body does not change. That is also why i is parallel: nothing passes from one i to the
     next.""",
     mistakes=[
+        Mistake(
+            "counts blocks of keys where the grid counts blocks of queries",
+            old="grid=(T // bq, S // bk)",
+            new="grid=(S // bk, T // bq)",
+            says="the grid's first axis counts the queries' blocks, T // bq, its second the keys', S // bk; the other way "
+            "round, the kernel stores before the last keys or asks for queries that are not there",
+        ),
         Mistake(
             "uses the first block of queries throughout",
             old=_Q,
