@@ -14,7 +14,7 @@ import numpy as np
 
 from puzzles._jax import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, close, scan_counts
 from puzzles._primitives import evaluate
-from puzzles._smem import UNKNOWN, Ref
+from puzzles._smem import UNKNOWN, Ref, Stray
 from puzzles._trace import subjaxprs
 from puzzles._work import Tally, work
 
@@ -154,18 +154,27 @@ class Walk:
         self.tally.scoped[path] = [v.aval for v in jaxpr.invars]
         return self.run(jaxpr, values, [UNKNOWN] * len(jaxpr.invars), weight, path)
 
-    def _get(self, equation: JaxprEqn, values: list[Any], *_: Any) -> list[Any]:
+    def _get(
+        self, equation: JaxprEqn, values: list[Any], weight: np.ndarray, _: tuple
+    ) -> list[Any]:
         transforms = equation.params["tree"].unflatten(values[1:])
-        return [self.load(equation, values[0], transforms)]
+        return [self.load(equation, values[0], transforms, weight)]
 
-    def _masked_load(self, equation: JaxprEqn, values: list[Any], *_: Any) -> list[Any]:
+    def _masked_load(
+        self, equation: JaxprEqn, values: list[Any], weight: np.ndarray, _: tuple
+    ) -> list[Any]:
         ref, transforms, mask, _other = equation.params["args_tree"].unflatten(values)
-        return [UNKNOWN if mask is not None else self.load(equation, ref, transforms)]
+        return [UNKNOWN if mask is not None else self.load(equation, ref, transforms, weight)]
 
-    def load(self, equation: JaxprEqn, ref: Any, transforms: Sequence[Any]) -> Any:
+    def load(
+        self, equation: JaxprEqn, ref: Any, transforms: Sequence[Any], weight: np.ndarray
+    ) -> Any:
         if not isinstance(ref, Ref):
             return UNKNOWN
-        return ref.load(transforms, equation.outvars[0].aval.shape, self.rank)
+        found = ref.load(transforms, equation.outvars[0].aval.shape, self.rank)
+        if ref.outside is not None:
+            self.tally.strays += (Stray(ref, weight, ref.outside),)
+        return found
 
     def _swap(self, equation: JaxprEqn, values: list[Any], *_: Any) -> list[Any]:
         for value in values:

@@ -31,7 +31,7 @@ class Fault:
 
 def faults(launch: Launch) -> tuple[Fault, ...]:
     """Every fault of a launch, one per kind and operand: by first step, then those without one."""
-    found = [*_grid_faults(launch)]
+    found = [*_grid_faults(launch), *_stray_reads(launch)]
     aliased = {o: launch.inputs[i].name for i, o in launch.aliases if i >= 0}
     for operand in launch.inputs + launch.outputs:
         if operand.space in ("vmem", "smem"):
@@ -45,6 +45,17 @@ def faults(launch: Launch) -> tuple[Fault, ...]:
             if n not in aliased:
                 found += _unwritten(operand)
     return tuple(sorted(found, key=lambda f: (f.step is None, f.step or 0)))
+
+
+def _stray_reads(launch: Launch) -> Iterator[Fault]:
+    for name, step, index in launch.stray_reads:
+        says = (
+            f"`{name}[{index}]` is read at grid step {_at(launch, step)}, and there is no "
+            "such entry: "
+            "a TPU reads whatever lies beside it in SMEM, even if the result is not used. Keep the "
+            "index inside with `jnp.maximum` or `jnp.minimum`, or read under `pl.when`."
+        )
+        yield Fault("out of bounds", name, step, None, says)
 
 
 def _out_of_bounds(launch: Launch, operand: Operand) -> Iterator[Fault]:

@@ -49,6 +49,9 @@ def judge(
                 raise Rejected(
                     "unsolved", f"A `...` still stands for a value in `{left[0]}`: `{left[1]}`"
                 ) from None
+            unfilled = _source.partly_filled(puzzle, fn) if puzzle.starter is None else None
+            if unfilled:
+                raise Rejected("unsolved", _where_to_start(puzzle, unfilled)) from None
             raise
     except Rejected as rejected:
         verdict = dataclasses.replace(rejected.verdict, puzzle=puzzle.name)

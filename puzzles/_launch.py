@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
@@ -15,7 +15,7 @@ from puzzles._evaluate import Walk, program_ids
 from puzzles._graph import Abstract, Graph, Node, Source, ask
 from puzzles._jax import close, compiler_param
 from puzzles._operand import Operand, blocked, memory_space, resident, spread, vmem_size
-from puzzles._smem import UNKNOWN, Ref
+from puzzles._smem import UNKNOWN, Ref, Stray
 from puzzles._trace import Traced, trace_call
 from puzzles._work import Dot
 
@@ -43,6 +43,7 @@ class Launch:
     aliases: tuple[tuple[int, int], ...]  # (position in inputs, position in outputs)
     vmem_limit_bytes: int | None
     interpret: Any
+    stray_reads: tuple[tuple[str, int, int], ...] = ()  # (ref, first step, index that is not there)
 
     @property
     def steps(self) -> int:
@@ -94,6 +95,18 @@ class Launch:
         """The program ids of every step, shape (steps, len(grid))."""
         axes = np.indices(self.grid, dtype=np.int32)
         return np.ascontiguousarray(axes.reshape(len(self.grid), self.steps).T)
+
+
+def _strays(
+    strays: Sequence[Stray], refs: Sequence[Any], names: Sequence[str], grid: tuple[int, ...]
+) -> Iterator[tuple[str, int, int]]:
+    """The first step of each read of a scalar that is not there, with the ref's name."""
+    for stray in strays:
+        asked = spread(stray.asked, grid)
+        if asked.any():
+            step = int(np.argmax(asked))
+            index = int(spread(stray.index, grid)[step])
+            yield names[[ref is stray.ref for ref in refs].index(True)], step, index
 
 
 def launches(traced: Traced) -> tuple[Launch, ...]:
@@ -196,6 +209,7 @@ class _Call:
             aliases=tuple((i - first, o) for i, o in self.p["input_output_aliases"]),
             vmem_limit_bytes=self.compiler_param("vmem_limit_bytes"),
             interpret=self.p["interpret"],
+            stray_reads=tuple(_strays(tally.strays, refs, names, grid)),
         )
 
     def index(

@@ -16,6 +16,21 @@ class _Unknown:
 
 
 UNKNOWN = _Unknown()
+_INSIDE = np.iinfo(np.int32).max
+
+
+@dataclass(frozen=True)
+class Stray:
+    """A read of a scalar that is not there: which steps execute it, and the index in each."""
+
+    ref: Ref
+    weight: np.ndarray
+    index: np.ndarray
+
+    @property
+    def asked(self) -> np.ndarray:
+        """(per grid step) bool: the step reads outside."""
+        return (self.weight > 0) & (self.index != _INSIDE)
 
 
 @dataclass(eq=False)
@@ -29,6 +44,7 @@ class Ref:
     start: tuple[np.ndarray, ...]
     visible: tuple[bool, ...]
     absent: Callable[[], Any] | None = None
+    outside: np.ndarray | None = None  # of the last load: per grid step, an index that is not there
 
     @classmethod
     def whole(
@@ -41,7 +57,8 @@ class Ref:
         return cls(contents, (np.zeros((), np.int32),) * len(shape), (True,) * len(shape), absent)
 
     def load(self, transforms: Sequence[Any], shape: tuple[int, ...], rank: int) -> Any:
-        """One element for every grid step; beyond the end the last one is read, as XLA does."""
+        """One element for every grid step; `outside` says who asks for none that is there."""
+        self.outside = None
         if self.contents is None:
             return UNKNOWN if self.absent is None else self.absent()
         indices = getattr(transforms[0], "indices", None) if len(transforms) == 1 else None
@@ -57,6 +74,9 @@ class Ref:
             if not isinstance(index, int | np.integer | np.ndarray):
                 return UNKNOWN
             flat = np.reshape(index, np.shape(index)[:rank])
+            wrong = np.where((flat + start < 0) | (flat + start >= size), flat, _INSIDE)
+            if (wrong != _INSIDE).any():
+                self.outside = wrong
             place.append(np.clip(flat + start, 0, size - 1))
         found = np.asarray(self.contents[tuple(place)])
         lead = found.shape if found.ndim == rank else (1,) * rank

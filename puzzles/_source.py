@@ -66,6 +66,16 @@ def is_starter(puzzle: Puzzle, fn: Callable) -> str | None:
     return None
 
 
+def partly_filled(puzzle: Puzzle, fn: Callable) -> str | None:
+    """The name of a function with a gap that is as it was handed out, where others are "
+    "filled in."""
+    handed_out = _regions.functions(puzzle.starter_text)
+    for name, node in learners_functions(puzzle, fn).items():
+        if name in puzzle.blanks and _regions.same_code(node, handed_out[name]):
+            return name
+    return None
+
+
 def ellipsis_left(puzzle: Puzzle, fn: Callable) -> tuple[str, str] | None:
     """(function, line of code) where a `...` still stands for a value, or None."""
     for name, node in learners_functions(puzzle, fn).items():

@@ -27,6 +27,22 @@ _REMEDIES: tuple[tuple[str, str], ...] = (
         "element is index 0 at every step.",
     ),
     (
+        r"mutable array reference of type Ref|ellipsis \(`\.\.\.`\)",
+        "In an index map the program ids come first and the Refs of scalar prefetch after "
+        "them; a Ref is "
+        "read one number at a time, as in `perm_ref[e]`.",
+    ),
+    (
+        r"[Cc]ustom VJP bwd rule",
+        "The backward rule returns one gradient for each argument of the function, of its "
+        "shape and "
+        "dtype, and None for integers.",
+    ),
+    (
+        r"'NoneType' object has no attribute '(?:size|dtype|ndim|reshape)'",
+        "A function returned None: is a `return` missing, or a part still to be filled in?",
+    ),
+    (
         r"'NoneType' object has no attribute 'shape'",
         "An index map returned None, or None among its indices: is a `return` missing?",
     ),
@@ -120,7 +136,9 @@ _REMEDIES: tuple[tuple[str, str], ...] = (
         r"TracerBoolConversion|truth value|TracerIntegerConversion|ConcretizationType|"
         r"NonConcreteBoolean|TracerArrayConversion",
         "The value is not known while Python runs. In a kernel, branch with `pl.when(condition)`; "
-        "in an index map, use arithmetic or `jnp.where`; outside, take sizes from `x.shape`.",
+        "in an index map, use arithmetic or `jnp.where`; outside, take sizes from "
+        "`x.shape`, compute with data by `jnp` "
+        "alone, and give what depends on data a static length (`length=`, `total_repeat_length=`).",
     ),
     (
         r"(?:dot_general|dot) requires|contracting dimension",
@@ -141,7 +159,7 @@ _REMEDIES: tuple[tuple[str, str], ...] = (
         "`in_specs` has one BlockSpec for each input, `out_specs` one for each output, in order.",
     ),
     (r"out of memory|RESOURCE_EXHAUSTED", "Block or arrays are too large for this machine."),
-    (r"ellipsis|Ellipsis", "A `...` still stands where a value belongs: `# YOUR CODE HERE`."),
+    (r"\bEllipsis\b|'ellipsis'", "A `...` still stands where a value belongs: `# YOUR CODE HERE`."),
 )
 
 

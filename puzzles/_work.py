@@ -89,6 +89,7 @@ class Tally:
     scoped: dict[tuple, list[Any]] = field(default_factory=dict)
     unknown: frozenset[tuple] = frozenset()
     busy: np.ndarray = field(default_factory=lambda: np.zeros((), bool))
+    strays: tuple[Any, ...] = ()
 
     def copy(self) -> Tally:
         return replace(self, dots=dict(self.dots), scoped=dict(self.scoped))

@@ -188,6 +188,18 @@ def test_a_dot_left_in_a_launch_rung_is_unsolved_and_named(
     assert "`grid=...,`" in _says(capsys)
 
 
+def test_a_part_that_is_not_filled_in_yet_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    puzzle = puzzles.find("moe_layer")
+    starter, whole = puzzle.starter_text, solved("moe_layer")
+    first = starter.index("def grouped_backward("), starter.index("grouped.defvjp(")
+    there = whole.index("def grouped_backward("), whole.index("grouped.defvjp(")
+    notebook = Notebook()
+    notebook.run(whole[: there[0]] + starter[slice(*first)] + whole[there[1] :])
+    verdict = puzzles.check(notebook["moe_layer"])
+    assert verdict.stage == "unsolved"
+    assert "Fill in `grouped_backward` where it says YOUR CODE HERE" in _says(capsys)
+
+
 @pytest.mark.parametrize(
     ("make", "words"),
     [

@@ -263,3 +263,42 @@ def test_a_million_steps_are_checked():
     column = pl.BlockSpec((8, 128), lambda i, j: (0, j))
     fault = one(x, S((8, 128000), f32), (1000, 1000), spec, column)
     assert (fault.kind, fault.step) == ("revisited", 1000)
+
+
+def test_a_scalar_that_is_not_there_is_named_unless_nobody_asks_for_it() -> None:
+    def launch(kernel):
+        return pl.pallas_call(
+            kernel,
+            grid_spec=pltpu.PrefetchScalarGridSpec(
+                num_scalar_prefetch=1,
+                grid=(3,),
+                in_specs=[],
+                out_specs=pl.BlockSpec((8, 128), lambda i, ids: (i, 0)),
+            ),
+            out_shape=jax.ShapeDtypeStruct((24, 128), jnp.int32),
+            interpret=True,
+        )
+
+    def says(index, guard=False):
+        def kernel(ids_ref, o_ref):
+            i = pl.program_id(0)
+            if guard:
+                o_ref[...] = jnp.zeros_like(o_ref)
+
+                @pl.when(i > 0)
+                def _():
+                    o_ref[...] = jnp.full_like(o_ref, ids_ref[index(i)])
+            else:
+                o_ref[...] = jnp.full_like(o_ref, ids_ref[index(i)])
+
+        ids = jnp.array([4, 5, 6], jnp.int32)
+        (one,) = trace(launch(kernel), ids)
+        return [f.says for f in faults(one) if f.kind == "out of bounds"]
+
+    (before,) = says(lambda i: i - 1)
+    assert before.startswith("`ids_ref[-1]` is read at grid step (0,), and there is no such entry")
+    assert "`jnp.maximum` or `jnp.minimum`" in before
+    (behind,) = says(lambda i: i + 1)
+    assert behind.startswith("`ids_ref[3]` is read at grid step (2,)")
+    assert says(lambda i: jnp.maximum(i - 1, 0)) == []
+    assert says(lambda i: i - 1, guard=True) == []

@@ -39,10 +39,12 @@ from puzzles import INTERPRET, find
 # have. But what do they have? At the *first* visit of a tile, garbage: an output block starts
 # uninitialised. (On the CPU you would find zeros there; the check asks the TPU simulator, too.) So
 # the first visit writes **zeros** outside its group. Later visits find in `o_ref` what the visit
-# before left there, since the block did not change.
+# before left there, since the block did not change. Which visit is a tile's first? One whose tile is
+# not the step before's; and step 0 has no step before it: `tile_ids_ref[-1]` is not there.
 #
 # That leaves tile 3, which nobody visits. Look at the launch: an array of zeros goes in, and
 # `input_output_aliases` says that the output **is** that array, so what no step writes stays zero.
+# (A block that is visited gets none of these zeros: output blocks are never fetched.)
 # Its spec has no block, only `memory_space=pl.ANY`: the array stays where it is, in HBM, and the
 # pipeline fetches none of it. Your kernel leaves `zeros_ref` alone. (The 5 counts all operands, the three prefetched ones too.)
 #
@@ -91,7 +93,7 @@ def grouped_matmul(
     lhs: Float[Array, "M K"], rhs: Float[Array, "E K N"], group_sizes: Int[Array, " E"]
 ) -> Float[Array, "M N"]:
     (M, K), (_, _, N) = lhs.shape, rhs.shape
-    bm, bk, bn = (64, 128, 128) if min(K, N) < 1024 else (512, 1024, 1024)  # for practice: small
+    bm, bk, bn = (64, 128, 128) if min(K, N) < 1024 else (512, 1024, 1024)  # small ones for the check
     offsets = find("group_offsets").solution(group_sizes)
     group_ids, tile_ids, num_steps = find("tile_metadata").solution(group_sizes, M, bm)
     return pl.pallas_call(
@@ -191,6 +193,7 @@ PUZZLE = Puzzle(
         dict(M=256, K=256, N=384, sizes=(50, 0, 80, 30, 3)),
         dict(M=192, K=384, N=256, sizes=(0, 64, 40, 88)),
         dict(M=256, K=384, N=128, sizes=(10, 20, 0, 30, 40), dtype="bfloat16"),
+        dict(M=128, K=256, N=128, sizes=(10, 20, 3)),  # less than a tile: nobody's rows in tile 0
     ],
     hints=[
         "Two kernels that you have: the sum over k is tiled_matmul's, and what happens at the last k is a "
@@ -208,6 +211,20 @@ PUZZLE = Puzzle(
     nobody visits keep the zeros of the array that the output is aliased to, so that the steps of the grid are exactly
     those that the group sizes need.""",
     mistakes=[
+        Mistake(
+            "never takes step 0 for a first visit",
+            old="first = (step == 0) | (tile",
+            new="first = (tile",
+            says="NaN stands for memory that nothing wrote",
+            stage="memory",
+        ),
+        Mistake(
+            "looks before the beginning of the list",
+            old="jnp.maximum(step - 1, 0)",
+            new="step - 1",
+            says="`tile_ids_ref[-1]` is read at grid step",
+            stage="memory",
+        ),
         Mistake(
             "stores the whole tile at every visit",
             old="jnp.where(mine, acc_ref[...], others).astype",
@@ -261,7 +278,7 @@ PUZZLE = Puzzle(
             "never clears the other rows",
             old=_OTHERS,
             new="others = o_ref[...].astype(jnp.float32)",
-            says="the kernel relies on something that `interpret=True` does and a TPU does not",
+            says="NaN stands for memory that nothing wrote",
             stage="memory",
         ),
         Mistake(

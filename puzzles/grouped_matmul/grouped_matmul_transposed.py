@@ -75,7 +75,7 @@ def grouped_matmul_transposed(
     lhs: Float[Array, "M K"], rhs: Float[Array, "E N K"], group_sizes: Int[Array, " E"]
 ) -> Float[Array, "M N"]:
     (M, K), (_, N, _) = lhs.shape, rhs.shape
-    bm, bk, bn = (64, 128, 256) if min(K, N) < 1024 else (512, 1024, 1024)  # for practice: small
+    bm, bk, bn = (64, 128, 256) if min(K, N) < 1024 else (512, 1024, 1024)  # small ones for the check
     bn = min(bn, N)
     offsets = find("group_offsets").solution(group_sizes)
     group_ids, tile_ids, num_steps = find("tile_metadata").solution(group_sizes, M, bm)

@@ -17,8 +17,8 @@ from puzzles import INTERPRET, find
 # $$dw_e = \sum_{m \,\in\, \text{group } e} x_m^T \, dy_m$$
 #
 # So per group it is `lhs[rows].T @ rhs[rows]`: now the **rows** are what is summed over, and each
-# group has an output of its own, `K` × `N`. The list of visits is the one you know, and its other
-# half matters: a group's visits, too, come one after another. So the visits go *innermost*, where
+# group has an output of its own, `K` × `N`. The list of visits is the one you know, and this
+# time `group_ids` tells where a sum begins and ends: a group's visits, too, come one after another. So the visits go *innermost*, where
 # `k` was, and the accumulator lives as long as a group does:
 #
 # ```text
@@ -90,7 +90,7 @@ def grouped_outer(
     lhs: Float[Array, "M K"], rhs: Float[Array, "M N"], group_sizes: Int[Array, " E"]
 ) -> Float[Array, "E K N"]:
     (M, K), (_, N), E = lhs.shape, rhs.shape, group_sizes.shape[0]
-    bm, bk, bn = (64, 128, 128) if min(K, N) < 1024 else (512, 1024, 1024)  # for practice: small
+    bm, bk, bn = (64, 128, 128) if min(K, N) < 1024 else (512, 1024, 1024)  # small ones for the check
     offsets = find("group_offsets").solution(group_sizes)
     group_ids, tile_ids, num_steps = find("tile_metadata").solution(group_sizes, M, bm)
     return pl.pallas_call(
@@ -169,6 +169,8 @@ PUZZLE = Puzzle(
     cases=[
         dict(M=256, K=256, N=384, sizes=(50, 0, 80, 30, 3)),
         dict(M=192, K=384, N=128, sizes=(0, 70, 0, 122), dtype="bfloat16"),
+        dict(M=128, K=128, N=256, sizes=(128, 0, 0)),  # the list begins and ends with one group
+        dict(M=128, K=256, N=128, sizes=(50, 78)),  # a visit for every entry of the list
     ],
     hints=[
         "A group's visits are consecutive, as the steps of one output block were in tiled_matmul. There k told "
@@ -182,6 +184,20 @@ PUZZLE = Puzzle(
     where it differs from the next. Because each group's visits are consecutive, one accumulator does for
     all of them, and nothing is masked but the rows that a shared tile brings along.""",
     mistakes=[
+        Mistake(
+            "looks before the beginning of the list",
+            old="group_ids_ref[jnp.maximum(step - 1, 0)]",
+            new="group_ids_ref[step - 1]",
+            says="`group_ids_ref[-1]` is read at grid step",
+            stage="memory",
+        ),
+        Mistake(
+            "looks beyond the end of the list",
+            old="group_ids_ref[jnp.minimum(step + 1, steps - 1)]",
+            new="group_ids_ref[step + 1]",
+            says="is read at grid step",
+            stage="memory",
+        ),
         Mistake(
             "does not mask",
             old=_PICK,

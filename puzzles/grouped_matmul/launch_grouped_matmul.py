@@ -24,8 +24,8 @@ from puzzles import INTERPRET, find
 # ```
 #
 # There are no zeros to pass. The groups reach into the last tile here, so every tile is visited and
-# every block of the output written. (The production kernel needs none either: where nobody visits,
-# it leaves garbage, unless other chips have experts of their own.)
+# every block of the output written. (The production kernel needs none either: on one chip it leaves
+# garbage where nobody visits.)
 #
 # **K and N are no multiples of their blocks** here. The last blocks hang over the edge. Of the
 # output that does no harm, since what is written there is dropped. But the last block along K
@@ -37,11 +37,12 @@ from puzzles import INTERPRET, find
 # **The order of the grid** is the question of this puzzle. Its axes are the columns of blocks, `j`,
 # the visits, `s`, and `k`, which is innermost. That leaves two orders, and one of them works under
 # `interpret=True` only. Look at a tile that two groups share, and follow one of its output blocks:
-# which steps lie between its two visits?
+# which steps lie between its two visits? Say visits 3 and 4 share a tile, and there are three
+# columns:
 #
 # ```text
-# (s, j, k)    j = 0 1 2 | 0 1 2        both visits of one tile, three columns
-# (j, s, k)    s = 3 4 | 3 4 | 3 4
+# (s, j, k)    s = 3: j = 0 1 2    s = 4: j = 0 1 2
+# (j, s, k)    j = 0: s = 3 4      j = 1: s = 3 4      j = 2: s = 3 4
 # ```
 #
 # When you know that, you also know which axis may be called `"parallel"` in

@@ -41,6 +41,8 @@ from puzzles import find
 # the operands. You have written both products that it takes. The rest of the layer is plain JAX,
 # and JAX knows what to do: the gradient of a gather is a scatter-add.
 #
+# (Weigh and sum with `*` and `jnp.sum`: the check lets no matrix product run outside the kernels.)
+#
 # You write three things: the backward rule, the routing, and the way back from slots to tokens.
 # Earlier kernels are the reference solutions, so `find` serves them even if yours are not finished.
 # The check compares the result and all five gradients with a dense mixture, in which every expert

@@ -173,7 +173,8 @@ def draw(r, mask, H):
 
     q and k are eighths of small integers and H is a power of four. Every other query is 32 times
     larger than the rest; of those, every other one loves a key that the mask hides from it: its
-    score, about 32 √H, would be the row's maximum by far.
+    score, about 32 √H, would be the row's maximum by far. Where q[t, 0] is far below 0, so are all of
+    the row's scores.
     """
     T, S = mask.shape
     q, k = (np.round(8 * r.normal(size=(n, H))) / 8 for n in (T, S))
@@ -182,6 +183,8 @@ def draw(r, mask, H):
         if hidden.size:
             k[r.choice(hidden)] = q[t]
     q[1::2] *= 32
+    k[:, 0] = H**0.5  # every other of the small queries lies far above 0, or far below
+    q[::4, 0] = r.integers(-150, 151, len(q[::4]))
     v = r.normal(0.5, 1, (S, H))
     return tuple(jnp.asarray(x, jnp.float32) for x in (q, k, v))
 
@@ -247,6 +250,12 @@ PUZZLE = Puzzle(
     is data, and one kernel serves them all. A full block ignores the pattern that happens to lie in VMEM;
     a skipped one ignores everything.""",
     mistakes=[
+        Mistake(
+            "starts the maximum at 0",
+            old="m_ref[...] = jnp.full_like(m_ref, -1e30)",
+            new="m_ref[...] = jnp.zeros_like(m_ref)",
+            says="where all scores of a row lie far below 0, every exp(s - 0) is 0, and so is the sum: start below any score",
+        ),
         Mistake(
             "takes the first pattern for every block",
             old=_MAP,
