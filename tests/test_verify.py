@@ -308,6 +308,24 @@ def test_an_audit_that_refuses_the_solution_or_raises_is_named(rung: Rung) -> No
     )
 
 
+def test_an_audit_that_is_too_strict_for_an_alternative_is_to_be_loosened(rung: Rung) -> None:
+    puzzle = rung(("launch.steps > 1, (", "launch.steps > 4, ("))
+    (wide,) = [a for a in puzzle.alternatives if a.name == "takes larger blocks"]
+    problem = _proof.alternative_problem(puzzle, wide)
+    assert problem is not None
+    assert "'takes larger blocks' is rejected: loosen the audit, or call it a mistake:" in problem
+
+
+def test_files_are_not_compared_while_a_module_does_not_load(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    broken = _verify.Report("a/b", problems=["a/b.py:3: NameError: x"])
+    monkeypatch.setattr(_verify, "_reports", lambda *_: iter([broken]))
+    assert _verify.main(["add_ten"], quick=True) == 1
+    out = capsys.readouterr().out
+    assert "BAD the project's files were not compared: mend the rungs above first" in out
+
+
 def test_a_module_that_no_ladder_names_is_not_an_unknown_puzzle(rung: Rung, tmp_path: Path) -> None:
     rung()
     (tmp_path / "toy" / "other.py").touch()
