@@ -10,7 +10,7 @@ from pathlib import Path
 
 from puzzles._puzzle import UnknownPuzzle
 from puzzles._repository import BuildError, project
-from puzzles._tree import missing
+from puzzles._tree import ladders_of, missing
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -86,7 +86,7 @@ def _build(options: argparse.Namespace) -> int:
             f"building notebooks needs {error.name}: pip install -e '.[author]'"
         ) from None
     root = project()
-    names = _notebook.ladders_of(root)
+    names = ladders_of(root)
     if not names:
         raise BuildError(
             f"no ladder that Python finds lies in {root}: install this project (pip install -e .), "

@@ -159,7 +159,8 @@ def _progress_line(name: str) -> str:
     rungs = tuple(ladder_module(puzzle.ladder).RUNGS)
     following = rungs[rungs.index(name) + 1 :]
     ahead = f" Next: {following[0]}." if following else " That was the last rung."
-    return f"{puzzle.ladder} {_bar(rungs)} {_bar(rungs).count('■')}/{len(rungs)}.{ahead}"
+    bar = _bar(rungs)
+    return f"{puzzle.ladder} {bar} {bar.count('■')}/{len(rungs)}.{ahead}"
 
 
 def receipt(fn: Callable, *args: object, chip: str = "v5e") -> None:

@@ -70,12 +70,6 @@ def dumps(notebook: NotebookNode) -> str:
     return nbformat.writes(notebook, version=nbformat.NO_CONVERT).rstrip("\n") + "\n"
 
 
-def ladders_of(root: Path) -> tuple[str, ...]:
-    """The ladders whose source lies in the project at `root`, in order."""
-    inside = [n for n in ladders() if Path(str(ladder_module(n).__file__)).is_relative_to(root)]
-    return tuple(inside)
-
-
 def generated(root: Path = ROOT, names: Sequence[str] | None = None) -> dict[str, str]:
     """Every generated file of the project at `root` and what it must hold, by name.
 

@@ -59,10 +59,11 @@ def _stored() -> set[str]:
 
 def _save() -> str | None:
     """Write the file in one move, with what another notebook has noted there meanwhile."""
-    names = sorted(_solved | _stored())
-    if set(names) == _stored():
+    stored = _stored()
+    names = _solved | stored
+    if names == stored:
         return None
-    text = json.dumps({"solved": names}, indent=1) + "\n"
+    text = json.dumps({"solved": sorted(names)}, indent=1) + "\n"
     try:
         handle, temporary = tempfile.mkstemp(prefix=FILE, dir=".")
         try:

@@ -38,10 +38,8 @@ def mistake_problem(puzzle: Puzzle, mistake: Mistake, seeds: Sequence[int] = SEE
             if verdict.diagnosis and other is not None:
                 return (
                     f"{who} gives the same values as '{other.name}' on {verdict.case} (seed "
-                    f"{seed}), "
-                    "and the first of the list is named: list this one before it, or put a "
-                    "case that "
-                    "tells them apart first"
+                    f"{seed}), and the first of the list is named: list this one before it, or put "
+                    "a case that tells them apart first"
                 )
             return (
                 f"{who} is rejected, but not in its own words '{mistake.says}' (seed {seed}); "
@@ -114,7 +112,7 @@ def starter_problem(puzzle: Puzzle) -> str | None:
 
 
 def _quoted(name: str) -> str:
-    """The beginning of a name as a module spells it."""
+    """A name as a module spells it."""
     return f'"{name}"'
 
 

@@ -238,6 +238,11 @@ def ladder_module(name: str) -> ModuleType:
     return modules[name]
 
 
+def front_page(name: str) -> str:
+    """A ladder's `__init__.py`, as messages name it."""
+    return f"{ladder_module(name).__name__.replace('.', '/')}/__init__.py"
+
+
 def ladders() -> tuple[str, ...]:
     """The names of all ladders, in the order in which they are meant to be climbed."""
     return tuple(_ladder_modules())
@@ -261,7 +266,7 @@ def ladder_of(name: str) -> str:
     for one, module in _ladder_modules().items():
         if name.isidentifier() and Path(str(module.__file__)).with_name(f"{name}.py").exists():
             raise UnknownPuzzle(
-                f"{name}.py is not among RUNGS in {module.__name__.replace('.', '/')}/__init__.py: "
+                f"{name}.py is not among RUNGS in {front_page(one)}: "
                 f"add {name!r} there, in its place in the ladder {one}"
             )
     raise UnknownPuzzle(f"no puzzle is called {name!r}{_nearest(name, list(known))}")

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from puzzles import _regions
-from puzzles._puzzle import Puzzle, find, ladder, ladder_module
+from puzzles._puzzle import Puzzle, find, front_page, ladder, ladder_module
 from puzzles._repository import Repository
 
 UNDONE = "✎"  # what a scaffold's comments begin with: instructions to be followed and deleted
@@ -96,7 +96,7 @@ def undone_of_ladder(name: str) -> list[str]:
     """What the scaffold's comments in a ladder's `__init__.py` still ask for."""
     module = ladder_module(name)
     with open(str(module.__file__), encoding="utf-8") as file:
-        return _undone(f"{module.__name__.replace('.', '/')}/__init__.py", file.read().splitlines())
+        return _undone(front_page(name), file.read().splitlines())
 
 
 def _undone(file: str, lines: list[str]) -> list[str]:

@@ -11,7 +11,7 @@ from puzzles._puzzle import ENTRY_POINTS, ladder_module, ladders
 from puzzles._repository import BuildError, ladders_folder
 
 EXAMPLE = Path(__file__).parent / "_example"
-_LADDER, _RUNG = "example", "warm_up"
+_RUNG = "warm_up"
 
 
 def new_ladder(name: str, root: Path, first: str | None = None) -> list[Path]:
@@ -23,8 +23,7 @@ def new_ladder(name: str, root: Path, first: str | None = None) -> list[Path]:
     if not (folder / "__init__.py").exists():
         raise BuildError(
             f"{folder} is no Python package: name yours as `package` under "
-            "[tool.pallas-puzzles] in "
-            "pyproject.toml, and give it an __init__.py"
+            "[tool.pallas-puzzles] in pyproject.toml, and give it an __init__.py"
         )
     first = first or f"{name}_{_RUNG}"
     _check_name(first)
@@ -91,8 +90,7 @@ def _check_free(name: str) -> None:
         if name in ladder_module(ladder_name).RUNGS:
             raise BuildError(
                 f"the ladder {ladder_name} has a puzzle called '{name}', and check() finds "
-                "a puzzle "
-                "by its name: choose another"
+                "a puzzle by its name: choose another"
             )
 
 

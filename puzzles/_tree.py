@@ -5,16 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from puzzles._puzzle import find, ladder_module, ladders
+from puzzles._puzzle import find, front_page, ladder_module, ladders
+
+
+def ladders_of(root: Path) -> tuple[str, ...]:
+    """The ladders whose source lies in the project at `root`, in order."""
+    inside = [n for n in ladders() if Path(str(ladder_module(n).__file__)).is_relative_to(root)]
+    return tuple(inside)
 
 
 def tree_problems(root: Path, names: Sequence[str]) -> Iterator[str]:
     """What is wrong with the project at `root` as a whole, whose ladders are `names`."""
-    absent = [problem for name in names for problem in missing(name)]
-    yield from absent
+    gone = [problem for name in names for problem in missing(name)]
+    yield from gone
     yield from duplicates()
     yield from strays(root, names)
-    if not absent:
+    if not gone:
         yield from _stale(root, names)
 
 
@@ -33,14 +39,18 @@ def duplicates() -> Iterator[str]:
         for rung in ladder_module(name).RUNGS:
             if rung in first:
                 yield (
-                    f"{_init(name)}: a second puzzle called '{rung}', which {first[rung]} has "
+                    f"{front_page(name)}: a second puzzle called '{rung}', which {first[rung]} has "
                     "already: rename one, since check() finds a puzzle by its name"
                 )
             first.setdefault(rung, name)
 
 
-def _init(name: str) -> str:
-    return f"{ladder_module(name).__name__.replace('.', '/')}/__init__.py"
+def absent(name: str, rung: str) -> str:
+    """That a ladder names a rung which has no module."""
+    return (
+        f"{front_page(name)}: RUNGS names '{rung}', and there is no {rung}.py: write it, or "
+        "take it out"
+    )
 
 
 def missing(name: str) -> Iterator[str]:
@@ -48,18 +58,15 @@ def missing(name: str) -> Iterator[str]:
     folder = Path(str(ladder_module(name).__file__)).parent
     for rung in ladder_module(name).RUNGS:
         if not (folder / f"{rung}.py").exists():
-            yield (
-                f"{_init(name)}: RUNGS names '{rung}', and there is no {rung}.py: write "
-                "it, or take it out"
-            )
+            yield absent(name, rung)
         elif find(rung).name != rung:
-            path = f"{_init(name).removesuffix('__init__.py')}{rung}.py"
+            path = f"{front_page(name).removesuffix('__init__.py')}{rung}.py"
             yield (
                 f"{path}: its puzzle is called '{find(rung).name}': give file and function one name"
             )
     for rung in getattr(ladder_module(name), "PARTS", {}):
         if rung not in ladder_module(name).RUNGS:
-            yield f"{_init(name)}: PARTS begins a part at '{rung}', which is not among RUNGS"
+            yield f"{front_page(name)}: PARTS begins a part at '{rung}', which is not among RUNGS"
 
 
 def stray_files(root: Path, name: str) -> Iterator[str]:
@@ -73,8 +80,7 @@ def stray_files(root: Path, name: str) -> Iterator[str]:
         if path.suffix != ".py" or path.stem not in ladder_module(name).RUNGS:
             yield (
                 f"{path.relative_to(root)}: a stray file: add '{path.stem}' to RUNGS in "
-                f"{_init(name)}, "
-                "give a shared module a name that begins with _, or delete it"
+                f"{front_page(name)}, give a shared module a name that begins with _, or delete it"
             )
 
 

@@ -13,9 +13,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from puzzles import _proof, _review, _tpu
-from puzzles._puzzle import Puzzle, UnknownPuzzle, find, ladder_module, ladder_of, ladders
+from puzzles._puzzle import (
+    Puzzle,
+    UnknownPuzzle,
+    find,
+    front_page,
+    ladder_module,
+    ladder_of,
+    ladders,
+)
 from puzzles._repository import BuildError, project
-from puzzles._tree import missing, stray_files, tree_problems
+from puzzles._tree import absent, ladders_of, missing, stray_files, tree_problems
 
 
 @dataclass
@@ -46,9 +54,9 @@ def _guarded(half: Callable[..., Report], name: str, *options: object) -> Report
 
 def _raised(name: str, error: Exception) -> str:
     """Where in a ladder's own files an exception came from, and what it says."""
-    module = ladder_module(ladder_of(name))
-    folder = os.path.dirname(str(module.__file__))
-    shown = f"{module.__name__.replace('.', '/')}/"
+    ladder = ladder_of(name)
+    folder = os.path.dirname(str(ladder_module(ladder).__file__))
+    shown = front_page(ladder).removesuffix("__init__.py")
     frames = traceback.extract_tb(error.__traceback__)
     places = [(f.filename, f.lineno) for f in frames]
     if isinstance(error, SyntaxError):
@@ -57,10 +65,7 @@ def _raised(name: str, error: Exception) -> str:
     file, line = own[-1] if own else (f"{name}.py", 1)
     gist = f"{type(error).__name__}: {error}"
     if isinstance(error, ModuleNotFoundError) and str(error.name).endswith(f".{name}"):
-        return (
-            f"{shown}__init__.py: RUNGS names '{name}', and there is no {name}.py: write "
-            "it, or take it out"
-        )
+        return absent(ladder, name)
     return f"{shown}{file}:{line}: {gist}. Mend it first: nothing more of this rung was verified"
 
 
@@ -168,7 +173,7 @@ def main(names: Sequence[str] = (), quick: bool = False) -> int:
     quick: one key instead of three, and nothing compiled for a TPU.
     """
     root = project()
-    local = [n for n in ladders() if str(ladder_module(n).__file__).startswith(f"{root}{os.sep}")]
+    local = ladders_of(root)
     rungs = selected(names, local)
     libtpu = _tpu.has_libtpu() and not quick
     if quick:
