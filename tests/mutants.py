@@ -2,8 +2,8 @@
 
 Each change of what the learner writes is judged as an answer of theirs would be. One that passes
 must be equivalent: the same values on every case, under other keys and on cases that mix the dims
-of those on record, and no cost higher. Whatever passes and is not is a survivor, unless
-`tests/equivalents.py` says why it is right, too.
+of those on record, no cost higher, and compiled for every TPU. Whatever passes and is not is a
+survivor, unless `tests/equivalents.py` says why it is right, too.
 
     python tests/mutants.py [--all] [NAME ...]      --all also lists the equivalent ones
 """
@@ -26,7 +26,7 @@ from equivalents import EQUIVALENT
 from mutate import Mutant, mutants
 
 import puzzles
-from puzzles import Puzzle, _launch, _values, _verify
+from puzzles import Puzzle, _launch, _tpu, _values, _verify
 from puzzles._judge import judge
 from puzzles._puzzle import load
 from puzzles._trace import trace_call
@@ -142,6 +142,16 @@ def _wanted(twin: Puzzle, case: int, seed: int) -> tuple[list[np.ndarray], list[
     return _memo[key]
 
 
+def refused(puzzle: Puzzle, fn: Callable, compiler: _tpu.Compiler) -> str | None:
+    """Why a mutant that passes does not compile for some TPU, or None."""
+    if puzzle.kernel:
+        traced = trace_call(_values.observed(puzzle, fn), *_values.arguments(puzzle, 0, 0))
+        for chip, why in compiler.compile(traced).items():
+            if why is not None:
+                return f"{chip} refuses it: {why}"
+    return None
+
+
 def hunt(name: str) -> Tally:
     """Judge every mutant of one rung."""
     puzzle, tally = puzzles.find(name), Tally(name)
@@ -150,27 +160,35 @@ def hunt(name: str) -> Tally:
     cases = [dict(case) for case in puzzle.cases]
     cases += shadows(puzzle)
     signal.signal(signal.SIGALRM, _alarm)
-    for mutant in mutants(puzzle.text):
-        signal.alarm(SECONDS)
-        try:
-            why = _survives(puzzle, mutant, cases)
-        except TooLong:
-            why = "rejected"
-        finally:
-            signal.alarm(0)
-        entry = f"line {mutant.line}: {mutant.change}"
-        if why == "rejected":
-            tally.rejected += 1
-        elif why is None:
-            tally.equivalent.append(entry)
-        elif mutant.change in excuses:
-            tally.excused.append(f"{entry}: {excuses[mutant.change]}")
-        else:
-            tally.survivors.append(f"{entry}: {why}")
+    with _tpu.Compiler() as compiler:
+        for mutant in mutants(puzzle.text):
+            signal.alarm(SECONDS)
+            try:
+                why = _survives(puzzle, mutant, cases, compiler)
+            except TooLong:
+                why = "rejected"
+                compiler.start()  # its last answer may still be on the way
+            finally:
+                signal.alarm(0)
+            _count(tally, mutant, why, excuses)
     return tally
 
 
-def _survives(puzzle: Puzzle, mutant: Mutant, cases: Sequence[dict]) -> str | None:
+def _count(tally: Tally, mutant: Mutant, why: str | None, excuses: dict[str, str]) -> None:
+    entry = f"line {mutant.line}: {mutant.change}"
+    if why == "rejected":
+        tally.rejected += 1
+    elif why is None:
+        tally.equivalent.append(entry)
+    elif mutant.change in excuses:
+        tally.excused.append(f"{entry}: {excuses[mutant.change]}")
+    else:
+        tally.survivors.append(f"{entry}: {why}")
+
+
+def _survives(
+    puzzle: Puzzle, mutant: Mutant, cases: Sequence[dict], compiler: _tpu.Compiler
+) -> str | None:
     """ "rejected", None for an equivalent mutant, or how it differs from the solution."""
     try:
         fn = load(puzzle, mutant.text, "mutant")[puzzle.name]
@@ -178,7 +196,7 @@ def _survives(puzzle: Puzzle, mutant: Mutant, cases: Sequence[dict]) -> str | No
         return "rejected"
     if not judge(puzzle, fn, thorough=True).passed:
         return "rejected"
-    return differs(puzzle, fn, cases)
+    return differs(puzzle, fn, cases) or refused(puzzle, fn, compiler)
 
 
 def main(arguments: Sequence[str]) -> int:
