@@ -21,11 +21,16 @@ class Abstract(ValueError):
 
 @dataclass(frozen=True, eq=False)
 class Node:
-    """One equation outside kernels, with where its inputs come from."""
+    """One equation outside kernels, with where its inputs come from.
+
+    `times` is how often it runs: the product of the lengths of the loops around it, None if one of
+    them is a `while`.
+    """
 
     equation: JaxprEqn
     inputs: tuple[Source, ...]
     order: int
+    times: int | None = 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +55,7 @@ class Graph:
         self._order = 0
         self._values: dict[Source, np.ndarray] = {}
         leaves = [Source(index=n, abstract=_lacks(n, x)) for n, x in enumerate(traced.leaves)]
-        self._inline(traced.jaxpr.jaxpr, _constants(traced.jaxpr), leaves)
+        self._inline(traced.jaxpr.jaxpr, _constants(traced.jaxpr), leaves, 1)
 
     def evaluate(self, sources: Iterable[Source]) -> None:
         """Compute all of `sources` that do not depend on an abstract value, in one compilation."""
@@ -86,7 +91,7 @@ class Graph:
         return self._values.get(source)
 
     def _inline(
-        self, jaxpr: Jaxpr, consts: Sequence[Source], args: Sequence[Source]
+        self, jaxpr: Jaxpr, consts: Sequence[Source], args: Sequence[Source], times: int | None
     ) -> list[Source]:
         env: dict[Any, Source] = dict(zip(jaxpr.invars, args, strict=True))
         env.update(zip(jaxpr.constvars, consts, strict=True))
@@ -97,15 +102,17 @@ class Graph:
         for equation in jaxpr.eqns:
             inputs = tuple(map(read, equation.invars))
             if (inner := callee(equation)) is not None:
-                outs = self._inline(inner.jaxpr, _constants(inner), inputs)
+                outs = self._inline(inner.jaxpr, _constants(inner), inputs, times)
             else:
-                outs = self._node(equation, inputs)
+                outs = self._node(equation, inputs, times)
             env.update(zip(equation.outvars, outs, strict=True))
         return [read(v) for v in jaxpr.outvars]
 
-    def _node(self, equation: JaxprEqn, inputs: tuple[Source, ...]) -> list[Source]:
+    def _node(
+        self, equation: JaxprEqn, inputs: tuple[Source, ...], times: int | None
+    ) -> list[Source]:
         self._order += 1
-        node = Node(equation, inputs, self._order)
+        node = Node(equation, inputs, self._order, times)
         if equation.primitive.name == PALLAS_CALL:
             self.calls.append(node)
         else:
@@ -117,6 +124,9 @@ class Graph:
         """Find the launches in a loop or a branch; what a loop carries is known only as it runs."""
         name, p = node.equation.primitive.name, node.equation.params
         lost = Source(abstract=frozenset({f"a value that changes inside a `{name}`"}))
+        times = None if name == "while" else node.times
+        if name == "scan" and times is not None:
+            times *= p["length"]
         for jaxpr in subjaxprs(node.equation):
             if not any(e.primitive.name == PALLAS_CALL for e in equations(jaxpr)):
                 continue
@@ -129,7 +139,7 @@ class Graph:
             else:
                 args = ()
             blind = (lost,) * (len(jaxpr.invars) - len(args))
-            self._inline(jaxpr, (lost,) * len(jaxpr.constvars), (*args, *blind))
+            self._inline(jaxpr, (lost,) * len(jaxpr.constvars), (*args, *blind), times)
 
 
 def ask(what: str, source: Source) -> NoReturn:

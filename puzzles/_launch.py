@@ -44,6 +44,7 @@ class Launch:
     vmem_limit_bytes: int | None
     interpret: Any
     stray_reads: tuple[tuple[str, int, int], ...] = ()  # (ref, first step, index that is not there)
+    times: int | None = 1  # how often a loop around the launch runs it; None: only running it tells
 
     @property
     def steps(self) -> int:
@@ -131,6 +132,7 @@ class _Call:
     def __init__(self, node: Node, graph: Graph) -> None:
         p = node.equation.params
         self.graph, self.p, self.kernel = graph, p, p["jaxpr"]
+        self.times = node.times
         self.mapping = p["grid_mapping"]
         bounds = sum(not isinstance(g, int | np.integer) for g in self.mapping.grid)
         scalars = bounds + self.mapping.num_index_operands
@@ -210,6 +212,7 @@ class _Call:
             vmem_limit_bytes=self.compiler_param("vmem_limit_bytes"),
             interpret=self.p["interpret"],
             stray_reads=tuple(_strays(tally.strays, refs, names, grid)),
+            times=self.times,
         )
 
     def index(

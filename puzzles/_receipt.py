@@ -67,8 +67,9 @@ def _one(launch: Launch, chip: Chip, title: str) -> str:
     whose = "this launch may use" if launch.vmem_limit_bytes else f"a kernel gets on {name}"
     fits = "" if launch.vmem_bytes <= budget else ": does not fit"
     read, written = amount(launch.hbm_bytes_read), amount(launch.hbm_bytes_written)
+    often = "" if launch.times == 1 else f", {launch.times or 'several'} times: the rest is for one"
     rows = {
-        "grid": f"{launch.grid} = {launch.steps:,} step{'s' * (launch.steps != 1)}",
+        "grid": f"{launch.grid} = {launch.steps:,} step{'s' * (launch.steps != 1)}{often}",
         "HBM": f"read {read}, written {written}",
         "VMEM": f"{amount(launch.vmem_bytes)} of the {amount(budget)} {whose}{fits}",
         "SMEM": f"{amount(launch.smem_bytes)} of {amount(chip.smem_bytes)}",

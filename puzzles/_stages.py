@@ -68,7 +68,7 @@ def _size(run: Run) -> None:
         grown = f"The kernel has grown to {count:,} operations"
         why = f"{grown}: a Python loop in a kernel is unrolled. Work on whole blocks at once."
         raise Rejected("work", why, case=run.label)
-    steps = sum(one.steps for one in run.launches)
+    steps = sum(one.steps * (one.times or 1) for one in run.launches)
     if steps <= _STEPS:
         return
     why = f"The grid has {steps:,} steps. It counts blocks, not elements."
@@ -175,7 +175,7 @@ def memory(puzzle: Puzzle, runs: list[Run], seed: int, thorough: bool) -> str:
 
 
 def _simulated_steps(run: Run) -> int:
-    return sum(one.steps + _LAUNCH_STEPS for one in run.launches)
+    return sum((one.steps + _LAUNCH_STEPS) * (one.times or 1) for one in run.launches)
 
 
 def _ids(run: Run, fault: _faults.Fault) -> tuple[int, ...] | None:
@@ -191,8 +191,14 @@ def audit(puzzle: Puzzle, launches: tuple[Launch, ...], label: str, args: tuple)
     parameters = inspect.signature(puzzle.audit).parameters
     extra = {"args": args} if "args" in parameters else {}
     wanted = len(parameters) - len(extra)
-    if len(launches) != wanted:
-        counts = f"{len(launches)} launches where this rung asks for {wanted}"
+    looped = next((one.name for one in launches if one.times is None), None)
+    if looped is not None:
+        why = f"`{looped}` is launched in a loop whose length only running it tells."
+        asked = f"This rung asks for {wanted} launch{'es' * (wanted != 1)} in all."
+        raise Rejected("work", f"{why} {asked}", case=label)
+    made = sum(one.times or 0 for one in launches)
+    if made != wanted or len(launches) != wanted:
+        counts = f"{made} launches where this rung asks for {wanted}"
         raise Rejected("work", f"`{puzzle.name}` makes {counts}.", case=label)
     try:
         puzzle.audit(*launches, **extra)

@@ -188,6 +188,30 @@ def test_a_dot_left_in_a_launch_rung_is_unsolved_and_named(
     assert "`grid=...,`" in _says(capsys)
 
 
+@pytest.mark.parametrize(
+    ("loop", "words"),
+    [
+        ("jax.lax.map(one, jnp.arange(2))[0]", "makes 2 launches where this rung asks for 1"),
+        (
+            "jax.lax.fori_loop(0, jnp.argmax(x) * 0 + 1, lambda n, _: one(n), x)",
+            "in a loop whose length only running it tells",
+        ),
+    ],
+)
+def test_a_launch_in_a_loop_counts_as_often_as_it_runs(
+    loop: str, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    notebook = Notebook()
+    notebook.run(solved("launch_vector_add"))
+    notebook.run(
+        "def launch_vector_add(x, y, launch=launch_vector_add):\n"
+        "    one = lambda n: launch(x, y)\n"
+        f"    return {loop}\n"
+    )
+    assert puzzles.check(notebook["launch_vector_add"]).stage == "work"
+    assert words in _says(capsys)
+
+
 def test_a_part_that_is_not_filled_in_yet_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     puzzle = puzzles.find("moe_layer")
     starter, whole = puzzle.starter_text, solved("moe_layer")

@@ -15,6 +15,7 @@ from jax.experimental.pallas import tpu as pltpu
 
 from puzzles._evaluate import Walk
 from puzzles._launch import Abstract, Launch, trace
+from puzzles._receipt import receipt_text
 
 f32, bf16, i32 = jnp.float32, jnp.bfloat16, jnp.int32
 S = jax.ShapeDtypeStruct
@@ -555,12 +556,18 @@ def test_a_second_launch_may_depend_on_the_first():
         trace(fn, S((5,), i32), S((32, 128), f32))
 
 
-def test_a_launch_inside_a_loop_is_read_once():
+def test_a_launch_inside_a_loop_is_read_once_and_says_how_often_it_runs():
     def fn(x):
         step = lambda _, y: pl.pallas_call(copy_kernel, out_shape=y)(y)  # noqa: E731
         return lax.fori_loop(0, 5, step, x)
 
-    assert only(fn, S((8, 128), f32)).hbm_bytes == 2 * 4096
+    one = only(fn, S((8, 128), f32))
+    assert (one.hbm_bytes, one.times) == (2 * 4096, 5)
+    assert "5 times" in receipt_text((one,))
+    (nested,) = trace(lambda x: lax.map(lambda row: lax.map(fn, row), x), S((3, 2, 8, 128), f32))
+    assert nested.times == 30
+    open_ended = lambda n, x: lax.fori_loop(0, n, lambda _, y: fn(y), x)  # noqa: E731
+    assert only(open_ended, jnp.int32(2), S((8, 128), f32)).times is None
     with pytest.raises(Abstract, match="outside of the loop"):
         trace(
             lambda rows, x: lax.map(lambda r: gather(r, x), rows),

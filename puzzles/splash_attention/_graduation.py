@@ -33,6 +33,7 @@ class Cost:
 
     @classmethod
     def of(cls, launches: Sequence[Launch]) -> Cost:
+        launches = [one for one in launches for _ in range(one.times or 1)]
         return cls(
             steps=sum(one.steps for one in launches),
             fetched=sum(o.transfers for one in launches for o in one.inputs),
