@@ -102,7 +102,10 @@ def _revisited(launch: Launch, operand: Operand, alias: str | None) -> Iterator[
             f"It shares its memory with `{alias}`, and whether the kernel then reads the block "
             "before or after the first result reached HBM is a matter of timing. "
         )
-    says += "Make the axis that revisits it the innermost of the grid."
+    says += (
+        "All visits to a block have to follow each other: in the grid, move the axis that comes "
+        "back to it inwards, past the axes that lead away."
+    )
     yield Fault("revisited", operand.name, step, block, says)
 
 

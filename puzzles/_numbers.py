@@ -27,6 +27,7 @@ def same_form(puzzle: Puzzle, out: Any, case: int, label: str, seed: int) -> Non
             f"`{puzzle.name}` returns {_form(out)}; the spec returns {_form(want)}.",
             case=label,
         )
+    look = " Look at `out_shape`." if puzzle.kernel else ""
     for mine, theirs in zip(jax.tree.leaves(out), jax.tree.leaves(want), strict=True):
         mine = mine if hasattr(mine, "shape") else np.asarray(mine)
         for what in ("shape", "dtype"):
@@ -36,7 +37,7 @@ def same_form(puzzle: Puzzle, out: Any, case: int, label: str, seed: int) -> Non
                 raise Rejected(
                     "values",
                     f"The result has the wrong {what}: expected {shown['expected']}, "
-                    f"got {shown['got']}. Look at `out_shape`.",
+                    f"got {shown['got']}.{look}",
                     case=label,
                 )
 
@@ -61,7 +62,7 @@ def same_numbers(
         wrong = _values.compare(want, got, puzzle.tolerance)
         if wrong is None:
             continue
-        which = f" of result {position}" if len(wanted) > 1 else ""
+        which = f" of {named(puzzle, position)}" if len(wanted) > 1 else ""
         says = (
             f"{wrong.count} of {want.size} elements{which} are wrong. The first is "
             f"{index_words(wrong.first)}: expected {number_words(wrong.expected)}, "
@@ -87,6 +88,11 @@ def same_numbers(
             picture=picture,
             notes=tuple(f"Look here first: {fault.says}" for fault in list(faults)[:1]),
         )
+
+
+def named(puzzle: Puzzle, position: int) -> str:
+    """What the puzzle calls its result at this position."""
+    return puzzle.results[position] if puzzle.results else f"result {position}"
 
 
 def _diagnosis(puzzle: Puzzle, flat: list[np.ndarray], case: int, seed: int) -> str | None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
+import jax
+
 from puzzles import _regions, _tpu, _values
 from puzzles._judge import judge
 from puzzles._puzzle import Alternative, Mistake, Puzzle, load, starter_function, variant
@@ -69,6 +71,11 @@ def solution_problem(
     puzzle: Puzzle, seeds: Sequence[int] = SEEDS, compiler: _tpu.Compiler | None = None
 ) -> str | None:
     """Why the reference solution does not pass, or None if it does."""
+    if puzzle.results and puzzle.accepts is None:
+        made = len(jax.tree.leaves(_values.expected(puzzle, 0, seeds[0])))
+        if made != len(puzzle.results):
+            place = puzzle.place("results=")
+            return f"{place}: {len(puzzle.results)} names for {made} results: name each of them"
     for seed in seeds:
         once = seed == seeds[0]
         verdict = judge(

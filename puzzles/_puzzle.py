@@ -71,6 +71,7 @@ class Puzzle:
         than one answer is right.
     launches: `(fn, *args) -> tuple[Launch, ...]` for a rung without a kernel of its own whose
         answer configures a launch.
+    results: what a verdict calls each result, where `spec` or `observe` gives more than one.
     tolerance: relative and absolute, in units of the expected values' root mean square.
     outside: floating-point primitives that may run outside the kernel.
     starter: the name of the mistake that the learner starts from, on find-the-bug rungs.
@@ -87,6 +88,7 @@ class Puzzle:
     audit: Callable[..., None] | None = None
     accepts: Callable[..., None] | None = None
     launches: Callable[..., tuple] | None = None
+    results: Sequence[str] = ()
     tolerance: float | None = None
     outside: Sequence[str] = ()
     starter: str | None = None

@@ -55,19 +55,22 @@ def receipt_text(
     ran: tuple[str, ...] = (),
     title: str = "",
 ) -> str:
-    """A receipt for each launch, and once what was run."""
-    parts = [_one(launch, CHIPS[chip], title) for launch in launches]
+    """The receipt of one launch, or a table of several; and what was run."""
+    head = f"receipt for {title}" if title else "receipt"
+    body = _one if len(launches) == 1 else _table
+    parts = [head, body(launches, CHIPS[chip])]
     if ran:
         parts.append(f"ran    {', '.join(ran)}")
     return "\n".join(parts)
 
 
-def _one(launch: Launch, chip: Chip, title: str) -> str:
-    name, budget = chip.name, launch.vmem_limit_bytes or chip.scoped_vmem_bytes
+def _one(launches: tuple[Launch, ...], chip: Chip) -> str:
+    (launch,) = launches
+    name, budget = chip.name, _budget(launch, chip)
     whose = "this launch may use" if launch.vmem_limit_bytes else f"a kernel gets on {name}"
-    fits = "" if launch.vmem_bytes <= budget else ": does not fit"
+    fits = "" if _fits(launch, chip) else ": does not fit"
     read, written = amount(launch.hbm_bytes_read), amount(launch.hbm_bytes_written)
-    often = "" if launch.times == 1 else f", {launch.times or 'several'} times: the rest is for one"
+    often = "" if launch.times == 1 else f", {_times(launch)}: the rest is for one of them"
     rows = {
         "grid": f"{launch.grid} = {launch.steps:,} step{'s' * (launch.steps != 1)}{often}",
         "HBM": f"read {read}, written {written}",
@@ -79,5 +82,45 @@ def _one(launch: Launch, chip: Chip, title: str) -> str:
     }
     if not launch.smem_bytes:
         del rows["SMEM"]
-    head = f"receipt for {title}" if title else "receipt"
-    return "\n".join([head, *(f"{label:<6} {text}" for label, text in rows.items())])
+    return "\n".join(f"{label:<6} {text}" for label, text in rows.items())
+
+
+def _budget(launch: Launch, chip: Chip) -> int:
+    return launch.vmem_limit_bytes or chip.scoped_vmem_bytes
+
+
+def _fits(launch: Launch, chip: Chip) -> bool:
+    return launch.vmem_bytes <= _budget(launch, chip)
+
+
+def _times(launch: Launch) -> str:
+    return "in a loop" if launch.times is None else f"{launch.times} times"
+
+
+def _table(launches: tuple[Launch, ...], chip: Chip) -> str:
+    """A row for each launch."""
+    rows = [("", "grid", "steps", "read", "written", "VMEM", "FLOPs", "per byte")]
+    for number, one in enumerate(launches, 1):
+        often = "" if one.times == 1 else f", {_times(one)}"
+        rows.append(
+            (
+                f"{number} {one.name}{often}",
+                str(one.grid),
+                f"{one.steps:,}",
+                amount(one.hbm_bytes_read),
+                amount(one.hbm_bytes_written),
+                amount(one.vmem_bytes) + ("" if _fits(one, chip) else ", does not fit"),
+                scaled(one.flops),
+                f"{one.intensity:.3g}",
+            )
+        )
+    wide = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = []
+    for name, *cells in rows:
+        padded = (text.rjust(width) for text, width in zip(cells, wide[1:], strict=True))
+        lines.append("  ".join([name.ljust(wide[0]), *padded]))
+    lines.append(
+        f"{chip.name} gives a kernel {amount(chip.scoped_vmem_bytes)} of VMEM; its matrix unit "
+        f"needs {chip.ridge:.0f} FLOPs per byte to be busy."
+    )
+    return "\n".join(lines)

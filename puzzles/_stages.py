@@ -11,7 +11,7 @@ import numpy as np
 
 from puzzles import _faults, _launch, _simulate, _source, _tpu, _values, _words
 from puzzles._launch import Launch
-from puzzles._numbers import index_words, number_words, same_form, same_numbers
+from puzzles._numbers import index_words, named, number_words, same_form, same_numbers
 from puzzles._outside import work_outside
 from puzzles._puzzle import Puzzle
 from puzzles._trace import PALLAS_CALL, Traced, equations, kernel_size, trace_call
@@ -163,13 +163,14 @@ def memory(puzzle: Puzzle, runs: list[Run], seed: int, thorough: bool) -> str:
         except _simulate.SimulationError as error:
             raise Rejected("memory", error.says, case=run.label) from None
         wanted = jax.tree.leaves(_values.expected(puzzle, run.case, seed))
-        for want, got in zip(wanted, flat, strict=True):
+        for position, (want, got) in enumerate(zip(wanted, flat, strict=True)):
             wrong = _values.compare(want, got, puzzle.tolerance)
             if wrong is not None:
                 cause = _UNWRITTEN if np.isnan(float(wrong.got)) else _DIFFERENT
                 where = index_words(wrong.first)
                 what = f"{number_words(wrong.got)} instead of {number_words(wrong.expected)}"
-                says = f"In the TPU simulator, element {where} is {what}: {cause}."
+                which = f" of {named(puzzle, position)}" if len(wanted) > 1 else ""
+                says = f"In the TPU simulator, element {where}{which} is {what}: {cause}."
                 raise Rejected("memory", says, case=run.label)
     return f"{len(chosen)} of {len(runs)} cases"
 

@@ -14,7 +14,7 @@ TITLES = {
     "pallas": "the work is not all inside the kernel",
     "values": "the values are wrong",
     "memory": "the numbers are right, but memory is not used safely",
-    "work": "the numbers are right, but the launch does the wrong amount of work",
+    "work": "the numbers are right, but the launch is not",
     "tpu": "right on the CPU, but a TPU refuses it",
     "passed": "solved",
 }

@@ -13,6 +13,7 @@ from learner import Notebook, solved
 
 import puzzles
 from puzzles import _check, _stages
+from puzzles._judge import judge
 
 
 @pytest.fixture
@@ -186,6 +187,16 @@ def test_a_dot_left_in_a_launch_rung_is_unsolved_and_named(
     )
     assert verdict.stage == "unsolved"
     assert "`grid=...,`" in _says(capsys)
+
+
+@pytest.mark.parametrize(
+    ("mistake", "wrong"),
+    [("starts the maximum at zero", "m"), ("sets the sum to zero at every step", "l")],
+)
+def test_a_wrong_result_among_several_is_called_by_its_name(mistake: str, wrong: str) -> None:
+    puzzle = puzzles.find("softmax_two_pass")
+    verdict = judge(puzzle, puzzles.mutate(puzzle, puzzle.mistake(mistake)))
+    assert f" elements of {wrong} are wrong." in verdict.says
 
 
 @pytest.mark.parametrize(

@@ -118,7 +118,9 @@ def test_a_reduction_over_the_outer_axis_revisits_its_output():
     assert (fault.kind, fault.operand, fault.step, fault.block) == ("revisited", "o_ref", 2, (0, 0))
     assert "visited again at grid step (1, 0) after other blocks were" in fault.says
     assert "what the kernel reads there is stale" in fault.says
-    assert fault.says.endswith("Make the axis that revisits it the innermost of the grid.")
+    assert fault.says.endswith(
+        "move the axis that comes back to it inwards, past the axes that lead away."
+    )
 
 
 def test_a_reduction_over_the_inner_axis_does_not():

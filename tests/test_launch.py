@@ -576,6 +576,26 @@ def test_a_launch_inside_a_loop_is_read_once_and_says_how_often_it_runs():
         )
 
 
+def test_the_receipt_of_several_launches_is_a_table():
+    spec = pl.BlockSpec((8, 128), lambda i: (i, 0))
+    large = pl.BlockSpec((4096, 1024), lambda i: (i, 0))
+
+    def fn(x, y):
+        call(copy_kernel, x, (4,), [spec], spec)(x)
+        return call(copy_kernel, y, (2,), [large], large)(y)
+
+    two = trace(fn, S((32, 128), f32), S((8192, 1024), f32))
+    head, columns, first, second, chip = receipt_text(two, title="both").splitlines()
+    assert head == "receipt for both"
+    assert columns.split() == ["grid", "steps", "read", "written", "VMEM", "FLOPs", "per", "byte"]
+    assert first.split("  ")[0] == "1 copy_kernel"
+    assert "(4,)      4" in first
+    assert first.count("16 KiB") == 3  # read, written, and two buffers each of two operands
+    assert "64 MiB, does not fit" in second
+    assert chip.startswith("v5e gives a kernel 16 MiB")
+    assert "roof" in receipt_text(two[:1])
+
+
 def test_element_indexed_axes_count_elements():
     halo = pl.BlockSpec((pl.Element(16), pl.Element(128)), lambda i: (i * 8, 0))
     spec = pl.BlockSpec((8, 128), lambda i: (i, 0))

@@ -298,6 +298,13 @@ def test_a_module_that_does_not_parse_is_a_problem_with_its_line(
     ]
 
 
+def test_each_result_has_a_name_or_none_has(rung: Rung) -> None:
+    puzzle = rung(("    hints=[", '    results=["m", "l"],\n    hints=['))
+    place = f"toy/toy_warm_up.py:{line(puzzle, 'results=')}"
+    problem = _proof.solution_problem(puzzle, seeds=(0,))
+    assert problem == f"{place}: 2 names for 1 results: name each of them"
+
+
 def test_an_audit_that_refuses_the_solution_or_raises_is_named(rung: Rung) -> None:
     puzzle = rung(("launch.steps > 1, (", "launch.steps > 99, ("))
     problem = _proof.solution_problem(puzzle, seeds=(0,))

@@ -105,6 +105,11 @@ def grouped_matmul_aligned(
 #     rhs = jax.ShapeDtypeStruct((E, 1024, 512), jnp.float32)
 #     receipt(find("grouped_matmul_aligned").solution, lhs, rhs, jnp.full(E, 8192 // E))
 
+# %% [markdown]
+# Only the line of SMEM: the list has room for every group to share its last tile with the next, so
+# each expert more is an entry more, 4 bytes. A weight is fetched where the list names its expert, and
+# the list names as many tiles as before.
+
 # %% tags=["author"]
 from puzzles import Alternative, Launch, Mistake, Puzzle, rng
 from puzzles.basics._audits import product_by_blocks

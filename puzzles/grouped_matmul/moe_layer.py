@@ -142,10 +142,11 @@ def moe_layer(
 #
 #
 # launches = trace(step, x, logits, w_in, w_in, w_out)
-# print(f"{'':36}{'grid':>16}  TFLOP  GiB moved  FLOP/byte")
-# for one in launches:
+# print(f"{'':10}{'':36}{'grid':>16}  TFLOP  GiB moved  FLOP/byte")
+# for n, one in enumerate(launches):
+#     way = "forward" if n < 3 else "backward"
 #     numbers = f"{one.dot_flops / 1e12:7.2f}{one.hbm_bytes / 2**30:11.1f}{one.intensity:11.0f}"
-#     print(f"{one.name:36}{one.grid!s:>16}{numbers}")
+#     print(f"{way:10}{one.name:36}{one.grid!s:>16}{numbers}")
 # total = sum(one.dot_flops for one in launches) / 1e12
 # dense = 9 * 2 * M * D * F * E / 1e12
 # print(f"{total:.1f} TFLOP; the slots alone need {dense * top_k / E:.1f}, a dense mixture {dense:.1f}")
@@ -252,6 +253,7 @@ PUZZLE = Puzzle(
         dict(M=24, D=128, F=256, E=6, top_k=4),
     ],
     observe=observe,
+    results=["the result", *(f"the gradient of {x}" for x in ("x", "router_logits", "w_gate", "w_up", "w_down"))],
     outside=_OUTSIDE,
     tolerance=1e-4,
     hints=[

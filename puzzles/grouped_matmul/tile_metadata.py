@@ -212,13 +212,13 @@ PUZZLE = Puzzle(
             "goes over to the next group one step late",
             old='side="right"',
             new='side="left"',
-            says="stops[g] is the first step that is no longer group g's",
+            says="where the visits of groups 0 to g end, the next group begins: that step is no longer group g's",
         ),
         Mistake(
             "counts a group's visits from where they end",
             old=_NTH,
             new="nth = t - stops[group_ids]",
-            says="they begin at stops - counts",
+            says="a group's visits begin where those of the group before it end",
         ),
         Mistake(
             "stays on the first tile of each group",

@@ -120,6 +120,7 @@ _L = "l_ref[...] = alpha * l_ref[...] + jnp.sum(p, axis=1, keepdims=True)"
 PUZZLE = Puzzle(
     spec=online_softmax_spec,
     solution=online_softmax,
+    results=("m", "l"),
     inputs=make_inputs,
     cases=[dict(M=128, N=384), dict(M=192, N=256)],
     hints=[

@@ -129,6 +129,7 @@ _SUM = "    l_ref[...] += jnp.sum(jnp.exp(x_ref[...] - m_ref[...]), axis=1, keep
 PUZZLE = Puzzle(
     spec=softmax_two_pass_spec,
     solution=softmax_two_pass,
+    results=("m", "l"),
     inputs=make_inputs,
     cases=[dict(M=128, N=384), dict(M=192, N=256)],
     hints=[

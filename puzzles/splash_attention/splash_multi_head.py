@@ -503,10 +503,10 @@ PUZZLE = Puzzle(
             says="keys have heads, too: a group of N // K query heads shares one",
         ),
         Mistake(
-            "divides h before the list's head is added",
+            "does not divide the head's whole number",
             old=_COLUMN,
             new="        return h // (N // K) + rows[t] // R, cols[t], 0\n",
-            says="the group is that of the whole head number: first add, then divide",
+            says="the head of keys is that of the whole number, h + rows[t] // R: first add, then divide by N // K",
         ),
         Mistake(
             "fetches the keys' ids by the row",
