@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from puzzles._puzzle import UnknownPuzzle
+from puzzles._ladders import UnknownPuzzle
 from puzzles._repository import BuildError, project
 from puzzles._tree import ladders_of, missing
 

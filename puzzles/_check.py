@@ -13,8 +13,9 @@ import jax
 
 from puzzles import _progress, _regions, _source, _tpu, _words
 from puzzles._judge import judge
+from puzzles._ladders import UnknownPuzzle, find, ladder_module, ladders
 from puzzles._launch import Abstract, trace
-from puzzles._puzzle import Puzzle, UnknownPuzzle, find, ladder_module, ladders
+from puzzles._puzzle import Puzzle
 from puzzles._receipt import receipt_text
 from puzzles._verdict import Verdict, shown
 

@@ -11,7 +11,7 @@ from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_notebook
 
 from puzzles._cells import markdown, rung_cells, setup_cell
-from puzzles._puzzle import ladder, ladder_module, ladders
+from puzzles._ladders import ladder, ladder_module, ladders
 from puzzles._repository import ROOT, BuildError, Repository, repository
 
 CLOSING = """\

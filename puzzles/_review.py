@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from puzzles import _regions
-from puzzles._puzzle import Puzzle, find, front_page, ladder, ladder_module
+from puzzles._ladders import find, front_page, ladder, ladder_module
+from puzzles._puzzle import Puzzle
 from puzzles._repository import Repository
 
 UNDONE = "✎"  # what a scaffold's comments begin with: instructions to be followed and deleted

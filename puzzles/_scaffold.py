@@ -7,7 +7,7 @@ import keyword
 import re
 from pathlib import Path
 
-from puzzles._puzzle import ENTRY_POINTS, ladder_module, ladders
+from puzzles._ladders import ENTRY_POINTS, ladder_module, ladders
 from puzzles._repository import BuildError, ladders_folder
 
 EXAMPLE = Path(__file__).parent / "_example"

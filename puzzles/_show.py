@@ -13,8 +13,9 @@ import numpy as np
 from puzzles import _launch, _source, _words
 from puzzles._check import _described, _display, _say, find_for
 from puzzles._graph import Abstract, Graph
+from puzzles._ladders import UnknownPuzzle
 from puzzles._launch import Launch
-from puzzles._puzzle import Puzzle, UnknownPuzzle
+from puzzles._puzzle import Puzzle
 from puzzles._trace import trace_call
 
 # A launch with the contents of its prefetched arrays, None for those that have only a shape.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from puzzles._puzzle import find, front_page, ladder_module, ladders
+from puzzles._ladders import find, front_page, ladder_module, ladders
 
 
 def ladders_of(root: Path) -> tuple[str, ...]:

@@ -13,15 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from puzzles import _proof, _review, _tpu
-from puzzles._puzzle import (
-    Puzzle,
-    UnknownPuzzle,
-    find,
-    front_page,
-    ladder_module,
-    ladder_of,
-    ladders,
-)
+from puzzles._ladders import UnknownPuzzle, find, front_page, ladder_module, ladder_of, ladders
+from puzzles._puzzle import Puzzle
 from puzzles._repository import BuildError, project
 from puzzles._tree import absent, ladders_of, missing, stray_files, tree_problems
 

@@ -110,7 +110,7 @@ def test_a_module_that_cannot_be_built_is_one_sentence(monkeypatch, capsys):
 
 
 def test_a_rung_without_a_module_stops_a_build_in_one_sentence(monkeypatch, capsys):
-    from puzzles._puzzle import ladder_module
+    from puzzles._ladders import ladder_module
 
     monkeypatch.setattr(ladder_module("basics"), "RUNGS", ("add_ten", "gone"))
     assert cli.main(["build", "--check"]) == 1

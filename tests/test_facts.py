@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import puzzles
-from puzzles import Puzzle, _puzzle
+from puzzles import Puzzle, _ladders
 
 ROOT = Path(__file__).parent.parent
 LISTS = sorted((ROOT / "tests" / "facts").glob("*.toml"))
@@ -27,7 +27,7 @@ def facts(path: Path) -> list[Fact]:
 def page(rung: str) -> str:
     """All that a learner reads in a rung: prose, comments, hints, verdicts, its part's intro."""
     puzzle = puzzles.find(rung)
-    ladder = _puzzle.ladder_module(puzzle.ladder)
+    ladder = _ladders.ladder_module(puzzle.ladder)
     texts = [
         ladder.INTRO if ladder.RUNGS[0] == rung else "",
         getattr(ladder, "PARTS", {}).get(rung, ""),

@@ -14,7 +14,8 @@ import pytest
 
 import puzzles
 from puzzles import _cells, _notebook, _regions, _repository, _review
-from puzzles._puzzle import Puzzle, ladder_module
+from puzzles._ladders import ladder_module
+from puzzles._puzzle import Puzzle
 
 ROOT = _repository.ROOT
 TESTS = Path(__file__).parent

@@ -13,7 +13,7 @@ from learner import Notebook, solved
 
 import puzzles
 from puzzles import _judge, _simulate, _stages
-from puzzles._puzzle import find
+from puzzles._ladders import find
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import puzzles
-from puzzles import Puzzle, _proof, _puzzle, _review, _scaffold, _tree, _verify
+from puzzles import Puzzle, _ladders, _proof, _review, _scaffold, _tree, _verify
 
 FRONT = '"""Toy."""\nTITLE = "Toy"\nAFTER = ("basics",)\nRUNGS = ({})\nINTRO = "Toys."\n'
 Rung = Callable[..., Puzzle]
@@ -30,8 +30,8 @@ def rung(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rung]:
         (tmp_path / "toy" / "__init__.py").write_text(front, encoding="utf-8")
         (tmp_path / "toy" / "toy_warm_up.py").write_text(text, encoding="utf-8")
         module = importlib.import_module("toy")
-        modules = {**_puzzle._ladder_modules(), "toy": module}
-        monkeypatch.setattr(_puzzle, "_ladder_modules", lambda: modules)
+        modules = {**_ladders._ladder_modules(), "toy": module}
+        monkeypatch.setattr(_ladders, "_ladder_modules", lambda: modules)
         return importlib.import_module("toy.toy_warm_up").PUZZLE
 
     yield make
