@@ -181,9 +181,7 @@ def receipt(fn: Callable, *args: object, chip: str = "v5e") -> None:
         _say(str(error))
         return
     except Exception as error:
-        gist = _source.first_sentence(error)
-        remedy = _words.remedy(f"{type(error).__name__}: {error}")
-        _say("\n".join(filter(None, (gist, remedy))))
+        _say(_words.told(error))
         return
     _say(
         receipt_text(launches, chip) if launches else "no `pallas_call` in there: nothing to count"

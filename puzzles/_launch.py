@@ -89,7 +89,9 @@ class Launch:
     @property
     def intensity(self) -> float:
         """Floating-point operations per byte of HBM traffic."""
-        return self.flops / self.hbm_bytes if self.hbm_bytes else math.inf * bool(self.flops)
+        if not self.hbm_bytes:
+            return math.inf if self.flops else 0.0
+        return self.flops / self.hbm_bytes
 
     @cached_property
     def program_ids(self) -> np.ndarray:

@@ -70,7 +70,7 @@ def _seen(fn: Any, args: tuple) -> list[Seen]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             seen = _launches(puzzle, fn, args)
-    except Abstract:
+    except (Abstract, _Sentence):
         raise
     except Exception as error:
         left = _source.ellipsis_left(puzzle, fn) if puzzle is not None else None
@@ -79,7 +79,7 @@ def _seen(fn: Any, args: tuple) -> list[Seen]:
                 f"`{left[0]}` still holds a `...` where code belongs: there is a launch to draw "
                 "once it is filled in."
             ) from None
-        raise _Sentence(_what_happened(error)) from None
+        raise _Sentence(_words.told(error)) from None
     if not seen:
         raise _Sentence("no `pallas_call` in there: there is nothing to draw")
     return seen
@@ -89,7 +89,10 @@ def _launches(puzzle: Puzzle | None, fn: Callable, args: tuple) -> list[Seen]:
     if puzzle is not None and puzzle.launches is not None:  # its answer configures a launch
         answer = fn(*args)
         if puzzle.accepts is not None:
-            puzzle.accepts(answer, *args)
+            try:
+                puzzle.accepts(answer, *args)
+            except AssertionError as error:
+                raise _Sentence(str(error)) from None
         return [(launch, ()) for launch in puzzle.launches(answer, *args)]
     graph = Graph(trace_call(fn, *args))
     calls = [_launch._Call(node, graph) for node in graph.calls]
@@ -113,13 +116,3 @@ def _ask_for_arguments(fn: Callable, why: str) -> str:
     near = f"{why} " if "did you mean" in why else ""
     call = f"show({'fn' if name == '<lambda>' else name}, x, ...)"
     return f"{near}To draw a function that is no puzzle, pass its arguments: {call}"
-
-
-def _what_happened(error: Exception) -> str:
-    gist = _source.first_sentence(error)
-    if isinstance(error, AssertionError):
-        gist = gist.removeprefix("AssertionError: ")
-    line = _source.learners_line(error)
-    where = f"in `{line[0]}`: `{line[1]}`" if line and line[1] else None
-    remedy = _words.remedy(f"{type(error).__name__}: {error}")
-    return "\n".join(part for part in (gist, where, remedy) if part)

@@ -67,8 +67,7 @@ def is_starter(puzzle: Puzzle, fn: Callable) -> str | None:
 
 
 def partly_filled(puzzle: Puzzle, fn: Callable) -> str | None:
-    """The name of a function with a gap that is as it was handed out, where others are "
-    "filled in."""
+    """The name of a function with a gap as it was handed out, where others are filled in."""
     handed_out = _regions.functions(puzzle.starter_text)
     for name, node in learners_functions(puzzle, fn).items():
         if name in puzzle.blanks and _regions.same_code(node, handed_out[name]):

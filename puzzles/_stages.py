@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import jax
 import numpy as np
 
 from puzzles import _faults, _launch, _simulate, _source, _tpu, _values, _words
+from puzzles._jax import Jaxpr, JaxprEqn
 from puzzles._launch import Launch
 from puzzles._numbers import index_words, named, number_words, same_form, same_numbers
 from puzzles._outside import work_outside
 from puzzles._puzzle import Puzzle
-from puzzles._trace import PALLAS_CALL, Traced, equations, kernel_size, trace_call
+from puzzles._trace import PALLAS_CALL, Traced, equations, kernel_size, subjaxprs, trace_call
 from puzzles._verdict import Rejected
 
 # The simulator takes about a millisecond a grid step, and to compile a launch as long as some of
@@ -80,12 +81,8 @@ def _size(run: Run) -> None:
 
 
 def raised(error: Exception, label: str) -> Rejected:
-    """The learner's exception: their line, the gist, the remedy where we know one."""
-    gist = _source.first_sentence(error) + _source.meant(error)
-    where = _source.learners_line(error)
-    remedy = _words.remedy(f"{type(error).__name__}: {error}", where[1] if where else "")
-    says = f"`{where[1]}` in `{where[0]}` raises\n{gist}" if where else gist
-    return Rejected("error", f"{says}\n{remedy}" if remedy else says, case=label)
+    """A rejection for the learner's exception."""
+    return Rejected("error", _words.told(error), case=label)
 
 
 def pallas(puzzle: Puzzle, run: Run) -> None:
@@ -116,19 +113,52 @@ def pallas(puzzle: Puzzle, run: Run) -> None:
 
 def _asked_by_index_maps(run: Run) -> str | None:
     """`program_id` or `num_programs`, if an index map asks: the CPU answers, Mosaic refuses."""
-    found = equations(run.traced.jaxpr.jaxpr)
-    for equation in (one for one in found if one.primitive.name == PALLAS_CALL):
-        for mapping in equation.params["grid_mapping"].block_mappings:
-            for inner in mapping.index_map_jaxpr.jaxpr.eqns:
-                if inner.primitive.name in ("program_id", "num_programs"):
-                    return inner.primitive.name
+    for call in _calls(run):
+        for mapping in call.params["grid_mapping"].block_mappings:
+            if asked := _asked(mapping.index_map_jaxpr.jaxpr):
+                return asked
     return None
+
+
+def _asked_in_a_scope(run: Run) -> str | None:
+    """The same, if a kernel asks inside `run_scoped`: a TPU answers, the CPU cannot."""
+    for call in _calls(run):
+        for scope in _scopes(call.params["jaxpr"]):
+            if asked := _asked(scope):
+                return asked
+    return None
+
+
+def _scopes(jaxpr: Jaxpr) -> Iterator[Jaxpr]:
+    for equation in jaxpr.eqns:
+        for inner in subjaxprs(equation):
+            if equation.primitive.name == "run_scoped":
+                yield inner
+            yield from _scopes(inner)
+
+
+def _calls(run: Run) -> Iterator[JaxprEqn]:
+    found = equations(run.traced.jaxpr.jaxpr)
+    return (one for one in found if one.primitive.name == PALLAS_CALL)
+
+
+def _asked(jaxpr: Jaxpr) -> str | None:
+    names = (inner.primitive.name for inner in equations(jaxpr))
+    return next((name for name in names if name in ("program_id", "num_programs")), None)
 
 
 def numbers(puzzle: Puzzle, run: Run, seed: int) -> None:
     try:
         flat = _values.execute(run.traced)
     except Exception as error:
+        asked = _asked_in_a_scope(run)
+        if asked:
+            raise Rejected(
+                "error",
+                f"The CPU interpreter cannot answer `pl.{asked}` inside `pl.run_scoped`: ask at "
+                "the top of the kernel, and use the number inside.",
+                case=run.label,
+            ) from None
         raise raised(error, run.label) from None
     same_form(puzzle, run.traced.out, run.case, run.label, seed)
     same_numbers(puzzle, flat, run.case, run.label, seed, run.launches)

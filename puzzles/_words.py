@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from puzzles import _source
+
 # Matched in order against "Type: message", then a new line and the learner's line; groups may be
 # used in the remedy.
 _REMEDIES: tuple[tuple[str, str], ...] = (
@@ -161,6 +163,15 @@ _REMEDIES: tuple[tuple[str, str], ...] = (
     (r"out of memory|RESOURCE_EXHAUSTED", "Block or arrays are too large for this machine."),
     (r"\bEllipsis\b|'ellipsis'", "A `...` still stands where a value belongs: `# YOUR CODE HERE`."),
 )
+
+
+def told(error: Exception) -> str:
+    """The learner's exception: their line, the gist, the remedy where we know one."""
+    gist = _source.first_sentence(error) + _source.meant(error)
+    where = _source.learners_line(error)
+    says = f"`{where[1]}` in `{where[0]}` raises\n{gist}" if where else gist
+    known = remedy(f"{type(error).__name__}: {error}", where[1] if where else "")
+    return f"{says}\n{known}" if known else says
 
 
 def remedy(gist: str, line: str = "") -> str | None:

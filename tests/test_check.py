@@ -189,6 +189,24 @@ def test_a_dot_left_in_a_launch_rung_is_unsolved_and_named(
     assert "`grid=...,`" in _says(capsys)
 
 
+def test_a_program_id_that_the_interpreter_cannot_answer_is_named(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    notebook = Notebook()
+    notebook.run(solved("scale_blocks"))
+    notebook.run(
+        "from jax.experimental.pallas import tpu as pltpu\n"
+        "def scale_blocks_kernel(x_ref, o_ref):\n"
+        "    def body(acc_ref):\n"
+        "        acc_ref[...] = x_ref[...] * (pl.program_id(0) + 1)\n"
+        "        o_ref[...] = acc_ref[...]\n"
+        "    pl.run_scoped(body, pltpu.VMEM(o_ref.shape, o_ref.dtype))\n"
+    )
+    assert puzzles.check(notebook["scale_blocks"]).stage == "error"
+    text = _says(capsys)
+    assert "cannot answer `pl.program_id` inside `pl.run_scoped`: ask at the top" in text
+
+
 @pytest.mark.parametrize(
     ("mistake", "wrong"),
     [("starts the maximum at zero", "m"), ("sets the sum to zero at every step", "l")],

@@ -643,6 +643,7 @@ def test_an_empty_grid_does_nothing():
         lambda n, x: call(copy_kernel, x, (n,), [spec], spec)(x), jnp.int32(0), S((32, 128), f32)
     )
     assert (one.grid, one.steps, one.flops, one.hbm_bytes) == ((0,), 0, 0, 0)
+    assert "(0,) = 0 steps" in receipt_text((one,))
 
 
 EDGES = [-(2**31), -(2**31) + 1, -128, -7, -1, 0, 1, 2, 5, 31, 32, 33, 128, 2**31 - 1]
