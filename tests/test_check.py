@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
+from jax.experimental import pallas as pl
 from learner import Notebook, solved
 
 import puzzles
@@ -205,6 +207,70 @@ def test_a_program_id_that_the_interpreter_cannot_answer_is_named(
     assert puzzles.check(notebook["scale_blocks"]).stage == "error"
     text = _says(capsys)
     assert "cannot answer `pl.program_id` inside `pl.run_scoped`: ask at the top" in text
+
+
+def _over_the_edge(x: Any, y: Any) -> Any:
+    """x + y in x's memory, in blocks that the arrays' last rows do not fill."""
+
+    def kernel(x_ref, y_ref, o_ref):
+        o_ref[...] = x_ref[...] + y_ref[...]
+
+    spec = pl.BlockSpec((8, y.shape[0]), lambda i: (i, 0))
+    return pl.pallas_call(
+        kernel,
+        grid=(pl.cdiv(x.shape[0], 8),),
+        in_specs=[spec, pl.BlockSpec((1, y.shape[0]), lambda i: (0, 0))],
+        out_specs=spec,
+        out_shape=x,
+        input_output_aliases={0: 0},
+        interpret=True,
+    )(x, y[None, :])
+
+
+def _padded(x: Any, y: Any) -> Any:
+    """x + y, with the blocks of x numbered from one before its first row."""
+
+    def kernel(x_ref, y_ref, o_ref):
+        o_ref[...] = x_ref[...] + y_ref[...]
+
+    (rows, cols), size = x.shape, 8
+    return pl.pallas_call(
+        kernel,
+        grid=(rows // size,),
+        in_specs=[
+            pl.BlockSpec(
+                (pl.Element(size, padding=(size, 0)), pl.Element(cols)),
+                lambda i: (size * (i + 1), 0),
+            ),
+            pl.BlockSpec((1, cols), lambda i: (0, 0)),
+        ],
+        out_specs=pl.BlockSpec((size, cols), lambda i: (i, 0)),
+        out_shape=x,
+        interpret=True,
+    )(x, y[None, :])
+
+
+@pytest.mark.parametrize(
+    ("fn", "M", "what"),
+    [
+        (_over_the_edge, 20, "an aliased output whose last block is cut off"),
+        (_padded, 24, "the padding of a `pl.Element`"),
+    ],
+)
+def test_what_the_simulator_cannot_take_is_not_held_against_a_kernel(
+    fn: Callable, M: int, what: str
+) -> None:
+    puzzle = puzzles.find("vector_add")
+    one = dataclasses.replace(
+        puzzle,
+        spec=lambda x, y: x + y,
+        cases=[dict(M=M, N=128)],
+        inputs=lambda key, M, N: (jnp.ones((M, N)), jnp.arange(N, dtype=jnp.float32)),
+        audit=None,
+    )
+    verdict = judge(one, fn)
+    assert verdict.passed, str(verdict)
+    assert f"TPU simulator (0 of 1 cases; it cannot take {what})" in str(verdict.receipt)
 
 
 @pytest.mark.parametrize(
