@@ -106,6 +106,16 @@ _LOWERING = (
         "An array is no index: pick blocks by an index map, or rows by a one-hot matmul.",
     ),
     (
+        r"Unable to parse attribute",
+        "a matmul multiplies two matrices and sums over one axis of each",
+        "An outer product is a broadcast, `x[:, None] * y[None, :]`.",
+    ),
+    (
+        r"index_cast.*got 'b?f\d+'",
+        "an index into a Ref is an integer, and this one is a float",
+        "Divide by `//`, not by `/`.",
+    ),
+    (
         r"Unsupported cast: (\w+) -> (\w+)",
         "Mosaic does not know this cast",
         "Go by way of float32 or int32, or cast outside the kernel.",

@@ -74,6 +74,8 @@ class Ref:
             if not isinstance(index, int | np.integer | np.ndarray):
                 return UNKNOWN
             flat = np.reshape(index, np.shape(index)[:rank])
+            if flat.dtype.kind == "f":  # the CPU cuts it off, Mosaic will refuse it
+                flat = np.nan_to_num(flat, posinf=size, neginf=-1).astype(np.int64)
             wrong = np.where((flat + start < 0) | (flat + start >= size), flat, _INSIDE)
             if (wrong != _INSIDE).any():
                 self.outside = wrong

@@ -194,9 +194,12 @@ def _survives(
         fn = load(puzzle, mutant.text, "mutant")[puzzle.name]
     except Exception:
         return "rejected"
-    if not judge(puzzle, fn, thorough=True).passed:
-        return "rejected"
-    return differs(puzzle, fn, cases) or refused(puzzle, fn, compiler)
+    try:
+        if not judge(puzzle, fn, thorough=True).passed:
+            return "rejected"
+        return differs(puzzle, fn, cases) or refused(puzzle, fn, compiler)
+    except Exception as error:
+        return f"the engine itself raises {error!r}"
 
 
 def main(arguments: Sequence[str]) -> int:

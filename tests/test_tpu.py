@@ -11,6 +11,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from puzzles import _compiler, _mosaic_words, _tpu
+from puzzles._launch import trace
 from puzzles._mesh import as_tpu
 from puzzles._tpu import CHIPS, INSTALL_LIBTPU, Compiler, LoweringError, lower, supported_chips
 from puzzles._trace import trace_call
@@ -197,6 +198,10 @@ BROKEN = {
         "DEFAULT and HIGHEST",
     ),
     "complex": (lambda x: jnp.real(x.astype(jnp.complex64)), "no complex numbers"),
+    "outer product": (
+        lambda x: jnp.einsum("i,j->ij", x[0, :128], x[1, :128]),
+        "An outer product is a broadcast",
+    ),
     "vectors": (lambda x: jnp.dot(x[0], x[1]) + x, "Keep the values in a kernel 2-D"),
 }
 
@@ -213,6 +218,27 @@ def test_storing_a_scalar_is_explained_with_the_line():
 
     says = refused(launch(kernel), shape(256, 256)).says
     assert "refuses `o_ref[0, 0] = jnp.sum(x_ref[...])`: VMEM holds vectors" in says
+
+
+def test_a_float_index_into_smem_is_read_as_the_cpu_does_and_explained():
+    def kernel(n_ref, x_ref, o_ref):
+        @pl.when(n_ref[pl.program_id(0) / 2] == 7)
+        def _():
+            o_ref[...] = x_ref[...] + 1
+
+    def run(n, x):
+        spec = pl.BlockSpec((8, 128), lambda i, n_ref: (i, 0))
+        grid = pltpu.PrefetchScalarGridSpec(
+            num_scalar_prefetch=1, grid=(4,), in_specs=[spec], out_specs=spec
+        )
+        return pl.pallas_call(kernel, grid_spec=grid, out_shape=x, interpret=True)(n, x)
+
+    (one,) = trace(run, jnp.array([5, 7]), shape(32, 128))
+    assert one.busy.tolist() == [False, False, True, True]
+    says = refused(run, jax.ShapeDtypeStruct((2,), jnp.int32), shape(32, 128)).says
+    assert says.endswith(
+        "an index into a Ref is an integer, and this one is a float. Divide by `//`, not by `/`."
+    )
 
 
 def test_indexing_hbm_is_explained():
