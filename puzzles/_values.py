@@ -50,7 +50,8 @@ def observed(puzzle: Puzzle, fn: Callable) -> Callable:
 
 
 def plainly(puzzle: Puzzle, fn: Callable, args: tuple) -> Any:
-    """The result of a function without a kernel, under `jit` where the puzzle asks for it."""
+    """What is judged of a function without a kernel, under `jit` where the puzzle asks for it."""
+    fn = observed(puzzle, fn)
     if not puzzle.jit:
         return fn(*args)
     traced = trace_call(fn, *args)
@@ -71,9 +72,9 @@ def expected(puzzle: Puzzle, case: int, seed: int) -> Any:
     On the CPU also where there is a TPU, with dots at the highest precision.
     """
     args = arguments(puzzle, case, seed)
-    if not puzzle.kernel:
-        return jax.tree.map(np.asarray, puzzle.spec(*args))
     spec = observed(puzzle, puzzle.spec)
+    if not puzzle.kernel:
+        return jax.tree.map(np.asarray, spec(*args))
     with jax.default_matmul_precision("highest"):
         traced = trace_call(spec, *args)
     flat = quickly(as_function(traced, True), *traced.leaves)

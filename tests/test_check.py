@@ -273,6 +273,15 @@ def test_what_the_simulator_cannot_take_is_not_held_against_a_kernel(
     assert f"TPU simulator (0 of 1 cases; it cannot take {what})" in str(verdict.receipt)
 
 
+def test_what_a_puzzle_without_a_kernel_observes_is_judged() -> None:
+    def observe(fn: Callable) -> Callable:
+        return lambda sizes: fn(sizes)[-1]
+
+    plain = dataclasses.replace(puzzles.find("group_offsets"), observe=observe, jit=True)
+    assert judge(plain, lambda sizes: jnp.cumsum(sizes)).passed  # only the last entry is looked at
+    assert not judge(plain, lambda sizes: jnp.cumsum(sizes) + 1).passed
+
+
 @pytest.mark.parametrize(
     ("mistake", "wrong"),
     [("starts the maximum at zero", "m"), ("sets the sum to zero at every step", "l")],
