@@ -1,13 +1,40 @@
-"""Changes that pass, differ from the solution, and are right all the same: each with its reason."""
+"""Changes that pass, differ from the solution, and are right all the same: each with its reason.
+
+For each rung: the line of the solution and the change, as `make mutants` prints it.
+"""
 
 _STORES_EARLY = (
     "the output is stored at other steps too, and the last one that stores has all of it: "
-    "pointless "
-    "divisions, but the same numbers and the same traffic"
+    "pointless divisions, but the same numbers and the same traffic"
 )
 
-EQUIVALENT: dict[str, dict[str, str]] = {
-    "attention_one_block": {
-        "j == pl.num_programs(1) - 1 -> (j <= pl.num_programs(1) - 1)": _STORES_EARLY,
-    },
+
+def _at_every(axis: int) -> dict[tuple[str, str], str]:
+    last = f"pl.num_programs({axis}) - 1"
+    return {(f"@pl.when(j == {last})", f"j == {last} -> (j <= {last})"): _STORES_EARLY}
+
+
+_AT_EVERY_TILE = {
+    ("@pl.when(flags & 8 != 0)", change): _STORES_EARLY
+    for change in (
+        "flags & 8 -> (flags | 8)",
+        "flags & 8 -> flags",
+        "flags & 8 -> 8",
+        "0 -> 1",
+        "0 -> (-1)",
+        "8 -> 9",
+        "8 -> (7)",
+    )
+}
+
+EQUIVALENT: dict[str, dict[tuple[str, str], str]] = {
+    "attention_one_block": _at_every(1),
+    "multi_head_attention": _at_every(2),
+    "causal_attention": _at_every(1),
+    "local_attention": _at_every(1),
+    "segment_attention": _at_every(1),
+    "soft_cap_attention": _at_every(1),
+    "block_sparse_attention": _at_every(1),
+    "splash_attention": _AT_EVERY_TILE,
+    "splash_multi_head": _AT_EVERY_TILE,
 }

@@ -155,8 +155,8 @@ def refused(puzzle: Puzzle, fn: Callable, compiler: _tpu.Compiler) -> str | None
 def hunt(name: str) -> Tally:
     """Judge every mutant of one rung."""
     puzzle, tally = puzzles.find(name), Tally(name)
+    excuses = dict(EQUIVALENT.get(name, {}))
     _values.diagnose = lambda *_: None  # which mistake it is does not matter here
-    excuses = EQUIVALENT.get(name, {})
     cases = [dict(case) for case in puzzle.cases]
     cases += shadows(puzzle)
     signal.signal(signal.SIGALRM, _alarm)
@@ -170,18 +170,20 @@ def hunt(name: str) -> Tally:
                 compiler.start()  # its last answer may still be on the way
             finally:
                 signal.alarm(0)
-            _count(tally, mutant, why, excuses)
+            line = puzzle.text.splitlines()[mutant.line - 1].strip()
+            _count(tally, mutant, why, excuses.pop((line, mutant.change), None))
+    tally.survivors += [f"{one}: excused, but there is no such change" for one in excuses]
     return tally
 
 
-def _count(tally: Tally, mutant: Mutant, why: str | None, excuses: dict[str, str]) -> None:
+def _count(tally: Tally, mutant: Mutant, why: str | None, excuse: str | None) -> None:
     entry = f"line {mutant.line}: {mutant.change}"
     if why == "rejected":
         tally.rejected += 1
     elif why is None:
         tally.equivalent.append(entry)
-    elif mutant.change in excuses:
-        tally.excused.append(f"{entry}: {excuses[mutant.change]}")
+    elif excuse is not None:
+        tally.excused.append(f"{entry}: {excuse}")
     else:
         tally.survivors.append(f"{entry}: {why}")
 

@@ -436,3 +436,9 @@ def test_a_cap_adds_no_traffic_and_brings_a_mask_back():
 def test_jax_has_no_soft_cap():
     names = inspect.signature(jax.nn.dot_product_attention).parameters
     assert not [name for name in names if "cap" in name]
+
+
+def test_exponentials_below_minus_88_are_not_normal_numbers() -> None:
+    smallest = np.finfo(np.float32).tiny
+    assert np.exp(np.float32(-87)) > smallest
+    assert 384 * np.exp(np.float32(-100)) < smallest

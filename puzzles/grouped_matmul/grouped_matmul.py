@@ -192,7 +192,8 @@ PUZZLE = Puzzle(
     cases=[
         dict(M=256, K=256, N=384, sizes=(50, 0, 80, 30, 3)),
         dict(M=192, K=384, N=256, sizes=(0, 64, 40, 88)),
-        dict(M=256, K=384, N=128, sizes=(10, 20, 0, 30, 40), dtype="bfloat16"),
+        # step 1 begins tile 1, in which 28 rows are nobody's
+        dict(M=256, K=384, N=128, sizes=(64, 0, 30, 6), dtype="bfloat16"),
         dict(M=128, K=256, N=128, sizes=(10, 20, 3)),  # less than a tile: nobody's rows in tile 0
     ],
     hints=[

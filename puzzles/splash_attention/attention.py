@@ -63,7 +63,7 @@ from puzzles import Alternative, Mistake, Puzzle, rng
 
 
 def make_inputs(key, T, S, H):
-    """Scores around ±150 that drift along S, up or down by row; H is a power of 4.
+    """Scores around ±150 that drift along S, up or down by row, or jump by 128; H is a power of 4.
 
     All numbers are few bits wide: exact in bf16, and every score exact in f32 in any order of
     summation. So no chip and no block size changes a score.
@@ -77,6 +77,7 @@ def make_inputs(key, T, S, H):
     k[:, 0], q[:, 0] = H**0.5, r.integers(-150, 151, T)  # the whole row up or down
     k[:, 1], q[:, 1] = eighths(np.linspace(-1, 1, S) * H**0.5), eighths(r.normal(0, 4, T))
     q[::8, 1], q[4::8, 1] = 96, -96  # some rows drift far enough to overflow on the way
+    k[::2, 2], k[1::2, 2], q[2::8, 2] = H**0.5, -(H**0.5), 64  # others within every block
     return tuple(jnp.asarray(x, jnp.float32) for x in (q, k, v))
 
 

@@ -127,7 +127,8 @@ def draw(key, T, S, H, offsets=(1,)):
 
     q and k are eighths of small integers and H is a power of four. Of every four queries, number
     n + 1 is 32 times larger than the others and loves one key that it must not see: the one at
-    `offsets[n]` from it, whose score is about 32 √H. Number 0, on a block's edge, stays small.
+    `offsets[n]` from it, whose score is about 32 √H. Number 0, on a block's edge, stays small, but
+    all its scores lie far above 0 or far below.
     """
     r = rng(key)
     q, k = (np.round(8 * r.normal(size=(n, H))) / 8 for n in (T, S))
@@ -136,6 +137,7 @@ def draw(key, T, S, H, offsets=(1,)):
         t = t[(t + offset >= 0) & (t + offset < S)]
         k[t + offset] = q[t]
         q[n + 1 :: 4] *= 32
+    k[:, 0], q[::4, 0] = H**0.5, r.integers(-150, 151, len(q[::4]))
     v = r.normal(0.5, 1, (S, H))
     return tuple(jnp.asarray(x, jnp.float32) for x in (q, k, v))
 

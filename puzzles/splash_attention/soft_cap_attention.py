@@ -138,7 +138,7 @@ PUZZLE = Puzzle(
     spec=soft_cap_attention_spec,
     solution=soft_cap_attention,
     inputs=make_inputs,
-    cases=[dict(T=256, S=384, H=64, cap=5.0), dict(T=384, S=320, H=16, cap=1.5)],
+    cases=[dict(T=256, S=384, H=64, cap=50.0), dict(T=384, S=320, H=16, cap=1.5)],
     hints=[
         "The cap is for scores as the model means them. Is a raw dot product one? Is -1e30 one?",
         "`jnp.tanh` works on a whole block; `cap` is a Python float, so multiply and divide by it as it is.",
@@ -198,6 +198,13 @@ PUZZLE = Puzzle(
             says="the cap belongs to the score itself; a masked score's distance is capped too, and counts",
         ),
         Mistake(
+            "puts the cap in the place of the running maximum",
+            old="m_new = jnp.maximum(m_ref[...], jnp.max(s, axis=1, keepdims=True))",
+            new="m_new = jnp.full_like(m_ref, cap)",
+            says="where all of a row's scores lie near -cap, each exp(s - cap) is near exp(-100), less than f32's "
+            "smallest normal number, and so is their sum",
+        ),
+        Mistake(
             "masks every block and skips none",
             old=_SKIP,
             new="@pl.when(j >= 0)",
@@ -213,7 +220,7 @@ PUZZLE = Puzzle(
     ],
     alternatives=[
         Alternative(
-            "does without a running maximum, since no score exceeds the cap",
+            "does without a running maximum, since no score is beyond the cap",
             code="""
 def soft_cap_attention_kernel(q_ref, k_ref, v_ref, o_ref, m_ref, l_ref, acc_ref, *, cap):
     i, j = pl.program_id(0), pl.program_id(1)
@@ -230,7 +237,7 @@ def soft_cap_attention_kernel(q_ref, k_ref, v_ref, o_ref, m_ref, l_ref, acc_ref,
         ahead = jax.lax.broadcasted_iota(jnp.int32, (bq, bk), 1) - jax.lax.broadcasted_iota(
             jnp.int32, (bq, bk), 0
         )
-        p = jnp.where(ahead <= i * bq - j * bk, jnp.exp(cap * jnp.tanh(s / cap) - cap), 0.0)
+        p = jnp.where(ahead <= i * bq - j * bk, jnp.exp(cap * jnp.tanh(s / cap)), 0.0)
         l_ref[...] += p.sum(axis=1, keepdims=True)
         acc_ref[...] += jnp.dot(p, v_ref[...], preferred_element_type=jnp.float32)
 
