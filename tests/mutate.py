@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import copy
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -68,6 +69,11 @@ def mutants(text: str) -> Iterator[Mutant]:
     data = text.encode()
     seen = {ast.dump(tree)}
     for node in ast.walk(tree):
+        for mutant in _reordered(node, lines, inside):
+            dump = ast.dump(ast.parse(mutant.text))
+            if dump not in seen:
+                seen.add(dump)
+                yield mutant
         if not hasattr(node, "lineno"):
             continue
         last = node.end_lineno or node.lineno
@@ -85,6 +91,27 @@ def mutants(text: str) -> Iterator[Mutant]:
                 seen.add(dump)
                 was = " ".join(data[begin:end].decode().split())
                 yield Mutant(changed, node.lineno, f"{was} -> {' '.join(new.split())}")
+
+
+def _reordered(node: ast.AST, lines: list[str], inside: list[range]) -> Iterator[Mutant]:
+    """Neighbouring statements swapped: a `pl.when` before or after what it should not."""
+    body = getattr(node, "body", [])
+    statements = body if isinstance(body, list) else []
+    for one, other in itertools.pairwise(statements):
+        (a, b), (c, d) = _lines(one), _lines(other)
+        if any(a in rows and d in rows for rows in inside):
+            text = "".join(
+                lines[: a - 1] + lines[c - 1 : d] + lines[b : c - 1] + lines[a - 1 : b] + lines[d:]
+            )
+            first, second = (" ".join(lines[n - 1].split()) for n in (a, c))
+            yield Mutant(text, a, f"{first} <-> {second}")
+
+
+def _lines(statement: ast.stmt) -> tuple[int, int]:
+    """First and last line of a statement, decorators included."""
+    decorators = getattr(statement, "decorator_list", [])
+    first = min([statement.lineno, *(one.lineno for one in decorators)])
+    return first, statement.end_lineno or statement.lineno
 
 
 def changes(node: ast.AST) -> Iterator[str]:
