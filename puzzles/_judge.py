@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from puzzles import _numbers, _source, _stages, _tpu, _values
+from puzzles import _memory, _numbers, _source, _stages, _tpu, _values
 from puzzles._launch import Launch
 from puzzles._puzzle import Puzzle
 from puzzles._receipt import receipt_text
@@ -78,7 +78,7 @@ def _judge(
             _stages.pallas(puzzle, run)
         _stages.numbers(puzzle, run, seed)
         runs.append(run)
-    simulated = _stages.memory(puzzle, runs, seed, thorough)
+    simulated = _memory.memory(puzzle, runs, seed, thorough)
     for run in runs:
         _stages.audit(puzzle, run.launches, run.label, run.args)
     ran = [f"values on {len(runs)} case{'s' * (len(runs) > 1)}"]

@@ -6,32 +6,18 @@ import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-import jax
-import numpy as np
-
-from puzzles import _faults, _launch, _simulate, _source, _tpu, _values, _words
+from puzzles import _faults, _launch, _source, _tpu, _values, _words
 from puzzles._jax import Jaxpr, JaxprEqn
 from puzzles._launch import Launch
-from puzzles._numbers import index_words, named, number_words, same_form, same_numbers
+from puzzles._numbers import same_form, same_numbers
 from puzzles._outside import work_outside
 from puzzles._puzzle import Puzzle
 from puzzles._trace import PALLAS_CALL, Traced, equations, kernel_size, subjaxprs, trace_call
 from puzzles._verdict import Rejected
 
-# The simulator takes about a millisecond a grid step, and to compile a launch as long as some of
-# them: small cases first, the smallest always, until these are spent.
-_LAUNCH_STEPS = 50
-_SIMULATED_STEPS = 450
-_THOROUGH_STEPS = 1000
 # What a puzzle's kernel and grid never need; XLA would compile or run them for minutes.
 _EQUATIONS = 1000
 _STEPS = 2000
-
-_UNWRITTEN = (
-    "NaN stands for memory that nothing wrote: an output or a scratch buffer is read before it is "
-    "initialised, or padding beyond an edge is used"
-)
-_DIFFERENT = "the kernel relies on something that `interpret=True` does and a TPU does not"
 
 
 @dataclass(frozen=True)
@@ -75,7 +61,9 @@ def _size(run: Run) -> None:
     why = f"The grid has {steps:,} steps. It counts blocks, not elements."
     for fault in (f for one in run.launches for f in _faults.faults(one)):
         if fault.kind == "out of bounds":
-            raise Rejected("memory", f"{why} {fault.says}", case=run.label, step=_ids(run, fault))
+            raise Rejected(
+                "memory", f"{why} {fault.says}", case=run.label, step=step_ids(run, fault)
+            )
     if steps > 10 * _STEPS:
         raise Rejected("work", f"{why} Take larger blocks.", case=run.label)
 
@@ -174,58 +162,8 @@ def old_notebook(puzzle: Puzzle, fn: Callable) -> str | None:
     )
 
 
-def memory(puzzle: Puzzle, runs: list[Run], seed: int, thorough: bool) -> str:
-    """Faults of the index maps on every case, then the simulator; says what was simulated."""
-    for run in runs:
-        for fault in (f for one in run.launches for f in _faults.faults(one)):
-            if fault.kind != "misaligned":
-                raise Rejected("memory", fault.says, case=run.label, step=_ids(run, fault))
-    by_size = sorted(runs, key=_simulated_steps)
-    left = _THOROUGH_STEPS if thorough else _SIMULATED_STEPS
-    chosen: list[Run] = []
-    beyond = {run.case: why for run in runs if (why := _beyond_the_simulator(run))}
-    for run in by_size:
-        if run.case in beyond:
-            continue
-        left -= _simulated_steps(run)
-        if left >= 0 or not chosen:
-            chosen.append(run)
-    for run in chosen:
-        try:
-            flat = _simulate.simulate(run.traced)
-        except _simulate.SimulationError as error:
-            raise Rejected("memory", error.says, case=run.label) from None
-        wanted = jax.tree.leaves(_values.expected(puzzle, run.case, seed))
-        for position, (want, got) in enumerate(zip(wanted, flat, strict=True)):
-            wrong = _values.compare(want, got, puzzle.tolerance)
-            if wrong is not None:
-                cause = _UNWRITTEN if np.isnan(float(wrong.got)) else _DIFFERENT
-                where = index_words(wrong.first)
-                what = f"{number_words(wrong.got)} instead of {number_words(wrong.expected)}"
-                which = f" of {named(puzzle, position)}" if len(wanted) > 1 else ""
-                says = f"In the TPU simulator, element {where}{which} is {what}: {cause}."
-                raise Rejected("memory", says, case=run.label)
-    but = f"; it cannot take {next(iter(beyond.values()))}" if beyond else ""
-    return f"{len(chosen)} of {len(runs)} cases{but}"
-
-
-def _beyond_the_simulator(run: Run) -> str | None:
-    """What JAX's simulator crashes on, or gets wrong, though a TPU does not."""
-    for launch in run.launches:
-        for _, position in launch.aliases:
-            out = launch.outputs[position]
-            if any(n % size for n, size in zip(out.shape, out.sizes, strict=True)):
-                return "an aliased output whose last block is cut off"
-        if any(any(pair) for operand in launch.operands for pair in operand.padding):
-            return "the padding of a `pl.Element`"
-    return None
-
-
-def _simulated_steps(run: Run) -> int:
-    return sum((one.steps + _LAUNCH_STEPS) * (one.times or 1) for one in run.launches)
-
-
-def _ids(run: Run, fault: _faults.Fault) -> tuple[int, ...] | None:
+def step_ids(run: Run, fault: _faults.Fault) -> tuple[int, ...] | None:
+    """The program ids of the step that a fault names."""
     if fault.step is None or len(run.launches) != 1:
         return None
     return tuple(int(n) for n in run.launches[0].program_ids[fault.step])
