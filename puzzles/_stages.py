@@ -93,7 +93,7 @@ def pallas(puzzle: Puzzle, run: Run) -> None:
         where = f": `{line}`" if line else ""
         raise Rejected(
             "pallas",
-            f"`{name}` works on the data outside the kernel{where}. Free outside are reshape, "
+            f"`{name}` works on the data outside the kernel{where}. Allowed outside are reshape, "
             "transpose, plain slices, padding, broadcasting and casts; arithmetic and reordering "
             "belong in the kernel or its index maps.",
         )

@@ -106,9 +106,9 @@ _REMEDIES: tuple[tuple[str, str], ...] = (
     ),
     (
         r"(?:kernel|map|<lambda>)\(\) (?:missing \d+ required positional|takes \d+ positional)",
-        "A kernel receives one Ref for each scalar-prefetch argument, each input, each output and "
-        "each scratch, in this order; an index map receives one program id for each axis of the "
-        "grid, and after them one Ref for each scalar-prefetch argument.",
+        "A kernel receives one Ref for each input, each output and each scratch, in this order; an "
+        "index map receives one program id for each axis of the grid. With scalar prefetch, its "
+        "Refs come before the kernel's others, and after the program ids.",
     ),
     (
         r"[Ii]ndex map.*captures? constants",
@@ -144,7 +144,9 @@ _REMEDIES: tuple[tuple[str, str], ...] = (
     ),
     (
         r"(?:dot_general|dot) requires|contracting dimension",
-        "The inner axes must agree: (bm, bk) times (bk, bn).",
+        "The axes that are summed over must be equally long: (bm, bk) times (bk, bn), or, "
+        "where the "
+        "kernel sums over the first axes, (bk, bm) and (bk, bn).",
     ),
     (
         r"[Ii]nvalid shape for `?swap|Cannot (?:store|broadcast)|[Ii]ncompatible shapes for "

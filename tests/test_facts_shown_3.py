@@ -338,6 +338,12 @@ def test_lhs_is_read_anew_for_each_column_of_blocks():
     ]
     assert [x.grid[0] for x in found] == [1, 2, 4]
     assert [x.inputs[0].hbm_bytes for x in found] == [n * 512 * 128 * 4 for n in (1, 2, 4)]
+    puzzle = puzzles.find("launch_grouped_matmul")
+    other = puzzles.mutate(puzzle, puzzle.mistake("puts the visits outermost"))
+    shapes = S((512, 512), f32), S((3, 512, 512), f32), sizes
+    (theirs,), ours = puzzles.trace(other, *shapes), reference("launch_grouped_matmul", *shapes)
+    assert (theirs.grid, ours.grid) == ((4, 2, 4), (2, 4, 4))
+    assert theirs.inputs[0].hbm_bytes == ours.inputs[0].hbm_bytes == 2 * 512 * 512 * 4
 
 
 def test_the_gradient_of_a_grouped_product_is_two_of_the_rungs():

@@ -29,7 +29,7 @@ Fifteen puzzles lie ahead. The first kernel reads one buffer and writes another;
 matrix multiplications that feed the TPU's matrix unit from blocks that you have chosen. Every
 kernel runs here, on a CPU, under `interpret=True`, and unchanged on a TPU.
 
-Each puzzle has a **spec** in plain `jax.numpy`, a **kernel** with a gap, and a **check**. The
+Each puzzle has a **spec** in plain `jax.numpy`, a **kernel** or its call with a gap, and a **check**. The
 check does not only compare numbers: it looks for the mistake behind wrong ones, runs your kernel
 in a simulator of the TPU's memory, lowers it for Mosaic, the compiler of TPU kernels, and gives you
 a receipt of what it costs. `show(add_ten)` draws a launch, step by step. If you are stuck, open a hint below the puzzle, or call

@@ -11,8 +11,8 @@ from puzzles import INTERPRET
 # ## add_ten: your first kernel
 #
 # An ordinary JAX function takes arrays and returns arrays. A **kernel** takes **Refs** and returns
-# nothing. A Ref is a handle to a buffer in the TPU's on-chip memory, VMEM: 16 MiB on some TPUs, 128
-# MiB on others, right beside the arithmetic units. Before your kernel starts, `pallas_call` has
+# nothing. A Ref is a handle to a buffer in the TPU's on-chip memory, VMEM: 16 to 128 MiB,
+# depending on the kind of TPU, right beside the arithmetic units. Before your kernel starts, `pallas_call` has
 # copied the input there from HBM, the large memory where `jax.Array`s live. After it ends,
 # `pallas_call` copies the output back.
 #
@@ -31,8 +31,9 @@ from puzzles import INTERPRET
 # `jax.ShapeDtypeStruct` holds without any data. `INTERPRET` is true unless there is a TPU. `Float[Array, "M N"]` is a note to you: an array of floats with M rows, N columns.
 #
 # Add ten to every element. When you pass, `check` prints a *receipt*: bytes moved between HBM and
-# VMEM, VMEM used, arithmetic done. It takes a v5e, one kind of TPU, as its example; `choose_blocks`,
-# at the end, explains the last line. (*Mosaic*, which Pallas lowers to, is the compiler of TPU kernels.)
+# VMEM, VMEM used, arithmetic done. It takes a v5e, one kind of TPU, as its example (it has
+# 128 MiB, of which a kernel gets 16 unless it asks for more); `choose_blocks`, at the end, explains
+# the lines that begin with FLOPs and roof. (*Mosaic*, which Pallas lowers to, is the compiler of TPU kernels.)
 
 # %%
 def add_ten_spec(x: Float[Array, "M N"]) -> Float[Array, "M N"]:

@@ -78,7 +78,7 @@ def batched_matmul(
 # %% active="ipynb"
 # receipt(
 #     jax.vmap(find("tiled_matmul").solution),
-#     jax.ShapeDtypeStruct((3, 256, 384), jnp.float32),
+#     jax.ShapeDtypeStruct((3, 128, 384), jnp.float32),
 #     jax.ShapeDtypeStruct((3, 384, 512), jnp.float32),
 # )
 

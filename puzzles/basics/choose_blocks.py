@@ -23,8 +23,8 @@ from puzzles import find, trace
 #
 # A v5e multiplies up to 197 TFLOP/s and reads up to 820 GB/s: 240 FLOPs in the time of one byte.
 # Below that **ridge** the matrix unit waits for memory, *memory-bound*; above it, memory waits for the
-# matrix unit, *compute-bound*, which is what you paid for. With 128 × 128 blocks you get 64 FLOPs a
-# byte at most.
+# matrix unit, *compute-bound*, which is what you paid for. With 128 × 128 blocks, and `bk` less
+# than `K`, you get 64 FLOPs a byte at most.
 #
 # What stops you from taking huge blocks is VMEM. It must hold **two** buffers for every blocked
 # operand (one in use, one in flight), output included, and the f32 accumulator once.
@@ -169,7 +169,7 @@ PUZZLE = Puzzle(
         "f32 accumulator. Keep the one with the largest 1 / (1/bm + 1/bn) that fits.",
     ],
     explain="""For bk < K, traffic falls with bm and bn and does not depend on bk, so spend VMEM on the output
-    block, as nearly square as the divisors allow, and give bk what is left.""",
+    block: the largest 1 / (1/bm + 1/bn) that divides and fits, and bk what is left.""",
     kernel=False,
     accepts=accepts,
     launches=launches,

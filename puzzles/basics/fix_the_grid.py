@@ -120,7 +120,7 @@ PUZZLE = Puzzle(
             "has a grid and a program id that disagree",
             old="j = pl.program_id(1)",
             new="j = pl.program_id(0)",
-            says="j must count blocks along a row; here only the first row of blocks is ever set to -inf",
+            says="j must count blocks along a row; here the first row of blocks is set to -inf at every step, and the others never are",
         ),
         Mistake(
             "has a grid and index maps that disagree",

@@ -23,7 +23,7 @@ from puzzles import INTERPRET
 # * `compiler_params=pltpu.CompilerParams(dimension_semantics=(...))`, one word for each grid
 #   axis. `"parallel"` promises that the axis may be cut up among cores or reordered, since no
 #   result depends on the order. `"arbitrary"` promises nothing, so the axis runs in order.
-#   Parallel axes come first.
+#   Put parallel axes first: JAX's simulator of a TPU insists on it.
 #
 # Some TPU chips (v4 and v5p) have two cores that can share the parallel axes of one kernel.
 # Promise too much, and two cores add into different accumulators; promise nothing, and one idles.
@@ -140,7 +140,7 @@ PUZZLE = Puzzle(
             "gives `a` blocks of the wrong shape",
             old=_A,
             new="pl.BlockSpec((bm, bk), lambda i, j, k: (k, i))",
-            says="The inner axes must agree",
+            says="The axes that are summed over must be equally long",
             stage="error",
         ),
         Mistake(

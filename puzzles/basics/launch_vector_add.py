@@ -129,9 +129,9 @@ PUZZLE = Puzzle(
             stage="work",
         ),
         Mistake(
-            "swaps rows and columns of blocks, in the grid or in the index maps,",
+            "swaps rows and columns of blocks",
             edits=_with("pl.BlockSpec((bm, bn), lambda i, j: (j, i))"),
-            says="`i` must count blocks of rows in both places",
+            says="`i` must count blocks of rows, in the grid and in the index maps",
         ),
         Mistake(
             "counts in elements",

@@ -100,7 +100,7 @@ PUZZLE = Puzzle(
     inputs=make_inputs,
     cases=[dict(M=100, N=300), dict(M=136, N=511), dict(M=64, N=256)],
     hints=[
-        "It is row_sum with one more line. Which elements of a block do not exist in the array?",
+        "It is row_sum, with a mask before the sum. Which elements of a block do not exist in the array?",
         "An element's column in the array is j × bn plus its column in the block, which "
         "`jax.lax.broadcasted_iota` gives. `jnp.where` chooses between the element and zero.",
         "Compute the block of columns, compare it with N, choose by `jnp.where`, then go on as in "

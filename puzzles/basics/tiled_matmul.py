@@ -151,7 +151,7 @@ PUZZLE = Puzzle(
             "swaps the factors",
             old="jnp.dot(a_ref[...], b_ref[...]",
             new="jnp.dot(b_ref[...], a_ref[...]",
-            says="The inner axes must agree",
+            says="The axes that are summed over must be equally long",
             stage="error",
         ),
         Mistake(

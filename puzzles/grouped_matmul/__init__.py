@@ -26,7 +26,7 @@ from one prefetched index to a grouped matmul that visits the same tiles as JAX'
 to a mixture-of-experts layer that trains.
 
 Three ideas carry all of it: small integer arrays that are in SMEM before the first step, index maps
-that read there where to fetch from, and masks where two groups meet in one tile. Block-sparse
+that read there where to fetch from, and masks for tiles of which only a part is meant: here, where two groups meet. Block-sparse
 attention rests on the same three; you can climb the two ladders in either order.
 
 It builds on `basics.ipynb`: Refs, grids, index maps, scratch and `pl.when` are taken as known. Here,

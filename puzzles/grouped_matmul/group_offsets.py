@@ -28,7 +28,7 @@ from jaxtyping import Array, Int
 #
 # The router decides anew in every training step, so the sizes are **data**. `jax.jit` compiles the
 # step once, for shapes alone, and then runs it on any sizes. So the spec's loop will not do: while
-# Python runs, `size` is a promise of a number, not a number. Compute all offsets at once, with
+# Python runs, `group_sizes` holds promises of numbers, not numbers. Compute all offsets at once, with
 # `jnp`. The check calls your function under `jit`. The result is int32, like the sizes.
 
 # %%

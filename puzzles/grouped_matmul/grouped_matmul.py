@@ -37,7 +37,7 @@ from puzzles import INTERPRET, find
 # A visit sums over `k` as `tiled_matmul` did, and stores as `masked_store` did: rows
 # `offsets[group]` up to `offsets[group + 1]` come from the accumulator, the others keep what they
 # have. But what do they have? At the *first* visit of a tile, garbage: an output block starts
-# uninitialised. (On the CPU you would find zeros there; the check asks the TPU simulator, too.) So
+# uninitialised. (On the CPU you would find zeros there, those of the array below; the check asks the TPU simulator, too.) So
 # the first visit writes **zeros** outside its group. Later visits find in `o_ref` what the visit
 # before left there, since the block did not change. Which visit is a tile's first? One whose tile is
 # not the step before's; and step 0 has no step before it: `tile_ids_ref[-1]` is not there.
@@ -45,7 +45,7 @@ from puzzles import INTERPRET, find
 # That leaves tile 3, which nobody visits. Look at the launch: an array of zeros goes in, and
 # `input_output_aliases` says that the output **is** that array, so what no step writes stays zero.
 # (A block that is visited gets none of these zeros: output blocks are never fetched.)
-# Its spec has no block, only `memory_space=pl.ANY`: the array stays where it is, in HBM, and the
+# The spec of the zeros has no block, only `memory_space=pl.ANY`: the array stays where it is, in HBM, and the
 # pipeline fetches none of it. Your kernel leaves `zeros_ref` alone. (The 5 counts all operands, the three prefetched ones too.)
 #
 # ![Four steps: tile 0 of lhs stays while the weights of group 0 and then of group 2 come, and only then its output block is written; then tiles 1 and 2.](diagrams/grouped_matmul/grouped_matmul.svg)

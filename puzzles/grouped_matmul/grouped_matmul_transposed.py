@@ -162,7 +162,7 @@ PUZZLE = Puzzle(
             "contracts as if rhs were K × N",
             old=_DOT,
             new="jnp.dot(lhs_ref[...], rhs_ref[...], preferred_element_type=jnp.float32)",
-            says="The inner axes must agree",
+            says="The axes that are summed over must be equally long",
             stage="error",
         ),
         Mistake(

@@ -22,6 +22,8 @@ from puzzles import INTERPRET, find
 # `k` was, and the accumulator lives as long as a group does:
 #
 # ```text
+# group_sizes = (50, 0, 80, 30, 3), bm = 64, as in grouped_matmul
+#
 # step       0   1   2   3   4   5
 # tile       0   0   1   2   2   2
 # group      0   2   2   2   3   4
@@ -38,7 +40,7 @@ from puzzles import INTERPRET, find
 # they would be *in the sum*. So the mask moves to the inputs. **Mask both**: rows of nobody may be
 # NaN, in `lhs` as in `rhs`, and 0 · NaN is NaN.
 #
-# Group 1 is empty and has no visit, so nobody stores its gradient. It must be zero, and it is: the
+# In the table, group 1 is empty and has no visit, so nobody stores its gradient. It must be zero, and it is: the
 # output aliases an array of zeros, as before. (Production does this another way: its `tgmm` gives
 # each empty group one visit that stores zeros. For weights that costs less than clearing all of
 # them first, if few experts are empty.)
@@ -182,7 +184,7 @@ PUZZLE = Puzzle(
     ],
     explain="""The accumulator lives as long as a group: zeroed where the group differs from the step before, stored
     where it differs from the next. Because each group's visits are consecutive, one accumulator does for
-    all of them, and nothing is masked but the rows that a shared tile brings along.""",
+    all of them, and nothing is masked but the rows of a tile that are another group's, or nobody's.""",
     mistakes=[
         Mistake(
             "looks before the beginning of the list",
@@ -264,7 +266,7 @@ PUZZLE = Puzzle(
             "contracts columns instead of rows",
             old="(((0,), (0,)), ((), ()))",
             new="(((1,), (0,)), ((), ()))",
-            says="The inner axes must agree",
+            says="The axes that are summed over must be equally long",
             stage="error",
         ),
         Mistake(

@@ -27,7 +27,7 @@ from puzzles import INTERPRET, find
 # every block of the output written. (The production kernel needs none either: on one chip it leaves
 # garbage where nobody visits.)
 #
-# **K and N are no multiples of their blocks** here. The last blocks hang over the edge. Of the
+# **K and N are no multiples of their blocks** here. The last blocks hang over the edge. To the
 # output that does no harm, since what is written there is dropped. But the last block along K
 # brings garbage into the sum, from `lhs` *and* from `rhs`. Zeroing one of the two is not enough,
 # for garbage may be NaN, and 0 · NaN is NaN. So this kernel masks both sides; that is why it asks
@@ -182,8 +182,8 @@ PUZZLE = Puzzle(
         "rhs: `None` for the axis of the experts, and the step's group, k, j. The output: the step's tile and j.",
     ],
     explain="""Columns are outermost: only then are the visits of one output block consecutive, so that the second finds what
-    the first stored. It is the order of the production kernel, and its price is that lhs is read anew for each
-    column of blocks: wide columns pay.""",
+    the first stored. It is the order of the production kernel. lhs is read anew for each column of blocks, as it would be
+    in the other order, too, where K has several blocks: wide columns pay.""",
     mistakes=[
         Mistake(
             "puts the visits outermost",

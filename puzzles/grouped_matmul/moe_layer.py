@@ -111,7 +111,7 @@ def moe_layer(
 ) -> Float[Array, "M D"]:
     M, D = x.shape
     rows, weights, order, group_sizes = route(x, router_logits, top_k)
-    rows = jnp.pad(rows, ((0, -len(rows) % 512), (0, 0)))  # whole tiles; nobody visits the rest
+    rows = jnp.pad(rows, ((0, -len(rows) % 512), (0, 0)))  # whole tiles; the rows added are nobody's
     hidden = jax.nn.silu(grouped(rows, w_gate, group_sizes)) * grouped(rows, w_up, group_sizes)
     out = grouped(hidden, w_down, group_sizes)
     # back to the order of the slots, and their weighted sum for each token
@@ -152,14 +152,14 @@ def moe_layer(
 # print(f"{total:.1f} TFLOP; the slots alone need {dense * top_k / E:.1f}, a dense mixture {dense:.1f}")
 
 # %% [markdown]
-# The difference between the first two numbers is what tiles cost that groups share: a visit
-# computes the whole tile. Smaller tiles share less, but reuse less of what they fetch.
+# In the last line, the difference between the first two numbers is what tiles cost that groups
+# share: a visit computes the whole tile. Smaller tiles share less, but reuse less of what they fetch.
 #
 # **You are at the top.** Look back at what carried you: the data that steer a kernel are a few
 # integers in SMEM, prefetched; index maps look them up and so decide what is fetched; the grid is a
 # flat list of what has to be done; a mask cleans up where a boundary cuts a tile; and work that
-# nobody needs is not masked but never visited. That is SplashAttention too, from `classify_blocks`
-# on: there a mask makes the list, here a router does.
+# nobody needs is not masked but never visited. That is SplashAttention too, in
+# `splash_attention.ipynb` from `classify_blocks` on: there a mask makes the list, here a router does.
 #
 # Production kernels are this, and more:
 #
@@ -170,7 +170,7 @@ def moe_layer(
 # * [tokamax](https://github.com/openxla/tokamax/tree/main/tokamax/_src/ops/ragged_dot) continues
 #   it, with **quantised** weights and activations, and with tables of tuned tile sizes.
 # * [`jax.lax.ragged_dot`](https://docs.jax.dev/en/latest/_autosummary/jax.lax.ragged_dot.html) has
-#   the same arguments, as an operation of XLA. Your kernels are tested against it.
+#   the same arguments, as an operation of XLA. The reference kernels are tested against it.
 # * [MegaBlocks](https://arxiv.org/abs/2211.15841) is the paper where it began, on GPUs: no token
 #   dropped, and no expert padded beyond its last block.
 
@@ -307,7 +307,7 @@ PUZZLE = Puzzle(
             says="order says which slot a row came from; the way back is its inverse",
         ),
         Mistake(
-            "takes the rest for the token of a slot",
+            "takes the remainder for the token of a slot",
             old=_ROWS,
             new="rows = x[order % len(x)]",
             says="the slots of one token stand side by side: slot n belongs to token n // top_k",

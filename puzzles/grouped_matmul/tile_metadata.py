@@ -201,7 +201,7 @@ PUZZLE = Puzzle(
         Mistake(
             "gives each group as many visits as its size fills",
             edits=((_STOPS, "counts = -(-group_sizes // bm)\n    stops = jnp.cumsum(counts)"),),
-            says="a group that lies across a boundary needs one visit more",
+            says="the size alone does not tell: by where it begins, a group may touch one tile more than its rows would fill",
         ),
         Mistake(
             "visits empty groups",

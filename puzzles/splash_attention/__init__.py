@@ -25,8 +25,8 @@ RUNGS = (
 INTRO = """
 Attention over long sequences is a matrix multiplication, a softmax and another matrix
 multiplication whose intermediate result is too large to keep. This ladder climbs from a stable
-softmax to kernels that never materialise the scores, and neither compute nor fetch what a mask
-hides. At its top is the forward pass of SplashAttention, the kernel that JAX ships for TPUs: your
+softmax to kernels that never materialise the scores, and neither compute nor fetch the blocks
+that a mask hides whole. At its top is the forward pass of SplashAttention, the kernel that JAX ships for TPUs: your
 own, which gives the same numbers and visits no more tiles.
 
 It builds on `basics.ipynb`: Refs, grids, index maps, scratch and `pl.when` are taken as known.
@@ -42,7 +42,7 @@ Then you watch one kernel body grow from one block of queries to all of them, an
     "causal_attention": """## Part II: masks
 
 A mask says which scores count. A kernel that only obeys it wastes about half of its work, or more; one that
-reads it block by block neither computes nor fetches what is masked. Masks by position, by distance and by
+reads it block by block neither computes nor fetches blocks that are masked whole. Masks by position, by distance and by
 document, and a cap on the scores: each is a line or two in a kernel that you have already written.""",    "classify_blocks": """## Part III: splash
 
 Every mask so far cost you a kernel of its own. Now the mask becomes data: you turn it into a table of

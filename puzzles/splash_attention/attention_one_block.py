@@ -257,7 +257,7 @@ PUZZLE = Puzzle(
             "multiplies q and k as they lie",
             old="(((1,), (1,)), ((), ()))  #",
             new="(((1,), (0,)), ((), ()))  #",
-            says="The inner axes must agree",
+            says="The axes that are summed over must be equally long",
             stage="error",
         ),
         Mistake(

@@ -240,7 +240,7 @@ PUZZLE = Puzzle(
         "Take segment_attention's kernel. What decides whether a block is computed is one number from a "
         "table, and so is what decides whether its pattern counts.",
         "`ref[n]` reads one number from SMEM, in the kernel as in an index map; `pl.num_programs(1)` is the "
-        "number of columns of the table. A number and a block broadcast: `|` and `&` between them work.",
+        "number of columns of the table. A truth about the block, `kind == 2`, and a block of booleans broadcast: `|` and `&` between them work.",
         "Kernel: look up the kind first. Start at the first j and store at the last, whatever the kind. In "
         "between, under a condition on the kind, the work of one block, whose mask is the pattern, or "
         "everything if the kind says so; use it on the scores and again on p. Map: the number of the "

@@ -95,7 +95,7 @@ def classify_blocks(
 # for name, mask in masks.items():
 #     block_mask, mask_index, patterns = find("classify_blocks").solution(mask, 128, 128)
 #     skip, partial, full = ((block_mask == kind).sum() for kind in range(3))
-#     print(f"{name}: {skip} skipped, {partial} partial, {full} full; {len(patterns)} patterns")
+#     print(f"{name}: {skip} skipped, {partial} partial, {full} full; patterns: {len(patterns)}")
 #     print("\n".join("   " + " ".join("·◩■"[kind] for kind in row) for row in block_mask), "\n")
 
 # %% tags=["author"]

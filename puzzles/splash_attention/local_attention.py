@@ -183,8 +183,8 @@ PUZZLE = Puzzle(
         "column that the first row sees, the block of the last column that the last row sees, and j clipped between "
         "the two.",
     ],
-    explain="""A block has work if it starts no later than the last row and ends inside the window of
-    the first row; the index map clips j to just those blocks. Rows that are masked completely in
+    explain="""A block has work if it starts no later than the last row and does not end before the
+    window of the first row begins; the index map clips j to just those blocks. Rows that are masked completely in
     their first block collect finite garbage, which alpha = 0 wipes out when their first real score
     comes.""",
     mistakes=[

@@ -118,7 +118,8 @@ def multi_head_attention(
 # %% [markdown]
 # What was saved? For 32 query heads and 8 heads of keys and values, 8192 tokens and `H` = 128, keys and values
 # take 32 MiB. Their repeated copy would take 128 MiB, written to HBM before the kernel starts. The traffic *inside*
-# the launch is the same either way: every block of queries still fetches all keys and values of its head.
+# the launch is the same either way, where a head's keys take more than one block (in the picture they
+# take one): every block of queries still fetches all keys and values of its head.
 
 # %% active="ipynb"
 # q = jax.ShapeDtypeStruct((32, 8192, 128), jnp.bfloat16)

@@ -31,8 +31,8 @@ from puzzles import INTERPRET
 # ```
 #
 # In plain JAX that is one line, but on a T × S matrix of scores in HBM. A fused attention from a
-# library never has that matrix, and if it has no argument for a cap, as
-# `jax.nn.dot_product_attention` has none, you cannot add one. Your kernel is yours. Each block of
+# library never has that matrix there, and if it has no argument for a cap, you cannot add one.
+# (`jax.nn.dot_product_attention` has none.) Your kernel is yours. Each block of
 # scores exists for one step, between two dots, and whatever you want to do to a score, you do it
 # **there**. It is one line again, and the launch is causal_attention's.
 #

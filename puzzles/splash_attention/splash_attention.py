@@ -336,7 +336,7 @@ PUZZLE = Puzzle(
             "starts where the column is 0",
             old=_FIRST,
             new="@pl.when(cols_ref[pl.program_id(0)] == 0)",
-            says="a row's first tile may lie in any column; ask for bit 4 of flags",
+            says="a row's first tile may lie in any column; ask for `flags & 4`",
         ),
         Mistake(
             "mixes up first and last",
@@ -347,7 +347,7 @@ PUZZLE = Puzzle(
             "stores only at the last step of all",
             old=_LAST,
             new="@pl.when(pl.program_id(0) == pl.num_programs(0) - 1)",
-            says="only the last row's block is written: every row ends with a visit that has bit 8",
+            says="only the last row's block is written: every row ends with a visit where `flags & 8` is set",
         ),
         Mistake(
             "starts and stores in live tiles only",

@@ -75,7 +75,7 @@ def splash_multi_head_spec(
 
 
 # %% [markdown]
-# The list for many heads is plain NumPy, and given: your `classify_blocks` and `active_tiles`, on rows that are stacked.
+# The list for many heads is plain NumPy, and given: the references of `classify_blocks` and `active_tiles`, on rows that are stacked.
 
 # %%
 def next_used(index: np.ndarray, used: np.ndarray) -> np.ndarray:
@@ -248,7 +248,7 @@ def splash_multi_head(
 
 # %% [markdown]
 # At T = 32,768 there is nothing to run on a CPU, but all to count. A mask is a list of tiles here, so neither launch needs a dense one.
-# "Dense attention" is the least that it takes to write the scores to HBM and read them, and the
+# "Dense attention" counts what it takes to write the scores to HBM in f32 and read them, and the
 # weights likewise.
 
 # %% active="ipynb"
@@ -439,7 +439,7 @@ PUZZLE = Puzzle(
         "operand: which head, which row, which column does visit t of list h need?",
         "t is grid axis 1 now: `pl.program_id(1)`. Python's `if x is not None:` drops code while tracing. What is seen can start as plain `True`, "
         "until there is something to say: `jnp.where` and `&` take it. Index maps have two program ids before the four "
-        "Refs, and `//`, `%`, `R`, `N` and `K` may be used in them. Two operands have heads of queries, two of keys, three have none.",
+        "Refs, and `//`, `%`, `R`, `N` and `K` may be used in them. Of the seven specs, two have heads of queries (those of q and of the output), two of keys, three have none.",
         "Kernel: start, one tile, store. In the tile: dot, scale, cap, seen, mask, the online softmax, with p cast for its dot; the "
         "result cast at the store. Launch: the grid is (lists walked side by side, length of a list), and there are as many of the "
         "former as heads share a list. The query head is h plus what the row says; the key head is that, divided by the "
