@@ -35,5 +35,8 @@ def test_each_figure_of_the_bench_has_a_row() -> None:
 def test_the_versions_of_jax_are_those_of_the_makefile() -> None:
     makefile = (Path(__file__).parents[1] / "Makefile").read_text(encoding="utf-8")
     colab = re.search(r"COLAB_JAX := (\S+)", makefile)
+    between = re.search(r"MATRIX := (\S+) (\S+)", makefile)
     assert colab is not None
+    assert between is not None
     assert f"JAX {colab[1]} and 0.10.2 are what CI runs" in TEXT
+    assert f"`make test-matrix` adds {between[1]} and {between[2]}." in TEXT
