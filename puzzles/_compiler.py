@@ -20,7 +20,7 @@ import jax
 
 from puzzles import _libtpu_words, _mosaic_words
 from puzzles._chips import CHIPS
-from puzzles._trace import PALLAS_CALL, Traced, as_function, equations
+from puzzles._trace import Traced, as_function, kernel_calls
 
 INSTALL_LIBTPU = f'pip install "jax[tpu]=={jax.__version__}" flatbuffers'
 
@@ -90,7 +90,7 @@ class Compiler:
         except Exception as error:
             says, _, _ = _mosaic_words.lowering(error, traced.jaxpr)
             return dict.fromkeys(chips, says)
-        kernel = any(e.primitive.name == PALLAS_CALL for e in equations(traced.jaxpr.jaxpr))
+        kernel = any(True for _ in kernel_calls(traced.jaxpr.jaxpr))
         return {chip: self._one(chip, program, kernel) for chip in chips}
 
     def _one(self, chip: str, program: str, kernel: bool) -> str | None:

@@ -50,10 +50,9 @@ def faults(launch: Launch) -> tuple[Fault, ...]:
 def _stray_reads(launch: Launch) -> Iterator[Fault]:
     for name, step, index in launch.stray_reads:
         says = (
-            f"`{name}[{index}]` is read at grid step {_at(launch, step)}, and there is no "
-            "such entry: "
-            "a TPU reads whatever lies beside it in SMEM, even if the result is not used. Keep the "
-            "index inside with `jnp.maximum` or `jnp.minimum`, or read under `pl.when`."
+            f"`{name}[{index}]` is read at grid step {_at(launch, step)}, and there is no such "
+            "entry: a TPU reads whatever lies beside it in SMEM, even if the result is not used. "
+            "Keep the index inside with `jnp.maximum` or `jnp.minimum`, or read under `pl.when`."
         )
         yield Fault("out of bounds", name, step, None, says)
 

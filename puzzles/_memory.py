@@ -30,13 +30,10 @@ def memory(puzzle: Puzzle, runs: list[Run], seed: int, thorough: bool) -> str:
         for fault in (f for one in run.launches for f in _faults.faults(one)):
             if fault.kind != "misaligned":
                 raise Rejected("memory", fault.says, case=run.label, step=step_ids(run, fault))
-    by_size = sorted(runs, key=_simulated_steps)
     left = _THOROUGH_STEPS if thorough else _SIMULATED_STEPS
     chosen: list[Run] = []
     beyond = {run.case: why for run in runs if (why := _beyond_the_simulator(run))}
-    for run in by_size:
-        if run.case in beyond:
-            continue
+    for run in sorted((one for one in runs if one.case not in beyond), key=_simulated_steps):
         left -= _simulated_steps(run)
         if left >= 0 or not chosen:
             chosen.append(run)

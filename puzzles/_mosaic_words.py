@@ -7,7 +7,7 @@ import re
 import types
 
 from puzzles._jax import ClosedJaxpr, array_of
-from puzzles._trace import PALLAS_CALL, equations
+from puzzles._trace import kernel_calls
 from puzzles._watch import parameters, source_line
 
 TILE_RULE = (
@@ -147,9 +147,7 @@ def lowering(error: Exception, program: ClosedJaxpr) -> tuple[str, str | None, s
 
 def _block(origin: str, program: ClosedJaxpr) -> tuple[str | None, object, object]:
     """The operand that JAX calls `args[0]` or `outputs`: its name, block and shape."""
-    for call in equations(program.jaxpr):
-        if call.primitive.name != PALLAS_CALL:
-            continue
+    for call in kernel_calls(program.jaxpr):
         grid = call.params["grid_mapping"]
         for position, mapping in enumerate(grid.block_mappings):
             if mapping.origin == origin:
@@ -178,8 +176,8 @@ def _learners_line(error: Exception, program: ClosedJaxpr) -> str | None:
         if not re.search(r"[\\/](?:jax|jaxlib)[\\/]|[\\/]puzzles[\\/]_\w+\.py$|<frozen", name):
             last = (name, tb.tb_lineno)
         tb = tb.tb_next
-    calls = (e for e in equations(program.jaxpr) if e.primitive.name == PALLAS_CALL)
-    if last is None or last in {source_line(call.source_info) for call in calls}:
+    calls = {source_line(call.source_info) for call in kernel_calls(program.jaxpr)}
+    if last is None or last in calls:
         return None
     return _shown(*last)
 

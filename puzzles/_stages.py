@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from puzzles import _faults, _launch, _source, _tpu, _values, _words
-from puzzles._jax import Jaxpr, JaxprEqn
+from puzzles._jax import Jaxpr
 from puzzles._launch import Launch
 from puzzles._numbers import same_form, same_numbers
 from puzzles._outside import work_outside
 from puzzles._puzzle import Puzzle
-from puzzles._trace import PALLAS_CALL, Traced, equations, kernel_size, subjaxprs, trace_call
+from puzzles._trace import Traced, equations, kernel_calls, kernel_size, subjaxprs, trace_call
 from puzzles._verdict import Rejected
 
 # What a puzzle's kernel and grid never need; XLA would compile or run them for minutes.
@@ -101,7 +101,7 @@ def pallas(puzzle: Puzzle, run: Run) -> None:
 
 def _asked_by_index_maps(run: Run) -> str | None:
     """`program_id` or `num_programs`, if an index map asks: the CPU answers, Mosaic refuses."""
-    for call in _calls(run):
+    for call in kernel_calls(run.traced.jaxpr.jaxpr):
         for mapping in call.params["grid_mapping"].block_mappings:
             if asked := _asked(mapping.index_map_jaxpr.jaxpr):
                 return asked
@@ -110,7 +110,7 @@ def _asked_by_index_maps(run: Run) -> str | None:
 
 def _asked_in_a_scope(run: Run) -> str | None:
     """The same, if a kernel asks inside `run_scoped`: a TPU answers, the CPU cannot."""
-    for call in _calls(run):
+    for call in kernel_calls(run.traced.jaxpr.jaxpr):
         for scope in _scopes(call.params["jaxpr"]):
             if asked := _asked(scope):
                 return asked
@@ -123,11 +123,6 @@ def _scopes(jaxpr: Jaxpr) -> Iterator[Jaxpr]:
             if equation.primitive.name == "run_scoped":
                 yield inner
             yield from _scopes(inner)
-
-
-def _calls(run: Run) -> Iterator[JaxprEqn]:
-    found = equations(run.traced.jaxpr.jaxpr)
-    return (one for one in found if one.primitive.name == PALLAS_CALL)
 
 
 def _asked(jaxpr: Jaxpr) -> str | None:

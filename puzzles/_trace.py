@@ -60,8 +60,7 @@ def trace_call(fn: Callable, *args: object) -> Traced:
 
 def kernel_size(closed: ClosedJaxpr) -> int:
     """How many equations the largest kernel has, nested ones included."""
-    kernels = (e for e in equations(closed.jaxpr) if e.primitive.name == PALLAS_CALL)
-    return max((_count(kernel.params["jaxpr"]) for kernel in kernels), default=0)
+    return max((_count(call.params["jaxpr"]) for call in kernel_calls(closed.jaxpr)), default=0)
 
 
 def _count(jaxpr: Jaxpr) -> int:
@@ -86,6 +85,11 @@ def equations(jaxpr: Jaxpr) -> Iterator[JaxprEqn]:
             yield equation
         for inner in nested:
             yield from equations(inner)
+
+
+def kernel_calls(jaxpr: Jaxpr) -> Iterator[JaxprEqn]:
+    """Every `pallas_call` of a program, depth first."""
+    return (one for one in equations(jaxpr) if one.primitive.name == PALLAS_CALL)
 
 
 def with_interpret(closed: ClosedJaxpr, interpret: object) -> ClosedJaxpr:

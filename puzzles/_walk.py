@@ -8,7 +8,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from puzzles._jax import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, close, scan_counts
-from puzzles._trace import PALLAS_CALL, equations, subjaxprs
+from puzzles._trace import PALLAS_CALL, kernel_calls, subjaxprs
 
 # Calls that only wrap; their bodies are run in place. `custom_vjp` must be: the simulator's
 # effects are refused under it ("Effects not supported").
@@ -74,8 +74,7 @@ def _program(jaxpr: Jaxpr, group: list[JaxprEqn]) -> tuple[ClosedJaxpr, list[Var
 def _launches(equation: JaxprEqn) -> bool:
     if equation.primitive.name == PALLAS_CALL:
         return True
-    nested = (e for inner in subjaxprs(equation) for e in equations(inner))
-    return any(e.primitive.name == PALLAS_CALL for e in nested)
+    return any(True for inner in subjaxprs(equation) for _ in kernel_calls(inner))
 
 
 def _call(params: dict[str, Any], values: list[Any], within: Callable) -> list[Any]:

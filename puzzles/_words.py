@@ -30,15 +30,13 @@ _REMEDIES: tuple[tuple[str, str], ...] = (
     ),
     (
         r"mutable array reference of type Ref|ellipsis \(`\.\.\.`\)",
-        "In an index map the program ids come first and the Refs of scalar prefetch after "
-        "them; a Ref is "
-        "read one number at a time, as in `perm_ref[e]`.",
+        "In an index map the program ids come first and the Refs of scalar prefetch after them; a "
+        "Ref is read one number at a time, as in `perm_ref[e]`.",
     ),
     (
         r"[Cc]ustom VJP bwd rule",
-        "The backward rule returns one gradient for each argument of the function, of its "
-        "shape and "
-        "dtype, and None for integers.",
+        "The backward rule returns one gradient for each argument of the function, of its shape "
+        "and dtype, and None for integers.",
     ),
     (
         r"'NoneType' object has no attribute '(?:size|dtype|ndim|reshape)'",

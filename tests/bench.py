@@ -77,7 +77,7 @@ def figures(rows: dict[str, Sequence[float]]) -> dict[str, tuple[float, float]]:
 def readme() -> dict[str, str]:
     """The rows of the README's table of seconds."""
     text = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
-    return dict(re.findall(r"(?m)^\| `?(.*?)`? \| ([\d.]+) \|$", text))
+    return dict(re.findall(r"(?m)^\| (.*?) \| ([\d.]+) \|$", text))
 
 
 def _row(label: str, times: Sequence[float]) -> str:

@@ -31,6 +31,14 @@ def _kernel(notebook: Notebook, body: str) -> Callable:
     return notebook["vector_add"]
 
 
+def _redefined(puzzle: str, code: str) -> Callable:
+    """The function of a notebook where the puzzle is solved, and `code` is run after it."""
+    notebook = Notebook()
+    notebook.run(solved(puzzle))
+    notebook.run(code)
+    return notebook[puzzle]
+
+
 def _edited(notebook: Notebook, old: str, new: str, puzzle: str = "vector_add") -> Callable:
     source = solved(puzzle)
     assert source.count(old) == 1, f"{source.count(old)} times: {old}"
@@ -194,17 +202,16 @@ def test_a_dot_left_in_a_launch_rung_is_unsolved_and_named(
 def test_a_program_id_that_the_interpreter_cannot_answer_is_named(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    notebook = Notebook()
-    notebook.run(solved("scale_blocks"))
-    notebook.run(
+    scale_blocks = _redefined(
+        "scale_blocks",
         "from jax.experimental.pallas import tpu as pltpu\n"
         "def scale_blocks_kernel(x_ref, o_ref):\n"
         "    def body(acc_ref):\n"
         "        acc_ref[...] = x_ref[...] * (pl.program_id(0) + 1)\n"
         "        o_ref[...] = acc_ref[...]\n"
-        "    pl.run_scoped(body, pltpu.VMEM(o_ref.shape, o_ref.dtype))\n"
+        "    pl.run_scoped(body, pltpu.VMEM(o_ref.shape, o_ref.dtype))\n",
     )
-    assert puzzles.check(notebook["scale_blocks"]).stage == "error"
+    assert puzzles.check(scale_blocks).stage == "error"
     text = _says(capsys)
     assert "cannot answer `pl.program_id` inside `pl.run_scoped`: ask at the top" in text
 
@@ -305,14 +312,13 @@ def test_a_wrong_result_among_several_is_called_by_its_name(mistake: str, wrong:
 def test_a_launch_in_a_loop_counts_as_often_as_it_runs(
     loop: str, words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    notebook = Notebook()
-    notebook.run(solved("launch_vector_add"))
-    notebook.run(
+    looped = _redefined(
+        "launch_vector_add",
         "def launch_vector_add(x, y, launch=launch_vector_add):\n"
         "    one = lambda n: launch(x, y)\n"
-        f"    return {loop}\n"
+        f"    return {loop}\n",
     )
-    assert puzzles.check(notebook["launch_vector_add"]).stage == "work"
+    assert puzzles.check(looped).stage == "work"
     assert words in _says(capsys)
 
 

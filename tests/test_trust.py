@@ -85,7 +85,6 @@ def test_an_unknown_failure_of_the_simulator_is_a_sentence(
         raise RuntimeError("the moon is full")
 
     with monkeypatch.context() as patched:
-        patched.setattr(_simulate, "_walked", fails, raising=False)
         patched.setattr(_simulate, "simulate", fails)
         puzzles.check(notebook["row_sum"])
     assert "the moon is full" in capsys.readouterr().out
