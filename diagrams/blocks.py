@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from puzzles import _palette as p
-from puzzles._launch import Launch
+from puzzles import Launch
+from puzzles import _draw as p
 
 _SCALE = 0.42  # pixels per row or column of scores
 _FINE = 16  # rows and columns of scores in one square of the mask

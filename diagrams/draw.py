@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import puzzles
-from puzzles import _palette as p
+from puzzles import _draw as p
 from puzzles._tpu import CHIPS
 
 HERE = Path(__file__).parent
@@ -99,9 +99,9 @@ def roofline() -> str:
     slope = chip.hbm_bytes_per_second / 1e12
     (x0, y0), (x1, y1), (x2, _) = at(32, 32 * slope), at(chip.ridge, peak), at(1024, peak)
     body = [p.text(20, 28, title, size=16, bold=True, room=560)]
-    roof = f"M{p.n(x0)} {p.n(y0)}L{p.n(x1)} {p.n(y1)}H{p.n(x2)}"
+    roof = f"M{p.px(x0)} {p.px(y0)}L{p.px(x1)} {p.px(y1)}H{p.px(x2)}"
     body.append(f'<path d="{roof}" fill="none" stroke="{p.INK}" stroke-width="2"/>')
-    axes = f"M{p.n(left)} {p.n(bottom - high)}V{p.n(bottom)}H{p.n(left + wide)}"
+    axes = f"M{p.px(left)} {p.px(bottom - high)}V{p.px(bottom)}H{p.px(left + wide)}"
     body.append(f'<path d="{axes}" fill="none" stroke="{p.INK}" stroke-opacity=".5"/>')
     for tick in (32, 64, 128, 256, 512, 1024):
         x, _ = at(tick, 16)
@@ -113,7 +113,7 @@ def roofline() -> str:
         _, y = at(32, tick)
         body.append(p.text(left - 8, y + 4, str(tick), size=10, anchor="end"))
     body.append(p.text(20, bottom - high - 10, "TFLOP/s at most, on a v5e", size=11, muted=True))
-    dash = f"M{p.n(x1)} {p.n(y1)}V{p.n(bottom)}"
+    dash = f"M{p.px(x1)} {p.px(y1)}V{p.px(bottom)}"
     body.append(f'<path d="{dash}" stroke="{p.INK}" stroke-dasharray="4 3" stroke-opacity=".6"/>')
     body.append(p.text(x1 + 6, bottom - 8, f"ridge: {chip.ridge:.0f}", size=11))
     for label, intensity in points:
@@ -121,7 +121,7 @@ def roofline() -> str:
         colour = p.BLUE if intensity >= chip.ridge else p.VERMILLION
         shape = "h10v10h-10z" if intensity >= chip.ridge else "l6 10h-12z"
         corner = (x - 5, y - 5) if intensity >= chip.ridge else (x, y - 6)
-        body.append(f'<path d="M{p.n(corner[0])} {p.n(corner[1])}{shape}" fill="{colour}"/>')
+        body.append(f'<path d="M{p.px(corner[0])} {p.px(corner[1])}{shape}" fill="{colour}"/>')
         body.append(p.text(x + 12, y + 18, label, size=11))
     body.append(p.text(at(40, 16)[0], at(32, 150)[1], "memory-bound", size=12, muted=True))
     body.append(p.text(at(420, 16)[0], y1 - 12, "compute-bound", size=12, muted=True))

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from puzzles import _palette as p
-from puzzles._launch import Launch, Operand
+from puzzles import Launch, Operand
+from puzzles import _draw as p
 
 _PANEL, _GAP, _LEFT, _TOP = 132.0, 34.0, 96.0, 62.0
 _OVERHANG = 0.9  # of the room beside an array that a block over its edge may take
@@ -90,11 +90,11 @@ class _View:
             left = x + s * self.each
             lines = p.rect(left, y, self.w, self.h)
             lines += "".join(
-                f"M{p.n(left + c * self.bn * self.kx)} {p.n(y)}v{p.n(self.h)}"
+                f"M{p.px(left + c * self.bn * self.kx)} {p.px(y)}v{p.px(self.h)}"
                 for c in range(1, -(-self.cols // self.bn))
             )
             lines += "".join(
-                f"M{p.n(left)} {p.n(y + r * self.bm * self.ky)}h{p.n(self.w)}"
+                f"M{p.px(left)} {p.px(y + r * self.bm * self.ky)}h{p.px(self.w)}"
                 for r in range(1, -(-self.rows // self.bm))
             )
             drawn.append(f'<path d="{lines}" fill="none" stroke="{p.INK}" stroke-opacity=".55"/>')

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from puzzles import _palette as p
+from puzzles import _draw as p
 
 _CELL = 34.0
 _KINDS = ("skipped", "masked", "resident")  # 0, 1, 2
@@ -119,6 +119,6 @@ def _pixels(mask: np.ndarray, x: float, y: float, unit: float) -> str:
 
 def _grid(x: float, y: float, rows: int, cols: int, h: float, w: float) -> str:
     lines = p.rect(x, y, cols * w, rows * h)
-    lines += "".join(f"M{p.n(x + c * w)} {p.n(y)}v{p.n(rows * h)}" for c in range(1, cols))
-    lines += "".join(f"M{p.n(x)} {p.n(y + r * h)}h{p.n(cols * w)}" for r in range(1, rows))
+    lines += "".join(f"M{p.px(x + c * w)} {p.px(y)}v{p.px(rows * h)}" for c in range(1, cols))
+    lines += "".join(f"M{p.px(x)} {p.px(y + r * h)}h{p.px(cols * w)}" for r in range(1, rows))
     return f'<path d="{lines}" fill="none" stroke="{p.INK}" stroke-opacity=".7"/>'

@@ -11,13 +11,13 @@ from typing import Any, NoReturn
 
 import jax
 
-from puzzles import _progress, _regions, _source, _tpu, _words
-from puzzles._judge import judge
+from puzzles import _progress, _regions
+from puzzles._judge import Verdict, is_function, judge, shown, told, unwrap
 from puzzles._ladders import UnknownPuzzle, find, ladder_module, ladders
 from puzzles._launch import Abstract, trace
 from puzzles._puzzle import Puzzle
 from puzzles._receipt import receipt_text
-from puzzles._verdict import Verdict, shown
+from puzzles._tpu import CHIPS, Compiler, CompilerMissing
 
 _hinted: dict[str, int] = {}
 
@@ -34,7 +34,7 @@ def check(fn: Callable) -> Verdict | None:
     """
     try:
         verdict = _verdict_on(fn)
-    except (UnknownPuzzle, _tpu.CompilerMissing) as error:
+    except (UnknownPuzzle, CompilerMissing) as error:
         return _nothing_judged(str(error))
     except KeyboardInterrupt:
         return _nothing_judged(
@@ -63,13 +63,13 @@ def _strict() -> bool:
 def _nothing_judged(why: str) -> None:
     if _strict():
         raise NotPassed(why)
-    _say(why)
+    say(why)
 
 
 def _verdict_on(fn: Any) -> Verdict:
     puzzle = find_for(fn) if not isinstance(fn, str) else _refuse(fn)
     if os.environ.get("PUZZLES_TPU") == "1":
-        with _tpu.Compiler() as compiler:
+        with Compiler() as compiler:
             return judge(puzzle, fn, compiler=compiler)
     return judge(puzzle, fn)
 
@@ -78,9 +78,9 @@ def find_for(fn: Any) -> Puzzle:
     """The puzzle of a function, or of a name; UnknownPuzzle says what to pass instead."""
     if isinstance(fn, str):
         return find(fn)
-    if not _source.is_function(fn):
+    if not is_function(fn):
         _refuse(fn)
-    name = _source.unwrap(fn).__name__
+    name = unwrap(fn).__name__
     try:
         return find(name)
     except UnknownPuzzle:
@@ -94,12 +94,13 @@ def find_for(fn: Any) -> Puzzle:
 
 def _refuse(value: object) -> NoReturn:
     raise UnknownPuzzle(
-        f"this needs a function, and got {_described(value)}: pass the function itself, "
+        f"this needs a function, and got {described(value)}: pass the function itself, "
         "as in check(add_ten), not its name or the result of calling it"
     )
 
 
-def _described(value: object) -> str:
+def described(value: object) -> str:
+    """What a wrong argument is, in words."""
     if isinstance(value, jax.Array):
         return f"an array of shape {value.shape}"
     kind = type(value).__name__
@@ -111,11 +112,11 @@ def hint(fn: Callable | str) -> None:
     try:
         puzzle = find_for(fn)
     except UnknownPuzzle as error:
-        _say(str(error))
+        say(str(error))
         return
     number = _hinted.get(puzzle.name, 0)
     _hinted[puzzle.name] = (number + 1) % len(puzzle.hints)
-    _say(f"hint {number + 1} of {len(puzzle.hints)} for {puzzle.name}: {puzzle.hints[number]}")
+    say(f"hint {number + 1} of {len(puzzle.hints)} for {puzzle.name}: {puzzle.hints[number]}")
 
 
 def solution(fn: Callable | str) -> None:
@@ -123,12 +124,12 @@ def solution(fn: Callable | str) -> None:
     try:
         puzzle = find_for(fn)
     except UnknownPuzzle as error:
-        _say(str(error))
+        say(str(error))
         return
     code = solution_code(puzzle)
     why = " ".join(puzzle.explain.split())
     text = f"{code}\n\nWhy it works: {why}"
-    _display(text, f"{_pre(code)}<p>{html.escape(why)}</p>")
+    display(text, f"{_pre(code)}<p>{html.escape(why)}</p>")
 
 
 def solution_code(puzzle: Puzzle) -> str:
@@ -147,7 +148,7 @@ def progress() -> None:
             continue
         done = sum(rung in solved for rung in rungs)
         lines.append(f"{name}: {done} of {len(rungs)} solved {_bar(rungs)}")
-    _say("\n".join([*lines, _progress.where()]))
+    say("\n".join([*lines, _progress.where()]))
 
 
 def _bar(rungs: tuple[str, ...]) -> str:
@@ -169,32 +170,31 @@ def receipt(fn: Callable, *args: object, chip: str = "v5e") -> None:
 
     `jax.ShapeDtypeStruct(shape, dtype)` arguments ask about production shapes without any data.
     """
-    if chip not in _tpu.CHIPS:
-        _say(f"no chip is called {chip!r}; there are {', '.join(_tpu.CHIPS)}")
+    if chip not in CHIPS:
+        say(f"no chip is called {chip!r}; there are {', '.join(CHIPS)}")
         return
-    if not _source.is_function(fn):
-        _say(f"this needs a function that launches a kernel, and got {_described(fn)}")
+    if not is_function(fn):
+        say(f"this needs a function that launches a kernel, and got {described(fn)}")
         return
     try:
         launches = trace(fn, *args)
     except Abstract as error:
-        _say(str(error))
+        say(str(error))
         return
     except Exception as error:
-        _say(_words.told(error))
+        say(told(error))
         return
-    _say(
-        receipt_text(launches, chip) if launches else "no `pallas_call` in there: nothing to count"
-    )
+    say(receipt_text(launches, chip) if launches else "no `pallas_call` in there: nothing to count")
 
 
 def _show(verdict: Verdict) -> None:
-    _display(str(verdict), verdict.html())
+    display(str(verdict), verdict.html())
     shown(verdict)
 
 
-def _say(text: str) -> None:
-    _display(text, _pre(text))
+def say(text: str) -> None:
+    """Show a sentence."""
+    display(text, _pre(text))
 
 
 def _pre(text: str) -> str:
@@ -202,7 +202,7 @@ def _pre(text: str) -> str:
     return f"<pre style='{style}'>{html.escape(text)}</pre>"
 
 
-def _display(text: str, page: str) -> None:
+def display(text: str, page: str) -> None:
     """HTML in a notebook, with the text beside it for other readers; text elsewhere."""
     if not _progress.in_notebook():
         print(text)

@@ -32,11 +32,9 @@ def _ladder_modules() -> dict[str, ModuleType]:
 
 def _own_ladders() -> Iterator[ModuleType]:
     """Subpackages of this package that have RUNGS."""
-    import puzzles
-
-    for info in pkgutil.iter_modules(puzzles.__path__):
+    for info in pkgutil.iter_modules([str(Path(__file__).parent)]):
         if info.ispkg and not info.name.startswith("_"):
-            module = importlib.import_module(f"puzzles.{info.name}")
+            module = importlib.import_module(f"{__package__}.{info.name}")
             if hasattr(module, "RUNGS"):
                 yield module
 

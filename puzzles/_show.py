@@ -8,18 +8,12 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
-from puzzles import _launch, _source, _words
-from puzzles._check import _described, _display, _say, find_for
-from puzzles._graph import Abstract, Graph
+from puzzles._check import described, display, find_for, say
+from puzzles._draw import walk_data, walk_page, walk_text
+from puzzles._judge import ellipsis_left, is_function, told, unwrap
 from puzzles._ladders import UnknownPuzzle
-from puzzles._launch import Launch
+from puzzles._launch import Abstract, Launch, trace
 from puzzles._puzzle import Puzzle
-from puzzles._trace import trace_call
-
-# A launch with the contents of its prefetched arrays, None for those that have only a shape.
-Seen = tuple[Launch, tuple[np.ndarray | None, ...]]
 
 
 class _Sentence(Exception):
@@ -32,30 +26,26 @@ def show(fn: Callable, *args: object) -> None:
     Without arguments, a puzzle's function is drawn on the puzzle's first case. Shapes will do:
     `jax.ShapeDtypeStruct(shape, dtype)`. No kernel runs.
     """
-    from puzzles._draw import walk_page
-    from puzzles._draw_data import walk_data
-    from puzzles._draw_text import walk_text
-
     try:
-        walks = [walk_data(launch, scalars) for launch, scalars in _seen(fn, args)]
+        walks = [walk_data(launch) for launch in _seen(fn, args)]
         text, page = "\n\n".join(map(walk_text, walks)), walk_page(walks)
     except (_Sentence, Abstract) as sentence:
-        return _say(str(sentence))
+        return say(str(sentence))
     except KeyboardInterrupt:
-        return _say("interrupted: nothing was drawn; run the cell again.")
+        return say("interrupted: nothing was drawn; run the cell again.")
     except Exception:
-        return _say(
+        return say(
             "drawing this failed. That is our bug, not yours: please report it with this:\n"
             + traceback.format_exc()
         )
-    _display(text, page)
+    display(text, page)
 
 
-def _seen(fn: Any, args: tuple) -> list[Seen]:
+def _seen(fn: Any, args: tuple) -> list[Launch]:
     """The launches of a learner's function; _Sentence or Abstract where there are none."""
-    if not _source.is_function(fn):
+    if not is_function(fn):
         raise _Sentence(
-            f"this needs a function that launches a kernel, and got {_described(fn)}: pass the "
+            f"this needs a function that launches a kernel, and got {described(fn)}: pass the "
             "function itself, as in show(add_ten), not its name or the result of calling it"
         )
     try:
@@ -73,19 +63,19 @@ def _seen(fn: Any, args: tuple) -> list[Seen]:
     except (Abstract, _Sentence):
         raise
     except Exception as error:
-        left = _source.ellipsis_left(puzzle, fn) if puzzle is not None else None
+        left = ellipsis_left(puzzle, fn) if puzzle is not None else None
         if left:
             raise _Sentence(
                 f"`{left[0]}` still holds a `...` where code belongs: there is a launch to draw "
                 "once it is filled in."
             ) from None
-        raise _Sentence(_words.told(error)) from None
+        raise _Sentence(told(error)) from None
     if not seen:
         raise _Sentence("no `pallas_call` in there: there is nothing to draw")
     return seen
 
 
-def _launches(puzzle: Puzzle | None, fn: Callable, args: tuple) -> list[Seen]:
+def _launches(puzzle: Puzzle | None, fn: Callable, args: tuple) -> list[Launch]:
     if puzzle is not None and puzzle.launches is not None:  # its answer configures a launch
         answer = fn(*args)
         if puzzle.accepts is not None:
@@ -93,11 +83,8 @@ def _launches(puzzle: Puzzle | None, fn: Callable, args: tuple) -> list[Seen]:
                 puzzle.accepts(answer, *args)
             except AssertionError as error:
                 raise _Sentence(str(error)) from None
-        return [(launch, ()) for launch in puzzle.launches(answer, *args)]
-    graph = Graph(trace_call(fn, *args))
-    calls = [_launch._Call(node, graph) for node in graph.calls]
-    graph.evaluate(source for call in calls for source in call.needs())
-    return [(call.launch(), tuple(graph.value(s) for s in call.scalars)) for call in calls]
+        return list(puzzle.launches(answer, *args))
+    return list(trace(fn, *args))
 
 
 def _needs_arguments(fn: Callable) -> bool:
@@ -112,7 +99,7 @@ def _needs_arguments(fn: Callable) -> bool:
 def _ask_for_arguments(fn: Callable, why: str) -> str:
     if "is a kernel" in why:
         return why
-    name = _source.unwrap(fn).__name__
+    name = unwrap(fn).__name__
     near = f"{why} " if "did you mean" in why else ""
     call = f"show({'fn' if name == '<lambda>' else name}, x, ...)"
     return f"{near}To draw a function that is no puzzle, pass its arguments: {call}"

@@ -127,13 +127,13 @@ def _notebooks() -> list[tuple[str, float]]:
     import nbclient
     import nbformat
 
-    from puzzles import _notebook
+    from puzzles._author import notebook
 
     os.environ["PUZZLES_STRICT"] = "1"
     os.environ["PYTHONPATH"] = str(Path(__file__).parents[1])
     found = []
     with tempfile.TemporaryDirectory() as folder:
-        for path in _notebook.write_solved(Path(folder)):
+        for path in notebook.write_solved(Path(folder)):
             notebook = nbformat.read(path, as_version=4)
             place = {"metadata": {"path": folder}}
             client = nbclient.NotebookClient(notebook, timeout=600, resources=place)

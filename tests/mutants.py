@@ -18,7 +18,6 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import jax
 import numpy as np
@@ -26,10 +25,12 @@ from equivalents import EQUIVALENT
 from mutate import Mutant, mutants
 
 import puzzles
-from puzzles import Puzzle, _launch, _tpu, _values, _verify
-from puzzles._judge import judge
+from puzzles import Puzzle, _tpu
+from puzzles._author import gate
+from puzzles._judge import Case, cases, judge, numbers
+from puzzles._judge.case import execute
+from puzzles._launch import trace_call
 from puzzles._puzzle import load
-from puzzles._trace import trace_call
 
 SECONDS = 60  # a change can make a loop endless
 SHADOWS = 4
@@ -96,57 +97,53 @@ def _hand_over(puzzle: Puzzle, twin: Puzzle) -> None:
         object.__setattr__(twin, name, getattr(puzzle, name))
 
 
-def results(puzzle: Puzzle, fn: Callable, args: tuple) -> tuple[list[np.ndarray], list[int]]:
-    """The flat results of `fn`, and its launches' steps, bytes and FLOPs in sum."""
-    if not puzzle.kernel:
-        out: Any = _values.plainly(puzzle, fn, args)
-        return [np.asarray(x) for x in jax.tree.leaves(out)], []
-    traced = trace_call(_values.observed(puzzle, fn), *args)
-    launches = _launch.launches(traced)
+def results(case: Case, fn: Callable) -> tuple[list[np.ndarray], list[int]]:
+    """The flat results of `fn` on a case, and its launches' steps, bytes and FLOPs in sum."""
+    if not case.puzzle.kernel:
+        return [np.asarray(x) for x in jax.tree.leaves(case.plainly(fn))], []
+    traced = trace_call(case.judged(fn), *case.args)
     cost = [
-        sum(one.steps for one in launches),
-        sum(one.hbm_bytes for one in launches),
-        sum(one.flops for one in launches),
+        sum(one.steps for one in traced.launches),
+        sum(one.hbm_bytes for one in traced.launches),
+        sum(one.flops for one in traced.launches),
     ]
-    return _values.execute(traced), cost
+    return execute(traced), cost
 
 
-def differs(puzzle: Puzzle, fn: Callable, cases: Sequence[dict]) -> str | None:
+def differs(puzzle: Puzzle, fn: Callable, dims: Sequence[dict]) -> str | None:
     """How a mutant that passes is told from the solution after all, or None."""
-    twin = dataclasses.replace(puzzle, cases=cases)
+    twin = dataclasses.replace(puzzle, cases=dims)
     _hand_over(puzzle, twin)
-    for case, dims in enumerate(cases):
-        for seed in (0, 7):
-            args = _values.arguments(twin, case, seed)
-            try:
-                got, cost = results(twin, fn, args)
-            except Exception as error:
-                return f"raises {type(error).__name__} on {dims}"
-            want, budget = _wanted(twin, case, seed)
-            if puzzle.accepts is None:
-                for w, g in zip(want, got, strict=True):
-                    if w.shape != g.shape or _values.compare(w, g, SAME) is not None:
-                        return f"other values on {dims} (seed {seed})"
-            if any(mine > theirs for mine, theirs in zip(cost, budget, strict=True)):
-                return f"steps, bytes, FLOPs {cost}, not {budget}, on {dims}"
+    for case in (Case(twin, number, seed) for number in range(len(dims)) for seed in (0, 7)):
+        try:
+            got, cost = results(case, fn)
+        except Exception as error:
+            return f"raises {type(error).__name__} on {case.label}"
+        want, budget = _wanted(case)
+        if puzzle.accepts is None:
+            for w, g in zip(want, got, strict=True):
+                if w.shape != g.shape or numbers.compare(w, g, SAME) is not None:
+                    return f"other values on {case.label} (seed {case.seed})"
+        if any(mine > theirs for mine, theirs in zip(cost, budget, strict=True)):
+            return f"steps, bytes, FLOPs {cost}, not {budget}, on {case.label}"
     return None
 
 
 _memo: dict[tuple, tuple] = {}
 
 
-def _wanted(twin: Puzzle, case: int, seed: int) -> tuple[list[np.ndarray], list[int]]:
-    key = (twin.name, tuple(sorted(map(str, twin.cases[case].items()))), seed)
+def _wanted(case: Case) -> tuple[list[np.ndarray], list[int]]:
+    key = (case.puzzle.name, case.label, case.seed)
     if key not in _memo:
-        _memo[key] = results(twin, twin.solution, _values.arguments(twin, case, seed))
+        _memo[key] = results(case, case.puzzle.solution)
     return _memo[key]
 
 
 def refused(puzzle: Puzzle, fn: Callable, compiler: _tpu.Compiler) -> str | None:
     """Why a mutant that passes does not compile for some TPU, or None."""
     if puzzle.kernel:
-        traced = trace_call(_values.observed(puzzle, fn), *_values.arguments(puzzle, 0, 0))
-        for chip, why in compiler.compile(traced).items():
+        case = cases(puzzle)[0]
+        for chip, why in compiler.compile(trace_call(case.judged(fn), *case.args)).items():
             if why is not None:
                 return f"{chip} refuses it: {why}"
     return None
@@ -156,15 +153,15 @@ def hunt(name: str) -> Tally:
     """Judge every mutant of one rung."""
     puzzle, tally = puzzles.find(name), Tally(name)
     excuses = dict(EQUIVALENT.get(name, {}))
-    _values.diagnose = lambda *_: None  # which mistake it is does not matter here
-    cases = [dict(case) for case in puzzle.cases]
-    cases += shadows(puzzle)
+    numbers.diagnosis = lambda *_: None  # which mistake it is does not matter here
+    dims = [dict(one) for one in puzzle.cases]
+    dims += shadows(puzzle)
     signal.signal(signal.SIGALRM, _alarm)
     with _tpu.Compiler() as compiler:
         for mutant in mutants(puzzle.text):
             signal.alarm(SECONDS)
             try:
-                why = _survives(puzzle, mutant, cases, compiler)
+                why = _survives(puzzle, mutant, dims, compiler)
             except TooLong:
                 why = "rejected"
                 compiler.start()  # its last answer may still be on the way
@@ -189,7 +186,7 @@ def _count(tally: Tally, mutant: Mutant, why: str | None, excuse: str | None) ->
 
 
 def _survives(
-    puzzle: Puzzle, mutant: Mutant, cases: Sequence[dict], compiler: _tpu.Compiler
+    puzzle: Puzzle, mutant: Mutant, dims: Sequence[dict], compiler: _tpu.Compiler
 ) -> str | None:
     """ "rejected", None for an equivalent mutant, or how it differs from the solution."""
     try:
@@ -199,7 +196,7 @@ def _survives(
     try:
         if not judge(puzzle, fn, thorough=True).passed:
             return "rejected"
-        return differs(puzzle, fn, cases) or refused(puzzle, fn, compiler)
+        return differs(puzzle, fn, dims) or refused(puzzle, fn, compiler)
     except Exception as error:
         return f"the engine itself raises {error!r}"
 
@@ -208,7 +205,7 @@ def main(arguments: Sequence[str]) -> int:
     """Print a line for each rung and each survivor; 1 if there is one."""
     everything = "--all" in arguments
     asked = [a for a in arguments if not a.startswith("-")]
-    names = _verify.selected(asked, puzzles.ladders())
+    names = gate.selected(asked, puzzles.ladders())
     context = multiprocessing.get_context("spawn")
     totals = [0, 0, 0, 0]
     with concurrent.futures.ProcessPoolExecutor(os.cpu_count(), mp_context=context) as pool:

@@ -15,10 +15,14 @@ from jax.experimental import pallas as pl
 
 import puzzles
 from puzzles import _jax
-from puzzles._simulate import quickly, simulate
-from puzzles._trace import as_function, trace_call
+from puzzles._launch import as_function, quickly, trace_call
+from puzzles._tpu import simulate
 
-ENGINE = sorted(Path(puzzles.__file__).parent.glob("_*.py"))
+ENGINE = sorted(
+    path
+    for path in Path(puzzles.__file__).parent.rglob("*.py")
+    if path.relative_to(Path(puzzles.__file__).parent).parts[0].startswith("_")
+)
 TILE = (8, 128)
 
 

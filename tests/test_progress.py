@@ -49,7 +49,7 @@ def test_two_notebooks_in_one_folder_keep_both_their_puzzles(
 
 def test_it_says_where_it_is_kept(notebook: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shown: list[str] = []
-    monkeypatch.setattr("puzzles._check._display", lambda text, page: shown.append(text))
+    monkeypatch.setattr("puzzles._check.display", lambda text, page: shown.append(text))
     puzzles.check(puzzles.find("add_ten").solution)
     assert "basics ■□□□□□□□□□□□□□□ 1/15. Next: vector_add." in shown[-1]
     restart(monkeypatch)
@@ -71,7 +71,7 @@ def test_a_folder_that_cannot_be_written_is_said_and_costs_nothing(
 
     monkeypatch.setattr(_progress.tempfile, "mkstemp", refuse)
     shown: list[str] = []
-    monkeypatch.setattr("puzzles._check._display", lambda text, page: shown.append(text))
+    monkeypatch.setattr("puzzles._check.display", lambda text, page: shown.append(text))
     verdict = puzzles.check(puzzles.find("add_ten").solution)
     assert verdict is not None
     assert verdict.passed

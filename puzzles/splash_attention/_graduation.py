@@ -12,8 +12,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from puzzles import Launch, _source, find, trace
-from puzzles._simulate import quickly
+from puzzles import Launch, find, trace
+from puzzles._judge import is_starter
+from puzzles._launch import quickly
 
 # Absolute and relative: those of jax-ml/jax, tests/pallas/tpu_splash_attention_kernel_test.py,
 # test_splash_attention, for f32 and bf16 alike. The CPU computes f32 in f32, so there it must do better.
@@ -237,7 +238,7 @@ def examples() -> tuple[Case, ...]:
 
 def graduate(fn: Callable) -> str:
     """The table of `fn` beside JAX's attention on three small calls, or what is wrong with it."""
-    missing = _source.is_starter(find("splash_multi_head"), fn)
+    missing = is_starter(find("splash_multi_head"), fn)
     if missing:
         return f"not yet: `{missing}` is as you found it"
     try:

@@ -239,7 +239,7 @@ def splash_multi_head(
 # has what it takes, and with JAX's production
 # [SplashAttention](https://github.com/jax-ml/jax/tree/main/jax/experimental/pallas/ops/tpu/splash_attention), within the
 # tolerance of its own tests. Steps, fetches and dots must be no more than production's, counted in both launches.
-# `tests/test_graduation_splash.py` does the same over masks that nobody tuned for.
+# `tests/ladders/test_splash_attention.py` does the same over masks that nobody tuned for.
 
 # %% active="ipynb"
 # from puzzles.splash_attention import _graduation as graduation

@@ -1,0 +1,19 @@
+"""Is this puzzle fit to be shown? The author's commands: a project's folder in, a report out.
+
+`verify` proves puzzles, `build` writes their notebooks, `new_ladder` and `new_puzzle` write what to
+start from. Each prints what it did and returns the exit status; a `BuildError` says what to mend.
+"""
+
+from __future__ import annotations
+
+from puzzles._author.commands import build, new_ladder, new_puzzle
+from puzzles._author.gate import verify
+from puzzles._author.repository import BuildError
+
+__all__ = [
+    "BuildError",
+    "build",
+    "new_ladder",
+    "new_puzzle",
+    "verify",
+]

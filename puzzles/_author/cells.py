@@ -1,0 +1,193 @@
+"""A puzzle's module as the cells of a notebook, for authors: needs jupytext and nbformat."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import inspect
+import re
+import symtable
+from collections.abc import Iterator
+from functools import cache
+
+import jupytext
+from nbformat import NotebookNode
+from nbformat.v4 import new_code_cell, new_markdown_cell
+
+from puzzles import _regions
+from puzzles._author.repository import BuildError, Repository
+from puzzles._puzzle import Puzzle
+
+# The same for all ladders. What a rung's module imports must be here: its own imports stand
+# before its first cell and never reach a notebook.
+SETUP = """\
+# Run this cell first. It installs the checker if it is not here yet, as on a fresh Colab
+# (Ctrl+Enter or the triangle runs a cell), and imports what every puzzle uses.
+import functools
+from importlib.util import find_spec
+
+if not ({installed}):
+    %pip install -q {install}
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+from jaxtyping import Array, BFloat16, Bool, Float, Int
+
+from puzzles import INTERPRET, check, find, hint, progress, receipt, show, solution, trace
+"""
+
+
+def setup_cell(where: Repository, package: str = "puzzles") -> NotebookNode:
+    """The cell that installs what is missing and imports what every puzzle uses.
+
+    package: the top-level package that holds the ladder.
+    """
+    needed = dict.fromkeys((package, "puzzles", "jaxtyping"))
+    installed = " and ".join(f'find_spec("{name}")' for name in needed)
+    return new_code_cell(
+        SETUP.format(install=where.install, installed=installed).rstrip(), id="setup"
+    )
+
+
+def markdown(name: str, source: str) -> NotebookNode:
+    """A Markdown cell with an id of its own."""
+    return new_markdown_cell(source.strip(), id=name)
+
+
+def rung_cells(
+    puzzle: Puzzle, number: int, where: Repository, *, solved: bool = False
+) -> list[NotebookNode]:
+    """The cells of one rung, numbered; BuildError names the module and what is wrong in it."""
+    try:
+        texts = puzzle.starter_text, _regions.without_marks(puzzle.text)
+    except _regions.RegionError as error:
+        raise BuildError(f"{puzzle.file}: {error}") from None
+    _, header = _regions.split_cells(texts[0])[0]
+    _check_header(puzzle, header)
+    starter, solution = (_parse(text.removeprefix(header)) for text in texts)
+    _check_names(puzzle, starter)
+    _check_names(puzzle, solution)
+    cells = solution if solved else starter
+    for position, cell in enumerate(cells, 1):
+        cell["id"] = f"{puzzle.name}-{position}"
+        if cell.cell_type == "markdown":
+            cell.source = where.with_images(cell.source)
+    _number_heading(puzzle, cells, number)
+    _append_check(puzzle, cells)
+    if not solved:
+        cells.append(markdown(f"{puzzle.name}-hints", _hints(puzzle)))
+    return cells
+
+
+def _parse(text: str) -> list[NotebookNode]:
+    """Percent-format text as cells.
+
+    A cell marked `# %% active="ipynb"` is commented out in the module and runs in notebooks only.
+    """
+    cells = []
+    for cell in jupytext.reads(text, fmt="py:percent").cells:
+        # jupytext's own notes: which files a cell is active in, and the blank lines around it
+        own = [key for key in cell.metadata if key == "active" or key.startswith("lines_to_")]
+        kept = {key: value for key, value in cell.metadata.items() if key not in own}
+        new = new_code_cell if cell.cell_type == "code" else new_markdown_cell
+        cells.append(new(cell.source.strip("\n"), metadata=kept))
+    return cells
+
+
+def _number_heading(puzzle: Puzzle, cells: list[NotebookNode], number: int) -> None:
+    heading = f"## {puzzle.name}: "
+    if not cells or not cells[0].source.startswith(heading):
+        raise BuildError(f"{puzzle.file}: the first cell must be Markdown, beginning '{heading}'")
+    cells[0].source = cells[0].source.replace("## ", f"## {number}. ", 1)
+
+
+def _append_check(puzzle: Puzzle, cells: list[NotebookNode]) -> None:
+    """Put `check(...)` below the last function that it needs: one with a gap, or the rung's own."""
+    if not puzzle.blanks:
+        raise BuildError(f"{puzzle.file}: nothing to solve: no function holds {_regions.BEGIN!r}")
+    needed = {*puzzle.blanks, puzzle.name}
+    code = [cell for cell in cells if cell.cell_type == "code"]
+    holders = [cell for cell in code if needed & {*_regions.functions(_plain(cell.source))}]
+    holders[-1].source += f"\n\ncheck({puzzle.name})"
+
+
+def _hints(puzzle: Puzzle) -> str:
+    """One cell of collapsed hints; Markdown inside <details> needs the blank lines."""
+    return "\n\n".join(
+        f"<details>\n<summary>Hint {number}</summary>\n\n{inspect.cleandoc(hint)}\n\n</details>"
+        for number, hint in enumerate(puzzle.hints, 1)
+    )
+
+
+def _imports(source: str) -> dict[str, str]:
+    """What each name that `source` imports at its top level stands for."""
+    found = {}
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                found[alias.asname or alias.name.split(".")[0]] = alias.name
+        elif isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                found[alias.asname or alias.name] = f"{node.module}.{alias.name}"
+    return found
+
+
+def _plain(source: str) -> str:
+    """A cell as Python can parse it: without IPython's `%magic` and `!shell` lines."""
+    return re.sub(r"(?m)^( *)[%!].*$", r"\1pass", source)
+
+
+@cache
+def _setup_imports() -> dict[str, str]:
+    return _imports(_plain(SETUP))
+
+
+def _check_header(puzzle: Puzzle, header: str) -> None:
+    """What stands before the first cell is imports that the setup cell makes too."""
+    for node in ast.parse(header).body:
+        docstring = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        if not docstring and not isinstance(node, ast.Import | ast.ImportFrom):
+            raise BuildError(
+                f"{puzzle.file}, line {node.lineno}: only imports may stand before the first "
+                "'# %%', for no notebook shows what is there; move this into a cell"
+            )
+    for name, origin in _imports(header).items():
+        if _setup_imports().get(name) != origin:
+            raise BuildError(
+                f"{puzzle.file}: the setup cell does not import {name!r} ({origin}): import "
+                "it in a "
+                "cell of this puzzle, or add it to SETUP in puzzles/_cells.py"
+            )
+
+
+def _check_names(puzzle: Puzzle, cells: list[NotebookNode]) -> None:
+    """A puzzle runs after the setup cell alone: it uses no name from elsewhere."""
+    source = "\n".join(_plain(cell.source) for cell in cells if cell.cell_type == "code")
+    unknown = _free_names(source) - set(_setup_imports()) - set(dir(builtins)) - {"__name__"}
+    if unknown:
+        raise BuildError(
+            f"{puzzle.file}: {', '.join(sorted(unknown))} is defined neither in the setup cell "
+            "nor in this puzzle's cells"
+        )
+
+
+def _free_names(source: str) -> set[str]:
+    """Global names that `source` uses and never binds."""
+    top = symtable.symtable(source, "<cells>", "exec")
+    bound = {s.get_name() for s in top.get_symbols() if s.is_assigned() or s.is_imported()}
+    used = {
+        symbol.get_name()
+        for table in _tables(top)
+        for symbol in table.get_symbols()
+        if symbol.is_referenced() and (table is top or symbol.is_global())
+    }
+    return used - bound
+
+
+def _tables(table: symtable.SymbolTable) -> Iterator[symtable.SymbolTable]:
+    yield table
+    for child in table.get_children():
+        yield from _tables(child)

@@ -1,0 +1,72 @@
+"""The author's commands, as `python -m puzzles` runs them: each prints what it did."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from puzzles._author import scaffold
+from puzzles._author.repository import BuildError, project
+from puzzles._author.tree import ladders_of, missing
+
+
+def new_ladder(name: str, first: str | None) -> int:
+    """Write a ladder with one puzzle, called `first`, into the project around this folder."""
+    root = project()
+    _wrote(scaffold.new_ladder(name, root, first))
+    lines = scaffold.entry_point(name, root)
+    if lines:
+        print(f"add to pyproject.toml, then install this project again:\n\n{lines}\n")
+    print(f"next: python -m puzzles verify {name}")
+    return 0
+
+
+def new_puzzle(ladder: str, name: str) -> int:
+    """Write a puzzle as the last rung of a ladder."""
+    _wrote(scaffold.new_puzzle(ladder, name))
+    print(f"next: python -m puzzles verify {ladder}/{name}")
+    return 0
+
+
+def build(check: bool = False, solved: Path | None = None) -> int:
+    """Write the project's notebooks and its README's table; 1 if `check` finds one out of date.
+
+    check: write nothing. solved: write solved notebooks into that folder instead.
+    """
+    try:
+        from puzzles._author import notebook
+    except ModuleNotFoundError as error:
+        if error.name not in ("jupytext", "nbformat"):
+            raise
+        raise BuildError(
+            f"building notebooks needs {error.name}: pip install -e '.[author]'"
+        ) from None
+    root = project()
+    names = ladders_of(root)
+    if not names:
+        raise BuildError(
+            f"no ladder that Python finds lies in {root}: install this project (pip install -e .), "
+            "so that its entry points are known"
+        )
+    for problem in (problem for name in names for problem in missing(name)):
+        raise BuildError(problem)
+    if check:
+        return _report(notebook.out_of_date(root, names))
+    written = notebook.write_solved(solved, root, names) if solved else notebook.write(root, names)
+    _wrote(written)
+    if not written:
+        print("everything is up to date")
+    return 0
+
+
+def _report(stale: Sequence[str]) -> int:
+    if stale:
+        print(f"out of date: {', '.join(stale)}. Run python -m puzzles build", file=sys.stderr)
+    return 1 if stale else 0
+
+
+def _wrote(paths: Sequence[Path]) -> None:
+    for path in paths:
+        print(f"wrote {os.path.relpath(path)}")

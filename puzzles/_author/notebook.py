@@ -1,0 +1,124 @@
+"""Ladders to notebooks, for authors: needs jupytext and nbformat."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import nbformat
+from nbformat import NotebookNode
+from nbformat.v4 import new_code_cell, new_notebook
+
+from puzzles._author.cells import markdown, rung_cells, setup_cell
+from puzzles._author.repository import ROOT, BuildError, Repository, repository
+from puzzles._ladders import ladder, ladder_module, ladders
+
+CLOSING = """\
+# The end of this ladder. Whatever is still open is worth coming back to.
+progress()"""
+
+_TABLE = "<!-- ladders: written by `python -m puzzles build` -->\n"
+_README = re.compile(f"(?<={_TABLE}).*?(?=<!-- end)", re.DOTALL)
+
+
+def learner_notebook(ladder_name: str, root: Path = ROOT) -> NotebookNode:
+    """A ladder as a learner gets it: starters, checks and collapsed hints."""
+    return _notebook(ladder_name, repository(root), solved=False)
+
+
+def solved_notebook(ladder_name: str, root: Path = ROOT) -> NotebookNode:
+    """A ladder with the reference solutions in place, no hints, and the same cell ids."""
+    return _notebook(ladder_name, repository(root), solved=True)
+
+
+def _notebook(ladder_name: str, where: Repository, solved: bool) -> NotebookNode:
+    module = ladder_module(ladder_name)
+    for needed in ("TITLE", "INTRO"):
+        if not hasattr(module, needed):
+            path = module.__name__.replace(".", "/")
+            raise BuildError(f"{path}/__init__.py: a ladder needs {needed}")
+    parts = getattr(module, "PARTS", {})
+    cells = [
+        markdown(f"{ladder_name}-title", f"# {module.TITLE}\n\n{where.badge(ladder_name)}"),
+        markdown(f"{ladder_name}-intro", where.with_images(module.INTRO)),
+        setup_cell(where, module.__name__.partition(".")[0]),
+    ]
+    for number, puzzle in enumerate(ladder(ladder_name), 1):
+        if puzzle.name in parts:
+            part = where.with_images(parts[puzzle.name])
+            cells.append(markdown(f"{puzzle.name}-part", part))
+        cells += rung_cells(puzzle, number, where, solved=solved)
+    if module.RUNGS:
+        cells.append(new_code_cell(CLOSING, id=f"{ladder_name}-progress"))
+    notebook = new_notebook(
+        cells=cells,
+        metadata={
+            # no accelerator: Colab's default is a CPU, and that is enough
+            "colab": {"provenance": [], "toc_visible": True},
+            "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
+            "language_info": {"name": "python"},
+        },
+        nbformat_minor=5,
+    )
+    nbformat.validate(notebook)
+    return notebook
+
+
+def dumps(notebook: NotebookNode) -> str:
+    """The notebook as text; the same bytes for the same notebook."""
+    return nbformat.writes(notebook, version=nbformat.NO_CONVERT).rstrip("\n") + "\n"
+
+
+def generated(root: Path = ROOT, names: Sequence[str] | None = None) -> dict[str, str]:
+    """Every generated file of the project at `root` and what it must hold, by name.
+
+    names: ladders, all by default. A README without the table's mark is nobody's business.
+    """
+    names = ladders() if names is None else names
+    files = {f"{name}.ipynb": dumps(learner_notebook(name, root)) for name in names}
+    readme = _read(root / "README.md") or ""
+    if _README.search(readme):
+        files["README.md"] = _readme(readme, names, repository(root))
+    return files
+
+
+def _readme(text: str, names: Sequence[str], where: Repository) -> str:
+    """The README with its table of ladders renewed."""
+    rows = ["| Ladder | Puzzles | |", "|---|---|---|"]
+    for name in names:
+        module = ladder_module(name)
+        count = len(module.RUNGS) or "being written"
+        rows.append(f"| **{module.TITLE}** | {count} | {where.badge(name)} |")
+    table = "\n".join(rows)
+    return _README.sub(lambda _: f"{table}\n", text)
+
+
+def out_of_date(root: Path = ROOT, names: Sequence[str] | None = None) -> list[str]:
+    """Names of the generated files that are missing or do not match the modules."""
+    files = generated(root, names)
+    return [name for name, text in files.items() if _read(root / name) != text]
+
+
+def _read(path: Path) -> str | None:
+    return path.read_bytes().decode("utf-8") if path.exists() else None
+
+
+def write(root: Path = ROOT, names: Sequence[str] | None = None) -> list[Path]:
+    """Write every generated file; returns those that changed."""
+    changed = []
+    for name, text in generated(root, names).items():
+        if _read(root / name) != text:
+            (root / name).write_bytes(text.encode("utf-8"))
+            changed.append(root / name)
+    return changed
+
+
+def write_solved(folder: Path, root: Path = ROOT, names: Sequence[str] | None = None) -> list[Path]:
+    """Write the solved notebook of every ladder into `folder`, which may be new."""
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = []
+    for name in ladders() if names is None else names:
+        paths.append(folder / f"{name}.ipynb")
+        paths[-1].write_bytes(dumps(solved_notebook(name, root)).encode("utf-8"))
+    return paths

@@ -1,0 +1,143 @@
+"""Does a rung's code hold what its module promises: starter, solution, mistakes, alternatives?"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+import jax
+
+from puzzles import _regions
+from puzzles._judge import Case, cases, equal, judge
+from puzzles._puzzle import Alternative, Mistake, Puzzle, load, starter_function, variant
+from puzzles._tpu import Compiler
+
+SEEDS = (0, 1, 2)
+
+
+def mistake_problem(puzzle: Puzzle, mistake: Mistake, seeds: Sequence[int] = SEEDS) -> str | None:
+    """Why `mistake` is not rejected at its stage in its own words, or None if it is."""
+    who = f"{puzzle.place(_quoted(mistake.name))}: mistake '{mistake.name}'"
+    if not mistake.says.strip():
+        return f"{who} says nothing: `says` tells the learner why it is wrong"
+    try:
+        fn = variant(puzzle, mistake)
+    except (_regions.RegionError, SyntaxError) as error:
+        return f"{who} cannot be made: {error}; mend its `old`, `edits` or `code`"
+    for seed in seeds:
+        verdict = judge(puzzle, fn, seed=seed)
+        if verdict.passed:
+            return (
+                f"{who} survives (seed {seed}): add a case, or an assertion to the audit, that "
+                "tells it from the solution"
+            )
+        if verdict.stage != mistake.stage:
+            return (
+                f"{who} is caught at stage '{verdict.stage}', not '{mistake.stage}' (seed {seed}): "
+                f"{verdict.says}\nSet stage={verdict.stage!r} if that is where it belongs"
+            )
+        if mistake.says not in str(verdict):
+            other = next((m for m in puzzle.mistakes if m.says in str(verdict)), None)
+            if verdict.diagnosis and other is not None:
+                return (
+                    f"{who} gives the same values as '{other.name}' on {verdict.case} (seed "
+                    f"{seed}), and the first of the list is named: list this one before it, or put "
+                    "a case that tells them apart first"
+                )
+            return (
+                f"{who} is rejected, but not in its own words '{mistake.says}' (seed {seed}); "
+                f"another mistake gives the same values, or `says` is not in the "
+                f"verdict:\n{verdict}"
+            )
+    return None
+
+
+def alternative_problem(
+    puzzle: Puzzle, alternative: Alternative, compiler: Compiler | None = None
+) -> str | None:
+    """Why a correct solution is not accepted, or None if it is."""
+    who = f"{puzzle.place(_quoted(alternative.name))}: alternative '{alternative.name}'"
+    try:
+        fn = variant(puzzle, alternative)
+    except (_regions.RegionError, SyntaxError) as error:
+        return f"{who} cannot be made: {error}; mend its `old`, `edits` or `code`"
+    verdict = judge(puzzle, fn, compiler=compiler, thorough=True)
+    if verdict.passed:
+        return None
+    remedy = "loosen the audit" if verdict.stage == "work" else "mend it"
+    return f"{who} is rejected: {remedy}, or call it a mistake:\n{verdict}"
+
+
+def solution_problem(
+    puzzle: Puzzle, seeds: Sequence[int] = SEEDS, compiler: Compiler | None = None
+) -> str | None:
+    """Why the reference solution does not pass, or None if it does."""
+    if puzzle.results and puzzle.accepts is None:
+        made = len(jax.tree.leaves(cases(puzzle, seeds[0])[0].expected))
+        if made != len(puzzle.results):
+            place = puzzle.place("results=")
+            return f"{place}: {len(puzzle.results)} names for {made} results: name each of them"
+    for seed in seeds:
+        once = seed == seeds[0]
+        verdict = judge(
+            puzzle, puzzle.solution, seed=seed, thorough=once, compiler=compiler if once else None
+        )
+        if verdict.stage == "work":
+            place = puzzle.place("audit=")
+            return (
+                f"{place}: the audit rejects the solution (seed {seed}); mend one of "
+                f"them:\n{verdict}"
+            )
+        if not verdict.passed:
+            place = puzzle.place(f"def {puzzle.name}(", author=False)
+            return (
+                f"{place}: the solution is rejected (seed {seed}); mend it, or its spec:\n{verdict}"
+            )
+    return None
+
+
+def starter_problem(puzzle: Puzzle) -> str | None:
+    """Why the starter is not a starter: it must parse, run as a cell, and be unsolved."""
+    try:
+        fn = starter_function(puzzle)
+    except (_regions.RegionError, SyntaxError) as error:
+        return f"{puzzle.place(_regions.BEGIN, author=False)}: {error}"
+    place = puzzle.place(_regions.BEGIN, author=False)
+    verdict = judge(puzzle, fn)
+    if verdict.stage != "unsolved":
+        return f"{place}: the starter is not unsolved but '{verdict.stage}':\n{verdict}"
+    # A starter is known by its text. Would it pass as anybody's answer?
+    text = re.sub(rf"(?m)^( *)\.\.\.(  {_regions.HERE} \(about)", r"\1pass\2", puzzle.starter_text)
+    if (
+        text != puzzle.starter_text
+        and judge(puzzle, load(puzzle, text, "submitted")[puzzle.name]).passed
+    ):
+        return (
+            f"{place}: the starter passes as it stands: put what the learner has to write into the "
+            "region"
+        )
+    return None
+
+
+def _quoted(name: str) -> str:
+    """A name as a module spells it."""
+    return f'"{name}"'
+
+
+def twins(puzzle: Puzzle) -> Iterator[str]:
+    """Pairs of `values` mistakes that give equal values on every case."""
+    mistakes = [m for m in puzzle.mistakes if m.stage == "values"]
+    if puzzle.accepts is not None:  # judged by a predicate: there are no values to confuse
+        return
+    for n, one in enumerate(mistakes):
+        for other in mistakes[n + 1 :]:
+            if all(_same(case, one, other) for case in cases(puzzle)):
+                yield (
+                    f"{puzzle.place(_quoted(other.name))}: '{one.name}' and '{other.name}' give "
+                    "equal values: add a case that tells them apart, or drop one"
+                )
+
+
+def _same(case: Case, one: Mistake, other: Mistake) -> bool:
+    a, b = case.mistaken(one), case.mistaken(other)
+    return a is not None and b is not None and equal(a, b, case.puzzle.tolerance)

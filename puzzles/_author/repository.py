@@ -1,0 +1,98 @@
+"""Where this copy of the project lives: all that badges, images and installs are made of."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+_IMAGE = re.compile(r"""(!\[[^\]]*\]\(|<img\b[^>]*?\bsrc=["'])(?=diagrams/)""")
+
+
+class BuildError(Exception):
+    """A module or a setting from which no notebook can be built; the text has the remedy."""
+
+
+def project(start: Path | None = None) -> Path:
+    """The root of the project around `start`, or the current folder; else this repository's.
+
+    A project has a pyproject.toml with a table [tool.pallas-puzzles]: this repository, a fork of
+    it, or another package that brings ladders of its own.
+    """
+    here = (start or Path.cwd()).resolve()
+    for folder in (here, *here.parents):
+        path = folder / "pyproject.toml"
+        if path.exists() and "pallas-puzzles" in _settings(path).get("tool", {}):
+            return folder
+    return ROOT
+
+
+def _settings(path: Path) -> dict:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except tomllib.TOMLDecodeError as error:
+        raise BuildError(f"{path} is not TOML: {error}") from None
+
+
+def ladders_folder(root: Path) -> Path:
+    """The folder of a project in which its ladders are: `package` under [tool.pallas-puzzles]."""
+    settings = _settings(root / "pyproject.toml")
+    return root / settings.get("tool", {}).get("pallas-puzzles", {}).get("package", "puzzles")
+
+
+@dataclass(frozen=True)
+class Repository:
+    """The one setting that names the project's address; `url` is a GitHub repository's."""
+
+    url: str
+    branch: str
+
+    @property
+    def slug(self) -> str:
+        """`owner/name`; BuildError if the address is not one of GitHub's."""
+        found = re.fullmatch(r"https://github\.com/([\w.-]+/[\w.-]+?)(\.git)?/?", self.url)
+        if found is None:
+            raise BuildError(
+                f"Colab opens notebooks from GitHub, and {self.url!r} is not there: set Repository "
+                "under [project.urls] in pyproject.toml to https://github.com/<owner>/<name>"
+            )
+        return found.group(1)
+
+    def badge(self, ladder_name: str) -> str:
+        """The badge, in Markdown, that opens a ladder's notebook in Colab."""
+        colab = "https://colab.research.google.com"
+        target = f"{colab}/github/{self.slug}/blob/{self.branch}/{ladder_name}.ipynb"
+        return f"[![Open in Colab]({colab}/assets/colab-badge.svg)]({target})"
+
+    def with_images(self, markdown: str) -> str:
+        """`markdown` with images under `diagrams/` by raw address: Colab shows no others."""
+        raw = f"https://raw.githubusercontent.com/{self.slug}/{self.branch}/"
+        return _IMAGE.sub(lambda found: found.group() + raw, markdown)
+
+    @property
+    def install(self) -> str:
+        """What pip installs."""
+        return f"git+https://github.com/{self.slug}@{self.branch}"
+
+
+def repository(root: Path = ROOT) -> Repository:
+    """The repository setting in `root`'s pyproject.toml; BuildError if it is missing."""
+    path = root / "pyproject.toml"
+    if not path.exists():
+        raise BuildError(
+            f"there is no pyproject.toml in {root}: notebooks are built in a clone of the "
+            "repository, not from an installed package"
+        )
+    settings = _settings(path)
+    try:
+        url = settings["project"]["urls"]["Repository"]
+        branch = settings["tool"]["pallas-puzzles"]["branch"]
+    except KeyError as error:
+        raise BuildError(
+            f"pyproject.toml lacks {error}: it needs Repository under [project.urls] and branch "
+            "under [tool.pallas-puzzles]"
+        ) from None
+    return Repository(url, branch)

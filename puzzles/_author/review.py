@@ -1,0 +1,214 @@
+"""Is a rung's text complete, and honest with its reader? Needs the author's extra for leaks."""
+
+from __future__ import annotations
+
+import ast
+import keyword
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from puzzles import _regions
+from puzzles._author.repository import Repository
+from puzzles._ladders import find, front_page, ladder, ladder_module
+from puzzles._puzzle import Puzzle
+
+UNDONE = "✎"  # what a scaffold's comments begin with: instructions to be followed and deleted
+_IMAGE = re.compile(r"!\[([^\]]*)\]\(([^)\s]*)\)")
+_API = re.compile(r"(pl|pltpu|jax\.lax|lax)\.")
+
+
+def text_problems(puzzle: Puzzle) -> Iterator[str]:
+    """Everything that a reader of the module would miss, each with its place and remedy."""
+    yield from _hints(puzzle)
+    yield from _cases(puzzle)
+    yield from _names(puzzle)
+    yield from _pictures(puzzle)
+    yield from unexplained(puzzle)
+
+
+def _hints(puzzle: Puzzle) -> Iterator[str]:
+    place = puzzle.place("hints=")
+    if len(puzzle.hints) < 3:
+        yield f"{place}: {len(puzzle.hints)} hints: give an idea, an API and the shape of the code"
+    for number, text in enumerate(puzzle.hints, 1):
+        if not text.strip():
+            yield f"{place}: hint {number} is empty: write it, or take it out"
+    if not puzzle.explain.strip():
+        yield f"{puzzle.place('explain=')}: no explanation: say why the solution works"
+
+
+def _cases(puzzle: Puzzle) -> Iterator[str]:
+    if len(puzzle.mistakes) < 3:
+        place = puzzle.place("mistakes=")
+        yield (
+            f"{place}: {len(puzzle.mistakes)} mistakes: at least 3 are wanted; what do "
+            "people write?"
+        )
+    for dims in puzzle.cases:
+        sizes = [v for v in dims.values() if isinstance(v, int)]
+        if len(sizes) > 1 and len(set(sizes)) == 1:
+            yield (
+                f"{puzzle.place('cases=')}: a case with equal dims, {dict(dims)}, hides swapped "
+                "axes: make them differ"
+            )
+
+
+def _names(puzzle: Puzzle) -> Iterator[str]:
+    names = [m.name for m in (*puzzle.mistakes, *puzzle.alternatives)]
+    for name in sorted({n for n in names if names.count(n) > 1}):
+        place = puzzle.place(f'"{name}"')
+        yield f"{place}: two mistakes or alternatives are called '{name}': rename one"
+
+
+def _pictures(puzzle: Puzzle) -> Iterator[str]:
+    prose = _prose(puzzle)
+    images = _IMAGE.findall(prose)
+    if puzzle.kernel and puzzle.picture and not images and "```text" not in prose:
+        yield (
+            f"{puzzle.place('# %% [markdown]', author=False)}: a kernel moves blocks "
+            "through space, "
+            "and this prose has no picture: add an image or a ```text drawing, or set "
+            "picture=False in the Puzzle if it would give the answer away"
+        )
+    for alt, source in images:
+        place = puzzle.place(source, author=False)
+        if len(alt.split()) < 8:
+            yield (
+                f"{place}: the image has no words for who cannot see it: describe it in "
+                "its alt text"
+            )
+        if not source.startswith("http") and not (_root(puzzle) / source).exists():
+            yield f"{place}: there is no image {source}: draw it, or mend the link"
+
+
+def _root(puzzle: Puzzle) -> Path:
+    """The folder that holds the puzzle's top-level package."""
+    return puzzle.path.parents[puzzle.module.count(".")]
+
+
+def undone(puzzle: Puzzle) -> list[str]:
+    """What a scaffold's comments still ask for, each with its place."""
+    lines = puzzle.path.read_text(encoding="utf-8").splitlines()
+    return _undone(puzzle.file, lines)
+
+
+def undone_of_ladder(name: str) -> list[str]:
+    """What the scaffold's comments in a ladder's `__init__.py` still ask for."""
+    module = ladder_module(name)
+    with open(str(module.__file__), encoding="utf-8") as file:
+        return _undone(front_page(name), file.read().splitlines())
+
+
+def _undone(file: str, lines: list[str]) -> list[str]:
+    return [
+        f"{file}:{number}: left undone: {line.split(UNDONE, 1)[1].strip()}"
+        for number, line in enumerate(lines, 1)
+        if UNDONE in line
+    ]
+
+
+# What the reader has been told
+
+
+def unexplained(puzzle: Puzzle) -> Iterator[str]:
+    """API names in the rung's code that neither its prose nor any earlier rung's mentions."""
+    told = _told_before(puzzle) + _prose(puzzle)
+    known = set(re.findall(r"\w+", told))
+    for name, line in sorted(api_names(puzzle.text).items(), key=lambda item: item[1]):
+        if name.split(".")[-1] not in known:
+            yield (
+                f"{puzzle.file}:{line}: `{name}` is used here, and no text up to this rung "
+                "mentions "
+                "it: say what it does, or do without it"
+            )
+
+
+def _told_before(puzzle: Puzzle) -> str:
+    """All prose and code that a learner has met when they come to this rung."""
+    names = [*_climbed_before(puzzle.ladder)]
+    texts = [t for name in names for t in (_front(name), *map(_met, ladder(name)))]
+    texts.append(_front(puzzle.ladder))
+    for earlier in ladder_module(puzzle.ladder).RUNGS:
+        if earlier == puzzle.name:
+            break
+        texts.append(_met(find(earlier)))
+    return "\n".join(texts)
+
+
+def _climbed_before(name: str) -> Iterator[str]:
+    """The ladders that a ladder takes as known: its AFTER, and theirs."""
+    for earlier in getattr(ladder_module(name), "AFTER", ()):
+        yield from _climbed_before(earlier)
+        yield earlier
+
+
+def _front(name: str) -> str:
+    module = ladder_module(name)
+    return "\n".join([module.INTRO, *getattr(module, "PARTS", {}).values()])
+
+
+def _met(puzzle: Puzzle) -> str:
+    """A rung's prose, and the API names of its code, which have been complained of there."""
+    return _prose(puzzle) + " ".join(api_names(puzzle.text))
+
+
+def _prose(puzzle: Puzzle) -> str:
+    cells = _regions.split_cells(puzzle.text)
+    return "\n".join(body for marker, body in cells if "[markdown]" in marker)
+
+
+def api_names(text: str) -> dict[str, int]:
+    """Names of JAX's and Pallas' API, and keywords of Pallas' functions, by their first line."""
+    found: dict[str, int] = {}
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Attribute):
+            name = ast.unparse(node)
+            if _API.match(name) and re.fullmatch(r"[\w.]+", name):
+                found.setdefault(name, node.lineno)
+        elif isinstance(node, ast.Call) and re.match(r"(pl|pltpu)\.", ast.unparse(node.func)):
+            for word in node.keywords:
+                if word.arg:
+                    found.setdefault(word.arg, word.value.lineno)
+    return found
+
+
+# What the reader must not be told
+
+
+def leaks(puzzle: Puzzle) -> list[str]:
+    """Lines of a puzzle's regions that its own cells, or its hints, give away, with their place.
+
+    A find-the-bug rung shows the lines that its bug leaves alone. Lines without a name of their
+    own, such as `else:` or `])`, and those that only open a call or a list give nothing away.
+    """
+    from puzzles._author.cells import rung_cells
+
+    nowhere = Repository("https://github.com/owner/name", "branch")
+    pages = {"a cell of this rung": rung_cells(puzzle, 1, nowhere)}
+    pages["a hint"] = [cell for cell in pages["a cell of this rung"] if cell.id.endswith("-hints")]
+    starter = puzzle.starter_text if puzzle.starter else ""
+    meant = {" ".join(line.split()) for line in starter.splitlines()}
+    found = []
+    for line in _regions.region_lines(puzzle.text):
+        secret = " ".join(line.split())
+        if secret in meant or not _says_something(secret):
+            continue
+        showing = [where for where, cells in pages.items() if _shows(cells, secret)]
+        if showing:  # hints are among the cells: the last of them is the more exact
+            place = puzzle.place("hints=" if showing[-1] == "a hint" else secret, author=False)
+            found.append(
+                f"{place}: {showing[-1]} contains a line of the solution, `{line}`: say it in "
+                "words, or hide less"
+            )
+    return found
+
+
+def _shows(cells: list, secret: str) -> bool:
+    lines = [" ".join(line.split()) for cell in cells for line in cell.source.splitlines()]
+    return any(secret.rstrip(",") in line for line in lines)
+
+
+def _says_something(line: str) -> bool:
+    names = [w for w in re.findall(r"[A-Za-z_]\w*", line) if not keyword.iskeyword(w) and w != "_"]
+    return bool(names) and not re.fullmatch(r"\w+,?|.*[(\[{]", line)

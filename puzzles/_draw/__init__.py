@@ -1,0 +1,44 @@
+"""What does a launch look like? Launches in; text, HTML and SVG out.
+
+`walk_data` takes a launch apart, `walk_page` and `walk_text` draw the walk through its grid, and
+`block_squares` the map of right and wrong blocks. The rest is the palette, the marks that walks,
+verdicts and the diagrams of the notebooks share.
+"""
+
+from __future__ import annotations
+
+from puzzles._draw.data import walk_data
+from puzzles._draw.page import walk_page
+from puzzles._draw.palette import (
+    BLUE,
+    INK,
+    MARKS,
+    VERMILLION,
+    cell,
+    document,
+    legend,
+    px,
+    rect,
+    text,
+    text_width,
+)
+from puzzles._draw.squares import block_squares
+from puzzles._draw.words import walk_text
+
+__all__ = [
+    "BLUE",
+    "INK",
+    "MARKS",
+    "VERMILLION",
+    "block_squares",
+    "cell",
+    "document",
+    "legend",
+    "px",
+    "rect",
+    "text",
+    "text_width",
+    "walk_data",
+    "walk_page",
+    "walk_text",
+]

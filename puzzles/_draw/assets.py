@@ -1,0 +1,50 @@
+"""The style sheet and the script of a walk: walk.css and walk.js, with the palette put in."""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cache
+from pathlib import Path
+
+from puzzles._draw.palette import BLUE, GREEN, MARKS, SANS, SKY, VERMILLION
+
+_VARIABLES = {
+    "sans": SANS,
+    "blue": BLUE,
+    "sky": SKY,
+    "sky-pale": f"{SKY}66",
+    "green": GREEN,
+    "green-pale": f"{GREEN}5c",
+    "vermillion": VERMILLION,
+}
+
+
+@cache
+def style() -> str:
+    """The rules of every walk on a page: colours, marks, and walk.css."""
+    variables = ";".join(f"--pz-{name}:{value}" for name, value in _VARIABLES.items())
+    marks = [f".pz-m-{name}{{{mark.css()}}}" for name, mark in MARKS.items()]
+    bars = [
+        f".pz-s-{name}{{fill:{MARKS[name].fill};fill-opacity:{MARKS[name].opacity:g}}}"
+        for name in ("fetched", "written", "read", "done", "work")
+    ]
+    fault = f".pz-s-fault{{fill:{VERMILLION}}}"
+    return "\n".join([f".pz-walk{{{variables}}}", *marks, *bars, fault, _read("walk.css")])
+
+
+@cache
+def version() -> str:
+    """A saved notebook may hold walks of an older release, which only their own script knows."""
+    return hashlib.sha256(_read("walk.js").encode()).hexdigest()[:8]
+
+
+def script(words: str, marks: str) -> str:
+    """walk.js, with what Python and it must say alike: `words` and `marks` as JSON."""
+    filled = _read("walk.js").replace("__WORDS__", words).replace("__MARKS__", marks)
+    return filled.replace("__VERSION__", version())
+
+
+@cache
+def _read(name: str) -> str:
+    text = Path(__file__).with_name(name).read_text(encoding="utf-8")
+    return text.partition("\n\n")[2].strip()  # without what it says to its editors

@@ -1,0 +1,184 @@
+"""A launch as plain data for a picture: what each step holds and moves, in few bytes.
+
+The pages are made from this data and nothing else, so equal data give equal bytes on any JAX.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from puzzles._launch import Fault, Launch, Operand, faults, itemsize, row_keys
+
+STEPS = 4096  # a walk with more steps is sampled
+CHARACTERS = 110_000  # of encoded numbers, or else it is sampled more thinly
+_NUMBERS = 128  # of a prefetched array that are printed
+_CELLS = 1 << 18  # of an array's blocks: with more, what is never touched is not looked for
+
+Data = dict[str, Any]
+
+
+def encode(values: np.ndarray) -> str:
+    """Integers as their differences, run by run: [0, 1, 2, 2, 2] -> "0 1*2 0*2"."""
+    if not len(values):
+        return ""
+    steps = np.diff(values.astype(np.int64), prepend=0)
+    starts = np.flatnonzero(np.diff(steps, prepend=steps[0] + 1))
+    lengths = np.diff(starts, append=len(steps))
+    pairs = zip(steps[starts].tolist(), lengths.tolist(), strict=True)
+    return " ".join(f"{d}*{n}" if n > 1 else f"{d}" for d, n in pairs)
+
+
+def decode(text: str) -> np.ndarray:
+    """The integers that `encode` wrote."""
+    pairs = [(token.split("*") + ["1"])[:2] for token in text.split()]
+    steps = np.array([int(d) for d, _ in pairs], np.int64)
+    return np.cumsum(np.repeat(steps, [int(n) for _, n in pairs]))
+
+
+def walk_data(launch: Launch) -> Data:
+    """Everything a picture of `launch` needs, as JSON would hold it."""
+    wrong, limit = faults(launch), STEPS
+    while True:
+        data = _data(launch, wrong, limit)
+        size = sum(len(v) for o in data["operands"] for v in o.values() if isinstance(v, str))
+        size += sum(len(axis) for o in data["operands"] for axis in o["axes"])
+        if size <= CHARACTERS or limit <= 256:
+            return data
+        limit //= 2
+
+
+def _data(launch: Launch, wrong: tuple[Fault, ...], limit: int) -> Data:
+    at = _kept(launch.steps, limit, wrong)
+    position = {int(step): n for n, step in enumerate(at)}
+    dots = sum((dot.executed for dot in launch.dots), np.zeros(launch.steps, np.int64))
+    unit = "dot" if launch.dots else ""
+    moves = not launch.dots and not launch.busy.any()  # there is no arithmetic to count
+    work = dots if launch.dots else (launch.busy | moves).astype(np.int64)
+    found = [
+        {
+            "kind": f.kind,
+            "operand": f.operand,
+            "at": None if f.step is None else position[f.step],
+            "block": None if f.block is None else list(f.block),
+            "says": f.says,
+        }
+        for f in wrong
+    ]
+    return {
+        "kernel": launch.name,
+        "grid": list(launch.grid),
+        "steps": launch.steps,
+        "kept": len(at),
+        "at": encode(at),
+        "open": _opening(found, len(at)),
+        "unit": unit,
+        "work": encode(work[at]) if launch.steps else "",
+        "worked": encode(np.cumsum(work > 0)[at]) if launch.steps else "",
+        "maximal": int(work.max(initial=0)),
+        "busy": None if moves else int((work > 0).sum()),
+        "read": launch.hbm_bytes_read,
+        "written": launch.hbm_bytes_written,
+        "faults": found,
+        "operands": [
+            *map(_scalar, launch.scalars, launch.scalar_values),
+            *(_operand(o, at, launch.steps) for o in launch.inputs + launch.outputs),
+            *(_still(o, "scratch") for o in launch.scratch),
+        ],
+    }
+
+
+def _kept(steps: int, limit: int, wrong: tuple[Fault, ...]) -> np.ndarray:
+    """The steps that are shown: all, or an even sample with every fault and its neighbours."""
+    if steps <= limit:
+        return np.arange(steps)
+    # Samples come in pairs of neighbours: what is reused shows only from one step to the next.
+    first = np.linspace(0, steps - 2, limit // 2).round().astype(np.int64)
+    near = [f.step + d for f in wrong if f.step is not None for d in (-1, 0, 1)]
+    near = [step for step in near if 0 <= step < steps]
+    return np.unique(np.concatenate([first, first + 1, np.array(near, np.int64)]))
+
+
+def _opening(found: list[Data], kept: int) -> int:
+    """Where the walk opens: at the first fault; at the end if blocks are left over there."""
+    for fault in found:
+        if fault["at"] is not None:
+            return int(fault["at"])
+    return kept - 1 if any(f["kind"] == "unwritten" for f in found) else 0
+
+
+def _still(operand: Operand, role: str) -> Data:
+    return {
+        "name": operand.name,
+        "role": role,
+        "shape": list(operand.shape),
+        "dtype": str(operand.dtype),
+        "block": list(operand.block),
+        "space": operand.space,
+        "axes": [],
+        "transfers": operand.transfers,
+        "bytes": operand.hbm_bytes,
+    }
+
+
+def _scalar(operand: Operand, contents: np.ndarray | None) -> Data:
+    data = _still(operand, "scalar")
+    if contents is None:
+        return data
+    return data | {"numbers": np.asarray(contents).reshape(-1)[:_NUMBERS].tolist()}
+
+
+def _operand(operand: Operand, at: np.ndarray, steps: int) -> Data:
+    if operand.space not in ("vmem", "smem"):
+        return _still(operand, "any")
+    counts = [-(-n // max(1, b)) for n, b in zip(operand.shape, operand.sizes, strict=True)]
+    moves, sizes = _moves(operand), _sizes(operand)
+    moved = np.cumsum(np.where(moves, sizes, 0))
+    data = _still(operand, "output" if operand.output else "input") | {
+        "sizes": list(operand.sizes),
+        "stride": list(operand.stride),
+        "low": [low for low, _ in operand.padding],
+        "counts": counts,
+        "axes": [encode(operand.blocks[at, axis]) for axis in range(len(operand.shape))],
+        "count": encode(np.cumsum(moves)[at]),
+        "never": encode(_never(operand, counts)),
+    }
+    unit = math.gcd(*sizes.tolist()) if len(sizes) else 0
+    data["each"] = unit
+    if unit and (moved != np.cumsum(moves) * unit).any():
+        data["moved"] = encode(moved[at] // unit)  # not every block weighs the same
+    if len(at) < steps:  # neighbours are missing, so say which of those shown move
+        data["moves"] = encode(moves[at].astype(np.int64))
+    return data
+
+
+def _moves(operand: Operand) -> np.ndarray:
+    """(steps,) bool: an input is fetched for this step; an output is written back after it."""
+    if not operand.output:
+        return operand.fetched
+    return np.append(operand.fetched[1:], True) if len(operand.fetched) else operand.fetched
+
+
+def _sizes(operand: Operand) -> np.ndarray:
+    """Bytes of every step's block, edges clipped."""
+    total = np.full(len(operand.blocks), itemsize(operand.dtype), np.int64)
+    ends = zip(operand.starts.T, operand.sizes, operand.shape, strict=True)
+    for start, size, whole in ends:
+        total *= np.clip(np.minimum(start + size, whole) - np.maximum(start, 0), 0, None)
+    return total
+
+
+def _never(operand: Operand, counts: list[int]) -> np.ndarray:
+    """Numbers of the blocks that no step visits, rows first; none where blocks overlap."""
+    total = math.prod(counts)
+    if operand.stride != operand.sizes or any(p != (0, 0) for p in operand.padding):
+        return np.zeros(0, np.int64)
+    if total > _CELLS or not len(operand.blocks):
+        return np.zeros(0, np.int64)
+    _, first = np.unique(row_keys(operand.blocks), return_index=True)
+    index = operand.blocks[first].astype(np.int64)
+    index = index[((index >= 0) & (index < np.array(counts, np.int64))).all(axis=1)]
+    radix = np.array([math.prod(counts[a + 1 :]) for a in range(len(counts))], np.int64)
+    return np.setdiff1d(np.arange(total), index @ radix)

@@ -1,0 +1,221 @@
+"""The one visual language of walks, verdicts and diagrams: what a mark means and how it looks."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+# Okabe and Ito's colours for every kind of colour vision. All but the light "sky", which never
+# stands without its outline, have a contrast of at least 3 on white and on #111: no theme needs
+# to be known. Text is never coloured; it is `currentColor`, as are all neutral marks.
+BLUE, SKY, GREEN, PURPLE, VERMILLION = "#0072B2", "#56B4E9", "#009E73", "#CC79A7", "#D55E00"
+INK = "currentColor"
+PAPER, DARK_PAPER, TEXT, DARK_TEXT = "#ffffff", "#15181c", "#1f2328", "#e6edf3"
+
+SANS = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
+MONO = "ui-monospace, 'SFMono-Regular', Menlo, Consolas, 'DejaVu Sans Mono', monospace"
+
+
+@dataclass(frozen=True)
+class Mark:
+    """How a block looks. `hatch` is a second carrier beside colour: "/", "\\", "x", "." or none."""
+
+    means: str
+    fill: str = "none"
+    opacity: float = 1.0
+    stroke: str = "none"
+    width: float = 0.0
+    dash: str = ""
+    hatch: str = ""
+
+    def attributes(self) -> str:
+        """The mark as SVG presentation attributes, which need no style sheet."""
+        return " ".join(f'{name}="{value}"' for name, value in self._items())
+
+    def css(self) -> str:
+        """The mark as the body of a CSS rule."""
+        return ";".join(f"{name}:{value}" for name, value in self._items())
+
+    def _items(self) -> list[tuple[str, str]]:
+        items = [("fill", self.fill)]
+        if self.fill != "none" and self.opacity < 1:
+            items.append(("fill-opacity", f"{self.opacity:g}"))
+        if self.stroke != "none":
+            items += [("stroke", self.stroke), ("stroke-width", f"{self.width:g}")]
+        if self.dash:
+            items.append(("stroke-dasharray", self.dash))
+        return items
+
+
+# Outlined is here now, solid moves, pale was here before, hatched does not take part.
+MARKS = {
+    "fetched": Mark("fetched from HBM for this step", BLUE, 1, INK, 2),
+    "reused": Mark("reused: still in VMEM", SKY, 0.4, INK, 2),
+    "read": Mark("read before", SKY, 0.4),
+    "reread": Mark("fetched more than once before", SKY, 0.85),
+    "written": Mark("written back to HBM after this step", GREEN, 1, INK, 2),
+    "held": Mark("stays in VMEM, not yet written back", GREEN, 0.36, INK, 2),
+    "done": Mark("written before", GREEN, 0.36),
+    "work": Mark("the body computes", INK, 0.75),
+    "skipped": Mark("the body skips its work", INK, 0.06, INK, 1, "3 2"),
+    "untouched": Mark("no step ever touches it", INK, 0.05, hatch="/"),
+    "masked": Mark("masked out", PURPLE, 0.35, PURPLE, 1, hatch="\\"),
+    "resident": Mark("stays in place for the whole walk", INK, 0.1, INK, 1),
+    "fault": Mark("what is wrong", VERMILLION, 0.3, VERMILLION, 2.5, hatch="x"),
+}
+
+
+def px(value: float) -> str:
+    """A coordinate: one decimal at most, the same on every machine."""
+    text = f"{value:.1f}"
+    return text[:-2] if text.endswith(".0") else text
+
+
+def rect(x: float, y: float, w: float, h: float) -> str:
+    """A rectangle as a piece of path data, so that many make one element."""
+    return f"M{px(x)} {px(y)}h{px(w)}v{px(h)}h-{px(w)}z"
+
+
+def hatch(x: float, y: float, w: float, h: float, kind: str, gap: float = 6) -> str:
+    """Diagonal lines inside a rectangle as path data.
+
+    Lines of one grid over the whole picture, so that hatched neighbours join, and no <pattern>,
+    which needs an id that two pictures on a page could share.
+    """
+    if kind == "x" and min(w, h) < 20:  # one cross
+        return f"M{px(x)} {px(y)}l{px(w)} {px(h)}M{px(x)} {px(y + h)}l{px(w)} -{px(h)}"
+    if kind == "x":
+        return hatch(x, y, w, h, "/", gap) + hatch(x, y, w, h, "\\", gap)
+    if kind == "\\":  # the mirror image: reflect, hatch, reflect back
+        lines = [(-a, b, -c, d) for a, b, c, d in _diagonals(-x - w, y, w, h, gap)]
+    else:
+        lines = list(_diagonals(x, y, w, h, gap))
+    return "".join(f"M{px(a)} {px(b)}L{px(c)} {px(d)}" for a, b, c, d in lines)
+
+
+def _diagonals(
+    x: float, y: float, w: float, h: float, gap: float
+) -> list[tuple[float, float, float, float]]:
+    """Where the lines x + y = k * gap enter and leave a rectangle."""
+    found, k = [], int((x + y) // gap) + 1
+    while k * gap < x + y + w + h:
+        c = k * gap
+        left, right = max(x, c - y - h), min(x + w, c - y)
+        if right - left > 0.5:
+            found.append((left, c - left, right, c - right))
+        k += 1
+    return found
+
+
+def cell(x: float, y: float, w: float, h: float, mark: str) -> str:
+    """One block with its mark, hatch included; needs no style sheet."""
+    m = MARKS[mark]
+    inset = m.width / 2  # an outline stays inside its block
+    d = rect(x + inset, y + inset, w - m.width, h - m.width)
+    drawn = f'<path d="{d}" {m.attributes()}/>'
+    if m.hatch:
+        lines = hatch(x + m.width, y + m.width, w - 2 * m.width, h - 2 * m.width, m.hatch)
+        stroke = m.stroke if m.stroke != "none" else INK
+        drawn += f'<path d="{lines}" stroke="{stroke}" stroke-opacity=".5" fill="none"/>'
+    return drawn
+
+
+# Advances of Helvetica in thousandths of the size; what is not listed counts as 556, or 667 if
+# upper case. `text` makes every font keep to them, so a width computed here is the width drawn.
+_NARROW = dict.fromkeys(" !,./:;I[]\\ft", 278) | dict.fromkeys("ijl'|", 222)
+_NARROW |= dict.fromkeys("()-r`·", 333) | dict.fromkeys("cksvxyz", 500)
+_NARROW |= dict.fromkeys("+=<>×–", 584) | {"m": 833, "M": 833, "w": 722, "W": 944, "—": 1000}
+
+
+def text_width(words: str, size: float, mono: bool = False) -> float:
+    """How wide `text` draws these words."""
+    if mono:
+        return len(words) * 0.6 * size
+    each = (_NARROW.get(c, 667 if c.isupper() else 556 if ord(c) < 0x2000 else 1000) for c in words)
+    return sum(each) * size / 1000
+
+
+def text(
+    x: float,
+    y: float,
+    words: str,
+    *,
+    size: float = 12,
+    room: float | None = None,
+    anchor: str = "start",
+    mono: bool = False,
+    bold: bool = False,
+    muted: bool = False,
+) -> str:
+    """Words on one line that never leave `room`: set smaller down to 8, then cut with an ellipsis.
+
+    `textLength` holds every font to the computed width. x is the start, middle or end; y the base.
+    """
+    if room is not None:
+        while size > 8 and text_width(words, size, mono) > room:
+            size -= 0.5
+        if text_width(words, size, mono) > room:
+            while words and text_width(words + "…", size, mono) > room:
+                words = words[:-1]
+            words += "…"
+    width = text_width(words, size, mono)
+    style = f'font-family="{MONO if mono else SANS}" font-size="{px(size)}" fill="{INK}"'
+    style += ' font-weight="600"' * bold + ' fill-opacity=".72"' * muted
+    return (
+        f'<text x="{px(x)}" y="{px(y)}" text-anchor="{anchor}" textLength="{px(width)}" '
+        f'lengthAdjust="spacingAndGlyphs" {style}>{html.escape(words)}</text>'
+    )
+
+
+def legend(
+    marks: Sequence[str], x: float, y: float, width: float, size: float = 11
+) -> tuple[str, float]:
+    """Swatches with their meanings, wrapped to `width`; returns the drawing and its height."""
+    drawn, left, top = [], x, y
+    for name in marks:
+        words = MARKS[name].means
+        room = 20 + text_width(words, size) + 18
+        if left > x and left + room > x + width:
+            left, top = x, top + size + 10
+        drawn.append(cell(left, top, 14, 14, name))
+        drawn.append(text(left + 20, top + 11, words, size=size, room=x + width - left - 20))
+        left += room
+    return "".join(drawn), top + 14 - y
+
+
+def swatch(mark: str) -> str:
+    """A mark as a small inline picture for HTML text."""
+    return (
+        '<svg width="14" height="14" viewBox="0 0 14 14" aria-hidden="true" '
+        f'style="vertical-align:-2px">{cell(0.5, 0.5, 13, 13, mark)}</svg>'
+    )
+
+
+def picture(width: float, height: float, body: str, label: str, classes: str = "") -> str:
+    """An inline SVG for a cell's output: transparent, in the text colour of the page around it."""
+    kind = f' class="{classes}"' if classes else ""
+    w, h = px(width), px(height)
+    return (
+        f'<svg{kind} width="{w}" height="{h}" viewBox="0 0 {w} {h}" '
+        f'role="img" aria-label="{html.escape(label)}">{body}</svg>'
+    )
+
+
+def document(width: float, height: float, body: str, title: str, description: str) -> str:
+    """A standalone SVG file: a card with paper of its own, dark where the reader prefers dark.
+
+    An image cannot know the theme of the page that embeds it, and its system's preference may be
+    the other one. On its own paper it is legible either way.
+    """
+    style = (
+        f"svg{{color:{TEXT}}}.paper{{fill:{PAPER}}}@media(prefers-color-scheme:dark)"
+        f"{{svg{{color:{DARK_TEXT}}}.paper{{fill:{DARK_PAPER}}}}}"
+    )
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{px(width)}" height="{px(height)}" '
+        f'viewBox="0 0 {px(width)} {px(height)}" role="img">\n'
+        f"<title>{html.escape(title)}</title>\n<desc>{html.escape(description)}</desc>\n"
+        f"<style>{style}</style>\n"
+        f'<rect class="paper" width="{px(width)}" height="{px(height)}" rx="8"/>\n{body}\n</svg>\n'
+    )

@@ -1,0 +1,131 @@
+"""A walk as plain text: for terminals, and beside the picture for screen readers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from puzzles._draw.data import Data, decode
+from puzzles._draw.track import Track, plural, program_ids, tracks, tuple_words
+from puzzles._receipt import amount
+
+ROWS = 24  # steps that are listed
+_KEY = {
+    "F": "fetched from HBM",
+    "=": "still in VMEM, nothing moves",
+    "W": "written back to HBM after the step",
+    "!": "outside the array",
+}
+
+
+def walk_text(data: Data) -> str:
+    """What the picture shows: faults, the first steps (or those around a fault), the totals."""
+    parts = [title(data), *(f"✗ {fault['says']}" for fault in data["faults"])]
+    if data["steps"]:
+        parts += [*_table(data), ""]
+    return "\n".join([*parts, *summary(data)])
+
+
+def title(data: Data) -> str:
+    """The kernel, its grid and its steps."""
+    grid = f"grid {tuple_words(data['grid'])} = " if data["grid"] else "no grid: "
+    return f"{data['kernel']}: {grid}{plural(data['steps'], 'step')}"
+
+
+def _table(data: Data) -> Iterator[str]:
+    moving = [track for track in tracks(data) if track is not None]
+    work, at = decode(data["work"]), decode(data["at"])
+    first = max(0, min(data["open"] - ROWS // 2, data["kept"] - ROWS))
+    shown = range(first, min(first + ROWS, data["kept"]))
+    heads = ["step", "program ids", *(t.operand["name"] for t in moving), work_name(data)]
+    rows, marks = [heads], set()
+    for k in shown:
+        cells = [f"{at[k]}", tuple_words(program_ids(data, k))]
+        for track in moving:
+            mark = _mark(track, k)
+            marks.add(mark)
+            cells.append(f"{tuple_words(track.block(k))} {mark}".strip())
+        rows.append([*cells, str(work[k]) if data["unit"] else "works" if work[k] else "idle"])
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        yield "  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip()
+    if len(shown) < data["steps"]:
+        yield f"steps {at[shown[0]]} to {at[shown[-1]]} of {data['steps']:,}"
+    yield "; ".join(f"{mark} {words}" for mark, words in _KEY.items() if mark in marks)
+
+
+def _mark(track: Track, k: int) -> str:
+    state = track.state(k)
+    if state == "outside":
+        return "!"
+    if track.output and state == "held":
+        return "=" if k and track.block(k) == track.block(k - 1) else ""
+    return {"written": "W", "rewritten": "W", "reused": "="}.get(state, "F")
+
+
+def work_name(data: Data) -> str:
+    """What the strip of the body counts."""
+    return "dots" if data["unit"] else "body"
+
+
+def summary(data: Data) -> list[str]:
+    """One line for each operand, and one for the totals."""
+    lines = []
+    for operand in data["operands"]:
+        lines.append(f"{operand['name']}: {described(operand)}; {_totals(operand)}")
+    lines.append(f"HBM: read {amount(data['read'])}, written {amount(data['written'])}")
+    if data["steps"]:
+        words = working(data)
+        lines.append(f"{words[0].upper()}{words[1:]}.")
+    if data["kept"] < data["steps"]:
+        lines.append(sampled(data))
+    return lines
+
+
+def working(data: Data) -> str:
+    """In how many steps the body computes."""
+    if data["busy"] is None:
+        return "the body does no floating-point arithmetic"
+    return f"the body works in {data['busy']:,} of {plural(data['steps'], 'step')}"
+
+
+def sampled(data: Data) -> str:
+    """How many steps of a long walk are shown."""
+    return (
+        f"{data['kept']:,} of {data['steps']:,} steps are shown, evenly spread, "
+        "and colour the blocks; counts and bytes are those of all."
+    )
+
+
+def describe(operand: Data) -> tuple[str, str]:
+    """Shape and dtype; how it is cut, empty if it never is."""
+    words = f"{tuple_words(operand['shape'])} {operand['dtype']}"
+    if operand["role"] not in ("input", "output"):
+        return words, ""
+    if operand["block"] == operand["shape"]:
+        return words, "as one block"
+    return words, f"blocks of {tuple_words(operand['block'])}"
+
+
+def described(operand: Data) -> str:
+    """Both in one line."""
+    return " ".join(describe(operand)).strip()
+
+
+def _totals(operand: Data) -> str:
+    times, size = operand["transfers"], amount(operand["bytes"])
+    if operand["role"] == "input":
+        return f"{plural(times, 'fetch')}, {size}"
+    if operand["role"] == "output":
+        return f"written back {times:,}×, {size}"
+    return still_words(operand)
+
+
+def still_words(operand: Data) -> str:
+    """What happens to an operand that does not move in blocks."""
+    if operand["role"] == "scalar":
+        return f"prefetched to SMEM once, {amount(operand['bytes'])}"
+    if operand["role"] == "any":
+        return "not fetched automatically: the kernel copies what it needs"
+    if "sem" in operand["space"]:
+        return "semaphore"
+    return f"scratch, stays in {operand['space'].upper()}"

@@ -1,0 +1,29 @@
+"""Is this answer right, and if not, why? A puzzle and a function in, a `Verdict` out.
+
+`judge` takes a function through the stages: trace, numbers, memory, work, TPU. Each gets `Case`s,
+with the arguments and the expected values, and what was traced, and raises `Rejected` if it fails.
+Nothing is printed here.
+"""
+
+from __future__ import annotations
+
+from puzzles._judge.case import Case, cases
+from puzzles._judge.judging import judge
+from puzzles._judge.numbers import equal
+from puzzles._judge.source import ellipsis_left, is_function, is_starter, unwrap
+from puzzles._judge.verdict import Verdict, shown
+from puzzles._judge.words import told
+
+__all__ = [
+    "Case",
+    "Verdict",
+    "cases",
+    "ellipsis_left",
+    "equal",
+    "is_function",
+    "is_starter",
+    "judge",
+    "shown",
+    "told",
+    "unwrap",
+]

@@ -1,0 +1,103 @@
+"""One case of a puzzle: what a function is called with there, and what it has to give."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any
+
+import jax
+import numpy as np
+
+from puzzles._jax import jaxpr_as_fun
+from puzzles._launch import Traced, as_function, quickly, trace_call
+from puzzles._puzzle import Mistake, Puzzle, mutate
+
+
+def on_tpu() -> bool:
+    """True if JAX's default backend is a TPU."""
+    return jax.default_backend() == "tpu"
+
+
+def execute(traced: Traced) -> list[np.ndarray]:
+    """The flat results of a trace: interpreted, except on a TPU, where it runs as written."""
+    if on_tpu():
+        return [np.asarray(x) for x in jax.jit(jaxpr_as_fun(traced.jaxpr))(*traced.leaves)]
+    return quickly(as_function(traced, True), *traced.leaves)
+
+
+@dataclass(frozen=True)
+class Case:
+    """Case `number` of a puzzle with the data of `seed`; what it holds is made when asked for."""
+
+    puzzle: Puzzle
+    number: int
+    seed: int = 0
+
+    @property
+    def label(self) -> str:
+        """The dims, as verdicts name the case."""
+        dims = self.puzzle.cases[self.number]
+        return ", ".join(f"{name}={value}" for name, value in dims.items())
+
+    @cached_property
+    def args(self) -> tuple:
+        """The arguments, drawn once; no function that gets them can write into them."""
+        return jax.tree.map(_read_only, self.puzzle.arguments(self.number, self.seed))
+
+    @cached_property
+    def expected(self) -> Any:
+        """What the spec gives, as a tree of NumPy arrays.
+
+        On the CPU also where there is a TPU, with dots at the highest precision.
+        """
+        spec = self.judged(self.puzzle.spec)
+        if not self.puzzle.kernel:
+            return jax.tree.map(np.asarray, spec(*self.args))
+        with jax.default_matmul_precision("highest"):
+            return _compiled(spec, self.args)
+
+    def judged(self, fn: Callable) -> Callable:
+        """What is judged of `fn`: itself, or what the puzzle observes of it."""
+        return fn if self.puzzle.observe is None else self.puzzle.observe(fn)
+
+    def plainly(self, fn: Callable) -> Any:
+        """What a function without a kernel gives, under `jit` where the puzzle asks for it."""
+        if self.puzzle.jit:
+            return _compiled(self.judged(fn), self.args)
+        return self.judged(fn)(*self.args)
+
+    def mistaken(self, mistake: Mistake) -> tuple[np.ndarray, ...] | None:
+        """The flat results of a wrong solution, computed once; None if it raises."""
+        return _mistaken(self, mistake)
+
+
+@lru_cache(maxsize=512)
+def cases(puzzle: Puzzle, seed: int = 0) -> tuple[Case, ...]:
+    """All cases of a puzzle, the same objects each time: nothing is drawn or computed twice."""
+    return tuple(Case(puzzle, number, seed) for number in range(len(puzzle.cases)))
+
+
+@lru_cache(maxsize=512)
+def _mistaken(case: Case, mistake: Mistake) -> tuple[np.ndarray, ...] | None:
+    try:
+        fn = mutate(case.puzzle, mistake)
+        if not case.puzzle.kernel:
+            return tuple(np.asarray(x) for x in jax.tree.leaves(case.plainly(fn)))
+        return tuple(execute(trace_call(case.judged(fn), *case.args)))
+    except Exception:
+        return None
+
+
+def _compiled(fn: Callable, args: tuple) -> Any:
+    traced = trace_call(fn, *args)
+    flat = quickly(as_function(traced, True), *traced.leaves)
+    return jax.tree.unflatten(jax.tree.structure(traced.out), flat)
+
+
+def _read_only(leaf: Any) -> Any:
+    if isinstance(leaf, np.ndarray):
+        leaf = leaf.view()
+        leaf.flags.writeable = False
+    return leaf

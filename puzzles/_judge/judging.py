@@ -1,0 +1,142 @@
+"""The verdict on a function: the stages in their order. Pure: nothing is printed here."""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from collections.abc import Callable
+
+import jax
+import numpy as np
+
+from puzzles._judge import source, stages
+from puzzles._judge.case import cases, on_tpu
+from puzzles._judge.memory import memory
+from puzzles._judge.numbers import same_form, same_numbers
+from puzzles._judge.verdict import Rejected, Verdict
+from puzzles._launch import Launch
+from puzzles._puzzle import Puzzle
+from puzzles._receipt import receipt_text
+from puzzles._tpu import Compiler
+
+_INTERPRET = (
+    "One thing: without `interpret=INTERPRET` in the call, it does not run on a CPU if you call it."
+)
+_NO_KERNEL = "This rung has no kernel of its own, so there was nothing to simulate or to lower."
+
+
+def judge(
+    puzzle: Puzzle,
+    fn: Callable,
+    *,
+    seed: int = 0,
+    thorough: bool = False,
+    compiler: Compiler | None = None,
+) -> Verdict:
+    """The verdict on `fn` as an answer to `puzzle`; raises nothing for a learner's fault.
+
+    seed: draws other data. thorough: simulates also the cases that `check` leaves to the analysis,
+    for time. compiler: compiles with the real TPU compiler, too.
+    """
+    try:
+        untouched = source.is_starter(puzzle, fn)
+        if untouched:
+            raise Rejected("unsolved", _where_to_start(puzzle, untouched))
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                verdict = _judge(puzzle, fn, seed, thorough, compiler)
+        except Rejected:
+            left = source.ellipsis_left(puzzle, fn)
+            if left:
+                raise Rejected(
+                    "unsolved", f"A `...` still stands for a value in `{left[0]}`: `{left[1]}`"
+                ) from None
+            unfilled = source.partly_filled(puzzle, fn) if puzzle.starter is None else None
+            if unfilled:
+                raise Rejected("unsolved", _where_to_start(puzzle, unfilled)) from None
+            raise
+    except Rejected as rejected:
+        verdict = dataclasses.replace(rejected.verdict, puzzle=puzzle.name)
+        old = _old_notebook(puzzle, fn)
+        return dataclasses.replace(verdict, notes=(*verdict.notes, *([old] if old else [])))
+    return verdict
+
+
+def _old_notebook(puzzle: Puzzle, fn: Callable) -> str | None:
+    """What to say if the notebook holds another spec than this version of the puzzles."""
+    if source.same_spec(puzzle, fn):
+        return None
+    return (
+        f"`{puzzle.spec.__name__}` in your notebook is not the one that this version checks "
+        "against: take the newest notebook, or the version of the puzzles that yours came with."
+    )
+
+
+def _where_to_start(puzzle: Puzzle, name: str) -> str:
+    if puzzle.starter is not None:
+        return f"`{name}` is as you found it. Find the bug, then run this cell again."
+    return f"Fill in `{name}` where it says YOUR CODE HERE. Stuck? `hint({puzzle.name})`."
+
+
+def _judge(
+    puzzle: Puzzle, fn: Callable, seed: int, thorough: bool, compiler: Compiler | None
+) -> Verdict:
+    if not puzzle.kernel:
+        return _judge_plain(puzzle, fn, seed)
+    traces = {}
+    for case in cases(puzzle, seed):
+        traced = traces[case] = stages.trace(case, fn)
+        if case.number == 0:
+            stages.pallas(case, traced)
+        stages.numbers(case, traced)
+    simulated = memory(traces, thorough)
+    for case, traced in traces.items():
+        stages.work(case, traced.launches)
+    ran = [f"values on {len(traces)} case{'s' * (len(traces) > 1)}"]
+    ran.append("compiled on this TPU" if on_tpu() else "CPU interpreter")
+    ran.append(f"TPU simulator ({simulated})")
+    ran += stages.tpu(traces, compiler)
+    largest = max(traces, key=lambda case: sum(one.hbm_bytes for one in traces[case].launches))
+    receipt = receipt_text(traces[largest].launches, ran=tuple(ran), title=largest.label)
+    launches = [one for traced in traces.values() for one in traced.launches]
+    forgot = not on_tpu() and not all(one.interpret for one in launches)
+    return _passed(puzzle, receipt, notes=(_INTERPRET,) if forgot else ())
+
+
+def _first_sentence(text: str) -> str:
+    flat = " ".join(text.split())
+    end = flat.find(". ")
+    return flat if end < 0 else flat[: end + 1]
+
+
+def _judge_plain(puzzle: Puzzle, fn: Callable, seed: int) -> Verdict:
+    """A rung of plain Python or JAX: no `pallas`, `memory` or `tpu` stage."""
+    launches: tuple[Launch, ...] = ()
+    for case in cases(puzzle, seed):
+        args = case.args  # an author's own fault is not the learner's
+        try:
+            result = case.plainly(fn)
+        except Exception as error:
+            raise stages.raised(error, case) from None
+        if result is None:
+            says = f"`{puzzle.name}` returns None: is a `return` missing?"
+            raise Rejected("values", says, case=case.label)
+        if puzzle.accepts is not None:
+            try:
+                puzzle.accepts(result, *args)
+            except AssertionError as error:
+                raise Rejected("values", str(error), case=case.label) from None
+        else:
+            same_form(case, result)
+            same_numbers(case, [np.asarray(x) for x in jax.tree.leaves(result)])
+        if puzzle.launches is not None:
+            launches = puzzle.launches(result, *args)
+            stages.work(case, launches)
+    receipt = receipt_text(launches, title=case.label) if launches else None
+    return _passed(puzzle, receipt, notes=(_NO_KERNEL,))
+
+
+def _passed(puzzle: Puzzle, receipt: str | None, notes: tuple[str, ...] = ()) -> Verdict:
+    lesson = _first_sentence(puzzle.explain)
+    return Verdict(True, "passed", lesson, None, puzzle.name, receipt=receipt, notes=notes)

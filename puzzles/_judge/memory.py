@@ -1,0 +1,79 @@
+"""The `memory` stage: what the index maps and the TPU simulator say of each case."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from puzzles._judge.case import Case
+from puzzles._judge.numbers import index_words, mismatches, number_words, of_which
+from puzzles._judge.verdict import Rejected
+from puzzles._launch import Launch, Traced, faults, step_ids
+from puzzles._tpu import SimulationError, simulate
+
+# The simulator takes about a millisecond a grid step, and to compile a launch as long as some of
+# them: small cases first, the smallest always, until these are spent.
+_LAUNCH_STEPS = 50
+_SIMULATED_STEPS = 450
+_THOROUGH_STEPS = 1000
+
+_UNWRITTEN = (
+    "NaN stands for memory that nothing wrote: an output or a scratch buffer is read before it is "
+    "initialised, or padding beyond an edge is used"
+)
+_DIFFERENT = "the kernel relies on something that `interpret=True` does and a TPU does not"
+
+
+def memory(traces: Mapping[Case, Traced], thorough: bool) -> str:
+    """Faults of the index maps on every case, then the simulator; says what was simulated."""
+    for case, traced in traces.items():
+        for fault in (f for one in traced.launches for f in faults(one)):
+            if fault.kind != "misaligned":
+                step = step_ids(traced.launches, fault)
+                raise Rejected("memory", fault.says, case=case.label, step=step)
+    left = _THOROUGH_STEPS if thorough else _SIMULATED_STEPS
+    beyond = {case: why for case, one in traces.items() if (why := _beyond(one.launches))}
+    chosen: list[Case] = []
+    steps = {case: _simulated_steps(traces[case].launches) for case in traces if case not in beyond}
+    for case in sorted(steps, key=lambda one: steps[one]):
+        left -= steps[case]
+        if left >= 0 or not chosen:
+            chosen.append(case)
+    for case in chosen:
+        _simulated(case, traces[case])
+    but = f"; it cannot take {next(iter(beyond.values()))}" if beyond else ""
+    return f"{len(chosen)} of {len(traces)} cases{but}"
+
+
+def _simulated(case: Case, traced: Traced) -> None:
+    """The simulator finds nothing, and gives the spec's numbers."""
+    try:
+        flat = simulate(traced)
+    except SimulationError as error:
+        raise Rejected("memory", error.says, case=case.label) from None
+    found = mismatches(case, flat)
+    if found is None:
+        return
+    position, _, wrong = found
+    cause = _UNWRITTEN if np.isnan(float(wrong.got)) else _DIFFERENT
+    where = f"element {index_words(wrong.first)}{of_which(case, position)}"
+    what = f"{number_words(wrong.got)} instead of {number_words(wrong.expected)}"
+    says = f"In the TPU simulator, {where} is {what}: {cause}."
+    raise Rejected("memory", says, case=case.label)
+
+
+def _beyond(launches: tuple[Launch, ...]) -> str | None:
+    """What JAX's simulator crashes on, or gets wrong, though a TPU does not."""
+    for launch in launches:
+        for _, position in launch.aliases:
+            out = launch.outputs[position]
+            if any(n % size for n, size in zip(out.shape, out.sizes, strict=True)):
+                return "an aliased output whose last block is cut off"
+        if any(any(pair) for operand in launch.operands for pair in operand.padding):
+            return "the padding of a `pl.Element`"
+    return None
+
+
+def _simulated_steps(launches: tuple[Launch, ...]) -> int:
+    return sum((one.steps + _LAUNCH_STEPS) * (one.times or 1) for one in launches)

@@ -1,0 +1,82 @@
+"""Which floating-point work a trace does outside its kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import jax.numpy as jnp
+
+from puzzles._jax import AbstractValue, ClosedJaxpr, Jaxpr, JaxprEqn, Var
+from puzzles._judge import source
+from puzzles._launch import PALLAS_CALL, subjaxprs
+
+# Layout only: no number changes but by a cast.
+_FREE = {
+    "reshape",
+    "transpose",
+    "squeeze",
+    "expand_dims",
+    "slice",
+    "dynamic_slice",
+    "pad",
+    "broadcast_in_dim",
+    "convert_element_type",
+    "bitcast_convert_type",
+    "copy",
+    "copy_p",
+    "optimization_barrier",
+    "stop_gradient",
+    "split",
+}
+
+
+def work_outside(closed: ClosedJaxpr, allowed: Sequence[str] = ()) -> list[tuple[str, str]]:
+    """(primitive, learner's line) of each floating-point equation outside kernels that uses data.
+
+    Free are layout, casts, integer and boolean work, what is computed from constants alone, and
+    the primitives in `allowed`.
+    """
+    free = _FREE | set(allowed)
+    return [
+        (equation.primitive.name, _line(equation))
+        for equation in _data_equations(closed.jaxpr, set(closed.jaxpr.invars))
+        if equation.primitive.name not in free
+        and equation.primitive.name != PALLAS_CALL
+        and any(
+            jnp.issubdtype(v.aval.dtype, jnp.inexact)
+            for v in equation.outvars
+            if hasattr(v.aval, "dtype")
+        )
+    ]
+
+
+def _is_float(aval: AbstractValue) -> bool:
+    return hasattr(aval, "dtype") and jnp.issubdtype(aval.dtype, jnp.inexact)
+
+
+def _data_equations(jaxpr: Jaxpr, data: set) -> Iterator[JaxprEqn]:
+    """Leaf equations that depend on `data`, a set of variables that grows as they are met."""
+    for equation in jaxpr.eqns:
+        used = [isinstance(v, Var) and v in data for v in equation.invars]
+        if not any(used):
+            continue
+        data.update(equation.outvars)
+        nested = () if equation.primitive.name == PALLAS_CALL else tuple(subjaxprs(equation))
+        for inner in nested:
+            same = len(inner.invars) == len(used)
+            yield from _data_equations(
+                inner, {v for n, v in enumerate(inner.invars) if not same or used[n]}
+            )
+        if not nested:
+            yield equation
+
+
+def _line(equation: JaxprEqn) -> str:
+    """The learner's source line that made `equation`, or '' if it is not known."""
+    import linecache
+
+    traceback = equation.source_info.traceback
+    for frame in traceback.frames if traceback is not None else ():
+        if source.is_learners(frame.file_name):
+            return linecache.getline(frame.file_name, frame.line_num).strip()
+    return ""

@@ -1,0 +1,153 @@
+"""The learner's own text: is it a starter still, and which of their lines raised?"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import functools
+import inspect
+import linecache
+import os
+import re
+from collections.abc import Callable, Iterator
+from types import CodeType, FunctionType, TracebackType
+from typing import Any
+
+import jax
+
+from puzzles import _regions
+from puzzles._puzzle import Puzzle
+
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_LIBRARIES = tuple(os.path.dirname(os.path.abspath(str(m.__file__))) for m in (jax, os))
+
+
+def unwrap(fn: Any) -> Any:
+    """The plain function inside `jax.jit` wrappers and `functools.partial`s."""
+    while True:
+        if isinstance(fn, functools.partial):
+            fn = fn.func
+        elif hasattr(fn, "__wrapped__"):
+            fn = fn.__wrapped__
+        else:
+            return fn
+
+
+def learners_functions(puzzle: Puzzle, fn: Callable) -> dict[str, ast.FunctionDef]:
+    """The learner's versions of the functions with a region, by name, where source is known."""
+    plain = unwrap(fn)
+    scope = getattr(plain, "__globals__", {})
+    found = {}
+    for name in puzzle.blanks:
+        one = plain if name == puzzle.name else unwrap(scope.get(name))
+        try:
+            node = _regions.parse_function(inspect.getsource(one))
+        except (TypeError, OSError):
+            continue
+        if node is not None:
+            found[name] = node
+    return found
+
+
+def is_starter(puzzle: Puzzle, fn: Callable) -> str | None:
+    """The name of a function that is as it was handed out, or None.
+
+    A function is untouched if it holds only `...`; a bug to find is untouched if every function
+    still equals the starter.
+    """
+    mine = learners_functions(puzzle, fn)
+    for name, node in mine.items():
+        if _regions.only_ellipsis(node):
+            return name
+    handed_out = _regions.functions(puzzle.starter_text)
+    same = [n for n, node in mine.items() if _regions.same_code(node, handed_out[n])]
+    if mine and len(same) == len(mine):
+        return same[0]
+    return None
+
+
+def partly_filled(puzzle: Puzzle, fn: Callable) -> str | None:
+    """The name of a function with a gap as it was handed out, where others are filled in."""
+    handed_out = _regions.functions(puzzle.starter_text)
+    for name, node in learners_functions(puzzle, fn).items():
+        if name in puzzle.blanks and _regions.same_code(node, handed_out[name]):
+            return name
+    return None
+
+
+def ellipsis_left(puzzle: Puzzle, fn: Callable) -> tuple[str, str] | None:
+    """(function, line of code) where a `...` still stands for a value, or None."""
+    for name, node in learners_functions(puzzle, fn).items():
+        for place in _regions.ellipsis_values(node):
+            code = unwrap(fn).__globals__[name] if name != puzzle.name else fn
+            line = place.lineno if hasattr(place, "lineno") else 1
+            source, _ = inspect.getsourcelines(unwrap(code))
+            return name, source[line - 1].strip()
+    return None
+
+
+def same_spec(puzzle: Puzzle, fn: Callable) -> bool:
+    """False if the spec beside the learner's function differs from the puzzle's in its code."""
+    theirs = getattr(unwrap(fn), "__globals__", {}).get(puzzle.spec.__name__)
+    if theirs is None or theirs is puzzle.spec:
+        return True
+    try:
+        mine, other = (
+            _regions.parse_function(inspect.getsource(one)) for one in (theirs, puzzle.spec)
+        )
+    except (TypeError, OSError):
+        return True
+    return mine is None or other is None or _regions.same_code(mine, other)
+
+
+def learners_line(error: BaseException) -> tuple[str, str] | None:
+    """(function, line of code) of the learner's innermost frame in `error`'s traceback, or None."""
+    found = None
+    for code, number in _frames(error.__traceback__):
+        if is_learners(code.co_filename):
+            line = linecache.getline(code.co_filename, number).strip()
+            found = code.co_name, line
+    return found
+
+
+def meant(error: BaseException) -> str:
+    """What a misspelt name may have meant, of those that the learner's frame holds, or ''."""
+    known: list[str] = []
+    tb = error.__traceback__
+    while tb is not None:
+        known, tb = [*tb.tb_frame.f_locals, *tb.tb_frame.f_globals], tb.tb_next
+    name = error.name if isinstance(error, NameError) else None
+    close = difflib.get_close_matches(name, known, 1) if name else []
+    return f" Did you mean `{close[0]}`?" if close else ""
+
+
+def is_learners(filename: str) -> bool:
+    """True for a notebook cell or a learner's file, false for JAX, Python and this package."""
+    if filename.startswith("<") and not filename.startswith("<ipython"):
+        return filename.count(":") == 1 or filename == "<stdin>"
+    path = os.path.abspath(filename)
+    if os.path.commonpath([path, _PACKAGE]) == _PACKAGE:  # a ladder's modules are like a learner's
+        ladder = os.path.dirname(os.path.relpath(path, _PACKAGE))
+        return bool(ladder) and not ladder.startswith("_")
+    return "site-packages" not in path and not path.startswith(_LIBRARIES)
+
+
+def _frames(tb: TracebackType | None) -> Iterator[tuple[CodeType, int]]:
+    while tb is not None:
+        yield tb.tb_frame.f_code, tb.tb_lineno
+        tb = tb.tb_next
+
+
+def first_sentence(error: BaseException) -> str:
+    """The gist of an exception: its type and the first line that says something."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    text = re.sub(r"\s+", " ", lines[0]).rstrip(":") if lines else "no message"
+    text = re.sub(r" There are \d+ mismatches, including$", "", text)
+    text = re.sub(r"Blocked\(block_size=(\d+)\)", r"\1", text)
+    text = re.sub(r"\bargs\[(\d+)\]", r"input \1 (counted from 0)", text)
+    return f"{type(error).__name__}: {text}"
+
+
+def is_function(fn: object) -> bool:
+    """True for what `check` can judge: a function, possibly jitted or a partial."""
+    return callable(fn) and isinstance(unwrap(fn), FunctionType)

@@ -1,0 +1,192 @@
+"""What each stage of a verdict looks for; a stage that fails raises `Rejected`."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+
+from puzzles._jax import Jaxpr
+from puzzles._judge import words
+from puzzles._judge.case import Case, execute
+from puzzles._judge.numbers import same_form, same_numbers
+from puzzles._judge.outside import work_outside
+from puzzles._judge.verdict import Rejected
+from puzzles._launch import (
+    Abstract,
+    Launch,
+    Traced,
+    equations,
+    faults,
+    kernel_calls,
+    kernel_size,
+    step_ids,
+    subjaxprs,
+    trace_call,
+)
+from puzzles._tpu import Compiler, LoweringError, lower, supported_chips
+
+# What a puzzle's kernel and grid never need; XLA would compile or run them for minutes.
+_EQUATIONS = 1000
+_STEPS = 2000
+
+
+def trace(case: Case, fn: Callable) -> Traced:
+    """`fn` as it runs on the case: it raises nothing, and its launches can be read."""
+    if hasattr(fn, "__wrapped__"):  # a jitted function would answer from its own trace cache
+        fn = fn.__wrapped__
+    args = case.args  # an author's own fault is not the learner's
+    try:
+        traced = trace_call(case.judged(fn), *args)
+    except Exception as error:
+        raise raised(error, case) from None
+    try:
+        _size(case, kernel_size(traced.jaxpr), traced.launches)
+    except Abstract as error:
+        raise Rejected("error", str(error), case=case.label) from None
+    return traced
+
+
+def _size(case: Case, count: int, launches: tuple[Launch, ...]) -> None:
+    """Nothing is run that would take minutes only to be wrong."""
+    if count > _EQUATIONS:
+        grown = f"The kernel has grown to {count:,} operations"
+        why = f"{grown}: a Python loop in a kernel is unrolled. Work on whole blocks at once."
+        raise Rejected("work", why, case=case.label)
+    steps = sum(one.steps * (one.times or 1) for one in launches)
+    if steps <= _STEPS:
+        return
+    why = f"The grid has {steps:,} steps. It counts blocks, not elements."
+    for fault in (f for one in launches for f in faults(one)):
+        if fault.kind == "out of bounds":
+            step = step_ids(launches, fault)
+            raise Rejected("memory", f"{why} {fault.says}", case=case.label, step=step)
+    if steps > 10 * _STEPS:
+        raise Rejected("work", f"{why} Take larger blocks.", case=case.label)
+
+
+def raised(error: Exception, case: Case) -> Rejected:
+    """A rejection for the learner's exception."""
+    return Rejected("error", words.told(error), case=case.label)
+
+
+def pallas(case: Case, traced: Traced) -> None:
+    """There is a kernel, and the work is done in it."""
+    if not traced.launches:
+        raise Rejected(
+            "pallas",
+            f"`{case.puzzle.name}` makes no `pallas_call`: the work has to be done in a kernel.",
+        )
+    asked = _asked_by_index_maps(traced)
+    if asked:
+        raise Rejected(
+            "error",
+            f"An index map calls `pl.{asked}`, which only the kernel can ask: the map gets the "
+            "program ids as its arguments, one for each axis of the grid.",
+            case=case.label,
+        )
+    outside = work_outside(traced.jaxpr, allowed=tuple(case.puzzle.outside))
+    if outside:
+        name, line = outside[0]
+        where = f": `{line}`" if line else ""
+        raise Rejected(
+            "pallas",
+            f"`{name}` works on the data outside the kernel{where}. Allowed outside are reshape, "
+            "transpose, plain slices, padding, broadcasting and casts; arithmetic and reordering "
+            "belong in the kernel or its index maps.",
+        )
+
+
+def _asked_by_index_maps(traced: Traced) -> str | None:
+    """`program_id` or `num_programs`, if an index map asks: the CPU answers, Mosaic refuses."""
+    for call in kernel_calls(traced.jaxpr.jaxpr):
+        for mapping in call.params["grid_mapping"].block_mappings:
+            if asked := _asked(mapping.index_map_jaxpr.jaxpr):
+                return asked
+    return None
+
+
+def _asked_in_a_scope(traced: Traced) -> str | None:
+    """The same, if a kernel asks inside `run_scoped`: a TPU answers, the CPU cannot."""
+    for call in kernel_calls(traced.jaxpr.jaxpr):
+        for scope in _scopes(call.params["jaxpr"]):
+            if asked := _asked(scope):
+                return asked
+    return None
+
+
+def _scopes(jaxpr: Jaxpr) -> Iterator[Jaxpr]:
+    for equation in jaxpr.eqns:
+        for inner in subjaxprs(equation):
+            if equation.primitive.name == "run_scoped":
+                yield inner
+            yield from _scopes(inner)
+
+
+def _asked(jaxpr: Jaxpr) -> str | None:
+    names = (inner.primitive.name for inner in equations(jaxpr))
+    return next((name for name in names if name in ("program_id", "num_programs")), None)
+
+
+def numbers(case: Case, traced: Traced) -> None:
+    """It runs, and gives the spec's numbers."""
+    try:
+        flat = execute(traced)
+    except Exception as error:
+        asked = _asked_in_a_scope(traced)
+        if asked:
+            raise Rejected(
+                "error",
+                f"The CPU interpreter cannot answer `pl.{asked}` inside `pl.run_scoped`: ask at "
+                "the top of the kernel, and use the number inside.",
+                case=case.label,
+            ) from None
+        raise raised(error, case) from None
+    same_form(case, traced.out)
+    same_numbers(case, flat, traced.launches)
+
+
+def work(case: Case, launches: tuple[Launch, ...]) -> None:
+    """The launches cost what the puzzle's audit allows, and there are as many as it takes."""
+    audit = case.puzzle.audit
+    if audit is None:
+        return
+    parameters = inspect.signature(audit).parameters
+    extra = {"args": case.args} if "args" in parameters else {}
+    wanted = len(parameters) - len(extra)
+    looped = next((one.name for one in launches if one.times is None), None)
+    if looped is not None:
+        why = f"`{looped}` is launched in a loop whose length only running it tells."
+        asked = f"This rung asks for {wanted} launch{'es' * (wanted != 1)} in all."
+        raise Rejected("work", f"{why} {asked}", case=case.label)
+    made = sum(one.times or 0 for one in launches)
+    if made != wanted or len(launches) != wanted:
+        counts = f"{made} launches where this rung asks for {wanted}"
+        raise Rejected("work", f"`{case.puzzle.name}` makes {counts}.", case=case.label)
+    try:
+        audit(*launches, **extra)
+    except AssertionError as error:
+        raise Rejected("work", str(error), case=case.label) from None
+    except Exception as error:  # it looked for operands that the learner's launch does not have
+        why = f"its operands or dots are of another form than expected ({error})"
+        says = f"This rung cannot read your launch: {why}."
+        raise Rejected("work", says, case=case.label) from None
+
+
+def tpu(traces: Mapping[Case, Traced], compiler: Compiler | None) -> list[str]:
+    """Block rules and Mosaic lowering on every case; with a compiler, libtpu on every one, too."""
+    for case, traced in traces.items():
+        for fault in (f for one in traced.launches for f in faults(one)):
+            if fault.kind == "misaligned":
+                raise Rejected("tpu", fault.says, case=case.label)
+        try:
+            lower(traced)
+        except LoweringError as error:
+            raise Rejected("tpu", error.says, case=case.label) from None
+    if compiler is None:
+        return ["Mosaic lowering"]
+    for case, traced in traces.items():
+        refused = {c: why for c, why in compiler.compile(traced).items() if why}
+        if refused:
+            chip, why = next(iter(refused.items()))
+            raise Rejected("tpu", f"The compiler for {chip} refuses it: {why}", case=case.label)
+    return ["Mosaic lowering", f"libtpu for {', '.join(supported_chips())}"]

@@ -1,0 +1,113 @@
+"""A verdict and how it reads, as text and as HTML."""
+
+from __future__ import annotations
+
+import html as escape_html
+from dataclasses import dataclass, field
+from typing import Any
+
+from puzzles._draw import block_squares
+
+TITLES = {
+    "unsolved": "not solved yet",
+    "error": "your code raises an exception",
+    "pallas": "the work is not all inside the kernel",
+    "values": "the values are wrong",
+    "memory": "the numbers are right, but memory is not used safely",
+    "work": "the numbers are right, but the launch is not",
+    "tpu": "right on the CPU, but a TPU refuses it",
+    "passed": "solved",
+}
+STAGES = tuple(TITLES)
+
+_just_shown: Verdict | None = None
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What `judge` found, at the first stage that failed; `str()` gives all of it.
+
+    says: where, what, what to try. diagnosis: the mistake that the numbers match, in its own words.
+    step: program ids of the grid step to look at. picture: right and wrong blocks as text.
+    receipt: what the launch costs, on a pass. notes: more lines, such as progress.
+    """
+
+    passed: bool
+    stage: str
+    says: str
+    diagnosis: str | None = None
+    puzzle: str = ""
+    case: str | None = None
+    step: tuple[int, ...] | None = None
+    receipt: str | None = None
+    picture: str | None = None
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def headline(self) -> str:
+        """The first line."""
+        mark = "✓" if self.passed else "·" if self.stage == "unsolved" else "✗"
+        case = f" (case {self.case})" if self.case and not self.passed else ""
+        return f"{mark} {self.puzzle}: {TITLES[self.stage]}{case}"
+
+    def __str__(self) -> str:
+        parts = [self.diagnosis, self.says, self.picture, self.receipt, *self.notes]
+        body = "\n".join(_indent(part) for part in parts if part)
+        return f"{self.headline}\n{body}"
+
+    def _ipython_display_(self) -> None:
+        """Show the verdict, unless it is what `check` has just shown as the cell's last line."""
+        global _just_shown
+        if _just_shown is self:
+            _just_shown = None
+            return
+        from IPython.display import display
+
+        display({"text/plain": str(self), "text/html": self.html()}, raw=True)
+
+    def html(self) -> str:
+        colour = {True: "#117733", False: "#aa4499"}[self.passed]
+        if self.stage == "unsolved":
+            colour = "#888888"
+        parts = [f"<b>{escape_html.escape(self.headline)}</b>"]
+        for text in (self.diagnosis, self.says):
+            if text:
+                parts.append(f"<div style='margin-top:4px'>{_code(text)}</div>")
+        if self.picture:
+            parts.append(block_squares(self.picture))
+        if self.receipt:
+            parts.append(
+                "<pre style='margin:6px 0 0 0;background:transparent;color:inherit;"
+                f"font-family:monospace;line-height:1.35'>{escape_html.escape(self.receipt)}</pre>"
+            )
+        for text in self.notes:
+            parts.append(f"<div style='margin-top:4px;opacity:.8'>{_code(text)}</div>")
+        return (
+            f"<div style='border-left:4px solid {colour};padding:4px 0 4px 12px;"
+            f"max-width:56em'>{''.join(parts)}</div>"
+        )
+
+
+class Rejected(Exception):
+    """A stage that failed; carries the fields of the verdict."""
+
+    def __init__(self, stage: str, says: str, **fields: Any) -> None:
+        super().__init__(says)
+        self.verdict = Verdict(False, stage, says, **fields)
+
+
+def _indent(text: str) -> str:
+    return "\n".join(f"  {line}".rstrip() for line in text.splitlines())
+
+
+def _code(text: str) -> str:
+    """Escaped text with `backticks` as code and line breaks kept."""
+    pieces = escape_html.escape(text).split("`")
+    marked = [p if n % 2 == 0 else f"<code>{p}</code>" for n, p in enumerate(pieces)]
+    return "".join(marked).replace("\n", "<br>")
+
+
+def shown(verdict: Verdict) -> None:
+    """Say that `verdict` is on the screen: a notebook that echoes a cell's last value skips it."""
+    global _just_shown
+    _just_shown = verdict

@@ -1,0 +1,183 @@
+"""Remedies: what to tell a learner about an exception that JAX raised in their code."""
+
+from __future__ import annotations
+
+import re
+
+from puzzles._judge import source
+
+# Matched in order against "Type: message", then a new line and the learner's line; groups may be
+# used in the remedy.
+_REMEDIES: tuple[tuple[str, str], ...] = (
+    (
+        r"name '(\w+)' is not defined",
+        "`{0}` is not defined here. Names from a cell need that cell to be run; and a kernel does "
+        "not see the variables of the function that launches it: take sizes from `x_ref.shape`.",
+    ),
+    (
+        r"\b_\(\) (?:missing|takes)",
+        "The function under `pl.when` takes no arguments.",
+    ),
+    (
+        r"(?:not enough values to unpack|must not be longer than `shape`).*\n.*_ref\[[^]]*None",
+        "A Ref takes slices and integers: read first, then add axes, `x_ref[...][:, None]`.",
+    ),
+    (
+        r"Tracer(?:Bool|Integer).*\n.*_ref\[.*:.*\]",
+        "A slice that starts at a traced number is `pl.ds(start, size)`, and its size is never "
+        "traced: choose rows by a mask and `jnp.where`. And a Ref is one block already: its first "
+        "element is index 0 at every step.",
+    ),
+    (
+        r"mutable array reference of type Ref|ellipsis \(`\.\.\.`\)",
+        "In an index map the program ids come first and the Refs of scalar prefetch after them; a "
+        "Ref is read one number at a time, as in `perm_ref[e]`.",
+    ),
+    (
+        r"[Cc]ustom VJP bwd rule",
+        "The backward rule returns one gradient for each argument of the function, of its shape "
+        "and dtype, and None for integers.",
+    ),
+    (
+        r"'NoneType' object has no attribute '(?:size|dtype|ndim|reshape)'",
+        "A function returned None: is a `return` missing, or a part still to be filled in?",
+    ),
+    (
+        r"'NoneType' object has no attribute 'shape'",
+        "An index map returned None, or None among its indices: is a `return` missing?",
+    ),
+    (
+        r"module .*pallas\S* has no attribute '(?:load|store)'",
+        "Older tutorials have it. Index the Ref instead: `x_ref[...]`, `o_ref[...] = value`.",
+    ),
+    (
+        r"has no attribute 'TPUCompilerParams'",
+        "It is called `pltpu.CompilerParams` now.",
+    ),
+    (
+        r"unhashable type: 'dict'",
+        "`compiler_params` is a `pltpu.CompilerParams(...)`, not a dict.",
+    ),
+    (
+        r"'int' object is not iterable",
+        "A block shape is a tuple: with one axis, write `(bm,)`, comma included.",
+    ),
+    (
+        r"local variable '(\w+)'",
+        "Assigning to `{0}` makes it a new variable. Write through the Ref: `{0}[...] = value`.",
+    ),
+    (
+        r"result is a function",
+        "`pl.pallas_call(...)` returns a function: call it with the arrays, as in `(...)(x)`.",
+    ),
+    (
+        r"cond branches|true_fun|branch.* output|return.*pl\.when|[Tt]ree.*branch",
+        "The function under `pl.when` returns nothing: it writes, as in `o_ref[...] = value`.",
+    ),
+    (
+        r"Value shape: \((?:1, \d+.*\d+, \d+|\d+, \d+, \d+)\)",
+        "The blocks still have their leading axis. A 1 in a block shape keeps it, `None` removes "
+        "it.",
+    ),
+    (
+        r"'function' object is not iterable",
+        "`pl.BlockSpec(block_shape, index_map)`: the shape comes first.",
+    ),
+    (
+        r"unsupported operand type.*'tuple'",
+        "A tuple does no arithmetic: unpack it first, as in `M, N = x.shape`.",
+    ),
+    (
+        r"missing 1 required (?:positional|keyword-only) argument: '(out_shape)'",
+        "`pallas_call` must know what it returns: pass "
+        "`out_shape=jax.ShapeDtypeStruct(shape, dtype)`.",
+    ),
+    (
+        r"[Bb]lock shape .*must have the same number of dimensions as the array shape",
+        "A block shape has one entry for each axis of its array (`None` for an axis taken one by "
+        "one).",
+    ),
+    (
+        r"Index map .*must return .*values to match|block_shape .*must have the same number of "
+        r"entries as the index_map",
+        "An index map returns one block index for each axis of the array, counted in blocks.",
+    ),
+    (
+        r"(?:kernel|map|<lambda>)\(\) (?:missing \d+ required positional|takes \d+ positional)",
+        "A kernel receives one Ref for each input, each output and each scratch, in this order; an "
+        "index map receives one program id for each axis of the grid. With scalar prefetch, its "
+        "Refs come before the kernel's others, and after the program ids.",
+    ),
+    (
+        r"[Ii]ndex map.*captures? constants",
+        "An index map cannot close over an array: pass it as a scalar-prefetch argument, and read "
+        "the Ref that comes after the program ids.",
+    ),
+    (
+        r"Too many indices: (?:array is )?0-dimensional",
+        "A single number has no axes to index. In an index map the program ids come first and the "
+        "Refs of scalar prefetch last.",
+    ),
+    (
+        r"captures constants|closes? over|closed-over",
+        "A kernel cannot close over an array: pass it to the call as an input with a BlockSpec of "
+        "its own, or make it inside the kernel.",
+    ),
+    (
+        r"should return None|must return None|kernel function .* return",
+        "A kernel returns nothing: it writes its result into the output Ref, `o_ref[...] = ...`.",
+    ),
+    (
+        r"unsupported operand type.*Ref|AbstractRef|TransformedRef|"
+        r"is not a valid JAX (?:array )?type|Ref\{|State effect|Argument .*Ref",
+        "A Ref is a handle to memory, not an array: read it with `x_ref[...]` before computing.",
+    ),
+    (
+        r"TracerBoolConversion|truth value|TracerIntegerConversion|ConcretizationType|"
+        r"NonConcreteBoolean|TracerArrayConversion",
+        "The value is not known while Python runs. In a kernel, branch with `pl.when(condition)`; "
+        "in an index map, use arithmetic or `jnp.where`; outside, take sizes from "
+        "`x.shape`, compute with data by `jnp` "
+        "alone, and give what depends on data a static length (`length=`, `total_repeat_length=`).",
+    ),
+    (
+        r"(?:dot_general|dot) requires|contracting dimension",
+        "The axes that are summed over must be equally long: (bm, bk) times (bk, bn), or, "
+        "where the "
+        "kernel sums over the first axes, (bk, bm) and (bk, bn).",
+    ),
+    (
+        r"[Ii]nvalid shape for `?swap|Cannot (?:store|broadcast)|[Ii]ncompatible shapes for "
+        r"broadcasting|must have equal shapes|broadcast",
+        "Inside the kernel the shapes are those of the blocks, not of the arrays; what is stored "
+        "must have the shape of the output block.",
+    ),
+    (
+        r"dtype|astype|Invalid dtype for `?swap",
+        "What is stored must have the Ref's dtype: `o_ref[...] = value.astype(o_ref.dtype)`.",
+    ),
+    (
+        r"in_specs.*(?:length|structure|number)|Pytree for|out_specs",
+        "`in_specs` has one BlockSpec for each input, `out_specs` one for each output, in order.",
+    ),
+    (r"out of memory|RESOURCE_EXHAUSTED", "Block or arrays are too large for this machine."),
+    (r"\bEllipsis\b|'ellipsis'", "A `...` still stands where a value belongs: `# YOUR CODE HERE`."),
+)
+
+
+def told(error: Exception) -> str:
+    """The learner's exception: their line, the gist, the remedy where we know one."""
+    gist = source.first_sentence(error) + source.meant(error)
+    where = source.learners_line(error)
+    says = f"`{where[1]}` in `{where[0]}` raises\n{gist}" if where else gist
+    known = remedy(f"{type(error).__name__}: {error}", where[1] if where else "")
+    return f"{says}\n{known}" if known else says
+
+
+def remedy(gist: str, line: str = "") -> str | None:
+    """What to try about an exception, given "Type: message" and the learner's line, if we know."""
+    for pattern, words in _REMEDIES:
+        match = re.search(pattern, f"{gist}\n{line}", re.DOTALL)
+        if match:
+            return words.format(*match.groups())
+    return None

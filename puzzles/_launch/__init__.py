@@ -1,0 +1,52 @@
+"""What does this call do? The ground of the engine: a function in, its launches out.
+
+`trace_call` runs a function once and keeps its jaxpr as a `Traced`; `Traced.launches` reads from it
+what every `pallas_call` does, as `Launch`es of `Operand`s and `Dot`s: grid, blocks, bytes, buffers,
+executed work. `faults` finds what is wrong with a launch before anything runs. `quickly`, `on_cpu`
+and `run_program` run a program. No kernel is judged here, and nothing is known of puzzles.
+"""
+
+from __future__ import annotations
+
+from puzzles._launch.fault import Fault, faults, step_ids
+from puzzles._launch.graph import Abstract
+from puzzles._launch.jaxprs import (
+    PALLAS_CALL,
+    equations,
+    kernel_calls,
+    kernel_size,
+    subjaxprs,
+    with_interpret,
+)
+from puzzles._launch.launch import Launch
+from puzzles._launch.mesh import as_tpu
+from puzzles._launch.operand import Operand, itemsize, row_keys
+from puzzles._launch.run import on_cpu, quickly, run_program
+from puzzles._launch.traced import Traced, as_function, trace, trace_call
+from puzzles._launch.work import Dot
+
+__all__ = [
+    "PALLAS_CALL",
+    "Abstract",
+    "Dot",
+    "Fault",
+    "Launch",
+    "Operand",
+    "Traced",
+    "as_function",
+    "as_tpu",
+    "equations",
+    "faults",
+    "itemsize",
+    "kernel_calls",
+    "kernel_size",
+    "on_cpu",
+    "quickly",
+    "row_keys",
+    "run_program",
+    "step_ids",
+    "subjaxprs",
+    "trace",
+    "trace_call",
+    "with_interpret",
+]

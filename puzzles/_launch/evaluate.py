@@ -1,0 +1,263 @@
+"""A walk over a jaxpr for all grid steps at once: index maps and kernel bodies alike.
+
+Program ids, scalars in SMEM and what follows from them are known values; blocks of data are only
+shapes (`UNKNOWN`). A branch is walked with the steps that take it, so what it counts is executed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from puzzles._jax import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, close, scan_counts
+from puzzles._launch.jaxprs import subjaxprs
+from puzzles._launch.primitives import evaluate
+from puzzles._launch.smem import UNKNOWN, Ref, Stray
+from puzzles._launch.work import Tally, work
+
+CALLS = {
+    "jit", "pjit", "closed_call", "core_call", "call", "remat", "remat2", "checkpoint",
+    "custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr",
+}  # fmt: skip
+SMALL = 64  # own elements of a value worth knowing; a mask of a block is not
+LARGE = 4_000_000  # elements of such a value over all steps
+FUEL = 100_000_000  # per walk: 1000 an equation plus one an element, about a second
+
+
+def callee(equation: JaxprEqn) -> ClosedJaxpr | None:
+    """The jaxpr that an equation merely calls, as `jit` and `custom_vjp_call` do."""
+    if equation.primitive.name not in CALLS:
+        return None
+    for key in ("jaxpr", "call_jaxpr", "fun_jaxpr"):
+        inner = equation.params.get(key)
+        if not isinstance(inner, ClosedJaxpr | Jaxpr):
+            continue
+        inner = close(inner)
+        if len(inner.in_avals) == len(equation.invars):
+            return inner
+    return None
+
+
+def program_ids(grid: tuple[int, ...]) -> list[np.ndarray]:
+    """The program id of every axis, each varying along its own axis alone."""
+    rank = len(grid)
+    shapes = [tuple(g if a == b else 1 for b in range(rank)) for a, g in enumerate(grid)]
+    return [np.arange(g, dtype=np.int32).reshape(s) for g, s in zip(grid, shapes, strict=True)]
+
+
+class Walk:
+    """One pass over a jaxpr for a grid; `axes` are the grid axes that the kernel can name."""
+
+    def __init__(self, grid: tuple[int, ...], axes: Sequence[int] | None = None) -> None:
+        self.grid, self.rank = grid, len(grid)
+        self.ids = program_ids(grid)
+        self.axes = range(self.rank) if axes is None else axes
+        self.tally = Tally()
+        self.fuel = FUEL
+
+    def total(self, weight: np.ndarray) -> int:
+        return int(weight.sum()) * (math.prod(self.grid) // max(1, weight.size))
+
+    def known(self, value: Any) -> Any:
+        value = np.asarray(value)
+        if value.size > SMALL or value.dtype.kind not in "biuf":
+            return UNKNOWN
+        return value.reshape((1,) * self.rank + value.shape)
+
+    def start(self, closed: ClosedJaxpr, args: Sequence[Any]) -> list[Any]:
+        """Walk a whole jaxpr, every step once."""
+        return self.closed(closed, args, np.ones((1,) * self.rank, np.int64), ())
+
+    def closed(
+        self, closed: ClosedJaxpr, args: Sequence[Any], weight: np.ndarray, path: tuple
+    ) -> list[Any]:
+        return self.run(closed.jaxpr, [self.known(c) for c in closed.consts], args, weight, path)
+
+    def run(
+        self,
+        jaxpr: Jaxpr,
+        consts: Sequence[Any],
+        args: Sequence[Any],
+        weight: np.ndarray,
+        path: tuple,
+    ) -> list[Any]:
+        env: dict[Any, Any] = dict(zip(jaxpr.constvars, consts, strict=True))
+        env.update(zip(jaxpr.invars, args, strict=True))
+
+        def read(atom: Any) -> Any:
+            if not isinstance(atom, Literal):
+                return env[atom]
+            return self.known(np.asarray(atom.val, atom.aval.dtype))
+
+        for n, equation in enumerate(jaxpr.eqns):
+            values = [read(v) for v in equation.invars]
+            outs = self.step(equation, values, weight, (*path, n))
+            self.fuel -= 1000 + sum(o.size for o in outs if isinstance(o, np.ndarray))
+            env.update(zip(equation.outvars, outs, strict=True))
+        return [read(v) for v in jaxpr.outvars]
+
+    def step(
+        self, equation: JaxprEqn, values: list[Any], weight: np.ndarray, path: tuple
+    ) -> list[Any]:
+        self.count(equation, weight, path)
+        unknown = [UNKNOWN] * len(equation.outvars)
+        handler = getattr(self, "_" + equation.primitive.name, None)
+        if handler is not None:
+            return handler(equation, values, weight, path)
+        if (inner := callee(equation)) is not None:
+            return self.closed(inner, values, weight, path)
+        for n, jaxpr in enumerate(subjaxprs(equation)):
+            blind = [UNKNOWN] * len(jaxpr.invars)
+            self.run(jaxpr, [UNKNOWN] * len(jaxpr.constvars), blind, weight, (*path, n))
+        if not self.worth(equation, values):
+            return unknown
+        try:
+            return evaluate(equation, values, self.rank)
+        except Exception:  # a primitive without a meaning outside a TPU kernel
+            return unknown
+
+    def worth(self, equation: JaxprEqn, values: list[Any]) -> bool:
+        """Whether a result can be known and may decide something: small, and without effects."""
+        if equation.effects or not all(isinstance(v, np.ndarray) for v in values):
+            return False
+        lead = np.broadcast_shapes(*(v.shape[: self.rank] for v in values))
+        for var in equation.outvars:
+            own = math.prod(getattr(var.aval, "shape", (2 * SMALL,)))
+            if own > SMALL or (own > 1 and own * math.prod(lead) > LARGE):
+                return False
+        return bool(equation.outvars)
+
+    def count(self, equation: JaxprEqn, weight: np.ndarray, path: tuple) -> None:
+        operations, transcendental = work(equation)
+        if not operations:
+            return
+        tally, steps = self.tally, self.total(weight)
+        tally.flops += operations * steps
+        tally.transcendentals += operations * steps * transcendental
+        tally.busy = tally.busy | (weight > 0)
+        if equation.primitive.name == "dot_general":
+            tally.dots[path] = (equation, tally.dots.get(path, (None, 0))[1] + weight)
+
+    def _program_id(self, equation: JaxprEqn, *_: Any) -> list[Any]:
+        return [self.ids[self.axes[equation.params["axis"]]]]
+
+    def _num_programs(self, equation: JaxprEqn, *_: Any) -> list[Any]:
+        return [self.known(np.int32(self.grid[self.axes[equation.params["axis"]]]))]
+
+    def _run_scoped(
+        self, equation: JaxprEqn, values: list[Any], weight: np.ndarray, path: tuple
+    ) -> list[Any]:
+        jaxpr = equation.params["jaxpr"]
+        self.tally.scoped[path] = [v.aval for v in jaxpr.invars]
+        return self.run(jaxpr, values, [UNKNOWN] * len(jaxpr.invars), weight, path)
+
+    def _get(
+        self, equation: JaxprEqn, values: list[Any], weight: np.ndarray, _: tuple
+    ) -> list[Any]:
+        transforms = equation.params["tree"].unflatten(values[1:])
+        return [self.load(equation, values[0], transforms, weight)]
+
+    def _masked_load(
+        self, equation: JaxprEqn, values: list[Any], weight: np.ndarray, _: tuple
+    ) -> list[Any]:
+        ref, transforms, mask, _other = equation.params["args_tree"].unflatten(values)
+        return [UNKNOWN if mask is not None else self.load(equation, ref, transforms, weight)]
+
+    def load(
+        self, equation: JaxprEqn, ref: Any, transforms: Sequence[Any], weight: np.ndarray
+    ) -> Any:
+        if not isinstance(ref, Ref):
+            return UNKNOWN
+        found = ref.load(transforms, equation.outvars[0].aval.shape, self.rank)
+        if ref.outside is not None:
+            self.tally.strays += (Stray(ref, weight, ref.outside),)
+        return found
+
+    def _swap(self, equation: JaxprEqn, values: list[Any], *_: Any) -> list[Any]:
+        for value in values:
+            if isinstance(value, Ref):
+                value.contents = None  # the kernel writes it: no longer what was passed in
+        return [UNKNOWN] * len(equation.outvars)
+
+    _masked_swap = _addupdate = _swap
+
+    def merge(self, which: np.ndarray, new: Any, old: Any) -> Any:
+        """`new` where `which`, else `old`."""
+        if new is old:
+            return old
+        if not (isinstance(new, np.ndarray) and isinstance(old, np.ndarray)):
+            return UNKNOWN
+        extra = (1,) * (max(new.ndim, old.ndim) - self.rank)
+        return np.where(which.reshape(which.shape[: self.rank] + extra), new, old)
+
+    def _cond(
+        self, equation: JaxprEqn, values: list[Any], weight: np.ndarray, path: tuple
+    ) -> list[Any]:
+        branches, which = equation.params["branches"], values[0]
+        if not isinstance(which, np.ndarray):
+            self.tally.unknown |= {path}  # count every branch: an upper bound
+            for n, branch in enumerate(branches):
+                self.closed(branch, values[1:], weight, (*path, n))
+            return [UNKNOWN] * len(equation.outvars)
+        outs: list[Any] | None = None
+        which = np.clip(which.astype(np.int64), 0, len(branches) - 1)
+        for n, branch in enumerate(branches):
+            taken = np.where(which == n, weight, 0)
+            if not taken.any():
+                continue
+            new = self.closed(branch, values[1:], taken, (*path, n))
+            pairs = zip(new, new if outs is None else outs, strict=True)
+            outs = [self.merge(which == n, a, b) for a, b in pairs]
+        return [UNKNOWN] * len(equation.outvars) if outs is None else outs
+
+    def _while(
+        self, equation: JaxprEqn, values: list[Any], weight: np.ndarray, path: tuple
+    ) -> list[Any]:
+        p, saved = equation.params, self.tally.copy()
+        split = p["cond_nconsts"] + p["body_nconsts"]
+        test, consts = values[: p["cond_nconsts"]], values[p["cond_nconsts"] : split]
+        carry, active = values[split:], weight
+        while self.fuel > 0:
+            go = self.closed(p["cond_jaxpr"], [*test, *carry], active, (*path, 0))[0]
+            if not isinstance(go, np.ndarray):
+                break
+            active = np.where(go, active, 0)
+            if not active.any():
+                return carry
+            new = self.closed(p["body_jaxpr"], [*consts, *carry], active, (*path, 1))
+            carry = [self.merge(active > 0, a, b) for a, b in zip(new, carry, strict=True)]
+        self.tally = saved
+        self.tally.unknown |= {path}  # the body counts once
+        blind = [UNKNOWN] * len(carry)
+        self.closed(p["body_jaxpr"], [*consts, *blind], weight, (*path, 1))
+        return blind
+
+    def _scan(
+        self, equation: JaxprEqn, values: list[Any], weight: np.ndarray, path: tuple
+    ) -> list[Any]:
+        p, saved = equation.params, self.tally.copy()
+        body, length, (first, carried) = p["jaxpr"], p["length"], scan_counts(p)
+        split = first + carried
+        consts, carry = values[:first], values[first:split]
+        blind = [UNKNOWN] * (len(values) - split)
+        ys = [UNKNOWN] * (len(equation.outvars) - len(carry))
+        affordable = length * len(body.jaxpr.eqns) * 1000 < self.fuel
+        for n in range(length if affordable else 0):
+            if self.fuel <= 0:
+                affordable = False
+                break
+            at = length - 1 - n if p["reverse"] else n
+            xs = [
+                v[(slice(None),) * self.rank + (at,)] if isinstance(v, np.ndarray) else UNKNOWN
+                for v in values[split:]
+            ]
+            carry = self.closed(body, [*consts, *carry, *xs], weight, path)[: len(carry)]
+        if affordable:
+            return [*carry, *ys]
+        self.tally = saved
+        lost = [UNKNOWN] * len(carry)
+        self.closed(body, [*consts, *lost, *blind], weight * length, path)
+        return [*lost, *ys]

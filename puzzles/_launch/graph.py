@@ -1,0 +1,188 @@
+"""What the launches of a traced function need as data: a backward slice, computed at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import jax
+import numpy as np
+
+from puzzles._jax import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, scan_counts
+from puzzles._launch.evaluate import callee
+from puzzles._launch.jaxprs import PALLAS_CALL, kernel_calls, subjaxprs, with_interpret
+from puzzles._launch.primitives import bind
+
+
+class Abstract(ValueError):
+    """A grid or an index map needs the data of an argument of which only the shape is given."""
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """One equation outside kernels, with where its inputs come from.
+
+    `times` is how often it runs: the product of the lengths of the loops around it, None if one of
+    them is a `while`.
+    """
+
+    equation: JaxprEqn
+    inputs: tuple[Source, ...]
+    order: int
+    times: int | None = 1
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """A value: output `index` of `node`, traced leaf `index`, or else a `constant`.
+
+    `abstract` names what it depends on that has a shape but no data; empty if it can be computed.
+    """
+
+    node: Node | None = None
+    index: int = -1
+    constant: Any = None
+    abstract: frozenset[str] = frozenset()
+
+
+class Graph:
+    """The program around the kernels, with calls inlined; `calls` are its launches in order."""
+
+    def __init__(self, jaxpr: ClosedJaxpr, arguments: Sequence[Any]) -> None:
+        self.calls: list[Node] = []
+        self._leaves = arguments
+        self._order = 0
+        self._values: dict[Source, np.ndarray] = {}
+        leaves = [Source(index=n, abstract=_lacks(n, x)) for n, x in enumerate(arguments)]
+        self._inline(jaxpr.jaxpr, _constants(jaxpr), leaves, 1)
+
+    def evaluate(self, sources: Iterable[Source]) -> None:
+        """Compute all of `sources` that do not depend on an abstract value, in one compilation."""
+        wanted = [s for s in sources if not s.abstract and s not in self._values]
+        computed = [s for s in wanted if s.node is not None]
+        for source in wanted:
+            if source.node is None:
+                leaf = self._leaves[source.index] if source.index >= 0 else source.constant
+                self._values[source] = np.asarray(leaf)
+        if not computed:
+            return
+        nodes = _slice(computed)
+        needed = {s.index for node in nodes for s in node.inputs if s.node is None and s.index >= 0}
+        leaves = {n: self._leaves[n] for n in needed}
+
+        def run(leaves: dict[int, Any]) -> list[Any]:
+            results: dict[Node, list[Any]] = {}
+
+            def read(s: Source) -> Any:
+                if s.node is not None:
+                    return results[s.node][s.index]
+                return leaves[s.index] if s.index >= 0 else s.constant
+
+            for node in nodes:
+                results[node] = bind(_interpreted(node.equation), *map(read, node.inputs))
+            return [read(s) for s in computed]
+
+        for source, value in zip(computed, jax.jit(run)(leaves), strict=True):
+            self._values[source] = np.asarray(value)
+
+    def value(self, source: Source) -> np.ndarray | None:
+        """The data of an evaluated source, or None where there are none."""
+        return self._values.get(source)
+
+    def _inline(
+        self, jaxpr: Jaxpr, consts: Sequence[Source], args: Sequence[Source], times: int | None
+    ) -> list[Source]:
+        env: dict[Any, Source] = dict(zip(jaxpr.invars, args, strict=True))
+        env.update(zip(jaxpr.constvars, consts, strict=True))
+
+        def read(atom: Any) -> Source:
+            return Source(constant=atom.val) if isinstance(atom, Literal) else env[atom]
+
+        for equation in jaxpr.eqns:
+            inputs = tuple(map(read, equation.invars))
+            if (inner := callee(equation)) is not None:
+                outs = self._inline(inner.jaxpr, _constants(inner), inputs, times)
+            else:
+                outs = self._node(equation, inputs, times)
+            env.update(zip(equation.outvars, outs, strict=True))
+        return [read(v) for v in jaxpr.outvars]
+
+    def _node(
+        self, equation: JaxprEqn, inputs: tuple[Source, ...], times: int | None
+    ) -> list[Source]:
+        self._order += 1
+        node = Node(equation, inputs, self._order, times)
+        if equation.primitive.name == PALLAS_CALL:
+            self.calls.append(node)
+        else:
+            self._inside(node)
+        abstract = frozenset().union(*(s.abstract for s in inputs))
+        return [Source(node, n, None, abstract) for n in range(len(equation.outvars))]
+
+    def _inside(self, node: Node) -> None:
+        """Find the launches in a loop or a branch; what a loop carries is known only as it runs."""
+        name, p = node.equation.primitive.name, node.equation.params
+        lost = Source(abstract=frozenset({f"a value that changes inside a `{name}`"}))
+        times = None if name == "while" else node.times
+        if name == "scan" and times is not None:
+            times *= p["length"]
+        for jaxpr in subjaxprs(node.equation):
+            if not any(True for _ in kernel_calls(jaxpr)):
+                continue
+            if name == "cond":
+                args = node.inputs[1:]
+            elif name == "scan":
+                args = node.inputs[: scan_counts(p)[0]]
+            elif name == "while" and jaxpr is p["body_jaxpr"].jaxpr:
+                args = node.inputs[p["cond_nconsts"] :][: p["body_nconsts"]]
+            else:
+                args = ()
+            blind = (lost,) * (len(jaxpr.invars) - len(args))
+            self._inline(jaxpr, (lost,) * len(jaxpr.constvars), (*args, *blind), times)
+
+
+def ask(what: str, source: Source) -> NoReturn:
+    """Raise `Abstract`: what depends on data, on which, and the remedy."""
+    names = " and ".join(sorted(source.abstract))
+    if not names.startswith("argument"):
+        raise Abstract(f"{what} depends on {names}: launch it outside of the loop to look at it.")
+    raise Abstract(
+        f"{what} depends on data: pass arrays instead of ShapeDtypeStructs "
+        f"(for example group_sizes) for {names}; for all other arguments shapes are enough."
+    )
+
+
+def _constants(closed: ClosedJaxpr) -> list[Source]:
+    return [Source(constant=value) for value in closed.consts]
+
+
+def _lacks(n: int, leaf: Any) -> frozenset[str]:
+    if not isinstance(leaf, jax.ShapeDtypeStruct):
+        return frozenset()
+    dims = ",".join(map(str, leaf.shape))
+    return frozenset({f"argument {n + 1}, {leaf.dtype}[{dims}]"})
+
+
+def _slice(sources: Iterable[Source]) -> list[Node]:
+    found: set[Node] = set()
+    stack: list[Node | None] = [s.node for s in sources]
+    while stack:
+        node = stack.pop()
+        if node is not None and node not in found:
+            found.add(node)
+            stack += [s.node for s in node.inputs]
+    return sorted(found, key=lambda node: node.order)
+
+
+def _interpreted(equation: JaxprEqn) -> JaxprEqn:
+    """`equation` with every kernel in it interpreted: an earlier launch's result may be needed."""
+
+    def swap(value: Any) -> Any:
+        if isinstance(value, ClosedJaxpr):
+            return with_interpret(value, True)
+        return tuple(map(swap, value)) if type(value) is tuple else value
+
+    if equation.primitive.name == PALLAS_CALL:
+        return equation.replace(params={**equation.params, "interpret": True})
+    return equation.replace(params={k: swap(v) for k, v in equation.params.items()})

@@ -1,0 +1,73 @@
+"""Programs as JAX traces them: what is nested in an equation, and which of them launch kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from puzzles._jax import ClosedJaxpr, Jaxpr, JaxprEqn
+
+PALLAS_CALL = "pallas_call"
+
+
+def kernel_size(closed: ClosedJaxpr) -> int:
+    """How many equations the largest kernel has, nested ones included."""
+    return max((_count(call.params["jaxpr"]) for call in kernel_calls(closed.jaxpr)), default=0)
+
+
+def _count(jaxpr: Jaxpr) -> int:
+    return sum(1 + sum(map(_count, subjaxprs(equation))) for equation in jaxpr.eqns)
+
+
+def subjaxprs(equation: JaxprEqn) -> Iterator[Jaxpr]:
+    """The jaxprs an equation calls (`jit`, `cond`, `custom_vjp_call`, ...)."""
+    for value in equation.params.values():
+        for one in value if isinstance(value, tuple | list) else (value,):
+            if isinstance(one, ClosedJaxpr):
+                yield one.jaxpr
+            elif isinstance(one, Jaxpr):
+                yield one
+
+
+def equations(jaxpr: Jaxpr) -> Iterator[JaxprEqn]:
+    """Every equation outside kernels, depth first: a `pallas_call` is yielded, not entered."""
+    for equation in jaxpr.eqns:
+        nested = () if equation.primitive.name == PALLAS_CALL else tuple(subjaxprs(equation))
+        if not nested:
+            yield equation
+        for inner in nested:
+            yield from equations(inner)
+
+
+def kernel_calls(jaxpr: Jaxpr) -> Iterator[JaxprEqn]:
+    """Every `pallas_call` of a program, depth first."""
+    return (one for one in equations(jaxpr) if one.primitive.name == PALLAS_CALL)
+
+
+def with_interpret(closed: ClosedJaxpr, interpret: object) -> ClosedJaxpr:
+    """The same program with `interpret` set on every `pallas_call`, nested ones included.
+
+    This is how a launch written with `interpret=INTERPRET` is simulated or compiled for a TPU
+    without touching the learner's function.
+    """
+
+    def swap(value: Any) -> Any:
+        if isinstance(value, ClosedJaxpr):
+            return value.replace(jaxpr=rewrite(value.jaxpr))
+        if isinstance(value, Jaxpr):
+            return rewrite(value)
+        if isinstance(value, tuple | list):
+            return type(value)(swap(v) for v in value) if type(value) in (tuple, list) else value
+        return value
+
+    def rewrite(jaxpr: Jaxpr) -> Jaxpr:
+        return jaxpr.replace(eqns=[one(e) for e in jaxpr.eqns])
+
+    def one(equation: JaxprEqn) -> JaxprEqn:
+        if equation.primitive.name == PALLAS_CALL:
+            return equation.replace(params={**equation.params, "interpret": interpret})
+        if not any(True for _ in subjaxprs(equation)):
+            return equation
+        return equation.replace(params={k: swap(v) for k, v in equation.params.items()})
+
+    return swap(closed)

@@ -1,0 +1,140 @@
+"""Running a program: at once on the CPU, or in Python down to the equations that launch kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from puzzles._jax import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, close, scan_counts
+from puzzles._launch.jaxprs import PALLAS_CALL, kernel_calls, subjaxprs
+
+# Without LLVM's optimiser and XLA's fusion emitters a kernel compiles in a third of the time and
+# runs, at the sizes of a puzzle, just as fast. The algebraic simplifier would turn a product with
+# a mask into a choice, and NaN times 0, which a TPU leaves NaN, into 0.
+_QUICK = {
+    "xla_backend_optimization_level": 0,
+    "xla_cpu_parallel_codegen_split_count": 1,
+    "xla_cpu_use_fusion_emitters": False,
+    "xla_disable_hlo_passes": "algsimp",
+}
+# Calls that only wrap; their bodies are run in place. `custom_vjp` must be: the simulator's
+# effects are refused under it ("Effects not supported").
+_WRAPPERS = {
+    "jit", "pjit", "closed_call", "core_call", "checkpoint", "remat", "remat2",
+    "custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr",
+}  # fmt: skip
+# How to run a group of equations, which are also given, as a program on its inputs.
+Run = Callable[[list[JaxprEqn], ClosedJaxpr, list[Any]], Sequence[Any]]
+
+
+def quickly(function: Callable[..., Sequence], *args: Any) -> list[np.ndarray]:
+    """`function(*args)` under `jit` on the CPU, compiled for a single run: flat results."""
+    return [np.asarray(x) for x in jax.tree.leaves(on_cpu(function, *args))]
+
+
+def on_cpu(function: Callable, *args: Any) -> Any:
+    """The same, as `function` returns them: a tree of JAX's arrays."""
+    args = jax.device_put(args, jax.local_devices(backend="cpu")[0])
+    lowered = jax.jit(function).lower(*args)
+    try:
+        compiled = lowered.compile(_QUICK)
+    except Exception:  # an XLA that does not know one of the flags
+        compiled = lowered.compile()
+    return compiled(*args)
+
+
+def run_program(closed: ClosedJaxpr, args: Sequence[Any], launch: Run, plain: Run) -> list[Any]:
+    """The flat results of a program: `launch` runs each `pallas_call`, `plain` what lies between.
+
+    Equations between two launches are one group: compiled one by one they cost 10 ms each. Loops
+    and branches around a launch are run in Python, since all values are known.
+    """
+    jaxpr = closed.jaxpr
+    env: dict[Any, Any] = dict(zip(jaxpr.constvars, closed.consts, strict=True))
+    env |= zip(jaxpr.invars, args, strict=True)
+    waiting: list[JaxprEqn] = []
+
+    def read(atom: Any) -> Any:
+        return atom.val if isinstance(atom, Literal) else env[atom]
+
+    def run(group: list[JaxprEqn], how: Run) -> None:
+        if group:
+            program, needed = _program(jaxpr, group)
+            made = how(group, program, [env[v] for v in needed])
+            env.update(zip((v for e in group for v in e.outvars), made, strict=True))
+
+    def within(inner: ClosedJaxpr, values: Sequence[Any]) -> list[Any]:
+        return run_program(inner, values, launch, plain)
+
+    for equation in jaxpr.eqns:
+        if not _launches(equation):
+            waiting.append(equation)
+            continue
+        run(waiting, plain)
+        waiting = []
+        if equation.primitive.name in _CONTROL:
+            values = [read(v) for v in equation.invars]
+            out = _CONTROL[equation.primitive.name](equation.params, values, within)
+            env |= zip(equation.outvars, out, strict=True)
+        else:
+            run([equation], launch)
+    run(waiting, plain)
+    return [read(v) for v in jaxpr.outvars]
+
+
+def _program(jaxpr: Jaxpr, group: list[JaxprEqn]) -> tuple[ClosedJaxpr, list[Var]]:
+    """Neighbouring equations of `jaxpr` as a program that returns all they make, and its inputs."""
+    made = [v for e in group for v in e.outvars]
+    used = {v: None for e in group for v in e.invars if not isinstance(v, Literal)}
+    needed = [v for v in used if v not in set(made)]
+    nameless = jaxpr.debug_info._replace(arg_names=None, result_paths=None)
+    part = jaxpr.replace(
+        constvars=[], invars=needed, outvars=made, eqns=[*group], debug_info=nameless
+    )
+    return close(part), needed
+
+
+def _launches(equation: JaxprEqn) -> bool:
+    if equation.primitive.name == PALLAS_CALL:
+        return True
+    return any(True for inner in subjaxprs(equation) for _ in kernel_calls(inner))
+
+
+def _call(params: dict[str, Any], values: list[Any], within: Callable) -> list[Any]:
+    inner = params.get("jaxpr", params.get("call_jaxpr"))
+    return within(close(inner), values)  # `checkpoint` keeps it open, without constants
+
+
+def _scan(params: dict[str, Any], values: list[Any], within: Callable) -> list[Any]:
+    first, carried = scan_counts(params)
+    second = first + carried
+    consts, carry, rows = values[:first], values[first:second], values[second:]
+    steps = range(params["length"])
+    stacks: list[list[Any]] = []
+    for n in reversed(steps) if params["reverse"] else steps:
+        out = within(params["jaxpr"], [*consts, *carry, *(row[n] for row in rows)])
+        carry = out[:carried]
+        stacks.append(out[carried:])
+    if params["reverse"]:
+        stacks.reverse()
+    return [*carry, *(jnp.stack(column) for column in zip(*stacks, strict=True))]
+
+
+def _while(params: dict[str, Any], values: list[Any], within: Callable) -> list[Any]:
+    first, second = params["cond_nconsts"], params["cond_nconsts"] + params["body_nconsts"]
+    carry = values[second:]
+    while within(params["cond_jaxpr"], [*values[:first], *carry])[0]:
+        carry = within(params["body_jaxpr"], [*values[first:second], *carry])
+    return carry
+
+
+def _cond(params: dict[str, Any], values: list[Any], within: Callable) -> list[Any]:
+    last = len(params["branches"]) - 1
+    return within(params["branches"][min(max(int(values[0]), 0), last)], values[1:])
+
+
+_CONTROL = dict.fromkeys(_WRAPPERS, _call) | {"scan": _scan, "while": _while, "cond": _cond}

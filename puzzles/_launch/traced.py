@@ -1,0 +1,77 @@
+"""One trace of a learner's function, shared by every stage that looks at it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import jax
+
+from puzzles._jax import ClosedJaxpr, jaxpr_as_fun, retraced
+from puzzles._launch.jaxprs import with_interpret
+from puzzles._launch.launch import Launch, read_launches
+from puzzles._launch.mesh import as_tpu
+
+
+@dataclass(frozen=True)
+class Traced:
+    """A function as a jaxpr: `leaves` are the traced arguments, `out` the shapes of its result.
+
+    The learner's Python runs once, here. Values, simulation, lowering and the receipt are all read
+    from this jaxpr, so they speak of the same launch.
+    """
+
+    jaxpr: ClosedJaxpr
+    leaves: tuple[Any, ...]
+    out: Any
+
+    @cached_property
+    def launches(self) -> tuple[Launch, ...]:
+        """Every `pallas_call`, in order; raises `Abstract` where a grid or a map needs data."""
+        return read_launches(self.jaxpr, self.leaves)
+
+
+def is_traced(x: object) -> bool:
+    """True for what becomes an abstract value; ints, NumPy arrays and None stay static."""
+    return isinstance(x, jax.Array | jax.ShapeDtypeStruct)
+
+
+def trace_call(fn: Callable, *args: object) -> Traced:
+    """Trace `fn(*args)`. Whatever `fn` raises passes through.
+
+    Arrays and `ShapeDtypeStruct`s among the leaves of `args` are traced, all other leaves are
+    static. `fn` is wrapped afresh every time: JAX caches a trace by function, and a kernel that
+    was defined again in another cell must not be answered from that cache.
+    """
+    leaves, tree = jax.tree.flatten(args)
+    where = [n for n, leaf in enumerate(leaves) if is_traced(leaf)]
+
+    def call(*traced: object) -> object:
+        full = list(leaves)
+        for n, value in zip(where, traced, strict=True):
+            full[n] = value
+        result = fn(*jax.tree.unflatten(tree, full))
+        if callable(result):
+            raise TypeError("the result is a function, not an array")
+        return result
+
+    traced = tuple(leaves[n] for n in where)
+    # A trace remembers its mesh, and lowering for a TPU will ask for it.
+    with as_tpu(), retraced():
+        jaxpr, out = jax.make_jaxpr(call, return_shape=True)(*traced)
+    return Traced(jaxpr, traced, out)
+
+
+def as_function(traced: Traced, interpret: object) -> Callable[..., list]:
+    """`traced` as a function of its leaves that returns the flat list of results."""
+    return jaxpr_as_fun(with_interpret(traced.jaxpr, interpret))
+
+
+def trace(fn: Callable, *args: object) -> tuple[Launch, ...]:
+    """Every `pallas_call` of `fn(*args)`, without running a kernel; `ShapeDtypeStruct`s will do.
+
+    Raises `Abstract` where a grid or an index map needs data; what `fn` raises passes through.
+    """
+    return trace_call(fn, *args).launches

@@ -1,0 +1,32 @@
+"""What would a TPU say? A traced function in; results, or a refusal in words, out.
+
+`simulate` runs it on JAX's simulator of a TPU, where memory that nobody wrote is NaN; `lower` asks
+Mosaic; a `Compiler` asks libtpu, for every one of `CHIPS`, in a worker process. None needs a TPU.
+"""
+
+from __future__ import annotations
+
+from puzzles._tpu.chips import CHIPS, Chip
+from puzzles._tpu.compiler import (
+    INSTALL_LIBTPU,
+    Compiler,
+    CompilerMissing,
+    has_libtpu,
+    supported_chips,
+)
+from puzzles._tpu.lowering import LoweringError, lower
+from puzzles._tpu.simulator import SimulationError, simulate
+
+__all__ = [
+    "CHIPS",
+    "INSTALL_LIBTPU",
+    "Chip",
+    "Compiler",
+    "CompilerMissing",
+    "LoweringError",
+    "SimulationError",
+    "has_libtpu",
+    "lower",
+    "simulate",
+    "supported_chips",
+]

@@ -1,0 +1,192 @@
+"""The TPU compiler, kept in a worker process."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import jax
+
+from puzzles._launch import Traced, as_function, kernel_calls
+from puzzles._tpu import libtpu_words, mosaic_words
+from puzzles._tpu.chips import CHIPS
+
+INSTALL_LIBTPU = f'pip install "jax[tpu]=={jax.__version__}" flatbuffers'
+
+_ENVIRONMENT = {
+    "JAX_PLATFORMS": "cpu",
+    "TPU_SKIP_MDS_QUERY": "1",
+    "TPU_ACCELERATOR_TYPE": "v5litepod-4",
+    "TPU_WORKER_HOSTNAMES": "localhost",
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+    "TF_CPP_MIN_LOG_LEVEL": "2",
+}
+
+
+class CompilerMissing(RuntimeError):
+    """libtpu, or what it takes to hand a program to it, is not installed."""
+
+
+def has_libtpu() -> bool:
+    """Whether libtpu is installed; does not load it."""
+    return importlib.util.find_spec("libtpu") is not None
+
+
+_known: list[tuple[str, ...]] = []  # what the first worker said that it can compile for
+
+
+def supported_chips() -> tuple[str, ...]:
+    """The chips that the installed libtpu compiles for; asks a worker, once (1 to 3 s)."""
+    if not has_libtpu():
+        return ()
+    if not _known:
+        with Compiler() as compiler:
+            compiler.start()
+    return _known[0]
+
+
+class Compiler:
+    """libtpu in a worker, from `__enter__` to `__exit__`; it starts with the first request.
+
+    timeout: seconds for one chip. Entering raises CompilerMissing, with the line that installs it.
+    """
+
+    def __init__(self, timeout: float = 120) -> None:
+        self._timeout = timeout
+        self._process: subprocess.Popen[str] | None = None
+        self._log: IO[bytes] | None = None
+
+    def __enter__(self) -> Compiler:
+        for module in ("libtpu", "flatbuffers"):
+            if importlib.util.find_spec(module) is None:
+                raise CompilerMissing(
+                    f"compiling for a TPU needs {module}, which is not installed: {INSTALL_LIBTPU}"
+                )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop()
+
+    def compile(self, traced: Traced, chips: Sequence[str] | None = None) -> dict[str, str | None]:
+        """For each of `chips` (None: all that libtpu knows) None, or why it does not compile.
+
+        A worker that dies, or takes too long, is an answer too.
+        """
+        if chips is None:
+            chips = supported_chips()
+        try:
+            program = base64.b64encode(_exported(traced)).decode()
+        except Exception as error:
+            says, _, _ = mosaic_words.lowering(error, traced.jaxpr)
+            return dict.fromkeys(chips, says)
+        kernel = any(True for _ in kernel_calls(traced.jaxpr.jaxpr))
+        return {chip: self._one(chip, program, kernel) for chip in chips}
+
+    def _one(self, chip: str, program: str, kernel: bool) -> str | None:
+        if chip not in supported_chips():
+            return f"the installed libtpu does not know {chip}: {INSTALL_LIBTPU}"
+        got = self._ask(topology=CHIPS[chip].topology, program=program)
+        if isinstance(got, str):
+            return got
+        if got["text"] is not None:
+            return libtpu_words.refusal(got["text"], chip)
+        if kernel and not got["kernel"]:
+            return "it compiled, but no kernel is left in it: is its result used?"
+        return None
+
+    def _ask(self, **request: Any) -> dict[str, Any] | str:
+        """The worker's answer, or in words why there is none."""
+        if self._process is None or self._process.poll() is not None:
+            self.start()
+        process = self._process
+        assert process is not None
+        assert process.stdin is not None
+        late = threading.Event()
+
+        def give_up() -> None:
+            late.set()
+            process.kill()
+
+        timer = threading.Timer(self._timeout, give_up)
+        timer.start()
+        try:
+            process.stdin.write(json.dumps(request) + "\n")
+            process.stdin.flush()
+            line = self._read()
+        except BrokenPipeError:
+            line = ""
+        finally:
+            timer.cancel()
+        if line.endswith("\n"):
+            return json.loads(line)
+        said = self._last_words()
+        self._stop()
+        if late.is_set():
+            return f"the TPU compiler gave no answer within {self._timeout:g} s"
+        return f"the TPU compiler crashed on this kernel{said}"
+
+    def _read(self) -> str:
+        assert self._process is not None
+        assert self._process.stdout is not None
+        return self._process.stdout.readline()
+
+    def start(self) -> None:
+        """Start the worker, or start it again; raises CompilerMissing if libtpu will not load."""
+        self._stop()
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115  closed in `_stop`
+        worker = Path(__file__).with_name("worker.py")
+        self._process = subprocess.Popen(
+            [sys.executable, str(worker), *(chip.topology for chip in CHIPS.values())],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            env=os.environ | _ENVIRONMENT,
+            encoding="utf-8",
+        )
+        hello = self._read()
+        if not hello:
+            said = self._last_words()
+            self._stop()
+            raise CompilerMissing(f"libtpu does not start{said}")
+        topologies = json.loads(hello)["topologies"]
+        _known[:] = [tuple(name for name, chip in CHIPS.items() if chip.topology in topologies)]
+
+    def _stop(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            with contextlib.suppress(BrokenPipeError):  # a request it died over
+                self._process.communicate()
+            self._process = None
+        if self._log is not None:
+            self._log.close()
+            self._log = None
+
+    def _last_words(self) -> str:
+        """`: ...` from what the worker wrote before it died: the failed check if there is one."""
+        if self._log is None:
+            return ""
+        self._log.seek(0)
+        lines = self._log.read().decode(errors="replace").splitlines()
+        failed = [line for line in lines if re.search(r"Check failed|^F\d{4} |Fatal", line)]
+        if not failed:
+            return ""
+        return ": " + re.sub(r"^F\d{4} .*?\] ", "", failed[0].strip())[:200]
+
+
+def _exported(traced: Traced) -> bytes:
+    from jax import export  # on 0.7 `jax.export` exists only once it is imported
+
+    shapes = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in traced.leaves]
+    function = jax.jit(as_function(traced, False))
+    return bytes(export.export(function, platforms=["tpu"])(*shapes).serialize())

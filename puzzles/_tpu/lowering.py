@@ -1,0 +1,28 @@
+"""What Mosaic, the compiler of TPU kernels, lowers: it needs neither a TPU nor libtpu."""
+
+from __future__ import annotations
+
+import jax
+
+from puzzles._launch import Traced, as_function
+from puzzles._tpu import mosaic_words
+
+
+class LoweringError(Exception):
+    """What Mosaic will not lower: `rule` is the rule that is broken, where we know it."""
+
+    def __init__(self, says: str, operand: str | None = None, rule: str | None = None) -> None:
+        super().__init__(says)
+        self.says, self.operand, self.rule = says, operand, rule
+
+
+def lower(traced: Traced) -> None:
+    """Lower `traced` for a TPU, without libtpu; raises `LoweringError`.
+
+    Finds broken rules of blocks and operations without a TPU form; not too little memory.
+    """
+    shapes = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in traced.leaves]
+    try:
+        jax.jit(as_function(traced, False)).trace(*shapes).lower(lowering_platforms=("tpu",))
+    except Exception as error:
+        raise LoweringError(*mosaic_words.lowering(error, traced.jaxpr)) from None

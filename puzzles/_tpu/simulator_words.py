@@ -1,0 +1,228 @@
+"""The simulator's exceptions in plain words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from puzzles._jax import Jaxpr, JaxprEqn, Literal, Var
+from puzzles._launch import subjaxprs
+from puzzles._tpu.watch import Stuck, Watch, memory_space, parameters
+
+Report = tuple[str, str | None, tuple[int, ...] | None, str]  # kind, operand, step, says
+
+_BLOCK = re.compile(r'Out-of-bounds block index \((.*?)\) for (\w+) "(.*?)" in iteration \((.*?)\)')
+_ACCESS = re.compile(r"of \(\d+ \d+ (\w+) (\d+)\): \w+ \[(\(.*\))\] but \w+ has shape (\(.*?\))")
+_REVISIT = re.compile(
+    r"Revisited block (\(.*\)) of output (\d+) in .*? iterations \((.*?)\) through"
+)
+_SLICE = re.compile(r"slice\((-?\d+), (-?\d+), (?:\d+|None)\)|(-?\d+)")
+_STUCK = {
+    "copy never started": (
+        "waits for a copy that was not started",
+        "The TPU would hang. Every `.wait()` needs its own `.start()` on the same semaphore.",
+    ),
+    "semaphore never signalled": (
+        "waits for a semaphore that nothing signals",
+        "The TPU would hang. Every wait needs a signal before it.",
+    ),
+    "copy never waited for": (
+        "ends with a copy that nobody waited for",
+        "Its data may arrive late, or never. Every `.start()` needs a `.wait()`.",
+    ),
+    "semaphore left signalled": (
+        "ends with a semaphore that is not back at zero",
+        "The next kernel would find it so. Wait for as much as you signal.",
+    ),
+}
+
+
+def translate(error: Exception, watch: Watch) -> Report:
+    """What went wrong in a launch, from the exception and from what was seen before it."""
+    text = _gist(error)
+    if isinstance(error, Stuck):
+        what, remedy = _STUCK[error.args[0]]
+        return "semaphore", None, watch.step, f"The kernel {what}{_at(watch)}. {remedy}"
+    if found := _BLOCK.search(text):
+        index, _, name, step = found.groups()
+        return _block(name, _ints(index), _ints(step), _extent(text, watch))
+    if found := _REVISIT.search(text):
+        return _revisit(found, watch)
+    if "Advanced indexers" in text:
+        return _advanced(watch)
+    if "parallel semantics must form a prefix" in text:
+        return "parallel", None, None, (
+            "In `dimension_semantics` every \"parallel\" axis must come before the first "
+            "\"arbitrary\" one: make the parallel axes the first axes of the grid."
+        )  # fmt: skip
+    access = _access(text, watch)
+    if access is not None:
+        return _outside(*access, watch)
+    return "other", None, watch.step, f"The TPU simulator stops{_at(watch)}: {text}"
+
+
+def _gist(error: Exception) -> str:
+    """`Type: message`; a failed callback arrives as a traceback, of which the last line counts."""
+    lines = [line for line in str(error).strip().splitlines() if line.strip()]
+    if not lines:
+        return type(error).__name__
+    if "Traceback (most recent call last)" in str(error):
+        return lines[-1]
+    return f"{type(error).__name__}: {lines[0]}"
+
+
+def _ints(text: str) -> tuple[int, ...]:
+    return tuple(int(n) for n in re.findall(r"-?\d+", text))
+
+
+def _ranges(text: str) -> tuple[tuple[int, int | None], ...]:
+    """`(slice(0, 128, 1), 5)` as `((0, 128), (5, None))`."""
+    return tuple(
+        (int(one), None) if one else (int(start), int(stop))
+        for start, stop, one in _SLICE.findall(text)
+    )
+
+
+def _shown(ranges: Sequence[tuple[int, int | None]]) -> str:
+    return ", ".join(f"{a}" if b is None else f"{a}:{b}" for a, b in ranges)
+
+
+def _block_index(ranges: Sequence[tuple[int, int | None]]) -> tuple[int, ...]:
+    return tuple(a if b is None else a // max(b - a, 1) for a, b in ranges)
+
+
+def _extent(text: str, watch: Watch) -> tuple[int, ...] | None:
+    """How many blocks the array has along each axis, from the simulator's message."""
+    found = re.search(r"\w+ \[(\(.*\))\] but \w+ has shape (\(.*?\))", text)
+    if not found:
+        return None
+    ranges, shape = _ranges(found[1]), _ints(found[2])
+    return tuple(
+        n if b is None else -(-n // max(b - a, 1)) for (a, b), n in zip(ranges, shape, strict=False)
+    )
+
+
+def _block(
+    name: str | None, index: tuple[int, ...], step: Any, extent: tuple[int, ...] | None
+) -> Report:
+    which = f"`{name}`" if name else "an operand"
+    has = f", but there are only {' x '.join(map(str, extent))} blocks" if extent else ""
+    says = (
+        f"The index map of {which} gives block {index} at grid step {step}{has}. An index map "
+        "counts blocks, not elements, from 0: look at it, and at the grid."
+    )
+    return "block", name, step, says
+
+
+def _revisit(found: re.Match, watch: Watch) -> Report:
+    ranges, number, before = _ranges(found[1]), int(found[2]), _ints(found[3])
+    grid = watch.equation.params["grid_mapping"]
+    name = parameters(watch.equation)[grid.num_index_operands + grid.num_inputs + number]
+    step = watch.step
+    says = (
+        f"Block {_block_index(ranges)} of `{name}` is visited at grid step {before}, then another "
+        f"block, then again at step {step}. Only consecutive steps share an output block: what was "
+        "there before is lost. Let the axis that accumulates be the last one of the grid."
+    )
+    return "revisit", name, step, says
+
+
+def _advanced(watch: Watch) -> Report:
+    name = watch.name_of(_int(watch.failed[1].get("buffer_id")))
+    which = f"`{name}`" if name else "A ref"
+    says = (
+        f"{which} is indexed with an array{_at(watch)}. A TPU kernel loads slices, not scattered "
+        "rows: use `pl.ds`, an index map that picks blocks, or a one-hot matmul."
+    )
+    return "index", name, watch.step, says
+
+
+def _access(text: str, watch: Watch) -> tuple[str, int, Any, Any] | None:
+    """Space, buffer, ranges and shape of the access that failed."""
+    if found := _ACCESS.search(text):
+        return found[1], int(found[2]), _ranges(found[3]), _ints(found[4])
+    # 0.10 asserts, without words, that a written range is not negative and fits; 0.7.2 leaves
+    # some to NumPy's IndexError. What was asked for is in the arguments of the callback.
+    name, given = watch.failed
+    if name not in ("get", "store", "swap") or not text.startswith(
+        ("AssertionError", "IndexError")
+    ):
+        return None
+    ranges = tuple(
+        (int(i), None) if not hasattr(i, "start") else (int(i.start), int(i.start) + int(i.size))
+        for indexer in given.get("transforms", ())[:1]
+        for i in getattr(indexer, "indices", ())
+    )
+    shape = tuple(indexer.shape for indexer in given.get("transforms", ())[:1])
+    return "", _int(given.get("buffer_id")) or 0, ranges, shape[0] if shape else None
+
+
+def _outside(space: str, buffer: int, ranges: Any, shape: Any, watch: Watch) -> Report:
+    name = watch.name_of(buffer)
+    call, given = watch.failed
+    from_kernel = given.get("source_info") is not None or call not in ("get", "store")
+    if not from_kernel:  # the block of an output, carried back to HBM
+        extent = tuple(
+            n if b is None else -(-n // max(b - a, 1))
+            for (a, b), n in zip(ranges, shape or (), strict=False)
+        )
+        return _block(name, _block_index(ranges), watch.step, extent or None)
+    which = f"`{name or 'ref'}[{_shown(ranges)}]`"
+    of = f", which has shape {tuple(shape)}" if shape else ""
+    if watch.in_index_map():
+        says = (
+            f"An index map reads {which}{of}. Check the index: an index map is evaluated at every "
+            "step, also where `pl.when` skips the work."
+        )
+        return "slice", name, None, says
+    says = f"The kernel reaches outside `{name or 'a ref'}`{of}: {which}{_at(watch)}. "
+    if space in ("hbm", "any"):
+        says += "Check the bounds of what is copied."
+    elif space == "smem":
+        says += "Check the index, and the length of the array that is passed in."
+    else:
+        says += "A ref is one block, whose first element is index 0 at every step."
+    return "slice", name, watch.step, says
+
+
+def _at(watch: Watch) -> str:
+    step = f" at grid step {watch.step}" if watch.step is not None else ""
+    line = watch.line()
+    return f"{step}, in `{line}`" if line else step
+
+
+def _int(value: Any) -> int | None:
+    return None if value is None else int(value)
+
+
+def refuse_indexed_hbm(equation: JaxprEqn, error: type[Exception]) -> None:
+    """Raise `error` if the kernel indexes a ref in HBM; 0.7.2 lets that pass, 0.10 does not."""
+    kernel = equation.params["jaxpr"]
+    names = dict(zip(kernel.invars, parameters(equation), strict=True))
+    for ref in _accessed(kernel, {v: v for v in kernel.invars}):
+        if memory_space(ref) in ("any", "hbm"):
+            name = names.get(ref)
+            which = f"`{name}`" if name else "A ref in HBM"
+            raise error(
+                "any", name, None,
+                f"{which} stays in HBM (`memory_space=pl.ANY`), and a kernel cannot index that: "
+                "copy it to VMEM scratch first, `pltpu.sync_copy(x_ref.at[...], scratch_ref)`.",
+            )  # fmt: skip
+
+
+def _accessed(jaxpr: Jaxpr, outer: dict[Var, Var]) -> Iterator[Var]:
+    """The refs that are loaded from or stored to, as the kernel's own variables where known."""
+    for equation in jaxpr.eqns:
+        if equation.primitive.name in ("get", "swap", "addupdate", "masked_load", "masked_swap"):
+            ref = equation.invars[0]
+            yield outer.get(ref, ref)
+        for inner in subjaxprs(equation):
+            # Bodies of `cond`, loops and calls take the last of the operands in order.
+            given = equation.invars[len(equation.invars) - len(inner.invars) :]
+            if len(given) == len(inner.invars):
+                known = zip(inner.invars, given, strict=True)
+                pairs = {i: outer.get(g, g) for i, g in known if not isinstance(g, Literal)}
+            else:
+                pairs = {}
+            yield from _accessed(inner, pairs)

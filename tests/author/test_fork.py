@@ -1,0 +1,428 @@
+"""What an author meets: the scaffold, a fork under another name, a ladder from another package."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from puzzles import __main__ as cli
+from puzzles._author import notebook, repository, scaffold
+
+ROOT = repository.ROOT
+TESTS = Path(__file__).parents[1]
+FORK = "somebody/kernels"
+GUIDE = (ROOT / "CLAUDE.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def fork(tmp_path: Path) -> Path:
+    """What a clone of the repository holds, with what is not committed yet."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    folder = tmp_path / "fork"
+    for name in listed.stdout.splitlines():
+        if (ROOT / name).exists():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, folder / name, follow_symlinks=False)
+    return folder
+
+
+def run(folder: Path, *command: str, path: Path | None = None, **settings: str) -> str:
+    """What a command prints; it must succeed. `path` is where Python finds packages first."""
+    done = subprocess.run(
+        [sys.executable, *command],
+        cwd=folder,
+        env={
+            **os.environ,
+            "PYTHONPATH": str(path or folder),
+            "JAX_PLATFORMS": "cpu",
+            "PYTHONDONTWRITEBYTECODE": "1",
+            **settings,
+        },
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def fails(folder: Path, *command: str, path: Path | None = None) -> str:
+    """What `python -m puzzles` prints in a project where it must fail."""
+    done = subprocess.run(
+        [sys.executable, "-m", "puzzles", *command],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(path or folder), "JAX_PLATFORMS": "cpu"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1, done.stdout
+    return done.stdout + done.stderr
+
+
+def retarget(folder: Path) -> None:
+    """Do what the guide says: edit one setting."""
+    path = folder / "pyproject.toml"
+    url = repository.repository().url
+    text = path.read_text(encoding="utf-8")
+    path.write_text(text.replace(url, f"https://github.com/{FORK}"), encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_a_fork_under_another_name_shows_no_trace_of_ours(fork: Path) -> None:
+    ours = repository.repository().slug
+    retarget(fork)
+    run(fork, "-m", "puzzles", "build")
+    traces = [
+        path.relative_to(fork).as_posix()
+        for path in sorted(fork.rglob("*"))
+        if path.is_file() and not path.is_symlink() and path.name != "LICENSE"
+        if {ours, ours.split("/")[0]} & {*re.findall(r"[\w-]+/[\w-]+|[\w-]+", _text(path))}
+    ]
+    assert traces == []
+    for name in ("README.md", *(f"{n}.ipynb" for n in notebook.ladders())):
+        assert FORK in _text(fork / name), name
+
+
+def _text(path: Path) -> str:
+    return path.read_bytes().decode("utf-8", errors="replace")
+
+
+# The drill: what CLAUDE.md tells an author to do, from a clone to a learner's notebook
+
+KERNEL = (
+    ("    return 2 * x\n", "    return x * jax.nn.sigmoid(x)\n"),
+    (
+        "    o_ref[...] = x_ref[...] * 2\n",
+        "    x = x_ref[...]\n    o_ref[...] = x / (1 + jnp.exp(-x))\n",
+    ),
+    (
+        "# Fill the one with twice the other.",
+        "# Fill the one with the other's SiLU, x / (1 + e⁻ˣ).",
+    ),
+    (
+        "One line: the output Ref on the left, the input Ref in a product on the right.",
+        "Two lines: read the block once, then a quotient with `jnp.exp` in it.",
+    ),
+    ("twice a matrix", "SiLU of a matrix"),
+)
+
+
+@pytest.mark.slow
+def test_the_fork_drill_from_a_new_ladder_to_a_learners_notebook(
+    fork: Path, tmp_path: Path
+) -> None:
+    retarget(fork)
+    said = run(fork, "-m", "puzzles", "new", "ladder", "activations")
+    assert said.splitlines() == [
+        "wrote puzzles/activations/__init__.py",
+        "wrote puzzles/activations/activations_warm_up.py",
+        "next: python -m puzzles verify activations",
+    ]
+    said = run(fork, "-m", "puzzles", "new", "puzzle", "activations", "silu")
+    assert said.splitlines()[-1] == "next: python -m puzzles verify activations/silu"
+    assert fails(fork, "build", "--check").startswith("out of date: ")
+
+    # at once, both pass; what is left undone is named
+    said = run(fork, "-m", "puzzles", "verify", "--quick", "activations")
+    assert re.search(r"^\[1/2\] ok  activations/activations_warm_up .*mistakes 4/4", said, re.M)
+    assert re.search(r"^\[2/2\] ok  activations/silu .*mistakes 4/4", said, re.M)
+    assert "silu.py:3: left undone: Say in the line above what this rung teaches." in said
+    assert "__init__.py:3: left undone: Write the title" in said
+    assert "things left undone, which `make test` will not accept" in said
+
+    # a real kernel; its mistakes are edits of text that is gone, and the gate says so
+    path = fork / "puzzles" / "activations" / "silu.py"
+    text = path.read_text(encoding="utf-8")
+    for old, new in KERNEL:
+        assert text.count(old) == 1, old
+        text = text.replace(old, new)
+    path.write_text(text, encoding="utf-8")
+    said = fails(fork, "verify", "--quick", "activations/silu")
+    assert "mistake 'adds two' cannot be made: occurs 0 times instead of once" in said
+    first, last = text.index("        Mistake("), text.index("    ],\n    # ✎ Add other")
+    text = text[:first] + MISTAKES + text[last:]
+    first, last = text.index("        Alternative("), text.index("    ],\n    audit=audit")
+    text = text[:first] + ALTERNATIVES + text[last:]
+    text = re.sub(r"(?m)^ *# (✎| ).*\n(?=( *#   )|)", _comment, text)
+    path.write_text(text, encoding="utf-8")
+    said = run(fork, "-m", "puzzles", "verify", "activations/silu")
+    assert re.search(r"^\[1/1\] ok  activations/silu .*mistakes 3/3 .*alternatives 1/1", said, re.M)
+    assert "silu.py:" not in said
+
+    # the notebooks: learner's and solved
+    run(fork, "-m", "puzzles", "build")
+    run(fork, "-m", "puzzles", "build", "--check")
+    run(fork, "-m", "puzzles", "build", "--solved", str(tmp_path / "solved"))
+    learner = _text(fork / "activations.ipynb")
+    assert "YOUR CODE HERE" in learner
+    assert "jnp.exp(-x)" not in learner
+    nbval = ["--nbval-lax", "--nbval-current-env", "--nbval-cell-timeout=120", "-p", "no:python"]
+    config = ["-p", "no:cacheprovider", "-c", os.devnull, "--color=no", "-q"]
+    notebook = str(tmp_path / "solved" / "activations.ipynb")
+    run(fork, "-m", "pytest", *nbval, *config, notebook, PUZZLES_STRICT="1")
+
+    # the wheel alone gives a learner their notebook
+    target = tmp_path / "site"
+    build = ["-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(tmp_path)]
+    run(fork, *build, str(fork))
+    (wheel,) = tmp_path.glob("*.whl")
+    zipfile.ZipFile(wheel).extractall(target)
+    cells = [
+        "".join(cell["source"])
+        for cell in json.loads(learner)["cells"]
+        if cell["cell_type"] == "code"
+    ]
+    shown = _session(target, tmp_path, cells)
+    assert [cell["error"] for cell in shown] == [None] * len(cells)
+    assert sum("not solved yet" in cell["shown"] for cell in shown) == 2
+
+
+def _comment(found: re.Match) -> str:
+    """Nothing for a scaffold's comment and its indented continuation, else the line itself."""
+    line = found.group()
+    return "" if re.match(r" *# ✎| *#   \S", line) else line
+
+
+def _session(packages: Path, folder: Path, cells: list[str]) -> list[dict]:
+    """What each cell showed when they ran one after another, with `packages` on Python's path."""
+    done = subprocess.run(
+        [sys.executable, TESTS / "run_cells.py"],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(packages), "JAX_PLATFORMS": "cpu"},
+        input=json.dumps([cells]),
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)[0]
+
+
+MISTAKES = """\
+        Mistake(
+            "forgets the minus sign",
+            old="jnp.exp(-x)",
+            new="jnp.exp(x)",
+            says="e⁻ˣ is small where x is large, so that SiLU leaves large x alone",
+        ),
+        Mistake(
+            "gives the sigmoid alone",
+            old="x / (1 + jnp.exp(-x))",
+            new="1 / (1 + jnp.exp(-x))",
+            says="SiLU is x times its sigmoid",
+        ),
+        Mistake(
+            "takes the whole matrix in one step",
+            old="bm, bn = 8, 128",
+            new="bm, bn = M, N",
+            says="cut the matrix into blocks",
+            stage="work",
+        ),
+"""
+ALTERNATIVES = """\
+        Alternative(
+            "multiplies by the sigmoid",
+            old="x / (1 + jnp.exp(-x))",
+            new="x * jax.nn.sigmoid(x)",
+        ),
+"""
+
+
+# A ladder that another package brings
+
+PACKAGE = {
+    "pyproject.toml": """\
+[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+
+[project]
+name = "acme-kernels"
+version = "1"
+dependencies = ["pallas-puzzles"]
+
+[project.urls]
+Repository = "https://github.com/acme/kernels"
+
+[tool.pallas-puzzles]
+branch = "main"
+package = "acme_kernels"
+""",
+    "acme_kernels/__init__.py": '"""Kernels."""\n',
+}
+
+
+@pytest.mark.slow
+def test_a_ladder_from_another_package_is_found_built_checked_and_verified(
+    tmp_path: Path,
+) -> None:
+    project, site = tmp_path / "acme", tmp_path / "site"
+    for name, text in PACKAGE.items():
+        (project / name).parent.mkdir(parents=True, exist_ok=True)
+        (project / name).write_text(text, encoding="utf-8")
+    said = run(project, "-m", "puzzles", "new", "ladder", "rockets", path=ROOT)
+    lines = said.split("install this project again:\n\n")[1].split("\n\nnext:")[0]
+    assert (
+        lines == '[project.entry-points."pallas_puzzles.ladders"]\nrockets = "acme_kernels.rockets"'
+    )
+    with (project / "pyproject.toml").open("a", encoding="utf-8") as settings:
+        settings.write(f"\n{lines}\n")
+    # as an editable installation: what pip noted of the project, and its source where it lies
+    install = ["-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation", "--target"]
+    run(project, *install, str(site), str(project), path=ROOT)
+    shutil.rmtree(site / "acme_kernels")
+    packages = Path(os.pathsep.join(map(str, (project, site, ROOT))))
+
+    said = fails(project, "verify", "--quick", path=packages)
+    assert "[1/1] ok  rockets/rockets_warm_up " in said
+    assert "BAD rockets.ipynb is out of date: python -m puzzles build" in said
+    assert run(project, "-m", "puzzles", "build", path=packages) == "wrote rockets.ipynb\n"
+    assert "BAD" not in run(project, "-m", "puzzles", "verify", "--quick", path=packages)
+    assert sorted(p.name for p in project.glob("*.*")) == ["pyproject.toml", "rockets.ipynb"]
+
+    cells = [
+        "".join(cell["source"])
+        for cell in json.loads(_text(project / "rockets.ipynb"))["cells"]
+        if cell["cell_type"] == "code"
+    ]
+    assert 'find_spec("acme_kernels") and find_spec("puzzles")' in cells[0]
+    assert "git+https://github.com/acme/kernels@main" in cells[0]
+    solved = [cell.replace("...  # YOUR CODE HERE (about 1 line)", ANSWER) for cell in cells]
+    shown = _session(packages, tmp_path, [*solved, "check(add_ten := find('add_ten').solution)"])
+    assert [cell["error"] for cell in shown] == [None] * len(shown)
+    assert any(cell["shown"].startswith("✓ rockets_warm_up: solved") for cell in shown)
+    assert "✓ add_ten: solved" in shown[-1]["shown"]
+
+
+ANSWER = "o_ref[...] = x_ref[...] * 2"
+
+
+@pytest.mark.slow
+def test_a_ladder_of_another_package_that_does_not_load_is_a_warning(tmp_path: Path) -> None:
+    info = tmp_path / "broken-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1\n")
+    (info / "entry_points.txt").write_text("[pallas_puzzles.ladders]\nrockets = no_such_module\n")
+    code = (
+        "import warnings, puzzles\n"
+        "with warnings.catch_warnings(record=True) as caught:\n"
+        "    warnings.simplefilter('always')\n"
+        "    print(puzzles.ladders()[0])\n"
+        "print(caught[0].message)"
+    )
+    packages = Path(os.pathsep.join(map(str, (tmp_path, ROOT))))
+    first, warning = run(tmp_path, "-c", code, path=packages).splitlines()
+    assert first == "basics"
+    assert warning == (
+        "the ladder 'rockets' of another package cannot be loaded: ModuleNotFoundError(\"No module "
+        "named 'no_such_module'\"). Mend or remove its entry point in the group "
+        "pallas_puzzles.ladders."
+    )
+
+
+# What `new` refuses
+
+
+@pytest.mark.parametrize(
+    ("names", "says"),
+    [
+        (("ladder", "basics"), "there is a ladder called 'basics' already: choose another name"),
+        (("ladder", "Layer-Norm"), "use lower case and underscores, as in 'layer_norm'"),
+        (
+            ("ladder", "lambda"),
+            "'lambda' cannot name a Python function as this project writes them",
+        ),
+        (("ladder", "rockets", "add_ten"), "the ladder basics has a puzzle called 'add_ten'"),
+        (("puzzle", "basics", "add_ten"), "the ladder basics has a puzzle called 'add_ten'"),
+        (("puzzle", "basisc", "x"), "no ladder is called 'basisc'; did you mean 'basics'?"),
+        (("puzzle", "basics", "_audits"), "cannot name a Python function"),
+    ],
+)
+def test_a_name_that_cannot_be_is_refused(
+    names: tuple[str, ...], says: str, capsys: pytest.CaptureFixture
+) -> None:
+    assert cli.main(["new", *names]) == 1
+    assert says in capsys.readouterr().err
+
+
+def test_a_project_without_its_package_is_told_what_to_set(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text("[tool.pallas-puzzles]\nbranch = 'main'\n")
+    with pytest.raises(repository.BuildError, match=r"is no Python package: name yours as"):
+        scaffold.new_ladder("rockets", tmp_path)
+
+
+def test_a_ladder_of_nobody_cannot_be_built(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    (tmp_path / "pyproject.toml").write_text("[tool.pallas-puzzles]\nbranch = 'main'\n")
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["build"]) == 1
+    assert "install this project (pip install -e .), so that its" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("front", "after"),
+    [
+        ("RUNGS = ()\n", 'RUNGS = (\n    "new",\n)\n'),
+        ('RUNGS = ("a",)\nX = 1\n', 'RUNGS = (\n    "a",\n    "new",\n)\nX = 1\n'),
+    ],
+)
+def test_a_rung_is_added_as_the_last(front: str, after: str) -> None:
+    assert scaffold.with_rung(front, "new") == after
+
+
+def test_a_front_page_without_rungs_is_left_to_its_author() -> None:
+    with pytest.raises(repository.BuildError, match=r"add 'new' yourself"):
+        scaffold.with_rung("X = 1\n", "new")
+
+
+# The guide
+
+
+def commands() -> list[str]:
+    """Every command of CLAUDE.md, without what is optional or said about it."""
+    blocks = re.findall(r"```console\n(.*?)```", GUIDE, re.DOTALL)
+    lines = [line.split("#")[0].strip() for block in blocks for line in block.splitlines()]
+    return [line for line in lines if line]
+
+
+def test_the_guide_is_short_and_the_agents_file_points_to_it() -> None:
+    assert 60 <= len(GUIDE.splitlines()) <= 140
+    assert os.readlink(ROOT / "AGENTS.md") == "CLAUDE.md"
+    assert len(commands()) >= 10
+
+
+@pytest.mark.slow
+def test_every_command_of_the_guide_runs_in_a_fork(fork: Path, tmp_path: Path) -> None:
+    """In their order, on one clone; `make` says what it would do, since it makes environments."""
+    python = fork / ".venv-test" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    settings = {**os.environ, "PYTHONPATH": str(fork), "JAX_PLATFORMS": "cpu"}
+    for command in commands():
+        words = shlex.split(command)
+        if words[0] == "make":
+            words.insert(1, "--dry-run")
+        done = subprocess.run(words, cwd=fork, env=settings, capture_output=True, text=True)
+        assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+
+
+def test_the_guide_names_files_that_are_there() -> None:
+    for name in re.findall(r"`((?:puzzles|tests|diagrams|\.ci)/[\w./]+\.\w+)`", GUIDE):
+        assert "NAME" in name or (ROOT / name).exists(), name
+    for name in re.findall(r"`(_\w+)\.py`", GUIDE):
+        assert (ROOT / "puzzles" / f"{name}.py").exists(), name

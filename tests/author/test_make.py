@@ -1,0 +1,88 @@
+"""The Makefile: what `make lab` does to a learner's folder, and when it installs."""
+
+import os
+import shutil
+import subprocess
+
+import pytest
+
+from puzzles._author import notebook, repository
+
+NOTEBOOKS = sorted(name for name in notebook.generated() if name.endswith(".ipynb"))
+
+pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
+
+
+@pytest.fixture
+def copy(tmp_path):
+    for name in ("Makefile", "pyproject.toml", *NOTEBOOKS):
+        shutil.copy(repository.ROOT / name, tmp_path)
+    return tmp_path
+
+
+def make(folder, *arguments):
+    # `make test` runs this under a make of its own, whose flags would add lines to the output.
+    quiet = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
+    done = subprocess.run(
+        ["make", "--no-print-directory", *arguments],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env={name: value for name, value in quiet.items() if name != "MFLAGS"},
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_lab_copies_what_is_missing_and_never_overwrites(copy):
+    mine = copy / "my"
+    said = make(copy, "copy")
+    assert sorted(said.splitlines()) == [f"my/{name} is new" for name in NOTEBOOKS]
+    assert sorted(path.name for path in mine.iterdir()) == NOTEBOOKS
+
+    first, second, *_ = NOTEBOOKS
+    (mine / first).write_text("my solutions")
+    os.utime(mine / first, (0, 0))  # older than the notebook that it came from
+    (mine / second).unlink()
+    assert make(copy, "copy") == f"my/{second} is new\n"
+    assert (mine / first).read_text() == "my solutions"
+    assert (mine / second).read_bytes() == (copy / second).read_bytes()
+
+
+def test_lab_copies_by_that_rule_and_opens_the_copies(copy):
+    commands = make(copy, "--dry-run", "lab")
+    (line,) = [line for line in commands.splitlines() if "cp " in line]
+    assert line.lstrip().startswith('if [ ! -e "my/$notebook" ]; then cp "$notebook" my/')
+    assert commands.splitlines()[-1].startswith("cd my && ")
+
+
+@pytest.mark.parametrize(
+    ("target", "stamp"),
+    [
+        ("lab", ".venv/.installed-lab"),
+        ("test", ".venv-test/.installed"),
+        ("test-colab", ".venv-colab/.installed"),
+    ],
+)
+def test_an_environment_is_made_once_and_again_when_pyproject_changes(copy, target, stamp):
+    assert "pip install" in make(copy, "--dry-run", target)
+    (copy / stamp).parent.mkdir()
+    (copy / stamp).touch()
+    os.utime(copy / "pyproject.toml", (0, 0))
+    assert "pip install" not in make(copy, "--dry-run", target)
+    os.utime(copy / "pyproject.toml", (2**31, 2**31))
+    assert "pip install" in make(copy, "--dry-run", target)
+
+
+def test_a_tpu_vm_gets_its_own_installation(copy):
+    assert ".[lab,tpu]" in make(copy, "--dry-run", "lab", "EXTRAS=lab,tpu")
+
+
+def test_make_alone_lists_the_targets(copy):
+    targets = {line.split()[0] for line in make(copy).splitlines()}
+    assert {"lab", "test", "test-colab", "build", "verify", "bench", "lint"} <= targets
+
+
+def test_a_learners_folder_and_the_environments_are_git_ignored():
+    lines = (repository.ROOT / ".gitignore").read_text().splitlines()
+    assert {"/my/", ".venv*/"} <= set(lines)

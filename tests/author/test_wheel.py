@@ -1,0 +1,107 @@
+"""The wheel alone, as on Colab: no extras, an empty folder, no repository in sight."""
+
+import json
+import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import jax
+import pytest
+
+import puzzles
+from puzzles._author import notebook, repository
+
+TESTS = Path(__file__).parents[1]
+COLAB_JAX, COLAB_IPYTHON = "0.7.2", "7.34.0"
+EXTRAS = ("jupytext", "nbformat", "nbclient", "libtpu", "flatbuffers", "jupyterlab", "pytest")
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    """The built wheel's path."""
+    folder = tmp_path_factory.mktemp("dist")
+    build = ["wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", folder]
+    subprocess.run([sys.executable, "-m", "pip", *build, repository.ROOT], check=True)
+    (path,) = folder.glob("*.whl")
+    return path
+
+
+def environment(folder, wheel):
+    """Python of a fresh environment with the wheel, this JAX and the IPython that goes with it."""
+    subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+    python = folder / "bin" / "python"
+    ipython = f"ipython=={COLAB_IPYTHON}" if jax.__version__ == COLAB_JAX else "ipython"
+    packages = [wheel, f"jax=={jax.__version__}", ipython]
+    if jax.__version__.startswith("0.9."):  # its TPU simulator imports absl, and does not bring it
+        packages.append("absl-py")
+    subprocess.run([python, "-m", "pip", "install", "--quiet", *packages], check=True)
+    return python
+
+
+def run(python, script, folder, *arguments, **options):
+    """Run `script` where its folder, the current one and PYTHONPATH are not importable."""
+    done = subprocess.run(
+        [python, "-I", *script, *arguments],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env={"JAX_PLATFORMS": "cpu", "HOME": str(folder), "PATH": "/usr/bin:/bin"},
+        **options,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def code(notebook):
+    return [cell.source for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def test_the_wheel_holds_the_package_and_no_notebook(wheel):
+    names = zipfile.ZipFile(wheel).namelist()
+    assert "puzzles/basics/add_ten.py" in names
+    assert {"puzzles/_draw/walk.js", "puzzles/_draw/walk.css"} <= set(names)
+    assert all(
+        re.match(
+            r"puzzles/.*\.py$|puzzles/_draw/walk\.(js|css)$|pallas_puzzles-[^/]*\.dist-info/", n
+        )
+        for n in names
+    )
+
+
+def test_the_wheel_needs_no_extras_to_run_the_notebook_and_judge_a_solution(wheel, tmp_path):
+    python, folder = environment(tmp_path / "environment", wheel), tmp_path / "empty"
+    folder.mkdir()
+    probe = (
+        "import importlib.util as u, json, puzzles;"
+        f"here = [n for n in {EXTRAS!r} if u.find_spec(n)];"
+        "print(json.dumps([puzzles.__file__, here]))"
+    )
+    file, here = json.loads(run(python, ["-c", probe], folder))
+    assert Path(file).is_relative_to(tmp_path / "environment")
+    assert here == []
+
+    puzzle = puzzles.find("add_ten")
+    mistake = puzzle.mistakes[0]
+    learner = code(notebook.learner_notebook("basics"))
+    good = next(c for c in code(notebook.solved_notebook("basics")) if "check(add_ten)" in c)
+    assert mistake.old in good
+    bad = good.replace(mistake.old, mistake.new)
+    attempts = [bad, good, "hint(add_ten)", "solution(add_ten)", "progress()"]
+    session = [*learner, *attempts]
+    script = [TESTS / "run_cells.py"]
+    (shown,) = json.loads(run(python, script, folder, input=json.dumps([session])))
+    assert [cell["error"] for cell in shown] == [None] * len(session), shown
+    said = [cell["shown"] for cell in shown]
+    assert said[0] == "", "the setup cell installs nothing where the package is"
+    assert "\n".join(said[: len(learner)]).count("not solved yet") == len(puzzles.ladder("basics"))
+    wrong, right, hint, solution, progress = said[len(learner) :]
+    assert wrong.startswith("✗ add_ten: the values are wrong")
+    assert mistake.says in wrong
+    assert right.startswith("✓ add_ten: solved")
+    assert puzzle.hints[0] in hint
+    assert "o_ref[...] = x_ref[...] + 10" in solution
+    assert f"basics: 1 of {len(puzzles.ladder('basics'))} solved" in progress

@@ -1,0 +1,653 @@
+"""The grid walk: true to the receipt, the same on every JAX, never raising."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import html.parser
+import itertools
+import json
+import math
+import re
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+import puzzles
+from puzzles import _draw, _show
+from puzzles._draw import palette
+from puzzles._draw.data import STEPS, decode, encode
+from puzzles._draw.operand import STATE_MARKS
+from puzzles._draw.track import WORDS
+
+f32 = jnp.float32
+S = jax.ShapeDtypeStruct
+X = S((32, 128), f32)
+RUNGS = [p.name for ladder in puzzles.ladders() for p in puzzles.ladder(ladder)]
+
+
+def copy(x_ref, o_ref):
+    o_ref[...] = x_ref[...] + 1
+
+
+def call(grid, spec, out_spec, x=X, out=None, kernel=copy, **kw):
+    """One launch over blocks of one input."""
+
+    def fn(x):
+        return pl.pallas_call(
+            kernel,
+            grid=grid,
+            in_specs=[spec],
+            out_specs=out_spec,
+            out_shape=out or x,
+            interpret=True,
+            **kw,
+        )(x)
+
+    return fn, (x,)
+
+
+def rows(index: Callable) -> pl.BlockSpec:
+    return pl.BlockSpec((8, 128), index)
+
+
+def matmul(M, K, N, b=128):
+    def kernel(x_ref, y_ref, o_ref, acc_ref):
+        @pl.when(pl.program_id(2) == 0)
+        def _():
+            acc_ref[...] = jnp.zeros_like(acc_ref)
+
+        acc_ref[...] += jnp.dot(x_ref[...], y_ref[...], preferred_element_type=f32)
+        o_ref[...] = acc_ref[...]
+
+    def fn(x, y):
+        return pl.pallas_call(
+            kernel,
+            grid=(M // b, N // b, K // b),
+            in_specs=[
+                pl.BlockSpec((b, b), lambda i, j, k: (i, k)),
+                pl.BlockSpec((b, b), lambda i, j, k: (k, j)),
+            ],
+            out_specs=pl.BlockSpec((b, b), lambda i, j, k: (i, j)),
+            out_shape=S((M, N), f32),
+            scratch_shapes=[pltpu.VMEM((b, b), f32)],
+            interpret=True,
+        )(x, y)
+
+    return fn, (S((M, K), f32), S((K, N), f32))
+
+
+def experts(count=5):
+    """Scalar prefetch that picks an expert, some of them never; E of the weights' blocks."""
+    ids = jnp.asarray([0, 2, 2, 3, 3, 4], jnp.int32)
+
+    def kernel(ids_ref, x_ref, w_ref, o_ref):
+        o_ref[...] = jnp.dot(x_ref[...], w_ref[...], preferred_element_type=f32)
+
+    def fn(ids, x, w):
+        grid = pltpu.PrefetchScalarGridSpec(
+            num_scalar_prefetch=1,
+            grid=(6,),
+            in_specs=[
+                pl.BlockSpec((128, 128), lambda i, ids: (i, 0)),
+                pl.BlockSpec((None, 128, 256), lambda i, ids: (ids[i], 0, 0)),
+            ],
+            out_specs=pl.BlockSpec((128, 256), lambda i, ids: (i, 0)),
+        )
+        call = pl.pallas_call(kernel, grid_spec=grid, out_shape=S((768, 256), f32), interpret=True)
+        return call(ids, x, w)
+
+    return fn, (ids, S((768, 128), f32), S((count, 128, 256), f32))
+
+
+def causal():
+    """Four heads; a step above the diagonal skips its work and fetches nothing."""
+
+    def kernel(q_ref, k_ref, o_ref):
+        @pl.when(pl.program_id(2) <= pl.program_id(1))
+        def _():
+            o_ref[...] += jnp.dot(q_ref[...], k_ref[...].T, preferred_element_type=f32)
+
+    def fn(q, k):
+        out = pl.BlockSpec((None, 128, 128), lambda h, i, j: (h, i, 0))
+        return pl.pallas_call(
+            kernel,
+            grid=(4, 3, 3),
+            in_specs=[
+                out,
+                pl.BlockSpec((None, 128, 128), lambda h, i, j: (h // 2, jnp.minimum(i, j), 0)),
+            ],
+            out_specs=out,
+            out_shape=S((4, 384, 128), f32),
+            interpret=True,
+        )(q, k)
+
+    return fn, (S((4, 384, 128), f32), S((2, 384, 128), f32))
+
+
+def ragged():
+    spec = pl.BlockSpec((64, 128), lambda i, j: (i, j))
+    return call((2, 3), spec, spec, S((100, 300), f32))
+
+
+LAUNCHES = {
+    "matmul": functools.partial(matmul, 256, 384, 256),
+    "experts": experts,
+    "causal": causal,
+    "ragged": ragged,
+}
+
+
+@pytest.fixture
+def shown(monkeypatch) -> list[tuple[str, str]]:
+    """What `show` displays: (text, page), one entry a call."""
+    found: list[tuple[str, str]] = []
+    monkeypatch.setattr(_show, "display", lambda text, page: found.append((text, page)))
+    monkeypatch.setattr(_show, "say", lambda text: found.append((text, "")))
+    return found
+
+
+def walks(page: str) -> list[dict[str, Any]]:
+    """The data that a page carries."""
+    found = re.findall(r'<script type="application/json">(.*?)</script>', page, re.DOTALL)
+    return [json.loads(one) for one in found]
+
+
+def draw(fn, args) -> tuple[str, dict[str, Any]]:
+    """The page of one launch, and its data."""
+    (launch,) = _show._seen(fn, args)
+    page = _draw.walk_page([_draw.walk_data(launch)])
+    return page, walks(page)[0]
+
+
+def unpacked(text: str) -> list[int]:
+    """Run lengths of differences, read without the package: "0 1*2" -> [0, 1, 2]."""
+    found, value = [], 0
+    for token in text.split():
+        step, _, times = token.partition("*")
+        for _ in range(int(times or 1)):
+            value += int(step)
+            found.append(value)
+    return found
+
+
+def recounted(operand: dict[str, Any], steps: int) -> tuple[int, int]:
+    """(transfers, bytes) of an operand, from nothing but its blocks at every step."""
+    index = list(zip(*map(unpacked, operand["axes"]), strict=True)) or [()] * steps
+    assert len(index) == steps
+    dtype = jnp.dtype(operand["dtype"])
+    item = 4 if dtype.kind == "b" else dtype.itemsize  # a kernel gets bools as int32
+    size = transfers = 0
+    for before, block in itertools.pairwise([None, *index]):
+        if block == before:
+            continue
+        transfers += 1
+        extents = (
+            min(i * stride - low + b, whole) - max(i * stride - low, 0)
+            for i, stride, low, b, whole in zip(
+                block, operand["stride"], operand["low"], operand["sizes"], operand["shape"],
+                strict=True,
+            )
+        )  # fmt: skip
+        size += item * math.prod(max(0, e) for e in extents)
+    return transfers, size
+
+
+@pytest.mark.parametrize("name", RUNGS)
+def test_a_walk_agrees_with_the_receipt(name, shown):
+    puzzle = puzzles.find(name)
+    args = puzzle.arguments(0)
+    if puzzle.launches is not None:
+        launches = puzzle.launches(puzzle.solution(*args), *args)
+    elif puzzle.kernel:
+        launches = puzzles.trace(puzzle.solution, *args)
+    else:
+        pytest.skip("no launch")
+    puzzles.show(puzzle.solution)
+    ((text, page),) = shown
+    drawn = walks(page)
+    assert len(drawn) == len(launches)
+    assert len(page.encode()) < 200_000
+    for data, launch in zip(drawn, launches, strict=True):
+        assert data["faults"] == []
+        assert (data["kernel"], data["steps"]) == (launch.name, launch.steps)
+        read = written = 0
+        named = {o["name"]: o for o in data["operands"]}
+        for operand in launch.scalars + launch.inputs + launch.outputs:
+            mine = named[operand.name]
+            assert (mine["transfers"], mine["bytes"]) == (operand.transfers, operand.hbm_bytes)
+            if "count" in mine:
+                moved = unpacked(mine.get("moved", mine["count"]))[-1] * mine["each"]
+                assert (unpacked(mine["count"])[-1], moved) == (mine["transfers"], mine["bytes"])
+                if data["kept"] == data["steps"]:
+                    assert recounted(mine, data["steps"]) == (mine["transfers"], mine["bytes"])
+            read += 0 if operand.output else mine["bytes"]
+            written += mine["bytes"] if operand.output else 0
+        assert (read, written) == (launch.hbm_bytes_read, launch.hbm_bytes_written)
+        assert (data["read"], data["written"]) == (read, written)
+        dots = sum(dot.executed for dot in launch.dots)
+        busy = int((dots > 0).sum() if launch.dots else launch.busy.sum())
+        assert data["busy"] == (busy or None)
+        assert f"{launch.name}: " in text
+
+
+# A page is made from its data alone (below), and the data of these launches, which use everything
+# that varies, are the same on every JAX: then so are the pages. After a change of the encoding:
+# PYTHONPATH=tests python -c "import test_show as t; print({n: t.digest(n) for n in t.LAUNCHES})"
+DIGESTS = {
+    "matmul": "8119b1daba310fb2",
+    "experts": "e7f399fb54ad5052",
+    "causal": "c4dc0ac0668ca2e4",
+    "ragged": "6445e9414ef953e0",
+}
+
+
+def digest(name: str) -> str:
+    (launch,) = _show._seen(*LAUNCHES[name]())
+    data = json.dumps(_draw.walk_data(launch))
+    return hashlib.sha256(data.encode()).hexdigest()[:16]
+
+
+@pytest.mark.parametrize("name", LAUNCHES)
+def test_the_data_of_a_walk_are_the_same_on_every_version_of_jax(name):
+    assert digest(name) == DIGESTS[name]
+
+
+@pytest.mark.parametrize("name", LAUNCHES)
+def test_a_page_is_made_from_its_data_alone_and_twice_the_same(name):
+    fn, args = LAUNCHES[name]()
+    (launch,) = _show._seen(fn, args)
+    data = _draw.walk_data(launch)
+    read_back = json.loads(json.dumps(data))
+    assert _draw.walk_page([read_back]) == _draw.walk_page([data]) == draw(fn, args)[0]
+    assert _draw.walk_text(read_back) == _draw.walk_text(data)
+
+
+def test_encoding_is_undone_by_decoding():
+    for values in ([], [5], [0, 0, 0], [3, 1, 4, 1, 5], list(range(9)) * 3, [-1, 10**12]):
+        text = encode(np.array(values, np.int64))
+        assert decode(text).tolist() == values == unpacked(text)
+    assert encode(np.array([0, 1, 2, 2, 2])) == "0 1*2 0*2"
+
+
+class Page(html.parser.HTMLParser):
+    """Elements of a page; complains about tags that do not match."""
+
+    VOID = ("input", "br", "path", "rect")
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.words: list[str] = []
+        self.feed(page)
+        self.close()
+        assert not self.open, f"left open: {self.open}"
+
+    def handle_starttag(self, tag, attrs):
+        self.found.append((tag, dict(attrs)))
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.found.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag):
+        assert self.open, f"</{tag}> closes nothing"
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if not self.open or self.open[-1] not in ("script", "style"):
+            self.words.append(data)
+
+    def having(self, name: str) -> list[dict[str, str | None]]:
+        return [a for _, a in self.found if name in (a.get("class") or "").split()]
+
+    @property
+    def text(self) -> str:
+        return re.sub(r"\s+", " ", "".join(self.words))
+
+
+@pytest.mark.parametrize("name", LAUNCHES)
+def test_a_page_is_whole_and_loads_nothing(name):
+    page, _ = draw(*LAUNCHES[name]())
+    parsed = Page(page)
+    for attribute in ("src", "href", "id"):
+        assert [a for _, a in parsed.found if attribute in a] == [], attribute
+    for word in ("http", "@import", "url(", "import(", "fetch(", "XMLHttp", "eval("):
+        assert word not in page, word
+
+
+def test_names_are_escaped():
+    fn, args = call((4,), rows(lambda i: (i, 0)), rows(lambda i: (i, 0)))
+    (launch,) = _show._seen(fn, args)
+    launch = dataclasses.replace(launch, name="a</script><b>&")  # some versions mend names
+    page = _draw.walk_page([_draw.walk_data(launch)])
+    Page(page)
+    assert walks(page)[0]["kernel"] == "a</script><b>&"
+    assert page.count("</script>") == 2
+    assert "<b>&" not in page
+    assert "a&lt;/script&gt;&lt;b&gt;&amp;" in page
+
+
+@pytest.mark.parametrize("name", LAUNCHES)
+def test_the_first_frame_needs_no_script(name):
+    page, data = draw(*LAUNCHES[name]())
+    parsed = Page(re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL))
+    moving = [o for o in data["operands"] if "count" in o]
+    current = parsed.having("pz-now")
+    assert len(current) == len(moving)
+    assert all(re.match(r"M[\d.]+ [\d.]+h", path["d"] or "") for path in current)
+    tags = [tag for tag, _ in parsed.found]
+    assert "button" not in tags
+    assert "input" not in tags
+    assert "grid step 0 of" in parsed.text
+    assert "In all: read " in parsed.text
+    for operand in data["operands"]:
+        assert operand["name"] in parsed.text
+
+
+def revisit():
+    def kernel(x_ref, o_ref):
+        o_ref[...] += x_ref[...].sum(1, keepdims=True)
+
+    spec = pl.BlockSpec((32, 128), lambda k, i: (i, k))
+    out = pl.BlockSpec((32, 1), lambda k, i: (i, 0))
+    return call((3, 4), spec, out, S((128, 384), f32), S((128, 1), f32), kernel)
+
+
+FAULTS = {
+    "out of bounds": (
+        lambda: call((4,), rows(lambda i: (i + 1, 0)), rows(lambda i: (i, 0))),
+        ("x_ref", 3, "block (4, 0) is out of bounds"),
+    ),
+    "a negative index": (
+        lambda: call((4,), rows(lambda i: (i - 1, 0)), rows(lambda i: (i, 0))),
+        ("x_ref", 0, "negative indices do not wrap"),
+    ),
+    "revisited": (revisit, ("o_ref", 4, "visited again at grid step (1, 0)")),
+    "unwritten": (
+        lambda: call((3,), rows(lambda i: (i, 0)), rows(lambda i: (i, 0))),
+        ("o_ref", None, "is visited by no grid step"),
+    ),
+    "misaligned": (
+        lambda: call(
+            (4,), pl.BlockSpec((32, 100), lambda i: (0, i)),
+            pl.BlockSpec((32, 100), lambda i: (0, i)), S((32, 400), f32),
+        ),
+        ("x_ref", None, "does not fit a TPU"),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_is_drawn_where_it_happens(name, shown):
+    make, (operand, step, says) = FAULTS[name]
+    fn, args = make()
+    puzzles.show(fn, *args)
+    ((text, page),) = shown
+    (data,) = walks(page)
+    parsed = Page(page)
+    fault = data["faults"][0]
+    assert (fault["operand"], fault["at"]) == (operand, step)
+    assert says in fault["says"]
+    assert f"✗ {fault['says']}" in text
+    assert fault["says"].replace("`", "") in parsed.text
+    assert f"✗ {operand}" in parsed.text
+    assert parsed.having("pz-m-fault"), "nothing is drawn as a fault"
+    last = data["kept"] - 1 if name == "unwritten" else 0
+    assert data["open"] == (last if step is None else step)
+
+
+def test_a_block_outside_is_drawn_beside_the_array():
+    make, _ = FAULTS["out of bounds"]
+    page, data = draw(*make())
+    (outside, _) = Page(page).having("pz-now")
+    y = float(re.match(r"M[\d.]+ ([\d.]+)h", outside["d"]).group(1))
+    assert y > data["views"][0]["y"][0] + data["views"][0]["h"]
+    assert "outside the array" in page
+
+
+def test_a_fault_at_a_step_of_a_long_walk_is_among_the_steps_shown():
+    n = 100_000
+    spec = rows(lambda i: (jnp.where(i == 77_777, n, i), 0))
+    page, data = draw(*call((n,), spec, rows(lambda i: (i, 0)), S((8 * n, 128), f32)))
+    assert unpacked(data["at"])[data["open"]] == 77_777
+    assert data["steps"] == n
+    assert data["kept"] <= STEPS + 3
+    assert f"of {n:,} steps are shown" in Page(page).text
+    assert len(page.encode()) < 200_000
+
+
+def test_a_sampled_walk_keeps_the_counts_of_all_steps():
+    (launch,) = _show._seen(*matmul(4096, 4096, 4096))
+    page, data = draw(*matmul(4096, 4096, 4096))
+    assert data["kept"] < data["steps"] == launch.steps == 32**3
+    for operand, mine in zip(launch.inputs + launch.outputs, data["operands"], strict=False):
+        assert unpacked(mine["count"])[-1] == operand.transfers
+        assert unpacked(mine["count"])[-1] * mine["each"] == operand.hbm_bytes
+        flags = np.diff([0, *unpacked(mine["moves"])], prepend=0)[1:]
+        assert len(flags) == data["kept"]
+    assert len(page.encode()) < 200_000
+
+
+def test_blocks_in_no_order_still_fit():
+    n, rng = 4096, np.random.default_rng(0)
+    index = jnp.asarray(rng.integers(0, 4096, (6, n)), jnp.int32)
+
+    def kernel(index_ref, *refs):
+        *xs, o_ref = refs
+        o_ref[...] = sum(x[...] for x in xs)
+
+    def fn(index, x):
+        specs = [pl.BlockSpec((8, 128), lambda i, at, m=m: (at[m, i], 0)) for m in range(6)]
+        grid = pltpu.PrefetchScalarGridSpec(
+            num_scalar_prefetch=1, grid=(n,), in_specs=specs, out_specs=rows(lambda i, at: (i, 0))
+        )
+        out = S((8 * n, 128), f32)
+        return pl.pallas_call(kernel, grid_spec=grid, out_shape=out, interpret=True)(
+            index, *[x] * 6
+        )
+
+    page, _ = draw(fn, (index, S((8 * 4096, 128), f32)))
+    assert len(page.encode()) < 200_000
+    assert "the first" in Page(page).text
+
+
+def test_prefetched_numbers_are_a_table_and_untouched_blocks_are_hatched():
+    page, data = draw(*experts())
+    assert data["operands"][0]["numbers"] == [0, 2, 2, 3, 3, 4]
+    parsed = Page(page)
+    assert "022334" in parsed.text.replace(" ", "")
+    weights = data["operands"][2]
+    assert unpacked(weights["never"]) == [1]
+    assert [a["d"] for a in parsed.having("pz-never")][1]
+    assert "no step ever touches it" in parsed.text
+
+
+def test_few_slices_lie_side_by_side_and_of_many_the_current_one_is_shown():
+    few, data = draw(*experts())
+    view = data["views"][2]
+    assert (view["slices"], view["one"], len(view["x"])) == (5, False, 5)
+    assert "[ ] counts along axis 0" in Page(few).text
+    many, data = draw(*experts(count=64))
+    view = data["views"][2]
+    assert (view["slices"], view["one"], len(view["x"])) == (64, True, 1)
+    assert "slice 0 of 64 along axis 0" in Page(many).text
+
+
+def test_an_operand_left_in_hbm_says_so():
+    def kernel(x_ref, far_ref, o_ref):
+        o_ref[...] = x_ref[...] * 2
+
+    def fn(x, far):
+        return pl.pallas_call(
+            kernel,
+            grid=(4,),
+            in_specs=[rows(lambda i: (i, 0)), pl.BlockSpec(memory_space=pl.ANY)],
+            out_specs=rows(lambda i: (i, 0)),
+            out_shape=x,
+            interpret=True,
+        )(x, far)
+
+    page, data = draw(fn, (S((32, 128), f32), S((4096, 128), f32)))
+    assert data["operands"][1]["role"] == "any"
+    assert "not fetched automatically" in Page(page).text
+
+
+def test_several_launches_are_stacked_each_with_data_of_its_own(shown):
+    one, (x,) = call((4,), rows(lambda i: (i, 0)), rows(lambda i: (i, 0)), name="one")
+    two, _ = call((2, 2), rows(lambda i, j: (2 * i + j, 0)), rows(lambda i, j: (2 * i + j, 0)))
+    puzzles.show(lambda x: two(one(x)), x)
+    ((text, page),) = shown
+    assert [(d["kernel"], d["grid"]) for d in walks(page)] == [("one", [4]), ("copy", [2, 2])]
+    assert len(Page(page).having("pz-walk")) == 2
+    assert text.count("HBM: read") == 2
+
+
+@pytest.mark.parametrize("grid", [(), (1,), (0,)])
+def test_the_smallest_grids_are_drawn(grid, shown):
+    fn, args = call(grid, rows(lambda *i: (0, 0)), rows(lambda *i: (0, 0)), S((8, 128), f32))
+    puzzles.show(fn, *args)
+    ((text, page),) = shown
+    Page(page)
+    assert "copy: " in text
+    assert ("no step runs" in page) == (grid == (0,))
+
+
+def test_a_body_that_skips_says_so():
+    page, data = draw(*causal())
+    assert data["busy"] == 4 * 6
+    assert np.diff(unpacked(data["work"]), prepend=0)[0] == 1
+    assert "the body works in 24 of 36 steps" in Page(page).text
+
+
+def test_a_terminal_gets_a_table(capsys):
+    fn, args = matmul(256, 384, 128)
+    puzzles.show(fn, *args)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "kernel: grid (2, 1, 3) = 6 steps"
+    assert lines[1].split() == ["step", "program", "ids", "x_ref", "y_ref", "o_ref", "dots"]
+    flat = [" ".join(line.split()) for line in lines]
+    assert flat[2] == "0 (0, 0, 0) (0, 0) F (0, 0) F (0, 0) 1"
+    assert flat[3] == "1 (0, 0, 1) (0, 1) F (1, 0) F (0, 0) = 1"
+    assert flat[4] == "2 (0, 0, 2) (0, 2) F (2, 0) F (0, 0) W 1"
+    assert "F fetched from HBM" in lines[8]
+    assert "HBM: read 768 KiB, written 128 KiB" in lines
+
+
+def test_a_long_table_shows_the_steps_around_the_fault(capsys):
+    spec = rows(lambda i: (jnp.where(i == 50, 99, i), 0))
+    fn, args = call((99,), spec, rows(lambda i: (i, 0)), S((8 * 99, 128), f32))
+    puzzles.show(fn, *args)
+    text = capsys.readouterr().out
+    assert "(99, 0) !" in text
+    assert "steps 38 to 61 of 99" in text
+
+
+def unfinished():
+    return puzzles._puzzle.starter_function(puzzles.find("launch_matmul"))
+
+
+def broken(x):
+    return pl.pallas_call(copy, grid=(1 // 0,), out_shape=x)(x)
+
+
+def hidden_grid(n, x):
+    fn, _ = call((n,), rows(lambda i: (i, 0)), rows(lambda i: (i, 0)))
+    return fn(x)
+
+
+SENTENCES: dict[str, tuple[Callable, list[str]]] = {
+    "an int": (lambda: puzzles.show(3), ["got an int", "show(add_ten)"]),
+    "None": (lambda: puzzles.show(None), ["got None"]),
+    "an array": (lambda: puzzles.show(jnp.ones(3)), ["an array of shape (3,)"]),
+    "a kernel": (
+        lambda: puzzles.show(
+            puzzles.find("tiled_matmul").solution.__globals__["tiled_matmul_kernel"]
+        ),
+        ["is a kernel", "tiled_matmul"],
+    ),
+    "no arguments": (lambda: puzzles.show(lambda x: x), ["pass its arguments", "show(fn, x, ...)"]),
+    "no pallas_call": (lambda: puzzles.show(lambda x: x + 1, 3), ["no `pallas_call`"]),
+    "an exception": (
+        lambda: puzzles.show(broken, S((8, 128), f32)),
+        ["ZeroDivisionError", "1 // 0"],
+    ),
+    "a starter": (lambda: puzzles.show(unfinished()), ["`launch_matmul` still holds a `...`"]),
+    "arguments missing": (
+        lambda: puzzles.show(puzzles.find("tiled_matmul").solution, S((8, 8), f32)),
+        ["missing 1 required positional argument: 'b'"],
+    ),
+    "abstract data": (
+        lambda: puzzles.show(experts()[0], S((6,), jnp.int32), *experts()[1][1:]),
+        ["reads ids_ref", "shape"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SENTENCES)
+def test_what_cannot_be_drawn_gets_a_sentence(name, capsys):
+    attempt, words = SENTENCES[name]
+    assert attempt() is None
+    text = capsys.readouterr().out
+    assert "Traceback" not in text
+    for word in words:
+        assert word in text
+
+
+def test_a_bug_of_the_drawing_is_owned(monkeypatch, capsys):
+    monkeypatch.setattr(_show, "walk_data", lambda *_: 1 / 0)
+    puzzles.show(puzzles.find("add_ten").solution)
+    assert "our bug, not yours" in capsys.readouterr().out
+
+
+def test_a_starter_whose_launch_is_complete_can_be_seen(shown):
+    puzzles.show(puzzles._puzzle.starter_function(puzzles.find("tiled_matmul")))
+    ((text, page),) = shown
+    assert "The body does no floating-point arithmetic." in text
+    assert walks(page)[0]["busy"] is None
+
+
+def test_every_state_has_words_and_a_mark():
+    assert STATE_MARKS.keys() == WORDS.keys()
+    assert set(STATE_MARKS.values()) <= _draw.MARKS.keys()
+
+
+def luminance(colour: str) -> float:
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    r, g, b = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts)
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b
+
+
+@pytest.mark.parametrize("paper", ["#ffffff", "#111111", palette.DARK_PAPER])
+def test_colours_stand_out_in_light_and_dark(paper):
+    for colour in (palette.BLUE, palette.GREEN, palette.PURPLE, palette.VERMILLION):
+        low, high = sorted((luminance(colour), luminance(paper)))
+        assert (high + 0.05) / (low + 0.05) >= 3, colour
+
+
+def test_text_keeps_to_its_room():
+    for words in ("o_ref", "W" * 40, "a long caption that has no room, not by far", "…" * 9):
+        for room in (20.0, 60.0, 300.0):
+            drawn = palette.text(0, 0, words, room=room)
+            width = float(re.search(r'textLength="([\d.]+)"', drawn).group(1))
+            assert width <= room + 0.05, (words, room)
+    assert "&lt;" in palette.text(0, 0, "<b>")
+
+
+@pytest.mark.parametrize("kind", ["/", "\\", "x"])
+def test_hatching_stays_in_its_block(kind):
+    x, y, w, h = 10.0, 20.0, 33.0, 47.0
+    numbers = re.findall(r"[ML](-?[\d.]+) (-?[\d.]+)", palette.hatch(x, y, w, h, kind))
+    assert len(numbers) > 8
+    for a, b in numbers:
+        assert x - 0.1 <= float(a) <= x + w + 0.1
+        assert y - 0.1 <= float(b) <= y + h + 0.1

@@ -1,0 +1,230 @@
+"""What basics states, shown by running; basics.toml names each."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+from launched import interpreted, one, reference, simulated, traced
+
+import puzzles
+from puzzles import _puzzle
+from puzzles._tpu import CHIPS, LoweringError, SimulationError, lower
+
+f32, bf16 = jnp.float32, jnp.bfloat16
+KIB, MIB, GIB = 2**10, 2**20, 2**30
+S = jax.ShapeDtypeStruct
+
+
+def call(kernel, out, grid=(), specs=None, out_spec=None, scratch=()):
+    return pl.pallas_call(
+        kernel,
+        grid=grid,
+        in_specs=[pl.BlockSpec()] if specs is None else specs,
+        out_specs=pl.BlockSpec() if out_spec is None else out_spec,
+        out_shape=out,
+        scratch_shapes=list(scratch),
+        interpret=True,
+    )
+
+
+# Memory that nobody wrote
+
+
+@pytest.mark.parametrize("run", [interpreted, simulated])
+def test_an_output_and_scratch_begin_as_nan(run):
+    def kernel(x_ref, o_ref, acc_ref):
+        o_ref[:8] += x_ref[:8]
+        o_ref[8:] = acc_ref[8:]
+
+    x = jnp.ones((16, 128))
+    out = run(call(kernel, x, scratch=[pltpu.VMEM((16, 128), f32)]), x)
+    assert np.isnan(out).all()
+
+
+@pytest.mark.parametrize("run", [interpreted, simulated])
+def test_reads_beyond_the_edge_are_nan_and_writes_there_are_dropped(run):
+    def kernel(x_ref, o_ref):
+        o_ref[...] = x_ref[...] + 1.0
+        beyond = jnp.sum(x_ref[...], axis=1, keepdims=True)
+        o_ref[:, :1] = jnp.where(pl.program_id(0) == 1, beyond, o_ref[:, :1])
+
+    spec = pl.BlockSpec((8, 128), lambda j: (0, j))
+    x = jnp.ones((8, 200))
+    out = run(call(kernel, S(x.shape, f32), (2,), [spec], spec), x)
+    assert out.shape == (8, 200)
+    assert (out[:, :128] == 2).all()
+    assert (out[:, 129:] == 2).all()
+    assert np.isnan(out[:, 128]).all()  # the sum of the second block, 56 of whose columns are none
+
+
+def test_scratch_is_kept_from_the_first_step_to_the_last():
+    def kernel(o_ref, acc_ref):
+        @pl.when(pl.program_id(0) == 0)
+        def _():
+            acc_ref[...] = jnp.zeros_like(acc_ref)
+
+        acc_ref[...] += 1.0
+        o_ref[...] = acc_ref[...]
+
+    spec = pl.BlockSpec((8, 128), lambda i: (i, 0))
+    counts = call(kernel, S((24, 128), f32), (3,), [], spec, [pltpu.VMEM((8, 128), f32)])
+    assert simulated(counts)[::8, 0].tolist() == [1, 2, 3]
+
+
+# Blocks
+
+
+@pytest.mark.parametrize("block", [(4, 128), (8, 64)])
+def test_interpret_takes_blocks_that_a_tpu_refuses(block):
+    def kernel(x_ref, o_ref):
+        o_ref[...] = x_ref[...]
+
+    spec = pl.BlockSpec(block, lambda i, j: (i, j))
+    x = jnp.arange(16 * 256, dtype=f32).reshape(16, 256)
+    copy = call(kernel, x, (16 // block[0], 256 // block[1]), [spec], spec)
+    np.testing.assert_array_equal(interpreted(copy, x), x)
+    with pytest.raises(LoweringError):
+        lower(traced(copy, x))
+
+
+def test_interpret_clamps_a_block_that_lies_outside():
+    def kernel(x_ref, o_ref):
+        o_ref[...] = x_ref[...]
+
+    beyond = pl.BlockSpec((8, 128), lambda i: (8 * i, 0))
+    spec = pl.BlockSpec((8, 128), lambda i: (i, 0))
+    x = jnp.arange(32 * 128, dtype=f32).reshape(32, 128)
+    copy = call(kernel, x, (4,), [beyond], spec)
+    np.testing.assert_array_equal(interpreted(copy, x)[::8, 0], x[[0, 24, 24, 24], 0])
+    with pytest.raises(SimulationError):
+        simulated(copy, x)
+
+
+def test_an_index_map_rounds_down_below_zero_too():
+    def kernel(x_ref, o_ref):
+        o_ref[...] = x_ref[...]
+
+    # (i - 3) // 2 is -2, -1, -1, 0
+    back = pl.BlockSpec((8, 128), lambda i: ((i - 3) // 2 + 2, 0))
+    spec = pl.BlockSpec((8, 128), lambda i: (i, 0))
+    x = jnp.arange(32 * 128, dtype=f32).reshape(32, 128)
+    copy = call(kernel, x, (4,), [back], spec)
+    assert one(copy, x).inputs[0].blocks[:, 0].tolist() == [0, 1, 1, 2]
+    np.testing.assert_array_equal(simulated(copy, x)[::8, 0], x[[0, 8, 8, 16], 0])
+    lower(traced(copy, x))
+
+
+def test_an_outer_product_reads_36_kib_and_not_48():
+    launch = reference("outer_product", *puzzles.find("outer_product").arguments(0))
+    assert [x.transfers for x in launch.inputs] == [3, 6]
+    assert launch.hbm_bytes_read == 36 * KIB
+    assert launch.steps * 2 * 1024 * 4 == 48 * KIB
+
+
+@pytest.mark.parametrize("case", [0, 1])
+def test_fix_the_grid_is_right_to_the_last_digit_under_interpret_alone(case):
+    puzzle = puzzles.find("fix_the_grid")
+    starter, args = _puzzle.starter_function(puzzle), puzzle.arguments(case)
+    np.testing.assert_array_equal(interpreted(starter, *args), puzzle.spec(*args))
+    with pytest.raises(SimulationError, match="again"):
+        simulated(starter, *args)
+
+
+# Products
+
+
+def test_bf16_has_the_range_of_f32_and_8_bits():
+    wide, narrow, bf = jnp.finfo(f32), jnp.finfo(bf16), np.dtype(bf16)
+    assert (wide.nexp, narrow.nexp) == (8, 8)
+    assert narrow.nmant + 1 == 8  # with the leading 1, which is not stored
+    assert bf.type(256) + bf.type(0.5) == bf.type(256)
+    for start, apart in [(16, 0.125), (32, 0.25), (64, 0.5), (128, 1), (256, 2)]:
+        between = np.linspace(start, 2 * start - apart, 2000).astype(bf).astype(float)
+        assert np.diff(np.unique(between)).tolist() == [apart] * 127  # 128 neighbours
+
+
+def test_a_bf16_score_may_be_off_by_half_and_its_exponential_by_more():
+    off = float(np.dtype(bf16).type(129.5)) - 129.5
+    assert abs(off) == 0.5
+    assert np.exp(0.5) - 1 > 0.5
+    assert round(float(np.exp(1.0)), 1) == 2.7
+
+
+@pytest.mark.parametrize(("case", "peak"), [(0, 64), (1, 96)])
+def test_sums_of_matmul_bf16_climb_to_64_and_more_and_end_near_2(case, peak):
+    a, b = (np.asarray(x, np.float32) for x in puzzles.find("matmul_bf16").arguments(case))
+    half = a.shape[1] // 2
+    assert np.abs(a[:8, :half] @ b[:half]).mean() == pytest.approx(peak, rel=0.05)
+    assert np.abs(a[:8] @ b).mean() == pytest.approx(2, abs=0.7)
+
+
+def test_the_gradient_of_a_matmul_contracts_the_first_axes():
+    def loss(w, x):
+        return jnp.dot(x, w).sum()
+
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(16, 8)), f32)
+    got = jax.grad(loss)(jnp.ones((8, 4)), x)
+    np.testing.assert_allclose(got, x.T @ np.ones((16, 4)), rtol=1e-5)
+
+
+def test_vmap_of_tiled_matmul_is_the_launch_of_batched_matmul():
+    shapes = S((3, 256, 384), f32), S((3, 384, 512), f32)
+    mapped = one(jax.vmap(puzzles.find("tiled_matmul").solution), *shapes)
+    batched = reference("batched_matmul", *shapes)
+    assert mapped.grid == batched.grid
+    assert [x.block for x in mapped.operands] == [x.block for x in batched.operands]
+    for a, b in zip(mapped.operands[:3], batched.operands[:3], strict=True):
+        np.testing.assert_array_equal(a.blocks, b.blocks)
+    assert mapped.hbm_bytes_read == batched.hbm_bytes_read
+    assert mapped.hbm_bytes_written == batched.hbm_bytes_written
+    assert mapped.vmem_bytes == batched.vmem_bytes
+
+
+def test_fusion_adds_the_bias_alone_to_the_traffic():
+    M, K, N = 8192, 4096, 4096
+    a, b, bias = S((M, K), bf16), S((K, N), bf16), S((N,), f32)
+    bare, fused = reference("matmul_bf16", a, b), reference("fused_matmul", a, b, bias)
+    assert bare.hbm_bytes_read == 4 * GIB
+    assert fused.hbm_bytes_read - bare.hbm_bytes_read == 1 * MIB
+    assert fused.hbm_bytes_written == bare.hbm_bytes_written == 2 * M * N
+    assert 4 * M * N == 128 * MIB  # the product read and written once more
+
+
+def test_gelu_is_slightly_negative_left_of_zero():
+    x = jnp.linspace(-3.0, -0.1, 30)
+    assert (jax.nn.gelu(x, approximate=True) < 0).all()
+    assert (jax.nn.gelu(x, approximate=True) > -0.2).all()
+
+
+@pytest.mark.parametrize(("bm", "bk", "bn"), [(128, 128, 128), (256, 512, 512), (512, 128, 256)])
+def test_a_matmul_reads_a_for_each_column_of_blocks_and_b_for_each_row(bm, bk, bn):
+    M, K, N = 1024, 2048, 1536
+    launch = reference("matmul_bf16", S((M, K), bf16), S((K, N), bf16), bm=bm, bk=bk, bn=bn)
+    a, b = launch.inputs
+    assert a.transfers * bm * bk == N // bn * M * K
+    assert b.transfers * bk * bn == M // bm * K * N
+    flops_per_byte = 2 * M * K * N / launch.hbm_bytes
+    assert flops_per_byte == pytest.approx(1 / (1 / bn + 1 / bm + 1 / K))
+
+
+def test_with_all_of_k_in_one_block_a_is_read_once():
+    M, K, N = 1024, 512, 1536
+    launch = reference("matmul_bf16", S((M, K), bf16), S((K, N), bf16), bm=256, bk=K, bn=256)
+    assert launch.inputs[0].transfers * 256 * K == M * K
+
+
+def test_512_blocks_just_reach_the_ridge_of_a_v5e():
+    square = S((4096, 4096), bf16)
+    ridge = CHIPS["v5e"].ridge
+    found = {
+        n: 2 * 4096**3 / reference("matmul_bf16", square, square, bm=n, bk=256, bn=n).hbm_bytes
+        for n in (128, 256, 512, 1024)
+    }
+    assert found[128] < 64
+    assert found[256] < ridge
+    assert ridge < found[512] < 1.01 * ridge
+    assert ridge < found[1024]

@@ -1,0 +1,236 @@
+"""What grouped_matmul states, shown by running; grouped_matmul.toml names each."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import importlib.util
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from launched import one, reference
+
+import puzzles
+from puzzles import _regions, _tpu
+from puzzles.splash_attention import _graduation as graduation
+
+f32, bf16, i32 = jnp.float32, jnp.bfloat16, jnp.int32
+MIB, GIB = 2**20, 2**30
+S = jax.ShapeDtypeStruct
+needs_libtpu = pytest.mark.skipif(
+    not _tpu.has_libtpu() or importlib.util.find_spec("flatbuffers") is None,
+    reason="no libtpu here",
+)
+needs_splash = pytest.mark.skipif(not graduation.has_splash(), reason="this JAX ships no splash")
+
+tile_metadata = puzzles.find("tile_metadata").solution
+
+
+# Groups and their visits
+
+
+def visits(sizes, M, bm):
+    groups, tiles, steps = (np.asarray(x) for x in tile_metadata(jnp.asarray(sizes, i32), M, bm))
+    return groups[:steps].tolist(), tiles[:steps].tolist()
+
+
+def test_the_examples_of_visits():
+    assert visits([100, 0, 156, 200, 56], 512, 128) == ([0, 2, 2, 3, 3, 4], [0, 0, 1, 2, 3, 3])
+    assert visits([50, 0, 80, 30, 3], 256, 64) == ([0, 2, 2, 2, 3, 4], [0, 0, 1, 2, 2, 2])
+    counts = puzzles.find("tiles_per_group").solution(jnp.array([100, 0, 156, 200, 56]), 128)
+    assert counts.tolist() == [1, 0, 2, 2, 1]
+
+
+def test_sixty_rows_touch_one_tile_or_two():
+    counts = puzzles.find("tiles_per_group").solution
+    assert counts(jnp.array([60, 68]), 128).tolist() == [1, 1]
+    assert counts(jnp.array([100, 60]), 128).tolist() == [1, 2]
+
+
+def test_visits_are_no_more_than_tiles_and_groups_less_one():
+    M, bm, E = 512, 128, 5
+    most = 0
+    for seed in range(100):
+        r = np.random.default_rng(seed)
+        sizes = np.diff(np.sort(r.integers(1, M, E - 1)), prepend=0, append=M)
+        groups, tiles = visits(sizes, M, bm)
+        most = max(most, len(groups))
+        assert tiles == sorted(tiles)  # those of one tile are one right after another
+        assert groups == sorted(groups)
+    assert most == M // bm + E - 1
+
+
+def test_one_compiled_program_serves_all_sizes():
+    traces = []
+
+    @jax.jit
+    def lists(sizes):
+        traces.append(sizes)
+        return tile_metadata(sizes, 512, 128)
+
+    for sizes in ([100, 0, 156, 200, 56], [0, 0, 512, 0, 0], [7, 7, 7, 7, 7]):
+        lists(jnp.array(sizes))
+    assert len(traces) == 1
+
+
+# Grouped products
+
+
+def test_a_permutation_of_three_has_12_bytes():
+    launch = reference("permuted_matmul", *puzzles.find("permuted_matmul").arguments(0))
+    assert [x.hbm_bytes for x in launch.scalars] == [12]
+
+
+def test_every_tile_of_every_group_is_fetched_where_no_list_says_which():
+    for G in (4, 16, 64):
+        starts = jnp.arange(G) * (4096 // G)
+        x = S((G, 4096, 256), f32)
+        launch = reference("launch_masked_store", x, starts, starts + 4096 // G)
+        assert launch.inputs[0].transfers == G * 128
+        fetched = launch.inputs[0].blocks.reshape(launch.steps, -1)
+        tile, group = fetched[:, 1], fetched[:, 0]
+        begins = np.asarray(starts)[group]
+        counts = (tile * 64 < begins + 4096 // G) & ((tile + 1) * 64 > begins)
+        assert counts.sum() == 128
+
+
+def body(name: str) -> str:
+    """What a rung's kernel does, without the names of its operands and the numbers of its axes."""
+    tree = ast.parse(_regions.without_marks(puzzles.find(name).text))
+    kernels = [x for x in tree.body if getattr(x, "name", "") == f"{name}_kernel"]
+    text = "\n".join(ast.unparse(statement) for statement in kernels[0].body)
+    return text.replace("lhs_ref", "a_ref").replace("rhs_ref", "b_ref")
+
+
+def test_the_kernel_for_whole_tiles_is_tiled_matmuls():
+    assert body("grouped_matmul_aligned") == body("tiled_matmul")
+
+
+def test_weights_that_no_token_needs_are_never_fetched():
+    lhs, rhs = S((384, 256), f32), S((4, 256, 512), f32)
+    launch = reference("grouped_matmul_aligned", lhs, rhs, jnp.array([64, 0, 128, 192]))
+    assert np.unique(launch.inputs[1].blocks[:, 0]).tolist() == [0, 2, 3]
+    groups = launch.inputs[1].blocks[:, 0].reshape(launch.grid)[:, 0, 0]
+    assert groups.tolist() == [0, 2, 2, 3, 3, 3]
+
+
+def test_more_experts_take_the_same_steps_and_bytes_and_a_longer_list():
+    lhs = S((8192, 1024), f32)
+    few, many = (
+        reference("grouped_matmul_aligned", lhs, S((E, 1024, 512), f32), jnp.full(E, 8192 // E))
+        for E in (8, 64)
+    )
+    assert few.grid == many.grid
+    assert sum(x.hbm_bytes for x in few.inputs) == sum(x.hbm_bytes for x in many.inputs)
+    assert (few.dot_flops, few.vmem_bytes) == (many.dot_flops, many.vmem_bytes)
+    assert [sum(x.smem_bytes for x in one.scalars) for one in (few, many)] == [540, 764]
+
+
+def test_lhs_is_read_anew_for_each_column_of_blocks():
+    sizes = jnp.array([128, 256, 128])
+    found = [
+        reference("launch_grouped_matmul", S((512, 128), f32), S((3, 128, N), f32), sizes)
+        for N in (256, 512, 1024)
+    ]
+    assert [x.grid[0] for x in found] == [1, 2, 4]
+    assert [x.inputs[0].hbm_bytes for x in found] == [n * 512 * 128 * 4 for n in (1, 2, 4)]
+    puzzle = puzzles.find("launch_grouped_matmul")
+    other = puzzles.mutate(puzzle, puzzle.mistake("puts the visits outermost"))
+    shapes = S((512, 512), f32), S((3, 512, 512), f32), sizes
+    (theirs,), ours = puzzles.trace(other, *shapes), reference("launch_grouped_matmul", *shapes)
+    assert (theirs.grid, ours.grid) == ((4, 2, 4), (2, 4, 4))
+    assert theirs.inputs[0].hbm_bytes == ours.inputs[0].hbm_bytes == 2 * 512 * 512 * 4
+
+
+def test_the_gradient_of_a_grouped_product_is_two_of_the_rungs():
+    sizes, r = jnp.array([50, 0, 30]), np.random.default_rng(0)
+    x, w, dy = (r.normal(size=s) for s in ((80, 8), (3, 8, 4), (80, 4)))
+    ends = np.cumsum(sizes)
+    y, back = jax.vjp(
+        lambda x, w: jnp.concatenate(
+            [x[end - n : end] @ w[e] for e, (n, end) in enumerate(zip(sizes, ends, strict=True))]
+        ),
+        jnp.asarray(x, f32),
+        jnp.asarray(w, f32),
+    )
+    dx, dw = back(jnp.asarray(dy, y.dtype))
+    for e, (n, end) in enumerate(zip(sizes, ends, strict=True)):
+        mine = slice(int(end - n), int(end))
+        np.testing.assert_allclose(dx[mine], dy[mine] @ w[e].T, atol=1e-4)
+        np.testing.assert_allclose(dw[e], x[mine].T @ dy[mine], atol=1e-4)
+
+
+def test_one_visit_an_empty_group_costs_less_than_clearing_all_weights():
+    gmm = importlib.import_module("jax.experimental.pallas.ops.tpu.megablox.gmm")
+    K, N, sizes = 512, 512, [100, 0, 156, 200, 56]
+    lhs, rhs, groups = S((512, K), f32), S((512, N), f32), jnp.array(sizes)
+
+    def production(lhs, rhs, groups):
+        tiling = 64, 128, 128
+        return gmm.tgmm(lhs.swapaxes(0, 1), rhs, groups, f32, tiling, interpret=True)
+
+    mine, theirs = reference("grouped_outer", lhs, rhs, groups), one(production, lhs, rhs, groups)
+    assert theirs.steps - mine.steps == (K // 128) * (N // 128)  # one visit for each block
+    moved = [sum(x.hbm_bytes for x in one.inputs + one.outputs) for one in (mine, theirs)]
+    assert moved[0] < moved[1] < moved[0] + len(sizes) * K * N * 4
+
+
+def test_the_example_of_slots():
+    experts = jnp.array([2, 0, 2, 1, 0, 2])
+    order = jnp.argsort(experts)
+    assert order.tolist() == [1, 4, 3, 0, 2, 5]
+    assert (order // 2).tolist() == [0, 2, 1, 0, 1, 2]
+    assert jnp.argsort(order).tolist() == [3, 0, 4, 2, 1, 5]
+    assert jnp.bincount(experts, length=3).tolist() == [2, 1, 3]
+
+
+def test_jax_does_not_differentiate_a_grouped_matmul():
+    solution, sizes = puzzles.find("grouped_matmul").solution, jnp.array([64])
+    with pytest.raises(NotImplementedError):
+        jax.vjp(lambda w: solution(jnp.ones((64, 128)), w, sizes), jnp.ones((1, 128, 128)))
+
+
+def test_the_gradient_of_a_gather_is_a_scatter_add():
+    order = jnp.array([1, 1, 0])
+    gradient = jax.make_jaxpr(jax.grad(lambda x: x[order].sum()))(jnp.ones((4, 3)))
+    names = [str(one.primitive) for one in gradient.eqns]
+    assert "gather" in names
+    assert names[-1] == "scatter-add"
+
+
+def test_a_training_step_at_mixtrals_shapes():
+    M, D, F, E, top_k = 8192, 4096, 14_336, 8, 2
+    x, (w_in, w_out) = S((M, D), bf16), (S(s, bf16) for s in [(E, D, F), (E, F, D)])
+
+    def step(x, logits, *weights):
+        layer = functools.partial(puzzles.find("moe_layer").solution, top_k=top_k)
+        y, pullback = jax.vjp(layer, x, logits, *weights)
+        return pullback(y)
+
+    logits = jax.random.normal(jax.random.key(0), (M, E), bf16)
+    launches = puzzles.trace(step, x, logits, w_in, w_in, w_out)
+    assert len(launches) == 9
+    _, experts = jax.lax.top_k(logits, top_k)
+    sizes = jnp.bincount(experts.ravel(), length=E)
+    tiles = int(tile_metadata(sizes, M * top_k, 512)[2])
+    shared = tiles - M * top_k // 512  # visits to a tile beyond its first
+    slots = 9 * 2 * M * top_k * D * F
+    computed = sum(one.dot_flops for one in launches)
+    assert computed - slots == 9 * 2 * shared * 512 * D * F > 0
+    smaller = int(tile_metadata(sizes, M * top_k, 128)[2]) - M * top_k // 128
+    assert smaller * 128 < shared * 512
+
+
+def test_ragged_dot_is_one_operation_on_a_tpu():
+    shapes = S((8, 4), f32), S((2, 4, 3), f32), S((2,), i32)
+    traced = jax.jit(lambda *x: jax.lax.ragged_dot(*x)).trace(*shapes)
+    assert "chlo.ragged_dot" in traced.lower(lowering_platforms=("tpu",)).as_text()
+
+
+def test_interpret_finds_zeros_where_a_tpu_has_garbage():
+    puzzle = puzzles.find("grouped_matmul")
+    never = puzzles.mutate(puzzle, puzzle.mistake("never clears the other rows"))
+    args = puzzle.arguments(0)
+    np.testing.assert_array_equal(never(*args), puzzle.solution(*args))

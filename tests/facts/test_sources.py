@@ -1,0 +1,160 @@
+"""Every fact that the prose states has a source: tests/facts/*.toml has the sentence and where."""
+
+from __future__ import annotations
+
+import ast
+import tomllib
+from collections import Counter
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+import puzzles
+from puzzles import Puzzle, _ladders
+
+ROOT = Path(__file__).parents[2]
+LISTS = sorted((ROOT / "tests" / "facts").glob("*.toml"))
+Fact = dict[str, str]
+
+
+def facts(path: Path) -> list[Fact]:
+    return tomllib.loads(path.read_text(encoding="utf-8"))["fact"]
+
+
+@cache
+def page(rung: str) -> str:
+    """All that a learner reads in a rung: prose, comments, hints, verdicts, its part's intro."""
+    puzzle = puzzles.find(rung)
+    ladder = _ladders.ladder_module(puzzle.ladder)
+    texts = [
+        ladder.INTRO if ladder.RUNGS[0] == rung else "",
+        getattr(ladder, "PARTS", {}).get(rung, ""),
+        *(line.partition("#")[2] for line in puzzle.text.splitlines()),
+        *puzzle.hints,
+        puzzle.explain,
+        *(mistake.says for mistake in puzzle.mistakes),
+    ]
+    return " ".join(" ".join(texts).split())
+
+
+@cache
+def functions(path: str) -> frozenset[str]:
+    """The test functions of a file, or none if it is not there."""
+    file = ROOT / path
+    tree = ast.parse(file.read_text(encoding="utf-8") if file.is_file() else "")
+    names = (node.name for node in tree.body if isinstance(node, ast.FunctionDef))
+    return frozenset(name for name in names if name.startswith("test_"))
+
+
+def problems(listed: list[Fact]) -> Iterator[str]:
+    """What is wrong with a list of facts, each with its remedy."""
+    for fact in listed:
+        yield from problems_of(fact)
+    yield from repeated(listed)
+
+
+def repeated(listed: list[Fact]) -> Iterator[str]:
+    twice = Counter((fact.get("rung"), fact.get("says")) for fact in listed)
+    for (rung, says), times in twice.items():
+        if times > 1:
+            yield f"{rung}: {says!r} is listed {times} times: keep the one with the best source"
+
+
+def problems_of(fact: Fact) -> Iterator[str]:
+    rung, says = fact.get("rung", ""), fact.get("says", "")
+    if unknown := set(fact) - {"rung", "says", "source", "test"}:
+        yield (
+            f"{rung}: {says!r} has {', '.join(sorted(unknown))}: a fact has a rung, what it says, "
+            "and a source or a test"
+        )
+    try:
+        stands = bool(says) and says in page(rung)
+    except puzzles.UnknownPuzzle as error:
+        yield f"{says!r}: {error}: name the rung on whose page the sentence stands"
+    else:
+        if not stands:
+            yield (
+                f"{rung}: its page does not say {says!r}: mend the sentence in the list, or look "
+                "for its source again"
+            )
+    source, test = fact.get("source"), fact.get("test")
+    if (source is None) == (test is None):
+        yield f"{rung}: {says!r} must have a source or a test, and not both"
+    if source is not None and "https://" not in source and ".py" not in source:
+        yield (
+            f"{rung}: {source!r} is no source that can be opened: give a URL, or a file of JAX "
+            "with the name of the function"
+        )
+    if test is not None:
+        path, _, name = test.partition("::")
+        if name not in functions(path):
+            yield f"{rung}: there is no test {test!r}: name the function that shows {says!r} now"
+
+
+@pytest.mark.parametrize("path", LISTS, ids=lambda path: path.stem)
+def test_every_fact_stands_on_its_page_and_has_its_source(path: Path) -> None:
+    assert list(problems(facts(path))) == []
+
+
+def test_no_fact_is_listed_in_two_files() -> None:
+    assert list(repeated([fact for path in LISTS for fact in facts(path)])) == []
+
+
+def test_every_rung_of_a_listed_ladder_has_a_fact() -> None:
+    rungs = {fact["rung"] for path in LISTS for fact in facts(path)}
+    without = [
+        puzzle.name
+        for ladder in {puzzles.find(rung).ladder for rung in rungs}
+        for puzzle in puzzles.ladder(ladder)
+        if puzzle.name not in rungs
+    ]
+    assert without == [], "list what these rungs state in tests/facts, each with its source"
+
+
+def test_the_lists_are_there() -> None:
+    assert LISTS, "tests/facts/*.toml are gone: this file checks them"
+
+
+TRUE: Fact = {
+    "rung": "add_ten",
+    "says": "A **kernel** takes **Refs** and returns nothing.",
+    "source": "https://docs.jax.dev/en/latest/pallas/quickstart.html",
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"says": "A kernel returns an array."}, "mend the sentence in the list"),
+        ({"rung": "add_nine"}, "name the rung on whose page"),
+        ({"source": "everybody knows"}, "give a URL, or a file of JAX"),
+        ({"test": "tests/facts/test_sources.py::test_the_lists_are_there"}, "and not both"),
+        ({"source": None}, "must have a source or a test"),
+        ({"source": None, "test": "tests/facts/test_sources.py::test_nothing"}, "there is no test"),
+        ({"source": None, "test": "tests/test_none.py::test_nothing"}, "there is no test"),
+        ({"note": "?"}, "has note"),
+    ],
+)
+def test_a_fact_that_does_not_hold_is_named_with_its_remedy(
+    change: dict[str, str | None], says: str
+) -> None:
+    fact = {key: value for key, value in {**TRUE, **change}.items() if value is not None}
+    (problem,) = problems([fact])
+    assert says in problem
+
+
+def test_a_fact_is_listed_once() -> None:
+    assert list(problems([TRUE])) == []
+    (problem,) = problems([TRUE, TRUE])
+    assert "is listed 2 times" in problem
+
+
+def test_a_page_holds_prose_comments_hints_verdicts_and_the_parts_intro() -> None:
+    puzzle: Puzzle = puzzles.find("add_ten")
+    for text in (puzzle.hints[0], puzzle.mistakes[0].says, puzzle.explain):
+        assert " ".join(text.split()) in page("add_ten")
+    assert "What a kernel sees, how its arrays are cut" in page("add_ten")
+    assert "Pallas is JAX's language for that decision." in page("add_ten")
+    assert "def add_ten_kernel" not in page("add_ten")

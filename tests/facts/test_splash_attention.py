@@ -1,0 +1,418 @@
+"""What splash_attention states, shown by running; splash_attention.toml names each."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+from launched import interpreted, reference
+
+import puzzles
+from puzzles import _tpu
+from puzzles._launch import as_tpu, trace_call
+from puzzles._tpu import (
+    CHIPS,
+    Compiler,
+    supported_chips,
+)
+from puzzles.splash_attention import _graduation as graduation
+from puzzles.splash_attention import splash_multi_head
+
+f32, bf16, i32 = jnp.float32, jnp.bfloat16, jnp.int32
+KIB, MIB, GIB = 2**10, 2**20, 2**30
+S = jax.ShapeDtypeStruct
+needs_libtpu = pytest.mark.skipif(
+    not _tpu.has_libtpu() or importlib.util.find_spec("flatbuffers") is None,
+    reason="no libtpu here",
+)
+needs_splash = pytest.mark.skipif(not graduation.has_splash(), reason="this JAX ships no splash")
+
+classify_blocks = puzzles.find("classify_blocks").solution
+active_tiles = puzzles.find("active_tiles").solution
+tile_metadata = puzzles.find("tile_metadata").solution
+
+
+def call(kernel, out, grid=(), specs=None, out_spec=None, scratch=()):
+    return pl.pallas_call(
+        kernel,
+        grid=grid,
+        in_specs=[pl.BlockSpec()] if specs is None else specs,
+        out_specs=pl.BlockSpec() if out_spec is None else out_spec,
+        out_shape=out,
+        scratch_shapes=list(scratch),
+        interpret=True,
+    )
+
+
+def causal(T: int, window: int | None = None) -> np.ndarray:
+    t, s = np.arange(T)[:, None], np.arange(T)[None, :]
+    return (s <= t) & (t - s < (window or T))
+
+
+# Softmax
+
+
+def test_exponentials_overflow_above_88_in_f32_and_709_in_f64():
+    assert np.isfinite(np.exp(np.float32(88)))
+    assert np.isfinite(np.exp(np.float64(709)))
+    with np.errstate(over="ignore"):
+        assert np.isinf(np.exp(np.float32(89)))
+        assert np.isinf(np.exp(np.float64(710)))
+
+
+def test_random_scores_stay_near_one_however_long_the_vectors():
+    r = np.random.default_rng(0)
+    for H in (16, 256, 4096):
+        q, k = r.normal(size=(2, 500, H))
+        assert np.std((q * k).sum(axis=1) / np.sqrt(H)) == pytest.approx(1, abs=0.15)
+
+
+def test_a_finite_mask_vanishes_and_an_infinite_one_is_nan():
+    low, m = jnp.float32(-1e30), jnp.float32(-200.0)
+    assert jnp.exp(low - m) == 0
+    assert jnp.exp(low - low) == 1
+    assert jnp.isnan(jnp.exp(-jnp.inf - jnp.float32(-jnp.inf)))
+    assert jnp.exp(m - low) == jnp.inf  # alpha upside down
+    assert jnp.isnan(jnp.inf * jnp.float32(0))
+
+
+def test_nan_stays_in_a_maximum_a_product_and_a_sum():
+    nan = jnp.full((8, 128), jnp.nan)
+    assert jnp.isnan(jnp.maximum(nan, 1.0)).all()
+    assert jnp.isnan(nan * 0.0).all()
+    assert jnp.isnan(nan + 1.0).all()
+
+
+def test_the_row_of_six_numbers():
+    m, total, seen = -1e30, 0.0, []
+    for block in ([1, 3], [2, 5], [4, 0]):
+        new = max(m, *block)
+        total = np.exp(m - new) * total + np.exp(np.array(block) - new).sum()
+        m = new
+        seen.append((m, round(float(total), 3)))
+    assert seen == [(3, 1.135), (5, 1.203), (5, 1.578)]
+
+
+def test_online_softmax_reads_x_once_for_one_more_exponential_a_row_and_block():
+    x = S((1024, 4096), f32)
+    first, second = puzzles.trace(puzzles.find("softmax_two_pass").solution, x)
+    online = reference("online_softmax", x)
+    size = 1024 * 4096 * 4
+    assert [launch.inputs[0].transfers for launch in (first, second, online)] == [
+        first.steps,
+        second.steps,
+        online.steps,
+    ]
+    assert first.inputs[0].hbm_bytes == second.inputs[0].hbm_bytes == size
+    assert online.hbm_bytes_read == size
+    blocks = 4096 // 128
+    assert second.transcendentals == 1024 * 4096
+    assert online.transcendentals == second.transcendentals + 1024 * blocks
+
+
+# Attention
+
+
+def test_the_matrix_of_scores_is_large():
+    assert 64 * GIB == 131072**2 * 4
+    assert 256 * MIB == 8192**2 * 4
+
+
+def test_flash_attention_reads_keys_once_for_every_block_of_queries():
+    q = S((8192, 128), f32)
+    once = 8192 * 128 * 4
+    small = reference("flash_attention", q, q, q)
+    assert small.inputs[0].block == (64, 128)
+    assert small.hbm_bytes_read == once + 128 * 2 * once
+    plain = 4 * 8192**2 * 4  # scores and weights, each written and read
+    assert small.hbm_bytes == pytest.approx(plain, rel=0.01)
+    large = reference("flash_attention", q, q, q, bq=1024, bk=512)
+    assert large.hbm_bytes_read == once + 8 * 2 * once
+
+
+def test_a_group_shares_its_keys_without_a_copy_and_with_the_same_traffic():
+    N, K, T, H = 32, 8, 8192, 128
+    q, k, repeated = S((N, T, H), bf16), S((K, T, H), bf16), S((N, T, H), bf16)
+    assert 2 * K * T * H * 2 == 32 * MIB
+    assert 2 * N * T * H * 2 == 128 * MIB
+    shared = reference("multi_head_attention", q, k, k, bq=1024, bk=512)
+    copied = reference("multi_head_attention", q, repeated, repeated, bq=1024, bk=512)
+    assert shared.hbm_bytes_read == copied.hbm_bytes_read
+
+
+def kinds(mask: np.ndarray, bq: int, bk: int) -> list[str]:
+    """Each row of blocks as a word: a for all, s for some, n for none."""
+    T, n = mask.shape
+    blocks = mask.reshape(T // bq, bq, n // bk, bk).mean(axis=(1, 3))
+    return ["".join("n" if x == 0 else "a" if x == 1 else "s" for x in row) for row in blocks]
+
+
+def below(T: int, n: int, window: int | None = None) -> np.ndarray:
+    t, s = np.arange(T)[:, None], np.arange(n)[None, :]
+    return (s <= t) & (s > t - (window or T + n))
+
+
+def test_the_causal_picture_and_the_half_that_it_throws_away():
+    assert kinds(below(256, 384), 64, 128) == ["snn", "snn", "asn", "asn"]
+    assert (~below(1024, 1024)).mean() == pytest.approx(0.5, abs=0.001)
+
+
+def test_skipping_work_saves_no_traffic_and_repeating_an_index_saves_half():
+    for n in (1024, 4096):
+        x = S((n, 128), f32)
+        plain, clamped = (
+            reference(f"causal_{name}", x, x, x) for name in ("attention", "prefetch")
+        )
+        everything = reference("flash_attention", x, x, x, bq=128, bk=64)
+        assert plain.hbm_bytes_read == everything.hbm_bytes_read
+        assert plain.grid == clamped.grid
+        assert plain.dot_flops == clamped.dot_flops
+        about_half = pytest.approx(0.5, abs=0.1)
+        assert clamped.hbm_bytes_read / plain.hbm_bytes_read == about_half
+        assert plain.dot_flops / everything.dot_flops == about_half
+
+
+def test_the_second_row_of_causal_prefetch_fetches_one_block():
+    x, k = S((256, 64), f32), S((512, 64), f32)
+    plain, clamped = (reference(f"causal_{name}", x, k, k) for name in ("attention", "prefetch"))
+    assert plain.grid == (4, 4)
+    assert plain.inputs[1].blocks[4:8, 0].tolist() == [0, 1, 2, 3]
+    assert clamped.inputs[1].blocks[4:8, 0].tolist() == [0, 0, 0, 0]
+    assert (plain.dots[0].executed[4:8] > 0).tolist() == [True, False, False, False]
+
+
+def test_the_picture_of_a_window_and_row_255():
+    seen = below(384, 320, window=129)
+    assert kinds(seen, 128, 64) == ["ssnnn", "ssssn", "nnsss"]
+    assert seen[255].argmax() == 127
+    assert seen[128:256, :64].any()
+    assert not seen[255, :64].any()
+
+
+def test_a_window_bounds_the_work_of_a_row_of_blocks():
+    found = []
+    for n in (1024, 2048):
+        x = S((n, 64), f32)
+        launch = reference("local_attention", x, x, x, window=129)
+        found.append(launch.dots[0].executed.reshape(launch.grid).sum(axis=1).max())
+    assert found[0] == found[1]
+
+
+def test_a_row_that_attends_to_nothing_becomes_a_mean_of_values():
+    puzzle = puzzles.find("segment_attention")
+    careless = puzzles.mutate(
+        puzzle, puzzle.mistake("leaves garbage in rows that attend to nothing")
+    )
+    q = jnp.zeros((64, 16))
+    k = v = jnp.asarray(np.random.default_rng(0).normal(size=(256, 16)), f32)
+    ids, others = jnp.full(64, 3), jnp.full(256, 4)
+    mean = np.asarray(v[:128]).mean(axis=0)  # the block that is not skipped
+    np.testing.assert_allclose(interpreted(careless, q, k, v, ids, others)[5], mean, atol=1e-5)
+    assert not interpreted(puzzle.solution, q, k, v, ids, others).any()
+
+
+def test_a_cap_adds_no_traffic_and_brings_a_mask_back():
+    x = S((1024, 64), f32)
+    plain = reference("causal_attention", x, x, x)
+    capped = reference("soft_cap_attention", x, x, x, cap=50.0)
+    assert capped.hbm_bytes == plain.hbm_bytes
+    assert 50 * jnp.tanh(jnp.float32(-1e30) / 50) == -50
+    small = jnp.float32(1.0)
+    assert 50 * jnp.tanh(small / 50) == pytest.approx(1.0, abs=1e-3)
+
+
+def test_jax_has_no_soft_cap():
+    names = inspect.signature(jax.nn.dot_product_attention).parameters
+    assert not [name for name in names if "cap" in name]
+
+
+def test_exponentials_below_minus_88_are_not_normal_numbers() -> None:
+    smallest = np.finfo(np.float32).tiny
+    assert np.exp(np.float32(-87)) > smallest
+    assert 384 * np.exp(np.float32(-100)) < smallest
+
+
+# Masks as tables and lists
+
+
+def test_a_long_mask_is_large_and_its_table_is_not():
+    T = 131_072
+    assert T * T == 16 * GIB  # one byte an element
+    assert np.dtype(bool).itemsize == 1
+    assert T // 512 == 256
+    assert 256 * 256 == 65_536
+    assert 4 * T * T * 4 == 256 * GIB  # the scores of four heads, in f32
+
+
+@pytest.mark.parametrize(("bq", "bk", "number"), [(64, 128, 2), (128, 128, 1), (64, 64, 1)])
+def test_a_causal_mask_has_one_pattern_or_two_however_long(bq, bk, number):
+    for T in (256, 512, 1024):
+        _, _, patterns = classify_blocks(causal(T), bq, bk)
+        assert len(patterns) == number
+
+
+def test_blocks_of_the_causal_picture():
+    t, s = np.arange(256)[:, None], np.arange(384)[None, :]
+    block_mask, mask_index, patterns = classify_blocks(s <= t, 64, 128)
+    assert block_mask.tolist() == [[1, 0, 0], [1, 0, 0], [2, 1, 0], [2, 1, 0]]
+    assert mask_index[block_mask == 1].tolist() == [0, 1, 0, 1]
+    assert len(patterns) == 2
+
+
+def test_one_kernel_has_the_dots_of_a_mask_and_the_steps_and_fetches_of_a_dense_grid():
+    x, t = S((512, 64), f32), np.arange(512)
+    masks = (
+        causal(512),
+        causal(512, window=100),
+        t[:, None] // 200 == t[None, :] // 200,
+    )
+    for mask in masks:
+        tables = classify_blocks(mask, 64, 128)
+        launch = reference("block_sparse_attention", x, x, x, *tables)
+        busy = tables[0].ravel() > 0
+        assert ((launch.dots[0].executed > 0) == busy).all()
+        assert launch.steps == tables[0].size == 32
+        assert launch.inputs[1].transfers == launch.inputs[2].transfers == 32
+
+
+def scalars_in_smem(shape: tuple[int, ...]):
+    """A launch whose only prefetched array has this shape."""
+
+    def kernel(table_ref, x_ref, o_ref):
+        first = table_ref[0, 0] if len(shape) == 2 else table_ref[0]
+        o_ref[...] = x_ref[...] * first.astype(f32)
+
+    spec = pl.BlockSpec((8, 128), lambda i, table_ref: (i, 0))
+    grid = pltpu.PrefetchScalarGridSpec(
+        num_scalar_prefetch=1, grid=(2,), in_specs=[spec], out_specs=spec
+    )
+    call = pl.pallas_call(kernel, grid_spec=grid, out_shape=S((16, 128), f32), interpret=True)
+    with as_tpu():
+        return trace_call(call, S(shape, i32), S((16, 128), f32))
+
+
+@pytest.fixture(scope="module")
+def compiler():
+    with Compiler() as one:
+        yield one
+
+
+@needs_libtpu
+@pytest.mark.slow
+def test_rows_of_a_table_in_smem_are_padded_to_128_numbers(compiler):
+    def works(*shape):
+        return compiler.compile(scalars_in_smem(shape), ["v5e"])["v5e"] is None
+
+    assert works(1024, 16)  # 1024 · 128 · 4 bytes: 512 KiB
+    assert works(32_768)
+    assert not works(2048, 16)  # as many numbers, but all of SMEM
+    assert CHIPS["v5e"].smem_bytes == 2048 * 128 * 4
+
+
+def test_the_example_of_active_tiles():
+    n, p, f = 0, 1, 2
+    table = np.array([[f, n, n, n], [p, f, n, n], [f, p, f, n], [n, n, f, p]], np.int32)
+    rows, cols, _, flags = active_tiles(table, np.zeros_like(table))
+    assert rows.tolist() == [0, 1, 1, 2, 2, 2, 3, 3]
+    assert cols.tolist() == [0, 0, 1, 0, 1, 2, 2, 3]
+    assert flags.tolist() == [14, 5, 10, 6, 1, 10, 6, 9]
+    assert table.shape[0] * (table > 0).sum(axis=1).max() == 12
+
+
+def test_the_example_of_splash_attention():
+    table = np.array([[2, 1, 0], [0, 1, 0], [0, 0, 0], [0, 2, 1]], np.int32)
+    index = np.array([[0, 0, 0], [0, 1, 0], [0, 0, 0], [0, 0, 0]], np.int32)
+    rows, cols, masks, flags = active_tiles(table, index)
+    assert rows.tolist() == [0, 0, 1, 2, 3, 3]
+    assert cols.tolist() == [0, 1, 1, 0, 1, 2]
+    assert masks.tolist() == [0, 0, 1, 1, 1, 0]
+    assert flags.tolist() == [6, 9, 13, 12, 6, 9]
+    assert table.size == 12
+
+
+def test_a_causal_grid_gains_nothing_by_being_shrunk_and_its_list_does():
+    block_mask, mask_index, _ = classify_blocks(causal(1024), 128, 128)
+    rows, *_ = active_tiles(block_mask, mask_index)
+    widest = (block_mask > 0).sum(axis=1).max()
+    assert len(block_mask) * widest == block_mask.size == 64
+    assert len(rows) == 36
+
+
+def test_a_wide_row_widens_the_padded_grid_and_not_the_list():
+    t, s = np.arange(4096)[:, None], np.arange(4096)[None, :]
+    near = causal(4096, window=512)
+    found = []
+    for mask in (near, near | ((s <= t) & (t // 16 == 200))):
+        block_mask, mask_index, _ = classify_blocks(mask, 128, 128)
+        rows, *_ = active_tiles(block_mask, mask_index)
+        found.append(((block_mask > 0).sum(axis=1).max() * len(block_mask), len(rows)))
+    (padded, listed), (wide, long) = found
+    assert wide > 5 * padded
+    assert long < 1.2 * listed
+
+
+def test_steps_of_long_windows_and_long_lists():
+    tiles, _ = graduation.banded_tiles(131_072, 512, window=1024)
+    assert len(tiles[0]) == 765
+    narrow, _ = graduation.banded_tiles(131_072, 512, window=512)
+    assert len(narrow[0]) == 511
+    tiles, _ = graduation.banded_tiles(131_072, 512)
+    assert len(tiles[0]) == 32_896
+    assert sum(x[0].nbytes for x in tiles) == 16
+    assert sum(x.nbytes for x in tiles) == pytest.approx(CHIPS["v5e"].smem_bytes / 2, rel=0.01)
+
+
+def test_entries_that_are_not_used_repeat_the_next_one_that_is():
+    masks, kind = np.array([5, 0, 0, 3, 3, 0, 8]), np.array([1, 2, 2, 1, 1, 0, 1])
+    assert splash_multi_head.next_used(masks, kind == 1).tolist() == [5, 3, 3, 3, 3, 8, 8]
+
+
+def test_one_mask_is_walked_by_every_head_and_many_masks_are_one_list():
+    q, k = S((4, 256, 64), f32), S((2, 256, 64), f32)
+    shared = reference("splash_multi_head", q, k, k, causal(256))
+    each = reference("splash_multi_head", q, k, k, np.stack([causal(256)] * 4))
+    assert shared.grid == (4, 3)
+    assert each.grid == (1, 12)
+    assert shared.dimension_semantics[0] == "parallel"
+    assert sum(x.smem_bytes for x in each.scalars) == 4 * sum(x.smem_bytes for x in shared.scalars)
+    assert len(shared.inputs) == 4  # no segments: no ids
+    assert len(reference("splash_multi_head", q, k, k, causal(256) | True).inputs) == 3
+
+
+@needs_splash
+@pytest.mark.parametrize("window", [None, 4096])
+def test_equal_work_and_traffic_in_fewer_steps_than_jax(window):
+    N, K, T, H, block = 8, 2, 32_768, 128, 512
+    q, k = S((N, T, H), bf16), S((K, T, H), bf16)
+    tiles, patterns = graduation.banded_tiles(T, block, window)
+    mine = graduation.Cost.of(
+        puzzles.trace(lambda *x: splash_multi_head.splash_over_tiles(*x, tiles, patterns), q, k, k)
+    )
+    masks = [graduation._blockwise(T, block, window)] * N
+    theirs = graduation.Cost.of(
+        puzzles.trace(graduation.production(masks, None, block, block), q, k, k)
+    )
+    assert (mine.dots, mine.flops) == (theirs.dots, theirs.flops)
+    assert mine.bytes == pytest.approx(theirs.bytes, rel=0.001)
+    assert mine.steps < theirs.steps
+    if window is None:
+        assert theirs.steps == N * (T // block) ** 2
+
+
+@needs_libtpu
+@pytest.mark.slow
+def test_the_list_of_131072_tokens_compiles_for_every_tpu(compiler):
+    tiles, patterns = graduation.banded_tiles(131_072, block=512)
+    q, k = S((4, 131_072, 128), bf16), S((1, 131_072, 128), bf16)
+    with as_tpu():
+        traced = trace_call(
+            lambda *x: splash_multi_head.splash_over_tiles(*x, tiles, patterns), q, k, k
+        )
+    chips = supported_chips()
+    assert compiler.compile(traced, chips) == dict.fromkeys(chips)

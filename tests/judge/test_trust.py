@@ -1,0 +1,193 @@
+"""Whatever happens around a check, the next one is clean and nothing of the learner's is lost."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import signal
+import socket
+from collections.abc import Callable
+
+import pytest
+from learner import Notebook, solved
+
+import puzzles
+from puzzles._judge import judging, memory, stages
+from puzzles._ladders import find
+
+
+@pytest.fixture
+def notebook() -> Notebook:
+    one = Notebook()
+    one.run(solved("row_sum"))
+    return one
+
+
+def passes(notebook: Notebook, name: str = "row_sum") -> None:
+    verdict = puzzles.check(notebook[name])
+    assert verdict is not None
+    assert verdict.passed, str(verdict)
+
+
+STAGES = ("trace", "pallas", "numbers", "memory", "work", "tpu")
+
+
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("after", [False, True])
+def test_an_interrupt_in_any_stage_is_one_sentence(
+    stage: str,
+    after: bool,
+    notebook: Notebook,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture,
+) -> None:
+    module = judging if stage == "memory" else stages
+    real = getattr(module, stage)
+
+    def interrupted(*args: object, **named: object) -> None:
+        if after:
+            real(*args, **named)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(module, stage, interrupted)
+        assert puzzles.check(notebook["row_sum"]) is None
+    assert capsys.readouterr().out == (
+        "interrupted: nothing was judged, nothing is lost; run the cell again.\n"
+    )
+    passes(notebook)
+
+
+# The signal may come inside a destructor, where Python can only report it.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.slow
+@pytest.mark.parametrize("milliseconds", [5, 20, 60, 120, 200, 300])
+def test_the_stop_button_works_at_any_moment(milliseconds: int, notebook: Notebook) -> None:
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    old = signal.signal(signal.SIGALRM, stop)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, milliseconds / 1000)
+        # the check may be over, so that the signal comes on the way out
+        with contextlib.suppress(KeyboardInterrupt):
+            puzzles.check(notebook["row_sum"])
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, old)
+    passes(notebook)
+
+
+def test_an_unknown_failure_of_the_simulator_is_a_sentence(
+    notebook: Notebook, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise RuntimeError("the moon is full")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(memory, "simulate", fails)
+        puzzles.check(notebook["row_sum"])
+    assert "the moon is full" in capsys.readouterr().out
+    passes(notebook)
+
+
+HUGE = {
+    "scratch": (
+        "tiled_matmul",
+        "pltpu.VMEM((bm, bn), jnp.float32)]",
+        "pltpu.VMEM((bm, bn), jnp.float32), pltpu.VMEM((1 << 20, 1 << 20), jnp.float32)]",
+        "a_ref, b_ref, o_ref, acc_ref)",
+        "a_ref, b_ref, o_ref, acc_ref, huge_ref)",
+    ),
+    "an operand": (
+        "tiled_matmul",
+        "    )(a, b)",
+        "    )(jnp.pad(a, ((0, 1 << 20), (0, 1 << 20))), b)",
+        "",
+        "",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", HUGE)
+def test_what_does_not_fit_into_memory_is_said_and_not_tried(
+    case: str, capsys: pytest.CaptureFixture
+) -> None:
+    name, old, new, first, second = HUGE[case]
+    text = solved(name)
+    assert text.count(old) == 1
+    text = text.replace(old, new)
+    if first:
+        text = text.replace(first, second, 1)
+    notebook = Notebook()
+    notebook.run(text)
+    verdict = puzzles.check(notebook[name])
+    said = capsys.readouterr().out
+    assert verdict is not None
+    assert not verdict.passed
+    assert "checker itself failed" not in said
+    assert "GiB" in said or "TiB" in said or "memory" in said
+    notebook.run(solved(name))
+    passes(notebook, name)
+
+
+@pytest.mark.parametrize(
+    "name", ["jax", "jnp", "pl", "pltpu", "INTERPRET", "row_sum_spec", "check"]
+)
+@pytest.mark.parametrize("value", ["None", "3", "lambda *args: 0"])
+def test_a_shadowed_name_is_the_learners_error_and_heals(
+    name: str, value: str, notebook: Notebook, capsys: pytest.CaptureFixture
+) -> None:
+    notebook.run(f"{name} = {value}")
+    verdict = puzzles.check(notebook["row_sum"])
+    said = capsys.readouterr().out
+    assert "checker itself failed" not in said
+    assert verdict is not None
+    if not verdict.passed:
+        assert name in ("jax", "jnp", "pl")
+        assert verdict.stage == "error"
+    notebook.run(solved("row_sum"))
+    passes(notebook)
+
+
+@pytest.mark.slow
+def test_cells_run_in_any_order_and_two_notebooks_share_a_kernel() -> None:
+    """All cells of two ladders in one namespace, shuffled: every check passes, twice."""
+    rungs = [*find_rungs("basics")[:8], *find_rungs("splash_attention")[:4]]
+    order = random.Random(20).sample(rungs, len(rungs))
+    notebook = Notebook()
+    for name in order:
+        notebook.run(solved(name))
+    for name in reversed(order):
+        passes(notebook, name)
+    notebook.run(solved(order[0]))
+    passes(notebook, order[0])
+
+
+def find_rungs(ladder: str) -> list[str]:
+    return [puzzle.name for puzzle in puzzles.ladder(ladder)]
+
+
+def test_no_network_is_needed(notebook: Notebook, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError("no network")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    passes(notebook)
+
+
+def test_windows_line_endings_change_nothing(capsys: pytest.CaptureFixture) -> None:
+    def windows(text: str) -> Callable:
+        notebook = Notebook()
+        notebook.run(text.replace("\n", "\r\n"))
+        return notebook["row_sum"]
+
+    puzzle = find("row_sum")
+    assert puzzles.judge(puzzle, windows(solved("row_sum"))).passed
+    assert puzzles.judge(puzzle, windows(puzzle.starter_text)).stage == "unsolved"
+    broken = solved("row_sum").replace("pl.program_id(1)", "pl.program_idd(1)")
+    verdict = puzzles.judge(puzzle, windows(broken))
+    assert verdict.stage == "error"
+    assert "program_idd" in str(verdict)
+    assert "\r" not in str(verdict)

@@ -1,0 +1,134 @@
+"""What every rung promises, on whatever JAX runs the tests."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+from collections.abc import Iterator
+
+import pytest
+
+import puzzles
+from puzzles import Puzzle, _regions, _tpu
+from puzzles._author import proof, repository, review, tree
+
+PUZZLES = [puzzle for name in puzzles.ladders() for puzzle in puzzles.ladder(name)]
+MISTAKES = [(puzzle, mistake) for puzzle in PUZZLES for mistake in puzzle.mistakes]
+ALTERNATIVES = [(puzzle, one) for puzzle in PUZZLES for one in puzzle.alternatives]
+
+# Three random keys on the newest JAX, as `verify` takes; the Makefile asks for one on the others.
+# The two summits, whose checks take seconds, get one here and three from `verify`.
+KEYS = proof.SEEDS[: int(os.environ.get("PUZZLES_KEYS", "3"))]
+SUMMITS = ("splash_multi_head", "moe_layer")
+
+each_puzzle = pytest.mark.parametrize("puzzle", PUZZLES, ids=lambda puzzle: puzzle.name)
+
+
+def _pairs(pairs: list) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize(
+        ("puzzle", "change"), pairs, ids=[f"{p.name}-{c.name}" for p, c in pairs]
+    )
+
+
+@pytest.fixture(scope="module")
+def compiler() -> Iterator[_tpu.Compiler]:
+    """The real TPU compiler, one worker for all tests here."""
+    if not _tpu.has_libtpu():
+        pytest.skip(_tpu.INSTALL_LIBTPU)
+    with _tpu.Compiler() as one:
+        yield one
+
+
+@each_puzzle
+def test_solution_passes_and_compiles_for_every_tpu(
+    puzzle: Puzzle, compiler: _tpu.Compiler
+) -> None:
+    assert proof.solution_problem(puzzle, compiler=compiler) is None
+
+
+def test_the_compiler_knows_the_generations_that_are_promised() -> None:
+    if not _tpu.has_libtpu():
+        pytest.skip(_tpu.INSTALL_LIBTPU)
+    assert set(_tpu.supported_chips()) >= {"v4", "v5e", "v5p", "v6e"}
+
+
+@each_puzzle
+def test_starter_parses_and_is_unsolved(puzzle: Puzzle) -> None:
+    assert proof.starter_problem(puzzle) is None
+
+
+@_pairs(MISTAKES)
+def test_mistake_is_rejected_in_its_own_words(puzzle: Puzzle, change: puzzles.Mistake) -> None:
+    keys = KEYS[:1] if puzzle.name in SUMMITS else KEYS
+    assert proof.mistake_problem(puzzle, change, keys) is None
+
+
+@_pairs(ALTERNATIVES)
+def test_alternative_is_accepted_and_compiles(
+    puzzle: Puzzle, change: puzzles.Alternative, compiler: _tpu.Compiler
+) -> None:
+    assert proof.alternative_problem(puzzle, change, compiler) is None
+
+
+@each_puzzle
+def test_no_two_values_mistakes_are_the_same(puzzle: Puzzle) -> None:
+    assert list(proof.twins(puzzle)) == []
+
+
+@each_puzzle
+def test_texts_and_cases_are_complete(puzzle: Puzzle) -> None:
+    assert list(review.text_problems(puzzle)) == []
+
+
+@each_puzzle
+def test_nothing_that_a_scaffold_asks_for_is_left_undone(puzzle: Puzzle) -> None:
+    assert review.undone(puzzle) == []
+
+
+def test_the_project_as_a_whole_has_no_problem() -> None:
+    names = puzzles.ladders()
+    assert list(tree.tree_problems(repository.ROOT, names)) == []
+    assert [line for name in names for line in review.undone_of_ladder(name)] == []
+
+
+def test_basics_has_its_fifteen_rungs_and_sixty_mistakes() -> None:
+    basics = puzzles.ladder("basics")
+    assert [p.name for p in basics][::7] == ["add_ten", "ragged_row_sum", "choose_blocks"]
+    assert len(basics) == 15
+    assert sum(len(p.mistakes) for p in basics) >= 60
+    stages = {m.stage for p in basics for m in p.mistakes}
+    assert stages >= {"error", "pallas", "values", "memory", "work", "tpu"}
+
+
+@pytest.mark.parametrize(
+    ("earlier", "later"),
+    [
+        ("attention_one_block", "flash_attention"),
+        ("tiled_matmul", "matmul_bf16"),
+        ("tiled_matmul", "batched_matmul"),
+        ("batched_matmul", "permuted_matmul"),
+    ],
+)
+def test_a_kernel_body_that_is_said_not_to_change_does_not(earlier: str, later: str) -> None:
+    """Up to the cast to the output's dtype, operands' names and the numbers of the grid's axes."""
+    assert _body(earlier) == _body(later)
+
+
+def _body(name: str) -> str:
+    kernel = _regions.functions(puzzles.find(name).text)[f"{name}_kernel"]
+    text = "\n".join(ast.unparse(statement) for statement in kernel.body)
+    text = text.replace(".astype(o_ref.dtype)", "").replace("lhs_ref", "a_ref")
+    return re.sub(r"(program_id|num_programs)\(\d\)", r"\1", text.replace("rhs_ref", "b_ref"))
+
+
+def test_splash_attention_has_its_sixteen_rungs_and_seventy_mistakes() -> None:
+    rungs = puzzles.ladder("splash_attention")
+    assert [p.name for p in rungs][::5] == [
+        "attention",
+        "multi_head_attention",
+        "soft_cap_attention",
+        "splash_multi_head",
+    ]
+    assert len(rungs) == 16
+    assert sum(len(p.mistakes) for p in rungs) >= 70

@@ -1,0 +1,379 @@
+"""The splash_attention ladder beside the attention that JAX ships, over masks nobody tuned for.
+
+First the summit, splash_multi_head: the same numbers, and no more work. Then the tables and lists
+that it works from.
+
+Head counts, dtypes, caps, segments and tolerance are those of JAX's own test of its kernel,
+https://github.com/jax-ml/jax/blob/main/tests/pallas/tpu_splash_attention_kernel_test.py. Masks
+are rougher, value heads may differ, and rows may attend to nothing, which JAX's test avoids.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+
+import hypothesis
+import hypothesis.strategies as st
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from puzzles import _puzzle, find, mutate
+from puzzles.splash_attention import _graduation as graduation
+from puzzles.splash_attention import splash_multi_head
+from puzzles.splash_attention._graduation import Case
+
+PRODUCTION = "jax.experimental.pallas.ops.tpu.splash_attention"
+mask_lib = pytest.importorskip(
+    f"{PRODUCTION}.splash_attention_mask", reason="this JAX has no splash attention of its own"
+)
+info_lib = pytest.importorskip(
+    f"{PRODUCTION}.splash_attention_mask_info", reason="this JAX makes no mask info of its own"
+)
+
+SOLUTION = find("splash_multi_head").solution
+SEEDS = st.integers(0, 2**31)
+# Hypothesis keeps notes in ./.hypothesis, and pytest then warns of that folder
+hypothesis.configuration.set_hypothesis_home_dir(tempfile.gettempdir() + "/hypothesis")
+
+lines: dict[str, str] = {}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def table(request: pytest.FixtureRequest) -> Iterator[None]:
+    yield
+    if not lines:
+        return
+    with request.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
+        print("\n" + "\n".join([graduation.HEAD, *lines.values()]))
+
+
+@st.composite
+def bands(draw: st.DrawFn, T: int, S: int) -> np.ndarray:
+    """Causal and local masks: a row sees a window around its own number, plus an offset."""
+    i, j = np.indices((T, S))
+    left, right = (draw(st.none() | st.integers(0, n)) for n in (T, S // 2))
+    ahead = j - i - draw(st.integers(-T // 4, S // 4))
+    return (ahead <= (S if right is None else right)) & (-ahead <= (T if left is None else left))
+
+
+@st.composite
+def scattered(draw: st.DrawFn, T: int, S: int) -> np.ndarray:
+    """Squares of 1 to 128 elements, each seen or not by chance."""
+    size, share = draw(st.sampled_from([1, 32, 64, 128])), draw(st.floats(0.02, 0.98))
+    few = np.random.default_rng(draw(SEEDS)).random((T // size, S // size)) < share
+    return np.kron(few, np.ones((size, size))) > 0
+
+
+@st.composite
+def rectangles(draw: st.DrawFn, T: int, S: int) -> np.ndarray:
+    """A few rectangles with edges anywhere; often rows of blocks are empty."""
+    mask = np.zeros((T, S), bool)
+    for _ in range(draw(st.integers(1, 4))):
+        (a, b), (c, d) = (
+            sorted(draw(st.lists(st.integers(0, n), min_size=2, max_size=2))) for n in (T, S)
+        )
+        mask[a : b + 1, c : d + 1] = True
+    return mask
+
+
+def one_mask(T: int, S: int) -> st.SearchStrategy[np.ndarray]:
+    simple = bands(T, S) | scattered(T, S) | rectangles(T, S)
+    return simple | st.tuples(simple, simple, st.booleans()).map(
+        lambda x: x[0] & x[1] if x[2] else x[0] | x[1]
+    )
+
+
+@st.composite
+def cases(draw: st.DrawFn, N: int, K: int) -> Case:
+    """T, S, head dims, blocks, dtype, one mask or N, 1 to 4 documents, a cap or none."""
+    bq, bk = draw(st.sampled_from([(128, 128), (128, 256), (256, 128), (256, 256)]))
+    most = 4 if N < 6 else 2
+    T, S = (256 * draw(st.integers(1, most)) for _ in range(2))
+    H = draw(st.sampled_from([64, 128]))
+    Hv = draw(st.sampled_from([H, H, 192 - H]))
+    dtype = draw(st.sampled_from([jnp.float32, jnp.bfloat16]))
+    arrays = graduation.draw(draw(SEEDS), N, K, T, S, H, Hv, dtype)
+    mask = draw(one_mask(T, S))
+    if N > 1 and draw(st.booleans()):
+        mask = np.stack([mask, *(draw(one_mask(T, S)) for _ in range(N - 1))])
+    ids, documents = None, draw(st.integers(1, 4))
+    if documents > 1:
+        cuts = sorted(
+            draw(
+                st.lists(
+                    st.integers(1, min(T, S) - 1), min_size=documents - 1, max_size=documents - 1
+                )
+            )
+        )
+        ids = tuple(
+            jnp.asarray(np.searchsorted(cuts, np.arange(n), side="right"), jnp.int32)
+            for n in (T, S)
+        )
+    cap = draw(st.none() | st.floats(1.0, 50.0))
+    return Case(*arrays, mask, ids, cap, bq, bk)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("N", "K"), [(1, 1), (4, 1), (6, 2), (8, 4)])
+def test_same_numbers_and_no_more_work_than_production(N: int, K: int) -> None:
+    @hypothesis.settings(
+        max_examples=6,  # the first is always the smallest
+        derandomize=True,
+        database=None,
+        deadline=None,
+        phases=[hypothesis.Phase.generate],  # shrinking would take minutes
+        suppress_health_check=list(hypothesis.HealthCheck),
+    )
+    @hypothesis.given(cases(N, K))
+    def compare(case: Case) -> None:
+        line = graduation.examine(SOLUTION, case)
+        lines[line] = line
+
+    compare()
+
+
+def _with_dead_steps(q, k, v, mask, segment_ids=None, soft_cap=None, *, bq, bk):
+    """Right numbers from a list as long as the dense grid: visits are added that do nothing."""
+    tiles, patterns = splash_multi_head.tiles_of_heads(mask, bq, bk)
+    more = mask.size // (bq * bk) - len(tiles[0])
+    tiles = [np.pad(x, (0, more), mode="edge") for x in tiles[:3]] + [np.pad(tiles[3], (0, more))]
+    return splash_multi_head.splash_over_tiles(q, k, v, tiles, patterns, segment_ids, soft_cap)
+
+
+def _with_a_cap_of_half(q, k, v, mask, segment_ids=None, soft_cap=None, *, bq, bk):
+    return SOLUTION(q, k, v, mask, segment_ids, soft_cap and soft_cap / 2, bq=bq, bk=bk)
+
+
+def _mistaken(name: str) -> Callable:
+    puzzle = find("splash_multi_head")
+    return _puzzle.mutate(puzzle, puzzle.mistake(name))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("fn", "says"),
+    [
+        (_with_dead_steps, "grid steps, and JAX's splash attention takes"),
+        (_with_a_cap_of_half, "are not those of dense attention in f32"),
+        (_mistaken("masks dead visits and skips none"), "dots, and JAX's splash attention takes"),
+        (_mistaken("lets full tiles see other documents"), "are not those of dense attention"),
+        (_mistaken("deals the key heads out in turn"), "are not those of dense attention"),
+    ],
+    ids=["dead steps", "wrong cap", "no skip", "leaking documents", "wrong groups"],
+)
+def test_what_is_wrong_or_wasteful_does_not_graduate(fn: Callable, says: str) -> None:
+    if not graduation.has_splash() and "JAX's" in says:
+        pytest.skip("this JAX has no splash attention to compare with")
+    i, j = np.indices((512, 512))
+    mask = (j < 300) & (i // 128 != 2)  # a row and a column of blocks are empty
+    ids = tuple(jnp.asarray(np.arange(512) // 200, jnp.int32) for _ in range(2))
+    arrays = graduation.draw(0, 4, 2, 512, 512, 64, 64, jnp.float32)
+    with pytest.raises(AssertionError, match=says):
+        graduation.examine(fn, Case(*arrays, mask, ids, 4.0))
+
+
+@pytest.mark.slow
+def test_a_learner_reads_the_table_or_what_is_wrong() -> None:
+    table = graduation.graduate(SOLUTION)
+    assert table.startswith(graduation.HEAD)
+    assert len(table.splitlines()) == 1 + len(graduation.examples())
+    zeros = graduation.graduate(lambda q, k, v, *args, bq, bk: jnp.zeros_like(q))
+    assert zeros.startswith("not yet: ")
+    assert "are not those of dense attention" in zeros
+    starter = _puzzle.starter_function(find("splash_multi_head"))
+    assert graduation.graduate(starter) == "not yet: `splash_multi_head_kernel` is as you found it"
+    assert graduation.graduate(lambda *args, bq, bk: None).startswith("not yet: ")
+
+
+def test_production_shapes_are_counted_without_data() -> None:
+    table = graduation.costs(splash_multi_head.splash_over_tiles, T=8192)
+    assert "yours" in table
+    assert "reference" not in table
+    unsolved = graduation.costs(lambda *args: ..., T=8192)
+    assert "reference, not yours" in unsolved
+
+
+# Tables and lists of a mask
+
+classify_blocks = find("classify_blocks").solution
+active_tiles = find("active_tiles").solution
+
+MASK_SEEDS = range(30)
+KINDS = ("causal", "local", "chunked", "blocks", "elements", "empty rows", "joined", "uneven")
+
+
+def drawn(kind: str, seed: int) -> tuple[object, int, int]:
+    """A mask of JAX's own classes, and block sizes that divide it."""
+    r = np.random.default_rng([KINDS.index(kind), seed])
+    bq, bk = (int(n) for n in r.choice([4, 8, 16], 2))
+    shape = T, S = bq * int(r.integers(1, 8)), bk * int(r.integers(1, 8))
+    offset = int(r.integers(-T // 2, S // 2 + 1))
+    causal = mask_lib.CausalMask(shape, offset=offset)
+    if kind == "causal":
+        return causal, bq, bk
+    if kind == "local":
+        window = tuple(None if n == 40 else int(n) for n in r.integers(0, 41, 2))
+        return mask_lib.LocalMask(shape, window_size=window, offset=offset), bq, bk
+    if kind == "chunked":
+        side = bq * bk * int(r.integers(1, 4))  # as many queries as keys
+        return mask_lib.ChunkedCausalMask((side, side), chunk_size=int(r.integers(1, side))), bq, bk
+    if kind == "joined":
+        one, two = (
+            r.random(shape) < 0.7,
+            np.kron(r.random((T // bq, S // bk)) < 0.5, np.ones((bq, bk))),
+        )
+        left, right = mask_lib.NumpyMask(one), mask_lib.NumpyMask(two > 0)
+        return (causal & left) | right, bq, bk
+    if kind == "elements":
+        return mask_lib.NumpyMask(r.random(shape) < r.choice([0.02, 0.5, 0.98])), bq, bk
+    # blocks that are empty, full or one of three patterns
+    store = [np.zeros((bq, bk), bool), np.ones((bq, bk), bool), *(r.random((3, bq, bk)) < 0.5)]
+    numbers = r.integers(0, len(store), (T // bq, S // bk))
+    if kind == "empty rows":
+        numbers[r.random(len(numbers)) < 0.5] = 0
+    if kind == "uneven":  # one wide row, the others narrow
+        numbers *= r.random(numbers.shape) < 0.2
+        numbers[r.integers(len(numbers))] = 1
+    return mask_lib.NumpyMask(np.block([[store[n] for n in row] for row in numbers])), bq, bk
+
+
+def production(masks: list, bq: int, bk: int, shrink_grid: bool) -> object:
+    """JAX's mask info for dense masks, one a head."""
+    heads = mask_lib.MultiHeadMask([mask_lib.NumpyMask(np.asarray(m[:, :])) for m in masks])
+    return info_lib.process_mask(heads, (bq, bk), shrink_grid=shrink_grid)[0]
+
+
+def patterns(stored: np.ndarray | None) -> list[bytes]:
+    return [] if stored is None else sorted(pattern.tobytes() for pattern in stored)
+
+
+def same_tables(classify: Callable, mask: object, bq: int, bk: int) -> None:
+    dense = np.asarray(mask[:, :])
+    block_mask, mask_index, partial_masks = classify(dense, bq, bk)
+    theirs = production([mask], bq, bk, shrink_grid=False)
+    np.testing.assert_array_equal(block_mask, theirs.block_mask[0])
+    partial = block_mask == 1
+    if not partial.any():
+        assert theirs.partial_mask_blocks is None
+        assert partial_masks.shape == (1, bq, bk)
+        return
+    assert patterns(partial_masks) == patterns(theirs.partial_mask_blocks)
+    np.testing.assert_array_equal(
+        partial_masks[mask_index[partial]],
+        theirs.partial_mask_blocks[theirs.mask_next[0][partial]],
+    )
+
+
+def same_tiles(active: Callable, mask: object, bq: int, bk: int) -> None:
+    """The list is JAX's shrunk grid without the padding, and with a visit for each empty row."""
+    block_mask, mask_index, partial_masks = classify_blocks(np.asarray(mask[:, :]), bq, bk)
+    rows, cols, masks, flags = active(block_mask, mask_index)
+    kinds = flags & 3
+    empty = ~block_mask.any(axis=1)
+    np.testing.assert_array_equal(rows[kinds == 0], np.flatnonzero(empty))
+    starts, ends = rows[flags & 4 > 0], rows[flags & 8 > 0]
+    np.testing.assert_array_equal(starts, np.arange(len(block_mask)))
+    np.testing.assert_array_equal(ends, np.arange(len(block_mask)))
+    assert (np.diff(rows, prepend=-1) > 0).tolist() == (flags & 4 > 0).tolist()
+    if empty.all():  # JAX shrinks such a grid to nothing, and then refuses it
+        return
+    theirs = production([mask], bq, bk, shrink_grid=True)
+    padded = theirs.block_mask[0]
+    widest = (block_mask > 0).sum(axis=1).max()
+    assert padded.shape == (len(block_mask), widest)
+    assert len(rows) == (padded > 0).sum() + empty.sum() <= padded.size + empty.sum()
+    work = kinds > 0
+    np.testing.assert_array_equal(rows[work], np.nonzero(padded)[0])
+    np.testing.assert_array_equal(cols[work], theirs.data_next[0][padded > 0])
+    np.testing.assert_array_equal(kinds[work], padded[padded > 0])
+    if theirs.mask_next is not None:
+        np.testing.assert_array_equal(
+            partial_masks[masks[kinds == 1]],
+            theirs.partial_mask_blocks[theirs.mask_next[0][padded == 1]],
+        )
+        assert fetches(masks) <= fetches(theirs.mask_next[0].ravel())
+
+
+def fetches(numbers: np.ndarray) -> int:
+    """How often a pipeline copies a block, if these are the blocks that its steps name."""
+    return 1 + int((np.diff(numbers.astype(int)) != 0).sum())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_tables_are_those_of_production(kind: str) -> None:
+    for seed in MASK_SEEDS:
+        same_tables(classify_blocks, *drawn(kind, seed))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_lists_are_productions_grid_without_its_padding(kind: str) -> None:
+    for seed in MASK_SEEDS:
+        same_tiles(active_tiles, *drawn(kind, seed))
+
+
+@pytest.mark.parametrize("kind", ["causal", "local", "chunked"])
+def test_masks_that_production_computes_have_the_same_kinds(kind: str) -> None:
+    for seed in MASK_SEEDS:
+        mask, bq, bk = drawn(kind, seed)
+        heads = mask_lib.MultiHeadMask([mask])
+        theirs = info_lib.process_mask(heads, (bq, bk), shrink_grid=False)[0]
+        block_mask, _, _ = classify_blocks(np.asarray(mask[:, :]), bq, bk)
+        np.testing.assert_array_equal(block_mask, theirs.block_mask[0])
+
+
+def test_one_mask_a_head_has_a_table_a_head_and_no_shrunk_grid() -> None:
+    for seed in MASK_SEEDS:
+        r = np.random.default_rng(seed)
+        (N, rows, columns), bq, bk = r.integers(2, 6, 3), 8, 16
+        masks = np.kron(r.integers(0, 2, (N, rows, columns)), np.ones((1, bq, bk))) > 0
+        upper = bq * rows // 2  # patterns that heads share
+        masks[:, :upper] &= r.random((1, upper, bk * columns)) < 0.5
+        theirs = production(list(masks), bq, bk, shrink_grid=True)
+        assert theirs.block_mask.shape == (N, rows, columns)
+        ours = [classify_blocks(mask, bq, bk) for mask in masks]
+        used = set()
+        for head, (block_mask, mask_index, partial_masks) in enumerate(ours):
+            np.testing.assert_array_equal(block_mask, theirs.block_mask[head])
+            partial = block_mask == 1
+            if partial.any():
+                chosen = partial_masks[mask_index[partial]]
+                used |= {*patterns(chosen)}
+                wanted = theirs.partial_mask_blocks[theirs.mask_next[head][partial]]
+                np.testing.assert_array_equal(chosen, wanted)
+        assert patterns(theirs.partial_mask_blocks) == sorted(used)
+
+
+def test_a_causal_mask_has_36_tiles_where_the_padded_grid_has_64_steps() -> None:
+    causal = mask_lib.CausalMask((1024, 1024))
+    block_mask, mask_index, partial_masks = classify_blocks(causal[:, :], 128, 128)
+    rows, _, _, _ = active_tiles(block_mask, mask_index)
+    padded = production([causal], 128, 128, shrink_grid=True).block_mask[0]
+    assert (len(rows), padded.size, len(partial_masks)) == (36, 64, 1)
+
+
+@pytest.mark.parametrize(
+    ("compare", "name", "mistake"),
+    [
+        (same_tables, "classify_blocks", "calls every block that has work full"),
+        (same_tables, "classify_blocks", "stores every partial block"),
+        (same_tables, "classify_blocks", "takes blocks with as many elements for equal"),
+        (same_tiles, "active_tiles", "leaves out rows that need nothing"),
+        (same_tiles, "active_tiles", "gives every row a visit to block 0"),
+        (same_tiles, "active_tiles", "goes column by column"),
+        (same_tiles, "active_tiles", "compares the ends of the list with each other"),
+        (same_tiles, "active_tiles", "repeats the pattern before it for partial tiles, too"),
+    ],
+)
+def test_a_mistake_disagrees_with_production(compare: Callable, name: str, mistake: str) -> None:
+    puzzle = find(name)
+    wrong = mutate(puzzle, puzzle.mistake(mistake))
+
+    def everywhere() -> None:
+        for kind in KINDS:
+            for seed in MASK_SEEDS:
+                compare(wrong, *drawn(kind, seed))
+
+    with pytest.raises(AssertionError):
+        everywhere()

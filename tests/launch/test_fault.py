@@ -1,0 +1,305 @@
+"""Each fault is found on a launch that has it, and not on the nearest right one."""
+
+from __future__ import annotations
+
+import time
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+from puzzles._launch import Fault, faults, trace
+
+f32 = jnp.float32
+S = jax.ShapeDtypeStruct
+ROW = pl.BlockSpec((8, 128), lambda i: (i, 0))
+
+
+def kernel(x_ref, o_ref):
+    """Faults are read from blocks alone, so this one does nothing."""
+
+
+def found(x, out, grid, spec, out_spec, kernel=kernel, semantics=None, **kw) -> tuple[Fault, ...]:
+    def fn(*args):
+        params = pltpu.CompilerParams(dimension_semantics=semantics)
+        specs = spec if isinstance(spec, list) else [spec]
+        return pl.pallas_call(
+            kernel,
+            grid=grid,
+            in_specs=specs,
+            out_specs=out_spec,
+            out_shape=out,
+            compiler_params=params,
+            interpret=True,
+            **kw,
+        )(*args)
+
+    (launch,) = trace(fn, *(x if isinstance(x, list) else [x]))
+    return faults(launch)
+
+
+def one(*args, **kw) -> Fault:
+    (fault,) = found(*args, **kw)
+    return fault
+
+
+x32 = S((32, 128), f32)
+
+
+def test_a_right_launch_has_no_faults():
+    assert found(x32, x32, (4,), ROW, ROW) == ()
+
+
+def test_an_index_past_the_end_is_out_of_bounds():
+    fault = one(x32, x32, (4,), pl.BlockSpec((8, 128), lambda i: (i + 1, 0)), ROW)
+    assert (fault.kind, fault.operand, fault.step, fault.block) == (
+        "out of bounds",
+        "x_ref",
+        3,
+        (4, 0),
+    )
+    assert fault.says.startswith("`x_ref` at grid step (3,): block (4, 0) is out of bounds.")
+    assert "Axis 0 has 4 blocks, numbered 0 to 3" in fault.says
+
+
+def test_a_negative_index_does_not_wrap():
+    fault = one(x32, x32, (4,), pl.BlockSpec((8, 128), lambda i: (i - 1, 0)), ROW)
+    assert (fault.step, fault.block) == (0, (-1, 0))
+    assert "negative indices do not wrap on a TPU" in fault.says
+
+
+def test_elements_instead_of_blocks_are_recognised():
+    fault = one(x32, x32, (4,), pl.BlockSpec((8, 128), lambda i: (i * 8, 0)), ROW)
+    assert fault.block == (8, 0)
+    assert "an index map counts blocks, not elements" in fault.says
+
+
+def test_a_ragged_last_block_is_in_bounds():
+    x = S((30, 128), f32)
+    assert found(x, x, (4,), ROW, ROW) == ()
+    beyond = one(x, S((40, 128), f32), (5,), ROW, ROW)
+    assert (beyond.kind, beyond.operand, beyond.block) == ("out of bounds", "x_ref", (4, 0))
+
+
+def test_an_element_window_may_not_start_outside():
+    def halo(last):
+        return pl.BlockSpec(
+            (pl.Element(8), pl.Element(128)), lambda i: (jnp.minimum(8 * i, last), 0)
+        )
+
+    assert found(x32, x32, (4,), halo(24), ROW) == ()
+    fault = one(x32, S((48, 128), f32), (6,), halo(99), ROW)
+    assert (fault.kind, fault.step, fault.block) == ("out of bounds", 4, (32, 0))
+    assert "32 elements" in fault.says
+
+
+def matrix(order):
+    """A sum over k into o_ref, whose block is (i, j): `order` places i, j, k in the grid."""
+
+    def axis(name):
+        return lambda *ids: ids[order.index(name)]
+
+    i, k = axis("i"), axis("k")
+    return (
+        S((16, 384), f32),
+        S((16, 128), f32),
+        tuple({"i": 2, "k": 3}[name] for name in order),
+        pl.BlockSpec((8, 128), lambda *ids: (i(*ids), k(*ids))),
+        pl.BlockSpec((8, 128), lambda *ids: (i(*ids), 0)),
+    )
+
+
+def test_a_reduction_over_the_outer_axis_revisits_its_output():
+    fault = one(*matrix("ki"))
+    # Grid (3, 2): blocks 0 1 0 1 0 1; step 2 = (1, 0) is the first to come back.
+    assert (fault.kind, fault.operand, fault.step, fault.block) == ("revisited", "o_ref", 2, (0, 0))
+    assert "visited again at grid step (1, 0) after other blocks were" in fault.says
+    assert "what the kernel reads there is stale" in fault.says
+    assert fault.says.endswith(
+        "move the axis that comes back to it inwards, past the axes that lead away."
+    )
+
+
+def test_a_reduction_over_the_inner_axis_does_not():
+    assert found(*matrix("ik")) == ()
+
+
+def test_an_aliased_output_is_revisited_in_its_own_words():
+    x = S((16, 128), f32)
+    spec = pl.BlockSpec((8, 128), lambda k, i: (i, 0))
+    fault = one(x, x, (3, 2), spec, spec, input_output_aliases={0: 0})
+    assert fault.kind == "revisited"
+    assert "It shares its memory with `x_ref`" in fault.says
+    inner = pl.BlockSpec((8, 128), lambda i, k: (i, 0))
+    assert found(x, x, (2, 3), inner, inner, input_output_aliases={0: 0}) == ()
+
+
+def test_a_grid_too_short_leaves_blocks_unwritten():
+    fault = one(x32, x32, (3,), ROW, ROW)
+    assert (fault.kind, fault.operand, fault.step, fault.block) == (
+        "unwritten",
+        "o_ref",
+        None,
+        (3, 0),
+    )
+    assert "1 of its 4 blocks is visited by no grid step, for example (3, 0)" in fault.says
+
+
+def test_a_gap_is_named():
+    out = pl.BlockSpec((8, 128), lambda i: (2 * i, 0))
+    fault = one(x32, x32, (2,), ROW, out)
+    assert "2 of its 4 blocks are visited by no grid step, for example (1, 0)" in fault.says
+
+
+def test_an_aliased_output_keeps_what_it_had():
+    assert found(x32, x32, (3,), ROW, ROW, input_output_aliases={0: 0}) == ()
+
+
+def test_an_output_in_any_memory_is_not_the_pipelines_business():
+    assert found(x32, x32, (3,), ROW, pl.BlockSpec(memory_space=pl.ANY)) == ()
+
+
+@pytest.mark.parametrize("word", ["parallel", pltpu.PARALLEL])
+def test_a_parallel_reduction_shares_its_output(word):
+    fault = one(*matrix("ik"), semantics=("parallel", word))
+    assert (fault.kind, fault.operand, fault.step, fault.block) == ("parallel", "o_ref", 1, (0, 0))
+    assert "(0, 0) and (0, 1), which differ along axis 1, marked 'parallel'" in fault.says
+    assert fault.says.endswith("Mark axis 1 'arbitrary'.")
+
+
+@pytest.mark.parametrize("word", ["arbitrary", pltpu.ARBITRARY])
+def test_a_parallel_axis_of_blocks_is_right(word):
+    assert found(*matrix("ik"), semantics=("parallel", word)) == ()
+    assert found(*matrix("ik"), semantics=(word, word)) == ()
+
+
+def test_parallel_axes_come_first():
+    x, out = S((16, 384), f32), S((16, 384), f32)
+    spec = pl.BlockSpec((8, 128), lambda i, j: (i, j))
+    fault = one(x, out, (2, 3), spec, spec, semantics=("arbitrary", "parallel"))
+    assert (fault.kind, fault.operand) == ("parallel", None)
+    assert "marks grid axis 1 'parallel' after axis 0" in fault.says
+    assert found(x, out, (2, 3), spec, spec, semantics=("parallel", "parallel")) == ()
+
+
+def test_dimension_semantics_have_a_word_for_each_axis():
+    fault = one(x32, x32, (4,), ROW, ROW, semantics=("parallel", "arbitrary"))
+    assert fault.kind == "parallel"
+    assert "has 2 entries and the grid (4,) 1 axis" in fault.says
+
+
+@pytest.mark.parametrize(
+    ("shape", "block", "says"),
+    [
+        ((32, 512), (8, 64), "the last breaks that (64 is not). Try a multiple of 128 or all 512."),
+        (
+            (32, 512),
+            (4, 128),
+            "the second-last breaks that (4 is not). Try a multiple of 8 or all 32.",
+        ),
+        ((4, 8, 128), (1, None, 128), "a squeezed one counts as 1"),
+        ((2048,), (512,), "a 1-D block is the whole array or a multiple of 1024"),
+    ],
+)
+def test_a_block_that_no_tile_holds_is_misaligned(shape, block, says):
+    spec = pl.BlockSpec(block, lambda *ids: ids)
+    grid = tuple(s // (b or 1) for s, b in zip(shape, block, strict=True))
+    x = S(shape, f32)
+    fault, again = found(x, x, grid, spec, spec)
+    assert (fault.kind, fault.operand, again.operand) == ("misaligned", "x_ref", "o_ref")
+    assert (fault.step, fault.block) == (None, None)
+    assert says in fault.says
+
+
+@pytest.mark.parametrize(
+    ("shape", "block"),
+    [
+        ((32, 512), (8, 128)),
+        ((12, 96), (12, 96)),  # the whole axis
+        ((4, 32, 64), (None, 16, 64)),
+        ((4, 1, 128), (2, None, 128)),  # squeezed, and the whole axis
+        ((3000,), (1024,)),
+        ((100,), (100,)),
+    ],
+)
+def test_blocks_that_fit_are_not_misaligned(shape, block):
+    spec = pl.BlockSpec(block, lambda *ids: ids)
+    grid = tuple(-(-s // (b or 1)) for s, b in zip(shape, block, strict=True))
+    assert found(S(shape, f32), S(shape, f32), grid, spec, spec) == ()
+
+
+def test_blocks_in_smem_have_no_tiles():
+    scalars = pl.BlockSpec((1, 1), lambda i: (i, 0), memory_space=pltpu.SMEM)
+    assert found(S((4, 3), f32), x32, (4,), scalars, ROW) == ()
+
+
+def test_faults_come_in_the_order_of_their_steps():
+    late = pl.BlockSpec((8, 128), lambda i: (i + 2, 0))
+    early = pl.BlockSpec((8, 64), lambda i: (-i, 0))
+    kinds = [(f.kind, f.step) for f in found(x32, x32, (4,), late, early)]
+    assert kinds == [
+        ("out of bounds", 1),
+        ("out of bounds", 2),
+        ("misaligned", None),
+        ("unwritten", None),
+    ]
+
+
+def test_a_scalar_does_not_go_to_vmem():
+    smem, vmem = pl.BlockSpec(memory_space=pltpu.SMEM), pl.BlockSpec()
+    assert one(S((), f32), x32, (), vmem, vmem).says.startswith("`x_ref`: a scalar cannot be")
+    assert found(S((), f32), x32, (), smem, vmem) == ()
+    assert found(x32, S((), f32), (), vmem, smem) == ()
+
+
+def test_a_million_steps_are_checked():
+    spec = pl.BlockSpec((8, 128), lambda i, j: (i, j))
+    x = S((8000, 128000), f32)
+    good = ("parallel", "parallel")
+    started = time.perf_counter()
+    assert found(x, x, (1000, 1000), spec, spec, semantics=good) == ()
+    print(f"1,000,000 steps in {time.perf_counter() - started:.2f} s")
+    column = pl.BlockSpec((8, 128), lambda i, j: (0, j))
+    fault = one(x, S((8, 128000), f32), (1000, 1000), spec, column)
+    assert (fault.kind, fault.step) == ("revisited", 1000)
+
+
+def test_a_scalar_that_is_not_there_is_named_unless_nobody_asks_for_it() -> None:
+    def launch(kernel):
+        return pl.pallas_call(
+            kernel,
+            grid_spec=pltpu.PrefetchScalarGridSpec(
+                num_scalar_prefetch=1,
+                grid=(3,),
+                in_specs=[],
+                out_specs=pl.BlockSpec((8, 128), lambda i, ids: (i, 0)),
+            ),
+            out_shape=jax.ShapeDtypeStruct((24, 128), jnp.int32),
+            interpret=True,
+        )
+
+    def says(index, guard=False):
+        def kernel(ids_ref, o_ref):
+            i = pl.program_id(0)
+            if guard:
+                o_ref[...] = jnp.zeros_like(o_ref)
+
+                @pl.when(i > 0)
+                def _():
+                    o_ref[...] = jnp.full_like(o_ref, ids_ref[index(i)])
+            else:
+                o_ref[...] = jnp.full_like(o_ref, ids_ref[index(i)])
+
+        ids = jnp.array([4, 5, 6], jnp.int32)
+        (one,) = trace(launch(kernel), ids)
+        return [f.says for f in faults(one) if f.kind == "out of bounds"]
+
+    (before,) = says(lambda i: i - 1)
+    assert before.startswith("`ids_ref[-1]` is read at grid step (0,), and there is no such entry")
+    assert "`jnp.maximum` or `jnp.minimum`" in before
+    (behind,) = says(lambda i: i + 1)
+    assert behind.startswith("`ids_ref[3]` is read at grid step (2,)")
+    assert says(lambda i: jnp.maximum(i - 1, 0)) == []
+    assert says(lambda i: i - 1, guard=True) == []

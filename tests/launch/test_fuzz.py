@@ -1,0 +1,727 @@
+"""Random launches: what is read from a trace is what JAX's TPU simulator does, step by step."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections import Counter
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+import hypothesis
+import hypothesis.strategies as st
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+from puzzles import Launch, Operand, _tpu, trace
+from puzzles._launch import trace_call
+from puzzles._tpu import simulator, watch
+
+# Hypothesis keeps notes in ./.hypothesis, and pytest then warns of that folder
+hypothesis.configuration.set_hypothesis_home_dir(tempfile.gettempdir() + "/hypothesis")
+
+STEPS = 30  # of a launch, batches included
+ELEMENTS = 20_000  # of an array
+
+
+# What a launch is. All of it is plain data, so that a failing example can be read.
+
+
+@dataclass(frozen=True)
+class Dim:
+    """One axis of an operand: `block` None is squeezed; `index` is an expression."""
+
+    size: int
+    block: int | None
+    index: tuple
+    element: bool = False
+
+
+@dataclass(frozen=True)
+class Block:
+    """An input or output of the kernel."""
+
+    dims: tuple[Dim, ...]
+    dtype: str
+    space: str = "vmem"
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(d.size for d in self.dims)
+
+    def spec(self, bounds: tuple[int, ...]) -> pl.BlockSpec:
+        if self.space == "any":
+            return pl.BlockSpec(memory_space=pl.ANY)
+        shape = [pl.Element(d.block) if d.element else d.block for d in self.dims]
+
+        def index_map(*given: Any) -> tuple:
+            env = Env(bounds, given[: len(bounds)], given[len(bounds) :], jnp)
+            return tuple(value(d.index, env) for d in self.dims)
+
+        kinds = {"smem": {"memory_space": pltpu.SMEM}}
+        return pl.BlockSpec(shape, index_map, **kinds.get(self.space, {}))
+
+
+@dataclass(frozen=True)
+class Table:
+    """A prefetched array of scalars, indexed by the program ids of `axes`."""
+
+    axes: tuple[int, ...]
+    values: tuple[int, ...]
+
+    def array(self, bounds: tuple[int, ...]) -> np.ndarray:
+        return np.array(self.values, np.int32).reshape([bounds[a] for a in self.axes])
+
+
+@dataclass(frozen=True)
+class Case:
+    """A launch and how it is called; `vmaps`, the innermost first, has (size, `in_axes`)."""
+
+    bounds: tuple[int, ...]  # no axis of the grid is longer
+    grid: tuple[int, ...]
+    dynamic: tuple[int, ...]  # axes whose size is computed from data
+    tables: tuple[Table, ...]
+    inputs: tuple[Block, ...]
+    outputs: tuple[Block, ...]
+    aliases: tuple[tuple[int, int], ...]
+    dots: tuple[tuple, ...]
+    vmaps: tuple[tuple[int, tuple[int | None, ...]], ...]
+    jitted: bool
+    chained: bool  # another launch makes the tables
+    log: str
+
+
+@dataclass(frozen=True)
+class Env:
+    """Where an expression is evaluated: `xp` is NumPy on numbers, jax.numpy in a trace."""
+
+    bounds: tuple[int, ...]
+    ids: Any
+    tables: Any
+    xp: Any = np
+
+
+def value(expression: tuple, env: Env) -> Any:
+    """An index, a condition or a trip count."""
+    kind, *given = expression
+    ids, xp = env.ids, env.xp
+    if kind == "constant":
+        return given[0]
+    if kind == "table":
+        number, axes = given
+        return env.tables[number][tuple(ids[a] for a in axes)]
+    if kind in ("less", "equal"):
+        x, y = (value(e, env) for e in given)
+        return x < y if kind == "less" else x == y
+    i, size = ids[given[0]], env.bounds[given[0]]
+    if kind == "id":
+        return i
+    if kind == "reversed":
+        return size - 1 - i
+    if kind == "halved":
+        return i // 2
+    if kind == "odd":
+        return i % 2
+    if kind == "floor":  # of a negative number, too
+        return (2 * i - 5) // 3 + 2
+    if kind == "wrapped":
+        return (i - 2) % 3
+    if kind == "remainder":  # with the sign of the dividend
+        return (np.fmod(i - 2, 3) if xp is np else lax.rem(i - 2, jnp.int32(3))) + 2
+    if kind == "late":
+        return xp.maximum(i - 1, 0)
+    if kind == "capped":
+        return xp.minimum(i, given[1])
+    j = ids[given[1]]
+    if kind == "sum":
+        return i + j
+    if kind == "flat":
+        return i * env.bounds[given[1]] + j
+    assert kind == "causal"
+    return xp.where(j <= i, j, 0)
+
+
+# How launches are drawn.
+
+
+@st.composite
+def cases(draw: Any, theme: str) -> Case:
+    """A launch; `theme` is what every example has, the rest is chance.
+
+    Hypothesis draws a seed: when it draws every choice, half of so few examples are alike.
+    """
+    chance = draw(st.randoms(use_true_random=True))
+    fewest, most = {"vmap": (1, 2), "dots": (0, 1), "dynamic": (0, 1)}.get(theme, (0, 0))
+    batches = [chance.randint(2, 3) for _ in range(chance.randint(fewest, most))]
+    left = STEPS // math.prod(batches)
+    bounds: list[int] = []
+    for _ in range(chance.choice([2, 1, 3, 0] if theme == "plain" else [2, 1, 3])):
+        longest = max(1, min(6, left // math.prod(bounds)))
+        bounds.append(chance.choice([g for g in (3, 2, 4, 5, 6, 1) if g <= longest]))
+    some = chance.choice([(0, 1, 2), (0, 1), (0, 2), (1,)])
+    dynamic = tuple(a for a in some if a < len(bounds)) or (0,) if theme == "dynamic" else ()
+    empty = chance.choice([None] * 2 + [*dynamic[:1]])
+    grid = tuple(
+        chance.randint(1, g) if a in dynamic and a != empty else g * (a != empty)
+        for a, g in enumerate(bounds)
+    )
+    tables = tuple(
+        _table(chance, bounds)
+        for _ in range(chance.choice([1, 2] if theme == "prefetch" else [0, 1, 2]) * any(bounds))
+    )
+    make = _Maker(chance, tuple(bounds), grid, tables, theme, bool(batches))
+    inputs = [make.block(output=False) for _ in range(chance.choice([2, 1, 3]))]
+    outputs = [make.block(output=True) for _ in range(chance.choice([1, 2, 1, 2, 0]))]
+    aliases = []
+    if theme == "aliases" or chance.randint(0, 3) == 3:
+        # An output in the array of an input: the same map, or one of its own. It has no ragged
+        # edge: for such a one the simulator returns the padded array, which JAX refuses.
+        inputs[0] = make.block(output=False, whole=True)
+        if inputs[0].space == "vmem":
+            source = chance.randint(0, len(inputs) - 1)
+            inputs[0], inputs[source] = inputs[source], inputs[0]
+            aliases.append((source, len(outputs)))
+            outputs.append(make.alias_of(inputs[source]))
+    dots = make.dots(inputs) if theme == "dots" else []
+    if theme == "dynamic":  # only then does a kernel ask for the size of its grid
+        dots = [("last", chance.choice(dynamic))]
+    vmaps: list[tuple[int, tuple[int | None, ...]]] = []
+    ranks = [len(x.dims) for x in inputs]
+    for size in batches:
+        axes = [chance.choice([None, 0, rank]) for rank in ranks]
+        axes = [0 if n == 0 or (n, len(outputs) - 1) in aliases else a for n, a in enumerate(axes)]
+        axes[0] = chance.choice([0, ranks[0]]) if not aliases else axes[0]
+        ranks = [rank + (a is not None) for rank, a in zip(ranks, axes, strict=True)]
+        vmaps.append((size, tuple(axes)))
+    return Case(
+        bounds=tuple(bounds),
+        grid=grid,
+        dynamic=dynamic,
+        tables=tables,
+        inputs=tuple(inputs),
+        outputs=tuple(outputs),
+        aliases=tuple(aliases),
+        dots=tuple(dots),
+        vmaps=tuple(vmaps),
+        jitted=chance.random() < 0.5,
+        chained=bool(tables) and chance.randint(0, 3) == 3,
+        log=chance.choice(["vmem", "smem"]),
+    )
+
+
+def _table(chance: Random, bounds: list[int]) -> Table:
+    axes = tuple(chance.sample(range(len(bounds)), min(len(bounds), chance.randint(1, 2))))
+    values = [chance.randint(0, 3) for _ in range(math.prod(bounds[a] for a in axes))]
+    return Table(axes, tuple(sorted(values) if chance.random() < 0.5 else values))
+
+
+@dataclass
+class _Maker:
+    chance: Random
+    bounds: tuple[int, ...]
+    grid: tuple[int, ...]
+    tables: tuple[Table, ...]
+    theme: str
+    batched: bool  # then an array in HBM has no trivial block, and the simulator refuses it
+
+    def everywhere(self) -> list[Env]:
+        tables = [t.array(self.bounds) for t in self.tables]
+        return [Env(self.bounds, ids, tables) for ids in np.ndindex(*self.bounds)]
+
+    def expression(self) -> tuple:
+        """An index that no step takes below 0."""
+        chance, axes, tables = self.chance, range(len(self.bounds)), range(len(self.tables))
+        choices: list[tuple] = [("constant", chance.randint(0, 2))]
+        choices += [("table", n, self.tables[n].axes) for n in tables] * (
+            6 if self.theme == "prefetch" else 2
+        )
+        if axes:
+            i, j = chance.choice(axes), chance.choice(axes)
+            choices += [("id", i)] * 3
+            choices += [(chance.choice(["odd", "floor", "reversed"]), i)]
+            choices += [(chance.choice(["wrapped", "remainder", "late", "halved"]), i)]
+            choices += [("capped", i, chance.randint(0, 2))]
+            choices += [(chance.choice(["causal", "sum", "flat"]), i, j)]
+        return chance.choice(choices)
+
+    def block(self, output: bool, whole: bool = False) -> Block:
+        """An operand; a `whole` one has no ragged edge."""
+        chance = self.chance
+        dtype = chance.choice(["int32", "float32", "bfloat16", "uint8"])
+        spaces = ["vmem", "vmem", "vmem", "smem"] + ["any"] * (not self.batched)
+        space = chance.choice(spaces)
+        if self.theme == "dots":
+            space = chance.choice(["vmem", "smem"])
+        rank = chance.choice([2, 1, 3, 4])
+        if space == "any" and not output:
+            return Block(
+                tuple(Dim(n + 2, n + 2, ("constant", 0)) for n in range(rank)), "int32", "any"
+            )
+        space = "vmem" if space == "any" else space
+        dtype = "int32" if space == "smem" else dtype
+        maps = [self.expression() for _ in range(rank)]
+        while output and not self.consecutive(maps):
+            maps[next(n for n, m in enumerate(maps) if m[0] != "constant")] = ("constant", 0)
+        legal = rank > 1 and chance.randint(0, 5) == 5
+        scalar = space == "smem" and chance.random() < 0.5
+        dims: list[Dim] = []
+        for axis, index in enumerate(maps):
+            block: int | None = None
+            if legal and axis >= rank - 2:
+                block = 8 if axis == rank - 2 else 128
+            elif not scalar:
+                block = chance.choice([2, None, 3, 1])
+            last = max(int(value(index, env)) for env in self.everywhere())
+            more = chance.randint(0, 1)
+            element = block in (1, 2, 3) and not whole and chance.randint(0, 7) == 7
+            if element:
+                size = last + block + more
+            else:
+                ragged = 0 if whole else chance.randint(0, (block or 1) - 1)
+                size = (last + 1 + more) * (block or 1) - ragged
+            dims.append(Dim(size, block, index, element))
+        if math.prod(d.size for d in dims) > ELEMENTS:
+            return self.block(output, whole)
+        return Block(tuple(dims), dtype, space)
+
+    def alias_of(self, source: Block) -> Block:
+        """An output of the same array; the simulator lets such a one come back to a block."""
+        if self.chance.random() < 0.5:
+            return source
+        dims = [Dim(d.size, d.block, ("constant", 0), d.element) for d in source.dims]
+        keep = self.chance.randint(0, len(dims) - 1)
+        dims[keep] = source.dims[keep]
+        return Block(tuple(dims), source.dtype)
+
+    def consecutive(self, maps: list[tuple]) -> bool:
+        """No step comes back to a block that was left."""
+        tables = [t.array(self.bounds) for t in self.tables]
+        seen: list[tuple] = []
+        for ids in np.ndindex(*self.grid):
+            env = Env(self.bounds, ids, tables)
+            at = tuple(int(value(m, env)) for m in maps)
+            if at in seen[:-1]:
+                return False
+            if not seen or seen[-1] != at:
+                seen.append(at)
+        return True
+
+    def dots(self, inputs: list[Block]) -> list[tuple]:
+        """How each of some dots is guarded: (kind, what decides)."""
+        kinds = ["always", "when", "both", "loop", "repeat", "switch", "last"]
+        kinds += {f"in {x.space}" for x in inputs if x.space != "any"}
+        some = {*self.chance.sample(sorted(kinds), self.chance.randint(3, 4))}
+        some |= {"in smem"} & {*kinds}
+        return [(kind, *self.deciding(kind, inputs)) for kind in sorted(some)]
+
+    def deciding(self, kind: str, inputs: list[Block]) -> list[Any]:
+        chance = self.chance
+        if kind in ("when", "both"):
+            kinds = ["less", "equal"]
+            number = 1 + (kind == "both")
+            return [
+                (chance.choice(kinds), self.expression(), self.expression()) for _ in range(number)
+            ]
+        if kind in ("loop", "switch"):
+            return [self.expression()]
+        if kind == "repeat":
+            return [chance.randint(0, 3)]
+        if kind == "last":
+            return [chance.randint(0, len(self.bounds) - 1)]
+        return [n for n, x in enumerate(inputs) if x.space == kind[3:]][:1]
+
+
+# The kernel: it keeps a log of what it sees, one row a step.
+
+
+def columns(case: Case) -> int:
+    """Program ids, (first, count, sum) of each input, one counter a dot."""
+    return len(case.bounds) + 3 * len(case.inputs) + len(case.dots)
+
+
+def row_of(case: Case, ids: Any) -> Any:
+    """The row of the log for some program ids."""
+    row = 0
+    for i, bound in zip(ids, case.bounds, strict=True):
+        row = row * bound + i
+    return row
+
+
+def kernel_of(case: Case) -> Any:
+    def kernel(*refs: Any) -> None:
+        tables, rest = refs[: len(case.tables)], refs[len(case.tables) :]
+        inputs, outputs, log = rest[: len(case.inputs)], rest[len(case.inputs) : -1], rest[-1]
+        ids = [pl.program_id(a) for a in range(len(case.bounds))]
+        row, env = row_of(case, ids), Env(case.bounds, ids, tables, jnp)
+        seen = [n for x, ref in zip(case.inputs, inputs, strict=True) for n in _seen(x, ref)]
+        log[row] = jnp.stack([jnp.int32(n) for n in [*ids, *seen, *[0] * len(case.dots)]])
+        for out, ref in zip(case.outputs, outputs, strict=True):
+            ref[...] = jnp.full(ref.shape, row + 1, out.dtype)
+        for n, guard in enumerate(case.dots):
+            column = columns(case) - len(case.dots) + n
+
+            def tick(n: int = n, column: int = column) -> None:
+                two = jnp.dot(jnp.ones((n + 1, 2)), jnp.ones((2, n + 3)))
+                log[row, column] += (two[0, 0] / 2).astype(jnp.int32)
+
+            _guarded(guard, tick, env, inputs)
+
+    return kernel
+
+
+def _seen(x: Block, ref: Any) -> tuple:
+    if x.space == "any":
+        return 0, 0, 0
+    block = ref[...]
+    there = block == block
+    if jnp.issubdtype(block.dtype, jnp.integer):
+        there = block != jnp.iinfo(block.dtype).max  # what the simulator pads with
+    numbers = jnp.where(there, block, 0).astype(jnp.int32)
+    return numbers[(0,) * numbers.ndim], there.sum(), numbers.sum()
+
+
+def _guarded(guard: tuple, tick: Any, env: Env, inputs: Any) -> None:
+    kind, *given = guard
+    if kind == "always":
+        tick()
+    elif kind == "when":
+        pl.when(value(given[0], env))(tick)
+    elif kind == "both":
+        one, two = (value(e, env) for e in given)
+        pl.when(one)(lambda: pl.when(two)(tick))
+    elif kind == "last":
+        pl.when(env.ids[given[0]] == pl.num_programs(given[0]) - 1)(tick)
+    elif kind in ("loop", "repeat"):
+        trips = value(given[0], env) if kind == "loop" else given[0]
+        lax.fori_loop(0, trips, lambda _, c: (tick(), c)[1], 0)
+    elif kind == "switch":
+        twice = lambda: (tick(), tick())[0]  # noqa: E731
+        lax.switch(value(given[0], env), [lambda: None, tick, twice])
+    else:
+        ref = inputs[given[0]]
+        pl.when(ref[(0,) * len(ref.shape)] % 5 < 2)(tick)
+
+
+def function_of(case: Case) -> Any:
+    """A function of (grid sizes, tables, inputs) that launches the kernel."""
+
+    def launch(sizes: Any, tables: Any, *inputs: Any) -> Any:
+        if case.chained:
+            tables = [_copied(t) for t in tables]
+        sizes = jnp.sum(sizes, axis=1)
+        grid = [sizes[a] if a in case.dynamic else g for a, g in enumerate(case.grid)]
+        rows = math.prod(case.bounds)
+        log = pl.BlockSpec(
+            (rows, columns(case)),
+            lambda *_: (0, 0),
+            memory_space=pltpu.SMEM if case.log == "smem" else pltpu.VMEM,
+        )
+        spec = pltpu.PrefetchScalarGridSpec(
+            num_scalar_prefetch=len(tables),
+            grid=tuple(grid),
+            in_specs=[x.spec(case.bounds) for x in case.inputs],
+            out_specs=[*(x.spec(case.bounds) for x in case.outputs), log],
+        )
+        shapes = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in case.outputs]
+        return pl.pallas_call(
+            kernel_of(case),
+            grid_spec=spec,
+            out_shape=[*shapes, jax.ShapeDtypeStruct((rows, columns(case)), jnp.int32)],
+            input_output_aliases={len(tables) + i: o for i, o in case.aliases},
+            interpret=True,
+        )(*tables, *inputs)
+
+    if case.jitted:
+        launch = jax.jit(launch)
+    for _, axes in case.vmaps:
+        launch = jax.vmap(launch, in_axes=(None, None, *axes))
+    return jax.jit(launch) if case.jitted else launch
+
+
+def _copied(table: Any) -> Any:
+    def kernel(x_ref: Any, o_ref: Any) -> None:
+        o_ref[...] = x_ref[...]
+
+    return pl.pallas_call(kernel, out_shape=table, interpret=True)(table)
+
+
+def arguments_of(case: Case) -> list[Any]:
+    sizes = np.array([[g // 2, g - g // 2] for g in case.grid], np.int32).reshape(-1, 2)
+    inputs = []
+    for n, x in enumerate(case.inputs):
+        shape = list(x.shape)
+        for size, axes in case.vmaps:
+            if axes[n] is not None:
+                shape.insert(axes[n], size)
+        numbers = np.arange(math.prod(shape)).reshape(shape) * (n + 1) + 1
+        inputs.append(
+            jnp.asarray(numbers if x.dtype in ("int32", "float32") else numbers % 251, x.dtype)
+        )
+    tables = [jnp.asarray(t.array(case.bounds)) for t in case.tables]
+    return [jnp.asarray(sizes), tables, *inputs]
+
+
+# What the simulator does.
+
+
+class Recorder(watch.Watch):
+    """Notes which blocks the simulator copies, and in which step."""
+
+    def __init__(self, equation: Any) -> None:
+        super().__init__(equation)
+        grid = equation.params["grid_mapping"]
+        aliased = {
+            o: i - grid.num_index_operands for i, o in equation.params["input_output_aliases"]
+        }
+        fresh = iter(range(grid.num_inputs, grid.num_inputs + grid.num_outputs))
+        self.places = [aliased[o] if o in aliased else next(fresh) for o in range(grid.num_outputs)]
+        self.given: list[np.ndarray] = []  # what buffers are allocated with
+        self.fetches: dict[int, list[tuple[int, Any]]] = {}
+        self.stores: dict[int, list[tuple[int, Any]]] = {}
+        self.fetched_at: list[tuple[int, tuple[int, ...]]] = []  # steps with their program ids
+        self.outputs: list[list[Any]] = []  # a step: the block of each output
+
+    @property
+    def points(self) -> list[tuple[int, ...]]:
+        return self._points
+
+    def call(self, *args: Any, callback: Any, **more: Any) -> Any:
+        function = callback.callback_func
+        given = watch._named(function, *jax.tree.unflatten(callback.in_tree, args))
+        name = getattr(getattr(function, "func", function), "__name__", "")
+        if name == "get" and given.get("input_name") is not None:
+            self.note(self.fetches, given)
+            self.fetched_at.append((self._done, tuple(map(int, given["grid_loop_idx"]))))
+        elif name == "store" and int(given["buffer_id"]) in self._buffers[: 1 + max(self.places)]:
+            self.note(self.stores, given)
+        elif name == "_check_for_revisiting":
+            blocks = given["output_blocks"]
+            self.outputs.append([None if b is None else slices(b) for b in blocks])
+        elif name == "_allocate_buffer":
+            self.given.append(np.asarray(given["val"]))
+        return super().call(*args, callback=callback, **more)
+
+    def note(self, where: dict, given: dict) -> None:
+        buffer = self._buffers.index(int(given["buffer_id"]))
+        where.setdefault(buffer, []).append((self._done, slices(given["transforms"])))
+
+
+def slices(transforms: Any) -> tuple[tuple[int, int], ...]:
+    """(first element, how many) along every axis."""
+    (indexer,) = jax.tree.map(int, transforms)
+    return tuple((i, 1) if isinstance(i, int) else (i.start, i.size) for i in indexer.indices)
+
+
+@dataclass
+class Ran:
+    """One launch as it was read and as it ran."""
+
+    case: Case
+    launch: Launch
+    watch: Recorder
+    results: list[np.ndarray]
+    arguments: list[Any]
+
+
+def ran(case: Case, monkeypatch: pytest.MonkeyPatch) -> Ran:
+    watches: list[Recorder] = []
+
+    def watched(equation: Any) -> Recorder:
+        watches.append(Recorder(equation))
+        return watches[-1]
+
+    arguments = arguments_of(case)
+    traced = trace_call(function_of(case), *arguments)
+    with monkeypatch.context() as patch:
+        patch.setattr(simulator, "Watch", watched)
+        results = _tpu.simulate(traced)
+    # Shapes are enough, but for what index maps and branches may read.
+    shapes = [
+        x if block.space == "smem" else jax.ShapeDtypeStruct(x.shape, x.dtype)
+        for x, block in zip(arguments[2:], case.inputs, strict=True)
+    ]
+    found = trace(function_of(case), *arguments[:2], *shapes)
+    assert len(found) == len(watches) == 1 + case.chained * len(case.tables)
+    return Ran(case, found[-1], watches[-1], results, arguments)
+
+
+def blocks(operand: Operand, step: int) -> tuple[tuple[int, int], ...]:
+    """The block that is read from the trace: (first element, how many) along every axis."""
+    return tuple(zip(operand.starts[step].tolist(), operand.sizes, strict=True))
+
+
+def compare_moves(run: Ran) -> None:
+    """Program ids, the block of each step, which blocks move in which step, and their bytes."""
+    launch, watch = run.launch, run.watch
+    assert launch.grid == (*(size for size, _ in run.case.vmaps[::-1]), *run.case.grid)
+    assert [tuple(p) for p in launch.program_ids.tolist()] == watch.points
+    for step, point in watch.fetched_at:
+        assert watch.points[step] == point
+    assert launch.aliases == run.case.aliases
+    for n, operand in enumerate(launch.inputs):
+        expected = [(s, blocks(operand, s)) for s in np.flatnonzero(operand.fetched)]
+        compare(operand, expected, watch.fetches.get(n, []))
+        stays = np.flatnonzero(~operand.fetched)
+        if operand.space != "any":
+            assert (operand.blocks[stays] == operand.blocks[stays - 1]).all()
+    for n, operand in enumerate(launch.outputs):
+        # A block is written back in the last step that has it: before the next one's first.
+        last = np.flatnonzero(np.append(operand.fetched[1:], True)[: launch.steps])
+        expected = [(s, blocks(operand, s)) for s in last]
+        shared = [m for m, place in enumerate(watch.places) if place == watch.places[n]]
+        assert shared == [n]
+        compare(operand, expected, watch.stores.get(watch.places[n], []))
+        for step, visited in enumerate(watch.outputs):
+            assert visited[n] in (None, blocks(operand, step))
+    assert len(watch.outputs) == launch.steps
+
+
+def compare(operand: Operand, expected: list, moved: list) -> None:
+    assert [(s, list(b)) for s, b in expected] == [(s, list(b)) for s, b in moved], operand.name
+    assert operand.transfers == len(moved)
+    whole = np.empty(operand.shape, np.uint8)
+    inside = sum(whole[tuple(slice(at, at + n) for at, n in b)].size for _, b in moved)
+    assert operand.hbm_bytes == inside * np.dtype(operand.dtype).itemsize
+
+
+def compare_scalars(run: Ran) -> None:
+    launch, watch = run.launch, run.watch
+    tables = [t.array(run.case.bounds) for t in run.case.tables]
+    assert launch.num_scalar_prefetch == len(tables)
+    buffers = 1 + max([len(launch.inputs) - 1, *watch.places])
+    for n, (operand, table) in enumerate(zip(launch.scalars, tables, strict=True)):
+        np.testing.assert_array_equal(watch.given[buffers + n], table)
+        assert (operand.transfers, operand.hbm_bytes) == (1, table.nbytes)
+        assert operand.shape == table.shape
+
+
+def compare_values(run: Ran) -> None:
+    """The launch replayed in NumPy with the blocks that were read: what steps see and leave."""
+    case, launch = run.case, run.launch
+    *results, log = run.results
+    arrays = [np.asarray(x, np.float64) for x in run.arguments[2:]]
+    for array, operand in zip(arrays, launch.inputs, strict=True):
+        assert array.shape == operand.shape
+    aliased = {o: arrays[i] for i, o in case.aliases}
+    made = [aliased.get(n, np.full(o.shape, np.nan)) for n, o in enumerate(launch.outputs[:-1])]
+    held: dict[int, np.ndarray] = {}
+    batched, first = len(case.vmaps), columns(case) - len(case.dots)
+    for step, ids in enumerate(launch.program_ids.tolist()):
+        own = ids[batched:]
+        row = row_of(case, own)
+        seen = log[tuple(ids[:batched])][row][:first].tolist()
+        expected = [*own]
+        for n, operand in enumerate(launch.inputs):
+            if operand.fetched[step]:
+                held[n] = part(arrays[n], operand, step).copy()
+            block = held.get(n)
+            expected += [0, 0, 0] if block is None else [block.flat[0], block.size, block.sum()]
+        assert seen == expected
+        for n, operand in enumerate(launch.outputs[:-1]):
+            if step + 1 == launch.steps or operand.fetched[step + 1]:
+                part(made[n], operand, step)[...] = row + 1
+    for result, expected in zip(results, made, strict=True):
+        known = ~np.isnan(expected)
+        np.testing.assert_array_equal(np.asarray(result, np.float64)[known], expected[known])
+
+
+def part(array: np.ndarray, operand: Operand, step: int) -> np.ndarray:
+    return array[tuple(slice(at, at + n) for at, n in blocks(operand, step))]
+
+
+def compare_dots(run: Ran) -> None:
+    """How often each step executes each dot, against the counter that the kernel keeps."""
+    case, launch, log = run.case, run.launch, run.results[-1]
+    batched, first = len(case.vmaps), columns(case) - len(case.dots)
+    unknown = 0
+    for n, guard in enumerate(case.dots):
+        read = np.zeros(launch.steps, int)
+        for dot in launch.dots:
+            read += dot.executed * (dot.lhs == (n + 1, 2))
+        counted = [
+            log[tuple(ids[:batched])][row_of(case, ids[batched:])][first + n]
+            for ids in launch.program_ids.tolist()
+        ]
+        if guard[0] == "in vmem":
+            unknown += 1
+            assert (read >= counted).all()
+        else:
+            assert read.tolist() == counted, guard
+    assert launch.unknown_branches == unknown
+
+
+def features(run: Ran) -> Counter:
+    """What an example really has."""
+    case, launch = run.case, run.launch
+    inputs, outputs = launch.inputs, launch.outputs[:-1]
+    moving = [x for x in (*inputs, *outputs) if x.space != "any"]
+    return Counter(
+        name
+        for name, has in {
+            "squeezed": any(None in x.block for x in moving),
+            "ragged": any(s % b for x in moving for s, b in zip(x.shape, x.sizes, strict=True)),
+            "stays": any(0 < x.transfers < launch.steps for x in inputs),
+            "revisited": any(0 < x.transfers < launch.steps for x in outputs),
+            "again": any(len(np.unique(x.blocks, axis=0)) < x.transfers for x in inputs),
+            "empty": launch.steps == 0,
+            "two dynamic": len({case.grid[a] for a in case.dynamic}) > 1,
+            "scalar": any(x.space == "smem" and set(x.block) == {None} for x in inputs),
+            "prefetch": any(
+                d.index[0] == "table" for x in case.inputs + case.outputs for d in x.dims
+            ),
+            "alias": bool(case.aliases),
+            "vmap": bool(case.vmaps),
+            "vmap of vmap": len(case.vmaps) > 1,
+            "smem": any(x.space == "smem" for x in moving),
+            "any": any(x.space == "any" for x in inputs),
+            "element": any(d.element for x in case.inputs + case.outputs for d in x.dims),
+            "skipped": any((d.executed == 0).any() for d in launch.dots),
+            **{guard[0]: True for guard in case.dots},
+        }.items()
+        if has
+    )
+
+
+THEMES = {
+    "plain": ("squeezed", "ragged", "stays", "revisited"),
+    "prefetch": ("prefetch", "again"),
+    "dynamic": ("two dynamic", "empty", "vmap"),
+    "aliases": ("alias", "revisited"),
+    "vmap": ("vmap", "vmap of vmap", "again"),
+    "dots": (
+        *("skipped", "always", "when", "both", "loop", "repeat", "switch", "last"),
+        *("in smem", "scalar", "in vmem"),
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("theme", THEMES)
+def test_a_launch_does_what_was_read(theme: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    had: Counter = Counter()
+
+    @hypothesis.settings(
+        max_examples=16,
+        derandomize=True,
+        database=None,
+        deadline=None,
+        phases=[hypothesis.Phase.generate],  # shrinking would take minutes
+        suppress_health_check=list(hypothesis.HealthCheck),
+    )
+    @hypothesis.given(cases(theme))
+    def compare_all(case: Case) -> None:
+        run = ran(case, monkeypatch)
+        compare_moves(run)
+        compare_scalars(run)
+        compare_values(run)
+        compare_dots(run)
+        had.update(features(run))
+
+    compare_all()
+    assert not set(THEMES[theme]) - set(had), "no example has it: draw more that have"

@@ -1,0 +1,376 @@
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+from puzzles import _tpu
+from puzzles._launch import as_tpu, trace, trace_call
+from puzzles._tpu import (
+    CHIPS,
+    INSTALL_LIBTPU,
+    Compiler,
+    LoweringError,
+    lower,
+    mosaic_words,
+    supported_chips,
+)
+from puzzles._tpu import compiler as compiler_module
+
+needs_libtpu = pytest.mark.skipif(
+    not _tpu.has_libtpu() or importlib.util.find_spec("flatbuffers") is None,
+    reason=INSTALL_LIBTPU,
+)
+F32 = jnp.float32
+
+
+def shape(*dims, dtype=F32):
+    return jax.ShapeDtypeStruct(dims, dtype)
+
+
+def traced(fn, *args):
+    with as_tpu():
+        return trace_call(fn, *args)
+
+
+def copy_kernel(x_ref, o_ref):
+    o_ref[...] = x_ref[...]
+
+
+def thirds_kernel(x_ref, o_ref):
+    o_ref[...] = x_ref[...] // 3
+
+
+def launch(kernel=copy_kernel, block=(128, 128), out=None, interpret=True, **kwargs):
+    """A function of one array that launches `kernel` over its blocks with `interpret=True`."""
+
+    def run(x):
+        spec = pl.BlockSpec(block, lambda *ids: ids)
+        return pl.pallas_call(
+            kernel,
+            grid=tuple(n // (b or 1) for n, b in zip(x.shape, block, strict=True)),
+            in_specs=[spec],
+            out_specs=spec,
+            out_shape=out or jax.ShapeDtypeStruct(x.shape, x.dtype),
+            interpret=interpret,
+            **kwargs,
+        )(x)
+
+    return run
+
+
+def matmul_kernel(a_ref, b_ref, o_ref, acc_ref):
+    k = pl.program_id(2)
+
+    @pl.when(k == 0)
+    def _():
+        acc_ref[...] = jnp.zeros_like(acc_ref)
+
+    acc_ref[...] += jnp.dot(a_ref[...], b_ref[...], preferred_element_type=F32)
+
+    @pl.when(k == pl.num_programs(2) - 1)
+    def _():
+        o_ref[...] = acc_ref[...].astype(o_ref.dtype)
+
+
+def matmul(a, b, tile=128, **params):
+    (M, K), N = a.shape, b.shape[1]
+    return pl.pallas_call(
+        matmul_kernel,
+        grid=(M // tile, N // tile, K // tile),
+        in_specs=[
+            pl.BlockSpec((tile, tile), lambda i, j, k: (i, k)),
+            pl.BlockSpec((tile, tile), lambda i, j, k: (k, j)),
+        ],
+        out_specs=pl.BlockSpec((tile, tile), lambda i, j, k: (i, j)),
+        out_shape=jax.ShapeDtypeStruct((M, N), a.dtype),
+        scratch_shapes=[pltpu.VMEM((tile, tile), F32)],
+        compiler_params=pltpu.CompilerParams(**params),
+        interpret=True,
+    )(a, b)
+
+
+def refused(fn, *args):
+    with pytest.raises(LoweringError) as caught:
+        lower(traced(fn, *args))
+    return caught.value
+
+
+@pytest.fixture(scope="module")
+def compiler():
+    with Compiler() as one:
+        yield one
+
+
+GOOD = {
+    "matmul": (matmul, shape(256, 384), shape(384, 128)),
+    "matmul in bf16": (matmul, *[shape(256, 256, dtype=jnp.bfloat16)] * 2),
+    "interpret=False": (launch(interpret=False), shape(256, 256)),
+    "one dimension": (launch(block=(1024,)), shape(4096)),
+    "traced //": (launch(thirds_kernel), shape(256, 256)),
+    "jit": (jax.jit(jax.jit(launch())), shape(256, 256)),
+    "vmap": (jax.vmap(launch()), shape(3, 256, 256)),
+}  # fmt: skip
+
+
+def dynamic(n, ids, x):
+    """Scalar prefetch with a grid whose length is data."""
+    spec = pltpu.PrefetchScalarGridSpec(
+        num_scalar_prefetch=1,
+        grid=(n,),
+        in_specs=[pl.BlockSpec((128, 128), lambda i, ids_ref: (ids_ref[i] // 2, 0))],
+        out_specs=pl.BlockSpec((128, 128), lambda i, ids_ref: (i, 0)),
+    )
+    out = jax.ShapeDtypeStruct(x.shape, x.dtype)
+
+    def kernel(ids_ref, x_ref, o_ref):
+        return copy_kernel(x_ref, o_ref)
+
+    return pl.pallas_call(kernel, grid_spec=spec, out_shape=out, interpret=True)(ids, x)
+
+
+GOOD["dynamic grid"] = (dynamic, shape(dtype=jnp.int32), shape(4, dtype=jnp.int32), shape(512, 128))
+
+
+def pipelined(x):
+    def kernel(x_ref, o_ref):
+        rows = pl.BlockSpec((128, 256), lambda i: (i, 0))
+        pltpu.emit_pipeline(copy_kernel, grid=(2,), in_specs=[rows], out_specs=[rows])(x_ref, o_ref)
+
+    hbm = pl.BlockSpec(memory_space=pl.ANY)
+    out = jax.ShapeDtypeStruct(x.shape, x.dtype)
+    return pl.pallas_call(kernel, in_specs=[hbm], out_specs=hbm, out_shape=out, interpret=True)(x)
+
+
+GOOD["emit_pipeline"] = (pipelined, shape(256, 256))
+
+_double = jax.custom_vjp(lambda x: 2 * launch()(x))
+_double.defvjp(lambda x: (_double(x), None), lambda _, g: (2 * launch()(g),))
+GOOD["custom_vjp"] = (jax.grad(lambda x: _double(x).sum()), shape(256, 256))
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_a_right_program_lowers(name):
+    lower(traced(*GOOD[name]))
+
+
+@needs_libtpu
+@pytest.mark.slow
+@pytest.mark.parametrize("name", GOOD)
+def test_a_right_program_compiles_for_every_chip(compiler, name):
+    assert compiler.compile(traced(*GOOD[name])) == dict.fromkeys(supported_chips())
+
+
+@pytest.mark.parametrize("block", [(128, 100), (100, 128), (1, 128), (128, None)])
+def test_a_misaligned_block_is_refused_with_the_rule(block):
+    error = refused(launch(block=block), shape(200, 300) if 100 in block else shape(256, 256))
+    assert error.operand == "x_ref"
+    assert error.rule == mosaic_words.TILE_RULE
+    assert f"the block {block} of `x_ref`" in error.says
+
+
+def test_a_misaligned_1d_block_is_refused_with_the_rule():
+    error = refused(launch(block=(100,)), shape(400))
+    assert "the block (100,) of `x_ref`, whose array has shape (400,): a 1-D block" in error.says
+
+
+def applied(function):
+    def kernel(x_ref, o_ref):
+        o_ref[...] = function(x_ref[...])
+
+    return launch(kernel)
+
+
+BROKEN = {
+    "cumsum": (lambda x: jnp.cumsum(x, 0), "`cumsum` has no TPU lowering in Pallas: multiply by"),
+    "sort": (lambda x: jnp.sort(x, 0), "`sort` has no TPU lowering"),
+    "exact GELU": (lambda x: jax.nn.gelu(x, approximate=False), "`erfc` has no TPU lowering"),
+    "scatter": (lambda x: x.at[0].set(0.0), "`scatter` has no TPU lowering"),
+    "dynamic slice of a value": (
+        lambda x: jax.lax.dynamic_slice(x, (pl.program_id(0), 0), (128, 128)),
+        "slice the Ref",
+    ),
+    "bf16 accumulator": (
+        lambda x: jnp.dot(x.astype(jnp.bfloat16), x.astype(jnp.bfloat16)).astype(F32),
+        "preferred_element_type=jnp.float32",
+    ),
+    "precision": (
+        lambda x: jnp.dot(x, x, precision=jax.lax.DotAlgorithmPreset.TF32_TF32_F32),
+        "DEFAULT and HIGHEST",
+    ),
+    "complex": (lambda x: jnp.real(x.astype(jnp.complex64)), "no complex numbers"),
+    "outer product": (
+        lambda x: jnp.einsum("i,j->ij", x[0, :128], x[1, :128]),
+        "An outer product is a broadcast",
+    ),
+    "vectors": (lambda x: jnp.dot(x[0], x[1]) + x, "Keep the values in a kernel 2-D"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_an_operation_that_does_not_lower_is_explained(name):
+    function, says = BROKEN[name]
+    assert says in refused(applied(function), shape(256, 256)).says
+
+
+def test_storing_a_scalar_is_explained_with_the_line():
+    def kernel(x_ref, o_ref):
+        o_ref[0, 0] = jnp.sum(x_ref[...])
+
+    says = refused(launch(kernel), shape(256, 256)).says
+    assert "refuses `o_ref[0, 0] = jnp.sum(x_ref[...])`: VMEM holds vectors" in says
+
+
+def test_a_float_index_into_smem_is_read_as_the_cpu_does_and_explained():
+    def kernel(n_ref, x_ref, o_ref):
+        @pl.when(n_ref[pl.program_id(0) / 2] == 7)
+        def _():
+            o_ref[...] = x_ref[...] + 1
+
+    def run(n, x):
+        spec = pl.BlockSpec((8, 128), lambda i, n_ref: (i, 0))
+        grid = pltpu.PrefetchScalarGridSpec(
+            num_scalar_prefetch=1, grid=(4,), in_specs=[spec], out_specs=spec
+        )
+        return pl.pallas_call(kernel, grid_spec=grid, out_shape=x, interpret=True)(n, x)
+
+    (one,) = trace(run, jnp.array([5, 7]), shape(32, 128))
+    assert one.flops == 4 + 2 * 8 * 128  # four divisions, two blocks
+    says = refused(run, jax.ShapeDtypeStruct((2,), jnp.int32), shape(32, 128)).says
+    assert says.endswith(
+        "an index into a Ref is an integer, and this one is a float. Divide by `//`, not by `/`."
+    )
+
+
+def test_indexing_hbm_is_explained():
+    def run(x):
+        def kernel(x_ref, o_ref):
+            return o_ref.__setitem__(..., x_ref[:128])
+
+        hbm = pl.BlockSpec(memory_space=pl.ANY)
+        out = jax.ShapeDtypeStruct((128, 128), F32)
+        return pl.pallas_call(kernel, in_specs=[hbm], out_shape=out, interpret=True)(x)
+
+    assert "cannot index a Ref in HBM" in refused(run, shape(256, 128)).says
+
+
+def test_an_unknown_error_is_one_clean_line():
+    noise = 'Invalid type:\nerror: "a"(callsite("f"("/x/jax/y.py":1:2))): the thing\nmore'
+    says, operand, rule = mosaic_words.lowering(ValueError(noise), jax.make_jaxpr(jnp.sin)(1.0))
+    assert (says, operand, rule) == ("Mosaic refuses the kernel: the thing", None, None)
+
+
+@needs_libtpu
+@pytest.mark.slow
+def test_too_little_vmem_is_found_by_the_compiler_alone(compiler):
+    arguments = [shape(2048, 2048)] * 2
+    lower(traced(lambda a, b: matmul(a, b, 1024), *arguments))
+    chips = ("v4", "v5e", "v6e")
+    says = compiler.compile(traced(lambda a, b: matmul(a, b, 1024), *arguments), chips)
+    assert re.search(r"needs [\d.]+ MiB of VMEM, and a core of v4 has 16 MiB", says["v4"])
+    assert re.search(r"a kernel on v5e gets 16 MiB.*vmem_limit_bytes.*128 MiB", says["v5e"])
+    assert says["v6e"] is None
+    raised = traced(lambda a, b: matmul(a, b, 1024, vmem_limit_bytes=64 * 2**20), *arguments)
+    assert compiler.compile(raised, ["v5e"]) == {"v5e": None}
+
+
+@needs_libtpu
+@pytest.mark.slow
+def test_a_slice_that_may_be_misaligned_is_explained(compiler):
+    def kernel(x_ref, o_ref):
+        o_ref[:, :128] = x_ref[:, pl.ds(pl.program_id(0), 128)]
+
+    program = traced(launch(kernel, block=(128, 256)), shape(256, 256))
+    assert "start at a multiple of 128 on axis 1" in compiler.compile(program, ["v5e"])["v5e"]
+
+
+@needs_libtpu
+@pytest.mark.slow
+def test_too_much_smem_is_explained(compiler):
+    program = traced(
+        dynamic, shape(dtype=jnp.int32), shape(524_800, dtype=jnp.int32), shape(512, 128)
+    )
+    assert "SMEM has 1 MiB" in compiler.compile(program, ["v5e"])["v5e"]
+
+
+@needs_libtpu
+@pytest.mark.slow
+def test_a_dead_worker_is_an_answer_and_the_next_request_works():
+    with Compiler() as compiler:
+        assert compiler._ask(abort=True) == "the TPU compiler crashed on this kernel"
+        assert compiler.compile(traced(launch(), shape(256, 256)), ["v5e"]) == {"v5e": None}
+
+
+@needs_libtpu
+@pytest.mark.slow
+def test_a_worker_that_takes_too_long_is_an_answer():
+    with Compiler(timeout=0.01) as compiler:
+        (says,) = compiler.compile(traced(launch(), shape(256, 256)), ["v5e"]).values()
+    assert says == "the TPU compiler gave no answer within 0.01 s"
+
+
+@needs_libtpu
+@pytest.mark.slow
+def test_what_does_not_lower_is_no_exception_of_the_compiler(compiler):
+    program = traced(applied(lambda x: jnp.cumsum(x, 0)), shape(256, 256))
+    assert "`cumsum` has no TPU lowering" in compiler.compile(program, ["v5e"])["v5e"]
+
+
+@needs_libtpu
+@pytest.mark.slow
+def test_a_chip_that_libtpu_does_not_know_is_an_answer(compiler, monkeypatch):
+    monkeypatch.setattr(compiler_module, "_known", [("v5e",)])
+    says = compiler.compile(traced(launch(), shape(256, 256)), ["7x"])["7x"]
+    assert says.startswith("the installed libtpu does not know 7x")
+
+
+@needs_libtpu
+@pytest.mark.slow
+def test_the_compiler_prints_nothing_here(compiler, capfd):
+    compiler.compile(traced(launch(), shape(256, 256)), ["v5e"])
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("module", ["libtpu", "flatbuffers"])
+def test_what_is_missing_is_named_with_the_line_that_installs_it(monkeypatch, module):
+    def found(name):
+        return None if name == module else object()
+
+    monkeypatch.setattr(importlib.util, "find_spec", found)
+    assert _tpu.has_libtpu() == (module != "libtpu")
+    with pytest.raises(_tpu.CompilerMissing, match=module) as caught, Compiler():
+        pass
+    assert INSTALL_LIBTPU in str(caught.value)
+    assert jax.__version__ in INSTALL_LIBTPU
+
+
+@pytest.mark.skipif(not hasattr(pltpu, "get_tpu_info_for_chip"), reason="JAX 0.8.1 or newer")
+@pytest.mark.parametrize("name", CHIPS)
+def test_the_figures_are_those_of_jax(name):
+    versions = {
+        "v4": "TPU_V4",
+        "v5e": "TPU_V5E",
+        "v5p": "TPU_V5P",
+        "v6e": "TPU_V6E",
+        "7x": "TPU_7X",
+    }
+    info = pltpu.get_tpu_info_for_chip(pltpu.ChipVersion[versions[name]], 1)
+    chip = CHIPS[name]
+    assert chip.vmem_bytes == info.vmem_capacity_bytes
+    assert chip.smem_bytes == info.smem_capacity_bytes
+    assert chip.hbm_bytes_per_second == pytest.approx(info.mem_bw_bytes_per_second, rel=0.01)
+    assert chip.flops_per_second == pytest.approx(info.bf16_ops_per_second, rel=0.01)
+
+
+def test_the_ridge_is_flops_per_byte():
+    assert CHIPS["v5e"].ridge == pytest.approx(240, abs=1)
+
+
+def test_the_environment_of_this_process_is_left_alone():
+    assert "TPU_WORKER_HOSTNAMES" not in os.environ

@@ -1,0 +1,338 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+from puzzles._launch import as_function, as_tpu, quickly, trace_call
+from puzzles._tpu import SimulationError, simulate, watch
+
+X = jnp.asarray(np.random.default_rng(0).normal(size=(256, 256)), jnp.float32)
+TILE = pl.BlockSpec((128, 128), lambda i, j: (i, j))
+HBM = pl.BlockSpec(memory_space=pl.ANY)
+COPY = (pltpu.VMEM((128, 128), jnp.float32), pltpu.SemaphoreType.DMA)
+
+
+def copy_kernel(x_ref, o_ref):
+    o_ref[...] = x_ref[...]
+
+
+def launch(kernel=copy_kernel, x=TILE, o=TILE, grid=(2, 2), scratch=(), **params):
+    """A function of one (256, 256) array that launches `kernel` with `interpret=True`."""
+
+    def run(array):
+        return pl.pallas_call(
+            kernel,
+            grid=grid,
+            in_specs=[x],
+            out_specs=o,
+            out_shape=jax.ShapeDtypeStruct((256, 256), jnp.float32),
+            scratch_shapes=list(scratch),
+            compiler_params=pltpu.CompilerParams(**params),
+            interpret=True,
+        )(array)
+
+    return run
+
+
+def simulated(fn, *args):
+    with as_tpu():
+        traced = trace_call(fn, *args)
+    return simulate(traced)
+
+
+def refused(fn, *args):
+    with pytest.raises(SimulationError) as caught:
+        simulated(fn, *args)
+    return caught.value
+
+
+def test_a_correct_kernel_gives_its_numbers():
+    np.testing.assert_array_equal(simulated(launch(), X)[0], X)
+
+
+def test_an_output_block_that_no_step_writes_is_nan():
+    (out,) = simulated(launch(grid=(1, 2)), X)
+    assert not np.isnan(out[:128]).any()
+    assert np.isnan(out[128:]).all()
+
+
+def test_scratch_that_was_not_initialised_is_nan():
+    def kernel(x_ref, o_ref, acc_ref):
+        acc_ref[...] += x_ref[...]
+        o_ref[...] = acc_ref[...]
+
+    (out,) = simulated(launch(kernel, scratch=[pltpu.VMEM((128, 128), jnp.float32)]), X)
+    assert np.isnan(out).all()
+
+
+@pytest.mark.parametrize("shift", [1, -1])
+@pytest.mark.parametrize("name", ["x_ref", "o_ref"])
+def test_a_block_outside_the_array_is_named_with_its_step(name, shift):
+    off = pl.BlockSpec((128, 128), lambda i, j: (i + shift, j))
+    error = refused(launch(**{name[0]: off}), X)
+    step = (1, 0) if shift == 1 else (0, 0)
+    assert (error.kind, error.operand, error.step) == ("block", name, step)
+    assert f"`{name}` gives block ({step[0] + shift}, 0) at grid step {step}" in error.says
+    assert "only 2 x 2 blocks" in error.says
+
+
+def test_a_slice_outside_a_block_is_named_with_its_line():
+    def kernel(x_ref, o_ref):
+        o_ref[...] = x_ref[pl.ds(pl.program_id(0) * 64, 128)]
+
+    error = refused(launch(kernel), X)
+    assert (error.kind, error.operand, error.step) == ("slice", "x_ref", (1, 0))
+    assert "`x_ref[64:192, 0:128]` at grid step (1, 0)" in error.says
+    assert "in `o_ref[...] = x_ref[pl.ds(pl.program_id(0) * 64, 128)]`" in error.says
+
+
+@pytest.mark.parametrize("start", [100, -1])
+def test_a_store_outside_a_block_is_named(start):
+    def kernel(x_ref, o_ref):
+        o_ref[...] = x_ref[...]
+        o_ref[pl.ds(start * pl.program_id(1), 64)] = x_ref[:64]
+
+    error = refused(launch(kernel), X)
+    assert (error.kind, error.operand, error.step) == ("slice", "o_ref", (0, 1))
+    assert f"`o_ref[{start}:{start + 64}, 0:128]`" in error.says
+
+
+def test_scratch_and_prefetched_scalars_have_their_names():
+    def kernel(s_ref, x_ref, o_ref, sum_ref):
+        o_ref[...] = x_ref[...] * s_ref[pl.program_id(0)].astype(jnp.float32)
+        sum_ref[pl.program_id(1)] = x_ref[0]
+
+    def run(scales, array, rows):
+        spec = pltpu.PrefetchScalarGridSpec(
+            num_scalar_prefetch=1,
+            grid=(2, 2),
+            in_specs=[pl.BlockSpec((128, 128), lambda i, j, s_ref: (i, j))],
+            out_specs=pl.BlockSpec((128, 128), lambda i, j, s_ref: (i, j)),
+            scratch_shapes=[pltpu.VMEM((rows, 128), jnp.float32)],
+        )
+        out = jax.ShapeDtypeStruct((256, 256), jnp.float32)
+        return pl.pallas_call(kernel, grid_spec=spec, out_shape=out, interpret=True)(scales, array)
+
+    good, short = jnp.ones(2, jnp.int32), jnp.ones(1, jnp.int32)
+    np.testing.assert_array_equal(simulated(run, good, X, 2)[0], X)
+    assert "`s_ref[1]` at grid step (1, 0)" in refused(run, short, X, 2).says
+    assert "`sum_ref[1, 0:128]` at grid step (0, 1)" in refused(run, good, X, 1).says
+
+
+def test_an_output_block_visited_again_later_is_refused():
+    error = refused(launch(o=pl.BlockSpec((128, 128), lambda i, j: (0, j))), X)
+    assert (error.kind, error.operand, error.step) == ("revisit", "o_ref", (1, 0))
+    assert "then again at step (1, 0)" in error.says
+
+
+def test_parallel_axes_come_first():
+    error = refused(launch(dimension_semantics=("arbitrary", "parallel")), X)
+    assert error.kind == "parallel"
+
+
+def test_a_ref_in_hbm_is_not_indexed():
+    def kernel(x_ref, o_ref):
+        @pl.when(pl.program_id(0) == 0)
+        def _():
+            o_ref[...] = x_ref[:128, :128]
+
+    error = refused(launch(kernel, x=HBM), X)
+    assert (error.kind, error.operand) == ("any", "x_ref")
+
+
+def test_an_index_that_is_an_array_is_refused():
+    def kernel(x_ref, o_ref):
+        o_ref[...] = x_ref[jnp.arange(128)]
+
+    error = refused(launch(kernel), X)
+    assert (error.kind, error.operand) == ("index", "x_ref")
+
+
+def copies(starts, waits):
+    def kernel(x_ref, o_ref, buffer_ref, sem):
+        tile = x_ref.at[pl.ds(0, 128), pl.ds(0, 128)]
+        copy = pltpu.make_async_copy(tile, buffer_ref, sem)
+        for _ in range(starts):
+            copy.start()
+        for _ in range(waits):
+            copy.wait()
+        o_ref[...] = buffer_ref[...]
+
+    return launch(kernel, x=HBM, scratch=COPY)
+
+
+def test_a_copy_that_is_waited_for_arrives():
+    np.testing.assert_array_equal(simulated(copies(1, 1), X)[0][:128, :128], X[:128, :128])
+
+
+def test_a_wait_that_would_never_end_is_refused():
+    assert "a copy that was not started at grid step (0, 0)" in refused(copies(1, 2), X).says
+
+
+def test_a_copy_that_nobody_waits_for_is_refused(capsys):
+    assert "a copy that nobody waited for" in refused(copies(1, 0), X).says
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_copy_outside_the_array_is_refused():
+    def kernel(x_ref, o_ref, buffer_ref, sem):
+        start = pl.program_id(0) * 200
+        pltpu.make_async_copy(x_ref.at[pl.ds(start, 128), pl.ds(0, 128)], buffer_ref, sem).start()
+        pltpu.make_async_copy(x_ref.at[pl.ds(start, 128), pl.ds(0, 128)], buffer_ref, sem).wait()
+        o_ref[...] = buffer_ref[...]
+
+    error = refused(launch(kernel, x=HBM, scratch=COPY), X)
+    assert "`x_ref[200:328, 0:128]` at grid step (1, 0)" in error.says
+
+
+def test_after_an_error_the_next_run_is_clean(caplog):
+    off = pl.BlockSpec((128, 128), lambda i, j: (i + 1, j))
+    for _ in range(2):
+        refused(launch(x=off), X)
+        np.testing.assert_array_equal(simulated(launch(), X)[0], X)
+    assert not caplog.records
+
+
+def test_after_an_interrupt_the_next_run_is_clean(monkeypatch):
+    def interrupt(self, *given):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(watch.Watch, "here", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            simulated(launch(), X)
+    np.testing.assert_array_equal(simulated(launch(), X)[0], X)
+
+
+def test_an_unknown_exception_is_one_line(monkeypatch):
+    def fail(self, *given):
+        raise RuntimeError("something new\nwith much detail")
+
+    monkeypatch.setattr(watch.Watch, "here", fail)
+    error = refused(launch(), X)
+    assert error.says == "The TPU simulator stops: RuntimeError: something new"
+
+
+def test_jit_and_vmap_of_a_launch():
+    batch = jnp.stack([X, 2 * X])
+    np.testing.assert_array_equal(simulated(jax.jit(jax.jit(launch())), X + 1)[0], X + 1)
+    np.testing.assert_array_equal(simulated(jax.vmap(launch()), batch)[0], batch)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_loops_and_branches_around_a_launch(reverse):
+    def sums(x, rows):
+        def step(total, row):
+            return (launch()(total + row), total[0])
+
+        return jax.lax.scan(step, x, rows, reverse=reverse)
+
+    rows = jnp.arange(3, dtype=jnp.float32)
+    for got, want in zip(simulated(sums, X, rows), sums(X, rows), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-6)
+
+    def doubled(x, n):
+        def more(state):
+            return state[0] < n
+
+        return jax.lax.while_loop(
+            more, lambda state: (state[0] + 1, 2 * launch()(state[1])), (0, x)
+        )
+
+    np.testing.assert_allclose(simulated(doubled, X, jnp.int32(2))[1], 4 * X, rtol=1e-6)
+
+    def maybe(x, yes):
+        return jax.lax.cond(yes, launch(), lambda x: -x, x)
+
+    np.testing.assert_array_equal(simulated(maybe, X, jnp.bool_(True))[0], X)
+    np.testing.assert_array_equal(simulated(maybe, X, jnp.bool_(False))[0], -X)
+
+
+def test_vmap_of_scalar_prefetch():
+    def run(shift, x):
+        spec = pltpu.PrefetchScalarGridSpec(
+            num_scalar_prefetch=1,
+            grid=(2,),
+            in_specs=[pl.BlockSpec((128, 256), lambda i, s_ref: (s_ref[i], 0))],
+            out_specs=pl.BlockSpec((128, 256), lambda i, s_ref: (i, 0)),
+        )
+
+        def kernel(s_ref, x_ref, o_ref):
+            return copy_kernel(x_ref, o_ref)
+
+        out = jax.ShapeDtypeStruct(x.shape, x.dtype)
+        return pl.pallas_call(kernel, grid_spec=spec, out_shape=out, interpret=True)(shift, x)
+
+    order = jnp.array([[0, 1], [1, 0]])
+    swapped = jnp.stack([X, jnp.roll(X, 128, 0)])
+    got = simulated(jax.vmap(run, in_axes=(0, None)), order, X)
+    np.testing.assert_array_equal(got[0], swapped)
+
+
+def test_custom_vjp_and_its_gradient():
+    double = jax.custom_vjp(lambda x: 2 * launch()(x))
+    double.defvjp(lambda x: (double(x), None), lambda _, g: (2 * launch()(g),))
+    np.testing.assert_array_equal(simulated(double, X)[0], 2 * X)
+    gradient = jax.grad(lambda x: (double(x) * X).sum())
+    np.testing.assert_array_equal(simulated(gradient, X)[0], 2 * X)
+
+
+def test_a_dynamic_grid():
+    def run(n, x):
+        return launch(grid=(n, 2))(x)
+
+    (out,) = simulated(run, jnp.int32(1), X)
+    np.testing.assert_array_equal(out[:128], X[:128])
+    assert np.isnan(out[128:]).all()
+
+
+def test_emit_pipeline():
+    def add_one(x_ref, o_ref):
+        o_ref[...] = x_ref[...] + 1
+
+    def kernel(x_ref, o_ref):
+        rows = pl.BlockSpec((128, 256), lambda i: (i, 0))
+        pltpu.emit_pipeline(add_one, grid=(2,), in_specs=[rows], out_specs=[rows])(x_ref, o_ref)
+
+    np.testing.assert_array_equal(simulated(launch(kernel, x=HBM, o=HBM, grid=()), X)[0], X + 1)
+
+
+def test_parallel_axes_run_in_the_order_of_the_seed_and_steps_stay_right():
+    def kernel(x_ref, o_ref):
+        o_ref[...] = x_ref[pl.ds(pl.program_id(0) * 64, 128)]
+
+    traced = trace_call(launch(kernel, dimension_semantics=("parallel", "parallel")), X)
+    for seed in range(4):
+        with pytest.raises(SimulationError) as caught:
+            simulate(traced, seed=seed)
+        assert caught.value.step[0] == 1
+
+
+def test_results_without_a_kernel_and_of_many_dtypes():
+    def fn(x):
+        return (x.astype(jnp.bfloat16), jnp.arange(3), x > 0)
+
+    out = simulated(fn, X)
+    assert [str(x.dtype) for x in out] == ["bfloat16", "int32", "bool"]
+
+
+def test_shapes_alone_are_not_simulated():
+    with pytest.raises(TypeError, match="needs data"):
+        simulated(launch(), jax.ShapeDtypeStruct((256, 256), jnp.float32))
+
+
+def test_quickly_is_the_plain_interpreter():
+    traced = trace_call(launch(), X)
+    np.testing.assert_array_equal(quickly(as_function(traced, True), *traced.leaves)[0], X)
+
+
+def test_importing_starts_no_backend():
+    code = "import puzzles\nfrom jax._src import xla_bridge\nassert not xla_bridge._backends"
+    subprocess.run([sys.executable, "-c", code], check=True)
