@@ -1,0 +1,169 @@
+"""How the package is built: wings with front doors, and imports that run one way."""
+
+from __future__ import annotations
+
+import ast
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+WINGS = ("_launch", "_tpu", "_draw", "_judge", "_author")
+# Everything may import what stands before it here; `_check` and `_author` do not know each other.
+FLOORS = ("_jax", "_launch", "_tpu", "_receipt", "_draw", "_judge", "_check", "_show", "__init__")
+GROUND = ("_regions", "_puzzle", "_ladders")  # for `_judge` and all above it
+
+
+def allowed(floor: str) -> set[str]:
+    """The parts of the package that a part may import."""
+    if floor in GROUND:
+        return set(GROUND[: GROUND.index(floor)])
+    if floor == "__main__":
+        return {"_author", *GROUND}
+    below = FLOORS.index("_check" if floor == "_author" else floor) if floor != "_progress" else 0
+    ground = GROUND if below >= FLOORS.index("_judge") else ()
+    return {*FLOORS[:below], *ground, *(["_progress"] if floor == "_check" else [])}
+
+
+def part(module: str) -> str:
+    """The part of the package that a module belongs to: a wing, a ladder, a flat module."""
+    names = module.split(".")[1:]
+    if "_example" in names:
+        return "example"
+    return names[0] if names else "__init__"
+
+
+def sources() -> dict[str, str]:
+    """Every module of the package and its text, by dotted name."""
+    found = {}
+    for path in sorted((ROOT / "puzzles").rglob("*.py")):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        found[name] = path.read_text(encoding="utf-8")
+    return found
+
+
+def imports(text: str) -> Iterator[tuple[str, str]]:
+    """(module, name) of every import from this package, in functions, too."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "puzzles":
+            yield from ((str(node.module), alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.level:
+            yield "." * node.level, "a relative import"
+        elif isinstance(node, ast.Import):
+            yield from ((a.name, "") for a in node.names if a.name.split(".")[0] == "puzzles")
+
+
+def exported(text: str) -> set[str]:
+    """The names in a door's `__all__`."""
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            return set(ast.literal_eval(node.value))
+    return set()
+
+
+def problems(files: Mapping[str, str]) -> Iterator[str]:
+    """Imports that go up, past a door or in a circle, and doors that hide a module."""
+    within: dict[str, set[str]] = {}
+    for module, text in files.items():
+        own = part(module)
+        for source, name in imports(text):
+            target = f"{source}.{name}" if f"{source}.{name}" in files else source
+            there, who = part(target), f"{module} imports {name} from {source}"
+            if source.startswith("."):
+                yield f"{who}: write it out"
+            elif there == own:
+                if module != f"puzzles.{own}":  # a door imports all that it opens to
+                    within.setdefault(module, set()).add(target)
+            elif there in WINGS and target != f"puzzles.{there}":
+                yield f"{who}: past the door of {there}"
+            elif there in WINGS and source == target and name not in exported(files[target]):
+                yield f"{who}: its door does not have it"
+            elif not is_ladder(own) and there not in allowed(own):
+                yield f"{who}: {own} does not know {there}"
+            elif is_ladder(own) and there not in (*WINGS, "__init__") and not is_ladder(there):
+                yield f"{who}: a ladder knows `puzzles` and front doors"
+    try:
+        TopologicalSorter(within).prepare()
+    except CycleError as error:
+        yield f"a circle: {' -> '.join(error.args[1])}"
+    for wing in WINGS:
+        modules = {m.split(".")[2] for m in files if m.startswith(f"puzzles.{wing}.")}
+        for name in sorted(modules & exported(files.get(f"puzzles.{wing}", ""))):
+            yield f"puzzles.{wing}: the name {name} hides the module {name}"
+
+
+def is_ladder(name: str) -> bool:
+    return not name.startswith("_")
+
+
+def test_imports_run_one_way_and_through_the_doors() -> None:
+    assert list(problems(sources())) == []
+
+
+def test_whoever_opens_the_package_sees_a_handful_of_names() -> None:
+    listed = subprocess.run(
+        ["git", "ls-files", "puzzles"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    names = {line.split("/")[1] for line in listed.stdout.splitlines()}
+    assert set(WINGS) <= names
+    assert len(names) <= 21
+
+
+def test_each_door_says_what_goes_in_and_what_comes_out() -> None:
+    for wing in WINGS:
+        text = sources()[f"puzzles.{wing}"]
+        assert len((ast.get_docstring(ast.parse(text)) or "").split()) > 25, wing
+        assert exported(text), wing
+
+
+@pytest.mark.parametrize(
+    ("module", "line", "says"),
+    [
+        ("_launch.mesh", "from puzzles._judge import judge", "_launch does not know _judge"),
+        ("_tpu.chips", "from puzzles._draw import cell", "_tpu does not know _draw"),
+        ("_launch.mesh", "from puzzles._puzzle import Puzzle", "_launch does not know _puzzle"),
+        ("_judge.case", "from puzzles._progress import add", "_judge does not know _progress"),
+        ("_author.tree", "from puzzles._check import check", "_author does not know _check"),
+        ("_regions", "from puzzles._ladders import find", "_regions does not know _ladders"),
+        ("_judge.case", "from puzzles import find", "_judge does not know __init__"),
+        ("_judge.case", "from puzzles._launch.run import quickly", "past the door of _launch"),
+        ("_judge.case", "from puzzles._launch import run", "past the door of _launch"),
+        ("_judge.case", "import puzzles._launch.run", "past the door of _launch"),
+        ("_judge.case", "from puzzles._launch import Graph", "its door does not have it"),
+        ("_judge.case", "from .verdict import Verdict", "write it out"),
+        ("_launch.jaxprs", "from puzzles._launch.traced import trace", "a circle: "),
+        ("_launch", "__all__ = ['run']", "the name run hides the module run"),
+        ("basics.add_ten", "from puzzles._tpu.chips import CHIPS", "past the door of _tpu"),
+        ("basics.add_ten", "from puzzles._regions import starter", "`puzzles` and front doors"),
+        ("_launch.run", "def f():\n    from puzzles._tpu import lower", "does not know _tpu"),
+    ],
+)
+def test_a_forbidden_import_is_found(module: str, line: str, says: str) -> None:
+    files = sources()
+    planted = {**files, f"puzzles.{module}": f"{line}\n{files[f'puzzles.{module}']}"}
+    found = list(problems(planted))
+    assert any(says in problem for problem in found), found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", ["_launch", ".", "basics", "_author/_example"])
+def test_wings_are_linted_formatted_and_typed_and_prose_is_not(place: str, tmp_path: Path) -> None:
+    """A ladder's lines are prose, which a learner reads and the edits of mistakes match."""
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    for name in (".", "_launch", "_author", "_author/_example", "basics"):
+        (tmp_path / "puzzles" / name).mkdir(exist_ok=True)
+        (tmp_path / "puzzles" / name / "__init__.py").touch()
+    wing = place in ("_launch", ".")
+    planted = tmp_path / "puzzles" / place / ("_planted.py" if place == "." else "planted.py")
+    planted.write_text(f'def planted() -> int:\n    return "{"x" * 100}"\n\n\nX   =  1\n')
+    for tool, *arguments in (["ruff", "check"], ["ruff", "format", "--check"], ["mypy"]):
+        cache = ["--cache-dir", "/dev/null"] if tool == "mypy" else ["--no-cache"]
+        command = [sys.executable, "-m", tool, *arguments, *cache]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+        assert (done.returncode, "planted.py" in done.stdout) == (int(wing), wing), done
