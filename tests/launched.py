@@ -10,7 +10,7 @@ import numpy as np
 
 import puzzles
 from puzzles import Launch
-from puzzles._launch import Traced, as_function, as_tpu, quickly, trace_call
+from puzzles._launch import Traced, as_tpu, quickly, trace_call, with_interpret
 from puzzles._tpu import simulate
 
 
@@ -34,7 +34,7 @@ def traced(fn: Callable, *args: Any) -> Traced:
 def interpreted(fn: Callable, *args: Any) -> np.ndarray:
     """The first result under `interpret=True`."""
     made = traced(fn, *args)
-    return quickly(as_function(made, True), *made.leaves)[0]
+    return quickly(with_interpret(made.jaxpr, True), made.leaves)[0]
 
 
 def simulated(fn: Callable, *args: Any) -> np.ndarray:

@@ -15,7 +15,7 @@ from jax.experimental import pallas as pl
 
 import puzzles
 from puzzles import _jax
-from puzzles._launch import as_function, quickly, trace_call
+from puzzles._launch import quickly, trace_call, with_interpret
 from puzzles._tpu import simulate
 
 ENGINE = sorted(
@@ -59,7 +59,7 @@ def counts(n, kernel=count_kernel, index_map=first_block):
 
 def first_number(fn, *args):
     traced = trace_call(fn, *args)
-    return int(quickly(as_function(traced, True), *traced.leaves)[0][0, 0])
+    return int(quickly(with_interpret(traced.jaxpr, True), traced.leaves)[0][0, 0])
 
 
 def test_one_kernel_sees_the_grid_of_each_trace():
@@ -68,7 +68,7 @@ def test_one_kernel_sees_the_grid_of_each_trace():
 
 def test_one_kernel_sees_both_grids_of_one_trace():
     traced = trace_call(lambda: (counts(2), counts(5), counts(3)))
-    for got in (quickly(as_function(traced, True)), simulate(traced)):
+    for got in (quickly(with_interpret(traced.jaxpr, True), ()), simulate(traced)):
         assert [int(x[0, 0]) for x in got] == [2, 5, 3]
 
 

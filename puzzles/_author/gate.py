@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import concurrent.futures
-import contextlib
 import multiprocessing
 import os
 import time
@@ -68,23 +67,25 @@ def _right(name: str, libtpu: bool, quick: bool = False) -> Report:
     start = time.perf_counter()
     puzzle = find(name)
     seeds = proof.SEEDS[:1] if quick else proof.SEEDS
-    with Compiler() if libtpu and puzzle.kernel else contextlib.nullcontext() as compiler:
-        early = [
-            proof.starter_problem(puzzle),
-            proof.solution_problem(puzzle, seeds, compiler=compiler),
-        ]
-        refused = [
-            problem
-            for alternative in puzzle.alternatives
-            if not early[1]  # they would all be refused for the same reason
-            and (problem := proof.alternative_problem(puzzle, alternative, compiler))
-        ]
-    problems = [p for p in early if p] + refused + [*review.text_problems(puzzle), *_leaks(puzzle)]
+    starter, solution = proof.starter_problem(puzzle), proof.solution_problem(puzzle, seeds)
+    refused = [
+        problem
+        for alternative in puzzle.alternatives
+        if not solution  # they would all be refused for the same reason
+        and (problem := proof.alternative_problem(puzzle, alternative))
+    ]
+    compiled = libtpu and puzzle.kernel and not solution and not refused
+    uncompiled = []
+    if compiled:
+        with Compiler() as compiler:
+            uncompiled = list(proof.compiler_problems(puzzle, compiler))
+    problems = [p for p in (starter, solution) if p] + refused + uncompiled
+    problems += [*review.text_problems(puzzle), *_leaks(puzzle)]
     alternatives = len(puzzle.alternatives)
-    chips = " ".join(supported_chips()) if compiler is not None and not early[1] else "-"
+    chips = " ".join(supported_chips()) if compiled else "-"
     counts = {
         "cases": str(len(puzzle.cases)),
-        "alternatives": "-" if early[1] else f"{alternatives - len(refused)}/{alternatives}",
+        "alternatives": "-" if solution else f"{alternatives - len(refused)}/{alternatives}",
         "TPU": chips if puzzle.kernel else "no kernel",
         "hints": str(len(puzzle.hints)),
     }

@@ -8,7 +8,8 @@ from collections.abc import Iterator, Sequence
 import jax
 
 from puzzles import _regions
-from puzzles._judge import Case, cases, equal, judge
+from puzzles._judge import Case, Verdict, cases, equal, judge
+from puzzles._launch import trace_call
 from puzzles._puzzle import Alternative, Mistake, Puzzle, load, starter_function, variant
 from puzzles._tpu import Compiler
 
@@ -52,36 +53,32 @@ def mistake_problem(puzzle: Puzzle, mistake: Mistake, seeds: Sequence[int] = SEE
     return None
 
 
-def alternative_problem(
-    puzzle: Puzzle, alternative: Alternative, compiler: Compiler | None = None
-) -> str | None:
-    """Why a correct solution is not accepted, or None if it is."""
+def alternative_problem(puzzle: Puzzle, alternative: Alternative) -> str | None:
+    """Why a correct solution is not accepted, or None if it is; nothing is compiled for a TPU."""
     who = f"{puzzle.place(_quoted(alternative.name))}: alternative '{alternative.name}'"
     try:
         fn = variant(puzzle, alternative)
     except (_regions.RegionError, SyntaxError) as error:
         return f"{who} cannot be made: {error}; mend its `old`, `edits` or `code`"
-    verdict = judge(puzzle, fn, compiler=compiler, thorough=True)
+    return _rejected(who, judge(puzzle, fn, thorough=True))
+
+
+def _rejected(who: str, verdict: Verdict) -> str | None:
     if verdict.passed:
         return None
     remedy = "loosen the audit" if verdict.stage == "work" else "mend it"
     return f"{who} is rejected: {remedy}, or call it a mistake:\n{verdict}"
 
 
-def solution_problem(
-    puzzle: Puzzle, seeds: Sequence[int] = SEEDS, compiler: Compiler | None = None
-) -> str | None:
-    """Why the reference solution does not pass, or None if it does."""
+def solution_problem(puzzle: Puzzle, seeds: Sequence[int] = SEEDS) -> str | None:
+    """Why the reference solution does not pass, or None; nothing is compiled for a TPU."""
     if puzzle.results and puzzle.accepts is None:
         made = len(jax.tree.leaves(cases(puzzle, seeds[0])[0].expected))
         if made != len(puzzle.results):
             place = puzzle.place("results=")
             return f"{place}: {len(puzzle.results)} names for {made} results: name each of them"
     for seed in seeds:
-        once = seed == seeds[0]
-        verdict = judge(
-            puzzle, puzzle.solution, seed=seed, thorough=once, compiler=compiler if once else None
-        )
+        verdict = judge(puzzle, puzzle.solution, seed=seed, thorough=seed == seeds[0])
         if verdict.stage == "work":
             place = puzzle.place("audit=")
             return (
@@ -89,11 +86,33 @@ def solution_problem(
                 f"them:\n{verdict}"
             )
         if not verdict.passed:
-            place = puzzle.place(f"def {puzzle.name}(", author=False)
-            return (
-                f"{place}: the solution is rejected (seed {seed}); mend it, or its spec:\n{verdict}"
-            )
+            return _solution_rejected(puzzle, verdict, seed)
     return None
+
+
+def _solution_rejected(puzzle: Puzzle, verdict: Verdict, seed: int) -> str:
+    place = puzzle.place(f"def {puzzle.name}(", author=False)
+    return f"{place}: the solution is rejected (seed {seed}); mend it, or its spec:\n{verdict}"
+
+
+def compiler_problems(puzzle: Puzzle, compiler: Compiler) -> Iterator[str]:
+    """What a TPU's compiler refuses of the solution and the alternatives, all of which pass."""
+    right = {one: variant(puzzle, one) for one in puzzle.alternatives}
+    traces = [
+        trace_call(case.judged(fn), *case.args)
+        for fn in (puzzle.solution, *right.values())
+        for case in cases(puzzle)
+    ]
+    if not any(compiler.compile_all(traces).values()):
+        return
+    # All at once takes a fifth of the time; who is refused, the verdicts say one by one.
+    verdict = judge(puzzle, puzzle.solution, compiler=compiler)
+    if not verdict.passed:
+        yield _solution_rejected(puzzle, verdict, 0)
+    for one, fn in right.items():
+        who = f"{puzzle.place(_quoted(one.name))}: alternative '{one.name}'"
+        if why := _rejected(who, judge(puzzle, fn, compiler=compiler)):
+            yield why
 
 
 def starter_problem(puzzle: Puzzle) -> str | None:

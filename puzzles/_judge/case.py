@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from puzzles._jax import jaxpr_as_fun
-from puzzles._launch import Traced, as_function, quickly, trace_call
+from puzzles._launch import Traced, quickly, trace_call, with_interpret
 from puzzles._puzzle import Mistake, Puzzle, mutate
 
 
@@ -24,7 +24,7 @@ def execute(traced: Traced) -> list[np.ndarray]:
     """The flat results of a trace: interpreted, except on a TPU, where it runs as written."""
     if on_tpu():
         return [np.asarray(x) for x in jax.jit(jaxpr_as_fun(traced.jaxpr))(*traced.leaves)]
-    return quickly(as_function(traced, True), *traced.leaves)
+    return quickly(with_interpret(traced.jaxpr, True), traced.leaves)
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def _mistaken(case: Case, mistake: Mistake) -> tuple[np.ndarray, ...] | None:
 
 def _compiled(fn: Callable, args: tuple) -> Any:
     traced = trace_call(fn, *args)
-    flat = quickly(as_function(traced, True), *traced.leaves)
+    flat = quickly(with_interpret(traced.jaxpr, True), traced.leaves)
     return jax.tree.unflatten(jax.tree.structure(traced.out), flat)
 
 

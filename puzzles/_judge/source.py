@@ -59,16 +59,21 @@ def is_starter(puzzle: Puzzle, fn: Callable) -> str | None:
     for name, node in mine.items():
         if _regions.only_ellipsis(node):
             return name
-    handed_out = _regions.functions(puzzle.starter_text)
+    handed_out = _starter(puzzle)
     same = [n for n, node in mine.items() if _regions.same_code(node, handed_out[n])]
     if mine and len(same) == len(mine):
         return same[0]
     return None
 
 
+@functools.cache
+def _starter(puzzle: Puzzle) -> dict[str, ast.FunctionDef]:
+    return _regions.functions(puzzle.starter_text)
+
+
 def partly_filled(puzzle: Puzzle, fn: Callable) -> str | None:
     """The name of a function with a gap as it was handed out, where others are filled in."""
-    handed_out = _regions.functions(puzzle.starter_text)
+    handed_out = _starter(puzzle)
     for name, node in learners_functions(puzzle, fn).items():
         if name in puzzle.blanks and _regions.same_code(node, handed_out[name]):
             return name

@@ -184,9 +184,10 @@ def tpu(traces: Mapping[Case, Traced], compiler: Compiler | None) -> list[str]:
             raise Rejected("tpu", error.says, case=case.label) from None
     if compiler is None:
         return ["Mosaic lowering"]
-    for case, traced in traces.items():
-        refused = {c: why for c, why in compiler.compile(traced).items() if why}
-        if refused:
-            chip, why = next(iter(refused.items()))
-            raise Rejected("tpu", f"The compiler for {chip} refuses it: {why}", case=case.label)
+    answers = compiler.compile_all(list(traces.values()))
+    refused = [(*answer, chip) for chip, answer in answers.items() if answer]
+    if refused:
+        number, why, chip = min(refused, key=lambda one: one[0])
+        case = list(traces)[number]
+        raise Rejected("tpu", f"The compiler for {chip} refuses it: {why}", case=case.label)
     return ["Mosaic lowering", f"libtpu for {', '.join(supported_chips())}"]

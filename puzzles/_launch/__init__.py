@@ -9,6 +9,7 @@ and `run_program` run a program. No kernel is judged here, and nothing is known 
 from __future__ import annotations
 
 from puzzles._launch.fault import Fault, faults, step_ids
+from puzzles._launch.fingerprint import fingerprint
 from puzzles._launch.graph import Abstract
 from puzzles._launch.jaxprs import (
     PALLAS_CALL,
@@ -21,7 +22,7 @@ from puzzles._launch.jaxprs import (
 from puzzles._launch.launch import Launch
 from puzzles._launch.mesh import as_tpu
 from puzzles._launch.operand import Operand, itemsize, row_keys
-from puzzles._launch.run import on_cpu, quickly, run_program
+from puzzles._launch.run import on_cpu, quickly, remembered, run_program
 from puzzles._launch.traced import Traced, as_function, trace, trace_call
 from puzzles._launch.work import Dot
 
@@ -37,11 +38,13 @@ __all__ = [
     "as_tpu",
     "equations",
     "faults",
+    "fingerprint",
     "itemsize",
     "kernel_calls",
     "kernel_size",
     "on_cpu",
     "quickly",
+    "remembered",
     "row_keys",
     "run_program",
     "step_ids",

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from puzzles._jax import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, close, scan_counts
+from puzzles._jax import (
+    ClosedJaxpr,
+    Jaxpr,
+    JaxprEqn,
+    Literal,
+    Var,
+    close,
+    jaxpr_as_fun,
+    scan_counts,
+)
+from puzzles._launch.fingerprint import fingerprint
 from puzzles._launch.jaxprs import PALLAS_CALL, kernel_calls, subjaxprs
 
 # Without LLVM's optimiser and XLA's fusion emitters a kernel compiles in a third of the time and
@@ -31,20 +41,43 @@ _WRAPPERS = {
 Run = Callable[[list[JaxprEqn], ClosedJaxpr, list[Any]], Sequence[Any]]
 
 
-def quickly(function: Callable[..., Sequence], *args: Any) -> list[np.ndarray]:
-    """`function(*args)` under `jit` on the CPU, compiled for a single run: flat results."""
-    return [np.asarray(x) for x in jax.tree.leaves(on_cpu(function, *args))]
+def quickly(program: ClosedJaxpr, args: Sequence[Any]) -> list[np.ndarray]:
+    """The flat results of a program on the CPU, as NumPy's arrays."""
+    return [np.asarray(x) for x in on_cpu(program, args)]
 
 
-def on_cpu(function: Callable, *args: Any) -> Any:
-    """The same, as `function` returns them: a tree of JAX's arrays."""
-    args = jax.device_put(args, jax.local_devices(backend="cpu")[0])
-    lowered = jax.jit(function).lower(*args)
+def on_cpu(program: ClosedJaxpr, args: Sequence[Any], key: Hashable = None) -> list[jax.Array]:
+    """The flat results of a program on the CPU, compiled fast, and once for all of equal `key`.
+
+    key: the program's fingerprint, which is computed where none is given.
+    """
+    args = jax.device_put(list(args), jax.local_devices(backend="cpu")[0])
+    config = jax.config.jax_enable_x64, jax.config.jax_default_matmul_precision
+    forms = tuple((x.shape, x.dtype) for x in args)
+    key = fingerprint(program) if key is None else key, config, forms
+    return remembered(_compiled, key, lambda: _compile(program, args))(*args)
+
+
+T = TypeVar("T")
+_KEPT = 500
+_compiled: dict[Hashable, Callable[..., list[jax.Array]]] = {}
+
+
+def remembered(cache: dict[Hashable, T], key: Hashable, make: Callable[[], T]) -> T:
+    """`cache[key]`, made where it is missing; of many the oldest is forgotten."""
+    if key not in cache:
+        if len(cache) >= _KEPT:
+            cache.pop(next(iter(cache)))
+        cache[key] = make()
+    return cache[key]
+
+
+def _compile(program: ClosedJaxpr, args: Sequence[Any]) -> Callable[..., list[jax.Array]]:
+    lowered = jax.jit(jaxpr_as_fun(program)).lower(*args)
     try:
-        compiled = lowered.compile(_QUICK)
+        return lowered.compile(_QUICK)
     except Exception:  # an XLA that does not know one of the flags
-        compiled = lowered.compile()
-    return compiled(*args)
+        return lowered.compile()
 
 
 def run_program(closed: ClosedJaxpr, args: Sequence[Any], launch: Run, plain: Run) -> list[Any]:

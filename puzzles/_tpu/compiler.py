@@ -83,25 +83,48 @@ class Compiler:
 
         A worker that dies, or takes too long, is an answer too.
         """
-        if chips is None:
-            chips = supported_chips()
-        try:
-            program = base64.b64encode(_exported(traced)).decode()
-        except Exception as error:
-            says, _, _ = mosaic_words.lowering(error, traced.jaxpr)
-            return dict.fromkeys(chips, says)
-        kernel = any(True for _ in kernel_calls(traced.jaxpr.jaxpr))
-        return {chip: self._one(chip, program, kernel) for chip in chips}
+        refused = self.compile_all([traced], chips)
+        return {chip: why and why[1] for chip, why in refused.items()}
 
-    def _one(self, chip: str, program: str, kernel: bool) -> str | None:
+    def compile_all(
+        self, traces: Sequence[Traced], chips: Sequence[str] | None = None
+    ) -> dict[str, tuple[int, str] | None]:
+        """The same for several programs at once, which takes a third of the time.
+
+        Instead of None, a chip gets the number of the first program that it refuses, and why.
+        """
+        if not _known:
+            self.start()
+        chips = supported_chips() if chips is None else chips
+        programs: dict[bytes, tuple[int, dict[str, Any]]] = {}  # equal ones are compiled once
+        for number, traced in enumerate(traces):
+            try:
+                exported = _exported(traced)
+            except Exception as error:
+                says, _, _ = mosaic_words.lowering(error, traced.jaxpr)
+                return dict.fromkeys(chips, (number, says))
+            kernels = sum(1 for _ in kernel_calls(traced.jaxpr.jaxpr))
+            request = {"program": base64.b64encode(exported).decode(), "kernels": kernels}
+            programs.setdefault(exported, (number, request))
+        return {chip: self._first_refused(chip, list(programs.values())) for chip in chips}
+
+    def _first_refused(
+        self, chip: str, programs: Sequence[tuple[int, dict[str, Any]]]
+    ) -> tuple[int, str] | None:
         if chip not in supported_chips():
-            return f"the installed libtpu does not know {chip}: {INSTALL_LIBTPU}"
-        got = self._ask(topology=CHIPS[chip].topology, program=program)
+            return 0, f"the installed libtpu does not know {chip}: {INSTALL_LIBTPU}"
+        if len(programs) > 1 and self._one(chip, *(request for _, request in programs)) is None:
+            return None
+        answers = ((number, self._one(chip, request)) for number, request in programs)
+        return next(((number, why) for number, why in answers if why), None)
+
+    def _one(self, chip: str, *programs: dict[str, Any]) -> str | None:
+        got = self._ask(topology=CHIPS[chip].topology, programs=programs)
         if isinstance(got, str):
             return got
         if got["text"] is not None:
             return libtpu_words.refusal(got["text"], chip)
-        if kernel and not got["kernel"]:
+        if not got["kernels"]:
             return "it compiled, but no kernel is left in it: is its result used?"
         return None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -15,11 +15,17 @@ from puzzles._jax import (
     ClosedJaxpr,
     JaxprEqn,
     interpret_params,
-    jaxpr_as_fun,
     reset_tpu_interpret_mode_state,
     simulator_callbacks,
 )
-from puzzles._launch import Traced, on_cpu, run_program, with_interpret
+from puzzles._launch import (
+    Traced,
+    fingerprint,
+    on_cpu,
+    remembered,
+    run_program,
+    with_interpret,
+)
 from puzzles._tpu import simulator_words as words
 from puzzles._tpu.watch import Watch
 
@@ -49,18 +55,19 @@ def simulate(traced: Traced, *, seed: int = 0) -> list[np.ndarray]:
 
 
 def _plainly(_: object, program: ClosedJaxpr, values: list[Any]) -> Sequence:
-    return on_cpu(jaxpr_as_fun(program), *values)
+    return on_cpu(program, values)
 
 
 def _launch(seed: int, group: list[JaxprEqn], program: ClosedJaxpr, values: list[Any]) -> Sequence:
     """`program` in the simulator; it is one equation, a `pallas_call`."""
-    (call,) = group
-    words.refuse_indexed_hbm(call, SimulationError)
-    watch = Watch(call)
-    program = with_interpret(program, _strictest(seed, watch))
+    words.refuse_indexed_hbm(group[0], SimulationError)
+    program = with_interpret(program, _strictest(seed))
+    # The same kernel on other data is not compiled again, and its callbacks name the same lines.
+    made = remembered(_programs, fingerprint(program, lines=True), lambda: (group[0], program))
+    watch, program = Watch(made[0]), made[1]
     try:
         with _listening(watch):
-            return jax.block_until_ready(_plainly(group, program, values))
+            return jax.block_until_ready(on_cpu(program, values, key=program))
     except Exception as error:
         cause = watch.failure or error
         if not isinstance(cause, Exception):  # an interrupt that came inside a callback
@@ -70,14 +77,22 @@ def _launch(seed: int, group: list[JaxprEqn], program: ClosedJaxpr, values: list
         reset_tpu_interpret_mode_state()
 
 
-def _strictest(seed: int, watch: Watch) -> Any:
+_programs: dict[Hashable, tuple[JaxprEqn, ClosedJaxpr]] = {}
+_watching: list[Watch] = []  # the last is the one whose launch runs
+
+
+def _here(*given: Any) -> Any:
+    return _watching[-1].here(*given)
+
+
+def _strictest(seed: int) -> Any:
     return interpret_params(
         out_of_bounds_reads="raise",
         uninitialized_memory="nan",
         dma_execution_mode="on_wait",
         buffer_bounds="logical",
         random_seed=seed,
-        grid_point_recorder=watch.here,
+        grid_point_recorder=_here,
     )
 
 
@@ -90,8 +105,10 @@ def _listening(watch: Watch) -> Iterator[None]:
     """
     logger = logging.getLogger("jax._src.callback")
     was_disabled, logger.disabled = logger.disabled, True
+    _watching.append(watch)
     try:
         with simulator_callbacks(watch.call):
             yield
     finally:
+        _watching.pop()
         logger.disabled = was_disabled

@@ -10,7 +10,7 @@ import pytest
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from puzzles._launch import as_function, as_tpu, quickly, trace_call
+from puzzles._launch import as_tpu, quickly, trace_call, with_interpret
 from puzzles._tpu import SimulationError, simulate, watch
 
 X = jnp.asarray(np.random.default_rng(0).normal(size=(256, 256)), jnp.float32)
@@ -330,7 +330,7 @@ def test_shapes_alone_are_not_simulated():
 
 def test_quickly_is_the_plain_interpreter():
     traced = trace_call(launch(), X)
-    np.testing.assert_array_equal(quickly(as_function(traced, True), *traced.leaves)[0], X)
+    np.testing.assert_array_equal(quickly(with_interpret(traced.jaxpr, True), traced.leaves)[0], X)
 
 
 def test_importing_starts_no_backend():

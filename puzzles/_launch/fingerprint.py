@@ -1,0 +1,80 @@
+"""When are two programs the same? A key that equal programs share, whoever traced them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Hashable, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from puzzles._jax import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, user_frame
+
+# Where a program came from: it runs the same.
+_ORIGINS = {"debug_info", "name_and_src_info", "source_info"}
+
+
+def fingerprint(program: ClosedJaxpr, lines: bool = False) -> Hashable:
+    """Equal for programs that do the same on equal arguments; lines: and stand on the same lines.
+
+    What is not understood counts as itself, so two programs may be told apart that need not be.
+    """
+    return _Reader(lines).read(program)
+
+
+class _Reader:
+    """One pass over a program; variables are numbered as they are met."""
+
+    def __init__(self, lines: bool) -> None:
+        self.lines = lines
+        self.numbers: dict[Var, int] = {}
+
+    def read(self, value: Any) -> Hashable:
+        if isinstance(value, Var):
+            return self.numbers.setdefault(value, len(self.numbers)), value.aval
+        if isinstance(value, Literal):
+            return "literal", self.read(value.val), value.aval
+        if isinstance(value, Jaxpr) and not isinstance(value, ClosedJaxpr):
+            return self.jaxpr(value)
+        if isinstance(value, ClosedJaxpr):
+            return self.jaxpr(value.jaxpr), tuple(map(self.read, value.consts))
+        if isinstance(value, np.ndarray | np.generic | jax.Array):
+            return self.array(value)
+        if isinstance(value, tuple | list):
+            return type(value), tuple(map(self.read, value))
+        if isinstance(value, Mapping):
+            return type(value), tuple((key, self.read(value[key])) for key in value)
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            fields = (f.name for f in dataclasses.fields(value) if f.name not in _ORIGINS)
+            return type(value), tuple(self.read(getattr(value, name)) for name in fields)
+        return type(value), value if isinstance(value, Hashable) else _Itself(value)
+
+    def array(self, value: Any) -> Hashable:
+        if jax.dtypes.issubdtype(value.dtype, jax.dtypes.extended):  # random keys have no bytes
+            return _Itself(value)
+        data = np.asarray(value)
+        return data.shape, data.dtype, data.tobytes()
+
+    def jaxpr(self, jaxpr: Jaxpr) -> Hashable:
+        heads = tuple(map(self.read, (*jaxpr.constvars, *jaxpr.invars)))
+        body = tuple(map(self.equation, jaxpr.eqns))
+        return heads, body, tuple(map(self.read, jaxpr.outvars))
+
+    def equation(self, equation: JaxprEqn) -> Hashable:
+        params = equation.params
+        frame = user_frame(equation.source_info) if self.lines else None
+        return (
+            equation.primitive,
+            tuple(map(self.read, equation.invars)),
+            tuple((name, self.read(params[name])) for name in params if name not in _ORIGINS),
+            tuple(map(self.read, equation.outvars)),
+            frame and (frame.file_name, frame.start_line),
+        )
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Itself:
+    """An object without an equality of its own, kept alive so that nothing takes its place."""
+
+    value: Any
