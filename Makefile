@@ -16,7 +16,7 @@ COLAB_JAX := 0.7.2
 MATRIX := 0.8.3 0.9.2
 
 CHECKED := puzzles tests diagrams
-PYTEST := -m pytest -n 2 --dist loadgroup --durations=15 $(PYTEST_ARGS)
+PYTEST := -m pytest -n 2 --dist loadscope --no-loadscope-reorder --durations=15 $(PYTEST_ARGS)
 
 .DEFAULT_GOAL := help
 .PHONY: help lab copy test test-colab test-matrix test-browser lint build verify mutants bench clean

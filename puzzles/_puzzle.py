@@ -6,7 +6,7 @@ import linecache
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -124,7 +124,7 @@ class Puzzle:
             return _regions.starter(self.text)
         return _regions.without_marks(self.mistake(self.starter).apply(self.text))
 
-    @property
+    @cached_property
     def blanks(self) -> tuple[str, ...]:
         """Names of the functions that the learner fills in."""
         return tuple(_regions.blanked_functions(self.text))

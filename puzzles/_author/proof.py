@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import jax
 
 from puzzles import _regions
 from puzzles._judge import Case, Verdict, cases, equal, judge
-from puzzles._launch import trace_call
+from puzzles._launch import Traced, kernels, trace_call
 from puzzles._puzzle import Alternative, Mistake, Puzzle, load, starter_function, variant
 from puzzles._tpu import Compiler
 
@@ -96,23 +96,32 @@ def _solution_rejected(puzzle: Puzzle, verdict: Verdict, seed: int) -> str:
 
 
 def compiler_problems(puzzle: Puzzle, compiler: Compiler) -> Iterator[str]:
-    """What a TPU's compiler refuses of the solution and the alternatives, all of which pass."""
-    right = {one: variant(puzzle, one) for one in puzzle.alternatives}
-    traces = [
-        trace_call(case.judged(fn), *case.args)
-        for fn in (puzzle.solution, *right.values())
-        for case in cases(puzzle)
-    ]
-    if not any(compiler.compile_all(traces).values()):
+    """What a TPU's compiler refuses of the solution, and of the kernels of the alternatives.
+
+    All of them pass. Many at once take a fifth of the time; who is refused, verdicts then tell.
+    """
+    solved = _traces(puzzle, puzzle.solution)
+    if any(compiler.compile_all(solved).values()):
+        yield _solution_rejected(puzzle, judge(puzzle, puzzle.solution, compiler=compiler), 0)
         return
-    # All at once takes a fifth of the time; who is refused, the verdicts say one by one.
-    verdict = judge(puzzle, puzzle.solution, compiler=compiler)
-    if not verdict.passed:
-        yield _solution_rejected(puzzle, verdict, 0)
-    for one, fn in right.items():
-        who = f"{puzzle.place(_quoted(one.name))}: alternative '{one.name}'"
-        if why := _rejected(who, judge(puzzle, fn, compiler=compiler)):
-            yield why
+    known = {key for traced in solved for key in kernels(traced)}
+    right = {one: variant(puzzle, one) for one in puzzle.alternatives}
+    new = {
+        key: kernel
+        for fn in right.values()
+        for traced in _traces(puzzle, fn)
+        for key, kernel in kernels(traced).items()
+        if key not in known
+    }
+    if any(compiler.compile_all(list(new.values())).values()):
+        for one, fn in right.items():
+            who = f"{puzzle.place(_quoted(one.name))}: alternative '{one.name}'"
+            if why := _rejected(who, judge(puzzle, fn, compiler=compiler)):
+                yield why
+
+
+def _traces(puzzle: Puzzle, fn: Callable) -> list[Traced]:
+    return [trace_call(case.judged(fn), *case.args) for case in cases(puzzle)]
 
 
 def starter_problem(puzzle: Puzzle) -> str | None:

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from puzzles._judge.case import Case, on_tpu
+from puzzles._judge.case import Case, cases, on_tpu
 from puzzles._judge.verdict import Rejected
 from puzzles._launch import Launch, Operand, faults
 from puzzles._puzzle import Mistake
@@ -146,8 +146,14 @@ def diagnosis(case: Case, flat: Sequence[np.ndarray]) -> str | None:
 
 
 def _same_values(case: Case, mistake: Mistake, flat: Sequence[np.ndarray]) -> bool:
-    theirs = case.mistaken(mistake)
-    return theirs is not None and equal(theirs, flat, case.puzzle.tolerance)
+    """Whether a mistake gives these numbers here, and the right ones on every case before."""
+
+    def gives(one: Case, numbers: Sequence[np.ndarray]) -> bool:
+        theirs = one.mistaken(mistake)
+        return theirs is not None and equal(theirs, numbers, case.puzzle.tolerance)
+
+    before = cases(case.puzzle, case.seed)[: case.number]
+    return all(gives(one, jax.tree.leaves(one.expected)) for one in before) and gives(case, flat)
 
 
 def equal(one: Sequence[np.ndarray], other: Sequence[np.ndarray], tolerance: float | None) -> bool:

@@ -40,13 +40,18 @@ def learners_functions(puzzle: Puzzle, fn: Callable) -> dict[str, ast.FunctionDe
     found = {}
     for name in puzzle.blanks:
         one = plain if name == puzzle.name else unwrap(scope.get(name))
-        try:
-            node = _regions.parse_function(inspect.getsource(one))
-        except (TypeError, OSError):
-            continue
-        if node is not None:
+        if (node := _parsed(one)) is not None:
             found[name] = node
     return found
+
+
+@functools.lru_cache(maxsize=64)
+def _parsed(fn: Any) -> ast.FunctionDef | None:
+    """A function's definition, or None where its source is not known."""
+    try:
+        return _regions.parse_function(inspect.getsource(fn))
+    except (TypeError, OSError):
+        return None
 
 
 def is_starter(puzzle: Puzzle, fn: Callable) -> str | None:
@@ -96,12 +101,7 @@ def same_spec(puzzle: Puzzle, fn: Callable) -> bool:
     theirs = getattr(unwrap(fn), "__globals__", {}).get(puzzle.spec.__name__)
     if theirs is None or theirs is puzzle.spec:
         return True
-    try:
-        mine, other = (
-            _regions.parse_function(inspect.getsource(one)) for one in (theirs, puzzle.spec)
-        )
-    except (TypeError, OSError):
-        return True
+    mine, other = _parsed(theirs), _parsed(puzzle.spec)
     return mine is None or other is None or _regions.same_code(mine, other)
 
 

@@ -9,7 +9,6 @@ and `run_program` run a program. No kernel is judged here, and nothing is known 
 from __future__ import annotations
 
 from puzzles._launch.fault import Fault, faults, step_ids
-from puzzles._launch.fingerprint import fingerprint
 from puzzles._launch.graph import Abstract
 from puzzles._launch.jaxprs import (
     PALLAS_CALL,
@@ -23,7 +22,8 @@ from puzzles._launch.launch import Launch
 from puzzles._launch.mesh import as_tpu
 from puzzles._launch.operand import Operand, itemsize, row_keys
 from puzzles._launch.run import on_cpu, quickly, remembered, run_program
-from puzzles._launch.traced import Traced, as_function, trace, trace_call
+from puzzles._launch.sameness import fingerprint
+from puzzles._launch.traced import Traced, as_function, kernels, trace, trace_call
 from puzzles._launch.work import Dot
 
 __all__ = [
@@ -42,6 +42,7 @@ __all__ = [
     "itemsize",
     "kernel_calls",
     "kernel_size",
+    "kernels",
     "on_cpu",
     "quickly",
     "remembered",

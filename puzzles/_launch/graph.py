@@ -13,6 +13,7 @@ from puzzles._jax import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, scan_counts
 from puzzles._launch.evaluate import callee
 from puzzles._launch.jaxprs import PALLAS_CALL, kernel_calls, subjaxprs, with_interpret
 from puzzles._launch.primitives import bind
+from puzzles._launch.run import quickly
 
 
 class Abstract(ValueError):
@@ -68,23 +69,24 @@ class Graph:
         if not computed:
             return
         nodes = _slice(computed)
-        needed = {s.index for node in nodes for s in node.inputs if s.node is None and s.index >= 0}
-        leaves = {n: self._leaves[n] for n in needed}
+        needed = sorted({s.index for n in nodes for s in n.inputs if s.node is None} - {-1})
 
-        def run(leaves: dict[int, Any]) -> list[Any]:
+        def run(*leaves: Any) -> list[Any]:
             results: dict[Node, list[Any]] = {}
+            given = dict(zip(needed, leaves, strict=True))
 
             def read(s: Source) -> Any:
                 if s.node is not None:
                     return results[s.node][s.index]
-                return leaves[s.index] if s.index >= 0 else s.constant
+                return given[s.index] if s.index >= 0 else s.constant
 
             for node in nodes:
                 results[node] = bind(_interpreted(node.equation), *map(read, node.inputs))
             return [read(s) for s in computed]
 
-        for source, value in zip(computed, jax.jit(run)(leaves), strict=True):
-            self._values[source] = np.asarray(value)
+        leaves = [self._leaves[n] for n in needed]
+        values = quickly(jax.make_jaxpr(run)(*leaves), leaves)
+        self._values.update(zip(computed, values, strict=True))
 
     def value(self, source: Source) -> np.ndarray | None:
         """The data of an evaluated source, or None where there are none."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from puzzles._jax import ClosedJaxpr, Jaxpr, JaxprEqn
+from puzzles._jax import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, close
 
 PALLAS_CALL = "pallas_call"
 
@@ -71,3 +71,15 @@ def with_interpret(closed: ClosedJaxpr, interpret: object) -> ClosedJaxpr:
         return equation.replace(params={k: swap(v) for k, v in equation.params.items()})
 
     return swap(closed)
+
+
+def part(jaxpr: Jaxpr, group: Sequence[JaxprEqn]) -> tuple[ClosedJaxpr, list[Var]]:
+    """Neighbouring equations of `jaxpr` as a program that returns all they make, and its inputs."""
+    made = [v for e in group for v in e.outvars]
+    used = {v: None for e in group for v in e.invars if not isinstance(v, Literal)}
+    needed = [v for v in used if v not in set(made)]
+    nameless = jaxpr.debug_info._replace(arg_names=None, result_paths=None)
+    part = jaxpr.replace(
+        constvars=[], invars=needed, outvars=made, eqns=[*group], debug_info=nameless
+    )
+    return close(part), needed

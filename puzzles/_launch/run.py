@@ -11,16 +11,14 @@ import numpy as np
 
 from puzzles._jax import (
     ClosedJaxpr,
-    Jaxpr,
     JaxprEqn,
     Literal,
-    Var,
     close,
     jaxpr_as_fun,
     scan_counts,
 )
-from puzzles._launch.fingerprint import fingerprint
-from puzzles._launch.jaxprs import PALLAS_CALL, kernel_calls, subjaxprs
+from puzzles._launch.jaxprs import PALLAS_CALL, kernel_calls, part, subjaxprs
+from puzzles._launch.sameness import fingerprint
 
 # Without LLVM's optimiser and XLA's fusion emitters a kernel compiles in a third of the time and
 # runs, at the sizes of a puzzle, just as fast. The algebraic simplifier would turn a product with
@@ -96,7 +94,7 @@ def run_program(closed: ClosedJaxpr, args: Sequence[Any], launch: Run, plain: Ru
 
     def run(group: list[JaxprEqn], how: Run) -> None:
         if group:
-            program, needed = _program(jaxpr, group)
+            program, needed = part(jaxpr, group)
             made = how(group, program, [env[v] for v in needed])
             env.update(zip((v for e in group for v in e.outvars), made, strict=True))
 
@@ -117,18 +115,6 @@ def run_program(closed: ClosedJaxpr, args: Sequence[Any], launch: Run, plain: Ru
             run([equation], launch)
     run(waiting, plain)
     return [read(v) for v in jaxpr.outvars]
-
-
-def _program(jaxpr: Jaxpr, group: list[JaxprEqn]) -> tuple[ClosedJaxpr, list[Var]]:
-    """Neighbouring equations of `jaxpr` as a program that returns all they make, and its inputs."""
-    made = [v for e in group for v in e.outvars]
-    used = {v: None for e in group for v in e.invars if not isinstance(v, Literal)}
-    needed = [v for v in used if v not in set(made)]
-    nameless = jaxpr.debug_info._replace(arg_names=None, result_paths=None)
-    part = jaxpr.replace(
-        constvars=[], invars=needed, outvars=made, eqns=[*group], debug_info=nameless
-    )
-    return close(part), needed
 
 
 def _launches(equation: JaxprEqn) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -10,9 +10,10 @@ from typing import Any
 import jax
 
 from puzzles._jax import ClosedJaxpr, jaxpr_as_fun, retraced
-from puzzles._launch.jaxprs import with_interpret
+from puzzles._launch.jaxprs import kernel_calls, part, with_interpret
 from puzzles._launch.launch import Launch, read_launches
 from puzzles._launch.mesh import as_tpu
+from puzzles._launch.sameness import fingerprint
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,16 @@ class Traced:
     def launches(self) -> tuple[Launch, ...]:
         """Every `pallas_call`, in order; raises `Abstract` where a grid or a map needs data."""
         return read_launches(self.jaxpr, self.leaves)
+
+
+def kernels(traced: Traced) -> dict[Hashable, Traced]:
+    """Each kernel call as a program of its own, by its fingerprint: equal ones are there once."""
+    found = {}
+    for call in kernel_calls(traced.jaxpr.jaxpr):
+        program, inputs = part(traced.jaxpr.jaxpr, [call])
+        shapes = (jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in inputs)
+        found[fingerprint(program)] = Traced(program, tuple(shapes), None)
+    return found
 
 
 def is_traced(x: object) -> bool:

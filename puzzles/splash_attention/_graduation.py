@@ -116,7 +116,7 @@ def dense(case: Case) -> np.ndarray:
 def run(fn: Callable, *args: Any) -> np.ndarray:
     """`fn(*args)` in float32; on a CPU compiled for a single run, which is what takes the time here."""
     if jax.default_backend() == "cpu":
-        (out,) = quickly(jax.make_jaxpr(fn)(*args), args)
+        (out,) = quickly(jax.make_jaxpr(fn)(*args), jax.tree.leaves(args))
     else:
         out = jax.jit(fn)(*args)
     return np.asarray(out, np.float32)

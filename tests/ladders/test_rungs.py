@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 import puzzles
-from puzzles import Alternative, Puzzle, _regions, _tpu
+from puzzles import Puzzle, _regions, _tpu
 from puzzles._author import proof, repository, review, tree
 
 PUZZLES = [puzzle for name in puzzles.ladders() for puzzle in puzzles.ladder(name)]
@@ -23,17 +23,13 @@ KEYS = proof.SEEDS[: int(os.environ.get("PUZZLES_KEYS", "3"))]
 SUMMITS = ("splash_multi_head", "moe_layer")
 
 
-def _of(puzzle: Puzzle, *more: Alternative) -> object:
-    """A parameter; all of a rung's tests run in one process, which compiles a program once."""
-    name = "-".join([puzzle.name, *(one.name for one in more)])
-    return pytest.param(puzzle, *more, id=name, marks=pytest.mark.xdist_group(puzzle.name))
-
-
-each_puzzle = pytest.mark.parametrize("puzzle", [_of(puzzle) for puzzle in PUZZLES])
+each_puzzle = pytest.mark.parametrize("puzzle", PUZZLES, ids=lambda puzzle: puzzle.name)
 
 
 def _pairs(pairs: list) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize(("puzzle", "change"), [_of(*pair) for pair in pairs])
+    return pytest.mark.parametrize(
+        ("puzzle", "change"), pairs, ids=[f"{p.name}-{c.name}" for p, c in pairs]
+    )
 
 
 @pytest.fixture(scope="module")

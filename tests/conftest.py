@@ -1,0 +1,31 @@
+"""Which tests share a process, where several run them."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+# These compile the same programs, and a process compiles a program once: all tests of one rung,
+# and the two runs of one solved notebook.
+TOGETHER = re.compile(
+    r"test_rungs\.py::.*?\[(\w+)|(?:in_strict_mode|after_the_setup_cell)\[(\w+)\]"
+)
+
+
+def together(nodeid: str) -> str:
+    """The name of the group that a test belongs to, or its own."""
+    found = TOGETHER.search(nodeid)
+    return (found[1] or f"solved {found[2]}") if found else nodeid
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Groups(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return together(nodeid)
+
+    return Groups(config, log)
