@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import jax
 
 from puzzles import _regions
 from puzzles._judge import Case, Verdict, cases, equal, judge
-from puzzles._launch import Traced, kernels, trace_call
+from puzzles._launch import kernels, trace_call
 from puzzles._puzzle import Alternative, Mistake, Puzzle, load, starter_function, variant
 from puzzles._tpu import Compiler
 
@@ -85,43 +85,34 @@ def solution_problem(puzzle: Puzzle, seeds: Sequence[int] = SEEDS) -> str | None
                 f"{place}: the audit rejects the solution (seed {seed}); mend one of "
                 f"them:\n{verdict}"
             )
-        if not verdict.passed:
-            return _solution_rejected(puzzle, verdict, seed)
+        if why := _solution_rejected(puzzle, verdict, seed):
+            return why
     return None
 
 
-def _solution_rejected(puzzle: Puzzle, verdict: Verdict, seed: int) -> str:
+def _solution_rejected(puzzle: Puzzle, verdict: Verdict, seed: int) -> str | None:
+    if verdict.passed:
+        return None
     place = puzzle.place(f"def {puzzle.name}(", author=False)
     return f"{place}: the solution is rejected (seed {seed}); mend it, or its spec:\n{verdict}"
 
 
 def compiler_problems(puzzle: Puzzle, compiler: Compiler) -> Iterator[str]:
-    """What a TPU's compiler refuses of the solution, and of the kernels of the alternatives.
+    """What a TPU's compiler refuses: the solution, and each kernel of it and its alternatives.
 
     All of them pass. Many at once take a fifth of the time; who is refused, verdicts then tell.
     """
-    solved = _traces(puzzle, puzzle.solution)
-    if any(compiler.compile_all(solved).values()):
-        yield _solution_rejected(puzzle, judge(puzzle, puzzle.solution, compiler=compiler), 0)
+    who = {puzzle.solution: ""}
+    for one in puzzle.alternatives:
+        who[variant(puzzle, one)] = f"{puzzle.place(_quoted(one.name))}: alternative '{one.name}'"
+    traces = [trace_call(case.judged(fn), *case.args) for fn in who for case in cases(puzzle)]
+    alone = {key: kernel for traced in traces for key, kernel in kernels(traced).items()}
+    if not any(compiler.compile_all([traces[0], *alone.values()]).values()):
         return
-    known = {key for traced in solved for key in kernels(traced)}
-    right = {one: variant(puzzle, one) for one in puzzle.alternatives}
-    new = {
-        key: kernel
-        for fn in right.values()
-        for traced in _traces(puzzle, fn)
-        for key, kernel in kernels(traced).items()
-        if key not in known
-    }
-    if any(compiler.compile_all(list(new.values())).values()):
-        for one, fn in right.items():
-            who = f"{puzzle.place(_quoted(one.name))}: alternative '{one.name}'"
-            if why := _rejected(who, judge(puzzle, fn, compiler=compiler)):
-                yield why
-
-
-def _traces(puzzle: Puzzle, fn: Callable) -> list[Traced]:
-    return [trace_call(case.judged(fn), *case.args) for case in cases(puzzle)]
+    for fn, name in who.items():
+        verdict = judge(puzzle, fn, compiler=compiler)
+        if why := _rejected(name, verdict) if name else _solution_rejected(puzzle, verdict, 0):
+            yield why
 
 
 def starter_problem(puzzle: Puzzle) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import linecache
 from collections.abc import Hashable, Mapping
 from typing import Any
 
@@ -16,7 +17,7 @@ _ORIGINS = {"debug_info", "name_and_src_info", "source_info"}
 
 
 def fingerprint(program: ClosedJaxpr, lines: bool = False) -> Hashable:
-    """Equal for programs that do the same on equal arguments; lines: and stand on the same lines.
+    """Equal for programs that do the same on equal arguments; lines: in lines of equal text.
 
     What is not understood counts as itself, so two programs may be told apart that need not be.
     """
@@ -48,7 +49,11 @@ class _Reader:
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
             fields = (f.name for f in dataclasses.fields(value) if f.name not in _ORIGINS)
             return type(value), tuple(self.read(getattr(value, name)) for name in fields)
-        return type(value), value if isinstance(value, Hashable) else _Itself(value)
+        try:
+            hash(value)
+        except TypeError:
+            return _Itself(value)
+        return type(value), value
 
     def array(self, value: Any) -> Hashable:
         if jax.dtypes.issubdtype(value.dtype, jax.dtypes.extended):  # random keys have no bytes
@@ -63,14 +68,17 @@ class _Reader:
 
     def equation(self, equation: JaxprEqn) -> Hashable:
         params = equation.params
-        frame = user_frame(equation.source_info) if self.lines else None
         return (
             equation.primitive,
             tuple(map(self.read, equation.invars)),
             tuple((name, self.read(params[name])) for name in params if name not in _ORIGINS),
             tuple(map(self.read, equation.outvars)),
-            frame and (frame.file_name, frame.start_line),
+            self.line(equation) if self.lines else None,
         )
+
+    def line(self, equation: JaxprEqn) -> str:
+        frame = user_frame(equation.source_info)
+        return "" if frame is None else linecache.getline(frame.file_name, frame.start_line).strip()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -50,7 +50,7 @@ def run(folder: Path, *command: str, path: Path | None = None, **settings: str) 
             **os.environ,
             "PYTHONPATH": str(path or folder),
             "JAX_PLATFORMS": "cpu",
-            "PYTHONDONTWRITEBYTECODE": "1",
+            "PYTHONPYCACHEPREFIX": str(folder.parent / "bytecode"),
             **settings,
         },
         capture_output=True,
