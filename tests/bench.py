@@ -15,6 +15,8 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import gate
+
 # Seconds that we aim at; a summit's check may take longer than others.
 MEDIAN, WORST, IMPORT_AIM, WRONG_AIM = 1.0, 2.5, 0.2, 1.0
 SUMMITS = {"splash_multi_head": 8.0, "moe_layer": 15.0}
@@ -51,6 +53,7 @@ def main(arguments: list[str]) -> None:
     print(f"\n{'':56}{'now':>8}{'README':>8}{'aim':>8}")
     for label, (now, aim) in figures(rows).items():
         print(f"{label:56}{now:8.2f}{said.get(label, '-'):>8}{aim:8.1f}", flush=True)
+    print("", *gate.lines(), sep="\n")
 
 
 def figures(rows: dict[str, Sequence[float]]) -> dict[str, tuple[float, float]]:

@@ -50,7 +50,6 @@ def run(folder: Path, *command: str, path: Path | None = None, **settings: str) 
             **os.environ,
             "PYTHONPATH": str(path or folder),
             "JAX_PLATFORMS": "cpu",
-            "PYTHONPYCACHEPREFIX": str(folder.parent / "bytecode"),
             **settings,
         },
         capture_output=True,

@@ -1,7 +1,7 @@
 """Scale a matrix, block by block."""
 
 # ✎ Say in the line above what this rung teaches.
-#   Imports stand here, and only those that the setup cell makes too (SETUP in puzzles/_cells.py);
+#   Imports stand here, and only those that the setup cell makes too (SETUP in puzzles/_author/cells.py);
 #   import anything else in a cell below.
 import jax
 import jax.numpy as jnp

@@ -1,0 +1,65 @@
+"""`make quick` runs the tests of what differs from the last commit, and no others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import gate
+import pytest
+import quick
+
+import puzzles
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize(
+    ("file", "tests", "rungs"),
+    [
+        ("puzzles/_launch/run.py", ["tests/test_house.py", "tests/launch"], []),
+        ("puzzles/_draw/walk.js", ["tests/test_house.py", "tests/draw"], []),
+        ("puzzles/_check.py", ["tests/test_house.py", "tests/judge"], []),
+        ("puzzles/basics/row_sum.py", [], ["basics/row_sum"]),
+        ("puzzles/basics/_audits.py", [], ["basics"]),
+        ("puzzles/basics/__init__.py", [], ["basics"]),
+        ("tests/tpu/test_compiler.py", ["tests/tpu/test_compiler.py"], []),
+        ("tests/browser/test_lab.py", [], []),
+        ("README.md", [], []),
+    ],
+)
+def test_a_changed_file_is_tested_where_it_belongs(
+    file: str, tests: list[str], rungs: list[str]
+) -> None:
+    assert (ROOT / file).exists()
+    assert quick.tests_of([file]) == tests
+    assert quick.rungs_of([file]) == rungs
+
+
+def test_every_part_of_the_package_has_tests() -> None:
+    package = Path(puzzles.__file__).parent
+    for path in package.glob("_*"):
+        if path.suffix == ".py" or (path / "__init__.py").exists():
+            inside = path if path.suffix else path / "__init__.py"
+            found = quick.tests_of([inside.relative_to(ROOT).as_posix()])
+            assert len(found) > 1 or path.stem == "__init__", path
+            assert all((ROOT / name).exists() for name in found), found
+
+
+def test_the_parts_of_the_gate_are_added_up(tmp_path: Path) -> None:
+    report = tmp_path / "gate.xml"
+    case = '<testcase classname="{}" name="{}" time="{}"/>'
+    report.write_text(
+        "<testsuites>"
+        + case.format("tests.ladders.test_rungs", "test_solution_passes[add_ten]", 2)
+        + case.format("tests.ladders.test_rungs", "test_solution_passes[row_sum]", 3)
+        + case.format("tests.launch.test_launch", "test_a", 4)
+        + case.format("tests.test_house", "test_b", 0.5)
+        + "</testsuites>"
+    )
+    assert gate.parts(report) == {
+        "solution passes": 5,
+        "tests/launch": 4,
+        "tests/test_house": 0.5,
+    }
+    assert len(list(gate.lines(report))) == 3  # a line says how much, and half a second is no part
+    assert "run it once" in next(gate.lines(tmp_path / "none.xml"))

@@ -1,0 +1,103 @@
+"""`make quick`: lint, types, and the fast tests of what differs from the last commit.
+
+Arguments are rungs or ladders; without any, those that have changed are verified.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PYTHON = (sys.executable, "-m")
+# Where the modules beside the wings are tested; a wing has a folder of its name.
+FLAT = {
+    "__init__": ["tests/test_house.py"],
+    "__main__": ["tests/author/test_cli.py"],
+    "_check": ["tests/judge"],
+    "_jax": ["tests/test_jax.py"],
+    "_ladders": ["tests/author"],
+    "_progress": ["tests/test_progress.py"],
+    "_puzzle": ["tests/author", "tests/judge"],
+    "_receipt": ["tests/launch"],
+    "_regions": ["tests/test_regions.py", "tests/author"],
+    "_show": ["tests/draw"],
+}
+
+
+def changed() -> list[str]:
+    """Files that differ from the last commit, new ones included."""
+    commands = ["diff --name-only HEAD", "ls-files --others --exclude-standard"]
+    listed = [
+        subprocess.run(
+            ["git", *command.split()], cwd=ROOT, capture_output=True, text=True, check=True
+        ).stdout.splitlines()
+        for command in commands
+    ]
+    return sorted({name for names in listed for name in names if (ROOT / name).exists()})
+
+
+def tests_of(files: Iterable[str]) -> list[str]:
+    """The tests of the wings and modules that `files` touch."""
+    found: list[str] = []
+    for name in files:
+        first, *rest = Path(name).parts
+        if first == "tests" and Path(name).name.startswith("test_") and "browser" not in rest:
+            found.append(name)
+        elif first == "diagrams":
+            found.append("tests/draw/test_diagrams.py")
+        elif first == "puzzles" and rest[0].startswith("_"):
+            found.append("tests/test_house.py")
+            wing = f"tests/{rest[0].strip('_')}"
+            found += [wing] if len(rest) > 1 else FLAT.get(Path(name).stem, [])
+    return list(dict.fromkeys(found))
+
+
+def rungs_of(files: Iterable[str]) -> list[str]:
+    """Rungs and ladders among `files`, as `verify` takes them."""
+    found = []
+    for name in files:
+        parts = Path(name).parts
+        if len(parts) == 3 and parts[0] == "puzzles" and not parts[1].startswith("_"):
+            shared = parts[2].startswith("_")  # the ladder's front page, or what its rungs share
+            found.append(parts[1] if shared else f"{parts[1]}/{Path(name).stem}")
+    return list(dict.fromkeys(found))
+
+
+def main(names: list[str]) -> int:
+    """Run what is needed, each command with its seconds; 1 if one of them fails."""
+    files = changed()
+    code = [name for name in files if name.endswith(".py")]
+    rungs, tests = names or rungs_of(files), tests_of(files)
+    commands: list[list[str]] = []
+    if code:
+        commands += [
+            ["ruff", "check", *code],
+            ["ruff", "format", "--check", "--force-exclude", *code],
+        ]
+    if any(name.startswith("puzzles/_") for name in code):
+        commands.append(["mypy"])
+    if tests:
+        commands.append(["pytest", "-q", "-n", "2", "-m", "not slow", *tests])
+    if rungs:
+        commands.append(["puzzles", "verify", "--quick", *rungs])
+    if not commands:
+        print("nothing differs from the last commit; name rungs to verify them")
+    failed = []
+    for command in commands:
+        print(f"$ {' '.join(command)}", flush=True)
+        start = time.perf_counter()
+        status = subprocess.run([*PYTHON, *command], cwd=ROOT).returncode
+        print(f"{time.perf_counter() - start:.1f} s\n", flush=True)
+        if status and not (command[0] == "pytest" and status == 5):  # all of them are slow
+            failed.append(command[0])
+    if failed:
+        print(f"failed: {', '.join(failed)}")
+    return int(bool(failed))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
