@@ -9,13 +9,14 @@ import jax
 
 from puzzles import _regions
 from puzzles._judge import Case, Verdict, cases, equal, judge
-from puzzles._launch import kernels, trace_call
+from puzzles._launch import keeping_traces, kernels, trace_call
 from puzzles._puzzle import Alternative, Mistake, Puzzle, load, starter_function, variant
 from puzzles._tpu import Compiler
 
 SEEDS = (0, 1, 2)
 
 
+@keeping_traces()
 def mistake_problem(puzzle: Puzzle, mistake: Mistake, seeds: Sequence[int] = SEEDS) -> str | None:
     """Why `mistake` is not rejected at its stage in its own words, or None if it is."""
     who = f"{puzzle.place(_quoted(mistake.name))}: mistake '{mistake.name}'"
@@ -70,6 +71,7 @@ def _rejected(who: str, verdict: Verdict) -> str | None:
     return f"{who} is rejected: {remedy}, or call it a mistake:\n{verdict}"
 
 
+@keeping_traces()
 def solution_problem(puzzle: Puzzle, seeds: Sequence[int] = SEEDS) -> str | None:
     """Why the reference solution does not pass, or None; nothing is compiled for a TPU."""
     if puzzle.results and puzzle.accepts is None:

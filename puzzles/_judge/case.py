@@ -82,12 +82,17 @@ def cases(puzzle: Puzzle, seed: int = 0) -> tuple[Case, ...]:
 @lru_cache(maxsize=512)
 def _mistaken(case: Case, mistake: Mistake) -> tuple[np.ndarray, ...] | None:
     try:
-        fn = mutate(case.puzzle, mistake)
+        fn = _wrong(case.puzzle, mistake)
         if not case.puzzle.kernel:
             return tuple(np.asarray(x) for x in jax.tree.leaves(case.plainly(fn)))
         return tuple(execute(trace_call(case.judged(fn), *case.args)))
     except Exception:
         return None
+
+
+@lru_cache(maxsize=512)
+def _wrong(puzzle: Puzzle, mistake: Mistake) -> Callable:
+    return mutate(puzzle, mistake)
 
 
 def _compiled(fn: Callable, args: tuple) -> Any:

@@ -23,7 +23,7 @@ from puzzles._launch.mesh import as_tpu
 from puzzles._launch.operand import Operand, itemsize, row_keys
 from puzzles._launch.run import on_cpu, quickly, remembered, run_program
 from puzzles._launch.sameness import fingerprint
-from puzzles._launch.traced import Traced, as_function, kernels, trace, trace_call
+from puzzles._launch.traced import Traced, as_function, keeping_traces, kernels, trace, trace_call
 from puzzles._launch.work import Dot
 
 __all__ = [
@@ -40,6 +40,7 @@ __all__ = [
     "faults",
     "fingerprint",
     "itemsize",
+    "keeping_traces",
     "kernel_calls",
     "kernel_size",
     "kernels",

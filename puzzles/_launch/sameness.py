@@ -16,7 +16,7 @@ from puzzles._jax import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, user_frame
 _ORIGINS = {"debug_info", "name_and_src_info", "source_info"}
 
 
-def fingerprint(program: ClosedJaxpr, lines: bool = False) -> Hashable:
+def fingerprint(program: Any, lines: bool = False) -> Hashable:
     """Equal for programs that do the same on equal arguments; lines: in lines of equal text.
 
     What is not understood counts as itself, so two programs may be told apart that need not be.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -13,6 +14,7 @@ from puzzles._jax import ClosedJaxpr, jaxpr_as_fun, retraced
 from puzzles._launch.jaxprs import kernel_calls, part, with_interpret
 from puzzles._launch.launch import Launch, read_launches
 from puzzles._launch.mesh import as_tpu
+from puzzles._launch.run import remembered
 from puzzles._launch.sameness import fingerprint
 
 
@@ -69,10 +71,36 @@ def trace_call(fn: Callable, *args: object) -> Traced:
         return result
 
     traced = tuple(leaves[n] for n in where)
-    # A trace remembers its mesh, and lowering for a TPU will ask for it.
-    with as_tpu(), retraced():
-        jaxpr, out = jax.make_jaxpr(call, return_shape=True)(*traced)
+
+    def trace() -> tuple[ClosedJaxpr, Any]:
+        # A trace remembers its mesh, and lowering for a TPU will ask for it.
+        with as_tpu(), retraced():
+            return jax.make_jaxpr(call, return_shape=True)(*traced)
+
+    if not _keeping:
+        jaxpr, out = trace()
+        return Traced(jaxpr, traced, out)
+    forms = tuple((n, leaves[n].shape, leaves[n].dtype, leaves[n].weak_type) for n in where)
+    static = (leaf for n, leaf in enumerate(leaves) if n not in set(where))
+    key = fn, tree, forms, tuple(map(fingerprint, static))
+    jaxpr, out = remembered(_keeping[-1], key, trace)
     return Traced(jaxpr, traced, out)
+
+
+_keeping: list[dict] = []
+
+
+@contextmanager
+def keeping_traces() -> Iterator[None]:
+    """Within it, a function is traced once for arguments of one form, with whatever data.
+
+    For functions whose helpers nobody redefines meanwhile.
+    """
+    _keeping.append({})
+    try:
+        yield
+    finally:
+        _keeping.pop()
 
 
 def as_function(traced: Traced, interpret: object) -> Callable[..., list]:
