@@ -11,7 +11,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from puzzles import _tpu
-from puzzles._launch import as_tpu, trace, trace_call
+from puzzles._launch import as_tpu, kernel_calls, trace, trace_call
 from puzzles._tpu import (
     CHIPS,
     INSTALL_LIBTPU,
@@ -297,6 +297,39 @@ def test_too_much_smem_is_explained(compiler):
         dynamic, shape(dtype=jnp.int32), shape(524_800, dtype=jnp.int32), shape(512, 128)
     )
     assert "SMEM has 1 MiB" in compiler.compile(program, ["v5e"])["v5e"]
+
+
+@needs_libtpu
+@pytest.mark.slow
+def test_of_many_programs_the_first_that_is_refused_is_told(compiler, monkeypatch):
+    asked = []
+    real = compiler._one
+    monkeypatch.setattr(compiler, "_one", lambda *given: asked.append(given[1:]) or real(*given))
+    good = [traced(launch(), shape(rows, 256)) for rows in (256, 512)]
+    assert compiler.compile_all([*good, good[0]], ["v5e"]) == {"v5e": None}
+    assert [len(programs) for programs in asked] == [2], "equal programs are compiled once"
+
+    arguments = [shape(2048, 2048)] * 2
+    large = traced(lambda a, b: matmul(a, b, 1024), *arguments)
+    told = compiler.compile_all([good[0], large, good[1], large], ["v5e", "v6e"])
+    assert told["v6e"] is None
+    number, why = told["v5e"]
+    assert number == 1
+    assert "a kernel on v5e gets 16 MiB" in why
+
+    unlowered = traced(applied(lambda x: jnp.cumsum(x, 0)), shape(256, 256))
+    number, why = compiler.compile_all([*good, unlowered], ["v5e"])["v5e"]
+    assert number == 2
+    assert "`cumsum` has no TPU lowering" in why
+
+
+@needs_libtpu
+@pytest.mark.slow
+def test_a_kernel_that_is_lost_among_others_is_missed(compiler):
+    unused = traced(lambda x: (launch()(x), x + 1)[1], shape(256, 256))
+    assert list(kernel_calls(unused.jaxpr.jaxpr))
+    told = compiler.compile_all([traced(launch(), shape(256, 256)), unused], ["v5e"])
+    assert told["v5e"] == (1, "it compiled, but no kernel is left in it: is its result used?")
 
 
 @needs_libtpu

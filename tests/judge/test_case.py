@@ -1,0 +1,63 @@
+"""A case makes what it holds when first asked for, once, and nobody can write into it."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import puzzles
+from puzzles._judge import cases, judge, numbers
+
+CLASSIFY = puzzles.find("classify_blocks")
+
+
+def test_a_case_is_made_once_and_named_by_its_dims() -> None:
+    puzzle = puzzles.find("row_sum")
+    one, two = cases(puzzle)[:2]
+    assert cases(puzzle)[0] is one
+    assert one.args is one.args
+    assert one.expected is one.expected
+    assert one.label == "M=128, N=384"
+    assert one.label != two.label
+    assert cases(puzzle, 1)[0] != one
+    assert not np.array_equal(cases(puzzle, 1)[0].args[0], one.args[0])
+
+
+def test_a_function_that_writes_into_its_arguments_spoils_nothing() -> None:
+    before = [np.array(x) for x in cases(CLASSIFY)[0].args if isinstance(x, np.ndarray)]
+    assert before
+
+    def classify_blocks(mask, bq, bk):
+        mask[:] = True
+        return CLASSIFY.solution(mask, bq, bk)
+
+    verdict = judge(CLASSIFY, classify_blocks)
+    assert verdict.stage == "error"
+    assert "read-only" in str(verdict)
+    after = [x for x in cases(CLASSIFY)[0].args if isinstance(x, np.ndarray)]
+    assert all(np.array_equal(a, b) for a, b in zip(before, after, strict=True))
+    assert judge(CLASSIFY, CLASSIFY.solution).passed
+
+
+@pytest.mark.slow
+def test_a_mistake_that_is_wrong_before_is_not_named() -> None:
+    """Its numbers on the case that fails are not enough: the cases before it passed."""
+    puzzle = puzzles.find("add_ten")
+    wrong = puzzle.mistake(next(m.name for m in puzzle.mistakes if m.stage == "values"))
+    first, second = cases(puzzle)[:2]
+    theirs = second.mistaken(wrong)
+    assert theirs is not None
+    assert numbers.diagnosis(second, theirs) is None
+    assert wrong.says in str(numbers.diagnosis(first, first.mistaken(wrong)))
+
+
+def test_an_authors_own_fault_is_no_verdict() -> None:
+    def broken(key, **dims):
+        raise ZeroDivisionError("an author's")
+
+    puzzle = dataclasses.replace(puzzles.find("add_ten"), inputs=broken)
+    with pytest.raises(ZeroDivisionError):
+        judge(puzzle, lambda x: x + jnp.float32(10))

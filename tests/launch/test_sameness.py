@@ -1,0 +1,149 @@
+"""Two programs are the same if they do the same: nothing is compiled twice or mixed up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.experimental import pallas as pl
+
+from puzzles._launch import fingerprint, keeping_traces, kernels, quickly, run, trace_call
+
+X = jnp.arange(16 * 128, dtype=jnp.float32).reshape(16, 128)
+
+
+def launch(
+    body: Callable = lambda x: x + 1,
+    rows: int = 8,
+    index: Callable = lambda i: (i, 0),
+    grid: int = 2,
+    table: np.ndarray | None = None,
+) -> Callable:
+    def kernel(x_ref, o_ref):
+        o_ref[...] = body(x_ref[...])
+
+    def call(x):
+        spec = pl.BlockSpec((rows, 128), index)
+        out = pl.pallas_call(
+            kernel, grid=(grid,), in_specs=[spec], out_specs=spec, out_shape=x, interpret=True
+        )(x)
+        return out if table is None else out + table
+
+    return call
+
+
+def of(fn: Callable, *args: jax.Array) -> object:
+    return fingerprint(trace_call(fn, *(args or (X,))).jaxpr)
+
+
+def test_equal_programs_are_the_same_whoever_traced_them() -> None:
+    assert of(launch()) == of(launch())
+    assert of(jax.jit(launch())) == of(jax.jit(launch()))
+    table = np.ones((16, 128), np.float32)
+    assert of(launch(table=table)) == of(launch(table=table.copy()))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        launch(lambda x: x + 2),
+        launch(lambda x: x - 1),
+        launch(lambda x: 1 + x),
+        launch(lambda x: (x + 1).astype(jnp.bfloat16).astype(jnp.float32)),
+        launch(rows=16),
+        launch(index=lambda i: (1 - i, 0)),
+        launch(grid=1),
+        launch(table=np.ones((16, 128), np.float32)),
+        lambda x: launch()(launch()(x)),
+    ],
+)
+def test_other_programs_are_told_apart(other: Callable) -> None:
+    assert of(launch()) != of(other)
+
+
+def test_constants_and_shapes_are_part_of_a_program() -> None:
+    one, other = np.zeros((16, 128), np.float32), np.eye(16, 128, dtype=np.float32)
+    assert of(launch(table=one)) != of(launch(table=other))
+    assert of(launch()) != of(launch(), X.astype(jnp.bfloat16))
+    assert of(launch()) != of(launch(), X[:8])
+
+
+def test_the_order_of_operands_is_part_of_a_program() -> None:
+    assert of(lambda x, y: x - y, X, X) != of(lambda x, y: y - x, X, X)
+
+
+def test_lines_tell_programs_apart_by_their_text() -> None:
+    def one(x):
+        return x + 1
+
+    def same(x):
+        return x + 1
+
+    def other(x):
+        return x + 1  # that is all
+
+    traced = [trace_call(fn, X).jaxpr for fn in (one, same, other)]
+    a, b, c = (fingerprint(program, lines=True) for program in traced)
+    assert a == b != c
+    assert len({fingerprint(program) for program in traced}) == 1
+
+
+def test_what_has_no_equality_is_the_same_as_itself_alone() -> None:
+    class Odd:
+        __hash__ = None  # type: ignore[assignment]
+
+    odd = Odd()
+    assert fingerprint((1, odd)) != fingerprint((1, odd))
+    hash(fingerprint((1, odd, {"a": [2]})))
+
+
+def test_an_equal_program_is_not_compiled_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[object] = []
+    real = run._compile
+    monkeypatch.setattr(run, "_compiled", {})
+    monkeypatch.setattr(run, "_compile", lambda *given: made.append(given) or real(*given))
+    for data in (X, X + 1):
+        (out,) = quickly(trace_call(launch(), data).jaxpr, [data])
+        np.testing.assert_array_equal(out, data + 1)
+    assert len(made) == 1
+    (out,) = quickly(trace_call(launch(lambda x: x + 2), X).jaxpr, [X])
+    np.testing.assert_array_equal(out, X + 2)
+    assert len(made) == 2
+
+
+def test_of_many_programs_the_oldest_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "_KEPT", 2)
+    cache: dict = {}
+    for key in (1, 2, 1, 3):
+        assert run.remembered(cache, key, lambda key=key: key * 10) == key * 10
+    assert cache == {2: 20, 3: 30}
+
+
+def test_each_kernel_is_a_program_of_its_own_and_equal_ones_are_one() -> None:
+    twice = trace_call(lambda x: launch()(launch()(x)) + jax.jit(launch(rows=16, grid=1))(x), X)
+    assert len(twice.launches) == 3
+    found = kernels(twice)
+    assert len(found) == 2
+    for one in found.values():
+        (made,) = quickly(one.jaxpr, [X])
+        np.testing.assert_array_equal(made, X + 1)
+
+
+def test_a_trace_is_kept_for_other_data_and_no_other_form() -> None:
+    traced: list[tuple] = []
+
+    def fn(x, n):
+        traced.append(x.shape)
+        return x * n
+
+    with keeping_traces():
+        for data, n in ((X, 2), (X + 1, 2), (X, 3), (X[:8], 2), (X[:8], 2)):
+            one = trace_call(fn, data, n)
+            np.testing.assert_array_equal(quickly(one.jaxpr, one.leaves)[0], data * n)
+    assert traced == [(16, 128), (16, 128), (8, 128)]
+    trace_call(fn, X, 2)
+    trace_call(fn, X, 2)
+    assert len(traced) == 5
