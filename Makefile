@@ -34,6 +34,9 @@ copy: ## copy notebooks that my/ does not have yet
 	  if [ ! -e "my/$$notebook" ]; then cp "$$notebook" my/ && echo "my/$$notebook is new"; fi; \
 	done
 
+# The tests start some hundred Pythons: none should compile the package anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 # The same small kernels are compiled again and again, by one test after another: keep them.
 test test-colab test-jax-% quick verify mutants: export JAX_COMPILATION_CACHE_DIR = $(CURDIR)/.jax-cache
 test test-colab test-jax-% quick verify mutants: export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS = 0
