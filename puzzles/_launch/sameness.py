@@ -35,12 +35,12 @@ class _Reader:
         if isinstance(value, Var):
             return self.numbers.setdefault(value, len(self.numbers)), value.aval
         if isinstance(value, Literal):
-            return "literal", self.read(value.val), value.aval
+            return "literal", self.array(np.asarray(value.val)), value.aval
         if isinstance(value, Jaxpr) and not isinstance(value, ClosedJaxpr):
             return self.jaxpr(value)
         if isinstance(value, ClosedJaxpr):
             return self.jaxpr(value.jaxpr), tuple(map(self.read, value.consts))
-        if isinstance(value, np.ndarray | np.generic | jax.Array):
+        if hasattr(value, "__array__") and hasattr(value, "dtype"):  # 0.7 has a class of its own
             return self.array(value)
         if isinstance(value, tuple | list):
             return type(value), tuple(map(self.read, value))
