@@ -81,7 +81,7 @@ def trace_call(fn: Callable, *args: object) -> Traced:
         jaxpr, out = trace()
         return Traced(jaxpr, traced, out)
     forms = tuple((n, leaves[n].shape, leaves[n].dtype, leaves[n].weak_type) for n in where)
-    static = (leaf for n, leaf in enumerate(leaves) if n not in set(where))
+    static = (leaf for leaf in leaves if not is_traced(leaf))
     key = fn, tree, forms, tuple(map(fingerprint, static))
     jaxpr, out = remembered(_keeping[-1], key, trace)
     return Traced(jaxpr, traced, out)

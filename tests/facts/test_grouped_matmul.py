@@ -13,17 +13,10 @@ import pytest
 from launched import one, reference
 
 import puzzles
-from puzzles import _regions, _tpu
-from puzzles.splash_attention import _graduation as graduation
+from puzzles import _regions
 
 f32, bf16, i32 = jnp.float32, jnp.bfloat16, jnp.int32
-MIB, GIB = 2**20, 2**30
 S = jax.ShapeDtypeStruct
-needs_libtpu = pytest.mark.skipif(
-    not _tpu.has_libtpu() or importlib.util.find_spec("flatbuffers") is None,
-    reason="no libtpu here",
-)
-needs_splash = pytest.mark.skipif(not graduation.has_splash(), reason="this JAX ships no splash")
 
 tile_metadata = puzzles.find("tile_metadata").solution
 

@@ -25,7 +25,7 @@ from puzzles.splash_attention import _graduation as graduation
 from puzzles.splash_attention import splash_multi_head
 
 f32, bf16, i32 = jnp.float32, jnp.bfloat16, jnp.int32
-KIB, MIB, GIB = 2**10, 2**20, 2**30
+MIB, GIB = 2**20, 2**30
 S = jax.ShapeDtypeStruct
 needs_libtpu = pytest.mark.skipif(
     not _tpu.has_libtpu() or importlib.util.find_spec("flatbuffers") is None,
@@ -36,18 +36,6 @@ needs_splash = pytest.mark.skipif(not graduation.has_splash(), reason="this JAX 
 classify_blocks = puzzles.find("classify_blocks").solution
 active_tiles = puzzles.find("active_tiles").solution
 tile_metadata = puzzles.find("tile_metadata").solution
-
-
-def call(kernel, out, grid=(), specs=None, out_spec=None, scratch=()):
-    return pl.pallas_call(
-        kernel,
-        grid=grid,
-        in_specs=[pl.BlockSpec()] if specs is None else specs,
-        out_specs=pl.BlockSpec() if out_spec is None else out_spec,
-        out_shape=out,
-        scratch_shapes=list(scratch),
-        interpret=True,
-    )
 
 
 def causal(T: int, window: int | None = None) -> np.ndarray:
