@@ -59,6 +59,13 @@ class Puzzle:
     launches: `(fn, *args) -> tuple[Launch, ...]` for a rung without a kernel of its own whose
         answer configures a launch.
     results: what a verdict calls each result, where `spec` or `observe` gives more than one.
+    scale: `(**defaults) -> tuple` of arguments at a production shape, `ShapeDtypeStruct`s but for
+        what grids and index maps read: what an answer costs is compared with the solution there.
+    slack: how many times the solution's `steps`, `fetches`, `bytes`, `dots`, ... an answer may
+        cost at that shape, where a right one needs more.
+    fresh: `(rng) -> dict` of a case's dims, small and out of at most eight shapes; one such case
+        is drawn for each answer after all `cases` pass.
+    roundings: how often a result may be rounded to its dtype on the way, where a rung asks for it.
     tolerance: relative and absolute, in units of the expected values' root mean square.
     outside: floating-point primitives that may run outside the kernel.
     starter: the name of the mistake that the learner starts from, on find-the-bug rungs.
@@ -76,6 +83,10 @@ class Puzzle:
     accepts: Callable[..., None] | None = None
     launches: Callable[..., tuple] | None = None
     results: Sequence[str] = ()
+    scale: Callable[..., tuple] | None = None
+    slack: Mapping[str, float] = field(default_factory=dict)
+    fresh: Callable[[np.random.Generator], dict[str, Any]] | None = None
+    roundings: int | None = None
     tolerance: float | None = None
     outside: Sequence[str] = ()
     starter: str | None = None
