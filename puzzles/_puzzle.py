@@ -61,8 +61,10 @@ class Puzzle:
     results: what a verdict calls each result, where `spec` or `observe` gives more than one.
     scale: `(**defaults) -> tuple` of arguments at a production shape, `ShapeDtypeStruct`s but for
         what grids and index maps read: what an answer costs is compared with the solution there.
-    slack: how many times the solution's `steps`, `fetches`, `bytes`, `dots`, ... an answer may
-        cost at that shape, where a right one needs more.
+    slack: how many times the solution's `bytes`, `steps`, `dot_flops`, ... an answer may cost at
+        that shape, where a right one needs more (the names of `_judge/scale.py`).
+    par: `(*launches) -> str`, the number that the rung is about; a pass shows it beside the
+        solution's, at that shape.
     fresh: `(rng) -> dict` of a case's dims, small and out of at most eight shapes; one such case
         is drawn for each answer after all `cases` pass.
     roundings: how often a result may be rounded to its dtype on the way, where a rung asks for it.
@@ -85,6 +87,7 @@ class Puzzle:
     results: Sequence[str] = ()
     scale: Callable[..., tuple] | None = None
     slack: Mapping[str, float] = field(default_factory=dict)
+    par: Callable[..., str] | None = None
     fresh: Callable[[np.random.Generator], dict[str, Any]] | None = None
     roundings: int | None = None
     tolerance: float | None = None

@@ -10,9 +10,11 @@ import jax
 import numpy as np
 
 from puzzles._judge import source, stages
+from puzzles._judge.beside import beside
 from puzzles._judge.case import cases, on_tpu
 from puzzles._judge.memory import memory
 from puzzles._judge.numbers import same_form, same_numbers
+from puzzles._judge.scale import at_scale, compare
 from puzzles._judge.verdict import Rejected, Verdict
 from puzzles._launch import Launch
 from puzzles._puzzle import Puzzle
@@ -93,12 +95,18 @@ def _judge(
     simulated = memory(traces, thorough)
     for case, traced in traces.items():
         stages.work(case, traced.launches)
+    scale = at_scale(puzzle, fn)
+    if scale is not None:
+        compare(puzzle, scale)
     ran = [f"values on {len(traces)} case{'s' * (len(traces) > 1)}"]
     ran.append("compiled on this TPU" if on_tpu() else "CPU interpreter")
     ran.append(f"TPU simulator ({simulated})")
     ran += stages.tpu(traces, compiler)
-    largest = max(traces, key=lambda case: sum(one.hbm_bytes for one in traces[case].launches))
-    receipt = receipt_text(traces[largest].launches, ran=tuple(ran), title=largest.label)
+    if scale is not None:
+        receipt = beside(puzzle, scale, tuple(ran))
+    else:
+        largest = max(traces, key=lambda case: sum(one.hbm_bytes for one in traces[case].launches))
+        receipt = receipt_text(traces[largest].launches, ran=tuple(ran), title=largest.label)
     launches = [one for traced in traces.values() for one in traced.launches]
     forgot = not on_tpu() and not all(one.interpret for one in launches)
     return _passed(puzzle, receipt, notes=(_INTERPRET,) if forgot else ())

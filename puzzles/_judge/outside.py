@@ -38,7 +38,7 @@ def work_outside(closed: ClosedJaxpr, allowed: Sequence[str] = ()) -> list[tuple
     """
     free = _FREE | set(allowed)
     return [
-        (equation.primitive.name, _line(equation))
+        (equation.primitive.name, line_of(equation))
         for equation in _data_equations(closed.jaxpr, set(closed.jaxpr.invars))
         if equation.primitive.name not in free
         and equation.primitive.name != PALLAS_CALL
@@ -71,7 +71,7 @@ def _data_equations(jaxpr: Jaxpr, data: set) -> Iterator[JaxprEqn]:
             yield equation
 
 
-def _line(equation: JaxprEqn) -> str:
+def line_of(equation: JaxprEqn) -> str:
     """The learner's source line that made `equation`, or '' if it is not known."""
     import linecache
 

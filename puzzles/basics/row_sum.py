@@ -89,6 +89,10 @@ _ZERO = """    @pl.when(pl.program_id(1) == 0)
         o_ref[...] = jnp.zeros_like(o_ref)
 """
 
+def scale(M=8192, N=8192):
+    return (jax.ShapeDtypeStruct((M, N), jnp.float32),)
+
+
 PUZZLE = Puzzle(
     spec=row_sum_spec,
     solution=row_sum,
@@ -218,4 +222,5 @@ row_sum = jax.jit(row_sum)
         ),
     ],
     audit=audit,
+    scale=scale,
 )

@@ -1,0 +1,70 @@
+"""The receipt of a pass: what an answer costs at production scale, beside the reference's."""
+
+from __future__ import annotations
+
+from puzzles._judge.scale import Scale
+from puzzles._launch import Launch
+from puzzles._puzzle import Puzzle
+from puzzles._receipt import amount, scaled
+from puzzles._tpu import CHIPS
+
+_CHIP = CHIPS["v5e"]
+
+
+def beside(puzzle: Puzzle, scale: Scale, ran: tuple[str, ...]) -> str:
+    """Both costs as a table, led by the number that the rung is about."""
+    mine, par = scale.mine, scale.par
+    rows = [("", "yours", "reference")]
+    rows += [
+        (name, a, b)
+        for name, a, b in (
+            ("grid", _grids(mine.launches), _grids(par.launches)),
+            ("steps", f"{mine.steps:,}", f"{par.steps:,}"),
+            ("with dots", f"{mine.with_dots:,}", f"{par.with_dots:,}"),
+            ("blocks", f"{mine.transfers:,} moved", f"{par.transfers:,} moved"),
+            ("HBM", amount(mine.bytes), amount(par.bytes)),
+            ("outside", amount(mine.outside), amount(par.outside)),
+            ("VMEM", amount(mine.vmem), amount(par.vmem)),
+            ("SMEM", amount(mine.smem), amount(par.smem)),
+            ("FLOPs", scaled(mine.flops), scaled(par.flops)),
+        )
+        if {a, b} != {"0"} and {a, b} != {"0 B"}
+    ]
+    wide = [max(len(row[column]) for row in rows) for column in range(3)]
+    lines = [f"at production scale: {scale.label}"]
+    if told := _par(puzzle, scale):
+        lines.append(told)
+    lines += [f"{name:<{wide[0]}}  {a:<{wide[1]}}  {b}".rstrip() for name, a, b in rows]
+    lines += [_time(mine.bytes, mine.flops if mine.dot_flops else 0), f"ran    {', '.join(ran)}"]
+    return "\n".join(lines)
+
+
+def _par(puzzle: Puzzle, scale: Scale) -> str | None:
+    """The number that the rung is about: 'dots in 36 of 64 steps; par: 36 of 64'."""
+    if puzzle.par is None:
+        return None
+    try:
+        mine, par = puzzle.par(*scale.mine.launches), puzzle.par(*scale.par.launches)
+    except Exception:  # the author asks for operands that this launch does not have
+        return None
+    return f"{mine} (reference: {'the same' if mine == par else par})"
+
+
+def _grids(launches: tuple[Launch, ...]) -> str:
+    if len(launches) > 3:
+        return f"{len(launches)} launches"
+    return ", ".join(str(one.grid) for one in launches)
+
+
+def _time(moved: int, flops: int) -> str:
+    """What bandwidth and the matrix unit alone would take."""
+    memory, matrix = moved / _CHIP.hbm_bytes_per_second, flops / _CHIP.flops_per_second
+    slower = "the matrix unit" if matrix > memory else "HBM"
+    return f"at least {_span(max(memory, matrix))} on one {_CHIP.name}, bound by {slower}"
+
+
+def _span(seconds: float) -> str:
+    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
+        if seconds >= size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds / 1e-9:.3g} ns"

@@ -1,0 +1,165 @@
+"""What an answer costs at one shape: all its launches, and the arrays made outside of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from puzzles._jax import Jaxpr, JaxprEqn
+from puzzles._judge.outside import line_of
+from puzzles._launch import PALLAS_CALL, Launch, Operand, Traced, itemsize, subjaxprs
+
+# The same bytes under another shape: nothing moves.
+_VIEWS = {
+    "reshape", "squeeze", "expand_dims", "bitcast_convert_type", "stop_gradient", "copy_p",
+    "optimization_barrier",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Made:
+    """An array that XLA writes to HBM before, between or after launches: bytes, and by whom."""
+
+    bytes: int
+    primitive: str
+    line: str
+
+
+@dataclass(frozen=True)
+class Cost:
+    """The launches of an answer and what is made outside of them; sums run over all launches."""
+
+    launches: tuple[Launch, ...]
+    made: tuple[Made, ...]
+
+    @classmethod
+    def of(cls, traced: Traced) -> Cost:
+        """Read from a trace; raises `Abstract` where blocks depend on data that are not there."""
+        constants = [Made(np.asarray(x).nbytes, "a constant", "") for x in traced.jaxpr.consts]
+        return cls(traced.launches, (*constants, *_made(traced.jaxpr.jaxpr, 1)))
+
+    def _total(self, name: str) -> int:
+        return sum(getattr(one, name) * (one.times or 1) for one in self.launches)
+
+    @cached_property
+    def steps(self) -> int:
+        """Grid steps."""
+        return self._total("steps")
+
+    @cached_property
+    def idle(self) -> int:
+        """Grid steps without floating-point arithmetic."""
+        return sum((one.steps - int(one.busy.sum())) * (one.times or 1) for one in self.launches)
+
+    @cached_property
+    def transfers(self) -> int:
+        """Blocks read and written back."""
+        return sum(
+            o.transfers * (one.times or 1)
+            for one in self.launches
+            for o in (*one.inputs, *one.outputs)
+        )
+
+    @cached_property
+    def bytes(self) -> int:
+        """Bytes that the launches read from HBM and write to it."""
+        return self._total("hbm_bytes")
+
+    @cached_property
+    def outside(self) -> int:
+        """Bytes of the arrays made outside."""
+        return sum(one.bytes for one in self.made)
+
+    @cached_property
+    def flops(self) -> int:
+        """Floating-point operations."""
+        return self._total("flops")
+
+    @cached_property
+    def dot_flops(self) -> int:
+        """Operations of executed dots."""
+        return self._total("dot_flops")
+
+    @cached_property
+    def with_dots(self) -> int:
+        """Grid steps in which at least one dot runs."""
+        count = 0
+        for one in self.launches:
+            runs = np.zeros(one.steps, bool)
+            for dot in one.dots:
+                runs |= dot.executed > 0
+            count += int(runs.sum()) * (one.times or 1)
+        return count
+
+    @cached_property
+    def transcendentals(self) -> int:
+        """Exps, tanhs and their like."""
+        return self._total("transcendentals")
+
+    @cached_property
+    def smem(self) -> int:
+        """Bytes of SMEM that the most demanding launch needs."""
+        return max((one.smem_bytes for one in self.launches), default=0)
+
+    @cached_property
+    def vmem(self) -> int:
+        """Bytes of VMEM that the most demanding launch needs."""
+        return max((one.vmem_bytes for one in self.launches), default=0)
+
+    @property
+    def certain(self) -> bool:
+        """False if a branch or a loop depends on data: executed work is not known then."""
+        return not any(one.unknown_branches for one in self.launches)
+
+    @cached_property
+    def blocks(self) -> list[list[tuple]]:
+        """Which blocks the launches cut, in whatever order their operands come."""
+        return [sorted(map(_cut, (*one.inputs, *one.outputs))) for one in self.launches]
+
+
+def _cut(operand: Operand) -> tuple:
+    block = tuple(size or 1 for size in operand.block)
+    return operand.output, operand.shape, str(operand.dtype), block, operand.space
+
+
+def _made(jaxpr: Jaxpr, times: int) -> Iterator[Made]:
+    """The arrays that equations outside kernels make, nested ones included."""
+    for equation in jaxpr.eqns:
+        if equation.primitive.name == PALLAS_CALL:
+            continue
+        inner = tuple(subjaxprs(equation))
+        if inner:
+            often = times
+            if equation.primitive.name == "scan":
+                often *= equation.params["length"]
+            for one in inner:
+                yield from _made(one, often)
+        elif not _is_view(equation):
+            size = sum(_bytes(v.aval) for v in equation.outvars)
+            yield Made(size * times, equation.primitive.name, line_of(equation))
+
+
+def _is_view(equation: JaxprEqn) -> bool:
+    """Whether the result is its operand's bytes in their order, under another shape."""
+    name = equation.primitive.name
+    if name in _VIEWS:
+        return True
+    if not equation.invars:
+        return False
+    before, after = equation.invars[0].aval, equation.outvars[0].aval
+    same = math.prod(before.shape) == math.prod(after.shape)
+    if name == "transpose":
+        moved = [axis for axis in equation.params["permutation"] if before.shape[axis] != 1]
+        return moved == sorted(moved)
+    if name == "convert_element_type":
+        return before.dtype == after.dtype
+    return name in ("broadcast_in_dim", "slice") and same
+
+
+def _bytes(aval: Any) -> int:
+    return math.prod(getattr(aval, "shape", ())) * itemsize(getattr(aval, "dtype", None))

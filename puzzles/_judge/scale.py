@@ -1,0 +1,240 @@
+"""The `work` stage at production scale: does an answer cost more than the reference solution?"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+from puzzles._judge import words
+from puzzles._judge.cost import Cost
+from puzzles._judge.verdict import Rejected
+from puzzles._launch import Abstract, Operand, trace_call
+from puzzles._puzzle import Puzzle
+from puzzles._receipt import amount, scaled
+from puzzles._tpu import CHIPS
+
+# Where blocks differ, costs that follow from them do, too: how full the tiles along the edge of a
+# mask or a group are, how often a block is fetched again.
+_EXACT = 1.0
+_BY_BLOCKS = 1.34
+_BY_TRAFFIC = 2.0
+# What is always allowed beside the reference's share: of its bytes made outside of kernels, and of
+# the steps without work.
+_SOME = 0.02
+_CHIP = CHIPS["v5e"]
+
+
+@dataclass(frozen=True)
+class Excess:
+    """One cost above its limit: its name in `Puzzle.slack`, both numbers, and the sentence."""
+
+    what: str
+    mine: float
+    par: float
+    says: str
+
+    @property
+    def ratio(self) -> float:
+        """How many times the reference's cost this is."""
+        return self.mine / self.par if self.par else float("inf")
+
+
+@dataclass(frozen=True)
+class Scale:
+    """An answer and the reference solution at the puzzle's production shape, `label` in words."""
+
+    label: str
+    mine: Cost
+    par: Cost
+
+
+def label(puzzle: Puzzle) -> str:
+    """The production shape as verdicts name it: the defaults of `Puzzle.scale`."""
+    assert puzzle.scale is not None
+    parameters = inspect.signature(puzzle.scale).parameters.values()
+    return ", ".join(f"{one.name}={_spelt(one.default)}" for one in parameters)
+
+
+def _spelt(value: object) -> str:
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def at_scale(puzzle: Puzzle, fn: Callable) -> Scale | None:
+    """`fn` beside the reference, both traced without data; None where the puzzle has no scale.
+
+    Raises `Rejected` where `fn` raises; where its blocks depend on data, None.
+    """
+    if puzzle.scale is None:
+        return None
+    try:
+        mine = _cost(puzzle, fn)
+    except Abstract:
+        return None
+    except Exception as error:
+        at = f"At production scale ({label(puzzle)}), "
+        raise Rejected("error", f"{at}{words.told(error)}", case=label(puzzle)) from None
+    return Scale(label(puzzle), mine, reference(puzzle))
+
+
+def _cost(puzzle: Puzzle, fn: Callable) -> Cost:
+    assert puzzle.scale is not None
+    judged = fn if puzzle.observe is None else puzzle.observe(fn)
+    return Cost.of(trace_call(judged, *puzzle.scale()))
+
+
+@lru_cache(maxsize=128)
+def reference(puzzle: Puzzle) -> Cost:
+    """What the solution costs at the production shape, computed once."""
+    return _cost(puzzle, puzzle.solution)
+
+
+def compare(puzzle: Puzzle, scale: Scale) -> None:
+    """Raises `Rejected` for the first cost that is above the reference's by more than its slack."""
+    for excess in excesses(scale, puzzle.slack):
+        says = f"At production scale ({scale.label}), {excess.says}"
+        raise Rejected("work", says, case=scale.label)
+
+
+def excesses(scale: Scale, slack: Mapping[str, float]) -> Iterator[Excess]:
+    """Every cost above its limit, those that explain others first."""
+    mine, par = scale.mine, scale.par
+    for what, allowed, extra in _limits(mine, par):
+        a, b = getattr(mine, what), getattr(par, what)
+        if a > b * slack.get(what, allowed) + extra:
+            yield Excess(what, a, b, _SAYS[what](mine, par))
+
+
+def _limits(mine: Cost, par: Cost) -> Iterator[tuple[str, float, float]]:
+    """(cost, times the reference's, and this much more) in the order in which they are told."""
+    same = mine.blocks == par.blocks
+    yield "outside", _EXACT, _SOME * par.bytes
+    fits = max(_CHIP.scoped_vmem_bytes, *(one.vmem_limit_bytes or 0 for one in par.launches))
+    yield "vmem", 0.0, max(fits, par.vmem)
+    if mine.certain:
+        if par.dot_flops:  # elsewhere a dot may stand for a sum
+            yield "dot_flops", _EXACT if same else _BY_BLOCKS, 0
+        yield "transcendentals", _BY_TRAFFIC, 0
+        share = par.idle / max(1, par.steps) * (_EXACT if same else _BY_BLOCKS)
+        yield "idle", 0.0, mine.steps * (share + _SOME)
+    if same:
+        yield "transfers", _EXACT, 0
+        yield "bytes", _EXACT, 0
+        yield "steps", _EXACT, 0
+        yield "smem", _EXACT, 0
+        if mine.certain and par.dot_flops:
+            yield "with_dots", _EXACT, 0
+    else:
+        yield "bytes", _BY_TRAFFIC, 0
+
+
+def _made(mine: Cost, par: Cost) -> str:
+    most = max(mine.made, key=lambda one: one.bytes)
+    where = f" in `{most.line}`" if most.line else ""
+    return (
+        f"arrays of {amount(mine.outside)} are made outside of the kernel, where "
+        f"{amount(par.outside)} are enough: `{most.primitive}`{where} writes "
+        f"{amount(most.bytes)} to HBM, and the kernel reads them back. Let its blocks come from "
+        "the array as it lies."
+    )
+
+
+def _vmem(mine: Cost, par: Cost) -> str:
+    launch = max(mine.launches, key=lambda one: one.vmem_bytes)
+    refs = (*launch.inputs, *launch.outputs, *launch.scratch)
+    most = max(refs, key=lambda one: one.vmem_bytes)
+    whole = f"for blocks of {most.sizes}: take smaller ones"
+    if most.sizes == most.shape:
+        whole = "all of it as one block: cut it into smaller ones"
+    return (
+        f"the launch needs {amount(launch.vmem_bytes)} of VMEM, where a kernel gets "
+        f"{amount(launch.vmem_limit_bytes or _CHIP.scoped_vmem_bytes)} on {_CHIP.name} unless it "
+        f"asks for more. `{most.name}` takes {amount(most.vmem_bytes)}, {whole}."
+    )
+
+
+def _dots(mine: Cost, par: Cost) -> str:
+    return (
+        f"dots run in {mine.with_dots:,} of {mine.steps:,} steps; in the reference in "
+        f"{par.with_dots:,} of {par.steps:,}. They do {scaled(mine.dot_flops)} FLOPs, where "
+        f"{scaled(par.dot_flops)} are enough."
+    )
+
+
+def _transcendentals(mine: Cost, par: Cost) -> str:
+    return (
+        f"{mine.transcendentals:,} exps, tanhs and their like are computed, where "
+        f"{par.transcendentals:,} are enough: compute each of them once."
+    )
+
+
+def _idle(mine: Cost, par: Cost) -> str:
+    return (
+        f"{mine.idle:,} of {mine.steps:,} grid steps compute nothing; in the reference it is "
+        f"{par.idle:,} of {par.steps:,}. A step without work takes its time all the same."
+    )
+
+
+def _steps(mine: Cost, par: Cost) -> str:
+    return f"the grid has {mine.steps:,} steps, where {par.steps:,} are enough."
+
+
+def _fetched(mine: Cost, par: Cost) -> str:
+    return f"{mine.transfers:,} blocks are moved, where {par.transfers:,} are enough." + _whose(
+        mine, par
+    )
+
+
+def _moved(mine: Cost, par: Cost) -> str:
+    return (
+        f"{amount(mine.bytes)} are moved between HBM and the kernel, where {amount(par.bytes)} "
+        "are enough." + _whose(mine, par)
+    )
+
+
+def _whose(mine: Cost, par: Cost) -> str:
+    """Whose blocks are moved more often than the same array's in the reference."""
+    left = [o for one in par.launches for o in (*one.inputs, *one.outputs)]
+    pairs = []
+    for operand in (o for one in mine.launches for o in (*one.inputs, *one.outputs)):
+        other = next((o for o in left if _same_array(o, operand)), None)
+        if other is not None:
+            left.remove(other)
+            pairs.append((operand.hbm_bytes - other.hbm_bytes, operand, other))
+    if not pairs:
+        return ""
+    more, operand, other = max(pairs, key=lambda one: one[0])
+    if more <= 0:
+        return ""
+    if operand.sizes == other.sizes:
+        count = f"{operand.transfers:,} times, where {other.transfers:,} are enough"
+    else:
+        count = f"{amount(operand.hbm_bytes)} in all, where {amount(other.hbm_bytes)} are enough"
+    verb = "written" if operand.output else "fetched"
+    return (
+        f" Blocks of `{operand.name}` are {verb} {count}: a block moves whenever its index is not "
+        "the previous step's."
+    )
+
+
+def _same_array(one: Operand, other: Operand) -> bool:
+    return (one.output, one.shape, one.dtype) == (other.output, other.shape, other.dtype)
+
+
+def _smem(mine: Cost, par: Cost) -> str:
+    return f"{amount(mine.smem)} of SMEM are used, where {amount(par.smem)} are enough."
+
+
+_SAYS: dict[str, Callable[[Cost, Cost], str]] = {
+    "outside": _made,
+    "vmem": _vmem,
+    "dot_flops": _dots,
+    "transcendentals": _transcendentals,
+    "idle": _idle,
+    "transfers": _fetched,
+    "bytes": _moved,
+    "steps": _steps,
+    "smem": _smem,
+    "with_dots": _dots,
+}
