@@ -47,6 +47,11 @@ class Cost:
         return sum(getattr(one, name) * (one.times or 1) for one in self.launches)
 
     @cached_property
+    def count(self) -> int:
+        """Launches."""
+        return sum(one.times or 1 for one in self.launches)
+
+    @cached_property
     def steps(self) -> int:
         """Grid steps."""
         return self._total("steps")

@@ -10,7 +10,7 @@ from functools import lru_cache
 from puzzles._judge import words
 from puzzles._judge.cost import Cost
 from puzzles._judge.verdict import Rejected
-from puzzles._launch import Abstract, Operand, trace_call
+from puzzles._launch import Abstract, Operand, faults, trace_call
 from puzzles._puzzle import Puzzle
 from puzzles._receipt import amount, scaled
 from puzzles._tpu import CHIPS
@@ -91,10 +91,16 @@ def reference(puzzle: Puzzle) -> Cost:
 
 
 def compare(puzzle: Puzzle, scale: Scale) -> None:
-    """Raises `Rejected` for the first cost that is above the reference's by more than its slack."""
+    """Raises `Rejected` for blocks that are not there or not written, or a cost that is too high.
+
+    Too high is what is above the reference's by more than its slack; the first is told.
+    """
+    at = f"At production scale ({scale.label}), "
+    for fault in (f for one in scale.mine.launches for f in faults(one)):
+        stage = "tpu" if fault.kind == "misaligned" else "memory"
+        raise Rejected(stage, at + fault.says, case=scale.label)
     for excess in excesses(scale, puzzle.slack):
-        says = f"At production scale ({scale.label}), {excess.says}"
-        raise Rejected("work", says, case=scale.label)
+        raise Rejected("work", at + excess.says, case=scale.label)
 
 
 def excesses(scale: Scale, slack: Mapping[str, float]) -> Iterator[Excess]:
@@ -109,6 +115,7 @@ def excesses(scale: Scale, slack: Mapping[str, float]) -> Iterator[Excess]:
 def _limits(mine: Cost, par: Cost) -> Iterator[tuple[str, float, float]]:
     """(cost, times the reference's, and this much more) in the order in which they are told."""
     same = mine.blocks == par.blocks
+    yield "count", _EXACT, 0
     yield "outside", _EXACT, _SOME * par.bytes
     fits = max(_CHIP.scoped_vmem_bytes, *(one.vmem_limit_bytes or 0 for one in par.launches))
     yield "vmem", 0.0, max(fits, par.vmem)
@@ -127,6 +134,14 @@ def _limits(mine: Cost, par: Cost) -> Iterator[tuple[str, float, float]]:
             yield "with_dots", _EXACT, 0
     else:
         yield "bytes", _BY_TRAFFIC, 0
+
+
+def _count(mine: Cost, par: Cost) -> str:
+    return f"{mine.count} kernels are launched, where {par.count} {_are(par.count)} enough."
+
+
+def _are(count: int) -> str:
+    return "is" if count == 1 else "are"
 
 
 def _made(mine: Cost, par: Cost) -> str:
@@ -227,6 +242,7 @@ def _smem(mine: Cost, par: Cost) -> str:
 
 
 _SAYS: dict[str, Callable[[Cost, Cost], str]] = {
+    "count": _count,
     "outside": _made,
     "vmem": _vmem,
     "dot_flops": _dots,
