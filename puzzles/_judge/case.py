@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from puzzles._jax import jaxpr_as_fun
+from puzzles._judge.source import unjitted
 from puzzles._launch import Traced, quickly, trace_call, with_interpret
 from puzzles._puzzle import Mistake, Puzzle, mutate
 
@@ -77,6 +78,7 @@ class Case:
 
     def judged(self, fn: Callable) -> Callable:
         """What is judged of `fn`: itself, or what the puzzle observes of it."""
+        fn = unjitted(fn)
         return fn if self.puzzle.observe is None else self.puzzle.observe(fn)
 
     def plainly(self, fn: Callable) -> Any:

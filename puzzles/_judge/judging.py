@@ -120,8 +120,7 @@ def _by_cases(
     traces = {}
     for case in listed:
         traced = traces[case] = stages.trace(case, fn)
-        if case.number == 0:
-            stages.pallas(case, traced)
+        stages.pallas(case, traced)
         stages.numbers(case, traced)
     simulated = memory(traces, thorough)
     for case, traced in traces.items():
@@ -144,7 +143,7 @@ def _first_sentence(text: str) -> str:
 
 
 def _plain(case: Case, fn: Callable) -> tuple[Launch, ...]:
-    """What a case of plain Python or JAX launches; there is no `pallas`, `memory` or `tpu` stage."""
+    """What a case without a kernel launches: no `pallas`, `memory` or `tpu` stage."""
     puzzle, args = case.puzzle, case.args  # an author's own fault is not the learner's
     try:
         result = case.plainly(fn)
