@@ -70,6 +70,7 @@ __all__ = [
     "InterpretParams",
     "Jaxpr",
     "JaxprEqn",
+    "Jitted",
     "Literal",
     "UnsupportedJax",
     "Var",
@@ -95,6 +96,10 @@ ClosedJaxpr = getattr(_core, "ClosedJaxpr", Jaxpr)
 # function; 0.10 has that name too, but neither the other one nor kernels under it.
 _cached = getattr(partial_eval, "trace_to_jaxpr", None)
 _uncached = getattr(partial_eval, "trace_to_jaxpr_nocache", None)
+
+
+# What `jax.jit` returns: a class of jaxlib's, which has no public name.
+Jitted = type(jax.jit(lambda: None))
 
 
 def close(jaxpr: Any) -> Any:

@@ -132,21 +132,24 @@ def _cut(operand: Operand) -> tuple:
     return operand.output, operand.shape, str(operand.dtype), block, operand.space
 
 
-def _made(jaxpr: Jaxpr, times: int) -> Iterator[Made]:
-    """The arrays that equations outside kernels make, nested ones included."""
+def _made(jaxpr: Jaxpr, times: int, caller: str = "") -> Iterator[Made]:
+    """The arrays that equations outside kernels make, nested ones included.
+
+    caller: the learner's line that called `jaxpr`, for equations that have none of their own.
+    """
     for equation in jaxpr.eqns:
         if equation.primitive.name == PALLAS_CALL:
             continue
-        inner = tuple(subjaxprs(equation))
+        inner, line = tuple(subjaxprs(equation)), line_of(equation) or caller
         if inner:
             often = times
             if equation.primitive.name == "scan":
                 often *= equation.params["length"]
             for one in inner:
-                yield from _made(one, often)
+                yield from _made(one, often, line)
         elif not _is_view(equation):
             size = sum(_bytes(v.aval) for v in equation.outvars)
-            yield Made(size * times, equation.primitive.name, line_of(equation))
+            yield Made(size * times, equation.primitive.name, line)
 
 
 def _is_view(equation: JaxprEqn) -> bool:

@@ -32,8 +32,6 @@ _STEPS = 2000
 
 def trace(case: Case, fn: Callable) -> Traced:
     """`fn` as it runs on the case: it raises nothing, and its launches can be read."""
-    if hasattr(fn, "__wrapped__"):  # a jitted function would answer from its own trace cache
-        fn = fn.__wrapped__
     args = case.args  # an author's own fault is not the learner's
     try:
         traced = trace_call(case.judged(fn), *args)
@@ -75,6 +73,7 @@ def pallas(case: Case, traced: Traced) -> None:
         raise Rejected(
             "pallas",
             f"`{case.puzzle.name}` makes no `pallas_call`: the work has to be done in a kernel.",
+            case=case.label,
         )
     asked = _asked_by_index_maps(traced)
     if asked:
@@ -93,6 +92,7 @@ def pallas(case: Case, traced: Traced) -> None:
             f"`{name}` works on the data outside the kernel{where}. Allowed outside are reshape, "
             "transpose, plain slices, padding, broadcasting and casts; arithmetic and reordering "
             "belong in the kernel or its index maps.",
+            case=case.label,
         )
 
 
