@@ -138,6 +138,41 @@ def _solution_rejected(puzzle: Puzzle, verdict: Verdict, seed: int) -> str | Non
     return f"{place}: the solution is rejected (seed {seed}); mend it, or its spec:\n{verdict}"
 
 
+def slack_needs(puzzle: Puzzle) -> dict[str, list[str]]:
+    """For each cost that some alternative has above the usual limit at scale: which of them."""
+    needs: dict[str, list[str]] = {}
+    for one in puzzle.alternatives:
+        scale = at_scale(puzzle, variant(puzzle, one))
+        for excess in excesses(scale, {}) if scale is not None else ():
+            needs.setdefault(excess.what, []).append(one.name)
+    return needs
+
+
+def slack_words(puzzle: Puzzle) -> str:
+    """Which alternative needs which slack: 'bytes (takes small blocks)'."""
+    needs = slack_needs(puzzle)
+    return ", ".join(f"{what} ({needs[what][0]})" for what in puzzle.slack if what in needs)
+
+
+def scale_problems(puzzle: Puzzle) -> Iterator[str]:
+    """Is there a production shape, and a reason for each slack?"""
+    if not puzzle.kernel:
+        return
+    if puzzle.scale is None:
+        yield (
+            f"{puzzle.place('PUZZLE = ')}: no production shape: give `scale`, so that an answer's "
+            "cost is compared where it matters"
+        )
+        return
+    needs = slack_needs(puzzle) if puzzle.slack else {}
+    for what in puzzle.slack:
+        if what not in needs:
+            yield (
+                f"{puzzle.place('slack=')}: no alternative needs slack for {what!r}: add the right "
+                f"answer that does, or take it out; known are {', '.join(sorted(COSTS))}"
+            )
+
+
 def compiler_problems(puzzle: Puzzle, compiler: Compiler) -> Iterator[str]:
     """What a TPU's compiler refuses: the solution, and each kernel of it and its alternatives.
 

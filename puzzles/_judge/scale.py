@@ -254,3 +254,5 @@ _SAYS: dict[str, Callable[[Cost, Cost], str]] = {
     "smem": _smem,
     "with_dots": _dots,
 }
+
+COSTS = frozenset(_SAYS)
