@@ -8,7 +8,18 @@ from collections.abc import Iterator, Sequence
 import jax
 
 from puzzles import _regions
-from puzzles._judge import Case, Verdict, cases, equal, fresh_case, judge, judge_fresh
+from puzzles._judge import (
+    COSTS,
+    Case,
+    Verdict,
+    at_scale,
+    cases,
+    equal,
+    excesses,
+    fresh_case,
+    judge,
+    judge_fresh,
+)
 from puzzles._launch import keeping_traces, kernels, trace_call
 from puzzles._puzzle import Alternative, Mistake, Puzzle, load, starter_function, variant
 from puzzles._tpu import Compiler
