@@ -12,6 +12,7 @@ import numpy as np
 from puzzles._judge import source, stages
 from puzzles._judge.beside import beside
 from puzzles._judge.case import Case, cases, fresh_case, on_tpu
+from puzzles._judge.edition import brought_up_to_date
 from puzzles._judge.fresh import own_seed
 from puzzles._judge.memory import memory, memory_if_small
 from puzzles._judge.numbers import same_form, same_numbers
@@ -42,7 +43,11 @@ def judge(
     seed 0, and the source of `fn` draws the fresh case. thorough: simulates also the cases that
     `check` leaves to the analysis, for time. compiler: compiles with the real TPU compiler, too.
     """
-    return _guarded(puzzle, fn, lambda: _judge(puzzle, fn, seed, thorough, compiler))
+    fn, moved_on = brought_up_to_date(puzzle, fn)
+    verdict = _guarded(puzzle, fn, lambda: _judge(puzzle, fn, seed, thorough, compiler))
+    if moved_on is None:
+        return verdict
+    return dataclasses.replace(verdict, notes=(*verdict.notes, moved_on))
 
 
 def judge_fresh(puzzle: Puzzle, fn: Callable, seed: int) -> Verdict:
