@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -78,6 +78,7 @@ __all__ = [
     "bind_params",
     "close",
     "compiler_param",
+    "copy_ends",
     "interpret_params",
     "jaxpr_as_fun",
     "reset_tpu_interpret_mode_state",
@@ -147,6 +148,15 @@ def compiler_param(params: Any, key: str) -> Any:
     if isinstance(params, Mapping):  # 0.7 files them by backend
         params = dict(params).get("mosaic_tpu", params)
     return dict(params).get(key) if isinstance(params, Mapping) else getattr(params, key, None)
+
+
+def copy_ends(tree: Any, leaves: Sequence[Any]) -> tuple[tuple[Any, tuple[Any, ...]], ...]:
+    """((ref, its transforms) of the source, the same of the target) of a `dma_start`'s operands."""
+    parts = tree.unflatten(leaves)
+    if isinstance(parts[1], tuple):  # 0.7 has refs and transforms in turn
+        return (parts[0], parts[1]), (parts[2], parts[3])
+    ends = ((getattr(p, "ref", p), tuple(getattr(p, "transforms", ()))) for p in parts[:2])
+    return tuple(ends)
 
 
 def abstract_device(**wanted: Any) -> Any:
