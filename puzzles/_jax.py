@@ -6,6 +6,7 @@ Tried on 0.7.2, 0.10.2, 0.11.2 and 0.12.0.1. A newer one is not refused for its 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -86,6 +87,7 @@ __all__ = [
     "scan_counts",
     "simulator_callbacks",
     "user_frame",
+    "with_compiler_param",
 ]
 
 # Until 0.10 a ClosedJaxpr held a Jaxpr and its constants. 0.11 made them one class, which answers
@@ -148,6 +150,14 @@ def compiler_param(params: Any, key: str) -> Any:
     if isinstance(params, Mapping):  # 0.7 files them by backend
         params = dict(params).get("mosaic_tpu", params)
     return dict(params).get(key) if isinstance(params, Mapping) else getattr(params, key, None)
+
+
+def with_compiler_param(params: Any, key: str, value: Any) -> Any:
+    """`compiler_params` with one of them set, where there are any."""
+    if isinstance(params, Mapping):
+        inner = {k: with_compiler_param(v, key, value) for k, v in params.items()}
+        return type(params)(inner)  # type: ignore[call-arg]
+    return dataclasses.replace(params, **{key: value})
 
 
 def copy_ends(tree: Any, leaves: Sequence[Any]) -> tuple[tuple[Any, tuple[Any, ...]], ...]:

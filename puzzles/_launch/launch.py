@@ -58,6 +58,14 @@ class Launch:
         return copied and not self.unknown_branches and not self.unknown_loops
 
     @property
+    def bound(self) -> str:
+        """What a count is: "" if it is exact, "at most", "at least", or else "about"."""
+        if self.unknown_loops:
+            most = self.unknown_branches or not all(copy.exact for copy in self.copies)
+            return "about" if most else "at least"
+        return "" if self.exact else "at most"
+
+    @property
     def steps(self) -> int:
         """Grid steps."""
         return math.prod(self.grid)
