@@ -17,11 +17,16 @@ from puzzles._launch.smem import place
 
 @dataclass(frozen=True)
 class Move:
-    """The refs at both ends of a copy and their memory spaces; exact: its size is known."""
+    """The refs at both ends of a copy, their memory spaces, and how much of them it takes.
+
+    `extents` are the sizes of both slices along the axes of their refs, the largest where data
+    decide; `exact` says that none do.
+    """
 
     source: str
     target: str
     spaces: tuple[str, str]
+    extents: tuple[tuple[int, ...], tuple[int, ...]]
     exact: bool
 
 
@@ -37,6 +42,7 @@ class Copy:
     target: str
     spaces: tuple[str, str]  # of source and target: "hbm", "vmem", "smem"
     bytes_each: int
+    extents: tuple[tuple[int, ...], tuple[int, ...]]  # of both slices, along the axes of their refs
     exact: bool  # False: the slice's size depends on data, and bytes_each is the largest possible
     executed: np.ndarray  # (steps,) int: how often each grid step starts it
 
@@ -54,7 +60,9 @@ class Copy:
         frame = next((frame for frame in frames if frame is not None), None)
         line = "" if frame is None else linecache.getline(frame.file_name, frame.start_line).strip()
         executed = spread(weight, grid)
-        return cls(line, move.source, move.target, move.spaces, size, move.exact, executed)
+        return cls(
+            line, move.source, move.target, move.spaces, size, move.extents, move.exact, executed
+        )
 
     @property
     def times(self) -> int:
@@ -86,36 +94,44 @@ def moved(
     (source, seen_as), (target, _) = avals
     names = [getattr(ref, "name", "") or "a ref" for ref, _ in known]
     ends = [
-        _elements(ref, transforms, there, rank)
+        _extents(ref, transforms, there, rank)
         for (ref, transforms), (_, there) in zip(avals, known, strict=True)
     ]
-    exact = [count for count, sure in ends if sure]
-    count = exact[0] if exact else min((n for n, _ in ends), key=np.max)
-    move = Move(names[0], names[1], (place(source), place(target)), bool(exact))
-    size = itemsize(_dtype(source, seen_as))
+    counts = [math.prod(sizes) for sizes, _ in ends]  # one of them, or arrays over the grid
+    exact = [count for count, (_, sure) in zip(counts, ends, strict=True) if sure]
+    count = np.asarray(exact[0] if exact else min(counts, key=np.max))
+    extents = tuple(tuple(int(np.max(size)) for size in sizes) for sizes, _ in ends)
+    places = place(source), place(target)
+    move = Move(names[0], names[1], places, (extents[0], extents[1]), bool(exact))
+    count = count.reshape(count.shape or (1,) * rank)
     for one in np.unique(count):
-        yield move, int(one) * size, count == one
+        yield move, int(one) * itemsize(_dtype(source, seen_as)), count == one
 
 
-def _elements(
+def _extents(
     ref: Any, avals: Sequence[Any], known: Sequence[Any], rank: int
-) -> tuple[np.ndarray, bool]:
-    """(elements over the grid, whether that is exact) of a ref that transforms slice."""
-    pairs = [p for p in zip(avals, known, strict=True) if hasattr(p[0], "indices")]
-    if not pairs:
-        return np.full((1,) * rank, math.prod(ref.shape)), True
-    indexer, given = pairs[-1]
-    count, exact = np.ones((1,) * rank, np.int64), True
-    for index, aval, extent in zip(given.indices, indexer.indices, indexer.shape, strict=True):
-        if not hasattr(index, "stride") or isinstance(index, np.ndarray):
-            count = count * math.prod(getattr(aval, "shape", ()))  # one element, or an array
-        elif isinstance(index.size, np.ndarray):
-            count = count * index.size.reshape(index.size.shape[:rank]).astype(np.int64)
-        elif isinstance(index.size, int | np.integer):
-            count = count * index.size
-        else:
-            count, exact = count * extent, False
-    return count, exact
+) -> tuple[list[Any], bool]:
+    """(sizes along the axes of a ref that transforms slice, whether they are exact).
+
+    A size is a number, or one over the grid. A reshaped ref starts anew, with its own axes.
+    """
+    sizes: list[Any] = list(ref.shape)
+    left, exact = list(range(len(sizes))), True  # axes that an index has not removed
+    for aval, value in zip(avals, known, strict=True):
+        if hasattr(aval, "indices"):
+            for axis, one, index in zip(tuple(left), aval.indices, value.indices, strict=True):
+                if not hasattr(one, "stride"):  # an integer, or an array of them
+                    sizes[axis] = math.prod(getattr(one, "shape", ()))
+                    left.remove(axis)
+                elif isinstance(index.size, np.ndarray):
+                    sizes[axis] = index.size.reshape(index.size.shape[:rank]).astype(np.int64)
+                elif isinstance(index.size, int | np.integer):
+                    sizes[axis] = index.size
+                else:
+                    exact = False
+        elif isinstance(shape := getattr(aval, "shape", None), tuple):
+            sizes, left = list(shape), list(range(len(shape)))
+    return sizes, exact
 
 
 def _dtype(ref: Any, transforms: Sequence[Any]) -> Any:

@@ -36,11 +36,16 @@ class Operand:
     hbm_bytes: int  # moved by those transfers, ragged edges of blocks clipped
     vmem_bytes: int
     smem_bytes: int
+    portion: tuple[int, ...] = ()  # sizes of the largest piece that is moved, or held, at once
 
     @property
     def piped(self) -> bool:
         """Whether it moves by itself, in blocks or whole: what stays in HBM, the kernel copies."""
         return self.space not in ("any", "hbm")
+
+    def __post_init__(self) -> None:
+        if self.piped and not self.portion:
+            object.__setattr__(self, "portion", self.sizes)
 
     @property
     def sizes(self) -> tuple[int, ...]:

@@ -184,9 +184,19 @@ def copied(operand: Operand, copies: Sequence[Copy]) -> Operand:
     """An operand that stays in HBM, with what the kernel itself copies from it and to it."""
     if operand.piped:
         return operand
-    mine = [copy for copy in copies for end in (copy.source, copy.target) if end == operand.name]
-    times, size = sum(copy.times for copy in mine), sum(copy.bytes for copy in mine)
-    return replace(operand, transfers=times, hbm_bytes=size)
+    mine = [
+        (copy, extents)
+        for copy in copies
+        for end, extents in zip((copy.source, copy.target), copy.extents, strict=True)
+        if end == operand.name and len(extents) == len(operand.shape)
+    ]
+    portions = [(0,) * len(operand.shape), *(extents for copy, extents in mine if copy.times)]
+    return replace(
+        operand,
+        transfers=sum(copy.times for copy, _ in mine),
+        hbm_bytes=sum(copy.bytes for copy, _ in mine),
+        portion=tuple(map(max, zip(*portions, strict=True))),
+    )
 
 
 def _window(operand: Operand, index: Sequence[np.ndarray], contents: np.ndarray) -> Ref:

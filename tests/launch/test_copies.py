@@ -138,6 +138,25 @@ def test_a_stream_of_copies_is_counted_through_its_loop():
     assert one.least is one
 
 
+def test_a_portion_is_a_block_or_the_largest_slice_that_is_copied():
+    def fn(x, y):
+        def kernel(x_ref, y_ref, o_ref):
+            def body(buffer):
+                pltpu.sync_copy(x_ref.at[1, pl.ds(0, 16)], buffer)
+                pltpu.sync_copy(x_ref.at[2].at[pl.ds(8, 8), :128], buffer.at[:8, :128])
+                o_ref[...] = buffer[...]
+
+            pl.run_scoped(body, pltpu.VMEM((16, 256), f32))
+
+        spec = pl.BlockSpec((None, 16, 256), lambda i: (i, 0, 0))
+        return pl.pallas_call(kernel, grid=(2,), in_specs=[HBM, HBM], out_specs=spec,
+                              out_shape=S((2, 16, 256), f32))(x, y)  # fmt: skip
+
+    one = only(fn, S((3, 64, 256), f32), S((8, 128), f32))
+    assert [o.portion for o in one.inputs + one.outputs] == [(1, 16, 256), (0, 0), (1, 16, 256)]
+    assert one.hbm_bytes_read == 2 * (16 * 256 + 8 * 128) * 4
+
+
 def test_a_copy_knows_its_line_its_ends_and_its_steps():
     one = only(streamed_add, S((40, 256), f32), S((40, 256), f32))
     first, last = one.copies[0], one.copies[-1]
