@@ -15,7 +15,7 @@ from puzzles._launch import Copy, Dot, Launch, Operand, trace
 from puzzles._puzzle import Alternative, Mistake, Puzzle, mutate, rng
 from puzzles._show import show
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "INTERPRET",
