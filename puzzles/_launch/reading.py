@@ -137,6 +137,7 @@ class _Call:
                 interpret=self.p["interpret"],
                 stray_reads=tuple(_strays(tally.strays, refs, names, grid)),
                 times=self.times,
+                flights=tuple(tally.flights),
             )
 
         most = counted(MOST)
