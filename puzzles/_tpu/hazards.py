@@ -24,9 +24,9 @@ Ranges = tuple[tuple[int, int, bool], ...]
 class Hazard(Exception):
     """An access that a copy in flight forbids; `args[0]` says which, `buffer` is touched."""
 
-    def __init__(self, buffer: int, says: str) -> None:
+    def __init__(self, buffer: int, says: str, other: int | None = None) -> None:
         super().__init__(says)
-        self.buffer = buffer
+        self.buffer, self.other = buffer, other  # `{name}` and `{other}` in what it says
 
 
 class Outside(Exception):
@@ -51,7 +51,7 @@ class _End:
     semaphore: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Flight:
     source: _End
     target: _End | None  # None: on another device
@@ -101,6 +101,7 @@ class Flights:
         self._due: Counter[int] = Counter()  # bytes started and not yet waited for, by semaphore
         self._waited: Counter[int] = Counter()  # waits since the semaphore was last at zero
         self._signals: Counter[int] = Counter()
+        self._ended: _Flight | None = None  # the last copy that was waited for
 
     def allocated(self, buffer: int, contents: Any) -> None:
         """A buffer of the shape and dtype of `contents`."""
@@ -128,7 +129,17 @@ class Flights:
                 raise Stuck("semaphore never signalled")
         elif name in _TOUCH and self._flights:
             ranges = _ranges(given.get("transforms", ()))
-            self._touch(_TOUCH[name], int(given["buffer_id"]), ranges)
+            buffer, how = int(given["buffer_id"]), _TOUCH[name]
+            if how == "reads" and given.get("source_info") is None:
+                self._fetched(buffer, ranges)
+            self._touch(how, buffer, ranges)
+
+    def _fetched(self, buffer: int, ranges: Ranges | None) -> None:
+        """No line of the kernel reads this, but who carries its results away after it."""
+        for flight in self._flights:
+            end = flight.target
+            if end and end.buffer == buffer and _overlap(end.ranges, ranges):
+                raise Stuck("copy never waited for", flight.line)
 
     def nothing_left(self) -> None:
         """At the end of the launch; raises `Stuck`."""
@@ -174,7 +185,10 @@ class Flights:
         self._waited[semaphore] += 1
         if self._due[semaphore] <= 0:
             self._waited[semaphore] = 0
-            self._flights = list(self._without(semaphore))
+            left = list(self._without(semaphore))
+            over = [f for f in self._flights if f not in left and f.target is not None]
+            self._ended = over[-1] if over else self._ended
+            self._flights = left
 
     def _without(self, semaphore: int) -> Iterator[_Flight]:
         """The flights that are not over when a semaphore is at zero."""
@@ -193,7 +207,10 @@ class Flights:
                 if end is None or end.buffer != buffer:
                     continue
                 if how == "frees" or _overlap(end.ranges, ranges):
-                    raise Hazard(buffer, self._says(how, role, flight, end, ranges))
+                    says = self._says(how, role, flight, end, ranges)
+                    ended = self._ended
+                    other = ended.target.buffer if ended and ended.target else None
+                    raise Hazard(buffer, says, other)
 
     def _says(self, how: str, role: str, flight: _Flight, end: _End, ranges: Any) -> str:
         """`reads` / the place / why not; the place is filled in by who knows the names."""
@@ -204,7 +221,12 @@ class Flights:
             shared = (
                 f" There was a wait on its semaphore, but {count} copies were in flight on it, "
                 "and any of them may have ended that wait: give each its own."
+                if count > 1
+                else " There was a wait on its semaphore, but for fewer bytes than it brings."
             )
+        elif self._ended is not None and (last := self._ended.target):
+            piece = _shown(last.ranges, self._forms[last.buffer][0])
+            shared = f" The last wait was for a copy into `{{other}}{piece}`."
         why = _WORDS[how, role].format(line=flight.line or "the kernel", shared=shared)
         shape = self._forms.get(end.buffer, ((), None))[0]
         return f"{how} `{{name}}{_shown(ranges, shape)}`, {why}"

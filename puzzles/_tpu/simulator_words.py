@@ -77,7 +77,8 @@ def translate(error: Exception, watch: Watch) -> Report:
 
 def _hazard(error: Hazard, watch: Watch) -> Report:
     name = watch.name_of(error.buffer)
-    what = error.args[0].format(name=name or "a scoped buffer")
+    other = watch.name_of(error.other)
+    what = error.args[0].format(name=name or "a scoped buffer", other=other or "a scoped buffer")
     line = watch.line()
     who = f"`{line}`" if line and watch.failed[0] != "dma_start" else "the kernel"
     if line and watch.failed[0] == "dma_start":
