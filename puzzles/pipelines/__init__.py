@@ -11,6 +11,12 @@ RUNGS = (
     "double_buffered_matmul",
     "pipelined_add",
     "pipelined_matmul",
+    "launch_pipeline",
+    "ragged_row_sums",
+    "gather_pages",
+    "paged_attention",
+    "paged_attention_dma",
+    "paged_grouped_attention",
 )
 
 # Appended to the notebook's setup cell.
@@ -36,4 +42,10 @@ PARTS = {
     "copy_rows": """## Part I: by hand
 
 Start a copy, wait for it, and have the next one under way while you compute.""",
+    "pipelined_add": """## Part II: the pipeline as a function
+
+The same plan, written once by somebody else: grids inside kernels, with lengths that are data.""",
+    "gather_pages": """## Part III: serving
+
+Pages, a table that finds them, and attention over what it finds.""",
 }

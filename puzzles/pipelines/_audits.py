@@ -24,3 +24,12 @@ def overlapped(launch: Launch, alone: int = 1) -> None:
         f"at {idle} of {len(flights)} waits no other copy is in flight: nothing moves while you "
         "compute. Start the next copy before you wait for this one"
     )
+
+
+def in_hbm(launch: Launch) -> None:
+    """Asserts that no input is brought to VMEM as a whole."""
+    for one in launch.inputs:
+        assert not one.piped, (
+            f"`{one.name}` comes to VMEM as a whole before the pipeline begins: let it stay in HBM, "
+            "memory_space=pl.ANY"
+        )

@@ -70,7 +70,7 @@ def pipelined_add(x: Float[Array, "M N"], y: Float[Array, "M N"]) -> Float[Array
 
 # %% tags=["author"]
 from puzzles import Alternative, Launch, Mistake, Puzzle, rng
-from puzzles.pipelines._audits import overlapped
+from puzzles.pipelines._audits import in_hbm, overlapped
 
 
 def make_inputs(key, M, N):
@@ -79,6 +79,7 @@ def make_inputs(key, M, N):
 
 
 def audit(launch: Launch) -> None:
+    in_hbm(launch)
     overlapped(launch, alone=2)
 
 
@@ -149,13 +150,6 @@ PUZZLE = Puzzle(
             says="only the first column of blocks is written: the grid has N // bn of them",
         ),
         Mistake(
-            "swaps the axes of the grid",
-            old="grid=(M // bm, N // bn)",
-            new="grid=(N // bn, M // bm)",
-            says="grid and index maps count in different orders: axis 0 of the grid is the rows of blocks, "
-            "M // bm of them",
-        ),
-        Mistake(
             "writes every block of a row to the same place",
             edits=(
                 (
@@ -193,7 +187,7 @@ PUZZLE = Puzzle(
             edits=(
                 (f"in_specs=[{_ANY}, {_ANY}],\n        out_specs={_ANY},\n        ", ""),
             ),
-            says="copies",
+            says="`x_ref` comes to VMEM as a whole before the pipeline begins",
             stage="work",
         ),
     ],

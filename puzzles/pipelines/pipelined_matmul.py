@@ -84,7 +84,7 @@ def pipelined_matmul(a: Float[Array, "M K"], b: Float[Array, "K N"]) -> Float[Ar
 
 # %% tags=["author"]
 from puzzles import Alternative, Launch, Mistake, Puzzle, rng
-from puzzles.pipelines._audits import overlapped
+from puzzles.pipelines._audits import in_hbm, overlapped
 
 
 def make_inputs(key, M, K, N):
@@ -94,6 +94,7 @@ def make_inputs(key, M, K, N):
 
 
 def audit(launch: Launch) -> None:
+    in_hbm(launch)
     overlapped(launch, alone=max(2, launch.steps))
 
 
@@ -223,19 +224,6 @@ PUZZLE = Puzzle(
             edits=((_DOT, f"acc_ref[...] += ({_DOT.removeprefix('acc_ref[...] += ')}).astype(jnp.bfloat16)"),
                    ("o_block[...] = acc_ref[...]", "o_block[...] = acc_ref[...].astype(jnp.float32)")),
             says="the accumulator keeps 8 bits of each sum: it is f32, whatever the inputs are",
-        ),
-        Mistake(
-            "leaves k out of the grid",
-            old=_GRID,
-            new="grid=(M // bm, N // bn, 1)",
-            says="each sum ends after its first product: the third axis has K // bk steps",
-        ),
-        Mistake(
-            "has blocks of a that are too small for their row",
-            old="bm, bk, bn = 64, 128, 128",
-            new="bm, bk, bn = 64, 64, 128",
-            says="the last two dimensions",
-            stage="tpu",
         ),
     ],
     alternatives=[
