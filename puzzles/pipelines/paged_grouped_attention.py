@@ -168,7 +168,7 @@ def make_inputs(key, lengths, N, K, page, P, pages, garbage, shared):
 
 def audit(launch: Launch, *, args) -> None:
     texts, K = int((args[3] > 0).sum()), args[1].shape[0]
-    if launch.copies:
+    if launch.copies:  # by index map it is the pipeline that fetches, one page for an empty text
         overlapped(launch, alone=texts * K)
     fetches_no_more(launch, args[3], args[1].shape[2], heads=K, idle=0 if launch.copies else 1)
 
@@ -332,6 +332,49 @@ PUZZLE = Puzzle(
             says="reads `v_slots[0]`, and the copy into it, started in `copy.start()`",
             stage="memory",
         ),
+        Mistake(
+            "walks as many steps for each text as the longest may need",
+            code='''
+def paged_grouped_attention(q, k_pages, v_pages, lengths, table):
+    (B, N, H), (K, _, page, _), (_, pages) = q.shape, k_pages.shape, table.shape
+
+    def kernel(lengths_ref, table_ref, q_ref, k_ref, v_ref, o_ref, m_ref, l_ref, acc_ref):
+        b, i = pl.program_id(0), pl.program_id(2)
+        length = lengths_ref[b]
+        pl.when(i == 0)(lambda: start(m_ref, l_ref, acc_ref))
+
+        @pl.when(i * page < length)
+        def _():
+            seen = i * page + jax.lax.broadcasted_iota(jnp.int32, (1, page), 1) < length
+            attend(q_ref[...], k_ref[...], v_ref[...], seen, m_ref, l_ref, acc_ref)
+
+        @pl.when(i == pages - 1)
+        def _():
+            o_ref[...] = result(l_ref, acc_ref)
+
+    def page_of(b, head, i, lengths_ref, table_ref):
+        last = jnp.maximum(pl.cdiv(lengths_ref[b], page) - 1, 0)
+        return head, table_ref[b * pages + jnp.minimum(i, last)], 0, 0
+
+    rows = pl.BlockSpec((None, None, N // K, H), lambda b, head, *_: (b, head, 0, 0))
+    one_page = pl.BlockSpec((None, None, page, H), page_of)
+    o = pl.pallas_call(
+        kernel,
+        grid_spec=pltpu.PrefetchScalarGridSpec(
+            num_scalar_prefetch=2,
+            grid=(B, K, pages),
+            in_specs=[rows, one_page, one_page],
+            out_specs=rows,
+            scratch_shapes=[pltpu.VMEM((N // K, n), jnp.float32) for n in (1, 1, H)],
+        ),
+        out_shape=jax.ShapeDtypeStruct((B, K, N // K, H), jnp.float32),
+        interpret=INTERPRET,
+    )(lengths, table.reshape(-1), q.reshape(B, K, N // K, H), k_pages, v_pages)
+    return o.reshape(B, N, H)
+''',
+            says="grid steps compute nothing; in the reference it is 0 of 64",
+            stage="work",
+        ),
     ],
     alternatives=[
         Alternative(
@@ -389,50 +432,8 @@ def paged_grouped_attention(q, k_pages, v_pages, lengths, table):
     return o.reshape(B, N, H)
 ''',
         ),
-        Alternative(
-            "fetches by index map, one page a grid step",
-            code='''
-def paged_grouped_attention(q, k_pages, v_pages, lengths, table):
-    (B, N, H), (K, _, page, _), (_, pages) = q.shape, k_pages.shape, table.shape
-
-    def kernel(lengths_ref, table_ref, q_ref, k_ref, v_ref, o_ref, m_ref, l_ref, acc_ref):
-        b, i = pl.program_id(0), pl.program_id(2)
-        length = lengths_ref[b]
-        pl.when(i == 0)(lambda: start(m_ref, l_ref, acc_ref))
-
-        @pl.when(i * page < length)
-        def _():
-            seen = i * page + jax.lax.broadcasted_iota(jnp.int32, (1, page), 1) < length
-            attend(q_ref[...], k_ref[...], v_ref[...], seen, m_ref, l_ref, acc_ref)
-
-        @pl.when(i == pages - 1)
-        def _():
-            o_ref[...] = result(l_ref, acc_ref)
-
-    def page_of(b, head, i, lengths_ref, table_ref):
-        last = jnp.maximum(pl.cdiv(lengths_ref[b], page) - 1, 0)
-        return head, table_ref[b * pages + jnp.minimum(i, last)], 0, 0
-
-    rows = pl.BlockSpec((None, None, N // K, H), lambda b, head, *_: (b, head, 0, 0))
-    one_page = pl.BlockSpec((None, None, page, H), page_of)
-    o = pl.pallas_call(
-        kernel,
-        grid_spec=pltpu.PrefetchScalarGridSpec(
-            num_scalar_prefetch=2,
-            grid=(B, K, pages),
-            in_specs=[rows, one_page, one_page],
-            out_specs=rows,
-            scratch_shapes=[pltpu.VMEM((N // K, n), jnp.float32) for n in (1, 1, H)],
-        ),
-        out_shape=jax.ShapeDtypeStruct((B, K, N // K, H), jnp.float32),
-        interpret=INTERPRET,
-    )(lengths, table.reshape(-1), q.reshape(B, K, N // K, H), k_pages, v_pages)
-    return o.reshape(B, N, H)
-''',
-        ),
     ],
     audit=audit,
     scale=scale,
-    slack=dict(idle=8),
     par=par,
 )
