@@ -12,7 +12,7 @@ from puzzles import INTERPRET
 # ## paged_attention_dma: exactly the pages there are
 #
 # The grid of `paged_attention` has room for the longest text, so short texts walk through steps that do
-# nothing. Each costs time all the same. A loop has the length of its text:
+# nothing. A loop has the length of its text:
 #
 # ```text
 # page = 16     lengths   grid (B, 4)            grid (B,), a loop inside

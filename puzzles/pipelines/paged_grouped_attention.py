@@ -26,7 +26,7 @@ from puzzles import INTERPRET
 # learns that pages have a head, too: their order is (K, P, page, H), as in JAX's own kernel.
 #
 # Write `fetch`, and what the call says about the grid and about the blocks of `q` and of the output.
-# Both are reshaped to (B, K, group, H). After this, you have written what serves a language model.
+# Both are reshaped to (B, K, group, H). After this, you have written a kernel that serves language models.
 
 # %% jupyter={"source_hidden": true} cellView="form"
 # @title The online softmax, one page at a time (`splash_attention` derives it)

@@ -66,7 +66,9 @@ def pipelined_add(x: Float[Array, "M N"], y: Float[Array, "M N"]) -> Float[Array
 # The copies in flight at each wait are those of a pipeline: never one alone, but at the very end.
 
 # %% active="ipynb"
-# trace(pipelined_add, jnp.ones((256, 256)), jnp.ones((256, 256)))[0].in_flight
+# x = jnp.arange(256.0 * 256).reshape(256, 256)
+# print(pipelined_add(x, x)[:2, :3])
+# trace(pipelined_add, x, x)[0].in_flight
 
 # %% tags=["author"]
 from puzzles import Alternative, Launch, Mistake, Puzzle, rng
