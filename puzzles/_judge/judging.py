@@ -13,7 +13,7 @@ from puzzles._judge import source, stages
 from puzzles._judge.case import Case, cases, fresh_case, on_tpu
 from puzzles._judge.fresh import own_seed
 from puzzles._judge.memory import memory, memory_if_small
-from puzzles._judge.numbers import same_form, same_numbers
+from puzzles._judge.numbers import rounded_once, same_form, same_numbers
 from puzzles._judge.verdict import Rejected, Verdict
 from puzzles._launch import Launch
 from puzzles._puzzle import Puzzle
@@ -117,11 +117,11 @@ def _by_cases(
             planned = _plain(case, fn)
         receipt = receipt_text(planned, title=case.label) if planned else None
         return _passed(puzzle, receipt, notes=(_NO_KERNEL,))
-    traces = {}
+    traces, results = {}, {}
     for case in listed:
         traced = traces[case] = stages.trace(case, fn)
         stages.pallas(case, traced)
-        stages.numbers(case, traced)
+        results[case] = stages.numbers(case, traced)
     simulated = memory(traces, thorough)
     for case, traced in traces.items():
         stages.work(case, traced.launches)
@@ -129,6 +129,8 @@ def _by_cases(
     ran.append("compiled on this TPU" if on_tpu() else "CPU interpreter")
     ran.append(f"TPU simulator ({simulated})")
     ran += stages.tpu(traces, compiler)
+    for case, flat in results.items():
+        rounded_once(case, flat)
     largest = max(traces, key=lambda case: sum(one.hbm_bytes for one in traces[case].launches))
     receipt = receipt_text(traces[largest].launches, ran=tuple(ran), title=largest.label)
     launches = [one for traced in traces.values() for one in traced.launches]
@@ -178,8 +180,9 @@ def _fresh(puzzle: Puzzle, fn: Callable, seed: int) -> None:
             return
         traced = stages.trace(case, fn)
         stages.pallas(case, traced)
-        stages.numbers(case, traced)
+        flat = stages.numbers(case, traced)
         memory_if_small(case, traced)
+        rounded_once(case, flat)
     except Rejected as rejected:
         raise rejected.on_fresh_case(puzzle.name, seed) from None
 
