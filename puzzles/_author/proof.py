@@ -12,15 +12,16 @@ from puzzles._judge import (
     COSTS,
     Case,
     Verdict,
+    alike,
     at_scale,
     cases,
-    equal,
     excesses,
     fresh_case,
     judge,
     judge_fresh,
+    narrow,
 )
-from puzzles._launch import keeping_traces, kernels, trace_call
+from puzzles._launch import before_last_casts, equations, keeping_traces, kernels, trace_call
 from puzzles._puzzle import Alternative, Mistake, Puzzle, load, starter_function, variant
 from puzzles._tpu import Compiler
 
@@ -96,6 +97,11 @@ def solution_problem(puzzle: Puzzle, seeds: Sequence[int] = SEEDS) -> str | None
         if made != len(puzzle.results):
             place = puzzle.place("results=")
             return f"{place}: {len(puzzle.results)} names for {made} results: name each of them"
+    if puzzle.roundings is not None and _rounds_early(puzzle):
+        return (
+            f"{puzzle.place('roundings=')}: the spec rounds on the way: let it compute in f32 and "
+            "cast last, for answers are compared with what it casts"
+        )
     for seed in seeds:
         verdict = judge(puzzle, puzzle.solution, seed=seed, thorough=seed == seeds[0])
         if verdict.stage == "work":
@@ -140,6 +146,16 @@ def fresh_problems(puzzle: Puzzle) -> Iterator[str]:
 def _steps(case: Case) -> int:
     launches = trace_call(case.judged(case.puzzle.solution), *case.args).launches
     return sum(one.steps * (one.times or 1) for one in launches)
+
+
+def _rounds_early(puzzle: Puzzle) -> bool:
+    """Whether the spec computes anything in a narrow float, or ends without a cast to one."""
+    case = cases(puzzle)[0]
+    traced = trace_call(puzzle.spec, *case.args)
+    exact = before_last_casts(traced.jaxpr).jaxpr
+    lasting = {id(v) for v in traced.jaxpr.jaxpr.outvars}
+    made = [v for e in equations(traced.jaxpr.jaxpr) for v in e.outvars if id(v) not in lasting]
+    return any(narrow(v.aval.dtype) for v in (*made, *exact.outvars))
 
 
 def _solution_rejected(puzzle: Puzzle, verdict: Verdict, seed: int) -> str | None:
@@ -246,4 +262,4 @@ def twins(puzzle: Puzzle) -> Iterator[str]:
 
 def _same(case: Case, one: Mistake, other: Mistake) -> bool:
     a, b = case.mistaken(one), case.mistaken(other)
-    return a is not None and b is not None and equal(a, b, case.puzzle.tolerance)
+    return a is not None and b is not None and alike(case.puzzle, a, b)

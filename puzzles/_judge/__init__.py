@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from puzzles._judge.case import Case, cases, fresh_case
 from puzzles._judge.judging import judge, judge_fresh
-from puzzles._judge.numbers import equal
+from puzzles._judge.numbers import alike
+from puzzles._judge.rounding import narrow
 from puzzles._judge.scale import COSTS, at_scale, excesses
 from puzzles._judge.source import ellipsis_left, is_function, is_starter, unwrap
 from puzzles._judge.verdict import Verdict, shown
@@ -19,16 +20,17 @@ __all__ = [
     "COSTS",
     "Case",
     "Verdict",
+    "alike",
     "at_scale",
     "cases",
     "ellipsis_left",
-    "equal",
     "excesses",
     "fresh_case",
     "is_function",
     "is_starter",
     "judge",
     "judge_fresh",
+    "narrow",
     "shown",
     "told",
     "unwrap",

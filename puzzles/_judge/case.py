@@ -12,7 +12,7 @@ import numpy as np
 
 from puzzles._jax import jaxpr_as_fun
 from puzzles._judge.source import unjitted
-from puzzles._launch import Traced, quickly, trace_call, with_interpret
+from puzzles._launch import Traced, before_last_casts, quickly, trace_call, with_interpret
 from puzzles._puzzle import Mistake, Puzzle, mutate
 
 
@@ -75,6 +75,13 @@ class Case:
             return jax.tree.map(np.asarray, spec(*self.args))
         with jax.default_matmul_precision("highest"):
             return _compiled(spec, self.args)
+
+    @cached_property
+    def exact(self) -> list[np.ndarray]:
+        """What the spec gives before the casts to narrow floats that it ends with, flat."""
+        with jax.default_matmul_precision("highest"):
+            traced = trace_call(self.judged(self.puzzle.spec), *self.args)
+            return quickly(before_last_casts(traced.jaxpr), traced.leaves)
 
     def judged(self, fn: Callable) -> Callable:
         """What is judged of `fn`: itself, or what the puzzle observes of it."""

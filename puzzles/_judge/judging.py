@@ -15,7 +15,7 @@ from puzzles._judge.case import Case, cases, fresh_case, on_tpu
 from puzzles._judge.edition import brought_up_to_date
 from puzzles._judge.fresh import own_seed
 from puzzles._judge.memory import memory, memory_if_small
-from puzzles._judge.numbers import same_form, same_numbers
+from puzzles._judge.numbers import rounded_once, same_form, same_numbers
 from puzzles._judge.scale import at_scale, compare
 from puzzles._judge.verdict import Rejected, Verdict
 from puzzles._launch import Launch
@@ -124,11 +124,11 @@ def _by_cases(
             planned = _plain(case, fn)
         receipt = receipt_text(planned, title=case.label) if planned else None
         return _passed(puzzle, receipt, notes=(_NO_KERNEL,))
-    traces = {}
+    traces, results = {}, {}
     for case in listed:
         traced = traces[case] = stages.trace(case, fn)
         stages.pallas(case, traced)
-        stages.numbers(case, traced)
+        results[case] = stages.numbers(case, traced)
     simulated = memory(traces, thorough)
     for case, traced in traces.items():
         stages.work(case, traced.launches)
@@ -139,6 +139,8 @@ def _by_cases(
     ran.append("compiled on this TPU" if on_tpu() else "CPU interpreter")
     ran.append(f"TPU simulator ({simulated})")
     ran += stages.tpu(traces, compiler)
+    for case, flat in results.items():
+        rounded_once(case, flat)
     if scale is not None:
         receipt = beside(puzzle, scale, tuple(ran))
     else:
@@ -191,8 +193,9 @@ def _fresh(puzzle: Puzzle, fn: Callable, seed: int) -> None:
             return
         traced = stages.trace(case, fn)
         stages.pallas(case, traced)
-        stages.numbers(case, traced)
+        flat = stages.numbers(case, traced)
         memory_if_small(case, traced)
+        rounded_once(case, flat)
     except Rejected as rejected:
         raise rejected.on_fresh_case(puzzle.name, seed) from None
 

@@ -9,10 +9,11 @@ from typing import Any
 import jax
 import numpy as np
 
+from puzzles._judge import rounding
 from puzzles._judge.case import Case, cases, on_tpu
 from puzzles._judge.verdict import Rejected
 from puzzles._launch import Launch, Operand, faults
-from puzzles._puzzle import Mistake
+from puzzles._puzzle import Mistake, Puzzle
 
 # Relative tolerance by the width of the mantissa; a TPU rounds the operands of f32 dots to bf16.
 _TOLERANCE = {"float32": 2e-5, "bfloat16": 1e-2, "float16": 2e-3, "float64": 1e-12}
@@ -127,6 +128,12 @@ def same_numbers(case: Case, flat: Sequence[np.ndarray], launches: tuple[Launch,
     )
 
 
+def rounded_once(case: Case, flat: Sequence[np.ndarray]) -> None:
+    """The right numbers are not rounded more often than the puzzle allows."""
+    if says := rounding.roundings(case, flat):
+        raise Rejected("values", says, diagnosis=diagnosis(case, flat), case=case.label)
+
+
 def of_which(case: Case, position: int) -> str:
     """' of dq', or ' of result 1', where there are several results; else nothing."""
     if len(jax.tree.leaves(case.expected)) < 2:
@@ -152,7 +159,7 @@ def _same_values(case: Case, mistake: Mistake, flat: Sequence[np.ndarray]) -> bo
 
     def gives(one: Case, numbers: Sequence[np.ndarray]) -> bool:
         theirs = one.mistaken(mistake)
-        return theirs is not None and equal(theirs, numbers, case.puzzle.tolerance)
+        return theirs is not None and alike(case.puzzle, theirs, numbers)
 
     before = cases(case.puzzle, case.seed)[: case.number]
     return all(gives(one, jax.tree.leaves(one.expected)) for one in before) and gives(case, flat)
@@ -163,6 +170,13 @@ def equal(one: Sequence[np.ndarray], other: Sequence[np.ndarray], tolerance: flo
     return len(one) == len(other) and all(
         a.shape == b.shape and a.dtype == b.dtype and compare(a, b, tolerance) is None
         for a, b in zip(one, other, strict=True)
+    )
+
+
+def alike(puzzle: Puzzle, one: Sequence[np.ndarray], other: Sequence[np.ndarray]) -> bool:
+    """Whether a puzzle tells two flat results apart, by their numbers or by their roundings."""
+    return equal(one, other, puzzle.tolerance) and all(
+        rounding.rounded_alike(puzzle, a, b) for a, b in zip(one, other, strict=True)
     )
 
 

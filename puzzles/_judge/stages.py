@@ -5,6 +5,8 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 
+import numpy as np
+
 from puzzles._jax import Jaxpr
 from puzzles._judge import words
 from puzzles._judge.case import Case, execute
@@ -127,8 +129,8 @@ def _asked(jaxpr: Jaxpr) -> str | None:
     return next((name for name in names if name in ("program_id", "num_programs")), None)
 
 
-def numbers(case: Case, traced: Traced) -> None:
-    """It runs, and gives the spec's numbers."""
+def numbers(case: Case, traced: Traced) -> list[np.ndarray]:
+    """It runs, and gives the spec's numbers, which are returned."""
     try:
         flat = execute(traced)
     except Exception as error:
@@ -143,6 +145,7 @@ def numbers(case: Case, traced: Traced) -> None:
         raise raised(error, case) from None
     same_form(case, traced.out)
     same_numbers(case, flat, traced.launches)
+    return flat
 
 
 def work(case: Case, launches: tuple[Launch, ...]) -> None:

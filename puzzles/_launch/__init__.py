@@ -8,6 +8,7 @@ and `run_program` run a program. No kernel is judged here, and nothing is known 
 
 from __future__ import annotations
 
+from puzzles._launch.faithful import Endless, before_last_casts
 from puzzles._launch.fault import Fault, faults, step_ids
 from puzzles._launch.graph import Abstract
 from puzzles._launch.jaxprs import (
@@ -30,12 +31,14 @@ __all__ = [
     "PALLAS_CALL",
     "Abstract",
     "Dot",
+    "Endless",
     "Fault",
     "Launch",
     "Operand",
     "Traced",
     "as_function",
     "as_tpu",
+    "before_last_casts",
     "equations",
     "faults",
     "fingerprint",
