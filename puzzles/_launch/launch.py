@@ -37,6 +37,7 @@ class Launch:
     unknown_loops: int
     busy: np.ndarray  # (steps,) bool: the step executes floating arithmetic
     scoped_vmem_bytes: int  # what `pl.run_scoped` allocates in the kernel
+    held_bytes: int  # of values that the body itself holds in VMEM at once, at least
     dimension_semantics: tuple[str, ...] | None  # of the whole grid, as Mosaic sees it
     num_scalar_prefetch: int
     aliases: tuple[tuple[int, int], ...]  # (position in inputs, position in outputs)
@@ -94,7 +95,7 @@ class Launch:
 
     @property
     def vmem_bytes(self) -> int:
-        """Bytes of all buffers and scratch in VMEM, padded to tiles; without spills."""
+        """Bytes of all buffers and scratch in VMEM, padded to tiles; without `held_bytes`."""
         return sum(o.vmem_bytes for o in self.operands) + self.scoped_vmem_bytes
 
     @property

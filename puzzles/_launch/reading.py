@@ -14,6 +14,7 @@ from puzzles._jax import ClosedJaxpr, close, compiler_param
 from puzzles._launch.evaluate import Walk, program_ids
 from puzzles._launch.graph import Abstract, Graph, Node, Source, ask
 from puzzles._launch.launch import Launch
+from puzzles._launch.live import held_bytes
 from puzzles._launch.moves import Copy
 from puzzles._launch.operand import Operand, blocked, resident, spread, vmem_size
 from puzzles._launch.smem import UNKNOWN, Buffer, Ref, Stray, memory_space
@@ -109,6 +110,8 @@ class _Call:
         tally = walk.tally
         scoped = [a for avals in tally.scoped.values() for a in avals if memory_space(a) == "vmem"]
 
+        held = held_bytes(self.kernel)
+
         def counted(which: int) -> Launch:
             copies = tuple(
                 Copy.of(within, move, size, n[which], grid)
@@ -129,6 +132,7 @@ class _Call:
                 unknown_branches=len(tally.branches),
                 unknown_loops=len(tally.loops),
                 busy=spread(tally.busy[which] if tally.busy.ndim else tally.busy, grid),
+                held_bytes=held,
                 scoped_vmem_bytes=sum(vmem_size(a.shape, a.dtype) for a in scoped),
                 dimension_semantics=self.semantics(),
                 num_scalar_prefetch=first,
