@@ -21,6 +21,7 @@ from puzzles._launch.jaxprs import (
 )
 from puzzles._launch.launch import Launch
 from puzzles._launch.mesh import as_tpu
+from puzzles._launch.moves import Copy
 from puzzles._launch.operand import Operand, itemsize, row_keys
 from puzzles._launch.run import on_cpu, quickly, remembered, run_program
 from puzzles._launch.sameness import fingerprint
@@ -30,6 +31,7 @@ from puzzles._launch.work import Dot
 __all__ = [
     "PALLAS_CALL",
     "Abstract",
+    "Copy",
     "Dot",
     "Endless",
     "Fault",

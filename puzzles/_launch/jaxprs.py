@@ -8,6 +8,10 @@ from typing import Any
 from puzzles._jax import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, close
 
 PALLAS_CALL = "pallas_call"
+CALLS = {
+    "jit", "pjit", "closed_call", "core_call", "call", "remat", "remat2", "checkpoint",
+    "custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr",
+}  # fmt: skip
 
 
 def kernel_size(closed: ClosedJaxpr) -> int:
@@ -27,6 +31,20 @@ def subjaxprs(equation: JaxprEqn) -> Iterator[Jaxpr]:
                 yield one.jaxpr
             elif isinstance(one, Jaxpr):
                 yield one
+
+
+def callee(equation: JaxprEqn) -> ClosedJaxpr | None:
+    """The jaxpr that an equation merely calls, as `jit` and `custom_vjp_call` do."""
+    if equation.primitive.name not in CALLS:
+        return None
+    for key in ("jaxpr", "call_jaxpr", "fun_jaxpr"):
+        inner = equation.params.get(key)
+        if not isinstance(inner, ClosedJaxpr | Jaxpr):
+            continue
+        inner = close(inner)
+        if len(inner.in_avals) == len(equation.invars):
+            return inner
+    return None
 
 
 def equations(jaxpr: Jaxpr) -> Iterator[JaxprEqn]:

@@ -12,8 +12,9 @@ import jax
 
 from puzzles._jax import ClosedJaxpr, jaxpr_as_fun, retraced
 from puzzles._launch.jaxprs import kernel_calls, part, with_interpret
-from puzzles._launch.launch import Launch, read_launches
+from puzzles._launch.launch import Launch
 from puzzles._launch.mesh import as_tpu
+from puzzles._launch.reading import read_launches
 from puzzles._launch.run import remembered
 from puzzles._launch.sameness import fingerprint
 

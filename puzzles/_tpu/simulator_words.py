@@ -218,6 +218,10 @@ def _accessed(jaxpr: Jaxpr, outer: dict[Var, Var]) -> Iterator[Var]:
             ref = equation.invars[0]
             yield outer.get(ref, ref)
         for inner in subjaxprs(equation):
+            if equation.primitive.name == "run_scoped":  # its operands are captured, not passed
+                given = zip(inner.constvars, equation.invars, strict=True)
+                yield from _accessed(inner, {i: outer.get(g, g) for i, g in given})
+                continue
             # Bodies of `cond`, loops and calls take the last of the operands in order.
             given = equation.invars[len(equation.invars) - len(inner.invars) :]
             if len(given) == len(inner.invars):

@@ -116,7 +116,7 @@ def audit(launch: Launch) -> None:
     q, k, v = launch.inputs
     (T, H), S = q.shape, k.shape[0]
     for operand in (k, v):
-        assert operand.block[0] < S, (
+        assert operand.portion[0] < S, (
             f"a block of `{operand.name}` spans all {S} keys: take several steps, a longer sequence "
             "would not fit into VMEM"
         )

@@ -199,13 +199,13 @@ def audit(launch: Launch, *, args) -> None:
     q, _, _, block_mask, _, partial_masks = args
     _, bq, bk = partial_masks.shape
     needed = int((block_mask > 0).sum())
-    computed = int((sum(dot.executed for dot in launch.dots) > 0).sum())
+    computed = int((sum(dot.executed for dot in launch.least.dots) > 0).sum())
     assert computed <= needed, (
         f"dots run in {computed} of {launch.steps} grid steps, but only {needed} blocks of scores "
         "are of kind 1 or 2: skip those of kind 0, since a masked block costs as much as any other"
     )
     budget = needed * 4 * bq * bk * q.shape[1]
-    assert launch.dot_flops <= budget, (
+    assert launch.least.dot_flops <= budget, (
         f"the dots do {launch.dot_flops:,} FLOPs; two products for each of the {needed} blocks that "
         f"have work take {budget:,}"
     )

@@ -153,7 +153,7 @@ def seen(T, S):
 
 def blocks_with_work(launch, mask):
     """How many pairs of a block of queries and a block of keys hold anything that counts."""
-    bq, bk = launch.inputs[0].block[0], launch.inputs[1].block[0]
+    bq, bk = launch.inputs[0].portion[0], launch.inputs[1].portion[0]
     T, S = mask.shape
     assert bq < T, f"one block holds all {T} queries: cut them, a longer q would not fit into VMEM"
     assert bk < S, f"one block holds all {S} keys: cut them, a longer k would not fit into VMEM"
@@ -163,14 +163,14 @@ def blocks_with_work(launch, mask):
 
 def audit_dots(launch, mask, which):
     """Dots run for the blocks that have work and for no others; `which` names the others."""
-    needed = blocks_with_work(launch, mask)
+    needed, launch = blocks_with_work(launch, mask), launch.least
     computed = int((sum(dot.executed for dot in launch.dots) > 0).sum())
     assert computed <= needed, (
         f"dots run in {computed} of {launch.steps} grid steps, but only {needed} blocks of scores "
         f"hold anything that counts: skip the blocks {which}, since a masked block costs as much "
         "as any other"
     )
-    (bq, H), bk = launch.inputs[0].block, launch.inputs[1].block[0]
+    (bq, H), bk = launch.inputs[0].portion, launch.inputs[1].portion[0]
     budget = needed * 4 * bq * bk * H
     assert launch.dot_flops <= budget, (
         f"the dots do {launch.dot_flops:,} FLOPs; two products for each of the {needed} blocks that "

@@ -127,12 +127,12 @@ from puzzles.splash_attention.attention import make_inputs
 def audit(launch: Launch, *, args) -> None:
     q, k, _ = args
     (T, H), S = q.shape, k.shape[0]
-    block = launch.inputs[0].block
+    block = launch.inputs[0].portion
     assert block[0] < T, (
         f"one block holds all {T} queries: cut them, too, or a longer sequence would not fit into VMEM"
     )
     for operand in launch.inputs[1:]:
-        assert operand.block[0] < S, (
+        assert operand.portion[0] < S, (
             f"a block of `{operand.name}` spans all {S} keys: take several steps, a longer sequence "
             "would not fit into VMEM"
         )

@@ -147,7 +147,7 @@ def audit(launch: Launch, *, args) -> None:
             f"large as the {(K, S, H)} that came in: leave the array alone, and let the index map "
             "choose the head"
         )
-        assert operand.block[-2] < S, (
+        assert operand.portion[-2] < S, (
             f"a block of `{operand.name}` spans all {S} keys: take several steps, a longer sequence "
             "would not fit into VMEM"
         )
@@ -163,7 +163,7 @@ def audit(launch: Launch, *, args) -> None:
         )
     narrow = [o.name for o in launch.scratch if str(o.dtype) != "float32"]
     assert not narrow, f"`{narrow[0]}` is no float32: m, l and acc are changed at every step"
-    blocks = N * T // q.block[-2]
+    blocks = N * T // q.portion[-2]
     budget = 2 * H * (N * T + 2 * S * blocks)
     assert launch.hbm_bytes_read <= budget, (
         f"the launch reads {launch.hbm_bytes_read:,} bytes where {budget:,} are enough: queries once, "

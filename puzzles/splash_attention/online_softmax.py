@@ -97,7 +97,7 @@ from puzzles.splash_attention.softmax_two_pass import make_inputs
 
 def audit(launch: Launch) -> None:
     x = launch.inputs[0]
-    assert x.block[1] < x.shape[1], (
+    assert x.portion[1] < x.shape[1], (
         f"a block holds whole rows of {x.shape[1]}: take several steps, rows may be long"
     )
     once = 4 * x.shape[0] * x.shape[1]

@@ -331,6 +331,16 @@ def segment_attention_kernel(
         o_ref[...] = jnp.where(empty, 0.0, acc_ref[...] / jnp.where(empty, 1.0, l_ref[...]))
 """,
         ),
+        Alternative(
+            "asks for the diagonal and for equal ids in one condition",
+            edits=(
+                (_SKIP, """some = jnp.max(
+        (q_segments_ref[...] == kv_segments_ref[...]).astype(jnp.float32)
+    )
+
+    @pl.when((j * bk < (i + 1) * bq) & (some > 0.0))"""),
+            ),
+        ),
         Alternative("takes other blocks", old="else (256, 128)", new="else (128, 128)"),
     ],
     audit=audit,

@@ -105,7 +105,7 @@ def make_inputs(key, M, N):
 def audit(first: Launch, second: Launch) -> None:
     for launch in (first, second):
         x = launch.inputs[0]
-        assert x.block[1] < x.shape[1], (
+        assert x.portion[1] < x.shape[1], (
             f"a block holds whole rows of {x.shape[1]}: take several steps, rows may be long"
         )
         assert x.transfers == launch.steps, (

@@ -218,17 +218,17 @@ def audit(launch: Launch, *, args) -> None:
         f"the grid has {launch.steps} steps, and the list {len(rows)} visits: a step for each visit "
         "and no more"
     )
-    computed = int((sum(dot.executed for dot in launch.dots) > 0).sum())
+    computed = int((sum(dot.executed for dot in launch.least.dots) > 0).sum())
     assert computed <= alive, (
         f"dots run in {computed} steps, but only {alive} visits have anything to compute: a dead one only "
         "starts and stores"
     )
     budget = alive * 4 * bq * bk * H
-    assert launch.dot_flops <= budget, (
+    assert launch.least.dot_flops <= budget, (
         f"the dots do {launch.dot_flops:,} FLOPs; two products for each of the {alive} tiles take {budget:,}"
     )
-    assert launch.inputs[3].block[0] in (None, 1), (
-        f"a block of `{launch.inputs[3].name}` holds {launch.inputs[3].block[0]} masks, and a tile needs one: let "
+    assert launch.inputs[3].portion[0] <= 1, (
+        f"a block of `{launch.inputs[3].name}` holds {launch.inputs[3].portion[0]} masks, and a tile needs one: let "
         "masks[t] choose it"
     )
     lists = (("q", rows), ("k", cols), ("v", cols), ("partial_masks", masks))

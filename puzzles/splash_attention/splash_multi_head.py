@@ -370,13 +370,13 @@ def audit(launch: Launch, *, args) -> None:
         f"{heads * len(rows)}: a mask for all heads is one list, walked once a head; masks for each are one long list, walked once"
     )
     alive = heads * int((kind > 0).sum())
-    computed = int((sum(dot.executed for dot in launch.dots) > 0).sum())
+    computed = int((sum(dot.executed for dot in launch.least.dots) > 0).sum())
     assert computed <= alive, (
         f"dots run in {computed} steps, but only {alive} visits have anything to compute: a dead one only "
         "starts and stores"
     )
     budget = alive * 2 * bq * bk * (H + Hv)
-    assert launch.dot_flops <= budget, (
+    assert launch.least.dot_flops <= budget, (
         f"the dots do {launch.dot_flops:,} FLOPs; two products for each of the {alive} tiles take {budget:,}"
     )
     for operand, array in zip(launch.inputs[1:3], (k, v), strict=True):

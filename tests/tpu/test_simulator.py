@@ -147,6 +147,32 @@ def test_a_ref_in_hbm_is_not_indexed():
     assert (error.kind, error.operand) == ("any", "x_ref")
 
 
+def test_a_ref_in_hbm_beside_a_scope_is_not_taken_for_what_the_scope_allocates():
+    def kernel(x_ref, o_ref):
+        def body(buffer, sem):
+            copy = pltpu.async_copy(x_ref, buffer, sem)
+            copy.wait()
+            buffer[...] = buffer[...] * 2.0
+            pltpu.sync_copy(buffer, o_ref)
+
+        pl.run_scoped(body, pltpu.VMEM((256, 256), jnp.float32), pltpu.SemaphoreType.DMA)
+
+    fn = launch(kernel, x=HBM, o=HBM, grid=())
+    np.testing.assert_array_equal(simulated(fn, X)[0], 2 * X)
+
+
+def test_a_ref_in_hbm_is_not_indexed_in_a_scope_either():
+    def kernel(x_ref, o_ref):
+        def body(buffer):
+            buffer[...] = x_ref[:128, :128]
+            o_ref[...] = buffer[...]
+
+        pl.run_scoped(body, pltpu.VMEM((128, 128), jnp.float32))
+
+    error = refused(launch(kernel, x=HBM), X)
+    assert (error.kind, error.operand) == ("any", "x_ref")
+
+
 def test_an_index_that_is_an_array_is_refused():
     def kernel(x_ref, o_ref):
         o_ref[...] = x_ref[jnp.arange(128)]
@@ -224,6 +250,13 @@ def test_jit_and_vmap_of_a_launch():
     batch = jnp.stack([X, 2 * X])
     np.testing.assert_array_equal(simulated(jax.jit(jax.jit(launch())), X + 1)[0], X + 1)
     np.testing.assert_array_equal(simulated(jax.vmap(launch()), batch)[0], batch)
+
+
+@pytest.mark.parametrize("words", [("parallel", "arbitrary"), ("arbitrary", "arbitrary")])
+def test_vmap_of_a_launch_whose_axes_have_words(words):
+    batch = jnp.stack([X, 2 * X])
+    fn = jax.vmap(launch(dimension_semantics=words))
+    np.testing.assert_array_equal(simulated(fn, batch)[0], batch)
 
 
 @pytest.mark.parametrize("reverse", [False, True])
