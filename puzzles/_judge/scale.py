@@ -105,7 +105,7 @@ def compare(puzzle: Puzzle, scale: Scale) -> None:
 
 def excesses(scale: Scale, slack: Mapping[str, float]) -> Iterator[Excess]:
     """Every cost above its limit, those that explain others first."""
-    mine, par = scale.mine, scale.par
+    mine, par = scale.mine.least, scale.par
     for what, allowed, extra in _limits(mine, par):
         a, b = getattr(mine, what), getattr(par, what)
         if a > b * slack.get(what, allowed) + extra:
@@ -119,21 +119,20 @@ def _limits(mine: Cost, par: Cost) -> Iterator[tuple[str, float, float]]:
     yield "outside", _EXACT, _SOME * par.bytes
     fits = max(_CHIP.scoped_vmem_bytes, *(one.vmem_limit_bytes or 0 for one in par.launches))
     yield "vmem", 0.0, max(fits, par.vmem)
-    if mine.certain:
-        if par.dot_flops:  # elsewhere a dot may stand for a sum
-            yield "dot_flops", _EXACT if same else _BY_BLOCKS, 0
-        yield "transcendentals", _BY_TRAFFIC, 0
-        share = par.idle / max(1, par.steps) * (_EXACT if same else _BY_BLOCKS)
-        yield "idle", 0.0, mine.steps * (share + _SOME)
-    if same:
-        yield "transfers", _EXACT, 0
-        yield "bytes", _EXACT, 0
-        yield "steps", _EXACT, 0
-        yield "smem", _EXACT, 0
-        if mine.certain and par.dot_flops:
-            yield "with_dots", _EXACT, 0
-    else:
+    if par.dot_flops:  # elsewhere a dot may stand for a sum
+        yield "dot_flops", _EXACT if same else _BY_BLOCKS, 0
+    yield "transcendentals", _BY_TRAFFIC, 0
+    share = par.idle / max(1, par.steps) * (_EXACT if same else _BY_BLOCKS)
+    yield "idle", 0.0, mine.steps * (share + _SOME)
+    if not same:
         yield "bytes", _BY_TRAFFIC, 0
+        return
+    yield "transfers", _EXACT, 0
+    yield "bytes", _EXACT, 0
+    yield "steps", _EXACT, 0
+    yield "smem", _EXACT, 0
+    if par.dot_flops:
+        yield "with_dots", _EXACT, 0
 
 
 def _count(mine: Cost, par: Cost) -> str:
