@@ -12,7 +12,7 @@ import jax
 
 from puzzles._jax import ClosedJaxpr, jaxpr_as_fun, retraced
 from puzzles._launch.jaxprs import kernel_calls, part, with_interpret
-from puzzles._launch.launch import Launch, read_launches
+from puzzles._launch.launch import Launch, read_grids, read_launches
 from puzzles._launch.mesh import as_tpu
 from puzzles._launch.run import remembered
 from puzzles._launch.sameness import fingerprint
@@ -29,6 +29,11 @@ class Traced:
     jaxpr: ClosedJaxpr
     leaves: tuple[Any, ...]
     out: Any
+
+    @cached_property
+    def grids(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
+        """Name and grid of every `pallas_call`, at no cost, however large a grid is."""
+        return read_grids(self.jaxpr, self.leaves)
 
     @cached_property
     def launches(self) -> tuple[Launch, ...]:
