@@ -11,6 +11,7 @@ import numpy as np
 
 from puzzles._judge import rounding
 from puzzles._judge.case import Case, cases, on_tpu
+from puzzles._judge.limits import as_imported
 from puzzles._judge.verdict import Rejected
 from puzzles._launch import Launch, Operand, faults
 from puzzles._puzzle import Mistake, Puzzle
@@ -31,6 +32,7 @@ class Mismatch:
     count: int
 
 
+@as_imported()
 def compare(want: np.ndarray, got: np.ndarray, tolerance: float | None) -> Mismatch | None:
     """The first disagreement of two arrays of one shape, or None.
 

@@ -30,7 +30,7 @@ class Verdict:
     says: where, what, what to try. diagnosis: the mistake that the numbers match, in its own words.
     step: program ids of the grid step to look at. picture: right and wrong blocks as text.
     receipt: what the launch costs, on a pass. notes: more lines, such as progress. seed: what drew
-    the fresh case, where that is the case that failed.
+    the fresh case, where that is the case that failed. title: in place of the stage's own.
     """
 
     passed: bool
@@ -44,13 +44,14 @@ class Verdict:
     picture: str | None = None
     notes: tuple[str, ...] = field(default=())
     seed: int | None = None
+    title: str | None = None
 
     @property
     def headline(self) -> str:
         """The first line."""
         mark = "✓" if self.passed else "·" if self.stage == "unsolved" else "✗"
         case = f" (case {self.case})" if self.case and not self.passed else ""
-        return f"{mark} {self.puzzle}: {TITLES[self.stage]}{case}"
+        return f"{mark} {self.puzzle}: {self.title or TITLES[self.stage]}{case}"
 
     def __str__(self) -> str:
         parts = [self.diagnosis, self.says, self.picture, self.receipt, *self.notes]

@@ -8,7 +8,7 @@ and `run_program` run a program. No kernel is judged here, and nothing is known 
 
 from __future__ import annotations
 
-from puzzles._launch.faithful import Endless, before_last_casts
+from puzzles._launch.faithful import TURNS, Endless, before_last_casts
 from puzzles._launch.fault import Fault, faults, step_ids
 from puzzles._launch.graph import Abstract
 from puzzles._launch.jaxprs import (
@@ -16,6 +16,7 @@ from puzzles._launch.jaxprs import (
     equations,
     kernel_calls,
     kernel_size,
+    longest_loop,
     subjaxprs,
     with_interpret,
 )
@@ -30,6 +31,7 @@ from puzzles._launch.work import Dot
 
 __all__ = [
     "PALLAS_CALL",
+    "TURNS",
     "Abstract",
     "Copy",
     "Dot",
@@ -49,6 +51,7 @@ __all__ = [
     "kernel_calls",
     "kernel_size",
     "kernels",
+    "longest_loop",
     "on_cpu",
     "quickly",
     "remembered",

@@ -27,7 +27,10 @@ class Endless(Exception):
     """A `while` that has turned `TURNS` times."""
 
     def __init__(self) -> None:
-        super().__init__(f"a loop does not end: it was stopped after {TURNS:,} turns")
+        super().__init__(
+            f"A `while` loop does not end: it was stopped after {TURNS:,} turns. Does its body "
+            "change what its condition reads, and towards the end?"
+        )
 
 
 def faithful(closed: ClosedJaxpr) -> ClosedJaxpr:

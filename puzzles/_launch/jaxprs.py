@@ -24,6 +24,16 @@ def _count(jaxpr: Jaxpr) -> int:
     return sum(1 + sum(map(_count, subjaxprs(equation))) for equation in jaxpr.eqns)
 
 
+def longest_loop(jaxpr: Jaxpr) -> int:
+    """Turns of the longest loop of known length, kernels included and the loops inside it, too."""
+    return max((_turns(equation) for equation in jaxpr.eqns), default=1)
+
+
+def _turns(equation: JaxprEqn) -> int:
+    inside = max(map(longest_loop, subjaxprs(equation)), default=1)
+    return inside * (equation.params["length"] if equation.primitive.name == "scan" else 1)
+
+
 def subjaxprs(equation: JaxprEqn) -> Iterator[Jaxpr]:
     """The jaxprs an equation calls (`jit`, `cond`, `custom_vjp_call`, ...)."""
     for value in equation.params.values():

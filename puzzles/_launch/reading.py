@@ -41,6 +41,14 @@ def read_launches(jaxpr: ClosedJaxpr, leaves: Sequence[Any]) -> tuple[Launch, ..
     return tuple(call.launch() for call in calls)
 
 
+def read_grids(jaxpr: ClosedJaxpr, leaves: Sequence[Any]) -> tuple[tuple[str, tuple], ...]:
+    """Name and grid of every `pallas_call`, without a look at any step; raises `Abstract`."""
+    graph = Graph(jaxpr, leaves)
+    calls = [_Call(node, graph) for node in graph.calls]
+    graph.evaluate(source for call in calls for source in call.bounds)
+    return tuple((call.name, call.grid()) for call in calls)
+
+
 class _Call:
     """One `pallas_call` equation taken apart."""
 

@@ -18,7 +18,7 @@ from puzzles._jax import (
     jaxpr_as_fun,
     scan_counts,
 )
-from puzzles._launch.faithful import Endless, faithful
+from puzzles._launch.faithful import TURNS, Endless, faithful
 from puzzles._launch.jaxprs import PALLAS_CALL, kernel_calls, part, subjaxprs
 from puzzles._launch.sameness import fingerprint
 
@@ -158,9 +158,11 @@ def _scan(params: dict[str, Any], values: list[Any], within: Callable) -> list[A
 def _while(params: dict[str, Any], values: list[Any], within: Callable) -> list[Any]:
     first, second = params["cond_nconsts"], params["cond_nconsts"] + params["body_nconsts"]
     carry = values[second:]
-    while within(params["cond_jaxpr"], [*values[:first], *carry])[0]:
+    for _ in range(TURNS):
+        if not within(params["cond_jaxpr"], [*values[:first], *carry])[0]:
+            return carry
         carry = within(params["body_jaxpr"], [*values[first:second], *carry])
-    return carry
+    raise Endless
 
 
 def _cond(params: dict[str, Any], values: list[Any], within: Callable) -> list[Any]:

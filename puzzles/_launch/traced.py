@@ -14,7 +14,7 @@ from puzzles._jax import ClosedJaxpr, jaxpr_as_fun, retraced
 from puzzles._launch.jaxprs import OTHER_KERNELS, equations, kernel_calls, part, with_interpret
 from puzzles._launch.launch import Launch
 from puzzles._launch.mesh import as_tpu
-from puzzles._launch.reading import read_launches
+from puzzles._launch.reading import read_grids, read_launches
 from puzzles._launch.run import remembered
 from puzzles._launch.sameness import fingerprint
 
@@ -30,6 +30,11 @@ class Traced:
     jaxpr: ClosedJaxpr
     leaves: tuple[Any, ...]
     out: Any
+
+    @cached_property
+    def grids(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
+        """Name and grid of every `pallas_call`, at no cost, however large a grid is."""
+        return read_grids(self.jaxpr, self.leaves)
 
     @cached_property
     def launches(self) -> tuple[Launch, ...]:

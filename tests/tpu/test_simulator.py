@@ -369,3 +369,26 @@ def test_quickly_is_the_plain_interpreter():
 def test_importing_starts_no_backend():
     code = "import puzzles\nfrom jax._src import xla_bridge\nassert not xla_bridge._backends"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.slow
+def test_a_wait_for_more_bytes_than_are_copied_ends(monkeypatch):
+    """As many waits as starts, so counting them finds nothing; the TPU would hang."""
+    monkeypatch.setattr(watch, "WAIT_SECONDS", 0.3)
+
+    def kernel(x_ref, o_ref, buffer, semaphore):
+        pltpu.make_async_copy(x_ref.at[:8], buffer.at[:8], semaphore).start()
+        pltpu.make_async_copy(x_ref, buffer, semaphore).wait()
+        o_ref[...] = buffer[...]
+
+    def copied(x):
+        return pl.pallas_call(
+            kernel,
+            in_specs=[HBM],
+            out_shape=x,
+            scratch_shapes=[pltpu.VMEM(x.shape, x.dtype), pltpu.SemaphoreType.DMA(())],
+        )(x)
+
+    with pytest.raises(SimulationError, match="waits for more than arrives") as caught:
+        simulate(trace_call(copied, jnp.ones((16, 128))))
+    assert "Wait with the same two Refs" in caught.value.says
