@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from puzzles._judge.case import Case, cases, fresh_case
 from puzzles._judge.judging import judge, judge_fresh
-from puzzles._judge.numbers import equal
+from puzzles._judge.numbers import equal, largest_error, tolerance_of
 from puzzles._judge.scale import COSTS, at_scale, excesses
 from puzzles._judge.source import ellipsis_left, is_function, is_starter, unwrap
 from puzzles._judge.verdict import Verdict, shown
@@ -29,7 +29,9 @@ __all__ = [
     "is_starter",
     "judge",
     "judge_fresh",
+    "largest_error",
     "shown",
     "told",
+    "tolerance_of",
     "unwrap",
 ]
