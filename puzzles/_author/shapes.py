@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 import types
 import typing
 from collections.abc import Callable, Iterator
@@ -93,7 +94,7 @@ def fits(value: Any, note: Any, made: bool = False) -> bool:
 
 
 def _says(who: str, value: Any, note: Any) -> str:
-    shown = inspect.formatannotation(note).replace("jaxtyping.", "")
+    shown = re.sub(r"\b(?:[a-z_]\w*\.)+", "", inspect.formatannotation(note))
     return f"{who} is annotated {shown}, and it is {_form(value)}"
 
 

@@ -95,25 +95,20 @@ def _equal(x: np.ndarray, y: np.ndarray) -> bool:
 
 def _circular(puzzle: Puzzle) -> Iterator[str]:
     """What judges the solution must not be made of it."""
-    own = {f"def {name}" for name in {*puzzle.blanks, puzzle.name}}
-    for judge in (puzzle.spec, puzzle.accepts):
-        if judge is None:
-            continue
-        for fn in _reached(judge):
-            if fn.__module__ == puzzle.module and f"def {fn.__name__}" in own:
-                yield (
-                    f"{puzzle.place(f'def {judge.__name__}(', author=False)}: "
-                    f"`{judge.__name__}` reaches `{fn.__name__}`, which the learner writes: "
-                    "nothing independent is proven; write what is wanted in plain jax.numpy"
-                )
-                return
-    if puzzle.kernel and puzzle.accepts is None:
-        for case in cases(puzzle)[:1]:
-            if next(kernel_calls(trace_call(puzzle.spec, *case.args).jaxpr.jaxpr), None):
-                yield (
-                    f"{puzzle.place(f'def {puzzle.spec.__name__}(', author=False)}: the spec "
-                    "launches a kernel itself: write what is wanted in plain jax.numpy"
-                )
+    own = {*puzzle.blanks, puzzle.name}
+    remedy = "write what is wanted in plain jax.numpy"
+    for judge in filter(None, (puzzle.spec, puzzle.accepts)):
+        place = puzzle.place(f"def {judge.__name__}(", author=judge is not puzzle.spec)
+        made = (f.__name__ for f in _reached(judge) if f.__module__ == puzzle.module)
+        if name := min(own.intersection(made), default=None):
+            yield (
+                f"{place}: `{judge.__name__}` reaches `{name}`, which the learner writes: nothing "
+                f"independent is proven; {remedy}"
+            )
+        elif puzzle.kernel and puzzle.accepts is None:
+            traced = trace_call(judge, *cases(puzzle)[0].args)
+            if next(kernel_calls(traced.jaxpr.jaxpr), None):
+                yield f"{place}: the spec launches a kernel itself: {remedy}"
 
 
 def _reached(fn: Any) -> set[FunctionType]:

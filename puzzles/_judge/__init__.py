@@ -7,7 +7,7 @@ Nothing is printed here.
 
 from __future__ import annotations
 
-from puzzles._judge.case import Case, cases, fresh_case
+from puzzles._judge.case import Case, cases, execute, fresh_case
 from puzzles._judge.judging import judge, judge_fresh
 from puzzles._judge.numbers import equal, largest_error, tolerance_of
 from puzzles._judge.scale import COSTS, at_scale, excesses
@@ -24,6 +24,7 @@ __all__ = [
     "ellipsis_left",
     "equal",
     "excesses",
+    "execute",
     "fresh_case",
     "is_function",
     "is_starter",

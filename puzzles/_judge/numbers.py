@@ -58,8 +58,13 @@ def tolerance_of(want: np.ndarray, tolerance: float | None) -> float:
     return _TPU_TOLERANCE if on_tpu() else _TOLERANCE.get(want.dtype.name, 1e-2)
 
 
-def largest_error(want: np.ndarray, got: np.ndarray, tolerance: float | None) -> float:
-    """The largest error of two arrays of one shape in units of the tolerance; 1 is the limit."""
+def largest_error(
+    want: np.ndarray, got: np.ndarray, tolerance: float | None, neighbours: bool = False
+) -> float:
+    """The largest error of two arrays of one shape in units of the tolerance; 1 is the limit.
+
+    neighbours: forgives a last digit of the dtype, which one number rounded twice may differ by.
+    """
     want, got = np.asarray(want), np.asarray(got)
     if want.dtype.kind in "biu":
         return 0.0 if (want == got).all() else math.inf
@@ -67,12 +72,13 @@ def largest_error(want: np.ndarray, got: np.ndarray, tolerance: float | None) ->
     known = np.isfinite(w)
     if not (np.isfinite(g) == known).all() or not known.any():
         return 0.0 if np.array_equal(w, g, equal_nan=True) else math.inf
+    digit = np.abs(np.spacing(want[known])).astype(np.float64)
     w, g = w[known], g[known]
+    off = np.maximum(np.abs(g - w) - neighbours * digit, 0)
     allowed = tolerance_of(want, tolerance) * (np.sqrt(np.mean(w**2)) + np.abs(w))
-    off = np.abs(g - w)
-    return float(
-        np.divide(off, allowed, out=np.where(off > 0, math.inf, 0.0), where=allowed > 0).max()
-    )
+    if ((allowed == 0) & (off > 0)).any():
+        return math.inf
+    return float((off / np.where(allowed == 0, 1, allowed)).max())
 
 
 def mismatches(case: Case, flat: Sequence[np.ndarray]) -> tuple[int, np.ndarray, Mismatch] | None:
