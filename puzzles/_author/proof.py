@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import jax
 
 from puzzles import _regions
+from puzzles._author.margin import how_far
 from puzzles._judge import (
     COSTS,
     Case,
@@ -162,7 +164,9 @@ def _solution_rejected(puzzle: Puzzle, verdict: Verdict, seed: int) -> str | Non
     if verdict.passed:
         return None
     place = puzzle.place(f"def {puzzle.name}(", author=False)
-    return f"{place}: the solution is rejected (seed {seed}); mend it, or its spec:\n{verdict}"
+    far = how_far(puzzle, seed) if verdict.stage == "values" else ""
+    plain = replace(verdict, diagnosis=None)  # the reference's rounding may look like a mistake's
+    return f"{place}: the solution is rejected (seed {seed}); mend it, or its spec{far}:\n{plain}"
 
 
 def slack_needs(puzzle: Puzzle) -> dict[str, list[str]]:

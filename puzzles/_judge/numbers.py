@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -42,8 +43,7 @@ def compare(want: np.ndarray, got: np.ndarray, tolerance: float | None) -> Misma
     if want.dtype.kind in "biu":
         wrong = want != got
     else:
-        if tolerance is None:
-            tolerance = _TPU_TOLERANCE if on_tpu() else _TOLERANCE.get(want.dtype.name, 1e-2)
+        tolerance = tolerance_of(want, tolerance)
         w, g = want.astype(np.float64), got.astype(np.float64)
         finite = w[np.isfinite(w)]
         scale = float(np.sqrt(np.mean(finite**2))) if finite.size else 0.0
@@ -52,6 +52,36 @@ def compare(want: np.ndarray, got: np.ndarray, tolerance: float | None) -> Misma
         return None
     first = tuple(int(n) for n in np.unravel_index(int(np.argmax(wrong)), wrong.shape))
     return Mismatch(wrong, first, want[first], got[first], int(wrong.sum()))
+
+
+def tolerance_of(want: np.ndarray, tolerance: float | None) -> float:
+    """The tolerance that numbers like `want` are held to: the puzzle's, or their dtype's."""
+    if tolerance is not None:
+        return tolerance
+    return _TPU_TOLERANCE if on_tpu() else _TOLERANCE.get(want.dtype.name, 1e-2)
+
+
+def largest_error(
+    want: np.ndarray, got: np.ndarray, tolerance: float | None, neighbours: bool = False
+) -> float:
+    """The largest error of two arrays of one shape in units of the tolerance; 1 is the limit.
+
+    neighbours: forgives a last digit of the dtype, which one number rounded twice may differ by.
+    """
+    want, got = np.asarray(want), np.asarray(got)
+    if want.dtype.kind in "biu":
+        return 0.0 if (want == got).all() else math.inf
+    w, g = want.astype(np.float64), got.astype(np.float64)
+    known = np.isfinite(w)
+    if not (np.isfinite(g) == known).all() or not known.any():
+        return 0.0 if np.array_equal(w, g, equal_nan=True) else math.inf
+    digit = np.abs(np.spacing(want[known])).astype(np.float64)
+    w, g = w[known], g[known]
+    off = np.maximum(np.abs(g - w) - neighbours * digit, 0)
+    allowed = tolerance_of(want, tolerance) * (np.sqrt(np.mean(w**2)) + np.abs(w))
+    if ((allowed == 0) & (off > 0)).any():
+        return math.inf
+    return float((off / np.where(allowed == 0, 1, allowed)).max())
 
 
 def mismatches(case: Case, flat: Sequence[np.ndarray]) -> tuple[int, np.ndarray, Mismatch] | None:
