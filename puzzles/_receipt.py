@@ -108,6 +108,8 @@ def _comparable(launch: Launch) -> bool:
 
 def _flops(launch: Launch, chip: Chip) -> str:
     counted = bounded(launch, "flops", scaled)
+    if not launch.flops:
+        return "0"
     if not launch.dots:
         return f"{counted}, no dot among them: the matrix unit has nothing to do"
     if not _comparable(launch):
