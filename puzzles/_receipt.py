@@ -160,7 +160,9 @@ def _data(launch: Launch) -> str:
     """Which counts depend on data, and how they are made all the same."""
     found = []
     if count := launch.unknown_branches:
-        found.append(f"{count} branch{'es' * (count > 1)} on data, counted as taken")
+        found.append(
+            f"{count} branch{'es' * (count > 1)} on data or in too long a loop, counted as taken"
+        )
     if count := launch.unknown_loops:
         found.append(f"{count} loop{'s' * (count > 1)} of unknown length, counted once")
     if count := sum(not copy.exact for copy in launch.copies):

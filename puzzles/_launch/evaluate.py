@@ -27,7 +27,7 @@ from puzzles._launch.work import MOST, Tally, work
 
 SMALL = 64  # own elements of a value worth knowing; a mask of a block is not
 LARGE = 4_000_000  # elements of such a value over all steps
-FUEL = 100_000_000  # per walk: 1000 an equation plus one an element, about a second
+FUEL = 200_000_000  # per walk: 1000 an equation plus one an element, a few seconds
 
 
 def program_ids(grid: tuple[int, ...]) -> list[np.ndarray]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -177,6 +179,16 @@ def test_a_pipeline_in_a_kernel_is_counted_block_by_block():
     assert one.dots[0].executed.tolist() == [24]
     assert all("emit_pipeline" in copy.line or "a_ref, b_ref, o_ref" in copy.line
                for copy in one.copies)  # fmt: skip
+
+
+def test_a_pipeline_too_long_to_follow_is_bounded():
+    # 16^3 steps of (256, 256) blocks: each would fetch two of 256 KiB, if no index ever stayed.
+    square = S((4096, 4096), f32)
+    one = only(functools.partial(piped_matmul, bm=256, bk=256, bn=256), square, square)
+    assert 4096 * 2 * 2**18 <= one.hbm_bytes_read < 1.01 * 4096 * 2 * 2**18
+    assert one.least.hbm_bytes_read < one.hbm_bytes_read
+    assert one.bound == "at most"
+    assert one.dot_flops == one.least.dot_flops == 2 * 4096**3
 
 
 def test_a_pipeline_as_long_as_the_data_say():
