@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from puzzles._jax import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, scan_counts
+from puzzles._jax import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, copy_ends, scan_counts
 from puzzles._launch.jaxprs import callee, subjaxprs
 from puzzles._launch.logic import LOGIC, Partly, decided
 from puzzles._launch.moves import moved
@@ -168,9 +168,9 @@ class Walk:
             copies, key = self.tally.copies, (path, move, size)
             within, before = copies.get(key) or (tuple(self.within), 0)
             copies[key] = (within, before + here)
-        for value in values:
-            if isinstance(value, Ref):
-                value.contents = None  # what arrives there is not known
+        _, (target, _) = copy_ends(equation.params["tree"], values)
+        if isinstance(target, Ref):
+            target.contents = None  # what arrives there is not known
         return []
 
     def _get(
