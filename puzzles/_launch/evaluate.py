@@ -156,7 +156,7 @@ class Walk:
         self.tally.scoped[path] = avals
         names = jaxpr.debug_info.arg_names or ()
         names = names if len(names) == len(avals) else [""] * len(avals)
-        named = [name if name.isidentifier() else "a scoped ref" for name in names]
+        named = [name if name and name.isidentifier() else "a scoped ref" for name in names]
         made = [Buffer.of(name, aval) for name, aval in zip(named, avals, strict=True)]
         return self.run(jaxpr, values, made, weight, path)
 
