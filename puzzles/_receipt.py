@@ -108,6 +108,8 @@ def _comparable(launch: Launch) -> bool:
 
 def _flops(launch: Launch, chip: Chip) -> str:
     counted = bounded(launch, "flops", scaled)
+    if not launch.flops:
+        return "0"
     if not launch.dots:
         return f"{counted}, no dot among them: the matrix unit has nothing to do"
     if not _comparable(launch):
@@ -158,7 +160,9 @@ def _data(launch: Launch) -> str:
     """Which counts depend on data, and how they are made all the same."""
     found = []
     if count := launch.unknown_branches:
-        found.append(f"{count} branch{'es' * (count > 1)} on data, counted as taken")
+        found.append(
+            f"{count} branch{'es' * (count > 1)} on data or in too long a loop, counted as taken"
+        )
     if count := launch.unknown_loops:
         found.append(f"{count} loop{'s' * (count > 1)} of unknown length, counted once")
     if count := sum(not copy.exact for copy in launch.copies):

@@ -30,7 +30,7 @@ def show(fn: Callable, *args: object) -> None:
     """
 
     def draw() -> None:
-        walks = [walk_data(launch) for launch in _seen(fn, args, "show")[0]]
+        walks = [walk_data(launch) for launch in _seen(fn, args)]
         display("\n\n".join(map(walk_text, walks)), walk_page(walks))
 
     _told(draw, "drawing this")
@@ -46,7 +46,7 @@ def receipt(fn: Callable, *args: object, chip: str = "v5e", cycles: bool = False
     def count() -> None:
         if chip not in CHIPS:
             raise _Sentence(f"no chip is called {chip!r}; there are {', '.join(CHIPS)}")
-        launches, traced = _seen(fn, args, "receipt")
+        launches, traced = _looked_at(fn, args, "receipt")
         words = _cycles(traced, chip) if cycles else ""
         say(receipt_text(tuple(launches), chip, cycles=words))
 
@@ -70,7 +70,7 @@ def _told(act: Callable[[], None], what: str) -> None:
     except (_Sentence, Abstract) as sentence:
         say(str(sentence))
     except KeyboardInterrupt:
-        say(f"interrupted: {what} is not done; run the cell again.")
+        say("interrupted: nothing was shown; run the cell again.")
     except Exception:
         say(
             f"{what} failed. That is our bug, not yours: please report it with this:\n"
@@ -78,7 +78,11 @@ def _told(act: Callable[[], None], what: str) -> None:
         )
 
 
-def _seen(fn: Any, args: tuple, asked: str) -> tuple[list[Launch], Traced | None]:
+def _seen(fn: Any, args: tuple) -> list[Launch]:
+    return _looked_at(fn, args, "show")[0]
+
+
+def _looked_at(fn: Any, args: tuple, asked: str) -> tuple[list[Launch], Traced | None]:
     """The launches of a learner's callable, and its trace if they come from one.
 
     Raises _Sentence or Abstract where there are none.
@@ -109,7 +113,7 @@ def _seen(fn: Any, args: tuple, asked: str) -> tuple[list[Launch], Traced | None
         left = ellipsis_left(puzzle, fn) if puzzle is not None else None
         if left:
             raise _Sentence(
-                f"`{left[0]}` still holds a `...` where code belongs: there is a launch to {asked} "
+                f"`{left[0]}` still holds a `...` where code belongs: there is a launch to look at "
                 "once it is filled in."
             ) from None
         raise _Sentence(told(error)) from None

@@ -100,7 +100,9 @@ class _Call:
         scratch = tuple(zip(names[last:], self.avals[last:], strict=True))
         scalars = tuple(resident(name, aval, grid, prefetched=True) for name, aval in prefetch)
         data = tuple(self.graph.value(source) for source in self.scalars)
-        refs: list[Any] = [Ref.whole(o.shape, x) for o, x in zip(scalars, data, strict=True)]
+        refs: list[Any] = [
+            Ref.whole(o.shape, x, name=o.name) for o, x in zip(scalars, data, strict=True)
+        ]
         operands: list[Operand] = []
         for n, mapping in enumerate(self.mapping.block_mappings):
             name, space = names[first + n], memory_space(self.avals[first + n])
@@ -214,7 +216,8 @@ def copied(operand: Operand, copies: Sequence[Copy]) -> Operand:
 def _window(operand: Operand, index: Sequence[np.ndarray], contents: np.ndarray) -> Ref:
     """A block in SMEM as the kernel sees it."""
     starts = tuple(i * s for i, s in zip(index, operand.stride, strict=True))
-    return Ref(contents, starts, tuple(b is not None for b in operand.block))
+    visible = tuple(b is not None for b in operand.block)
+    return Ref(contents, starts, visible, name=operand.name)
 
 
 def _entries(tree: Any, leaves: list[Any]) -> tuple[Any, ...]:

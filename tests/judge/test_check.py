@@ -426,7 +426,7 @@ def test_a_pass_shows_receipt_lesson_and_progress(
         "✓ vector_add: solved",
         "7 steps",
         "HBM",
-        "memory-bound",
+        "84 KiB at 820 GB/s",
         "Mosaic",
         "Next: add_reversed",
     ):

@@ -139,7 +139,7 @@ def traced(name, limit):
 
 def allocated(compiler: Compiler, name: str, guess: float) -> float:
     """MiB that libtpu allocates for v5e: below its need it says how much it had got to."""
-    limit, need = int(guess * 0.7 * 2**20), 0.0
+    limit, need = int(guess * 0.4 * 2**20), 0.0
     while said := compiler.compile(traced(name, limit), ["v5e"])["v5e"]:
         need = float(re.search(r"it needs ([\d.]+) MiB", said)[1])
         limit = int(max(1.01 * limit, need * 2**20))
@@ -147,6 +147,9 @@ def allocated(compiler: Compiler, name: str, guess: float) -> float:
 
 
 @needs_libtpu
+@pytest.mark.skipif(
+    jax.__version_info__ < (0, 8), reason="its libtpu names only a part of what it needs"
+)
 def test_the_estimate_of_vmem_is_near_what_libtpu_allocates():
     table, ratios = [], {}
     with Compiler() as compiler:
