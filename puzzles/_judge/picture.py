@@ -34,7 +34,7 @@ def block_map(operand: Operand, wrong: np.ndarray) -> str | None:
 
 def _shown(planes: np.ndarray) -> list[int]:
     """The numbers of a few planes, those with wrong blocks before others, in their order."""
-    wrong = planes.any(axis=(1, 2))
+    wrong = np.asarray(planes.any(axis=(1, 2)))
     order = sorted(range(len(planes)), key=lambda n: (not wrong[n], n))
     return sorted(order[:_PLANES])
 
@@ -44,7 +44,7 @@ def _rows(plane: np.ndarray) -> list[str]:
     first = np.unravel_index(int(plane.argmax()), plane.shape)
     top, left = (max(0, int(n) - _SIDE + 1) for n in first)
     rows = ["…"] * (top > 0)
-    for row in map(np.asarray, plane[top : top + _SIDE]):
+    for row in plane[top : top + _SIDE]:
         marks = ["x" if block else "." for block in row[left : left + _SIDE]]
         rows.append(" ".join(["…"] * (left > 0) + marks + ["…"] * (left + _SIDE < len(row))))
     return rows + ["…"] * (top + _SIDE < len(plane))
