@@ -13,7 +13,7 @@ import numpy as np
 from puzzles._jax import jaxpr_as_fun
 from puzzles._judge.limits import as_imported
 from puzzles._judge.source import unjitted
-from puzzles._launch import Traced, before_last_casts, quickly, trace_call, with_interpret
+from puzzles._launch import Traced, before_last_casts, faults, quickly, trace_call, with_interpret
 from puzzles._puzzle import Mistake, Puzzle, mutate
 
 
@@ -100,6 +100,19 @@ class Case:
     def mistaken(self, mistake: Mistake) -> tuple[np.ndarray, ...] | None:
         """The flat results of a wrong solution, computed once; None if it raises."""
         return _mistaken(self, mistake)
+
+    def faults_of(self, mistake: Mistake) -> frozenset[str]:
+        """The kinds of faults that a wrong solution's launches have here."""
+        return _faults_of(self, mistake)
+
+
+@lru_cache(maxsize=512)
+def _faults_of(case: Case, mistake: Mistake) -> frozenset[str]:
+    try:
+        launches = trace_call(case.judged(_wrong(case.puzzle, mistake)), *case.args).launches
+        return frozenset(fault.kind for one in launches for fault in faults(one))
+    except Exception:
+        return frozenset()
 
 
 @lru_cache(maxsize=512)

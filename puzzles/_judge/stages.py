@@ -201,7 +201,7 @@ def numbers(case: Case, traced: Traced) -> list[np.ndarray]:
             ) from None
         raise raised(error, case) from None
     same_form(case, traced.out)
-    same_numbers(case, flat, traced.launches)
+    same_numbers(case, flat, traced)
     return flat
 
 

@@ -8,6 +8,7 @@ and `run_program` run a program. No kernel is judged here, and nothing is known 
 
 from __future__ import annotations
 
+from puzzles._launch.evaluate import callee
 from puzzles._launch.faithful import TURNS, Endless, before_last_casts
 from puzzles._launch.fault import Fault, faults, step_ids
 from puzzles._launch.graph import Abstract
@@ -43,6 +44,7 @@ __all__ = [
     "as_function",
     "as_tpu",
     "before_last_casts",
+    "callee",
     "equations",
     "faults",
     "fingerprint",

@@ -77,6 +77,11 @@ def test_alternative_is_accepted(puzzle: Puzzle, change: puzzles.Alternative) ->
 
 
 @each_puzzle
+def test_whatever_is_drawn_afresh_is_small_and_passes(puzzle: Puzzle) -> None:
+    assert list(proof.fresh_problems(puzzle)) == []
+
+
+@each_puzzle
 def test_no_two_values_mistakes_are_the_same(puzzle: Puzzle) -> None:
     assert list(proof.twins(puzzle)) == []
 
