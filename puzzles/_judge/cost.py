@@ -109,8 +109,13 @@ class Cost:
 
     @cached_property
     def vmem(self) -> int:
-        """Bytes of VMEM that the most demanding launch needs."""
+        """Bytes of VMEM that the buffers of the most demanding launch take."""
         return max((one.vmem_bytes for one in self.launches), default=0)
+
+    @cached_property
+    def held(self) -> int:
+        """The same, with the values that the kernel's body itself holds, at least."""
+        return max((one.vmem_bytes + one.held_bytes for one in self.launches), default=0)
 
     @cached_property
     def least(self) -> Cost:
