@@ -110,7 +110,7 @@ def _append_check(puzzle: Puzzle, cells: list[NotebookNode]) -> None:
         raise BuildError(f"{puzzle.file}: nothing to solve: no function holds {_regions.BEGIN!r}")
     needed = {*puzzle.blanks, puzzle.name}
     code = [cell for cell in cells if cell.cell_type == "code"]
-    holders = [cell for cell in code if needed & {*_regions.functions(_plain(cell.source))}]
+    holders = [cell for cell in code if needed & {*_regions.functions(plain(cell.source))}]
     holders[-1].source += f"\n\ncheck({puzzle.name})"
 
 
@@ -135,14 +135,14 @@ def _imports(source: str) -> dict[str, str]:
     return found
 
 
-def _plain(source: str) -> str:
+def plain(source: str) -> str:
     """A cell as Python can parse it: without IPython's `%magic` and `!shell` lines."""
     return re.sub(r"(?m)^( *)[%!].*$", r"\1pass", source)
 
 
 @cache
 def _setup_imports() -> dict[str, str]:
-    return _imports(_plain(SETUP))
+    return _imports(plain(SETUP))
 
 
 def _check_header(puzzle: Puzzle, header: str) -> None:
@@ -165,7 +165,7 @@ def _check_header(puzzle: Puzzle, header: str) -> None:
 
 def _check_names(puzzle: Puzzle, cells: list[NotebookNode]) -> None:
     """A puzzle runs after the setup cell alone: it uses no name from elsewhere."""
-    source = "\n".join(_plain(cell.source) for cell in cells if cell.cell_type == "code")
+    source = "\n".join(plain(cell.source) for cell in cells if cell.cell_type == "code")
     unknown = _free_names(source) - set(_setup_imports()) - set(dir(builtins)) - {"__name__"}
     if unknown:
         raise BuildError(
