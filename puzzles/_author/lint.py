@@ -22,7 +22,7 @@ def lint_problems(puzzle: Puzzle) -> Iterator[str]:
     ruff = str(beside) if beside.exists() else shutil.which("ruff")
     if ruff is None:
         return
-    options = [] if any(map(_configured, puzzle.path.parents)) else _OURS
+    options = [] if any(map(_configured, puzzle.path.parents)) else [*_OURS]
     options += ["--quiet", "--output-format=concise", "--no-cache", f"--extend-ignore={_MEANT}"]
     done = subprocess.run(
         [ruff, "check", *options, str(puzzle.path)],
@@ -30,6 +30,8 @@ def lint_problems(puzzle: Puzzle) -> Iterator[str]:
         text=True,
         cwd=puzzle.path.parent,
     )
+    if done.returncode > 1:
+        yield f"{puzzle.file}:1: ruff fails: {done.stderr.strip()}"
     for line in done.stdout.splitlines():
         found = re.match(r".*?:(\d+):\d+: (.*)", line)
         if found:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import re
 import traceback
 
 from puzzles import _regions
+from puzzles._author.repository import at_line
 from puzzles._author.tree import absent
 from puzzles._ladders import find, front_page, ladder_module, ladder_of
 
@@ -30,9 +30,10 @@ def raised(name: str, error: Exception) -> str:
     gist = f"{type(error).__name__}: {error}"
     if isinstance(error, ModuleNotFoundError) and str(error.name).endswith(f".{name}"):
         return absent(ladder, name)
+    at = f"{shown}{file}:{line}: {gist}"
     if isinstance(error, _regions.RegionError):
-        file, line, gist = f"{name}.py", *in_region(error)
-    return f"{shown}{file}:{line}: {gist}. Mend it first: nothing more of this rung was verified"
+        at = at_line(f"{shown}{name}.py", error)
+    return f"{at}. Mend it first: nothing more of this rung was verified"
 
 
 def _does_not_load(rung: str, name: str) -> bool:
@@ -46,9 +47,3 @@ def _does_not_load(rung: str, name: str) -> bool:
     except Exception:
         return True
     return False
-
-
-def in_region(error: _regions.RegionError) -> tuple[int, str]:
-    """The line of a file that a `RegionError` speaks of, and the rest of its words."""
-    found = re.match(r"line (\d+): ", str(error))
-    return (int(found[1]), str(error)[found.end() :]) if found else (1, str(error))

@@ -207,10 +207,15 @@ def test_a_module_becomes_cells(toy):
     [
         ("import jax\n", "import jax\nimport scipy\n", "setup cell does not import 'scipy'"),
         ("import jax\n", "import numpy as jax\n", r"setup cell does not import 'jax' \(numpy\)"),
-        ("import jax\n", "import jax\nBLOCK = 8\n", "line 4: only imports may stand before"),
-        ("return jax.numpy", "return os.path", "os is defined neither in the setup cell nor in"),
+        ("import jax\n", "import jax\nBLOCK = 8\n", ":4: only imports may stand before"),
+        ("return jax.numpy", "return os.path", ":14: os is defined neither in the setup cell"),
+        (
+            "# print(jnp.pi)",
+            "# print((jnp.pi)",
+            r":\d\d: SyntaxError: '\(' was never closed, in a",
+        ),
         ("## toy: a toy", "## A toy", "must be Markdown, beginning '## toy: '"),
-        ("    ### END SOLUTION\n", "", "line 13: '### BEGIN SOLUTION' without"),
+        ("    ### END SOLUTION\n", "", ":13: '### BEGIN SOLUTION' without"),
         (
             "### BEGIN SOLUTION\n    return jax.numpy.sin(x)\n    ### END SOLUTION",
             "return x",
