@@ -35,7 +35,7 @@ from puzzles._tpu import INSTALL_LIBTPU, Compiler, has_libtpu, supported_chips
 
 # Faults of these kinds stand in rungs still, and are listed, not held against them. Empty this once
 # they are mended.
-LATER = frozenset({"says", "figures"})
+LATER = frozenset({"says", "wait"})
 
 
 def _guarded(half: Callable[..., Report], name: str, *options: object) -> Report:
@@ -59,7 +59,9 @@ def _right(name: str, libtpu: bool, quick: bool = False) -> Report:
     refused: list[str] = []
     if not solution:
         found = report.of("solution", margin, puzzle, seeds)
-        problems += [p for p in (margin_problem(puzzle, found), wait_problem(puzzle, check)) if p]
+        problems += [p for p in (margin_problem(puzzle, found),) if p]
+        long = [p for p in (wait_problem(puzzle, check),) if p]
+        (report.later if "wait" in LATER else problems).extend(long)
         problems += report.of("fresh cases", proof.fresh_problems, puzzle)
         problems += report.of("scale", proof.scale_problems, puzzle)
         refused = report.of("alternatives", _refused, puzzle)  # else all for the same reason
@@ -68,7 +70,6 @@ def _right(name: str, libtpu: bool, quick: bool = False) -> Report:
     if compiled:
         problems += report.of("TPU", _uncompiled, puzzle)
     problems += report.of("text", _text, puzzle)
-    report.later += report.of("text", _later, puzzle)
     report.undone = review.undone(puzzle)
     report.problems = problems
     alternatives = len(puzzle.alternatives)
@@ -103,9 +104,8 @@ def _uncompiled(puzzle: Puzzle) -> list[str]:
 
 
 def _text(puzzle: Puzzle) -> list[str]:
-    found = [*review.text_problems(puzzle), *unknown_rungs(puzzle), *lint_problems(puzzle)]
-    if "figures" not in LATER:
-        found += unsourced(puzzle)
+    found = [*review.text_problems(puzzle), *unknown_rungs(puzzle), *unsourced(puzzle)]
+    found += lint_problems(puzzle)
     try:
         from puzzles._author.leaks import leaks
 
@@ -114,10 +114,6 @@ def _text(puzzle: Puzzle) -> list[str]:
         return found
     except BuildError as error:
         return [*found, str(error)]
-
-
-def _later(puzzle: Puzzle) -> list[str]:
-    return list(unsourced(puzzle)) if "figures" in LATER else []
 
 
 def _wrong(name: str, quick: bool = False) -> Report:

@@ -104,11 +104,25 @@ def unsourced(puzzle: Puzzle) -> Iterator[str]:
         for first, last in _sentences(flat):
             figure = _FIGURE.search(flat, first, last)
             if figure and not any(a < last and first < b for a, b in spans):
-                place = puzzle.place(figure[0], author=author)
+                count = len(re.findall(re.escape(figure[0]), flat[: figure.end()]))
                 yield (
-                    f"{place}: `{figure[0]}` has no source: put the sentence and where it is from, "
-                    f"or the test that shows it, into tests/facts/{puzzle.ladder}.toml"
+                    f"{_nth(puzzle, figure[0], count, author)}: `{figure[0]}` has no source: put "
+                    "the sentence and where it is from, or the test that shows it, into "
+                    f"tests/facts/{puzzle.ladder}.toml"
                 )
+
+
+def _nth(puzzle: Puzzle, needle: str, count: int, author: bool) -> str:
+    """`file:line` of the line that holds a text for the n-th time in the prose."""
+    if author:
+        return puzzle.place(needle)
+    prosaic = False
+    for number, line in enumerate(puzzle.text.splitlines(), 1):
+        prosaic = "[markdown]" in line if line.startswith("# %%") else prosaic
+        count -= prosaic * line.count(needle)
+        if count <= 0:
+            return f"{puzzle.file}:{number}"
+    return puzzle.place(needle, author=False)
 
 
 def _facts(puzzle: Puzzle, what: str) -> list[str]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
+import tomllib
 import types
 from pathlib import Path
 
@@ -11,7 +13,8 @@ import pytest
 from planted import FRONT, Rung, line
 
 from puzzles import __main__ as cli
-from puzzles._author import commands, gate, leaks, lint, prose, review, tree, vague, wait
+from puzzles import _ladders
+from puzzles._author import commands, gate, leaks, lint, prose, review, scaffold, tree, vague, wait
 
 BROKEN = "x = 1\ny = (\n"
 TWO = FRONT.format('"broken", "toy_warm_up"')
@@ -259,3 +262,26 @@ def test_what_a_broken_rung_told_counts_as_told(rung: Rung, tmp_path: Path) -> N
     (tmp_path / "toy" / "broken.py").write_text("# pl.reciprocal\n" + BROKEN)
     puzzle = rung((BODY, "    o_ref[...] = pl.reciprocal(x_ref[...])\n"), front=TWO)
     assert list(review.unexplained(puzzle)) == []
+
+
+def test_a_new_ladder_has_its_list_of_facts_and_a_new_puzzle_adds_to_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "acme").mkdir()
+    (tmp_path / "acme" / "__init__.py").touch()
+    settings = '[tool.pallas-puzzles]\nbranch = "main"\npackage = "acme"\n'
+    (tmp_path / "pyproject.toml").write_text(settings)
+    monkeypatch.syspath_prepend(tmp_path)
+    written = scaffold.new_ladder("rockets", tmp_path)
+    facts = tmp_path / "tests" / "facts" / "rockets.toml"
+    assert written[-1] == facts
+    module = importlib.import_module("acme.rockets")
+    monkeypatch.setattr(_ladders, "_ladder_modules", lambda: {"rockets": module})
+    assert scaffold.new_puzzle("rockets", "moon")[-1] == facts
+    listed = tomllib.loads(facts.read_text(encoding="utf-8"))["fact"]
+    assert [fact["rung"] for fact in listed] == ["rockets_warm_up", "moon"]
+    for fact in listed:
+        text = (tmp_path / "acme" / "rockets" / f"{fact['rung']}.py").read_text(encoding="utf-8")
+        assert fact["says"] in text
+    for name in [name for name in sys.modules if name.partition(".")[0] == "acme"]:
+        del sys.modules[name]
