@@ -198,7 +198,8 @@ def verify(names: Sequence[str] = (), quick: bool = False) -> int:
         reports.append(report)
     fronts = list(dict.fromkeys([*map(ladder_of, rungs), *(() if names else local)]))
     if all("cases" in report.counts for report in reports):
-        whole = list(_whole(root, names, local, fronts))
+        told = {problem for report in reports for problem in report.problems}
+        whole = [p for p in _whole(root, names, local, fronts) if p not in told]
     else:  # of a module that cannot even be imported nothing can be built
         whole = [problem for name in fronts for problem in front_problems(name)]
         if any(name in local for name in names or local):

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from puzzles import _regions
+from puzzles._author.report import plural
 from puzzles._ladders import front_page, ladder_module, ladders
 from puzzles._puzzle import Puzzle
 
@@ -28,7 +29,8 @@ def text_problems(puzzle: Puzzle) -> Iterator[str]:
 def _hints(puzzle: Puzzle) -> Iterator[str]:
     place = puzzle.place("hints=")
     if len(puzzle.hints) < 3:
-        yield f"{place}: {len(puzzle.hints)} hints: give an idea, an API and the shape of the code"
+        few = plural(len(puzzle.hints), "hint")
+        yield f"{place}: {few}: give an idea, an API and the shape of the code"
     for number, text in enumerate(puzzle.hints, 1):
         if not text.strip():
             yield f"{place}: hint {number} is empty: write it, or take it out"
@@ -40,7 +42,7 @@ def _cases(puzzle: Puzzle) -> Iterator[str]:
     if len(puzzle.mistakes) < 3:
         place = puzzle.place("mistakes=")
         yield (
-            f"{place}: {len(puzzle.mistakes)} mistakes: at least 3 are wanted; what do "
+            f"{place}: {plural(len(puzzle.mistakes), 'mistake')}: at least 3 are wanted; what do "
             "people write?"
         )
     for dims in puzzle.cases:
@@ -72,7 +74,7 @@ def _pictures(puzzle: Puzzle) -> Iterator[str]:
     for alt, source in images:
         place = puzzle.place(source, author=False)
         if len(alt.split()) < 8:
-            few = f"only {len(alt.split())} words" if alt.split() else "no words"
+            few = f"only {plural(len(alt.split()), 'word')}" if alt.split() else "no words"
             yield f"{place}: the image has {few} for who cannot see it: describe it in its alt text"
         if not source.startswith("http") and not (_root(puzzle) / source).exists():
             yield f"{place}: there is no image {source}: draw it, or mend the link"

@@ -17,6 +17,7 @@ import numpy as np
 
 from puzzles import _regions
 from puzzles._author.circular import circular
+from puzzles._author.report import plural
 from puzzles._judge import Case, cases
 from puzzles._launch import trace_call
 from puzzles._puzzle import Puzzle
@@ -120,10 +121,10 @@ def _not_interpreted(puzzle: Puzzle) -> Iterator[str]:
 
 def _too_few_others(puzzle: Puzzle) -> Iterator[str]:
     """An audit that nothing but the solution passes may be too strict for all other answers."""
-    if len(puzzle.alternatives) < 2:
+    if (count := len(puzzle.alternatives)) < 2:
         yield (
-            f"{puzzle.place('alternatives=')}: {len(puzzle.alternatives)} alternatives: at least 2 "
-            "are wanted; how else would an expert write it?"
+            f"{puzzle.place('alternatives=')}: {plural(count, 'alternative')}: at least 2 are "
+            "wanted; how else would an expert write it?"
         )
     seen = {_program(_regions.without_marks(puzzle.text)): "the solution"}
     for one in puzzle.alternatives:
