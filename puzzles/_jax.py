@@ -81,6 +81,7 @@ __all__ = [
     "close",
     "compiler_param",
     "copy_ends",
+    "has_tpu",
     "interpret_params",
     "jaxpr_as_fun",
     "reset_tpu_interpret_mode_state",
@@ -108,6 +109,15 @@ Jitted = type(jax.jit(lambda: None))
 def close(jaxpr: Any) -> Any:
     """`jaxpr` with its constants: an open one, without any, is closed."""
     return jaxpr if isinstance(jaxpr, ClosedJaxpr) else ClosedJaxpr(jaxpr, ())
+
+
+def has_tpu() -> bool:
+    """Whether this machine has a TPU; asked of the machine, so that no backend is started."""
+    try:
+        from jax._src.hardware_utils import num_available_tpu_chips_and_device_id
+    except ImportError:
+        return True  # nobody knows, so JAX may look for itself
+    return num_available_tpu_chips_and_device_id()[0] > 0
 
 
 @contextlib.contextmanager

@@ -68,7 +68,8 @@ class Puzzle:
     fresh: `(rng) -> dict` of a case's dims, small and out of at most eight shapes; one such case
         is drawn for each answer after all `cases` pass.
     roundings: how often a result may be rounded to its dtype on the way, where a rung asks for it.
-    tolerance: relative and absolute, in units of the expected values' root mean square.
+    tolerance: relative and absolute, in units of the expected values' root mean square; by the
+        result's dtype unless given, 2e-5 for f32 and 1e-2 for bf16.
     outside: floating-point primitives that may run outside the kernel.
     starter: the name of the mistake that the learner starts from, on find-the-bug rungs.
     waivers: what `verify` would ask for and this rung does without, each with the reason: the

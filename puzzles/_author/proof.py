@@ -10,6 +10,7 @@ import jax
 
 from puzzles import _regions
 from puzzles._author.margin import how_far
+from puzzles._author.repository import at_line
 from puzzles._judge import (
     COSTS,
     Case,
@@ -227,6 +228,8 @@ def starter_problem(puzzle: Puzzle) -> str | None:
     try:
         fn = starter_function(puzzle)
     except (_regions.RegionError, SyntaxError) as error:
+        if str(error).startswith("line "):
+            return at_line(puzzle.file, error)
         return f"{puzzle.place(_regions.BEGIN, author=False)}: {error}"
     place = puzzle.place(_regions.BEGIN, author=False)
     verdict = judge(puzzle, fn)

@@ -10,16 +10,16 @@ import ast
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from types import CodeType, FunctionType
 from typing import Any
 
 import jax
 import numpy as np
 
 from puzzles import _regions
-from puzzles._judge import Case, cases, unwrap
-from puzzles._ladders import find
-from puzzles._launch import kernel_calls, trace_call
+from puzzles._author.circular import circular
+from puzzles._author.report import plural
+from puzzles._judge import Case, cases
+from puzzles._launch import trace_call
 from puzzles._puzzle import Puzzle
 
 # What a rung may do without, if it says why.
@@ -29,6 +29,7 @@ WAIVERS = {
     "finite": "results that are not finite though the data are",
     "constant": "an argument whose numbers are all the same",
     "signed": "an argument without negative numbers",
+    "wait": "a first check that takes long; asked for where it is timed",
 }
 
 
@@ -52,7 +53,7 @@ def soundness_problems(puzzle: Puzzle) -> Iterator[str]:
     for name, reason in puzzle.waivers.items():
         if name not in WAIVERS:
             yield f"{place}: no waiver is called {name!r}; there are {', '.join(WAIVERS)}"
-        elif all(fault.name != name for fault in found):
+        elif name != "wait" and all(fault.name != name for fault in found):
             yield f"{place}: nothing asks for the waiver {name!r} any more: take it out"
         elif len(reason.split()) < 4:
             yield f"{place}: the waiver {name!r} has no reason: say in a sentence why"
@@ -60,7 +61,7 @@ def soundness_problems(puzzle: Puzzle) -> Iterator[str]:
 
 def _faults(puzzle: Puzzle) -> Iterator[Fault]:
     yield from map(Fault, _unseeded(puzzle))
-    yield from map(Fault, _circular(puzzle))
+    yield from map(Fault, circular(puzzle))
     yield from map(Fault, _not_interpreted(puzzle))
     yield from map(Fault, _too_few_others(puzzle))
     yield from map(Fault, _alike(puzzle))
@@ -93,64 +94,6 @@ def _equal(x: np.ndarray, y: np.ndarray) -> bool:
     return x.dtype == y.dtype and x.shape == y.shape and x.tobytes() == y.tobytes()
 
 
-def _circular(puzzle: Puzzle) -> Iterator[str]:
-    """What judges the solution must not be made of it."""
-    own = {*puzzle.blanks, puzzle.name}
-    remedy = "write what is wanted in plain jax.numpy"
-    for judge in filter(None, (puzzle.spec, puzzle.accepts)):
-        place = puzzle.place(f"def {judge.__name__}(", author=judge is not puzzle.spec)
-        made = (f.__name__ for f in _reached(judge) if f.__module__ == puzzle.module)
-        if name := min(own.intersection(made), default=None):
-            yield (
-                f"{place}: `{judge.__name__}` reaches `{name}`, which the learner writes: nothing "
-                f"independent is proven; {remedy}"
-            )
-        elif puzzle.kernel and puzzle.accepts is None:
-            traced = trace_call(judge, *cases(puzzle)[0].args)
-            if next(kernel_calls(traced.jaxpr.jaxpr), None):
-                yield f"{place}: the spec launches a kernel itself: {remedy}"
-
-
-def _reached(fn: Any) -> set[FunctionType]:
-    """The ladders' functions that a function's code names, directly or through others."""
-    found: set[FunctionType] = set()
-    waiting = [unwrap(fn)]
-    while waiting:
-        one = waiting.pop()
-        if not isinstance(one, FunctionType) or one in found:
-            continue
-        if one is not fn and _foreign(one):
-            continue
-        found.add(one)
-        codes = [one.__code__]
-        while codes:
-            code = codes.pop()
-            codes += [c for c in code.co_consts if isinstance(c, CodeType)]
-            waiting += [unwrap(one.__globals__.get(name)) for name in code.co_names]
-            if "find" in code.co_names:
-                waiting += [unwrap(s) for s in _found(code)]
-        waiting += [unwrap(cell.cell_contents) for cell in one.__closure__ or ()]
-    return found - {fn}
-
-
-def _foreign(fn: FunctionType) -> bool:
-    """True for JAX, NumPy and the engine: what no ladder defines."""
-    from puzzles._ladders import ladder_module, ladders
-
-    homes = {ladder_module(name).__name__ for name in ladders()}
-    return fn.__module__.rpartition(".")[0] not in homes
-
-
-def _found(code: CodeType) -> Iterator[Any]:
-    """The solutions of the rungs that a code asks `find` for."""
-    for word in code.co_consts:
-        if isinstance(word, str) and word.isidentifier():
-            try:
-                yield find(word).solution
-            except LookupError:
-                continue
-
-
 def _not_interpreted(puzzle: Puzzle) -> Iterator[str]:
     """README's central promise: the same cells run unchanged on a TPU."""
     tree = ast.parse(puzzle.text)
@@ -178,10 +121,10 @@ def _not_interpreted(puzzle: Puzzle) -> Iterator[str]:
 
 def _too_few_others(puzzle: Puzzle) -> Iterator[str]:
     """An audit that nothing but the solution passes may be too strict for all other answers."""
-    if len(puzzle.alternatives) < 2:
+    if (count := len(puzzle.alternatives)) < 2:
         yield (
-            f"{puzzle.place('alternatives=')}: {len(puzzle.alternatives)} alternatives: at least 2 "
-            "are wanted; how else would an expert write it?"
+            f"{puzzle.place('alternatives=')}: {plural(count, 'alternative')}: at least 2 are "
+            "wanted; how else would an expert write it?"
         )
     seen = {_program(_regions.without_marks(puzzle.text)): "the solution"}
     for one in puzzle.alternatives:

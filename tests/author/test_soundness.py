@@ -149,7 +149,7 @@ def test_fewer_than_two_alternatives_are_counted(rung: Rung) -> None:
     puzzle = rung()
     object.__setattr__(puzzle, "alternatives", puzzle.alternatives[:1])
     (problem,) = soundness.soundness_problems(puzzle)
-    assert "1 alternatives: at least 2 are wanted; how else would an expert write it?" in problem
+    assert "1 alternative: at least 2 are wanted; how else would an expert write it?" in problem
 
 
 def test_interpret_may_be_passed_on(rung: Rung) -> None:
@@ -261,3 +261,11 @@ def test_a_rejected_reference_is_told_how_far_off_it_is_and_gets_no_diagnosis(ru
     )
     assert "times the tolerance, 2e-05: give `tolerance` if that is rounding):" in problem
     assert "Your numbers are those of" not in problem
+
+
+def test_a_reference_of_another_form_is_rejected_without_a_figure(rung: Rung) -> None:
+    puzzle = rung(("    )(x)\n", "    )(x), x\n"))
+    problem = proof.solution_problem(puzzle, seeds=(0,))
+    assert problem is not None
+    assert "mend it, or its spec:\n" in problem
+    assert "returns a tuple of 2; the spec returns one array" in problem
