@@ -73,11 +73,23 @@ def make_inputs(key, N):
     return tuple(jnp.asarray(r.normal(size=N), jnp.float32) for _ in range(2))
 
 
+def scale(N=512 * 1024):
+    return tuple(jax.ShapeDtypeStruct((N,), jnp.float32) for _ in range(2))
+
+
+def fresh(r):
+    return dict(N=1024 * int(r.choice([3, 4, 7, 9, 10, 11, 13, 14])))
+
+
 PUZZLE = Puzzle(
     spec=add_reversed_blocks_spec,
     solution=add_reversed_blocks,
     inputs=make_inputs,
     cases=[dict(N=5 * 1024), dict(N=8 * 1024)],
+    fresh=fresh,
+    scale=scale,
+    slack={"bytes": 1.0},  # every element is needed once
+    par=lambda launch: f"{launch.inputs[1].transfers:,} blocks of y in {launch.steps:,} steps",
     hints=[
         "Which block of `y` does the first step need? And the last one, when there are n blocks?",
         "Block indices run from 0 to n - 1. An index map returns a tuple with one block index for "

@@ -56,9 +56,7 @@ def launch_vector_add(x: Float[Array, "M N"], y: Float[Array, "M N"]) -> Float[A
 
 
 # %% tags=["author"]
-import math
-
-from puzzles import Alternative, Launch, Mistake, Puzzle, rng
+from puzzles import Alternative, Mistake, Puzzle, rng
 
 
 def make_inputs(key, M, N):
@@ -66,17 +64,12 @@ def make_inputs(key, M, N):
     return tuple(jnp.asarray(r.normal(size=(M, N)), jnp.float32) for _ in range(2))
 
 
-def audit(launch: Launch) -> None:
-    for operand in (*launch.inputs, *launch.outputs):
-        assert operand.block != operand.shape, (
-            f"`{operand.name}` is one block of {operand.shape}: cut it into blocks of (bm, bn)"
-        )
-    array = launch.outputs[0]
-    budget = 2 * math.prod(array.shape) * array.dtype.itemsize
-    assert launch.hbm_bytes_read <= budget, (
-        f"{launch.hbm_bytes_read:,} bytes are read from HBM where {budget:,} are enough: "
-        "every block is needed once"
-    )
+def scale(M=16384, N=8192):
+    return tuple(jax.ShapeDtypeStruct((M, N), jnp.float32) for _ in range(2))
+
+
+def fresh(r):
+    return dict(M=64 * int(r.choice([1, 3, 5, 9])), N=256 * int(r.choice([3, 5])))
 
 
 _SPEC = "pl.BlockSpec((bm, bn), lambda i, j: (i, j))"
@@ -98,6 +91,10 @@ PUZZLE = Puzzle(
     solution=launch_vector_add,
     inputs=make_inputs,
     cases=[dict(M=192, N=512), dict(M=128, N=1024)],
+    fresh=fresh,
+    scale=scale,
+    slack={"bytes": 1.0},  # every block is needed once
+    par=lambda launch: f"{launch.steps:,} steps, {launch.hbm_bytes / 2**20:,.0f} MiB moved",
     hints=[
         "Start from the output: one step makes one block of bm × bn. How many are there along each "
         "axis?",
@@ -197,5 +194,4 @@ def launch_vector_add(x, y):
 """,
         ),
     ],
-    audit=audit,
 )

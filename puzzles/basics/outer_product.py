@@ -65,6 +65,14 @@ def make_inputs(key, M, N):
     return tuple(jnp.asarray(r.normal(size=n), jnp.float32) for n in (M, N))
 
 
+def scale(M=16384, N=8192):
+    return tuple(jax.ShapeDtypeStruct((n,), jnp.float32) for n in (M, N))
+
+
+def fresh(r):
+    return dict(zip("MN", [(1024, 2048), (2048, 1024), (1024, 3072), (4096, 1024)][r.integers(4)]))
+
+
 def audit(launch: Launch) -> None:
     for operand in launch.inputs:
         assert operand.block != operand.shape, (
@@ -78,6 +86,9 @@ PUZZLE = Puzzle(
     solution=outer_product,
     inputs=make_inputs,
     cases=[dict(M=3072, N=2048)],
+    fresh=fresh,
+    scale=scale,
+    par=lambda launch: f"{launch.hbm_bytes_read / 2**10:,.0f} KiB read",
     hints=[
         "Rows of the result come from `a`, columns from `b`. Which program id counts rows?",
         "`pl.BlockSpec((bm,), lambda i, j: (...,))`: two arguments, for the grid; one index, for the "

@@ -62,19 +62,19 @@ def scale_blocks(x: Float[Array, "M N"]) -> Float[Array, "M N"]:
 
 
 # %% tags=["author"]
-from puzzles import Alternative, Launch, Mistake, Puzzle, rng
+from puzzles import Alternative, Mistake, Puzzle, rng
 
 
 def make_inputs(key, M, N):
     return (jnp.asarray(rng(key).normal(size=(M, N)), jnp.float32),)
 
 
-def audit(launch: Launch) -> None:
-    for operand in (*launch.inputs, *launch.outputs):
-        assert operand.block != operand.shape, (
-            f"`{operand.name}` is one block of {operand.shape}: keep the blocks, a larger array "
-            "would not fit"
-        )
+def scale(M=16384, N=4096):
+    return (jax.ShapeDtypeStruct((M, N), jnp.float32),)
+
+
+def fresh(r):
+    return dict(M=16 * int(r.choice([3, 7, 9, 11])), N=128 * int(r.choice([2, 6])))
 
 
 PUZZLE = Puzzle(
@@ -82,6 +82,10 @@ PUZZLE = Puzzle(
     solution=scale_blocks,
     inputs=make_inputs,
     cases=[dict(M=80, N=512), dict(M=32, N=384)],
+    fresh=fresh,
+    scale=scale,
+    slack={"bytes": 1.0},  # every element is needed once
+    par=lambda launch: f"blocks 1 to {launch.steps:,}, each moved once",
     hints=[
         "How many blocks come before the row of blocks that you are in? How many before you in it?",
         "`pl.program_id(0)` is the row of blocks, `pl.num_programs(1)` the number of blocks in a row.",
@@ -183,5 +187,4 @@ def scale_blocks_kernel(x_ref, o_ref):
 """,
         ),
     ],
-    audit=audit,
 )

@@ -71,9 +71,7 @@ def vector_add(x: Float[Array, " N"], y: Float[Array, " N"]) -> Float[Array, " N
 # show(vector_add)
 
 # %% tags=["author"]
-import math
-
-from puzzles import Alternative, Launch, Mistake, Puzzle, rng
+from puzzles import Alternative, Mistake, Puzzle, rng
 
 
 def make_inputs(key, N):
@@ -81,13 +79,12 @@ def make_inputs(key, N):
     return tuple(jnp.asarray(r.normal(size=N), jnp.float32) for _ in range(2))
 
 
-def audit(launch: Launch) -> None:
-    for operand in (*launch.inputs, *launch.outputs):
-        N = math.prod(operand.shape)
-        assert math.prod(operand.sizes) < N, (
-            f"`{operand.name}` is one block of all {N} elements: keep the blocks, a longer vector "
-            "would not fit"
-        )
+def scale(N=16 * 2**20):
+    return tuple(jax.ShapeDtypeStruct((N,), jnp.float32) for _ in range(2))
+
+
+def fresh(r):
+    return dict(N=1024 * int(r.integers(8, 16)))
 
 
 PUZZLE = Puzzle(
@@ -95,7 +92,10 @@ PUZZLE = Puzzle(
     solution=vector_add,
     inputs=make_inputs,
     cases=[dict(N=4096), dict(N=7168)],
-    fresh=lambda r: dict(N=1024 * int(r.integers(8, 16))),
+    fresh=fresh,
+    scale=scale,
+    slack={"bytes": 1.0},  # every element is needed once
+    par=lambda launch: f"{launch.steps:,} steps, {launch.hbm_bytes / 2**20:.0f} MiB moved",
     hints=[
         "You do not need to know which block this is. The BlockSpecs have chosen it already.",
         "Read both input Refs with `[...]`; what you get has the shape of one block, (1024,).",
@@ -228,5 +228,4 @@ def vector_add(x, y):
         o_ref[half] += y_ref[half]""",
         ),
     ],
-    audit=audit,
 )
