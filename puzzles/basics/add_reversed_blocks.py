@@ -73,7 +73,7 @@ def make_inputs(key, N):
     return tuple(jnp.asarray(r.normal(size=N), jnp.float32) for _ in range(2))
 
 
-def scale(N=512 * 1024):
+def scale(N=16 * 2**20):
     return tuple(jax.ShapeDtypeStruct((N,), jnp.float32) for _ in range(2))
 
 
@@ -104,6 +104,12 @@ PUZZLE = Puzzle(
             old="return (n - 1 - i,)",
             new="return (i,)",
             says="step i still gets block i of y",
+        ),
+        Mistake(
+            "takes the last block of y at every step",
+            old="return (n - 1 - i,)",
+            new="return (n - 1,)",
+            says="an index map that ignores `i` always names the same block",
         ),
         Mistake(
             "reverses the elements of each block as well",
@@ -145,6 +151,19 @@ PUZZLE = Puzzle(
                 ),
             ),
             says="step i gets block n - 1 - i of both; x should keep block i",
+        ),
+        Mistake(
+            "keeps all of y in VMEM",
+            edits=(
+                ("pl.BlockSpec((bn,), y_index_map)", "pl.BlockSpec((n * bn,), lambda i: (0,))"),
+                ("x_ref[...] + y_ref[...]", "x_ref[...] + y_ref[pl.ds(_start(x_ref), 1024)]"),
+            ),
+            code="""
+def _start(x_ref):
+    return (pl.num_programs(0) - 1 - pl.program_id(0)) * x_ref.shape[0]
+""",
+            says="`y_ref` takes 64 MiB, all of it as one block",
+            stage="work",
         ),
         Mistake(
             "reverses y before the kernel sees it",
@@ -205,9 +224,9 @@ def add_reversed_blocks(x, y):
 """,
         ),
         Alternative(
-            "looks its block up in a list",
+            "puts the index together bit by bit",
             old="return (n - 1 - i,)",
-            new="left = [*range(n)][::-1]\n        return sum(jnp.where(i == m, b, 0) for m, b in enumerate(left))",
+            new="left = n - 1 - i\n        return sum((left >> bit & 1) << bit for bit in range(20))",
         ),
     ],
 )

@@ -56,7 +56,6 @@ def fix_the_grid(x: Float[Array, "M N"]) -> Float[Array, "M 1"]:
 
 # %% tags=["author"]
 from puzzles import Alternative, Launch, Mistake, Puzzle, rng
-from puzzles.basics._audits import rows_by_blocks
 
 
 def make_inputs(key, M, N):
@@ -69,7 +68,15 @@ def audit(launch: Launch) -> None:
         f"a block holds all {x.shape[0]} rows: with one block of rows there is nothing to revisit, but "
         "long columns do not fit; keep several"
     )
-    rows_by_blocks(launch)
+
+
+def scale(M=1024, N=262144):
+    # Eight of these rows, with a second buffer, are more than 16 MiB.
+    return (jax.ShapeDtypeStruct((M, N), jnp.float32),)
+
+
+def fresh(r):
+    return dict(M=64 * int(r.choice([2, 4, 5, 7])), N=128 * int(r.choice([5, 8])))
 
 
 _GRID = "grid=(M // bm, N // bn)"
@@ -82,6 +89,10 @@ PUZZLE = Puzzle(
     solution=fix_the_grid,
     inputs=make_inputs,
     cases=[dict(M=128, N=384), dict(M=192, N=256)],
+    fresh=fresh,
+    scale=scale,
+    slack={"bytes": 1.0},  # x is needed once
+    par=lambda launch: f"{launch.outputs[0].transfers:,} blocks of maxima in {launch.steps:,} steps",
     hints=[
         "List the output blocks of steps (0, 0), (0, 1), (1, 0), (1, 1). Does one come back after "
         "another has been there?",
@@ -134,7 +145,7 @@ PUZZLE = Puzzle(
             "takes whole rows in one block",
             old="bm, bn = 64, 128",
             new="bm, bn = 64, N",
-            says="a block holds whole rows",
+            says="`x_ref` takes 128 MiB, for blocks of (64, 262144)",
             stage="work",
         ),
         Mistake(

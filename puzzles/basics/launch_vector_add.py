@@ -69,7 +69,7 @@ def scale(M=16384, N=8192):
 
 
 def fresh(r):
-    return dict(M=64 * int(r.choice([1, 3, 5, 9])), N=256 * int(r.choice([3, 5])))
+    return dict(M=64 * int(r.choice([1, 3, 5, 9])), N=512 * int(r.choice([3, 5])))
 
 
 _SPEC = "pl.BlockSpec((bm, bn), lambda i, j: (i, j))"
@@ -109,7 +109,7 @@ PUZZLE = Puzzle(
         Mistake(
             "takes everything in one block",
             edits=_with("pl.BlockSpec((M, N), lambda: (0, 0))", "grid=()"),
-            says="cut it into blocks",
+            says="all of it as one block: cut it into smaller ones",
             stage="work",
         ),
         Mistake(
@@ -122,13 +122,20 @@ PUZZLE = Puzzle(
         Mistake(
             "gives the whole arrays to every step",
             edits=_with("pl.BlockSpec((M, N), lambda i, j: (0, 0))"),
-            says="cut it into blocks",
+            says="all of it as one block: cut it into smaller ones",
             stage="work",
         ),
         Mistake(
             "swaps rows and columns of blocks",
             edits=_with("pl.BlockSpec((bm, bn), lambda i, j: (j, i))"),
-            says="`i` must count blocks of rows, in the grid and in the index maps",
+            says="this grid has M // bm steps along `i` and N // bn along `j`, so `i` counts blocks of "
+            "rows: return (i, j), or turn the grid round as well",
+        ),
+        Mistake(
+            "takes the numbers of blocks for the shape of a block",
+            edits=_with("pl.BlockSpec((M // bm, N // bn), lambda i, j: (i, j))"),
+            says="there are M // bm by N // bn blocks, and each is bm by bn: the first belongs in "
+            "`grid`, the second in every BlockSpec",
         ),
         Mistake(
             "counts in elements",
@@ -136,10 +143,16 @@ PUZZLE = Puzzle(
             says="index maps count in blocks: all steps but the first point outside",
         ),
         Mistake(
-            "has a grid one step too short",
+            "leaves out the last column of blocks",
             old="grid=(M // bm, N // bn)",
             new="grid=(M // bm, N // bn - 1)",
-            says="the last column of blocks is never written",
+            says="no grid step holds them; the grid needs M // bm steps along `i` and N // bn along `j`",
+        ),
+        Mistake(
+            "writes the first row of blocks only",
+            edits=_with("pl.BlockSpec((bm, bn), lambda j: (0, j))", "grid=(N // bn,)"),
+            says="no grid step holds the others; the grid needs M // bm steps along `i` and N // bn "
+            "along `j`",
         ),
         Mistake(
             "reads one y block for a whole row",

@@ -70,7 +70,7 @@ def scale(M=16384, N=8192):
 
 
 def fresh(r):
-    return dict(zip("MN", [(1024, 2048), (2048, 1024), (1024, 3072), (4096, 1024)][r.integers(4)]))
+    return dict(zip("MN", [(1024, 2048), (2048, 1024), (1024, 3072), (3072, 1024)][r.integers(4)]))
 
 
 def audit(launch: Launch) -> None:
@@ -117,6 +117,24 @@ PUZZLE = Puzzle(
             old="pl.BlockSpec((bm,), lambda i, j: (i,))",
             new="pl.BlockSpec((bm,), lambda i, j: (0,))",
             says="only the first 1024 rows are right",
+        ),
+        Mistake(
+            "gives every step the first block of `b`",
+            old="pl.BlockSpec((bn,), lambda i, j: (j,))",
+            new="pl.BlockSpec((bn,), lambda i, j: (0,))",
+            says="`b`'s index map ignores `j`, so only the first 1024 columns are right",
+        ),
+        Mistake(
+            "takes block `i` of both",
+            old="pl.BlockSpec((bn,), lambda i, j: (j,))",
+            new="pl.BlockSpec((bn,), lambda i, j: (i,))",
+            says="columns of the result come from `b`, and `j` counts blocks of columns",
+        ),
+        Mistake(
+            "takes block `j` of both",
+            old="pl.BlockSpec((bm,), lambda i, j: (i,))",
+            new="pl.BlockSpec((bm,), lambda i, j: (j,))",
+            says="rows of the result come from `a`, and `i` counts blocks of rows",
         ),
         Mistake(
             "adds instead of multiplying",

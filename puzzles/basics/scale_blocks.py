@@ -74,7 +74,7 @@ def scale(M=16384, N=4096):
 
 
 def fresh(r):
-    return dict(M=16 * int(r.choice([3, 7, 9, 11])), N=128 * int(r.choice([2, 6])))
+    return dict(M=16 * int(r.choice([7, 9, 11, 13])), N=128 * int(r.choice([5, 6])))
 
 
 PUZZLE = Puzzle(
@@ -85,7 +85,7 @@ PUZZLE = Puzzle(
     fresh=fresh,
     scale=scale,
     slack={"bytes": 1.0},  # every element is needed once
-    par=lambda launch: f"blocks 1 to {launch.steps:,}, each moved once",
+    par=lambda launch: f"{launch.inputs[0].transfers:,} blocks of x in {launch.steps:,} steps",
     hints=[
         "How many blocks come before the row of blocks that you are in? How many before you in it?",
         "`pl.program_id(0)` is the row of blocks, `pl.num_programs(1)` the number of blocks in a row.",
@@ -117,6 +117,46 @@ PUZZLE = Puzzle(
             old="pl.program_id(0) * pl.num_programs(1) + pl.program_id(1) + 1",
             new="pl.program_id(0) + pl.program_id(1) + 1",
             says="blocks on a diagonal get the same number; a row counts for as many as it holds",
+        ),
+        Mistake(
+            "adds its number to the block",
+            old="x_ref[...] * number",
+            new="x_ref[...] + number",
+            says="the spec multiplies each block by its number",
+        ),
+        Mistake(
+            "multiplies the two numbers",
+            old="pl.program_id(0) * pl.num_programs(1) + pl.program_id(1) + 1",
+            new="(pl.program_id(0) + 1) * (pl.program_id(1) + 1)",
+            says="that is a multiplication table, in which 2 × 3 and 3 × 2 are the same block; count "
+            "the rows of blocks above, times the blocks in a row, then the blocks to the left",
+        ),
+        Mistake(
+            "has the width of the picture written into it",
+            old="pl.num_programs(1)",
+            new="3",
+            says="the picture has three blocks in a row; here a row has `pl.num_programs(1)`",
+        ),
+        Mistake(
+            "gives every block the number 1",
+            old="pl.program_id(0) * pl.num_programs(1) + pl.program_id(1) + 1",
+            new="1",
+            says="Python runs the body once, for all steps, so a count that Python keeps stays where "
+            "it is; only `pl.program_id` knows the step",
+        ),
+        Mistake(
+            "gives every block of a row the same number",
+            old="pl.program_id(0) * pl.num_programs(1) + pl.program_id(1) + 1",
+            new="pl.program_id(0) + 1",
+            says="`pl.program_id(0)` counts rows of blocks; within a row, `pl.program_id(1)` goes on "
+            "counting",
+        ),
+        Mistake(
+            "gives every block of a column the same number",
+            old="pl.program_id(0) * pl.num_programs(1) + pl.program_id(1) + 1",
+            new="pl.program_id(1) + 1",
+            says="`pl.program_id(1)` begins again in every row of blocks; add the blocks of the rows "
+            "above",
         ),
         Mistake(
             "has the width of one case written into it",

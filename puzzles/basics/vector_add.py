@@ -125,11 +125,18 @@ PUZZLE = Puzzle(
             says="`y_ref` is never read",
         ),
         Mistake(
-            "works in the first grid step only",
+            "fills its output block in the first grid step only",
             old="    o_ref[...] = x_ref[...] + y_ref[...]",
             new="    @pl.when(pl.program_id(0) == 0)\n    def _():\n"
             "        o_ref[...] = x_ref[...] + y_ref[...]",
-            says="every step has an output block of its own to write, and the others stay garbage",
+            says="every step has an output block of its own, which begins as garbage (NaN here): "
+            "store to it in every step, and do not add to what is there",
+        ),
+        Mistake(
+            "subtracts",
+            old="x_ref[...] + y_ref[...]",
+            new="x_ref[...] - y_ref[...]",
+            says="the spec has a plus",
         ),
         Mistake(
             "leaves garbage in its output",
@@ -158,7 +165,7 @@ PUZZLE = Puzzle(
         Mistake(
             "takes the whole vector in one block",
             edits=(("bn = 1024", "bn = N"),),
-            says="keep the blocks",
+            says="all of it as one block: cut it into smaller ones",
             stage="work",
         ),
     ],
