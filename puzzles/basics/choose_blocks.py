@@ -118,6 +118,16 @@ def make_inputs(key, M, K, N, mebibytes):
     return M, K, N, int(mebibytes * 2**20)
 
 
+def fresh(r):
+    shapes = [
+        (4096, 8192, 4096, 16),
+        (6144, 1536, 24576, 12),
+        (2048, 13824, 5120, 8),
+        (11264, 2048, 2560, 10),
+    ]
+    return dict(zip(("M", "K", "N", "mebibytes"), shapes[r.integers(len(shapes))]))
+
+
 def accepts(blocks, M, K, N, vmem_bytes):
     assert isinstance(blocks, tuple) and len(blocks) == 3, "return a tuple (bm, bk, bn)"
     for name, block, axis, size in zip(("bm", "bk", "bn"), blocks, "MKN", (M, K, N), strict=True):
@@ -160,6 +170,7 @@ PUZZLE = Puzzle(
         # Only (512, 128, 512) will do, and it fills the budget to the byte.
         dict(M=7680, K=4096, N=15360, mebibytes=2.5),
     ],
+    fresh=fresh,
     hints=[
         "Which of bm, bk and bn does the formula reward, and what does the budget make you pay for "
         "each?",

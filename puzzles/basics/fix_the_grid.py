@@ -55,11 +55,15 @@ def fix_the_grid(x: Float[Array, "M N"]) -> Float[Array, "M 1"]:
 
 
 # %% tags=["author"]
+import numpy as np
+
 from puzzles import Alternative, Launch, Mistake, Puzzle, rng
 
 
 def make_inputs(key, M, N):
-    return (jnp.asarray(rng(key).normal(-6, 1, (M, N)), jnp.float32),)
+    # Every other row is negative throughout: a maximum that begins at zero is noticed.
+    r = rng(key)
+    return (jnp.asarray(r.normal(size=(M, N)) - 6 * (np.arange(M)[:, None] % 2), jnp.float32),)
 
 
 def audit(launch: Launch) -> None:
@@ -128,10 +132,11 @@ PUZZLE = Puzzle(
             stage="memory",
         ),
         Mistake(
-            "has a grid and a program id that disagree",
+            "asks for another program id than the one that counts j",
             old="j = pl.program_id(1)",
             new="j = pl.program_id(0)",
-            says="j must count blocks along a row; here the first row of blocks is set to -inf at every step, and the others never are",
+            says="j counts blocks along a row, and grid and index maps say which axis that is; here the "
+            "first row of blocks is set to -inf at every step, and the others never are",
         ),
         Mistake(
             "has a grid and index maps that disagree",
@@ -142,6 +147,19 @@ PUZZLE = Puzzle(
             says="grid and index maps must name the axes in the same order",
         ),
         Mistake(
+            "starts over at every step",
+            old="j = pl.program_id(1)",
+            new="j = 0",
+            says="only the last block of each row counts; -inf belongs to the first step of a row "
+            "alone, where j, a program id, is 0",
+        ),
+        Mistake(
+            "begins with zero",
+            old="jnp.full_like(o_ref, -jnp.inf)",
+            new="jnp.zeros_like(o_ref)",
+            says="the largest of negative numbers is negative; only -inf is below every number",
+        ),
+        Mistake(
             "takes whole rows in one block",
             old="bm, bn = 64, 128",
             new="bm, bn = 64, N",
@@ -149,13 +167,14 @@ PUZZLE = Puzzle(
             stage="work",
         ),
         Mistake(
-            "swaps the output's index map only",
+            "has two index maps that name the axes in different orders",
             edits=(
                 ("j = pl.program_id(1)", "j = pl.program_id(0)"),
                 (_GRID, "grid=(N // bn, M // bm)"),
                 (_IN, "(bm, bn), lambda j, i: (i, j)"),
             ),
-            says="the maxima of one column of blocks land in another row's place",
+            says="the maxima of one row of blocks land in another row's place; `x` and the output must "
+            "agree on which program id is `i`",
         ),
     ],
     alternatives=[

@@ -94,7 +94,7 @@ def fused_matmul(
 
 # %% tags=["author"]
 from puzzles import Alternative, Launch, Mistake, Puzzle, rng
-from puzzles.basics._audits import product_by_blocks
+from puzzles.basics._audits import product_by_dots
 
 
 def make_inputs(key, M, K, N):
@@ -108,13 +108,19 @@ def make_inputs(key, M, K, N):
     return a.astype(jnp.bfloat16), b.astype(jnp.bfloat16), bias
 
 
+def scale(M=4096, K=16384, N=2048):
+    shapes = [(M, K), (K, N)]
+    return *(jax.ShapeDtypeStruct(s, jnp.bfloat16) for s in shapes), jax.ShapeDtypeStruct((N,), jnp.float32)
+
+
+def fresh(r):
+    M, K, N = [(128, 2048, 384), (384, 1024, 128), (128, 512, 640), (128, 1536, 256)][r.integers(4)]
+    return dict(M=M, K=K, N=N)
+
+
 def audit(launch: Launch, *, args) -> None:
     (M, K), N = args[0].shape, args[1].shape[1]
-    product_by_blocks(launch, M, K, N)
-    assert launch.transcendentals <= 2 * M * N, (
-        f"{launch.transcendentals:,} tanhs and their like are computed where {M * N:,} are enough: "
-        "activate the finished sum, once"
-    )
+    product_by_dots(launch, M, K, N)
 
 
 _ADD = (
@@ -132,6 +138,9 @@ PUZZLE = Puzzle(
     solution=fused_matmul,
     inputs=make_inputs,
     cases=[dict(M=256, K=2048, N=128), dict(M=128, K=1024, N=384)],
+    fresh=fresh,
+    scale=scale,
+    par=lambda launch: f"{launch.transcendentals:,} tanhs, {launch.hbm_bytes_written / 2**20:.0f} MiB written",
     hints=[
         "When is the sum complete, and still in VMEM? That is where bias and activation belong.",
         "`bias_ref[...]` is a row, (1, bn), and broadcasts against the accumulator. "
@@ -242,7 +251,7 @@ PUZZLE = Puzzle(
                     "    if True:\n        x = acc",
                 ),
             ),
-            says="activate the finished sum, once",
+            says="compute each of them once",
             stage="work",
         ),
     ],

@@ -76,7 +76,7 @@ def matmul_bf16(
 
 # %% tags=["author"]
 from puzzles import Alternative, Launch, Mistake, Puzzle, rng
-from puzzles.basics._audits import product_by_blocks
+from puzzles.basics._audits import product_by_dots
 
 
 def make_inputs(key, M, K, N):
@@ -89,9 +89,18 @@ def make_inputs(key, M, K, N):
     return a.astype(jnp.bfloat16), b.astype(jnp.bfloat16)
 
 
+def scale(M=4096, K=16384, N=2048):
+    return tuple(jax.ShapeDtypeStruct(shape, jnp.bfloat16) for shape in ((M, K), (K, N)))
+
+
+def fresh(r):
+    M, K, N = [(128, 4096, 128), (384, 1024, 128), (128, 512, 640), (128, 2560, 384)][r.integers(4)]
+    return dict(M=M, K=K, N=N)
+
+
 def audit(launch: Launch, *, args) -> None:
     (M, K), N = args[0].shape, args[1].shape[1]
-    product_by_blocks(launch, M, K, N)
+    product_by_dots(launch, M, K, N)
     for dot in launch.dots:
         kinds = {str(dtype) for dtype in dot.dtypes[:2]}
         assert kinds == {"bfloat16"}, (
@@ -113,6 +122,9 @@ PUZZLE = Puzzle(
     solution=matmul_bf16,
     inputs=make_inputs,
     cases=[dict(M=128, K=2048, N=256), dict(M=256, K=3072, N=128)],
+    fresh=fresh,
+    scale=scale,
+    par=lambda launch: f"{launch.hbm_bytes_read / 2**30:.1f} GiB read in {launch.steps:,} steps",
     hints=[
         "It is tiled_matmul, but two places decide the precision: what a dot returns, and when the "
         "sum is rounded.",
@@ -183,7 +195,7 @@ PUZZLE = Puzzle(
             "takes all of K in one block",
             old="grid=(M // bm, N // bn, K // bk)",
             new="grid=(M // bm, N // bn, K // (bk := K))",
-            says="one block spans all",
+            says="for blocks of (128, 16384): take smaller ones",
             stage="work",
         ),
     ],

@@ -146,10 +146,25 @@ PUZZLE = Puzzle(
             says="the columns of the last, ragged block are missing from every sum",
         ),
         Mistake(
-            "starts over at every step",
+            "keeps only the last block's sum",
             old="    @pl.when(j == 0)\n    def _():\n        o_ref[...] = jnp.zeros_like(o_ref)\n",
             new="    o_ref[...] = jnp.zeros_like(o_ref)\n",
-            says="only the last block of each row is left",
+            says="something sets the sum back after the first step. Zeros belong to j = 0 alone, and "
+            "every step adds, by `+=`",
+        ),
+        Mistake(
+            "keeps N % bn columns of the last block",
+            old="column < N",
+            new="(j < pl.num_programs(1) - 1) | (column - j * bn < N % bn)",
+            says="where bn divides N, as in 256 columns, N % bn is 0, and a whole block is lost; "
+            "compare columns of the array with N instead",
+        ),
+        Mistake(
+            "drops sums that are NaN",
+            old="+= jnp.sum(x, axis=1, keepdims=True)",
+            new="+= jnp.nan_to_num(jnp.sum(x_ref[...], axis=1, keepdims=True))",
+            says="the good columns of the last block are lost with the garbage, and a NaN in the data "
+            "belongs in its row's sum. Mask the block before you sum it",
         ),
         Mistake(
             "fills the padding with ones",

@@ -121,10 +121,11 @@ PUZZLE = Puzzle(
             "block holds garbage (NaN here)",
         ),
         Mistake(
-            "starts over at every step",
+            "keeps only the last block's sum",
             old=_ZERO,
             new="    o_ref[...] = jnp.zeros_like(o_ref)\n",
-            says="only the last block of each row is left",
+            says="something sets the sum back after the first step. Zeros belong to j = 0 alone, and "
+            "every step adds, by `+=`",
         ),
         Mistake(
             "sets the sum to zero in the very first grid step only",
@@ -146,6 +147,13 @@ PUZZLE = Puzzle(
             says="the addition stands under `pl.when` too",
         ),
         Mistake(
+            "leaves out the first block's sum",
+            old="    o_ref[...] += jnp.sum(x_ref[...], axis=1, keepdims=True)",
+            new="    @pl.when(pl.program_id(1) > 0)\n    def _():\n"
+            "        o_ref[...] += jnp.sum(x_ref[...], axis=1, keepdims=True)",
+            says="the step that stores zeros has a block to add, too",
+        ),
+        Mistake(
             "counts the first block twice",
             old="        o_ref[...] = jnp.zeros_like(o_ref)\n",
             new="        o_ref[...] = jnp.sum(x_ref[...], axis=1, keepdims=True)\n",
@@ -156,6 +164,12 @@ PUZZLE = Puzzle(
             old="jnp.sum(x_ref[...], axis=1, keepdims=True)",
             new="jnp.sum(x_ref[...], keepdims=True)",
             says="every row gets the total of its block: sum along axis 1 only",
+        ),
+        Mistake(
+            "takes the mean of each block",
+            old="jnp.sum(x_ref[...], axis=1, keepdims=True)",
+            new="jnp.mean(x_ref[...], axis=1, keepdims=True)",
+            says="the spec adds up, and divides by nothing",
         ),
         Mistake(
             "drops the axis it sums over",

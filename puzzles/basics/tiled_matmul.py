@@ -78,7 +78,7 @@ def tiled_matmul(a: Float[Array, "M K"], b: Float[Array, "K N"]) -> Float[Array,
 
 # %% tags=["author"]
 from puzzles import Alternative, Launch, Mistake, Puzzle, rng
-from puzzles.basics._audits import product_by_blocks
+from puzzles.basics._audits import product_by_dots
 
 
 def make_inputs(key, M, K, N):
@@ -89,9 +89,18 @@ def make_inputs(key, M, K, N):
     )
 
 
+def scale(M=2048, K=16384, N=4096):
+    return tuple(jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((M, K), (K, N)))
+
+
+def fresh(r):
+    M, K, N = [(64, 512, 1024), (64, 1152, 512), (320, 128, 1024), (320, 640, 512)][r.integers(4)]
+    return dict(M=M, K=K, N=N)
+
+
 def audit(launch: Launch, *, args) -> None:
     (M, K), N = args[0].shape, args[1].shape[1]
-    product_by_blocks(launch, M, K, N)
+    product_by_dots(launch, M, K, N)
 
 
 _ZERO = """    @pl.when(k == 0)
@@ -110,6 +119,9 @@ PUZZLE = Puzzle(
     solution=tiled_matmul,
     inputs=make_inputs,
     cases=[dict(M=128, K=384, N=512), dict(M=192, K=256, N=512)],
+    fresh=fresh,
+    scale=scale,
+    par=lambda launch: f"{launch.hbm_bytes_read / 2**30:.1f} GiB read, {launch.vmem_bytes / 2**20:.1f} MiB of VMEM",
     hints=[
         "An output block is finished only at the last k. What has to happen once before the first "
         "product, at every step, and once after the last one?",
@@ -140,6 +152,20 @@ PUZZLE = Puzzle(
             old="pl.when(k == 0)",
             new="pl.when((pl.program_id(0) == 0) & (pl.program_id(1) == 0) & (k == 0))",
             says="scratch keeps the sum of the output block before: each (i, j) needs its own zero",
+        ),
+        Mistake(
+            "zeroes the accumulator where i is 0",
+            old="pl.when(k == 0)",
+            new="pl.when(pl.program_id(0) == 0)",
+            says="k is program id 2: the first row of output blocks starts over at every step, and the "
+            "others add to what was there",
+        ),
+        Mistake(
+            "zeroes the accumulator where j is 0",
+            old="pl.when(k == 0)",
+            new="pl.when(pl.program_id(1) == 0)",
+            says="k is program id 2: the first column of output blocks starts over at every step, and "
+            "the others add to what was there",
         ),
         Mistake(
             "stores one step early",
@@ -177,7 +203,7 @@ PUZZLE = Puzzle(
             "takes all of K in one block",
             old="bm, bk, bn = 64, 128, 256",
             new="bm, bk, bn = 64, K, 256",
-            says="one block spans all",
+            says="for blocks of (16384, 256): take smaller ones",
             stage="work",
         ),
         Mistake(
