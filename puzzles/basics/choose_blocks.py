@@ -119,13 +119,13 @@ def make_inputs(key, M, K, N, mebibytes):
 
 
 def fresh(r):
-    shapes = [
+    M, K, N, mebibytes = [
         (4096, 8192, 4096, 16),
         (6144, 1536, 24576, 12),
         (2048, 13824, 5120, 8),
         (11264, 2048, 2560, 10),
-    ]
-    return dict(zip(("M", "K", "N", "mebibytes"), shapes[r.integers(len(shapes))]))
+    ][r.integers(4)]
+    return dict(M=M, K=K, N=N, mebibytes=mebibytes)
 
 
 def accepts(blocks, M, K, N, vmem_bytes):

@@ -214,8 +214,9 @@ PUZZLE = Puzzle(
             "leaves garbage in the accumulator or in the output",
             old=_ZERO,
             new="",
-            says="every number is garbage (NaN here): either the accumulator was never zeroed, which "
-            "nobody does for you, or nothing was stored at the last k, num_programs - 1",
+            says="every number is garbage (NaN here): either the accumulator was not zeroed at k = 0, "
+            "which nobody does for you, or nothing was stored at the last k, num_programs - 1. k is "
+            "`pl.program_id(2)`",
         ),
         Mistake(
             "takes the same block of the bias for every column",

@@ -126,7 +126,7 @@ PUZZLE = Puzzle(
     spec=launch_matmul_spec,
     solution=launch_matmul,
     inputs=make_inputs,
-    cases=[dict(K=1024, M=256, N=1024), dict(K=768, M=384, N=512)],
+    cases=[dict(K=1024, M=384, N=1024), dict(K=768, M=256, N=512)],
     fresh=fresh,
     scale=scale,
     par=lambda launch: f"{launch.hbm_bytes_read / 2**30:.1f} GiB read in {launch.steps:,} steps",
@@ -147,6 +147,13 @@ PUZZLE = Puzzle(
             old=_A,
             new="pl.BlockSpec((bk, bm), lambda i, j, k: (i, k))",
             says="`a` is stored as K × M, so its map returns k first",
+        ),
+        Mistake(
+            "names the arguments of `a`'s index map in another order than the grid",
+            old=_A,
+            new="pl.BlockSpec((bk, bm), lambda k, i, j: (k, i))",
+            says="an index map gets the program ids in the grid's order, here i, j, k, whatever you "
+            "call them",
         ),
         Mistake(
             "gives `a` blocks of the wrong shape",

@@ -169,14 +169,16 @@ PUZZLE = Puzzle(
             "leaves garbage in the accumulator or in the output",
             old=_ZERO,
             new="",
-            says="every number is garbage (NaN here): either the accumulator was never zeroed, which "
-            "nobody does for you, or nothing was stored at the last k, num_programs - 1",
+            says="every number is garbage (NaN here): either the accumulator was not zeroed at k = 0, "
+            "which nobody does for you, or nothing was stored at the last k, num_programs - 1. k is "
+            "`pl.program_id(2)`",
         ),
         Mistake(
-            "zeroes the accumulator at every step",
+            "keeps the last K block's product only",
             old=_ZERO,
             new="    acc_ref[...] = jnp.zeros_like(acc_ref)\n",
-            says="only the last K block's product is left",
+            says="something sets the sum back after the first k. Zeros belong to k = 0 alone, and "
+            "every step adds, by `+=`",
         ),
         Mistake(
             "stores one step early",

@@ -70,7 +70,8 @@ def scale(M=16384, N=8192):
 
 
 def fresh(r):
-    return dict(zip("MN", [(1024, 2048), (2048, 1024), (1024, 3072), (3072, 1024)][r.integers(4)]))
+    M, N = [(1024, 2048), (2048, 1024), (1024, 3072), (3072, 1024)][r.integers(4)]
+    return dict(M=M, N=N)
 
 
 def audit(launch: Launch) -> None:

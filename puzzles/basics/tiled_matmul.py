@@ -138,14 +138,16 @@ PUZZLE = Puzzle(
             "leaves garbage in the accumulator or in the output",
             old=_ZERO,
             new="",
-            says="every number is garbage (NaN here): either the accumulator was never zeroed, which "
-            "nobody does for you, or nothing was stored at the last k, num_programs - 1",
+            says="every number is garbage (NaN here): either the accumulator was not zeroed at k = 0, "
+            "which nobody does for you, or nothing was stored at the last k, num_programs - 1. k is "
+            "`pl.program_id(2)`",
         ),
         Mistake(
-            "zeroes the accumulator at every step",
+            "keeps the last K block's product only",
             old=_ZERO,
             new="    acc_ref[...] = jnp.zeros_like(acc_ref)\n",
-            says="only the last K block's product is left",
+            says="something sets the sum back after the first k. Zeros belong to k = 0 alone, and "
+            "every step adds, by `+=`",
         ),
         Mistake(
             "zeroes the accumulator in the very first grid step only",
@@ -168,10 +170,41 @@ PUZZLE = Puzzle(
             "the others add to what was there",
         ),
         Mistake(
+            "zeroes the accumulator after a store only",
+            edits=(
+                (_ZERO, ""),
+                (_STORE, f"{_STORE}        acc_ref[...] = jnp.zeros_like(acc_ref)\n"),
+            ),
+            says="the first output block adds to garbage (NaN here), since nobody has zeroed the "
+            "scratch before the first step; zero it at k = 0",
+        ),
+        Mistake(
+            "keeps the first K block's product only",
+            old="k == pl.num_programs(2) - 1",
+            new="k == 0",
+            says="either the product is added at k = 0 alone, or the sum is stored there. Add at every "
+            "step, and store at the last k, num_programs - 1",
+        ),
+        Mistake(
+            "has the last k of one case written into it",
+            old="pl.num_programs(2) - 1)",
+            new="2)",
+            says="k = 2 is the last one where there are three blocks of K; ask "
+            "`pl.num_programs(2) - 1`",
+        ),
+        Mistake(
+            "multiplies in bf16",
+            old=_DOT,
+            new="jnp.dot(a_ref[...].astype(jnp.bfloat16), b_ref[...].astype(jnp.bfloat16), "
+            "preferred_element_type=jnp.float32)",
+            says="the cast rounds every factor to 8 bits; leave the blocks as they come",
+        ),
+        Mistake(
             "stores one step early",
             old="pl.num_programs(2) - 1)",
             new="pl.num_programs(2) - 2)",
-            says="the last K block's product is not in the result; the last k is num_programs - 1",
+            says="the last K block's product is not in the result; the last k is "
+            "`pl.num_programs(2) - 1`",
         ),
         Mistake(
             "swaps the factors",
