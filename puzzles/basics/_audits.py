@@ -14,6 +14,21 @@ def product_by_dots(launch: Launch, M: int, K: int, N: int, batch: int = 1) -> N
     )
 
 
+def narrow(launch: Launch) -> None:
+    """Asserts that dots multiply bf16 blocks, and that the kernel writes bf16."""
+    for dot in launch.dots:
+        kinds = {str(dtype) for dtype in dot.dtypes[:2]}
+        assert kinds == {"bfloat16"}, (
+            f"a dot multiplies {' by '.join(sorted(kinds))}: leave the blocks in bf16, which is what "
+            "the matrix unit is built for, and ask for an f32 result"
+        )
+    written = str(launch.outputs[0].dtype)
+    assert written == "bfloat16", (
+        f"the kernel writes {written}, and a cast outside has to read it again: round in the kernel, "
+        "where it stores"
+    )
+
+
 # Rungs of grouped_matmul ask for it.
 def product_by_blocks(launch: Launch, M: int, K: int, N: int, batch: int = 1) -> None:
     """Asserts that the dots tile K, and do the FLOPs of `batch` (M, K) by (K, N) products."""

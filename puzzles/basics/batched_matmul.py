@@ -170,6 +170,12 @@ PUZZLE = Puzzle(
             says="`rhs` is B × K × N, so its map returns b, k, j",
         ),
         Mistake(
+            "swaps the block indices of the output",
+            old="lambda b, i, j, k: (b, i, j)",
+            new="lambda b, i, j, k: (b, j, i)",
+            says="the output is B × M × N, and `i` counts blocks of rows: return b, i, j",
+        ),
+        Mistake(
             "writes every batch element to the first",
             old="lambda b, i, j, k: (b, i, j)",
             new="lambda b, i, j, k: (0, i, j)",

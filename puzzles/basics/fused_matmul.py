@@ -94,7 +94,7 @@ def fused_matmul(
 
 # %% tags=["author"]
 from puzzles import Alternative, Launch, Mistake, Puzzle, rng
-from puzzles.basics._audits import product_by_dots
+from puzzles.basics._audits import narrow, product_by_dots
 
 
 def make_inputs(key, M, K, N):
@@ -121,6 +121,7 @@ def fresh(r):
 def audit(launch: Launch, *, args) -> None:
     (M, K), N = args[0].shape, args[1].shape[1]
     product_by_dots(launch, M, K, N)
+    narrow(launch)
 
 
 _ADD = (
@@ -196,7 +197,7 @@ PUZZLE = Puzzle(
             "forgets the bias",
             old="x = acc_ref[...] + bias_ref[...]",
             new="x = acc_ref[...]",
-            says="`bias_ref` is never read",
+            says="what is stored does not have the bias in it: add `bias_ref[...]` before the activation",
         ),
         Mistake(
             "forgets the activation",
@@ -217,6 +218,77 @@ PUZZLE = Puzzle(
             says="every number is garbage (NaN here): either the accumulator was not zeroed at k = 0, "
             "which nobody does for you, or nothing was stored at the last k, num_programs - 1. k is "
             "`pl.program_id(2)`",
+        ),
+        Mistake(
+            "adds the bias twice",
+            old="jnp.zeros_like(acc_ref)",
+            new="jnp.broadcast_to(bias_ref[...], acc_ref.shape)",
+            says="it belongs to the sum once: start the sum with it, or add it at the end",
+        ),
+        Mistake(
+            "uses SiLU",
+            old=_GELU,
+            new="o_ref[...] = jax.nn.silu(x)",
+            says="the spec wants `jax.nn.gelu(x, approximate=True)`",
+        ),
+        Mistake(
+            "activates the sum and the bias at every k step",
+            edits=(
+                (_ADD, f"{_ADD} + bias_ref[...]\n    acc_ref[...] = jax.nn.gelu(acc_ref[...])"),
+                (_GELU, "o_ref[...] = acc_ref[...]"),
+            ),
+            says="an activation is not linear: it needs the complete sum, with the bias in it once, and "
+            "that is there at the last k",
+        ),
+        Mistake(
+            "keeps the last K block's product only",
+            old=_ZERO,
+            new="    acc_ref[...] = jnp.zeros_like(acc_ref)\n",
+            says="something sets the sum back after the first k. Zeros belong to k = 0 alone, and "
+            "every step adds, by `+=`",
+        ),
+        Mistake(
+            "keeps the first K block's product only",
+            old="k == pl.num_programs(2) - 1",
+            new="k == 0",
+            says="either the product is added at k = 0 alone, or the sum is stored there. Add at every "
+            "step, and store at the last k, num_programs - 1",
+        ),
+        Mistake(
+            "zeroes the accumulator where i is 0",
+            old="pl.when(k == 0)",
+            new="pl.when(pl.program_id(0) == 0)",
+            says="k is program id 2: the first row of output blocks starts over at every step, and the "
+            "others add to what was there",
+        ),
+        Mistake(
+            "zeroes the accumulator in the very first grid step only",
+            old="pl.when(k == 0)",
+            new="pl.when((pl.program_id(0) == 0) & (pl.program_id(1) == 0) & (k == 0))",
+            says="scratch keeps the sum of the output block before: each (i, j) needs its own zero",
+        ),
+        Mistake(
+            "stores one step early",
+            old="pl.num_programs(2) - 1)",
+            new="pl.num_programs(2) - 2)",
+            says="the last K block's product is not in the result; the last k is "
+            "`pl.num_programs(2) - 1`",
+        ),
+        Mistake(
+            "multiplies in f32",
+            old=_ADD,
+            new=_ADD.replace("a_ref[...]", "a_ref[...].astype(jnp.float32)").replace(
+                "b_ref[...]", "b_ref[...].astype(jnp.float32)"
+            ),
+            says="leave the blocks in bf16",
+            stage="work",
+        ),
+        Mistake(
+            "takes all of K in one block",
+            old="bm, bk, bn = 128, 256, 128",
+            new="bm, bk, bn = 128, K, 128",
+            says="for blocks of (128, 16384): take smaller ones",
+            stage="work",
         ),
         Mistake(
             "takes the same block of the bias for every column",

@@ -76,7 +76,7 @@ def matmul_bf16(
 
 # %% tags=["author"]
 from puzzles import Alternative, Launch, Mistake, Puzzle, rng
-from puzzles.basics._audits import product_by_dots
+from puzzles.basics._audits import narrow, product_by_dots
 
 
 def make_inputs(key, M, K, N):
@@ -101,12 +101,7 @@ def fresh(r):
 def audit(launch: Launch, *, args) -> None:
     (M, K), N = args[0].shape, args[1].shape[1]
     product_by_dots(launch, M, K, N)
-    for dot in launch.dots:
-        kinds = {str(dtype) for dtype in dot.dtypes[:2]}
-        assert kinds == {"bfloat16"}, (
-            f"a dot multiplies {' by '.join(sorted(kinds))}: leave the blocks in bf16, which is what "
-            "the matrix unit is built for, and ask for an f32 result"
-        )
+    narrow(launch)
 
 
 _DOT = "jnp.dot(a_ref[...], b_ref[...], preferred_element_type=jnp.float32)"
@@ -185,6 +180,38 @@ PUZZLE = Puzzle(
             old="pl.num_programs(2) - 1)",
             new="pl.num_programs(2) - 2)",
             says="the last K block's product is not in the result",
+        ),
+        Mistake(
+            "keeps the first K block's product only",
+            old="k == pl.num_programs(2) - 1",
+            new="k == 0",
+            says="either the product is added at k = 0 alone, or the sum is stored there. Add at every "
+            "step, and store at the last k, num_programs - 1",
+        ),
+        Mistake(
+            "zeroes the accumulator where j is 0",
+            old="pl.when(k == 0)",
+            new="pl.when(pl.program_id(1) == 0)",
+            says="k is program id 2: the first column of output blocks starts over at every step, and "
+            "the others add to what was there",
+        ),
+        Mistake(
+            "zeroes the accumulator in the very first grid step only",
+            old="pl.when(k == 0)",
+            new="pl.when((pl.program_id(0) == 0) & (pl.program_id(1) == 0) & (k == 0))",
+            says="scratch keeps the sum of the output block before: each (i, j) needs its own zero",
+        ),
+        Mistake(
+            "rounds outside of the kernel",
+            edits=(
+                (
+                    "jax.ShapeDtypeStruct((M, N), a.dtype)",
+                    "jax.ShapeDtypeStruct((M, N), jnp.float32)",
+                ),
+                (")(a, b)", ")(a, b).astype(a.dtype)"),
+            ),
+            says="the kernel writes float32",
+            stage="work",
         ),
         Mistake(
             "returns f32",

@@ -228,6 +228,13 @@ def test_a_row_for_a_whole_block_is_told_to_broadcast(capsys: pytest.CaptureFixt
     assert "leading axis" not in text
 
 
+def test_an_axis_of_one_in_the_output_alone_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    block = "out_specs=pl.BlockSpec((None, bm, bn)"
+    fn = _edited(Notebook(), block, block.replace("None", "1"), "batched_matmul")
+    assert puzzles.check(fn).stage == "error"
+    assert "`None` in its block shape removes it" in _says(capsys)
+
+
 def test_a_dot_left_in_a_launch_rung_is_unsolved_and_named(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
