@@ -94,7 +94,7 @@ def scale(M=4096, K=16384, N=2048):
 
 
 def fresh(r):
-    M, K, N = [(128, 4096, 128), (384, 1024, 128), (128, 512, 640), (128, 2560, 384)][r.integers(4)]
+    M, K, N = [(128, 4096, 128), (384, 1024, 128), (128, 1024, 640), (128, 5120, 384)][r.integers(4)]
     return dict(M=M, K=K, N=N)
 
 
@@ -125,7 +125,8 @@ PUZZLE = Puzzle(
         "sum is rounded.",
         "`preferred_element_type=jnp.float32` makes the dot of two bf16 blocks return f32. "
         "`.astype(o_ref.dtype)` rounds.",
-        "The same three parts as before. Only the store differs: it converts the accumulator.",
+        "The same three parts as before: zero, add a product that was asked for in f32, and a store "
+        "that converts the accumulator.",
     ],
     explain="""The matrix unit multiplies bf16 and sums in f32, so f32 accumulation costs nothing
     extra in the dots. Rounding once, at the store, loses no more than the output type has to.""",

@@ -121,7 +121,7 @@ PUZZLE = Puzzle(
     cases=[dict(M=128, K=384, N=512), dict(M=192, K=256, N=512)],
     fresh=fresh,
     scale=scale,
-    par=lambda launch: f"{launch.hbm_bytes_read / 2**30:.1f} GiB read, {launch.vmem_bytes / 2**20:.1f} MiB of VMEM",
+    par=lambda launch: f"{launch.hbm_bytes_read / 2**30:.1f} GiB read in {launch.steps:,} steps",
     hints=[
         "An output block is finished only at the last k. What has to happen once before the first "
         "product, at every step, and once after the last one?",
