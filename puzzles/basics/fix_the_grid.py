@@ -187,6 +187,24 @@ PUZZLE = Puzzle(
         ),
         Alternative("takes other blocks", old="bm, bn = 64, 128", new="bm, bn = 8, 128"),
         Alternative(
+            "keeps the order, and all maxima in VMEM",
+            edits=(
+                ("j = pl.program_id(1)", "j = pl.program_id(0)\n    rows = _rows(x_ref)"),
+                (_GRID, "grid=(N // bn, M // bm)"),
+                (_IN, "(bm, bn), lambda j, i: (i, j)"),
+                (_OUT, "(M, 1), lambda j, i: (0, 0)"),
+                (
+                    "o_ref[...] = jnp.full_like(o_ref, -jnp.inf)",
+                    "o_ref[rows, :] = jnp.full((x_ref.shape[0], 1), -jnp.inf)",
+                ),
+                ("o_ref[...] = jnp.maximum(o_ref[...],", "o_ref[rows, :] = jnp.maximum(o_ref[rows, :],"),
+            ),
+            code="""
+def _rows(x_ref):
+    return pl.ds(pl.program_id(1) * x_ref.shape[0], x_ref.shape[0])
+""",
+        ),
+        Alternative(
             "keeps the given order of the grid's names and takes j from its last axis, under jit",
             code="""
 @jax.jit

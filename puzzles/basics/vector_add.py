@@ -227,6 +227,36 @@ def vector_add(x, y):
 """,
         ),
         Alternative(
+            "copies its blocks by hand",
+            code="""
+def vector_add(x, y):
+    from jax.experimental.pallas import tpu as pltpu
+
+    def kernel(x_ref, y_ref, o_ref, xs, ys, arrived):
+        here = pl.ds(pl.program_id(0) * 1024, 1024)
+        copies = [
+            pltpu.make_async_copy(source.at[here], target, arrived.at[n])
+            for n, (source, target) in enumerate([(x_ref, xs), (y_ref, ys)])
+        ]
+        for copy in copies:
+            copy.start()
+        for copy in copies:
+            copy.wait()
+        o_ref[...] = xs[...] + ys[...]
+
+    buffer = pltpu.VMEM((1024,), x.dtype)
+    return pl.pallas_call(
+        kernel,
+        grid=(x.size // 1024,),
+        in_specs=[pl.BlockSpec(memory_space=pl.ANY)] * 2,
+        out_specs=pl.BlockSpec((1024,), lambda i: (i,)),
+        out_shape=x,
+        scratch_shapes=[buffer, buffer, pltpu.SemaphoreType.DMA((2,))],
+        interpret=INTERPRET,
+    )(x, y)
+""",
+        ),
+        Alternative(
             "copies x, then adds y to the output half by half",
             old="o_ref[...] = x_ref[...] + y_ref[...]",
             new="""o_ref[...] = x_ref[...]
