@@ -62,11 +62,12 @@ def attention(
 from puzzles import Alternative, Mistake, Puzzle, rng
 
 
-def make_inputs(key, T, S, H):
+def make_inputs(key, T, S, H, large=False):
     """Scores around ±150 that drift along S, up or down by row, or jump by 128; H is a power of 4.
 
     All numbers are few bits wide: exact in bf16, and every score exact in f32 in any order of
-    summation. So no chip and no block size changes a score.
+    summation. So no chip and no block size changes a score. `large`: rows of scores up to ±28672,
+    where the runner-up equals the maximum or lies more than 100 below it.
     """
     r = rng(key)
 
@@ -78,6 +79,11 @@ def make_inputs(key, T, S, H):
     k[:, 1], q[:, 1] = eighths(np.linspace(-1, 1, S) * H**0.5), eighths(r.normal(0, 4, T))
     q[::8, 1], q[4::8, 1] = 96, -96  # some rows drift far enough to overflow on the way
     k[::2, 2], k[1::2, 2], q[2::8, 2] = H**0.5, -(H**0.5), 64  # others within every block
+    q[3::8, 3], k[: S // 2, 3], k[S // 2 :, 3] = 64, -(H**0.5), H**0.5  # or from block to block
+    if large:
+        for n in range(3):  # all scores of a row alike; drifting; two kinds in turn
+            q[6 + 16 * n :: 48] = 0
+            q[6 + 16 * n :: 48, n] = (-28672, 28672, -28672)[n]
     return tuple(jnp.asarray(x, jnp.float32) for x in (q, k, v))
 
 
