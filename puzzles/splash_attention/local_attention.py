@@ -261,12 +261,6 @@ PUZZLE = Puzzle(
             says="the window ends at the diagonal: no row may look ahead",
         ),
         Mistake(
-            "looks ahead as far as back, in the blocks that it has",
-            old=_MASK,
-            new="mask = (row - window < column) & (column < row + window)",
-            says="this window is causal: it reaches back from t, and ends at t, so column <= row",
-        ),
-        Mistake(
             "starts at the first block of the band, wherever that is",
             old="    @pl.when(j == 0)",
             new="    @pl.when(j == (first_row - window + 1) // bk)",
