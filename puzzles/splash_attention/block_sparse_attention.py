@@ -302,6 +302,14 @@ PUZZLE = Puzzle(
             says="the tables lie row by row: block (i, j) is number i · J + j",
         ),
         Mistake(
+            "looks in both tables at (j, i)",
+            edits=(
+                (_KIND, "kind = block_mask_ref[j * pl.num_programs(0) + i]"),
+                (_MAP, "return mask_index_ref[j * I + i], 0, 0"),
+            ),
+            says="the tables lie row by row: block (i, j) is number i · J + j, in the kernel as in the map",
+        ),
+        Mistake(
             "multiplies i by the number of rows for both tables",
             edits=(
                 (_KIND, "kind = block_mask_ref[i * pl.num_programs(0) + j]"),
@@ -388,6 +396,12 @@ PUZZLE = Puzzle(
             old=_P,
             new="p = jnp.exp(s - m_new)",
             says="where all scores of a row are -1e30, each exponential is 1: mask p as well",
+        ),
+        Mistake(
+            "masks with -10000",
+            old="s * q_ref.shape[1] ** -0.5, -1e30)",
+            new="s * q_ref.shape[1] ** -0.5, -1e4)",
+            says="a score that counts may lie lower, and then a masked one is the maximum: take -1e30, below any score",
         ),
         Mistake(
             "masks the exponentials and not the scores",

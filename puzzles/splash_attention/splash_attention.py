@@ -303,6 +303,18 @@ PUZZLE = Puzzle(
             says="a full tile that is the first or last of its row has 4 or 8 added: take the kind out, flags & 3",
         ),
         Mistake(
+            "takes flags & 2 for the kind",
+            old="kind = flags & 3",
+            new="kind = flags & 2",
+            says="that is 0 for a partial tile, whose kind is 1: take both bits, flags & 3",
+        ),
+        Mistake(
+            "fetches the queries by the column",
+            old=_Q,
+            new=_Q.replace("rows[t]", "cols[t]"),
+            says="q stands beside its output: both follow rows, and only keys and values follow cols",
+        ),
+        Mistake(
             "gives NaN everywhere",
             old=_FIRST,
             new="@pl.when(flags == 4)",
