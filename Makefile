@@ -19,7 +19,7 @@ CHECKED := puzzles tests diagrams
 PYTEST := -m pytest -n 2 --dist loadscope --no-loadscope-reorder --durations=15 $(PYTEST_ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help lab copy quick test test-colab test-matrix test-browser lint build verify mutants bench clean
+.PHONY: help lab copy quick test graduate test-colab test-matrix test-browser lint build verify mutants bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-12s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -38,9 +38,9 @@ copy: ## copy notebooks that my/ does not have yet
 unexport PYTHONDONTWRITEBYTECODE
 
 # The same small kernels are compiled again and again, by one test after another: keep them.
-test test-colab test-jax-% quick verify mutants: export JAX_COMPILATION_CACHE_DIR = $(CURDIR)/.jax-cache
-test test-colab test-jax-% quick verify mutants: export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS = 0
-test test-colab test-jax-% quick verify mutants: export JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES = -1
+test graduate test-colab test-jax-% quick verify mutants: export JAX_COMPILATION_CACHE_DIR = $(CURDIR)/.jax-cache
+test graduate test-colab test-jax-% quick verify mutants: export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS = 0
+test graduate test-colab test-jax-% quick verify mutants: export JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES = -1
 
 test-colab test-jax-%: export PUZZLES_KEYS = 1
 
@@ -48,6 +48,11 @@ test: export JAX_PLATFORMS = cpu
 test: $(TEST)/.installed lint ## everything CI runs, on the newest JAX
 	$(TEST)/bin/python -m puzzles build --check
 	$(TEST)/bin/python $(PYTEST) --junitxml=build/gate.xml
+
+graduate: export JAX_PLATFORMS = cpu
+graduate: export PUZZLES_GRADUATE = 1
+graduate: $(TEST)/.installed ## against production, and fuzz: all of what `make test` samples
+	$(TEST)/bin/python $(PYTEST) -m graduate
 
 quick: export JAX_PLATFORMS = cpu
 quick: $(TEST)/.installed ## check what differs from the last commit: NAMES="row_sum" for rungs

@@ -12,12 +12,10 @@ from typing import Any, NoReturn
 import jax
 
 from puzzles import _progress, _regions
-from puzzles._judge import Verdict, is_function, judge, shown, told, unwrap
+from puzzles._judge import Verdict, is_function, judge, shown, unwrap
 from puzzles._ladders import UnknownPuzzle, find, ladder_module, ladders
-from puzzles._launch import Abstract, trace
 from puzzles._puzzle import Puzzle
-from puzzles._receipt import receipt_text
-from puzzles._tpu import CHIPS, Compiler, CompilerMissing
+from puzzles._tpu import Compiler, CompilerMissing
 
 _hinted: dict[str, int] = {}
 
@@ -26,14 +24,16 @@ class NotPassed(AssertionError):
     """Raised by `check` under PUZZLES_STRICT=1 instead of returning anything but a pass."""
 
 
-def check(fn: Callable) -> Verdict | None:
+def check(fn: Callable, seed: int | None = None) -> Verdict | None:
     """Judge a learner's function by the puzzle of its name and show the verdict.
+
+    seed: draws other data for all cases and the fresh case, as the verdict on a fresh case says.
 
     Never raises, unless PUZZLES_STRICT=1: then anything but a pass raises NotPassed.
     Returns None where there was nothing to judge; the sentence shown says why.
     """
     try:
-        verdict = _verdict_on(fn)
+        verdict = _verdict_on(fn, seed)
     except (UnknownPuzzle, CompilerMissing) as error:
         return _nothing_judged(str(error))
     except KeyboardInterrupt:
@@ -66,12 +66,12 @@ def _nothing_judged(why: str) -> None:
     say(why)
 
 
-def _verdict_on(fn: Any) -> Verdict:
+def _verdict_on(fn: Any, seed: int | None) -> Verdict:
     puzzle = find_for(fn) if not isinstance(fn, str) else _refuse(fn)
     if os.environ.get("PUZZLES_TPU") == "1":
         with Compiler() as compiler:
-            return judge(puzzle, fn, compiler=compiler)
-    return judge(puzzle, fn)
+            return judge(puzzle, fn, seed=seed, compiler=compiler)
+    return judge(puzzle, fn, seed=seed)
 
 
 def find_for(fn: Any) -> Puzzle:
@@ -163,28 +163,6 @@ def _progress_line(name: str) -> str:
     ahead = f" Next: {following[0]}." if following else " That was the last rung."
     bar = _bar(rungs)
     return f"{puzzle.ladder} {bar} {bar.count('■')}/{len(rungs)}.{ahead}"
-
-
-def receipt(fn: Callable, *args: object, chip: str = "v5e") -> None:
-    """Show what the launches of `fn(*args)` cost on `chip` (v4, v5e, v5p, v6e or 7x).
-
-    `jax.ShapeDtypeStruct(shape, dtype)` arguments ask about production shapes without any data.
-    """
-    if chip not in CHIPS:
-        say(f"no chip is called {chip!r}; there are {', '.join(CHIPS)}")
-        return
-    if not is_function(fn):
-        say(f"this needs a function that launches a kernel, and got {described(fn)}")
-        return
-    try:
-        launches = trace(fn, *args)
-    except Abstract as error:
-        say(str(error))
-        return
-    except Exception as error:
-        say(told(error))
-        return
-    say(receipt_text(launches, chip) if launches else "no `pallas_call` in there: nothing to count")
 
 
 def _show(verdict: Verdict) -> None:

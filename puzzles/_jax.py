@@ -6,9 +6,10 @@ Tried on 0.7.2, 0.10.2, 0.11.2 and 0.12.0.1. A newer one is not refused for its 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import inspect
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -70,6 +71,7 @@ __all__ = [
     "InterpretParams",
     "Jaxpr",
     "JaxprEqn",
+    "Jitted",
     "Literal",
     "UnsupportedJax",
     "Var",
@@ -78,6 +80,7 @@ __all__ = [
     "bind_params",
     "close",
     "compiler_param",
+    "copy_ends",
     "interpret_params",
     "jaxpr_as_fun",
     "reset_tpu_interpret_mode_state",
@@ -85,6 +88,7 @@ __all__ = [
     "scan_counts",
     "simulator_callbacks",
     "user_frame",
+    "with_compiler_param",
 ]
 
 # Until 0.10 a ClosedJaxpr held a Jaxpr and its constants. 0.11 made them one class, which answers
@@ -95,6 +99,10 @@ ClosedJaxpr = getattr(_core, "ClosedJaxpr", Jaxpr)
 # function; 0.10 has that name too, but neither the other one nor kernels under it.
 _cached = getattr(partial_eval, "trace_to_jaxpr", None)
 _uncached = getattr(partial_eval, "trace_to_jaxpr_nocache", None)
+
+
+# What `jax.jit` returns: a class of jaxlib's, which has no public name.
+Jitted = type(jax.jit(lambda: None))
 
 
 def close(jaxpr: Any) -> Any:
@@ -147,6 +155,23 @@ def compiler_param(params: Any, key: str) -> Any:
     if isinstance(params, Mapping):  # 0.7 files them by backend
         params = dict(params).get("mosaic_tpu", params)
     return dict(params).get(key) if isinstance(params, Mapping) else getattr(params, key, None)
+
+
+def with_compiler_param(params: Any, key: str, value: Any) -> Any:
+    """`compiler_params` with one of them set, where there are any."""
+    if isinstance(params, Mapping):
+        inner = {k: with_compiler_param(v, key, value) for k, v in params.items()}
+        return type(params)(inner)  # type: ignore[call-arg]
+    return dataclasses.replace(params, **{key: value})
+
+
+def copy_ends(tree: Any, leaves: Sequence[Any]) -> tuple[tuple[Any, tuple[Any, ...]], ...]:
+    """((ref, its transforms) of the source, the same of the target) of a `dma_start`'s operands."""
+    parts = tree.unflatten(leaves)
+    if isinstance(parts[1], tuple):  # 0.7 has refs and transforms in turn
+        return (parts[0], parts[1]), (parts[2], parts[3])
+    ends = ((getattr(p, "ref", p), tuple(getattr(p, "transforms", ()))) for p in parts[:2])
+    return tuple(ends)
 
 
 def abstract_device(**wanted: Any) -> Any:

@@ -71,6 +71,8 @@ class Puzzle:
     tolerance: relative and absolute, in units of the expected values' root mean square.
     outside: floating-point primitives that may run outside the kernel.
     starter: the name of the mistake that the learner starts from, on find-the-bug rungs.
+    waivers: what `verify` would ask for and this rung does without, each with the reason: the
+        names that `verify` gives.
     """
 
     spec: Callable
@@ -93,6 +95,7 @@ class Puzzle:
     tolerance: float | None = None
     outside: Sequence[str] = ()
     starter: str | None = None
+    waivers: Mapping[str, str] = field(default_factory=dict)
     observe: Callable[[Callable], Callable] | None = None
     kernel: bool = True
     jit: bool = False

@@ -158,7 +158,7 @@ def hunt(name: str) -> Tally:
     dims += shadows(puzzle)
     signal.signal(signal.SIGALRM, _alarm)
     with _tpu.Compiler() as compiler:
-        for mutant in mutants(puzzle.text):
+        for mutant in mutants(puzzle.text, puzzle.cases[0]):
             signal.alarm(SECONDS)
             try:
                 why = _survives(puzzle, mutant, dims, compiler)

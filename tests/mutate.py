@@ -5,8 +5,9 @@ from __future__ import annotations
 import ast
 import copy
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from puzzles import _regions
 
@@ -58,8 +59,12 @@ NAMES = {
 }
 
 
-def mutants(text: str) -> Iterator[Mutant]:
-    """Every change of what the learner writes in a module's text, each once."""
+def mutants(text: str, dims: Mapping[str, object] = MappingProxyType({})) -> Iterator[Mutant]:
+    """Every change of what the learner writes in a module's text, each once.
+
+    dims: sizes and keyword arguments of a case, by the names that the text has for them; a mutant
+    knows them by heart.
+    """
     tree = ast.parse(text)
     inside = [range(r.first, r.last + 1) for r in _regions.regions(text)]
     lines = text.splitlines(keepends=True)
@@ -81,7 +86,7 @@ def mutants(text: str) -> Iterator[Mutant]:
             continue
         begin = starts[node.lineno - 1] + node.col_offset
         end = starts[last - 1] + (node.end_col_offset or 0)
-        for new in changes(node):
+        for new in (*changes(node), *_by_heart(node, dims)):
             changed = (data[:begin] + new.encode() + data[end:]).decode()
             try:
                 dump = ast.dump(ast.parse(changed))
@@ -134,6 +139,7 @@ def changes(node: ast.AST) -> Iterator[str]:
         yield from _elements(node)
     elif isinstance(node, ast.Call):
         yield from _calls(node)
+        yield from _launches(node)
     elif isinstance(node, ast.UnaryOp):
         yield _text(node.operand)
     elif isinstance(node, ast.FunctionDef):
@@ -143,6 +149,10 @@ def changes(node: ast.AST) -> Iterator[str]:
         yield "pass"
     elif isinstance(node, ast.Assign | ast.Expr):
         yield "pass"
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Subscript):
+            yield _narrowed(node, node.targets[0])
+    elif isinstance(node, ast.Lambda):
+        yield from _clamped(node)
     elif isinstance(node, ast.IfExp):
         yield _text(node.body)
         yield _text(node.orelse)
@@ -188,6 +198,48 @@ def _calls(node: ast.Call) -> Iterator[str]:
             yield _text(argument)
     for n in range(len(node.keywords)):
         yield _with(node, keywords=node.keywords[:n] + node.keywords[n + 1 :])
+
+
+def _by_heart(node: ast.AST, dims: Mapping[str, object]) -> Iterator[str]:
+    """The number of one case for a size or a keyword argument."""
+    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+        if isinstance(dims.get(node.id), int | float):
+            yield repr(dims[node.id])
+
+
+def _narrowed(node: ast.Assign, ref: ast.Subscript) -> str:
+    """What is stored goes through bf16."""
+    name = ast.unparse(ref.value)
+    value = f"({ast.unparse(node.value)}).astype(jnp.bfloat16).astype({name}.dtype)"
+    return f"{ast.unparse(ref)} = {value}"
+
+
+def _clamped(node: ast.Lambda) -> Iterator[str]:
+    """An index map that is right for the first seven blocks."""
+    elements = node.body.elts if isinstance(node.body, ast.Tuple) else [node.body]
+    for n, element in enumerate(elements):
+        if not isinstance(element, ast.Constant):
+            clamped = ast.parse(f"jnp.minimum({ast.unparse(element)}, 6)", mode="eval").body
+            changed = [*elements[:n], clamped, *elements[n + 1 :]]
+            body = _changed(node.body, {"elts": changed}) if len(elements) > 1 else clamped
+            yield _with(node, body=body)
+
+
+def _launches(node: ast.Call) -> Iterator[str]:
+    """A grid with an axis for nothing; an operand that stays in VMEM as a whole."""
+    called = ast.unparse(node.func)
+    if called == "pl.BlockSpec" and node.args:
+        yield "pl.BlockSpec()"
+    grid = next((k.value for k in node.keywords if k.arg == "grid"), None)
+    if isinstance(grid, ast.Tuple):
+        whole = copy.deepcopy(node)
+        for one in ast.walk(whole):
+            if isinstance(one, ast.Lambda):
+                own = len(grid.elts)
+                one.args.args.insert(own, ast.arg("for_nothing"))
+            if isinstance(one, ast.keyword) and one.arg == "grid":
+                one.value.elts.append(ast.Constant(2))
+        yield ast.unparse(whole)
 
 
 def _branches(node: ast.FunctionDef) -> Iterator[str]:

@@ -4,16 +4,31 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import jax
 
 from puzzles import _regions
-from puzzles._judge import Case, Verdict, cases, equal, judge
-from puzzles._launch import keeping_traces, kernels, trace_call
+from puzzles._author.margin import how_far
+from puzzles._judge import (
+    COSTS,
+    Case,
+    Verdict,
+    alike,
+    at_scale,
+    cases,
+    excesses,
+    fresh_case,
+    judge,
+    judge_fresh,
+    narrow,
+)
+from puzzles._launch import before_last_casts, equations, keeping_traces, kernels, trace_call
 from puzzles._puzzle import Alternative, Mistake, Puzzle, load, starter_function, variant
 from puzzles._tpu import Compiler
 
 SEEDS = (0, 1, 2)
+_DRAWS, _SHAPES, _FRESH_STEPS = 100, 8, 100
 
 
 @keeping_traces()
@@ -32,6 +47,11 @@ def mistake_problem(puzzle: Puzzle, mistake: Mistake, seeds: Sequence[int] = SEE
             return (
                 f"{who} survives (seed {seed}): add a case, or an assertion to the audit, that "
                 "tells it from the solution"
+            )
+        if verdict.seed is not None:
+            return (
+                f"{who} is caught by a fresh case only ({verdict.case}, seed {seed}), which not "
+                "everybody meets: add a case to `cases` that tells it from the solution"
             )
         if verdict.stage != mistake.stage:
             return (
@@ -79,6 +99,11 @@ def solution_problem(puzzle: Puzzle, seeds: Sequence[int] = SEEDS) -> str | None
         if made != len(puzzle.results):
             place = puzzle.place("results=")
             return f"{place}: {len(puzzle.results)} names for {made} results: name each of them"
+    if puzzle.roundings is not None and _rounds_early(puzzle):
+        return (
+            f"{puzzle.place('roundings=')}: the spec rounds on the way: let it compute in f32 and "
+            "cast last, for answers are compared with what it casts"
+        )
     for seed in seeds:
         verdict = judge(puzzle, puzzle.solution, seed=seed, thorough=seed == seeds[0])
         if verdict.stage == "work":
@@ -92,11 +117,91 @@ def solution_problem(puzzle: Puzzle, seeds: Sequence[int] = SEEDS) -> str | None
     return None
 
 
+@keeping_traces()
+def fresh_problems(puzzle: Puzzle) -> Iterator[str]:
+    """What is wrong with the cases that `fresh` draws: too many, too large, or not passed."""
+    if puzzle.fresh is None:
+        return
+    place = puzzle.place("fresh=")
+    drawn: dict[str, Case] = {}
+    for seed in range(_DRAWS):
+        if (case := fresh_case(puzzle, seed)) is not None:
+            drawn.setdefault(case.label, case)
+    if len(drawn) > _SHAPES:
+        yield (
+            f"{place}: {len(drawn)} different cases in {_DRAWS} draws: let it choose among "
+            f"{_SHAPES}, so that a kernel is compiled for few shapes"
+        )
+        return
+    for case in drawn.values():
+        steps = _steps(case) if puzzle.kernel else 0
+        if steps > _FRESH_STEPS:
+            yield (
+                f"{place}: {case.label} takes the solution {steps} grid steps: {_FRESH_STEPS} are "
+                "enough, and every check waits for them"
+            )
+        verdict = judge_fresh(puzzle, puzzle.solution, case.seed)
+        if not verdict.passed:
+            yield f"{place}: it draws a case that the solution does not pass:\n{verdict}"
+
+
+def _steps(case: Case) -> int:
+    launches = trace_call(case.judged(case.puzzle.solution), *case.args).launches
+    return sum(one.steps * (one.times or 1) for one in launches)
+
+
+def _rounds_early(puzzle: Puzzle) -> bool:
+    """Whether the spec computes anything in a narrow float, or ends without a cast to one."""
+    case = cases(puzzle)[0]
+    traced = trace_call(puzzle.spec, *case.args)
+    exact = before_last_casts(traced.jaxpr).jaxpr
+    lasting = {id(v) for v in traced.jaxpr.jaxpr.outvars}
+    made = [v for e in equations(traced.jaxpr.jaxpr) for v in e.outvars if id(v) not in lasting]
+    return any(narrow(v.aval.dtype) for v in (*made, *exact.outvars))
+
+
 def _solution_rejected(puzzle: Puzzle, verdict: Verdict, seed: int) -> str | None:
     if verdict.passed:
         return None
     place = puzzle.place(f"def {puzzle.name}(", author=False)
-    return f"{place}: the solution is rejected (seed {seed}); mend it, or its spec:\n{verdict}"
+    far = how_far(puzzle, seed) if verdict.stage == "values" else ""
+    plain = replace(verdict, diagnosis=None)  # the reference's rounding may look like a mistake's
+    return f"{place}: the solution is rejected (seed {seed}); mend it, or its spec{far}:\n{plain}"
+
+
+def slack_needs(puzzle: Puzzle) -> dict[str, list[str]]:
+    """For each cost that some alternative has above the usual limit at scale: which of them."""
+    needs: dict[str, list[str]] = {}
+    for one in puzzle.alternatives:
+        scale = at_scale(puzzle, variant(puzzle, one))
+        for excess in excesses(scale, {}) if scale is not None else ():
+            needs.setdefault(excess.what, []).append(one.name)
+    return needs
+
+
+def slack_words(puzzle: Puzzle) -> str:
+    """Which alternative needs which slack: 'bytes (takes small blocks)'."""
+    needs = slack_needs(puzzle)
+    return ", ".join(f"{what} ({needs[what][0]})" for what in puzzle.slack if what in needs)
+
+
+def scale_problems(puzzle: Puzzle) -> Iterator[str]:
+    """Is there a production shape, and a reason for each slack?"""
+    if not puzzle.kernel:
+        return
+    if puzzle.scale is None:
+        yield (
+            f"{puzzle.place('PUZZLE = ')}: no production shape: give `scale`, so that an answer's "
+            "cost is compared where it matters"
+        )
+        return
+    needs = slack_needs(puzzle) if puzzle.slack else {}
+    for what in puzzle.slack:
+        if what not in needs:
+            yield (
+                f"{puzzle.place('slack=')}: no alternative needs slack for {what!r}: add the right "
+                f"answer that does, or take it out; known are {', '.join(sorted(COSTS))}"
+            )
 
 
 def compiler_problems(puzzle: Puzzle, compiler: Compiler) -> Iterator[str]:
@@ -161,4 +266,4 @@ def twins(puzzle: Puzzle) -> Iterator[str]:
 
 def _same(case: Case, one: Mistake, other: Mistake) -> bool:
     a, b = case.mistaken(one), case.mistaken(other)
-    return a is not None and b is not None and equal(a, b, case.puzzle.tolerance)
+    return a is not None and b is not None and alike(case.puzzle, a, b)

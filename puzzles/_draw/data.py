@@ -84,10 +84,13 @@ def _data(launch: Launch, wrong: tuple[Fault, ...], limit: int) -> Data:
         "faults": found,
         "operands": [
             *map(_scalar, launch.scalars, launch.scalar_values),
-            *(_operand(o, at, launch.steps) for o in launch.inputs + launch.outputs),
-            *(_still(o, "scratch") for o in launch.scratch),
+            *(
+                _operand(o, at, launch.steps) if o.piped else _far(o, launch)
+                for o in launch.inputs + launch.outputs
+            ),
+            *(_still(o, "scratch") if o.piped else _far(o, launch) for o in launch.scratch),
         ],
-    }
+    } | ({} if launch.exact else {"bound": launch.bound})
 
 
 def _kept(steps: int, limit: int, wrong: tuple[Fault, ...]) -> np.ndarray:
@@ -123,6 +126,17 @@ def _still(operand: Operand, role: str) -> Data:
     }
 
 
+def _far(operand: Operand, launch: Launch) -> Data:
+    """A ref that stays in HBM, with what the kernel itself copies: [times, bytes] each way."""
+    out = [copy for copy in launch.copies if copy.source == operand.name]
+    back = [copy for copy in launch.copies if copy.target == operand.name]
+    ways = zip(("from", "to"), (out, back), strict=True)
+    return _still(operand, "any") | {
+        way: [sum(copy.times for copy in some), sum(copy.bytes for copy in some)]
+        for way, some in ways
+    }
+
+
 def _scalar(operand: Operand, contents: np.ndarray | None) -> Data:
     data = _still(operand, "scalar")
     if contents is None:
@@ -131,8 +145,6 @@ def _scalar(operand: Operand, contents: np.ndarray | None) -> Data:
 
 
 def _operand(operand: Operand, at: np.ndarray, steps: int) -> Data:
-    if operand.space not in ("vmem", "smem"):
-        return _still(operand, "any")
     counts = [-(-n // max(1, b)) for n, b in zip(operand.shape, operand.sizes, strict=True)]
     moves, sizes = _moves(operand), _sizes(operand)
     moved = np.cumsum(np.where(moves, sizes, 0))

@@ -13,7 +13,7 @@ from puzzles._draw.palette import MARKS, swatch
 from puzzles._draw.panel import untouched, views
 from puzzles._draw.strip import strip
 from puzzles._draw.track import WORDS, Track, program_ids, tracks, tuple_words
-from puzzles._draw.words import described, sampled, title, working
+from puzzles._draw.words import described, moved, sampled, title, working
 from puzzles._receipt import amount
 
 
@@ -64,10 +64,7 @@ def _walk(data: Data) -> str:
 def _head(data: Data) -> str:
     name, rest = title(data).split(": ", 1)
     note = f" {sampled(data)}" if data["kept"] < data["steps"] else ""
-    total = (
-        f"In all: read <b>{amount(data['read'])}</b>, written <b>{amount(data['written'])}</b>; "
-        f"{working(data)}.{note}"
-    )
+    total = f"In all: {moved(data, '<b>{}</b>')}; {working(data)}.{note}"
     return (
         f'<div class="pz-head"><b>{html.escape(name)}</b> <span>{html.escape(rest)}</span></div>'
         f'<div class="pz-total">{total}</div>'

@@ -114,8 +114,11 @@ def program_ids(data: Data, k: int) -> tuple[int, ...]:
 
 def plural(count: int, noun: str) -> str:
     """A count and its noun: "1 step", "6 steps", "3 fetches"."""
-    ending = "" if count == 1 else "es" if noun.endswith("ch") else "s"
-    return f"{count:,} {noun}{ending}"
+    if count == 1:
+        return f"1 {noun}"
+    if noun.endswith("y"):
+        return f"{count:,} {noun[:-1]}ies"
+    return f"{count:,} {noun}{'es' if noun.endswith('ch') else 's'}"
 
 
 def tuple_words(values: Any) -> str:

@@ -72,7 +72,7 @@ def summary(data: Data) -> list[str]:
     lines = []
     for operand in data["operands"]:
         lines.append(f"{operand['name']}: {described(operand)}; {_totals(operand)}")
-    lines.append(f"HBM: read {amount(data['read'])}, written {amount(data['written'])}")
+    lines.append(f"HBM: {moved(data)}")
     if data["steps"]:
         words = working(data)
         lines.append(f"{words[0].upper()}{words[1:]}.")
@@ -81,11 +81,19 @@ def summary(data: Data) -> list[str]:
     return lines
 
 
+def moved(data: Data, form: str = "{}") -> str:
+    """What the whole launch reads and writes; each amount in a form of its own."""
+    bound = f"{data['bound']} " if "bound" in data else ""
+    read, written = (form.format(amount(data[way])) for way in ("read", "written"))
+    return f"read {bound}{read}, written {bound}{written}"
+
+
 def working(data: Data) -> str:
     """In how many steps the body computes."""
     if data["busy"] is None:
         return "the body does no floating-point arithmetic"
-    return f"the body works in {data['busy']:,} of {plural(data['steps'], 'step')}"
+    bound = f"{data['bound']} " if "bound" in data else ""
+    return f"the body works in {bound}{data['busy']:,} of {plural(data['steps'], 'step')}"
 
 
 def sampled(data: Data) -> str:
@@ -125,7 +133,19 @@ def still_words(operand: Data) -> str:
     if operand["role"] == "scalar":
         return f"prefetched to SMEM once, {amount(operand['bytes'])}"
     if operand["role"] == "any":
-        return "not fetched automatically: the kernel copies what it needs"
+        return _far_words(operand)
     if "sem" in operand["space"]:
         return "semaphore"
     return f"scratch, stays in {operand['space'].upper()}"
+
+
+def _far_words(operand: Data) -> str:
+    """What becomes of a ref that stays in HBM."""
+    ways = [
+        f"{plural(times, 'copy')} {way} it, {amount(size)}"
+        for way, (times, size) in (("from", operand["from"]), ("to", operand["to"]))
+        if times
+    ]
+    if not ways:
+        return "stays in HBM: nothing fetches it, and the kernel copies nothing"
+    return f"stays in HBM: the kernel makes {' and '.join(ways)}"

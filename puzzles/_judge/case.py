@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
@@ -11,7 +11,9 @@ import jax
 import numpy as np
 
 from puzzles._jax import jaxpr_as_fun
-from puzzles._launch import Traced, quickly, trace_call, with_interpret
+from puzzles._judge.limits import as_imported
+from puzzles._judge.source import unjitted
+from puzzles._launch import Traced, before_last_casts, quickly, trace_call, with_interpret
 from puzzles._puzzle import Mistake, Puzzle, mutate
 
 
@@ -29,22 +31,40 @@ def execute(traced: Traced) -> list[np.ndarray]:
 
 @dataclass(frozen=True)
 class Case:
-    """Case `number` of a puzzle with the data of `seed`; what it holds is made when asked for."""
+    """Case `number` of a puzzle with the data of `seed`; what it holds is made when asked for.
+
+    The number after the last of `cases` is the fresh case: `seed` draws its dims, too.
+    """
 
     puzzle: Puzzle
     number: int
     seed: int = 0
 
     @property
+    def fresh(self) -> bool:
+        """True if the dims are drawn, not listed."""
+        return self.number >= len(self.puzzle.cases)
+
+    @cached_property
+    def dims(self) -> Mapping[str, Any]:
+        """What `inputs` makes the arguments of; a TPU, where new shapes compile, knows one."""
+        if not self.fresh or self.puzzle.fresh is None:
+            return self.puzzle.cases[self.number]
+        if on_tpu():
+            return self.puzzle.cases[0]
+        return self.puzzle.fresh(np.random.default_rng(self.seed))
+
+    @property
     def label(self) -> str:
         """The dims, as verdicts name the case."""
-        dims = self.puzzle.cases[self.number]
-        return ", ".join(f"{name}={value}" for name, value in dims.items())
+        return ", ".join(f"{name}={value}" for name, value in self.dims.items())
 
     @cached_property
     def args(self) -> tuple:
         """The arguments, drawn once; no function that gets them can write into them."""
-        return jax.tree.map(_read_only, self.puzzle.arguments(self.number, self.seed))
+        with as_imported():
+            key = jax.random.key(1000 * self.seed + self.number)
+            return jax.tree.map(_read_only, tuple(self.puzzle.inputs(key, **self.dims)))
 
     @cached_property
     def expected(self) -> Any:
@@ -52,21 +72,30 @@ class Case:
 
         On the CPU also where there is a TPU, with dots at the highest precision.
         """
-        spec = self.judged(self.puzzle.spec)
-        if not self.puzzle.kernel:
-            return jax.tree.map(np.asarray, spec(*self.args))
-        with jax.default_matmul_precision("highest"):
-            return _compiled(spec, self.args)
+        args, spec = self.args, self.judged(self.puzzle.spec)
+        with as_imported(), jax.default_matmul_precision("highest"):
+            if not self.puzzle.kernel:
+                return jax.tree.map(np.asarray, spec(*args))
+            return _compiled(spec, args)
+
+    @cached_property
+    def exact(self) -> list[np.ndarray]:
+        """What the spec gives before the casts to narrow floats that it ends with, flat."""
+        args = self.args
+        with as_imported(), jax.default_matmul_precision("highest"):
+            traced = trace_call(self.judged(self.puzzle.spec), *args)
+            return quickly(before_last_casts(traced.jaxpr), traced.leaves)
 
     def judged(self, fn: Callable) -> Callable:
         """What is judged of `fn`: itself, or what the puzzle observes of it."""
+        fn = unjitted(fn)
         return fn if self.puzzle.observe is None else self.puzzle.observe(fn)
 
     def plainly(self, fn: Callable) -> Any:
         """What a function without a kernel gives, under `jit` where the puzzle asks for it."""
         if self.puzzle.jit:
             return _compiled(self.judged(fn), self.args)
-        return self.judged(fn)(*self.args)
+        return self.judged(fn)(*jax.tree.map(lambda x: x, self.args))  # lists are new ones
 
     def mistaken(self, mistake: Mistake) -> tuple[np.ndarray, ...] | None:
         """The flat results of a wrong solution, computed once; None if it raises."""
@@ -77,6 +106,12 @@ class Case:
 def cases(puzzle: Puzzle, seed: int = 0) -> tuple[Case, ...]:
     """All cases of a puzzle, the same objects each time: nothing is drawn or computed twice."""
     return tuple(Case(puzzle, number, seed) for number in range(len(puzzle.cases)))
+
+
+@lru_cache(maxsize=512)
+def fresh_case(puzzle: Puzzle, seed: int) -> Case | None:
+    """The case that `seed` draws, or None where the puzzle draws none."""
+    return None if puzzle.fresh is None else Case(puzzle, len(puzzle.cases), seed)
 
 
 @lru_cache(maxsize=512)
@@ -102,7 +137,9 @@ def _compiled(fn: Callable, args: tuple) -> Any:
 
 
 def _read_only(leaf: Any) -> Any:
-    if isinstance(leaf, np.ndarray):
-        leaf = leaf.view()
-        leaf.flags.writeable = False
-    return leaf
+    """A copy that cannot be written into: a view, whose `flags` cannot be set back either."""
+    if not isinstance(leaf, np.ndarray):
+        return leaf
+    copy = leaf.copy()
+    copy.flags.writeable = False
+    return copy.view()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -47,6 +47,11 @@ class Cost:
         return sum(getattr(one, name) * (one.times or 1) for one in self.launches)
 
     @cached_property
+    def count(self) -> int:
+        """Launches."""
+        return sum(one.times or 1 for one in self.launches)
+
+    @cached_property
     def steps(self) -> int:
         """Grid steps."""
         return self._total("steps")
@@ -58,12 +63,8 @@ class Cost:
 
     @cached_property
     def transfers(self) -> int:
-        """Blocks read and written back."""
-        return sum(
-            o.transfers * (one.times or 1)
-            for one in self.launches
-            for o in (*one.inputs, *one.outputs)
-        )
+        """Blocks read and written back, by the pipeline or by the kernel's own copies."""
+        return sum(_moves(one) * (one.times or 1) for one in self.launches)
 
     @cached_property
     def bytes(self) -> int:
@@ -111,10 +112,11 @@ class Cost:
         """Bytes of VMEM that the most demanding launch needs."""
         return max((one.vmem_bytes for one in self.launches), default=0)
 
-    @property
-    def certain(self) -> bool:
-        """False if a branch or a loop depends on data: executed work is not known then."""
-        return not any(one.unknown_branches for one in self.launches)
+    @cached_property
+    def least(self) -> Cost:
+        """The same where branches or loops depend on data: only the work that is certain."""
+        certain = (replace(one.least, busy=one.busy) for one in self.launches)
+        return Cost(tuple(certain), self.made)
 
     @cached_property
     def blocks(self) -> list[list[tuple]]:
@@ -122,26 +124,34 @@ class Cost:
         return [sorted(map(_cut, (*one.inputs, *one.outputs))) for one in self.launches]
 
 
+def _moves(launch: Launch) -> int:
+    piped = sum(o.transfers for o in (*launch.inputs, *launch.outputs) if o.piped)
+    return piped + sum(int(copy.executed.sum()) for copy in launch.copies)
+
+
 def _cut(operand: Operand) -> tuple:
     block = tuple(size or 1 for size in operand.block)
     return operand.output, operand.shape, str(operand.dtype), block, operand.space
 
 
-def _made(jaxpr: Jaxpr, times: int) -> Iterator[Made]:
-    """The arrays that equations outside kernels make, nested ones included."""
+def _made(jaxpr: Jaxpr, times: int, caller: str = "") -> Iterator[Made]:
+    """The arrays that equations outside kernels make, nested ones included.
+
+    caller: the learner's line that called `jaxpr`, for equations that have none of their own.
+    """
     for equation in jaxpr.eqns:
         if equation.primitive.name == PALLAS_CALL:
             continue
-        inner = tuple(subjaxprs(equation))
+        inner, line = tuple(subjaxprs(equation)), line_of(equation) or caller
         if inner:
             often = times
             if equation.primitive.name == "scan":
                 often *= equation.params["length"]
             for one in inner:
-                yield from _made(one, often)
+                yield from _made(one, often, line)
         elif not _is_view(equation):
             size = sum(_bytes(v.aval) for v in equation.outvars)
-            yield Made(size * times, equation.primitive.name, line_of(equation))
+            yield Made(size * times, equation.primitive.name, line)
 
 
 def _is_view(equation: JaxprEqn) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,10 +10,12 @@ from typing import Any
 import jax
 import numpy as np
 
+from puzzles._judge import rounding
 from puzzles._judge.case import Case, cases, on_tpu
+from puzzles._judge.limits import as_imported
 from puzzles._judge.verdict import Rejected
 from puzzles._launch import Launch, Operand, faults
-from puzzles._puzzle import Mistake
+from puzzles._puzzle import Mistake, Puzzle
 
 # Relative tolerance by the width of the mantissa; a TPU rounds the operands of f32 dots to bf16.
 _TOLERANCE = {"float32": 2e-5, "bfloat16": 1e-2, "float16": 2e-3, "float64": 1e-12}
@@ -30,6 +33,7 @@ class Mismatch:
     count: int
 
 
+@as_imported()
 def compare(want: np.ndarray, got: np.ndarray, tolerance: float | None) -> Mismatch | None:
     """The first disagreement of two arrays of one shape, or None.
 
@@ -39,8 +43,7 @@ def compare(want: np.ndarray, got: np.ndarray, tolerance: float | None) -> Misma
     if want.dtype.kind in "biu":
         wrong = want != got
     else:
-        if tolerance is None:
-            tolerance = _TPU_TOLERANCE if on_tpu() else _TOLERANCE.get(want.dtype.name, 1e-2)
+        tolerance = tolerance_of(want, tolerance)
         w, g = want.astype(np.float64), got.astype(np.float64)
         finite = w[np.isfinite(w)]
         scale = float(np.sqrt(np.mean(finite**2))) if finite.size else 0.0
@@ -49,6 +52,36 @@ def compare(want: np.ndarray, got: np.ndarray, tolerance: float | None) -> Misma
         return None
     first = tuple(int(n) for n in np.unravel_index(int(np.argmax(wrong)), wrong.shape))
     return Mismatch(wrong, first, want[first], got[first], int(wrong.sum()))
+
+
+def tolerance_of(want: np.ndarray, tolerance: float | None) -> float:
+    """The tolerance that numbers like `want` are held to: the puzzle's, or their dtype's."""
+    if tolerance is not None:
+        return tolerance
+    return _TPU_TOLERANCE if on_tpu() else _TOLERANCE.get(want.dtype.name, 1e-2)
+
+
+def largest_error(
+    want: np.ndarray, got: np.ndarray, tolerance: float | None, neighbours: bool = False
+) -> float:
+    """The largest error of two arrays of one shape in units of the tolerance; 1 is the limit.
+
+    neighbours: forgives a last digit of the dtype, which one number rounded twice may differ by.
+    """
+    want, got = np.asarray(want), np.asarray(got)
+    if want.dtype.kind in "biu":
+        return 0.0 if (want == got).all() else math.inf
+    w, g = want.astype(np.float64), got.astype(np.float64)
+    known = np.isfinite(w)
+    if not (np.isfinite(g) == known).all() or not known.any():
+        return 0.0 if np.array_equal(w, g, equal_nan=True) else math.inf
+    digit = np.abs(np.spacing(want[known])).astype(np.float64)
+    w, g = w[known], g[known]
+    off = np.maximum(np.abs(g - w) - neighbours * digit, 0)
+    allowed = tolerance_of(want, tolerance) * (np.sqrt(np.mean(w**2)) + np.abs(w))
+    if ((allowed == 0) & (off > 0)).any():
+        return math.inf
+    return float((off / np.where(allowed == 0, 1, allowed)).max())
 
 
 def mismatches(case: Case, flat: Sequence[np.ndarray]) -> tuple[int, np.ndarray, Mismatch] | None:
@@ -127,6 +160,12 @@ def same_numbers(case: Case, flat: Sequence[np.ndarray], launches: tuple[Launch,
     )
 
 
+def rounded_once(case: Case, flat: Sequence[np.ndarray]) -> None:
+    """The right numbers are not rounded more often than the puzzle allows."""
+    if says := rounding.roundings(case, flat):
+        raise Rejected("values", says, diagnosis=diagnosis(case, flat), case=case.label)
+
+
 def of_which(case: Case, position: int) -> str:
     """' of dq', or ' of result 1', where there are several results; else nothing."""
     if len(jax.tree.leaves(case.expected)) < 2:
@@ -137,6 +176,8 @@ def of_which(case: Case, position: int) -> str:
 
 def diagnosis(case: Case, flat: Sequence[np.ndarray]) -> str | None:
     """The mistake on record whose numbers on this case these are, in its own words, or None."""
+    if case.fresh:  # every mistake on record is wrong on a listed case, and all of those passed
+        return None
     mistakes = (m for m in case.puzzle.mistakes if m.stage == "values")
     mistake = next((m for m in mistakes if _same_values(case, m, flat)), None)
     if mistake is None:
@@ -150,7 +191,7 @@ def _same_values(case: Case, mistake: Mistake, flat: Sequence[np.ndarray]) -> bo
 
     def gives(one: Case, numbers: Sequence[np.ndarray]) -> bool:
         theirs = one.mistaken(mistake)
-        return theirs is not None and equal(theirs, numbers, case.puzzle.tolerance)
+        return theirs is not None and alike(case.puzzle, theirs, numbers)
 
     before = cases(case.puzzle, case.seed)[: case.number]
     return all(gives(one, jax.tree.leaves(one.expected)) for one in before) and gives(case, flat)
@@ -161,6 +202,13 @@ def equal(one: Sequence[np.ndarray], other: Sequence[np.ndarray], tolerance: flo
     return len(one) == len(other) and all(
         a.shape == b.shape and a.dtype == b.dtype and compare(a, b, tolerance) is None
         for a, b in zip(one, other, strict=True)
+    )
+
+
+def alike(puzzle: Puzzle, one: Sequence[np.ndarray], other: Sequence[np.ndarray]) -> bool:
+    """Whether a puzzle tells two flat results apart, by their numbers or by their roundings."""
+    return equal(one, other, puzzle.tolerance) and all(
+        rounding.rounded_alike(puzzle, a, b) for a, b in zip(one, other, strict=True)
     )
 
 

@@ -10,7 +10,7 @@ from functools import lru_cache
 from puzzles._judge import words
 from puzzles._judge.cost import Cost
 from puzzles._judge.verdict import Rejected
-from puzzles._launch import Abstract, Operand, trace_call
+from puzzles._launch import Abstract, Operand, faults, trace_call
 from puzzles._puzzle import Puzzle
 from puzzles._receipt import amount, scaled
 from puzzles._tpu import CHIPS
@@ -91,15 +91,21 @@ def reference(puzzle: Puzzle) -> Cost:
 
 
 def compare(puzzle: Puzzle, scale: Scale) -> None:
-    """Raises `Rejected` for the first cost that is above the reference's by more than its slack."""
+    """Raises `Rejected` for blocks that are not there or not written, or a cost that is too high.
+
+    Too high is what is above the reference's by more than its slack; the first is told.
+    """
+    at = f"At production scale ({scale.label}), "
+    for fault in (f for one in scale.mine.launches for f in faults(one)):
+        stage = "tpu" if fault.kind == "misaligned" else "memory"
+        raise Rejected(stage, at + fault.says, case=scale.label)
     for excess in excesses(scale, puzzle.slack):
-        says = f"At production scale ({scale.label}), {excess.says}"
-        raise Rejected("work", says, case=scale.label)
+        raise Rejected("work", at + excess.says, case=scale.label)
 
 
 def excesses(scale: Scale, slack: Mapping[str, float]) -> Iterator[Excess]:
     """Every cost above its limit, those that explain others first."""
-    mine, par = scale.mine, scale.par
+    mine, par = scale.mine.least, scale.par
     for what, allowed, extra in _limits(mine, par):
         a, b = getattr(mine, what), getattr(par, what)
         if a > b * slack.get(what, allowed) + extra:
@@ -109,24 +115,32 @@ def excesses(scale: Scale, slack: Mapping[str, float]) -> Iterator[Excess]:
 def _limits(mine: Cost, par: Cost) -> Iterator[tuple[str, float, float]]:
     """(cost, times the reference's, and this much more) in the order in which they are told."""
     same = mine.blocks == par.blocks
+    yield "count", _EXACT, 0
     yield "outside", _EXACT, _SOME * par.bytes
     fits = max(_CHIP.scoped_vmem_bytes, *(one.vmem_limit_bytes or 0 for one in par.launches))
     yield "vmem", 0.0, max(fits, par.vmem)
-    if mine.certain:
-        if par.dot_flops:  # elsewhere a dot may stand for a sum
-            yield "dot_flops", _EXACT if same else _BY_BLOCKS, 0
-        yield "transcendentals", _BY_TRAFFIC, 0
-        share = par.idle / max(1, par.steps) * (_EXACT if same else _BY_BLOCKS)
-        yield "idle", 0.0, mine.steps * (share + _SOME)
-    if same:
-        yield "transfers", _EXACT, 0
-        yield "bytes", _EXACT, 0
-        yield "steps", _EXACT, 0
-        yield "smem", _EXACT, 0
-        if mine.certain and par.dot_flops:
-            yield "with_dots", _EXACT, 0
-    else:
+    if par.dot_flops:  # elsewhere a dot may stand for a sum
+        yield "dot_flops", _EXACT if same else _BY_BLOCKS, 0
+    yield "transcendentals", _BY_TRAFFIC, 0
+    share = par.idle / max(1, par.steps) * (_EXACT if same else _BY_BLOCKS)
+    yield "idle", 0.0, mine.steps * (share + _SOME)
+    if not same:
         yield "bytes", _BY_TRAFFIC, 0
+        return
+    yield "transfers", _EXACT, 0
+    yield "bytes", _EXACT, 0
+    yield "steps", _EXACT, 0
+    yield "smem", _EXACT, 0
+    if par.dot_flops:
+        yield "with_dots", _EXACT, 0
+
+
+def _count(mine: Cost, par: Cost) -> str:
+    return f"{mine.count} kernels are launched, where {par.count} {_are(par.count)} enough."
+
+
+def _are(count: int) -> str:
+    return "is" if count == 1 else "are"
 
 
 def _made(mine: Cost, par: Cost) -> str:
@@ -227,6 +241,7 @@ def _smem(mine: Cost, par: Cost) -> str:
 
 
 _SAYS: dict[str, Callable[[Cost, Cost], str]] = {
+    "count": _count,
     "outside": _made,
     "vmem": _vmem,
     "dot_flops": _dots,
@@ -238,3 +253,5 @@ _SAYS: dict[str, Callable[[Cost, Cost], str]] = {
     "smem": _smem,
     "with_dots": _dots,
 }
+
+COSTS = frozenset(_SAYS)

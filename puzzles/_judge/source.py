@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import difflib
 import functools
 import inspect
@@ -16,6 +17,7 @@ from typing import Any
 import jax
 
 from puzzles import _regions
+from puzzles._jax import Jitted
 from puzzles._puzzle import Puzzle
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -31,6 +33,17 @@ def unwrap(fn: Any) -> Any:
             fn = fn.__wrapped__
         else:
             return fn
+
+
+def unjitted(fn: Callable) -> Callable:
+    """`fn` without `jax.jit`, which would answer from a trace of its own, also under a partial.
+
+    Every other wrapper stays: what runs is judged.
+    """
+    if isinstance(fn, functools.partial):
+        inner = unjitted(fn.func)
+        return fn if inner is fn.func else functools.partial(inner, *fn.args, **fn.keywords)
+    return unjitted(getattr(fn, "__wrapped__", fn)) if isinstance(fn, Jitted) else fn
 
 
 def learners_functions(puzzle: Puzzle, fn: Callable) -> dict[str, ast.FunctionDef]:
@@ -52,6 +65,50 @@ def _parsed(fn: Any) -> ast.FunctionDef | None:
         return _regions.parse_function(inspect.getsource(fn))
     except (TypeError, OSError):
         return None
+
+
+def text_of(fn: Callable) -> str | None:
+    """The source of a learner's function, of all functions of theirs that it names, and their
+    constants; None where it cannot be had."""
+    texts: dict[Any, str] = {}
+    waiting = [*_layers(fn)]
+    try:
+        while waiting:
+            one = waiting.pop(0)
+            if one in texts:
+                continue
+            texts[one] = inspect.getsource(one.__code__)  # of a function: of what it wraps
+            for name, value in _named(one):
+                if isinstance(value, bool | int | float | str | tuple):
+                    texts[name] = f"{name} = {value!r}"
+                waiting += [f for f in _layers(value) if is_learners(f.__code__.co_filename)]
+    except (TypeError, OSError):
+        return None
+    return "\n".join(texts.values())
+
+
+def _layers(fn: Any) -> Iterator[FunctionType]:
+    """The plain functions of a chain of wrappers, the outermost first."""
+    while fn is not None:
+        if isinstance(fn, FunctionType):
+            yield fn
+        partial = isinstance(fn, functools.partial)
+        fn = fn.func if partial else getattr(fn, "__wrapped__", None)
+
+
+def _named(fn: FunctionType) -> Iterator[tuple[str, Any]]:
+    """What a function's code, nested functions included, names outside of it."""
+    inside = zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True)
+    for name, cell in inside:
+        with contextlib.suppress(ValueError):  # a cell that is still empty
+            yield name, cell.cell_contents
+    codes = [fn.__code__]
+    while codes:
+        code = codes.pop()
+        codes += [one for one in code.co_consts if isinstance(one, CodeType)]
+        yield from (
+            (name, fn.__globals__[name]) for name in code.co_names if name in fn.__globals__
+        )
 
 
 def is_starter(puzzle: Puzzle, fn: Callable) -> str | None:

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import numpy as np
 
 from puzzles._jax import Jaxpr
-from puzzles._judge import words
+from puzzles._judge import limits, words
 from puzzles._judge.case import Case, execute
+from puzzles._judge.limits import TooLong, settings_kept, time_limit
 from puzzles._judge.numbers import same_form, same_numbers
 from puzzles._judge.outside import work_outside
 from puzzles._judge.verdict import Rejected
 from puzzles._launch import (
+    TURNS,
     Abstract,
     Launch,
     Traced,
@@ -19,6 +25,7 @@ from puzzles._launch import (
     faults,
     kernel_calls,
     kernel_size,
+    longest_loop,
     step_ids,
     subjaxprs,
     trace_call,
@@ -28,30 +35,78 @@ from puzzles._tpu import Compiler, LoweringError, lower, supported_chips
 # What a puzzle's kernel and grid never need; XLA would compile or run them for minutes.
 _EQUATIONS = 1000
 _STEPS = 2000
+_LISTED = 500_000
+_NOT_RUN = "it was not run"
 
 
 def trace(case: Case, fn: Callable) -> Traced:
     """`fn` as it runs on the case: it raises nothing, and its launches can be read."""
-    if hasattr(fn, "__wrapped__"):  # a jitted function would answer from its own trace cache
-        fn = fn.__wrapped__
-    args = case.args  # an author's own fault is not the learner's
-    try:
+    args, _ = case.args, case.expected  # an author's own fault is not the learner's
+    with learners_code(case):
         traced = trace_call(case.judged(fn), *args)
-    except Exception as error:
-        raise raised(error, case) from None
+    _loops(case, traced)
+    with learners_code(case):
+        grids = traced.grids
+    _grids(case, grids)
+    with learners_code(case):
+        launches = traced.launches
+    _size(case, kernel_size(traced.jaxpr), launches)
+    return traced
+
+
+@contextmanager
+def learners_code(case: Case) -> Iterator[None]:
+    """What a learner's code does within it to Python or to JAX's settings ends with it."""
+    name = case.puzzle.name
     try:
-        _size(case, kernel_size(traced.jaxpr), traced.launches)
+        with settings_kept(), time_limit():
+            yield
+    except TooLong:
+        why = f"`{name}` does not end: its Python was stopped after {limits.SECONDS:.0f} seconds."
+        raise Rejected("error", f"{why} Which loop goes on?", case=case.label) from None
+    except SystemExit:
+        why = f"`{name}` leaves Python by `exit` or `sys.exit`: return the result instead."
+        raise Rejected("error", why, case=case.label) from None
     except Abstract as error:
         raise Rejected("error", str(error), case=case.label) from None
-    return traced
+    except Exception as error:
+        raise raised(error, case) from None
+
+
+def _loops(case: Case, traced: Traced) -> None:
+    turns = longest_loop(traced.jaxpr.jaxpr)
+    if turns > TURNS:
+        why = f"A loop of {turns:,} turns would take hours. Count blocks, not elements."
+        raise Rejected("work", why, case=case.label, title=_NOT_RUN)
+
+
+def _grids(case: Case, grids: Sequence[tuple[str, tuple[int, ...]]]) -> None:
+    """Grids are counted before anything is listed for each of their steps."""
+    for name, grid in grids:
+        for axis, size in enumerate(grid):
+            if size < 0:
+                why = f"The grid {grid} of `{name}` has {size} steps on axis {axis}."
+                raise Rejected("error", f"{why} It counts blocks.", case=case.label, title=_NOT_RUN)
+    largest = max((grid for _, grid in grids), key=math.prod, default=())
+    if math.prod(largest) > _LISTED:
+        why = f"The grid {largest} has {math.prod(largest):,} steps. It counts blocks, not elements"
+        says = f"{why}: divide the length of each axis by that of its block."
+        raise Rejected("work", says, case=case.label, title=_NOT_RUN)
 
 
 def _size(case: Case, count: int, launches: tuple[Launch, ...]) -> None:
     """Nothing is run that would take minutes only to be wrong."""
+    for one in launches:
+        if not one.steps and len(one.aliases) < len(one.outputs):
+            why = f"The grid {one.grid} of `{one.name}` has no steps, so nothing is ever written."
+            says = (
+                f"{why} A block that is longer than its axis makes `//` give 0; `pl.cdiv` gives 1."
+            )
+            raise Rejected("error", says, case=case.label, title=_NOT_RUN)
     if count > _EQUATIONS:
         grown = f"The kernel has grown to {count:,} operations"
         why = f"{grown}: a Python loop in a kernel is unrolled. Work on whole blocks at once."
-        raise Rejected("work", why, case=case.label)
+        raise Rejected("work", why, case=case.label, title=_NOT_RUN)
     steps = sum(one.steps * (one.times or 1) for one in launches)
     if steps <= _STEPS:
         return
@@ -59,9 +114,11 @@ def _size(case: Case, count: int, launches: tuple[Launch, ...]) -> None:
     for fault in (f for one in launches for f in faults(one)):
         if fault.kind == "out of bounds":
             step = step_ids(launches, fault)
-            raise Rejected("memory", f"{why} {fault.says}", case=case.label, step=step)
+            raise Rejected(
+                "memory", f"{why} {fault.says}", case=case.label, step=step, title=_NOT_RUN
+            )
     if steps > 10 * _STEPS:
-        raise Rejected("work", f"{why} Take larger blocks.", case=case.label)
+        raise Rejected("work", f"{why} Take larger blocks.", case=case.label, title=_NOT_RUN)
 
 
 def raised(error: Exception, case: Case) -> Rejected:
@@ -75,6 +132,7 @@ def pallas(case: Case, traced: Traced) -> None:
         raise Rejected(
             "pallas",
             f"`{case.puzzle.name}` makes no `pallas_call`: the work has to be done in a kernel.",
+            case=case.label,
         )
     asked = _asked_by_index_maps(traced)
     if asked:
@@ -93,6 +151,7 @@ def pallas(case: Case, traced: Traced) -> None:
             f"`{name}` works on the data outside the kernel{where}. Allowed outside are reshape, "
             "transpose, plain slices, padding, broadcasting and casts; arithmetic and reordering "
             "belong in the kernel or its index maps.",
+            case=case.label,
         )
 
 
@@ -127,8 +186,8 @@ def _asked(jaxpr: Jaxpr) -> str | None:
     return next((name for name in names if name in ("program_id", "num_programs")), None)
 
 
-def numbers(case: Case, traced: Traced) -> None:
-    """It runs, and gives the spec's numbers."""
+def numbers(case: Case, traced: Traced) -> list[np.ndarray]:
+    """It runs, and gives the spec's numbers, which are returned."""
     try:
         flat = execute(traced)
     except Exception as error:
@@ -143,6 +202,7 @@ def numbers(case: Case, traced: Traced) -> None:
         raise raised(error, case) from None
     same_form(case, traced.out)
     same_numbers(case, flat, traced.launches)
+    return flat
 
 
 def work(case: Case, launches: tuple[Launch, ...]) -> None:

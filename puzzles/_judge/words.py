@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from puzzles._judge import source
+from puzzles._launch import Endless
 
 # Matched in order against "Type: message", then a new line and the learner's line; groups may be
 # used in the remedy.
@@ -167,6 +168,8 @@ _REMEDIES: tuple[tuple[str, str], ...] = (
 
 def told(error: Exception) -> str:
     """The learner's exception: their line, the gist, the remedy where we know one."""
+    if isinstance(error, Endless):
+        return str(error)
     gist = source.first_sentence(error) + source.meant(error)
     where = source.learners_line(error)
     says = f"`{where[1]}` in `{where[0]}` raises\n{gist}" if where else gist

@@ -8,6 +8,7 @@ and `run_program` run a program. No kernel is judged here, and nothing is known 
 
 from __future__ import annotations
 
+from puzzles._launch.faithful import TURNS, Endless, before_last_casts
 from puzzles._launch.fault import Fault, faults, step_ids
 from puzzles._launch.graph import Abstract
 from puzzles._launch.jaxprs import (
@@ -15,11 +16,13 @@ from puzzles._launch.jaxprs import (
     equations,
     kernel_calls,
     kernel_size,
+    longest_loop,
     subjaxprs,
     with_interpret,
 )
 from puzzles._launch.launch import Launch
 from puzzles._launch.mesh import as_tpu
+from puzzles._launch.moves import Copy
 from puzzles._launch.operand import Operand, itemsize, row_keys
 from puzzles._launch.run import on_cpu, quickly, remembered, run_program
 from puzzles._launch.sameness import fingerprint
@@ -28,14 +31,18 @@ from puzzles._launch.work import Dot
 
 __all__ = [
     "PALLAS_CALL",
+    "TURNS",
     "Abstract",
+    "Copy",
     "Dot",
+    "Endless",
     "Fault",
     "Launch",
     "Operand",
     "Traced",
     "as_function",
     "as_tpu",
+    "before_last_casts",
     "equations",
     "faults",
     "fingerprint",
@@ -44,6 +51,7 @@ __all__ = [
     "kernel_calls",
     "kernel_size",
     "kernels",
+    "longest_loop",
     "on_cpu",
     "quickly",
     "remembered",

@@ -1,7 +1,12 @@
 """A walk over a jaxpr for all grid steps at once: index maps and kernel bodies alike.
 
 Program ids, scalars in SMEM and what follows from them are known values; blocks of data are only
-shapes (`UNKNOWN`). A branch is walked with the steps that take it, so what it counts is executed.
+shapes (`UNKNOWN`, or a `Buffer` where a ref can be named). A branch is walked with the steps that
+take it, so what it counts is executed.
+
+A weight says how often each step comes by: an array of two counts over the grid. `weight[MOST]`
+takes every branch that depends on data and runs a loop of unknown length once; `weight[LEAST]`
+holds only what is certain.
 """
 
 from __future__ import annotations
@@ -12,33 +17,17 @@ from typing import Any
 
 import numpy as np
 
-from puzzles._jax import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, close, scan_counts
-from puzzles._launch.jaxprs import subjaxprs
+from puzzles._jax import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, scan_counts
+from puzzles._launch.jaxprs import callee, subjaxprs
+from puzzles._launch.logic import LOGIC, Partly, decided
+from puzzles._launch.moves import moved
 from puzzles._launch.primitives import evaluate
-from puzzles._launch.smem import UNKNOWN, Ref, Stray
-from puzzles._launch.work import Tally, work
+from puzzles._launch.smem import UNKNOWN, Buffer, Ref, Stray
+from puzzles._launch.work import MOST, Tally, work
 
-CALLS = {
-    "jit", "pjit", "closed_call", "core_call", "call", "remat", "remat2", "checkpoint",
-    "custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr",
-}  # fmt: skip
 SMALL = 64  # own elements of a value worth knowing; a mask of a block is not
 LARGE = 4_000_000  # elements of such a value over all steps
 FUEL = 100_000_000  # per walk: 1000 an equation plus one an element, about a second
-
-
-def callee(equation: JaxprEqn) -> ClosedJaxpr | None:
-    """The jaxpr that an equation merely calls, as `jit` and `custom_vjp_call` do."""
-    if equation.primitive.name not in CALLS:
-        return None
-    for key in ("jaxpr", "call_jaxpr", "fun_jaxpr"):
-        inner = equation.params.get(key)
-        if not isinstance(inner, ClosedJaxpr | Jaxpr):
-            continue
-        inner = close(inner)
-        if len(inner.in_avals) == len(equation.invars):
-            return inner
-    return None
 
 
 def program_ids(grid: tuple[int, ...]) -> list[np.ndarray]:
@@ -46,6 +35,11 @@ def program_ids(grid: tuple[int, ...]) -> list[np.ndarray]:
     rank = len(grid)
     shapes = [tuple(g if a == b else 1 for b in range(rank)) for a, g in enumerate(grid)]
     return [np.arange(g, dtype=np.int32).reshape(s) for g, s in zip(grid, shapes, strict=True)]
+
+
+def _in_doubt(rank: int) -> np.ndarray:
+    """What a weight is multiplied with where it is not certain: most stays, least is 0."""
+    return np.array([1, 0], np.int64).reshape(2, *(1,) * rank)
 
 
 class Walk:
@@ -57,9 +51,12 @@ class Walk:
         self.axes = range(self.rank) if axes is None else axes
         self.tally = Tally()
         self.fuel = FUEL
+        self.within: list[JaxprEqn] = []  # the equations around the one that is walked, and it
 
-    def total(self, weight: np.ndarray) -> int:
-        return int(weight.sum()) * (math.prod(self.grid) // max(1, weight.size))
+    def total(self, weight: np.ndarray) -> np.ndarray:
+        """(most, least) executions over all steps, as Python's integers."""
+        steps = math.prod(self.grid) // max(1, weight[MOST].size)
+        return np.array([int(one.sum()) * steps for one in weight], object)
 
     def known(self, value: Any) -> Any:
         value = np.asarray(value)
@@ -69,7 +66,7 @@ class Walk:
 
     def start(self, closed: ClosedJaxpr, args: Sequence[Any]) -> list[Any]:
         """Walk a whole jaxpr, every step once."""
-        return self.closed(closed, args, np.ones((1,) * self.rank, np.int64), ())
+        return self.closed(closed, args, np.ones((2, *(1,) * self.rank), np.int64), ())
 
     def closed(
         self, closed: ClosedJaxpr, args: Sequence[Any], weight: np.ndarray, path: tuple
@@ -94,7 +91,9 @@ class Walk:
 
         for n, equation in enumerate(jaxpr.eqns):
             values = [read(v) for v in equation.invars]
+            self.within.append(equation)
             outs = self.step(equation, values, weight, (*path, n))
+            self.within.pop()
             self.fuel -= 1000 + sum(o.size for o in outs if isinstance(o, np.ndarray))
             env.update(zip(equation.outvars, outs, strict=True))
         return [read(v) for v in jaxpr.outvars]
@@ -112,6 +111,8 @@ class Walk:
         for n, jaxpr in enumerate(subjaxprs(equation)):
             blind = [UNKNOWN] * len(jaxpr.invars)
             self.run(jaxpr, [UNKNOWN] * len(jaxpr.constvars), blind, weight, (*path, n))
+        if equation.primitive.name in LOGIC and not all(isinstance(v, np.ndarray) for v in values):
+            return [decided(equation, values, self.rank)]
         if not self.worth(equation, values):
             return unknown
         try:
@@ -135,8 +136,8 @@ class Walk:
         if not operations:
             return
         tally, steps = self.tally, self.total(weight)
-        tally.flops += operations * steps
-        tally.transcendentals += operations * steps * transcendental
+        tally.flops = tally.flops + operations * steps
+        tally.transcendentals = tally.transcendentals + operations * steps * transcendental
         tally.busy = tally.busy | (weight > 0)
         if equation.primitive.name == "dot_general":
             tally.dots[path] = (equation, tally.dots.get(path, (None, 0))[1] + weight)
@@ -151,8 +152,26 @@ class Walk:
         self, equation: JaxprEqn, values: list[Any], weight: np.ndarray, path: tuple
     ) -> list[Any]:
         jaxpr = equation.params["jaxpr"]
-        self.tally.scoped[path] = [v.aval for v in jaxpr.invars]
-        return self.run(jaxpr, values, [UNKNOWN] * len(jaxpr.invars), weight, path)
+        avals = [v.aval for v in jaxpr.invars]
+        self.tally.scoped[path] = avals
+        names = jaxpr.debug_info.arg_names or ()
+        names = names if len(names) == len(avals) else [""] * len(avals)
+        named = [name if name.isidentifier() else "a scoped ref" for name in names]
+        made = [Buffer.of(name, aval) for name, aval in zip(named, avals, strict=True)]
+        return self.run(jaxpr, values, made, weight, path)
+
+    def _dma_start(
+        self, equation: JaxprEqn, values: list[Any], weight: np.ndarray, path: tuple
+    ) -> list[Any]:
+        for move, size, steps in moved(equation, values, self.rank):
+            here = np.where(steps, weight, 0) * (1 if move.exact else _in_doubt(self.rank))
+            copies, key = self.tally.copies, (path, move, size)
+            within, before = copies.get(key) or (tuple(self.within), 0)
+            copies[key] = (within, before + here)
+        for value in values:
+            if isinstance(value, Ref):
+                value.contents = None  # what arrives there is not known
+        return []
 
     def _get(
         self, equation: JaxprEqn, values: list[Any], weight: np.ndarray, _: tuple
@@ -173,7 +192,7 @@ class Walk:
             return UNKNOWN
         found = ref.load(transforms, equation.outvars[0].aval.shape, self.rank)
         if ref.outside is not None:
-            self.tally.strays += (Stray(ref, weight, ref.outside),)
+            self.tally.strays += (Stray(ref, weight[MOST], ref.outside),)
         return found
 
     def _swap(self, equation: JaxprEqn, values: list[Any], *_: Any) -> list[Any]:
@@ -198,20 +217,24 @@ class Walk:
     ) -> list[Any]:
         branches, which = equation.params["branches"], values[0]
         if not isinstance(which, np.ndarray):
-            self.tally.unknown |= {path}  # count every branch: an upper bound
-            for n, branch in enumerate(branches):
-                self.closed(branch, values[1:], weight, (*path, n))
-            return [UNKNOWN] * len(equation.outvars)
+            self.tally.branches |= {path}
+        known = which if isinstance(which, Partly) else Partly.of(which, self.rank)
+        doubt = ~known.known
         outs: list[Any] | None = None
-        which = np.clip(which.astype(np.int64), 0, len(branches) - 1)
+        index = np.clip(known.value.astype(np.int64), 0, len(branches) - 1)
         for n, branch in enumerate(branches):
-            taken = np.where(which == n, weight, 0)
+            sure = known.known & (index == n)
+            taken = np.where(sure, weight, 0)
+            if doubt.any():  # most: every branch; least: none
+                taken = taken + np.where(doubt, weight, 0) * _in_doubt(self.rank)
             if not taken.any():
                 continue
             new = self.closed(branch, values[1:], taken, (*path, n))
             pairs = zip(new, new if outs is None else outs, strict=True)
-            outs = [self.merge(which == n, a, b) for a, b in pairs]
-        return [UNKNOWN] * len(equation.outvars) if outs is None else outs
+            outs = [self.merge(sure, a, b) for a, b in pairs]
+        if outs is None or doubt.any():
+            return [UNKNOWN] * len(equation.outvars)
+        return outs
 
     def _while(
         self, equation: JaxprEqn, values: list[Any], weight: np.ndarray, path: tuple
@@ -228,11 +251,12 @@ class Walk:
             if not active.any():
                 return carry
             new = self.closed(p["body_jaxpr"], [*consts, *carry], active, (*path, 1))
-            carry = [self.merge(active > 0, a, b) for a, b in zip(new, carry, strict=True)]
+            carry = [self.merge(active[MOST] > 0, a, b) for a, b in zip(new, carry, strict=True)]
         self.tally = saved
-        self.tally.unknown |= {path}  # the body counts once
+        self.tally.loops |= {path}  # the body counts once, though it may never run
         blind = [UNKNOWN] * len(carry)
-        self.closed(p["body_jaxpr"], [*consts, *blind], weight, (*path, 1))
+        once = weight * _in_doubt(self.rank)
+        self.closed(p["body_jaxpr"], [*consts, *blind], once, (*path, 1))
         return blind
 
     def _scan(

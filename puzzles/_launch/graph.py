@@ -10,8 +10,7 @@ import jax
 import numpy as np
 
 from puzzles._jax import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, scan_counts
-from puzzles._launch.evaluate import callee
-from puzzles._launch.jaxprs import PALLAS_CALL, kernel_calls, subjaxprs, with_interpret
+from puzzles._launch.jaxprs import PALLAS_CALL, callee, kernel_calls, subjaxprs, with_interpret
 from puzzles._launch.primitives import bind
 from puzzles._launch.run import quickly
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from puzzles._jax import array_of
+from puzzles._launch.smem import memory_space
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,10 +32,20 @@ class Operand:
     buffers: int
     blocks: np.ndarray  # (steps, rank) int
     fetched: np.ndarray  # (steps,) bool: the block is not the previous step's
-    transfers: int  # blocks read; for an output, written back
-    hbm_bytes: int  # moved by those transfers, ragged edges clipped
+    transfers: int  # blocks read; for an output, written back; in HBM, copies by the kernel
+    hbm_bytes: int  # moved by those transfers, ragged edges of blocks clipped
     vmem_bytes: int
     smem_bytes: int
+    portion: tuple[int, ...] = ()  # sizes of the largest piece that is moved, or held, at once
+
+    @property
+    def piped(self) -> bool:
+        """Whether it moves by itself, in blocks or whole: what stays in HBM, the kernel copies."""
+        return self.space not in ("any", "hbm")
+
+    def __post_init__(self) -> None:
+        if self.piped and not self.portion:
+            object.__setattr__(self, "portion", self.sizes)
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -121,12 +132,6 @@ def blocked(
         vmem_bytes=buffers * vmem_size(sizes, aval.dtype) if space == "vmem" else 0,
         smem_bytes=buffers * smem_size(sizes, aval.dtype) if space == "smem" else 0,
     )
-
-
-def memory_space(aval: Any) -> str:
-    """Memory space of a ref in lower case; blocks go to VMEM unless told otherwise."""
-    space = str(getattr(aval, "memory_space", None)).rsplit(".", 1)[-1].lower()
-    return "vmem" if space in ("none", "default") else space
 
 
 def spread(value: np.ndarray, grid: tuple[int, ...]) -> np.ndarray:

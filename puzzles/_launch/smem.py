@@ -16,6 +16,33 @@ class _Unknown:
 
 
 UNKNOWN = _Unknown()
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """A ref of which only the name is known, and where it is: "hbm" is any memory off the core."""
+
+    name: str
+    space: str
+
+    @classmethod
+    def of(cls, name: str, aval: Any) -> Buffer:
+        """The ref of a kernel's parameter, or of what `run_scoped` allocates."""
+        return cls(name, place(aval))
+
+
+def memory_space(aval: Any) -> str:
+    """Memory space of a ref in lower case; blocks go to VMEM unless told otherwise."""
+    space = str(getattr(aval, "memory_space", None)).rsplit(".", 1)[-1].lower()
+    return "vmem" if space in ("none", "default") else space
+
+
+def place(aval: Any) -> str:
+    """`memory_space`, where "any" is HBM: that is where it puts what is too large for VMEM."""
+    space = memory_space(aval)
+    return "hbm" if space == "any" else space
+
+
 _INSIDE = np.iinfo(np.int32).max
 
 
@@ -45,6 +72,7 @@ class Ref:
     visible: tuple[bool, ...]
     absent: Callable[[], Any] | None = None
     outside: np.ndarray | None = None  # of the last load: per grid step, an index that is not there
+    name: str = ""
 
     @classmethod
     def whole(

@@ -79,17 +79,30 @@ class Dot:
         return self.flops_each * int(self.executed.sum())
 
 
+MOST, LEAST = 0, 1  # every branch on data is taken; only what is certain
+
+
+def _none() -> np.ndarray:
+    return np.array([0, 0], object)
+
+
 @dataclass
 class Tally:
-    """What was executed; weights are counts that broadcast over the grid."""
+    """What was executed: pairs (most, least); weights are such pairs, and broadcast over the grid.
 
-    flops: int = 0
-    transcendentals: int = 0
+    `branches` and `loops` are the places of those that depend on data.
+    """
+
+    flops: np.ndarray = field(default_factory=_none)
+    transcendentals: np.ndarray = field(default_factory=_none)
     dots: dict[tuple, tuple[JaxprEqn, np.ndarray]] = field(default_factory=dict)
+    copies: dict[tuple, tuple[tuple[JaxprEqn, ...], np.ndarray]] = field(default_factory=dict)
     scoped: dict[tuple, list[Any]] = field(default_factory=dict)
-    unknown: frozenset[tuple] = frozenset()
+    branches: frozenset[tuple] = frozenset()
+    loops: frozenset[tuple] = frozenset()
     busy: np.ndarray = field(default_factory=lambda: np.zeros((), bool))
     strays: tuple[Any, ...] = ()
 
     def copy(self) -> Tally:
-        return replace(self, dots=dict(self.dots), scoped=dict(self.scoped))
+        dots, copies, scoped = dict(self.dots), dict(self.copies), dict(self.scoped)
+        return replace(self, dots=dots, copies=copies, scoped=scoped)

@@ -14,11 +14,14 @@ import numpy as np
 from puzzles._jax import (
     ClosedJaxpr,
     JaxprEqn,
+    compiler_param,
     interpret_params,
     reset_tpu_interpret_mode_state,
     simulator_callbacks,
+    with_compiler_param,
 )
 from puzzles._launch import (
+    Endless,
     Traced,
     fingerprint,
     on_cpu,
@@ -61,13 +64,15 @@ def _plainly(_: object, program: ClosedJaxpr, values: list[Any]) -> Sequence:
 def _launch(seed: int, group: list[JaxprEqn], program: ClosedJaxpr, values: list[Any]) -> Sequence:
     """`program` in the simulator; it is one equation, a `pallas_call`."""
     words.refuse_indexed_hbm(group[0], SimulationError)
-    program = with_interpret(program, _strictest(seed))
+    program = with_interpret(_every_axis_has_a_word(program), _strictest(seed))
     # The same kernel on other data is not compiled again, and its callbacks name the same lines.
     made = remembered(_programs, fingerprint(program, lines=True), lambda: (group[0], program))
     watch, program = Watch(made[0]), made[1]
     try:
         with _listening(watch):
             return jax.block_until_ready(on_cpu(program, values, key=program))
+    except Endless as error:
+        raise SimulationError("endless", None, watch.step, str(error)) from None
     except Exception as error:
         cause = watch.failure or error
         if not isinstance(cause, Exception):  # an interrupt that came inside a callback
@@ -75,6 +80,22 @@ def _launch(seed: int, group: list[JaxprEqn], program: ClosedJaxpr, values: list
         raise SimulationError(*words.translate(cause, watch)) from None
     finally:
         reset_tpu_interpret_mode_state()
+
+
+def _every_axis_has_a_word(program: ClosedJaxpr) -> ClosedJaxpr:
+    """`program` with `dimension_semantics` for the axes that `vmap` adds; the simulator asks."""
+    (call,) = program.jaxpr.eqns
+    grid, given = call.params["grid_mapping"], call.params["compiler_params"]
+    words = compiler_param(given, "dimension_semantics")
+    if words is None or not grid.vmapped_dims or len(words) == len(grid.grid):
+        return program
+    rest = iter(words)
+    # `vmap` makes axes whose steps share nothing: any order is right.
+    axes = range(len(grid.grid))
+    full = tuple("parallel" if a in grid.vmapped_dims else next(rest) for a in axes)
+    params = {**call.params, "compiler_params": with_compiler_param(
+        given, "dimension_semantics", full)}  # fmt: skip
+    return program.replace(jaxpr=program.jaxpr.replace(eqns=[call.replace(params=params)]))
 
 
 _programs: dict[Hashable, tuple[JaxprEqn, ClosedJaxpr]] = {}

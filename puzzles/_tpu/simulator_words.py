@@ -27,6 +27,10 @@ _STUCK = {
         "waits for a semaphore that nothing signals",
         "The TPU would hang. Every wait needs a signal before it.",
     ),
+    "wait never ends": (
+        "waits for more than arrives",
+        "The TPU would hang. Wait with the same two Refs that the copy was started with.",
+    ),
     "copy never waited for": (
         "ends with a copy that nobody waited for",
         "Its data may arrive late, or never. Every `.start()` needs a `.wait()`.",
@@ -218,6 +222,10 @@ def _accessed(jaxpr: Jaxpr, outer: dict[Var, Var]) -> Iterator[Var]:
             ref = equation.invars[0]
             yield outer.get(ref, ref)
         for inner in subjaxprs(equation):
+            if equation.primitive.name == "run_scoped":  # its operands are captured, not passed
+                given = zip(inner.constvars, equation.invars, strict=True)
+                yield from _accessed(inner, {i: outer.get(g, g) for i, g in given})
+                continue
             # Bodies of `cond`, loops and calls take the last of the operands in order.
             given = equation.invars[len(equation.invars) - len(inner.invars) :]
             if len(given) == len(inner.invars):

@@ -218,6 +218,51 @@ def squeezed(lhs_ref, rhs_ref, o_ref, acc_ref):
     batched_matmul_kernel(lhs_ref.at[0], rhs_ref.at[0], o_ref.at[0], acc_ref)
 """,
         ),
+        Alternative(
+            "lets a pipeline inside each element of the batch walk the blocks",
+            code="""
+def batched_matmul(lhs, rhs, bm=64, bk=128, bn=256):
+    (B, M, K), (_, _, N) = lhs.shape, rhs.shape
+
+    def kernel(lhs_ref, rhs_ref, o_ref, acc_ref):
+        def body(lhs_ref, rhs_ref, o_ref):
+            k = pl.program_id(2)
+
+            @pl.when(k == 0)
+            def _():
+                acc_ref[...] = jnp.zeros_like(acc_ref)
+
+            acc_ref[...] += jnp.dot(
+                lhs_ref[...], rhs_ref[...], preferred_element_type=jnp.float32
+            )
+
+            @pl.when(k == K // bk - 1)
+            def _():
+                o_ref[...] = acc_ref[...]
+
+        b = pl.program_id(0)
+        pltpu.emit_pipeline(
+            body,
+            grid=(M // bm, N // bn, K // bk),
+            in_specs=[
+                pl.BlockSpec((bm, bk), lambda i, j, k: (i, k)),
+                pl.BlockSpec((bk, bn), lambda i, j, k: (k, j)),
+            ],
+            out_specs=[pl.BlockSpec((bm, bn), lambda i, j, k: (i, j))],
+        )(lhs_ref.at[b], rhs_ref.at[b], o_ref.at[b])
+
+    far = pl.BlockSpec(memory_space=pl.ANY)
+    return pl.pallas_call(
+        kernel,
+        grid=(B,),
+        in_specs=[far, far],
+        out_specs=far,
+        out_shape=jax.ShapeDtypeStruct((B, M, N), jnp.float32),
+        scratch_shapes=[pltpu.VMEM((bm, bn), jnp.float32)],
+        interpret=INTERPRET,
+    )(lhs, rhs)
+""",
+        ),
     ],
     audit=audit,
 )

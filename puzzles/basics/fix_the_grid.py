@@ -65,7 +65,7 @@ def make_inputs(key, M, N):
 
 def audit(launch: Launch) -> None:
     x = launch.inputs[0]
-    assert x.block[0] < x.shape[0], (
+    assert x.portion[0] < x.shape[0], (
         f"a block holds all {x.shape[0]} rows: with one block of rows there is nothing to revisit, but "
         "long columns do not fit; keep several"
     )

@@ -68,7 +68,7 @@ def make_inputs(key, M, N):
 
 def audit(launch: Launch) -> None:
     for operand in (*launch.inputs, *launch.outputs):
-        assert operand.block != operand.shape, (
+        assert operand.portion != operand.shape, (
             f"`{operand.name}` is one block of {operand.shape}: cut it into blocks of (bm, bn)"
         )
     array = launch.outputs[0]

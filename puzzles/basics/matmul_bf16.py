@@ -113,6 +113,7 @@ PUZZLE = Puzzle(
     solution=matmul_bf16,
     inputs=make_inputs,
     cases=[dict(M=128, K=2048, N=256), dict(M=256, K=3072, N=128)],
+    roundings=1,
     hints=[
         "It is tiled_matmul, but two places decide the precision: what a dot returns, and when the "
         "sum is rounded.",
@@ -137,6 +138,20 @@ PUZZLE = Puzzle(
             old=_DOT,
             new=f"{_DOT}.astype(jnp.bfloat16)",
             says="an f32 accumulator cannot get back what the product has lost",
+        ),
+        Mistake(
+            "rounds the sum before the last block is added",
+            edits=(
+                (
+                    f"    acc_ref[...] += {_DOT}\n",
+                    f"    product = {_DOT}\n"
+                    "    last = k == pl.num_programs(2) - 1\n"
+                    "    before = acc_ref[...]\n"
+                    "    rounded = before.astype(o_ref.dtype).astype(jnp.float32)\n"
+                    "    acc_ref[...] = jnp.where(last, rounded, before) + product\n",
+                ),
+            ),
+            says="one rounding belongs at the store, and this is another one before the last addition",
         ),
         Mistake(
             "multiplies in f32",

@@ -67,7 +67,7 @@ def make_inputs(key, M, N):
 
 def audit(launch: Launch) -> None:
     for operand in launch.inputs:
-        assert operand.block != operand.shape, (
+        assert operand.portion != operand.shape, (
             f"`{operand.name}` comes as one block of all {operand.shape[0]} elements: "
             "give it blocks, so that vectors of any length fit"
         )

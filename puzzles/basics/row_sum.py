@@ -98,6 +98,7 @@ PUZZLE = Puzzle(
     solution=row_sum,
     inputs=make_inputs,
     cases=[dict(M=128, N=384), dict(M=192, N=256)],
+    fresh=lambda r: dict(M=64 * int(r.integers(1, 5)), N=128 * int(r.choice([3, 5]))),
     hints=[
         "What must hold before the first addition of each row of blocks? In which steps is that?",
         "`@pl.when(condition)` guards the start; `pl.program_id(1)` is j. `jnp.sum(x, axis=1, keepdims=True)` "
@@ -218,6 +219,50 @@ def row_sum_kernel(x_ref, o_ref):
 
 
 row_sum = jax.jit(row_sum)
+""",
+        ),
+        Alternative(
+            "copies the blocks of its rows itself, one ahead",
+            code="""
+from jax.experimental.pallas import tpu as pltpu
+
+
+def row_sum(x, bm=64, bn=128):
+    (M, N) = x.shape
+    n = N // bn
+
+    def kernel(x_ref, o_ref, buffers, sems):
+        i = pl.program_id(0)
+
+        def fetch(j, slot):
+            block = x_ref.at[pl.ds(i * bm, bm), pl.ds(j * bn, bn)]
+            return pltpu.make_async_copy(block, buffers.at[slot], sems.at[slot])
+
+        fetch(0, 0).start()
+        o_ref[...] = jnp.zeros_like(o_ref)
+
+        def add(j, _):
+            slot = jax.lax.rem(j, 2)
+
+            @pl.when(j + 1 < n)
+            def _():
+                fetch(j + 1, 1 - slot).start()
+
+            fetch(j, slot).wait()
+            o_ref[...] += jnp.sum(buffers[slot], axis=1, keepdims=True)
+            return 0
+
+        jax.lax.fori_loop(0, n, add, 0)
+
+    return pl.pallas_call(
+        kernel,
+        grid=(M // bm,),
+        in_specs=[pl.BlockSpec(memory_space=pl.ANY)],
+        out_specs=pl.BlockSpec((bm, 1), lambda i: (i, 0)),
+        out_shape=jax.ShapeDtypeStruct((M, 1), x.dtype),
+        scratch_shapes=[pltpu.VMEM((2, bm, bn), x.dtype), pltpu.SemaphoreType.DMA((2,))],
+        interpret=INTERPRET,
+    )(x)
 """,
         ),
     ],

@@ -71,7 +71,7 @@ def make_inputs(key, M, N):
 
 def audit(launch: Launch) -> None:
     for operand in (*launch.inputs, *launch.outputs):
-        assert operand.block != operand.shape, (
+        assert operand.portion != operand.shape, (
             f"`{operand.name}` is one block of {operand.shape}: keep the blocks, a larger array "
             "would not fit"
         )

@@ -293,6 +293,35 @@ def tiled_matmul_kernel(a_ref, b_ref, o_ref, acc_ref):
     )
 """,
         ),
+        Alternative(
+            "lets a pipeline inside one step walk the blocks",
+            code="""
+def tiled_matmul(a, b, bm=64, bk=128, bn=256):
+    (M, K), (_, N) = a.shape, b.shape
+
+    def kernel(a_ref, b_ref, o_ref, acc_ref):
+        pipeline = pltpu.emit_pipeline(
+            lambda a_ref, b_ref, o_ref: tiled_matmul_kernel(a_ref, b_ref, o_ref, acc_ref),
+            grid=(M // bm, N // bn, K // bk),
+            in_specs=[
+                pl.BlockSpec((bm, bk), lambda i, j, k: (i, k)),
+                pl.BlockSpec((bk, bn), lambda i, j, k: (k, j)),
+            ],
+            out_specs=[pl.BlockSpec((bm, bn), lambda i, j, k: (i, j))],
+        )
+        pipeline(a_ref, b_ref, o_ref)
+
+    far = pl.BlockSpec(memory_space=pl.ANY)
+    return pl.pallas_call(
+        kernel,
+        in_specs=[far, far],
+        out_specs=far,
+        out_shape=jax.ShapeDtypeStruct((M, N), jnp.float32),
+        scratch_shapes=[pltpu.VMEM((bm, bn), jnp.float32)],
+        interpret=INTERPRET,
+    )(a, b)
+""",
+        ),
     ],
     audit=audit,
 )

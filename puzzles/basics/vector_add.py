@@ -84,7 +84,7 @@ def make_inputs(key, N):
 def audit(launch: Launch) -> None:
     for operand in (*launch.inputs, *launch.outputs):
         N = math.prod(operand.shape)
-        assert math.prod(operand.sizes) < N, (
+        assert math.prod(operand.portion) < N, (
             f"`{operand.name}` is one block of all {N} elements: keep the blocks, a longer vector "
             "would not fit"
         )
@@ -95,6 +95,7 @@ PUZZLE = Puzzle(
     solution=vector_add,
     inputs=make_inputs,
     cases=[dict(N=4096), dict(N=7168)],
+    fresh=lambda r: dict(N=1024 * int(r.integers(8, 16))),
     hints=[
         "You do not need to know which block this is. The BlockSpecs have chosen it already.",
         "Read both input Refs with `[...]`; what you get has the shape of one block, (1024,).",
@@ -225,6 +226,55 @@ def vector_add(x, y):
     for start in (0, 512):
         half = slice(start, start + 512)
         o_ref[half] += y_ref[half]""",
+        ),
+        Alternative(
+            "copies the blocks itself, the next while it adds this one",
+            code="""
+from jax.experimental.pallas import tpu as pltpu
+
+
+def vector_add(x, y, bn=1024):
+    n = x.size // bn
+
+    def kernel(x_ref, y_ref, o_ref, ins, out, sems):
+        def fetches(i, slot):
+            window = pl.ds(i * bn, bn)
+            return [
+                pltpu.make_async_copy(ref.at[window], ins.at[slot, m], sems.at[slot, m])
+                for m, ref in enumerate((x_ref, y_ref))
+            ]
+
+        for copy in fetches(0, 0):
+            copy.start()
+
+        @pl.loop(0, n)
+        def _(i):
+            slot = jax.lax.rem(i, 2)
+
+            @pl.when(i + 1 < n)
+            def _():
+                for copy in fetches(i + 1, 1 - slot):
+                    copy.start()
+
+            for copy in fetches(i, slot):
+                copy.wait()
+            out[...] = ins[slot, 0] + ins[slot, 1]
+            pltpu.sync_copy(out, o_ref.at[pl.ds(i * bn, bn)])
+
+    far = pl.BlockSpec(memory_space=pl.ANY)
+    return pl.pallas_call(
+        kernel,
+        in_specs=[far, far],
+        out_specs=far,
+        out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype),
+        scratch_shapes=[
+            pltpu.VMEM((2, 2, bn), x.dtype),
+            pltpu.VMEM((bn,), x.dtype),
+            pltpu.SemaphoreType.DMA((2, 2)),
+        ],
+        interpret=INTERPRET,
+    )(x, y)
+""",
         ),
     ],
     audit=audit,

@@ -167,7 +167,7 @@ def block_sparse_attention(
 import functools
 
 from puzzles import Alternative, Mistake, Puzzle, rng
-from puzzles.splash_attention.attention_one_block import SLACK
+from puzzles.splash_attention.attention_one_block import ONES, SLACK
 from puzzles.splash_attention.causal_attention import dots
 from puzzles.splash_attention.classify_blocks import classify_blocks, make_mask
 
@@ -455,6 +455,7 @@ PUZZLE = Puzzle(
         ),
     ],
     alternatives=[
+        ONES,
         Alternative(
             "has a branch for each kind, and masks as int32",
             old=_CALL,

@@ -120,7 +120,7 @@ def causal_attention(
 import numpy as np
 
 from puzzles import Alternative, Mistake, Puzzle, rng
-from puzzles.splash_attention.attention_one_block import SLACK
+from puzzles.splash_attention.attention_one_block import ONES, SLACK
 
 
 def draw(key, T, S, H, offsets=(1,)):
@@ -340,6 +340,7 @@ PUZZLE = Puzzle(
         ),
     ],
     alternatives=[
+        ONES,
         Alternative(
             "masks only the blocks that the diagonal crosses",
             code="""

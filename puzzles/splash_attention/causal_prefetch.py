@@ -135,7 +135,7 @@ def causal_prefetch(
 
 # %% tags=["author"]
 from puzzles import Alternative, Mistake, Puzzle
-from puzzles.splash_attention.attention_one_block import SLACK, fetches
+from puzzles.splash_attention.attention_one_block import fetches
 from puzzles.splash_attention.causal_attention import draw, fresh, scale
 
 
@@ -157,7 +157,6 @@ PUZZLE = Puzzle(
     fresh=fresh,
     scale=scale,
     par=fetches,
-    slack=SLACK,
     tolerance=2e-4,
     hints=[
         "Which is the last row in block i of the queries? It sees the columns up to its own "

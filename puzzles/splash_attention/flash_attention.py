@@ -122,7 +122,7 @@ def flash_attention(
 # %% tags=["author"]
 from puzzles import Alternative, Launch, Mistake, Puzzle
 from puzzles.splash_attention.attention import make_inputs
-from puzzles.splash_attention.attention_one_block import SLACK, fetches
+from puzzles.splash_attention.attention_one_block import fetches
 
 
 def scale(T=8192, S=16384, H=128):
@@ -172,7 +172,6 @@ PUZZLE = Puzzle(
     fresh=fresh,
     scale=scale,
     par=fetches,
-    slack=SLACK,
     tolerance=2e-4,
     hints=[
         "Step (i, j) brings block i of the queries together with block j of the keys and values. Which "

@@ -134,7 +134,7 @@ def local_attention(
 
 # %% tags=["author"]
 from puzzles import Alternative, Mistake, Puzzle
-from puzzles.splash_attention.attention_one_block import SLACK
+from puzzles.splash_attention.attention_one_block import ONES, SLACK
 from puzzles.splash_attention.causal_attention import dots, draw
 
 
@@ -324,6 +324,7 @@ PUZZLE = Puzzle(
         ),
     ],
     alternatives=[
+        ONES,
         Alternative(
             "asks first and last block in the kernel, too",
             old=_SKIP,

@@ -131,7 +131,6 @@ import numpy as np
 
 from puzzles import Alternative, Launch, Mistake, Puzzle
 from puzzles.splash_attention import attention as first_rung
-from puzzles.splash_attention.attention_one_block import SLACK
 
 
 def make_inputs(key, N, K, T, S, H, large=False):
@@ -200,7 +199,6 @@ PUZZLE = Puzzle(
     fresh=fresh,
     scale=scale,
     par=keys_kept,
-    slack=SLACK,
     hints=[
         "Heads 0, 1, 2 share one head of keys, heads 3, 4, 5 the next. Which whole-number operation on h gives "
         "0, 0, 0, 1, 1, 1? And which numbers of the kernel are f32, which bf16?",

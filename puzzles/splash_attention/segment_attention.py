@@ -140,7 +140,7 @@ def segment_attention(
 import numpy as np
 
 from puzzles import Alternative, Mistake, Puzzle, rng
-from puzzles.splash_attention.attention_one_block import SLACK
+from puzzles.splash_attention.attention_one_block import ONES, SLACK
 from puzzles.splash_attention.causal_attention import dots, draw
 
 
@@ -323,6 +323,7 @@ PUZZLE = Puzzle(
         ),
     ],
     alternatives=[
+        ONES,
         Alternative(
             "masks neither p nor l, and asks the maximum at the end",
             edits=(
@@ -378,6 +379,16 @@ def segment_attention_kernel(
         empty = l_ref[...] == 0
         o_ref[...] = jnp.where(empty, 0.0, acc_ref[...] / jnp.where(empty, 1.0, l_ref[...]))
 """,
+        ),
+        Alternative(
+            "asks for the diagonal and for equal ids in one condition",
+            edits=(
+                (_SKIP, """some = jnp.max(
+        (q_segments_ref[...] == kv_segments_ref[...]).astype(jnp.float32)
+    )
+
+    @pl.when((j * bk < (i + 1) * bq) & (some > 0.0))"""),
+            ),
         ),
         Alternative("takes other blocks", old="else (256, 128)", new="else (128, 128)"),
     ],

@@ -118,7 +118,7 @@ def soft_cap_attention(
 
 # %% tags=["author"]
 from puzzles import Alternative, Mistake, Puzzle
-from puzzles.splash_attention.attention_one_block import SLACK
+from puzzles.splash_attention.attention_one_block import ONES, SLACK
 from puzzles.splash_attention.causal_attention import dots, draw
 
 
@@ -271,6 +271,7 @@ def soft_cap_attention_kernel(q_ref, k_ref, v_ref, o_ref, m_ref, l_ref, acc_ref,
         ),
     ],
     alternatives=[
+        ONES,
         Alternative(
             "masks once more after the cap, having masked before it",
             old=_CAP,

@@ -172,7 +172,7 @@ def splash_attention(
 
 # %% tags=["author"]
 from puzzles import Alternative, Mistake, Puzzle
-from puzzles.splash_attention.attention_one_block import SLACK
+from puzzles.splash_attention.attention_one_block import ONES, SLACK
 from puzzles.splash_attention.block_sparse_attention import packed
 from puzzles.splash_attention.causal_attention import dots, draw
 
@@ -454,6 +454,7 @@ PUZZLE = Puzzle(
         ),
     ],
     alternatives=[
+        ONES,
         Alternative(
             "masks partial tiles only, each kind in its own branch",
             code="""

@@ -302,7 +302,6 @@ def splash_multi_head(
 
 # %% tags=["author"]
 from puzzles import Alternative, Launch, Mistake, Puzzle, rng
-from puzzles.splash_attention.attention_one_block import SLACK
 from puzzles.splash_attention.causal_attention import dots, draw
 
 
@@ -425,7 +424,6 @@ PUZZLE = Puzzle(
     fresh=fresh,
     scale=scale,
     par=dots,
-    slack=SLACK,
     hints=[
         "Nothing here is new but the way it is put together. The kernel is that of splash_attention with the casts of "
         "multi_head_attention, the cap of soft_cap_attention and the ids of segment_attention. In the launch, ask for each "

@@ -2,48 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from planted import FRONT, Rung, line
 
 import puzzles
-from puzzles import Puzzle, _author, _ladders
+from puzzles import _author
 from puzzles._author import gate, proof, review, scaffold, tree
-
-FRONT = '"""Toy."""\nTITLE = "Toy"\nAFTER = ("basics",)\nRUNGS = ({})\nINTRO = "Toys."\n'
-Rung = Callable[..., Puzzle]
-
-
-@pytest.fixture
-def rung(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rung]:
-    """Makes the scaffold's puzzle, with edits of its text, the only rung of a ladder `toy`."""
-    (tmp_path / "toy").mkdir()
-    monkeypatch.syspath_prepend(tmp_path)
-
-    def make(*edits: tuple[str, str], front: str = FRONT.format('"toy_warm_up",')) -> Puzzle:
-        text = scaffold.rung_text("toy_warm_up")
-        for old, new in edits:
-            assert old in text, old
-            text = text.replace(old, new, 1)
-        (tmp_path / "toy" / "__init__.py").write_text(front, encoding="utf-8")
-        (tmp_path / "toy" / "toy_warm_up.py").write_text(text, encoding="utf-8")
-        module = importlib.import_module("toy")
-        modules = {**_ladders._ladder_modules(), "toy": module}
-        monkeypatch.setattr(_ladders, "_ladder_modules", lambda: modules)
-        return importlib.import_module("toy.toy_warm_up").PUZZLE
-
-    yield make
-    for name in [name for name in sys.modules if name.partition(".")[0] == "toy"]:
-        del sys.modules[name]
-
-
-def line(puzzle: Puzzle, needle: str) -> int:
-    """The first line of the module that holds `needle`."""
-    lines = puzzle.path.read_text(encoding="utf-8").splitlines()
-    return next(number for number, text in enumerate(lines, 1) if needle in text)
 
 
 def test_the_scaffolds_puzzle_has_no_problem(rung: Rung) -> None:

@@ -47,6 +47,30 @@ def test_each_kind_of_slip_is_made_inside_the_region_alone() -> None:
     assert len({one.text for one in mutants(inside)}) == len(list(mutants(inside)))
 
 
+LAUNCH = """
+def f(x, cap):
+    M, N = x.shape
+    ### BEGIN SOLUTION
+    return pl.pallas_call(
+        kernel,
+        grid=(M // 8, cap),
+        in_specs=[pl.BlockSpec((8, 128), lambda i, j: (i, j))],
+    )(x)
+    ### END SOLUTION
+"""
+
+
+def test_slips_of_lazy_answers_are_made_too() -> None:
+    made = [one.text.replace("\n", " ") for one in mutants(LAUNCH, {"M": 64, "cap": 3})]
+    assert any("grid=(64 // 8, cap)" in one for one in made)  # a size known by heart
+    assert any("grid=(M // 8, 3)" in one for one in made)  # a keyword that is ignored
+    assert any("jnp.minimum(i, 6), j)" in one for one in made)  # right for the first seven blocks
+    assert any("in_specs=[pl.BlockSpec()]" in one for one in made)  # all of it resident
+    assert any("2), in_specs" in one and "lambda i, j, for_nothing:" in one for one in made)
+    kernel = [one.text for one in mutants(TEXT)]
+    assert any("astype(jnp.bfloat16).astype(o_ref.dtype)" in one for one in kernel)
+
+
 @pytest.mark.slow
 def test_a_checker_that_lets_everything_pass_has_survivors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(numbers, "diagnosis", numbers.diagnosis)  # hunting switches it off

@@ -499,7 +499,52 @@ def test_an_operand_left_in_hbm_says_so():
 
     page, data = draw(fn, (S((32, 128), f32), S((4096, 128), f32)))
     assert data["operands"][1]["role"] == "any"
-    assert "not fetched automatically" in Page(page).text
+    assert "stays in HBM: nothing fetches it, and the kernel copies nothing" in Page(page).text
+
+
+def test_what_a_kernel_copies_by_hand_is_in_the_totals(shown):
+    def kernel(x_ref, o_ref):
+        def body(buffer):
+            for n in range(3):
+                pltpu.sync_copy(x_ref.at[pl.ds(8 * n, 8)], buffer)
+                pltpu.sync_copy(buffer, o_ref.at[pl.ds(8 * n, 8)])
+            pltpu.sync_copy(o_ref.at[pl.ds(0, 8)], buffer)
+
+        pl.run_scoped(body, pltpu.VMEM((8, 128), f32))
+
+    far = pl.BlockSpec(memory_space=pl.ANY)
+    puzzles.show(
+        lambda x: pl.pallas_call(kernel, in_specs=[far], out_specs=far, out_shape=x)(x),
+        S((24, 128), f32),
+    )
+    ((text, page),) = shown
+    assert (
+        "x_ref: (24, 128) float32; stays in HBM: the kernel makes 3 copies from it, 12 KiB" in text
+    )
+    assert "makes 1 copy from it, 4 KiB and 3 copies to it, 12 KiB" in text
+    assert "HBM: read 16 KiB, written 12 KiB" in text
+    assert "In all: read <b>16 KiB</b>, written <b>12 KiB</b>" in page
+
+
+def test_a_walk_whose_branches_depend_on_data_says_at_most(shown):
+    def kernel(x_ref, o_ref):
+        @pl.when((pl.program_id(0) > 0) & (x_ref[0, 0] > 0))
+        def _():
+            o_ref[...] = x_ref[...] * 2
+
+    puzzles.show(
+        lambda x: pl.pallas_call(
+            kernel,
+            grid=(4,),
+            in_specs=[rows(lambda i: (i, 0))],
+            out_specs=rows(lambda i: (i, 0)),
+            out_shape=x,
+        )(x),
+        S((32, 128), f32),
+    )
+    ((text, page),) = shown
+    assert "The body works in at most 3 of 4 steps." in text
+    assert "the body works in at most 3 of 4 steps" in page
 
 
 def test_several_launches_are_stacked_each_with_data_of_its_own(shown):

@@ -272,6 +272,7 @@ def test_what_the_simulator_cannot_take_is_not_held_against_a_kernel(
         puzzle,
         spec=lambda x, y: x + y,
         cases=[dict(M=M, N=128)],
+        fresh=None,
         inputs=lambda key, M, N: (jnp.ones((M, N)), jnp.arange(N, dtype=jnp.float32)),
         audit=None,
     )

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import sample
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
@@ -702,7 +703,8 @@ THEMES = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("theme", THEMES)
+@pytest.mark.graduate
+@pytest.mark.parametrize("theme", sample.some(list(THEMES), 3))
 def test_a_launch_does_what_was_read(theme: str, monkeypatch: pytest.MonkeyPatch) -> None:
     had: Counter = Counter()
 

@@ -147,6 +147,32 @@ def test_a_ref_in_hbm_is_not_indexed():
     assert (error.kind, error.operand) == ("any", "x_ref")
 
 
+def test_a_ref_in_hbm_beside_a_scope_is_not_taken_for_what_the_scope_allocates():
+    def kernel(x_ref, o_ref):
+        def body(buffer, sem):
+            copy = pltpu.async_copy(x_ref, buffer, sem)
+            copy.wait()
+            buffer[...] = buffer[...] * 2.0
+            pltpu.sync_copy(buffer, o_ref)
+
+        pl.run_scoped(body, pltpu.VMEM((256, 256), jnp.float32), pltpu.SemaphoreType.DMA)
+
+    fn = launch(kernel, x=HBM, o=HBM, grid=())
+    np.testing.assert_array_equal(simulated(fn, X)[0], 2 * X)
+
+
+def test_a_ref_in_hbm_is_not_indexed_in_a_scope_either():
+    def kernel(x_ref, o_ref):
+        def body(buffer):
+            buffer[...] = x_ref[:128, :128]
+            o_ref[...] = buffer[...]
+
+        pl.run_scoped(body, pltpu.VMEM((128, 128), jnp.float32))
+
+    error = refused(launch(kernel, x=HBM), X)
+    assert (error.kind, error.operand) == ("any", "x_ref")
+
+
 def test_an_index_that_is_an_array_is_refused():
     def kernel(x_ref, o_ref):
         o_ref[...] = x_ref[jnp.arange(128)]
@@ -224,6 +250,13 @@ def test_jit_and_vmap_of_a_launch():
     batch = jnp.stack([X, 2 * X])
     np.testing.assert_array_equal(simulated(jax.jit(jax.jit(launch())), X + 1)[0], X + 1)
     np.testing.assert_array_equal(simulated(jax.vmap(launch()), batch)[0], batch)
+
+
+@pytest.mark.parametrize("words", [("parallel", "arbitrary"), ("arbitrary", "arbitrary")])
+def test_vmap_of_a_launch_whose_axes_have_words(words):
+    batch = jnp.stack([X, 2 * X])
+    fn = jax.vmap(launch(dimension_semantics=words))
+    np.testing.assert_array_equal(simulated(fn, batch)[0], batch)
 
 
 @pytest.mark.parametrize("reverse", [False, True])
@@ -336,3 +369,26 @@ def test_quickly_is_the_plain_interpreter():
 def test_importing_starts_no_backend():
     code = "import puzzles\nfrom jax._src import xla_bridge\nassert not xla_bridge._backends"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.slow
+def test_a_wait_for_more_bytes_than_are_copied_ends(monkeypatch):
+    """As many waits as starts, so counting them finds nothing; the TPU would hang."""
+    monkeypatch.setattr(watch, "WAIT_SECONDS", 0.3)
+
+    def kernel(x_ref, o_ref, buffer, semaphore):
+        pltpu.make_async_copy(x_ref.at[:8], buffer.at[:8], semaphore).start()
+        pltpu.make_async_copy(x_ref, buffer, semaphore).wait()
+        o_ref[...] = buffer[...]
+
+    def copied(x):
+        return pl.pallas_call(
+            kernel,
+            in_specs=[HBM],
+            out_shape=x,
+            scratch_shapes=[pltpu.VMEM(x.shape, x.dtype), pltpu.SemaphoreType.DMA(())],
+        )(x)
+
+    with pytest.raises(SimulationError, match="waits for more than arrives") as caught:
+        simulate(trace_call(copied, jnp.ones((16, 128))))
+    assert "Wait with the same two Refs" in caught.value.says

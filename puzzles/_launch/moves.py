@@ -1,0 +1,142 @@
+"""Copies that a kernel starts by hand: from where to where, and how many bytes each moves."""
+
+from __future__ import annotations
+
+import linecache
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from puzzles._jax import JaxprEqn, copy_ends, user_frame
+from puzzles._launch.operand import itemsize, spread
+from puzzles._launch.smem import place
+
+
+@dataclass(frozen=True)
+class Move:
+    """The refs at both ends of a copy, their memory spaces, and how much of them it takes.
+
+    `extents` are the sizes of both slices along the axes of their refs, the largest where data
+    decide; `exact` says that none do.
+    """
+
+    source: str
+    target: str
+    spaces: tuple[str, str]
+    extents: tuple[tuple[int, ...], tuple[int, ...]]
+    exact: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Copy:
+    """One copy in the text of a kernel: `make_async_copy`, `sync_copy`, or what a pipeline starts.
+
+    A place that copies slices of several sizes is one Copy for each of them.
+    """
+
+    line: str  # of the kernel, stripped; empty where it is not known
+    source: str  # names of refs
+    target: str
+    spaces: tuple[str, str]  # of source and target: "hbm", "vmem", "smem"
+    bytes_each: int
+    extents: tuple[tuple[int, ...], tuple[int, ...]]  # of both slices, along the axes of their refs
+    exact: bool  # False: the slice's size depends on data, and bytes_each is the largest possible
+    executed: np.ndarray  # (steps,) int: how often each grid step starts it
+
+    @classmethod
+    def of(
+        cls,
+        within: Sequence[JaxprEqn],
+        move: Move,
+        size: int,
+        weight: np.ndarray,
+        grid: tuple[int, ...],
+    ) -> Copy:
+        """The copy that the last equation of `within` starts, inside those before it."""
+        frames = (user_frame(equation.source_info) for equation in reversed(within))
+        frame = next((frame for frame in frames if frame is not None), None)
+        line = "" if frame is None else linecache.getline(frame.file_name, frame.start_line).strip()
+        executed = spread(weight, grid)
+        return cls(
+            line, move.source, move.target, move.spaces, size, move.extents, move.exact, executed
+        )
+
+    @property
+    def times(self) -> int:
+        """How often it is started in all."""
+        return int(self.executed.sum())
+
+    @property
+    def bytes(self) -> int:
+        """What all its executions move."""
+        return self.bytes_each * self.times
+
+    @property
+    def bytes_read(self) -> int:
+        """What they read from HBM."""
+        return self.bytes * (self.spaces[0] == "hbm")
+
+    @property
+    def bytes_written(self) -> int:
+        """What they write to HBM."""
+        return self.bytes * (self.spaces[1] == "hbm")
+
+
+def moved(
+    equation: JaxprEqn, values: Sequence[Any], rank: int
+) -> Iterator[tuple[Move, int, np.ndarray]]:
+    """What a `dma_start` moves, its size in bytes, and over the grid, which steps move so much."""
+    avals = copy_ends(equation.params["tree"], [v.aval for v in equation.invars])
+    known = copy_ends(equation.params["tree"], values)
+    (source, seen_as), (target, _) = avals
+    names = [getattr(ref, "name", "") or "a ref" for ref, _ in known]
+    ends = [
+        _extents(ref, transforms, there, rank)
+        for (ref, transforms), (_, there) in zip(avals, known, strict=True)
+    ]
+    counts = [math.prod(sizes) for sizes, _ in ends]  # one of them, or arrays over the grid
+    exact = [count for count, (_, sure) in zip(counts, ends, strict=True) if sure]
+    count = np.asarray(exact[0] if exact else min(counts, key=np.max))
+    extents = tuple(tuple(int(np.max(size)) for size in sizes) for sizes, _ in ends)
+    places = place(source), place(target)
+    move = Move(names[0], names[1], places, (extents[0], extents[1]), bool(exact))
+    count = count.reshape(count.shape or (1,) * rank)
+    for one in np.unique(count):
+        yield move, int(one) * itemsize(_dtype(source, seen_as)), count == one
+
+
+def _extents(
+    ref: Any, avals: Sequence[Any], known: Sequence[Any], rank: int
+) -> tuple[list[Any], bool]:
+    """(sizes along the axes of a ref that transforms slice, whether they are exact).
+
+    A size is a number, or one over the grid. A reshaped ref starts anew, with its own axes.
+    """
+    sizes: list[Any] = list(ref.shape)
+    left, exact = list(range(len(sizes))), True  # axes that an index has not removed
+    for aval, value in zip(avals, known, strict=True):
+        if hasattr(aval, "indices"):
+            for axis, one, index in zip(tuple(left), aval.indices, value.indices, strict=True):
+                if not hasattr(one, "stride"):  # an integer, or an array of them
+                    sizes[axis] = math.prod(getattr(one, "shape", ()))
+                    left.remove(axis)
+                elif isinstance(index.size, np.ndarray):
+                    sizes[axis] = index.size.reshape(index.size.shape[:rank]).astype(np.int64)
+                elif isinstance(index.size, int | np.integer):
+                    sizes[axis] = index.size
+                else:
+                    exact = False
+        elif isinstance(shape := getattr(aval, "shape", None), tuple):
+            sizes, left = list(shape), list(range(len(shape)))
+    return sizes, exact
+
+
+def _dtype(ref: Any, transforms: Sequence[Any]) -> Any:
+    """The element type that is copied: a ref may be seen as another one."""
+    dtype = ref.dtype
+    for transform in transforms:
+        dtype = getattr(transform, "dtype", dtype)
+    return dtype

@@ -1,0 +1,222 @@
+"""Every `pallas_call` of a traced program taken apart: from its equation to a `Launch`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import jax
+import numpy as np
+
+from puzzles._jax import ClosedJaxpr, close, compiler_param
+from puzzles._launch.evaluate import Walk, program_ids
+from puzzles._launch.graph import Abstract, Graph, Node, Source, ask
+from puzzles._launch.launch import Launch
+from puzzles._launch.live import held_bytes
+from puzzles._launch.moves import Copy
+from puzzles._launch.operand import Operand, blocked, resident, spread, vmem_size
+from puzzles._launch.smem import UNKNOWN, Buffer, Ref, Stray, memory_space
+from puzzles._launch.work import LEAST, MOST, Dot
+
+
+def _strays(
+    strays: Sequence[Stray], refs: Sequence[Any], names: Sequence[str], grid: tuple[int, ...]
+) -> Iterator[tuple[str, int, int]]:
+    """The first step of each read of a scalar that is not there, with the ref's name."""
+    for stray in strays:
+        asked = spread(stray.asked, grid)
+        if asked.any():
+            step = int(np.argmax(asked))
+            index = int(spread(stray.index, grid)[step])
+            yield names[[ref is stray.ref for ref in refs].index(True)], step, index
+
+
+def read_launches(jaxpr: ClosedJaxpr, leaves: Sequence[Any]) -> tuple[Launch, ...]:
+    """Every `pallas_call` of a traced program on its arguments, in order; raises `Abstract`."""
+    graph = Graph(jaxpr, leaves)
+    calls = [_Call(node, graph) for node in graph.calls]
+    graph.evaluate(source for call in calls for source in call.needs())
+    return tuple(call.launch() for call in calls)
+
+
+def read_grids(jaxpr: ClosedJaxpr, leaves: Sequence[Any]) -> tuple[tuple[str, tuple], ...]:
+    """Name and grid of every `pallas_call`, without a look at any step; raises `Abstract`."""
+    graph = Graph(jaxpr, leaves)
+    calls = [_Call(node, graph) for node in graph.calls]
+    graph.evaluate(source for call in calls for source in call.bounds)
+    return tuple((call.name, call.grid()) for call in calls)
+
+
+class _Call:
+    """One `pallas_call` equation taken apart."""
+
+    def __init__(self, node: Node, graph: Graph) -> None:
+        p = node.equation.params
+        self.graph, self.p, self.kernel = graph, p, p["jaxpr"]
+        self.times = node.times
+        self.mapping = p["grid_mapping"]
+        bounds = sum(not isinstance(g, int | np.integer) for g in self.mapping.grid)
+        scalars = bounds + self.mapping.num_index_operands
+        self.bounds, self.scalars = node.inputs[:bounds], node.inputs[bounds:scalars]
+        self.inputs = node.inputs[scalars:]
+        self.avals = [v.aval for v in self.kernel.invars]
+        self.name = p.get("name") or self.kernel.debug_info.func_name
+
+    def needs(self) -> tuple[Source, ...]:
+        """Grid bounds, prefetched scalars and other inputs in SMEM."""
+        first = len(self.scalars)
+        smem = (
+            s for n, s in enumerate(self.inputs) if memory_space(self.avals[first + n]) == "smem"
+        )
+        return (*self.bounds, *self.scalars, *smem)
+
+    def grid(self) -> tuple[int, ...]:
+        bounds, grid = iter(self.bounds), []
+        for size in self.mapping.grid:
+            if not isinstance(size, int | np.integer):
+                source = next(bounds)
+                size = self.graph.value(source)
+                if size is None:
+                    ask(f"the grid of {self.name}", source)
+            grid.append(int(size))
+        return tuple(grid)
+
+    def names(self) -> list[str]:
+        """The kernel's own parameter names, or else where each operand comes from."""
+        given = self.kernel.debug_info.arg_names
+        if given is not None and len(given) == len(self.avals) and all(given):
+            return list(given)
+        origins = [m.origin for m in self.mapping.block_mappings]
+        before, after = len(self.scalars), len(self.avals) - len(self.scalars) - len(origins)
+        scalars = [f"scalars[{n}]" for n in range(before)]
+        return scalars + origins + [f"scratch[{n}]" for n in range(after)]
+
+    def launch(self) -> Launch:
+        grid, names, first = self.grid(), self.names(), len(self.scalars)
+        last = first + len(self.mapping.block_mappings)
+        prefetch = zip(names[:first], self.avals[:first], strict=True)
+        scratch = tuple(zip(names[last:], self.avals[last:], strict=True))
+        scalars = tuple(resident(name, aval, grid, prefetched=True) for name, aval in prefetch)
+        data = tuple(self.graph.value(source) for source in self.scalars)
+        refs: list[Any] = [Ref.whole(o.shape, x) for o, x in zip(scalars, data, strict=True)]
+        operands: list[Operand] = []
+        for n, mapping in enumerate(self.mapping.block_mappings):
+            name, space = names[first + n], memory_space(self.avals[first + n])
+            output = n >= self.mapping.num_inputs
+            index = self.index(mapping, grid, name, names)
+            operands.append(blocked(name, output, space, mapping, index, grid))
+            contents = None if output or space != "smem" else self.graph.value(self.inputs[n])
+            named = Buffer.of(name, self.avals[first + n])
+            refs.append(named if contents is None else _window(operands[-1], index, contents))
+        refs += map(Buffer.of, names[len(refs) :], self.avals[len(refs) :])
+
+        vmapped = self.mapping.vmapped_dims
+        walk = Walk(grid, [a for a in range(len(grid)) if a not in vmapped])
+        walk.start(close(self.kernel), refs)
+        tally = walk.tally
+        scoped = [a for avals in tally.scoped.values() for a in avals if memory_space(a) == "vmem"]
+
+        held = held_bytes(self.kernel)
+
+        def counted(which: int) -> Launch:
+            copies = tuple(
+                Copy.of(within, move, size, n[which], grid)
+                for (_, move, size), (within, n) in tally.copies.items()
+            )
+            return Launch(
+                name=self.name,
+                grid=grid,
+                inputs=tuple(copied(o, copies) for o in operands if not o.output),
+                outputs=tuple(copied(o, copies) for o in operands if o.output),
+                scratch=tuple(copied(resident(*one, grid), copies) for one in scratch),
+                scalars=scalars,
+                scalar_values=data,
+                dots=tuple(Dot.of(e, spread(n[which], grid)) for e, n in tally.dots.values()),
+                flops=tally.flops[which],
+                transcendentals=tally.transcendentals[which],
+                copies=copies,
+                unknown_branches=len(tally.branches),
+                unknown_loops=len(tally.loops),
+                busy=spread(tally.busy[which] if tally.busy.ndim else tally.busy, grid),
+                held_bytes=held,
+                scoped_vmem_bytes=sum(vmem_size(a.shape, a.dtype) for a in scoped),
+                dimension_semantics=self.semantics(),
+                num_scalar_prefetch=first,
+                aliases=tuple((i - first, o) for i, o in self.p["input_output_aliases"]),
+                vmem_limit_bytes=self.compiler_param("vmem_limit_bytes"),
+                interpret=self.p["interpret"],
+                stray_reads=tuple(_strays(tally.strays, refs, names, grid)),
+                times=self.times,
+            )
+
+        most = counted(MOST)
+        return most if most.exact else replace(most, certain=counted(LEAST))
+
+    def index(
+        self, mapping: Any, grid: tuple[int, ...], name: str, names: Sequence[str]
+    ) -> list[np.ndarray]:
+        """Block indices of operand `name` along every axis, each broadcasting over the grid."""
+        what, refs = f"the index map of {name} in {self.name}", []
+        for source, aval, scalar in zip(self.scalars, self.avals, names, strict=False):
+            absent = partial(ask, f"{what} reads {scalar}, which", source)
+            refs.append(Ref.whole(aval.shape, self.graph.value(source), absent))
+        outs = Walk(grid).start(mapping.index_map_jaxpr, [*program_ids(grid), *refs])
+        index = []
+        for entry in _entries(mapping.index_map_out_tree, outs):
+            entry = getattr(entry, "start", entry)  # a pl.ds of a BoundedSlice
+            if entry is UNKNOWN:
+                raise Abstract(
+                    f"{what} cannot be evaluated without running it: compute its block indices "
+                    "from program ids and scalar prefetch alone."
+                )
+            value = np.asarray(entry)
+            while value.ndim > len(grid):  # an axis indexed by an array stands for its first
+                value = value[..., 0]
+            index.append(value.reshape(value.shape or (1,) * len(grid)))
+        return index
+
+    def compiler_param(self, key: str) -> Any:
+        return compiler_param(self.p["compiler_params"], key)
+
+    def semantics(self) -> tuple[str, ...] | None:
+        given = self.compiler_param("dimension_semantics")
+        if given is None:
+            return None
+        words = [str(getattr(word, "value", word)).lower() for word in given]
+        mapped, rank = set(self.mapping.vmapped_dims), len(self.mapping.grid)
+        if len(words) + len(mapped) != rank:
+            return tuple(words)
+        rest = iter(words)
+        return tuple("parallel" if a in mapped else next(rest) for a in range(rank))
+
+
+def copied(operand: Operand, copies: Sequence[Copy]) -> Operand:
+    """An operand that stays in HBM, with what the kernel itself copies from it and to it."""
+    if operand.piped:
+        return operand
+    mine = [
+        (copy, extents)
+        for copy in copies
+        for end, extents in zip((copy.source, copy.target), copy.extents, strict=True)
+        if end == operand.name and len(extents) == len(operand.shape)
+    ]
+    portions = [(0,) * len(operand.shape), *(extents for copy, extents in mine if copy.times)]
+    return replace(
+        operand,
+        transfers=sum(copy.times for copy, _ in mine),
+        hbm_bytes=sum(copy.bytes for copy, _ in mine),
+        portion=tuple(map(max, zip(*portions, strict=True))),
+    )
+
+
+def _window(operand: Operand, index: Sequence[np.ndarray], contents: np.ndarray) -> Ref:
+    """A block in SMEM as the kernel sees it."""
+    starts = tuple(i * s for i, s in zip(index, operand.stride, strict=True))
+    return Ref(contents, starts, tuple(b is not None for b in operand.block))
+
+
+def _entries(tree: Any, leaves: list[Any]) -> tuple[Any, ...]:
+    out = jax.tree.unflatten(tree, leaves)
+    return tuple(out) if isinstance(out, tuple | list) else (out,)

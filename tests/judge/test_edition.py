@@ -1,0 +1,67 @@
+"""A notebook of an earlier edition still checks: what changed around the learner's code is told."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from learner import Notebook, solved
+
+import puzzles
+from puzzles._judge import edition
+
+LAUNCH = "    bm, bn = 64, 128\n"
+OLD = "    bm, bn = 64, 256  # as the first edition had it\n"
+
+
+@pytest.fixture
+def old_launch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[str]:
+    """row_sum's cells with another launch, which an earlier edition is said to have handed out."""
+    text = solved("row_sum")
+    assert LAUNCH in text
+    handed_out = edition.given(puzzles.find("row_sum").text.replace(LAUNCH, OLD))["row_sum"]
+    file = tmp_path / "editions.json"
+    file.write_text(json.dumps({"0.0.1": {"row_sum": {"row_sum": edition.digest(handed_out)}}}))
+    monkeypatch.setattr(edition, "_EDITIONS", file)
+    edition._editions.cache_clear()
+    yield text.replace(LAUNCH, OLD)
+    edition._editions.cache_clear()
+
+
+def judged(text: str) -> puzzles.Verdict:
+    notebook = Notebook()
+    notebook.run(text)
+    return puzzles.judge(puzzles.find("row_sum"), notebook["row_sum"])
+
+
+def test_an_old_launch_is_replaced_by_todays_and_the_note_says_so(old_launch: str) -> None:
+    verdict = judged(old_launch)
+    assert verdict.passed, str(verdict)
+    assert "(128, 64)" in (verdict.receipt or "")  # the grid of today's blocks
+    assert verdict.notes[-1].startswith("`row_sum` in your notebook is from edition 0.0.1")
+
+
+def test_what_the_learner_wrote_is_still_judged(old_launch: str) -> None:
+    verdict = judged(old_launch.replace("axis=1, keepdims=True)\n", "axis=1, keepdims=True) + 1\n"))
+    assert verdict.stage == "values"
+    assert "edition 0.0.1" in verdict.notes[-1]
+
+
+def test_a_launch_that_a_learner_changed_is_judged_as_it_is() -> None:
+    verdict = judged(solved("row_sum").replace(LAUNCH, OLD))
+    assert not any("edition" in note for note in verdict.notes)
+
+
+def test_the_digest_sees_code_and_not_its_layout() -> None:
+    one = "def f(x):\n    return f'{x!r} and {x:.2f}'  # words\n"
+    other = "    def f(x):\n\n        return f'{x!r} and {x:.2f}'\n"
+    assert edition.digest(one) == edition.digest(other)
+    assert edition.digest(one) != edition.digest(one.replace(".2f", ".3f"))
+
+
+def test_the_first_edition_is_on_record() -> None:
+    rungs = edition._editions()["0.1.0"]
+    assert len(rungs) == 43
+    assert set(rungs["row_sum"]) == {"row_sum_spec", "row_sum"}

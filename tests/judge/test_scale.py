@@ -1,0 +1,173 @@
+"""At production scale an answer costs what the reference does, or the verdict shows both."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+from learner import Notebook, solved
+
+import puzzles
+from puzzles._judge.cost import Cost
+from puzzles._judge.scale import Excess, Scale, excesses
+from puzzles._launch import trace_call
+
+f32 = jnp.float32
+M, K, N = 2048, 4096, 8192
+A, B = jax.ShapeDtypeStruct((M, K), f32), jax.ShapeDtypeStruct((K, N), f32)
+
+
+def matmul(a, b, *, bm=256, bk=512, bn=512, dots=1, work=True, exps=0, columns=False, nothing=1):
+    """A product by blocks. columns: column by column; nothing: an axis of so many idle rounds."""
+    (M, K), N = a.shape, b.shape[1]
+
+    def kernel(a_ref, b_ref, o_ref, acc_ref):
+        k, part = pl.program_id(2) // nothing, pl.program_id(2) % nothing
+
+        @pl.when(k == 0)
+        def _():
+            acc_ref[...] = jnp.zeros_like(acc_ref)
+
+        @pl.when(part == 0)
+        def _():
+            for _ in range(dots):
+                acc_ref[...] += jnp.dot(a_ref[...], b_ref[...])
+            for _ in range(exps):
+                o_ref[...] = jnp.exp(acc_ref[...])
+
+        o_ref[...] = acc_ref[...]
+
+    def spec(block, index):
+        order = (
+            (lambda j, i, k: index(i, j, k // nothing))
+            if columns
+            else (lambda i, j, k: index(i, j, k // nothing))
+        )
+        return pl.BlockSpec(block, order)
+
+    rows, cols = M // bm, N // bn
+    return pl.pallas_call(
+        kernel,
+        grid=(*((cols, rows) if columns else (rows, cols)), K // bk * nothing),
+        in_specs=[
+            spec((bm, bk), lambda i, j, k: (i, k)),
+            spec((bk, bn), lambda i, j, k: (k, j)),
+        ],
+        out_specs=spec((bm, bn), lambda i, j, k: (i, j)),
+        out_shape=jax.ShapeDtypeStruct((M, N), a.dtype),
+        scratch_shapes=[pltpu.VMEM((bm, bn), f32)],
+        interpret=True,
+    )(a, b)
+
+
+def beside(mine: Callable, par: Callable = matmul, *, slack: dict | None = None) -> list[Excess]:
+    costs = (Cost.of(trace_call(fn, A, B)) for fn in (mine, par))
+    return list(excesses(Scale("here", *costs), slack or {}))
+
+
+@pytest.mark.parametrize(
+    "mine",
+    [
+        matmul,
+        functools.partial(matmul, columns=True),
+        functools.partial(matmul, bm=512, bn=256),
+        functools.partial(matmul, bk=128),
+        jax.jit(matmul),
+    ],
+)
+def test_as_good_an_answer_costs_nothing_more(mine: Callable) -> None:
+    assert beside(mine) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "what", "ratio"),
+    [
+        (dict(dots=2), "dot_flops", 2.0),
+        (dict(bm=512, dots=2), "dot_flops", 2.0),  # with other blocks, too
+        (dict(nothing=2), "idle", float("inf")),
+        (dict(bk=256, nothing=2), "idle", float("inf")),
+        (dict(bm=2048, bk=2048), "vmem", 52 / 4.5),
+        (dict(bm=128, bn=128), "bytes", (2 + 2 + 1 / 16) / (0.5 + 1 + 1 / 16)),
+    ],
+)
+def test_a_lazy_answer_is_told_the_first_cost_above_its_limit(
+    options: dict, what: str, ratio: float
+) -> None:
+    first = beside(functools.partial(matmul, **options))[0]
+    assert first.what == what
+    assert first.ratio == pytest.approx(ratio, rel=0.02)
+
+
+def test_exps_may_be_computed_twice_but_not_at_every_step() -> None:
+    once = functools.partial(matmul, exps=1)
+    assert beside(functools.partial(matmul, exps=2), once) == []
+    (found,) = beside(functools.partial(matmul, exps=3), once)
+    assert (found.what, found.ratio) == ("transcendentals", 3)
+
+
+def test_slack_allows_what_an_alternative_needs() -> None:
+    small = functools.partial(matmul, bm=128, bn=128)
+    assert [one.what for one in beside(small)] == ["bytes"]
+    assert beside(small, slack={"bytes": 4}) == []
+
+
+def test_a_copy_made_outside_is_told_with_its_bytes_and_its_line() -> None:
+    def padded(a, b):
+        return matmul(jnp.pad(a, ((0, 0), (0, 512))), jnp.pad(b, ((0, 512), (0, 0))))
+
+    def reshaped(a, b):
+        return matmul(a.reshape(1, M, K)[0], b)
+
+    first = beside(padded)[0]
+    assert (first.what, first.par) == ("outside", 0)
+    assert first.mine == pytest.approx(4 * (M + N) * (K + 512))
+    assert "arrays of 180 MiB are made outside of the kernel, where 0 B are enough" in first.says
+    assert "in `return matmul(jnp.pad(a" in first.says
+    assert beside(reshaped) == []
+
+
+def test_a_mask_made_outside_counts_whether_jax_or_numpy_makes_it() -> None:
+    def by_jax(a, b):
+        return matmul(a, b) * (jnp.arange(M)[:, None] < jnp.arange(N))
+
+    assert beside(by_jax)[0].what == "outside"
+
+
+def test_more_launches_than_the_reference_makes_are_too_many() -> None:
+    def twice(a, b):
+        return matmul(a, b) + matmul(a, b)
+
+    first = beside(twice)[0]
+    assert (first.what, first.says) == ("count", "2 kernels are launched, where 1 is enough.")
+    assert [one.what for one in beside(matmul, twice)] == []
+
+
+def judged(name: str, *edits: tuple[str, str]) -> puzzles.Verdict:
+    text = solved(name)
+    for old, new in edits:
+        assert old in text, old
+        text = text.replace(old, new)
+    notebook = Notebook()
+    notebook.run(text)
+    return puzzles.judge(puzzles.find(name), notebook[name])
+
+
+def test_a_pass_shows_both_costs_and_the_production_shape() -> None:
+    receipt = judged("row_sum").receipt or ""
+    assert "at production scale: M=" in receipt
+    assert "yours" in receipt
+    assert "reference" in receipt
+    assert "bound by HBM" in receipt
+
+
+def test_what_raises_at_production_scale_only_is_told_so() -> None:
+    size = ('def row_sum(x: Float[Array, "M N"])', "def row_sum(x)")
+    small = ("    M, N = x.shape", "    M, N = x.shape\n    assert M < 1000")
+    verdict = judged("row_sum", size, small)
+    assert verdict.stage == "error"
+    assert "At production scale" in verdict.says

@@ -1,0 +1,106 @@
+"""Branches and loops that depend on data: what is known decides, the rest is bounded."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+from puzzles._launch import Launch, trace
+
+f32, i32 = jnp.float32, jnp.int32
+S = jax.ShapeDtypeStruct
+
+
+def launched(kernel, steps=4) -> Launch:
+    """A kernel over `steps` blocks (8, 128) of x and o."""
+    spec = pl.BlockSpec((8, 128), lambda i: (i, 0))
+    x = S((8 * steps, 128), f32)
+    call = pl.pallas_call(kernel, grid=(steps,), in_specs=[spec], out_specs=spec, out_shape=x)
+    (launch,) = trace(lambda x: call(x), x)
+    return launch
+
+
+CONDITIONS = {
+    # what is known, and what data say: in which of 4 steps it may run, in which it must
+    "and": (lambda i, data: (i < 2) & data, [1, 1, 0, 0], [0, 0, 0, 0]),
+    "and, data first": (lambda i, data: data & (i < 2), [1, 1, 0, 0], [0, 0, 0, 0]),
+    "or": (lambda i, data: (i < 2) | data, [1, 1, 1, 1], [1, 1, 0, 0]),
+    "not": (lambda i, data: ~((i < 2) | data), [0, 0, 1, 1], [0, 0, 0, 0]),
+    "nested": (lambda i, data: (i > 0) & ((i < 2) | data), [0, 1, 1, 1], [0, 1, 0, 0]),
+    "logical_and": (lambda i, data: jnp.logical_and(data, i == 3), [0, 0, 0, 1], [0, 0, 0, 0]),
+    "data alone": (lambda _, data: data, [1, 1, 1, 1], [0, 0, 0, 0]),
+    "known alone": (lambda i, _: i < 2, [1, 1, 0, 0], [1, 1, 0, 0]),
+}
+
+
+@pytest.mark.parametrize("name", CONDITIONS)
+def test_a_known_part_of_a_condition_may_decide_alone(name):
+    condition, most, least = CONDITIONS[name]
+
+    def kernel(x_ref, o_ref):
+        @pl.when(condition(pl.program_id(0), jnp.any(x_ref[...] > 0)))
+        def _():
+            o_ref[...] = jnp.dot(x_ref[...], jnp.ones((128, 128), f32))
+
+    one = launched(kernel)
+    assert one.dots[0].executed.tolist() == most
+    assert one.least.dots[0].executed.tolist() == least
+    assert one.flops == sum(most) * 2 * 8 * 128 * 128
+    assert one.least.flops == sum(least) * 2 * 8 * 128 * 128
+    assert one.exact == (most == least)
+    assert one.unknown_branches == (most != least)
+
+
+def test_both_sides_of_a_branch_on_data_count_and_neither_is_certain():
+    def kernel(x_ref, o_ref):
+        x = x_ref[...]
+        o_ref[...] = lax.cond(jnp.sum(x) > 0, lambda: jnp.exp(x), lambda: x)
+
+    one = launched(kernel)
+    assert (one.transcendentals, one.least.transcendentals) == (4 * 1024, 0)
+    assert one.least.flops == 4 * 1024  # the sum
+
+
+def test_a_loop_of_unknown_length_counts_once_and_is_not_certain():
+    def kernel(x_ref, o_ref):
+        count = jnp.sum(x_ref[...]).astype(i32)
+        o_ref[...] = lax.fori_loop(0, count, lambda _, c: jnp.exp(c), x_ref[...])
+
+    one = launched(kernel)
+    assert (one.unknown_branches, one.unknown_loops) == (0, 1)
+    assert (one.transcendentals, one.least.transcendentals) == (4 * 1024, 0)
+
+
+def test_what_a_branch_on_data_yields_is_not_known_either():
+    def kernel(x_ref, o_ref):
+        i = pl.program_id(0)
+        one = lax.cond((i == 0) & jnp.any(x_ref[...] > 0), lambda: 1, lambda: 0)
+        o_ref[...] = x_ref[...]
+
+        @pl.when(one == 1)
+        def _():
+            o_ref[...] = x_ref[...] * 2.0
+
+    one = launched(kernel)
+    assert (one.flops, one.least.flops) == (4 * 1024, 0)
+
+
+def test_a_copy_under_a_branch_on_data_may_not_happen():
+    def kernel(x_ref, o_ref):
+        def body(buffer):
+            @pl.when((pl.program_id(0) > 0) & (x_ref[0, 0] > 0))
+            def _():
+                pltpu.sync_copy(x_ref, buffer)
+
+            o_ref[...] = x_ref[...]
+
+        pl.run_scoped(body, pltpu.VMEM((8, 128), f32))
+
+    one = launched(kernel)
+    assert one.copies[0].executed.tolist() == [0, 1, 1, 1]
+    assert one.least.copies[0].executed.tolist() == [0, 0, 0, 0]
+    assert one.copies[0].spaces == ("vmem", "vmem")

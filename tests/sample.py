@@ -1,0 +1,41 @@
+"""How much of the long tests `make test` takes: a sample that the content chooses.
+
+`make graduate` sets PUZZLES_GRADUATE=1 and takes everything. The sample is drawn by a hash of the
+package's own text: it repeats until a line of it changes, and moves on then.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import puzzles
+
+ALL = os.environ.get("PUZZLES_GRADUATE") == "1"
+T = TypeVar("T")
+
+
+@functools.cache
+def seed() -> int:
+    """A number that every line of the package decides."""
+    digest = hashlib.sha256()
+    for path in sorted(Path(puzzles.__file__).parent.rglob("*.py")):
+        digest.update(path.read_bytes())
+    return int.from_bytes(digest.digest()[:4], "big")
+
+
+def some(things: Sequence[T], count: int = 1) -> list[T]:
+    """`count` neighbours of `things`, or all of them under `make graduate`."""
+    if ALL or count >= len(things):
+        return list(things)
+    first = seed() % len(things)
+    return [things[(first + n) % len(things)] for n in range(count)]
+
+
+def examples(count: int, of: int) -> int:
+    """How many examples hypothesis draws: `count`, or all `of` them under `make graduate`."""
+    return of if ALL else count
