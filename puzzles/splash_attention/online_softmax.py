@@ -94,7 +94,6 @@ def online_softmax(
 from puzzles import Alternative, Mistake, Puzzle
 from puzzles.splash_attention.softmax_two_pass import fresh, make_inputs, scale, times_read
 
-
 _START = """    @pl.when(pl.program_id(1) == 0)
     def _():
         m_ref[...] = jnp.full_like(m_ref, -1e30)
