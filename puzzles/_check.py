@@ -26,14 +26,16 @@ class NotPassed(AssertionError):
     """Raised by `check` under PUZZLES_STRICT=1 instead of returning anything but a pass."""
 
 
-def check(fn: Callable) -> Verdict | None:
+def check(fn: Callable, seed: int | None = None) -> Verdict | None:
     """Judge a learner's function by the puzzle of its name and show the verdict.
+
+    seed: draws other data for all cases and the fresh case, as the verdict on a fresh case says.
 
     Never raises, unless PUZZLES_STRICT=1: then anything but a pass raises NotPassed.
     Returns None where there was nothing to judge; the sentence shown says why.
     """
     try:
-        verdict = _verdict_on(fn)
+        verdict = _verdict_on(fn, seed)
     except (UnknownPuzzle, CompilerMissing) as error:
         return _nothing_judged(str(error))
     except KeyboardInterrupt:
@@ -66,12 +68,12 @@ def _nothing_judged(why: str) -> None:
     say(why)
 
 
-def _verdict_on(fn: Any) -> Verdict:
+def _verdict_on(fn: Any, seed: int | None) -> Verdict:
     puzzle = find_for(fn) if not isinstance(fn, str) else _refuse(fn)
     if os.environ.get("PUZZLES_TPU") == "1":
         with Compiler() as compiler:
-            return judge(puzzle, fn, compiler=compiler)
-    return judge(puzzle, fn)
+            return judge(puzzle, fn, seed=seed, compiler=compiler)
+    return judge(puzzle, fn, seed=seed)
 
 
 def find_for(fn: Any) -> Puzzle:

@@ -68,6 +68,7 @@ def _right(name: str, libtpu: bool, quick: bool = False) -> Report:
     puzzle = find(name)
     seeds = proof.SEEDS[:1] if quick else proof.SEEDS
     starter, solution = proof.starter_problem(puzzle), proof.solution_problem(puzzle, seeds)
+    fresh = [] if solution else list(proof.fresh_problems(puzzle))
     refused = [
         problem
         for alternative in puzzle.alternatives
@@ -79,7 +80,7 @@ def _right(name: str, libtpu: bool, quick: bool = False) -> Report:
     if compiled:
         with Compiler() as compiler:
             uncompiled = list(proof.compiler_problems(puzzle, compiler))
-    problems = [p for p in (starter, solution) if p] + refused + uncompiled
+    problems = [p for p in (starter, solution) if p] + fresh + refused + uncompiled
     problems += [*review.text_problems(puzzle), *_leaks(puzzle)]
     alternatives = len(puzzle.alternatives)
     chips = " ".join(supported_chips()) if compiled else "-"

@@ -8,12 +8,13 @@ from collections.abc import Iterator, Sequence
 import jax
 
 from puzzles import _regions
-from puzzles._judge import Case, Verdict, cases, equal, judge
+from puzzles._judge import Case, Verdict, cases, equal, fresh_case, judge, judge_fresh
 from puzzles._launch import keeping_traces, kernels, trace_call
 from puzzles._puzzle import Alternative, Mistake, Puzzle, load, starter_function, variant
 from puzzles._tpu import Compiler
 
 SEEDS = (0, 1, 2)
+_DRAWS, _SHAPES, _FRESH_STEPS = 100, 8, 100
 
 
 @keeping_traces()
@@ -32,6 +33,11 @@ def mistake_problem(puzzle: Puzzle, mistake: Mistake, seeds: Sequence[int] = SEE
             return (
                 f"{who} survives (seed {seed}): add a case, or an assertion to the audit, that "
                 "tells it from the solution"
+            )
+        if verdict.seed is not None:
+            return (
+                f"{who} is caught by a fresh case only ({verdict.case}, seed {seed}), which not "
+                "everybody meets: add a case to `cases` that tells it from the solution"
             )
         if verdict.stage != mistake.stage:
             return (
@@ -90,6 +96,39 @@ def solution_problem(puzzle: Puzzle, seeds: Sequence[int] = SEEDS) -> str | None
         if why := _solution_rejected(puzzle, verdict, seed):
             return why
     return None
+
+
+@keeping_traces()
+def fresh_problems(puzzle: Puzzle) -> Iterator[str]:
+    """What is wrong with the cases that `fresh` draws: too many, too large, or not passed."""
+    if puzzle.fresh is None:
+        return
+    place = puzzle.place("fresh=")
+    drawn: dict[str, Case] = {}
+    for seed in range(_DRAWS):
+        if (case := fresh_case(puzzle, seed)) is not None:
+            drawn.setdefault(case.label, case)
+    if len(drawn) > _SHAPES:
+        yield (
+            f"{place}: {len(drawn)} different cases in {_DRAWS} draws: let it choose among "
+            f"{_SHAPES}, so that a kernel is compiled for few shapes"
+        )
+        return
+    for case in drawn.values():
+        steps = _steps(case) if puzzle.kernel else 0
+        if steps > _FRESH_STEPS:
+            yield (
+                f"{place}: {case.label} takes the solution {steps} grid steps: {_FRESH_STEPS} are "
+                "enough, and every check waits for them"
+            )
+        verdict = judge_fresh(puzzle, puzzle.solution, case.seed)
+        if not verdict.passed:
+            yield f"{place}: it draws a case that the solution does not pass:\n{verdict}"
+
+
+def _steps(case: Case) -> int:
+    launches = trace_call(case.judged(case.puzzle.solution), *case.args).launches
+    return sum(one.steps * (one.times or 1) for one in launches)
 
 
 def _solution_rejected(puzzle: Puzzle, verdict: Verdict, seed: int) -> str | None:

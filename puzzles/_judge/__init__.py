@@ -7,8 +7,8 @@ Nothing is printed here.
 
 from __future__ import annotations
 
-from puzzles._judge.case import Case, cases
-from puzzles._judge.judging import judge
+from puzzles._judge.case import Case, cases, fresh_case
+from puzzles._judge.judging import judge, judge_fresh
 from puzzles._judge.numbers import equal
 from puzzles._judge.source import ellipsis_left, is_function, is_starter, unwrap
 from puzzles._judge.verdict import Verdict, shown
@@ -20,9 +20,11 @@ __all__ = [
     "cases",
     "ellipsis_left",
     "equal",
+    "fresh_case",
     "is_function",
     "is_starter",
     "judge",
+    "judge_fresh",
     "shown",
     "told",
     "unwrap",

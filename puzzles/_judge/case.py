@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
@@ -29,22 +29,39 @@ def execute(traced: Traced) -> list[np.ndarray]:
 
 @dataclass(frozen=True)
 class Case:
-    """Case `number` of a puzzle with the data of `seed`; what it holds is made when asked for."""
+    """Case `number` of a puzzle with the data of `seed`; what it holds is made when asked for.
+
+    The number after the last of `cases` is the fresh case: `seed` draws its dims, too.
+    """
 
     puzzle: Puzzle
     number: int
     seed: int = 0
 
     @property
+    def fresh(self) -> bool:
+        """True if the dims are drawn, not listed."""
+        return self.number >= len(self.puzzle.cases)
+
+    @cached_property
+    def dims(self) -> Mapping[str, Any]:
+        """What `inputs` makes the arguments of; a TPU, where new shapes compile, knows one."""
+        if not self.fresh or self.puzzle.fresh is None:
+            return self.puzzle.cases[self.number]
+        if on_tpu():
+            return self.puzzle.cases[0]
+        return self.puzzle.fresh(np.random.default_rng(self.seed))
+
+    @property
     def label(self) -> str:
         """The dims, as verdicts name the case."""
-        dims = self.puzzle.cases[self.number]
-        return ", ".join(f"{name}={value}" for name, value in dims.items())
+        return ", ".join(f"{name}={value}" for name, value in self.dims.items())
 
     @cached_property
     def args(self) -> tuple:
         """The arguments, drawn once; no function that gets them can write into them."""
-        return jax.tree.map(_read_only, self.puzzle.arguments(self.number, self.seed))
+        key = jax.random.key(1000 * self.seed + self.number)
+        return jax.tree.map(_read_only, tuple(self.puzzle.inputs(key, **self.dims)))
 
     @cached_property
     def expected(self) -> Any:
@@ -77,6 +94,12 @@ class Case:
 def cases(puzzle: Puzzle, seed: int = 0) -> tuple[Case, ...]:
     """All cases of a puzzle, the same objects each time: nothing is drawn or computed twice."""
     return tuple(Case(puzzle, number, seed) for number in range(len(puzzle.cases)))
+
+
+@lru_cache(maxsize=512)
+def fresh_case(puzzle: Puzzle, seed: int) -> Case | None:
+    """The case that `seed` draws, or None where the puzzle draws none."""
+    return None if puzzle.fresh is None else Case(puzzle, len(puzzle.cases), seed)
 
 
 @lru_cache(maxsize=512)

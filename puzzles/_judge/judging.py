@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import jax
 import numpy as np
 
 from puzzles._judge import source, stages
 from puzzles._judge.beside import beside
-from puzzles._judge.case import cases, on_tpu
-from puzzles._judge.memory import memory
+from puzzles._judge.case import Case, cases, fresh_case, on_tpu
+from puzzles._judge.fresh import own_seed
+from puzzles._judge.memory import memory, memory_if_small
 from puzzles._judge.numbers import same_form, same_numbers
 from puzzles._judge.scale import at_scale, compare
 from puzzles._judge.verdict import Rejected, Verdict
@@ -31,15 +32,31 @@ def judge(
     puzzle: Puzzle,
     fn: Callable,
     *,
-    seed: int = 0,
+    seed: int | None = None,
     thorough: bool = False,
     compiler: Compiler | None = None,
 ) -> Verdict:
     """The verdict on `fn` as an answer to `puzzle`; raises nothing for a learner's fault.
 
-    seed: draws other data. thorough: simulates also the cases that `check` leaves to the analysis,
-    for time. compiler: compiles with the real TPU compiler, too.
+    seed: draws the data of all cases and the fresh case; without one, the cases have the data of
+    seed 0, and the source of `fn` draws the fresh case. thorough: simulates also the cases that
+    `check` leaves to the analysis, for time. compiler: compiles with the real TPU compiler, too.
     """
+    return _guarded(puzzle, fn, lambda: _judge(puzzle, fn, seed, thorough, compiler))
+
+
+def judge_fresh(puzzle: Puzzle, fn: Callable, seed: int) -> Verdict:
+    """The verdict on `fn` by the case that `seed` draws, and by no other."""
+
+    def judged() -> Verdict:
+        _fresh(puzzle, fn, seed)
+        return _passed(puzzle, None)
+
+    return _guarded(puzzle, fn, judged)
+
+
+def _guarded(puzzle: Puzzle, fn: Callable, judged: Callable[[], Verdict]) -> Verdict:
+    """What `judged` returns, or what its `Rejected` says; "unsolved" where `fn` is a starter."""
     try:
         untouched = source.is_starter(puzzle, fn)
         if untouched:
@@ -47,7 +64,7 @@ def judge(
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                verdict = _judge(puzzle, fn, seed, thorough, compiler)
+                verdict = judged()
         except Rejected:
             left = source.ellipsis_left(puzzle, fn)
             if left:
@@ -82,12 +99,28 @@ def _where_to_start(puzzle: Puzzle, name: str) -> str:
 
 
 def _judge(
-    puzzle: Puzzle, fn: Callable, seed: int, thorough: bool, compiler: Compiler | None
+    puzzle: Puzzle, fn: Callable, seed: int | None, thorough: bool, compiler: Compiler | None
+) -> Verdict:
+    listed = cases(puzzle, seed or 0)
+    verdict = _by_cases(puzzle, fn, listed, thorough, compiler)
+    _fresh(puzzle, fn, own_seed(puzzle, fn) if seed is None else seed)
+    return verdict
+
+
+def _by_cases(
+    puzzle: Puzzle,
+    fn: Callable,
+    listed: Sequence[Case],
+    thorough: bool,
+    compiler: Compiler | None,
 ) -> Verdict:
     if not puzzle.kernel:
-        return _judge_plain(puzzle, fn, seed)
+        for case in listed:
+            planned = _plain(case, fn)
+        receipt = receipt_text(planned, title=case.label) if planned else None
+        return _passed(puzzle, receipt, notes=(_NO_KERNEL,))
     traces = {}
-    for case in cases(puzzle, seed):
+    for case in listed:
         traced = traces[case] = stages.trace(case, fn)
         if case.number == 0:
             stages.pallas(case, traced)
@@ -118,31 +151,46 @@ def _first_sentence(text: str) -> str:
     return flat if end < 0 else flat[: end + 1]
 
 
-def _judge_plain(puzzle: Puzzle, fn: Callable, seed: int) -> Verdict:
-    """A rung of plain Python or JAX: no `pallas`, `memory` or `tpu` stage."""
-    launches: tuple[Launch, ...] = ()
-    for case in cases(puzzle, seed):
-        args = case.args  # an author's own fault is not the learner's
+def _plain(case: Case, fn: Callable) -> tuple[Launch, ...]:
+    """What a case of plain Python or JAX launches: it has no `pallas`, `memory` or `tpu` stage."""
+    puzzle, args = case.puzzle, case.args  # an author's own fault is not the learner's
+    try:
+        result = case.plainly(fn)
+    except Exception as error:
+        raise stages.raised(error, case) from None
+    if result is None:
+        says = f"`{puzzle.name}` returns None: is a `return` missing?"
+        raise Rejected("values", says, case=case.label)
+    if puzzle.accepts is not None:
         try:
-            result = case.plainly(fn)
-        except Exception as error:
-            raise stages.raised(error, case) from None
-        if result is None:
-            says = f"`{puzzle.name}` returns None: is a `return` missing?"
-            raise Rejected("values", says, case=case.label)
-        if puzzle.accepts is not None:
-            try:
-                puzzle.accepts(result, *args)
-            except AssertionError as error:
-                raise Rejected("values", str(error), case=case.label) from None
-        else:
-            same_form(case, result)
-            same_numbers(case, [np.asarray(x) for x in jax.tree.leaves(result)])
-        if puzzle.launches is not None:
-            launches = puzzle.launches(result, *args)
-            stages.work(case, launches)
-    receipt = receipt_text(launches, title=case.label) if launches else None
-    return _passed(puzzle, receipt, notes=(_NO_KERNEL,))
+            puzzle.accepts(result, *args)
+        except AssertionError as error:
+            raise Rejected("values", str(error), case=case.label) from None
+    else:
+        same_form(case, result)
+        same_numbers(case, [np.asarray(x) for x in jax.tree.leaves(result)])
+    if puzzle.launches is None:
+        return ()
+    launches = puzzle.launches(result, *args)
+    stages.work(case, launches)
+    return launches
+
+
+def _fresh(puzzle: Puzzle, fn: Callable, seed: int) -> None:
+    """One case more, which nobody could know; it costs no work that an audit would count."""
+    case = fresh_case(puzzle, seed)
+    if case is None:
+        return
+    try:
+        if not puzzle.kernel:
+            _plain(case, fn)
+            return
+        traced = stages.trace(case, fn)
+        stages.pallas(case, traced)
+        stages.numbers(case, traced)
+        memory_if_small(case, traced)
+    except Rejected as rejected:
+        raise rejected.on_fresh_case(puzzle.name, seed) from None
 
 
 def _passed(puzzle: Puzzle, receipt: str | None, notes: tuple[str, ...] = ()) -> Verdict:

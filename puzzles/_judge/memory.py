@@ -17,6 +17,7 @@ from puzzles._tpu import SimulationError, simulate
 _LAUNCH_STEPS = 50
 _SIMULATED_STEPS = 450
 _THOROUGH_STEPS = 1000
+_FRESH_STEPS = 300
 
 _UNWRITTEN = (
     "NaN stands for memory that nothing wrote: an output or a scratch buffer is read before it is "
@@ -28,10 +29,7 @@ _DIFFERENT = "the kernel relies on something that `interpret=True` does and a TP
 def memory(traces: Mapping[Case, Traced], thorough: bool) -> str:
     """Faults of the index maps on every case, then the simulator; says what was simulated."""
     for case, traced in traces.items():
-        for fault in (f for one in traced.launches for f in faults(one)):
-            if fault.kind != "misaligned":
-                step = step_ids(traced.launches, fault)
-                raise Rejected("memory", fault.says, case=case.label, step=step)
+        _mapped(case, traced)
     left = _THOROUGH_STEPS if thorough else _SIMULATED_STEPS
     beyond = {case: why for case, one in traces.items() if (why := _beyond(one.launches))}
     chosen: list[Case] = []
@@ -44,6 +42,21 @@ def memory(traces: Mapping[Case, Traced], thorough: bool) -> str:
         _simulated(case, traces[case])
     but = f"; it cannot take {next(iter(beyond.values()))}" if beyond else ""
     return f"{len(chosen)} of {len(traces)} cases{but}"
+
+
+def memory_if_small(case: Case, traced: Traced) -> None:
+    """The same on one case, which the simulator runs if that is quickly done."""
+    _mapped(case, traced)
+    launches = traced.launches
+    if _simulated_steps(launches) <= _FRESH_STEPS and not _beyond(launches):
+        _simulated(case, traced)
+
+
+def _mapped(case: Case, traced: Traced) -> None:
+    for fault in (f for one in traced.launches for f in faults(one)):
+        if fault.kind != "misaligned":
+            step = step_ids(traced.launches, fault)
+            raise Rejected("memory", fault.says, case=case.label, step=step)
 
 
 def _simulated(case: Case, traced: Traced) -> None:

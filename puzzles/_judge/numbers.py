@@ -137,6 +137,8 @@ def of_which(case: Case, position: int) -> str:
 
 def diagnosis(case: Case, flat: Sequence[np.ndarray]) -> str | None:
     """The mistake on record whose numbers on this case these are, in its own words, or None."""
+    if case.fresh:  # every mistake on record is wrong on a listed case, and all of those passed
+        return None
     mistakes = (m for m in case.puzzle.mistakes if m.stage == "values")
     mistake = next((m for m in mistakes if _same_values(case, m, flat)), None)
     if mistake is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import difflib
 import functools
 import inspect
@@ -52,6 +53,43 @@ def _parsed(fn: Any) -> ast.FunctionDef | None:
         return _regions.parse_function(inspect.getsource(fn))
     except (TypeError, OSError):
         return None
+
+
+def text_of(fn: Callable) -> str | None:
+    """The source of a learner's function, of all functions of theirs that it names, and their
+    constants; None where it cannot be had."""
+    texts: dict[Any, str] = {}
+    waiting = [unwrap(fn)]
+    try:
+        while waiting:
+            one = waiting.pop(0)
+            if one in texts:
+                continue
+            texts[one] = inspect.getsource(one)
+            for name, value in _named(one):
+                if isinstance(value, bool | int | float | str | tuple):
+                    texts[name] = f"{name} = {value!r}"
+                plain = unwrap(value)
+                if isinstance(plain, FunctionType) and is_learners(plain.__code__.co_filename):
+                    waiting.append(plain)
+    except (TypeError, OSError):
+        return None
+    return "\n".join(texts.values())
+
+
+def _named(fn: FunctionType) -> Iterator[tuple[str, Any]]:
+    """What a function's code, nested functions included, names outside of it."""
+    inside = zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True)
+    for name, cell in inside:
+        with contextlib.suppress(ValueError):  # a cell that is still empty
+            yield name, cell.cell_contents
+    codes = [fn.__code__]
+    while codes:
+        code = codes.pop()
+        codes += [one for one in code.co_consts if isinstance(one, CodeType)]
+        yield from (
+            (name, fn.__globals__[name]) for name in code.co_names if name in fn.__globals__
+        )
 
 
 def is_starter(puzzle: Puzzle, fn: Callable) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html as escape_html
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from puzzles._draw import block_squares
@@ -29,7 +29,8 @@ class Verdict:
 
     says: where, what, what to try. diagnosis: the mistake that the numbers match, in its own words.
     step: program ids of the grid step to look at. picture: right and wrong blocks as text.
-    receipt: what the launch costs, on a pass. notes: more lines, such as progress.
+    receipt: what the launch costs, on a pass. notes: more lines, such as progress. seed: what drew
+    the fresh case, where that is the case that failed.
     """
 
     passed: bool
@@ -42,6 +43,7 @@ class Verdict:
     receipt: str | None = None
     picture: str | None = None
     notes: tuple[str, ...] = field(default=())
+    seed: int | None = None
 
     @property
     def headline(self) -> str:
@@ -94,6 +96,15 @@ class Rejected(Exception):
     def __init__(self, stage: str, says: str, **fields: Any) -> None:
         super().__init__(says)
         self.verdict = Verdict(False, stage, says, **fields)
+
+    def on_fresh_case(self, puzzle: str, seed: int) -> Rejected:
+        """The same of the case that `seed` drew, with how to meet it again."""
+        note = (
+            "The puzzle's own cases pass. This one was drawn for your code, so that sizes known by "
+            f"heart do not help; `check({puzzle}, seed={seed})` draws it again."
+        )
+        self.verdict = replace(self.verdict, seed=seed, notes=(*self.verdict.notes, note))
+        return self
 
 
 def _indent(text: str) -> str:

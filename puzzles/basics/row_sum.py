@@ -98,6 +98,7 @@ PUZZLE = Puzzle(
     solution=row_sum,
     inputs=make_inputs,
     cases=[dict(M=128, N=384), dict(M=192, N=256)],
+    fresh=lambda r: dict(M=64 * int(r.integers(1, 5)), N=128 * int(r.choice([3, 5]))),
     hints=[
         "What must hold before the first addition of each row of blocks? In which steps is that?",
         "`@pl.when(condition)` guards the start; `pl.program_id(1)` is j. `jnp.sum(x, axis=1, keepdims=True)` "

@@ -95,6 +95,7 @@ PUZZLE = Puzzle(
     solution=vector_add,
     inputs=make_inputs,
     cases=[dict(N=4096), dict(N=7168)],
+    fresh=lambda r: dict(N=1024 * int(r.integers(8, 16))),
     hints=[
         "You do not need to know which block this is. The BlockSpecs have chosen it already.",
         "Read both input Refs with `[...]`; what you get has the shape of one block, (1024,).",
