@@ -65,6 +65,21 @@ def grouped_matmul_spec(
     return out
 
 
+# %% jupyter={"source_hidden": true} cellView="form"
+# @title The tiles (given): they divide K and N, and fit into VMEM
+def tiles(M, K, N, dtype):
+    bm, most = (512, 2048 // dtype.itemsize) if min(K, N) >= 1024 else (64, 128)  # for the check
+    # the largest multiple of 128 that divides the axis, or else all of it
+    bk, bn = (max((b for b in range(128, most + 1, 128) if n % b == 0), default=n) for n in (K, N))
+    if M % bm:
+        raise ValueError(f"tiles of {bm} rows do not divide M={M}: pad the rows")
+    # two buffers for each block, and one for sums in f32; the rest of 16 MiB is for the body
+    if 2 * (bm * bk + bk * bn + bm * bn) * dtype.itemsize + 4 * max(bm, bk) * bn > 12 * 2**20:
+        axes = f"bk={bk} of K={K} and bn={bn} of N={N}"
+        raise ValueError(f"tiles {axes} do not fit into VMEM: pad what is no multiple of 128")
+    return bm, bk, bn
+
+
 # %%
 def grouped_matmul_kernel(
     offsets_ref, group_ids_ref, tile_ids_ref, lhs_ref, rhs_ref, zeros_ref, o_ref, acc_ref
@@ -93,7 +108,7 @@ def grouped_matmul(
     lhs: Float[Array, "M K"], rhs: Float[Array, "E K N"], group_sizes: Int[Array, " E"]
 ) -> Float[Array, "M N"]:
     (M, K), (_, _, N) = lhs.shape, rhs.shape
-    bm, bk, bn = (64, 128, 128) if min(K, N) < 1024 else (512, 1024, 1024)  # small ones for the check
+    bm, bk, bn = tiles(M, K, N, lhs.dtype)
     offsets = find("group_offsets").solution(group_sizes)
     group_ids, tile_ids, num_steps = find("tile_metadata").solution(group_sizes, M, bm)
     return pl.pallas_call(
@@ -404,7 +419,10 @@ def grouped_matmul_kernel(offsets_ref, groups_ref, tiles_ref, lhs_ref, rhs_ref, 
             old="@pl.when(k == pl.num_programs(2) - 1)",
             new="@pl.when(k >= 0)",
         ),
-        Alternative("takes other tiles", old="(64, 128, 128) if", new="(32, 128, 128) if"),
+        Alternative(
+            "takes other tiles",
+            edits=(("bm, most = (512,", "bm, most = (256,"), ("else (64, 128)", "else (32, 128)")),
+        ),
     ],
     audit=audit,
 )
