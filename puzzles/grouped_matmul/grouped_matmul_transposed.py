@@ -120,9 +120,7 @@ def grouped_matmul_transposed(
 
 
 # %% tags=["author"]
-import numpy as np
-
-from puzzles import Alternative, Launch, Mistake, Puzzle
+from puzzles import Alternative, Mistake, Puzzle
 from puzzles.grouped_matmul import grouped_matmul
 
 
@@ -131,14 +129,9 @@ def make_inputs(key, M, K, N, sizes, dtype="float32"):
     return lhs, rhs.swapaxes(1, 2), sizes
 
 
-def audit(launch: Launch, *, args) -> None:
-    lhs, rhs, sizes = args
-    assert any(x.shape == rhs.shape for x in launch.inputs), (
-        f"no operand has the shape of rhs, {rhs.shape}: it is transposed in HBM before the launch, which reads and "
-        "writes the weights of every expert; fetch its blocks as they lie"
-    )
-    grouped_matmul.audit_tiled(launch, lhs.shape[1])
-    grouped_matmul.audit_rows(launch, lhs.shape[1], rhs.shape[1], np.asarray(sizes))
+def scale(M=8192, K=14336, N=4096, E=8):
+    lhs, rhs = (jax.ShapeDtypeStruct(shape, jnp.bfloat16) for shape in ((M, K), (E, N, K)))
+    return lhs, rhs, grouped_matmul.routed(E)
 
 
 _DOT = """jax.lax.dot_general(
@@ -176,8 +169,7 @@ PUZZLE = Puzzle(
             "contracts as if rhs were K × N",
             old=_DOT,
             new="jnp.dot(lhs_ref[...], rhs_ref[...], preferred_element_type=jnp.float32)",
-            says="The axes that are summed over must be equally long",
-            stage="error",
+            says="a block of rhs has rows of N and columns of K, and the sum runs over K: the last axis of both factors",
         ),
         Mistake(
             "fetches blocks of rhs as if it were K × N",
@@ -208,7 +200,7 @@ PUZZLE = Puzzle(
                 (_MAP, _MAP.replace("j, k)", "k, j)")),
                 ("(((1,), (1,)), ((), ()))", "(((1,), (0,)), ((), ()))"),
             ),
-            says="writes the weights of every expert",
+            says="writes 896 MiB to HBM, and the kernel reads them back",
             stage="work",
         ),
         Mistake(
@@ -242,7 +234,7 @@ PUZZLE = Puzzle(
             new="""E, num_steps = len(group_sizes), len(group_sizes) * (M // bm)
     group_ids = jnp.tile(jnp.arange(E), M // bm)
     tile_ids = jnp.repeat(jnp.arange(M // bm), E)""",
-            says="the grid has 80 steps, but 6 pairs of a tile of 64 rows and a group have rows in common",
+            says="dots run in 7,168 of 7,168 steps; in the reference in 1,232 of 1,232",
             stage="work",
         ),
     ],
@@ -271,5 +263,7 @@ PUZZLE = Puzzle(
             edits=(("bm, most = (512,", "bm, most = (256,"), ("else (64, 128)", "else (32, 128)")),
         ),
     ],
-    audit=audit,
+    scale=scale,
+    par=grouped_matmul.par,
+    fresh=grouped_matmul.fresh,
 )

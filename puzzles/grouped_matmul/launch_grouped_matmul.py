@@ -122,8 +122,6 @@ def launch_grouped_matmul(
 
 
 # %% tags=["author"]
-import numpy as np
-
 from puzzles import Alternative, Launch, Mistake, Puzzle
 from puzzles.grouped_matmul import grouped_matmul
 
@@ -132,10 +130,22 @@ def make_inputs(key, M, K, N, sizes, dtype="float32"):
     return grouped_matmul.make_inputs(key, M, K, N, sizes, dtype)
 
 
-def audit(launch: Launch, *, args) -> None:
-    lhs, rhs, sizes = args
-    grouped_matmul.audit_tiled(launch, lhs.shape[1])
-    grouped_matmul.audit_rows(launch, lhs.shape[1], rhs.shape[2], np.asarray(sizes))
+def scale(M=8192, K=8200, N=2000, E=8):
+    lhs, rhs = (jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((M, K), (E, K, N)))
+    return lhs, rhs, grouped_matmul.routed(E)
+
+
+def fresh(r):
+    shapes = (
+        dict(M=640, sizes=(0, 7, 130, 1, 0, 240, 3, 128, 0, 100)),
+        dict(M=128, sizes=(20, 0, 30, 0, 1, 2, 3, 4, 60)),
+        dict(M=1152, sizes=(1000, 100)),
+    )
+    K, N = ((264, 136), (72, 1100))[r.integers(2)]
+    return dict(K=K, N=N, **shapes[r.integers(len(shapes))])
+
+
+def audit(launch: Launch) -> None:
     assert launch.dimension_semantics is not None, (
         "the launch promises nothing about its axes: pass "
         "compiler_params=pltpu.CompilerParams(dimension_semantics=...)"
@@ -228,7 +238,7 @@ PUZZLE = Puzzle(
             "goes on to the end of the metadata",
             old=_GRID,
             new=_GRID.replace("num_steps", "len(groups)"),
-            says="visit only those pairs",
+            says="dots run in 36,920 of 36,920 steps",
             stage="work",
         ),
         Mistake(
@@ -270,10 +280,8 @@ PUZZLE = Puzzle(
             says="Value shape: (128, 128, 256)",
             stage="error",
         ),
-    ],
-    alternatives=[
-        Alternative(
-            "pads K and N instead of hanging over the edge",
+        Mistake(
+            "pads the weights of all experts in HBM",
             edits=(
                 (
                     "    offsets = find",
@@ -285,7 +293,11 @@ PUZZLE = Puzzle(
                 ),
                 ("offsets, lhs, rhs)", "offsets, lhs, rhs)[:, :n]"),
             ),
+            says="writes 520 MiB to HBM, and the kernel reads them back",
+            stage="work",
         ),
+    ],
+    alternatives=[
         Alternative(
             "names its index maps and takes the refs as they come",
             edits=(
@@ -311,4 +323,7 @@ PUZZLE = Puzzle(
         Alternative("takes other tiles", old="bm, bk, bn = 128, 128, 256", new="bm, bk, bn = 64, 128, 128"),
     ],
     audit=audit,
+    scale=scale,
+    par=grouped_matmul.par,
+    fresh=fresh,
 )

@@ -129,8 +129,8 @@ def par(launch: Launch) -> str:
 
 
 def fresh(r):
-    E, M, K = (int(r.choice(sizes)) for sizes in ((6, 9), (128, 192), (128, 384)))
-    return dict(E=E, M=M, K=K, N=256)
+    shapes = ((8, 128, 128, 768), (9, 64, 384, 256), (8, 320, 128, 512), (9, 192, 384, 256))
+    return dict(zip("EMKN", shapes[r.integers(len(shapes))], strict=True))
 
 
 _LHS = "pl.BlockSpec((None, bm, bk), lambda e, i, j, k, perm_ref: (e, i, k))"
