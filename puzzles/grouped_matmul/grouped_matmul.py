@@ -68,7 +68,7 @@ def grouped_matmul_spec(
 # %% jupyter={"source_hidden": true} cellView="form"
 # @title The tiles (given): they divide K and N, and fit into VMEM
 def tiles(M, K, N, dtype):
-    bm, most = (512, 2048 // dtype.itemsize) if min(K, N) >= 1024 else (64, 128)  # for the check
+    bm, most = (512, 2048 // dtype.itemsize) if min(K, N) >= 512 else (64, 128)  # for the check
     # the largest multiple of 128 that divides the axis, or else all of it
     bk, bn = (max((b for b in range(128, most + 1, 128) if n % b == 0), default=n) for n in (K, N))
     if M % bm:
@@ -173,6 +173,8 @@ def fresh(r):
         dict(M=640, sizes=(3, 300, 0, 17, 128)),
         dict(M=64, sizes=(5, 0, 6, 0, 7, 8, 9, 10, 11)),
     )
+    if r.integers(3) == 0:
+        return dict(M=1024, K=512, N=1024, sizes=(600, 0, 100))  # large tiles
     K, N = ((128, 256), (384, 128))[r.integers(2)]
     return dict(K=K, N=N, **shapes[r.integers(len(shapes))])
 
@@ -193,7 +195,7 @@ PUZZLE = Puzzle(
     inputs=make_inputs,
     cases=[
         dict(M=256, K=256, N=384, sizes=(50, 0, 80, 30, 3)),
-        dict(M=192, K=384, N=256, sizes=(0, 64, 40, 88)),
+        dict(M=1024, K=1024, N=512, sizes=(0, 512, 200, 312)),  # large tiles
         # step 1 begins tile 1, in which 28 rows are nobody's
         dict(M=256, K=384, N=128, sizes=(64, 0, 30, 6), dtype="bfloat16"),
         dict(M=128, K=256, N=128, sizes=(10, 20, 3)),  # less than a tile: nobody's rows in tile 0
@@ -296,6 +298,41 @@ PUZZLE = Puzzle(
             old="jnp.where(mine, acc_ref[...], others)",
             new="(acc_ref[...] * mine + others * ~mine)",
             says="rows of nobody may hold NaN, and NaN times 0 is NaN; choose with `jnp.where`",
+        ),
+        Mistake(
+            "numbers columns instead of rows",
+            old="o_ref.shape, 0)",
+            new="o_ref.shape, 1)",
+            says="dimension 0 of a block runs along its rows",
+        ),
+        Mistake(
+            "takes program id 0 for the step",
+            old="step, k = pl.program_id(1)",
+            new="step, k = pl.program_id(0)",
+            says="the grid is columns, steps, k: axis 1 counts the visits",
+        ),
+        Mistake(
+            "counts on tiles of 64 rows",
+            old="row = tile * o_ref.shape[0]",
+            new="row = tile * 64",
+            says="the launch takes larger tiles for larger layers: ask `o_ref.shape[0]`",
+        ),
+        Mistake(
+            "never zeroes the accumulator",
+            old="""    @pl.when(k == 0)
+    def _():
+        acc_ref[...] = jnp.zeros_like(acc_ref)
+
+""",
+            new="",
+            says="scratch starts with garbage (NaN here), and after the first visit with the sum of the visit before: "
+            "zero it where k is 0",
+        ),
+        Mistake(
+            "zeroes the accumulator at every step",
+            old="@pl.when(k == 0)",
+            new="@pl.when(k >= 0)",
+            says="only the last block of K is left in the sum: zero it where k is 0",
         ),
         Mistake(
             "zeroes the accumulator once a tile",

@@ -47,7 +47,7 @@ def grouped_matmul_transposed_spec(
 # %% jupyter={"source_hidden": true} cellView="form"
 # @title The tiles (given): they divide K and N, and fit into VMEM
 def tiles(M, K, N, dtype):
-    bm, most = (512, 2048 // dtype.itemsize) if min(K, N) >= 1024 else (64, 128)  # for the check
+    bm, most = (512, 2048 // dtype.itemsize) if min(K, N) >= 512 else (64, 128)  # for the check
     # the largest multiple of 128 that divides the axis, or else all of it
     bk, bn = (max((b for b in range(128, most + 1, 128) if n % b == 0), default=n) for n in (K, N))
     if M % bm:
@@ -191,6 +191,29 @@ PUZZLE = Puzzle(
             old=_MAP,
             new=_MAP.replace("groups[s]", "s"),
             says="s counts visits; groups[s] is the group of a visit",
+        ),
+        Mistake(
+            "takes the weights of group tiles[s]",
+            old=_MAP,
+            new=_MAP.replace("groups[s]", "tiles[s]"),
+            says="tiles[s] says which rows the visit is to; whose weights, groups[s] says",
+        ),
+        Mistake(
+            "forgets where the group starts",
+            old=_MINE,
+            new="mine = row < offsets_ref[group + 1]",
+            says="the rows before the group belong to those that visited the tile earlier",
+        ),
+        Mistake(
+            "never zeroes the accumulator",
+            old="""    @pl.when(k == 0)
+    def _():
+        acc_ref[...] = jnp.zeros_like(acc_ref)
+
+""",
+            new="",
+            says="scratch starts with garbage (NaN here), and after the first visit with the sum of the visit before: "
+            "zero it where k is 0",
         ),
         Mistake(
             "transposes the weights in HBM",

@@ -61,7 +61,7 @@ def grouped_outer_spec(
 # %% jupyter={"source_hidden": true} cellView="form"
 # @title The tiles (given): they divide K and N, and fit into VMEM
 def tiles(M, K, N, dtype):
-    bm, most = (512, 2048 // dtype.itemsize) if min(K, N) >= 1024 else (64, 128)  # for the check
+    bm, most = (512, 2048 // dtype.itemsize) if min(K, N) >= 512 else (64, 128)  # for the check
     # the largest multiple of 128 that divides the axis, or else all of it
     bk, bn = (max((b for b in range(128, most + 1, 128) if n % b == 0), default=n) for n in (K, N))
     if M % bm:
@@ -251,6 +251,12 @@ PUZZLE = Puzzle(
             old=_ZERO,
             new="",
             says="the accumulator was never zeroed, and nobody does that for you",
+        ),
+        Mistake(
+            "stores where the group opens",
+            old="@pl.when(closes)",
+            new="@pl.when(opens)",
+            says="there the sum holds the first tile only: store at the group's last visit",
         ),
         Mistake(
             "stores at the very last step only",

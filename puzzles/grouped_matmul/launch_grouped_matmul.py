@@ -177,9 +177,9 @@ PUZZLE = Puzzle(
     solution=launch_grouped_matmul,
     inputs=make_inputs,
     cases=[
-        dict(M=384, K=200, N=384, sizes=(150, 0, 100, 134)),
-        dict(M=256, K=320, N=520, sizes=(130, 0, 126)),
-        dict(M=384, K=160, N=320, sizes=(0, 120, 9, 201), dtype="bfloat16"),
+        dict(M=384, K=300, N=384, sizes=(150, 0, 100, 134)),
+        dict(M=256, K=200, N=520, sizes=(130, 0, 126)),
+        dict(M=384, K=160, N=200, sizes=(0, 120, 9, 201), dtype="bfloat16"),
     ],
     hints=[
         "An output block may be visited again only by the very next step. A tile that two groups share is visited "
@@ -272,6 +272,30 @@ PUZZLE = Puzzle(
             old="(groups[s], k, j)",
             new="(groups[s], j, k)",
             says="rhs is E × K × N: k before j",
+        ),
+        Mistake(
+            "asks axis 0 for the visit",
+            old="step_axis=1",
+            new="step_axis=0",
+            says="the kernel takes program id step_axis for the number of the visit, and here axis 0 counts columns",
+        ),
+        Mistake(
+            "passes a K that is rounded up",
+            old="K=K, step_axis",
+            new="K=pl.cdiv(K, bk) * bk, step_axis",
+            says="the kernel masks what lies beyond K, so it has to get the K of the arrays",
+        ),
+        Mistake(
+            "passes the tiles before the groups",
+            old="(groups, tiles, offsets, lhs, rhs)",
+            new="(tiles, groups, offsets, lhs, rhs)",
+            says="the kernel and the index maps take groups_ref first, then tiles_ref, then offsets_ref",
+        ),
+        Mistake(
+            "passes the offsets first",
+            old="(groups, tiles, offsets, lhs, rhs)",
+            new="(offsets, groups, tiles, lhs, rhs)",
+            says="this kernel takes groups_ref first, then tiles_ref, and offsets_ref last",
         ),
         Mistake(
             "keeps the axis of the experts in the block",

@@ -250,9 +250,8 @@ PUZZLE = Puzzle(
     solution=moe_layer,
     inputs=make_inputs,
     cases=[
-        dict(M=80, D=128, F=256, E=5, top_k=2, shunned=3),
+        dict(M=24, D=128, F=256, E=6, top_k=4, shunned=3),
         dict(M=96, D=256, F=128, E=3, top_k=1, favourite=1),
-        dict(M=24, D=128, F=256, E=6, top_k=4),
     ],
     observe=observe,
     results=["the result", *(f"the gradient of {x}" for x in ("x", "router_logits", "w_gate", "w_up", "w_down"))],
@@ -295,6 +294,12 @@ PUZZLE = Puzzle(
             old=_ORDER,
             new="order = jnp.arange(experts.size)",
             says="the first group_sizes[0] rows are multiplied by expert 0, whoever they are",
+        ),
+        Mistake(
+            "gathers the tokens without sorting them",
+            old=_ROWS,
+            new="rows = jnp.repeat(x, top_k, axis=0)",
+            says="row n of a sorted list is slot order[n], and its token is order[n] // top_k",
         ),
         Mistake(
             "does not unsort",

@@ -67,7 +67,7 @@ def test_a_layer_of_any_width_trains(D: int, F: int) -> None:
     ("M", "K", "N", "says"),
     [
         (100, 128, 256, "tiles of 64 rows do not divide M=100"),
-        (576, 1024, 2048, "tiles of 512 rows do not divide M=576"),
+        (576, 512, 2048, "tiles of 512 rows do not divide M=576"),
         (512, 2880, 2880, "bk=2880 of K=2880 and bn=2880 of N=2880 do not fit"),
         (512, 2048, 14400, "bk=512 of K=2048 and bn=14400 of N=14400 do not fit"),
     ],
