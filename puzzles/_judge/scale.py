@@ -23,6 +23,8 @@ _BY_TRAFFIC = 2.0
 # What is always allowed beside the reference's share: of its bytes made outside of kernels, and of
 # the steps without work.
 _SOME = 0.02
+# And of bytes and SMEM: one more list of numbers may help to find blocks.
+_LIST = 0.004
 _CHIP = CHIPS["v5e"]
 
 
@@ -128,9 +130,9 @@ def _limits(mine: Cost, par: Cost) -> Iterator[tuple[str, float, float]]:
         yield "bytes", _BY_TRAFFIC, 0
         return
     yield "transfers", _EXACT, 0
-    yield "bytes", _EXACT, 0
+    yield "bytes", _EXACT, _LIST * par.bytes
     yield "steps", _EXACT, 0
-    yield "smem", _EXACT, 0
+    yield "smem", _EXACT, _LIST * _CHIP.smem_bytes
     if par.dot_flops:
         yield "with_dots", _EXACT, 0
 
