@@ -12,7 +12,7 @@ from puzzles import _regions
 from puzzles._author.margin import how_far
 from puzzles._author.repository import at_line
 from puzzles._judge import (
-    COSTS,
+    USUAL,
     Case,
     Verdict,
     alike,
@@ -197,11 +197,11 @@ def scale_problems(puzzle: Puzzle) -> Iterator[str]:
         )
         return
     needs = slack_needs(puzzle) if puzzle.slack else {}
-    for what in puzzle.slack:
-        if what not in needs:
+    for what, times in puzzle.slack.items():
+        if what not in needs and times > USUAL.get(what, 0):
             yield (
                 f"{puzzle.place('slack=')}: no alternative needs slack for {what!r}: add the right "
-                f"answer that does, or take it out; known are {', '.join(sorted(COSTS))}"
+                f"answer that does, or take it out; known are {', '.join(sorted(USUAL))}"
             )
 
 

@@ -256,4 +256,9 @@ _SAYS: dict[str, Callable[[Cost, Cost], str]] = {
     "with_dots": _dots,
 }
 
-COSTS = frozenset(_SAYS)
+# Times the reference's that each cost may be at most, unless `Puzzle.slack` says otherwise.
+USUAL = dict.fromkeys(_SAYS, _EXACT) | {
+    "dot_flops": _BY_BLOCKS,
+    "transcendentals": _BY_TRAFFIC,
+    "bytes": _BY_TRAFFIC,
+}

@@ -390,7 +390,6 @@ def grouped_matmul_aligned(lhs, rhs, group_sizes, bm=64, bk=128, bn=256):
         ),
     ],
     scale=scale,
-    slack=dict(bytes=2.0, smem=2.0),  # who prefetches tile_ids, too, reads and holds two lists
     par=par,
     fresh=fresh,
 )
