@@ -262,13 +262,6 @@ PUZZLE = Puzzle(
             says="the maps of k and v ignore j: the same keys are met again and again",
         ),
         Mistake(
-            "gets its scores in bf16 and casts them up",
-            old=_QK,
-            new="s = jax.lax.dot_general(q_ref[...], k_ref[...], last_axes).astype(jnp.float32)",
-            says="a matmul accumulates in 32 bits",
-            stage="tpu",
-        ),
-        Mistake(
             "computes its scores in bf16",
             old=_QK,
             new="s = jax.lax.dot_general(q_ref[...], k_ref[...], last_axes)",
