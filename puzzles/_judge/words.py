@@ -95,7 +95,7 @@ _REMEDIES: tuple[tuple[str, str], ...] = (
         "The Ref has an axis of one that the value lacks: `None` in its block shape removes it.",
     ),
     (
-        r"AbstractRef' object is not iterable\n.*pallas_call|get_ref_aval|"
+        r"(?:Abstract|Memory)Ref' object is not iterable\n.*pallas_call|get_ref_aval|"
         r"'super' object has no attribute '__getattr__'\n.*pallas_call|MemorySpace\.__call__",
         "`scratch_shapes` is a list with one buffer for each scratch Ref: "
         "`scratch_shapes=[pltpu.VMEM(shape, dtype)]`.",
