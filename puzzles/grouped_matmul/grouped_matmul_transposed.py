@@ -149,8 +149,8 @@ PUZZLE = Puzzle(
     inputs=make_inputs,
     cases=[
         dict(M=256, K=256, N=384, sizes=(50, 0, 80, 30, 3)),
-        # step 1 begins tile 1, in which most rows are nobody's
-        dict(M=192, K=384, N=256, sizes=(0, 64, 20), dtype="bfloat16"),
+        # large tiles; step 1 begins tile 1, in which most rows are nobody's
+        dict(M=1024, K=1024, N=512, sizes=(0, 512, 20), dtype="bfloat16"),
         dict(M=128, K=256, N=128, sizes=(10, 20, 3)),  # less than a tile: nobody's rows in tile 0
     ],
     hints=[
@@ -197,6 +197,12 @@ PUZZLE = Puzzle(
             old=_MAP,
             new=_MAP.replace("groups[s]", "tiles[s]"),
             says="tiles[s] says which rows the visit is to; whose weights, groups[s] says",
+        ),
+        Mistake(
+            "counts on tiles of 64 rows",
+            old="row = tile * o_ref.shape[0]",
+            new="row = tile * 64",
+            says="the launch takes larger tiles for larger layers: ask `o_ref.shape[0]`",
         ),
         Mistake(
             "forgets where the group starts",

@@ -172,10 +172,10 @@ PUZZLE = Puzzle(
     solution=grouped_outer,
     inputs=make_inputs,
     cases=[
-        dict(M=256, K=256, N=384, sizes=(50, 0, 80, 30, 3)),
-        dict(M=192, K=384, N=128, sizes=(0, 70, 0, 122), dtype="bfloat16"),
+        dict(M=256, K=256, N=384, sizes=(50, 0, 80, 30, 96)),
+        dict(M=1024, K=512, N=640, sizes=(0, 370, 0, 654), dtype="bfloat16"),
         dict(M=128, K=128, N=256, sizes=(128, 0, 0)),  # the list begins and ends with one group
-        dict(M=128, K=256, N=128, sizes=(50, 78)),  # a visit for every entry of the list
+        dict(M=128, K=256, N=128, sizes=(50, 60)),  # a visit for every entry of the list, and nobody's rows
     ],
     hints=[
         "A group's visits are consecutive, as the steps of one output block were in tiled_matmul. There k told "
@@ -221,6 +221,30 @@ PUZZLE = Puzzle(
             old="row = tile * x_ref.shape[0] + jax.lax",
             new="row = jax.lax",
             says="offsets count rows of the whole array, and row 0 of this block is row tile * bm",
+        ),
+        Mistake(
+            "counts on tiles of 64 rows",
+            old="row = tile * x_ref.shape[0]",
+            new="row = tile * 64",
+            says="the launch takes larger tiles for larger layers: ask `x_ref.shape[0]`",
+        ),
+        Mistake(
+            "forgets where the group ends",
+            old=_INSIDE,
+            new="inside = offsets_ref[group] <= row",
+            says="the rows behind the group are added to it as well",
+        ),
+        Mistake(
+            "takes the row after the group with it",
+            old="(row < offsets_ref[group + 1])",
+            new="(row <= offsets_ref[group + 1])",
+            says="offsets[group + 1] is where the next group begins: the end is not included",
+        ),
+        Mistake(
+            "takes program id 0 for the step",
+            old="pl.program_id(2), pl.num_programs(2)",
+            new="pl.program_id(0), pl.num_programs(0)",
+            says="the grid is blocks of K, blocks of N, steps: axis 2 counts the visits",
         ),
         Mistake(
             "forgets where the group starts",

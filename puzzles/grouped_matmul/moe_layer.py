@@ -391,7 +391,7 @@ def moe_layer(x, router_logits, w_gate, w_up, w_down, top_k):
         y = y + weights[:, n, None] * grouped(hidden, w_down, sizes)[jnp.argsort(order)]
     return y
 """,
-            says="makes 18 launches where this rung asks for 9",
+            says="makes 36 launches where this rung asks for 9",
             stage="work",
         ),
         Mistake(
