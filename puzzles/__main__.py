@@ -3,34 +3,23 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import jax
-
 from puzzles import _author
-from puzzles._jax import has_tpu
 from puzzles._ladders import UnknownPuzzle
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; 0 if all is well, 1 if something has to be fixed, 2 if something is left."""
     options = _parser().parse_args(arguments)
-    _without_tpu()
+    _author.look_for_no_tpu()
     try:
         return options.run(options)
     except (_author.BuildError, UnknownPuzzle) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-
-
-def _without_tpu() -> None:
-    """Where there is no TPU, JAX is not to look for one: libtpu complains of that in six lines."""
-    if "JAX_PLATFORMS" not in os.environ and not has_tpu():
-        os.environ["JAX_PLATFORMS"] = "cpu"  # for the processes that are started
-        jax.config.update("jax_platforms", "cpu")
 
 
 def _parser() -> argparse.ArgumentParser:

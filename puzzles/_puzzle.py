@@ -123,12 +123,16 @@ class Puzzle:
         return f"{self.module.rpartition('.')[0].replace('.', '/')}/{self.path.name}"
 
     def place(self, needle: str, author: bool = True) -> str:
-        """`file:line` of the first line with `needle`, in the author cell if `author`."""
+        """`file:line` of the first line with `needle`, in the author cell if `author`.
+
+        What an author cell computes stands on no line of it: then that of its Puzzle.
+        """
         lines = _read(self.path).splitlines()
         start = len(self.text.splitlines()) if author else 0
-        for number, line in enumerate(lines[start:], start + 1):
-            if needle in line:
-                return f"{self.file}:{number}"
+        for wanted in (needle, "PUZZLE = ") if author else (needle,):
+            for number, line in enumerate(lines[start:], start + 1):
+                if wanted in line:
+                    return f"{self.file}:{number}"
         return f"{self.file}:1"
 
     @property

@@ -8,9 +8,19 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import jax
+
 from puzzles._author import scaffold
 from puzzles._author.repository import BuildError, project
 from puzzles._author.tree import ladders_of, missing, unlisted
+from puzzles._jax import has_tpu
+
+
+def look_for_no_tpu() -> None:
+    """Where there is none: JAX would, and libtpu complain of that in six lines."""
+    if "JAX_PLATFORMS" not in os.environ and not has_tpu():
+        os.environ["JAX_PLATFORMS"] = "cpu"  # for the processes that are started
+        jax.config.update("jax_platforms", "cpu")
 
 
 def new_ladder(name: str, first: str | None) -> int:

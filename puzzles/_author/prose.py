@@ -80,9 +80,7 @@ def _code(ladder: str, rung: str) -> str:
 @cache
 def _api() -> set[str]:
     """Names that the setup cell brings, and what they hold."""
-    import puzzles
-
-    holders = (jax, jnp, np, pl, pltpu, jax.lax, jax.nn, jax.random, jax.experimental, puzzles)
+    holders = (jax, jnp, np, pl, pltpu, jax.lax, jax.nn, jax.random, jax.experimental)
     found = {name for holder in holders for name in dir(holder)}
     for value in (getattr(holder, name) for holder in (jnp, pl, pltpu) for name in dir(holder)):
         with contextlib.suppress(TypeError, ValueError):  # what has no signature

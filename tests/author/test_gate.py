@@ -230,7 +230,8 @@ def test_two_nan_mistakes_say_which_is_named_and_what_to_do(rung: Rung) -> None:
         says="what is in the buffer is garbage",
     )
     assert proof.mistake_problem(puzzle, twin, seeds=(0,)) == (
-        "toy/toy_warm_up.py:1: mistake 'multiplies garbage' gives the same values as "
+        f"toy/toy_warm_up.py:{line(puzzle, 'PUZZLE = ')}: mistake 'multiplies garbage' gives the "
+        "same values as "
         "'leaves garbage' "
         "on M=16, N=384 (seed 0), and the first of the list is named: list this one before it, or "
         "put a case that tells them apart first"

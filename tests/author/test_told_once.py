@@ -247,14 +247,14 @@ def test_diagrams_are_compared_where_a_project_draws_them(
 def test_jax_looks_for_no_tpu_where_there_is_none(
     monkeypatch: pytest.MonkeyPatch, given: str | None, there: bool, then: str | None
 ) -> None:
-    monkeypatch.setattr(cli, "has_tpu", lambda: there)
-    monkeypatch.setattr(cli.jax.config, "update", lambda *_: None)
+    monkeypatch.setattr(commands, "has_tpu", lambda: there)
+    monkeypatch.setattr(commands.jax.config, "update", lambda *_: None)
     monkeypatch.setenv("JAX_PLATFORMS", "any")  # so that it is put back afterwards
     if given is None:
         monkeypatch.delenv("JAX_PLATFORMS")
     else:
         monkeypatch.setenv("JAX_PLATFORMS", given)
-    cli._without_tpu()
+    commands.look_for_no_tpu()
     assert os.environ.get("JAX_PLATFORMS") == then
 
 
