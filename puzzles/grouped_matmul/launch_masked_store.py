@@ -111,7 +111,7 @@ def scale(G=3, M=10240, N=20480):
 
 
 def fresh(r):
-    shapes = ((9, 64, 1152), (8, 128, 640), (11, 64, 1024), (9, 576, 128), (8, 192, 512))
+    shapes = ((9, 64, 1152), (8, 128, 640), (11, 64, 1024), (2, 576, 512), (8, 192, 512))
     return dict(zip("GMN", shapes[r.integers(len(shapes))], strict=True))
 
 
