@@ -61,6 +61,7 @@ try:
     from jax._src import core as _core
     from jax._src.core import AbstractValue, Jaxpr, JaxprEqn, Literal, Var, jaxpr_as_fun
     from jax._src.interpreters import partial_eval
+    from jax._src.state.types import AccumEffect, WriteEffect
     from jax.experimental.pallas.tpu import InterpretParams, reset_tpu_interpret_mode_state
 except ImportError as error:
     raise UnsupportedJax(lacking(jax.__version__, error)) from None
@@ -90,6 +91,7 @@ __all__ = [
     "simulator_callbacks",
     "user_frame",
     "with_compiler_param",
+    "written_refs",
 ]
 
 # Until 0.10 a ClosedJaxpr held a Jaxpr and its constants. 0.11 made them one class, which answers
@@ -182,6 +184,16 @@ def copy_ends(tree: Any, leaves: Sequence[Any]) -> tuple[tuple[Any, tuple[Any, .
         return (parts[0], parts[1]), (parts[2], parts[3])
     ends = ((getattr(p, "ref", p), tuple(getattr(p, "transforms", ()))) for p in parts[:2])
     return tuple(ends)
+
+
+def written_refs(jaxpr: Jaxpr) -> frozenset[int]:
+    """Positions of those of a kernel's parameters that it writes into."""
+    found = set()
+    for effect in jaxpr.effects:
+        if isinstance(effect, WriteEffect | AccumEffect):
+            at = getattr(effect, "input_index", None)  # 0.7; newer ones hold the variable
+            found.add(jaxpr.invars.index(effect.input) if at is None else at)
+    return frozenset(found)
 
 
 def abstract_device(**wanted: Any) -> Any:

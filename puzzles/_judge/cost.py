@@ -47,9 +47,9 @@ class Cost:
         return sum(getattr(one, name) * (one.times or 1) for one in self.launches)
 
     @cached_property
-    def count(self) -> int:
-        """Launches."""
-        return sum(one.times or 1 for one in self.launches)
+    def count(self) -> float:
+        """Launches; one in a loop of unknown length counts as infinitely many."""
+        return sum(math.inf if one.times is None else one.times for one in self.launches)
 
     @cached_property
     def steps(self) -> int:

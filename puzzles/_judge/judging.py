@@ -107,23 +107,25 @@ def _judge(
     puzzle: Puzzle, fn: Callable, seed: int | None, thorough: bool, compiler: Compiler | None
 ) -> Verdict:
     listed = cases(puzzle, seed or 0)
-    verdict = _by_cases(puzzle, fn, listed, thorough, compiler)
-    _fresh(puzzle, fn, own_seed(puzzle, fn) if seed is None else seed)
-    return verdict
+    drawn = own_seed(puzzle, fn) if seed is None else seed
+    if puzzle.kernel:
+        return _kernel(puzzle, fn, listed, drawn, thorough, compiler)
+    for case in listed:
+        planned = _plain(case, fn)
+    _fresh(puzzle, fn, drawn)
+    receipt = receipt_text(planned, title=case.label) if planned else None
+    return _passed(puzzle, receipt, notes=(_NO_KERNEL,))
 
 
-def _by_cases(
+def _kernel(
     puzzle: Puzzle,
     fn: Callable,
     listed: Sequence[Case],
+    drawn: int,
     thorough: bool,
     compiler: Compiler | None,
 ) -> Verdict:
-    if not puzzle.kernel:
-        for case in listed:
-            planned = _plain(case, fn)
-        receipt = receipt_text(planned, title=case.label) if planned else None
-        return _passed(puzzle, receipt, notes=(_NO_KERNEL,))
+    """All stages of a rung with a kernel; `drawn` is the seed of the fresh case."""
     traces, results = {}, {}
     for case in listed:
         traced = traces[case] = stages.trace(case, fn)
@@ -132,15 +134,16 @@ def _by_cases(
     simulated = memory(traces, thorough)
     for case, traced in traces.items():
         stages.work(case, traced.launches)
+    _fresh(puzzle, fn, drawn)  # first: what is wrong at other sizes is no matter of cost
     scale = at_scale(puzzle, fn)
     if scale is not None:
         compare(puzzle, scale)
+    for case, flat in results.items():
+        rounded_once(case, flat)
     ran = [f"values on {len(traces)} case{'s' * (len(traces) > 1)}"]
     ran.append("compiled on this TPU" if on_tpu() else "CPU interpreter")
     ran.append(f"TPU simulator ({simulated})")
     ran += stages.tpu(traces, compiler)
-    for case, flat in results.items():
-        rounded_once(case, flat)
     if scale is not None:
         receipt = beside(puzzle, scale, tuple(ran))
     else:

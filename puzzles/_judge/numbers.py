@@ -68,9 +68,8 @@ def compare(want: np.ndarray, got: np.ndarray, tolerance: float | None) -> Misma
 
 def tolerance_of(want: np.ndarray, tolerance: float | None) -> float:
     """The tolerance that numbers like `want` are held to: the puzzle's, or their dtype's."""
-    if tolerance is not None:
-        return tolerance
-    return _TPU_TOLERANCE if on_tpu() else _TOLERANCE.get(want.dtype.name, 1e-2)
+    usual = _TOLERANCE.get(want.dtype.name, 1e-2) if tolerance is None else tolerance
+    return max(usual, _TPU_TOLERANCE) if on_tpu() else usual
 
 
 def largest_error(

@@ -20,8 +20,8 @@ from puzzles._tpu import CHIPS
 _EXACT = 1.0
 _BY_BLOCKS = 1.34
 _BY_TRAFFIC = 2.0
-# What is always allowed beside the reference's share: of its bytes made outside of kernels, and of
-# the steps without work.
+# What is always allowed beside the reference's share: of its bytes made outside of kernels, of
+# steps without work, and of dots that only sum.
 _SOME = 0.02
 # And of bytes and SMEM: one more list of numbers may help to find blocks.
 _LIST = 0.004
@@ -99,7 +99,7 @@ def compare(puzzle: Puzzle, scale: Scale) -> None:
     """
     at = f"At production scale ({scale.label}), "
     for fault in (f for one in scale.mine.launches for f in faults(one)):
-        stage = "tpu" if fault.kind == "misaligned" else "memory"
+        stage = {"misaligned": "tpu", "semantics": "work"}.get(fault.kind, "memory")
         raise Rejected(stage, at + fault.says, case=scale.label)
     for excess in excesses(scale, puzzle.slack):
         raise Rejected("work", at + excess.says, case=scale.label)
@@ -122,7 +122,7 @@ def _limits(mine: Cost, par: Cost) -> Iterator[tuple[str, float, float]]:
     fits = max(_CHIP.scoped_vmem_bytes, *(one.vmem_limit_bytes or 0 for one in par.launches))
     yield "vmem", 0.0, max(fits, par.vmem)
     if par.dot_flops:  # elsewhere a dot may stand for a sum
-        yield "dot_flops", _EXACT if same else _BY_BLOCKS, 0
+        yield "dot_flops", _EXACT if same else _BY_BLOCKS, _SOME * par.dot_flops
     yield "transcendentals", _BY_TRAFFIC, 0
     share = par.idle / max(1, par.steps) * (_EXACT if same else _BY_BLOCKS)
     yield "idle", 0.0, mine.steps * (share + _SOME)
@@ -138,10 +138,14 @@ def _limits(mine: Cost, par: Cost) -> Iterator[tuple[str, float, float]]:
 
 
 def _count(mine: Cost, par: Cost) -> str:
+    looped = next((one.name for one in mine.launches if one.times is None), None)
+    if looped is not None:
+        why = f"`{looped}` is launched in a loop whose length only running it tells"
+        return f"{why}: this rung asks for {par.count} launch{'es' * (par.count != 1)} in all."
     return f"{mine.count} kernels are launched, where {par.count} {_are(par.count)} enough."
 
 
-def _are(count: int) -> str:
+def _are(count: float) -> str:
     return "is" if count == 1 else "are"
 
 
@@ -223,7 +227,7 @@ def _whose(mine: Cost, par: Cost) -> str:
     more, operand, other = max(pairs, key=lambda one: one[0])
     if more <= 0:
         return ""
-    if operand.sizes == other.sizes:
+    if operand.transfers > other.transfers and operand.sizes == other.sizes:
         count = f"{operand.transfers:,} times, where {other.transfers:,} are enough"
     else:
         count = f"{amount(operand.hbm_bytes)} in all, where {amount(other.hbm_bytes)} are enough"

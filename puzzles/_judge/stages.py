@@ -117,7 +117,7 @@ def _size(case: Case, count: int, launches: tuple[Launch, ...]) -> None:
             raise Rejected(
                 "memory", f"{why} {fault.says}", case=case.label, step=step, title=_NOT_RUN
             )
-    if steps > 10 * _STEPS:
+    if steps > 4 * _STEPS:
         raise Rejected("work", f"{why} Take larger blocks.", case=case.label, title=_NOT_RUN)
 
 

@@ -43,6 +43,7 @@ class Launch:
     aliases: tuple[tuple[int, int], ...]  # (position in inputs, position in outputs)
     vmem_limit_bytes: int | None
     interpret: Any
+    written_inputs: tuple[str, ...] = ()  # inputs that the kernel writes into, aliased ones aside
     stray_reads: tuple[tuple[str, int, int], ...] = ()  # (ref, first step, index that is not there)
     times: int | None = 1  # how often a loop around the launch runs it; None: only running it tells
     certain: Launch | None = None  # what `least` is where it differs

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from puzzles._jax import ClosedJaxpr, close, compiler_param
+from puzzles._jax import ClosedJaxpr, close, compiler_param, written_refs
 from puzzles._launch.evaluate import Walk, program_ids
 from puzzles._launch.graph import Abstract, Graph, Node, Source, ask
 from puzzles._launch.launch import Launch
@@ -149,6 +149,7 @@ class _Call:
                 aliases=tuple((i - first, o) for i, o in self.p["input_output_aliases"]),
                 vmem_limit_bytes=self.compiler_param("vmem_limit_bytes"),
                 interpret=self.p["interpret"],
+                written_inputs=self.written_inputs(names),
                 stray_reads=tuple(_strays(tally.strays, refs, names, grid)),
                 times=self.times,
             )
@@ -182,10 +183,17 @@ class _Call:
     def compiler_param(self, key: str) -> Any:
         return compiler_param(self.p["compiler_params"], key)
 
+    def written_inputs(self, names: Sequence[str]) -> tuple[str, ...]:
+        aliased = {i for i, _ in self.p["input_output_aliases"]}
+        first = len(self.scalars)
+        inputs = range(first, first + self.mapping.num_inputs)
+        return tuple(names[n] for n in inputs if n in written_refs(self.kernel) - aliased)
+
     def semantics(self) -> tuple[str, ...] | None:
         given = self.compiler_param("dimension_semantics")
         if given is None:
             return None
+        given = (given,) if isinstance(given, str) else given
         words = [str(getattr(word, "value", word)).lower() for word in given]
         mapped, rank = set(self.mapping.vmapped_dims), len(self.mapping.grid)
         if len(words) + len(mapped) != rank:

@@ -167,7 +167,7 @@ def block_sparse_attention(
 import functools
 
 from puzzles import Alternative, Mistake, Puzzle, rng
-from puzzles.splash_attention.attention_one_block import ONES, SLACK
+from puzzles.splash_attention.attention_one_block import ONES
 from puzzles.splash_attention.causal_attention import dots
 from puzzles.splash_attention.classify_blocks import classify_blocks, make_mask
 
@@ -255,7 +255,6 @@ PUZZLE = Puzzle(
     fresh=fresh,
     scale=scale,
     par=dots,
-    slack=SLACK,
     tolerance=2e-4,
     hints=[
         "Take segment_attention's kernel. What decides whether a block is computed is one number from a "

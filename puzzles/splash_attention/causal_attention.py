@@ -120,7 +120,7 @@ def causal_attention(
 import numpy as np
 
 from puzzles import Alternative, Mistake, Puzzle, rng
-from puzzles.splash_attention.attention_one_block import ONES, SLACK
+from puzzles.splash_attention.attention_one_block import ONES
 
 
 def draw(key, T, S, H, offsets=(1,)):
@@ -187,7 +187,6 @@ PUZZLE = Puzzle(
     fresh=fresh,
     scale=scale,
     par=dots,
-    slack=SLACK,
     tolerance=2e-4,
     hints=[
         "Of all the rows in block i, which one sees the most columns? Of all the columns in block j, "

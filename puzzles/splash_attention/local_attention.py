@@ -134,7 +134,7 @@ def local_attention(
 
 # %% tags=["author"]
 from puzzles import Alternative, Mistake, Puzzle
-from puzzles.splash_attention.attention_one_block import ONES, SLACK
+from puzzles.splash_attention.attention_one_block import ONES
 from puzzles.splash_attention.causal_attention import dots, draw
 
 
@@ -175,7 +175,6 @@ PUZZLE = Puzzle(
     fresh=fresh,
     scale=scale,
     par=dots_and_fetches,
-    slack=SLACK,
     tolerance=2e-4,
     hints=[
         "The right edge is causal_attention's: it is set by the last row of block i. Which row "

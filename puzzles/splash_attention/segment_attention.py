@@ -140,7 +140,7 @@ def segment_attention(
 import numpy as np
 
 from puzzles import Alternative, Mistake, Puzzle, rng
-from puzzles.splash_attention.attention_one_block import ONES, SLACK
+from puzzles.splash_attention.attention_one_block import ONES
 from puzzles.splash_attention.causal_attention import dots, draw
 
 
@@ -184,7 +184,6 @@ PUZZLE = Puzzle(
     fresh=fresh,
     scale=scale,
     par=dots,
-    slack=SLACK,
     tolerance=2e-4,
     hints=[
         "Two conditions, both of which must hold, for each pair of a row and a column. And think of a row "

@@ -118,7 +118,7 @@ def soft_cap_attention(
 
 # %% tags=["author"]
 from puzzles import Alternative, Mistake, Puzzle
-from puzzles.splash_attention.attention_one_block import ONES, SLACK
+from puzzles.splash_attention.attention_one_block import ONES
 from puzzles.splash_attention.causal_attention import dots, draw
 
 
@@ -149,7 +149,6 @@ PUZZLE = Puzzle(
     fresh=fresh,
     scale=scale,
     par=dots,
-    slack=SLACK,
     tolerance=2e-4,
     hints=[
         "The cap is for scores as the model means them. Is a raw dot product one? Is -1e30 one?",

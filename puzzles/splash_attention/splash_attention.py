@@ -172,7 +172,7 @@ def splash_attention(
 
 # %% tags=["author"]
 from puzzles import Alternative, Mistake, Puzzle
-from puzzles.splash_attention.attention_one_block import ONES, SLACK
+from puzzles.splash_attention.attention_one_block import ONES
 from puzzles.splash_attention.block_sparse_attention import packed
 from puzzles.splash_attention.causal_attention import dots, draw
 
@@ -237,7 +237,6 @@ PUZZLE = Puzzle(
     fresh=fresh,
     scale=scale,
     par=dots,
-    slack=SLACK,
     tolerance=2e-4,
     hints=[
         "Everything that i, j and block_mask[i, j] told the dense kernel now stands at place t of a list. "
