@@ -16,13 +16,11 @@ LONGEST = 3.0  # seconds, on a notebook's two cores
 
 
 def first_check(puzzle: Puzzle) -> float:
-    """Seconds of a check of the solution with nothing compiled; the work's, if others slow it."""
+    """Seconds of a check of the solution with nothing compiled; the work's, if others slow it.
+
+    To be asked first: what a rung's cases and kernels once gave is remembered.
+    """
     jax.devices()  # JAX's own start is no rung's
-    first = _seconds(puzzle)
-    return first if first <= LONGEST else min(first, _seconds(puzzle))  # a busy machine is no fault
-
-
-def _seconds(puzzle: Puzzle) -> float:
     with _cold():
         start, worked = time.perf_counter(), time.process_time()
         judge(puzzle, puzzle.solution)
