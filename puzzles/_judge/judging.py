@@ -14,6 +14,7 @@ from puzzles._judge.beside import beside
 from puzzles._judge.case import Case, cases, fresh_case, on_tpu
 from puzzles._judge.edition import brought_up_to_date
 from puzzles._judge.fresh import own_seed
+from puzzles._judge.limits import learners_code
 from puzzles._judge.memory import memory, memory_if_small
 from puzzles._judge.numbers import rounded_once, same_form, same_numbers
 from puzzles._judge.scale import at_scale, compare
@@ -134,12 +135,12 @@ def _kernel(
     simulated = memory(traces, thorough)
     for case, traced in traces.items():
         stages.work(case, traced.launches)
+    for case, flat in results.items():
+        rounded_once(case, flat)
     _fresh(puzzle, fn, drawn)  # first: what is wrong at other sizes is no matter of cost
     scale = at_scale(puzzle, fn)
     if scale is not None:
         compare(puzzle, scale)
-    for case, flat in results.items():
-        rounded_once(case, flat)
     ran = [f"values on {len(traces)} case{'s' * (len(traces) > 1)}"]
     ran.append("compiled on this TPU" if on_tpu() else "CPU interpreter")
     ran.append(f"TPU simulator ({simulated})")
@@ -165,7 +166,7 @@ def _plain(case: Case, fn: Callable) -> tuple[Launch, ...]:
     puzzle, args = case.puzzle, case.args  # an author's own fault is not the learner's
     if puzzle.accepts is None:
         _ = case.expected
-    with stages.learners_code(case):
+    with learners_code(puzzle, case.label):
         result = case.plainly(fn)
     if result is None:
         says = f"`{puzzle.name}` returns None: is a `return` missing?"

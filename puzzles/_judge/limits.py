@@ -12,6 +12,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from puzzles._judge import words
+from puzzles._judge.verdict import Rejected
+from puzzles._launch import Abstract
+from puzzles._puzzle import Puzzle
+
 # Python of a learner's: tracing a kernel takes less than a second, the longest rung's a few.
 SECONDS = 60.0
 
@@ -55,6 +60,32 @@ def settings_kept() -> Iterator[None]:
         for name, value in before.items():
             if jax.config.values.get(name) is not value:
                 jax.config.update(name, value)
+
+
+@contextmanager
+def learners_code(puzzle: Puzzle, label: str) -> Iterator[None]:
+    """What a learner's code does within it to Python or to JAX's settings ends with it.
+
+    What it raises is a `Rejected` on the case called `label`.
+    """
+    try:
+        with settings_kept(), time_limit():
+            yield
+    except TooLong:
+        why = f"`{puzzle.name}` does not end: its Python was stopped after {SECONDS:.0f} seconds."
+        raise Rejected("error", f"{why} Which loop goes on?", case=label) from None
+    except SystemExit:
+        why = f"`{puzzle.name}` leaves Python by `exit` or `sys.exit`: return the result instead."
+        raise Rejected("error", why, case=label) from None
+    except Abstract as error:
+        raise Rejected("error", str(error), case=label) from None
+    except Exception as error:
+        raise raised(error, label) from None
+
+
+def raised(error: Exception, label: str) -> Rejected:
+    """A rejection for the learner's exception."""
+    return Rejected("error", words.told(error), case=label)
 
 
 _MODULES: tuple[ModuleType, ...] = (np, jnp, jnp.linalg, jax, jax.lax, jax.nn, jax.random, jax.tree)

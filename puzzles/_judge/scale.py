@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from puzzles._judge import words
 from puzzles._judge.cost import Cost
+from puzzles._judge.limits import learners_code
 from puzzles._judge.verdict import Rejected
 from puzzles._launch import Abstract, Operand, faults, trace_call
 from puzzles._puzzle import Puzzle
@@ -70,13 +70,11 @@ def at_scale(puzzle: Puzzle, fn: Callable) -> Scale | None:
     """
     if puzzle.scale is None:
         return None
-    try:
-        mine = _cost(puzzle, fn)
-    except Abstract:
-        return None
-    except Exception as error:
-        at = f"At production scale ({label(puzzle)}), "
-        raise Rejected("error", f"{at}{words.told(error)}", case=label(puzzle)) from None
+    with learners_code(puzzle, f"at production scale, {label(puzzle)}"):
+        try:
+            mine = _cost(puzzle, fn)
+        except Abstract:
+            return None
     return Scale(label(puzzle), mine, reference(puzzle))
 
 

@@ -5,20 +5,17 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 
 import numpy as np
 
 from puzzles._jax import Jaxpr
-from puzzles._judge import limits, words
 from puzzles._judge.case import Case, execute
-from puzzles._judge.limits import TooLong, settings_kept, time_limit
+from puzzles._judge.limits import learners_code, raised
 from puzzles._judge.numbers import same_form, same_numbers
 from puzzles._judge.outside import work_outside
 from puzzles._judge.verdict import Rejected
 from puzzles._launch import (
     TURNS,
-    Abstract,
     Launch,
     Traced,
     equations,
@@ -42,35 +39,16 @@ _NOT_RUN = "it was not run"
 def trace(case: Case, fn: Callable) -> Traced:
     """`fn` as it runs on the case: it raises nothing, and its launches can be read."""
     args, _ = case.args, case.expected  # an author's own fault is not the learner's
-    with learners_code(case):
+    with learners_code(case.puzzle, case.label):
         traced = trace_call(case.judged(fn), *args)
     _loops(case, traced)
-    with learners_code(case):
+    with learners_code(case.puzzle, case.label):
         grids = traced.grids
     _grids(case, grids)
-    with learners_code(case):
+    with learners_code(case.puzzle, case.label):
         launches = traced.launches
     _size(case, kernel_size(traced.jaxpr), launches)
     return traced
-
-
-@contextmanager
-def learners_code(case: Case) -> Iterator[None]:
-    """What a learner's code does within it to Python or to JAX's settings ends with it."""
-    name = case.puzzle.name
-    try:
-        with settings_kept(), time_limit():
-            yield
-    except TooLong:
-        why = f"`{name}` does not end: its Python was stopped after {limits.SECONDS:.0f} seconds."
-        raise Rejected("error", f"{why} Which loop goes on?", case=case.label) from None
-    except SystemExit:
-        why = f"`{name}` leaves Python by `exit` or `sys.exit`: return the result instead."
-        raise Rejected("error", why, case=case.label) from None
-    except Abstract as error:
-        raise Rejected("error", str(error), case=case.label) from None
-    except Exception as error:
-        raise raised(error, case) from None
 
 
 def _loops(case: Case, traced: Traced) -> None:
@@ -119,11 +97,6 @@ def _size(case: Case, count: int, launches: tuple[Launch, ...]) -> None:
             )
     if steps > 4 * _STEPS:
         raise Rejected("work", f"{why} Take larger blocks.", case=case.label, title=_NOT_RUN)
-
-
-def raised(error: Exception, case: Case) -> Rejected:
-    """A rejection for the learner's exception."""
-    return Rejected("error", words.told(error), case=case.label)
 
 
 def pallas(case: Case, traced: Traced) -> None:
@@ -199,7 +172,7 @@ def numbers(case: Case, traced: Traced) -> list[np.ndarray]:
                 "the top of the kernel, and use the number inside.",
                 case=case.label,
             ) from None
-        raise raised(error, case) from None
+        raise raised(error, case.label) from None
     same_form(case, traced.out)
     same_numbers(case, flat, traced)
     return flat

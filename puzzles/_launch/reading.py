@@ -193,8 +193,9 @@ class _Call:
         given = self.compiler_param("dimension_semantics")
         if given is None:
             return None
-        given = (given,) if isinstance(given, str) else given
         words = [str(getattr(word, "value", word)).lower() for word in given]
+        if all(len(word) == 1 for word in words):  # JAX made a tuple of one word's letters
+            words = ["".join(words)]
         mapped, rank = set(self.mapping.vmapped_dims), len(self.mapping.grid)
         if len(words) + len(mapped) != rank:
             return tuple(words)
