@@ -8,12 +8,12 @@ Importing this package starts no JAX backend.
 
 from __future__ import annotations
 
-from puzzles._check import check, hint, progress, receipt, solution
+from puzzles._check import check, hint, progress, solution
 from puzzles._judge import Verdict, judge
 from puzzles._ladders import UnknownPuzzle, find, ladder, ladders
 from puzzles._launch import Copy, Dot, Launch, Operand, pipelines_on_cpu, trace
 from puzzles._puzzle import Alternative, Mistake, Puzzle, mutate, rng
-from puzzles._show import show
+from puzzles._show import receipt, show
 
 __version__ = "0.2.0"
 

@@ -12,8 +12,9 @@ from puzzles._ladders import UnknownPuzzle
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; 0 if all is well, 1 if something has to be fixed."""
+    """Run one command; 0 if all is well, 1 if something has to be fixed, 2 if something is left."""
     options = _parser().parse_args(arguments)
+    _author.look_for_no_tpu()
     try:
         return options.run(options)
     except (_author.BuildError, UnknownPuzzle) as error:

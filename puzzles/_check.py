@@ -12,12 +12,10 @@ from typing import Any, NoReturn
 import jax
 
 from puzzles import _progress, _regions
-from puzzles._judge import Verdict, is_function, judge, shown, told, unwrap
+from puzzles._judge import Verdict, is_function, judge, shown, unwrap
 from puzzles._ladders import UnknownPuzzle, find, ladder_module, ladders
-from puzzles._launch import Abstract, trace
 from puzzles._puzzle import Puzzle
-from puzzles._receipt import receipt_text
-from puzzles._tpu import CHIPS, Compiler, CompilerMissing
+from puzzles._tpu import Compiler, CompilerMissing
 
 _hinted: dict[str, int] = {}
 
@@ -165,28 +163,6 @@ def _progress_line(name: str) -> str:
     ahead = f" Next: {following[0]}." if following else " That was the last rung."
     bar = _bar(rungs)
     return f"{puzzle.ladder} {bar} {bar.count('■')}/{len(rungs)}.{ahead}"
-
-
-def receipt(fn: Callable, *args: object, chip: str = "v5e") -> None:
-    """Show what the launches of `fn(*args)` cost on `chip` (v4, v5e, v5p, v6e or 7x).
-
-    `jax.ShapeDtypeStruct(shape, dtype)` arguments ask about production shapes without any data.
-    """
-    if chip not in CHIPS:
-        say(f"no chip is called {chip!r}; there are {', '.join(CHIPS)}")
-        return
-    if not is_function(fn):
-        say(f"this needs a function that launches a kernel, and got {described(fn)}")
-        return
-    try:
-        launches = trace(fn, *args)
-    except Abstract as error:
-        say(str(error))
-        return
-    except Exception as error:
-        say(told(error))
-        return
-    say(receipt_text(launches, chip) if launches else "no `pallas_call` in there: nothing to count")
 
 
 def _show(verdict: Verdict) -> None:

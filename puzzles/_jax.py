@@ -62,6 +62,7 @@ try:
     from jax._src import core as _core
     from jax._src.core import AbstractValue, Jaxpr, JaxprEqn, Literal, Var, jaxpr_as_fun
     from jax._src.interpreters import partial_eval
+    from jax._src.state.types import AccumEffect, WriteEffect
     from jax.experimental.pallas.tpu import InterpretParams, reset_tpu_interpret_mode_state
 except ImportError as error:
     raise UnsupportedJax(lacking(jax.__version__, error)) from None
@@ -83,6 +84,7 @@ __all__ = [
     "close",
     "compiler_param",
     "copy_ends",
+    "has_tpu",
     "interpret_params",
     "jaxpr_as_fun",
     "reset_tpu_interpret_mode_state",
@@ -91,6 +93,7 @@ __all__ = [
     "simulator_callbacks",
     "user_frame",
     "with_compiler_param",
+    "written_refs",
 ]
 
 # Until 0.10 a ClosedJaxpr held a Jaxpr and its constants. 0.11 made them one class, which answers
@@ -110,6 +113,15 @@ Jitted = type(jax.jit(lambda: None))
 def close(jaxpr: Any) -> Any:
     """`jaxpr` with its constants: an open one, without any, is closed."""
     return jaxpr if isinstance(jaxpr, ClosedJaxpr) else ClosedJaxpr(jaxpr, ())
+
+
+def has_tpu() -> bool:
+    """Whether this machine has a TPU; asked of the machine, so that no backend is started."""
+    try:
+        from jax._src.hardware_utils import num_available_tpu_chips_and_device_id
+    except ImportError:
+        return True  # nobody knows, so JAX may look for itself
+    return num_available_tpu_chips_and_device_id()[0] > 0
 
 
 @contextlib.contextmanager
@@ -174,6 +186,16 @@ def copy_ends(tree: Any, leaves: Sequence[Any]) -> tuple[tuple[Any, tuple[Any, .
         return (parts[0], parts[1]), (parts[2], parts[3])
     ends = ((getattr(p, "ref", p), tuple(getattr(p, "transforms", ()))) for p in parts[:2])
     return tuple(ends)
+
+
+def written_refs(jaxpr: Jaxpr) -> frozenset[int]:
+    """Positions of those of a kernel's parameters that it writes into."""
+    found = set()
+    for effect in jaxpr.effects:
+        if isinstance(effect, WriteEffect | AccumEffect):
+            at = getattr(effect, "input_index", None)  # 0.7; newer ones hold the variable
+            found.add(jaxpr.invars.index(effect.input) if at is None else at)
+    return frozenset(found)
 
 
 def abstract_device(**wanted: Any) -> Any:

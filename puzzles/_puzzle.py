@@ -62,15 +62,19 @@ class Puzzle:
     scale: `(**defaults) -> tuple` of arguments at a production shape, `ShapeDtypeStruct`s but for
         what grids and index maps read: what an answer costs is compared with the solution there.
     slack: how many times the solution's `bytes`, `steps`, `dot_flops`, ... an answer may cost at
-        that shape, where a right one needs more (the names of `_judge/scale.py`).
+        that shape: more where a right one needs it, or less, as `{"bytes": 1.0}` where any blocks
+        can do with the same bytes (the names are those of `_judge/scale.py`).
     par: `(*launches) -> str`, the number that the rung is about; a pass shows it beside the
         solution's, at that shape.
     fresh: `(rng) -> dict` of a case's dims, small and out of at most eight shapes; one such case
         is drawn for each answer after all `cases` pass.
     roundings: how often a result may be rounded to its dtype on the way, where a rung asks for it.
-    tolerance: relative and absolute, in units of the expected values' root mean square.
+    tolerance: relative and absolute, in units of the expected values' root mean square; by the
+        result's dtype unless given, 2e-5 for f32 and 1e-2 for bf16.
     outside: floating-point primitives that may run outside the kernel.
     starter: the name of the mistake that the learner starts from, on find-the-bug rungs.
+    waivers: what `verify` would ask for and this rung does without, each with the reason: the
+        names that `verify` gives.
     """
 
     spec: Callable
@@ -93,6 +97,7 @@ class Puzzle:
     tolerance: float | None = None
     outside: Sequence[str] = ()
     starter: str | None = None
+    waivers: Mapping[str, str] = field(default_factory=dict)
     observe: Callable[[Callable], Callable] | None = None
     kernel: bool = True
     jit: bool = False
@@ -118,12 +123,16 @@ class Puzzle:
         return f"{self.module.rpartition('.')[0].replace('.', '/')}/{self.path.name}"
 
     def place(self, needle: str, author: bool = True) -> str:
-        """`file:line` of the first line with `needle`, in the author cell if `author`."""
+        """`file:line` of the first line with `needle`, in the author cell if `author`.
+
+        What an author cell computes stands on no line of it: then that of its Puzzle.
+        """
         lines = _read(self.path).splitlines()
         start = len(self.text.splitlines()) if author else 0
-        for number, line in enumerate(lines[start:], start + 1):
-            if needle in line:
-                return f"{self.file}:{number}"
+        for wanted in (needle, "PUZZLE = ") if author else (needle,):
+            for number, line in enumerate(lines[start:], start + 1):
+                if wanted in line:
+                    return f"{self.file}:{number}"
         return f"{self.file}:1"
 
     @property

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
-from puzzles._launch import Launch
+from puzzles._launch import Launch, itemsize
 from puzzles._tpu import CHIPS, Chip
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+_CLOSE = 0.8  # of the limit of VMEM
+_FEW = 2000  # FLOPs of dots for an exp: with more, exps are not worth a line
+_PADDED = 4  # times what it holds, from which on an array's padding is worth a line
+_MANY, _SMALL = 64, 2e-7  # steps, and seconds for each
 
 
 def amount(count: float) -> str:
@@ -32,9 +37,11 @@ def scaled(count: float) -> str:
     return f"{count:.0f}"
 
 
-def bound(launch: Launch, chip: Chip) -> str:
-    """'compute-bound' or 'memory-bound' on `chip`."""
-    return "compute-bound" if launch.intensity >= chip.ridge else "memory-bound"
+def _seconds(count: float) -> str:
+    for unit, size in (("s", 1), ("ms", 1e-3), ("µs", 1e-6)):
+        if count >= size:
+            return f"{_three(count / size)} {unit}"
+    return f"{_three(count / 1e-9)} ns"
 
 
 def roof(intensity: float, chip: Chip) -> str:
@@ -54,11 +61,14 @@ def receipt_text(
     chip: str = "v5e",
     ran: tuple[str, ...] = (),
     title: str = "",
+    cycles: str = "",
 ) -> str:
-    """The receipt of one launch, or a table of several; and what was run."""
+    """The receipt of one launch, or a table of several; cycles, ran: what is said of these."""
     head = f"receipt for {title}" if title else "receipt"
     body = _one if len(launches) == 1 else _table
     parts = [head, body(launches, CHIPS[chip])]
+    if cycles:
+        parts.append(f"cycles {cycles}")
     if ran:
         parts.append(f"ran    {', '.join(ran)}")
     return "\n".join(parts)
@@ -66,31 +76,153 @@ def receipt_text(
 
 def _one(launches: tuple[Launch, ...], chip: Chip) -> str:
     (launch,) = launches
-    name, budget = chip.name, _budget(launch, chip)
-    whose = "this launch may use" if launch.vmem_limit_bytes else f"a kernel gets on {name}"
-    fits = "" if _fits(launch, chip) else ": does not fit"
-    read, written = amount(launch.hbm_bytes_read), amount(launch.hbm_bytes_written)
     often = "" if launch.times == 1 else f", {_times(launch)}: the rest is for one of them"
+    read = bounded(launch, "hbm_bytes_read", amount)
     rows = {
         "grid": f"{launch.grid} = {launch.steps:,} step{'s' * (launch.steps != 1)}{often}",
-        "HBM": f"read {read}, written {written}",
-        "VMEM": f"{amount(launch.vmem_bytes)} of the {amount(budget)} {whose}{fits}",
-        "SMEM": f"{amount(launch.smem_bytes)} of {amount(chip.smem_bytes)}",
-        "FLOPs": f"{scaled(launch.flops)}, {launch.intensity:.3g} per byte; {name}'s "
-        f"matrix unit needs {chip.ridge:.0f} to be busy: {bound(launch, chip)}",
-        "roof": roof(launch.intensity, chip),
+        "HBM": f"read {read}, written {bounded(launch, 'hbm_bytes_written', amount)}",
+        "stored": _stored(launch),
+        "VMEM": _vmem(launch, chip),
+        "SMEM": _smem(launch, chip),
+        "FLOPs": _flops(launch, chip),
+        "exps": _exps(launch),
+        "roof": roof(launch.intensity, chip) if launch.dots and _comparable(launch) else "",
+        "time": "" if launch.dots else _time(launch, chip),
+        "steps": _steps(launch, chip),
+        "data": _data(launch),
     }
-    if not launch.smem_bytes:
-        del rows["SMEM"]
-    return "\n".join(f"{label:<6} {text}" for label, text in rows.items())
+    return "\n".join(f"{label:<6} {text}" for label, text in rows.items() if text)
+
+
+def bounded(launch: Launch, count: str, words: Callable[[float], str]) -> str:
+    """A count of a launch in words, after "at most" or "at least" where it is only a bound."""
+    most, least = getattr(launch, count), getattr(launch.least, count)
+    return words(most) if most == least else f"{launch.bound} {words(most)}"
+
+
+def _comparable(launch: Launch) -> bool:
+    """Whether FLOPs per byte are an upper bound: bytes are exact, and no FLOP is left out."""
+    moved = launch.hbm_bytes == launch.least.hbm_bytes > 0
+    return moved and not launch.unknown_loops
+
+
+def _flops(launch: Launch, chip: Chip) -> str:
+    counted = bounded(launch, "flops", scaled)
+    if not launch.flops:
+        return "0"
+    if not launch.dots:
+        return f"{counted}, no dot among them: the matrix unit has nothing to do"
+    if not _comparable(launch):
+        return counted
+    bound = "compute-bound" if launch.intensity >= chip.ridge else "memory-bound"
+    return (
+        f"{counted}, {launch.intensity:.3g} per byte; {chip.name}'s matrix unit needs "
+        f"{chip.ridge:.0f} to be busy: {bound}"
+    )
+
+
+def _exps(launch: Launch) -> str:
+    """Transcendentals, where they are many beside the dots."""
+    if not launch.transcendentals:
+        return ""
+    left_out = "the vector unit, which makes them, is not in this model"
+    counted = bounded(launch, "transcendentals", scaled)
+    if not launch.dots:
+        return f"{counted}; {left_out}"
+    each = launch.dot_flops / launch.transcendentals
+    if each > _FEW:
+        return ""
+    return f"{counted}, one for every {each:.0f} FLOPs of the dots; {left_out}"
+
+
+def _time(launch: Launch, chip: Chip) -> str:
+    """How long HBM takes for what a launch without a dot moves."""
+    moved = launch.least.hbm_bytes
+    if not moved:
+        return ""
+    seconds = _seconds(moved / chip.hbm_bytes_per_second)
+    return f"at least {seconds}: {amount(moved)} at {chip.hbm_bytes_per_second / 1e9:.0f} GB/s"
+
+
+def _steps(launch: Launch, chip: Chip) -> str:
+    """That steps cost something by themselves, where they are many and small."""
+    moving = launch.hbm_bytes / chip.hbm_bytes_per_second
+    each = max(moving, launch.dot_flops / chip.flops_per_second) / max(1, launch.steps)
+    if launch.steps < _MANY or each > _SMALL or not launch.exact:
+        return ""
+    return (
+        f"{launch.steps:,} of {_seconds(each)} each by this model, which leaves out what a step "
+        "costs by itself: larger blocks make fewer"
+    )
+
+
+def _data(launch: Launch) -> str:
+    """Which counts depend on data, and how they are made all the same."""
+    found = []
+    if count := launch.unknown_branches:
+        found.append(
+            f"{count} branch{'es' * (count > 1)} on data or in too long a loop, counted as taken"
+        )
+    if count := launch.unknown_loops:
+        found.append(f"{count} loop{'s' * (count > 1)} of unknown length, counted once")
+    if count := sum(not copy.exact for copy in launch.copies):
+        found.append(f"{count} cop{'ies' if count > 1 else 'y'} of unknown size, counted whole")
+    return "; ".join(found)
+
+
+def _stored(launch: Launch) -> str:
+    """Arrays whose rows are padded to much more than they hold."""
+    found = []
+    for operand in launch.inputs + launch.outputs:
+        if len(operand.shape) < 2 or operand.space == "smem":
+            continue
+        rows, lanes = math.prod(operand.shape[:-1]), operand.shape[-1]
+        padded = -(-lanes // 128) * 128
+        if padded >= _PADDED * lanes > 0:
+            size = amount(rows * padded * itemsize(operand.dtype))
+            found.append(f"{operand.name} {operand.shape} takes {size} of HBM")
+    if not found:
+        return ""
+    more = f" and {len(found) - 3} more" if len(found) > 3 else ""
+    return f"{', '.join(found[:3])}{more}: lanes are padded to 128, and not counted above"
+
+
+def _vmem(launch: Launch, chip: Chip) -> str:
+    budget, total = _budget(launch, chip), _needed(launch)
+    whose = "this launch may use" if launch.vmem_limit_bytes else f"a kernel gets on {chip.name}"
+    held = ""
+    if launch.held_bytes:
+        mine, body = amount(launch.vmem_bytes), amount(launch.held_bytes)
+        held = f"{mine} in buffers, at least {body} of values in the body: "
+    return f"{held}{amount(total)} of the {amount(budget)} {whose}{_fitting(launch, chip)}"
+
+
+def _smem(launch: Launch, chip: Chip) -> str:
+    used = launch.smem_bytes
+    return f"{amount(used)} of {amount(chip.smem_bytes)}" if used else ""
+
+
+def _fitting(launch: Launch, chip: Chip) -> str:
+    budget, total = _budget(launch, chip), _needed(launch)
+    if total <= _CLOSE * budget:
+        return ""
+    if total <= budget:
+        return ": close, and the compiler may need some more"
+    says = ": does not fit. Take smaller blocks"
+    if chip.vmem_bytes <= budget:
+        return says
+    return (
+        f"{says}, or ask for more by pltpu.CompilerParams(vmem_limit_bytes=...): a core of "
+        f"{chip.name} has {amount(chip.vmem_bytes)}"
+    )
 
 
 def _budget(launch: Launch, chip: Chip) -> int:
     return launch.vmem_limit_bytes or chip.scoped_vmem_bytes
 
 
-def _fits(launch: Launch, chip: Chip) -> bool:
-    return launch.vmem_bytes <= _budget(launch, chip)
+def _needed(launch: Launch) -> int:
+    return launch.vmem_bytes + launch.held_bytes
 
 
 def _times(launch: Launch) -> str:
@@ -107,11 +239,11 @@ def _table(launches: tuple[Launch, ...], chip: Chip) -> str:
                 f"{number} {one.name}{often}",
                 str(one.grid),
                 f"{one.steps:,}",
-                amount(one.hbm_bytes_read),
-                amount(one.hbm_bytes_written),
-                amount(one.vmem_bytes) + ("" if _fits(one, chip) else ", does not fit"),
-                scaled(one.flops),
-                f"{one.intensity:.3g}",
+                bounded(one, "hbm_bytes_read", amount),
+                bounded(one, "hbm_bytes_written", amount),
+                amount(_needed(one)) + _fitting(one, chip).partition(".")[0].replace(":", ","),
+                bounded(one, "flops", scaled),
+                f"{one.intensity:.3g}" if one.dots and _comparable(one) else "",
             )
         )
     wide = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]

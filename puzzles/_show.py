@@ -1,4 +1,4 @@
-"""What a learner calls to see a launch: show. Only this prints here."""
+"""What a learner calls to see a launch: show draws it, receipt counts it. Only they print here."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ from puzzles._check import described, display, find_for, say
 from puzzles._draw import walk_data, walk_page, walk_text
 from puzzles._judge import ellipsis_left, is_function, told, unwrap
 from puzzles._ladders import UnknownPuzzle
-from puzzles._launch import Abstract, Launch, trace
+from puzzles._launch import Abstract, Launch, Traced, trace_call
 from puzzles._puzzle import Puzzle
+from puzzles._receipt import receipt_text
+from puzzles._tpu import CHIPS, NoEstimate, estimated_cycles
 
 
 class _Sentence(Exception):
-    """There is nothing to draw; the text says why and what to do."""
+    """There is nothing to show; the text says why and what to do."""
 
 
 def show(fn: Callable, *args: object) -> None:
@@ -26,56 +28,113 @@ def show(fn: Callable, *args: object) -> None:
     Without arguments, a puzzle's function is drawn on the puzzle's first case. Shapes will do:
     `jax.ShapeDtypeStruct(shape, dtype)`. No kernel runs.
     """
-    try:
+
+    def draw() -> None:
         walks = [walk_data(launch) for launch in _seen(fn, args)]
-        text, page = "\n\n".join(map(walk_text, walks)), walk_page(walks)
+        display("\n\n".join(map(walk_text, walks)), walk_page(walks))
+
+    _told(draw, "drawing this")
+
+
+def receipt(fn: Callable, *args: object, chip: str = "v5e", cycles: bool = False) -> None:
+    """Show what the launches of `fn(*args)` cost on `chip` (v4, v5e, v5p, v6e or 7x).
+
+    Without arguments, a puzzle's function is counted on the puzzle's first case. Shapes will do, of
+    production's sizes, too. cycles: asks libtpu for its own estimate (10 s), where it is installed.
+    """
+
+    def count() -> None:
+        if chip not in CHIPS:
+            raise _Sentence(f"no chip is called {chip!r}; there are {', '.join(CHIPS)}")
+        launches, traced = _looked_at(fn, args, "receipt")
+        words = _cycles(traced, chip) if cycles else ""
+        say(receipt_text(tuple(launches), chip, cycles=words))
+
+    _told(count, "counting this")
+
+
+def _cycles(traced: Traced | None, chip: str) -> str:
+    if traced is None:
+        return "not estimated: this answer configures a launch, and is none"
+    try:
+        count = estimated_cycles(traced, chip)
+    except NoEstimate as error:
+        return f"not estimated: {error}"
+    return f"{count:,} by libtpu's estimate, which ranks kernels and is optimistic about HBM"
+
+
+def _told(act: Callable[[], None], what: str) -> None:
+    """Act, or say why not: nothing is raised."""
+    try:
+        act()
     except (_Sentence, Abstract) as sentence:
-        return say(str(sentence))
+        say(str(sentence))
     except KeyboardInterrupt:
-        return say("interrupted: nothing was drawn; run the cell again.")
+        say("interrupted: nothing was shown; run the cell again.")
     except Exception:
-        return say(
-            "drawing this failed. That is our bug, not yours: please report it with this:\n"
+        say(
+            f"{what} failed. That is our bug, not yours: please report it with this:\n"
             + traceback.format_exc()
         )
-    display(text, page)
 
 
 def _seen(fn: Any, args: tuple) -> list[Launch]:
-    """The launches of a learner's function; _Sentence or Abstract where there are none."""
-    if not is_function(fn):
+    return _looked_at(fn, args, "show")[0]
+
+
+def _looked_at(fn: Any, args: tuple, asked: str) -> tuple[list[Launch], Traced | None]:
+    """The launches of a learner's callable, and its trace if they come from one.
+
+    Raises _Sentence or Abstract where there are none.
+    """
+    if not callable(fn) or isinstance(fn, type):
         raise _Sentence(
             f"this needs a function that launches a kernel, and got {described(fn)}: pass the "
-            "function itself, as in show(add_ten), not its name or the result of calling it"
+            f"function itself, as in {asked}(add_ten), not its name or the result of calling it"
         )
+    puzzle = None
     try:
-        puzzle = find_for(fn)
+        if is_function(fn):  # a method, or an object that can be called, is no puzzle's answer
+            puzzle = find_for(fn)
+        elif not args and _needs_arguments(fn):
+            raise UnknownPuzzle("")
     except UnknownPuzzle as error:
-        puzzle = None
         if not args and (_needs_arguments(fn) or "is a kernel" in str(error)):
-            raise _Sentence(_ask_for_arguments(fn, str(error))) from None
+            raise _Sentence(_ask_for_arguments(fn, str(error), asked)) from None
     if puzzle is not None and not args:
         args = puzzle.arguments(0)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            seen = _launches(puzzle, fn, args)
+            launches, traced = _launches(puzzle, fn, args)
     except (Abstract, _Sentence):
         raise
     except Exception as error:
         left = ellipsis_left(puzzle, fn) if puzzle is not None else None
         if left:
             raise _Sentence(
-                f"`{left[0]}` still holds a `...` where code belongs: there is a launch to draw "
+                f"`{left[0]}` still holds a `...` where code belongs: there is a launch to look at "
                 "once it is filled in."
             ) from None
         raise _Sentence(told(error)) from None
-    if not seen:
-        raise _Sentence("no `pallas_call` in there: there is nothing to draw")
-    return seen
+    if not launches:
+        raise _Sentence(_nothing(traced))
+    return launches, traced
 
 
-def _launches(puzzle: Puzzle | None, fn: Callable, args: tuple) -> list[Launch]:
+def _nothing(traced: Traced | None) -> str:
+    other = traced.other_kernels if traced is not None else ()
+    if not other:
+        return "no `pallas_call` in there: there is nothing to show"
+    return (
+        f"this reads `pallas_call`s, and there is none; what `pl.kernel` makes (`{other[0]}`) it "
+        "cannot read: launch the same body by `pl.pallas_call`."
+    )
+
+
+def _launches(
+    puzzle: Puzzle | None, fn: Callable, args: tuple
+) -> tuple[list[Launch], Traced | None]:
     if puzzle is not None and puzzle.launches is not None:  # its answer configures a launch
         answer = fn(*args)
         if puzzle.accepts is not None:
@@ -83,8 +142,9 @@ def _launches(puzzle: Puzzle | None, fn: Callable, args: tuple) -> list[Launch]:
                 puzzle.accepts(answer, *args)
             except AssertionError as error:
                 raise _Sentence(str(error)) from None
-        return list(puzzle.launches(answer, *args))
-    return list(trace(fn, *args))
+        return list(puzzle.launches(answer, *args)), None
+    traced = trace_call(fn, *args)
+    return list(traced.launches), traced
 
 
 def _needs_arguments(fn: Callable) -> bool:
@@ -96,10 +156,11 @@ def _needs_arguments(fn: Callable) -> bool:
     return any(p.kind in named and p.default is p.empty for p in parameters)
 
 
-def _ask_for_arguments(fn: Callable, why: str) -> str:
+def _ask_for_arguments(fn: Callable, why: str, asked: str) -> str:
     if "is a kernel" in why:
         return why
-    name = unwrap(fn).__name__
+    name = getattr(unwrap(fn), "__name__", "<lambda>")
     near = f"{why} " if "did you mean" in why else ""
-    call = f"show({'fn' if name == '<lambda>' else name}, x, ...)"
-    return f"{near}To draw a function that is no puzzle, pass its arguments: {call}"
+    call = f"{asked}({'fn' if name == '<lambda>' else name}, x, ...)"
+    verb = "draw" if asked == "show" else "count"
+    return f"{near}To {verb} a function that is no puzzle, pass its arguments: {call}"

@@ -6,13 +6,14 @@ start from. Each prints what it did and returns the exit status; a `BuildError` 
 
 from __future__ import annotations
 
-from puzzles._author.commands import build, new_ladder, new_puzzle
+from puzzles._author.commands import build, look_for_no_tpu, new_ladder, new_puzzle
 from puzzles._author.gate import verify
 from puzzles._author.repository import BuildError
 
 __all__ = [
     "BuildError",
     "build",
+    "look_for_no_tpu",
     "new_ladder",
     "new_puzzle",
     "verify",

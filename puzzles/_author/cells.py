@@ -15,7 +15,7 @@ from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell
 
 from puzzles import _regions
-from puzzles._author.repository import BuildError, Repository
+from puzzles._author.repository import BuildError, Repository, at_line
 from puzzles._puzzle import Puzzle
 
 # The same for all ladders. What a rung's module imports must be here: its own imports stand
@@ -63,9 +63,10 @@ def rung_cells(
     try:
         texts = puzzle.starter_text, _regions.without_marks(puzzle.text)
     except _regions.RegionError as error:
-        raise BuildError(f"{puzzle.file}: {error}") from None
+        raise BuildError(f"{at_line(puzzle.file, error)}") from None
     _, header = _regions.split_cells(texts[0])[0]
     _check_header(puzzle, header)
+    _check_notebook_only(puzzle)
     starter, solution = (_parse(text.removeprefix(header)) for text in texts)
     _check_names(puzzle, starter)
     _check_names(puzzle, solution)
@@ -99,17 +100,19 @@ def _parse(text: str) -> list[NotebookNode]:
 def _number_heading(puzzle: Puzzle, cells: list[NotebookNode], number: int) -> None:
     heading = f"## {puzzle.name}: "
     if not cells or not cells[0].source.startswith(heading):
-        raise BuildError(f"{puzzle.file}: the first cell must be Markdown, beginning '{heading}'")
+        place = puzzle.place("# %%", author=False)
+        raise BuildError(f"{place}: the first cell must be Markdown, beginning '{heading}'")
     cells[0].source = cells[0].source.replace("## ", f"## {number}. ", 1)
 
 
 def _append_check(puzzle: Puzzle, cells: list[NotebookNode]) -> None:
     """Put `check(...)` below the last function that it needs: one with a gap, or the rung's own."""
     if not puzzle.blanks:
-        raise BuildError(f"{puzzle.file}: nothing to solve: no function holds {_regions.BEGIN!r}")
+        place = puzzle.place(f"def {puzzle.name}(", author=False)
+        raise BuildError(f"{place}: nothing to solve: no function holds {_regions.BEGIN!r}")
     needed = {*puzzle.blanks, puzzle.name}
     code = [cell for cell in cells if cell.cell_type == "code"]
-    holders = [cell for cell in code if needed & {*_regions.functions(_plain(cell.source))}]
+    holders = [cell for cell in code if needed & {*_regions.functions(plain(cell.source))}]
     holders[-1].source += f"\n\ncheck({puzzle.name})"
 
 
@@ -134,14 +137,14 @@ def _imports(source: str) -> dict[str, str]:
     return found
 
 
-def _plain(source: str) -> str:
+def plain(source: str) -> str:
     """A cell as Python can parse it: without IPython's `%magic` and `!shell` lines."""
     return re.sub(r"(?m)^( *)[%!].*$", r"\1pass", source)
 
 
 @cache
 def _setup_imports() -> dict[str, str]:
-    return _imports(_plain(SETUP))
+    return _imports(plain(SETUP))
 
 
 def _check_header(puzzle: Puzzle, header: str) -> None:
@@ -150,27 +153,53 @@ def _check_header(puzzle: Puzzle, header: str) -> None:
         docstring = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
         if not docstring and not isinstance(node, ast.Import | ast.ImportFrom):
             raise BuildError(
-                f"{puzzle.file}, line {node.lineno}: only imports may stand before the first "
+                f"{puzzle.file}:{node.lineno}: only imports may stand before the first "
                 "'# %%', for no notebook shows what is there; move this into a cell"
             )
     for name, origin in _imports(header).items():
         if _setup_imports().get(name) != origin:
             raise BuildError(
-                f"{puzzle.file}: the setup cell does not import {name!r} ({origin}): import "
-                "it in a "
-                "cell of this puzzle, or add it to SETUP in puzzles/_cells.py"
+                f"{puzzle.place(name, author=False)}: the setup cell does not import {name!r} "
+                f"({origin}): import it in a cell of this puzzle, or add it to SETUP in "
+                "puzzles/_author/cells.py"
             )
 
 
 def _check_names(puzzle: Puzzle, cells: list[NotebookNode]) -> None:
     """A puzzle runs after the setup cell alone: it uses no name from elsewhere."""
-    source = "\n".join(_plain(cell.source) for cell in cells if cell.cell_type == "code")
+    source = "\n".join(plain(cell.source) for cell in cells if cell.cell_type == "code")
     unknown = _free_names(source) - set(_setup_imports()) - set(dir(builtins)) - {"__name__"}
     if unknown:
         raise BuildError(
-            f"{puzzle.file}: {', '.join(sorted(unknown))} is defined neither in the setup cell "
-            "nor in this puzzle's cells"
+            f"{_first_use(puzzle, unknown)}: {', '.join(sorted(unknown))} is defined neither in "
+            "the setup cell nor in this puzzle's cells"
         )
+
+
+def _first_use(puzzle: Puzzle, names: set[str]) -> str:
+    """Where one of the names first stands in the cells, prose aside."""
+    word, prose = re.compile(rf"\b({'|'.join(map(re.escape, names))})\b"), False
+    for number, line in enumerate(puzzle.text.splitlines(), 1):
+        prose = "[markdown]" in line if line.startswith("# %%") else prose
+        if word.search(line) and not prose:
+            return f"{puzzle.file}:{number}"
+    return f"{puzzle.file}:1"
+
+
+def _check_notebook_only(puzzle: Puzzle) -> None:
+    """Cells that are comments in the module are Python in the notebook; no import reads them."""
+    line = 0
+    for marker, body in _regions.split_cells(puzzle.text):
+        line += bool(marker)
+        if 'active="ipynb"' in marker:
+            try:
+                ast.parse(plain(re.sub(r"(?m)^# ?", "", body)))
+            except SyntaxError as error:
+                place = f"{puzzle.file}:{line + (error.lineno or 1)}"
+                raise BuildError(
+                    f"{place}: SyntaxError: {error.msg}, in a cell that runs in the notebook only"
+                ) from None
+        line += body.count("\n")
 
 
 def _free_names(source: str) -> set[str]:

@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import jax
+
 from puzzles._author import scaffold
 from puzzles._author.repository import BuildError, project
-from puzzles._author.tree import ladders_of, missing
+from puzzles._author.tree import ladders_of, missing, unlisted
+from puzzles._jax import has_tpu
+
+
+def look_for_no_tpu() -> None:
+    """Where there is none: JAX would, and libtpu complain of that in six lines."""
+    if "JAX_PLATFORMS" not in os.environ and not has_tpu():
+        os.environ["JAX_PLATFORMS"] = "cpu"  # for the processes that are started
+        jax.config.update("jax_platforms", "cpu")
 
 
 def new_ladder(name: str, first: str | None) -> int:
@@ -25,13 +36,16 @@ def new_ladder(name: str, first: str | None) -> int:
 
 def new_puzzle(ladder: str, name: str) -> int:
     """Write a puzzle as the last rung of a ladder."""
+    if (says := unlisted(project(), ladder)) is not None:
+        raise BuildError(says)
     _wrote(scaffold.new_puzzle(ladder, name))
     print(f"next: python -m puzzles verify {ladder}/{name}")
     return 0
 
 
 def build(check: bool = False, solved: Path | None = None) -> int:
-    """Write the project's notebooks and its README's table; 1 if `check` finds one out of date.
+    """Write the project's notebooks and its README's table; 1 if `check` finds one out of date,
+    or a diagram.
 
     check: write nothing. solved: write solved notebooks into that folder instead.
     """
@@ -53,12 +67,23 @@ def build(check: bool = False, solved: Path | None = None) -> int:
     for problem in (problem for name in names for problem in missing(name)):
         raise BuildError(problem)
     if check:
-        return _report(notebook.out_of_date(root, names))
+        return _report(notebook.out_of_date(root, names)) or _diagrams(root)
     written = notebook.write_solved(solved, root, names) if solved else notebook.write(root, names)
     _wrote(written)
     if not written:
         print("everything is up to date")
     return 0
+
+
+def _diagrams(root: Path) -> int:
+    """What the project's own script says of its diagrams, where it has one."""
+    script = root / "diagrams" / "draw.py"
+    if not script.exists():
+        return 0
+    done = subprocess.run([sys.executable, str(script), "--check"], capture_output=True, text=True)
+    if done.returncode:
+        print((done.stdout + done.stderr).strip(), file=sys.stderr)
+    return int(bool(done.returncode))
 
 
 def _report(stale: Sequence[str]) -> int:

@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import jax
 
 from puzzles import _regions
+from puzzles._author.margin import how_far
+from puzzles._author.repository import at_line
 from puzzles._judge import (
-    COSTS,
+    USUAL,
     Case,
     Verdict,
+    alike,
     at_scale,
     cases,
-    equal,
     excesses,
     fresh_case,
     judge,
     judge_fresh,
+    narrow,
 )
-from puzzles._launch import keeping_traces, kernels, trace_call
+from puzzles._launch import before_last_casts, equations, keeping_traces, kernels, trace_call
 from puzzles._puzzle import Alternative, Mistake, Puzzle, load, starter_function, variant
 from puzzles._tpu import Compiler
 
@@ -96,6 +100,11 @@ def solution_problem(puzzle: Puzzle, seeds: Sequence[int] = SEEDS) -> str | None
         if made != len(puzzle.results):
             place = puzzle.place("results=")
             return f"{place}: {len(puzzle.results)} names for {made} results: name each of them"
+    if puzzle.roundings is not None and _rounds_early(puzzle):
+        return (
+            f"{puzzle.place('roundings=')}: the spec rounds on the way: let it compute in f32 and "
+            "cast last, for answers are compared with what it casts"
+        )
     for seed in seeds:
         verdict = judge(puzzle, puzzle.solution, seed=seed, thorough=seed == seeds[0])
         if verdict.stage == "work":
@@ -142,11 +151,23 @@ def _steps(case: Case) -> int:
     return sum(one.steps * (one.times or 1) for one in launches)
 
 
+def _rounds_early(puzzle: Puzzle) -> bool:
+    """Whether the spec computes anything in a narrow float, or ends without a cast to one."""
+    case = cases(puzzle)[0]
+    traced = trace_call(puzzle.spec, *case.args)
+    exact = before_last_casts(traced.jaxpr).jaxpr
+    lasting = {id(v) for v in traced.jaxpr.jaxpr.outvars}
+    made = [v for e in equations(traced.jaxpr.jaxpr) for v in e.outvars if id(v) not in lasting]
+    return any(narrow(v.aval.dtype) for v in (*made, *exact.outvars))
+
+
 def _solution_rejected(puzzle: Puzzle, verdict: Verdict, seed: int) -> str | None:
     if verdict.passed:
         return None
     place = puzzle.place(f"def {puzzle.name}(", author=False)
-    return f"{place}: the solution is rejected (seed {seed}); mend it, or its spec:\n{verdict}"
+    far = how_far(puzzle, seed) if verdict.stage == "values" else ""
+    plain = replace(verdict, diagnosis=None)  # the reference's rounding may look like a mistake's
+    return f"{place}: the solution is rejected (seed {seed}); mend it, or its spec{far}:\n{plain}"
 
 
 def slack_needs(puzzle: Puzzle) -> dict[str, list[str]]:
@@ -176,11 +197,11 @@ def scale_problems(puzzle: Puzzle) -> Iterator[str]:
         )
         return
     needs = slack_needs(puzzle) if puzzle.slack else {}
-    for what in puzzle.slack:
-        if what not in needs:
+    for what, times in puzzle.slack.items():
+        if what not in needs and times > USUAL.get(what, 0):
             yield (
                 f"{puzzle.place('slack=')}: no alternative needs slack for {what!r}: add the right "
-                f"answer that does, or take it out; known are {', '.join(sorted(COSTS))}"
+                f"answer that does, or take it out; known are {', '.join(sorted(USUAL))}"
             )
 
 
@@ -207,6 +228,8 @@ def starter_problem(puzzle: Puzzle) -> str | None:
     try:
         fn = starter_function(puzzle)
     except (_regions.RegionError, SyntaxError) as error:
+        if str(error).startswith("line "):
+            return at_line(puzzle.file, error)
         return f"{puzzle.place(_regions.BEGIN, author=False)}: {error}"
     place = puzzle.place(_regions.BEGIN, author=False)
     verdict = judge(puzzle, fn)
@@ -246,4 +269,4 @@ def twins(puzzle: Puzzle) -> Iterator[str]:
 
 def _same(case: Case, one: Mistake, other: Mistake) -> bool:
     a, b = case.mistaken(one), case.mistaken(other)
-    return a is not None and b is not None and equal(a, b, case.puzzle.tolerance)
+    return a is not None and b is not None and alike(case.puzzle, a, b)

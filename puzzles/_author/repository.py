@@ -16,6 +16,12 @@ class BuildError(Exception):
     """A module or a setting from which no notebook can be built; the text has the remedy."""
 
 
+def at_line(file: str, error: Exception) -> str:
+    """`file:line: words` of an error whose words begin with the line."""
+    found = re.match(r"line (\d+): ", str(error))
+    return f"{file}:{found[1]}: {str(error)[found.end() :]}" if found else f"{file}:1: {error}"
+
+
 def project(start: Path | None = None) -> Path:
     """The root of the project around `start`, or the current folder; else this repository's.
 

@@ -1,16 +1,15 @@
-"""Is a rung's text complete, and honest with its reader? Needs the author's extra for leaks."""
+"""Is a rung's text complete, and does it explain what it uses?"""
 
 from __future__ import annotations
 
 import ast
-import keyword
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 from puzzles import _regions
-from puzzles._author.repository import Repository
-from puzzles._ladders import find, front_page, ladder, ladder_module
+from puzzles._author.report import plural
+from puzzles._ladders import front_page, ladder_module, ladders
 from puzzles._puzzle import Puzzle
 
 UNDONE = "✎"  # what a scaffold's comments begin with: instructions to be followed and deleted
@@ -30,7 +29,8 @@ def text_problems(puzzle: Puzzle) -> Iterator[str]:
 def _hints(puzzle: Puzzle) -> Iterator[str]:
     place = puzzle.place("hints=")
     if len(puzzle.hints) < 3:
-        yield f"{place}: {len(puzzle.hints)} hints: give an idea, an API and the shape of the code"
+        few = plural(len(puzzle.hints), "hint")
+        yield f"{place}: {few}: give an idea, an API and the shape of the code"
     for number, text in enumerate(puzzle.hints, 1):
         if not text.strip():
             yield f"{place}: hint {number} is empty: write it, or take it out"
@@ -42,7 +42,7 @@ def _cases(puzzle: Puzzle) -> Iterator[str]:
     if len(puzzle.mistakes) < 3:
         place = puzzle.place("mistakes=")
         yield (
-            f"{place}: {len(puzzle.mistakes)} mistakes: at least 3 are wanted; what do "
+            f"{place}: {plural(len(puzzle.mistakes), 'mistake')}: at least 3 are wanted; what do "
             "people write?"
         )
     for dims in puzzle.cases:
@@ -62,9 +62,9 @@ def _names(puzzle: Puzzle) -> Iterator[str]:
 
 
 def _pictures(puzzle: Puzzle) -> Iterator[str]:
-    prose = _prose(puzzle)
-    images = _IMAGE.findall(prose)
-    if puzzle.kernel and puzzle.picture and not images and "```text" not in prose:
+    text = prose(puzzle.text)
+    images = _IMAGE.findall(text)
+    if puzzle.kernel and puzzle.picture and not images and "```text" not in text:
         yield (
             f"{puzzle.place('# %% [markdown]', author=False)}: a kernel moves blocks "
             "through space, "
@@ -74,10 +74,8 @@ def _pictures(puzzle: Puzzle) -> Iterator[str]:
     for alt, source in images:
         place = puzzle.place(source, author=False)
         if len(alt.split()) < 8:
-            yield (
-                f"{place}: the image has no words for who cannot see it: describe it in "
-                "its alt text"
-            )
+            few = f"only {plural(len(alt.split()), 'word')}" if alt.split() else "no words"
+            yield f"{place}: the image has {few} for who cannot see it: describe it in its alt text"
         if not source.startswith("http") and not (_root(puzzle) / source).exists():
             yield f"{place}: there is no image {source}: draw it, or mend the link"
 
@@ -113,7 +111,7 @@ def _undone(file: str, lines: list[str]) -> list[str]:
 
 def unexplained(puzzle: Puzzle) -> Iterator[str]:
     """API names in the rung's code that neither its prose nor any earlier rung's mentions."""
-    told = _told_before(puzzle) + _prose(puzzle)
+    told = _told_before(puzzle) + prose(puzzle.text)
     known = set(re.findall(r"\w+", told))
     for name, line in sorted(api_names(puzzle.text).items(), key=lambda item: item[1]):
         if name.split(".")[-1] not in known:
@@ -126,35 +124,45 @@ def unexplained(puzzle: Puzzle) -> Iterator[str]:
 
 def _told_before(puzzle: Puzzle) -> str:
     """All prose and code that a learner has met when they come to this rung."""
-    names = [*_climbed_before(puzzle.ladder)]
-    texts = [t for name in names for t in (_front(name), *map(_met, ladder(name)))]
-    texts.append(_front(puzzle.ladder))
-    for earlier in ladder_module(puzzle.ladder).RUNGS:
-        if earlier == puzzle.name:
-            break
-        texts.append(_met(find(earlier)))
-    return "\n".join(texts)
+    texts = [t for name in climbed_before(puzzle.ladder) for t in (_front(name), *_told_in(name))]
+    return "\n".join([*texts, _front(puzzle.ladder), *_told_in(puzzle.ladder, puzzle.name)])
 
 
-def _climbed_before(name: str) -> Iterator[str]:
+def _told_in(name: str, until: str | None = None) -> Iterator[str]:
+    """What each rung of a ladder tells, up to one; of a rung whose module is broken, too."""
+    front = ladder_module(name)
+    for rung in front.RUNGS:
+        path = Path(str(front.__file__)).with_name(f"{rung}.py")
+        if rung == until:
+            return
+        if path.exists():
+            yield _met(_regions.without_author(path.read_text(encoding="utf-8")))
+
+
+def climbed_before(name: str) -> Iterator[str]:
     """The ladders that a ladder takes as known: its AFTER, and theirs."""
     for earlier in getattr(ladder_module(name), "AFTER", ()):
-        yield from _climbed_before(earlier)
-        yield earlier
+        if earlier in ladders() and earlier != name:  # else `front_problems` says so
+            yield from climbed_before(earlier)
+            yield earlier
 
 
 def _front(name: str) -> str:
     module = ladder_module(name)
-    return "\n".join([module.INTRO, *getattr(module, "PARTS", {}).values()])
+    return "\n".join([getattr(module, "INTRO", ""), *getattr(module, "PARTS", {}).values()])
 
 
-def _met(puzzle: Puzzle) -> str:
+def _met(text: str) -> str:
     """A rung's prose, and the API names of its code, which have been complained of there."""
-    return _prose(puzzle) + " ".join(api_names(puzzle.text))
+    try:
+        return prose(text) + " ".join(api_names(text))
+    except SyntaxError:
+        return text
 
 
-def _prose(puzzle: Puzzle) -> str:
-    cells = _regions.split_cells(puzzle.text)
+def prose(text: str) -> str:
+    """The Markdown cells of a module's text."""
+    cells = _regions.split_cells(text)
     return "\n".join(body for marker, body in cells if "[markdown]" in marker)
 
 
@@ -171,44 +179,3 @@ def api_names(text: str) -> dict[str, int]:
                 if word.arg:
                     found.setdefault(word.arg, word.value.lineno)
     return found
-
-
-# What the reader must not be told
-
-
-def leaks(puzzle: Puzzle) -> list[str]:
-    """Lines of a puzzle's regions that its own cells, or its hints, give away, with their place.
-
-    A find-the-bug rung shows the lines that its bug leaves alone. Lines without a name of their
-    own, such as `else:` or `])`, and those that only open a call or a list give nothing away.
-    """
-    from puzzles._author.cells import rung_cells
-
-    nowhere = Repository("https://github.com/owner/name", "branch")
-    pages = {"a cell of this rung": rung_cells(puzzle, 1, nowhere)}
-    pages["a hint"] = [cell for cell in pages["a cell of this rung"] if cell.id.endswith("-hints")]
-    starter = puzzle.starter_text if puzzle.starter else ""
-    meant = {" ".join(line.split()) for line in starter.splitlines()}
-    found = []
-    for line in _regions.region_lines(puzzle.text):
-        secret = " ".join(line.split())
-        if secret in meant or not _says_something(secret):
-            continue
-        showing = [where for where, cells in pages.items() if _shows(cells, secret)]
-        if showing:  # hints are among the cells: the last of them is the more exact
-            place = puzzle.place("hints=" if showing[-1] == "a hint" else secret, author=False)
-            found.append(
-                f"{place}: {showing[-1]} contains a line of the solution, `{line}`: say it in "
-                "words, or hide less"
-            )
-    return found
-
-
-def _shows(cells: list, secret: str) -> bool:
-    lines = [" ".join(line.split()) for cell in cells for line in cell.source.splitlines()]
-    return any(secret.rstrip(",") in line for line in lines)
-
-
-def _says_something(line: str) -> bool:
-    names = [w for w in re.findall(r"[A-Za-z_]\w*", line) if not keyword.iskeyword(w) and w != "_"]
-    return bool(names) and not re.fullmatch(r"\w+,?|.*[(\[{]", line)

@@ -12,6 +12,14 @@ from puzzles._ladders import ENTRY_POINTS, ladder_module, ladders
 
 EXAMPLE = Path(__file__).parent / "_example"
 _RUNG = "warm_up"
+_FACTS = """\
+# What the prose of this ladder states, word for word, and where it is from: `source` is a URL, or a
+# file of JAX with the function's name; or `test` is the test that shows it, file::function.
+"""
+_FACT = """\
+says = "A kernel sees one block at a time."
+source = "https://docs.jax.dev/en/latest/pallas/grid_blockspec.html (BlockSpec)"
+"""
 
 
 def new_ladder(name: str, root: Path, first: str | None = None) -> list[Path]:
@@ -33,7 +41,8 @@ def new_ladder(name: str, root: Path, first: str | None = None) -> list[Path]:
     front = (EXAMPLE / "__init__.py").read_text(encoding="utf-8").replace("Example", title)
     _write(folder / name / "__init__.py", with_rung(front, first))
     _write(folder / name / f"{first}.py", rung_text(first))
-    return [folder / name / "__init__.py", folder / name / f"{first}.py"]
+    written = [folder / name / "__init__.py", folder / name / f"{first}.py"]
+    return [*written, _with_fact(root / "tests" / "facts" / f"{name}.toml", first)]
 
 
 def new_puzzle(ladder_name: str, name: str) -> list[Path]:
@@ -47,7 +56,16 @@ def new_puzzle(ladder_name: str, name: str) -> list[Path]:
     text = with_rung(front.read_text(encoding="utf-8"), name)
     _write(path, rung_text(name))
     _write(front, text)
-    return [path, front]
+    root = front.parents[ladder_module(ladder_name).__name__.count(".") + 1]
+    return [path, front, _with_fact(root / "tests" / "facts" / f"{ladder_name}.toml", name)]
+
+
+def _with_fact(path: Path, rung: str) -> Path:
+    """Add to a ladder's list of facts the one that the example's prose states."""
+    text = path.read_text(encoding="utf-8") if path.exists() else _FACTS
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _write(path, f'{text.rstrip()}\n\n[[fact]]\nrung = "{rung}"\n{_FACT}')
+    return path
 
 
 def entry_point(name: str, root: Path) -> str | None:

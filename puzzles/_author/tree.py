@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from puzzles._ladders import find, front_page, ladder_module, ladders
+from puzzles._author.repository import BuildError, ladders_folder
+from puzzles._ladders import (
+    ENTRY_POINTS,
+    UnknownPuzzle,
+    find,
+    front_page,
+    ladder_module,
+    ladders,
+)
 
 
 def ladders_of(root: Path) -> tuple[str, ...]:
@@ -14,13 +22,47 @@ def ladders_of(root: Path) -> tuple[str, ...]:
     return tuple(inside)
 
 
+def unlisted(root: Path, name: str) -> str | None:
+    """That a ladder's folder is there and Python does not find it, or None."""
+    folder = ladders_folder(root)
+    if name in ladders() or not (folder / name / "__init__.py").exists() or name.startswith("_"):
+        return None
+    if folder.name == "puzzles":
+        return f"{folder.name}/{name}/__init__.py has no RUNGS, so it is no ladder: add them"
+    return (
+        f"{folder.name}/{name} is there, and no entry point names it: add `{name} = "
+        f'"{folder.name}.{name}"` under [project.entry-points."{ENTRY_POINTS}"] in '
+        "pyproject.toml, then pip install -e ."
+    )
+
+
+def front_problems(name: str) -> Iterator[str]:
+    """What is wrong in a ladder's `__init__.py`, whether or not its rungs can be imported."""
+    module, page = ladder_module(name), front_page(name)
+    for needed in ("TITLE", "INTRO"):
+        if not hasattr(module, needed):
+            yield f"{page}:1: a ladder needs {needed}: say what it leads to"
+    for earlier in getattr(module, "AFTER", ()):
+        try:
+            ladder_module(earlier)
+        except UnknownPuzzle as error:
+            yield f"{_line(name, 'AFTER')}: AFTER names no ladder: {error}"
+    yield from duplicates([name])
+
+
+def _line(name: str, needle: str) -> str:
+    """`file:line` of the first line of a ladder's `__init__.py` that holds `needle`."""
+    text = Path(str(ladder_module(name).__file__)).read_text(encoding="utf-8")
+    lines = (n for n, line in enumerate(text.splitlines(), 1) if needle in line)
+    return f"{front_page(name)}:{next(lines, 1)}"
+
+
 def tree_problems(root: Path, names: Sequence[str]) -> Iterator[str]:
     """What is wrong with the project at `root` as a whole, whose ladders are `names`."""
-    gone = [problem for name in names for problem in missing(name)]
-    yield from gone
-    yield from duplicates()
+    wrong = [problem for name in names for problem in (*front_problems(name), *missing(name))]
+    yield from wrong
     yield from strays(root, names)
-    if not gone:
+    if not wrong:
         yield from _stale(root, names)
 
 
@@ -32,12 +74,15 @@ def strays(root: Path, names: Sequence[str]) -> Iterator[str]:
     yield from _stray_diagrams(root, names)
 
 
-def duplicates() -> Iterator[str]:
-    """Rung names that occur twice: `check` finds a puzzle by its function's name alone."""
+def duplicates(names: Sequence[str] | None = None) -> Iterator[str]:
+    """Rung names that occur twice: `check` finds a puzzle by its function's name alone.
+
+    names: the ladders whose second puzzles are told, all by default.
+    """
     first: dict[str, str] = {}
     for name in ladders():
         for rung in ladder_module(name).RUNGS:
-            if rung in first:
+            if rung in first and (names is None or name in names):
                 yield (
                     f"{front_page(name)}: a second puzzle called '{rung}', which {first[rung]} has "
                     "already: rename one, since check() finds a puzzle by its name"
@@ -109,5 +154,8 @@ def _stale(root: Path, names: Sequence[str]) -> Iterator[str]:
     except ImportError as error:
         yield f"the notebooks cannot be checked: {error}; pip install 'pallas-puzzles[author]'"
         return
-    for name in notebook.out_of_date(root, names):
-        yield f"{name} is out of date: python -m puzzles build"
+    try:
+        for name in notebook.out_of_date(root, names):
+            yield f"{name} is out of date: python -m puzzles build"
+    except BuildError as error:
+        yield str(error)

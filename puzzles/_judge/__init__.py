@@ -7,29 +7,34 @@ Nothing is printed here.
 
 from __future__ import annotations
 
-from puzzles._judge.case import Case, cases, fresh_case
+from puzzles._judge.case import Case, cases, execute, fresh_case
 from puzzles._judge.judging import judge, judge_fresh
-from puzzles._judge.numbers import equal
-from puzzles._judge.scale import COSTS, at_scale, excesses
+from puzzles._judge.numbers import alike, largest_error, tolerance_of
+from puzzles._judge.rounding import narrow
+from puzzles._judge.scale import USUAL, at_scale, excesses
 from puzzles._judge.source import ellipsis_left, is_function, is_starter, unwrap
 from puzzles._judge.verdict import Verdict, shown
 from puzzles._judge.words import told
 
 __all__ = [
-    "COSTS",
+    "USUAL",
     "Case",
     "Verdict",
+    "alike",
     "at_scale",
     "cases",
     "ellipsis_left",
-    "equal",
     "excesses",
+    "execute",
     "fresh_case",
     "is_function",
     "is_starter",
     "judge",
     "judge_fresh",
+    "largest_error",
+    "narrow",
     "shown",
     "told",
+    "tolerance_of",
     "unwrap",
 ]

@@ -24,7 +24,7 @@ def beside(puzzle: Puzzle, scale: Scale, ran: tuple[str, ...]) -> str:
             ("blocks", f"{mine.transfers:,} moved", f"{par.transfers:,} moved"),
             ("HBM", amount(mine.bytes), amount(par.bytes)),
             ("outside", amount(mine.outside), amount(par.outside)),
-            ("VMEM", amount(mine.vmem), amount(par.vmem)),
+            ("VMEM", amount(mine.held), amount(par.held)),
             ("SMEM", amount(mine.smem), amount(par.smem)),
             ("FLOPs", scaled(mine.flops), scaled(par.flops)),
         )

@@ -11,8 +11,9 @@ import jax
 import numpy as np
 
 from puzzles._jax import jaxpr_as_fun
+from puzzles._judge.limits import as_imported
 from puzzles._judge.source import unjitted
-from puzzles._launch import Traced, quickly, trace_call, with_interpret
+from puzzles._launch import Traced, before_last_casts, faults, quickly, trace_call, with_interpret
 from puzzles._puzzle import Mistake, Puzzle, mutate
 
 
@@ -61,8 +62,9 @@ class Case:
     @cached_property
     def args(self) -> tuple:
         """The arguments, drawn once; no function that gets them can write into them."""
-        key = jax.random.key(1000 * self.seed + self.number)
-        return jax.tree.map(_read_only, tuple(self.puzzle.inputs(key, **self.dims)))
+        with as_imported():
+            key = jax.random.key(1000 * self.seed + self.number)
+            return jax.tree.map(_read_only, tuple(self.puzzle.inputs(key, **self.dims)))
 
     @cached_property
     def expected(self) -> Any:
@@ -70,11 +72,19 @@ class Case:
 
         On the CPU also where there is a TPU, with dots at the highest precision.
         """
-        spec = self.judged(self.puzzle.spec)
-        if not self.puzzle.kernel:
-            return jax.tree.map(np.asarray, spec(*self.args))
-        with jax.default_matmul_precision("highest"):
-            return _compiled(spec, self.args)
+        args, spec = self.args, self.judged(self.puzzle.spec)
+        with as_imported(), jax.default_matmul_precision("highest"):
+            if not self.puzzle.kernel:
+                return jax.tree.map(np.asarray, spec(*args))
+            return _compiled(spec, args)
+
+    @cached_property
+    def exact(self) -> list[np.ndarray]:
+        """What the spec gives before the casts to narrow floats that it ends with, flat."""
+        args = self.args
+        with as_imported(), jax.default_matmul_precision("highest"):
+            traced = trace_call(self.judged(self.puzzle.spec), *args)
+            return quickly(before_last_casts(traced.jaxpr), traced.leaves)
 
     def judged(self, fn: Callable) -> Callable:
         """What is judged of `fn`: itself, or what the puzzle observes of it."""
@@ -85,11 +95,24 @@ class Case:
         """What a function without a kernel gives, under `jit` where the puzzle asks for it."""
         if self.puzzle.jit:
             return _compiled(self.judged(fn), self.args)
-        return self.judged(fn)(*self.args)
+        return self.judged(fn)(*jax.tree.map(lambda x: x, self.args))  # lists are new ones
 
     def mistaken(self, mistake: Mistake) -> tuple[np.ndarray, ...] | None:
         """The flat results of a wrong solution, computed once; None if it raises."""
         return _mistaken(self, mistake)
+
+    def faults_of(self, mistake: Mistake) -> frozenset[str]:
+        """The kinds of faults that a wrong solution's launches have here."""
+        return _faults_of(self, mistake)
+
+
+@lru_cache(maxsize=512)
+def _faults_of(case: Case, mistake: Mistake) -> frozenset[str]:
+    try:
+        launches = trace_call(case.judged(_wrong(case.puzzle, mistake)), *case.args).launches
+        return frozenset(fault.kind for one in launches for fault in faults(one))
+    except Exception:
+        return frozenset()
 
 
 @lru_cache(maxsize=512)
@@ -127,7 +150,9 @@ def _compiled(fn: Callable, args: tuple) -> Any:
 
 
 def _read_only(leaf: Any) -> Any:
-    if isinstance(leaf, np.ndarray):
-        leaf = leaf.view()
-        leaf.flags.writeable = False
-    return leaf
+    """A copy that cannot be written into: a view, whose `flags` cannot be set back either."""
+    if not isinstance(leaf, np.ndarray):
+        return leaf
+    copy = leaf.copy()
+    copy.flags.writeable = False
+    return copy.view()

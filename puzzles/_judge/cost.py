@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -47,9 +47,9 @@ class Cost:
         return sum(getattr(one, name) * (one.times or 1) for one in self.launches)
 
     @cached_property
-    def count(self) -> int:
-        """Launches."""
-        return sum(one.times or 1 for one in self.launches)
+    def count(self) -> float:
+        """Launches; one in a loop of unknown length counts as infinitely many."""
+        return sum(math.inf if one.times is None else one.times for one in self.launches)
 
     @cached_property
     def steps(self) -> int:
@@ -63,12 +63,8 @@ class Cost:
 
     @cached_property
     def transfers(self) -> int:
-        """Blocks read and written back."""
-        return sum(
-            o.transfers * (one.times or 1)
-            for one in self.launches
-            for o in (*one.inputs, *one.outputs)
-        )
+        """Blocks read and written back, by the pipeline or by the kernel's own copies."""
+        return sum(_moves(one) * (one.times or 1) for one in self.launches)
 
     @cached_property
     def bytes(self) -> int:
@@ -113,18 +109,29 @@ class Cost:
 
     @cached_property
     def vmem(self) -> int:
-        """Bytes of VMEM that the most demanding launch needs."""
+        """Bytes of VMEM that the buffers of the most demanding launch take."""
         return max((one.vmem_bytes for one in self.launches), default=0)
 
-    @property
-    def certain(self) -> bool:
-        """False if a branch or a loop depends on data: executed work is not known then."""
-        return not any(one.unknown_branches for one in self.launches)
+    @cached_property
+    def held(self) -> int:
+        """The same, with the values that the kernel's body itself holds, at least."""
+        return max((one.vmem_bytes + one.held_bytes for one in self.launches), default=0)
+
+    @cached_property
+    def least(self) -> Cost:
+        """The same where branches or loops depend on data: only the work that is certain."""
+        certain = (replace(one.least, busy=one.busy) for one in self.launches)
+        return Cost(tuple(certain), self.made)
 
     @cached_property
     def blocks(self) -> list[list[tuple]]:
         """Which blocks the launches cut, in whatever order their operands come."""
         return [sorted(map(_cut, (*one.inputs, *one.outputs))) for one in self.launches]
+
+
+def _moves(launch: Launch) -> int:
+    piped = sum(o.transfers for o in (*launch.inputs, *launch.outputs) if o.piped)
+    return piped + sum(int(copy.executed.sum()) for copy in launch.copies)
 
 
 def _cut(operand: Operand) -> tuple:

@@ -14,8 +14,9 @@ from puzzles._judge.beside import beside
 from puzzles._judge.case import Case, cases, fresh_case, on_tpu
 from puzzles._judge.edition import brought_up_to_date
 from puzzles._judge.fresh import own_seed
+from puzzles._judge.limits import learners_code
 from puzzles._judge.memory import memory, memory_if_small
-from puzzles._judge.numbers import same_form, same_numbers
+from puzzles._judge.numbers import rounded_once, same_form, same_numbers
 from puzzles._judge.scale import at_scale, compare
 from puzzles._judge.verdict import Rejected, Verdict
 from puzzles._launch import Launch
@@ -107,31 +108,36 @@ def _judge(
     puzzle: Puzzle, fn: Callable, seed: int | None, thorough: bool, compiler: Compiler | None
 ) -> Verdict:
     listed = cases(puzzle, seed or 0)
-    verdict = _by_cases(puzzle, fn, listed, thorough, compiler)
-    _fresh(puzzle, fn, own_seed(puzzle, fn) if seed is None else seed)
-    return verdict
+    drawn = own_seed(puzzle, fn) if seed is None else seed
+    if puzzle.kernel:
+        return _kernel(puzzle, fn, listed, drawn, thorough, compiler)
+    for case in listed:
+        planned = _plain(case, fn)
+    _fresh(puzzle, fn, drawn)
+    receipt = receipt_text(planned, title=case.label) if planned else None
+    return _passed(puzzle, receipt, notes=(_NO_KERNEL,))
 
 
-def _by_cases(
+def _kernel(
     puzzle: Puzzle,
     fn: Callable,
     listed: Sequence[Case],
+    drawn: int,
     thorough: bool,
     compiler: Compiler | None,
 ) -> Verdict:
-    if not puzzle.kernel:
-        for case in listed:
-            planned = _plain(case, fn)
-        receipt = receipt_text(planned, title=case.label) if planned else None
-        return _passed(puzzle, receipt, notes=(_NO_KERNEL,))
-    traces = {}
+    """All stages of a rung with a kernel; `drawn` is the seed of the fresh case."""
+    traces, results = {}, {}
     for case in listed:
         traced = traces[case] = stages.trace(case, fn)
         stages.pallas(case, traced)
-        stages.numbers(case, traced)
+        results[case] = stages.numbers(case, traced)
     simulated = memory(traces, thorough)
     for case, traced in traces.items():
         stages.work(case, traced.launches)
+    for case, flat in results.items():
+        rounded_once(case, flat)
+    _fresh(puzzle, fn, drawn)  # first: what is wrong at other sizes is no matter of cost
     scale = at_scale(puzzle, fn)
     if scale is not None:
         compare(puzzle, scale)
@@ -158,10 +164,10 @@ def _first_sentence(text: str) -> str:
 def _plain(case: Case, fn: Callable) -> tuple[Launch, ...]:
     """What a case without a kernel launches: no `pallas`, `memory` or `tpu` stage."""
     puzzle, args = case.puzzle, case.args  # an author's own fault is not the learner's
-    try:
+    if puzzle.accepts is None:
+        _ = case.expected
+    with learners_code(puzzle, case.label):
         result = case.plainly(fn)
-    except Exception as error:
-        raise stages.raised(error, case) from None
     if result is None:
         says = f"`{puzzle.name}` returns None: is a `return` missing?"
         raise Rejected("values", says, case=case.label)
@@ -191,8 +197,9 @@ def _fresh(puzzle: Puzzle, fn: Callable, seed: int) -> None:
             return
         traced = stages.trace(case, fn)
         stages.pallas(case, traced)
-        stages.numbers(case, traced)
+        flat = stages.numbers(case, traced)
         memory_if_small(case, traced)
+        rounded_once(case, flat)
     except Rejected as rejected:
         raise rejected.on_fresh_case(puzzle.name, seed) from None
 

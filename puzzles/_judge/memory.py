@@ -55,8 +55,9 @@ def memory_if_small(case: Case, traced: Traced) -> None:
 def _mapped(case: Case, traced: Traced) -> None:
     for fault in (f for one in traced.launches for f in faults(one)):
         if fault.kind != "misaligned":
+            stage = "work" if fault.kind == "semantics" else "memory"
             step = step_ids(traced.launches, fault)
-            raise Rejected("memory", fault.says, case=case.label, step=step)
+            raise Rejected(stage, fault.says, case=case.label, step=step)
 
 
 def _simulated(case: Case, traced: Traced) -> None:

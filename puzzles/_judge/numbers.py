@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,46 +10,89 @@ from typing import Any
 import jax
 import numpy as np
 
+from puzzles._judge import rounding
 from puzzles._judge.case import Case, cases, on_tpu
+from puzzles._judge.limits import as_imported
+from puzzles._judge.origin import origin
+from puzzles._judge.picture import block_map
 from puzzles._judge.verdict import Rejected
-from puzzles._launch import Launch, Operand, faults
-from puzzles._puzzle import Mistake
+from puzzles._launch import Fault, Launch, Operand, Traced, faults
+from puzzles._puzzle import Mistake, Puzzle
 
 # Relative tolerance by the width of the mantissa; a TPU rounds the operands of f32 dots to bf16.
 _TOLERANCE = {"float32": 2e-5, "bfloat16": 1e-2, "float16": 2e-3, "float64": 1e-12}
 _TPU_TOLERANCE = 2e-2
+_NEAR = 10.0  # times the tolerance
+_WHOLE = 20  # elements of a vector that is printed whole
 
 
 @dataclass(frozen=True)
 class Mismatch:
-    """Where two arrays of equal shape differ: `wrong` marks the elements, `first` indexes one."""
+    """Where two arrays of equal shape differ: `wrong` marks the elements, `first` indexes one.
+
+    excess: the largest error, in units of what is allowed there.
+    """
 
     wrong: np.ndarray
     first: tuple[int, ...]
     expected: Any
     got: Any
     count: int
+    excess: float = np.inf
 
 
+@as_imported()
 def compare(want: np.ndarray, got: np.ndarray, tolerance: float | None) -> Mismatch | None:
     """The first disagreement of two arrays of one shape, or None.
 
     `tolerance` is relative, and absolute in units of the root mean square of `want`.
     """
     want, got = np.asarray(want), np.asarray(got)
+    excess = np.inf
     if want.dtype.kind in "biu":
         wrong = want != got
     else:
-        if tolerance is None:
-            tolerance = _TPU_TOLERANCE if on_tpu() else _TOLERANCE.get(want.dtype.name, 1e-2)
+        tolerance = tolerance_of(want, tolerance)
         w, g = want.astype(np.float64), got.astype(np.float64)
         finite = w[np.isfinite(w)]
         scale = float(np.sqrt(np.mean(finite**2))) if finite.size else 0.0
         wrong = ~np.isclose(g, w, rtol=tolerance, atol=tolerance * scale, equal_nan=True)
+        with np.errstate(all="ignore"):
+            ratios = np.abs(g - w) / (tolerance * (np.abs(w) + scale))
+        excess = float(np.max(np.where(np.isnan(ratios), np.inf, ratios)[wrong], initial=0.0))
     if not wrong.any():
         return None
     first = tuple(int(n) for n in np.unravel_index(int(np.argmax(wrong)), wrong.shape))
-    return Mismatch(wrong, first, want[first], got[first], int(wrong.sum()))
+    return Mismatch(wrong, first, want[first], got[first], int(wrong.sum()), excess)
+
+
+def tolerance_of(want: np.ndarray, tolerance: float | None) -> float:
+    """The tolerance that numbers like `want` are held to: the puzzle's, or their dtype's."""
+    usual = _TOLERANCE.get(want.dtype.name, 1e-2) if tolerance is None else tolerance
+    return max(usual, _TPU_TOLERANCE) if on_tpu() else usual
+
+
+def largest_error(
+    want: np.ndarray, got: np.ndarray, tolerance: float | None, neighbours: bool = False
+) -> float:
+    """The largest error of two arrays of one shape in units of the tolerance; 1 is the limit.
+
+    neighbours: forgives a last digit of the dtype, which one number rounded twice may differ by.
+    """
+    want, got = np.asarray(want), np.asarray(got)
+    if want.dtype.kind in "biu":
+        return 0.0 if (want == got).all() else math.inf
+    w, g = want.astype(np.float64), got.astype(np.float64)
+    known = np.isfinite(w)
+    if not (np.isfinite(g) == known).all() or not known.any():
+        return 0.0 if np.array_equal(w, g, equal_nan=True) else math.inf
+    digit = np.abs(np.spacing(want[known])).astype(np.float64)
+    w, g = w[known], g[known]
+    off = np.maximum(np.abs(g - w) - neighbours * digit, 0)
+    allowed = tolerance_of(want, tolerance) * (np.sqrt(np.mean(w**2)) + np.abs(w))
+    if ((allowed == 0) & (off > 0)).any():
+        return math.inf
+    return float((off / np.where(allowed == 0, 1, allowed)).max())
 
 
 def mismatches(case: Case, flat: Sequence[np.ndarray]) -> tuple[int, np.ndarray, Mismatch] | None:
@@ -93,7 +137,7 @@ def _form(tree: Any) -> str:
     return "one array" if hasattr(tree, "shape") else f"a {type(tree).__name__}"
 
 
-def same_numbers(case: Case, flat: Sequence[np.ndarray], launches: tuple[Launch, ...] = ()) -> None:
+def same_numbers(case: Case, flat: Sequence[np.ndarray], traced: Traced | None = None) -> None:
     """The result's numbers are the spec's; says which mistake they fit, or where they are wrong."""
     found = mismatches(case, flat)
     if found is None:
@@ -105,26 +149,54 @@ def same_numbers(case: Case, flat: Sequence[np.ndarray], launches: tuple[Launch,
         f"got {number_words(wrong.got)}."
     )
     step, picture = None, None
-    outputs = launches[-1].outputs if launches else ()
-    operand = next((o for o in outputs if o.shape == want.shape and len(o.blocks)), None)
-    if operand is not None:
-        block = tuple(n // (b or 1) for n, b in zip(wrong.first, operand.block, strict=True))
-        step = _writer(launches[-1], operand, block)
-        if launches[-1].grid:
+    place = origin(traced, position, wrong.wrong) if traced is not None else None
+    if place is not None:
+        launch, operand = place.launch, place.operand
+        first = np.unravel_index(int(np.argmax(place.marks)), operand.shape)
+        block = tuple(int(n) // (b or 1) for n, b in zip(first, operand.block, strict=True))
+        step = _writer(launch, operand, block)
+        if launch.grid:
             says += f" It lies in block {block} of `{operand.name}`, "
             says += f"held last by grid step {step}." if step else "which no grid step holds."
-        picture = _block_map(operand, wrong.wrong)
-    mistake = diagnosis(case, flat)
-    suspects = () if mistake else (f for one in launches for f in faults(one))
+        picture = block_map(operand, place.marks)
+    says += _close(wrong)
+    if traced is None and want.ndim == 1 and want.size <= _WHOLE:
+        says += f"\nexpected {_listed(want)}\ngot      {_listed(flat[position])}"
+    fault = _first_fault(traced)
     raise Rejected(
         "values",
         says,
-        diagnosis=mistake,
+        diagnosis=diagnosis(case, flat, None if fault is None else fault.kind),
         case=case.label,
         step=step,
         picture=picture,
-        notes=tuple(f"Look here first: {fault.says}" for fault in list(suspects)[:1]),
+        first=None if fault is None else f"Look here first: {fault.says}",
     )
+
+
+def _first_fault(traced: Traced | None) -> Fault | None:
+    """A fault of the index maps that may explain wrong numbers, however the kernel computes."""
+    found = (f for one in (traced.launches if traced is not None else ()) for f in faults(one))
+    return next((f for f in found if f.kind != "misaligned"), None)
+
+
+def _close(wrong: Mismatch) -> str:
+    if wrong.excess > _NEAR:
+        return ""
+    return (
+        f" You are close: the largest error is {wrong.excess:.1f} times what is allowed, so look "
+        "for precision (a dtype, a rounding, the order of a sum) before you look at indices."
+    )
+
+
+def _listed(values: np.ndarray) -> str:
+    return f"[{', '.join(map(number_words, values))}]"
+
+
+def rounded_once(case: Case, flat: Sequence[np.ndarray]) -> None:
+    """The right numbers are not rounded more often than the puzzle allows."""
+    if says := rounding.roundings(case, flat):
+        raise Rejected("values", says, diagnosis=diagnosis(case, flat), case=case.label)
 
 
 def of_which(case: Case, position: int) -> str:
@@ -135,13 +207,16 @@ def of_which(case: Case, position: int) -> str:
     return f" of {names[position] if names else f'result {position}'}"
 
 
-def diagnosis(case: Case, flat: Sequence[np.ndarray]) -> str | None:
-    """The mistake on record whose numbers on this case these are, in its own words, or None."""
+def diagnosis(case: Case, flat: Sequence[np.ndarray], fault: str | None = None) -> str | None:
+    """The mistake on record whose numbers on this case these are, in its own words, or None.
+
+    fault: a kind that explains the numbers by itself, so that the mistake must have it, too.
+    """
     if case.fresh:  # every mistake on record is wrong on a listed case, and all of those passed
         return None
     mistakes = (m for m in case.puzzle.mistakes if m.stage == "values")
     mistake = next((m for m in mistakes if _same_values(case, m, flat)), None)
-    if mistake is None:
+    if mistake is None or (fault is not None and fault not in case.faults_of(mistake)):
         return None
     what = "kernel" if case.puzzle.kernel else "function"
     return f"Your numbers are those of a {what} that {mistake.name}: {mistake.says}."
@@ -152,7 +227,7 @@ def _same_values(case: Case, mistake: Mistake, flat: Sequence[np.ndarray]) -> bo
 
     def gives(one: Case, numbers: Sequence[np.ndarray]) -> bool:
         theirs = one.mistaken(mistake)
-        return theirs is not None and equal(theirs, numbers, case.puzzle.tolerance)
+        return theirs is not None and alike(case.puzzle, theirs, numbers)
 
     before = cases(case.puzzle, case.seed)[: case.number]
     return all(gives(one, jax.tree.leaves(one.expected)) for one in before) and gives(case, flat)
@@ -163,6 +238,13 @@ def equal(one: Sequence[np.ndarray], other: Sequence[np.ndarray], tolerance: flo
     return len(one) == len(other) and all(
         a.shape == b.shape and a.dtype == b.dtype and compare(a, b, tolerance) is None
         for a, b in zip(one, other, strict=True)
+    )
+
+
+def alike(puzzle: Puzzle, one: Sequence[np.ndarray], other: Sequence[np.ndarray]) -> bool:
+    """Whether a puzzle tells two flat results apart, by their numbers or by their roundings."""
+    return equal(one, other, puzzle.tolerance) and all(
+        rounding.rounded_alike(puzzle, a, b) for a, b in zip(one, other, strict=True)
     )
 
 
@@ -182,23 +264,3 @@ def _writer(launch: Launch, operand: Operand, block: tuple[int, ...]) -> tuple[i
     if not len(steps):
         return None
     return tuple(int(n) for n in launch.program_ids[steps[-1]])
-
-
-def _block_map(operand: Operand, wrong: np.ndarray, limit: int = 32) -> str | None:
-    """Right and wrong output blocks as rows of `.` and `x`; None if there is nothing to draw."""
-    counts = [-(-s // (b or 1)) for s, b in zip(operand.shape, operand.block, strict=True)]
-    if int(np.prod(counts)) < 2 or len(counts) > 3:
-        return None
-    bad = wrong
-    for axis, size in enumerate(b or 1 for b in operand.block):
-        bad = np.logical_or.reduceat(bad, np.arange(0, bad.shape[axis], size), axis=axis)
-    planes = bad.reshape((-1, *bad.shape[-2:])) if bad.ndim > 1 else bad.reshape(1, 1, -1)
-    rows = []
-    for number, plane in enumerate(planes[:4]):
-        if len(planes) > 1:
-            rows.append(f"[{number}]")
-        for row in plane[:limit]:
-            marks = ["x" if b else "." for b in row[:limit]] + ["…"] * (len(row) > limit)
-            rows.append(" ".join(marks))
-        rows += ["…"] * (len(plane) > limit)
-    return f"output blocks (. right, x wrong) of {operand.name}:\n" + "\n".join(rows)

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from puzzles._judge import words
 from puzzles._judge.cost import Cost
+from puzzles._judge.limits import learners_code
 from puzzles._judge.verdict import Rejected
 from puzzles._launch import Abstract, Operand, faults, trace_call
 from puzzles._puzzle import Puzzle
@@ -20,9 +20,11 @@ from puzzles._tpu import CHIPS
 _EXACT = 1.0
 _BY_BLOCKS = 1.34
 _BY_TRAFFIC = 2.0
-# What is always allowed beside the reference's share: of its bytes made outside of kernels, and of
-# the steps without work.
+# What is always allowed beside the reference's share: of its bytes made outside of kernels, of
+# steps without work, and of dots that only sum.
 _SOME = 0.02
+# And of bytes and SMEM: one more list of numbers may help to find blocks.
+_LIST = 0.004
 _CHIP = CHIPS["v5e"]
 
 
@@ -68,13 +70,11 @@ def at_scale(puzzle: Puzzle, fn: Callable) -> Scale | None:
     """
     if puzzle.scale is None:
         return None
-    try:
-        mine = _cost(puzzle, fn)
-    except Abstract:
-        return None
-    except Exception as error:
-        at = f"At production scale ({label(puzzle)}), "
-        raise Rejected("error", f"{at}{words.told(error)}", case=label(puzzle)) from None
+    with learners_code(puzzle, f"at production scale, {label(puzzle)}"):
+        try:
+            mine = _cost(puzzle, fn)
+        except Abstract:
+            return None
     return Scale(label(puzzle), mine, reference(puzzle))
 
 
@@ -97,7 +97,7 @@ def compare(puzzle: Puzzle, scale: Scale) -> None:
     """
     at = f"At production scale ({scale.label}), "
     for fault in (f for one in scale.mine.launches for f in faults(one)):
-        stage = "tpu" if fault.kind == "misaligned" else "memory"
+        stage = {"misaligned": "tpu", "semantics": "work"}.get(fault.kind, "memory")
         raise Rejected(stage, at + fault.says, case=scale.label)
     for excess in excesses(scale, puzzle.slack):
         raise Rejected("work", at + excess.says, case=scale.label)
@@ -105,7 +105,7 @@ def compare(puzzle: Puzzle, scale: Scale) -> None:
 
 def excesses(scale: Scale, slack: Mapping[str, float]) -> Iterator[Excess]:
     """Every cost above its limit, those that explain others first."""
-    mine, par = scale.mine, scale.par
+    mine, par = scale.mine.least, scale.par
     for what, allowed, extra in _limits(mine, par):
         a, b = getattr(mine, what), getattr(par, what)
         if a > b * slack.get(what, allowed) + extra:
@@ -119,28 +119,31 @@ def _limits(mine: Cost, par: Cost) -> Iterator[tuple[str, float, float]]:
     yield "outside", _EXACT, _SOME * par.bytes
     fits = max(_CHIP.scoped_vmem_bytes, *(one.vmem_limit_bytes or 0 for one in par.launches))
     yield "vmem", 0.0, max(fits, par.vmem)
-    if mine.certain:
-        if par.dot_flops:  # elsewhere a dot may stand for a sum
-            yield "dot_flops", _EXACT if same else _BY_BLOCKS, 0
-        yield "transcendentals", _BY_TRAFFIC, 0
-        share = par.idle / max(1, par.steps) * (_EXACT if same else _BY_BLOCKS)
-        yield "idle", 0.0, mine.steps * (share + _SOME)
-    if same:
-        yield "transfers", _EXACT, 0
-        yield "bytes", _EXACT, 0
-        yield "steps", _EXACT, 0
-        yield "smem", _EXACT, 0
-        if mine.certain and par.dot_flops:
-            yield "with_dots", _EXACT, 0
-    else:
+    if par.dot_flops:  # elsewhere a dot may stand for a sum
+        yield "dot_flops", _EXACT if same else _BY_BLOCKS, _SOME * par.dot_flops
+    yield "transcendentals", _BY_TRAFFIC, 0
+    share = par.idle / max(1, par.steps) * (_EXACT if same else _BY_BLOCKS)
+    yield "idle", 0.0, mine.steps * (share + _SOME)
+    if not same:
         yield "bytes", _BY_TRAFFIC, 0
+        return
+    yield "transfers", _EXACT, 0
+    yield "bytes", _EXACT, _LIST * par.bytes
+    yield "steps", _EXACT, 0
+    yield "smem", _EXACT, _LIST * _CHIP.smem_bytes
+    if par.dot_flops:
+        yield "with_dots", _EXACT, 0
 
 
 def _count(mine: Cost, par: Cost) -> str:
+    looped = next((one.name for one in mine.launches if one.times is None), None)
+    if looped is not None:
+        why = f"`{looped}` is launched in a loop whose length only running it tells"
+        return f"{why}: this rung asks for {par.count} launch{'es' * (par.count != 1)} in all."
     return f"{mine.count} kernels are launched, where {par.count} {_are(par.count)} enough."
 
 
-def _are(count: int) -> str:
+def _are(count: float) -> str:
     return "is" if count == 1 else "are"
 
 
@@ -222,7 +225,7 @@ def _whose(mine: Cost, par: Cost) -> str:
     more, operand, other = max(pairs, key=lambda one: one[0])
     if more <= 0:
         return ""
-    if operand.sizes == other.sizes:
+    if operand.transfers > other.transfers and operand.sizes == other.sizes:
         count = f"{operand.transfers:,} times, where {other.transfers:,} are enough"
     else:
         count = f"{amount(operand.hbm_bytes)} in all, where {amount(other.hbm_bytes)} are enough"
@@ -255,4 +258,9 @@ _SAYS: dict[str, Callable[[Cost, Cost], str]] = {
     "with_dots": _dots,
 }
 
-COSTS = frozenset(_SAYS)
+# Times the reference's that each cost may be at most, unless `Puzzle.slack` says otherwise.
+USUAL = dict.fromkeys(_SAYS, _EXACT) | {
+    "dot_flops": _BY_BLOCKS,
+    "transcendentals": _BY_TRAFFIC,
+    "bytes": _BY_TRAFFIC,
+}

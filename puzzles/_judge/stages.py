@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import numpy as np
 
 from puzzles._jax import Jaxpr
-from puzzles._judge import words
 from puzzles._judge.case import Case, execute
+from puzzles._judge.limits import learners_code, raised
 from puzzles._judge.numbers import same_form, same_numbers
 from puzzles._judge.outside import work_outside
 from puzzles._judge.verdict import Rejected
 from puzzles._launch import (
-    Abstract,
+    TURNS,
     Launch,
     Traced,
     equations,
     faults,
     kernel_calls,
     kernel_size,
+    longest_loop,
     step_ids,
     subjaxprs,
     trace_call,
@@ -28,28 +32,59 @@ from puzzles._tpu import Compiler, LoweringError, lower, supported_chips
 # What a puzzle's kernel and grid never need; XLA would compile or run them for minutes.
 _EQUATIONS = 1000
 _STEPS = 2000
+_LISTED = 500_000
+_NOT_RUN = "it was not run"
 
 
 def trace(case: Case, fn: Callable) -> Traced:
     """`fn` as it runs on the case: it raises nothing, and its launches can be read."""
-    args = case.args  # an author's own fault is not the learner's
-    try:
+    args, _ = case.args, case.expected  # an author's own fault is not the learner's
+    with learners_code(case.puzzle, case.label):
         traced = trace_call(case.judged(fn), *args)
-    except Exception as error:
-        raise raised(error, case) from None
-    try:
-        _size(case, kernel_size(traced.jaxpr), traced.launches)
-    except Abstract as error:
-        raise Rejected("error", str(error), case=case.label) from None
+    _loops(case, traced)
+    with learners_code(case.puzzle, case.label):
+        grids = traced.grids
+    _grids(case, grids)
+    with learners_code(case.puzzle, case.label):
+        launches = traced.launches
+    _size(case, kernel_size(traced.jaxpr), launches)
     return traced
+
+
+def _loops(case: Case, traced: Traced) -> None:
+    turns = longest_loop(traced.jaxpr.jaxpr)
+    if turns > TURNS:
+        why = f"A loop of {turns:,} turns would take hours. Count blocks, not elements."
+        raise Rejected("work", why, case=case.label, title=_NOT_RUN)
+
+
+def _grids(case: Case, grids: Sequence[tuple[str, tuple[int, ...]]]) -> None:
+    """Grids are counted before anything is listed for each of their steps."""
+    for name, grid in grids:
+        for axis, size in enumerate(grid):
+            if size < 0:
+                why = f"The grid {grid} of `{name}` has {size} steps on axis {axis}."
+                raise Rejected("error", f"{why} It counts blocks.", case=case.label, title=_NOT_RUN)
+    largest = max((grid for _, grid in grids), key=math.prod, default=())
+    if math.prod(largest) > _LISTED:
+        why = f"The grid {largest} has {math.prod(largest):,} steps. It counts blocks, not elements"
+        says = f"{why}: divide the length of each axis by that of its block."
+        raise Rejected("work", says, case=case.label, title=_NOT_RUN)
 
 
 def _size(case: Case, count: int, launches: tuple[Launch, ...]) -> None:
     """Nothing is run that would take minutes only to be wrong."""
+    for one in launches:
+        if not one.steps and len(one.aliases) < len(one.outputs):
+            why = f"The grid {one.grid} of `{one.name}` has no steps, so nothing is ever written."
+            says = (
+                f"{why} A block that is longer than its axis makes `//` give 0; `pl.cdiv` gives 1."
+            )
+            raise Rejected("error", says, case=case.label, title=_NOT_RUN)
     if count > _EQUATIONS:
         grown = f"The kernel has grown to {count:,} operations"
         why = f"{grown}: a Python loop in a kernel is unrolled. Work on whole blocks at once."
-        raise Rejected("work", why, case=case.label)
+        raise Rejected("work", why, case=case.label, title=_NOT_RUN)
     steps = sum(one.steps * (one.times or 1) for one in launches)
     if steps <= _STEPS:
         return
@@ -57,14 +92,11 @@ def _size(case: Case, count: int, launches: tuple[Launch, ...]) -> None:
     for fault in (f for one in launches for f in faults(one)):
         if fault.kind == "out of bounds":
             step = step_ids(launches, fault)
-            raise Rejected("memory", f"{why} {fault.says}", case=case.label, step=step)
-    if steps > 10 * _STEPS:
-        raise Rejected("work", f"{why} Take larger blocks.", case=case.label)
-
-
-def raised(error: Exception, case: Case) -> Rejected:
-    """A rejection for the learner's exception."""
-    return Rejected("error", words.told(error), case=case.label)
+            raise Rejected(
+                "memory", f"{why} {fault.says}", case=case.label, step=step, title=_NOT_RUN
+            )
+    if steps > 4 * _STEPS:
+        raise Rejected("work", f"{why} Take larger blocks.", case=case.label, title=_NOT_RUN)
 
 
 def pallas(case: Case, traced: Traced) -> None:
@@ -127,8 +159,8 @@ def _asked(jaxpr: Jaxpr) -> str | None:
     return next((name for name in names if name in ("program_id", "num_programs")), None)
 
 
-def numbers(case: Case, traced: Traced) -> None:
-    """It runs, and gives the spec's numbers."""
+def numbers(case: Case, traced: Traced) -> list[np.ndarray]:
+    """It runs, and gives the spec's numbers, which are returned."""
     try:
         flat = execute(traced)
     except Exception as error:
@@ -140,9 +172,10 @@ def numbers(case: Case, traced: Traced) -> None:
                 "the top of the kernel, and use the number inside.",
                 case=case.label,
             ) from None
-        raise raised(error, case) from None
+        raise raised(error, case.label) from None
     same_form(case, traced.out)
-    same_numbers(case, flat, traced.launches)
+    same_numbers(case, flat, traced)
+    return flat
 
 
 def work(case: Case, launches: tuple[Launch, ...]) -> None:

@@ -30,7 +30,8 @@ class Verdict:
     says: where, what, what to try. diagnosis: the mistake that the numbers match, in its own words.
     step: program ids of the grid step to look at. picture: right and wrong blocks as text.
     receipt: what the launch costs, on a pass. notes: more lines, such as progress. seed: what drew
-    the fresh case, where that is the case that failed.
+    the fresh case, where that is the case that failed. title: in place of the stage's own.
+    first: what may explain all of it, to be read before the rest.
     """
 
     passed: bool
@@ -44,16 +45,18 @@ class Verdict:
     picture: str | None = None
     notes: tuple[str, ...] = field(default=())
     seed: int | None = None
+    title: str | None = None
+    first: str | None = None
 
     @property
     def headline(self) -> str:
         """The first line."""
         mark = "✓" if self.passed else "·" if self.stage == "unsolved" else "✗"
         case = f" (case {self.case})" if self.case and not self.passed else ""
-        return f"{mark} {self.puzzle}: {TITLES[self.stage]}{case}"
+        return f"{mark} {self.puzzle}: {self.title or TITLES[self.stage]}{case}"
 
     def __str__(self) -> str:
-        parts = [self.diagnosis, self.says, self.picture, self.receipt, *self.notes]
+        parts = [self.first, self.diagnosis, self.says, self.picture, self.receipt, *self.notes]
         body = "\n".join(_indent(part) for part in parts if part)
         return f"{self.headline}\n{body}"
 
@@ -72,11 +75,13 @@ class Verdict:
         if self.stage == "unsolved":
             colour = "#888888"
         parts = [f"<b>{escape_html.escape(self.headline)}</b>"]
-        for text in (self.diagnosis, self.says):
+        for text in (self.first, self.diagnosis, self.says):
             if text:
                 parts.append(f"<div style='margin-top:4px'>{_code(text)}</div>")
         if self.picture:
-            parts.append(block_squares(self.picture))
+            parts.append(
+                block_squares(self.picture.replace(" (. right, x wrong)", ", right and wrong"))
+            )
         if self.receipt:
             parts.append(
                 "<pre style='margin:6px 0 0 0;background:transparent;color:inherit;"

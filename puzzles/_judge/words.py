@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from puzzles._judge import source
+from puzzles._launch import Endless
 
 # Matched in order against "Type: message", then a new line and the learner's line; groups may be
 # used in the remedy.
@@ -75,7 +76,40 @@ _REMEDIES: tuple[tuple[str, str], ...] = (
         "The function under `pl.when` returns nothing: it writes, as in `o_ref[...] = value`.",
     ),
     (
-        r"Value shape: \((?:1, \d+.*\d+, \d+|\d+, \d+, \d+)\)",
+        r"primitive '(program_id|num_programs)' not found for platform cpu",
+        "The CPU interpreter cannot answer `pl.{0}` inside a function under `pl.when`, or in a "
+        "loop: ask at the top of the kernel, and use the number inside.",
+    ),
+    (
+        r"Value shape: \(\)",
+        "A Ref takes a whole block, not a single number: `jnp.zeros_like(o_ref)`, or "
+        "`jnp.full_like(o_ref, number)`.",
+    ),
+    (
+        r"Expected shape: \((\d+), (\d+)\)\. Value shape: \((?:1, \2|\1, 1|\2,)\)",
+        "A store does not broadcast: give it the block's shape, as in "
+        "`o_ref[...] = jnp.broadcast_to(value, o_ref.shape)`.",
+    ),
+    (
+        r"Expected shape: \(1, (\d+, \d+)\)\. Value shape: \(\1\)",
+        "The Ref has an axis of one that the value lacks: `None` in its block shape removes it.",
+    ),
+    (
+        r"(?:Abstract|Memory)Ref' object is not iterable\n.*pallas_call|get_ref_aval|"
+        r"'super' object has no attribute '__getattr__'\n.*pallas_call|MemorySpace\.__call__",
+        "`scratch_shapes` is a list with one buffer for each scratch Ref: "
+        "`scratch_shapes=[pltpu.VMEM(shape, dtype)]`.",
+    ),
+    (
+        r"Invalid out_shape type",
+        "A shape alone has no dtype: `out_shape=jax.ShapeDtypeStruct(shape, dtype)`.",
+    ),
+    (
+        r"'(int|float)' object has no attribute '(shape|dtype)'",
+        "A Python {0} has no {1}: pass an array.",
+    ),
+    (
+        r"Value shape: \((?:\d+, ){2,}\d+\)",
         "The blocks still have their leading axis. A 1 in a block shape keeps it, `None` removes "
         "it.",
     ),
@@ -167,6 +201,8 @@ _REMEDIES: tuple[tuple[str, str], ...] = (
 
 def told(error: Exception) -> str:
     """The learner's exception: their line, the gist, the remedy where we know one."""
+    if isinstance(error, Endless):
+        return str(error)
     gist = source.first_sentence(error) + source.meant(error)
     where = source.learners_line(error)
     says = f"`{where[1]}` in `{where[0]}` raises\n{gist}" if where else gist

@@ -8,6 +8,8 @@ and `run_program` run a program. No kernel is judged here, and nothing is known 
 
 from __future__ import annotations
 
+from puzzles._launch.evaluate import callee
+from puzzles._launch.faithful import TURNS, Endless, before_last_casts
 from puzzles._launch.fault import Fault, faults, step_ids
 from puzzles._launch.graph import Abstract
 from puzzles._launch.jaxprs import (
@@ -15,6 +17,7 @@ from puzzles._launch.jaxprs import (
     equations,
     kernel_calls,
     kernel_size,
+    longest_loop,
     subjaxprs,
     with_interpret,
 )
@@ -29,15 +32,19 @@ from puzzles._launch.work import Dot
 
 __all__ = [
     "PALLAS_CALL",
+    "TURNS",
     "Abstract",
     "Copy",
     "Dot",
+    "Endless",
     "Fault",
     "Launch",
     "Operand",
     "Traced",
     "as_function",
     "as_tpu",
+    "before_last_casts",
+    "callee",
     "equations",
     "faults",
     "fingerprint",
@@ -46,6 +53,7 @@ __all__ = [
     "kernel_calls",
     "kernel_size",
     "kernels",
+    "longest_loop",
     "on_cpu",
     "pipelines_on_cpu",
     "quickly",

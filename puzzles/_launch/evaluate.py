@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from puzzles._jax import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, scan_counts
+from puzzles._jax import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, copy_ends, scan_counts
 from puzzles._launch.jaxprs import callee, subjaxprs
 from puzzles._launch.logic import LOGIC, Partly, decided
 from puzzles._launch.moves import moved
@@ -27,7 +27,7 @@ from puzzles._launch.work import MOST, Tally, work
 
 SMALL = 64  # own elements of a value worth knowing; a mask of a block is not
 LARGE = 4_000_000  # elements of such a value over all steps
-FUEL = 100_000_000  # per walk: 1000 an equation plus one an element, about a second
+FUEL = 200_000_000  # per walk: 1000 an equation plus one an element, a few seconds
 
 
 def program_ids(grid: tuple[int, ...]) -> list[np.ndarray]:
@@ -156,7 +156,7 @@ class Walk:
         self.tally.scoped[path] = avals
         names = jaxpr.debug_info.arg_names or ()
         names = names if len(names) == len(avals) else [""] * len(avals)
-        named = [name if name.isidentifier() else "a scoped ref" for name in names]
+        named = [name if name and name.isidentifier() else "a scoped ref" for name in names]
         made = [Buffer.of(name, aval) for name, aval in zip(named, avals, strict=True)]
         return self.run(jaxpr, values, made, weight, path)
 
@@ -168,9 +168,9 @@ class Walk:
             copies, key = self.tally.copies, (path, move, size)
             within, before = copies.get(key) or (tuple(self.within), 0)
             copies[key] = (within, before + here)
-        for value in values:
-            if isinstance(value, Ref):
-                value.contents = None  # what arrives there is not known
+        _, (target, _) = copy_ends(equation.params["tree"], values)
+        if isinstance(target, Ref):
+            target.contents = None  # what arrives there is not known
         self.tally.flights.append((1, weight))
         return []
 

@@ -17,7 +17,8 @@ PARALLEL = ("parallel", "core_parallel", "subcore_parallel")
 
 @dataclass(frozen=True)
 class Fault:
-    """`kind` is "out of bounds", "revisited", "unwritten", "parallel" or "misaligned".
+    """`kind` is "out of bounds", "revisited", "unwritten", "parallel", "semantics", "input" or
+    "misaligned".
 
     `step` counts grid steps from 0; `operand` is a ref's name, None if it is the grid's fault.
     """
@@ -31,7 +32,7 @@ class Fault:
 
 def faults(launch: Launch) -> tuple[Fault, ...]:
     """Every fault of a launch, one per kind and operand: by first step, then those without one."""
-    found = [*_grid_faults(launch), *_stray_reads(launch)]
+    found = [*_grid_faults(launch), *_stray_reads(launch), *_written_inputs(launch)]
     aliased = {o: launch.inputs[i].name for i, o in launch.aliases if i >= 0}
     for operand in launch.inputs + launch.outputs:
         if operand.space in ("vmem", "smem"):
@@ -55,6 +56,16 @@ def _stray_reads(launch: Launch) -> Iterator[Fault]:
             "Keep the index inside with `jnp.maximum` or `jnp.minimum`, or read under `pl.when`."
         )
         yield Fault("out of bounds", name, step, None, says)
+
+
+def _written_inputs(launch: Launch) -> Iterator[Fault]:
+    for name in launch.written_inputs:
+        says = (
+            f"`{name}` is an input, and the kernel writes into it: a later step that keeps the "
+            "block finds it changed, one that fetches it again does not. Compute into the output "
+            "or into scratch."
+        )
+        yield Fault("input", name, None, None, says)
 
 
 def _out_of_bounds(launch: Launch, operand: Operand) -> Iterator[Fault]:
@@ -139,7 +150,7 @@ def _grid_faults(launch: Launch) -> Iterator[Fault]:
                 f"`dimension_semantics` of {launch.name} has the unknown word {word!r}: an axis is "
                 "'parallel' or 'arbitrary'."
             )
-            yield Fault("parallel", None, None, None, says)
+            yield Fault("semantics", None, None, None, says)
             return
     if words is None:
         return
@@ -148,7 +159,7 @@ def _grid_faults(launch: Launch) -> Iterator[Fault]:
             f"`dimension_semantics` of {launch.name} has {_many(len(words), 'entry')} and the grid "
             f"{launch.grid} {_many(len(launch.grid), 'axis')}: give one word per grid axis."
         )
-        yield Fault("parallel", None, None, None, says)
+        yield Fault("semantics", None, None, None, says)
         return
     marks = [word in PARALLEL for word in words]
     first = marks.index(False) if False in marks else len(marks)
@@ -159,7 +170,7 @@ def _grid_faults(launch: Launch) -> Iterator[Fault]:
             f"{first}, which is not: parallel axes come first. Reorder the grid, or "
             f"mark axis {axis} 'arbitrary'."
         )
-        yield Fault("parallel", None, None, None, says)
+        yield Fault("semantics", None, None, None, says)
 
 
 def _shared(launch: Launch, operand: Operand) -> Iterator[Fault]:

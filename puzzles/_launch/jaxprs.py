@@ -8,6 +8,7 @@ from typing import Any
 from puzzles._jax import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, close
 
 PALLAS_CALL = "pallas_call"
+OTHER_KERNELS = {"mpmd_map", "core_map"}  # what `pl.kernel` makes
 CALLS = {
     "jit", "pjit", "closed_call", "core_call", "call", "remat", "remat2", "checkpoint",
     "custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr",
@@ -21,6 +22,16 @@ def kernel_size(closed: ClosedJaxpr) -> int:
 
 def _count(jaxpr: Jaxpr) -> int:
     return sum(1 + sum(map(_count, subjaxprs(equation))) for equation in jaxpr.eqns)
+
+
+def longest_loop(jaxpr: Jaxpr) -> int:
+    """Turns of the longest loop of known length, kernels included and the loops inside it, too."""
+    return max((_turns(equation) for equation in jaxpr.eqns), default=1)
+
+
+def _turns(equation: JaxprEqn) -> int:
+    inside = max(map(longest_loop, subjaxprs(equation)), default=1)
+    return inside * (equation.params["length"] if equation.primitive.name == "scan" else 1)
 
 
 def subjaxprs(equation: JaxprEqn) -> Iterator[Jaxpr]:
@@ -48,9 +59,10 @@ def callee(equation: JaxprEqn) -> ClosedJaxpr | None:
 
 
 def equations(jaxpr: Jaxpr) -> Iterator[JaxprEqn]:
-    """Every equation outside kernels, depth first: a `pallas_call` is yielded, not entered."""
+    """Every equation outside kernels, depth first: a kernel's call is yielded, not entered."""
     for equation in jaxpr.eqns:
-        nested = () if equation.primitive.name == PALLAS_CALL else tuple(subjaxprs(equation))
+        kernel = equation.primitive.name in (PALLAS_CALL, *OTHER_KERNELS)
+        nested = () if kernel else tuple(subjaxprs(equation))
         if not nested:
             yield equation
         for inner in nested:

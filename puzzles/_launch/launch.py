@@ -37,11 +37,13 @@ class Launch:
     unknown_loops: int
     busy: np.ndarray  # (steps,) bool: the step executes floating arithmetic
     scoped_vmem_bytes: int  # what `pl.run_scoped` allocates in the kernel
+    held_bytes: int  # of values that the body itself holds in VMEM at once, at least
     dimension_semantics: tuple[str, ...] | None  # of the whole grid, as Mosaic sees it
     num_scalar_prefetch: int
     aliases: tuple[tuple[int, int], ...]  # (position in inputs, position in outputs)
     vmem_limit_bytes: int | None
     interpret: Any
+    written_inputs: tuple[str, ...] = ()  # inputs that the kernel writes into, aliased ones aside
     stray_reads: tuple[tuple[str, int, int], ...] = ()  # (ref, first step, index that is not there)
     times: int | None = 1  # how often a loop around the launch runs it; None: only running it tells
     certain: Launch | None = None  # what `least` is where it differs
@@ -95,7 +97,7 @@ class Launch:
 
     @property
     def vmem_bytes(self) -> int:
-        """Bytes of all buffers and scratch in VMEM, padded to tiles; without spills."""
+        """Bytes of all buffers and scratch in VMEM, padded to tiles; without `held_bytes`."""
         return sum(o.vmem_bytes for o in self.operands) + self.scoped_vmem_bytes
 
     @property

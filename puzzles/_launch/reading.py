@@ -10,10 +10,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from puzzles._jax import ClosedJaxpr, close, compiler_param
+from puzzles._jax import ClosedJaxpr, close, compiler_param, written_refs
 from puzzles._launch.evaluate import Walk, program_ids
 from puzzles._launch.graph import Abstract, Graph, Node, Source, ask
 from puzzles._launch.launch import Launch
+from puzzles._launch.live import held_bytes
 from puzzles._launch.moves import Copy
 from puzzles._launch.operand import Operand, blocked, resident, spread, vmem_size
 from puzzles._launch.smem import UNKNOWN, Buffer, Ref, Stray, memory_space
@@ -38,6 +39,14 @@ def read_launches(jaxpr: ClosedJaxpr, leaves: Sequence[Any]) -> tuple[Launch, ..
     calls = [_Call(node, graph) for node in graph.calls]
     graph.evaluate(source for call in calls for source in call.needs())
     return tuple(call.launch() for call in calls)
+
+
+def read_grids(jaxpr: ClosedJaxpr, leaves: Sequence[Any]) -> tuple[tuple[str, tuple], ...]:
+    """Name and grid of every `pallas_call`, without a look at any step; raises `Abstract`."""
+    graph = Graph(jaxpr, leaves)
+    calls = [_Call(node, graph) for node in graph.calls]
+    graph.evaluate(source for call in calls for source in call.bounds)
+    return tuple((call.name, call.grid()) for call in calls)
 
 
 class _Call:
@@ -92,7 +101,9 @@ class _Call:
         scratch = tuple(zip(names[last:], self.avals[last:], strict=True))
         scalars = tuple(resident(name, aval, grid, prefetched=True) for name, aval in prefetch)
         data = tuple(self.graph.value(source) for source in self.scalars)
-        refs: list[Any] = [Ref.whole(o.shape, x) for o, x in zip(scalars, data, strict=True)]
+        refs: list[Any] = [
+            Ref.whole(o.shape, x, name=o.name) for o, x in zip(scalars, data, strict=True)
+        ]
         operands: list[Operand] = []
         for n, mapping in enumerate(self.mapping.block_mappings):
             name, space = names[first + n], memory_space(self.avals[first + n])
@@ -109,6 +120,8 @@ class _Call:
         walk.start(close(self.kernel), refs)
         tally = walk.tally
         scoped = [a for avals in tally.scoped.values() for a in avals if memory_space(a) == "vmem"]
+
+        held = held_bytes(self.kernel)
 
         def counted(which: int) -> Launch:
             copies = tuple(
@@ -130,12 +143,14 @@ class _Call:
                 unknown_branches=len(tally.branches),
                 unknown_loops=len(tally.loops),
                 busy=spread(tally.busy[which] if tally.busy.ndim else tally.busy, grid),
+                held_bytes=held,
                 scoped_vmem_bytes=sum(vmem_size(a.shape, a.dtype) for a in scoped),
                 dimension_semantics=self.semantics(),
                 num_scalar_prefetch=first,
                 aliases=tuple((i - first, o) for i, o in self.p["input_output_aliases"]),
                 vmem_limit_bytes=self.compiler_param("vmem_limit_bytes"),
                 interpret=self.p["interpret"],
+                written_inputs=self.written_inputs(names),
                 stray_reads=(*self.map_strays, *_strays(tally.strays, refs, names, grid)),
                 times=self.times,
                 flights=tuple(tally.flights),
@@ -172,11 +187,19 @@ class _Call:
     def compiler_param(self, key: str) -> Any:
         return compiler_param(self.p["compiler_params"], key)
 
+    def written_inputs(self, names: Sequence[str]) -> tuple[str, ...]:
+        aliased = {i for i, _ in self.p["input_output_aliases"]}
+        first = len(self.scalars)
+        inputs = range(first, first + self.mapping.num_inputs)
+        return tuple(names[n] for n in inputs if n in written_refs(self.kernel) - aliased)
+
     def semantics(self) -> tuple[str, ...] | None:
         given = self.compiler_param("dimension_semantics")
         if given is None:
             return None
         words = [str(getattr(word, "value", word)).lower() for word in given]
+        if all(len(word) == 1 for word in words):  # JAX made a tuple of one word's letters
+            words = ["".join(words)]
         mapped, rank = set(self.mapping.vmapped_dims), len(self.mapping.grid)
         if len(words) + len(mapped) != rank:
             return tuple(words)
@@ -206,7 +229,8 @@ def copied(operand: Operand, copies: Sequence[Copy]) -> Operand:
 def _window(operand: Operand, index: Sequence[np.ndarray], contents: np.ndarray) -> Ref:
     """A block in SMEM as the kernel sees it."""
     starts = tuple(i * s for i, s in zip(index, operand.stride, strict=True))
-    return Ref(contents, starts, tuple(b is not None for b in operand.block))
+    visible = tuple(b is not None for b in operand.block)
+    return Ref(contents, starts, visible, name=operand.name)
 
 
 def _entries(tree: Any, leaves: list[Any]) -> tuple[Any, ...]:

@@ -80,9 +80,11 @@ class Ref:
         shape: tuple[int, ...],
         contents: np.ndarray | None,
         absent: Callable[[], Any] | None = None,
+        name: str = "",
     ) -> Ref:
         """A ref to all of an array."""
-        return cls(contents, (np.zeros((), np.int32),) * len(shape), (True,) * len(shape), absent)
+        start = (np.zeros((), np.int32),) * len(shape)
+        return cls(contents, start, (True,) * len(shape), absent, name=name)
 
     def load(self, transforms: Sequence[Any], shape: tuple[int, ...], rank: int) -> Any:
         """One element for every grid step; `outside` says who asks for none that is there."""

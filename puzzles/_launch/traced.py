@@ -11,10 +11,10 @@ from typing import Any
 import jax
 
 from puzzles._jax import ClosedJaxpr, jaxpr_as_fun, retraced
-from puzzles._launch.jaxprs import kernel_calls, part, with_interpret
+from puzzles._launch.jaxprs import OTHER_KERNELS, equations, kernel_calls, part, with_interpret
 from puzzles._launch.launch import Launch
 from puzzles._launch.mesh import as_tpu
-from puzzles._launch.reading import read_launches
+from puzzles._launch.reading import read_grids, read_launches
 from puzzles._launch.run import remembered
 from puzzles._launch.sameness import fingerprint
 
@@ -32,9 +32,23 @@ class Traced:
     out: Any
 
     @cached_property
+    def grids(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
+        """Name and grid of every `pallas_call`, at no cost, however large a grid is."""
+        return read_grids(self.jaxpr, self.leaves)
+
+    @cached_property
     def launches(self) -> tuple[Launch, ...]:
         """Every `pallas_call`, in order; raises `Abstract` where a grid or a map needs data."""
         return read_launches(self.jaxpr, self.leaves)
+
+    @property
+    def other_kernels(self) -> tuple[str, ...]:
+        """The primitives of kernels that are no `pallas_call`: those of `pl.kernel`."""
+        return tuple(
+            equation.primitive.name
+            for equation in equations(self.jaxpr.jaxpr)
+            if equation.primitive.name in OTHER_KERNELS
+        )
 
 
 def kernels(traced: Traced) -> dict[Hashable, Traced]:

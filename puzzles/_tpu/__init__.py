@@ -14,6 +14,7 @@ from puzzles._tpu.compiler import (
     has_libtpu,
     supported_chips,
 )
+from puzzles._tpu.cycles import NoEstimate, estimated_cycles
 from puzzles._tpu.lowering import LoweringError, lower
 from puzzles._tpu.simulator import SimulationError, simulate
 
@@ -24,7 +25,9 @@ __all__ = [
     "Compiler",
     "CompilerMissing",
     "LoweringError",
+    "NoEstimate",
     "SimulationError",
+    "estimated_cycles",
     "has_libtpu",
     "lower",
     "simulate",

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -59,11 +59,13 @@ def supported_chips() -> tuple[str, ...]:
 class Compiler:
     """libtpu in a worker, from `__enter__` to `__exit__`; it starts with the first request.
 
-    timeout: seconds for one chip. Entering raises CompilerMissing, with the line that installs it.
+    timeout: seconds for one chip. environment: more variables for the worker. Entering raises
+    CompilerMissing, with the line that installs it.
     """
 
-    def __init__(self, timeout: float = 120) -> None:
+    def __init__(self, timeout: float = 120, environment: Mapping[str, str] | None = None) -> None:
         self._timeout = timeout
+        self._environment = dict(environment or {})
         self._process: subprocess.Popen[str] | None = None
         self._log: IO[bytes] | None = None
 
@@ -174,7 +176,7 @@ class Compiler:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
-            env=os.environ | _ENVIRONMENT,
+            env=os.environ | _ENVIRONMENT | self._environment,
             encoding="utf-8",
         )
         hello = self._read()

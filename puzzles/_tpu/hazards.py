@@ -227,7 +227,8 @@ class Flights:
         elif self._ended is not None and (last := self._ended.target):
             piece = _shown(last.ranges, self._forms[last.buffer][0])
             shared = f" The last wait was for a copy into `{{other}}{piece}`."
-        why = _WORDS[how, role].format(line=flight.line or "the kernel", shared=shared)
+        started = (flight.line or "the kernel").replace("{", "{{").replace("}", "}}")
+        why = _WORDS[how, role].format(line=started, shared=shared)
         shape = self._forms.get(end.buffer, ((), None))[0]
         return f"{how} `{{name}}{_shown(ranges, shape)}`, {why}"
 

@@ -21,6 +21,7 @@ from puzzles._jax import (
     with_compiler_param,
 )
 from puzzles._launch import (
+    Endless,
     Traced,
     fingerprint,
     on_cpu,
@@ -71,6 +72,8 @@ def _launch(how: Any, group: list[JaxprEqn], program: ClosedJaxpr, values: list[
     try:
         with _listening(watch):
             return jax.block_until_ready(on_cpu(program, values, key=program))
+    except Endless as error:
+        raise SimulationError("endless", None, watch.step, str(error)) from None
     except Exception as error:
         cause = watch.failure or error
         if not isinstance(cause, Exception):  # an interrupt that came inside a callback

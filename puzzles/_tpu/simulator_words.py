@@ -33,6 +33,10 @@ _STUCK = {
         "waits for a semaphore that nothing signals",
         "The TPU would hang. Every wait needs a signal before it.",
     ),
+    "wait never ends": (
+        "waits for more than arrives",
+        "The TPU would hang. Wait with the same two Refs that the copy was started with.",
+    ),
     "copy never waited for": (
         "ends with a copy that nobody waited for",
         "Its data may arrive late, or never. Every `.start()` needs a `.wait()`.",

@@ -5,6 +5,31 @@ from __future__ import annotations
 from puzzles import Launch
 
 
+def product_by_dots(launch: Launch, M: int, K: int, N: int, batch: int = 1) -> None:
+    """Asserts that dots do the FLOPs of `batch` (M, K) by (K, N) products, no fewer."""
+    needed = 2 * batch * M * K * N
+    assert launch.dot_flops >= needed or launch.unknown_loops, (
+        f"the dots do {launch.dot_flops:,} FLOPs, where this product needs {needed:,}: only a dot "
+        "runs on the matrix unit, sums and products by hand do not"
+    )
+
+
+def narrow(launch: Launch) -> None:
+    """Asserts that dots multiply bf16 blocks, and that the kernel writes bf16."""
+    for dot in launch.dots:
+        kinds = {str(dtype) for dtype in dot.dtypes[:2]}
+        assert kinds == {"bfloat16"}, (
+            f"a dot multiplies {' by '.join(sorted(kinds))}: leave the blocks in bf16, which is what "
+            "the matrix unit is built for, and ask for an f32 result"
+        )
+    written = str(launch.outputs[0].dtype)
+    assert written == "bfloat16", (
+        f"the kernel writes {written}, and a cast outside has to read it again: round in the kernel, "
+        "where it stores"
+    )
+
+
+# Rungs of grouped_matmul ask for it.
 def product_by_blocks(launch: Launch, M: int, K: int, N: int, batch: int = 1) -> None:
     """Asserts that the dots tile K, and do the FLOPs of `batch` (M, K) by (K, N) products."""
     assert max((dot.depth for dot in launch.dots), default=0) < K, (
@@ -15,12 +40,4 @@ def product_by_blocks(launch: Launch, M: int, K: int, N: int, batch: int = 1) ->
     assert launch.least.dot_flops <= needed and not too_few, (
         f"the dots do {launch.dot_flops:,} FLOPs; this product needs {needed:,}: "
         "one block product at every step, no more and no less"
-    )
-
-
-def rows_by_blocks(launch: Launch) -> None:
-    """Asserts that no block of the input holds whole rows."""
-    x = launch.inputs[0]
-    assert x.portion[1] < x.shape[1], (
-        f"a block holds whole rows of {x.shape[1]}: take several steps, rows may be long"
     )

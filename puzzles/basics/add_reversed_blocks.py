@@ -73,11 +73,23 @@ def make_inputs(key, N):
     return tuple(jnp.asarray(r.normal(size=N), jnp.float32) for _ in range(2))
 
 
+def scale(N=16 * 2**20):
+    return tuple(jax.ShapeDtypeStruct((N,), jnp.float32) for _ in range(2))
+
+
+def fresh(r):
+    return dict(N=1024 * int(r.choice([3, 4, 7, 9, 10, 11, 13, 14])))
+
+
 PUZZLE = Puzzle(
     spec=add_reversed_blocks_spec,
     solution=add_reversed_blocks,
     inputs=make_inputs,
     cases=[dict(N=5 * 1024), dict(N=8 * 1024)],
+    fresh=fresh,
+    scale=scale,
+    slack={"bytes": 1.0},  # every element is needed once
+    par=lambda launch: f"{launch.inputs[1].transfers:,} blocks of y in {launch.steps:,} steps",
     hints=[
         "Which block of `y` does the first step need? And the last one, when there are n blocks?",
         "Block indices run from 0 to n - 1. An index map returns a tuple with one block index for "
@@ -92,6 +104,12 @@ PUZZLE = Puzzle(
             old="return (n - 1 - i,)",
             new="return (i,)",
             says="step i still gets block i of y",
+        ),
+        Mistake(
+            "takes the last block of y at every step",
+            old="return (n - 1 - i,)",
+            new="return (n - 1,)",
+            says="an index map that ignores `i` always names the same block",
         ),
         Mistake(
             "reverses the elements of each block as well",
@@ -133,6 +151,19 @@ PUZZLE = Puzzle(
                 ),
             ),
             says="step i gets block n - 1 - i of both; x should keep block i",
+        ),
+        Mistake(
+            "keeps all of y in VMEM",
+            edits=(
+                ("pl.BlockSpec((bn,), y_index_map)", "pl.BlockSpec((n * bn,), lambda i: (0,))"),
+                ("x_ref[...] + y_ref[...]", "x_ref[...] + y_ref[pl.ds(_start(x_ref), 1024)]"),
+            ),
+            code="""
+def _start(x_ref):
+    return (pl.num_programs(0) - 1 - pl.program_id(0)) * x_ref.shape[0]
+""",
+            says="`y_ref` takes 64 MiB, all of it as one block",
+            stage="work",
         ),
         Mistake(
             "reverses y before the kernel sees it",
@@ -193,9 +224,9 @@ def add_reversed_blocks(x, y):
 """,
         ),
         Alternative(
-            "looks its block up in a list",
+            "puts the index together bit by bit",
             old="return (n - 1 - i,)",
-            new="left = [*range(n)][::-1]\n        return sum(jnp.where(i == m, b, 0) for m, b in enumerate(left))",
+            new="left = n - 1 - i\n        return sum((left >> bit & 1) << bit for bit in range(20))",
         ),
     ],
 )

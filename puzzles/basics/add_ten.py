@@ -63,11 +63,23 @@ def make_inputs(key, M, N):
     return (jnp.asarray(rng(key).normal(0, 10, (M, N)), jnp.float32),)
 
 
+def scale(M=128, N=8192):
+    return (jax.ShapeDtypeStruct((M, N), jnp.float32),)
+
+
+def fresh(r):
+    return dict(M=int(r.choice([16, 40, 64])), N=int(r.choice([256, 640])))
+
+
 PUZZLE = Puzzle(
     spec=add_ten_spec,
     solution=add_ten,
     inputs=make_inputs,
     cases=[dict(M=8, N=128), dict(M=24, N=384)],
+    fresh=fresh,
+    scale=scale,
+    slack={"bytes": 1.0},  # every element is needed once
+    par=lambda launch: f"{launch.hbm_bytes / 2**20:.0f} MiB moved",
     hints=[
         "A kernel does not return its result: it leaves it in the output buffer.",
         "Index a Ref with `[...]` to read all of it, and assign to an indexed Ref to write.",
@@ -87,6 +99,20 @@ PUZZLE = Puzzle(
             old="o_ref[...] = x_ref[...] + 10",
             new="o_ref[:8] = x_ref[:8] + 10",
             says="the rows below keep what was in the buffer before, garbage",
+        ),
+        Mistake(
+            "writes one row only",
+            old="o_ref[...] = x_ref[...] + 10",
+            new="o_ref[0] = x_ref[0] + 10",
+            says="`[0]` means the first row of the Ref, and the other rows keep what was in the "
+            "buffer before, garbage (NaN here); `[...]` means all of it",
+        ),
+        Mistake(
+            "writes one element only",
+            old="o_ref[...] = x_ref[...] + 10",
+            new="o_ref[0, 0] = x_ref[0, 0] + 10",
+            says="`[0, 0]` is one element of the Ref, and the others keep what was in the buffer "
+            "before, garbage (NaN here); `[...]` means all of it",
         ),
         Mistake(
             "leaves garbage in its output",

@@ -84,7 +84,7 @@ def batched_matmul(
 
 # %% tags=["author"]
 from puzzles import Alternative, Launch, Mistake, Puzzle, rng
-from puzzles.basics._audits import product_by_blocks
+from puzzles.basics._audits import product_by_dots
 
 
 def make_inputs(key, B, M, K, N):
@@ -95,9 +95,18 @@ def make_inputs(key, B, M, K, N):
     )
 
 
+def scale(B=4, M=1024, K=16384, N=2048):
+    return tuple(jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((B, M, K), (B, K, N)))
+
+
+def fresh(r):
+    B, M, K, N = [(4, 64, 640, 512), (5, 64, 128, 1024), (8, 64, 256, 512), (9, 128, 128, 512)][r.integers(4)]
+    return dict(B=B, M=M, K=K, N=N)
+
+
 def audit(launch: Launch, *, args) -> None:
     (B, M, K), N = args[0].shape, args[1].shape[2]
-    product_by_blocks(launch, M, K, N, B)
+    product_by_dots(launch, M, K, N, B)
 
 
 _GRID = "grid=(B, M // bm, N // bn, K // bk)"
@@ -110,6 +119,9 @@ PUZZLE = Puzzle(
     solution=batched_matmul,
     inputs=make_inputs,
     cases=[dict(B=3, M=128, K=384, N=512), dict(B=2, M=192, K=256, N=512)],
+    fresh=fresh,
+    scale=scale,
+    par=lambda launch: f"{launch.hbm_bytes_read / 2**30:.1f} GiB read in {launch.steps:,} steps",
     hints=[
         "Write tiled_matmul's specs first. Then let every one of them know which batch element it is in.",
         "`None` in a block shape takes one index of that axis and removes it from the Ref. Index maps "
@@ -127,6 +139,21 @@ PUZZLE = Puzzle(
             says="`rhs`'s index map ignores b",
         ),
         Mistake(
+            "uses the first left-hand side for the whole batch",
+            old="lambda b, i, j, k: (b, i, k)",
+            new="lambda b, i, j, k: (0, i, k)",
+            says="`lhs`'s index map ignores b",
+        ),
+        Mistake(
+            "uses the first batch element of both sides",
+            edits=(
+                ("lambda b, i, j, k: (b, i, k)", "lambda b, i, j, k: (0, i, k)"),
+                ("lambda b, i, j, k: (b, k, j)", "lambda b, i, j, k: (0, k, j)"),
+            ),
+            says="both inputs' index maps ignore b, so every batch element gets the product of the "
+            "first",
+        ),
+        Mistake(
             "keeps the batch axis in the blocks",
             edits=(
                 (_LHS, _LHS.replace("None", "1")),
@@ -141,6 +168,12 @@ PUZZLE = Puzzle(
             old="(b, k, j)",
             new="(b, j, k)",
             says="`rhs` is B × K × N, so its map returns b, k, j",
+        ),
+        Mistake(
+            "swaps the block indices of the output",
+            old="lambda b, i, j, k: (b, i, j)",
+            new="lambda b, i, j, k: (b, j, i)",
+            says="the output is B × M × N, and `i` counts blocks of rows: return b, i, j",
         ),
         Mistake(
             "writes every batch element to the first",
@@ -162,7 +195,7 @@ PUZZLE = Puzzle(
             "takes all of K in one block",
             old="bm, bk, bn = 64, 128, 256",
             new="bm, bk, bn = 64, K, 256",
-            says="one block spans all",
+            says="16384, 256): take smaller ones",
             stage="work",
         ),
         Mistake(

@@ -110,6 +110,8 @@ def choose_blocks(M: int, K: int, N: int, vmem_bytes: int) -> tuple[int, int, in
 # %% tags=["author"]
 import dataclasses
 
+import numpy as np
+
 from puzzles import Alternative, Launch, Mistake, Puzzle
 from puzzles._tpu import CHIPS
 
@@ -118,16 +120,27 @@ def make_inputs(key, M, K, N, mebibytes):
     return M, K, N, int(mebibytes * 2**20)
 
 
+def fresh(r):
+    M, K, N, mebibytes = [
+        (5376, 8192, 3840, 12),
+        (5376, 2048, 9216, 16),
+        (2048, 13824, 5120, 8),
+        (4096, 8192, 6912, 10),
+    ][r.integers(4)]
+    return dict(M=M, K=K, N=N, mebibytes=mebibytes)
+
+
 def accepts(blocks, M, K, N, vmem_bytes):
-    assert isinstance(blocks, tuple) and len(blocks) == 3, "return a tuple (bm, bk, bn)"
+    assert isinstance(blocks, tuple | list) and len(blocks) == 3, "return a tuple (bm, bk, bn)"
     for name, block, axis, size in zip(("bm", "bk", "bn"), blocks, "MKN", (M, K, N), strict=True):
-        assert isinstance(block, int) and block > 0, f"{name} is {block!r}: it must be a positive int"
+        whole = isinstance(block, int | np.integer) and block > 0
+        assert whole, f"{name} is {block!r}: it must be a positive int"
         assert block % 128 == 0, f"{name} = {block} is no multiple of 128"
         assert size % block == 0, f"{name} = {block} does not divide {axis} = {size}"
 
 
 def launches(blocks, M, K, N, vmem_bytes):
-    bm, bk, bn = blocks
+    bm, bk, bn = map(int, blocks)
     a = jax.ShapeDtypeStruct((M, K), jnp.bfloat16)
     b = jax.ShapeDtypeStruct((K, N), jnp.bfloat16)
     (launch,) = trace(functools.partial(matmul, bm=bm, bk=bk, bn=bn), a, b)
@@ -139,7 +152,7 @@ def audit(launch: Launch) -> None:
     blocks = (*launch.inputs[0].block, launch.inputs[1].block[1])
     assert launch.vmem_bytes <= launch.vmem_limit_bytes, (
         f"blocks {blocks} need {launch.vmem_bytes / 2**20:.2f} MiB of VMEM where "
-        f"{launch.vmem_limit_bytes / 2**20:.0f} MiB are allowed: count two buffers for each "
+        f"{launch.vmem_limit_bytes / 2**20:g} MiB are allowed: count two buffers for each "
         "operand, the output's too, and the accumulator"
     )
     assert launch.intensity >= chip.ridge, (
@@ -157,9 +170,12 @@ PUZZLE = Puzzle(
         dict(M=4096, K=11008, N=4096, mebibytes=8),
         # One block has to take all of M.
         dict(M=512, K=5120, N=13824, mebibytes=8),
+        # 512 divides neither M nor N.
+        dict(M=2688, K=4096, N=6912, mebibytes=8),
         # Only (512, 128, 512) will do, and it fills the budget to the byte.
         dict(M=7680, K=4096, N=15360, mebibytes=2.5),
     ],
+    fresh=fresh,
     hints=[
         "Which of bm, bk and bn does the formula reward, and what does the budget make you pay for "
         "each?",
@@ -207,6 +223,12 @@ PUZZLE = Puzzle(
             old="    return chosen",
             new="    return 512, 512, 512",
             says="does not divide K",
+        ),
+        Mistake(
+            "always answers 512, 128, 512",
+            old="    return chosen",
+            new="    return 512, 128, 512",
+            says="does not divide M",
         ),
         Mistake(
             "makes the blocks deep instead of wide",

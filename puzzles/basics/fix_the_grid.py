@@ -55,12 +55,15 @@ def fix_the_grid(x: Float[Array, "M N"]) -> Float[Array, "M 1"]:
 
 
 # %% tags=["author"]
+import numpy as np
+
 from puzzles import Alternative, Launch, Mistake, Puzzle, rng
-from puzzles.basics._audits import rows_by_blocks
 
 
 def make_inputs(key, M, N):
-    return (jnp.asarray(rng(key).normal(-6, 1, (M, N)), jnp.float32),)
+    # Every other row is negative throughout: a maximum that begins at zero is noticed.
+    r = rng(key)
+    return (jnp.asarray(r.normal(size=(M, N)) - 6 * (np.arange(M)[:, None] % 2), jnp.float32),)
 
 
 def audit(launch: Launch) -> None:
@@ -69,7 +72,15 @@ def audit(launch: Launch) -> None:
         f"a block holds all {x.shape[0]} rows: with one block of rows there is nothing to revisit, but "
         "long columns do not fit; keep several"
     )
-    rows_by_blocks(launch)
+
+
+def scale(M=1024, N=262144):
+    # Eight of these rows, with a second buffer, are more than 16 MiB.
+    return (jax.ShapeDtypeStruct((M, N), jnp.float32),)
+
+
+def fresh(r):
+    return dict(M=64 * int(r.choice([2, 4, 5, 7])), N=128 * int(r.choice([5, 8])))
 
 
 _GRID = "grid=(M // bm, N // bn)"
@@ -82,6 +93,10 @@ PUZZLE = Puzzle(
     solution=fix_the_grid,
     inputs=make_inputs,
     cases=[dict(M=128, N=384), dict(M=192, N=256)],
+    fresh=fresh,
+    scale=scale,
+    slack={"bytes": 1.0},  # x is needed once
+    par=lambda launch: f"{launch.outputs[0].transfers:,} blocks of maxima in {launch.steps:,} steps",
     hints=[
         "List the output blocks of steps (0, 0), (0, 1), (1, 0), (1, 1). Does one come back after "
         "another has been there?",
@@ -117,10 +132,11 @@ PUZZLE = Puzzle(
             stage="memory",
         ),
         Mistake(
-            "has a grid and a program id that disagree",
+            "asks for another program id than the one that counts j",
             old="j = pl.program_id(1)",
             new="j = pl.program_id(0)",
-            says="j must count blocks along a row; here the first row of blocks is set to -inf at every step, and the others never are",
+            says="j counts blocks along a row, and grid and index maps say which axis that is; here the "
+            "first row of blocks is set to -inf at every step, and the others never are",
         ),
         Mistake(
             "has a grid and index maps that disagree",
@@ -131,20 +147,34 @@ PUZZLE = Puzzle(
             says="grid and index maps must name the axes in the same order",
         ),
         Mistake(
+            "starts over at every step",
+            old="j = pl.program_id(1)",
+            new="j = 0",
+            says="only the last block of each row counts; -inf belongs to the first step of a row "
+            "alone, where j, a program id, is 0",
+        ),
+        Mistake(
+            "begins with zero",
+            old="jnp.full_like(o_ref, -jnp.inf)",
+            new="jnp.zeros_like(o_ref)",
+            says="the largest of negative numbers is negative; only -inf is below every number",
+        ),
+        Mistake(
             "takes whole rows in one block",
             old="bm, bn = 64, 128",
             new="bm, bn = 64, N",
-            says="a block holds whole rows",
+            says="`x_ref` takes 128 MiB, for blocks of (64, 262144)",
             stage="work",
         ),
         Mistake(
-            "swaps the output's index map only",
+            "has two index maps that name the axes in different orders",
             edits=(
                 ("j = pl.program_id(1)", "j = pl.program_id(0)"),
                 (_GRID, "grid=(N // bn, M // bm)"),
                 (_IN, "(bm, bn), lambda j, i: (i, j)"),
             ),
-            says="the maxima of one column of blocks land in another row's place",
+            says="the maxima of one row of blocks land in another row's place; `x` and the output must "
+            "agree on which program id is `i`",
         ),
     ],
     alternatives=[
@@ -156,6 +186,24 @@ PUZZLE = Puzzle(
             ),
         ),
         Alternative("takes other blocks", old="bm, bn = 64, 128", new="bm, bn = 8, 128"),
+        Alternative(
+            "keeps the order, and all maxima in VMEM",
+            edits=(
+                ("j = pl.program_id(1)", "j = pl.program_id(0)\n    rows = _rows(x_ref)"),
+                (_GRID, "grid=(N // bn, M // bm)"),
+                (_IN, "(bm, bn), lambda j, i: (i, j)"),
+                (_OUT, "(M, 1), lambda j, i: (0, 0)"),
+                (
+                    "o_ref[...] = jnp.full_like(o_ref, -jnp.inf)",
+                    "o_ref[rows, :] = jnp.full((x_ref.shape[0], 1), -jnp.inf)",
+                ),
+                ("o_ref[...] = jnp.maximum(o_ref[...],", "o_ref[rows, :] = jnp.maximum(o_ref[rows, :],"),
+            ),
+            code="""
+def _rows(x_ref):
+    return pl.ds(pl.program_id(1) * x_ref.shape[0], x_ref.shape[0])
+""",
+        ),
         Alternative(
             "keeps the given order of the grid's names and takes j from its last axis, under jit",
             code="""

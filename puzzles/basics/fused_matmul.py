@@ -94,7 +94,7 @@ def fused_matmul(
 
 # %% tags=["author"]
 from puzzles import Alternative, Launch, Mistake, Puzzle, rng
-from puzzles.basics._audits import product_by_blocks
+from puzzles.basics._audits import narrow, product_by_dots
 
 
 def make_inputs(key, M, K, N):
@@ -108,13 +108,20 @@ def make_inputs(key, M, K, N):
     return a.astype(jnp.bfloat16), b.astype(jnp.bfloat16), bias
 
 
+def scale(M=4096, K=16384, N=2048):
+    shapes = [(M, K), (K, N)]
+    return *(jax.ShapeDtypeStruct(s, jnp.bfloat16) for s in shapes), jax.ShapeDtypeStruct((N,), jnp.float32)
+
+
+def fresh(r):
+    M, K, N = [(128, 3072, 384), (384, 1024, 128), (128, 1024, 640), (128, 4096, 256)][r.integers(4)]
+    return dict(M=M, K=K, N=N)
+
+
 def audit(launch: Launch, *, args) -> None:
     (M, K), N = args[0].shape, args[1].shape[1]
-    product_by_blocks(launch, M, K, N)
-    assert launch.least.transcendentals <= 2 * M * N, (
-        f"{launch.transcendentals:,} tanhs and their like are computed where {M * N:,} are enough: "
-        "activate the finished sum, once"
-    )
+    product_by_dots(launch, M, K, N)
+    narrow(launch)
 
 
 _ADD = (
@@ -132,6 +139,10 @@ PUZZLE = Puzzle(
     solution=fused_matmul,
     inputs=make_inputs,
     cases=[dict(M=256, K=2048, N=128), dict(M=128, K=1024, N=384)],
+    roundings=1,
+    fresh=fresh,
+    scale=scale,
+    par=lambda launch: f"{launch.transcendentals:,} tanhs, {launch.hbm_bytes_written / 2**20:.0f} MiB written",
     hints=[
         "When is the sum complete, and still in VMEM? That is where bias and activation belong.",
         "`bias_ref[...]` is a row, (1, bn), and broadcasts against the accumulator. "
@@ -165,6 +176,22 @@ PUZZLE = Puzzle(
             says="an f32 accumulator cannot get back what the product has lost",
         ),
         Mistake(
+            "rounds the sum before it adds the bias",
+            old="x = acc_ref[...] + bias_ref[...]",
+            new="x = acc_ref[...].astype(jnp.bfloat16) + bias_ref[...].astype(jnp.bfloat16)",
+            says="bias and activation are computed from a rounded sum, and each rounds again: stay in "
+            "f32 until the store",
+        ),
+        Mistake(
+            "finishes in the output Ref",
+            old="""        x = acc_ref[...] + bias_ref[...]
+        o_ref[...] = jax.nn.gelu(x, approximate=True).astype(o_ref.dtype)""",
+            new="""        o_ref[...] = acc_ref[...].astype(o_ref.dtype)
+        o_ref[...] = (o_ref[...] + bias_ref[...]).astype(o_ref.dtype)
+        o_ref[...] = jax.nn.gelu(o_ref[...].astype(jnp.float32), approximate=True).astype(o_ref.dtype)""",
+            says="`o_ref` is bf16, so each store into it rounds: three times instead of once",
+        ),
+        Mistake(
             "adds the bias at every k step",
             edits=(
                 (_ADD, f"{_ADD} + bias_ref[...]"),
@@ -187,7 +214,7 @@ PUZZLE = Puzzle(
             "forgets the bias",
             old="x = acc_ref[...] + bias_ref[...]",
             new="x = acc_ref[...]",
-            says="`bias_ref` is never read",
+            says="what is stored does not have the bias in it: add `bias_ref[...]` before the activation",
         ),
         Mistake(
             "forgets the activation",
@@ -205,8 +232,80 @@ PUZZLE = Puzzle(
             "leaves garbage in the accumulator or in the output",
             old=_ZERO,
             new="",
-            says="every number is garbage (NaN here): either the accumulator was never zeroed, which "
-            "nobody does for you, or nothing was stored at the last k, num_programs - 1",
+            says="every number is garbage (NaN here): either the accumulator was not zeroed at k = 0, "
+            "which nobody does for you, or nothing was stored at the last k, num_programs - 1. k is "
+            "`pl.program_id(2)`",
+        ),
+        Mistake(
+            "adds the bias twice",
+            old="jnp.zeros_like(acc_ref)",
+            new="jnp.broadcast_to(bias_ref[...], acc_ref.shape)",
+            says="it belongs to the sum once: start the sum with it, or add it at the end",
+        ),
+        Mistake(
+            "uses SiLU",
+            old=_GELU,
+            new="o_ref[...] = jax.nn.silu(x)",
+            says="the spec wants `jax.nn.gelu(x, approximate=True)`",
+        ),
+        Mistake(
+            "activates the sum and the bias at every k step",
+            edits=(
+                (_ADD, f"{_ADD} + bias_ref[...]\n    acc_ref[...] = jax.nn.gelu(acc_ref[...])"),
+                (_GELU, "o_ref[...] = acc_ref[...]"),
+            ),
+            says="an activation is not linear: it needs the complete sum, with the bias in it once, and "
+            "that is there at the last k",
+        ),
+        Mistake(
+            "keeps the last K block's product only",
+            old=_ZERO,
+            new="    acc_ref[...] = jnp.zeros_like(acc_ref)\n",
+            says="something sets the sum back after the first k. Zeros belong to k = 0 alone, and "
+            "every step adds, by `+=`",
+        ),
+        Mistake(
+            "keeps the first K block's product only",
+            old="k == pl.num_programs(2) - 1",
+            new="k == 0",
+            says="either the product is added at k = 0 alone, or the sum is stored there. Add at every "
+            "step, and store at the last k, num_programs - 1",
+        ),
+        Mistake(
+            "zeroes the accumulator where i is 0",
+            old="pl.when(k == 0)",
+            new="pl.when(pl.program_id(0) == 0)",
+            says="k is program id 2: the first row of output blocks starts over at every step, and the "
+            "others add to what was there",
+        ),
+        Mistake(
+            "zeroes the accumulator in the very first grid step only",
+            old="pl.when(k == 0)",
+            new="pl.when((pl.program_id(0) == 0) & (pl.program_id(1) == 0) & (k == 0))",
+            says="scratch keeps the sum of the output block before: each (i, j) needs its own zero",
+        ),
+        Mistake(
+            "stores one step early",
+            old="pl.num_programs(2) - 1)",
+            new="pl.num_programs(2) - 2)",
+            says="the last K block's product is not in the result; the last k is "
+            "`pl.num_programs(2) - 1`",
+        ),
+        Mistake(
+            "multiplies in f32",
+            old=_ADD,
+            new=_ADD.replace("a_ref[...]", "a_ref[...].astype(jnp.float32)").replace(
+                "b_ref[...]", "b_ref[...].astype(jnp.float32)"
+            ),
+            says="leave the blocks in bf16",
+            stage="work",
+        ),
+        Mistake(
+            "takes all of K in one block",
+            old="bm, bk, bn = 128, 256, 128",
+            new="bm, bk, bn = 128, K, 128",
+            says="for blocks of (128, 16384): take smaller ones",
+            stage="work",
         ),
         Mistake(
             "takes the same block of the bias for every column",
@@ -242,7 +341,7 @@ PUZZLE = Puzzle(
                     "    if True:\n        x = acc",
                 ),
             ),
-            says="activate the finished sum, once",
+            says="compute each of them once",
             stage="work",
         ),
     ],

@@ -84,7 +84,7 @@ def launch_matmul(a: Float[Array, "K M"], b: Float[Array, "K N"]) -> Float[Array
 
 # %% tags=["author"]
 from puzzles import Alternative, Launch, Mistake, Puzzle, rng
-from puzzles.basics._audits import product_by_blocks
+from puzzles.basics._audits import product_by_dots
 
 
 def make_inputs(key, K, M, N):
@@ -95,9 +95,18 @@ def make_inputs(key, K, M, N):
     )
 
 
+def scale(K=16384, M=8192, N=4096):
+    return tuple(jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((K, M), (K, N)))
+
+
+def fresh(r):
+    K, M, N = [(256, 128, 1536), (768, 128, 512), (1280, 384, 512), (256, 640, 1024)][r.integers(4)]
+    return dict(K=K, M=M, N=N)
+
+
 def audit(launch: Launch, *, args) -> None:
     (K, M), N = args[0].shape, args[1].shape[1]
-    product_by_blocks(launch, M, K, N)
+    product_by_dots(launch, M, K, N)
     semantics = launch.dimension_semantics
     assert semantics is not None, (
         "the launch promises nothing about its axes: pass "
@@ -117,7 +126,10 @@ PUZZLE = Puzzle(
     spec=launch_matmul_spec,
     solution=launch_matmul,
     inputs=make_inputs,
-    cases=[dict(K=1024, M=256, N=1024), dict(K=512, M=384, N=1024)],
+    cases=[dict(K=1024, M=384, N=1024), dict(K=768, M=256, N=512)],
+    fresh=fresh,
+    scale=scale,
+    par=lambda launch: f"{launch.hbm_bytes_read / 2**30:.1f} GiB read in {launch.steps:,} steps",
     hints=[
         "Begin with the output: step (i, j, k) works on block (i, j). Which block of `a`, stored as "
         "K × M, does it need?",
@@ -135,6 +147,13 @@ PUZZLE = Puzzle(
             old=_A,
             new="pl.BlockSpec((bk, bm), lambda i, j, k: (i, k))",
             says="`a` is stored as K × M, so its map returns k first",
+        ),
+        Mistake(
+            "names the arguments of `a`'s index map in another order than the grid",
+            old=_A,
+            new="pl.BlockSpec((bk, bm), lambda k, i, j: (k, i))",
+            says="an index map gets the program ids in the grid's order, here i, j, k, whatever you "
+            "call them",
         ),
         Mistake(
             "gives `a` blocks of the wrong shape",
@@ -195,7 +214,7 @@ PUZZLE = Puzzle(
             "takes all of K in one block",
             old="bm, bk, bn = 128, 256, 512",
             new="bm, bk, bn = 128, K, 512",
-            says="one block spans all",
+            says="for blocks of (16384, 512): take smaller ones",
             stage="work",
         ),
         Mistake(
@@ -208,7 +227,7 @@ PUZZLE = Puzzle(
         Mistake(
             "cuts blocks of 64 columns",
             old="bm, bk, bn = 128, 256, 512",
-            new="bm, bk, bn = 128, 256, 64",
+            new="bm, bk, bn = 64, 256, 512",
             says="128",
             stage="tpu",
         ),

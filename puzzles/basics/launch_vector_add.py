@@ -56,9 +56,7 @@ def launch_vector_add(x: Float[Array, "M N"], y: Float[Array, "M N"]) -> Float[A
 
 
 # %% tags=["author"]
-import math
-
-from puzzles import Alternative, Launch, Mistake, Puzzle, rng
+from puzzles import Alternative, Mistake, Puzzle, rng
 
 
 def make_inputs(key, M, N):
@@ -66,17 +64,12 @@ def make_inputs(key, M, N):
     return tuple(jnp.asarray(r.normal(size=(M, N)), jnp.float32) for _ in range(2))
 
 
-def audit(launch: Launch) -> None:
-    for operand in (*launch.inputs, *launch.outputs):
-        assert operand.portion != operand.shape, (
-            f"`{operand.name}` is one block of {operand.shape}: cut it into blocks of (bm, bn)"
-        )
-    array = launch.outputs[0]
-    budget = 2 * math.prod(array.shape) * array.dtype.itemsize
-    assert launch.hbm_bytes_read <= budget, (
-        f"{launch.hbm_bytes_read:,} bytes are read from HBM where {budget:,} are enough: "
-        "every block is needed once"
-    )
+def scale(M=16384, N=8192):
+    return tuple(jax.ShapeDtypeStruct((M, N), jnp.float32) for _ in range(2))
+
+
+def fresh(r):
+    return dict(M=64 * int(r.choice([1, 3, 5, 9])), N=512 * int(r.choice([3, 5])))
 
 
 _SPEC = "pl.BlockSpec((bm, bn), lambda i, j: (i, j))"
@@ -98,6 +91,10 @@ PUZZLE = Puzzle(
     solution=launch_vector_add,
     inputs=make_inputs,
     cases=[dict(M=192, N=512), dict(M=128, N=1024)],
+    fresh=fresh,
+    scale=scale,
+    slack={"bytes": 1.0},  # every block is needed once
+    par=lambda launch: f"{launch.steps:,} steps, {launch.hbm_bytes / 2**20:,.0f} MiB moved",
     hints=[
         "Start from the output: one step makes one block of bm × bn. How many are there along each "
         "axis?",
@@ -112,7 +109,7 @@ PUZZLE = Puzzle(
         Mistake(
             "takes everything in one block",
             edits=_with("pl.BlockSpec((M, N), lambda: (0, 0))", "grid=()"),
-            says="cut it into blocks",
+            says="all of it as one block: cut it into smaller ones",
             stage="work",
         ),
         Mistake(
@@ -125,13 +122,20 @@ PUZZLE = Puzzle(
         Mistake(
             "gives the whole arrays to every step",
             edits=_with("pl.BlockSpec((M, N), lambda i, j: (0, 0))"),
-            says="cut it into blocks",
+            says="all of it as one block: cut it into smaller ones",
             stage="work",
         ),
         Mistake(
             "swaps rows and columns of blocks",
             edits=_with("pl.BlockSpec((bm, bn), lambda i, j: (j, i))"),
-            says="`i` must count blocks of rows, in the grid and in the index maps",
+            says="this grid has M // bm steps along `i` and N // bn along `j`, so `i` counts blocks of "
+            "rows: return (i, j), or turn the grid round as well",
+        ),
+        Mistake(
+            "takes the numbers of blocks for the shape of a block",
+            edits=_with("pl.BlockSpec((M // bm, N // bn), lambda i, j: (i, j))"),
+            says="there are M // bm by N // bn blocks, and each is bm by bn: the first belongs in "
+            "`grid`, the second in every BlockSpec",
         ),
         Mistake(
             "counts in elements",
@@ -139,10 +143,16 @@ PUZZLE = Puzzle(
             says="index maps count in blocks: all steps but the first point outside",
         ),
         Mistake(
-            "has a grid one step too short",
+            "leaves out the last column of blocks",
             old="grid=(M // bm, N // bn)",
             new="grid=(M // bm, N // bn - 1)",
-            says="the last column of blocks is never written",
+            says="no grid step holds them; the grid needs M // bm steps along `i` and N // bn along `j`",
+        ),
+        Mistake(
+            "writes the first row of blocks only",
+            edits=_with("pl.BlockSpec((bm, bn), lambda j: (0, j))", "grid=(N // bn,)"),
+            says="no grid step holds the others; the grid needs M // bm steps along `i` and N // bn "
+            "along `j`",
         ),
         Mistake(
             "reads one y block for a whole row",
@@ -197,5 +207,4 @@ def launch_vector_add(x, y):
 """,
         ),
     ],
-    audit=audit,
 )

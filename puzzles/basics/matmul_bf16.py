@@ -76,7 +76,7 @@ def matmul_bf16(
 
 # %% tags=["author"]
 from puzzles import Alternative, Launch, Mistake, Puzzle, rng
-from puzzles.basics._audits import product_by_blocks
+from puzzles.basics._audits import narrow, product_by_dots
 
 
 def make_inputs(key, M, K, N):
@@ -89,15 +89,19 @@ def make_inputs(key, M, K, N):
     return a.astype(jnp.bfloat16), b.astype(jnp.bfloat16)
 
 
+def scale(M=4096, K=16384, N=2048):
+    return tuple(jax.ShapeDtypeStruct(shape, jnp.bfloat16) for shape in ((M, K), (K, N)))
+
+
+def fresh(r):
+    M, K, N = [(128, 4096, 128), (384, 1024, 128), (128, 1024, 640), (128, 2048, 384)][r.integers(4)]
+    return dict(M=M, K=K, N=N)
+
+
 def audit(launch: Launch, *, args) -> None:
     (M, K), N = args[0].shape, args[1].shape[1]
-    product_by_blocks(launch, M, K, N)
-    for dot in launch.dots:
-        kinds = {str(dtype) for dtype in dot.dtypes[:2]}
-        assert kinds == {"bfloat16"}, (
-            f"a dot multiplies {' by '.join(sorted(kinds))}: leave the blocks in bf16, which is what "
-            "the matrix unit is built for, and ask for an f32 result"
-        )
+    product_by_dots(launch, M, K, N)
+    narrow(launch)
 
 
 _DOT = "jnp.dot(a_ref[...], b_ref[...], preferred_element_type=jnp.float32)"
@@ -113,12 +117,17 @@ PUZZLE = Puzzle(
     solution=matmul_bf16,
     inputs=make_inputs,
     cases=[dict(M=128, K=2048, N=256), dict(M=256, K=3072, N=128)],
+    roundings=1,
+    fresh=fresh,
+    scale=scale,
+    par=lambda launch: f"{launch.hbm_bytes_read / 2**30:.1f} GiB read in {launch.steps:,} steps",
     hints=[
         "It is tiled_matmul, but two places decide the precision: what a dot returns, and when the "
         "sum is rounded.",
         "`preferred_element_type=jnp.float32` makes the dot of two bf16 blocks return f32. "
         "`.astype(o_ref.dtype)` rounds.",
-        "The same three parts as before. Only the store differs: it converts the accumulator.",
+        "The same three parts as before: zero, add a product that was asked for in f32, and a store "
+        "that converts the accumulator.",
     ],
     explain="""The matrix unit multiplies bf16 and sums in f32, so f32 accumulation costs nothing
     extra in the dots. Rounding once, at the store, loses no more than the output type has to.""",
@@ -139,6 +148,20 @@ PUZZLE = Puzzle(
             says="an f32 accumulator cannot get back what the product has lost",
         ),
         Mistake(
+            "rounds the sum before the last block is added",
+            edits=(
+                (
+                    f"    acc_ref[...] += {_DOT}\n",
+                    f"    product = {_DOT}\n"
+                    "    last = k == pl.num_programs(2) - 1\n"
+                    "    before = acc_ref[...]\n"
+                    "    rounded = before.astype(o_ref.dtype).astype(jnp.float32)\n"
+                    "    acc_ref[...] = jnp.where(last, rounded, before) + product\n",
+                ),
+            ),
+            says="one rounding belongs at the store, and this is another one before the last addition",
+        ),
+        Mistake(
             "multiplies in f32",
             old=_DOT,
             new="jnp.dot(a_ref[...].astype(jnp.float32), b_ref[...].astype(jnp.float32), "
@@ -157,20 +180,54 @@ PUZZLE = Puzzle(
             "leaves garbage in the accumulator or in the output",
             old=_ZERO,
             new="",
-            says="every number is garbage (NaN here): either the accumulator was never zeroed, which "
-            "nobody does for you, or nothing was stored at the last k, num_programs - 1",
+            says="every number is garbage (NaN here): either the accumulator was not zeroed at k = 0, "
+            "which nobody does for you, or nothing was stored at the last k, num_programs - 1. k is "
+            "`pl.program_id(2)`",
         ),
         Mistake(
-            "zeroes the accumulator at every step",
+            "keeps the last K block's product only",
             old=_ZERO,
             new="    acc_ref[...] = jnp.zeros_like(acc_ref)\n",
-            says="only the last K block's product is left",
+            says="something sets the sum back after the first k. Zeros belong to k = 0 alone, and "
+            "every step adds, by `+=`",
         ),
         Mistake(
             "stores one step early",
             old="pl.num_programs(2) - 1)",
             new="pl.num_programs(2) - 2)",
             says="the last K block's product is not in the result",
+        ),
+        Mistake(
+            "keeps the first K block's product only",
+            old="k == pl.num_programs(2) - 1",
+            new="k == 0",
+            says="either the product is added at k = 0 alone, or the sum is stored there. Add at every "
+            "step, and store at the last k, num_programs - 1",
+        ),
+        Mistake(
+            "zeroes the accumulator where j is 0",
+            old="pl.when(k == 0)",
+            new="pl.when(pl.program_id(1) == 0)",
+            says="k is program id 2: the first column of output blocks starts over at every step, and "
+            "the others add to what was there",
+        ),
+        Mistake(
+            "zeroes the accumulator in the very first grid step only",
+            old="pl.when(k == 0)",
+            new="pl.when((pl.program_id(0) == 0) & (pl.program_id(1) == 0) & (k == 0))",
+            says="scratch keeps the sum of the output block before: each (i, j) needs its own zero",
+        ),
+        Mistake(
+            "rounds outside of the kernel",
+            edits=(
+                (
+                    "jax.ShapeDtypeStruct((M, N), a.dtype)",
+                    "jax.ShapeDtypeStruct((M, N), jnp.float32)",
+                ),
+                (")(a, b)", ")(a, b).astype(a.dtype)"),
+            ),
+            says="the kernel writes float32",
+            stage="work",
         ),
         Mistake(
             "returns f32",
@@ -183,7 +240,7 @@ PUZZLE = Puzzle(
             "takes all of K in one block",
             old="grid=(M // bm, N // bn, K // bk)",
             new="grid=(M // bm, N // bn, K // (bk := K))",
-            says="one block spans all",
+            says="for blocks of (128, 16384): take smaller ones",
             stage="work",
         ),
     ],

@@ -65,6 +65,15 @@ def make_inputs(key, M, N):
     return tuple(jnp.asarray(r.normal(size=n), jnp.float32) for n in (M, N))
 
 
+def scale(M=16384, N=8192):
+    return tuple(jax.ShapeDtypeStruct((n,), jnp.float32) for n in (M, N))
+
+
+def fresh(r):
+    M, N = [(1024, 2048), (2048, 1024), (1024, 3072), (3072, 1024)][r.integers(4)]
+    return dict(M=M, N=N)
+
+
 def audit(launch: Launch) -> None:
     for operand in launch.inputs:
         assert operand.portion != operand.shape, (
@@ -78,6 +87,9 @@ PUZZLE = Puzzle(
     solution=outer_product,
     inputs=make_inputs,
     cases=[dict(M=3072, N=2048)],
+    fresh=fresh,
+    scale=scale,
+    par=lambda launch: f"{launch.hbm_bytes_read / 2**10:,.0f} KiB read",
     hints=[
         "Rows of the result come from `a`, columns from `b`. Which program id counts rows?",
         "`pl.BlockSpec((bm,), lambda i, j: (...,))`: two arguments, for the grid; one index, for the "
@@ -106,6 +118,24 @@ PUZZLE = Puzzle(
             old="pl.BlockSpec((bm,), lambda i, j: (i,))",
             new="pl.BlockSpec((bm,), lambda i, j: (0,))",
             says="only the first 1024 rows are right",
+        ),
+        Mistake(
+            "gives every step the first block of `b`",
+            old="pl.BlockSpec((bn,), lambda i, j: (j,))",
+            new="pl.BlockSpec((bn,), lambda i, j: (0,))",
+            says="`b`'s index map ignores `j`, so only the first 1024 columns are right",
+        ),
+        Mistake(
+            "takes block `i` of both",
+            old="pl.BlockSpec((bn,), lambda i, j: (j,))",
+            new="pl.BlockSpec((bn,), lambda i, j: (i,))",
+            says="columns of the result come from `b`, and `j` counts blocks of columns",
+        ),
+        Mistake(
+            "takes block `j` of both",
+            old="pl.BlockSpec((bm,), lambda i, j: (i,))",
+            new="pl.BlockSpec((bm,), lambda i, j: (j,))",
+            says="rows of the result come from `a`, and `i` counts blocks of rows",
         ),
         Mistake(
             "adds instead of multiplying",

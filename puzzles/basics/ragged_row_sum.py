@@ -72,8 +72,7 @@ def ragged_row_sum(x: Float[Array, "M N"]) -> Float[Array, "M 1"]:
 
 
 # %% tags=["author"]
-from puzzles import Alternative, Launch, Mistake, Puzzle, rng
-from puzzles.basics._audits import rows_by_blocks
+from puzzles import Alternative, Mistake, Puzzle, rng
 
 
 def make_inputs(key, M, N):
@@ -83,13 +82,13 @@ def make_inputs(key, M, N):
     return (jnp.asarray(x, jnp.float32),)
 
 
-def audit(launch: Launch, *, args) -> None:
-    x = launch.inputs[0]
-    assert x.shape == args[0].shape, (
-        f"the kernel gets an array of {x.shape} where x is {args[0].shape}: padding it in HBM first "
-        "copies all of it. Let the last block hang over the edge"
-    )
-    rows_by_blocks(launch)
+def scale(M=1000, N=262100):
+    # Eight of these rows, with a second buffer, are more than 16 MiB.
+    return (jax.ShapeDtypeStruct((M, N), jnp.float32),)
+
+
+def fresh(r):
+    return dict(M=int(r.choice([40, 72])), N=int(r.choice([129, 640, 1000, 1151])))
 
 
 _MASK = "jnp.where(column < N, x_ref[...], 0.0)"
@@ -99,6 +98,10 @@ PUZZLE = Puzzle(
     solution=ragged_row_sum,
     inputs=make_inputs,
     cases=[dict(M=100, N=300), dict(M=136, N=511), dict(M=64, N=256)],
+    fresh=fresh,
+    scale=scale,
+    slack={"bytes": 1.0},  # x is needed once
+    par=lambda launch: f"{launch.outputs[0].transfers:,} blocks of sums in {launch.steps:,} steps",
     hints=[
         "It is row_sum, with a mask before the sum. Which elements of a block do not exist in the array?",
         "An element's column in the array is j × bn plus its column in the block, which "
@@ -143,10 +146,25 @@ PUZZLE = Puzzle(
             says="the columns of the last, ragged block are missing from every sum",
         ),
         Mistake(
-            "starts over at every step",
+            "keeps only the last block's sum",
             old="    @pl.when(j == 0)\n    def _():\n        o_ref[...] = jnp.zeros_like(o_ref)\n",
             new="    o_ref[...] = jnp.zeros_like(o_ref)\n",
-            says="only the last block of each row is left",
+            says="something sets the sum back after the first step. Zeros belong to j = 0 alone, and "
+            "every step adds, by `+=`",
+        ),
+        Mistake(
+            "keeps N % bn columns of the last block",
+            old="column < N",
+            new="(j < pl.num_programs(1) - 1) | (column - j * bn < N % bn)",
+            says="where bn divides N, as in 256 columns, N % bn is 0, and a whole block is lost; "
+            "compare columns of the array with N instead",
+        ),
+        Mistake(
+            "drops sums that are NaN",
+            old="+= jnp.sum(x, axis=1, keepdims=True)",
+            new="+= jnp.nan_to_num(jnp.sum(x_ref[...], axis=1, keepdims=True))",
+            says="the good columns of the last block are lost with the garbage, and a NaN in the data "
+            "belongs in its row's sum. Mask the block before you sum it",
         ),
         Mistake(
             "fills the padding with ones",
@@ -164,7 +182,7 @@ PUZZLE = Puzzle(
             "pads the array in HBM first",
             old="    )(x)",
             new="    )(jnp.pad(x, ((0, -M % bm), (0, -N % bn))))[:M]",
-            says="copies all of it",
+            says="`pad`",
             stage="work",
         ),
         Mistake(
@@ -178,7 +196,7 @@ PUZZLE = Puzzle(
             "takes whole rows in one block",
             old="bm, bn = 64, 128",
             new="bm, bn = 64, N",
-            says="a block holds whole rows",
+            says="`x_ref` takes 128 MiB, for blocks of (64, 262100)",
             stage="work",
         ),
     ],
@@ -227,5 +245,4 @@ def ragged_row_sum(x):
 """,
         ),
     ],
-    audit=audit,
 )

@@ -72,16 +72,11 @@ def row_sum(x: Float[Array, "M N"]) -> Float[Array, "M 1"]:
 # show(row_sum)
 
 # %% tags=["author"]
-from puzzles import Alternative, Launch, Mistake, Puzzle, rng
-from puzzles.basics._audits import rows_by_blocks
+from puzzles import Alternative, Mistake, Puzzle, rng
 
 
 def make_inputs(key, M, N):
     return (jnp.asarray(rng(key).normal(0.5, 1, (M, N)), jnp.float32),)
-
-
-def audit(launch: Launch) -> None:
-    rows_by_blocks(launch)
 
 
 _ZERO = """    @pl.when(pl.program_id(1) == 0)
@@ -89,8 +84,14 @@ _ZERO = """    @pl.when(pl.program_id(1) == 0)
         o_ref[...] = jnp.zeros_like(o_ref)
 """
 
-def scale(M=8192, N=8192):
+
+def scale(M=1024, N=262144):
+    # Eight of these rows, with a second buffer, are more than 16 MiB.
     return (jax.ShapeDtypeStruct((M, N), jnp.float32),)
+
+
+def fresh(r):
+    return dict(M=64 * int(r.integers(1, 5)), N=128 * int(r.choice([5, 9])))
 
 
 PUZZLE = Puzzle(
@@ -98,7 +99,10 @@ PUZZLE = Puzzle(
     solution=row_sum,
     inputs=make_inputs,
     cases=[dict(M=128, N=384), dict(M=192, N=256)],
-    fresh=lambda r: dict(M=64 * int(r.integers(1, 5)), N=128 * int(r.choice([3, 5]))),
+    fresh=fresh,
+    scale=scale,
+    slack={"bytes": 1.0},  # x is needed once
+    par=lambda launch: f"{launch.outputs[0].transfers:,} blocks of sums in {launch.steps:,} steps",
     hints=[
         "What must hold before the first addition of each row of blocks? In which steps is that?",
         "`@pl.when(condition)` guards the start; `pl.program_id(1)` is j. `jnp.sum(x, axis=1, keepdims=True)` "
@@ -117,10 +121,11 @@ PUZZLE = Puzzle(
             "block holds garbage (NaN here)",
         ),
         Mistake(
-            "starts over at every step",
+            "keeps only the last block's sum",
             old=_ZERO,
             new="    o_ref[...] = jnp.zeros_like(o_ref)\n",
-            says="only the last block of each row is left",
+            says="something sets the sum back after the first step. Zeros belong to j = 0 alone, and "
+            "every step adds, by `+=`",
         ),
         Mistake(
             "sets the sum to zero in the very first grid step only",
@@ -142,6 +147,13 @@ PUZZLE = Puzzle(
             says="the addition stands under `pl.when` too",
         ),
         Mistake(
+            "leaves out the first block's sum",
+            old="    o_ref[...] += jnp.sum(x_ref[...], axis=1, keepdims=True)",
+            new="    @pl.when(pl.program_id(1) > 0)\n    def _():\n"
+            "        o_ref[...] += jnp.sum(x_ref[...], axis=1, keepdims=True)",
+            says="the step that stores zeros has a block to add, too",
+        ),
+        Mistake(
             "counts the first block twice",
             old="        o_ref[...] = jnp.zeros_like(o_ref)\n",
             new="        o_ref[...] = jnp.sum(x_ref[...], axis=1, keepdims=True)\n",
@@ -154,6 +166,12 @@ PUZZLE = Puzzle(
             says="every row gets the total of its block: sum along axis 1 only",
         ),
         Mistake(
+            "takes the mean of each block",
+            old="jnp.sum(x_ref[...], axis=1, keepdims=True)",
+            new="jnp.mean(x_ref[...], axis=1, keepdims=True)",
+            says="the spec adds up, and divides by nothing",
+        ),
+        Mistake(
             "drops the axis it sums over",
             old="axis=1, keepdims=True)\n    ### END",
             new="axis=1)\n    ### END",
@@ -163,7 +181,7 @@ PUZZLE = Puzzle(
         Mistake(
             "takes whole rows in one block",
             edits=(("bm, bn = 64, 128", "bm, bn = 64, N"),),
-            says="a block holds whole rows",
+            says="`x_ref` takes 128 MiB, for blocks of (64, 262144)",
             stage="work",
         ),
         Mistake(
@@ -266,6 +284,4 @@ def row_sum(x, bm=64, bn=128):
 """,
         ),
     ],
-    audit=audit,
-    scale=scale,
 )

@@ -62,19 +62,19 @@ def scale_blocks(x: Float[Array, "M N"]) -> Float[Array, "M N"]:
 
 
 # %% tags=["author"]
-from puzzles import Alternative, Launch, Mistake, Puzzle, rng
+from puzzles import Alternative, Mistake, Puzzle, rng
 
 
 def make_inputs(key, M, N):
     return (jnp.asarray(rng(key).normal(size=(M, N)), jnp.float32),)
 
 
-def audit(launch: Launch) -> None:
-    for operand in (*launch.inputs, *launch.outputs):
-        assert operand.portion != operand.shape, (
-            f"`{operand.name}` is one block of {operand.shape}: keep the blocks, a larger array "
-            "would not fit"
-        )
+def scale(M=16384, N=4096):
+    return (jax.ShapeDtypeStruct((M, N), jnp.float32),)
+
+
+def fresh(r):
+    return dict(M=16 * int(r.choice([7, 9, 11, 13])), N=128 * int(r.choice([5, 6])))
 
 
 PUZZLE = Puzzle(
@@ -82,6 +82,10 @@ PUZZLE = Puzzle(
     solution=scale_blocks,
     inputs=make_inputs,
     cases=[dict(M=80, N=512), dict(M=32, N=384)],
+    fresh=fresh,
+    scale=scale,
+    slack={"bytes": 1.0},  # every element is needed once
+    par=lambda launch: f"{launch.inputs[0].transfers:,} blocks of x in {launch.steps:,} steps",
     hints=[
         "How many blocks come before the row of blocks that you are in? How many before you in it?",
         "`pl.program_id(0)` is the row of blocks, `pl.num_programs(1)` the number of blocks in a row.",
@@ -113,6 +117,46 @@ PUZZLE = Puzzle(
             old="pl.program_id(0) * pl.num_programs(1) + pl.program_id(1) + 1",
             new="pl.program_id(0) + pl.program_id(1) + 1",
             says="blocks on a diagonal get the same number; a row counts for as many as it holds",
+        ),
+        Mistake(
+            "adds its number to the block",
+            old="x_ref[...] * number",
+            new="x_ref[...] + number",
+            says="the spec multiplies each block by its number",
+        ),
+        Mistake(
+            "multiplies the two numbers",
+            old="pl.program_id(0) * pl.num_programs(1) + pl.program_id(1) + 1",
+            new="(pl.program_id(0) + 1) * (pl.program_id(1) + 1)",
+            says="that is a multiplication table, in which 2 × 3 and 3 × 2 are the same block; count "
+            "the rows of blocks above, times the blocks in a row, then the blocks to the left",
+        ),
+        Mistake(
+            "has the width of the picture written into it",
+            old="pl.num_programs(1)",
+            new="3",
+            says="the picture has three blocks in a row; here a row has `pl.num_programs(1)`",
+        ),
+        Mistake(
+            "gives every block the number 1",
+            old="pl.program_id(0) * pl.num_programs(1) + pl.program_id(1) + 1",
+            new="1",
+            says="Python runs the body once, for all steps, so a count that Python keeps stays where "
+            "it is; only `pl.program_id` knows the step",
+        ),
+        Mistake(
+            "gives every block of a row the same number",
+            old="pl.program_id(0) * pl.num_programs(1) + pl.program_id(1) + 1",
+            new="pl.program_id(0) + 1",
+            says="`pl.program_id(0)` counts rows of blocks; within a row, `pl.program_id(1)` goes on "
+            "counting",
+        ),
+        Mistake(
+            "gives every block of a column the same number",
+            old="pl.program_id(0) * pl.num_programs(1) + pl.program_id(1) + 1",
+            new="pl.program_id(1) + 1",
+            says="`pl.program_id(1)` begins again in every row of blocks; add the blocks of the rows "
+            "above",
         ),
         Mistake(
             "has the width of one case written into it",
@@ -183,5 +227,4 @@ def scale_blocks_kernel(x_ref, o_ref):
 """,
         ),
     ],
-    audit=audit,
 )

@@ -78,7 +78,7 @@ def tiled_matmul(a: Float[Array, "M K"], b: Float[Array, "K N"]) -> Float[Array,
 
 # %% tags=["author"]
 from puzzles import Alternative, Launch, Mistake, Puzzle, rng
-from puzzles.basics._audits import product_by_blocks
+from puzzles.basics._audits import product_by_dots
 
 
 def make_inputs(key, M, K, N):
@@ -89,9 +89,18 @@ def make_inputs(key, M, K, N):
     )
 
 
+def scale(M=2048, K=16384, N=4096):
+    return tuple(jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((M, K), (K, N)))
+
+
+def fresh(r):
+    M, K, N = [(64, 512, 1024), (64, 1152, 512), (320, 128, 1024), (320, 640, 512)][r.integers(4)]
+    return dict(M=M, K=K, N=N)
+
+
 def audit(launch: Launch, *, args) -> None:
     (M, K), N = args[0].shape, args[1].shape[1]
-    product_by_blocks(launch, M, K, N)
+    product_by_dots(launch, M, K, N)
 
 
 _ZERO = """    @pl.when(k == 0)
@@ -110,6 +119,9 @@ PUZZLE = Puzzle(
     solution=tiled_matmul,
     inputs=make_inputs,
     cases=[dict(M=128, K=384, N=512), dict(M=192, K=256, N=512)],
+    fresh=fresh,
+    scale=scale,
+    par=lambda launch: f"{launch.hbm_bytes_read / 2**30:.1f} GiB read in {launch.steps:,} steps",
     hints=[
         "An output block is finished only at the last k. What has to happen once before the first "
         "product, at every step, and once after the last one?",
@@ -126,14 +138,16 @@ PUZZLE = Puzzle(
             "leaves garbage in the accumulator or in the output",
             old=_ZERO,
             new="",
-            says="every number is garbage (NaN here): either the accumulator was never zeroed, which "
-            "nobody does for you, or nothing was stored at the last k, num_programs - 1",
+            says="every number is garbage (NaN here): either the accumulator was not zeroed at k = 0, "
+            "which nobody does for you, or nothing was stored at the last k, num_programs - 1. k is "
+            "`pl.program_id(2)`",
         ),
         Mistake(
-            "zeroes the accumulator at every step",
+            "keeps the last K block's product only",
             old=_ZERO,
             new="    acc_ref[...] = jnp.zeros_like(acc_ref)\n",
-            says="only the last K block's product is left",
+            says="something sets the sum back after the first k. Zeros belong to k = 0 alone, and "
+            "every step adds, by `+=`",
         ),
         Mistake(
             "zeroes the accumulator in the very first grid step only",
@@ -142,10 +156,55 @@ PUZZLE = Puzzle(
             says="scratch keeps the sum of the output block before: each (i, j) needs its own zero",
         ),
         Mistake(
+            "zeroes the accumulator where i is 0",
+            old="pl.when(k == 0)",
+            new="pl.when(pl.program_id(0) == 0)",
+            says="k is program id 2: the first row of output blocks starts over at every step, and the "
+            "others add to what was there",
+        ),
+        Mistake(
+            "zeroes the accumulator where j is 0",
+            old="pl.when(k == 0)",
+            new="pl.when(pl.program_id(1) == 0)",
+            says="k is program id 2: the first column of output blocks starts over at every step, and "
+            "the others add to what was there",
+        ),
+        Mistake(
+            "zeroes the accumulator after a store only",
+            edits=(
+                (_ZERO, ""),
+                (_STORE, f"{_STORE}        acc_ref[...] = jnp.zeros_like(acc_ref)\n"),
+            ),
+            says="the first output block adds to garbage (NaN here), since nobody has zeroed the "
+            "scratch before the first step; zero it at k = 0",
+        ),
+        Mistake(
+            "keeps the first K block's product only",
+            old="k == pl.num_programs(2) - 1",
+            new="k == 0",
+            says="either the product is added at k = 0 alone, or the sum is stored there. Add at every "
+            "step, and store at the last k, num_programs - 1",
+        ),
+        Mistake(
+            "has the last k of one case written into it",
+            old="pl.num_programs(2) - 1)",
+            new="2)",
+            says="k = 2 is the last one where there are three blocks of K; ask "
+            "`pl.num_programs(2) - 1`",
+        ),
+        Mistake(
+            "multiplies in bf16",
+            old=_DOT,
+            new="jnp.dot(a_ref[...].astype(jnp.bfloat16), b_ref[...].astype(jnp.bfloat16), "
+            "preferred_element_type=jnp.float32)",
+            says="the cast rounds every factor to 8 bits; leave the blocks as they come",
+        ),
+        Mistake(
             "stores one step early",
             old="pl.num_programs(2) - 1)",
             new="pl.num_programs(2) - 2)",
-            says="the last K block's product is not in the result; the last k is num_programs - 1",
+            says="the last K block's product is not in the result; the last k is "
+            "`pl.num_programs(2) - 1`",
         ),
         Mistake(
             "swaps the factors",
@@ -177,7 +236,7 @@ PUZZLE = Puzzle(
             "takes all of K in one block",
             old="bm, bk, bn = 64, 128, 256",
             new="bm, bk, bn = 64, K, 256",
-            says="one block spans all",
+            says="for blocks of (16384, 256): take smaller ones",
             stage="work",
         ),
         Mistake(

@@ -71,9 +71,7 @@ def vector_add(x: Float[Array, " N"], y: Float[Array, " N"]) -> Float[Array, " N
 # show(vector_add)
 
 # %% tags=["author"]
-import math
-
-from puzzles import Alternative, Launch, Mistake, Puzzle, rng
+from puzzles import Alternative, Mistake, Puzzle, rng
 
 
 def make_inputs(key, N):
@@ -81,13 +79,12 @@ def make_inputs(key, N):
     return tuple(jnp.asarray(r.normal(size=N), jnp.float32) for _ in range(2))
 
 
-def audit(launch: Launch) -> None:
-    for operand in (*launch.inputs, *launch.outputs):
-        N = math.prod(operand.shape)
-        assert math.prod(operand.portion) < N, (
-            f"`{operand.name}` is one block of all {N} elements: keep the blocks, a longer vector "
-            "would not fit"
-        )
+def scale(N=16 * 2**20):
+    return tuple(jax.ShapeDtypeStruct((N,), jnp.float32) for _ in range(2))
+
+
+def fresh(r):
+    return dict(N=1024 * int(r.integers(8, 16)))
 
 
 PUZZLE = Puzzle(
@@ -95,7 +92,10 @@ PUZZLE = Puzzle(
     solution=vector_add,
     inputs=make_inputs,
     cases=[dict(N=4096), dict(N=7168)],
-    fresh=lambda r: dict(N=1024 * int(r.integers(8, 16))),
+    fresh=fresh,
+    scale=scale,
+    slack={"bytes": 1.0},  # every element is needed once
+    par=lambda launch: f"{launch.steps:,} steps, {launch.hbm_bytes / 2**20:.0f} MiB moved",
     hints=[
         "You do not need to know which block this is. The BlockSpecs have chosen it already.",
         "Read both input Refs with `[...]`; what you get has the shape of one block, (1024,).",
@@ -125,11 +125,18 @@ PUZZLE = Puzzle(
             says="`y_ref` is never read",
         ),
         Mistake(
-            "works in the first grid step only",
+            "fills its output block in the first grid step only",
             old="    o_ref[...] = x_ref[...] + y_ref[...]",
             new="    @pl.when(pl.program_id(0) == 0)\n    def _():\n"
             "        o_ref[...] = x_ref[...] + y_ref[...]",
-            says="every step has an output block of its own to write, and the others stay garbage",
+            says="every step has an output block of its own, which begins as garbage (NaN here): "
+            "store to it in every step, and do not add to what is there",
+        ),
+        Mistake(
+            "subtracts",
+            old="x_ref[...] + y_ref[...]",
+            new="x_ref[...] - y_ref[...]",
+            says="the spec has a plus",
         ),
         Mistake(
             "leaves garbage in its output",
@@ -158,7 +165,7 @@ PUZZLE = Puzzle(
         Mistake(
             "takes the whole vector in one block",
             edits=(("bn = 1024", "bn = N"),),
-            says="keep the blocks",
+            says="all of it as one block: cut it into smaller ones",
             stage="work",
         ),
     ],
@@ -220,6 +227,36 @@ def vector_add(x, y):
 """,
         ),
         Alternative(
+            "copies its blocks by hand",
+            code="""
+def vector_add(x, y):
+    from jax.experimental.pallas import tpu as pltpu
+
+    def kernel(x_ref, y_ref, o_ref, xs, ys, arrived):
+        here = pl.ds(pl.program_id(0) * 1024, 1024)
+        copies = [
+            pltpu.make_async_copy(source.at[here], target, arrived.at[n])
+            for n, (source, target) in enumerate([(x_ref, xs), (y_ref, ys)])
+        ]
+        for copy in copies:
+            copy.start()
+        for copy in copies:
+            copy.wait()
+        o_ref[...] = xs[...] + ys[...]
+
+    buffer = pltpu.VMEM((1024,), x.dtype)
+    return pl.pallas_call(
+        kernel,
+        grid=(x.size // 1024,),
+        in_specs=[pl.BlockSpec(memory_space=pl.ANY)] * 2,
+        out_specs=pl.BlockSpec((1024,), lambda i: (i,)),
+        out_shape=x,
+        scratch_shapes=[buffer, buffer, pltpu.SemaphoreType.DMA((2,))],
+        interpret=INTERPRET,
+    )(x, y)
+""",
+        ),
+        Alternative(
             "copies x, then adds y to the output half by half",
             old="o_ref[...] = x_ref[...] + y_ref[...]",
             new="""o_ref[...] = x_ref[...]
@@ -277,5 +314,4 @@ def vector_add(x, y, bn=1024):
 """,
         ),
     ],
-    audit=audit,
 )

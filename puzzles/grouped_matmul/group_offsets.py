@@ -64,6 +64,11 @@ def make_inputs(key, sizes=None, **random):
     return (jnp.asarray(sizes, jnp.int32) if sizes else draw_sizes(key, **random),)
 
 
+def fresh(r):
+    E, total, empty = (int(r.choice(n)) for n in ((9, 33), (700, 4096), (1, 6)))
+    return dict(E=E, total=total, empty=empty)
+
+
 _ENDS = "ends = jnp.cumsum(group_sizes)"
 _RETURN = "return jnp.concatenate([jnp.zeros(1, jnp.int32), ends])"
 
@@ -75,6 +80,7 @@ PUZZLE = Puzzle(
         dict(sizes=(100, 0, 156, 200, 56)),
         dict(sizes=(0, 384, 0)),
         dict(E=8, total=1000, empty=2),
+        dict(sizes=(16_777_217, 0, 3, 20_000_001, 5)),  # more than f32 can count
     ],
     hints=[
         "Group g ends where all groups up to and including g have had their rows. And it starts where the group "
@@ -87,6 +93,7 @@ PUZZLE = Puzzle(
     all sizes.""",
     kernel=False,
     jit=True,
+    fresh=fresh,
     mistakes=[
         Mistake(
             "gives the ends only",
@@ -129,6 +136,12 @@ PUZZLE = Puzzle(
             old=_ENDS,
             new="ends = jnp.cumsum(jnp.maximum(group_sizes, 1))",
             says="an empty group has no rows: it starts where it ends",
+        ),
+        Mistake(
+            "adds up in floating point",
+            old=_ENDS,
+            new="ends = jnp.cumsum(group_sizes.astype(jnp.float32)).astype(jnp.int32)",
+            says="f32 holds whole numbers exactly up to 2 to the power of 24 only: keep the sizes int32",
         ),
         Mistake(
             "lets a float zero in",

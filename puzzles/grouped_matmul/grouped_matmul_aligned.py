@@ -111,8 +111,9 @@ def grouped_matmul_aligned(
 # the list names as many tiles as before.
 
 # %% tags=["author"]
+import numpy as np
+
 from puzzles import Alternative, Launch, Mistake, Puzzle, rng
-from puzzles.basics._audits import product_by_blocks
 
 
 def make_inputs(key, tiles, K, N):
@@ -126,20 +127,20 @@ def make_inputs(key, tiles, K, N):
     )
 
 
-def audit(launch: Launch, *, args) -> None:
-    lhs, rhs, _ = args
-    (M, K), N = lhs.shape, rhs.shape[2]
-    product_by_blocks(launch, M, K, N)
-    experts = launch.inputs[1].portion[0]
-    assert experts <= 1, (
-        f"a block of `rhs` holds {experts} experts' weights and the step uses one: let the index map choose, so "
-        "that the others are not fetched"
-    )
-    idle = launch.steps - int(launch.busy.sum())
-    assert not idle, (
-        f"{idle} of {launch.steps} grid steps multiply nothing, but fetch their blocks all the same: a tile "
-        "belongs to one expert, so it needs no axis of experts"
-    )
+def scale(M=8192, K=8192, N=512, E=8):
+    lhs, rhs = (jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((M, K), (E, K, N)))
+    tiles = np.array([19, 0, 7, 40, 1, 16, 12, 33][:E])  # of 64 rows
+    return lhs, rhs, jnp.asarray(64 * tiles, jnp.int32)
+
+
+def fresh(r):
+    tiles = ((0, 1, 1, 0, 2, 0, 0, 3, 1), (5, 0, 3))[r.integers(2)]
+    K, N = (int(r.choice(sizes)) for sizes in ((128, 512), (256, 768)))
+    return dict(tiles=tiles, K=K, N=N)
+
+
+def par(launch: Launch) -> str:
+    return f"dots in {int(launch.busy.sum()):,} of {launch.steps:,} steps"
 
 
 _GRID = "grid=(M // bm, N // bn, K // bk)"
@@ -187,6 +188,30 @@ PUZZLE = Puzzle(
             old=_RHS,
             new=_RHS.replace("group_ids[i]", "group_ids[k]"),
             says="a sum over k must stay with one expert's weights",
+        ),
+        Mistake(
+            "gives all tiles the weights of expert 0",
+            old=_RHS,
+            new=_RHS.replace("group_ids[i]", "0"),
+            says="group_ids[i] is the expert of tile i",
+        ),
+        Mistake(
+            "swaps the block indices of lhs",
+            old=_LHS,
+            new=_LHS.replace("(i, k)", "(k, i)"),
+            says="lhs is M × K: the tile of rows, i, comes before k",
+        ),
+        Mistake(
+            "swaps the block indices of the output",
+            old=_OUT,
+            new=_OUT.replace("(i, j)", "(j, i)"),
+            says="the output is M × N: the tile of rows, i, comes before the columns, j",
+        ),
+        Mistake(
+            "routes the output",
+            old=_OUT,
+            new=_OUT.replace("(i, j)", "(group_ids[i], j)"),
+            says="the result of tile i lies at tile i; only the weights are looked up",
         ),
         Mistake(
             "routes the rows as well",
@@ -275,14 +300,14 @@ def grouped_matmul_aligned(lhs, rhs, group_sizes):
         interpret=INTERPRET,
     )(group_ids, lhs, rhs)
 """,
-            says="needs no axis of experts",
+            says="114,688 of 131,072 grid steps compute nothing",
             stage="work",
         ),
         Mistake(
             "takes all of K in one block",
             old="bm, bk, bn = 64, 128, 256",
             new="bm, bk, bn = 64, K, 256",
-            says="one block spans all",
+            says="of VMEM, where a kernel gets 16 MiB",
             stage="work",
         ),
     ],
@@ -364,5 +389,7 @@ def grouped_matmul_aligned(lhs, rhs, group_sizes, bm=64, bk=128, bn=256):
 """,
         ),
     ],
-    audit=audit,
+    scale=scale,
+    par=par,
+    fresh=fresh,
 )

@@ -122,8 +122,6 @@ def launch_grouped_matmul(
 
 
 # %% tags=["author"]
-import numpy as np
-
 from puzzles import Alternative, Launch, Mistake, Puzzle
 from puzzles.grouped_matmul import grouped_matmul
 
@@ -132,10 +130,22 @@ def make_inputs(key, M, K, N, sizes, dtype="float32"):
     return grouped_matmul.make_inputs(key, M, K, N, sizes, dtype)
 
 
-def audit(launch: Launch, *, args) -> None:
-    lhs, rhs, sizes = args
-    grouped_matmul.audit_tiled(launch, lhs.shape[1])
-    grouped_matmul.audit_rows(launch, lhs.shape[1], rhs.shape[2], np.asarray(sizes))
+def scale(M=8192, K=8200, N=2000, E=8):
+    lhs, rhs = (jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((M, K), (E, K, N)))
+    return lhs, rhs, grouped_matmul.routed(E)
+
+
+def fresh(r):
+    shapes = (
+        dict(M=640, sizes=(0, 7, 130, 1, 0, 240, 3, 128, 0, 100)),
+        dict(M=128, sizes=(20, 0, 30, 0, 1, 2, 3, 4, 60)),
+        dict(M=1152, sizes=(1000, 100)),
+    )
+    K, N = ((264, 136), (72, 1100))[r.integers(2)]
+    return dict(K=K, N=N, **shapes[r.integers(len(shapes))])
+
+
+def audit(launch: Launch) -> None:
     assert launch.dimension_semantics is not None, (
         "the launch promises nothing about its axes: pass "
         "compiler_params=pltpu.CompilerParams(dimension_semantics=...)"
@@ -167,9 +177,9 @@ PUZZLE = Puzzle(
     solution=launch_grouped_matmul,
     inputs=make_inputs,
     cases=[
-        dict(M=384, K=200, N=384, sizes=(150, 0, 100, 134)),
-        dict(M=256, K=320, N=520, sizes=(130, 0, 126)),
-        dict(M=384, K=160, N=320, sizes=(0, 120, 9, 201), dtype="bfloat16"),
+        dict(M=384, K=300, N=384, sizes=(150, 0, 100, 134)),
+        dict(M=256, K=200, N=520, sizes=(130, 0, 126)),
+        dict(M=384, K=160, N=200, sizes=(0, 120, 9, 201), dtype="bfloat16"),
     ],
     hints=[
         "An output block may be visited again only by the very next step. A tile that two groups share is visited "
@@ -228,7 +238,7 @@ PUZZLE = Puzzle(
             "goes on to the end of the metadata",
             old=_GRID,
             new=_GRID.replace("num_steps", "len(groups)"),
-            says="visit only those pairs",
+            says="dots run in 36,920 of 36,920 steps",
             stage="work",
         ),
         Mistake(
@@ -264,16 +274,38 @@ PUZZLE = Puzzle(
             says="rhs is E × K × N: k before j",
         ),
         Mistake(
+            "asks axis 0 for the visit",
+            old="step_axis=1",
+            new="step_axis=0",
+            says="the kernel takes program id step_axis for the number of the visit, and here axis 0 counts columns",
+        ),
+        Mistake(
+            "passes a K that is rounded up",
+            old="K=K, step_axis",
+            new="K=pl.cdiv(K, bk) * bk, step_axis",
+            says="the kernel masks what lies beyond K, so it has to get the K of the arrays",
+        ),
+        Mistake(
+            "passes the tiles before the groups",
+            old="(groups, tiles, offsets, lhs, rhs)",
+            new="(tiles, groups, offsets, lhs, rhs)",
+            says="the kernel and the index maps take groups_ref first, then tiles_ref, then offsets_ref",
+        ),
+        Mistake(
+            "passes the offsets first",
+            old="(groups, tiles, offsets, lhs, rhs)",
+            new="(offsets, groups, tiles, lhs, rhs)",
+            says="this kernel takes groups_ref first, then tiles_ref, and offsets_ref last",
+        ),
+        Mistake(
             "keeps the axis of the experts in the block",
             old="(None, bk, bn)",
             new="(1, bk, bn)",
             says="Value shape: (128, 128, 256)",
             stage="error",
         ),
-    ],
-    alternatives=[
-        Alternative(
-            "pads K and N instead of hanging over the edge",
+        Mistake(
+            "pads the weights of all experts in HBM",
             edits=(
                 (
                     "    offsets = find",
@@ -285,7 +317,11 @@ PUZZLE = Puzzle(
                 ),
                 ("offsets, lhs, rhs)", "offsets, lhs, rhs)[:, :n]"),
             ),
+            says="writes 520 MiB to HBM, and the kernel reads them back",
+            stage="work",
         ),
+    ],
+    alternatives=[
         Alternative(
             "names its index maps and takes the refs as they come",
             edits=(
@@ -311,4 +347,7 @@ PUZZLE = Puzzle(
         Alternative("takes other tiles", old="bm, bk, bn = 128, 128, 256", new="bm, bk, bn = 64, 128, 128"),
     ],
     audit=audit,
+    scale=scale,
+    par=grouped_matmul.par,
+    fresh=fresh,
 )

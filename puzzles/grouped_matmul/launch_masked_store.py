@@ -106,12 +106,16 @@ def make_inputs(key, **dims):
     return masked_store.make_inputs(key, **dims)
 
 
+def scale(G=3, M=10240, N=20480):
+    return masked_store.scale(G, M, N)
+
+
+def fresh(r):
+    shapes = ((9, 64, 1152), (8, 128, 640), (11, 64, 1024), (2, 576, 512), (8, 192, 512))
+    return dict(zip("GMN", shapes[r.integers(len(shapes))], strict=True))
+
+
 def audit(launch: Launch) -> None:
-    masked_store.audit_tiles(launch)
-    (x,) = launch.inputs
-    assert x.sizes[2] < x.shape[2], (
-        f"a block holds whole rows of {x.shape[2]}: cut the columns, too, rows may be long"
-    )
     words = launch.dimension_semantics
     assert words is not None, (
         "the launch promises nothing about its axes: pass "
@@ -133,7 +137,7 @@ PUZZLE = Puzzle(
     solution=launch_masked_store,
     inputs=make_inputs,
     cases=[
-        dict(G=4, M=192, N=256, ranges=((4, 50), (50, 50), (50, 128), (128, 170))),
+        dict(G=4, M=192, N=256, ranges=((4, 50), (50, 50), (50, 140), (140, 170))),
         dict(G=3, M=128, N=384, ranges=((0, 0), (10, 70), (70, 128))),
     ],
     hints=[
@@ -199,6 +203,18 @@ PUZZLE = Puzzle(
             says="the map of x ignores g",
         ),
         Mistake(
+            "swaps the block indices of x",
+            old=_X,
+            new=_X.replace("(g, i, j)", "(g, j, i)"),
+            says="x is G × M × N: the tile of rows, i, comes before the columns, j",
+        ),
+        Mistake(
+            "swaps the block indices of the output",
+            old=_OUT,
+            new=_OUT.replace("(i, j)", "(j, i)"),
+            says="the output is M × N: the tile of rows, i, comes before the columns, j",
+        ),
+        Mistake(
             "leaves the last group out",
             old=_GRID,
             new="grid=(N // bn, M // bm, G - 1)",
@@ -253,7 +269,7 @@ PUZZLE = Puzzle(
             "takes all columns in one block",
             old="bm, bn = 64, 128",
             new="bm, bn = 64, N",
-            says="a block holds whole rows",
+            says="of VMEM, where a kernel gets 16 MiB",
             stage="work",
         ),
         Mistake(
@@ -302,4 +318,7 @@ def launch_masked_store(x, starts, ends):
         ),
     ],
     audit=audit,
+    scale=scale,
+    par=masked_store.par,
+    fresh=fresh,
 )

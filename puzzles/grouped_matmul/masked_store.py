@@ -92,9 +92,10 @@ from puzzles import Alternative, Launch, Mistake, Puzzle, rng
 def make_inputs(key, G, M, N, ranges=None):
     """Results of G groups for all rows; outside a group's own range some elements are NaN."""
     r = rng(key)
-    if ranges is None:  # in order, with gaps, and here and there an empty one
+    if ranges is None:  # in any order, with gaps, and an empty one
         ranges = np.sort(r.integers(0, M + 1, 2 * G)).reshape(G, 2)
         ranges[1] = ranges[1, 0]
+        ranges = ranges[r.permutation(G)]
     x = r.normal(size=(G, M, N))
     for g, (start, end) in enumerate(ranges):
         x[g, :start, g::7] = x[g, end:, g::7] = float("nan")
@@ -102,18 +103,18 @@ def make_inputs(key, G, M, N, ranges=None):
     return jnp.asarray(x, jnp.float32), jnp.asarray(starts), jnp.asarray(ends)
 
 
-def audit_tiles(launch: Launch) -> None:
-    """A step holds one tile of one group."""
-    (x,) = launch.inputs
-    groups, rows = x.sizes[:2]
-    assert groups == 1, (
-        f"a block of x holds {groups} groups: take one a step, as there may be many"
-    )
-    assert rows < x.shape[1], f"a block of x spans all {rows} rows: there may be many, so tile them"
+def scale(G=128, M=4096, N=512):
+    starts = jnp.arange(G, dtype=jnp.int32) * (M // G)
+    return jax.ShapeDtypeStruct((G, M, N), jnp.float32), starts, starts + 30
 
 
-def audit(launch: Launch) -> None:
-    audit_tiles(launch)
+def par(launch: Launch) -> str:
+    return f"{launch.outputs[0].transfers:,} blocks written back in {launch.steps:,} visits"
+
+
+def fresh(r):
+    shapes = ((9, 576, 128), (8, 640, 256), (12, 128, 128), (10, 512, 128))
+    return dict(zip("GMN", shapes[r.integers(len(shapes))], strict=True))
 
 
 _ZERO = """    @pl.when(g == 0)
@@ -132,7 +133,7 @@ PUZZLE = Puzzle(
     cases=[
         dict(G=4, M=192, N=256, ranges=((4, 50), (50, 50), (50, 128), (128, 170))),
         dict(G=5, M=256, N=128, ranges=((10, 64), (70, 80), (80, 225), (225, 227), (227, 256))),
-        dict(G=3, M=128, N=384, ranges=((0, 0), (0, 128), (128, 128))),
+        dict(G=3, M=128, N=384, ranges=((0, 0), (10, 128), (128, 128))),
         dict(G=4, M=192, N=128),
     ],
     hints=[
@@ -178,6 +179,24 @@ PUZZLE = Puzzle(
             new="o_ref[...] = jnp.where(mine, x_ref[...], 0.0)",
             says="each step wipes out the rows of the groups before it: zeros belong in the first visit only, and "
             "after that a step keeps what is in o_ref",
+        ),
+        Mistake(
+            "chooses the wrong way round",
+            old=_STORE,
+            new="o_ref[...] = jnp.where(mine, o_ref[...], x_ref[...])",
+            says="`jnp.where(condition, a, b)` takes a where the condition holds, and there it is x that is meant",
+        ),
+        Mistake(
+            "takes program id 0 for the group",
+            old="i, g = pl.program_id(0)",
+            new="g, i = pl.program_id(0)",
+            says="the grid is (M // bm, G): id 0 counts tiles, id 1 groups",
+        ),
+        Mistake(
+            "writes zeros in the first tile only",
+            old="pl.when(g == 0)",
+            new="pl.when(i == 0)",
+            says="i counts tiles; zeros belong in each tile's first visit, where g is 0",
         ),
         Mistake(
             "writes zeros in the very first grid step only",
@@ -292,5 +311,7 @@ PUZZLE = Puzzle(
         ),
         Alternative("takes other blocks", old="    bm = 64\n", new="    bm = 32\n"),
     ],
-    audit=audit,
+    scale=scale,
+    par=par,
+    fresh=fresh,
 )

@@ -178,8 +178,6 @@ def moe_layer(
 import numpy as np
 
 from puzzles import Alternative, Launch, Mistake, Puzzle, rng
-from puzzles.grouped_matmul.grouped_matmul import audit_rows
-from puzzles.grouped_matmul.grouped_outer import audit_outer
 
 
 def make_inputs(key, M, D, F, E, top_k, favourite=None, shunned=None):
@@ -196,36 +194,40 @@ def make_inputs(key, M, D, F, E, top_k, favourite=None, shunned=None):
 
 
 def observe(fn):
-    """The layer's result, and its gradients for a fixed cotangent."""
+    """The layer's result, and its gradients for a cotangent that is nobody's operand."""
 
     def with_gradients(x, router_logits, w_gate, w_up, w_down, top_k):
         layer = functools.partial(fn, top_k=top_k)
         y, pullback = jax.vjp(layer, x, router_logits, w_gate, w_up, w_down)
-        dy = np.cos(np.arange(y.size, dtype=np.float32)).reshape(y.shape)
-        return y, *pullback(jnp.asarray(dy, y.dtype))
+        return y, *pullback(x * x - 1)
 
     return with_gradients
 
 
+def scale(M=8192, D=2048, F=7168, E=8, top_k=2):
+    shapes = ((M, D), (E, D, F), (E, D, F), (E, F, D))
+    x, w_gate, w_up, w_down = (jax.ShapeDtypeStruct(shape, jnp.bfloat16) for shape in shapes)
+    logits = np.random.default_rng(0).normal(size=(M, E)) - np.arange(E) / 2
+    return x, jnp.asarray(logits, jnp.bfloat16), w_gate, w_up, w_down, top_k
+
+
+def par(*launches: Launch) -> str:
+    """How many launches there are, and how many of their steps multiply."""
+    steps = sum(launch.steps for launch in launches)
+    ran = sum(int(dot.executed.sum()) for launch in launches for dot in launch.dots)
+    return f"{len(launches)} launches, dots in {ran:,} of {steps:,} steps"
+
+
+def fresh(r):
+    dims = (dict(M=40, E=9, top_k=3), dict(M=72, E=10, top_k=1), dict(M=16, E=4, top_k=2))
+    return dict(D=128, F=128, **dims[r.integers(len(dims))])
+
+
 def audit(
     one: Launch, two: Launch, three: Launch, four: Launch, five: Launch,
-    six: Launch, seven: Launch, eight: Launch, nine: Launch, *, args,
+    six: Launch, seven: Launch, eight: Launch, nine: Launch,
 ) -> None:  # fmt: skip
-    launches = (one, two, three, four, five, six, seven, eight, nine)
-    _, logits, w_gate, _, w_down, top_k = args
-    chosen = np.argsort(-np.asarray(logits), axis=1)[:, :top_k]
-    sizes = np.bincount(chosen.reshape(-1), minlength=w_gate.shape[0])
-    weights = []
-    for launch in launches:
-        if len(launch.outputs[0].shape) == 3:
-            audit_outer(launch, sizes)
-        else:
-            audit_rows(launch, launch.inputs[0].shape[1], launch.outputs[0].shape[1], sizes)
-            weights += [x.shape for x in launch.inputs if len(x.shape) == 3]
-    assert weights.count(w_gate.shape) == 4 and weights.count(w_down.shape) == 2, (
-        "the weights are transposed in HBM for the way back, all experts' of them: `grouped_matmul_transposed` takes "
-        "them as they are stored"
-    )
+    """Three projections and the two gradients of each: nine launches."""
 
 
 # Plain JAX may route, weigh and sum, forwards and backwards; it may not multiply matrices.
@@ -248,9 +250,8 @@ PUZZLE = Puzzle(
     solution=moe_layer,
     inputs=make_inputs,
     cases=[
-        dict(M=80, D=128, F=256, E=5, top_k=2, shunned=3),
+        dict(M=24, D=128, F=256, E=6, top_k=4, shunned=3),
         dict(M=96, D=256, F=128, E=3, top_k=1, favourite=1),
-        dict(M=24, D=128, F=256, E=6, top_k=4),
     ],
     observe=observe,
     results=["the result", *(f"the gradient of {x}" for x in ("x", "router_logits", "w_gate", "w_up", "w_down"))],
@@ -293,6 +294,12 @@ PUZZLE = Puzzle(
             old=_ORDER,
             new="order = jnp.arange(experts.size)",
             says="the first group_sizes[0] rows are multiplied by expert 0, whoever they are",
+        ),
+        Mistake(
+            "gathers the tokens without sorting them",
+            old=_ROWS,
+            new="rows = jnp.repeat(x, top_k, axis=0)",
+            says="row n of a sorted list is slot order[n], and its token is order[n] // top_k",
         ),
         Mistake(
             "does not unsort",
@@ -350,7 +357,7 @@ PUZZLE = Puzzle(
             "transposes the weights in HBM",
             old=_D_LHS,
             new='d_lhs = find("grouped_matmul").solution(dy, rhs.swapaxes(1, 2), group_sizes)',
-            says="the weights are transposed in HBM for the way back",
+            says="writes 224 MiB to HBM, and the kernel reads them back",
             stage="work",
         ),
         Mistake(
@@ -367,7 +374,7 @@ def moe_layer(x, router_logits, w_gate, w_up, w_down, top_k):
     every = grouped(hidden, w_down, sizes)[: E * M].reshape(E, M, D)
     return jnp.sum(weights.T[:, :, None] * every, axis=0)
 """,
-            says="visit only those pairs",
+            says="are made outside of the kernel",
             stage="work",
         ),
         Mistake(
@@ -384,7 +391,7 @@ def moe_layer(x, router_logits, w_gate, w_up, w_down, top_k):
         y = y + weights[:, n, None] * grouped(hidden, w_down, sizes)[jnp.argsort(order)]
     return y
 """,
-            says="makes 18 launches where this rung asks for 9",
+            says="makes 36 launches where this rung asks for 9",
             stage="work",
         ),
         Mistake(
@@ -426,4 +433,7 @@ def moe_layer(x, router_logits, w_gate, w_up, w_down, top_k):
         ),
     ],
     audit=audit,
+    scale=scale,
+    par=par,
+    fresh=fresh,
 )

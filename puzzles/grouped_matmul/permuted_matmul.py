@@ -94,18 +94,19 @@ def permuted_matmul(
 
 
 # %% [markdown]
-# Watch where the blocks of `rhs` come from. The 12 bytes of `perm` decide it.
+# Watch where the blocks of `rhs` come from. The 16 bytes of `perm` decide it.
 
 # %% active="ipynb"
 # show(permuted_matmul)
 
 # %% tags=["author"]
+import math
+
 from puzzles import Alternative, Launch, Mistake, Puzzle, rng
-from puzzles.basics._audits import product_by_blocks
 
 
 def make_inputs(key, E, M, K, N):
-    """`perm` is one cycle: no fixed point, and for E > 2 not its own inverse."""
+    """`perm` is one cycle: no fixed point, and for E > 3 neither its own inverse nor its square's."""
     r = rng(key)
     cycle, perm = r.permutation(E), [0] * E
     for here, there in zip(cycle, [*cycle[1:], cycle[0]], strict=True):
@@ -117,13 +118,19 @@ def make_inputs(key, E, M, K, N):
     )
 
 
-def audit(launch: Launch, *, args) -> None:
-    (E, M, K), N = args[0].shape, args[1].shape[2]
-    product_by_blocks(launch, M, K, N, E)
-    assert launch.inputs[1].portion[0] <= 1, (
-        f"a block of `rhs` holds {launch.inputs[1].portion[0]} weights and the step uses one: let the index "
-        "map choose, so that the others are not fetched"
-    )
+def scale(E=4, M=1024, K=8192, N=1024):
+    lhs, rhs = (jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((E, M, K), (E, K, N)))
+    return lhs, rhs, jnp.roll(jnp.arange(E), 1)
+
+
+def par(launch: Launch) -> str:
+    rhs = launch.inputs[1]
+    return f"each weight fetched {rhs.hbm_bytes / (4 * math.prod(rhs.shape)):.3g} times"
+
+
+def fresh(r):
+    shapes = ((8, 128, 128, 768), (9, 64, 384, 256), (8, 320, 128, 512), (9, 192, 384, 256))
+    return dict(zip("EMKN", shapes[r.integers(len(shapes))], strict=True))
 
 
 _LHS = "pl.BlockSpec((None, bm, bk), lambda e, i, j, k, perm_ref: (e, i, k))"
@@ -134,7 +141,7 @@ PUZZLE = Puzzle(
     spec=permuted_matmul_spec,
     solution=permuted_matmul,
     inputs=make_inputs,
-    cases=[dict(E=3, M=128, K=256, N=512), dict(E=5, M=64, K=384, N=256)],
+    cases=[dict(E=4, M=192, K=256, N=512), dict(E=5, M=64, K=384, N=256)],
     hints=[
         "Write the specs of batched_matmul first. In which of the three does a block come from another batch "
         "element than e?",
@@ -187,6 +194,31 @@ PUZZLE = Puzzle(
             says="a weight is K × N: k comes before j",
         ),
         Mistake(
+            "looks up what it has looked up",
+            old=_RHS,
+            new=_RHS.replace("perm_ref[e]", "perm_ref[perm_ref[e]]"),
+            says="perm_ref[e] is the weight's number already",
+        ),
+        Mistake(
+            "swaps the last two block indices of lhs",
+            old=_LHS,
+            new=_LHS.replace("(e, i, k)", "(e, k, i)"),
+            says="a matrix is M × K: i comes before k",
+        ),
+        Mistake(
+            "swaps the last two block indices of the output",
+            old=_OUT,
+            new=_OUT.replace("(e, i, j))", "(e, j, i))"),
+            says="a result is M × N: i comes before j",
+        ),
+        Mistake(
+            "reads all of the Ref in its index map",
+            old=_RHS,
+            new=_RHS.replace("perm_ref[e]", "perm_ref[...][e]"),
+            says="cannot be evaluated without running it",
+            stage="error",
+        ),
+        Mistake(
             "gathers before the launch",
             edits=((_RHS, _RHS.replace("perm_ref[e]", "e")), ("(perm, lhs, rhs)", "(perm, lhs, rhs[perm])")),
             says="`gather` works on the data outside the kernel",
@@ -217,20 +249,20 @@ PUZZLE = Puzzle(
             "passes perm last",
             old="(perm, lhs, rhs)",
             new="(lhs, rhs, perm)",
-            says="must have the same number of dimensions as the array shape (3,)",
+            says="must have the same number of dimensions as the array shape (4,)",
             stage="error",
         ),
         Mistake(
             "fetches all weights and lets the kernel pick one",
             edits=((_RHS, _RHS.replace("(None, bk, bn)", "(E, bk, bn)").replace("perm_ref[e]", "0")), ("rhs_ref[...], preferred", "rhs_ref[perm_ref[pl.program_id(0)]], preferred")),
-            says="a block of `rhs` holds 3 weights",
+            says="Blocks of `rhs_ref` are fetched",
             stage="work",
         ),
         Mistake(
             "takes all of K in one block",
             old="bm, bk, bn = 64, 128, 256",
             new="bm, bk, bn = 64, K, 256",
-            says="one block spans all",
+            says="of VMEM, where a kernel gets 16 MiB",
             stage="work",
         ),
     ],
@@ -275,5 +307,7 @@ def permuted_matmul(lhs, rhs, perm):
 """,
         ),
     ],
-    audit=audit,
+    scale=scale,
+    par=par,
+    fresh=fresh,
 )

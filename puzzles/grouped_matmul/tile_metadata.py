@@ -109,7 +109,7 @@ def _active(result, steps):
 
 def accepts(result, group_sizes, M, bm):
     E, tiles = len(group_sizes), M // bm
-    assert isinstance(result, tuple) and len(result) == 3, "return three: group_ids, tile_ids, num_steps"
+    assert isinstance(result, tuple | list) and len(result) == 3, "return three: group_ids, tile_ids, num_steps"
     shapes = dict(group_ids=(tiles + E - 1,), tile_ids=(tiles + E - 1,), num_steps=())
     for x, (name, shape) in zip(map(np.asarray, result), shapes.items(), strict=True):
         static = f", for any sizes: M // bm + E - 1 = {tiles} + {E} - 1" if shape else ", a scalar"
@@ -147,6 +147,11 @@ def _diagnosis(mine, *args):
     return ""
 
 
+def fresh(r):
+    M, total = ((640, 640), (640, 500), (1920, 1920), (1920, 1300))[r.integers(4)]
+    return dict(M=M, bm=64, E=int(r.choice((10, 21))), total=total, empty=3)
+
+
 _STOPS = "stops = jnp.cumsum(counts)  # of each group's visits"
 _T = "t = jnp.minimum(jnp.arange(M // bm + E - 1), num_steps - 1)"
 _GROUPS = 'group_ids = jnp.searchsorted(stops, t, side="right")'
@@ -178,6 +183,7 @@ PUZZLE = Puzzle(
     serves all sizes.""",
     kernel=False,
     jit=True,
+    fresh=fresh,
     accepts=accepts,
     mistakes=[
         Mistake(
@@ -237,6 +243,24 @@ PUZZLE = Puzzle(
             old=_RETURN,
             new="return group_ids, jnp.maximum(tile_ids, 0), num_steps - 1",
             says="a grid of that many steps leaves the last visit out",
+        ),
+        Mistake(
+            "gives the number of tiles as num_steps",
+            old=_RETURN,
+            new="return group_ids, jnp.maximum(tile_ids, 0), jnp.int32(M // bm)",
+            says="a tile that groups share has a visit for each of them",
+        ),
+        Mistake(
+            "counts a shared tile for every group that has rows",
+            old=_RETURN,
+            new="return group_ids, jnp.maximum(tile_ids, 0), M // bm + jnp.sum(group_sizes > 0) - 1",
+            says="a group that begins where a tile begins shares none with the group before",
+        ),
+        Mistake(
+            "returns the tiles first",
+            old=_RETURN,
+            new="return jnp.maximum(tile_ids, 0), group_ids, num_steps",
+            says="group_ids come before tile_ids",
         ),
         Mistake(
             "counts one tile more than there can be visits",

@@ -62,6 +62,11 @@ def make_inputs(key, bm, sizes=None, **random):
     return jnp.asarray(sizes, jnp.int32) if sizes else draw_sizes(key, **random), bm
 
 
+def fresh(r):
+    bm, E, total = (int(r.choice(n)) for n in ((16, 96), (9, 20), (700, 1536)))
+    return dict(bm=bm, E=E, total=total, empty=3)
+
+
 _FIRST = "first = starts // bm"
 _LAST = "last = (ends - 1) // bm"
 _RETURN = "return jnp.where(group_sizes > 0, last - first + 1, 0)"
@@ -71,9 +76,9 @@ PUZZLE = Puzzle(
     solution=tiles_per_group,
     inputs=make_inputs,
     cases=[
-        dict(bm=64, sizes=(0, 64, 0, 40, 50, 0, 1, 166, 0)),
+        dict(bm=64, sizes=(0, 64, 0, 30, 60, 0, 1, 166, 0)),
         dict(bm=128, sizes=(100, 0, 156, 200, 56)),
-        dict(bm=32, E=8, total=1000, empty=2),
+        dict(bm=48, E=11, total=1000, empty=2),
         dict(bm=128, sizes=(0, 640, 0)),
     ],
     hints=[
@@ -88,6 +93,7 @@ PUZZLE = Puzzle(
     without rows has neither, and so it is an exception that has to be written down.""",
     kernel=False,
     jit=True,
+    fresh=fresh,
     mistakes=[
         Mistake(
             "rounds the size up to tiles",
@@ -131,6 +137,19 @@ PUZZLE = Puzzle(
             old=_RETURN,
             new="return group_sizes // bm",
             says="a tile that a group fills in part counts as well",
+        ),
+        Mistake(
+            "adds one to the full tiles",
+            old=_RETURN,
+            new="return jnp.where(group_sizes > 0, group_sizes // bm + 1, 0)",
+            says="a group that fills its tiles touches no other, and a few rows across a boundary touch two: ask where "
+            "the first and the last row lie",
+        ),
+        Mistake(
+            "adds a tile for every group that starts inside one",
+            old=_RETURN,
+            new="return jnp.where(group_sizes > 0, -(-group_sizes // bm) + (starts % bm > 0), 0)",
+            says="a group that starts inside a tile and ends in it touches that tile only",
         ),
         Mistake(
             "divides into fractions",

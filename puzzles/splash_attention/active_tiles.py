@@ -116,7 +116,7 @@ def active_tiles(
 import itertools
 
 from puzzles import Alternative, Mistake, Puzzle, rng
-from puzzles.splash_attention.classify_blocks import classify_blocks, make_mask
+from puzzles.splash_attention.classify_blocks import classify_blocks, fresh, make_mask, what_is
 
 NAMES = ("rows", "cols", "masks", "flags")
 
@@ -136,7 +136,7 @@ def accepts(tiles, block_mask, mask_index):
     assert isinstance(tiles, tuple) and len(tiles) == 4, "return a tuple (rows, cols, masks, flags)"
     for name, x in zip(NAMES, tiles, strict=True):
         assert isinstance(x, np.ndarray), (
-            f"`{name}` is a {type(x).__name__}: a NumPy array is wanted"
+            f"`{name}` is {what_is(x)}: a NumPy array is wanted"
         )
         assert x.ndim == 1, f"`{name}` has shape {x.shape}: one number for each tile is wanted"
         assert x.dtype == np.int32, f"`{name}` is {x.dtype}: kernels read scalars as int32"
@@ -228,6 +228,7 @@ PUZZLE = Puzzle(
         dict(T=64, S=256, bq=64, bk=32, kind="random"),
         dict(T=512, S=384, bq=64, bk=128, kind="documents"),
     ],
+    fresh=fresh,
     hints=[
         "Which blocks are visited? Those with work, and one for every row that has none. Once you "
         "have the list, a tile is the first of its row if the entry before it names another row. Which tile has no "

@@ -62,11 +62,12 @@ def attention(
 from puzzles import Alternative, Mistake, Puzzle, rng
 
 
-def make_inputs(key, T, S, H):
+def make_inputs(key, T, S, H, large=False):
     """Scores around ±150 that drift along S, up or down by row, or jump by 128; H is a power of 4.
 
     All numbers are few bits wide: exact in bf16, and every score exact in f32 in any order of
-    summation. So no chip and no block size changes a score.
+    summation. So no chip and no block size changes a score. `large`: rows of scores up to ±28672,
+    where the runner-up equals the maximum or lies more than 100 below it.
     """
     r = rng(key)
 
@@ -78,7 +79,17 @@ def make_inputs(key, T, S, H):
     k[:, 1], q[:, 1] = eighths(np.linspace(-1, 1, S) * H**0.5), eighths(r.normal(0, 4, T))
     q[::8, 1], q[4::8, 1] = 96, -96  # some rows drift far enough to overflow on the way
     k[::2, 2], k[1::2, 2], q[2::8, 2] = H**0.5, -(H**0.5), 64  # others within every block
+    q[3::8, 3], k[: S // 2, 3], k[S // 2 :, 3] = 64, -(H**0.5), H**0.5  # or from block to block
+    if large:
+        for n in range(3):  # all scores of a row alike; drifting; two kinds in turn
+            q[6 + 16 * n :: 48] = 0
+            q[6 + 16 * n :: 48, n] = (-28672, 28672, -28672)[n]
     return tuple(jnp.asarray(x, jnp.float32) for x in (q, k, v))
+
+
+def fresh(r):
+    T, S, H = r.choice([(40, 200, 16), (72, 136, 64), (24, 56, 256), (200, 72, 16)])
+    return dict(T=int(T), S=int(S), H=int(H))
 
 
 _S = "s = jnp.dot(q, k.T) * q.shape[1] ** -0.5"
@@ -89,6 +100,8 @@ PUZZLE = Puzzle(
     spec=attention_spec,
     solution=attention,
     inputs=make_inputs,
+    fresh=fresh,
+    tolerance=2e-4,
     cases=[dict(T=64, S=384, H=256), dict(T=192, S=128, H=64)],
     hints=[
         "Shift every row of scores so that its largest becomes 0. Then all exponentials lie between "
@@ -119,6 +132,27 @@ PUZZLE = Puzzle(
             "needs its own maximum",
         ),
         Mistake(
+            "shifts by the largest absolute value",
+            old="jnp.max(s, ",
+            new="jnp.max(jnp.abs(s), ",
+            says="in a row whose scores are all far below zero, that is no upper end: -150 becomes -300, and the "
+            "row underflows to 0 / 0. Take the maximum of the scores, with their signs",
+        ),
+        Mistake(
+            "shifts by the mean",
+            old=_P,
+            new="p = jnp.exp(s - jnp.mean(s, axis=1, keepdims=True))",
+            says="the largest score of a row can lie more than 88 above their mean, and then overflows: shift by "
+            "the row's maximum",
+        ),
+        Mistake(
+            "takes the maximum over the queries",
+            old="jnp.max(s, axis=1, ",
+            new="jnp.max(s, axis=0, ",
+            says="every score of a row has to be shifted by the same number, or its weights change: reduce along "
+            "axis 1, the keys",
+        ),
+        Mistake(
             "forgets the scale",
             old=_S,
             new="s = jnp.dot(q, k.T)",
@@ -129,6 +163,12 @@ PUZZLE = Puzzle(
             old="** -0.5",
             new="** -1.0",
             says="the scale is 1/√H",
+        ),
+        Mistake(
+            "takes the number of queries for H",
+            old="q.shape[1] ** -0.5",
+            new="q.shape[0] ** -0.5",
+            says="`q` is (T, H), so H is `q.shape[1]`",
         ),
         Mistake(
             "multiplies by √H",
@@ -192,6 +232,15 @@ import jax
 def attention(q, k, v):
     s = q @ k.T / q.shape[1] ** 0.5
     return jnp.exp(s - jax.nn.logsumexp(s, axis=1, keepdims=True)) @ v
+""",
+        ),
+        Alternative(
+            "takes powers of 2, with log2(e) in the scale",
+            code="""
+def attention(q, k, v):
+    s = jnp.dot(q, k.T) * (1.4426950408889634 * q.shape[1] ** -0.5)
+    p = jnp.exp2(s - jnp.max(s, axis=1, keepdims=True))
+    return jnp.dot(p, v) / jnp.sum(p, axis=1, keepdims=True)
 """,
         ),
         Alternative(

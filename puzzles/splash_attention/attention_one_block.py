@@ -108,26 +108,32 @@ def attention_one_block(
 
 
 # %% tags=["author"]
-from puzzles import Alternative, Launch, Mistake, Puzzle
+from puzzles import Alternative, Mistake, Puzzle
 from puzzles.splash_attention.attention import make_inputs
 
 
-def audit(launch: Launch) -> None:
-    q, k, v = launch.inputs
-    (T, H), S = q.shape, k.shape[0]
-    for operand in (k, v):
-        assert operand.portion[0] < S, (
-            f"a block of `{operand.name}` spans all {S} keys: take several steps, a longer sequence "
-            "would not fit into VMEM"
-        )
-    assert launch.dot_flops == 4 * T * S * H, (
-        f"the dots do {launch.dot_flops:,} FLOPs; two products of {T} × {S} × {H} need "
-        f"{4 * T * S * H:,}: each block of keys and of values is multiplied once"
-    )
-    once = 4 * (T * H + 2 * S * H)
-    assert launch.hbm_bytes_read <= once, (
-        f"the launch reads {launch.hbm_bytes_read:,} bytes; q, k and v have {once:,}: read each once"
-    )
+def scale(T=512, S=65536, H=128):
+    return tuple(jax.ShapeDtypeStruct((n, H), jnp.float32) for n in (T, S, S))
+
+
+def fresh(r):
+    T, S, H = r.choice([(32, 1152, 64), (128, 256, 16), (96, 128, 64), (40, 640, 256)])
+    return dict(T=int(T), S=int(S), H=int(H), large=bool(r.integers(2)))
+
+
+def fetches(launch):
+    """How many blocks of keys there are, and how often one is fetched."""
+    k = launch.inputs[1]
+    blocks = -(-k.shape[-2] // k.block[-2])
+    return f"{blocks:,} blocks of k, fetched {k.transfers:,} times"
+
+
+# The matrix unit may sum the rows, too: 1 / 2H more for it to multiply.
+ONES = Alternative(
+    "sums with a column of ones",
+    old="jnp.sum(p, axis=1, keepdims=True)",
+    new="jnp.dot(p, jnp.ones((p.shape[1], 1), jnp.float32))",
+)
 
 
 _START = """    @pl.when(j == 0)
@@ -147,7 +153,11 @@ PUZZLE = Puzzle(
     spec=attention_one_block_spec,
     solution=attention_one_block,
     inputs=make_inputs,
-    cases=[dict(T=64, S=384, H=256), dict(T=192, S=512, H=64)],
+    cases=[dict(T=64, S=384, H=256), dict(T=192, S=512, H=64, large=True)],
+    fresh=fresh,
+    scale=scale,
+    par=fetches,
+    tolerance=2e-4,
     hints=[
         "It is online_softmax on the block of scores, with one more sum to correct. Which shape has "
         "that sum, and how does alpha, a column, multiply it?",
@@ -179,6 +189,50 @@ PUZZLE = Puzzle(
             edits=((_L, _L.replace("alpha * ", "")), (_ACC, "acc_ref[...] = acc_ref[...] + pv")),
             says="what was summed before a larger maximum came is too large; if alpha is there, it "
             "was computed after m_ref had been overwritten, and is 1",
+        ),
+        Mistake(
+            "corrects the new sums, too",
+            edits=(
+                (_L, "l_ref[...] = alpha * (l_ref[...] + jnp.sum(p, axis=1, keepdims=True))"),
+                (_ACC, "acc_ref[...] = alpha * (acc_ref[...] + pv)"),
+            ),
+            says="this block's exponentials are already shifted by the new maximum: alpha is for what was summed before",
+        ),
+        Mistake(
+            "corrects the new part of acc, too",
+            old=_ACC,
+            new="acc_ref[...] = alpha * (acc_ref[...] + pv)",
+            says="this block's exponentials are already shifted by the new maximum: alpha is for the old acc alone",
+        ),
+        Mistake(
+            "corrects the new part of l, too",
+            old=_L,
+            new="l_ref[...] = alpha * (l_ref[...] + jnp.sum(p, axis=1, keepdims=True))",
+            says="this block's exponentials are already shifted by the new maximum: alpha is for the old l alone",
+        ),
+        Mistake(
+            "starts the maximum at 0",
+            old="jnp.full_like(m_ref, -1e30)",
+            new="jnp.zeros_like(m_ref)",
+            says="where all scores of a row lie far below 0, every exp(s - 0) is 0, and so is the sum: start below any score",
+        ),
+        Mistake(
+            "starts the maximum at -10000",
+            old="m_ref, -1e30)",
+            new="m_ref, -1e4)",
+            says="all scores of a row may lie lower still: start at -1e30, below any score",
+        ),
+        Mistake(
+            "divides by the last block's sum",
+            old=_STORE,
+            new="o_ref[...] = acc_ref[...] / jnp.sum(p, axis=1, keepdims=True)",
+            says="the weights sum to 1 over all keys, and that sum is l",
+        ),
+        Mistake(
+            "stores at the first step",
+            old="pl.num_programs(1) - 1)",
+            new="0)",
+            says="only the first block of keys is in the result: store at the last j, pl.num_programs(1) - 1",
         ),
         Mistake(
             "divides acc by l at every step",
@@ -296,7 +350,7 @@ def attention_one_block(q, k, v):
             "takes all keys in one block",
             old="bk = 128",
             new="bk = S",
-            says="spans all",
+            says="all of it as one block",
             stage="work",
         ),
     ],
@@ -368,7 +422,15 @@ def attention_one_block_kernel(q_ref, k_ref, v_ref, o_ref, m_ref, l_ref, acc_ref
         o_ref[...] = acc_ref[...] / l_ref[...]
 """,
         ),
+        Alternative(
+            "takes powers of 2, with log2(e) in the scale",
+            edits=(
+                (_SCALE, "    s *= 1.4426950408889634 * q_ref.shape[-1] ** -0.5\n"),
+                ("p = jnp.exp(s - m_new)", "p = jnp.exp2(s - m_new)"),
+                ("alpha = jnp.exp(m_old - m_new)", "alpha = jnp.exp2(m_old - m_new)"),
+            ),
+        ),
+        ONES,
         Alternative("takes other blocks", old="bk = 128", new="bk = 64"),
     ],
-    audit=audit,
 )

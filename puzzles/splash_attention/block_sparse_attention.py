@@ -164,7 +164,11 @@ def block_sparse_attention(
 #     print(f"{name:27}{launch.steps:11}{busy:12}{launch.inputs[1].transfers:22}")
 
 # %% tags=["author"]
-from puzzles import Alternative, Launch, Mistake, Puzzle, rng
+import functools
+
+from puzzles import Alternative, Mistake, Puzzle, rng
+from puzzles.splash_attention.attention_one_block import ONES
+from puzzles.splash_attention.causal_attention import dots
 from puzzles.splash_attention.classify_blocks import classify_blocks, make_mask
 
 
@@ -174,7 +178,7 @@ def draw(r, mask, H):
     q and k are eighths of small integers and H is a power of four. Every other query is 32 times
     larger than the rest; of those, every other one loves a key that the mask hides from it: its
     score, about 32 √H, would be the row's maximum by far. Where q[t, 0] is far below 0, so are all of
-    the row's scores.
+    the row's scores; a few have scores up to ±28672 or more, alike or hundreds apart.
     """
     T, S = mask.shape
     q, k = (np.round(8 * r.normal(size=(n, H))) / 8 for n in (T, S))
@@ -185,6 +189,9 @@ def draw(r, mask, H):
     q[1::2] *= 32
     k[:, 0] = H**0.5  # every other of the small queries lies far above 0, or far below
     q[::4, 0] = r.integers(-150, 151, len(q[::4]))
+    for n, (size, column) in enumerate(((28672, 0), (-28672, 0), (28672, 1))):
+        q[8 * n + 8 :: 32] = 0
+        q[8 * n + 8 :: 32, column] = size
     v = r.normal(0.5, 1, (S, H))
     return tuple(jnp.asarray(x, jnp.float32) for x in (q, k, v))
 
@@ -195,28 +202,37 @@ def make_inputs(key, T, S, H, bq, bk, kind):
     return (*draw(r, mask, H), *classify_blocks(mask, bq, bk))
 
 
-def audit(launch: Launch, *, args) -> None:
-    q, _, _, block_mask, _, partial_masks = args
-    _, bq, bk = partial_masks.shape
-    needed = int((block_mask > 0).sum())
-    computed = int((sum(dot.executed for dot in launch.least.dots) > 0).sum())
-    assert computed <= needed, (
-        f"dots run in {computed} of {launch.steps} grid steps, but only {needed} blocks of scores "
-        "are of kind 1 or 2: skip those of kind 0, since a masked block costs as much as any other"
-    )
-    budget = needed * 4 * bq * bk * q.shape[1]
-    assert launch.least.dot_flops <= budget, (
-        f"the dots do {launch.dot_flops:,} FLOPs; two products for each of the {needed} blocks that "
-        f"have work take {budget:,}"
-    )
-    for operand in launch.inputs:
-        floats = np.issubdtype(np.dtype(operand.dtype), np.floating)
-        size = int(np.prod(operand.shape))
-        assert floats or size <= partial_masks.size, (
-            f"`{operand.name}` arrives with {size:,} elements, and the patterns have "
-            f"{partial_masks.size:,}: leave them as they are, and let the index map look up which one a "
-            "block needs"
-        )
+@functools.cache
+def packed(T, S, bq, bk, document):
+    """Tables of a causal mask within documents, as `classify_blocks` would make them of the dense one."""
+    block_mask, mask_index = np.zeros((2, T // bq, S // bk), np.int32)
+    numbers = {}
+    for i, j in np.argwhere(block_mask == 0):
+        if j * bk >= (i + 1) * bq or (j + 1) * bk <= i * bq // document * document:
+            continue  # in the future, or in documents before
+        row, col = i * bq + np.arange(bq)[:, None], j * bk + np.arange(bk)
+        seen = (col <= row) & (row // document == col // document)
+        block_mask[i, j] = int(seen.any()) + int(seen.all())
+        if block_mask[i, j] == 1:
+            mask_index[i, j] = numbers.setdefault(seen.tobytes(), len(numbers))
+    patterns = [np.frombuffer(pattern, bool).reshape(bq, bk) for pattern in numbers]
+    return block_mask, mask_index, np.stack(patterns)
+
+
+def scale(T=17152, S=16384, H=128, bq=256, bk=512, document=1500):
+    arrays = (jax.ShapeDtypeStruct((n, H), jnp.float32) for n in (T, S, S))
+    return *arrays, *packed(T, S, bq, bk, document)
+
+
+def fresh(r):
+    shapes = [
+        (320, 256, 64, 64, 128, "causal"),
+        (256, 384, 16, 128, 128, "window"),
+        (192, 1024, 16, 64, 128, "documents"),
+        (512, 320, 16, 64, 64, "blocks"),
+        (128, 256, 64, 64, 128, "whole blocks"),
+    ]
+    return dict(zip(("T", "S", "H", "bq", "bk", "kind"), shapes[r.integers(len(shapes))], strict=True))
 
 
 _KIND = "kind = block_mask_ref[i * pl.num_programs(1) + j]"
@@ -236,6 +252,10 @@ PUZZLE = Puzzle(
         dict(T=512, S=320, H=16, bq=128, bk=64, kind="blocks"),
         dict(T=256, S=384, H=64, bq=64, bk=128, kind="documents"),
     ],
+    fresh=fresh,
+    scale=scale,
+    par=dots,
+    tolerance=2e-4,
     hints=[
         "Take segment_attention's kernel. What decides whether a block is computed is one number from a "
         "table, and so is what decides whether its pattern counts.",
@@ -281,6 +301,29 @@ PUZZLE = Puzzle(
             says="the tables lie row by row: block (i, j) is number i · J + j",
         ),
         Mistake(
+            "looks in both tables at (j, i)",
+            edits=(
+                (_KIND, "kind = block_mask_ref[j * pl.num_programs(0) + i]"),
+                (_MAP, "return mask_index_ref[j * I + i], 0, 0"),
+            ),
+            says="the tables lie row by row: block (i, j) is number i · J + j, in the kernel as in the map",
+        ),
+        Mistake(
+            "multiplies i by the number of rows for both tables",
+            edits=(
+                (_KIND, "kind = block_mask_ref[i * pl.num_programs(0) + j]"),
+                (_MAP, "return mask_index_ref[i * I + j], 0, 0"),
+            ),
+            says="to get past a row of a table, step over as many numbers as it has columns: i · J + j, in the kernel as "
+            "in the map",
+        ),
+        Mistake(
+            "multiplies i by the number of rows for the patterns",
+            old=_MAP,
+            new="return mask_index_ref[i * I + j], 0, 0",
+            says="to get past a row of the table, step over as many numbers as it has columns: the map needs J",
+        ),
+        Mistake(
             "multiplies i by the number of rows",
             old=_KIND,
             new="kind = block_mask_ref[i * pl.num_programs(0) + j]",
@@ -303,6 +346,18 @@ PUZZLE = Puzzle(
             "does not mask partial blocks",
             edits=((_MASK, "mask = mask_ref[...] | (kind > 0)"),),
             says="blocks of kind 1 hold scores that must not count",
+        ),
+        Mistake(
+            "computes skipped blocks like partial ones",
+            old=_WORK,
+            new="@pl.when(kind >= 0)",
+            says="the pattern that lies in VMEM at a block of kind 0 is not its own, and none of it counts: skip it",
+        ),
+        Mistake(
+            "does not correct acc",
+            old="acc_ref[...] = alpha * acc_ref[...] + pv",
+            new="acc_ref[...] = acc_ref[...] + pv",
+            says="acc is a sum with the old maximum, as l is: it needs the same alpha",
         ),
         Mistake(
             "computes only full blocks",
@@ -342,6 +397,12 @@ PUZZLE = Puzzle(
             says="where all scores of a row are -1e30, each exponential is 1: mask p as well",
         ),
         Mistake(
+            "masks with -10000",
+            old="s * q_ref.shape[1] ** -0.5, -1e30)",
+            new="s * q_ref.shape[1] ** -0.5, -1e4)",
+            says="a score that counts may lie lower, and then a masked one is the maximum: take -1e30, below any score",
+        ),
+        Mistake(
             "masks the exponentials and not the scores",
             old="s = jnp.where(mask, s * q_ref.shape[1] ** -0.5, -1e30)",
             new="s = s * q_ref.shape[1] ** -0.5",
@@ -359,7 +420,7 @@ PUZZLE = Puzzle(
                 (_WORK, "@pl.when(kind >= 0)"),
                 (_MASK, "mask = (mask_ref[...] & (kind == 1)) | (kind == 2)"),
             ),
-            says="skip those of kind 0",
+            says="dots run in 2,144 of 2,144 steps; in the reference in 178",
             stage="work",
         ),
         Mistake(
@@ -368,7 +429,7 @@ PUZZLE = Puzzle(
                 (_MAP, "return i * J + j, 0, 0"),
                 (_CALL, _CALL.replace("partial_masks)", "partial_masks[mask_index.reshape(-1)])")),
             ),
-            says="let the index map look up which one",
+            says="arrays of 268 MiB are made outside of the kernel",
             stage="work",
         ),
         Mistake(
@@ -393,6 +454,7 @@ PUZZLE = Puzzle(
         ),
     ],
     alternatives=[
+        ONES,
         Alternative(
             "has a branch for each kind, and masks as int32",
             old=_CALL,
@@ -464,5 +526,4 @@ def block_sparse_attention_kernel(kinds, _, q_ref, k_ref, v_ref, mask_ref, o_ref
             ),
         ),
     ],
-    audit=audit,
 )

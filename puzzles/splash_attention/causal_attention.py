@@ -119,7 +119,8 @@ def causal_attention(
 # %% tags=["author"]
 import numpy as np
 
-from puzzles import Alternative, Launch, Mistake, Puzzle, rng
+from puzzles import Alternative, Mistake, Puzzle, rng
+from puzzles.splash_attention.attention_one_block import ONES
 
 
 def draw(key, T, S, H, offsets=(1,)):
@@ -128,7 +129,8 @@ def draw(key, T, S, H, offsets=(1,)):
     q and k are eighths of small integers and H is a power of four. Of every four queries, number
     n + 1 is 32 times larger than the others and loves one key that it must not see: the one at
     `offsets[n]` from it, whose score is about 32 √H. Number 0, on a block's edge, stays small, but
-    all its scores lie far above 0 or far below.
+    all its scores lie far above 0 or far below; a few have scores up to ±28672 or more, alike or hundreds
+    apart.
     """
     r = rng(key)
     q, k = (np.round(8 * r.normal(size=(n, H))) / 8 for n in (T, S))
@@ -138,6 +140,9 @@ def draw(key, T, S, H, offsets=(1,)):
         k[t + offset] = q[t]
         q[n + 1 :: 4] *= 32
     k[:, 0], q[::4, 0] = H**0.5, r.integers(-150, 151, len(q[::4]))
+    for n, (size, column) in enumerate(((28672, 0), (-28672, 0), (28672, 1))):
+        q[8 * n + 8 :: 32] = 0
+        q[8 * n + 8 :: 32, column] = size
     v = r.normal(0.5, 1, (S, H))
     return tuple(jnp.asarray(x, jnp.float32) for x in (q, k, v))
 
@@ -146,41 +151,19 @@ def make_inputs(key, T, S, H):
     return draw(key, T, S, H)
 
 
-def seen(T, S):
-    """The mask that the rung is about."""
-    return np.arange(S)[None, :] <= np.arange(T)[:, None]
+def scale(T=16384, S=16384, H=128):
+    return tuple(jax.ShapeDtypeStruct((n, H), jnp.float32) for n in (T, S, S))
 
 
-def blocks_with_work(launch, mask):
-    """How many pairs of a block of queries and a block of keys hold anything that counts."""
-    bq, bk = launch.inputs[0].portion[0], launch.inputs[1].portion[0]
-    T, S = mask.shape
-    assert bq < T, f"one block holds all {T} queries: cut them, a longer q would not fit into VMEM"
-    assert bk < S, f"one block holds all {S} keys: cut them, a longer k would not fit into VMEM"
-    padded = np.pad(mask, ((0, -T % bq), (0, -S % bk)))
-    return int(padded.reshape(-(-T // bq), bq, -(-S // bk), bk).any(axis=(1, 3)).sum())
+def fresh(r):
+    T, S, H = r.choice([(64, 1152, 16), (640, 128, 16), (256, 256, 64), (192, 512, 16)])
+    return dict(T=int(T), S=int(S), H=int(H))
 
 
-def audit_dots(launch, mask, which):
-    """Dots run for the blocks that have work and for no others; `which` names the others."""
-    needed, launch = blocks_with_work(launch, mask), launch.least
-    computed = int((sum(dot.executed for dot in launch.dots) > 0).sum())
-    assert computed <= needed, (
-        f"dots run in {computed} of {launch.steps} grid steps, but only {needed} blocks of scores "
-        f"hold anything that counts: skip the blocks {which}, since a masked block costs as much "
-        "as any other"
-    )
-    (bq, H), bk = launch.inputs[0].portion, launch.inputs[1].portion[0]
-    budget = needed * 4 * bq * bk * H
-    assert launch.dot_flops <= budget, (
-        f"the dots do {launch.dot_flops:,} FLOPs; two products for each of the {needed} blocks that "
-        f"have work take {budget:,}"
-    )
-
-
-def audit(launch: Launch) -> None:
-    mask = seen(launch.inputs[0].shape[0], launch.inputs[1].shape[0])
-    audit_dots(launch, mask, "above the diagonal")
+def dots(launch):
+    """In how many steps of the grid there is anything to multiply."""
+    busy = sum(dot.executed for dot in launch.dots) > 0
+    return f"dots in {busy.sum():,} of {launch.steps:,} steps"
 
 
 _SKIP = "@pl.when(j * bk <= (i + 1) * bq - 1)"
@@ -201,6 +184,10 @@ PUZZLE = Puzzle(
     solution=causal_attention,
     inputs=make_inputs,
     cases=[dict(T=256, S=384, H=64), dict(T=384, S=320, H=16)],
+    fresh=fresh,
+    scale=scale,
+    par=dots,
+    tolerance=2e-4,
     hints=[
         "Of all the rows in block i, which one sees the most columns? Of all the columns in block j, "
         "which one is seen by the most rows? If those two do not meet, nothing in the block does.",
@@ -219,7 +206,7 @@ PUZZLE = Puzzle(
             "masks every block and skips none",
             old=_SKIP,
             new="@pl.when(j >= 0)",
-            says="skip the blocks above the diagonal",
+            says="dots run in 32,768 of 32,768 steps; in the reference in 16,512",
             stage="work",
         ),
         Mistake(
@@ -241,6 +228,19 @@ PUZZLE = Puzzle(
             new="@pl.when(j * bk <= i * bq)",
             says="the last row of the block sees more columns than the first, and where bq > bk that "
             "makes whole blocks",
+        ),
+        Mistake(
+            "skips blocks that reach beyond their rows",
+            old=_SKIP,
+            new="@pl.when((j + 1) * bk <= (i + 1) * bq)",
+            says="a block whose last columns lie in the future can have first columns that count: compare its first "
+            "column with the last row",
+        ),
+        Mistake(
+            "numbers rows along the columns",
+            old=_POSITIONS,
+            new=_POSITIONS.replace("s.shape, 0", "s.shape, 2").replace("s.shape, 1", "s.shape, 0").replace("s.shape, 2", "s.shape, 1"),
+            says="`broadcasted_iota(dtype, shape, 0)` counts along axis 0: it numbers the rows, and with a 1 the columns",
         ),
         Mistake(
             "masks by position in the block",
@@ -273,6 +273,30 @@ PUZZLE = Puzzle(
             says="a score of 0 is a score like any other: its exponential is not zero",
         ),
         Mistake(
+            "masks with -10000",
+            old="s * H**-0.5, -1e30)",
+            new="s * H**-0.5, -1e4)",
+            says="a score that counts may lie lower, and then the masked ones outweigh it: take -1e30, below any score",
+        ),
+        Mistake(
+            "starts the maximum at 0",
+            old="jnp.full_like(m_ref, -1e30)",
+            new="jnp.zeros_like(m_ref)",
+            says="where all scores of a row lie far below 0, every exp(s - 0) is 0, and so is the sum: start below any score",
+        ),
+        Mistake(
+            "forgets the scale",
+            old="s * H**-0.5, -1e30)",
+            new="s, -1e30)",
+            says="the scores are not multiplied by 1/√H",
+        ),
+        Mistake(
+            "does not correct acc",
+            old="acc_ref[...] = alpha * acc_ref[...] + pv",
+            new="acc_ref[...] = acc_ref[...] + pv",
+            says="acc is a sum with the old maximum, as l is: it needs the same alpha",
+        ),
+        Mistake(
             "masks after the running maximum",
             edits=(
                 (_MASK, "s = s * H**-0.5"),
@@ -293,6 +317,13 @@ PUZZLE = Puzzle(
             says="the future is not added up, but it is in the maximum and in the sum that you divide by",
         ),
         Mistake(
+            "stores at the last block that a row needs, wherever that is",
+            old="    @pl.when(j == pl.num_programs(1) - 1)",
+            new="    @pl.when(j == ((i + 1) * bq - 1) // bk)",
+            says="where there are fewer keys than queries, that block lies beyond the last one, no step is at it, and "
+            "nobody writes those rows: store at the last j",
+        ),
+        Mistake(
             "stores only in steps that have work",
             old="    @pl.when(j == pl.num_programs(1) - 1)",
             new="    @pl.when((j == pl.num_programs(1) - 1) & (j * bk <= (i + 1) * bq - 1))",
@@ -308,6 +339,7 @@ PUZZLE = Puzzle(
         ),
     ],
     alternatives=[
+        ONES,
         Alternative(
             "masks only the blocks that the diagonal crosses",
             code="""
@@ -382,5 +414,4 @@ def causal_attention_kernel(q_ref, k_ref, v_ref, o_ref, m_ref, l_ref, acc_ref):
         ),
         Alternative("takes other blocks", old="else (128, 64)", new="else (64, 64)"),
     ],
-    audit=audit,
 )

@@ -99,6 +99,8 @@ def classify_blocks(
 #     print("\n".join("   " + " ".join("·◩■"[kind] for kind in row) for row in block_mask), "\n")
 
 # %% tags=["author"]
+import jax
+
 from puzzles import Alternative, Mistake, Puzzle, rng
 
 KINDS = ("0, skip", "1, partial", "2, full")
@@ -123,18 +125,21 @@ def make_mask(r, kind, T, S, bq, bk):
     pattern = r.random((bq, bk)) < 0.4
     pattern[0, 0] = pattern[-1, -1] = True
     pattern[bq // 2 : 3 * bq // 4] = False  # rows without a column
+    pattern[1:3, 1:3] = np.eye(2)
+    switched = pattern.copy()  # as many elements in every row and in every column
+    switched[1:3, 1:3] = pattern[2:0:-1, 1:3]
     empty, full = np.zeros((bq, bk), bool), np.ones((bq, bk), bool)
     nearly_full = full.copy()
     nearly_full[-1, 1] = False
     # the pattern turned over has the same corners, and as many elements
-    store = [empty, full, pattern, pattern[::-1, ::-1], nearly_full, ~nearly_full]
+    store = [empty, full, pattern, pattern[::-1, ::-1], nearly_full, ~nearly_full, switched]
     if kind == "whole blocks":  # nothing is partial
         choice = r.integers(0, 2, (I, J))
         choice[0, :2] = 0, 1
     else:
         assert kind == "blocks"
         choice = r.integers(0, len(store), (I, J))
-        choice.flat[: len(store) + 1] = [2, 0, 1, 3, 4, 5, 2]  # each once, one pattern twice
+        choice.flat[: len(store) + 1] = [2, 0, 1, 3, 4, 5, 6, 2]  # each once, one pattern twice
         choice[-2] = 0  # a row of blocks that attends to nothing
         choice[-1, 1:3] = 1, 3
         choice[-1, [0, -1]] = 0  # a row that begins and ends with blocks without work
@@ -147,9 +152,27 @@ def make_inputs(key, T, S, bq, bk, kind):
     return mask, bq, bk
 
 
+def fresh(r):
+    shapes = [
+        (96, 160, 32, 16, "causal"),
+        (320, 256, 64, 32, "window"),
+        (256, 640, 32, 128, "documents"),
+        (192, 256, 32, 32, "blocks"),
+        (256, 288, 16, 32, "blocks"),
+        (64, 96, 8, 16, "random"),
+        (128, 96, 16, 32, "whole blocks"),
+    ]
+    return dict(zip(("T", "S", "bq", "bk", "kind"), shapes[r.integers(len(shapes))], strict=True))
+
+
+def what_is(x):
+    """A result's type in words."""
+    return "a jax.Array" if isinstance(x, jax.Array) else f"of type {type(x).__name__}"
+
+
 def is_array(name, x, shape, dtype, why=""):
     """An assertion for each thing that a NumPy array can have wrong but its values."""
-    assert isinstance(x, np.ndarray), f"`{name}` is a {type(x).__name__}: a NumPy array is wanted"
+    assert isinstance(x, np.ndarray), f"`{name}` is {what_is(x)}: a NumPy array is wanted"
     assert x.ndim == len(shape) and all(n in (m, None) for m, n in zip(x.shape, shape, strict=True)), (
         f"`{name}` has shape {x.shape}; wanted is ({', '.join('P' if n is None else str(n) for n in shape)})"
     )
@@ -228,6 +251,7 @@ PUZZLE = Puzzle(
         dict(T=96, S=256, bq=48, bk=64, kind="random"),
         dict(T=192, S=128, bq=64, bk=32, kind="whole blocks"),
     ],
+    fresh=fresh,
     hints=[
         "Two questions about a block, any and all, tell the three kinds apart. To store a pattern once you have to "
         "recognise it when it comes again: what looks things up by their content?",
@@ -338,7 +362,7 @@ PUZZLE = Puzzle(
             "returns a list of patterns",
             old="mask_index, np.stack(patterns)",
             new="mask_index, patterns",
-            says="`partial_masks` is a list",
+            says="`partial_masks` is of type list",
         ),
     ],
     alternatives=[

@@ -122,29 +122,19 @@ def flash_attention(
 # %% tags=["author"]
 from puzzles import Alternative, Launch, Mistake, Puzzle
 from puzzles.splash_attention.attention import make_inputs
+from puzzles.splash_attention.attention_one_block import fetches
 
 
-def audit(launch: Launch, *, args) -> None:
-    q, k, _ = args
-    (T, H), S = q.shape, k.shape[0]
-    block = launch.inputs[0].portion
-    assert block[0] < T, (
-        f"one block holds all {T} queries: cut them, too, or a longer sequence would not fit into VMEM"
-    )
-    for operand in launch.inputs[1:]:
-        assert operand.portion[0] < S, (
-            f"a block of `{operand.name}` spans all {S} keys: take several steps, a longer sequence "
-            "would not fit into VMEM"
-        )
-    assert launch.dot_flops == 4 * T * S * H, (
-        f"the dots do {launch.dot_flops:,} FLOPs; two products of {T} × {S} × {H} need "
-        f"{4 * T * S * H:,}: each block of queries meets each block of keys once"
-    )
-    budget = 4 * H * (T + 2 * S * (T // block[0]))
-    assert launch.hbm_bytes_read <= budget, (
-        f"the launch reads {launch.hbm_bytes_read:,} bytes where {budget:,} are enough: queries once, "
-        "keys and values once for every block of queries"
-    )
+def scale(T=8192, S=16384, H=128):
+    return tuple(jax.ShapeDtypeStruct((n, H), jnp.float32) for n in (T, S, S))
+
+
+def fresh(r):
+    T, S, H = r.choice([(64, 1152, 64), (576, 128, 16), (320, 256, 64), (256, 384, 256)])
+    return dict(T=int(T), S=int(S), H=int(H), large=bool(r.integers(2)))
+
+
+def audit(launch: Launch) -> None:
     narrow = [o.name for o in launch.scratch if str(o.dtype) != "float32"]
     assert not narrow, f"`{narrow[0]}` is {launch.scratch[-1].dtype}: keep m, l and acc in float32"
     semantics = launch.dimension_semantics
@@ -178,7 +168,11 @@ PUZZLE = Puzzle(
     spec=flash_attention_spec,
     solution=flash_attention,
     inputs=make_inputs,
-    cases=[dict(T=192, S=640, H=64), dict(T=128, S=512, H=256)],  # unequal numbers of blocks
+    cases=[dict(T=192, S=640, H=64), dict(T=128, S=512, H=256, large=True)],  # unequal numbers of blocks
+    fresh=fresh,
+    scale=scale,
+    par=fetches,
+    tolerance=2e-4,
     hints=[
         "Step (i, j) brings block i of the queries together with block j of the keys and values. Which "
         "operands does i move, which does j?",
@@ -298,14 +292,14 @@ PUZZLE = Puzzle(
             "takes all keys in one block",
             old="(T, H), (S, _) = q.shape, k.shape\n",
             new="(T, H), (S, _) = q.shape, k.shape\n    bk = S\n",
-            says="spans all",
+            says="all of it as one block",
             stage="work",
         ),
         Mistake(
             "takes all queries in one block",
             old="(T, H), (S, _) = q.shape, k.shape\n",
             new="(T, H), (S, _) = q.shape, k.shape\n    bq = T\n",
-            says="one block holds all",
+            says="`q_ref` takes 4 MiB, all of it as one block",
             stage="work",
         ),
     ],

@@ -127,34 +127,40 @@ def multi_head_attention(
 # receipt(functools.partial(find("multi_head_attention").solution, bq=1024, bk=512), q, k, v)
 
 # %% tags=["author"]
+import numpy as np
+
 from puzzles import Alternative, Launch, Mistake, Puzzle
 from puzzles.splash_attention import attention as first_rung
 
 
-def make_inputs(key, N, K, T, S, H):
-    q, k, v = first_rung.make_inputs(key, N * T, K * S, H)
-    k = k.at[:, 1].set(jnp.tile(k[::K, 1], K))  # every head drifts over its whole length
+def make_inputs(key, N, K, T, S, H, large=False):
+    q, k, v = first_rung.make_inputs(key, N * T, K * S, H, large)
+    for n in (1, 3):  # every head drifts over its whole length, and jumps in the middle of it
+        k = k.at[:, n].set(jnp.tile(k[::K, n], K))
     shapes = ((N, T, H), (K, S, H), (K, S, H))
     return tuple(x.reshape(s).astype(jnp.bfloat16) for x, s in zip((q, k, v), shapes, strict=True))
 
 
-def audit(launch: Launch, *, args) -> None:
-    (N, T, H), (K, S, _) = args[0].shape, args[1].shape
-    q, k, v = launch.inputs
-    for operand in (k, v):
-        assert operand.shape == (K, S, H), (
-            f"`{operand.name}` arrives at the kernel as {operand.shape}, {operand.shape[0] / K:g} times as "
-            f"large as the {(K, S, H)} that came in: leave the array alone, and let the index map "
-            "choose the head"
-        )
-        assert operand.portion[-2] < S, (
-            f"a block of `{operand.name}` spans all {S} keys: take several steps, a longer sequence "
-            "would not fit into VMEM"
-        )
-    assert launch.dot_flops == 4 * N * T * S * H, (
-        f"the dots do {launch.dot_flops:,} FLOPs; {N} heads of two products of {T} × {S} × {H} need "
-        f"{4 * N * T * S * H:,}"
+def scale(N=16, K=4, T=1024, S=16384, H=128):
+    return tuple(
+        jax.ShapeDtypeStruct(shape, jnp.bfloat16) for shape in ((N, T, H), (K, S, H), (K, S, H))
     )
+
+
+def fresh(r):
+    shapes = [(8, 2, 64, 256, 64), (4, 1, 128, 384, 16), (2, 2, 192, 256, 64), (6, 3, 64, 1152, 16)]
+    N, K, T, S, H = (int(n) for n in r.choice(shapes))
+    return dict(N=N, K=K, T=T, S=S, H=H, large=bool(r.integers(2)))
+
+
+def keys_kept(launch):
+    """Heads of queries, and how many bytes of keys reach the kernel."""
+    q, k = launch.inputs[:2]
+    size = np.prod(k.shape) * np.dtype(k.dtype).itemsize
+    return f"k takes {size / 2**20:,.0f} MiB of HBM for {q.shape[0]} heads of queries"
+
+
+def audit(launch: Launch) -> None:
     for dot in launch.dots:
         kinds = {str(dtype) for dtype in dot.dtypes[:2]}
         assert kinds == {"bfloat16"}, (
@@ -163,12 +169,6 @@ def audit(launch: Launch, *, args) -> None:
         )
     narrow = [o.name for o in launch.scratch if str(o.dtype) != "float32"]
     assert not narrow, f"`{narrow[0]}` is no float32: m, l and acc are changed at every step"
-    blocks = N * T // q.portion[-2]
-    budget = 2 * H * (N * T + 2 * S * blocks)
-    assert launch.hbm_bytes_read <= budget, (
-        f"the launch reads {launch.hbm_bytes_read:,} bytes where {budget:,} are enough: queries once, "
-        "one head of keys and values for every block of queries"
-    )
 
 
 _KV = """            pl.BlockSpec((None, bk, H), lambda h, i, j: (h // (N // K), j, 0)),
@@ -194,8 +194,11 @@ PUZZLE = Puzzle(
     inputs=make_inputs,
     cases=[
         dict(N=6, K=2, T=128, S=256, H=64),
-        dict(N=3, K=3, T=64, S=384, H=256),
+        dict(N=3, K=3, T=64, S=384, H=256, large=True),
     ],
+    fresh=fresh,
+    scale=scale,
+    par=keys_kept,
     hints=[
         "Heads 0, 1, 2 share one head of keys, heads 3, 4, 5 the next. Which whole-number operation on h gives "
         "0, 0, 0, 1, 1, 1? And which numbers of the kernel are f32, which bf16?",
@@ -235,6 +238,18 @@ PUZZLE = Puzzle(
             says="the index maps of k and v ignore h",
         ),
         Mistake(
+            "takes a head's number within its group",
+            old=_KV,
+            new=_map("h % (N // K)"),
+            says="that tells the heads of one group apart; which group it is, the division tells: h // (N // K)",
+        ),
+        Mistake(
+            "moves keys and values with i",
+            old=_KV,
+            new=_KV.replace("j, 0)", "i, 0)"),
+            says="a block of queries has to meet all keys: their map returns j, the innermost axis",
+        ),
+        Mistake(
             "pairs the group's keys with other values",
             old=_KV,
             new=_K + _K.replace("h // (N // K)", "h % K"),
@@ -245,13 +260,6 @@ PUZZLE = Puzzle(
             old=_KV,
             new=_KV.replace("j, 0)", "0, 0)"),
             says="the maps of k and v ignore j: the same keys are met again and again",
-        ),
-        Mistake(
-            "gets its scores in bf16 and casts them up",
-            old=_QK,
-            new="s = jax.lax.dot_general(q_ref[...], k_ref[...], last_axes).astype(jnp.float32)",
-            says="a matmul accumulates in 32 bits",
-            stage="tpu",
         ),
         Mistake(
             "computes its scores in bf16",
@@ -267,6 +275,18 @@ PUZZLE = Puzzle(
             says="acc is a sum with the old maximum, as l is: it needs the same alpha",
         ),
         Mistake(
+            "does not correct l",
+            old="l_ref[...] = alpha * l_ref[...] +",
+            new="l_ref[...] = l_ref[...] +",
+            says="l is a sum with the old maximum, as acc is: it needs the same alpha",
+        ),
+        Mistake(
+            "starts the maximum at 0",
+            old="jnp.full_like(m_ref, -1e30)",
+            new="jnp.zeros_like(m_ref)",
+            says="where all scores of a row lie far below 0, every exp(s - 0) is 0, and so is the sum: start below any score",
+        ),
+        Mistake(
             "forgets the scale",
             old=_SCALE,
             new="",
@@ -279,6 +299,21 @@ PUZZLE = Puzzle(
                 ("pl.num_programs(2) - 1)", "pl.num_programs(1) - 1)"),
             ),
             says="axis 0 of this grid is h, axis 1 is i, and j is axis 2",
+        ),
+        Mistake(
+            "fetches the keys of all heads and chooses in the kernel",
+            edits=(
+                (_KV, "            pl.BlockSpec((K, bk, H), lambda h, i, j: (0, j, 0)),\n" * 2),
+                (_QK, _QK.replace("k_ref[...]", "k_ref[head]")),
+                (_PV, _PV.replace("v_ref[...]", "v_ref[head]")),
+                (
+                    _BODY,
+                    "    head = pl.program_id(0) // (pl.num_programs(0) // k_ref.shape[0])\n"
+                    "    j = pl.program_id(2)",
+                ),
+            ),
+            says="8.01 GiB are moved between HBM and the kernel, where 2.01 GiB are enough",
+            stage="work",
         ),
         Mistake(
             "leaves p in f32",
@@ -322,7 +357,7 @@ PUZZLE = Puzzle(
                     "    )(q, *(jnp.broadcast_to(x[:, None], (K, N // K, S, H)).reshape(N, S, H) for x in (k, v)))",
                 ),
             ),
-            says="let the index map choose the head",
+            says="arrays of 128 MiB are made outside of the kernel, where 0 B are enough",
             stage="work",
         ),
         Mistake(
@@ -333,7 +368,7 @@ PUZZLE = Puzzle(
                     "(N, T, H), (K, S, _) = q.shape, k.shape\n    bk = S\n",
                 ),
             ),
-            says="spans all",
+            says="for blocks of (1, 16384, 128)",
             stage="work",
         ),
     ],

@@ -91,20 +91,8 @@ def online_softmax(
 #     receipt(find(name).solution, jax.ShapeDtypeStruct((4096, 32768), jnp.float32))
 
 # %% tags=["author"]
-from puzzles import Alternative, Launch, Mistake, Puzzle
-from puzzles.splash_attention.softmax_two_pass import make_inputs
-
-
-def audit(launch: Launch) -> None:
-    x = launch.inputs[0]
-    assert x.portion[1] < x.shape[1], (
-        f"a block holds whole rows of {x.shape[1]}: take several steps, rows may be long"
-    )
-    once = 4 * x.shape[0] * x.shape[1]
-    assert launch.hbm_bytes_read == once, (
-        f"the launch reads {launch.hbm_bytes_read:,} bytes, and x has {once:,}: read every block once"
-    )
-
+from puzzles import Alternative, Mistake, Puzzle
+from puzzles.splash_attention.softmax_two_pass import fresh, make_inputs, scale, times_read
 
 _START = """    @pl.when(pl.program_id(1) == 0)
     def _():
@@ -122,7 +110,10 @@ PUZZLE = Puzzle(
     solution=online_softmax,
     results=("m", "l"),
     inputs=make_inputs,
-    cases=[dict(M=128, N=384), dict(M=192, N=256)],
+    cases=[dict(M=128, N=384), dict(M=192, N=256, large=True)],
+    fresh=fresh,
+    scale=scale,
+    par=times_read,
     hints=[
         "$e^{x - m_{new}}$ is $e^{x - m_{old}}$ times something that does not depend on x. What?",
         "Read the old maximum into a variable before you store the new one: the factor needs both. "
@@ -143,11 +134,12 @@ PUZZLE = Puzzle(
             "it was computed after m_ref had been overwritten, and is 1",
         ),
         Mistake(
-            "corrects by the inverse factor",
+            "gives NaN for every l",
             old=_ALPHA,
             new="alpha = jnp.exp(m_new - m_old)",
-            says="m is right and l is NaN. The factor is at most 1, exp(m_old - m_new); its inverse "
-            "overflows in the first step. If yours is not the inverse, see that l starts at 0",
+            says="m is right, and three things spoil l. A factor upside down: exp(m_new - m_old) overflows in the "
+            "first step. New terms that are shifted by m_old and corrected together with the old sum: their exp "
+            "overflows there, and 0 · inf is NaN. And an l that never starts at 0: it holds garbage (NaN here)",
         ),
         Mistake(
             "corrects the new terms, too",
@@ -187,6 +179,18 @@ PUZZLE = Puzzle(
             says="where all numbers of a row are negative, their maximum is, too",
         ),
         Mistake(
+            "starts the maximum at -10000",
+            old="m_ref, -1e30)",
+            new="m_ref, -1e4)",
+            says="a row may lie lower still: start at -1e30, below any score",
+        ),
+        Mistake(
+            "starts m and l where axis 0 begins",
+            old="    @pl.when(pl.program_id(1) == 0)",
+            new="    @pl.when(pl.program_id(0) == 0)",
+            says="axis 0 counts blocks of rows. A row begins where axis 1 does, at `pl.program_id(1) == 0`",
+        ),
+        Mistake(
             "never starts m and l",
             old=_START,
             new="",
@@ -206,7 +210,7 @@ def online_softmax(x):
 
     return find("softmax_two_pass").solution(x)
 """,
-            says="2 launches where this rung asks for 1",
+            says="2 kernels are launched, where 1 is enough",
             stage="work",
         ),
         Mistake(
@@ -242,14 +246,14 @@ def online_softmax(x):
         interpret=INTERPRET,
     )(x)
 """,
-            says="read every block once",
+            says="Blocks of `x_ref` are fetched 65,536 times, where 32,768 are enough",
             stage="work",
         ),
         Mistake(
             "takes whole rows in one block",
             old="bm, bn = 64, 128",
             new="bm, bn = 64, N",
-            says="a block holds whole rows",
+            says="for blocks of (64, 131072)",
             stage="work",
         ),
         Mistake(
@@ -289,5 +293,4 @@ def online_softmax_kernel(x_ref, m_ref, l_ref):
         ),
         Alternative("takes other blocks", old="bm, bn = 64, 128", new="bm, bn = 32, 128"),
     ],
-    audit=audit,
 )

@@ -139,25 +139,34 @@ def segment_attention(
 # %% tags=["author"]
 import numpy as np
 
-from puzzles import Alternative, Launch, Mistake, Puzzle, rng
-from puzzles.splash_attention.causal_attention import audit_dots, draw, seen
+from puzzles import Alternative, Mistake, Puzzle, rng
+from puzzles.splash_attention.attention_one_block import ONES
+from puzzles.splash_attention.causal_attention import dots, draw
 
 
 def make_inputs(key, T, S, H):
-    # Five documents, numbered out of order; the queries of the middle one have an id of their own.
+    """Five documents; the queries of the middle one have an id of their own.
+
+    Ids are any 32-bit numbers: two are neighbours that f32 does not tell apart, others are alike in
+    their lowest bits.
+    """
     q, k, v = draw(key, T, S, H, offsets=(1, -64))
     r = rng(key)
-    shortest = min(T, S)
-    cuts = np.array([0.2, 0.42, 0.64, 0.83]) * shortest + r.integers(-9, 10, 4)
-    names = r.permutation(np.arange(1, 6))
+    cuts = np.sort(np.array([0.2, 0.42, 0.64, 0.83]) * min(T, S) + r.integers(-9, 10, 4))
+    names = np.insert(r.permutation([-1, 0, 2**24, 2**24 + 1]), 2, 300)
     ids = names[np.searchsorted(cuts, np.arange(max(T, S)), side="right")]
-    q_segments = np.where(ids == names[2], 9, ids)[:T]
+    q_segments = np.where(ids == 300, 44, ids)[:T]
     return q, k, v, jnp.asarray(q_segments, jnp.int32), jnp.asarray(ids[:S], jnp.int32)
 
 
-def audit(launch: Launch) -> None:
-    mask = seen(launch.inputs[0].shape[0], launch.inputs[1].shape[0])
-    audit_dots(launch, mask, "above the diagonal")
+def scale(T=16384, S=16384, H=128):
+    floats = (jax.ShapeDtypeStruct((n, H), jnp.float32) for n in (T, S, S))
+    return *floats, *(jax.ShapeDtypeStruct((n,), jnp.int32) for n in (T, S))
+
+
+def fresh(r):
+    T, S, H = r.choice([(128, 1152, 16), (768, 256, 16), (256, 256, 64), (192, 512, 16)])
+    return dict(T=int(T), S=int(S), H=int(H))
 
 
 _SKIP = "@pl.when(j * bk <= (i + 1) * bq - 1)"
@@ -172,6 +181,10 @@ PUZZLE = Puzzle(
     solution=segment_attention,
     inputs=make_inputs,
     cases=[dict(T=256, S=384, H=64), dict(T=512, S=384, H=16)],
+    fresh=fresh,
+    scale=scale,
+    par=dots,
+    tolerance=2e-4,
     hints=[
         "Two conditions, both of which must hold, for each pair of a row and a column. And think of a row "
         "for which they never do: what are m, l and acc when it gets to the end?",
@@ -191,6 +204,22 @@ PUZZLE = Puzzle(
             old=_MASK,
             new="mask = q_segments_ref[...] == kv_segments_ref[...]",
             says="within a document, too, no row may look ahead: join both conditions",
+        ),
+        Mistake(
+            "masks by segment only and skips nothing",
+            edits=(
+                (_MASK, "mask = q_segments_ref[...] == kv_segments_ref[...]"),
+                (_SKIP, "@pl.when(j >= 0)"),
+            ),
+            says="within a document, too, no row may look ahead: mask by position as well, and skip the blocks above "
+            "the diagonal",
+        ),
+        Mistake(
+            "compares ids in f32",
+            old=_MASK,
+            new="mask = (column <= row) & (\n"
+            "            q_segments_ref[...].astype(jnp.float32) == kv_segments_ref[...].astype(jnp.float32)\n        )",
+            says="f32 does not tell neighbours above 2^24 apart: compare the ids as the integers that they are",
         ),
         Mistake(
             "masks by position only",
@@ -244,6 +273,24 @@ PUZZLE = Puzzle(
             "its first block",
         ),
         Mistake(
+            "masks with -10000",
+            old="s * H**-0.5, -1e30)",
+            new="s * H**-0.5, -1e4)",
+            says="a score that counts may lie lower, and then a masked one is the maximum: take -1e30, below any score",
+        ),
+        Mistake(
+            "starts the maximum at 0",
+            old="jnp.full_like(m_ref, -1e30)",
+            new="jnp.zeros_like(m_ref)",
+            says="where all scores of a row lie far below 0, every exp(s - 0) is 0, and so is the sum: start below any score",
+        ),
+        Mistake(
+            "does not correct acc",
+            old="acc_ref[...] = alpha * acc_ref[...] + pv",
+            new="acc_ref[...] = acc_ref[...] + pv",
+            says="acc is a sum with the old maximum, as l is: it needs the same alpha",
+        ),
+        Mistake(
             "masks the exponentials and not the scores",
             old="s = jnp.where(mask, s * H**-0.5, -1e30)",
             new="s = s * H**-0.5",
@@ -254,7 +301,7 @@ PUZZLE = Puzzle(
             "masks every block and skips none",
             old=_SKIP,
             new="@pl.when(j >= 0)",
-            says="skip the blocks above the diagonal",
+            says="steps; in the reference in 4,160",
             stage="work",
         ),
         Mistake(
@@ -275,6 +322,7 @@ PUZZLE = Puzzle(
         ),
     ],
     alternatives=[
+        ONES,
         Alternative(
             "masks neither p nor l, and asks the maximum at the end",
             edits=(
@@ -343,5 +391,4 @@ def segment_attention_kernel(
         ),
         Alternative("takes other blocks", old="else (256, 128)", new="else (128, 128)"),
     ],
-    audit=audit,
 )

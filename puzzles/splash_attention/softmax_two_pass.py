@@ -91,26 +91,37 @@ def softmax_two_pass(
 # %% tags=["author"]
 import numpy as np
 
-from puzzles import Alternative, Launch, Mistake, Puzzle, rng
+from puzzles import Alternative, Mistake, Puzzle, rng
 
 
-def make_inputs(key, M, N):
-    """Rows around ±150 that drift along N, up or down."""
+def make_inputs(key, M, N, large=False):
+    """Rows around ±150 that drift along N, up or down, or jump by 128; `large`: some around ±3e4.
+
+    Those are whole numbers, and the runner-up is the maximum once more or at least 128 below it.
+    """
     r = rng(key)
     x = r.normal(0, 2, (M, N)) + r.uniform(-150, 150, (M, 1))
     x += r.normal(0, 5, (M, 1)) * np.linspace(-1, 1, N)
+    x[1::8, N // 2 :] += 128
+    x[5::8, N // 2 :] -= 128
+    if large:
+        x[3::8], x[7::8] = (sign * 30000 - 128 * r.integers(0, 9, x[::8].shape) for sign in (1, -1))
     return (jnp.asarray(x, jnp.float32),)
 
 
-def audit(first: Launch, second: Launch) -> None:
-    for launch in (first, second):
-        x = launch.inputs[0]
-        assert x.portion[1] < x.shape[1], (
-            f"a block holds whole rows of {x.shape[1]}: take several steps, rows may be long"
-        )
-        assert x.transfers == launch.steps, (
-            f"{launch.name} reads {x.transfers} blocks of x in {launch.steps} steps: once each"
-        )
+def scale(M=2048, N=131072):
+    return (jax.ShapeDtypeStruct((M, N), jnp.float32),)
+
+
+def fresh(r):
+    M, N = r.choice([(64, 1152), (256, 128), (320, 640), (64, 512)])
+    return dict(M=int(M), N=int(N), large=bool(r.integers(2)))
+
+
+def times_read(*launches):
+    """How often x goes by: the number that this rung and the next are about."""
+    read = [o for one in launches for o in one.inputs if o.shape[1] > 1]
+    return f"x is read {sum(o.hbm_bytes for o in read) / (4 * np.prod(read[0].shape)):g} times"
 
 
 _START = """    @pl.when(pl.program_id(1) == 0)
@@ -131,7 +142,10 @@ PUZZLE = Puzzle(
     solution=softmax_two_pass,
     results=("m", "l"),
     inputs=make_inputs,
-    cases=[dict(M=128, N=384), dict(M=192, N=256)],
+    cases=[dict(M=128, N=384), dict(M=192, N=256, large=True)],
+    fresh=fresh,
+    scale=scale,
+    par=times_read,
     hints=[
         "Both kernels are row_sum. For each: what does the running number start from, and how does "
         "a block change it?",
@@ -149,6 +163,24 @@ PUZZLE = Puzzle(
             old="jnp.full_like(m_ref, -1e30)",
             new="jnp.zeros_like(m_ref)",
             says="where all numbers of a row are negative, their maximum is, too",
+        ),
+        Mistake(
+            "starts the maximum at -10000",
+            old="m_ref, -1e30)",
+            new="m_ref, -1e4)",
+            says="a row may lie lower still: start at -1e30, below any score",
+        ),
+        Mistake(
+            "starts the maximum where axis 0 begins",
+            old=_START,
+            new=_START.replace("program_id(1)", "program_id(0)"),
+            says="axis 0 counts blocks of rows. A row begins where axis 1 does, at `pl.program_id(1) == 0`",
+        ),
+        Mistake(
+            "sets the sum to zero where axis 0 begins",
+            old=_ZERO,
+            new=_ZERO.replace("program_id(1)", "program_id(0)"),
+            says="axis 0 counts blocks of rows. A row begins where axis 1 does, at `pl.program_id(1) == 0`",
         ),
         Mistake(
             "does not subtract the maximum",
@@ -242,7 +274,7 @@ def softmax_two_pass(x):
             "takes whole rows in one block",
             old="bm, bn = 64, 128",
             new="bm, bn = 64, N",
-            says="a block holds whole rows",
+            says="for blocks of (64, 131072)",
             stage="work",
         ),
         Mistake(
@@ -276,5 +308,4 @@ def softmax_two_pass(x):
         ),
         Alternative("takes other blocks", old="bm, bn = 64, 128", new="bm, bn = 32, 128"),
     ],
-    audit=audit,
 )

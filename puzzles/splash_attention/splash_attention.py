@@ -171,8 +171,10 @@ def splash_attention(
 # receipt(lambda q, k, v: find("splash_attention").solution(q, k, v, tiles, partial_masks), x, x, x)
 
 # %% tags=["author"]
-from puzzles import Alternative, Launch, Mistake, Puzzle, rng
-from puzzles.splash_attention.causal_attention import draw
+from puzzles import Alternative, Mistake, Puzzle
+from puzzles.splash_attention.attention_one_block import ONES
+from puzzles.splash_attention.block_sparse_attention import packed
+from puzzles.splash_attention.causal_attention import dots, draw
 
 
 def make_mask(T, S, bq, bk, first):
@@ -198,45 +200,20 @@ def make_mask(T, S, bq, bk, first):
 def make_inputs(key, R, S, H, bq, bk, first):
     T = R * bq
     q, k, v = draw(key, T, S, H, offsets=(1, -64, 9))
-    k = k.at[:, 0].set(H**0.5)  # some rows lie far above 0, or far below
-    q = q.at[::4, 0].set(rng(key).integers(-150, 151, len(q[::4])))
     mask = make_mask(T, S, bq, bk, first)
     block_mask, mask_index, partial_masks = find("classify_blocks").solution(mask, bq, bk)
     return q, k, v, find("active_tiles").solution(block_mask, mask_index), partial_masks
 
 
-def changes(*index):
-    """How often a block is fetched whose index follows these lists."""
-    index = np.stack(index)
-    return 1 + int((index[:, 1:] != index[:, :-1]).any(axis=0).sum())
+def scale(T=17152, S=16384, H=128, bq=256, bk=512, document=1500):
+    *tables, partial_masks = packed(T, S, bq, bk, document)
+    arrays = (jax.ShapeDtypeStruct((n, H), jnp.float32) for n in (T, S, S))
+    return *arrays, find("active_tiles").solution(*tables), partial_masks
 
 
-def audit(launch: Launch, *, args) -> None:
-    (rows, cols, masks, flags), (_, bq, bk) = args[3], args[4].shape
-    H, alive = args[0].shape[1], int((flags & 3 != 0).sum())
-    assert launch.steps <= len(rows), (
-        f"the grid has {launch.steps} steps, and the list {len(rows)} visits: a step for each visit "
-        "and no more"
-    )
-    computed = int((sum(dot.executed for dot in launch.least.dots) > 0).sum())
-    assert computed <= alive, (
-        f"dots run in {computed} steps, but only {alive} visits have anything to compute: a dead one only "
-        "starts and stores"
-    )
-    budget = alive * 4 * bq * bk * H
-    assert launch.least.dot_flops <= budget, (
-        f"the dots do {launch.dot_flops:,} FLOPs; two products for each of the {alive} tiles take {budget:,}"
-    )
-    assert launch.inputs[3].portion[0] <= 1, (
-        f"a block of `{launch.inputs[3].name}` holds {launch.inputs[3].portion[0]} masks, and a tile needs one: let "
-        "masks[t] choose it"
-    )
-    lists = (("q", rows), ("k", cols), ("v", cols), ("partial_masks", masks))
-    for (name, wanted), operand in zip(lists, launch.inputs, strict=True):
-        assert operand.transfers <= changes(wanted), (
-            f"blocks of {name} are fetched {operand.transfers} times; the list names another one only "
-            f"{changes(wanted)} times"
-        )
+def fresh(r):
+    shapes = [(5, 512, 16, 128, 128, 1), (7, 384, 16, 64, 128, 3), (9, 256, 64, 32, 128, 0), (6, 640, 16, 64, 128, 4)]
+    return dict(zip(("R", "S", "H", "bq", "bk", "first"), map(int, r.choice(shapes)), strict=True))
 
 
 _Q = "                pl.BlockSpec((bq, H), lambda t, rows, cols, masks, flags: (rows[t], 0)),\n"
@@ -257,6 +234,10 @@ PUZZLE = Puzzle(
         dict(R=5, S=384, H=64, bq=64, bk=128, first=0),
         dict(R=6, S=512, H=16, bq=256, bk=128, first=2),
     ],
+    fresh=fresh,
+    scale=scale,
+    par=dots,
+    tolerance=2e-4,
     hints=[
         "Everything that i, j and block_mask[i, j] told the dense kernel now stands at place t of a list. "
         "Which list answers which question, and who asks it: an index map, or the kernel?",
@@ -319,6 +300,25 @@ PUZZLE = Puzzle(
             old=_SEEN,
             new="seen = mask_ref[...] | (flags == 2)",
             says="a full tile that is the first or last of its row has 4 or 8 added: take the kind out, flags & 3",
+        ),
+        Mistake(
+            "takes flags & 2 for the kind",
+            old="kind = flags & 3",
+            new="kind = flags & 2",
+            says="that is 0 for a partial tile, whose kind is 1: take both bits, flags & 3",
+        ),
+        Mistake(
+            "fetches the queries by the column",
+            old=_Q,
+            new=_Q.replace("rows[t]", "cols[t]"),
+            says="q stands beside its output: both follow rows, and only keys and values follow cols",
+        ),
+        Mistake(
+            "gives NaN everywhere",
+            old=_FIRST,
+            new="@pl.when(flags == 4)",
+            says="m, l and acc are never started, or nothing is ever stored. flags holds the kind, too, so a first visit has "
+            "5, 6 or 12 there, and a last one 9, 10 or 12: ask for the bit alone, `flags & 4 != 0` and `flags & 8 != 0`",
         ),
         Mistake(
             "starts only at the first step of all",
@@ -400,7 +400,7 @@ PUZZLE = Puzzle(
         Mistake(
             "masks dead visits and skips none",
             edits=((_ALIVE, "@pl.when(kind >= 0)"), (_SEEN, "seen = (mask_ref[...] | (kind == 2)) & (kind != 0)")),
-            says="a dead one only starts and stores",
+            says="dots run in 180 of 180 steps; in the reference in 178",
             stage="work",
         ),
         Mistake(
@@ -410,7 +410,7 @@ PUZZLE = Puzzle(
     padding = (0, (T // bq) * (len(k) // bk) - len(tiles[0]))
     tiles = [np.pad(x, padding, mode="edge") for x in tiles[:3]] + [np.pad(tiles[3], padding)]
     return""",
-            says="a step for each visit and no more",
+            says="grid steps compute nothing; in the reference it is 0 of 180",
             stage="work",
         ),
         Mistake(
@@ -420,14 +420,7 @@ PUZZLE = Puzzle(
                 ("kind = flags & 3\n", "kind, mask = flags & 3, masks_ref[pl.program_id(0)]\n"),
                 ("mask_ref[...] |", "mask_ref[mask] |"),
             ),
-            says="masks, and a tile needs one",
-            stage="work",
-        ),
-        Mistake(
-            "fetches a row's values one block late",
-            old=_K * 2,
-            new=_K + _K.replace("cols[t]", "jnp.where(flags[t] & 3 == 0, jnp.int32(1), cols[t])"),
-            says="blocks of v are fetched",
+            says="`mask_ref` takes 23 MiB, all of it as one block",
             stage="work",
         ),
         Mistake(
@@ -460,6 +453,7 @@ PUZZLE = Puzzle(
         ),
     ],
     alternatives=[
+        ONES,
         Alternative(
             "masks partial tiles only, each kind in its own branch",
             code="""
@@ -529,5 +523,4 @@ def splash_attention_kernel(
             ),
         ),
     ],
-    audit=audit,
 )

@@ -64,8 +64,7 @@ def splash_multi_head_spec(
     q32, k32, v32 = (x.astype(jnp.float32) for x in (q, k, v))
     k32, v32 = (jnp.repeat(x, groups, axis=0) for x in (k32, v32))
     scores = jnp.einsum("nth,nsh->nts", q32, k32) / q.shape[-1] ** 0.5
-    if soft_cap:
-        scores = soft_cap * jnp.tanh(scores / soft_cap)
+    scores = scores if soft_cap is None else soft_cap * jnp.tanh(scores / soft_cap)
     seen = jnp.broadcast_to(mask, scores.shape)
     if segment_ids is not None:
         seen &= segment_ids[0][:, None] == segment_ids[1][None, :]
@@ -303,8 +302,7 @@ def splash_multi_head(
 
 # %% tags=["author"]
 from puzzles import Alternative, Launch, Mistake, Puzzle, rng
-from puzzles.splash_attention.causal_attention import draw
-from puzzles.splash_attention.splash_attention import changes
+from puzzles.splash_attention.causal_attention import dots, draw
 
 
 def blocks(T, S):
@@ -336,14 +334,13 @@ def make_inputs(key, N, K, T, S, H, Hv, masks, segments=0, cap=None, bf16=False)
     r = rng(key)
     q, k, _ = draw(key, N * T, K * S, H, offsets=(1, -64, 9))
     dtype = jnp.bfloat16 if bf16 else jnp.float32
-    k = k.at[:, 0].set(H**0.5)  # some rows lie far above 0, or far below
-    q = q.at[::4, 0].set(r.integers(-150, 151, len(q[::4])))
     q, k = q.reshape(N, T, H).astype(dtype), k.reshape(K, S, H).astype(dtype)
     v = jnp.asarray(r.normal(0.5, 1, (K, S, Hv)), dtype)
     ids = None
     if segments:
         cuts = (np.arange(1, segments) / segments * min(T, S)).astype(int) + r.integers(-20, 20, segments - 1)
-        names = r.permutation(segments) + 1
+        cuts.sort()
+        names = r.permutation([-1, 0, 2**24, 2**24 + 1])[:segments]
         q_ids, kv_ids = (names[np.searchsorted(cuts, np.arange(n), side="right")] for n in (T, S))
         ids = jnp.asarray(q_ids, jnp.int32), jnp.asarray(kv_ids, jnp.int32)
     return q, k, v, make_masks(T, S, masks), ids, cap
@@ -359,51 +356,42 @@ def observe(fn):
     return run
 
 
+@functools.cache
+def local(T, S, window):
+    """A causal window, and a few rows at the end that see nothing."""
+    mask = np.tri(T, S, dtype=bool) & ~np.tri(T, S, -window, dtype=bool)
+    mask.flags.writeable = False
+    return mask
+
+
+def scale(N=8, K=2, T=5376, S=4096, H=128, window=1024, cap=30.0):
+    arrays = (
+        jax.ShapeDtypeStruct(shape, jnp.bfloat16) for shape in ((N, T, H), (K, S, H), (K, S, H))
+    )
+    ids = tuple(jax.ShapeDtypeStruct((n,), jnp.int32) for n in (T, S))
+    return *arrays, local(T, S, window), ids, cap
+
+
+def fresh(r):
+    cases = [
+        dict(N=4, K=1, T=320, S=384, H=16, Hv=64, masks=1, segments=4, cap=7.0),
+        dict(N=2, K=2, T=512, S=512, H=64, Hv=16, masks=2, bf16=True),
+        dict(N=6, K=3, T=64, S=256, H=16, Hv=16, masks=0, segments=3),
+        dict(N=3, K=1, T=384, S=640, H=16, Hv=32, masks=3, cap=100.0),
+    ]
+    return cases[r.integers(len(cases))]
+
+
 def audit(launch: Launch, *, args) -> None:
-    q, k, v, mask, ids, _ = args
-    (N, T, H), (K, _, Hv), (bq, bk) = q.shape, v.shape, blocks(q.shape[1], k.shape[1])
-    (rows, cols, masks, flags), _ = tiles_of_heads(mask, bq, bk)
-    R, kind = T // bq, flags & 3
-    heads = N * R // (int(rows[-1]) + 1)
-    assert launch.steps <= heads * len(rows), (
-        f"the grid has {launch.steps} steps, and {heads} × {len(rows)} visits need no more than "
-        f"{heads * len(rows)}: a mask for all heads is one list, walked once a head; masks for each are one long list, walked once"
-    )
-    alive = heads * int((kind > 0).sum())
-    computed = int((sum(dot.executed for dot in launch.least.dots) > 0).sum())
-    assert computed <= alive, (
-        f"dots run in {computed} steps, but only {alive} visits have anything to compute: a dead one only "
-        "starts and stores"
-    )
-    budget = alive * 2 * bq * bk * (H + Hv)
-    assert launch.least.dot_flops <= budget, (
-        f"the dots do {launch.dot_flops:,} FLOPs; two products for each of the {alive} tiles take {budget:,}"
-    )
-    for operand, array in zip(launch.inputs[1:3], (k, v), strict=True):
-        assert np.prod(operand.shape) == array.size, (
-            f"`{operand.name}` arrives at the kernel as {operand.shape}, and {array.shape} came in: leave the array "
-            "alone, and let the index map choose the head"
-        )
+    wanted = str(args[0].dtype)
     for dot in launch.dots:
         kinds = {str(dtype) for dtype in dot.dtypes[:2]}
-        assert kinds == {str(q.dtype)}, (
-            f"a dot multiplies {' by '.join(dot.dtypes[:2])}: give the matrix unit {q.dtype} on both sides, and ask "
+        assert kinds == {wanted}, (
+            f"a dot multiplies {' by '.join(dot.dtypes[:2])}: give the matrix unit {wanted} on both sides, and ask "
             "for an f32 result"
         )
-    h = np.repeat(np.arange(heads), len(rows))
-    cols, masks = next_used(cols, kind > 0), next_used(masks, kind == 1)
-    rows, cols, masks = (np.tile(x, heads) for x in (rows, cols, masks))
-    group = (h + rows // R) // (N // K)
-    wanted = {"q": changes(h, rows), "k": changes(group, cols), "v": changes(group, cols)}
-    if (kind == 1).any():
-        wanted["partial_masks"] = changes(masks)
-    if ids is not None:
-        wanted |= {"q_ids": changes(rows % R), "kv_ids": changes(cols)}
-    for (name, count), operand in zip(wanted.items(), launch.inputs, strict=True):
-        assert operand.transfers <= count, (
-            f"blocks of {name} are fetched {operand.transfers} times; the lists name another one only {count} times"
-        )
-
+    narrow = [o.name for o in launch.scratch if str(o.dtype) != "float32"]
+    assert not narrow, f"`{narrow[0]}` is no float32: m, l and acc are changed at every step"
 
 
 _ROW = "        return h + rows[t] // R, rows[t] % R, 0\n"
@@ -433,6 +421,9 @@ PUZZLE = Puzzle(
         dict(N=2, K=1, T=320, S=384, H=64, Hv=64, masks=1, segments=2, bf16=True),
         dict(N=3, K=3, T=128, S=256, H=16, Hv=32, masks=0),
     ],
+    fresh=fresh,
+    scale=scale,
+    par=dots,
     hints=[
         "Nothing here is new but the way it is put together. The kernel is that of splash_attention with the casts of "
         "multi_head_attention, the cap of soft_cap_attention and the ids of segment_attention. In the launch, ask for each "
@@ -654,7 +645,7 @@ PUZZLE = Puzzle(
         Mistake(
             "masks dead visits and skips none",
             edits=((_ALIVE, "@pl.when(kind >= 0)"), (_MASKED, "        seen &= kind > 0\n" + _MASKED)),
-            says="a dead one only starts and stores",
+            says="dots run in 1,296 of 1,296 steps; in the reference in 1,280",
             stage="work",
         ),
         Mistake(
@@ -667,7 +658,7 @@ PUZZLE = Puzzle(
                     "    operands = (q, k, v,",
                 ),
             ),
-            says="let the index map choose the head",
+            says="arrays of 16.1 MiB are made outside of the kernel",
             stage="work",
         ),
         Mistake(

@@ -2,48 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from planted import FRONT, Rung, line
 
 import puzzles
-from puzzles import Puzzle, _author, _ladders
-from puzzles._author import gate, proof, review, scaffold, tree
-
-FRONT = '"""Toy."""\nTITLE = "Toy"\nAFTER = ("basics",)\nRUNGS = ({})\nINTRO = "Toys."\n'
-Rung = Callable[..., Puzzle]
-
-
-@pytest.fixture
-def rung(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rung]:
-    """Makes the scaffold's puzzle, with edits of its text, the only rung of a ladder `toy`."""
-    (tmp_path / "toy").mkdir()
-    monkeypatch.syspath_prepend(tmp_path)
-
-    def make(*edits: tuple[str, str], front: str = FRONT.format('"toy_warm_up",')) -> Puzzle:
-        text = scaffold.rung_text("toy_warm_up")
-        for old, new in edits:
-            assert old in text, old
-            text = text.replace(old, new, 1)
-        (tmp_path / "toy" / "__init__.py").write_text(front, encoding="utf-8")
-        (tmp_path / "toy" / "toy_warm_up.py").write_text(text, encoding="utf-8")
-        module = importlib.import_module("toy")
-        modules = {**_ladders._ladder_modules(), "toy": module}
-        monkeypatch.setattr(_ladders, "_ladder_modules", lambda: modules)
-        return importlib.import_module("toy.toy_warm_up").PUZZLE
-
-    yield make
-    for name in [name for name in sys.modules if name.partition(".")[0] == "toy"]:
-        del sys.modules[name]
-
-
-def line(puzzle: Puzzle, needle: str) -> int:
-    """The first line of the module that holds `needle`."""
-    lines = puzzle.path.read_text(encoding="utf-8").splitlines()
-    return next(number for number, text in enumerate(lines, 1) if needle in text)
+from puzzles import _author
+from puzzles._author import gate, leaks, proof, report, review, scaffold, tree
 
 
 def test_the_scaffolds_puzzle_has_no_problem(rung: Rung) -> None:
@@ -215,6 +182,12 @@ PLOT = "# ![A plot](diagrams/toy/plot.svg)\n# Fill the one with"
             "# Fill the one with",
             PLOT,
             "diagrams/toy/plot.svg",
+            "the image has only 2 words for who cannot see it: describe it in its alt text",
+        ),
+        (
+            "# Fill the one with",
+            PLOT.replace("A plot", ""),
+            "diagrams/toy/plot.svg",
             "the image has no words for who cannot see it: describe it in its alt text",
         ),
         (
@@ -241,7 +214,7 @@ def test_a_text_that_is_not_complete_is_named_with_its_place_and_remedy(
     rung: Rung, old: str, new: str, at: str, says: str
 ) -> None:
     puzzle = rung((old, new))
-    problems = [*review.text_problems(puzzle), *review.leaks(puzzle)]
+    problems = [*review.text_problems(puzzle), *leaks.leaks(puzzle)]
     found = [problem for problem in problems if says in problem]
     assert len(found) == 1, problems
     assert found[0].startswith(f"toy/toy_warm_up.py:{line(puzzle, at)}: ")
@@ -257,7 +230,8 @@ def test_two_nan_mistakes_say_which_is_named_and_what_to_do(rung: Rung) -> None:
         says="what is in the buffer is garbage",
     )
     assert proof.mistake_problem(puzzle, twin, seeds=(0,)) == (
-        "toy/toy_warm_up.py:1: mistake 'multiplies garbage' gives the same values as "
+        f"toy/toy_warm_up.py:{line(puzzle, 'PUZZLE = ')}: mistake 'multiplies garbage' gives the "
+        "same values as "
         "'leaves garbage' "
         "on M=16, N=384 (seed 0), and the first of the list is named: list this one before it, or "
         "put a case that tells them apart first"
@@ -327,11 +301,13 @@ def test_an_audit_that_is_too_strict_for_an_alternative_is_to_be_loosened(rung: 
 def test_files_are_not_compared_while_a_module_does_not_load(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
-    broken = gate.Report("a/b", problems=["a/b.py:3: NameError: x"])
+    broken = report.Report("a/b", problems=["a/b.py:3: NameError: x"])
     monkeypatch.setattr(gate, "_reports", lambda *_: iter([broken]))
-    assert gate.verify(["add_ten"], quick=True) == 1
-    out = capsys.readouterr().out
-    assert "BAD the project's files were not compared: mend the rungs above first" in out
+    said = "BAD the project's files were not compared: mend the rungs above first"
+    assert gate.verify(["basics"], quick=True) == 1
+    assert said in capsys.readouterr().out
+    assert gate.verify(["add_ten"], quick=True) == 1  # no file would have been compared
+    assert said not in capsys.readouterr().out
 
 
 def test_a_module_that_no_ladder_names_is_not_an_unknown_puzzle(rung: Rung, tmp_path: Path) -> None:
@@ -490,16 +466,44 @@ def test_without_the_authors_extra_the_install_line_is_named(
 
 
 def test_the_total_counts_rungs_problems_and_what_is_left_undone() -> None:
-    good = gate.Report("a/b", mistakes=4)
-    bad = gate.Report("a/c", problems=["x"], undone=["y", "z"], mistakes=3)
-    assert gate.total([good, bad], 0, 0) == (
-        "2 rungs, 7 mistakes, 1 rungs with problems, 2 things left undone, which `make test` will "
-        "not accept"
+    good = report.Report("a/b", mistakes=4)
+    bad = report.Report("a/c", problems=["x"], later=["w"], undone=["y", "z"], mistakes=3)
+    assert report.total([good, bad], 0, 0, 9.7) == (
+        "2 rungs, 7 mistakes, 1 rung with problems, 1 fault to be held against the rungs later, "
+        "2 things left undone (exit status 2), in 10 s"
     )
-    assert gate.total([good], 1, 0) == (
-        "1 rungs, 4 mistakes, 0 rungs with problems, 1 problems of the project as a whole"
+    assert report.total([good], 1, 1, 0) == (
+        "1 rung, 4 mistakes, 0 rungs with problems, 1 problem of the project as a whole, 1 thing "
+        "left undone (exit status 2), in 0 s"
     )
-    assert str(bad).splitlines()[1:] == ["    x", "    y", "    z"]
+    assert str(bad).splitlines()[1:] == ["    x", "    later: w", "    y", "    z"]
+
+
+def test_a_report_says_the_time_that_passed_and_what_took_it() -> None:
+    right = report.Report("a", parts={"text": 1.0, "TPU": 2.0}, began=10.0, ended=14.0)
+    wrong = report.Report("a", parts={"mistakes": 8.1}, began=12.0, ended=22.3)
+    assert str(report.together("a/a", right, wrong)).endswith("(12.3 s, slowest: mistakes 8.1 s)")
+
+
+def test_a_part_of_a_report_is_done_before_its_seconds_are_taken() -> None:
+    one = report.Report("a")
+    assert one.of("text", lambda: iter([1, 2])) == [1, 2]
+    assert one.of("text", lambda: None) is None
+    assert list(one.parts) == ["text"]
+    with pytest.raises(KeyError):
+        one.of("TPU", {}.__getitem__, 1)
+    assert "TPU" in one.parts
+
+
+@pytest.mark.parametrize(
+    ("problems", "undone", "status"), [(["x"], ["y"], 1), ([], ["y"], 2), ([], [], 0)]
+)
+def test_what_is_left_undone_has_an_exit_status_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, problems: list[str], undone: list[str], status: int
+) -> None:
+    one = report.Report("a/b", {"cases": "1"}, problems, undone=undone)
+    monkeypatch.setattr(gate, "_reports", lambda *_: iter([one]))
+    assert gate.verify(["row_sum"], quick=True) == status
 
 
 @pytest.mark.slow
@@ -507,14 +511,14 @@ def test_verify_says_how_far_it_is(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
     monkeypatch.setattr(gate, "has_libtpu", lambda: False)
-    assert gate.verify(["add_ten"]) == 0
+    assert gate.verify(["row_sum"]) == 0
     out = capsys.readouterr().out.splitlines()
     assert out[0].startswith("libtpu is not installed, so nothing is compiled for a TPU: ")
-    assert gate.verify(["add_ten", "basics/vector_add", "add_ten"], quick=True) == 0
+    gate.verify(["row_sum", "add_ten", "basics/row_sum"], quick=True)
     out = capsys.readouterr().out.splitlines()
     assert out[0].startswith("quick: one random key, nothing compiled for a TPU")
-    assert [text[:11] for text in out[1:3]] == ["[1/2] ok  b", "[2/2] ok  b"]
-    assert out[3].startswith("2 rungs, ")
+    assert [text[:6] for text in out if text.startswith("[")] == ["[1/2] ", "[2/2] "]
+    assert out[-1].startswith("2 rungs, ")
 
 
 @pytest.mark.parametrize("name", ["splash_attention/add_ten", "basics/ad_ten", "ad_ten"])

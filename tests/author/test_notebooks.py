@@ -16,8 +16,8 @@ import pytest
 import puzzles
 from puzzles import _regions
 from puzzles._author import cells as rung_text
+from puzzles._author import leaks, repository
 from puzzles._author import notebook as builder
-from puzzles._author import repository, review
 from puzzles._ladders import ladder_module
 from puzzles._puzzle import Puzzle
 
@@ -106,7 +106,7 @@ def test_solution_marks_and_author_cells_stay_behind(name, learner, solved):
 
 @pytest.mark.parametrize("puzzle", RUNGS, ids=lambda p: p.name)
 def test_no_cell_of_a_rung_shows_a_line_of_its_solution(puzzle):
-    assert review.leaks(puzzle) == []
+    assert leaks.leaks(puzzle) == []
 
 
 @pytest.mark.parametrize("puzzle", RUNGS, ids=lambda p: p.name)
@@ -209,10 +209,15 @@ def test_a_module_becomes_cells(toy):
     [
         ("import jax\n", "import jax\nimport scipy\n", "setup cell does not import 'scipy'"),
         ("import jax\n", "import numpy as jax\n", r"setup cell does not import 'jax' \(numpy\)"),
-        ("import jax\n", "import jax\nBLOCK = 8\n", "line 4: only imports may stand before"),
-        ("return jax.numpy", "return os.path", "os is defined neither in the setup cell nor in"),
+        ("import jax\n", "import jax\nBLOCK = 8\n", ":4: only imports may stand before"),
+        ("return jax.numpy", "return os.path", ":14: os is defined neither in the setup cell"),
+        (
+            "# print(jnp.pi)",
+            "# print((jnp.pi)",
+            r":\d\d: SyntaxError: '\(' was never closed, in a",
+        ),
         ("## toy: a toy", "## A toy", "must be Markdown, beginning '## toy: '"),
-        ("    ### END SOLUTION\n", "", "line 13: '### BEGIN SOLUTION' without"),
+        ("    ### END SOLUTION\n", "", ":13: '### BEGIN SOLUTION' without"),
         (
             "### BEGIN SOLUTION\n    return jax.numpy.sin(x)\n    ### END SOLUTION",
             "return x",
@@ -235,14 +240,14 @@ def test_a_module_that_makes_no_notebook_is_named_with_the_reason(toy, old, new,
 )
 def test_a_leak_is_found_in_cells_and_hints(toy, old, new, leak):
     toy(old, new)
-    found = review.leaks(sys.modules["ladder.toy"].PUZZLE)
+    found = leaks.leaks(sys.modules["ladder.toy"].PUZZLE)
     assert len(found) == leak
     assert all("`return jax.numpy.sin(x)`" in problem for problem in found)
 
 
 def test_lines_that_give_nothing_away_are_no_leaks(toy):
     toy("    return jax.numpy.sin(x)\n", "    y = [\n        x,\n    ]\n    return y[0]\n")
-    assert review.leaks(sys.modules["ladder.toy"].PUZZLE) == []
+    assert leaks.leaks(sys.modules["ladder.toy"].PUZZLE) == []
 
 
 @pytest.mark.parametrize("needed", ["TITLE", "INTRO"])

@@ -83,6 +83,12 @@ KERNELS = {
         ["astype(o_ref.dtype)"],
     ),
     "the wrong shape": ("o_ref[...] = x_ref[...][None]", ["shapes are those of the blocks"]),
+    "a number for a block": ("o_ref[...] = 0.0", ["not a single number", "jnp.zeros_like(o_ref)"]),
+    "a program id under pl.when": (
+        "@pl.when(pl.program_id(0) >= 0)\n    def _():\n"
+        "        o_ref[...] = jnp.where(pl.program_id(0) > 9, 0.0, x_ref[...])",
+        ["cannot answer `pl.program_id`", "at the top of the kernel"],
+    ),
     "a tuple in arithmetic": ("o_ref[...] = x_ref[...] + (1, 2) * (3,)", ["TypeError"]),
     "an axis added to a Ref": ("o_ref[...] = x_ref[:, None][:, 0]", ["read first, then add axes"]),
     "a misspelt name": (
@@ -173,6 +179,11 @@ LAUNCHES = {
         "(N, 1), x.dtype",
         ["one entry for each axis"],
     ),
+    "a shape for out_shape": (
+        "out_shape=jax.ShapeDtypeStruct((N,), x.dtype)",
+        "out_shape=(N,)",
+        ["A shape alone has no dtype", "jax.ShapeDtypeStruct(shape, dtype)"],
+    ),
     "a ... in the grid": ("grid=(N // bn,)", "grid=...", ["`...` still stands"]),
 }
 
@@ -187,6 +198,41 @@ def test_a_faulty_launch_gets_a_sentence(
     for word in words:
         assert word in text
     _next_check_is_clean()
+
+
+@pytest.mark.parametrize(
+    "scratch",
+    [
+        "pltpu.VMEM((bm, bn), jnp.float32)",
+        "[pltpu.VMEM]",
+        "[(bm, bn)]",
+        "[pltpu.VMEM((bm, bn))]",
+        "[jax.ShapeDtypeStruct((bm, bn), jnp.float32)]",
+    ],
+)
+def test_what_is_no_list_of_buffers_gets_one_to_copy(
+    scratch: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    right = "scratch_shapes=[pltpu.VMEM((bm, bn), jnp.float32)]"
+    fn = _edited(Notebook(), right, f"scratch_shapes={scratch}", "launch_matmul")
+    assert puzzles.check(fn).stage == "error"
+    assert "`scratch_shapes=[pltpu.VMEM(shape, dtype)]`" in _says(capsys)
+
+
+def test_a_row_for_a_whole_block_is_told_to_broadcast(capsys: pytest.CaptureFixture[str]) -> None:
+    zeros = "acc_ref[...] = jnp.zeros_like(acc_ref)"
+    fn = _edited(Notebook(), zeros, "acc_ref[...] = bias_ref[...]", "fused_matmul")
+    assert puzzles.check(fn).stage == "error"
+    text = _says(capsys)
+    assert "jnp.broadcast_to(value, o_ref.shape)" in text
+    assert "leading axis" not in text
+
+
+def test_an_axis_of_one_in_the_output_alone_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    block = "out_specs=pl.BlockSpec((None, bm, bn)"
+    fn = _edited(Notebook(), block, block.replace("None", "1"), "batched_matmul")
+    assert puzzles.check(fn).stage == "error"
+    assert "`None` in its block shape removes it" in _says(capsys)
 
 
 def test_a_dot_left_in_a_launch_rung_is_unsolved_and_named(
@@ -272,9 +318,10 @@ def test_what_the_simulator_cannot_take_is_not_held_against_a_kernel(
         puzzle,
         spec=lambda x, y: x + y,
         cases=[dict(M=M, N=128)],
-        fresh=None,
         inputs=lambda key, M, N: (jnp.ones((M, N)), jnp.arange(N, dtype=jnp.float32)),
         audit=None,
+        scale=None,
+        fresh=None,
     )
     verdict = judge(one, fn)
     assert verdict.passed, str(verdict)
@@ -305,7 +352,7 @@ def test_a_wrong_result_among_several_is_called_by_its_name(mistake: str, wrong:
     [
         ("jax.lax.map(one, jnp.arange(2))[0]", "makes 2 launches where this rung asks for 1"),
         (
-            "jax.lax.fori_loop(0, jnp.argmax(x) * 0 + 1, lambda n, _: one(n), x)",
+            "jax.lax.fori_loop(0, jnp.argmax(x) * 0 + 1, lambda n, _: one(n), one(0))",
             "in a loop whose length only running it tells",
         ),
     ],
@@ -314,8 +361,8 @@ def test_a_launch_in_a_loop_counts_as_often_as_it_runs(
     loop: str, words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     looped = _redefined(
-        "launch_vector_add",
-        "def launch_vector_add(x, y, launch=launch_vector_add):\n"
+        "tiled_matmul",
+        "def tiled_matmul(x, y, launch=tiled_matmul):\n"
         "    one = lambda n: launch(x, y)\n"
         f"    return {loop}\n",
     )
@@ -424,9 +471,8 @@ def test_a_pass_shows_receipt_lesson_and_progress(
     assert text.strip() == str(verdict)
     for word in (
         "✓ vector_add: solved",
-        "7 steps",
-        "HBM",
-        "memory-bound",
+        "16,384 steps",
+        "bound by HBM",
         "Mosaic",
         "Next: add_reversed",
     ):

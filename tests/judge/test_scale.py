@@ -170,4 +170,4 @@ def test_what_raises_at_production_scale_only_is_told_so() -> None:
     small = ("    M, N = x.shape", "    M, N = x.shape\n    assert M < 1000")
     verdict = judged("row_sum", size, small)
     assert verdict.stage == "error"
-    assert "At production scale" in verdict.says
+    assert "at production scale" in verdict.headline

@@ -32,7 +32,7 @@ set_hypothesis_home_dir(tempfile.gettempdir())  # its folder is no place to coll
 TILING = {  # of the reference solutions, as Megablox orders them: rows, summed axis, columns
     "grouped_matmul": (64, 128, 128),
     "launch_grouped_matmul": (128, 128, 256),
-    "grouped_matmul_transposed": (64, 128, 256),
+    "grouped_matmul_transposed": (64, 128, 128),
     "grouped_outer": (64, 128, 128),
 }
 EXAMPLES = sample.examples(3, of=8)  # of each rung and dtype
@@ -250,8 +250,8 @@ def test_production_shapes_take_the_steps_of_gmm():
     """Nothing is run: one layer of a mixture with 64 experts, by its launches alone."""
     M, K, N, experts, r = 16384, 2048, 4096, 64, np.random.default_rng(0)
     production = functools.partial(gmm, tiling=(512, 1024, 1024), interpret=True)
-    f32 = jnp.float32
-    shapes = jax.ShapeDtypeStruct((M, K), f32), jax.ShapeDtypeStruct((experts, K, N), f32)
+    bf16 = jnp.bfloat16
+    shapes = jax.ShapeDtypeStruct((M, K), bf16), jax.ShapeDtypeStruct((experts, K, N), bf16)
     for _ in range(3):
         sizes = r.multinomial(r.integers(1, M + 1), r.dirichlet(np.full(experts, 0.3)))
         groups = jnp.asarray(sizes, jnp.int32)

@@ -179,15 +179,35 @@ def test_parallel_axes_come_first():
     x, out = S((16, 384), f32), S((16, 384), f32)
     spec = pl.BlockSpec((8, 128), lambda i, j: (i, j))
     fault = one(x, out, (2, 3), spec, spec, semantics=("arbitrary", "parallel"))
-    assert (fault.kind, fault.operand) == ("parallel", None)
+    assert (fault.kind, fault.operand) == ("semantics", None)
     assert "marks grid axis 1 'parallel' after axis 0" in fault.says
     assert found(x, out, (2, 3), spec, spec, semantics=("parallel", "parallel")) == ()
 
 
+def test_an_input_that_the_kernel_writes_into_is_told():
+    def kernel(x_ref, o_ref):
+        x_ref[...] += 10
+        o_ref[...] = x_ref[...]
+
+    def call(aliases):
+        return lambda x: pl.pallas_call(
+            kernel, out_shape=x, input_output_aliases=aliases, interpret=True
+        )(x)
+
+    (launch,) = trace(call({}), x32)
+    (fault,) = faults(launch)
+    assert (fault.kind, fault.operand) == ("input", "x_ref")
+    assert "`x_ref` is an input, and the kernel writes into it" in fault.says
+    (launch,) = trace(call({0: 0}), x32)
+    assert faults(launch) == ()
+
+
 def test_dimension_semantics_have_a_word_for_each_axis():
     fault = one(x32, x32, (4,), ROW, ROW, semantics=("parallel", "arbitrary"))
-    assert fault.kind == "parallel"
+    assert fault.kind == "semantics"
     assert "has 2 entries and the grid (4,) 1 axis" in fault.says
+    fault = one(x32, x32, (4,), ROW, ROW, semantics="sideways")
+    assert "unknown word 'sideways'" in fault.says
 
 
 @pytest.mark.parametrize(

@@ -407,3 +407,43 @@ def test_the_ridge_is_flops_per_byte():
 
 def test_the_environment_of_this_process_is_left_alone():
     assert "TPU_WORKER_HOSTNAMES" not in os.environ
+
+
+@needs_libtpu
+def test_libtpu_estimates_cycles_or_says_why_not():
+    def cycles(*dims):
+        try:
+            return _tpu.estimated_cycles(traced(launch(), shape(*dims)), "v5e")
+        except _tpu.NoEstimate as error:
+            return str(error)
+
+    small = cycles(256, 256)
+    if isinstance(small, int):
+        assert 0 < small < cycles(512, 1024)
+    else:
+        assert "too old" in small  # that of JAX 0.7
+
+
+def test_cycles_are_not_estimated_where_they_would_be_wrong():
+    with pytest.raises(_tpu.NoEstimate, match="for v5e and v5p only"):
+        _tpu.estimated_cycles(traced(launch(), shape(256, 256)), "v6e")
+
+    def fn(n, x):
+        spec = pl.BlockSpec((128, 128), lambda i, n_ref: (n_ref[i], 0))
+        grid = pltpu.PrefetchScalarGridSpec(
+            num_scalar_prefetch=1, grid=(2,), in_specs=[spec], out_specs=spec
+        )
+        kernel = lambda n_ref, x_ref, o_ref: copy_kernel(x_ref, o_ref)  # noqa: E731
+        return pl.pallas_call(kernel, grid_spec=grid, out_shape=shape(256, 128))(n, x)
+
+    with pytest.raises(_tpu.NoEstimate, match="prefetched scalars"):
+        _tpu.estimated_cycles(traced(fn, jnp.arange(2), shape(256, 128)), "v5e")
+
+
+def test_cycles_without_libtpu_are_no_error(monkeypatch):
+    def missing():
+        raise _tpu.CompilerMissing("not there")
+
+    monkeypatch.setattr(_tpu.cycles, "supported_chips", missing)
+    with pytest.raises(_tpu.NoEstimate, match="not there"):
+        _tpu.estimated_cycles(traced(launch(), shape(256, 256)), "v5e")

@@ -369,3 +369,32 @@ def test_quickly_is_the_plain_interpreter():
 def test_importing_starts_no_backend():
     code = "import puzzles\nfrom jax._src import xla_bridge\nassert not xla_bridge._backends"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def waits_for_more(x):
+    def kernel(x_ref, o_ref, buffer, semaphore):
+        pltpu.make_async_copy(x_ref.at[:8], buffer.at[:8], semaphore).start()
+        pltpu.make_async_copy(x_ref, buffer, semaphore).wait()
+        o_ref[...] = buffer[...]
+
+    return pl.pallas_call(
+        kernel,
+        in_specs=[HBM],
+        out_shape=x,
+        scratch_shapes=[pltpu.VMEM(x.shape, x.dtype), pltpu.SemaphoreType.DMA(())],
+    )(x)
+
+
+def test_a_wait_for_more_bytes_than_are_copied_is_refused_before_it_begins():
+    """As many waits as starts; the TPU would hang."""
+    says = refused(waits_for_more, jnp.ones((16, 128))).says
+    assert "waits for 8,192 bytes where the copies in flight on that semaphore bring 4,096" in says
+
+
+@pytest.mark.slow
+def test_a_wait_of_which_nothing_is_known_ends_nevertheless(monkeypatch):
+    monkeypatch.setattr(watch, "WAIT_SECONDS", 0.3)
+    monkeypatch.setattr(watch.Flights, "seen", lambda *_: None)
+    says = refused(waits_for_more, jnp.ones((16, 128))).says
+    assert "waits for more than arrives" in says
+    assert "Wait with the same two Refs" in says

@@ -68,8 +68,14 @@ def make_inputs(key, M, N):
     return (jnp.asarray(rng(key).normal(0, 3, (M, N)), jnp.float32),)
 
 
-# ✎ Assert what the launch must cost, with the number, the budget and the reason.
-#   The values alone do not show whether work was cut into blocks, skipped or fetched twice.
+# ✎ Give the arguments at a production shape, without data: an answer must not cost more there than
+#   your solution does.
+def scale(M=8192, N=8192):
+    return (jax.ShapeDtypeStruct((M, N), jnp.float32),)
+
+
+# ✎ Assert what cost at scale does not show, with the number, the budget and the reason; mostly
+#   there is nothing, and then it goes.
 def audit(launch: Launch) -> None:
     assert launch.steps > 1, (
         f"the grid has {launch.steps} step: cut the matrix into blocks, since a large one does not "
@@ -137,4 +143,5 @@ PUZZLE = Puzzle(
         ),
     ],
     audit=audit,
+    scale=scale,
 )

@@ -1,0 +1,90 @@
+"""What `verify` prints of a rung and of all of them, and where its seconds went."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass
+class Report:
+    """What was counted on one rung, every shortfall in words, and what is left undone.
+
+    later: faults that are not held against a rung yet. parts: seconds by what took them.
+    began, ended: by the clock, since two processes share a rung.
+    """
+
+    rung: str
+    counts: dict[str, str] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+    later: list[str] = field(default_factory=list)
+    undone: list[str] = field(default_factory=list)
+    mistakes: int = 0
+    parts: dict[str, float] = field(default_factory=dict)
+    began: float = field(default_factory=time.time)
+    ended: float = 0.0
+
+    def of(self, part: str, work: Callable[..., Any], *options: object) -> Any:
+        """What `work` returns, a generator's answers as a list; its seconds are the part's."""
+        start = time.time()
+        try:
+            result = work(*options)
+            return list(result) if isinstance(result, Iterator) else result
+        finally:
+            self.ended = time.time()
+            self.parts[part] = self.parts.get(part, 0.0) + self.ended - start
+
+    def __str__(self) -> str:
+        counts = "  ".join(f"{name} {value}" for name, value in self.counts.items())
+        mark = "ok " if not self.problems else "BAD"
+        lines = [f"{mark} {self.rung:<36} {counts}  ({self._seconds()})"]
+        later = [f"later: {one}" for one in self.later]
+        return "\n".join(lines + [f"    {p}" for p in (*self.problems, *later, *self.undone)])
+
+    def _seconds(self) -> str:
+        whole = f"{max(0.0, self.ended - self.began):.1f} s"
+        if not self.parts:
+            return whole
+        slowest = max(self.parts, key=lambda part: self.parts[part])
+        return f"{whole}, slowest: {slowest} {self.parts[slowest]:.1f} s"
+
+
+def together(rung: str, right: Report, wrong: Report) -> Report:
+    """The two halves of a rung's report as one."""
+    return Report(
+        rung,
+        {**wrong.counts, **right.counts},
+        list(dict.fromkeys(right.problems + wrong.problems)),
+        right.later + wrong.later,
+        right.undone,
+        wrong.mistakes,
+        {**right.parts, **wrong.parts},
+        min(right.began, wrong.began),
+        max(right.ended, wrong.ended),
+    )
+
+
+def total(reports: Sequence[Report], whole: int, undone: int, seconds: float) -> str:
+    """The last line: what was verified, and what is wrong or left."""
+    failed = sum(bool(r.problems) for r in reports)
+    later = sum(len(r.later) for r in reports)
+    undone += sum(len(r.undone) for r in reports)
+    parts = [
+        plural(len(reports), "rung"),
+        plural(sum(r.mistakes for r in reports), "mistake"),
+        f"{plural(failed, 'rung')} with problems",
+    ]
+    if whole:
+        parts.append(f"{plural(whole, 'problem')} of the project as a whole")
+    if later:
+        parts.append(f"{plural(later, 'fault')} to be held against the rungs later")
+    if undone:
+        parts.append(f"{plural(undone, 'thing')} left undone (exit status 2)")
+    return f"{', '.join(parts)}, in {seconds:.0f} s"
+
+
+def plural(count: int, noun: str) -> str:
+    """'1 rung', '2 rungs'."""
+    return f"{count} {noun}{'s' * (count != 1)}"

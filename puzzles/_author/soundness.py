@@ -1,0 +1,234 @@
+"""Are a rung's proofs worth something? Faults of a rung's code that would make them empty.
+
+A fault that a rung may have for a reason has a name, and `waivers={name: reason}` in the Puzzle
+says the reason.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from puzzles import _regions
+from puzzles._author.circular import circular
+from puzzles._author.report import plural
+from puzzles._judge import Case, cases
+from puzzles._launch import trace_call
+from puzzles._puzzle import Puzzle
+
+# What a rung may do without, if it says why.
+WAIVERS = {
+    "work": "no mistake of stage 'work'",
+    "blocks": "an axis of the grid that always has one block",
+    "finite": "results that are not finite though the data are",
+    "constant": "an argument whose numbers are all the same",
+    "signed": "an argument without negative numbers",
+    "wait": "a first check that takes long; asked for where it is timed",
+}
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A sentence with place and remedy; `name` is its name in `waivers`, where it may be meant."""
+
+    says: str
+    name: str = ""
+
+
+def soundness_problems(puzzle: Puzzle) -> Iterator[str]:
+    """Every fault that is not waived, and every waiver that waives nothing."""
+    found = list(_faults(puzzle))
+    for fault in found:
+        if not fault.name:
+            yield fault.says
+        elif fault.name not in puzzle.waivers:
+            yield f"{fault.says}, or say why not: waivers={{{fault.name!r}: '...'}}"
+    place = puzzle.place("waivers=")
+    for name, reason in puzzle.waivers.items():
+        if name not in WAIVERS:
+            yield f"{place}: no waiver is called {name!r}; there are {', '.join(WAIVERS)}"
+        elif name != "wait" and all(fault.name != name for fault in found):
+            yield f"{place}: nothing asks for the waiver {name!r} any more: take it out"
+        elif len(reason.split()) < 4:
+            yield f"{place}: the waiver {name!r} has no reason: say in a sentence why"
+
+
+def _faults(puzzle: Puzzle) -> Iterator[Fault]:
+    yield from map(Fault, _unseeded(puzzle))
+    yield from map(Fault, circular(puzzle))
+    yield from map(Fault, _not_interpreted(puzzle))
+    yield from map(Fault, _too_few_others(puzzle))
+    yield from map(Fault, _alike(puzzle))
+    yield from _unaudited(puzzle)
+    yield from _one_block(puzzle)
+    yield from _dull(puzzle)
+    yield from _not_finite(puzzle)
+
+
+def _unseeded(puzzle: Puzzle) -> Iterator[str]:
+    """Verdicts must not differ from run to run."""
+    for case in cases(puzzle):
+        again = Case(puzzle, case.number, case.seed)
+        if not _same(case.args, again.args):
+            yield (
+                f"{puzzle.place('inputs=')}: `inputs` gives other data for the same key "
+                f"({case.label}): draw all of it from `rng(key)`"
+            )
+            return
+
+
+def _same(one: Any, other: Any) -> bool:
+    a, b = jax.tree.leaves(one), jax.tree.leaves(other)
+    return jax.tree.structure(one) == jax.tree.structure(other) and all(
+        callable(x) or _equal(np.asarray(x), np.asarray(y)) for x, y in zip(a, b, strict=True)
+    )
+
+
+def _equal(x: np.ndarray, y: np.ndarray) -> bool:
+    return x.dtype == y.dtype and x.shape == y.shape and x.tobytes() == y.tobytes()
+
+
+def _not_interpreted(puzzle: Puzzle) -> Iterator[str]:
+    """README's central promise: the same cells run unchanged on a TPU."""
+    tree = ast.parse(puzzle.text)
+    passed_on = {
+        parameter.arg
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.Lambda)
+        for parameter in (*node.args.args, *node.args.kwonlyargs)
+    }
+    remedy = "write `interpret=INTERPRET`, so that the same cell runs on a TPU"
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call):
+            continue
+        given = next((word for word in node.keywords if word.arg == "interpret"), None)
+        launch = ast.unparse(node.func).rpartition(".")[2] == "pallas_call"
+        if given is not None:
+            value = given.value
+            named = isinstance(value, ast.Name) and value.id not in {"INTERPRET", *passed_on}
+            if isinstance(value, ast.Constant) or named:
+                at = f"{puzzle.file}:{value.lineno}"
+                yield f"{at}: `interpret={ast.unparse(value)}` in a launch: {remedy}"
+        elif launch and all(word.arg is not None for word in node.keywords):
+            yield f"{puzzle.file}:{node.lineno}: a launch without `interpret`: {remedy}"
+
+
+def _too_few_others(puzzle: Puzzle) -> Iterator[str]:
+    """An audit that nothing but the solution passes may be too strict for all other answers."""
+    if (count := len(puzzle.alternatives)) < 2:
+        yield (
+            f"{puzzle.place('alternatives=')}: {plural(count, 'alternative')}: at least 2 are "
+            "wanted; how else would an expert write it?"
+        )
+    seen = {_program(_regions.without_marks(puzzle.text)): "the solution"}
+    for one in puzzle.alternatives:
+        try:
+            program = _program(_regions.without_marks(one.apply(puzzle.text)))
+        except (_regions.RegionError, SyntaxError):
+            continue  # `alternative_problem` says so
+        if program in seen:
+            place = puzzle.place(f'"{one.name}"')
+            yield (
+                f"{place}: alternative '{one.name}' is {seen[program]} in other layout: write "
+                "another correct answer, or take it out"
+            )
+        seen.setdefault(program, f"'{one.name}'")
+
+
+def _program(text: str) -> str:
+    """A module as its syntax trees: of functions of one name, the last counts."""
+    statements: dict[str, str] = {}
+    for number, node in enumerate(ast.parse(text).body):
+        name = node.name if isinstance(node, ast.FunctionDef) else f"#{number}"
+        statements[name] = ast.dump(node)
+    return "\n".join(statements.values())
+
+
+def _alike(puzzle: Puzzle) -> Iterator[str]:
+    for number, dims in enumerate(puzzle.cases):
+        if dims in puzzle.cases[:number]:
+            yield (
+                f"{puzzle.place('cases=')}: two cases are {dict(dims)}: make one differ, or take "
+                "it out"
+            )
+
+
+def _unaudited(puzzle: Puzzle) -> Iterator[Fault]:
+    """A check that cannot fail is a bug: a mistake on record must cost too much."""
+    if puzzle.audit is None and puzzle.launches is None:
+        return  # the production shape judges, and `scale_problems` asks for it
+    if puzzle.audit is None or all(m.stage != "work" for m in puzzle.mistakes):
+        place = puzzle.place("audit=" if puzzle.audit else "PUZZLE = ")
+        yield Fault(
+            f"{place}: no mistake of stage 'work' shows that the audit can fail: record the launch "
+            "that it is there to refuse",
+            "work",
+        )
+
+
+def _one_block(puzzle: Puzzle) -> Iterator[Fault]:
+    """One case has more than one block on every axis, or a wrong index map is right by luck."""
+    if not puzzle.kernel:
+        return
+    grids = []
+    for case in cases(puzzle):
+        launches = trace_call(case.judged(puzzle.solution), *case.args).launches
+        grids.append([one.grid for one in launches])
+    if any(all(size > 1 for grid in case for size in grid) for case in grids):
+        return
+    shown = ", ".join(" and ".join(map(str, case)) for case in grids)
+    yield Fault(
+        f"{puzzle.place('cases=')}: no case has more than one block on every axis of its grid "
+        f"(grids {shown}): make one larger",
+        "blocks",
+    )
+
+
+def _dull(puzzle: Puzzle) -> Iterator[Fault]:
+    """Data that would not show a lost sign, or a block taken for another."""
+    place = puzzle.place("inputs=")
+    drawn = [jax.tree.leaves(case.args) for case in cases(puzzle)]
+    for position in range(min(map(len, drawn))):
+        arrays = [np.asarray(leaves[position]) for leaves in drawn]
+        if any(one.size < 2 or one.dtype == object for one in arrays):
+            continue
+        if all((one == one.flat[0]).all() for one in arrays):
+            says = f"{place}: array {position} of the arguments is constant in every case: draw it"
+            yield Fault(f"{says} at random", "constant")
+        elif jax.dtypes.issubdtype(arrays[0].dtype, np.floating):
+            numbers = [one.astype(np.float64) for one in arrays]
+            if not any((one < 0).any() for one in numbers):
+                says = f"{place}: array {position} of the arguments is never negative: draw signed"
+                yield Fault(f"{says} numbers", "signed")
+
+
+def _not_finite(puzzle: Puzzle) -> Iterator[Fault]:
+    """NaN equals NaN here: what is not finite hides every mistake, unless the data asks for it."""
+    if puzzle.accepts is not None:
+        return
+    for case in cases(puzzle):
+        share = min(map(_finite, jax.tree.leaves(case.expected)), default=1.0)
+        needed = 0.5 if min(map(_finite, jax.tree.leaves(case.args)), default=1.0) < 1 else 1.0
+        if share < needed:
+            place = puzzle.place(f"def {puzzle.spec.__name__}(", author=False)
+            shown = math.floor(100 * (1 - share)) or "some"
+            yield Fault(
+                f"{place}: {shown} % of a result is NaN or infinite ({case.label}): mend the spec "
+                "or the data",
+                "finite",
+            )
+            return
+
+
+def _finite(leaf: Any) -> float:
+    """The share of finite numbers in a leaf; 1 for what holds no floats."""
+    array = np.asarray(leaf)
+    if not array.size or not jax.dtypes.issubdtype(array.dtype, np.floating):
+        return 1.0
+    return float(np.isfinite(array.astype(np.float64)).mean())

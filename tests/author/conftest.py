@@ -1,0 +1,37 @@
+"""What tests of the author's side share."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from planted import FRONT, Rung
+
+from puzzles import Puzzle, _ladders
+from puzzles._author import scaffold
+
+
+@pytest.fixture
+def rung(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rung]:
+    """Makes the scaffold's puzzle, with edits of its text, the only rung of a ladder `toy`."""
+    (tmp_path / "toy").mkdir()
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def make(*edits: tuple[str, str], front: str = FRONT.format('"toy_warm_up",')) -> Puzzle:
+        text = scaffold.rung_text("toy_warm_up")
+        for old, new in edits:
+            assert old in text, old
+            text = text.replace(old, new, 1)
+        (tmp_path / "toy" / "__init__.py").write_text(front, encoding="utf-8")
+        (tmp_path / "toy" / "toy_warm_up.py").write_text(text, encoding="utf-8")
+        module = importlib.import_module("toy")
+        modules = {**_ladders._ladder_modules(), "toy": module}
+        monkeypatch.setattr(_ladders, "_ladder_modules", lambda: modules)
+        return importlib.import_module("toy.toy_warm_up").PUZZLE
+
+    yield make
+    for name in [name for name in sys.modules if name.partition(".")[0] == "toy"]:
+        del sys.modules[name]

@@ -1,0 +1,165 @@
+"""A verdict on wrong numbers says where they are, and claims no more than it knows."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.experimental import pallas as pl
+from learner import Notebook, solved
+
+import puzzles
+from puzzles import Verdict
+from puzzles._judge import judge
+from puzzles._judge.origin import origin
+from puzzles._judge.picture import block_map
+from puzzles._launch import trace_call
+
+ROW_SUM = puzzles.find("row_sum")
+
+
+def edited(puzzle: str, *edits: tuple[str, str]) -> Callable:
+    text = solved(puzzle)
+    for old, new in edits:
+        assert text.count(old) == 1, old
+        text = text.replace(old, new)
+    notebook = Notebook()
+    notebook.run(text)
+    return notebook[puzzle]
+
+
+def judged(puzzle: str, *edits: tuple[str, str]) -> Verdict:
+    return judge(puzzles.find(puzzle), edited(puzzle, *edits))
+
+
+def two_outputs(x):
+    """Two results of equal shape, the second launch output first."""
+
+    def kernel(x_ref, one_ref, two_ref):
+        one_ref[...] = x_ref[...]
+        two_ref[...] = -x_ref[...]
+
+    spec = pl.BlockSpec((8, 128), lambda i: (i, 0))
+    one, two = pl.pallas_call(
+        kernel,
+        grid=(x.shape[0] // 8,),
+        in_specs=[spec],
+        out_specs=[spec, spec],
+        out_shape=[x, x],
+        interpret=True,
+    )(x)
+    return two, jax.jit(jnp.transpose)(one.reshape(2, -1, 128)[1:]), one + 0
+
+
+def test_a_result_is_traced_to_the_output_that_becomes_it() -> None:
+    traced = trace_call(two_outputs, jnp.ones((32, 128)))
+    marks = np.zeros((32, 128), bool)
+    marks[9, 3] = True
+    first = origin(traced, 0, marks)
+    assert first is not None
+    assert first.operand.name == "two_ref"
+    assert np.array_equal(first.marks, marks)
+    marks = np.zeros((128, 16, 1), bool)
+    marks[3, 9, 0] = True
+    second = origin(traced, 1, marks)
+    assert second is not None
+    assert second.operand.name == "one_ref"
+    assert np.argwhere(second.marks).tolist() == [[16 + 9, 3]]
+    assert origin(traced, 2, np.zeros((32, 128), bool)) is None  # numbers are mixed on the way
+
+
+@pytest.mark.parametrize(
+    ("mistake", "ref"),
+    [("starts the maximum at zero", "m_ref"), ("sets the sum to zero at every step", "l_ref")],
+)
+def test_a_wrong_result_is_said_to_lie_in_its_own_ref(mistake: str, ref: str) -> None:
+    puzzle = puzzles.find("softmax_two_pass")
+    verdict = judge(puzzle, puzzles.mutate(puzzle, puzzle.mistake(mistake)))
+    assert f"of `{ref}`" in verdict.says
+    assert f"output blocks of {ref} " in str(verdict.picture)
+
+
+def test_what_is_never_written_speaks_first_and_no_guess_is_made() -> None:
+    """The numbers are those of a mistake on record, whose blocks are all written."""
+    verdict = judged(
+        "row_sum",
+        ("lambda i, j: (i, 0)", "lambda i, j: (0 * i, 0)"),
+    )
+    first = str(verdict).splitlines()[1]
+    assert first.startswith("  Look here first: ")
+    assert "is visited by no grid step" in first
+    assert verdict.diagnosis is None
+    page = verdict.html()
+    assert page.index("Look here first") < page.index("elements")
+
+
+@dataclasses.dataclass
+class Output:
+    """As much of an operand as a map needs."""
+
+    shape: tuple[int, ...]
+    block: tuple[int | None, ...]
+    name: str = "o_ref"
+
+
+def drawn(shape: tuple[int, ...], *wrong: tuple[int, ...]) -> str:
+    marks = np.zeros(shape, bool)
+    for one in wrong:
+        marks[one] = True
+    return str(block_map(Output(shape, (1,) * len(shape)), marks))  # type: ignore[arg-type]
+
+
+def test_a_map_is_small_and_never_all_right() -> None:
+    assert drawn((2, 3), (1, 2)).splitlines()[1:] == [". . .", ". . x"]
+    far = drawn((40, 40), (39, 39)).splitlines()[1:]
+    assert len(far) == 9
+    assert far[0] == "…"
+    assert far[-1] == "… . . . . . . . x"
+    near = drawn((40, 40), (0, 0)).splitlines()[1:]
+    assert near[0] == "x . . . . . . . …"
+    assert near[-1] == "…"
+
+
+@pytest.mark.parametrize("shape", [(6, 2, 2), (2, 3, 2, 2)])
+def test_planes_with_wrong_blocks_are_chosen_and_the_rest_counted(shape: tuple[int, ...]) -> None:
+    last = tuple(n - 1 for n in shape)
+    text = drawn(shape, last)
+    assert "x" in text.partition(":\n")[2]
+    assert f"[{', '.join(map(str, last[:-2]))}]" in text
+    assert "and 2 more, none of them with wrong blocks" in text
+    everywhere = drawn(shape, *[(*np.unravel_index(n, shape[:-2]), 0, 0) for n in range(6)])
+    assert "and 2 more, 2 of them with wrong blocks" in everywhere
+
+
+def test_the_maps_caption_in_html_does_not_speak_of_characters() -> None:
+    verdict = judged("row_sum", ("jnp.sum(x_ref[...], axis=1, keepdims=True)", "0.0"))
+    assert "(. right, x wrong)" in str(verdict)
+    page = verdict.html()
+    shown = re.sub(r"<title>.*?</title>|aria-label='.*?'", "", page, flags=re.S)
+    assert "x wrong" not in shown
+    assert "output blocks of o_ref, right and wrong" in page
+
+
+def test_a_short_vector_is_printed_whole() -> None:
+    puzzle = puzzles.find("group_offsets")
+    verdict = judge(puzzle, lambda sizes: puzzle.solution(sizes) + 1)
+    assert "\n  expected [0, 100, 100, 256, 456, 512]\n" in str(verdict)
+    assert "\n  got      [1, 101, 101, 257, 457, 513]" in str(verdict)
+    assert "[1, 101, 101, 257, 457, 513]" in verdict.html()
+
+
+@pytest.mark.parametrize(("error", "close"), [("1.0001", True), ("1.01", False)])
+def test_who_is_close_is_told_how_close(error: str, close: bool) -> None:
+    verdict = judged(
+        "row_sum", ("jnp.sum(x_ref[...], axis=1", f"{error} * jnp.sum(x_ref[...], axis=1")
+    )
+    assert ("You are close: the largest error is " in verdict.says) == close
+    if close:
+        number = re.search(r"largest error is ([\d.]+) times what is allowed", verdict.says)
+        assert number is not None
+        assert 1 < float(number[1]) < 10

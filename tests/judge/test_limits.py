@@ -1,0 +1,218 @@
+"""Nothing that a learner's function does hangs the checker, or is left behind in it."""
+
+from __future__ import annotations
+
+import dataclasses
+import signal
+import time
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from learner import Notebook, solved
+
+import puzzles
+from puzzles import Verdict
+from puzzles._judge import judge, limits
+
+ROW_SUM = puzzles.find("row_sum")
+
+
+def edited(puzzle: str, *edits: tuple[str, str]) -> Callable:
+    text = solved(puzzle)
+    for old, new in edits:
+        assert text.count(old) == 1, old
+        text = text.replace(old, new)
+    notebook = Notebook()
+    notebook.run(text)
+    return notebook[puzzle]
+
+
+def judged(puzzle: str, *edits: tuple[str, str]) -> Verdict:
+    return judge(puzzles.find(puzzle), edited(puzzle, *edits))
+
+
+GRID = "grid=(M // bm, N // bn)"
+
+
+@pytest.mark.parametrize(
+    ("puzzle", "old", "new", "says"),
+    [
+        ("tiled_matmul", "grid=(M // bm, N // bn, K // bk)", "grid=(M, N, K)", "25,165,824 steps"),
+        ("row_sum", GRID, "grid=(10**9, 1)", "has 1,000,000,000 steps. It counts blocks"),
+        ("row_sum", GRID, "grid=(M // bm, -1)", "has -1 steps on axis 1"),
+        ("row_sum", GRID, "grid=(M // 1000, 2)", "has no steps, so nothing is ever written"),
+    ],
+)
+def test_a_grid_is_counted_before_it_is_listed(puzzle: str, old: str, new: str, says: str) -> None:
+    start = time.perf_counter()
+    verdict = judged(puzzle, (old, new))
+    assert time.perf_counter() - start < 2
+    assert says in verdict.says
+    assert verdict.headline.startswith(f"✗ {puzzle}: it was not run (case ")
+
+
+SUM = "    o_ref[...] += jnp.sum(x_ref[...], axis=1, keepdims=True)"
+ENDLESS = """
+    turn = lambda n: (n ^ 1) + jnp.int32(x_ref[0, 0] > 1e9)
+    n = jax.lax.while_loop(lambda n: n < 2, turn, 0)
+    o_ref[...] += n.astype(jnp.float32)
+"""
+
+
+def test_an_endless_loop_in_a_kernel_is_a_verdict() -> None:
+    verdict = judged("row_sum", (SUM, SUM + ENDLESS))
+    assert verdict.stage == "error"
+    assert "A `while` loop does not end: it was stopped after 1,000,000 turns." in verdict.says
+    assert judge(ROW_SUM, ROW_SUM.solution).passed
+
+
+def test_an_endless_loop_around_plain_jax_is_a_verdict() -> None:
+    puzzle = puzzles.find("group_offsets")
+
+    def group_offsets(sizes):
+        n = jax.lax.while_loop(lambda n: n < 2, lambda n: (n ^ 1) + 0 * sizes[0], sizes[0] * 0)
+        return puzzle.solution(sizes) + n
+
+    verdict = judge(puzzle, group_offsets)
+    assert "A `while` loop does not end" in verdict.says
+
+
+@pytest.mark.parametrize(
+    "loop",
+    [
+        "jax.lax.fori_loop(0, 10**9, lambda i, s: s + i, 0)",
+        "jax.lax.fori_loop(0, 10**5, lambda i, s: jax.lax.fori_loop(0, 10**5, "
+        "lambda j, s: s + j, s), 0)",
+    ],
+)
+def test_a_loop_of_known_length_is_counted_before_it_runs(loop: str) -> None:
+    start = time.perf_counter()
+    verdict = judged("row_sum", (SUM, f"    o_ref[...] += {loop} * 1.0"))
+    assert time.perf_counter() - start < 2
+    assert "0,000 turns would take hours" in verdict.says
+
+
+def test_a_loop_that_ends_passes() -> None:
+    assert judged(
+        "row_sum",
+        (
+            SUM,
+            f"    n = jax.lax.while_loop(lambda n: n < 999, lambda n: n + 1, 0)\n{SUM} + (n - 999)",
+        ),
+    ).passed
+
+
+@pytest.mark.parametrize("catches", [False, True])
+def test_pythons_own_endless_loop_is_stopped(
+    catches: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "SECONDS", 0.3)
+    body = "    while True:\n        pass\n"
+    if catches:
+        body = "    while True:\n        try: pass\n        except Exception: pass\n"
+    verdict = judged("row_sum", ("    M, N = x.shape\n", f"{body}    M, N = x.shape\n"))
+    assert verdict.stage == "error"
+    assert "`row_sum` does not end: its Python was stopped after 0 seconds" in verdict.says
+    assert signal.getsignal(signal.SIGALRM) == signal.SIG_DFL
+    assert signal.getitimer(signal.ITIMER_REAL)[0] == 0
+
+
+def test_somebody_elses_timer_is_left_alone() -> None:
+    rings: list[int] = []
+    old = signal.signal(signal.SIGALRM, lambda *_: rings.append(1))
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 1000)
+        assert judge(ROW_SUM, ROW_SUM.solution).passed
+        assert signal.getitimer(signal.ITIMER_REAL)[0] > 900
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, old)
+
+
+@pytest.mark.parametrize("how", ["raise SystemExit", "import sys; sys.exit(1)", "exit()"])
+def test_leaving_python_is_a_verdict(how: str) -> None:
+    verdict = judged("row_sum", ("    M, N = x.shape\n", f"    {how}\n    M, N = x.shape\n"))
+    assert verdict.stage == "error"
+    assert "leaves Python by `exit`" in verdict.says
+
+
+def test_settings_do_not_survive_a_check() -> None:
+    before = dict(jax.config.values)
+    judged(
+        "row_sum",
+        (
+            "    M, N = x.shape\n",
+            "    jax.config.update('jax_enable_x64', True)\n"
+            "    jax.config.update('jax_default_matmul_precision', 'bfloat16')\n"
+            "    jax.config.update('jax_debug_nans', True)\n    M, N = x.shape\n",
+        ),
+    )
+    assert dict(jax.config.values) == before
+    assert judge(ROW_SUM, ROW_SUM.solution).passed
+
+
+PATCHES = {
+    "np.isclose": "import numpy as np\nnp.isclose = lambda *a, **k: True",
+    "np.asarray": "import numpy as np\nnp.sqrt = lambda *a: 1e30",
+    "jnp.sum": "import jax.numpy as jnp\njnp.sum = lambda x, **k: jnp.zeros((x.shape[0], 1))",
+    "spec": "row_sum_spec = lambda x: 0 * x[:, :1]",
+}
+
+
+@pytest.mark.parametrize("patch", PATCHES)
+def test_what_the_judge_compares_with_cannot_be_replaced(
+    patch: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module, name in ((np, "isclose"), (np, "sqrt"), (jnp, "sum")):
+        monkeypatch.setattr(module, name, getattr(module, name))  # put back afterwards
+    notebook = Notebook()
+    notebook.run(solved("row_sum"))
+    notebook.run(PATCHES[patch])
+    zeros = SUM.replace("jnp.sum(x_ref[...], axis=1, keepdims=True)", "0.0")
+    notebook.run(
+        "def row_sum_kernel(x_ref, o_ref):\n    o_ref[...] = jnp.zeros_like(o_ref)\n" + zeros
+    )
+    puzzle = dataclasses.replace(ROW_SUM, cases=[dict(M=64, N=512)])  # nothing computed before
+    assert judge(puzzle, notebook["row_sum"]).stage == "values"
+
+
+@pytest.mark.parametrize("changes", [{}, {"observe": lambda fn: lambda *args: fn(*args)}])
+def test_nobody_writes_into_the_arguments_of_plain_rungs(changes: dict) -> None:
+    puzzle = dataclasses.replace(puzzles.find("classify_blocks"), **changes)
+
+    def classify_blocks(mask, bq, bk):
+        mask[:] = True
+        return puzzle.solution(mask, bq, bk)
+
+    def unlocks(mask, bq, bk):
+        mask.flags.writeable = True
+        return classify_blocks(mask, bq, bk)
+
+    for fn in (classify_blocks, unlocks):
+        verdict = judge(puzzle, fn)
+        assert verdict.stage == "error", str(verdict)
+        assert "read-only" in verdict.says or "WRITEABLE" in verdict.says
+
+
+@pytest.mark.parametrize("observed", [False, True])
+def test_nobody_writes_into_the_tables_of_kernels(observed: bool) -> None:
+    """Nor does the spec, which gets the same ones."""
+
+    def row_sum(x, table):
+        table[0] += 1
+        return ROW_SUM.solution(x)
+
+    puzzle = dataclasses.replace(
+        ROW_SUM,
+        spec=lambda x, table: ROW_SUM.spec(x),
+        inputs=lambda key, **dims: (*ROW_SUM.inputs(key, **dims), np.arange(3)),
+        observe=(lambda fn: lambda *args: fn(*args)) if observed else None,
+    )
+    verdict = judge(puzzle, row_sum)
+    assert verdict.stage == "error"
+    assert "read-only" in verdict.says
+    with pytest.raises(ValueError, match="read-only"):
+        judge(dataclasses.replace(puzzle, spec=row_sum), row_sum)

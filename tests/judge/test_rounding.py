@@ -1,0 +1,123 @@
+"""Narrow floats are rounded where a program says so, and as often as a rung allows."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.experimental import pallas as pl
+
+import puzzles
+from puzzles import Mistake
+from puzzles._author import proof
+from puzzles._judge import cases, judge
+from puzzles._judge.rounding import SHARE, too_far
+from puzzles._launch import quickly, trace_call, with_interpret
+from puzzles._puzzle import variant
+from puzzles._tpu import simulate
+
+FUSED = puzzles.find("fused_matmul")
+
+
+def chain(a, b):
+    return (a + b) * b + a
+
+
+def in_a_kernel(fn, *args):
+    def kernel(*refs):
+        *inputs, o_ref = refs
+        o_ref[...] = fn(*(ref[...] for ref in inputs))
+
+    form = jax.eval_shape(fn, *args)
+    return pl.pallas_call(kernel, out_shape=form, interpret=True)(*args)
+
+
+def truly(fn, *args):
+    """`fn` one operation at a time, each rounded: NumPy knows no other way."""
+    return np.asarray(fn(*args))
+
+
+def summed(x, y):
+    return x.astype(jnp.bfloat16).astype(jnp.float32).sum(1, keepdims=True) + y[:, :1]
+
+
+@pytest.mark.parametrize("where", ["outside", "kernel", "simulator"])
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float8_e4m3fn, jnp.float8_e5m2])
+def test_each_operation_rounds(where: str, dtype: type) -> None:
+    r = np.random.default_rng(0)
+    args = tuple(jnp.asarray(r.normal(size=(16, 128)), jnp.float32).astype(dtype) for _ in "ab")
+    fn = chain if where == "outside" else functools.partial(in_a_kernel, chain)
+    traced = trace_call(fn, *args)
+    run = (
+        simulate
+        if where == "simulator"
+        else lambda t: quickly(with_interpret(t.jaxpr, True), t.leaves)
+    )
+    expected = truly(chain, *map(np.asarray, args))
+    np.testing.assert_array_equal(run(traced)[0].astype(np.float32), expected.astype(np.float32))
+
+
+@pytest.mark.parametrize("kernel", [False, True])
+def test_a_cast_that_is_fused_into_a_sum_is_not_lost(kernel: bool) -> None:
+    """JAX 0.10's compiler drops the pair of casts, and the sum is 0.1 off."""
+    r = np.random.default_rng(0)
+    x, y = (jnp.asarray(r.normal(size=(64, 512)), jnp.float32) for _ in range(2))
+    traced = trace_call(functools.partial(in_a_kernel, summed) if kernel else summed, x, y)
+    got = quickly(with_interpret(traced.jaxpr, True), traced.leaves)[0]
+    rounded = np.asarray(x).astype(jnp.bfloat16).astype(np.float64).sum(1, keepdims=True)
+    np.testing.assert_allclose(got, rounded + np.asarray(y)[:, :1], atol=1e-4)
+
+
+TWICE = [
+    (name, mistake)
+    for name in ("fused_matmul", "matmul_bf16")
+    for mistake in puzzles.find(name).mistakes
+    if mistake.name in ("rounds the sum before it adds the bias", "finishes in the output Ref")
+    or mistake.name == "rounds the sum before the last block is added"
+]
+
+
+@pytest.mark.parametrize(("name", "mistake"), TWICE)
+def test_two_roundings_are_within_the_tolerance_and_refused(name: str, mistake: Mistake) -> None:
+    puzzle = puzzles.find(name)
+    fn = variant(puzzle, mistake)
+    if mistake.name != "rounds the sum before the last block is added":
+        once = dataclasses.replace(puzzle, roundings=None)
+        assert judge(once, fn).passed
+    verdict = judge(puzzle, fn)
+    assert verdict.stage == "values"
+    assert mistake.says in str(verdict.diagnosis)
+
+
+def test_the_verdict_has_both_numbers_and_says_what_once_means() -> None:
+    puzzle = dataclasses.replace(FUSED, mistakes=())
+    says = judge(puzzle, variant(FUSED, FUSED.mistake("finishes in the output Ref"))).says
+    assert "40.5% of the elements are further from the f32 result than one rounding" in says
+    assert "no more than 2% may be" in says
+    assert "Rounded once means: all arithmetic is in f32" in says
+    assert "became" not in says
+
+
+@pytest.mark.parametrize("name", ["fused_matmul", "matmul_bf16"])
+def test_right_answers_are_far_from_the_limit(name: str) -> None:
+    puzzle = puzzles.find(name)
+    for fn in (puzzle.solution, *(variant(puzzle, one) for one in puzzle.alternatives)):
+        for case in cases(puzzle):
+            traced = trace_call(fn, *case.args)
+            got = quickly(with_interpret(traced.jaxpr, True), traced.leaves)[0]
+            assert too_far(case.exact[0], got) < SHARE / 20
+
+
+def test_a_spec_that_rounds_on_the_way_cannot_be_compared_with() -> None:
+    def early(a, b, bias):
+        return jax.nn.gelu((a @ b) + bias.astype(jnp.bfloat16), approximate=True)
+
+    puzzle = dataclasses.replace(FUSED, spec=early)
+    problem = proof.solution_problem(puzzle, seeds=(0,))
+    assert problem is not None
+    assert problem.startswith(FUSED.place("roundings="))
+    assert "the spec rounds on the way: let it compute in f32 and cast last" in problem

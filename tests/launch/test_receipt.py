@@ -1,0 +1,317 @@
+"""What a receipt says: every number by hand, and every bound by its name."""
+
+from __future__ import annotations
+
+import functools
+import re
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+import puzzles
+from puzzles._launch import trace
+from puzzles._receipt import receipt_text
+
+f32, i32 = jnp.float32, jnp.int32
+S = jax.ShapeDtypeStruct
+HBM = pl.BlockSpec(memory_space=pl.ANY)
+
+
+def rows(fn, *args, chip="v5e") -> dict[str, str]:
+    """The lines of a receipt by their labels."""
+    lines = receipt_text(trace(fn, *args), chip).splitlines()[1:]
+    return {line[:6].strip(): line[7:] for line in lines}
+
+
+def over_rows(kernel, block=(8, 128), out=None):
+    """A function of x that launches `kernel` over blocks of its rows."""
+
+    def fn(x):
+        spec = pl.BlockSpec(block, lambda i: (i, 0))
+        o_spec = pl.BlockSpec((block[0], out or block[1]), lambda i: (i, 0))
+        shape = S((x.shape[0], out or x.shape[1]), x.dtype)
+        grid = (x.shape[0] // block[0],)
+        return pl.pallas_call(
+            kernel, grid=grid, in_specs=[spec], out_specs=o_spec, out_shape=shape
+        )(x)
+
+    return fn
+
+
+def twice(x_ref, o_ref):
+    o_ref[...] = x_ref[...] * 2.0
+
+
+def copied_matmul(a, b):
+    """a and b come by hand, in one piece; o goes back the same way."""
+
+    def kernel(a_ref, b_ref, o_ref):
+        def body(a_buf, b_buf, o_buf):
+            pltpu.sync_copy(a_ref, a_buf)
+            pltpu.sync_copy(b_ref, b_buf)
+            o_buf[...] = jnp.dot(a_buf[...], b_buf[...], preferred_element_type=f32)
+            pltpu.sync_copy(o_buf, o_ref)
+
+        m, k, n = a.shape[0], a.shape[1], b.shape[1]
+        pl.run_scoped(
+            body, pltpu.VMEM((m, k), f32), pltpu.VMEM((k, n), f32), pltpu.VMEM((m, n), f32)
+        )
+
+    out = S((a.shape[0], b.shape[1]), f32)
+    return pl.pallas_call(kernel, in_specs=[HBM, HBM], out_specs=HBM, out_shape=out)(a, b)
+
+
+def test_copies_by_hand_are_bytes_and_their_kernel_is_memory_bound():
+    # 3 arrays of 128 x 128 f32: 64 KiB each. 2 * 128^3 FLOPs for 192 KiB: 21.3 a byte.
+    said = rows(copied_matmul, S((128, 128), f32), S((128, 128), f32))
+    assert said["HBM"] == "read 128 KiB, written 64 KiB"
+    assert said["VMEM"].startswith("192 KiB of")
+    assert "21.3 per byte" in said["FLOPs"]
+    assert said["FLOPs"].endswith("memory-bound")
+    assert "at most 8.9%" in said["roof"]
+
+
+def test_without_a_dot_bandwidth_is_the_measure():
+    # 2 * 32 MiB at 820 GB/s: 81.8 us
+    said = rows(over_rows(twice, (1024, 1024)), S((8192, 1024), f32))
+    assert said["time"] == "at least 81.8 µs: 64 MiB at 820 GB/s"
+    assert "roof" not in said
+    assert "no dot among them" in said["FLOPs"]
+    assert "bound" not in said["FLOPs"]
+
+
+def test_a_launch_that_moves_nothing_has_no_roof():
+    def kernel(x_ref, o_ref):
+        del x_ref, o_ref
+
+    def fn(x):
+        return pl.pallas_call(kernel, in_specs=[HBM], out_specs=HBM, out_shape=x)(x)
+
+    assert set(rows(fn, S((8, 128), f32))) == {"grid", "HBM", "VMEM", "FLOPs"}
+
+
+def test_exps_are_named_where_they_are_many():
+    def kernel(x_ref, o_ref):
+        s = jnp.dot(x_ref[...], x_ref[...].T, preferred_element_type=f32)
+        o_ref[...] = jnp.exp(s)
+
+    # 128 x 128 exps a step, 2 * 128 FLOPs for each
+    said = rows(over_rows(kernel, (128, 128)), S((256, 128), f32))
+    assert said["exps"] == (
+        "32.8 k, one for every 256 FLOPs of the dots; the vector unit, which makes them, is not in "
+        "this model"
+    )
+    alone = rows(over_rows(lambda x_ref, o_ref: twice(x_ref, o_ref)), S((256, 128), f32))
+    assert "exps" not in alone
+
+
+def test_many_small_steps_are_said_to_cost_more_than_the_model():
+    # 8 KiB a step at 820 GB/s: 10 ns
+    said = rows(over_rows(twice), S((8 * 64, 128), f32))
+    assert said["steps"].startswith("64 of 9.99 ns each by this model, which leaves out")
+    assert "steps" not in rows(over_rows(twice), S((8 * 63, 128), f32))
+    assert "steps" not in rows(over_rows(twice, (1024, 1024)), S((64 * 1024, 1024), f32))
+
+
+def test_a_column_is_stored_wider_than_it_is():
+    def kernel(x_ref, o_ref):
+        o_ref[...] = jnp.sum(x_ref[...], axis=1, keepdims=True)
+
+    said = rows(over_rows(kernel, (64, 128), out=1), S((192, 128), f32))
+    assert said["HBM"] == "read 96 KiB, written 768 B"
+    assert said["stored"] == (
+        "o_ref (192, 1) takes 96 KiB of HBM: lanes are padded to 128, and not counted above"
+    )
+    assert "stored" not in rows(over_rows(twice), S((64, 128), f32))
+
+
+def branching(x_ref, o_ref):
+    @pl.when(x_ref[0, 0] > 0)
+    def _():
+        o_ref[...] = jnp.dot(x_ref[...], x_ref[...], preferred_element_type=f32)
+
+
+def looping(x_ref, o_ref):
+    count = x_ref[0, 0].astype(i32)
+    o_ref[...] = lax.fori_loop(
+        0, count, lambda _, c: jnp.dot(c, x_ref[...], preferred_element_type=f32), x_ref[...]
+    )
+
+
+def test_branches_on_data_are_at_most():
+    said = rows(over_rows(branching, (128, 128)), S((256, 128), f32))
+    assert said["FLOPs"].startswith("at most 8.39 M, ")
+    assert said["HBM"] == "read 128 KiB, written 128 KiB"
+    assert said["data"] == "1 branch on data or in too long a loop, counted as taken"
+
+
+def test_loops_of_unknown_length_are_at_least():
+    said = rows(over_rows(looping, (128, 128)), S((256, 128), f32))
+    assert said["FLOPs"] == "at least 8.39 M"  # and no share of a peak
+    assert "roof" not in said
+    assert said["data"] == "1 loop of unknown length, counted once"
+
+
+def test_both_together_are_about():
+    def kernel(x_ref, o_ref):
+        branching(x_ref, o_ref)
+        looping(x_ref, o_ref)
+
+    said = rows(over_rows(kernel, (128, 128)), S((256, 128), f32))
+    assert said["FLOPs"] == "about 16.8 M"
+    assert said["data"] == (
+        "1 branch on data or in too long a loop, counted as taken; 1 loop of unknown length, "
+        "counted once"
+    )
+
+
+def test_bytes_under_a_branch_on_data_are_at_most():
+    def kernel(x_ref, y_ref, o_ref):
+        o_ref[...] = x_ref[...]
+
+        def body(buffer):
+            @pl.when(x_ref[0, 0] > 0)
+            def _():
+                pltpu.sync_copy(y_ref, buffer)
+                o_ref[...] = buffer[...]
+
+        pl.run_scoped(body, pltpu.VMEM((8, 128), f32))
+
+    def fn(x):
+        spec = pl.BlockSpec((8, 128), lambda i: (i, 0))
+        return pl.pallas_call(
+            kernel, grid=(2,), in_specs=[spec, HBM], out_specs=spec, out_shape=S((16, 128), f32)
+        )(x, x[:8])
+
+    assert rows(fn, S((16, 128), f32))["HBM"] == "read at most 16 KiB, written 8 KiB"
+
+
+def softmax(block, limit=None):
+    def kernel(x_ref, o_ref):
+        e = jnp.exp(x_ref[...] - jnp.max(x_ref[...], axis=1, keepdims=True))
+        o_ref[...] = e / jnp.sum(e, axis=1, keepdims=True)
+
+    def fn(x):
+        spec = pl.BlockSpec((block, x.shape[1]), lambda i: (i, 0))
+        params = pltpu.CompilerParams(vmem_limit_bytes=limit) if limit else None
+        more = {"compiler_params": params} if limit else {}
+        grid = (x.shape[0] // block,)
+        return pl.pallas_call(
+            kernel, grid=grid, in_specs=[spec], out_specs=spec, out_shape=x, **more
+        )(x)
+
+    return fn
+
+
+def test_what_the_body_holds_counts_and_the_remedy_is_named():
+    # Two buffers each of 256 x 4096 f32, 4 MiB, and e; 256 KiB of it are in registers.
+    x = S((4096, 4096), f32)
+    assert rows(softmax(256), x)["VMEM"] == (
+        "16 MiB in buffers, at least 3.75 MiB of values in the body: 19.8 MiB of the 16 MiB a "
+        "kernel gets on v5e: does not fit. Take smaller blocks, or ask for more by "
+        "pltpu.CompilerParams(vmem_limit_bytes=...): a core of v5e has 128 MiB"
+    )
+    assert rows(softmax(256), x, chip="v4")["VMEM"].endswith("does not fit. Take smaller blocks")
+    close = rows(softmax(256, 24 * 2**20), x)["VMEM"]
+    assert close.endswith("19.8 MiB of the 24 MiB this launch may use: close, and the compiler may "
+                          "need some more")  # fmt: skip
+    assert rows(softmax(256, 32 * 2**20), x)["VMEM"].endswith("32 MiB this launch may use")
+
+
+def test_a_table_says_what_is_close_and_what_is_a_bound():
+    both = trace(
+        lambda x: (softmax(256)(x), softmax(128)(x), over_rows(looping, (128, 128))(x[:, :128])),
+        S((4096, 4096), f32),
+    )
+    first, second, third = receipt_text(both).splitlines()[2:5]
+    assert "19.8 MiB, does not fit" in first
+    assert "9.75 MiB  " in second
+    assert "at least" in third
+
+
+class Model:
+    """Callables of every kind."""
+
+    def __call__(self, x):
+        return over_rows(twice)(x)
+
+    def method(self, x):
+        return over_rows(twice)(x)
+
+
+CALLABLES = {
+    "a bound method": Model().method,
+    "an object": Model(),
+    "jit of a method": jax.jit(Model().method),
+    "jit of an object": jax.jit(Model()),
+    "vmap of a method": jax.vmap(Model().method),
+    "jit of vmap of an object": jax.jit(jax.vmap(Model())),
+    "a partial of a method": functools.partial(Model().method),
+}
+
+
+@pytest.mark.parametrize("name", CALLABLES)
+@pytest.mark.parametrize("look", [puzzles.receipt, puzzles.show])
+def test_whatever_can_be_called_can_be_looked_at(name, look, capsys):
+    shape = (3, 16, 128) if "vmap" in name else (16, 128)
+    look(CALLABLES[name], S(shape, f32))
+    assert "read " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("look", [puzzles.receipt, puzzles.show])
+@pytest.mark.parametrize("name", ["a bound method", "an object"])
+def test_what_is_no_puzzle_is_asked_for_its_arguments(name, look, capsys):
+    look(CALLABLES[name])
+    assert "pass its arguments" in capsys.readouterr().out
+
+
+def test_a_puzzle_without_arguments_is_counted_on_its_first_case(capsys):
+    fn = puzzles.find("tiled_matmul").solution
+    puzzles.receipt(fn)
+    alone = capsys.readouterr().out
+    puzzles.receipt(fn, *puzzles.find("tiled_matmul").arguments(0))
+    assert alone == capsys.readouterr().out
+    assert "grid   (2, 2, 3) = 12 steps" in alone
+
+
+def test_a_configuration_is_counted_as_the_launch_that_it_makes(capsys):
+    puzzles.receipt(puzzles.find("choose_blocks").solution)
+    assert "HBM" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: puzzles.receipt(3), "as in receipt(add_ten)"),
+        (lambda: puzzles.receipt(Model), "got a type"),
+        (lambda: puzzles.receipt(lambda x: x + 1, 3), "no `pallas_call` in there"),
+        (lambda: puzzles.receipt(over_rows(twice), chip="v3"), "no chip is called 'v3'"),
+        (lambda: puzzles.receipt(lambda x: x), "To count a function that is no puzzle"),
+        (lambda: puzzles.receipt(over_rows(twice), 1.5), "AttributeError"),
+    ],
+)
+def test_what_cannot_be_counted_gets_a_sentence(call, words, capsys):
+    assert call() is None
+    said = capsys.readouterr().out
+    assert words in said
+    assert "Traceback" not in said
+
+
+@pytest.mark.skipif(
+    not hasattr(pl, "kernel") or not hasattr(pltpu, "create_tensorcore_mesh"),
+    reason="0.7 has no pl.kernel",
+)
+@pytest.mark.parametrize("look", [puzzles.receipt, puzzles.show])
+def test_a_kernel_on_a_mesh_is_named_as_what_is_not_read(look, capsys):
+    def fn(x):
+        mesh = pltpu.create_tensorcore_mesh("core", num_cores=1)
+        body = lambda x_ref, o_ref: pltpu.sync_copy(x_ref, o_ref)  # noqa: E731
+        return pl.kernel(body, out_type=S(x.shape, x.dtype), mesh=mesh)(x)
+
+    look(fn, S((16, 128), f32))
+    said = capsys.readouterr().out
+    assert re.search(r"reads `pallas_call`s, and there is none; what `pl\.kernel` makes", said)
