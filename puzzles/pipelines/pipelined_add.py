@@ -85,7 +85,7 @@ def audit(launch: Launch) -> None:
     overlapped(launch, alone=2)
 
 
-def scale(M=2048, N=512):
+def scale(M=1024, N=512):
     return (jax.ShapeDtypeStruct((M, N), jnp.float32),) * 2
 
 
