@@ -85,7 +85,7 @@ def launch_pipeline(a: Float[Array, "M K"], b: Float[Array, "K N"]) -> Float[Arr
 # Count the copies in flight: one more than with two slots, at every wait.
 
 # %% active="ipynb"
-# trace(launch_pipeline, jnp.ones((128, 512)), jnp.ones((512, 512)))[0].in_flight
+# receipt(launch_pipeline, jnp.ones((128, 512)), jnp.ones((512, 512)))
 
 # %% tags=["author"]
 from puzzles import Alternative, Launch, Mistake, Puzzle, rng
