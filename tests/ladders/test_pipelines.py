@@ -18,6 +18,7 @@ from jax.experimental.pallas.ops.tpu.paged_attention import paged_attention as p
 
 from puzzles import find, trace
 from puzzles._launch import faults, quickly, trace_call, with_interpret
+from puzzles._puzzle import load
 from puzzles._tpu import hazards, simulate
 from puzzles.pipelines._paged import drawn, pages_needed
 
@@ -142,3 +143,14 @@ def test_copies_overlap_from_the_second_page_on():
     args = made(np.random.default_rng(1), (4 * PAGE,), 2, 1, 4)
     (launch,) = trace(SUMMIT, *args)
     assert list(launch.in_flight) == [4, 3, 4, 3, 4, 3, 2, 1]
+
+
+@pytest.mark.parametrize("name", ["pipelined_add", "pipelined_matmul", "launch_pipeline"])
+def test_arrays_that_come_to_vmem_as_a_whole_are_refused(name):
+    puzzle = find(name)
+    stays = "in_specs=[pl.BlockSpec(memory_space=pl.ANY), pl.BlockSpec(memory_space=pl.ANY)],"
+    assert puzzle.text.count(stays) == 1
+    whole = load(puzzle, puzzle.text.replace(stays, ""), "whole")[name]
+    (launch,) = trace(whole, *puzzle.arguments(0))
+    with pytest.raises(AssertionError, match="comes to VMEM as a whole before the pipeline"):
+        puzzle.audit(launch)
