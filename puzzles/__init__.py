@@ -11,7 +11,7 @@ from __future__ import annotations
 from puzzles._check import check, hint, progress, solution
 from puzzles._judge import Verdict, judge
 from puzzles._ladders import UnknownPuzzle, find, ladder, ladders
-from puzzles._launch import Copy, Dot, Launch, Operand, trace
+from puzzles._launch import Copy, Dot, Launch, Operand, pipelines_on_cpu, trace
 from puzzles._puzzle import Alternative, Mistake, Puzzle, mutate, rng
 from puzzles._show import receipt, show
 
@@ -35,6 +35,7 @@ __all__ = [
     "ladder",
     "ladders",
     "mutate",
+    "pipelines_on_cpu",
     "progress",
     "receipt",
     "rng",

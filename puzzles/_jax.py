@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import importlib
 import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -77,6 +78,7 @@ __all__ = [
     "UnsupportedJax",
     "Var",
     "abstract_device",
+    "answers_about_tpus",
     "array_of",
     "bind_params",
     "close",
@@ -203,6 +205,17 @@ def abstract_device(**wanted: Any) -> Any:
     except ImportError:
         return None
     return _with_known(AbstractDevice, wanted)  # `platform` came after 0.7
+
+
+def answers_about_tpus() -> Iterator[tuple[Any, str]]:
+    """(module, name) of the functions that `emit_pipeline` asks which TPU it is traced for."""
+    for module, name in (("tpu_info", "get_tpu_info"), ("pipeline", "_get_tpu_generation")):
+        try:
+            found = importlib.import_module(f"jax._src.pallas.mosaic.{module}")
+        except ImportError:  # 0.7 has no `tpu_info`
+            continue
+        if hasattr(found, name):
+            yield found, name
 
 
 def interpret_params(**wanted: Any) -> Any:

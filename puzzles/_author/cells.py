@@ -40,16 +40,15 @@ from puzzles import INTERPRET, check, find, hint, progress, receipt, show, solut
 """
 
 
-def setup_cell(where: Repository, package: str = "puzzles") -> NotebookNode:
+def setup_cell(where: Repository, package: str = "puzzles", more: str = "") -> NotebookNode:
     """The cell that installs what is missing and imports what every puzzle uses.
 
-    package: the top-level package that holds the ladder.
+    package: the top-level package that holds the ladder. more: a ladder's own lines, its SETUP.
     """
     needed = dict.fromkeys((package, "puzzles", "jaxtyping"))
     installed = " and ".join(f'find_spec("{name}")' for name in needed)
-    return new_code_cell(
-        SETUP.format(install=where.install, installed=installed).rstrip(), id="setup"
-    )
+    lines = SETUP.format(install=where.install, installed=installed).rstrip()
+    return new_code_cell(f"{lines}\n{more.rstrip()}".rstrip(), id="setup")
 
 
 def markdown(name: str, source: str) -> NotebookNode:

@@ -135,7 +135,9 @@ def _moves(launch: Launch) -> int:
 
 
 def _cut(operand: Operand) -> tuple:
-    block = tuple(size or 1 for size in operand.block)
+    block = operand.portion  # of what stays in HBM, the largest piece that is copied at once
+    if operand.piped:
+        block = tuple(size or 1 for size in operand.block)
     return operand.output, operand.shape, str(operand.dtype), block, operand.space
 
 

@@ -22,7 +22,7 @@ from puzzles._launch.jaxprs import (
     with_interpret,
 )
 from puzzles._launch.launch import Launch
-from puzzles._launch.mesh import as_tpu
+from puzzles._launch.mesh import as_tpu, pipelines_on_cpu
 from puzzles._launch.moves import Copy
 from puzzles._launch.operand import Operand, itemsize, row_keys
 from puzzles._launch.run import on_cpu, quickly, remembered, run_program
@@ -55,6 +55,7 @@ __all__ = [
     "kernels",
     "longest_loop",
     "on_cpu",
+    "pipelines_on_cpu",
     "quickly",
     "remembered",
     "row_keys",

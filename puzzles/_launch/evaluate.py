@@ -171,6 +171,11 @@ class Walk:
         _, (target, _) = copy_ends(equation.params["tree"], values)
         if isinstance(target, Ref):
             target.contents = None  # what arrives there is not known
+        self.tally.flights.append((1, weight))
+        return []
+
+    def _dma_wait(self, _e: JaxprEqn, _v: list[Any], weight: np.ndarray, _p: tuple) -> list[Any]:
+        self.tally.flights.append((-1, weight))
         return []
 
     def _get(

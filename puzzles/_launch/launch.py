@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from puzzles._launch.moves import Copy
+from puzzles._launch.moves import Copy, in_flight
 from puzzles._launch.operand import Operand
 from puzzles._launch.work import Dot
 
@@ -47,6 +47,7 @@ class Launch:
     stray_reads: tuple[tuple[str, int, int], ...] = ()  # (ref, first step, index that is not there)
     times: int | None = 1  # how often a loop around the launch runs it; None: only running it tells
     certain: Launch | None = None  # what `least` is where it differs
+    flights: tuple[tuple[int, np.ndarray], ...] = ()  # starts (1) and waits (-1), with weights
 
     @property
     def least(self) -> Launch:
@@ -115,6 +116,11 @@ class Launch:
         if not self.hbm_bytes:
             return math.inf if self.flops else 0.0
         return self.flops / self.hbm_bytes
+
+    @cached_property
+    def in_flight(self) -> np.ndarray | None:
+        """Copies in flight at each wait, in order: what it waits for counts; None if unknown."""
+        return in_flight(self.flights, self.grid)
 
     @cached_property
     def program_ids(self) -> np.ndarray:

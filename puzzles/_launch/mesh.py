@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import jax
 from jax.sharding import AbstractMesh
 
-from puzzles._jax import abstract_device
+from puzzles._jax import abstract_device, answers_about_tpus
 
 
 def as_tpu() -> AbstractContextManager:
@@ -23,3 +26,27 @@ def as_tpu() -> AbstractContextManager:
     if device is None:
         return nullcontext()
     return jax.sharding.use_abstract_mesh(AbstractMesh((), (), abstract_device=device))
+
+
+def pipelines_on_cpu() -> None:
+    """Let `pltpu.emit_pipeline` be traced, and interpreted, on a machine without a TPU.
+
+    It asks which TPU it is on, to align its buffers; from now on the answer is a v5e. Nothing else
+    changes; on a TPU, or when called again, nothing at all.
+    """
+    if jax.default_backend() == "tpu":
+        return
+    for module, name in answers_about_tpus():
+        answer = getattr(module, name)
+        if not getattr(answer, "without_tpu", False):
+            setattr(module, name, _without_tpu(answer))
+
+
+def _without_tpu(answer: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(answer)
+    def answered(*args: Any) -> Any:
+        with as_tpu():
+            return answer(*args)
+
+    answered.without_tpu = True  # type: ignore[attr-defined]
+    return answered

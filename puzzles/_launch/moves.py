@@ -140,3 +140,25 @@ def _dtype(ref: Any, transforms: Sequence[Any]) -> Any:
     for transform in transforms:
         dtype = getattr(transform, "dtype", dtype)
     return dtype
+
+
+_EVENTS = 4_000_000  # starts and waits over all steps
+
+
+def in_flight(events: Sequence[tuple[int, np.ndarray]], grid: tuple[int, ...]) -> np.ndarray | None:
+    """Copies in flight at each wait, from starts (1) and waits (-1) in the order of the kernel.
+
+    None where data decide which of them are executed, or a loop was too long to be walked.
+    """
+    steps = math.prod(grid)
+    if len(events) * steps > _EVENTS:
+        return None
+    for _, weight in events:
+        if weight.max(initial=0) > 1 or (weight[0] != weight[1]).any():
+            return None
+    if not events:
+        return np.zeros(0, np.int64)
+    executed = np.stack([spread(weight[0], grid) for _, weight in events], axis=1)
+    changes = np.broadcast_to([sign for sign, _ in events], executed.shape)[executed > 0]
+    balance = np.cumsum(changes)
+    return balance[changes < 0] + 1

@@ -63,6 +63,7 @@ class _Call:
         self.inputs = node.inputs[scalars:]
         self.avals = [v.aval for v in self.kernel.invars]
         self.name = p.get("name") or self.kernel.debug_info.func_name
+        self.map_strays: list[tuple[str, int, int]] = []  # reads of scalars by index maps
 
     def needs(self) -> tuple[Source, ...]:
         """Grid bounds, prefetched scalars and other inputs in SMEM."""
@@ -150,8 +151,9 @@ class _Call:
                 vmem_limit_bytes=self.compiler_param("vmem_limit_bytes"),
                 interpret=self.p["interpret"],
                 written_inputs=self.written_inputs(names),
-                stray_reads=tuple(_strays(tally.strays, refs, names, grid)),
+                stray_reads=(*self.map_strays, *_strays(tally.strays, refs, names, grid)),
                 times=self.times,
+                flights=tuple(tally.flights),
             )
 
         most = counted(MOST)
@@ -165,7 +167,9 @@ class _Call:
         for source, aval, scalar in zip(self.scalars, self.avals, names, strict=False):
             absent = partial(ask, f"{what} reads {scalar}, which", source)
             refs.append(Ref.whole(aval.shape, self.graph.value(source), absent))
-        outs = Walk(grid).start(mapping.index_map_jaxpr, [*program_ids(grid), *refs])
+        walk = Walk(grid)
+        outs = walk.start(mapping.index_map_jaxpr, [*program_ids(grid), *refs])
+        self.map_strays += _strays(walk.tally.strays, refs, names, grid)
         index = []
         for entry in _entries(mapping.index_map_out_tree, outs):
             entry = getattr(entry, "start", entry)  # a pl.ds of a BoundedSlice

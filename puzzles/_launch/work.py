@@ -102,7 +102,9 @@ class Tally:
     loops: frozenset[tuple] = frozenset()
     busy: np.ndarray = field(default_factory=lambda: np.zeros((), bool))
     strays: tuple[Any, ...] = ()
+    flights: list[tuple[int, np.ndarray]] = field(default_factory=list)  # see Launch.in_flight
 
     def copy(self) -> Tally:
         dots, copies, scoped = dict(self.dots), dict(self.copies), dict(self.scoped)
-        return replace(self, dots=dots, copies=copies, scoped=scoped)
+        flights = list(self.flights)
+        return replace(self, dots=dots, copies=copies, scoped=scoped, flights=flights)

@@ -43,17 +43,18 @@ class SimulationError(Exception):
         self.kind, self.operand, self.step, self.says = kind, operand, step, says
 
 
-def simulate(traced: Traced, *, seed: int = 0) -> list[np.ndarray]:
+def simulate(traced: Traced, *, seed: int = 0, eager: bool = False) -> list[np.ndarray]:
     """The flat results of `traced` on its leaves, on a simulated TPU with one core.
 
-    Raises `SimulationError`, also for what JAX's simulator itself lets pass: a copy nobody waits
-    for, a wait that would never end, a `pl.ANY` ref that is indexed. `seed` orders parallel axes.
+    Raises `SimulationError`, also for what JAX's simulator itself lets pass: a buffer touched while
+    a copy is in flight, a copy nobody waits for, a wait that would never end, a `pl.ANY` ref that
+    is indexed. `seed` orders parallel axes; copies are made when waited for, or at once if `eager`.
     """
     for leaf in traced.leaves:
         if isinstance(leaf, jax.ShapeDtypeStruct):
             raise TypeError(f"simulating needs data, and {leaf} is only a shape")
 
-    launch = functools.partial(_launch, seed)
+    launch = functools.partial(_launch, _strictest(seed, eager))
     return [np.asarray(x) for x in run_program(traced.jaxpr, traced.leaves, launch, _plainly)]
 
 
@@ -61,10 +62,10 @@ def _plainly(_: object, program: ClosedJaxpr, values: list[Any]) -> Sequence:
     return on_cpu(program, values)
 
 
-def _launch(seed: int, group: list[JaxprEqn], program: ClosedJaxpr, values: list[Any]) -> Sequence:
+def _launch(how: Any, group: list[JaxprEqn], program: ClosedJaxpr, values: list[Any]) -> Sequence:
     """`program` in the simulator; it is one equation, a `pallas_call`."""
     words.refuse_indexed_hbm(group[0], SimulationError)
-    program = with_interpret(_every_axis_has_a_word(program), _strictest(seed))
+    program = with_interpret(_every_axis_has_a_word(program), how)
     # The same kernel on other data is not compiled again, and its callbacks name the same lines.
     made = remembered(_programs, fingerprint(program, lines=True), lambda: (group[0], program))
     watch, program = Watch(made[0]), made[1]
@@ -106,11 +107,11 @@ def _here(*given: Any) -> Any:
     return _watching[-1].here(*given)
 
 
-def _strictest(seed: int) -> Any:
+def _strictest(seed: int, eager: bool) -> Any:
     return interpret_params(
         out_of_bounds_reads="raise",
         uninitialized_memory="nan",
-        dma_execution_mode="on_wait",
+        dma_execution_mode="eager" if eager else "on_wait",
         buffer_bounds="logical",
         random_seed=seed,
         grid_point_recorder=_here,

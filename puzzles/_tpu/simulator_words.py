@@ -8,7 +8,8 @@ from typing import Any
 
 from puzzles._jax import Jaxpr, JaxprEqn, Literal, Var
 from puzzles._launch import subjaxprs
-from puzzles._tpu.watch import Stuck, Watch, memory_space, parameters
+from puzzles._tpu.hazards import Hazard, Outside, Stuck
+from puzzles._tpu.watch import Watch, memory_space, parameters
 
 Report = tuple[str, str | None, tuple[int, ...] | None, str]  # kind, operand, step, says
 
@@ -22,6 +23,11 @@ _STUCK = {
     "copy never started": (
         "waits for a copy that was not started",
         "The TPU would hang. Every `.wait()` needs its own `.start()` on the same semaphore.",
+    ),
+    "copy too small": (
+        "waits for {0} bytes where the copies in flight on that semaphore bring {1}",
+        "The TPU would hang. A wait counts the bytes of its own source: let `.start()` and "
+        "`.wait()` name the same slice.",
     ),
     "semaphore never signalled": (
         "waits for a semaphore that nothing signals",
@@ -47,7 +53,14 @@ def translate(error: Exception, watch: Watch) -> Report:
     text = _gist(error)
     if isinstance(error, Stuck):
         what, remedy = _STUCK[error.args[0]]
+        what = what.format(*error.args[1:])
+        if error.args[0] == "copy never waited for" and error.args[1:]:
+            what += f": it was started in `{error.args[1]}`"
         return "semaphore", None, watch.step, f"The kernel {what}{_at(watch)}. {remedy}"
+    if isinstance(error, Hazard):
+        return _hazard(error, watch)
+    if isinstance(error, Outside):
+        return _outside("hbm", error.buffer, error.ranges, error.shape, watch)
     if found := _BLOCK.search(text):
         index, _, name, step = found.groups()
         return _block(name, _ints(index), _ints(step), _extent(text, watch))
@@ -64,6 +77,19 @@ def translate(error: Exception, watch: Watch) -> Report:
     if access is not None:
         return _outside(*access, watch)
     return "other", None, watch.step, f"The TPU simulator stops{_at(watch)}: {text}"
+
+
+def _hazard(error: Hazard, watch: Watch) -> Report:
+    name = watch.name_of(error.buffer)
+    other = watch.name_of(error.other)
+    what = error.args[0].format(name=name or "a scoped buffer", other=other or "a scoped buffer")
+    line = watch.line()
+    who = f"`{line}`" if line and watch.failed[0] != "dma_start" else "the kernel"
+    if line and watch.failed[0] == "dma_start":
+        who = f"the copy that `{line}` starts"
+    at = f"At grid step {watch.step}, " if watch.step else ""
+    says = f"{at}{who} {what}"
+    return "hazard", name, watch.step, says[0].upper() + says[1:]
 
 
 def _gist(error: Exception) -> str:

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import inspect
-import linecache
 import queue
 import threading
-from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
 import jax
 import numpy as np
 
-from puzzles._jax import JaxprEqn, Var, user_frame
+from puzzles._jax import Jaxpr, JaxprEqn, Var, user_frame
+from puzzles._launch import subjaxprs
+from puzzles._tpu.hazards import WATCHED, Flights, Stuck
+from puzzles._tpu.hazards import line as line_of
 
 WAIT_SECONDS = 5.0
-
-
-class Stuck(Exception):
-    """A semaphore or copy that is waited for in vain, or left behind; `args[0]` says which."""
 
 
 class Watch:
@@ -37,8 +34,7 @@ class Watch:
         self._points: list[tuple[int, ...]] = []
         self._done = 0
         self._buffers: list[int] = []
-        self._copies: Counter[int] = Counter()  # started, not yet waited for; by semaphore
-        self._signals: Counter[int] = Counter()
+        self._flights = Flights()
 
     def here(self, *given: Any) -> Any:
         """The simulator's `grid_point_recorder`; 0.10 threads a token through it, 0.7 does not."""
@@ -58,10 +54,11 @@ class Watch:
         plain = function.func if isinstance(function, partial) else function
         name = getattr(plain, "__name__", "")
         try:
-            if name in ("dma_start", "dma_wait", "semaphore_signal", "semaphore_wait"):
-                self._semaphores(name, _named(function, given, keywords))
+            # With one core nobody else can signal: a wait for what was not started never ends.
             if name == "_validate":
-                self._nothing_left()
+                self._flights.nothing_left()
+            elif name in WATCHED:
+                self._flights.seen(name, _named(function, given, keywords))
             waits = name in ("dma_wait", "semaphore_wait")
             run = _in_time if waits else _at_once
             result = run(partial(function, *given, **keywords))
@@ -74,31 +71,9 @@ class Watch:
             self._done += 1
         elif name == "_allocate_buffer":
             self._buffers.append(int(jax.tree.leaves(result)[-1]))
+            contents = _named(function, given, keywords).get("val")
+            self._flights.allocated(self._buffers[-1], contents)
         return [np.asarray(x) for x in jax.tree.leaves(result)]
-
-    def _semaphores(self, name: str, given: dict[str, Any]) -> None:
-        # With one core nobody else can signal: a wait for what has not been started never ends.
-        if name == "dma_start":
-            ids = (given.get("dst_sem_id"), given.get("src_sem_id"))
-            self._copies.update(int(i) for i in ids if i is not None)
-            return
-        semaphore = int(given["sem_id"])
-        if name == "semaphore_signal":
-            self._signals[semaphore] += int(given["inc"])
-        elif name == "dma_wait":
-            self._copies[semaphore] -= 1
-            if self._copies[semaphore] + self._signals[semaphore] < 0:
-                raise Stuck("copy never started")
-        else:
-            self._signals[semaphore] -= int(given["value"])
-            if self._signals[semaphore] < 0:
-                raise Stuck("semaphore never signalled")
-
-    def _nothing_left(self) -> None:
-        if any(n > 0 for n in self._copies.values()):
-            raise Stuck("copy never waited for")
-        if any(n > 0 for n in self._signals.values()):
-            raise Stuck("semaphore left signalled")
 
     def name_of(self, buffer: int | None) -> str | None:
         """The kernel's parameter that a buffer of the simulator belongs to."""
@@ -106,12 +81,16 @@ class Watch:
             return None
         allocated = _allocated(self.equation)
         position = self._buffers.index(buffer)
-        return allocated[position] if position < len(allocated) else None
+        if position < len(allocated):
+            return allocated[position]
+        form = self._flights.form(buffer)
+        names = {name for name, aval in _scoped(self.equation.params["jaxpr"])
+                 if (tuple(aval.shape), aval.dtype) == form}  # fmt: skip
+        return names.pop() if len(names) == 1 else None
 
     def line(self) -> str | None:
         """The learner's line that failed, stripped."""
-        where = source_line(self.failed[1].get("source_info"))
-        return linecache.getline(*where).strip()[:100] or None if where else None
+        return line_of(self.failed[1].get("source_info"))[:100] or None
 
     def in_index_map(self) -> bool:
         """True if what failed belongs to an index map, not to the kernel."""
@@ -180,6 +159,17 @@ def memory_space(ref: Var) -> str:
     """'vmem', 'smem', 'any', 'hbm', 'semaphore_mem'; '' where none is given, which means VMEM."""
     space = getattr(ref.aval, "memory_space", None)
     return str(getattr(space, "value", "") or "")
+
+
+def _scoped(jaxpr: Jaxpr) -> Iterator[tuple[str, Any]]:
+    """The names that `run_scoped` gives to what it allocates, and their avals."""
+    for equation in jaxpr.eqns:
+        for inner in subjaxprs(equation):
+            if equation.primitive.name == "run_scoped":
+                names = inner.debug_info.arg_names or ()
+                if len(names) == len(inner.invars):
+                    yield from zip(map(str, names), (v.aval for v in inner.invars), strict=True)
+            yield from _scoped(inner)
 
 
 def _allocated(equation: JaxprEqn) -> list[str]:

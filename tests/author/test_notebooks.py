@@ -122,7 +122,9 @@ def test_each_rung_has_a_gap_or_a_bug_and_hints_folded_up(puzzle, learner):
 
 @pytest.mark.parametrize("name", LADDERS)
 def test_the_setup_cell_is_the_same_everywhere(name, learner, solved):
-    assert code(learner[name])[0] == code(solved[name])[0] == code(learner[LADDERS[0]])[0]
+    more = getattr(ladder_module(name), "SETUP", "").rstrip()
+    same = code(learner[LADDERS[0]])[0]
+    assert code(learner[name])[0] == code(solved[name])[0] == f"{same}\n{more}".rstrip()
 
 
 def test_everything_that_names_the_repository_comes_from_its_setting(tmp_path):

@@ -333,3 +333,70 @@ def test_such_kernels_run_on_a_cpu_and_in_the_simulator(fn):
     traced = trace_call(fn, jnp.asarray(a, f32), jnp.asarray(b, f32))
     for got in (quickly(with_interpret(traced.jaxpr, True), traced.leaves), simulate(traced)):
         np.testing.assert_allclose(got[0], expected, rtol=1e-4, atol=1e-3)
+
+
+def serial_add(x, rows=8):
+    def kernel(x_ref, o_ref, buf):
+        def body(i, _):
+            window = pl.ds(i * rows, rows)
+            pltpu.sync_copy(x_ref.at[window], buf)
+            o_ref[window] = 2 * buf[...]
+            return 0
+
+        lax.fori_loop(0, x_ref.shape[0] // rows, body, 0)
+
+    return pl.pallas_call(
+        kernel, in_specs=[HBM], out_shape=S(x.shape, x.dtype),
+        scratch_shapes=[pltpu.VMEM((rows, x.shape[1]), x.dtype)], interpret=True,
+    )(x)  # fmt: skip
+
+
+def test_copies_in_flight_at_each_wait():
+    x = S((32, 128), f32)
+    assert list(only(serial_add, x).in_flight) == [1] * 4
+    # x and y, one ahead; the result's copy is waited for at once
+    rounds = [4, 3, 3] * 3 + [2, 1, 1]
+    assert list(only(streamed_add, x, x).in_flight) == rounds
+    assert (
+        list(only(lambda x: pl.pallas_call(lambda a, o: None, out_shape=x)(x), x).in_flight) == []
+    )
+
+
+def test_copies_in_flight_are_followed_from_step_to_step():
+    def kernel(x_ref, o_ref, buf, sems):
+        i, n = pl.program_id(0), pl.num_programs(0)
+
+        def fetch(i):
+            slot = lax.rem(i, 2)
+            return pltpu.make_async_copy(x_ref.at[pl.ds(i * 8, 8)], buf.at[slot], sems.at[slot])
+
+        pl.when(i == 0)(lambda: fetch(0).start())
+        pl.when(i + 1 < n)(lambda: fetch(i + 1).start())
+        fetch(i).wait()
+        o_ref[...] = buf[lax.rem(i, 2)]
+
+    def run(x):
+        return pl.pallas_call(
+            kernel, grid=(4,), in_specs=[HBM], out_specs=pl.BlockSpec((8, 128), lambda i: (i, 0)),
+            scratch_shapes=[pltpu.VMEM((2, 8, 128), f32), pltpu.SemaphoreType.DMA((2,))],
+            out_shape=S((32, 128), f32), interpret=True,
+        )(x)  # fmt: skip
+
+    assert list(only(run, S((32, 128), f32)).in_flight) == [2, 2, 2, 1]
+
+
+def test_copies_that_data_decide_are_not_counted_in_flight():
+    def kernel(x_ref, go_ref, o_ref, buf):
+        @pl.when(go_ref[0, 0] > 0)
+        def _():
+            pltpu.sync_copy(x_ref, buf)
+
+        o_ref[...] = buf[...]
+
+    def run(x, go):
+        return pl.pallas_call(
+            kernel, in_specs=[HBM, pl.BlockSpec(memory_space=pltpu.VMEM)], out_shape=x,
+            scratch_shapes=[pltpu.VMEM(x.shape, x.dtype)], interpret=True,
+        )(x, go)  # fmt: skip
+
+    assert only(run, S((8, 128), f32), S((8, 128), f32)).in_flight is None

@@ -181,7 +181,7 @@ def test_an_index_that_is_an_array_is_refused():
     assert (error.kind, error.operand) == ("index", "x_ref")
 
 
-def copies(starts, waits):
+def copies(starts, waits, used=True):
     def kernel(x_ref, o_ref, buffer_ref, sem):
         tile = x_ref.at[pl.ds(0, 128), pl.ds(0, 128)]
         copy = pltpu.make_async_copy(tile, buffer_ref, sem)
@@ -189,9 +189,9 @@ def copies(starts, waits):
             copy.start()
         for _ in range(waits):
             copy.wait()
-        o_ref[...] = buffer_ref[...]
+        o_ref[...] = buffer_ref[...] if used else jnp.zeros_like(o_ref)
 
-    return launch(kernel, x=HBM, scratch=COPY)
+    return launch(kernel, x=HBM, scratch=COPY, grid=(2, 2) if used else (1, 1))
 
 
 def test_a_copy_that_is_waited_for_arrives():
@@ -203,7 +203,7 @@ def test_a_wait_that_would_never_end_is_refused():
 
 
 def test_a_copy_that_nobody_waits_for_is_refused(capsys):
-    assert "a copy that nobody waited for" in refused(copies(1, 0), X).says
+    assert "a copy that nobody waited for" in refused(copies(1, 0, used=False), X).says
     assert capsys.readouterr() == ("", "")
 
 
@@ -371,24 +371,30 @@ def test_importing_starts_no_backend():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-@pytest.mark.slow
-def test_a_wait_for_more_bytes_than_are_copied_ends(monkeypatch):
-    """As many waits as starts, so counting them finds nothing; the TPU would hang."""
-    monkeypatch.setattr(watch, "WAIT_SECONDS", 0.3)
-
+def waits_for_more(x):
     def kernel(x_ref, o_ref, buffer, semaphore):
         pltpu.make_async_copy(x_ref.at[:8], buffer.at[:8], semaphore).start()
         pltpu.make_async_copy(x_ref, buffer, semaphore).wait()
         o_ref[...] = buffer[...]
 
-    def copied(x):
-        return pl.pallas_call(
-            kernel,
-            in_specs=[HBM],
-            out_shape=x,
-            scratch_shapes=[pltpu.VMEM(x.shape, x.dtype), pltpu.SemaphoreType.DMA(())],
-        )(x)
+    return pl.pallas_call(
+        kernel,
+        in_specs=[HBM],
+        out_shape=x,
+        scratch_shapes=[pltpu.VMEM(x.shape, x.dtype), pltpu.SemaphoreType.DMA(())],
+    )(x)
 
-    with pytest.raises(SimulationError, match="waits for more than arrives") as caught:
-        simulate(trace_call(copied, jnp.ones((16, 128))))
-    assert "Wait with the same two Refs" in caught.value.says
+
+def test_a_wait_for_more_bytes_than_are_copied_is_refused_before_it_begins():
+    """As many waits as starts; the TPU would hang."""
+    says = refused(waits_for_more, jnp.ones((16, 128))).says
+    assert "waits for 8,192 bytes where the copies in flight on that semaphore bring 4,096" in says
+
+
+@pytest.mark.slow
+def test_a_wait_of_which_nothing_is_known_ends_nevertheless(monkeypatch):
+    monkeypatch.setattr(watch, "WAIT_SECONDS", 0.3)
+    monkeypatch.setattr(watch.Flights, "seen", lambda *_: None)
+    says = refused(waits_for_more, jnp.ones((16, 128))).says
+    assert "waits for more than arrives" in says
+    assert "Wait with the same two Refs" in says

@@ -1,0 +1,305 @@
+"""Copies in flight, and who touches a buffer that one of them may still read or write.
+
+A copy is known to be over when all that was started on its semaphore has been waited for: copies
+that share one may end in any order, and a wait counts bytes, whosesoever they are.
+"""
+
+from __future__ import annotations
+
+import linecache
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from puzzles._jax import user_frame
+
+# Along every axis of a buffer: (start, stop, whether it is an index, not a slice).
+Ranges = tuple[tuple[int, int, bool], ...]
+
+
+class Hazard(Exception):
+    """An access that a copy in flight forbids; `args[0]` says which, `buffer` is touched."""
+
+    def __init__(self, buffer: int, says: str, other: int | None = None) -> None:
+        super().__init__(says)
+        self.buffer, self.other = buffer, other  # `{name}` and `{other}` in what it says
+
+
+class Outside(Exception):
+    """A copy is started from or to where its buffer has nothing."""
+
+    def __init__(self, buffer: int, ranges: Ranges, shape: tuple[int, ...]) -> None:
+        super().__init__(ranges, shape)
+        self.buffer, self.shape = buffer, shape
+        self.ranges = tuple((a, None if index else b) for a, b, index in ranges)
+
+
+class Stuck(Exception):
+    """A semaphore or copy that is waited for in vain, or left behind; `args` say which, and how."""
+
+
+@dataclass(frozen=True)
+class _End:
+    """A part of a buffer at one end of a copy, and the semaphore that tells when it is free."""
+
+    buffer: int
+    ranges: Ranges | None  # None: not known
+    semaphore: int
+
+
+@dataclass(frozen=True, eq=False)
+class _Flight:
+    source: _End
+    target: _End | None  # None: on another device
+    line: str
+
+
+_WORDS = {
+    ("reads", "target"): (
+        "and the copy into it, started in `{line}`, has not been waited for. On a TPU the old "
+        "numbers may still be there, or a part of the new ones.{shared} Wait for that copy first."
+    ),
+    ("writes", "target"): (
+        "and the copy into it, started in `{line}`, has not been waited for: on a TPU it may land "
+        "on top of what is written now.{shared} Wait for that copy first."
+    ),
+    ("writes", "source"): (
+        "and the copy out of it, started in `{line}`, has not been waited for: on a TPU it may "
+        "carry away the new numbers.{shared} Wait for that copy first."
+    ),
+    ("frees", "target"): (
+        "and the copy into it, started in `{line}`, has not been waited for.{shared} Wait for it "
+        "inside the scope."
+    ),
+    ("frees", "source"): (
+        "and the copy out of it, started in `{line}`, has not been waited for.{shared} Wait for "
+        "it inside the scope."
+    ),
+}
+_TOUCH = {
+    "get": "reads",
+    "store": "writes",
+    "swap": "writes",
+    "_deallocate_buffer": "frees",
+}
+
+
+# The simulator's callbacks that say what is copied, waited for and touched.
+WATCHED = frozenset({"dma_start", "dma_wait", "semaphore_signal", "semaphore_wait", *_TOUCH})
+
+
+class Flights:
+    """The copies of one launch between their start and the wait that tells of their end."""
+
+    def __init__(self) -> None:
+        self._forms: dict[int, tuple[tuple[int, ...], Any]] = {}
+        self._flights: list[_Flight] = []
+        self._due: Counter[int] = Counter()  # bytes started and not yet waited for, by semaphore
+        self._waited: Counter[int] = Counter()  # waits since the semaphore was last at zero
+        self._signals: Counter[int] = Counter()
+        self._ended: _Flight | None = None  # the last copy that was waited for
+
+    def allocated(self, buffer: int, contents: Any) -> None:
+        """A buffer of the shape and dtype of `contents`."""
+        self._forms[buffer] = tuple(np.shape(contents)), np.asarray(contents).dtype
+
+    def form(self, buffer: int) -> tuple[tuple[int, ...], Any]:
+        """Shape and dtype of a buffer."""
+        return self._forms[buffer]
+
+    def seen(self, name: str, given: Mapping[str, Any]) -> None:
+        """Before the simulator's callback `name` runs.
+
+        Raises `Stuck` for a wait that nothing will ever end, `Hazard` and `Outside`.
+        """
+        if name == "dma_start":
+            self._start(given)
+        elif name == "dma_wait":
+            self._wait(int(given["sem_id"]), int(given["size"]))
+        elif name == "semaphore_signal":
+            self._signals[int(given["sem_id"])] += int(given["inc"])
+        elif name == "semaphore_wait":
+            semaphore = int(given["sem_id"])
+            self._signals[semaphore] -= int(given["value"])
+            if self._signals[semaphore] + self._due[semaphore] < 0:
+                raise Stuck("semaphore never signalled")
+        elif name in _TOUCH and self._flights:
+            ranges = _ranges(given.get("transforms", ()))
+            buffer, how = int(given["buffer_id"]), _TOUCH[name]
+            if how == "reads" and given.get("source_info") is None:
+                self._fetched(buffer, ranges)
+            self._touch(how, buffer, ranges)
+
+    def _fetched(self, buffer: int, ranges: Ranges | None) -> None:
+        """No line of the kernel reads this, but who carries its results away after it."""
+        for flight in self._flights:
+            end = flight.target
+            if end and end.buffer == buffer and _overlap(end.ranges, ranges):
+                raise Stuck("copy never waited for", flight.line)
+
+    def nothing_left(self) -> None:
+        """At the end of the launch; raises `Stuck`."""
+        for semaphore, due in self._due.items():
+            if due > 0:
+                ends = (e for f in self._flights for e in (f.source, f.target) if e)
+                if any(end.semaphore == semaphore for end in ends):
+                    raise Stuck("copy never waited for", self._starter(semaphore))
+                raise Stuck("copy never waited for")
+        if any(n > 0 for n in self._signals.values()):
+            raise Stuck("semaphore left signalled")
+
+    def _starter(self, semaphore: int) -> str:
+        """The line that started the last copy on a semaphore."""
+        mine = (f for f in reversed(self._flights) if (f.target or f.source).semaphore == semaphore)
+        return next((f.line for f in mine), "")
+
+    def _start(self, given: Mapping[str, Any]) -> None:
+        source, target = int(given["src_id"]), int(given["dst_id"])
+        here, there = _ranges(given["src_transforms"]), _ranges(given["dst_transforms"])
+        signals = int(given["dst_sem_id"])
+        sent = given.get("src_sem_id")
+        remote = given.get("dst_device_id") is not None
+        self._inside(source, here)
+        self._touch("reads", source, here)
+        size = self._bytes(source, given["src_transforms"])
+        if not remote:
+            self._inside(target, there)
+            self._touch("writes", target, there)
+        end = _End(source, here, signals if sent is None else int(sent))
+        arrives = None if remote else _End(target, there, signals)
+        self._flights.append(_Flight(end, arrives, line(given.get("source_info"))))
+        for semaphore in {end.semaphore, signals}:
+            self._due[semaphore] += size
+
+    def _wait(self, semaphore: int, size: int) -> None:
+        due = self._due[semaphore] + self._signals[semaphore]
+        if due <= 0:
+            raise Stuck("copy never started")
+        if size > due:
+            raise Stuck("copy too small", f"{size:,}", f"{due:,}")
+        self._due[semaphore] -= size
+        self._waited[semaphore] += 1
+        if self._due[semaphore] <= 0:
+            self._waited[semaphore] = 0
+            left = list(self._without(semaphore))
+            over = [f for f in self._flights if f not in left and f.target is not None]
+            self._ended = over[-1] if over else self._ended
+            self._flights = left
+
+    def _without(self, semaphore: int) -> Iterator[_Flight]:
+        """The flights that are not over when a semaphore is at zero."""
+        for flight in self._flights:
+            source = flight.source.semaphore == semaphore
+            target = flight.target is None or flight.target.semaphore == semaphore
+            if not (source and target):
+                yield flight
+
+    def _touch(self, how: str, buffer: int, ranges: Ranges | None) -> None:
+        for flight in self._flights:
+            ends = {"target": flight.target}
+            if how != "reads":
+                ends["source"] = flight.source
+            for role, end in ends.items():
+                if end is None or end.buffer != buffer:
+                    continue
+                if how == "frees" or _overlap(end.ranges, ranges):
+                    says = self._says(how, role, flight, end, ranges)
+                    ended = self._ended
+                    other = ended.target.buffer if ended and ended.target else None
+                    raise Hazard(buffer, says, other)
+
+    def _says(self, how: str, role: str, flight: _Flight, end: _End, ranges: Any) -> str:
+        """`reads` / the place / why not; the place is filled in by who knows the names."""
+        shared = ""
+        if self._waited[end.semaphore]:
+            mine = (f for f in self._flights if (f.target or f.source).semaphore == end.semaphore)
+            count = sum(1 for _ in mine)
+            shared = (
+                f" There was a wait on its semaphore, but {count} copies were in flight on it, "
+                "and any of them may have ended that wait: give each its own."
+                if count > 1
+                else " There was a wait on its semaphore, but for fewer bytes than it brings."
+            )
+        elif self._ended is not None and (last := self._ended.target):
+            piece = _shown(last.ranges, self._forms[last.buffer][0])
+            shared = f" The last wait was for a copy into `{{other}}{piece}`."
+        started = (flight.line or "the kernel").replace("{", "{{").replace("}", "}}")
+        why = _WORDS[how, role].format(line=started, shared=shared)
+        shape = self._forms.get(end.buffer, ((), None))[0]
+        return f"{how} `{{name}}{_shown(ranges, shape)}`, {why}"
+
+    def _inside(self, buffer: int, ranges: Ranges | None) -> None:
+        shape = self._forms.get(buffer, ((), None))[0]
+        if ranges is None or len(ranges) != len(shape):
+            return
+        if any(a < 0 or b > n for (a, b, _), n in zip(ranges, shape, strict=True)):
+            raise Outside(buffer, ranges, shape)
+
+    def _bytes(self, buffer: int, transforms: Sequence[Any]) -> int:
+        shape, dtype = self._forms.get(buffer, ((), np.dtype(np.int8)))
+        size: tuple[int, ...] = shape
+        for transform in transforms:
+            dtype = getattr(transform, "dtype", dtype)
+            if (indices := getattr(transform, "indices", None)) is not None:
+                size = tuple(int(i.size) for i in indices if hasattr(i, "stride"))
+            else:
+                size = tuple(getattr(transform, "shape", size))
+        return math.prod(size) * np.dtype(dtype).itemsize
+
+
+def _ranges(transforms: Sequence[Any]) -> Ranges | None:
+    """What is left of a buffer after its transforms; None where one is not an index."""
+    found: list[tuple[int, int, bool]] = []
+    for number, transform in enumerate(transforms):
+        if (indices := getattr(transform, "indices", None)) is None:
+            return None
+        new = [_range(index) for index in indices]
+        if any(one is None for one in new):
+            return None
+        given = iter([one for one in new if one is not None])
+        if number == 0:
+            found = list(given)
+            continue
+        found = [
+            (a, b, True) if index else _within(a, next(given)) for a, b, index in found
+        ]  # what an index removed has no axis left
+    return tuple(found)
+
+
+def _within(start: int, inner: tuple[int, int, bool]) -> tuple[int, int, bool]:
+    return start + inner[0], start + inner[1], inner[2]
+
+
+def _range(index: Any) -> tuple[int, int, bool] | None:
+    if hasattr(index, "stride"):
+        start, size = int(index.start), int(index.size)
+        return start, start + (size - 1) * int(index.stride) + 1, False
+    if np.ndim(index):
+        return None
+    return int(index), int(index) + 1, True
+
+
+def _overlap(one: Ranges | None, other: Ranges | None) -> bool:
+    """Whether two parts of a buffer surely share an element; of what is not known, nobody says."""
+    if one is None or other is None:
+        return False
+    return all(a < d and c < b for (a, b, _), (c, d, _) in zip(one, other, strict=False))
+
+
+def _shown(ranges: Ranges | None, shape: tuple[int, ...]) -> str:
+    """`[0, 64:128]`; nothing for what is not known, or goes on to the end of the buffer."""
+    parts = [str(a) if index else f"{a}:{b}" for a, b, index in ranges or ()]
+    whole = [f"0:{n}" for n in shape]
+    while parts and parts[-1:] == whole[len(parts) - 1 : len(parts)]:
+        parts.pop()
+    return f"[{', '.join(parts)}]" if parts else ""
+
+
+def line(info: Any) -> str:
+    """The learner's line at which an equation was traced, stripped; empty if it is not known."""
+    frame = None if info is None else user_frame(info)
+    return "" if frame is None else linecache.getline(frame.file_name, frame.start_line).strip()

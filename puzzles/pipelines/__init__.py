@@ -1,0 +1,51 @@
+"""From one copy by hand to paged attention: thirteen puzzles."""
+
+ORDER = 4
+AFTER = ("basics",)
+TITLE = "Pipelines: from one copy to paged attention"
+RUNGS = (
+    "copy_rows",
+    "stream_sum",
+    "double_buffered_sum",
+    "fix_the_copy",
+    "double_buffered_matmul",
+    "pipelined_add",
+    "pipelined_matmul",
+    "launch_pipeline",
+    "ragged_row_sums",
+    "gather_pages",
+    "paged_attention",
+    "paged_attention_dma",
+    "paged_grouped_attention",
+)
+
+# Appended to the notebook's setup cell.
+SETUP = """
+from puzzles import pipelines_on_cpu
+
+pipelines_on_cpu()  # lets `emit_pipeline` run without a TPU; on a TPU it does nothing
+"""
+
+INTRO = """
+In `basics`, blocks came and went by themselves: `pallas_call` copied them. Here you learn what it
+did for you, and then do it better where it cannot know what you know.
+
+You begin with one copy, by hand. You end with **paged attention**, a kernel that serves language
+models: keys and values lie in pages all over memory, and a table says where.
+
+Some mistakes here never show under `interpret=True`, because there a copy is over as soon as it is
+started. On a TPU it is not. So `check` also runs your kernel in a simulator of a TPU that watches
+every copy: whoever touches a buffer too early is named, with the line.
+"""
+
+PARTS = {
+    "copy_rows": """## Part I: by hand
+
+Start a copy, wait for it, and have the next one under way while you compute.""",
+    "pipelined_add": """## Part II: the pipeline as a function
+
+The same plan, written once by somebody else: grids inside kernels, with lengths that are data.""",
+    "gather_pages": """## Part III: serving
+
+Pages, a table that finds them, and attention over what it finds.""",
+}

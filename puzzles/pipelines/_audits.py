@@ -1,0 +1,35 @@
+"""What several rungs ask of a launch."""
+
+from __future__ import annotations
+
+from puzzles import Launch
+
+
+def by_hand(launch: Launch) -> None:
+    """Asserts that the kernel starts copies of its own."""
+    assert launch.copies, (
+        "the kernel starts no copy: keep the array in HBM, `memory_space=pl.ANY`, and copy what "
+        "you need of it yourself"
+    )
+
+
+def overlapped(launch: Launch, alone: int = 1) -> None:
+    """Asserts that at most `alone` waits find no other copy in flight."""
+    by_hand(launch)
+    flights = launch.in_flight
+    if flights is None:
+        return
+    idle = int((flights == 1).sum())
+    assert idle <= alone, (
+        f"at {idle} of {len(flights)} waits no other copy is in flight: nothing moves while you "
+        "compute. Start the next copy before you wait for this one"
+    )
+
+
+def in_hbm(launch: Launch) -> None:
+    """Asserts that no input is brought to VMEM as a whole."""
+    for one in launch.inputs:
+        assert not one.piped, (
+            f"`{one.name}` comes to VMEM as a whole before the pipeline begins: let it stay in HBM, "
+            "memory_space=pl.ANY"
+        )

@@ -1,0 +1,77 @@
+"""Pages, tables and lengths for the cases of several rungs, and what they need at least."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+
+def table_for(
+    r: np.random.Generator, lengths: tuple[int, ...], page: int, pages: int, each: int, shared: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    """(a shuffled table, how many rows of each page count); beyond a length, any page is named.
+
+    shared: the first page of the first sequence that has one is also the second such sequence's.
+    """
+    table = r.integers(0, pages, (len(lengths), each))
+    free = iter(r.permutation(pages))
+    rows = np.zeros(pages, int)
+    first = None
+    for b, length in enumerate(lengths):
+        for i in range(-(-length // page)):
+            table[b, i] = first if shared and first is not None and i == 0 else next(free)
+            rows[table[b, i]] = max(rows[table[b, i]], min(page, length - i * page))
+            first = table[b, 0] if first is None else first
+    return table.astype(np.int32), rows
+
+
+def spoiled(r: np.random.Generator, pages: np.ndarray, rows: np.ndarray, garbage: float) -> Any:
+    """`pages` (..., P, page, H) with `garbage` in each that nobody uses, and large tails."""
+    page = pages.shape[-2]
+    for number, count in enumerate(rows):
+        rest = page - count
+        tail = r.uniform(50, 100, (rest, pages.shape[-1])) * r.choice([-1, 1], (rest, 1))
+        pages[..., number, count:, :] = tail if count else garbage * tail / 50
+    return jnp.asarray(pages, jnp.float32)
+
+
+def drawn(
+    r: np.random.Generator,
+    lengths: tuple[int, ...],
+    page: int,
+    pages: int,
+    each: int,
+    garbage: float,
+    shared: bool,
+    heads: tuple[int, ...] = (),
+    queries: int = 1,
+    H: int = 128,
+) -> tuple:
+    """(q, k_pages, v_pages, lengths, table) of a case; `heads` are axes before the pages."""
+    table, rows = table_for(r, lengths, page, pages, each, shared)
+    q = r.normal(size=(len(lengths), queries, H))
+    k, v = (spoiled(r, r.normal(size=(*heads, pages, page, H)), rows, garbage) for _ in range(2))
+    q, lengths = jnp.asarray(q, jnp.float32), jnp.asarray(lengths, jnp.int32)
+    return q, k, v, lengths, jnp.asarray(table)
+
+
+def pages_needed(lengths: Any, page: int) -> int:
+    """How many pages hold rows that count, over all sequences."""
+    return int((-(-np.asarray(lengths) // page)).sum())
+
+
+def fetches_no_more(launch: Any, lengths: Any, page: int, heads: int = 1, idle: int = 0) -> None:
+    """Asserts that no more pages of k and v are fetched than the lengths need.
+
+    idle: what a sequence without pages may fetch.
+    """
+    empty = int((np.asarray(lengths) == 0).sum())
+    most = 2 * heads * (pages_needed(lengths, page) + idle * empty)
+    one = [o for o in launch.inputs if len(o.shape) > 2 and o.shape[-2] == page][-2:]
+    fetched = sum(o.hbm_bytes // (4 * page * o.shape[-1]) for o in one)
+    assert fetched <= most, (
+        f"{fetched} pages are fetched, and these lengths need {most}: "
+        "what lies beyond a length is not worth a copy"
+    )

@@ -1,0 +1,408 @@
+"""Rung 12: attention over pages, with copies of its own."""
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+from jaxtyping import Array, Float, Int
+
+from puzzles import INTERPRET
+
+# %% [markdown]
+# ## paged_attention_dma: exactly the pages there are
+#
+# The grid of `paged_attention` has room for the longest text, so short texts walk through steps that do
+# nothing. A loop has the length of its text:
+#
+# ```text
+# page = 16     lengths   grid (B, 4)            grid (B,), a loop inside
+# b = 0           37      # # # .                # # #
+# b = 1            0      . . . .
+# b = 2           16      # . . .                #
+# ```
+#
+# So: one grid step a text, pages stay in HBM, and you copy them as in `double_buffered_matmul`, one page
+# of keys and one of values a round, two slots for each.
+#
+# New is *where* a copy begins: at the page that the table names. And a text may have **no** page. Then
+# nothing may be started, not even in the prologue: nobody would wait for it, and the next text
+# would find its slot in flight.
+
+# %% jupyter={"source_hidden": true} cellView="form"
+# @title The online softmax, one page at a time (`splash_attention` derives it)
+def start(m_ref, l_ref, acc_ref):
+    m_ref[...] = jnp.full_like(m_ref, -jnp.inf)
+    l_ref[...] = jnp.zeros_like(l_ref)
+    acc_ref[...] = jnp.zeros_like(acc_ref)
+
+
+def attend(q, k, v, seen, m_ref, l_ref, acc_ref):
+    f32 = jnp.float32
+    s = jnp.einsum("gh,sh->gs", q, k, preferred_element_type=f32) / q.shape[1] ** 0.5
+    s = jnp.where(seen, s, -1e30)
+    m = jnp.maximum(m_ref[...], jnp.max(s, axis=1, keepdims=True))
+    p, old = jnp.exp(s - m), jnp.exp(m_ref[...] - m)
+    l_ref[...] = old * l_ref[...] + jnp.sum(p, axis=1, keepdims=True)
+    acc_ref[...] = old * acc_ref[...] + jnp.dot(p, v, preferred_element_type=f32)
+    m_ref[...] = m
+
+
+def result(l_ref, acc_ref):
+    return jnp.where(l_ref[...] == 0, 0, acc_ref[...] / l_ref[...])
+
+# %%
+def paged_attention_dma_spec(
+    q: Float[Array, "B 1 H"],
+    k_pages: Float[Array, "P page H"],
+    v_pages: Float[Array, "P page H"],
+    lengths: Int[Array, " B"],
+    table: Int[Array, "B pages"],
+) -> Float[Array, "B 1 H"]:
+    B, _, H = q.shape
+    k, v = (pages[table].reshape(B, -1, H) for pages in (k_pages, v_pages))
+    seen = jnp.arange(k.shape[1]) < lengths[:, None]
+    s = jnp.where(seen, jnp.einsum("bqh,bsh->bs", q, k) / H**0.5, -jnp.inf)
+    p = jnp.where(seen, jnp.exp(s - jnp.max(s, axis=1, keepdims=True)), 0)
+    total = jnp.sum(p, axis=1)[:, None, None]
+    o = jnp.einsum("bs,bsh->bh", p, jnp.where(seen[:, :, None], v, 0))[:, None]
+    return jnp.where(total == 0, 0, o / total)
+
+
+# %%
+def paged_attention_dma_kernel(
+    lengths_ref, table_ref, q_ref, k_pages_ref, v_pages_ref, o_ref,
+    k_slots, v_slots, sems, m_ref, l_ref, acc_ref,
+):  # fmt: skip
+    b, page = pl.program_id(0), k_slots.shape[1]
+    length, most = lengths_ref[b], table_ref.shape[0] // pl.num_programs(0)
+    n = pl.cdiv(length, page)
+
+    def fetch(i, slot):
+        # The copies of keys and values of page i of this text.
+        ### BEGIN SOLUTION
+        at = table_ref[b * most + i]
+        return (
+            pltpu.make_async_copy(k_pages_ref.at[at], k_slots.at[slot], sems.at[0, slot]),
+            pltpu.make_async_copy(v_pages_ref.at[at], v_slots.at[slot], sems.at[1, slot]),
+        )
+        ### END SOLUTION
+
+    # The prologue.
+    ### BEGIN SOLUTION
+    @pl.when(n > 0)
+    def _():
+        for copy in fetch(0, 0):
+            copy.start()
+    ### END SOLUTION
+
+    start(m_ref, l_ref, acc_ref)
+
+    def one_page(i, _):
+        slot = jax.lax.rem(i, 2)
+        # Start the next page's copies, if there is one, and wait for this page.
+        ### BEGIN SOLUTION
+        @pl.when(i + 1 < n)
+        def _():
+            for copy in fetch(i + 1, 1 - slot):
+                copy.start()
+
+        for copy in fetch(i, slot):
+            copy.wait()
+        ### END SOLUTION
+        seen = i * page + jax.lax.broadcasted_iota(jnp.int32, (1, page), 1) < length
+        attend(q_ref[...], k_slots[slot], v_slots[slot], seen, m_ref, l_ref, acc_ref)
+
+    jax.lax.fori_loop(0, n, one_page, None)
+    o_ref[...] = result(l_ref, acc_ref)
+
+
+def paged_attention_dma(
+    q: Float[Array, "B 1 H"],
+    k_pages: Float[Array, "P page H"],
+    v_pages: Float[Array, "P page H"],
+    lengths: Int[Array, " B"],
+    table: Int[Array, "B pages"],
+) -> Float[Array, "B 1 H"]:
+    (B, _, H), page = q.shape, k_pages.shape[1]
+    query = pl.BlockSpec((None, 1, H), lambda b, *_: (b, 0, 0))
+    two_slots = pltpu.VMEM((2, page, H), jnp.float32)
+    return pl.pallas_call(
+        paged_attention_dma_kernel,
+        grid_spec=pltpu.PrefetchScalarGridSpec(
+            num_scalar_prefetch=2,
+            grid=(B,),
+            in_specs=[query, *2 * [pl.BlockSpec(memory_space=pl.ANY)]],
+            out_specs=query,
+            scratch_shapes=[
+                two_slots,
+                two_slots,
+                pltpu.SemaphoreType.DMA((2, 2)),
+                *(pltpu.VMEM((1, n), jnp.float32) for n in (1, 1, H)),
+            ],
+        ),
+        out_shape=jax.ShapeDtypeStruct((B, 1, H), jnp.float32),
+        interpret=INTERPRET,
+    )(lengths, table.reshape(-1), q, k_pages, v_pages)
+
+
+# %% tags=["author"]
+from puzzles import Alternative, Launch, Mistake, Puzzle, rng
+from puzzles.pipelines._audits import overlapped
+from puzzles.pipelines._paged import drawn, fetches_no_more
+
+
+def make_inputs(key, lengths, page, P, pages, garbage, shared):
+    return drawn(rng(key), lengths, page, P, pages, garbage, shared)
+
+
+def audit(launch: Launch, *, args) -> None:
+    texts = int((args[3] > 0).sum())
+    overlapped(launch, alone=texts)
+    fetches_no_more(launch, args[3], args[1].shape[1])
+
+
+def scale(B=8, page=16, P=1024, pages=64, H=128):
+    array, f32 = jax.ShapeDtypeStruct, jnp.float32
+    lengths = jnp.asarray([(331 * b) % (page * pages) for b in range(B)], jnp.int32)
+    table = jnp.asarray([[(37 * b + 5 * i) % P for i in range(pages)] for b in range(B)], jnp.int32)
+    pool = array((P, page, H), f32)
+    return array((B, 1, H), f32), pool, pool, lengths, table
+
+
+def par(launch: Launch) -> str:
+    return f"{sum(copy.times for copy in launch.copies)} pages fetched in {launch.steps} steps"
+
+
+_AT = "        at = table_ref[b * most + i]\n"
+_FIRST = """    @pl.when(n > 0)
+    def _():
+        for copy in fetch(0, 0):
+            copy.start()
+"""
+_NEXT = """        @pl.when(i + 1 < n)
+        def _():
+            for copy in fetch(i + 1, 1 - slot):
+                copy.start()
+
+"""
+_WAIT = """        for copy in fetch(i, slot):
+            copy.wait()
+"""
+_ATTEND = "        attend(q_ref[...], k_slots[slot], v_slots[slot], seen, m_ref, l_ref, acc_ref)\n"
+_V_COPY = "pltpu.make_async_copy(v_pages_ref.at[at], v_slots.at[slot], sems.at[1, slot])"
+_LOOP = "    jax.lax.fori_loop(0, n, one_page, None)\n"
+
+PUZZLE = Puzzle(
+    spec=paged_attention_dma_spec,
+    solution=paged_attention_dma,
+    inputs=make_inputs,
+    cases=[
+        dict(lengths=(37, 16, 1), page=16, P=10, pages=4, garbage=1.0, shared=False),
+        dict(lengths=(0, 8, 7, 24), page=8, P=9, pages=3, garbage=float("nan"), shared=True),
+    ],
+    fresh=lambda r: dict(
+        lengths=((23, 0, 8), (9, 24, 1), (0, 16, 15), (2, 17, 0))[r.integers(4)],
+        page=8,
+        P=12,
+        pages=3,
+        garbage=float("nan"),
+        shared=False,
+    ),
+    hints=[
+        "It is `double_buffered_matmul` with a table between the number of a round and the place of its "
+        "tiles. For which texts is there no first page?",
+        "Entry `i` of text `b` is `table_ref[b * most + i]`; `.at[number]` names one page of an array of pages. "
+        "`@pl.when` guards what may not be started.",
+        "`fetch` looks up the page and returns two descriptions. The prologue starts page 0, if there is "
+        "one. A round starts the next page, if there is one, and waits for both copies of its own.",
+    ],
+    explain="""One grid step a text, and a loop over exactly its pages: nothing is fetched that is
+    not needed, and no step is spent on what is not there. A text without pages starts nothing.""",
+    mistakes=[
+        Mistake(
+            "does not read the table",
+            old=_AT,
+            new="        at = i\n",
+            says="every text gets the first pages of memory: the table says which are its own",
+        ),
+        Mistake(
+            "gives all texts the first one's pages",
+            old=_AT,
+            new="        at = table_ref[i]\n",
+            says="text b's entries begin at number b * most",
+        ),
+        Mistake(
+            "takes the values for keys",
+            old="make_async_copy(k_pages_ref.at[at]",
+            new="make_async_copy(v_pages_ref.at[at]",
+            says="keys and values come from the same array: `k_pages_ref` is never read",
+        ),
+        Mistake(
+            "takes the keys for values",
+            old="make_async_copy(v_pages_ref.at[at]",
+            new="make_async_copy(k_pages_ref.at[at]",
+            says="what is averaged are the keys: `v_pages_ref` is never read",
+        ),
+        Mistake(
+            "starts the first page of a text that has none",
+            old=_FIRST,
+            new="    for copy in fetch(0, 0):\n        copy.start()\n",
+            says="writes `k_slots[0]`, and the copy into it, started in `copy.start()`, has not been waited "
+            "for: on a TPU it may land",
+            stage="memory",
+        ),
+        Mistake(
+            "prefetches a page beyond the last",
+            old=_NEXT,
+            new="        for copy in fetch(i + 1, 1 - slot):\n            copy.start()\n\n",
+            says="`table_ref[12]` is read at grid step (3,), and there is no such entry",
+            stage="memory",
+        ),
+        Mistake(
+            "waits for the keys only",
+            old=_WAIT,
+            new="        fetch(i, slot)[0].wait()\n",
+            says="reads `v_slots[0]`, and the copy into it, started in `copy.start()`",
+            stage="memory",
+        ),
+        Mistake(
+            "waits after the softmax",
+            old=_WAIT,
+            new="",
+            edits=((_ATTEND, _ATTEND + _WAIT),),
+            says="reads `k_slots[0]`, and the copy into it, started in `copy.start()`",
+            stage="memory",
+        ),
+        Mistake(
+            "waits for the next page",
+            old=_WAIT,
+            new=_NEXT.replace("start()", "wait()"),
+            says="The last wait was for a copy into `v_slots[1]`",
+            stage="memory",
+        ),
+        Mistake(
+            "has one semaphore for keys and one for values",
+            edits=(
+                ("k_slots.at[slot], sems.at[0, slot]", "k_slots.at[slot], sems.at[0, 0]"),
+                ("v_slots.at[slot], sems.at[1, slot]", "v_slots.at[slot], sems.at[1, 0]"),
+            ),
+            says="There was a wait on its semaphore, but 2 copies were in flight on it",
+            stage="memory",
+        ),
+        Mistake(
+            "prefetches into the slot in use",
+            old="fetch(i + 1, 1 - slot)",
+            new="fetch(i + 1, slot)",
+            says="each page is pushed out by the next before it is used: `1 - slot` is the other slot",
+        ),
+        Mistake(
+            "has no prologue",
+            old=_FIRST,
+            new="",
+            says="nobody starts the copies of the first page: its slot holds what lay there (NaN here, or a "
+            "page of the text before)",
+        ),
+        Mistake(
+            "starts each page when it is needed",
+            edits=(
+                (_FIRST, ""),
+                (_NEXT, ""),
+                (_WAIT, "        for copy in fetch(i, slot):\n            copy.start()\n" + _WAIT),
+            ),
+            says="nothing moves while you compute",
+            stage="work",
+        ),
+        Mistake(
+            "loops over all the pages that a text may have",
+            edits=(("n = pl.cdiv(length, page)", "n = most"),),
+            says="pages beyond the length are fetched and attended to with weight 0, and 0 times garbage "
+            "may be NaN: the loop ends with the text",
+        ),
+        Mistake(
+            "leaves out a last page that is not full",
+            edits=(("n = pl.cdiv(length, page)", "n = length // page"),),
+            says="keys in a page that is not full are lost: round the number of pages up",
+        ),
+        Mistake(
+            "stops prefetching one page early",
+            old="pl.when(i + 1 < n)",
+            new="pl.when(i + 2 < n)",
+            says="the last page never comes, and another is read in its place: page i + 1 exists while "
+            "i + 1 < n",
+        ),
+    ],
+    alternatives=[
+        Alternative(
+            "waits for values first, by name",
+            old=_WAIT,
+            new="        keys, values = fetch(i, slot)\n        values.wait()\n        keys.wait()\n",
+        ),
+        Alternative(
+            "reads the number of the first page for every text, and starts it for some",
+            old=_FIRST,
+            new="""    first = fetch(0, 0)
+
+    @pl.when(length != 0)
+    def _():
+        first[0].start()
+        first[1].start()
+""",
+        ),
+        Alternative(
+            "keeps three slots",
+            edits=(
+                ("two_slots = pltpu.VMEM((2,", "two_slots = pltpu.VMEM((3,"),
+                ("pltpu.SemaphoreType.DMA((2, 2))", "pltpu.SemaphoreType.DMA((2, 3))"),
+                (_FIRST, _FIRST + """
+    @pl.when(n > 1)
+    def _():
+        for copy in fetch(1, 1):
+            copy.start()
+"""),
+                ("slot = jax.lax.rem(i, 2)", "slot = jax.lax.rem(i, 3)"),
+                ("@pl.when(i + 1 < n)", "@pl.when(i + 2 < n)"),
+                ("fetch(i + 1, 1 - slot)", "fetch(i + 2, jax.lax.rem(i + 2, 3))"),
+            ),
+        ),
+        Alternative(
+            "lets a pipeline of the length of its text do it",
+            code='''
+def paged_attention_dma(q, k_pages, v_pages, lengths, table):
+    (B, _, H), (_, page, _), (_, pages) = q.shape, k_pages.shape, table.shape
+
+    def kernel(lengths_ref, table_ref, q_ref, k_ref, v_ref, o_ref, m_ref, l_ref, acc_ref):
+        b = pl.program_id(0)
+        length = lengths_ref[b]
+        start(m_ref, l_ref, acc_ref)
+
+        def one_page(k_block, v_block):
+            i = pl.program_id(0)
+            seen = i * page + jax.lax.broadcasted_iota(jnp.int32, (1, page), 1) < length
+            attend(q_ref[...], k_block[0], v_block[0], seen, m_ref, l_ref, acc_ref)
+
+        spec = pl.BlockSpec((1, page, H), lambda i: (table_ref[b * pages + i], 0, 0))
+        n = pl.cdiv(length, page)
+        pltpu.emit_pipeline(one_page, grid=(n,), in_specs=[spec, spec])(k_ref, v_ref)
+        o_ref[...] = result(l_ref, acc_ref)
+
+    query = pl.BlockSpec((None, 1, H), lambda b, *_: (b, 0, 0))
+    hbm = pl.BlockSpec(memory_space=pl.ANY)
+    return pl.pallas_call(
+        kernel,
+        grid_spec=pltpu.PrefetchScalarGridSpec(
+            num_scalar_prefetch=2,
+            grid=(B,),
+            in_specs=[query, hbm, hbm],
+            out_specs=query,
+            scratch_shapes=[pltpu.VMEM((1, n), jnp.float32) for n in (1, 1, H)],
+        ),
+        out_shape=jax.ShapeDtypeStruct((B, 1, H), jnp.float32),
+        interpret=INTERPRET,
+    )(lengths, table.reshape(-1), q, k_pages, v_pages)
+''',
+        ),
+    ],
+    audit=audit,
+    scale=scale,
+    par=par,
+)
