@@ -81,6 +81,7 @@ def _one(launches: tuple[Launch, ...], chip: Chip) -> str:
     rows = {
         "grid": f"{launch.grid} = {launch.steps:,} step{'s' * (launch.steps != 1)}{often}",
         "HBM": f"read {read}, written {bounded(launch, 'hbm_bytes_written', amount)}",
+        "copies": _flight(launch),
         "stored": _stored(launch),
         "VMEM": _vmem(launch, chip),
         "SMEM": _smem(launch, chip),
@@ -92,6 +93,17 @@ def _one(launches: tuple[Launch, ...], chip: Chip) -> str:
         "data": _data(launch),
     }
     return "\n".join(f"{label:<6} {text}" for label, text in rows.items() if text)
+
+
+def _flight(launch: Launch) -> str:
+    """How many of the kernel's own copies are under way whenever it waits for one."""
+    flights = [] if launch.in_flight is None else list(launch.in_flight)
+    if not flights:
+        return ""
+    shown = [str(n) for n in flights]
+    if len(shown) > 12:
+        shown = [*shown[:6], "…", *shown[-3:]]
+    return f"in flight at each wait: {' '.join(shown)}"
 
 
 def bounded(launch: Launch, count: str, words: Callable[[float], str]) -> str:

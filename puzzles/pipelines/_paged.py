@@ -73,5 +73,5 @@ def fetches_no_more(launch: Any, lengths: Any, page: int, heads: int = 1, idle: 
     fetched = sum(o.hbm_bytes // (4 * page * o.shape[-1]) for o in one)
     assert fetched <= most, (
         f"{fetched} pages are fetched, and these lengths need {most}: "
-        "what lies beyond a length is not worth a copy"
+        "fetch each page that holds keys which count once, for all that it serves, and no other"
     )

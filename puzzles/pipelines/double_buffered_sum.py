@@ -82,12 +82,12 @@ def double_buffered_sum(x: Float[Array, "M N"]) -> Float[Array, "1 N"]:
 # wait is it alone.
 #
 # What does it bring? Google's compiler estimates, for TPU v5e and x of 8,192 × 1,024 numbers, 222,024
-# cycles for `stream_sum` and 12,847 for this. The first number is full of waiting. The second is too
+# cycles for `stream_sum` and 12,847 for this (`receipt(…, cycles=True)` asks it, where it is). The first number is full of waiting. The second is too
 # good: the estimate leaves out that HBM has a bandwidth. The 32 MiB alone take about 62,000 cycles
 # (820 GB/s, 1.5 GHz). So hope for three times the speed, and not for seventeen.
 
 # %% active="ipynb"
-# trace(double_buffered_sum, jnp.ones((512, 256)))[0].in_flight
+# receipt(double_buffered_sum, jnp.ones((512, 256)))
 
 # %% tags=["author"]
 from puzzles import Alternative, Launch, Mistake, Puzzle, rng

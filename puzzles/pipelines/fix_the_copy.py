@@ -176,7 +176,7 @@ PUZZLE = Puzzle(
             "frees a slot from which nothing has left yet",
             old="pl.when(i >= 2)",
             new="pl.when(i >= 1)",
-            says="waits for a copy that was not started at grid step (), in `send(i - 2, slot).wait()`",
+            says="Every `.wait()` needs its own `.start()` on the same semaphore",
             stage="memory",
         ),
         Mistake(

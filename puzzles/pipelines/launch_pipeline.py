@@ -85,7 +85,7 @@ def launch_pipeline(a: Float[Array, "M K"], b: Float[Array, "K N"]) -> Float[Arr
 # Count the copies in flight: one more than with two slots, at every wait.
 
 # %% active="ipynb"
-# trace(launch_pipeline, jnp.ones((128, 512)), jnp.ones((512, 512)))[0].in_flight
+# receipt(launch_pipeline, jnp.ones((128, 512)), jnp.ones((512, 512)))
 
 # %% tags=["author"]
 from puzzles import Alternative, Launch, Mistake, Puzzle, rng
@@ -109,7 +109,7 @@ def audit(launch: Launch) -> None:
     )
 
 
-def scale(M=256, K=1024, N=512):
+def scale(M=256, K=512, N=512):
     return tuple(jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((M, K), (K, N)))
 
 
@@ -160,7 +160,7 @@ PUZZLE = Puzzle(
             "gives b one slot",
             old="pipeline_mode=pl.Buffered(3)),\n            ]",
             new="pipeline_mode=pl.Buffered(1)),\n            ]",
-            says="VMEM holds",
+            says="VMEM holds 393,216 bytes",
             stage="work",
         ),
         Mistake(
@@ -217,7 +217,7 @@ PUZZLE = Puzzle(
             "forgets the scratch",
             old="        scratch_shapes=[pltpu.VMEM((bm, bn), jnp.float32)],\n",
             new="",
-            says="acc_ref",
+            says="missing 1 required positional argument: 'acc_ref'",
             stage="error",
         ),
         Mistake(

@@ -253,7 +253,7 @@ PUZZLE = Puzzle(
             "fetches the pages beyond a length",
             old=_LAST,
             new="        last = pages - 1\n",
-            says="what lies beyond a length is not worth a copy",
+            says="fetch each page that holds keys which count once",
             stage="work",
         ),
         Mistake(

@@ -161,7 +161,7 @@ def audit(launch: Launch, *, args) -> None:
     fetches_no_more(launch, args[3], args[1].shape[1])
 
 
-def scale(B=8, page=16, P=1024, pages=64, H=128):
+def scale(B=8, page=16, P=1024, pages=32, H=128):
     array, f32 = jax.ShapeDtypeStruct, jnp.float32
     lengths = jnp.asarray([(331 * b) % (page * pages) for b in range(B)], jnp.int32)
     table = jnp.asarray([[(37 * b + 5 * i) % P for i in range(pages)] for b in range(B)], jnp.int32)

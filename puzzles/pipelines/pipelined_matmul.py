@@ -98,7 +98,7 @@ def audit(launch: Launch) -> None:
     overlapped(launch, alone=max(2, launch.steps))
 
 
-def scale(M=256, K=1024, N=256):
+def scale(M=256, K=512, N=256):
     return tuple(jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((M, K), (K, N)))
 
 
@@ -224,6 +224,13 @@ PUZZLE = Puzzle(
             edits=((_DOT, f"acc_ref[...] += ({_DOT.removeprefix('acc_ref[...] += ')}).astype(jnp.bfloat16)"),
                    ("o_block[...] = acc_ref[...]", "o_block[...] = acc_ref[...].astype(jnp.float32)")),
             says="the accumulator keeps 8 bits of each sum: it is f32, whatever the inputs are",
+        ),
+        Mistake(
+            "brings both arrays to VMEM before the pipeline begins",
+            old="        in_specs=[pl.BlockSpec(memory_space=pl.ANY), pl.BlockSpec(memory_space=pl.ANY)],\n",
+            new="",
+            says="`a_ref` comes to VMEM as a whole before the pipeline begins",
+            stage="work",
         ),
     ],
     alternatives=[

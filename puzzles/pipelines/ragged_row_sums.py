@@ -104,7 +104,7 @@ def audit(launch: Launch, *, args) -> None:
     )
 
 
-def scale(B=16, S=4096, N=512):
+def scale(B=8, S=2048, N=512):
     lengths = jnp.asarray([(997 * b * b) % (S // 2) for b in range(B)], jnp.int32)
     return jax.ShapeDtypeStruct((B, S, N), jnp.float32), lengths
 
@@ -185,7 +185,7 @@ PUZZLE = Puzzle(
             "takes one block more than there are",
             old="pl.cdiv(length, 64)",
             new="length // 64 + 1",
-            says="reaches outside",
+            says="The kernel reaches outside `x_ref`",
             stage="memory",
         ),
         Mistake(

@@ -60,10 +60,11 @@ def stream_sum(x: Float[Array, "M N"]) -> Float[Array, "1 N"]:
 
 
 # %% [markdown]
-# How many copies are in flight at each wait? Never more than the one that is waited for.
+# The receipt tells how many copies are in flight at each wait: never more than the one that is
+# waited for.
 
 # %% active="ipynb"
-# trace(stream_sum, jnp.ones((512, 256)))[0].in_flight
+# receipt(stream_sum, jnp.ones((512, 256)))
 
 # %% tags=["author"]
 from puzzles import Alternative, Launch, Mistake, Puzzle, rng

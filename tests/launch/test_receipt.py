@@ -315,3 +315,12 @@ def test_a_kernel_on_a_mesh_is_named_as_what_is_not_read(look, capsys):
     look(fn, S((16, 128), f32))
     said = capsys.readouterr().out
     assert re.search(r"reads `pallas_call`s, and there is none; what `pl\.kernel` makes", said)
+
+
+def test_a_receipt_tells_the_copies_in_flight_at_each_wait():
+    double, stream = (
+        puzzles.find(f"{name}_sum").solution for name in ("double_buffered", "stream")
+    )
+    assert rows(double, S((256, 128), f32))["copies"] == "in flight at each wait: 2 2 2 1"
+    many = rows(stream, S((64 * 20, 128), f32))["copies"]
+    assert many == "in flight at each wait: 1 1 1 1 1 1 … 1 1 1"
