@@ -12,22 +12,30 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import gate
 
+if TYPE_CHECKING:
+    from puzzles import Puzzle
+
 # Seconds that we aim at; a summit's check may take longer than others.
-MEDIAN, WORST, IMPORT_AIM, WRONG_AIM = 1.0, 2.5, 0.2, 1.0
+MEDIAN, WORST, IMPORT_AIM, WRONG_AIM, NAMED_AIM = 1.0, 3.0, 0.2, 0.3, 1.5
 SUMMITS = {"splash_multi_head": 8.0, "moe_layer": 15.0}
 NOTEBOOK, NOTEBOOKS = 30.0, 90.0
 # The rows of the README's table.
 FIRST = "first check of a right answer, median of the rungs"
 AGAIN = "the same again"
-WRONG = "a wrong answer"
+WRONG = "a wrong answer, until its numbers are known to be wrong"
+NAMED = "the same, until it has its name, median of all mistakes"
 SLOWEST = "slowest first check, but for the two summits"
 IMPORT = "import puzzles, beyond JAX itself"
 ALL = "all three notebooks, one after another"
+
+# First check, the same again, each wrong answer without and with its name, the starter.
+Times = tuple[float, float, list[float], list[float], float]
 
 _IMPORT = """
 import time
@@ -44,7 +52,7 @@ def main(arguments: list[str]) -> None:
         return
     rows = {}
     names = _python("-c", "import puzzles; print(*puzzles.ladders())").split()
-    print(f"{'seconds':28}{'first':>8}{'again':>8}{'wrong':>8}{'unsolved':>10}")
+    print(f"{'seconds':28}{'first':>8}{'again':>8}{'wrong':>8}{'named':>8}{'unsolved':>10}")
     for name in names:
         for rung, times in json.loads(_python(__file__, name)).items():
             print(_row(rung, times))
@@ -56,15 +64,18 @@ def main(arguments: list[str]) -> None:
     print("", *gate.lines(), sep="\n")
 
 
-def figures(rows: dict[str, Sequence[float]]) -> dict[str, tuple[float, float]]:
+def figures(rows: dict[str, Times]) -> dict[str, tuple[float, float]]:
     """What the README states: seconds now, and the aim."""
     ordinary = [times for rung, times in rows.items() if rung not in SUMMITS]
-    first, again, wrong, _ = zip(*ordinary, strict=True)
+    first, again, *_ = zip(*ordinary, strict=True)
+    wrong = [seconds for times in rows.values() for seconds in times[2]]
+    named = [seconds for times in rows.values() for seconds in times[3]]
     imported = statistics.median(float(_python("-c", _IMPORT)) for _ in range(5))
     found = {
         FIRST: (statistics.median(first), MEDIAN),
         AGAIN: (statistics.median(again), MEDIAN),
         WRONG: (statistics.median(wrong), WRONG_AIM),
+        NAMED: (statistics.median(named), NAMED_AIM),
         SLOWEST: (max(first), WORST),
     }
     for rung, aim in SUMMITS.items():
@@ -83,9 +94,10 @@ def readme() -> dict[str, str]:
     return dict(re.findall(r"(?m)^\| (.*?) \| ([\d.]+) \|$", text))
 
 
-def _row(label: str, times: Sequence[float]) -> str:
-    cold, warm, wrong, unsolved = times
-    return f"{label:28}{cold:8.2f}{warm:8.2f}{wrong:8.2f}{unsolved:10.2f}"
+def _row(label: str, times: Times) -> str:
+    cold, warm, wrong, named, unsolved = times
+    medians = "".join(f"{statistics.median(x):8.2f}" if x else f"{'-':>8}" for x in (wrong, named))
+    return f"{label:28}{cold:8.2f}{warm:8.2f}{medians}{unsolved:10.2f}"
 
 
 def _python(*arguments: str) -> str:
@@ -96,9 +108,9 @@ def _python(*arguments: str) -> str:
     return done.stdout.splitlines()[-1]
 
 
-def _ladder(name: str) -> dict[str, tuple[float, float, float, float]]:
-    """Seconds of a first check, a second one, one on a wrong answer and one on the starter."""
-    from puzzles import ladder, mutate
+def _ladder(name: str) -> dict[str, Times]:
+    """Seconds of a first check, a second one, one on each wrong answer and one on the starter."""
+    from puzzles import ladder
     from puzzles._puzzle import starter_function
 
     times = {}
@@ -106,11 +118,26 @@ def _ladder(name: str) -> dict[str, tuple[float, float, float, float]]:
         unsolved = starter_function(puzzle)
         cold = _seconds(puzzle.solution, "passed")
         warm = _seconds(puzzle.solution, "passed")
-        wrongs = [m for m in puzzle.mistakes if m.stage == "values"][:3] or puzzle.mistakes[:3]
-        wrong = [_seconds(mutate(puzzle, m), m.stage) for m in wrongs]
-        wrong = statistics.median(wrong)
-        times[puzzle.name] = (cold, warm, wrong, _seconds(unsolved, "unsolved"))
+        wrong, named = _wrong(puzzle)
+        times[puzzle.name] = (cold, warm, wrong, named, _seconds(unsolved, "unsolved"))
     return times
+
+
+def _wrong(puzzle: Puzzle) -> tuple[list[float], list[float]]:
+    """Seconds for each mistake in the numbers, without and with its name, nothing compiled yet."""
+    from puzzles import mutate
+    from puzzles._judge import case, numbers
+    from puzzles._launch import run
+
+    plain, named = [], []
+    diagnosis = numbers.diagnosis
+    for mistake in (m for m in puzzle.mistakes if m.stage == "values"):
+        for seconds, known in ((plain, lambda *_, **__: None), (named, diagnosis)):
+            run._compiled.clear()
+            case._mistaken.cache_clear()
+            numbers.diagnosis = known
+            seconds.append(_seconds(mutate(puzzle, mistake), "values"))
+    return plain, named
 
 
 def _seconds(fn: Callable, stage: str) -> float:

@@ -25,9 +25,10 @@ def record(version: str, ref: str) -> None:
             )
             if text.returncode:  # the edition did not have this rung
                 continue
-            handed_out = edition.given(_regions.without_author(text.stdout))
-            data[version][puzzle.name] = {n: edition.digest(t) for n, t in handed_out.items()}
-    lines = json.dumps(data, indent=1, sort_keys=True)
+            module = _regions.without_author(text.stdout)
+            whole = {n: edition.digest(t) for n, t in edition.given(module).items()}
+            data[version][puzzle.name] = {"given": whole, "around": edition.around(module)}
+    lines = json.dumps(data, sort_keys=True)
     edition._EDITIONS.write_text(f"{lines}\n", encoding="utf-8")
 
 

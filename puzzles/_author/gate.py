@@ -82,8 +82,8 @@ def _right(name: str, libtpu: bool, quick: bool = False) -> Report:
     if not solution:
         report.counts["margin"] = "-" if found is None else str(found)
         report.counts["first check"] = f"{check:.1f} s"
-        if puzzle.slack:
-            report.counts["slack"] = proof.slack_words(puzzle)
+        if needed := proof.slack_words(puzzle):
+            report.counts["slack"] = needed
     return report
 
 

@@ -182,7 +182,7 @@ def slack_needs(puzzle: Puzzle) -> dict[str, list[str]]:
 
 def slack_words(puzzle: Puzzle) -> str:
     """Which alternative needs which slack: 'bytes (takes small blocks)'."""
-    needs = slack_needs(puzzle)
+    needs = slack_needs(puzzle) if puzzle.slack else {}
     return ", ".join(f"{what} ({needs[what][0]})" for what in puzzle.slack if what in needs)
 
 

@@ -14,8 +14,7 @@ _CHIP = CHIPS["v5e"]
 def beside(puzzle: Puzzle, scale: Scale, ran: tuple[str, ...]) -> str:
     """Both costs as a table, led by the number that the rung is about."""
     mine, par = scale.mine, scale.par
-    rows = [("", "yours", "reference")]
-    rows += [
+    rows = [
         (name, a, b)
         for name, a, b in (
             ("grid", _grids(mine.launches), _grids(par.launches)),
@@ -23,13 +22,17 @@ def beside(puzzle: Puzzle, scale: Scale, ran: tuple[str, ...]) -> str:
             ("with dots", f"{mine.with_dots:,}", f"{par.with_dots:,}"),
             ("blocks", f"{mine.transfers:,} moved", f"{par.transfers:,} moved"),
             ("HBM", amount(mine.bytes), amount(par.bytes)),
-            ("outside", amount(mine.outside), amount(par.outside)),
+            ("made outside", amount(mine.outside), amount(par.outside)),
             ("VMEM", amount(mine.held), amount(par.held)),
             ("SMEM", amount(mine.smem), amount(par.smem)),
             ("FLOPs", scaled(mine.flops), scaled(par.flops)),
         )
         if {a, b} != {"0"} and {a, b} != {"0 B"}
     ]
+    if all(a == b for _, a, b in rows):
+        rows = [("", "yours, and the reference's", ""), *((name, a, "") for name, a, _ in rows)]
+    else:
+        rows = [("", "yours", "reference"), *rows]
     wide = [max(len(row[column]) for row in rows) for column in range(3)]
     lines = [f"at production scale: {scale.label}"]
     if told := _par(puzzle, scale):
@@ -47,7 +50,7 @@ def _par(puzzle: Puzzle, scale: Scale) -> str | None:
         mine, par = puzzle.par(*scale.mine.launches), puzzle.par(*scale.par.launches)
     except Exception:  # the author asks for operands that this launch does not have
         return None
-    return f"{mine} (reference: {'the same' if mine == par else par})"
+    return mine if mine == par else f"{mine}; the reference: {par}"
 
 
 def _grids(launches: tuple[Launch, ...]) -> str:

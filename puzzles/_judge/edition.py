@@ -42,10 +42,43 @@ def given(text: str) -> dict[str, str]:
     }
 
 
+def around(text: str) -> dict[str, list[str]]:
+    """Of each function with a region: the digests of the lines that are handed out with it."""
+    inside = [range(r.first, r.last + 1) for r in _regions.regions(text)]
+    lines = text.splitlines()
+    found = {}
+    for name in _regions.blanked_functions(text):
+        node = _regions.functions(text)[name]
+        rows = range(node.lineno, (node.end_lineno or node.lineno) + 1)
+        kept = [lines[n - 1] for n in rows if not any(n in one for one in inside)]
+        found[name] = sorted({_line(line) for line in kept if line.strip(" #)]")})
+    return found
+
+
+def _line(text: str) -> str:
+    return hashlib.sha256("".join(text.split("#")[0].split()).encode()).hexdigest()[:8]
+
+
 @functools.cache
-def _editions() -> dict[str, dict[str, dict[str, str]]]:
-    """For each edition, rung and function that it hands out: the digest."""
+def _editions() -> dict[str, dict[str, dict[str, dict]]]:
+    """For each edition and rung: what `given` and `around` say of its text, as digests."""
     return json.loads(_EDITIONS.read_text(encoding="utf-8"))
+
+
+def outdated(puzzle: Puzzle, fn: Callable) -> str | None:
+    """What to say of a rejected answer in a gap around which an earlier edition had other code."""
+    scope = getattr(source.unwrap(fn), "__globals__", {})
+    today = around(puzzle.text)
+    for edition, rungs in _editions().items():
+        for name, lines in rungs.get(puzzle.name, {}).get("around", {}).items():
+            gone = set(lines) - set(today.get(name, lines))
+            text = _text(scope.get(name)) or ""
+            if gone & {_line(line) for line in text.splitlines()}:
+                return (
+                    f"The code around your gap in `{name}` is that of edition {edition} and has "
+                    "changed since: take the newest notebook."
+                )
+    return None
 
 
 def brought_up_to_date(puzzle: Puzzle, fn: Callable) -> tuple[Callable, str | None]:
@@ -58,7 +91,7 @@ def brought_up_to_date(puzzle: Puzzle, fn: Callable) -> tuple[Callable, str | No
     for edition, rungs in _editions().items():
         old = [
             name
-            for name, was in rungs.get(puzzle.name, {}).items()
+            for name, was in rungs.get(puzzle.name, {}).get("given", {}).items()
             if name != puzzle.spec.__name__
             if name in today and digest(today[name]) != was
             if _digest_of(scope.get(name)) == was
@@ -74,7 +107,15 @@ def brought_up_to_date(puzzle: Puzzle, fn: Callable) -> tuple[Callable, str | No
 
 
 def _digest_of(function: Any) -> str | None:
+    text = _text(function)
     try:
-        return digest(inspect.getsource(source.unwrap(function)))
-    except (TypeError, OSError, tokenize.TokenError, SyntaxError):
+        return None if text is None else digest(text)
+    except (tokenize.TokenError, SyntaxError):
+        return None
+
+
+def _text(function: Any) -> str | None:
+    try:
+        return inspect.getsource(source.unwrap(function))
+    except (TypeError, OSError):
         return None

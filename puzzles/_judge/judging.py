@@ -12,7 +12,7 @@ import numpy as np
 from puzzles._judge import source, stages
 from puzzles._judge.beside import beside
 from puzzles._judge.case import Case, cases, fresh_case, on_tpu
-from puzzles._judge.edition import brought_up_to_date
+from puzzles._judge.edition import brought_up_to_date, outdated
 from puzzles._judge.fresh import own_seed
 from puzzles._judge.limits import learners_code
 from puzzles._judge.memory import memory, memory_if_small
@@ -83,7 +83,7 @@ def _guarded(puzzle: Puzzle, fn: Callable, judged: Callable[[], Verdict]) -> Ver
             raise
     except Rejected as rejected:
         verdict = dataclasses.replace(rejected.verdict, puzzle=puzzle.name)
-        old = _old_notebook(puzzle, fn)
+        old = _old_notebook(puzzle, fn) or outdated(puzzle, fn)
         return dataclasses.replace(verdict, notes=(*verdict.notes, *([old] if old else [])))
     return verdict
 

@@ -95,7 +95,7 @@ def compare(puzzle: Puzzle, scale: Scale) -> None:
 
     Too high is what is above the reference's by more than its slack; the first is told.
     """
-    at = f"At production scale ({scale.label}), "
+    at = "At production scale, "
     for fault in (f for one in scale.mine.launches for f in faults(one)):
         stage = {"misaligned": "tpu", "semantics": "work"}.get(fault.kind, "memory")
         raise Rejected(stage, at + fault.says, case=scale.label)

@@ -102,11 +102,15 @@ def _size(case: Case, count: int, launches: tuple[Launch, ...]) -> None:
 def pallas(case: Case, traced: Traced) -> None:
     """There is a kernel, and the work is done in it."""
     if not traced.launches:
-        raise Rejected(
-            "pallas",
-            f"`{case.puzzle.name}` makes no `pallas_call`: the work has to be done in a kernel.",
-            case=case.label,
-        )
+        why = f"`{case.puzzle.name}` makes no `pallas_call`"
+        if traced.other_kernels:
+            why += (
+                f". It launches `{traced.other_kernels[0]}` by `pl.kernel`, which cannot be judged "
+                "here: launch the same body by `pl.pallas_call`, which this rung asks for."
+            )
+        else:
+            why += ": the work has to be done in a kernel."
+        raise Rejected("pallas", why, case=case.label)
     asked = _asked_by_index_maps(traced)
     if asked:
         raise Rejected(

@@ -23,7 +23,9 @@ def old_launch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[str]
     assert LAUNCH in text
     handed_out = edition.given(puzzles.find("row_sum").text.replace(LAUNCH, OLD))["row_sum"]
     file = tmp_path / "editions.json"
-    file.write_text(json.dumps({"0.0.1": {"row_sum": {"row_sum": edition.digest(handed_out)}}}))
+    file.write_text(
+        json.dumps({"0.0.1": {"row_sum": {"given": {"row_sum": edition.digest(handed_out)}}}})
+    )
     monkeypatch.setattr(edition, "_EDITIONS", file)
     edition._editions.cache_clear()
     yield text.replace(LAUNCH, OLD)
@@ -39,7 +41,7 @@ def judged(text: str) -> puzzles.Verdict:
 def test_an_old_launch_is_replaced_by_todays_and_the_note_says_so(old_launch: str) -> None:
     verdict = judged(old_launch)
     assert verdict.passed, str(verdict)
-    assert "reference: the same" in (verdict.receipt or "")  # with the blocks of today
+    assert "yours, and the reference's" in (verdict.receipt or "")  # with the blocks of today
     assert verdict.notes[-1].startswith("`row_sum` in your notebook is from edition 0.0.1")
 
 
@@ -64,4 +66,27 @@ def test_the_digest_sees_code_and_not_its_layout() -> None:
 def test_the_first_edition_is_on_record() -> None:
     rungs = edition._editions()["0.1.0"]
     assert len(rungs) == 43
-    assert set(rungs["row_sum"]) == {"row_sum_spec", "row_sum"}
+    assert set(rungs["row_sum"]["given"]) == {"row_sum_spec", "row_sum"}
+    assert set(rungs["row_sum"]["around"]) == {"row_sum_kernel"}
+
+
+LINE = "    (K, M), (_, N) = a.shape, b.shape"
+OTHER = "    (K, M), N = a.shape, b.shape[1]"
+
+
+def test_a_gap_in_old_code_is_told_where_the_answer_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    was = puzzles.find("launch_matmul").text.replace(LINE, OTHER)
+    file = tmp_path / "editions.json"
+    file.write_text(json.dumps({"0.0.1": {"launch_matmul": {"around": edition.around(was)}}}))
+    monkeypatch.setattr(edition, "_EDITIONS", file)
+    edition._editions.cache_clear()
+    wrong = solved("launch_matmul").replace("lambda i, j, k: (i, j)", "lambda i, j, k: (j, i)")
+    notes = []
+    for text in (wrong, wrong.replace(LINE, OTHER)):
+        notebook = Notebook()
+        notebook.run(text)
+        notes.append(puzzles.judge(puzzles.find("launch_matmul"), notebook["launch_matmul"]).notes)
+    edition._editions.cache_clear()
+    assert [any("edition 0.0.1" in note for note in one) for one in notes] == [False, True]

@@ -159,10 +159,13 @@ def judged(name: str, *edits: tuple[str, str]) -> puzzles.Verdict:
 
 def test_a_pass_shows_both_costs_and_the_production_shape() -> None:
     receipt = judged("row_sum").receipt or ""
-    assert "at production scale: M=" in receipt
-    assert "yours" in receipt
-    assert "reference" in receipt
+    assert "at production scale: M=1,024, N=262,144" in receipt
+    assert "yours, and the reference's\n" in receipt
     assert "bound by HBM" in receipt
+    other = judged("row_sum", ("bm, bn = 64, 128", "bm, bn = 32, 128")).receipt or ""
+    assert "reference\n" in other
+    assert "16 blocks of sums in 32,768 steps\n" in receipt
+    assert "32 blocks of sums in 65,536 steps; the reference: 16 blocks of sums in" in other
 
 
 def test_what_raises_at_production_scale_only_is_told_so() -> None:

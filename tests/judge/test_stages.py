@@ -9,6 +9,8 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 import pytest
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
 from learner import Notebook, solved
 
 import puzzles
@@ -89,3 +91,17 @@ def test_work_outside_the_kernel_is_found_on_every_case() -> None:
     verdict = judge(ROW_SUM, notebook["row_sum"])
     assert (verdict.stage, verdict.case) == ("pallas", "M=192, N=256")
     assert "`mul` works on the data outside" in verdict.says
+
+
+@pytest.mark.skipif(not hasattr(pl, "kernel"), reason="0.7 has no pl.kernel")
+def test_the_other_front_door_is_named() -> None:
+    def add_ten(x):
+        def body(x_ref, o_ref):
+            pltpu.sync_copy(x_ref, o_ref)
+
+        mesh = pltpu.create_tensorcore_mesh("core")
+        return pl.kernel(body, out_type=jax.ShapeDtypeStruct(x.shape, x.dtype), mesh=mesh)(x)
+
+    verdict = judge(puzzles.find("add_ten"), add_ten)
+    assert verdict.stage == "pallas"
+    assert "by `pl.kernel`, which cannot be judged here: launch the same body" in verdict.says
