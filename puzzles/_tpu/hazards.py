@@ -46,9 +46,14 @@ class Stuck(Exception):
 class _End:
     """A part of a buffer at one end of a copy, and the semaphore that tells when it is free."""
 
+    device: int
     buffer: int
     ranges: Ranges | None  # None: not known
-    semaphore: int
+    semaphore: tuple[int, int]  # its device, too
+
+    def at(self, device: int, buffer: int) -> bool:
+        """Whether it is in this buffer of this device."""
+        return (self.device, self.buffer) == (device, buffer)
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,9 +103,13 @@ class Flights:
     def __init__(self) -> None:
         self._forms: dict[int, tuple[tuple[int, ...], Any]] = {}
         self._flights: list[_Flight] = []
-        self._due: Counter[int] = Counter()  # bytes started and not yet waited for, by semaphore
-        self._waited: Counter[int] = Counter()  # waits since the semaphore was last at zero
-        self._signals: Counter[int] = Counter()
+        self._due: Counter[tuple[int, int]] = (
+            Counter()
+        )  # bytes started and not yet waited for, by semaphore
+        self._waited: Counter[tuple[int, int]] = (
+            Counter()
+        )  # waits since the semaphore was last at zero
+        self._signals: Counter[tuple[int, int]] = Counter()
         self._ended: _Flight | None = None  # the last copy that was waited for
 
     def allocated(self, buffer: int, contents: Any) -> None:
@@ -116,14 +125,17 @@ class Flights:
 
         Raises `Stuck` for a wait that nothing will ever end, `Hazard` and `Outside`.
         """
+        device = int(given.get("device_id") or 0)
         if name == "dma_start":
-            self._start(given)
+            self._start(given, device)
         elif name == "dma_wait":
-            self._wait(int(given["sem_id"]), int(given["size"]))
+            self._wait((device, int(given["sem_id"])), int(given["size"]))
         elif name == "semaphore_signal":
-            self._signals[int(given["sem_id"])] += int(given["inc"])
+            target = given.get("target_device_id")
+            there = device if target is None else int(target)
+            self._signals[there, int(given["sem_id"])] += int(given["inc"])
         elif name == "semaphore_wait":
-            semaphore = int(given["sem_id"])
+            semaphore = device, int(given["sem_id"])
             self._signals[semaphore] -= int(given["value"])
             if self._signals[semaphore] + self._due[semaphore] < 0:
                 raise Stuck("semaphore never signalled")
@@ -131,14 +143,14 @@ class Flights:
             ranges = _ranges(given.get("transforms", ()))
             buffer, how = int(given["buffer_id"]), _TOUCH[name]
             if how == "reads" and given.get("source_info") is None:
-                self._fetched(buffer, ranges)
-            self._touch(how, buffer, ranges)
+                self._fetched(device, buffer, ranges)
+            self._touch(how, device, buffer, ranges)
 
-    def _fetched(self, buffer: int, ranges: Ranges | None) -> None:
+    def _fetched(self, device: int, buffer: int, ranges: Ranges | None) -> None:
         """No line of the kernel reads this, but who carries its results away after it."""
         for flight in self._flights:
             end = flight.target
-            if end and end.buffer == buffer and _overlap(end.ranges, ranges):
+            if end and end.at(device, buffer) and _overlap(end.ranges, ranges):
                 raise Stuck("copy never waited for", flight.line)
 
     def nothing_left(self) -> None:
@@ -152,30 +164,31 @@ class Flights:
         if any(n > 0 for n in self._signals.values()):
             raise Stuck("semaphore left signalled")
 
-    def _starter(self, semaphore: int) -> str:
+    def _starter(self, semaphore: tuple[int, int]) -> str:
         """The line that started the last copy on a semaphore."""
         mine = (f for f in reversed(self._flights) if (f.target or f.source).semaphore == semaphore)
         return next((f.line for f in mine), "")
 
-    def _start(self, given: Mapping[str, Any]) -> None:
+    def _start(self, given: Mapping[str, Any], device: int) -> None:
         source, target = int(given["src_id"]), int(given["dst_id"])
         here, there = _ranges(given["src_transforms"]), _ranges(given["dst_transforms"])
-        signals = int(given["dst_sem_id"])
-        sent = given.get("src_sem_id")
-        remote = given.get("dst_device_id") is not None
+        to, sent = given.get("dst_device_id"), given.get("src_sem_id")
+        goal = device if to is None else int(to)
+        signals, remote = (goal, int(given["dst_sem_id"])), goal != device
         self._inside(source, here)
-        self._touch("reads", source, here)
+        self._touch("reads", device, source, here)
         size = self._bytes(source, given["src_transforms"])
         if not remote:
             self._inside(target, there)
-            self._touch("writes", target, there)
-        end = _End(source, here, signals if sent is None else int(sent))
-        arrives = None if remote else _End(target, there, signals)
+            self._touch("writes", device, target, there)
+        leaves = signals if sent is None else (device, int(sent))
+        end = _End(device, source, here, leaves)
+        arrives = None if remote else _End(device, target, there, signals)
         self._flights.append(_Flight(end, arrives, line(given.get("source_info"))))
         for semaphore in {end.semaphore, signals}:
             self._due[semaphore] += size
 
-    def _wait(self, semaphore: int, size: int) -> None:
+    def _wait(self, semaphore: tuple[int, int], size: int) -> None:
         due = self._due[semaphore] + self._signals[semaphore]
         if due <= 0:
             raise Stuck("copy never started")
@@ -190,7 +203,7 @@ class Flights:
             self._ended = over[-1] if over else self._ended
             self._flights = left
 
-    def _without(self, semaphore: int) -> Iterator[_Flight]:
+    def _without(self, semaphore: tuple[int, int]) -> Iterator[_Flight]:
         """The flights that are not over when a semaphore is at zero."""
         for flight in self._flights:
             source = flight.source.semaphore == semaphore
@@ -198,13 +211,13 @@ class Flights:
             if not (source and target):
                 yield flight
 
-    def _touch(self, how: str, buffer: int, ranges: Ranges | None) -> None:
+    def _touch(self, how: str, device: int, buffer: int, ranges: Ranges | None) -> None:
         for flight in self._flights:
             ends = {"target": flight.target}
             if how != "reads":
                 ends["source"] = flight.source
             for role, end in ends.items():
-                if end is None or end.buffer != buffer:
+                if end is None or not end.at(device, buffer):
                     continue
                 if how == "frees" or _overlap(end.ranges, ranges):
                     says = self._says(how, role, flight, end, ranges)

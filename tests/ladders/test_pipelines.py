@@ -64,9 +64,9 @@ def simulated(fn, *args, monkeypatch):
     copied = []
     start = hazards.Flights._start
 
-    def counted(self, given):
+    def counted(self, given, device):
         copied.append(self._bytes(int(given["src_id"]), given["src_transforms"]))
-        start(self, given)
+        start(self, given, device)
 
     monkeypatch.setattr(hazards.Flights, "_start", counted)
     (out,) = simulate(trace_call(fn, *args))

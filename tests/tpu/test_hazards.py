@@ -12,6 +12,7 @@ from jax.experimental.pallas import tpu as pltpu
 
 from puzzles._launch import as_tpu, trace_call
 from puzzles._tpu import SimulationError, simulate
+from puzzles._tpu.hazards import Flights, Stuck
 
 BM = 16
 HBM = pl.BlockSpec(memory_space=pl.ANY)
@@ -234,6 +235,21 @@ def test_emit_pipeline_has_no_hazards():
 
     for eager in (False, True):
         np.testing.assert_array_equal(simulated(run, X, eager=eager)[0], 2 * X)
+
+
+def test_each_device_has_its_own_buffers_and_semaphores():
+    flights = Flights()
+    for buffer in (0, 1):
+        flights.allocated(buffer, np.zeros((8, 128), np.float32))
+    ends = dict(src_id=0, dst_id=1, src_transforms=(), dst_transforms=(), dst_sem_id=2)
+    flights.seen("dma_start", dict(ends, device_id=0))
+    read = dict(buffer_id=1, transforms=(), source_info=object())
+    flights.seen("get", dict(read, device_id=1))
+    with pytest.raises(Stuck):
+        flights.seen("dma_wait", dict(device_id=1, sem_id=2, size=4096))
+    flights.seen("dma_wait", dict(device_id=0, sem_id=2, size=4096))
+    flights.seen("get", dict(read, device_id=0))
+    flights.nothing_left()
 
 
 def paged(r):
