@@ -7,6 +7,7 @@ import math
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -29,14 +30,20 @@ def _array(*shape: int, dtype: object = jnp.float32) -> jax.ShapeDtypeStruct:
 
 
 def strip(
-    name: str, shapes: Sequence[object], first: int, notes: Sequence[str], title: str
+    name: str,
+    shapes: Sequence[object],
+    first: int,
+    notes: Sequence[str],
+    title: str,
+    **style: Any,
 ) -> Callable[[], str]:
-    """A filmstrip of consecutive steps of a rung's reference launch."""
+    """A filmstrip of consecutive steps of a rung's reference launch; style: what `film` takes."""
 
     def draw() -> str:
         (launch,) = puzzles.trace(puzzles.find(name).solution, *shapes)
         steps = range(first, first + len(notes))
-        return film(launch, steps, title, f"{title}. " + " ".join(notes), notes)
+        says = f"{title}. " + " ".join(notes)
+        return film(launch, steps, title, says, notes, **style)
 
     return draw
 
@@ -204,6 +211,7 @@ DIAGRAMS: dict[str, Callable[[], str]] = {
             "... and so on.",
         ],
         "One grid step, one block",
+        to_scale=True,
     ),
     "basics/add_reversed_blocks": strip(
         "add_reversed_blocks",
@@ -215,6 +223,7 @@ DIAGRAMS: dict[str, Callable[[], str]] = {
             "... and meet in the middle.",
         ],
         "Two index maps, two ways to walk",
+        to_scale=True,
     ),
     "basics/scale_blocks": strip(
         "scale_blocks",
@@ -227,6 +236,7 @@ DIAGRAMS: dict[str, Callable[[], str]] = {
             "The last axis runs fastest.",
         ],
         "The order of a two-dimensional grid",
+        to_scale=True,
     ),
     "basics/outer_product": strip(
         "outer_product",
@@ -238,17 +248,22 @@ DIAGRAMS: dict[str, Callable[[], str]] = {
             "i moves on: both are fetched.",
         ],
         "What an index map ignores is reused",
+        to_scale=True,
+        down=("a_ref",),
     ),
     "basics/launch_vector_add": strip(
         "launch_vector_add",
-        [_array(192, 512)] * 2,
+        [_array(150, 700)] * 2,
         0,
         [
             "The same block of all three.",
-            "Along the row of blocks,",
-            "then down.",
+            "Along the row of blocks ...",
+            "... and over the edge.",
+            "The next row of blocks.",
         ],
         "One step, one output block",
+        to_scale=True,
+        unsaid=("masked",),
     ),
     "basics/row_sum": strip(
         "row_sum",
@@ -261,6 +276,7 @@ DIAGRAMS: dict[str, Callable[[], str]] = {
             "A fresh block again.",
         ],
         "An output block stays until its index changes",
+        to_scale=True,
     ),
     "basics/ragged_row_sum": strip(
         "ragged_row_sum",
@@ -272,18 +288,20 @@ DIAGRAMS: dict[str, Callable[[], str]] = {
             "84 of 128 columns do not exist.",
         ],
         "The last block hangs over the edge",
+        to_scale=True,
     ),
     "basics/tiled_matmul": strip(
         "tiled_matmul",
         [_array(128, 384), _array(384, 512)],
         0,
         [
-            "k = 0: zero the accumulator, add.",
+            "k = 0: zero acc_ref, add.",
             "k = 1: add the next product.",
-            "k = 2: add, and store.",
+            "k = 2: add, and store in o_ref.",
             "The next output block begins.",
         ],
         "One output block is a sum over k",
+        to_scale=True,
     ),
     "basics/launch_matmul": strip(
         "launch_matmul",
@@ -295,6 +313,7 @@ DIAGRAMS: dict[str, Callable[[], str]] = {
             "... and the output block is done.",
         ],
         "A transposed operand, fetched as it lies",
+        to_scale=True,
     ),
     "basics/batched_matmul": strip(
         "batched_matmul",
@@ -306,6 +325,7 @@ DIAGRAMS: dict[str, Callable[[], str]] = {
             "Then element 1, from the start.",
         ],
         "A batch axis is one more axis of the grid",
+        to_scale=True,
     ),
     "basics/fused_matmul": strip(
         "fused_matmul",
@@ -317,6 +337,7 @@ DIAGRAMS: dict[str, Callable[[], str]] = {
             "Only now a new bias block.",
         ],
         "Bias and activation ride along",
+        to_scale=True,
     ),
     "basics/choose_blocks": roofline,
     "splash_attention/online_softmax": strip(

@@ -11,15 +11,40 @@ from puzzles import Launch, Operand
 from puzzles import _draw as p
 
 _PANEL, _GAP, _LEFT, _TOP = 132.0, 34.0, 96.0, 62.0
+_SLICED = 1.6  # how many times smaller an array is whose slices lie side by side
+_THINNEST = 12.0  # pixels of a block's height
 _OVERHANG = 0.9  # of the room beside an array that a block over its edge may take
 
 
-def film(launch: Launch, steps: Sequence[int], title: str, says: str, notes: Sequence[str]) -> str:
-    """An SVG file of the given steps of `launch`, one note beside each."""
+def film(
+    launch: Launch,
+    steps: Sequence[int],
+    title: str,
+    says: str,
+    notes: Sequence[str],
+    *,
+    to_scale: bool = False,
+    down: Sequence[str] = (),
+    unsaid: Sequence[str] = (),
+) -> str:
+    """An SVG file of the given steps of `launch`, one note beside each.
+
+    to_scale: one scale for all arrays, scratch among them, and the legend in the palette's order.
+    down: names of 1-D arrays that are drawn as columns. unsaid: marks that the notes explain.
+    """
     # what the pipeline moves: an operand that stays in HBM has no blocks to draw
     moved = [o for o in (*launch.inputs, *launch.outputs) if o.space not in ("any", "hbm")]
     operands = [o for o in moved if len(o.blocks)]
-    views = [_View(o) for o in operands]
+    if to_scale:
+        operands += [o for o in launch.scratch if o.space == "vmem"]
+    longest = max(size for o in operands for size in o.shape[-2:])
+    room = _PANEL / _SLICED if any(len(o.shape) > 2 for o in operands) else _PANEL
+    scale = room / longest if to_scale else None
+    views = [_View(o, scale, o.name in down) for o in operands]
+    if to_scale:  # rows all alike, and so high that blocks can be told apart
+        low = min((view.bm * view.ky for view in views if view.rows > 1), default=_THINNEST)
+        for view in views:
+            view.stretch(max(1.0, _THINNEST / low))
     used: list[str] = []
     body = [p.text(20, 28, title, size=16, bold=True, room=640)]
     x = _LEFT
@@ -44,6 +69,8 @@ def film(launch: Launch, steps: Sequence[int], title: str, says: str, notes: Seq
             x += view.width + _GAP
         body.append(p.text(x, y + 14, note, size=12, room=note_room))
         y += row
+    if to_scale:
+        used = [mark for mark in p.MARKS if mark in used and mark not in unsaid]
     legend, height = p.legend(used, 20, y + 6, width - 40)
     body.append(legend)
     return p.document(width, y + height + 26, "".join(body), title, says)
@@ -52,26 +79,39 @@ def film(launch: Launch, steps: Sequence[int], title: str, says: str, notes: Seq
 class _View:
     """Where the blocks of one operand lie in its panel."""
 
-    def __init__(self, operand: Operand) -> None:
-        self.operand = operand
-        shape = operand.shape if len(operand.shape) > 1 else (1, *operand.shape)
-        sizes = operand.sizes if len(operand.shape) > 1 else (1, *operand.sizes)
+    def __init__(self, operand: Operand, scale: float | None = None, down: bool = False) -> None:
+        self.operand, self.down = operand, down
+        shape, sizes = self._flat(operand.shape, 1), self._flat(operand.sizes, 1)
         self.slices = math.prod(shape[:-2])
         self.rows, self.cols = shape[-2:]
         self.bm, self.bn = sizes[-2:]
-        across, down = -(-self.cols // self.bn), -(-self.rows // self.bm)
-        room = _PANEL / (1 if self.slices == 1 else 1.6)
+        across, below = -(-self.cols // self.bn), -(-self.rows // self.bm)
+        room = _PANEL / (1 if self.slices == 1 else _SLICED)
         self.w = min(room, max(across * 26.0, room * self.cols / max(self.rows, self.cols)))
-        self.h = min(room * 0.72, max(down * 20.0, room * self.rows / max(self.rows, self.cols)))
+        self.h = min(room * 0.72, max(below * 20.0, room * self.rows / max(self.rows, self.cols)))
+        if scale is not None:
+            self.w, self.h = self.cols * scale, self.rows * scale
         if self.cols == 1:
             self.w = 20.0
         if self.rows == 1:
             self.h = 24.0
         self.kx, self.ky = self.w / self.cols, self.h / self.rows
-        over = (across * self.bn - self.cols) * self.kx, (down * self.bm - self.rows) * self.ky
+        over = (across * self.bn - self.cols) * self.kx, (below * self.bm - self.rows) * self.ky
         self.each = self.w + 10
         self.width = max(self.each * self.slices - 10 + max(over[0], 0), 58.0)
         self.height = self.h + max(over[1], 0)
+
+    def stretch(self, factor: float) -> None:
+        """Make rows higher; a single row is high enough."""
+        if self.rows > 1:
+            self.h, self.ky = self.h * factor, self.ky * factor
+            self.height *= factor
+
+    def _flat(self, sizes: tuple[int, ...], other: int) -> tuple[int, ...]:
+        """Sizes or an index of two axes at least: a 1-D array is a row, or a column."""
+        if len(sizes) > 1:
+            return sizes
+        return (*sizes, other) if self.down else (other, *sizes)
 
     def frame(self, launch: Launch, step: int, x: float, y: float) -> tuple[str, list[str]]:
         """The panel at one step, and the marks that it uses."""
@@ -116,7 +156,7 @@ class _View:
 
     def _place(self, index: tuple[int, ...], x: float, y: float) -> tuple[float, ...]:
         """x, y, width and height of a block inside the array, and how far it hangs over."""
-        full = index if len(index) > 1 else (0, *index)
+        full = self._flat(index, 0)
         counts = self._counts()
         slice_, r, c = 0, *full[-2:]
         for i, n in zip(full[:-2], counts[:-2], strict=False):
@@ -130,6 +170,8 @@ class _View:
 
     def _mark(self, launch: Launch, step: int) -> str:
         operand = self.operand
+        if any(operand is one for one in launch.scratch):
+            return "resident"
         if not operand.output:
             return "fetched" if operand.fetched[step] else "reused"
         last = step + 1 == launch.steps or bool(operand.fetched[step + 1])

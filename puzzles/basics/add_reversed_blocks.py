@@ -10,14 +10,12 @@ from puzzles import INTERPRET
 # %% [markdown]
 # ## add_reversed_blocks: route data with an index map
 #
-# So far step `i` took block `i`. But an index map may be any function of the program ids. It is
-# evaluated ahead of the kernel, to know what to fetch next, and so it moves data without a single
-# instruction in the kernel's body. Much of what you will meet later, from matmul to
-# mixture-of-experts routing, is this trick: *the body stays, the index map changes*.
+# An index map may be any function of the program ids. It moves data without a single instruction in
+# the kernel's body. From matmul to mixture-of-experts routing, you will meet this trick again: *the
+# body stays, the index map changes*.
 #
-# Below, step `i` gets block `i` of `x` and should get the block of `y` that lies equally far from the
-# **end**: the first with the last, the second with the last but one. Inside a block, the order of
-# the elements stays as it is:
+# Step `i` gets block `i` of `x`. It should get the block of `y` that lies equally far from the
+# **end**, with its elements in their order:
 #
 # ```text
 # x      [ x0 | x1 | x2 ]
@@ -27,8 +25,7 @@ from puzzles import INTERPRET
 #
 # ![While x's blocks are fetched from the first on, y's are fetched from the last on.](diagrams/basics/add_reversed_blocks.svg)
 #
-# The kernel, in the folded cell below, adds two blocks. Only `y`'s index map is yours. It may use `n`, the number of blocks: an ordinary Python int, which
-# an index map can close over.
+# Only `y`'s index map is yours. It may use `n`, the number of blocks: an ordinary Python int.
 
 # %%
 def add_reversed_blocks_spec(x: Float[Array, " N"], y: Float[Array, " N"]) -> Float[Array, " N"]:
@@ -133,7 +130,7 @@ PUZZLE = Puzzle(
             "uses a negative block index",
             old="return (n - 1 - i,)",
             new="return (-1 - i,)",
-            says="negative",
+            says="negative indices do not wrap on a TPU",
             stage="memory",
         ),
         Mistake(

@@ -10,30 +10,23 @@ from puzzles import INTERPRET
 # %% [markdown]
 # ## add_ten: your first kernel
 #
-# An ordinary JAX function takes arrays and returns arrays. A **kernel** takes **Refs** and returns
-# nothing. A Ref is a handle to a buffer in the TPU's on-chip memory, VMEM: 16 to 128 MiB,
-# depending on the kind of TPU, right beside the arithmetic units. Before your kernel starts, `pallas_call` has
-# copied the input there from HBM, the large memory where `jax.Array`s live. After it ends,
-# `pallas_call` copies the output back.
+# A JAX function takes arrays and returns arrays. A **kernel** takes **Refs** and returns nothing. A
+# Ref is a handle to a buffer in memory. Here that is VMEM, the TPU's on-chip memory: 16 to 128 MiB
+# right beside the arithmetic units. `pallas_call` copies the input there from HBM, the large memory
+# where `jax.Array`s live, and afterwards the output back.
 #
 # ![x is copied from HBM to VMEM, the kernel reads x_ref and writes o_ref, and the result is copied back to HBM.](diagrams/basics/add_ten.svg)
 #
-# So a kernel does three things, always:
+# A kernel does three things:
 #
 # 1. **read** a Ref into values: `x = x_ref[...]` (the `...` means "all of it");
-# 2. **compute** on the values with ordinary `jax.numpy`;
-# 3. **write** the result into the output Ref: `o_ref[...] = y`.
+# 2. **compute** on the values with `jax.numpy`;
+# 3. **write** into the output Ref: `o_ref[...] = y`.
 #
-# What an output Ref holds before you write to it is garbage. Under `interpret=True`, floats start
-# out as NaN, so that you notice.
+# Until then, an output Ref holds garbage: NaN, on a CPU, so that you notice.
 #
-# Three words in the code below are new. `out_shape` says what comes out: a shape and a dtype, which a
-# `jax.ShapeDtypeStruct` holds without any data. `INTERPRET` is true unless there is a TPU. `Float[Array, "M N"]` is a note to you: an array of floats with M rows, N columns.
-#
-# Add ten to every element. When you pass, `check` prints a *receipt*: bytes moved between HBM and
-# VMEM, VMEM used, arithmetic done. It takes a v5e, one kind of TPU, as its example (it has
-# 128 MiB, of which a kernel gets 16 unless it asks for more); `choose_blocks`, at the end, explains
-# the lines that begin with FLOPs and roof. (*Mosaic*, which Pallas lowers to, is the compiler of TPU kernels.)
+# Below, `out_shape` says what comes out: a `jax.ShapeDtypeStruct` is a shape and a dtype without
+# data. Add ten to every element.
 
 # %%
 def add_ten_spec(x: Float[Array, "M N"]) -> Float[Array, "M N"]:
@@ -54,6 +47,21 @@ def add_ten(x: Float[Array, "M N"]) -> Float[Array, "M N"]:
         interpret=INTERPRET,
     )(x)
 
+
+# %% [markdown]
+# `interpret=INTERPRET` runs the kernel on a CPU, unless there is a TPU. A pass prints a *receipt*:
+# the bytes moved between HBM and VMEM, the VMEM used, and the least time that the moving takes. It
+# takes a v5e, one kind of TPU, as its example (it has 128 MiB of VMEM, of which a kernel gets 16
+# unless it asks for more). Before that, `check` runs your kernel in a simulator of the TPU's
+# memory, and lowers it for Mosaic, the compiler of TPU kernels.
+#
+# <details>
+# <summary>More: the other front door</summary>
+#
+# Pallas has a second entry point, `pl.kernel`. Its Refs lie in HBM, and the kernel copies what it
+# needs. `pallas_call`, which is used here, makes the copies for you.
+#
+# </details>
 
 # %% tags=["author"]
 from puzzles import Alternative, Mistake, Puzzle, rng

@@ -11,19 +11,15 @@ from puzzles import INTERPRET
 # %% [markdown]
 # ## batched_matmul: None in a block shape
 #
-# A batch of products needs a fourth grid axis and no new kernel. The trick is one word. Where a
-# block shape says `None`, the block takes **one** index of that axis, and the axis is **squeezed**:
-# it is not there in the Ref. A block of shape `(None, bm, bk)` arrives as `(bm, bk)`, and
-# the kernel does not know that there is a batch. The index map still returns three indices, the first
-# being the batch element itself.
-#
-# The (8, 128) rule looks at the last two axes of the *array*, where a squeezed one counts as 1. So
-# squeeze axes in front, as here, and the rule does not notice.
+# A batch of products needs a fourth grid axis and no new kernel. Where a block shape says `None`,
+# the block takes **one** index of that axis, and the axis is **squeezed**: it is not there in the
+# Ref. A block of shape `(None, bm, bk)` arrives as `(bm, bk)`. The index map still returns three
+# indices, the first being the batch element itself.
 #
 # ![The last steps of batch element 0 are followed by the first step of batch element 1, in the second matrix of each operand.](diagrams/basics/batched_matmul.svg)
 #
-# The kernel, in the folded cell below, is `tiled_matmul`'s with k on grid axis 3; it gives that rung
-# away. Write the grid and the specs. Batch goes first.
+# The kernel is `tiled_matmul`'s with k on grid axis 3. Write the grid and the specs, the batch
+# first.
 
 # %%
 def batched_matmul_spec(
@@ -41,7 +37,7 @@ def batched_matmul_kernel(lhs_ref, rhs_ref, o_ref, acc_ref):
     def _():
         acc_ref[...] = jnp.zeros_like(acc_ref)
 
-    acc_ref[...] += jnp.dot(lhs_ref[...], rhs_ref[...], preferred_element_type=jnp.float32)
+    acc_ref[...] += jnp.dot(lhs_ref[...], rhs_ref[...])
 
     @pl.when(k == pl.num_programs(3) - 1)
     def _():
@@ -71,9 +67,12 @@ def batched_matmul(
 
 
 # %% [markdown]
-# `jax.vmap` does this for you. It prepends a grid axis, and a squeezed dimension to every block of what
-# it maps over. Here is the receipt of the reference `tiled_matmul` under `vmap`. When yours is done,
-# compare: the same grid, the same bytes.
+# `jax.vmap` does this for you. It prepends a grid axis, and a squeezed dimension to every block of
+# what it maps over. Here is the receipt of the reference `tiled_matmul` under `vmap`. When yours is
+# done, compare: the same grid, the same bytes.
+#
+# The (8, 128) rule looks at the last two axes of the *array*, where a squeezed one counts as 1. So
+# squeeze axes in front, as here, and the rule does not notice.
 
 # %% active="ipynb"
 # receipt(
@@ -202,7 +201,7 @@ PUZZLE = Puzzle(
             "cuts blocks of 64 columns",
             old="bm, bk, bn = 64, 128, 256",
             new="bm, bk, bn = 64, 64, 256",
-            says="128",
+            says="the last breaks that (64 is not)",
             stage="tpu",
         ),
     ],

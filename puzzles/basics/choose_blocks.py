@@ -10,30 +10,23 @@ from puzzles import find, trace
 # %% [markdown]
 # ## choose_blocks: spend VMEM to save traffic
 #
-# A matmul like yours is right for every block size that divides its axes. Is it fast? Count bytes. For one output block, a strip
-# of `a` and a strip of `b` pass through VMEM. So all of `a` is read `N / bn` times, and all of
-# `b` is read `M / bm` times. In bf16, with 2 bytes a number, the FLOPs per byte come to
+# For one block of a product, a strip of `a` and a strip of `b` pass through VMEM. So all of `a` is
+# read `N / bn` times, and all of `b` is read `M / bm` times. In bf16, the FLOPs per byte come to
 #
 # $$\frac{2MKN}{2\,(MK \cdot N/b_n \;+\; KN \cdot M/b_m \;+\; MN)}
 #   \;=\; \frac{1}{1/b_n + 1/b_m + 1/K}$$
 #
-# `bk` is not in there, as long as it is less than `K`. Large `bm` and `bn` save traffic; `bk` only has to
-# be large enough to keep each step busy. (With all of K in one block, `a`'s index stops changing
-# while j runs, so `a` is read once: a strip that fits into VMEM is another good answer.)
-#
 # A v5e multiplies up to 197 TFLOP/s and reads up to 820 GB/s: 240 FLOPs in the time of one byte.
-# Below that **ridge** the matrix unit waits for memory, *memory-bound*; above it, memory waits for the
-# matrix unit, *compute-bound*, which is what you paid for. With 128 × 128 blocks, and `bk` less
-# than `K`, you get 64 FLOPs a byte at most.
-#
-# What stops you from taking huge blocks is VMEM. It must hold **two** buffers for every blocked
-# operand (one in use, one in flight), output included, and the f32 accumulator once.
+# Below that **ridge** the matrix unit waits for memory, *memory-bound*; above it, memory waits,
+# *compute-bound*.
 #
 # ![A roofline for a v5e: 128 and 256 blocks lie on the slope, memory-bound; 512 blocks just reach the ridge of 240 FLOPs a byte, 1024 blocks lie beyond it.](diagrams/basics/choose_blocks.svg)
 #
-# Choose `(bm, bk, bn)` for a bf16 matmul of given sizes so that it fits into `vmem_bytes` and is
-# compute-bound on a v5e. Blocks must divide their axes and be multiples of 128. No data is needed: the
-# receipt is computed from shapes.
+# What stops you from taking huge blocks is VMEM: **two** buffers for every blocked operand (one in
+# use, one in flight), output included, and the f32 accumulator once.
+#
+# Choose blocks for a bf16 matmul so that it fits into `vmem_bytes` and is compute-bound on a v5e.
+# They must divide their axes and be multiples of 128.
 
 # %%
 matmul = find("matmul_bf16").solution
@@ -70,9 +63,24 @@ def choose_blocks(M: int, K: int, N: int, vmem_bytes: int) -> tuple[int, int, in
 
 
 # %% [markdown]
+# `bk` is not in the formula, as long as it is less than `K`. But a step costs time by itself, and a
+# small `bk` makes many steps. For a product of 1024 × 1024 matrices, the TPU compiler estimates
+# that blocks of 128 take 16 times as many cycles as blocks of 512; and with `bm` and `bn` at 512, a
+# `bk` of 128 takes 1.6 times as many as one of 512. So give `bk` what VMEM is left. If that is too
+# little, ask for more by `pltpu.CompilerParams(vmem_limit_bytes=...)`.
+#
 # Now look at the whole range. The bar is the FLOPs per byte, and `|` marks v5e's ridge. On a CPU
-# these are figures from the receipt. **On a TPU the same cell also runs each launch and prints what it
-# measured**: compare the two, and see where the receipt's simple model stops being the whole story.
+# these are figures from the receipt. **On a TPU the same cell also runs each launch and prints what
+# it measured**: compare the two, and see where the receipt's simple model stops being the whole
+# story.
+#
+# <details>
+# <summary>More: all of K in one block</summary>
+#
+# Then `a`'s index stops changing while j runs, so `a` is read once. A strip that fits into VMEM is
+# another good answer.
+#
+# </details>
 
 # %% active="ipynb"
 # def measure(fn, *shapes, repeats=10):
@@ -195,7 +203,7 @@ PUZZLE = Puzzle(
             "takes 128 everywhere",
             old="if buffers + accumulator <= vmem_bytes and reuse >= best:",
             new="if bm == bk == bn == 128:",
-            says="memory-bound",
+            says="(128, 128, 128) give 63 FLOPs a byte",
             stage="work",
         ),
         Mistake(
@@ -241,7 +249,7 @@ PUZZLE = Puzzle(
             "makes one side as long as it can be",
             old="reuse = 1 / (1 / bm + 1 / bn)",
             new="reuse = bm",
-            says="memory-bound",
+            says="give 123 FLOPs a byte, memory-bound",
             stage="work",
         ),
         Mistake(

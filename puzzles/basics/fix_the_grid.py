@@ -10,16 +10,16 @@ from puzzles import INTERPRET
 # %% [markdown]
 # ## fix_the_grid: find the bug
 #
-# This is somebody's row maximum: the largest number of each row, block by block. It passes its tests
-# under `interpret=True`, to the last digit. On a TPU it can give wrong answers.
+# This is somebody's row maximum, block by block. It passes its tests under `interpret=True`, to the
+# last digit. On a TPU it can give wrong answers.
 #
-# Why the difference? `interpret=True` keeps the whole output in one place and reads each block
-# from there when a step begins. A TPU does not. It holds an output block in VMEM for as long as
-# consecutive steps name the same block, then copies it to HBM and **forgets it**. If a later step
-# names that block again, it gets a buffer with whatever was left in it; nothing is read back.
+# Why? `interpret=True` keeps the whole output in one place and reads each block from there when a
+# step begins. A TPU holds an output block in VMEM for as long as consecutive steps name the same
+# block, then copies it to HBM and **forgets it**. If a later step names that block again, it gets a
+# buffer with whatever was left in it.
 #
-# Nothing is wrong with the arithmetic. Write down which output block each of the first grid steps
-# names, and you will see it. `check` judges your repair; the first hint lists the steps.
+# The arithmetic is right. Run the cell, call `show(fix_the_grid)` in one of your own, and watch
+# which output block each step names. Then mend it.
 
 # %%
 def fix_the_grid_spec(x: Float[Array, "M N"]) -> Float[Array, "M 1"]:
@@ -128,7 +128,7 @@ PUZZLE = Puzzle(
                 (_IN, "(bm, bn), lambda i, j: (j, i)"),
                 (_OUT, "(bm, 1), lambda i, j: (j, 0)"),
             ),
-            says="visited again",
+            says="is visited again at grid step",
             stage="memory",
         ),
         Mistake(

@@ -11,27 +11,22 @@ from puzzles import INTERPRET
 # %% [markdown]
 # ## launch_matmul: the whole call, for a transposed product
 #
-# Last time the call was given. Now everything around the kernel is yours, for a product that comes
-# up in every backward pass: `a.T @ b`. `a` is stored as `K` × `M`, and we do not transpose it in
-# HBM, which would cost a round trip of the whole matrix. We fetch its blocks as they lie, and
-# let the kernel contract their *first* axis: `jax.lax.dot_general` is `dot` with the axes named.
+# Now the whole call is yours, for a product that comes up in every backward pass: `a.T @ b`. `a` is
+# stored as `K` × `M`. Transposing it in HBM would cost a round trip of the whole matrix. We fetch
+# its blocks as they lie, and the kernel contracts their *first* axis: `jax.lax.dot_general` is
+# `dot` with the axes named.
 #
-# The kernel expects a grid whose axis 2 is k, and a scratch accumulator. Besides the parts that
-# you know, the call needs two more:
+# Two parts are new:
 #
 # * `scratch_shapes=[pltpu.VMEM(shape, dtype)]`, one entry for each scratch Ref.
-# * `compiler_params=pltpu.CompilerParams(dimension_semantics=(...))`, one word for each grid
-#   axis. `"parallel"` promises that the axis may be cut up among cores or reordered, since no
-#   result depends on the order. `"arbitrary"` promises nothing, so the axis runs in order.
-#   Put parallel axes first: JAX's simulator of a TPU insists on it.
+# * `compiler_params=pltpu.CompilerParams(dimension_semantics=(...))`, one word for each grid axis.
+#   `"parallel"` promises that the axis may be cut up among cores or reordered. `"arbitrary"`
+#   promises nothing, so the axis runs in order. Put parallel axes first: JAX's simulator of a TPU
+#   insists on it.
 #
-# Some TPU chips (v4 and v5p) have two cores that can share the parallel axes of one kernel.
-# Promise too much, and two cores add into different accumulators; promise nothing, and one idles.
-# Which of the three axes can go in any order?
+# Which axes can go in any order?
 #
-# ![Three steps go down a column of blocks in both a and b, while one output block stays in VMEM.](diagrams/basics/launch_matmul.svg)
-#
-# The kernel is in the folded cell below; it gives `tiled_matmul` away, so solve that first.
+# ![Three steps go down a column of blocks in both a and b, while the accumulator and one output block stay in VMEM.](diagrams/basics/launch_matmul.svg)
 
 # %%
 def launch_matmul_spec(a: Float[Array, "K M"], b: Float[Array, "K N"]) -> Float[Array, "M N"]:
@@ -81,6 +76,14 @@ def launch_matmul(a: Float[Array, "K M"], b: Float[Array, "K N"]) -> Float[Array
         interpret=INTERPRET,
     )(a, b)
 
+
+# %% [markdown]
+# Is the transpose free, then? Not quite: the blocks are turned on the chip. That costs no traffic,
+# but it may cost time.
+#
+# And why promise anything? Some TPU chips (v4 and v5p) have two cores that can share the parallel
+# axes of one kernel. Promise too much, and two cores add into different accumulators; promise
+# nothing, and one idles.
 
 # %% tags=["author"]
 from puzzles import Alternative, Launch, Mistake, Puzzle, rng
@@ -190,7 +193,7 @@ PUZZLE = Puzzle(
             "promises that k is parallel",
             old=_SEMANTICS,
             new='("parallel", "parallel", "parallel")',
-            says="parallel",
+            says="which differ along axis 2, marked 'parallel'",
             stage="memory",
         ),
         Mistake(
@@ -228,7 +231,7 @@ PUZZLE = Puzzle(
             "cuts blocks of 64 columns",
             old="bm, bk, bn = 128, 256, 512",
             new="bm, bk, bn = 64, 256, 512",
-            says="128",
+            says="the last breaks that (64 is not)",
             stage="tpu",
         ),
     ],

@@ -8,22 +8,21 @@ from jaxtyping import Array, Float
 from puzzles import INTERPRET
 
 # %% [markdown]
-# ## launch_vector_add: write the call yourself
+# ## launch_vector_add: write the call yourself, for any shape
 #
-# Now the other half. The kernel, in the folded cell below, adds two blocks. The launch is yours: how
-# many steps, and which block of each array belongs to which step.
-#
-# The questions are the same for every launch you will ever write:
+# Now the launch is yours. Three questions lead to it, here and always:
 #
 # 1. Which block of the **output** does one step produce? That gives `out_specs`.
-# 2. How many such blocks are there along each axis? That gives `grid`.
-# 3. Which blocks of the **inputs** does this output block need? That gives `in_specs`: a list with
-#    one BlockSpec for each input.
+# 2. How many such blocks cover each axis? That gives `grid`.
+# 3. Which blocks of the **inputs** does this output block need? That gives `in_specs`.
 #
-# ![Each step fetches one block of x and the same block of y, and writes that block of the result.](diagrams/basics/launch_vector_add.svg)
+# Real arrays are no multiples of your blocks. `pl.cdiv(size, block)`, division rounded up, counts
+# enough of them, and the last one **hangs over the edge**. There, **reads** give garbage, and
+# **writes** are dropped. An elementwise kernel need not mind.
 #
-# Use blocks of `bm` × `bn`. One block for the whole array would give the right numbers here, and
-# nothing on a real array: VMEM holds megabytes, HBM gigabytes. So `check` asks for blocks.
+# ![The third step of a row of blocks hangs over the right edge of all three arrays.](diagrams/basics/launch_vector_add.svg)
+#
+# Use blocks of `bm` × `bn`: VMEM, with its megabytes, would not hold a large array in one.
 
 # %%
 def launch_vector_add_spec(x: Float[Array, "M N"], y: Float[Array, "M N"]) -> Float[Array, "M N"]:
@@ -43,7 +42,7 @@ def launch_vector_add(x: Float[Array, "M N"], y: Float[Array, "M N"]) -> Float[A
     return pl.pallas_call(
         launch_vector_add_kernel,
         ### BEGIN SOLUTION
-        grid=(M // bm, N // bn),
+        grid=(pl.cdiv(M, bm), pl.cdiv(N, bn)),
         in_specs=[
             pl.BlockSpec((bm, bn), lambda i, j: (i, j)),
             pl.BlockSpec((bm, bn), lambda i, j: (i, j)),
@@ -64,25 +63,26 @@ def make_inputs(key, M, N):
     return tuple(jnp.asarray(r.normal(size=(M, N)), jnp.float32) for _ in range(2))
 
 
-def scale(M=16384, N=8192):
+def scale(M=16300, N=8100):
     return tuple(jax.ShapeDtypeStruct((M, N), jnp.float32) for _ in range(2))
 
 
 def fresh(r):
-    return dict(M=64 * int(r.choice([1, 3, 5, 9])), N=512 * int(r.choice([3, 5])))
+    return dict(M=int(r.choice([40, 200, 300, 520])), N=int(r.choice([900, 1300])))
 
 
+_GRID = "grid=(pl.cdiv(M, bm), pl.cdiv(N, bn))"
 _SPEC = "pl.BlockSpec((bm, bn), lambda i, j: (i, j))"
 _OUT = f"out_specs={_SPEC}"
 _IN = f"in_specs=[\n            {_SPEC},\n            {_SPEC},\n        ]"
 
 
-def _with(spec: str, grid: str = "grid=(M // bm, N // bn)") -> tuple[tuple[str, str], ...]:
+def _with(spec: str, grid: str = _GRID) -> tuple[tuple[str, str], ...]:
     """Edits that put one BlockSpec in all three places."""
     return (
         (_IN, f"in_specs=[{spec}, {spec}]"),
         (_OUT, f"out_specs={spec}"),
-        ("grid=(M // bm, N // bn)", grid),
+        (_GRID, grid),
     )
 
 
@@ -90,21 +90,23 @@ PUZZLE = Puzzle(
     spec=launch_vector_add_spec,
     solution=launch_vector_add,
     inputs=make_inputs,
-    cases=[dict(M=192, N=512), dict(M=128, N=1024)],
+    cases=[dict(M=150, N=700), dict(M=128, N=1000)],
     fresh=fresh,
     scale=scale,
     slack={"bytes": 1.0},  # every block is needed once
     par=lambda launch: f"{launch.steps:,} steps, {launch.hbm_bytes / 2**20:,.0f} MiB moved",
     hints=[
-        "Start from the output: one step makes one block of bm × bn. How many are there along each "
-        "axis?",
+        "Start from the output: one step makes one block of bm × bn. How many does it take to cover "
+        "each axis, the ragged last one included?",
         "`grid` is a tuple of step counts; a `pl.BlockSpec(block_shape, index_map)` goes with each "
         "array; the index map takes one argument for each grid axis.",
-        "The grid has two axes; each is the array's length divided by the block's. All three BlockSpecs "
-        "are alike: the same block shape, and an index map that returns its two arguments.",
+        "The grid has two axes; each is the array's length divided by the block's, rounded up. All "
+        "three BlockSpecs are alike: the same block shape, and an index map that returns its two "
+        "arguments.",
     ],
     explain="""One step, one output block, and the same block of both inputs. The grid counts blocks,
-    so it is the array's shape divided by the block's.""",
+    so it is the array's shape divided by the block's, rounded up; what hangs over the edge is read
+    as garbage, added to garbage, and dropped.""",
     mistakes=[
         Mistake(
             "takes everything in one block",
@@ -113,9 +115,16 @@ PUZZLE = Puzzle(
             stage="work",
         ),
         Mistake(
+            "counts whole blocks only",
+            old=_GRID,
+            new="grid=(M // bm, N // bn)",
+            says="`//` rounds down, so no grid step holds the ragged blocks along the lower and the "
+            "right edge; `pl.cdiv` rounds up",
+        ),
+        Mistake(
             "has a grid one step too long",
-            old="grid=(M // bm, N // bn)",
-            new="grid=(M // bm, N // bn + 1)",
+            old=_GRID,
+            new="grid=(pl.cdiv(M, bm), pl.cdiv(N, bn) + 1)",
             says="out of bounds",
             stage="memory",
         ),
@@ -128,13 +137,13 @@ PUZZLE = Puzzle(
         Mistake(
             "swaps rows and columns of blocks",
             edits=_with("pl.BlockSpec((bm, bn), lambda i, j: (j, i))"),
-            says="this grid has M // bm steps along `i` and N // bn along `j`, so `i` counts blocks of "
-            "rows: return (i, j), or turn the grid round as well",
+            says="this grid counts blocks of rows along `i` and blocks of columns along `j`: return "
+            "(i, j), or turn the grid round as well",
         ),
         Mistake(
             "takes the numbers of blocks for the shape of a block",
-            edits=_with("pl.BlockSpec((M // bm, N // bn), lambda i, j: (i, j))"),
-            says="there are M // bm by N // bn blocks, and each is bm by bn: the first belongs in "
+            edits=_with("pl.BlockSpec((pl.cdiv(M, bm), pl.cdiv(N, bn)), lambda i, j: (i, j))"),
+            says="`pl.cdiv` says how many blocks there are, and each is bm by bn: the first belongs in "
             "`grid`, the second in every BlockSpec",
         ),
         Mistake(
@@ -144,15 +153,23 @@ PUZZLE = Puzzle(
         ),
         Mistake(
             "leaves out the last column of blocks",
-            old="grid=(M // bm, N // bn)",
-            new="grid=(M // bm, N // bn - 1)",
-            says="no grid step holds them; the grid needs M // bm steps along `i` and N // bn along `j`",
+            old=_GRID,
+            new="grid=(pl.cdiv(M, bm), N // bn)",
+            says="no grid step holds them: N is no multiple of bn, and `//` rounds down where "
+            "`pl.cdiv` rounds up",
+        ),
+        Mistake(
+            "leaves out the last row of blocks",
+            old=_GRID,
+            new="grid=(M // bm, pl.cdiv(N, bn))",
+            says="no grid step holds them: M is no multiple of bm, and `//` rounds down where "
+            "`pl.cdiv` rounds up",
         ),
         Mistake(
             "writes the first row of blocks only",
-            edits=_with("pl.BlockSpec((bm, bn), lambda j: (0, j))", "grid=(N // bn,)"),
-            says="no grid step holds the others; the grid needs M // bm steps along `i` and N // bn "
-            "along `j`",
+            edits=_with("pl.BlockSpec((bm, bn), lambda j: (0, j))", "grid=(pl.cdiv(N, bn),)"),
+            says="no grid step holds the others; the grid needs an axis that counts blocks of rows, "
+            "and one that counts blocks of columns",
         ),
         Mistake(
             "reads one y block for a whole row",
@@ -161,37 +178,50 @@ PUZZLE = Puzzle(
             says="`y`'s index map ignores `j`",
         ),
         Mistake(
+            "pads both arrays in HBM first",
+            old=")(x, y)",
+            new=")(*(jnp.pad(v, ((0, -M % bm), (0, -N % bn))) for v in (x, y)))",
+            says="`pad`",
+            stage="work",
+        ),
+        Mistake(
             "cuts blocks of 64 columns",
-            edits=_with("pl.BlockSpec((bm, 64), lambda i, j: (i, j))", "grid=(M // bm, N // 64)"),
-            says="128",
+            edits=_with(
+                "pl.BlockSpec((bm, 64), lambda i, j: (i, j))", "grid=(pl.cdiv(M, bm), pl.cdiv(N, 64))"
+            ),
+            says="the last breaks that (64 is not)",
             stage="tpu",
         ),
         Mistake(
             "cuts blocks of 4 rows",
-            edits=_with("pl.BlockSpec((4, bn), lambda i, j: (i, j))", "grid=(M // 4, N // bn)"),
-            says="8",
+            edits=_with(
+                "pl.BlockSpec((4, bn), lambda i, j: (i, j))", "grid=(pl.cdiv(M, 4), pl.cdiv(N, bn))"
+            ),
+            says="the second-last breaks that (4 is not)",
             stage="tpu",
         ),
     ],
     alternatives=[
         Alternative(
             "walks column by column",
-            edits=_with("pl.BlockSpec((bm, bn), lambda j, i: (i, j))", "grid=(N // bn, M // bm)"),
+            edits=_with(
+                "pl.BlockSpec((bm, bn), lambda j, i: (i, j))", "grid=(pl.cdiv(N, bn), pl.cdiv(M, bm))"
+            ),
         ),
         Alternative(
             "takes whole rows of blocks",
-            edits=_with("pl.BlockSpec((bm, N), lambda i: (i, 0))", "grid=(M // bm,)"),
+            edits=_with("pl.BlockSpec((bm, N), lambda i: (i, 0))", "grid=(pl.cdiv(M, bm),)"),
         ),
         Alternative(
-            "takes the smallest legal blocks",
-            edits=_with("pl.BlockSpec((8, 512), lambda i, j: (i, j))", "grid=(M // 8, N // 512)"),
+            "takes the smallest legal blocks, and counts them without cdiv",
+            edits=_with("pl.BlockSpec((8, 512), lambda i, j: (i, j))", "grid=((M + 7) // 8, -(-N // 512))"),
         ),
         Alternative(
             "goes down a flat list of blocks, all specs from one function, under jit",
             code="""
 @jax.jit
 def launch_vector_add(x, y):
-    across = x.shape[1] // 128
+    across = pl.cdiv(x.shape[1], 128)
 
     def spec(rows=64):
         return pl.BlockSpec(index_map=lambda n: (n // across, n % across), block_shape=(rows, 128))
@@ -199,7 +229,7 @@ def launch_vector_add(x, y):
     return pl.pallas_call(
         kernel=launch_vector_add_kernel,
         grid_spec=pl.GridSpec(
-            grid=x.shape[0] // 64 * across, in_specs=(spec(), spec()), out_specs=spec()
+            grid=pl.cdiv(x.shape[0], 64) * across, in_specs=(spec(), spec()), out_specs=spec()
         ),
         out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype),
         interpret=INTERPRET,

@@ -13,17 +13,13 @@ from puzzles import INTERPRET
 #
 # The TPU's matrix unit multiplies **bf16** numbers and adds the products in **f32**. bf16 takes
 # half the bytes of f32 and has the same range, but only 8 bits of precision: between 256 and 512,
-# neighbouring bf16 numbers are 2 apart. For one product that is fine. For a running sum it is not. Add
-# 0.5 to 256 in bf16 and you have 256.
+# neighbouring bf16 numbers are 2 apart. For a running sum that is too few: add 0.5 to 256 in bf16
+# and you have 256.
 #
-# So: bf16 for what is stored and moved, f32 for what is accumulated. Each step asks the matrix unit for
-# an f32 result, and the scratch accumulator is f32. Rounding happens **once**, at the end.
+# So store and move bf16, but accumulate f32. `preferred_element_type=jnp.float32` asks a dot for an
+# f32 result, and the accumulator is f32. Rounding happens **once**, at the end.
 #
-# Here the scratch accumulator of `tiled_matmul` earns its keep: now the sum has another type than the
-# output.
-#
-# The call is given. `K` is large in these cases, and the terms cancel: the running sum is far larger
-# than the result, as may happen to any sum of signed numbers.
+# Two lines of `tiled_matmul`'s kernel are yours.
 
 # %%
 def matmul_bf16_spec(a: BFloat16[Array, "M K"], b: BFloat16[Array, "K N"]) -> BFloat16[Array, "M N"]:
@@ -33,19 +29,21 @@ def matmul_bf16_spec(a: BFloat16[Array, "M K"], b: BFloat16[Array, "K N"]) -> BF
 
 # %%
 def matmul_bf16_kernel(a_ref, b_ref, o_ref, acc_ref):
-    ### BEGIN SOLUTION
     k = pl.program_id(2)
 
     @pl.when(k == 0)
     def _():
         acc_ref[...] = jnp.zeros_like(acc_ref)
 
+    ### BEGIN SOLUTION
     acc_ref[...] += jnp.dot(a_ref[...], b_ref[...], preferred_element_type=jnp.float32)
+    ### END SOLUTION
 
     @pl.when(k == pl.num_programs(2) - 1)
     def _():
+        ### BEGIN SOLUTION
         o_ref[...] = acc_ref[...].astype(o_ref.dtype)
-    ### END SOLUTION
+        ### END SOLUTION
 
 
 def matmul_bf16(
@@ -73,6 +71,10 @@ def matmul_bf16(
         interpret=INTERPRET,
     )(a, b)
 
+
+# %% [markdown]
+# Narrow numbers are packed: a tile of VMEM is 16 × 128 in bf16 and 32 × 128 in int8. A bf16 block
+# of 8 rows takes as much VMEM as one of 16, so make `bm` a multiple of 16 here.
 
 # %% tags=["author"]
 from puzzles import Alternative, Launch, Mistake, Puzzle, rng
@@ -105,18 +107,19 @@ def audit(launch: Launch, *, args) -> None:
 
 
 _DOT = "jnp.dot(a_ref[...], b_ref[...], preferred_element_type=jnp.float32)"
-_ZERO = """    @pl.when(k == 0)
-    def _():
-        acc_ref[...] = jnp.zeros_like(acc_ref)
-
-"""
+_ADD = f"    acc_ref[...] += {_DOT}\n"
+_STORE = "o_ref[...] = acc_ref[...].astype(o_ref.dtype)"
 
 PUZZLE = Puzzle(
     picture=False,  # tiled_matmul's, unchanged: what is new is a dtype
     spec=matmul_bf16_spec,
     solution=matmul_bf16,
     inputs=make_inputs,
-    cases=[dict(M=128, K=2048, N=256), dict(M=256, K=3072, N=128)],
+    cases=[
+        dict(M=128, K=2048, N=256),
+        dict(M=256, K=3072, N=128),
+        dict(M=256, K=512, N=384),
+    ],
     roundings=1,
     fresh=fresh,
     scale=scale,
@@ -126,8 +129,8 @@ PUZZLE = Puzzle(
         "sum is rounded.",
         "`preferred_element_type=jnp.float32` makes the dot of two bf16 blocks return f32. "
         "`.astype(o_ref.dtype)` rounds.",
-        "The same three parts as before: zero, add a product that was asked for in f32, and a store "
-        "that converts the accumulator.",
+        "First gap: add a block product, asked for in f32, to the accumulator. Second gap: convert the "
+        "accumulator, and store it.",
     ],
     explain="""The matrix unit multiplies bf16 and sums in f32, so f32 accumulation costs nothing
     extra in the dots. Rounding once, at the store, loses no more than the output type has to.""",
@@ -151,7 +154,7 @@ PUZZLE = Puzzle(
             "rounds the sum before the last block is added",
             edits=(
                 (
-                    f"    acc_ref[...] += {_DOT}\n",
+                    _ADD,
                     f"    product = {_DOT}\n"
                     "    last = k == pl.num_programs(2) - 1\n"
                     "    before = acc_ref[...]\n"
@@ -173,49 +176,48 @@ PUZZLE = Puzzle(
             "stores the f32 sum as it is",
             old="acc_ref[...].astype(o_ref.dtype)",
             new="acc_ref[...]",
-            says="dtype",
+            says="What is stored must have the Ref's dtype",
             stage="error",
         ),
         Mistake(
-            "leaves garbage in the accumulator or in the output",
-            old=_ZERO,
-            new="",
-            says="every number is garbage (NaN here): either the accumulator was not zeroed at k = 0, "
-            "which nobody does for you, or nothing was stored at the last k, num_programs - 1. k is "
-            "`pl.program_id(2)`",
+            "adds the sum to what the output held",
+            old=_STORE,
+            new=_STORE.replace("=", "+="),
+            says="every number is garbage (NaN here): an output block holds garbage until it is written, "
+            "so store with `=`",
         ),
         Mistake(
             "keeps the last K block's product only",
-            old=_ZERO,
-            new="    acc_ref[...] = jnp.zeros_like(acc_ref)\n",
-            says="something sets the sum back after the first k. Zeros belong to k = 0 alone, and "
-            "every step adds, by `+=`",
-        ),
-        Mistake(
-            "stores one step early",
-            old="pl.num_programs(2) - 1)",
-            new="pl.num_programs(2) - 2)",
-            says="the last K block's product is not in the result",
+            old="acc_ref[...] += jnp.dot",
+            new="acc_ref[...] = jnp.dot",
+            says="every step stores its own product over the sum so far: add, by `+=`",
         ),
         Mistake(
             "keeps the first K block's product only",
-            old="k == pl.num_programs(2) - 1",
-            new="k == 0",
-            says="either the product is added at k = 0 alone, or the sum is stored there. Add at every "
-            "step, and store at the last k, num_programs - 1",
+            old=_ADD,
+            new=f"    @pl.when(k == 0)\n    def _():\n    {_ADD}",
+            says="the product is added at k = 0 alone: add at every step",
         ),
         Mistake(
-            "zeroes the accumulator where j is 0",
-            old="pl.when(k == 0)",
-            new="pl.when(pl.program_id(1) == 0)",
-            says="k is program id 2: the first column of output blocks starts over at every step, and "
-            "the others add to what was there",
+            "counts the last K block twice",
+            old=_STORE,
+            new=_STORE.replace("acc_ref[...]", f"(acc_ref[...] + {_DOT})"),
+            says="at the last k its product is in the accumulator already: store what is there",
         ),
         Mistake(
-            "zeroes the accumulator in the very first grid step only",
-            old="pl.when(k == 0)",
-            new="pl.when((pl.program_id(0) == 0) & (pl.program_id(1) == 0) & (k == 0))",
-            says="scratch keeps the sum of the output block before: each (i, j) needs its own zero",
+            "swaps the factors",
+            old="jnp.dot(a_ref[...], b_ref[...]",
+            new="jnp.dot(b_ref[...], a_ref[...]",
+            says="what is stored must have the shape of the output block",
+            stage="error",
+        ),
+        Mistake(
+            "contracts the columns of both",
+            old=_DOT,
+            new="jax.lax.dot_general(a_ref[...], b_ref[...], (((1,), (1,)), ((), ())), "
+            "preferred_element_type=jnp.float32)",
+            says="The axes that are summed over must be equally long",
+            stage="error",
         ),
         Mistake(
             "rounds outside of the kernel",
@@ -247,9 +249,8 @@ PUZZLE = Puzzle(
     alternatives=[
         Alternative(
             "stores at every step",
-            old="    @pl.when(k == pl.num_programs(2) - 1)\n    def _():\n"
-            "        o_ref[...] = acc_ref[...].astype(o_ref.dtype)\n",
-            new="    o_ref[...] = acc_ref[...].astype(jnp.bfloat16)\n",
+            old=_ADD,
+            new=f"{_ADD}    o_ref[...] = acc_ref[...].astype(jnp.bfloat16)\n",
         ),
         Alternative(
             "uses matmul and dot_general's own argument",

@@ -11,20 +11,16 @@ from puzzles import INTERPRET
 # ## outer_product: each operand sees the part of the grid that it needs
 #
 # Every index map receives **all** program ids, and returns as many block indices as **its own
-# array** has axes. The two counts are independent. Here the grid has two axes, the output has two,
-# and `a` and `b` have one each: step `(i, j)` needs block `i` of `a` and block `j` of `b`.
+# array** has axes. Here, step `(i, j)` needs block `i` of `a` and block `j` of `b`.
 #
-# While `j` runs, `a`'s index map keeps returning the same index. The pipeline notices: a block is
-# fetched only if its index **differs from the previous step's**. So `a`'s block stays where it is
-# for a whole row of output blocks, and only `b`'s blocks move. The receipt will count 36 KiB of reads,
-# not 48: `a`'s three blocks are fetched once each, `b`'s six times in all.
-#
-# Inside the kernel you hold two short vectors and owe a matrix. Broadcasting works as usual:
-# `v[:, None]` is a column, `v[None, :]` is a row.
+# While `j` runs, `a`'s index stays the same. A block is fetched only if its index **differs from
+# the previous step's**. So the receipt will count 36 KiB of reads, not 48: three blocks of `a`,
+# once each, and six of `b`.
 #
 # ![From step (0, 0) to (0, 1), a's block is reused and b's is fetched; at (1, 0) both are fetched.](diagrams/basics/outer_product.svg)
 #
-# Write the two input BlockSpecs and the kernel.
+# Write the two input BlockSpecs and the kernel. `v[:, None]` makes a column of a vector, `v[None,
+# :]` a row.
 
 # %%
 def outer_product_spec(a: Float[Array, " M"], b: Float[Array, " N"]) -> Float[Array, "M N"]:

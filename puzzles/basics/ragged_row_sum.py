@@ -10,32 +10,24 @@ from jaxtyping import Array, Float
 from puzzles import INTERPRET
 
 # %% [markdown]
-# ## ragged_row_sum: what lies beyond the edge
+# ## ragged_row_sum: keep garbage out of a sum
 #
-# Real shapes are not multiples of your blocks. `pl.cdiv(N, bn)`, division rounded up, gives a grid
-# that covers the array, and the last block **hangs over the edge**. Pallas's rules for that are
-# simple:
-#
-# * **Reads** beyond the edge give garbage. Nothing is promised about the rest of the buffer.
-# * **Writes** beyond the edge are dropped.
+# A reduction mixes what lies beyond the edge into good numbers:
 #
 # ```text
 # N = 300, bn = 128        |←──── 128 ────→|←──── 128 ────→|← 44 →|· garbage ·|
 # ```
 #
-# For an elementwise kernel this takes care of itself: garbage in, garbage out, dropped. A
-# reduction is different. It mixes garbage into good numbers. So mask the block before you sum it:
-# find each element's **column in the array**, and replace what lies at `N` or beyond by zero.
-#
-# Choose with `jnp.where(mask, x, 0.0)`. Multiplying by the mask is not enough, since garbage may be
-# NaN (here it is), and NaN × 0 is NaN. Nor does dropping NaNs help: on a TPU, garbage
-# may be any number.
+# So mask the block first: find each element's **column in the array**, and replace what lies at `N`
+# or beyond by zero, with `jnp.where(mask, x, 0.0)`. Multiplying by the mask is not enough, since
+# garbage may be NaN (here it is), and NaN × 0 is NaN. Nor is dropping NaNs: on a TPU, garbage may
+# be any number.
 #
 # ![The third block of a row hangs over the right edge of x; the part outside the array is marked as masked out.](diagrams/basics/ragged_row_sum.svg)
 #
-# `jax.lax.broadcasted_iota(jnp.int32, shape, 1)` gives a block of column numbers 0, 1, 2, ...
-# `N` is a Python int, so no Ref brings it: `functools.partial` binds it as a keyword.
-# The rows are ragged too. Do you have to do anything about them?
+# `jax.lax.broadcasted_iota(jnp.int32, shape, 1)` gives a block of column numbers 0, 1, 2, ... `N`
+# is a Python int: `functools.partial` binds it. The rest is `row_sum`. Do the ragged rows need a
+# mask?
 
 # %%
 def ragged_row_sum_spec(x: Float[Array, "M N"]) -> Float[Array, "M 1"]:
@@ -44,13 +36,13 @@ def ragged_row_sum_spec(x: Float[Array, "M N"]) -> Float[Array, "M 1"]:
 
 # %%
 def ragged_row_sum_kernel(x_ref, o_ref, *, N):
-    ### BEGIN SOLUTION
     j = pl.program_id(1)
 
     @pl.when(j == 0)
     def _():
         o_ref[...] = jnp.zeros_like(o_ref)
 
+    ### BEGIN SOLUTION
     bn = x_ref.shape[1]
     column = j * bn + jax.lax.broadcasted_iota(jnp.int32, x_ref.shape, 1)
     x = jnp.where(column < N, x_ref[...], 0.0)
@@ -106,7 +98,7 @@ PUZZLE = Puzzle(
         "It is row_sum, with a mask before the sum. Which elements of a block do not exist in the array?",
         "An element's column in the array is j × bn plus its column in the block, which "
         "`jax.lax.broadcasted_iota` gives. `jnp.where` chooses between the element and zero.",
-        "Compute the block of columns, compare it with N, choose by `jnp.where`, then go on as in "
+        "Compute the block of columns, compare it with N, choose by `jnp.where`; then sum, as in "
         "row_sum. Rows beyond the edge produce sums that are dropped when they are written.",
     ],
     explain="""The mask compares columns of the array, not of the block, so only the last block loses
@@ -146,11 +138,17 @@ PUZZLE = Puzzle(
             says="the columns of the last, ragged block are missing from every sum",
         ),
         Mistake(
+            "compares the column with the width of a block",
+            old="column < N",
+            new="column < bn",
+            says="`bn` is how wide a block is, and only the first block lies left of it; the array is "
+            "`N` wide",
+        ),
+        Mistake(
             "keeps only the last block's sum",
-            old="    @pl.when(j == 0)\n    def _():\n        o_ref[...] = jnp.zeros_like(o_ref)\n",
-            new="    o_ref[...] = jnp.zeros_like(o_ref)\n",
-            says="something sets the sum back after the first step. Zeros belong to j = 0 alone, and "
-            "every step adds, by `+=`",
+            old="o_ref[...] += jnp.sum(x,",
+            new="o_ref[...] = jnp.sum(x,",
+            says="every step stores its own sum over the sum so far: add, by `+=`",
         ),
         Mistake(
             "keeps N % bn columns of the last block",
@@ -203,8 +201,10 @@ PUZZLE = Puzzle(
     alternatives=[
         Alternative(
             "masks the last block only",
-            old=f"    x = {_MASK}\n    o_ref[...] += jnp.sum(x, axis=1, keepdims=True)",
-            new="""    last = pl.num_programs(1) - 1
+            edits=(
+                (
+                    f"    x = {_MASK}\n    o_ref[...] += jnp.sum(x, axis=1, keepdims=True)",
+                    """    last = pl.num_programs(1) - 1
 
     @pl.when(j < last)
     def _():
@@ -213,6 +213,8 @@ PUZZLE = Puzzle(
     @pl.when(j == last)
     def _():
         o_ref[...] += jnp.sum(jnp.where(column < N, x_ref[...], 0.0), axis=1, keepdims=True)""",
+                ),
+            ),
         ),
         Alternative(
             "compares with what is left of the row",

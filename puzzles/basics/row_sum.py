@@ -10,31 +10,30 @@ from puzzles import INTERPRET
 # %% [markdown]
 # ## row_sum: one output block, many steps
 #
-# A row of `x` spans several blocks, so its sum takes several grid steps. All of them belong to the
-# same block of the output: the output's index map ignores `j`.
+# A row of `x` spans several blocks, so its sum takes several steps. All of them name the same block
+# of the output: its index map ignores `j`.
 #
 # ![During the three steps of a row, x's blocks are fetched one by one while the output block stays in VMEM; it is written after the third.](diagrams/basics/row_sum.svg)
 #
 # As long as the index does not change, the output block **stays in VMEM**, and what one step wrote
-# the next can read and add to. Only when the index changes is the block copied back to HBM. So you
-# can accumulate in `o_ref`, under two conditions:
+# the next can read and add to. So you can accumulate in `o_ref`, if
 #
-# * The steps that share an output block must be **consecutive**. The last grid axis runs
-#   fastest, so the axis that you sum over comes last.
-# * Somebody must write the first value. A fresh output block holds garbage, and you get a fresh
-#   one for every `i`.
+# * the steps that share an output block are **consecutive**: the axis that you sum over comes last;
+# * somebody writes the first value: every `i` begins with a fresh block of garbage.
 #
-# `@pl.when(condition)` makes the function below it run only in steps where `condition` holds. It is a
-# real branch, not a mask. This body, for example, runs in the last row of steps only:
+# `@pl.when(condition)` makes the function below it run only where `condition` holds, here in the
+# last row of steps:
 #
 # ```python
-# @pl.when(pl.program_id(0) == pl.num_programs(0) - 1)
+# i = pl.program_id(0)
+#
+# @pl.when(i == pl.num_programs(0) - 1)
 # def _():
 #     ...
 # ```
 #
-# The output is (M, 1), not (M,): the TPU's vector registers are two-dimensional, and `keepdims=True`
-# gives you a column.
+# Read program ids at the top of the kernel: inside `pl.when`, a CPU cannot answer. A Ref tells its
+# `.shape` and `.dtype` unread, so `jnp.zeros_like(o_ref)` makes zeros to store.
 
 # %%
 def row_sum_spec(x: Float[Array, "M N"]) -> Float[Array, "M 1"]:
@@ -67,6 +66,18 @@ def row_sum(x: Float[Array, "M N"]) -> Float[Array, "M 1"]:
 
 # %% [markdown]
 # Watch the output block stay while `j` runs, and go back to HBM when `i` moves on.
+#
+# <details>
+# <summary>More: why (M, 1), and loops in a body</summary>
+#
+# A sum along the rows of a block, with `keepdims=True`, leaves a column. An output of shape (M,)
+# would need 1-D blocks, and a TPU takes none of 64 rows.
+#
+# A Python `for` in a body is unrolled: its lines are there as often as it runs. A real loop is
+# `jax.lax.fori_loop(0, n, body, init)`. With `x_ref[pl.ds(8 * c, 8), :]` it reads eight rows at a
+# time: `pl.ds(start, size)` is a slice whose start is known only when it runs.
+#
+# </details>
 
 # %% active="ipynb"
 # show(row_sum)
@@ -192,7 +203,7 @@ PUZZLE = Puzzle(
                 ("(bm, bn), lambda i, j: (i, j)", "(bm, bn), lambda j, i: (i, j)"),
                 ("(bm, 1), lambda i, j: (i, 0)", "(bm, 1), lambda j, i: (i, 0)"),
             ),
-            says="visited again",
+            says="is visited again at grid step",
             stage="memory",
         ),
     ],

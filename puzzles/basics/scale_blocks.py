@@ -10,27 +10,26 @@ from puzzles import INTERPRET
 # %% [markdown]
 # ## scale_blocks: a two-dimensional grid
 #
-# A matrix is cut along both axes, and the grid gets two axes too: `grid=(M // bm, N // bn)`. The
-# index map receives both program ids, `lambda i, j: (i, j)`. The steps run in order with the **last
-# axis fastest**: (0, 0), (0, 1), (0, 2), (1, 0), ... This order is a promise. You will rely on it from
-# `row_sum` on.
-#
-# Not every block shape can run on a TPU. Data lies in VMEM in tiles of 8 rows by 128 columns (for
-# 32-bit numbers), as in the vector registers. A block's last dimension has to be a multiple of
-# 128 and the one before it a multiple of 8, unless a dimension spans the whole axis of its array.
-# `interpret=True` does not mind other shapes; the TPU does, and so does `check`.
-#
-# Number the blocks from 1 as you would read them: along the first row of blocks, then the second, and
-# so on. Multiply each block of `x` by its number. The BlockSpecs are given; inside the kernel,
-# `pl.program_id(axis)` is where you are, and `pl.num_programs(axis)` how many steps that axis has.
+# A matrix is cut along both axes, so the grid has two, and index maps receive both program ids:
+# `lambda i, j: (i, j)`. The steps run in order with the **last axis fastest**: (0, 0), (0, 1), (0,
+# 2), (1, 0), ...
 #
 # ![The steps go along a row of blocks, then along the next: the last grid axis runs fastest.](diagrams/basics/scale_blocks.svg)
+#
+# Not every block shape can run on a TPU. Data lies in VMEM in tiles of 8 rows by 128 columns (of 32
+# bits). So a block's last dimension has to be a multiple of 128 and the one before it a multiple of
+# 8, unless a dimension spans the whole axis of its array.
+#
+# Number the blocks from 1, and multiply each block of `x` by its number:
 #
 # ```text
 #          j = 0   j = 1   j = 2
 # i = 0      1       2       3
 # i = 1      4       5       6
 # ```
+#
+# In the kernel, `pl.program_id(axis)` says where you are, `pl.num_programs(axis)` how long the axis
+# is.
 
 # %%
 def scale_blocks_spec(x: Float[Array, "M N"]) -> Float[Array, "M N"]:
@@ -60,6 +59,12 @@ def scale_blocks(x: Float[Array, "M N"]) -> Float[Array, "M N"]:
         interpret=INTERPRET,
     )(x)
 
+
+# %% [markdown]
+# Does a kernel surprise you? `print(x_ref[...])` in its body shows no numbers: Python runs the body
+# once, before any step, to see what it does. `pl.debug_print("i = {}", i)` prints at every step. On
+# a TPU, what fills the `{}` must be an integer scalar; cast others to int32. A `check` runs your
+# kernel several times, so lines may come again.
 
 # %% tags=["author"]
 from puzzles import Alternative, Mistake, Puzzle, rng

@@ -11,25 +11,20 @@ from puzzles import INTERPRET
 # %% [markdown]
 # ## tiled_matmul: a grid of three axes
 #
-# A product of large matrices does not fit into VMEM, but a product of *blocks* does. Cut `a` into
-# blocks of `bm` × `bk`, `b` into `bk` × `bn` and the result into `bm` × `bn`. One output block is
-# then a sum over `k`:
+# Large matrices do not fit into VMEM, but *blocks* of them do. One block of a product is a sum over
+# `k`:
 #
 # $$C_{ij} = \sum_k A_{ik} B_{kj}$$
 #
-# The grid is `(M // bm, N // bn, K // bk)`, with `k` innermost. For each `(i, j)`, the steps
-# `k = 0, 1, ...` come one after another, so a running sum can stay on the chip between them.
-# Where? You could add into `o_ref`, as in `row_sum`. But often the sum wants another type
-# than the output (`matmul_bf16`, two puzzles on, wants an f32 sum for a bf16 output). So we ask for **scratch** with `scratch_shapes`: a
-# VMEM buffer, `acc_ref`, that belongs to no array, and lives from the first grid step to the last.
-# Like an output, it holds garbage until you write to it, and it is *not* cleared between output
-# blocks.
+# The grid has `k` innermost. So the steps of one output block follow one another, and their running
+# sum can stay on the chip, in **scratch** (`scratch_shapes`): a VMEM buffer, `acc_ref`, that
+# belongs to no array, and lives from the first grid step to the last. Like an output, it holds
+# garbage until you write to it, and it is *not* cleared between output blocks.
 #
-# ![Three steps go along a row of a's blocks and down a column of b's, while one output block stays in VMEM; it is written after the third.](diagrams/basics/tiled_matmul.svg)
+# ![Three steps go along a row of a's blocks and down a column of b's, while the accumulator and one output block stay in VMEM; the output is written after the third.](diagrams/basics/tiled_matmul.svg)
 #
 # Each step does at most three things: at the first `k`, zero the accumulator; always, add one block
-# product; at the last `k`, store. Write them with `pl.when`, `jnp.dot` and
-# `preferred_element_type=jnp.float32`, which asks the matrix unit for its full f32 sum.
+# product, by `jnp.dot`; at the last `k`, store.
 
 # %%
 def tiled_matmul_spec(a: Float[Array, "M K"], b: Float[Array, "K N"]) -> Float[Array, "M N"]:
@@ -45,7 +40,7 @@ def tiled_matmul_kernel(a_ref, b_ref, o_ref, acc_ref):
     def _():
         acc_ref[...] = jnp.zeros_like(acc_ref)
 
-    acc_ref[...] += jnp.dot(a_ref[...], b_ref[...], preferred_element_type=jnp.float32)
+    acc_ref[...] += jnp.dot(a_ref[...], b_ref[...])
 
     @pl.when(k == pl.num_programs(2) - 1)
     def _():
@@ -72,6 +67,9 @@ def tiled_matmul(a: Float[Array, "M K"], b: Float[Array, "K N"]) -> Float[Array,
 
 # %% [markdown]
 # Three axes, one after another. Look at what is fetched again, and how often.
+#
+# One thing differs on a TPU: by default, a dot there rounds f32 factors to bf16. A CPU does not.
+# `precision=jax.lax.Precision.HIGHEST` keeps f32, at the price of several passes.
 
 # %% active="ipynb"
 # show(tiled_matmul)
@@ -112,7 +110,7 @@ _STORE = """    @pl.when(k == pl.num_programs(2) - 1)
     def _():
         o_ref[...] = acc_ref[...]
 """
-_DOT = "jnp.dot(a_ref[...], b_ref[...], preferred_element_type=jnp.float32)"
+_DOT = "jnp.dot(a_ref[...], b_ref[...])"
 
 PUZZLE = Puzzle(
     spec=tiled_matmul_spec,
@@ -197,7 +195,7 @@ PUZZLE = Puzzle(
             old=_DOT,
             new="jnp.dot(a_ref[...].astype(jnp.bfloat16), b_ref[...].astype(jnp.bfloat16), "
             "preferred_element_type=jnp.float32)",
-            says="the cast rounds every factor to 8 bits; leave the blocks as they come",
+            says="the cast rounds every factor to 8 bits, on every machine: leave the blocks as they come",
         ),
         Mistake(
             "stores one step early",
@@ -228,9 +226,9 @@ PUZZLE = Puzzle(
         ),
         Mistake(
             "rounds every block product to bf16",
-            old="preferred_element_type=jnp.float32)\n\n    @pl.when(k == pl.num",
-            new="preferred_element_type=jnp.bfloat16)\n\n    @pl.when(k == pl.num",
-            says="ask each dot for an f32 result",
+            old=_DOT,
+            new="jnp.dot(a_ref[...], b_ref[...], preferred_element_type=jnp.bfloat16)",
+            says="`preferred_element_type` is the type of the dot's result: leave it f32",
         ),
         Mistake(
             "takes all of K in one block",
@@ -271,7 +269,7 @@ def tiled_matmul(a, b):
                 (_ZERO, "    @pl.when(k == 0)\n    def _():\n        o_ref[...] = jnp.zeros_like(o_ref)\n\n"),
                 (f"    acc_ref[...] += {_DOT}\n\n{_STORE}", f"    o_ref[...] += {_DOT}\n"),
             ),
-            says="visited again",
+            says="is visited again at grid step",
             stage="memory",
         ),
     ],

@@ -10,29 +10,23 @@ from puzzles import INTERPRET
 # %% [markdown]
 # ## vector_add: a grid of blocks
 #
-# `add_ten` copied its whole input into VMEM. A large array does not fit there, so we cut it into
-# **blocks** and run the kernel once for each. Two words say how:
+# A large array does not fit into VMEM. So we cut it into **blocks**, and run the kernel once for
+# each:
 #
-# * `grid=(n,)`: run the kernel `n` times, one after another. Each run is a **grid step** and has a
-#   number, `pl.program_id(0)`, from `0` to `n - 1`.
-# * `pl.BlockSpec(block_shape, index_map)`: an array is cut into blocks of `block_shape`, and
-#   `index_map` says which block a grid step gets. `lambda i: (i,)` means that step `i` gets block
-#   `i`. Index maps count in *blocks*, not in elements.
+# * `grid=(n,)`: run it `n` times, one after another. Each run is a **grid step** and has a number,
+#   `pl.program_id(0)`, from `0` to `n - 1`.
+# * `pl.BlockSpec(block_shape, index_map)`: cut an array into blocks of `block_shape`. `index_map`
+#   says which one a step gets. It counts *blocks*, not elements: with `lambda i: (i,)`, step `i`
+#   gets block `i`.
 #
-# Each input has its `BlockSpec` in the list `in_specs`, in the order of the kernel's Refs; the output
-# has one in `out_specs`.
-#
-# While one step computes, the next step's blocks are already on their way from HBM, and the
-# previous step's results on their way back. This pipeline is made by `pallas_call`; you only say which block
-# is needed when.
-#
-# Here is the point of it: inside the kernel, `x_ref` **is** the block. It has the block's shape and
-# the cutting is done. The kernel for one block of many looks like the kernel for a whole array.
+# `in_specs` has a `BlockSpec` for each input, in the order of the Refs; `out_specs` has the
+# output's.
 #
 # ![Four steps' worth of blocks: at step i, block i of x and of y is fetched and block i of the result is written.](diagrams/basics/vector_add.svg)
 #
-# Add two vectors, 1024 elements at a time. (Why 1024? The TPU's vector registers hold 8 × 128
-# numbers of 32 bits, and a one-dimensional block should fill whole registers.)
+# Inside the kernel, `x_ref` **is** the block. So the kernel looks as if there were no others.
+#
+# Add two vectors, 1024 elements at a time.
 
 # %%
 def vector_add_spec(x: Float[Array, " N"], y: Float[Array, " N"]) -> Float[Array, " N"]:
@@ -63,9 +57,19 @@ def vector_add(x: Float[Array, " N"], y: Float[Array, " N"]) -> Float[Array, " N
 
 
 # %% [markdown]
-# `show` draws your launch, step by step: which block of each operand is fetched, reused and written.
-# Move the slider, or press play. It draws wrong launches, too, and marks what is wrong: that is when it
-# helps most.
+# While one step computes, the next step's blocks are already on their way from HBM, and the
+# previous step's results on their way back. `show` draws your launch, step by step: which block of
+# each operand is fetched, reused and written. It draws wrong launches, too, and marks what is
+# wrong: that is when it helps most.
+#
+# <details>
+# <summary>More: why 1024, and why the blank in " N"</summary>
+#
+# The TPU's vector registers hold 8 × 128 numbers of 32 bits, and a one-dimensional block should
+# fill whole registers. In a type of one axis, such as `Float[Array, " N"]`, the blank keeps linters
+# from taking the letter for a variable.
+#
+# </details>
 
 # %% active="ipynb"
 # show(vector_add)
@@ -159,7 +163,7 @@ PUZZLE = Puzzle(
             "cuts blocks of 512 elements",
             old="bn = 1024",
             new="bn = 512",
-            says="1024",
+            says="a 1-D block is the whole array or a multiple of 1024",
             stage="tpu",
         ),
         Mistake(

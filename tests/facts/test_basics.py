@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import subprocess
+import sys
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,10 +16,19 @@ from launched import interpreted, one, reference, simulated, traced
 
 import puzzles
 from puzzles import _puzzle
-from puzzles._tpu import CHIPS, LoweringError, SimulationError, lower
+from puzzles._tpu import (
+    CHIPS,
+    INSTALL_LIBTPU,
+    LoweringError,
+    NoEstimate,
+    SimulationError,
+    estimated_cycles,
+    has_libtpu,
+    lower,
+)
 
 f32, bf16 = jnp.float32, jnp.bfloat16
-KIB, MIB, GIB = 2**10, 2**20, 2**30
+KIB, MIB = 2**10, 2**20
 S = jax.ShapeDtypeStruct
 
 
@@ -134,6 +147,49 @@ def test_fix_the_grid_is_right_to_the_last_digit_under_interpret_alone(case):
         simulated(starter, *args)
 
 
+def test_a_tpu_takes_no_1d_block_of_64():
+    def kernel(x_ref, o_ref):
+        o_ref[...] = x_ref[...]
+
+    spec = pl.BlockSpec((64,), lambda i: (i,))
+    x = jnp.arange(192.0)
+    copy = call(kernel, x, (3,), [spec], spec)
+    np.testing.assert_array_equal(interpreted(copy, x), x)
+    with pytest.raises(LoweringError):
+        lower(traced(copy, x))
+
+
+def test_a_python_loop_is_unrolled_and_a_fori_loop_is_not():
+    def unrolled(x_ref, o_ref):
+        for n in range(4):
+            rows = pl.ds(8 * n, 8)
+            o_ref[rows, :] = jnp.sin(x_ref[rows, :])
+
+    def looped(x_ref, o_ref):
+        def body(n, _):
+            rows = pl.ds(8 * n, 8)
+            o_ref[rows, :] = jnp.sin(x_ref[rows, :])
+
+        jax.lax.fori_loop(0, 4, body, None)
+
+    x = jnp.ones((32, 128))
+    texts = [str(jax.make_jaxpr(call(kernel, x))(x)) for kernel in (unrolled, looped)]
+    assert [text.count("= sin ") for text in texts] == [4, 1]
+
+
+def test_debug_print_prints_at_every_step(capfd):
+    def kernel(x_ref, o_ref):
+        i = pl.program_id(0)
+        pl.debug_print("i = {}", i)
+        o_ref[...] = x_ref[...]
+
+    spec = pl.BlockSpec((8, 128), lambda i: (i, 0))
+    x = jnp.ones((24, 128))
+    jax.block_until_ready(call(kernel, x, (3,), [spec], spec)(x))
+    jax.effects_barrier()
+    assert sorted(capfd.readouterr().out.split("\n")[:3]) == ["i = 0", "i = 1", "i = 2"]
+
+
 # Products
 
 
@@ -187,11 +243,70 @@ def test_vmap_of_tiled_matmul_is_the_launch_of_batched_matmul():
 def test_fusion_adds_the_bias_alone_to_the_traffic():
     M, K, N = 8192, 4096, 4096
     a, b, bias = S((M, K), bf16), S((K, N), bf16), S((N,), f32)
-    bare, fused = reference("matmul_bf16", a, b), reference("fused_matmul", a, b, bias)
-    assert bare.hbm_bytes_read == 4 * GIB
-    assert fused.hbm_bytes_read - bare.hbm_bytes_read == 1 * MIB
+    blocks = {"bm": 1024, "bk": 512, "bn": 1024}
+    bare = reference("matmul_bf16", a, b, **blocks)
+    fused = reference("fused_matmul", a, b, bias, **blocks)
+    assert fused.hbm_bytes_read - bare.hbm_bytes_read == 128 * KIB
     assert fused.hbm_bytes_written == bare.hbm_bytes_written == 2 * M * N
+    assert bare.hbm_bytes == 576 * MIB
     assert 4 * M * N == 128 * MIB  # the product read and written once more
+
+
+XLA = """
+import os
+os.environ.update(
+    JAX_PLATFORMS="cpu", TPU_SKIP_MDS_QUERY="1", TPU_ACCELERATOR_TYPE="v5litepod-4",
+    TPU_WORKER_HOSTNAMES="localhost", ALLOW_MULTIPLE_LIBTPU_LOAD="1",
+)
+import jax, jax.numpy as jnp, puzzles
+from jax.experimental import topologies
+from jax.sharding import SingleDeviceSharding
+
+on = SingleDeviceSharding(topologies.get_topology_desc("v5e:2x2", "tpu").devices[0])
+shapes = ((8192, 4096), jnp.bfloat16), ((4096, 4096), jnp.bfloat16), ((4096,), jnp.float32)
+operands = [jax.ShapeDtypeStruct(*one, sharding=on) for one in shapes]
+spec = puzzles.find("fused_matmul").spec
+compiled = jax.jit(spec).lower(*operands).compile()
+entry = compiled.as_text().partition("ENTRY")[2].partition("}\\n\\n")[0]
+print(entry.count(" fusion("), "kind=kOutput" in entry)
+print(compiled.memory_analysis().temp_size_in_bytes)
+"""
+
+
+@pytest.mark.skipif(not has_libtpu(), reason=INSTALL_LIBTPU)
+def test_xla_fuses_bias_and_activation_by_itself():
+    done = subprocess.run([sys.executable, "-c", XLA], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["1", "True", "0"]
+
+
+def test_small_blocks_take_more_cycles_by_the_compilers_estimate():
+    square = S((1024, 1024), bf16)
+
+    def cycles(bm, bk, bn):
+        fn = functools.partial(puzzles.find("matmul_bf16").solution, bm=bm, bk=bk, bn=bn)
+        try:
+            return estimated_cycles(traced(fn, square, square), "v5e")
+        except NoEstimate as error:
+            pytest.skip(str(error))
+
+    large = cycles(512, 512, 512)
+    assert round(cycles(128, 128, 128) / large) == 16
+    assert round(cycles(512, 128, 512) / large, 1) == 1.6
+
+
+def test_narrow_numbers_are_packed_into_longer_tiles():
+    def copy(rows, dtype):
+        spec = pl.BlockSpec((rows, 128), lambda i: (i, 0))
+
+        def kernel(x_ref, o_ref):
+            o_ref[...] = x_ref[...]
+
+        x = S((128, 128), dtype)
+        return one(call(kernel, x, (128 // rows,), [spec], spec), x).vmem_bytes
+
+    assert copy(8, bf16) == copy(16, bf16) < copy(32, bf16)
+    assert copy(8, jnp.int8) == copy(32, jnp.int8) < copy(64, jnp.int8)
+    assert copy(8, f32) < copy(16, f32)
 
 
 def test_gelu_is_slightly_negative_left_of_zero():

@@ -94,11 +94,8 @@ def test_texts_and_cases_are_complete(puzzle: Puzzle) -> None:
 # Rungs that a check written later found: take a rung out of here when it is mended.
 OPEN = {
     "attention_one_block",  # no case with more than one block on every axis
-    "fused_matmul",
     "masked_store",  # no mistake shows that the audit can fail
-    "matmul_bf16",
     "moe_layer",
-    "scale_blocks",
 }
 
 
@@ -158,7 +155,7 @@ def test_basics_has_its_fifteen_rungs_and_sixty_mistakes() -> None:
     ],
 )
 def test_a_kernel_body_that_is_said_not_to_change_does_not(earlier: str, later: str) -> None:
-    """Up to the cast to the output's dtype, operands' names and the numbers of the grid's axes."""
+    """Up to casts, types of dots, operands' names and the numbers of the grid's axes."""
     assert _body(earlier) == _body(later)
 
 
@@ -166,6 +163,7 @@ def _body(name: str) -> str:
     kernel = _regions.functions(puzzles.find(name).text)[f"{name}_kernel"]
     text = "\n".join(ast.unparse(statement) for statement in kernel.body)
     text = text.replace(".astype(o_ref.dtype)", "").replace("lhs_ref", "a_ref")
+    text = text.replace(", preferred_element_type=jnp.float32", "")  # an f32 dot's anyway
     return re.sub(r"(program_id|num_programs)\(\d\)", r"\1", text.replace("rhs_ref", "b_ref"))
 
 
