@@ -14,10 +14,10 @@ from puzzles import INTERPRET, find
 # %% [markdown]
 # ## splash_multi_head: all of it
 #
-# This is the summit: many heads, grouped keys, any mask, one for all heads or one for each, documents, capped
-# scores, f32 and bf16. You have written every piece. Two questions come up when they meet.
+# The summit: many heads, grouped keys, any mask, for all heads or one for each, documents, capped
+# scores, f32 and bf16. You have written every piece. Two questions are left.
 #
-# **Where do heads go in a flat list?** If every head has a mask of its own, put the heads' rows below each other
+# **Where do heads go in a flat list?** If every head has its own mask, stack the heads' rows
 # and make one list: with `R = T // bq` rows of tiles a head, visit `t` belongs to head `rows[t] // R`, and to its
 # row `rows[t] % R`. If all share one mask, one head's list is enough, and the grid walks it once for every head:
 #
@@ -32,16 +32,17 @@ from puzzles import INTERPRET, find
 # `None` then stands in place of the operand and its spec, and the kernel gets `None` in place of a Ref. Ask for it
 # with *Python's* `if`: that runs while the kernel is traced, and decides which code there is.
 #
-# The list for many heads is given. A visit that needs no keys, or no mask, names the **next** block that is used:
-# `causal_prefetch` once more, for a list.
-#
 # You write the kernel; `splash_specs`, a spec for each of the six operands, present or not, and one for the output;
-# and the grid. `splash_over_tiles` takes a list, so it needs no dense mask: for 131,072 tokens that would have 16 GiB.
+# and the grid. `splash_over_tiles` takes a list, so it needs no dense mask.
 #
-# <details><summary>More: what a mask for each head costs</summary>
+# <details><summary>More: what a list costs</summary>
+#
+# A dense mask for 131,072 tokens would have 16 GiB. A list has 16 bytes a tile.
 #
 # The grid's axis of heads is `parallel`, so two cores can share it out. One long list they cannot share, and
 # it takes N times the SMEM.
+#
+# A visit that needs no keys, or no mask, names the **next** block that is used: `causal_prefetch` once more, for a list.
 #
 # ```text
 # kind     1  2  2  1  1  0  1            masks  5  ·  ·  3  3  ·  8
