@@ -137,6 +137,42 @@ def roofline() -> str:
     return p.document(600, 325, "".join(body), title, says)
 
 
+def rescaled() -> str:
+    """The terms of a running sum, drawn to scale after each of three blocks of a row."""
+    blocks = ((1, 3), (2, 5), (4, 0))
+    title = "A new maximum shrinks all earlier terms alike"
+    left, bottom, high, wide, gap = 30.0, 200.0, 110.0, 26.0, 190.0
+    body = [p.text(20, 28, title, size=16, bold=True, room=560)]
+    seen: list[int] = []
+    for n, block in enumerate(blocks):
+        before, m_old = len(seen), max(seen, default=0)
+        seen += block
+        m, x0 = max(seen), left + n * gap
+        alpha = f"alpha = {math.exp(m_old - m):.3f}" if before else "alpha = 0"
+        body.append(p.text(x0, 58, f"m = {m}, {alpha}", size=12, room=gap - 12))
+        axis = f"M{p.px(x0)} {p.px(bottom)}h{p.px(6 * wide)}"
+        body.append(f'<path d="{axis}" stroke="{p.INK}" stroke-opacity=".5"/>')
+        for k, x in enumerate(seen):
+            tall, at = high * math.exp(x - m), x0 + k * wide
+            if k < before and m > m_old:  # what the term was, before the correction
+                old = high * math.exp(x - m_old)
+                was = p.rect(at + 3, bottom - old, wide - 6, old)
+                body.append(
+                    f'<path d="{was}" fill="none" stroke="{p.INK}" stroke-dasharray="3 3"'
+                    ' stroke-opacity=".6"/>'
+                )
+            colour = p.BLUE if k < before else p.VERMILLION
+            bar = p.rect(at + 3, bottom - tall, wide - 6, tall)
+            body.append(f'<path d="{bar}" fill="{colour}"/>')
+            body.append(p.text(at + wide / 2, bottom + 16, str(x), size=11, anchor="middle"))
+        total = sum(math.exp(x - m) for x in seen)
+        body.append(p.text(x0, bottom + 36, f"l = {total:.3f}", size=12, room=gap - 12))
+    words = "bars: the terms of l; red: this block's; dashed: before the correction"
+    body.append(p.text(20, bottom + 62, words, size=11, muted=True, room=560))
+    says = f"{title}: bars for 1, 3, then 2, 5, then 4, 0; at 5 the first two shrink to 0.135."
+    return p.document(600, 275, "".join(body), title, says)
+
+
 def masked(name: str, window: int | None, title: str) -> Callable[[], str]:
     """The blocks that a masked attention computes, for causal queries and maybe a window."""
     T, S, H = 512, 640, 64
@@ -340,26 +376,16 @@ DIAGRAMS: dict[str, Callable[[], str]] = {
         to_scale=True,
     ),
     "basics/choose_blocks": roofline,
-    "splash_attention/online_softmax": strip(
-        "online_softmax",
-        [_array(128, 384)],
-        0,
-        [
-            "m and l start; the first block.",
-            "Correct l, then add.",
-            "Correct l, add: m and l are done.",
-            "The next rows start afresh.",
-        ],
-        "Two statistics stay while the blocks of a row pass by",
-    ),
+    "splash_attention/online_softmax": rescaled,
     "splash_attention/flash_attention": strip(
         "flash_attention",
         [_array(192, 64), _array(384, 64), _array(384, 64)],
-        1,
+        0,
         [
-            "One block of queries, the next keys;",
-            "the last keys: divide, store.",
-            "The next queries, all keys again.",
+            "The first queries, the first keys.",
+            "The queries stay; the next keys.",
+            "The last keys: divide, store.",
+            "The next queries, the first keys.",
         ],
         "Every block of queries sees all keys and values",
     ),

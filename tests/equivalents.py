@@ -14,9 +14,8 @@ def _at_every(axis: int) -> dict[tuple[str, str], str]:
     return {(f"@pl.when(j == {last})", f"j == {last} -> (j <= {last})"): _STORES_EARLY}
 
 
-_AT_EVERY_TILE = {
-    ("@pl.when(flags & 8 != 0)", change): _STORES_EARLY
-    for change in (
+def _at_every_tile(line: str) -> dict[tuple[str, str], str]:
+    changes = (
         "flags & 8 -> (flags | 8)",
         "flags & 8 -> flags",
         "flags & 8 -> 8",
@@ -25,16 +24,12 @@ _AT_EVERY_TILE = {
         "8 -> 9",
         "8 -> (7)",
     )
-}
+    return {(line, change): _STORES_EARLY for change in changes}
+
 
 EQUIVALENT: dict[str, dict[tuple[str, str], str]] = {
     "attention_one_block": _at_every(1),
-    "multi_head_attention": _at_every(2),
     "causal_attention": _at_every(1),
-    "local_attention": _at_every(1),
-    "segment_attention": _at_every(1),
-    "soft_cap_attention": _at_every(1),
-    "block_sparse_attention": _at_every(1),
-    "splash_attention": _AT_EVERY_TILE,
-    "splash_multi_head": _AT_EVERY_TILE,
+    "splash_attention": _at_every_tile("last = flags & 8 != 0"),
+    "splash_multi_head": _at_every_tile("@pl.when(flags & 8 != 0)"),
 }

@@ -168,12 +168,24 @@ def _check_header(puzzle: Puzzle, header: str) -> None:
 def _check_names(puzzle: Puzzle, cells: list[NotebookNode]) -> None:
     """A puzzle runs after the setup cell alone: it uses no name from elsewhere."""
     source = "\n".join(plain(cell.source) for cell in cells if cell.cell_type == "code")
-    unknown = _free_names(source) - set(_setup_imports()) - set(dir(builtins)) - {"__name__"}
+    known = {*_setup_imports(), *dir(builtins), "__name__", *_filled_in(puzzle)}
+    unknown = _free_names(source) - known
     if unknown:
         raise BuildError(
             f"{_first_use(puzzle, unknown)}: {', '.join(sorted(unknown))} is defined neither in "
             "the setup cell nor in this puzzle's cells"
         )
+
+
+def _filled_in(puzzle: Puzzle) -> set[str]:
+    """Names that the learner's lines bind: the given lines after a gap may use them."""
+    regions = _regions.regions(puzzle.text)
+    return {
+        node.id
+        for node in ast.walk(ast.parse(puzzle.text))
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+        if any(region.first <= node.lineno <= region.last for region in regions)
+    }
 
 
 def _first_use(puzzle: Puzzle, names: set[str]) -> str:

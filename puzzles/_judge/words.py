@@ -44,6 +44,11 @@ _REMEDIES: tuple[tuple[str, str], ...] = (
         "A function returned None: is a `return` missing, or a part still to be filled in?",
     ),
     (
+        r"'NoneType' object is not subscriptable.*\n.*_ref\[",
+        "An operand that is absent has no Ref: the kernel gets None in its place. Ask with "
+        "Python's `if ... is not None`, which decides while the kernel is traced.",
+    ),
+    (
         r"'NoneType' object has no attribute 'shape'",
         "An index map returned None, or None among its indices: is a `return` missing?",
     ),

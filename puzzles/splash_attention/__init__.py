@@ -26,8 +26,8 @@ INTRO = """
 Attention over long sequences is a matrix multiplication, a softmax and another matrix
 multiplication whose intermediate result is too large to keep. This ladder climbs from a stable
 softmax to kernels that never materialise the scores, and neither compute nor fetch the blocks
-that a mask hides whole. At its top is the forward pass of SplashAttention, the kernel that JAX ships for TPUs: your
-own, which gives the same numbers and visits no more tiles.
+that a mask hides whole. At its top stands a kernel of your own beside SplashAttention, which JAX ships for TPUs: its
+forward pass, with the same numbers for all rows that see anything, and no more tiles.
 
 It builds on `basics.ipynb`: Refs, grids, index maps, scratch and `pl.when` are taken as known.
 Here, too, every kernel runs on a CPU under `interpret=True`, and unchanged on a TPU.
@@ -43,10 +43,11 @@ Then you watch one kernel body grow from one block of queries to all of them, an
 
 A mask says which scores count. A kernel that only obeys it wastes about half of its work, or more; one that
 reads it block by block neither computes nor fetches blocks that are masked whole. Masks by position, by distance and by
-document, and a cap on the scores: each is a line or two in a kernel that you have already written.""",    "classify_blocks": """## Part III: splash
+document, and a cap on the scores: each is a line or two in a kernel that you have already written.""",
+    "classify_blocks": """## Part III: splash
 
 Every mask so far cost you a kernel of its own. Now the mask becomes data: you turn it into a table of
 blocks, the table into a list of the tiles that have work, and one kernel walks that list, for any mask,
 without a step to spare. At the end it stands beside JAX's own SplashAttention: the same numbers, and no
-more steps, fetches or dots.""",
+more steps or dots.""",
 }

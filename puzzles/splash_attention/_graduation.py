@@ -143,10 +143,16 @@ def has_splash() -> bool:
 
 
 def production(masks: Sequence, soft_cap: float | None, bq: int, bk: int) -> Callable:
-    """JAX's own splash attention, (q, k, v, segment_ids) -> out; `masks` as its library has them, one a head."""
+    """JAX's own splash attention, (q, k, v, segment_ids) -> out; `masks` of its own classes, one a head.
+
+    A class of ours would be another kernel: JAX computes its causal and local masks, and stores all others.
+    """
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as splash
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as mask_lib
 
+    public = mask_lib.CausalMask, mask_lib.LocalMask, mask_lib.FullMask, mask_lib.NumpyMask
+    strange = [type(mask).__name__ for mask in masks if type(mask) not in public]
+    assert not strange, f"{strange[0]} is no mask that JAX ships: compare with what JAX really runs"
     kernel = splash.make_splash_mha_single_device(
         mask=mask_lib.MultiHeadMask(list(masks)),
         block_sizes=splash.BlockSizes(block_q=bq, block_kv=bk, block_kv_compute=bk),
@@ -170,8 +176,9 @@ def splash(case: Case) -> tuple[np.ndarray, Cost] | None:
     N, _, H = case.q.shape
     masks = [mask_lib.NumpyMask(one) for one in case.mask.reshape(-1, *case.mask.shape[-2:])]
     attention = production(masks * (N // len(masks)), case.soft_cap, case.bq, case.bk)
-    # It has no 1/√H inside. Scaled in f32, a bf16 query is not rounded a second time.
+    # It has no 1/√H inside. Scaled in f32, and rounded to bf16 again only where nothing is lost by it.
     q = case.q.astype(jnp.float32) * H**-0.5
+    q = q.astype(case.q.dtype) if H**0.5 % 1 == 0 else q
     rest = case.k, case.v, case.segment_ids
     cost = Cost.of(trace(attention, case.q, *rest))
     return run(attention, q, *rest), cost
@@ -244,10 +251,41 @@ def graduate(fn: Callable) -> str:
     try:
         with np.errstate(invalid="ignore"):
             rows = [examine(fn, case) for case in examples()]
+            rows += ["", *blind(fn)]
     except Exception as error:
         why = str(error) if isinstance(error, AssertionError) else f"{type(error).__name__}: {error}"
         return f"not yet: {why.splitlines()[0] if why else 'no kernel'}"
     return "\n".join([HEAD, *rows])
+
+
+def blind(fn: Callable) -> list[str]:
+    """What rows that see nothing get: one in a block that has work, and a whole row of blocks."""
+    i, j = np.indices((384, 512))
+    mask = (j <= i) & (i != 200) & (i < 256)
+    case = Case(*draw(4, 1, 1, 384, 512, 64, 64, jnp.float32), mask=mask)
+    theirs = splash(case)
+    outs = {
+        "yours": run(lambda q, k, v: fn(q, k, v, mask, bq=128, bk=128), case.q, case.k, case.v),
+        "JAX's splash": None if theirs is None else theirs[0],
+        "jax.nn": plain(case),
+    }
+    lines = ["rows that see nothing:      one in a block with work      a whole row of blocks"]
+    for who, out in outs.items():
+        if out is not None:
+            one, block = (_what(out[0, t], np.asarray(case.v[0])) for t in (200, 300))
+            lines.append(f"  {who:26}{one:30}{block}")
+    return lines
+
+
+def _what(row: np.ndarray, v: np.ndarray) -> str:
+    if not row.any():
+        return "zeros"
+    if np.isnan(row).all():
+        return "NaN"
+    for n in range(128, len(v) + 1, 128):
+        if np.allclose(row, v[:n].mean(axis=0), atol=1e-4):
+            return f"the mean of v[:{n}]" if n < len(v) else "the mean of all v"
+    return "something else"
 
 
 def banded_tiles(T: int, block: int, window: int | None = None) -> tuple[tuple, np.ndarray]:
@@ -264,25 +302,68 @@ def banded_tiles(T: int, block: int, window: int | None = None) -> tuple[tuple, 
     return find("active_tiles").solution(block_mask, mask_index), partial_masks
 
 
-def costs(fn: Callable, T: int = 32_768, block: int = 512) -> str:
-    """A table: `fn`, which is splash_over_tiles, beside JAX's kernel and dense attention, without any data."""
+def prefix(T: int, length: int = 1000) -> np.ndarray:
+    """A causal mask (T, T) whose first `length` columns everybody sees: none of JAX's own formulas."""
+    mask = np.tri(T, dtype=bool)
+    mask[:, :length] = True
+    return mask
+
+
+def shipped(T: int) -> dict[str, Any]:
+    """Masks (T, T) by name, each of a class that JAX ships, as its users would write it."""
+    from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as mask_lib
+
+    return {
+        "causal": mask_lib.CausalMask((T, T)),
+        "causal, window of 1024": mask_lib.LocalMask((T, T), (1023, 0), 0),
+        "full": mask_lib.FullMask((T, T)),
+        "causal, prefix of 1000": mask_lib.NumpyMask(prefix(T)),
+    }
+
+
+def listed(T: int, block: int) -> dict[str, tuple]:
+    """(tiles, partial masks) of the same masks."""
+    n = T // block
+    kinds, zeros = np.full((n, n), 2, np.int32), np.zeros((n, n), np.int32)
+    block_mask, mask_index, partial_masks = find("classify_blocks").solution(prefix(T), block, block)
+    active_tiles = find("active_tiles").solution
+    return {
+        "causal": banded_tiles(T, block),
+        "causal, window of 1024": banded_tiles(T, block, 1024),
+        "full": (active_tiles(kinds, zeros), np.zeros((1, block, block), bool)),
+        "causal, prefix of 1000": (active_tiles(block_mask, mask_index), partial_masks),
+    }
+
+
+def compared(fn: Callable, T: int, block: int) -> dict[str, dict[str, Cost]]:
+    """For each mask: what dense attention costs, JAX's kernel if there is one, and `fn`, which is splash_over_tiles."""
     N, K, H = 8, 2, 128
     q, k = (jax.ShapeDtypeStruct((n, T, H), jnp.bfloat16) for n in (N, K))
-    fn, whose = yours_or_reference(fn)
-    lines = [f"{N} query heads, {K} key heads, T = {T:,}, H = {H}, bf16, blocks of {block}"]
-    for name, window in (("causal", None), ("causal, window of 4096", 4096)):
-        tiles, partial_masks = banded_tiles(T, block, window)
-        mine = Cost.of(trace(_over_tiles(fn, tiles, partial_masks), q, k, k))
-        scores = 4 * N * T * T  # bytes, in f32: written and read, and so are the weights
-        rows = {"dense attention": Cost(0, 0, 0, 4 * N * T * T * H, 4 * scores + 4 * (N + K) * T * H)}
-        if has_splash():
-            theirs = production([_blockwise(T, block, window)] * N, None, block, block)
+    scores = 4 * N * T * T  # bytes, in f32: written and read, and so are the weights
+    dense = Cost(0, 0, 0, 4 * N * T * T * H, 4 * scores + 4 * (N + K) * T * H)
+    masks = shipped(T) if has_splash() else {}
+    table: dict[str, dict[str, Cost]] = {}
+    for name, (tiles, partial_masks) in listed(T, block).items():
+        rows = table[name] = {"dense attention": dense}
+        if name in masks:
+            theirs = production([masks[name]] * N, None, block, block)
             rows["JAX's splash"] = Cost.of(trace(theirs, q, k, k))
-        rows[whose] = mine
-        lines += ["", f"{name:26}{'grid steps':>12}{'tiles computed':>17}{'GiB moved':>12}{'TFLOP':>9}"]
+        rows["mine"] = Cost.of(trace(_over_tiles(fn, tiles, partial_masks), q, k, k))
+    return table
+
+
+def costs(fn: Callable, T: int = 8192, block: int = 512) -> str:
+    """A table: `fn`, which is splash_over_tiles, beside JAX's kernel and dense attention, without any data."""
+    fn, whose = yours_or_reference(fn)
+    lines = [f"8 query heads, 2 key heads, T = {T:,}, H = 128, bf16, blocks of {block}"]
+    heads = f"{'grid steps':>12}{'tiles computed':>16}{'blocks fetched':>16}{'GiB moved':>12}{'TFLOP':>8}"
+    for name, rows in compared(fn, T, block).items():
+        lines += ["", f"{name:24}{heads}"]
         for who, cost in rows.items():
-            steps = f"{cost.steps:12,}{cost.dots // 2:17,}" if cost.steps else f"{'-':>12}{'-':>17}"
-            lines.append(f"  {who:24}{steps}{cost.bytes / 2**30:12.2f}{cost.flops / 1e12:9.2f}")
+            counts = (cost.steps, 12), (cost.dots // 2, 16), (cost.fetched, 16)
+            cells = "".join(f"{n:{width},}" if cost.steps else f"{'-':>{width}}" for n, width in counts)
+            who = whose if who == "mine" else who
+            lines.append(f"  {who:22}{cells}{cost.bytes / 2**30:12.2f}{cost.flops / 1e12:8.2f}")
     return "\n".join(lines)
 
 
@@ -301,27 +382,3 @@ def yours_or_reference(fn: Callable) -> tuple[Callable, str]:
 
 def _over_tiles(fn: Callable, tiles: tuple, partial_masks: np.ndarray) -> Callable:
     return lambda q, k, v: fn(q, k, v, tiles, partial_masks)
-
-
-def _blockwise(T: int, block: int, window: int | None) -> Any:
-    """The banded mask for JAX's library, which asks for it block by block: equal blocks are computed once."""
-    from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as mask_lib
-
-    reach = T if window is None else window
-    i, j = np.indices((block, block))
-
-    @functools.cache
-    def at(back: int) -> np.ndarray:
-        distance = i - j + back
-        return (distance >= 0) & (distance < reach)
-
-    class Banded(mask_lib.Mask):
-        @property
-        def shape(self) -> tuple[int, int]:
-            return T, T
-
-        def __getitem__(self, where: tuple[slice, slice]) -> np.ndarray:
-            rows, columns = where
-            return at(rows.start - columns.start)
-
-    return Banded()

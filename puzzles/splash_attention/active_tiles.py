@@ -6,13 +6,11 @@ from jaxtyping import Int
 # %% [markdown]
 # ## active_tiles: the grid becomes a list
 #
-# `pl.when` skipped the arithmetic, an index map skipped the fetches. The steps are still there, a
-# dense grid of them, and with T = S = 131,072 and blocks of 512 that makes 65,536 steps a head, also for a narrow
-# window that needs a few hundred of them. A grid is a box. How do you walk over something that is not?
+# The arithmetic is skipped, and fetches can be. The steps are still there: T = S = 131,072 in blocks
+# of 512 makes 65,536 steps a head, also for a narrow window that needs a few hundred.
 #
-# JAX's own kernel shrinks the box: each row of the grid lists the blocks it needs, and rows are as
-# long as the **widest** one. Rows that need less are padded with steps that do nothing. A causal
-# mask gains nothing at all in that way, since its last row is full.
+# JAX's own kernel shrinks the grid: each row lists the blocks it needs, and shorter rows are padded to the
+# **widest** with steps that do nothing. A causal mask gains nothing in that way, since its last row is full.
 #
 # ```text
 #   the table        shrunk grid        flat list
@@ -24,28 +22,19 @@ from jaxtyping import Int
 #    3  · · ■ ◩      3:  ■ ◩ -
 # ```
 #
-# A list needs no padding. Let the grid have **one axis**, with a step for each entry of a list that holds
-# the tiles to visit, row by row, and let the index maps look up which row and which column a step
-# is about. (Google's newer [tokamax](https://github.com/openxla/tokamax) does it so, too.) But a kernel that
-# no longer has `i` and `j` has to be told what it used to ask them:
+# A list needs none. The grid gets **one axis**, a step for each tile, row by row. A kernel without
+# `i` and `j` has to be told: is this tile the **first** of its row (start m, l, acc), is it the
+# **last** (store), and what **kind** is it? SMEM has 1 MiB for all the lists, so the answers share one
+# number: **`flags = kind + 4 · first + 8 · last`**.
 #
-# * Is this the **first** tile of its row? Then m, l and acc have to be set up.
-# * Is it the **last**? Then the row is divided and stored.
-# * What **kind** is it? 1 partial, 2 full, as in the table.
-#
-# SMEM has 1 MiB for all the lists, so these three share one number:
-# **`flags = kind + 4 · first + 8 · last`**. The kernel takes them apart again: `flags & 3`,
-# `flags & 4`, `flags & 8`.
-#
-# One trap: a row of blocks that needs nothing has no tile. Without a visit, nobody would write its output,
-# and it would hold whatever was in memory. So such a row gets one **dead visit**: kind 0, first and last at
-# once, any column (say 0). The kernel will set up, compute nothing, and store zeros.
+# One trap: a row without tiles would never be visited, and without a visit nobody writes its output. So it gets
+# one **dead visit**: kind 0, first and last at once, any column.
 #
 # ![A table of blocks with an empty row takes 20 steps as a dense grid, 15 with its rows padded to the widest, and 9 as a list, one of them a dead visit.](diagrams/splash_attention/active_tiles.svg)
 #
-# Return `(rows, cols, masks, flags)`, four int32 arrays of one length, row by row, columns ascending.
-# `masks` holds the number of the tile's pattern. A tile that is not partial uses none, but the index map will
-# fetch the one that you name. Any that exists is right; can you think of one that costs no fetch?
+# Return `(rows, cols, masks, flags)`, four int32 arrays of one length, columns ascending in each row. `masks` holds the
+# number of the tile's pattern. A tile that is not partial uses none, but the index map fetches what you
+# name. Which costs no fetch?
 
 # %%
 def active_tiles_spec(
@@ -93,7 +82,8 @@ def active_tiles(
 # %% [markdown]
 # What is the list worth? Steps a head, for 4096 tokens in blocks of 128. The last mask is causal within a window
 # of 512, but 16 of its rows may look at everything before them: one wide row of blocks makes the padded
-# grid wide everywhere. (JAX's kernel shrinks its grid only where all heads have the same mask. The list does not care.)
+# grid wide everywhere. (JAX's kernel shrinks its grid only where all heads have the same mask. The list does not care.
+# [tokamax](https://github.com/openxla/tokamax), Google's newer library, has an experimental kernel that walks a list, too.)
 
 # %% active="ipynb"
 # t, s = np.arange(4096)[:, None], np.arange(4096)[None, :]

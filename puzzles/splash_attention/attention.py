@@ -20,20 +20,19 @@ from jaxtyping import Array, Float
 #      T │ scores  │ ─────→ │ weights │ │ v │ = T │ o │
 #        │         │ ÷ sum  │         │ │   │ S   └───┘
 #        └─────────┘        └─────────┘ └───┘
+#
+#   1/√H keeps the scores of random vectors near ±1, however long the vectors are
 # ```
 #
-# The scale 1/√H keeps the scores of random vectors near ±1, however long the vectors are.
+# The spec is this definition, one query at a time, in float64. There `exp` overflows above a score of 709.
+# **f32 overflows above 88**, scores do grow large in training
+# ([ViT-22B](https://arxiv.org/abs/2302.05442) normalises its queries and keys because of that), and TPU kernels have no f64.
 #
-# The spec below is this definition, one query at a time, in float64. f64 is what lets it get away
-# with `exp(score)`: it overflows above a score of 709. **f32 overflows above 88**, and scores do grow
-# large in training ([ViT-22B](https://arxiv.org/abs/2302.05442) normalises its queries and keys
-# because of that). TPU kernels have no f64. So here is the first step of this ladder: add the same
-# number `c` to all scores of a row, and numerator and denominator are both multiplied by $e^c$. The
-# output stays the same. You may choose `c` as you like, for every row anew. Which choice makes overflow
-# impossible, and keeps the denominator away from zero?
+# The way out: add the same number `c` to all scores of a row. Numerator and denominator are both multiplied by $e^c$,
+# and the output stays the same. Which `c`, for each row anew, makes overflow impossible, and keeps the denominator away
+# from zero?
 #
-# Write it in plain JAX, in f32, for all queries at once. `jax.nn.softmax` would do it in one line.
-# Spell it out instead: you are about to take it apart.
+# Write it in plain JAX, in f32, for all queries at once. `jax.nn.softmax` would do it in one line; spell it out.
 
 # %%
 def attention_spec(

@@ -12,24 +12,16 @@ from puzzles import INTERPRET
 # %% [markdown]
 # ## block_sparse_attention: a kernel that reads its orders
 #
-# The table of the last puzzle says what to do with every block of scores. Now write the kernel that
-# does it. It knows nothing of diagonals, windows or documents. At step (i, j) it looks up a number:
+# Now the kernel reads the table. At step (i, j) it looks up a kind:
+# 0, skip; 1, mask by the block's pattern; 2, take the scores as they are.
 #
-# ```text
-#   kind 0, skip      no dot, no exponential
-#   kind 1, partial   scores masked by the block's pattern
-#   kind 2, full      scores as they are
-# ```
-#
-# Where does it look? A table that decides about branches and fetches must be there before the first block
-# is fetched. **Scalar prefetch** does that: the first operands of the call are copied whole into SMEM,
-# the memory of the scalar unit, before the grid starts. In the call below, `grid_spec=` takes a
-# `pltpu.PrefetchScalarGridSpec`: the grid, the specs and the scratch you know, and the number of
-# operands that are prefetched, `num_scalar_prefetch=2`. These two reach two places:
+# What decides about branches and fetches must be there before the first block is fetched.
+# **Scalar prefetch** does that: the first operands of the call are copied whole into SMEM, the memory of the scalar
+# unit, before the grid starts. `grid_spec=` says how many, in a
+# `pltpu.PrefetchScalarGridSpec`: `num_scalar_prefetch=2`. They reach:
 #
 # * the **kernel**, as its first two refs, to be read one number at a time;
-# * every **index map**, as further arguments after `i` and `j`. So a map can answer with a number
-#   that was looked up: *which pattern* block (i, j) needs, not only *where* it lies.
+# * every **index map**, after `i` and `j`. So a map can look up *which pattern* block (i, j) needs.
 #
 # ```text
 #    SMEM   mask_index_ref   0 0 0 1 0 0 0 2 ...      HBM   partial_masks  (P, bq, bk)
@@ -38,14 +30,11 @@ from puzzles import INTERPRET
 #                                                                  └────┘└────┘└────┘
 # ```
 #
-# SMEM is small, 1 MiB, and a 2-D array in it has its rows padded to a multiple of 128 numbers. So the call
-# flattens both tables. It is your job to find the place of block (i, j) in a flat table of J columns.
+# SMEM has 1 MiB, and a 2-D array in it has its rows padded to a multiple of 128 numbers. So the call flattens both
+# tables, row by row. In the kernel, `pl.num_programs(1)` is J, the number of columns.
 #
-# The rest you have written before. Rows that attend to nothing in a block, or at all, are back:
-# `segment_attention` knew what to do, and what attends to nothing gives zeros. Mind that not every row of
-# blocks begins, or ends, with a block that has work.
-#
-# You write the kernel, and the index map of the patterns.
+# Fill in the kernel's look-up first: the kind, whether work is `needed`, and which scores count. Then the index map of
+# the patterns.
 
 # %%
 def block_sparse_attention_spec(
@@ -68,9 +57,12 @@ def block_sparse_attention_spec(
 def block_sparse_attention_kernel(
     block_mask_ref, mask_index_ref, q_ref, k_ref, v_ref, mask_ref, o_ref, m_ref, l_ref, acc_ref
 ):
-    ### BEGIN SOLUTION
     i, j = pl.program_id(0), pl.program_id(1)
+    # kind: the number in the table; needed: is there work?
+    ### BEGIN SOLUTION
     kind = block_mask_ref[i * pl.num_programs(1) + j]
+    needed = kind > 0
+    ### END SOLUTION
 
     @pl.when(j == 0)
     def _():
@@ -78,7 +70,7 @@ def block_sparse_attention_kernel(
         l_ref[...] = jnp.zeros_like(l_ref)
         acc_ref[...] = jnp.zeros_like(acc_ref)
 
-    @pl.when(kind > 0)
+    @pl.when(needed)
     def _():
         s = jax.lax.dot_general(
             q_ref[...],
@@ -86,10 +78,13 @@ def block_sparse_attention_kernel(
             (((1,), (1,)), ((), ())),
             preferred_element_type=jnp.float32,
         )
+        s *= q_ref.shape[1] ** -0.5
+        ### BEGIN SOLUTION
         mask = mask_ref[...] | (kind == 2)
-        s = jnp.where(mask, s * q_ref.shape[1] ** -0.5, -1e30)
+        s = jnp.where(mask, s, -jnp.inf)
+        ### END SOLUTION
         m_new = jnp.maximum(m_ref[...], jnp.max(s, axis=1, keepdims=True))
-        p = jnp.where(mask, jnp.exp(s - m_new), 0.0)
+        p = jnp.exp(s - m_new)
         alpha = jnp.exp(m_ref[...] - m_new)
         l_ref[...] = alpha * l_ref[...] + jnp.sum(p, axis=1, keepdims=True)
         pv = jnp.dot(p, v_ref[...], preferred_element_type=jnp.float32)
@@ -100,7 +95,6 @@ def block_sparse_attention_kernel(
     def _():
         l = l_ref[...]
         o_ref[...] = acc_ref[...] / jnp.where(l == 0.0, 1.0, l)
-    ### END SOLUTION
 
 
 def block_sparse_attention(
@@ -236,9 +230,9 @@ def fresh(r):
 
 
 _KIND = "kind = block_mask_ref[i * pl.num_programs(1) + j]"
-_WORK = "@pl.when(kind > 0)"
+_WORK = "needed = kind > 0"
 _MASK = "mask = mask_ref[...] | (kind == 2)"
-_P = "p = jnp.where(mask, jnp.exp(s - m_new), 0.0)"
+_SCORES = "s = jnp.where(mask, s, -jnp.inf)"
 _MAP = "return mask_index_ref[i * J + j], 0, 0"
 _GUARD = "acc_ref[...] / jnp.where(l == 0.0, 1.0, l)"
 _KEYS = "                pl.BlockSpec((bk, H), lambda i, j, *tables: (j, 0)),\n"
@@ -257,25 +251,18 @@ PUZZLE = Puzzle(
     par=dots,
     tolerance=2e-4,
     hints=[
-        "Take segment_attention's kernel. What decides whether a block is computed is one number from a "
-        "table, and so is what decides whether its pattern counts.",
+        "What decides whether a block is computed is one number from a table, and so is what decides whether its pattern "
+        "counts. Where in a flat table does row i begin?",
         "`ref[n]` reads one number from SMEM, in the kernel as in an index map; `pl.num_programs(1)` is the "
-        "number of columns of the table. A truth about the block, `kind == 2`, and a block of booleans broadcast: `|` and `&` between them work.",
-        "Kernel: look up the kind first. Start at the first j and store at the last, whatever the kind. In "
-        "between, under a condition on the kind, the work of one block, whose mask is the pattern, or "
-        "everything if the kind says so; use it on the scores and again on p. Map: the number of the "
-        "pattern, looked up in the same place of the other table, and two zeros.",
+        "number of columns of the table. A truth about the block and a block of booleans broadcast: `|` and `&` between "
+        "them work. In Python `|` binds tighter than a comparison: use parentheses.",
+        "Kernel: the kind, from place i · J + j; needed, if it is not 0; a score counts if the pattern says so or the kind is 2, "
+        "and is -inf otherwise. Map: the number of the pattern, looked up in the same place of the other table, and two zeros.",
     ],
     explain="""The kernel's branches and the patterns' index map both read tables in SMEM, so the mask
     is data, and one kernel serves them all. A full block ignores the pattern that happens to lie in VMEM;
     a skipped one ignores everything.""",
     mistakes=[
-        Mistake(
-            "starts the maximum at 0",
-            old="m_ref[...] = jnp.full_like(m_ref, -1e30)",
-            new="m_ref[...] = jnp.zeros_like(m_ref)",
-            says="where all scores of a row lie far below 0, every exp(s - 0) is 0, and so is the sum: start below any score",
-        ),
         Mistake(
             "takes the first pattern for every block",
             old=_MAP,
@@ -350,74 +337,37 @@ PUZZLE = Puzzle(
         Mistake(
             "computes skipped blocks like partial ones",
             old=_WORK,
-            new="@pl.when(kind >= 0)",
+            new="needed = kind >= 0",
             says="the pattern that lies in VMEM at a block of kind 0 is not its own, and none of it counts: skip it",
-        ),
-        Mistake(
-            "does not correct acc",
-            old="acc_ref[...] = alpha * acc_ref[...] + pv",
-            new="acc_ref[...] = acc_ref[...] + pv",
-            says="acc is a sum with the old maximum, as l is: it needs the same alpha",
         ),
         Mistake(
             "computes only full blocks",
             old=_WORK,
-            new="@pl.when(kind == 2)",
+            new="needed = kind == 2",
             says="blocks of kind 1 have work, too",
         ),
         Mistake(
             "computes only partial blocks",
             old=_WORK,
-            new="@pl.when(kind == 1)",
+            new="needed = kind == 1",
             says="blocks of kind 2 have work, too",
         ),
         Mistake(
-            "starts a row at its first block only if that has work",
-            old="    @pl.when(j == 0)",
-            new="    @pl.when((j == 0) & (kind > 0))",
-            says="a row of blocks may begin with one that is skipped, and then m, l and acc are what "
-            "the row before left",
-        ),
-        Mistake(
-            "stores a row at its last block only if that has work",
-            old="    @pl.when(j == pl.num_programs(1) - 1)",
-            new="    @pl.when((j == pl.num_programs(1) - 1) & (kind > 0))",
-            says="a row of blocks may end with one that is skipped, and then nobody writes its output",
-        ),
-        Mistake(
-            "divides zero by zero",
-            old=_GUARD,
-            new="acc_ref[...] / l",
-            says="a row that attends to nothing has l = 0, and 0 / 0 is NaN; give it zeros",
-        ),
-        Mistake(
             "leaves garbage in rows that attend to nothing",
-            old=_P,
-            new="p = jnp.exp(s - m_new)",
-            says="where all scores of a row are -1e30, each exponential is 1: mask p as well",
+            old=_SCORES,
+            new=_SCORES.replace("-jnp.inf", "-1e30"),
+            says="where all scores of a row are -1e30, each exponential is 1: mask with -inf",
         ),
         Mistake(
             "masks with -10000",
-            old="s * q_ref.shape[1] ** -0.5, -1e30)",
-            new="s * q_ref.shape[1] ** -0.5, -1e4)",
-            says="a score that counts may lie lower, and then a masked one is the maximum: take -1e30, below any score",
-        ),
-        Mistake(
-            "masks the exponentials and not the scores",
-            old="s = jnp.where(mask, s * q_ref.shape[1] ** -0.5, -1e30)",
-            new="s = s * q_ref.shape[1] ** -0.5",
-            says="a large score that must not count becomes the maximum, and what does count underflows to 0",
-        ),
-        Mistake(
-            "forgets the scale",
-            old="s * q_ref.shape[1] ** -0.5, -1e30)",
-            new="s, -1e30)",
-            says="the scores are not multiplied by 1/√H",
+            old=_SCORES,
+            new=_SCORES.replace("-jnp.inf", "-1e4"),
+            says="a score that counts may lie lower, and then a masked one is the maximum: take -inf, below any score",
         ),
         Mistake(
             "masks skipped blocks instead of skipping them",
             edits=(
-                (_WORK, "@pl.when(kind >= 0)"),
+                (_WORK, "needed = kind >= 0"),
                 (_MASK, "mask = (mask_ref[...] & (kind == 1)) | (kind == 2)"),
             ),
             says="dots run in 2,144 of 2,144 steps; in the reference in 178",
@@ -436,21 +386,64 @@ PUZZLE = Puzzle(
             "asks for pattern -1 where a block needs none",
             old=_MAP,
             new="return jnp.where(block_mask_ref[i * J + j] == 1, mask_index_ref[i * J + j], -1), 0, 0",
-            says="-1",
+            says="block (-1, 0, 0) is out of bounds",
             stage="memory",
-        ),
-        Mistake(
-            "branches with Python's if",
-            edits=((f"    {_WORK}\n    def _():\n        s = ", "    if kind > 0:\n        s = "),),
-            says="if kind > 0",
-            stage="error",
         ),
         Mistake(
             "reads a flat table with two indices",
             old=_KIND,
             new="kind = block_mask_ref[i, j]",
-            says="block_mask_ref[i, j]",
+            says="must not be longer than `shape`",
             stage="error",
+        ),
+        Mistake(
+            "masks with zero",
+            old=_SCORES,
+            new=_SCORES.replace("-jnp.inf", "0.0"),
+            says="a score of 0 is a score like any other: its exponential is not zero",
+        ),
+        Mistake(
+            "keeps what the pattern hides",
+            old=_SCORES,
+            new="s = jnp.where(mask, -jnp.inf, s)",
+            says="True in a pattern means that the score counts: `jnp.where(mask, score, -inf)`",
+        ),
+        Mistake(
+            "looks up the column alone",
+            old=_KIND,
+            new="kind = block_mask_ref[j]",
+            says="that is always the first row of the table: step over the rows before, i · J + j",
+        ),
+        Mistake(
+            "adds i and j",
+            old=_KIND,
+            new="kind = block_mask_ref[i + j]",
+            says="a row of the table has J numbers: to get past i rows, step over i · J of them",
+        ),
+        Mistake(
+            "looks up the pattern of the column alone",
+            old=_MAP,
+            new="return mask_index_ref[j], 0, 0",
+            says="the map is right for the first row of blocks only: it needs i · J + j",
+        ),
+        Mistake(
+            "reads the table with Python's if",
+            old=_WORK,
+            new="needed = True if kind > 0 else False",
+            says="The value is not known while Python runs",
+            stage="error",
+        ),
+        Mistake(
+            "takes the pattern's number for the kind",
+            old=_KIND,
+            new=_KIND.replace("block_mask_ref", "mask_index_ref"),
+            says="`mask_index_ref` holds numbers of patterns; the kinds are in `block_mask_ref`",
+        ),
+        Mistake(
+            "adds i and j in the map",
+            old=_MAP,
+            new="return mask_index_ref[i + j], 0, 0",
+            says="the patterns' table, too, has J numbers a row: the map needs i · J + j",
         ),
     ],
     alternatives=[
@@ -494,7 +487,7 @@ def block_sparse_attention_kernel(kinds, _, q_ref, k_ref, v_ref, mask_ref, o_ref
             "chooses with where, and asks the maximum at the end",
             edits=(
                 (_MASK, "mask = jnp.where(kind == 2, 1, mask_ref[...].astype(jnp.int32)) > 0"),
-                (_P, "p = jnp.exp(s - m_new)"),
+                (_SCORES, _SCORES.replace("-jnp.inf", "-1e30")),
                 (_GUARD, "jnp.where(m_ref[...] > -1e29, acc_ref[...] / l, 0.0)"),
             ),
         ),

@@ -11,10 +11,9 @@ from puzzles import INTERPRET
 # %% [markdown]
 # ## causal_attention: what nobody may see need not be computed
 #
-# A language model must not look ahead: **row t attends to column s only if s ≤ t**. Both are
-# counted from the start, also where `T` and `S` differ. The spec computes all scores and throws
-# about half of them away. Your kernel works in blocks, so it can do better. Of every block of
-# scores it knows, before computing it, on which side of the diagonal it lies:
+# A language model must not look ahead: **row t attends to column s only if s ≤ t**, also where `T` and `S` differ. The
+# spec computes all scores and throws about half of them away. Your kernel knows of each block, before computing it,
+# on which side of the diagonal it lies:
 #
 # ```text
 #  bq = 64, bk = 128      columns 0-127   128-255   256-383
@@ -24,25 +23,17 @@ from puzzles import INTERPRET
 #  i = 3   rows 192-255        ■             ◣         ·
 # ```
 #
-# **Skip** means: no dot, no exponential. `pl.when` is a branch, so what it jumps over costs no
-# arithmetic. The check counts the dots that are executed: a kernel that masks everything and skips
-# nothing has the right numbers and still fails.
+# **Skip** means: no dot, no exponential. `pl.when` is a branch, so what it jumps over costs no arithmetic. The check counts the
+# dots.
 #
-# **Mask** means: a score that must not count becomes `-1e30`, *before* the running maximum sees
-# it. Then `exp(s - m)` is exactly zero, and the rest of the kernel does not notice. To know which
-# scores those are, compare positions in the arrays, not in the block, as in `ragged_row_sum`.
-#
-# Why `-1e30` and not `-inf`? Because `-inf - (-inf)` is NaN, and a running maximum that starts at
-# `-inf` can meet nothing but `-inf`. It cannot here: every row sees column 0 in the first block
-# that it meets. Two puzzles from now it will, so let both the start of `m` and masked scores be
-# `-1e30`.
+# **Mask** means: a score that must not count becomes `-inf`, *before* the running maximum sees it. Then `exp(s - m)` is
+# exactly zero, and the rest of the kernel does not notice. Compare positions in the arrays, not in the block, as in
+# `ragged_row_sum`.
 #
 # ![A map of score blocks: those on and below the diagonal are computed, those above it are dashed, skipped.](diagrams/splash_attention/causal_attention.svg)
 #
-# Start from your `attention_one_block` kernel, which served `flash_attention` unchanged. One
-# block's work moves under a condition, and one line masks. The condition has to be right for any
-# `bq` and `bk`; the check tries `bq < bk` and `bq > bk`. So compare rows with columns, not `i` with
-# `j`.
+# Start from your `attention_one_block` kernel: one block's work moves under a condition, and one line masks. The
+# condition has to be right for any `bq` and `bk`. So compare rows with columns, not `i` with `j`.
 
 # %%
 def causal_attention_spec(
@@ -76,7 +67,7 @@ def causal_attention_kernel(q_ref, k_ref, v_ref, o_ref, m_ref, l_ref, acc_ref):
         )
         row = i * bq + jax.lax.broadcasted_iota(jnp.int32, s.shape, 0)
         column = j * bk + jax.lax.broadcasted_iota(jnp.int32, s.shape, 1)
-        s = jnp.where(column <= row, s * H**-0.5, -1e30)
+        s = jnp.where(column <= row, s * H**-0.5, -jnp.inf)
         m_new = jnp.maximum(m_ref[...], jnp.max(s, axis=1, keepdims=True))
         p = jnp.exp(s - m_new)
         alpha = jnp.exp(m_ref[...] - m_new)
@@ -167,7 +158,7 @@ def dots(launch):
 
 
 _SKIP = "@pl.when(j * bk <= (i + 1) * bq - 1)"
-_MASK = "s = jnp.where(column <= row, s * H**-0.5, -1e30)"
+_MASK = "s = jnp.where(column <= row, s * H**-0.5, -jnp.inf)"
 _POSITIONS = """        row = i * bq + jax.lax.broadcasted_iota(jnp.int32, s.shape, 0)
         column = j * bk + jax.lax.broadcasted_iota(jnp.int32, s.shape, 1)
 """
@@ -268,15 +259,15 @@ PUZZLE = Puzzle(
         ),
         Mistake(
             "masks with zero",
-            old="s * H**-0.5, -1e30)",
+            old="s * H**-0.5, -jnp.inf)",
             new="s * H**-0.5, 0.0)",
             says="a score of 0 is a score like any other: its exponential is not zero",
         ),
         Mistake(
             "masks with -10000",
-            old="s * H**-0.5, -1e30)",
+            old="s * H**-0.5, -jnp.inf)",
             new="s * H**-0.5, -1e4)",
-            says="a score that counts may lie lower, and then the masked ones outweigh it: take -1e30, below any score",
+            says="a score that counts may lie lower, and then the masked ones outweigh it: take -inf, below any score",
         ),
         Mistake(
             "starts the maximum at 0",
@@ -286,7 +277,7 @@ PUZZLE = Puzzle(
         ),
         Mistake(
             "forgets the scale",
-            old="s * H**-0.5, -1e30)",
+            old="s * H**-0.5, -jnp.inf)",
             new="s, -1e30)",
             says="the scores are not multiplied by 1/√H",
         ),
@@ -389,11 +380,14 @@ def causal_attention_kernel(q_ref, k_ref, v_ref, o_ref, m_ref, l_ref, acc_ref):
 """,
         ),
         Alternative(
-            "masks with -inf, which every row survives that sees column 0 first",
-            edits=(
-                ("s * H**-0.5, -1e30)", "s * H**-0.5, -jnp.inf)"),
-                ("jnp.full_like(m_ref, -1e30)", "jnp.full_like(m_ref, -jnp.inf)"),
-            ),
+            "masks with -inf and starts there, too, which every row survives that sees column 0 first",
+            old="jnp.full_like(m_ref, -1e30)",
+            new="jnp.full_like(m_ref, -jnp.inf)",
+        ),
+        Alternative(
+            "masks with a large finite number",
+            old="s * H**-0.5, -jnp.inf)",
+            new="s * H**-0.5, -1e30)",
         ),
         Alternative(
             "keeps statistics 128 lanes wide",

@@ -11,13 +11,12 @@ from puzzles import INTERPRET
 # %% [markdown]
 # ## causal_prefetch: the index map decides what is fetched
 #
-# Your causal kernel skips the arithmetic above the diagonal. Look at its receipt: the bytes read
+# Your causal kernel skips the arithmetic above the diagonal. But in its receipt the bytes read
 # are those of a kernel that skips nothing. Why?
 #
 # Because `pl.when` speaks inside the kernel, and the blocks are fetched from outside. While one
-# step computes, the **pipeline** is already copying the next step's blocks from HBM. It cannot know
-# what the kernel will do with them. It asks the index map, compares the answer with the block that
-# it has, and fetches if they differ:
+# step computes, the **pipeline** is already copying the next step's blocks from HBM. It asks the index map, compares
+# the answer with the block that it has, and fetches if they differ:
 #
 # ```text
 # rows of block i = 1, bq = 64, bk = 128, four blocks of k
@@ -27,17 +26,13 @@ from puzzles import INTERPRET
 # you want                0       0       0       0       an index that stays: nothing to fetch
 # ```
 #
-# So the way to fetch nothing is to **name the same block again**. In a step that is skipped it does
-# not matter which block lies in VMEM: nobody looks at it. The kernel reads `j` from
-# `pl.program_id`, not from the map, so it does not change. It is in the folded cell, and gives
-# `causal_attention` away.
+# So the way to fetch nothing is to **name the same block again**. The kernel reads `j` from `pl.program_id`, not from the
+# map, and does not change.
 #
 # ![In the first row of steps only key block 0 is fetched; at the steps that are skipped it is reused.](diagrams/splash_attention/causal_prefetch.svg)
 #
-# Write the index map that `k` and `v` share. Up to the last block that the queries in block `i`
-# need, it returns what it always did; after that, it repeats that last one. An index map runs on
-# traced numbers, as a kernel does, so use `jnp`'s functions. The numbers cannot tell you whether
-# you succeeded. The receipt can.
+# Write the index map that `k` and `v` share. Up to the last block that the queries in block `i` need, it returns what it
+# always did; after that, it repeats that one. An index map runs on traced numbers, so use `jnp`'s functions.
 
 # %%
 def causal_prefetch_spec(
@@ -71,7 +66,7 @@ def causal_prefetch_kernel(q_ref, k_ref, v_ref, o_ref, m_ref, l_ref, acc_ref):
         )
         row = i * bq + jax.lax.broadcasted_iota(jnp.int32, s.shape, 0)
         column = j * bk + jax.lax.broadcasted_iota(jnp.int32, s.shape, 1)
-        s = jnp.where(column <= row, s * H**-0.5, -1e30)
+        s = jnp.where(column <= row, s * H**-0.5, -jnp.inf)
         m_new = jnp.maximum(m_ref[...], jnp.max(s, axis=1, keepdims=True))
         p = jnp.exp(s - m_new)
         alpha = jnp.exp(m_ref[...] - m_new)
@@ -169,7 +164,8 @@ PUZZLE = Puzzle(
     explain="""A skipped step that names the previous step's block again costs no traffic. The clamp is
     right for any bq and bk, since the last row of block i is (i + 1)·bq - 1 and sees columns up to
     its own number, which lies in block ((i + 1)·bq - 1) // bk. Where that is beyond the end of k, j never
-    gets there and the clamp does nothing.""",
+    gets there and the clamp does nothing. A map that names block 0 in skipped steps is right, too: it fetches the next
+    row's first block early, and one block for nothing after the last row.""",
     mistakes=[
         Mistake(
             "leaves the map as it was",
@@ -224,21 +220,21 @@ PUZZLE = Puzzle(
             "returns block -1 for steps that are skipped",
             old=_RETURN,
             new="return jnp.where(j <= last_needed, j, -1), 0",
-            says="-1",
+            says="block (-1, 0) is out of bounds",
             stage="memory",
         ),
         Mistake(
             "clamps with Python's min",
             old="jnp.minimum(j, last_needed)",
             new="min(j, last_needed)",
-            says="min(j, last_needed)",
+            says="The value is not known while Python runs",
             stage="error",
         ),
         Mistake(
             "returns nothing",
             old=_RETURN,
             new="jnp.minimum(j, last_needed), 0",
-            says="index",
+            says="An index map returns one block index for each axis",
             stage="error",
         ),
     ],

@@ -6,10 +6,9 @@ from jaxtyping import Bool, Int
 # %% [markdown]
 # ## classify_blocks: read the mask before the kernel does
 #
-# For every mask so far you wrote a kernel: conditions that knew its edges, index maps that knew them too.
-# Production has one kernel, and a new mask costs no line of it. How? Most masks are known **before**
-# anything runs (segments are not, and stay with the kernel). So look at the mask once, in NumPy, block by block,
-# and write down what the kernel will have to do. For a block of scores, there are only three answers:
+# For every mask so far you wrote a kernel. Production has one kernel, and a new mask costs no line of it. How? Most masks
+# are known **before** anything runs. So look at the mask once, in NumPy, and write down for each block what the kernel
+# will have to do:
 #
 # ```text
 #   bq = 64, bk = 128   columns                        block_mask   mask_index
@@ -22,23 +21,23 @@ from jaxtyping import Bool, Int
 #   0  skip: none of it counts    1  partial: some of it counts    2  full: all of it counts
 # ```
 #
-# Full blocks need no mask at all. Partial blocks do, and theirs has to be stored, but look at the picture, a causal
-# mask: block (2, 1) holds the same pattern as block (0, 0). Only two patterns are different,
-# however long the sequence is. So store each pattern **once**, in `partial_masks` (P, bq, bk), and let
-# `mask_index` say which one a partial block has. A dense mask for 131,072 tokens takes 16 GiB. Its
-# table of blocks of 512 has 256 × 256 entries, and if it is causal, one pattern.
-#
-# The table is what JAX's
-# [SplashAttention](https://github.com/jax-ml/jax/tree/main/jax/experimental/pallas/ops/tpu/splash_attention)
-# makes of a mask, with the same 0, 1 and 2; what you call `partial_masks`, it calls
-# `partial_mask_blocks`.
-#
-# Write it for any boolean mask (T, S) whose axes `bq` and `bk` divide. All three results are NumPy
-# arrays: two of int32, one of bool. The order of the patterns is yours, and so is what `mask_index`
-# holds where a block is not partial (0 is a safe choice: it names a pattern that exists). If nothing is
-# partial, return one pattern all the same, of any content: a kernel cannot take an empty operand.
+# Partial blocks need their mask stored. But look: in this causal mask block (2, 1) holds
+# the same pattern as block (0, 0). Only two patterns are different, however long the sequence is. So store each
+# **once**, in `partial_masks` (P, bq, bk), and let `mask_index` say which one a partial block has.
 #
 # ![A causal window as pixels, its table of skipped, partial and full blocks, the number of each partial block's pattern, and the two patterns that are stored.](diagrams/splash_attention/classify_blocks.svg)
+#
+# Write it for any boolean mask (T, S) whose axes `bq` and `bk` divide. Return NumPy arrays: two of int32, one of bool.
+# Where a block is not partial, any `mask_index` will do. If nothing is partial,
+# return one pattern all the same: a kernel cannot take an empty operand.
+#
+# <details><summary>More: what this saves, and who does it, too</summary>
+#
+# A dense mask for 131,072 tokens takes 16 GiB. Its table of blocks of 512 has 256 × 256 entries, and if it is causal, one pattern.
+# JAX's [SplashAttention](https://github.com/jax-ml/jax/tree/main/jax/experimental/pallas/ops/tpu/splash_attention) makes the same
+# table of a mask, with the same 0, 1 and 2; what you call `partial_masks`, it calls `partial_mask_blocks`.
+#
+# </details>
 
 # %%
 def classify_blocks_spec(mask: Bool[np.ndarray, "T S"], bq: int, bk: int, answer: tuple) -> bool:

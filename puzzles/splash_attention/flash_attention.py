@@ -12,9 +12,8 @@ from puzzles import INTERPRET, find
 # %% [markdown]
 # ## flash_attention: the body does not change
 #
-# One block of queries is done. What does it take to do all of them? Unfold the cell below and
-# compare: **the kernel is that of `attention_one_block`, letter by letter.** It never asked which
-# queries it holds, only how far along the keys it is. So give the grid a real first axis:
+# What does it take to do all blocks of queries? Unfold the cell below: **the kernel is that of
+# `attention_one_block`, letter by letter.** It never asked which queries it holds. So give the grid a real first axis:
 #
 # ```text
 #                 k₀ v₀     k₁ v₁     k₂ v₂
@@ -22,17 +21,16 @@ from puzzles import INTERPRET, find
 #  i = 1   q₁    (1, 0) →  (1, 1) →  (1, 2)  → o₁        → time runs along the rows
 # ```
 #
-# There is a single set of scratch, and it serves one block of queries after the other. Which lines of the
-# kernel make that safe?
-#
-# Everything around the kernel is yours this time:
+# A single set of scratch serves one block of queries after the other. Which lines of the kernel make that safe?
 #
 # ![For one block of queries, the blocks of k and v are fetched one after another; the output is written after the last, and the next block of queries begins with the first keys again.](diagrams/splash_attention/flash_attention.svg)
 #
-# * the grid, the specs, the output's shape; queries come in blocks of `bq`, keys and values in blocks of `bk`;
+# All around the kernel is yours this time:
+#
+# * the grid, the specs, the output's shape; `bq` queries and `bk` keys a block;
 # * the scratch: m, l and acc of **one** block of queries, in f32 and in this order;
-# * `compiler_params` with `dimension_semantics`, one word for each axis of the grid. Which axis may be shared
-#   out among cores, and along which one does a step need what the step before it left behind?
+# * `dimension_semantics` in `compiler_params`, one word for each axis of the grid. Which axis may be shared out among
+#   cores? Along which does a step need what the step before it left?
 
 # %%
 def flash_attention_spec(
@@ -107,17 +105,21 @@ def flash_attention(
 # Is it worth it? For 8192 queries and keys, the matrix of scores has 256 MiB in f32. Plain attention
 # would write it, read it, write the weights and read those. Flash attention reads the queries once, and
 # all keys and values **once for every block of queries**. So `bq` decides the traffic, and small blocks
-# move as many bytes as the plain way. This is the reference, counted; try other blocks.
+# move as many bytes as the plain way.
+#
+# What stops you is VMEM. It holds the blocks and the scratch, and at least once what the body computes: `s` and `p`
+# have bq × bk numbers each. The last blocks below do not fit into the 16 MiB that a v5e gives a kernel. This is the
+# reference, counted; try other blocks.
 
 # %% active="ipynb"
 # flash = find("flash_attention").solution
 # q = k = v = jax.ShapeDtypeStruct((8192, 128), jnp.float32)
-# print("   bq    bk   steps  VMEM MiB  HBM MiB")
-# for bq, bk in [(64, 128), (256, 256), (512, 512), (1024, 512)]:
+# print("   bq    bk   steps  HBM MiB   VMEM MiB: blocks and scratch   body, at least")
+# for bq, bk in [(64, 128), (256, 256), (512, 512), (1024, 512), (2048, 1024)]:
 #     (launch,) = trace(functools.partial(flash, bq=bq, bk=bk), q, k, v)
-#     vmem, hbm = launch.vmem_bytes / 2**20, launch.hbm_bytes / 2**20
-#     print(f"{bq:5}{bk:6}{launch.steps:8}{vmem:10.1f}{hbm:9.0f}")
-# print(f"  plain, scores and weights:{4 * 4 * 8192**2 / 2**20:10.0f}")
+#     vmem, body, hbm = (x / 2**20 for x in (launch.vmem_bytes, launch.held_bytes, launch.hbm_bytes))
+#     print(f"{bq:5}{bk:6}{launch.steps:8}{hbm:9.0f}{vmem:31.1f}{body:17.1f}")
+# print(f"  plain, scores and weights:{4 * 4 * 8192**2 / 2**20:.0f}")
 
 # %% tags=["author"]
 from puzzles import Alternative, Launch, Mistake, Puzzle
@@ -278,7 +280,7 @@ PUZZLE = Puzzle(
             "promises that both axes are parallel",
             old=_SEMANTICS,
             new='dimension_semantics=("parallel", "parallel")',
-            says="parallel",
+            says="which differ along axis 1, marked 'parallel'",
             stage="memory",
         ),
         Mistake(

@@ -13,11 +13,9 @@ from puzzles import INTERPRET
 # %% [markdown]
 # ## local_attention: a window has two edges
 #
-# Attention layers need not look back to the beginning. In a **sliding window**, as in
-# [Mistral 7B](https://arxiv.org/abs/2310.06825), they look back a fixed distance: row t attends to
-# column s if **t - window < s ≤ t**, to itself and to the `window - 1` columns before it. What
-# counts is a band along the diagonal, and now there are blocks to skip, and not to fetch, on both
-# sides of it:
+# In a **sliding window**, as in
+# [Mistral 7B](https://arxiv.org/abs/2310.06825), attention layers look back a fixed distance: row t attends to
+# column s if **t - window < s ≤ t**. Now there are blocks to skip, and not to fetch, on both sides of a band:
 #
 # ```text
 #  bq = 128, bk = 64, window = 129
@@ -27,26 +25,14 @@ from puzzles import INTERPRET
 #  i = 2   rows 256-383       ·        ·        ◥        ◥        ◣
 # ```
 #
-# What a row computes and fetches now depends on the window, no longer on the length of the
-# sequence.
-#
-# The left edge brings a trap. Look at row 255. The first block that its row of blocks computes is
-# block 0, and in it row 255 sees **nothing**: its window begins at column 127. All its scores there
-# are masked.
-#
-# * If masked scores are `-inf`, and its maximum so far is `-inf`, then `exp(-inf - (-inf))` is NaN,
-#   and NaN never leaves the accumulator again.
-# * With `-1e30` for both, `exp(-1e30 - (-1e30)) = 1`. So `l` and `acc` fill with garbage: finite
-#   garbage. When the first real score arrives, `alpha = exp(-1e30 - m_new) = 0` wipes it out.
-#
-# Every row here does see something in the end, so the garbage is always wiped. (What if one does
-# not? That is for the next puzzle.)
-#
 # ![A map of score blocks: a band along the diagonal is computed, blocks on both sides of it are skipped.](diagrams/splash_attention/local_attention.svg)
 #
-# You write the kernel and, as in the last puzzle, the index map of `k` and `v`. Both ask the same
-# two questions: which is the first block that block `i` of the queries needs, and which the last?
-# `window` is a Python int; `functools.partial` binds it.
+# The left edge brings a trap. Look at row 255. The first block that its row of blocks computes is block 0, and in it row
+# 255 sees **nothing**: its window begins at column 127. All its scores there are `-inf`, and its maximum is still what
+# `m` started from. What must that be, so that `exp(s - m_new)` is 0 and not NaN?
+#
+# Fill in that start, when a block is `needed`, the mask, and the index map of `k` and `v`. All ask: which is the
+# first block that block `i` of the queries needs, and which the last?
 
 # %%
 def local_attention_spec(
@@ -61,7 +47,6 @@ def local_attention_spec(
 
 # %%
 def local_attention_kernel(q_ref, k_ref, v_ref, o_ref, m_ref, l_ref, acc_ref, *, window):
-    ### BEGIN SOLUTION
     i, j = pl.program_id(0), pl.program_id(1)
     (bq, H), bk = q_ref.shape, k_ref.shape[0]
     first_row, last_row = i * bq, (i + 1) * bq - 1
@@ -69,11 +54,18 @@ def local_attention_kernel(q_ref, k_ref, v_ref, o_ref, m_ref, l_ref, acc_ref, *,
 
     @pl.when(j == 0)
     def _():
+        ### BEGIN SOLUTION
         m_ref[...] = jnp.full_like(m_ref, -1e30)
+        ### END SOLUTION
         l_ref[...] = jnp.zeros_like(l_ref)
         acc_ref[...] = jnp.zeros_like(acc_ref)
 
-    @pl.when((first_column <= last_row) & (last_column > first_row - window))
+    # needed: is there a score in this block that counts?
+    ### BEGIN SOLUTION
+    needed = (first_column <= last_row) & (last_column > first_row - window)
+    ### END SOLUTION
+
+    @pl.when(needed)
     def _():
         s = jax.lax.dot_general(
             q_ref[...],
@@ -83,8 +75,10 @@ def local_attention_kernel(q_ref, k_ref, v_ref, o_ref, m_ref, l_ref, acc_ref, *,
         )
         row = first_row + jax.lax.broadcasted_iota(jnp.int32, s.shape, 0)
         column = first_column + jax.lax.broadcasted_iota(jnp.int32, s.shape, 1)
+        ### BEGIN SOLUTION
         mask = (row - window < column) & (column <= row)
-        s = jnp.where(mask, s * H**-0.5, -1e30)
+        s = jnp.where(mask, s * H**-0.5, -jnp.inf)
+        ### END SOLUTION
         m_new = jnp.maximum(m_ref[...], jnp.max(s, axis=1, keepdims=True))
         p = jnp.exp(s - m_new)
         alpha = jnp.exp(m_ref[...] - m_new)
@@ -96,7 +90,6 @@ def local_attention_kernel(q_ref, k_ref, v_ref, o_ref, m_ref, l_ref, acc_ref, *,
     @pl.when(j == pl.num_programs(1) - 1)
     def _():
         o_ref[...] = acc_ref[...] / l_ref[...]
-    ### END SOLUTION
 
 
 def local_attention(
@@ -158,7 +151,7 @@ def dots_and_fetches(launch):
     return f"{dots(launch)}, k fetched {launch.inputs[1].transfers:,} times"
 
 
-_SKIP = "@pl.when((first_column <= last_row) & (last_column > first_row - window))"
+_SKIP = "needed = (first_column <= last_row) & (last_column > first_row - window)"
 _MASK = "mask = (row - window < column) & (column <= row)"
 _CLIP = "return jnp.clip(j, first_needed, last_needed), 0"
 _START = "m_ref[...] = jnp.full_like(m_ref, -1e30)"
@@ -182,56 +175,54 @@ PUZZLE = Puzzle(
         "reach it?",
         "Conditions on traced numbers are joined with `&`, each in parentheses. `jnp.clip(x, low, "
         "high)` keeps an index between two others; `//` rounds down, for negative numbers too.",
-        "Kernel: causal_attention's, with a second condition around the work (block j must not end before the window "
-        "of the block's first row begins) and a second comparison in the mask. Map: the block of the first "
-        "column that the first row sees, the block of the last column that the last row sees, and j clipped between "
-        "the two.",
+        "Start: finite, and below any score. Needed: causal_attention's condition, and a second one: block j must not end "
+        "before the window of the block's first row begins. Mask: two comparisons, and -inf where they fail. Map: the block "
+        "of the first column that the first row sees, the block of the last column that the last row sees, and j clipped "
+        "between the two.",
     ],
     explain="""A block has work if it starts no later than the last row and does not end before the
-    window of the first row begins; the index map clips j to just those blocks. Rows that are masked completely in
-    their first block collect finite garbage, which alpha = 0 wipes out when their first real score
-    comes.""",
+    window of the first row begins; the index map clips j to just those blocks. A row that sees nothing in its first block has
+    exp(-inf - m) = 0 for any finite m: l and acc stay 0. Were both -inf, it would be NaN; were both -1e30, exp(0) = 1 would
+    fill l and acc with garbage, which alpha = 0 wipes out when the first real score comes.""",
     mistakes=[
         Mistake(
             "masks with -inf and starts the maximum at -inf",
-            edits=(
-                ("s * H**-0.5, -1e30)", "s * H**-0.5, -jnp.inf)"),
-                (_START, _START.replace("-1e30", "-jnp.inf")),
-            ),
+            old=_START,
+            new=_START.replace("-1e30", "-jnp.inf"),
             says="a row that is masked completely in its first block computes -inf - (-inf), which is NaN",
         ),
         Mistake(
             "skips only above the diagonal",
             old=_SKIP,
-            new="@pl.when(first_column <= last_row)",
+            new="needed = first_column <= last_row",
             says="dots run in 16,512 of 32,768 steps; in the reference in 2,232",
             stage="work",
         ),
         Mistake(
             "skips only what lies before the window",
             old=_SKIP,
-            new="@pl.when(last_column > first_row - window)",
+            new="needed = last_column > first_row - window",
             says="dots run in 18,488 of 32,768 steps; in the reference in 2,232",
             stage="work",
         ),
         Mistake(
             "skips one block too few at the left edge",
-            old="(last_column > first_row - window))",
-            new="(last_column >= first_row - window))",
+            old="(last_column > first_row - window)",
+            new="(last_column >= first_row - window)",
             says="dots run in 2,351 of 32,768 steps; in the reference in 2,232",
             stage="work",
         ),
         Mistake(
             "skips one block too many at the left edge",
-            old="(last_column > first_row - window))",
-            new="(last_column > first_row - window + 1))",
+            old="(last_column > first_row - window)",
+            new="(last_column > first_row - window + 1)",
             says="the earliest column that the block's first row sees is first_row - window + 1, and a "
             "block that ends exactly there still has work",
         ),
         Mistake(
             "takes the left edge from the last row",
-            old="(last_column > first_row - window))",
-            new="(last_column > last_row - window))",
+            old="(last_column > first_row - window)",
+            new="(last_column > last_row - window)",
             says="the first row of the block looks furthest back; skip a block only if that row does not "
             "reach it either",
         ),
@@ -260,13 +251,6 @@ PUZZLE = Puzzle(
             says="the window ends at the diagonal: no row may look ahead",
         ),
         Mistake(
-            "starts at the first block of the band, wherever that is",
-            old="    @pl.when(j == 0)",
-            new="    @pl.when(j == (first_row - window + 1) // bk)",
-            says="for the first rows that number is negative, no step is at it, and m, l and acc are never started: start at "
-            "j = 0, or take no number below 0",
-        ),
-        Mistake(
             "counts the map's blocks from the first one that is needed",
             old=_CLIP,
             new="return jnp.clip(j + jnp.maximum(first_needed, 0), 0, last_needed), 0",
@@ -277,12 +261,6 @@ PUZZLE = Puzzle(
             old="jnp.full_like(m_ref, -1e30)",
             new="jnp.zeros_like(m_ref)",
             says="where all scores of a row lie far below 0, every exp(s - 0) is 0, and so is the sum: start below any score",
-        ),
-        Mistake(
-            "does not correct acc",
-            old="acc_ref[...] = alpha * acc_ref[...] + pv",
-            new="acc_ref[...] = acc_ref[...] + pv",
-            says="acc is a sum with the old maximum, as l is: it needs the same alpha",
         ),
         Mistake(
             "looks ahead as far as back",
@@ -321,6 +299,24 @@ PUZZLE = Puzzle(
             says="the kernel takes block j for columns j * bk onwards, so in a step that works the map "
             "must return j",
         ),
+        Mistake(
+            "masks the diagonal, too",
+            old="(column <= row)",
+            new="(column < row)",
+            says="s ≤ t: every row sees its own column",
+        ),
+        Mistake(
+            "masks with zero",
+            old="s * H**-0.5, -jnp.inf)",
+            new="s * H**-0.5, 0.0)",
+            says="a score of 0 is a score like any other: its exponential is not zero",
+        ),
+        Mistake(
+            "starts the maximum at -10000",
+            old=_START,
+            new=_START.replace("-1e30", "-1e4"),
+            says="all scores of a row may lie lower still: start at -1e30, below any score",
+        ),
     ],
     alternatives=[
         ONES,
@@ -329,8 +325,7 @@ PUZZLE = Puzzle(
             old=_SKIP,
             new="""first = (jnp.maximum(first_row - window + 1, 0)) // bk
     last = last_row // bk
-
-    @pl.when((first <= j) & (j <= last))""",
+    needed = (first <= j) & (j <= last)""",
         ),
         Alternative(
             "masks the exponentials, so that there is no garbage to wipe",
@@ -338,9 +333,9 @@ PUZZLE = Puzzle(
             new="p = jnp.where(mask, jnp.exp(s - m_new), 0.0)",
         ),
         Alternative(
-            "masks with -inf, but starts the maximum at a finite number",
-            old="s * H**-0.5, -1e30)",
-            new="s * H**-0.5, -jnp.inf)",
+            "masks with -1e30, too: garbage collects, and the first real score wipes it out",
+            old="s * H**-0.5, -jnp.inf)",
+            new="s * H**-0.5, -1e30)",
         ),
         Alternative(
             "visits the blocks from right to left",

@@ -11,10 +11,9 @@ from puzzles import INTERPRET, find
 # %% [markdown]
 # ## multi_head_attention: who reads whose keys
 #
-# A model has many heads, and they do not know of each other: one more grid axis, and `None` in the blocks,
-# as in `batched_matmul`. But models save memory by letting a **group** of query heads share one
-# head of keys and values ([grouped-query attention](https://arxiv.org/abs/2305.13245)). With `N` = 6 and
-# `K` = 2, groups have `N // K` = 3 heads:
+# A model has many heads, and they do not know of each other: one more grid axis, and `None` in the blocks, as in
+# `batched_matmul`. To save memory, a **group** of query heads shares one head of keys and values
+# ([grouped-query attention](https://arxiv.org/abs/2305.13245)). With `N` = 6 and `K` = 2, groups have `N // K` = 3 heads:
 #
 # ```text
 # q head    h =  0   1   2   3   4   5
@@ -22,25 +21,28 @@ from puzzles import INTERPRET, find
 # k, v head      0   0   0   1   1   1
 # ```
 #
-# The obvious way, `jnp.repeat(k, N // K, axis=0)`, writes a copy `N / K` times as large to HBM before
-# the first score is computed. A kernel needs no copy. It does not see arrays, only the blocks that
-# **index maps** choose, and nothing says that two steps may not choose the same one.
-#
-# The arrays are **bf16** now, which gives the kernel two types to keep apart:
-#
-# * What the matrix unit multiplies is bf16: `q` by `k`, and the weights `p` by `v`. So **cast `p` to
-#   `v`'s dtype** before the second dot. A weight lies between 0 and 1 and keeps 8 bits, as `v` itself
-#   does. Without the cast, the dot gets an f32 operand, and nothing is gained: by default a TPU
-#   rounds the f32 operands of a dot to bf16.
-# * What is compared, exponentiated and summed is f32: `s`, `m`, `l`, `acc`. Between 128 and 256,
-#   bf16 numbers are 1 apart, and an exponential whose argument is off by 1 is off by a factor of 2.7.
-#
-# Rounding to the inputs' dtype happens once, at the store.
+# `jnp.repeat(k, N // K, axis=0)` writes a copy `N / K` times as large to HBM before the first score is computed. A kernel
+# needs none: in its **index maps**, two steps may choose the same block.
 #
 # ![Query heads 0 and 1 both use key head 0, whose blocks stay in VMEM; query head 2 fetches key head 1.](diagrams/splash_attention/multi_head_attention.svg)
 #
-# The kernel is `attention_one_block`'s, yours to write again, or to copy: two casts are new, and the keys
-# are on grid axis **2**. Then complete `in_specs`: after the queries' spec, one for `k` and one for `v`.
+# The arrays are **bf16** now:
+#
+# * **bf16** is what the matrix unit multiplies: `q` by `k`, and `p` by `v`. So cast `p` for its dot. A weight
+#   lies between 0 and 1 and keeps 8 bits, as `v` itself does.
+# * **f32** is what is compared, exponentiated and summed: what both dots return, `m`, `l`, `acc`.
+#
+# In `attention_one_block`'s kernel, fill in what the types change; then the specs of `k` and `v`.
+#
+# <details><summary>More: what each type is good for</summary>
+#
+# Between 128 and 256, bf16 numbers are 1 apart, and an exponential whose argument is off by 1 is off by a factor of 2.7.
+# So scores stay in f32. And p?
+#
+# By default a TPU rounds the f32 operands of a dot to bf16, so nothing is gained. JAX's own SplashAttention
+# keeps `p` in f32, casts `v` to f32, and leaves the rounding to the matrix unit. Here you round yourself, and the check asks for it.
+#
+# </details>
 
 # %%
 def multi_head_attention_spec(
@@ -53,7 +55,6 @@ def multi_head_attention_spec(
 
 # %%
 def multi_head_attention_kernel(q_ref, k_ref, v_ref, o_ref, m_ref, l_ref, acc_ref):
-    ### BEGIN SOLUTION
     j = pl.program_id(2)
 
     @pl.when(j == 0)
@@ -63,7 +64,10 @@ def multi_head_attention_kernel(q_ref, k_ref, v_ref, o_ref, m_ref, l_ref, acc_re
         acc_ref[...] = jnp.zeros_like(acc_ref)
 
     last_axes = (((1,), (1,)), ((), ()))  # q @ k.T
+    # s: the scores of the block
+    ### BEGIN SOLUTION
     s = jax.lax.dot_general(q_ref[...], k_ref[...], last_axes, preferred_element_type=jnp.float32)
+    ### END SOLUTION
     s *= q_ref.shape[-1] ** -0.5
 
     m_old = m_ref[...]
@@ -73,13 +77,17 @@ def multi_head_attention_kernel(q_ref, k_ref, v_ref, o_ref, m_ref, l_ref, acc_re
 
     m_ref[...] = m_new
     l_ref[...] = alpha * l_ref[...] + jnp.sum(p, axis=1, keepdims=True)
+    # pv: what p makes of v
+    ### BEGIN SOLUTION
     pv = jnp.dot(p.astype(v_ref.dtype), v_ref[...], preferred_element_type=jnp.float32)
+    ### END SOLUTION
     acc_ref[...] = alpha * acc_ref[...] + pv
 
     @pl.when(j == pl.num_programs(2) - 1)
     def _():
+        ### BEGIN SOLUTION
         o_ref[...] = (acc_ref[...] / l_ref[...]).astype(o_ref.dtype)
-    ### END SOLUTION
+        ### END SOLUTION
 
 
 def multi_head_attention(
@@ -167,6 +175,7 @@ def audit(launch: Launch) -> None:
             f"a dot multiplies {' by '.join(dot.dtypes[:2])}: give the matrix unit bf16 on both sides, "
             "and ask for an f32 result"
         )
+        assert dot.dtypes[2] == "float32", f"a dot returns {dot.dtypes[2]}: ask for preferred_element_type=jnp.float32"
     narrow = [o.name for o in launch.scratch if str(o.dtype) != "float32"]
     assert not narrow, f"`{narrow[0]}` is no float32: m, l and acc are changed at every step"
 
@@ -181,7 +190,7 @@ _QK = (
 _PV = "pv = jnp.dot(p.astype(v_ref.dtype), v_ref[...], preferred_element_type=jnp.float32)"
 _STORE = "o_ref[...] = (acc_ref[...] / l_ref[...]).astype(o_ref.dtype)"
 _SCALE = "    s *= q_ref.shape[-1] ** -0.5\n"
-_BODY = "    ### BEGIN SOLUTION\n    j = pl.program_id(2)"
+_BODY = "    j = pl.program_id(2)"
 
 
 def _map(head: str) -> str:
@@ -199,14 +208,14 @@ PUZZLE = Puzzle(
     fresh=fresh,
     scale=scale,
     par=keys_kept,
+    tolerance=2e-2,  # p has 8 bits in its dot, which takes most of bf16's 1e-2
     hints=[
         "Heads 0, 1, 2 share one head of keys, heads 3, 4, 5 the next. Which whole-number operation on h gives "
         "0, 0, 0, 1, 1, 1? And which numbers of the kernel are f32, which bf16?",
         "An index map may use `N` and `K`, and `//`. A block of one head is `(None, rows, H)`. `.astype(ref.dtype)` "
         "casts; `preferred_element_type=jnp.float32` makes a dot of bf16 blocks return f32.",
-        "Your kernel of attention_one_block with j from axis 2, the exponentials cast to `v`'s dtype inside "
-        "the second dot only, and the quotient cast to the output's. The two specs are alike: head of the "
-        "group, then j, then 0.",
+        "First dot: as in attention_one_block. Second dot: the exponentials cast to `v`'s dtype inside it, and nowhere "
+        "else. Store: the quotient cast to the output's dtype. The two specs are alike: head of the group, then j, then 0.",
     ],
     explain="""Index maps choose blocks freely, so several query heads can name the same head of keys
     and no copy is ever made. Dots take bf16 and return f32, and all that is summed or exponentiated
@@ -269,38 +278,6 @@ PUZZLE = Puzzle(
             "ask the first dot for f32",
         ),
         Mistake(
-            "does not correct acc",
-            old="acc_ref[...] = alpha * acc_ref[...] + pv",
-            new="acc_ref[...] = acc_ref[...] + pv",
-            says="acc is a sum with the old maximum, as l is: it needs the same alpha",
-        ),
-        Mistake(
-            "does not correct l",
-            old="l_ref[...] = alpha * l_ref[...] +",
-            new="l_ref[...] = l_ref[...] +",
-            says="l is a sum with the old maximum, as acc is: it needs the same alpha",
-        ),
-        Mistake(
-            "starts the maximum at 0",
-            old="jnp.full_like(m_ref, -1e30)",
-            new="jnp.zeros_like(m_ref)",
-            says="where all scores of a row lie far below 0, every exp(s - 0) is 0, and so is the sum: start below any score",
-        ),
-        Mistake(
-            "forgets the scale",
-            old=_SCALE,
-            new="",
-            says="the scores are not multiplied by 1/√H",
-        ),
-        Mistake(
-            "reads j from grid axis 1",
-            edits=(
-                (_BODY, _BODY.replace("(2)", "(1)")),
-                ("pl.num_programs(2) - 1)", "pl.num_programs(1) - 1)"),
-            ),
-            says="axis 0 of this grid is h, axis 1 is i, and j is axis 2",
-        ),
-        Mistake(
             "fetches the keys of all heads and chooses in the kernel",
             edits=(
                 (_KV, "            pl.BlockSpec((K, bk, H), lambda h, i, j: (0, j, 0)),\n" * 2),
@@ -345,7 +322,7 @@ PUZZLE = Puzzle(
             "stores the f32 quotient as it is",
             old=_STORE,
             new="o_ref[...] = acc_ref[...] / l_ref[...]",
-            says="dtype",
+            says="What is stored must have the Ref's dtype",
             stage="error",
         ),
         Mistake(
@@ -370,6 +347,46 @@ PUZZLE = Puzzle(
             ),
             says="for blocks of (1, 16384, 128)",
             stage="work",
+        ),
+        Mistake(
+            "does not divide by l",
+            old=_STORE,
+            new="o_ref[...] = acc_ref[...].astype(o_ref.dtype)",
+            says="acc is the numerator alone: divide by l, then cast",
+        ),
+        Mistake(
+            "weights the values by the scores",
+            old=_PV,
+            new=_PV.replace("p.astype", "s.astype"),
+            says="the second dot takes the weights p, and s is what they were made of",
+        ),
+        Mistake(
+            "casts v to f32 instead of p to bf16",
+            old=_PV,
+            new="pv = jnp.dot(p, v_ref[...].astype(p.dtype), preferred_element_type=jnp.float32)",
+            says="give the matrix unit bf16 on both sides",
+            stage="work",
+        ),
+        Mistake(
+            "lets the second dot return bf16",
+            old=_PV,
+            new="pv = jnp.dot(p.astype(v_ref.dtype), v_ref[...])",
+            says="a dot returns bfloat16",
+            stage="work",
+        ),
+        Mistake(
+            "multiplies q and k as they lie",
+            old=_QK,
+            new="s = jnp.dot(q_ref[...], k_ref[...], preferred_element_type=jnp.float32)",
+            says="The axes that are summed over must be equally long",
+            stage="error",
+        ),
+        Mistake(
+            "keeps the axis of heads in the blocks of keys and values",
+            old=_KV,
+            new=_KV.replace("None, bk", "1, bk"),
+            says="dot_general requires contracting dimensions",
+            stage="error",
         ),
     ],
     alternatives=[

@@ -12,13 +12,14 @@ from puzzles import INTERPRET
 #
 # Two passes read `x` twice, only because the sum waits for the finished maximum. Does it have to?
 #
-# Sum with the largest number *so far*, `m_old`, and suppose that the next block brings a larger one,
-# `m_new`. The terms that you already added up are too large: each is $e^{x - m_{old}}$, and should
-# have been $e^{x - m_{new}}$. But they are all wrong **by the same factor**, so you can correct
-# their sum in one multiplication, without looking at a single `x` again.
+# Sum with the largest number *so far*, `m_old`. When a block brings a larger one, `m_new`, the terms that you have added
+# up are too large: each is $e^{x - m_{old}}$, and should be $e^{x - m_{new}}$. But they are all wrong **by the same
+# factor**, so one multiplication corrects their sum, without another look at `x`.
 #
-# Which factor turns $e^{x - m_{old}}$ into $e^{x - m_{new}}$, whatever `x` is? Call it `alpha`.
-# It has to be 1 where the maximum did not change. Check yourself on a row of six numbers:
+# ![The terms of a sum as bars, after each of three blocks: when the maximum grows, all earlier bars shrink by the same factor.](diagrams/splash_attention/online_softmax.svg)
+#
+# Which factor is it, whatever `x` is? Call it `alpha`. Where the maximum did not change it has to be 1. Check yourself on
+# these six numbers:
 #
 # ```text
 # block of x     1  3      2  5      4  0
@@ -26,16 +27,18 @@ from puzzles import INTERPRET
 # l so far      1.135     1.203     1.578      1.203 = alpha · 1.135 + e²⁻⁵ + e⁵⁻⁵
 # ```
 #
-# This is the [online softmax](https://arxiv.org/abs/1805.02867) (Milakov and Gimelshein, 2018), and
-# every kernel above it on this ladder rests on that one multiplication.
+# This is the [online softmax](https://arxiv.org/abs/1805.02867) (Milakov and Gimelshein, 2018).
 #
-# ![Three blocks of a row are fetched one after another while the blocks of m and l stay in VMEM; both are written after the third.](diagrams/splash_attention/online_softmax.svg)
+# **Where to start.** `l` at 0 and `m` at -1e30. In the first step `alpha` is then the exponential of a hugely negative
+# number, which is 0.
 #
-# **Where to start.** `l` starts at 0 and `m` at -1e30. In the first step `alpha` is then the exponential
-# of a hugely negative number, which is 0: fine, there is nothing to correct yet. `-inf` would do as well,
-# *today*. Later, masks will bring rows that have seen nothing but masked scores, and with infinities
-# they would compute $e^{-\infty - (-\infty)}$, which is NaN, and NaN never goes away. So in this ladder
-# the lowest number is a large **finite** one.
+# <details><summary>More: why not -inf?</summary>
+#
+# `-inf` would do here as well. But soon masked scores will be `-inf`, and
+# a maximum that has seen nothing else would give $e^{-\infty - (-\infty)}$, which is NaN, and NaN never goes away. One
+# finite number prevents it: the start of `m`.
+#
+# </details>
 
 # %%
 def online_softmax_spec(

@@ -12,7 +12,7 @@ from puzzles import INTERPRET
 # ## segment_attention: a mask that comes as data
 #
 # Many documents are shorter than a training sequence, so several are **packed** into one. They must
-# not see each other. Each position carries the number of its document, its **segment id**, and row t
+# not see each other. So each position has the number of its document, its **segment id**, and row t
 # attends to column s only if s ≤ t *and* their ids are equal:
 #
 # ```text
@@ -27,23 +27,20 @@ from puzzles import INTERPRET
 #               1                     x x x
 # ```
 #
-# Causal and local masks are formulas: the kernel works them out from `i` and `j`. Segments are
-# known only when the kernel runs, so the ids have to be fetched. They are operands like any other,
-# and you choose their blocks. Here they arrive as a **column**, (T, 1), and a **row**, (1, S), and
-# that is half of the trick. Compare a (bq, 1) block with a (1, bk) block, and broadcasting gives
-# you all bq × bk answers, with nothing to transpose.
+# Segments are known only when the kernel runs, so the ids are operands like any other: a
+# **column**, (T, 1), and a **row**, (1, S). Compare a (bq, 1) block with a (1, bk) block, and broadcasting gives you all
+# bq × bk answers, with nothing to transpose in the kernel.
 #
-# The other half is the row with no `x`. The last puzzle left garbage in `l` and `acc` when
-# everything is masked (each `exp(-1e30 - (-1e30))` is 1), and trusted a real score to wipe it out.
-# In this row none ever comes, and the garbage would be the answer: a mean of values that it must
-# not see. What attends to nothing should give **zeros**. So prevent the garbage: mask `p` as well.
-# Then `l` stays 0 in such a row, and you have to decide what 0 / 0 is.
+# In the row with no `x` all scores are `-inf` to the end, so `l` and `acc` stay 0. What attends to nothing
+# should give **zeros**, and 0 / 0 is for you to decide.
 #
-# Blocks above the diagonal are skipped as before. Blocks that lie between two documents are
-# computed and masked here: the index maps see i and j, not the ids. Part III lets a mask steer the
-# grid.
+# Fill in the mask, the store, and the specs of the ids.
 #
-# You write the kernel and the two BlockSpecs of the ids.
+# <details><summary>More: blocks between two documents</summary>
+#
+# Blocks between two documents are computed and masked: index maps see i and j, not the ids.
+#
+# </details>
 
 # %%
 def segment_attention_spec(
@@ -66,7 +63,6 @@ def segment_attention_spec(
 def segment_attention_kernel(
     q_ref, k_ref, v_ref, q_segments_ref, kv_segments_ref, o_ref, m_ref, l_ref, acc_ref
 ):
-    ### BEGIN SOLUTION
     i, j = pl.program_id(0), pl.program_id(1)
     (bq, H), bk = q_ref.shape, k_ref.shape[0]
 
@@ -86,10 +82,12 @@ def segment_attention_kernel(
         )
         row = i * bq + jax.lax.broadcasted_iota(jnp.int32, s.shape, 0)
         column = j * bk + jax.lax.broadcasted_iota(jnp.int32, s.shape, 1)
+        ### BEGIN SOLUTION
         mask = (column <= row) & (q_segments_ref[...] == kv_segments_ref[...])
-        s = jnp.where(mask, s * H**-0.5, -1e30)
+        s = jnp.where(mask, s * H**-0.5, -jnp.inf)
+        ### END SOLUTION
         m_new = jnp.maximum(m_ref[...], jnp.max(s, axis=1, keepdims=True))
-        p = jnp.where(mask, jnp.exp(s - m_new), 0.0)
+        p = jnp.exp(s - m_new)
         alpha = jnp.exp(m_ref[...] - m_new)
         l_ref[...] = alpha * l_ref[...] + jnp.sum(p, axis=1, keepdims=True)
         pv = jnp.dot(p, v_ref[...], preferred_element_type=jnp.float32)
@@ -98,9 +96,10 @@ def segment_attention_kernel(
 
     @pl.when(j == pl.num_programs(1) - 1)
     def _():
+        ### BEGIN SOLUTION
         l = l_ref[...]
         o_ref[...] = acc_ref[...] / jnp.where(l == 0.0, 1.0, l)
-    ### END SOLUTION
+        ### END SOLUTION
 
 
 def segment_attention(
@@ -135,6 +134,22 @@ def segment_attention(
         interpret=INTERPRET,
     )(q, k, v, q_segments.reshape(T, 1), kv_segments.reshape(1, S))
 
+
+# %% [markdown]
+# ### A length that blocks do not divide
+#
+# Every length so far was a multiple of its block. Ids take care of all others: **pad** the sequence to the next multiple, and give
+# the padding of the keys an id that no query has. Nobody sees it. The padded queries are rows that nobody asked for: cut them off.
+
+# %% active="ipynb"
+# T, H = 300, 64
+# q, k, v = jax.random.normal(jax.random.key(0), (3, T, H))
+# ids = jnp.arange(T) // 120
+# longer = (0, -T % 256)  # 212 more
+# padded = [jnp.pad(x, (longer, (0, 0))) for x in (q, k, v)]
+# q_ids, kv_ids = (jnp.pad(ids, longer, constant_values=nobody) for nobody in (-1, -2))
+# out = find("segment_attention").solution(*padded, q_ids, kv_ids)[:T]
+# print("largest difference:", abs(out - segment_attention_spec(q, k, v, ids, ids)).max())
 
 # %% tags=["author"]
 import numpy as np
@@ -171,7 +186,7 @@ def fresh(r):
 
 _SKIP = "@pl.when(j * bk <= (i + 1) * bq - 1)"
 _MASK = "mask = (column <= row) & (q_segments_ref[...] == kv_segments_ref[...])"
-_P = "p = jnp.where(mask, jnp.exp(s - m_new), 0.0)"
+_SCORES = "s = jnp.where(mask, s * H**-0.5, -jnp.inf)"
 _GUARD = "acc_ref[...] / jnp.where(l == 0.0, 1.0, l)"
 _Q_SPEC = "pl.BlockSpec((bq, 1), lambda i, j: (i, 0)),\n            pl"
 _KV_SPEC = "pl.BlockSpec((1, bk), lambda i, j: (0, j))"
@@ -189,14 +204,13 @@ PUZZLE = Puzzle(
         "Two conditions, both of which must hold, for each pair of a row and a column. And think of a row "
         "for which they never do: what are m, l and acc when it gets to the end?",
         "Comparing a (bq, 1) block with a (1, bk) block gives (bq, bk) answers; `&` joins them with the causal "
-        "ones. `jnp.where` masks scores before the maximum, and exponentials after it. A BlockSpec's "
-        "map for an array of one column, or one row, returns 0 for that axis.",
-        "causal_attention's kernel with a longer mask, used twice: on the scores, with -1e30, and on p, "
-        "with 0. At the store, replace an l of zero by anything else before dividing. The ids of the queries move with "
-        "i, those of the keys with j.",
+        "ones. `jnp.where` masks scores before the maximum. A BlockSpec's map for an array of one column, or one row, "
+        "returns 0 for that axis.",
+        "causal_attention's mask with one more condition, and -inf where it fails. At the store, replace an l of zero by "
+        "anything else before dividing. The ids of the queries move with i, those of the keys with j.",
     ],
-    explain="""A column of ids compared with a row of ids is a whole block of answers. With p masked too, a row
-    that attends to nothing ends with acc = 0 and l = 0, and dividing by 1 in place of 0 leaves the zeros that
+    explain="""A column of ids compared with a row of ids is a whole block of answers. A row that attends to nothing has
+    exp(-inf - m) = 0 throughout, so it ends with acc = 0 and l = 0, and dividing by 1 in place of 0 leaves the zeros that
     it should have.""",
     mistakes=[
         Mistake(
@@ -204,15 +218,6 @@ PUZZLE = Puzzle(
             old=_MASK,
             new="mask = q_segments_ref[...] == kv_segments_ref[...]",
             says="within a document, too, no row may look ahead: join both conditions",
-        ),
-        Mistake(
-            "masks by segment only and skips nothing",
-            edits=(
-                (_MASK, "mask = q_segments_ref[...] == kv_segments_ref[...]"),
-                (_SKIP, "@pl.when(j >= 0)"),
-            ),
-            says="within a document, too, no row may look ahead: mask by position as well, and skip the blocks above "
-            "the diagonal",
         ),
         Mistake(
             "compares ids in f32",
@@ -253,9 +258,10 @@ PUZZLE = Puzzle(
         ),
         Mistake(
             "leaves garbage in rows that attend to nothing",
-            edits=((_P, "p = jnp.exp(s - m_new)"), (_GUARD, "acc_ref[...] / l")),
+            old=_SCORES,
+            new=_SCORES.replace("-jnp.inf", "-1e30"),
             says="where all scores are -1e30, each exponential is 1, and the row becomes a mean of values that "
-            "it must not see",
+            "it must not see: mask with -inf",
         ),
         Mistake(
             "divides zero by zero",
@@ -264,45 +270,10 @@ PUZZLE = Puzzle(
             says="a row that attends to nothing has l = 0, and 0 / 0 is NaN; give it zeros",
         ),
         Mistake(
-            "masks with -inf and starts the maximum at -inf",
-            edits=(
-                ("s * H**-0.5, -1e30)", "s * H**-0.5, -jnp.inf)"),
-                ("jnp.full_like(m_ref, -1e30)", "jnp.full_like(m_ref, -jnp.inf)"),
-            ),
-            says="alpha becomes exp(-inf - (-inf)), which is NaN, in every row that is masked completely in "
-            "its first block",
-        ),
-        Mistake(
             "masks with -10000",
-            old="s * H**-0.5, -1e30)",
-            new="s * H**-0.5, -1e4)",
-            says="a score that counts may lie lower, and then a masked one is the maximum: take -1e30, below any score",
-        ),
-        Mistake(
-            "starts the maximum at 0",
-            old="jnp.full_like(m_ref, -1e30)",
-            new="jnp.zeros_like(m_ref)",
-            says="where all scores of a row lie far below 0, every exp(s - 0) is 0, and so is the sum: start below any score",
-        ),
-        Mistake(
-            "does not correct acc",
-            old="acc_ref[...] = alpha * acc_ref[...] + pv",
-            new="acc_ref[...] = acc_ref[...] + pv",
-            says="acc is a sum with the old maximum, as l is: it needs the same alpha",
-        ),
-        Mistake(
-            "masks the exponentials and not the scores",
-            old="s = jnp.where(mask, s * H**-0.5, -1e30)",
-            new="s = s * H**-0.5",
-            says="a large score that must not count becomes the maximum, and every exponential that does "
-            "count underflows to 0",
-        ),
-        Mistake(
-            "masks every block and skips none",
-            old=_SKIP,
-            new="@pl.when(j >= 0)",
-            says="steps; in the reference in 4,160",
-            stage="work",
+            old=_SCORES,
+            new=_SCORES.replace("-jnp.inf", "-1e4"),
+            says="a score that counts may lie lower, and then a masked one is the maximum: take -inf, below any score",
         ),
         Mistake(
             "takes both kinds of ids as columns",
@@ -310,25 +281,71 @@ PUZZLE = Puzzle(
                 (_KV_SPEC, "pl.BlockSpec((bk, 1), lambda i, j: (j, 0))"),
                 ("kv_segments.reshape(1, S))", "kv_segments.reshape(S, 1))"),
             ),
-            says="(64, 1)",
+            says="eq got incompatible shapes for broadcasting",
             stage="error",
         ),
         Mistake(
             "cuts blocks of 64 keys",
             old="else (256, 128)",
             new="else (128, 64)",
-            says="128",
+            says="block (1, 64) of an array",
             stage="tpu",
+        ),
+        Mistake(
+            "masks with zero",
+            old=_SCORES,
+            new=_SCORES.replace("-jnp.inf", "0.0"),
+            says="a score of 0 is a score like any other: its exponential is not zero",
+        ),
+        Mistake(
+            "forgets the scale",
+            old=_SCORES,
+            new=_SCORES.replace("s * H**-0.5", "s"),
+            says="the scores are not multiplied by 1/√H",
+        ),
+        Mistake(
+            "looks ahead instead of back",
+            old="mask = (column <= row)",
+            new="mask = (column >= row)",
+            says="s ≤ t: the comparison of positions is the wrong way round",
+        ),
+        Mistake(
+            "keeps the other documents and masks its own",
+            old="q_segments_ref[...] == kv_segments_ref[...]",
+            new="q_segments_ref[...] != kv_segments_ref[...]",
+            says="a score counts where the ids are equal",
+        ),
+        Mistake(
+            "takes one id for all queries of the block",
+            old="q_segments_ref[...] ==",
+            new="q_segments_ref[:1, :] ==",
+            says="a block may hold rows of several documents: compare the whole column of ids",
+        ),
+        Mistake(
+            "does not divide by l",
+            old=_GUARD,
+            new="acc_ref[...]",
+            says="acc is the numerator alone: only where l is 0 there is nothing to divide by",
         ),
     ],
     alternatives=[
         ONES,
         Alternative(
-            "masks neither p nor l, and asks the maximum at the end",
+            "masks with a finite number, and asks the maximum at the end",
             edits=(
-                (_P, "p = jnp.exp(s - m_new)"),
+                (_SCORES, _SCORES.replace("-jnp.inf", "-1e30")),
                 (_GUARD, "jnp.where(m_ref[...] > -1e29, acc_ref[...] / l, 0.0)"),
             ),
+        ),
+        Alternative(
+            "divides by no less than 1, for the largest exponential of a row is 1",
+            old=_GUARD,
+            new="acc_ref[...] / jnp.maximum(l, 1.0)",
+        ),
+        Alternative(
+            "masks the exponentials as well",
+            old="p = jnp.exp(s - m_new)",
+            new="p = jnp.where(mask, jnp.exp(s - m_new), 0.0)",
         ),
         Alternative(
             "divides by no less than a tiny number",
@@ -337,9 +354,9 @@ PUZZLE = Puzzle(
         ),
         Alternative(
             "masks twice, once for each reason",
-            old="s = jnp.where(mask, s * H**-0.5, -1e30)",
-            new="s = jnp.where(column <= row, s * H**-0.5, -1e30)\n"
-            "        s = jnp.where(q_segments_ref[...] == kv_segments_ref[...], s, -1e30)",
+            old=_SCORES,
+            new="s = jnp.where(column <= row, s * H**-0.5, -jnp.inf)\n"
+            "        s = jnp.where(q_segments_ref[...] == kv_segments_ref[...], s, -jnp.inf)",
         ),
         Alternative(
             "also skips blocks in which no ids are equal",

@@ -30,17 +30,13 @@ from puzzles import INTERPRET
 #                   0
 # ```
 #
-# In plain JAX that is one line, but on a T × S matrix of scores in HBM. A fused attention from a
-# library never has that matrix there, and if it has no argument for a cap, you cannot add one.
-# (`jax.nn.dot_product_attention` has none.) Your kernel is yours. Each block of
-# scores exists for one step, between two dots, and whatever you want to do to a score, you do it
-# **there**. It is one line again, and the launch is causal_attention's.
+# A fused attention from a library has no matrix of scores, and if it takes no cap, you cannot add one.
+# (`jax.nn.dot_product_attention` takes none.) In your kernel each block of scores exists for one step, between two dots.
 #
-# Where in the order does the line go? Three things happen to a score before the running maximum:
-# the scale 1/√H, the cap, the mask. tanh is not linear, so it matters which of them it sees. Ask of
-# each pair what the other order would do. In particular: what does a cap make of `-1e30`?
+# Three things happen to a score before the running maximum: the scale 1/√H, the cap, the mask. tanh is not linear, so
+# their order matters. What does a cap make of `-inf`?
 #
-# The mask is causal; `cap` is a Python float, bound by `functools.partial`.
+# Fill in all three. The mask is causal; `cap` is a Python float.
 
 # %%
 def soft_cap_attention_spec(
@@ -55,7 +51,6 @@ def soft_cap_attention_spec(
 
 # %%
 def soft_cap_attention_kernel(q_ref, k_ref, v_ref, o_ref, m_ref, l_ref, acc_ref, *, cap):
-    ### BEGIN SOLUTION
     i, j = pl.program_id(0), pl.program_id(1)
     (bq, H), bk = q_ref.shape, k_ref.shape[0]
 
@@ -73,10 +68,12 @@ def soft_cap_attention_kernel(q_ref, k_ref, v_ref, o_ref, m_ref, l_ref, acc_ref,
             (((1,), (1,)), ((), ())),
             preferred_element_type=jnp.float32,
         )
-        s = cap * jnp.tanh(s * (H**-0.5 / cap))
         row = i * bq + jax.lax.broadcasted_iota(jnp.int32, s.shape, 0)
         column = j * bk + jax.lax.broadcasted_iota(jnp.int32, s.shape, 1)
-        s = jnp.where(column <= row, s, -1e30)
+        ### BEGIN SOLUTION
+        s = cap * jnp.tanh(s * (H**-0.5 / cap))
+        s = jnp.where(column <= row, s, -jnp.inf)
+        ### END SOLUTION
         m_new = jnp.maximum(m_ref[...], jnp.max(s, axis=1, keepdims=True))
         p = jnp.exp(s - m_new)
         alpha = jnp.exp(m_ref[...] - m_new)
@@ -88,7 +85,6 @@ def soft_cap_attention_kernel(q_ref, k_ref, v_ref, o_ref, m_ref, l_ref, acc_ref,
     @pl.when(j == pl.num_programs(1) - 1)
     def _():
         o_ref[...] = acc_ref[...] / l_ref[...]
-    ### END SOLUTION
 
 
 def soft_cap_attention(
@@ -139,7 +135,7 @@ def fresh(r):
 
 _SKIP = "@pl.when(j * bk <= (i + 1) * bq - 1)"
 _CAP = "        s = cap * jnp.tanh(s * (H**-0.5 / cap))\n"
-_MASK = "s = jnp.where(column <= row, s, -1e30)"
+_MASK = "s = jnp.where(column <= row, s, -jnp.inf)"
 
 PUZZLE = Puzzle(
     spec=soft_cap_attention_spec,
@@ -151,18 +147,18 @@ PUZZLE = Puzzle(
     par=dots,
     tolerance=2e-4,
     hints=[
-        "The cap is for scores as the model means them. Is a raw dot product one? Is -1e30 one?",
+        "The cap is for scores as the model means them. Is a raw dot product one? Is -inf one?",
         "`jnp.tanh` works on a whole block; `cap` is a Python float, so multiply and divide by it as it is.",
-        "causal_attention's kernel and one more line, between the scale and the mask: divide, tanh, multiply.",
+        "Two lines: scale, divide, tanh, multiply; then the mask, as in causal_attention.",
     ],
-    explain="""Scale, cap, mask, in this order: the cap sees true scores, and what is masked stays at -1e30
-    where its exponential is zero. Nothing else in the kernel knows that a score was bent, and no
+    explain="""Scale, cap, mask, in this order: the cap sees true scores, and what is masked stays at -inf,
+    and its exponential is zero. Nothing else in the kernel knows that a score was bent, and no
     byte of traffic is added.""",
     mistakes=[
         Mistake(
             "caps after the mask",
             edits=((_CAP, "        s = s * H**-0.5\n"), (_MASK, f"{_MASK}\n{_CAP[:-1].replace('s * (H**-0.5 / cap)', 's / cap')}")),
-            says="the cap turns -1e30 into -cap, a score like any other, and the future counts again",
+            says="the cap turns -inf into -cap, a score like any other, and the future counts again",
         ),
         Mistake(
             "caps before the scale",
@@ -209,23 +205,10 @@ PUZZLE = Puzzle(
             says="the cap belongs to the score itself; a masked score's distance is capped too, and counts",
         ),
         Mistake(
-            "puts the cap in the place of the running maximum",
-            old="m_new = jnp.maximum(m_ref[...], jnp.max(s, axis=1, keepdims=True))",
-            new="m_new = jnp.full_like(m_ref, cap)",
-            says="where all of a row's scores lie near -cap, each exp(s - cap) is near exp(-100), less than f32's "
-            "smallest normal number, and so is their sum",
-        ),
-        Mistake(
             "does not mask",
             old=_MASK,
             new="s = s * 1.0",
             says="in the blocks that the diagonal crosses, rows see columns that come after them",
-        ),
-        Mistake(
-            "does not correct acc",
-            old="acc_ref[...] = alpha * acc_ref[...] + pv",
-            new="acc_ref[...] = acc_ref[...] + pv",
-            says="acc is a sum with the old maximum, as l is: it needs the same alpha",
         ),
         Mistake(
             "does without a running maximum, since no score is beyond the cap",
@@ -256,17 +239,28 @@ def soft_cap_attention_kernel(q_ref, k_ref, v_ref, o_ref, m_ref, l_ref, acc_ref,
             says="that holds for caps below 88: above, exp(cap) overflows in f32, and here is one of 100. Keep the running maximum",
         ),
         Mistake(
-            "masks every block and skips none",
-            old=_SKIP,
-            new="@pl.when(j >= 0)",
-            says="dots run in 32,768 of 32,768 steps; in the reference in 16,512",
-            stage="work",
-        ),
-        Mistake(
             "caps the queries before the launch",
             edits=((_CAP, "        s = s * H**-0.5\n"), (")(q, k, v)", ")(cap * jnp.tanh(q / cap), k, v)")),
             says="works on the data outside the kernel",
             stage="pallas",
+        ),
+        Mistake(
+            "masks with zero",
+            old=_MASK,
+            new=_MASK.replace("-jnp.inf", "0.0"),
+            says="a score of 0 is a score like any other: its exponential is not zero",
+        ),
+        Mistake(
+            "masks the past instead of the future",
+            old=_MASK,
+            new=_MASK.replace("<=", ">="),
+            says="s ≤ t: the comparison is the wrong way round",
+        ),
+        Mistake(
+            "masks the diagonal, too",
+            old=_MASK,
+            new=_MASK.replace("<=", "<"),
+            says="s ≤ t: every row sees its own column; row 0 would see nothing",
         ),
     ],
     alternatives=[
@@ -276,7 +270,7 @@ def soft_cap_attention_kernel(q_ref, k_ref, v_ref, o_ref, m_ref, l_ref, acc_ref,
             old=_CAP,
             new="""        ahead = jax.lax.broadcasted_iota(jnp.int32, s.shape, 1) + j * bk - i * bq
         ahead = ahead - jax.lax.broadcasted_iota(jnp.int32, s.shape, 0)
-        s = jnp.where(ahead > 0, -1e30, s * H**-0.5)
+        s = jnp.where(ahead > 0, -jnp.inf, s * H**-0.5)
         s = cap * jnp.tanh(s / cap)
 """,
         ),

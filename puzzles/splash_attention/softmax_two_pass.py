@@ -10,26 +10,22 @@ from puzzles import INTERPRET
 # %% [markdown]
 # ## softmax_two_pass: read everything, then read it again
 #
-# `attention` holds all the scores at once, a matrix of `T` × `S`. With 131,072 queries and keys that is
-# 64 GiB in f32 for a single head. The scores have to go by in blocks, and the trouble lies in the
-# two numbers that a row of scores is normalised with:
+# `attention` holds all the scores at once. With 131,072 queries and keys that is 64 GiB in f32 for a single head. So the
+# scores have to go by in blocks, and the trouble lies in the two numbers that normalise a row:
 #
 # $$m = \max_s x_s \qquad\qquad l = \sum_s e^{x_s - m}$$
 #
-# You know both once you have seen the *whole* row, and `l` needs `m`. The plain way is to read the
-# row twice:
+# `l` needs `m`, and `m` needs the *whole* row. The plain way is to read the row twice:
 #
 # ```text
 # launch 1     x₀   x₁   x₂   ──→  m
 # launch 2     x₀   x₁   x₂   ──→  l      (m comes in as a block, one column)
 # ```
 #
-# Each launch is a `row_sum` in new clothes: an output block that stays in VMEM while `j` runs. The
-# first launch keeps a running maximum, the second a running sum.
+# Each launch is a `row_sum` in new clothes: an output block that stays in VMEM while `j` runs. The first keeps a running
+# maximum, the second a running sum.
 #
-# What does a running maximum start from? Zero is the start of a *sum*: it is what a sum does not
-# notice. A row of scores may be negative all the way. Take **-1e30**, far below any score that you will
-# meet; why not `-inf`, the next rung tells.
+# A sum starts at 0. And a maximum, where a row may be negative all the way? Take **-1e30**, far below any score.
 
 # %%
 def softmax_two_pass_spec(
@@ -281,7 +277,7 @@ def softmax_two_pass(x):
             "cuts blocks of 64 columns",
             old="bm, bn = 64, 128",
             new="bm, bn = 64, 64",
-            says="128",
+            says="block (64, 64) of an array",
             stage="tpu",
         ),
     ],

@@ -12,13 +12,8 @@ from puzzles import INTERPRET, find
 # %% [markdown]
 # ## splash_attention: a grid that visits only what counts
 #
-# The dense grid of `block_sparse_attention` has a step for every pair of blocks, and steps are not
-# free: each has its index maps to evaluate and its branches to decide, also when there is nothing
-# to do. At T = 131,072, blocks of 512 and a window of 1024 keys, 65,536 steps would carry the work of 765.
-#
-# `active_tiles` has written down which steps are worth taking. So drop the two axes of the grid, and
-# let its **one axis run along the list**. Where a step stands, no program id knows any more. The list
-# does:
+# The dense grid has a step for every pair of blocks, and steps are not free: each has its index maps to evaluate and its
+# branches to decide. So the grid gets **one axis, along the list** of `active_tiles`. The list says where a step stands:
 #
 # ```text
 #   block_mask             t     = 0  1  2  3  4  5      kind   0 dead, 1 partial, 2 full
@@ -29,26 +24,17 @@ from puzzles import INTERPRET, find
 # q₃   ·  2  1                                          12 = 0 + 4 + 8: dead, first and last
 # ```
 #
-# Six steps where the dense grid takes twelve. The four lists are prefetched into SMEM, so both
-# sides can read them, as in the dense kernel:
+# Six steps where the dense grid takes twelve. The four lists are prefetched into SMEM, and both sides read them:
 #
-# * **the index maps** look up which blocks step `t` wants. Program ids come first in an index map, the
-#   prefetched Refs after them: `lambda t, rows, cols, masks, flags: ...`;
-# * **the kernel** looks up what to do with them. `j == 0` was "my row begins" and `j == last` was "my
-#   row ends"; both are bits of `flags` now, beside the kind.
-#
-# Why is one set of scratch still enough? Because the list goes row by row: nothing comes between a
-# row's first visit and its last. A row without tiles, `q₂` above, gets one dead visit, which
-# computes nothing. It is there because *somebody* has to write the zeros: an output block that no step
-# visits keeps what was in memory before.
+# * **the index maps** look up which blocks step `t` wants: `lambda t, rows, cols, masks, flags: ...`;
+# * **the kernel** looks up what to do with them. `j == 0` was "my row begins" and `j == last` was "my row ends"; both are
+#   bits of `flags` now, beside the kind.
 #
 # ![Six steps along the list: queries and outputs go down row by row, keys and values go where the list says, and a dead visit writes the row that has no tile.](diagrams/splash_attention/splash_attention.svg)
 #
-# Everything between, from the dot to the correction of acc, is what you have written before: `mask_ref` holds the
-# block of the mask that belongs to a partial tile, and says nothing about a full one.
+# Why is one set of scratch still enough? And why does `q₂`, without tiles, get a visit?
 #
-# You write the kernel, the grid and all the specs. The check counts: steps, fetches and dots
-# must be what the list says, and no more.
+# Fill in what the kernel reads from the list and which scores count, then the grid and all the specs.
 
 # %%
 def splash_attention_spec(
@@ -76,17 +62,22 @@ def splash_attention_kernel(
     rows_ref, cols_ref, masks_ref, flags_ref,  # in SMEM, the whole lists
     q_ref, k_ref, v_ref, mask_ref, o_ref, m_ref, l_ref, acc_ref,
 ):  # fmt: skip
+    # flags, kind; first, last: the row begins, ends; needed: is there work?
     ### BEGIN SOLUTION
     flags = flags_ref[pl.program_id(0)]
     kind = flags & 3
+    first = flags & 4 != 0
+    last = flags & 8 != 0
+    needed = kind != 0
+    ### END SOLUTION
 
-    @pl.when(flags & 4 != 0)
+    @pl.when(first)
     def _():
         m_ref[...] = jnp.full_like(m_ref, -1e30)
         l_ref[...] = jnp.zeros_like(l_ref)
         acc_ref[...] = jnp.zeros_like(acc_ref)
 
-    @pl.when(kind != 0)
+    @pl.when(needed)
     def _():
         s = jax.lax.dot_general(
             q_ref[...],
@@ -94,21 +85,23 @@ def splash_attention_kernel(
             (((1,), (1,)), ((), ())),
             preferred_element_type=jnp.float32,
         )
+        s *= q_ref.shape[1] ** -0.5
+        ### BEGIN SOLUTION
         seen = mask_ref[...] | (kind == 2)
-        s = jnp.where(seen, s * q_ref.shape[1] ** -0.5, -1e30)
+        s = jnp.where(seen, s, -jnp.inf)
+        ### END SOLUTION
         m_new = jnp.maximum(m_ref[...], jnp.max(s, axis=1, keepdims=True))
-        p = jnp.where(seen, jnp.exp(s - m_new), 0.0)
+        p = jnp.exp(s - m_new)
         alpha = jnp.exp(m_ref[...] - m_new)
         l_ref[...] = alpha * l_ref[...] + jnp.sum(p, axis=1, keepdims=True)
         pv = jnp.dot(p, v_ref[...], preferred_element_type=jnp.float32)
         acc_ref[...] = alpha * acc_ref[...] + pv
         m_ref[...] = m_new
 
-    @pl.when(flags & 8 != 0)
+    @pl.when(last)
     def _():
         l = l_ref[...]
         o_ref[...] = acc_ref[...] / jnp.where(l == 0.0, 1.0, l)
-    ### END SOLUTION
 
 
 def splash_attention(
@@ -220,9 +213,10 @@ _Q = "                pl.BlockSpec((bq, H), lambda t, rows, cols, masks, flags: 
 _K = "                pl.BlockSpec((bk, H), lambda t, rows, cols, masks, flags: (cols[t], 0)),\n"
 _MASKS = "(None, bq, bk), lambda t, rows, cols, masks, flags: (masks[t], 0, 0)"
 _OUT = "out_specs=pl.BlockSpec((bq, H), lambda t, rows, cols, masks, flags: (rows[t], 0))"
-_FIRST, _ALIVE, _LAST = "@pl.when(flags & 4 != 0)", "@pl.when(kind != 0)", "@pl.when(flags & 8 != 0)"
+_FLAGS = "first = flags & 4 != 0\n    last = flags & 8 != 0"
+_ALIVE = "needed = kind != 0"
+_SCORES = "s = jnp.where(seen, s, -jnp.inf)"
 _SEEN = "seen = mask_ref[...] | (kind == 2)"
-_P = "p = jnp.where(seen, jnp.exp(s - m_new), 0.0)"
 _STORE = "o_ref[...] = acc_ref[...] / jnp.where(l == 0.0, 1.0, l)"
 _LISTS = "    (T, H), (_, bq, bk) = q.shape, partial_masks.shape\n    return"
 
@@ -244,14 +238,14 @@ PUZZLE = Puzzle(
         "`pl.program_id(0)` is t, and `flags_ref[t]` one packed number: `& 3` is the kind, `& 4` and `& 8` are not zero "
         "if it is the first or the last visit of its row. A boolean block `|` a scalar condition is a boolean "
         "block. `len(tiles[0])` is a Python int, as a grid needs it.",
-        "Three conditions in the kernel: first, start; kind not 0, one tile's work, with a score seen if the mask's block "
-        "says so or the tile is full; last, divide and store, with l = 0 made harmless. In the launch, a grid of one axis, "
+        "In the kernel: flags, the kind, two bits, and whether there is work; a score is seen if the mask's block "
+        "says so or the tile is full, and is -inf otherwise. In the launch, a grid of one axis, "
         "and five maps: rows for q and the output, cols for k and v, masks for the mask, whose block has `None` in "
         "front.",
     ],
     explain="""The list holds what the grid's axes used to say, so a step can stand anywhere, and the grid is as
-    long as the work. Rows come one after another in it, and their first and last visits are marked: that is all that
-    scratch and output blocks need.""",
+    long as the work. It goes row by row, so nothing comes between a row's first visit and its last, and one set of scratch
+    is enough. A dead visit writes the zeros of a row without tiles: an output block that no step visits keeps what was in memory.""",
     mistakes=[
         Mistake(
             "takes block t of keys and values at step t",
@@ -315,81 +309,64 @@ PUZZLE = Puzzle(
         ),
         Mistake(
             "gives NaN everywhere",
-            old=_FIRST,
-            new="@pl.when(flags == 4)",
+            old=_FLAGS,
+            new="first, last = flags == 4, flags & 8 != 0",
             says="m, l and acc are never started, or nothing is ever stored. flags holds the kind, too, so a first visit has "
             "5, 6 or 12 there, and a last one 9, 10 or 12: ask for the bit alone, `flags & 4 != 0` and `flags & 8 != 0`",
         ),
         Mistake(
             "starts only at the first step of all",
-            old=_FIRST,
-            new="@pl.when(pl.program_id(0) == 0)",
+            old=_FLAGS,
+            new="first, last = pl.program_id(0) == 0, flags & 8 != 0",
             says="each row needs fresh m, l and acc, and its first visit can be any t",
         ),
         Mistake(
             "starts at every visit",
-            old=_FIRST,
-            new="@pl.when(flags >= 0)",
+            old=_FLAGS,
+            new="first, last = flags >= 0, flags & 8 != 0",
             says="only the last tile of each row is left",
         ),
         Mistake(
             "starts where the column is 0",
-            old=_FIRST,
-            new="@pl.when(cols_ref[pl.program_id(0)] == 0)",
+            old=_FLAGS,
+            new="first, last = cols_ref[pl.program_id(0)] == 0, flags & 8 != 0",
             says="a row's first tile may lie in any column; ask for `flags & 4`",
         ),
         Mistake(
             "mixes up first and last",
-            edits=((_FIRST, "@pl.when(flags >= 8)"), (_LAST, _FIRST)),
+            old=_FLAGS,
+            new="first, last = flags & 8 != 0, flags & 4 != 0",
             says="4 marks the first visit of a row and 8 the last",
         ),
         Mistake(
             "stores only at the last step of all",
-            old=_LAST,
-            new="@pl.when(pl.program_id(0) == pl.num_programs(0) - 1)",
+            old=_FLAGS,
+            new="first, last = flags & 4 != 0, pl.program_id(0) == pl.num_programs(0) - 1",
             says="only the last row's block is written: every row ends with a visit where `flags & 8` is set",
         ),
         Mistake(
             "starts and stores in live tiles only",
-            edits=((_FIRST, "@pl.when((flags & 4 != 0) & (kind != 0))"), (_LAST, "@pl.when((flags & 8 != 0) & (kind != 0))")),
+            old=_FLAGS,
+            new="first, last = (flags & 4 != 0) & (kind != 0), (flags & 8 != 0) & (kind != 0)",
             says="nobody writes a row that has no tiles: its one visit is dead, and first and last all the same",
         ),
         Mistake(
             "starts in live tiles only",
-            old=_FIRST,
-            new="@pl.when((flags & 4 != 0) & (kind != 0))",
+            old=_FLAGS,
+            new="first, last = (flags & 4 != 0) & (kind != 0), flags & 8 != 0",
             says="a row without tiles stores what the row before it left in acc",
         ),
         Mistake(
             "computes dead visits like partial tiles",
             old=_ALIVE,
-            new="@pl.when(kind >= 0)",
+            new="needed = kind >= 0",
             says="a row without tiles attends to nothing, whatever block of keys and of the mask lies in VMEM",
         ),
         Mistake(
             "leaves garbage in rows that attend to nothing",
-            old=_P,
-            new="p = jnp.exp(s - m_new)",
-            says="where all scores are -1e30, each exponential is 1, and a row that sees nothing becomes a mean",
-        ),
-        Mistake(
-            "divides zero by zero",
-            old=_STORE,
-            new="o_ref[...] = acc_ref[...] / l",
-            says="a row that attends to nothing has l = 0, and 0 / 0 is NaN; give it zeros",
-        ),
-        Mistake(
-            "starts the maximum at 0",
-            old="jnp.full_like(m_ref, -1e30)",
-            new="jnp.zeros_like(m_ref)",
-            says="where all scores of a row lie far below 0, so does its maximum, and with a larger one every exponential "
-            "underflows to 0",
-        ),
-        Mistake(
-            "does not correct acc",
-            old="acc_ref[...] = alpha * acc_ref[...] + pv",
-            new="acc_ref[...] = acc_ref[...] + pv",
-            says="acc is a sum with the old maximum, as l is: it needs the same alpha",
+            old=_SCORES,
+            new=_SCORES.replace("-jnp.inf", "-1e30"),
+            says="where all scores are -1e30, each exponential is 1, and a row that sees nothing becomes a mean: mask with -inf",
         ),
         Mistake(
             "writes the output by the column",
@@ -399,7 +376,7 @@ PUZZLE = Puzzle(
         ),
         Mistake(
             "masks dead visits and skips none",
-            edits=((_ALIVE, "@pl.when(kind >= 0)"), (_SEEN, "seen = (mask_ref[...] | (kind == 2)) & (kind != 0)")),
+            edits=((_ALIVE, "needed = kind >= 0"), (_SEEN, "seen = (mask_ref[...] | (kind == 2)) & (kind != 0)")),
             says="dots run in 180 of 180 steps; in the reference in 178",
             stage="work",
         ),
@@ -427,29 +404,46 @@ PUZZLE = Puzzle(
             "promises that visits are independent",
             old='dimension_semantics=("arbitrary",)',
             new='dimension_semantics=("parallel",)',
-            says="parallel",
+            says="which differ along axis 0, marked 'parallel'",
             stage="memory",
         ),
         Mistake(
             "looks up the lists from outside",
             old=_Q,
             new="                pl.BlockSpec((bq, H), lambda t, *_: (tiles[0][t], 0)),\n",
-            says="tiles[0][t]",
+            says="The value is not known while Python runs",
             stage="error",
         ),
         Mistake(
             "gives index maps the program id alone",
             old=_Q,
             new="                pl.BlockSpec((bq, H), lambda t: (t, 0)),\n",
-            says="index map",
+            says="an index map receives one program id for each axis",
             stage="error",
         ),
         Mistake(
-            "branches with Python's if",
-            old=f"    {_FIRST}\n    def _():\n        m_ref",
-            new="    if flags & 4 != 0:\n        m_ref",
-            says="if flags & 4",
-            stage="error",
+            "masks with zero",
+            old=_SCORES,
+            new=_SCORES.replace("-jnp.inf", "0.0"),
+            says="a score of 0 is a score like any other: its exponential is not zero",
+        ),
+        Mistake(
+            "computes only partial tiles",
+            old=_ALIVE,
+            new="needed = kind == 1",
+            says="full tiles, of kind 2, have work, too",
+        ),
+        Mistake(
+            "reads the flags of the row",
+            old="flags_ref[pl.program_id(0)]",
+            new="flags_ref[rows_ref[pl.program_id(0)]]",
+            says="flags has an entry for each visit: read it at t, the program id",
+        ),
+        Mistake(
+            "keeps what the mask hides",
+            old=_SCORES,
+            new="s = jnp.where(seen, -jnp.inf, s)",
+            says="`seen` says which scores count: `jnp.where(seen, score, -inf)`",
         ),
     ],
     alternatives=[
@@ -494,12 +488,11 @@ def splash_attention_kernel(
             "compares a row with its neighbours in the list",
             edits=(
                 (
-                    _FIRST,
+                    _FLAGS,
                     "t, end = pl.program_id(0), pl.num_programs(0) - 1\n"
-                    "    row, before, after = rows_ref[t], rows_ref[jnp.maximum(t - 1, 0)], rows_ref[jnp.minimum(t + 1, end)]\n\n"
-                    "    @pl.when((t == 0) | (before != row))",
+                    "    row, before, after = rows_ref[t], rows_ref[jnp.maximum(t - 1, 0)], rows_ref[jnp.minimum(t + 1, end)]\n"
+                    "    first, last = (t == 0) | (before != row), (t == end) | (after != row)",
                 ),
-                (_LAST, "@pl.when((t == end) | (after != row))"),
             ),
         ),
         Alternative(
@@ -518,7 +511,7 @@ def splash_attention_kernel(
                 pl.BlockSpec((bk, H), by_column),
 """),
                 (_OUT, "out_specs=pl.BlockSpec((bq, H), by_row)"),
-                (_P, "p = jnp.exp(s - m_new)"),
+                (_SCORES, _SCORES.replace("-jnp.inf", "-1e30")),
                 (_STORE, "o_ref[...] = jnp.where(m_ref[...] > -1e29, acc_ref[...] / l, 0.0)"),
             ),
         ),

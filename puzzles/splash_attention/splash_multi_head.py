@@ -14,14 +14,12 @@ from puzzles import INTERPRET, find
 # %% [markdown]
 # ## splash_multi_head: all of it
 #
-# This is the summit: one kernel for many heads, grouped keys, any mask, a mask for all heads or one
-# for each, packed documents, capped scores, f32 and bf16. You have written every piece. Three
-# things are left to decide when they come together.
+# The summit: many heads, grouped keys, any mask, for all heads or one for each, documents, capped
+# scores, f32 and bf16. You have written every piece. Two questions are left.
 #
-# **1. Where do heads go in a flat list?** If every head has its own mask, put the heads' rows below each other and
-# make one list of them: with `R = T // bq` rows of tiles a head, visit `t` belongs to head `rows[t] // R` and to
-# row `rows[t] % R` of it. If all heads share one mask, one head's list is enough, and the grid walks it
-# once for every head. One grid does both:
+# **Where do heads go in a flat list?** If every head has its own mask, stack the heads' rows
+# and make one list: with `R = T // bq` rows of tiles a head, visit `t` belongs to head `rows[t] // R`, and to its
+# row `rows[t] % R`. If all share one mask, one head's list is enough, and the grid walks it once for every head:
 #
 # ```text
 # grid (heads, len(rows))        head of step (h, t):  h + rows[t] // R
@@ -30,22 +28,28 @@ from puzzles import INTERPRET, find
 # one mask for all               (N, one list)         h + 0           the grid knows
 # ```
 #
-# A grid axis of heads can also be shared out among two cores, so it is `parallel`. One long list cannot, and it takes
-# N times the SMEM: a mask for each head has its price.
+# **What if something is absent?** Without segments there are no ids to fetch; without partial tiles, no masks.
+# `None` then stands in place of the operand and its spec, and the kernel gets `None` in place of a Ref. Ask for it
+# with *Python's* `if`: that runs while the kernel is traced, and decides which code there is.
 #
-# **2. What if something is absent?** Without segments there are no ids to fetch, and a mask without partial tiles
-# needs no blocks. `None` may stand in place of an operand and its spec, and then the kernel gets
-# `None` in place of a Ref. To ask whether it did is a matter for *Python's* `if`. That runs while the kernel is traced,
-# and decides which code there is, not which code runs.
+# You write the kernel; `splash_specs`, a spec for each of the six operands, present or not, and one for the output;
+# and the grid. `splash_over_tiles` takes a list, so it needs no dense mask.
 #
-# **3. What does a visit fetch that it does not use?** A dead visit needs no keys, a full tile no mask. The helper below
-# makes their entries repeat the **next** one that is used, so that it is fetched once, and
-# early. That is `causal_prefetch`'s lesson again, for a list.
+# <details><summary>More: what a list costs</summary>
+#
+# A dense mask for 131,072 tokens would have 16 GiB. A list has 16 bytes a tile.
+#
+# The grid's axis of heads is `parallel`, so two cores can share it out. One long list they cannot share, and
+# it takes N times the SMEM.
+#
+# A visit that needs no keys, or no mask, names the **next** block that is used: `causal_prefetch` once more, for a list.
 #
 # ```text
 # kind     1  2  2  1  1  0  1            masks  5  ·  ·  3  3  ·  8
-#                                    becomes     5  3  3  3  3  8  8
+#          the next one that is used             5  3  3  3  3  8  8
 # ```
+#
+# </details>
 
 # %%
 def splash_multi_head_spec(
@@ -73,9 +77,6 @@ def splash_multi_head_spec(
     return out.astype(q.dtype)
 
 
-# %% [markdown]
-# The list for many heads is plain NumPy, and given: the references of `classify_blocks` and `active_tiles`, on rows that are stacked.
-
 # %%
 def next_used(index: np.ndarray, used: np.ndarray) -> np.ndarray:
     """`index`, but where it is not used, the next entry that is; at the end, the last one."""
@@ -92,11 +93,6 @@ def tiles_of_heads(mask: np.ndarray, bq: int, bk: int) -> tuple[tuple[np.ndarray
     block_mask, mask_index, partial_masks = find("classify_blocks").solution(stacked, bq, bk)
     return find("active_tiles").solution(block_mask, mask_index), partial_masks
 
-
-# %% [markdown]
-# You write three things: the kernel; `splash_specs`, which has a spec for each of the six operands and one for the
-# output (all six, whether they are present or not); and the grid. `splash_over_tiles` takes the list, not a mask, so
-# it also works where no dense mask fits: at T = 131,072 that would have 16 GiB.
 
 # %%
 def splash_multi_head_kernel(
@@ -131,9 +127,9 @@ def splash_multi_head_kernel(
             seen = mask_ref[...] | (kind == 2)
         if q_ids_ref is not None:
             seen &= q_ids_ref[...] == kv_ids_ref[...]
-        s = jnp.where(seen, s, -1e30)
+        s = jnp.where(seen, s, -jnp.inf)
         m_new = jnp.maximum(m_ref[...], jnp.max(s, axis=1, keepdims=True))
-        p = jnp.where(seen, jnp.exp(s - m_new), 0.0)
+        p = jnp.exp(s - m_new)
         alpha = jnp.exp(m_ref[...] - m_new)
         l_ref[...] = alpha * l_ref[...] + jnp.sum(p, axis=1, keepdims=True)
         pv = jnp.dot(p.astype(v_ref.dtype), v_ref[...], preferred_element_type=jnp.float32)
@@ -232,13 +228,19 @@ def splash_multi_head(
 # %% [markdown]
 # ### Graduation
 #
-# Is it as good as the real one? Here is **your** function beside the attention that comes with JAX, on three small calls. The
-# numbers must agree with dense attention in f32, with
-# [`jax.nn.dot_product_attention`](https://docs.jax.dev/en/latest/_autosummary/jax.nn.dot_product_attention.html) where it
-# has what it takes, and with JAX's production
+# Is it as good as the real one? Here is **your** function beside the attention that comes with JAX, on three small
+# calls: dense attention in f32;
+# [`jax.nn.dot_product_attention`](https://docs.jax.dev/en/latest/_autosummary/jax.nn.dot_product_attention.html), where
+# it has what it takes; and JAX's production
 # [SplashAttention](https://github.com/jax-ml/jax/tree/main/jax/experimental/pallas/ops/tpu/splash_attention), within the
-# tolerance of its own tests. Steps, fetches and dots must be no more than production's, counted in both launches.
-# `tests/ladders/test_splash_attention.py` does the same over masks that nobody tuned for.
+# tolerance of its own tests. With stored masks, as here, steps, fetches and dots must be no more than production's.
+#
+# Three differences you should know:
+#
+# * **No 1/√H inside.** Production expects queries that you have scaled. So the comparison scales them first.
+# * **Rows that see nothing.** JAX leaves them undefined, and its kernel gives a mean of values, or NaN; `jax.nn` gives
+#   a mean. Yours are zeros, as the last lines show. Numbers are compared on all other rows.
+# * **p stays in f32 there**, `v` is cast to f32, and the rounding is left to the matrix unit. You cast `p` yourself.
 
 # %% active="ipynb"
 # from puzzles.splash_attention import _graduation as graduation
@@ -246,20 +248,29 @@ def splash_multi_head(
 # print(graduation.graduate(splash_multi_head))
 
 # %% [markdown]
-# At T = 32,768 there is nothing to run on a CPU, but all to count. A mask is a list of tiles here, so neither launch needs a dense one.
-# "Dense attention" counts what it takes to write the scores to HBM in f32 and read them, and the
-# weights likewise.
+# Long sequences cannot run on a CPU, but they can be counted. Each mask below is handed to JAX as an object of JAX's own
+# class for it: `CausalMask`, `LocalMask`, `FullMask`, and `NumpyMask` for what has no formula. "Dense attention" writes
+# scores and weights to HBM in f32, and reads them again.
 
 # %% active="ipynb"
 # print(graduation.costs(splash_over_tiles))
 
 # %% [markdown]
-# Equal work, equal traffic, fewer steps: JAX's kernel pads every row of tiles to the widest, and a causal mask has one that is
-# as wide as can be. (Steps are not time. A step with nothing to do is short, and only a TPU can tell how short.)
+# Read it by column:
 #
-# And at T = 131,072? The list of a causal mask in blocks of 512 has 32,896 tiles, which take half of SMEM. Nothing here is
-# as large as T × T. Below is your launch, or the reference's while yours has nothing to count (that one compiles for
-# every TPU from v4 to 7x); and then a picture on a small mask, two heads, one after the other.
+# * **Steps**: yours are fewer, but for the full mask. JAX's kernel pads every row of tiles to the widest. (Steps are not
+#   time. A step with nothing to do is short, and only a TPU can tell how short.)
+# * **Tiles computed**: the same.
+# * **Bytes**: you win where the widest row is long, and **you lose on the window**, by more than 2 to 1. There JAX stores no
+#   patterns. It hands the kernel row numbers, 128 copies of each, and the kernel compares them with column numbers. A causal mask
+#   is computed in that way, too, and there the row numbers cost it more than one stored pattern costs you.
+#
+# Why 128 copies? A TPU's vector registers hold 8 × 128 numbers, and a column fills one lane of 128.
+# Production keeps row numbers, ids of queries, m and l in all 128 lanes.
+#
+# And at T = 131,072? The list of a causal mask in blocks of 512 has 32,896 tiles, which take half of SMEM. Nothing is
+# as large as T × T. Below is your launch, or the reference's while yours has nothing to count; then a picture of
+# a small mask, two heads, one after the other.
 
 # %% active="ipynb"
 # over_tiles, whose = graduation.yours_or_reference(splash_over_tiles)
@@ -283,20 +294,24 @@ def splash_multi_head(
 # are **never materialised**. Then masks: first obeyed; then **compute skipped**, by `pl.when`; then **traffic skipped**, by an index
 # map that stays; then **steps skipped**, by a list. Heads, groups, documents and caps were a line or two
 # each. All along, the body in the middle hardly changed.
-#
+
+# %% [markdown]
 # ### What production does beyond
 #
-# * **The backward pass.** Training needs gradients, by kernels of the same kind: weights are computed again from q, k and the
-#   row statistics, which the forward pass keeps as one number a row, m + log l. Dk and dv walk the mask by columns. Read
-#   `_flash_attention_dkv_kernel` in
+# * **The backward pass.** `jax.grad` of your function raises: a `pallas_call` has no derivative of its own. Production adds
+#   kernels of the same kind. They compute the weights again from q, k and the row statistics, which the forward pass keeps as
+#   one number a row, m + log l. Dk and dv walk the mask by columns. Read `_flash_attention_dkv_kernel` in
 #   [JAX's kernel](https://github.com/jax-ml/jax/blob/main/jax/experimental/pallas/ops/tpu/splash_attention/splash_attention_kernel.py)
 #   with [FlashAttention-2](https://arxiv.org/abs/2307.08691) beside it.
+# * **A batch.** Both kernels take one sequence. `jax.vmap` adds a grid axis for more, to yours as well.
 # * **Two block sizes for keys.** `block_kv` is what one step fetches, `block_kv_compute` what one dot takes of it: large
 #   fetches, small intermediates.
+# * **The vector unit.** A score costs 4 · H FLOPs in the matrix unit, and a maximum, an exponential and a sum outside of it. The receipt's
+#   "at most" knows nothing of these.
+# * **Documents.** Ids are known too late for a list. Tiles that lie between two documents are computed and masked, here as in production.
 # * **Layouts.** q, k and v may each lie in memory with the sequence as their last axis; `QKVLayout` says which.
-# * **Masks as functions.** A causal or local mask needs no stored patterns at all: row and column numbers are compared in the kernel, as yours did in Part II.
-# * **A flat list in production.** [tokamax](https://github.com/openxla/tokamax) has a newer version of JAX's kernel, and it too walks active tiles with
-#   first and last flags.
+# * **A flat list.** [tokamax](https://github.com/openxla/tokamax) has a newer version of JAX's kernel, which calls itself experimental.
+#   It, too, walks active tiles with first and last flags.
 # * **Many chips.** A sequence can be cut across chips, and blocks of keys passed around:
 #   [ring attention](https://arxiv.org/abs/2310.01889) is the online softmax once more, with a chip for a block.
 
@@ -404,8 +419,7 @@ _GRID = "            grid=(N // lists, len(rows)),\n"
 _FIRST, _ALIVE, _LAST = "@pl.when(flags & 4 != 0)", "@pl.when(kind != 0)", "@pl.when(flags & 8 != 0)"
 _SCALE = "        s *= q_ref.shape[-1] ** -0.5\n"
 _CAP = "        if soft_cap is not None:\n            s = soft_cap * jnp.tanh(s / soft_cap)\n"
-_MASKED = "        s = jnp.where(seen, s, -1e30)\n"
-_P = "p = jnp.where(seen, jnp.exp(s - m_new), 0.0)"
+_MASKED = "        s = jnp.where(seen, s, -jnp.inf)\n"
 _IDS = "            seen &= q_ids_ref[...] == kv_ids_ref[...]\n"
 _STORE = "o_ref[...] = (acc_ref[...] / jnp.where(l == 0.0, 1.0, l)).astype(o_ref.dtype)"
 _PRECISE = "            preferred_element_type=jnp.float32,\n        )\n        s *="
@@ -429,7 +443,7 @@ PUZZLE = Puzzle(
         "multi_head_attention, the cap of soft_cap_attention and the ids of segment_attention. In the launch, ask for each "
         "operand: which head, which row, which column does visit t of list h need?",
         "t is grid axis 1 now: `pl.program_id(1)`. Python's `if x is not None:` drops code while tracing. What is seen can start as plain `True`, "
-        "until there is something to say: `jnp.where` and `&` take it. Index maps have two program ids before the four "
+        "until there is something to say: `jnp.where` and `&` take it. Masked scores are `-jnp.inf`. Index maps have two program ids before the four "
         "Refs, and `//`, `%`, `R`, `N` and `K` may be used in them. Of the seven specs, two have heads of queries (those of q and of the output), two of keys, three have none.",
         "Kernel: start, one tile, store. In the tile: dot, scale, cap, seen, mask, the online softmax, with p cast for its dot; the "
         "result cast at the store. Launch: the grid is (lists walked side by side, length of a list), and there are as many of the "
@@ -584,9 +598,9 @@ PUZZLE = Puzzle(
         ),
         Mistake(
             "leaves garbage in rows that attend to nothing",
-            old=_P,
-            new="p = jnp.exp(s - m_new)",
-            says="where all scores are -1e30, each exponential is 1, and a row that sees nothing becomes a mean",
+            old=_MASKED,
+            new=_MASKED.replace("-jnp.inf", "-1e30"),
+            says="where all scores are -1e30, each exponential is 1, and a row that sees nothing becomes a mean: mask with -inf",
         ),
         Mistake(
             "divides zero by zero",
@@ -598,35 +612,35 @@ PUZZLE = Puzzle(
             "stores the f32 quotient as it is",
             old=_STORE,
             new=_STORE.replace(".astype(o_ref.dtype)", ""),
-            says="dtype",
+            says="What is stored must have the Ref's dtype",
             stage="error",
         ),
         Mistake(
             "reads masks that are absent",
             old="        if mask_ref is not None:\n            seen = mask",
             new="        seen = mask",
-            says="NoneType",
+            says="An operand that is absent has no Ref",
             stage="error",
         ),
         Mistake(
             "reads ids that are absent",
             old=f"        if q_ids_ref is not None:\n    {_IDS.lstrip(' ').rjust(len(_IDS) - 4)}",
             new=_IDS[4:],
-            says="NoneType",
+            says="An operand that is absent has no Ref",
             stage="error",
         ),
         Mistake(
             "caps whether or not there is a cap",
             old=_CAP,
             new="        s = soft_cap * jnp.tanh(s / soft_cap)\n",
-            says="NoneType",
+            says="unsupported operand type(s) for",
             stage="error",
         ),
         Mistake(
             "gives values the length of keys",
             old=_V,
             new=_V.replace("Hv", "H"),
-            says="shapes",
+            says="the shapes are those of the blocks",
             stage="error",
         ),
         Mistake(
@@ -665,7 +679,7 @@ PUZZLE = Puzzle(
             "promises that visits are independent",
             old='dimension_semantics=("parallel", "arbitrary")',
             new='dimension_semantics=("parallel", "parallel")',
-            says="parallel",
+            says="which differ along axis 1, marked 'parallel'",
             stage="memory",
         ),
         Mistake(

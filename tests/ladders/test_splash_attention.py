@@ -10,6 +10,7 @@ are rougher, value heads may differ, and rows may attend to nothing, which JAX's
 
 from __future__ import annotations
 
+import importlib
 import tempfile
 from collections.abc import Callable, Iterator
 
@@ -180,7 +181,9 @@ def test_what_is_wrong_or_wasteful_does_not_graduate(fn: Callable, says: str) ->
 def test_a_learner_reads_the_table_or_what_is_wrong() -> None:
     table = graduation.graduate(SOLUTION)
     assert table.startswith(graduation.HEAD)
-    assert len(table.splitlines()) == 1 + len(graduation.examples())
+    calls, blind = table.split("\n\n")
+    assert len(calls.splitlines()) == 1 + len(graduation.examples())
+    assert blind.splitlines()[1].split() == ["yours", "zeros", "zeros"]
     zeros = graduation.graduate(lambda q, k, v, *args, bq, bk: jnp.zeros_like(q))
     assert zeros.startswith("not yet: ")
     assert "are not those of dense attention" in zeros
@@ -195,6 +198,28 @@ def test_production_shapes_are_counted_without_data() -> None:
     assert "reference" not in table
     unsolved = graduation.costs(lambda *args: ..., T=8192)
     assert "reference, not yours" in unsolved
+
+
+def test_production_gets_its_own_mask_classes_and_no_other(monkeypatch) -> None:
+    kernel_lib = importlib.import_module(f"{PRODUCTION}.splash_attention_kernel")
+    made, handed = kernel_lib.make_splash_mha_single_device, []
+
+    def spy(mask: object, **options: object) -> object:
+        handed.extend(mask.masks)
+        return made(mask=mask, **options)
+
+    monkeypatch.setattr(kernel_lib, "make_splash_mha_single_device", spy)
+    graduation.costs(splash_multi_head.splash_over_tiles, T=2048)
+    graduation.splash(graduation.examples()[0])
+    public = {"CausalMask", "LocalMask", "FullMask", "NumpyMask"}
+    assert {type(mask).__name__ for mask in handed} == public
+    assert {type(mask).__module__ for mask in handed} == {mask_lib.__name__}
+
+    class Banded(mask_lib.NumpyMask):
+        pass
+
+    with pytest.raises(AssertionError, match="Banded is no mask that JAX ships"):
+        graduation.production([Banded(np.ones((128, 128), bool))], None, 128, 128)
 
 
 # Tables and lists of a mask
