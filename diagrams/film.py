@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -14,12 +14,25 @@ _PANEL, _GAP, _LEFT, _TOP = 132.0, 34.0, 96.0, 62.0
 _OVERHANG = 0.9  # of the room beside an array that a block over its edge may take
 
 
-def film(launch: Launch, steps: Sequence[int], title: str, says: str, notes: Sequence[str]) -> str:
-    """An SVG file of the given steps of `launch`, one note beside each."""
+# Rows of an operand's block, from, to (not included), and a word for them; without a word, rows
+# that do not count.
+Bands = Mapping[str, Sequence[tuple[int, int, str]]]
+
+
+def film(
+    launch: Launch,
+    steps: Sequence[int],
+    title: str,
+    says: str,
+    notes: Sequence[str],
+    bands: Sequence[Bands] = (),
+) -> str:
+    """An SVG file of the given steps of `launch`, one note beside each; `bands`: one a step."""
     # what the pipeline moves: an operand that stays in HBM has no blocks to draw
     moved = [o for o in (*launch.inputs, *launch.outputs) if o.space not in ("any", "hbm")]
     operands = [o for o in moved if len(o.blocks)]
-    views = [_View(o) for o in operands]
+    views = [_View(o, tall=bool(bands)) for o in operands]
+    gap = _GAP + 10 * bool(bands)  # room for a word beside a block
     used: list[str] = []
     body = [p.text(20, 28, title, size=16, bold=True, room=640)]
     x = _LEFT
@@ -27,7 +40,7 @@ def film(launch: Launch, steps: Sequence[int], title: str, says: str, notes: Seq
         shape = " × ".join(map(str, view.operand.shape))
         body.append(p.text(x, _TOP - 6, view.operand.name, size=12, mono=True, room=view.width))
         body.append(p.text(x, _TOP + 9, shape, size=10, muted=True, room=view.width))
-        x += view.width + _GAP
+        x += view.width + gap
     note_room = max(p.text_width(note, 12) for note in notes) + 6
     width = max(x + note_room + 20, 20 + p.text_width(title, 16) + 60)
     row = max(view.height for view in views) + 26
@@ -40,8 +53,11 @@ def film(launch: Launch, steps: Sequence[int], title: str, says: str, notes: Seq
         for view in views:
             drawn, mark = view.frame(launch, step, x, y)
             body.append(drawn)
+            shown = bands[list(steps).index(step)].get(view.operand.name, ()) if bands else ()
+            body += [view.band(step, one, x, y) for one in shown]
+            mark += ["masked"] * any(not word for *_, word in shown)
             used = list(dict.fromkeys([*used, *mark]))
-            x += view.width + _GAP
+            x += view.width + gap
         body.append(p.text(x, y + 14, note, size=12, room=note_room))
         y += row
     legend, height = p.legend(used, 20, y + 6, width - 40)
@@ -52,7 +68,7 @@ def film(launch: Launch, steps: Sequence[int], title: str, says: str, notes: Seq
 class _View:
     """Where the blocks of one operand lie in its panel."""
 
-    def __init__(self, operand: Operand) -> None:
+    def __init__(self, operand: Operand, tall: bool = False) -> None:
         self.operand = operand
         shape = operand.shape if len(operand.shape) > 1 else (1, *operand.shape)
         sizes = operand.sizes if len(operand.shape) > 1 else (1, *operand.sizes)
@@ -60,9 +76,10 @@ class _View:
         self.rows, self.cols = shape[-2:]
         self.bm, self.bn = sizes[-2:]
         across, down = -(-self.cols // self.bn), -(-self.rows // self.bm)
-        room = _PANEL / (1 if self.slices == 1 else 1.6)
+        room = _PANEL / (1 if self.slices == 1 or (tall and self.slices <= 3) else 1.6)
         self.w = min(room, max(across * 26.0, room * self.cols / max(self.rows, self.cols)))
-        self.h = min(room * 0.72, max(down * 20.0, room * self.rows / max(self.rows, self.cols)))
+        most = room * (1 if tall and self.slices <= 3 else 0.72)
+        self.h = min(most, max(down * 20.0, room * self.rows / max(self.rows, self.cols)))
         if self.cols == 1:
             self.w = 20.0
         if self.rows == 1:
@@ -109,6 +126,18 @@ class _View:
         if over_x > 0.5 or over_y > 0.5:
             marks.append("masked")
         return "".join(drawn), marks
+
+    def band(self, step: int, rows: tuple[int, int, str], x: float, y: float) -> str:
+        """Some rows of the block of a step, with their word to the right."""
+        left, top, width, *_ = self._place(tuple(int(b) for b in self.operand.blocks[step]), x, y)
+        start, end, word = rows
+        top, height = top + start * self.ky, (end - start) * self.ky
+        if not word:
+            return p.cell(left, top, width, height, "masked")
+        edge = "".join(f"M{p.px(left)} {p.px(at)}h{p.px(width)}" for at in (top, top + height))
+        line = f'<path d="{edge}" stroke="{p.INK}" stroke-width="1" fill="none"/>'
+        room = p.text_width(word, 9) + 1
+        return line + p.text(left + width + 4, top + height / 2 + 3, word, size=9, room=room)
 
     def _counts(self) -> tuple[int, ...]:
         pairs = zip(self.operand.shape, self.operand.sizes, strict=True)
