@@ -11,9 +11,8 @@ from puzzles import INTERPRET
 # %% [markdown]
 # ## masked_store: write your rows, keep the others
 #
-# When two groups share a tile, it is visited twice. Each visit computes the whole tile: good numbers
-# in its own group's rows, rubbish in the rest. So **each visit writes the rows of its group, and keeps
-# what the block holds in the others**:
+# When two groups share a tile, it is visited twice, and each visit computes all of it. So **each visit
+# writes the rows of its group, and keeps what the block holds in the others**:
 #
 # ![Three steps bring three groups' results to one output block. Each stores its own rows and keeps the others; the first writes zeros there. The block stays in VMEM until the third is done.](diagrams/grouped_matmul/masked_store.svg)
 #
@@ -26,8 +25,8 @@ from puzzles import INTERPRET
 # * A row's number in the *array* decides. `jax.lax.broadcasted_iota(jnp.int32, shape, 0)` numbers the
 #   rows of a block.
 # * Choose with `jnp.where`: **NaN times 0 is NaN**, so a mask must not multiply.
-# * A fresh output block holds garbage. Somebody has to write zeros first, and once. Then to keep
-#   means, here, to read `o_ref` and store it again.
+# * A fresh output block holds garbage: write zeros first, and once. To keep means, here, to read
+#   `o_ref` and store it again.
 
 # %%
 def masked_store_spec(

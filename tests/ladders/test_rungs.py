@@ -96,7 +96,6 @@ OPEN = {
     "attention_one_block",  # no case with more than one block on every axis
     "fused_matmul",
     "matmul_bf16",
-    "moe_layer",
     "scale_blocks",
 }
 
