@@ -48,6 +48,39 @@ def strip(
     return draw
 
 
+def shared(
+    name: str,
+    shapes: Sequence[object],
+    first: int,
+    notes: Sequence[str],
+    title: str,
+    visits: Sequence[tuple[int, int]],
+    words: Sequence[str],
+) -> Callable[[], str]:
+    """A filmstrip of visits to tiles that groups share: each has the rows that are its own.
+
+    visits: from and to, in rows of the block. words: what becomes of the other rows of the output.
+    """
+
+    def draw() -> str:
+        (launch,) = puzzles.trace(puzzles.find(name).solution, *shapes)
+        steps = range(first, first + len(notes))
+        rows, bands = launch.outputs[0].sizes[-2], []
+        for (start, end), word in zip(visits, words, strict=True):
+            others = [one for one in ((0, start), (end, rows)) if one[0] < one[1]]
+            hidden = [(*one, "") for one in others]
+            stored = [(start, end, "stored")] * (start < end)
+            bands.append(
+                {
+                    launch.inputs[0].name: hidden,
+                    launch.outputs[0].name: [*stored, *((*one, word) for one in others)],
+                }
+            )
+        return film(launch, steps, title, f"{title}. " + " ".join(notes), notes, bands=bands)
+
+    return draw
+
+
 def memories() -> str:
     """Where add_ten's data are: HBM, VMEM, and the kernel between two copies."""
     (launch,) = puzzles.trace(puzzles.find("add_ten").solution, _array(24, 384))
@@ -427,29 +460,31 @@ DIAGRAMS: dict[str, Callable[[], str]] = {
     "splash_attention/classify_blocks": table_of_blocks,
     "splash_attention/active_tiles": list_of_tiles,
     "splash_attention/splash_attention": over_tiles,
-    "grouped_matmul/grouped_matmul": strip(
+    "grouped_matmul/grouped_matmul": shared(
         "grouped_matmul",
         [_array(256, 128), _array(5, 128, 128), jnp.array([50, 0, 80, 30, 3], jnp.int32)],
         0,
         [
-            "Tile 0 for group 0.",
-            "Tile 0 again, now for group 2.",
+            "Tile 0 for group 0: rows 0-49.",
+            "Again, for group 2: rows 50-63.",
             "Tile 1 is group 2's alone.",
-            "Tile 2 for group 2, then 3 and 4.",
         ],
         "A shared tile is visited once for each group",
+        [(0, 50), (50, 64), (0, 64)],
+        ["zeros", "kept", ""],
     ),
     "grouped_matmul/grouped_outer": strip(
         "grouped_outer",
-        [_array(192, 128), _array(192, 128), jnp.array([50, 0, 80, 30], jnp.int32)],
+        [_array(256, 128), _array(256, 128), jnp.array([50, 0, 80, 30, 3], jnp.int32)],
         0,
         [
-            "Group 0 has rows in tile 0.",
+            "Group 0 has rows in tile 0. Stored.",
             "So has group 2: tile 0 again.",
             "Group 2 goes on in tile 1,",
             "and ends in tile 2: it is stored.",
+            "Tile 2 again, for group 3. Stored.",
         ],
-        "One output block a group, its rows' tiles in turn",
+        "Each group has one output block, and sums over its tiles",
     ),
     "grouped_matmul/permuted_matmul": strip(
         "permuted_matmul",
@@ -462,12 +497,12 @@ DIAGRAMS: dict[str, Callable[[], str]] = {
         ],
         "An index map looks up which block to fetch",
     ),
-    "grouped_matmul/masked_store": strip(
+    "grouped_matmul/masked_store": shared(
         "masked_store",
         [
             _array(3, 128, 128),
-            jnp.array([0, 50, 90], jnp.int32),
-            jnp.array([50, 90, 128], jnp.int32),
+            jnp.array([0, 40, 80], jnp.int32),
+            jnp.array([40, 80, 128], jnp.int32),
         ],
         0,
         [
@@ -477,6 +512,8 @@ DIAGRAMS: dict[str, Callable[[], str]] = {
             "The next tile: a fresh block.",
         ],
         "Every visit writes its rows and keeps the others",
+        [(0, 40), (40, 64), (0, 0), (0, 0)],
+        ["zeros", "kept", "kept", "zeros"],
     ),
 }
 

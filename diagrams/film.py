@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -16,6 +16,11 @@ _THINNEST = 12.0  # pixels of a block's height
 _OVERHANG = 0.9  # of the room beside an array that a block over its edge may take
 
 
+# Rows of an operand's block, from, to (not included), and a word for them; without a word, rows
+# that do not count.
+Bands = Mapping[str, Sequence[tuple[int, int, str]]]
+
+
 def film(
     launch: Launch,
     steps: Sequence[int],
@@ -26,11 +31,13 @@ def film(
     to_scale: bool = False,
     down: Sequence[str] = (),
     unsaid: Sequence[str] = (),
+    bands: Sequence[Bands] = (),
 ) -> str:
     """An SVG file of the given steps of `launch`, one note beside each.
 
     to_scale: one scale for all arrays, scratch among them, and the legend in the palette's order.
     down: names of 1-D arrays that are drawn as columns. unsaid: marks that the notes explain.
+    bands: for each step the rows of blocks to mark.
     """
     # what the pipeline moves: an operand that stays in HBM has no blocks to draw
     moved = [o for o in (*launch.inputs, *launch.outputs) if o.space not in ("any", "hbm")]
@@ -40,7 +47,8 @@ def film(
     longest = max(size for o in operands for size in o.shape[-2:])
     room = _PANEL / _SLICED if any(len(o.shape) > 2 for o in operands) else _PANEL
     scale = room / longest if to_scale else None
-    views = [_View(o, scale, o.name in down) for o in operands]
+    views = [_View(o, scale, o.name in down, tall=bool(bands)) for o in operands]
+    gap = _GAP + 10 * bool(bands)  # room for a word beside a block
     if to_scale:  # rows all alike, and so high that blocks can be told apart
         low = min((view.bm * view.ky for view in views if view.rows > 1), default=_THINNEST)
         for view in views:
@@ -52,7 +60,7 @@ def film(
         shape = " × ".join(map(str, view.operand.shape))
         body.append(p.text(x, _TOP - 6, view.operand.name, size=12, mono=True, room=view.width))
         body.append(p.text(x, _TOP + 9, shape, size=10, muted=True, room=view.width))
-        x += view.width + _GAP
+        x += view.width + gap
     note_room = max(p.text_width(note, 12) for note in notes) + 6
     width = max(x + note_room + 20, 20 + p.text_width(title, 16) + 60)
     row = max(view.height for view in views) + 26
@@ -65,8 +73,11 @@ def film(
         for view in views:
             drawn, mark = view.frame(launch, step, x, y)
             body.append(drawn)
+            shown = bands[list(steps).index(step)].get(view.operand.name, ()) if bands else ()
+            body += [view.band(step, one, x, y) for one in shown]
+            mark += ["masked"] * any(not word for *_, word in shown)
             used = list(dict.fromkeys([*used, *mark]))
-            x += view.width + _GAP
+            x += view.width + gap
         body.append(p.text(x, y + 14, note, size=12, room=note_room))
         y += row
     if to_scale:
@@ -79,16 +90,24 @@ def film(
 class _View:
     """Where the blocks of one operand lie in its panel."""
 
-    def __init__(self, operand: Operand, scale: float | None = None, down: bool = False) -> None:
+    def __init__(
+        self,
+        operand: Operand,
+        scale: float | None = None,
+        down: bool = False,
+        tall: bool = False,
+    ) -> None:
         self.operand, self.down = operand, down
         shape, sizes = self._flat(operand.shape, 1), self._flat(operand.sizes, 1)
         self.slices = math.prod(shape[:-2])
         self.rows, self.cols = shape[-2:]
         self.bm, self.bn = sizes[-2:]
         across, below = -(-self.cols // self.bn), -(-self.rows // self.bm)
-        room = _PANEL / (1 if self.slices == 1 else _SLICED)
+        few = self.slices == 1 or (tall and self.slices <= 3)
+        room = _PANEL / (1 if few else _SLICED)
         self.w = min(room, max(across * 26.0, room * self.cols / max(self.rows, self.cols)))
-        self.h = min(room * 0.72, max(below * 20.0, room * self.rows / max(self.rows, self.cols)))
+        most = room * (1 if tall and few else 0.72)
+        self.h = min(most, max(below * 20.0, room * self.rows / max(self.rows, self.cols)))
         if scale is not None:
             self.w, self.h = self.cols * scale, self.rows * scale
         if self.cols == 1:
@@ -149,6 +168,18 @@ class _View:
         if over_x > 0.5 or over_y > 0.5:
             marks.append("masked")
         return "".join(drawn), marks
+
+    def band(self, step: int, rows: tuple[int, int, str], x: float, y: float) -> str:
+        """Some rows of the block of a step, with their word to the right."""
+        left, top, width, *_ = self._place(tuple(int(b) for b in self.operand.blocks[step]), x, y)
+        start, end, word = rows
+        top, height = top + start * self.ky, (end - start) * self.ky
+        if not word:
+            return p.cell(left, top, width, height, "masked")
+        edge = "".join(f"M{p.px(left)} {p.px(at)}h{p.px(width)}" for at in (top, top + height))
+        line = f'<path d="{edge}" stroke="{p.INK}" stroke-width="1" fill="none"/>'
+        room = p.text_width(word, 9) + 1
+        return line + p.text(left + width + 4, top + height / 2 + 3, word, size=9, room=room)
 
     def _counts(self) -> tuple[int, ...]:
         pairs = zip(self.operand.shape, self.operand.sizes, strict=True)

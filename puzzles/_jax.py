@@ -81,6 +81,7 @@ __all__ = [
     "answers_about_tpus",
     "array_of",
     "bind_params",
+    "call_at_fault",
     "close",
     "compiler_param",
     "copy_ends",
@@ -140,6 +141,19 @@ def retraced() -> Iterator[None]:
         yield
     finally:
         partial_eval.trace_to_jaxpr = _cached
+
+
+def call_at_fault(error: BaseException) -> tuple[Any, int]:
+    """The index map that `pallas_call` was reading when it raised, or None; and how many arrays it
+    was to prefetch."""
+    index_map, count, tb = None, 0, error.__traceback__
+    while tb is not None:
+        held, tb = tb.tb_frame.f_locals, tb.tb_next
+        count = getattr(held.get("grid_spec"), "num_scalar_prefetch", count)
+        if "origin" in held and hasattr(held.get("block_spec"), "index_map"):
+            index_map = held["block_spec"].index_map
+            index_map = getattr(index_map, "index_map", index_map)
+    return index_map, count
 
 
 def bind_params(equation: JaxprEqn) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -52,6 +52,8 @@ class Puzzle:
     audit: `(*launches) -> None`, asserts with a message what the launches must cost; with a
         keyword-only parameter `args` it also gets the case's arguments.
     observe: `(fn) -> fn`, what is judged instead of the function itself, its gradients for example.
+    glance: `(fn) -> fn`, a part of what is observed: its numbers are judged before the rest is run,
+        on the first case, where all of it takes long.
     picture: False for a rung of a kernel whose prose deliberately has no diagram.
     kernel: False for a rung of plain Python or JAX; `jit` says that it must run under `jax.jit`.
     accepts: `(result, *args) -> None`, asserts; replaces the comparison with `spec` where more
@@ -99,6 +101,7 @@ class Puzzle:
     starter: str | None = None
     waivers: Mapping[str, str] = field(default_factory=dict)
     observe: Callable[[Callable], Callable] | None = None
+    glance: Callable[[Callable], Callable] | None = None
     kernel: bool = True
     jit: bool = False
     picture: bool = True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import warnings
 from collections.abc import Callable, Sequence
+from functools import cache
 
 import jax
 import numpy as np
@@ -128,6 +129,7 @@ def _kernel(
 ) -> Verdict:
     """All stages of a rung with a kernel; `drawn` is the seed of the fresh case."""
     traces, results = {}, {}
+    _glance(puzzle, fn, listed[0])
     for case in listed:
         traced = traces[case] = stages.trace(case, fn)
         stages.pallas(case, traced)
@@ -153,6 +155,20 @@ def _kernel(
     launches = [one for traced in traces.values() for one in traced.launches]
     forgot = not on_tpu() and not all(one.interpret for one in launches)
     return _passed(puzzle, receipt, notes=(_INTERPRET,) if forgot else ())
+
+
+def _glance(puzzle: Puzzle, fn: Callable, case: Case) -> None:
+    """What a rung wants judged before all else: a wrong result before its gradients are run."""
+    if puzzle.glance is not None:
+        part = _part(puzzle, case.number, case.seed)
+        traced = stages.trace(part, fn)
+        stages.pallas(part, traced)
+        stages.numbers(part, traced)
+
+
+@cache
+def _part(puzzle: Puzzle, number: int, seed: int) -> Case:
+    return Case(dataclasses.replace(puzzle, observe=puzzle.glance, results=()), number, seed)
 
 
 def _first_sentence(text: str) -> str:

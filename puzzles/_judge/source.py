@@ -172,6 +172,14 @@ def learners_line(error: BaseException) -> tuple[str, str] | None:
     return found
 
 
+def line_of(function: Any) -> str:
+    """The learner's line on which a function begins, or ''."""
+    code = getattr(unwrap(function), "__code__", None)
+    if code is None or not is_learners(code.co_filename):
+        return ""
+    return linecache.getline(code.co_filename, code.co_firstlineno).strip()
+
+
 def meant(error: BaseException) -> str:
     """What a misspelt name may have meant, of those that the learner's frame holds, or ''."""
     known: list[str] = []

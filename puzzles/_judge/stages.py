@@ -123,13 +123,13 @@ def pallas(case: Case, traced: Traced) -> None:
     if outside:
         name, line = outside[0]
         where = f": `{line}`" if line else ""
-        raise Rejected(
-            "pallas",
-            f"`{name}` works on the data outside the kernel{where}. Allowed outside are reshape, "
-            "transpose, plain slices, padding, broadcasting and casts; arithmetic and reordering "
-            "belong in the kernel or its index maps.",
-            case=case.label,
-        )
+        free = "reshape, transpose, plain slices, padding, broadcasting and casts"
+        belongs = "arithmetic and reordering belong in the kernel or its index maps"
+        if case.puzzle.outside:
+            more = ", ".join(f"`{one}`" for one in case.puzzle.outside)
+            free, belongs = f"{free}, and in this rung {more}", "the rest belongs in a kernel"
+        says = f"`{name}` works on the data outside the kernel{where}. Allowed outside are {free};"
+        raise Rejected("pallas", f"{says} {belongs}.", case=case.label)
 
 
 def _asked_by_index_maps(traced: Traced) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from puzzles._jax import call_at_fault
 from puzzles._judge import source
 from puzzles._launch import Endless
 
@@ -181,15 +182,20 @@ _REMEDIES: tuple[tuple[str, str], ...] = (
     ),
     (
         r"(?:dot_general|dot) requires|contracting dimension",
-        "The axes that are summed over must be equally long: (bm, bk) times (bk, bn), or, "
-        "where the "
-        "kernel sums over the first axes, (bk, bm) and (bk, bn).",
+        "The axes that are summed over must be equally long: (bm, bk) times (bk, bn); where the "
+        "kernel sums over the last axes of both, (bm, bk) and (bn, bk); over the first, (bk, bm) "
+        "and (bk, bn).",
     ),
     (
         r"[Ii]nvalid shape for `?swap|Cannot (?:store|broadcast)|[Ii]ncompatible shapes for "
         r"broadcasting|must have equal shapes|broadcast",
         "Inside the kernel the shapes are those of the blocks, not of the arrays; what is stored "
         "must have the shape of the output block.",
+    ),
+    (
+        r"Invalid dtype for `?swap.*Value dtype: float32.*\n.*\w+_ref\[.*\] \+=",
+        "Sums are kept in float32. If this Ref is scratch, it was asked for in another dtype: "
+        "`scratch_shapes=[pltpu.VMEM(shape, jnp.float32)]`.",
     ),
     (
         r"dtype|astype|Invalid dtype for `?swap",
@@ -212,7 +218,22 @@ def told(error: Exception) -> str:
     where = source.learners_line(error)
     says = f"`{where[1]}` in `{where[0]}` raises\n{gist}" if where else gist
     known = remedy(f"{type(error).__name__}: {error}", where[1] if where else "")
-    return f"{says}\n{known}" if known else says
+    return "\n".join(filter(None, (says, known, _of_the_call(error))))
+
+
+def _of_the_call(error: Exception) -> str:
+    """Which index map it is that takes too few, and how many arrays have no spec."""
+    index_map, prefetched = call_at_fault(error)
+    if "positional argument" in str(error) and (line := source.line_of(index_map)):
+        return f"It is the index map in `{line}`."
+    if prefetched and "Pytree for `in_specs`" in str(error):
+        some = f"{prefetched} arrays of the call have"
+        first = some if prefetched > 1 else "array of the call has"
+        return (
+            f"`num_scalar_prefetch={prefetched}` says that the first {first} no BlockSpec; each of "
+            "the others has one. Count all three."
+        )
+    return ""
 
 
 def remedy(gist: str, line: str = "") -> str | None:

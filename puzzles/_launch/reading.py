@@ -176,7 +176,8 @@ class _Call:
             if entry is UNKNOWN:
                 raise Abstract(
                     f"{what} cannot be evaluated without running it: compute its block indices "
-                    "from program ids and scalar prefetch alone."
+                    "from program ids and scalar prefetch alone"
+                    + (f", one number at a time, as in `{names[0]}[n]`." if refs else ".")
                 )
             value = np.asarray(entry)
             while value.ndim > len(grid):  # an axis indexed by an array stands for its first

@@ -14,6 +14,9 @@ from puzzles._jax import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, user_frame
 
 # Where a program came from: it runs the same.
 _ORIGINS = {"debug_info", "name_and_src_info", "source_info"}
+# How to differentiate it, by functions that each trace makes anew: it runs the same, too.
+_RULES = {"jvp_jaxpr_fun", "jvp_jaxpr_thunk", "fwd_jaxpr_thunk", "bwd", "out_trees"}
+_LEFT_OUT = _ORIGINS | _RULES
 
 
 def fingerprint(program: Any, lines: bool = False) -> Hashable:
@@ -71,7 +74,7 @@ class _Reader:
         return (
             equation.primitive,
             tuple(map(self.read, equation.invars)),
-            tuple((name, self.read(params[name])) for name in params if name not in _ORIGINS),
+            tuple((name, self.read(params[name])) for name in params if name not in _LEFT_OUT),
             tuple(map(self.read, equation.outvars)),
             self.line(equation) if self.lines else None,
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from puzzles._tpu.chips import CHIPS
-from puzzles._tpu.mosaic_words import LINE_RULE, gist
+from puzzles._tpu.mosaic_words import LINE_RULE, MASK_RULE, ROWS_IN_2D, gist
 
 # A pattern in its message, and what to say with the groups of the pattern.
 _COMPILER = (
@@ -17,6 +17,10 @@ _COMPILER = (
     (
         r"Failed to verify layout.*shape (\w+\[\d+\]).*block shape to \((\d+)\)",
         f"{LINE_RULE}: for {{0}} it wants a block of {{1}}.",
+    ),
+    (
+        r"unsupported shape cast.*?\(vector<\d+xi1>\) -> vector<\d+x1(?:x1)*xi1>",
+        f"{MASK_RULE}: {ROWS_IN_2D}",
     ),
     (
         r"unsupported shape cast.*?\(vector<([\dx]+)x\w+>\) -> vector<([\dx]+)x\w+>",

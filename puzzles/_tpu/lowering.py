@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 
 from puzzles._launch import Traced, as_function
-from puzzles._tpu import mosaic_words
+from puzzles._tpu import columns, mosaic_words
 
 
 class LoweringError(Exception):
@@ -19,10 +19,13 @@ class LoweringError(Exception):
 def lower(traced: Traced) -> None:
     """Lower `traced` for a TPU, without libtpu; raises `LoweringError`.
 
-    Finds broken rules of blocks and operations without a TPU form; not too little memory.
+    Finds broken rules of blocks, operations without a TPU form, and 1-D masks that become columns,
+    which libtpu refuses; not too little memory.
     """
     shapes = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in traced.leaves]
     try:
         jax.jit(as_function(traced, False)).trace(*shapes).lower(lowering_platforms=("tpu",))
     except Exception as error:
         raise LoweringError(*mosaic_words.lowering(error, traced.jaxpr)) from None
+    for equation in columns.mask_columns(traced.jaxpr):
+        raise LoweringError(mosaic_words.mask_column(equation), rule=mosaic_words.MASK_RULE)

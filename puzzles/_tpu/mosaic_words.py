@@ -6,7 +6,7 @@ import linecache
 import re
 import types
 
-from puzzles._jax import ClosedJaxpr, array_of
+from puzzles._jax import ClosedJaxpr, JaxprEqn, array_of
 from puzzles._launch import kernel_calls
 from puzzles._tpu.watch import parameters, source_line
 
@@ -15,6 +15,11 @@ TILE_RULE = (
     "or the whole axis of the array"
 )
 LINE_RULE = "a 1-D block must be the whole array or a multiple of 1024"
+MASK_RULE = "a 1-D mask does not become a column"
+ROWS_IN_2D = (
+    "number the rows in two dimensions from the start, `jax.lax.broadcasted_iota(jnp.int32, "
+    "o_ref.shape, 0)`; or make a column of the numbers, `rows[:, None]`, and compare then."
+)
 _NO_FORM = "only operations with a TPU form may appear in a kernel"
 # What to write instead of a primitive that Pallas cannot lower for a TPU.
 _INSTEAD = {
@@ -143,6 +148,14 @@ def lowering(error: Exception, program: ClosedJaxpr) -> tuple[str, str | None, s
             return f"Mosaic refuses {refused}: {rule}. {remedy}", None, rule
     reason = gist(text) or _WORDLESS.format(type(error).__name__)
     return f"Mosaic refuses {refused}: {reason}", None, None
+
+
+def mask_column(equation: JaxprEqn) -> str:
+    """What to say of the equation that makes a column of a 1-D mask."""
+    where = source_line(equation.source_info)
+    line = _shown(*where) if where else None
+    refused = f"`{line}`" if line else "the kernel"
+    return f"The TPU compiler refuses {refused}: {MASK_RULE}. N{ROWS_IN_2D[1:]}"
 
 
 def _block(origin: str, program: ClosedJaxpr) -> tuple[str | None, object, object]:

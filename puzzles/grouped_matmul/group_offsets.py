@@ -8,8 +8,7 @@ from jaxtyping import Array, Int
 # ## group_offsets: where each group starts
 #
 # A router has sent every token to one of `E` experts, and the tokens have been **sorted by expert**.
-# So the rows of one expert lie next to each other, and one number for each expert says it all: how
-# many rows it got. `group_sizes` is small, and everything else in this ladder is computed from it.
+# So one number for each expert says it all: how many rows it got.
 #
 # ```text
 # group_sizes    100       0      156        200        56
@@ -20,16 +19,21 @@ from jaxtyping import Array, Int
 # offsets     [0, 100, 100, 256, 456, 512]
 # ```
 #
-# **Offsets** are what a kernel wants: group `g` has the rows from `offsets[g]` up to, not
-# including, `offsets[g + 1]`. There are `E + 1` of them. The first is 0, the last is the number of
-# rows in all groups, and an empty group has two equal ones. (Sparse matrices in
-# [CSR form](https://docs.scipy.org/doc/scipy/reference/generated/scipy.sparse.csr_matrix.html) find
-# their rows in the same way, by an array called `indptr`.)
+# Group `g` has the rows from `offsets[g]` up to, not including, `offsets[g + 1]`. There are `E + 1`
+# offsets: the first is 0, the last is the number of rows in all groups.
 #
-# The router decides anew in every training step, so the sizes are **data**. `jax.jit` compiles the
-# step once, for shapes alone, and then runs it on any sizes. So the spec's loop will not do: while
-# Python runs, `group_sizes` holds promises of numbers, not numbers. Compute all offsets at once, with
-# `jnp`. The check calls your function under `jit`. The result is int32, like the sizes.
+# The router decides anew in every step, so the sizes are **data**. `jax.jit` compiles the step once,
+# for shapes alone. The spec's NumPy cannot hold what `group_sizes` is then, and a loop would unroll
+# into `E` additions. Compute all offsets at once, with `jnp`; they are int32, like the sizes. The
+# check calls your function under `jit`.
+#
+# <details><summary>More: this is CSR</summary>
+#
+# Sparse matrices in
+# [CSR form](https://docs.scipy.org/doc/scipy/reference/generated/scipy.sparse.csr_matrix.html) find
+# their rows in the same way, by an array called `indptr`.
+#
+# </details>
 
 # %%
 def group_offsets_spec(group_sizes: Int[Array, " E"]) -> Int[Array, " E+1"]:

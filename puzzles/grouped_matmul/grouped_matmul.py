@@ -11,12 +11,9 @@ from puzzles import INTERPRET, find
 # %% [markdown]
 # ## grouped_matmul: tiles that groups share
 #
-# Tokens do not arrive in multiples of 64. From now on a group is as long as it is, and may be
-# empty. Two things follow.
-#
-# **A tile may belong to several groups.** Then it is visited once for each of them, with another
-# expert's weights, and each visit stores only its own rows. `tile_metadata` lists the visits, and
-# those of one tile come one after another:
+# From now on a group is as long as it is, and may be empty. So **a tile may belong to several
+# groups**. It is visited once for each of them, with that expert's weights, and each visit stores only
+# its own rows:
 #
 # ```text
 # group_sizes = (50, 0, 80, 30, 3), bm = 64, M = 256
@@ -30,28 +27,29 @@ from puzzles import INTERPRET, find
 # group      0   2   2   2   3   4       six visits, where 5 experts × 4 tiles are twenty
 # ```
 #
-# **How many visits there are is data.** So `num_steps`, an axis of the grid below, is a traced
-# number: the grid gets its length when the launch runs. The arrays keep their full length; what
-# lies beyond `num_steps` is never looked at.
+# ![Two visits to tile 0: the first stores group 0's rows and zeros in the others, the second, with the weights of group 2, stores its rows and keeps the first's; only then is the block written. Then tile 1.](diagrams/grouped_matmul/grouped_matmul.svg)
 #
-# A visit sums over `k` as `tiled_matmul` did, and stores as `masked_store` did: rows
-# `offsets[group]` up to `offsets[group + 1]` come from the accumulator, the others keep what they
-# have. But what do they have? At the *first* visit of a tile, garbage: an output block starts
-# uninitialised. (On the CPU you would find zeros there, those of the array below; the check asks the TPU simulator, too.) So
-# the first visit writes **zeros** outside its group. Later visits find in `o_ref` what the visit
-# before left there, since the block did not change. Which visit is a tile's first? One whose tile is
-# not the step before's; and step 0 has no step before it: `tile_ids_ref[-1]` is not there.
+# **The grid.** The number of visits is data: `num_steps` below is traced, and the grid gets its length
+# when the launch runs.
 #
-# That leaves tile 3, which nobody visits. Look at the launch: an array of zeros goes in, and
-# `input_output_aliases` says that the output **is** that array, so what no step writes stays zero.
-# (A block that is visited gets none of these zeros: output blocks are never fetched.)
-# The spec of the zeros has no block, only `memory_space=pl.ANY`: the array stays where it is, in HBM, and the
-# pipeline fetches none of it. Your kernel leaves `zeros_ref` alone. (The 5 counts all operands, the three prefetched ones too.)
+# **Who writes what.** A visit sums over `k` (in the picture K is one block), and stores as
+# `masked_store` did, by `offsets`. But at a tile's *first* visit the other rows hold garbage: it writes
+# **zeros** there. First is a visit whose tile is not the step before's. (Step 0 has none before it:
+# `tile_ids_ref[-1]` is not there.)
 #
-# ![Four steps: tile 0 of lhs stays while the weights of group 0 and then of group 2 come, and only then its output block is written; then tiles 1 and 2.](diagrams/grouped_matmul/grouped_matmul.svg)
+# **What nobody visits**, like tile 3. An array of zeros goes in, and `input_output_aliases` says that
+# the output **is** that array: what no step writes stays zero. With `memory_space=pl.ANY` it stays in
+# HBM, and your kernel leaves `zeros_ref` alone.
 #
-# One more thing: rows that belong to nobody may hold anything, even NaN. NaN · 0 is NaN, so choose
-# with `jnp.where` and do not multiply by a mask.
+# Rows of nobody may hold NaN. The sum is printed: write what a visit does at its last `k`.
+#
+# <details><summary>More: why that array does not clear the tiles that are visited</summary>
+#
+# Output blocks are never fetched, so a block that is visited gets none of the zeros; it starts
+# uninitialised. (On the CPU you would find them there; the check asks the TPU simulator, too.) The 5
+# in `input_output_aliases` counts all operands, the three prefetched ones too.
+#
+# </details>
 
 # %%
 def grouped_matmul_spec(
@@ -84,7 +82,6 @@ def tiles(M, K, N, dtype):
 def grouped_matmul_kernel(
     offsets_ref, group_ids_ref, tile_ids_ref, lhs_ref, rhs_ref, zeros_ref, o_ref, acc_ref
 ):
-    ### BEGIN SOLUTION
     step, k = pl.program_id(1), pl.program_id(2)
 
     @pl.when(k == 0)
@@ -95,13 +92,14 @@ def grouped_matmul_kernel(
 
     @pl.when(k == pl.num_programs(2) - 1)
     def _():
+        ### BEGIN SOLUTION
         group, tile = group_ids_ref[step], tile_ids_ref[step]
         row = tile * o_ref.shape[0] + jax.lax.broadcasted_iota(jnp.int32, o_ref.shape, 0)
         mine = (offsets_ref[group] <= row) & (row < offsets_ref[group + 1])
         first = (step == 0) | (tile != tile_ids_ref[jnp.maximum(step - 1, 0)])
         others = jnp.where(first, 0.0, o_ref[...].astype(jnp.float32))
         o_ref[...] = jnp.where(mine, acc_ref[...], others).astype(o_ref.dtype)
-    ### END SOLUTION
+        ### END SOLUTION
 
 
 def grouped_matmul(
@@ -131,6 +129,33 @@ def grouped_matmul(
         interpret=INTERPRET,
     )(offsets, group_ids, tile_ids, lhs, rhs, jnp.zeros((M, N), lhs.dtype))
 
+
+# %% [markdown]
+# **What do more experts cost?** Here are two layers of equal weights, 1024 × 4096 and 4096 × 1024, for
+# 32,768 rows. A block of weights has 1024 rows here, so in the first layer K is one block, in the
+# second it is cut into four. How often is a weight fetched, and for how many rows each time?
+
+# %% active="ipynb"
+# M, bf16 = 32_768, jnp.bfloat16
+# print("K              E    weights    fetched   each weight   rows a fetch")
+# for K, N in ((1024, 4096), (4096, 1024)):
+#     for E in (8, 64):
+#         lhs, rhs = (jax.ShapeDtypeStruct(s, bf16) for s in ((M, K), (E, K, N)))
+#         (one,) = trace(find("grouped_matmul").solution, lhs, rhs, jnp.full(E, M // E))
+#         weights, fetched = E * K * N * 2, one.inputs[1].hbm_bytes
+#         cut = "whole" if one.grid[2] == 1 else f"in {one.grid[2]}"
+#         print(f"{K} {cut:8}{E:4}{weights / 2**20:7.0f} MiB{fetched / 2**20:7.0f} MiB", end="")
+#         print(f"{fetched // weights:8} times{one.dot_flops // fetched:14}")
+
+# %% [markdown]
+# **K whole**: the block of weights stays while one visit of its group follows another, so each weight
+# is fetched once, for *all* rows of its expert. Eight times the experts: eight times the bytes, and an
+# eighth of the reuse. **K cut**: every visit walks through all blocks of K, so nothing stays, and a
+# fetch serves one tile of 512 rows, however many rows the expert has.
+#
+# So with few experts whole K pays, and with many the reuse of a weight falls to what one expert's rows
+# give. When a model writes one token at a time, that may be 8 rows: 8 FLOPs for each byte of bf16
+# weights, where v5e can do 240.
 
 # %% tags=["author"]
 import numpy as np
@@ -201,15 +226,13 @@ PUZZLE = Puzzle(
         dict(M=128, K=256, N=128, sizes=(10, 20, 3)),  # less than a tile: nobody's rows in tile 0
     ],
     hints=[
-        "Two kernels that you have: the sum over k is tiled_matmul's, and what happens at the last k is a "
-        "masked store. New is only what the other rows get: zeros at a tile's first visit, and what "
-        "o_ref holds at the later ones.",
+        "What happens at the last k is a masked store. New is only what the other rows get: zeros at a tile's first "
+        "visit, and what o_ref holds at the later ones.",
         "`group_ids_ref[step]`, `tile_ids_ref[step]` and `offsets_ref[group]` are scalars. Row 0 of the block is row "
         "tile · bm of the array; `jax.lax.broadcasted_iota(jnp.int32, o_ref.shape, 0)` counts from there. A visit is "
         "the first of its tile if the step before had another tile, or if there is no step before.",
-        "Zero at the first k; add one product, unguarded; at the last k: which rows are mine, is this the "
-        "first visit, what do the others get (a `jnp.where`), and one store (another `jnp.where`). Cast to "
-        "`o_ref.dtype` at the very end.",
+        "Which group and which tile is this, which rows are mine, is this the first visit, what do the others "
+        "get (a `jnp.where`), and one store (another `jnp.where`). Cast to `o_ref.dtype` at the very end.",
     ],
     explain="""Each visit of a tile fills in its own group's rows, and the first one clears the rest. It works
     because the visits of one tile are consecutive: between them the output block stays in VMEM. Tiles that
@@ -306,45 +329,41 @@ PUZZLE = Puzzle(
             says="dimension 0 of a block runs along its rows",
         ),
         Mistake(
-            "takes program id 0 for the step",
-            old="step, k = pl.program_id(1)",
-            new="step, k = pl.program_id(0)",
-            says="the grid is columns, steps, k: axis 1 counts the visits",
-        ),
-        Mistake(
             "counts on tiles of 64 rows",
             old="row = tile * o_ref.shape[0]",
             new="row = tile * 64",
             says="the launch takes larger tiles for larger layers: ask `o_ref.shape[0]`",
         ),
         Mistake(
-            "never zeroes the accumulator",
-            old="""    @pl.when(k == 0)
-    def _():
-        acc_ref[...] = jnp.zeros_like(acc_ref)
-
-""",
-            new="",
-            says="scratch starts with garbage (NaN here), and after the first visit with the sum of the visit before: "
-            "zero it where k is 0",
+            "counts rows from where the group starts",
+            old=_ROW,
+            new="row = offsets_ref[group] + jax.lax",
+            says="row 0 of the block is row tile * bm of the array, wherever the group starts",
         ),
         Mistake(
-            "zeroes the accumulator at every step",
-            old="@pl.when(k == 0)",
-            new="@pl.when(k >= 0)",
-            says="only the last block of K is left in the sum: zero it where k is 0",
+            "asks whether the tile ends here",
+            old=_FIRST,
+            new="first = tile != tile_ids_ref[jnp.minimum(step + 1, tile_ids_ref.shape[0] - 1)]",
+            says="a tile's last visit clears what the visits before it stored: compare with the step before",
         ),
         Mistake(
-            "zeroes the accumulator once a tile",
-            old="@pl.when(k == 0)",
-            new="@pl.when((k == 0) & ((step == 0) | (tile_ids_ref[step] != tile_ids_ref[jnp.maximum(step - 1, 0)])))",
-            says="every visit is a product of its own: the next group's sum starts at zero, too",
+            "chooses the wrong way round",
+            old="jnp.where(mine, acc_ref[...], others)",
+            new="jnp.where(mine, others, acc_ref[...])",
+            says="`jnp.where(condition, a, b)` takes a where the condition holds, and there the sum is meant",
+        ),
+        Mistake(
+            "takes the zeros from the array that is aliased",
+            old=_OTHERS,
+            new="others = jnp.where(first, zeros_ref[...], o_ref[...]).astype(jnp.float32)",
+            says="Inside the kernel the shapes are those of the blocks, not of the arrays",
+            stage="error",
         ),
         Mistake(
             "leaves the output's type to chance",
             old="others).astype(o_ref.dtype)",
             new="others)",
-            says="bfloat16",
+            says="What is stored must have the Ref's dtype",
             stage="error",
         ),
         Mistake(

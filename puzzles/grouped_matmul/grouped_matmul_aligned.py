@@ -12,35 +12,23 @@ from puzzles import INTERPRET, find
 # ## grouped_matmul_aligned: routing by the index map
 #
 # Rows of `lhs` are tokens, sorted by expert; `rhs[e]` are the weights of expert `e`. Each row is
-# multiplied by the weights of its own expert, and by no others. The spec does it by brute force. It
-# multiplies *all* rows by *each* expert's weights, `E` times the work, and keeps what counts.
+# multiplied by its own expert's weights. (The spec multiplies all rows by all of them, `E` times the
+# work.)
 #
-# In this puzzle every group is a multiple of `bm` = 64, or empty. So no tile is shared, and **each
-# tile of rows belongs to one expert**:
+# Here every group is a multiple of `bm` = 64, or empty. So **each tile of rows belongs to one expert**,
+# visit `i` is to tile `i`, and of the list you need only `group_ids`:
 #
 # ```text
-# group_sizes = [64, 0, 128, 192]           lhs             rhs
-#                                        ┌────────┐       ┌───────┐
-# visit, tile   0   1   2   3   4   5    │ tile 0 │──────→│ 0     │
-# group_ids     0   2   2   3   3   3    │      1 │──┐    │ 1     │  never fetched
-#                                        │      2 │──┴───→│ 2     │
-#                                        │      3 │──┐ ┌─→│ 3     │
-#                                        │      4 │──┼─┘  └───────┘
-#                                        │      5 │──┘
-#                                        └────────┘
+# group_sizes = [64, 0, 128, 192]
+#
+# tile, visit   0   1   2   3   4   5
+# group_ids     0   2   2   3   3   3      nobody fetches rhs[1]
 # ```
 #
-# The list from `tile_metadata` is simple then. Visit `i` is to tile `i`, so `tile_ids` is not needed,
-# and there are `M // bm` visits; nobody reads what the list holds beyond them. What is left is
-# `group_ids`, and you have met its like in the first puzzle: there `perm` said which weight *matrix* `e`
-# needs, here `group_ids` says which weights *tile* `i` needs.
+# What `perm` was for a matrix in the first puzzle, `group_ids` is for a tile. The kernel is
+# `tiled_matmul`'s, with a Ref in front that it ignores: **the body does not change**.
 #
-# So the kernel is `tiled_matmul`'s, with a Ref in front that it ignores. **The body does not
-# change**: one product of blocks, summed over k. It cannot tell whether there is one
-# expert or a thousand.
-#
-# Write the grid, with k as its last axis, as the kernel expects, and the specs. All rows belong to a
-# group: the sizes add up to `M`.
+# Write the grid, with k as its last axis, and the specs. The sizes add up to `M`.
 
 # %%
 def grouped_matmul_aligned_spec(
@@ -94,21 +82,6 @@ def grouped_matmul_aligned(
         interpret=INTERPRET,
     )(group_ids, lhs, rhs)
 
-
-# %% [markdown]
-# The grid has no axis of experts. More experts, the same steps: here are two receipts of the reference
-# launch, for 8192 tokens and 8 experts, and for as many tokens and 64. Which line differs, and why?
-
-# %% active="ipynb"
-# lhs = jax.ShapeDtypeStruct((8192, 1024), jnp.float32)
-# for E in (8, 64):
-#     rhs = jax.ShapeDtypeStruct((E, 1024, 512), jnp.float32)
-#     receipt(find("grouped_matmul_aligned").solution, lhs, rhs, jnp.full(E, 8192 // E))
-
-# %% [markdown]
-# Only the line of SMEM: the list has room for every group to share its last tile with the next, so
-# each expert more is an entry more, 4 bytes. A weight is fetched where the list names its expert, and
-# the list names as many tiles as before.
 
 # %% tags=["author"]
 import numpy as np

@@ -16,21 +16,19 @@ from puzzles import INTERPRET, find
 #
 # $$dx = dy \cdot w_e^T$$
 #
-# That is a grouped matmul again, with the same groups. Only the weights are stored the other way
-# round: seen from `dy`, whose columns are to be summed over, `rhs` is `E` × `N` × `K`. Do not
-# transpose it in HBM. That would read and write the weights of all experts, used or not, before the
-# first product.
-#
-# Take the blocks as they lie. Two small things change in `grouped_matmul`:
+# That is a grouped matmul again, with the same groups and the same array of weights. Only the names of
+# its axes change places:
 #
 # ```text
-#                 rhs                block at step (j, s, k)    the dot contracts
-# grouped_matmul  E × K × N          K's block k, N's block j   columns of lhs, rows of rhs
-# this one        E × N × K          N's block j, K's block k   columns of lhs, columns of rhs
+#             lhs            rhs               result         summed over
+# forward     x   M × K      w  E × K × N      y   M × N      K: columns of lhs, rows of rhs
+# backward    dy  M × K      w  E × N × K      dx  M × N      K: columns of lhs, columns of rhs
+#                     └ the forward's N └ the forward's K
 # ```
 #
-# The rest, steps, masks and zeros, you have written. Start from your kernel; the `BlockSpec` of
-# `rhs` is yours, too.
+# Do not transpose `w` in HBM: that would read and write the weights of all experts, used or not. Take
+# the blocks as they lie. Your kernel is printed, without its product; that is yours, and so is the
+# `BlockSpec` of `rhs`. `jax.lax.dot_general` is told which axis of each factor to sum over.
 
 # %%
 def grouped_matmul_transposed_spec(
@@ -63,17 +61,18 @@ def tiles(M, K, N, dtype):
 def grouped_matmul_transposed_kernel(
     offsets_ref, group_ids_ref, tile_ids_ref, lhs_ref, rhs_ref, zeros_ref, o_ref, acc_ref
 ):
-    ### BEGIN SOLUTION
     step, k = pl.program_id(1), pl.program_id(2)
 
     @pl.when(k == 0)
     def _():
         acc_ref[...] = jnp.zeros_like(acc_ref)
 
+    ### BEGIN SOLUTION
     last_axes = (((1,), (1,)), ((), ()))
     acc_ref[...] += jax.lax.dot_general(
         lhs_ref[...], rhs_ref[...], last_axes, preferred_element_type=jnp.float32
     )
+    ### END SOLUTION
 
     @pl.when(k == pl.num_programs(2) - 1)
     def _():
@@ -83,7 +82,6 @@ def grouped_matmul_transposed_kernel(
         first = (step == 0) | (tile != tile_ids_ref[jnp.maximum(step - 1, 0)])
         others = jnp.where(first, 0.0, o_ref[...].astype(jnp.float32))
         o_ref[...] = jnp.where(mine, acc_ref[...], others).astype(o_ref.dtype)
-    ### END SOLUTION
 
 
 def grouped_matmul_transposed(
@@ -158,8 +156,8 @@ PUZZLE = Puzzle(
         "axes?",
         "`jax.lax.dot_general` is told which axis of each factor to sum over: `((axes of a, axes of b), (batch axes of a, "
         "of b))`, each a tuple, the last two empty here. Ask it for an f32 result as you ask `jnp.dot`. A block of rhs has `None`, then rows of N, then columns of K.",
-        "Copy your grouped_matmul kernel and change its product. The BlockSpec: `None`, bn, bk; the map gives the "
-        "step's group, the column block of the output, and k.",
+        "Add one product of the two blocks, at every step. The BlockSpec: `None`, bn, bk; the map gives the step's "
+        "group, the column block of the output, and k.",
     ],
     explain="""The matrix unit can contract the last axis of both factors, so a transposed product costs an index map
     and a line in the dot, but no copy of the weights. Everything about groups, visits and masks is as it was: it
@@ -199,27 +197,55 @@ PUZZLE = Puzzle(
             says="tiles[s] says which rows the visit is to; whose weights, groups[s] says",
         ),
         Mistake(
-            "counts on tiles of 64 rows",
-            old="row = tile * o_ref.shape[0]",
-            new="row = tile * 64",
-            says="the launch takes larger tiles for larger layers: ask `o_ref.shape[0]`",
+            "takes the weights of expert 0",
+            old=_MAP,
+            new=_MAP.replace("groups[s]", "0"),
+            says="every visit gets the weights of expert 0: the step's own are groups[s]",
         ),
         Mistake(
-            "forgets where the group starts",
-            old=_MINE,
-            new="mine = row < offsets_ref[group + 1]",
-            says="the rows before the group belong to those that visited the tile earlier",
+            "looks up the group of a block of columns",
+            old=_MAP,
+            new=_MAP.replace("groups[s]", "groups[j]"),
+            says="it is the visit, s, that belongs to a group, not the block of columns, j",
         ),
         Mistake(
-            "never zeroes the accumulator",
-            old="""    @pl.when(k == 0)
-    def _():
-        acc_ref[...] = jnp.zeros_like(acc_ref)
-
-""",
-            new="",
-            says="scratch starts with garbage (NaN here), and after the first visit with the sum of the visit before: "
-            "zero it where k is 0",
+            "fetches the first block of K at every step",
+            old=_MAP,
+            new=_MAP.replace("j, k)", "j, 0)"),
+            says="lhs moves on along K, and the weights have to move with it: the last index is k",
+        ),
+        Mistake(
+            "fetches the first block of N for all columns",
+            old=_MAP,
+            new=_MAP.replace("j, k)", "0, k)"),
+            says="all columns of blocks of the result get the weights of the first: the block of N is j",
+        ),
+        Mistake(
+            "stores the product instead of adding it",
+            old="acc_ref[...] += jax.lax.dot_general",
+            new="acc_ref[...] = jax.lax.dot_general",
+            says="only the last block of K is left in the sum: add to what acc_ref holds",
+        ),
+        Mistake(
+            "multiplies weights by rows",
+            old="lhs_ref[...], rhs_ref[...], last_axes",
+            new="rhs_ref[...], lhs_ref[...], last_axes",
+            says="the shapes are those of the blocks, not of the arrays",
+            stage="error",
+        ),
+        Mistake(
+            "sums over the first axes",
+            old="(((1,), (1,)), ((), ()))",
+            new="(((0,), (0,)), ((), ()))",
+            says="The axes that are summed over must be equally long",
+            stage="error",
+        ),
+        Mistake(
+            "lets bf16 sums stay bf16",
+            old="last_axes, preferred_element_type=jnp.float32",
+            new="last_axes",
+            says="a matmul accumulates in 32 bits",
+            stage="tpu",
         ),
         Mistake(
             "transposes the weights in HBM",
@@ -230,40 +256,6 @@ PUZZLE = Puzzle(
                 ("(((1,), (1,)), ((), ()))", "(((1,), (0,)), ((), ()))"),
             ),
             says="writes 896 MiB to HBM, and the kernel reads them back",
-            stage="work",
-        ),
-        Mistake(
-            "zeroes the accumulator at every step",
-            old="@pl.when(k == 0)",
-            new="@pl.when(k >= 0)",
-            says="only the last block of K is left in the sum",
-        ),
-        Mistake(
-            "stores the whole tile at every visit",
-            old="jnp.where(mine, acc_ref[...], others).astype",
-            new="acc_ref[...].astype",
-            says="the last visitor of a tile overwrites the rows of all the others",
-        ),
-        Mistake(
-            "clears the other rows at every visit",
-            old=_OTHERS,
-            new="others = jnp.zeros(o_ref.shape, jnp.float32)",
-            says="what the visit before stored in the same tile is lost",
-        ),
-        Mistake(
-            "never clears the other rows",
-            old=_OTHERS,
-            new="others = o_ref[...].astype(jnp.float32)",
-            says="In the TPU simulator",
-            stage="memory",
-        ),
-        Mistake(
-            "visits every tile for every group and masks",
-            old=_METADATA,
-            new="""E, num_steps = len(group_sizes), len(group_sizes) * (M // bm)
-    group_ids = jnp.tile(jnp.arange(E), M // bm)
-    tile_ids = jnp.repeat(jnp.arange(M // bm), E)""",
-            says="dots run in 7,168 of 7,168 steps; in the reference in 1,232 of 1,232",
             stage="work",
         ),
     ],

@@ -11,15 +11,13 @@ from puzzles import INTERPRET, find
 # %% [markdown]
 # ## grouped_outer: the gradient of the weights
 #
-# The other gradient is that of the weights. Every row of group `e` adds an outer product to
-# `w[e]`'s:
+# The other gradient is that of the weights. Every row of group `e` adds an outer product to `w[e]`'s:
 #
 # $$dw_e = \sum_{m \,\in\, \text{group } e} x_m^T \, dy_m$$
 #
-# So per group it is `lhs[rows].T @ rhs[rows]`: now the **rows** are what is summed over, and each
-# group has an output of its own, `K` × `N`. The list of visits is the one you know, and this
-# time `group_ids` tells where a sum begins and ends: a group's visits, too, come one after another. So the visits go *innermost*, where
-# `k` was, and the accumulator lives as long as a group does:
+# So per group it is `lhs[rows].T @ rhs[rows]`: now the **rows** are summed over, and each group has an
+# output of its own, `K` × `N`. A group's visits, too, come one after another. So the visits go
+# *innermost*, where `k` was, and the accumulator lives as long as a group does:
 #
 # ```text
 # group_sizes = (50, 0, 80, 30, 3), bm = 64, as in grouped_matmul
@@ -31,19 +29,22 @@ from puzzles import INTERPRET, find
 # store      *           *   *   *      the group is not the next step's, or there is none
 # ```
 #
-# ![Four steps: group 0 is summed and stored, then group 2 over three tiles of rows, while its output block stays; group 1's is never visited.](diagrams/grouped_matmul/grouped_outer.svg)
+# ![Five visits: group 0 is summed and stored, then group 2 over three tiles of rows, while its output block stays, then group 3; group 1's block is never visited.](diagrams/grouped_matmul/grouped_outer.svg)
 #
-# Careful at the end of the list: what stands in it after the last visit, which is step
-# `pl.num_programs(2) - 1`, was never meant to be looked at.
+# Careful: the last visit is step `pl.num_programs(2) - 1`, and what the list holds after it does not
+# count.
 #
-# A tile that groups share holds rows of others, and here they are not just in the way of a store:
-# they would be *in the sum*. So the mask moves to the inputs. **Mask both**: rows of nobody may be
-# NaN, in `lhs` as in `rhs`, and 0 · NaN is NaN.
+# In a shared tile, rows of other groups would be *in the sum*. So the mask moves to the inputs, to
+# **both**: rows of nobody may be NaN in `lhs` as in `rhs`.
 #
-# In the table, group 1 is empty and has no visit, so nobody stores its gradient. It must be zero, and it is: the
-# output aliases an array of zeros, as before. (Production does this another way: its `tgmm` gives
-# each empty group one visit that stores zeros. For weights that costs less than clearing all of
-# them first, if few experts are empty.)
+# Group 1 is empty and has no visit; its gradient is zero by the alias, as before.
+#
+# <details><summary>More: empty groups in production</summary>
+#
+# JAX's `tgmm` gives each empty group one visit that stores zeros. For weights that costs less than
+# clearing all of them first, if few experts are empty.
+#
+# </details>
 
 # %%
 def grouped_outer_spec(

@@ -11,11 +11,9 @@ from puzzles import INTERPRET
 # %% [markdown]
 # ## launch_masked_store: a call with scalar prefetch, by hand
 #
-# Twice you have worked in the frame of a `PrefetchScalarGridSpec`. Now the page is empty. The kernel
-# does what `masked_store`'s does, and the columns are cut as well, for rows that are too long for one
-# block: `bn` = 128 at a time. So the grid has three axes. Their order is for the kernel to say, which you
-# find in the folded cell (it gives `masked_store` away): it asks for its tile and its group on axes 1
-# and 2.
+# Twice you have worked in the frame of a `PrefetchScalarGridSpec`. Now the page is empty. The columns
+# are cut as well, `bn` = 128 at a time, so the grid has three axes. Their order is for the kernel to
+# say (it gives `masked_store` away): it asks for its tile and its group on axes 1 and 2.
 #
 # ```text
 # axis 0   blocks of columns                        which axes can go in any order,
@@ -23,14 +21,12 @@ from puzzles import INTERPRET
 # axis 2   groups: visits to one output block       from step to step?
 # ```
 #
-# What a call with scalar prefetch consists of:
+# What such a call consists of:
 #
-# * `pl.pallas_call` gets the kernel, **`grid_spec`**, `out_shape`, `compiler_params` and `interpret`. No
-#   grid and no specs beside a `grid_spec`: they are in it.
-# * `pltpu.PrefetchScalarGridSpec` gets `num_scalar_prefetch`, `grid`, `in_specs` and `out_specs`. The
-#   prefetched arrays have no spec.
-# * An index map gets the program ids, then the Refs of *all* prefetched arrays. Where it needs none of
-#   them, `*_` at the end of its parameters takes however many come.
+# * `pl.pallas_call` gets the kernel, **`grid_spec`**, `out_shape`, `compiler_params` and `interpret`.
+# * `pltpu.PrefetchScalarGridSpec` gets `num_scalar_prefetch`, `grid`, `in_specs` and `out_specs`.
+# * An index map gets the program ids, then the Refs of *all* prefetched arrays. `*_` takes however
+#   many come.
 # * The arrays: prefetched ones first, in the order in which the kernel takes their Refs.
 #
 # State the `dimension_semantics`, too. Prefetching changes nothing about them.
@@ -169,7 +165,7 @@ PUZZLE = Puzzle(
             "prefetches one of two arrays",
             old="num_scalar_prefetch=2",
             new="num_scalar_prefetch=1",
-            says="Pytree for `in_specs` and `inputs` do not match",
+            says="`num_scalar_prefetch=1` says that the first array of the call has no BlockSpec",
             stage="error",
         ),
         Mistake(
@@ -238,14 +234,14 @@ PUZZLE = Puzzle(
             "gives the grid a second time",
             old="        out_shape=jax.Shape",
             new="        grid=(N // bn, M // bm, G),\n        out_shape=jax.Shape",
-            says="grid_spec",
+            says="If `grid_spec` is specified, then `grid` must be",
             stage="error",
         ),
         Mistake(
             "promises that the visits are parallel",
             old=_SEMANTICS,
             new='("parallel", "parallel", "parallel")',
-            says="parallel",
+            says="which differ along axis 2, marked 'parallel'",
             stage="memory",
         ),
         Mistake(
@@ -276,7 +272,7 @@ PUZZLE = Puzzle(
             "cuts blocks of 64 columns",
             old="bm, bn = 64, 128",
             new="bm, bn = 64, 64",
-            says="128",
+            says="here the last breaks that (64 is not)",
             stage="tpu",
         ),
     ],

@@ -11,34 +11,22 @@ from puzzles import INTERPRET
 # %% [markdown]
 # ## masked_store: write your rows, keep the others
 #
-# When two groups share a tile, it is visited twice, and each visit computes the whole tile. The first
-# has good numbers in the first group's rows and rubbish in the rest; the second has it the other way
-# round. Both results belong in the same output block. So **each visit writes the rows of its group and
-# keeps what the block holds in the others**:
+# When two groups share a tile, it is visited twice, and each visit computes all of it. So **each visit
+# writes the rows of its group, and keeps what the block holds in the others**:
 #
-# ```text
-# tile 0 of the example     first visit: g = 0      second visit: g = 2
-#                           has rows 0-99           has rows 100-255
-# rows   0- 99              0 0 0 0 0  written      0 0 0 0 0  kept
-# rows 100-127              · · · · ·  zeros        2 2 2 2 2  written
-# ```
+# ![Three steps bring three groups' results to one output block. Each stores its own rows and keeps the others; the first writes zeros there. The block stays in VMEM until the third is done.](diagrams/grouped_matmul/masked_store.svg)
 #
-# Here is that store by itself. `x[g]` has a result of group `g` for *every* row, but only rows
-# `starts[g]` up to, not including, `ends[g]` are meant; the others are rubbish, some of it NaN. The
-# ranges of two groups do not overlap. Rows of no group are zero. The grid is `(M // bm, G)`, the
-# groups innermost. So all visits to an output block are consecutive, and it stays in VMEM between
-# them, as in `row_sum`. There you added to what was in it; here you keep it, or write over it.
+# Here is that store by itself. `x[g]` has numbers for *every* row, but only rows `starts[g]` up to,
+# not including, `ends[g]` are meant; the rest is rubbish, some of it NaN. No two ranges overlap, and
+# rows of no group are zero. The grid is `(M // bm, G)`, so all visits to a block are consecutive.
 #
-# ![Three steps bring three groups' results to one output block, which stays in VMEM and is written back after the last of them.](diagrams/grouped_matmul/masked_store.svg)
+# `starts` and `ends` are prefetched: `starts_ref[g]` is a number. Three things to get right:
 #
-# `starts` and `ends` are prefetched, and this time the kernel reads them: `starts_ref[g]` is a scalar
-# from SMEM, fit for comparing with a block of row numbers. Three things to get right:
-#
-# * A row's number in the *array* decides, not its number in the block.
-# * Choose with `jnp.where`. A slice will not do, since its ends would be data, and multiplying by
-#   a mask will not either: what is not meant may be NaN.
-# * Keep means to read `o_ref`, and a fresh output block holds garbage. Somebody has to write zeros
-#   first, and once.
+# * A row's number in the *array* decides. `jax.lax.broadcasted_iota(jnp.int32, shape, 0)` numbers the
+#   rows of a block.
+# * Choose with `jnp.where`: **NaN times 0 is NaN**, so a mask must not multiply.
+# * A fresh output block holds garbage: write zeros first, and once. To keep means, here, to read
+#   `o_ref` and store it again.
 
 # %%
 def masked_store_spec(
@@ -241,6 +229,15 @@ PUZZLE = Puzzle(
             says="dimension 0 of a block runs along its rows",
         ),
         Mistake(
+            "makes a column of a 1-D mask",
+            edits=(
+                (_ROW + ".broadcasted_iota(jnp.int32, o_ref.shape, 0)", "row = i * bm + jnp.arange(bm)"),
+                (_MINE, "mine = ((starts_ref[g] <= row) & (row < ends_ref[g]))[:, None]"),
+            ),
+            says="a 1-D mask does not become a column. Number the rows in two dimensions",
+            stage="tpu",
+        ),
+        Mistake(
             "asks in Python whether the tile is its own",
             old=_STORE,
             new="if starts_ref[g] < (i + 1) * bm:\n        o_ref[...] = jnp.where(mine, x_ref[...], o_ref[...])",
@@ -251,14 +248,14 @@ PUZZLE = Puzzle(
             "slices the Ref by numbers that are data",
             old=_STORE,
             new="o_ref[starts_ref[g]:ends_ref[g]] = x_ref[starts_ref[g]:ends_ref[g]]",
-            says="starts_ref[g]:ends_ref[g]",
+            says="A slice that starts at a traced number",
             stage="error",
         ),
         Mistake(
             "reads all of the prefetched array",
             old=_MINE,
             new="mine = (starts_ref[...][g] <= row) & (row < ends_ref[...][g])",
-            says="SMEM",
+            says="SMEM holds scalars, which are read one by one",
             stage="tpu",
         ),
     ],
@@ -308,6 +305,11 @@ PUZZLE = Puzzle(
                 (_ROW, "row = jax.lax"),
                 (_MINE, "mine = (row >= starts_ref[g] - i * bm) & (row < ends_ref[g] - i * bm)"),
             ),
+        ),
+        Alternative(
+            "makes a column of row numbers",
+            old=_ROW + ".broadcasted_iota(jnp.int32, o_ref.shape, 0)",
+            new="row = (i * bm + jnp.arange(bm))[:, None]",
         ),
         Alternative("takes other blocks", old="    bm = 64\n", new="    bm = 32\n"),
     ],

@@ -11,8 +11,8 @@ from puzzles import INTERPRET
 # %% [markdown]
 # ## permuted_matmul: index maps that read data
 #
-# Here are `E` matrices and `E` weights, to be multiplied in pairs. But matrix `e` does not go with
-# weight `e`. It goes with `rhs[perm[e]]`, and `perm` is an array, known only when the program runs:
+# Here are `E` matrices and `E` weights, to be multiplied in pairs. But matrix `e` goes with
+# `rhs[perm[e]]`, and `perm` is an array, known only when the program runs:
 #
 # ```text
 # perm = [2, 0, 1]
@@ -23,27 +23,23 @@ from puzzles import INTERPRET
 #  e = 2          lhs[2]   rhs[1]         o[2] = lhs[2] × rhs[1]
 # ```
 #
-# The obvious way, `rhs[perm]` and then `batched_matmul`, writes a permuted copy of all weights to HBM
-# before the first product. It is not needed. Blocks are chosen by index maps, and an index map may
-# choose as it likes. It just has to *know* `perm`, and early: while one step computes, the pipeline
-# already asks the maps what the next one needs.
+# The obvious way, `rhs[perm]`, writes a permuted copy of all weights to HBM before the first product.
+# Better let an index map choose. It has to *know* `perm`, and early: while one step computes, the
+# pipeline already asks what the next one needs.
 #
-# That is what **scalar prefetch** is for. Before the first step, a small array of integers is copied to
-# SMEM, the memory for scalars, where index maps and kernel may read it, one number at a time. The
-# call says so in its `grid_spec`, a `pltpu.PrefetchScalarGridSpec`. It holds what you have passed to
-# `pallas_call` so far, `grid`, `in_specs`, `out_specs` and `scratch_shapes`, and a new number,
-# **`num_scalar_prefetch`**, here 1. Then
+# Hence **scalar prefetch**. Before the first step, small arrays of integers are copied to SMEM, the
+# memory for scalars. `pltpu.PrefetchScalarGridSpec` says how many: **`num_scalar_prefetch`**, here 1.
+# Then
 #
 # * the prefetched arrays are the **first arguments** of the call, and have no BlockSpec;
 # * the kernel gets their Refs **first**, before those of the inputs;
-# * every index map gets them **last**, after the program ids, whether it needs them or not. It
-#   reads a number by indexing: `perm_ref[n]`.
+# * every index map gets them **last**, after the program ids, needed or not. It reads one number at a
+#   time: `perm_ref[n]`.
 #
 # ![At each of three steps lhs and the output move on by one, while the block of rhs is the one that perm names.](diagrams/grouped_matmul/permuted_matmul.svg)
 #
-# The kernel is `batched_matmul`'s. It has one more Ref, `perm_ref`, and does not look at it: where
-# its blocks come from is none of its business. It is in the folded cell. The grid is
-# `(E, M // bm, N // bn, K // bk)`. Write the three BlockSpecs, index maps and all.
+# The kernel, in the folded cell, is `batched_matmul`'s, and does not look at `perm_ref`. Write the
+# three BlockSpecs, index maps and all.
 
 # %%
 def permuted_matmul_spec(
@@ -94,10 +90,11 @@ def permuted_matmul(
 
 
 # %% [markdown]
-# Watch where the blocks of `rhs` come from. The 16 bytes of `perm` decide it.
+# Here is the example, in your launch. The 12 bytes of `perm` decide which blocks of `rhs` come.
 
 # %% active="ipynb"
-# show(permuted_matmul)
+# lhs, rhs = jnp.ones((3, 64, 128)), jnp.ones((3, 128, 256))
+# show(permuted_matmul, lhs, rhs, jnp.array([2, 0, 1]))
 
 # %% tags=["author"]
 import math
@@ -215,7 +212,7 @@ PUZZLE = Puzzle(
             "reads all of the Ref in its index map",
             old=_RHS,
             new=_RHS.replace("perm_ref[e]", "perm_ref[...][e]"),
-            says="cannot be evaluated without running it",
+            says="one number at a time, as in `perm_ref[n]`",
             stage="error",
         ),
         Mistake(
@@ -228,14 +225,14 @@ PUZZLE = Puzzle(
             "takes the Ref first in its index map",
             old=_RHS,
             new=_RHS.replace("e, i, j, k, perm_ref:", "perm_ref, e, i, j, k:"),
-            says="perm_ref[e]",
+            says="A single number has no axes to index.",
             stage="error",
         ),
         Mistake(
             "leaves the Ref out of an index map that does not need it",
             old=_LHS,
             new=_LHS.replace("k, perm_ref:", "k:"),
-            says="takes 4 positional arguments but 5 were given",
+            says="It is the index map in `pl.BlockSpec((None, bm, bk), lambda e, i, j, k: (e, i, k)),`",
             stage="error",
         ),
         Mistake(

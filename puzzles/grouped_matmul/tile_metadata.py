@@ -9,10 +9,9 @@ from puzzles import find
 # %% [markdown]
 # ## tile_metadata: a list of visits
 #
-# A grid of tiles and groups would visit every tile for every group, and most of these visits have
-# nothing to do. So write down those that have, in a **flat list**, group by group, and let the grid
-# count through the list. What step `t` has to do then stands in two arrays. Scalar prefetch
-# brings them to the index maps:
+# A grid of tiles and groups would visit every tile for every group, mostly for nothing. So write down
+# the visits that have rows, in a **flat list**, group by group, and let the grid count through it. Two
+# arrays say what step `t` has to do:
 #
 # ```text
 # group_sizes = [100, 0, 156, 200, 56], bm = 128, M = 512
@@ -26,22 +25,17 @@ from puzzles import find
 #
 # Three things to see in it:
 #
-# * Visits to a shared tile come **one right after another**. Sorted groups see to that, and it
-#   matters: an output block may be revisited in consecutive steps only.
-# * Empty groups are not in the list. Nor are tiles without rows, if the sizes add up to less than
-#   `M`.
-# * How many visits there are is data, but under `jit` a shape cannot depend on data. So the arrays are
-#   as long as the worst case. A tile is visited once for the group that has its first row, and once
-#   more for each group that begins further inside; every group but the first may do that, once.
-#   Which makes **`M // bm + E - 1`** at most. `num_steps`, an int32 scalar, says how many count.
+# * Visits to a shared tile come **one right after another**, and must: an output block may be
+#   revisited in consecutive steps only.
+# * Empty groups are not in the list. Nor are tiles without rows, if the sizes add up to less than `M`.
+# * Under `jit` a shape cannot depend on data, so the arrays are as long as the worst case:
+#   **`M // bm + E - 1`**. (Each tile once; and each group but the first may begin inside a tile.)
+#   `num_steps`, an int32 scalar, says how many count. What comes after them must be legal only: a
+#   group below `E`, a tile below `M // bm`.
 #
-# Entries from `num_steps` on are never visited. Fill them as you like, but legally: a group below
-# `E`, a tile below `M // bm`. The spec repeats the last visit. (`bm` divides `M`, the sizes add up to
-# `M` or less, and at least one group has rows.)
-#
-# The offsets, and the number of tiles that each group touches, are given. The step at which a group's
-# visits begin is one `jnp.cumsum` away: it is CSR again, counted in visits. Then ask of each step whose
-# visit it is, and how many visits that group has had before.
+# Here `bm` divides `M`, and at least one group has rows. The step at which a group's visits begin is
+# one `jnp.cumsum` away: offsets again, counted in visits. Then ask of each step whose visit it is, and
+# how many visits that group has had before.
 
 # %%
 def tile_metadata_spec(

@@ -9,9 +9,8 @@ from puzzles import find
 # %% [markdown]
 # ## tiles_per_group: who touches what
 #
-# A matmul kernel cuts its rows into tiles of `bm`, and the tiles do not ask where groups begin. A
-# group may start in the middle of one tile and end in the middle of another; a tile may hold rows of
-# several groups. Here is the example again, with `bm` = 128:
+# A matmul kernel cuts its rows into tiles of `bm`, and the tiles do not ask where groups begin. Here is
+# the example again, with `bm` = 128:
 #
 # ```text
 # tile        0              1              2              3
@@ -23,13 +22,12 @@ from puzzles import find
 # touches      1    0        2                  2               1         tiles
 # ```
 #
-# Each touch is a piece of work: one tile, multiplied by one expert's weights. Tile 0 is worked on
-# twice, for group 0 and for group 2. So is tile 3. In all there are 6 touches for 4 tiles.
+# Each touch is a piece of work: one tile, multiplied by one expert's weights. Tiles 0 and 3 are worked
+# on twice. In all there are 6 touches for 4 tiles.
 #
 # How many tiles does a group touch? **Not** its size divided by `bm`, rounded up: 60 rows fit into
-# one tile, but from row 100 on they touch two. It depends on where the group starts. And a group
-# without rows touches nothing, wherever it lies. Group 1 above starts and ends at row 100, in the
-# middle of tile 0.
+# one tile, but from row 100 on they touch two. And a group without rows touches nothing, wherever it
+# lies: group 1 starts and ends at row 100, in the middle of tile 0.
 #
 # Compute all counts at once, as int32, under `jit`. The first two lines are given.
 

@@ -13,7 +13,7 @@ import pytest
 from launched import one, reference
 
 import puzzles
-from puzzles import _regions
+from puzzles import _regions, _tpu
 
 f32, bf16, i32 = jnp.float32, jnp.bfloat16, jnp.int32
 S = jax.ShapeDtypeStruct
@@ -71,9 +71,25 @@ def test_one_compiled_program_serves_all_sizes():
 # Grouped products
 
 
-def test_a_permutation_of_four_has_16_bytes():
-    launch = reference("permuted_matmul", *puzzles.find("permuted_matmul").arguments(0))
-    assert [x.hbm_bytes for x in launch.scalars] == [16]
+def test_a_permutation_of_three_has_12_bytes():
+    shapes = S((3, 64, 128), f32), S((3, 128, 256), f32)
+    launch = reference("permuted_matmul", *shapes, jnp.array([2, 0, 1]))
+    assert [x.hbm_bytes for x in launch.scalars] == [12]
+
+
+def test_a_loop_over_sizes_unrolls_and_numpy_cannot_hold_them():
+    def by_a_loop(sizes):
+        offsets = [0]
+        for size in sizes:
+            offsets.append(offsets[-1] + size)
+        return jnp.array(offsets)
+
+    sizes = jnp.array([100, 0, 156])
+    assert jax.jit(by_a_loop)(sizes).tolist() == [0, 100, 100, 256]
+    names = [str(one.primitive) for one in jax.make_jaxpr(by_a_loop)(sizes).eqns]
+    assert names.count("add") == 3
+    with pytest.raises(jax.errors.TracerArrayConversionError):
+        jax.jit(puzzles.find("group_offsets").spec)(sizes)
 
 
 def test_every_tile_of_every_group_is_fetched_where_no_list_says_which():
@@ -110,16 +126,26 @@ def test_weights_that_no_token_needs_are_never_fetched():
     assert groups.tolist() == [0, 2, 2, 3, 3, 3]
 
 
-def test_more_experts_take_the_same_steps_and_bytes_and_a_longer_list():
-    lhs = S((8192, 1024), f32)
-    few, many = (
-        reference("grouped_matmul_aligned", lhs, S((E, 1024, 512), f32), jnp.full(E, 8192 // E))
-        for E in (8, 64)
-    )
-    assert few.grid == many.grid
-    assert sum(x.hbm_bytes for x in few.inputs) == sum(x.hbm_bytes for x in many.inputs)
-    assert (few.dot_flops, few.vmem_bytes) == (many.dot_flops, many.vmem_bytes)
-    assert [sum(x.smem_bytes for x in one.scalars) for one in (few, many)] == [540, 764]
+def test_reuse_of_a_weight_falls_with_experts_where_k_is_whole():
+    M, found = 32_768, {}
+    for K, N in ((1024, 4096), (4096, 1024)):
+        for E in (8, 64):
+            shapes = S((M, K), bf16), S((E, K, N), bf16)
+            launch = reference("grouped_matmul", *shapes, jnp.full(E, M // E))
+            fetched = launch.inputs[1].hbm_bytes
+            times, rows = fetched // (E * K * N * 2), launch.dot_flops // fetched
+            found[launch.grid[2], E] = fetched >> 20, times, rows
+    assert found == {  # by blocks of K and experts: MiB fetched, times each weight, rows a fetch
+        (1, 8): (64, 1, 4096),
+        (1, 64): (512, 1, 512),
+        (4, 8): (512, 8, 512),
+        (4, 64): (512, 1, 512),
+    }
+
+
+def test_the_ridge_of_v5e_is_240_in_bf16():
+    chip = _tpu.CHIPS["v5e"]
+    assert round(chip.ridge) == 240
 
 
 def test_lhs_is_read_anew_for_each_column_of_blocks():
@@ -215,6 +241,20 @@ def test_a_training_step_at_mixtrals_shapes():
     assert computed - slots == 9 * 2 * shared * 512 * D * F > 0
     smaller = int(tile_metadata(sizes, M * top_k, 128)[2]) - M * top_k // 128
     assert smaller * 128 < shared * 512
+
+
+def test_zeros_are_written_before_each_launch():
+    M, D, F, E = 16_384, 4096, 14_336, 8
+    sizes = jnp.full(E, M // E)
+    for name, shapes, gib in (
+        ("grouped_matmul", [S((M, D), bf16), S((E, D, F), bf16)], 0.44),
+        ("grouped_outer", [S((M, D), bf16), S((M, F), bf16)], 0.88),
+    ):
+        launch = reference(name, *shapes, sizes)
+        ((zeros, out),) = launch.aliases
+        assert launch.inputs[zeros].shape == launch.outputs[out].shape
+        assert abs(np.prod(launch.inputs[zeros].shape) * 2 / 2**30 - gib) < 0.006
+        assert launch.inputs[zeros].transfers == 0
 
 
 def test_ragged_dot_is_one_operation_on_a_tpu():

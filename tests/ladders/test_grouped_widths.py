@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import inspect
+import itertools
+import re
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import sample
 
 from puzzles import find, trace
+from puzzles._launch import quickly, trace_call, with_interpret
 from puzzles._tpu import CHIPS
 from puzzles.grouped_matmul import grouped_matmul, grouped_matmul_transposed, grouped_outer
 
@@ -29,9 +33,14 @@ def arguments(name: str, M: int, K: int, N: int, sizes: tuple[int, ...], dtype="
     return (*data, jnp.asarray(sizes, jnp.int32))
 
 
+def run(fn, *args) -> list[np.ndarray]:
+    traced = trace_call(fn, *args)
+    return quickly(with_interpret(traced.jaxpr, True), traced.leaves)
+
+
 def right(name: str, M: int, K: int, N: int, sizes: tuple[int, ...]) -> None:
     puzzle, args = find(name), arguments(name, M, K, N, sizes)
-    want, got = (np.asarray(jax.jit(fn)(*args)) for fn in (puzzle.spec, puzzle.solution))
+    (want,), (got,) = (run(fn, *args) for fn in (puzzle.spec, puzzle.solution))
     scale = np.sqrt(np.mean(want**2))
     np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-5 * scale)
 
@@ -50,15 +59,47 @@ def test_widths_of_real_layers_are_right(name: str, K: int, N: int) -> None:
     right(name, 512, K, N, (200, 0, 300))
 
 
+def drawn(number: int) -> tuple[int, int, int, tuple[int, ...]]:
+    """M, K, N and group sizes that nobody chose; every sixth is as wide as a small layer."""
+    r = np.random.default_rng((7, number))
+    if number % 6 == 0:
+        M, K, N = 512, *(int(n) for n in 128 * r.integers(4, 14, 2))
+    else:
+        M, K, N = 64 * int(r.integers(1, 5)), *(int(n) for n in 4 * r.integers(1, 120, 2))
+    cuts = np.sort(r.integers(0, M + 1, int(r.integers(1, 7))))
+    return M, K, N, tuple(int(n) for n in np.diff(cuts, prepend=0))
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(("D", "F"), [(384, 192), (100, 384)])
+@pytest.mark.graduate
+@pytest.mark.parametrize("name", RUNGS)
+def test_shapes_that_nobody_chose_are_right_or_refused(name: str) -> None:
+    """60 shapes in all, each for one of the three rungs; 300 under `make graduate`."""
+    numbers = sample.some(range(300), 60)
+    refused = []
+    for number in numbers[RUNGS.index(name) :: 3]:
+        try:
+            right(name, *drawn(number))
+        except ValueError as error:
+            refused.append(str(error))
+    assert all(re.search("do not divide M=|do not fit into VMEM", one) for one in refused), refused
+    assert 10 * len(refused) < len(numbers)
+
+
+WIDTHS = list(itertools.product((192, 384, 1408), repeat=2))
+
+
+@pytest.mark.slow
+@pytest.mark.graduate
+@pytest.mark.parametrize(("D", "F"), sample.some(WIDTHS, 2))
 def test_a_layer_of_any_width_trains(D: int, F: int) -> None:
+    """The result and the five gradients are those of the dense layer."""
     puzzle = find("moe_layer")
     assert puzzle.observe is not None
     args = puzzle.inputs(jax.random.key(0), M=48, D=D, F=F, E=4, top_k=2)
-    want, got = (puzzle.observe(fn)(*args) for fn in (puzzle.spec, puzzle.solution))
+    want, got = (run(puzzle.observe(fn), *args) for fn in (puzzle.spec, puzzle.solution))
+    assert len(got) == 6
     for a, b in zip(got, want, strict=True):
-        a, b = np.asarray(a), np.asarray(b)
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4 * np.sqrt(np.mean(b**2)))
 
 

@@ -1,0 +1,131 @@
+"""1-D masks as columns: what is refused without libtpu, and that libtpu says the same."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+from puzzles import Puzzle, _tpu, find, ladders
+from puzzles import ladder as rungs_of
+from puzzles._launch import Traced, as_tpu, trace_call
+from puzzles._puzzle import mutate, variant
+from puzzles._tpu import INSTALL_LIBTPU, Compiler, LoweringError, lower, supported_chips
+from puzzles._tpu.columns import mask_columns
+
+BM = 64
+S = jax.ShapeDtypeStruct
+iota = jax.lax.broadcasted_iota
+
+
+def rows(i):
+    return i * BM + jnp.arange(BM)
+
+
+# Each gives a mask that is broadcast to a block of (BM, 128): i is the program id, s a number from
+# SMEM, x the block.
+REFUSED: dict[str, Callable] = {
+    "a mask of row numbers": lambda i, s, x: ((rows(i) >= s) & (rows(i) < s + 9))[:, None],
+    "one comparison": lambda i, s, x: (rows(i) == s)[:, None],
+    "without a program id": lambda i, s, x: (jnp.arange(BM) < 20)[:, None] & (x > 0),
+    "by reshape": lambda i, s, x: (rows(i) >= s).reshape(BM, 1),
+    "by expand_dims": lambda i, s, x: jnp.expand_dims(rows(i) >= s, 1),
+    "by broadcast_in_dim": lambda i, s, x: jax.lax.broadcast_in_dim(rows(i) >= s, x.shape, (0,)),
+    "negated": lambda i, s, x: (~(rows(i) >= s))[:, None],
+    "of lax.iota": lambda i, s, x: (i * BM + jax.lax.iota(jnp.int32, BM) >= s)[:, None],
+    "in a where": lambda i, s, x: jnp.where((rows(i) >= s)[:, None], x, 0.0) > 0,
+    "of floats": lambda i, s, x: (rows(i).astype(jnp.float32) >= 2.5)[:, None],
+    "of a row of the block": lambda i, s, x: (x[0, :BM] > 0)[:, None],
+    "of a sum over rows": lambda i, s, x: (x.sum(0)[:BM] > 0)[:, None],
+    "joined with a sum over columns": lambda i, s, x: ((rows(i) >= s) & (x.sum(1) > 0))[:, None],
+}
+TAKEN: dict[str, Callable] = {
+    "iota in two dimensions": lambda i, s, x: i * BM + iota(jnp.int32, x.shape, 0) >= s,
+    "iota as a column": lambda i, s, x: i * BM + iota(jnp.int32, (BM, 1), 0) >= s,
+    "a constant column": lambda i, s, x: i * BM + jnp.arange(BM)[:, None] >= s,
+    "numbers as a column": lambda i, s, x: rows(i)[:, None] >= s,
+    "floats as a column": lambda i, s, x: rows(i).astype(jnp.float32)[:, None] >= 2.5,
+    "a mask as numbers": lambda i, s, x: jnp.where(rows(i) >= s, 1.0, 0.0)[:, None] > 0,
+    "a mask cast": lambda i, s, x: (rows(i) >= s).astype(jnp.int32)[:, None] > 0,
+    "a mask as a row": lambda i, s, x: (i + jnp.arange(128) >= s)[None, :],
+    "of a sum over columns": lambda i, s, x: (x.sum(1) > 0)[:, None],
+    "any over columns": lambda i, s, x: jnp.any(x > 0, axis=1)[:, None],
+    "of a column of the block": lambda i, s, x: (x[:, 0] > 0)[:, None],
+    "of a column of iota": lambda i, s, x: (iota(jnp.int32, x.shape, 0)[:, 0] >= s)[:, None],
+    "one number spread out": lambda i, s, x: jnp.full((BM,), s > 3)[:, None],
+    "all true": lambda i, s, x: jnp.ones((BM,), bool)[:, None],
+    "a sum over columns first": lambda i, s, x: ((x.sum(1) > 0) & (rows(i) >= s))[:, None],
+}
+
+
+def traced(mask: Callable) -> Traced:
+    def kernel(s_ref, x_ref, o_ref):
+        x = x_ref[...]
+        o_ref[...] = jnp.where(mask(pl.program_id(0), s_ref[0], x), x, o_ref[...])
+
+    spec = pl.BlockSpec((BM, 128), lambda i, _: (i, 0))
+
+    def launch(s, x):
+        return pl.pallas_call(
+            kernel,
+            grid_spec=pltpu.PrefetchScalarGridSpec(
+                num_scalar_prefetch=1, grid=(3,), in_specs=[spec], out_specs=spec
+            ),
+            out_shape=S((3 * BM, 128), jnp.float32),
+            interpret=True,
+        )(s, x)
+
+    with as_tpu():
+        return trace_call(launch, S((4,), jnp.int32), S((3 * BM, 128), jnp.float32))
+
+
+@pytest.mark.parametrize("form", REFUSED)
+def test_a_mask_that_becomes_a_column_is_refused_without_libtpu(form):
+    with pytest.raises(LoweringError, match="a 1-D mask does not become a column") as refused:
+        lower(traced(REFUSED[form]))
+    assert "jax.lax.broadcasted_iota" in str(refused.value)
+
+
+@pytest.mark.parametrize("form", TAKEN)
+def test_what_libtpu_takes_is_not_refused(form):
+    lower(traced(TAKEN[form]))
+
+
+@pytest.mark.slow
+def test_libtpu_says_the_same():
+    if not _tpu.has_libtpu() or importlib.util.find_spec("flatbuffers") is None:
+        pytest.skip(INSTALL_LIBTPU)
+    every = {**REFUSED, **TAKEN}
+    newest = "7x" in supported_chips()  # the libtpu of JAX 0.7.2 takes the masks, too
+    with Compiler() as compiler:
+        for form, mask in every.items():
+            answers = compiler.compile_all([traced(mask)])
+            refused = {chip for chip, answer in answers.items() if answer}
+            if form in TAKEN:
+                assert not refused, (form, answers)
+            elif newest:
+                assert refused == set(answers), (form, answers)
+                assert all("broadcasted_iota" in answer[1] for answer in answers.values())
+
+
+def every_right_answer() -> list[tuple[Puzzle, Callable]]:
+    found = [p for name in ladders() for p in rungs_of(name) if p.kernel]
+    return [(p, fn) for p in found for fn in (p.solution, *(variant(p, a) for a in p.alternatives))]
+
+
+@pytest.mark.slow
+def test_no_right_answer_of_any_rung_makes_a_column_of_a_mask():
+    for puzzle, fn in every_right_answer():
+        assert not list(mask_columns(trace_call(fn, *puzzle.arguments(0)).jaxpr)), puzzle
+
+
+def test_what_a_newcomer_writes_in_masked_store_is_named_with_its_line():
+    puzzle = find("masked_store")
+    wrong = mutate(puzzle, puzzle.mistake("makes a column of a 1-D mask"))
+    with pytest.raises(LoweringError, match=r"refuses `mine = .*\[:, None\]`"):
+        lower(trace_call(wrong, *puzzle.arguments(0)))
