@@ -51,16 +51,16 @@ def test_it_says_where_it_is_kept(notebook: Path, monkeypatch: pytest.MonkeyPatc
     shown: list[str] = []
     monkeypatch.setattr("puzzles._check.display", lambda text, page: shown.append(text))
     puzzles.check(puzzles.find("add_ten").solution)
-    assert "basics ■□□□□□□□□□□□□□□ 1/15. Next: vector_add." in shown[-1]
+    assert "basics ■□□□□□□□□□□□□□□□□ 1/17. Next: vector_add." in shown[-1]
     restart(monkeypatch)
     puzzles.progress()
     lines = shown[-1].splitlines()
-    assert lines[0] == "basics: 1 of 15 solved ■□□□□□□□□□□□□□□"
+    assert lines[0] == "basics: 1 of 17 solved ■□□□□□□□□□□□□□□□□"
     assert lines[-1] == f"Kept in {notebook / _progress.FILE}; delete that file to begin again."
     (notebook / _progress.FILE).unlink()
     restart(monkeypatch)
     puzzles.progress()
-    assert shown[-1].startswith("basics: 0 of 15 solved")
+    assert shown[-1].startswith("basics: 0 of 17 solved")
 
 
 def test_a_folder_that_cannot_be_written_is_said_and_costs_nothing(
@@ -78,7 +78,7 @@ def test_a_folder_that_cannot_be_written_is_said_and_costs_nothing(
     said = "Progress cannot be kept here (Read-only file system): it lasts until the kernel stops."
     assert said in shown[-1]
     puzzles.progress()
-    assert shown[-1].startswith("basics: 1 of 15 solved")
+    assert shown[-1].startswith("basics: 1 of 17 solved")
     assert shown[-1].endswith(said)
 
 

@@ -1,4 +1,4 @@
-"""From one Ref to a fused bf16 matmul: fifteen puzzles."""
+"""From one Ref to a matmul that trains: seventeen puzzles."""
 
 ORDER = 1
 TITLE = "Basics: from one Ref to a fused matmul"
@@ -18,6 +18,8 @@ RUNGS = (
     "batched_matmul",
     "fused_matmul",
     "choose_blocks",
+    "matmul_gradients",
+    "trainable_matmul",
 )
 
 INTRO = """
@@ -40,4 +42,7 @@ What a kernel sees, how its arrays are cut into blocks, and in which order the b
     "tiled_matmul": """## Part II: matmul
 
 The same parts, put to the work that TPUs are built for.""",
+    "matmul_gradients": """## Part III: a kernel in a model
+
+A kernel that is called in a model has to be differentiated, too.""",
 }

@@ -117,8 +117,7 @@ PUZZLE = Puzzle(
     inputs=make_inputs,
     cases=[
         dict(M=128, K=2048, N=256),
-        dict(M=256, K=3072, N=128),
-        dict(M=256, K=512, N=384),
+        dict(M=256, K=3072, N=256),
     ],
     roundings=1,
     fresh=fresh,

@@ -166,7 +166,7 @@ def test_a_learner_runs_all_fails_passes_walks_and_reloads(
     _run_all(page)
     last = page.locator(".jp-CodeCell", has_text="progress()").last
     last.scroll_into_view_if_needed()
-    expect(last.locator(".jp-OutputArea-output")).to_contain_text("0 of 15 solved", timeout=SLOW)
+    expect(last.locator(".jp-OutputArea-output")).to_contain_text("0 of 17 solved", timeout=SLOW)
     assert (
         page.locator(".jp-RenderedText[data-mime-type='application/vnd.jupyter.stderr']").count()
         == 0

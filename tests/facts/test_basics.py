@@ -227,6 +227,22 @@ def test_the_gradient_of_a_matmul_contracts_the_first_axes():
     np.testing.assert_allclose(got, x.T @ np.ones((16, 4)), rtol=1e-5)
 
 
+def test_jax_does_not_differentiate_a_matmul_like_these():
+    matmul = puzzles.find("tiled_matmul").solution
+    with pytest.raises((AssertionError, NotImplementedError)):
+        jax.vjp(matmul, jnp.ones((64, 128)), jnp.ones((128, 256)))
+
+
+def test_gradients_take_the_arrays_as_they_lie():
+    shapes = (256, 384), (384, 512), (256, 512)
+    operands = (S(shape, f32) for shape in shapes)
+    launches = puzzles.trace(puzzles.find("matmul_gradients").solution, *operands)
+    assert [[x.shape for x in one.inputs] for one in launches] == [
+        [(256, 512), (384, 512)],
+        [(256, 384), (256, 512)],
+    ]
+
+
 def test_vmap_of_tiled_matmul_is_the_launch_of_batched_matmul():
     shapes = S((3, 256, 384), f32), S((3, 384, 512), f32)
     mapped = one(jax.vmap(puzzles.find("tiled_matmul").solution), *shapes)

@@ -1,0 +1,227 @@
+"""Rung 17: a kernel that trains."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from puzzles import find
+
+# %% [markdown]
+# ## trainable_matmul: tell JAX the gradient
+#
+# `jax.grad` does not get through a `pallas_call` like yours. With `jax.custom_vjp` you tell it what
+# to do instead, in two functions:
+#
+# * **forward** gets the arguments. It returns the result, and a tuple of what the backward pass
+#   will need: the *residuals*.
+# * **backward** gets the residuals and `g`, the gradient at the result. It returns a tuple: one
+#   gradient for each argument.
+#
+# `defvjp` joins them. Then `jax.grad`, `jax.jit` and `jax.vmap` work as for any function.
+#
+# Write both, with `product` and with `find("matmul_gradients").solution`, the last rung's answer.
+
+# %%
+def trainable_matmul_spec(a: Float[Array, "M K"], b: Float[Array, "K N"]) -> Float[Array, "M N"]:
+    return jnp.dot(a, b)
+
+
+# %%
+@jax.custom_vjp
+def product(a, b):
+    return find("tiled_matmul").solution(a, b)
+
+
+def product_forward(a, b):
+    ### BEGIN SOLUTION
+    return product(a, b), (a, b)
+    ### END SOLUTION
+
+
+def product_backward(residuals, g):
+    ### BEGIN SOLUTION
+    a, b = residuals
+    return find("matmul_gradients").solution(a, b, g)
+    ### END SOLUTION
+
+
+product.defvjp(product_forward, product_backward)
+
+
+def trainable_matmul(a: Float[Array, "M K"], b: Float[Array, "K N"]) -> Float[Array, "M N"]:
+    return product(a, b)
+
+
+# %% [markdown]
+# Now train with it: a tiny model of two products and a GELU learns random numbers, step by step.
+
+# %% active="ipynb"
+# def train(matmul, steps=8, rate=0.02):
+#     keys = jax.random.split(jax.random.key(0), 4)
+#     x, target = (jax.random.normal(key, (128, 256)) for key in keys[:2])
+#     weights = [jax.random.normal(key, (256, 256)) / 16 for key in keys[2:]]
+#
+#     @jax.jit
+#     def step(weights):
+#         def loss(weights):
+#             hidden = jax.nn.gelu(matmul(x, weights[0]))
+#             return jnp.mean((matmul(hidden, weights[1]) - target) ** 2)
+#
+#         value, gradients = jax.value_and_grad(loss)(weights)
+#         return value, [w - 256 * rate * g for w, g in zip(weights, gradients)]
+#
+#     for number in range(steps):
+#         value, weights = step(weights)
+#         print(f"step {number}: loss {value:.4f}")
+#
+#
+# train(find("trainable_matmul").solution)  # or your own: train(trainable_matmul)
+
+# %% [markdown]
+# **When not to write a kernel.** For a bare product in bf16, XLA has kernels of its own, and it fuses
+# what stands around them: the layer of `fused_matmul`, in plain JAX, compiles to one fusion, with no
+# temporary array. Your kernel earns its place where XLA cannot see the trick: blocks that need not be
+# computed, an index map that looks up a table, a softmax that never stores its scores.
+
+# %% tags=["author"]
+from puzzles import Alternative, Mistake, Puzzle, rng
+
+
+def make_inputs(key, M, K, N):
+    r = rng(key)
+    return tuple(jnp.asarray(r.normal(size=shape), jnp.float32) for shape in ((M, K), (K, N)))
+
+
+def observe(fn):
+    """Value and gradients, the same under jit, and under vmap over a leading axis of both."""
+
+    def with_gradients(a, b):
+        y, pullback = jax.vjp(fn, a, b)
+        return y, *pullback(y[::-1, ::-1])  # a gradient at the result that is nobody's operand
+
+    def all_three(a, b):
+        two = (jnp.concatenate([x[None], x[None, ::-1]]) for x in (a, b))
+        return (
+            *with_gradients(a, b),
+            *jax.jit(with_gradients)(a, b),
+            *jax.vmap(with_gradients)(*two),
+        )
+
+    return all_three
+
+
+def scale(M=2048, K=2048, N=4096):
+    return tuple(jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((M, K), (K, N)))
+
+
+def fresh(r):
+    M, K, N = [(128, 128, 512), (128, 256, 768), (256, 128, 256), (384, 128, 256)][r.integers(4)]
+    return dict(M=M, K=K, N=N)
+
+
+_BACK = "return find(\"matmul_gradients\").solution(a, b, g)"
+
+PUZZLE = Puzzle(
+    spec=trainable_matmul_spec,
+    solution=trainable_matmul,
+    inputs=make_inputs,
+    cases=[dict(M=256, K=384, N=512)],
+    fresh=fresh,
+    scale=scale,
+    observe=observe,
+    outside=["rev", "concatenate"],  # in `observe`
+    picture=False,  # two functions of whole arrays: nothing new moves through space
+    results=[
+        f"{what}{how}" for how in ("", " under jit", " under vmap") for what in ("the product", "da", "db")
+    ],
+    hints=[
+        "Which of a, b and the result do the two gradients need? Look at what the last rung takes.",
+        "forward returns two things, `(result, residuals)`; backward returns one gradient for each "
+        "argument, in the order of the arguments.",
+        "Forward: the product, and a tuple of both operands. Backward: unpack them, and hand them with g "
+        "to the last rung's solution, whose pair is what to return.",
+    ],
+    explain="""The rule says what to save and how to come back; what `jax.grad` does around it is no
+    different from any other function. Both operands are saved: each is needed for the other's
+    gradient.""",
+    mistakes=[
+        Mistake(
+            "takes ones for the gradient at the result",
+            old="solution(a, b, g)",
+            new="solution(a, b, jnp.ones_like(g))",
+            says="`g` is the gradient at the result; it is all ones only if the loss is a sum",
+        ),
+        Mistake(
+            "takes the product for the gradient at the result",
+            edits=(
+                ("product(a, b), (a, b)", "product(a, b), (a, b, product(a, b))"),
+                ("a, b = residuals", "a, b, y = residuals"),
+                ("solution(a, b, g)", "solution(a, b, y)"),
+            ),
+            says="`g` comes from whatever follows the product, and the product itself is not it",
+        ),
+        Mistake(
+            "gives no gradient to b",
+            old=_BACK,
+            new="return find(\"matmul_gradients\").solution(a, b, g)[0], jnp.zeros_like(b)",
+            says="zeros for `b`'s gradient mean that it never learns",
+        ),
+        Mistake(
+            "returns the gradients in the wrong order",
+            old=_BACK,
+            new="return find(\"matmul_gradients\").solution(a, b, g)[::-1]",
+            says="at output[0] the bwd rule produced an output of type",
+            stage="error",
+        ),
+        Mistake(
+            "returns one gradient",
+            old=_BACK,
+            new="return find(\"matmul_gradients\").solution(a, b, g)[0]",
+            says="must produce a tuple of length equal",
+            stage="error",
+        ),
+        Mistake(
+            "saves nothing",
+            old="product(a, b), (a, b)",
+            new="product(a, b), ()",
+            says="not enough values to unpack",
+            stage="error",
+        ),
+        Mistake(
+            "leaves the gradients to plain JAX",
+            old=_BACK,
+            new="return g @ b.T, a.T @ g",
+            says="works on the data outside the kernel",
+            stage="pallas",
+        ),
+        Mistake(
+            "differentiates the kernel itself",
+            old=_BACK,
+            new="return jax.vjp(find(\"tiled_matmul\").solution, a, b)[1](g)",
+            says="`return pl.pallas_call(` in `tiled_matmul` raises",
+            stage="error",
+        ),
+    ],
+    alternatives=[
+        Alternative(
+            "saves the operands by name",
+            edits=(
+                ("product(a, b), (a, b)", "find(\"tiled_matmul\").solution(a, b), dict(a=a, b=b)"),
+                ("a, b = residuals", "a, b = residuals[\"a\"], residuals[\"b\"]"),
+            ),
+        ),
+        Alternative(
+            "writes the rule inside the function, under jit",
+            code="""
+@jax.jit
+def trainable_matmul(a, b):
+    matmul = jax.custom_vjp(lambda a, b: find("tiled_matmul").solution(a, b))
+    matmul.defvjp(
+        lambda a, b: (matmul(a, b), [a, b]),
+        lambda saved, g: tuple(find("matmul_gradients").solution(*saved, g)),
+    )
+    return matmul(a, b)
+""",
+        ),
+    ],
+)
