@@ -19,6 +19,7 @@ RUNGS = (
     "block_sparse_attention",
     "active_tiles",
     "splash_attention",
+    "computed_masks",
     "splash_multi_head",
 )
 

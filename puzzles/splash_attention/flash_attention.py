@@ -107,8 +107,8 @@ def flash_attention(
 # all keys and values **once for every block of queries**. So `bq` decides the traffic, and small blocks
 # move as many bytes as the plain way.
 #
-# What stops you is VMEM. It holds the blocks and the scratch, and at least once what the body computes: `s` and `p`
-# have bq × bk numbers each. The last blocks below do not fit into the 16 MiB that a v5e gives a kernel. This is the
+# What stops you is VMEM. It holds the blocks and the scratch, and, where blocks are large, what the body computes: `s` and
+# `p` have bq × bk numbers each. The last blocks below do not fit into the 16 MiB that a v5e gives a kernel. This is the
 # reference, counted; try other blocks.
 
 # %% active="ipynb"

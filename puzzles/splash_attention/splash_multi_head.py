@@ -1,4 +1,4 @@
-"""Rung 16: all of it, and what the production kernel does beyond."""
+"""Rung 17: all of it, and what the production kernel does beyond."""
 
 import functools
 
@@ -264,6 +264,7 @@ def splash_multi_head(
 # * **Bytes**: you win where the widest row is long, and **you lose on the window**, by more than 2 to 1. There JAX stores no
 #   patterns. It hands the kernel row numbers, 128 copies of each, and the kernel compares them with column numbers. A causal mask
 #   is computed in that way, too, and there the row numbers cost it more than one stored pattern costs you.
+#   You know the cure: give your kernel the rule of `computed_masks`, and the window is yours, too.
 #
 # Why 128 copies? A TPU's vector registers hold 8 × 128 numbers, and a column fills one lane of 128.
 # Production keeps row numbers, ids of queries, m and l in all 128 lanes.
@@ -438,6 +439,7 @@ PUZZLE = Puzzle(
     fresh=fresh,
     scale=scale,
     par=dots,
+    waivers={"wait": "masks for each head, for all and for none, segments, a cap and bf16 need four calls"},
     hints=[
         "Nothing here is new but the way it is put together. The kernel is that of splash_attention with the casts of "
         "multi_head_attention, the cap of soft_cap_attention and the ids of segment_attention. In the launch, ask for each "

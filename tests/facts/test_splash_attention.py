@@ -22,7 +22,7 @@ from puzzles._tpu import (
     supported_chips,
 )
 from puzzles.splash_attention import _graduation as graduation
-from puzzles.splash_attention import splash_multi_head
+from puzzles.splash_attention import computed_masks, splash_multi_head
 
 f32, bf16, i32 = jnp.float32, jnp.bfloat16, jnp.int32
 MIB, GIB = 2**20, 2**30
@@ -451,6 +451,43 @@ def test_what_production_leaves_to_its_caller():
     unscaled, _ = graduation.splash(graduation.Case(q * 8, k, v, j <= i))
     np.testing.assert_allclose(scaled, graduation.dense(case), atol=1e-4)
     assert abs(unscaled - scaled).max() > 0.1
+
+
+def window_of_1024(row, column):
+    return (column <= row) & (row - column < 1024)
+
+
+def test_a_rule_has_the_list_of_its_mask_and_fetches_no_pattern():
+    x, b = S((4096, 128), f32), 512
+    tiles = computed_masks.tiles_of_rule(window_of_1024, 4096, 4096, b, b)
+    block_mask, mask_index, patterns = classify_blocks(causal(4096, 1024), b, b)
+    stored = active_tiles(block_mask, mask_index)
+    for mine, theirs in zip((0, 1, 3), (0, 1, 3), strict=True):
+        np.testing.assert_array_equal(tiles[mine], stored[theirs])
+    computed = reference("computed_masks", x, x, x, tiles, window_of_1024, bq=b, bk=b)
+    plain = reference("splash_attention", x, x, x, stored, patterns)
+    assert len(computed.inputs) == 3
+    assert computed.steps == plain.steps
+    assert computed.dot_flops == plain.dot_flops
+    assert computed.hbm_bytes_read < plain.hbm_bytes_read / 2
+
+
+@needs_splash
+def test_a_computed_window_moves_no_more_than_production():
+    T, b = 4096, 512
+    x, q = S((T, 128), f32), S((1, T, 128), f32)
+    tiles = computed_masks.tiles_of_rule(window_of_1024, T, T, b, b)
+    mine = graduation.Cost.of(
+        puzzles.trace(
+            lambda *a: computed_masks.computed_masks(*a, tiles, window_of_1024, bq=b, bk=b), x, x, x
+        )
+    )
+    mask = graduation.shipped(T)["causal, window of 1024"]
+    theirs = graduation.Cost.of(puzzles.trace(graduation.production([mask], None, b, b), q, q, q))
+    assert mine.steps <= theirs.steps
+    assert mine.fetched <= theirs.fetched
+    assert mine.dots == theirs.dots
+    assert mine.bytes + T * 128 * 4 <= theirs.bytes  # and the output, which has two axes here
 
 
 def test_the_summit_has_no_gradient_and_takes_a_batch():

@@ -1,0 +1,347 @@
+"""Rung 16: a mask that is a formula, computed where it is needed."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+from jaxtyping import Array, Bool, Float, Int
+
+from puzzles import INTERPRET, find
+
+# %% [markdown]
+# ## computed_masks: a rule instead of patterns
+#
+# `splash_attention` fetches a stored pattern for each partial tile. Where the mask is a formula, as in Part II, that is a
+# waste: the kernel can compute it from row and column numbers. So let the mask be a **rule**, a function of both:
+#
+# ```text
+#   rule = lambda row, column: (column <= row) & (row - column < 100)
+#
+#   list   rows 3  cols 2  kind 1        in HBM:  q  k  v      (no patterns)
+#            │       │
+#            ▼       ▼
+#   row    = 3 · bq + 0 … bq-1
+#   column = 2 · bk + 0 … bk-1    ──→    rule(row, column)  ──→  -inf where False
+# ```
+#
+# The list is still made before the launch, by asking the rule block by block. Nothing of T × S numbers is ever made.
+#
+# In the kernel of `splash_attention`, fill in the mask of a tile. Which tile is it? A step knows only `t`, and the rule
+# wants numbers in the whole sequence.
+
+# %%
+Numbers = Int[Array, "bq bk"]  # of rows, or of columns, in the whole sequence
+from collections.abc import Callable
+
+Rule = Callable[[Numbers, Numbers], Bool[Array, "bq bk"]]
+
+
+def computed_masks_spec(
+    q: Float[Array, "T H"],
+    k: Float[Array, "S H"],
+    v: Float[Array, "S H"],
+    tiles: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray],
+    rule: Rule,
+    *,
+    bq: int = 128,
+    bk: int = 128,
+) -> Float[Array, "T H"]:
+    del tiles, bq, bk  # a matter of speed, not of numbers
+    seen = rule(*np.indices((len(q), len(k)), np.int32))
+    scores = jnp.where(seen, jnp.dot(q, k.T) / q.shape[1] ** 0.5, -jnp.inf)
+    return jnp.dot(jnp.where(seen, jax.nn.softmax(scores, axis=1), 0.0), v)
+
+
+def tiles_of_rule(rule: Rule, T: int, S: int, bq: int, bk: int) -> tuple[np.ndarray, ...]:
+    """The flat list for a rule, which is asked block by block."""
+    block_mask = np.zeros((T // bq, S // bk), np.int32)
+    i, j = np.indices((bq, bk), np.int32)
+    for r, c in np.ndindex(block_mask.shape):
+        seen = rule(r * bq + i, c * bk + j)
+        block_mask[r, c] = int(seen.any()) + int(seen.all())
+    return find("active_tiles").solution(block_mask, np.zeros_like(block_mask))
+
+
+# %%
+def computed_masks_kernel(
+    rows_ref, cols_ref, flags_ref, q_ref, k_ref, v_ref, o_ref, m_ref, l_ref, acc_ref, *, rule
+):
+    t = pl.program_id(0)
+    flags = flags_ref[t]
+    kind = flags & 3
+    (bq, H), bk = q_ref.shape, k_ref.shape[0]
+
+    @pl.when(flags & 4 != 0)
+    def _():
+        m_ref[...] = jnp.full_like(m_ref, -1e30)
+        l_ref[...] = jnp.zeros_like(l_ref)
+        acc_ref[...] = jnp.zeros_like(acc_ref)
+
+    @pl.when(kind != 0)
+    def _():
+        s = jax.lax.dot_general(
+            q_ref[...],
+            k_ref[...],
+            (((1,), (1,)), ((), ())),
+            preferred_element_type=jnp.float32,
+        )
+        s *= H**-0.5
+        ### BEGIN SOLUTION
+        row = rows_ref[t] * bq + jax.lax.broadcasted_iota(jnp.int32, s.shape, 0)
+        column = cols_ref[t] * bk + jax.lax.broadcasted_iota(jnp.int32, s.shape, 1)
+        s = jnp.where(rule(row, column), s, -jnp.inf)
+        ### END SOLUTION
+        m_new = jnp.maximum(m_ref[...], jnp.max(s, axis=1, keepdims=True))
+        p = jnp.exp(s - m_new)
+        alpha = jnp.exp(m_ref[...] - m_new)
+        l_ref[...] = alpha * l_ref[...] + jnp.sum(p, axis=1, keepdims=True)
+        pv = jnp.dot(p, v_ref[...], preferred_element_type=jnp.float32)
+        acc_ref[...] = alpha * acc_ref[...] + pv
+        m_ref[...] = m_new
+
+    @pl.when(flags & 8 != 0)
+    def _():
+        l = l_ref[...]
+        o_ref[...] = acc_ref[...] / jnp.where(l == 0.0, 1.0, l)
+
+
+def computed_masks(
+    q: Float[Array, "T H"],
+    k: Float[Array, "S H"],
+    v: Float[Array, "S H"],
+    tiles: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray],
+    rule: Rule,
+    *,
+    bq: int = 128,
+    bk: int = 128,
+) -> Float[Array, "T H"]:
+    T, H = q.shape
+    rows, cols, _, flags = tiles
+    return pl.pallas_call(
+        functools.partial(computed_masks_kernel, rule=rule),
+        grid_spec=pltpu.PrefetchScalarGridSpec(
+            num_scalar_prefetch=3,
+            grid=(len(rows),),
+            in_specs=[
+                pl.BlockSpec((bq, H), lambda t, rows, cols, flags: (rows[t], 0)),
+                pl.BlockSpec((bk, H), lambda t, rows, cols, flags: (cols[t], 0)),
+                pl.BlockSpec((bk, H), lambda t, rows, cols, flags: (cols[t], 0)),
+            ],
+            out_specs=pl.BlockSpec((bq, H), lambda t, rows, cols, flags: (rows[t], 0)),
+            scratch_shapes=[
+                pltpu.VMEM((bq, 1), jnp.float32),
+                pltpu.VMEM((bq, 1), jnp.float32),
+                pltpu.VMEM((bq, H), jnp.float32),
+            ],
+        ),
+        out_shape=jax.ShapeDtypeStruct((T, H), jnp.float32),
+        compiler_params=pltpu.CompilerParams(dimension_semantics=("arbitrary",)),
+        interpret=INTERPRET,
+    )(rows, cols, flags, q, k, v)
+
+
+# %% [markdown]
+# What is it worth? A window of 1024 keys at 4096 tokens, in both references. JAX's kernel does the same for its
+# `CausalMask` and `LocalMask`; a `NumpyMask` it stores in patterns, as you did.
+
+# %% active="ipynb"
+# T, H, b = 4096, 128, 512
+# rule = lambda row, column: (column <= row) & (row - column < 1024)
+# kinds, index, patterns = find("classify_blocks").solution(rule(*np.indices((T, T), np.int32)), b, b)
+# tiles, listed = tiles_of_rule(rule, T, T, b, b), find("active_tiles").solution(kinds, index)
+# x = jax.ShapeDtypeStruct((T, H), jnp.float32)
+# (stored,) = trace(lambda *x: find("splash_attention").solution(*x, listed, patterns), x, x, x)
+# (computed,) = trace(lambda *x: find("computed_masks").solution(*x, tiles, rule, bq=b, bk=b), x, x, x)
+# for name, launch in (("stored", stored), ("computed", computed)):
+#     read, vmem = launch.hbm_bytes_read / 2**20, launch.vmem_bytes / 2**20
+#     print(f"{name:10}{launch.steps:4} steps{read:7.1f} MiB read, blocks in VMEM{vmem:6.2f} MiB")
+
+# %% tags=["author"]
+from puzzles import Alternative, Mistake, Puzzle, rng
+from puzzles.splash_attention.block_sparse_attention import draw
+from puzzles.splash_attention.causal_attention import dots
+
+
+def window(row, column):
+    return (column <= row) & (row - column < 100)
+
+
+def late(row, column):
+    """The first rows see nothing, and neither does every 32nd."""
+    return (column <= row) & (row >= 80) & (row & 31 != 7)
+
+
+def dilated(row, column):
+    return ((row - column) & 3 == 0) & (column < row + 70)
+
+
+def prefix(row, column):
+    return (column <= row) | (column < 90)
+
+
+RULES = dict(window=window, late=late, dilated=dilated, prefix=prefix)
+
+
+def make_inputs(key, T, S, H, bq, bk, rule):
+    rule = RULES[rule]
+    q, k, v = draw(rng(key), rule(*np.indices((T, S))), H)
+    return q, k, v, tiles_of_rule(rule, T, S, bq, bk), rule
+
+
+def observe(fn):
+    """The function with the blocks of the case."""
+
+    def run(q, k, v, tiles, rule):
+        bq = len(q) // (int(tiles[0][-1]) + 1)
+        return fn(q, k, v, tiles, rule, bq=bq, bk=192 - bq if bq == 64 else bq // 2)
+
+    return run
+
+
+@functools.cache
+def long_list(T, S, bq, bk):
+    return tiles_of_rule(window, T, S, bq, bk)
+
+
+def scale(T=4096, S=3072, H=128, bq=256, bk=128):
+    arrays = (jax.ShapeDtypeStruct((n, H), jnp.float32) for n in (T, S, S))
+    return *arrays, long_list(T, S, bq, bk), window
+
+
+def fresh(r):
+    shapes = [
+        (192, 256, 16, 64, 128, "late"),
+        (320, 128, 16, 64, 128, "prefix"),
+        (512, 384, 16, 256, 128, "dilated"),
+        (256, 512, 64, 64, 128, "window"),
+    ]
+    return dict(zip(("T", "S", "H", "bq", "bk", "rule"), shapes[r.integers(len(shapes))], strict=True))
+
+
+_ROW = "row = rows_ref[t] * bq + jax.lax.broadcasted_iota(jnp.int32, s.shape, 0)"
+_COLUMN = "column = cols_ref[t] * bk + jax.lax.broadcasted_iota(jnp.int32, s.shape, 1)"
+_SCORES = "s = jnp.where(rule(row, column), s, -jnp.inf)"
+
+PUZZLE = Puzzle(
+    spec=computed_masks_spec,
+    solution=computed_masks,
+    inputs=make_inputs,
+    observe=observe,
+    cases=[
+        dict(T=320, S=384, H=16, bq=64, bk=128, rule="window"),
+        dict(T=512, S=384, H=64, bq=256, bk=128, rule="late"),
+    ],
+    fresh=fresh,
+    scale=scale,
+    par=dots,
+    tolerance=2e-4,
+    waivers={"constant": "the list's masks are not read: a rule has no patterns"},
+    hints=[
+        "In causal_attention i and j told where a block lies. What tells it here?",
+        "`rows_ref[t]` and `cols_ref[t]` are numbers of blocks; `jax.lax.broadcasted_iota` numbers what is inside. `rule` works on "
+        "whole blocks of traced numbers.",
+        "Three lines: the rows' numbers, from the row of blocks and bq; the columns', from the column of blocks and bk; "
+        "scores where the rule says True, -inf elsewhere.",
+    ],
+    explain="""Row and column numbers are all that a formula needs, so partial tiles fetch no pattern. In a full tile the
+    rule is True throughout and changes nothing. JAX's own kernel computes its causal and local masks in the same way.""",
+    mistakes=[
+        Mistake(
+            "numbers rows and columns within the block",
+            edits=((_ROW, _ROW.replace("rows_ref[t] * bq + ", "")), (_COLUMN, _COLUMN.replace("cols_ref[t] * bk + ", ""))),
+            says="the rule wants numbers in the whole sequence: row 0 of the block is row rows_ref[t] * bq",
+        ),
+        Mistake(
+            "takes the step for the row of blocks",
+            old=_ROW,
+            new=_ROW.replace("rows_ref[t]", "t"),
+            says="t counts visits: rows_ref[t] is the row of blocks",
+        ),
+        Mistake(
+            "takes the step for the column of blocks",
+            old=_COLUMN,
+            new=_COLUMN.replace("cols_ref[t]", "t"),
+            says="t counts visits: cols_ref[t] is the column of blocks",
+        ),
+        Mistake(
+            "counts the rows in blocks of keys",
+            old=_ROW,
+            new=_ROW.replace("* bq", "* bk"),
+            says="a row of blocks has bq rows, and they differ from bk",
+        ),
+        Mistake(
+            "counts the columns in blocks of queries",
+            old=_COLUMN,
+            new=_COLUMN.replace("* bk", "* bq"),
+            says="a column of blocks has bk columns, and they differ from bq",
+        ),
+        Mistake(
+            "does not multiply by the size of a block",
+            edits=((_ROW, _ROW.replace(" * bq", "")), (_COLUMN, _COLUMN.replace(" * bk", ""))),
+            says="rows_ref and cols_ref count blocks: multiply by bq and bk",
+        ),
+        Mistake(
+            "swaps rows and columns in the rule",
+            old=_SCORES,
+            new=_SCORES.replace("row, column", "column, row"),
+            says="the rule takes the row first, then the column",
+        ),
+        Mistake(
+            "numbers along the wrong axes",
+            edits=((_ROW, _ROW.replace(".shape, 0", ".shape, 1")), (_COLUMN, _COLUMN.replace(".shape, 1", ".shape, 0"))),
+            says="`broadcasted_iota(dtype, shape, 0)` counts along axis 0: it numbers the rows, and with a 1 the columns",
+        ),
+        Mistake(
+            "ignores the rule",
+            old=_SCORES,
+            new="s = jnp.where(kind > 0, s, -jnp.inf)",
+            says="a partial tile is treated like a full one, and rows see what the rule hides",
+        ),
+        Mistake(
+            "keeps what the rule hides",
+            old=_SCORES,
+            new="s = jnp.where(rule(row, column), -jnp.inf, s)",
+            says="True means that the score counts",
+        ),
+        Mistake(
+            "masks with -1e30",
+            old=_SCORES,
+            new=_SCORES.replace("-jnp.inf", "-1e30"),
+            says="where all scores are -1e30, each exponential is 1, and a row that sees nothing becomes a mean: mask with -inf",
+        ),
+        Mistake(
+            "masks with zero",
+            old=_SCORES,
+            new=_SCORES.replace("-jnp.inf", "0.0"),
+            says="a score of 0 is a score like any other: its exponential is not zero",
+        ),
+        Mistake(
+            "asks the rule once for the whole tile",
+            old=_SCORES,
+            new=_SCORES.replace("row, column", "rows_ref[t] * bq, cols_ref[t] * bk"),
+            says="the first score of a tile does not speak for the others: ask the rule for all row and column numbers",
+        ),
+    ],
+    alternatives=[
+        Alternative(
+            "takes full tiles as they are",
+            old=_SCORES,
+            new="s = jnp.where(rule(row, column) | (kind == 2), s, -jnp.inf)",
+        ),
+        Alternative(
+            "numbers a column of rows and a row of columns",
+            edits=(
+                (_ROW, "row = rows_ref[t] * bq + jax.lax.broadcasted_iota(jnp.int32, (bq, 1), 0)"),
+                (_COLUMN, "column = cols_ref[t] * bk + jax.lax.broadcasted_iota(jnp.int32, (1, bk), 1)"),
+            ),
+        ),
+        Alternative(
+            "adds 0 or -inf",
+            old=_SCORES,
+            new="s = s + jnp.where(rule(row, column), 0.0, -jnp.inf)",
+        ),
+    ],
+)
