@@ -19,8 +19,8 @@ from jaxtyping import Array, Int
 # offsets     [0, 100, 100, 256, 456, 512]
 # ```
 #
-# Group `g` has the rows from `offsets[g]` up to, not including, `offsets[g + 1]`. There are `E + 1`
-# offsets: the first is 0, the last is the number of rows in all groups.
+# Group `g` has the rows from `offsets[g]` up to, not including, `offsets[g + 1]`. So there are `E + 1`
+# offsets; the last is the number of all rows.
 #
 # The router decides anew in every step, so the sizes are **data**. `jax.jit` compiles the step once,
 # for shapes alone. The spec's NumPy cannot hold what `group_sizes` is then, and a loop would unroll

@@ -37,11 +37,11 @@ from puzzles import INTERPRET, find
 # **zeros** there. First is a visit whose tile is not the step before's. (Step 0 has none before it:
 # `tile_ids_ref[-1]` is not there.)
 #
-# **What nobody visits**, like tile 3. An array of zeros goes in, and `input_output_aliases` says that
-# the output **is** that array: what no step writes stays zero. With `memory_space=pl.ANY` it stays in
-# HBM, and your kernel leaves `zeros_ref` alone.
+# **What nobody visits**, like tile 3. `input_output_aliases` says that the output **is** an array of
+# zeros that goes in: what no step writes stays zero. With `memory_space=pl.ANY` it stays in HBM; your
+# kernel leaves `zeros_ref` alone.
 #
-# Rows of nobody may hold NaN. The sum is printed: write what a visit does at its last `k`.
+# Write what a visit does at its last `k`. (Rows of nobody may hold NaN.)
 #
 # <details><summary>More: why that array does not clear the tiles that are visited</summary>
 #

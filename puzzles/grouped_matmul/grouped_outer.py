@@ -37,7 +37,7 @@ from puzzles import INTERPRET, find
 # In a shared tile, rows of other groups would be *in the sum*. So the mask moves to the inputs, to
 # **both**: rows of nobody may be NaN in `lhs` as in `rhs`.
 #
-# Group 1 is empty and has no visit; its gradient is zero by the alias, as before.
+# Group 1, empty, has no visit: the alias makes its gradient zero.
 #
 # <details><summary>More: empty groups in production</summary>
 #

@@ -23,8 +23,7 @@ from puzzles import INTERPRET, find
 # keywords     K, and step_axis: the grid axis that counts the visits
 # ```
 #
-# The groups reach into the last tile here, so every block of the output is written, and there are no
-# zeros to pass.
+# The groups reach into the last tile here: every output block is written, and no zeros are passed.
 #
 # **K and N are no multiples of their blocks.** Beyond the edge of K lies garbage, so this kernel masks
 # both operands there, and asks for `K`. You see to it that the grid reaches the partial blocks:
@@ -39,8 +38,8 @@ from puzzles import INTERPRET, find
 # (j, s, k)    j = 0:  s = *3 *4         j = 1:  s =  3  4         j = 2:  s =  3  4
 # ```
 #
-# Then you also know which axis may be called `"parallel"` in
-# `pltpu.CompilerParams(dimension_semantics=...)`. Say so; the check asks for it.
+# Then you also know which axis is `"parallel"`: say so in
+# `pltpu.CompilerParams(dimension_semantics=...)`.
 #
 # <details><summary>More: tiles that nobody visits, in production</summary>
 #

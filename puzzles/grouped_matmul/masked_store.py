@@ -20,7 +20,7 @@ from puzzles import INTERPRET
 # not including, `ends[g]` are meant; the rest is rubbish, some of it NaN. No two ranges overlap, and
 # rows of no group are zero. The grid is `(M // bm, G)`, so all visits to a block are consecutive.
 #
-# `starts` and `ends` are prefetched: `starts_ref[g]` is a number. Three things to get right:
+# `starts` and `ends` are prefetched: `starts_ref[g]` is a number. Mind three things:
 #
 # * A row's number in the *array* decides. `jax.lax.broadcasted_iota(jnp.int32, shape, 0)` numbers the
 #   rows of a block.
@@ -70,6 +70,16 @@ def masked_store(
         interpret=INTERPRET,
     )(starts, ends, x)
 
+
+# %% [markdown]
+# <details><summary>More: what a green tick does not cover</summary>
+#
+# The check runs your kernel, simulates a TPU, and asks Mosaic for the kernel's TPU form. The last word
+# has libtpu, the compiler behind it: how much VMEM a body takes beside its blocks, only it knows. Where
+# it is installed, as on a TPU, start Jupyter with `PUZZLES_TPU=1`, and the check asks it, too, for
+# every chip that it knows.
+#
+# </details>
 
 # %% tags=["author"]
 import numpy as np

@@ -11,13 +11,13 @@ from puzzles import find
 # %% [markdown]
 # ## moe_layer: route, sort, multiply, unsort
 #
-# Everything is there. A mixture-of-experts layer, as in
+# A mixture-of-experts layer, as in
 # [Mixtral](https://arxiv.org/abs/2401.04088), sends each token to its `top_k` best experts and adds
 # up their answers, weighted by the **softmax over the chosen logits**. An expert is a SwiGLU:
 # `down(silu(gate(x)) * up(x))`.
 #
-# A token and one of its experts make a **slot**: slot `n` is token `n // top_k`. The grouped matmul
-# wants the slots of an expert next to each other:
+# A token and one of its experts make a **slot**: slot `n` is token `n // top_k`. An expert's slots have
+# to stand side by side:
 #
 # ```text
 # top_k = 2, three tokens         slot         0  1  2  3  4  5
@@ -225,7 +225,7 @@ def par(*launches: Launch) -> str:
 def fresh(r):
     # the shapes of the case, whose programs are compiled by now, and another router
     router = (dict(favourite=1), dict(favourite=3), dict(shunned=0), dict(shunned=3), dict())
-    return dict(M=44, D=256, F=384, E=4, top_k=2, **router[r.integers(len(router))])
+    return dict(M=44, D=128, F=256, E=4, top_k=2, **router[r.integers(len(router))])
 
 
 def audit(
@@ -255,7 +255,7 @@ PUZZLE = Puzzle(
     solution=moe_layer,
     inputs=make_inputs,
     cases=[
-        dict(M=44, D=256, F=384, E=4, top_k=2, shunned=2),
+        dict(M=44, D=128, F=256, E=4, top_k=2, shunned=2),
     ],
     observe=observe,
     glance=glance,
@@ -396,7 +396,7 @@ def moe_layer(x, router_logits, w_gate, w_up, w_down, top_k):
         y = y + weights[:, n, None] * grouped(hidden, w_down, sizes)[jnp.argsort(order)]
     return y
 """,
-            says="makes 36 launches where this rung asks for 9",
+            says="makes 18 launches where this rung asks for 9",
             stage="work",
         ),
         Mistake(
@@ -437,6 +437,11 @@ def moe_layer(x, router_logits, w_gate, w_up, w_down, top_k):
             new=f"    {_D_RHS}\n    {_D_LHS}",
         ),
     ],
+    waivers={
+        "blocks": "no kernel is written here, and those that are called have such cases in their own rungs",
+        "wait": "nine launches are compiled, for the interpreter and for the simulator; a wrong result is "
+        "told before its gradients are run",
+    },
     audit=audit,
     scale=scale,
     par=par,

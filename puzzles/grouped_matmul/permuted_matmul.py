@@ -38,8 +38,7 @@ from puzzles import INTERPRET
 #
 # ![At each of three steps lhs and the output move on by one, while the block of rhs is the one that perm names.](diagrams/grouped_matmul/permuted_matmul.svg)
 #
-# The kernel, in the folded cell, is `batched_matmul`'s, and does not look at `perm_ref`. Write the
-# three BlockSpecs, index maps and all.
+# The kernel, folded, is `batched_matmul`'s, and does not look at `perm_ref`. Write the three BlockSpecs.
 
 # %%
 def permuted_matmul_spec(

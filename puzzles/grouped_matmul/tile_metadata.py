@@ -9,9 +9,9 @@ from puzzles import find
 # %% [markdown]
 # ## tile_metadata: a list of visits
 #
-# A grid of tiles and groups would visit every tile for every group, mostly for nothing. So write down
-# the visits that have rows, in a **flat list**, group by group, and let the grid count through it. Two
-# arrays say what step `t` has to do:
+# A grid of tiles and groups would visit every tile for every group, mostly for nothing. So put the
+# visits that have rows into a **flat list**, and let the grid count through it. Two arrays say what
+# step `t` has to do:
 #
 # ```text
 # group_sizes = [100, 0, 156, 200, 56], bm = 128, M = 512
@@ -23,8 +23,6 @@ from puzzles import find
 #                tile 0, twice   tile 3, twice          num_steps = 6
 # ```
 #
-# Three things to see in it:
-#
 # * Visits to a shared tile come **one right after another**, and must: an output block may be
 #   revisited in consecutive steps only.
 # * Empty groups are not in the list. Nor are tiles without rows, if the sizes add up to less than `M`.
@@ -33,9 +31,9 @@ from puzzles import find
 #   `num_steps`, an int32 scalar, says how many count. What comes after them must be legal only: a
 #   group below `E`, a tile below `M // bm`.
 #
-# Here `bm` divides `M`, and at least one group has rows. The step at which a group's visits begin is
-# one `jnp.cumsum` away: offsets again, counted in visits. Then ask of each step whose visit it is, and
-# how many visits that group has had before.
+# Here `bm` divides `M`, and at least one group has rows. A `jnp.cumsum` gives the step at which each
+# group's visits begin: offsets again, counted in visits. Then ask of each step whose visit it is, and
+# which one of that group it is.
 
 # %%
 def tile_metadata_spec(

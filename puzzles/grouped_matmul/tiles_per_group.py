@@ -22,8 +22,8 @@ from puzzles import find
 # touches      1    0        2                  2               1         tiles
 # ```
 #
-# Each touch is a piece of work: one tile, multiplied by one expert's weights. Tiles 0 and 3 are worked
-# on twice. In all there are 6 touches for 4 tiles.
+# Each touch is a piece of work: one tile, multiplied by one expert's weights. In all there are 6
+# touches for 4 tiles.
 #
 # How many tiles does a group touch? **Not** its size divided by `bm`, rounded up: 60 rows fit into
 # one tile, but from row 100 on they touch two. And a group without rows touches nothing, wherever it

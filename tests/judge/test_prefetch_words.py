@@ -1,0 +1,80 @@
+"""What a call with scalar prefetch is told of its own mistakes, and in which order it is judged."""
+
+from __future__ import annotations
+
+import pytest
+
+from puzzles import Mistake, Puzzle, Verdict, find
+from puzzles._judge import judge, stages
+from puzzles._puzzle import mutate
+
+
+def verdict(name: str, old: str, new: str, puzzle: Puzzle | None = None) -> Verdict:
+    puzzle = puzzle or find(name)
+    return judge(puzzle, mutate(puzzle, Mistake("errs", old=old, new=new)), seed=0)
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_a_wrong_number_of_prefetched_arrays_is_counted(count):
+    says = verdict(
+        "launch_grouped_matmul", "num_scalar_prefetch=3", f"num_scalar_prefetch={count}"
+    ).says
+    assert f"`num_scalar_prefetch={count}` says that the first {count} arrays" in says
+    assert "Count all three." in says
+
+
+def test_without_scalar_prefetch_nobody_hears_of_it():
+    verdict_ = verdict("vector_add", "in_specs=[\n", "in_specs=[\n            None,\n")
+    assert "num_scalar_prefetch" not in verdict_.says
+
+
+def test_the_index_map_that_takes_too_few_is_named():
+    spec = "pl.BlockSpec((bm, bn), lambda j, i, g{}: (i, j))"
+    says = verdict("launch_masked_store", spec.format(", *_"), spec.format("")).says
+    assert f"It is the index map in `out_specs={spec.format('')},`." in says
+
+
+def test_a_whole_ref_in_an_index_map_is_told_to_be_read_number_by_number():
+    says = verdict("permuted_matmul", "(perm_ref[e], k, j)", "(perm_ref[...][e], k, j)").says
+    assert "one number at a time, as in `perm_ref[n]`" in says
+
+
+def test_scratch_of_a_narrow_dtype_is_told_where_it_was_asked_for():
+    old, new = "VMEM((bm, bn), jnp.float32)", "VMEM((bm, bn), lhs.dtype)"
+    says = verdict("launch_grouped_matmul", old, new).says
+    assert "`scratch_shapes=[pltpu.VMEM(shape, jnp.float32)]`" in says
+    assert "value.astype" not in says
+
+
+def test_axes_that_do_not_fit_are_shown_for_every_way_to_sum():
+    says = verdict("grouped_matmul_transposed", "(((1,), (1,))", "(((0,), (0,))").says
+    assert "over the last axes of both, (bm, bk) and (bn, bk)" in says
+
+
+@pytest.mark.slow
+def test_what_a_rung_allows_outside_is_in_the_sentence():
+    says = verdict(
+        "moe_layer",
+        "return jnp.sum(weights[:, :, None] * slots, axis=1)",
+        'return jnp.einsum("mk,mkd->md", weights, slots)',
+    ).says
+    assert "`dot_general` works on the data outside" in says
+    assert "in this rung `top_k`, `sort`, `gather`" in says
+    assert "arithmetic" not in says
+
+
+@pytest.mark.slow
+def test_a_wrong_result_is_told_before_its_gradients_are_run(monkeypatch):
+    launches = []
+
+    def counted(case, traced):
+        launches.append(len(traced.launches))
+        return numbers(case, traced)
+
+    numbers = stages.numbers
+    monkeypatch.setattr(stages, "numbers", counted)
+    puzzle = find("moe_layer")
+    wrong = judge(puzzle, mutate(puzzle, puzzle.mistake("does not unsort")), seed=0)
+    assert wrong.stage == "values"
+    assert "a kernel that does not unsort" in (wrong.diagnosis or "")
+    assert launches == [3]
