@@ -295,6 +295,49 @@ def batched_matmul(lhs, rhs, bm=64, bk=128, bn=256):
     )(lhs, rhs)
 """,
         ),
+        Alternative(
+            "copies the blocks of both batches itself",
+            code="""
+def batched_matmul(a, b, bm=64, bk=128, bn=256):
+    (B, M, K), N = a.shape, b.shape[2]
+
+    def kernel(a_ref, b_ref, o_ref, a_buf, b_buf, acc_ref, sems):
+        e, i, j = (pl.program_id(axis) for axis in range(3))
+        acc_ref[...] = jnp.zeros_like(acc_ref)
+
+        def add(k, _):
+            rows, columns, depth = pl.ds(i * bm, bm), pl.ds(j * bn, bn), pl.ds(k * bk, bk)
+            copies = [
+                pltpu.make_async_copy(a_ref.at[e, rows, depth], a_buf, sems.at[0]),
+                pltpu.make_async_copy(b_ref.at[e, depth, columns], b_buf, sems.at[1]),
+            ]
+            for copy in copies:
+                copy.start()
+            for copy in copies:
+                copy.wait()
+            acc_ref[...] += jnp.dot(a_buf[...], b_buf[...])
+            return 0
+
+        jax.lax.fori_loop(0, K // bk, add, 0)
+        o_ref[...] = acc_ref[...]
+
+    far = pl.BlockSpec(memory_space=pl.ANY)
+    return pl.pallas_call(
+        kernel,
+        grid=(B, M // bm, N // bn),
+        in_specs=[far, far],
+        out_specs=pl.BlockSpec((None, bm, bn), lambda e, i, j: (e, i, j)),
+        out_shape=jax.ShapeDtypeStruct((B, M, N), a.dtype),
+        scratch_shapes=[
+            pltpu.VMEM((bm, bk), a.dtype),
+            pltpu.VMEM((bk, bn), b.dtype),
+            pltpu.VMEM((bm, bn), jnp.float32),
+            pltpu.SemaphoreType.DMA((2,)),
+        ],
+        interpret=INTERPRET,
+    )(a, b)
+""",
+        ),
     ],
     audit=audit,
 )

@@ -294,5 +294,39 @@ def row_sum(x, bm=64, bn=128):
     )(x)
 """,
         ),
+        Alternative(
+            "lets a pipeline inside the kernel fetch the blocks",
+            code="""
+from jax.experimental.pallas import tpu as pltpu
+
+
+def row_sum(x, bm=64, bn=128):
+    M, N = x.shape
+
+    def add(x_ref, o_ref):
+        @pl.when(pl.program_id(1) == 0)
+        def _():
+            o_ref[...] = jnp.zeros_like(o_ref)
+
+        o_ref[...] += jnp.sum(x_ref[...], axis=1, keepdims=True)
+
+    def kernel(x_ref, o_ref):
+        pltpu.emit_pipeline(
+            add,
+            grid=(M // bm, N // bn),
+            in_specs=[pl.BlockSpec((bm, bn), lambda i, j: (i, j))],
+            out_specs=[pl.BlockSpec((bm, 1), lambda i, j: (i, 0))],
+        )(x_ref, o_ref)
+
+    far = pl.BlockSpec(memory_space=pl.ANY)
+    return pl.pallas_call(
+        kernel,
+        in_specs=[far],
+        out_specs=far,
+        out_shape=jax.ShapeDtypeStruct((M, 1), x.dtype),
+        interpret=INTERPRET,
+    )(x)
+""",
+        ),
     ],
 )

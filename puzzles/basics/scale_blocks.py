@@ -231,5 +231,66 @@ def scale_blocks_kernel(x_ref, o_ref):
     o_ref[...] = jnp.multiply(x_ref[...], factor.astype(jnp.float32))
 """,
         ),
+        Alternative(
+            "copies each block in and out itself",
+            code="""
+from jax.experimental.pallas import tpu as pltpu
+
+
+def scale_blocks(x, bm=16, bn=128):
+    M, N = x.shape
+
+    def kernel(x_ref, o_ref, buf, sem):
+        i, j = pl.program_id(0), pl.program_id(1)
+        place = pl.ds(i * bm, bm), pl.ds(j * bn, bn)
+        fetch = pltpu.make_async_copy(x_ref.at[place], buf, sem)
+        fetch.start()
+        number = i * pl.num_programs(1) + j + 1
+        fetch.wait()
+        buf[...] = buf[...] * number
+        pltpu.sync_copy(buf, o_ref.at[place])
+
+    far = pl.BlockSpec(memory_space=pl.ANY)
+    return pl.pallas_call(
+        kernel,
+        grid=(M // bm, N // bn),
+        in_specs=[far],
+        out_specs=far,
+        out_shape=jax.ShapeDtypeStruct((M, N), x.dtype),
+        scratch_shapes=[pltpu.VMEM((bm, bn), x.dtype), pltpu.SemaphoreType.DMA(())],
+        interpret=INTERPRET,
+    )(x)
+""",
+        ),
+        Alternative(
+            "lets a pipeline inside the kernel walk the blocks",
+            code="""
+from jax.experimental.pallas import tpu as pltpu
+
+
+def scale_blocks(x, bm=16, bn=128):
+    M, N = x.shape
+
+    def scale_block(x_ref, o_ref):
+        number = pl.program_id(0) * pl.num_programs(1) + pl.program_id(1) + 1
+        o_ref[...] = x_ref[...] * number
+
+    def kernel(x_ref, o_ref):
+        spec = pl.BlockSpec((bm, bn), lambda i, j: (i, j))
+        walk = pltpu.emit_pipeline(
+            scale_block, grid=(M // bm, N // bn), in_specs=[spec], out_specs=[spec]
+        )
+        walk(x_ref, o_ref)
+
+    far = pl.BlockSpec(memory_space=pl.ANY)
+    return pl.pallas_call(
+        kernel,
+        in_specs=[far],
+        out_specs=far,
+        out_shape=jax.ShapeDtypeStruct((M, N), x.dtype),
+        interpret=INTERPRET,
+    )(x)
+""",
+        ),
     ],
 )

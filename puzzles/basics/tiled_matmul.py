@@ -379,6 +379,52 @@ def tiled_matmul(a, b, bm=64, bk=128, bn=256):
     )(a, b)
 """,
         ),
+        Alternative(
+            "copies the blocks of a and b itself",
+            code="""
+def tiled_matmul(a, b, bm=64, bk=128, bn=256):
+    (M, K), N = a.shape, b.shape[1]
+
+    def kernel(a_ref, b_ref, o_ref, a_buf, b_buf, acc_ref, sems):
+        i, j = pl.program_id(0), pl.program_id(1)
+        acc_ref[...] = jnp.zeros_like(acc_ref)
+
+        def add(k, _):
+            copies = [
+                pltpu.make_async_copy(
+                    a_ref.at[pl.ds(i * bm, bm), pl.ds(k * bk, bk)], a_buf, sems.at[0]
+                ),
+                pltpu.make_async_copy(
+                    b_ref.at[pl.ds(k * bk, bk), pl.ds(j * bn, bn)], b_buf, sems.at[1]
+                ),
+            ]
+            for copy in copies:
+                copy.start()
+            for copy in copies:
+                copy.wait()
+            acc_ref[...] += jnp.dot(a_buf[...], b_buf[...])
+            return 0
+
+        jax.lax.fori_loop(0, K // bk, add, 0)
+        o_ref[...] = acc_ref[...]
+
+    far = pl.BlockSpec(memory_space=pl.ANY)
+    return pl.pallas_call(
+        kernel,
+        grid=(M // bm, N // bn),
+        in_specs=[far, far],
+        out_specs=pl.BlockSpec((bm, bn), lambda i, j: (i, j)),
+        out_shape=jax.ShapeDtypeStruct((M, N), a.dtype),
+        scratch_shapes=[
+            pltpu.VMEM((bm, bk), a.dtype),
+            pltpu.VMEM((bk, bn), b.dtype),
+            pltpu.VMEM((bm, bn), jnp.float32),
+            pltpu.SemaphoreType.DMA((2,)),
+        ],
+        interpret=INTERPRET,
+    )(a, b)
+""",
+        ),
     ],
     audit=audit,
 )

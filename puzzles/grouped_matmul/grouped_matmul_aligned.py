@@ -361,6 +361,53 @@ def grouped_matmul_aligned(lhs, rhs, group_sizes, bm=64, bk=128, bn=256):
     )(group_ids, lhs, rhs)
 """,
         ),
+        Alternative(
+            "copies the blocks of its expert's weights itself",
+            code="""
+def grouped_matmul_aligned(lhs, rhs, group_sizes, bm=64, bk=128, bn=256):
+    (M, K), (_, _, N) = lhs.shape, rhs.shape
+    group_ids, _, _ = find("tile_metadata").solution(group_sizes, M, bm)
+
+    def kernel(group_ids_ref, lhs_ref, rhs_ref, o_ref, buf, acc_ref, sem):
+        i, j, k = (pl.program_id(axis) for axis in range(3))
+        expert = group_ids_ref[i]
+        copy = pltpu.make_async_copy(
+            rhs_ref.at[expert, pl.ds(k * bk, bk), pl.ds(j * bn, bn)], buf, sem
+        )
+        copy.start()
+
+        @pl.when(k == 0)
+        def _():
+            acc_ref[...] = jnp.zeros_like(acc_ref)
+
+        copy.wait()
+        acc_ref[...] += jnp.dot(lhs_ref[...], buf[...], preferred_element_type=jnp.float32)
+
+        @pl.when(k == pl.num_programs(2) - 1)
+        def _():
+            o_ref[...] = acc_ref[...]
+
+    return pl.pallas_call(
+        kernel,
+        grid_spec=pltpu.PrefetchScalarGridSpec(
+            num_scalar_prefetch=1,
+            grid=(M // bm, N // bn, K // bk),
+            in_specs=[
+                pl.BlockSpec((bm, bk), lambda i, j, k, ids: (i, k)),
+                pl.BlockSpec(memory_space=pl.ANY),
+            ],
+            out_specs=pl.BlockSpec((bm, bn), lambda i, j, k, ids: (i, j)),
+            scratch_shapes=[
+                pltpu.VMEM((bk, bn), rhs.dtype),
+                pltpu.VMEM((bm, bn), jnp.float32),
+                pltpu.SemaphoreType.DMA(()),
+            ],
+        ),
+        out_shape=jax.ShapeDtypeStruct((M, N), jnp.float32),
+        interpret=INTERPRET,
+    )(group_ids, lhs, rhs)
+""",
+        ),
     ],
     scale=scale,
     par=par,
