@@ -256,10 +256,10 @@ def over_tiles() -> str:
 
     (launch,) = puzzles.trace(attention, _array(256, 64), _array(384, 64), _array(384, 64))
     notes = [
-        "Row 0, column 0: full.",
+        "Full: its mask is not used.",
         "Row 0, column 1: partial, stored.",
         "Row 1: k and v stay.",
-        "Row 2: a dead visit stores zeros.",
+        "Dead: zeros; k, v are not used.",
         "Row 3, column 1: full.",
         "Row 3, column 2: partial, stored.",
     ]

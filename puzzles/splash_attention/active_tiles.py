@@ -22,7 +22,7 @@ from jaxtyping import Int
 #    3  · · ■ ◩      3:  ■ ◩ -
 # ```
 #
-# A list needs none. The grid gets **one axis**, a step for each tile, row by row. A kernel without
+# A list needs no padding. The grid gets **one axis**, a step for each tile, row by row. A kernel without
 # `i` and `j` has to be told: is this tile the **first** of its row (start m, l, acc), is it the
 # **last** (store), and what **kind** is it? SMEM has 1 MiB for all the lists, so the answers share one
 # number: **`flags = kind + 4 · first + 8 · last`**.

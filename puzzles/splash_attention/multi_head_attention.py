@@ -37,9 +37,9 @@ from puzzles import INTERPRET, find
 # <details><summary>More: what each type is good for</summary>
 #
 # Between 128 and 256, bf16 numbers are 1 apart, and an exponential whose argument is off by 1 is off by a factor of 2.7.
-# So scores stay in f32. And p?
+# So scores stay in f32.
 #
-# By default a TPU rounds the f32 operands of a dot to bf16, so nothing is gained. JAX's own SplashAttention
+# And if `p` stays in f32, too? By default a TPU rounds the f32 operands of a dot to bf16, so nothing is gained. JAX's own SplashAttention
 # keeps `p` in f32, casts `v` to f32, and leaves the rounding to the matrix unit. Here you round yourself, and the check asks for it.
 #
 # </details>

@@ -160,7 +160,8 @@ def splash_attention(
 # mask_index = np.where(distance < 0, 0, index[3, 3 - np.maximum(distance, 0)])
 # tiles = find("active_tiles").solution(block_mask.astype(np.int32), mask_index.astype(np.int32))
 # x = jax.ShapeDtypeStruct((T, H), jnp.float32)
-# print(f"a dense grid has {block_mask.size:,} steps, and the list {len(tiles[0]):,}")
+# padded = len(block_mask) * (block_mask > 0).sum(axis=1).max()  # as in JAX's kernel
+# print(f"a dense grid has {block_mask.size:,} steps, one with padded rows {padded:,}, and the list {len(tiles[0]):,}")
 # receipt(lambda q, k, v: find("splash_attention").solution(q, k, v, tiles, partial_masks), x, x, x)
 
 # %% tags=["author"]
