@@ -13,7 +13,7 @@ TEXT = " ".join((Path(__file__).parents[2] / "README.md").read_text(encoding="ut
 
 
 # A fork may have others: the README's figures are about these.
-LADDERS = ("basics", "splash_attention", "grouped_matmul")
+LADDERS = ("basics", "splash_attention", "grouped_matmul", "pipelines")
 
 
 def test_the_totals_are_those_of_the_ladders() -> None:
