@@ -26,7 +26,7 @@ from puzzles import INTERPRET
 # Until then, an output Ref holds garbage: NaN, on a CPU, so that you notice.
 #
 # Below, `out_shape` says what comes out: a `jax.ShapeDtypeStruct` is a shape and a dtype without
-# data. Add ten to every element.
+# data. `Float[Array, "M N"]` is a note to you: floats, M rows, N columns. Add ten to every element.
 
 # %%
 def add_ten_spec(x: Float[Array, "M N"]) -> Float[Array, "M N"]:
@@ -50,10 +50,10 @@ def add_ten(x: Float[Array, "M N"]) -> Float[Array, "M N"]:
 
 # %% [markdown]
 # `interpret=INTERPRET` runs the kernel on a CPU, unless there is a TPU. A pass prints a *receipt*:
-# the bytes moved between HBM and VMEM, the VMEM used, and the least time that the moving takes. It
-# takes a v5e, one kind of TPU, as its example (it has 128 MiB of VMEM, of which a kernel gets 16
-# unless it asks for more). Before that, `check` runs your kernel in a simulator of the TPU's
-# memory, and lowers it for Mosaic, the compiler of TPU kernels.
+# the bytes moved between HBM and VMEM, the VMEM used, and the least time that the moving takes. Its
+# example is a v5e, one kind of TPU (it has 128 MiB of VMEM, of which a kernel gets 16 unless it
+# asks for more). Before that, `check` runs your kernel in a simulator of the TPU's memory, and
+# lowers it for Mosaic, the compiler of TPU kernels.
 #
 # <details>
 # <summary>More: the other front door</summary>

@@ -25,8 +25,8 @@ from puzzles import find, trace
 # What stops you from taking huge blocks is VMEM: **two** buffers for every blocked operand (one in
 # use, one in flight), output included, and the f32 accumulator once.
 #
-# Choose blocks for a bf16 matmul so that it fits into `vmem_bytes` and is compute-bound on a v5e.
-# They must divide their axes and be multiples of 128.
+# Choose `(bm, bk, bn)` for a bf16 matmul so that it fits into `vmem_bytes` and is compute-bound on
+# a v5e. Blocks must divide their axes and be multiples of 128.
 
 # %%
 matmul = find("matmul_bf16").solution

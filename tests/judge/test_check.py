@@ -239,7 +239,7 @@ def test_a_dot_left_in_a_launch_rung_is_unsolved_and_named(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     verdict = puzzles.check(
-        _edited(Notebook(), "grid=(M // bm, N // bn)", "grid=...", "launch_vector_add")
+        _edited(Notebook(), "grid=(B, M // bm, N // bn, K // bk)", "grid=...", "batched_matmul")
     )
     assert verdict.stage == "unsolved"
     assert "`grid=...,`" in _says(capsys)
