@@ -17,6 +17,7 @@ RUNGS = (
     "grouped_outer",
     "moe_layer",
     "choose_tiles",
+    "fused_gate_up",
 )
 
 INTRO = """

@@ -163,6 +163,18 @@ def test_the_table_of_tiles_gives_the_receipts_bytes():
     assert len(seen) == 4
 
 
+def test_one_fused_launch_moves_less_than_two():
+    M, K, N, E = 16_384, 4096, 14_336, 8
+    lhs, w, sizes = S((M, K), bf16), S((E, K, N), bf16), jnp.full(E, M // E)
+    fused = reference("fused_gate_up", lhs, w, w, sizes)
+    each = reference("grouped_matmul", lhs, w, sizes)
+    assert fused.inputs[0].hbm_bytes == each.inputs[0].hbm_bytes  # where two launches read it twice
+    assert fused.dot_flops == 2 * each.dot_flops
+    saved = 2 * each.hbm_bytes + 3 * M * N * 2 - fused.hbm_bytes
+    assert abs(saved / 2**30 - 3.5) < 0.01
+    assert fused.vmem_bytes <= 12 * 2**20
+
+
 def test_with_few_rows_the_weights_are_most_of_what_is_moved():
     args = 512, 2048, 1408, 64, 12 * 2**20
     launch = choose_tiles.launched(*args[:4], *choose_tiles.choose_tiles(*args))
