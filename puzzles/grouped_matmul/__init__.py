@@ -16,6 +16,8 @@ RUNGS = (
     "grouped_matmul_transposed",
     "grouped_outer",
     "moe_layer",
+    "choose_tiles",
+    "fused_gate_up",
 )
 
 INTRO = """
@@ -48,4 +50,8 @@ keeps them apart, by itself, and then the whole call around it.""",
 The list of visits, the routing and the store come together around a kernel body that you wrote in
 `basics`: first for groups of whole tiles, then for any groups, then for the gradients, and at last in
 a layer.""",
+    "choose_tiles": """## Part IV: a layer that is served
+
+In training, experts have many rows each; in serving, few, and their weights are most of what is
+moved.""",
 }

@@ -14,6 +14,7 @@ from launched import one, reference
 
 import puzzles
 from puzzles import _regions, _tpu
+from puzzles.grouped_matmul import choose_tiles
 
 f32, bf16, i32 = jnp.float32, jnp.bfloat16, jnp.int32
 S = jax.ShapeDtypeStruct
@@ -141,6 +142,53 @@ def test_reuse_of_a_weight_falls_with_experts_where_k_is_whole():
         (4, 8): (512, 8, 512),
         (4, 64): (512, 1, 512),
     }
+
+
+def test_the_table_of_tiles_gives_the_receipts_bytes():
+    r, seen = np.random.default_rng(0), set()
+    for _ in range(60):
+        M, E = 16 * int(r.choice([8, 16, 24, 48])), int(r.choice([2, 4, 8]))
+        K, N = (128 * int(n) for n in r.choice([1, 2, 3, 6], 2))
+        bm, bk, bn = (
+            int(r.choice([b for b in range(step, n + 1, step) if n % b == 0]))
+            for n, step in ((M, 16), (K, 128), (N, 128))
+        )
+        launch = choose_tiles.launched(M, K, N, E, bm, bk, bn)
+        V, C, whole = choose_tiles.visits(M, E, bm), N // bn, bk == K
+        lhs = M * K * (1 if bm == M else C) if whole else V * bm * K * C
+        weights = E * K * N if whole else V * K * N
+        expected = [2 * n for n in (lhs, weights, M * N)]
+        assert [x.hbm_bytes for x in (*launch.inputs[:2], *launch.outputs)] == expected
+        assert launch.vmem_bytes == 4 * (bm * bk + bk * bn + bm * bn) + 4 * bm * bn
+        seen.add((whole, bm == M))
+    assert len(seen) == 4
+
+
+def test_one_fused_launch_moves_less_than_two():
+    M, K, N, E = 16_384, 4096, 14_336, 8
+    lhs, w, sizes = S((M, K), bf16), S((E, K, N), bf16), jnp.full(E, M // E)
+    fused = reference("fused_gate_up", lhs, w, w, sizes)
+    each = reference("grouped_matmul", lhs, w, sizes)
+    assert fused.inputs[0].hbm_bytes == each.inputs[0].hbm_bytes  # where two launches read it twice
+    assert fused.dot_flops == 2 * each.dot_flops
+    saved = 2 * each.hbm_bytes + 3 * M * N * 2 - fused.hbm_bytes
+    assert abs(saved / 2**30 - 3.5) < 0.01
+    assert fused.vmem_bytes <= 12 * 2**20
+
+
+def test_with_few_rows_the_weights_are_most_of_what_is_moved():
+    args = 512, 2048, 1408, 64, 12 * 2**20
+    launch = choose_tiles.launched(*args[:4], *choose_tiles.choose_tiles(*args))
+    assert launch.inputs[1].hbm_bytes > 0.98 * launch.hbm_bytes
+
+
+def test_the_best_tiles_are_those_of_all_receipts():
+    for args in ((64, 256, 256, 2, 2**20), (64, 512, 256, 4, 2**19)):
+        best, chosen = (
+            choose_tiles.launched(*args[:4], *fn(*args)).hbm_bytes
+            for fn in (choose_tiles.choose_tiles_spec, choose_tiles.choose_tiles)
+        )
+        assert chosen <= 1.001 * best  # the list of visits takes some bytes, too
 
 
 def test_the_ridge_of_v5e_is_240_in_bf16():

@@ -1,0 +1,301 @@
+"""Rung 13: tiles for many experts or few, for training or for decoding."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+from puzzles import INTERPRET, find, trace
+
+# %% [markdown]
+# ## choose_tiles: what is fetched once, and what again and again
+#
+# In training an expert gets hundreds of rows. In decoding, one new token for each request, it gets a
+# handful. The best tiles differ. Here are the numbers that a launch moves, for `E` groups of `M // E`
+# rows, with `V` visits and `C = N // bn` columns of blocks:
+#
+# ```text
+#             K whole, bk = K            K cut, bk < K
+# lhs         M × K, C times             bm × K for each visit, C times
+# weights     E × K × N, once            K × N for each visit
+# result      M × N                      M × N
+# ```
+#
+# With K whole, a block of weights stays while one visit of its group follows another. (And `lhs` stays,
+# fetched once, if `bm` is all of `M`.) VMEM must hold it all: two buffers for each operand's block, the
+# output's too, and the f32 accumulator once.
+#
+# Choose `(bm, bk, bn)` for bf16, so that they fit into `vmem_bytes` and move at most 5 % more than the
+# best tiles do. `bm` is a multiple of 16 and divides `M`; `bk` and `bn` are multiples of 128 and divide
+# `K` and `N`. `visits(M, E, bm)` counts for you.
+
+# %% jupyter={"source_hidden": true} cellView="form"
+# @title The launch, with tiles to choose (given)
+def launched(M, K, N, E, bm, bk, bn):
+    """What `grouped_matmul` does with these tiles, by its receipt: nothing is run."""
+
+    def grouped(lhs, rhs, group_sizes):
+        offsets = find("group_offsets").solution(group_sizes)
+        group_ids, tile_ids, num_steps = find("tile_metadata").solution(group_sizes, M, bm)
+        return pl.pallas_call(
+            find("grouped_matmul").solution.__globals__["grouped_matmul_kernel"],
+            grid_spec=pltpu.PrefetchScalarGridSpec(
+                num_scalar_prefetch=3,
+                grid=(N // bn, num_steps, K // bk),
+                in_specs=[
+                    pl.BlockSpec((bm, bk), lambda j, s, k, _, groups, tiles: (tiles[s], k)),
+                    pl.BlockSpec((None, bk, bn), lambda j, s, k, _, groups, tiles: (groups[s], k, j)),
+                    pl.BlockSpec(memory_space=pl.ANY),
+                ],
+                out_specs=pl.BlockSpec((bm, bn), lambda j, s, k, _, groups, tiles: (tiles[s], j)),
+                scratch_shapes=[pltpu.VMEM((bm, bn), jnp.float32)],
+            ),
+            out_shape=jax.ShapeDtypeStruct((M, N), lhs.dtype),
+            input_output_aliases={5: 0},
+            interpret=INTERPRET,
+        )(offsets, group_ids, tile_ids, lhs, rhs, jnp.zeros((M, N), lhs.dtype))
+
+    lhs, rhs = (jax.ShapeDtypeStruct(s, jnp.bfloat16) for s in ((M, K), (E, K, N)))
+    (launch,) = trace(grouped, lhs, rhs, jnp.full(E, M // E))
+    return launch
+
+
+@functools.cache
+def visits(M: int, E: int, bm: int) -> int:
+    """How many tiles of `bm` rows E groups of M // E rows touch, one after another."""
+    rows = M // E
+    return sum((g * rows + rows - 1) // bm - g * rows // bm + 1 for g in range(E))
+
+
+# %%
+def choose_tiles_spec(M: int, K: int, N: int, E: int, vmem_bytes: int) -> tuple[int, int, int]:
+    """The best there is: a receipt for each of them all, which is much too slow."""
+    rows, some, others = (range(b, n + 1, b) for n, b in ((M, 16), (K, 128), (N, 128)))
+    every = ((bm, bk, bn) for bm in rows for bk in some for bn in others)
+    tiles = [one for one in every if not (M % one[0] or K % one[1] or N % one[2])]
+    receipts = {one: launched(M, K, N, E, *one) for one in tiles}
+    fit = [one for one in tiles if receipts[one].vmem_bytes <= vmem_bytes]
+    return min(fit, key=lambda one: receipts[one].hbm_bytes)
+
+
+# %%
+def choose_tiles(M: int, K: int, N: int, E: int, vmem_bytes: int) -> tuple[int, int, int]:
+    ### BEGIN SOLUTION
+    def divisors(n, step):
+        return [b for b in range(step, n + 1, step) if n % b == 0]
+
+    least, chosen = float("inf"), None
+    for bm in divisors(M, 16):
+        V = visits(M, E, bm)
+        for bk in divisors(K, 128):
+            for bn in divisors(N, 128):
+                columns = N // bn
+                buffers = 2 * 2 * (bm * bk + bk * bn + bm * bn) + 4 * bm * bn
+                lhs = (M * K if bk == K else V * bm * K) * (1 if bm == M and bk == K else columns)
+                weights = E * K * N if bk == K else V * K * N
+                moved = 2 * (lhs + weights + M * N)
+                if buffers <= vmem_bytes and moved < least:
+                    least, chosen = moved, (bm, bk, bn)
+    return chosen
+    ### END SOLUTION
+
+
+# %% [markdown]
+# Below are 8 or 64 experts, many rows or few. Bytes are one side only: very small `bm` make many short
+# steps, which a receipt does not see. Of tiles that move equally much, take the largest `bm`.
+
+# %% active="ipynb"
+# print("      M   E  rows each            tiles  MiB moved  FLOP/byte")
+# for M, E in ((16384, 8), (16384, 64), (512, 64)):
+#     bm, bk, bn = find("choose_tiles").solution(M, 2048, 1408, E, 12 * 2**20)
+#     one = launched(M, 2048, 1408, E, bm, bk, bn)
+#     useful = 2 * M * 2048 * 1408 / one.hbm_bytes
+#     print(f"{M:7}{E:4}{M // E:11}{(bm, bk, bn)!s:>17}{one.hbm_bytes / 2**20:11.0f}{useful:11.0f}")
+
+# %% tags=["author"]
+import dataclasses
+
+import numpy as np
+
+from puzzles import Alternative, Launch, Mistake, Puzzle
+
+_MOST = 1.05  # times the best tiles' bytes
+
+
+def make_inputs(key, M, K, N, E, mebibytes):
+    return M, K, N, E, int(mebibytes * 2**20)
+
+
+def fresh(r):
+    M, K, N, E, mebibytes = [
+        (2048, 1536, 768, 16, 6),
+        (8192, 2048, 1792, 32, 10),
+        (256, 2048, 2816, 16, 14),
+        (3072, 2560, 1280, 12, 5),
+    ][r.integers(4)]
+    return dict(M=M, K=K, N=N, E=E, mebibytes=mebibytes)
+
+
+def accepts(tiles, M, K, N, E, vmem_bytes):
+    assert isinstance(tiles, tuple | list) and len(tiles) == 3, "return a tuple (bm, bk, bn)"
+    for name, tile, axis, size in zip(("bm", "bk", "bn"), tiles, "MKN", (M, K, N), strict=True):
+        whole = isinstance(tile, int | np.integer) and tile > 0
+        assert whole, f"{name} is {tile!r}: it must be a positive int"
+        of = 16 if name == "bm" else 128
+        assert tile % of == 0, f"{name} = {tile} is no multiple of {of}"
+        assert size % tile == 0, f"{name} = {tile} does not divide {axis} = {size}"
+
+
+def launches(tiles, M, K, N, E, vmem_bytes):
+    launch = launched(M, K, N, E, *map(int, tiles))
+    return (dataclasses.replace(launch, vmem_limit_bytes=vmem_bytes),)
+
+
+def audit(launch: Launch, *, args) -> None:
+    M, K, N, E, vmem_bytes = args
+    rows, weights = launch.inputs[:2]
+    tiles = (rows.block[0], rows.block[1], weights.block[2])
+    assert launch.vmem_bytes <= vmem_bytes, (
+        f"tiles {tiles} need {launch.vmem_bytes / 2**20:.2f} MiB of VMEM where "
+        f"{vmem_bytes / 2**20:g} MiB are allowed: count two buffers for each operand's block, the "
+        "output's too, and the accumulator"
+    )
+    best = launched(M, K, N, E, *choose_tiles(*args)).hbm_bytes
+    moved = f"tiles {tiles} move {launch.hbm_bytes / 2**20:.1f} MiB where {best / 2**20:.1f} are enough"
+    again = weights.hbm_bytes / (2 * E * K * N)
+    what = (
+        f"each weight is fetched {again:.1f} times: keep K whole, if VMEM lets you"
+        if again > 1.05 and tiles[1] < K
+        else f"lhs is fetched {rows.hbm_bytes / (2 * M * K):.1f} times: larger bn, fewer columns of blocks"
+    )
+    assert launch.hbm_bytes <= _MOST * best, f"{moved}; {what}"
+
+
+_FITS = "if buffers <= vmem_bytes and moved < least:"
+_BUFFERS = "buffers = 2 * 2 * (bm * bk + bk * bn + bm * bn) + 4 * bm * bn"
+
+PUZZLE = Puzzle(
+    spec=choose_tiles_spec,
+    solution=choose_tiles,
+    inputs=make_inputs,
+    cases=[
+        dict(M=1024, K=2048, N=1408, E=64, mebibytes=12),  # few rows an expert
+        dict(M=16384, K=2048, N=1408, E=8, mebibytes=12),  # many: whole K pays
+        dict(M=4096, K=4096, N=2048, E=8, mebibytes=4),  # whole K leaves too little for the rest
+        dict(M=256, K=1024, N=2560, E=4, mebibytes=3),
+    ],
+    hints=[
+        "What does a larger bm save, and when does it save nothing? What does whole K cost in VMEM?",
+        "The candidates are the multiples that divide an axis. Three short loops try them all: the table in the "
+        "text gives the numbers moved, and no launch is needed.",
+        "For each candidate: bytes of the buffers (two for each of three bf16 blocks, one f32 accumulator); numbers "
+        "moved for lhs, weights and result, by the left or the right column of the table. Keep what fits and moves least.",
+    ],
+    explain="""Whole K makes an expert's weights come once for all of its rows, cut K once for every tile of them. So
+    K stays whole unless that leaves no room for columns wide enough; then `bm` decides how often weights come.
+    With few rows an expert nothing is left to reuse, and the bytes of the weights are all that counts.""",
+    kernel=False,
+    accepts=accepts,
+    launches=launches,
+    audit=audit,
+    fresh=fresh,
+    mistakes=[
+        Mistake(
+            "always cuts K",
+            old="for bk in divisors(K, 128):",
+            new="for bk in divisors(K // 2, 128):",
+            says="keep K whole, if VMEM lets you",
+            stage="work",
+        ),
+        Mistake(
+            "takes the smallest tiles",
+            old=_FITS,
+            new="if chosen is None:",
+            says="tiles (16, 128, 128) move",
+            stage="work",
+        ),
+        Mistake(
+            "counts one buffer for each operand",
+            old="buffers = 2 * 2 * (",
+            new="buffers = 2 * (",
+            says="count two buffers for each operand's block",
+            stage="work",
+        ),
+        Mistake(
+            "forgets that VMEM is limited",
+            old=_FITS,
+            new="if moved < least:",
+            says="MiB of VMEM where",
+            stage="work",
+        ),
+        Mistake(
+            "forgets that lhs comes again for each column of blocks",
+            old="* (1 if bm == M and bk == K else columns)",
+            new="",
+            says="larger bn, fewer columns of blocks",
+            stage="work",
+        ),
+        Mistake(
+            "looks at the weights alone",
+            old="moved = 2 * (lhs + weights + M * N)",
+            new="moved = weights",
+            says="larger bn, fewer columns of blocks",
+            stage="work",
+        ),
+        Mistake(
+            "always answers 128, 128, 128",
+            old="    return chosen",
+            new="    return 128, 128, 128",
+            says="tiles (128, 128, 128) move",
+            stage="work",
+        ),
+        Mistake(
+            "always keeps K whole, and columns narrow",
+            old="    return chosen",
+            new="    return 16, K, 128",
+            says="larger bn, fewer columns of blocks",
+            stage="work",
+        ),
+        Mistake(
+            "always answers 512, 1024, 1024, as for large layers",
+            old="    return chosen",
+            new="    return 512, 1024, 1024",
+            says="bn = 1024 does not divide N = 1408",
+        ),
+        Mistake(
+            "tries columns that are no multiples of 128",
+            old="for bn in divisors(N, 128):",
+            new="for bn in divisors(N, 64)[::2]:",
+            says="is no multiple of 128",
+        ),
+    ],
+    alternatives=[
+        Alternative(
+            "takes the largest rows among the best",
+            old=_FITS,
+            new="if buffers <= vmem_bytes and (moved, -bm) < (least, -(chosen or (0,))[0]):",
+        ),
+        Alternative(
+            "sorts all candidates by what they move",
+            code="""
+def choose_tiles(M, K, N, E, vmem_bytes):
+    def fits(bm, bk, bn):
+        return 4 * (bm * bk + bk * bn + 2 * bm * bn) <= vmem_bytes
+
+    def moved(tiles):
+        bm, bk, bn = tiles
+        if bk == K:
+            return M * K * (1 if bm == M else N // bn) + E * K * N
+        return visits(M, E, bm) * K * (bm * (N // bn) + N)
+
+    def divisors(n, step):
+        return [b for b in range(n, 0, -1) if n % b == 0 and b % step == 0]
+
+    every = [(a, b, c) for a in divisors(M, 16) for b in divisors(K, 128) for c in divisors(N, 128)]
+    return min((one for one in every if fits(*one)), key=moved)
+""",
+        ),
+    ],
+)

@@ -1,0 +1,283 @@
+"""Rung 14: gate and up-projection in one visit."""
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+from jaxtyping import Array, Float, Int
+
+from puzzles import INTERPRET, find
+
+# %% [markdown]
+# ## fused_gate_up: one visit, two products
+#
+# An expert begins with two products of the same rows: `silu(x @ w_gate) * (x @ w_up)`. `moe_layer`
+# made two launches of them. Both read the rows, both wrote a result to HBM, and XLA read the results
+# back to multiply them.
+#
+# One visit can do it all. Two blocks of weights come with each block of rows, each product has an
+# **accumulator of its own**, and at the last `k` both sums are there, in VMEM:
+#
+# ```text
+# rows ──┬── × gate ──→ gate_ref ── silu ──┐
+#        └── × up ────→ up_ref ─────────── × ──→ o_ref, own rows only
+# ```
+#
+# An activation is of the *whole* sum: not before the last `k`. The rest of your `grouped_matmul` is
+# printed. Write the two sums, and the value to store.
+
+# %%
+def fused_gate_up_spec(
+    lhs: Float[Array, "M K"],
+    w_gate: Float[Array, "E K N"],
+    w_up: Float[Array, "E K N"],
+    group_sizes: Int[Array, " E"],
+) -> Float[Array, "M N"]:
+    row, end = jnp.arange(lhs.shape[0])[:, None], jnp.cumsum(group_sizes)
+    out = jnp.zeros((lhs.shape[0], w_gate.shape[2]), lhs.dtype)
+    for e in range(w_gate.shape[0]):
+        gate = jnp.dot(lhs, w_gate[e], preferred_element_type=jnp.float32)
+        up = jnp.dot(lhs, w_up[e], preferred_element_type=jnp.float32)
+        hidden = (jax.nn.silu(gate) * up).astype(lhs.dtype)
+        out = jnp.where((end[e] - group_sizes[e] <= row) & (row < end[e]), hidden, out)
+    return out
+
+
+# %% jupyter={"source_hidden": true} cellView="form"
+# @title The tiles (given): two blocks of weights have to fit
+def tiles_for_two(M, K, N, dtype):
+    large = min(K, N) >= 512
+    bm, most = (512, 2048 // dtype.itemsize) if large else (64, 128)  # for the check
+
+    def largest(n, most):  # the largest multiple of 128 that divides the axis, or else all of it
+        return max((b for b in range(128, most + 1, 128) if n % b == 0), default=n)
+
+    bk, bn = largest(K, most // 2 if large else most), largest(N, most)
+    if M % bm:
+        raise ValueError(f"tiles of {bm} rows do not divide M={M}: pad the rows")
+    if 2 * (bm * bk + 2 * bk * bn + bm * bn) * dtype.itemsize + 8 * bm * bn > 12 * 2**20:
+        raise ValueError(f"tiles bk={bk} of K={K} and bn={bn} of N={N} do not fit into VMEM: pad them")
+    return bm, bk, bn
+
+
+# %%
+def fused_gate_up_kernel(
+    offsets_ref, group_ids_ref, tile_ids_ref, lhs_ref, w_gate_ref, w_up_ref, zeros_ref, o_ref,
+    gate_ref, up_ref,
+):  # fmt: skip
+    step, k = pl.program_id(1), pl.program_id(2)
+
+    @pl.when(k == 0)
+    def _():
+        gate_ref[...] = jnp.zeros_like(gate_ref)
+        up_ref[...] = jnp.zeros_like(up_ref)
+
+    ### BEGIN SOLUTION
+    x = lhs_ref[...]
+    gate_ref[...] += jnp.dot(x, w_gate_ref[...], preferred_element_type=jnp.float32)
+    up_ref[...] += jnp.dot(x, w_up_ref[...], preferred_element_type=jnp.float32)
+    ### END SOLUTION
+
+    @pl.when(k == pl.num_programs(2) - 1)
+    def _():
+        group, tile = group_ids_ref[step], tile_ids_ref[step]
+        row = tile * o_ref.shape[0] + jax.lax.broadcasted_iota(jnp.int32, o_ref.shape, 0)
+        mine = (offsets_ref[group] <= row) & (row < offsets_ref[group + 1])
+        first = (step == 0) | (tile != tile_ids_ref[jnp.maximum(step - 1, 0)])
+        others = jnp.where(first, 0.0, o_ref[...].astype(jnp.float32))
+        ### BEGIN SOLUTION
+        hidden = jax.nn.silu(gate_ref[...]) * up_ref[...]
+        o_ref[...] = jnp.where(mine, hidden, others).astype(o_ref.dtype)
+        ### END SOLUTION
+
+
+def fused_gate_up(
+    lhs: Float[Array, "M K"],
+    w_gate: Float[Array, "E K N"],
+    w_up: Float[Array, "E K N"],
+    group_sizes: Int[Array, " E"],
+) -> Float[Array, "M N"]:
+    (M, K), (_, _, N) = lhs.shape, w_gate.shape
+    bm, bk, bn = tiles_for_two(M, K, N, lhs.dtype)
+    offsets = find("group_offsets").solution(group_sizes)
+    group_ids, tile_ids, num_steps = find("tile_metadata").solution(group_sizes, M, bm)
+    weights = pl.BlockSpec(
+        (None, bk, bn), lambda j, s, k, offsets, groups, tiles: (groups[s], k, j)
+    )
+    return pl.pallas_call(
+        fused_gate_up_kernel,
+        grid_spec=pltpu.PrefetchScalarGridSpec(
+            num_scalar_prefetch=3,
+            grid=(N // bn, num_steps, K // bk),
+            in_specs=[
+                pl.BlockSpec((bm, bk), lambda j, s, k, offsets, groups, tiles: (tiles[s], k)),
+                weights,
+                weights,
+                pl.BlockSpec(memory_space=pl.ANY),
+            ],
+            out_specs=pl.BlockSpec((bm, bn), lambda j, s, k, offsets, groups, tiles: (tiles[s], j)),
+            scratch_shapes=[pltpu.VMEM((bm, bn), jnp.float32), pltpu.VMEM((bm, bn), jnp.float32)],
+        ),
+        out_shape=jax.ShapeDtypeStruct((M, N), lhs.dtype),
+        input_output_aliases={6: 0},
+        interpret=INTERPRET,
+    )(offsets, group_ids, tile_ids, lhs, w_gate, w_up, jnp.zeros((M, N), lhs.dtype))
+
+
+# %% [markdown]
+# What is saved, at the shapes of Mixtral and 8192 tokens: two launches also write two results, which
+# XLA reads, multiplies and writes once more.
+
+# %% active="ipynb"
+# M, K, N, E = 16384, 4096, 14336, 8
+# lhs, w = (jax.ShapeDtypeStruct(s, jnp.bfloat16) for s in ((M, K), (E, K, N)))
+# sizes = jnp.full(E, M // E)
+# (fused,) = trace(find("fused_gate_up").solution, lhs, w, w, sizes)
+# (each,) = trace(find("grouped_matmul").solution, lhs, w, sizes)
+# print(f"one launch    {fused.hbm_bytes / 2**30:5.2f} GiB")
+# print(f"two launches  {2 * each.hbm_bytes / 2**30:5.2f} GiB, and {3 * M * N * 2 / 2**30:.2f} to multiply")
+
+# %% tags=["author"]
+from puzzles import Alternative, Mistake, Puzzle, rng
+from puzzles.grouped_matmul import grouped_matmul
+from puzzles.grouped_matmul.grouped_matmul import rows_of
+
+
+def make_inputs(key, M, K, N, sizes, dtype="float32"):
+    r = rng(key)
+    gate, up = (r.normal(size=(len(sizes), K, N)) / K**0.5 for _ in range(2))
+    weights = (jnp.asarray(one, dtype) for one in (gate, up))
+    return rows_of(r, M, K, sizes, dtype), *weights, jnp.asarray(sizes, jnp.int32)
+
+
+def scale(M=8192, K=4096, N=14336, E=8):
+    shapes = (M, K), (E, K, N), (E, K, N)
+    lhs, gate, up = (jax.ShapeDtypeStruct(shape, jnp.bfloat16) for shape in shapes)
+    return lhs, gate, up, grouped_matmul.routed(E)
+
+
+def fresh(r):
+    shapes = (
+        dict(M=128, sizes=(0, 7, 64, 1, 0, 20)),
+        dict(M=192, sizes=(3, 100, 0, 17)),
+        dict(M=64, sizes=(5, 0, 6, 0, 7, 8)),
+    )
+    return dict(K=384, N=128, **shapes[r.integers(len(shapes))])
+
+
+_GATE = "gate_ref[...] += jnp.dot(x, w_gate_ref[...], preferred_element_type=jnp.float32)"
+_UP = "up_ref[...] += jnp.dot(x, w_up_ref[...], preferred_element_type=jnp.float32)"
+_HIDDEN = "hidden = jax.nn.silu(gate_ref[...]) * up_ref[...]"
+_STORE = "o_ref[...] = jnp.where(mine, hidden, others).astype(o_ref.dtype)"
+
+PUZZLE = Puzzle(
+    spec=fused_gate_up_spec,
+    solution=fused_gate_up,
+    inputs=make_inputs,
+    cases=[
+        dict(M=128, K=256, N=384, sizes=(50, 0, 40, 3)),
+        dict(M=128, K=384, N=256, sizes=(64, 0, 30), dtype="bfloat16"),
+    ],
+    hints=[
+        "Two sums run side by side, as one did in grouped_matmul. When is a sum whole, so that a function of it "
+        "means something?",
+        "`jax.nn.silu` works in a kernel. `gate_ref` and `up_ref` are f32 scratch, and the rows that are not mine get "
+        "`others`.",
+        "At every k: one dot for each accumulator, with f32 results. At the last k: silu of one sum times the other, "
+        "a `jnp.where` between that and the others, a cast, one store.",
+    ],
+    explain="""Both products share the block of rows, and their sums meet in VMEM: so the rows are read once, not twice,
+    and neither sum ever goes to HBM. What a launch of its own would write and read again is saved.""",
+    mistakes=[
+        Mistake(
+            "activates the wrong product",
+            old=_HIDDEN,
+            new="hidden = gate_ref[...] * jax.nn.silu(up_ref[...])",
+            says="silu is for the gate: it opens or closes what comes up",
+        ),
+        Mistake(
+            "leaves the activation out",
+            old=_HIDDEN,
+            new="hidden = gate_ref[...] * up_ref[...]",
+            says="the gate's sum goes through silu first",
+        ),
+        Mistake(
+            "takes the sigmoid for silu",
+            old=_HIDDEN,
+            new="hidden = jax.nn.sigmoid(gate_ref[...]) * up_ref[...]",
+            says="silu(x) is x · sigmoid(x)",
+        ),
+        Mistake(
+            "adds gate and up",
+            old=_HIDDEN,
+            new="hidden = jax.nn.silu(gate_ref[...]) + up_ref[...]",
+            says="the gate multiplies what comes up, number by number",
+        ),
+        Mistake(
+            "activates each block's product",
+            old=_GATE,
+            new="gate_ref[...] += jax.nn.silu(jnp.dot(x, w_gate_ref[...], preferred_element_type=jnp.float32))",
+            edits=((_HIDDEN, "hidden = gate_ref[...] * up_ref[...]"),),
+            says="silu of a sum is not the sum of silus: wait for the last k",
+        ),
+        Mistake(
+            "multiplies with the same weights twice",
+            old="jnp.dot(x, w_up_ref[...]",
+            new="jnp.dot(x, w_gate_ref[...]",
+            says="the second sum is for w_up",
+        ),
+        Mistake(
+            "keeps the last block of K of the second sum only",
+            old="up_ref[...] += jnp.dot",
+            new="up_ref[...] = jnp.dot",
+            says="both sums run over all k: add to what up_ref holds",
+        ),
+        Mistake(
+            "stores the whole tile at every visit",
+            old=_STORE,
+            new="o_ref[...] = hidden.astype(o_ref.dtype)",
+            says="the last visitor of a tile overwrites the rows of all the others",
+        ),
+        Mistake(
+            "clears the other rows at every visit",
+            old=_STORE,
+            new="o_ref[...] = jnp.where(mine, hidden, 0.0).astype(o_ref.dtype)",
+            says="what the visit before stored in the same tile is lost: the other rows get `others`",
+        ),
+        Mistake(
+            "leaves the output's type to chance",
+            old="jnp.where(mine, hidden, others).astype(o_ref.dtype)",
+            new="jnp.where(mine, hidden, others)",
+            says="What is stored must have the Ref's dtype",
+            stage="error",
+        ),
+        Mistake(
+            "multiplies outside, after two launches",
+            code="""
+def fused_gate_up(lhs, w_gate, w_up, group_sizes):
+    grouped = find("grouped_matmul").solution
+    return jax.nn.silu(grouped(lhs, w_gate, group_sizes)) * grouped(lhs, w_up, group_sizes)
+""",
+            says="`logistic` works on the data outside the kernel",
+            stage="pallas",
+        ),
+        Mistake(
+            "goes on to the end of the metadata",
+            old="grid=(N // bn, num_steps, K // bk)",
+            new="grid=(N // bn, len(tile_ids), K // bk)",
+            says="dots run in",
+            stage="work",
+        ),
+    ],
+    alternatives=[
+        Alternative(
+            "writes silu by hand",
+            old=_HIDDEN,
+            new="gate = gate_ref[...]\n        hidden = gate / (1 + jnp.exp(-gate)) * up_ref[...]",
+        ),
+        Alternative("takes other tiles", old="if large else (64, 128)", new="if large else (32, 128)"),
+    ],
+    scale=scale,
+    par=grouped_matmul.par,
+    fresh=fresh,
+)
