@@ -97,10 +97,10 @@ def observe(fn):
 
     def with_gradients(a, b):
         y, pullback = jax.vjp(fn, a, b)
-        return y, *pullback(y[::-1, ::-1])  # a gradient at the result that is nobody's operand
+        return y, *pullback(jax.lax.rev(y, (0, 1)))  # a gradient at the result that is nobody's operand
 
     def all_three(a, b):
-        two = (jnp.concatenate([x[None], x[None, ::-1]]) for x in (a, b))
+        two = (jnp.concatenate([x[None], jax.lax.rev(x, (0,))[None]]) for x in (a, b))
         return (
             *with_gradients(a, b),
             *jax.jit(with_gradients)(a, b),
@@ -170,7 +170,7 @@ PUZZLE = Puzzle(
             "returns the gradients in the wrong order",
             old=_BACK,
             new="return find(\"matmul_gradients\").solution(a, b, g)[::-1]",
-            says="at output[0] the bwd rule produced an output of type",
+            says="The backward rule returns one gradient for each argument of the function, of its shape",
             stage="error",
         ),
         Mistake(
