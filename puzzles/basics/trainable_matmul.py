@@ -125,7 +125,7 @@ PUZZLE = Puzzle(
     spec=trainable_matmul_spec,
     solution=trainable_matmul,
     inputs=make_inputs,
-    cases=[dict(M=256, K=384, N=512)],
+    cases=[dict(M=256, K=256, N=512)],
     fresh=fresh,
     scale=scale,
     observe=observe,
