@@ -28,8 +28,8 @@ from puzzles import INTERPRET
 # pipeline already asks what the next one needs.
 #
 # Hence **scalar prefetch**. Before the first step, small arrays of integers are copied to SMEM, the
-# memory for scalars. `pltpu.PrefetchScalarGridSpec` says how many: **`num_scalar_prefetch`**, here 1.
-# Then
+# memory for scalars. The `grid_spec`, a `pltpu.PrefetchScalarGridSpec`, says how many:
+# **`num_scalar_prefetch`**, here 1. Then
 #
 # * the prefetched arrays are the **first arguments** of the call, and have no BlockSpec;
 # * the kernel gets their Refs **first**, before those of the inputs;
