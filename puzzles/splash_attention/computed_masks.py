@@ -196,7 +196,7 @@ def observe(fn):
 
     def run(q, k, v, tiles, rule):
         bq = len(q) // (int(tiles[0][-1]) + 1)
-        return fn(q, k, v, tiles, rule, bq=bq, bk=192 - bq if bq == 64 else bq // 2)
+        return fn(q, k, v, tiles, rule, bq=bq, bk=128)
 
     return run
 
@@ -231,7 +231,7 @@ PUZZLE = Puzzle(
     inputs=make_inputs,
     observe=observe,
     cases=[
-        dict(T=320, S=384, H=16, bq=64, bk=128, rule="window"),
+        dict(T=384, S=512, H=16, bq=128, bk=128, rule="window"),  # as `show` draws it
         dict(T=512, S=384, H=64, bq=256, bk=128, rule="late"),
     ],
     fresh=fresh,

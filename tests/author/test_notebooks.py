@@ -100,7 +100,7 @@ def test_solution_marks_and_author_cells_stay_behind(name, learner, solved):
         text = "\n".join(cell.source for cell in notebook.cells)
         assert _regions.BEGIN not in text
         assert _regions.END not in text
-        assert "PUZZLE" not in text
+        assert "PUZZLE = " not in text
         assert "Mistake(" not in text
 
 
