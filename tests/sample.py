@@ -36,6 +36,12 @@ def some(things: Sequence[T], count: int = 1) -> list[T]:
     return [things[(first + n) % len(things)] for n in range(count)]
 
 
+def share(things: Sequence[T]) -> list[T]:
+    """Every n-th of `things`, if PUZZLES_SHARE is n; all of them under `make graduate`."""
+    parts = 1 if ALL else int(os.environ.get("PUZZLES_SHARE", "1"))
+    return list(things[seed() % parts :: parts])
+
+
 def examples(count: int, of: int) -> int:
     """How many examples hypothesis draws: `count`, or all `of` them under `make graduate`."""
     return of if ALL else count

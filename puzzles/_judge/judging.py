@@ -128,17 +128,15 @@ def _kernel(
     compiler: Compiler | None,
 ) -> Verdict:
     """All stages of a rung with a kernel; `drawn` is the seed of the fresh case."""
-    traces, results = {}, {}
+    traces = {}
     _glance(puzzle, fn, listed[0])
     for case in listed:
         traced = traces[case] = stages.trace(case, fn)
         stages.pallas(case, traced)
-        results[case] = stages.numbers(case, traced)
+        rounded_once(case, stages.numbers(case, traced))
     simulated = memory(traces, thorough)
     for case, traced in traces.items():
         stages.work(case, traced.launches)
-    for case, flat in results.items():
-        rounded_once(case, flat)
     _fresh(puzzle, fn, drawn)  # first: what is wrong at other sizes is no matter of cost
     scale = at_scale(puzzle, fn)
     if scale is not None:
