@@ -6,7 +6,6 @@ import contextlib
 import io
 import json
 import os
-import re
 import statistics
 import subprocess
 import sys
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
 MEDIAN, WORST, IMPORT_AIM, WRONG_AIM, NAMED_AIM = 1.0, 3.0, 0.2, 0.3, 1.5
 SUMMITS = {"splash_multi_head": 8.0, "moe_layer": 15.0}
 NOTEBOOK, NOTEBOOKS = 30.0, 120.0
-# The rows of the README's table.
 FIRST = "first check of a right answer, median of the rungs"
 AGAIN = "the same again"
 WRONG = "a wrong answer, until its numbers are known to be wrong"
@@ -57,15 +55,14 @@ def main(arguments: list[str]) -> None:
         for rung, times in json.loads(_python(__file__, name)).items():
             print(_row(rung, times))
             rows[rung] = times
-    said = readme()
-    print(f"\n{'':56}{'now':>8}{'README':>8}{'aim':>8}")
+    print(f"\n{'':56}{'now':>8}{'aim':>8}")
     for label, (now, aim) in figures(rows).items():
-        print(f"{label:56}{now:8.2f}{said.get(label, '-'):>8}{aim:8.1f}", flush=True)
+        print(f"{label:56}{now:8.2f}{aim:8.1f}", flush=True)
     print("", *gate.lines(), sep="\n")
 
 
 def figures(rows: dict[str, Times]) -> dict[str, tuple[float, float]]:
-    """What the README states: seconds now, and the aim."""
+    """Seconds now, and the aim."""
     ordinary = [times for rung, times in rows.items() if rung not in SUMMITS]
     first, again, *_ = zip(*ordinary, strict=True)
     wrong = [seconds for times in rows.values() for seconds in times[2]]
@@ -86,12 +83,6 @@ def figures(rows: dict[str, Times]) -> dict[str, tuple[float, float]]:
         found[f"solved {name}"] = (seconds, NOTEBOOK)
     found[ALL] = (sum(seconds for _, seconds in notebooks), NOTEBOOKS)
     return found
-
-
-def readme() -> dict[str, str]:
-    """The rows of the README's table of seconds."""
-    text = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
-    return dict(re.findall(r"(?m)^\| (.*?) \| ([\d.]+) \|$", text))
 
 
 def _row(label: str, times: Times) -> str:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import bench
-
 import puzzles
 
 TEXT = " ".join((Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8").split())
@@ -24,13 +22,6 @@ def test_the_totals_are_those_of_the_ladders() -> None:
         f"{len(rungs)} rungs, {mistakes} mistakes, all rejected, and {alternatives} other correct"
         in TEXT
     )
-
-
-def test_each_figure_of_the_bench_has_a_row() -> None:
-    labels = {bench.FIRST, bench.AGAIN, bench.WRONG, bench.NAMED}
-    labels |= {bench.SLOWEST, bench.IMPORT, bench.ALL}
-    labels |= {*bench.SUMMITS, *(f"solved {name}" for name in LADDERS)}
-    assert set(bench.readme()) == labels
 
 
 def test_the_versions_of_jax_are_those_of_the_makefile() -> None:
