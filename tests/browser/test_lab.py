@@ -183,7 +183,7 @@ def test_a_learner_runs_all_fails_passes_walks_and_reloads(
     _rewrite(page, cell, RIGHT)
     cell = _cell(page, "def add_ten_kernel")
     expect(_verdict(cell)).to_contain_text("solved", timeout=SLOW)
-    expect(_verdict(cell)).to_contain_text("1/15")
+    expect(_verdict(cell)).to_contain_text("1/17")
     _shot(page, "3-right")
 
     walk = _cell(page, "show(vector_add)").locator(".pz-walk")
@@ -200,7 +200,7 @@ def test_a_learner_runs_all_fails_passes_walks_and_reloads(
     _saved(folder, "adds one instead", "solved")
     _open(page, address)
     cell = _cell(page, "def add_ten_kernel")
-    expect(_verdict(cell)).to_contain_text("1/15")
+    expect(_verdict(cell)).to_contain_text("1/17")
     walk = _cell(page, "show(vector_add)").locator(".pz-walk")
     walk.scroll_into_view_if_needed()
     slider = walk.locator("input[type=range]")
