@@ -37,7 +37,8 @@ def scaled(count: float) -> str:
     return f"{count:.0f}"
 
 
-def _seconds(count: float) -> str:
+def seconds_words(count: float) -> str:
+    """Seconds with a unit: 0.000327 -> '327 µs'."""
     for unit, size in (("s", 1), ("ms", 1e-3), ("µs", 1e-6)):
         if count >= size:
             return f"{_three(count / size)} {unit}"
@@ -152,7 +153,7 @@ def _time(launch: Launch, chip: Chip) -> str:
     moved = launch.least.hbm_bytes
     if not moved:
         return ""
-    seconds = _seconds(moved / chip.hbm_bytes_per_second)
+    seconds = seconds_words(moved / chip.hbm_bytes_per_second)
     return f"at least {seconds}: {amount(moved)} at {chip.hbm_bytes_per_second / 1e9:.0f} GB/s"
 
 
@@ -163,8 +164,8 @@ def _steps(launch: Launch, chip: Chip) -> str:
     if launch.steps < _MANY or each > _SMALL or not launch.exact:
         return ""
     return (
-        f"{launch.steps:,} of {_seconds(each)} each by this model, which leaves out what a step "
-        "costs by itself: larger blocks make fewer"
+        f"{launch.steps:,} of {seconds_words(each)} each by this model, which leaves out what a "
+        "step costs by itself: larger blocks make fewer"
     )
 
 

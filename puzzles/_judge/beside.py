@@ -5,7 +5,7 @@ from __future__ import annotations
 from puzzles._judge.scale import Scale
 from puzzles._launch import Launch
 from puzzles._puzzle import Puzzle
-from puzzles._receipt import amount, scaled
+from puzzles._receipt import amount, scaled, seconds_words
 from puzzles._tpu import CHIPS
 
 _CHIP = CHIPS["v5e"]
@@ -63,11 +63,4 @@ def _time(moved: int, flops: int) -> str:
     """What bandwidth and the matrix unit alone would take."""
     memory, matrix = moved / _CHIP.hbm_bytes_per_second, flops / _CHIP.flops_per_second
     slower = "the matrix unit" if matrix > memory else "HBM"
-    return f"at least {_span(max(memory, matrix))} on one {_CHIP.name}, bound by {slower}"
-
-
-def _span(seconds: float) -> str:
-    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
-        if seconds >= size:
-            return f"{seconds / size:.3g} {unit}"
-    return f"{seconds / 1e-9:.3g} ns"
+    return f"at least {seconds_words(max(memory, matrix))} on one {_CHIP.name}, bound by {slower}"

@@ -81,19 +81,25 @@ def outdated(puzzle: Puzzle, fn: Callable) -> str | None:
     return None
 
 
+@functools.cache
+def _today(puzzle: Puzzle) -> dict[str, str]:
+    """The digest of each function that the puzzle hands out whole."""
+    return {name: digest(text) for name, text in given(puzzle.text).items()}
+
+
 def brought_up_to_date(puzzle: Puzzle, fn: Callable) -> tuple[Callable, str | None]:
     """`fn`, or the learner's part of it in the code that is handed out today; and what to say.
 
     Only where a function around it is word for word that of an earlier edition, and changed since.
     """
     scope = getattr(source.unwrap(fn), "__globals__", {})
-    today = given(puzzle.text)
+    today = _today(puzzle)
     for edition, rungs in _editions().items():
         old = [
             name
             for name, was in rungs.get(puzzle.name, {}).get("given", {}).items()
             if name != puzzle.spec.__name__
-            if name in today and digest(today[name]) != was
+            if today.get(name, was) != was
             if _digest_of(scope.get(name)) == was
         ]
         if old:

@@ -20,7 +20,7 @@ from puzzles._judge.memory import memory, memory_if_small
 from puzzles._judge.numbers import rounded_once, same_form, same_numbers
 from puzzles._judge.scale import at_scale, compare
 from puzzles._judge.verdict import Rejected, Verdict
-from puzzles._launch import Launch
+from puzzles._launch import Launch, Traced
 from puzzles._puzzle import Puzzle
 from puzzles._receipt import receipt_text
 from puzzles._tpu import Compiler
@@ -131,9 +131,8 @@ def _kernel(
     traces = {}
     _glance(puzzle, fn, listed[0])
     for case in listed:
-        traced = traces[case] = stages.trace(case, fn)
-        stages.pallas(case, traced)
-        rounded_once(case, stages.numbers(case, traced))
+        traces[case], flat = _ran(case, fn)
+        rounded_once(case, flat)
     simulated = memory(traces, thorough)
     for case, traced in traces.items():
         stages.work(case, traced.launches)
@@ -155,13 +154,17 @@ def _kernel(
     return _passed(puzzle, receipt, notes=(_INTERPRET,) if forgot else ())
 
 
+def _ran(case: Case, fn: Callable) -> tuple[Traced, list[np.ndarray]]:
+    """`fn` on one case: its trace, and its results, which are the spec's."""
+    traced = stages.trace(case, fn)
+    stages.pallas(case, traced)
+    return traced, stages.numbers(case, traced)
+
+
 def _glance(puzzle: Puzzle, fn: Callable, case: Case) -> None:
     """What a rung wants judged before all else: a wrong result before its gradients are run."""
     if puzzle.glance is not None:
-        part = _part(puzzle, case.number, case.seed)
-        traced = stages.trace(part, fn)
-        stages.pallas(part, traced)
-        stages.numbers(part, traced)
+        _ran(_part(puzzle, case.number, case.seed), fn)
 
 
 @cache
@@ -209,9 +212,7 @@ def _fresh(puzzle: Puzzle, fn: Callable, seed: int) -> None:
         if not puzzle.kernel:
             _plain(case, fn)
             return
-        traced = stages.trace(case, fn)
-        stages.pallas(case, traced)
-        flat = stages.numbers(case, traced)
+        traced, flat = _ran(case, fn)
         memory_if_small(case, traced)
         rounded_once(case, flat)
     except Rejected as rejected:

@@ -9,7 +9,7 @@ import numpy as np
 from puzzles._judge.case import Case
 from puzzles._judge.numbers import index_words, mismatches, number_words, of_which
 from puzzles._judge.verdict import Rejected
-from puzzles._launch import Launch, Traced, faults, step_ids
+from puzzles._launch import Fault, Launch, Traced, faults, step_ids
 from puzzles._tpu import SimulationError, simulate
 
 # The simulator takes about a millisecond a grid step, and to compile a launch as long as some of
@@ -52,12 +52,16 @@ def memory_if_small(case: Case, traced: Traced) -> None:
         _simulated(case, traced, eager=False)
 
 
+def stage_of(fault: Fault) -> str:
+    """The stage whose headline is true of a fault."""
+    return {"misaligned": "tpu", "semantics": "work"}.get(fault.kind, "memory")
+
+
 def _mapped(case: Case, traced: Traced) -> None:
     for fault in (f for one in traced.launches for f in faults(one)):
         if fault.kind != "misaligned":
-            stage = "work" if fault.kind == "semantics" else "memory"
             step = step_ids(traced.launches, fault)
-            raise Rejected(stage, fault.says, case=case.label, step=step)
+            raise Rejected(stage_of(fault), fault.says, case=case.label, step=step)
 
 
 def _simulated(case: Case, traced: Traced, eager: bool) -> None:

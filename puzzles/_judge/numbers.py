@@ -57,9 +57,10 @@ def compare(want: np.ndarray, got: np.ndarray, tolerance: float | None) -> Misma
         finite = w[np.isfinite(w)]
         scale = float(np.sqrt(np.mean(finite**2))) if finite.size else 0.0
         wrong = ~np.isclose(g, w, rtol=tolerance, atol=tolerance * scale, equal_nan=True)
-        with np.errstate(all="ignore"):
-            ratios = np.abs(g - w) / (tolerance * (np.abs(w) + scale))
-        excess = float(np.max(np.where(np.isnan(ratios), np.inf, ratios)[wrong], initial=0.0))
+        if wrong.any():
+            with np.errstate(all="ignore"):
+                ratios = np.abs(g - w) / (tolerance * (np.abs(w) + scale))
+            excess = float(np.max(np.where(np.isnan(ratios), np.inf, ratios)[wrong], initial=0.0))
     if not wrong.any():
         return None
     first = tuple(int(n) for n in np.unravel_index(int(np.argmax(wrong)), wrong.shape))

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import jax.numpy as jnp
 
-from puzzles._jax import AbstractValue, ClosedJaxpr, Jaxpr, JaxprEqn, Var
+from puzzles._jax import ClosedJaxpr, Jaxpr, JaxprEqn, Var
 from puzzles._judge import source
 from puzzles._launch import PALLAS_CALL, subjaxprs
 
@@ -48,10 +48,6 @@ def work_outside(closed: ClosedJaxpr, allowed: Sequence[str] = ()) -> list[tuple
             if hasattr(v.aval, "dtype")
         )
     ]
-
-
-def _is_float(aval: AbstractValue) -> bool:
-    return hasattr(aval, "dtype") and jnp.issubdtype(aval.dtype, jnp.inexact)
 
 
 def _data_equations(jaxpr: Jaxpr, data: set) -> Iterator[JaxprEqn]:

@@ -9,6 +9,7 @@ from functools import lru_cache
 
 from puzzles._judge.cost import Cost
 from puzzles._judge.limits import learners_code
+from puzzles._judge.memory import stage_of
 from puzzles._judge.verdict import Rejected
 from puzzles._launch import Abstract, Operand, faults, trace_call
 from puzzles._puzzle import Puzzle
@@ -97,8 +98,7 @@ def compare(puzzle: Puzzle, scale: Scale) -> None:
     """
     at = "At production scale, "
     for fault in (f for one in scale.mine.launches for f in faults(one)):
-        stage = {"misaligned": "tpu", "semantics": "work"}.get(fault.kind, "memory")
-        raise Rejected(stage, at + fault.says, case=scale.label)
+        raise Rejected(stage_of(fault), at + fault.says, case=scale.label)
     for excess in excesses(scale, puzzle.slack):
         raise Rejected("work", at + excess.says, case=scale.label)
 

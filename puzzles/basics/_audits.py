@@ -27,17 +27,3 @@ def narrow(launch: Launch) -> None:
         f"the kernel writes {written}, and a cast outside has to read it again: round in the kernel, "
         "where it stores"
     )
-
-
-# Rungs of grouped_matmul ask for it.
-def product_by_blocks(launch: Launch, M: int, K: int, N: int, batch: int = 1) -> None:
-    """Asserts that the dots tile K, and do the FLOPs of `batch` (M, K) by (K, N) products."""
-    assert max((dot.depth for dot in launch.dots), default=0) < K, (
-        f"one block spans all {K} of K: tile it, a larger K would not fit into VMEM"
-    )
-    needed = 2 * batch * M * K * N
-    too_few = launch.dot_flops < needed and not launch.unknown_loops
-    assert launch.least.dot_flops <= needed and not too_few, (
-        f"the dots do {launch.dot_flops:,} FLOPs; this product needs {needed:,}: "
-        "one block product at every step, no more and no less"
-    )
