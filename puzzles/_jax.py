@@ -97,6 +97,11 @@ __all__ = [
     "written_refs",
 ]
 
+# The simulator calls Python from compiled programs. With asynchronous dispatch such a program can
+# wait for a thread that waits for it, on two cores now and then, and for ever:
+# https://github.com/jax-ml/jax/issues/25861. Read when the CPU's backend starts, so set here.
+jax.config.update("jax_cpu_enable_async_dispatch", False)
+
 # Until 0.10 a ClosedJaxpr held a Jaxpr and its constants. 0.11 made them one class, which answers
 # to `.jaxpr` and `.consts`; 0.12 dropped the second name.
 ClosedJaxpr = getattr(_core, "ClosedJaxpr", Jaxpr)
