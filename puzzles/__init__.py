@@ -13,7 +13,7 @@ from puzzles._judge import Verdict, judge
 from puzzles._ladders import UnknownPuzzle, find, ladder, ladders
 from puzzles._launch import Copy, Dot, Launch, Operand, pipelines_on_cpu, trace
 from puzzles._puzzle import Alternative, Mistake, Puzzle, mutate, rng
-from puzzles._show import receipt, show
+from puzzles._show import estimated_cycles, plot, receipt, show
 
 __version__ = "0.2.0"
 
@@ -29,6 +29,7 @@ __all__ = [
     "UnknownPuzzle",
     "Verdict",
     "check",
+    "estimated_cycles",
     "find",
     "hint",
     "judge",
@@ -36,6 +37,7 @@ __all__ = [
     "ladders",
     "mutate",
     "pipelines_on_cpu",
+    "plot",
     "progress",
     "receipt",
     "rng",
