@@ -7,8 +7,8 @@ from jaxtyping import Array, Float
 # %% [markdown]
 # ## merge_attention: two halves are one
 #
-# Cut the keys in two, wherever you like, and attend to each part alone: one after the other, on two cores, or on two chips.
-# Each gives an o, divided by the sum of its own part, and an lse. What would attention to all keys have given?
+# Cut the keys in two, wherever you like, and attend to each part alone: in turn, on two cores, or on two chips. Each gives an
+# o, divided by its own sum, and an lse. What would attention to all keys have given?
 #
 # ```text
 #                  keys of part 1      keys of part 2            all keys
@@ -18,16 +18,16 @@ from jaxtyping import Array, Float
 #               └───────────────────┴───────────────────┘      └───────────┘
 # ```
 #
-# Undo the division. $e^{\text{lse}_1}$ is the sum of part 1's exponentials, and $e^{\text{lse}_1} o_1$ the sum of its values,
-# each times its own. Sums of two parts just add up:
+# Undo the division: $e^{\text{lse}_1}$ is the sum of part 1's exponentials, and $e^{\text{lse}_1} o_1$ the sum of its values, each
+# times its own. Sums of parts add up:
 #
 # $$e^{\text{lse}} = e^{\text{lse}_1} + e^{\text{lse}_2} \qquad\qquad
 #   o = \frac{e^{\text{lse}_1} o_1 + e^{\text{lse}_2} o_2}{e^{\text{lse}_1} + e^{\text{lse}_2}}$$
 #
-# Two things are in the way, and you know both. An lse of 100 overflows here, so shift both by the same number: which? And a row
-# may see nothing in one part, where its lse is -inf, or in both: then it gets zeros and -inf, and nothing on the way may be NaN.
+# Two things are in the way, and you know both. At an lse of 100 this overflows: shift both parts by the same number. Which? And
+# a row may see nothing in one part, whose lse is -inf, or in both: zeros, then, and -inf, and no NaN on the way.
 #
-# Five lines of plain JAX. Any axes may stand in front (`*B`): heads, a batch, pairs of parts.
+# Five lines of plain JAX. Any axes may stand in front (`*B`).
 
 # %%
 def merge_attention_spec(
@@ -75,29 +75,36 @@ def merge_attention(
 #    chip 3   k₃ v₃ ◣    k₂ v₂ ■    k₁ v₁ ■    k₀ v₀ ■
 # ```
 #
-# Below, "chips" are turns of a loop, and both functions are the references. The last column of the picture says what to worry about:
-# chip 0 waits for three turns out of four. [Striped attention](https://arxiv.org/abs/2311.09431) deals the tokens out in turn, and
-# all chips have about the same to do.
+# Below, "chips" are turns of a loop, and both functions are the references. The first row of the picture is a worry: with a
+# causal mask, chip 0 waits for three turns out of four. [Striped attention](https://arxiv.org/abs/2311.09431) deals the tokens
+# out in turn, and all chips have about the same to do.
 
 # %% active="ipynb"
-# merge, attend = find("merge_attention").solution, jax.jit(find("attention_lse").solution)
+# attend, merge = (jax.jit(find(name).solution) for name in ("attention_lse", "merge_attention"))
+# chips, n, H = 4, 128, 64
+# q, k, v = np.random.default_rng(0).normal(size=(3, chips, n, H)).astype(np.float32)  # a share for each chip
+# mask = np.tri(chips * n, dtype=bool).reshape(chips, n, chips, n)
 #
-# def part(q, k, v, mask):  # what one chip does in one turn
-#     block_mask, mask_index, patterns = find("classify_blocks").solution(mask, 128, 128)
-#     return attend(q, k, v, find("active_tiles").solution(block_mask, mask_index), patterns)
+# def part(chip, there):  # the queries of one chip, and keys that have come from there
+#     block_mask, mask_index, patterns = find("classify_blocks").solution(mask[chip, :, there], n, n)
+#     tiles = find("active_tiles").solution(block_mask, mask_index)
+#     return attend(q[chip], k[there], v[there], tiles, patterns)
 #
-# chips, n, H = 4, 256, 64
-# q, k, v = jax.random.normal(jax.random.key(0), (3, chips, n, H))  # a share for each chip
-# mask = np.tri(chips * n, dtype=bool)
-# o_all, lse_all = part(*(x.reshape(-1, H) for x in (q, k, v)), mask)
-# for chip, seen in enumerate(mask.reshape(chips, n, chips, n)):
-#     o, lse = part(q[chip], k[chip], v[chip], seen[:, chip])
+# out = []
+# for chip in range(chips):
+#     o, lse = part(chip, chip)
 #     for turn in range(1, chips):
-#         there = (chip - turn) % chips  # whose keys have come round
-#         o, lse = merge(o, lse, *part(q[chip], k[there], v[there], seen[:, there]))
-#     mine = slice(chip * n, (chip + 1) * n)
-#     print(f"chip {chip}: {seen.sum():7,} scores, o differs from the whole by {abs(o - o_all[mine]).max():.0e}")
-# print(f"passed on in each turn: {(k[0].nbytes + v[0].nbytes) / 2**10:.0f} KiB a chip; scores of all: {mask.size * 4 / 2**20:.0f} MiB")
+#         o, lse = merge(o, lse, *part(chip, (chip - turn) % chips))
+#     out.append(o)
+#
+# def whole(q, k, v, mask):  # with all scores in memory
+#     p = np.where(mask, np.exp(q @ k.T / H**0.5), 0.0)
+#     return p @ v / p.sum(axis=1, keepdims=True)
+#
+# all_of_it = whole(*(x.reshape(-1, H) for x in (q, k, v)), mask.reshape(chips * n, -1))
+# print(f"o of all chips differs from the whole by at most {abs(np.concatenate(out) - all_of_it).max():.0e}")
+# print(f"a chip holds {3 * q[0].nbytes:,} bytes of q, k and v, and passes on {2 * q[0].nbytes:,} in a turn; all scores: {all_of_it.shape[0]**2 * 4:,}")
+# print("scores that each chip computes:", *mask.sum(axis=(1, 2, 3)))
 
 # %% [markdown]
 # **One query, many keys.** When a model writes, it has one new query and all the keys so far. There is one row of tiles to
@@ -106,23 +113,19 @@ def merge_attention(
 # and `*B` merges all pairs of a round at once.
 
 # %% active="ipynb"
-# parts, S, H = 8, 8192, 64
-# q = jax.random.normal(jax.random.key(1), (8, H))  # eight queries: no block has fewer rows
-# k, v = jax.random.normal(jax.random.key(2), (2, S, H))
-#
-# def full(keys):  # a list of full tiles
-#     kinds = np.full((1, keys // 128), 2, np.int32)
-#     return find("active_tiles").solution(kinds, 0 * kinds), np.ones((1, 8, 128), bool)
-#
-# whole = attend(q, k, v, *full(S))
-# split = jax.vmap(lambda k, v: attend(q, k, v, *full(S // parts)))
+# parts, S = 8, 8192
+# q = np.random.default_rng(1).normal(size=(8, H)).astype(np.float32)  # eight queries: no block has fewer rows
+# k, v = np.random.default_rng(2).normal(size=(2, S, H)).astype(np.float32)
+# full = np.full((1, S // parts // 128), 2, np.int32)  # a row of full tiles, for each part the same
+# tiles, patterns = find("active_tiles").solution(full, 0 * full), np.ones((1, 8, 128), bool)
+# split = jax.vmap(lambda k, v: attend(q, k, v, tiles, patterns))
 # o, lse = split(k.reshape(parts, -1, H), v.reshape(parts, -1, H))
-# rounds = 0
+# steps, rounds = len(tiles[0]), 0
 # while len(o) > 1:
 #     o, lse = merge(o[::2], lse[::2], o[1::2], lse[1::2])
 #     rounds += 1
-# print(f"whole: {S // 128} steps, one after another; split: {parts} parts of {S // 128 // parts} steps, {rounds} rounds of merges")
-# print(f"o differs by {abs(o[0] - whole[0]).max():.0e}, lse by {abs(lse[0] - whole[1]).max():.0e}")
+# print(f"whole: {parts * steps} steps, one after another; split: {parts} times {steps}, side by side, and {rounds} rounds of merges")
+# print(f"o differs from the whole by at most {abs(o[0] - whole(q, k, v, True)).max():.0e}")
 
 # %% [markdown]
 # <details><summary>More: attention sinks</summary>
