@@ -21,6 +21,9 @@ RUNGS = (
     "splash_attention",
     "computed_masks",
     "splash_multi_head",
+    "attention_dq",
+    "attention_dkv",
+    "splash_vjp",
 )
 
 INTRO = """
