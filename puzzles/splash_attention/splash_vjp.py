@@ -440,7 +440,7 @@ PUZZLE = Puzzle(
             "forgets what to keep",
             old=_KEPT,
             new="return o",
-            says="must be a pair",
+            says="The forward rule returns a pair: the result, and a tuple",
             stage="error",
         ),
         Mistake(
@@ -454,7 +454,7 @@ PUZZLE = Puzzle(
             "differentiates the kernel itself",
             old=_DQ,
             new="dq = jax.vjp(lambda q: trainable_forward(q, k, v, segment_ids, tiles, partial_masks, soft_cap)[0], q)[1](do)[0]",
-            says="raises",
+            says="JAX cannot differentiate this `pallas_call`: write its gradient",
             stage="error",
         ),
         Mistake(
