@@ -23,6 +23,9 @@ RUNGS = (
     "splash_multi_head",
     "attention_lse",
     "merge_attention",
+    "attention_dq",
+    "attention_dkv",
+    "splash_vjp",
 )
 
 INTRO = """
