@@ -87,8 +87,9 @@ def _today(puzzle: Puzzle) -> dict[str, str]:
     return {name: digest(text) for name, text in given(puzzle.text).items()}
 
 
-def brought_up_to_date(puzzle: Puzzle, fn: Callable) -> tuple[Callable, str | None]:
-    """`fn`, or the learner's part of it in the code that is handed out today; and what to say.
+def brought_up_to_date(puzzle: Puzzle, fn: Callable) -> tuple[Callable, str | None, frozenset[str]]:
+    """`fn`, or the learner's part of it in the code that is handed out today; what to say; and the
+    parameters that have come since, for which a case cannot ask then.
 
     Only where a function around it is word for word that of an earlier edition, and changed since.
     """
@@ -102,14 +103,35 @@ def brought_up_to_date(puzzle: Puzzle, fn: Callable) -> tuple[Callable, str | No
             if today.get(name, was) != was
             if _digest_of(scope.get(name)) == was
         ]
+        newer = _lacking(puzzle, scope) if old else frozenset()
+        if newer:  # today's code would hand over what the learner's does not take
+            lost = " and ".join(f"`{name}`" for name in sorted(newer))
+            return (
+                fn,
+                f"`{old[0]}` in your notebook is from edition {edition}, which had no {lost}: it "
+                f"was judged as it is, and cases with {lost} were left out. The newest notebook "
+                "has them.",
+                newer,
+            )
         if old:
             namespace = load(puzzle, puzzle.text, "edition")
             namespace |= {name: scope[name] for name in puzzle.blanks if name in scope}
-            return namespace[puzzle.name], (
-                f"`{old[0]}` in your notebook is from edition {edition} and has changed since: "
-                "what you wrote was judged in today's. The newest notebook has it."
+            return (
+                namespace[puzzle.name],
+                (
+                    f"`{old[0]}` in your notebook is from edition {edition} and has changed since: "
+                    "what you wrote was judged in today's. The newest notebook has it."
+                ),
+                frozenset(),
             )
-    return fn, None
+    return fn, None, frozenset()
+
+
+def _lacking(puzzle: Puzzle, scope: dict[str, Any]) -> frozenset[str]:
+    """Those of `puzzle.newer` that no function of the learner takes."""
+    functions = [source.unwrap(scope[name]) for name in puzzle.blanks if callable(scope.get(name))]
+    taken = {name for one in functions for name in inspect.signature(one).parameters}
+    return frozenset(puzzle.newer) - taken
 
 
 def _digest_of(function: Any) -> str | None:
