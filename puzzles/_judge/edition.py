@@ -88,8 +88,8 @@ def _today(puzzle: Puzzle) -> dict[str, str]:
 
 
 def brought_up_to_date(puzzle: Puzzle, fn: Callable) -> tuple[Callable, str | None, frozenset[str]]:
-    """`fn`, or the learner's part of it in the code that is handed out today; what to say; and the
-    parameters that have come since, for which a case cannot ask then.
+    """`fn`, or the learner's part of it in the code that is handed out today; what to say; and
+    those of `puzzle.newer` that `fn` does not take.
 
     Only where a function around it is word for word that of an earlier edition, and changed since.
     """
@@ -103,27 +103,26 @@ def brought_up_to_date(puzzle: Puzzle, fn: Callable) -> tuple[Callable, str | No
             if today.get(name, was) != was
             if _digest_of(scope.get(name)) == was
         ]
-        newer = _lacking(puzzle, scope) if old else frozenset()
+        if not old:
+            continue
+        since = f"`{old[0]}` in your notebook is from edition {edition}"
+        newer = _lacking(puzzle, scope)
         if newer:  # today's code would hand over what the learner's does not take
-            lost = " and ".join(f"`{name}`" for name in sorted(newer))
+            names = " and ".join(f"`{name}`" for name in sorted(newer))
             return (
                 fn,
-                f"`{old[0]}` in your notebook is from edition {edition}, which had no {lost}: it "
-                f"was judged as it is, and cases with {lost} were left out. The newest notebook "
-                "has them.",
+                f"{since}, which had no {names}: it was judged as it is, and cases with {names} "
+                "were left out. The newest notebook has them.",
                 newer,
             )
-        if old:
-            namespace = load(puzzle, puzzle.text, "edition")
-            namespace |= {name: scope[name] for name in puzzle.blanks if name in scope}
-            return (
-                namespace[puzzle.name],
-                (
-                    f"`{old[0]}` in your notebook is from edition {edition} and has changed since: "
-                    "what you wrote was judged in today's. The newest notebook has it."
-                ),
-                frozenset(),
-            )
+        namespace = load(puzzle, puzzle.text, "edition")
+        namespace |= {name: scope[name] for name in puzzle.blanks if name in scope}
+        return (
+            namespace[puzzle.name],
+            f"{since} and has changed since: what you wrote was judged in today's. The newest "
+            "notebook has it.",
+            frozenset(),
+        )
     return fn, None, frozenset()
 
 

@@ -44,7 +44,7 @@ class Cost:
 
 def _moved(operand: Operand) -> int:
     """Bytes of an operand's transfers, in tiles of 8 × 128: a column counts for 128, whoever keeps it."""
-    *_, rows, lanes = operand.sizes
+    rows, lanes = (1, *operand.sizes)[-2:]
     return operand.hbm_bytes // (rows * lanes) * (-(-rows // 8) * 8) * (-(-lanes // 128) * 128)
 
 
