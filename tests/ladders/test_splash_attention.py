@@ -142,7 +142,7 @@ def test_what_is_drawn_has_all_that_the_summit_takes() -> None:
     """Of each kind of mask: heads, groups, dtypes, caps, documents, head dims, empty rows."""
     for kind in KINDS:
         cases = [drawn(number) for number in NUMBERS if KINDS[number % len(KINDS)] == kind]
-        assert len(cases) * len(KINDS) >= 100
+        assert sum(case.stored.any() for case in cases) * len(KINDS) >= 100
         assert {case.q.dtype for case in cases} == {jnp.dtype("float32"), jnp.dtype("bfloat16")}
         assert {case.soft_cap is None for case in cases} == {True, False}
         assert {case.segment_ids is None for case in cases} == {True, False}
