@@ -85,6 +85,7 @@ __all__ = [
     "close",
     "compiler_param",
     "copy_ends",
+    "copy_parts",
     "has_tpu",
     "interpret_params",
     "jaxpr_as_fun",
@@ -193,13 +194,21 @@ def with_compiler_param(params: Any, key: str, value: Any) -> Any:
     return dataclasses.replace(params, **{key: value})
 
 
-def copy_ends(tree: Any, leaves: Sequence[Any]) -> tuple[tuple[Any, tuple[Any, ...]], ...]:
-    """((ref, its transforms) of the source, the same of the target) of a `dma_start`'s operands."""
+def copy_parts(tree: Any, leaves: Sequence[Any]) -> tuple[tuple[Any, tuple[Any, ...]], ...]:
+    """(ref, its transforms) of a copy's source, its target and the semaphore that tells of its end.
+
+    Of the operands of a `dma_start` or a `dma_wait`.
+    """
     parts = tree.unflatten(leaves)
     if isinstance(parts[1], tuple):  # 0.7 has refs and transforms in turn
-        return (parts[0], parts[1]), (parts[2], parts[3])
-    ends = ((getattr(p, "ref", p), tuple(getattr(p, "transforms", ()))) for p in parts[:2])
-    return tuple(ends)
+        return (parts[0], parts[1]), (parts[2], parts[3]), (parts[4], parts[5])
+    refs = ((getattr(p, "ref", p), tuple(getattr(p, "transforms", ()))) for p in parts[:3])
+    return tuple(refs)
+
+
+def copy_ends(tree: Any, leaves: Sequence[Any]) -> tuple[tuple[Any, tuple[Any, ...]], ...]:
+    """((ref, its transforms) of the source, the same of the target) of a `dma_start`'s operands."""
+    return copy_parts(tree, leaves)[:2]
 
 
 def written_refs(jaxpr: Jaxpr) -> frozenset[int]:

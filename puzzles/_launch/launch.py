@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from puzzles._launch.events import Event
 from puzzles._launch.moves import Copy, in_flight
 from puzzles._launch.operand import Operand
 from puzzles._launch.work import Dot
@@ -48,6 +49,9 @@ class Launch:
     times: int | None = 1  # how often a loop around the launch runs it; None: only running it tells
     certain: Launch | None = None  # what `least` is where it differs
     flights: tuple[tuple[int, np.ndarray], ...] = ()  # starts (1) and waits (-1), with weights
+    events: tuple[
+        Event, ...
+    ] = ()  # of a kernel that copies by hand, in its order: the first EVENTS
 
     @property
     def least(self) -> Launch:

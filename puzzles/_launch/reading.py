@@ -13,6 +13,7 @@ import numpy as np
 from puzzles._jax import ClosedJaxpr, close, compiler_param, written_refs
 from puzzles._launch.evaluate import Walk, program_ids
 from puzzles._launch.graph import Abstract, Graph, Node, Source, ask
+from puzzles._launch.jaxprs import equations
 from puzzles._launch.launch import Launch
 from puzzles._launch.live import held_bytes
 from puzzles._launch.moves import Copy
@@ -116,7 +117,8 @@ class _Call:
         refs += map(Buffer.of, names[len(refs) :], self.avals[len(refs) :])
 
         vmapped = self.mapping.vmapped_dims
-        walk = Walk(grid, [a for a in range(len(grid)) if a not in vmapped])
+        copying = any(one.primitive.name == "dma_start" for one in equations(self.kernel))
+        walk = Walk(grid, [a for a in range(len(grid)) if a not in vmapped], events=copying)
         walk.start(close(self.kernel), refs)
         tally = walk.tally
         scoped = [a for avals in tally.scoped.values() for a in avals if memory_space(a) == "vmem"]
@@ -154,6 +156,7 @@ class _Call:
                 stray_reads=(*self.map_strays, *_strays(tally.strays, refs, names, grid)),
                 times=self.times,
                 flights=tuple(tally.flights),
+                events=tuple(tally.events),
             )
 
         most = counted(MOST)
