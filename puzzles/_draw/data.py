@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from puzzles._draw.moments import copies_data
 from puzzles._launch import Fault, Launch, Operand, faults, itemsize, row_keys
 
 STEPS = 4096  # a walk with more steps is sampled
@@ -40,9 +41,11 @@ def decode(text: str) -> np.ndarray:
 
 def walk_data(launch: Launch) -> Data:
     """Everything a picture of `launch` needs, as JSON would hold it."""
-    wrong, limit = faults(launch), STEPS
+    wrong, limit, copied = faults(launch), STEPS, copies_data(launch)
     while True:
         data = _data(launch, wrong, limit)
+        if copied:
+            data |= {"copies": copied}
         size = sum(len(v) for o in data["operands"] for v in o.values() if isinstance(v, str))
         size += sum(len(axis) for o in data["operands"] for axis in o["axes"])
         if size <= CHARACTERS or limit <= 256:
@@ -90,7 +93,20 @@ def _data(launch: Launch, wrong: tuple[Fault, ...], limit: int) -> Data:
             ),
             *(_still(o, "scratch") if o.piped else _far(o, launch) for o in launch.scratch),
         ],
-    } | ({} if launch.exact else {"bound": launch.bound})
+        **({} if launch.exact else {"bound": launch.bound}),
+        **({"hand": _by_hand(launch, at)} if launch.copies else {}),
+    }
+
+
+def _by_hand(launch: Launch, at: np.ndarray) -> Data:
+    """Bytes that the kernel's own copies have brought in and out, up to and with each step."""
+    none = np.zeros(launch.steps, np.int64)
+    ways = {"in": 0, "out": 1}
+    each = {
+        way: sum((c.bytes_each * c.executed for c in launch.copies if c.spaces[end] == "hbm"), none)
+        for way, end in ways.items()
+    }
+    return {way: encode(np.cumsum(sizes)[at]) for way, sizes in each.items()}
 
 
 def _kept(steps: int, limit: int, wrong: tuple[Fault, ...]) -> np.ndarray:

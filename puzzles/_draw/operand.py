@@ -36,7 +36,8 @@ def operand_panel(
         f'<div class="pz-what">{html.escape(shape)}{"<br>" * bool(cut)}{html.escape(cut)}</div>'
     )
     if track is None or view is None:
-        return f'<div class="pz-panel">{head}{_still(operand, view)}</div>'
+        room = f' style="width:{max(126, view["width"]):g}px"' if view else ""
+        return f'<div class="pz-panel"{room}>{head}{_still(operand, view)}</div>'
     k = data["open"]
     block, state = track.block(k), track.state(k)
     shown = slice_of(view, operand, block)
