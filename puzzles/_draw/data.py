@@ -6,6 +6,7 @@ The pages are made from this data and nothing else, so equal data give equal byt
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from puzzles._launch import Fault, Launch, Operand, faults, itemsize, row_keys
 STEPS = 4096  # a walk with more steps is sampled
 CHARACTERS = 110_000  # of encoded numbers, or else it is sampled more thinly
 _NUMBERS = 128  # of a prefetched array that are printed
+_READS = 6  # different entries of a prefetched array that a step reads
 _CELLS = 1 << 18  # of an array's blocks: with more, what is never touched is not looked for
 
 Data = dict[str, Any]
@@ -47,7 +49,8 @@ def walk_data(launch: Launch) -> Data:
         if copied:
             data |= {"copies": copied}
         size = sum(len(v) for o in data["operands"] for v in o.values() if isinstance(v, str))
-        size += sum(len(axis) for o in data["operands"] for axis in o["axes"])
+        lists = (o[key] for o in data["operands"] for key in ("axes", "used") if key in o)
+        size += sum(len(one) for found in lists for one in found)
         if size <= CHARACTERS or limit <= 256:
             return data
         limit //= 2
@@ -86,7 +89,10 @@ def _data(launch: Launch, wrong: tuple[Fault, ...], limit: int) -> Data:
         "written": launch.hbm_bytes_written,
         "faults": found,
         "operands": [
-            *map(_scalar, launch.scalars, launch.scalar_values),
+            *(
+                _scalar(o, contents, launch.elements_read(o.name)[:_READS], at)
+                for o, contents in zip(launch.scalars, launch.scalar_values, strict=True)
+            ),
             *(
                 _operand(o, at, launch.steps) if o.piped else _far(o, launch)
                 for o in launch.inputs + launch.outputs
@@ -153,11 +159,14 @@ def _far(operand: Operand, launch: Launch) -> Data:
     }
 
 
-def _scalar(operand: Operand, contents: np.ndarray | None) -> Data:
+def _scalar(
+    operand: Operand, contents: np.ndarray | None, read: Sequence[np.ndarray], at: np.ndarray
+) -> Data:
     data = _still(operand, "scalar")
     if contents is None:
         return data
-    return data | {"numbers": np.asarray(contents).reshape(-1)[:_NUMBERS].tolist()}
+    numbers = np.asarray(contents).reshape(-1)[:_NUMBERS].tolist()
+    return data | {"numbers": numbers, "used": [encode(one[at]) for one in read]}
 
 
 def _operand(operand: Operand, at: np.ndarray, steps: int) -> Data:

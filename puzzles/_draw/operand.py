@@ -112,24 +112,8 @@ def _never_words(operand: Data) -> str:
 
 def _still(operand: Data, view: Data | None) -> str:
     words = f'<div class="pz-state">{html.escape(still_words(operand))}</div>'
-    if operand["role"] == "scalar":
-        return words + _numbers(operand)
     if view is None:
         return f'{words}<div class="pz-any"></div>'
     box = cell(1, 1, view["w"], view["h"], "resident")
     size = f'width="{view["width"]:g}" height="{view["height"]:g}"'
     return f'{words}<svg class="pz-scratch" {size} aria-hidden="true">{box}</svg>'
-
-
-def _numbers(operand: Data) -> str:
-    """A prefetched array as a table, a row of it a row."""
-    if "numbers" not in operand:
-        return '<div class="pz-state">its values are known only when it runs</div>'
-    numbers, shape = [int(x) for x in operand["numbers"]], operand["shape"]
-    across = min(shape[-1], 16) if len(shape) > 1 else 16
-    width = shape[-1] if len(shape) > 1 else 16
-    rows = [numbers[i : i + width][:across] for i in range(0, len(numbers), max(1, width))]
-    cells = "".join(f"<tr>{''.join(f'<td>{x}</td>' for x in row)}</tr>" for row in rows)
-    total, shown = math.prod(shape), sum(map(len, rows))
-    more = f"<div class='pz-sofar'>the first {shown} of {total:,}</div>" * (shown < total)
-    return f'<table class="pz-numbers">{cells}</table>{more}'

@@ -9,6 +9,7 @@ from typing import Any
 from puzzles._draw.assets import script, style, version
 from puzzles._draw.copies import code, copies_section, says
 from puzzles._draw.data import Data, decode
+from puzzles._draw.lists import list_panel
 from puzzles._draw.operand import STATE_MARKS, operand_panel
 from puzzles._draw.palette import MARKS, swatch
 from puzzles._draw.panel import untouched, views
@@ -37,13 +38,16 @@ def _walk(data: Data) -> str:
     seen, where = tracks(data), views(data)
     nevers = [untouched(v, t) if v and t else {} for v, t in zip(where, seen, strict=True)]
     panels = [
-        operand_panel(data, number, track, view, never)
+        list_panel(data, number)
+        if data["operands"][number]["role"] == "scalar"
+        else operand_panel(data, number, track, view, never)
         for number, (track, view, never) in enumerate(zip(seen, where, nevers, strict=True))
     ]
     sides: dict[str, str] = {"scalar": "", "any": "", "input": "", "output": "", "scratch": ""}
     for panel, operand in zip(panels, data["operands"], strict=True):
         sides[operand["role"]] += panel
     stacks = {r: f'<div class="pz-stack">{s}</div>' if s else "" for r, s in sides.items()}
+    lists = f'<div class="pz-lists">{sides["scalar"]}</div>' * bool(sides["scalar"])
     embedded = data | {"views": where, "nevers": nevers}
     copied = ""
     if "copies" in data:
@@ -55,7 +59,8 @@ def _walk(data: Data) -> str:
         copied,
         _bar(data),
         strip(data, seen),
-        f'<div class="pz-board">{stacks["scalar"]}{stacks["any"]}{sides["input"]}{_body(data)}'
+        lists,
+        f'<div class="pz-board">{stacks["any"]}{sides["input"]}{_body(data)}'
         f"{sides['output']}{stacks['scratch']}</div>",
         _legend(data, seen),
         _table(data),

@@ -122,6 +122,22 @@ const operand = (data, number, panel) => {
   return {show, says, output, bytes: k => moved[k] * o.each};
 };
 
+// A prefetched array: the entries that a step reads.
+const list = (data, number, panel) => {
+  const o = data.operands[number], used = (o.used || []).map(decode);
+  const cells = [...panel.querySelectorAll('.pz-cells i')], words = panel.querySelector('.pz-read');
+  const place = flat => o.shape.map((_, a) => Math.floor(
+    flat / o.shape.slice(a + 1).reduce((p, n) => p * n, 1)) % o.shape[a]).join(', ');
+  return k => {
+    const now = [...new Set(used.map(one => one[k]))].filter(n => n >= 0).sort((a, b) => a - b);
+    cells.forEach((cell, n) => cell.classList.toggle('pz-used', now.includes(n)));
+    if (!o.numbers) return;
+    const known = n => n < o.numbers.length ? ' = ' + o.numbers[n] : '';
+    words.textContent = now.length
+      ? 'reads ' + now.map(n => '[' + place(n) + ']' + known(n)).join(', ') : 'not read';
+  };
+};
+
 // Controls are made here: where no script runs there is nothing to control.
 const ICONS = {
   first: ['first step', 'M4 3v10M12 3L7 8l5 5'],
@@ -245,6 +261,8 @@ const start = root => {
   const at = decode(data.at), work = decode(data.work);
   const parts = [...root.querySelectorAll('[data-operand]')].map(
     panel => operand(data, +panel.dataset.operand, panel));
+  const lists = [...root.querySelectorAll('[data-list]')].map(
+    panel => list(data, +panel.dataset.list, panel));
   const scalars = data.operands.reduce((sum, o) => sum + (o.role === 'scalar' ? o.bytes : 0), 0);
   const hand = data.hand ? [decode(data.hand.in), decode(data.hand.out)] : null;
   const cursor = root.querySelector('.pz-cursor'), time = root.querySelector('.pz-time');
@@ -269,6 +287,7 @@ const start = root => {
     frame: k => {
       const p = programs(at[k]);
       parts.forEach(part => part.show(k));
+      lists.forEach(show => show(k));
       ids.forEach((id, a) => { id.textContent = p[a]; });
       step.querySelector('b').textContent = at[k].toLocaleString('en');
       core.className = 'pz-core pz-' + (work[k] ? 'work' : 'skipped');

@@ -23,7 +23,7 @@ from puzzles._launch.jaxprs import callee, subjaxprs
 from puzzles._launch.logic import LOGIC, Partly, decided
 from puzzles._launch.moves import moved
 from puzzles._launch.primitives import evaluate
-from puzzles._launch.smem import UNKNOWN, UNNAMED, Buffer, Cells, Ref, Stray, place
+from puzzles._launch.smem import LOOKS, UNKNOWN, UNNAMED, Buffer, Cells, Look, Ref, Stray, place
 from puzzles._launch.work import MOST, Tally, work
 
 SMALL = 64  # own elements of a value worth knowing; a mask of a block is not
@@ -229,6 +229,8 @@ class Walk:
         if not isinstance(ref, Ref):
             return UNKNOWN
         found = ref.load(transforms, equation.outvars[0].aval.shape, self.rank)
+        if ref.taken is not None and len(self.tally.looks) < LOOKS:
+            self.tally.looks += (Look(ref, weight[MOST], ref.taken),)
         if ref.outside is not None:
             self.tally.strays += (Stray(ref, weight[MOST], ref.outside),)
         return found

@@ -11,7 +11,7 @@ import numpy as np
 
 from puzzles._launch.events import Event
 from puzzles._launch.moves import Copy, in_flight
-from puzzles._launch.operand import Operand
+from puzzles._launch.operand import Operand, spread
 from puzzles._launch.work import Dot
 
 
@@ -49,9 +49,10 @@ class Launch:
     times: int | None = 1  # how often a loop around the launch runs it; None: only running it tells
     certain: Launch | None = None  # what `least` is where it differs
     flights: tuple[tuple[int, np.ndarray], ...] = ()  # starts (1) and waits (-1), with weights
-    events: tuple[
-        Event, ...
-    ] = ()  # of a kernel that copies by hand, in its order: the first EVENTS
+    # Reads of scalars: the ref, the element in a flat array, how often; both over the grid.
+    looks: tuple[tuple[str, np.ndarray, np.ndarray], ...] = ()
+    # What a kernel that copies by hand does, in its order: the first EVENTS of it.
+    events: tuple[Event, ...] = ()
 
     @property
     def least(self) -> Launch:
@@ -125,6 +126,15 @@ class Launch:
     def in_flight(self) -> np.ndarray | None:
         """Copies in flight at each wait, in order: what it waits for counts; None if unknown."""
         return in_flight(self.flights, self.grid)
+
+    def elements_read(self, name: str) -> tuple[np.ndarray, ...]:
+        """Which elements of a scalar ref each step reads: (steps,) each, -1 where it does not."""
+        found: dict[bytes, np.ndarray] = {}
+        for ref, element, weight in self.looks:
+            if ref == name:
+                steps = spread(np.where(weight > 0, element, -1), self.grid)
+                found.setdefault(steps.tobytes(), steps)
+        return tuple(found.values())
 
     @cached_property
     def program_ids(self) -> np.ndarray:

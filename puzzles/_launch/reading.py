@@ -18,7 +18,7 @@ from puzzles._launch.launch import Launch
 from puzzles._launch.live import held_bytes
 from puzzles._launch.moves import Copy
 from puzzles._launch.operand import Operand, blocked, resident, spread, vmem_size
-from puzzles._launch.smem import UNKNOWN, Buffer, Ref, Stray, memory_space
+from puzzles._launch.smem import UNKNOWN, Buffer, Look, Ref, Stray, memory_space
 from puzzles._launch.work import LEAST, MOST, Dot
 
 
@@ -32,6 +32,14 @@ def _strays(
             step = int(np.argmax(asked))
             index = int(spread(stray.index, grid)[step])
             yield names[[ref is stray.ref for ref in refs].index(True)], step, index
+
+
+def _named(
+    looks: Sequence[Look], refs: Sequence[Any], names: Sequence[str]
+) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
+    """Each read of a scalar with the ref's name: see `Launch.looks`."""
+    for look in looks:
+        yield names[[ref is look.ref for ref in refs].index(True)], look.element, look.weight
 
 
 def read_launches(jaxpr: ClosedJaxpr, leaves: Sequence[Any]) -> tuple[Launch, ...]:
@@ -65,6 +73,7 @@ class _Call:
         self.avals = [v.aval for v in self.kernel.invars]
         self.name = p.get("name") or self.kernel.debug_info.func_name
         self.map_strays: list[tuple[str, int, int]] = []  # reads of scalars by index maps
+        self.map_looks: list[tuple[str, np.ndarray, np.ndarray]] = []
 
     def needs(self) -> tuple[Source, ...]:
         """Grid bounds, prefetched scalars and other inputs in SMEM."""
@@ -154,6 +163,7 @@ class _Call:
                 interpret=self.p["interpret"],
                 written_inputs=self.written_inputs(names),
                 stray_reads=(*self.map_strays, *_strays(tally.strays, refs, names, grid)),
+                looks=(*self.map_looks, *_named(tally.looks, refs, names)),
                 times=self.times,
                 flights=tuple(tally.flights),
                 events=tuple(tally.events),
@@ -173,6 +183,7 @@ class _Call:
         walk = Walk(grid)
         outs = walk.start(mapping.index_map_jaxpr, [*program_ids(grid), *refs])
         self.map_strays += _strays(walk.tally.strays, refs, names, grid)
+        self.map_looks += _named(walk.tally.looks, refs, names)
         index = []
         for entry in _entries(mapping.index_map_out_tree, outs):
             entry = getattr(entry, "start", entry)  # a pl.ds of a BoundedSlice

@@ -99,6 +99,16 @@ def place(aval: Any) -> str:
 
 
 _INSIDE = np.iinfo(np.int32).max
+LOOKS = 32  # reads of scalars that are kept: executions of an equation, for all steps at once
+
+
+@dataclass(frozen=True)
+class Look:
+    """A read of a scalar: which steps execute it, and the element in each, in a flat array."""
+
+    ref: Ref
+    weight: np.ndarray
+    element: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -127,6 +137,7 @@ class Ref:
     visible: tuple[bool, ...]
     absent: Callable[[], Any] | None = None
     outside: np.ndarray | None = None  # of the last load: per grid step, an index that is not there
+    taken: np.ndarray | None = None  # of the last load: per grid step, the element, in a flat array
     name: str = ""
 
     @classmethod
@@ -143,7 +154,7 @@ class Ref:
 
     def load(self, transforms: Sequence[Any], shape: tuple[int, ...], rank: int) -> Any:
         """One element for every grid step; `outside` says who asks for none that is there."""
-        self.outside = None
+        self.outside = self.taken = None
         if self.contents is None:
             return UNKNOWN if self.absent is None else self.absent()
         indices = getattr(transforms[0], "indices", None) if len(transforms) == 1 else None
@@ -165,6 +176,8 @@ class Ref:
             if (wrong != _INSIDE).any():
                 self.outside = wrong
             place.append(np.clip(flat + start, 0, size - 1))
+        strides = [math.prod(self.contents.shape[a + 1 :]) for a in range(len(place))]
+        self.taken = sum((p * n for p, n in zip(place, strides, strict=True)), np.int64(0))
         found = np.asarray(self.contents[tuple(place)])
         lead = found.shape if found.ndim == rank else (1,) * rank
         return found.reshape(lead + shape)

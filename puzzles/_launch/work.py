@@ -104,6 +104,7 @@ class Tally:
     strays: tuple[Any, ...] = ()
     flights: list[tuple[int, np.ndarray]] = field(default_factory=list)  # see Launch.in_flight
     events: list[Any] = field(default_factory=list)  # see Launch.events
+    looks: tuple[Any, ...] = ()  # reads of scalars: the first LOOKS of them
 
     def copy(self) -> Tally:
         dots, copies, scoped = dict(self.dots), dict(self.copies), dict(self.scoped)
