@@ -62,7 +62,7 @@ try:
     from jax._src import core as _core
     from jax._src.core import AbstractValue, Jaxpr, JaxprEqn, Literal, Var, jaxpr_as_fun
     from jax._src.interpreters import partial_eval
-    from jax._src.state.types import AccumEffect, WriteEffect
+    from jax._src.state.types import AccumEffect, ReadEffect, WriteEffect
     from jax.experimental.pallas.tpu import InterpretParams, reset_tpu_interpret_mode_state
 except ImportError as error:
     raise UnsupportedJax(lacking(jax.__version__, error)) from None
@@ -89,6 +89,7 @@ __all__ = [
     "has_tpu",
     "interpret_params",
     "jaxpr_as_fun",
+    "read_refs",
     "reset_tpu_interpret_mode_state",
     "retraced",
     "scan_counts",
@@ -213,12 +214,19 @@ def copy_ends(tree: Any, leaves: Sequence[Any]) -> tuple[tuple[Any, tuple[Any, .
 
 def written_refs(jaxpr: Jaxpr) -> frozenset[int]:
     """Positions of those of a kernel's parameters that it writes into."""
-    found = set()
+    return frozenset(_positions(jaxpr, WriteEffect | AccumEffect))
+
+
+def read_refs(jaxpr: Jaxpr) -> frozenset[int]:
+    """Positions of those of a kernel's parameters that it reads."""
+    return frozenset(_positions(jaxpr, ReadEffect))
+
+
+def _positions(jaxpr: Jaxpr, kind: Any) -> Iterator[int]:
     for effect in jaxpr.effects:
-        if isinstance(effect, WriteEffect | AccumEffect):
+        if isinstance(effect, kind):
             at = getattr(effect, "input_index", None)  # 0.7; newer ones hold the variable
-            found.add(jaxpr.invars.index(effect.input) if at is None else at)
-    return frozenset(found)
+            yield jaxpr.invars.index(effect.input) if at is None else at
 
 
 def abstract_device(**wanted: Any) -> Any:

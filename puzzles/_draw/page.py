@@ -60,8 +60,8 @@ def _walk(data: Data) -> str:
         _bar(data),
         strip(data, seen),
         lists,
-        f'<div class="pz-board">{stacks["any"]}{sides["input"]}{_body(data)}'
-        f"{sides['output']}{stacks['scratch']}</div>",
+        f'<div class="pz-board">{stacks["any"]}{sides["input"]}<div class="pz-after">{_body(data)}'
+        f"{sides['output']}{stacks['scratch']}</div></div>",
         _legend(data, seen),
         _table(data),
         f'<script type="application/json">{_json(embedded)}</script>',
@@ -133,7 +133,12 @@ def _legend(data: Data, seen: list[Track | None]) -> str:
         names.add("untouched")
     if data["faults"]:
         names.add("fault")
-    items = (f"<span>{swatch(m)} {MARKS[m].means}</span>" for m in MARKS if m in names)
+    if any("rows" in o for o in data["operands"]):
+        names.add("masked")
+    means = {"masked": "rows that the step's mask leaves out"}
+    items = (
+        f"<span>{swatch(m)} {means.get(m, MARKS[m].means)}</span>" for m in MARKS if m in names
+    )
     return f'<div class="pz-legend">{"".join(items)}</div>'
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -53,6 +54,7 @@ class Launch:
     looks: tuple[tuple[str, np.ndarray, np.ndarray], ...] = ()
     # What a kernel that copies by hand does, in its order: the first EVENTS of it.
     events: tuple[Event, ...] = ()
+    rows: Callable[[], Mapping[str, np.ndarray]] = dict  # see `rows_stored`
 
     @property
     def least(self) -> Launch:
@@ -135,6 +137,14 @@ class Launch:
                 steps = spread(np.where(weight > 0, element, -1), self.grid)
                 found.setdefault(steps.tobytes(), steps)
         return tuple(found.values())
+
+    @cached_property
+    def rows_stored(self) -> Mapping[str, np.ndarray]:
+        """Of outputs whose stores a mask may narrow, (steps, 2): the rows of the block, from, to.
+
+        (-1, -1) where a step stores all of them, none at all, or rows that are not side by side.
+        """
+        return self.rows()
 
     @cached_property
     def program_ids(self) -> np.ndarray:

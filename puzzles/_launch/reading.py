@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from puzzles._jax import ClosedJaxpr, close, compiler_param, written_refs
+from puzzles._jax import ClosedJaxpr, close, compiler_param, read_refs, written_refs
 from puzzles._launch.evaluate import Walk, program_ids
 from puzzles._launch.graph import Abstract, Graph, Node, Source, ask
 from puzzles._launch.jaxprs import equations
@@ -19,6 +19,7 @@ from puzzles._launch.live import held_bytes
 from puzzles._launch.moves import Copy
 from puzzles._launch.operand import Operand, blocked, resident, spread, vmem_size
 from puzzles._launch.smem import UNKNOWN, Buffer, Look, Ref, Stray, memory_space
+from puzzles._launch.stored import RowWalk, stored_rows
 from puzzles._launch.work import LEAST, MOST, Dot
 
 
@@ -126,8 +127,20 @@ class _Call:
         refs += map(Buffer.of, names[len(refs) :], self.avals[len(refs) :])
 
         vmapped = self.mapping.vmapped_dims
+        axes = [a for a in range(len(grid)) if a not in vmapped]
+        kept = [replace(ref) if isinstance(ref, Ref) else ref for ref in refs]
+
+        def rows() -> dict[str, np.ndarray]:
+            outputs = range(first + self.mapping.num_inputs, last)
+            read = [kept[n] for n in sorted(read_refs(self.kernel)) if n in outputs]
+            if not read:
+                return {}
+            walk = RowWalk(grid, axes, read)
+            walk.start(close(self.kernel), kept)
+            return stored_rows(walk)
+
         copying = any(one.primitive.name == "dma_start" for one in equations(self.kernel))
-        walk = Walk(grid, [a for a in range(len(grid)) if a not in vmapped], events=copying)
+        walk = Walk(grid, axes, events=copying)
         walk.start(close(self.kernel), refs)
         tally = walk.tally
         scoped = [a for avals in tally.scoped.values() for a in avals if memory_space(a) == "vmem"]
@@ -167,6 +180,7 @@ class _Call:
                 times=self.times,
                 flights=tuple(tally.flights),
                 events=tuple(tally.events),
+                rows=rows,
             )
 
         most = counted(MOST)

@@ -176,8 +176,8 @@ class Ref:
             if (wrong != _INSIDE).any():
                 self.outside = wrong
             place.append(np.clip(flat + start, 0, size - 1))
-        strides = [math.prod(self.contents.shape[a + 1 :]) for a in range(len(place))]
-        self.taken = sum((p * n for p, n in zip(place, strides, strict=True)), np.int64(0))
+        elements = np.arange(self.contents.size).reshape(self.contents.shape)
+        self.taken = np.asarray(elements[tuple(place)])
         found = np.asarray(self.contents[tuple(place)])
         lead = found.shape if found.ndim == rank else (1,) * rank
         return found.reshape(lead + shape)
