@@ -37,8 +37,8 @@ def read_words(operand: Data, used: list[int]) -> str:
     found = []
     for flat in used:
         index = ", ".join(str(int(i)) for i in np.unravel_index(flat, operand["shape"] or (1,)))
-        known = flat < len(operand["numbers"])
-        found.append(f"[{index}]" + f" = {int(operand['numbers'][flat])}" * known)
+        here = operand["numbers"][flat : flat + 1]  # empty beyond those that are printed
+        found.append(f"[{index}]" + "".join(f" = {int(number)}" for number in here))
     return "reads " + ", ".join(found) if found else "not read"
 
 

@@ -28,7 +28,7 @@ def strip(data: Data, seen: list[Track | None]) -> str:
         if track is None:
             continue
         share = _shares(track.count, at, ends)
-        kinds = ("written", "done") if track.output else ("fetched", "read")
+        kinds = ("written", "held") if track.output else ("fetched", "reused")
         names.append(track.operand["name"])
         rows.append(_row(share, columns, *kinds))
     work = decode(data["worked"])
