@@ -62,7 +62,7 @@ try:
     from jax._src import core as _core
     from jax._src.core import AbstractValue, Jaxpr, JaxprEqn, Literal, Var, jaxpr_as_fun
     from jax._src.interpreters import partial_eval
-    from jax._src.state.types import AccumEffect, WriteEffect
+    from jax._src.state.types import AccumEffect, ReadEffect, WriteEffect
     from jax.experimental.pallas import pallas_call_p
     from jax.experimental.pallas.tpu import InterpretParams, reset_tpu_interpret_mode_state
     from jax.interpreters import ad
@@ -87,10 +87,12 @@ __all__ = [
     "close",
     "compiler_param",
     "copy_ends",
+    "copy_parts",
     "explain_derivatives",
     "has_tpu",
     "interpret_params",
     "jaxpr_as_fun",
+    "read_refs",
     "reset_tpu_interpret_mode_state",
     "retraced",
     "scan_counts",
@@ -217,23 +219,38 @@ def with_compiler_param(params: Any, key: str, value: Any) -> Any:
     return dataclasses.replace(params, **{key: value})
 
 
-def copy_ends(tree: Any, leaves: Sequence[Any]) -> tuple[tuple[Any, tuple[Any, ...]], ...]:
-    """((ref, its transforms) of the source, the same of the target) of a `dma_start`'s operands."""
+def copy_parts(tree: Any, leaves: Sequence[Any]) -> tuple[tuple[Any, tuple[Any, ...]], ...]:
+    """(ref, its transforms) of a copy's source, its target and the semaphore that tells of its end.
+
+    Of the operands of a `dma_start` or a `dma_wait`.
+    """
     parts = tree.unflatten(leaves)
     if isinstance(parts[1], tuple):  # 0.7 has refs and transforms in turn
-        return (parts[0], parts[1]), (parts[2], parts[3])
-    ends = ((getattr(p, "ref", p), tuple(getattr(p, "transforms", ()))) for p in parts[:2])
-    return tuple(ends)
+        return (parts[0], parts[1]), (parts[2], parts[3]), (parts[4], parts[5])
+    refs = ((getattr(p, "ref", p), tuple(getattr(p, "transforms", ()))) for p in parts[:3])
+    return tuple(refs)
+
+
+def copy_ends(tree: Any, leaves: Sequence[Any]) -> tuple[tuple[Any, tuple[Any, ...]], ...]:
+    """((ref, its transforms) of the source, the same of the target) of a `dma_start`'s operands."""
+    return copy_parts(tree, leaves)[:2]
 
 
 def written_refs(jaxpr: Jaxpr) -> frozenset[int]:
     """Positions of those of a kernel's parameters that it writes into."""
-    found = set()
+    return frozenset(_positions(jaxpr, WriteEffect | AccumEffect))
+
+
+def read_refs(jaxpr: Jaxpr) -> frozenset[int]:
+    """Positions of those of a kernel's parameters that it reads."""
+    return frozenset(_positions(jaxpr, ReadEffect))
+
+
+def _positions(jaxpr: Jaxpr, kind: Any) -> Iterator[int]:
     for effect in jaxpr.effects:
-        if isinstance(effect, WriteEffect | AccumEffect):
+        if isinstance(effect, kind):
             at = getattr(effect, "input_index", None)  # 0.7; newer ones hold the variable
-            found.add(jaxpr.invars.index(effect.input) if at is None else at)
-    return frozenset(found)
+            yield jaxpr.invars.index(effect.input) if at is None else at
 
 
 def abstract_device(**wanted: Any) -> Any:

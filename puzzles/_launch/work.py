@@ -103,8 +103,12 @@ class Tally:
     busy: np.ndarray = field(default_factory=lambda: np.zeros((), bool))
     strays: tuple[Any, ...] = ()
     flights: list[tuple[int, np.ndarray]] = field(default_factory=list)  # see Launch.in_flight
+    events: list[Any] = field(default_factory=list)  # see Launch.events
+    looks: tuple[Any, ...] = ()  # reads of scalars: the first LOOKS of them
 
     def copy(self) -> Tally:
         dots, copies, scoped = dict(self.dots), dict(self.copies), dict(self.scoped)
-        flights = list(self.flights)
-        return replace(self, dots=dots, copies=copies, scoped=scoped, flights=flights)
+        flights, events = list(self.flights), list(self.events)
+        return replace(
+            self, dots=dots, copies=copies, scoped=scoped, flights=flights, events=events
+        )
