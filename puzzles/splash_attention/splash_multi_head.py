@@ -439,7 +439,6 @@ PUZZLE = Puzzle(
     fresh=fresh,
     scale=scale,
     par=dots,
-    waivers={"wait": "masks for each head, for all and for none, segments, a cap and bf16 need four calls"},
     hints=[
         "Nothing here is new but the way it is put together. The kernel is that of splash_attention with the casts of "
         "multi_head_attention, the cap of soft_cap_attention and the ids of segment_attention. In the launch, ask for each "
