@@ -80,8 +80,8 @@ def generated(root: Path = ROOT, names: Sequence[str] | None = None) -> dict[str
     files = {f"{name}.ipynb": dumps(learner_notebook(name, root)) for name in names}
     readme = _read(root / "README.md") or ""
     if _TABLE.search(readme):
-        readme = _TABLE.sub(lambda _: _table(names, repository(root)), readme)
-        files["README.md"] = _COUNTS.sub(lambda _: _counts(names), readme)
+        readme = _TABLE.sub(lambda _: _table(names, repository(root)), readme, count=1)
+        files["README.md"] = _COUNTS.sub(lambda _: _counts(names), readme, count=1)
     return files
 
 

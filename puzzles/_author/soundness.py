@@ -18,7 +18,7 @@ import numpy as np
 from puzzles import _regions
 from puzzles._author.circular import circular
 from puzzles._author.report import plural
-from puzzles._judge import Case, cases
+from puzzles._judge import Case, cases, tolerance_of
 from puzzles._launch import trace_call
 from puzzles._puzzle import Puzzle
 
@@ -29,7 +29,10 @@ WAIVERS = {
     "finite": "results that are not finite though the data are",
     "constant": "an argument whose numbers are all the same",
     "signed": "an argument without negative numbers",
+    "tolerance": "a tolerance far above its dtype's",
 }
+
+_LENIENT = 10.0  # times the usual tolerance of a dtype
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,7 @@ def _faults(puzzle: Puzzle) -> Iterator[Fault]:
     yield from _one_block(puzzle)
     yield from _dull(puzzle)
     yield from _not_finite(puzzle)
+    yield from _lenient(puzzle)
 
 
 def _unseeded(puzzle: Puzzle) -> Iterator[str]:
@@ -223,6 +227,21 @@ def _not_finite(puzzle: Puzzle) -> Iterator[Fault]:
                 "finite",
             )
             return
+
+
+def _lenient(puzzle: Puzzle) -> Iterator[Fault]:
+    """Real faults are as small as a wide tolerance."""
+    wanted = map(np.asarray, jax.tree.leaves(cases(puzzle)[0].expected))
+    floats = [one for one in wanted if one.dtype.kind not in "biu"]
+    if puzzle.tolerance is None or puzzle.accepts is not None or not floats:
+        return
+    most = _LENIENT * max(tolerance_of(one, None) for one in floats)
+    if puzzle.tolerance > most:
+        yield Fault(
+            f"{puzzle.place('tolerance=')}: within a tolerance of {puzzle.tolerance:g} lie real "
+            f"faults: give {most:g} at most, {_LENIENT:g} times what is usual",
+            "tolerance",
+        )
 
 
 def _finite(leaf: Any) -> float:
