@@ -18,7 +18,7 @@ import numpy as np
 from puzzles import _regions
 from puzzles._author.circular import circular
 from puzzles._author.report import plural
-from puzzles._judge import Case, cases
+from puzzles._judge import Case, cases, tolerance_of
 from puzzles._launch import trace_call
 from puzzles._puzzle import Puzzle
 
@@ -29,8 +29,10 @@ WAIVERS = {
     "finite": "results that are not finite though the data are",
     "constant": "an argument whose numbers are all the same",
     "signed": "an argument without negative numbers",
-    "wait": "a first check that takes long; asked for where it is timed",
+    "tolerance": "a tolerance far above its dtype's",
 }
+
+_LENIENT = 10.0  # times the usual tolerance of a dtype
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ def soundness_problems(puzzle: Puzzle) -> Iterator[str]:
     for name, reason in puzzle.waivers.items():
         if name not in WAIVERS:
             yield f"{place}: no waiver is called {name!r}; there are {', '.join(WAIVERS)}"
-        elif name != "wait" and all(fault.name != name for fault in found):
+        elif all(fault.name != name for fault in found):
             yield f"{place}: nothing asks for the waiver {name!r} any more: take it out"
         elif len(reason.split()) < 4:
             yield f"{place}: the waiver {name!r} has no reason: say in a sentence why"
@@ -70,6 +72,7 @@ def _faults(puzzle: Puzzle) -> Iterator[Fault]:
     yield from _one_block(puzzle)
     yield from _dull(puzzle)
     yield from _not_finite(puzzle)
+    yield from _lenient(puzzle)
 
 
 def _unseeded(puzzle: Puzzle) -> Iterator[str]:
@@ -238,6 +241,21 @@ def _not_finite(puzzle: Puzzle) -> Iterator[Fault]:
                 "finite",
             )
             return
+
+
+def _lenient(puzzle: Puzzle) -> Iterator[Fault]:
+    """Real faults are as small as a wide tolerance."""
+    wanted = map(np.asarray, jax.tree.leaves(cases(puzzle)[0].expected))
+    floats = [one for one in wanted if one.dtype.kind not in "biu"]
+    if puzzle.tolerance is None or puzzle.accepts is not None or not floats:
+        return
+    most = _LENIENT * max(tolerance_of(one, None) for one in floats)
+    if puzzle.tolerance > most:
+        yield Fault(
+            f"{puzzle.place('tolerance=')}: within a tolerance of {puzzle.tolerance:g} lie real "
+            f"faults: give {most:g} at most, {_LENIENT:g} times what is usual",
+            "tolerance",
+        )
 
 
 def _finite(leaf: Any) -> float:

@@ -469,7 +469,6 @@ PUZZLE = Puzzle(
     fresh=fresh,
     scale=scale,
     par=dots,
-    waivers={"wait": "masks for each head, for all and for none, a rule, segments, a cap and bf16 need five calls"},
     hints=[
         "Nothing here is new but the way it is put together. The kernel is that of splash_attention with the casts of "
         "multi_head_attention, the cap of soft_cap_attention, the ids of segment_attention and the numbers of computed_masks. In the launch, ask for each "
