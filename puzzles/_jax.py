@@ -63,7 +63,9 @@ try:
     from jax._src.core import AbstractValue, Jaxpr, JaxprEqn, Literal, Var, jaxpr_as_fun
     from jax._src.interpreters import partial_eval
     from jax._src.state.types import AccumEffect, ReadEffect, WriteEffect
+    from jax.experimental.pallas import pallas_call_p
     from jax.experimental.pallas.tpu import InterpretParams, reset_tpu_interpret_mode_state
+    from jax.interpreters import ad
 except ImportError as error:
     raise UnsupportedJax(lacking(jax.__version__, error)) from None
 
@@ -86,6 +88,7 @@ __all__ = [
     "compiler_param",
     "copy_ends",
     "copy_parts",
+    "explain_derivatives",
     "has_tpu",
     "interpret_params",
     "jaxpr_as_fun",
@@ -98,6 +101,11 @@ __all__ = [
     "with_compiler_param",
     "written_refs",
 ]
+
+# The simulator calls Python from compiled programs. With asynchronous dispatch such a program can
+# wait for a thread that waits for it, on two cores now and then, and for ever:
+# https://github.com/jax-ml/jax/issues/25861. Read when the CPU's backend starts, so set here.
+jax.config.update("jax_cpu_enable_async_dispatch", False)
 
 # Until 0.10 a ClosedJaxpr held a Jaxpr and its constants. 0.11 made them one class, which answers
 # to `.jaxpr` and `.consts`; 0.12 dropped the second name.
@@ -172,6 +180,22 @@ def scan_counts(params: Mapping[str, Any]) -> tuple[int, int]:
         consts, carries, _ = params["ft_in"].unpack()
         return len(consts), len(carries)
     return params["num_consts"], params["num_carry"]
+
+
+def explain_derivatives(says: Callable[[], str]) -> None:
+    """From here on, a kernel that JAX cannot differentiate raises NotImplementedError(says()).
+
+    JAX's own error is an assertion without a word for most kernels.
+    """
+    rule = ad.primitive_jvps[pallas_call_p]
+
+    def explained(*args: Any, **params: Any) -> Any:
+        try:
+            return rule(*args, **params)
+        except Exception as error:
+            raise NotImplementedError(says()) from error
+
+    ad.primitive_jvps[pallas_call_p] = explained
 
 
 def array_of(block_mapping: Any) -> Any:

@@ -41,6 +41,15 @@ _REMEDIES: tuple[tuple[str, str], ...] = (
         "and dtype, and None for integers.",
     ),
     (
+        r"[Cc]ustom VJP fwd rule",
+        "The forward rule returns a pair: the result, and a tuple of what the backward rule will "
+        "need.",
+    ),
+    (
+        r"Linearization failed",
+        "A `pallas_call` has no gradient of its own: write it, and tell JAX by `jax.custom_vjp`.",
+    ),
+    (
         r"'NoneType' object has no attribute '(?:size|dtype|ndim|reshape)'",
         "A function returned None: is a `return` missing, or a part still to be filled in?",
     ),
