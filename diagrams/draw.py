@@ -1,4 +1,4 @@
-"""Draw every diagram from the reference launches: `python diagrams/draw.py [--check]`."""
+"""Every diagram, drawn from the reference launches by `python -m puzzles build`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import math
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,38 +14,18 @@ import numpy as np
 
 import puzzles
 from puzzles import _draw as p
+from puzzles._author import film, strip
 from puzzles._tpu import CHIPS
 
-HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE))
+sys.path.insert(0, str(Path(__file__).parent))
 
-from blocks import block_map  # noqa: E402
-from film import film  # noqa: E402
-from reel import reel  # noqa: E402
-from tables import classified, walks  # noqa: E402
+from blocks import block_map
+from reel import reel
+from tables import classified, walks
 
 
 def _array(*shape: int, dtype: object = jnp.float32) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(shape, dtype)
-
-
-def strip(
-    name: str,
-    shapes: Sequence[object],
-    first: int,
-    notes: Sequence[str],
-    title: str,
-    **style: Any,
-) -> Callable[[], str]:
-    """A filmstrip of consecutive steps of a rung's reference launch; style: what `film` takes."""
-
-    def draw() -> str:
-        (launch,) = puzzles.trace(puzzles.find(name).solution, *shapes)
-        steps = range(first, first + len(notes))
-        says = f"{title}. " + " ".join(notes)
-        return film(launch, steps, title, says, notes, **style)
-
-    return draw
 
 
 def shared(
@@ -530,30 +509,3 @@ DIAGRAMS: dict[str, Callable[[], str]] = {
         ["zeros", "kept", "kept", "zeros"],
     ),
 }
-
-
-def out_of_date() -> list[str]:
-    """Names of the diagrams whose file is not what would be drawn now, and stray files."""
-    wanted = {HERE / f"{name}.svg": draw() for name, draw in DIAGRAMS.items()}
-    stale = [f for f, svg in wanted.items() if not f.exists() or f.read_text("utf-8") != svg]
-    stray = [f for f in HERE.glob("*/*.svg") if f not in wanted]
-    return sorted(str(f.relative_to(HERE.parent)) for f in (*stale, *stray))
-
-
-def main() -> int:
-    """Draw all diagrams, or with --check name those that are out of date; 0 if all is well."""
-    if "--check" in sys.argv[1:]:
-        stale = out_of_date()
-        for name in stale:
-            print(f"{name} is out of date: run make build")
-        return int(bool(stale))
-    for name, draw in DIAGRAMS.items():
-        path = HERE / f"{name}.svg"
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(draw(), "utf-8")
-    print(f"drew {len(DIAGRAMS)} diagrams")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

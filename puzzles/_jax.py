@@ -211,6 +211,12 @@ def compiler_param(params: Any, key: str) -> Any:
     return dict(params).get(key) if isinstance(params, Mapping) else getattr(params, key, None)
 
 
+def unknown_params(params: Any) -> str | None:
+    """The type of `compiler_params`, where it can hold no setting; None where all is well."""
+    fine = params is None or isinstance(params, Mapping) or dataclasses.is_dataclass(params)
+    return None if fine else type(params).__name__
+
+
 def with_compiler_param(params: Any, key: str, value: Any) -> Any:
     """`compiler_params` with one of them set, where there are any."""
     if isinstance(params, Mapping):

@@ -1,9 +1,9 @@
 """What does a launch look like? Launches in; text, HTML and SVG out.
 
 `walk_data` takes a launch apart, `walk_page` and `walk_text` draw the walk through its grid, and
-the copies that it makes by hand; `block_squares` draws the map of right and wrong blocks, `plot_svg`
-and `plot_text` a few numbers. The rest is what walks, verdicts and the notebooks' diagrams share:
-palette, marks, and where copies lie in time.
+the copies that it makes by hand; `block_squares` draws the map of right and wrong blocks,
+`plot_svg` and `plot_text` a few numbers. The rest is what walks, verdicts and the diagrams of the
+notebooks share: palette, marks, and where copies lie in time.
 """
 
 from __future__ import annotations

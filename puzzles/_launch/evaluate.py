@@ -24,7 +24,7 @@ from puzzles._launch.logic import LOGIC, Partly, decided
 from puzzles._launch.moves import moved
 from puzzles._launch.primitives import evaluate
 from puzzles._launch.smem import LOOKS, UNKNOWN, UNNAMED, Buffer, Cells, Look, Ref, Stray, place
-from puzzles._launch.work import MOST, Tally, work
+from puzzles._launch.work import MOST, Tally, Touch, work
 
 SMALL = 64  # own elements of a value worth knowing; a mask of a block is not
 LARGE = 4_000_000  # elements of such a value over all steps
@@ -119,6 +119,8 @@ class Walk:
             return handler(equation, values, weight, path)
         if (inner := callee(equation)) is not None:
             return self.closed(inner, values, weight, path)
+        if any(isinstance(value, Buffer | Ref) for value in values):  # nobody knows what for
+            self.touch(values, weight * _in_doubt(self.rank), False, True)
         for n, jaxpr in enumerate(subjaxprs(equation)):
             blind = [UNKNOWN] * len(jaxpr.invars)
             self.run(jaxpr, [UNKNOWN] * len(jaxpr.constvars), blind, weight, (*path, n))
@@ -130,6 +132,11 @@ class Walk:
             return evaluate(equation, values, self.rank)
         except Exception:  # a primitive without a meaning outside a TPU kernel
             return unknown
+
+    def touch(self, values: Sequence[Any], weight: np.ndarray, *ways: bool) -> None:
+        """The refs among `values` are read (False), written (True), or both, in this order."""
+        refs = [value for value in values if isinstance(value, Buffer | Ref)]
+        self.tally.touches += [Touch(ref, way, weight) for ref in refs for way in ways]
 
     def worth(self, equation: JaxprEqn, values: list[Any]) -> bool:
         """Whether a result can be known and may decide something: small, and without effects."""
@@ -191,7 +198,9 @@ class Walk:
             copies, key = self.tally.copies, (path, move, size)
             within, before = copies.get(key) or (tuple(self.within), 0)
             copies[key] = (within, before + here)
-        _, (target, _) = copy_ends(equation.params["tree"], values)
+        (source, _), (target, _) = copy_ends(equation.params["tree"], values)
+        self.touch([source], weight, False)
+        self.touch([target], weight, True)
         if isinstance(target, Ref):
             target.contents = None  # what arrives there is not known
         elif isinstance(target, Cells):
@@ -212,6 +221,7 @@ class Walk:
     ) -> list[Any]:
         self.happens("get", equation, values, weight)
         transforms = equation.params["tree"].unflatten(values[1:])
+        self.touch(values[:1], weight, False)
         return [self.load(equation, values[0], transforms, weight)]
 
     def _masked_load(
@@ -219,6 +229,7 @@ class Walk:
     ) -> list[Any]:
         self.happens("get", equation, values, weight)
         ref, transforms, mask, _other = equation.params["args_tree"].unflatten(values)
+        self.touch([ref], weight, False)
         return [UNKNOWN if mask is not None else self.load(equation, ref, transforms, weight)]
 
     def load(
@@ -239,6 +250,7 @@ class Walk:
         self, equation: JaxprEqn, values: list[Any], weight: np.ndarray, _: tuple
     ) -> list[Any]:
         self.happens("swap", equation, values, weight)
+        self.touch(values, weight, True)
         for value in values:
             if isinstance(value, Ref):
                 value.contents = None  # the kernel writes it: no longer what was passed in
@@ -250,7 +262,13 @@ class Walk:
                 cells.lost()
         return [UNKNOWN] * len(equation.outvars)
 
-    _masked_swap = _addupdate = _swap
+    _masked_swap = _swap
+
+    def _addupdate(
+        self, equation: JaxprEqn, values: list[Any], weight: np.ndarray, path: tuple
+    ) -> list[Any]:
+        self.touch(values, weight, False)
+        return self._swap(equation, values, weight, path)
 
     def merge(self, which: np.ndarray, new: Any, old: Any) -> Any:
         """`new` where `which`, else `old`."""

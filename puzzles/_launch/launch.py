@@ -13,6 +13,7 @@ import numpy as np
 from puzzles._launch.events import Event
 from puzzles._launch.moves import Copy, in_flight
 from puzzles._launch.operand import Operand, spread
+from puzzles._launch.touched import NOTHING, Touched
 from puzzles._launch.work import Dot
 
 
@@ -47,6 +48,8 @@ class Launch:
     interpret: Any
     written_inputs: tuple[str, ...] = ()  # inputs that the kernel writes into, aliased ones aside
     stray_reads: tuple[tuple[str, int, int], ...] = ()  # (ref, first step, index that is not there)
+    params: str | None = None  # the type of `compiler_params`, where it is none that JAX knows
+    touched: Touched = NOTHING  # what is read early, never, or missed
     times: int | None = 1  # how often a loop around the launch runs it; None: only running it tells
     certain: Launch | None = None  # what `least` is where it differs
     flights: tuple[tuple[int, np.ndarray], ...] = ()  # starts (1) and waits (-1), with weights

@@ -10,7 +10,14 @@ from typing import Any
 import jax
 import numpy as np
 
-from puzzles._jax import ClosedJaxpr, close, compiler_param, read_refs, written_refs
+from puzzles._jax import (
+    ClosedJaxpr,
+    close,
+    compiler_param,
+    read_refs,
+    unknown_params,
+    written_refs,
+)
 from puzzles._launch.evaluate import Walk, program_ids
 from puzzles._launch.graph import Abstract, Graph, Node, Source, ask
 from puzzles._launch.jaxprs import equations
@@ -20,6 +27,7 @@ from puzzles._launch.moves import Copy
 from puzzles._launch.operand import Operand, blocked, resident, spread, vmem_size
 from puzzles._launch.smem import UNKNOWN, Buffer, Look, Ref, Stray, memory_space
 from puzzles._launch.stored import RowWalk, stored_rows
+from puzzles._launch.touched import touched
 from puzzles._launch.work import LEAST, MOST, Dot
 
 
@@ -146,6 +154,11 @@ class _Call:
         scoped = [a for avals in tally.scoped.values() for a in avals if memory_space(a) == "vmem"]
 
         held = held_bytes(self.kernel)
+        started = {o + self.mapping.num_inputs for _, o in self.p["input_output_aliases"]}
+        blocks = list(zip(operands, refs[first:last], strict=True))
+        known = [pair for n, pair in enumerate(blocks) if n not in started and pair[0].piped]
+        resting = [resident(*one, grid) for one in scratch]
+        seen = touched(tally.touches, known, list(zip(resting, refs[last:], strict=True)), grid)
 
         def counted(which: int) -> Launch:
             copies = tuple(
@@ -157,7 +170,7 @@ class _Call:
                 grid=grid,
                 inputs=tuple(copied(o, copies) for o in operands if not o.output),
                 outputs=tuple(copied(o, copies) for o in operands if o.output),
-                scratch=tuple(copied(resident(*one, grid), copies) for one in scratch),
+                scratch=tuple(copied(one, copies) for one in resting),
                 scalars=scalars,
                 scalar_values=data,
                 dots=tuple(Dot.of(e, spread(n[which], grid)) for e, n in tally.dots.values()),
@@ -177,6 +190,8 @@ class _Call:
                 written_inputs=self.written_inputs(names),
                 stray_reads=(*self.map_strays, *_strays(tally.strays, refs, names, grid)),
                 looks=(*self.map_looks, *_named(tally.looks, refs, names)),
+                touched=seen,
+                params=unknown_params(self.p["compiler_params"]),
                 times=self.times,
                 flights=tuple(tally.flights),
                 events=tuple(tally.events),

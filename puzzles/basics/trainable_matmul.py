@@ -146,7 +146,6 @@ PUZZLE = Puzzle(
     fresh=fresh,
     scale=scale,
     observe=observe,
-    outside=["rev", "concatenate"],  # in `observe`
     picture=False,  # two functions of whole arrays: nothing new moves through space
     results=[
         f"{what}{how}" for how in ("", " under jit", " under vmap") for what in ("the product", "da", "db")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
-from puzzles import Launch, Operand
 from puzzles import _draw as p
+from puzzles._ladders import find
+from puzzles._launch import Launch, Operand, trace
 
 _PANEL, _GAP, _LEFT, _TOP = 132.0, 34.0, 96.0, 62.0
 _SLICED = 1.6  # how many times smaller an array is whose slices lie side by side
@@ -19,6 +21,27 @@ _OVERHANG = 0.9  # of the room beside an array that a block over its edge may ta
 # Rows of an operand's block, from, to (not included), and a word for them; without a word, rows
 # that do not count.
 Bands = Mapping[str, Sequence[tuple[int, int, str]]]
+
+
+def strip(
+    name: str,
+    shapes: Sequence[object],
+    first: int,
+    notes: Sequence[str],
+    title: str,
+    **style: Any,
+) -> Callable[[], str]:
+    """Draws consecutive steps of a rung's reference launch, from `first`, one note beside each.
+
+    shapes: the arguments, without data where no grid or index map reads them. style: see `film`.
+    """
+
+    def draw() -> str:
+        (launch,) = trace(find(name).solution, *shapes)
+        steps = range(first, first + len(notes))
+        return film(launch, steps, title, f"{title}. " + " ".join(notes), notes, **style)
+
+    return draw
 
 
 def film(
@@ -144,7 +167,8 @@ class _View:
             past = index in seen
             if past:
                 mark = "done" if operand.output else "read"
-                drawn.append(p.cell(*self._place(index, x, y)[:4], mark))
+                left, top, wide, high = self._place(index, x, y)[:4]
+                drawn.append(p.cell(left, top, wide, high, mark))
                 marks.append(mark)
         for s in range(self.slices):
             left = x + s * self.each
