@@ -26,8 +26,9 @@ class _Sentence(Exception):
 def show(fn: Callable, *args: object) -> None:
     """Draw what every grid step of `fn(*args)` reads and writes, and what is fetched and reused.
 
-    Without arguments, a puzzle's function is drawn on the puzzle's first case. Shapes will do:
-    `jax.ShapeDtypeStruct(shape, dtype)`. No kernel runs.
+    Copies that a kernel makes by hand are drawn, too: what flies while it waits, and while it
+    computes. Without arguments, a puzzle's function is drawn on the puzzle's first case. Shapes
+    will do: `jax.ShapeDtypeStruct(shape, dtype)`. No kernel runs.
     """
 
     def draw() -> None:
@@ -126,12 +127,19 @@ def _looked_at(fn: Any, args: tuple, asked: str) -> tuple[list[Launch], Traced |
     except UnknownPuzzle as error:
         if not args and (_needs_arguments(fn) or "is a kernel" in str(error)):
             raise _Sentence(_ask_for_arguments(fn, str(error), asked)) from None
+    observe = None
     if puzzle is not None and not args:
-        args = puzzle.arguments(0)
+        args, observe = puzzle.arguments(0), puzzle.observe
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            launches, traced = _launches(puzzle, fn, args)
+            try:
+                launches, traced = _launches(puzzle, fn, args)
+            except Exception:
+                if observe is None:
+                    raise
+                # The puzzle's arguments may be for what it observes of the function.
+                launches, traced = _launches(puzzle, observe(fn), args)
     except (Abstract, _Sentence):
         raise
     except Exception as error:
