@@ -62,8 +62,6 @@ def shared(
 
 def memories() -> str:
     """Where add_ten's data are: HBM, VMEM, and the kernel between two copies."""
-    (launch,) = puzzles.trace(puzzles.find("add_ten").solution, _array(24, 384))
-    size = f"{launch.inputs[0].hbm_bytes // 1024} KiB"
     title = "A kernel sees VMEM; pallas_call does the copying"
     body = [p.text(20, 28, title, size=16, bold=True, room=600)]
     boxes = [
@@ -79,8 +77,8 @@ def memories() -> str:
         body.append(p.text(x + 12, 100, what, size=11, muted=True, room=126))
         body.append(p.text(x + 12, 150, inside, size=11, mono=True, room=126))
     arrows = [
-        (170, 250, 100, "fetched", f"copy in, {size}"),
-        (250, 170, 142, "written", f"copy out, {size}"),
+        (170, 250, 100, "fetched", "copy in"),
+        (250, 170, 142, "written", "copy out"),
     ]
     arrows += [(400, 480, 100, "fetched", "read"), (480, 400, 142, "written", "write")]
     for start, end, y, mark, words in arrows:
@@ -90,7 +88,7 @@ def memories() -> str:
             f'<path d="M{start} {y}H{end + tip}M{end} {y}l{tip} -5v10z" stroke="{colour}" '
             f'stroke-width="2.5" fill="{colour}"/>'
         )
-        body.append(p.text((start + end) / 2, y - 9, words, size=9.5, anchor="middle", room=76))
+        body.append(p.text((start + end) / 2, y - 9, words, size=11, anchor="middle", room=96))
     says = (
         "HBM on the left, VMEM in the middle, the kernel on the right. pallas_call copies the "
         "input into VMEM before the kernel runs, and the output back after it."
@@ -124,13 +122,13 @@ def roofline() -> str:
     body.append(f'<path d="{axes}" fill="none" stroke="{p.INK}" stroke-opacity=".5"/>')
     for tick in (32, 64, 128, 256, 512, 1024):
         x, _ = at(tick, 16)
-        body.append(p.text(x, bottom + 16, str(tick), size=10, anchor="middle"))
+        body.append(p.text(x, bottom + 16, str(tick), size=11, anchor="middle"))
     body.append(
         p.text(left + wide / 2, bottom + 34, "FLOPs per byte of HBM traffic", anchor="middle")
     )
     for tick in (16, 32, 64, 128):
         _, y = at(32, tick)
-        body.append(p.text(left - 8, y + 4, str(tick), size=10, anchor="end"))
+        body.append(p.text(left - 8, y + 4, str(tick), size=11, anchor="end"))
     body.append(p.text(20, bottom - high - 10, "TFLOP/s at most, on a v5e", size=11, muted=True))
     dash = f"M{p.px(x1)} {p.px(y1)}V{p.px(bottom)}"
     body.append(f'<path d="{dash}" stroke="{p.INK}" stroke-dasharray="4 3" stroke-opacity=".6"/>')

@@ -67,6 +67,7 @@ def _faults(puzzle: Puzzle) -> Iterator[Fault]:
     yield from map(Fault, _not_interpreted(puzzle))
     yield from map(Fault, _too_few_others(puzzle))
     yield from map(Fault, _alike(puzzle))
+    yield from map(Fault, _excused(puzzle))
     yield from _unaudited(puzzle)
     yield from _one_block(puzzle)
     yield from _dull(puzzle)
@@ -160,6 +161,19 @@ def _alike(puzzle: Puzzle) -> Iterator[str]:
                 f"{puzzle.place('cases=')}: two cases are {dict(dims)}: make one differ, or take "
                 "it out"
             )
+
+
+def _excused(puzzle: Puzzle) -> Iterator[str]:
+    """An answer of an earlier edition is excused from some cases, and not from all."""
+    for name in puzzle.newer:
+        asking = [case.asks_for([name]) for case in cases(puzzle)]
+        if any(asking) and not all(asking):
+            continue
+        how = "every case gives" if all(asking) else "no case gives"
+        yield (
+            f"{puzzle.place('newer=')}: {how} `{name}`, which earlier editions had not: let one "
+            "of several cases give it"
+        )
 
 
 def _unaudited(puzzle: Puzzle) -> Iterator[Fault]:

@@ -14,8 +14,7 @@ from puzzles._judge import largest_error
 SPEC = "def toy_warm_up_spec("
 DRAW = "rng(key).normal(0, 3, (M, N))"
 BODY = "    return 2 * x\n"
-OUTER = '            says="cut the matrix into blocks",\n            stage="work",\n'
-CASES = "cases=[dict(M=16, N=384), dict(M=24, N=256)]"
+SCALE = "    scale=scale,\n"
 
 
 def problems(puzzle: Puzzle) -> list[str]:
@@ -31,6 +30,21 @@ def test_a_spec_that_is_not_finite_is_named(rung: Rung) -> None:
     (problem,) = problems(puzzle)
     assert problem.startswith(f"toy/toy_warm_up.py:{line(puzzle, SPEC)}: ")
     assert "% of a result is NaN or infinite (M=16, N=384)" in problem
+
+
+@pytest.mark.parametrize(
+    ("newer", "says"),
+    [
+        ("M", "every case gives `M`, which earlier editions had not"),
+        ("K", "no case gives `K`, which earlier editions had not"),
+    ],
+)
+def test_a_parameter_that_earlier_answers_lack_is_asked_for_by_some_cases(
+    rung: Rung, newer: str, says: str
+) -> None:
+    puzzle = rung((SCALE, f"{SCALE}    newer=[{newer!r}],\n"))
+    (problem,) = problems(puzzle)
+    assert problem.startswith(f"toy/toy_warm_up.py:{line(puzzle, 'newer=')}: {says}")
 
 
 def test_interpret_may_be_passed_on(rung: Rung) -> None:

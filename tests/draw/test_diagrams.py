@@ -62,3 +62,13 @@ def test_a_diagram_stands_in_its_rung_with_words_for_who_cannot_see_it(path: Pat
     alts = re.findall(rf"!\[([^\]]*)\]\(diagrams/{path.parent.name}/{path.name}\)", text)
     assert len(alts) == 1
     assert len(alts[0].split()) >= 8
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_all_words_of_a_diagram_are_there_and_can_be_read(path: Path) -> None:
+    root = ElementTree.fromstring(path.read_text("utf-8"))
+    texts = [element for element in root.iter() if element.tag.endswith("}text")]
+    assert texts
+    small = {one.text: one.get("font-size") for one in texts if float(one.get("font-size", 0)) < 11}
+    assert small == {}
+    assert [one.text for one in texts if (one.text or "").endswith("…")] == []
