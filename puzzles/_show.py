@@ -1,21 +1,22 @@
-"""What a learner calls to see a launch: show draws it, receipt counts it. Only they print here."""
+"""What a learner calls to see a launch: show draws it, receipt counts it, plot draws numbers."""
 
 from __future__ import annotations
 
 import inspect
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from puzzles._check import described, display, find_for, say
-from puzzles._draw import walk_data, walk_page, walk_text
+from puzzles._draw import plot_svg, plot_text, walk_data, walk_page, walk_text
 from puzzles._judge import ellipsis_left, is_function, told, unwrap
 from puzzles._ladders import UnknownPuzzle
 from puzzles._launch import Abstract, Launch, Traced, trace_call
 from puzzles._puzzle import Puzzle
 from puzzles._receipt import receipt_text
-from puzzles._tpu import CHIPS, NoEstimate, estimated_cycles
+from puzzles._tpu import CHIPS, NoEstimate
+from puzzles._tpu import estimated_cycles as cycles_by_libtpu
 
 
 class _Sentence(Exception):
@@ -53,11 +54,35 @@ def receipt(fn: Callable, *args: object, chip: str = "v5e", cycles: bool = False
     _told(count, "counting this")
 
 
+def estimated_cycles(fn: Callable, *args: object, chip: str = "v5e") -> int | None:
+    """Cycles of `fn(*args)` on a core of `chip` (v5e or v5p) by libtpu's own estimate.
+
+    None where there is no estimate: libtpu is not installed, or data steer the kernel. Shapes will
+    do for arguments. It ranks kernels and is optimistic about HBM; about 10 s.
+    """
+    try:
+        return cycles_by_libtpu(trace_call(fn, *args), chip)
+    except NoEstimate:
+        return None
+
+
+def plot(values: Sequence[float] | Mapping[str, float], title: str = "") -> None:
+    """Draw a sequence of numbers as a line, or a number for each name as bars. No matplotlib."""
+    if not len(values):
+        raise ValueError("nothing to plot: the sequence is empty")
+    numbers = (
+        {str(name): float(value) for name, value in values.items()}
+        if isinstance(values, Mapping)
+        else [float(value) for value in values]
+    )
+    display(plot_text(numbers, title), plot_svg(numbers, title))
+
+
 def _cycles(traced: Traced | None, chip: str) -> str:
     if traced is None:
         return "not estimated: this answer configures a launch, and is none"
     try:
-        count = estimated_cycles(traced, chip)
+        count = cycles_by_libtpu(traced, chip)
     except NoEstimate as error:
         return f"not estimated: {error}"
     return f"{count:,} by libtpu's estimate, which ranks kernels and is optimistic about HBM"

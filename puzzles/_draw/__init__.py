@@ -2,7 +2,7 @@
 
 `walk_data` takes a launch apart, `walk_page` and `walk_text` draw the walk through its grid, and
 `block_squares` the map of right and wrong blocks. The rest is the palette, the marks that walks,
-verdicts and the diagrams of the notebooks share.
+verdicts and the diagrams of the notebooks share; `plot_svg` and `plot_text` draw a few numbers.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from puzzles._draw.palette import (
     text,
     text_width,
 )
+from puzzles._draw.plot import plot_svg, plot_text
 from puzzles._draw.squares import block_squares
 from puzzles._draw.words import walk_text
 
@@ -34,6 +35,8 @@ __all__ = [
     "cell",
     "document",
     "legend",
+    "plot_svg",
+    "plot_text",
     "px",
     "rect",
     "text",
