@@ -302,6 +302,12 @@ def simulator_callbacks(instead: Callable[..., Any]) -> Iterator[None]:
             callback.io_callback_impl = original
 
 
+def kernel_file(kernel: Any) -> str:
+    """The file of the function that a kernel's jaxpr was traced from, "" where nobody knows."""
+    place = str(getattr(kernel.debug_info, "func_src_info", "")).partition(" at ")[2]
+    return place.rpartition(":")[0]
+
+
 def user_frame(info: Any) -> Any:
     """The frame outside JAX at which an equation was traced, from its `source_info`, or None."""
     try:
