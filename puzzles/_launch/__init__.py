@@ -9,7 +9,7 @@ and `run_program` run a program. No kernel is judged here, and nothing is known 
 from __future__ import annotations
 
 from puzzles._launch.evaluate import callee
-from puzzles._launch.events import EVENTS, Event, Part
+from puzzles._launch.events import Event, Part
 from puzzles._launch.faithful import TURNS, Endless, before_last_casts
 from puzzles._launch.fault import Fault, faults, step_ids
 from puzzles._launch.graph import Abstract
@@ -34,7 +34,6 @@ from puzzles._launch.traced import Traced, as_function, keeping_traces, kernels,
 from puzzles._launch.work import Dot
 
 __all__ = [
-    "EVENTS",
     "PALLAS_CALL",
     "TURNS",
     "UNNAMED",

@@ -195,6 +195,7 @@ class _Call:
                 times=self.times,
                 flights=tuple(tally.flights),
                 events=tuple(tally.events),
+                cut=tally.cut,
                 rows=rows,
             )
 
