@@ -3,15 +3,17 @@
 Learners: `from puzzles import check, hint, solution, show, receipt, progress, INTERPRET`.
 Authors: `Puzzle`, `Mistake`, `Alternative`, `find`, `ladder`, `ladders`, `judge`, `mutate`,
 `trace`, `rng`.
+For kernels of your own: `examine`.
 Importing this package starts no JAX backend.
 """
 
 from __future__ import annotations
 
 from puzzles._check import check, hint, progress, solution
+from puzzles._examine import Examination, examine
 from puzzles._judge import Verdict, judge
 from puzzles._ladders import UnknownPuzzle, find, ladder, ladders
-from puzzles._launch import Copy, Dot, Launch, Operand, pipelines_on_cpu, trace
+from puzzles._launch import Copy, Dot, Finding, Launch, Operand, pipelines_on_cpu, trace
 from puzzles._puzzle import Alternative, Mistake, Puzzle, mutate, rng
 from puzzles._show import receipt, show
 
@@ -22,6 +24,8 @@ __all__ = [
     "Alternative",
     "Copy",
     "Dot",
+    "Examination",
+    "Finding",
     "Launch",
     "Mistake",
     "Operand",
@@ -29,6 +33,7 @@ __all__ = [
     "UnknownPuzzle",
     "Verdict",
     "check",
+    "examine",
     "find",
     "hint",
     "judge",

@@ -87,6 +87,7 @@ __all__ = [
     "copy_ends",
     "has_tpu",
     "interpret_params",
+    "is_remote",
     "jaxpr_as_fun",
     "reset_tpu_interpret_mode_state",
     "retraced",
@@ -200,6 +201,11 @@ def copy_ends(tree: Any, leaves: Sequence[Any]) -> tuple[tuple[Any, tuple[Any, .
         return (parts[0], parts[1]), (parts[2], parts[3])
     ends = ((getattr(p, "ref", p), tuple(getattr(p, "transforms", ()))) for p in parts[:2])
     return tuple(ends)
+
+
+def is_remote(equation: JaxprEqn) -> bool:
+    """Whether a `dma_start` copies to another device."""
+    return equation.params["tree"].unflatten(equation.invars)[-1] is not None
 
 
 def written_refs(jaxpr: Jaxpr) -> frozenset[int]:

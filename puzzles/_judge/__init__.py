@@ -10,6 +10,7 @@ from __future__ import annotations
 from puzzles._judge.case import Case, cases, execute, fresh_case
 from puzzles._judge.judging import judge, judge_fresh
 from puzzles._judge.numbers import alike, largest_error, tolerance_of
+from puzzles._judge.outside import work_outside
 from puzzles._judge.rounding import narrow
 from puzzles._judge.scale import USUAL, at_scale, excesses
 from puzzles._judge.source import ellipsis_left, is_function, is_starter, unwrap
@@ -37,4 +38,5 @@ __all__ = [
     "told",
     "tolerance_of",
     "unwrap",
+    "work_outside",
 ]

@@ -16,7 +16,7 @@ from puzzles._judge.limits import as_imported
 from puzzles._judge.origin import origin
 from puzzles._judge.picture import block_map
 from puzzles._judge.verdict import Rejected
-from puzzles._launch import Fault, Launch, Operand, Traced, faults
+from puzzles._launch import Finding, Launch, Operand, Traced, faults
 from puzzles._puzzle import Mistake, Puzzle
 
 # Relative tolerance by the width of the mantissa; a TPU rounds the operands of f32 dots to bf16.
@@ -171,11 +171,11 @@ def same_numbers(case: Case, flat: Sequence[np.ndarray], traced: Traced | None =
         case=case.label,
         step=step,
         picture=picture,
-        first=None if fault is None else f"Look here first: {fault.says}",
+        first=None if fault is None else f"Look here first: {fault.words}",
     )
 
 
-def _first_fault(traced: Traced | None) -> Fault | None:
+def _first_fault(traced: Traced | None) -> Finding | None:
     """A fault of the index maps that may explain wrong numbers, however the kernel computes."""
     found = (f for one in (traced.launches if traced is not None else ()) for f in faults(one))
     return next((f for f in found if f.kind != "misaligned"), None)

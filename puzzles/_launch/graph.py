@@ -15,8 +15,16 @@ from puzzles._launch.primitives import bind
 from puzzles._launch.run import quickly
 
 
-class Abstract(ValueError):
+class Unreadable(ValueError):
+    """A launch cannot be read; the text is a sentence that says why, and what to do."""
+
+
+class Abstract(Unreadable):
     """A grid or an index map needs the data of an argument of which only the shape is given."""
+
+
+class TooLarge(Unreadable):
+    """A grid has more steps than can be listed."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,6 +14,18 @@ from puzzles._launch.operand import Operand
 from puzzles._launch.work import Dot
 
 
+@dataclass(frozen=True)
+class Made:
+    """An output that shares an input's memory, and what XLA does to that before the launch.
+
+    how: "fills" it with a constant, "computes" it, or "copies" an argument that is not donated.
+    """
+
+    output: str
+    bytes: int
+    how: str
+
+
 @dataclass(frozen=True, eq=False)
 class Launch:
     """One `pallas_call`. Its counts are exact if nothing in the kernel depends on data.
@@ -47,6 +59,8 @@ class Launch:
     stray_reads: tuple[tuple[str, int, int], ...] = ()  # (ref, first step, index that is not there)
     times: int | None = 1  # how often a loop around the launch runs it; None: only running it tells
     certain: Launch | None = None  # what `least` is where it differs
+    line: str | None = None  # where it is launched
+    made: tuple[Made, ...] = ()  # what XLA does for an aliased output before the launch
     flights: tuple[tuple[int, np.ndarray], ...] = ()  # starts (1) and waits (-1), with weights
 
     @property

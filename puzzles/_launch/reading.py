@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -10,13 +11,15 @@ from typing import Any
 import jax
 import numpy as np
 
-from puzzles._jax import ClosedJaxpr, close, compiler_param, written_refs
+from puzzles._jax import ClosedJaxpr, array_of, close, compiler_param, written_refs
 from puzzles._launch.evaluate import Walk, program_ids
-from puzzles._launch.graph import Abstract, Graph, Node, Source, ask
-from puzzles._launch.launch import Launch
+from puzzles._launch.finding import line_of
+from puzzles._launch.graph import Abstract, Graph, Node, Source, TooLarge, ask
+from puzzles._launch.jaxprs import PALLAS_CALL
+from puzzles._launch.launch import Launch, Made
 from puzzles._launch.live import held_bytes
 from puzzles._launch.moves import Copy
-from puzzles._launch.operand import Operand, blocked, resident, spread, vmem_size
+from puzzles._launch.operand import Operand, blocked, itemsize, resident, spread, vmem_size
 from puzzles._launch.smem import UNKNOWN, Buffer, Ref, Stray, memory_space
 from puzzles._launch.work import LEAST, MOST, Dot
 
@@ -38,6 +41,8 @@ def read_launches(jaxpr: ClosedJaxpr, leaves: Sequence[Any]) -> tuple[Launch, ..
     graph = Graph(jaxpr, leaves)
     calls = [_Call(node, graph) for node in graph.calls]
     graph.evaluate(source for call in calls for source in call.needs())
+    for call in calls:
+        _listable(call.name, call.grid())
     return tuple(call.launch() for call in calls)
 
 
@@ -49,12 +54,24 @@ def read_grids(jaxpr: ClosedJaxpr, leaves: Sequence[Any]) -> tuple[tuple[str, tu
     return tuple((call.name, call.grid()) for call in calls)
 
 
+LISTED = 4_000_000  # steps of which each is listed: some seconds, and a gigabyte
+
+
+def _listable(name: str, grid: tuple[int, ...]) -> None:
+    if (steps := math.prod(grid)) > LISTED:
+        raise TooLarge(
+            f"the grid {grid} of {name} has {steps:,} steps, and up to {LISTED:,} can be listed "
+            "here: a grid counts blocks, not elements. Take larger blocks, or a smaller shape."
+        )
+
+
 class _Call:
     """One `pallas_call` equation taken apart."""
 
     def __init__(self, node: Node, graph: Graph) -> None:
         p = node.equation.params
         self.graph, self.p, self.kernel = graph, p, p["jaxpr"]
+        self.line = line_of(node.equation.source_info)
         self.times = node.times
         self.mapping = p["grid_mapping"]
         bounds = sum(not isinstance(g, int | np.integer) for g in self.mapping.grid)
@@ -154,6 +171,8 @@ class _Call:
                 stray_reads=(*self.map_strays, *_strays(tally.strays, refs, names, grid)),
                 times=self.times,
                 flights=tuple(tally.flights),
+                line=self.line,
+                made=tuple(self.made(names)),
             )
 
         most = counted(MOST)
@@ -184,6 +203,24 @@ class _Call:
                 value = value[..., 0]
             index.append(value.reshape(value.shape or (1,) * len(grid)))
         return index
+
+    def made(self, names: Sequence[str]) -> Iterator[Made]:
+        """What XLA writes for the outputs that share an input's memory."""
+        first = len(self.scalars)
+        for i, o in self.p["input_output_aliases"]:
+            source = self.inputs[i - first] if i >= first else self.scalars[i]
+            if source.node is not None and source.node.equation.primitive.name == PALLAS_CALL:
+                continue  # another launch wrote it, and was counted
+            if source.node is None:
+                how = "copies" if source.index >= 0 else "fills"
+            else:
+                inputs = source.node.inputs
+                constant = all(s.node is None and s.index < 0 for s in inputs)
+                how = "fills" if constant else "computes"
+            aval = self.avals[first + self.mapping.num_inputs + o]
+            array = array_of(self.mapping.block_mappings[self.mapping.num_inputs + o])
+            size = math.prod(array.shape) * itemsize(aval.dtype)
+            yield Made(names[first + self.mapping.num_inputs + o], size, how)
 
     def compiler_param(self, key: str) -> Any:
         return compiler_param(self.p["compiler_params"], key)

@@ -2,6 +2,7 @@
 
 `simulate` runs it on JAX's simulator of a TPU, where memory that nobody wrote is NaN; `lower` asks
 Mosaic; a `Compiler` asks libtpu, for every one of `CHIPS`, in a worker process. None needs a TPU.
+`sanitize`, `room`, `lowered` and `compiled` give what these refuse as findings.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from puzzles._tpu.compiler import (
 )
 from puzzles._tpu.cycles import NoEstimate, estimated_cycles
 from puzzles._tpu.lowering import LoweringError, lower
-from puzzles._tpu.simulator import SimulationError, simulate
+from puzzles._tpu.refusals import budget, compiled, known_to_fit, lowered, needed, room
+from puzzles._tpu.sanitizer import Sanitized, beyond, sanitize, simulated_steps
+from puzzles._tpu.simulator import SimulationError, drawn, simulate
 
 __all__ = [
     "CHIPS",
@@ -26,10 +29,21 @@ __all__ = [
     "CompilerMissing",
     "LoweringError",
     "NoEstimate",
+    "Sanitized",
     "SimulationError",
+    "beyond",
+    "budget",
+    "compiled",
+    "drawn",
     "estimated_cycles",
     "has_libtpu",
+    "known_to_fit",
     "lower",
+    "lowered",
+    "needed",
+    "room",
+    "sanitize",
     "simulate",
+    "simulated_steps",
     "supported_chips",
 ]

@@ -140,11 +140,11 @@ class Flights:
             if self._signals[semaphore] + self._due[semaphore] < 0:
                 raise Stuck("semaphore never signalled")
         elif name in _TOUCH and self._flights:
-            ranges = _ranges(given.get("transforms", ()))
+            touched = ranges(given.get("transforms", ()))
             buffer, how = int(given["buffer_id"]), _TOUCH[name]
             if how == "reads" and given.get("source_info") is None:
-                self._fetched(device, buffer, ranges)
-            self._touch(how, device, buffer, ranges)
+                self._fetched(device, buffer, touched)
+            self._touch(how, device, buffer, touched)
 
     def _fetched(self, device: int, buffer: int, ranges: Ranges | None) -> None:
         """No line of the kernel reads this, but who carries its results away after it."""
@@ -171,7 +171,7 @@ class Flights:
 
     def _start(self, given: Mapping[str, Any], device: int) -> None:
         source, target = int(given["src_id"]), int(given["dst_id"])
-        here, there = _ranges(given["src_transforms"]), _ranges(given["dst_transforms"])
+        here, there = ranges(given["src_transforms"]), ranges(given["dst_transforms"])
         to, sent = given.get("dst_device_id"), given.get("src_sem_id")
         goal = device if to is None else int(to)
         signals, remote = (goal, int(given["dst_sem_id"])), goal != device
@@ -264,7 +264,7 @@ class Flights:
         return math.prod(size) * np.dtype(dtype).itemsize
 
 
-def _ranges(transforms: Sequence[Any]) -> Ranges | None:
+def ranges(transforms: Sequence[Any]) -> Ranges | None:
     """What is left of a buffer after its transforms; None where one is not an index."""
     found: list[tuple[int, int, bool]] = []
     for number, transform in enumerate(transforms):
