@@ -28,6 +28,7 @@ def faults(launch: Launch) -> tuple[Finding, ...]:
     for n, operand in enumerate(launch.outputs):
         if operand.space in ("vmem", "smem"):
             found += _revisited(launch, operand, aliased.get(n))
+        if operand.space in ("vmem", "smem") and n not in launch.unused:
             found += _shared(launch, operand)
             if n not in aliased:
                 found += _unwritten(operand)

@@ -60,6 +60,7 @@ class Launch:
     times: int | None = 1  # how often a loop around the launch runs it; None: only running it tells
     certain: Launch | None = None  # what `least` is where it differs
     line: str | None = None  # where it is launched
+    unused: frozenset[int] = frozenset()  # outputs that the program drops: scratch, in effect
     made: tuple[Made, ...] = ()  # what XLA does for an aliased output before the launch
     flights: tuple[tuple[int, np.ndarray], ...] = ()  # starts (1) and waits (-1), with weights
 

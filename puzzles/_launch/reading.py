@@ -72,7 +72,7 @@ class _Call:
         p = node.equation.params
         self.graph, self.p, self.kernel = graph, p, p["jaxpr"]
         self.line = line_of(node.equation.source_info)
-        self.times = node.times
+        self.times, self.unused = node.times, node.unused
         self.mapping = p["grid_mapping"]
         bounds = sum(not isinstance(g, int | np.integer) for g in self.mapping.grid)
         scalars = bounds + self.mapping.num_index_operands
@@ -173,6 +173,7 @@ class _Call:
                 flights=tuple(tally.flights),
                 line=self.line,
                 made=tuple(self.made(names)),
+                unused=self.unused,
             )
 
         most = counted(MOST)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -33,7 +34,7 @@ from puzzles._launch import (
     with_interpret,
 )
 from puzzles._tpu import simulator_words as words
-from puzzles._tpu.watch import Enough, Watch
+from puzzles._tpu.watch import Enough, How, Watch
 
 
 class SimulationError(Exception):
@@ -64,31 +65,16 @@ def simulate(traced: Traced, *, seed: int = 0, eager: bool = False) -> list[np.n
     a copy is in flight, a copy nobody waits for, a wait that would never end, a `pl.ANY` ref that
     is indexed. `seed` orders parallel axes; copies are made when waited for, or at once if `eager`.
     """
-    return run(traced, seed=seed, eager=eager).results
+    return run(traced, How(seed, eager)).results
 
 
-def run(
-    traced: Traced,
-    *,
-    seed: int = 0,
-    eager: bool = False,
-    unwritten: str = "nan",
-    most: int | None = None,
-    noting: bool = False,
-) -> Run:
-    """The same, with what was seen. unwritten: what memory holds at first, "nan" or "zero".
-
-    most: steps after which a launch is cut off. noting: keep what is carried back to HBM.
-    """
+def run(traced: Traced, how: How) -> Run:
+    """The same, with what was seen."""
     for leaf in traced.leaves:
         if isinstance(leaf, jax.ShapeDtypeStruct):
             raise TypeError(f"simulating needs data, and {leaf} is only a shape")
     made = Run()
-
-    def launch(group: list[JaxprEqn], program: ClosedJaxpr, values: list[Any]) -> Sequence:
-        return _launch(made, how, most, noting, group, program, values)
-
-    how = _strictest(seed, eager, unwritten)
+    launch = functools.partial(_launch, made, how)
     made.results += map(np.asarray, run_program(traced.jaxpr, traced.leaves, launch, _plainly))
     return made
 
@@ -98,21 +84,15 @@ def _plainly(_: object, program: ClosedJaxpr, values: list[Any]) -> Sequence:
 
 
 def _launch(
-    made_up: Run,
-    how: Any,
-    most: int | None,
-    noting: bool,
-    group: list[JaxprEqn],
-    program: ClosedJaxpr,
-    values: list[Any],
+    made_up: Run, how: How, group: list[JaxprEqn], program: ClosedJaxpr, values: list[Any]
 ) -> Sequence:
     """`program` in the simulator; it is one equation, a `pallas_call`."""
     if (refused := words.indexed_hbm(group[0])) is not None:
         raise SimulationError(refused)
-    program = with_interpret(_every_axis_has_a_word(program), how)
+    program = with_interpret(_every_axis_has_a_word(program), _strictest(how.seed))
     # The same kernel on other data is not compiled again, and its callbacks name the same lines.
     made = remembered(_programs, fingerprint(program, lines=True), lambda: (group[0], program))
-    watch, program = Watch(made[0], most, noting), made[1]
+    watch, program = Watch(made[0], how), made[1]
     made_up.watches.append(watch)
     try:
         with _listening(watch):
@@ -163,11 +143,11 @@ def drawn(form: Any, seed: int) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal(form.shape, np.float32).astype(form.dtype)
 
 
-def _strictest(seed: int, eager: bool, unwritten: str) -> Any:
+def _strictest(seed: int) -> Any:
     return interpret_params(
         out_of_bounds_reads="raise",
-        uninitialized_memory=unwritten,
-        dma_execution_mode="eager" if eager else "on_wait",
+        uninitialized_memory="nan",
+        dma_execution_mode="on_wait",
         buffer_bounds="logical",
         random_seed=seed,
         grid_point_recorder=_here,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import queue
 import threading
@@ -27,6 +28,22 @@ class Enough(Exception):
 
 
 @dataclass(frozen=True)
+class How:
+    """What a TPU leaves open, and a run decides; all but the seed without compiling it again.
+
+    seed: orders parallel axes. eager: copies are made when started, not when waited for. unwritten:
+    what memory holds at first, "nan" or "zero". most: steps after which a launch is cut off.
+    noting: keep what is carried back to HBM.
+    """
+
+    seed: int = 0
+    eager: bool = False
+    unwritten: str = "nan"
+    most: int | None = None
+    noting: bool = False
+
+
+@dataclass(frozen=True)
 class Seen:
     """A ref at a grid step: `what` is its contents, or the line that read them."""
 
@@ -42,9 +59,9 @@ class Watch:
     names and on the names of their parameters, which is all that is used here.
     """
 
-    def __init__(self, equation: JaxprEqn, most: int | None = None, noting: bool = False) -> None:
+    def __init__(self, equation: JaxprEqn, how: How) -> None:
         self.equation = equation
-        self._most, self._noting = most, noting
+        self._how = how
         self.carried: list[Seen] = []  # blocks on their way back to HBM, as numbers to compare
         self.nans: list[Seen] = []  # each ref's first NaN that a line of the kernel reads
         self.failure: BaseException | None = None
@@ -69,7 +86,7 @@ class Watch:
     def here(self, *given: Any) -> Any:
         """The simulator's `grid_point_recorder`; 0.10 threads a token through it, 0.7 does not."""
         *token, point, _ = given
-        if self._most is not None and len(self._points) >= self._most:
+        if self._how.most is not None and len(self._points) >= self._how.most:
             raise Enough
         self._points.append(tuple(int(i) for i in np.asarray(point)))
         return token[0] if token else ()
@@ -86,6 +103,10 @@ class Watch:
         plain = function.func if isinstance(function, partial) else function
         name = getattr(plain, "__name__", "")
         told: dict[str, Any] = {}
+        if name == "_initialize_shared_memory":
+            keywords = keywords | self._decided(function)
+        elif name == "_allocate_buffer" and self._how.unwritten == "zero":
+            given = (*given[:-1], self._zeroed(np.asarray(given[-1])))
         try:
             # With one core nobody else can signal: a wait for what was not started never ends.
             if name == "_validate":
@@ -101,7 +122,7 @@ class Watch:
                 self.failure = error
                 self.failed = (name, _named(function, given, keywords))
             raise
-        if self._noting and name in ("get", "store"):
+        if self._how.noting and name in ("get", "store"):
             self._note(name, told, result)
         if name == "_check_for_revisiting":
             self._done += 1
@@ -110,6 +131,25 @@ class Watch:
             contents = _named(function, given, keywords).get("val")
             self._flights.allocated(self._buffers[-1], contents)
         return [np.asarray(x) for x in jax.tree.leaves(result)]
+
+    def _decided(self, function: Any) -> dict[str, Any]:
+        params = function.keywords["interpret_params"]
+        mode = "eager" if self._how.eager else "on_wait"
+        chosen = dict(uninitialized_memory=self._how.unwritten, dma_execution_mode=mode)
+        return {"interpret_params": dataclasses.replace(params, **chosen)}
+
+    def _zeroed(self, value: np.ndarray) -> np.ndarray:
+        """What is allocated next, with zeros where the simulator knows of no contents."""
+        names, grid = _allocated(self.equation), _grid(self.equation)
+        position = len(self._buffers)
+        name = names[position] if position < len(names) else None
+        if position < grid.num_inputs:  # with padding to whole blocks
+            zeros = np.zeros_like(value)
+            inside = tuple(map(slice, _shapes(self.equation)[str(name)]))
+            zeros[inside] = value[inside]
+            return zeros
+        scalars = parameters(self.equation)[: grid.num_index_operands]
+        return value if name in scalars else np.zeros_like(value)
 
     def _note(self, name: str, given: dict[str, Any], result: Any) -> None:
         info, transforms = given.get("source_info"), given.get("transforms") or ()
