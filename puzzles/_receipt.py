@@ -12,6 +12,10 @@ _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _CLOSE = 0.8  # of the limit of VMEM
 _FEW = 2000  # FLOPs of dots for an exp: with more, exps are not worth a line
 _PADDED = 4  # times what it holds, from which on an array's padding is worth a line
+_LEFT_OUT = (
+    "the vector unit's time, what a step or a copy costs beside its bytes, relayouts, other "
+    "devices, and all that XLA does around the launch"
+)
 _MANY, _SMALL = 64, 2e-7  # steps, and seconds for each
 
 
@@ -63,13 +67,19 @@ def receipt_text(
     ran: tuple[str, ...] = (),
     title: str = "",
     cycles: str = "",
+    limits: bool = False,
 ) -> str:
-    """The receipt of one launch, or a table of several; cycles, ran: what is said of these."""
+    """The receipt of one launch, or a table of several; cycles, ran: what is said of these.
+
+    limits: say what the model leaves out.
+    """
     head = f"receipt for {title}" if title else "receipt"
     body = _one if len(launches) == 1 else _table
     parts = [head, body(launches, CHIPS[chip])]
     if cycles:
         parts.append(f"cycles {cycles}")
+    if limits:
+        parts.append(f"without {_LEFT_OUT}")
     if ran:
         parts.append(f"ran    {', '.join(ran)}")
     return "\n".join(parts)

@@ -48,7 +48,7 @@ def receipt(fn: Callable, *args: object, chip: str = "v5e", cycles: bool = False
             raise _Sentence(f"no chip is called {chip!r}; there are {', '.join(CHIPS)}")
         launches, traced = _looked_at(fn, args, "receipt")
         words = _cycles(traced, chip) if cycles else ""
-        say(receipt_text(tuple(launches), chip, cycles=words))
+        say(receipt_text(tuple(launches), chip, cycles=words, limits=True))
 
     _told(count, "counting this")
 

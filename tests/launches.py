@@ -356,6 +356,44 @@ def masked_blocks():
     return lower, S((32, 512), f32)
 
 
+def running_sum():
+    """Scratch is handed from step to step."""
+
+    def kernel(x_ref, o_ref, acc_ref):
+        i = pl.program_id(0)
+
+        @pl.when(i == 0)
+        def _():
+            acc_ref[...] = jnp.zeros_like(acc_ref)
+
+        acc_ref[...] += x_ref[...]
+        o_ref[...] = acc_ref[...]
+
+    def summed(x):
+        return pl.pallas_call(
+            kernel, grid=(4,), in_specs=rows(1), out_specs=rows(1)[0], out_shape=S(x.shape, f32),
+            scratch_shapes=[pltpu.VMEM((8, 128), f32)],
+            compiler_params=pltpu.CompilerParams(dimension_semantics=("arbitrary",)),
+        )(x)  # fmt: skip
+
+    return summed, S((32, 128), f32)
+
+
+def large_blocks():
+    bm = 1024
+
+    def kernel(x_ref, o_ref):
+        o_ref[...] = x_ref[...] * 2.0
+
+    def doubled(x):
+        spec = rows(1, bm, 512)
+        return pl.pallas_call(
+            kernel, grid=(2,), in_specs=spec, out_specs=spec[0], out_shape=S(x.shape, f32)
+        )(x)
+
+    return doubled, S((2 * bm, 512), f32)
+
+
 def quantised():
     def kernel(x_ref, w_ref, s_ref, o_ref):
         w = w_ref[...].astype(f32).astype(bf16)
@@ -421,7 +459,7 @@ LAUNCHES = {
         add_vectors, scale_rows, ragged_rows, ragged_sum, matmul, jitted_matmul, batched_matmul,
         partial_matmul, callable_object, bound_method, gradient, softmax_rows, squeezed_batch,
         picked_blocks, in_place, filled_elsewhere, one_copy, two_buffers, scoped_copy,
-        inner_pipeline, counted_loop, masked_blocks, quantised, two_launches, in_a_scan, sharded,
+        inner_pipeline, counted_loop, masked_blocks, running_sum, large_blocks, quantised, two_launches, in_a_scan, sharded,
         random_index,
     )
 }  # fmt: skip

@@ -59,7 +59,7 @@ class Examination:
         return "\n".join(parts)
 
     def _receipt(self) -> str:
-        return receipt_text(self.launches, self.chips[0], cycles=self.cycles)
+        return receipt_text(self.launches, self.chips[0], cycles=self.cycles, limits=True)
 
     def _scope(self) -> Iterator[tuple[str, str]]:
         for label, lines in (("looked for", self.looked), ("not for", self.not_looked)):

@@ -8,7 +8,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+import jax
+
 from puzzles._jax import user_frame
+
+_JAX = os.path.join(os.path.dirname(jax.__file__), "_src")
 
 ERROR, WARNING, NOTE = "error", "warning", "note"
 SEVERITIES = (ERROR, WARNING, NOTE)
@@ -67,7 +71,9 @@ def line_of_function(described: Any) -> str | None:
     """The same of a function that JAX has traced, from the `func_src_info` of its debug info."""
     _, _, place = str(described or "").rpartition(" at ")
     file, _, number = place.rpartition(":")
-    return placed(file, int(number)) if file and number.isdigit() else None
+    if not number.isdigit() or not file or file.startswith(_JAX):  # JAX's own, where none is given
+        return None
+    return placed(file, int(number))
 
 
 def ints(index: Iterable[Any]) -> tuple[int, ...]:

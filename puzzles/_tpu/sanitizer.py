@@ -20,14 +20,12 @@ from puzzles._tpu.watch import How, Seen, Watch, comparable
 
 # The simulator takes about a millisecond a step, and to compile a launch as long as some of them.
 LAUNCH_STEPS = 50
-WHOLE_STEPS = (
-    1200  # of a program that is simulated whole; of a larger one, the first of each launch
-)
-FIRST_STEPS = 400
+WHOLE_STEPS = 500  # a program with more is simulated in part: the first steps of each launch
+FIRST_STEPS = 250  # of all launches together
 BYTES = 2**28  # of arrays: it copies them
 _FLOPS = 2e10  # in all
 
-_OTHER: dict[str, Any] = {"unwritten": "zero", "eager": True, "seed": 1}
+_OTHER: dict[str, Any] = {"seed": 1, "unwritten": "zero", "eager": True}
 
 
 @dataclass(frozen=True)
@@ -69,7 +67,7 @@ def sanitize(traced: Traced, launches: Sequence[Launch], seed: int = 0) -> Sanit
     )
     program, most = replace(traced, leaves=leaves), _most(launches)
     total = sum(one.steps * (one.times or 1) for one in launches)
-    said = f"all {total:,} steps" if most is None else f"the first {most} of {total:,} steps"
+    said = "all steps" if most is None else f"the first {most} of {total:,} steps"
     try:
         found = _differences(program, most, any(map(_ordered_by_seed, launches)))
     except SimulationError as error:
@@ -125,14 +123,15 @@ def _differences(program: Traced, most: int | None, ordered: bool) -> Finding | 
         answers = {what: _OTHER[what] for what in open_questions}
         return run(program, How(**answers, most=most, noting=True))
 
-    asked = ("unwritten", "eager", "seed")[: 3 if ordered else 2]
+    asked = ("seed", "unwritten", "eager")[0 if ordered else 1 :]
     first = again()
     if _same(first, again(asked)):
         return None
-    for what, tell in zip(asked, (_unwritten, _early, _ordered), strict=False):
+    tell = {"seed": _ordered, "unwritten": _unwritten, "eager": _early}
+    for what in asked:
         other = again((what,))
         if not _same(first, other):
-            return tell(first, _where(first, other))
+            return tell[what](first, _where(first, other))
     return None
 
 
