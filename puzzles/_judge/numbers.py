@@ -18,7 +18,7 @@ from puzzles._judge.limits import as_imported
 from puzzles._judge.origin import origin
 from puzzles._judge.picture import block_map
 from puzzles._judge.verdict import Rejected
-from puzzles._launch import Fault, Launch, Operand, Traced, faults
+from puzzles._launch import Finding, Launch, Operand, Traced, faults
 from puzzles._puzzle import Mistake, Puzzle
 
 # Relative tolerance by the width of the mantissa; a TPU rounds the operands of f32 dots to bf16.
@@ -174,7 +174,7 @@ def same_numbers(case: Case, flat: Sequence[np.ndarray], traced: Traced | None =
     fault = _first_fault(traced)
     named = diagnosis(case, flat, None if fault is None else fault.kind)
     launches = (place.launch,) if place is not None else traced.launches if traced else ()
-    first = None if fault is None else fault.says
+    first = None if fault is None else fault.words
     if first is None and math.isnan(float(wrong.got)):
         first = next(filter(None, map(early, launches)), None)
     if named is None:
@@ -199,7 +199,7 @@ def same_numbers(case: Case, flat: Sequence[np.ndarray], traced: Traced | None =
     )
 
 
-def _first_fault(traced: Traced | None) -> Fault | None:
+def _first_fault(traced: Traced | None) -> Finding | None:
     """A fault of the index maps that may explain wrong numbers, however the kernel computes."""
     found = (f for one in (traced.launches if traced is not None else ()) for f in faults(one))
     return next((f for f in found if f.kind != "misaligned"), None)

@@ -17,6 +17,18 @@ from puzzles._launch.touched import NOTHING, Touched
 from puzzles._launch.work import Dot
 
 
+@dataclass(frozen=True)
+class Made:
+    """An output that shares an input's memory, and what XLA does to that before the launch.
+
+    how: "fills" it with a constant, "computes" it, or "copies" an argument that is not donated.
+    """
+
+    output: str
+    bytes: int
+    how: str
+
+
 @dataclass(frozen=True, eq=False)
 class Launch:
     """One `pallas_call`. Its counts are exact if nothing in the kernel depends on data.
@@ -52,6 +64,9 @@ class Launch:
     touched: Touched = NOTHING  # what is read early, never, or missed
     times: int | None = 1  # how often a loop around the launch runs it; None: only running it tells
     certain: Launch | None = None  # what `least` is where it differs
+    line: str | None = None  # where it is launched
+    unused: frozenset[int] = frozenset()  # outputs that the program drops: scratch, in effect
+    made: tuple[Made, ...] = ()  # what XLA does for an aliased output before the launch
     flights: tuple[tuple[int, np.ndarray], ...] = ()  # starts (1) and waits (-1), with weights
     # Reads of scalars: the ref, the element in a flat array, how often; both over the grid.
     looks: tuple[tuple[str, np.ndarray, np.ndarray], ...] = ()
