@@ -117,5 +117,6 @@ class Tally:
     def copy(self) -> Tally:
         dots, copies, scoped = dict(self.dots), dict(self.copies), dict(self.scoped)
         flights, touches = list(self.flights), list(self.touches)
-        own = dict(dots=dots, copies=copies, scoped=scoped, flights=flights, touches=touches)
-        return replace(self, **own)
+        return replace(
+            self, dots=dots, copies=copies, scoped=scoped, flights=flights, touches=touches
+        )

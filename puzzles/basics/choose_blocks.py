@@ -203,7 +203,8 @@ def audit(launch: Launch) -> None:
     )
     assert launch.intensity >= chip.ridge, (
         f"blocks {blocks} give {launch.intensity:.0f} FLOPs a byte, memory-bound: a v5e needs "
-        f"{chip.ridge:.0f}. Larger bm and bn save traffic"
+        f"{chip.ridge:.0f}. Larger bm and bn save traffic, and these take "
+        f"{launch.vmem_bytes / 2**20:.2f} of {launch.vmem_limit_bytes / 2**20:g} MiB of VMEM"
     )
 
 
