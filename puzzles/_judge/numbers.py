@@ -185,7 +185,7 @@ def same_numbers(case: Case, flat: Sequence[np.ndarray], traced: Traced | None =
         names = inspect.signature(case.puzzle.spec).parameters
         given = dict(zip(names, case.args, strict=False))
         like = likeness(want, flat[position], wrong.wrong, given, whole, same)
-        says += f" {like}" if like else _close(wrong)
+        says += _close(wrong) or (f" {like}" if like else "")
     if traced is None and want.ndim == 1 and want.size <= _WHOLE:
         says += f"\nexpected {_listed(want)}\ngot      {_listed(flat[position])}"
     raise Rejected(
