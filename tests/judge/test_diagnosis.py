@@ -259,9 +259,8 @@ def test_what_a_launch_leaves_undone_is_looked_at_first(change: tuple[str, str],
 
 
 def test_a_named_mistake_is_not_called_close() -> None:
-    verdict = judged(
-        "fused_matmul", ("gelu(x, approximate=True).astype", "gelu(jax.nn.gelu(x)).astype")
-    )
+    puzzle = puzzles.find("fused_matmul")
+    verdict = judge(puzzle, puzzles.mutate(puzzle, puzzle.mistake("activates twice")))
     assert verdict.diagnosis is not None
     assert "You are close" not in verdict.says
 
