@@ -9,7 +9,8 @@ Importing this package starts no JAX backend.
 from __future__ import annotations
 
 from puzzles._check import check, hint, progress, solution
-from puzzles._judge import Verdict, judge
+from puzzles._jax import explain_derivatives
+from puzzles._judge import Verdict, judge, no_derivative
 from puzzles._ladders import UnknownPuzzle, find, ladder, ladders
 from puzzles._launch import Copy, Dot, Launch, Operand, pipelines_on_cpu, trace
 from puzzles._puzzle import Alternative, Mistake, Puzzle, mutate, rng
@@ -45,6 +46,8 @@ __all__ = [
     "solution",
     "trace",
 ]
+
+explain_derivatives(no_derivative)
 
 
 def __getattr__(name: str) -> object:

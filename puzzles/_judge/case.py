@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
@@ -53,6 +53,10 @@ class Case:
         if on_tpu():
             return self.puzzle.cases[0]
         return self.puzzle.fresh(np.random.default_rng(self.seed))
+
+    def asks_for(self, parameters: Iterable[str]) -> bool:
+        """True if the dims give one of these parameters of the function."""
+        return any(self.dims.get(name) is not None for name in parameters)
 
     @property
     def label(self) -> str:

@@ -164,8 +164,8 @@ def same_numbers(case: Case, flat: Sequence[np.ndarray], traced: Traced | None =
     place = origin(traced, position, wrong.wrong) if traced is not None else None
     if place is not None:
         launch, operand = place.launch, place.operand
-        first = np.unravel_index(int(np.argmax(place.marks)), operand.shape)
-        block = tuple(int(n) // (b or 1) for n, b in zip(first, operand.block, strict=True))
+        corner = np.unravel_index(int(np.argmax(place.marks)), operand.shape)
+        block = tuple(int(n) // (b or 1) for n, b in zip(corner, operand.block, strict=True))
         step = _writer(launch, operand, block)
         if launch.grid:
             says += f" It lies in block {block} of `{operand.name}`, "

@@ -65,6 +65,15 @@ _REMEDIES: tuple[tuple[str, str], ...] = (
         "and dtype, and None for integers.",
     ),
     (
+        r"[Cc]ustom VJP fwd rule",
+        "The forward rule returns a pair: the result, and a tuple of what the backward rule will "
+        "need.",
+    ),
+    (
+        r"Linearization failed",
+        "A `pallas_call` has no gradient of its own: write it, and tell JAX by `jax.custom_vjp`.",
+    ),
+    (
         r"'NoneType' object has no attribute '(?:size|dtype|ndim|reshape)'",
         "A function returned None: is a `return` missing, or a part still to be filled in?",
     ),
@@ -271,13 +280,15 @@ def told(error: Exception) -> str:
 
 
 def _of_the_call(error: Exception) -> str:
-    """Where scalar prefetch comes in, which index map takes too few, how many arrays have no spec."""
+    """What the call says: prefetched Refs, an index map at fault, arrays without a spec."""
     index_map, prefetched = call_at_fault(error)
     if "positional argument" in str(error):
         line = source.line_of(index_map)
         which = f"It is the index map in `{line}`." if line else ""
-        first = "come before the kernel's others, and after an index map's program ids."
-        return " ".join(filter(None, (which, prefetched and f"Prefetched Refs {first}")))
+        also = (
+            "Prefetched Refs come before the kernel's others, and after an index map's program ids."
+        )
+        return " ".join(filter(None, (which, also if prefetched else "")))
     if prefetched and "Pytree for `in_specs`" in str(error):
         some = f"{prefetched} arrays of the call have"
         first = some if prefetched > 1 else "array of the call has"

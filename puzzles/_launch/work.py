@@ -112,11 +112,12 @@ class Tally:
     busy: np.ndarray = field(default_factory=lambda: np.zeros((), bool))
     strays: tuple[Any, ...] = ()
     flights: list[tuple[int, np.ndarray]] = field(default_factory=list)  # see Launch.in_flight
+    events: list[Any] = field(default_factory=list)  # see Launch.events
+    looks: tuple[Any, ...] = ()  # reads of scalars: the first LOOKS of them
     touches: list[Touch] = field(default_factory=list)  # in the order of the kernel's text
 
     def copy(self) -> Tally:
         dots, copies, scoped = dict(self.dots), dict(self.copies), dict(self.scoped)
-        flights, touches = list(self.flights), list(self.touches)
-        return replace(
-            self, dots=dots, copies=copies, scoped=scoped, flights=flights, touches=touches
-        )
+        flights, events, touches = list(self.flights), list(self.events), list(self.touches)
+        own: dict[str, Any] = dict(dots=dots, copies=copies, scoped=scoped, flights=flights)
+        return replace(self, **own, events=events, touches=touches)

@@ -78,6 +78,13 @@ def double_buffered_sum(x: Float[Array, "M N"]) -> Float[Array, "1 N"]:
 
 
 # %% [markdown]
+# Compare with the picture of `stream_sum`: while a slot is summed, the other one is filled. A slot
+# that you touch too early is crossed, so call `show` before you are done, too.
+
+# %% active="ipynb"
+# show(double_buffered_sum)
+
+# %% [markdown]
 # At each wait two copies are in flight, the one that is waited for and the next; only at the last
 # wait is it alone.
 #

@@ -21,6 +21,11 @@ RUNGS = (
     "splash_attention",
     "computed_masks",
     "splash_multi_head",
+    "attention_lse",
+    "merge_attention",
+    "attention_dq",
+    "attention_dkv",
+    "splash_vjp",
 )
 
 INTRO = """
@@ -51,4 +56,9 @@ Every mask so far cost you a kernel of its own. Now the mask becomes data: you t
 blocks, the table into a list of the tiles that have work, and one kernel walks that list, for any mask,
 without a step to spare. At the end it stands beside JAX's own SplashAttention: the same numbers, and no
 more steps or dots.""",
+    "attention_lse": """## Part IV: training
+
+A `pallas_call` has no derivative of its own, so `jax.grad` of the summit raises. You write the derivative. The forward pass
+keeps one number a row. Two kernels walk the same list again, by rows for the gradient of q, by columns for those of k
+and v, and `jax.custom_vjp` joins the three. On the way, that one number lets you cut attention in pieces and put it together again.""",
 }

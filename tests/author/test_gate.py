@@ -467,16 +467,18 @@ def test_without_the_authors_extra_the_install_line_is_named(
 
 def test_the_total_counts_rungs_problems_and_what_is_left_undone() -> None:
     good = report.Report("a/b", mistakes=4)
-    bad = report.Report("a/c", problems=["x"], later=["w"], undone=["y", "z"], mistakes=3)
+    bad = report.Report(
+        "a/c", problems=["x"], notes=["w"], undone=["y", "z"], mistakes=3, wait=1.25
+    )
     assert report.total([good, bad], 0, 0, 9.7) == (
-        "2 rungs, 7 mistakes, 1 rung with problems, 1 fault to be held against the rungs later, "
-        "2 things left undone (exit status 2), in 10 s"
+        "2 rungs, 7 mistakes, 1 rung with problems, 2 things left undone (exit status 2), "
+        "slowest first check 1.2 s (aim 3): a/c, in 10 s"
     )
     assert report.total([good], 1, 1, 0) == (
         "1 rung, 4 mistakes, 0 rungs with problems, 1 problem of the project as a whole, 1 thing "
         "left undone (exit status 2), in 0 s"
     )
-    assert str(bad).splitlines()[1:] == ["    x", "    later: w", "    y", "    z"]
+    assert str(bad).splitlines()[1:] == ["    x", "    note: w", "    y", "    z"]
 
 
 def test_a_report_says_the_time_that_passed_and_what_took_it() -> None:

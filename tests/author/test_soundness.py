@@ -98,6 +98,8 @@ def test_the_scaffolds_puzzle_is_sound(rung: Rung) -> None:
             "cases=",
             "no case has more than one block on every axis of its grid (grids (1, 3), (3, 1))",
         ),
+        (CASES, f"{CASES}, newer=['M']", "newer=", "every case gives `M`, which earlier editions"),
+        (CASES, f"{CASES}, newer=['K']", "newer=", "no case gives `K`, which earlier editions had"),
         (DRAW, "jnp.full((M, N), 3)", "inputs=", "array 0 of the arguments is constant in every"),
         (DRAW, "jnp.zeros((M, N))", "inputs=", "array 0 of the arguments is constant in every"),
         (DRAW, "rng(key).random((M, N))", "inputs=", "array 0 of the arguments is never negative"),
