@@ -56,10 +56,6 @@ _REMEDIES: tuple[tuple[str, str], ...] = (
         "Ref is read one number at a time, as in `perm_ref[e]`.",
     ),
     (
-        r"[Cc]ustom VJP fwd rule .*must produce a pair",
-        "The forward rule returns a pair: the result, and one tuple of all residuals.",
-    ),
-    (
         r"[Cc]ustom VJP bwd rule",
         "The backward rule returns one gradient for each argument of the function, of its shape "
         "and dtype, and None for integers.",
