@@ -30,7 +30,6 @@ from puzzles._launch.moves import Copy
 from puzzles._launch.operand import Operand, blocked, itemsize, resident, spread, vmem_size
 from puzzles._launch.smem import UNKNOWN, Buffer, Look, Ref, Stray, memory_space
 from puzzles._launch.stored import RowWalk, stored_rows
-from puzzles._launch.touched import touched
 from puzzles._launch.work import LEAST, MOST, Dot
 
 
@@ -171,11 +170,10 @@ class _Call:
         scoped = [a for avals in tally.scoped.values() for a in avals if memory_space(a) == "vmem"]
 
         held = held_bytes(self.kernel)
-        started = {o + self.mapping.num_inputs for _, o in self.p["input_output_aliases"]}
-        blocks = list(zip(operands, refs[first:last], strict=True))
-        known = [pair for n, pair in enumerate(blocks) if n not in started and pair[0].piped]
-        resting = [resident(*one, grid) for one in scratch]
-        seen = touched(tally.touches, known, list(zip(resting, refs[last:], strict=True)), grid)
+        called = {id(ref): name for ref, name in zip(refs, names, strict=True)}
+        touches = tuple(
+            replace(one, ref=called[id(one.ref)]) for one in tally.touches if id(one.ref) in called
+        )
 
         def counted(which: int) -> Launch:
             copies = tuple(
@@ -187,7 +185,7 @@ class _Call:
                 grid=grid,
                 inputs=tuple(copied(o, copies) for o in operands if not o.output),
                 outputs=tuple(copied(o, copies) for o in operands if o.output),
-                scratch=tuple(copied(one, copies) for one in resting),
+                scratch=tuple(copied(resident(*one, grid), copies) for one in scratch),
                 scalars=scalars,
                 scalar_values=data,
                 dots=tuple(Dot.of(e, spread(n[which], grid)) for e, n in tally.dots.values()),
@@ -206,8 +204,8 @@ class _Call:
                 interpret=self.p["interpret"],
                 written_inputs=self.written_inputs(names),
                 stray_reads=(*self.map_strays, *_strays(tally.strays, refs, names, grid)),
+                touches=touches,
                 looks=(*self.map_looks, *_named(tally.looks, refs, names)),
-                touched=seen,
                 params=unknown_params(self.p["compiler_params"]),
                 times=self.times,
                 flights=tuple(tally.flights),
