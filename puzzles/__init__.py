@@ -14,7 +14,7 @@ from puzzles._judge import Verdict, judge, no_derivative
 from puzzles._ladders import UnknownPuzzle, find, ladder, ladders
 from puzzles._launch import Copy, Dot, Launch, Operand, pipelines_on_cpu, trace
 from puzzles._puzzle import Alternative, Mistake, Puzzle, mutate, rng
-from puzzles._show import receipt, show
+from puzzles._show import estimated_cycles, plot, receipt, show
 
 __version__ = "0.2.0"
 
@@ -30,6 +30,7 @@ __all__ = [
     "UnknownPuzzle",
     "Verdict",
     "check",
+    "estimated_cycles",
     "find",
     "hint",
     "judge",
@@ -37,6 +38,7 @@ __all__ = [
     "ladders",
     "mutate",
     "pipelines_on_cpu",
+    "plot",
     "progress",
     "receipt",
     "rng",

@@ -9,6 +9,7 @@ and `run_program` run a program. No kernel is judged here, and nothing is known 
 from __future__ import annotations
 
 from puzzles._launch.evaluate import callee
+from puzzles._launch.events import EVENTS, Event, Part
 from puzzles._launch.faithful import TURNS, Endless, before_last_casts
 from puzzles._launch.fault import Fault, faults, step_ids
 from puzzles._launch.graph import Abstract
@@ -27,19 +28,26 @@ from puzzles._launch.moves import Copy
 from puzzles._launch.operand import Operand, itemsize, row_keys
 from puzzles._launch.run import on_cpu, quickly, remembered, run_program
 from puzzles._launch.sameness import fingerprint
+from puzzles._launch.slices import Ranges, overlap, ranges_of, ranges_shown
+from puzzles._launch.smem import UNNAMED
 from puzzles._launch.traced import Traced, as_function, keeping_traces, kernels, trace, trace_call
 from puzzles._launch.work import Dot
 
 __all__ = [
+    "EVENTS",
     "PALLAS_CALL",
     "TURNS",
+    "UNNAMED",
     "Abstract",
     "Copy",
     "Dot",
     "Endless",
+    "Event",
     "Fault",
     "Launch",
     "Operand",
+    "Part",
+    "Ranges",
     "Traced",
     "as_function",
     "as_tpu",
@@ -55,8 +63,11 @@ __all__ = [
     "kernels",
     "longest_loop",
     "on_cpu",
+    "overlap",
     "pipelines_on_cpu",
     "quickly",
+    "ranges_of",
+    "ranges_shown",
     "remembered",
     "row_keys",
     "run_program",

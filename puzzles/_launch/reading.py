@@ -10,14 +10,24 @@ from typing import Any
 import jax
 import numpy as np
 
-from puzzles._jax import ClosedJaxpr, close, compiler_param, written_refs
+from puzzles._jax import (
+    ClosedJaxpr,
+    close,
+    compiler_param,
+    read_refs,
+    unknown_params,
+    written_refs,
+)
 from puzzles._launch.evaluate import Walk, program_ids
 from puzzles._launch.graph import Abstract, Graph, Node, Source, ask
+from puzzles._launch.jaxprs import equations
 from puzzles._launch.launch import Launch
 from puzzles._launch.live import held_bytes
 from puzzles._launch.moves import Copy
 from puzzles._launch.operand import Operand, blocked, resident, spread, vmem_size
-from puzzles._launch.smem import UNKNOWN, Buffer, Ref, Stray, memory_space
+from puzzles._launch.smem import UNKNOWN, Buffer, Look, Ref, Stray, memory_space
+from puzzles._launch.stored import RowWalk, stored_rows
+from puzzles._launch.touched import touched
 from puzzles._launch.work import LEAST, MOST, Dot
 
 
@@ -31,6 +41,14 @@ def _strays(
             step = int(np.argmax(asked))
             index = int(spread(stray.index, grid)[step])
             yield names[[ref is stray.ref for ref in refs].index(True)], step, index
+
+
+def _named(
+    looks: Sequence[Look], refs: Sequence[Any], names: Sequence[str]
+) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
+    """Each read of a scalar with the ref's name: see `Launch.looks`."""
+    for look in looks:
+        yield names[[ref is look.ref for ref in refs].index(True)], look.element, look.weight
 
 
 def read_launches(jaxpr: ClosedJaxpr, leaves: Sequence[Any]) -> tuple[Launch, ...]:
@@ -64,6 +82,7 @@ class _Call:
         self.avals = [v.aval for v in self.kernel.invars]
         self.name = p.get("name") or self.kernel.debug_info.func_name
         self.map_strays: list[tuple[str, int, int]] = []  # reads of scalars by index maps
+        self.map_looks: list[tuple[str, np.ndarray, np.ndarray]] = []
 
     def needs(self) -> tuple[Source, ...]:
         """Grid bounds, prefetched scalars and other inputs in SMEM."""
@@ -116,12 +135,30 @@ class _Call:
         refs += map(Buffer.of, names[len(refs) :], self.avals[len(refs) :])
 
         vmapped = self.mapping.vmapped_dims
-        walk = Walk(grid, [a for a in range(len(grid)) if a not in vmapped])
+        axes = [a for a in range(len(grid)) if a not in vmapped]
+        kept = [replace(ref) if isinstance(ref, Ref) else ref for ref in refs]
+
+        def rows() -> dict[str, np.ndarray]:
+            outputs = range(first + self.mapping.num_inputs, last)
+            read = [kept[n] for n in sorted(read_refs(self.kernel)) if n in outputs]
+            if not read:
+                return {}
+            walk = RowWalk(grid, axes, read)
+            walk.start(close(self.kernel), kept)
+            return stored_rows(walk)
+
+        copying = any(one.primitive.name == "dma_start" for one in equations(self.kernel))
+        walk = Walk(grid, axes, events=copying)
         walk.start(close(self.kernel), refs)
         tally = walk.tally
         scoped = [a for avals in tally.scoped.values() for a in avals if memory_space(a) == "vmem"]
 
         held = held_bytes(self.kernel)
+        started = {o + self.mapping.num_inputs for _, o in self.p["input_output_aliases"]}
+        blocks = list(zip(operands, refs[first:last], strict=True))
+        known = [pair for n, pair in enumerate(blocks) if n not in started and pair[0].piped]
+        resting = [resident(*one, grid) for one in scratch]
+        seen = touched(tally.touches, known, list(zip(resting, refs[last:], strict=True)), grid)
 
         def counted(which: int) -> Launch:
             copies = tuple(
@@ -133,7 +170,7 @@ class _Call:
                 grid=grid,
                 inputs=tuple(copied(o, copies) for o in operands if not o.output),
                 outputs=tuple(copied(o, copies) for o in operands if o.output),
-                scratch=tuple(copied(resident(*one, grid), copies) for one in scratch),
+                scratch=tuple(copied(one, copies) for one in resting),
                 scalars=scalars,
                 scalar_values=data,
                 dots=tuple(Dot.of(e, spread(n[which], grid)) for e, n in tally.dots.values()),
@@ -152,8 +189,13 @@ class _Call:
                 interpret=self.p["interpret"],
                 written_inputs=self.written_inputs(names),
                 stray_reads=(*self.map_strays, *_strays(tally.strays, refs, names, grid)),
+                looks=(*self.map_looks, *_named(tally.looks, refs, names)),
+                touched=seen,
+                params=unknown_params(self.p["compiler_params"]),
                 times=self.times,
                 flights=tuple(tally.flights),
+                events=tuple(tally.events),
+                rows=rows,
             )
 
         most = counted(MOST)
@@ -170,6 +212,7 @@ class _Call:
         walk = Walk(grid)
         outs = walk.start(mapping.index_map_jaxpr, [*program_ids(grid), *refs])
         self.map_strays += _strays(walk.tally.strays, refs, names, grid)
+        self.map_looks += _named(walk.tally.looks, refs, names)
         index = []
         for entry in _entries(mapping.index_map_out_tree, outs):
             entry = getattr(entry, "start", entry)  # a pl.ds of a BoundedSlice

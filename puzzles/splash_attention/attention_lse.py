@@ -331,6 +331,12 @@ PUZZLE = Puzzle(
             says="`jnp.log1p(l)` is log(1 + l): no score stands behind that 1, and log 0 needs no guard here",
         ),
         Mistake(
+            "never writes lse",
+            old=_LSE,
+            new="lse = m_ref[...] + jnp.log(l)",
+            says="a plain name is forgotten when the kernel ends, and fresh output blocks hold garbage (NaN here): store into lse_ref[...]",
+        ),
+        Mistake(
             "stores lse by the column",
             old=_SPEC,
             new=_SPEC.replace("by_row", "by_column"),

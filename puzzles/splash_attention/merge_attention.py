@@ -237,6 +237,12 @@ PUZZLE = Puzzle(
             says="that is the inverse of a weight: the part with the larger lse counts more. exp(lse - m)",
         ),
         Mistake(
+            "takes the formulas as they stand",
+            edits=((_M, "m = 0.0"), (_O, "o = (w1 * o1 + w2 * o2) / l")),
+            says="exp(lse) overflows above 88 to inf / inf, and far below 0 it is 0 / 0: subtract the larger lse of the row from both "
+            "first",
+        ),
+        Mistake(
             "shifts by nothing",
             old=_M,
             new="m = 0.0",
@@ -268,10 +274,10 @@ PUZZLE = Puzzle(
             says="-inf minus -inf is NaN: keep m finite, as the start of m does in the kernels",
         ),
         Mistake(
-            "divides 0 by 0 where both parts are empty",
+            "gives outputs of NaN where both parts are empty",
             old=_O,
             new="o = (w1 * o1 + w2 * o2) / l",
-            says="there both weights are 0, and so is their sum: divide by 1 instead",
+            says="0 / 0 is NaN, and so is an exponential of -inf minus -inf: divide by 1 there, or subtract something finite",
         ),
         Mistake(
             "leaves the maximum out of lse",

@@ -114,6 +114,11 @@ def drawn(shape: tuple[int, ...], *wrong: tuple[int, ...]) -> str:
     return str(block_map(Output(shape, (1,) * len(shape)), marks))  # type: ignore[arg-type]
 
 
+def test_a_map_of_several_planes_says_what_their_numbers_count() -> None:
+    assert "; [ ] counts along axis 0:" in drawn((3, 4, 4), (1, 0, 0))
+    assert "counts along" not in drawn((4, 4), (1, 0))
+
+
 def test_a_map_is_small_and_never_all_right() -> None:
     assert drawn((2, 3), (1, 2)).splitlines()[1:] == [". . .", ". . x"]
     far = drawn((40, 40), (39, 39)).splitlines()[1:]
