@@ -323,7 +323,7 @@ PUZZLE = Puzzle(
     fresh=fresh,
     scale=scale,
     par=dots,
-    tolerance=4e-2,
+    tolerance={"float32": 2e-4, "bfloat16": 3e-2},  # p and ds are rounded to bf16 before their dots
     hints=[
         "Follow the right column of the drawing line by line: the weights of this tile, the gradient that reaches them, the "
         "gradient that reaches the scores, and from there back through the product with k. What must a hidden weight be?",

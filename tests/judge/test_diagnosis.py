@@ -171,6 +171,12 @@ def test_who_is_close_is_told_how_close(error: str, close: bool) -> None:
         assert 1 < float(number[1]) < 10
 
 
+def test_numbers_are_told_from_arguments_that_are_several_arrays() -> None:
+    want, ids = np.arange(1.0, 5.0), (np.zeros(2, np.int32), np.zeros(3, np.int32))
+    words = likeness(want, want[::-1], want > 0, {"ids": ids, "x": want[::-1]}, None, 1e-3)
+    assert words == "They are the numbers of `x`, unchanged."
+
+
 LIKE = {
     "an input as it came": (
         "vector_add",
