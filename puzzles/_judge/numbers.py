@@ -18,7 +18,7 @@ from puzzles._judge.limits import as_imported
 from puzzles._judge.origin import origin
 from puzzles._judge.picture import block_map
 from puzzles._judge.verdict import Rejected
-from puzzles._launch import Fault, Launch, Operand, Traced, faults
+from puzzles._launch import Finding, Launch, Operand, Traced, faults
 from puzzles._puzzle import Mistake, Puzzle
 
 # Relative tolerance by the width of the mantissa; a TPU rounds the operands of f32 dots to bf16.
@@ -174,18 +174,18 @@ def same_numbers(case: Case, flat: Sequence[np.ndarray], traced: Traced | None =
     fault = _first_fault(traced)
     named = diagnosis(case, flat, None if fault is None else fault.kind)
     launches = (place.launch,) if place is not None else traced.launches if traced else ()
-    first = None if fault is None else fault.says
-    if first is None and math.isnan(float(wrong.got)):
-        first = next(filter(None, map(early, launches)), None)
+    look = None if fault is None else fault.words
+    if look is None and math.isnan(float(wrong.got)):
+        look = next(filter(None, map(early, launches)), None)
     if named is None:
-        if first is None:
-            first = next(filter(None, map(left_undone, launches)), None)
+        if look is None:
+            look = next(filter(None, map(left_undone, launches)), None)
         whole = None if place is None or place.marks is not wrong.wrong else place.operand
         same = 2 * tolerance_of(want, case.puzzle.tolerance)
         names = inspect.signature(case.puzzle.spec).parameters
         given = dict(zip(names, case.args, strict=False))
         like = likeness(want, flat[position], wrong.wrong, given, whole, same)
-        says += f" {like}" if like else _close(wrong)
+        says += _close(wrong) or (f" {like}" if like else "")
     if traced is None and want.ndim == 1 and want.size <= _WHOLE:
         says += f"\nexpected {_listed(want)}\ngot      {_listed(flat[position])}"
     raise Rejected(
@@ -195,11 +195,11 @@ def same_numbers(case: Case, flat: Sequence[np.ndarray], traced: Traced | None =
         case=case.label,
         step=step,
         picture=picture,
-        first=None if first is None else f"Look here first: {first}",
+        first=None if look is None else f"Look here first: {look}",
     )
 
 
-def _first_fault(traced: Traced | None) -> Fault | None:
+def _first_fault(traced: Traced | None) -> Finding | None:
     """A fault of the index maps that may explain wrong numbers, however the kernel computes."""
     found = (f for one in (traced.launches if traced is not None else ()) for f in faults(one))
     return next((f for f in found if f.kind != "misaligned"), None)

@@ -56,10 +56,6 @@ _REMEDIES: tuple[tuple[str, str], ...] = (
         "Ref is read one number at a time, as in `perm_ref[e]`.",
     ),
     (
-        r"[Cc]ustom VJP fwd rule .*must produce a pair",
-        "The forward rule returns a pair: the result, and one tuple of all residuals.",
-    ),
-    (
         r"[Cc]ustom VJP bwd rule",
         "The backward rule returns one gradient for each argument of the function, of its shape "
         "and dtype, and None for integers.",
@@ -169,8 +165,8 @@ _REMEDIES: tuple[tuple[str, str], ...] = (
     (
         r"Value shape: \(1, (?:\d+, )+\d+\)|shapes=\[\(\d+, \d+\), \((?:\d+, ){2,}\d+\)\]|"
         r"shape \(-1",
-        "The blocks still have their leading axis: a number in a block shape keeps an axis, "
-        "`None` removes it.",
+        "The blocks still have their leading axis. A 1 in a block shape keeps it, `None` removes "
+        "it.",
     ),
     (
         r"'function' object is not iterable",
@@ -198,8 +194,7 @@ _REMEDIES: tuple[tuple[str, str], ...] = (
     (
         r"(?:kernel|map|<lambda>)\(\) (?:missing \d+ required positional|takes \d+ positional)",
         "A kernel receives one Ref for each input, each output and each scratch, in this order; an "
-        "index map receives one program id for each axis of the grid. With scalar prefetch, its "
-        "Refs come before the kernel's others, and after the program ids.",
+        "index map receives one program id for each axis of the grid.",
     ),
     (
         r"[Ii]ndex map.*captures? constants",
@@ -281,10 +276,15 @@ def told(error: Exception) -> str:
 
 
 def _of_the_call(error: Exception) -> str:
-    """Which index map it is that takes too few, and how many arrays have no spec."""
+    """What the call says: prefetched Refs, an index map at fault, arrays without a spec."""
     index_map, prefetched = call_at_fault(error)
-    if "positional argument" in str(error) and (line := source.line_of(index_map)):
-        return f"It is the index map in `{line}`."
+    if "positional argument" in str(error):
+        line = source.line_of(index_map)
+        which = f"It is the index map in `{line}`." if line else ""
+        also = (
+            "Prefetched Refs come before the kernel's others, and after an index map's program ids."
+        )
+        return " ".join(filter(None, (which, also if prefetched else "")))
     if prefetched and "Pytree for `in_specs`" in str(error):
         some = f"{prefetched} arrays of the call have"
         first = some if prefetched > 1 else "array of the call has"
