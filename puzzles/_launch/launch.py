@@ -50,6 +50,7 @@ class Launch:
     stray_reads: tuple[tuple[str, int, int], ...] = ()  # (ref, first step, index that is not there)
     params: str | None = None  # the type of `compiler_params`, where it is none that JAX knows
     touched: Touched = NOTHING  # what is read early, never, or missed
+    stores: tuple[tuple[str, int], ...] = ()  # each output, and how many steps store into it
     times: int | None = 1  # how often a loop around the launch runs it; None: only running it tells
     certain: Launch | None = None  # what `least` is where it differs
     flights: tuple[tuple[int, np.ndarray], ...] = ()  # starts (1) and waits (-1), with weights

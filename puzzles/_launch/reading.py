@@ -27,7 +27,7 @@ from puzzles._launch.moves import Copy
 from puzzles._launch.operand import Operand, blocked, resident, spread, vmem_size
 from puzzles._launch.smem import UNKNOWN, Buffer, Look, Ref, Stray, memory_space
 from puzzles._launch.stored import RowWalk, stored_rows
-from puzzles._launch.touched import touched
+from puzzles._launch.touched import storing, touched
 from puzzles._launch.work import LEAST, MOST, Dot
 
 
@@ -159,6 +159,8 @@ class _Call:
         known = [pair for n, pair in enumerate(blocks) if n not in started and pair[0].piped]
         resting = [resident(*one, grid) for one in scratch]
         seen = touched(tally.touches, known, list(zip(resting, refs[last:], strict=True)), grid)
+        outputs = [(o.name, ref) for o, ref in blocks if o.output]
+        stores = tuple((name, storing(tally.touches, ref, grid)) for name, ref in outputs)
 
         def counted(which: int) -> Launch:
             copies = tuple(
@@ -191,6 +193,7 @@ class _Call:
                 stray_reads=(*self.map_strays, *_strays(tally.strays, refs, names, grid)),
                 looks=(*self.map_looks, *_named(tally.looks, refs, names)),
                 touched=seen,
+                stores=stores,
                 params=unknown_params(self.p["compiler_params"]),
                 times=self.times,
                 flights=tuple(tally.flights),

@@ -60,6 +60,15 @@ def touched(
     return Touched(tuple(early), tuple(unread), tuple(unwritten), tuple(missed))
 
 
+def storing(touches: Sequence[Touch], ref: Any, grid: tuple[int, ...]) -> int:
+    """How many grid steps store into a ref for certain."""
+    steps = np.zeros(int(np.prod(grid)), bool)
+    for touch in touches:
+        if touch.ref is ref and touch.writes:
+            steps |= spread(touch.weight[LEAST] > 0, grid)
+    return int(steps.sum())
+
+
 def _early(touches: Sequence[Touch], fresh: np.ndarray, grid: tuple[int, ...]) -> int | None:
     """The first of the `fresh` steps that reads for certain what nothing in it has written."""
     written = np.zeros(len(fresh), bool)
