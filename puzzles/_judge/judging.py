@@ -170,7 +170,7 @@ def _kernel(
 
 
 def _stores(scale: Scale) -> Iterator[str]:
-    """A remark where an output is stored much more often than by the reference, on an equal grid."""
+    """A remark where an output is stored much more often than in the reference, on its grid."""
     if [one.grid for one in scale.mine.launches] != [one.grid for one in scale.par.launches]:
         return
     for mine, par in zip(scale.mine.launches, scale.par.launches, strict=True):
