@@ -19,7 +19,7 @@ CHECKED := puzzles tests diagrams
 PYTEST := -m pytest -n 2 --dist loadscope --no-loadscope-reorder --durations=15 $(PYTEST_ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help lab copy quick test graduate test-colab test-matrix test-browser lint build verify mutants bench clean
+.PHONY: help lab copy quick test graduate test-colab test-matrix test-browser lint build verify mutants bench examine-bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-12s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -90,6 +90,9 @@ mutants: $(TEST)/.installed ## judge every small change of every solution: NAMES
 
 bench: $(TEST)/.installed ## time every check, and the import
 	JAX_PLATFORMS=cpu $(TEST)/bin/python tests/bench.py
+
+examine-bench: $(TEST)/.installed ## examine JAX's own kernels, and kernels with planted faults
+	JAX_PLATFORMS=cpu $(TEST)/bin/python tests/examine_bench.py
 
 clean: ## remove environments and caches; my/ stays
 	rm -rf $(LAB) $(TEST) $(COLAB) $(BROWSER) .venv-jax-* .jax-cache build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
