@@ -15,7 +15,7 @@ COLAB_JAX := 0.7.2
 # The last release of each minor version in between; test and test-colab run both ends.
 MATRIX := 0.8.3 0.9.2
 
-CHECKED := puzzles tests diagrams
+CHECKED := puzzles tests diagrams docs
 PYTEST := -m pytest -n 2 --dist loadscope --no-loadscope-reorder --durations=15 $(PYTEST_ARGS)
 
 .DEFAULT_GOAL := help
@@ -80,6 +80,7 @@ lint: $(TEST)/.installed ## ruff and mypy
 
 build: $(TEST)/.installed ## draw the diagrams, write the notebooks and README's table
 	JAX_PLATFORMS=cpu $(TEST)/bin/python diagrams/draw.py
+	JAX_PLATFORMS=cpu $(TEST)/bin/python docs/draw.py
 	JAX_PLATFORMS=cpu $(TEST)/bin/python -m puzzles build
 
 verify: $(TEST)/.installed ## prove every puzzle: NAMES="add_ten row_sum" for some

@@ -73,7 +73,10 @@ def sanitize(traced: Traced, launches: Sequence[Launch], seed: int = 0) -> Sanit
     except SimulationError as error:
         if error.finding is None:
             return Sanitized(why_not=error.says)
-        found = error.finding
+        found, at = error.finding, error.finding.step
+        said = "up to the first error" if at is None else f"up to grid step {at}, where it stopped"
+        why = "what comes after the first error"
+        return Sanitized((found,), said, why)
     except NotImplementedError as error:
         return Sanitized(why_not=f"the simulator cannot run this: {error}")
     why = "" if most is None else f"{total:,} steps were too many: the first {most} stand for all"
