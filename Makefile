@@ -19,10 +19,12 @@ CHECKED := puzzles tests diagrams docs
 PYTEST := -m pytest -n 2 --dist loadscope --no-loadscope-reorder --durations=15 $(PYTEST_ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help lab copy quick test graduate test-colab test-matrix test-browser lint build verify mutants bench examine-bench clean
+.PHONY: help env lab copy quick test graduate test-colab test-matrix test-browser lint build verify mutants bench examine-bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-12s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+env: $(TEST)/.installed ## the environment of authors and tests, in about three minutes
 
 lab: $(LAB)/.installed-$(EXTRAS) copy ## open the puzzles in JupyterLab, on copies in my/
 	cd my && ../$(LAB)/bin/python -m jupyterlab $(LAB_ARGS)
@@ -79,7 +81,6 @@ lint: $(TEST)/.installed ## ruff and mypy
 	$(TEST)/bin/mypy
 
 build: $(TEST)/.installed ## draw the diagrams, write the notebooks and README's table
-	JAX_PLATFORMS=cpu $(TEST)/bin/python diagrams/draw.py
 	JAX_PLATFORMS=cpu $(TEST)/bin/python docs/draw.py
 	JAX_PLATFORMS=cpu $(TEST)/bin/python -m puzzles build
 

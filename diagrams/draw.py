@@ -1,4 +1,4 @@
-"""Draw every diagram from the reference launches: `python diagrams/draw.py [--check]`."""
+"""Every diagram, drawn from the reference launches by `python -m puzzles build`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import math
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,37 +14,18 @@ import numpy as np
 
 import puzzles
 from puzzles import _draw as p
+from puzzles._author import film, strip
 from puzzles._tpu import CHIPS
 
-HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE))
+sys.path.insert(0, str(Path(__file__).parent))
 
-from blocks import block_map  # noqa: E402
-from film import film  # noqa: E402
-from tables import classified, walks  # noqa: E402
+from blocks import block_map
+from reel import reel
+from tables import classified, walks
 
 
 def _array(*shape: int, dtype: object = jnp.float32) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(shape, dtype)
-
-
-def strip(
-    name: str,
-    shapes: Sequence[object],
-    first: int,
-    notes: Sequence[str],
-    title: str,
-    **style: Any,
-) -> Callable[[], str]:
-    """A filmstrip of consecutive steps of a rung's reference launch; style: what `film` takes."""
-
-    def draw() -> str:
-        (launch,) = puzzles.trace(puzzles.find(name).solution, *shapes)
-        steps = range(first, first + len(notes))
-        says = f"{title}. " + " ".join(notes)
-        return film(launch, steps, title, says, notes, **style)
-
-    return draw
 
 
 def shared(
@@ -83,8 +63,6 @@ def shared(
 
 def memories() -> str:
     """Where add_ten's data are: HBM, VMEM, and the kernel between two copies."""
-    (launch,) = puzzles.trace(puzzles.find("add_ten").solution, _array(24, 384))
-    size = f"{launch.inputs[0].hbm_bytes // 1024} KiB"
     title = "A kernel sees VMEM; pallas_call does the copying"
     body = [p.text(20, 28, title, size=16, bold=True, room=600)]
     boxes = [
@@ -100,8 +78,8 @@ def memories() -> str:
         body.append(p.text(x + 12, 100, what, size=11, muted=True, room=126))
         body.append(p.text(x + 12, 150, inside, size=11, mono=True, room=126))
     arrows = [
-        (170, 250, 100, "fetched", f"copy in, {size}"),
-        (250, 170, 142, "written", f"copy out, {size}"),
+        (170, 250, 100, "fetched", "copy in"),
+        (250, 170, 142, "written", "copy out"),
     ]
     arrows += [(400, 480, 100, "fetched", "read"), (480, 400, 142, "written", "write")]
     for start, end, y, mark, words in arrows:
@@ -111,7 +89,7 @@ def memories() -> str:
             f'<path d="M{start} {y}H{end + tip}M{end} {y}l{tip} -5v10z" stroke="{colour}" '
             f'stroke-width="2.5" fill="{colour}"/>'
         )
-        body.append(p.text((start + end) / 2, y - 9, words, size=9.5, anchor="middle", room=76))
+        body.append(p.text((start + end) / 2, y - 9, words, size=11, anchor="middle", room=96))
     says = (
         "HBM on the left, VMEM in the middle, the kernel on the right. pallas_call copies the "
         "input into VMEM before the kernel runs, and the output back after it."
@@ -145,13 +123,13 @@ def roofline() -> str:
     body.append(f'<path d="{axes}" fill="none" stroke="{p.INK}" stroke-opacity=".5"/>')
     for tick in (32, 64, 128, 256, 512, 1024):
         x, _ = at(tick, 16)
-        body.append(p.text(x, bottom + 16, str(tick), size=10, anchor="middle"))
+        body.append(p.text(x, bottom + 16, str(tick), size=11, anchor="middle"))
     body.append(
         p.text(left + wide / 2, bottom + 34, "FLOPs per byte of HBM traffic", anchor="middle")
     )
     for tick in (16, 32, 64, 128):
         _, y = at(32, tick)
-        body.append(p.text(left - 8, y + 4, str(tick), size=10, anchor="end"))
+        body.append(p.text(left - 8, y + 4, str(tick), size=11, anchor="end"))
     body.append(p.text(20, bottom - high - 10, "TFLOP/s at most, on a v5e", size=11, muted=True))
     dash = f"M{p.px(x1)} {p.px(y1)}V{p.px(bottom)}"
     body.append(f'<path d="{dash}" stroke="{p.INK}" stroke-dasharray="4 3" stroke-opacity=".6"/>')
@@ -265,6 +243,20 @@ def over_tiles() -> str:
     ]
     title = "One grid axis runs along the list"
     return film(launch, range(len(notes)), title, f"{title}. " + " ".join(notes), notes)
+
+
+def copied() -> str:
+    """The copies of the two sums: through one buffer, and through two slots."""
+    captions = {
+        "stream_sum": "one buffer: copies and sums take turns",
+        "double_buffered_sum": "two slots: while one is summed, the other is filled",
+    }
+    parts = []
+    for name, caption in captions.items():
+        (launch,) = puzzles.trace(puzzles.find(name).solution, _array(256, 128))
+        parts.append((caption, launch))
+    title = "The next copy is on its way"
+    return reel(parts, title, f"{title}. Above, {'; below, '.join(captions.values())}.")
 
 
 bf16 = jnp.bfloat16
@@ -460,6 +452,7 @@ DIAGRAMS: dict[str, Callable[[], str]] = {
     "splash_attention/classify_blocks": table_of_blocks,
     "splash_attention/active_tiles": list_of_tiles,
     "splash_attention/splash_attention": over_tiles,
+    "pipelines/double_buffered_sum": copied,
     "grouped_matmul/grouped_matmul": shared(
         "grouped_matmul",
         [_array(256, 128), _array(5, 128, 128), jnp.array([50, 0, 80, 30, 3], jnp.int32)],
@@ -516,30 +509,3 @@ DIAGRAMS: dict[str, Callable[[], str]] = {
         ["zeros", "kept", "kept", "zeros"],
     ),
 }
-
-
-def out_of_date() -> list[str]:
-    """Names of the diagrams whose file is not what would be drawn now, and stray files."""
-    wanted = {HERE / f"{name}.svg": draw() for name, draw in DIAGRAMS.items()}
-    stale = [f for f, svg in wanted.items() if not f.exists() or f.read_text("utf-8") != svg]
-    stray = [f for f in HERE.glob("*/*.svg") if f not in wanted]
-    return sorted(str(f.relative_to(HERE.parent)) for f in (*stale, *stray))
-
-
-def main() -> int:
-    """Draw all diagrams, or with --check name those that are out of date; 0 if all is well."""
-    if "--check" in sys.argv[1:]:
-        stale = out_of_date()
-        for name in stale:
-            print(f"{name} is out of date: run make build")
-        return int(bool(stale))
-    for name, draw in DIAGRAMS.items():
-        path = HERE / f"{name}.svg"
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(draw(), "utf-8")
-    print(f"drew {len(DIAGRAMS)} diagrams")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

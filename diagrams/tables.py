@@ -73,10 +73,10 @@ def walks(kinds: np.ndarray, tiles: Sequence[np.ndarray], title: str, says: str)
         middle = at[0] + _CELL / 2
         words = ["dead" if flag & 3 == 0 else "", f"{row},{col}", "first" * bool(flag & 4)]
         words.append("last" * bool(flag & 8))
-        body.append(p.text(middle, top + _CELL / 2 + 4, words[0], size=10, anchor="middle"))
+        body.append(p.text(middle, top + _CELL / 2 + 4, words[0], size=11, anchor="middle"))
         for line, word in enumerate(words[1:]):
             below = top + _CELL + 15 + 14 * line
-            body.append(p.text(middle, below, word, size=10, anchor="middle", muted=line > 0))
+            body.append(p.text(middle, below, word, size=11, anchor="middle", muted=line > 0))
     right = x + len(row_list) * _CELL + 20
     under = top + rows * _CELL + 20
     named = (
@@ -96,7 +96,7 @@ def walks(kinds: np.ndarray, tiles: Sequence[np.ndarray], title: str, says: str)
 def _caption(x: float, top: float, name: str, what: str) -> list[str]:
     return [
         p.text(x, top - 24, name, size=12, bold=True, room=190),
-        p.text(x, top - 9, what, size=10, muted=True, room=190),
+        p.text(x, top - 9, what, size=11, muted=True, room=190),
     ]
 
 

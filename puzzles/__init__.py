@@ -11,11 +11,12 @@ from __future__ import annotations
 
 from puzzles._check import check, hint, progress, solution
 from puzzles._examine import Examination, examine
-from puzzles._judge import Verdict, judge
+from puzzles._jax import explain_derivatives
+from puzzles._judge import Verdict, judge, no_derivative
 from puzzles._ladders import UnknownPuzzle, find, ladder, ladders
 from puzzles._launch import Copy, Dot, Finding, Launch, Operand, pipelines_on_cpu, trace
 from puzzles._puzzle import Alternative, Mistake, Puzzle, mutate, rng
-from puzzles._show import receipt, show
+from puzzles._show import estimated_cycles, plot, receipt, show
 
 __version__ = "0.2.0"
 
@@ -33,6 +34,7 @@ __all__ = [
     "UnknownPuzzle",
     "Verdict",
     "check",
+    "estimated_cycles",
     "examine",
     "find",
     "hint",
@@ -41,6 +43,7 @@ __all__ = [
     "ladders",
     "mutate",
     "pipelines_on_cpu",
+    "plot",
     "progress",
     "receipt",
     "rng",
@@ -48,6 +51,8 @@ __all__ = [
     "solution",
     "trace",
 ]
+
+explain_derivatives(no_derivative)
 
 
 def __getattr__(name: str) -> object:

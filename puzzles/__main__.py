@@ -27,9 +27,14 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     build = commands.add_parser("build", help="write the notebooks and the README's table")
-    build.set_defaults(run=lambda given: _author.build(given.check, given.solved))
+    build.set_defaults(
+        run=lambda given: (
+            _author.watch() if given.watch else _author.build(given.check, given.solved)
+        )
+    )
     instead = build.add_mutually_exclusive_group()
     instead.add_argument("--check", action="store_true", help="write nothing, fail if out of date")
+    instead.add_argument("--watch", action="store_true", help="write again after each change")
     instead.add_argument("--solved", metavar="DIR", type=Path, help="write solved notebooks to DIR")
 
     verify = commands.add_parser("verify", help="prove puzzles: mistakes, alternatives, TPUs")
@@ -51,16 +56,24 @@ def _parser() -> argparse.ArgumentParser:
     examine.add_argument("--json", action="store_true", help="print JSON")
     examine.add_argument("--seed", type=int, default=0, help="draws data for shapes")
 
-    new = commands.add_parser("new", help="a ladder or a puzzle to start from")
-    kinds = new.add_subparsers(required=True, metavar="ladder | puzzle")
+    new = commands.add_parser("new", help="a project, a ladder or a puzzle to start from")
+    kinds = new.add_subparsers(required=True, metavar="project | ladder | puzzle")
+    own = kinds.add_parser("project", help="a package of your own, with one ladder")
+    own.set_defaults(run=lambda given: _author.new_project(given.name, given.ladder))
+    own.add_argument("name", metavar="NAME", type=Path, help="a new folder, as ../acme_kernels")
+    own.add_argument("ladder", metavar="LADDER", nargs="?", help="its first ladder")
     ladder = kinds.add_parser("ladder", help="a new ladder, with one puzzle")
     ladder.set_defaults(run=lambda given: _author.new_ladder(given.name, given.first))
     ladder.add_argument("name", metavar="NAME", help="for example layer_norm")
     ladder.add_argument("first", metavar="FIRST", nargs="?", help="its first puzzle, NAME_warm_up")
     puzzle = kinds.add_parser("puzzle", help="a new puzzle, the last of its ladder")
-    puzzle.set_defaults(run=lambda given: _author.new_puzzle(given.ladder, given.name))
+    puzzle.set_defaults(
+        run=lambda given: _author.new_puzzle(given.ladder, given.name, given.like, given.bare)
+    )
     puzzle.add_argument("ladder", metavar="LADDER")
     puzzle.add_argument("name", metavar="NAME", help="its module's and its function's name")
+    puzzle.add_argument("--like", metavar="RUNG", help="a rung to copy instead of the example")
+    puzzle.add_argument("--bare", action="store_true", help="the example without its manual")
     return parser
 
 

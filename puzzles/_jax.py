@@ -62,8 +62,10 @@ try:
     from jax._src import core as _core
     from jax._src.core import AbstractValue, Jaxpr, JaxprEqn, Literal, Var, jaxpr_as_fun
     from jax._src.interpreters import partial_eval
-    from jax._src.state.types import AccumEffect, WriteEffect
+    from jax._src.state.types import AccumEffect, ReadEffect, WriteEffect
+    from jax.experimental.pallas import pallas_call_p
     from jax.experimental.pallas.tpu import InterpretParams, reset_tpu_interpret_mode_state
+    from jax.interpreters import ad
 except ImportError as error:
     raise UnsupportedJax(lacking(jax.__version__, error)) from None
 
@@ -85,10 +87,13 @@ __all__ = [
     "close",
     "compiler_param",
     "copy_ends",
+    "copy_parts",
+    "explain_derivatives",
     "has_tpu",
     "interpret_params",
     "is_remote",
     "jaxpr_as_fun",
+    "read_refs",
     "reset_tpu_interpret_mode_state",
     "retraced",
     "scan_counts",
@@ -97,6 +102,11 @@ __all__ = [
     "with_compiler_param",
     "written_refs",
 ]
+
+# The simulator calls Python from compiled programs. With asynchronous dispatch such a program can
+# wait for a thread that waits for it, on two cores now and then, and for ever:
+# https://github.com/jax-ml/jax/issues/25861. Read when the CPU's backend starts, so set here.
+jax.config.update("jax_cpu_enable_async_dispatch", False)
 
 # Until 0.10 a ClosedJaxpr held a Jaxpr and its constants. 0.11 made them one class, which answers
 # to `.jaxpr` and `.consts`; 0.12 dropped the second name.
@@ -173,6 +183,22 @@ def scan_counts(params: Mapping[str, Any]) -> tuple[int, int]:
     return params["num_consts"], params["num_carry"]
 
 
+def explain_derivatives(says: Callable[[], str]) -> None:
+    """From here on, a kernel that JAX cannot differentiate raises NotImplementedError(says()).
+
+    JAX's own error is an assertion without a word for most kernels.
+    """
+    rule = ad.primitive_jvps[pallas_call_p]
+
+    def explained(*args: Any, **params: Any) -> Any:
+        try:
+            return rule(*args, **params)
+        except Exception as error:
+            raise NotImplementedError(says()) from error
+
+    ad.primitive_jvps[pallas_call_p] = explained
+
+
 def array_of(block_mapping: Any) -> Any:
     """Shape and dtype of the array that a block mapping cuts into blocks."""
     # 0.7 says `array_shape_dtype`
@@ -186,6 +212,12 @@ def compiler_param(params: Any, key: str) -> Any:
     return dict(params).get(key) if isinstance(params, Mapping) else getattr(params, key, None)
 
 
+def unknown_params(params: Any) -> str | None:
+    """The type of `compiler_params`, where it can hold no setting; None where all is well."""
+    fine = params is None or isinstance(params, Mapping) or dataclasses.is_dataclass(params)
+    return None if fine else type(params).__name__
+
+
 def with_compiler_param(params: Any, key: str, value: Any) -> Any:
     """`compiler_params` with one of them set, where there are any."""
     if isinstance(params, Mapping):
@@ -194,13 +226,21 @@ def with_compiler_param(params: Any, key: str, value: Any) -> Any:
     return dataclasses.replace(params, **{key: value})
 
 
-def copy_ends(tree: Any, leaves: Sequence[Any]) -> tuple[tuple[Any, tuple[Any, ...]], ...]:
-    """((ref, its transforms) of the source, the same of the target) of a `dma_start`'s operands."""
+def copy_parts(tree: Any, leaves: Sequence[Any]) -> tuple[tuple[Any, tuple[Any, ...]], ...]:
+    """(ref, its transforms) of a copy's source, its target and the semaphore that tells of its end.
+
+    Of the operands of a `dma_start` or a `dma_wait`.
+    """
     parts = tree.unflatten(leaves)
     if isinstance(parts[1], tuple):  # 0.7 has refs and transforms in turn
-        return (parts[0], parts[1]), (parts[2], parts[3])
-    ends = ((getattr(p, "ref", p), tuple(getattr(p, "transforms", ()))) for p in parts[:2])
-    return tuple(ends)
+        return (parts[0], parts[1]), (parts[2], parts[3]), (parts[4], parts[5])
+    refs = ((getattr(p, "ref", p), tuple(getattr(p, "transforms", ()))) for p in parts[:3])
+    return tuple(refs)
+
+
+def copy_ends(tree: Any, leaves: Sequence[Any]) -> tuple[tuple[Any, tuple[Any, ...]], ...]:
+    """((ref, its transforms) of the source, the same of the target) of a `dma_start`'s operands."""
+    return copy_parts(tree, leaves)[:2]
 
 
 def is_remote(equation: JaxprEqn) -> bool:
@@ -210,12 +250,19 @@ def is_remote(equation: JaxprEqn) -> bool:
 
 def written_refs(jaxpr: Jaxpr) -> frozenset[int]:
     """Positions of those of a kernel's parameters that it writes into."""
-    found = set()
+    return frozenset(_positions(jaxpr, WriteEffect | AccumEffect))
+
+
+def read_refs(jaxpr: Jaxpr) -> frozenset[int]:
+    """Positions of those of a kernel's parameters that it reads."""
+    return frozenset(_positions(jaxpr, ReadEffect))
+
+
+def _positions(jaxpr: Jaxpr, kind: Any) -> Iterator[int]:
     for effect in jaxpr.effects:
-        if isinstance(effect, WriteEffect | AccumEffect):
+        if isinstance(effect, kind):
             at = getattr(effect, "input_index", None)  # 0.7; newer ones hold the variable
-            found.add(jaxpr.invars.index(effect.input) if at is None else at)
-    return frozenset(found)
+            yield jaxpr.invars.index(effect.input) if at is None else at
 
 
 def abstract_device(**wanted: Any) -> Any:
@@ -259,6 +306,12 @@ def simulator_callbacks(instead: Callable[..., Any]) -> Iterator[None]:
     finally:
         if original is not None:
             callback.io_callback_impl = original
+
+
+def kernel_file(kernel: Any) -> str:
+    """The file of the function that a kernel's jaxpr was traced from, "" where nobody knows."""
+    place = str(getattr(kernel.debug_info, "func_src_info", "")).partition(" at ")[2]
+    return place.rpartition(":")[0]
 
 
 def user_frame(info: Any) -> Any:

@@ -74,6 +74,8 @@ class Puzzle:
     tolerance: relative and absolute, in units of the expected values' root mean square; by the
         result's dtype unless given, 2e-5 for f32 and 1e-2 for bf16.
     outside: floating-point primitives that may run outside the kernel.
+    newer: names of parameters that an earlier edition's notebook had not, and of dims of the cases
+        that give them: for its answers, `check` leaves these cases out, and says so.
     starter: the name of the mistake that the learner starts from, on find-the-bug rungs.
     waivers: what `verify` would ask for and this rung does without, each with the reason: the
         names that `verify` gives.
@@ -98,6 +100,7 @@ class Puzzle:
     roundings: int | None = None
     tolerance: float | None = None
     outside: Sequence[str] = ()
+    newer: Sequence[str] = ()
     starter: str | None = None
     waivers: Mapping[str, str] = field(default_factory=dict)
     observe: Callable[[Callable], Callable] | None = None

@@ -141,8 +141,14 @@ def _flops(launch: Launch, chip: Chip) -> str:
     bound = "compute-bound" if launch.intensity >= chip.ridge else "memory-bound"
     return (
         f"{counted}, {launch.intensity:.3g} per byte; {chip.name}'s matrix unit needs "
-        f"{chip.ridge:.0f} to be busy: {bound}"
+        f"{chip.ridge:.0f} to be busy{_rounded(launch)}: {bound}"
     )
+
+
+def _rounded(*launches: Launch) -> str:
+    """That the ridge is bf16's, where dots have f32 operands."""
+    f32 = any("float32" in dot.dtypes[:2] for one in launches for dot in one.dots)
+    return ", with f32 operands rounded to bf16, as by default" if f32 else ""
 
 
 def _exps(launch: Launch) -> str:
@@ -280,6 +286,6 @@ def _table(launches: tuple[Launch, ...], chip: Chip) -> str:
         lines.append("  ".join([name.ljust(wide[0]), *padded]))
     lines.append(
         f"{chip.name} gives a kernel {amount(chip.scoped_vmem_bytes)} of VMEM; its matrix unit "
-        f"needs {chip.ridge:.0f} FLOPs per byte to be busy."
+        f"needs {chip.ridge:.0f} FLOPs per byte to be busy{_rounded(*launches)}."
     )
     return "\n".join(lines)

@@ -1,21 +1,22 @@
-"""What a learner calls to see a launch: show draws it, receipt counts it. Only they print here."""
+"""What a learner calls to see a launch: show draws it, receipt counts it, plot draws numbers."""
 
 from __future__ import annotations
 
 import inspect
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from puzzles._check import described, display, find_for, say
-from puzzles._draw import walk_data, walk_page, walk_text
+from puzzles._draw import plot_svg, plot_text, walk_data, walk_page, walk_text
 from puzzles._judge import ellipsis_left, is_function, told, unwrap
 from puzzles._ladders import UnknownPuzzle
 from puzzles._launch import Launch, Traced, Unreadable, nothing_launched, trace_call
 from puzzles._puzzle import Puzzle
 from puzzles._receipt import receipt_text
-from puzzles._tpu import CHIPS, NoEstimate, estimated_cycles
+from puzzles._tpu import CHIPS, NoEstimate
+from puzzles._tpu import estimated_cycles as cycles_by_libtpu
 
 
 class _Sentence(Exception):
@@ -25,8 +26,9 @@ class _Sentence(Exception):
 def show(fn: Callable, *args: object) -> None:
     """Draw what every grid step of `fn(*args)` reads and writes, and what is fetched and reused.
 
-    Without arguments, a puzzle's function is drawn on the puzzle's first case. Shapes will do:
-    `jax.ShapeDtypeStruct(shape, dtype)`. No kernel runs.
+    Copies that a kernel makes by hand are drawn, too: what flies while it waits, and while it
+    computes. Without arguments, a puzzle's function is drawn on the puzzle's first case. Shapes
+    will do: `jax.ShapeDtypeStruct(shape, dtype)`. No kernel runs.
     """
 
     def draw() -> None:
@@ -53,11 +55,35 @@ def receipt(fn: Callable, *args: object, chip: str = "v5e", cycles: bool = False
     _told(count, "counting this")
 
 
+def estimated_cycles(fn: Callable, *args: object, chip: str = "v5e") -> int | None:
+    """Cycles of `fn(*args)` on a core of `chip` (v5e or v5p) by libtpu's own estimate.
+
+    None where there is no estimate: libtpu is not installed, or data steer the kernel. Shapes will
+    do for arguments. It ranks kernels and is optimistic about HBM; about 10 s.
+    """
+    try:
+        return cycles_by_libtpu(trace_call(fn, *args), chip)
+    except NoEstimate:
+        return None
+
+
+def plot(values: Sequence[float] | Mapping[str, float], title: str = "") -> None:
+    """Draw a sequence of numbers as a line, or a number for each name as bars. No matplotlib."""
+    if not len(values):
+        raise ValueError("nothing to plot: the sequence is empty")
+    numbers = (
+        {str(name): float(value) for name, value in values.items()}
+        if isinstance(values, Mapping)
+        else [float(value) for value in values]
+    )
+    display(plot_text(numbers, title), plot_svg(numbers, title))
+
+
 def _cycles(traced: Traced | None, chip: str) -> str:
     if traced is None:
         return "not estimated: this answer configures a launch, and is none"
     try:
-        count = estimated_cycles(traced, chip)
+        count = cycles_by_libtpu(traced, chip)
     except NoEstimate as error:
         return f"not estimated: {error}"
     return f"{count:,} by libtpu's estimate, which ranks kernels and is optimistic about HBM"
@@ -101,12 +127,19 @@ def _looked_at(fn: Any, args: tuple, asked: str) -> tuple[list[Launch], Traced |
     except UnknownPuzzle as error:
         if not args and (_needs_arguments(fn) or "is a kernel" in str(error)):
             raise _Sentence(_ask_for_arguments(fn, str(error), asked)) from None
+    observe = None
     if puzzle is not None and not args:
-        args = puzzle.arguments(0)
+        args, observe = puzzle.arguments(0), puzzle.observe
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            launches, traced = _launches(puzzle, fn, args)
+            try:
+                launches, traced = _launches(puzzle, fn, args)
+            except Exception:
+                if observe is None:
+                    raise
+                # The puzzle's arguments may be for what it observes of the function.
+                launches, traced = _launches(puzzle, observe(fn), args)
     except (Unreadable, _Sentence):
         raise
     except Exception as error:

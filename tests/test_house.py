@@ -36,7 +36,7 @@ def allowed(floor: str) -> set[str]:
 def part(module: str) -> str:
     """The part of the package that a module belongs to: a wing, a ladder, a flat module."""
     names = module.split(".")[1:]
-    if "_example" in names:
+    if {"_example", "_project"} & {*names}:
         return "example"
     return names[0] if names else "__init__"
 

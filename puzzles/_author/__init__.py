@@ -1,20 +1,33 @@
 """Is this puzzle fit to be shown? The author's commands: a project's folder in, a report out.
 
-`verify` proves puzzles, `build` writes their notebooks, `new_ladder` and `new_puzzle` write what to
-start from. Each prints what it did and returns the exit status; a `BuildError` says what to mend.
+`verify` proves puzzles, `build` writes their notebooks and diagrams, `new_project`, `new_ladder`
+and `new_puzzle` write what to start from. Each prints what it did and returns the exit status; a
+`BuildError` says what to mend. `strip` and `film` are what a project's diagrams are drawn with.
 """
 
 from __future__ import annotations
 
-from puzzles._author.commands import build, look_for_no_tpu, new_ladder, new_puzzle
+from puzzles._author.commands import (
+    build,
+    look_for_no_tpu,
+    new_ladder,
+    new_project,
+    new_puzzle,
+    watch,
+)
+from puzzles._author.filmstrip import film, strip
 from puzzles._author.gate import verify
 from puzzles._author.repository import BuildError
 
 __all__ = [
     "BuildError",
     "build",
+    "film",
     "look_for_no_tpu",
     "new_ladder",
+    "new_project",
     "new_puzzle",
+    "strip",
     "verify",
+    "watch",
 ]

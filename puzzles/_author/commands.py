@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import jax
 
-from puzzles._author import scaffold
-from puzzles._author.repository import BuildError, project
+from puzzles._author import diagrams, scaffold
+from puzzles._author.repository import BuildError, ladders_folder, project
 from puzzles._author.tree import ladders_of, missing, unlisted
 from puzzles._jax import has_tpu
 
@@ -23,31 +24,38 @@ def look_for_no_tpu() -> None:
         jax.config.update("jax_platforms", "cpu")
 
 
+def new_project(where: Path, ladder: str | None) -> int:
+    """Write a project of its own, a package with one ladder, into a new folder."""
+    _wrote(scaffold.new_project(where.name, ladder or where.name, where.resolve().parent))
+    print(f"next: cd {where}, then make build test")
+    return 0
+
+
 def new_ladder(name: str, first: str | None) -> int:
     """Write a ladder with one puzzle, called `first`, into the project around this folder."""
     root = project()
-    _wrote(scaffold.new_ladder(name, root, first))
-    lines = scaffold.entry_point(name, root)
-    if lines:
-        print(f"add to pyproject.toml, then install this project again:\n\n{lines}\n")
+    written = scaffold.new_ladder(name, root, first)
+    _wrote(written)
+    if root / "pyproject.toml" in written:
+        print("install this project again, for its entry point: pip install -e .")
     print(f"next: python -m puzzles verify {name}")
     return 0
 
 
-def new_puzzle(ladder: str, name: str) -> int:
+def new_puzzle(ladder: str, name: str, like: str | None = None, bare: bool = False) -> int:
     """Write a puzzle as the last rung of a ladder."""
     if (says := unlisted(project(), ladder)) is not None:
         raise BuildError(says)
-    _wrote(scaffold.new_puzzle(ladder, name))
+    _wrote(scaffold.new_puzzle(ladder, name, like, bare))
     print(f"next: python -m puzzles verify {ladder}/{name}")
     return 0
 
 
 def build(check: bool = False, solved: Path | None = None) -> int:
-    """Write the project's notebooks and its README's table; 1 if `check` finds one out of date,
-    or a diagram.
+    """Write the project's diagrams, its notebooks and its README's table.
 
-    check: write nothing. solved: write solved notebooks into that folder instead.
+    check: write nothing; 1 if one of them is out of date. solved: write solved notebooks into that
+    folder instead.
     """
     try:
         from puzzles._author import notebook
@@ -67,23 +75,30 @@ def build(check: bool = False, solved: Path | None = None) -> int:
     for problem in (problem for name in names for problem in missing(name)):
         raise BuildError(problem)
     if check:
-        return _report(notebook.out_of_date(root, names)) or _diagrams(root)
-    written = notebook.write_solved(solved, root, names) if solved else notebook.write(root, names)
+        return _report([*notebook.out_of_date(root, names), *diagrams.out_of_date(root)])
+    if solved:
+        written = notebook.write_solved(solved, root, names)
+    else:
+        written = [*diagrams.write(root), *notebook.write(root, names)]
     _wrote(written)
     if not written:
         print("everything is up to date")
     return 0
 
 
-def _diagrams(root: Path) -> int:
-    """What the project's own script says of its diagrams, where it has one."""
-    script = root / "diagrams" / "draw.py"
-    if not script.exists():
+def watch() -> int:
+    """Build now and after each change of a ladder or a diagram, until it is interrupted."""
+    root, seen = project(), None
+    try:
+        while True:
+            sources = [*ladders_folder(root).rglob("*.py"), *root.glob("diagrams/*.py")]
+            now = {path: path.stat().st_mtime for path in sources if path.exists()}
+            if now != seen:  # in a process of its own, which imports what was changed
+                subprocess.run([sys.executable, "-m", "puzzles", "build"])
+            seen = now
+            time.sleep(0.5)
+    except KeyboardInterrupt:
         return 0
-    done = subprocess.run([sys.executable, str(script), "--check"], capture_output=True, text=True)
-    if done.returncode:
-        print((done.stdout + done.stderr).strip(), file=sys.stderr)
-    return int(bool(done.returncode))
 
 
 def _report(stale: Sequence[str]) -> int:

@@ -27,15 +27,11 @@ from puzzles._author.tree import (
     unlisted,
 )
 from puzzles._author.vague import vague_problems
-from puzzles._author.wait import first_check, wait_problem
+from puzzles._author.wait import first_check, wait_notes
 from puzzles._ladders import UnknownPuzzle, find, ladder_module, ladder_of, ladders
 from puzzles._launch import keeping_traces
 from puzzles._puzzle import Puzzle
 from puzzles._tpu import INSTALL_LIBTPU, Compiler, has_libtpu, supported_chips
-
-# Faults of these kinds stand in rungs still, and are listed, not held against them. Empty this once
-# they are mended.
-LATER = frozenset({"says", "wait"})
 
 
 def _guarded(half: Callable[..., Report], name: str, *options: object) -> Report:
@@ -51,7 +47,7 @@ def _right(name: str, libtpu: bool, quick: bool = False) -> Report:
     """One half of a rung: what must pass, on the compiler too, and its text."""
     report, puzzle = Report(name), find(name)
     seeds = proof.SEEDS[:1] if quick else proof.SEEDS
-    check = report.of("first check", first_check, puzzle)
+    report.wait = report.of("first check", first_check, puzzle)
     solution = report.of("solution", proof.solution_problem, puzzle, seeds)
     proofs: list[str] = [] if solution else report.of("proofs", _sound, puzzle)
     starter = report.of("starter", proof.starter_problem, puzzle)
@@ -60,8 +56,7 @@ def _right(name: str, libtpu: bool, quick: bool = False) -> Report:
     if not solution:
         found = report.of("solution", margin, puzzle, seeds)
         problems += [p for p in (margin_problem(puzzle, found),) if p]
-        long = [p for p in (wait_problem(puzzle, check),) if p]
-        (report.later if "wait" in LATER else problems).extend(long)
+        report.notes += wait_notes(puzzle, report.wait)
         problems += report.of("fresh cases", proof.fresh_problems, puzzle)
         problems += report.of("scale", proof.scale_problems, puzzle)
         refused = report.of("alternatives", _refused, puzzle)  # else all for the same reason
@@ -81,7 +76,7 @@ def _right(name: str, libtpu: bool, quick: bool = False) -> Report:
     }
     if not solution:
         report.counts["margin"] = "-" if found is None else str(found)
-        report.counts["first check"] = f"{check:.1f} s"
+        report.counts["first check"] = f"{report.wait:.1f} s"
         if needed := proof.slack_words(puzzle):
             report.counts["slack"] = needed
     return report
@@ -125,8 +120,7 @@ def _wrong(name: str, quick: bool = False) -> Report:
     twins = report.of("twins", proof.twins, puzzle)
     report.mistakes = len(puzzle.mistakes)
     report.counts = {"mistakes": f"{report.mistakes - len(bad)}/{report.mistakes}"}
-    report.problems = [*bad, *twins]
-    (report.later if "says" in LATER else report.problems).extend(vague)
+    report.problems = [*bad, *vague, *twins]
     return report
 
 
@@ -205,6 +199,7 @@ def verify(names: Sequence[str] = (), quick: bool = False) -> int:
         if any(name in local for name in names or local):
             whole.append("the project's files were not compared: mend the rungs above first")
     undone = [line for name in fronts for line in review.undone_of_ladder(name)]
+    undone += [] if names else review.undone_of_project(root)
     for problem in whole:
         print(f"BAD {problem}")
     for line in undone:

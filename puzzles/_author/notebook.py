@@ -11,6 +11,7 @@ from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_notebook
 
 from puzzles._author.cells import markdown, rung_cells, setup_cell
+from puzzles._author.report import plural
 from puzzles._author.repository import ROOT, BuildError, Repository, repository
 from puzzles._ladders import ladder, ladder_module, ladders
 
@@ -25,8 +26,8 @@ EXAMINE = """\
 # jax.ShapeDtypeStruct((4096, 4096), jnp.bfloat16).
 examine({name}, *find("{name}").arguments(0))"""
 
-_TABLE = "<!-- ladders: written by `python -m puzzles build` -->\n"
-_README = re.compile(f"(?<={_TABLE}).*?(?=<!-- end)", re.DOTALL)
+_MARK = r"(?<=<!-- {}: written by `python -m puzzles build` -->\n).*?(?=<!-- end)"
+_TABLE, _COUNTS = (re.compile(_MARK.format(n), re.DOTALL) for n in ("ladders", "counts"))
 
 
 def learner_notebook(ladder_name: str, root: Path = ROOT) -> NotebookNode:
@@ -49,7 +50,12 @@ def _notebook(ladder_name: str, where: Repository, solved: bool) -> NotebookNode
     cells = [
         markdown(f"{ladder_name}-title", f"# {module.TITLE}\n\n{where.badge(ladder_name)}"),
         markdown(f"{ladder_name}-intro", where.with_images(module.INTRO)),
-        setup_cell(where, module.__name__.partition(".")[0], getattr(module, "SETUP", "")),
+        setup_cell(
+            where,
+            module.__name__.partition(".")[0],
+            getattr(module, "SETUP", ""),
+            getattr(module, "SETUP_FIRST", ""),
+        ),
     ]
     for number, puzzle in enumerate(ladder(ladder_name), 1):
         if puzzle.name in parts:
@@ -82,25 +88,37 @@ def dumps(notebook: NotebookNode) -> str:
 def generated(root: Path = ROOT, names: Sequence[str] | None = None) -> dict[str, str]:
     """Every generated file of the project at `root` and what it must hold, by name.
 
-    names: ladders, all by default. A README without the table's mark is nobody's business.
+    names: ladders, all by default. A README without the build's marks is nobody's business.
     """
     names = ladders() if names is None else names
     files = {f"{name}.ipynb": dumps(learner_notebook(name, root)) for name in names}
     readme = _read(root / "README.md") or ""
-    if _README.search(readme):
-        files["README.md"] = _readme(readme, names, repository(root))
+    if _TABLE.search(readme):
+        readme = _TABLE.sub(lambda _: _table(names, repository(root)), readme, count=1)
+        files["README.md"] = _COUNTS.sub(lambda _: _counts(names), readme, count=1)
     return files
 
 
-def _readme(text: str, names: Sequence[str], where: Repository) -> str:
-    """The README with its table of ladders renewed."""
+def _table(names: Sequence[str], where: Repository) -> str:
+    """The README's table of ladders."""
     rows = ["| Ladder | Puzzles | |", "|---|---|---|"]
     for name in names:
         module = ladder_module(name)
         count = len(module.RUNGS) or "being written"
         rows.append(f"| **{module.TITLE}** | {count} | {where.badge(name)} |")
-    table = "\n".join(rows)
-    return _README.sub(lambda _: f"{table}\n", text)
+    return "\n".join([*rows, ""])
+
+
+def _counts(names: Sequence[str]) -> str:
+    """What the README says of how much there is."""
+    rungs = [rung for name in names for rung in ladder(name)]
+    mistakes = sum(len(rung.mistakes) for rung in rungs)
+    others = sum(len(rung.alternatives) for rung in rungs)
+    return (
+        f"{plural(len(names), 'ladder')}, {plural(len(rungs), 'rung')}, "
+        f"{plural(mistakes, 'mistake')}, all rejected, and "
+        f"{plural(others, 'other correct solution')}, all accepted.\n"
+    )
 
 
 def out_of_date(root: Path = ROOT, names: Sequence[str] | None = None) -> list[str]:

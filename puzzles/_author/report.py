@@ -7,21 +7,24 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from puzzles._author.wait import LONGEST
+
 
 @dataclass
 class Report:
     """What was counted on one rung, every shortfall in words, and what is left undone.
 
-    later: faults that are not held against a rung yet. parts: seconds by what took them.
-    began, ended: by the clock, since two processes share a rung.
+    notes: what is told and not held against a rung. wait: seconds of a learner's first check.
+    parts: seconds by what took them. began, ended: by the clock, since two processes share a rung.
     """
 
     rung: str
     counts: dict[str, str] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
-    later: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
     undone: list[str] = field(default_factory=list)
     mistakes: int = 0
+    wait: float = 0.0
     parts: dict[str, float] = field(default_factory=dict)
     began: float = field(default_factory=time.time)
     ended: float = 0.0
@@ -40,8 +43,8 @@ class Report:
         counts = "  ".join(f"{name} {value}" for name, value in self.counts.items())
         mark = "ok " if not self.problems else "BAD"
         lines = [f"{mark} {self.rung:<36} {counts}  ({self._seconds()})"]
-        later = [f"later: {one}" for one in self.later]
-        return "\n".join(lines + [f"    {p}" for p in (*self.problems, *later, *self.undone)])
+        notes = [f"note: {one}" for one in self.notes]
+        return "\n".join(lines + [f"    {p}" for p in (*self.problems, *notes, *self.undone)])
 
     def _seconds(self) -> str:
         whole = f"{max(0.0, self.ended - self.began):.1f} s"
@@ -57,9 +60,10 @@ def together(rung: str, right: Report, wrong: Report) -> Report:
         rung,
         {**wrong.counts, **right.counts},
         list(dict.fromkeys(right.problems + wrong.problems)),
-        right.later + wrong.later,
+        right.notes,
         right.undone,
         wrong.mistakes,
+        right.wait,
         {**right.parts, **wrong.parts},
         min(right.began, wrong.began),
         max(right.ended, wrong.ended),
@@ -69,7 +73,6 @@ def together(rung: str, right: Report, wrong: Report) -> Report:
 def total(reports: Sequence[Report], whole: int, undone: int, seconds: float) -> str:
     """The last line: what was verified, and what is wrong or left."""
     failed = sum(bool(r.problems) for r in reports)
-    later = sum(len(r.later) for r in reports)
     undone += sum(len(r.undone) for r in reports)
     parts = [
         plural(len(reports), "rung"),
@@ -78,10 +81,11 @@ def total(reports: Sequence[Report], whole: int, undone: int, seconds: float) ->
     ]
     if whole:
         parts.append(f"{plural(whole, 'problem')} of the project as a whole")
-    if later:
-        parts.append(f"{plural(later, 'fault')} to be held against the rungs later")
     if undone:
         parts.append(f"{plural(undone, 'thing')} left undone (exit status 2)")
+    slowest = max(reports, key=lambda r: r.wait, default=None)
+    if slowest is not None and slowest.wait:
+        parts.append(f"slowest first check {slowest.wait:.1f} s (aim {LONGEST:g}): {slowest.rung}")
     return f"{', '.join(parts)}, in {seconds:.0f} s"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import tomllib
 from dataclasses import dataclass
+from importlib.metadata import metadata
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -102,3 +103,12 @@ def repository(root: Path = ROOT) -> Repository:
             "under [tool.pallas-puzzles]"
         ) from None
     return Repository(url, branch)
+
+
+def upstream() -> Repository:
+    """Where this package comes from, as its clone's setting says, or else its installation."""
+    if (ROOT / "pyproject.toml").exists():
+        return repository()
+    urls = metadata("pallas-puzzles").get_all("Project-URL") or []
+    (url,) = [one.removeprefix("Repository, ") for one in urls if one.startswith("Repository, ")]
+    return Repository(url, "HEAD")

@@ -98,6 +98,13 @@ def undone_of_ladder(name: str) -> list[str]:
         return _undone(front_page(name), file.read().splitlines())
 
 
+def undone_of_project(root: Path) -> list[str]:
+    """What is still asked for in the files beside a project's ladders."""
+    paths = [path for path in (root / "pyproject.toml", root / "README.md") if path.exists()]
+    texts = {path.name: path.read_text(encoding="utf-8").splitlines() for path in paths}
+    return [line for name, lines in texts.items() for line in _undone(name, lines)]
+
+
 def _undone(file: str, lines: list[str]) -> list[str]:
     return [
         f"{file}:{number}: left undone: {line.split(UNDONE, 1)[1].strip()}"

@@ -1,52 +1,103 @@
-"""`python -m puzzles new`: a ladder or a puzzle that works at once, with its manual in comments."""
+"""`python -m puzzles new`: what works at once, with its manual in comments."""
 
 from __future__ import annotations
 
 import ast
+import json
 import keyword
 import re
+import tomllib
 from pathlib import Path
 
-from puzzles._author.repository import BuildError, ladders_folder
-from puzzles._ladders import ENTRY_POINTS, ladder_module, ladders
+from puzzles._author.repository import BuildError, ladders_folder, upstream
+from puzzles._ladders import ENTRY_POINTS, find, ladder_module, ladders
+from puzzles._puzzle import Puzzle
 
 EXAMPLE = Path(__file__).parent / "_example"
+PROJECT = Path(__file__).parent / "_project"
 _RUNG = "warm_up"
+_MANUAL = re.compile(r"(?m)^ *# ✎.*\n(?: *#   \S.*\n)*")
+_DRAWING = re.compile(r"# ```text\n.*?# ```\n", re.DOTALL)
+_PICTURE = """\
+# ![Two grid steps: x's block and the result's block lie at the same place, first at the end of \
+the upper row of blocks, then at the start of the lower.](diagrams/{}/{}.svg)
+"""
 _FACTS = """\
 # What the prose of this ladder states, word for word, and where it is from: `source` is a URL, or a
 # file of JAX with the function's name; or `test` is the test that shows it, file::function.
 """
-_FACT = """\
-says = "A kernel sees one block at a time."
-source = "https://docs.jax.dev/en/latest/pallas/grid_blockspec.html (BlockSpec)"
-"""
+_FACT = {
+    "says": "A kernel sees one block at a time.",
+    "source": "https://docs.jax.dev/en/latest/pallas/grid_blockspec.html (BlockSpec)",
+}
+
+
+def new_project(name: str, ladder_name: str, beside: Path) -> list[Path]:
+    """Write a project called `name` into the folder `beside`: a package with one ladder."""
+    root, first = beside / name, f"{ladder_name}_{_RUNG}"
+    _check_name(name)
+    _check_ladder(ladder_name, first)
+    if root.exists():
+        raise BuildError(f"{root} exists: choose another name")
+    words = {
+        "git+https://github.com/owner/pallas_puzzles": upstream().install,
+        "my_project": name,
+        "my-project": name.replace("_", "-"),
+        "my_ladder": ladder_name,
+        "my_rung": first,
+    }
+    written = []
+    for path in sorted(PROJECT.rglob("*")):
+        if path.is_dir() or path.suffix == ".pyc":
+            continue
+        text = path.read_text(encoding="utf-8")
+        for old, new in words.items():
+            text = text.replace(old, new)
+        written.append(root / path.relative_to(PROJECT).as_posix().replace("my_project", name))
+        written[-1].parent.mkdir(parents=True, exist_ok=True)
+        _write(written[-1], text)
+    written += [path for path in new_ladder(ladder_name, root) if path not in written]
+    rung = root / name / ladder_name / f"{first}.py"
+    picture = _PICTURE.format(ladder_name, first)
+    _write(rung, _DRAWING.sub(lambda _: picture, rung.read_text(encoding="utf-8")))
+    return written
 
 
 def new_ladder(name: str, root: Path, first: str | None = None) -> list[Path]:
     """Write a ladder called `name`, with one rung, into the project at `root`."""
-    _check_name(name)
+    first = first or f"{name}_{_RUNG}"
+    _check_ladder(name, first)
     folder = ladders_folder(root)
-    if name in ladders() or (folder / name).exists():
+    if (folder / name).exists():
         raise BuildError(f"there is a ladder called '{name}' already: choose another name")
     if not (folder / "__init__.py").exists():
         raise BuildError(
             f"{folder} is no Python package: name yours as `package` under "
             "[tool.pallas-puzzles] in pyproject.toml, and give it an __init__.py"
         )
-    first = first or f"{name}_{_RUNG}"
-    _check_name(first)
-    _check_free(first)
     (folder / name).mkdir()
-    title = name.replace("_", " ").capitalize()
-    front = (EXAMPLE / "__init__.py").read_text(encoding="utf-8").replace("Example", title)
+    front = (EXAMPLE / "__init__.py").read_text(encoding="utf-8")
+    front = front.replace("Example", name.replace("_", " ").capitalize())
+    last = max((getattr(ladder_module(one), "ORDER", 0) for one in ladders()), default=0)
+    front = re.sub(r"(?m)^ORDER = \d+", f"ORDER = {last + 1}", front)
     _write(folder / name / "__init__.py", with_rung(front, first))
     _write(folder / name / f"{first}.py", rung_text(first))
     written = [folder / name / "__init__.py", folder / name / f"{first}.py"]
-    return [*written, _with_fact(root / "tests" / "facts" / f"{name}.toml", first)]
+    written.append(_with_facts(root / "tests" / "facts" / f"{name}.toml", first, [_FACT]))
+    if folder.name != "puzzles":
+        path = root / "pyproject.toml"
+        _write(path, with_entry_point(path.read_text(encoding="utf-8"), name, folder.name))
+        written.append(path)
+    return written
 
 
-def new_puzzle(ladder_name: str, name: str) -> list[Path]:
-    """Write a puzzle called `name` as the last rung of a ladder."""
+def new_puzzle(
+    ladder_name: str, name: str, like: str | None = None, bare: bool = False
+) -> list[Path]:
+    """Write a puzzle called `name` as the last rung of a ladder.
+
+    like: a rung to copy, with its facts, instead of the example. bare: without the manual.
+    """
     _check_name(name)
     front = Path(str(ladder_module(ladder_name).__file__))
     path = front.parent / f"{name}.py"
@@ -54,27 +105,49 @@ def new_puzzle(ladder_name: str, name: str) -> list[Path]:
     if path.exists():
         raise BuildError(f"{path} exists: choose another name, or add '{name}' to RUNGS yourself")
     text = with_rung(front.read_text(encoding="utf-8"), name)
-    _write(path, rung_text(name))
-    _write(front, text)
     root = front.parents[ladder_module(ladder_name).__name__.count(".") + 1]
-    return [path, front, _with_fact(root / "tests" / "facts" / f"{ladder_name}.toml", name)]
+    rung, facts = rung_text(name, like, bare), [_FACT]
+    if like:
+        facts = [{k: renamed(v, like, name) for k, v in one.items()} for one in _facts(find(like))]
+        if _root(find(like)) != root:  # its pictures are not here
+            rung = upstream().with_images(rung)
+    _write(path, rung)
+    _write(front, text)
+    facts_path = root / "tests" / "facts" / f"{ladder_name}.toml"
+    return [path, front, _with_facts(facts_path, name, facts)]
 
 
-def _with_fact(path: Path, rung: str) -> Path:
-    """Add to a ladder's list of facts the one that the example's prose states."""
+def _root(puzzle: Puzzle) -> Path:
+    return puzzle.path.parents[puzzle.module.count(".")]
+
+
+def _facts(puzzle: Puzzle) -> list[dict[str, str]]:
+    """What is on record of a rung's prose."""
+    path = _root(puzzle) / "tests" / "facts" / f"{puzzle.ladder}.toml"
+    listed = tomllib.loads(path.read_text(encoding="utf-8"))["fact"] if path.exists() else []
+    return [fact for fact in listed if fact["rung"] == puzzle.name]
+
+
+def _with_facts(path: Path, rung: str, facts: list[dict[str, str]]) -> Path:
+    """Add to a ladder's list of facts what the prose of a new rung states."""
     text = path.read_text(encoding="utf-8") if path.exists() else _FACTS
     path.parent.mkdir(parents=True, exist_ok=True)
-    _write(path, f'{text.rstrip()}\n\n[[fact]]\nrung = "{rung}"\n{_FACT}')
+    for fact in facts:
+        fields = {**fact, "rung": rung}
+        ordered = {key: fields[key] for key in ("rung", "says", "source", "test") if key in fields}
+        lines = [f"{key} = {json.dumps(it, ensure_ascii=False)}" for key, it in ordered.items()]
+        text = "\n".join([text.rstrip(), "", "[[fact]]", *lines, ""])
+    _write(path, text)
     return path
 
 
-def entry_point(name: str, root: Path) -> str | None:
-    """The lines that pyproject.toml needs for a ladder outside the package `puzzles`, or None."""
-    folder = ladders_folder(root)
-    if folder.name == "puzzles":
-        return None
-    value = f'{name} = "{folder.name}.{name}"'
-    return f'[project.entry-points."{ENTRY_POINTS}"]\n{value}'
+def with_entry_point(settings: str, name: str, package: str) -> str:
+    """A pyproject.toml in which a ladder of a package outside `puzzles` can be found."""
+    table = f'[project.entry-points."{ENTRY_POINTS}"]\n'
+    line = f'{name} = "{package}.{name}"\n'
+    if table in settings:
+        return settings.replace(table, table + line)
+    return f"{settings.rstrip()}\n\n{table}{line}"
 
 
 def with_rung(front: str, name: str) -> str:
@@ -89,10 +162,22 @@ def with_rung(front: str, name: str) -> str:
     raise BuildError(f"no tuple RUNGS = (...) in the ladder's __init__.py: add '{name}' yourself")
 
 
-def rung_text(name: str) -> str:
-    """The example's text with another name."""
-    text = (EXAMPLE / f"{_RUNG}.py").read_text(encoding="utf-8")
-    return re.sub(rf"\b{_RUNG}(?=\b|_)", name, text)
+def rung_text(name: str, like: str | None = None, bare: bool = False) -> str:
+    """The text of the example, or of a rung like the new one, under another name.
+
+    bare: without the example's manual; one comment is left, as in a copy.
+    """
+    path = find(like).path if like else EXAMPLE / f"{_RUNG}.py"
+    text = renamed(path.read_text(encoding="utf-8"), like or _RUNG, name)
+    if like or bare:
+        what = f"a copy of {like}" if like else "the scaffold's example"
+        text = f"# ✎ Still {what}: make it yours.\n{_MANUAL.sub('', text)}"
+    return text
+
+
+def renamed(text: str, old: str, new: str) -> str:
+    """A rung's text under another name; paths of pictures stay."""
+    return re.sub(rf"(?<![\w/]){old}(?=\b|_)", new, text)
 
 
 def _check_name(name: str) -> None:
@@ -101,6 +186,14 @@ def _check_name(name: str) -> None:
             f"'{name}' cannot name a Python function as this project writes them: use lower case "
             "and underscores, as in 'layer_norm'"
         )
+
+
+def _check_ladder(name: str, first: str) -> None:
+    _check_name(name)
+    if name in ladders():
+        raise BuildError(f"there is a ladder called '{name}' already: choose another name")
+    _check_name(first)
+    _check_free(first)
 
 
 def _check_free(name: str) -> None:

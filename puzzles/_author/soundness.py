@@ -18,7 +18,7 @@ import numpy as np
 from puzzles import _regions
 from puzzles._author.circular import circular
 from puzzles._author.report import plural
-from puzzles._judge import Case, cases
+from puzzles._judge import Case, cases, tolerance_of
 from puzzles._launch import trace_call
 from puzzles._puzzle import Puzzle
 
@@ -29,8 +29,10 @@ WAIVERS = {
     "finite": "results that are not finite though the data are",
     "constant": "an argument whose numbers are all the same",
     "signed": "an argument without negative numbers",
-    "wait": "a first check that takes long; asked for where it is timed",
+    "tolerance": "a tolerance far above its dtype's",
 }
+
+_LENIENT = 10.0  # times the usual tolerance of a dtype
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ def soundness_problems(puzzle: Puzzle) -> Iterator[str]:
     for name, reason in puzzle.waivers.items():
         if name not in WAIVERS:
             yield f"{place}: no waiver is called {name!r}; there are {', '.join(WAIVERS)}"
-        elif name != "wait" and all(fault.name != name for fault in found):
+        elif all(fault.name != name for fault in found):
             yield f"{place}: nothing asks for the waiver {name!r} any more: take it out"
         elif len(reason.split()) < 4:
             yield f"{place}: the waiver {name!r} has no reason: say in a sentence why"
@@ -65,10 +67,12 @@ def _faults(puzzle: Puzzle) -> Iterator[Fault]:
     yield from map(Fault, _not_interpreted(puzzle))
     yield from map(Fault, _too_few_others(puzzle))
     yield from map(Fault, _alike(puzzle))
+    yield from map(Fault, _excused(puzzle))
     yield from _unaudited(puzzle)
     yield from _one_block(puzzle)
     yield from _dull(puzzle)
     yield from _not_finite(puzzle)
+    yield from _lenient(puzzle)
 
 
 def _unseeded(puzzle: Puzzle) -> Iterator[str]:
@@ -159,6 +163,19 @@ def _alike(puzzle: Puzzle) -> Iterator[str]:
             )
 
 
+def _excused(puzzle: Puzzle) -> Iterator[str]:
+    """An answer of an earlier edition is excused from some cases, and not from all."""
+    for name in puzzle.newer:
+        asking = [case.asks_for([name]) for case in cases(puzzle)]
+        if any(asking) and not all(asking):
+            continue
+        how = "every case gives" if all(asking) else "no case gives"
+        yield (
+            f"{puzzle.place('newer=')}: {how} `{name}`, which earlier editions had not: let one "
+            "of several cases give it"
+        )
+
+
 def _unaudited(puzzle: Puzzle) -> Iterator[Fault]:
     """A check that cannot fail is a bug: a mistake on record must cost too much."""
     if puzzle.audit is None and puzzle.launches is None:
@@ -224,6 +241,21 @@ def _not_finite(puzzle: Puzzle) -> Iterator[Fault]:
                 "finite",
             )
             return
+
+
+def _lenient(puzzle: Puzzle) -> Iterator[Fault]:
+    """Real faults are as small as a wide tolerance."""
+    wanted = map(np.asarray, jax.tree.leaves(cases(puzzle)[0].expected))
+    floats = [one for one in wanted if one.dtype.kind not in "biu"]
+    if puzzle.tolerance is None or puzzle.accepts is not None or not floats:
+        return
+    most = _LENIENT * max(tolerance_of(one, None) for one in floats)
+    if puzzle.tolerance > most:
+        yield Fault(
+            f"{puzzle.place('tolerance=')}: within a tolerance of {puzzle.tolerance:g} lie real "
+            f"faults: give {most:g} at most, {_LENIENT:g} times what is usual",
+            "tolerance",
+        )
 
 
 def _finite(leaf: Any) -> float:

@@ -47,7 +47,17 @@ def front_problems(name: str) -> Iterator[str]:
             ladder_module(earlier)
         except UnknownPuzzle as error:
             yield f"{_line(name, 'AFTER')}: AFTER names no ladder: {error}"
+    for other in ladders():
+        if other != name and _order(name) and _order(name) == _order(other):
+            yield f"{_line(name, 'ORDER')}: {other} has this ORDER, too: give each ladder its own"
     yield from duplicates([name])
+
+
+def _order(name: str) -> tuple[str, int] | None:
+    """A ladder's place among those of its package, if it says one."""
+    module = ladder_module(name)
+    order = getattr(module, "ORDER", None)
+    return None if order is None else (module.__name__.rpartition(".")[0], order)
 
 
 def _line(name: str, needle: str) -> str:

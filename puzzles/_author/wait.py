@@ -44,11 +44,10 @@ def _caching(on: bool) -> None:
     reset_cache()  # it looks at the setting once
 
 
-def wait_problem(puzzle: Puzzle, seconds: float) -> str | None:
-    """That a learner waits too long, or None."""
-    if seconds <= LONGEST or "wait" in puzzle.waivers:
-        return None
-    return (
-        f"{puzzle.place('cases=')}: a first check takes {seconds:.1f} s, and a learner waits "
-        f"{LONGEST:g} s at most: make the cases smaller, or say why not: waivers={{'wait': '...'}}"
-    )
+def wait_notes(puzzle: Puzzle, seconds: float) -> Iterator[str]:
+    """That a learner may wait too long: no problem, since another machine has other seconds."""
+    if seconds > LONGEST:
+        yield (
+            f"{puzzle.place('cases=')}: a first check takes {seconds:.1f} s here, and a learner "
+            f"should wait {LONGEST:g} s at most: make the cases smaller"
+        )

@@ -26,7 +26,7 @@ def style() -> str:
     marks = [f".pz-m-{name}{{{mark.css()}}}" for name, mark in MARKS.items()]
     bars = [
         f".pz-s-{name}{{fill:{MARKS[name].fill};fill-opacity:{MARKS[name].opacity:g}}}"
-        for name in ("fetched", "written", "read", "done", "work")
+        for name in ("fetched", "written", "reused", "held", "work")
     ]
     fault = f".pz-s-fault{{fill:{VERMILLION}}}"
     return "\n".join([f".pz-walk{{{variables}}}", *marks, *bars, fault, _read("walk.css")])

@@ -6,15 +6,18 @@ The pages are made from this data and nothing else, so equal data give equal byt
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from puzzles._draw.moments import copies_data
 from puzzles._launch import Finding, Launch, Operand, faults, itemsize, row_keys, step_number
 
 STEPS = 4096  # a walk with more steps is sampled
 CHARACTERS = 110_000  # of encoded numbers, or else it is sampled more thinly
 _NUMBERS = 128  # of a prefetched array that are printed
+_READS = 6  # different entries of a prefetched array that a step reads
 _CELLS = 1 << 18  # of an array's blocks: with more, what is never touched is not looked for
 
 Data = dict[str, Any]
@@ -40,11 +43,14 @@ def decode(text: str) -> np.ndarray:
 
 def walk_data(launch: Launch) -> Data:
     """Everything a picture of `launch` needs, as JSON would hold it."""
-    wrong, limit = faults(launch), STEPS
+    wrong, limit, copied = faults(launch), STEPS, copies_data(launch)
     while True:
         data = _data(launch, wrong, limit)
+        if copied:
+            data |= {"copies": copied}
         size = sum(len(v) for o in data["operands"] for v in o.values() if isinstance(v, str))
-        size += sum(len(axis) for o in data["operands"] for axis in o["axes"])
+        lists = (o[key] for o in data["operands"] for key in ("axes", "used", "rows") if key in o)
+        size += sum(len(one) for found in lists for one in found)
         if size <= CHARACTERS or limit <= 256:
             return data
         limit //= 2
@@ -84,14 +90,32 @@ def _data(launch: Launch, wrong: tuple[Finding, ...], limit: int) -> Data:
         "written": launch.hbm_bytes_written,
         "faults": found,
         "operands": [
-            *map(_scalar, launch.scalars, launch.scalar_values),
             *(
-                _operand(o, at, launch.steps) if o.piped else _far(o, launch)
+                _scalar(o, contents, launch.elements_read(o.name)[:_READS], at)
+                for o, contents in zip(launch.scalars, launch.scalar_values, strict=True)
+            ),
+            *(
+                _operand(o, at, launch.steps, launch.rows_stored.get(o.name) if o.output else None)
+                if o.piped
+                else _far(o, launch)
                 for o in launch.inputs + launch.outputs
             ),
             *(_still(o, "scratch") if o.piped else _far(o, launch) for o in launch.scratch),
         ],
-    } | ({} if launch.exact else {"bound": launch.bound})
+        **({} if launch.exact else {"bound": launch.bound}),
+        **({"hand": _by_hand(launch, at)} if launch.copies else {}),
+    }
+
+
+def _by_hand(launch: Launch, at: np.ndarray) -> Data:
+    """Bytes that the kernel's own copies have brought in and out, up to and with each step."""
+    none = np.zeros(launch.steps, np.int64)
+    ways = {"in": 0, "out": 1}
+    each = {
+        way: sum((c.bytes_each * c.executed for c in launch.copies if c.spaces[end] == "hbm"), none)
+        for way, end in ways.items()
+    }
+    return {way: encode(np.cumsum(sizes)[at]) for way, sizes in each.items()}
 
 
 def _kept(steps: int, limit: int, wrong: list[int]) -> np.ndarray:
@@ -138,14 +162,17 @@ def _far(operand: Operand, launch: Launch) -> Data:
     }
 
 
-def _scalar(operand: Operand, contents: np.ndarray | None) -> Data:
+def _scalar(
+    operand: Operand, contents: np.ndarray | None, read: Sequence[np.ndarray], at: np.ndarray
+) -> Data:
     data = _still(operand, "scalar")
     if contents is None:
         return data
-    return data | {"numbers": np.asarray(contents).reshape(-1)[:_NUMBERS].tolist()}
+    numbers = np.asarray(contents).reshape(-1)[:_NUMBERS].tolist()
+    return data | {"numbers": numbers, "used": [encode(one[at]) for one in read]}
 
 
-def _operand(operand: Operand, at: np.ndarray, steps: int) -> Data:
+def _operand(operand: Operand, at: np.ndarray, steps: int, rows: np.ndarray | None) -> Data:
     counts = [-(-n // max(1, b)) for n, b in zip(operand.shape, operand.sizes, strict=True)]
     moves, sizes = _moves(operand), _sizes(operand)
     moved = np.cumsum(np.where(moves, sizes, 0))
@@ -162,6 +189,8 @@ def _operand(operand: Operand, at: np.ndarray, steps: int) -> Data:
     data["each"] = unit
     if unit and (moved != np.cumsum(moves) * unit).any():
         data["moved"] = encode(moved[at] // unit)  # not every block weighs the same
+    if rows is not None:
+        data["rows"] = [encode(edge) for edge in rows[at].T]
     if len(at) < steps:  # neighbours are missing, so say which of those shown move
         data["moves"] = encode(moves[at].astype(np.int64))
     return data

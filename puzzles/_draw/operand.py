@@ -7,7 +7,7 @@ import math
 
 from puzzles._draw.data import Data, decode
 from puzzles._draw.palette import cell, text_width
-from puzzles._draw.panel import frame, lines_and_numbers, now_path, path, place, slice_of
+from puzzles._draw.panel import frame, kept_path, lines_and_numbers, now_path, path, place, slice_of
 from puzzles._draw.track import WORDS, Track, plural, tuple_words
 from puzzles._draw.words import describe, still_words
 from puzzles._receipt import amount
@@ -36,7 +36,8 @@ def operand_panel(
         f'<div class="pz-what">{html.escape(shape)}{"<br>" * bool(cut)}{html.escape(cut)}</div>'
     )
     if track is None or view is None:
-        return f'<div class="pz-panel">{head}{_still(operand, view)}</div>'
+        room = f' style="width:{max(126, view["width"]):g}px"' if view else ""
+        return f'<div class="pz-panel"{room}>{head}{_still(operand, view)}</div>'
     k = data["open"]
     block, state = track.block(k), track.state(k)
     shown = slice_of(view, operand, block)
@@ -64,6 +65,7 @@ def operand_panel(
         f'<path class="pz-twice pz-m-{classes["twice"]}" d="{path(view, track, twice, shown)}"/>'
         f'{lines_and_numbers(view, operand)}<path class="pz-now pz-m-{classes["now"]}{over}" '
         f'd="{now_path(box)}"/>'
+        f'<path class="pz-kept pz-m-masked" d="{kept_path(view, box, track.rows(k))}"/>'
     )
     grid = " by ".join(str(c) for c in operand["counts"]) or "one"
     svg = (
@@ -75,12 +77,20 @@ def operand_panel(
     width = max(138, view["width"], *(1.1 * text_width(line, 11) for line in describe(operand)))
     return (
         f'<div class="pz-panel" data-operand="{number}" style="width:{width:.0f}px">'
-        f'{head}<div class="pz-where">block <b>{tuple_words(block)}</b></div>'
+        f'{head}<div class="pz-where">block <b>{tuple_words(block)}</b>'
+        f'<span class="pz-rows">{rows_words(track.rows(k))}</span></div>'
         f'<div class="pz-state"><span class="pz-dot pz-d-{classes["now"]}"></span>'
         f"<span>{WORDS[state]}</span></div>{svg}"
         f'<div class="pz-sofar">{_so_far(operand, int(track.count[k]), int(track.moved[k]))}</div>'
         f'<div class="pz-slice">{which}</div></div>'
     )
+
+
+def rows_words(rows: tuple[int, int] | None) -> str:
+    """Which rows of its block a step stores."""
+    if rows is None:
+        return ""
+    return f", rows {rows[0]}:{rows[1]}" if rows[1] > rows[0] else ", no row"
 
 
 def _always(data: Data, operand: Data) -> bool:
@@ -112,24 +122,8 @@ def _never_words(operand: Data) -> str:
 
 def _still(operand: Data, view: Data | None) -> str:
     words = f'<div class="pz-state">{html.escape(still_words(operand))}</div>'
-    if operand["role"] == "scalar":
-        return words + _numbers(operand)
     if view is None:
         return f'{words}<div class="pz-any"></div>'
     box = cell(1, 1, view["w"], view["h"], "resident")
     size = f'width="{view["width"]:g}" height="{view["height"]:g}"'
     return f'{words}<svg class="pz-scratch" {size} aria-hidden="true">{box}</svg>'
-
-
-def _numbers(operand: Data) -> str:
-    """A prefetched array as a table, a row of it a row."""
-    if "numbers" not in operand:
-        return '<div class="pz-state">its values are known only when it runs</div>'
-    numbers, shape = [int(x) for x in operand["numbers"]], operand["shape"]
-    across = min(shape[-1], 16) if len(shape) > 1 else 16
-    width = shape[-1] if len(shape) > 1 else 16
-    rows = [numbers[i : i + width][:across] for i in range(0, len(numbers), max(1, width))]
-    cells = "".join(f"<tr>{''.join(f'<td>{x}</td>' for x in row)}</tr>" for row in rows)
-    total, shown = math.prod(shape), sum(map(len, rows))
-    more = f"<div class='pz-sofar'>the first {shown} of {total:,}</div>" * (shown < total)
-    return f'<table class="pz-numbers">{cells}</table>{more}'

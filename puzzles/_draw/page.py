@@ -7,7 +7,9 @@ import json
 from typing import Any
 
 from puzzles._draw.assets import script, style, version
+from puzzles._draw.copies import code, copies_section, says
 from puzzles._draw.data import Data, decode
+from puzzles._draw.lists import list_panel
 from puzzles._draw.operand import STATE_MARKS, operand_panel
 from puzzles._draw.palette import MARKS, swatch
 from puzzles._draw.panel import untouched, views
@@ -36,28 +38,38 @@ def _walk(data: Data) -> str:
     seen, where = tracks(data), views(data)
     nevers = [untouched(v, t) if v and t else {} for v, t in zip(where, seen, strict=True)]
     panels = [
-        operand_panel(data, number, track, view, never)
+        list_panel(data, number)
+        if data["operands"][number]["role"] == "scalar"
+        else operand_panel(data, number, track, view, never)
         for number, (track, view, never) in enumerate(zip(seen, where, nevers, strict=True))
     ]
     sides: dict[str, str] = {"scalar": "", "any": "", "input": "", "output": "", "scratch": ""}
     for panel, operand in zip(panels, data["operands"], strict=True):
         sides[operand["role"]] += panel
     stacks = {r: f'<div class="pz-stack">{s}</div>' if s else "" for r, s in sides.items()}
+    lists = f'<div class="pz-lists">{sides["scalar"]}</div>' * bool(sides["scalar"])
     embedded = data | {"views": where, "nevers": nevers}
+    copied = ""
+    if "copies" in data:
+        copied = copies_section(data["copies"])
+        embedded["copies"] = {"says": says(data["copies"]), "open": data["copies"]["open"]}
     parts = [
         _head(data),
         _faults(data),
+        copied,
         _bar(data),
         strip(data, seen),
-        f'<div class="pz-board">{stacks["scalar"]}{stacks["any"]}{sides["input"]}{_body(data)}'
-        f"{sides['output']}{stacks['scratch']}</div>",
+        lists,
+        f'<div class="pz-board">{stacks["any"]}{sides["input"]}<div class="pz-after">{_body(data)}'
+        f"{sides['output']}{stacks['scratch']}</div></div>",
         _legend(data, seen),
         _table(data),
         f'<script type="application/json">{_json(embedded)}</script>',
     ]
+    alone = " pz-alone" * bool(copied and data["kept"] == 1)  # no grid to walk through
     return (
-        f'<div class="pz-walk" role="group" aria-label="Grid walk of {html.escape(title(data))}" '
-        f'data-script="{version()}">{"".join(parts)}</div>'
+        f'<div class="pz-walk{alone}" role="group" data-script="{version()}" '
+        f'aria-label="Grid walk of {html.escape(title(data))}">{"".join(parts)}</div>'
     )
 
 
@@ -78,13 +90,8 @@ def _faults(data: Data) -> str:
         if fault["at"] is not None and data["kept"] > 1:
             step = tuple_words(program_ids(data, fault["at"]))
             go = f' <span data-go="{fault["at"]}" data-step="{step}"></span>'
-        items.append(f'<li><span class="pz-x">✗</span> {_code(fault["says"])}{go}</li>')
+        items.append(f'<li><span class="pz-x">✗</span> {code(fault["says"])}{go}</li>')
     return f'<ul class="pz-faults">{"".join(items)}</ul>' if items else ""
-
-
-def _code(words: str) -> str:
-    pieces = html.escape(words).split("`")
-    return "".join(p if i % 2 == 0 else f"<code>{p}</code>" for i, p in enumerate(pieces))
 
 
 def _bar(data: Data) -> str:
@@ -96,8 +103,8 @@ def _bar(data: Data) -> str:
     )
     step, last = int(decode(data["at"])[k]), data["steps"] - 1
     return (
-        f'<div class="pz-bar"><span class="pz-step" aria-live="polite">grid step <b>{step:,}</b> '
-        f"<i>of 0 … {last:,}</i></span> {ids}</div>"
+        '<div class="pz-bar pz-steps"><span class="pz-step" aria-live="polite">'
+        f"grid step <b>{step:,}</b> <i>of 0 … {last:,}</i></span> {ids}</div>"
     )
 
 
@@ -126,7 +133,12 @@ def _legend(data: Data, seen: list[Track | None]) -> str:
         names.add("untouched")
     if data["faults"]:
         names.add("fault")
-    items = (f"<span>{swatch(m)} {MARKS[m].means}</span>" for m in MARKS if m in names)
+    if any("rows" in o for o in data["operands"]):
+        names.add("masked")
+    means = {"masked": "rows that the step's mask leaves out"}
+    items = (
+        f"<span>{swatch(m)} {means.get(m, MARKS[m].means)}</span>" for m in MARKS if m in names
+    )
     return f'<div class="pz-legend">{"".join(items)}</div>'
 
 

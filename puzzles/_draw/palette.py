@@ -51,14 +51,18 @@ class Mark:
 # Outlined is here now, solid moves, pale was here before, hatched does not take part.
 MARKS = {
     "fetched": Mark("fetched from HBM for this step", BLUE, 1, INK, 2),
-    "reused": Mark("reused: still in VMEM", SKY, 0.4, INK, 2),
-    "read": Mark("read before", SKY, 0.4),
+    "reused": Mark("reused: still in VMEM", SKY, 0.45, INK, 3),
+    "read": Mark("read before", SKY, 0.22),
     "reread": Mark("fetched more than once before", SKY, 0.85),
     "written": Mark("written back to HBM after this step", GREEN, 1, INK, 2),
-    "held": Mark("stays in VMEM, not yet written back", GREEN, 0.36, INK, 2),
-    "done": Mark("written before", GREEN, 0.36),
+    "held": Mark("stays in VMEM, not yet written back", GREEN, 0.45, INK, 3),
+    "done": Mark("written before", GREEN, 0.2),
     "work": Mark("the body computes", INK, 0.75),
     "skipped": Mark("the body skips its work", INK, 0.06, INK, 1, "3 2"),
+    "waits": Mark("the kernel waits", INK, 0.06, INK, 1, "3 2"),
+    "inward": Mark("a copy into the slot is in flight", BLUE),
+    "outward": Mark("a copy out of the slot is in flight", GREEN),
+    "landed": Mark("landed, not yet used", SKY, 0.4),
     "untouched": Mark("no step ever touches it", INK, 0.05, hatch="/"),
     "masked": Mark("masked out", PURPLE, 0.35, PURPLE, 1, hatch="\\"),
     "resident": Mark("stays in place for the whole walk", INK, 0.1, INK, 1),
@@ -148,12 +152,12 @@ def text(
     bold: bool = False,
     muted: bool = False,
 ) -> str:
-    """Words on one line that never leave `room`: set smaller down to 8, then cut with an ellipsis.
+    """Words on one line that never leave `room`: set smaller down to 11, then cut with an ellipsis.
 
     `textLength` holds every font to the computed width. x is the start, middle or end; y the base.
     """
     if room is not None:
-        while size > 8 and text_width(words, size, mono) > room:
+        while size > 11 and text_width(words, size, mono) > room:
             size -= 0.5
         if text_width(words, size, mono) > room:
             while words and text_width(words + "…", size, mono) > room:

@@ -15,7 +15,7 @@ from puzzles._draw.track import Track
 LONGEST = 160  # pixels of the longest axis of a launch's matrices
 SLICES = 12  # that are drawn side by side; of more, only the current one
 _ROW = 300  # pixels that they share
-_EDGE = 22  # room for block numbers, and for a block outside the array
+_EDGE = 26  # room for block numbers, and for a block outside the array
 _BOXES = 240  # areas of untouched blocks that are hatched, in all slices of an operand
 
 
@@ -135,6 +135,18 @@ def now_path(place: tuple[float, float, float, float]) -> str:
     return rect(x + inset, y + inset, w - 2 * inset, h - 2 * inset)
 
 
+def kept_path(
+    view: Data, place: tuple[float, float, float, float], rows: tuple[int, int] | None
+) -> str:
+    """The rows of the current block that a step does not store, above and below those it does."""
+    if rows is None:
+        return ""
+    x, y, w, h = place
+    above, below = (min(h, edge * view["ky"]) for edge in rows)
+    parts = ((0.0, above), (below, h)) if below > above else ((0.0, h),)
+    return "".join(rect(x, y + a, w, b - a) for a, b in parts if b - a > 0.5)
+
+
 def untouched(view: Data, track: Track) -> dict[str, list[str]]:
     """Slice -> outlines and hatching of the blocks that no step touches, neighbours joined.
 
@@ -204,13 +216,13 @@ def lines_and_numbers(view: Data, operand: Data) -> str:
         for number, middle, room in _numbered(across):
             labels.append(_label(x + middle, y - 5, number, room))
         for number, middle, room in _numbered(down):
-            if room >= 9:
-                labels.append(_label(x - 5, y + middle + 3, number, _EDGE - 6, "end"))
+            if room >= 11:
+                labels.append(_label(x - 5, y + middle + 4, number, _EDGE - 6, "end"))
     else:
         for spot, (u, v) in enumerate(zip(view["x"], view["y"], strict=True)):
             index = np.unravel_index(spot, [operand["counts"][a] for a in view["lead"]])
             caption = "[" + ", ".join(str(int(i)) for i in index) + "]"
-            labels.append(_label(u + view["w"] / 2, v - 5, caption, view["w"]))
+            labels.append(_label(u + view["w"] / 2, v - 5, caption, view["w"] + 12))
     return (
         f'<path d="{"".join(lines)}" fill="none" stroke="currentColor" stroke-opacity=".3"/>'
         f"{' '.join(labels)}"
@@ -218,7 +230,7 @@ def lines_and_numbers(view: Data, operand: Data) -> str:
 
 
 def _label(x: float, y: float, words: str, room: float, anchor: str = "middle") -> str:
-    return text(x, y, words, size=9, room=room, anchor=anchor, muted=True)
+    return text(x, y, words, size=11, room=room, anchor=anchor, muted=True)
 
 
 def _cuts(operand: Data, axis: int | None, scale: float) -> list[float]:

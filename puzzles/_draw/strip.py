@@ -28,7 +28,7 @@ def strip(data: Data, seen: list[Track | None]) -> str:
         if track is None:
             continue
         share = _shares(track.count, at, ends)
-        kinds = ("written", "done") if track.output else ("fetched", "read")
+        kinds = ("written", "held") if track.output else ("fetched", "reused")
         names.append(track.operand["name"])
         rows.append(_row(share, columns, *kinds))
     work = decode(data["worked"])
@@ -41,8 +41,7 @@ def strip(data: Data, seen: list[Track | None]) -> str:
         share[marked] = 1
         rows.append(_row(share, columns, "fault", ""))
     labels = "".join(f'<div title="{html.escape(x)}">{html.escape(x)}</div>' for x in names)
-    read, written = so_far(seen, k)
-    read += sum(o["bytes"] for o in data["operands"] if o["role"] == "scalar")
+    read, written = so_far(data, seen, k)
     left, width = 100 * k / kept, 100 / kept
     return (
         f'<div class="pz-strip"><div class="pz-labels"><div>step</div>{labels}</div>'
@@ -53,9 +52,11 @@ def strip(data: Data, seen: list[Track | None]) -> str:
     )
 
 
-def so_far(seen: list[Track | None], k: int) -> tuple[int, int]:
-    """Bytes that blocks have read and written, up to and with a step."""
+def so_far(data: Data, seen: list[Track | None], k: int) -> tuple[int, int]:
+    """Bytes that have been read and written, up to and with a step: blocks, lists, copies."""
     moved = [(t.output, int(t.moved[k])) for t in seen if t is not None]
+    moved += [(False, o["bytes"]) for o in data["operands"] if o["role"] == "scalar"]
+    moved += [(way == "out", int(decode(all_)[k])) for way, all_ in data.get("hand", {}).items()]
     return sum(b for out, b in moved if not out), sum(b for out, b in moved if out)
 
 

@@ -87,6 +87,7 @@ const operand = (data, number, panel) => {
   };
   const find = name => panel.querySelector('.pz-' + name);
   const [nevers, lines, seens, twices, now] = ['never', 'lines', 'seen', 'twice', 'now'].map(find);
+  const kept = find('kept'), stored = o.rows && o.rows.map(decode), rows = find('rows');
   const where = find('where').firstElementChild, dot = find('dot'), so = find('sofar');
   const words = dot.nextElementSibling, which = find('slice').querySelector('b');
   const noun = output ? ' write' : ' fetch', many = output ? ' writes' : ' fetches';
@@ -104,6 +105,17 @@ const operand = (data, number, panel) => {
     now.setAttribute('d', rect(x + i, y + i, w - 2 * i, h - 2 * i));
     const over = known[k] && (s === 'reused' || s === 'held') ? ' pz-over' : '';
     now.setAttribute('class', 'pz-now pz-m-' + mark + over);
+    if (stored && stored[0][k] >= 0) {
+      const [above, below] = stored.map(edge => Math.min(h, edge[k] * v.ky));
+      const parts = below > above ? [[0, above], [below, h]] : [[0, h]];
+      kept.setAttribute('d', parts.filter(([a, b]) => b - a > 0.5)
+        .map(([a, b]) => rect(x, y + a, w, b - a)).join(''));
+      rows.textContent = below > above
+        ? ', rows ' + stored[0][k] + ':' + stored[1][k] : ', no row';
+    } else if (stored) {
+      kept.setAttribute('d', '');
+      rows.textContent = '';
+    }
     seens.setAttribute('d', upTo(layers[0], key, k));
     twices.setAttribute('d', upTo(layers[1], key, k));
     if (v.one) {
@@ -120,6 +132,22 @@ const operand = (data, number, panel) => {
   };
   const says = k => o.name + ' block ' + tuple(block(k)) + ' ' + WORDS[state(k)];
   return {show, says, output, bytes: k => moved[k] * o.each};
+};
+
+// A prefetched array: the entries that a step reads.
+const list = (data, number, panel) => {
+  const o = data.operands[number], used = (o.used || []).map(decode);
+  const cells = [...panel.querySelectorAll('.pz-cells i')], words = panel.querySelector('.pz-read');
+  const place = flat => o.shape.map((_, a) => Math.floor(
+    flat / o.shape.slice(a + 1).reduce((p, n) => p * n, 1)) % o.shape[a]).join(', ');
+  return k => {
+    const now = [...new Set(used.map(one => one[k]))].filter(n => n >= 0).sort((a, b) => a - b);
+    cells.forEach((cell, n) => cell.classList.toggle('pz-used', now.includes(n)));
+    if (!o.numbers) return;
+    const known = n => n < o.numbers.length ? ' = ' + o.numbers[n] : '';
+    words.textContent = now.length
+      ? 'reads ' + now.map(n => '[' + place(n) + ']' + known(n)).join(', ') : 'not read';
+  };
 };
 
 // Controls are made here: where no script runs there is nothing to control.
@@ -139,41 +167,121 @@ const button = (words, inside, data) => {
   Object.assign(b.dataset, data);
   return b;
 };
-const controls = (root, data) => {
+// Buttons, slider and keys over `count` frames; `frame(k)` draws one and returns it in words.
+const player = ({bar, slot, live, count, open, name, frame}) => {
   const keys = document.createElement('span'), slider = document.createElement('input');
   keys.className = 'pz-keys';
   keys.setAttribute('role', 'group');
-  keys.setAttribute('aria-label', 'steps');
-  for (const [name, [words, icon]] of Object.entries(ICONS)) {
+  keys.setAttribute('aria-label', name + 's');
+  for (const [key, [words, icon]] of Object.entries(ICONS)) {
     const svg = '<svg width="16" height="16" viewBox="0 0 16 16" aria-hidden="true"><path d="';
-    keys.append(button(words, svg + icon + '"/></svg>', {do: name}));
+    keys.append(button(words.replace('step', name), svg + icon + '"/></svg>', {do: key}));
   }
-  Object.assign(slider, {type: 'range', min: 0, max: data.kept - 1, step: 1, value: data.open});
-  slider.setAttribute('aria-label', 'grid step');
-  if (data.kept > 1) {
-    root.querySelector('.pz-bar').prepend(keys);
-    root.querySelector('.pz-slot').append(slider);
-    for (const span of root.querySelectorAll('[data-go]')) {
-      const words = 'look at ' + span.dataset.step;
-      span.replaceWith(button(words, words, {go: span.dataset.go}));
-    }
+  Object.assign(slider, {type: 'range', min: 0, max: count - 1, step: 1, value: open});
+  slider.setAttribute('aria-label', name);
+  if (count > 1) {
+    bar.prepend(keys);
+    slot.append(slider);
   }
-  return [slider, keys.querySelector('[data-do=play]')];
+  const play = keys.querySelector('[data-do=play]'), icon = play.querySelector('path');
+  const paused = icon.getAttribute('d'), last = count - 1;
+  let k = open, timer = 0;
+  const show = to => {
+    k = Math.min(Math.max(to, 0), last);
+    slider.value = k;
+    slider.setAttribute('aria-valuetext', frame(k));
+  };
+  const stop = () => {
+    clearInterval(timer);
+    timer = 0;
+    icon.setAttribute('d', paused);
+    play.title = 'play';
+    play.setAttribute('aria-label', 'play');
+    live.setAttribute('aria-live', 'polite');
+  };
+  const go = () => {
+    if (timer) return stop();
+    if (k === last) show(0);
+    // A short walk slowly, a long one in about twenty seconds, never faster than the screen.
+    const wait = Math.min(700, Math.max(40, 20000 / count));
+    const stride = Math.max(1, Math.round(count * wait / 20000));
+    icon.setAttribute('d', 'M4 3h2v10H4zM10 3h2v10h-2z');
+    play.title = 'pause';
+    play.setAttribute('aria-label', 'pause');
+    live.setAttribute('aria-live', 'off');
+    timer = setInterval(() => {
+      if (!bar.isConnected) return stop();
+      show(k + stride);
+      if (k === last) stop();
+    }, wait);
+  };
+  const jump = to => { stop(); show(to); };
+  const doing = {first: () => jump(0), back: () => jump(k - 1), play: go,
+    next: () => jump(k + 1), last: () => jump(last)};
+  bar.addEventListener('click', event => {
+    const button = event.target.closest('button[data-do]');
+    if (button) doing[button.dataset.do]();
+  });
+  slider.addEventListener('input', () => jump(+slider.value));
+  const bound = {' ': 'play', ArrowLeft: 'back', ArrowRight: 'next', Home: 'first', End: 'last'};
+  const key = event => {
+    const own = event.target.closest('button, summary'), what = bound[event.key];
+    if (!what || (what === 'play' && own)) return;
+    event.preventDefault();
+    doing[what]();
+  };
+  show(k);
+  return {slider, jump, key};
+};
+const links = (root, name, play) => {
+  for (const span of root.querySelectorAll('[data-' + name + ']')) {
+    const words = 'look at ' + (span.dataset.step || name + ' ' + span.dataset[name]);
+    const link = button(words, words, {});
+    link.addEventListener('click', () => { play.jump(+span.dataset[name]); play.slider.focus(); });
+    span.replaceWith(link);
+  }
+};
+
+// The copies that a kernel makes by hand: a cursor over a picture that is there, and its words.
+const film = (root, data) => {
+  const find = name => root.querySelector('.pz-' + name);
+  const roll = find('roll'), frames = find('frames'), here = find('here');
+  const said = find('now-says'), live = find('moment');
+  const x = root.dataset.edges.split(' ').map(Number);
+  const play = player({
+    bar: find('bar'), slot: find('reel'), live, count: data.says.length, open: data.open,
+    name: 'moment',
+    frame: k => {
+      here.style.left = x[k] + 'px';
+      here.style.width = x[k + 1] - x[k] + 'px';
+      live.querySelector('b').textContent = k;
+      said.innerHTML = data.says[k];
+      if (x[k] < roll.scrollLeft || x[k + 1] > roll.scrollLeft + roll.clientWidth) {
+        roll.scrollLeft = x[k] - roll.clientWidth / 2;
+      }
+      return 'moment ' + k + ': ' + said.textContent;
+    }});
+  links(root, 'moment', play);
+  frames.addEventListener('click', event => {
+    const at = event.clientX - frames.getBoundingClientRect().left;
+    play.jump(x.findIndex(edge => edge > at) - 1);
+    play.slider.focus({preventScroll: true});
+  });
+  return play;
 };
 
 const start = root => {
   const data = JSON.parse(root.querySelector('script[type="application/json"]').textContent);
-  const at = decode(data.at), work = decode(data.work), last = data.kept - 1;
+  const at = decode(data.at), work = decode(data.work);
   const parts = [...root.querySelectorAll('[data-operand]')].map(
     panel => operand(data, +panel.dataset.operand, panel));
+  const lists = [...root.querySelectorAll('[data-list]')].map(
+    panel => list(data, +panel.dataset.list, panel));
   const scalars = data.operands.reduce((sum, o) => sum + (o.role === 'scalar' ? o.bytes : 0), 0);
-  const [slider, play] = controls(root, data), cursor = root.querySelector('.pz-cursor');
-  const time = root.querySelector('.pz-time'), step = root.querySelector('.pz-step');
-  const ids = [...root.querySelectorAll('.pz-id b')], core = root.querySelector('.pz-core');
-  const meters = [...root.querySelectorAll('.pz-meter')];
-  const icon = play.querySelector('path');
-  const paused = icon.getAttribute('d');
-  let k = data.open, timer = 0;
+  const hand = data.hand ? [decode(data.hand.in), decode(data.hand.out)] : null;
+  const cursor = root.querySelector('.pz-cursor'), time = root.querySelector('.pz-time');
+  const step = root.querySelector('.pz-step'), ids = [...root.querySelectorAll('.pz-id b')];
+  const core = root.querySelector('.pz-core'), meters = [...root.querySelectorAll('.pz-meter')];
 
   const programs = s => {
     const out = [];
@@ -187,82 +295,53 @@ const start = root => {
     if (!w) return 'does no arithmetic';
     return !data.unit ? 'computes' : w === 1 ? '1 dot' : w + ' dots';
   };
-  const show = to => {
-    k = Math.min(Math.max(to, 0), last);
-    const p = programs(at[k]);
-    parts.forEach(part => part.show(k));
-    ids.forEach((id, a) => { id.textContent = p[a]; });
-    step.querySelector('b').textContent = at[k].toLocaleString('en');
-    core.className = 'pz-core pz-' + (work[k] ? 'work' : 'skipped');
-    core.querySelector('.pz-did').textContent = did(work[k]);
-    cursor.style.left = 100 * k / data.kept + '%';
-    meters.forEach((meter, output) => {
-      const sum = parts.reduce((s, part) => s + (part.output === !!output ? part.bytes(k) : 0),
-        output ? 0 : scalars);
-      meter.querySelector('b').textContent = amount(sum);
-      meter.querySelector('.pz-full').style.width =
-        (+meter.dataset.total ? 100 * sum / meter.dataset.total : 0) + '%';
-    });
-    slider.value = k;
-    slider.setAttribute('aria-valuetext', 'step ' + at[k] + ', program ids ' + tuple(p) + '; '
-      + parts.map(part => part.says(k)).join('; ') + '; the body ' + did(work[k]));
-  };
-  const stop = () => {
-    clearInterval(timer);
-    timer = 0;
-    icon.setAttribute('d', paused);
-    play.title = 'play';
-    play.setAttribute('aria-label', 'play');
-    step.setAttribute('aria-live', 'polite');
-  };
-  const go = () => {
-    if (timer) return stop();
-    if (k === last) show(0);
-    // A short walk slowly, a long one in about twenty seconds, never faster than the screen.
-    const wait = Math.min(700, Math.max(40, 20000 / data.kept));
-    const stride = Math.max(1, Math.round(data.kept * wait / 20000));
-    icon.setAttribute('d', 'M4 3h2v10H4zM10 3h2v10h-2z');
-    play.title = 'pause';
-    play.setAttribute('aria-label', 'pause');
-    step.setAttribute('aria-live', 'off');
-    timer = setInterval(() => {
-      if (!root.isConnected) return stop();
-      show(k + stride);
-      if (k === last) stop();
-    }, wait);
-  };
-  const jump = to => { stop(); show(to); };
-  const doing = {first: () => jump(0), back: () => jump(k - 1), play: go,
-    next: () => jump(k + 1), last: () => jump(last)};
+  const walk = player({
+    bar: root.querySelector('.pz-steps'), slot: root.querySelector('.pz-time .pz-slot'), live: step,
+    count: data.kept, open: data.open, name: 'grid step',
+    frame: k => {
+      const p = programs(at[k]);
+      parts.forEach(part => part.show(k));
+      lists.forEach(show => show(k));
+      ids.forEach((id, a) => { id.textContent = p[a]; });
+      step.querySelector('b').textContent = at[k].toLocaleString('en');
+      core.className = 'pz-core pz-' + (work[k] ? 'work' : 'skipped');
+      core.querySelector('.pz-did').textContent = did(work[k]);
+      cursor.style.left = 100 * k / data.kept + '%';
+      meters.forEach((meter, output) => {
+        const sum = parts.reduce((s, part) => s + (part.output === !!output ? part.bytes(k) : 0),
+          (output ? 0 : scalars) + (hand ? hand[output][k] : 0));
+        meter.querySelector('b').textContent = amount(sum);
+        meter.querySelector('.pz-full').style.width =
+          (+meter.dataset.total ? 100 * sum / meter.dataset.total : 0) + '%';
+      });
+      return 'step ' + at[k] + ', program ids ' + tuple(p) + '; '
+        + parts.map(part => part.says(k)).join('; ') + '; the body ' + did(work[k]);
+    }});
+  if (data.kept > 1) links(root, 'go', walk);
   root.addEventListener('click', event => {
-    const button = event.target.closest('button');
-    if (button && button.dataset.do) doing[button.dataset.do]();
-    else if (button && button.dataset.go) { jump(+button.dataset.go); slider.focus(); }
-    else if (event.target.closest('.pz-panel')) slider.focus();
+    if (!event.target.closest('button') && event.target.closest('.pz-panel')) walk.slider.focus();
   });
   const drag = event => {
     const box = time.getBoundingClientRect();
-    jump(Math.floor((event.clientX - box.left) / box.width * data.kept));
+    walk.jump(Math.floor((event.clientX - box.left) / box.width * data.kept));
   };
   time.addEventListener('pointerdown', event => {
-    if (event.target === slider || event.button) return;
+    if (event.target === walk.slider || event.button) return;
     event.preventDefault();
-    slider.focus({preventScroll: true});
+    walk.slider.focus({preventScroll: true});
     time.setPointerCapture(event.pointerId);
     drag(event);
   });
   time.addEventListener('pointermove', event => {
     if (time.hasPointerCapture(event.pointerId)) drag(event);
   });
-  slider.addEventListener('input', () => jump(+slider.value));
-  const keys = {' ': 'play', ArrowLeft: 'back', ArrowRight: 'next', Home: 'first', End: 'last'};
+  const copies = root.querySelector('.pz-copies[data-edges]');
+  const copied = copies && film(copies, data.copies);
+  // Where one of the two has a single frame, all keys are the other's.
   root.pzKey = event => {
-    const own = event.target.closest('button, summary'), key = keys[event.key];
-    if (!key || (key === 'play' && own)) return;
-    event.preventDefault();
-    doing[key]();
+    const inside = copies && (event.target.closest('.pz-copies') || data.kept === 1);
+    (inside ? copied : walk).key(event);
   };
-  show(k);
 };
 
 const OWN = '.pz-walk[data-script="__VERSION__"]';

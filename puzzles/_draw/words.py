@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from puzzles._draw.copies import copies_text
 from puzzles._draw.data import Data, decode
 from puzzles._draw.track import Track, plural, program_ids, tracks, tuple_words
 from puzzles._receipt import amount
@@ -22,7 +23,8 @@ def walk_text(data: Data) -> str:
     parts = [title(data), *(f"✗ {fault['says']}" for fault in data["faults"])]
     if data["steps"]:
         parts += [*_table(data), ""]
-    return "\n".join([*parts, *summary(data)])
+    copied = copies_text(data["copies"]) if "copies" in data else []
+    return "\n".join([*parts, *summary(data), *copied])
 
 
 def title(data: Data) -> str:

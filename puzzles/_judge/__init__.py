@@ -8,6 +8,8 @@ Nothing is printed here.
 from __future__ import annotations
 
 from puzzles._judge.case import Case, cases, execute, fresh_case
+from puzzles._judge.derivative import no_derivative
+from puzzles._judge.edition import brought_up_to_date
 from puzzles._judge.judging import judge, judge_fresh
 from puzzles._judge.numbers import alike, largest_error, tolerance_of
 from puzzles._judge.outside import work_outside
@@ -23,6 +25,7 @@ __all__ = [
     "Verdict",
     "alike",
     "at_scale",
+    "brought_up_to_date",
     "cases",
     "ellipsis_left",
     "excesses",
@@ -34,6 +37,7 @@ __all__ = [
     "judge_fresh",
     "largest_error",
     "narrow",
+    "no_derivative",
     "shown",
     "told",
     "tolerance_of",

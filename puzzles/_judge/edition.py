@@ -87,8 +87,9 @@ def _today(puzzle: Puzzle) -> dict[str, str]:
     return {name: digest(text) for name, text in given(puzzle.text).items()}
 
 
-def brought_up_to_date(puzzle: Puzzle, fn: Callable) -> tuple[Callable, str | None]:
-    """`fn`, or the learner's part of it in the code that is handed out today; and what to say.
+def brought_up_to_date(puzzle: Puzzle, fn: Callable) -> tuple[Callable, str | None, frozenset[str]]:
+    """`fn`, or the learner's part of it in the code that is handed out today; what to say; and
+    those of `puzzle.newer` that `fn` does not take.
 
     Only where a function around it is word for word that of an earlier edition, and changed since.
     """
@@ -102,14 +103,34 @@ def brought_up_to_date(puzzle: Puzzle, fn: Callable) -> tuple[Callable, str | No
             if today.get(name, was) != was
             if _digest_of(scope.get(name)) == was
         ]
-        if old:
-            namespace = load(puzzle, puzzle.text, "edition")
-            namespace |= {name: scope[name] for name in puzzle.blanks if name in scope}
-            return namespace[puzzle.name], (
-                f"`{old[0]}` in your notebook is from edition {edition} and has changed since: "
-                "what you wrote was judged in today's. The newest notebook has it."
+        if not old:
+            continue
+        since = f"`{old[0]}` in your notebook is from edition {edition}"
+        newer = _lacking(puzzle, scope)
+        if newer:  # today's code would hand over what the learner's does not take
+            names = " and ".join(f"`{name}`" for name in sorted(newer))
+            return (
+                fn,
+                f"{since}, which had no {names}: it was judged as it is, and cases with {names} "
+                "were left out. The newest notebook has them.",
+                newer,
             )
-    return fn, None
+        namespace = load(puzzle, puzzle.text, "edition")
+        namespace |= {name: scope[name] for name in puzzle.blanks if name in scope}
+        return (
+            namespace[puzzle.name],
+            f"{since} and has changed since: what you wrote was judged in today's. The newest "
+            "notebook has it.",
+            frozenset(),
+        )
+    return fn, None, frozenset()
+
+
+def _lacking(puzzle: Puzzle, scope: dict[str, Any]) -> frozenset[str]:
+    """Those of `puzzle.newer` that no function of the learner takes."""
+    functions = [source.unwrap(scope[name]) for name in puzzle.blanks if callable(scope.get(name))]
+    taken = {name for one in functions for name in inspect.signature(one).parameters}
+    return frozenset(puzzle.newer) - taken
 
 
 def _digest_of(function: Any) -> str | None:

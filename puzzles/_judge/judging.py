@@ -45,8 +45,8 @@ def judge(
     seed 0, and the source of `fn` draws the fresh case. thorough: simulates also the cases that
     `check` leaves to the analysis, for time. compiler: compiles with the real TPU compiler, too.
     """
-    fn, moved_on = brought_up_to_date(puzzle, fn)
-    verdict = _guarded(puzzle, fn, lambda: _judge(puzzle, fn, seed, thorough, compiler))
+    fn, moved_on, newer = brought_up_to_date(puzzle, fn)
+    verdict = _guarded(puzzle, fn, lambda: _judge(puzzle, fn, newer, seed, thorough, compiler))
     if moved_on is None:
         return verdict
     return dataclasses.replace(verdict, notes=(*verdict.notes, moved_on))
@@ -56,7 +56,7 @@ def judge_fresh(puzzle: Puzzle, fn: Callable, seed: int) -> Verdict:
     """The verdict on `fn` by the case that `seed` draws, and by no other."""
 
     def judged() -> Verdict:
-        _fresh(puzzle, fn, seed)
+        _fresh(fresh_case(puzzle, seed), fn)
         return _passed(puzzle, None)
 
     return _guarded(puzzle, fn, judged)
@@ -106,15 +106,24 @@ def _where_to_start(puzzle: Puzzle, name: str) -> str:
 
 
 def _judge(
-    puzzle: Puzzle, fn: Callable, seed: int | None, thorough: bool, compiler: Compiler | None
+    puzzle: Puzzle,
+    fn: Callable,
+    newer: frozenset[str],
+    seed: int | None,
+    thorough: bool,
+    compiler: Compiler | None,
 ) -> Verdict:
-    listed = cases(puzzle, seed or 0)
+    """All stages; cases that ask for one of `newer` are left out."""
+    listed = [case for case in cases(puzzle, seed or 0) if not case.asks_for(newer)]
     drawn = own_seed(puzzle, fn) if seed is None else seed
+    fresh = fresh_case(puzzle, drawn)
+    if fresh is not None and fresh.asks_for(newer):
+        fresh = None
     if puzzle.kernel:
-        return _kernel(puzzle, fn, listed, drawn, thorough, compiler)
+        return _kernel(puzzle, fn, listed, fresh, thorough, compiler)
     for case in listed:
         planned = _plain(case, fn)
-    _fresh(puzzle, fn, drawn)
+    _fresh(fresh, fn)
     receipt = receipt_text(planned, title=case.label) if planned else None
     return _passed(puzzle, receipt, notes=(_NO_KERNEL,))
 
@@ -123,11 +132,11 @@ def _kernel(
     puzzle: Puzzle,
     fn: Callable,
     listed: Sequence[Case],
-    drawn: int,
+    fresh: Case | None,
     thorough: bool,
     compiler: Compiler | None,
 ) -> Verdict:
-    """All stages of a rung with a kernel; `drawn` is the seed of the fresh case."""
+    """All stages of a rung with a kernel."""
     traces = {}
     _glance(puzzle, fn, listed[0])
     for case in listed:
@@ -136,7 +145,7 @@ def _kernel(
     simulated = memory(traces, thorough)
     for case, traced in traces.items():
         stages.work(case, traced.launches)
-    _fresh(puzzle, fn, drawn)  # first: what is wrong at other sizes is no matter of cost
+    _fresh(fresh, fn)  # first: what is wrong at other sizes is no matter of cost
     scale = at_scale(puzzle, fn)
     if scale is not None:
         compare(puzzle, scale)
@@ -203,20 +212,19 @@ def _plain(case: Case, fn: Callable) -> tuple[Launch, ...]:
     return launches
 
 
-def _fresh(puzzle: Puzzle, fn: Callable, seed: int) -> None:
+def _fresh(case: Case | None, fn: Callable) -> None:
     """One case more, which nobody could know; it costs no work that an audit would count."""
-    case = fresh_case(puzzle, seed)
     if case is None:
         return
     try:
-        if not puzzle.kernel:
+        if not case.puzzle.kernel:
             _plain(case, fn)
             return
         traced, flat = _ran(case, fn)
         memory_if_small(case, traced)
         rounded_once(case, flat)
     except Rejected as rejected:
-        raise rejected.on_fresh_case(puzzle.name, seed) from None
+        raise rejected.on_fresh_case(case.puzzle.name, case.seed) from None
 
 
 def _passed(puzzle: Puzzle, receipt: str | None, notes: tuple[str, ...] = ()) -> Verdict:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 
 import numpy as np
 
+from puzzles._jax import kernel_file
 from puzzles._judge.case import Case
 from puzzles._judge.numbers import index_words, mismatches, number_words, of_which
 from puzzles._judge.verdict import Rejected
-from puzzles._launch import Finding, Traced, faults
+from puzzles._launch import Finding, Traced, faults, kernel_calls
+from puzzles._puzzle import Puzzle
 from puzzles._tpu import SimulationError, beyond, simulate, simulated_steps
 
 # Small cases first, the smallest always, until these are spent.
@@ -28,6 +31,8 @@ def memory(traces: Mapping[Case, Traced], thorough: bool) -> str:
     """Faults of the index maps on every case, then the simulator; says what was simulated."""
     for case, traced in traces.items():
         _mapped(case, traced)
+    if not thorough and all(_elsewhere(case, traced) for case, traced in traces.items()):
+        return "its kernels are other rungs': there"
     left = _THOROUGH_STEPS if thorough else _SIMULATED_STEPS
     unable = {case: why for case, one in traces.items() if (why := beyond(one.launches))}
     chosen: list[Case] = []
@@ -46,8 +51,20 @@ def memory_if_small(case: Case, traced: Traced) -> None:
     """The same on one case, which the simulator runs if that is quickly done."""
     _mapped(case, traced)
     launches = traced.launches
-    if simulated_steps(launches) <= _FRESH_STEPS and not beyond(launches):
+    few = simulated_steps(launches) <= _FRESH_STEPS
+    if few and not beyond(launches) and not _elsewhere(case, traced):
         _simulated(case, traced, eager=False)
+
+
+def _elsewhere(case: Case, traced: Traced) -> bool:
+    """Whether all kernels stand in modules of other rungs, where they are simulated."""
+    files = {kernel_file(one.params["jaxpr"]) for one in kernel_calls(traced.jaxpr.jaxpr)}
+    rungs = {
+        module.__file__
+        for module in list(sys.modules.values())
+        if isinstance(getattr(module, "PUZZLE", None), Puzzle)
+    }
+    return files <= rungs - {str(case.puzzle.path)}
 
 
 def stage_of(finding: Finding) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ import numpy as np
 
 from puzzles._judge import rounding
 from puzzles._judge.case import Case, cases, on_tpu
+from puzzles._judge.likeness import early, left_undone, likeness
 from puzzles._judge.limits import as_imported
 from puzzles._judge.origin import origin
 from puzzles._judge.picture import block_map
@@ -120,6 +122,11 @@ def same_form(case: Case, out: Any) -> None:
             case=case.label,
         )
     look = " Look at `out_shape`." if puzzle.kernel else ""
+    shapes, wanted = ([np.shape(x) for x in jax.tree.leaves(tree)] for tree in (out, want))
+    if shapes != wanted and sorted(shapes) == sorted(wanted):
+        order = f"expected {_listed_shapes(wanted)}, got {_listed_shapes(shapes)}"
+        says = f"The results come in another order than the spec's: shapes {order}."
+        raise Rejected("values", says, case=case.label)
     for mine, theirs in zip(jax.tree.leaves(out), jax.tree.leaves(want), strict=True):
         mine = mine if hasattr(mine, "shape") else np.asarray(mine)
         for what in ("shape", "dtype"):
@@ -130,6 +137,10 @@ def same_form(case: Case, out: Any) -> None:
                     f"The result has the wrong {what}: expected {b}, got {a}.{look}",
                     case=case.label,
                 )
+
+
+def _listed_shapes(shapes: Sequence[tuple[int, ...]]) -> str:
+    return " and ".join(map(str, shapes))
 
 
 def _form(tree: Any) -> str:
@@ -153,25 +164,38 @@ def same_numbers(case: Case, flat: Sequence[np.ndarray], traced: Traced | None =
     place = origin(traced, position, wrong.wrong) if traced is not None else None
     if place is not None:
         launch, operand = place.launch, place.operand
-        first = np.unravel_index(int(np.argmax(place.marks)), operand.shape)
-        block = tuple(int(n) // (b or 1) for n, b in zip(first, operand.block, strict=True))
+        corner = np.unravel_index(int(np.argmax(place.marks)), operand.shape)
+        block = tuple(int(n) // (b or 1) for n, b in zip(corner, operand.block, strict=True))
         step = _writer(launch, operand, block)
         if launch.grid:
             says += f" It lies in block {block} of `{operand.name}`, "
             says += f"held last by grid step {step}." if step else "which no grid step holds."
         picture = block_map(operand, place.marks)
-    says += _close(wrong)
+    fault = _first_fault(traced)
+    named = diagnosis(case, flat, None if fault is None else fault.kind)
+    launches = (place.launch,) if place is not None else traced.launches if traced else ()
+    look = None if fault is None else fault.words
+    if look is None and math.isnan(float(wrong.got)):
+        look = next(filter(None, map(early, launches)), None)
+    if named is None:
+        if look is None:
+            look = next(filter(None, map(left_undone, launches)), None)
+        whole = None if place is None or place.marks is not wrong.wrong else place.operand
+        same = 2 * tolerance_of(want, case.puzzle.tolerance)
+        names = inspect.signature(case.puzzle.spec).parameters
+        given = dict(zip(names, case.args, strict=False))
+        like = likeness(want, flat[position], wrong.wrong, given, whole, same)
+        says += _close(wrong) or (f" {like}" if like else "")
     if traced is None and want.ndim == 1 and want.size <= _WHOLE:
         says += f"\nexpected {_listed(want)}\ngot      {_listed(flat[position])}"
-    fault = _first_fault(traced)
     raise Rejected(
         "values",
         says,
-        diagnosis=diagnosis(case, flat, None if fault is None else fault.kind),
+        diagnosis=named,
         case=case.label,
         step=step,
         picture=picture,
-        first=None if fault is None else f"Look here first: {fault.words}",
+        first=None if look is None else f"Look here first: {look}",
     )
 
 
@@ -186,7 +210,8 @@ def _close(wrong: Mismatch) -> str:
         return ""
     return (
         f" You are close: the largest error is {wrong.excess:.1f} times what is allowed, so look "
-        "for precision (a dtype, a rounding, the order of a sum) before you look at indices."
+        "for precision (a dtype, a rounding, the order of a sum), or a formula that is nearly the "
+        "spec's, before you look at indices."
     )
 
 

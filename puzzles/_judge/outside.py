@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import linecache
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import jax.numpy as jnp
 
@@ -31,17 +33,18 @@ _FREE = {
 
 
 def work_outside(closed: ClosedJaxpr, allowed: Sequence[str] = ()) -> list[tuple[str, str]]:
-    """(primitive, learner's line) of each floating-point equation outside kernels that uses data.
+    """(primitive, where) of each floating-point equation outside kernels that uses data.
 
-    Free are layout, casts, integer and boolean work, what is computed from constants alone, and
-    the primitives in `allowed`.
+    Free are layout, casts, integer and boolean work, what is computed from constants alone, what
+    a rung's `observe` does, and the primitives in `allowed`.
     """
     free = _FREE | set(allowed)
     return [
-        (equation.primitive.name, line_of(equation))
+        (equation.primitive.name, _where(equation))
         for equation in _data_equations(closed.jaxpr, set(closed.jaxpr.invars))
         if equation.primitive.name not in free
         and equation.primitive.name != PALLAS_CALL
+        and not _observed(equation)
         and any(
             jnp.issubdtype(v.aval.dtype, jnp.inexact)
             for v in equation.outvars
@@ -67,12 +70,28 @@ def _data_equations(jaxpr: Jaxpr, data: set) -> Iterator[JaxprEqn]:
             yield equation
 
 
+def _where(equation: JaxprEqn) -> str:
+    """The learner's line; of a backward pass JAX knows only the line that it belongs to."""
+    line = line_of(equation)
+    if "transpose(" in str(equation.source_info.name_stack):
+        return f", in the backward pass of `{line}`" if line else ", in the backward pass"
+    return f": `{line}`" if line else ""
+
+
 def line_of(equation: JaxprEqn) -> str:
     """The learner's source line that made `equation`, or '' if it is not known."""
-    import linecache
+    frame = _frame(equation)
+    return "" if frame is None else linecache.getline(frame.file_name, frame.line_num).strip()
 
+
+def _observed(equation: JaxprEqn) -> bool:
+    """Whether a rung's author made it, to observe the learner's function."""
+    frame = _frame(equation)
+    return frame is not None and source.author_wrote(frame.file_name, frame.line_num)
+
+
+def _frame(equation: JaxprEqn) -> Any:
+    """The innermost frame that is neither JAX's nor the engine's."""
     traceback = equation.source_info.traceback
-    for frame in traceback.frames if traceback is not None else ():
-        if source.is_learners(frame.file_name):
-            return linecache.getline(frame.file_name, frame.line_num).strip()
-    return ""
+    frames = traceback.frames if traceback is not None else ()
+    return next((frame for frame in frames if source.is_learners(frame.file_name)), None)

@@ -166,10 +166,23 @@ def learners_line(error: BaseException) -> tuple[str, str] | None:
     """(function, line of code) of the learner's innermost frame in `error`'s traceback, or None."""
     found = None
     for code, number in _frames(error.__traceback__):
-        if is_learners(code.co_filename):
+        if is_learners(code.co_filename) and not author_wrote(code.co_filename, number):
             line = linecache.getline(code.co_filename, number).strip()
             found = code.co_name, line
     return found
+
+
+def in_kernel(error: BaseException) -> bool:
+    """Whether `error` was raised while a kernel was traced."""
+    names = (os.path.basename(code.co_filename) for code, _ in _frames(error.__traceback__))
+    return "pallas_call.py" in names
+
+
+@functools.lru_cache(maxsize=256)
+def author_wrote(filename: str, number: int) -> bool:
+    """True for a line of an author cell: it calls the learner's function, and is not theirs."""
+    lines = linecache.getlines(filename)[:number]
+    return any(line.startswith("# %%") and '"author"' in line for line in lines)
 
 
 def line_of(function: Any) -> str:
@@ -191,6 +204,7 @@ def meant(error: BaseException) -> str:
     return f" Did you mean `{close[0]}`?" if close else ""
 
 
+@functools.cache
 def is_learners(filename: str) -> bool:
     """True for a notebook cell or a learner's file, false for JAX, Python and this package."""
     if filename.startswith("<") and not filename.startswith("<ipython"):

@@ -120,8 +120,7 @@ def pallas(case: Case, traced: Traced) -> None:
         )
     outside = work_outside(traced.jaxpr, allowed=tuple(case.puzzle.outside))
     if outside:
-        name, line = outside[0]
-        where = f": `{line}`" if line else ""
+        name, where = outside[0]
         free = "reshape, transpose, plain slices, padding, broadcasting and casts"
         belongs = "arithmetic and reordering belong in the kernel or its index maps"
         if case.puzzle.outside:

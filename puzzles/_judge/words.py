@@ -8,8 +8,9 @@ from puzzles._jax import call_at_fault
 from puzzles._judge import source
 from puzzles._launch import Endless
 
-# Matched in order against "Type: message", then a new line and the learner's line; groups may be
-# used in the remedy.
+# Matched in order against "Type: message", then a new line and the learner's line, then the words
+# below if a kernel was traced; groups may be used in the remedy.
+_IN_KERNEL = "\nin a kernel"
 _REMEDIES: tuple[tuple[str, str], ...] = (
     (
         r"name '(\w+)' is not defined",
@@ -19,6 +20,25 @@ _REMEDIES: tuple[tuple[str, str], ...] = (
     (
         r"\b_\(\) (?:missing|takes)",
         "The function under `pl.when` takes no arguments.",
+    ),
+    (
+        r"requires ndarray or scalar arguments, got <class '\S+Tracer'>|"
+        r"store a Ref into another Ref|unsupported operand type.*: '\w+Tracer' and '\w+Tracer'",
+        "A Ref is a handle to memory, not an array: read it with `x_ref[...]` before computing.",
+    ),
+    (
+        r"has no attribute '?(\w+)'?[^\n]*\n.*_ref\.\1\b",
+        "A Ref has no `.{0}`: `x_ref[...]` reads it, `o_ref[...] = value` writes it.",
+    ),
+    (
+        r"context manager protocol.*\n.*pl\.when|__enter__.*\n.*pl\.when",
+        "`pl.when(condition)` decorates a function: `@pl.when(condition)` on one line, `def _():` "
+        "on the next, and what is to run below it.",
+    ),
+    (
+        r"(?:BooleanIndex|Value shape: ).*\n.*_ref\[[^]]*[<>=]|BooleanIndex",
+        "How many elements a mask keeps is not known while Python runs, so it cannot select them: "
+        "keep the shape, and choose by `jnp.where(mask, x, 0.0)`.",
     ),
     (
         r"(?:not enough values to unpack|must not be longer than `shape`).*\n.*_ref\[[^]]*None",
@@ -41,6 +61,15 @@ _REMEDIES: tuple[tuple[str, str], ...] = (
         "and dtype, and None for integers.",
     ),
     (
+        r"[Cc]ustom VJP fwd rule",
+        "The forward rule returns a pair: the result, and a tuple of what the backward rule will "
+        "need.",
+    ),
+    (
+        r"Linearization failed",
+        "A `pallas_call` has no gradient of its own: write it, and tell JAX by `jax.custom_vjp`.",
+    ),
+    (
         r"'NoneType' object has no attribute '(?:size|dtype|ndim|reshape)'",
         "A function returned None: is a `return` missing, or a part still to be filled in?",
     ),
@@ -52,6 +81,10 @@ _REMEDIES: tuple[tuple[str, str], ...] = (
     (
         r"'NoneType' object has no attribute 'shape'",
         "An index map returned None, or None among its indices: is a `return` missing?",
+    ),
+    (
+        r"'NoneType' has no len\(\)\n.*pallas_call",
+        "An index map returns a whole number for each axis of the array, not a slice.",
     ),
     (
         r"module .*pallas\S* has no attribute '(?:load|store)'",
@@ -92,9 +125,24 @@ _REMEDIES: tuple[tuple[str, str], ...] = (
         "`jnp.full_like(o_ref, number)`.",
     ),
     (
-        r"Expected shape: \((\d+), (\d+)\)\. Value shape: \((?:1, \2|\1, 1|\2,)\)",
+        r"Expected shape: \((\d+), 1\)\. Value shape: \((?:\1,|\1, \d+)\)",
+        "This Ref takes a column, ({0}, 1): a reduction gives one with `axis=1, keepdims=True`, "
+        "and zeros are `jnp.zeros_like` of the Ref itself.",
+    ),
+    (
+        r"Expected shape: \((\d+), (\d+)\)\. Value shape: \((?:\1|\2),\)",
+        "A vector does not fill a block: `v[:, None]` makes a column of it, `v[None, :]` a row, "
+        "and arithmetic with both of them a block.",
+    ),
+    (
+        r"Expected shape: \((\d+), (\d+)\)\. Value shape: \((?:1, \2|\1, 1)\)",
         "A store does not broadcast: give it the block's shape, as in "
         "`o_ref[...] = jnp.broadcast_to(value, o_ref.shape)`.",
+    ),
+    (
+        r"[Ii]nvalid shape for `?swap.*NDIndexer.*\n.*_ref\[(?!\.\.\.|:|pl\.ds)",
+        "A number in the brackets picks one row of the block that the Ref holds; `[...]` is all of "
+        "it. Which block that is, the index map has said.",
     ),
     (
         r"Expected shape: \(1, (\d+, \d+)\)\. Value shape: \(\1\)",
@@ -115,7 +163,8 @@ _REMEDIES: tuple[tuple[str, str], ...] = (
         "A Python {0} has no {1}: pass an array.",
     ),
     (
-        r"Value shape: \((?:\d+, ){2,}\d+\)",
+        r"Value shape: \(1, (?:\d+, )+\d+\)|shapes=\[\(\d+, \d+\), \((?:\d+, ){2,}\d+\)\]|"
+        r"shape \(-1",
         "The blocks still have their leading axis. A 1 in a block shape keeps it, `None` removes "
         "it.",
     ),
@@ -145,8 +194,7 @@ _REMEDIES: tuple[tuple[str, str], ...] = (
     (
         r"(?:kernel|map|<lambda>)\(\) (?:missing \d+ required positional|takes \d+ positional)",
         "A kernel receives one Ref for each input, each output and each scratch, in this order; an "
-        "index map receives one program id for each axis of the grid. With scalar prefetch, its "
-        "Refs come before the kernel's others, and after the program ids.",
+        "index map receives one program id for each axis of the grid.",
     ),
     (
         r"[Ii]ndex map.*captures? constants",
@@ -173,22 +221,27 @@ _REMEDIES: tuple[tuple[str, str], ...] = (
         "A Ref is a handle to memory, not an array: read it with `x_ref[...]` before computing.",
     ),
     (
+        r"TracerArrayConversion.*\n.*\bnp\.",
+        "NumPy needs the numbers, which are not known while Python runs: write `jnp` for `np`.",
+    ),
+    (
         r"TracerBoolConversion|truth value|TracerIntegerConversion|ConcretizationType|"
-        r"NonConcreteBoolean|TracerArrayConversion",
+        r"TracerArrayConversion",
         "The value is not known while Python runs. In a kernel, branch with `pl.when(condition)`; "
         "in an index map, use arithmetic or `jnp.where`; outside, take sizes from "
         "`x.shape`, compute with data by `jnp` "
         "alone, and give what depends on data a static length (`length=`, `total_repeat_length=`).",
     ),
     (
-        r"(?:dot_general|dot) requires|contracting dimension",
+        r"(?:dot_general|dot) requires contracting|contracting dimensions?\b.*same|"
+        r"(?:dot|matmul)\b.*(?:incompatible|mismatch)",
         "The axes that are summed over must be equally long: (bm, bk) times (bk, bn); where the "
         "kernel sums over the last axes of both, (bm, bk) and (bn, bk); over the first, (bk, bm) "
         "and (bk, bn).",
     ),
     (
-        r"[Ii]nvalid shape for `?swap|Cannot (?:store|broadcast)|[Ii]ncompatible shapes for "
-        r"broadcasting|must have equal shapes|broadcast",
+        r"[Ii]nvalid shape for `?swap|(?:Cannot (?:store|broadcast)|must have equal shapes|"
+        r"\bbroadcast(?:ed|ing)?\b).*\nin a kernel",
         "Inside the kernel the shapes are those of the blocks, not of the arrays; what is stored "
         "must have the shape of the output block.",
     ),
@@ -198,7 +251,7 @@ _REMEDIES: tuple[tuple[str, str], ...] = (
         "`scratch_shapes=[pltpu.VMEM(shape, jnp.float32)]`.",
     ),
     (
-        r"dtype|astype|Invalid dtype for `?swap",
+        r"^[^\n]*(?:Invalid dtype for `?swap|[Dd]ata type '\w+' not understood|same dtypes?\b)",
         "What is stored must have the Ref's dtype: `o_ref[...] = value.astype(o_ref.dtype)`.",
     ),
     (
@@ -217,15 +270,21 @@ def told(error: Exception) -> str:
     gist = source.first_sentence(error) + source.meant(error)
     where = source.learners_line(error)
     says = f"`{where[1]}` in `{where[0]}` raises\n{gist}" if where else gist
-    known = remedy(f"{type(error).__name__}: {error}", where[1] if where else "")
+    line = where[1] if where else ""
+    known = remedy(f"{type(error).__name__}: {error}", line, source.in_kernel(error))
     return "\n".join(filter(None, (says, known, _of_the_call(error))))
 
 
 def _of_the_call(error: Exception) -> str:
-    """Which index map it is that takes too few, and how many arrays have no spec."""
+    """What the call says: prefetched Refs, an index map at fault, arrays without a spec."""
     index_map, prefetched = call_at_fault(error)
-    if "positional argument" in str(error) and (line := source.line_of(index_map)):
-        return f"It is the index map in `{line}`."
+    if "positional argument" in str(error):
+        line = source.line_of(index_map)
+        which = f"It is the index map in `{line}`." if line else ""
+        also = (
+            "Prefetched Refs come before the kernel's others, and after an index map's program ids."
+        )
+        return " ".join(filter(None, (which, also if prefetched else "")))
     if prefetched and "Pytree for `in_specs`" in str(error):
         some = f"{prefetched} arrays of the call have"
         first = some if prefetched > 1 else "array of the call has"
@@ -236,10 +295,11 @@ def _of_the_call(error: Exception) -> str:
     return ""
 
 
-def remedy(gist: str, line: str = "") -> str | None:
+def remedy(gist: str, line: str = "", in_kernel: bool = True) -> str | None:
     """What to try about an exception, given "Type: message" and the learner's line, if we know."""
+    where = _IN_KERNEL if in_kernel else ""
     for pattern, words in _REMEDIES:
-        match = re.search(pattern, f"{gist}\n{line}", re.DOTALL)
+        match = re.search(pattern, f"{gist}\n{line}{where}", re.DOTALL)
         if match:
             return words.format(*match.groups())
     return None

@@ -9,6 +9,7 @@ and `run_program` run a program. No kernel is judged here, and nothing is known 
 from __future__ import annotations
 
 from puzzles._launch.evaluate import callee
+from puzzles._launch.events import EVENTS, Event, Part
 from puzzles._launch.faithful import TURNS, Endless, before_last_casts
 from puzzles._launch.fault import faults, step_number
 from puzzles._launch.finding import (
@@ -37,6 +38,8 @@ from puzzles._launch.moves import Copy
 from puzzles._launch.operand import Operand, itemsize, row_keys
 from puzzles._launch.run import on_cpu, quickly, remembered, run_program, runs_in_python
 from puzzles._launch.sameness import fingerprint
+from puzzles._launch.slices import Ranges, overlap, ranges_of, ranges_shown
+from puzzles._launch.smem import UNNAMED
 from puzzles._launch.traced import (
     Traced,
     alone,
@@ -52,19 +55,24 @@ from puzzles._launch.work import Dot
 
 __all__ = [
     "ERROR",
+    "EVENTS",
     "KINDS",
     "NOTE",
     "PALLAS_CALL",
     "SEVERITIES",
     "TURNS",
+    "UNNAMED",
     "WARNING",
     "Abstract",
     "Copy",
     "Dot",
     "Endless",
+    "Event",
     "Finding",
     "Launch",
     "Operand",
+    "Part",
+    "Ranges",
     "Traced",
     "Unreadable",
     "alone",
@@ -84,9 +92,12 @@ __all__ = [
     "longest_loop",
     "nothing_launched",
     "on_cpu",
+    "overlap",
     "pipelines_on_cpu",
     "placed",
     "quickly",
+    "ranges_of",
+    "ranges_shown",
     "remembered",
     "row_keys",
     "run_program",

@@ -18,12 +18,13 @@ from typing import Any
 import numpy as np
 
 from puzzles._jax import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, copy_ends, scan_counts
+from puzzles._launch.events import EVENTS, Event
 from puzzles._launch.jaxprs import callee, subjaxprs
 from puzzles._launch.logic import LOGIC, Partly, decided
 from puzzles._launch.moves import moved
 from puzzles._launch.primitives import evaluate
-from puzzles._launch.smem import UNKNOWN, Buffer, Ref, Stray
-from puzzles._launch.work import MOST, Tally, work
+from puzzles._launch.smem import LOOKS, UNKNOWN, UNNAMED, Buffer, Cells, Look, Ref, Stray, place
+from puzzles._launch.work import MOST, Tally, Touch, work
 
 SMALL = 64  # own elements of a value worth knowing; a mask of a block is not
 LARGE = 4_000_000  # elements of such a value over all steps
@@ -42,11 +43,21 @@ def _in_doubt(rank: int) -> np.ndarray:
     return np.array([1, 0], np.int64).reshape(2, *(1,) * rank)
 
 
-class Walk:
-    """One pass over a jaxpr for a grid; `axes` are the grid axes that the kernel can name."""
+def _shaped(value: Any, shape: tuple[int, ...]) -> Any:
+    """A scalar over the grid with axes of its own, each of one element."""
+    return value.reshape(value.shape + shape) if isinstance(value, np.ndarray) else value
 
-    def __init__(self, grid: tuple[int, ...], axes: Sequence[int] | None = None) -> None:
-        self.grid, self.rank = grid, len(grid)
+
+class Walk:
+    """One pass over a jaxpr for a grid; `axes` are the grid axes that the kernel can name.
+
+    events: what it does with its buffers is kept, in its order.
+    """
+
+    def __init__(
+        self, grid: tuple[int, ...], axes: Sequence[int] | None = None, events: bool = False
+    ) -> None:
+        self.grid, self.rank, self.events = grid, len(grid), events
         self.ids = program_ids(grid)
         self.axes = range(self.rank) if axes is None else axes
         self.tally = Tally()
@@ -108,6 +119,8 @@ class Walk:
             return handler(equation, values, weight, path)
         if (inner := callee(equation)) is not None:
             return self.closed(inner, values, weight, path)
+        if any(isinstance(value, Buffer | Ref) for value in values):  # nobody knows what for
+            self.touch(values, weight * _in_doubt(self.rank), False, True)
         for n, jaxpr in enumerate(subjaxprs(equation)):
             blind = [UNKNOWN] * len(jaxpr.invars)
             self.run(jaxpr, [UNKNOWN] * len(jaxpr.constvars), blind, weight, (*path, n))
@@ -119,6 +132,11 @@ class Walk:
             return evaluate(equation, values, self.rank)
         except Exception:  # a primitive without a meaning outside a TPU kernel
             return unknown
+
+    def touch(self, values: Sequence[Any], weight: np.ndarray, *ways: bool) -> None:
+        """The refs among `values` are read (False), written (True), or both, in this order."""
+        refs = [value for value in values if isinstance(value, Buffer | Ref)]
+        self.tally.touches += [Touch(ref, way, weight) for ref in refs for way in ways]
 
     def worth(self, equation: JaxprEqn, values: list[Any]) -> bool:
         """Whether a result can be known and may decide something: small, and without effects."""
@@ -139,8 +157,17 @@ class Walk:
         tally.flops = tally.flops + operations * steps
         tally.transcendentals = tally.transcendentals + operations * steps * transcendental
         tally.busy = tally.busy | (weight > 0)
+        last = tally.events[-1] if tally.events else None
+        if last is None or last.name != "work" or last.weight is not weight:  # one is enough
+            self.happens("work", equation, (), weight)
         if equation.primitive.name == "dot_general":
             tally.dots[path] = (equation, tally.dots.get(path, (None, 0))[1] + weight)
+
+    def happens(
+        self, name: str, equation: JaxprEqn, values: Sequence[Any], weight: np.ndarray
+    ) -> None:
+        if self.events and len(self.tally.events) < EVENTS:
+            self.tally.events.append(Event(name, equation, tuple(values), weight))
 
     def _program_id(self, equation: JaxprEqn, *_: Any) -> list[Any]:
         return [self.ids[self.axes[equation.params["axis"]]]]
@@ -156,8 +183,11 @@ class Walk:
         self.tally.scoped[path] = avals
         names = jaxpr.debug_info.arg_names or ()
         names = names if len(names) == len(avals) else [""] * len(avals)
-        named = [name if name and name.isidentifier() else "a scoped ref" for name in names]
-        made = [Buffer.of(name, aval) for name, aval in zip(named, avals, strict=True)]
+        named = [name if name and name.isidentifier() else UNNAMED for name in names]
+        made = [
+            (Cells if place(aval) == "smem" else Buffer).of(name, aval, (*path, n))
+            for n, (name, aval) in enumerate(zip(named, avals, strict=True))
+        ]
         return self.run(jaxpr, values, made, weight, path)
 
     def _dma_start(
@@ -168,45 +198,77 @@ class Walk:
             copies, key = self.tally.copies, (path, move, size)
             within, before = copies.get(key) or (tuple(self.within), 0)
             copies[key] = (within, before + here)
-        _, (target, _) = copy_ends(equation.params["tree"], values)
+        (source, _), (target, _) = copy_ends(equation.params["tree"], values)
+        self.touch([source], weight, False)
+        self.touch([target], weight, True)
         if isinstance(target, Ref):
             target.contents = None  # what arrives there is not known
+        elif isinstance(target, Cells):
+            target.lost()
         self.tally.flights.append((1, weight))
+        self.happens("dma_start", equation, values, weight)
         return []
 
-    def _dma_wait(self, _e: JaxprEqn, _v: list[Any], weight: np.ndarray, _p: tuple) -> list[Any]:
+    def _dma_wait(
+        self, equation: JaxprEqn, values: list[Any], weight: np.ndarray, _: tuple
+    ) -> list[Any]:
         self.tally.flights.append((-1, weight))
+        self.happens("dma_wait", equation, values, weight)
         return []
 
     def _get(
         self, equation: JaxprEqn, values: list[Any], weight: np.ndarray, _: tuple
     ) -> list[Any]:
+        self.happens("get", equation, values, weight)
         transforms = equation.params["tree"].unflatten(values[1:])
+        self.touch(values[:1], weight, False)
         return [self.load(equation, values[0], transforms, weight)]
 
     def _masked_load(
         self, equation: JaxprEqn, values: list[Any], weight: np.ndarray, _: tuple
     ) -> list[Any]:
+        self.happens("get", equation, values, weight)
         ref, transforms, mask, _other = equation.params["args_tree"].unflatten(values)
+        self.touch([ref], weight, False)
         return [UNKNOWN if mask is not None else self.load(equation, ref, transforms, weight)]
 
     def load(
         self, equation: JaxprEqn, ref: Any, transforms: Sequence[Any], weight: np.ndarray
     ) -> Any:
+        if isinstance(ref, Cells) and math.prod(equation.outvars[0].aval.shape) == 1:
+            return _shaped(ref.load(transforms), equation.outvars[0].aval.shape)
         if not isinstance(ref, Ref):
             return UNKNOWN
         found = ref.load(transforms, equation.outvars[0].aval.shape, self.rank)
+        if ref.taken is not None and len(self.tally.looks) < LOOKS:
+            self.tally.looks += (Look(ref, weight[MOST], ref.taken),)
         if ref.outside is not None:
             self.tally.strays += (Stray(ref, weight[MOST], ref.outside),)
         return found
 
-    def _swap(self, equation: JaxprEqn, values: list[Any], *_: Any) -> list[Any]:
+    def _swap(
+        self, equation: JaxprEqn, values: list[Any], weight: np.ndarray, _: tuple
+    ) -> list[Any]:
+        self.happens("swap", equation, values, weight)
+        self.touch(values, weight, True)
         for value in values:
             if isinstance(value, Ref):
                 value.contents = None  # the kernel writes it: no longer what was passed in
+        if isinstance(cells := values[0], Cells):
+            if equation.primitive.name == "swap":
+                transforms = equation.params["tree"].unflatten(values[2:])
+                cells.store(transforms, values[1], weight)
+            else:
+                cells.lost()
         return [UNKNOWN] * len(equation.outvars)
 
-    _masked_swap = _addupdate = _swap
+    _masked_swap = _swap
+
+    def _addupdate(
+        self, equation: JaxprEqn, values: list[Any], weight: np.ndarray, path: tuple
+    ) -> list[Any]:
+        self.touch(values, weight, False)
+        return self._swap(equation, values, weight, path)
 
     def merge(self, which: np.ndarray, new: Any, old: Any) -> Any:
         """`new` where `which`, else `old`."""

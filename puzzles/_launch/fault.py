@@ -87,7 +87,9 @@ def _out_of_bounds(launch: Launch, operand: Operand) -> Iterator[Finding]:
     count, unit = _counts(operand)[axis], "block"
     if not whole:
         count, unit = operand.shape[axis], "element"
-    says += f"Axis {axis} has {_many(count, unit)}, numbered 0 to {count - 1}"
+    of = f" of {operand.sizes[axis]:,}" if whole and operand.sizes[axis] > 1 else ""
+    which = f"numbered 0 to {count - 1}" if count > 1 else "number 0"
+    says += f"Axis {axis} has {_many(count, unit)}{of}, {which}"
     if block[axis] < 0:
         says += ", and negative indices do not wrap on a TPU"
     elif 1 < operand.stride[axis] <= block[axis] > count and not block[axis] % operand.stride[axis]:
@@ -155,6 +157,11 @@ def _unwritten(operand: Operand) -> Iterator[Finding]:
 
 
 def _grid_faults(launch: Launch) -> Iterator[Finding]:
+    if launch.params is not None:
+        says = f"`compiler_params` of {launch.name} is a {launch.params}, which no compiler reads."
+        remedy = "Pass `pltpu.CompilerParams(...)`, with its settings by name."
+        yield Finding("parallel", ERROR, says, remedy)
+        return
     words = launch.dimension_semantics
     for word in words or ():
         if word not in ("parallel", "arbitrary", "core_parallel", "subcore_parallel"):

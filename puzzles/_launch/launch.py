@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from puzzles._launch.events import Event
 from puzzles._launch.moves import Copy, in_flight
-from puzzles._launch.operand import Operand
-from puzzles._launch.work import Dot
+from puzzles._launch.operand import Operand, spread
+from puzzles._launch.touched import Touched, touched
+from puzzles._launch.work import Dot, Touch
 
 
 @dataclass(frozen=True)
@@ -57,12 +60,19 @@ class Launch:
     interpret: Any
     written_inputs: tuple[str, ...] = ()  # inputs that the kernel writes into, aliased ones aside
     stray_reads: tuple[tuple[str, int, int], ...] = ()  # (ref, first step, index that is not there)
+    params: str | None = None  # the type of `compiler_params`, where it is none that JAX knows
+    touches: tuple[Touch, ...] = ()  # reads and writes of its refs, in the order of the text
     times: int | None = 1  # how often a loop around the launch runs it; None: only running it tells
     certain: Launch | None = None  # what `least` is where it differs
     line: str | None = None  # where it is launched
     unused: frozenset[int] = frozenset()  # outputs that the program drops: scratch, in effect
     made: tuple[Made, ...] = ()  # what XLA does for an aliased output before the launch
     flights: tuple[tuple[int, np.ndarray], ...] = ()  # starts (1) and waits (-1), with weights
+    # Reads of scalars: the ref, the element in a flat array, how often; both over the grid.
+    looks: tuple[tuple[str, np.ndarray, np.ndarray], ...] = ()
+    # What a kernel that copies by hand does, in its order: the first EVENTS of it.
+    events: tuple[Event, ...] = ()
+    rows: Callable[[], Mapping[str, np.ndarray]] = dict  # see `rows_stored`
 
     @property
     def least(self) -> Launch:
@@ -82,6 +92,13 @@ class Launch:
             most = self.unknown_branches or not all(copy.exact for copy in self.copies)
             return "about" if most else "at least"
         return "" if self.exact else "at most"
+
+    @cached_property
+    def touched(self) -> Touched:
+        """What is read before it is written, never read or written, or never fetched."""
+        started = [self.outputs[position].name for _, position in self.aliases]
+        blocks = [o for o in self.inputs + self.outputs if o.piped and o.name not in started]
+        return touched(self.touches, blocks, self.scratch, self.grid)
 
     @property
     def steps(self) -> int:
@@ -136,6 +153,23 @@ class Launch:
     def in_flight(self) -> np.ndarray | None:
         """Copies in flight at each wait, in order: what it waits for counts; None if unknown."""
         return in_flight(self.flights, self.grid)
+
+    def elements_read(self, name: str) -> tuple[np.ndarray, ...]:
+        """Which elements of a scalar ref each step reads: (steps,) each, -1 where it does not."""
+        found: dict[bytes, np.ndarray] = {}
+        for ref, element, weight in self.looks:
+            if ref == name:
+                steps = spread(np.where(weight > 0, element, -1), self.grid)
+                found.setdefault(steps.tobytes(), steps)
+        return tuple(found.values())
+
+    @cached_property
+    def rows_stored(self) -> Mapping[str, np.ndarray]:
+        """Of outputs whose stores a mask may narrow, (steps, 2): the rows of the block, from, to.
+
+        (-1, -1) where a step stores all of them, none at all, or rows that are not side by side.
+        """
+        return self.rows()
 
     @cached_property
     def program_ids(self) -> np.ndarray:

@@ -11,16 +11,25 @@ from typing import Any
 import jax
 import numpy as np
 
-from puzzles._jax import ClosedJaxpr, array_of, close, compiler_param, written_refs
+from puzzles._jax import (
+    ClosedJaxpr,
+    array_of,
+    close,
+    compiler_param,
+    read_refs,
+    unknown_params,
+    written_refs,
+)
 from puzzles._launch.evaluate import Walk, program_ids
 from puzzles._launch.finding import line_of
 from puzzles._launch.graph import Abstract, Graph, Node, Source, TooLarge, ask
-from puzzles._launch.jaxprs import PALLAS_CALL
+from puzzles._launch.jaxprs import PALLAS_CALL, equations
 from puzzles._launch.launch import Launch, Made
 from puzzles._launch.live import held_bytes
 from puzzles._launch.moves import Copy
 from puzzles._launch.operand import Operand, blocked, itemsize, resident, spread, vmem_size
-from puzzles._launch.smem import UNKNOWN, Buffer, Ref, Stray, memory_space
+from puzzles._launch.smem import UNKNOWN, Buffer, Look, Ref, Stray, memory_space
+from puzzles._launch.stored import RowWalk, stored_rows
 from puzzles._launch.work import LEAST, MOST, Dot
 
 
@@ -34,6 +43,14 @@ def _strays(
             step = int(np.argmax(asked))
             index = int(spread(stray.index, grid)[step])
             yield names[[ref is stray.ref for ref in refs].index(True)], step, index
+
+
+def _named(
+    looks: Sequence[Look], refs: Sequence[Any], names: Sequence[str]
+) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
+    """Each read of a scalar with the ref's name: see `Launch.looks`."""
+    for look in looks:
+        yield names[[ref is look.ref for ref in refs].index(True)], look.element, look.weight
 
 
 def read_launches(jaxpr: ClosedJaxpr, leaves: Sequence[Any]) -> tuple[Launch, ...]:
@@ -81,6 +98,7 @@ class _Call:
         self.avals = [v.aval for v in self.kernel.invars]
         self.name = p.get("name") or self.kernel.debug_info.func_name
         self.map_strays: list[tuple[str, int, int]] = []  # reads of scalars by index maps
+        self.map_looks: list[tuple[str, np.ndarray, np.ndarray]] = []
 
     def needs(self) -> tuple[Source, ...]:
         """Grid bounds, prefetched scalars and other inputs in SMEM."""
@@ -133,12 +151,29 @@ class _Call:
         refs += map(Buffer.of, names[len(refs) :], self.avals[len(refs) :])
 
         vmapped = self.mapping.vmapped_dims
-        walk = Walk(grid, [a for a in range(len(grid)) if a not in vmapped])
+        axes = [a for a in range(len(grid)) if a not in vmapped]
+        kept = [replace(ref) if isinstance(ref, Ref) else ref for ref in refs]
+
+        def rows() -> dict[str, np.ndarray]:
+            outputs = range(first + self.mapping.num_inputs, last)
+            read = [kept[n] for n in sorted(read_refs(self.kernel)) if n in outputs]
+            if not read:
+                return {}
+            walk = RowWalk(grid, axes, read)
+            walk.start(close(self.kernel), kept)
+            return stored_rows(walk)
+
+        copying = any(one.primitive.name == "dma_start" for one in equations(self.kernel))
+        walk = Walk(grid, axes, events=copying)
         walk.start(close(self.kernel), refs)
         tally = walk.tally
         scoped = [a for avals in tally.scoped.values() for a in avals if memory_space(a) == "vmem"]
 
         held = held_bytes(self.kernel)
+        called = {id(ref): name for ref, name in zip(refs, names, strict=True)}
+        touches = tuple(
+            replace(one, ref=called[id(one.ref)]) for one in tally.touches if id(one.ref) in called
+        )
 
         def counted(which: int) -> Launch:
             copies = tuple(
@@ -169,8 +204,13 @@ class _Call:
                 interpret=self.p["interpret"],
                 written_inputs=self.written_inputs(names),
                 stray_reads=(*self.map_strays, *_strays(tally.strays, refs, names, grid)),
+                touches=touches,
+                looks=(*self.map_looks, *_named(tally.looks, refs, names)),
+                params=unknown_params(self.p["compiler_params"]),
                 times=self.times,
                 flights=tuple(tally.flights),
+                events=tuple(tally.events),
+                rows=rows,
                 line=self.line,
                 made=tuple(self.made(names)),
                 unused=self.unused,
@@ -190,6 +230,7 @@ class _Call:
         walk = Walk(grid)
         outs = walk.start(mapping.index_map_jaxpr, [*program_ids(grid), *refs])
         self.map_strays += _strays(walk.tally.strays, refs, names, grid)
+        self.map_looks += _named(walk.tally.looks, refs, names)
         index = []
         for entry in _entries(mapping.index_map_out_tree, outs):
             entry = getattr(entry, "start", entry)  # a pl.ds of a BoundedSlice

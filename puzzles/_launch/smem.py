@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -16,19 +16,74 @@ class _Unknown:
 
 
 UNKNOWN = _Unknown()
+UNNAMED = "a scoped ref"  # what `run_scoped` allocates for a parameter without a name
 
 
 @dataclass(frozen=True)
 class Buffer:
-    """A ref of which only the name is known, and where it is: "hbm" is any memory off the core."""
+    """A ref of which only its form is known, and where it is: "hbm" is any memory off the core.
+
+    `path` is where `run_scoped` allocates it, empty for a parameter of the kernel.
+    """
 
     name: str
     space: str
+    shape: tuple[int, ...] = ()
+    dtype: Any = None
+    path: tuple[int, ...] = ()
 
     @classmethod
-    def of(cls, name: str, aval: Any) -> Buffer:
+    def of(cls, name: str, aval: Any, path: tuple[int, ...] = ()) -> Buffer:
         """The ref of a kernel's parameter, or of what `run_scoped` allocates."""
-        return cls(name, place(aval))
+        shape = tuple(getattr(aval, "shape", ()))
+        return cls(name, place(aval), shape, getattr(aval, "dtype", None), path)
+
+
+@dataclass(frozen=True, eq=False)
+class Cells(Buffer):
+    """Scalars in SMEM that a kernel allocates: what it has stored there, where that is known."""
+
+    # By index, an array over the grid or UNKNOWN; None stands for all other indices.
+    known: dict[tuple[int, ...] | None, Any] = field(default_factory=dict)
+
+    def load(self, transforms: Sequence[Any]) -> Any:
+        """One element for every grid step."""
+        at = self._at(transforms)
+        return UNKNOWN if at is None else self.known.get(at, UNKNOWN)
+
+    def store(self, transforms: Sequence[Any], value: Any, weight: np.ndarray) -> None:
+        """What is not certain is no longer known; weight: (2, steps of the grid)."""
+        at = self._at(transforms)
+        if at is None:
+            self.lost()
+            return
+        before = self.known.get(at, self.known.get(None))
+        certain = (weight[0] == weight[1]).all() and weight.max(initial=0) <= 1
+        self.known[at] = UNKNOWN
+        if not certain or not isinstance(value, np.ndarray):
+            return
+        new = value.reshape(value.shape[: weight.ndim - 1])
+        if before is None or weight[0].all():  # where nothing was, there was garbage
+            self.known[at] = new
+        elif before is not UNKNOWN:
+            self.known[at] = np.where(weight[0] > 0, new, before)
+
+    def lost(self) -> None:
+        """Somebody has written, and nobody knows what or where."""
+        self.known.clear()
+        self.known[None] = UNKNOWN
+
+    def _at(self, transforms: Sequence[Any]) -> tuple[int, ...] | None:
+        """The index of a single element, the same at all steps; None for any other."""
+        if not transforms and math.prod(self.shape) == 1:
+            return (0,) * len(self.shape)
+        indices = getattr(transforms[0], "indices", None) if len(transforms) == 1 else None
+        if indices is None or any(getattr(index, "size", 1) != 1 for index in indices):
+            return None
+        starts = [np.asarray(getattr(index, "start", index)) for index in indices]
+        if any(start.size != 1 or start.dtype.kind not in "iu" for start in starts):
+            return None
+        return tuple(int(start.reshape(())) for start in starts)
 
 
 def memory_space(aval: Any) -> str:
@@ -44,6 +99,16 @@ def place(aval: Any) -> str:
 
 
 _INSIDE = np.iinfo(np.int32).max
+LOOKS = 32  # reads of scalars that are kept: executions of an equation, for all steps at once
+
+
+@dataclass(frozen=True)
+class Look:
+    """A read of a scalar: which steps execute it, and the element in each, in a flat array."""
+
+    ref: Ref
+    weight: np.ndarray
+    element: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -72,6 +137,7 @@ class Ref:
     visible: tuple[bool, ...]
     absent: Callable[[], Any] | None = None
     outside: np.ndarray | None = None  # of the last load: per grid step, an index that is not there
+    taken: np.ndarray | None = None  # of the last load: per grid step, the element, in a flat array
     name: str = ""
 
     @classmethod
@@ -88,7 +154,7 @@ class Ref:
 
     def load(self, transforms: Sequence[Any], shape: tuple[int, ...], rank: int) -> Any:
         """One element for every grid step; `outside` says who asks for none that is there."""
-        self.outside = None
+        self.outside = self.taken = None
         if self.contents is None:
             return UNKNOWN if self.absent is None else self.absent()
         indices = getattr(transforms[0], "indices", None) if len(transforms) == 1 else None
@@ -110,6 +176,8 @@ class Ref:
             if (wrong != _INSIDE).any():
                 self.outside = wrong
             place.append(np.clip(flat + start, 0, size - 1))
+        elements = np.arange(self.contents.size).reshape(self.contents.shape)
+        self.taken = np.asarray(elements[tuple(place)])
         found = np.asarray(self.contents[tuple(place)])
         lead = found.shape if found.ndim == rank else (1,) * rank
         return found.reshape(lead + shape)

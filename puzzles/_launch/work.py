@@ -79,6 +79,15 @@ class Dot:
         return self.flops_each * int(self.executed.sum())
 
 
+@dataclass(frozen=True, eq=False)
+class Touch:
+    """One read or write of a ref in the text of a kernel, with the weight of the steps."""
+
+    ref: Any
+    writes: bool
+    weight: np.ndarray
+
+
 MOST, LEAST = 0, 1  # every branch on data is taken; only what is certain
 
 
@@ -103,8 +112,12 @@ class Tally:
     busy: np.ndarray = field(default_factory=lambda: np.zeros((), bool))
     strays: tuple[Any, ...] = ()
     flights: list[tuple[int, np.ndarray]] = field(default_factory=list)  # see Launch.in_flight
+    events: list[Any] = field(default_factory=list)  # see Launch.events
+    looks: tuple[Any, ...] = ()  # reads of scalars: the first LOOKS of them
+    touches: list[Touch] = field(default_factory=list)  # in the order of the kernel's text
 
     def copy(self) -> Tally:
         dots, copies, scoped = dict(self.dots), dict(self.copies), dict(self.scoped)
-        flights = list(self.flights)
-        return replace(self, dots=dots, copies=copies, scoped=scoped, flights=flights)
+        flights, events, touches = list(self.flights), list(self.events), list(self.touches)
+        own: dict[str, Any] = dict(dots=dots, copies=copies, scoped=scoped, flights=flights)
+        return replace(self, **own, events=events, touches=touches)

@@ -1,7 +1,8 @@
 """What would a TPU say? A traced function in; results, or a refusal in words, out.
 
-`simulate` runs it on JAX's simulator of a TPU, where memory that nobody wrote is NaN; `lower` asks
-Mosaic; a `Compiler` asks libtpu, for every one of `CHIPS`, in a worker process. None needs a TPU.
+`simulate` runs it on JAX's simulator of a TPU, where memory that nobody wrote is NaN; `timeline`
+follows the copies that a kernel makes by hand, without running it; `lower` asks Mosaic; a
+`Compiler` asks libtpu, for every one of `CHIPS`, in a worker process. None needs a TPU.
 `sanitize`, `room`, `lowered` and `compiled` give what these refuse as findings.
 """
 
@@ -17,6 +18,7 @@ from puzzles._tpu.compiler import (
 )
 from puzzles._tpu.cycles import NoEstimate, estimated_cycles
 from puzzles._tpu.lowering import LoweringError, lower
+from puzzles._tpu.moments import Moment, Timeline, Trip, timeline
 from puzzles._tpu.refusals import budget, compiled, known_to_fit, lowered, needed, room
 from puzzles._tpu.sanitizer import Sanitized, beyond, sanitize, simulated_steps, speaks
 from puzzles._tpu.simulator import SimulationError, drawn, simulate
@@ -28,9 +30,12 @@ __all__ = [
     "Compiler",
     "CompilerMissing",
     "LoweringError",
+    "Moment",
     "NoEstimate",
     "Sanitized",
     "SimulationError",
+    "Timeline",
+    "Trip",
     "beyond",
     "budget",
     "compiled",
@@ -47,4 +52,5 @@ __all__ = [
     "simulated_steps",
     "speaks",
     "supported_chips",
+    "timeline",
 ]

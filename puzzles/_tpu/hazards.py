@@ -16,9 +16,7 @@ from typing import Any
 import numpy as np
 
 from puzzles._jax import user_frame
-
-# Along every axis of a buffer: (start, stop, whether it is an index, not a slice).
-Ranges = tuple[tuple[int, int, bool], ...]
+from puzzles._launch import Ranges, overlap, ranges_of, ranges_shown
 
 
 class Hazard(Exception):
@@ -43,7 +41,7 @@ class Stuck(Exception):
 
 
 @dataclass(frozen=True)
-class _End:
+class End:
     """A part of a buffer at one end of a copy, and the semaphore that tells when it is free."""
 
     device: int
@@ -57,9 +55,11 @@ class _End:
 
 
 @dataclass(frozen=True, eq=False)
-class _Flight:
-    source: _End
-    target: _End | None  # None: on another device
+class Flight:
+    """A copy that is under way: both ends, and the line that started it."""
+
+    source: End
+    target: End | None  # None: on another device
     line: str
 
 
@@ -102,7 +102,7 @@ class Flights:
 
     def __init__(self) -> None:
         self._forms: dict[int, tuple[tuple[int, ...], Any]] = {}
-        self._flights: list[_Flight] = []
+        self._flights: list[Flight] = []
         self._due: Counter[tuple[int, int]] = (
             Counter()
         )  # bytes started and not yet waited for, by semaphore
@@ -110,11 +110,16 @@ class Flights:
             Counter()
         )  # waits since the semaphore was last at zero
         self._signals: Counter[tuple[int, int]] = Counter()
-        self._ended: _Flight | None = None  # the last copy that was waited for
+        self._ended: Flight | None = None  # the last copy that was waited for
 
     def allocated(self, buffer: int, contents: Any) -> None:
         """A buffer of the shape and dtype of `contents`."""
         self._forms[buffer] = tuple(np.shape(contents)), np.asarray(contents).dtype
+
+    @property
+    def flying(self) -> tuple[Flight, ...]:
+        """The copies that are in flight, or may be, in the order of their starts."""
+        return tuple(self._flights)
 
     def form(self, buffer: int) -> tuple[tuple[int, ...], Any]:
         """Shape and dtype of a buffer."""
@@ -140,7 +145,7 @@ class Flights:
             if self._signals[semaphore] + self._due[semaphore] < 0:
                 raise Stuck("semaphore never signalled")
         elif name in _TOUCH and self._flights:
-            touched = ranges(given.get("transforms", ()))
+            touched = ranges_of(given.get("transforms", ()))
             buffer, how = int(given["buffer_id"]), _TOUCH[name]
             if how == "reads" and given.get("source_info") is None:
                 self._fetched(device, buffer, touched)
@@ -150,7 +155,7 @@ class Flights:
         """No line of the kernel reads this, but who carries its results away after it."""
         for flight in self._flights:
             end = flight.target
-            if end and end.at(device, buffer) and _overlap(end.ranges, ranges):
+            if end and end.at(device, buffer) and overlap(end.ranges, ranges):
                 raise Stuck("copy never waited for", flight.line)
 
     def nothing_left(self) -> None:
@@ -171,22 +176,24 @@ class Flights:
 
     def _start(self, given: Mapping[str, Any], device: int) -> None:
         source, target = int(given["src_id"]), int(given["dst_id"])
-        here, there = ranges(given["src_transforms"]), ranges(given["dst_transforms"])
+        here, there = ranges_of(given["src_transforms"]), ranges_of(given["dst_transforms"])
         to, sent = given.get("dst_device_id"), given.get("src_sem_id")
         goal = device if to is None else int(to)
         signals, remote = (goal, int(given["dst_sem_id"])), goal != device
-        self._inside(source, here)
-        self._touch("reads", device, source, here)
-        size = self._bytes(source, given["src_transforms"])
-        if not remote:
-            self._inside(target, there)
-            self._touch("writes", device, target, there)
+        size = self.size_of(source, given["src_transforms"])
         leaves = signals if sent is None else (device, int(sent))
-        end = _End(device, source, here, leaves)
-        arrives = None if remote else _End(device, target, there, signals)
-        self._flights.append(_Flight(end, arrives, line(given.get("source_info"))))
-        for semaphore in {end.semaphore, signals}:
-            self._due[semaphore] += size
+        end = End(device, source, here, leaves)
+        arrives = None if remote else End(device, target, there, signals)
+        try:
+            self._inside(source, here)
+            self._touch("reads", device, source, here)
+            if not remote:
+                self._inside(target, there)
+                self._touch("writes", device, target, there)
+        finally:  # who goes on after an error finds the copy in flight
+            self._flights.append(Flight(end, arrives, line(given.get("source_info"))))
+            for semaphore in {end.semaphore, signals}:
+                self._due[semaphore] += size
 
     def _wait(self, semaphore: tuple[int, int], size: int) -> None:
         due = self._due[semaphore] + self._signals[semaphore]
@@ -203,7 +210,7 @@ class Flights:
             self._ended = over[-1] if over else self._ended
             self._flights = left
 
-    def _without(self, semaphore: tuple[int, int]) -> Iterator[_Flight]:
+    def _without(self, semaphore: tuple[int, int]) -> Iterator[Flight]:
         """The flights that are not over when a semaphore is at zero."""
         for flight in self._flights:
             source = flight.source.semaphore == semaphore
@@ -219,13 +226,13 @@ class Flights:
             for role, end in ends.items():
                 if end is None or not end.at(device, buffer):
                     continue
-                if how == "frees" or _overlap(end.ranges, ranges):
+                if how == "frees" or overlap(end.ranges, ranges):
                     says = self._says(how, role, flight, end, ranges)
                     ended = self._ended
                     other = ended.target.buffer if ended and ended.target else None
                     raise Hazard(buffer, says, other)
 
-    def _says(self, how: str, role: str, flight: _Flight, end: _End, ranges: Any) -> str:
+    def _says(self, how: str, role: str, flight: Flight, end: End, ranges: Any) -> str:
         """`reads` / the place / why not; the place is filled in by who knows the names."""
         shared = ""
         if self._waited[end.semaphore]:
@@ -238,12 +245,12 @@ class Flights:
                 else " There was a wait on its semaphore, but for fewer bytes than it brings."
             )
         elif self._ended is not None and (last := self._ended.target):
-            piece = _shown(last.ranges, self._forms[last.buffer][0])
+            piece = ranges_shown(last.ranges, self._forms[last.buffer][0])
             shared = f" The last wait was for a copy into `{{other}}{piece}`."
         started = (flight.line or "the kernel").replace("{", "{{").replace("}", "}}")
         why = _WORDS[how, role].format(line=started, shared=shared)
         shape = self._forms.get(end.buffer, ((), None))[0]
-        return f"{how} `{{name}}{_shown(ranges, shape)}`, {why}"
+        return f"{how} `{{name}}{ranges_shown(ranges, shape)}`, {why}"
 
     def _inside(self, buffer: int, ranges: Ranges | None) -> None:
         shape = self._forms.get(buffer, ((), None))[0]
@@ -252,7 +259,8 @@ class Flights:
         if any(a < 0 or b > n for (a, b, _), n in zip(ranges, shape, strict=True)):
             raise Outside(buffer, ranges, shape)
 
-    def _bytes(self, buffer: int, transforms: Sequence[Any]) -> int:
+    def size_of(self, buffer: int, transforms: Sequence[Any]) -> int:
+        """Bytes of a part of a buffer."""
         shape, dtype = self._forms.get(buffer, ((), np.dtype(np.int8)))
         size: tuple[int, ...] = shape
         for transform in transforms:
@@ -262,54 +270,6 @@ class Flights:
             else:
                 size = tuple(getattr(transform, "shape", size))
         return math.prod(size) * np.dtype(dtype).itemsize
-
-
-def ranges(transforms: Sequence[Any]) -> Ranges | None:
-    """What is left of a buffer after its transforms; None where one is not an index."""
-    found: list[tuple[int, int, bool]] = []
-    for number, transform in enumerate(transforms):
-        if (indices := getattr(transform, "indices", None)) is None:
-            return None
-        new = [_range(index) for index in indices]
-        if any(one is None for one in new):
-            return None
-        given = iter([one for one in new if one is not None])
-        if number == 0:
-            found = list(given)
-            continue
-        found = [
-            (a, b, True) if index else _within(a, next(given)) for a, b, index in found
-        ]  # what an index removed has no axis left
-    return tuple(found)
-
-
-def _within(start: int, inner: tuple[int, int, bool]) -> tuple[int, int, bool]:
-    return start + inner[0], start + inner[1], inner[2]
-
-
-def _range(index: Any) -> tuple[int, int, bool] | None:
-    if hasattr(index, "stride"):
-        start, size = int(index.start), int(index.size)
-        return start, start + (size - 1) * int(index.stride) + 1, False
-    if np.ndim(index):
-        return None
-    return int(index), int(index) + 1, True
-
-
-def _overlap(one: Ranges | None, other: Ranges | None) -> bool:
-    """Whether two parts of a buffer surely share an element; of what is not known, nobody says."""
-    if one is None or other is None:
-        return False
-    return all(a < d and c < b for (a, b, _), (c, d, _) in zip(one, other, strict=False))
-
-
-def _shown(ranges: Ranges | None, shape: tuple[int, ...]) -> str:
-    """`[0, 64:128]`; nothing for what is not known, or goes on to the end of the buffer."""
-    parts = [str(a) if index else f"{a}:{b}" for a, b, index in ranges or ()]
-    whole = [f"0:{n}" for n in shape]
-    while parts and parts[-1:] == whole[len(parts) - 1 : len(parts)]:
-        parts.pop()
-    return f"[{', '.join(parts)}]" if parts else ""
 
 
 def line(info: Any) -> str:

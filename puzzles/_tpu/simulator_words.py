@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -62,10 +62,7 @@ def translate(error: Exception, watch: Watch) -> Finding | str:
 def _translated(error: Exception, watch: Watch) -> Finding | str:
     text = _gist(error)
     if isinstance(error, Stuck):
-        what, remedy = _STUCK[error.args[0]]
-        what = what.format(*error.args[1:])
-        if error.args[0] == "copy never waited for" and error.args[1:]:
-            what += f": it was started in `{error.args[1]}`"
+        what, remedy = _stuck(error)
         return Finding("hazard", ERROR, f"The kernel {what}{_at(watch)}.", remedy, step=watch.step)
     if isinstance(error, Hazard):
         return _hazard(error, watch)
@@ -87,18 +84,40 @@ def _translated(error: Exception, watch: Watch) -> Finding | str:
     return f"The TPU simulator stops{_at(watch)}: {text}"
 
 
+def _stuck(error: Stuck) -> tuple[str, str]:
+    """What a kernel waits for in vain, or leaves behind, and what to do."""
+    what, remedy = _STUCK[error.args[0]]
+    what = what.format(*error.args[1:])
+    if error.args[0] == "copy never waited for" and error.args[1:]:
+        what += f": it was started in `{error.args[1]}`"
+    return what, remedy
+
+
+def stuck_words(error: Stuck, where: str) -> str:
+    """What a kernel waits for in vain, or leaves behind; where: words for the step and the line."""
+    what, remedy = _stuck(error)
+    return f"The kernel {what}{where}. {remedy}"
+
+
+def hazard_words(
+    error: Hazard, names: Mapping[str, str | None], line: str | None, starts: bool, step: Any
+) -> str:
+    """Who touches what while a copy is in flight; names: of the buffers `name` and `other`.
+
+    starts: `line` starts a copy that does.
+    """
+    known = {key: name or "a scoped buffer" for key, name in names.items()}
+    who = f"the copy that `{line}` starts" if starts else f"`{line}`"
+    at = f"At grid step {step}, " if step else ""
+    says = f"{at}{who if line else 'the kernel'} {error.args[0].format(**known)}"
+    return says[0].upper() + says[1:]
+
+
 def _hazard(error: Hazard, watch: Watch) -> Finding:
-    name = watch.name_of(error.buffer)
-    other = watch.name_of(error.other)
-    what = error.args[0].format(name=name or "a scoped buffer", other=other or "a scoped buffer")
-    line = watch.line()
-    who = f"`{line}`" if line and watch.failed[0] != "dma_start" else "the kernel"
-    if line and watch.failed[0] == "dma_start":
-        who = f"the copy that `{line}` starts"
-    at = f"At grid step {watch.step}, " if watch.step else ""
-    says = f"{at}{who} {what}"
-    says, _, remedy = (says[0].upper() + says[1:]).rpartition(". ")
-    return Finding("hazard", ERROR, f"{says}.", remedy, operand=name, step=watch.step)
+    names = {"name": watch.name_of(error.buffer), "other": watch.name_of(error.other)}
+    whole = hazard_words(error, names, watch.line(), watch.failed[0] == "dma_start", watch.step)
+    says, _, remedy = whole.rpartition(". ")
+    return Finding("hazard", ERROR, f"{says}.", remedy, operand=names["name"], step=watch.step)
 
 
 def _gist(error: Exception) -> str:

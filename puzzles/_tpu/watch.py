@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from puzzles._jax import Jaxpr, JaxprEqn, Var, array_of, user_frame
-from puzzles._launch import line_of, subjaxprs
+from puzzles._launch import line_of, ranges_of, subjaxprs
 from puzzles._tpu import hazards
 from puzzles._tpu.hazards import WATCHED, Flights, Stuck
 
@@ -205,7 +205,7 @@ def comparable(value: np.ndarray) -> int:
 
 def _inside(value: np.ndarray, transforms: Any, shape: tuple[int, ...]) -> np.ndarray:
     """The part of a block that does not hang over the edge of its array."""
-    ranges = hazards.ranges(transforms)
+    ranges = ranges_of(transforms)
     if ranges is None or len(ranges) != len(shape):
         return value
     kept = [max(0, n - a) for (a, _, index), n in zip(ranges, shape, strict=True) if not index]

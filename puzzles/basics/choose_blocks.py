@@ -69,10 +69,12 @@ def choose_blocks(M: int, K: int, N: int, vmem_bytes: int) -> tuple[int, int, in
 # `bk` of 128 takes 1.6 times as many as one of 512. So give `bk` what VMEM is left. If that is too
 # little, ask for more by `pltpu.CompilerParams(vmem_limit_bytes=...)`.
 #
-# Now look at the whole range. The bar is the FLOPs per byte, and `|` marks v5e's ridge. On a CPU
-# these are figures from the receipt. **On a TPU the same cell also runs each launch and prints what
-# it measured**: compare the two, and see where the receipt's simple model stops being the whole
-# story.
+# Now tune. The cell below tries six choices. The bar is the FLOPs per byte, and `|` marks the ridge;
+# "at best" is the time that a v5e's HBM or matrix unit needs, by the receipt. **On a TPU the cell
+# measures each launch**, by the rules of timing: one call to compile and warm up, then the median of
+# twenty, each waited for. Compare that with "at best", and see where the receipt's simple model stops
+# being the whole story. On a CPU there is nothing to measure: the receipt ranks the choices or, with
+# libtpu installed and `PUZZLES_TPU=1` set, the TPU compiler's estimate. The plot says which it was.
 #
 # <details>
 # <summary>More: all of K in one block</summary>
@@ -83,37 +85,73 @@ def choose_blocks(M: int, K: int, N: int, vmem_bytes: int) -> tuple[int, int, in
 # </details>
 
 # %% active="ipynb"
-# def measure(fn, *shapes, repeats=10):
-#     """TFLOP/s of a bf16 matmul, timed on the device."""
-#     import time
+# import importlib.util
+# import os
+# import statistics
+# import time
 #
+# from puzzles import estimated_cycles, plot
+#
+#
+# wanted = os.environ.get("PUZZLES_TPU") == "1" and importlib.util.find_spec("libtpu")
+# ask_libtpu = INTERPRET and wanted
+# told = "microseconds at best, by the receipt for a v5e: no TPU here to measure"
+# if ask_libtpu:
+#     told = "cycles on a v5e, by libtpu's estimate"
+# if not INTERPRET:
+#     told = "microseconds measured on this TPU"
+#
+#
+# def measure(fn, *shapes, repeats=20):
+#     """Microseconds of a call: the median, each waited for, after one that compiles."""
 #     operands = [jnp.ones(s.shape, s.dtype) for s in shapes]
 #     run = jax.jit(fn)
 #     jax.block_until_ready(run(*operands))
-#     start = time.perf_counter()
+#     taken = []
 #     for _ in range(repeats):
-#         result = run(*operands)
-#     jax.block_until_ready(result)
-#     return 2 * 4096**3 * repeats / (time.perf_counter() - start) / 1e12
+#         start = time.perf_counter()
+#         jax.block_until_ready(run(*operands))
+#         taken.append(time.perf_counter() - start)
+#     return 1e6 * statistics.median(taken)
 #
 #
-# square = jax.ShapeDtypeStruct((4096, 4096), jnp.bfloat16)
-# print("   bm   bk   bn  VMEM MiB  HBM MiB  FLOP/byte")
-# for bm, bk, bn in [
-#     (128, 128, 128),
-#     (256, 256, 256),
-#     (512, 512, 512),
-#     (512, 1024, 512),
-#     (1024, 256, 1024),
-#     (1024, 512, 1024),
-# ]:
-#     blocks = functools.partial(matmul, bm=bm, bk=bk, bn=bn)
-#     (launch,) = trace(blocks, square, square)
-#     bar = "█" * round(launch.intensity / 16)
-#     bar = bar[:15].ljust(15) + "|" + bar[15:]
-#     row = f"{bm:5}{bk:5}{bn:5}{launch.vmem_bytes / 2**20:10.2f}{launch.hbm_bytes / 2**20:9.0f}"
-#     measured = "" if INTERPRET else f"{measure(blocks, square, square):8.1f} TFLOP/s measured"
-#     print(f"{row}{launch.intensity:11.0f}  {bar}{measured}")
+# def sweep(choices, size):
+#     """Print a row for each choice of blocks, and plot what tells most about them here."""
+#     square = jax.ShapeDtypeStruct((size, size), jnp.bfloat16)
+#     found = {}
+#     print("   bm   bk   bn  VMEM MiB  HBM MiB  at best µs  FLOP/byte")
+#     for bm, bk, bn in choices:
+#
+#         def named(a, b):
+#             with jax.named_scope(f"blocks_{bm}_{bk}_{bn}"):  # so a profile tells them apart
+#                 return matmul(a, b, bm=bm, bk=bk, bn=bn)
+#
+#         (launch,) = trace(named, square, square)
+#         best = 1e6 * max(launch.flops / 197e12, launch.hbm_bytes / 820e9)
+#         bar = "█" * round(launch.intensity / 16)
+#         bar = bar[:15].ljust(15) + "|" + bar[15:]
+#         row = f"{bm:5}{bk:5}{bn:5}{launch.vmem_bytes / 2**20:10.2f}{launch.hbm_bytes / 2**20:9.0f}"
+#         print(f"{row}{best:12.0f}{launch.intensity:11.0f}  {bar}")
+#         value = best
+#         if ask_libtpu:
+#             value = estimated_cycles(named, square, square) or 0  # 0: it gave none
+#         elif not INTERPRET:
+#             value = measure(named, square, square)
+#         found[f"{bm}, {bk}, {bn}"] = value
+#     plot(found, f"{size} × {size}, {told}")
+#
+#
+# sweep(
+#     [
+#         (128, 128, 128),
+#         (256, 256, 256),
+#         (512, 512, 512),
+#         (512, 1024, 512),
+#         (1024, 256, 1024),
+#         (1024, 512, 1024),
+#     ],
+#     size=2048 if ask_libtpu else 4096,  # libtpu walks through every step: about a minute
+# )
 
 # %% tags=["author"]
 import dataclasses
@@ -165,7 +203,8 @@ def audit(launch: Launch) -> None:
     )
     assert launch.intensity >= chip.ridge, (
         f"blocks {blocks} give {launch.intensity:.0f} FLOPs a byte, memory-bound: a v5e needs "
-        f"{chip.ridge:.0f}. Larger bm and bn save traffic"
+        f"{chip.ridge:.0f}. Larger bm and bn save traffic, and these take "
+        f"{launch.vmem_bytes / 2**20:.2f} of {launch.vmem_limit_bytes / 2**20:g} MiB of VMEM"
     )
 
 

@@ -53,10 +53,15 @@ def trainable_matmul(a: Float[Array, "M K"], b: Float[Array, "K N"]) -> Float[Ar
 
 
 # %% [markdown]
-# Now train with it: a tiny model of two products and a GELU learns random numbers, step by step.
+# Now train with it: a tiny model of two products and a GELU learns random numbers, and its loss
+# falls.
 
 # %% active="ipynb"
-# def train(matmul, steps=8, rate=0.02):
+# from puzzles import plot
+#
+#
+# def train(matmul, steps=8, rate=5.0):
+#     """The loss before each step."""
 #     keys = jax.random.split(jax.random.key(0), 4)
 #     x, target = (jax.random.normal(key, (128, 256)) for key in keys[:2])
 #     weights = [jax.random.normal(key, (256, 256)) / 16 for key in keys[2:]]
@@ -68,20 +73,32 @@ def trainable_matmul(a: Float[Array, "M K"], b: Float[Array, "K N"]) -> Float[Ar
 #             return jnp.mean((matmul(hidden, weights[1]) - target) ** 2)
 #
 #         value, gradients = jax.value_and_grad(loss)(weights)
-#         return value, [w - 256 * rate * g for w, g in zip(weights, gradients)]
+#         return value, [w - rate * g for w, g in zip(weights, gradients)]
 #
-#     for number in range(steps):
+#     losses = []
+#     for _ in range(steps):
 #         value, weights = step(weights)
-#         print(f"step {number}: loss {value:.4f}")
+#         losses.append(float(value))
+#     return losses
 #
 #
-# train(find("trainable_matmul").solution)  # or your own: train(trainable_matmul)
+# # With your own: train(trainable_matmul)
+# plot(train(find("trainable_matmul").solution), "loss by step")
 
 # %% [markdown]
-# **When not to write a kernel.** For a bare product in bf16, XLA has kernels of its own, and it fuses
-# what stands around them: the layer of `fused_matmul`, in plain JAX, compiles to one fusion, with no
-# temporary array. Your kernel earns its place where XLA cannot see the trick: blocks that need not be
-# computed, an index map that looks up a table, a softmax that never stores its scores.
+# **When not to write a kernel.** XLA fuses what stands around a product: the layer of `fused_matmul`,
+# in plain JAX, compiles to one fusion, with no temporary array. And it fuses elementwise work. Here is
+# `x + y + z` by two launches of `launch_vector_add`. What lies between them goes to HBM and back:
+# 768 MiB are moved. XLA makes one loop of it, which reads three arrays and writes one: 512 MiB.
+
+# %% active="ipynb"
+# big = jax.ShapeDtypeStruct((8192, 4096), jnp.float32)
+# add = find("launch_vector_add").solution
+# receipt(lambda x, y, z: add(add(x, y), z), big, big, big)
+
+# %% [markdown]
+# A kernel earns its place where XLA cannot see the trick: blocks that need not be computed, an index
+# map that looks up a table, a softmax that never stores its scores.
 
 # %% tags=["author"]
 from puzzles import Alternative, Mistake, Puzzle, rng
@@ -129,7 +146,6 @@ PUZZLE = Puzzle(
     fresh=fresh,
     scale=scale,
     observe=observe,
-    outside=["rev", "concatenate"],  # in `observe`
     picture=False,  # two functions of whole arrays: nothing new moves through space
     results=[
         f"{what}{how}" for how in ("", " under jit", " under vmap") for what in ("the product", "da", "db")

@@ -18,7 +18,17 @@ RUNGS = (
     "moe_layer",
     "choose_tiles",
     "fused_gate_up",
+    "local_experts",
+    "quantized_grouped_matmul",
 )
+
+# In the notebook's setup cell, before its import of `puzzles`, which starts JAX.
+SETUP_FIRST = """
+from contextlib import suppress
+
+with suppress(RuntimeError):  # too late if JAX runs already; one device does, too
+    jax.config.update("jax_num_cpu_devices", 4)  # for local_experts; a TPU does not mind
+"""
 
 INTRO = """
 In a mixture of experts every token is multiplied by the weights of the expert that it was routed

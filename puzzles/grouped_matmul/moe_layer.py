@@ -439,8 +439,6 @@ def moe_layer(x, router_logits, w_gate, w_up, w_down, top_k):
     ],
     waivers={
         "blocks": "no kernel is written here, and those that are called have such cases in their own rungs",
-        "wait": "nine launches are compiled, for the interpreter and for the simulator; a wrong result is "
-        "told before its gradients are run",
     },
     audit=audit,
     scale=scale,

@@ -60,6 +60,13 @@ def stream_sum(x: Float[Array, "M N"]) -> Float[Array, "1 N"]:
 
 
 # %% [markdown]
+# `show` draws your copies: one row for the buffer, time from left to right. Wherever the kernel
+# computes, nothing flies.
+
+# %% active="ipynb"
+# show(stream_sum)
+
+# %% [markdown]
 # The receipt tells how many copies are in flight at each wait: never more than the one that is
 # waited for.
 

@@ -21,14 +21,19 @@ RUNGS = (
     "splash_attention",
     "computed_masks",
     "splash_multi_head",
+    "attention_lse",
+    "merge_attention",
+    "attention_dq",
+    "attention_dkv",
+    "splash_vjp",
 )
 
 INTRO = """
 Attention over long sequences is a matrix multiplication, a softmax and another matrix
 multiplication whose intermediate result is too large to keep. This ladder climbs from a stable
 softmax to kernels that never materialise the scores, and neither compute nor fetch the blocks
-that a mask hides whole. At its top stands a kernel of your own beside SplashAttention, which JAX ships for TPUs: its
-forward pass, with the same numbers for all rows that see anything, and no more tiles.
+that a mask hides whole. Near its top a kernel of your own stands beside SplashAttention, which JAX ships for TPUs: its forward pass, with the same
+numbers for all rows that see anything, and no more tiles. At the top stand its gradients.
 
 It builds on `basics.ipynb`: Refs, grids, index maps, scratch and `pl.when` are taken as known.
 Here, too, every kernel runs on a CPU under `interpret=True`, and unchanged on a TPU.
@@ -51,4 +56,9 @@ Every mask so far cost you a kernel of its own. Now the mask becomes data: you t
 blocks, the table into a list of the tiles that have work, and one kernel walks that list, for any mask,
 without a step to spare. At the end it stands beside JAX's own SplashAttention: the same numbers, and no
 more steps or dots.""",
+    "attention_lse": """## Part IV: training
+
+A `pallas_call` has no derivative of its own, so `jax.grad` of the summit raises. You write the derivative. The forward pass
+keeps one number a row. Two kernels walk the same list again, by rows for the gradient of q, by columns for those of k
+and v, and `jax.custom_vjp` joins the three. On the way, that one number lets you cut attention in pieces and put it together again.""",
 }

@@ -14,8 +14,8 @@ from puzzles import INTERPRET, find
 # %% [markdown]
 # ## splash_multi_head: all of it
 #
-# The summit: many heads, grouped keys, any mask, for all heads or one for each, documents, capped
-# scores, f32 and bf16. You have written every piece. Two questions are left.
+# The summit: many heads, grouped keys, any mask, as an array or as a rule, for all heads or one for each,
+# documents, capped scores, f32 and bf16. You have written every piece. Two questions are left.
 #
 # **Where do heads go in a flat list?** If every head has its own mask, stack the heads' rows
 # and make one list: with `R = T // bq` rows of tiles a head, visit `t` belongs to head `rows[t] // R`, and to its
@@ -28,16 +28,17 @@ from puzzles import INTERPRET, find
 # one mask for all               (N, one list)         h + 0           the grid knows
 # ```
 #
-# **What if something is absent?** Without segments there are no ids to fetch; without partial tiles, no masks.
-# `None` then stands in place of the operand and its spec, and the kernel gets `None` in place of a Ref. Ask for it
-# with *Python's* `if`: that runs while the kernel is traced, and decides which code there is.
+# **What if something is absent?** Without segments there are no ids to fetch; without partial tiles, or with a rule,
+# no masks. `None` then stands in place of the operand and its spec, and the kernel gets `None` in place of a Ref. So is a
+# `rule` that nobody gave. Ask with *Python's* `if`: that runs while the kernel is traced, and decides which code there is.
 #
 # You write the kernel; `splash_specs`, a spec for each of the six operands, present or not, and one for the output;
-# and the grid. `splash_over_tiles` takes a list, so it needs no dense mask.
+# and the grid. `splash_over_tiles` takes a list, so it needs no dense mask. All heads share a rule.
 #
 # <details><summary>More: what a list costs</summary>
 #
-# A dense mask for 131,072 tokens would have 16 GiB. A list has 16 bytes a tile.
+# A dense mask for 131,072 tokens would have 16 GiB. A list has 16 bytes a tile. But a rule is asked for every pair of
+# tokens, so `splash_multi_head` takes it up to 32,768 of them. Beyond, make the list from block numbers.
 #
 # The grid's axis of heads is `parallel`, so two cores can share it out. One long list they cannot share, and
 # it takes N times the SMEM.
@@ -52,11 +53,15 @@ from puzzles import INTERPRET, find
 # </details>
 
 # %%
+Tiles = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]  # rows, cols, masks, flags
+from puzzles.splash_attention.computed_masks import Rule, tiles_of_rule
+
+
 def splash_multi_head_spec(
     q: Float[Array, "N T H"],
     k: Float[Array, "K S H"],
     v: Float[Array, "K S Hv"],
-    mask: Bool[np.ndarray, "*N T S"],
+    mask: Bool[np.ndarray, "*N T S"] | Rule,
     segment_ids: tuple[Int[Array, " T"], Int[Array, " S"]] | None = None,
     soft_cap: float | None = None,
     *,
@@ -69,6 +74,7 @@ def splash_multi_head_spec(
     k32, v32 = (jnp.repeat(x, groups, axis=0) for x in (k32, v32))
     scores = jnp.einsum("nth,nsh->nts", q32, k32) / q.shape[-1] ** 0.5
     scores = scores if soft_cap is None else soft_cap * jnp.tanh(scores / soft_cap)
+    mask = mask(*np.indices(scores.shape[1:], np.int32)) if callable(mask) else mask
     seen = jnp.broadcast_to(mask, scores.shape)
     if segment_ids is not None:
         seen &= segment_ids[0][:, None] == segment_ids[1][None, :]
@@ -99,10 +105,11 @@ def splash_multi_head_kernel(
     rows_ref, cols_ref, masks_ref, flags_ref,
     q_ref, k_ref, v_ref, mask_ref, q_ids_ref, kv_ids_ref,  # the last three may be None
     o_ref, m_ref, l_ref, acc_ref,
-    *, soft_cap,
+    *, soft_cap, rule,
 ):  # fmt: skip
     ### BEGIN SOLUTION
-    flags = flags_ref[pl.program_id(1)]
+    t = pl.program_id(1)
+    flags = flags_ref[t]
     kind = flags & 3
 
     @pl.when(flags & 4 != 0)
@@ -125,6 +132,10 @@ def splash_multi_head_kernel(
         seen = True
         if mask_ref is not None:
             seen = mask_ref[...] | (kind == 2)
+        if rule is not None:
+            row = rows_ref[t] * q_ref.shape[0] + jax.lax.broadcasted_iota(jnp.int32, s.shape, 0)
+            column = cols_ref[t] * k_ref.shape[0] + jax.lax.broadcasted_iota(jnp.int32, s.shape, 1)
+            seen = rule(row, column)
         if q_ids_ref is not None:
             seen &= q_ids_ref[...] == kv_ids_ref[...]
         s = jnp.where(seen, s, -jnp.inf)
@@ -170,27 +181,30 @@ def splash_over_tiles(
     q: Float[Array, "N T H"],
     k: Float[Array, "K S H"],
     v: Float[Array, "K S Hv"],
-    tiles: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray],
+    tiles: Tiles,
     partial_masks: Bool[np.ndarray, "P bq bk"],
     segment_ids: tuple[Int[Array, " T"], Int[Array, " S"]] | None = None,
     soft_cap: float | None = None,
+    rule: Rule | None = None,  # in place of partial masks: their shape still tells the blocks
 ) -> Float[Array, "N T Hv"]:
     (N, T, H), (K, S, Hv), (_, bq, bk) = q.shape, v.shape, partial_masks.shape
+    assert N % K == 0 and T % bq == 0 and S % bk == 0, "groups and blocks must divide evenly"
     R = T // bq  # rows of tiles in a head
     rows, cols, masks, flags = tiles
     lists = int(rows[-1] + 1) // R  # 1: one mask for all heads, N: one for each
+    assert rule is None or lists == 1, "all heads share a rule: give it the list of one head"
     cols, masks = next_used(cols, flags & 3 > 0), next_used(masks, flags & 3 == 1)
 
     q_ids, kv_ids = None, None
     if segment_ids is not None:
         q_ids, kv_ids = segment_ids[0].reshape(T, 1), segment_ids[1].reshape(1, S)
-    needs_masks = (flags & 3 == 1).any()
+    needs_masks = rule is None and (flags & 3 == 1).any()
     operands = (q, k, v, partial_masks if needs_masks else None, q_ids, kv_ids)
 
     specs, out_spec = splash_specs(N, K, R, bq, bk, H, Hv)
     in_specs = [None if x is None else spec for x, spec in zip(operands, specs, strict=True)]
     return pl.pallas_call(
-        functools.partial(splash_multi_head_kernel, soft_cap=soft_cap),
+        functools.partial(splash_multi_head_kernel, soft_cap=soft_cap, rule=rule),
         grid_spec=pltpu.PrefetchScalarGridSpec(
             num_scalar_prefetch=4,
             ### BEGIN SOLUTION
@@ -214,15 +228,20 @@ def splash_multi_head(
     q: Float[Array, "N T H"],
     k: Float[Array, "K S H"],
     v: Float[Array, "K S Hv"],
-    mask: Bool[np.ndarray, "*N T S"],
+    mask: Bool[np.ndarray, "*N T S"] | Rule,
     segment_ids: tuple[Int[Array, " T"], Int[Array, " S"]] | None = None,
     soft_cap: float | None = None,
     *,
     bq: int = 128,
     bk: int = 128,
 ) -> Float[Array, "N T Hv"]:
-    tiles, partial_masks = tiles_of_heads(mask, bq, bk)
-    return splash_over_tiles(q, k, v, tiles, partial_masks, segment_ids, soft_cap)
+    if not callable(mask):
+        tiles, partial_masks = tiles_of_heads(mask, bq, bk)
+        return splash_over_tiles(q, k, v, tiles, partial_masks, segment_ids, soft_cap)
+    T, S = q.shape[1], k.shape[1]
+    assert max(T, S) <= 32_768, "make the list of block numbers, and call splash_over_tiles"
+    tiles, no_masks = tiles_of_rule(mask, T, S, bq, bk), np.zeros((0, bq, bk), bool)
+    return splash_over_tiles(q, k, v, tiles, no_masks, segment_ids, soft_cap, mask)
 
 
 # %% [markdown]
@@ -233,14 +252,18 @@ def splash_multi_head(
 # [`jax.nn.dot_product_attention`](https://docs.jax.dev/en/latest/_autosummary/jax.nn.dot_product_attention.html), where
 # it has what it takes; and JAX's production
 # [SplashAttention](https://github.com/jax-ml/jax/tree/main/jax/experimental/pallas/ops/tpu/splash_attention), within the
-# tolerance of its own tests. With stored masks, as here, steps, fetches and dots must be no more than production's.
+# tolerance of its own tests. Steps, fetches, dots and bytes must be no more than production's, whose masks are objects of
+# its own classes: here a `CausalMask`, a `NumpyMask` for each head, and a `LocalMask`. You take the first and the last as
+# rules. Prefetched lists are in a column of their own.
 #
-# Three differences you should know:
+# Four differences you should know:
 #
 # * **No 1/√H inside.** Production expects queries that you have scaled. So the comparison scales them first.
 # * **Rows that see nothing.** JAX leaves them undefined, and its kernel gives a mean of values, or NaN; `jax.nn` gives
 #   a mean. Yours are zeros, as the last lines show. Numbers are compared on all other rows.
 # * **p stays in f32 there**, `v` is cast to f32, and the rounding is left to the matrix unit. You cast `p` yourself.
+# * **Columns are 128 wide there.** A TPU's vector registers hold 8 × 128 numbers, and a column fills one lane of 128.
+#   Production keeps row numbers, ids of queries, m and l in all 128 lanes.
 
 # %% active="ipynb"
 # from puzzles.splash_attention import _graduation as graduation
@@ -261,13 +284,10 @@ def splash_multi_head(
 # * **Steps**: yours are fewer, but for the full mask. JAX's kernel pads every row of tiles to the widest. (Steps are not
 #   time. A step with nothing to do is short, and only a TPU can tell how short.)
 # * **Tiles computed**: the same.
-# * **Bytes**: you win where the widest row is long, and **you lose on the window**, by more than 2 to 1. There JAX stores no
-#   patterns. It hands the kernel row numbers, 128 copies of each, and the kernel compares them with column numbers. A causal mask
-#   is computed in that way, too, and there the row numbers cost it more than one stored pattern costs you.
-#   You know the cure: give your kernel the rule of `computed_masks`, and the window is yours, too.
-#
-# Why 128 copies? A TPU's vector registers hold 8 × 128 numbers, and a column fills one lane of 128.
-# Production keeps row numbers, ids of queries, m and l in all 128 lanes.
+# * **Blocks and bytes**: yours are never more. For a causal mask and a window JAX stores no patterns. It hands the kernel
+#   row numbers, 128 copies of each, and the kernel compares them with column numbers. You know the rows from the list.
+#   (Columns are counted as 128 wide, yours too.)
+# * **Lists**: the price, and the one column in which you may lose. Yours have 16 bytes a tile, JAX's tables are of small integers.
 #
 # And at T = 131,072? The list of a causal mask in blocks of 512 has 32,896 tiles, which take half of SMEM. Nothing is
 # as large as T × T. Below is your launch, or the reference's while yours has nothing to count; then a picture of
@@ -287,38 +307,10 @@ def splash_multi_head(
 # x = jax.ShapeDtypeStruct((2, 512, 64), jnp.float32)
 # show(lambda q, k, v: over_tiles(q, k, v, *small), x, x, x)
 
-# %% [markdown]
-# ### The whole climb
-#
-# A softmax takes **three passes** over its scores: for the maximum, the sum, the weights. A maximum and a sum can be found in **two**
-# launches, then, with a correction, in **one** pass. The same correction carries an accumulator along, and the scores
-# are **never materialised**. Then masks: first obeyed; then **compute skipped**, by `pl.when`; then **traffic skipped**, by an index
-# map that stays; then **steps skipped**, by a list. Heads, groups, documents and caps were a line or two
-# each. All along, the body in the middle hardly changed.
-
-# %% [markdown]
-# ### What production does beyond
-#
-# * **The backward pass.** `jax.grad` of your function raises: a `pallas_call` has no derivative of its own. Production adds
-#   kernels of the same kind. They compute the weights again from q, k and the row statistics, which the forward pass keeps as
-#   one number a row, m + log l. Dk and dv walk the mask by columns. Read `_flash_attention_dkv_kernel` in
-#   [JAX's kernel](https://github.com/jax-ml/jax/blob/main/jax/experimental/pallas/ops/tpu/splash_attention/splash_attention_kernel.py)
-#   with [FlashAttention-2](https://arxiv.org/abs/2307.08691) beside it.
-# * **A batch.** Both kernels take one sequence. `jax.vmap` adds a grid axis for more, to yours as well.
-# * **Two block sizes for keys.** `block_kv` is what one step fetches, `block_kv_compute` what one dot takes of it: large
-#   fetches, small intermediates.
-# * **The vector unit.** A score costs 4 · H FLOPs in the matrix unit, and a maximum, an exponential and a sum outside of it. The receipt's
-#   "at most" knows nothing of these.
-# * **Documents.** Ids are known too late for a list. Tiles that lie between two documents are computed and masked, here as in production.
-# * **Layouts.** q, k and v may each lie in memory with the sequence as their last axis; `QKVLayout` says which.
-# * **A flat list.** [tokamax](https://github.com/openxla/tokamax) has a newer version of JAX's kernel, which calls itself experimental.
-#   It, too, walks active tiles with first and last flags.
-# * **Many chips.** A sequence can be cut across chips, and blocks of keys passed around:
-#   [ring attention](https://arxiv.org/abs/2310.01889) is the online softmax once more, with a chip for a block.
-
 # %% tags=["author"]
 from puzzles import Alternative, Launch, Mistake, Puzzle, rng
 from puzzles.splash_attention.causal_attention import dots, draw
+from puzzles.splash_attention.computed_masks import RULES
 
 
 def blocks(T, S):
@@ -346,7 +338,7 @@ def make_masks(T, S, heads):
     return np.stack(masks) if heads > 1 else masks[0]
 
 
-def make_inputs(key, N, K, T, S, H, Hv, masks, segments=0, cap=None, bf16=False):
+def make_inputs(key, N, K, T, S, H, Hv, masks=0, segments=0, cap=None, bf16=False, rule=None):
     r = rng(key)
     q, k, _ = draw(key, N * T, K * S, H, offsets=(1, -64, 9))
     dtype = jnp.bfloat16 if bf16 else jnp.float32
@@ -359,7 +351,7 @@ def make_inputs(key, N, K, T, S, H, Hv, masks, segments=0, cap=None, bf16=False)
         names = r.permutation([-1, 0, 2**24, 2**24 + 1])[:segments]
         q_ids, kv_ids = (names[np.searchsorted(cuts, np.arange(n), side="right")] for n in (T, S))
         ids = jnp.asarray(q_ids, jnp.int32), jnp.asarray(kv_ids, jnp.int32)
-    return q, k, v, make_masks(T, S, masks), ids, cap
+    return q, k, v, RULES[rule] if rule else make_masks(T, S, masks), ids, cap
 
 
 def observe(fn):
@@ -394,6 +386,7 @@ def fresh(r):
         dict(N=2, K=2, T=512, S=512, H=64, Hv=16, masks=2, bf16=True),
         dict(N=6, K=3, T=64, S=256, H=16, Hv=16, masks=0, segments=3),
         dict(N=3, K=1, T=384, S=640, H=16, Hv=32, masks=3, cap=100.0),
+        dict(N=4, K=2, T=256, S=384, H=16, Hv=64, rule="dilated", cap=9.0),
     ]
     return cases[r.integers(len(cases))]
 
@@ -420,6 +413,11 @@ _GRID = "            grid=(N // lists, len(rows)),\n"
 _FIRST, _ALIVE, _LAST = "@pl.when(flags & 4 != 0)", "@pl.when(kind != 0)", "@pl.when(flags & 8 != 0)"
 _SCALE = "        s *= q_ref.shape[-1] ** -0.5\n"
 _CAP = "        if soft_cap is not None:\n            s = soft_cap * jnp.tanh(s / soft_cap)\n"
+_RULE = "            seen = rule(row, column)\n"
+_RULED = """        if rule is not None:
+            row = rows_ref[t] * q_ref.shape[0] + jax.lax.broadcasted_iota(jnp.int32, s.shape, 0)
+            column = cols_ref[t] * k_ref.shape[0] + jax.lax.broadcasted_iota(jnp.int32, s.shape, 1)
+"""
 _MASKED = "        s = jnp.where(seen, s, -jnp.inf)\n"
 _IDS = "            seen &= q_ids_ref[...] == kv_ids_ref[...]\n"
 _STORE = "o_ref[...] = (acc_ref[...] / jnp.where(l == 0.0, 1.0, l)).astype(o_ref.dtype)"
@@ -435,14 +433,15 @@ PUZZLE = Puzzle(
         dict(N=6, K=2, T=640, S=512, H=64, Hv=32, masks=1, cap=20.0),
         dict(N=2, K=1, T=320, S=384, H=64, Hv=64, masks=1, segments=2, bf16=True),
         dict(N=3, K=3, T=128, S=256, H=16, Hv=32, masks=0),
+        dict(N=2, K=1, T=256, S=512, H=16, Hv=64, rule="late", segments=2),
     ],
+    newer=("rule",),
     fresh=fresh,
     scale=scale,
     par=dots,
-    waivers={"wait": "masks for each head, for all and for none, segments, a cap and bf16 need four calls"},
     hints=[
         "Nothing here is new but the way it is put together. The kernel is that of splash_attention with the casts of "
-        "multi_head_attention, the cap of soft_cap_attention and the ids of segment_attention. In the launch, ask for each "
+        "multi_head_attention, the cap of soft_cap_attention, the ids of segment_attention and the numbers of computed_masks. In the launch, ask for each "
         "operand: which head, which row, which column does visit t of list h need?",
         "t is grid axis 1 now: `pl.program_id(1)`. Python's `if x is not None:` drops code while tracing. What is seen can start as plain `True`, "
         "until there is something to say: `jnp.where` and `&` take it. Masked scores are `-jnp.inf`. Index maps have two program ids before the four "
@@ -493,7 +492,7 @@ PUZZLE = Puzzle(
                 (_MASK, _MASK.replace("h, t", "t, h")),
                 (_Q_IDS, _Q_IDS.replace("h, t", "t, h")),
                 (_KV_IDS, _KV_IDS.replace("h, t", "t, h")),
-                ("flags_ref[pl.program_id(1)]", "flags_ref[pl.program_id(0)]"),
+                ("t = pl.program_id(1)", "t = pl.program_id(0)"),
             ),
             says="scratch belongs to one head's row at a time, and must not be left before that row is done: t is the inner axis",
         ),
@@ -555,6 +554,28 @@ PUZZLE = Puzzle(
             old=_MASK,
             new=_MASK.replace("masks[t], 0", "0, 0"),
             says="`masks` is not used, and partial tiles differ",
+        ),
+        Mistake(
+            "ignores the rule",
+            old=_RULE,
+            new="            pass\n",
+            says="the rule is never asked, and in a partial tile rows see what it hides",
+        ),
+        Mistake(
+            "asks the rule last, and forgets the ids",
+            edits=((_RULED + _RULE, ""), (_IDS, _IDS + _RULED + _RULE)),
+            says="what the rule says takes the place of what the ids said: join them with `&`",
+        ),
+        Mistake(
+            "numbers rows and columns within the block",
+            edits=(("rows_ref[t] * q_ref.shape[0] + ", ""), ("cols_ref[t] * k_ref.shape[0] + ", "")),
+            says="the rule wants numbers in the whole sequence: row 0 of the block is row rows_ref[t] * bq",
+        ),
+        Mistake(
+            "swaps rows and columns in the rule",
+            old=_RULE,
+            new=_RULE.replace("row, column", "column, row"),
+            says="the rule takes the row first, then the column",
         ),
         Mistake(
             "does not cap",
@@ -632,6 +653,13 @@ PUZZLE = Puzzle(
             stage="error",
         ),
         Mistake(
+            "asks for a rule wherever there are no masks",
+            old="        if rule is not None:\n",
+            new="        if mask_ref is None:\n",
+            says="'NoneType' object is not callable",
+            stage="error",
+        ),
+        Mistake(
             "caps whether or not there is a cap",
             old=_CAP,
             new="        s = soft_cap * jnp.tanh(s / soft_cap)\n",
@@ -693,10 +721,11 @@ PUZZLE = Puzzle(
     ],
     alternatives=[
         Alternative(
-            "masks only where it must, each kind of tile in its own branch",
+            "masks and asks the rule only where it must, each kind of tile in its own branch",
             code="""
-def splash_multi_head_kernel(rows, cols, masks, flags, q, k, v, mask, q_ids, kv_ids, o, m, l, acc, *, soft_cap):
-    packed = flags[pl.program_id(1)]
+def splash_multi_head_kernel(rows, cols, masks, flags, q, k, v, mask, q_ids, kv_ids, o, m, l, acc, *, soft_cap, rule):
+    t = pl.program_id(1)
+    packed = flags[t]
 
     @pl.when((packed & 4) == 4)
     def _():
@@ -720,8 +749,15 @@ def splash_multi_head_kernel(rows, cols, masks, flags, q, k, v, mask, q_ids, kv_
     def ids():
         return [] if q_ids is None else [q_ids[...] == kv_ids[...]]
 
+    def ruled():
+        bq, bk = q.shape[0], k.shape[0]
+        row = rows[t] * bq + jax.lax.broadcasted_iota(jnp.int32, (bq, 1), 0)
+        return rule(row, cols[t] * bk + jax.lax.broadcasted_iota(jnp.int32, (1, bk), 1))
+
     if mask is not None:
         pl.when(packed & 3 == 1)(lambda: tile([mask[...], *ids()]))
+    elif rule is not None:
+        pl.when(packed & 3 == 1)(lambda: tile([ruled(), *ids()]))
     pl.when(packed & 3 == 2)(lambda: tile(ids()))
 
     @pl.when(packed >= 8)

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 
@@ -72,6 +73,20 @@ def test_solved_notebooks_go_where_they_are_asked_to(copy):
     assert written == {name for name in GENERATED if name.endswith(".ipynb")}
     assert set(out.splitlines()) == {f"wrote some/where/{name}" for name in written}
     assert contents(copy) == before
+
+
+@pytest.mark.slow
+def test_a_rung_is_a_notebook_again_as_soon_as_it_is_saved(copy):
+    module, notebook = copy / "puzzles" / "basics" / "add_ten.py", copy / "basics.ipynb"
+    command = [sys.executable, "-m", "puzzles", "build", "--watch"]
+    settings = {**os.environ, "PYTHONPATH": str(copy), "JAX_PLATFORMS": "cpu"}
+    with subprocess.Popen(command, cwd=copy, env=settings, stdout=subprocess.PIPE) as watching:
+        assert watching.stdout.readline() == b"everything is up to date\n"
+        module.write_text(module.read_text(encoding="utf-8").replace("Add ten to", "Add 10 to"))
+        assert watching.stdout.readline() == b"wrote basics.ipynb\n"
+        watching.send_signal(signal.SIGINT)
+        assert watching.wait() == 0
+    assert b"Add 10 to" in notebook.read_bytes()
 
 
 def test_a_readme_with_an_old_table_is_out_of_date(copy):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
@@ -9,11 +10,13 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 
 import pytest
 
+import puzzles
 from puzzles import __main__ as cli
 from puzzles._author import notebook, repository, scaffold
 
@@ -134,17 +137,9 @@ def test_the_fork_drill_from_a_new_ladder_to_a_learners_notebook(
         "wrote tests/facts/activations.toml",
         "next: python -m puzzles verify activations",
     ]
-    said = run(fork, "-m", "puzzles", "new", "puzzle", "activations", "silu")
+    said = run(fork, "-m", "puzzles", "new", "puzzle", "activations", "silu", "--bare")
     assert said.splitlines()[-1] == "next: python -m puzzles verify activations/silu"
     assert fails(fork, "build", "--check").startswith("out of date: ")
-
-    # at once, both pass; what is left undone is named
-    said = run(fork, "-m", "puzzles", "verify", "--quick", "activations", status=2)
-    assert re.search(r"^\[1/2\] ok  activations/activations_warm_up .*mistakes 4/4", said, re.M)
-    assert re.search(r"^\[2/2\] ok  activations/silu .*mistakes 4/4", said, re.M)
-    assert "silu.py:3: left undone: Say in the line above what this rung teaches." in said
-    assert "__init__.py:3: left undone: Write the title" in said
-    assert "things left undone (exit status 2)" in said
 
     # a real kernel; its mistakes are edits of text that is gone, and the gate says so
     path = fork / "puzzles" / "activations" / "silu.py"
@@ -155,13 +150,14 @@ def test_the_fork_drill_from_a_new_ladder_to_a_learners_notebook(
     path.write_text(text, encoding="utf-8")
     said = fails(fork, "verify", "--quick", "activations/silu")
     assert "mistake 'adds two' cannot be made: occurs 0 times instead of once" in said
-    first, last = text.index("        Mistake("), text.index("    ],\n    # ✎ Add other")
+    assert "silu.py:1: left undone: Still the scaffold's example: make it yours." in said
+    text = text.split("\n", 1)[1]
+    first, last = text.index("        Mistake("), text.index("    ],\n    alternatives=[")
     text = text[:first] + MISTAKES + text[last:]
     first, last = text.index("        Alternative("), text.index("    ],\n    audit=audit")
     text = text[:first] + ALTERNATIVES + text[last:]
-    text = re.sub(r"(?m)^ *# (✎| ).*\n(?=( *#   )|)", _comment, text)
     path.write_text(text, encoding="utf-8")
-    said = run(fork, "-m", "puzzles", "verify", "activations/silu", status=2)  # of the ladder
+    said = run(fork, "-m", "puzzles", "verify", "--quick", "activations/silu", status=2)
     assert re.search(r"^\[1/1\] ok  activations/silu .*mistakes 3/3 .*alternatives 2/2", said, re.M)
     assert "silu.py:" not in said
 
@@ -183,28 +179,25 @@ def test_the_fork_drill_from_a_new_ladder_to_a_learners_notebook(
     run(fork, *build, str(fork))
     (wheel,) = tmp_path.glob("*.whl")
     zipfile.ZipFile(wheel).extractall(target)
-    cells = [
-        "".join(cell["source"])
-        for cell in json.loads(learner)["cells"]
-        if cell["cell_type"] == "code"
-    ]
-    shown = _session(target, tmp_path, cells)
+    cells = _code(fork / "activations.ipynb")
+    shown = _session(str(target), tmp_path, cells)
     assert [cell["error"] for cell in shown] == [None] * len(cells)
     assert sum("not solved yet" in cell["shown"] for cell in shown) == 2
+    ours = len(puzzles.ladders())
+    assert f"\n{ours + 1} ladders, " in _text(fork / "README.md")
 
 
-def _comment(found: re.Match) -> str:
-    """Nothing for a scaffold's comment and its indented continuation, else the line itself."""
-    line = found.group()
-    return "" if re.match(r" *# ✎| *#   \S", line) else line
+def _code(notebook: Path) -> list[str]:
+    cells = json.loads(_text(notebook))["cells"]
+    return ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
 
 
-def _session(packages: Path, folder: Path, cells: list[str]) -> list[dict]:
+def _session(packages: str, folder: Path, cells: list[str]) -> list[dict]:
     """What each cell showed when they ran one after another, with `packages` on Python's path."""
     done = subprocess.run(
         [sys.executable, TESTS / "run_cells.py"],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(packages), "JAX_PLATFORMS": "cpu"},
+        env={**os.environ, "PYTHONPATH": packages, "JAX_PLATFORMS": "cpu"},
         input=json.dumps([cells]),
         capture_output=True,
         text=True,
@@ -249,73 +242,6 @@ ALTERNATIVES = """\
 
 
 # A ladder that another package brings
-
-PACKAGE = {
-    "pyproject.toml": """\
-[build-system]
-requires = ["hatchling"]
-build-backend = "hatchling.build"
-
-[project]
-name = "acme-kernels"
-version = "1"
-dependencies = ["pallas-puzzles"]
-
-[project.urls]
-Repository = "https://github.com/acme/kernels"
-
-[tool.pallas-puzzles]
-branch = "main"
-package = "acme_kernels"
-""",
-    "acme_kernels/__init__.py": '"""Kernels."""\n',
-}
-
-
-@pytest.mark.slow
-def test_a_ladder_from_another_package_is_found_built_checked_and_verified(
-    tmp_path: Path,
-) -> None:
-    project, site = tmp_path / "acme", tmp_path / "site"
-    for name, text in PACKAGE.items():
-        (project / name).parent.mkdir(parents=True, exist_ok=True)
-        (project / name).write_text(text, encoding="utf-8")
-    said = run(project, "-m", "puzzles", "new", "ladder", "rockets", path=ROOT)
-    lines = said.split("install this project again:\n\n")[1].split("\n\nnext:")[0]
-    assert (
-        lines == '[project.entry-points."pallas_puzzles.ladders"]\nrockets = "acme_kernels.rockets"'
-    )
-    with (project / "pyproject.toml").open("a", encoding="utf-8") as settings:
-        settings.write(f"\n{lines}\n")
-    # as an editable installation: what pip noted of the project, and its source where it lies
-    install = ["-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation", "--target"]
-    run(project, *install, str(site), str(project), path=ROOT)
-    shutil.rmtree(site / "acme_kernels")
-    packages = Path(os.pathsep.join(map(str, (project, site, ROOT))))
-
-    said = fails(project, "verify", "--quick", path=packages)
-    assert "[1/1] ok  rockets/rockets_warm_up " in said
-    assert "BAD rockets.ipynb is out of date: python -m puzzles build" in said
-    assert run(project, "-m", "puzzles", "build", path=packages) == "wrote rockets.ipynb\n"
-    said = run(project, "-m", "puzzles", "verify", "--quick", path=packages, status=2)
-    assert "BAD" not in said
-    assert sorted(p.name for p in project.glob("*.*")) == ["pyproject.toml", "rockets.ipynb"]
-
-    cells = [
-        "".join(cell["source"])
-        for cell in json.loads(_text(project / "rockets.ipynb"))["cells"]
-        if cell["cell_type"] == "code"
-    ]
-    assert 'find_spec("acme_kernels") and find_spec("puzzles")' in cells[0]
-    assert "git+https://github.com/acme/kernels@main" in cells[0]
-    solved = [cell.replace("...  # YOUR CODE HERE (about 1 line)", ANSWER) for cell in cells]
-    shown = _session(packages, tmp_path, [*solved, "check(add_ten := find('add_ten').solution)"])
-    assert [cell["error"] for cell in shown] == [None] * len(shown)
-    assert any(cell["shown"].startswith("✓ rockets_warm_up: solved") for cell in shown)
-    assert "✓ add_ten: solved" in shown[-1]["shown"]
-
-
-ANSWER = "o_ref[...] = x_ref[...] * 2"
 
 
 @pytest.mark.slow
@@ -392,6 +318,40 @@ def test_a_rung_is_added_as_the_last(front: str, after: str) -> None:
     assert scaffold.with_rung(front, "new") == after
 
 
+def test_a_ladder_of_another_package_is_entered_where_others_are() -> None:
+    table = '[project.entry-points."pallas_puzzles.ladders"]\n'
+    one = scaffold.with_entry_point("[project]\n", "norms", "acme")
+    assert one == f'[project]\n\n{table}norms = "acme.norms"\n'
+    two = scaffold.with_entry_point(f"{one}\n[tool.x]\n", "scans", "acme")
+    entered = tomllib.loads(two)["project"]["entry-points"]["pallas_puzzles.ladders"]
+    assert entered == {"norms": "acme.norms", "scans": "acme.scans"}
+
+
+def test_a_copy_has_its_own_name_and_its_pictures_stay_where_they_are() -> None:
+    text = scaffold.rung_text("row_min", "row_sum")
+    assert text.startswith("# ✎ Still a copy of row_sum: make it yours.\n")
+    assert re.findall(r"row_sum\w*", text) == ["row_sum", "row_sum"]  # in the line above, a path
+    assert "](diagrams/basics/row_sum.svg)" in text
+    assert "def row_min_kernel(x_ref, o_ref):" in text
+
+
+def test_what_is_bare_has_one_comment_left_to_do() -> None:
+    bare = scaffold.rung_text("moon", bare=True)
+    assert re.findall("✎.*", bare) == ["✎ Still the scaffold's example: make it yours."]
+    assert "One new idea; every word" not in bare
+    assert "#            128 columns  128 columns\n" in bare
+    ast.parse(bare)
+
+
+def test_where_the_package_is_from_is_known_without_its_repository(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = repository.upstream()
+    assert here == repository.repository()
+    monkeypatch.setattr(repository, "ROOT", tmp_path)
+    assert repository.upstream() == repository.Repository(here.url, "HEAD")
+
+
 def test_a_front_page_without_rungs_is_left_to_its_author() -> None:
     with pytest.raises(repository.BuildError, match=r"add 'new' yourself"):
         scaffold.with_rung("X = 1\n", "new")
@@ -408,26 +368,95 @@ def commands() -> list[str]:
 
 
 def test_the_guide_is_short_and_the_agents_file_points_to_it() -> None:
-    assert 60 <= len(GUIDE.splitlines()) <= 140
+    assert 60 <= len(GUIDE.splitlines()) <= 170
     assert os.readlink(ROOT / "AGENTS.md") == "CLAUDE.md"
     assert len(commands()) >= 10
 
 
 @pytest.mark.slow
-def test_every_command_of_the_guide_runs_in_a_fork(fork: Path, tmp_path: Path) -> None:
-    """In their order, on one clone; `make` says what it would do, since it makes environments."""
-    python = fork / ".venv-test" / "bin" / "python"
-    python.parent.mkdir(parents=True)
-    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
-    python.chmod(0o755)
-    settings = {**os.environ, "PYTHONPATH": str(fork), "JAX_PLATFORMS": "cpu"}
+def test_both_scaffolds_go_from_nothing_to_green_by_the_guides_own_commands(
+    fork: Path, tmp_path: Path
+) -> None:
+    """In their order; a clone's `make` says what it would do, since it makes environments."""
+    site, folder, said = tmp_path / "site", fork, ""
+    packages = os.pathsep.join(map(str, (tmp_path / "acme_kernels", site, fork)))
+    _python(fork / ".venv-test", str(fork))
+    settings = {**os.environ, "NAMES": "--quick"}  # for the project; here `verify` compiles
     for command in commands():
         words = shlex.split(command)
-        if words[0] == "make":
+        if words[0] == "cd":
+            folder = (folder / words[1]).resolve()
+            _install(folder, site, fork)
+            _python(folder / ".venv", packages)
+            continue
+        if words[0] == "make" and folder == fork:
             words.insert(1, "--dry-run")
-        done = subprocess.run(words, cwd=fork, env=settings, capture_output=True, text=True)
-        left = 2 if "verify" in words and words[0] != "make" else 0  # the scaffold's comments
+        done = subprocess.run(words, cwd=folder, env=settings, capture_output=True, text=True)
+        left = 2 if "verify" in words else 0  # the scaffold's comments
         assert done.returncode == left, f"{command}\n{done.stdout}\n{done.stderr}"
+        assert "BAD" not in done.stdout
+        said += f"$ {command}\n{done.stdout}"
+    assert re.search(
+        r"^\[1/1\] ok  reductions/row_max .*mistakes 4/4 .*alternatives 3/3", said, re.M
+    )
+    assert "row_max.py:3: left undone: Say in the line above what this rung teaches." in said
+    assert "reductions/__init__.py:3: left undone: Write the title" in said
+    assert re.search(
+        r"^    pyproject.toml:\d+: left undone: Write your repository's address", said, re.M
+    )
+    run(fork, "-m", "puzzles", "build", "--check")
+    run(fork, "-m", "puzzles", "verify", "--quick", "reductions/row_min", status=2)  # a copy
+
+    project = tmp_path / "acme_kernels"
+    assert "[1/1] ok  layer_norm/layer_norm_warm_up " in said
+    found = (p.relative_to(project).as_posix() for p in project.rglob("*") if p.is_file())
+    made = sorted(name for name in found if not re.search(r"\.venv/|__pycache__", name))
+    assert made == [
+        ".github/workflows/ci.yml",
+        ".gitignore",
+        "Makefile",
+        "README.md",
+        "acme_kernels/__init__.py",
+        "acme_kernels/layer_norm/__init__.py",
+        "acme_kernels/layer_norm/layer_norm_warm_up.py",
+        "diagrams/draw.py",
+        "diagrams/layer_norm/layer_norm_warm_up.svg",
+        "layer_norm.ipynb",
+        "pyproject.toml",
+        "tests/facts/layer_norm.toml",
+    ]
+    readme = _text(project / "README.md")
+    assert "| **Layer norm: what this ladder leads to** | 1 | [![Open in Colab]" in readme
+    assert "\n1 ladder, 1 rung, 4 mistakes, all rejected, and 3 other correct solutions" in readme
+    assert "my_" not in "".join(_text(project / name) for name in made)
+
+    cells = _code(project / "layer_norm.ipynb")
+    assert 'find_spec("acme_kernels") and find_spec("puzzles")' in cells[0]
+    assert "git+https://github.com/your-name/acme_kernels@main" in cells[0]
+    solved = [cell.replace("...  # YOUR CODE HERE (about 1 line)", ANSWER) for cell in cells]
+    shown = _session(packages, tmp_path, [*solved, "check(add_ten := find('add_ten').solution)"])
+    assert [cell["error"] for cell in shown] == [None] * len(shown)
+    assert any(cell["shown"].startswith("✓ layer_norm_warm_up: solved") for cell in shown)
+    assert "✓ add_ten: solved" in shown[-1]["shown"]
+
+
+ANSWER = "o_ref[...] = x_ref[...] * 2"
+
+
+def _python(folder: Path, packages: str) -> None:
+    """This Python as an environment of a project, where nothing has to be installed."""
+    (folder / "bin").mkdir(parents=True)
+    python = folder / "bin" / "python"
+    python.write_text(f'#!/bin/sh\nPYTHONPATH={packages} exec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    (folder / ".installed").touch()
+
+
+def _install(project: Path, site: Path, fork: Path) -> None:
+    """As an editable installation: what pip notes of a project, and its source where it lies."""
+    install = ["-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation", "--target"]
+    run(project, *install, str(site), str(project), path=fork)
+    shutil.rmtree(site / project.name)
 
 
 def test_the_guide_names_files_that_are_there() -> None:

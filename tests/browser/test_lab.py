@@ -221,6 +221,62 @@ def _saved(folder: Path, gone: str, there: str) -> None:
     raise AssertionError("the notebook was not saved")
 
 
+# The light and the dark theme of a notebook, and a phone.
+VIEWS = [("#ffffff", "#1f2328", 1000), ("#111111", "#e6edf3", 1000), ("#ffffff", "#1f2328", 390)]
+
+
+@pytest.mark.parametrize(("paper", "ink", "width"), VIEWS)
+def test_copies_are_walked_by_keys_in_either_theme_and_on_a_phone(
+    paper: str, ink: str, width: int, page: Page, tmp_path: Path
+) -> None:
+    import puzzles
+    from puzzles import _draw
+
+    puzzle = puzzles.find("double_buffered_matmul")
+    (launch,) = puzzles.trace(puzzle.solution, *puzzle.arguments(0))
+    file = tmp_path / "copies.html"
+    body = _draw.walk_page([_draw.walk_data(launch)])
+    file.write_text(f"<meta charset=utf-8><body style='background:{paper};color:{ink}'>{body}")
+    page.set_viewport_size({"width": width, "height": 900})
+    page.goto(file.as_uri())
+    copies = page.locator(".pz-copies")
+    slider, moment = copies.locator("input[type=range]"), copies.locator(".pz-moment b")
+    expect(moment).to_have_text("0")
+    slider.focus()
+    for _ in range(3):
+        page.keyboard.press("ArrowRight")
+    expect(moment).to_have_text("3")
+    says = copies.locator(".pz-now-says")
+    expect(says).to_contain_text("The kernel computes on a_slots[1], b_slots[1]")
+    expect(says).to_contain_text("In flight: a_slots[0] ← a_ref[0:128, 256:384]")
+    page.keyboard.press("End")
+    expect(moment).to_have_text("11")
+    assert page.evaluate(_SEEN), "the cursor is out of sight"
+    # The walk through the grid has keys of its own.
+    expect(page.locator(".pz-step b")).to_have_text("0")
+    page.locator(".pz-time input[type=range]").focus()
+    page.keyboard.press("ArrowRight")
+    expect(page.locator(".pz-step b")).to_have_text("1")
+    expect(moment).to_have_text("11")
+    copies.locator(".pz-frames").click(position={"x": 5, "y": 60})
+    expect(moment).not_to_have_text("11")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert page.evaluate(_SMALLEST) >= 11
+    _shot(page, f"6-copies-{ink[1:]}-{width}")
+
+
+# Whether the cursor lies within the part of the picture that has been scrolled to.
+_SEEN = """() => {
+  const box = name => document.querySelector('.pz-' + name).getBoundingClientRect();
+  const here = box('here'), roll = box('roll');
+  return here.left >= roll.left - 1 && here.right <= roll.right + 1;
+}"""
+# Pixels of the smallest text of a page.
+_SMALLEST = """() => Math.min(...[...document.querySelectorAll('.pz-walk *')]
+  .filter(e => !['SCRIPT', 'STYLE'].includes(e.tagName)
+    && [...e.childNodes].some(n => n.nodeType === 3 && n.data.trim()))
+  .map(e => parseFloat(getComputedStyle(e).fontSize)))"""
+
 DIAGRAMS = sorted((ROOT / "diagrams").glob("*/*.svg"))
 
 # Boxes of all texts, and of the picture, in the picture's own coordinates.

@@ -2,47 +2,49 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
-import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
 import puzzles
+from puzzles._author import diagrams, repository
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / "diagrams").glob("*/*.svg"))
 
 
-@pytest.fixture(scope="module")
-def draw() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("draw", ROOT / "diagrams" / "draw.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    sys.path.remove(str(ROOT / "diagrams"))
-    return module
+def test_every_diagram_is_what_would_be_drawn_now() -> None:
+    assert diagrams.out_of_date(ROOT) == []
 
 
-def test_every_diagram_is_what_would_be_drawn_now(draw: ModuleType) -> None:
-    assert draw.out_of_date() == []
-
-
-def test_an_outdated_and_a_stray_diagram_are_named(
-    draw: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_an_outdated_and_a_stray_diagram_are_named_and_only_what_changed_is_written(
+    tmp_path: Path,
 ) -> None:
-    folder = tmp_path / "diagrams"
-    (folder / "basics").mkdir(parents=True)
-    monkeypatch.setattr(draw, "HERE", folder)
-    monkeypatch.setattr(draw, "DIAGRAMS", {"basics/a": lambda: "<svg/>", "basics/b": lambda: "b"})
-    (folder / "basics" / "a.svg").write_text("<svg/>")
-    (folder / "basics" / "b.svg").write_text("old")
-    (folder / "basics" / "c.svg").write_text("stray")
-    assert draw.out_of_date() == ["diagrams/basics/b.svg", "diagrams/basics/c.svg"]
+    assert diagrams.out_of_date(tmp_path) == []
+    folder = tmp_path / "diagrams" / "basics"
+    folder.mkdir(parents=True)
+    script = (
+        'DIAGRAMS = {"basics/a": lambda: "<svg/>", "basics/b": lambda: "b", "new/c": lambda: "c"}'
+    )
+    (folder.parent / "draw.py").write_text(script)
+    (folder / "a.svg").write_text("<svg/>")
+    (folder / "b.svg").write_text("old")
+    (folder / "d.svg").write_text("stray")
+    stale = ["diagrams/basics/b.svg", "diagrams/basics/d.svg", "diagrams/new/c.svg"]
+    assert diagrams.out_of_date(tmp_path) == stale
+    assert diagrams.write(tmp_path) == [folder / "b.svg", folder.parent / "new" / "c.svg"]
+    assert diagrams.out_of_date(tmp_path) == ["diagrams/basics/d.svg"]
+
+
+def test_a_script_that_draws_nothing_is_told_what_it_lacks(tmp_path: Path) -> None:
+    (tmp_path / "diagrams").mkdir()
+    (tmp_path / "diagrams" / "draw.py").touch()
+    with pytest.raises(
+        repository.BuildError, match=r"draw\.py has no DIAGRAMS: a dict of functions"
+    ):
+        diagrams.write(tmp_path)
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
@@ -60,3 +62,13 @@ def test_a_diagram_stands_in_its_rung_with_words_for_who_cannot_see_it(path: Pat
     alts = re.findall(rf"!\[([^\]]*)\]\(diagrams/{path.parent.name}/{path.name}\)", text)
     assert len(alts) == 1
     assert len(alts[0].split()) >= 8
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_all_words_of_a_diagram_are_there_and_can_be_read(path: Path) -> None:
+    root = ElementTree.fromstring(path.read_text("utf-8"))
+    texts = [element for element in root.iter() if element.tag.endswith("}text")]
+    assert texts
+    small = {one.text: one.get("font-size") for one in texts if float(one.get("font-size", 0)) < 11}
+    assert small == {}
+    assert [one.text for one in texts if (one.text or "").endswith("…")] == []

@@ -207,7 +207,7 @@ def test_a_walk_agrees_with_the_receipt(name, shown):
     if puzzle.launches is not None:
         launches = puzzle.launches(puzzle.solution(*args), *args)
     elif puzzle.kernel:
-        launches = puzzles.trace(puzzle.solution, *args)
+        launches = _show._seen(puzzle.solution, ())
     else:
         pytest.skip("no launch")
     puzzles.show(puzzle.solution)
@@ -240,10 +240,10 @@ def test_a_walk_agrees_with_the_receipt(name, shown):
 
 # A page is made from its data alone (below), and the data of these launches, which use everything
 # that varies, are the same on every JAX: then so are the pages. After a change of the encoding:
-# PYTHONPATH=tests python -c "import test_show as t; print({n: t.digest(n) for n in t.LAUNCHES})"
+# PYTHONPATH=tests/draw python -c "import test_walk as t; print([t.digest(n) for n in t.DIGESTS])"
 DIGESTS = {
     "matmul": "8119b1daba310fb2",
-    "experts": "e7f399fb54ad5052",
+    "experts": "95476179e6589d53",
     "causal": "c4dc0ac0668ca2e4",
     "ragged": "6445e9414ef953e0",
 }
@@ -335,6 +335,16 @@ def test_names_are_escaped():
     assert page.count("</script>") == 2
     assert "<b>&" not in page
     assert "a&lt;/script&gt;&lt;b&gt;&amp;" in page
+
+
+@pytest.mark.parametrize("name", LAUNCHES)
+def test_no_text_of_a_walk_is_too_small_to_read(name):
+    page, _ = draw(*LAUNCHES[name]())
+    sizes = [float(a["font-size"]) for tag, a in Page(page).found if tag == "text"]
+    assert sizes
+    assert min(sizes) >= 11
+    rules = [float(size) for size in re.findall(r"font(?:-size)?:([\d.]+)px", page)]
+    assert min(rules) >= 11
 
 
 @pytest.mark.parametrize("name", LAUNCHES)
@@ -461,7 +471,7 @@ def test_blocks_in_no_order_still_fit():
     assert "the first" in Page(page).text
 
 
-def test_prefetched_numbers_are_a_table_and_untouched_blocks_are_hatched():
+def test_prefetched_numbers_are_listed_and_untouched_blocks_are_hatched():
     page, data = draw(*experts())
     assert data["operands"][0]["numbers"] == [0, 2, 2, 3, 3, 4]
     parsed = Page(page)
@@ -470,6 +480,49 @@ def test_prefetched_numbers_are_a_table_and_untouched_blocks_are_hatched():
     assert unpacked(weights["never"]) == [1]
     assert [a["d"] for a in parsed.having("pz-never")][1]
     assert "no step ever touches it" in parsed.text
+
+
+def test_the_entries_that_a_step_reads_are_marked_and_told():
+    page, data = draw(*experts())
+    assert [unpacked(one) for one in data["operands"][0]["used"]] == [[0, 1, 2, 3, 4, 5]]
+    assert len(Page(page).having("pz-used")) == 1
+    assert "reads [0] = 0" in Page(page).text
+
+
+def test_all_that_a_step_reads_is_marked_whoever_reads_it():
+    """An index map at every step; the kernel where it comes by."""
+    page, data = draw(*of_rung("grouped_matmul"))
+    lists = {o["name"]: o for o in data["operands"] if o["role"] == "scalar"}
+    at = {name: [unpacked(one)[3] for one in o["used"]] for name, o in lists.items()}
+    assert at["group_ids_ref"] == [1, 1]
+    assert at["tile_ids_ref"] == [1, 1, 0]
+    assert at["offsets_ref"] == [2, 3]
+    assert "not read" in Page(page).text  # offsets_ref at step 0
+
+
+def of_rung(name):
+    puzzle = puzzles.find(name)
+    return puzzle.solution, puzzle.arguments(0)
+
+
+def test_the_rows_of_a_shared_block_that_a_step_stores_are_drawn():
+    page, data = draw(*of_rung("masked_store"))
+    (out,) = (o for o in data["operands"] if o["role"] == "output")
+    _, _, starts, ends = (None, *of_rung("masked_store")[1])
+    first, after = (unpacked(edge) for edge in out["rows"])
+    bm = out["sizes"][0]
+    for step, (a, b) in enumerate(zip(first, after, strict=True)):
+        tile, group = divmod(step, len(starts))
+        wanted = range(max(int(starts[group]), tile * bm), min(int(ends[group]), (tile + 1) * bm))
+        assert range(tile * bm + a, tile * bm + b) == wanted or (not wanted and a == b == 0)
+    assert ", rows 4:50" in Page(page).text
+    assert Page(page).having("pz-kept")[1]["d"]
+
+
+def test_rows_are_not_guessed_where_no_mask_narrows_a_store():
+    for make in (matmul(256, 384, 256), causal(), of_rung("grouped_outer")):
+        _, data = draw(*make)
+        assert all("rows" not in o for o in data["operands"])
 
 
 def test_few_slices_lie_side_by_side_and_of_many_the_current_one_is_shown():
@@ -659,6 +712,12 @@ def test_a_starter_whose_launch_is_complete_can_be_seen(shown):
     ((text, page),) = shown
     assert "The body does no floating-point arithmetic." in text
     assert walks(page)[0]["busy"] is None
+
+
+def test_a_rung_whose_arguments_are_for_what_it_observes_is_drawn(shown):
+    puzzles.show(puzzles.find("splash_vjp").solution)
+    ((_, page),) = shown
+    assert len(walks(page)) == 3
 
 
 def test_every_state_has_words_and_a_mark():

@@ -286,13 +286,22 @@ compiled = jax.jit(spec).lower(*operands).compile()
 entry = compiled.as_text().partition("ENTRY")[2].partition("}\\n\\n")[0]
 print(entry.count(" fusion("), "kind=kOutput" in entry)
 print(compiled.memory_analysis().temp_size_in_bytes)
+big = jax.ShapeDtypeStruct((8192, 4096), jnp.float32, sharding=on)
+added = jax.jit(lambda x, y, z: x + y + z).lower(big, big, big).compile()
+print(int(added.cost_analysis()["bytes accessed"]) // 2**20)
 """
 
 
 @pytest.mark.skipif(not has_libtpu(), reason=INSTALL_LIBTPU)
-def test_xla_fuses_bias_and_activation_by_itself():
+def test_xla_fuses_bias_and_activation_by_itself_and_reads_three_sums_arrays_once():
     done = subprocess.run([sys.executable, "-c", XLA], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["1", "True", "0"]
+    assert done.stdout.split() == ["1", "True", "0", "512"]
+
+
+def test_two_launches_move_what_lies_between_them():
+    big, add = S((8192, 4096), f32), puzzles.find("launch_vector_add").solution
+    launches = puzzles.trace(lambda x, y, z: add(add(x, y), z), big, big, big)
+    assert sum(launch.hbm_bytes for launch in launches) == 768 * MIB
 
 
 def test_small_blocks_take_more_cycles_by_the_compilers_estimate():

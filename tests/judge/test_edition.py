@@ -11,6 +11,7 @@ from learner import Notebook, solved
 
 import puzzles
 from puzzles._judge import edition
+from puzzles.splash_attention import _graduation as graduation
 
 LAUNCH = "    bm, bn = 64, 128\n"
 OLD = "    bm, bn = 64, 256  # as the first edition had it\n"
@@ -90,3 +91,59 @@ def test_a_gap_in_old_code_is_told_where_the_answer_is_refused(
         notes.append(puzzles.judge(puzzles.find("launch_matmul"), notebook["launch_matmul"]).notes)
     edition._editions.cache_clear()
     assert [any("edition 0.0.1" in note for note in one) for one in notes] == [False, True]
+
+
+FIRST = Path(__file__).with_name("first_edition")
+HEADER = """
+import functools
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+from jaxtyping import Array, Bool, Float, Int
+from puzzles import INTERPRET, find
+"""
+
+
+def summit(*edits: tuple[str, str]) -> tuple[Notebook, puzzles.Verdict]:
+    """The first edition's cells of the summit, solved and then edited, and what is said of them."""
+    text = HEADER + (FIRST / "splash_multi_head.txt").read_text()
+    for old, new in edits:
+        assert text.count(old) == 1
+        text = text.replace(old, new)
+    notebook = Notebook()
+    notebook.run(text)
+    return notebook, puzzles.judge(puzzles.find("splash_multi_head"), notebook["splash_multi_head"])
+
+
+def test_the_first_editions_summit_passes_and_hears_of_rules() -> None:
+    handed_out = edition._editions()["0.1.0"]["splash_multi_head"]["given"]
+    text = (FIRST / "splash_multi_head.txt").read_text()
+    given = {name: edition.digest(code) for name, code in edition.given(text).items()}
+    assert handed_out.items() <= given.items()
+    notebook, verdict = summit()
+    assert verdict.passed, str(verdict)
+    assert "which had no `rule`" in verdict.notes[-1]
+    assert "cases with `rule` were left out" in verdict.notes[-1]
+    table = graduation.graduate(notebook["splash_multi_head"])
+    assert table.startswith(graduation.HEAD), table
+    assert "which had no `rule`" in table
+    assert "yours, patterns stored" in graduation.costs(notebook["splash_over_tiles"], T=2048)
+
+
+def test_a_wrong_summit_of_the_first_edition_is_still_refused() -> None:
+    _, verdict = summit(("seen &= q_ids_ref[...] == kv_ids_ref[...]", "pass"))
+    assert verdict.stage == "values"
+    assert "documents see each other" in (verdict.diagnosis or "")
+
+
+def test_who_takes_the_rule_out_of_todays_signatures_is_judged_by_all_cases() -> None:
+    text = solved("splash_multi_head").replace("soft_cap, rule,", "soft_cap,")
+    text = text.replace(", soft_cap=soft_cap, rule=rule)", ", soft_cap=soft_cap)")
+    text = text.replace("        if rule is not None:", "        if False:")
+    notebook = Notebook()
+    notebook.run(HEADER + text)
+    verdict = puzzles.judge(puzzles.find("splash_multi_head"), notebook["splash_multi_head"])
+    assert not verdict.passed
+    assert "rule='late'" in verdict.headline or "rule=late" in verdict.headline

@@ -11,11 +11,10 @@ are rougher, value heads may differ, and rows may attend to nothing, which JAX's
 from __future__ import annotations
 
 import importlib
-import tempfile
 from collections.abc import Callable, Iterator
+from typing import Any
 
-import hypothesis
-import hypothesis.strategies as st
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -35,11 +34,11 @@ info_lib = pytest.importorskip(
 )
 
 SOLUTION = find("splash_multi_head").solution
-SEEDS = st.integers(0, 2**31)
-# Hypothesis keeps notes in ./.hypothesis, and pytest then warns of that folder
-hypothesis.configuration.set_hypothesis_home_dir(tempfile.gettempdir() + "/hypothesis")
+# What JAX is handed: an object of one of its classes for all heads, or one for each.
+KINDS = ("CausalMask", "LocalMask", "FullMask", "NumpyMask", "one each")
+NUMBERS = range(120)
 
-lines: dict[str, str] = {}
+lines: dict[int, str] = {}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -48,93 +47,110 @@ def table(request: pytest.FixtureRequest) -> Iterator[None]:
     if not lines:
         return
     with request.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
-        print("\n" + "\n".join([graduation.HEAD, *lines.values()]))
+        print("\n" + "\n".join([graduation.HEAD, *(lines[number] for number in sorted(lines))]))
 
 
-@st.composite
-def bands(draw: st.DrawFn, T: int, S: int) -> np.ndarray:
-    """Causal and local masks: a row sees a window around its own number, plus an offset."""
-    i, j = np.indices((T, S))
-    left, right = (draw(st.none() | st.integers(0, n)) for n in (T, S // 2))
-    ahead = j - i - draw(st.integers(-T // 4, S // 4))
-    return (ahead <= (S if right is None else right)) & (-ahead <= (T if left is None else left))
-
-
-@st.composite
-def scattered(draw: st.DrawFn, T: int, S: int) -> np.ndarray:
+def scattered(r: np.random.Generator, T: int, S: int) -> np.ndarray:
     """Squares of 1 to 128 elements, each seen or not by chance."""
-    size, share = draw(st.sampled_from([1, 32, 64, 128])), draw(st.floats(0.02, 0.98))
-    few = np.random.default_rng(draw(SEEDS)).random((T // size, S // size)) < share
-    return np.kron(few, np.ones((size, size))) > 0
+    size, share = int(r.choice([1, 32, 64, 128])), r.uniform(0.02, 0.98)
+    return np.kron(r.random((T // size, S // size)) < share, np.ones((size, size))) > 0
 
 
-@st.composite
-def rectangles(draw: st.DrawFn, T: int, S: int) -> np.ndarray:
+def rectangles(r: np.random.Generator, T: int, S: int) -> np.ndarray:
     """A few rectangles with edges anywhere; often rows of blocks are empty."""
     mask = np.zeros((T, S), bool)
-    for _ in range(draw(st.integers(1, 4))):
-        (a, b), (c, d) = (
-            sorted(draw(st.lists(st.integers(0, n), min_size=2, max_size=2))) for n in (T, S)
-        )
+    for _ in range(r.integers(1, 5)):
+        (a, b), (c, d) = (sorted(r.integers(0, n, 2)) for n in (T, S))
         mask[a : b + 1, c : d + 1] = True
     return mask
 
 
-def one_mask(T: int, S: int) -> st.SearchStrategy[np.ndarray]:
-    simple = bands(T, S) | scattered(T, S) | rectangles(T, S)
-    return simple | st.tuples(simple, simple, st.booleans()).map(
-        lambda x: x[0] & x[1] if x[2] else x[0] | x[1]
-    )
+def band(r: np.random.Generator, T: int, S: int) -> np.ndarray:
+    """A window around a row's own number, plus an offset."""
+    i, j = np.indices((T, S))
+    ahead = j - i - r.integers(-T // 4, S // 4 + 1)
+    return (ahead <= r.integers(0, S // 2)) & (-ahead <= r.integers(0, T))
 
 
-@st.composite
-def cases(draw: st.DrawFn, N: int, K: int) -> Case:
-    """T, S, head dims, blocks, dtype, one mask or N, 1 to 4 documents, a cap or none."""
-    bq, bk = draw(st.sampled_from([(128, 128), (128, 256), (256, 128), (256, 256)]))
-    most = 4 if N < 6 else 2
-    T, S = (256 * draw(st.integers(1, most)) for _ in range(2))
-    H = draw(st.sampled_from([64, 128]))
-    Hv = draw(st.sampled_from([H, H, 192 - H]))
-    dtype = draw(st.sampled_from([jnp.float32, jnp.bfloat16]))
-    arrays = graduation.draw(draw(SEEDS), N, K, T, S, H, Hv, dtype)
-    mask = draw(one_mask(T, S))
-    if N > 1 and draw(st.booleans()):
-        mask = np.stack([mask, *(draw(one_mask(T, S)) for _ in range(N - 1))])
-    ids, documents = None, draw(st.integers(1, 4))
+def rough(r: np.random.Generator, T: int, S: int) -> np.ndarray:
+    """A mask without a formula; two of them, joined, as often as one."""
+    one, other = (r.choice([scattered, rectangles, band])(r, T, S) for _ in range(2))
+    return [one, other, one & other, one | other][r.integers(4)]
+
+
+Mask = Callable | np.ndarray  # as the learner's function takes it: a rule, or booleans
+
+
+def one_mask(r: np.random.Generator, kind: str, T: int, S: int) -> tuple[Mask, tuple]:
+    """A mask, and the arguments with which JAX's class `kind` makes the same."""
+    offset = int(r.integers(-T // 4, S // 4 + 1)) * int(r.integers(2))
+    if kind == "CausalMask":
+        return lambda row, column: column <= row + offset, ((T, S), offset)
+    if kind == "LocalMask":
+        left, right = (None if r.random() < 0.2 else int(r.integers(n)) for n in (T, S // 2))
+        most, least = (2 * (T + S) if n is None else n for n in (left, right))
+
+        def near(row: Any, column: Any) -> Any:
+            behind = row + offset - column
+            return (behind <= most) & (behind >= -least)
+
+        return near, ((T, S), (left, right), offset)
+    if kind == "FullMask":
+        return np.ones((T, S), bool), ((T, S),)
+    mask = rough(r, T, S)
+    return mask, (mask,)
+
+
+def drawn(number: int) -> Case:
+    """T, S, heads, head dims, blocks, dtype, the mask, 1 to 4 documents, a cap or none."""
+    r, kind = np.random.default_rng([7, number]), KINDS[number % len(KINDS)]
+    N, K = r.choice([(1, 1), (2, 1), (4, 1), (4, 4), (6, 2), (8, 4)])
+    bq, bk = (int(n) for n in r.choice([(128, 128), (128, 256), (256, 128), (256, 256)]))
+    T, S = (256 * int(r.integers(1, 5 if N < 6 else 3)) for _ in range(2))
+    H = int(r.choice([64, 128]))
+    Hv, dtype = [H, H, 192 - H][r.integers(3)], [jnp.float32, jnp.bfloat16][r.integers(2)]
+    arrays = graduation.draw(number, int(N), int(K), T, S, H, Hv, dtype)
+    if kind == "one each":
+        kinds = r.choice(KINDS[:-1], N)
+        masks, args = zip(*(one_mask(r, one, T, S) for one in kinds), strict=True)
+        whole = np.indices((T, S), np.int32)
+        mask = np.stack([one(*whole) if callable(one) else one for one in masks])
+        theirs = tuple(zip(kinds, args, strict=True))
+    else:
+        mask, args = one_mask(r, kind, T, S)
+        theirs = ((kind, args),)
+    ids, documents = None, r.integers(1, 5)
     if documents > 1:
-        cuts = sorted(
-            draw(
-                st.lists(
-                    st.integers(1, min(T, S) - 1), min_size=documents - 1, max_size=documents - 1
-                )
-            )
-        )
+        cuts = np.sort(r.integers(1, min(T, S), documents - 1))
         ids = tuple(
             jnp.asarray(np.searchsorted(cuts, np.arange(n), side="right"), jnp.int32)
             for n in (T, S)
         )
-    cap = draw(st.none() | st.floats(1.0, 50.0))
-    return Case(*arrays, mask, ids, cap, bq, bk)
+    cap = [None, float(r.uniform(1, 50))][r.integers(2)]
+    return Case(*arrays, mask, ids, cap, bq, bk, theirs)
 
 
 @pytest.mark.slow
 @pytest.mark.graduate
-@pytest.mark.parametrize(("N", "K"), sample.some([(1, 1), (4, 1), (6, 2), (8, 4)], 2))
-def test_same_numbers_and_no_more_work_than_production(N: int, K: int) -> None:
-    @hypothesis.settings(
-        max_examples=sample.examples(3, of=6),  # the first is always the smallest
-        derandomize=True,
-        database=None,
-        deadline=None,
-        phases=[hypothesis.Phase.generate],  # shrinking would take minutes
-        suppress_health_check=list(hypothesis.HealthCheck),
-    )
-    @hypothesis.given(cases(N, K))
-    def compare(case: Case) -> None:
-        line = graduation.examine(SOLUTION, case)
-        lines[line] = line
+@pytest.mark.parametrize("number", sample.some(NUMBERS, 24))
+def test_same_numbers_and_no_more_work_than_production(number: int) -> None:
+    with np.errstate(invalid="ignore"):
+        lines[number] = graduation.examine(SOLUTION, drawn(number))
 
-    compare()
+
+def test_what_is_drawn_has_all_that_the_summit_takes() -> None:
+    """Of each kind of mask: heads, groups, dtypes, caps, documents, head dims, empty rows."""
+    for kind in KINDS:
+        cases = [drawn(number) for number in NUMBERS if KINDS[number % len(KINDS)] == kind]
+        assert sum(case.stored.any() for case in cases) * len(KINDS) >= 100
+        assert {case.q.dtype for case in cases} == {jnp.dtype("float32"), jnp.dtype("bfloat16")}
+        assert {case.soft_cap is None for case in cases} == {True, False}
+        assert {case.segment_ids is None for case in cases} == {True, False}
+        assert {case.q.shape[-1] == case.v.shape[-1] for case in cases} == {True, False}
+        assert len({(len(case.q), len(case.k)) for case in cases}) >= 4
+        assert kind == "FullMask" or any(not case.seen.any(axis=-1).all() for case in cases)
+        rules = {callable(case.mask) for case in cases}
+        assert rules == {kind in ("CausalMask", "LocalMask")}
 
 
 def _with_dead_steps(q, k, v, mask, segment_ids=None, soft_cap=None, *, bq, bk):
@@ -147,6 +163,11 @@ def _with_dead_steps(q, k, v, mask, segment_ids=None, soft_cap=None, *, bq, bk):
 
 def _with_a_cap_of_half(q, k, v, mask, segment_ids=None, soft_cap=None, *, bq, bk):
     return SOLUTION(q, k, v, mask, segment_ids, soft_cap and soft_cap / 2, bq=bq, bk=bk)
+
+
+def _with_stored_patterns(q, k, v, mask, segment_ids=None, soft_cap=None, *, bq, bk):
+    stored = mask(*np.indices((q.shape[1], k.shape[1]), np.int32))
+    return SOLUTION(q, k, v, stored, segment_ids, soft_cap, bq=bq, bk=bk)
 
 
 def _mistaken(name: str) -> Callable:
@@ -177,12 +198,61 @@ def test_what_is_wrong_or_wasteful_does_not_graduate(fn: Callable, says: str) ->
         graduation.examine(fn, Case(*arrays, mask, ids, 4.0))
 
 
+def test_patterns_of_a_window_are_more_than_production_moves() -> None:
+    arrays = graduation.draw(0, 1, 1, 512, 512, 64, 64, jnp.float32)
+    theirs = (("LocalMask", ((512, 512), (199, 0), 0)),)
+    case = Case(
+        *arrays,
+        lambda row, column: (column <= row) & (row - column < 200),
+        theirs=theirs,
+    )
+    graduation.examine(SOLUTION, case)
+    with pytest.raises(AssertionError, match="blocks fetched, and JAX's splash attention takes"):
+        graduation.examine(_with_stored_patterns, case)
+
+
+def test_a_comparison_with_another_mask_is_none() -> None:
+    arrays = graduation.draw(0, 1, 1, 256, 256, 64, 64, jnp.float32)
+    theirs = (("CausalMask", ((256, 256), 1)),)
+    case = Case(*arrays, lambda row, column: column <= row, theirs=theirs)
+    with pytest.raises(AssertionError, match="JAX's mask is another one"):
+        graduation.examine(SOLUTION, case)
+
+
+def test_a_cap_of_zero_is_a_cap_for_the_spec_and_for_the_kernel() -> None:
+    mask = np.tri(256, dtype=bool)
+    arrays = graduation.draw(0, 1, 1, 256, 256, 64, 64, jnp.float32)
+    spec = find("splash_multi_head").spec(*arrays, mask, None, 0.0)
+    np.testing.assert_allclose(SOLUTION(*arrays, mask, None, 0.0), spec, atol=1e-5)
+    means = np.cumsum(arrays[2][0], axis=0) / np.arange(1, 257)[:, None]  # all scores are 0
+    np.testing.assert_allclose(spec[0], means, atol=1e-5)
+
+
+def test_what_does_not_fit_is_refused_in_a_sentence() -> None:
+    def causal(row: Any, column: Any) -> Any:
+        return column <= row
+
+    def shapes(N: int, K: int, T: int) -> list[jax.ShapeDtypeStruct]:
+        return [jax.ShapeDtypeStruct((n, T, 64), jnp.float32) for n in (N, K, K)]
+
+    with pytest.raises(AssertionError, match="make the list of block numbers, and call splash_ov"):
+        jax.eval_shape(lambda *x: SOLUTION(*x, causal), *shapes(1, 1, 65_536))
+    for arrays, mask in ((shapes(3, 2, 256), causal), (shapes(2, 2, 200), causal)):
+        with pytest.raises(AssertionError, match="groups and blocks must divide evenly"):
+            jax.eval_shape(lambda *x, m=mask: SOLUTION(*x, m), *arrays)
+    tiles, _ = splash_multi_head.tiles_of_heads(np.ones((2, 256, 256), bool), 128, 128)
+    none = np.zeros((0, 128, 128), bool)
+    over_tiles = splash_multi_head.splash_over_tiles
+    with pytest.raises(AssertionError, match="all heads share a rule"):
+        jax.eval_shape(lambda *x: over_tiles(*x, tiles, none, rule=causal), *shapes(2, 2, 256))
+
+
 @pytest.mark.slow
 def test_a_learner_reads_the_table_or_what_is_wrong() -> None:
     table = graduation.graduate(SOLUTION)
     assert table.startswith(graduation.HEAD)
     calls, blind = table.split("\n\n")
-    assert len(calls.splitlines()) == 1 + len(graduation.examples())
+    assert len(calls.splitlines()) == len([*graduation.HEAD.splitlines(), *graduation.examples()])
     assert blind.splitlines()[1].split() == ["yours", "zeros", "zeros"]
     zeros = graduation.graduate(lambda q, k, v, *args, bq, bk: jnp.zeros_like(q))
     assert zeros.startswith("not yet: ")
@@ -210,7 +280,8 @@ def test_production_gets_its_own_mask_classes_and_no_other(monkeypatch) -> None:
 
     monkeypatch.setattr(kernel_lib, "make_splash_mha_single_device", spy)
     graduation.costs(splash_multi_head.splash_over_tiles, T=2048)
-    graduation.splash(graduation.examples()[0])
+    for case in graduation.examples():
+        graduation.splash(case)
     public = {"CausalMask", "LocalMask", "FullMask", "NumpyMask"}
     assert {type(mask).__name__ for mask in handed} == public
     assert {type(mask).__module__ for mask in handed} == {mask_lib.__name__}
@@ -228,12 +299,12 @@ classify_blocks = find("classify_blocks").solution
 active_tiles = find("active_tiles").solution
 
 MASK_SEEDS = range(30)
-KINDS = ("causal", "local", "chunked", "blocks", "elements", "empty rows", "joined", "uneven")
+TABLES = ("causal", "local", "chunked", "blocks", "elements", "empty rows", "joined", "uneven")
 
 
-def drawn(kind: str, seed: int) -> tuple[object, int, int]:
+def table_of(kind: str, seed: int) -> tuple[object, int, int]:
     """A mask of JAX's own classes, and block sizes that divide it."""
-    r = np.random.default_rng([KINDS.index(kind), seed])
+    r = np.random.default_rng([TABLES.index(kind), seed])
     bq, bk = (int(n) for n in r.choice([4, 8, 16], 2))
     shape = T, S = bq * int(r.integers(1, 8)), bk * int(r.integers(1, 8))
     offset = int(r.integers(-T // 2, S // 2 + 1))
@@ -328,22 +399,22 @@ def fetches(numbers: np.ndarray) -> int:
     return 1 + int((np.diff(numbers.astype(int)) != 0).sum())
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", TABLES)
 def test_tables_are_those_of_production(kind: str) -> None:
     for seed in MASK_SEEDS:
-        same_tables(classify_blocks, *drawn(kind, seed))
+        same_tables(classify_blocks, *table_of(kind, seed))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", TABLES)
 def test_lists_are_productions_grid_without_its_padding(kind: str) -> None:
     for seed in MASK_SEEDS:
-        same_tiles(active_tiles, *drawn(kind, seed))
+        same_tiles(active_tiles, *table_of(kind, seed))
 
 
 @pytest.mark.parametrize("kind", ["causal", "local", "chunked"])
 def test_masks_that_production_computes_have_the_same_kinds(kind: str) -> None:
     for seed in MASK_SEEDS:
-        mask, bq, bk = drawn(kind, seed)
+        mask, bq, bk = table_of(kind, seed)
         heads = mask_lib.MultiHeadMask([mask])
         theirs = info_lib.process_mask(heads, (bq, bk), shrink_grid=False)[0]
         block_mask, _, _ = classify_blocks(np.asarray(mask[:, :]), bq, bk)
@@ -398,9 +469,9 @@ def test_a_mistake_disagrees_with_production(compare: Callable, name: str, mista
     wrong = mutate(puzzle, puzzle.mistake(mistake))
 
     def everywhere() -> None:
-        for kind in KINDS:
+        for kind in TABLES:
             for seed in MASK_SEEDS:
-                compare(wrong, *drawn(kind, seed))
+                compare(wrong, *table_of(kind, seed))
 
     with pytest.raises(AssertionError):
         everywhere()

@@ -62,7 +62,7 @@ def test_an_index_past_the_end_is_out_of_bounds():
         (4, 0),
     )
     assert fault.words.startswith("`x_ref` at grid step (3,): block (4, 0) is out of bounds.")
-    assert "Axis 0 has 4 blocks, numbered 0 to 3" in fault.words
+    assert "Axis 0 has 4 blocks of 8, numbered 0 to 3" in fault.words
 
 
 def test_a_negative_index_does_not_wrap():

@@ -373,6 +373,10 @@ def test_importing_starts_no_backend():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+def test_the_cpu_dispatches_in_order_so_that_no_callback_waits_for_its_caller():
+    assert jax.config.values["jax_cpu_enable_async_dispatch"] is False
+
+
 def waits_for_more(x):
     def kernel(x_ref, o_ref, buffer, semaphore):
         pltpu.make_async_copy(x_ref.at[:8], buffer.at[:8], semaphore).start()

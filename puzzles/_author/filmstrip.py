@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
-from puzzles import Launch, Operand
 from puzzles import _draw as p
+from puzzles._ladders import find
+from puzzles._launch import Launch, Operand, trace
 
 _PANEL, _GAP, _LEFT, _TOP = 132.0, 34.0, 96.0, 62.0
 _SLICED = 1.6  # how many times smaller an array is whose slices lie side by side
@@ -19,6 +21,27 @@ _OVERHANG = 0.9  # of the room beside an array that a block over its edge may ta
 # Rows of an operand's block, from, to (not included), and a word for them; without a word, rows
 # that do not count.
 Bands = Mapping[str, Sequence[tuple[int, int, str]]]
+
+
+def strip(
+    name: str,
+    shapes: Sequence[object],
+    first: int,
+    notes: Sequence[str],
+    title: str,
+    **style: Any,
+) -> Callable[[], str]:
+    """Draws consecutive steps of a rung's reference launch, from `first`, one note beside each.
+
+    shapes: the arguments, without data where no grid or index map reads them. style: see `film`.
+    """
+
+    def draw() -> str:
+        (launch,) = trace(find(name).solution, *shapes)
+        steps = range(first, first + len(notes))
+        return film(launch, steps, title, f"{title}. " + " ".join(notes), notes, **style)
+
+    return draw
 
 
 def film(
@@ -54,22 +77,23 @@ def film(
         for view in views:
             view.stretch(max(1.0, _THINNEST / low))
     used: list[str] = []
+    names = [f"({', '.join(str(int(i)) for i in launch.program_ids[step])})" for step in steps]
+    first = max(_LEFT, 38 + max(p.text_width(name, 12, mono=True) for name in names))
     body = [p.text(20, 28, title, size=16, bold=True, room=640)]
-    x = _LEFT
+    x = first
     for view in views:
         shape = " × ".join(map(str, view.operand.shape))
         body.append(p.text(x, _TOP - 6, view.operand.name, size=12, mono=True, room=view.width))
-        body.append(p.text(x, _TOP + 9, shape, size=10, muted=True, room=view.width))
+        body.append(p.text(x, _TOP + 9, shape, size=11, muted=True, room=view.width))
         x += view.width + gap
     note_room = max(p.text_width(note, 12) for note in notes) + 6
     width = max(x + note_room + 20, 20 + p.text_width(title, 16) + 60)
     row = max(view.height for view in views) + 26
     y = _TOP + 24
-    for step, note in zip(steps, notes, strict=True):
-        ids = ", ".join(str(int(i)) for i in launch.program_ids[step])
-        body.append(p.text(20, y + 12, f"({ids})", size=12, mono=True, room=_LEFT - 30))
-        body.append(p.text(20, y + 26, "grid step", size=9, muted=True, room=_LEFT - 30))
-        x = _LEFT
+    for step, note, name in zip(steps, notes, names, strict=True):
+        body.append(p.text(20, y + 12, name, size=12, mono=True, room=first - 30))
+        body.append(p.text(20, y + 26, "grid step", size=11, muted=True, room=first - 30))
+        x = first
         for view in views:
             drawn, mark = view.frame(launch, step, x, y)
             body.append(drawn)
@@ -143,7 +167,8 @@ class _View:
             past = index in seen
             if past:
                 mark = "done" if operand.output else "read"
-                drawn.append(p.cell(*self._place(index, x, y)[:4], mark))
+                left, top, wide, high = self._place(index, x, y)[:4]
+                drawn.append(p.cell(left, top, wide, high, mark))
                 marks.append(mark)
         for s in range(self.slices):
             left = x + s * self.each
@@ -178,8 +203,8 @@ class _View:
             return p.cell(left, top, width, height, "masked")
         edge = "".join(f"M{p.px(left)} {p.px(at)}h{p.px(width)}" for at in (top, top + height))
         line = f'<path d="{edge}" stroke="{p.INK}" stroke-width="1" fill="none"/>'
-        room = p.text_width(word, 9) + 1
-        return line + p.text(left + width + 4, top + height / 2 + 3, word, size=9, room=room)
+        room = p.text_width(word, 11) + 1
+        return line + p.text(left + width + 4, top + height / 2 + 3, word, size=11, room=room)
 
     def _counts(self) -> tuple[int, ...]:
         pairs = zip(self.operand.shape, self.operand.sizes, strict=True)

@@ -1,0 +1,1 @@
+"""Ladders of puzzles, found by Pallas Puzzles through the entry points in pyproject.toml."""

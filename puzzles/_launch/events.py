@@ -1,0 +1,56 @@
+"""What a kernel does with its buffers, in its own order: copies, loads and stores, arithmetic."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from puzzles._jax import JaxprEqn, copy_parts
+from puzzles._launch.work import LEAST, MOST
+
+EVENTS = 4096  # that are kept: one for each execution of an equation, for all steps at once
+
+# A ref, and the transforms that name a part of it: numbers where they are known.
+Part = tuple[Any, tuple[Any, ...]]
+
+
+@dataclass(frozen=True, eq=False)
+class Event:
+    """One execution of an equation: `name` is dma_start, dma_wait, get, swap, or work.
+
+    `weight` says over the grid how often, at most and at least, as a walk counts.
+    """
+
+    name: str
+    equation: JaxprEqn
+    values: tuple[Any, ...]
+    weight: np.ndarray
+
+    def times(self, ids: Sequence[int]) -> tuple[int, int]:
+        """How often the step of these program ids executes it, at most and at least."""
+        return int(_at(self.weight[MOST], ids)), int(_at(self.weight[LEAST], ids))
+
+    def parts(self, ids: Sequence[int]) -> tuple[Part, ...]:
+        """What it names at that step: of a copy source, target and semaphore, else what it touches.
+
+        Nothing for arithmetic.
+        """
+        if self.name == "work":
+            return ()
+        values = [_at(v, ids) if isinstance(v, np.ndarray) else v for v in self.values]
+        params = self.equation.params
+        if self.name in ("dma_start", "dma_wait"):
+            return copy_parts(params["tree"], values)
+        if "args_tree" in params:
+            ref, transforms, *_ = params["args_tree"].unflatten(values)
+            return ((ref, tuple(transforms)),)
+        first = 1 if self.name == "get" else 2  # a store has its value second
+        return ((values[0], tuple(params["tree"].unflatten(values[first:]))),)
+
+
+def _at(value: np.ndarray, ids: Sequence[int]) -> Any:
+    """A value at one step: a number, or an array of its own axes."""
+    return value[tuple(min(i, n - 1) for i, n in zip(ids, value.shape, strict=False))]

@@ -1,0 +1,67 @@
+"""Which part of a buffer a ref names: from the transforms of an access to ranges of elements."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+# Along every axis of a buffer: (start, stop, whether it is an index, not a slice).
+Ranges = tuple[tuple[int, int, bool], ...]
+
+
+def ranges_of(transforms: Sequence[Any]) -> Ranges | None:
+    """What is left of a buffer after its transforms; None where one is not an index, or unknown."""
+    found: list[tuple[int, int, bool]] = []
+    for number, transform in enumerate(transforms):
+        if (indices := getattr(transform, "indices", None)) is None:
+            return None
+        new = [_range(index) for index in indices]
+        if any(one is None for one in new):
+            return None
+        given = iter([one for one in new if one is not None])
+        if number == 0:
+            found = list(given)
+            continue
+        found = [
+            (a, b, True) if index else _within(a, next(given)) for a, b, index in found
+        ]  # what an index removed has no axis left
+    return tuple(found)
+
+
+def _within(start: int, inner: tuple[int, int, bool]) -> tuple[int, int, bool]:
+    return start + inner[0], start + inner[1], inner[2]
+
+
+def _range(index: Any) -> tuple[int, int, bool] | None:
+    if hasattr(index, "stride"):
+        start, size = _number(index.start), _number(index.size)
+        if start is None or size is None:
+            return None
+        return start, start + (size - 1) * int(index.stride) + 1, False
+    if np.ndim(index):
+        return None
+    at = _number(index)
+    return None if at is None else (at, at + 1, True)
+
+
+def _number(value: Any) -> int | None:
+    """None for what a walk does not know."""
+    return int(value) if hasattr(value, "__int__") else None
+
+
+def overlap(one: Ranges | None, other: Ranges | None) -> bool:
+    """Whether two parts of a buffer surely share an element; of what is not known, nobody says."""
+    if one is None or other is None:
+        return False
+    return all(a < d and c < b for (a, b, _), (c, d, _) in zip(one, other, strict=False))
+
+
+def ranges_shown(ranges: Ranges | None, shape: Sequence[int]) -> str:
+    """`[0, 64:128]`; nothing for what is not known, or goes on to the end of the buffer."""
+    parts = [str(a) if index else f"{a}:{b}" for a, b, index in ranges or ()]
+    whole = [f"0:{n}" for n in shape]
+    while parts and parts[-1:] == whole[len(parts) - 1 : len(parts)]:
+        parts.pop()
+    return f"[{', '.join(parts)}]" if parts else ""

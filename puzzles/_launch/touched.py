@@ -1,0 +1,88 @@
+"""Who reads and writes each ref, and when: what a kernel does before its numbers are known."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from puzzles._launch.operand import Operand, first_seen, row_keys, spread
+from puzzles._launch.work import LEAST, MOST, Touch
+
+
+@dataclass(frozen=True)
+class Touched:
+    """What a right kernel seldom does: each is a fact, and may explain wrong numbers.
+
+    early: (ref, first grid step) of outputs and scratch that are read before anything is written.
+    unread: inputs that no step reads. unwritten: outputs that no step writes. missed: (input, how
+    many of its blocks no step is given, how many there are, one of them).
+    """
+
+    early: tuple[tuple[str, int], ...] = ()
+    unread: tuple[str, ...] = ()
+    unwritten: tuple[str, ...] = ()
+    missed: tuple[tuple[str, int, int, tuple[int, ...]], ...] = ()
+
+
+def touched(
+    touches: Sequence[Touch],
+    blocks: Sequence[Operand],
+    scratch: Sequence[Operand],
+    grid: tuple[int, ...],
+) -> Touched:
+    """The facts of a walk about inputs and outputs in blocks, and scratch.
+
+    What starts out as an input, or stays in HBM, is left out of `blocks`.
+    """
+    early, unread, unwritten, missed = [], [], [], []
+    for number, operand in enumerate((*blocks, *scratch)):
+        mine = [touch for touch in touches if touch.ref == operand.name]
+        reads, writes = (
+            any(t.writes is way and t.weight[MOST].any() for t in mine) for way in (False, True)
+        )
+        if number >= len(blocks):
+            begins = np.arange(len(operand.fetched)) == 0
+        elif operand.output:
+            begins = operand.fetched
+            unwritten += [operand.name] * (not writes)
+        else:
+            unread += [operand.name] * (not reads)
+            missed += list(_missed(operand))
+            continue
+        if (step := _early(mine, begins, grid)) is not None:
+            early.append((operand.name, step))
+    return Touched(tuple(early), tuple(unread), tuple(unwritten), tuple(missed))
+
+
+def _early(touches: Sequence[Touch], begins: np.ndarray, grid: tuple[int, ...]) -> int | None:
+    """The first step that reads for certain what no step since the last of `begins` has written."""
+    written = np.zeros(len(begins), bool)
+    asked = np.zeros(len(begins), bool)
+    for touch in touches:
+        if touch.writes:
+            written |= spread(touch.weight[MOST] > 0, grid)
+        else:
+            asked |= spread(touch.weight[LEAST] > 0, grid) & ~written
+    before = np.cumsum(written) - written  # steps before this one that write
+    visit = np.maximum.accumulate(np.where(begins, np.arange(len(begins)), 0))
+    asked &= before == before[visit]
+    return int(np.argmax(asked)) if asked.any() else None
+
+
+def _missed(operand: Operand) -> Iterator[tuple[str, int, int, tuple[int, ...]]]:
+    if operand.stride != operand.sizes or not all(operand.sizes):
+        return
+    counts = [-(-n // size) for n, size in zip(operand.shape, operand.sizes, strict=True)]
+    inside = ((operand.blocks >= 0) & (operand.blocks < np.array(counts, np.int64))).all(axis=1)
+    index = operand.blocks[inside & operand.fetched]
+    keys = row_keys(index)
+    seen = index[first_seen(keys) == np.arange(len(keys))]
+    total = int(np.prod(counts))
+    if len(seen) >= total:
+        return
+    given = np.zeros(counts, bool)
+    given[tuple(seen.T.astype(np.int64))] = True
+    block = tuple(int(n) for n in np.unravel_index(int(np.argmin(given)), counts))
+    yield operand.name, total - len(seen), total, block

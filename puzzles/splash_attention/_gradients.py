@@ -1,0 +1,197 @@
+"""A learner's splash_vjp beside dense attention and JAX's own splash attention: gradients and dots."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from puzzles import Launch, find, trace
+from puzzles._judge import is_starter
+from puzzles._launch import quickly
+from puzzles.splash_attention._graduation import Case, draw, has_splash
+
+# Absolute and relative: those of jax-ml/jax, tests/pallas/tpu_splash_attention_kernel_test.py,
+# test_splash_attention_bwd, for f32 and bf16 alike; and of its forward pass.
+BACKWARD, FORWARD = (2e-2, 3e-2), (3e-3, 3e-3)
+# Beside dense attention also relative to the root mean square of all numbers: gradients may be
+# small. The CPU computes f32 in f32, so there it must do better.
+OF_ALL, F32_ON_CPU = 0.1, 5e-5
+NAMES = "o", "dq", "dk", "dv"
+DOTS = 2, 3, 4  # a tile: forward, dq, dk and dv
+
+HEAD = (
+    " N/K     T     S    H   Hv   blocks dtype masks  seen docs   cap   "
+    "largest error of dq, dk, dv: dense     JAX's   dots a tile"
+)
+
+
+def gradients(fn: Callable, case: Case, do: Any) -> list[np.ndarray]:
+    """`fn(q, k, v, ids)` and its gradients of q, k and v where `do` is that of the result, in f32."""
+
+    def pulled(q: Any, k: Any, v: Any, ids: Any, do: Any) -> tuple:
+        o, pullback = jax.vjp(lambda q, k, v: fn(q, k, v, ids), q, k, v)
+        return o, *pullback(do)
+
+    args = case.q, case.k, case.v, case.segment_ids, do
+    if jax.default_backend() == "cpu":  # compiled for a single run, which is what takes the time
+        out = quickly(jax.make_jaxpr(pulled)(*args), jax.tree.leaves(args))
+    else:
+        out = jax.jit(pulled)(*args)
+    return [np.asarray(x, np.float32) for x in out]
+
+
+def dense(case: Case, do: Any) -> list[np.ndarray]:
+    """The same of dense attention, in f32, from the definition; zeros where nothing is seen."""
+    seen = jnp.asarray(case.seen)
+
+    def attention(q: Any, k: Any, v: Any, ids: Any) -> Any:
+        q, k, v = (x.astype(jnp.float32) for x in (q, k, v))
+        k, v = (jnp.repeat(x, len(q) // len(k), axis=0) for x in (k, v))
+        scores = jnp.einsum("nth,nsh->nts", q, k, precision="highest") * q.shape[-1] ** -0.5
+        if case.soft_cap is not None:
+            scores = case.soft_cap * jnp.tanh(scores / case.soft_cap)
+        weights = jax.nn.softmax(jnp.where(seen, scores, -1e30), axis=-1)
+        weights = jnp.where(seen, weights, 0.0)
+        return jnp.einsum("nts,nsh->nth", weights, v, precision="highest")
+
+    exact = Case(*(x.astype(jnp.float32) for x in (case.q, case.k, case.v)), case.mask)
+    return gradients(attention, exact, do.astype(jnp.float32))
+
+
+def productions_attention(case: Case, fused: bool = False) -> Callable:
+    """JAX's own splash attention, (q, k, v, ids) -> o; one backward kernel if `fused`, else two."""
+    from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as splash
+    from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as mask_lib
+
+    (N, _, H), bq, bk = case.q.shape, case.bq, case.bk
+    one_key_head = len(case.k) == 1 < N
+    masks = [mask_lib.NumpyMask(one) for one in case.mask.reshape(-1, *case.mask.shape[-2:])]
+    blocks = dict(block_q=bq, block_kv=bk, block_q_dkv=bq, block_kv_dkv=bk)
+    if not fused:
+        blocks |= dict(block_q_dq=bq, block_kv_dq=bk)
+    make = splash.make_splash_mqa if one_key_head else splash.make_splash_mha
+    kernel = make(
+        mask_lib.MultiHeadMask(masks * (N // len(masks))),
+        block_sizes=splash.BlockSizes(**blocks, use_fused_bwd_kernel=fused),
+        head_shards=1,
+        q_seq_shards=1,
+        attn_logits_soft_cap=case.soft_cap,
+        interpret=jax.default_backend() != "tpu",
+    )
+
+    def attention(q: Any, k: Any, v: Any, ids: Any) -> Any:
+        k, v = (x[0] if one_key_head else x for x in (k, v))
+        ids = None if ids is None else splash.SegmentIds(*ids)
+        return kernel(q * H**-0.5, k, v, ids)  # it has no 1/√H inside
+
+    return attention
+
+
+def production(case: Case, do: Any) -> list[np.ndarray] | None:
+    """The same of JAX's own kernels; None where there are none, or nothing is seen."""
+    if not has_splash() or not case.mask.any():
+        return None
+    attention = productions_attention(case)
+    if case.q.shape[-1] ** 0.5 % 1:  # in bf16 scaled queries would be rounded once more
+        wide = (x.astype(jnp.float32) for x in (case.q, case.k, case.v))
+        case = Case(*wide, case.mask, case.segment_ids)
+    return gradients(attention, case, do.astype(case.q.dtype))
+
+
+def dots(launches: Sequence[Launch]) -> tuple[float, ...]:
+    """How many dots each launch runs for a tile that has work."""
+    return tuple(
+        sum(int(dot.executed.sum()) for dot in one.dots)
+        / max(1, int((sum(dot.executed for dot in one.dots) > 0).sum()))
+        for one in launches
+    )
+
+
+def backward_launches(fn: Callable, case: Case) -> tuple[Launch, ...]:
+    """What `fn(q, k, v, ids)` launches, forward and back."""
+    do = jnp.zeros((*case.q.shape[:2], case.v.shape[-1]), case.q.dtype)
+
+    def pulled(q: Any, k: Any, v: Any, do: Any) -> Any:
+        return jax.vjp(lambda q, k, v: fn(q, k, v, case.segment_ids), q, k, v)[1](do)
+
+    return trace(pulled, case.q, case.k, case.v, do)
+
+
+def examine(fn: Callable, case: Case, seed: int = 0) -> str:
+    """A line of the table; AssertionError where `fn` has other gradients, or takes other dots."""
+    r = np.random.default_rng(seed)
+    do = r.uniform(-1, 1, (*case.q.shape[:2], case.v.shape[-1]))
+    do = jnp.asarray(do, case.q.dtype)
+
+    def attention(q: Any, k: Any, v: Any, ids: Any) -> Any:
+        return fn(q, k, v, case.mask, ids, case.soft_cap, bq=case.bq, bk=case.bk)
+
+    mine, wanted = gradients(attention, case, do), dense(case, do)
+    exact = case.q.dtype == jnp.float32 and jax.default_backend() == "cpu"
+    for name, got, want in zip(NAMES, mine, wanted, strict=True):
+        size = float(np.sqrt(np.mean(want**2)))
+        absolute, relative = BACKWARD if name != "o" else FORWARD
+        absolute = min(absolute, OF_ALL * size)
+        if exact:
+            absolute, relative = F32_ON_CPU * size, F32_ON_CPU
+        _same(got, want, absolute, relative, f"{name} of dense attention in f32", case)
+    off = max(float(np.abs(a - b).max()) for a, b in zip(mine[1:], wanted[1:], strict=True))
+    beside = "-"
+    some = case.seen.any(axis=-1)
+    # JAX leaves rows undefined that see nothing, so nothing is asked of them
+    heard = jnp.where(jnp.asarray(some)[..., None], do, 0)
+    theirs = production(case, heard)
+    if theirs is not None:
+        mine = mine if some.all() else gradients(attention, case, heard)
+        pairs = list(zip(NAMES, mine, theirs, strict=True))
+        for name, got, want in pairs:
+            got, want = (x[some] if name == "o" else x for x in (got, want))
+            limits = BACKWARD if name != "o" else FORWARD
+            _same(got, want, *limits, f"{name} of JAX's splash attention", case)
+        beside = f"{max(float(np.abs(a - b).max()) for _, a, b in pairs[1:]):.1e}"
+    taken = dots(backward_launches(attention, case))
+    if case.seen.any():
+        assert taken == DOTS, f"dots a tile: {_listed(taken)}, where {_listed(DOTS)} are enough\n{case}"
+    return f"{case}{off:34.1e}{beside:>10}   {_listed(taken)}"
+
+
+def _listed(numbers: Sequence[float]) -> str:
+    return ", ".join(f"{n:g}" for n in numbers)
+
+
+def _same(
+    got: np.ndarray, want: np.ndarray, absolute: float, relative: float, whose: str, case: Case
+) -> None:
+    wrong = ~(np.abs(got - want) <= absolute + relative * np.abs(want))  # NaN is wrong
+    assert not wrong.any(), (
+        f"{wrong.sum():,} of {wrong.size:,} numbers are not those of {whose}, for example "
+        f"{got[wrong][0]:.5g} instead of {want[wrong][0]:.5g}\n{case}"
+    )
+
+
+def examples() -> tuple[Case, ...]:
+    """Three small calls that have a bit of everything."""
+    i, j = np.indices((256, 384))
+    ids = tuple(jnp.asarray(np.arange(n) // 150, jnp.int32) for n in (256, 384))
+    rough = np.kron(np.random.default_rng(0).random((4, 4, 6)) < 0.4, np.ones((1, 64, 64))) > 0
+    return (
+        Case(*draw(1, 2, 1, 256, 384, 64, 64, jnp.float32), mask=j <= i + 128),
+        Case(*draw(2, 4, 2, 256, 384, 64, 64, jnp.bfloat16), rough),
+        Case(*draw(3, 2, 2, 256, 384, 64, 64, jnp.float32), abs(i - j) < 90, ids, 5.0),
+    )
+
+
+def graduate(fn: Callable) -> str:
+    """The table of `fn` beside dense attention and JAX's, or what is wrong with it."""
+    if missing := is_starter(find("splash_vjp"), fn):
+        return f"not yet: `{missing}` is as you found it"
+    try:
+        rows = [examine(fn, case) for case in examples()]
+    except Exception as error:
+        why = str(error) if isinstance(error, AssertionError) else f"{type(error).__name__}: {error}"
+        return f"not yet: {why.splitlines()[0] if why else 'no kernel'}"
+    return "\n".join([HEAD, *rows])

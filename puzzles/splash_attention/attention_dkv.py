@@ -1,0 +1,438 @@
+"""Rung 21: the gradients of keys and values, column by column."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+from jaxtyping import Array, Bool, Float, Int
+
+from puzzles import INTERPRET
+
+# %% [markdown]
+# ## attention_dkv: the same list, by columns
+#
+# A key takes part in many rows, and its gradient sums over them:
+#
+# ```text
+# dv = pᵀ·do            dk = dsᵀ·q / √H            both sum over queries
+#
+# the mask       by row (dq)            by column (dk and dv)
+#   k₀ k₁ k₂     rows  0  1  1  2       cols  0  0  1  1  2
+# q₀ ■  ·  ·     cols  0  0  1  1       rows  0  1  1  2  ·
+# q₁ ■  ◣  ·     flags 14 6  9  13      flags 6  10 5  9  12
+# q₂ ·  ◣  ·
+#                                       12: dead, k₂ is seen by nobody
+# ```
+#
+# An output block stays in VMEM only while its visits follow each other. So the given `by_columns` puts the same visits in another
+# order, and its 4 and 8 mark the first and the last visit of a *column*. A column that nobody sees gets a dead visit, as an empty
+# row did: its gradients are zeros, and somebody has to write them.
+#
+# **Grouped queries** need no code in the kernel. Their visits to a key head's column are in the list, one head after the other: a
+# longer sum.
+#
+# Fill in the start, the two sums and the stores. `p` and `ds` are given, (bq, bk), in f32, as in `attention_dq`. Both products
+# contract the *queries*; one of them has a 1/√H still to come. Dots take `q`'s dtype.
+
+# %%
+def attention_dkv_spec(
+    q: Float[Array, "N T H"],
+    k: Float[Array, "K S H"],
+    v: Float[Array, "K S Hv"],
+    do: Float[Array, "N T Hv"],
+    lse: Float[Array, "N T 1"],
+    delta: Float[Array, "N T 1"],
+    tiles: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray],
+    partial_masks: Bool[np.ndarray, "P bq bk"],
+    segment_ids: tuple[Int[Array, " T"], Int[Array, " S"]] | None = None,
+    soft_cap: float | None = None,
+) -> tuple[Float[Array, "K S H"], Float[Array, "K S Hv"]]:
+    del lse, delta  # JAX differentiates dense attention by itself
+    seen = dense_mask(tiles, partial_masks, q.shape[1], k.shape[1], segment_ids)
+    return jax.vjp(lambda k, v: dense_attention(q, k, v, seen, soft_cap), k, v)[1](do)
+
+
+def dense_attention(q, k, v, seen, soft_cap=None):
+    q32, k32, v32 = (x.astype(jnp.float32) for x in (q, k, v))
+    k32, v32 = (jnp.repeat(x, len(q) // len(k), axis=0) for x in (k32, v32))
+    scores = jnp.einsum("nth,nsh->nts", q32, k32) / q.shape[-1] ** 0.5
+    scores = scores if soft_cap is None else soft_cap * jnp.tanh(scores / soft_cap)
+    weights = jax.nn.softmax(jnp.where(seen, scores, -1e30), axis=-1)
+    return jnp.einsum("nts,nsh->nth", jnp.where(seen, weights, 0.0), v32).astype(q.dtype)
+
+
+def dense_mask(tiles, partial_masks, T, S, segment_ids=None):
+    _, bq, bk = partial_masks.shape
+    heads = (int(tiles[0][-1]) + 1) * bq // T  # 1: one mask for all; N: one for each
+    seen = np.zeros((heads * T // bq, bq, S // bk, bk), bool)
+    for row, col, mask, flag in zip(*tiles, strict=True):
+        if flag & 3:
+            seen[row, :, col] = partial_masks[mask] | (flag & 3 == 2)
+    seen = seen.reshape(heads, T, S)
+    return seen if segment_ids is None else seen & (segment_ids[0][:, None] == segment_ids[1])
+
+
+def next_used(index: np.ndarray, used: np.ndarray) -> np.ndarray:
+    """`index`, but where it is not used, the next entry that is; at the end, the last one."""
+    where = np.flatnonzero(used)
+    if len(where) == 0:
+        return index
+    following = np.searchsorted(where, np.arange(len(index)))
+    return index[where[np.minimum(following, len(where) - 1)]]
+
+
+def by_columns(tiles, N, K, R, J):
+    """The visits of a row list (R rows of tiles a head, J columns), ordered by key head and column.
+
+    Rows are counted through the query heads in the list, columns through its key heads.
+    """
+    rows, cols, masks, flags = tiles
+    kinds = flags & 3
+    if rows[-1] < R:  # one mask for all heads: the list of one group of query heads
+        rows = np.concatenate([rows + head * R for head in range(N // K)])
+        cols, masks, kinds = (np.tile(x, N // K) for x in (cols, masks, kinds))
+    live = kinds > 0
+    heads = (rows[-1] + 1) // R * K // N  # key heads in the list: 1 or K
+    cols = rows // R * K // N * J + cols
+    unseen = np.setdiff1d(np.arange(heads * J), cols[live])  # a dead visit each
+    rows, masks, kinds = (np.append(x[live], np.zeros_like(unseen)) for x in (rows, masks, kinds))
+    cols = np.append(cols[live], unseen)
+    order = np.lexsort((rows, cols))
+    rows, cols, masks, kinds = (x[order].astype(np.int32) for x in (rows, cols, masks, kinds))
+    new_column = cols[1:] != cols[:-1]
+    flags = kinds + 4 * np.append(True, new_column) + 8 * np.append(new_column, True)
+    return next_used(rows, kinds > 0), cols, next_used(masks, kinds == 1), flags.astype(np.int32)
+
+
+# %% jupyter={"source_hidden": true} cellView="form"
+# @title p and ds of a tile (spoils attention_dq)
+def weights(q, k, v, do, lse, delta, seen, soft_cap):
+    contract = functools.partial(jax.lax.dot_general, preferred_element_type=jnp.float32)
+    s = q.shape[-1] ** -0.5 * contract(q, k, (((1,), (1,)), ((), ())))
+    slope = 1.0
+    if soft_cap is not None:
+        bent = jnp.tanh(s / soft_cap)
+        s, slope = soft_cap * bent, 1.0 - bent * bent
+    p = jnp.where(seen, jnp.exp(s - lse), 0.0)
+    dp = contract(do, v, (((1,), (1,)), ((), ())))
+    return p, p * (dp - delta) * slope
+
+
+# %%
+def attention_dkv_kernel(
+    rows_ref, cols_ref, masks_ref, flags_ref,
+    q_ref, k_ref, v_ref, do_ref, lse_ref, delta_ref,
+    mask_ref, q_ids_ref, kv_ids_ref,  # each of these may be None
+    dk_ref, dv_ref, dk_acc_ref, dv_acc_ref,
+    *, soft_cap,
+):  # fmt: skip
+    flags = flags_ref[pl.program_id(1)]
+    kind = flags & 3
+    scale = q_ref.shape[-1] ** -0.5  # 1/√H
+
+    @pl.when(flags & 4 != 0)
+    def _():
+        ### BEGIN SOLUTION
+        dk_acc_ref[...] = jnp.zeros_like(dk_acc_ref)
+        dv_acc_ref[...] = jnp.zeros_like(dv_acc_ref)
+        ### END SOLUTION
+
+    @pl.when(kind != 0)
+    def _():
+        q, k, v, do = q_ref[...], k_ref[...], v_ref[...], do_ref[...]
+        seen = True
+        if mask_ref is not None:
+            seen = mask_ref[...] | (kind == 2)
+        if q_ids_ref is not None:
+            seen &= q_ids_ref[...] == kv_ids_ref[...]
+        p, ds = weights(q, k, v, do, lse_ref[...], delta_ref[...], seen, soft_cap)
+        ### BEGIN SOLUTION
+        over_queries = (((0,), (0,)), ((), ()))
+        dv_acc_ref[...] += jax.lax.dot_general(
+            p.astype(q.dtype), do, over_queries, preferred_element_type=jnp.float32
+        )
+        dk_acc_ref[...] += jax.lax.dot_general(
+            ds.astype(q.dtype), q, over_queries, preferred_element_type=jnp.float32
+        )
+        ### END SOLUTION
+
+    @pl.when(flags & 8 != 0)
+    def _():
+        ### BEGIN SOLUTION
+        dk_ref[...] = (scale * dk_acc_ref[...]).astype(dk_ref.dtype)
+        dv_ref[...] = dv_acc_ref[...].astype(dv_ref.dtype)
+        ### END SOLUTION
+
+
+def attention_dkv(
+    q: Float[Array, "N T H"],
+    k: Float[Array, "K S H"],
+    v: Float[Array, "K S Hv"],
+    do: Float[Array, "N T Hv"],
+    lse: Float[Array, "N T 1"],
+    delta: Float[Array, "N T 1"],
+    tiles: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray],
+    partial_masks: Bool[np.ndarray, "P bq bk"],
+    segment_ids: tuple[Int[Array, " T"], Int[Array, " S"]] | None = None,
+    soft_cap: float | None = None,
+) -> tuple[Float[Array, "K S H"], Float[Array, "K S Hv"]]:
+    (N, T, H), (K, S, Hv), (_, bq, bk) = q.shape, v.shape, partial_masks.shape
+    R, J = T // bq, S // bk  # rows of tiles in a query head, columns in a key head
+    rows, cols, masks, flags = by_columns(tiles, N, K, R, J)
+    lists = (int(cols[-1]) + 1) // J  # 1: one mask for all heads, K: the list has all of them
+
+    def by_row(h, t, rows, cols, masks, flags):
+        return h * (N // K) + rows[t] // R, rows[t] % R, 0
+
+    def by_column(h, t, rows, cols, masks, flags):
+        return h + cols[t] // J, cols[t] % J, 0
+
+    specs = [
+        pl.BlockSpec((None, bq, H), by_row),
+        pl.BlockSpec((None, bk, H), by_column),
+        pl.BlockSpec((None, bk, Hv), by_column),
+        pl.BlockSpec((None, bq, Hv), by_row),
+        pl.BlockSpec((None, bq, 1), by_row),
+        pl.BlockSpec((None, bq, 1), by_row),
+        pl.BlockSpec((None, bq, bk), lambda h, t, rows, cols, masks, flags: (masks[t], 0, 0)),
+        pl.BlockSpec((bq, 1), lambda h, t, rows, cols, masks, flags: (rows[t] % R, 0)),
+        pl.BlockSpec((1, bk), lambda h, t, rows, cols, masks, flags: (0, cols[t] % J)),
+    ]
+    q_ids, kv_ids = None, None
+    if segment_ids is not None:
+        q_ids, kv_ids = segment_ids[0].reshape(T, 1), segment_ids[1].reshape(1, S)
+    patterns = partial_masks if (flags & 3 == 1).any() else None
+    operands = (q, k, v, do, lse, delta, patterns, q_ids, kv_ids)
+    dk, dv = pl.pallas_call(
+        functools.partial(attention_dkv_kernel, soft_cap=soft_cap),
+        grid_spec=pltpu.PrefetchScalarGridSpec(
+            num_scalar_prefetch=4,
+            grid=(K // lists, len(rows)),
+            in_specs=[None if x is None else spec for x, spec in zip(operands, specs, strict=True)],
+            out_specs=[specs[1], specs[2]],
+            scratch_shapes=[
+                pltpu.VMEM((bk, H), jnp.float32),
+                pltpu.VMEM((bk, Hv), jnp.float32),
+            ],
+        ),
+        out_shape=[
+            jax.ShapeDtypeStruct(k.shape, k.dtype),
+            jax.ShapeDtypeStruct(v.shape, v.dtype),
+        ],
+        compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel", "arbitrary")),
+        interpret=INTERPRET,
+    )(rows, cols, masks, flags, *operands)
+    return dk, dv
+
+
+# %% tags=["author"]
+from puzzles import Alternative, Mistake, Puzzle
+from puzzles.splash_attention.attention_dq import audit, make_inputs, scale
+from puzzles.splash_attention.causal_attention import dots
+
+
+def fresh(r):
+    # of the shapes of the cases, whose programs are compiled by now, and other documents
+    if r.integers(2):
+        return dict(N=4, K=2, R=5, S=384, H=16, Hv=32, bq=32, masks=4, segments=int(r.choice([2, 4])))
+    return dict(N=6, K=2, R=3, S=256, H=64, Hv=16, bq=16, masks=0, cap=2.0, bf16=True)
+
+
+_START = """        dk_acc_ref[...] = jnp.zeros_like(dk_acc_ref)
+        dv_acc_ref[...] = jnp.zeros_like(dv_acc_ref)
+"""
+_DV = """dv_acc_ref[...] += jax.lax.dot_general(
+            p.astype(q.dtype), do, over_queries, preferred_element_type=jnp.float32
+        )"""
+_DK = """dk_acc_ref[...] += jax.lax.dot_general(
+            ds.astype(q.dtype), q, over_queries, preferred_element_type=jnp.float32
+        )"""
+_STORE_DK = "dk_ref[...] = (scale * dk_acc_ref[...]).astype(dk_ref.dtype)"
+_STORE_DV = "dv_ref[...] = dv_acc_ref[...].astype(dv_ref.dtype)"
+_LIST = "rows, cols, masks, flags = by_columns(tiles, N, K, R, J)"
+
+PUZZLE = Puzzle(
+    spec=attention_dkv_spec,
+    solution=attention_dkv,
+    inputs=make_inputs,
+    cases=[
+        dict(N=4, K=2, R=5, S=384, H=16, Hv=32, bq=32, masks=4, segments=3),
+        dict(N=6, K=2, R=3, S=256, H=64, Hv=16, bq=16, masks=0, cap=2.0, bf16=True),
+    ],
+    fresh=fresh,
+    scale=scale,
+    par=dots,
+    tolerance=4e-2,
+    results=["dk", "dv"],
+    hints=[
+        "A key's gradient is a sum over queries, tile after tile. Where does a column begin, what does each tile add, and what "
+        "is still to do when the column ends?",
+        "`jax.lax.dot_general(x, y, (((0,), (0,)), ((), ())))` sums over the rows of both blocks. `.astype` before a dot, "
+        "`preferred_element_type=jnp.float32` in it, and `.astype` with the output's dtype at the store.",
+        "Start: both accumulators are zeros. A tile: dv's grows by a dot of p and do, dk's by a dot of ds and q, both over the "
+        "first axis. End: two stores, one of them scaled.",
+    ],
+    explain="""An output that many steps add to wants these steps side by side: dq wants rows, dk and dv want columns, so
+    they are two launches over two orders of one list. s is computed again in each. That costs dots, and saves T × S numbers in HBM.""",
+    mistakes=[
+        Mistake(
+            "walks the list row by row",
+            old=_LIST,
+            new="""rows, cols, masks, flags = tiles
+    rows, cols = rows.copy(), cols + rows // (R * N // K) * J""",
+            says="by rows, a column is left and met again, and 4 and 8 mark rows: take the list of by_columns",
+        ),
+        Mistake(
+            "forgets the scale of dk",
+            old=_STORE_DK,
+            new="dk_ref[...] = dk_acc_ref[...].astype(dk_ref.dtype)",
+            says="k reaches s through 1/√H, so its gradient comes back through 1/√H, too",
+        ),
+        Mistake(
+            "scales dk in every tile and at the end",
+            old=_DK,
+            new=_DK.replace("ds.astype", "(scale * ds).astype"),
+            says="1/√H is on the way from k to s once: in the tile or at the store",
+        ),
+        Mistake(
+            "scales dv, too",
+            old=_STORE_DV,
+            new="dv_ref[...] = (scale * dv_acc_ref[...]).astype(dv_ref.dtype)",
+            says="v meets the weights as they are: 1/√H belongs to q·kᵀ, and to dk alone",
+        ),
+        Mistake(
+            "stores dv before the last tile",
+            edits=((_DV, f"{_STORE_DV}\n        {_DV}"), (f"        {_STORE_DV}\n        ### END", "        ### END")),
+            says="dv is stored a visit early: first the sum, then the store, where the column ends",
+        ),
+        Mistake(
+            "stores dk before the last tile",
+            edits=((f"        {_STORE_DK}\n", ""), (_DV, f"{_STORE_DK}\n        {_DV}")),
+            says="dk is stored a visit early: first the sum, then the store, where the column ends",
+        ),
+        Mistake(
+            "starts only dk",
+            old=_START,
+            new=_START.splitlines()[0] + "\n",
+            says="both accumulators hold garbage at first (NaN here), and then the sum of the column before: start both",
+        ),
+        Mistake(
+            "starts only dv",
+            old=_START,
+            new=_START.splitlines()[1] + "\n",
+            says="dk's accumulator holds garbage at first (NaN here), and then the sum of the column before: start both",
+        ),
+        Mistake(
+            "keeps only the last tile of dk",
+            old=_DK,
+            new=_DK.replace("+=", "="),
+            says="dk is a sum over all tiles of its column: add to its accumulator",
+        ),
+        Mistake(
+            "keeps only the last tile of dv",
+            old=_DV,
+            new=_DV.replace("+=", "="),
+            says="dv is a sum over all tiles of its column: add to its accumulator",
+        ),
+        Mistake(
+            "swaps p and ds",
+            edits=((_DV, _DV.replace("p.astype", "ds.astype")), (_DK, _DK.replace("ds.astype", "p.astype"))),
+            says="v is weighted by p, so its gradient takes p; k makes the scores, so its gradient takes ds",
+        ),
+        Mistake(
+            "takes p for both",
+            old=_DK,
+            new=_DK.replace("ds.astype", "p.astype"),
+            says="p is how much a score counts, ds is its gradient: dk takes ds",
+        ),
+        Mistake(
+            "computes dead visits, too",
+            old="@pl.when(kind != 0)",
+            new="@pl.when(kind >= 0)",
+            says="nobody sees a column whose visit is dead: its gradients are zeros, whatever lies in VMEM",
+        ),
+        Mistake(
+            "stores in live tiles only",
+            old="@pl.when(flags & 8 != 0)",
+            new="@pl.when((flags & 8 != 0) & (kind != 0))",
+            says="nobody writes a column that no query sees: its one visit is dead, and the last all the same",
+        ),
+        Mistake(
+            "starts where a walk starts",
+            old="@pl.when(flags & 4 != 0)",
+            new="@pl.when(pl.program_id(1) == 0)",
+            says="each column needs fresh sums, and its first visit can be any t",
+        ),
+        Mistake(
+            "sums over the keys",
+            old="over_queries = (((0,), (0,)), ((), ()))",
+            new="over_queries = (((1,), (0,)), ((), ()))",
+            says="The axes that are summed over must be equally long",
+            stage="error",
+        ),
+        Mistake(
+            "swaps the outputs",
+            edits=(
+                (_STORE_DK, "dv_ref[...] = (scale * dk_acc_ref[...]).astype(dv_ref.dtype)"),
+                (_STORE_DV, "dk_ref[...] = dv_acc_ref[...].astype(dk_ref.dtype)"),
+            ),
+            says="Inside the kernel the shapes are those of the blocks",
+            stage="error",
+        ),
+        Mistake(
+            "leaves p in f32",
+            old=_DV,
+            new=_DV.replace("p.astype(q.dtype)", "p"),
+            says="give the matrix unit bfloat16 on both sides",
+            stage="work",
+        ),
+        Mistake(
+            "leaves ds in f32",
+            old=_DK,
+            new=_DK.replace("ds.astype(q.dtype)", "ds"),
+            says="give the matrix unit bfloat16 on both sides",
+            stage="work",
+        ),
+        Mistake(
+            "promises that visits are independent",
+            old='dimension_semantics=("parallel", "arbitrary")',
+            new='dimension_semantics=("parallel", "parallel")',
+            says="which differ along axis 1, marked 'parallel'",
+            stage="memory",
+        ),
+    ],
+    alternatives=[
+        Alternative(
+            "transposes, and scales ds",
+            edits=(
+                (_DV, "dv_acc_ref[...] += jnp.dot(p.T.astype(q.dtype), do, preferred_element_type=jnp.float32)"),
+                (_DK, "dk_acc_ref[...] += jnp.dot((scale * ds.T).astype(q.dtype), q, preferred_element_type=jnp.float32)"),
+                (_STORE_DK, "dk_ref[...] = dk_acc_ref[...].astype(dk_ref.dtype)"),
+            ),
+        ),
+        Alternative(
+            "adds p and ds up by one function",
+            edits=(
+                (
+                    _DV,
+                    """def add(acc_ref, x, y):
+            more = jax.lax.dot_general(x.astype(y.dtype), y, over_queries, preferred_element_type=jnp.float32)
+            acc_ref[...] = acc_ref[...] + more
+
+        add(dv_acc_ref, p, do)""",
+                ),
+                (_DK, "add(dk_acc_ref, ds, q)"),
+            ),
+        ),
+        Alternative(
+            "scales the queries' part of dk in f32",
+            old=_DK,
+            new="dk_acc_ref[...] += scale * " + _DK.split("+= ")[1],
+            edits=((_STORE_DK, "dk_ref[...] = dk_acc_ref[...].astype(dk_ref.dtype)"),),
+        ),
+    ],
+    audit=audit,
+)

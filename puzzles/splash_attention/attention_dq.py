@@ -1,0 +1,503 @@
+"""Rung 20: the gradient of the queries, row by row."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+from jaxtyping import Array, Bool, Float, Int
+
+from puzzles import INTERPRET
+
+# %% [markdown]
+# ## attention_dq: the weights again, and their gradient
+#
+# The forward pass stored no weights. It stored `lse`, and with it each weight comes back, tile by tile, without a
+# running maximum: `exp(s - lse)` is divided already. `do` is the gradient at the result:
+#
+# ```text
+# forward                    backward
+# s = q·kᵀ / √H              dp = do·vᵀ
+# p = exp(s - lse)           ds = p * (dp - delta)        delta = sum of o * do over a row
+# o = p·v                    dq = ds·k / √H
+#
+#                 one row of tiles, as in the forward pass
+#    q, do    ──▶ ┌────────┬────────┬────────┐
+#    lse      ──▶ │ s p    │ s p    │ s p    │ ──▶  acc, the sum of ds·k  ──▶  dq
+#    delta    ──▶ │  dp ds │  dp ds │  dp ds │
+#                 └───▲────┴───▲────┴───▲────┘
+#                    k v      k v      k v
+# ```
+#
+# Why `delta`? A row's weights sum to 1: where one grows, the others shrink. So each `dp` counts from the row's mean of `dp`,
+# weighted by `p`. That mean needs all keys, and a tile has a few. But it is `(p·v)·do` as well, which is `o·do`: one number a
+# row, known before the launch.
+#
+# Fill in the work of a tile, with all three dots in `k`'s dtype or `v`'s and f32 results. `s` is scaled and capped.
+# A score that the cap bends passes on `slope` of its gradient. `seen` says what counts.
+
+# %%
+def attention_dq_spec(
+    q: Float[Array, "N T H"],
+    k: Float[Array, "K S H"],
+    v: Float[Array, "K S Hv"],
+    do: Float[Array, "N T Hv"],
+    lse: Float[Array, "N T 1"],
+    delta: Float[Array, "N T 1"],
+    tiles: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray],
+    partial_masks: Bool[np.ndarray, "P bq bk"],
+    segment_ids: tuple[Int[Array, " T"], Int[Array, " S"]] | None = None,
+    soft_cap: float | None = None,
+) -> Float[Array, "N T H"]:
+    del lse, delta  # JAX differentiates dense attention by itself
+    seen = dense_mask(tiles, partial_masks, q.shape[1], k.shape[1], segment_ids)
+    return jax.vjp(lambda q: dense_attention(q, k, v, seen, soft_cap), q)[1](do)[0]
+
+
+def dense_attention(q, k, v, seen, soft_cap=None):
+    q32, k32, v32 = (x.astype(jnp.float32) for x in (q, k, v))
+    k32, v32 = (jnp.repeat(x, len(q) // len(k), axis=0) for x in (k32, v32))
+    scores = jnp.einsum("nth,nsh->nts", q32, k32) / q.shape[-1] ** 0.5
+    scores = scores if soft_cap is None else soft_cap * jnp.tanh(scores / soft_cap)
+    weights = jax.nn.softmax(jnp.where(seen, scores, -1e30), axis=-1)
+    return jnp.einsum("nts,nsh->nth", jnp.where(seen, weights, 0.0), v32).astype(q.dtype)
+
+
+def dense_mask(tiles, partial_masks, T, S, segment_ids=None):
+    _, bq, bk = partial_masks.shape
+    heads = (int(tiles[0][-1]) + 1) * bq // T  # 1: one mask for all; N: one for each
+    seen = np.zeros((heads * T // bq, bq, S // bk, bk), bool)
+    for row, col, mask, flag in zip(*tiles, strict=True):
+        if flag & 3:
+            seen[row, :, col] = partial_masks[mask] | (flag & 3 == 2)
+    seen = seen.reshape(heads, T, S)
+    return seen if segment_ids is None else seen & (segment_ids[0][:, None] == segment_ids[1])
+
+
+# %%
+def attention_dq_kernel(
+    rows_ref, cols_ref, masks_ref, flags_ref,
+    q_ref, k_ref, v_ref, do_ref, lse_ref, delta_ref,
+    mask_ref, q_ids_ref, kv_ids_ref,  # each of these may be None
+    dq_ref, acc_ref,
+    *, soft_cap,
+):  # fmt: skip
+    flags = flags_ref[pl.program_id(1)]
+    kind = flags & 3
+    scale = q_ref.shape[-1] ** -0.5  # 1/√H
+
+    @pl.when(flags & 4 != 0)
+    def _():
+        acc_ref[...] = jnp.zeros_like(acc_ref)
+
+    @pl.when(kind != 0)
+    def _():
+        q, k, v, do = q_ref[...], k_ref[...], v_ref[...], do_ref[...]
+        s = scale * jax.lax.dot_general(
+            q, k, (((1,), (1,)), ((), ())), preferred_element_type=jnp.float32
+        )
+        slope = 1.0
+        if soft_cap is not None:
+            bent = jnp.tanh(s / soft_cap)
+            s, slope = soft_cap * bent, 1.0 - bent * bent
+        seen = True
+        if mask_ref is not None:
+            seen = mask_ref[...] | (kind == 2)
+        if q_ids_ref is not None:
+            seen &= q_ids_ref[...] == kv_ids_ref[...]
+        ### BEGIN SOLUTION
+        p = jnp.where(seen, jnp.exp(s - lse_ref[...]), 0.0)
+        dp = jax.lax.dot_general(
+            do, v, (((1,), (1,)), ((), ())), preferred_element_type=jnp.float32
+        )
+        ds = p * (dp - delta_ref[...]) * slope
+        dq = jnp.dot(ds.astype(k.dtype), k, preferred_element_type=jnp.float32)
+        acc_ref[...] += scale * dq
+        ### END SOLUTION
+
+    @pl.when(flags & 8 != 0)
+    def _():
+        dq_ref[...] = acc_ref[...].astype(dq_ref.dtype)
+
+
+def next_used(index: np.ndarray, used: np.ndarray) -> np.ndarray:
+    """`index`, but where it is not used, the next entry that is; at the end, the last one."""
+    where = np.flatnonzero(used)
+    if len(where) == 0:
+        return index
+    following = np.searchsorted(where, np.arange(len(index)))
+    return index[where[np.minimum(following, len(where) - 1)]]
+
+
+def attention_dq(
+    q: Float[Array, "N T H"],
+    k: Float[Array, "K S H"],
+    v: Float[Array, "K S Hv"],
+    do: Float[Array, "N T Hv"],
+    lse: Float[Array, "N T 1"],
+    delta: Float[Array, "N T 1"],
+    tiles: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray],
+    partial_masks: Bool[np.ndarray, "P bq bk"],
+    segment_ids: tuple[Int[Array, " T"], Int[Array, " S"]] | None = None,
+    soft_cap: float | None = None,
+) -> Float[Array, "N T H"]:
+    (N, T, H), (K, S, Hv), (_, bq, bk) = q.shape, v.shape, partial_masks.shape
+    R = T // bq  # rows of tiles in a head
+    rows, cols, masks, flags = tiles
+    lists = (int(rows[-1]) + 1) // R  # 1: one mask for all heads, N: one for each
+    cols, masks = next_used(cols, flags & 3 > 0), next_used(masks, flags & 3 == 1)
+
+    def by_row(h, t, rows, cols, masks, flags):
+        return h + rows[t] // R, rows[t] % R, 0
+
+    def by_column(h, t, rows, cols, masks, flags):
+        return (h + rows[t] // R) // (N // K), cols[t], 0
+
+    specs = [
+        pl.BlockSpec((None, bq, H), by_row),
+        pl.BlockSpec((None, bk, H), by_column),
+        pl.BlockSpec((None, bk, Hv), by_column),
+        pl.BlockSpec((None, bq, Hv), by_row),
+        pl.BlockSpec((None, bq, 1), by_row),
+        pl.BlockSpec((None, bq, 1), by_row),
+        pl.BlockSpec((None, bq, bk), lambda h, t, rows, cols, masks, flags: (masks[t], 0, 0)),
+        pl.BlockSpec((bq, 1), lambda h, t, rows, cols, masks, flags: (rows[t] % R, 0)),
+        pl.BlockSpec((1, bk), lambda h, t, rows, cols, masks, flags: (0, cols[t])),
+    ]
+    q_ids, kv_ids = None, None
+    if segment_ids is not None:
+        q_ids, kv_ids = segment_ids[0].reshape(T, 1), segment_ids[1].reshape(1, S)
+    patterns = partial_masks if (flags & 3 == 1).any() else None
+    operands = (q, k, v, do, lse, delta, patterns, q_ids, kv_ids)
+    return pl.pallas_call(
+        functools.partial(attention_dq_kernel, soft_cap=soft_cap),
+        grid_spec=pltpu.PrefetchScalarGridSpec(
+            num_scalar_prefetch=4,
+            grid=(N // lists, len(rows)),
+            in_specs=[None if x is None else spec for x, spec in zip(operands, specs, strict=True)],
+            out_specs=pl.BlockSpec((None, bq, H), by_row),
+            scratch_shapes=[pltpu.VMEM((bq, H), jnp.float32)],
+        ),
+        out_shape=jax.ShapeDtypeStruct((N, T, H), q.dtype),
+        compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel", "arbitrary")),
+        interpret=INTERPRET,
+    )(rows, cols, masks, flags, *operands)
+
+
+# %% tags=["author"]
+from puzzles import Alternative, Launch, Mistake, Puzzle, find, rng
+from puzzles.splash_attention.causal_attention import dots
+
+
+def make_masks(R, S, bq, heads, group):
+    """(T, S), or (heads, T, S): tiles of all kinds, empty rows, a row and a column of tiles that are empty.
+
+    0 heads: all is seen. Columns differ by key head, rows by query head.
+    """
+    i, j = np.indices((R * bq, S))
+    if heads == 0:
+        return i >= 0
+    masks = []
+    for head in range(heads):
+        row, col = (i // bq + 2 * head) % R, (j // 128 + head // group) % (S // 128)
+        y, x = i % bq, j % 128
+        mask = (row == 0) & (col == 0) & (x < 3 * y + 40)
+        mask |= (row == 2) & ((col == 0) | (col == 1) & ((x - y) % 3 == 0))
+        mask |= (row == 3) & ((col == 1) | (col == 0) & (y >= bq // 2))
+        mask |= (row == 4) & (col == 1) & (y % 8 != 5)
+        masks.append(mask)
+    return np.stack(masks) if heads > 1 else masks[0]
+
+
+def make_segments(r, T, S, count):
+    """Ids of queries and keys; the last document of the queries has no keys."""
+    cuts = np.sort((np.arange(1, count) / count * min(T, S)).astype(int) + r.integers(-9, 9, count - 1))
+    names = r.permutation([-1, 0, 2**24, 2**24 + 1])[:count]
+    q_ids, kv_ids = (names[np.searchsorted(cuts, np.arange(n), side="right")] for n in (T, S))
+    q_ids[-T // 9 :] = 5
+    return q_ids, kv_ids
+
+
+def forward(q, k, v, do, seen, cap):
+    """(lse, delta) of dense attention, in float64; -inf and 0 where a row sees nothing."""
+    q, k, v, do = (np.asarray(x, np.float64) for x in (q, k, v, do))
+    k, v = (np.repeat(x, len(q) // len(k), axis=0) for x in (k, v))
+    s = q @ k.swapaxes(1, 2) * q.shape[-1] ** -0.5
+    s = s if cap is None else cap * np.tanh(s / cap)
+    s = np.where(seen, s, -np.inf)
+    top = s.max(axis=-1, keepdims=True)
+    e = np.exp(s - np.where(np.isfinite(top), top, 0))
+    total = e.sum(axis=-1, keepdims=True)
+    with np.errstate(divide="ignore"):
+        lse = np.where(total == 0, -np.inf, top + np.log(total))
+    o = e @ v / np.where(total == 0, 1, total)
+    return (jnp.asarray(x, jnp.float32) for x in (lse, (o * do).sum(axis=-1, keepdims=True)))
+
+
+def make_inputs(key, N, K, R, S, H, Hv, bq, masks, segments=0, cap=None, bf16=False):
+    """Scores of some units; of every fourth query all lie near 95, or near -95, where exp alone is lost."""
+    r, T, dtype = rng(key), R * bq, jnp.bfloat16 if bf16 else jnp.float32
+    q, k = (np.round(8 * r.normal(size=shape)) / 8 for shape in ((N, T, H), (K, S, H)))
+    if not bf16:  # beside so large weights and keys, the rounding of p and ds would drown small gradients
+        q[:, 1::4] *= 4
+        k[..., 0], few = H**0.5, q[:, ::4, 0]
+        few[:] = r.integers(90, 101, few.shape) * r.choice([-1, 1], few.shape)
+        k[:, 127::128, 1] += 8 * H**0.5  # keys that many rows love, also some that must not see them
+        q[:, 2::4, 1] = 12
+    v, do = r.normal(0.5, 1, (K, S, Hv)), r.normal(size=(N, T, Hv))
+    q, k, v, do = (jnp.asarray(x, dtype) for x in (q, k, v, do))
+    tiles, partial_masks = listed(make_masks(R, S, bq, masks, N // K), bq)
+    ids = make_segments(r, T, S, segments) if segments else None
+    lse, delta = forward(q, k, v, do, dense_mask(tiles, partial_masks, T, S, ids), cap)
+    ids = ids and tuple(jnp.asarray(x, jnp.int32) for x in ids)
+    return q, k, v, do, lse, delta, tiles, partial_masks, ids, cap
+
+
+def listed(mask, bq, bk=128):
+    """The flat list of a mask (T, S), or of one for each head, and its partial blocks."""
+    tables = find("classify_blocks").solution(mask.reshape(-1, mask.shape[-1]), bq, bk)
+    return find("active_tiles").solution(*tables[:2]), tables[2]
+
+
+@functools.cache
+def window_mask(T, S, width):
+    """A causal window, and a few rows at the end that see nothing."""
+    mask = np.tri(T, S, dtype=bool) & ~np.tri(T, S, -width, dtype=bool)
+    mask.flags.writeable = False
+    return mask
+
+
+@functools.cache
+def window(T, S, width):
+    """The list of such a mask, in blocks of 128."""
+    return listed(window_mask(T, S, width), 128)
+
+
+def scale(N=8, K=2, T=5376, S=4096, H=128, width=1024, cap=30.0):
+    shapes = (N, T, H), (K, S, H), (K, S, H), (N, T, H)
+    arrays = [jax.ShapeDtypeStruct(shape, jnp.bfloat16) for shape in shapes]
+    arrays += [jax.ShapeDtypeStruct((N, T, 1), jnp.float32)] * 2
+    ids = tuple(jax.ShapeDtypeStruct((n,), jnp.int32) for n in (T, S))
+    return *arrays, *window(T, S, width), ids, cap
+
+
+def fresh(r):
+    # of the shapes of the cases, whose programs are compiled by now, and other documents
+    if r.integers(2):
+        return dict(N=4, K=2, R=5, S=384, H=16, Hv=32, bq=32, masks=4, segments=int(r.choice([2, 4])))
+    return dict(N=6, K=2, R=3, S=256, H=64, Hv=16, bq=16, masks=0, cap=2.0, bf16=True)
+
+
+def audit(launch: Launch, *, args) -> None:
+    wanted = str(args[0].dtype)
+    for dot in launch.dots:
+        kinds = {str(dtype) for dtype in dot.dtypes[:2]}
+        assert kinds == {wanted}, (
+            f"a dot multiplies {' by '.join(dot.dtypes[:2])}: give the matrix unit {wanted} on both sides, and ask "
+            "for an f32 result"
+        )
+        assert str(dot.dtypes[2]) == "float32", (
+            f"a dot returns {dot.dtypes[2]}: ask for f32 by `preferred_element_type`, for its result is changed further"
+        )
+
+
+_P = "p = jnp.where(seen, jnp.exp(s - lse_ref[...]), 0.0)"
+_DP = """dp = jax.lax.dot_general(
+            do, v, (((1,), (1,)), ((), ())), preferred_element_type=jnp.float32
+        )"""
+_DS = "ds = p * (dp - delta_ref[...]) * slope"
+_DQ = "dq = jnp.dot(ds.astype(k.dtype), k, preferred_element_type=jnp.float32)"
+_SUM = "acc_ref[...] += scale * dq"
+
+PUZZLE = Puzzle(
+    spec=attention_dq_spec,
+    solution=attention_dq,
+    inputs=make_inputs,
+    cases=[
+        dict(N=4, K=2, R=5, S=384, H=16, Hv=32, bq=32, masks=4, segments=3),
+        dict(N=6, K=2, R=3, S=256, H=64, Hv=16, bq=16, masks=0, cap=2.0, bf16=True),
+    ],
+    fresh=fresh,
+    scale=scale,
+    par=dots,
+    tolerance=4e-2,
+    hints=[
+        "Follow the right column of the drawing line by line: the weights of this tile, the gradient that reaches them, the "
+        "gradient that reaches the scores, and from there back through the product with k. What must a hidden weight be?",
+        "`lse_ref[...]` and `delta_ref[...]` are columns, (bq, 1), and broadcast. `jnp.where` drops what is hidden, even "
+        "where an exponential is infinite. `jax.lax.dot_general` contracts the last axes of `do` and `v`; "
+        "`.astype` before the dot that takes ds.",
+        "Five lines: p is an exponential where seen and 0 elsewhere; dp a dot; ds a product of three factors, one of them a "
+        "difference; dq a dot of ds; and acc grows by that times the scale.",
+    ],
+    explain="""With lse a weight needs neither maximum nor sum, so tiles no longer depend on each other: there is no alpha here, and
+    acc only adds. delta is a row's mean of dp, and o knows it. 1/√H comes twice: in s, and on the way back from s to q.""",
+    mistakes=[
+        Mistake(
+            "forgets delta",
+            old=_DS,
+            new="ds = p * dp * slope",
+            says="a row's weights sum to 1, so a score gets only what its dp has above the row's mean: subtract delta",
+        ),
+        Mistake(
+            "adds delta",
+            old=_DS,
+            new="ds = p * (dp + delta_ref[...]) * slope",
+            says="delta is the mean that dp counts from: subtract it",
+        ),
+        Mistake(
+            "subtracts the tile's own mean",
+            old=_DS,
+            new="ds = p * (dp - jnp.sum(p * dp, axis=1, keepdims=True)) * slope",
+            says="the mean of dp runs over all keys of a row, and a tile has a few: delta holds it",
+        ),
+        Mistake(
+            "takes delta out after the product with p",
+            old=_DS,
+            new="ds = (p * dp - delta_ref[...]) * slope",
+            says="delta is weighted as dp is: p multiplies their difference",
+        ),
+        Mistake(
+            "forgets the scale",
+            old=_SUM,
+            new="acc_ref[...] += dq",
+            says="q reaches s through 1/√H, so its gradient comes back through 1/√H, too",
+        ),
+        Mistake(
+            "scales twice",
+            edits=((_DS, _DS + " * scale"),),
+            says="1/√H is on the way from s to q once: in ds or in dq",
+        ),
+        Mistake(
+            "shifts by the tile's maximum",
+            old=_P,
+            new="p = jnp.where(seen, jnp.exp(s - jnp.max(s, axis=1, keepdims=True)), 0.0)",
+            says="with a maximum the exponentials are not divided by their sum yet: lse does both",
+        ),
+        Mistake(
+            "takes a softmax of the tile",
+            old=_P,
+            new="p = jnp.where(seen, jax.nn.softmax(jnp.where(seen, s, -1e30), axis=1), 0.0)",
+            says="a tile's weights sum to 1 only if its row has no other tile: lse knows the whole row",
+        ),
+        Mistake(
+            "lets hidden scores count",
+            old=_P,
+            new="p = jnp.exp(s - lse_ref[...])",
+            says="`seen` is not used: a hidden weight is 0",
+        ),
+        Mistake(
+            "hides scores by -inf before the exponential",
+            old=_P,
+            new="p = jnp.exp(jnp.where(seen, s, -jnp.inf) - lse_ref[...])",
+            says="in a row that sees nothing lse is -inf, and -inf - -inf is NaN: choose after the subtraction",
+        ),
+        Mistake(
+            "gives NaN by a product with the mask",
+            old=_P,
+            new="p = jnp.exp(s - lse_ref[...]) * seen",
+            says="a hidden exponential may be infinite, and infinity times 0 is NaN: choose with `jnp.where`",
+        ),
+        Mistake(
+            "divides exponentials",
+            old=_P,
+            new="p = jnp.where(seen, jnp.exp(s) / jnp.exp(lse_ref[...]), 0.0)",
+            says="exp(s) overflows above 88, and for very negative scores it is 0 / 0: subtract first",
+        ),
+        Mistake(
+            "takes powers of two",
+            old=_P,
+            new="p = jnp.where(seen, jnp.exp2(s - lse_ref[...]), 0.0)",
+            says="lse is a natural logarithm: its exponential is exp",
+        ),
+        Mistake(
+            "turns the exponent around",
+            old=_P,
+            new="p = jnp.where(seen, jnp.exp(lse_ref[...] - s), 0.0)",
+            says="lse lies above every score of its row, so exp(s - lse) is at most 1, and the other way round it is at least 1",
+        ),
+        Mistake(
+            "ignores the slope of the cap",
+            old=_DS,
+            new="ds = p * (dp - delta_ref[...])",
+            says="where the cap bends a score, less of the gradient passes: multiply ds by slope",
+        ),
+        Mistake(
+            "keeps only the last tile",
+            old=_SUM,
+            new="acc_ref[...] = scale * dq",
+            says="dq is a sum over all tiles of its row: add to acc",
+        ),
+        Mistake(
+            "multiplies do by the keys",
+            old=_DP,
+            new=_DP.replace("do, v,", "do, k,"),
+            says="The axes that are summed over must be equally long",
+            stage="error",
+        ),
+        Mistake(
+            "multiplies ds by the values",
+            old=_DQ,
+            new=_DQ.replace("k.dtype), k,", "v.dtype), v,"),
+            says="Inside the kernel the shapes are those of the blocks",
+            stage="error",
+        ),
+        Mistake(
+            "uses delta as a row",
+            old=_DS,
+            new="ds = p * (dp - delta_ref[...].T) * slope",
+            says="Inside the kernel the shapes are those of the blocks",
+            stage="error",
+        ),
+        Mistake(
+            "leaves ds in f32",
+            old=_DQ,
+            new=_DQ.replace("ds.astype(k.dtype)", "ds"),
+            says="give the matrix unit bfloat16 on both sides",
+            stage="work",
+        ),
+        Mistake(
+            "rounds dp to bf16",
+            old=_DP,
+            new="dp = jnp.dot(do, v.T)",
+            says="a dot returns bfloat16",
+            stage="work",
+        ),
+        Mistake(
+            "computes the forward pass once more",
+            old=_DP,
+            new=_DP + """
+        o = jnp.dot(p.astype(v.dtype), v, preferred_element_type=jnp.float32)
+        dp = dp + 0.0 * jnp.sum(o)""",
+            says="38.7 G FLOPs, where 29 G are enough",
+            stage="work",
+        ),
+    ],
+    alternatives=[
+        Alternative(
+            "hides within the exponent",
+            old=_P,
+            new="p = jnp.exp(jnp.where(seen, s - lse_ref[...], -jnp.inf))",
+        ),
+        Alternative(
+            "multiplies out, transposes, and puts the scale into ds",
+            edits=(
+                (_DP, "dp = jnp.dot(do, v.T, preferred_element_type=jnp.float32)"),
+                (_DS, "ds = scale * slope * (p * dp - p * delta_ref[...])"),
+                (_SUM, "acc_ref[...] = acc_ref[...] + dq"),
+            ),
+        ),
+        Alternative(
+            "masks the gradient of the scores, and scales at the end",
+            edits=(
+                (_P, "p = jnp.exp(jnp.minimum(s - lse_ref[...], 0.0))"),
+                (_DS, "ds = jnp.where(seen, p * (dp - delta_ref[...]) * slope, 0.0)"),
+                (_SUM, "acc_ref[...] += dq"),
+                ("dq_ref[...] = acc_ref[...].astype", "dq_ref[...] = (scale * acc_ref[...]).astype"),
+            ),
+        ),
+    ],
+    audit=audit,
+)

@@ -1,0 +1,398 @@
+"""Rung 19: two partial attentions are one."""
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+# %% [markdown]
+# ## merge_attention: two halves are one
+#
+# Cut the keys in two, wherever you like, and attend to each part alone: in turn, on two cores, or on two chips. Each gives an
+# o, divided by its own sum, and an lse. What would attention to all keys have given?
+#
+# ```text
+#                  keys of part 1      keys of part 2            all keys
+#               ┌───────────────────┬───────────────────┐      ┌───────────┐
+#      queries  │  o₁ (T, Hv)       │  o₂ (T, Hv)       │  ──→ │ o (T, Hv) │
+#               │  lse₁ (T, 1)      │  lse₂ (T, 1)      │      │ lse (T, 1)│
+#               └───────────────────┴───────────────────┘      └───────────┘
+# ```
+#
+# Undo the division: $e^{\text{lse}_1}$ is the sum of part 1's exponentials, and $e^{\text{lse}_1} o_1$ the sum of its values, each
+# times its own. Sums of parts add up:
+#
+# $$e^{\text{lse}} = e^{\text{lse}_1} + e^{\text{lse}_2} \qquad\qquad
+#   o = \frac{e^{\text{lse}_1} o_1 + e^{\text{lse}_2} o_2}{e^{\text{lse}_1} + e^{\text{lse}_2}}$$
+#
+# Two things are in the way, and you know both. At an lse of 100 this overflows: shift both parts by the same number. Which? And
+# a row may see nothing in one part, whose lse is -inf, or in both: zeros, then, and -inf, and no NaN on the way.
+#
+# Five lines of plain JAX. Any axes may stand in front (`*B`).
+
+# %%
+def merge_attention_spec(
+    o1: Float[Array, "*B T Hv"],
+    lse1: Float[Array, "*B T 1"],
+    o2: Float[Array, "*B T Hv"],
+    lse2: Float[Array, "*B T 1"],
+) -> tuple[Float[Array, "*B T Hv"], Float[Array, "*B T 1"]]:
+    o1, lse1, o2, lse2 = (np.asarray(x, np.float64) for x in (o1, lse1, o2, lse2))
+    sum1, sum2 = np.exp(lse1), np.exp(lse2)  # the formulas as they stand: float64 has room for them
+    total = sum1 + sum2
+    o = (sum1 * o1 + sum2 * o2) / np.where(total == 0, 1, total)
+    with np.errstate(divide="ignore"):  # the logarithm of 0 is meant
+        return o.astype(np.float32), np.log(total).astype(np.float32)
+
+
+# %%
+def merge_attention(
+    o1: Float[Array, "*B T Hv"],
+    lse1: Float[Array, "*B T 1"],
+    o2: Float[Array, "*B T Hv"],
+    lse2: Float[Array, "*B T 1"],
+) -> tuple[Float[Array, "*B T Hv"], Float[Array, "*B T 1"]]:
+    ### BEGIN SOLUTION
+    m = jnp.maximum(jnp.maximum(lse1, lse2), -1e30)  # finite, whatever a row sees
+    w1, w2 = jnp.exp(lse1 - m), jnp.exp(lse2 - m)
+    l = w1 + w2
+    o = (w1 * o1 + w2 * o2) / jnp.where(l == 0.0, 1.0, l)
+    return o, m + jnp.log(l)
+    ### END SOLUTION
+
+
+# %% [markdown]
+# ### What falls out of it
+#
+# **One sequence on many chips.** In [ring attention](https://arxiv.org/abs/2310.01889) every chip keeps its queries, and the keys and
+# values go round. In each turn a chip attends to what it has, and merges. No chip ever holds more than its share of the
+# keys, and what it passes on, it passes on while it computes:
+#
+# ```text
+#             turn 0     turn 1     turn 2     turn 3
+#    chip 0   k₀ v₀ ◣    k₃ v₃ ·    k₂ v₂ ·    k₁ v₁ ·       ◣ partial, ■ full, · nothing is seen:
+#    chip 1   k₁ v₁ ◣    k₀ v₀ ■    k₃ v₃ ·    k₂ v₂ ·       a causal mask
+#    chip 2   k₂ v₂ ◣    k₁ v₁ ■    k₀ v₀ ■    k₃ v₃ ·
+#    chip 3   k₃ v₃ ◣    k₂ v₂ ■    k₁ v₁ ■    k₀ v₀ ■
+# ```
+#
+# Below, "chips" are turns of a loop, and both functions are the references. The first row of the picture is a worry: with a
+# causal mask, chip 0 waits for three turns out of four. [Striped attention](https://arxiv.org/abs/2311.09431) deals the tokens
+# out in turn, and all chips have about the same to do.
+
+# %% active="ipynb"
+# attend, merge = (jax.jit(find(name).solution) for name in ("attention_lse", "merge_attention"))
+# chips, n, H = 4, 128, 64
+# q, k, v = np.random.default_rng(0).normal(size=(3, chips, n, H)).astype(np.float32)  # a share for each chip
+# mask = np.tri(chips * n, dtype=bool).reshape(chips, n, chips, n)
+#
+# def part(chip, there):  # the queries of one chip, and keys that have come from there
+#     block_mask, mask_index, patterns = find("classify_blocks").solution(mask[chip, :, there], n, n)
+#     tiles = find("active_tiles").solution(block_mask, mask_index)
+#     return attend(q[chip], k[there], v[there], tiles, patterns)
+#
+# out = []
+# for chip in range(chips):
+#     o, lse = part(chip, chip)
+#     for turn in range(1, chips):
+#         o, lse = merge(o, lse, *part(chip, (chip - turn) % chips))
+#     out.append(o)
+#
+# def whole(q, k, v, mask):  # with all scores in memory
+#     p = np.where(mask, np.exp(q @ k.T / H**0.5), 0.0)
+#     return p @ v / p.sum(axis=1, keepdims=True)
+#
+# all_of_it = whole(*(x.reshape(-1, H) for x in (q, k, v)), mask.reshape(chips * n, -1))
+# print(f"o of all chips differs from the whole by at most {abs(np.concatenate(out) - all_of_it).max():.0e}")
+# print(f"a chip holds {3 * q[0].nbytes:,} bytes of q, k and v, and passes on {2 * q[0].nbytes:,} in a turn; all scores: {all_of_it.shape[0]**2 * 4:,}")
+# print("scores that each chip computes:", *mask.sum(axis=(1, 2, 3)))
+
+# %% [markdown]
+# **One query, many keys.** When a model writes, it has one new query and all the keys so far. There is one row of tiles to
+# walk, and everything waits for it. Cut the keys into parts that wait for nobody, and merge at the end, in pairs: this is
+# split-K, or [Flash-Decoding](https://crfm.stanford.edu/2023/10/12/flashdecoding.html). `jax.vmap` puts the parts on a grid axis of their own,
+# and `*B` merges all pairs of a round at once.
+
+# %% active="ipynb"
+# parts, S = 8, 8192
+# q = np.random.default_rng(1).normal(size=(8, H)).astype(np.float32)  # eight queries: no block has fewer rows
+# k, v = np.random.default_rng(2).normal(size=(2, S, H)).astype(np.float32)
+# full = np.full((1, S // parts // 128), 2, np.int32)  # a row of full tiles, for each part the same
+# tiles, patterns = find("active_tiles").solution(full, 0 * full), np.ones((1, 8, 128), bool)
+# split = jax.vmap(lambda k, v: attend(q, k, v, tiles, patterns))
+# o, lse = split(k.reshape(parts, -1, H), v.reshape(parts, -1, H))
+# steps, rounds = len(tiles[0]), 0
+# while len(o) > 1:
+#     o, lse = merge(o[::2], lse[::2], o[1::2], lse[1::2])
+#     rounds += 1
+# print(f"whole: {parts * steps} steps, one after another; split: {parts} times {steps}, side by side, and {rounds} rounds of merges")
+# print(f"o differs from the whole by at most {abs(o[0] - whole(q, k, v, True)).max():.0e}")
+
+# %% [markdown]
+# <details><summary>More: attention sinks</summary>
+#
+# A softmax must spend all of its weight, even where no key deserves it
+# ([Xiao et al., 2023](https://arxiv.org/abs/2309.17453)). A **sink** is a learned score, one a head, that takes part in the
+# sum and has no value. So the weights of the keys sum to less than 1. Your function does it in one line, without another look at q, k or
+# v: a sink is a part of its own, with an lse and an o of zeros.
+#
+# ```python
+# o, lse = merge_attention(o, lse, jnp.zeros_like(o), jnp.full_like(lse, sink))
+# ```
+#
+# JAX's kernel takes `sinks`, too. There, m starts at the sink and l at 1, which is the same thing one tile earlier. A row that sees
+# nothing gives zeros all the same, and its lse is the sink.
+#
+# </details>
+
+# %% tags=["author"]
+from puzzles import Alternative, Mistake, Puzzle, rng
+
+
+def make_inputs(key, B, T, Hv):
+    """Pairs of parts: alike, far apart, far above 0 and far below, and each of them empty, or both."""
+    r = rng(key)
+    shape = (*B, T, 1)
+    base = r.integers(-3, 4, shape).astype(float)
+    base[..., 1::8, :] = r.integers(200, 601, base[..., 1::8, :].shape)
+    base[..., 5::8, :] = r.integers(-600, -199, base[..., 5::8, :].shape)
+    lse1, lse2 = (base + r.normal(0, 1.5, shape) for _ in range(2))
+    lse2[..., 3::8, :] += 40
+    lse1[..., 2::8, :] = -np.inf
+    lse2[..., 6::8, :] = -np.inf
+    for lse in (lse1, lse2):
+        lse[..., 7::16, :] = -np.inf
+    parts = []
+    for lse in (lse1, lse2):
+        o = np.where(np.isinf(lse), 0.0, r.normal(0.5, 1, (*B, T, Hv)))
+        parts += [jnp.asarray(o, jnp.float32), jnp.asarray(lse, jnp.float32)]
+    return tuple(parts)
+
+
+def fresh(r):
+    shapes = [((), 40, 96), ((3,), 24, 16), ((2, 2), 32, 8), ((5,), 16, 128)]
+    return dict(zip(("B", "T", "Hv"), shapes[r.integers(len(shapes))], strict=True))
+
+
+_M = "m = jnp.maximum(jnp.maximum(lse1, lse2), -1e30)  # finite, whatever a row sees"
+_W = "w1, w2 = jnp.exp(lse1 - m), jnp.exp(lse2 - m)"
+_L = "    l = w1 + w2\n"
+_O = "o = (w1 * o1 + w2 * o2) / jnp.where(l == 0.0, 1.0, l)"
+_RETURN = "return o, m + jnp.log(l)"
+
+PUZZLE = Puzzle(
+    spec=merge_attention_spec,
+    solution=merge_attention,
+    results=("o", "lse"),
+    inputs=make_inputs,
+    cases=[dict(B=(), T=48, Hv=64), dict(B=(2, 3), T=32, Hv=16)],
+    fresh=fresh,
+    tolerance=2e-4,  # through logaddexp, exponents of 600 lose digits
+    kernel=False,
+    jit=True,
+    hints=[
+        "It is the online softmax once more: lse1 and lse2 stand for the maxima of two blocks. Shift both by the larger one, "
+        "row by row. What if both are -inf?",
+        "`jnp.maximum` of two columns, and once more with a large negative finite number: then there is no -inf minus -inf. "
+        "`jnp.exp` of -inf is 0, `jnp.log` of 0 is -inf, and `jnp.where` keeps the division from 0 / 0.",
+        "Five lines: the finite maximum of the two; the weights of the parts, two exponentials; their sum; the weighted mean of the "
+        "outputs, with the sum guarded; and back comes that mean, with the maximum plus the logarithm of the sum.",
+    ],
+    explain="""o and lse are the acc, m and l of a block in another form, so merging two parts is one step of the online softmax. It
+    does not matter in which order parts are merged, or where: that is what lets them be computed far from each other.""",
+    mistakes=[
+        Mistake(
+            "takes the mean of the outputs",
+            old=_O,
+            new="o = jnp.where(l == 0.0, 0.0, (o1 + o2) / 2)",
+            says="the parts do not count alike: each has the weight exp(lse) of its own",
+        ),
+        Mistake(
+            "adds the outputs",
+            old=_O,
+            new="o = o1 + o2",
+            says="each o is divided by the sum of its own part: weigh them by exp(lse), and divide by the sum of the weights",
+        ),
+        Mistake(
+            "does not divide by the sum of the weights",
+            old=_O,
+            new="o = w1 * o1 + w2 * o2",
+            says="exp(lse1 - m) and exp(lse2 - m) sum to l, and not to 1: divide by it",
+        ),
+        Mistake(
+            "weighs by lse and not by its exponential",
+            old=_O,
+            new="o = jnp.where(l == 0.0, 0.0, jnp.nan_to_num((lse1 * o1 + lse2 * o2) / (lse1 + lse2)))",
+            says="an lse is a logarithm: the weight of a part is exp(lse)",
+        ),
+        Mistake(
+            "swaps the weights",
+            old=_O,
+            new=_O.replace("w1 * o1 + w2 * o2", "w2 * o1 + w1 * o2"),
+            says="o1 has the weight exp(lse1), and o2 that of lse2",
+        ),
+        Mistake(
+            "turns the exponents round",
+            old=_W,
+            new="w1, w2 = jnp.exp(m - lse1), jnp.exp(m - lse2)",
+            says="that is the inverse of a weight: the part with the larger lse counts more. exp(lse - m)",
+        ),
+        Mistake(
+            "takes the formulas as they stand",
+            edits=((_M, "m = 0.0"), (_O, "o = (w1 * o1 + w2 * o2) / l")),
+            says="exp(lse) overflows above 88 to inf / inf, and far below 0 it is 0 / 0: subtract the larger lse of the row from both "
+            "first",
+        ),
+        Mistake(
+            "shifts by nothing",
+            old=_M,
+            new="m = 0.0",
+            says="exp(lse) overflows above 88, and far below 0 both weights are 0: subtract the larger lse of the row from both first",
+        ),
+        Mistake(
+            "shifts by the first lse",
+            old=_M,
+            new="m = jnp.maximum(lse1, -1e30)",
+            says="where the other part is far above it, or the only one that sees anything, exp(lse2 - lse1) overflows: shift by the "
+            "larger of the two",
+        ),
+        Mistake(
+            "shifts by the smaller lse",
+            old=_M,
+            new=_M.replace("maximum(lse1", "minimum(lse1"),
+            says="an exponential of the larger one overflows as soon as the parts differ by 88, or one is empty: shift by the maximum",
+        ),
+        Mistake(
+            "shifts all rows by one maximum",
+            old=_M,
+            new="m = jnp.maximum(lse1.max(), lse2.max())",
+            says="rows far below it lose both weights, exp underflows to 0: each row needs a maximum of its own",
+        ),
+        Mistake(
+            "shifts by -inf where both parts are empty",
+            old=_M,
+            new="m = jnp.maximum(lse1, lse2)",
+            says="-inf minus -inf is NaN: keep m finite, as the start of m does in the kernels",
+        ),
+        Mistake(
+            "gives outputs of NaN where both parts are empty",
+            old=_O,
+            new="o = (w1 * o1 + w2 * o2) / l",
+            says="0 / 0 is NaN, and so is an exponential of -inf minus -inf: divide by 1 there, or subtract something finite",
+        ),
+        Mistake(
+            "leaves the maximum out of lse",
+            old=_RETURN,
+            new="return o, jnp.log(l)",
+            says="l is a sum of exp(lse - m): add m again",
+        ),
+        Mistake(
+            "returns the maximum for lse",
+            old=_RETURN,
+            new="return o, jnp.where(l == 0.0, -jnp.inf, m)",
+            says="the smaller part counts, too: lse is m + log l",
+        ),
+        Mistake(
+            "adds the two lse",
+            old=_RETURN,
+            new="return o, lse1 + lse2",
+            says="the sums add up, and not their logarithms: log(exp(lse1) + exp(lse2))",
+        ),
+        Mistake(
+            "takes the logarithm to base 2",
+            old=_RETURN,
+            new="return o, m + jnp.log2(l)",
+            says="lse is a natural logarithm: `jnp.log`",
+        ),
+        Mistake(
+            "computes with powers of 2",
+            edits=((_W, "w1, w2 = jnp.exp2(lse1 - m), jnp.exp2(lse2 - m)"), (_RETURN, "return o, m + jnp.log2(l)")),
+            says="a natural lse wants natural exponentials: `jnp.exp` and `jnp.log`, or log2(e) times each lse first",
+        ),
+        Mistake(
+            "guards the logarithm where both parts are empty",
+            old=_RETURN,
+            new="return o, m + jnp.log(jnp.where(l == 0.0, 1.0, l))",
+            says="lse is -1e30 there, and has to be -inf: log 0 is right as it is",
+        ),
+        Mistake(
+            "gives an lse of 0 where both parts are empty",
+            old=_RETURN,
+            new="return o, jnp.where(l == 0.0, 0.0, m + jnp.log(l))",
+            says="an lse of 0 belongs to a row that sees one score of 0, and one that sees nothing has -inf; `nan_to_num` would hide it",
+        ),
+        Mistake(
+            "drops the last axis of lse",
+            old=_W,
+            new="w1, w2 = jnp.exp(lse1 - m)[..., 0], jnp.exp(lse2 - m)[..., 0]",
+            says="shapes for broadcasting",
+            stage="error",
+        ),
+        Mistake(
+            "asks with Python's if whether a row is empty",
+            old=_M,
+            new="m = jnp.maximum(lse1, lse2)\n    if (m == -jnp.inf).any():\n        m = jnp.maximum(m, -1e30)",
+            says="The value is not known while Python runs",
+            stage="error",
+        ),
+        Mistake(
+            "computes with NumPy",
+            old=_W,
+            new="w1, w2 = np.exp(lse1 - m), np.exp(lse2 - m)",
+            says="not known while Python runs",
+            stage="error",
+        ),
+        Mistake(
+            "returns o alone",
+            old=_RETURN,
+            new="return o",
+            says="returns one array; the spec returns a tuple of 2",
+        ),
+    ],
+    alternatives=[
+        Alternative(
+            "goes through logaddexp",
+            code="""
+def merge_attention(o1, lse1, o2, lse2):
+    lse = jnp.logaddexp(lse1, lse2)
+    finite = jnp.where(lse == -jnp.inf, 0.0, lse)
+    return jnp.exp(lse1 - finite) * o1 + jnp.exp(lse2 - finite) * o2, lse
+""",
+        ),
+        Alternative(
+            "moves from one output to the other by a sigmoid",
+            code="""
+import jax
+
+
+def merge_attention(o1, lse1, o2, lse2):
+    low, high = jnp.maximum(lse1, -1e30), jnp.maximum(lse2, -1e30)
+    o = o1 + jax.nn.sigmoid(high - low) * (o2 - o1)
+    return o, jnp.logaddexp(lse1, lse2)
+""",
+        ),
+        Alternative(
+            "stacks the parts, and takes a softmax over them",
+            code="""
+import jax
+
+
+def merge_attention(o1, lse1, o2, lse2):
+    lse, o = jnp.stack([lse1, lse2]), jnp.stack([o1, o2])
+    weights = jax.nn.softmax(jnp.maximum(lse, -1e30), axis=0)
+    return (weights * o).sum(axis=0), jax.nn.logsumexp(lse, axis=0)
+""",
+        ),
+        Alternative(
+            "chooses a finite maximum, and mends empty rows at the end",
+            code="""
+def merge_attention(o1, lse1, o2, lse2):
+    m = jnp.maximum(lse1, lse2)
+    empty = jnp.isneginf(m)
+    m = jnp.where(empty, 0.0, m)
+    w1, w2 = jnp.exp(lse1 - m), jnp.exp(lse2 - m)
+    o = jnp.where(empty, 0.0, (w1 * o1 + w2 * o2) / (w1 + w2))
+    return o, jnp.where(empty, -jnp.inf, m + jnp.log(w1 + w2))
+""",
+        ),
+    ],
+)

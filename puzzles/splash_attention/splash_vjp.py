@@ -1,0 +1,555 @@
+"""Rung 22: attention that trains."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+from jaxtyping import Array, Bool, Float, Int
+
+from puzzles import INTERPRET, find
+
+# %% [markdown]
+# ## splash_vjp: attention that trains
+#
+# Everything is there: a forward pass that returns `lse`, and both backward passes. `jax.custom_vjp` joins them, as in
+# `trainable_matmul`:
+#
+# ```text
+#                 reads                    walks            dots in a tile
+# forward         q k v                    the rows         2     q·kᵀ  p·v                   → o, lse
+# ┄┄┄┄┄┄┄┄┄┄┄┄┄┄  keeps q k v ids o lse    ┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄
+# delta           o do                     (plain JAX)      -                                 → delta
+# attention_dq    q k v do lse delta       the rows         3     q·kᵀ  do·vᵀ  ds·k           → dq
+# attention_dkv   q k v do lse delta       the columns      4     q·kᵀ  do·vᵀ  pᵀ·do  dsᵀ·q   → dk, dv
+# ```
+#
+# What is kept for the backward pass is as long as the sequence. Nothing is as large as T × S: the weights are computed again,
+# twice.
+#
+# * What is no array (the list, the patterns, the cap) goes past the rules: `nondiff_argnums` names its places, and the backward
+#   rule gets it first.
+# * The ids are arrays, and integers: their gradient is `None`, for the pair as a whole.
+# * `o` and `do` may be bf16. `delta` is a difference of large numbers' share: add it up in f32, as a column.
+#
+# Write both rules with `forward_over_tiles` below and with `find("attention_dq").solution` and
+# `find("attention_dkv").solution`, whose first ten arguments are the same.
+
+# %%
+def splash_vjp_spec(
+    q: Float[Array, "N T H"],
+    k: Float[Array, "K S H"],
+    v: Float[Array, "K S Hv"],
+    mask: Bool[np.ndarray, "*N T S"],
+    segment_ids: tuple[Int[Array, " T"], Int[Array, " S"]] | None = None,
+    soft_cap: float | None = None,
+    *,
+    bq: int = 128,
+    bk: int = 128,
+) -> Float[Array, "N T Hv"]:
+    del bq, bk  # a matter of speed, not of numbers
+    q32, k32, v32 = (x.astype(jnp.float32) for x in (q, k, v))
+    k32, v32 = (jnp.repeat(x, len(q) // len(k), axis=0) for x in (k32, v32))
+    scores = jnp.einsum("nth,nsh->nts", q32, k32) / q.shape[-1] ** 0.5
+    scores = scores if soft_cap is None else soft_cap * jnp.tanh(scores / soft_cap)
+    seen = jnp.broadcast_to(mask, scores.shape)
+    if segment_ids is not None:
+        seen &= segment_ids[0][:, None] == segment_ids[1][None, :]
+    # -1e30 and not -inf: a softmax of nothing but -inf is NaN, and so is its gradient, whatever is chosen after it
+    weights = jax.nn.softmax(jnp.where(seen, scores, -1e30), axis=-1)
+    return jnp.einsum("nts,nsh->nth", jnp.where(seen, weights, 0.0), v32).astype(q.dtype)
+
+
+# %% jupyter={"source_hidden": true} cellView="form"
+# @title The forward pass, with lse (spoils attention_lse and splash_multi_head)
+def next_used(index: np.ndarray, used: np.ndarray) -> np.ndarray:
+    """`index`, but where it is not used, the next entry that is; at the end, the last one."""
+    where = np.flatnonzero(used)
+    if len(where) == 0:
+        return index
+    following = np.searchsorted(where, np.arange(len(index)))
+    return index[where[np.minimum(following, len(where) - 1)]]
+
+
+def tiles_of_heads(mask: np.ndarray, bq: int, bk: int) -> tuple[tuple[np.ndarray, ...], np.ndarray]:
+    """The flat list for a mask (T, S), or for one mask a head (N, T, S), and the partial blocks."""
+    stacked = mask.reshape(-1, mask.shape[-1])  # heads below each other
+    block_mask, mask_index, partial_masks = find("classify_blocks").solution(stacked, bq, bk)
+    return find("active_tiles").solution(block_mask, mask_index), partial_masks
+
+
+def forward_kernel(
+    rows_ref, cols_ref, masks_ref, flags_ref,
+    q_ref, k_ref, v_ref, mask_ref, q_ids_ref, kv_ids_ref,  # the last three may be None
+    o_ref, lse_ref, m_ref, l_ref, acc_ref,
+    *, soft_cap,
+):  # fmt: skip
+    flags = flags_ref[pl.program_id(1)]
+    kind = flags & 3
+
+    @pl.when(flags & 4 != 0)
+    def _():
+        m_ref[...] = jnp.full_like(m_ref, -1e30)
+        l_ref[...] = jnp.zeros_like(l_ref)
+        acc_ref[...] = jnp.zeros_like(acc_ref)
+
+    @pl.when(kind != 0)
+    def _():
+        s = jax.lax.dot_general(
+            q_ref[...],
+            k_ref[...],
+            (((1,), (1,)), ((), ())),
+            preferred_element_type=jnp.float32,
+        )
+        s *= q_ref.shape[-1] ** -0.5
+        if soft_cap is not None:
+            s = soft_cap * jnp.tanh(s / soft_cap)
+        seen = True
+        if mask_ref is not None:
+            seen = mask_ref[...] | (kind == 2)
+        if q_ids_ref is not None:
+            seen &= q_ids_ref[...] == kv_ids_ref[...]
+        s = jnp.where(seen, s, -jnp.inf)
+        m_new = jnp.maximum(m_ref[...], jnp.max(s, axis=1, keepdims=True))
+        p = jnp.exp(s - m_new)
+        alpha = jnp.exp(m_ref[...] - m_new)
+        l_ref[...] = alpha * l_ref[...] + jnp.sum(p, axis=1, keepdims=True)
+        pv = jnp.dot(p.astype(v_ref.dtype), v_ref[...], preferred_element_type=jnp.float32)
+        acc_ref[...] = alpha * acc_ref[...] + pv
+        m_ref[...] = m_new
+
+    @pl.when(flags & 8 != 0)
+    def _():
+        l = l_ref[...]
+        o_ref[...] = (acc_ref[...] / jnp.where(l == 0.0, 1.0, l)).astype(o_ref.dtype)
+        lse_ref[...] = m_ref[...] + jnp.log(l)  # -inf where nothing is seen
+
+
+def forward_over_tiles(q, k, v, tiles, partial_masks, segment_ids, soft_cap):
+    """(o, lse): attention over a list, and the logarithm of each row's sum of exponentials."""
+    (N, T, H), (K, S, Hv), (_, bq, bk) = q.shape, v.shape, partial_masks.shape
+    R = T // bq  # rows of tiles in a head
+    rows, cols, masks, flags = tiles
+    lists = (int(rows[-1]) + 1) // R  # 1: one mask for all heads, N: one for each
+    cols, masks = next_used(cols, flags & 3 > 0), next_used(masks, flags & 3 == 1)
+
+    def by_row(h, t, rows, cols, masks, flags):
+        return h + rows[t] // R, rows[t] % R, 0
+
+    def by_column(h, t, rows, cols, masks, flags):
+        return (h + rows[t] // R) // (N // K), cols[t], 0
+
+    specs = [
+        pl.BlockSpec((None, bq, H), by_row),
+        pl.BlockSpec((None, bk, H), by_column),
+        pl.BlockSpec((None, bk, Hv), by_column),
+        pl.BlockSpec((None, bq, bk), lambda h, t, rows, cols, masks, flags: (masks[t], 0, 0)),
+        pl.BlockSpec((bq, 1), lambda h, t, rows, cols, masks, flags: (rows[t] % R, 0)),
+        pl.BlockSpec((1, bk), lambda h, t, rows, cols, masks, flags: (0, cols[t])),
+    ]
+    q_ids, kv_ids = None, None
+    if segment_ids is not None:
+        q_ids, kv_ids = segment_ids[0].reshape(T, 1), segment_ids[1].reshape(1, S)
+    patterns = partial_masks if (flags & 3 == 1).any() else None
+    operands = (q, k, v, patterns, q_ids, kv_ids)
+    o, lse = pl.pallas_call(
+        functools.partial(forward_kernel, soft_cap=soft_cap),
+        grid_spec=pltpu.PrefetchScalarGridSpec(
+            num_scalar_prefetch=4,
+            grid=(N // lists, len(rows)),
+            in_specs=[None if x is None else spec for x, spec in zip(operands, specs, strict=True)],
+            out_specs=[
+                pl.BlockSpec((None, bq, Hv), by_row),
+                pl.BlockSpec((None, bq, 1), by_row),
+            ],
+            scratch_shapes=[
+                pltpu.VMEM((bq, 1), jnp.float32),
+                pltpu.VMEM((bq, 1), jnp.float32),
+                pltpu.VMEM((bq, Hv), jnp.float32),
+            ],
+        ),
+        out_shape=[
+            jax.ShapeDtypeStruct((N, T, Hv), q.dtype),
+            jax.ShapeDtypeStruct((N, T, 1), jnp.float32),
+        ],
+        compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel", "arbitrary")),
+        interpret=INTERPRET,
+    )(rows, cols, masks, flags, *operands)
+    return o, lse
+
+
+# %%
+@functools.partial(jax.custom_vjp, nondiff_argnums=(4, 5, 6))
+def trainable(q, k, v, segment_ids, tiles, partial_masks, soft_cap):
+    o, _ = forward_over_tiles(q, k, v, tiles, partial_masks, segment_ids, soft_cap)
+    return o
+
+
+def trainable_forward(q, k, v, segment_ids, tiles, partial_masks, soft_cap):
+    # returns the result, and a tuple of what to keep
+    ### BEGIN SOLUTION
+    o, lse = forward_over_tiles(q, k, v, tiles, partial_masks, segment_ids, soft_cap)
+    return o, (q, k, v, segment_ids, o, lse)
+    ### END SOLUTION
+
+
+def trainable_backward(tiles, partial_masks, soft_cap, kept, do):
+    # returns the gradients of q, k, v and segment_ids
+    ### BEGIN SOLUTION
+    q, k, v, segment_ids, o, lse = kept
+    products = o.astype(jnp.float32) * do.astype(jnp.float32)
+    delta = jnp.sum(products, axis=-1, keepdims=True)
+    args = q, k, v, do, lse, delta, tiles, partial_masks, segment_ids, soft_cap
+    dq = find("attention_dq").solution(*args)
+    dk, dv = find("attention_dkv").solution(*args)
+    return dq, dk, dv, None
+    ### END SOLUTION
+
+
+trainable.defvjp(trainable_forward, trainable_backward)
+
+
+def splash_vjp(
+    q: Float[Array, "N T H"],
+    k: Float[Array, "K S H"],
+    v: Float[Array, "K S Hv"],
+    mask: Bool[np.ndarray, "*N T S"],
+    segment_ids: tuple[Int[Array, " T"], Int[Array, " S"]] | None = None,
+    soft_cap: float | None = None,
+    *,
+    bq: int = 128,
+    bk: int = 128,
+) -> Float[Array, "N T Hv"]:
+    tiles, partial_masks = tiles_of_heads(mask, bq, bk)
+    return trainable(q, k, v, segment_ids, tiles, partial_masks, soft_cap)
+
+
+# %% [markdown]
+# ### Does it train as production does?
+#
+# **Your** gradients beside those that JAX finds for dense attention in f32, and beside those of JAX's own splash attention
+# (`use_fused_bwd_kernel=False`, the same blocks), within the tolerances of its own tests.
+
+# %% active="ipynb"
+# from puzzles.splash_attention import _gradients as graduation
+#
+# print(graduation.graduate(splash_vjp))
+
+# %% [markdown]
+# And what does a step of training cost? A causal mask of 8192 tokens, 8 query heads, 2 key heads:
+
+# %% active="ipynb"
+# T, H, b = 8192, 128, 512
+# mask = np.tri(T, dtype=bool)
+# q, k = (jax.ShapeDtypeStruct((n, T, H), jnp.bfloat16) for n in (8, 2))
+# attention = lambda q, k, v: find("splash_vjp").solution(q, k, v, mask, bq=b, bk=b)
+# step = lambda q, k, v: jax.vjp(attention, q, k, v)[1](q)
+# print(f"{'':24}{'steps':>8}{'dots':>8}{'TFLOP':>8}{'GiB moved':>11}")
+# for one in trace(step, q, k, k):
+#     dots = sum(int(dot.executed.sum()) for dot in one.dots)
+#     numbers = f"{dots:8,}{one.dot_flops / 1e12:8.2f}{one.hbm_bytes / 2**30:11.2f}"
+#     print(f"{one.name:24}{one.steps:8,}{numbers}")
+
+# %% [markdown]
+# Seven dots back for two forward: that is why a backward pass takes longer. Two of the seven compute `s` again, and two
+# compute `dp`, once for each order of the list.
+#
+# JAX's kernel can do with five. With `use_fused_bwd_kernel=True` the walk by columns adds `ds·k` as well. But the rows of dq then come
+# back again and again, so each column writes a dq of its own to HBM, and XLA adds them up: fewer dots, more
+# bytes.
+
+# %% [markdown]
+# ### The whole climb
+#
+# A softmax takes **three passes** over its scores: for the maximum, the sum, the weights. A maximum and a sum can be found in **two**
+# launches, then, with a correction, in **one** pass. The same correction carries an accumulator along, and the scores
+# are **never materialised**. Then masks: first obeyed; then **compute skipped**, by `pl.when`; then **traffic skipped**, by an index
+# map that stays; then **steps skipped**, by a list. Heads, groups, documents and caps were a line or two
+# each. All along, the body in the middle hardly changed. And **one number a row** is all that it leaves behind: enough to put parts
+# together that were computed apart, and enough to find every weight again when it trains.
+
+# %% [markdown]
+# ### What production does beyond
+#
+# * **A batch.** JAX's kernels and yours take one sequence. `jax.vmap` adds a grid axis for more, to yours as well.
+# * **Two block sizes for keys.** `block_kv` is what one step fetches, `block_kv_compute` what one dot takes of it: large
+#   fetches, small intermediates. The backward kernels have sizes of their own.
+# * **The vector unit.** A score costs 4 · H FLOPs in the matrix unit, and a maximum, an exponential and a sum outside of it. The receipt's
+#   "at most" knows nothing of these. With H = 64 the FLOPs are half as many and the exponentials as many as before, and blocks are
+#   padded to 128 lanes all the same. tokamax, below, takes exponentials to the base 2.
+# * **Documents.** Ids are known too late for a list. Tiles that lie between two documents are computed and masked, here as in production.
+# * **Layouts.** q, k and v may each lie in memory with the sequence as their last axis; `QKVLayout` says which.
+# * **A flat list.** [tokamax](https://github.com/openxla/tokamax) has a newer version of JAX's kernel, which calls itself experimental.
+#   It, too, walks active tiles with first and last flags.
+# * **Many chips.** JAX's kernel can be cut across chips by heads (`head_shards`) and by queries (`q_seq_shards`), and not by keys.
+#   Cutting the keys is ring attention, and you have both pieces of it: `attention_lse` and `merge_attention`.
+#
+# The next thing to read is
+# [JAX's kernel](https://github.com/jax-ml/jax/blob/main/jax/experimental/pallas/ops/tpu/splash_attention/splash_attention_kernel.py),
+# with [FlashAttention-2](https://arxiv.org/abs/2307.08691), which derives both passes, beside it.
+
+# %% tags=["author"]
+from puzzles import Alternative, Launch, Mistake, Puzzle, rng
+from puzzles.splash_attention.attention_dq import make_masks, make_segments, window_mask
+
+
+def make_inputs(key, N, K, R, S, H, Hv, bq, masks, segments=0, cap=None, bf16=False):
+    r, T, dtype = rng(key), R * bq, jnp.bfloat16 if bf16 else jnp.float32
+    q, k, v = (r.normal(size=shape) for shape in ((N, T, H), (K, S, H), (K, S, Hv)))
+    q[:, 1::4] *= 4
+    ids = make_segments(r, T, S, segments) if segments else None
+    ids = ids and tuple(jnp.asarray(x, jnp.int32) for x in ids)
+    arrays = (jnp.asarray(x, dtype) for x in (q, k, v + 0.5))
+    return *arrays, make_masks(R, S, bq, masks, N // K), ids, cap
+
+
+def observe(fn):
+    """The result and the gradients, for a gradient at the result that is nobody's operand."""
+
+    def with_gradients(q, k, v, mask, ids, cap):
+        bq = 16 if q.shape[1] < 512 else 128
+        o, pullback = jax.vjp(lambda q, k, v: fn(q, k, v, mask, ids, cap, bq=bq, bk=128), q, k, v)
+        return o, *pullback(jax.lax.rev(o, (1, 2)))
+
+    return with_gradients
+
+
+def glance(fn):
+    """The result alone."""
+    return lambda q, k, v, mask, ids, cap: fn(q, k, v, mask, ids, cap, bq=16, bk=128)
+
+
+def scale(N=8, K=2, T=5376, S=4096, H=128, width=1024, cap=30.0):
+    shapes = (N, T, H), (K, S, H), (K, S, H)
+    arrays = (jax.ShapeDtypeStruct(shape, jnp.bfloat16) for shape in shapes)
+    ids = tuple(jax.ShapeDtypeStruct((n,), jnp.int32) for n in (T, S))
+    return *arrays, window_mask(T, S, width), ids, cap
+
+
+def dots_a_tile(*launches: Launch) -> str:
+    """How many dots each launch takes for a tile that has work."""
+    numbers = []
+    for one in launches:
+        runs = [dot.executed for dot in one.dots]
+        numbers.append(str(sum(int(x.sum()) for x in runs) // max(1, int((sum(runs) > 0).sum()))))
+    return f"dots a tile: {', '.join(numbers)}"
+
+
+def fresh(r):
+    # of the shapes of the case, whose programs are compiled by now
+    return dict(N=4, K=2, R=5, S=384, H=16, Hv=32, bq=16, masks=4, segments=int(r.choice([2, 4])), cap=6.0)
+
+
+def audit(forward: Launch, dq: Launch, dkv: Launch) -> None:
+    """The forward pass, and two passes back: three launches."""
+
+_O = "o, lse = forward_over_tiles(q, k, v, tiles, partial_masks, segment_ids, soft_cap)\n    return o, (q, k, v, segment_ids, o, lse)"
+_KEPT = "return o, (q, k, v, segment_ids, o, lse)"
+_PRODUCTS = "products = o.astype(jnp.float32) * do.astype(jnp.float32)"
+_DELTA = "delta = jnp.sum(products, axis=-1, keepdims=True)"
+_ARGS = "args = q, k, v, do, lse, delta, tiles, partial_masks, segment_ids, soft_cap"
+_DQ = 'dq = find("attention_dq").solution(*args)'
+_DKV = 'dk, dv = find("attention_dkv").solution(*args)'
+_RETURN = "return dq, dk, dv, None"
+
+PUZZLE = Puzzle(
+    spec=splash_vjp_spec,
+    solution=splash_vjp,
+    inputs=make_inputs,
+    observe=observe,
+    glance=glance,
+    cases=[
+        dict(N=4, K=2, R=5, S=384, H=16, Hv=32, bq=16, masks=4, segments=3, cap=6.0),
+    ],
+    fresh=fresh,
+    scale=scale,
+    par=dots_a_tile,
+    tolerance=2e-4,
+    results=["the result", *(f"the gradient of {x}" for x in "qkv")],
+    outside=["mul", "reduce_sum", "dot_general", "rev"],  # delta, and `observe`
+    waivers={
+        "blocks": "no kernel is written here, and those that are called have such cases in their own rungs",
+        "wait": "three launches are compiled, for the interpreter and for the simulator; a wrong result is told "
+        "before its gradients are run",
+    },
+    hints=[
+        "Look at the ten arguments of the two backward passes. Which come with the call, which does the forward pass "
+        "give, and which is computed in between?",
+        "The forward rule returns `(result, kept)`. The backward rule returns one gradient for each argument that "
+        "is not in `nondiff_argnums`. `jnp.sum(..., axis=-1, keepdims=True)` keeps a column; "
+        "`.astype(jnp.float32)` comes before the product.",
+        "Forward: both outputs, then the result and six things to keep. Backward: unpack them; delta, of o and do; the ten "
+        "arguments once, for both passes; three gradients and `None`.",
+    ],
+    explain="""What the backward pass needs of the softmax is one number a row, lse; what it needs of the result is another, delta.
+    All else is computed again in VMEM. So memory grows with T, while the dots grow with the tiles of the mask, forward and back.""",
+    mistakes=[
+        Mistake(
+            "forgets delta",
+            old=_DELTA,
+            new="delta = 0.0 * jnp.sum(products, axis=-1, keepdims=True)",
+            says="dv is right, dq and dk are not: delta is what o and do give, product by product, summed over a row",
+        ),
+        Mistake(
+            "leaves o out of delta",
+            old=_PRODUCTS,
+            new="products = do.astype(jnp.float32)",
+            says="delta is the sum of o * do over a row, not of do alone",
+        ),
+        Mistake(
+            "leaves do out of delta",
+            old=_PRODUCTS,
+            new="products = o.astype(jnp.float32)",
+            says="delta is the sum of o * do over a row, not of o alone",
+        ),
+        Mistake(
+            "takes the mean for delta",
+            old=_DELTA,
+            new="delta = jnp.sum(products, axis=-1, keepdims=True) * (1 / o.shape[-1])",
+            says="delta is a sum over the head dim, and no mean",
+        ),
+        Mistake(
+            "takes ones for the gradient at the result",
+            old=_ARGS,
+            new=_ARGS.replace("v, do, lse", "v, jnp.ones_like(do), lse"),
+            says="`do` is the gradient at the result; it is all ones only if the loss is a sum",
+        ),
+        Mistake(
+            "takes the result for the gradient at the result",
+            old=_ARGS,
+            new=_ARGS.replace("v, do, lse", "v, o, lse"),
+            says="`do` comes from whatever follows the attention, and o itself is not it",
+        ),
+        Mistake(
+            "forgets the segments on the way back",
+            old=_ARGS,
+            new=_ARGS.replace("segment_ids", "None"),
+            says="documents see each other on the way back: lse knows nothing of their ids, so both passes need them",
+        ),
+        Mistake(
+            "forgets the cap on the way back",
+            old=_ARGS,
+            new=_ARGS.replace("soft_cap", "None"),
+            says="the weights are computed again, so they need the same cap as on the way forward",
+        ),
+        Mistake(
+            "scales the gradient of q once more",
+            old=_RETURN,
+            new="return dq * q.shape[-1] ** -0.5, dk, dv, None",
+            says="1/√H is inside attention_dq",
+        ),
+        Mistake(
+            "gives no gradient to keys and values",
+            old=_RETURN,
+            new="return dq, jnp.zeros_like(dk), jnp.zeros_like(dv), None",
+            says="zeros mean that keys and values never learn",
+        ),
+        Mistake(
+            "swaps dk and dv",
+            old=_RETURN,
+            new="return dq, dv, dk, None",
+            says="The backward rule returns one gradient for each argument of the function, of its shape",
+            stage="error",
+        ),
+        Mistake(
+            "forgets the gradient of the ids",
+            old=_RETURN,
+            new="return dq, dk, dv",
+            says="The backward rule returns one gradient for each argument of the function, of its shape",
+            stage="error",
+        ),
+        Mistake(
+            "keeps nothing",
+            old=_KEPT,
+            new="return o, ()",
+            says="not enough values to unpack",
+            stage="error",
+        ),
+        Mistake(
+            "forgets what to keep",
+            old=_KEPT,
+            new="return o",
+            says="The forward rule returns a pair: the result, and a tuple",
+            stage="error",
+        ),
+        Mistake(
+            "drops the axis of delta",
+            old=_DELTA,
+            new="delta = jnp.sum(products, axis=-1)",
+            says="A block shape has one entry for each axis of its array",
+            stage="error",
+        ),
+        Mistake(
+            "differentiates the kernel itself",
+            old=_DQ,
+            new="dq = jax.vjp(lambda q: trainable_forward(q, k, v, segment_ids, tiles, partial_masks, soft_cap)[0], q)[1](do)[0]",
+            says="JAX cannot differentiate this `pallas_call`: write its gradient",
+            stage="error",
+        ),
+        Mistake(
+            "leaves the gradients to plain JAX",
+            old=_DQ,
+            new="""weights = jax.nn.softmax(jnp.einsum("nth,nsh->nts", q, jnp.repeat(k, len(q) // len(k), axis=0)))
+    dq = jnp.einsum("nts,nsh->nth", weights, jnp.repeat(k, len(q) // len(k), axis=0))""",
+            says="works on the data outside the kernel",
+            stage="pallas",
+        ),
+        Mistake(
+            "computes the forward pass again",
+            edits=(
+                (_KEPT, "return o, (q, k, v, segment_ids)"),
+                (
+                    "q, k, v, segment_ids, o, lse = kept",
+                    "q, k, v, segment_ids = kept\n"
+                    "    o, lse = forward_over_tiles(q, k, v, tiles, partial_masks, segment_ids, soft_cap + 0)",
+                ),
+            ),
+            says="makes 4 launches where this rung asks for 3",
+            stage="work",
+        ),
+    ],
+    alternatives=[
+        Alternative(
+            "keeps by name, and sums by einsum",
+            edits=(
+                (_KEPT, "return o, dict(arrays=(q, k, v), ids=segment_ids, o=o, lse=lse)"),
+                ("q, k, v, segment_ids, o, lse = kept", "(q, k, v), segment_ids, o, lse = (kept[x] for x in ('arrays', 'ids', 'o', 'lse'))"),
+                (_PRODUCTS, "delta = jnp.einsum('nth,nth->nt', o, do, preferred_element_type=jnp.float32)"),
+                (_DELTA, "delta = delta[..., None]"),
+            ),
+        ),
+        Alternative(
+            "writes the rules inside the function",
+            code="""
+def splash_vjp(q, k, v, mask, segment_ids=None, soft_cap=None, *, bq=128, bk=128):
+    tiles, partial_masks = tiles_of_heads(mask, bq, bk)
+
+    @jax.custom_vjp
+    def attention(q, k, v, ids):
+        return forward_over_tiles(q, k, v, tiles, partial_masks, ids, soft_cap)[0]
+
+    def forward(q, k, v, ids):
+        o, lse = forward_over_tiles(q, k, v, tiles, partial_masks, ids, soft_cap)
+        return o, [q, k, v, ids, o, lse]
+
+    def backward(kept, do):
+        *qkv, ids, o, lse = kept
+        delta = jnp.sum((o * do).astype(jnp.float32), axis=2, keepdims=True)
+        passes = (find(name).solution for name in ("attention_dq", "attention_dkv"))
+        dq, (dk, dv) = (one(*qkv, do, lse, delta, tiles, partial_masks, ids, soft_cap) for one in passes)
+        return dq, dk, dv, None
+
+    attention.defvjp(forward, backward)
+    return attention(q, k, v, segment_ids)
+""",
+        ),
+        Alternative(
+            "sums keys and values first",
+            old=f"    {_DQ}\n    {_DKV}",
+            new=f"    {_DKV}\n    {_DQ}",
+        ),
+    ],
+    audit=audit,
+)

@@ -1,0 +1,290 @@
+"""The picture of copies by hand: who flies while the kernel computes, and where nobody can know."""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+import puzzles
+from puzzles import _draw, _show
+from puzzles._draw.copies import copies_edges, copies_marked, sentence
+from puzzles._puzzle import starter_function
+from puzzles._tpu import timeline
+from puzzles._tpu.moments import MOMENTS
+
+f32 = jnp.float32
+S = jax.ShapeDtypeStruct
+HBM = pl.BlockSpec(memory_space=pl.ANY)
+
+
+def data(fn, *args):
+    (launch,) = puzzles.trace(fn, *args)
+    return _draw.walk_data(launch)["copies"]
+
+
+def rung(name, mistake=None):
+    puzzle = puzzles.find(name)
+    fn = puzzle.solution
+    if mistake is not None:
+        fn = puzzles.mutate(puzzle, next(m for m in puzzle.mistakes if m.name == mistake))
+    return data(fn, *puzzle.arguments(0))
+
+
+@pytest.fixture
+def shown(monkeypatch):
+    """What `show` displays: (text, page), one entry a call."""
+    found = []
+    monkeypatch.setattr(_show, "display", lambda text, page: found.append((text, page)))
+    return found
+
+
+def table(text):
+    """The rows of the table of characters, by their names."""
+    rows = re.findall(
+        r"^(kernel|\w+(?: of \w+)?(?:\[[\d:, ]+\])?) {2,}((?:[wc<>.#! ] ?)+)$", text, re.M
+    )
+    return {name: marks.rstrip()[::2] for name, marks in rows}
+
+
+def text_of(name, mistake=None):
+    puzzle = puzzles.find(name)
+    fn = puzzle.solution
+    if mistake is not None:
+        fn = puzzles.mutate(puzzle, next(m for m in puzzle.mistakes if m.name == mistake))
+    (launch,) = puzzles.trace(fn, *puzzle.arguments(0))
+    return _draw.walk_text(_draw.walk_data(launch))
+
+
+def test_one_buffer_and_two_slots_look_plainly_different():
+    assert table(text_of("stream_sum")) == {"kernel": "wc" * 5, "rows_ref": ">#" * 5}
+    assert table(text_of("double_buffered_sum")) == {
+        "kernel": "wc" * 5,
+        "slots_ref[0]": ">#>>>#>>>#",
+        "slots_ref[1]": ">>>#>>>#",
+    }
+    assert "computes at 5 moments, and nothing flies meanwhile" in text_of("stream_sum")
+    assert "a copy is in flight at 4 of 5 moments" in text_of("double_buffered_sum")
+
+
+def test_a_wait_is_short_where_its_copy_could_fly_before():
+    serial, ahead = rung("stream_sum"), rung("double_buffered_sum")
+    assert copies_edges(serial, 10) == [10 * n for n in range(11)]
+    waits = np.diff(copies_edges(ahead, 10))[::2].tolist()
+    assert waits == [10, 4, 4, 4, 4]
+
+
+def test_overlap_is_that_of_the_receipt():
+    for name in ("stream_sum", "double_buffered_sum", "double_buffered_matmul"):
+        puzzle = puzzles.find(name)
+        (launch,) = puzzles.trace(puzzle.solution, *puzzle.arguments(0))
+        found = timeline(launch)
+        starts, waits = len(found.trips), len(launch.in_flight)
+        assert starts == waits
+        most = max(len(found.flying(n)) for n in range(len(found.moments)))
+        assert most == int(launch.in_flight.max())
+
+
+@pytest.mark.parametrize(
+    "name", ["pipelined_add", "pipelined_matmul", "launch_pipeline", "ragged_row_sums"]
+)
+def test_the_copies_of_a_pipeline_are_read_too(name):
+    found = rung(name)
+    assert found["unknown"] == ""
+    assert found["faults"] == []
+    buffers = {row.partition("[")[0] for row in found["rows"]}
+    assert all(one.startswith("buffer of ") for one in buffers)
+    third = [row for row in found["rows"] if row.endswith("[2]")]
+    assert third == (["buffer of b_ref[2]"] if name == "launch_pipeline" else [])
+
+
+def test_a_copy_out_flies_the_other_way():
+    rows = table(text_of("copy_rows"))
+    assert rows == {"kernel": "wcw", "rows_ref": ">#<"}
+
+
+FAULTS = {
+    ("stream_sum", "does not wait"): ("rows_ref", "reads `rows_ref`, and the copy into it", 0),
+    ("double_buffered_sum", "waits for the next copy"): (
+        "slots_ref[0]", "The last wait was for a copy into `slots_ref[1]`", 1,
+    ),
+    ("double_buffered_sum", "has one semaphore for both slots"): (
+        "slots_ref[0]", "reads `slots_ref[0]`", 1,
+    ),
+    ("fix_the_copy", "does not wait for the last copies"): (
+        "out_ref[0]", "ends with a copy that nobody waited for", 10,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("which", FAULTS, ids=lambda which: which[1])
+def test_what_is_touched_too_early_is_crossed_in_its_slot(which):
+    slot, says, at = FAULTS[which]
+    found = rung(*which)
+    assert found["open"] == at
+    assert says in found["faults"][0][1]
+    assert (found["rows"].index(slot), at, at + 1) in copies_marked(found)["fault"]
+    assert f"✗ {found['faults'][0][1]}" in text_of(*which)
+
+
+def test_a_wait_in_vain_ends_the_picture():
+    found = rung("double_buffered_sum", "forgets the prologue")
+    assert len(found["moments"]) == 1
+    assert "waits for a copy that was not started" in found["faults"][0][1]
+    assert "never gets beyond its last wait" in found["unknown"]
+    assert copies_marked(found)["fault"] == [(-1, 0, 1)]
+
+
+def test_only_what_goes_wrong_first_is_told():
+    text = text_of("double_buffered_sum", "never waits")
+    assert len(rung("double_buffered_sum", "never waits")["faults"]) == 3
+    assert text.count("✗") == 1
+    assert "What goes wrong after it is crossed, too." in text
+
+
+def test_landed_rows_lie_until_they_are_used():
+    found = rung("double_buffered_sum", "waits for the next copy")
+    assert copies_marked(found)["landed"]
+    assert copies_marked(rung("stream_sum"))["landed"] == []
+
+
+def test_a_sentence_says_what_happens_at_a_moment():
+    found = rung("double_buffered_sum")
+    assert sentence(found, 0) == (
+        "The kernel waits: `fetch(i, slot).wait()`. In flight: `slots_ref[0]` ← `x_ref[0:64]`, "
+        "`slots_ref[1]` ← `x_ref[64:128]`."
+    )
+    last = sentence(found, 9)
+    assert last.startswith("The kernel computes on `slots_ref[0]`: `o_ref[...] += jnp.sum(")
+    assert last.endswith("In flight: nothing.")
+
+
+def scaled(count):
+    """Halves of a scratch, twice as many rounds as `count` says, which lies in SMEM."""
+
+    def kernel(count_ref, x_ref, o_ref, buf, sem):
+        def body(i, _):
+            pltpu.make_async_copy(x_ref.at[pl.ds(8 * i, 8)], buf, sem).start()
+            pltpu.make_async_copy(x_ref.at[pl.ds(8 * i, 8)], buf, sem).wait()
+            o_ref[...] = buf[...] * 2
+
+        jax.lax.fori_loop(0, count_ref[0], body, None)
+
+    grid = pltpu.PrefetchScalarGridSpec(
+        num_scalar_prefetch=1,
+        grid=(1,),
+        in_specs=[HBM],
+        out_specs=pl.BlockSpec((8, 128), lambda i, _: (0, 0)),
+        scratch_shapes=[pltpu.VMEM((8, 128), f32), pltpu.SemaphoreType.DMA],
+    )
+    call = pl.pallas_call(kernel, grid_spec=grid, out_shape=S((8, 128), f32), interpret=True)
+    return data(lambda n, x: call(n, x), count, S((512 * 8, 128), f32))
+
+
+def test_where_data_decide_the_page_says_so_and_draws_nothing(shown):
+    found = scaled(S((1,), jnp.int32))
+    assert found["moments"] == []
+    assert "Data decide which copies come next" in found["unknown"]
+    known = scaled(jnp.array([3], jnp.int32))
+    assert len(known["moments"]) == 6
+    assert known["unknown"] == ""
+
+
+def test_a_long_kernel_is_shown_from_its_beginning():
+    found = scaled(jnp.array([500], jnp.int32))
+    assert len(found["moments"]) == MOMENTS
+    assert f"Only the first {MOMENTS} moments are shown." in found["unknown"]
+
+
+def test_a_slot_that_data_choose_is_not_guessed():
+    def kernel(at_ref, x_ref, o_ref, buf, sem):
+        copy = pltpu.make_async_copy(x_ref, buf.at[at_ref[0, 0].astype(jnp.int32)], sem)
+        copy.start()
+        copy.wait()
+        o_ref[...] = buf[0] + buf[1]
+
+    def run(at, x):
+        return pl.pallas_call(
+            kernel, in_specs=[pl.BlockSpec(), HBM], out_shape=S((8, 128), f32),
+            scratch_shapes=[pltpu.VMEM((2, 8, 128), f32), pltpu.SemaphoreType.DMA], interpret=True,
+        )(at, x)  # fmt: skip
+
+    found = data(run, S((8, 128), f32), S((8, 128), f32))
+    assert found["rows"] == ["buf[?]"]
+    assert found["faults"] == []
+
+
+def test_a_scalar_that_a_kernel_stores_in_smem_is_known(shown):
+    """0.7.2 keeps the slots of `emit_pipeline` there."""
+
+    def kernel(x_ref, o_ref, buf, sems):
+        def body(slot_ref):
+            slot_ref[0] = 0
+
+            @pl.loop(0, 4)
+            def _(i):
+                slot = slot_ref[0]
+                copy = pltpu.make_async_copy(x_ref.at[i], buf.at[slot], sems.at[slot])
+                copy.start()
+                copy.wait()
+                o_ref[...] = buf[slot] * 2
+                slot_ref[0] = 1 - slot
+
+        pl.run_scoped(body, pltpu.SMEM((1,), jnp.int32))
+
+    def run(x):
+        return pl.pallas_call(
+            kernel, in_specs=[HBM], out_shape=S((8, 128), f32), interpret=True,
+            scratch_shapes=[pltpu.VMEM((2, 8, 128), f32), pltpu.SemaphoreType.DMA((2,))],
+        )(x)  # fmt: skip
+
+    found = data(run, S((4, 8, 128), f32))
+    assert found["rows"] == ["buf[0]", "buf[1]"]
+    assert [trip[0] for trip in found["trips"]] == [0, 1, 0, 1]
+
+
+def test_a_learners_unfinished_kernel_is_drawn(shown):
+    """Shapes will do, and no kernel runs."""
+    puzzles.show(starter_function(puzzles.find("fix_the_copy")))
+    ((text, page),) = shown
+    assert "copies by hand: " in text
+    assert "Copies by hand." in page
+
+
+def test_kernels_without_copies_have_no_such_picture(shown):
+    puzzles.show(puzzles.find("tiled_matmul").solution)
+    ((text, page),) = shown
+    assert "by hand" not in text
+    assert 'class="pz-copies"' not in page
+
+
+@functools.cache
+def page(name):
+    puzzle = puzzles.find(name)
+    (launch,) = puzzles.trace(puzzle.solution, *puzzle.arguments(0))
+    return _draw.walk_page([_draw.walk_data(launch)])
+
+
+@pytest.mark.parametrize("name", ["double_buffered_matmul", "launch_pipeline"])
+def test_the_page_carries_a_sentence_for_each_moment_and_no_small_text(name):
+    embedded = json.loads(
+        re.search(r'<script type="application/json">(.*?)</script>', page(name))[1]
+    )
+    puzzle = puzzles.find(name)
+    moments = data(puzzle.solution, *puzzle.arguments(0))["moments"]
+    assert len(embedded["copies"]["says"]) == len(moments)
+    film = page(name).split('class="pz-film"')[1].split('class="pz-legend"')[0]
+    sizes = [float(size) for size in re.findall(r'font-size="([\d.]+)"', film)]
+    assert sizes
+    assert min(sizes) >= 11
+
+
+def test_what_is_copied_by_hand_counts_in_the_meters():
+    assert "<b>480 KiB</b> of 480 KiB" in page("stream_sum")
