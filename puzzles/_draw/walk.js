@@ -98,7 +98,7 @@ const operand = (data, number, panel) => {
   };
   const show = k => {
     const b = block(k), s = state(k), shown = slice(b), key = v.one ? shown : 0;
-    const wrong = always || faults.some(f => f.at === k && f.kind !== 'unwritten');
+    const wrong = always || faults.some(f => f.at === k && f.kind !== 'never-written');
     const mark = wrong ? 'fault' : MARKS[s];
     const [x, y, w, h] = place(b);
     const i = Math.min(w, h) >= 9 ? 1 : -1;
