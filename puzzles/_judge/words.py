@@ -8,9 +8,8 @@ from puzzles._jax import call_at_fault
 from puzzles._judge import source
 from puzzles._launch import Endless
 
-# Matched in order against "Type: message", then a new line and the learner's line, then the words
-# below if a kernel was traced; groups may be used in the remedy.
-_IN_KERNEL = "\nin a kernel"
+# Matched in order against three lines: "Type: message", the learner's line, and what JAX was doing
+# (`source.meanwhile`); groups may be used in the remedy.
 _REMEDIES: tuple[tuple[str, str], ...] = (
     (
         r"name '(\w+)' is not defined",
@@ -271,7 +270,7 @@ def told(error: Exception) -> str:
     where = source.learners_line(error)
     says = f"`{where[1]}` in `{where[0]}` raises\n{gist}" if where else gist
     line = where[1] if where else ""
-    known = remedy(f"{type(error).__name__}: {error}", line, source.in_kernel(error))
+    known = remedy(f"{type(error).__name__}: {error}", line, source.meanwhile(error))
     return "\n".join(filter(None, (says, known, _of_the_call(error))))
 
 
@@ -295,11 +294,10 @@ def _of_the_call(error: Exception) -> str:
     return ""
 
 
-def remedy(gist: str, line: str = "", in_kernel: bool = True) -> str | None:
+def remedy(gist: str, line: str = "", meanwhile: str = "in a kernel") -> str | None:
     """What to try about an exception, given "Type: message" and the learner's line, if we know."""
-    where = _IN_KERNEL if in_kernel else ""
     for pattern, words in _REMEDIES:
-        match = re.search(pattern, f"{gist}\n{line}{where}", re.DOTALL)
+        match = re.search(pattern, f"{gist}\n{line}\n{meanwhile}", re.DOTALL)
         if match:
             return words.format(*match.groups())
     return None

@@ -26,16 +26,16 @@ from puzzles import INTERPRET, find
 # attention_dkv   q k v do lse delta       the columns      4     q·kᵀ  do·vᵀ  pᵀ·do  dsᵀ·q   → dk, dv
 # ```
 #
-# What is kept for the backward pass is as long as the sequence. Nothing is as large as T × S: the weights are computed again,
-# twice.
+# What is kept is as long as the sequence, and nothing is as large as T × S: the backward pass computes the weights again,
+# once for each order of the list.
 #
-# * What is no array (the list, the patterns, the cap) goes past the rules: `nondiff_argnums` names its places, and the backward
-#   rule gets it first.
-# * The ids are arrays, and integers: their gradient is `None`, for the pair as a whole.
-# * `o` and `do` may be bf16. `delta` is a difference of large numbers' share: add it up in f32, as a column.
+# * What is no array (the list, the patterns, the cap) is named by `nondiff_argnums`. The backward rule gets it first, and returns
+#   nothing for it.
+# * The ids are arrays of integers: the gradient of the pair is `None`.
+# * `o` and `do` may be bf16. Multiply and add up `delta` in f32, and let it stay a column, (N, T, 1).
 #
-# Write both rules with `forward_over_tiles` below and with `find("attention_dq").solution` and
-# `find("attention_dkv").solution`, whose first ten arguments are the same.
+# Write both rules with `forward_over_tiles` below, and with `find("attention_dq").solution` and
+# `find("attention_dkv").solution`, which take the same ten arguments.
 
 # %%
 def splash_vjp_spec(
@@ -57,8 +57,7 @@ def splash_vjp_spec(
     seen = jnp.broadcast_to(mask, scores.shape)
     if segment_ids is not None:
         seen &= segment_ids[0][:, None] == segment_ids[1][None, :]
-    # -1e30 and not -inf: a softmax of nothing but -inf is NaN, and so is its gradient, whatever is chosen after it
-    weights = jax.nn.softmax(jnp.where(seen, scores, -1e30), axis=-1)
+    weights = jax.nn.softmax(jnp.where(seen, scores, -jnp.inf), axis=-1)
     return jnp.einsum("nts,nsh->nth", jnp.where(seen, weights, 0.0), v32).astype(q.dtype)
 
 

@@ -468,7 +468,8 @@ PLANTS = [
     plant(
         "tolerance of 0.1",
         "tolerance=",
-        "within a tolerance of 0.1 lie real faults: give 0.0002 at most, 10 times what is usual",
+        "within a tolerance of 0.1 lie real faults of float32: give 0.0002 at most, 10 times what "
+        "is usual",
         (SCALE, f"{SCALE}    tolerance=0.1,\n"),
     ),
     plant(

@@ -146,6 +146,12 @@ def test_an_error_is_counted_in_tolerances(want: list, got: list, error: float) 
     assert found == pytest.approx(error)
 
 
+def test_a_tolerance_may_go_by_dtype() -> None:
+    one, other = np.array([1.0, -1.0], np.float32), np.array([1.0, -1.01], np.float32)
+    assert largest_error(one, other, {"float32": 0.1}) == pytest.approx(0.05, rel=1e-3)
+    assert largest_error(one, other, {"bfloat16": 0.1}) == largest_error(one, other, None) > 1
+
+
 def test_a_rejected_reference_is_told_how_far_off_it_is_and_gets_no_diagnosis(rung: Rung) -> None:
     alike = ('old="x_ref[...] * 2",\n            new="x_ref[...] + 2"', 'code="\\n"')
     puzzle = rung(near(3.0), alike)  # the first mistake gives the solution's own numbers

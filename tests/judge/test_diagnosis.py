@@ -171,6 +171,12 @@ def test_who_is_close_is_told_how_close(error: str, close: bool) -> None:
         assert 1 < float(number[1]) < 10
 
 
+def test_numbers_are_told_from_arguments_that_are_several_arrays() -> None:
+    want, ids = np.arange(1.0, 5.0), (np.zeros(2, np.int32), np.zeros(3, np.int32))
+    words = likeness(want, want[::-1], want > 0, {"ids": ids, "x": want[::-1]}, None, 1e-3)
+    assert words == "They are the numbers of `x`, unchanged."
+
+
 LIKE = {
     "an input as it came": (
         "vector_add",
@@ -237,6 +243,8 @@ def test_numbers_that_are_like_nothing_get_no_likeness() -> None:
     assert likeness(want, got, got != want, {"x": want}, None, 4e-5) is None
     scattered = np.where(r.random((16, 256)) < 0.5, want, np.nan)
     assert likeness(want, scattered, np.isnan(scattered), {}, None, 4e-5) is None
+    odd = {"tiles": (np.zeros(6), np.zeros((2, 3))), "rule": len, "segment_ids": None, "cap": 2.0}
+    assert likeness(want, got, got != want, odd, None, 4e-5) is None
 
 
 @pytest.mark.parametrize(

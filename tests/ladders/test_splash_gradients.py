@@ -174,17 +174,20 @@ def test_a_batch_is_one_vmap_and_jit_changes_nothing() -> None:
             np.testing.assert_allclose(got[n], want, rtol=1e-4, atol=1e-5)
 
 
-def visits(case_number: int) -> tuple:
-    """A row list with its heads, and the same visits by columns."""
-    r = np.random.default_rng(case_number)
-    N, K = HEADS[case_number % len(HEADS)]
+def column_list() -> Callable:
+    """The helper that attention_dkv gives its learner."""
+    puzzle = find("attention_dkv")
+    return _puzzle.load(puzzle, puzzle.text, "lists")["by_columns"]
+
+
+def visits(number: int) -> tuple:
+    """A row list, the same visits by columns, and what heads there are."""
+    r = np.random.default_rng(number)
+    N, K = HEADS[number % len(HEADS)]
     R, J, heads = int(r.integers(1, 6)), int(r.integers(1, 5)), N if r.integers(2) else 1
     kinds = (r.integers(0, 3, (heads * R, J)) * (r.random((heads * R, J)) < 0.6)).astype(np.int32)
     tiles = find("active_tiles").solution(kinds, r.integers(0, 9, kinds.shape).astype(np.int32))
-    by_columns = _puzzle.load(find("attention_dkv"), find("attention_dkv").text, "lists")[
-        "by_columns"
-    ]
-    return tiles, by_columns(tiles, N, K, R, J), (N, K, R, J, heads)
+    return tiles, column_list()(tiles, N, K, R, J), (N, K, R, J, heads)
 
 
 @pytest.mark.parametrize("number", range(40))
@@ -226,3 +229,49 @@ def test_productions_fused_backward_pass_takes_five_dots_and_a_dq_for_each_colum
         assert graduation.dots(launches) == wanted
     shapes = [one.shape for one in launches[1].outputs]
     assert (384 // case.bk, *case.q.shape) in shapes
+
+
+# What the prose states
+
+
+def test_the_picture_of_one_list_in_two_orders() -> None:
+    kinds = np.array([[2, 0, 0], [2, 1, 0], [0, 1, 0]], np.int32)
+    tiles = find("active_tiles").solution(kinds, np.zeros_like(kinds))
+    rows, cols, _, flags = tiles
+    assert [rows.tolist(), cols.tolist(), flags.tolist()] == [
+        [0, 1, 1, 2],
+        [0, 0, 1, 1],
+        [14, 6, 9, 13],
+    ]
+    rows, cols, _, flags = column_list()(tiles, 1, 1, 3, 3)
+    assert [cols.tolist(), rows[:4].tolist(), flags.tolist()] == [
+        [0, 0, 1, 1, 2],
+        [0, 1, 1, 2],
+        [6, 10, 5, 9, 12],
+    ]
+
+
+def test_a_weight_comes_back_from_lse_and_delta_is_the_rows_mean_of_dp() -> None:
+    r = np.random.default_rng(0)
+    s, v, do = r.normal(size=(5, 7)), r.normal(size=(7, 3)), r.normal(size=(5, 3))
+    p = np.exp(s) / np.exp(s).sum(axis=1, keepdims=True)
+    lse = np.log(np.exp(s).sum(axis=1, keepdims=True))
+    np.testing.assert_allclose(np.exp(s - lse), p)
+    mean = (p * (do @ v.T)).sum(axis=1)
+    np.testing.assert_allclose((p @ v * do).sum(axis=1), mean)
+    slope = jax.vjp(lambda s: jax.nn.softmax(s, axis=1) @ v, jnp.asarray(s, jnp.float32))[1]
+    wanted = slope(jnp.asarray(do, jnp.float32))[0]
+    np.testing.assert_allclose(p * (do @ v.T - mean[:, None]), wanted, atol=1e-6)
+
+
+def test_what_each_dot_of_the_backward_pass_is_for() -> None:
+    """By the widths that are contracted: H for s, Hv for dp, bq and bk for the gradients."""
+    i, j = np.indices((128, 256))
+    arrays = graduation.draw(0, 2, 1, 128, 256, 64, 32, jnp.float32)
+    case = Case(*arrays, j <= i + 100, bq=16, bk=128)
+    _, dq, dkv = graduation.backward_launches(attending(case), case)
+    for launch, outs in ((dq, [(16, 64)]), (dkv, [(128, 32), (128, 64)])):
+        shapes = [(dot.lhs, dot.rhs, dot.out) for dot in launch.dots]
+        assert shapes[0] == ((16, 64), (128, 64), (16, 128))
+        assert ((16, 32), (128, 32), (16, 128)) in shapes
+        assert sorted(out for *_, out in shapes) == sorted([(16, 128), (16, 128), *outs])
