@@ -370,8 +370,6 @@ PUZZLE = Puzzle(
     outside=["mul", "reduce_sum", "dot_general", "rev"],  # delta, and `observe`
     waivers={
         "blocks": "no kernel is written here, and those that are called have such cases in their own rungs",
-        "wait": "three launches are compiled, for the interpreter and for the simulator; a wrong result is told "
-        "before its gradients are run",
     },
     hints=[
         "Look at the ten arguments of the two backward passes. Which come with the call, which does the forward pass "
