@@ -14,7 +14,7 @@ from planted import FRONT, Rung
 
 from puzzles import __main__ as cli
 from puzzles import _ladders
-from puzzles._author import gate, notebook, scaffold, tree
+from puzzles._author import gate, notebook, repository, scaffold, tree
 
 TEXT = scaffold.rung_text("toy_warm_up")
 
@@ -626,3 +626,5 @@ def test_of_51_kinds_of_faults_nearly_all_are_told() -> None:
         print(f"not told: {kind}: {why}")
     assert len(told) + len(UNSEEN) == KINDS
     assert len(told) >= 48
+    readme = (repository.ROOT / "README.md").read_text(encoding="utf-8")
+    assert f"Of {KINDS} kinds of faults planted in a new puzzle, {len(told)} are told" in readme
