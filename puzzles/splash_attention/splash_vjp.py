@@ -252,8 +252,7 @@ def splash_vjp(
 #     print(f"{one.name:24}{one.steps:8,}{numbers}")
 
 # %% [markdown]
-# Seven dots back for two forward: that is why a backward pass takes longer. Two of the seven compute `s` again, and two
-# compute `dp`, once for each order of the list.
+# Seven dots back for two forward. Two of the seven compute `s` again, and two compute `dp`, once for each order of the list.
 #
 # JAX's kernel can do with five. With `use_fused_bwd_kernel=True` the walk by columns adds `ds·k` as well. But the rows of dq then come
 # back again and again, so each column writes a dq of its own to HBM, and XLA adds them up: fewer dots, more
