@@ -91,6 +91,7 @@ __all__ = [
     "explain_derivatives",
     "has_tpu",
     "interpret_params",
+    "is_remote",
     "jaxpr_as_fun",
     "read_refs",
     "reset_tpu_interpret_mode_state",
@@ -240,6 +241,11 @@ def copy_parts(tree: Any, leaves: Sequence[Any]) -> tuple[tuple[Any, tuple[Any, 
 def copy_ends(tree: Any, leaves: Sequence[Any]) -> tuple[tuple[Any, tuple[Any, ...]], ...]:
     """((ref, its transforms) of the source, the same of the target) of a `dma_start`'s operands."""
     return copy_parts(tree, leaves)[:2]
+
+
+def is_remote(equation: JaxprEqn) -> bool:
+    """Whether a `dma_start` copies to another device."""
+    return equation.params["tree"].unflatten(equation.invars)[-1] is not None
 
 
 def written_refs(jaxpr: Jaxpr) -> frozenset[int]:

@@ -31,8 +31,8 @@ def likeness(
         return None
     want, got = want.astype(np.float64), got.astype(np.float64)
     for name, value in args.items():
-        array = np.asarray(value, np.float64) if np.size(value) == got.size > 1 else None
-        if array is not None and array.shape == got.shape and _equal(got, array):
+        same_form = getattr(value, "shape", None) == got.shape  # a pair of arrays has none
+        if same_form and _equal(got, np.asarray(value, np.float64)):
             return f"They are the numbers of `{name}`, unchanged."
     if got.ndim == 2 and got.shape[0] == got.shape[1] > 1 and _equal(got.T, want):
         return "They are the right numbers, with rows and columns swapped."
@@ -89,20 +89,19 @@ def _law(want: np.ndarray, got: np.ndarray, same: float) -> str | None:
 
 
 def _box(wrong: np.ndarray, got: np.ndarray, of: str) -> str | None:
-    """Which slice alone is right, or wrong, where what is wrong was never written."""
+    """Which slice alone is right, or wrong, where what is wrong is NaN."""
     if wrong.all() or not np.isnan(got[wrong]).all():
         return None
-    for marks, what in ((~wrong, "right"), (wrong, "wrong")):
-        spans = [np.flatnonzero(marks.any(axis=_others(marks, a))) for a in range(marks.ndim)]
-        sizes = [len(span) for span in spans]
-        straight = all(int(s[-1] - s[0]) == len(s) - 1 for s in spans)
-        if straight and int(np.prod(sizes)) == int(marks.sum()):
-            index = ", ".join(
-                _span(int(s[0]), int(s[-1]), n) for s, n in zip(spans, marks.shape, strict=True)
-            )
-            rest = "the rest is NaN" if what == "right" else "it is NaN"
-            return f"{of}, only [{index}] is {what}; {rest}."
-    return None
+    more = wrong.mean() > 0.5  # then what is right is said
+    marks = ~wrong if more else wrong
+    spans = [np.flatnonzero(marks.any(axis=_others(marks, axis))) for axis in range(marks.ndim)]
+    ends = [(int(span[0]), int(span[-1]) + 1) for span in spans]
+    if np.prod([last - first for first, last in ends]) != marks.sum():
+        return None
+    slices = zip(ends, marks.shape, strict=True)
+    index = ", ".join(_span(first, last, size) for (first, last), size in slices)
+    rest = "right; the rest is NaN" if more else "wrong; it is NaN"
+    return f"{of}, only [{index}] is {rest}."
 
 
 def _others(marks: np.ndarray, axis: int) -> tuple[int, ...]:
@@ -110,9 +109,9 @@ def _others(marks: np.ndarray, axis: int) -> tuple[int, ...]:
 
 
 def _span(first: int, last: int, size: int) -> str:
-    if (first, last) == (0, size - 1):
+    if (first, last) == (0, size):
         return ":"
-    return str(first) if first == last else f"{first}:{last + 1}"
+    return str(first) if last == first + 1 else f"{first}:{last}"
 
 
 def early(launch: Launch) -> str | None:
@@ -135,6 +134,6 @@ def left_undone(launch: Launch) -> str | None:
     for name in seen.unread:
         return f"The kernel never reads `{name}`."
     for name, count, total, block in seen.missed:
-        which = f"{count:,} of the {total:,} blocks of `{name}`, for example {block},"
-        return f"No grid step is given {which} as its index map stands."
+        which = f"{count:,} of the {total:,} blocks of `{name}`, for example {block}"
+        return f"The index map gives {which}, to no grid step."
     return None

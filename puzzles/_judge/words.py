@@ -8,9 +8,8 @@ from puzzles._jax import call_at_fault
 from puzzles._judge import source
 from puzzles._launch import Endless
 
-# Matched in order against "Type: message", then a new line and the learner's line, then the words
-# below if a kernel was traced; groups may be used in the remedy.
-_IN_KERNEL = "\nin a kernel"
+# Matched in order against three lines: "Type: message", the learner's line, and what JAX was doing
+# (`source.meanwhile`); groups may be used in the remedy.
 _REMEDIES: tuple[tuple[str, str], ...] = (
     (
         r"name '(\w+)' is not defined",
@@ -54,10 +53,6 @@ _REMEDIES: tuple[tuple[str, str], ...] = (
         r"mutable array reference of type Ref|ellipsis \(`\.\.\.`\)",
         "In an index map the program ids come first and the Refs of scalar prefetch after them; a "
         "Ref is read one number at a time, as in `perm_ref[e]`.",
-    ),
-    (
-        r"[Cc]ustom VJP fwd rule .*must produce a pair",
-        "The forward rule returns a pair: the result, and one tuple of all residuals.",
     ),
     (
         r"[Cc]ustom VJP bwd rule",
@@ -169,8 +164,8 @@ _REMEDIES: tuple[tuple[str, str], ...] = (
     (
         r"Value shape: \(1, (?:\d+, )+\d+\)|shapes=\[\(\d+, \d+\), \((?:\d+, ){2,}\d+\)\]|"
         r"shape \(-1",
-        "The blocks still have their leading axis: a number in a block shape keeps an axis, "
-        "`None` removes it.",
+        "The blocks still have their leading axis. A 1 in a block shape keeps it, `None` removes "
+        "it.",
     ),
     (
         r"'function' object is not iterable",
@@ -198,8 +193,7 @@ _REMEDIES: tuple[tuple[str, str], ...] = (
     (
         r"(?:kernel|map|<lambda>)\(\) (?:missing \d+ required positional|takes \d+ positional)",
         "A kernel receives one Ref for each input, each output and each scratch, in this order; an "
-        "index map receives one program id for each axis of the grid. With scalar prefetch, its "
-        "Refs come before the kernel's others, and after the program ids.",
+        "index map receives one program id for each axis of the grid.",
     ),
     (
         r"[Ii]ndex map.*captures? constants",
@@ -276,15 +270,20 @@ def told(error: Exception) -> str:
     where = source.learners_line(error)
     says = f"`{where[1]}` in `{where[0]}` raises\n{gist}" if where else gist
     line = where[1] if where else ""
-    known = remedy(f"{type(error).__name__}: {error}", line, source.in_kernel(error))
+    known = remedy(f"{type(error).__name__}: {error}", line, source.meanwhile(error))
     return "\n".join(filter(None, (says, known, _of_the_call(error))))
 
 
 def _of_the_call(error: Exception) -> str:
-    """Which index map it is that takes too few, and how many arrays have no spec."""
+    """What the call says: prefetched Refs, an index map at fault, arrays without a spec."""
     index_map, prefetched = call_at_fault(error)
-    if "positional argument" in str(error) and (line := source.line_of(index_map)):
-        return f"It is the index map in `{line}`."
+    if "positional argument" in str(error):
+        line = source.line_of(index_map)
+        which = f"It is the index map in `{line}`." if line else ""
+        also = (
+            "Prefetched Refs come before the kernel's others, and after an index map's program ids."
+        )
+        return " ".join(filter(None, (which, also if prefetched else "")))
     if prefetched and "Pytree for `in_specs`" in str(error):
         some = f"{prefetched} arrays of the call have"
         first = some if prefetched > 1 else "array of the call has"
@@ -295,11 +294,10 @@ def _of_the_call(error: Exception) -> str:
     return ""
 
 
-def remedy(gist: str, line: str = "", in_kernel: bool = True) -> str | None:
+def remedy(gist: str, line: str = "", meanwhile: str = "in a kernel") -> str | None:
     """What to try about an exception, given "Type: message" and the learner's line, if we know."""
-    where = _IN_KERNEL if in_kernel else ""
     for pattern, words in _REMEDIES:
-        match = re.search(pattern, f"{gist}\n{line}{where}", re.DOTALL)
+        match = re.search(pattern, f"{gist}\n{line}\n{meanwhile}", re.DOTALL)
         if match:
             return words.format(*match.groups())
     return None

@@ -13,8 +13,20 @@ import numpy as np
 from puzzles._launch.events import Event
 from puzzles._launch.moves import Copy, in_flight
 from puzzles._launch.operand import Operand, spread
-from puzzles._launch.touched import NOTHING, Touched
-from puzzles._launch.work import Dot
+from puzzles._launch.touched import Touched, storing, touched
+from puzzles._launch.work import Dot, Touch
+
+
+@dataclass(frozen=True)
+class Made:
+    """An output that shares an input's memory, and what XLA does to that before the launch.
+
+    how: "fills" it with a constant, "computes" it, or "copies" an argument that is not donated.
+    """
+
+    output: str
+    bytes: int
+    how: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,10 +61,12 @@ class Launch:
     written_inputs: tuple[str, ...] = ()  # inputs that the kernel writes into, aliased ones aside
     stray_reads: tuple[tuple[str, int, int], ...] = ()  # (ref, first step, index that is not there)
     params: str | None = None  # the type of `compiler_params`, where it is none that JAX knows
-    touched: Touched = NOTHING  # what is read early, never, or missed
-    stores: tuple[tuple[str, int], ...] = ()  # each output, and how many steps store into it
+    touches: tuple[Touch, ...] = ()  # reads and writes of its refs, in the order of the text
     times: int | None = 1  # how often a loop around the launch runs it; None: only running it tells
     certain: Launch | None = None  # what `least` is where it differs
+    line: str | None = None  # where it is launched
+    unused: frozenset[int] = frozenset()  # outputs that the program drops: scratch, in effect
+    made: tuple[Made, ...] = ()  # what XLA does for an aliased output before the launch
     flights: tuple[tuple[int, np.ndarray], ...] = ()  # starts (1) and waits (-1), with weights
     # Reads of scalars: the ref, the element in a flat array, how often; both over the grid.
     looks: tuple[tuple[str, np.ndarray, np.ndarray], ...] = ()
@@ -78,6 +92,18 @@ class Launch:
             most = self.unknown_branches or not all(copy.exact for copy in self.copies)
             return "about" if most else "at least"
         return "" if self.exact else "at most"
+
+    @cached_property
+    def touched(self) -> Touched:
+        """What is read before it is written, never read or written, or never fetched."""
+        started = [self.outputs[position].name for _, position in self.aliases]
+        blocks = [o for o in self.inputs + self.outputs if o.piped and o.name not in started]
+        return touched(self.touches, blocks, self.scratch, self.grid)
+
+    @property
+    def stores(self) -> tuple[tuple[str, int], ...]:
+        """Each output, and how many steps store into it for certain."""
+        return tuple((o.name, storing(self.touches, o.name, self.grid)) for o in self.outputs)
 
     @property
     def steps(self) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -27,59 +26,58 @@ class Touched:
     missed: tuple[tuple[str, int, int, tuple[int, ...]], ...] = ()
 
 
-NOTHING = Touched()
-
-
 def touched(
     touches: Sequence[Touch],
-    blocks: Sequence[tuple[Operand, Any]],
-    scratch: Sequence[tuple[Operand, Any]],
+    blocks: Sequence[Operand],
+    scratch: Sequence[Operand],
     grid: tuple[int, ...],
 ) -> Touched:
-    """The facts of a walk about inputs and outputs in blocks, and scratch, each with its ref.
+    """The facts of a walk about inputs and outputs in blocks, and scratch.
 
     What starts out as an input, or stays in HBM, is left out of `blocks`.
     """
     early, unread, unwritten, missed = [], [], [], []
-    for number, (operand, ref) in enumerate((*blocks, *scratch)):
-        mine = [touch for touch in touches if touch.ref is ref]
+    for number, operand in enumerate((*blocks, *scratch)):
+        mine = [touch for touch in touches if touch.ref == operand.name]
         reads, writes = (
             any(t.writes is way and t.weight[MOST].any() for t in mine) for way in (False, True)
         )
         if number >= len(blocks):
-            fresh = np.arange(len(operand.fetched)) == 0
+            begins = np.arange(len(operand.fetched)) == 0
         elif operand.output:
-            fresh = operand.fetched
+            begins = operand.fetched
             unwritten += [operand.name] * (not writes)
         else:
             unread += [operand.name] * (not reads)
             missed += list(_missed(operand))
             continue
-        if (step := _early(mine, fresh, grid)) is not None:
+        if (step := _early(mine, begins, grid)) is not None:
             early.append((operand.name, step))
     return Touched(tuple(early), tuple(unread), tuple(unwritten), tuple(missed))
 
 
-def storing(touches: Sequence[Touch], ref: Any, grid: tuple[int, ...]) -> int:
+def storing(touches: Sequence[Touch], name: str, grid: tuple[int, ...]) -> int:
     """How many grid steps store into a ref for certain."""
     steps = np.zeros(int(np.prod(grid)), bool)
     for touch in touches:
-        if touch.ref is ref and touch.writes:
+        if touch.ref == name and touch.writes:
             steps |= spread(touch.weight[LEAST] > 0, grid)
     return int(steps.sum())
 
 
-def _early(touches: Sequence[Touch], fresh: np.ndarray, grid: tuple[int, ...]) -> int | None:
-    """The first of the `fresh` steps that reads for certain what nothing in it has written."""
-    written = np.zeros(len(fresh), bool)
-    first: list[int] = []
+def _early(touches: Sequence[Touch], begins: np.ndarray, grid: tuple[int, ...]) -> int | None:
+    """The first step that reads for certain what no step since the last of `begins` has written."""
+    written = np.zeros(len(begins), bool)
+    asked = np.zeros(len(begins), bool)
     for touch in touches:
         if touch.writes:
             written |= spread(touch.weight[MOST] > 0, grid)
         else:
-            asked = spread(touch.weight[LEAST] > 0, grid) & fresh & ~written
-            first += [int(np.argmax(asked))] if asked.any() else []
-    return min(first, default=None)
+            asked |= spread(touch.weight[LEAST] > 0, grid) & ~written
+    before = np.cumsum(written) - written  # steps before this one that write
+    visit = np.maximum.accumulate(np.where(begins, np.arange(len(begins)), 0))
+    asked &= before == before[visit]
+    return int(np.argmax(asked)) if asked.any() else None
 
 
 def _missed(operand: Operand) -> Iterator[tuple[str, int, int, tuple[int, ...]]]:

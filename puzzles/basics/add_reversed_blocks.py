@@ -121,6 +121,12 @@ PUZZLE = Puzzle(
             says="block n does not exist; the last one is n - 1",
         ),
         Mistake(
+            "begins again at the first block",
+            old="(n - 1 - i,)",
+            new="((n - i) % n,)",
+            says="step 0 gets block 0 of y, since n % n is 0; it should get the last one, n - 1",
+        ),
+        Mistake(
             "has a block count written into it",
             old="return (n - 1 - i,)",
             new="return (4 - i,)",

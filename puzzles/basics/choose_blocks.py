@@ -69,12 +69,12 @@ def choose_blocks(M: int, K: int, N: int, vmem_bytes: int) -> tuple[int, int, in
 # `bk` of 128 takes 1.6 times as many as one of 512. So give `bk` what VMEM is left. If that is too
 # little, ask for more by `pltpu.CompilerParams(vmem_limit_bytes=...)`.
 #
-# Now tune. The cell below tries six choices. The bar is the FLOPs per byte, and `|` marks v5e's
-# ridge; "at best" is the time that HBM or the matrix unit need by the receipt. **On a TPU the cell
+# Now tune. The cell below tries six choices. The bar is the FLOPs per byte, and `|` marks the ridge;
+# "at best" is the time that a v5e's HBM or matrix unit needs, by the receipt. **On a TPU the cell
 # measures each launch**, by the rules of timing: one call to compile and warm up, then the median of
-# many, each waited for. Compare that with "at best", and see where the receipt's simple model stops
-# being the whole story. On a CPU there is nothing to measure. There the receipt ranks them, and with
-# libtpu installed and `PUZZLES_TPU=1` set, so does the TPU compiler's estimate.
+# twenty, each waited for. Compare that with "at best", and see where the receipt's simple model stops
+# being the whole story. On a CPU there is nothing to measure: the receipt ranks the choices or, with
+# libtpu installed and `PUZZLES_TPU=1` set, the TPU compiler's estimate. The plot says which it was.
 #
 # <details>
 # <summary>More: all of K in one block</summary>
@@ -134,7 +134,7 @@ def choose_blocks(M: int, K: int, N: int, vmem_bytes: int) -> tuple[int, int, in
 #         print(f"{row}{best:12.0f}{launch.intensity:11.0f}  {bar}")
 #         value = best
 #         if ask_libtpu:
-#             value = estimated_cycles(named, square, square)
+#             value = estimated_cycles(named, square, square) or 0  # 0: it gave none
 #         elif not INTERPRET:
 #             value = measure(named, square, square)
 #         found[f"{bm}, {bk}, {bn}"] = value
@@ -203,7 +203,8 @@ def audit(launch: Launch) -> None:
     )
     assert launch.intensity >= chip.ridge, (
         f"blocks {blocks} give {launch.intensity:.0f} FLOPs a byte, memory-bound: a v5e needs "
-        f"{chip.ridge:.0f}. Larger bm and bn save traffic"
+        f"{chip.ridge:.0f}. Larger bm and bn save traffic, and these take "
+        f"{launch.vmem_bytes / 2**20:.2f} of {launch.vmem_limit_bytes / 2**20:g} MiB of VMEM"
     )
 
 

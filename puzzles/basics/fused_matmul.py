@@ -187,6 +187,19 @@ PUZZLE = Puzzle(
             says="the bias is in the sum once for every K block",
         ),
         Mistake(
+            "adds the bias at every k step and once more at the end",
+            old=_ADD,
+            new=f"{_ADD} + bias_ref[...]",
+            says="the bias is in the sum once for every K block, and then again: add it at the last k "
+            "alone",
+        ),
+        Mistake(
+            "subtracts the bias",
+            old="acc_ref[...] + bias_ref[...]",
+            new="acc_ref[...] - bias_ref[...]",
+            says="the spec adds it",
+        ),
+        Mistake(
             "adds the bias after the activation",
             edits=(
                 ("x = acc_ref[...] + bias_ref[...]", "x = acc_ref[...]"),

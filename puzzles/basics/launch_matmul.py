@@ -166,10 +166,17 @@ PUZZLE = Puzzle(
             stage="error",
         ),
         Mistake(
-            "puts k first in the grid",
+            "puts k elsewhere than last in the grid",
             old="grid=(M // bm, N // bn, K // bk)",
             new="grid=(K // bk, M // bm, N // bn)",
             says="the kernel and the index maps read k from the last grid axis",
+        ),
+        Mistake(
+            "counts columns of blocks first in the grid, and rows in the maps",
+            old="grid=(M // bm, N // bn, K // bk)",
+            new="grid=(N // bn, M // bm, K // bk)",
+            says="the first program id runs over the first entry of the grid: with `i` for rows, that is "
+            "M // bm",
         ),
         Mistake(
             "swaps the block indices of the output",

@@ -150,6 +150,21 @@ PUZZLE = Puzzle(
             says="an f32 accumulator cannot get back what the product has lost",
         ),
         Mistake(
+            "lets the dot return bf16",
+            old=", preferred_element_type=jnp.float32",
+            new="",
+            says="the dot of two bf16 blocks is rounded to bf16 unless you ask for f32, by "
+            "`preferred_element_type=jnp.float32`; no cast gets back what it has lost",
+        ),
+        Mistake(
+            "rounds the running sum at every step",
+            old=_ADD,
+            new="    total = acc_ref[...] + " + _DOT + "\n"
+            "    acc_ref[...] = total.astype(jnp.bfloat16).astype(jnp.float32)\n",
+            says="an f32 accumulator that is cast to bf16 at every step is a bf16 one: round once, at the "
+            "store",
+        ),
+        Mistake(
             "rounds the sum before the last block is added",
             edits=(
                 (

@@ -190,6 +190,18 @@ PUZZLE = Puzzle(
             stage="error",
         ),
         Mistake(
+            "contracts db as the forward pass does",
+            old="contract=(0, 0)",
+            new="contract=(1, 0)",
+            says="db sums over M, which runs down the rows of both `a` and `g`: contract axis 0 of both",
+        ),
+        Mistake(
+            "walks g along its rows for db",
+            old=_G_DB,
+            new="pl.BlockSpec((bm, bn), lambda i, j, m: (j, m))",
+            says="db needs block (m, j) of `g`: its columns are db's, and its rows are summed over",
+        ),
+        Mistake(
             "contracts the columns of both for db",
             old="contract=(0, 0)",
             new="contract=(1, 1)",
@@ -242,7 +254,7 @@ PUZZLE = Puzzle(
             "gives the gradients in the other order",
             old="return da, db",
             new="return db, da",
-            says="wrong shape",
+            says="The results come in another order than the spec's",
         ),
         Mistake(
             "takes all of M in one block",

@@ -120,6 +120,12 @@ PUZZLE = Puzzle(
             says="column N - 1 is the last one that exists",
         ),
         Mistake(
+            "counts its blocks from one",
+            old="column = j * bn",
+            new="column = (j + 1) * bn",
+            says="block 0 begins at column 0: its columns are j * bn and up",
+        ),
+        Mistake(
             "masks every block like the last one",
             old="jnp.where(column < N,",
             new="jnp.where(column - j * bn < (N - 1) % bn + 1,",
@@ -180,7 +186,7 @@ PUZZLE = Puzzle(
             "pads the array in HBM first",
             old="    )(x)",
             new="    )(jnp.pad(x, ((0, -M % bm), (0, -N % bn))))[:M]",
-            says="`pad`",
+            says="`pad` in `)(jnp.pad(x,",
             stage="work",
         ),
         Mistake(

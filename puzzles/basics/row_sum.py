@@ -165,6 +165,14 @@ PUZZLE = Puzzle(
             says="the step that stores zeros has a block to add, too",
         ),
         Mistake(
+            "goes through a row in a loop of its own",
+            old="o_ref[...] += jnp.sum(x_ref[...], axis=1, keepdims=True)",
+            new="o_ref[...] = sum(\n"
+            "        jnp.sum(x_ref[...], axis=1, keepdims=True) for _ in range(pl.num_programs(1))\n    )",
+            says="`x_ref` is one block at every turn, so each step sums the same block over and over, and "
+            "the last step's stays; the grid is the loop",
+        ),
+        Mistake(
             "counts the first block twice",
             old="        o_ref[...] = jnp.zeros_like(o_ref)\n",
             new="        o_ref[...] = jnp.sum(x_ref[...], axis=1, keepdims=True)\n",
@@ -186,7 +194,7 @@ PUZZLE = Puzzle(
             "drops the axis it sums over",
             old="axis=1, keepdims=True)\n    ### END",
             new="axis=1)\n    ### END",
-            says="the shapes are those of the blocks",
+            says="This Ref takes a column, (64, 1)",
             stage="error",
         ),
         Mistake(

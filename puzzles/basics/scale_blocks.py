@@ -170,6 +170,41 @@ PUZZLE = Puzzle(
             says="that is right for arrays 512 wide only",
         ),
         Mistake(
+            "takes each program id for the other",
+            old="pl.program_id(0) * pl.num_programs(1) + pl.program_id(1) + 1",
+            new="pl.program_id(1) * pl.num_programs(1) + pl.program_id(0) + 1",
+            says="`pl.program_id(0)` counts rows of blocks, `pl.program_id(1)` the blocks in a row; only "
+            "the first is multiplied",
+        ),
+        Mistake(
+            "asks one program id twice",
+            old="pl.num_programs(1) + pl.program_id(1) + 1",
+            new="pl.num_programs(1) + pl.program_id(0) + 1",
+            says="`pl.program_id(0)` counts rows of blocks; within a row, it is `pl.program_id(1)` that "
+            "counts",
+        ),
+        Mistake(
+            "counts the columns of a block for the blocks in a row",
+            old="pl.num_programs(1)",
+            new="x_ref.shape[1]",
+            says="a Ref's shape is that of one block; a row of blocks has `pl.num_programs(1)` of them",
+        ),
+        Mistake(
+            "adds the 1 to the product",
+            edits=(
+                (" + pl.program_id(1) + 1", " + pl.program_id(1)"),
+                ("x_ref[...] * number", "x_ref[...] * number + 1"),
+            ),
+            says="the 1 belongs to the number of the block, before it multiplies",
+        ),
+        Mistake(
+            "scales one element of each block",
+            old="o_ref[...] = x_ref[...] * number",
+            new="i, j = pl.program_id(0), pl.program_id(1)\n    o_ref[i, j] = x_ref[i, j] * number",
+            says="`x_ref` is the block already: numbers in the brackets pick one element of it, and the "
+            "rest stays garbage (NaN here); `[...]` is all of it",
+        ),
+        Mistake(
             "writes its result to the transposed block",
             old="out_specs=pl.BlockSpec((bm, bn), lambda i, j: (i, j))",
             new="out_specs=pl.BlockSpec((bm, bn), lambda i, j: (j, i))",

@@ -137,16 +137,16 @@ PUZZLE = Puzzle(
             "leaves garbage in the accumulator or in the output",
             old=_ZERO,
             new="",
-            says="every number is garbage (NaN here): either the accumulator was not zeroed at k = 0, "
-            "which nobody does for you, or nothing was stored at the last k, num_programs - 1. k is "
-            "`pl.program_id(2)`",
+            says="every number is garbage (NaN here): the accumulator was not zeroed at k = 0, which "
+            "nobody does for you; or nothing was stored at the last k, num_programs - 1; or it was added "
+            "to what the output held, by `+=`. k is `pl.program_id(2)`",
         ),
         Mistake(
             "keeps the last K block's product only",
             old=_ZERO,
             new="    acc_ref[...] = jnp.zeros_like(acc_ref)\n",
-            says="something sets the sum back after the first k. Zeros belong to k = 0 alone, and "
-            "every step adds, by `+=`",
+            says="something sets the sum back after the first k, or it is not kept in `acc_ref[...]`. "
+            "Zeros belong to k = 0 alone, and every step adds, by `acc_ref[...] +=`",
         ),
         Mistake(
             "zeroes the accumulator in the very first grid step only",
@@ -183,6 +183,13 @@ PUZZLE = Puzzle(
             new="k == 0",
             says="either the product is added at k = 0 alone, or the sum is stored there. Add at every "
             "step, and store at the last k, num_programs - 1",
+        ),
+        Mistake(
+            "leaves out the first K block's product",
+            old=f"    acc_ref[...] += {_DOT}\n",
+            new=f"    @pl.when(k > 0)\n    def _():\n        acc_ref[...] += {_DOT}\n",
+            says="the step that zeroes the accumulator has a product to add, too: zero first, then add, "
+            "at k = 0 as at every other k",
         ),
         Mistake(
             "has the last k of one case written into it",

@@ -88,7 +88,7 @@ def trainable_matmul(a: Float[Array, "M K"], b: Float[Array, "K N"]) -> Float[Ar
 # %% [markdown]
 # **When not to write a kernel.** XLA fuses what stands around a product: the layer of `fused_matmul`,
 # in plain JAX, compiles to one fusion, with no temporary array. And it fuses elementwise work. Here is
-# `x + y + z` by two launches of your `launch_vector_add`. What lies between them goes to HBM and back:
+# `x + y + z` by two launches of `launch_vector_add`. What lies between them goes to HBM and back:
 # 768 MiB are moved. XLA makes one loop of it, which reads three arrays and writes one: 512 MiB.
 
 # %% active="ipynb"
@@ -114,6 +114,8 @@ def observe(fn):
 
     def with_gradients(a, b):
         y, pullback = jax.vjp(fn, a, b)
+        if isinstance(y, tuple):
+            raise TypeError("the forward rule returns the result first, then the tuple of residuals")
         return y, *pullback(jax.lax.rev(y, (0, 1)))  # a gradient at the result that is nobody's operand
 
     def all_three(a, b):

@@ -195,8 +195,7 @@ PUZZLE = Puzzle(
             "forgets the table in its index map",
             old="lambda i, table_ref: (i, 0, 0)",
             new="lambda i: (i, 0, 0)",
-            says="an index map receives one program id for each axis of the grid. With scalar prefetch, its "
-            "Refs come",
+            says="Prefetched Refs come before the kernel's others, and after an index map's program ids",
             stage="error",
         ),
         Mistake(

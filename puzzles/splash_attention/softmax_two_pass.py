@@ -241,7 +241,7 @@ PUZZLE = Puzzle(
             "drops the axis it sums over",
             old="m_ref[...]), axis=1, keepdims=True)",
             new="m_ref[...]), axis=1)",
-            says="the shapes are those of the blocks",
+            says="This Ref takes a column, (64, 1)",
             stage="error",
         ),
         Mistake(

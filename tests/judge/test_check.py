@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax.experimental import pallas as pl
 from learner import Notebook, solved
@@ -91,6 +92,35 @@ KERNELS = {
     ),
     "a tuple in arithmetic": ("o_ref[...] = x_ref[...] + (1, 2) * (3,)", ["TypeError"]),
     "an axis added to a Ref": ("o_ref[...] = x_ref[:, None][:, 0]", ["read first, then add axes"]),
+    "a Ref in a function of jnp": ("o_ref[...] = jnp.sum(x_ref)", ["read it with `x_ref[...]`"]),
+    "two Refs in a dot": (
+        "o_ref[...] = jnp.dot(x_ref, y_ref)",
+        ["read it with `x_ref[...]`", "not:equally long"],
+    ),
+    "a Ref stored as it is": (
+        "o_ref[...] = x_ref",
+        ["read it with `x_ref[...]`", "not:shapes are those"],
+    ),
+    "a value and a Ref added": ("o_ref[...] = x_ref[...] + y_ref", ["read it with `x_ref[...]`"]),
+    "an attribute that a Ref lacks": ("o_ref.value = x_ref[...]", ["A Ref has no `.value`"]),
+    "pl.when as a context": (
+        "with pl.when(pl.program_id(0) == 0):\n        o_ref[...] = x_ref[...]",
+        ["`@pl.when(condition)` on one line"],
+    ),
+    "a mask for an index": ("o_ref[...] = x_ref[...][x_ref[...] > 0]", ["jnp.where(mask, x, 0.0)"]),
+    "a mask for a Ref's index": (
+        "o_ref[...] = x_ref[x_ref[...] > 0]",
+        ["jnp.where(mask, x, 0.0)", "not:leading axis"],
+    ),
+    "NumPy on a value": ("o_ref[...] = np.exp(x_ref[...])", ["write `jnp` for `np`"]),
+    "an attribute that jnp lacks": (
+        "o_ref[...] = jnp.gelu(x_ref[...]).astype(o_ref.dtype)",
+        ["no attribute 'gelu'", "not:must have the Ref's dtype"],
+    ),
+    "an argument too few": (
+        "o_ref[...] = x_ref[...] + jax.lax.broadcasted_iota((1024,), 0)",
+        ["missing 1 required positional argument", "not:shapes are those"],
+    ),
     "a misspelt name": (
         "o_ref[...] = x_reff[...]",
         ["`x_reff` is not defined", "Did you mean `x_ref`?"],
@@ -105,11 +135,11 @@ def test_a_faulty_kernel_gets_a_sentence(
     case: str, notebook: Notebook, capsys: pytest.CaptureFixture[str]
 ) -> None:
     body, words = KERNELS[case]
-    notebook.names["constant"] = jnp.ones(1024)
+    notebook.names |= {"constant": jnp.ones(1024), "np": np}
     assert not puzzles.check(_kernel(notebook, body)).passed
     text = _says(capsys)
     for word in words:
-        assert word in text
+        assert word in text if not word.startswith("not:") else word[4:] not in text
     _next_check_is_clean()
 
 
@@ -226,6 +256,77 @@ def test_a_row_for_a_whole_block_is_told_to_broadcast(capsys: pytest.CaptureFixt
     text = _says(capsys)
     assert "jnp.broadcast_to(value, o_ref.shape)" in text
     assert "leading axis" not in text
+
+
+@pytest.mark.parametrize("total", ["axis=1", "axis=0, keepdims=True"])
+def test_what_is_no_column_is_told_how_to_be_one(
+    total: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    right = "jnp.sum(x_ref[...], axis=1, keepdims=True)"
+    fn = _edited(Notebook(), right, f"jnp.sum(x_ref[...], {total})", "row_sum")
+    assert puzzles.check(fn).stage == "error"
+    assert "a column, (64, 1): a reduction gives one with `axis=1, keepdims=True`" in _says(capsys)
+
+
+def test_a_vector_for_a_block_is_not_told_to_broadcast(capsys: pytest.CaptureFixture[str]) -> None:
+    right = "a_ref[...][:, None] * b_ref[...][None, :]"
+    fn = _edited(Notebook(), right, "a_ref[...] * b_ref[...]", "outer_product")
+    assert puzzles.check(fn).stage == "error"
+    text = _says(capsys)
+    assert "`v[:, None]` makes a column" in text
+    assert "broadcast_to" not in text
+
+
+def test_a_row_of_a_block_in_brackets_is_told_from_a_block(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    fn = _edited(Notebook(), "o_ref[...] +=", "o_ref[0] +=", "row_sum")
+    assert puzzles.check(fn).stage == "error"
+    assert "picks one row of the block" in _says(capsys)
+
+
+def test_compiler_params_that_no_compiler_reads_are_refused(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    right = """pltpu.CompilerParams(
+            dimension_semantics=("parallel", "parallel", "arbitrary")
+        )"""
+    fn = _edited(Notebook(), right, '("parallel", "parallel", "arbitrary")', "launch_matmul")
+    assert puzzles.check(fn).stage in ("work", "error")
+    assert "`pltpu.CompilerParams(...)`" in _says(capsys)
+
+
+def test_an_error_in_a_backward_pass_names_no_line_of_the_checker(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    fn = _edited(
+        Notebook(),
+        "return product(a, b), (a, b)",
+        "return product(a, b), (b, a)",
+        "trainable_matmul",
+    )
+    assert puzzles.check(fn).stage == "error"
+    text = _says(capsys)
+    assert "one gradient for each argument" in text
+    assert "with_gradients" not in text
+
+
+def test_shapes_that_differ_outside_of_a_kernel_are_not_called_blocks(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    back = 'return find("matmul_gradients").solution(a, b, g)'
+    fn = _edited(Notebook(), back, "return b * g, a * g", "trainable_matmul")
+    assert puzzles.check(fn).stage == "error"
+    assert "blocks" not in _says(capsys)
+
+
+def test_work_of_a_backward_pass_is_said_to_be_there(capsys: pytest.CaptureFixture[str]) -> None:
+    back = 'return find("matmul_gradients").solution(a, b, g)'
+    fn = _edited(Notebook(), back, "return g @ b.T, a.T @ g", "trainable_matmul")
+    assert puzzles.check(fn).stage == "pallas"
+    text = _says(capsys)
+    assert "outside the kernel, in the backward pass of `return product(a, b)`" in text
+    assert "`rev`" not in text
 
 
 def test_an_axis_of_one_in_the_output_alone_is_named(capsys: pytest.CaptureFixture[str]) -> None:

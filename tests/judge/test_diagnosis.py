@@ -16,6 +16,7 @@ from learner import Notebook, solved
 import puzzles
 from puzzles import Verdict
 from puzzles._judge import judge
+from puzzles._judge.likeness import likeness
 from puzzles._judge.origin import origin
 from puzzles._judge.picture import block_map
 from puzzles._launch import trace_call
@@ -114,6 +115,11 @@ def drawn(shape: tuple[int, ...], *wrong: tuple[int, ...]) -> str:
     return str(block_map(Output(shape, (1,) * len(shape)), marks))  # type: ignore[arg-type]
 
 
+def test_a_map_of_several_planes_says_what_their_numbers_count() -> None:
+    assert "; [ ] counts along axis 0:" in drawn((3, 4, 4), (1, 0, 0))
+    assert "counts along" not in drawn((4, 4), (1, 0))
+
+
 def test_a_map_is_small_and_never_all_right() -> None:
     assert drawn((2, 3), (1, 2)).splitlines()[1:] == [". . .", ". . x"]
     far = drawn((40, 40), (39, 39)).splitlines()[1:]
@@ -163,3 +169,115 @@ def test_who_is_close_is_told_how_close(error: str, close: bool) -> None:
         number = re.search(r"largest error is ([\d.]+) times what is allowed", verdict.says)
         assert number is not None
         assert 1 < float(number[1]) < 10
+
+
+def test_numbers_are_told_from_arguments_that_are_several_arrays() -> None:
+    want, ids = np.arange(1.0, 5.0), (np.zeros(2, np.int32), np.zeros(3, np.int32))
+    words = likeness(want, want[::-1], want > 0, {"ids": ids, "x": want[::-1]}, None, 1e-3)
+    assert words == "They are the numbers of `x`, unchanged."
+
+
+LIKE = {
+    "an input as it came": (
+        "vector_add",
+        ("o_ref[...] = x_ref[...] + y_ref[...]", "o_ref[...] = y_ref[...] + 0 * x_ref[...]"),
+        "They are the numbers of `y`, unchanged.",
+    ),
+    "one factor": (
+        "vector_add",
+        ("x_ref[...] + y_ref[...]", "3 * (x_ref[...] + y_ref[...])"),
+        "Every number is 3 times what it should be.",
+    ),
+    "the other sign": (
+        "vector_add",
+        ("x_ref[...] + y_ref[...]", "-x_ref[...] - y_ref[...]"),
+        "Every number is the right one with the other sign.",
+    ),
+    "one summand": (
+        "vector_add",
+        ("x_ref[...] + y_ref[...]", "x_ref[...] + y_ref[...] - 10"),
+        "Every number is 10 too small.",
+    ),
+    "zeros": (
+        "vector_add",
+        ("x_ref[...] + y_ref[...]", "0 * (x_ref[...] + y_ref[...])"),
+        "Every number is 0.",
+    ),
+    "one factor in a block": (
+        "scale_blocks",
+        ("number = pl.program_id(0)", "number = 1 + 2 * pl.program_id(0)"),
+        "Every number of this block is ",
+    ),
+    "another block": (
+        "launch_vector_add",
+        (
+            "out_specs=pl.BlockSpec((bm, bn), lambda i, j: (i, j))",
+            "out_specs=pl.BlockSpec((bm, bn), lambda i, j: (j, i))",
+        ),
+        "This block holds what belongs into block (1, 0).",
+    ),
+    "one row that is not written": (
+        "add_ten",
+        ("o_ref[...] = x_ref[...] + 10", "o_ref[:-1] = x_ref[:-1] + 10"),
+        "Of this block, only [7, :] is wrong; it is NaN.",
+    ),
+    "one column that is": (
+        "add_ten",
+        ("o_ref[...] = x_ref[...] + 10", "o_ref[:, 3] = x_ref[:, 3] + 10"),
+        "Of this block, only [:, 3] is right; the rest is NaN.",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", LIKE)
+def test_wrong_numbers_are_said_to_be_what_they_are(case: str) -> None:
+    puzzle, change, words = LIKE[case]
+    verdict = judged(puzzle, change)
+    assert verdict.diagnosis is None
+    assert words in verdict.says
+
+
+def test_numbers_that_are_like_nothing_get_no_likeness() -> None:
+    r = np.random.default_rng(0)
+    want, got = r.normal(size=(2, 16, 256))
+    assert likeness(want, got, got != want, {"x": want}, None, 4e-5) is None
+    scattered = np.where(r.random((16, 256)) < 0.5, want, np.nan)
+    assert likeness(want, scattered, np.isnan(scattered), {}, None, 4e-5) is None
+    odd = {"tiles": (np.zeros(6), np.zeros((2, 3))), "rule": len, "segment_ids": None, "cap": 2.0}
+    assert likeness(want, got, got != want, odd, None, 4e-5) is None
+
+
+@pytest.mark.parametrize(
+    ("change", "look"),
+    [
+        (
+            ("o_ref[...] = x_ref[...] * number", "o_ref[...] *= number"),
+            "`o_ref` is read at grid step (0, 0) before anything is written to it",
+        ),
+        (
+            ("x_ref[...] * number", "jnp.full_like(o_ref, number)"),
+            "The kernel never reads `x_ref`.",
+        ),
+        (
+            (
+                "in_specs=[pl.BlockSpec((bm, bn), lambda i, j: (i, j))]",
+                "in_specs=[pl.BlockSpec((bm, bn), lambda i, j: (i, 0))]",
+            ),
+            "The index map gives 15 of the 20 blocks of `x_ref`, for example (0, 1), to no grid",
+        ),
+    ],
+)
+def test_what_a_launch_leaves_undone_is_looked_at_first(change: tuple[str, str], look: str) -> None:
+    assert str(judged("scale_blocks", change).first).startswith(f"Look here first: {look}")
+
+
+def test_a_named_mistake_is_not_called_close() -> None:
+    puzzle = puzzles.find("fused_matmul")
+    verdict = judge(puzzle, puzzles.mutate(puzzle, puzzle.mistake("activates twice")))
+    assert verdict.diagnosis is not None
+    assert "You are close" not in verdict.says
+
+
+def test_results_in_another_order_are_called_so() -> None:
+    verdict = judged("matmul_gradients", ("return da, db", "return db, da"))
+    assert "The results come in another order than the spec's" in verdict.says
