@@ -47,12 +47,10 @@ test graduate test-colab test-jax-% quick verify mutants: export JAX_PERSISTENT_
 # On other JAX versions every solution, and a third of the mistakes and of the other answers.
 test-colab test-jax-%: export PUZZLES_SHARE = 3
 
-test: export JAX_PLATFORMS = cpu
 test: $(TEST)/.installed lint ## everything CI runs, on the newest JAX
 	$(TEST)/bin/python -m puzzles build --check
 	$(TEST)/bin/python $(PYTEST) --junitxml=build/gate.xml
 
-graduate: export JAX_PLATFORMS = cpu
 graduate: export PUZZLES_GRADUATE = 1
 graduate: $(TEST)/.installed ## against production, and fuzz: all of what `make test` samples
 	$(TEST)/bin/python $(PYTEST) -m graduate
@@ -61,17 +59,14 @@ quick: export JAX_PLATFORMS = cpu
 quick: $(TEST)/.installed ## check what differs from the last commit: NAMES="row_sum" for rungs
 	@$(TEST)/bin/python tests/quick.py $(NAMES)
 
-test-colab: export JAX_PLATFORMS = cpu
 test-colab: $(COLAB)/.installed ## the same tests on the JAX that Colab has
 	$(COLAB)/bin/python $(PYTEST)
 
 test-matrix: test-colab $(MATRIX:%=test-jax-%) test ## the same tests on the oldest JAX, the newest and those between
 
-test-jax-%: export JAX_PLATFORMS = cpu
 test-jax-%: .venv-jax-%/.installed
 	.venv-jax-$*/bin/python $(PYTEST)
 
-test-browser: export JAX_PLATFORMS = cpu
 test-browser: $(BROWSER)/.installed ## the notebook and diagrams in Chromium; screenshots in tests/browser
 	$(BROWSER)/bin/python -m pytest tests/browser -W default $(PYTEST_ARGS)
 

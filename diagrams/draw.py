@@ -20,6 +20,7 @@ from puzzles._tpu import CHIPS
 sys.path.insert(0, str(Path(__file__).parent))
 
 from blocks import block_map
+from reel import reel
 from tables import classified, walks
 
 
@@ -244,6 +245,20 @@ def over_tiles() -> str:
     return film(launch, range(len(notes)), title, f"{title}. " + " ".join(notes), notes)
 
 
+def copied() -> str:
+    """The copies of the two sums: through one buffer, and through two slots."""
+    captions = {
+        "stream_sum": "one buffer: copies and sums take turns",
+        "double_buffered_sum": "two slots: while one is summed, the other is filled",
+    }
+    parts = []
+    for name, caption in captions.items():
+        (launch,) = puzzles.trace(puzzles.find(name).solution, _array(256, 128))
+        parts.append((caption, launch))
+    title = "The next copy is on its way"
+    return reel(parts, title, f"{title}. Above, {'; below, '.join(captions.values())}.")
+
+
 bf16 = jnp.bfloat16
 DIAGRAMS: dict[str, Callable[[], str]] = {
     "basics/add_ten": memories,
@@ -437,6 +452,7 @@ DIAGRAMS: dict[str, Callable[[], str]] = {
     "splash_attention/classify_blocks": table_of_blocks,
     "splash_attention/active_tiles": list_of_tiles,
     "splash_attention/splash_attention": over_tiles,
+    "pipelines/double_buffered_sum": copied,
     "grouped_matmul/grouped_matmul": shared(
         "grouped_matmul",
         [_array(256, 128), _array(5, 128, 128), jnp.array([50, 0, 80, 30, 3], jnp.int32)],

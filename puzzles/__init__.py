@@ -3,16 +3,18 @@
 Learners: `from puzzles import check, hint, solution, show, receipt, progress, INTERPRET`.
 Authors: `Puzzle`, `Mistake`, `Alternative`, `find`, `ladder`, `ladders`, `judge`, `mutate`,
 `trace`, `rng`.
+For kernels of your own: `examine`.
 Importing this package starts no JAX backend.
 """
 
 from __future__ import annotations
 
 from puzzles._check import check, hint, progress, solution
+from puzzles._examine import Examination, examine
 from puzzles._jax import explain_derivatives
 from puzzles._judge import Verdict, judge, no_derivative
 from puzzles._ladders import UnknownPuzzle, find, ladder, ladders
-from puzzles._launch import Copy, Dot, Launch, Operand, pipelines_on_cpu, trace
+from puzzles._launch import Copy, Dot, Finding, Launch, Operand, pipelines_on_cpu, trace
 from puzzles._puzzle import Alternative, Mistake, Puzzle, mutate, rng
 from puzzles._show import estimated_cycles, plot, receipt, show
 
@@ -23,6 +25,8 @@ __all__ = [
     "Alternative",
     "Copy",
     "Dot",
+    "Examination",
+    "Finding",
     "Launch",
     "Mistake",
     "Operand",
@@ -31,6 +35,7 @@ __all__ = [
     "Verdict",
     "check",
     "estimated_cycles",
+    "examine",
     "find",
     "hint",
     "judge",

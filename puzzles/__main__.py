@@ -1,4 +1,4 @@
-"""The author's commands: python -m puzzles new | build | verify."""
+"""python -m puzzles examine, for everybody's kernels; new | build | verify, for authors."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from puzzles import _author
+from puzzles import _author, _examine
 from puzzles._ladders import UnknownPuzzle
 
 
@@ -23,7 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m puzzles", description="Author's commands.")
+    parser = argparse.ArgumentParser(prog="python -m puzzles", description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     build = commands.add_parser("build", help="write the notebooks and the README's table")
@@ -41,6 +41,20 @@ def _parser() -> argparse.ArgumentParser:
     verify.set_defaults(run=lambda given: _author.verify(given.names, given.quick))
     verify.add_argument("--quick", action="store_true", help="one random key, nothing compiled")
     verify.add_argument("names", metavar="NAME", nargs="*", help="puzzles, ladders; all by default")
+
+    examine = commands.add_parser("examine", help="what is wrong or dear in a kernel's launch")
+    examine.set_defaults(
+        run=lambda given: _examine.command(
+            given.target, given.arguments, given.chips, given.json, given.seed
+        )
+    )
+    examine.add_argument("target", metavar="module:function")
+    examine.add_argument(
+        "arguments", metavar="ARGUMENT", nargs="*", help="f32[8,128], i32[3]=5,0,7, or a literal"
+    )
+    examine.add_argument("--chips", default="v5e", help="some of v4,v5e,v5p,v6e,7x")
+    examine.add_argument("--json", action="store_true", help="print JSON")
+    examine.add_argument("--seed", type=int, default=0, help="draws data for shapes")
 
     new = commands.add_parser("new", help="a project, a ladder or a puzzle to start from")
     kinds = new.add_subparsers(required=True, metavar="project | ladder | puzzle")

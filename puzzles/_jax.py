@@ -91,6 +91,7 @@ __all__ = [
     "explain_derivatives",
     "has_tpu",
     "interpret_params",
+    "is_remote",
     "jaxpr_as_fun",
     "read_refs",
     "reset_tpu_interpret_mode_state",
@@ -242,6 +243,11 @@ def copy_ends(tree: Any, leaves: Sequence[Any]) -> tuple[tuple[Any, tuple[Any, .
     return copy_parts(tree, leaves)[:2]
 
 
+def is_remote(equation: JaxprEqn) -> bool:
+    """Whether a `dma_start` copies to another device."""
+    return equation.params["tree"].unflatten(equation.invars)[-1] is not None
+
+
 def written_refs(jaxpr: Jaxpr) -> frozenset[int]:
     """Positions of those of a kernel's parameters that it writes into."""
     return frozenset(_positions(jaxpr, WriteEffect | AccumEffect))
@@ -300,6 +306,12 @@ def simulator_callbacks(instead: Callable[..., Any]) -> Iterator[None]:
     finally:
         if original is not None:
             callback.io_callback_impl = original
+
+
+def kernel_file(kernel: Any) -> str:
+    """The file of the function that a kernel's jaxpr was traced from, "" where nobody knows."""
+    place = str(getattr(kernel.debug_info, "func_src_info", "")).partition(" at ")[2]
+    return place.rpartition(":")[0]
 
 
 def user_frame(info: Any) -> Any:

@@ -14,6 +14,8 @@ import numpy as np
 
 from puzzles import _regions
 
+Tolerance = float | Mapping[str, float] | None
+
 
 @dataclass(frozen=True)
 class Alternative:
@@ -71,8 +73,8 @@ class Puzzle:
     fresh: `(rng) -> dict` of a case's dims, small and out of at most eight shapes; one such case
         is drawn for each answer after all `cases` pass.
     roundings: how often a result may be rounded to its dtype on the way, where a rung asks for it.
-    tolerance: relative and absolute, in units of the expected values' root mean square; by the
-        result's dtype unless given, 2e-5 for f32 and 1e-2 for bf16.
+    tolerance: relative and absolute, in units of the expected values' root mean square, for all
+        results or by their dtype's name; unless given, 2e-5 for f32 and 1e-2 for bf16.
     outside: floating-point primitives that may run outside the kernel.
     newer: names of parameters that an earlier edition's notebook had not, and of dims of the cases
         that give them: for its answers, `check` leaves these cases out, and says so.

@@ -6,12 +6,16 @@ import math
 from collections.abc import Callable
 
 from puzzles._launch import Launch, itemsize
-from puzzles._tpu import CHIPS, Chip
+from puzzles._tpu import CHIPS, Chip, budget, needed
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _CLOSE = 0.8  # of the limit of VMEM
 _FEW = 2000  # FLOPs of dots for an exp: with more, exps are not worth a line
 _PADDED = 4  # times what it holds, from which on an array's padding is worth a line
+_LEFT_OUT = (
+    "the vector unit's time, what a step or a copy costs beside its bytes, relayouts, other "
+    "devices, and all that XLA does around the launch"
+)
 _MANY, _SMALL = 64, 2e-7  # steps, and seconds for each
 
 
@@ -63,13 +67,19 @@ def receipt_text(
     ran: tuple[str, ...] = (),
     title: str = "",
     cycles: str = "",
+    limits: bool = False,
 ) -> str:
-    """The receipt of one launch, or a table of several; cycles, ran: what is said of these."""
+    """The receipt of one launch, or a table of several; cycles, ran: what is said of these.
+
+    limits: say what the model leaves out.
+    """
     head = f"receipt for {title}" if title else "receipt"
     body = _one if len(launches) == 1 else _table
     parts = [head, body(launches, CHIPS[chip])]
     if cycles:
         parts.append(f"cycles {cycles}")
+    if limits:
+        parts.append(f"without {_LEFT_OUT}")
     if ran:
         parts.append(f"ran    {', '.join(ran)}")
     return "\n".join(parts)
@@ -92,6 +102,7 @@ def _one(launches: tuple[Launch, ...], chip: Chip) -> str:
         "time": "" if launch.dots else _time(launch, chip),
         "steps": _steps(launch, chip),
         "data": _data(launch),
+        "before": _before(launch),
     }
     return "\n".join(f"{label:<6} {text}" for label, text in rows.items() if text)
 
@@ -130,8 +141,14 @@ def _flops(launch: Launch, chip: Chip) -> str:
     bound = "compute-bound" if launch.intensity >= chip.ridge else "memory-bound"
     return (
         f"{counted}, {launch.intensity:.3g} per byte; {chip.name}'s matrix unit needs "
-        f"{chip.ridge:.0f} to be busy: {bound}"
+        f"{chip.ridge:.0f} to be busy{_rounded(launch)}: {bound}"
     )
+
+
+def _rounded(*launches: Launch) -> str:
+    """That the ridge is bf16's, where dots have f32 operands."""
+    f32 = any("float32" in dot.dtypes[:2] for one in launches for dot in one.dots)
+    return ", with f32 operands rounded to bf16, as by default" if f32 else ""
 
 
 def _exps(launch: Launch) -> str:
@@ -183,6 +200,17 @@ def _data(launch: Launch) -> str:
     return "; ".join(found)
 
 
+def _before(launch: Launch) -> str:
+    """What XLA does for aliased outputs before the launch; no launch counts it."""
+    words = {
+        "fills": "XLA fills {0} of `{1}`",
+        "computes": "XLA computes {0} of `{1}`",
+        "copies": "XLA copies {0} for `{1}`, unless the argument is donated",
+    }
+    made = [words[one.how].format(amount(one.bytes), one.output) for one in launch.made]
+    return f"{'; '.join(made)}: not counted above" if made else ""
+
+
 def _stored(launch: Launch) -> str:
     """Arrays whose rows are padded to much more than they hold."""
     found = []
@@ -201,13 +229,13 @@ def _stored(launch: Launch) -> str:
 
 
 def _vmem(launch: Launch, chip: Chip) -> str:
-    budget, total = _budget(launch, chip), _needed(launch)
+    most, total = budget(launch, chip), needed(launch)
     whose = "this launch may use" if launch.vmem_limit_bytes else f"a kernel gets on {chip.name}"
     held = ""
     if launch.held_bytes:
         mine, body = amount(launch.vmem_bytes), amount(launch.held_bytes)
         held = f"{mine} in buffers, at least {body} of values in the body: "
-    return f"{held}{amount(total)} of the {amount(budget)} {whose}{_fitting(launch, chip)}"
+    return f"{held}{amount(total)} of the {amount(most)} {whose}{_fitting(launch, chip)}"
 
 
 def _smem(launch: Launch, chip: Chip) -> str:
@@ -216,26 +244,18 @@ def _smem(launch: Launch, chip: Chip) -> str:
 
 
 def _fitting(launch: Launch, chip: Chip) -> str:
-    budget, total = _budget(launch, chip), _needed(launch)
-    if total <= _CLOSE * budget:
+    most, total = budget(launch, chip), needed(launch)
+    if total <= _CLOSE * most:
         return ""
-    if total <= budget:
+    if total <= most:
         return ": close, and the compiler may need some more"
     says = ": does not fit. Take smaller blocks"
-    if chip.vmem_bytes <= budget:
+    if chip.vmem_bytes <= most:
         return says
     return (
         f"{says}, or ask for more by pltpu.CompilerParams(vmem_limit_bytes=...): a core of "
         f"{chip.name} has {amount(chip.vmem_bytes)}"
     )
-
-
-def _budget(launch: Launch, chip: Chip) -> int:
-    return launch.vmem_limit_bytes or chip.scoped_vmem_bytes
-
-
-def _needed(launch: Launch) -> int:
-    return launch.vmem_bytes + launch.held_bytes
 
 
 def _times(launch: Launch) -> str:
@@ -254,7 +274,7 @@ def _table(launches: tuple[Launch, ...], chip: Chip) -> str:
                 f"{one.steps:,}",
                 bounded(one, "hbm_bytes_read", amount),
                 bounded(one, "hbm_bytes_written", amount),
-                amount(_needed(one)) + _fitting(one, chip).partition(".")[0].replace(":", ","),
+                amount(needed(one)) + _fitting(one, chip).partition(".")[0].replace(":", ","),
                 bounded(one, "flops", scaled),
                 f"{one.intensity:.3g}" if one.dots and _comparable(one) else "",
             )
@@ -266,6 +286,6 @@ def _table(launches: tuple[Launch, ...], chip: Chip) -> str:
         lines.append("  ".join([name.ljust(wide[0]), *padded]))
     lines.append(
         f"{chip.name} gives a kernel {amount(chip.scoped_vmem_bytes)} of VMEM; its matrix unit "
-        f"needs {chip.ridge:.0f} FLOPs per byte to be busy."
+        f"needs {chip.ridge:.0f} FLOPs per byte to be busy{_rounded(*launches)}."
     )
     return "\n".join(lines)

@@ -12,7 +12,7 @@ from puzzles._check import described, display, find_for, say
 from puzzles._draw import plot_svg, plot_text, walk_data, walk_page, walk_text
 from puzzles._judge import ellipsis_left, is_function, told, unwrap
 from puzzles._ladders import UnknownPuzzle
-from puzzles._launch import Abstract, Launch, Traced, trace_call
+from puzzles._launch import Launch, Traced, Unreadable, nothing_launched, trace_call
 from puzzles._puzzle import Puzzle
 from puzzles._receipt import receipt_text
 from puzzles._tpu import CHIPS, NoEstimate
@@ -26,8 +26,9 @@ class _Sentence(Exception):
 def show(fn: Callable, *args: object) -> None:
     """Draw what every grid step of `fn(*args)` reads and writes, and what is fetched and reused.
 
-    Without arguments, a puzzle's function is drawn on the puzzle's first case. Shapes will do:
-    `jax.ShapeDtypeStruct(shape, dtype)`. No kernel runs.
+    Copies that a kernel makes by hand are drawn, too: what flies while it waits, and while it
+    computes. Without arguments, a puzzle's function is drawn on the puzzle's first case. Shapes
+    will do: `jax.ShapeDtypeStruct(shape, dtype)`. No kernel runs.
     """
 
     def draw() -> None:
@@ -49,7 +50,7 @@ def receipt(fn: Callable, *args: object, chip: str = "v5e", cycles: bool = False
             raise _Sentence(f"no chip is called {chip!r}; there are {', '.join(CHIPS)}")
         launches, traced = _looked_at(fn, args, "receipt")
         words = _cycles(traced, chip) if cycles else ""
-        say(receipt_text(tuple(launches), chip, cycles=words))
+        say(receipt_text(tuple(launches), chip, cycles=words, limits=True))
 
     _told(count, "counting this")
 
@@ -92,7 +93,7 @@ def _told(act: Callable[[], None], what: str) -> None:
     """Act, or say why not: nothing is raised."""
     try:
         act()
-    except (_Sentence, Abstract) as sentence:
+    except (_Sentence, Unreadable) as sentence:
         say(str(sentence))
     except KeyboardInterrupt:
         say("interrupted: nothing was shown; run the cell again.")
@@ -110,7 +111,7 @@ def _seen(fn: Any, args: tuple) -> list[Launch]:
 def _looked_at(fn: Any, args: tuple, asked: str) -> tuple[list[Launch], Traced | None]:
     """The launches of a learner's callable, and its trace if they come from one.
 
-    Raises _Sentence or Abstract where there are none.
+    Raises _Sentence or Unreadable where there are none.
     """
     if not callable(fn) or isinstance(fn, type):
         raise _Sentence(
@@ -126,13 +127,20 @@ def _looked_at(fn: Any, args: tuple, asked: str) -> tuple[list[Launch], Traced |
     except UnknownPuzzle as error:
         if not args and (_needs_arguments(fn) or "is a kernel" in str(error)):
             raise _Sentence(_ask_for_arguments(fn, str(error), asked)) from None
+    observe = None
     if puzzle is not None and not args:
-        args = puzzle.arguments(0)
+        args, observe = puzzle.arguments(0), puzzle.observe
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            launches, traced = _launches(puzzle, fn, args)
-    except (Abstract, _Sentence):
+            try:
+                launches, traced = _launches(puzzle, fn, args)
+            except Exception:
+                if observe is None:
+                    raise
+                # The puzzle's arguments may be for what it observes of the function.
+                launches, traced = _launches(puzzle, observe(fn), args)
+    except (Unreadable, _Sentence):
         raise
     except Exception as error:
         left = ellipsis_left(puzzle, fn) if puzzle is not None else None
@@ -143,18 +151,8 @@ def _looked_at(fn: Any, args: tuple, asked: str) -> tuple[list[Launch], Traced |
             ) from None
         raise _Sentence(told(error)) from None
     if not launches:
-        raise _Sentence(_nothing(traced))
+        raise _Sentence(nothing_launched(traced) if traced else "it configures no launch")
     return launches, traced
-
-
-def _nothing(traced: Traced | None) -> str:
-    other = traced.other_kernels if traced is not None else ()
-    if not other:
-        return "no `pallas_call` in there: there is nothing to show"
-    return (
-        f"this reads `pallas_call`s, and there is none; what `pl.kernel` makes (`{other[0]}`) it "
-        "cannot read: launch the same body by `pl.pallas_call`."
-    )
 
 
 def _launches(

@@ -1,11 +1,14 @@
-"""Which tests share a process, where several run them."""
+"""Where tests run: on a CPU; and which share a process, where several run them."""
 
 from __future__ import annotations
 
+import os
 import re
 from typing import Any
 
 import pytest
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")  # before JAX looks for a TPU, which libtpu notes
 
 # These compile the same programs, and a process compiles a program once: all tests of one rung,
 # and the two runs of one solved notebook.

@@ -13,9 +13,12 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-WINGS = ("_launch", "_tpu", "_draw", "_judge", "_author")
+WINGS = ("_launch", "_tpu", "_draw", "_judge", "_examine", "_author")
 # Everything may import what stands before it here; `_check` and `_author` do not know each other.
-FLOORS = ("_jax", "_launch", "_tpu", "_receipt", "_draw", "_judge", "_check", "_show", "__init__")
+FLOORS = (
+    "_jax", "_launch", "_tpu", "_receipt", "_draw", "_judge", "_check", "_examine", "_show",
+    "__init__",
+)  # fmt: skip
 GROUND = ("_regions", "_puzzle", "_ladders")  # for `_judge` and all above it
 
 
@@ -24,7 +27,7 @@ def allowed(floor: str) -> set[str]:
     if floor in GROUND:
         return set(GROUND[: GROUND.index(floor)])
     if floor == "__main__":
-        return {"_author", *GROUND}
+        return {"_author", "_examine", *GROUND}
     below = FLOORS.index("_check" if floor == "_author" else floor) if floor != "_progress" else 0
     ground = GROUND if below >= FLOORS.index("_judge") else ()
     return {*FLOORS[:below], *ground, *(["_progress"] if floor == "_check" else [])}

@@ -34,20 +34,24 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
-from jaxtyping import Array, BFloat16, Bool, Float, Int
-
+from jaxtyping import Array, BFloat16, Bool, Float, Int, Int8
+{first}
 from puzzles import INTERPRET, check, find, hint, progress, receipt, show, solution, trace
 """
 
 
-def setup_cell(where: Repository, package: str = "puzzles", more: str = "") -> NotebookNode:
+def setup_cell(
+    where: Repository, package: str = "puzzles", more: str = "", first: str = ""
+) -> NotebookNode:
     """The cell that installs what is missing and imports what every puzzle uses.
 
-    package: the top-level package that holds the ladder. more: a ladder's own lines, its SETUP.
+    package: the top-level package that holds the ladder. more: a ladder's own lines at the end, its
+    SETUP. first: those that have to run before JAX starts, its SETUP_FIRST.
     """
     needed = dict.fromkeys((package, "puzzles", "jaxtyping"))
     installed = " and ".join(f'find_spec("{name}")' for name in needed)
-    lines = SETUP.format(install=where.install, installed=installed).rstrip()
+    own = f"\n{first.strip()}\n" if first else ""
+    lines = SETUP.format(install=where.install, installed=installed, first=own).rstrip()
     return new_code_cell(f"{lines}\n{more.rstrip()}".rstrip(), id="setup")
 
 

@@ -43,7 +43,12 @@ def _notebook(ladder_name: str, where: Repository, solved: bool) -> NotebookNode
     cells = [
         markdown(f"{ladder_name}-title", f"# {module.TITLE}\n\n{where.badge(ladder_name)}"),
         markdown(f"{ladder_name}-intro", where.with_images(module.INTRO)),
-        setup_cell(where, module.__name__.partition(".")[0], getattr(module, "SETUP", "")),
+        setup_cell(
+            where,
+            module.__name__.partition(".")[0],
+            getattr(module, "SETUP", ""),
+            getattr(module, "SETUP_FIRST", ""),
+        ),
     ]
     for number, puzzle in enumerate(ladder(ladder_name), 1):
         if puzzle.name in parts:

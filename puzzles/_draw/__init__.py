@@ -1,12 +1,14 @@
 """What does a launch look like? Launches in; text, HTML and SVG out.
 
 `walk_data` takes a launch apart, `walk_page` and `walk_text` draw the walk through its grid, and
-`block_squares` the map of right and wrong blocks. The rest is the palette, the marks that walks,
-verdicts and the diagrams of the notebooks share; `plot_svg` and `plot_text` draw a few numbers.
+the copies that it makes by hand; `block_squares` draws the map of right and wrong blocks,
+`plot_svg` and `plot_text` a few numbers. The rest is what walks, verdicts and the diagrams of the
+notebooks share: palette, marks, and where copies lie in time.
 """
 
 from __future__ import annotations
 
+from puzzles._draw.copies import KERNEL, copies_edges, copies_marked
 from puzzles._draw.data import walk_data
 from puzzles._draw.page import walk_page
 from puzzles._draw.palette import (
@@ -29,10 +31,13 @@ from puzzles._draw.words import walk_text
 __all__ = [
     "BLUE",
     "INK",
+    "KERNEL",
     "MARKS",
     "VERMILLION",
     "block_squares",
     "cell",
+    "copies_edges",
+    "copies_marked",
     "document",
     "legend",
     "plot_svg",

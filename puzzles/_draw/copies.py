@@ -9,9 +9,11 @@ from puzzles._draw.palette import MARKS, hatch, px, rect, swatch, text, text_wid
 from puzzles._draw.track import tuple_words
 
 Data = dict[str, Any]
+Marked = dict[str, list[tuple[int, int, int]]]  # (row, from, up to) of every mark, in moments
 
 _ROW, _BAR, _STEPS = 36.0, 14.0, 20.0  # pixels: a row, the bar in it, the line of grid steps
 _NARROW, _WIDE, _ROOM = 24.0, 64.0, 640.0  # of a moment, and what all of them would like to have
+_SHORT = 0.4  # of a moment: a wait for a copy that has flown for a while
 KERNEL = -1  # the row above those of the slots
 _COLUMNS = 64  # of the table of characters
 _LETTERS = {"inward": ">", "outward": "<", "landed": ".", "work": "#", "fault": "!"}
@@ -67,10 +69,24 @@ def _listed(names: Any) -> str:
     return ", ".join(f"`{name}`" for name in names)
 
 
-def marked(data: Data) -> dict[str, list[tuple[int, int, int]]]:
+def copies_edges(data: Data, wide: float) -> list[float]:
+    """Where every moment begins, and the last ends; a wait is short if its copies could fly before.
+
+    That is, if the kernel has computed since they were started.
+    """
+    edges, computed = [0.0], [0]
+    for n, (kind, *_) in enumerate(data["moments"]):
+        started = [t[1] for t in data["trips"] if t[2] == n + 1]
+        short = kind == "waits" and started and computed[max(started)] < computed[n]
+        edges.append(edges[-1] + (round(_SHORT * wide) if short else wide))
+        computed.append(computed[-1] + (kind == "computes"))
+    return edges
+
+
+def copies_marked(data: Data) -> Marked:
     """(row, from, up to) of every mark, in moments."""
     last = len(data["moments"])
-    found: dict[str, list[tuple[int, int, int]]] = {name: [] for name in _LETTERS}
+    found: Marked = {name: [] for name in _LETTERS}
     for slot, start, end, inward, _, _ in data["trips"]:
         stop = last if end is None else end
         found["inward" if inward else "outward"].append((slot, start, stop))
@@ -99,7 +115,7 @@ def copies_text(data: Data) -> list[str]:
     shown = min(len(data["moments"]), _COLUMNS)
     rows = [["." if m[0] == "ends" else m[0][0] for m in data["moments"][:shown]]]
     rows += [[" "] * shown for _ in data["rows"]]
-    marks = marked(data)
+    marks = copies_marked(data)
     for name, letter in _LETTERS.items():
         for row, start, stop in marks[name]:
             for n in range(start, min(stop, shown)):
@@ -130,17 +146,17 @@ def copies_section(data: Data) -> str:
         f'<div title="{html.escape(name)}">{html.escape(name)}</div>' for name in data["rows"]
     )
     steps = '<div class="pz-grid">grid step</div>' if data["steps"] else ""
-    marks, wide = marked(data), _width(data)
+    marks, x = copies_marked(data), copies_edges(data, _width(data))
     k = data["open"]
     words = says(data)
     return (
-        f'<div class="pz-copies" data-wide="{px(wide)}">{head}{wrong}'
+        f'<div class="pz-copies" data-edges="{" ".join(map(px, x))}">{head}{wrong}'
         f'<div class="pz-bar"><span class="pz-moment" aria-live="polite">moment <b>{k}</b> '
         f'<i>of 0 … {len(words) - 1}</i></span></div><div class="pz-slot pz-reel"></div>'
         f'<div class="pz-film"><div class="pz-names">{steps}{labels}</div>'
         '<div class="pz-roll" tabindex="-1"><div class="pz-frames">'
-        f'{_svg(data, marks, wide)}<div class="pz-here" style="left:{px(k * wide)}px;'
-        f'width:{px(wide)}px"></div></div></div></div>'
+        f'{_svg(data, marks, x)}<div class="pz-here" style="left:{px(x[k])}px;'
+        f'width:{px(x[k + 1] - x[k])}px"></div></div></div></div>'
         f'<div class="pz-now-says">{words[k]}</div>{_legend(data, marks)}</div>'
     )
 
@@ -164,31 +180,31 @@ def _top(data: Data) -> float:
     return _STEPS if data["steps"] else 0.0
 
 
-def _svg(data: Data, marks: dict[str, list[tuple[int, int, int]]], wide: float) -> str:
+def _svg(data: Data, marks: Marked, x: list[float]) -> str:
     count, top = len(data["moments"]), _top(data)
-    width, height = count * wide, top + _ROW * (1 + len(data["rows"]))
+    width, height = x[-1], top + _ROW * (1 + len(data["rows"]))
     lines = [f"M0 {px(top + _ROW * (n + 1) - 0.5)}H{px(width)}" for n in range(len(data["rows"]))]
     drawn = []
     for n, (at, ids) in enumerate(data["steps"]):
         after = data["steps"][n + 1][0] if n + 1 < len(data["steps"]) else count
-        lines.append(f"M{px(at * wide + 0.5)} 4V{px(height)}")
-        words, room = tuple_words(ids), (after - at) * wide - 8
+        lines.append(f"M{px(x[at] + 0.5)} 4V{px(height)}")
+        words, room = tuple_words(ids), x[after] - x[at] - 8
         if text_width(words, 11) <= room:
-            drawn.append(text(at * wide + 4, 14, words, size=11))
+            drawn.append(text(x[at] + 4, 14, words, size=11))
     drawn.append(
         f'<path d="{"".join(lines)}" stroke="currentColor" stroke-opacity=".25" fill="none"/>'
     )
     boxes: dict[str, list[tuple[float, float, float, float]]] = {}
     for n, (kind, *_) in enumerate(data["moments"]):
         if kind != "ends":
-            box = (n * wide + 2, top + 11, wide - 4, _BAR)
+            box = (x[n] + 2, top + 11, x[n + 1] - x[n] - 4, _BAR)
             boxes.setdefault("work" if kind == "computes" else "waits", []).append(box)
     for name, spans in marks.items():
         for row, start, stop in spans:
-            x, y = start * wide, top + _ROW * (row + 1) + (11 if row == KERNEL else 18)
+            y = top + _ROW * (row + 1) + (11 if row == KERNEL else 18)
             inset = 1.5 if name in ("inward", "outward") else 0.5 if name == "landed" else 2
             boxes.setdefault(name, []).append(
-                (x + inset, y, (stop - start) * wide - 2 * inset, _BAR)
+                (x[start] + inset, y, x[stop] - x[start] - 2 * inset, _BAR)
             )
     for name in ("waits", "landed", "inward", "outward", "work", "fault"):
         if name in boxes:
@@ -197,7 +213,7 @@ def _svg(data: Data, marks: dict[str, list[tuple[int, int, int]]], wide: float) 
     if "fault" in boxes:
         crosses = "".join(hatch(*box, "x") for box in boxes["fault"])
         drawn.append(f'<path class="pz-lines pz-lost" d="{crosses}"/>')
-    drawn += _written(data, wide)
+    drawn += _written(data, x)
     return (
         f'<svg width="{px(width)}" height="{px(height)}" viewBox="0 0 {px(width)} {px(height)}" '
         f'role="img" aria-label="one row a slot, time from left to right; the words below say what '
@@ -205,7 +221,7 @@ def _svg(data: Data, marks: dict[str, list[tuple[int, int, int]]], wide: float) 
     )
 
 
-def _written(data: Data, wide: float) -> list[str]:
+def _written(data: Data, x: list[float]) -> list[str]:
     """Over the bars what they carry, where there is room; in a row all with an array, or none."""
     found, top = [], _top(data)
     for row in range(len(data["rows"])):
@@ -213,20 +229,23 @@ def _written(data: Data, wide: float) -> list[str]:
         for slot, start, end, _, other, _ in data["trips"]:
             if slot == row:
                 stop = len(data["moments"]) if end is None else end
-                bars.append((start * wide + 3, (stop - start) * wide - 6, other))
+                bars.append((x[start] + 3, x[stop] - x[start] - 6, other))
         if any(text_width(words, 11) > room for _, room, words in bars):
-            bars = [(x, room, words[words.find("[") :]) for x, room, words in bars if "[" in words]
+            bars = [
+                (at, room, words[words.find("[") :]) for at, room, words in bars if "[" in words
+            ]
         fitting = (bar for bar in bars if text_width(bar[2], 11) <= bar[1])
-        found += [text(x, y, words, size=11) for x, _, words in fitting]
+        found += [text(at, y, words, size=11) for at, _, words in fitting]
     return found
 
 
-def _legend(data: Data, marks: dict[str, list[tuple[int, int, int]]]) -> str:
+def _legend(data: Data, marks: Marked) -> str:
     names = {name for name, spans in marks.items() if spans}
     drawn = {"waits": "waits", "computes": "work"}
     names |= {drawn[kind] for kind, *_ in data["moments"] if kind in drawn}
     items = (f"<span>{swatch(m)} {MARKS[m].means}</span>" for m in MARKS if m in names)
     note = (
-        "Moments are in the kernel's own order, and not to scale: how long each takes, a chip says."
+        "Moments are in the kernel's own order, and not to scale: how long each takes, a chip "
+        "says. A wait is drawn short where its copy could fly while the kernel computed."
     )
     return f'<div class="pz-legend">{"".join(items)}</div><div class="pz-sofar">{note}</div>'

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from puzzles._draw.moments import copies_data
-from puzzles._launch import Fault, Launch, Operand, faults, itemsize, row_keys
+from puzzles._launch import Finding, Launch, Operand, faults, itemsize, row_keys, step_number
 
 STEPS = 4096  # a walk with more steps is sampled
 CHARACTERS = 110_000  # of encoded numbers, or else it is sampled more thinly
@@ -56,8 +56,9 @@ def walk_data(launch: Launch) -> Data:
         limit //= 2
 
 
-def _data(launch: Launch, wrong: tuple[Fault, ...], limit: int) -> Data:
-    at = _kept(launch.steps, limit, wrong)
+def _data(launch: Launch, wrong: tuple[Finding, ...], limit: int) -> Data:
+    numbers = [step_number(launch, f) for f in wrong]
+    at = _kept(launch.steps, limit, [n for n in numbers if n is not None])
     position = {int(step): n for n, step in enumerate(at)}
     dots = sum((dot.executed for dot in launch.dots), np.zeros(launch.steps, np.int64))
     unit = "dot" if launch.dots else ""
@@ -67,11 +68,11 @@ def _data(launch: Launch, wrong: tuple[Fault, ...], limit: int) -> Data:
         {
             "kind": f.kind,
             "operand": f.operand,
-            "at": None if f.step is None else position[f.step],
+            "at": None if number is None else position[number],
             "block": None if f.block is None else list(f.block),
-            "says": f.says,
+            "says": f.words,
         }
-        for f in wrong
+        for f, number in zip(wrong, numbers, strict=True)
     ]
     return {
         "kernel": launch.name,
@@ -117,13 +118,13 @@ def _by_hand(launch: Launch, at: np.ndarray) -> Data:
     return {way: encode(np.cumsum(sizes)[at]) for way, sizes in each.items()}
 
 
-def _kept(steps: int, limit: int, wrong: tuple[Fault, ...]) -> np.ndarray:
+def _kept(steps: int, limit: int, wrong: list[int]) -> np.ndarray:
     """The steps that are shown: all, or an even sample with every fault and its neighbours."""
     if steps <= limit:
         return np.arange(steps)
     # Samples come in pairs of neighbours: what is reused shows only from one step to the next.
     first = np.linspace(0, steps - 2, limit // 2).round().astype(np.int64)
-    near = [f.step + d for f in wrong if f.step is not None for d in (-1, 0, 1)]
+    near = [number + d for number in wrong for d in (-1, 0, 1)]
     near = [step for step in near if 0 <= step < steps]
     return np.unique(np.concatenate([first, first + 1, np.array(near, np.int64)]))
 
@@ -133,7 +134,7 @@ def _opening(found: list[Data], kept: int) -> int:
     for fault in found:
         if fault["at"] is not None:
             return int(fault["at"])
-    return kept - 1 if any(f["kind"] == "unwritten" for f in found) else 0
+    return kept - 1 if any(f["kind"] == "never-written" for f in found) else 0
 
 
 def _still(operand: Operand, role: str) -> Data:

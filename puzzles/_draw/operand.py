@@ -43,11 +43,12 @@ def operand_panel(
     shown = slice_of(view, operand, block)
     seen, twice = track.before(k)
     at_fault = any(
-        f["operand"] == operand["name"] and f["at"] == k and f["kind"] != "unwritten"
+        f["operand"] == operand["name"] and f["at"] == k and f["kind"] != "never-written"
         for f in data["faults"]
     ) or _always(data, operand)
     outlines, lines = never.get(str(shown if view["one"] else 0), ("", ""))
-    lost = any(f["kind"] == "unwritten" and f["operand"] == operand["name"] for f in data["faults"])
+    gaps = [f["operand"] for f in data["faults"] if f["kind"] == "never-written"]
+    lost = operand["name"] in gaps
     classes = {
         "never": "fault" if lost else "untouched",
         "seen": "done" if track.output else "read",

@@ -18,7 +18,7 @@ def block_squares(words: str) -> str:
             if mark == "…":
                 drawn.append(text(n * 20, y + 13, mark, size=12))
             else:
-                name = "fault" if mark == "x" else "done"
+                name = "fault" if mark == "x" else "held"
                 drawn.append(cell(n * 20, y, 17, 17, name))
         y += 20
     width = max(text_width(rows[0], 12), 20 * max(len(r.split()) for r in rows)) + 10

@@ -98,7 +98,7 @@ const operand = (data, number, panel) => {
   };
   const show = k => {
     const b = block(k), s = state(k), shown = slice(b), key = v.one ? shown : 0;
-    const wrong = always || faults.some(f => f.at === k && f.kind !== 'unwritten');
+    const wrong = always || faults.some(f => f.at === k && f.kind !== 'never-written');
     const mark = wrong ? 'fault' : MARKS[s];
     const [x, y, w, h] = place(b);
     const i = Math.min(w, h) >= 9 ? 1 : -1;
@@ -246,23 +246,25 @@ const links = (root, name, play) => {
 const film = (root, data) => {
   const find = name => root.querySelector('.pz-' + name);
   const roll = find('roll'), frames = find('frames'), here = find('here');
-  const said = find('now-says'), live = find('moment'), wide = +root.dataset.wide;
+  const said = find('now-says'), live = find('moment');
+  const x = root.dataset.edges.split(' ').map(Number);
   const play = player({
     bar: find('bar'), slot: find('reel'), live, count: data.says.length, open: data.open,
     name: 'moment',
     frame: k => {
-      here.style.left = k * wide + 'px';
+      here.style.left = x[k] + 'px';
+      here.style.width = x[k + 1] - x[k] + 'px';
       live.querySelector('b').textContent = k;
       said.innerHTML = data.says[k];
-      const left = k * wide - roll.scrollLeft;
-      if (left < 0 || left + wide > roll.clientWidth) {
-        roll.scrollLeft = k * wide - roll.clientWidth / 2;
+      if (x[k] < roll.scrollLeft || x[k + 1] > roll.scrollLeft + roll.clientWidth) {
+        roll.scrollLeft = x[k] - roll.clientWidth / 2;
       }
       return 'moment ' + k + ': ' + said.textContent;
     }});
   links(root, 'moment', play);
   frames.addEventListener('click', event => {
-    play.jump(Math.floor((event.clientX - frames.getBoundingClientRect().left) / wide));
+    const at = event.clientX - frames.getBoundingClientRect().left;
+    play.jump(x.findIndex(edge => edge > at) - 1);
     play.slider.focus({preventScroll: true});
   });
   return play;
@@ -333,7 +335,7 @@ const start = root => {
   time.addEventListener('pointermove', event => {
     if (time.hasPointerCapture(event.pointerId)) drag(event);
   });
-  const copies = root.querySelector('.pz-copies[data-wide]');
+  const copies = root.querySelector('.pz-copies[data-edges]');
   const copied = copies && film(copies, data.copies);
   // Where one of the two has a single frame, all keys are the other's.
   root.pzKey = event => {

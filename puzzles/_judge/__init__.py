@@ -12,6 +12,7 @@ from puzzles._judge.derivative import no_derivative
 from puzzles._judge.edition import brought_up_to_date
 from puzzles._judge.judging import judge, judge_fresh
 from puzzles._judge.numbers import alike, largest_error, tolerance_of
+from puzzles._judge.outside import work_outside
 from puzzles._judge.rounding import narrow
 from puzzles._judge.scale import USUAL, at_scale, excesses
 from puzzles._judge.source import ellipsis_left, is_function, is_starter, unwrap
@@ -41,4 +42,5 @@ __all__ = [
     "told",
     "tolerance_of",
     "unwrap",
+    "work_outside",
 ]

@@ -31,8 +31,8 @@ def likeness(
         return None
     want, got = want.astype(np.float64), got.astype(np.float64)
     for name, value in args.items():
-        array = np.asarray(value, np.float64) if np.size(value) == got.size > 1 else None
-        if array is not None and array.shape == got.shape and _equal(got, array):
+        same_form = getattr(value, "shape", None) == got.shape  # a pair of arrays has none
+        if same_form and _equal(got, np.asarray(value, np.float64)):
             return f"They are the numbers of `{name}`, unchanged."
     if got.ndim == 2 and got.shape[0] == got.shape[1] > 1 and _equal(got.T, want):
         return "They are the right numbers, with rows and columns swapped."

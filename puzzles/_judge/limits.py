@@ -14,7 +14,7 @@ import numpy as np
 
 from puzzles._judge import words
 from puzzles._judge.verdict import Rejected
-from puzzles._launch import Abstract
+from puzzles._launch import Unreadable
 from puzzles._puzzle import Puzzle
 
 # Python of a learner's: tracing a kernel takes less than a second, the longest rung's a few.
@@ -77,7 +77,7 @@ def learners_code(puzzle: Puzzle, label: str) -> Iterator[None]:
     except SystemExit:
         why = f"`{puzzle.name}` leaves Python by `exit` or `sys.exit`: return the result instead."
         raise Rejected("error", why, case=label) from None
-    except Abstract as error:
+    except Unreadable as error:
         raise Rejected("error", str(error), case=label) from None
     except Exception as error:
         raise raised(error, label) from None

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 
 import numpy as np
 
+from puzzles._jax import kernel_file
 from puzzles._judge.case import Case
 from puzzles._judge.numbers import index_words, mismatches, number_words, of_which
 from puzzles._judge.verdict import Rejected
-from puzzles._launch import Fault, Launch, Traced, faults, step_ids
-from puzzles._tpu import SimulationError, simulate
+from puzzles._launch import Finding, Traced, faults, kernel_calls
+from puzzles._puzzle import Puzzle
+from puzzles._tpu import SimulationError, beyond, simulate, simulated_steps
 
-# The simulator takes about a millisecond a grid step, and to compile a launch as long as some of
-# them: small cases first, the smallest always, until these are spent.
-_LAUNCH_STEPS = 50
+# Small cases first, the smallest always, until these are spent.
 _SIMULATED_STEPS = 450
 _THOROUGH_STEPS = 1000
 _FRESH_STEPS = 300
@@ -30,17 +31,19 @@ def memory(traces: Mapping[Case, Traced], thorough: bool) -> str:
     """Faults of the index maps on every case, then the simulator; says what was simulated."""
     for case, traced in traces.items():
         _mapped(case, traced)
+    if not thorough and all(_elsewhere(case, traced) for case, traced in traces.items()):
+        return "its kernels are other rungs': there"
     left = _THOROUGH_STEPS if thorough else _SIMULATED_STEPS
-    beyond = {case: why for case, one in traces.items() if (why := _beyond(one.launches))}
+    unable = {case: why for case, one in traces.items() if (why := beyond(one.launches))}
     chosen: list[Case] = []
-    steps = {case: _simulated_steps(traces[case].launches) for case in traces if case not in beyond}
+    steps = {case: simulated_steps(traces[case].launches) for case in traces if case not in unable}
     for case in sorted(steps, key=lambda one: steps[one]):
         left -= steps[case]
         if left >= 0 or not chosen:
             chosen.append(case)
     for number, case in enumerate(chosen):
         _simulated(case, traces[case], eager=thorough or not number)
-    but = f"; it cannot take {next(iter(beyond.values()))}" if beyond else ""
+    but = f"; it cannot take {next(iter(unable.values()))}" if unable else ""
     return f"{len(chosen)} of {len(traces)} cases{but}"
 
 
@@ -48,20 +51,34 @@ def memory_if_small(case: Case, traced: Traced) -> None:
     """The same on one case, which the simulator runs if that is quickly done."""
     _mapped(case, traced)
     launches = traced.launches
-    if _simulated_steps(launches) <= _FRESH_STEPS and not _beyond(launches):
+    few = simulated_steps(launches) <= _FRESH_STEPS
+    if few and not beyond(launches) and not _elsewhere(case, traced):
         _simulated(case, traced, eager=False)
 
 
-def stage_of(fault: Fault) -> str:
-    """The stage whose headline is true of a fault."""
-    return {"misaligned": "tpu", "semantics": "work"}.get(fault.kind, "memory")
+def _elsewhere(case: Case, traced: Traced) -> bool:
+    """Whether all kernels stand in modules of other rungs, where they are simulated."""
+    files = {kernel_file(one.params["jaxpr"]) for one in kernel_calls(traced.jaxpr.jaxpr)}
+    rungs = {
+        module.__file__
+        for module in list(sys.modules.values())
+        if isinstance(getattr(module, "PUZZLE", None), Puzzle)
+    }
+    return files <= rungs - {str(case.puzzle.path)}
+
+
+def stage_of(finding: Finding) -> str:
+    """The stage whose headline is true of a finding."""
+    if finding.kind == "parallel" and finding.operand is None:
+        return "work"
+    return "tpu" if finding.kind == "misaligned" else "memory"
 
 
 def _mapped(case: Case, traced: Traced) -> None:
-    for fault in (f for one in traced.launches for f in faults(one)):
-        if fault.kind != "misaligned":
-            step = step_ids(traced.launches, fault)
-            raise Rejected(stage_of(fault), fault.says, case=case.label, step=step)
+    for finding in (f for one in traced.launches for f in faults(one)):
+        if finding.kind != "misaligned":
+            step = finding.step if len(traced.launches) == 1 else None
+            raise Rejected(stage_of(finding), finding.words, case=case.label, step=step)
 
 
 def _simulated(case: Case, traced: Traced, eager: bool) -> None:
@@ -92,19 +109,3 @@ def _same(case: Case, flat: list[np.ndarray]) -> None:
     what = f"{number_words(wrong.got)} instead of {number_words(wrong.expected)}"
     says = f"In the TPU simulator, {where} is {what}: {cause}."
     raise Rejected("memory", says, case=case.label)
-
-
-def _beyond(launches: tuple[Launch, ...]) -> str | None:
-    """What JAX's simulator crashes on, or gets wrong, though a TPU does not."""
-    for launch in launches:
-        for _, position in launch.aliases:
-            out = launch.outputs[position]
-            if any(n % size for n, size in zip(out.shape, out.sizes, strict=True)):
-                return "an aliased output whose last block is cut off"
-        if any(any(pair) for operand in launch.operands for pair in operand.padding):
-            return "the padding of a `pl.Element`"
-    return None
-
-
-def _simulated_steps(launches: tuple[Launch, ...]) -> int:
-    return sum((one.steps + _LAUNCH_STEPS) * (one.times or 1) for one in launches)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,8 +18,8 @@ from puzzles._judge.limits import as_imported
 from puzzles._judge.origin import origin
 from puzzles._judge.picture import block_map
 from puzzles._judge.verdict import Rejected
-from puzzles._launch import Fault, Launch, Operand, Traced, faults
-from puzzles._puzzle import Mistake, Puzzle
+from puzzles._launch import Finding, Launch, Operand, Traced, faults
+from puzzles._puzzle import Mistake, Puzzle, Tolerance
 
 # Relative tolerance by the width of the mantissa; a TPU rounds the operands of f32 dots to bf16.
 _TOLERANCE = {"float32": 2e-5, "bfloat16": 1e-2, "float16": 2e-3, "float64": 1e-12}
@@ -44,7 +44,7 @@ class Mismatch:
 
 
 @as_imported()
-def compare(want: np.ndarray, got: np.ndarray, tolerance: float | None) -> Mismatch | None:
+def compare(want: np.ndarray, got: np.ndarray, tolerance: Tolerance) -> Mismatch | None:
     """The first disagreement of two arrays of one shape, or None.
 
     `tolerance` is relative, and absolute in units of the root mean square of `want`.
@@ -69,14 +69,15 @@ def compare(want: np.ndarray, got: np.ndarray, tolerance: float | None) -> Misma
     return Mismatch(wrong, first, want[first], got[first], int(wrong.sum()), excess)
 
 
-def tolerance_of(want: np.ndarray, tolerance: float | None) -> float:
+def tolerance_of(want: np.ndarray, tolerance: Tolerance) -> float:
     """The tolerance that numbers like `want` are held to: the puzzle's, or their dtype's."""
-    usual = _TOLERANCE.get(want.dtype.name, 1e-2) if tolerance is None else tolerance
+    given = tolerance.get(want.dtype.name) if isinstance(tolerance, Mapping) else tolerance
+    usual = _TOLERANCE.get(want.dtype.name, 1e-2) if given is None else given
     return max(usual, _TPU_TOLERANCE) if on_tpu() else usual
 
 
 def largest_error(
-    want: np.ndarray, got: np.ndarray, tolerance: float | None, neighbours: bool = False
+    want: np.ndarray, got: np.ndarray, tolerance: Tolerance, neighbours: bool = False
 ) -> float:
     """The largest error of two arrays of one shape in units of the tolerance; 1 is the limit.
 
@@ -174,7 +175,7 @@ def same_numbers(case: Case, flat: Sequence[np.ndarray], traced: Traced | None =
     fault = _first_fault(traced)
     named = diagnosis(case, flat, None if fault is None else fault.kind)
     launches = (place.launch,) if place is not None else traced.launches if traced else ()
-    look = None if fault is None else fault.says
+    look = None if fault is None else fault.words
     if look is None and math.isnan(float(wrong.got)):
         look = next(filter(None, map(early, launches)), None)
     if named is None:
@@ -199,7 +200,7 @@ def same_numbers(case: Case, flat: Sequence[np.ndarray], traced: Traced | None =
     )
 
 
-def _first_fault(traced: Traced | None) -> Fault | None:
+def _first_fault(traced: Traced | None) -> Finding | None:
     """A fault of the index maps that may explain wrong numbers, however the kernel computes."""
     found = (f for one in (traced.launches if traced is not None else ()) for f in faults(one))
     return next((f for f in found if f.kind != "misaligned"), None)
@@ -259,7 +260,7 @@ def _same_values(case: Case, mistake: Mistake, flat: Sequence[np.ndarray]) -> bo
     return all(gives(one, jax.tree.leaves(one.expected)) for one in before) and gives(case, flat)
 
 
-def equal(one: Sequence[np.ndarray], other: Sequence[np.ndarray], tolerance: float | None) -> bool:
+def equal(one: Sequence[np.ndarray], other: Sequence[np.ndarray], tolerance: Tolerance) -> bool:
     """Whether two flat results agree in number, form and values."""
     return len(one) == len(other) and all(
         a.shape == b.shape and a.dtype == b.dtype and compare(a, b, tolerance) is None

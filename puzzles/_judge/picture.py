@@ -29,7 +29,9 @@ def block_map(operand: Operand, wrong: np.ndarray) -> str | None:
     if left := len(planes) - len(shown):
         hidden = int(planes.any(axis=(1, 2)).sum() - planes[shown].any(axis=(1, 2)).sum())
         rows.append(f"and {left} more, {hidden or 'none'} of them with wrong blocks")
-    return f"output blocks of {operand.name} (. right, x wrong):\n" + "\n".join(rows)
+    axes = "axis 0" if len(lead) == 1 else f"axes {', '.join(map(str, range(len(lead))))}"
+    which = f"; [ ] counts along {axes}" * (len(planes) > 1)
+    return f"output blocks of {operand.name} (. right, x wrong){which}:\n" + "\n".join(rows)
 
 
 def _shown(planes: np.ndarray) -> list[int]:

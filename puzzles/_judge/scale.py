@@ -98,7 +98,7 @@ def compare(puzzle: Puzzle, scale: Scale) -> None:
     """
     at = "At production scale, "
     for fault in (f for one in scale.mine.launches for f in faults(one)):
-        raise Rejected(stage_of(fault), at + fault.says, case=scale.label)
+        raise Rejected(stage_of(fault), at + fault.words, case=scale.label)
     for excess in excesses(scale, puzzle.slack):
         raise Rejected("work", at + excess.says, case=scale.label)
 

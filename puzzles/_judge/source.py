@@ -204,6 +204,7 @@ def meant(error: BaseException) -> str:
     return f" Did you mean `{close[0]}`?" if close else ""
 
 
+@functools.cache
 def is_learners(filename: str) -> bool:
     """True for a notebook cell or a learner's file, false for JAX, Python and this package."""
     if filename.startswith("<") and not filename.startswith("<ipython"):

@@ -23,11 +23,10 @@ from puzzles._launch import (
     kernel_calls,
     kernel_size,
     longest_loop,
-    step_ids,
     subjaxprs,
     trace_call,
 )
-from puzzles._tpu import Compiler, LoweringError, lower, supported_chips
+from puzzles._tpu import Compiler, compiled, lowered, supported_chips
 
 # What a puzzle's kernel and grid never need; XLA would compile or run them for minutes.
 _EQUATIONS = 1000
@@ -90,10 +89,10 @@ def _size(case: Case, count: int, launches: tuple[Launch, ...]) -> None:
         return
     why = f"The grid has {steps:,} steps. It counts blocks, not elements."
     for fault in (f for one in launches for f in faults(one)):
-        if fault.kind == "out of bounds":
-            step = step_ids(launches, fault)
+        if fault.kind == "out-of-bounds":
+            step = fault.step if len(launches) == 1 else None
             raise Rejected(
-                "memory", f"{why} {fault.says}", case=case.label, step=step, title=_NOT_RUN
+                "memory", f"{why} {fault.words}", case=case.label, step=step, title=_NOT_RUN
             )
     if steps > 4 * _STEPS:
         raise Rejected("work", f"{why} Take larger blocks.", case=case.label, title=_NOT_RUN)
@@ -211,19 +210,11 @@ def work(case: Case, launches: tuple[Launch, ...]) -> None:
 def tpu(traces: Mapping[Case, Traced], compiler: Compiler | None) -> list[str]:
     """Block rules and Mosaic lowering on every case; with a compiler, libtpu on every one, too."""
     for case, traced in traces.items():
-        for fault in (f for one in traced.launches for f in faults(one)):
-            if fault.kind == "misaligned":
-                raise Rejected("tpu", fault.says, case=case.label)
-        try:
-            lower(traced)
-        except LoweringError as error:
-            raise Rejected("tpu", error.says, case=case.label) from None
+        seen = (f for one in traced.launches for f in faults(one) if f.kind == "misaligned")
+        for finding in (*seen, *lowered(traced)):
+            raise Rejected("tpu", finding.words, case=case.label)
     if compiler is None:
         return ["Mosaic lowering"]
-    answers = compiler.compile_all(list(traces.values()))
-    refused = [(*answer, chip) for chip, answer in answers.items() if answer]
-    if refused:
-        number, why, chip = min(refused, key=lambda one: one[0])
-        case = list(traces)[number]
-        raise Rejected("tpu", f"The compiler for {chip} refuses it: {why}", case=case.label)
+    for number, finding in compiled(list(traces.values()), compiler):
+        raise Rejected("tpu", finding.words, case=list(traces)[number].label)
     return ["Mosaic lowering", f"libtpu for {', '.join(supported_chips())}"]

@@ -11,8 +11,18 @@ from __future__ import annotations
 from puzzles._launch.evaluate import callee
 from puzzles._launch.events import EVENTS, Event, Part
 from puzzles._launch.faithful import TURNS, Endless, before_last_casts
-from puzzles._launch.fault import Fault, faults, step_ids
-from puzzles._launch.graph import Abstract
+from puzzles._launch.fault import faults, step_number
+from puzzles._launch.finding import (
+    ERROR,
+    KINDS,
+    NOTE,
+    SEVERITIES,
+    WARNING,
+    Finding,
+    line_of,
+    placed,
+)
+from puzzles._launch.graph import Abstract, Unreadable
 from puzzles._launch.jaxprs import (
     PALLAS_CALL,
     equations,
@@ -26,29 +36,46 @@ from puzzles._launch.launch import Launch
 from puzzles._launch.mesh import as_tpu, pipelines_on_cpu
 from puzzles._launch.moves import Copy
 from puzzles._launch.operand import Operand, itemsize, row_keys
-from puzzles._launch.run import on_cpu, quickly, remembered, run_program
+from puzzles._launch.run import on_cpu, quickly, remembered, run_program, runs_in_python
 from puzzles._launch.sameness import fingerprint
 from puzzles._launch.slices import Ranges, overlap, ranges_of, ranges_shown
 from puzzles._launch.smem import UNNAMED
-from puzzles._launch.traced import Traced, as_function, keeping_traces, kernels, trace, trace_call
+from puzzles._launch.traced import (
+    Traced,
+    alone,
+    as_function,
+    keeping_traces,
+    kernels,
+    nothing_launched,
+    trace,
+    trace_call,
+)
+from puzzles._launch.wasted import waste
 from puzzles._launch.work import Dot
 
 __all__ = [
+    "ERROR",
     "EVENTS",
+    "KINDS",
+    "NOTE",
     "PALLAS_CALL",
+    "SEVERITIES",
     "TURNS",
     "UNNAMED",
+    "WARNING",
     "Abstract",
     "Copy",
     "Dot",
     "Endless",
     "Event",
-    "Fault",
+    "Finding",
     "Launch",
     "Operand",
     "Part",
     "Ranges",
     "Traced",
+    "Unreadable",
+    "alone",
     "as_function",
     "as_tpu",
     "before_last_casts",
@@ -61,19 +88,24 @@ __all__ = [
     "kernel_calls",
     "kernel_size",
     "kernels",
+    "line_of",
     "longest_loop",
+    "nothing_launched",
     "on_cpu",
     "overlap",
     "pipelines_on_cpu",
+    "placed",
     "quickly",
     "ranges_of",
     "ranges_shown",
     "remembered",
     "row_keys",
     "run_program",
-    "step_ids",
+    "runs_in_python",
+    "step_number",
     "subjaxprs",
     "trace",
     "trace_call",
+    "waste",
     "with_interpret",
 ]

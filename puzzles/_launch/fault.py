@@ -3,37 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
+from puzzles._launch.finding import ERROR, WARNING, Finding, ints
 from puzzles._launch.launch import Launch
 from puzzles._launch.operand import Operand, first_seen, row_keys
 
 PARALLEL = ("parallel", "core_parallel", "subcore_parallel")
 
 
-@dataclass(frozen=True)
-class Fault:
-    """`kind` is "out of bounds", "revisited", "unwritten", "parallel", "semantics", "input" or
-    "misaligned".
-
-    `step` counts grid steps from 0; `operand` is a ref's name, None if it is the grid's fault.
-    """
-
-    kind: str
-    operand: str | None
-    step: int | None
-    block: tuple[int, ...] | None
-    says: str
-
-
-def faults(launch: Launch) -> tuple[Fault, ...]:
+def faults(launch: Launch) -> tuple[Finding, ...]:
     """Every fault of a launch, one per kind and operand: by first step, then those without one."""
     found = [*_grid_faults(launch), *_stray_reads(launch), *_written_inputs(launch)]
     aliased = {o: launch.inputs[i].name for i, o in launch.aliases if i >= 0}
+    aliased_to = {name: launch.outputs[o].name for o, name in aliased.items()}
     for operand in launch.inputs + launch.outputs:
         if operand.space in ("vmem", "smem"):
             found += _out_of_bounds(launch, operand)
@@ -42,33 +28,51 @@ def faults(launch: Launch) -> tuple[Fault, ...]:
     for n, operand in enumerate(launch.outputs):
         if operand.space in ("vmem", "smem"):
             found += _revisited(launch, operand, aliased.get(n))
+        if operand.space in ("vmem", "smem") and n not in launch.unused:
             found += _shared(launch, operand)
             if n not in aliased:
                 found += _unwritten(operand)
-    return tuple(sorted(found, key=lambda f: (f.step is None, f.step or 0)))
+    revisited = {f.operand for f in found if f.kind == "revisited"}
+    found += (f for f in _read_too_late(launch) if aliased_to[f.operand or ""] not in revisited)
+    lines = {o.name: o.line for o in launch.operands}
+    placed = (
+        replace(f, launch=launch.name, line=lines.get(f.operand or "") or launch.line)
+        for f in found
+    )
+    return tuple(sorted(placed, key=lambda f: (f.step is None, f.step or ())))
 
 
-def _stray_reads(launch: Launch) -> Iterator[Fault]:
+def step_number(launch: Launch, finding: Finding) -> int | None:
+    """The step that a finding names, counted from 0."""
+    if finding.step is None:
+        return None
+    return int(np.ravel_multi_index(finding.step, launch.grid)) if launch.grid else 0
+
+
+def _stray_reads(launch: Launch) -> Iterator[Finding]:
     for name, step, index in launch.stray_reads:
         says = (
-            f"`{name}[{index}]` is read at grid step {_at(launch, step)}, and there is no such "
-            "entry: a TPU reads whatever lies beside it in SMEM, even if the result is not used. "
+            f"`{name}[{index}]` is read at grid step {at(launch, step)}, and there is no such "
+            "entry: a TPU reads whatever lies beside it in SMEM, even if the result is not used."
+        )
+        remedy = (
             "Keep the index inside with `jnp.maximum` or `jnp.minimum`, or read under `pl.when`."
         )
-        yield Fault("out of bounds", name, step, None, says)
+        place = at(launch, step)
+        yield Finding("out-of-bounds", ERROR, says, remedy, operand=name, step=place)
 
 
-def _written_inputs(launch: Launch) -> Iterator[Fault]:
+def _written_inputs(launch: Launch) -> Iterator[Finding]:
     for name in launch.written_inputs:
         says = (
             f"`{name}` is an input, and the kernel writes into it: a later step that keeps the "
-            "block finds it changed, one that fetches it again does not. Compute into the output "
-            "or into scratch."
+            "block finds it changed, one that fetches it again does not."
         )
-        yield Fault("input", name, None, None, says)
+        remedy = "Compute into the output or into scratch."
+        yield Finding("alias", ERROR, says, remedy, operand=name)
 
 
-def _out_of_bounds(launch: Launch, operand: Operand) -> Iterator[Fault]:
+def _out_of_bounds(launch: Launch, operand: Operand) -> Iterator[Finding]:
     low = np.array([p[0] for p in operand.padding], np.int64)
     high = np.array([s + p[1] for s, p in zip(operand.shape, operand.padding, strict=True)])
     starts = operand.starts
@@ -76,9 +80,9 @@ def _out_of_bounds(launch: Launch, operand: Operand) -> Iterator[Fault]:
     if not wrong.any():
         return
     step = int(np.argmax(wrong))
-    block = _ints(operand.blocks[step])
+    block = ints(operand.blocks[step])
     axis = int(np.argmax((starts[step] < -low) | (starts[step] >= high)))
-    says = f"`{operand.name}` at grid step {_at(launch, step)}: block {block} is out of bounds. "
+    says = f"`{operand.name}` at grid step {at(launch, step)}: block {block} is out of bounds. "
     whole = operand.stride[axis] == operand.sizes[axis]
     count, unit = _counts(operand)[axis], "block"
     if not whole:
@@ -90,38 +94,46 @@ def _out_of_bounds(launch: Launch, operand: Operand) -> Iterator[Fault]:
         says += ", and negative indices do not wrap on a TPU"
     elif 1 < operand.stride[axis] <= block[axis] > count and not block[axis] % operand.stride[axis]:
         says += "; an index map counts blocks, not elements"
-    says += ". Look at what its index map returns for this step."
-    yield Fault("out of bounds", operand.name, step, block, says)
+    yield Finding(
+        "out-of-bounds",
+        ERROR,
+        f"{says}.",
+        "Look at what its index map returns for this step.",
+        operand=operand.name,
+        step=at(launch, step),
+        block=block,
+    )
 
 
-def _revisited(launch: Launch, operand: Operand, alias: str | None) -> Iterator[Fault]:
+def _revisited(launch: Launch, operand: Operand, alias: str | None) -> Iterator[Finding]:
     runs = np.flatnonzero(operand.fetched)
     keys = row_keys(operand.blocks[runs])
     again = first_seen(keys) != np.arange(len(keys))
     if not again.any():
         return
     step = int(runs[np.argmax(again)])
-    block = _ints(operand.blocks[step])
-    says = f"`{operand.name}`: block {block} is visited again at grid step {_at(launch, step)} "
+    block = ints(operand.blocks[step])
+    says = f"`{operand.name}`: block {block} is visited again at grid step {at(launch, step)} "
     says += "after other blocks were. "
     if alias is None:
         says += (
             "On a TPU its first result was already written back to HBM when the pipeline moved on, "
-            "and what the kernel reads there is stale. "
+            "and what the kernel reads there is stale."
         )
     else:
         says += (
             f"It shares its memory with `{alias}`, and whether the kernel then reads the block "
-            "before or after the first result reached HBM is a matter of timing. "
+            "before or after the first result reached HBM is a matter of timing."
         )
-    says += (
+    remedy = (
         "All visits to a block have to follow each other: in the grid, move the axis that comes "
         "back to it inwards, past the axes that lead away."
     )
-    yield Fault("revisited", operand.name, step, block, says)
+    place = at(launch, step)
+    yield Finding("revisited", ERROR, says, remedy, operand=operand.name, step=place, block=block)
 
 
-def _unwritten(operand: Operand) -> Iterator[Fault]:
+def _unwritten(operand: Operand) -> Iterator[Finding]:
     if operand.stride != operand.sizes:
         return  # overlapping windows: the blocks do not tile the array
     counts = _counts(operand)
@@ -134,41 +146,36 @@ def _unwritten(operand: Operand) -> Iterator[Fault]:
     if len(visited) >= total:
         return
     gaps = np.flatnonzero(visited != np.arange(len(visited)))
-    block = _ints(np.unravel_index(int(gaps[0]) if len(gaps) else len(visited), counts))
+    block = ints(np.unravel_index(int(gaps[0]) if len(gaps) else len(visited), counts))
     says = (
         f"`{operand.name}`: {total - len(visited):,} of its {_many(total, 'block')} "
         f"{'is' if total - len(visited) == 1 else 'are'} visited by no grid step, for example "
-        f"{block}. An output starts out uninitialised, so garbage stays there. Check the grid, or "
-        "alias an input that already holds the values."
+        f"{block}. An output starts out uninitialised, so garbage stays there."
     )
-    yield Fault("unwritten", operand.name, None, block, says)
+    remedy = "Check the grid, or alias an input that already holds the values."
+    yield Finding("never-written", ERROR, says, remedy, operand=operand.name, block=block)
 
 
-def _grid_faults(launch: Launch) -> Iterator[Fault]:
+def _grid_faults(launch: Launch) -> Iterator[Finding]:
     if launch.params is not None:
-        says = (
-            f"`compiler_params` of {launch.name} is a {launch.params}, which no compiler reads: "
-            "pass `pltpu.CompilerParams(...)`, with its settings by name."
-        )
-        yield Fault("semantics", None, None, None, says)
+        says = f"`compiler_params` of {launch.name} is a {launch.params}, which no compiler reads."
+        remedy = "Pass `pltpu.CompilerParams(...)`, with its settings by name."
+        yield Finding("parallel", ERROR, says, remedy)
         return
     words = launch.dimension_semantics
     for word in words or ():
         if word not in ("parallel", "arbitrary", "core_parallel", "subcore_parallel"):
-            says = (
-                f"`dimension_semantics` of {launch.name} has the unknown word {word!r}: an axis is "
-                "'parallel' or 'arbitrary'."
-            )
-            yield Fault("semantics", None, None, None, says)
+            says = f"`dimension_semantics` of {launch.name} has the unknown word {word!r}."
+            yield Finding("parallel", ERROR, says, "An axis is 'parallel' or 'arbitrary'.")
             return
     if words is None:
         return
     if len(words) != len(launch.grid):
         says = (
             f"`dimension_semantics` of {launch.name} has {_many(len(words), 'entry')} and the grid "
-            f"{launch.grid} {_many(len(launch.grid), 'axis')}: give one word per grid axis."
+            f"{launch.grid} {_many(len(launch.grid), 'axis')}."
         )
-        yield Fault("semantics", None, None, None, says)
+        yield Finding("parallel", ERROR, says, "Give one word per grid axis.")
         return
     marks = [word in PARALLEL for word in words]
     first = marks.index(False) if False in marks else len(marks)
@@ -176,13 +183,13 @@ def _grid_faults(launch: Launch) -> Iterator[Fault]:
         axis = marks.index(True, first)
         says = (
             f"`dimension_semantics` of {launch.name} marks grid axis {axis} 'parallel' after axis "
-            f"{first}, which is not: parallel axes come first. Reorder the grid, or "
-            f"mark axis {axis} 'arbitrary'."
+            f"{first}, which is not: parallel axes come first."
         )
-        yield Fault("semantics", None, None, None, says)
+        remedy = f"Reorder the grid, or mark axis {axis} 'arbitrary'."
+        yield Finding("parallel", WARNING, says, remedy)
 
 
-def _shared(launch: Launch, operand: Operand) -> Iterator[Fault]:
+def _shared(launch: Launch, operand: Operand) -> Iterator[Finding]:
     words = launch.dimension_semantics or ()
     axes = [
         a for a, word in enumerate(words) if word in PARALLEL and len(words) == len(launch.grid)
@@ -198,65 +205,86 @@ def _shared(launch: Launch, operand: Operand) -> Iterator[Fault]:
         if not clash.any():
             continue
         step = int(np.argmax(clash))
-        block = _ints(operand.blocks[step])
+        block = ints(operand.blocks[step])
         says = (
             f"`{operand.name}`: block {block} is written at grid steps "
-            f"{_at(launch, int(origin[step]))} and {_at(launch, step)}, which differ along axis "
-            f"{axis}, marked 'parallel': two cores may hold it at once, and one result is lost. "
-            f"Mark axis {axis} 'arbitrary'."
+            f"{at(launch, int(origin[step]))} and {at(launch, step)}, which differ along axis "
+            f"{axis}, marked 'parallel': two cores may hold it at once, and one result is lost."
         )
-        yield Fault("parallel", operand.name, step, block, says)
+        remedy = f"Mark axis {axis} 'arbitrary'."
+        place = at(launch, step)
+        yield Finding(
+            "parallel", ERROR, says, remedy, operand=operand.name, step=place, block=block
+        )
         return
 
 
-def _misaligned(operand: Operand) -> Iterator[Fault]:
+def _read_too_late(launch: Launch) -> Iterator[Finding]:
+    """An aliased input's block that is fetched after an earlier step has overwritten it."""
+    for i, o in launch.aliases:
+        if i < 0:
+            continue
+        source, target = launch.inputs[i], launch.outputs[o]
+        if not (source.piped and target.piped) or source.stride != target.stride:
+            continue
+        keys = row_keys(np.concatenate([source.blocks, target.blocks]))
+        reads, writes = keys[: launch.steps], keys[launch.steps :]
+        first = first_seen(np.concatenate([writes, reads]))[launch.steps :]
+        late = source.fetched & (first < np.arange(launch.steps))
+        if not late.any():
+            continue
+        step = int(np.argmax(late))
+        block, place = ints(source.blocks[step]), at(launch, step)
+        says = (
+            f"`{source.name}`: block {block} is fetched at grid step {place}, and `{target.name}`, "
+            f"which shares its memory, has had the same block since grid step "
+            f"{at(launch, int(first[step]))}: whether the old numbers or the new ones arrive is a "
+            "matter of timing."
+        )
+        remedy = (
+            "Fetch a block no later than the step that writes it, or leave `input_output_aliases` "
+            "out."
+        )
+        yield Finding("alias", ERROR, says, remedy, operand=source.name, step=place, block=block)
+
+
+def _misaligned(operand: Operand) -> Iterator[Finding]:
     shape, sizes = operand.shape, operand.sizes
     where = f"`{operand.name}`: block {_form(operand.block)} of an array {shape} "
+    remedy = ""
     if not shape:
-        says = (
-            f"`{operand.name}`: a scalar cannot be a block in VMEM: pass it in SMEM, or as (1, 1)."
-        )
+        says = f"`{operand.name}`: a scalar cannot be a block in VMEM:"
+        remedy = "pass it in SMEM, or as (1, 1)."
     elif len(shape) == 1:
         if sizes[0] == shape[0] or sizes[0] % 1024 == 0:
             return
-        says = where + (
-            "does not fit every TPU and JAX: a 1-D block is the whole array or a multiple of 1024."
-        )
+        says = where + "does not fit every TPU and JAX:"
+        remedy = "a 1-D block is the whole array or a multiple of 1024."
     else:
         # Mosaic looks at the last two axes of the array, where a squeezed axis counts as 1.
         lanes = sizes[-1] == shape[-1] or sizes[-1] % 128 == 0
         rows = sizes[-2] == shape[-2] or sizes[-2] % 8 == 0
         if lanes and rows:
             return
-        says = where + (
-            "does not fit a TPU: the last two dims are multiples of (8, 128) or the whole axis, "
-        )
         axis, multiple, place = (-1, 128, "last") if not lanes else (-2, 8, "second-last")
         squeezed = operand.block[axis] is None
         why = "a squeezed one counts as 1" if squeezed else f"{sizes[axis]} is not"
-        says += f"and here the {place} breaks that ({why}). "
-        says += f"Try a multiple of {multiple} or all {shape[axis]}"
-        says += ", or transpose the array so that squeezed axes come first." if squeezed else "."
-    yield Fault("misaligned", operand.name, None, None, says)
-
-
-def step_ids(launches: tuple[Launch, ...], fault: Fault) -> tuple[int, ...] | None:
-    """The program ids of the step that a fault of one of `launches` names, where there is one."""
-    if fault.step is None or len(launches) != 1:
-        return None
-    return _at(launches[0], fault.step)
+        says = where + (
+            "does not fit a TPU: the last two dims are multiples of (8, 128) or the whole axis, "
+            f"and here the {place} breaks that ({why})."
+        )
+        remedy = f"Try a multiple of {multiple} or all {shape[axis]}"
+        remedy += ", or transpose the array so that squeezed axes come first." if squeezed else "."
+    yield Finding("misaligned", ERROR, says, remedy, operand=operand.name)
 
 
 def _counts(operand: Operand) -> tuple[int, ...]:
     return tuple(-(-s // max(1, b)) for s, b in zip(operand.shape, operand.sizes, strict=True))
 
 
-def _at(launch: Launch, step: int) -> tuple[int, ...]:
-    return _ints(launch.program_ids[step])
-
-
-def _ints(index: Iterable[Any]) -> tuple[int, ...]:
-    return tuple(int(n) for n in index)
+def at(launch: Launch, step: int) -> tuple[int, ...]:
+    """The program ids of a step that is counted from 0."""
+    return ints(launch.program_ids[step])
 
 
 def _form(block: tuple[int | None, ...]) -> str:

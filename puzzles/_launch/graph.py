@@ -9,14 +9,22 @@ from typing import Any, NoReturn
 import jax
 import numpy as np
 
-from puzzles._jax import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, scan_counts
+from puzzles._jax import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, scan_counts
 from puzzles._launch.jaxprs import PALLAS_CALL, callee, kernel_calls, subjaxprs, with_interpret
 from puzzles._launch.primitives import bind
 from puzzles._launch.run import quickly
 
 
-class Abstract(ValueError):
+class Unreadable(ValueError):
+    """A launch cannot be read; the text is a sentence that says why, and what to do."""
+
+
+class Abstract(Unreadable):
     """A grid or an index map needs the data of an argument of which only the shape is given."""
+
+
+class TooLarge(Unreadable):
+    """A grid has more steps than can be listed."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,13 +32,14 @@ class Node:
     """One equation outside kernels, with where its inputs come from.
 
     `times` is how often it runs: the product of the lengths of the loops around it, None if one of
-    them is a `while`.
+    them is a `while`. `unused` are its outputs that nothing reads.
     """
 
     equation: JaxprEqn
     inputs: tuple[Source, ...]
     order: int
     times: int | None = 1
+    unused: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,20 +109,27 @@ class Graph:
         def read(atom: Any) -> Source:
             return Source(constant=atom.val) if isinstance(atom, Literal) else env[atom]
 
+        used = {v for e in jaxpr.eqns for v in e.invars if isinstance(v, Var)}
+        used.update(v for v in jaxpr.outvars if isinstance(v, Var))
         for equation in jaxpr.eqns:
             inputs = tuple(map(read, equation.invars))
             if (inner := callee(equation)) is not None:
                 outs = self._inline(inner.jaxpr, _constants(inner), inputs, times)
             else:
-                outs = self._node(equation, inputs, times)
+                unused = (n for n, v in enumerate(equation.outvars) if v not in used)
+                outs = self._node(equation, inputs, times, frozenset(unused))
             env.update(zip(equation.outvars, outs, strict=True))
         return [read(v) for v in jaxpr.outvars]
 
     def _node(
-        self, equation: JaxprEqn, inputs: tuple[Source, ...], times: int | None
+        self,
+        equation: JaxprEqn,
+        inputs: tuple[Source, ...],
+        times: int | None,
+        unused: frozenset[int],
     ) -> list[Source]:
         self._order += 1
-        node = Node(equation, inputs, self._order, times)
+        node = Node(equation, inputs, self._order, times, unused)
         if equation.primitive.name == PALLAS_CALL:
             self.calls.append(node)
         else:

@@ -13,8 +13,20 @@ import numpy as np
 from puzzles._launch.events import Event
 from puzzles._launch.moves import Copy, in_flight
 from puzzles._launch.operand import Operand, spread
-from puzzles._launch.touched import Touched, touched
+from puzzles._launch.touched import Touched, storing, touched
 from puzzles._launch.work import Dot, Touch
+
+
+@dataclass(frozen=True)
+class Made:
+    """An output that shares an input's memory, and what XLA does to that before the launch.
+
+    how: "fills" it with a constant, "computes" it, or "copies" an argument that is not donated.
+    """
+
+    output: str
+    bytes: int
+    how: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +64,9 @@ class Launch:
     touches: tuple[Touch, ...] = ()  # reads and writes of its refs, in the order of the text
     times: int | None = 1  # how often a loop around the launch runs it; None: only running it tells
     certain: Launch | None = None  # what `least` is where it differs
+    line: str | None = None  # where it is launched
+    unused: frozenset[int] = frozenset()  # outputs that the program drops: scratch, in effect
+    made: tuple[Made, ...] = ()  # what XLA does for an aliased output before the launch
     flights: tuple[tuple[int, np.ndarray], ...] = ()  # starts (1) and waits (-1), with weights
     # Reads of scalars: the ref, the element in a flat array, how often; both over the grid.
     looks: tuple[tuple[str, np.ndarray, np.ndarray], ...] = ()
@@ -84,6 +99,11 @@ class Launch:
         started = [self.outputs[position].name for _, position in self.aliases]
         blocks = [o for o in self.inputs + self.outputs if o.piped and o.name not in started]
         return touched(self.touches, blocks, self.scratch, self.grid)
+
+    @property
+    def stores(self) -> tuple[tuple[str, int], ...]:
+        """Each output, and how many steps store into it for certain."""
+        return tuple((o.name, storing(self.touches, o.name, self.grid)) for o in self.outputs)
 
     @property
     def steps(self) -> int:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from puzzles._jax import array_of
+from puzzles._launch.finding import line_of_function
 from puzzles._launch.smem import memory_space
 
 
@@ -37,6 +38,7 @@ class Operand:
     vmem_bytes: int
     smem_bytes: int
     portion: tuple[int, ...] = ()  # sizes of the largest piece that is moved, or held, at once
+    line: str | None = None  # where its index map is written
 
     @property
     def piped(self) -> bool:
@@ -131,6 +133,7 @@ def blocked(
         hbm_bytes=moved,
         vmem_bytes=buffers * vmem_size(sizes, aval.dtype) if space == "vmem" else 0,
         smem_bytes=buffers * smem_size(sizes, aval.dtype) if space == "smem" else 0,
+        line=line_of_function(mapping.index_map_jaxpr.jaxpr.debug_info.func_src_info),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -12,6 +13,7 @@ import numpy as np
 
 from puzzles._jax import (
     ClosedJaxpr,
+    array_of,
     close,
     compiler_param,
     read_refs,
@@ -19,12 +21,13 @@ from puzzles._jax import (
     written_refs,
 )
 from puzzles._launch.evaluate import Walk, program_ids
-from puzzles._launch.graph import Abstract, Graph, Node, Source, ask
-from puzzles._launch.jaxprs import equations
-from puzzles._launch.launch import Launch
+from puzzles._launch.finding import line_of
+from puzzles._launch.graph import Abstract, Graph, Node, Source, TooLarge, ask
+from puzzles._launch.jaxprs import PALLAS_CALL, equations
+from puzzles._launch.launch import Launch, Made
 from puzzles._launch.live import held_bytes
 from puzzles._launch.moves import Copy
-from puzzles._launch.operand import Operand, blocked, resident, spread, vmem_size
+from puzzles._launch.operand import Operand, blocked, itemsize, resident, spread, vmem_size
 from puzzles._launch.smem import UNKNOWN, Buffer, Look, Ref, Stray, memory_space
 from puzzles._launch.stored import RowWalk, stored_rows
 from puzzles._launch.work import LEAST, MOST, Dot
@@ -55,6 +58,8 @@ def read_launches(jaxpr: ClosedJaxpr, leaves: Sequence[Any]) -> tuple[Launch, ..
     graph = Graph(jaxpr, leaves)
     calls = [_Call(node, graph) for node in graph.calls]
     graph.evaluate(source for call in calls for source in call.needs())
+    for call in calls:
+        _listable(call.name, call.grid())
     return tuple(call.launch() for call in calls)
 
 
@@ -66,13 +71,25 @@ def read_grids(jaxpr: ClosedJaxpr, leaves: Sequence[Any]) -> tuple[tuple[str, tu
     return tuple((call.name, call.grid()) for call in calls)
 
 
+LISTED = 4_000_000  # steps of which each is listed: some seconds, and a gigabyte
+
+
+def _listable(name: str, grid: tuple[int, ...]) -> None:
+    if (steps := math.prod(grid)) > LISTED:
+        raise TooLarge(
+            f"the grid {grid} of {name} has {steps:,} steps, and up to {LISTED:,} can be listed "
+            "here: a grid counts blocks, not elements. Take larger blocks, or a smaller shape."
+        )
+
+
 class _Call:
     """One `pallas_call` equation taken apart."""
 
     def __init__(self, node: Node, graph: Graph) -> None:
         p = node.equation.params
         self.graph, self.p, self.kernel = graph, p, p["jaxpr"]
-        self.times = node.times
+        self.line = line_of(node.equation.source_info)
+        self.times, self.unused = node.times, node.unused
         self.mapping = p["grid_mapping"]
         bounds = sum(not isinstance(g, int | np.integer) for g in self.mapping.grid)
         scalars = bounds + self.mapping.num_index_operands
@@ -194,6 +211,9 @@ class _Call:
                 flights=tuple(tally.flights),
                 events=tuple(tally.events),
                 rows=rows,
+                line=self.line,
+                made=tuple(self.made(names)),
+                unused=self.unused,
             )
 
         most = counted(MOST)
@@ -225,6 +245,24 @@ class _Call:
                 value = value[..., 0]
             index.append(value.reshape(value.shape or (1,) * len(grid)))
         return index
+
+    def made(self, names: Sequence[str]) -> Iterator[Made]:
+        """What XLA writes for the outputs that share an input's memory."""
+        first = len(self.scalars)
+        for i, o in self.p["input_output_aliases"]:
+            source = self.inputs[i - first] if i >= first else self.scalars[i]
+            if source.node is not None and source.node.equation.primitive.name == PALLAS_CALL:
+                continue  # another launch wrote it, and was counted
+            if source.node is None:
+                how = "copies" if source.index >= 0 else "fills"
+            else:
+                inputs = source.node.inputs
+                constant = all(s.node is None and s.index < 0 for s in inputs)
+                how = "fills" if constant else "computes"
+            aval = self.avals[first + self.mapping.num_inputs + o]
+            array = array_of(self.mapping.block_mappings[self.mapping.num_inputs + o])
+            size = math.prod(array.shape) * itemsize(aval.dtype)
+            yield Made(names[first + self.mapping.num_inputs + o], size, how)
 
     def compiler_param(self, key: str) -> Any:
         return compiler_param(self.p["compiler_params"], key)

@@ -12,6 +12,7 @@ import numpy as np
 
 from puzzles._jax import (
     ClosedJaxpr,
+    Jaxpr,
     JaxprEqn,
     Literal,
     close,
@@ -127,6 +128,18 @@ def run_program(closed: ClosedJaxpr, args: Sequence[Any], launch: Run, plain: Ru
             run([equation], launch)
     run(waiting, plain)
     return [read(v) for v in jaxpr.outvars]
+
+
+def runs_in_python(jaxpr: Jaxpr) -> bool:
+    """Whether `run_program` gets to every launch: not to those of `shard_map`, for example."""
+    for equation in filter(_launches, jaxpr.eqns):
+        if equation.primitive.name == PALLAS_CALL:
+            continue
+        if equation.primitive.name not in _CONTROL:
+            return False
+        if not all(map(runs_in_python, subjaxprs(equation))):
+            return False
+    return True
 
 
 def _launches(equation: JaxprEqn) -> bool:

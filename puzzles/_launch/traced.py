@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 
-from puzzles._jax import ClosedJaxpr, jaxpr_as_fun, retraced
+from puzzles._jax import ClosedJaxpr, JaxprEqn, jaxpr_as_fun, retraced
 from puzzles._launch.jaxprs import OTHER_KERNELS, equations, kernel_calls, part, with_interpret
 from puzzles._launch.launch import Launch
 from puzzles._launch.mesh import as_tpu
@@ -49,6 +51,34 @@ class Traced:
             for equation in equations(self.jaxpr.jaxpr)
             if equation.primitive.name in OTHER_KERNELS
         )
+
+
+def alone(traced: Traced, launches: Sequence[Launch]) -> list[Traced]:
+    """Each kernel call as a program of its own; what steers it is data, the rest only shapes."""
+    calls = kernel_calls(traced.jaxpr.jaxpr)
+    return [_alone(traced, call, one) for call, one in zip(calls, launches, strict=True)]
+
+
+def _alone(traced: Traced, call: JaxprEqn, launch: Launch) -> Traced:
+    program, inputs = part(traced.jaxpr.jaxpr, [call])
+    mapping = call.params["grid_mapping"].grid
+    bounds = [n for n, size in zip(launch.grid, mapping, strict=True) if not isinstance(size, int)]
+    steering = [*(np.int32(n) for n in bounds), *launch.scalar_values]
+    known = dict(zip(call.invars, steering, strict=False))
+    leaves = [known.get(v) for v in inputs]
+    shapes = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in inputs]
+    filled = (s if x is None else jnp.asarray(x) for x, s in zip(leaves, shapes, strict=True))
+    return Traced(program, tuple(filled), [v.aval for v in call.outvars])
+
+
+def nothing_launched(traced: Traced) -> str:
+    """What to say of a program without a `pallas_call`."""
+    if not traced.other_kernels:
+        return "no `pallas_call` in there: there is nothing to show"
+    return (
+        "this reads `pallas_call`s, and there is none; what `pl.kernel` makes "
+        f"(`{traced.other_kernels[0]}`) it cannot read: launch the same body by `pl.pallas_call`."
+    )
 
 
 def kernels(traced: Traced) -> dict[Hashable, Traced]:

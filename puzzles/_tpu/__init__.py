@@ -3,6 +3,7 @@
 `simulate` runs it on JAX's simulator of a TPU, where memory that nobody wrote is NaN; `timeline`
 follows the copies that a kernel makes by hand, without running it; `lower` asks Mosaic; a
 `Compiler` asks libtpu, for every one of `CHIPS`, in a worker process. None needs a TPU.
+`sanitize`, `room`, `lowered` and `compiled` give what these refuse as findings.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from puzzles._tpu.compiler import (
 from puzzles._tpu.cycles import NoEstimate, estimated_cycles
 from puzzles._tpu.lowering import LoweringError, lower
 from puzzles._tpu.moments import Moment, Timeline, Trip, timeline
-from puzzles._tpu.simulator import SimulationError, simulate
+from puzzles._tpu.refusals import budget, compiled, known_to_fit, lowered, needed, room
+from puzzles._tpu.sanitizer import Sanitized, beyond, sanitize, simulated_steps
+from puzzles._tpu.simulator import SimulationError, drawn, simulate
 
 __all__ = [
     "CHIPS",
@@ -29,13 +32,24 @@ __all__ = [
     "LoweringError",
     "Moment",
     "NoEstimate",
+    "Sanitized",
     "SimulationError",
     "Timeline",
     "Trip",
+    "beyond",
+    "budget",
+    "compiled",
+    "drawn",
     "estimated_cycles",
     "has_libtpu",
+    "known_to_fit",
     "lower",
+    "lowered",
+    "needed",
+    "room",
+    "sanitize",
     "simulate",
+    "simulated_steps",
     "supported_chips",
     "timeline",
 ]

@@ -103,8 +103,8 @@ class Compiler:
             try:
                 exported = _exported(traced)
             except Exception as error:
-                says, _, _ = mosaic_words.lowering(error, traced.jaxpr)
-                return dict.fromkeys(chips, (number, says))
+                refused, _ = mosaic_words.lowering(error, traced.jaxpr)
+                return dict.fromkeys(chips, (number, refused.words))
             kernels = sum(1 for _ in kernel_calls(traced.jaxpr.jaxpr))
             request = {"program": base64.b64encode(exported).decode(), "kernels": kernels}
             programs.setdefault(exported, (number, request))

@@ -145,11 +145,11 @@ class Flights:
             if self._signals[semaphore] + self._due[semaphore] < 0:
                 raise Stuck("semaphore never signalled")
         elif name in _TOUCH and self._flights:
-            ranges = ranges_of(given.get("transforms", ()))
+            touched = ranges_of(given.get("transforms", ()))
             buffer, how = int(given["buffer_id"]), _TOUCH[name]
             if how == "reads" and given.get("source_info") is None:
-                self._fetched(device, buffer, ranges)
-            self._touch(how, device, buffer, ranges)
+                self._fetched(device, buffer, touched)
+            self._touch(how, device, buffer, touched)
 
     def _fetched(self, device: int, buffer: int, ranges: Ranges | None) -> None:
         """No line of the kernel reads this, but who carries its results away after it."""

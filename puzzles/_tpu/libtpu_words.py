@@ -54,11 +54,11 @@ def refusal(text: str, chip: str) -> str:
             return _vmem(need, have, chip)
         if space == "smem":
             return (
-                f"an array in SMEM takes {_amount(need)}, and SMEM has {_amount(have)}. Prefetch "
+                f"an array in SMEM takes {amount(need)}, and SMEM has {amount(have)}. Prefetch "
                 "less, pack it, and keep it 1-D: the last of two axes is padded to 128."
             )
     if "memory space vmem" in text:
-        return f"it needs more VMEM than the {_amount(core_has)} of a {chip}. Use smaller blocks."
+        return f"it needs more VMEM than the {amount(core_has)} of a {chip}. Use smaller blocks."
     for pattern, words in _COMPILER:
         if found := re.search(pattern, text, re.DOTALL):
             return words.format(*found.groups())
@@ -67,12 +67,12 @@ def refusal(text: str, chip: str) -> str:
 
 def _vmem(need: float, have: float, chip: str) -> str:
     core_has = CHIPS[chip].vmem_bytes
-    says = f"it needs {_amount(need)} of VMEM, and "
+    says = f"it needs {amount(need)} of VMEM, and "
     if max(need, have) > 0.99 * core_has:
-        return says + f"a core of {chip} has {_amount(core_has)}. Use smaller blocks."
+        return says + f"a core of {chip} has {amount(core_has)}. Use smaller blocks."
     return says + (
-        f"a kernel on {chip} gets {_amount(have)}. Use smaller blocks, or ask for more with "
-        f"`pltpu.CompilerParams(vmem_limit_bytes=...)`: a core has {_amount(core_has)}."
+        f"a kernel on {chip} gets {amount(have)}. Use smaller blocks, or ask for more with "
+        f"`pltpu.CompilerParams(vmem_limit_bytes=...)`: a core has {amount(core_has)}."
     )
 
 
@@ -80,5 +80,5 @@ def _bytes(number: str, unit: str) -> float:
     return float(number) * 1024 ** ("KMG".index(unit) + 1)
 
 
-def _amount(count: float) -> str:
+def amount(count: float) -> str:
     return f"{count / 2**20:.4g} MiB"

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import jax
 
-from puzzles._launch import Traced, as_function
+from puzzles._launch import Finding, Traced, as_function
 from puzzles._tpu import columns, mosaic_words
 
 
 class LoweringError(Exception):
     """What Mosaic will not lower: `rule` is the rule that is broken, where we know it."""
 
-    def __init__(self, says: str, operand: str | None = None, rule: str | None = None) -> None:
-        super().__init__(says)
-        self.says, self.operand, self.rule = says, operand, rule
+    def __init__(self, finding: Finding, rule: str | None = None) -> None:
+        super().__init__(finding.words)
+        self.finding, self.says, self.operand = finding, finding.words, finding.operand
+        self.rule = rule
 
 
 def lower(traced: Traced) -> None:
@@ -28,4 +29,4 @@ def lower(traced: Traced) -> None:
     except Exception as error:
         raise LoweringError(*mosaic_words.lowering(error, traced.jaxpr)) from None
     for equation in columns.mask_columns(traced.jaxpr):
-        raise LoweringError(mosaic_words.mask_column(equation), rule=mosaic_words.MASK_RULE)
+        raise LoweringError(mosaic_words.mask_column(equation), mosaic_words.MASK_RULE)

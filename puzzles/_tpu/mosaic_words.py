@@ -7,7 +7,7 @@ import re
 import types
 
 from puzzles._jax import ClosedJaxpr, JaxprEqn, array_of
-from puzzles._launch import kernel_calls
+from puzzles._launch import ERROR, Finding, kernel_calls, placed
 from puzzles._tpu.watch import parameters, source_line
 
 TILE_RULE = (
@@ -128,34 +128,40 @@ _LOWERING = (
 )
 
 
-def lowering(error: Exception, program: ClosedJaxpr) -> tuple[str, str | None, str | None]:
-    """What it says, the operand and the rule, for an exception of Mosaic's lowering."""
+def lowering(error: Exception, program: ClosedJaxpr) -> tuple[Finding, str | None]:
+    """What to say of an exception of Mosaic's lowering, and the rule that is broken, if known."""
     text = str(error)
     if "block shape" in text and (found := re.search(r"Block spec for (\S+)", text)):
         rule = LINE_RULE if "rank 1" in text else TILE_RULE
         operand, block, shape = _block(found[1], program)
         named = f"`{operand}`" if operand else found[1]
         whose = f"the block {block} of {named}, whose array has shape {shape}" if block else named
-        return f"Mosaic refuses {whose}: {rule}.", operand, rule
-    line = _learners_line(error, program)
+        says = f"Mosaic refuses {whose}: {rule}."
+        return Finding("misaligned", ERROR, says, operand=operand), rule
+    where = _learners_line(error, program)
+    line = _shown(*where) if where else None
+    place = placed(*where) if where else None
     refused = f"`{line}`" if line else "the kernel"
     if found := re.search(r"Unimplemented primitive.*?: ([\w-]+)", text):
         remedy = f": {_INSTEAD[found[1]]}" if found[1] in _INSTEAD else ""
-        where = f" It is used in `{line}`." if line else ""
-        return f"`{found[1]}` has no TPU lowering in Pallas{remedy}.{where}", None, _NO_FORM
+        used = f" It is used in `{line}`." if line else ""
+        says = f"`{found[1]}` has no TPU lowering in Pallas{remedy}.{used}"
+        return Finding("lowering", ERROR, says, line=place), _NO_FORM
     for pattern, rule, remedy in _LOWERING:
         if re.search(pattern, text):
-            return f"Mosaic refuses {refused}: {rule}. {remedy}", None, rule
+            says = f"Mosaic refuses {refused}: {rule}."
+            return Finding("lowering", ERROR, says, remedy, line=place), rule
     reason = gist(text) or _WORDLESS.format(type(error).__name__)
-    return f"Mosaic refuses {refused}: {reason}", None, None
+    return Finding("lowering", ERROR, f"Mosaic refuses {refused}: {reason}", line=place), None
 
 
-def mask_column(equation: JaxprEqn) -> str:
+def mask_column(equation: JaxprEqn) -> Finding:
     """What to say of the equation that makes a column of a 1-D mask."""
     where = source_line(equation.source_info)
     line = _shown(*where) if where else None
     refused = f"`{line}`" if line else "the kernel"
-    return f"The TPU compiler refuses {refused}: {MASK_RULE}. N{ROWS_IN_2D[1:]}"
+    says, remedy = f"The TPU compiler refuses {refused}: {MASK_RULE}.", f"N{ROWS_IN_2D[1:]}"
+    return Finding("lowering", ERROR, says, remedy, line=placed(*where) if where else None)
 
 
 def _block(origin: str, program: ClosedJaxpr) -> tuple[str | None, object, object]:
@@ -171,7 +177,7 @@ def _block(origin: str, program: ClosedJaxpr) -> tuple[str | None, object, objec
     return None, None, None
 
 
-def _learners_line(error: Exception, program: ClosedJaxpr) -> str | None:
+def _learners_line(error: Exception, program: ClosedJaxpr) -> tuple[str, int] | None:
     """The line of the kernel whose operation failed, if it is known.
 
     The verifier names it in a cause, `"kernel"("file.py":12:4 to :9)`; else JAX chains the
@@ -180,7 +186,7 @@ def _learners_line(error: Exception, program: ClosedJaxpr) -> str | None:
     cause: BaseException | None = error
     while cause is not None:
         if found := re.search(r'\("([^"]+)":(\d+):', str(cause)):
-            return _shown(found[1], int(found[2]))
+            return found[1], int(found[2])
         cause = cause.__cause__ or cause.__context__
     tb: types.TracebackType | None = getattr(error.__cause__, "__traceback__", None)
     last = None
@@ -192,7 +198,7 @@ def _learners_line(error: Exception, program: ClosedJaxpr) -> str | None:
     calls = {source_line(call.source_info) for call in kernel_calls(program.jaxpr)}
     if last is None or last in calls:
         return None
-    return _shown(*last)
+    return last
 
 
 def _shown(file: str, line: int) -> str | None:

@@ -6,9 +6,11 @@ import contextlib
 import functools
 import logging
 from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from puzzles._jax import (
@@ -21,7 +23,9 @@ from puzzles._jax import (
     with_compiler_param,
 )
 from puzzles._launch import (
+    ERROR,
     Endless,
+    Finding,
     Traced,
     fingerprint,
     on_cpu,
@@ -30,17 +34,28 @@ from puzzles._launch import (
     with_interpret,
 )
 from puzzles._tpu import simulator_words as words
-from puzzles._tpu.watch import Watch
+from puzzles._tpu.watch import Enough, How, Watch
 
 
 class SimulationError(Exception):
-    """What the simulated TPU refuses: `says` in words, at grid step `step` where that is known."""
+    """What the simulated TPU refuses: a `finding`, None where it is the simulator that stops."""
 
-    def __init__(
-        self, kind: str, operand: str | None, step: tuple[int, ...] | None, says: str
-    ) -> None:
-        super().__init__(says)
-        self.kind, self.operand, self.step, self.says = kind, operand, step, says
+    def __init__(self, found: Finding | str) -> None:
+        self.finding = None if isinstance(found, str) else found
+        self.says = found if isinstance(found, str) else found.words
+        super().__init__(self.says)
+
+
+@dataclass
+class Run:
+    """What a simulated program gave, and what was seen of its launches meanwhile.
+
+    cut: a launch ended before its last step, and others went on with numbers made up for it.
+    """
+
+    results: list[np.ndarray] = field(default_factory=list)
+    watches: list[Watch] = field(default_factory=list)
+    cut: bool = False
 
 
 def simulate(traced: Traced, *, seed: int = 0, eager: bool = False) -> list[np.ndarray]:
@@ -50,35 +65,49 @@ def simulate(traced: Traced, *, seed: int = 0, eager: bool = False) -> list[np.n
     a copy is in flight, a copy nobody waits for, a wait that would never end, a `pl.ANY` ref that
     is indexed. `seed` orders parallel axes; copies are made when waited for, or at once if `eager`.
     """
+    return run(traced, How(seed, eager)).results
+
+
+def run(traced: Traced, how: How) -> Run:
+    """The same, with what was seen."""
     for leaf in traced.leaves:
         if isinstance(leaf, jax.ShapeDtypeStruct):
             raise TypeError(f"simulating needs data, and {leaf} is only a shape")
-
-    launch = functools.partial(_launch, _strictest(seed, eager))
-    return [np.asarray(x) for x in run_program(traced.jaxpr, traced.leaves, launch, _plainly)]
+    made = Run()
+    launch = functools.partial(_launch, made, how)
+    made.results += map(np.asarray, run_program(traced.jaxpr, traced.leaves, launch, _plainly))
+    return made
 
 
 def _plainly(_: object, program: ClosedJaxpr, values: list[Any]) -> Sequence:
     return on_cpu(program, values)
 
 
-def _launch(how: Any, group: list[JaxprEqn], program: ClosedJaxpr, values: list[Any]) -> Sequence:
+def _launch(
+    made_up: Run, how: How, group: list[JaxprEqn], program: ClosedJaxpr, values: list[Any]
+) -> Sequence:
     """`program` in the simulator; it is one equation, a `pallas_call`."""
-    words.refuse_indexed_hbm(group[0], SimulationError)
-    program = with_interpret(_every_axis_has_a_word(program), how)
+    if (refused := words.indexed_hbm(group[0])) is not None:
+        raise SimulationError(refused)
+    program = with_interpret(_every_axis_has_a_word(program), _strictest(how.seed))
     # The same kernel on other data is not compiled again, and its callbacks name the same lines.
     made = remembered(_programs, fingerprint(program, lines=True), lambda: (group[0], program))
-    watch, program = Watch(made[0]), made[1]
+    watch, program = Watch(made[0], how), made[1]
+    made_up.watches.append(watch)
     try:
         with _listening(watch):
             return jax.block_until_ready(on_cpu(program, values, key=program))
     except Endless as error:
-        raise SimulationError("endless", None, watch.step, str(error)) from None
+        at, name = watch.step, watch.launch
+        raise SimulationError(Finding("hazard", ERROR, str(error), "", name, step=at)) from None
     except Exception as error:
         cause = watch.failure or error
         if not isinstance(cause, Exception):  # an interrupt that came inside a callback
             raise cause from None
-        raise SimulationError(*words.translate(cause, watch)) from None
+        if isinstance(cause, Enough):
+            made_up.cut = True
+            return [drawn(v.aval, 0) for v in group[0].outvars]
+        raise SimulationError(words.translate(cause, watch)) from None
     finally:
         reset_tpu_interpret_mode_state()
 
@@ -107,11 +136,18 @@ def _here(*given: Any) -> Any:
     return _watching[-1].here(*given)
 
 
-def _strictest(seed: int, eager: bool) -> Any:
+def drawn(form: Any, seed: int) -> np.ndarray:
+    """Made-up data of a shape and dtype: floats around zero, everything else 0."""
+    if not jnp.issubdtype(form.dtype, jnp.floating):
+        return np.zeros(form.shape, form.dtype)
+    return np.random.default_rng(seed).standard_normal(form.shape, np.float32).astype(form.dtype)
+
+
+def _strictest(seed: int) -> Any:
     return interpret_params(
         out_of_bounds_reads="raise",
         uninitialized_memory="nan",
-        dma_execution_mode="eager" if eager else "on_wait",
+        dma_execution_mode="on_wait",
         buffer_bounds="logical",
         random_seed=seed,
         grid_point_recorder=_here,

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from puzzles._jax import Jaxpr, JaxprEqn, Literal, Var
-from puzzles._launch import subjaxprs
+from puzzles._launch import ERROR, WARNING, Finding, line_of, subjaxprs
 from puzzles._tpu.hazards import Hazard, Outside, Stuck
-from puzzles._tpu.watch import Watch, memory_space, parameters
-
-Report = tuple[str, str | None, tuple[int, ...] | None, str]  # kind, operand, step, says
+from puzzles._tpu.watch import Watch, launch_name, memory_space, parameters
 
 _BLOCK = re.compile(r'Out-of-bounds block index \((.*?)\) for (\w+) "(.*?)" in iteration \((.*?)\)')
 _ACCESS = re.compile(r"of \(\d+ \d+ (\w+) (\d+)\): \w+ \[(\(.*\))\] but \w+ has shape (\(.*?\))")
@@ -48,11 +47,23 @@ _STUCK = {
 }
 
 
-def translate(error: Exception, watch: Watch) -> Report:
-    """What went wrong in a launch, from the exception and from what was seen before it."""
+def translate(error: Exception, watch: Watch) -> Finding | str:
+    """What went wrong in a launch, from the exception and from what was seen before it.
+
+    A sentence where it may be the simulator that stops, and not the kernel.
+    """
+    found = _translated(error, watch)
+    if isinstance(found, str):
+        return found
+    line = line_of(watch.failed[1].get("source_info"))
+    return replace(found, launch=watch.launch, line=line)
+
+
+def _translated(error: Exception, watch: Watch) -> Finding | str:
     text = _gist(error)
     if isinstance(error, Stuck):
-        return "semaphore", None, watch.step, stuck_words(error, _at(watch))
+        what, remedy = _stuck(error)
+        return Finding("hazard", ERROR, f"The kernel {what}{_at(watch)}.", remedy, step=watch.step)
     if isinstance(error, Hazard):
         return _hazard(error, watch)
     if isinstance(error, Outside):
@@ -65,22 +76,26 @@ def translate(error: Exception, watch: Watch) -> Report:
     if "Advanced indexers" in text:
         return _advanced(watch)
     if "parallel semantics must form a prefix" in text:
-        return "parallel", None, None, (
-            "In `dimension_semantics` every \"parallel\" axis must come before the first "
-            "\"arbitrary\" one: make the parallel axes the first axes of the grid."
-        )  # fmt: skip
+        says = 'In `dimension_semantics` a "parallel" axis comes after an "arbitrary" one.'
+        return Finding("parallel", WARNING, says, "Make the parallel axes the first of the grid.")
     access = _access(text, watch)
     if access is not None:
         return _outside(*access, watch)
-    return "other", None, watch.step, f"The TPU simulator stops{_at(watch)}: {text}"
+    return f"The TPU simulator stops{_at(watch)}: {text}"
 
 
-def stuck_words(error: Stuck, where: str) -> str:
-    """What a kernel waits for in vain, or leaves behind; where: words for the step and the line."""
+def _stuck(error: Stuck) -> tuple[str, str]:
+    """What a kernel waits for in vain, or leaves behind, and what to do."""
     what, remedy = _STUCK[error.args[0]]
     what = what.format(*error.args[1:])
     if error.args[0] == "copy never waited for" and error.args[1:]:
         what += f": it was started in `{error.args[1]}`"
+    return what, remedy
+
+
+def stuck_words(error: Stuck, where: str) -> str:
+    """What a kernel waits for in vain, or leaves behind; where: words for the step and the line."""
+    what, remedy = _stuck(error)
     return f"The kernel {what}{where}. {remedy}"
 
 
@@ -98,10 +113,11 @@ def hazard_words(
     return says[0].upper() + says[1:]
 
 
-def _hazard(error: Hazard, watch: Watch) -> Report:
+def _hazard(error: Hazard, watch: Watch) -> Finding:
     names = {"name": watch.name_of(error.buffer), "other": watch.name_of(error.other)}
-    says = hazard_words(error, names, watch.line(), watch.failed[0] == "dma_start", watch.step)
-    return "hazard", names["name"], watch.step, says
+    whole = hazard_words(error, names, watch.line(), watch.failed[0] == "dma_start", watch.step)
+    says, _, remedy = whole.rpartition(". ")
+    return Finding("hazard", ERROR, f"{says}.", remedy, operand=names["name"], step=watch.step)
 
 
 def _gist(error: Exception) -> str:
@@ -147,17 +163,15 @@ def _extent(text: str, watch: Watch) -> tuple[int, ...] | None:
 
 def _block(
     name: str | None, index: tuple[int, ...], step: Any, extent: tuple[int, ...] | None
-) -> Report:
+) -> Finding:
     which = f"`{name}`" if name else "an operand"
     has = f", but there are only {' x '.join(map(str, extent))} blocks" if extent else ""
-    says = (
-        f"The index map of {which} gives block {index} at grid step {step}{has}. An index map "
-        "counts blocks, not elements, from 0: look at it, and at the grid."
-    )
-    return "block", name, step, says
+    says = f"The index map of {which} gives block {index} at grid step {step}{has}."
+    remedy = "An index map counts blocks, not elements, from 0: look at it, and at the grid."
+    return Finding("out-of-bounds", ERROR, says, remedy, operand=name, step=step, block=index)
 
 
-def _revisit(found: re.Match, watch: Watch) -> Report:
+def _revisit(found: re.Match, watch: Watch) -> Finding:
     ranges, number, before = _ranges(found[1]), int(found[2]), _ints(found[3])
     grid = watch.equation.params["grid_mapping"]
     name = parameters(watch.equation)[grid.num_index_operands + grid.num_inputs + number]
@@ -165,19 +179,21 @@ def _revisit(found: re.Match, watch: Watch) -> Report:
     says = (
         f"Block {_block_index(ranges)} of `{name}` is visited at grid step {before}, then another "
         f"block, then again at step {step}. Only consecutive steps share an output block: what was "
-        "there before is lost. Let the axis that accumulates be the last one of the grid."
+        "there before is lost."
     )
-    return "revisit", name, step, says
+    remedy = "Let the axis that accumulates be the last one of the grid."
+    return Finding("revisited", ERROR, says, remedy, operand=name, step=step)
 
 
-def _advanced(watch: Watch) -> Report:
+def _advanced(watch: Watch) -> Finding:
     name = watch.name_of(_int(watch.failed[1].get("buffer_id")))
     which = f"`{name}`" if name else "A ref"
     says = (
         f"{which} is indexed with an array{_at(watch)}. A TPU kernel loads slices, not scattered "
-        "rows: use `pl.ds`, an index map that picks blocks, or a one-hot matmul."
+        "rows:"
     )
-    return "index", name, watch.step, says
+    remedy = "use `pl.ds`, an index map that picks blocks, or a one-hot matmul."
+    return Finding("lowering", ERROR, says, remedy, operand=name, step=watch.step)
 
 
 def _access(text: str, watch: Watch) -> tuple[str, int, Any, Any] | None:
@@ -200,7 +216,7 @@ def _access(text: str, watch: Watch) -> tuple[str, int, Any, Any] | None:
     return "", _int(given.get("buffer_id")) or 0, ranges, shape[0] if shape else None
 
 
-def _outside(space: str, buffer: int, ranges: Any, shape: Any, watch: Watch) -> Report:
+def _outside(space: str, buffer: int, ranges: Any, shape: Any, watch: Watch) -> Finding:
     name = watch.name_of(buffer)
     call, given = watch.failed
     from_kernel = given.get("source_info") is not None or call not in ("get", "store")
@@ -213,19 +229,20 @@ def _outside(space: str, buffer: int, ranges: Any, shape: Any, watch: Watch) -> 
     which = f"`{name or 'ref'}[{_shown(ranges)}]`"
     of = f", which has shape {tuple(shape)}" if shape else ""
     if watch.in_index_map():
-        says = (
-            f"An index map reads {which}{of}. Check the index: an index map is evaluated at every "
-            "step, also where `pl.when` skips the work."
+        says = f"An index map reads {which}{of}."
+        remedy = (
+            "Check the index: an index map is evaluated at every step, also where `pl.when` skips "
+            "the work."
         )
-        return "slice", name, None, says
-    says = f"The kernel reaches outside `{name or 'a ref'}`{of}: {which}{_at(watch)}. "
+        return Finding("out-of-bounds", ERROR, says, remedy, operand=name)
+    says = f"The kernel reaches outside `{name or 'a ref'}`{of}: {which}{_at(watch)}."
     if space in ("hbm", "any"):
-        says += "Check the bounds of what is copied."
+        remedy = "Check the bounds of what is copied."
     elif space == "smem":
-        says += "Check the index, and the length of the array that is passed in."
+        remedy = "Check the index, and the length of the array that is passed in."
     else:
-        says += "A ref is one block, whose first element is index 0 at every step."
-    return "slice", name, watch.step, says
+        remedy = "A ref is one block, whose first element is index 0 at every step."
+    return Finding("out-of-bounds", ERROR, says, remedy, operand=name, step=watch.step)
 
 
 def _at(watch: Watch) -> str:
@@ -238,19 +255,19 @@ def _int(value: Any) -> int | None:
     return None if value is None else int(value)
 
 
-def refuse_indexed_hbm(equation: JaxprEqn, error: type[Exception]) -> None:
-    """Raise `error` if the kernel indexes a ref in HBM; 0.7.2 lets that pass, 0.10 does not."""
+def indexed_hbm(equation: JaxprEqn) -> Finding | None:
+    """That the kernel indexes a ref in HBM; 0.7.2 lets it pass, 0.10 does not."""
     kernel = equation.params["jaxpr"]
     names = dict(zip(kernel.invars, parameters(equation), strict=True))
     for ref in _accessed(kernel, {v: v for v in kernel.invars}):
         if memory_space(ref) in ("any", "hbm"):
             name = names.get(ref)
             which = f"`{name}`" if name else "A ref in HBM"
-            raise error(
-                "any", name, None,
-                f"{which} stays in HBM (`memory_space=pl.ANY`), and a kernel cannot index that: "
-                "copy it to VMEM scratch first, `pltpu.sync_copy(x_ref.at[...], scratch_ref)`.",
-            )  # fmt: skip
+            says = f"{which} stays in HBM (`memory_space=pl.ANY`), and a kernel cannot index that:"
+            remedy = "copy it to VMEM scratch first, `pltpu.sync_copy(x_ref.at[...], scratch_ref)`."
+            launch = launch_name(equation)
+            return Finding("lowering", ERROR, says, remedy, launch, name)
+    return None
 
 
 def _accessed(jaxpr: Jaxpr, outer: dict[Var, Var]) -> Iterator[Var]:

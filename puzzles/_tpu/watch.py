@@ -2,22 +2,54 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import queue
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
-from puzzles._jax import Jaxpr, JaxprEqn, Var, user_frame
-from puzzles._launch import subjaxprs
+from puzzles._jax import Jaxpr, JaxprEqn, Var, array_of, user_frame
+from puzzles._launch import line_of, ranges_of, subjaxprs
+from puzzles._tpu import hazards
 from puzzles._tpu.hazards import WATCHED, Flights, Stuck
-from puzzles._tpu.hazards import line as line_of
 
 WAIT_SECONDS = 5.0
+
+
+class Enough(Exception):
+    """As many steps as were asked for have run."""
+
+
+@dataclass(frozen=True)
+class How:
+    """What a TPU leaves open, and a run decides; all but the seed without compiling it again.
+
+    seed: orders parallel axes. eager: copies are made when started, not when waited for. unwritten:
+    what memory holds at first, "nan" or "zero". most: steps after which a launch is cut off.
+    noting: keep what is carried back to HBM.
+    """
+
+    seed: int = 0
+    eager: bool = False
+    unwritten: str = "nan"
+    most: int | None = None
+    noting: bool = False
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A ref at a grid step: `what` is its contents, or the line that read them."""
+
+    operand: str | None
+    step: tuple[int, ...] | None
+    what: Any
 
 
 class Watch:
@@ -27,8 +59,11 @@ class Watch:
     names and on the names of their parameters, which is all that is used here.
     """
 
-    def __init__(self, equation: JaxprEqn) -> None:
+    def __init__(self, equation: JaxprEqn, how: How) -> None:
         self.equation = equation
+        self._how = how
+        self.carried: list[Seen] = []  # blocks on their way back to HBM, as numbers to compare
+        self.nans: list[Seen] = []  # each ref's first NaN that a line of the kernel reads
         self.failure: BaseException | None = None
         self.failed: tuple[str, dict[str, Any]] = ("", {})
         self._points: list[tuple[int, ...]] = []
@@ -36,9 +71,23 @@ class Watch:
         self._buffers: list[int] = []
         self._flights = Flights()
 
+    @property
+    def launch(self) -> str:
+        """The name of the launch."""
+        return launch_name(self.equation)
+
+    @property
+    def inputs(self) -> list[str]:
+        """The names of the refs that are fetched from HBM."""
+        grid = _grid(self.equation)
+        first = grid.num_index_operands
+        return parameters(self.equation)[first : first + grid.num_inputs]
+
     def here(self, *given: Any) -> Any:
         """The simulator's `grid_point_recorder`; 0.10 threads a token through it, 0.7 does not."""
         *token, point, _ = given
+        if self._how.most is not None and len(self._points) >= self._how.most:
+            raise Enough
         self._points.append(tuple(int(i) for i in np.asarray(point)))
         return token[0] if token else ()
 
@@ -53,12 +102,18 @@ class Watch:
         given, keywords = jax.tree.unflatten(callback.in_tree, args)
         plain = function.func if isinstance(function, partial) else function
         name = getattr(plain, "__name__", "")
+        told: dict[str, Any] = {}
+        if name == "_initialize_shared_memory":
+            keywords = keywords | self._decided(function)
+        elif name == "_allocate_buffer" and self._how.unwritten == "zero":
+            given = (*given[:-1], self._zeroed(np.asarray(given[-1])))
         try:
             # With one core nobody else can signal: a wait for what was not started never ends.
             if name == "_validate":
                 self._flights.nothing_left()
             elif name in WATCHED:
-                self._flights.seen(name, _named(function, given, keywords))
+                told = _named(function, given, keywords)
+                self._flights.seen(name, told)
             waits = name in ("dma_wait", "semaphore_wait")
             run = _in_time if waits else _at_once
             result = run(partial(function, *given, **keywords))
@@ -67,6 +122,8 @@ class Watch:
                 self.failure = error
                 self.failed = (name, _named(function, given, keywords))
             raise
+        if self._how.noting and name in ("get", "store"):
+            self._note(name, told, result)
         if name == "_check_for_revisiting":
             self._done += 1
         elif name == "_allocate_buffer":
@@ -74,6 +131,39 @@ class Watch:
             contents = _named(function, given, keywords).get("val")
             self._flights.allocated(self._buffers[-1], contents)
         return [np.asarray(x) for x in jax.tree.leaves(result)]
+
+    def _decided(self, function: Any) -> dict[str, Any]:
+        params = function.keywords["interpret_params"]
+        mode = "eager" if self._how.eager else "on_wait"
+        chosen = dict(uninitialized_memory=self._how.unwritten, dma_execution_mode=mode)
+        return {"interpret_params": dataclasses.replace(params, **chosen)}
+
+    def _zeroed(self, value: np.ndarray) -> np.ndarray:
+        """What is allocated next, with zeros where the simulator knows of no contents."""
+        names, grid = _allocated(self.equation), _grid(self.equation)
+        position = len(self._buffers)
+        name = names[position] if position < len(names) else None
+        if position < grid.num_inputs:  # with padding to whole blocks
+            zeros = np.zeros_like(value)
+            inside = tuple(map(slice, _shapes(self.equation)[str(name)]))
+            zeros[inside] = value[inside]
+            return zeros
+        scalars = parameters(self.equation)[: grid.num_index_operands]
+        return value if name in scalars else np.zeros_like(value)
+
+    def _note(self, name: str, given: dict[str, Any], result: Any) -> None:
+        info, transforms = given.get("source_info"), given.get("transforms") or ()
+        operand = self.name_of(int(given["buffer_id"]))
+        if name == "get" and info is not None:
+            value = np.asarray(jax.tree.leaves(result)[-1])
+            if _floating(value) and np.isnan(value).any():
+                if all(operand != seen.operand for seen in self.nans):
+                    self.nans.append(Seen(operand, self.step, line_of(info)))
+        elif name == "store" and info is None and transforms:
+            value = np.asarray(given["val"])
+            shape = _shapes(self.equation).get(operand or "")
+            contents = value if shape is None else _inside(value, transforms, shape)
+            self.carried.append(Seen(operand, self.step, comparable(contents)))
 
     def name_of(self, buffer: int | None) -> str | None:
         """The kernel's parameter that a buffer of the simulator belongs to."""
@@ -90,7 +180,7 @@ class Watch:
 
     def line(self) -> str | None:
         """The learner's line that failed, stripped."""
-        return line_of(self.failed[1].get("source_info"))[:100] or None
+        return hazards.line(self.failed[1].get("source_info"))[:100] or None
 
     def in_index_map(self) -> bool:
         """True if what failed belongs to an index map, not to the kernel."""
@@ -99,6 +189,35 @@ class Watch:
             return False
         maps = (m.index_map_jaxpr.jaxpr for m in _grid(self.equation).block_mappings)
         return any(e.source_info is info for m in maps for e in m.eqns)
+
+
+def _floating(value: np.ndarray) -> bool:
+    return jnp.issubdtype(value.dtype, jnp.floating)
+
+
+def comparable(value: np.ndarray) -> int:
+    """A number that equal arrays share, NaNs of any kind included."""
+    if _floating(value):
+        value = value.astype(np.float32)
+        value = np.where(np.isnan(value), np.float32(np.nan), value)
+    return hash((value.shape, value.tobytes()))
+
+
+def _inside(value: np.ndarray, transforms: Any, shape: tuple[int, ...]) -> np.ndarray:
+    """The part of a block that does not hang over the edge of its array."""
+    ranges = ranges_of(transforms)
+    if ranges is None or len(ranges) != len(shape):
+        return value
+    kept = [max(0, n - a) for (a, _, index), n in zip(ranges, shape, strict=True) if not index]
+    return value[tuple(map(slice, kept))] if len(kept) == value.ndim else value
+
+
+def _shapes(equation: JaxprEqn) -> dict[str, tuple[int, ...]]:
+    """The arrays that the kernel's refs are blocks of."""
+    grid = _grid(equation)
+    names = parameters(equation)[grid.num_index_operands :]
+    mappings = zip(names, grid.block_mappings, strict=False)
+    return {name: tuple(array_of(one).shape) for name, one in mappings}
 
 
 def _at_once(wait: Callable[[], Any]) -> Any:
@@ -145,6 +264,11 @@ def source_line(info: Any) -> tuple[str, int] | None:
 
 def _grid(equation: JaxprEqn) -> Any:
     return equation.params["grid_mapping"]
+
+
+def launch_name(equation: JaxprEqn) -> str:
+    """The name of a launch."""
+    return equation.params.get("name") or equation.params["jaxpr"].debug_info.func_name
 
 
 def parameters(equation: JaxprEqn) -> list[str]:

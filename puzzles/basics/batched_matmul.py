@@ -159,7 +159,7 @@ PUZZLE = Puzzle(
                 (_RHS, _RHS.replace("None", "1")),
                 (_OUT, _OUT.replace("None", "1")),
             ),
-            says="`None` removes",
+            says="`None` removes it",
             stage="error",
         ),
         Mistake(

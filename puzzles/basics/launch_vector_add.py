@@ -181,7 +181,7 @@ PUZZLE = Puzzle(
             "pads both arrays in HBM first",
             old=")(x, y)",
             new=")(*(jnp.pad(v, ((0, -M % bm), (0, -N % bn))) for v in (x, y)))",
-            says="`pad`",
+            says="`pad` in `)(*(jnp.pad(v,",
             stage="work",
         ),
         Mistake(

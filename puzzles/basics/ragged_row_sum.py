@@ -186,7 +186,7 @@ PUZZLE = Puzzle(
             "pads the array in HBM first",
             old="    )(x)",
             new="    )(jnp.pad(x, ((0, -M % bm), (0, -N % bn))))[:M]",
-            says="`pad`",
+            says="`pad` in `)(jnp.pad(x,",
             stage="work",
         ),
         Mistake(

@@ -18,14 +18,24 @@ RUNGS = (
     "moe_layer",
     "choose_tiles",
     "fused_gate_up",
+    "local_experts",
+    "quantized_grouped_matmul",
 )
+
+# In the notebook's setup cell, before its import of `puzzles`, which starts JAX.
+SETUP_FIRST = """
+from contextlib import suppress
+
+with suppress(RuntimeError):  # too late if JAX runs already; one device does, too
+    jax.config.update("jax_num_cpu_devices", 4)  # for local_experts; a TPU does not mind
+"""
 
 INTRO = """
 In a mixture of experts every token is multiplied by the weights of the expert that it was routed
 to, and how many tokens each expert gets is known only when the step runs. Shapes cannot depend on
 it, and a product for every pair of a token and an expert would be mostly waste. This ladder climbs
-from one prefetched index to a grouped matmul that visits the same tiles as JAX's own, Megablox, and
-to a mixture-of-experts layer that trains.
+from one prefetched index to a grouped matmul that visits the same tiles as JAX's own, Megablox, to
+a mixture-of-experts layer that trains, and to what serves it.
 
 Three ideas carry all of it: small integer arrays that are in SMEM before the first step, index maps
 that read there where to fetch from, and masks for tiles of which only a part is meant: here, where two groups meet. Block-sparse

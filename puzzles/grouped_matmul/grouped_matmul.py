@@ -65,12 +65,10 @@ def grouped_matmul_spec(
 
 # %% jupyter={"source_hidden": true} cellView="form"
 # @title The tiles (given): they divide K and N, and fit into VMEM
-def tiles(M, K, N, dtype):
+def tiles(K, N, dtype):
     bm, most = (512, 2048 // dtype.itemsize) if min(K, N) >= 512 else (64, 128)  # for the check
     # the largest multiple of 128 that divides the axis, or else all of it
     bk, bn = (max((b for b in range(128, most + 1, 128) if n % b == 0), default=n) for n in (K, N))
-    if M % bm:
-        raise ValueError(f"tiles of {bm} rows do not divide M={M}: pad the rows")
     # two buffers for each block, and one for sums in f32; the rest of 16 MiB is for the body
     if 2 * (bm * bk + bk * bn + bm * bn) * dtype.itemsize + 4 * max(bm, bk) * bn > 12 * 2**20:
         axes = f"bk={bk} of K={K} and bn={bn} of N={N}"
@@ -106,7 +104,7 @@ def grouped_matmul(
     lhs: Float[Array, "M K"], rhs: Float[Array, "E K N"], group_sizes: Int[Array, " E"]
 ) -> Float[Array, "M N"]:
     (M, K), (_, _, N) = lhs.shape, rhs.shape
-    bm, bk, bn = tiles(M, K, N, lhs.dtype)
+    bm, bk, bn = tiles(K, N, lhs.dtype)
     offsets = find("group_offsets").solution(group_sizes)
     group_ids, tile_ids, num_steps = find("tile_metadata").solution(group_sizes, M, bm)
     return pl.pallas_call(
@@ -193,15 +191,16 @@ def par(launch: Launch) -> str:
 
 
 def fresh(r):
-    shapes = (
-        dict(M=320, sizes=(0, 7, 64, 1, 0, 120, 3, 60, 0, 9)),
-        dict(M=640, sizes=(3, 300, 0, 17, 128)),
-        dict(M=64, sizes=(5, 0, 6, 0, 7, 8, 9, 10, 11)),
-    )
-    if r.integers(3) == 0:
-        return dict(M=1024, K=512, N=1024, sizes=(600, 0, 100))  # large tiles
-    K, N = ((128, 256), (384, 128))[r.integers(2)]
-    return dict(K=K, N=N, **shapes[r.integers(len(shapes))])
+    # the shapes of the first case, whose programs are compiled by now: sizes are data
+    sizes = [
+        (0, 7, 64, 1, 100),
+        (3, 128, 0, 17, 64),
+        (200, 5, 0, 0, 51),
+        (0, 0, 60, 9, 1),
+        (64, 64, 1, 63, 64),
+        (10, 20, 0, 226, 0),
+    ][r.integers(6)]
+    return dict(M=256, K=256, N=384, sizes=sizes)
 
 
 _ROW = "row = tile * o_ref.shape[0] + jax.lax"

@@ -61,6 +61,8 @@ def launch_masked_store(
 ) -> Float[Array, "M N"]:
     G, M, N = x.shape
     bm, bn = 64, 128
+    if M % bm or N % bn:
+        raise ValueError(f"blocks of {bm, bn} do not divide M, N = {M, N}: pad the arrays")
     ### BEGIN SOLUTION
     return pl.pallas_call(
         launch_masked_store_kernel,

@@ -58,6 +58,8 @@ def masked_store(
 ) -> Float[Array, "M N"]:
     G, M, N = x.shape
     bm = 64
+    if M % bm:
+        raise ValueError(f"blocks of {bm} rows do not divide M = {M}: pad the arrays")
     return pl.pallas_call(
         masked_store_kernel,
         grid_spec=pltpu.PrefetchScalarGridSpec(

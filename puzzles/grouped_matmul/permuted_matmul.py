@@ -69,6 +69,8 @@ def permuted_matmul(
 ) -> Float[Array, "E M N"]:
     (E, M, K), (_, _, N) = lhs.shape, rhs.shape
     bm, bk, bn = 64, 128, 256
+    if M % bm or K % bk or N % bn:
+        raise ValueError(f"blocks of {bm, bk, bn} do not divide M, K, N = {M, K, N}: pad the arrays")
     return pl.pallas_call(
         permuted_matmul_kernel,
         grid_spec=pltpu.PrefetchScalarGridSpec(

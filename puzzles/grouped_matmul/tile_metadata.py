@@ -56,6 +56,8 @@ def tile_metadata_spec(
 def tile_metadata(
     group_sizes: Int[Array, " E"], M: int, bm: int
 ) -> tuple[Int[Array, " steps"], Int[Array, " steps"], Int[Array, ""]]:
+    if M % bm:
+        raise ValueError(f"tiles of {bm} rows do not divide M={M}: pad the rows")
     E = len(group_sizes)
     offsets = find("group_offsets").solution(group_sizes)
     counts = find("tiles_per_group").solution(group_sizes, bm)

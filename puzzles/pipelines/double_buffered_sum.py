@@ -14,11 +14,7 @@ from puzzles import INTERPRET
 # In `stream_sum`, copies and sums took turns, for there was one buffer. With two **slots** they need
 # not: while you sum one slot, the next rows fly into the other.
 #
-# ```text
-# time      -->
-# slot 0    [ rows 0 ][ sum 0 ][ rows 2        ][ sum 2 ]
-# slot 1              [ rows 1        ][ sum 1 ][ rows 3 ...
-# ```
+# ![Copies and sums as bars over time. Through one buffer they take turns. Through two slots, the rows for one slot are in flight while the other slot is summed.](diagrams/pipelines/double_buffered_sum.svg)
 #
 # Rows `i` use slot `i % 2`. One round goes like this:
 #

@@ -32,8 +32,8 @@ INTRO = """
 Attention over long sequences is a matrix multiplication, a softmax and another matrix
 multiplication whose intermediate result is too large to keep. This ladder climbs from a stable
 softmax to kernels that never materialise the scores, and neither compute nor fetch the blocks
-that a mask hides whole. At its top stands a kernel of your own beside SplashAttention, which JAX ships for TPUs: its
-forward pass, with the same numbers for all rows that see anything, and no more tiles.
+that a mask hides whole. Near its top a kernel of your own stands beside SplashAttention, which JAX ships for TPUs: its forward pass, with the same
+numbers for all rows that see anything, and no more tiles. At the top stand its gradients.
 
 It builds on `basics.ipynb`: Refs, grids, index maps, scratch and `pl.when` are taken as known.
 Here, too, every kernel runs on a CPU under `interpret=True`, and unchanged on a TPU.

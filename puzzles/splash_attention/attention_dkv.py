@@ -27,15 +27,15 @@ from puzzles import INTERPRET
 #                                       12: dead, k₂ is seen by nobody
 # ```
 #
-# An output block stays in VMEM only while its visits follow each other. So the given `by_columns` puts the same visits in another
-# order, and its 4 and 8 mark the first and the last visit of a *column*. A column that nobody sees gets a dead visit, as an empty
-# row did: its gradients are zeros, and somebody has to write them.
+# An output block stays in VMEM only while its visits follow each other. So `by_columns`, which is given, puts the same visits
+# in another order, and there 4 and 8 mark the first and the last visit of a *column*. A column that nobody sees gets a dead
+# visit, as an empty row did: its gradients are zeros, and somebody has to write them.
 #
-# **Grouped queries** need no code in the kernel. Their visits to a key head's column are in the list, one head after the other: a
-# longer sum.
+# **Grouped queries** need no code in the kernel. The visits of all query heads to a column of their key head follow each other in
+# the list: a longer sum, no more.
 #
-# Fill in the start, the two sums and the stores. `p` and `ds` are given, (bq, bk), in f32, as in `attention_dq`. Both products
-# contract the *queries*; one of them has a 1/√H still to come. Dots take `q`'s dtype.
+# Fill in the start, the two sums and the stores. `p` and `ds` are given, (bq, bk) and in f32, as you computed them in
+# `attention_dq`: without the last 1/√H. Both products contract the queries. Dots take `q`'s dtype, and give f32.
 
 # %%
 def attention_dkv_spec(
@@ -60,7 +60,7 @@ def dense_attention(q, k, v, seen, soft_cap=None):
     k32, v32 = (jnp.repeat(x, len(q) // len(k), axis=0) for x in (k32, v32))
     scores = jnp.einsum("nth,nsh->nts", q32, k32) / q.shape[-1] ** 0.5
     scores = scores if soft_cap is None else soft_cap * jnp.tanh(scores / soft_cap)
-    weights = jax.nn.softmax(jnp.where(seen, scores, -1e30), axis=-1)
+    weights = jax.nn.softmax(jnp.where(seen, scores, -jnp.inf), axis=-1)
     return jnp.einsum("nts,nsh->nth", jnp.where(seen, weights, 0.0), v32).astype(q.dtype)
 
 
@@ -238,7 +238,7 @@ def fresh(r):
     # of the shapes of the cases, whose programs are compiled by now, and other documents
     if r.integers(2):
         return dict(N=4, K=2, R=5, S=384, H=16, Hv=32, bq=32, masks=4, segments=int(r.choice([2, 4])))
-    return dict(N=6, K=2, R=5, S=512, H=64, Hv=16, bq=16, masks=1, cap=2.0, bf16=True)
+    return dict(N=6, K=2, R=3, S=256, H=64, Hv=16, bq=16, masks=0, cap=2.0, bf16=True)
 
 
 _START = """        dk_acc_ref[...] = jnp.zeros_like(dk_acc_ref)
@@ -260,12 +260,12 @@ PUZZLE = Puzzle(
     inputs=make_inputs,
     cases=[
         dict(N=4, K=2, R=5, S=384, H=16, Hv=32, bq=32, masks=4, segments=3),
-        dict(N=6, K=2, R=5, S=512, H=64, Hv=16, bq=16, masks=1, cap=2.0, bf16=True),
+        dict(N=6, K=2, R=3, S=256, H=64, Hv=16, bq=16, masks=0, cap=2.0, bf16=True),
     ],
     fresh=fresh,
     scale=scale,
     par=dots,
-    tolerance=4e-2,
+    tolerance={"float32": 2e-4, "bfloat16": 3e-2},  # p and ds are rounded to bf16 before their dots
     results=["dk", "dv"],
     hints=[
         "A key's gradient is a sum over queries, tile after tile. Where does a column begin, what does each tile add, and what "

@@ -29,8 +29,8 @@ from puzzles import INTERPRET, find
 # ```
 #
 # **What if something is absent?** Without segments there are no ids to fetch; without partial tiles, or with a rule,
-# no masks. `None` then stands in place of the operand and its spec, and the kernel gets `None` in place of a Ref. So is a
-# `rule` that nobody gave. Ask with *Python's* `if`: that runs while the kernel is traced, and decides which code there is.
+# no masks. `None` then stands in place of the operand and its spec, and the kernel gets `None` in place of a Ref. A
+# `rule` that nobody gave is `None`, too. Ask with *Python's* `if`: that runs while the kernel is traced, and decides which code there is.
 #
 # You write the kernel; `splash_specs`, a spec for each of the six operands, present or not, and one for the output;
 # and the grid. `splash_over_tiles` takes a list, so it needs no dense mask. All heads share a rule.
@@ -306,36 +306,6 @@ def splash_multi_head(
 # small = tiles_of_heads((j <= i) & (i - j < 256) | (j < 128), 128, 128)
 # x = jax.ShapeDtypeStruct((2, 512, 64), jnp.float32)
 # show(lambda q, k, v: over_tiles(q, k, v, *small), x, x, x)
-
-# %% [markdown]
-# ### The whole climb
-#
-# A softmax takes **three passes** over its scores: for the maximum, the sum, the weights. A maximum and a sum can be found in **two**
-# launches, then, with a correction, in **one** pass. The same correction carries an accumulator along, and the scores
-# are **never materialised**. Then masks: first obeyed; then **compute skipped**, by `pl.when`; then **traffic skipped**, by an index
-# map that stays; then **steps skipped**, by a list. Heads, groups, documents and caps were a line or two
-# each. All along, the body in the middle hardly changed.
-
-# %% [markdown]
-# ### What production does beyond
-#
-# * **The backward pass.** `jax.grad` of your function raises: a `pallas_call` has no derivative of its own. Production adds
-#   kernels of the same kind. They compute the weights again from q, k and the row statistics, which the forward pass keeps as
-#   one number a row, m + log l. Dk and dv walk the mask by columns. Read `_flash_attention_dkv_kernel` in
-#   [JAX's kernel](https://github.com/jax-ml/jax/blob/main/jax/experimental/pallas/ops/tpu/splash_attention/splash_attention_kernel.py)
-#   with [FlashAttention-2](https://arxiv.org/abs/2307.08691) beside it.
-# * **A batch.** Both kernels take one sequence. `jax.vmap` adds a grid axis for more, to yours as well.
-# * **Two block sizes for keys.** `block_kv` is what one step fetches, `block_kv_compute` what one dot takes of it: large
-#   fetches, small intermediates.
-# * **The vector unit.** A score costs 4 · H FLOPs in the matrix unit, and a maximum, an exponential and a sum outside of it. The receipt's
-#   "at most" knows nothing of these. With H = 64 the FLOPs are half as many and the exponentials as many as before, and blocks are
-#   padded to 128 lanes all the same. tokamax, below, takes exponentials to the base 2.
-# * **Documents.** Ids are known too late for a list. Tiles that lie between two documents are computed and masked, here as in production.
-# * **Layouts.** q, k and v may each lie in memory with the sequence as their last axis; `QKVLayout` says which.
-# * **A flat list.** [tokamax](https://github.com/openxla/tokamax) has a newer version of JAX's kernel, which calls itself experimental.
-#   It, too, walks active tiles with first and last flags.
-# * **Many chips.** A sequence can be cut across chips, and blocks of keys passed around:
-#   [ring attention](https://arxiv.org/abs/2310.01889) is the online softmax once more, with a chip for a block.
 
 # %% tags=["author"]
 from puzzles import Alternative, Launch, Mistake, Puzzle, rng

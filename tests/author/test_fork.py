@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
@@ -9,6 +10,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -155,7 +157,7 @@ def test_the_fork_drill_from_a_new_ladder_to_a_learners_notebook(
     first, last = text.index("        Alternative("), text.index("    ],\n    audit=audit")
     text = text[:first] + ALTERNATIVES + text[last:]
     path.write_text(text, encoding="utf-8")
-    said = run(fork, "-m", "puzzles", "verify", "activations/silu", status=2)  # of the ladder
+    said = run(fork, "-m", "puzzles", "verify", "--quick", "activations/silu", status=2)
     assert re.search(r"^\[1/1\] ok  activations/silu .*mistakes 3/3 .*alternatives 2/2", said, re.M)
     assert "silu.py:" not in said
 
@@ -316,6 +318,40 @@ def test_a_rung_is_added_as_the_last(front: str, after: str) -> None:
     assert scaffold.with_rung(front, "new") == after
 
 
+def test_a_ladder_of_another_package_is_entered_where_others_are() -> None:
+    table = '[project.entry-points."pallas_puzzles.ladders"]\n'
+    one = scaffold.with_entry_point("[project]\n", "norms", "acme")
+    assert one == f'[project]\n\n{table}norms = "acme.norms"\n'
+    two = scaffold.with_entry_point(f"{one}\n[tool.x]\n", "scans", "acme")
+    entered = tomllib.loads(two)["project"]["entry-points"]["pallas_puzzles.ladders"]
+    assert entered == {"norms": "acme.norms", "scans": "acme.scans"}
+
+
+def test_a_copy_has_its_own_name_and_its_pictures_stay_where_they_are() -> None:
+    text = scaffold.rung_text("row_min", "row_sum")
+    assert text.startswith("# ✎ Still a copy of row_sum: make it yours.\n")
+    assert re.findall(r"row_sum\w*", text) == ["row_sum", "row_sum"]  # in the line above, a path
+    assert "](diagrams/basics/row_sum.svg)" in text
+    assert "def row_min_kernel(x_ref, o_ref):" in text
+
+
+def test_what_is_bare_has_one_comment_left_to_do() -> None:
+    bare = scaffold.rung_text("moon", bare=True)
+    assert re.findall("✎.*", bare) == ["✎ Still the scaffold's example: make it yours."]
+    assert "One new idea; every word" not in bare
+    assert "#            128 columns  128 columns\n" in bare
+    ast.parse(bare)
+
+
+def test_where_the_package_is_from_is_known_without_its_repository(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = repository.upstream()
+    assert here == repository.repository()
+    monkeypatch.setattr(repository, "ROOT", tmp_path)
+    assert repository.upstream() == repository.Repository(here.url, "HEAD")
+
+
 def test_a_front_page_without_rungs_is_left_to_its_author() -> None:
     with pytest.raises(repository.BuildError, match=r"add 'new' yourself"):
         scaffold.with_rung("X = 1\n", "new")
@@ -332,7 +368,7 @@ def commands() -> list[str]:
 
 
 def test_the_guide_is_short_and_the_agents_file_points_to_it() -> None:
-    assert 60 <= len(GUIDE.splitlines()) <= 160
+    assert 60 <= len(GUIDE.splitlines()) <= 170
     assert os.readlink(ROOT / "AGENTS.md") == "CLAUDE.md"
     assert len(commands()) >= 10
 
@@ -345,6 +381,7 @@ def test_both_scaffolds_go_from_nothing_to_green_by_the_guides_own_commands(
     site, folder, said = tmp_path / "site", fork, ""
     packages = os.pathsep.join(map(str, (tmp_path / "acme_kernels", site, fork)))
     _python(fork / ".venv-test", str(fork))
+    settings = {**os.environ, "NAMES": "--quick"}  # for the project; here `verify` compiles
     for command in commands():
         words = shlex.split(command)
         if words[0] == "cd":
@@ -354,7 +391,7 @@ def test_both_scaffolds_go_from_nothing_to_green_by_the_guides_own_commands(
             continue
         if words[0] == "make" and folder == fork:
             words.insert(1, "--dry-run")
-        done = subprocess.run(words, cwd=folder, capture_output=True, text=True)
+        done = subprocess.run(words, cwd=folder, env=settings, capture_output=True, text=True)
         left = 2 if "verify" in words else 0  # the scaffold's comments
         assert done.returncode == left, f"{command}\n{done.stdout}\n{done.stderr}"
         assert "BAD" not in done.stdout

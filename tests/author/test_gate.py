@@ -10,7 +10,7 @@ from planted import FRONT, Rung, line
 
 import puzzles
 from puzzles import _author
-from puzzles._author import gate, leaks, proof, report, review, scaffold, tree
+from puzzles._author import gate, proof, report, review, tree
 
 
 def test_the_scaffolds_puzzle_has_no_problem(rung: Rung) -> None:
@@ -21,203 +21,11 @@ def test_the_scaffolds_puzzle_has_no_problem(rung: Rung) -> None:
     assert str(report).startswith("ok  toy/toy_warm_up ")
 
 
-HINT = "Every element of the block is treated alike, so the block can be treated as one value."
-
-
 DOUBLE = "    o_ref[...] = x_ref[...] * 2\n"
-OUTSIDE = '"doubles outside the kernel"'
-ITSELF = '"adds the block to itself"'
 FIRST_ROW = """"fills the first row of each block only",
             old="o_ref[...] = x_ref[...] * 2",
             new="o_ref[0] = x_ref[0] * 2",
 """
-TWICE = """"adds two twice",
-            old="x_ref[...] * 2",
-            new="x_ref[...] + 2.0",
-"""
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "at", "says"),
-    [
-        (
-            'new="x_ref[...] + 2"',
-            'new="2 * x_ref[...]"',
-            '"adds two"',
-            "mistake 'adds two' survives (seed 0): add a case, or an assertion to the audit",
-        ),
-        (
-            'stage="pallas"',
-            'stage="work"',
-            OUTSIDE,
-            "is caught at stage 'pallas', not 'work' (seed 0)",
-        ),
-        (
-            'stage="pallas"',
-            'stage="work"',
-            OUTSIDE,
-            "Set stage='pallas' if that is where it belongs",
-        ),
-        (
-            'says="works on the data',
-            'says="dances on the data',
-            OUTSIDE,
-            "is rejected, but not in its own words 'dances on the data outside the kernel'",
-        ),
-        (
-            'says="twice x is x + x, not x + 2"',
-            'says=" "',
-            '"adds two"',
-            "says nothing: `says` tells the learner why it is wrong",
-        ),
-        (
-            'old="x_ref[...] * 2"',
-            'old="x_ref[...] * 3"',
-            '"adds two"',
-            "cannot be made: occurs 0 times instead of once: 'x_ref[...] * 3'; mend its `old`",
-        ),
-        (
-            'new="x_ref[...] + 2"',
-            'new="x_ref[...] +"',
-            '"adds two"',
-            "mistake 'adds two' cannot be made: invalid syntax",
-        ),
-        (
-            FIRST_ROW,
-            TWICE,
-            '"adds two twice"',
-            "'adds two' and 'adds two twice' give equal values: add a case that tells them apart",
-        ),
-        (
-            'new="x_ref[...] + x_ref[...]"',
-            'new="x_ref[...] + 3.0"',
-            ITSELF,
-            "alternative 'adds the block to itself' is rejected: mend it, or call it a mistake",
-        ),
-        (
-            'new="x_ref[...] + x_ref[...]"',
-            'new="x_ref[...] +"',
-            ITSELF,
-            "alternative 'adds the block to itself' cannot be made: invalid syntax",
-        ),
-        (
-            DOUBLE,
-            DOUBLE.replace("2", "4"),
-            "def toy_warm_up(",
-            "the solution is rejected (seed 0); mend it, or its spec",
-        ),
-    ],
-)
-def test_code_that_does_not_hold_is_named_with_its_place_and_remedy(
-    rung: Rung, old: str, new: str, at: str, says: str
-) -> None:
-    puzzle = rung((old, new))
-    mistakes = [m for m in puzzle.mistakes if f'"{m.name}"' == at]
-    alternatives = [a for a in puzzle.alternatives if f'"{a.name}"' == at]
-    problems = [proof.mistake_problem(puzzle, one, seeds=(0,)) for one in mistakes]
-    problems += [proof.alternative_problem(puzzle, one) for one in alternatives]
-    problems += proof.twins(puzzle)
-    if not mistakes and not alternatives:
-        problems.append(proof.solution_problem(puzzle, seeds=(0,)))
-    found = [problem for problem in problems if problem and says in problem]
-    assert len(found) == 1, problems
-    assert found[0].startswith(f"toy/toy_warm_up.py:{line(puzzle, at)}: ")
-
-
-PLOT = "# ![A plot](diagrams/toy/plot.svg)\n# Fill the one with"
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "at", "says"),
-    [
-        (
-            "hints=[\n",
-            "hints=[\n        ' ',\n",
-            "hints=",
-            "hint 1 is empty: write it, or take it out",
-        ),
-        (
-            f'        "{HINT}",\n',
-            "",
-            "hints=",
-            "2 hints: give an idea, an API and the shape of the code",
-        ),
-        (
-            HINT,
-            "Write `o_ref[...] = x_ref[...] * 2`.",
-            "hints=",
-            "a hint contains a line of the solution, `o_ref[...] = x_ref[...] * 2`: say it in",
-        ),
-        (
-            "# Fill the one with",
-            "# That is, o_ref[...] = x_ref[...] * 2.\n# Fill the one with",
-            "# That is, o_ref",
-            "a cell of this rung contains a line of the solution",
-        ),
-        (
-            "A kernel for one block is a kernel for the whole array: the grid does the rest.",
-            "",
-            "explain=",
-            "no explanation: say why the solution works",
-        ),
-        (
-            "dict(M=16, N=384)",
-            "dict(M=128, N=128)",
-            "cases=",
-            "a case with equal dims, {'M': 128, 'N': 128}, hides swapped axes: make them differ",
-        ),
-        (
-            '"takes larger blocks"',
-            '"adds two"',
-            '"adds two"',
-            "two mistakes or alternatives are called 'adds two': rename one",
-        ),
-        (
-            "# ```text",
-            "# ```",
-            "# %% [markdown]",
-            "this prose has no picture: add an image or a ```text drawing, or set picture=False",
-        ),
-        (
-            "# Fill the one with",
-            PLOT,
-            "diagrams/toy/plot.svg",
-            "the image has only 2 words for who cannot see it: describe it in its alt text",
-        ),
-        (
-            "# Fill the one with",
-            PLOT.replace("A plot", ""),
-            "diagrams/toy/plot.svg",
-            "the image has no words for who cannot see it: describe it in its alt text",
-        ),
-        (
-            "# Fill the one with",
-            PLOT,
-            "diagrams/toy/plot.svg",
-            "there is no image diagrams/toy/plot.svg: draw it, or mend the link",
-        ),
-        (
-            DOUBLE,
-            "    o_ref[...] = pl.reciprocal(x_ref[...])\n",
-            "pl.reciprocal",
-            "`pl.reciprocal` is used here, and no text up to this rung mentions it: say what it",
-        ),
-        (
-            "        interpret=INTERPRET",
-            "        debug=False,\n        interpret=INTERPRET",
-            "debug=False",
-            "`debug` is used here, and no text up to this rung mentions it",
-        ),
-    ],
-)
-def test_a_text_that_is_not_complete_is_named_with_its_place_and_remedy(
-    rung: Rung, old: str, new: str, at: str, says: str
-) -> None:
-    puzzle = rung((old, new))
-    problems = [*review.text_problems(puzzle), *leaks.leaks(puzzle)]
-    found = [problem for problem in problems if says in problem]
-    assert len(found) == 1, problems
-    assert found[0].startswith(f"toy/toy_warm_up.py:{line(puzzle, at)}: ")
 
 
 def test_two_nan_mistakes_say_which_is_named_and_what_to_do(rung: Rung) -> None:
@@ -236,29 +44,6 @@ def test_two_nan_mistakes_say_which_is_named_and_what_to_do(rung: Rung) -> None:
         "on M=16, N=384 (seed 0), and the first of the list is named: list this one before it, or "
         "put a case that tells them apart first"
     )
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "at", "says"),
-    [
-        (
-            "    return (jnp.asarray(rng",
-            "    return (np.asarray(rng",
-            "(np.asarray(",
-            "NameError: name 'np' is not defined. Mend it first: nothing more of this rung was",
-        ),
-        ("    return 2 * x\n", "    return 2 * x.T.foo\n", "x.T.foo", "AttributeError: "),
-    ],
-)
-def test_what_raises_in_an_authors_code_is_a_problem_with_its_place(
-    rung: Rung, old: str, new: str, at: str, says: str
-) -> None:
-    puzzle = rung((old, new))
-    report = gate.verify_rung(puzzle.name, use_libtpu=False)
-    assert len(report.problems) == 1
-    assert report.problems[0].startswith(f"toy/toy_warm_up.py:{line(puzzle, at)}: ")
-    assert says in report.problems[0]
-    assert str(report).startswith("BAD toy/toy_warm_up ")
 
 
 def test_a_module_that_does_not_parse_is_a_problem_with_its_line(
@@ -319,15 +104,6 @@ def test_a_module_that_no_ladder_names_is_not_an_unknown_puzzle(rung: Rung, tmp_
         gate.verify(["toy/other"])
 
 
-def test_too_few_mistakes_are_counted(rung: Rung) -> None:
-    text = scaffold.rung_text("toy_warm_up")
-    first, last = text.index("        Mistake(\n"), text.index("    ],\n    # ✎ Add other")
-    puzzle = rung((text[first:last], ""))
-    wanted = "0 mistakes: at least 3 are wanted; what do people write?"
-    place = f"toy/toy_warm_up.py:{line(puzzle, 'mistakes=')}"
-    assert f"{place}: {wanted}" in list(review.text_problems(puzzle))
-
-
 WHOLE = f"    ### BEGIN SOLUTION\n{DOUBLE}    ### END SOLUTION\n"
 
 
@@ -368,16 +144,6 @@ def test_a_region_that_cannot_be_cut_out_is_named(rung: Rung, region: str, says:
     assert problem is not None
     assert problem.startswith("toy/toy_warm_up.py:")
     assert says in problem
-
-
-def test_a_starter_that_would_pass_is_named(rung: Rung) -> None:
-    aside = f"    ### BEGIN SOLUTION\n    y = 1\n    ### END SOLUTION\n{DOUBLE}"
-    puzzle = rung((WHOLE, aside))
-    assert proof.starter_problem(puzzle) == (
-        f"toy/toy_warm_up.py:{line(puzzle, '### BEGIN')}: the starter passes as it stands: "
-        "put what "
-        "the learner has to write into the region"
-    )
 
 
 def test_what_a_scaffold_asks_for_is_listed_until_it_is_done(rung: Rung) -> None:

@@ -122,9 +122,13 @@ def test_each_rung_has_a_gap_or_a_bug_and_hints_folded_up(puzzle, learner):
 
 @pytest.mark.parametrize("name", LADDERS)
 def test_the_setup_cell_is_the_same_everywhere(name, learner, solved):
-    more = getattr(ladder_module(name), "SETUP", "").rstrip()
-    same = code(learner[LADDERS[0]])[0]
-    assert code(learner[name])[0] == code(solved[name])[0] == f"{same}\n{more}".rstrip()
+    """Up to a ladder's own lines, before the import that starts JAX and at the end."""
+    ladder, start = ladder_module(name), "\nfrom puzzles import INTERPRET"
+    first, more = (getattr(ladder, lines, "").strip() for lines in ("SETUP_FIRST", "SETUP"))
+    before, after = code(learner[LADDERS[0]])[0].split(start)
+    before += f"\n{first}\n" if first else ""
+    after += f"\n\n{more}" if more else ""
+    assert code(learner[name])[0] == code(solved[name])[0] == before + start + after
 
 
 def test_everything_that_names_the_repository_comes_from_its_setting(tmp_path):

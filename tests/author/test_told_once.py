@@ -41,13 +41,6 @@ def test_a_rung_that_needs_a_broken_one_says_so_and_no_more(rung: Rung, tmp_path
     ]
 
 
-def test_the_line_of_a_region_that_is_not_closed_is_the_line_of_the_message(rung: Rung) -> None:
-    puzzle = rung(("    ### END SOLUTION\n", ""))
-    at = line(puzzle, "### BEGIN SOLUTION")
-    (problem,) = gate.verify_rung(puzzle.name, use_libtpu=False).problems
-    assert problem.startswith(f"toy/toy_warm_up.py:{at}: '### BEGIN SOLUTION' without ")
-
-
 def test_an_unknown_ladder_before_is_told_once_where_it_is_named(
     rung: Rung, capsys: pytest.CaptureFixture
 ) -> None:

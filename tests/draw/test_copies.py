@@ -8,13 +8,14 @@ import re
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 import puzzles
 from puzzles import _draw, _show
-from puzzles._draw.copies import marked, sentence
+from puzzles._draw.copies import copies_edges, copies_marked, sentence
 from puzzles._puzzle import starter_function
 from puzzles._tpu import timeline
 from puzzles._tpu.moments import MOMENTS
@@ -73,6 +74,13 @@ def test_one_buffer_and_two_slots_look_plainly_different():
     assert "a copy is in flight at 4 of 5 moments" in text_of("double_buffered_sum")
 
 
+def test_a_wait_is_short_where_its_copy_could_fly_before():
+    serial, ahead = rung("stream_sum"), rung("double_buffered_sum")
+    assert copies_edges(serial, 10) == [10 * n for n in range(11)]
+    waits = np.diff(copies_edges(ahead, 10))[::2].tolist()
+    assert waits == [10, 4, 4, 4, 4]
+
+
 def test_overlap_is_that_of_the_receipt():
     for name in ("stream_sum", "double_buffered_sum", "double_buffered_matmul"):
         puzzle = puzzles.find(name)
@@ -122,7 +130,7 @@ def test_what_is_touched_too_early_is_crossed_in_its_slot(which):
     found = rung(*which)
     assert found["open"] == at
     assert says in found["faults"][0][1]
-    assert (found["rows"].index(slot), at, at + 1) in marked(found)["fault"]
+    assert (found["rows"].index(slot), at, at + 1) in copies_marked(found)["fault"]
     assert f"✗ {found['faults'][0][1]}" in text_of(*which)
 
 
@@ -131,7 +139,7 @@ def test_a_wait_in_vain_ends_the_picture():
     assert len(found["moments"]) == 1
     assert "waits for a copy that was not started" in found["faults"][0][1]
     assert "never gets beyond its last wait" in found["unknown"]
-    assert marked(found)["fault"] == [(-1, 0, 1)]
+    assert copies_marked(found)["fault"] == [(-1, 0, 1)]
 
 
 def test_only_what_goes_wrong_first_is_told():
@@ -143,8 +151,8 @@ def test_only_what_goes_wrong_first_is_told():
 
 def test_landed_rows_lie_until_they_are_used():
     found = rung("double_buffered_sum", "waits for the next copy")
-    assert marked(found)["landed"]
-    assert marked(rung("stream_sum"))["landed"] == []
+    assert copies_marked(found)["landed"]
+    assert copies_marked(rung("stream_sum"))["landed"] == []
 
 
 def test_a_sentence_says_what_happens_at_a_moment():

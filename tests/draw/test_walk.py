@@ -207,7 +207,7 @@ def test_a_walk_agrees_with_the_receipt(name, shown):
     if puzzle.launches is not None:
         launches = puzzle.launches(puzzle.solution(*args), *args)
     elif puzzle.kernel:
-        launches = puzzles.trace(puzzle.solution, *args)
+        launches = _show._seen(puzzle.solution, ())
     else:
         pytest.skip("no launch")
     puzzles.show(puzzle.solution)
@@ -712,6 +712,12 @@ def test_a_starter_whose_launch_is_complete_can_be_seen(shown):
     ((text, page),) = shown
     assert "The body does no floating-point arithmetic." in text
     assert walks(page)[0]["busy"] is None
+
+
+def test_a_rung_whose_arguments_are_for_what_it_observes_is_drawn(shown):
+    puzzles.show(puzzles.find("splash_vjp").solution)
+    ((_, page),) = shown
+    assert len(walks(page)) == 3
 
 
 def test_every_state_has_words_and_a_mark():

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from launched import one, reference
+from launched import interpreted, one, reference
 
 import puzzles
 from puzzles import _regions, _tpu
@@ -33,6 +33,8 @@ def visits(sizes, M, bm):
 def test_the_examples_of_visits():
     assert visits([100, 0, 156, 200, 56], 512, 128) == ([0, 2, 2, 3, 3, 4], [0, 0, 1, 2, 3, 3])
     assert visits([50, 0, 80, 30, 3], 256, 64) == ([0, 2, 2, 2, 3, 4], [0, 0, 1, 2, 2, 2])
+    groups, tiles = [0, 1, 1, 2, 2, 4, 4, 5], [0, 0, 1, 1, 2, 2, 3, 3]
+    assert visits([50, 30, 100, 0, 30, 20], 256, 64) == (groups, tiles)
     counts = puzzles.find("tiles_per_group").solution(jnp.array([100, 0, 156, 200, 56]), 128)
     assert counts.tolist() == [1, 0, 2, 2, 1]
 
@@ -189,6 +191,51 @@ def test_the_best_tiles_are_those_of_all_receipts():
             for fn in (choose_tiles.choose_tiles_spec, choose_tiles.choose_tiles)
         )
         assert chosen <= 1.001 * best  # the list of visits takes some bytes, too
+
+
+def call(name: str) -> str:
+    """The `pallas_call` that a rung returns, by another name of its kernel."""
+    (fn,) = [
+        x
+        for x in ast.parse(_regions.without_marks(puzzles.find(name).text)).body
+        if getattr(x, "name", "") == name
+    ]
+    return ast.unparse(fn.body[-1]).replace(f"{name}_kernel", "kernel")
+
+
+def test_one_chips_kernel_and_call_are_those_of_the_whole():
+    assert body("local_experts") == body("grouped_matmul")
+    assert call("local_experts") == call("grouped_matmul")
+
+
+def test_a_chip_takes_no_step_for_others_and_one_term_of_the_sum_is_not_zero():
+    M, sizes = 256, jnp.array([50, 30, 100, 0, 30, 20])
+    r = np.random.default_rng(0)
+    lhs, rhs = (jnp.asarray(r.normal(size=s), f32) for s in ((M, 128), (6, 128, 128)))
+    parts, steps = [], []
+    for first, L in ((0, 2), (2, 3), (5, 1)):
+        args = lhs, rhs[first : first + L], sizes, jnp.int32(first)
+        parts.append(interpreted(puzzles.find("local_experts").solution, *args))
+        steps.append(reference("local_experts", *args).steps)
+    assert steps == [3, 4, 1]
+    assert (sum((part != 0).any(axis=1).astype(int) for part in parts)[:230] == 1).all()
+    whole = interpreted(puzzles.find("grouped_matmul").solution, lhs, rhs, sizes)
+    np.testing.assert_array_equal(sum(parts), whole)
+
+
+def test_quantised_weights_have_a_quarter_of_the_bytes_of_f32():
+    M, K, N, E = 512, 1024, 4096, 64
+    lhs, sizes = S((M, K), bf16), jnp.full(E, M // E)
+    whole = reference("grouped_matmul", lhs, S((E, K, N), f32), sizes).inputs[1]
+    scales = S((E, 1, N), f32)
+    launch = reference("quantized_grouped_matmul", lhs, S((E, K, N), jnp.int8), scales, sizes)
+    assert whole.hbm_bytes == 4 * launch.inputs[1].hbm_bytes
+    assert launch.inputs[1].hbm_bytes > 0.9 * launch.hbm_bytes
+
+
+def test_bf16_holds_integers_up_to_256():
+    assert (jnp.arange(-256, 257).astype(bf16).astype(i32) == jnp.arange(-256, 257)).all()
+    assert jnp.int32(257).astype(bf16).astype(i32) == 256
 
 
 def test_the_ridge_of_v5e_is_240_in_bf16():

@@ -115,6 +115,11 @@ def drawn(shape: tuple[int, ...], *wrong: tuple[int, ...]) -> str:
     return str(block_map(Output(shape, (1,) * len(shape)), marks))  # type: ignore[arg-type]
 
 
+def test_a_map_of_several_planes_says_what_their_numbers_count() -> None:
+    assert "; [ ] counts along axis 0:" in drawn((3, 4, 4), (1, 0, 0))
+    assert "counts along" not in drawn((4, 4), (1, 0))
+
+
 def test_a_map_is_small_and_never_all_right() -> None:
     assert drawn((2, 3), (1, 2)).splitlines()[1:] == [". . .", ". . x"]
     far = drawn((40, 40), (39, 39)).splitlines()[1:]
@@ -164,6 +169,12 @@ def test_who_is_close_is_told_how_close(error: str, close: bool) -> None:
         number = re.search(r"largest error is ([\d.]+) times what is allowed", verdict.says)
         assert number is not None
         assert 1 < float(number[1]) < 10
+
+
+def test_numbers_are_told_from_arguments_that_are_several_arrays() -> None:
+    want, ids = np.arange(1.0, 5.0), (np.zeros(2, np.int32), np.zeros(3, np.int32))
+    words = likeness(want, want[::-1], want > 0, {"ids": ids, "x": want[::-1]}, None, 1e-3)
+    assert words == "They are the numbers of `x`, unchanged."
 
 
 LIKE = {
@@ -232,6 +243,8 @@ def test_numbers_that_are_like_nothing_get_no_likeness() -> None:
     assert likeness(want, got, got != want, {"x": want}, None, 4e-5) is None
     scattered = np.where(r.random((16, 256)) < 0.5, want, np.nan)
     assert likeness(want, scattered, np.isnan(scattered), {}, None, 4e-5) is None
+    odd = {"tiles": (np.zeros(6), np.zeros((2, 3))), "rule": len, "segment_ids": None, "cap": 2.0}
+    assert likeness(want, got, got != want, odd, None, 4e-5) is None
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from puzzles import Mistake, Puzzle, Verdict, find
-from puzzles._judge import judge, stages
-from puzzles._puzzle import mutate
+from puzzles._judge import cases, execute, judge, stages
+from puzzles._judge.judging import _stores
+from puzzles._judge.memory import memory
+from puzzles._judge.scale import at_scale
+from puzzles._launch import kernel_calls, run, trace_call
+from puzzles._puzzle import mutate, variant
 
 
 def verdict(name: str, old: str, new: str, puzzle: Puzzle | None = None) -> Verdict:
@@ -78,3 +84,53 @@ def test_a_wrong_result_is_told_before_its_gradients_are_run(monkeypatch):
     assert wrong.stage == "values"
     assert "a kernel that does not unsort" in (wrong.diagnosis or "")
     assert launches == [3]
+
+
+@pytest.mark.slow
+def test_kernels_of_other_rungs_are_simulated_there_and_by_verify():
+    puzzle = find("moe_layer")
+    (case,) = cases(puzzle)
+    traces = {case: trace_call(case.judged(puzzle.solution), *case.args)}
+    assert memory(traces, thorough=False) == "its kernels are other rungs': there"
+    assert memory(traces, thorough=True) == "1 of 1 cases"
+    own = find("grouped_outer")
+    *_, small, _ = cases(own)
+    traced = trace_call(small.judged(own.solution), *small.args)
+    assert memory({small: traced}, thorough=False) == "1 of 1 cases"
+
+
+def test_of_equal_kernels_one_is_compiled(monkeypatch):
+    compiled = []
+
+    def counted(program, args):
+        compiled.extend(kernel_calls(program.jaxpr))
+        return compile_(program, args)
+
+    compile_ = run._compile
+    monkeypatch.setattr(run, "_compile", counted)
+    monkeypatch.setattr(run, "_compiled", {})
+    matmul = find("tiled_matmul").solution
+    a = jnp.asarray(np.random.default_rng(0).normal(size=(256, 256)), jnp.float32)
+    (got,) = execute(trace_call(lambda a, b: matmul(a, b) + matmul(b, a), a, a.T))
+    np.testing.assert_allclose(got, a @ a.T + a.T @ a, atol=1e-2)
+    assert len(compiled) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "answer", "said"),
+    [
+        ("grouped_matmul", "stores at every k", True),
+        ("grouped_outer", "stores at every visit", True),
+        ("grouped_outer", "asks the offsets where a group opens and closes", False),
+    ],
+)
+def test_stores_that_later_ones_overwrite_are_a_remark_and_no_fault(name, answer, said):
+    puzzle = find(name)
+    (other,) = [one for one in puzzle.alternatives if one.name == answer]
+    scale = at_scale(puzzle, variant(puzzle, other))
+    assert scale is not None
+    notes = list(_stores(scale))
+    assert len(notes) == said
+    assert all(one.startswith("One thing: `o_ref` is stored at 1,232 grid steps") for one in notes)
+    assert not list(_stores(at_scale(puzzle, puzzle.solution)))

@@ -72,10 +72,12 @@ def random(r, shape, dtype):
     return jnp.asarray(jnp.asarray(r.uniform(-1, 1, shape), jnp.bfloat16), dtype)
 
 
-def visits(sizes, bm: int) -> int:
+def visits(sizes, bm: int, first: int = 0, count: int | None = None) -> int:
+    """Of all groups, or of `count` from the first on."""
     ends = np.cumsum(sizes)
-    starts = ends - sizes
-    return sum(len(range(a // bm, -(-b // bm))) for a, b in zip(starts, ends, strict=True) if b > a)
+    pairs = list(zip(ends - sizes, ends, strict=True))
+    own = pairs[first:] if count is None else pairs[first : first + count]
+    return sum(len(range(a // bm, -(-b // bm))) for a, b in own if b > a)
 
 
 def launched(fn, *args) -> Launch:
@@ -202,6 +204,105 @@ def test_outer_products_equal_ragged_dots_gradient_and_tgmm(dtype):
         same_work(mine, theirs, extra=int(empty.sum()) * (K // bk) * (N // bn))
         assert mine.steps == visits(sizes, bm) * (K // bk) * (N // bn)
         written_or_aliased(mine, set(np.flatnonzero(~empty).tolist()))
+
+    exam(test, name, M)
+
+
+@pytest.mark.slow
+@pytest.mark.graduate
+@pytest.mark.parametrize("dtype", sample.some(["float32", "bfloat16"]))
+def test_local_experts_equal_gmm_with_a_group_offset(dtype):
+    """On each of three chips: the same numbers in all rows, the same steps and dots."""
+    name, dtype = "local_experts", getattr(jnp, dtype)
+    puzzle, (bm, bk, bn), L = find(name), TILING["grouped_matmul"], 2
+    r, M, K, N = np.random.default_rng(0), 3 * bm, 256, 256
+    lhs, rhs = random(r, (M, K), dtype), random(r, (E, K, N), dtype)
+
+    def production(lhs, rhs, groups, first):
+        options = dict(preferred_element_type=dtype, tiling=(bm, bk, bn), interpret=True)
+        return gmm(lhs, rhs, groups, group_offset=first, **options)
+
+    run_mine, run_theirs, run_whole = map(
+        jax.jit, (puzzle.solution, production, find("grouped_matmul").solution)
+    )
+
+    def test(sizes):
+        groups, parts = jnp.asarray(sizes, jnp.int32), []
+        for first in range(0, E, L):
+            args = lhs, rhs[first : first + L], groups, jnp.int32(first)
+            parts.append(np.asarray(run_mine(*args), np.float32))
+            close(parts[-1], run_theirs(*args), dtype)
+            mine, theirs = launched(puzzle.solution, *args), launched(production, *args)
+            note(name, dtype, sizes, mine, theirs)
+            same_work(mine, theirs)
+            assert mine.steps == visits(sizes, bm, first, L) * (K // bk) * (N // bn)
+        np.testing.assert_array_equal(sum(parts), np.asarray(run_whole(lhs, rhs, groups)))
+
+    exam(test, name, M)
+
+
+@pytest.mark.slow
+@pytest.mark.graduate
+@pytest.mark.parametrize("dtype", sample.some(["float32", "bfloat16"]))
+def test_a_fused_visit_equals_two_ragged_dots_and_their_swiglu(dtype):
+    name, dtype = "fused_gate_up", getattr(jnp, dtype)
+    puzzle, (bm, bk, bn) = find(name), TILING["grouped_matmul"]
+    r, M, K, N = np.random.default_rng(0), 3 * bm, 256, 256
+    lhs, gate, up = (random(r, s, dtype) for s in ((M, K), (E, K, N), (E, K, N)))
+
+    def ragged(lhs, gate, up, groups):
+        one, other = (
+            jax.lax.ragged_dot(lhs, w, groups, preferred_element_type=jnp.float32)
+            for w in (gate, up)
+        )
+        return jax.nn.silu(one) * other
+
+    production = functools.partial(gmm, tiling=(bm, bk, bn), interpret=True)
+    run_mine, run_ragged = map(jax.jit, (puzzle.solution, ragged))
+
+    def test(sizes):
+        groups, total = jnp.asarray(sizes, jnp.int32), sum(sizes)
+        got = np.asarray(run_mine(lhs, gate, up, groups))
+        assert got.dtype == dtype
+        close(got[:total], run_ragged(lhs, gate, up, groups)[:total], dtype)
+        assert (got[total:] == 0).all()
+        mine = launched(puzzle.solution, lhs, gate, up, groups)
+        theirs = launched(production, lhs, gate, groups)
+        note(name, dtype, sizes, mine, theirs)
+        assert mine.steps == theirs.steps  # of one of its two launches
+        assert not faults(mine)
+        written_or_aliased(mine, set(range(-(-total // bm))))
+
+    exam(test, name, M)
+
+
+@pytest.mark.slow
+@pytest.mark.graduate
+@pytest.mark.parametrize("dtype", sample.some(["float32", "bfloat16"]))
+def test_quantised_weights_give_what_ragged_dot_gives_for_what_they_mean(dtype):
+    name, dtype = "quantized_grouped_matmul", getattr(jnp, dtype)
+    puzzle, (bm, bk, bn) = find(name), TILING["grouped_matmul"]
+    r, M, K, N = np.random.default_rng(0), 3 * bm, 256, 256
+    lhs = random(r, (M, K), dtype)
+    integers = jnp.asarray(r.integers(-127, 128, (E, K, N)), jnp.int8)
+    scales = jnp.asarray(r.uniform(0.001, 0.02, (E, 1, N)), jnp.float32)
+    meant = integers.astype(jnp.float32) * scales
+    production = functools.partial(
+        gmm, preferred_element_type=dtype, tiling=(bm, bk, bn), interpret=True
+    )
+    run_mine, run_ragged = map(jax.jit, (puzzle.solution, jax.lax.ragged_dot))
+
+    def test(sizes):
+        groups, total = jnp.asarray(sizes, jnp.int32), sum(sizes)
+        got = np.asarray(run_mine(lhs, integers, scales, groups))
+        assert got.dtype == dtype
+        close(got[:total], run_ragged(lhs.astype(jnp.float32), meant, groups)[:total], dtype)
+        assert (got[total:] == 0).all()
+        mine = launched(puzzle.solution, lhs, integers, scales, groups)
+        theirs = launched(production, lhs, meant.astype(dtype), groups)
+        note(name, dtype, sizes, mine, theirs)
+        same_work(mine, theirs)
+        assert mine.inputs[1].hbm_bytes * dtype(0).itemsize == theirs.inputs[1].hbm_bytes
 
     exam(test, name, M)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import itertools
 import re
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,25 +13,58 @@ import numpy as np
 import pytest
 import sample
 
+import puzzles
 from puzzles import find, trace
 from puzzles._launch import quickly, trace_call, with_interpret
 from puzzles._tpu import CHIPS
-from puzzles.grouped_matmul import grouped_matmul, grouped_matmul_transposed, grouped_outer
+from puzzles.grouped_matmul import (
+    grouped_matmul,
+    grouped_matmul_transposed,
+    grouped_outer,
+    local_experts,
+    quantized_grouped_matmul,
+)
+from puzzles.grouped_matmul.quantized_grouped_matmul import quantised
 
 S = jax.ShapeDtypeStruct
-RUNGS = ("grouped_matmul", "grouped_matmul_transposed", "grouped_outer")
+RUNGS = (  # those with tiles that fit the layer
+    "grouped_matmul",
+    "grouped_matmul_transposed",
+    "grouped_outer",
+    "fused_gate_up",
+    "local_experts",
+    "quantized_grouped_matmul",
+)
 BUFFERS = 12 * 2**20  # of 16 MiB on the smallest chips: the rest is for what a body holds itself
+REFUSED = "do not divide (M|K|N)|do not fit into VMEM"
 
 
-def arguments(name: str, M: int, K: int, N: int, sizes: tuple[int, ...], dtype="float32") -> tuple:
+def shapes(name: str, M: int, K: int, N: int, E: int, dtype: Any = jnp.float32) -> list:
+    """The arguments of a product before `group_sizes`, by their shapes."""
+    lhs, weights = S((M, K), dtype), S((E, K, N), dtype)
+    return {
+        "grouped_matmul_transposed": [lhs, S((E, N, K), dtype)],
+        "grouped_outer": [lhs, S((M, N), dtype)],
+        "fused_gate_up": [lhs, weights, weights],
+        "quantized_grouped_matmul": [lhs, S((E, K, N), jnp.int8), S((E, 1, N), jnp.float32)],
+    }.get(name, [lhs, weights])
+
+
+def arguments(name: str, M: int, K: int, N: int, sizes: tuple[int, ...]) -> tuple:
+    """Data for a product; one chip has the experts from the second on, if there is one."""
     r, E = np.random.default_rng(0), len(sizes)
-    shapes = {
-        "grouped_matmul": ((M, K), (E, K, N)),
-        "grouped_matmul_transposed": ((M, K), (E, N, K)),
-        "grouped_outer": ((M, K), (M, N)),
-    }[name]
-    data = (jnp.asarray(r.normal(size=shape), dtype) for shape in shapes)
-    return (*data, jnp.asarray(sizes, jnp.int32))
+    if name == "launch_grouped_matmul":  # tiles of 128 rows, of which the last is somebody's
+        M *= 2
+        sizes = (*sizes[:-1], sizes[-1] + M - sum(sizes))
+    groups = jnp.asarray(sizes, jnp.int32)
+    if name == "quantized_grouped_matmul":
+        lhs = jnp.asarray(r.normal(size=(M, K)), jnp.float32)
+        return lhs, *quantised(r.normal(size=(E, K, N))), groups
+    data = [jnp.asarray(r.normal(size=s.shape), s.dtype) for s in shapes(name, M, K, N, E)]
+    if name == "local_experts":
+        first = min(1, E - 1)
+        return data[0], data[1][first:], groups, jnp.int32(first)
+    return *data, groups
 
 
 def run(fn, *args) -> list[np.ndarray]:
@@ -38,11 +72,16 @@ def run(fn, *args) -> list[np.ndarray]:
     return quickly(with_interpret(traced.jaxpr, True), traced.leaves)
 
 
-def right(name: str, M: int, K: int, N: int, sizes: tuple[int, ...]) -> None:
-    puzzle, args = find(name), arguments(name, M, K, N, sizes)
+def equal(name: str, *args: Any, tolerance: float = 2e-5) -> None:
+    puzzle = find(name)
     (want,), (got,) = (run(fn, *args) for fn in (puzzle.spec, puzzle.solution))
-    scale = np.sqrt(np.mean(want**2))
-    np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-5 * scale)
+    np.testing.assert_allclose(
+        got, want, rtol=tolerance, atol=tolerance * np.sqrt(np.mean(np.square(want)))
+    )
+
+
+def right(name: str, M: int, K: int, N: int, sizes: tuple[int, ...]) -> None:
+    equal(name, *arguments(name, M, K, N, sizes))
 
 
 @pytest.mark.slow
@@ -72,18 +111,116 @@ def drawn(number: int) -> tuple[int, int, int, tuple[int, ...]]:
 
 @pytest.mark.slow
 @pytest.mark.graduate
-@pytest.mark.parametrize("name", RUNGS)
-def test_shapes_that_nobody_chose_are_right_or_refused(name: str) -> None:
-    """60 shapes in all, each for one of the three rungs; 300 under `make graduate`."""
-    numbers = sample.some(range(300), 60)
+@pytest.mark.parametrize("name", [*RUNGS, "launch_grouped_matmul"])
+def test_products_of_shapes_that_nobody_chose_are_right_or_refused(name: str) -> None:
+    """42 shapes in all, each for one of the seven rungs; 315 under `make graduate`."""
+    numbers = sample.some(range(315), 42)
     refused = []
-    for number in numbers[RUNGS.index(name) :: 3]:
+    for number in numbers[[*RUNGS, "launch_grouped_matmul"].index(name) :: 7]:
         try:
             right(name, *drawn(number))
         except ValueError as error:
             refused.append(str(error))
-    assert all(re.search("do not divide M=|do not fit into VMEM", one) for one in refused), refused
-    assert 10 * len(refused) < len(numbers)
+    assert all(re.search(REFUSED, one) for one in refused), refused
+    assert 3 * len(refused) < 2 * len(numbers)
+
+
+# The rungs on the way to a product
+
+
+def ranges(r, M: int, G: int) -> tuple:
+    starts, ends = np.sort(r.integers(0, M + 1, 2 * G)).reshape(G, 2).T
+    return tuple(jnp.asarray(x, jnp.int32) for x in (starts, ends))
+
+
+def on_the_way(name: str, r, M: int, K: int, N: int, sizes: tuple[int, ...]) -> tuple:
+    E, groups = len(sizes), jnp.asarray(sizes, jnp.int32)
+
+    def data(*shape: int):
+        return jnp.asarray(r.normal(size=shape), jnp.float32)
+
+    if name == "permuted_matmul":
+        return data(E, M, K), data(E, K, N), jnp.asarray(r.permutation(E), jnp.int32)
+    if name in ("masked_store", "launch_masked_store"):
+        return data(E, M, N), *ranges(r, M, E)
+    if name == "grouped_matmul_aligned":
+        whole = tuple(64 * (n // 64) for n in sizes)
+        sizes = (*whole[:-1], M - sum(whole[:-1]))
+        return data(M, K), data(E, K, N), jnp.asarray(sizes, jnp.int32)
+    if name == "group_offsets":
+        return (groups,)
+    return groups, *((M,) if name == "tile_metadata" else ()), int(r.choice([8, 24, 64, 96, 128]))
+
+
+WAY = (
+    "permuted_matmul",
+    "masked_store",
+    "launch_masked_store",
+    "grouped_matmul_aligned",
+    "group_offsets",
+    "tiles_per_group",
+    "tile_metadata",
+)
+
+
+@pytest.mark.slow
+@pytest.mark.graduate
+@pytest.mark.parametrize("name", WAY)
+def test_rungs_on_the_way_are_right_at_any_shape_or_refuse_it(name: str) -> None:
+    """21 shapes in all, some of whole blocks; 210 under `make graduate`."""
+    numbers, refused, puzzle = sample.some(range(210), 21), {}, find(name)
+    for number in numbers[WAY.index(name) :: 7]:
+        r, (M, K, N, sizes) = np.random.default_rng((8, number)), drawn(number)
+        if number % 2:  # whole blocks of every rung; else whatever comes
+            M, K, N = 64 * -(-M // 64), 128 * -(-K // 128), 256 * -(-N // 256)
+        if not sum(sizes):
+            sizes = (*sizes[:-1], 1)  # at least one group has rows
+        args = on_the_way(name, r, M, K, N, sizes)
+        try:
+            if puzzle.accepts is not None:
+                puzzle.accepts(puzzle.solution(*args), *args)
+            elif puzzle.kernel:
+                equal(name, *args)
+            else:
+                np.testing.assert_array_equal(puzzle.solution(*args), puzzle.spec(*args))
+        except ValueError as error:
+            refused[number] = str(error)
+    assert all(number % 2 == 0 for number in refused), refused
+    assert all(re.search(REFUSED, one) for one in refused.values()), refused
+
+
+@pytest.mark.slow
+@pytest.mark.graduate
+def test_tiles_are_chosen_for_layers_that_nobody_chose() -> None:
+    puzzle = find("choose_tiles")
+    for number in sample.some(range(30), 4):
+        r = np.random.default_rng((9, number))
+        E = int(r.choice([2, 4, 8, 16]))
+        M, (K, N) = 16 * E * int(r.integers(1, 40)), (128 * int(n) for n in r.integers(1, 30, 2))
+        args = M, K, N, E, int(r.integers(1, 16)) * 2**20
+        chosen = puzzle.solution(*args)
+        assert puzzle.accepts is not None
+        assert puzzle.audit is not None
+        assert puzzle.launches is not None
+        puzzle.accepts(chosen, *args)
+        puzzle.audit(*puzzle.launches(chosen, *args), args=args)
+
+
+@pytest.mark.slow
+@pytest.mark.graduate
+def test_layers_that_nobody_chose_give_what_the_dense_one_gives() -> None:
+    for number in sample.some(range(30), 3):
+        r = np.random.default_rng((10, number))
+        E = int(r.integers(1, 7))
+        dims = dict(M=int(r.integers(1, 90)), E=E, top_k=int(r.integers(1, E + 1)))
+        D, F = (4 * int(n) for n in r.integers(1, 100, 2))
+        args = find("moe_layer").inputs(jax.random.key(number), D=D, F=F, **dims)
+        equal("moe_layer", *args, tolerance=1e-4)
+
+
+def test_every_rung_of_the_ladder_meets_shapes_that_nobody_chose() -> None:
+    tried = {*RUNGS, *WAY, "launch_grouped_matmul", "choose_tiles", "moe_layer"}
+    assert tried == {puzzle.name for puzzle in puzzles.ladder("grouped_matmul")}
 
 
 WIDTHS = list(itertools.product((192, 384, 1408), repeat=2))
@@ -110,17 +247,13 @@ def test_a_layer_of_any_width_trains(D: int, F: int) -> None:
         (100, 128, 256, "tiles of 64 rows do not divide M=100"),
         (576, 512, 2048, "tiles of 512 rows do not divide M=576"),
         (512, 2880, 2880, "bk=2880 of K=2880 and bn=2880 of N=2880 do not fit"),
-        (512, 2048, 14400, "bk=512 of K=2048 and bn=14400 of N=14400 do not fit"),
+        (512, 2048, 14400, r"bk=\d+ of K=2048 and bn=14400 of N=14400 do not fit"),
     ],
 )
 def test_what_no_tile_divides_is_refused(name: str, M: int, K: int, N: int, says: str) -> None:
-    shapes = {
-        "grouped_matmul": (S((M, K), jnp.float32), S((2, K, N), jnp.float32)),
-        "grouped_matmul_transposed": (S((M, K), jnp.float32), S((2, N, K), jnp.float32)),
-        "grouped_outer": (S((M, K), jnp.float32), S((M, N), jnp.float32)),
-    }[name]
+    first = (jnp.int32(1),) if name == "local_experts" else ()
     with pytest.raises(ValueError, match=says):
-        trace(find(name).solution, *shapes, jnp.array([60, 40]))
+        trace(find(name).solution, *shapes(name, M, K, N, 2), jnp.array([60, 40]), *first)
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16], ids=["f32", "bf16"])
@@ -128,20 +261,24 @@ def test_what_no_tile_divides_is_refused(name: str, M: int, K: int, N: int, says
 @pytest.mark.parametrize("N", [1024, 1408, 14336])
 def test_tiles_of_wide_layers_divide_and_fit_every_chip(K: int, N: int, dtype) -> None:
     M, dtype = 8192, jnp.dtype(dtype)
-    bm, bk, bn = grouped_matmul.tiles(M, K, N, dtype)
+    bm, bk, bn = grouped_matmul.tiles(K, N, dtype)
     assert (M % bm, K % bk, N % bn) == (0, 0, 0)
-    sizes = jnp.array([5000, 0, 3000])
-    rows, outer = (
-        trace(find(name).solution, *shapes, sizes)[0]
-        for name, shapes in (
-            ("grouped_matmul", (S((M, K), dtype), S((3, K, N), dtype))),
-            ("grouped_outer", (S((M, K), dtype), S((M, N), dtype))),
-        )
-    )
-    assert max(rows.vmem_bytes, outer.vmem_bytes) <= BUFFERS
+    needed = []
+    for name in ("grouped_matmul", "grouped_outer", "fused_gate_up", "quantized_grouped_matmul"):
+        args = shapes(name, M, K, N, 3, dtype)
+        (launch,) = trace(find(name).solution, *args, jnp.array([5000, 0, 3000]))
+        needed.append(launch.vmem_bytes)
+    # the last one's body holds a block of weights in bf16, too
+    assert max(*needed, needed[-1] + 2 * bk * bn) <= BUFFERS
     assert min(chip.scoped_vmem_bytes for chip in CHIPS.values()) * 3 // 4 == BUFFERS
 
 
-def test_the_three_rungs_choose_the_same_tiles() -> None:
-    modules = (grouped_matmul, grouped_matmul_transposed, grouped_outer)
+def test_the_rungs_choose_the_same_tiles() -> None:
+    modules = (
+        grouped_matmul,
+        grouped_matmul_transposed,
+        grouped_outer,
+        local_experts,
+        quantized_grouped_matmul,
+    )
     assert len({inspect.getsource(module.tiles) for module in modules}) == 1

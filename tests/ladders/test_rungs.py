@@ -11,7 +11,17 @@ import sample
 
 import puzzles
 from puzzles import Puzzle, _regions, _tpu
-from puzzles._author import margin, proof, prose, repository, review, shapes, soundness, tree
+from puzzles._author import (
+    margin,
+    proof,
+    prose,
+    repository,
+    review,
+    shapes,
+    soundness,
+    tree,
+    vague,
+)
 
 PUZZLES = [puzzle for name in puzzles.ladders() for puzzle in puzzles.ladder(name)]
 MISTAKES = [(puzzle, mistake) for puzzle in PUZZLES for mistake in puzzle.mistakes]
@@ -75,14 +85,20 @@ def test_alternative_is_accepted(puzzle: Puzzle, change: puzzles.Alternative) ->
     assert proof.alternative_problem(puzzle, change) is None
 
 
+@pytest.mark.graduate
 @each_puzzle
 def test_whatever_is_drawn_afresh_is_small_and_passes(puzzle: Puzzle) -> None:
-    assert list(proof.fresh_problems(puzzle)) == []
+    assert list(proof.fresh_problems(puzzle, lambda drawn: sample.some(drawn, 2))) == []
 
 
 @each_puzzle
 def test_no_two_values_mistakes_are_the_same(puzzle: Puzzle) -> None:
     assert list(proof.twins(puzzle)) == []
+
+
+@each_puzzle
+def test_what_a_mistake_says_is_of_its_own_verdict(puzzle: Puzzle) -> None:
+    assert list(vague.vague_problems(puzzle)) == []
 
 
 @each_puzzle

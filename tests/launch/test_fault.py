@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 
 import jax
@@ -10,7 +11,7 @@ import pytest
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from puzzles._launch import Fault, faults, trace
+from puzzles._launch import Finding, faults, trace
 
 f32 = jnp.float32
 S = jax.ShapeDtypeStruct
@@ -21,7 +22,7 @@ def kernel(x_ref, o_ref):
     """Faults are read from blocks alone, so this one does nothing."""
 
 
-def found(x, out, grid, spec, out_spec, kernel=kernel, semantics=None, **kw) -> tuple[Fault, ...]:
+def found(x, out, grid, spec, out_spec, kernel=kernel, semantics=None, **kw) -> tuple[Finding, ...]:
     def fn(*args):
         params = pltpu.CompilerParams(dimension_semantics=semantics)
         specs = spec if isinstance(spec, list) else [spec]
@@ -40,7 +41,7 @@ def found(x, out, grid, spec, out_spec, kernel=kernel, semantics=None, **kw) -> 
     return faults(launch)
 
 
-def one(*args, **kw) -> Fault:
+def one(*args, **kw) -> Finding:
     (fault,) = found(*args, **kw)
     return fault
 
@@ -55,32 +56,32 @@ def test_a_right_launch_has_no_faults():
 def test_an_index_past_the_end_is_out_of_bounds():
     fault = one(x32, x32, (4,), pl.BlockSpec((8, 128), lambda i: (i + 1, 0)), ROW)
     assert (fault.kind, fault.operand, fault.step, fault.block) == (
-        "out of bounds",
+        "out-of-bounds",
         "x_ref",
-        3,
+        (3,),
         (4, 0),
     )
-    assert fault.says.startswith("`x_ref` at grid step (3,): block (4, 0) is out of bounds.")
-    assert "Axis 0 has 4 blocks of 8, numbered 0 to 3" in fault.says
+    assert fault.words.startswith("`x_ref` at grid step (3,): block (4, 0) is out of bounds.")
+    assert "Axis 0 has 4 blocks of 8, numbered 0 to 3" in fault.words
 
 
 def test_a_negative_index_does_not_wrap():
     fault = one(x32, x32, (4,), pl.BlockSpec((8, 128), lambda i: (i - 1, 0)), ROW)
-    assert (fault.step, fault.block) == (0, (-1, 0))
-    assert "negative indices do not wrap on a TPU" in fault.says
+    assert (fault.step, fault.block) == ((0,), (-1, 0))
+    assert "negative indices do not wrap on a TPU" in fault.words
 
 
 def test_elements_instead_of_blocks_are_recognised():
     fault = one(x32, x32, (4,), pl.BlockSpec((8, 128), lambda i: (i * 8, 0)), ROW)
     assert fault.block == (8, 0)
-    assert "an index map counts blocks, not elements" in fault.says
+    assert "an index map counts blocks, not elements" in fault.words
 
 
 def test_a_ragged_last_block_is_in_bounds():
     x = S((30, 128), f32)
     assert found(x, x, (4,), ROW, ROW) == ()
     beyond = one(x, S((40, 128), f32), (5,), ROW, ROW)
-    assert (beyond.kind, beyond.operand, beyond.block) == ("out of bounds", "x_ref", (4, 0))
+    assert (beyond.kind, beyond.operand, beyond.block) == ("out-of-bounds", "x_ref", (4, 0))
 
 
 def test_an_element_window_may_not_start_outside():
@@ -91,8 +92,8 @@ def test_an_element_window_may_not_start_outside():
 
     assert found(x32, x32, (4,), halo(24), ROW) == ()
     fault = one(x32, S((48, 128), f32), (6,), halo(99), ROW)
-    assert (fault.kind, fault.step, fault.block) == ("out of bounds", 4, (32, 0))
-    assert "32 elements" in fault.says
+    assert (fault.kind, fault.step, fault.block) == ("out-of-bounds", (4,), (32, 0))
+    assert "32 elements" in fault.words
 
 
 def matrix(order):
@@ -114,10 +115,15 @@ def matrix(order):
 def test_a_reduction_over_the_outer_axis_revisits_its_output():
     fault = one(*matrix("ki"))
     # Grid (3, 2): blocks 0 1 0 1 0 1; step 2 = (1, 0) is the first to come back.
-    assert (fault.kind, fault.operand, fault.step, fault.block) == ("revisited", "o_ref", 2, (0, 0))
-    assert "visited again at grid step (1, 0) after other blocks were" in fault.says
-    assert "what the kernel reads there is stale" in fault.says
-    assert fault.says.endswith(
+    assert (fault.kind, fault.operand, fault.step, fault.block) == (
+        "revisited",
+        "o_ref",
+        (1, 0),
+        (0, 0),
+    )
+    assert "visited again at grid step (1, 0) after other blocks were" in fault.words
+    assert "what the kernel reads there is stale" in fault.words
+    assert fault.words.endswith(
         "move the axis that comes back to it inwards, past the axes that lead away."
     )
 
@@ -131,26 +137,43 @@ def test_an_aliased_output_is_revisited_in_its_own_words():
     spec = pl.BlockSpec((8, 128), lambda k, i: (i, 0))
     fault = one(x, x, (3, 2), spec, spec, input_output_aliases={0: 0})
     assert fault.kind == "revisited"
-    assert "It shares its memory with `x_ref`" in fault.says
+    assert "It shares its memory with `x_ref`" in fault.words
     inner = pl.BlockSpec((8, 128), lambda i, k: (i, 0))
     assert found(x, x, (2, 3), inner, inner, input_output_aliases={0: 0}) == ()
+
+
+def test_an_aliased_block_is_fetched_before_it_is_written():
+    x, spec = S((32, 128), f32), pl.BlockSpec((8, 128), lambda i: (i, 0))
+    before = pl.BlockSpec((8, 128), lambda i: (jnp.maximum(i - 1, 0), 0))
+    fault = one(x, x, (4,), before, spec, input_output_aliases={0: 0})
+    assert (fault.kind, fault.operand, fault.step, fault.block) == ("alias", "x_ref", (2,), (1, 0))
+    assert "has had the same block since grid step (1,)" in fault.says
+    ahead = pl.BlockSpec((8, 128), lambda i: (jnp.minimum(i + 1, 3), 0))
+    assert found(x, x, (4,), ahead, spec, input_output_aliases={0: 0}) == ()
+    assert found(x, x, (4,), before, spec) == ()
+
+
+def test_a_finding_names_the_line_of_its_index_map():
+    fault = one(x32, x32, (4,), pl.BlockSpec((8, 128), lambda i: (i + 1, 0)), ROW)
+    assert fault.launch == "kernel"
+    assert re.fullmatch(r"test_fault.py:\d+: fault = one\(.*lambda i: \(i \+ 1, 0\).*", fault.line)
 
 
 def test_a_grid_too_short_leaves_blocks_unwritten():
     fault = one(x32, x32, (3,), ROW, ROW)
     assert (fault.kind, fault.operand, fault.step, fault.block) == (
-        "unwritten",
+        "never-written",
         "o_ref",
         None,
         (3, 0),
     )
-    assert "1 of its 4 blocks is visited by no grid step, for example (3, 0)" in fault.says
+    assert "1 of its 4 blocks is visited by no grid step, for example (3, 0)" in fault.words
 
 
 def test_a_gap_is_named():
     out = pl.BlockSpec((8, 128), lambda i: (2 * i, 0))
     fault = one(x32, x32, (2,), ROW, out)
-    assert "2 of its 4 blocks are visited by no grid step, for example (1, 0)" in fault.says
+    assert "2 of its 4 blocks are visited by no grid step, for example (1, 0)" in fault.words
 
 
 def test_an_aliased_output_keeps_what_it_had():
@@ -164,9 +187,14 @@ def test_an_output_in_any_memory_is_not_the_pipelines_business():
 @pytest.mark.parametrize("word", ["parallel", pltpu.PARALLEL])
 def test_a_parallel_reduction_shares_its_output(word):
     fault = one(*matrix("ik"), semantics=("parallel", word))
-    assert (fault.kind, fault.operand, fault.step, fault.block) == ("parallel", "o_ref", 1, (0, 0))
-    assert "(0, 0) and (0, 1), which differ along axis 1, marked 'parallel'" in fault.says
-    assert fault.says.endswith("Mark axis 1 'arbitrary'.")
+    assert (fault.kind, fault.operand, fault.step, fault.block) == (
+        "parallel",
+        "o_ref",
+        (0, 1),
+        (0, 0),
+    )
+    assert "(0, 0) and (0, 1), which differ along axis 1, marked 'parallel'" in fault.words
+    assert fault.words.endswith("Mark axis 1 'arbitrary'.")
 
 
 @pytest.mark.parametrize("word", ["arbitrary", pltpu.ARBITRARY])
@@ -179,8 +207,8 @@ def test_parallel_axes_come_first():
     x, out = S((16, 384), f32), S((16, 384), f32)
     spec = pl.BlockSpec((8, 128), lambda i, j: (i, j))
     fault = one(x, out, (2, 3), spec, spec, semantics=("arbitrary", "parallel"))
-    assert (fault.kind, fault.operand) == ("semantics", None)
-    assert "marks grid axis 1 'parallel' after axis 0" in fault.says
+    assert (fault.kind, fault.operand) == ("parallel", None)
+    assert "marks grid axis 1 'parallel' after axis 0" in fault.words
     assert found(x, out, (2, 3), spec, spec, semantics=("parallel", "parallel")) == ()
 
 
@@ -196,18 +224,18 @@ def test_an_input_that_the_kernel_writes_into_is_told():
 
     (launch,) = trace(call({}), x32)
     (fault,) = faults(launch)
-    assert (fault.kind, fault.operand) == ("input", "x_ref")
-    assert "`x_ref` is an input, and the kernel writes into it" in fault.says
+    assert (fault.kind, fault.operand) == ("alias", "x_ref")
+    assert "`x_ref` is an input, and the kernel writes into it" in fault.words
     (launch,) = trace(call({0: 0}), x32)
     assert faults(launch) == ()
 
 
 def test_dimension_semantics_have_a_word_for_each_axis():
     fault = one(x32, x32, (4,), ROW, ROW, semantics=("parallel", "arbitrary"))
-    assert fault.kind == "semantics"
-    assert "has 2 entries and the grid (4,) 1 axis" in fault.says
+    assert fault.kind == "parallel"
+    assert "has 2 entries and the grid (4,) 1 axis" in fault.words
     fault = one(x32, x32, (4,), ROW, ROW, semantics="sideways")
-    assert "unknown word 'sideways'" in fault.says
+    assert "unknown word 'sideways'" in fault.words
 
 
 @pytest.mark.parametrize(
@@ -230,7 +258,7 @@ def test_a_block_that_no_tile_holds_is_misaligned(shape, block, says):
     fault, again = found(x, x, grid, spec, spec)
     assert (fault.kind, fault.operand, again.operand) == ("misaligned", "x_ref", "o_ref")
     assert (fault.step, fault.block) == (None, None)
-    assert says in fault.says
+    assert says in fault.words
 
 
 @pytest.mark.parametrize(
@@ -260,10 +288,10 @@ def test_faults_come_in_the_order_of_their_steps():
     early = pl.BlockSpec((8, 64), lambda i: (-i, 0))
     kinds = [(f.kind, f.step) for f in found(x32, x32, (4,), late, early)]
     assert kinds == [
-        ("out of bounds", 1),
-        ("out of bounds", 2),
+        ("out-of-bounds", (1,)),
+        ("out-of-bounds", (2,)),
         ("misaligned", None),
-        ("unwritten", None),
+        ("never-written", None),
     ]
 
 
@@ -283,7 +311,7 @@ def test_a_million_steps_are_checked():
     print(f"1,000,000 steps in {time.perf_counter() - started:.2f} s")
     column = pl.BlockSpec((8, 128), lambda i, j: (0, j))
     fault = one(x, S((8, 128000), f32), (1000, 1000), spec, column)
-    assert (fault.kind, fault.step) == ("revisited", 1000)
+    assert (fault.kind, fault.step) == ("revisited", (1, 0))
 
 
 def test_a_scalar_that_is_not_there_is_named_unless_nobody_asks_for_it() -> None:
@@ -314,7 +342,7 @@ def test_a_scalar_that_is_not_there_is_named_unless_nobody_asks_for_it() -> None
 
         ids = jnp.array([4, 5, 6], jnp.int32)
         (one,) = trace(launch(kernel), ids)
-        return [f.says for f in faults(one) if f.kind == "out of bounds"]
+        return [f.words for f in faults(one) if f.kind == "out-of-bounds"]
 
     (before,) = says(lambda i: i - 1)
     assert before.startswith("`ids_ref[-1]` is read at grid step (0,), and there is no such entry")

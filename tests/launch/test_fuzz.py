@@ -474,8 +474,8 @@ def arguments_of(case: Case) -> list[Any]:
 class Recorder(watch.Watch):
     """Notes which blocks the simulator copies, and in which step."""
 
-    def __init__(self, equation: Any) -> None:
-        super().__init__(equation)
+    def __init__(self, equation: Any, how: Any) -> None:
+        super().__init__(equation, how)
         grid = equation.params["grid_mapping"]
         aliased = {
             o: i - grid.num_index_operands for i, o in equation.params["input_output_aliases"]
@@ -533,8 +533,8 @@ class Ran:
 def ran(case: Case, monkeypatch: pytest.MonkeyPatch) -> Ran:
     watches: list[Recorder] = []
 
-    def watched(equation: Any) -> Recorder:
-        watches.append(Recorder(equation))
+    def watched(equation: Any, how: Any) -> Recorder:
+        watches.append(Recorder(equation, how))
         return watches[-1]
 
     arguments = arguments_of(case)

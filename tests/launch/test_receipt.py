@@ -75,6 +75,15 @@ def test_copies_by_hand_are_bytes_and_their_kernel_is_memory_bound():
     assert "at most 8.9%" in said["roof"]
 
 
+def test_the_ridge_is_said_to_be_of_bf16_where_operands_are_f32():
+    rounded = "needs 240 to be busy, with f32 operands rounded to bf16, as by default"
+    for dtype, said in ((f32, True), (jnp.bfloat16, False)):
+        x, w, sizes = S((128, 256), dtype), S((2, 256, 128), dtype), jnp.array([60, 40])
+        launches = trace(puzzles.find("grouped_matmul").solution, x, w, sizes)
+        assert (rounded in receipt_text(launches)) is said
+        assert (rounded.replace("240", "240 FLOPs per byte") in receipt_text(launches * 2)) is said
+
+
 def test_without_a_dot_bandwidth_is_the_measure():
     # 2 * 32 MiB at 820 GB/s: 81.8 us
     said = rows(over_rows(twice, (1024, 1024)), S((8192, 1024), f32))

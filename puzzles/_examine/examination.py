@@ -1,0 +1,153 @@
+"""What an examination found, and how it reads: as text, as HTML, as JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import html
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from puzzles._launch import ERROR, NOTE, SEVERITIES, WARNING, Finding, Launch
+from puzzles._receipt import receipt_text
+
+_MARKS = {ERROR: "✗", WARNING: "!", NOTE: "·"}
+_COLOURS = {ERROR: "#aa4499", WARNING: "#997700", NOTE: "#888888", "": "#117733"}
+
+
+@dataclass(frozen=True)
+class Examination:
+    """The findings on a function's launches, the worst first; `str()` gives all of it.
+
+    looked, not_looked: what was looked for, and what not, with the reason. unread: why the function
+    could not be read; then nothing else is known. cycles: libtpu's estimate, where there is one.
+    """
+
+    name: str
+    findings: tuple[Finding, ...] = ()
+    launches: tuple[Launch, ...] = ()
+    looked: tuple[str, ...] = ()
+    not_looked: tuple[str, ...] = ()
+    chips: tuple[str, ...] = ("v5e",)
+    cycles: str = ""
+    unread: str = ""
+
+    @property
+    def worst(self) -> str:
+        """The severity of the first finding; "" if there is none."""
+        return self.findings[0].severity if self.findings else ""
+
+    @property
+    def code(self) -> int:
+        """For a shell: 0 without an error, 1 with one, 2 if it could not be read."""
+        return 2 if self.unread else int(self.worst == ERROR)
+
+    @property
+    def headline(self) -> str:
+        """The first line."""
+        if self.unread:
+            return f"? {self.name}: it could not be read"
+        counts = {s: sum(f.severity == s for f in self.findings) for s in SEVERITIES}
+        told = ", ".join(f"{n} {s}{'s' * (n != 1)}" for s, n in counts.items() if n)
+        return f"{_MARKS.get(self.worst, '✓')} {self.name}: {told or 'nothing found'}"
+
+    def __str__(self) -> str:
+        if self.unread:
+            return f"{self.headline}\n  {self.unread}"
+        parts = [self.headline, *(_text(one) for one in self.findings), "", self._receipt()]
+        parts += [f"{label:<11} {line}" for label, line in self._scope()]
+        return "\n".join(parts)
+
+    def _receipt(self) -> str:
+        return receipt_text(self.launches, self.chips[0], cycles=self.cycles, limits=True)
+
+    def _scope(self) -> Iterator[tuple[str, str]]:
+        for label, lines in (("looked for", self.looked), ("not for", self.not_looked)):
+            for number, line in enumerate(lines):
+                yield ("" if number else label), line
+
+    def to_json(self) -> str:
+        """The same as JSON: findings with all their fields, launches with their counts."""
+        return json.dumps(
+            {
+                "name": self.name,
+                "code": self.code,
+                "unread": self.unread,
+                "chips": self.chips,
+                "findings": [dataclasses.asdict(one) for one in self.findings],
+                "launches": [_counts(one) for one in self.launches],
+                "cycles": self.cycles,
+                "looked": self.looked,
+                "not_looked": self.not_looked,
+            },
+            indent=2,
+            ensure_ascii=False,
+        )
+
+    def _repr_html_(self) -> str:
+        """How a notebook shows it."""
+        parts = [f"<b>{html.escape(self.headline)}</b>"]
+        if self.unread:
+            parts.append(f"<div>{_code(self.unread)}</div>")
+        parts += map(_item, self.findings)
+        if self.launches:
+            parts.append(
+                "<pre style='margin:8px 0 0 0;background:transparent;color:inherit;"
+                f"font-family:monospace;line-height:1.35'>{html.escape(self._receipt())}</pre>"
+            )
+        rows = "".join(
+            f"<tr><th style='text-align:left;vertical-align:top;font-weight:normal;opacity:.7'>"
+            f"{label}</th><td style='text-align:left'>{_code(line)}</td></tr>"
+            for label, line in self._scope()
+        )
+        parts.append(f"<table style='margin-top:6px'>{rows}</table>" if rows else "")
+        colour = _COLOURS[ERROR if self.unread else self.worst]
+        return (
+            f"<div style='border-left:4px solid {colour};padding:4px 0 4px 12px;max-width:62em'>"
+            f"{''.join(parts)}</div>"
+        )
+
+
+def _where(one: Finding) -> str:
+    """Its kind, and what of launch, operand, step and chips it names."""
+    step = "" if one.step is None else f"step {one.step}"
+    return " · ".join(filter(None, (one.kind, one.launch, one.operand, step, ", ".join(one.chips))))
+
+
+def _text(one: Finding) -> str:
+    lines = [f"{_MARKS[one.severity]} {_where(one)}", one.says]
+    lines += [f"→ {one.remedy}"] * bool(one.remedy) + [f"in {one.line}"] * bool(one.line)
+    return "\n    ".join(line for part in lines for line in part.splitlines())
+
+
+def _item(one: Finding) -> str:
+    remedy = f"<br>→ {_code(one.remedy)}" if one.remedy else ""
+    line = f"<br><code style='opacity:.7'>{html.escape(one.line)}</code>" if one.line else ""
+    return (
+        f"<div style='margin-top:8px;border-left:3px solid {_COLOURS[one.severity]};"
+        f"padding-left:8px'><b>{html.escape(_where(one))}</b><br>{_code(one.says)}{remedy}{line}"
+        "</div>"
+    )
+
+
+def _code(text: str) -> str:
+    """Escaped text with `backticks` as code and line breaks kept."""
+    pieces = html.escape(text).split("`")
+    marked = [p if n % 2 == 0 else f"<code>{p}</code>" for n, p in enumerate(pieces)]
+    return "".join(marked).replace("\n", "<br>")
+
+
+def _counts(one: Launch) -> dict[str, object]:
+    return {
+        "name": one.name,
+        "grid": one.grid,
+        "steps": one.steps,
+        "times": one.times,
+        "bound": one.bound,
+        "hbm_bytes_read": one.hbm_bytes_read,
+        "hbm_bytes_written": one.hbm_bytes_written,
+        "vmem_bytes": one.vmem_bytes,
+        "smem_bytes": one.smem_bytes,
+        "flops": one.flops,
+        "line": one.line,
+    }

@@ -1,0 +1,81 @@
+"""What is wrong with a launch, or doubtful, or merely dear: one form for whoever finds it."""
+
+from __future__ import annotations
+
+import linecache
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from puzzles._jax import user_frame
+
+_JAX = os.path.join(os.path.dirname(jax.__file__), "_src")
+
+ERROR, WARNING, NOTE = "error", "warning", "note"
+SEVERITIES = (ERROR, WARNING, NOTE)
+KINDS = (
+    "out-of-bounds", "never-written", "revisited", "uninitialised", "hazard", "alias",
+    "misaligned", "vmem", "smem", "parallel", "outside", "lowering", "compile", "idle", "refetch",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing to know about a launch: `says` is where and what, `remedy` what to try.
+
+    kind: one of KINDS. severity: "error" is wrong on a TPU; "warning" may be, or depends on timing
+    or data; a "note" costs time only. launch: the kernel's name. operand: a ref's name, None if it
+    is the grid's fault. step: program ids of a grid step. block: the block that it holds. line:
+    "file:number: text" of the source. chips: those that it holds for, where they differ.
+    """
+
+    kind: str
+    severity: str
+    says: str
+    remedy: str = ""
+    launch: str | None = None
+    operand: str | None = None
+    step: tuple[int, ...] | None = None
+    line: str | None = None
+    chips: tuple[str, ...] = ()
+    block: tuple[int, ...] | None = None
+
+    @property
+    def words(self) -> str:
+        """What it says, and then the remedy."""
+        return f"{self.says} {self.remedy}".strip()
+
+
+def text_at(file: str, number: int) -> str:
+    """A line of a source file, stripped; empty where it cannot be read."""
+    return linecache.getline(file, number).strip()
+
+
+def placed(file: str, number: int) -> str:
+    """`file:number: text`, with the file's name alone; a cell of a notebook is "cell"."""
+    name = "cell" if file.startswith("<") or "ipykernel" in file else os.path.basename(file)
+    text = text_at(file, number)
+    return f"{name}:{number}: {text}" if text else f"{name}:{number}"
+
+
+def line_of(info: Any) -> str | None:
+    """The same of an equation, from its `source_info`: its innermost line outside of JAX."""
+    frame = None if info is None else user_frame(info)
+    return None if frame is None else placed(frame.file_name, frame.start_line)
+
+
+def line_of_function(described: Any) -> str | None:
+    """The same of a function that JAX has traced, from the `func_src_info` of its debug info."""
+    _, _, place = str(described or "").rpartition(" at ")
+    file, _, number = place.rpartition(":")
+    if not number.isdigit() or not file or file.startswith(_JAX):  # JAX's own, where none is given
+        return None
+    return placed(file, int(number))
+
+
+def ints(index: Iterable[Any]) -> tuple[int, ...]:
+    """Python's integers."""
+    return tuple(int(n) for n in index)

@@ -1,0 +1,212 @@
+"""What the simulator finds without knowing the right numbers: it runs a launch in several ways.
+
+A TPU leaves open what memory holds at first, when a copy lands, and in which order the steps of a
+parallel axis run. A kernel that is right gives the same numbers however these turn out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import numpy as np
+
+from puzzles._jax import Jaxpr, is_remote
+from puzzles._launch import ERROR, Finding, Launch, Traced, kernel_calls, subjaxprs
+from puzzles._tpu.simulator import Run, SimulationError, drawn, run
+from puzzles._tpu.watch import How, Seen, Watch, comparable
+
+# The simulator takes about a millisecond a step, and to compile a launch as long as some of them.
+LAUNCH_STEPS = 50
+WHOLE_STEPS = 500  # a program with more is simulated in part: the first steps of each launch
+FIRST_STEPS = 250  # of all launches together
+BYTES = 2**28  # of arrays: it copies them
+_FLOPS = 2e10  # in all
+
+_OTHER: dict[str, Any] = {"seed": 1, "unwritten": "zero", "eager": True}
+
+
+@dataclass(frozen=True)
+class Sanitized:
+    """What was found, how many steps were simulated ("" for none), and why not all of it."""
+
+    findings: tuple[Finding, ...] = ()
+    steps: str = ""
+    why_not: str = ""
+
+
+def simulated_steps(launches: Sequence[Launch]) -> int:
+    """How long the simulator takes, in steps: to compile a launch counts as some."""
+    return sum((one.steps + LAUNCH_STEPS) * (one.times or 1) for one in launches)
+
+
+def beyond(launches: Sequence[Launch]) -> str | None:
+    """What JAX's simulator crashes on, or gets wrong, though a TPU does not."""
+    for launch in launches:
+        for _, position in launch.aliases:
+            out = launch.outputs[position]
+            if any(n % size for n, size in zip(out.shape, out.sizes, strict=True)):
+                return "an aliased output whose last block is cut off"
+        if any(any(pair) for operand in launch.operands for pair in operand.padding):
+            return "the padding of a `pl.Element`"
+    return None
+
+
+def sanitize(traced: Traced, launches: Sequence[Launch], seed: int = 0) -> Sanitized:
+    """Everything that the simulator finds in a program whose launches are known.
+
+    Arguments that are only shapes get data: floats from `seed`, zeros for the rest.
+    """
+    if (why := _refused(traced, launches)) is not None:
+        return Sanitized(why_not=why)
+    leaves = tuple(
+        drawn(x, seed + n) if isinstance(x, jax.ShapeDtypeStruct) else x
+        for n, x in enumerate(traced.leaves)
+    )
+    program, most = replace(traced, leaves=leaves), _most(launches)
+    total = sum(one.steps * (one.times or 1) for one in launches)
+    said = "all steps" if most is None else f"the first {most} of {total:,} steps"
+    try:
+        found = _differences(program, most, any(map(_ordered_by_seed, launches)))
+    except SimulationError as error:
+        if error.finding is None:
+            return Sanitized(why_not=error.says)
+        found = error.finding
+    except NotImplementedError as error:
+        return Sanitized(why_not=f"the simulator cannot run this: {error}")
+    why = "" if most is None else f"{total:,} steps were too many: the first {most} stand for all"
+    return Sanitized((found,) if found else (), said, why)
+
+
+def _refused(traced: Traced, launches: Sequence[Launch]) -> str | None:
+    if (why := beyond(launches)) is not None:
+        return f"the simulator cannot take {why}"
+    if any(_speaks(call.params["jaxpr"]) for call in kernel_calls(traced.jaxpr.jaxpr)):
+        return "the kernel speaks to other devices, and one is simulated"
+    for launch in launches:
+        if any(value is None for value in launch.scalar_values):
+            return f"{launch.name} is steered by data: pass arrays for its integer arguments"
+    forms = [*traced.leaves, *jax.tree.leaves(traced.out)]
+    size = sum(int(np.prod(x.shape, dtype=np.int64)) * x.dtype.itemsize for x in forms)
+    if size > BYTES:
+        return f"the arrays take {size / 2**20:,.0f} MiB: pass smaller ones to have it simulated"
+    return None
+
+
+def _speaks(kernel: Jaxpr) -> bool:
+    """Whether a kernel copies to other devices, or waits for them."""
+    for equation in kernel.eqns:
+        name = equation.primitive.name
+        if name in ("axis_index", "get_barrier_semaphore"):
+            return True
+        if name == "dma_start" and is_remote(equation):
+            return True
+        if any(map(_speaks, subjaxprs(equation))):
+            return True
+    return False
+
+
+def _most(launches: Sequence[Launch]) -> int | None:
+    """Steps of each launch that can be simulated in a second or two; None: all of them."""
+    steps = sum(one.steps * (one.times or 1) for one in launches)
+    flops = sum(one.flops * (one.times or 1) for one in launches)
+    if steps <= WHOLE_STEPS and flops <= _FLOPS:
+        return None
+    share = _FLOPS / max(1.0, flops / max(1, steps)) / max(1, len(launches))
+    return max(2, min(FIRST_STEPS // max(1, len(launches)), int(share)))
+
+
+def _differences(program: Traced, most: int | None, ordered: bool) -> Finding | None:
+    def again(open_questions: Sequence[str] = ()) -> Run:
+        answers = {what: _OTHER[what] for what in open_questions}
+        return run(program, How(**answers, most=most, noting=True))
+
+    asked = ("seed", "unwritten", "eager")[0 if ordered else 1 :]
+    first = again()
+    if _same(first, again(asked)):
+        return None
+    tell = {"seed": _ordered, "unwritten": _unwritten, "eager": _early}
+    for what in asked:
+        other = again((what,))
+        if not _same(first, other):
+            return tell[what](first, _where(first, other))
+    return None
+
+
+def _ordered_by_seed(launch: Launch) -> bool:
+    """Whether the steps of a parallel axis might meet in scratch; blocks need no simulator."""
+    words = zip(launch.dimension_semantics or (), launch.grid, strict=False)
+    return bool(launch.scratch) and any(word == "parallel" and n > 1 for word, n in words)
+
+
+def _same(one: Run, other: Run) -> bool:
+    """Whether the results are; of a launch that was cut off, the blocks carried back so far."""
+    if one.cut or other.cut:
+        return _where(one, other) is None
+    pairs = zip(one.results, other.results, strict=True)
+    return all(comparable(a) == comparable(b) for a, b in pairs)
+
+
+def _where(one: Run, other: Run) -> tuple[Watch, Seen] | None:
+    """The first block carried back to HBM that differs."""
+    for mine, theirs in zip(one.watches, other.watches, strict=False):
+        blocks = {(b.operand, b.step): b.what for b in theirs.carried}
+        for block in mine.carried:
+            if blocks.get((block.operand, block.step), block.what) != block.what:
+                return mine, block
+    return None
+
+
+def _unwritten(first: Run, where: tuple[Watch, Seen] | None) -> Finding:
+    remedy = (
+        "Write it before it is read: set an accumulator to zero in the first step of its axis, "
+        "and mask what hangs over an edge with `jnp.where`."
+    )
+    if where is None:
+        says = "A result depends on memory that nothing wrote."
+        return Finding("uninitialised", ERROR, says, remedy)
+    watch, carried = where
+    says = (
+        f"The block of `{carried.operand}` that is carried back after grid step {carried.step} "
+        "depends on memory that nothing wrote"
+    )
+    reads = [seen for seen in watch.nans if seen.operand not in watch.inputs] or watch.nans
+    if not reads:
+        says += f": the kernel leaves elements of `{carried.operand}` as they were."
+        return _told("uninitialised", says, remedy, watch, carried.operand, carried.step, None)
+    read = reads[0]
+    what = "padding beyond the edge of " if read.operand in watch.inputs else ""
+    name = f"`{read.operand}`" if read.operand else "a scoped buffer"
+    says += f": {what}{name} is read at grid step {read.step}, and nothing was written there."
+    return _told("uninitialised", says, remedy, watch, read.operand, read.step, read.what)
+
+
+def _early(_: Run, where: tuple[Watch, Seen] | None) -> Finding:
+    says, remedy = "The numbers change with the moment at which copies land", (
+        "Wait for a copy before its target is read, and start the next one into a buffer only "
+        "after it was used."
+    )  # fmt: skip
+    return _block("hazard", says, remedy, where)
+
+
+def _ordered(_: Run, where: tuple[Watch, Seen] | None) -> Finding:
+    says, remedy = "The numbers change with the order of the steps along a 'parallel' axis", (
+        "Mark the axis 'arbitrary', or let its steps share neither scratch nor output blocks."
+    )  # fmt: skip
+    return _block("parallel", says, remedy, where)
+
+
+def _block(kind: str, says: str, remedy: str, where: tuple[Watch, Seen] | None) -> Finding:
+    if where is None:
+        return Finding(kind, ERROR, f"{says}.", remedy)
+    watch, block = where
+    says += f": `{block.operand}` has others after grid step {block.step}."
+    return _told(kind, says, remedy, watch, block.operand, block.step, None)
+
+
+def _told(
+    kind: str, says: str, remedy: str, watch: Watch, operand: Any, step: Any, line: Any
+) -> Finding:
+    return Finding(kind, ERROR, says, remedy, watch.launch, operand, step, line)

@@ -1,0 +1,324 @@
+"""Rung 15: one chip's experts, and only their visits."""
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+from jaxtyping import Array, Float, Int
+
+from puzzles import INTERPRET, find
+
+# %% [markdown]
+# ## local_experts: one chip's piece of the list
+#
+# The experts of a large layer do not fit on one chip. **Expert parallelism** gives each chip `L` of
+# them: this one holds `rhs`, the weights of experts `first` to `first + L - 1`. It sees all rows, and
+# gives zeros for those of other experts, so that a sum over chips is the whole.
+#
+# Own groups lie side by side, and so do their visits: this chip's work is **a piece of the list**.
+#
+# ```text
+# group_sizes = (50, 30, 100, 0, 30, 20), bm = 64, first = 2, L = 3
+#
+# visit   0   1   2 │ 3   4   5   6 │ 7
+# group   0   1   1 │ 2   2   4   4 │ 5      rhs[0] holds the weights of group 2
+# tile    0   0   1 │ 1   2   2   3 │ 3
+# step              │ 0   1   2   3 │        no step for anybody else
+# ```
+#
+# Your kernel and its call **do not change**. Step 0 is a tile's first visit again, and stores zeros in
+# the rows of others. Hand over the right piece: `num_steps`; `group_ids` and `tile_ids`, from the first
+# own visit on (what follows the own ones does not count); `offsets`. Groups are numbered as in `rhs`,
+# from 0.
+#
+# `first` is traced. `jax.lax.dynamic_slice(x, (start,), (length,))` cuts a piece of fixed length.
+
+# %%
+def local_experts_spec(
+    lhs: Float[Array, "M K"],
+    rhs: Float[Array, "L K N"],
+    group_sizes: Int[Array, " E"],
+    first: Int[Array, ""],
+) -> Float[Array, "M N"]:
+    row, end = jnp.arange(lhs.shape[0])[:, None], jnp.cumsum(group_sizes)
+    out = jnp.zeros((lhs.shape[0], rhs.shape[2]), lhs.dtype)
+    for n in range(rhs.shape[0]):
+        e = first + n
+        product = jnp.dot(lhs, rhs[n], preferred_element_type=jnp.float32).astype(lhs.dtype)
+        out = jnp.where((end[e] - group_sizes[e] <= row) & (row < end[e]), product, out)
+    return out
+
+
+# %% jupyter={"source_hidden": true} cellView="form"
+# @title The kernel and the tiles, as they were (spoils grouped_matmul)
+def tiles(K, N, dtype):
+    bm, most = (512, 2048 // dtype.itemsize) if min(K, N) >= 512 else (64, 128)  # for the check
+    # the largest multiple of 128 that divides the axis, or else all of it
+    bk, bn = (max((b for b in range(128, most + 1, 128) if n % b == 0), default=n) for n in (K, N))
+    # two buffers for each block, and one for sums in f32; the rest of 16 MiB is for the body
+    if 2 * (bm * bk + bk * bn + bm * bn) * dtype.itemsize + 4 * max(bm, bk) * bn > 12 * 2**20:
+        axes = f"bk={bk} of K={K} and bn={bn} of N={N}"
+        raise ValueError(f"tiles {axes} do not fit into VMEM: pad what is no multiple of 128")
+    return bm, bk, bn
+
+
+def local_experts_kernel(
+    offsets_ref, group_ids_ref, tile_ids_ref, lhs_ref, rhs_ref, zeros_ref, o_ref, acc_ref
+):
+    step, k = pl.program_id(1), pl.program_id(2)
+
+    @pl.when(k == 0)
+    def _():
+        acc_ref[...] = jnp.zeros_like(acc_ref)
+
+    acc_ref[...] += jnp.dot(lhs_ref[...], rhs_ref[...], preferred_element_type=jnp.float32)
+
+    @pl.when(k == pl.num_programs(2) - 1)
+    def _():
+        group, tile = group_ids_ref[step], tile_ids_ref[step]
+        row = tile * o_ref.shape[0] + jax.lax.broadcasted_iota(jnp.int32, o_ref.shape, 0)
+        mine = (offsets_ref[group] <= row) & (row < offsets_ref[group + 1])
+        first = (step == 0) | (tile != tile_ids_ref[jnp.maximum(step - 1, 0)])
+        others = jnp.where(first, 0.0, o_ref[...].astype(jnp.float32))
+        o_ref[...] = jnp.where(mine, acc_ref[...], others).astype(o_ref.dtype)
+
+
+# %%
+def local_experts(
+    lhs: Float[Array, "M K"],
+    rhs: Float[Array, "L K N"],
+    group_sizes: Int[Array, " E"],
+    first: Int[Array, ""],
+) -> Float[Array, "M N"]:
+    (M, K), (L, _, N) = lhs.shape, rhs.shape
+    bm, bk, bn = tiles(K, N, lhs.dtype)
+    offsets = find("group_offsets").solution(group_sizes)
+    counts = find("tiles_per_group").solution(group_sizes, bm)
+    group_ids, tile_ids, _ = find("tile_metadata").solution(group_sizes, M, bm)
+    # for this chip alone: offsets, group_ids, tile_ids and num_steps
+    ### BEGIN SOLUTION
+    visits = find("group_offsets").solution(counts)  # at which visit each group begins
+    begin, num_steps = visits[first], visits[first + L] - visits[first]
+    group_ids = jnp.roll(group_ids, -begin) - first
+    tile_ids = jnp.roll(tile_ids, -begin)
+    offsets = jax.lax.dynamic_slice(offsets, (first,), (L + 1,))
+    ### END SOLUTION
+    return pl.pallas_call(
+        local_experts_kernel,
+        grid_spec=pltpu.PrefetchScalarGridSpec(
+            num_scalar_prefetch=3,
+            grid=(N // bn, num_steps, K // bk),
+            in_specs=[
+                pl.BlockSpec((bm, bk), lambda j, s, k, offsets, groups, tiles: (tiles[s], k)),
+                pl.BlockSpec(
+                    (None, bk, bn), lambda j, s, k, offsets, groups, tiles: (groups[s], k, j)
+                ),
+                pl.BlockSpec(memory_space=pl.ANY),
+            ],
+            out_specs=pl.BlockSpec((bm, bn), lambda j, s, k, offsets, groups, tiles: (tiles[s], j)),
+            scratch_shapes=[pltpu.VMEM((bm, bn), jnp.float32)],
+        ),
+        out_shape=jax.ShapeDtypeStruct((M, N), lhs.dtype),
+        input_output_aliases={5: 0},
+        interpret=INTERPRET,
+    )(offsets, group_ids, tile_ids, lhs, rhs, jnp.zeros((M, N), lhs.dtype))
+
+
+# %% [markdown]
+# Now on several devices: the first cell made four of your CPU; on a TPU its chips take part. Under
+# `jax.shard_map` each runs your kernel on its own experts, and `jax.lax.psum` adds up what they give.
+# For each row all but one give zeros, so the sum is exact. And all wait for the one with most visits:
+# it matters that a router spreads its tokens evenly.
+
+# %% active="ipynb"
+# M, K, N, E = 512, 256, 256, 8
+# chips = np.array(jax.devices()[:4])
+# L = E // len(chips)  # experts on each
+# r = np.random.default_rng(0)
+# lhs, rhs = (jnp.asarray(r.normal(size=s), jnp.float32) for s in ((M, K), (E, K, N)))
+# sizes = jnp.array([100, 0, 30, 200, 7, 90, 0, 60])
+# mine, P = find("local_experts").solution, jax.sharding.PartitionSpec
+#
+#
+# def on_each(lhs, rhs, sizes):
+#     return jax.lax.psum(mine(lhs, rhs, sizes, L * jax.lax.axis_index("expert")), "expert")
+#
+#
+# layer = jax.shard_map(
+#     on_each,
+#     mesh=jax.sharding.Mesh(chips, ("expert",)),
+#     in_specs=(P(), P("expert"), P()),  # rhs is cut along its first axis
+#     out_specs=P(),
+#     check_vma=False,  # a kernel's result does not say on which chips it is the same
+# )
+# got = np.asarray(jax.jit(layer)(lhs, rhs, sizes))
+# whole = np.asarray(find("grouped_matmul").solution(lhs, rhs, sizes))
+# assert np.array_equal(got, whole)
+# print(f"the sum over {len(chips)} devices equals the whole")
+# for n in range(0, E, L):
+#     (one,) = trace(mine, lhs, rhs[n : n + L], sizes, jnp.int32(n))
+#     print(f"experts {n} to {n + L - 1}: {sizes[n : n + L].sum():3} rows, {one.grid[1]} visits")
+
+# %% tags=["author"]
+from puzzles import Alternative, Mistake, Puzzle
+from puzzles.grouped_matmul import grouped_matmul
+
+
+def make_inputs(key, M, K, N, sizes, first, L, dtype="float32"):
+    lhs, rhs, group_sizes = grouped_matmul.make_inputs(key, M, K, N, sizes, dtype)
+    return lhs, rhs[first : first + L], group_sizes, jnp.int32(first)
+
+
+def scale(M=8192, K=4096, N=14336, E=8, L=2):
+    lhs, rhs = (jax.ShapeDtypeStruct(shape, jnp.bfloat16) for shape in ((M, K), (L, K, N)))
+    return lhs, rhs, grouped_matmul.routed(E), jnp.int32(2)
+
+
+def fresh(r):
+    # the shapes of the first case, whose programs are compiled by now: sizes and `first` are data
+    sizes, first = [
+        ((0, 7, 64, 1, 0, 120), 3),
+        ((70, 10, 0, 40, 0, 60), 1),
+        ((3, 100, 0, 0, 0, 17), 2),  # nothing to do
+        ((128, 30, 64, 9, 0, 20), 0),
+    ][r.integers(4)]
+    return dict(M=256, K=256, N=384, sizes=sizes, first=first, L=3)
+
+
+_VISITS = 'visits = find("group_offsets").solution(counts)  # at which visit each group begins'
+_STEPS = "begin, num_steps = visits[first], visits[first + L] - visits[first]"
+_GROUPS = "group_ids = jnp.roll(group_ids, -begin) - first"
+_TILES = "tile_ids = jnp.roll(tile_ids, -begin)"
+_OFFSETS = "offsets = jax.lax.dynamic_slice(offsets, (first,), (L + 1,))"
+
+PUZZLE = Puzzle(
+    spec=local_experts_spec,
+    solution=local_experts,
+    inputs=make_inputs,
+    cases=[
+        dict(M=256, K=256, N=384, sizes=(50, 30, 100, 0, 30, 20), first=2, L=3),
+        dict(M=128, K=384, N=128, sizes=(0, 64, 30, 6), first=0, L=2, dtype="bfloat16"),
+    ],
+    hints=[
+        "At which visit do this chip's visits begin, and at which do the next chip's? `counts` knows how many visits each "
+        "group has.",
+        "`group_offsets` turns counts into beginnings, of visits as of rows. An array may be indexed by the traced "
+        "`first`, but a slice from it needs `jax.lax.dynamic_slice`, for its length must be static; `jnp.roll` brings any entry "
+        "to the front.",
+        "Beginnings of all groups' visits; the entry at `first`, and the one at `first + L`: their difference is the number of "
+        "steps. Both lists rolled back by the first, groups less `first`; L + 1 entries of the offsets.",
+    ],
+    explain="""The list of visits is sorted by group, so what one chip has to do is a piece of it, and all the rest of a
+    grouped matmul works on a piece as on the whole. A chip spends steps, rows and weights on its own experts only.""",
+    mistakes=[
+        Mistake(
+            "begins at the first visit of all",
+            edits=((_GROUPS, "group_ids = group_ids - first"), (_TILES + "\n", "\n")),
+            says="the list begins with the visits of other chips: bring the first own one to the front",
+        ),
+        Mistake(
+            "numbers groups as in the whole layer",
+            old=_GROUPS,
+            new="group_ids = jnp.roll(group_ids, -begin)",
+            edits=((_OFFSETS, "pass"),),
+            says="rhs begins with expert `first`: its group is number 0 here",
+        ),
+        Mistake(
+            "leaves the offsets those of all groups",
+            old=_OFFSETS,
+            new="pass",
+            says="groups are numbered from 0 here, and offsets_ref[0] has to be where group `first` begins",
+        ),
+        Mistake(
+            "counts rows instead of visits",
+            old=_VISITS,
+            new="visits = offsets",
+            says="`rhs_ref` at grid step (0, 0, 0)",
+            stage="memory",
+        ),
+        Mistake(
+            "takes the end of each group's visits for its beginning",
+            old=_VISITS,
+            new="visits = jnp.cumsum(counts)",
+            says="a sum that includes the group itself says where its visits end; they begin where those of the one before end",
+        ),
+        Mistake(
+            "forgets the last of its experts",
+            old="visits[first + L] -",
+            new="visits[first + L - 1] -",
+            says="the own visits end where those of group first + L begin; and L groups have L + 1 offsets",
+        ),
+        Mistake(
+            "rolls the wrong way",
+            edits=((_GROUPS, _GROUPS.replace("-begin", "begin")), (_TILES, _TILES.replace("-begin", "begin"))),
+            says="jnp.roll by a positive number moves entries towards the end",
+        ),
+        Mistake(
+            "brings the groups to the front and leaves the tiles",
+            old=_TILES,
+            new="pass",
+            says="entry s of both lists speaks of the same visit: move them together",
+        ),
+        Mistake(
+            "goes on to the end of the list",
+            old="visits[first + L] - visits[first]",
+            new="visits[-1]",
+            says="`rhs_ref` at grid step (0, 4, 0)",
+            stage="memory",
+        ),
+        Mistake(
+            "slices from a traced start",
+            old=_OFFSETS,
+            new="offsets = offsets[first : first + L + 1]",
+            says="offsets = offsets[first : first + L + 1]",
+            stage="error",
+        ),
+        Mistake(
+            "walks through everybody's visits",
+            old=_STEPS,
+            new="num_steps = visits[-1]",
+            edits=((_GROUPS, "group_ids = jnp.clip(group_ids - first, 0, L - 1)"), (_TILES, "pass")),
+            says="dots run in",
+            stage="work",
+        ),
+        Mistake(
+            "makes up weights for the others",
+            code="""
+def local_experts(lhs, rhs, group_sizes, first):
+    everyone = jnp.zeros((len(group_sizes), *rhs.shape[1:]), rhs.dtype)
+    everyone = jax.lax.dynamic_update_slice(everyone, rhs, (first, 0, 0))
+    return find("grouped_matmul").solution(lhs, everyone, group_sizes)
+""",
+            says="`dynamic_update_slice` works on the data outside the kernel",
+            stage="pallas",
+        ),
+    ],
+    alternatives=[
+        Alternative(
+            "subtracts first in the index map, as Megablox does",
+            old=_GROUPS,
+            new="group_ids = jnp.roll(group_ids, -begin)",
+            edits=(
+                (f"    {_OFFSETS}\n", ""),
+                ("tile_ids_ref, lhs_ref, rhs_ref", "tile_ids_ref, first_ref, lhs_ref, rhs_ref"),
+                ("num_scalar_prefetch=3", "num_scalar_prefetch=4"),
+                ("tiles: (tiles[s], k)", "tiles, first: (tiles[s], k)"),
+                ("tiles: (groups[s], k, j)", "tiles, first: (groups[s] - first[0], k, j)"),
+                ("tiles: (tiles[s], j)", "tiles, first: (tiles[s], j)"),
+                ("input_output_aliases={5: 0}", "input_output_aliases={6: 0}"),
+                ("tile_ids, lhs, rhs, jnp.zeros", "tile_ids, first[None], lhs, rhs, jnp.zeros"),
+            ),
+        ),
+        Alternative(
+            "gathers the own visits and repeats the last",
+            edits=(
+                (_GROUPS, "at = begin + jnp.minimum(jnp.arange(len(tile_ids)), num_steps - 1)\n    group_ids = group_ids[at] - first"),
+                (_TILES, "tile_ids = tile_ids[at]"),
+            ),
+        ),
+        Alternative("takes other tiles", old="else (64, 128)", new="else (32, 128)"),
+    ],
+    scale=scale,
+    par=grouped_matmul.par,
+    fresh=fresh,
+)

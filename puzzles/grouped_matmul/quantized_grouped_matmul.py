@@ -1,0 +1,375 @@
+"""Rung 16: weights of one byte each."""
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+from jaxtyping import Array, Float, Int, Int8
+
+from puzzles import INTERPRET, find
+
+# %% [markdown]
+# ## quantized_grouped_matmul: one byte a weight
+#
+# With few rows an expert, its weights are most of what is moved. As **int8** they have a quarter of
+# f32's bytes. Quantised means that `w` is nearly `q * s`: an integer `q` for each weight, an f32 scale
+# `s` for each *column* of each expert.
+#
+# All weights of a column have the same scale, so it comes out of the sum over `k`:
+#
+# $$\sum_k x_{mk}\, (q_{kn} s_n) \;=\; s_n \sum_k x_{mk}\, q_{kn}$$
+#
+# The kernel sums products with the integers, and multiplies by the scale **once**, at the last `k`:
+#
+# ```text
+# rhs_ref, int8 ── bf16 ──┐
+# lhs_ref ─────────────── × ──→ acc_ref, f32 ──┐
+# scales_ref, a row ────────────────────────── × ──→ o_ref, own rows only
+# ```
+#
+# Cast a block of integers to bf16 in the kernel, in VMEM. Nothing is lost: bf16 holds integers up to
+# 256 exactly.
+#
+# `scales` is (E, 1, N), not (E, N): a block of one row has to have *all* rows of its axis. Write its
+# `BlockSpec`, the sum, and the value to store.
+
+# %%
+def quantized_grouped_matmul_spec(
+    lhs: Float[Array, "M K"],
+    rhs_q: Int8[Array, "E K N"],
+    scales: Float[Array, "E 1 N"],
+    group_sizes: Int[Array, " E"],
+) -> Float[Array, "M N"]:
+    row, end = jnp.arange(lhs.shape[0])[:, None], jnp.cumsum(group_sizes)
+    out = jnp.zeros((lhs.shape[0], rhs_q.shape[2]), lhs.dtype)
+    for e in range(rhs_q.shape[0]):
+        weights = rhs_q[e].astype(jnp.float32) * scales[e]
+        product = jnp.dot(lhs.astype(jnp.float32), weights).astype(lhs.dtype)
+        out = jnp.where((end[e] - group_sizes[e] <= row) & (row < end[e]), product, out)
+    return out
+
+
+# %% jupyter={"source_hidden": true} cellView="form"
+# @title The tiles (given): a block of int8 and its bf16 copy fit where two of bf16 do
+def tiles(K, N, dtype):
+    bm, most = (512, 2048 // dtype.itemsize) if min(K, N) >= 512 else (64, 128)  # for the check
+    # the largest multiple of 128 that divides the axis, or else all of it
+    bk, bn = (max((b for b in range(128, most + 1, 128) if n % b == 0), default=n) for n in (K, N))
+    # two buffers for each block, and one for sums in f32; the rest of 16 MiB is for the body
+    if 2 * (bm * bk + bk * bn + bm * bn) * dtype.itemsize + 4 * max(bm, bk) * bn > 12 * 2**20:
+        axes = f"bk={bk} of K={K} and bn={bn} of N={N}"
+        raise ValueError(f"tiles {axes} do not fit into VMEM: pad what is no multiple of 128")
+    return bm, bk, bn
+
+
+# %%
+def quantized_grouped_matmul_kernel(
+    offsets_ref, group_ids_ref, tile_ids_ref, lhs_ref, rhs_ref, scales_ref, zeros_ref, o_ref, acc_ref
+):  # fmt: skip
+    step, k = pl.program_id(1), pl.program_id(2)
+
+    @pl.when(k == 0)
+    def _():
+        acc_ref[...] = jnp.zeros_like(acc_ref)
+
+    ### BEGIN SOLUTION
+    weights = rhs_ref[...].astype(jnp.bfloat16)
+    acc_ref[...] += jnp.dot(lhs_ref[...], weights, preferred_element_type=jnp.float32)
+    ### END SOLUTION
+
+    @pl.when(k == pl.num_programs(2) - 1)
+    def _():
+        group, tile = group_ids_ref[step], tile_ids_ref[step]
+        row = tile * o_ref.shape[0] + jax.lax.broadcasted_iota(jnp.int32, o_ref.shape, 0)
+        mine = (offsets_ref[group] <= row) & (row < offsets_ref[group + 1])
+        first = (step == 0) | (tile != tile_ids_ref[jnp.maximum(step - 1, 0)])
+        others = jnp.where(first, 0.0, o_ref[...].astype(jnp.float32))
+        ### BEGIN SOLUTION
+        scaled = acc_ref[...] * scales_ref[...]
+        o_ref[...] = jnp.where(mine, scaled, others).astype(o_ref.dtype)
+        ### END SOLUTION
+
+
+def quantized_grouped_matmul(
+    lhs: Float[Array, "M K"],
+    rhs_q: Int8[Array, "E K N"],
+    scales: Float[Array, "E 1 N"],
+    group_sizes: Int[Array, " E"],
+) -> Float[Array, "M N"]:
+    (M, K), (_, _, N) = lhs.shape, rhs_q.shape
+    bm, bk, bn = tiles(K, N, lhs.dtype)
+    offsets = find("group_offsets").solution(group_sizes)
+    group_ids, tile_ids, num_steps = find("tile_metadata").solution(group_sizes, M, bm)
+    return pl.pallas_call(
+        quantized_grouped_matmul_kernel,
+        grid_spec=pltpu.PrefetchScalarGridSpec(
+            num_scalar_prefetch=3,
+            grid=(N // bn, num_steps, K // bk),
+            in_specs=[
+                pl.BlockSpec((bm, bk), lambda j, s, k, offsets, groups, tiles: (tiles[s], k)),
+                pl.BlockSpec(
+                    (None, bk, bn), lambda j, s, k, offsets, groups, tiles: (groups[s], k, j)
+                ),
+                ### BEGIN SOLUTION
+                pl.BlockSpec(
+                    (None, 1, bn), lambda j, s, k, offsets, groups, tiles: (groups[s], 0, j)
+                ),
+                ### END SOLUTION
+                pl.BlockSpec(memory_space=pl.ANY),
+            ],
+            out_specs=pl.BlockSpec((bm, bn), lambda j, s, k, offsets, groups, tiles: (tiles[s], j)),
+            scratch_shapes=[pltpu.VMEM((bm, bn), jnp.float32)],
+        ),
+        out_shape=jax.ShapeDtypeStruct((M, N), lhs.dtype),
+        input_output_aliases={6: 0},
+        interpret=INTERPRET,
+    )(offsets, group_ids, tile_ids, lhs, rhs_q, scales, jnp.zeros((M, N), lhs.dtype))
+
+
+# %% [markdown]
+# One token each for 512 requests, 64 experts, 1024 × 4096 weights of four bytes, of two, and of one: what
+# is moved, and the least time that a v5e takes to read and write so much.
+
+# %% active="ipynb"
+# M, K, N, E, S = 512, 1024, 4096, 64, jax.ShapeDtypeStruct
+# lhs, scales, sizes = S((M, K), jnp.bfloat16), S((E, 1, N), jnp.float32), jnp.full(E, M // E)
+# for dtype in (jnp.float32, jnp.bfloat16, jnp.int8):
+#     quantised = dtype == jnp.int8
+#     name = "quantized_grouped_matmul" if quantised else "grouped_matmul"
+#     weights = [S((E, K, N), dtype), *([scales] if quantised else [])]
+#     (one,) = trace(find(name).solution, lhs, *weights, sizes)
+#     moved, fetched = one.hbm_bytes, one.inputs[1].hbm_bytes
+#     print(f"{jnp.dtype(dtype).name:9}{moved / 2**20:6.0f} MiB, {fetched / 2**20:5.0f} of them weights;", end="")
+#     print(f"{1e3 * moved / 820e9:6.2f} ms at least")
+
+# %% [markdown]
+# **Is it fast?** Only a TPU can tell. There the next cell times your `grouped_matmul` beside
+# `jax.lax.ragged_dot`, XLA's own, and beside Megablox; on a CPU it prints receipts: what the launches
+# move, and how many FLOPs that is for a byte. First a layer in training, with few experts and with
+# many, then one that writes a token at a time.
+
+# %% active="ipynb"
+# def milliseconds(fn, *shapes, repeats=10):
+#     """Of a run on the device; operands are ones, for time depends on shapes alone."""
+#     import time
+#
+#     *data, sizes = shapes
+#     run, operands = jax.jit(fn), (*(jnp.ones(s.shape, s.dtype) for s in data), sizes)
+#     jax.block_until_ready(run(*operands))
+#     start = time.perf_counter()
+#     for _ in range(repeats):
+#         result = run(*operands)
+#     jax.block_until_ready(result)
+#     return 1e3 * (time.perf_counter() - start) / repeats
+#
+#
+# rivals = {"grouped_matmul": find("grouped_matmul").solution, "ragged_dot": jax.lax.ragged_dot}
+# if find_spec("jax.experimental.pallas.ops.tpu.megablox"):
+#     from jax.experimental.pallas.ops.tpu.megablox import gmm
+#
+#     options = dict(preferred_element_type=jnp.bfloat16, tiling=(512, 1024, 1024))
+#     rivals["Megablox"] = functools.partial(gmm, **options, interpret=INTERPRET)
+#
+# K, N = 2048, 4096
+# for M, E in ((16384, 8), (16384, 64), (512, 64)):
+#     sizes = jnp.full(E, M // E, jnp.int32)
+#     shapes = [jax.ShapeDtypeStruct(s, jnp.bfloat16) for s in ((M, K), (E, K, N))]
+#     print(f"{M} rows, {E} experts")
+#     for name, fn in rivals.items():
+#         launches = trace(fn, *shapes, sizes)  # of ragged_dot: none, for XLA makes its code
+#         row = "".join(f"{x.hbm_bytes / 2**20:8.0f} MiB{x.intensity:6.0f} FLOP/byte" for x in launches)
+#         measured = "" if INTERPRET else f"{milliseconds(fn, *shapes, sizes):9.2f} ms"
+#         print(f"  {name:16}{row:28}{measured}")
+# if INTERPRET:
+#     print("This is a CPU: how long each takes, only a TPU can tell.")
+
+# %% tags=["author"]
+import numpy as np
+
+from puzzles import Alternative, Mistake, Puzzle, rng
+from puzzles.grouped_matmul import grouped_matmul
+from puzzles.grouped_matmul.grouped_matmul import rows_of
+
+
+def quantised(weights):
+    """int8 and scales, the largest number of each column being 127."""
+    scales = np.abs(weights).max(axis=1, keepdims=True) / 127
+    return jnp.asarray(np.round(weights / scales), jnp.int8), jnp.asarray(scales, jnp.float32)
+
+
+def make_inputs(key, M, K, N, sizes, dtype="float32"):
+    r = rng(key)
+    weights = r.normal(size=(len(sizes), K, N)) * r.uniform(0.5, 2, size=(len(sizes), 1, N))
+    rows = rows_of(r, M, K, sizes, dtype)
+    return rows, *quantised(weights), jnp.asarray(sizes, jnp.int32)
+
+
+def scale(M=8192, K=4096, N=14336, E=8):
+    lhs, rhs = jax.ShapeDtypeStruct((M, K), jnp.bfloat16), jax.ShapeDtypeStruct((E, K, N), jnp.int8)
+    return lhs, rhs, jax.ShapeDtypeStruct((E, 1, N), jnp.float32), grouped_matmul.routed(E)
+
+
+def fresh(r):
+    # the shapes of the first case, whose programs are compiled by now: sizes are data
+    sizes = ((0, 7, 64, 1), (3, 100, 0, 17), (20, 0, 0, 108), (64, 5, 59, 0))[r.integers(4)]
+    return dict(M=128, K=256, N=384, sizes=sizes)
+
+
+_WEIGHTS = "weights = rhs_ref[...].astype(jnp.bfloat16)"
+_SUM = "acc_ref[...] += jnp.dot(lhs_ref[...], weights, preferred_element_type=jnp.float32)"
+_SCALED = "scaled = acc_ref[...] * scales_ref[...]"
+_STORE = "o_ref[...] = jnp.where(mine, scaled, others).astype(o_ref.dtype)"
+_MAP = "lambda j, s, k, offsets, groups, tiles: (groups[s], 0, j)"
+
+PUZZLE = Puzzle(
+    spec=quantized_grouped_matmul_spec,
+    solution=quantized_grouped_matmul,
+    inputs=make_inputs,
+    cases=[
+        dict(M=128, K=256, N=384, sizes=(50, 0, 40, 3)),
+        dict(M=128, K=384, N=256, sizes=(64, 0, 30), dtype="bfloat16"),
+    ],
+    hints=[
+        "What may be taken out of a sum is taken out once, when the sum is done. Whose scales does a visit need, and of which "
+        "columns?",
+        "`x.astype(jnp.bfloat16)` works on a block of int8. A block of `scales` has the expert's axis squeezed, the one row, and "
+        "the columns of the output's block; (1, bn) broadcasts along the rows of a sum.",
+        "At every k: cast, dot with an f32 result, add. At the last k: sum times scales, a `jnp.where` between that and the "
+        "others, a cast, one store. The BlockSpec: `None`, 1, bn; group of the visit, 0, j.",
+    ],
+    explain="""One byte a weight crosses from HBM to VMEM, and only there it becomes a bf16 number. The scales leave the sum,
+    for they do not depend on k: what is multiplied by them is one block of sums instead of every block of weights.""",
+    mistakes=[
+        Mistake(
+            "leaves the scales out",
+            old=_SCALED,
+            new="scaled = acc_ref[...]",
+            says="integers were multiplied: each column of the sum still wants its scale",
+        ),
+        Mistake(
+            "divides by the scales",
+            old=_SCALED,
+            new="scaled = acc_ref[...] / scales_ref[...]",
+            says="a weight is its integer times the scale: dividing is how it was quantised",
+        ),
+        Mistake(
+            "scales the sum at every k",
+            old=_SUM,
+            new="acc_ref[...] = (acc_ref[...] + jnp.dot(lhs_ref[...], weights, preferred_element_type=jnp.float32)) * scales_ref[...]",
+            edits=((_SCALED, "scaled = acc_ref[...]"),),
+            says="what was summed before is scaled again with every block of K: scale once, at the last k",
+        ),
+        Mistake(
+            "scales twice, each block's product and the sum",
+            old=_SUM,
+            new="acc_ref[...] += jnp.dot(lhs_ref[...], weights, preferred_element_type=jnp.float32) * scales_ref[...]",
+            says="one scale a column, once: in the loop or behind it",
+        ),
+        Mistake(
+            "scales what others stored",
+            old=_STORE,
+            new="o_ref[...] = (jnp.where(mine, acc_ref[...], others) * scales_ref[...]).astype(o_ref.dtype)",
+            says="the rows of earlier visits have been scaled, with their own expert's scales: scale the sum before choosing",
+        ),
+        Mistake(
+            "rounds scaled weights to bf16",
+            old=_WEIGHTS,
+            new="weights = (rhs_ref[...] * scales_ref[...]).astype(jnp.bfloat16)",
+            edits=((_SCALED, "scaled = acc_ref[...]"),),
+            says="integers are exact in bf16, their products with a scale are not: multiply the sum instead",
+        ),
+        Mistake(
+            "makes the rows integers, too",
+            old="jnp.dot(lhs_ref[...], weights",
+            new="jnp.dot(lhs_ref[...].astype(jnp.int8).astype(jnp.bfloat16), weights",
+            says="the rows are not quantised, and a cast to int8 cuts off what stands behind the point",
+        ),
+        Mistake(
+            "keeps the last block of K only",
+            old="acc_ref[...] += jnp.dot",
+            new="acc_ref[...] = jnp.dot",
+            says="the sum runs over all k: add to what acc_ref holds",
+        ),
+        Mistake(
+            "takes the scales of group s at step s",
+            old=_MAP,
+            new=_MAP.replace("groups[s]", "s"),
+            says="s counts visits; groups[s] is the expert whose weights, and scales, a visit needs",
+        ),
+        Mistake(
+            "takes the scales of expert 0",
+            old=_MAP,
+            new=_MAP.replace("groups[s]", "0"),
+            says="each expert has scales of its own: ask groups[s]",
+        ),
+        Mistake(
+            "takes the scales of the first columns",
+            old=_MAP,
+            new=_MAP.replace("0, j)", "0, 0)"),
+            says="column block j of the output has the scales of column block j",
+        ),
+        Mistake(
+            "takes the blocks of K for those of N",
+            old=_MAP,
+            new=_MAP.replace("0, j)", "0, k)"),
+            says="scales belong to columns, which j counts; k is what the sum runs over",
+        ),
+        Mistake(
+            "keeps the axis of the experts in the block",
+            old="(None, 1, bn)",
+            new="(1, 1, bn)",
+            says="Value shape: (1, 64, 128)",
+            stage="error",
+        ),
+        Mistake(
+            "takes one row of E × N scales as a block",
+            edits=(
+                ("(None, 1, bn)", "(1, bn)"),
+                (_MAP, _MAP.replace("0, j)", "j)")),
+                ("lhs, rhs_q, scales, jnp.zeros", "lhs, rhs_q, scales[:, 0], jnp.zeros"),
+            ),
+            says="multiples of (8, 128)",
+            stage="tpu",
+        ),
+        Mistake(
+            "stores the whole tile at every visit",
+            old=_STORE,
+            new="o_ref[...] = scaled.astype(o_ref.dtype)",
+            says="the last visitor of a tile overwrites the rows of all the others",
+        ),
+        Mistake(
+            "clears the other rows at every visit",
+            old=_STORE,
+            new="o_ref[...] = jnp.where(mine, scaled, 0.0).astype(o_ref.dtype)",
+            says="what the visit before stored in the same tile is lost: the other rows get `others`",
+        ),
+        Mistake(
+            "leaves the output's type to chance",
+            old="jnp.where(mine, scaled, others).astype(o_ref.dtype)",
+            new="jnp.where(mine, scaled, others)",
+            says="What is stored must have the Ref's dtype",
+            stage="error",
+        ),
+        Mistake(
+            "writes bf16 weights to HBM first",
+            old="lhs, rhs_q, scales, jnp.zeros",
+            new="lhs, rhs_q.astype(jnp.bfloat16), scales, jnp.zeros",
+            says="are made outside of the kernel",
+            stage="work",
+        ),
+    ],
+    alternatives=[
+        Alternative("lets the dot promote the integers", old=_WEIGHTS, new="weights = rhs_ref[...]"),
+        Alternative(
+            "scales each block's product",
+            old=_SUM,
+            new="acc_ref[...] += jnp.dot(lhs_ref[...], weights, preferred_element_type=jnp.float32) * scales_ref[...]",
+            edits=((_SCALED, "scaled = acc_ref[...]"),),
+        ),
+        Alternative("takes other tiles", old="else (64, 128)", new="else (32, 128)"),
+    ],
+    waivers={"signed": "a scale is a positive number: signs are the integers' matter"},
+    scale=scale,
+    par=grouped_matmul.par,
+    fresh=fresh,
+)

@@ -1,0 +1,48 @@
+"""Experts on several devices: the notebook's first cell makes four of a CPU, and no more harm."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from puzzles.grouped_matmul import SETUP_FIRST
+
+STARTS = "from puzzles import INTERPRET"
+COUNTS = "print(len(jax.devices()))"
+
+
+def said(*lines: str, **environment: str) -> str:
+    """What a fresh Python prints."""
+    done = subprocess.run(
+        [sys.executable, "-c", "\n".join(["import jax", *lines])],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "JAX_PLATFORMS": "cpu", **environment},
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_the_setup_cell_makes_four_devices_and_may_run_again() -> None:
+    assert said(SETUP_FIRST, STARTS, COUNTS, SETUP_FIRST, STARTS, COUNTS) == "4\n4"
+
+
+def test_where_jax_runs_already_the_setup_cell_does_no_harm() -> None:
+    assert said(COUNTS, SETUP_FIRST, STARTS, COUNTS) == "1\n1"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("devices", [1, 2, 4])
+def test_the_cell_about_several_devices_runs_on_any_number_of_them(devices: int) -> None:
+    """One is what a session has that ran JAX before the first cell, or a small TPU."""
+    from puzzles import _regions, find
+
+    cells = _regions.split_cells(find("local_experts").text)
+    (cell,) = [body for marker, body in cells if 'active="ipynb"' in marker]
+    code = "\n".join(line.removeprefix("#").removeprefix(" ") for line in cell.splitlines())
+    setup = "import jax.numpy as jnp, numpy as np\nfrom puzzles import find, trace"
+    first = SETUP_FIRST.replace('devices", 4', f'devices", {devices}')
+    assert f"over {devices} devices equals the whole" in said(first, setup, code)

@@ -1,0 +1,277 @@
+"""splash_vjp beside dense attention and JAX's own splash gradients, over calls nobody tuned for.
+
+Head counts, dtypes, caps, segments and tolerances are those of JAX's own test of its backward pass,
+https://github.com/jax-ml/jax/blob/main/tests/pallas/tpu_splash_attention_kernel_test.py. Masks are
+rougher, and rows and columns may be empty, which JAX's test avoids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import sample
+
+from puzzles import _puzzle, find, mutate
+from puzzles.splash_attention import _gradients as graduation
+from puzzles.splash_attention._gradients import Case
+
+SOLUTION = find("splash_vjp").solution
+CALLS = range(104)
+HEADS = [(1, 1), (2, 1), (4, 1), (3, 3), (4, 2), (6, 2), (8, 4)]
+
+lines: list[str] = []
+
+
+@pytest.fixture(scope="module", autouse=True)
+def table(request: pytest.FixtureRequest) -> Iterator[None]:
+    yield
+    if not lines:
+        return
+    with request.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
+        print("\n" + "\n".join([graduation.HEAD, *lines]))
+
+
+def one_mask(r: np.random.Generator, T: int, S: int) -> np.ndarray:
+    """A band, squares by chance, a few rectangles, or two of these together."""
+    i, j = np.indices((T, S))
+    kind = r.choice(["band", "squares", "rectangles", "both", "either"])
+    if kind in ("both", "either"):
+        one, other = one_mask(r, T, S), one_mask(r, T, S)
+        return one & other if kind == "both" else one | other
+    if kind == "band":
+        left, right = (S + T if r.random() < 0.4 else r.integers(n + 1) for n in (T, S // 2))
+        ahead = j - i - r.integers(-T // 4, S // 4 + 1)
+        return (ahead <= right) & (-ahead <= left)
+    if kind == "squares":
+        size = int(r.choice([1, 32, 64, 128]))
+        few = r.random((T // size, S // size)) < r.uniform(0.02, 0.98)
+        return np.kron(few, np.ones((size, size))) > 0
+    mask = np.zeros((T, S), bool)
+    for _ in range(r.integers(1, 5)):
+        (a, b), (c, d) = (np.sort(r.integers(0, n + 1, 2)) for n in (T, S))
+        mask[a : b + 1, c : d + 1] = True
+    return mask
+
+
+def drawn(number: int) -> Case:
+    """Heads, T, S, head dims, blocks, dtype, one mask or N, 1 to 4 documents, a cap or none."""
+    r = np.random.default_rng([15, number])
+    N, K = HEADS[r.integers(len(HEADS))]
+    bq, bk = (int(n) for n in r.choice([128, 256], 2))
+    most = 512 if N < 6 else 256
+    T, S = (b * int(r.integers(1, most // b + 1)) for b in (bq, bk))
+    H = int(r.choice([64, 128]))
+    Hv = int(r.choice([H, H, 192 - H]))
+    dtype = jnp.float32 if r.integers(2) else jnp.bfloat16
+    mask = one_mask(r, T, S)
+    if N > 1 and r.integers(2):
+        mask = np.stack([mask, *(one_mask(r, T, S) for _ in range(N - 1))])
+    ids, cap = None, None
+    if r.integers(2):
+        cuts = np.sort(r.integers(1, min(T, S), r.integers(1, 4)))
+        ids = tuple(
+            jnp.asarray(np.searchsorted(cuts, np.arange(n), side="right"), jnp.int32)
+            for n in (T, S)
+        )
+    if r.integers(2):
+        cap = float(r.uniform(1, 50))
+    arrays = graduation.draw(number, N, K, T, S, H, Hv, dtype)
+    return Case(*arrays, mask, ids, cap, bq, bk)
+
+
+@pytest.mark.slow
+@pytest.mark.graduate
+@pytest.mark.parametrize("number", sample.some(CALLS, 3))
+def test_gradients_are_those_of_dense_attention_and_of_production(number: int) -> None:
+    lines.append(graduation.examine(SOLUTION, drawn(number), number))
+
+
+def some_call(segments: bool = False, cap: float | None = None) -> Case:
+    """Two query heads to a key head; an empty row and an empty column of blocks."""
+    i, j = np.indices((256, 384))
+    mask = (j <= i + 100) & (i < 128) & (j < 256) & (i != 7)
+    ids = tuple(jnp.asarray(np.arange(n) // 100, jnp.int32) for n in (256, 384))
+    arrays = graduation.draw(5, 4, 2, 256, 384, 64, 64, jnp.float32)
+    return Case(*arrays, mask, ids if segments else None, cap)
+
+
+def _mistaken(name: str) -> Callable:
+    puzzle = find("splash_vjp")
+    return mutate(puzzle, puzzle.mistake(name))
+
+
+def _with_a_cap_of_half(q, k, v, mask, segment_ids=None, soft_cap=None, *, bq, bk):
+    return SOLUTION(q, k, v, mask, segment_ids, soft_cap and soft_cap / 2, bq=bq, bk=bk)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("fn", "says"),
+    [
+        (_mistaken("forgets delta"), "dq of dense attention in f32"),
+        (_mistaken("gives no gradient to keys and values"), "dk of dense attention in f32"),
+        (_mistaken("forgets the segments on the way back"), "dq of dense attention in f32"),
+        (_mistaken("computes the forward pass again"), "dots a tile: 2, 2, 3, 4, where 2, 3, 4"),
+        (_with_a_cap_of_half, "o of dense attention in f32"),
+    ],
+    ids=["no delta", "no keys", "leaking documents", "once more", "wrong cap"],
+)
+def test_what_is_wrong_or_wasteful_does_not_graduate(fn: Callable, says: str) -> None:
+    with pytest.raises(AssertionError, match=says):
+        graduation.examine(fn, some_call(segments=True, cap=4.0))
+
+
+@pytest.mark.slow
+def test_a_learner_reads_the_table_or_what_is_wrong() -> None:
+    table = graduation.graduate(SOLUTION).splitlines()
+    assert table[0] == graduation.HEAD
+    assert [line[-7:] for line in table[1:]] == ["2, 3, 4"] * len(graduation.examples())
+    zeros = graduation.graduate(lambda q, *args, **blocks: jnp.zeros_like(q))
+    assert zeros.startswith("not yet: ")
+    assert "of dense attention in f32" in zeros
+    starter = _puzzle.starter_function(find("splash_vjp"))
+    assert graduation.graduate(starter) == "not yet: `trainable_forward` is as you found it"
+
+
+def test_rows_and_columns_that_nobody_sees_have_gradients_of_zero() -> None:
+    case = some_call()
+    attention = attending(case)
+    do = jnp.ones_like(case.q)
+    o, dq, dk, dv = graduation.gradients(attention, case, do)
+    for x in (o, dq):
+        assert not x[:, 128:].any()
+        assert not x[:, 7].any()
+        assert x[:, :7].any()
+    for x in (dk, dv):
+        assert not x[:, 256:].any()
+        assert x[:, :228].any(axis=-1).all()
+
+
+def attending(case: Case) -> Callable:
+    def attention(q, k, v, ids):
+        return SOLUTION(q, k, v, case.mask, ids, case.soft_cap, bq=case.bq, bk=case.bk)
+
+    return attention
+
+
+def test_a_batch_is_one_vmap_and_jit_changes_nothing() -> None:
+    case = some_call(segments=True, cap=9.0)
+    attention = attending(case)
+
+    def loss(q, k, v):
+        return jnp.sum(jnp.sin(attention(q, k, v, case.segment_ids)))
+
+    one = case.q, case.k, case.v
+    two = tuple(jnp.stack([x, x[:, ::-1]]) for x in one)
+    gradient = jax.grad(loss, argnums=(0, 1, 2))
+    batched = jax.jit(jax.vmap(gradient))(*two)
+    for n in range(2):
+        for got, want in zip(batched, gradient(*(x[n] for x in two)), strict=True):
+            np.testing.assert_allclose(got[n], want, rtol=1e-4, atol=1e-5)
+
+
+def column_list() -> Callable:
+    """The helper that attention_dkv gives its learner."""
+    puzzle = find("attention_dkv")
+    return _puzzle.load(puzzle, puzzle.text, "lists")["by_columns"]
+
+
+def visits(number: int) -> tuple:
+    """A row list, the same visits by columns, and what heads there are."""
+    r = np.random.default_rng(number)
+    N, K = HEADS[number % len(HEADS)]
+    R, J, heads = int(r.integers(1, 6)), int(r.integers(1, 5)), N if r.integers(2) else 1
+    kinds = (r.integers(0, 3, (heads * R, J)) * (r.random((heads * R, J)) < 0.6)).astype(np.int32)
+    tiles = find("active_tiles").solution(kinds, r.integers(0, 9, kinds.shape).astype(np.int32))
+    return tiles, column_list()(tiles, N, K, R, J), (N, K, R, J, heads)
+
+
+@pytest.mark.parametrize("number", range(40))
+def test_the_list_by_columns_has_the_same_visits_once_and_each_column_in_one_run(
+    number: int,
+) -> None:
+    tiles, (rows, cols, masks, flags), (N, K, R, J, heads) = visits(number)
+    G = N // K
+    shared = heads == 1
+    wanted = set()
+    for row, col, mask, flag in zip(*(x.tolist() for x in tiles), strict=True):
+        for head in range(G) if shared else [row // R]:
+            if flag & 3:
+                key_head = 0 if shared else head // G
+                at = head * R + row % R, key_head * J + col
+                wanted.add((*at, mask if flag & 3 == 1 else -1, flag & 3))
+    live = flags & 3 > 0
+    got = [
+        (int(r), int(c), int(m) if f & 3 == 1 else -1, int(f & 3))
+        for r, c, m, f in zip(rows[live], cols[live], masks[live], flags[live], strict=True)
+    ]
+    assert len(got) == len(set(got))
+    assert set(got) == wanted
+    columns = (1 if shared else K) * J
+    assert cols[flags & 4 > 0].tolist() == list(range(columns))
+    assert cols[flags & 8 > 0].tolist() == list(range(columns))
+    assert (np.diff(cols, prepend=-1) > 0).tolist() == (flags & 4 > 0).tolist()
+    dead = cols[~live].tolist()
+    assert dead == sorted(set(range(columns)) - {c for _, c, _, _ in wanted})
+    assert all(x.dtype == np.int32 for x in (rows, cols, masks, flags))
+
+
+@pytest.mark.skipif(not graduation.has_splash(), reason="this JAX has no splash attention")
+def test_productions_fused_backward_pass_takes_five_dots_and_a_dq_for_each_column() -> None:
+    case = some_call()
+    for fused, wanted in ((False, (2, 4, 3)), (True, (2, 5))):
+        attention = graduation.productions_attention(case, fused)
+        launches = graduation.backward_launches(attention, case)
+        assert graduation.dots(launches) == wanted
+    shapes = [one.shape for one in launches[1].outputs]
+    assert (384 // case.bk, *case.q.shape) in shapes
+
+
+# What the prose states
+
+
+def test_the_picture_of_one_list_in_two_orders() -> None:
+    kinds = np.array([[2, 0, 0], [2, 1, 0], [0, 1, 0]], np.int32)
+    tiles = find("active_tiles").solution(kinds, np.zeros_like(kinds))
+    rows, cols, _, flags = tiles
+    assert [rows.tolist(), cols.tolist(), flags.tolist()] == [
+        [0, 1, 1, 2],
+        [0, 0, 1, 1],
+        [14, 6, 9, 13],
+    ]
+    rows, cols, _, flags = column_list()(tiles, 1, 1, 3, 3)
+    assert [cols.tolist(), rows[:4].tolist(), flags.tolist()] == [
+        [0, 0, 1, 1, 2],
+        [0, 1, 1, 2],
+        [6, 10, 5, 9, 12],
+    ]
+
+
+def test_a_weight_comes_back_from_lse_and_delta_is_the_rows_mean_of_dp() -> None:
+    r = np.random.default_rng(0)
+    s, v, do = r.normal(size=(5, 7)), r.normal(size=(7, 3)), r.normal(size=(5, 3))
+    p = np.exp(s) / np.exp(s).sum(axis=1, keepdims=True)
+    lse = np.log(np.exp(s).sum(axis=1, keepdims=True))
+    np.testing.assert_allclose(np.exp(s - lse), p)
+    mean = (p * (do @ v.T)).sum(axis=1)
+    np.testing.assert_allclose((p @ v * do).sum(axis=1), mean)
+    slope = jax.vjp(lambda s: jax.nn.softmax(s, axis=1) @ v, jnp.asarray(s, jnp.float32))[1]
+    wanted = slope(jnp.asarray(do, jnp.float32))[0]
+    np.testing.assert_allclose(p * (do @ v.T - mean[:, None]), wanted, atol=1e-6)
+
+
+def test_what_each_dot_of_the_backward_pass_is_for() -> None:
+    """By the widths that are contracted: H for s, Hv for dp, bq and bk for the gradients."""
+    i, j = np.indices((128, 256))
+    arrays = graduation.draw(0, 2, 1, 128, 256, 64, 32, jnp.float32)
+    case = Case(*arrays, j <= i + 100, bq=16, bk=128)
+    _, dq, dkv = graduation.backward_launches(attending(case), case)
+    for launch, outs in ((dq, [(16, 64)]), (dkv, [(128, 32), (128, 64)])):
+        shapes = [(dot.lhs, dot.rhs, dot.out) for dot in launch.dots]
+        assert shapes[0] == ((16, 64), (128, 64), (16, 128))
+        assert ((16, 32), (128, 32), (16, 128)) in shapes
+        assert sorted(out for *_, out in shapes) == sorted([(16, 128), (16, 128), *outs])

@@ -1,0 +1,465 @@
+"""Right launches of every kind that JAX's documentation shows: builders of (function, *arguments).
+
+`examine` has to find nothing wrong in them. `sabotage.py` edits their text, one fault at a time.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+f32, bf16, i32 = jnp.float32, jnp.bfloat16, jnp.int32
+S = jax.ShapeDtypeStruct
+ANY = pl.BlockSpec(memory_space=pl.ANY)
+
+
+def rows(n, bm=8, width=128):
+    """A block of `bm` rows for each step of a grid of one axis, of n arguments."""
+    return [pl.BlockSpec((bm, width), lambda i: (i, 0))] * n
+
+
+def add_vectors():
+    def kernel(x_ref, y_ref, o_ref):
+        o_ref[...] = x_ref[...] + y_ref[...]
+
+    def add(x, y):
+        return pl.pallas_call(kernel, out_shape=S(x.shape, x.dtype))(x, y)
+
+    return add, S((8, 128), f32), S((8, 128), f32)
+
+
+def scale_rows():
+    def kernel(x_ref, s_ref, o_ref):
+        o_ref[...] = x_ref[...] * s_ref[0]
+
+    def scale(x, s):
+        smem = pl.BlockSpec(memory_space=pltpu.SMEM)
+        out = S(x.shape, x.dtype)
+        return pl.pallas_call(
+            kernel, grid=(4,), in_specs=[*rows(1), smem], out_specs=rows(1)[0], out_shape=out
+        )(x, s)
+
+    return scale, S((32, 128), f32), S((1,), f32)
+
+
+def ragged_rows():
+    def kernel(x_ref, o_ref):
+        o_ref[...] = jnp.exp(x_ref[...])
+
+    def ragged(x):
+        return pl.pallas_call(
+            kernel, grid=(4,), in_specs=rows(1), out_specs=rows(1)[0], out_shape=S(x.shape, x.dtype)
+        )(x)
+
+    return ragged, S((30, 128), f32)
+
+
+def ragged_sum():
+    def kernel(x_ref, o_ref):
+        @pl.when(pl.program_id(0) == 0)
+        def _():
+            o_ref[...] = jnp.zeros_like(o_ref)
+
+        row = lax.broadcasted_iota(i32, x_ref.shape, 0) + pl.program_id(0) * x_ref.shape[0]
+        inside = jnp.where(row < 30, x_ref[...], 0.0)
+        o_ref[...] += jnp.sum(inside, axis=0, keepdims=True)
+
+    def total(x):
+        whole = pl.BlockSpec((1, 128), lambda i: (0, 0))
+        return pl.pallas_call(
+            kernel, grid=(4,), in_specs=rows(1), out_specs=whole, out_shape=S((1, 128), f32)
+        )(x)
+
+    return total, S((30, 128), f32)
+
+
+def matmul_kernel(a_ref, b_ref, o_ref, acc_ref):
+    @pl.when(pl.program_id(2) == 0)
+    def _():
+        acc_ref[...] = jnp.zeros_like(acc_ref)
+
+    acc_ref[...] += jnp.dot(a_ref[...], b_ref[...], preferred_element_type=f32)
+
+    @pl.when(pl.program_id(2) == pl.num_programs(2) - 1)
+    def _():
+        o_ref[...] = acc_ref[...].astype(o_ref.dtype)
+
+
+def multiply(a, b, bm=128, bk=128, bn=128):
+    (m, k), n = a.shape, b.shape[1]
+    return pl.pallas_call(
+        matmul_kernel,
+        grid=(m // bm, n // bn, k // bk),
+        in_specs=[
+            pl.BlockSpec((bm, bk), lambda i, j, k: (i, k)),
+            pl.BlockSpec((bk, bn), lambda i, j, k: (k, j)),
+        ],
+        out_specs=pl.BlockSpec((bm, bn), lambda i, j, k: (i, j)),
+        out_shape=S((m, n), a.dtype),
+        scratch_shapes=[pltpu.VMEM((bm, bn), f32)],
+        compiler_params=pltpu.CompilerParams(
+            dimension_semantics=("parallel", "parallel", "arbitrary")
+        ),
+    )(a, b)
+
+
+def matmul():
+    return multiply, S((256, 384), bf16), S((384, 256), bf16)
+
+
+def jitted_matmul():
+    return jax.jit(multiply, static_argnames="bm"), S((256, 256), f32), S((256, 128), f32)
+
+
+def batched_matmul():
+    return jax.vmap(multiply, in_axes=(0, None)), S((2, 256, 256), f32), S((256, 128), f32)
+
+
+def partial_matmul():
+    return functools.partial(multiply, bm=256), S((256, 256), f32), S((256, 128), f32)
+
+
+class Layer:
+    """A callable object, whose weights are its own."""
+
+    def __init__(self):
+        self.w = jnp.ones((128, 128), f32)
+
+    def __call__(self, x):
+        return multiply(x, self.w)
+
+    def forward(self, x):
+        return multiply(x, self.w)
+
+
+def callable_object():
+    return Layer(), S((256, 128), f32)
+
+
+def bound_method():
+    return Layer().forward, S((256, 128), f32)
+
+
+@jax.custom_vjp
+def trainable(a, b):
+    return multiply(a, b)
+
+
+trainable.defvjp(
+    lambda a, b: (multiply(a, b), (a, b)),
+    lambda res, g: (multiply(g, res[1].T), multiply(res[0].T, g)),
+)
+
+
+def gradient():
+    fn = jax.grad(lambda a, b: jnp.sum(trainable(a, b) ** 2), argnums=(0, 1))
+    return fn, S((256, 128), f32), S((128, 128), f32)
+
+
+def softmax_rows():
+    def kernel(x_ref, o_ref):
+        e = jnp.exp(x_ref[...] - jnp.max(x_ref[...], axis=1, keepdims=True))
+        o_ref[...] = e / jnp.sum(e, axis=1, keepdims=True)
+
+    def softmax(x):
+        return pl.pallas_call(
+            kernel, grid=(4,), in_specs=rows(1), out_specs=rows(1)[0], out_shape=S(x.shape, x.dtype)
+        )(x)
+
+    return softmax, S((32, 128), f32)
+
+
+def squeezed_batch():
+    def kernel(x_ref, o_ref):
+        o_ref[...] = x_ref[...].T
+
+    def transposed(x):
+        return pl.pallas_call(
+            kernel,
+            grid=(3, 2),
+            in_specs=[pl.BlockSpec((None, 128, 128), lambda b, i: (b, i, 0))],
+            out_specs=pl.BlockSpec((None, 128, 128), lambda b, i: (b, 0, i)),
+            out_shape=S((3, 128, 256), x.dtype),
+        )(x)
+
+    return transposed, S((3, 256, 128), f32)
+
+
+def picked_blocks():
+    def kernel(index_ref, x_ref, o_ref):
+        del index_ref
+        o_ref[...] = x_ref[...]
+
+    def picked(index, x):
+        grid_spec = pltpu.PrefetchScalarGridSpec(
+            num_scalar_prefetch=1,
+            grid=(4,),
+            in_specs=[pl.BlockSpec((8, 128), lambda i, index_ref: (index_ref[i], 0))],
+            out_specs=pl.BlockSpec((8, 128), lambda i, index_ref: (i, 0)),
+        )
+        return pl.pallas_call(kernel, grid_spec=grid_spec, out_shape=S((32, 128), f32))(index, x)
+
+    return picked, jnp.array([5, 0, 0, 7], i32), S((64, 128), f32)
+
+
+def in_place():
+    def kernel(x_ref, o_ref):
+        o_ref[...] = x_ref[...] + 1.0
+
+    def bumped(x):
+        return pl.pallas_call(
+            kernel, grid=(4,), in_specs=rows(1), out_specs=rows(1)[0],
+            out_shape=S(x.shape, x.dtype), input_output_aliases={0: 0},
+        )(x)  # fmt: skip
+
+    return bumped, S((32, 128), f32)
+
+
+def filled_elsewhere():
+    def kernel(x_ref, zeros_ref, o_ref):
+        del zeros_ref
+        o_ref[...] = x_ref[...]
+
+    def padded(x):
+        last = pl.BlockSpec((8, 128), lambda i: (i + 2, 0))
+        return pl.pallas_call(
+            kernel, grid=(2,), in_specs=[*rows(1), ANY], out_specs=last,
+            out_shape=S((32, 128), f32), input_output_aliases={1: 0},
+        )(x, jnp.zeros((32, 128), f32))  # fmt: skip
+
+    return padded, S((16, 128), f32)
+
+
+def one_copy():
+    def kernel(x_ref, o_ref, semaphore):
+        copy = pltpu.make_async_copy(x_ref, o_ref, semaphore)
+        copy.start()
+        copy.wait()
+
+    def copied(x):
+        return pl.pallas_call(
+            kernel, in_specs=[ANY], out_specs=ANY, out_shape=S(x.shape, x.dtype),
+            scratch_shapes=[pltpu.SemaphoreType.DMA],
+        )(x)  # fmt: skip
+
+    return copied, S((64, 128), f32)
+
+
+def two_buffers():
+    def kernel(x_ref, o_ref, buffers, semaphores):
+        step, steps = pl.program_id(0), pl.num_programs(0)
+
+        def fetch(n, slot):
+            piece = x_ref.at[pl.ds(n * 8, 8)]
+            return pltpu.make_async_copy(piece, buffers.at[slot], semaphores.at[slot])
+
+        @pl.when(step == 0)
+        def _():
+            fetch(0, 0).start()
+
+        @pl.when(step + 1 < steps)
+        def _():
+            fetch(step + 1, (step + 1) % 2).start()
+
+        fetch(step, step % 2).wait()
+        o_ref[...] = buffers[step % 2] * 2.0
+
+    def streamed(x):
+        return pl.pallas_call(
+            kernel, grid=(4,), in_specs=[ANY], out_specs=rows(1)[0], out_shape=S(x.shape, x.dtype),
+            scratch_shapes=[pltpu.VMEM((2, 8, 128), f32), pltpu.SemaphoreType.DMA((2,))],
+        )(x)  # fmt: skip
+
+    return streamed, S((32, 128), f32)
+
+
+def scoped_copy():
+    def kernel(x_ref, o_ref):
+        def body(buffer, semaphore):
+            copy = pltpu.make_async_copy(x_ref, buffer, semaphore)
+            copy.start()
+            copy.wait()
+            o_ref[...] = jnp.tanh(buffer[...])
+
+        pl.run_scoped(body, pltpu.VMEM((32, 128), f32), pltpu.SemaphoreType.DMA)
+
+    def scoped(x):
+        return pl.pallas_call(kernel, in_specs=[ANY], out_shape=S(x.shape, x.dtype))(x)
+
+    return scoped, S((32, 128), f32)
+
+
+def inner_pipeline():
+    def kernel(x_ref, o_ref):
+        def body(x, o):
+            o[...] = x[...] * 2.0
+
+        pltpu.emit_pipeline(body, grid=(4,), in_specs=rows(1), out_specs=rows(1))(x_ref, o_ref)
+
+    def piped(x):
+        return pl.pallas_call(kernel, in_specs=[ANY], out_specs=ANY, out_shape=S(x.shape, x.dtype))(
+            x
+        )
+
+    return piped, S((32, 128), f32)
+
+
+def counted_loop():
+    def kernel(n_ref, x_ref, o_ref):
+        o_ref[...] = lax.fori_loop(0, n_ref[0], lambda _, c: c + x_ref[...], jnp.zeros((8, 128)))
+
+    def looped(n, x):
+        smem = pl.BlockSpec(memory_space=pltpu.SMEM)
+        return pl.pallas_call(
+            kernel, grid=(4,), in_specs=[smem, *rows(1)], out_specs=rows(1)[0],
+            out_shape=S(x.shape, x.dtype),
+        )(n, x)  # fmt: skip
+
+    return looped, jnp.array([3], i32), S((32, 128), f32)
+
+
+def masked_blocks():
+    """Blocks above the diagonal are neither computed nor fetched again."""
+
+    def kernel(a_ref, o_ref, acc_ref):
+        i, j = pl.program_id(0), pl.program_id(1)
+
+        @pl.when(j == 0)
+        def _():
+            acc_ref[...] = jnp.zeros_like(acc_ref)
+
+        @pl.when(j <= i)
+        def _():
+            acc_ref[...] += a_ref[...]
+
+        @pl.when(j == pl.num_programs(1) - 1)
+        def _():
+            o_ref[...] = acc_ref[...]
+
+    def lower(a):
+        return pl.pallas_call(
+            kernel,
+            grid=(4, 4),
+            in_specs=[pl.BlockSpec((8, 128), lambda i, j: (i, jnp.minimum(i, j)))],
+            out_specs=pl.BlockSpec((8, 128), lambda i, j: (i, 0)),
+            out_shape=S((32, 128), f32),
+            scratch_shapes=[pltpu.VMEM((8, 128), f32)],
+            compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel", "arbitrary")),
+        )(a)
+
+    return lower, S((32, 512), f32)
+
+
+def running_sum():
+    """Scratch is handed from step to step."""
+
+    def kernel(x_ref, o_ref, acc_ref):
+        i = pl.program_id(0)
+
+        @pl.when(i == 0)
+        def _():
+            acc_ref[...] = jnp.zeros_like(acc_ref)
+
+        acc_ref[...] += x_ref[...]
+        o_ref[...] = acc_ref[...]
+
+    def summed(x):
+        return pl.pallas_call(
+            kernel, grid=(4,), in_specs=rows(1), out_specs=rows(1)[0], out_shape=S(x.shape, f32),
+            scratch_shapes=[pltpu.VMEM((8, 128), f32)],
+            compiler_params=pltpu.CompilerParams(dimension_semantics=("arbitrary",)),
+        )(x)  # fmt: skip
+
+    return summed, S((32, 128), f32)
+
+
+def large_blocks():
+    bm = 1024
+
+    def kernel(x_ref, o_ref):
+        o_ref[...] = x_ref[...] * 2.0
+
+    def doubled(x):
+        spec = rows(1, bm, 512)
+        return pl.pallas_call(
+            kernel, grid=(2,), in_specs=spec, out_specs=spec[0], out_shape=S(x.shape, f32)
+        )(x)
+
+    return doubled, S((2 * bm, 512), f32)
+
+
+def quantised():
+    def kernel(x_ref, w_ref, s_ref, o_ref):
+        w = w_ref[...].astype(f32).astype(bf16)
+        o_ref[...] = jnp.dot(x_ref[...], w, preferred_element_type=f32) * s_ref[...]
+
+    def dequantised(x, w, s):
+        whole = pl.BlockSpec((128, 128), lambda i: (0, 0))
+        scales = pl.BlockSpec((1, 128), lambda i: (0, 0))
+        return pl.pallas_call(
+            kernel, grid=(4,), in_specs=[*rows(1, 16), whole, scales], out_specs=rows(1, 16)[0],
+            out_shape=S((64, 128), f32),
+        )(x, w, s)  # fmt: skip
+
+    return dequantised, S((64, 128), bf16), S((128, 128), jnp.int8), S((1, 128), f32)
+
+
+def two_launches():
+    def kernel(x_ref, o_ref):
+        o_ref[...] = x_ref[...] * 2.0
+
+    def twice(x):
+        def one(x):
+            return pl.pallas_call(
+                kernel, grid=(4,), in_specs=rows(1), out_specs=rows(1)[0],
+                out_shape=S(x.shape, x.dtype),
+            )(x)  # fmt: skip
+
+        return one(jnp.sin(one(x)))
+
+    return twice, S((32, 128), f32)
+
+
+def in_a_scan():
+    fn, x = softmax_rows()
+
+    def scanned(x):
+        return lax.scan(lambda c, _: (fn(c), None), x, None, length=3)[0]
+
+    return scanned, x
+
+
+def mesh(size=4):
+    """An abstract mesh: nobody here has several devices."""
+    return jax.sharding.AbstractMesh((size,), ("x",))
+
+
+def sharded():
+    fn, _ = softmax_rows()
+    spec = jax.sharding.PartitionSpec("x")
+    how = dict(mesh=mesh(), in_specs=spec, out_specs=spec, check_vma=False)
+    return jax.jit(jax.shard_map(fn, **how)), S((128, 128), f32)
+
+
+def random_index():
+    rng = np.random.default_rng(0)
+    fn, _, x = picked_blocks()
+    return fn, jnp.asarray(rng.integers(0, 8, 4), i32), x
+
+
+LAUNCHES = {
+    make.__name__: make
+    for make in (
+        add_vectors, scale_rows, ragged_rows, ragged_sum, matmul, jitted_matmul, batched_matmul,
+        partial_matmul, callable_object, bound_method, gradient, softmax_rows, squeezed_batch,
+        picked_blocks, in_place, filled_elsewhere, one_copy, two_buffers, scoped_copy,
+        inner_pipeline, counted_loop, masked_blocks, running_sum, large_blocks, quantised, two_launches, in_a_scan, sharded,
+        random_index,
+    )
+}  # fmt: skip

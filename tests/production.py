@@ -1,0 +1,145 @@
+"""JAX's own Pallas TPU kernels as launches to examine: builders of (function, *arguments)."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from launches import mesh
+
+f32, bf16, i32 = jnp.float32, jnp.bfloat16, jnp.int32
+S = jax.ShapeDtypeStruct
+OPS = "jax.experimental.pallas.ops.tpu"
+SPLASH = f"{OPS}.splash_attention.splash_attention_kernel"
+FLASH = f"{OPS}.flash_attention"
+GMM = f"{OPS}.megablox.gmm"
+PAGED = f"{OPS}.paged_attention.paged_attention_kernel"
+RAGGED = f"{OPS}.ragged_paged_attention.kernel"
+MATMUL = f"{OPS}.matmul"
+GATHER = f"{OPS}.all_gather"
+
+
+def _splash(mask, module=None):
+    """A SplashAttentionKernel: an object that is called."""
+    lib = module or importlib.import_module(SPLASH)
+    masks = importlib.import_module(SPLASH.replace("_kernel", "_mask"))
+    sizes = lib.BlockSizes(
+        block_q=128, block_kv=128, block_kv_compute=128, block_q_dkv=128, block_kv_dkv=128,
+        block_kv_dkv_compute=128, block_q_dq=128, block_kv_dq=128,
+    )  # fmt: skip
+    heads = masks.MultiHeadMask([mask(masks)] * 2)
+    return lib.make_splash_mha(mask=heads, head_shards=1, q_seq_shards=1, block_sizes=sizes)
+
+
+def _causal(masks):
+    return masks.CausalMask((256, 256))
+
+
+def _local(masks):
+    return masks.LocalMask((256, 256), window_size=(64, 0), offset=0)
+
+
+QKV = (S((2, 256, 128), f32),) * 3
+BATCHED = (S((1, 2, 256, 128), f32),) * 3
+
+
+def splash(module=None):
+    return _splash(_causal, module), *QKV
+
+
+def splash_local(module=None):
+    return _splash(_local, module), *QKV
+
+
+def splash_gradient(module=None):
+    kernel = _splash(_causal, module)
+    return jax.grad(lambda *qkv: jnp.sum(kernel(*qkv)), argnums=(0, 1, 2)), *QKV
+
+
+def splash_batched(module=None):
+    return jax.vmap(_splash(_causal, module)), *(S((2, *x.shape), x.dtype) for x in QKV)
+
+
+def _flash(module):
+    lib = module or importlib.import_module(FLASH)
+    names = ("block_q", "block_k_major", "block_k", "block_q_major_dkv", "block_k_major_dkv",
+             "block_k_dkv", "block_q_dkv", "block_k_major_dq", "block_k_dq", "block_q_dq")  # fmt: skip
+    sizes = lib.BlockSizes(block_b=1, **dict.fromkeys(names, 128))
+    return functools.partial(lib.flash_attention, causal=True, block_sizes=sizes)
+
+
+def flash(module=None):
+    return _flash(module), *BATCHED
+
+
+def flash_gradient(module=None):
+    fn = _flash(module)
+    return jax.grad(lambda *qkv: jnp.sum(fn(*qkv)), argnums=(0, 1, 2)), *BATCHED
+
+
+SIZES = jnp.array([100, 0, 156, 200, 56], i32)
+
+
+def _tiled(name, module):
+    lib = module or importlib.import_module(GMM)
+    return functools.partial(getattr(lib, name), tiling=(128, 128, 128))
+
+
+def gmm(module=None):
+    return _tiled("gmm", module), S((512, 256), bf16), S((5, 256, 256), bf16), SIZES
+
+
+def tgmm(module=None):
+    return _tiled("tgmm", module), S((256, 512), bf16), S((512, 256), bf16), SIZES
+
+
+def gmm_gradient():
+    ops = importlib.import_module(f"{OPS}.megablox.ops")
+
+    def loss(lhs, rhs, sizes):
+        return jnp.sum(ops.gmm(lhs, rhs, sizes, f32, (128, 128, 128)))
+
+    return jax.grad(loss, argnums=(0, 1)), S((512, 256), f32), S((5, 256, 256), f32), SIZES
+
+
+def paged(module=None):
+    lib = module or importlib.import_module(PAGED)
+    pages = S((2, 16, 16, 128), bf16)
+    table = jnp.asarray(np.random.default_rng(0).permutation(16).reshape(2, 8), i32)
+    fn = functools.partial(lib.paged_attention, pages_per_compute_block=4)
+    return fn, S((2, 8, 128), bf16), pages, pages, jnp.array([100, 37], i32), table
+
+
+def ragged_paged(module=None):
+    lib = module or importlib.import_module(RAGGED)
+    table = jnp.asarray(np.random.default_rng(0).permutation(16).reshape(2, 8), i32)
+    fn = functools.partial(
+        lib.ragged_paged_attention, num_kv_pages_per_block=4, num_queries_per_block=16,
+        vmem_limit_bytes=2**25,
+    )  # fmt: skip
+    lengths, starts, count = (jnp.array(n, i32) for n in ([100, 37], [0, 20, 32], [2]))
+    q, kv = S((32, 4, 128), bf16), S((16, 16, 4, 128), bf16)
+    return fn, q, kv, lengths, table, starts, count
+
+
+def matmul(module=None):
+    lib = module or importlib.import_module(MATMUL)
+    fn = functools.partial(lib.matmul, block_shape=(128, 128), block_k=128)
+    return fn, S((256, 384), f32), S((384, 256), f32)
+
+
+def all_gather(module=None):
+    lib = module or importlib.import_module(GATHER)
+    return functools.partial(lib.all_gather, mesh=mesh(), axis_name="x"), S((64, 128), f32)
+
+
+LAUNCHES = {
+    make.__name__: make
+    for make in (
+        splash, splash_local, splash_gradient, splash_batched, flash, flash_gradient, gmm, tgmm,
+        gmm_gradient, paged, ragged_paged, matmul, all_gather,
+    )
+}  # fmt: skip
