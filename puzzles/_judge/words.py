@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from puzzles._jax import call_at_fault
+from puzzles._jax import call_at_fault, params_at_fault
 from puzzles._judge import source
 from puzzles._launch import Endless
 
@@ -284,6 +284,8 @@ def _of_the_call(error: Exception) -> str:
             "Prefetched Refs come before the kernel's others, and after an index map's program ids."
         )
         return " ".join(filter(None, (which, also if prefetched else "")))
+    if isinstance(error, AssertionError) and (kind := params_at_fault(error)):
+        return f"`compiler_params` is a {kind}: pass `pltpu.CompilerParams(...)`."
     if prefetched and "Pytree for `in_specs`" in str(error):
         some = f"{prefetched} arrays of the call have"
         first = some if prefetched > 1 else "array of the call has"
