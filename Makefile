@@ -15,11 +15,11 @@ COLAB_JAX := 0.7.2
 # The last release of each minor version in between; test and test-colab run both ends.
 MATRIX := 0.8.3 0.9.2
 
-CHECKED := puzzles tests diagrams
+CHECKED := puzzles tests diagrams docs
 PYTEST := -m pytest -n 2 --dist loadscope --no-loadscope-reorder --durations=15 $(PYTEST_ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help env lab copy quick test graduate test-colab test-matrix test-browser lint build verify mutants bench clean
+.PHONY: help env lab copy quick test graduate test-colab test-matrix test-browser lint build verify mutants bench examine-bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-12s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -47,12 +47,10 @@ test graduate test-colab test-jax-% quick verify mutants: export JAX_PERSISTENT_
 # On other JAX versions every solution, and a third of the mistakes and of the other answers.
 test-colab test-jax-%: export PUZZLES_SHARE = 3
 
-test: export JAX_PLATFORMS = cpu
 test: $(TEST)/.installed lint ## everything CI runs, on the newest JAX
 	$(TEST)/bin/python -m puzzles build --check
 	$(TEST)/bin/python $(PYTEST) --junitxml=build/gate.xml
 
-graduate: export JAX_PLATFORMS = cpu
 graduate: export PUZZLES_GRADUATE = 1
 graduate: $(TEST)/.installed ## against production, and fuzz: all of what `make test` samples
 	$(TEST)/bin/python $(PYTEST) -m graduate
@@ -61,17 +59,14 @@ quick: export JAX_PLATFORMS = cpu
 quick: $(TEST)/.installed ## check what differs from the last commit: NAMES="row_sum" for rungs
 	@$(TEST)/bin/python tests/quick.py $(NAMES)
 
-test-colab: export JAX_PLATFORMS = cpu
 test-colab: $(COLAB)/.installed ## the same tests on the JAX that Colab has
 	$(COLAB)/bin/python $(PYTEST)
 
 test-matrix: test-colab $(MATRIX:%=test-jax-%) test ## the same tests on the oldest JAX, the newest and those between
 
-test-jax-%: export JAX_PLATFORMS = cpu
 test-jax-%: .venv-jax-%/.installed
 	.venv-jax-$*/bin/python $(PYTEST)
 
-test-browser: export JAX_PLATFORMS = cpu
 test-browser: $(BROWSER)/.installed ## the notebook and diagrams in Chromium; screenshots in tests/browser
 	$(BROWSER)/bin/python -m pytest tests/browser -W default $(PYTEST_ARGS)
 
@@ -81,6 +76,7 @@ lint: $(TEST)/.installed ## ruff and mypy
 	$(TEST)/bin/mypy
 
 build: $(TEST)/.installed ## draw the diagrams, write the notebooks and README's table
+	JAX_PLATFORMS=cpu $(TEST)/bin/python docs/draw.py
 	JAX_PLATFORMS=cpu $(TEST)/bin/python -m puzzles build
 
 verify: $(TEST)/.installed ## prove every puzzle: NAMES="add_ten row_sum" for some
@@ -91,6 +87,9 @@ mutants: $(TEST)/.installed ## judge every small change of every solution: NAMES
 
 bench: $(TEST)/.installed ## time every check, and the import
 	JAX_PLATFORMS=cpu $(TEST)/bin/python tests/bench.py
+
+examine-bench: $(TEST)/.installed ## examine JAX's own kernels, and kernels with planted faults
+	JAX_PLATFORMS=cpu $(TEST)/bin/python tests/examine_bench.py
 
 clean: ## remove environments and caches; my/ stays
 	rm -rf $(LAB) $(TEST) $(COLAB) $(BROWSER) .venv-jax-* .jax-cache build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

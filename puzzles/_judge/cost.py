@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from puzzles._jax import Jaxpr, JaxprEqn
-from puzzles._judge.outside import line_of
+from puzzles._judge.outside import line_of, observed
 from puzzles._launch import PALLAS_CALL, Launch, Operand, Traced, itemsize, subjaxprs
 
 # The same bytes under another shape: nothing moves.
@@ -156,7 +156,7 @@ def _made(jaxpr: Jaxpr, times: int, caller: str = "") -> Iterator[Made]:
                 often *= equation.params["length"]
             for one in inner:
                 yield from _made(one, often, line)
-        elif not _is_view(equation):
+        elif not _is_view(equation) and not observed(equation):
             size = sum(_bytes(v.aval) for v in equation.outvars)
             yield Made(size * times, equation.primitive.name, line)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 
 import jax
@@ -18,7 +18,7 @@ from puzzles._judge.fresh import own_seed
 from puzzles._judge.limits import learners_code
 from puzzles._judge.memory import memory, memory_if_small
 from puzzles._judge.numbers import rounded_once, same_form, same_numbers
-from puzzles._judge.scale import at_scale, compare
+from puzzles._judge.scale import Scale, at_scale, compare
 from puzzles._judge.verdict import Rejected, Verdict
 from puzzles._launch import Launch, Traced
 from puzzles._puzzle import Puzzle
@@ -27,6 +27,11 @@ from puzzles._tpu import Compiler
 
 _INTERPRET = (
     "One thing: without `interpret=INTERPRET` in the call, it does not run on a CPU if you call it."
+)
+_OFTEN = 1.5  # times the reference's stores, from which on they are worth a remark
+_STORES = (
+    "One thing: `{name}` is stored at {often:,} grid steps, in the reference at {enough:,}. Each "
+    "store goes over a block in VMEM; HBM gets what the last one leaves."
 )
 _NO_KERNEL = "This rung has no kernel of its own, so there was nothing to simulate or to lower."
 
@@ -160,7 +165,18 @@ def _kernel(
         receipt = receipt_text(traces[largest].launches, ran=tuple(ran), title=largest.label)
     launches = [one for traced in traces.values() for one in traced.launches]
     forgot = not on_tpu() and not all(one.interpret for one in launches)
-    return _passed(puzzle, receipt, notes=(_INTERPRET,) if forgot else ())
+    notes = (_INTERPRET,) if forgot else ()
+    return _passed(puzzle, receipt, notes=(*notes, *(_stores(scale) if scale is not None else ())))
+
+
+def _stores(scale: Scale) -> Iterator[str]:
+    """A remark where an output is stored much more often than in the reference, on its grid."""
+    if [one.grid for one in scale.mine.launches] != [one.grid for one in scale.par.launches]:
+        return
+    for mine, par in zip(scale.mine.launches, scale.par.launches, strict=True):
+        for (name, often), (_, enough) in zip(mine.stores, par.stores, strict=False):
+            if often > _OFTEN * enough:
+                yield _STORES.format(name=name, often=often, enough=enough)
 
 
 def _ran(case: Case, fn: Callable) -> tuple[Traced, list[np.ndarray]]:

@@ -130,10 +130,10 @@ def left_undone(launch: Launch) -> str | None:
     """What the launch never reads, writes or fetches, if there is something."""
     seen = launch.touched
     for name in seen.unwritten:
-        return f"Nothing is ever stored in `{name}`."
+        return f"nothing is ever stored in `{name}`."
     for name in seen.unread:
-        return f"The kernel never reads `{name}`."
+        return f"the kernel never reads `{name}`."
     for name, count, total, block in seen.missed:
-        which = f"{count:,} of the {total:,} blocks of `{name}`, for example {block}"
-        return f"The index map gives {which}, to no grid step."
+        which = f"{count:,} of its {total:,} blocks, for example {block}"
+        return f"the index map of `{name}` gives {which}, to no grid step."
     return None

@@ -44,7 +44,7 @@ def work_outside(closed: ClosedJaxpr, allowed: Sequence[str] = ()) -> list[tuple
         for equation in _data_equations(closed.jaxpr, set(closed.jaxpr.invars))
         if equation.primitive.name not in free
         and equation.primitive.name != PALLAS_CALL
-        and not _observed(equation)
+        and not observed(equation)
         and any(
             jnp.issubdtype(v.aval.dtype, jnp.inexact)
             for v in equation.outvars
@@ -84,7 +84,7 @@ def line_of(equation: JaxprEqn) -> str:
     return "" if frame is None else linecache.getline(frame.file_name, frame.line_num).strip()
 
 
-def _observed(equation: JaxprEqn) -> bool:
+def observed(equation: JaxprEqn) -> bool:
     """Whether a rung's author made it, to observe the learner's function."""
     frame = _frame(equation)
     return frame is not None and source.author_wrote(frame.file_name, frame.line_num)

@@ -172,10 +172,10 @@ def learners_line(error: BaseException) -> tuple[str, str] | None:
     return found
 
 
-def in_kernel(error: BaseException) -> bool:
-    """Whether `error` was raised while a kernel was traced."""
-    names = (os.path.basename(code.co_filename) for code, _ in _frames(error.__traceback__))
-    return "pallas_call.py" in names
+def meanwhile(error: BaseException) -> str:
+    """What JAX was doing when `error` was raised: "in a kernel", or '' for anything else."""
+    files = (os.path.basename(code.co_filename) for code, _ in _frames(error.__traceback__))
+    return "in a kernel" if "pallas_call.py" in files else ""
 
 
 @functools.lru_cache(maxsize=256)

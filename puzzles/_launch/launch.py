@@ -13,7 +13,7 @@ import numpy as np
 from puzzles._launch.events import Event
 from puzzles._launch.moves import Copy, in_flight
 from puzzles._launch.operand import Operand, spread
-from puzzles._launch.touched import Touched, touched
+from puzzles._launch.touched import Touched, storing, touched
 from puzzles._launch.work import Dot, Touch
 
 
@@ -70,8 +70,9 @@ class Launch:
     flights: tuple[tuple[int, np.ndarray], ...] = ()  # starts (1) and waits (-1), with weights
     # Reads of scalars: the ref, the element in a flat array, how often; both over the grid.
     looks: tuple[tuple[str, np.ndarray, np.ndarray], ...] = ()
-    # What a kernel that copies by hand does, in its order: the first EVENTS of it.
+    # What a kernel that copies by hand does, in its order; `cut` says that this is its beginning.
     events: tuple[Event, ...] = ()
+    cut: bool = False
     rows: Callable[[], Mapping[str, np.ndarray]] = dict  # see `rows_stored`
 
     @property
@@ -99,6 +100,11 @@ class Launch:
         started = [self.outputs[position].name for _, position in self.aliases]
         blocks = [o for o in self.inputs + self.outputs if o.piped and o.name not in started]
         return touched(self.touches, blocks, self.scratch, self.grid)
+
+    @property
+    def stores(self) -> tuple[tuple[str, int], ...]:
+        """Each output, and how many steps store into it for certain."""
+        return tuple((o.name, storing(self.touches, o.name, self.grid)) for o in self.outputs)
 
     @property
     def steps(self) -> int:

@@ -56,6 +56,15 @@ def touched(
     return Touched(tuple(early), tuple(unread), tuple(unwritten), tuple(missed))
 
 
+def storing(touches: Sequence[Touch], name: str, grid: tuple[int, ...]) -> int:
+    """How many grid steps store into a ref for certain."""
+    steps = np.zeros(int(np.prod(grid)), bool)
+    for touch in touches:
+        if touch.ref == name and touch.writes:
+            steps |= spread(touch.weight[LEAST] > 0, grid)
+    return int(steps.sum())
+
+
 def _early(touches: Sequence[Touch], begins: np.ndarray, grid: tuple[int, ...]) -> int | None:
     """The first step that reads for certain what no step since the last of `begins` has written."""
     written = np.zeros(len(begins), bool)

@@ -34,8 +34,8 @@ INTRO = """
 In a mixture of experts every token is multiplied by the weights of the expert that it was routed
 to, and how many tokens each expert gets is known only when the step runs. Shapes cannot depend on
 it, and a product for every pair of a token and an expert would be mostly waste. This ladder climbs
-from one prefetched index to a grouped matmul that visits the same tiles as JAX's own, Megablox, and
-to a mixture-of-experts layer that trains.
+from one prefetched index to a grouped matmul that visits the same tiles as JAX's own, Megablox, to
+a mixture-of-experts layer that trains, and to what serves it.
 
 Three ideas carry all of it: small integer arrays that are in SMEM before the first step, index maps
 that read there where to fetch from, and masks for tiles of which only a part is meant: here, where two groups meet. Block-sparse

@@ -154,7 +154,7 @@ def moe_layer(
 # In the last line, the difference between the first two numbers is what tiles cost that groups
 # share: a visit computes the whole tile. Smaller tiles share less, but reuse less of what they fetch.
 #
-# **You are at the top.** Look back at what carried you: the data that steer a kernel are a few
+# **The layer trains.** Look back at what carried you: the data that steer a kernel are a few
 # integers in SMEM, prefetched; index maps look them up and so decide what is fetched; the grid is a
 # flat list of what has to be done; a mask cleans up where a boundary cuts a tile; and work that
 # nobody needs is not masked but never visited. That is SplashAttention too, in
@@ -165,7 +165,8 @@ def moe_layer(
 # * [Megablox](https://github.com/jax-ml/jax/tree/main/jax/experimental/pallas/ops/tpu/megablox), in
 #   JAX itself. `gmm` is your `grouped_matmul`, transposed or not, with the same list of visits;
 #   `tgmm` is your `grouped_outer`, and visits empty groups, too. It adds `group_offset`: when the
-#   **experts are sharded** over chips, each chip goes through the visits to its own experts only.
+#   **experts are sharded** over chips, each chip goes through the visits to its own experts only. So
+#   does `local_experts`, later.
 # * [tokamax](https://github.com/openxla/tokamax/tree/main/tokamax/_src/ops/ragged_dot) continues
 #   it, with **quantised** weights and activations, and with tables of tuned tile sizes.
 # * [`jax.lax.ragged_dot`](https://docs.jax.dev/en/latest/_autosummary/jax.lax.ragged_dot.html) has

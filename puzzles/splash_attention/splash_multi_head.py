@@ -29,8 +29,8 @@ from puzzles import INTERPRET, find
 # ```
 #
 # **What if something is absent?** Without segments there are no ids to fetch; without partial tiles, or with a rule,
-# no masks. `None` then stands in place of the operand and its spec, and the kernel gets `None` in place of a Ref. So is a
-# `rule` that nobody gave. Ask with *Python's* `if`: that runs while the kernel is traced, and decides which code there is.
+# no masks. `None` then stands in place of the operand and its spec, and the kernel gets `None` in place of a Ref. A
+# `rule` that nobody gave is `None`, too. Ask with *Python's* `if`: that runs while the kernel is traced, and decides which code there is.
 #
 # You write the kernel; `splash_specs`, a spec for each of the six operands, present or not, and one for the output;
 # and the grid. `splash_over_tiles` takes a list, so it needs no dense mask. All heads share a rule.

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+import puzzles
 from puzzles import __main__ as cli
 from puzzles import _author
 from puzzles._author import notebook, repository
@@ -77,7 +78,8 @@ def test_solved_notebooks_go_where_they_are_asked_to(copy):
 
 @pytest.mark.slow
 def test_a_rung_is_a_notebook_again_as_soon_as_it_is_saved(copy):
-    module, notebook = copy / "puzzles" / "basics" / "add_ten.py", copy / "basics.ipynb"
+    module = copy / "puzzles" / "basics" / "add_ten.py"
+    notebook.write(copy)
     command = [sys.executable, "-m", "puzzles", "build", "--watch"]
     settings = {**os.environ, "PYTHONPATH": str(copy), "JAX_PLATFORMS": "cpu"}
     with subprocess.Popen(command, cwd=copy, env=settings, stdout=subprocess.PIPE) as watching:
@@ -86,16 +88,29 @@ def test_a_rung_is_a_notebook_again_as_soon_as_it_is_saved(copy):
         assert watching.stdout.readline() == b"wrote basics.ipynb\n"
         watching.send_signal(signal.SIGINT)
         assert watching.wait() == 0
-    assert b"Add 10 to" in notebook.read_bytes()
+    assert b"Add 10 to" in (copy / "basics.ipynb").read_bytes()
 
 
-def test_a_readme_with_an_old_table_is_out_of_date(copy):
+@pytest.mark.parametrize(("old", "new"), [("/blob/master/", "/blob/old/"), (" rungs, ", " rngs, ")])
+def test_a_readme_with_an_old_table_or_count_is_out_of_date(copy, old, new):
+    notebook.write(copy)
     readme = copy / "README.md"
     text = readme.read_text(encoding="utf-8")
-    readme.write_text(text.replace("/blob/master/", "/blob/old/"), encoding="utf-8")
+    readme.write_text(text.replace(old, new), encoding="utf-8")
     assert notebook.out_of_date(copy) == ["README.md"]
     notebook.write(copy)
     assert readme.read_text(encoding="utf-8") == text
+
+
+def test_a_readme_counts_what_there_is(copy):
+    notebook.write(copy)
+    rungs = [rung for name in puzzles.ladders() for rung in puzzles.ladder(name)]
+    mistakes = sum(len(rung.mistakes) for rung in rungs)
+    others = sum(len(rung.alternatives) for rung in rungs)
+    assert (
+        f"\n{len(puzzles.ladders())} ladders, {len(rungs)} rungs, {mistakes} mistakes, all "
+        f"rejected, and {others} other correct solutions, all accepted.\n"
+    ) in (copy / "README.md").read_text(encoding="utf-8")
 
 
 def test_a_readme_without_a_table_is_left_alone(copy):
