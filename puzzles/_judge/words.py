@@ -323,8 +323,9 @@ def told(error: Exception) -> str:
         return str(error)
     gist = source.first_sentence(error) + source.meant(error)
     where = source.learners_line(error)
-    says = f"`{where[1]}` in `{where[0]}` raises\n{gist}" if where else gist
-    line = where[1] if where else ""
+    place, line = where or ("", "")
+    whose = f"`{line}` in `{place}`" if line else f"`{place}`"  # typed where no file keeps it
+    says = f"{whose} raises\n{gist}" if where else gist
     known = remedy(f"{type(error).__name__}: {error}", line, source.meanwhile(error))
     return "\n".join(filter(None, (says, known, _of_the_call(error))))
 
