@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from puzzles._jax import call_at_fault
+from puzzles._jax import call_at_fault, params_at_fault
 from puzzles._judge import source
 from puzzles._launch import Endless
 
@@ -190,8 +190,8 @@ _REMEDIES: tuple[tuple[str, str], ...] = (
     ),
     (
         r"Expected shape: \((\d+), (\d+)\)\. Value shape: \((?:1, \2|\1, 1)\)",
-        "A store does not broadcast: give it the block's shape, as in "
-        "`o_ref[...] = jnp.broadcast_to(value, o_ref.shape)`.",
+        "This is one row or one column, and a store does not broadcast. Copies of it are "
+        "`jnp.broadcast_to(value, o_ref.shape)`; arithmetic of a column with a row fills a block.",
     ),
     (
         r"[Ii]nvalid shape for `?swap.*NDIndexer.*\n.*_ref\[(?!\.\.\.|:|pl\.ds)",
@@ -323,8 +323,9 @@ def told(error: Exception) -> str:
         return str(error)
     gist = source.first_sentence(error) + source.meant(error)
     where = source.learners_line(error)
-    says = f"`{where[1]}` in `{where[0]}` raises\n{gist}" if where else gist
-    line = where[1] if where else ""
+    place, line = where or ("", "")
+    whose = f"`{line}` in `{place}`" if line else f"`{place}`"  # typed where no file keeps it
+    says = f"{whose} raises\n{gist}" if where else gist
     known = remedy(f"{type(error).__name__}: {error}", line, source.meanwhile(error))
     return "\n".join(filter(None, (says, known, _of_the_call(error))))
 
@@ -339,6 +340,8 @@ def _of_the_call(error: Exception) -> str:
             "Prefetched Refs come before the kernel's others, and after an index map's program ids."
         )
         return " ".join(filter(None, (which, also if prefetched else "")))
+    if isinstance(error, AssertionError) and (kind := params_at_fault(error)):
+        return f"`compiler_params` is a {kind}: pass `pltpu.CompilerParams(...)`."
     if prefetched and "Pytree for `in_specs`" in str(error):
         some = f"{prefetched} arrays of the call have"
         first = some if prefetched > 1 else "array of the call has"
