@@ -190,8 +190,8 @@ _REMEDIES: tuple[tuple[str, str], ...] = (
     ),
     (
         r"Expected shape: \((\d+), (\d+)\)\. Value shape: \((?:1, \2|\1, 1)\)",
-        "A store does not broadcast: give it the block's shape, as in "
-        "`o_ref[...] = jnp.broadcast_to(value, o_ref.shape)`.",
+        "This is one row or one column, and a store does not broadcast. Copies of it are "
+        "`jnp.broadcast_to(value, o_ref.shape)`; arithmetic of a column with a row fills a block.",
     ),
     (
         r"[Ii]nvalid shape for `?swap.*NDIndexer.*\n.*_ref\[(?!\.\.\.|:|pl\.ds)",

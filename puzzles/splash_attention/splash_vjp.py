@@ -337,7 +337,7 @@ def dots_a_tile(*launches: Launch) -> str:
 
 def fresh(r):
     # of the shapes of the case, whose programs are compiled by now
-    return dict(N=4, K=2, R=5, S=384, H=16, Hv=32, bq=16, masks=4, segments=int(r.choice([2, 4])), cap=6.0)
+    return dict(N=4, K=2, R=5, S=384, H=16, Hv=32, bq=16, masks=4, segments=int(r.choice([3, 4])), cap=6.0)
 
 
 def audit(forward: Launch, dq: Launch, dkv: Launch) -> None:
