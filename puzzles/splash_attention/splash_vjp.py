@@ -228,8 +228,9 @@ def splash_vjp(
 # %% [markdown]
 # ### Does it train as production does?
 #
-# **Your** gradients beside those that JAX finds for dense attention in f32, and beside those of JAX's own splash attention
-# (`use_fused_bwd_kernel=False`, the same blocks), within the tolerances of its own tests.
+# **Your** gradients of a small call that has a bit of everything, beside those that JAX finds for dense attention in f32, and
+# beside those of JAX's own splash attention (`use_fused_bwd_kernel=False`, the same blocks), within the tolerances of its own
+# tests.
 
 # %% active="ipynb"
 # from puzzles.splash_attention import _gradients as graduation
