@@ -315,11 +315,6 @@ def observe(fn):
     return with_gradients
 
 
-def glance(fn):
-    """The result alone."""
-    return lambda q, k, v, mask, ids, cap: fn(q, k, v, mask, ids, cap, bq=16, bk=128)
-
-
 def scale(N=8, K=2, T=5376, S=4096, H=128, width=1024, cap=30.0):
     shapes = (N, T, H), (K, S, H), (K, S, H)
     arrays = (jax.ShapeDtypeStruct(shape, jnp.bfloat16) for shape in shapes)
@@ -358,7 +353,6 @@ PUZZLE = Puzzle(
     solution=splash_vjp,
     inputs=make_inputs,
     observe=observe,
-    glance=glance,
     cases=[
         dict(N=4, K=2, R=5, S=384, H=16, Hv=32, bq=16, masks=4, segments=3, cap=6.0),
     ],
