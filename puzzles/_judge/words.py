@@ -190,8 +190,8 @@ _REMEDIES: tuple[tuple[str, str], ...] = (
     ),
     (
         r"Expected shape: \((\d+), (\d+)\)\. Value shape: \((?:1, \2|\1, 1)\)",
-        "A store does not broadcast: give it the block's shape, as in "
-        "`o_ref[...] = jnp.broadcast_to(value, o_ref.shape)`.",
+        "This is one row or one column, and a store does not broadcast. Copies of it are "
+        "`jnp.broadcast_to(value, o_ref.shape)`; arithmetic of a column with a row fills a block.",
     ),
     (
         r"[Ii]nvalid shape for `?swap.*NDIndexer.*\n.*_ref\[(?!\.\.\.|:|pl\.ds)",
@@ -323,8 +323,9 @@ def told(error: Exception) -> str:
         return str(error)
     gist = source.first_sentence(error) + source.meant(error)
     where = source.learners_line(error)
-    says = f"`{where[1]}` in `{where[0]}` raises\n{gist}" if where else gist
-    line = where[1] if where else ""
+    place, line = where or ("", "")
+    whose = f"`{line}` in `{place}`" if line else f"`{place}`"  # typed where no file keeps it
+    says = f"{whose} raises\n{gist}" if where else gist
     known = remedy(f"{type(error).__name__}: {error}", line, source.meanwhile(error))
     return "\n".join(filter(None, (says, known, _of_the_call(error))))
 
