@@ -132,6 +132,10 @@ def examine(fn: Callable, case: Case, seed: int = 0) -> str:
     def attention(q: Any, k: Any, v: Any, ids: Any) -> Any:
         return fn(q, k, v, case.mask, ids, case.soft_cap, bq=case.bq, bk=case.bk)
 
+    form = jax.eval_shape(attention, case.q, case.k, case.v, case.segment_ids)
+    assert (form.shape, form.dtype) == (do.shape, do.dtype), (
+        f"the result is {form.dtype} {form.shape}, and should be {do.dtype} {do.shape}"
+    )
     mine, wanted = gradients(attention, case, do), dense(case, do)
     exact = case.q.dtype == jnp.float32 and jax.default_backend() == "cpu"
     for name, got, want in zip(NAMES, mine, wanted, strict=True):
