@@ -44,7 +44,11 @@ def screen(words: str, title: str) -> str:
 
 def _wrapped(line: str) -> list[str]:
     indent = " " * (len(line) - len(line.lstrip()))
-    hang = indent + (" " * 12 if line[:11].strip() in ("looked for", "not for", "") else "")
+    hang = indent
+    if line[:11].strip() in ("looked for", "not for", ""):
+        hang = " " * 12
+    elif not indent and line[:1] not in _BARS:  # a row of the receipt
+        hang = " " * 7
     return textwrap.wrap(line, _COLUMNS, subsequent_indent=hang) or [""]
 
 

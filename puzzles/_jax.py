@@ -212,6 +212,15 @@ def compiler_param(params: Any, key: str) -> Any:
     return dict(params).get(key) if isinstance(params, Mapping) else getattr(params, key, None)
 
 
+def params_at_fault(error: BaseException) -> str | None:
+    """`unknown_params` of the `pallas_call` that raised: 0.7 asserts, and says nothing."""
+    found, tb = None, error.__traceback__
+    while tb is not None:
+        found = unknown_params(tb.tb_frame.f_locals.get("compiler_params")) or found
+        tb = tb.tb_next
+    return found
+
+
 def unknown_params(params: Any) -> str | None:
     """The type of `compiler_params`, where it can hold no setting; None where all is well."""
     fine = params is None or isinstance(params, Mapping) or dataclasses.is_dataclass(params)

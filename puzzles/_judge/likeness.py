@@ -11,6 +11,7 @@ from puzzles._judge.limits import as_imported
 from puzzles._launch import Launch, Operand
 
 _LARGE = 8_000_000  # elements that are compared at leisure
+_MANY = 1000  # blocks
 
 
 @as_imported()
@@ -49,7 +50,7 @@ def likeness(
         law = _law(want[here], got[here], same)
         if law is not None:
             return f"Every number of this block is {law}."
-        for other in np.ndindex(counts):
+        for other in np.ndindex(counts) if np.prod(counts) <= _MANY else ():
             theirs = want[_cut(operand, other)]
             if other != block and theirs.shape == got[here].shape and _equal(got[here], theirs):
                 return f"This block holds what belongs into block {other}."
@@ -130,10 +131,10 @@ def left_undone(launch: Launch) -> str | None:
     """What the launch never reads, writes or fetches, if there is something."""
     seen = launch.touched
     for name in seen.unwritten:
-        return f"Nothing is ever stored in `{name}`."
+        return f"nothing is ever stored in `{name}`."
     for name in seen.unread:
-        return f"The kernel never reads `{name}`."
+        return f"the kernel never reads `{name}`."
     for name, count, total, block in seen.missed:
-        which = f"{count:,} of the {total:,} blocks of `{name}`, for example {block}"
-        return f"The index map gives {which}, to no grid step."
+        which = f"{count:,} of its {total:,} blocks, for example {block}"
+        return f"the index map of `{name}` gives {which}, to no grid step."
     return None

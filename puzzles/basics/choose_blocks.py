@@ -73,8 +73,9 @@ def choose_blocks(M: int, K: int, N: int, vmem_bytes: int) -> tuple[int, int, in
 # "at best" is the time that a v5e's HBM or matrix unit needs, by the receipt. **On a TPU the cell
 # measures each launch**, by the rules of timing: one call to compile and warm up, then the median of
 # twenty, each waited for. Compare that with "at best", and see where the receipt's simple model stops
-# being the whole story. On a CPU there is nothing to measure: the receipt ranks the choices or, with
-# libtpu installed and `PUZZLES_TPU=1` set, the TPU compiler's estimate. The plot says which it was.
+# being the whole story. On a CPU there is nothing to measure: the receipt ranks the choices, which
+# beyond the ridge are all one to it; or, with libtpu installed and `PUZZLES_TPU=1` set, the TPU
+# compiler's estimate does. The plot says which it was.
 #
 # <details>
 # <summary>More: all of K in one block</summary>
@@ -95,11 +96,11 @@ def choose_blocks(M: int, K: int, N: int, vmem_bytes: int) -> tuple[int, int, in
 #
 # wanted = os.environ.get("PUZZLES_TPU") == "1" and importlib.util.find_spec("libtpu")
 # ask_libtpu = INTERPRET and wanted
-# told = "microseconds at best, by the receipt for a v5e: no TPU here to measure"
+# told = "µs at best on a v5e, by the receipt (nothing was measured)"
 # if ask_libtpu:
 #     told = "cycles on a v5e, by libtpu's estimate"
 # if not INTERPRET:
-#     told = "microseconds measured on this TPU"
+#     told = "µs measured on this TPU"
 #
 #
 # def measure(fn, *shapes, repeats=20):
@@ -127,7 +128,7 @@ def choose_blocks(M: int, K: int, N: int, vmem_bytes: int) -> tuple[int, int, in
 #                 return matmul(a, b, bm=bm, bk=bk, bn=bn)
 #
 #         (launch,) = trace(named, square, square)
-#         best = 1e6 * max(launch.flops / 197e12, launch.hbm_bytes / 820e9)
+#         best = 1e6 * max(launch.dot_flops / 197e12, launch.hbm_bytes / 820e9)
 #         bar = "█" * round(launch.intensity / 16)
 #         bar = bar[:15].ljust(15) + "|" + bar[15:]
 #         row = f"{bm:5}{bk:5}{bn:5}{launch.vmem_bytes / 2**20:10.2f}{launch.hbm_bytes / 2**20:9.0f}"

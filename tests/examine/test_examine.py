@@ -110,6 +110,12 @@ def test_what_cannot_be_read_says_so(fn, args, says) -> None:
     assert says.partition("\n")[0].partition("'")[0].partition("`")[0] in found._repr_html_()
 
 
+def test_code_that_no_file_keeps_is_named_without_a_line() -> None:
+    scope: dict = {}
+    exec(compile("def typed(x):\n    return x.nothing", "<stdin>", "exec"), scope)
+    assert examine(scope["typed"], X).unread.startswith("`typed` raises\nAttributeError")
+
+
 @pytest.mark.skipif(not hasattr(pl, "kernel"), reason="0.7 has no pl.kernel")
 def test_pl_kernel_is_named() -> None:
     mesh = pltpu.create_tensorcore_mesh("core", num_cores=1)

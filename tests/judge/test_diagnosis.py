@@ -256,14 +256,14 @@ def test_numbers_that_are_like_nothing_get_no_likeness() -> None:
         ),
         (
             ("x_ref[...] * number", "jnp.full_like(o_ref, number)"),
-            "The kernel never reads `x_ref`.",
+            "the kernel never reads `x_ref`.",
         ),
         (
             (
                 "in_specs=[pl.BlockSpec((bm, bn), lambda i, j: (i, j))]",
                 "in_specs=[pl.BlockSpec((bm, bn), lambda i, j: (i, 0))]",
             ),
-            "The index map gives 15 of the 20 blocks of `x_ref`, for example (0, 1), to no grid",
+            "the index map of `x_ref` gives 15 of its 20 blocks, for example (0, 1), to no grid",
         ),
     ],
 )
