@@ -15,11 +15,11 @@ COLAB_JAX := 0.7.2
 # The last release of each minor version in between; test and test-colab run both ends.
 MATRIX := 0.8.3 0.9.2
 
-CHECKED := puzzles tests diagrams
+CHECKED := puzzles tests diagrams docs
 PYTEST := -m pytest -n 2 --dist loadscope --no-loadscope-reorder --durations=15 $(PYTEST_ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help env lab copy quick test graduate test-colab test-matrix test-browser lint build verify mutants bench clean
+.PHONY: help env lab copy quick test graduate test-colab test-matrix test-browser lint build verify mutants bench examine-bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-12s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -76,6 +76,7 @@ lint: $(TEST)/.installed ## ruff and mypy
 	$(TEST)/bin/mypy
 
 build: $(TEST)/.installed ## draw the diagrams, write the notebooks and README's table
+	JAX_PLATFORMS=cpu $(TEST)/bin/python docs/draw.py
 	JAX_PLATFORMS=cpu $(TEST)/bin/python -m puzzles build
 
 verify: $(TEST)/.installed ## prove every puzzle: NAMES="add_ten row_sum" for some
@@ -86,6 +87,9 @@ mutants: $(TEST)/.installed ## judge every small change of every solution: NAMES
 
 bench: $(TEST)/.installed ## time every check, and the import
 	JAX_PLATFORMS=cpu $(TEST)/bin/python tests/bench.py
+
+examine-bench: $(TEST)/.installed ## examine JAX's own kernels, and kernels with planted faults
+	JAX_PLATFORMS=cpu $(TEST)/bin/python tests/examine_bench.py
 
 clean: ## remove environments and caches; my/ stays
 	rm -rf $(LAB) $(TEST) $(COLAB) $(BROWSER) .venv-jax-* .jax-cache build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -459,7 +459,7 @@ LAUNCHES = {
         add_vectors, scale_rows, ragged_rows, ragged_sum, matmul, jitted_matmul, batched_matmul,
         partial_matmul, callable_object, bound_method, gradient, softmax_rows, squeezed_batch,
         picked_blocks, in_place, filled_elsewhere, one_copy, two_buffers, scoped_copy,
-        inner_pipeline, counted_loop, masked_blocks, running_sum, large_blocks, quantised, two_launches, in_a_scan, sharded,
-        random_index,
+        inner_pipeline, counted_loop, masked_blocks, running_sum, large_blocks, quantised,
+        two_launches, in_a_scan, sharded, random_index,
     )
 }  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import importlib
 
@@ -65,9 +66,8 @@ def splash_batched(module=None):
 
 def _flash(module):
     lib = module or importlib.import_module(FLASH)
-    names = ("block_q", "block_k_major", "block_k", "block_q_major_dkv", "block_k_major_dkv",
-             "block_k_dkv", "block_q_dkv", "block_k_major_dq", "block_k_dq", "block_q_dq")  # fmt: skip
-    sizes = lib.BlockSizes(block_b=1, **dict.fromkeys(names, 128))
+    names = (field.name for field in dataclasses.fields(lib.BlockSizes))
+    sizes = lib.BlockSizes(**{name: 1 if name == "block_b" else 128 for name in names})
     return functools.partial(lib.flash_attention, causal=True, block_sizes=sizes)
 
 

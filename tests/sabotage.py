@@ -13,6 +13,8 @@ import launches
 import production
 from production import FLASH, GMM, MATMUL, PAGED, SPLASH
 
+from puzzles import Finding
+
 _numbers = itertools.count()
 
 
@@ -32,7 +34,13 @@ class Planted:
 
     @property
     def name(self) -> str:
-        return f"{self.make}: {self.new.strip() or 'without ' + self.old.strip()}"
+        what = self.new.strip() or f"without {self.old.strip()}"
+        return f"{self.make}: {' '.join(what.split())}"
+
+    def found_by(self, finding: Finding) -> bool:
+        """Whether a finding is of this fault, and names it."""
+        named = finding.operand == self.about or self.about in finding.words
+        return finding.kind == self.kind and named
 
     def launch(self) -> tuple:
         """(function, *arguments) with the fault in it."""
@@ -120,8 +128,8 @@ PLANTED = (
         "x_ref"),
     own("softmax_rows", "jnp.max(x_ref[...], axis=1, keepdims=True)",
         "jnp.cumsum(x_ref[...], axis=1)", "lowering", "cumsum"),
-    own("softmax_rows", "S((32, 128), f32)\n\n\ndef squeezed", "S((32, 128), jnp.float16)\n\n\ndef squeezed",
-        "compile", "softmax"),
+    own("softmax_rows", "S((32, 128), f32)\n\n\ndef squeezed",
+        "S((32, 128), jnp.float16)\n\n\ndef squeezed", "compile", "float16"),
     own("one_copy", _COPIED, "        o_ref[...] = x_ref[...]\n" + _COPIED, "lowering", "x_ref"),
     own("matmul", "preferred_element_type=f32)\n\n    @pl.when(pl.program_id(2) == pl",
         "preferred_element_type=bf16)\n\n    @pl.when(pl.program_id(2) == pl", "lowering",
@@ -142,17 +150,17 @@ PLANTED = (
             "uninitialised", "acc_scratch"),
     Planted(GMM, "gmm", "return m_tile_ids[grid_id], k_i", "return m_tile_ids[grid_id] + 1, k_i",
             "out-of-bounds", "lhs"),
-    Planted(GMM, "gmm", "return m_tile_ids[grid_id], n_i", "return group_metadata[1][grid_id], n_i",
-            "out-of-bounds", "out"),
-    Planted(GMM, "gmm", '"parallel", "arbitrary", "arbitrary"', '"parallel", "arbitrary", "parallel"',
-            "parallel", "out"),
+    Planted(GMM, "gmm", "return m_tile_ids[grid_id], n_i",
+            "return group_metadata[1][grid_id], n_i", "out-of-bounds", "out"),
+    Planted(GMM, "gmm", '"parallel", "arbitrary", "arbitrary"',
+            '"parallel", "arbitrary", "parallel"', "parallel", "out"),
     Planted(MATMUL, "matmul", "l, r = block_shape", "l, r = 100, 128", "misaligned", "x_tile_ref"),
     Planted(MATMUL, "matmul", "acc_ref[...] = jnp.zeros_like(acc_ref)", "pass", "uninitialised",
             "acc_ref"),
     Planted(MATMUL, "matmul", "lambda _, j, k: (k, j)", "lambda _, j, k: (j, k)", "out-of-bounds",
             "y_tile_ref"),
-    Planted(MATMUL, "matmul", '"parallel", "parallel", "arbitrary"', '"parallel", "parallel", "parallel"',
-            "parallel", "o_tile_ref"),
+    Planted(MATMUL, "matmul", '"parallel", "parallel", "arbitrary"',
+            '"parallel", "parallel", "parallel"', "parallel", "o_tile_ref"),
     Planted(FLASH, "flash_gradient", "dk_scratch_ref[:, :] = jnp.zeros(", "_ = jnp.zeros(",
             "uninitialised", "dk_scratch_ref"),
     Planted(SPLASH, "splash", "    o_scratch_ref[...] = jnp.zeros_like(o_scratch_ref)", "    pass",

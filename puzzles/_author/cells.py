@@ -36,7 +36,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from jaxtyping import Array, BFloat16, Bool, Float, Int, Int8
 {first}
-from puzzles import INTERPRET, check, find, hint, progress, receipt, show, solution, trace
+from puzzles import INTERPRET, check, examine, find, hint, progress, receipt, show, solution, trace
 """
 
 

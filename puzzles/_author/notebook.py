@@ -19,6 +19,13 @@ CLOSING = """\
 # The end of this ladder. Whatever is still open is worth coming back to.
 progress()"""
 
+# Any function of the notebook will do: this one is known to be there.
+EXAMINE = """\
+# `examine` needs no puzzle and no TPU: it says what is wrong, doubtful or slow in the launches of
+# any function. Take one of yours, with arrays or with shapes such as
+# jax.ShapeDtypeStruct((4096, 4096), jnp.bfloat16).
+examine({name}, *find("{name}").arguments(0))"""
+
 _MARK = r"(?<=<!-- {}: written by `python -m puzzles build` -->\n).*?(?=<!-- end)"
 _TABLE, _COUNTS = (re.compile(_MARK.format(n), re.DOTALL) for n in ("ladders", "counts"))
 
@@ -57,6 +64,8 @@ def _notebook(ladder_name: str, where: Repository, solved: bool) -> NotebookNode
         cells += rung_cells(puzzle, number, where, solved=solved)
     if module.RUNGS:
         cells.append(new_code_cell(CLOSING, id=f"{ladder_name}-progress"))
+    if name := next((puzzle.name for puzzle in ladder(ladder_name) if puzzle.kernel), None):
+        cells.append(new_code_cell(EXAMINE.format(name=name), id=f"{ladder_name}-examine"))
     notebook = new_notebook(
         cells=cells,
         metadata={

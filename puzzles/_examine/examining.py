@@ -38,6 +38,7 @@ from puzzles._tpu import (
     lowered,
     room,
     sanitize,
+    speaks,
 )
 
 _NUMBERS = "wrong numbers: nobody said which are right"
@@ -183,9 +184,15 @@ class _Examination:
         if not has_libtpu():
             self.not_looked.append(f"compile: libtpu is not installed: {INSTALL_LIBTPU}")
             return ""
+        pairs = list(zip(self.each, self.launches, strict=True))
+        here = [(one, launch) for one, launch in pairs if not speaks(one)]
+        if len(here) < len(pairs):
+            self.not_looked.append("compile: kernels that speak to other devices")
+        if not here:
+            return ""
         try:
             with Compiler() as compiler:
-                found = list(compiled(self.each, compiler, self.chips))
+                found = list(compiled([one for one, _ in here], compiler, self.chips))
         except CompilerMissing as error:
             self.not_looked.append(f"compile: {error}")
             return ""
@@ -193,7 +200,7 @@ class _Examination:
         fine = [chip for chip in self.chips if chip not in refused]
         self.findings = list(known_to_fit(self.findings, fine))
         for number, one in found:
-            launch = self.launches[number]
+            _, launch = here[number]
             self.add([replace(one, launch=launch.name, line=launch.line)])
         self.looked.append(f"compile: libtpu, for {', '.join(self.chips)}")
         return "" if found else self.cycles()

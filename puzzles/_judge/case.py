@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from puzzles._jax import ClosedJaxpr, jaxpr_as_fun
+from puzzles._judge.copied import explains
 from puzzles._judge.limits import as_imported
 from puzzles._judge.source import unjitted
 from puzzles._launch import (
@@ -132,7 +133,9 @@ class Case:
 def _faults_of(case: Case, mistake: Mistake) -> frozenset[str]:
     try:
         launches = trace_call(case.judged(_wrong(case.puzzle, mistake)), *case.args).launches
-        return frozenset(fault.kind for one in launches for fault in faults(one))
+        copied = explains(launches)
+        kinds = {fault.kind for one in launches for fault in faults(one)}
+        return frozenset(kinds | ({copied[0]} if copied else set()))
     except Exception:
         return frozenset()
 

@@ -13,12 +13,13 @@ import numpy as np
 
 from puzzles._judge import rounding
 from puzzles._judge.case import Case, cases, on_tpu
+from puzzles._judge.copied import explains, hazard
 from puzzles._judge.likeness import early, left_undone, likeness
 from puzzles._judge.limits import as_imported
 from puzzles._judge.origin import origin
 from puzzles._judge.picture import block_map
 from puzzles._judge.verdict import Rejected
-from puzzles._launch import Finding, Launch, Operand, Traced, faults
+from puzzles._launch import Launch, Operand, Traced, faults
 from puzzles._puzzle import Mistake, Puzzle, Tolerance
 
 # Relative tolerance by the width of the mantissa; a TPU rounds the operands of f32 dots to bf16.
@@ -173,14 +174,14 @@ def same_numbers(case: Case, flat: Sequence[np.ndarray], traced: Traced | None =
             says += f"held last by grid step {step}." if step else "which no grid step holds."
         picture = block_map(operand, place.marks)
     fault = _first_fault(traced)
-    named = diagnosis(case, flat, None if fault is None else fault.kind)
+    named = diagnosis(case, flat, None if fault is None else fault[0])
     launches = (place.launch,) if place is not None else traced.launches if traced else ()
-    look = None if fault is None else fault.words
+    look = None if fault is None else fault[1]
     if look is None and math.isnan(float(wrong.got)):
         look = next(filter(None, map(early, launches)), None)
     if named is None:
         if look is None:
-            look = next(filter(None, map(left_undone, launches)), None)
+            look = next(filter(None, map(left_undone, launches)), None) or hazard(launches)
         whole = None if place is None or place.marks is not wrong.wrong else place.operand
         same = 2 * tolerance_of(want, case.puzzle.tolerance)
         names = inspect.signature(case.puzzle.spec).parameters
@@ -200,10 +201,11 @@ def same_numbers(case: Case, flat: Sequence[np.ndarray], traced: Traced | None =
     )
 
 
-def _first_fault(traced: Traced | None) -> Finding | None:
-    """A fault of the index maps that may explain wrong numbers, however the kernel computes."""
-    found = (f for one in (traced.launches if traced is not None else ()) for f in faults(one))
-    return next((f for f in found if f.kind != "misaligned"), None)
+def _first_fault(traced: Traced | None) -> tuple[str, str] | None:
+    """Kind and words of a fault that may explain wrong numbers, however the kernel computes."""
+    launches = traced.launches if traced is not None else ()
+    found = (f for one in launches for f in faults(one) if f.kind != "misaligned")
+    return next(((f.kind, f.words) for f in found), None) or explains(launches)
 
 
 def _close(wrong: Mismatch) -> str:
@@ -241,9 +243,13 @@ def diagnosis(case: Case, flat: Sequence[np.ndarray], fault: str | None = None) 
     """
     if case.fresh:  # every mistake on record is wrong on a listed case, and all of those passed
         return None
-    mistakes = (m for m in case.puzzle.mistakes if m.stage == "values")
+    mistakes = (
+        m
+        for m in case.puzzle.mistakes
+        if m.stage == "values" and (fault is None or fault in case.faults_of(m))
+    )
     mistake = next((m for m in mistakes if _same_values(case, m, flat)), None)
-    if mistake is None or (fault is not None and fault not in case.faults_of(mistake)):
+    if mistake is None:
         return None
     what = "kernel" if case.puzzle.kernel else "function"
     return f"Your numbers are those of a {what} that {mistake.name}: {mistake.says}."

@@ -10,6 +10,7 @@ import numpy as np
 
 from puzzles._jax import Jaxpr
 from puzzles._judge.case import Case, execute
+from puzzles._judge.copied import copies_fit
 from puzzles._judge.limits import learners_code, raised
 from puzzles._judge.numbers import same_form, same_numbers
 from puzzles._judge.outside import work_outside
@@ -47,6 +48,7 @@ def trace(case: Case, fn: Callable) -> Traced:
     with learners_code(case.puzzle, case.label):
         launches = traced.launches
     _size(case, kernel_size(traced.jaxpr), launches)
+    copies_fit(case.label, launches)
     return traced
 
 

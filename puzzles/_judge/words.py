@@ -50,6 +50,61 @@ _REMEDIES: tuple[tuple[str, str], ...] = (
         "element is index 0 at every step.",
     ),
     (
+        r"must be Refs|has no attribute 'inner_aval'",
+        "What is copied, or given to a pipeline, is named and not read: `x_ref`, or "
+        "`x_ref.at[...]` for a piece of it. `x_ref[...]` is a value, and no Ref any more.",
+    ),
+    (
+        r"Shapes must be 1D sequences of concrete values",
+        "How large a slice is must be known while Python runs: `pl.ds(start, size)` takes a size, "
+        "not an end. In `emit_pipeline`, blocks must divide their array for that.",
+    ),
+    (
+        r"Tracer(?:Bool|Integer).*\n.*\.at\[[^\]]*:",
+        "A slice that starts at a traced number is `pl.ds(start, size)`: where it starts, and how "
+        "long it is.",
+    ),
+    (
+        r"Cannot (?:signal|wait) on a non-\(\)-shaped semaphore: (\([^)]*\))",
+        "A copy takes one semaphore, and here an array of them is left, of shape {0}: "
+        "`sems.at[...]` wants an index for each of its axes.",
+    ),
+    (
+        r"emit_pipeline\(\) takes 1 positional",
+        "`emit_pipeline(body, grid=…, …)` returns a function: the Refs go to that, as in "
+        "`emit_pipeline(…)(x_ref, o_ref)`.",
+    ),
+    (
+        r"pytree structure error.*\n.*_ref|Buffer count >2 not supported for output",
+        "A pipeline has a spec for each of its Refs, inputs in `in_specs` and outputs in "
+        "`out_specs`; more than two slots only inputs may have.",
+    ),
+    (
+        r"'int' object has no attribute 'buffer_count'",
+        "How many slots an operand gets is said by `pipeline_mode=pl.Buffered(n)`.",
+    ),
+    (
+        r"iteration over a 0-d array",
+        "A grid is a tuple, also of one axis: `grid=(n,)`.",
+    ),
+    (
+        r"'NoneType' object is not iterable|cannot unpack non-iterable NoneType",
+        "A function returned None: is a `return` missing?",
+    ),
+    (
+        r"must not be longer than `shape`",
+        "There are more indices than axes: look at the shape of what is indexed.",
+    ),
+    (
+        r"Einstein sum subscript",
+        "The blocks have more axes than the formula, or fewer: a number in a block shape keeps its "
+        "axis, `None` removes it.",
+    ),
+    (
+        r"`in_specs` must be a tuple or a list",
+        "One spec, too, stands in a list: `in_specs=[pl.BlockSpec(…)]`.",
+    ),
+    (
         r"mutable array reference of type Ref|ellipsis \(`\.\.\.`\)",
         "In an index map the program ids come first and the Refs of scalar prefetch after them; a "
         "Ref is read one number at a time, as in `perm_ref[e]`.",
@@ -268,8 +323,9 @@ def told(error: Exception) -> str:
         return str(error)
     gist = source.first_sentence(error) + source.meant(error)
     where = source.learners_line(error)
-    says = f"`{where[1]}` in `{where[0]}` raises\n{gist}" if where else gist
-    line = where[1] if where else ""
+    place, line = where or ("", "")
+    whose = f"`{line}` in `{place}`" if line else f"`{place}`"  # typed where no file keeps it
+    says = f"{whose} raises\n{gist}" if where else gist
     known = remedy(f"{type(error).__name__}: {error}", line, source.meanwhile(error))
     return "\n".join(filter(None, (says, known, _of_the_call(error))))
 

@@ -9,7 +9,7 @@ and `run_program` run a program. No kernel is judged here, and nothing is known 
 from __future__ import annotations
 
 from puzzles._launch.evaluate import callee
-from puzzles._launch.events import EVENTS, Event, Part
+from puzzles._launch.events import Event, Part
 from puzzles._launch.faithful import TURNS, Endless, before_last_casts
 from puzzles._launch.fault import faults, step_number
 from puzzles._launch.finding import (
@@ -55,7 +55,6 @@ from puzzles._launch.work import Dot
 
 __all__ = [
     "ERROR",
-    "EVENTS",
     "KINDS",
     "NOTE",
     "PALLAS_CALL",

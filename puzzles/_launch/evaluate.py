@@ -28,6 +28,7 @@ from puzzles._launch.work import MOST, Tally, Touch, work
 
 SMALL = 64  # own elements of a value worth knowing; a mask of a block is not
 LARGE = 4_000_000  # elements of such a value over all steps
+_GLIMPSE = 64  # rounds of a loop that is too long, to know how it begins
 FUEL = 200_000_000  # per walk: 1000 an equation plus one an element, a few seconds
 
 
@@ -166,8 +167,19 @@ class Walk:
     def happens(
         self, name: str, equation: JaxprEqn, values: Sequence[Any], weight: np.ndarray
     ) -> None:
-        if self.events and len(self.tally.events) < EVENTS:
+        if not self.events or self.tally.cut:
+            return
+        self.tally.cut = len(self.tally.events) == EVENTS
+        if not self.tally.cut:
             self.tally.events.append(Event(name, equation, tuple(values), weight))
+
+    def give_up(self, saved: Tally, long: bool) -> None:
+        """Back to what was counted before a loop whose length is not known, or too long.
+
+        How it begins is still known.
+        """
+        saved.events, saved.cut = self.tally.events, self.tally.cut or long
+        self.tally = saved
 
     def _program_id(self, equation: JaxprEqn, *_: Any) -> list[Any]:
         return [self.ids[self.axes[equation.params["axis"]]]]
@@ -319,7 +331,7 @@ class Walk:
                 return carry
             new = self.closed(p["body_jaxpr"], [*consts, *carry], active, (*path, 1))
             carry = [self.merge(active[MOST] > 0, a, b) for a, b in zip(new, carry, strict=True)]
-        self.tally = saved
+        self.give_up(saved, self.fuel <= 0)
         self.tally.loops |= {path}  # the body counts once, though it may never run
         blind = [UNKNOWN] * len(carry)
         once = weight * _in_doubt(self.rank)
@@ -336,7 +348,8 @@ class Walk:
         blind = [UNKNOWN] * (len(values) - split)
         ys = [UNKNOWN] * (len(equation.outvars) - len(carry))
         affordable = length * len(body.jaxpr.eqns) * 1000 < self.fuel
-        for n in range(length if affordable else 0):
+        glimpse = min(length, _GLIMPSE) if self.events else 0
+        for n in range(length if affordable else glimpse):
             if self.fuel <= 0:
                 affordable = False
                 break
@@ -348,7 +361,7 @@ class Walk:
             carry = self.closed(body, [*consts, *carry, *xs], weight, path)[: len(carry)]
         if affordable:
             return [*carry, *ys]
-        self.tally = saved
+        self.give_up(saved, long=True)
         lost = [UNKNOWN] * len(carry)
         self.closed(body, [*consts, *lost, *blind], weight * length, path)
         return [*lost, *ys]

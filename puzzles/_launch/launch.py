@@ -70,8 +70,9 @@ class Launch:
     flights: tuple[tuple[int, np.ndarray], ...] = ()  # starts (1) and waits (-1), with weights
     # Reads of scalars: the ref, the element in a flat array, how often; both over the grid.
     looks: tuple[tuple[str, np.ndarray, np.ndarray], ...] = ()
-    # What a kernel that copies by hand does, in its order: the first EVENTS of it.
+    # What a kernel that copies by hand does, in its order; `cut` says that this is its beginning.
     events: tuple[Event, ...] = ()
+    cut: bool = False
     rows: Callable[[], Mapping[str, np.ndarray]] = dict  # see `rows_stored`
 
     @property

@@ -148,7 +148,8 @@ _EVENTS = 4_000_000  # starts and waits over all steps
 def in_flight(events: Sequence[tuple[int, np.ndarray]], grid: tuple[int, ...]) -> np.ndarray | None:
     """Copies in flight at each wait, from starts (1) and waits (-1) in the order of the kernel.
 
-    None where data decide which of them are executed, or a loop was too long to be walked.
+    None where data decide which of them are executed, a loop was too long to be walked, or there
+    are more waits than starts.
     """
     steps = math.prod(grid)
     if len(events) * steps > _EVENTS:
@@ -160,5 +161,5 @@ def in_flight(events: Sequence[tuple[int, np.ndarray]], grid: tuple[int, ...]) -
         return np.zeros(0, np.int64)
     executed = np.stack([spread(weight[0], grid) for _, weight in events], axis=1)
     changes = np.broadcast_to([sign for sign, _ in events], executed.shape)[executed > 0]
-    balance = np.cumsum(changes)
-    return balance[changes < 0] + 1
+    waits = np.cumsum(changes)[changes < 0] + 1
+    return None if (waits < 1).any() else waits  # a copy to another device is waited for twice

@@ -210,6 +210,7 @@ class _Call:
                 times=self.times,
                 flights=tuple(tally.flights),
                 events=tuple(tally.events),
+                cut=tally.cut,
                 rows=rows,
                 line=self.line,
                 made=tuple(self.made(names)),

@@ -113,6 +113,7 @@ class Tally:
     strays: tuple[Any, ...] = ()
     flights: list[tuple[int, np.ndarray]] = field(default_factory=list)  # see Launch.in_flight
     events: list[Any] = field(default_factory=list)  # see Launch.events
+    cut: bool = False  # there are more of them
     looks: tuple[Any, ...] = ()  # reads of scalars: the first LOOKS of them
     touches: list[Touch] = field(default_factory=list)  # in the order of the kernel's text
 

@@ -20,7 +20,7 @@ from puzzles._tpu.cycles import NoEstimate, estimated_cycles
 from puzzles._tpu.lowering import LoweringError, lower
 from puzzles._tpu.moments import Moment, Timeline, Trip, timeline
 from puzzles._tpu.refusals import budget, compiled, known_to_fit, lowered, needed, room
-from puzzles._tpu.sanitizer import Sanitized, beyond, sanitize, simulated_steps
+from puzzles._tpu.sanitizer import Sanitized, beyond, sanitize, simulated_steps, speaks
 from puzzles._tpu.simulator import SimulationError, drawn, simulate
 
 __all__ = [
@@ -50,6 +50,7 @@ __all__ = [
     "sanitize",
     "simulate",
     "simulated_steps",
+    "speaks",
     "supported_chips",
     "timeline",
 ]

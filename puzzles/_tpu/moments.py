@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from puzzles._launch import (
-    EVENTS,
     UNNAMED,
     Event,
     Launch,
@@ -71,13 +71,26 @@ class Moment:
 
 
 @dataclass(frozen=True)
+class Wrong:
+    """What goes wrong at a moment, in the line `line`.
+
+    kind: "hazard", "outside", "unequal" (the two ends of a copy), "stuck".
+    """
+
+    moment: int
+    kind: str
+    line: str
+    says: str
+
+
+@dataclass(frozen=True)
 class Timeline:
-    """`faults` are (moment, what is wrong there); `unknown` says why it ends early, if it does."""
+    """What becomes of copies; `unknown` says why it ends early, if it does."""
 
     slots: tuple[Slot, ...]
     trips: tuple[Trip, ...]
     moments: tuple[Moment, ...]
-    faults: tuple[tuple[int, str], ...]
+    faults: tuple[Wrong, ...]
     unknown: str
 
     def flying(self, moment: int) -> tuple[Trip, ...]:
@@ -98,6 +111,7 @@ class _Unknown(Exception):
     """Nothing is known from here on; `args[0]` says why."""
 
 
+@lru_cache(maxsize=4)  # a verdict asks several times of the same launches
 def timeline(launch: Launch) -> Timeline | None:
     """What becomes of the copies that a kernel starts by hand; None if it starts none."""
     if not any(event.name == "dma_start" for event in launch.events):
@@ -122,7 +136,7 @@ class _Follower:
         self.slots: list[Slot] = []
         self.trips: list[Trip] = []
         self.moments: list[Moment] = []
-        self.faults: dict[str, tuple[int, str]] = {}  # by line: the same in each round is one
+        self.faults: dict[tuple[str, str], Wrong] = {}  # by kind and line
         self.under_way: dict[Flight, int] = {}  # the places of their trips
         self.fresh = True  # what comes next is a new moment
         self.step, self.ids = 0, [0] * len(launch.grid)
@@ -143,7 +157,7 @@ class _Follower:
             for trip in self.trips
             if trip.start < len(self.moments)
         )
-        faults = tuple(sorted(self.faults.values(), key=lambda fault: fault[0]))
+        faults = tuple(sorted(self.faults.values(), key=lambda one: one.moment))
         return Timeline(tuple(self.slots[n] for n in order), trips, moments, faults, unknown)
 
     def follow(self) -> None:
@@ -163,13 +177,13 @@ class _Follower:
                     )
                 if most:
                     self.one(event, copied)
-            if len(events) == EVENTS:
+            if self.launch.cut:
                 raise _Unknown(_TOO_LONG)
         try:
             self.watch.nothing_left()
         except Stuck as error:
             self.moment("ends", "", fresh=True)
-            self.wrong("", stuck_words(error, ""))
+            self.wrong("", ("stuck", stuck_words(error, "")))
 
     def ends(self, event: Event) -> Sequence[Part]:
         """Source and target of a copy; nothing for another event."""
@@ -188,13 +202,14 @@ class _Follower:
                 "dst_sem_id": self.semaphore(parts[2]),
             }
             self.fresh = True
-            says = self.told("dma_start", given | info, text)
+            self.size(source, here)
+            unequal, says = self.unequal(parts, text), self.told("dma_start", given | info, text)
             self.started(parts, text)
-            if says:
-                self.faults.setdefault(text, (len(self.moments), says))
+            if what := unequal or says:
+                self.note(len(self.moments), text, what)
         elif event.name == "dma_wait":
             source, here = parts[0]
-            size = self.watch.size_of(self.number(source), here)
+            size = self.size(source, here)
             self.moment("waits", text)
             says = self.told("dma_wait", {"sem_id": self.semaphore(parts[2]), "size": size}, text)
             if says:
@@ -215,24 +230,44 @@ class _Follower:
             if says := self.told(name, given | info, text):
                 self.wrong(text, says)
 
-    def told(self, name: str, given: dict[str, Any], text: str) -> str:
-        """Tell the watch, and return what it objects to."""
+    def size(self, ref: Any, transforms: Sequence[Any]) -> int:
+        """Bytes of a part of a buffer."""
+        for index in (i for one in transforms for i in getattr(one, "indices", ())):
+            if hasattr(index, "stride") and not hasattr(index.size, "__int__"):
+                raise _Unknown("How much is copied is known only when the kernel runs.")
+        return self.watch.size_of(self.number(ref), transforms)
+
+    def unequal(self, parts: Sequence[Part], text: str) -> tuple[str, str] | None:
+        """A copy whose ends do not hold equally much."""
+        ends = parts[:2]
+        source, target = (f"`{self.name(self.number(ref))}{_part(ref, t)}`" for ref, t in ends)
+        taken, room = (self.size(*end) for end in ends)
+        if taken == room:
+            return None
+        return "unequal", (
+            f"{_who(text)} takes {taken:,} bytes from {source} to {target}, which "
+            f"holds {room:,}: both ends have one shape."
+        )
+
+    def told(self, name: str, given: dict[str, Any], text: str) -> tuple[str, str] | None:
+        """Tell the watch; what it objects to, and of which kind that is."""
         step = tuple(self.ids) if self.launch.grid else ()
         try:
             self.watch.seen(name, given)
         except Hazard as error:
             names = {"name": self.name(error.buffer), "other": self.name(error.other)}
-            return hazard_words(error, names, text, name == "dma_start", step)
+            return "hazard", hazard_words(error, names, text, name == "dma_start", step)
         except Stuck as error:
             at = f" at grid step {step}" if step else ""
-            return stuck_words(error, f"{at}, in `{text}`")
+            return "stuck", stuck_words(error, f"{at}, in `{text}`")
         except Outside as error:
             where = ", ".join(f"{a}" if b is None else f"{a}:{b}" for a, b in error.ranges)
-            return (
-                f"The copy that `{text}` starts reaches outside: "
-                f"`{self.name(error.buffer)}[{where}]`, of shape {error.shape}."
+            name = self.name(error.buffer)
+            return "outside", (
+                f"{_who(text)} reaches outside `{name}`, which has shape "
+                f"{error.shape}: `{name}[{where}]`."
             )
-        return ""
+        return None
 
     def moment(
         self, kind: str, text: str, slots: tuple[int, ...] = (), *, fresh: bool = False
@@ -249,9 +284,14 @@ class _Follower:
         self.moments.append(Moment(self.step, kind, text, slots))
         self.fresh = False
 
-    def wrong(self, text: str, says: str) -> None:
+    def wrong(self, text: str, what: tuple[str, str]) -> None:
         self.moments[-1] = replace(self.moments[-1], wrong=True)
-        self.faults.setdefault(text, (len(self.moments) - 1, says))
+        self.note(len(self.moments) - 1, text, what)
+
+    def note(self, moment: int, text: str, what: tuple[str, str]) -> None:
+        """The same in each round is one."""
+        kind, says = what
+        self.faults.setdefault((kind, text), Wrong(moment, kind, text, says))
 
     def started(self, parts: Sequence[Part], text: str) -> None:
         """The row of a copy is its end in the core; of two, where it goes to."""
@@ -300,6 +340,10 @@ class _Follower:
         if indices is None:
             raise _Unknown("Which semaphore is used is known only when the kernel runs.")
         return self.semaphores.setdefault((ref, indices), len(self.semaphores))
+
+
+def _who(text: str) -> str:
+    return f"The copy that `{text}` starts" if text else "A copy"
 
 
 def _far(ref: Any) -> bool:

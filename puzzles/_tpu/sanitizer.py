@@ -73,7 +73,10 @@ def sanitize(traced: Traced, launches: Sequence[Launch], seed: int = 0) -> Sanit
     except SimulationError as error:
         if error.finding is None:
             return Sanitized(why_not=error.says)
-        found = error.finding
+        found, at = error.finding, error.finding.step
+        said = "up to the first error" if at is None else f"up to grid step {at}, where it stopped"
+        why = "what comes after the first error"
+        return Sanitized((found,), said, why)
     except NotImplementedError as error:
         return Sanitized(why_not=f"the simulator cannot run this: {error}")
     why = "" if most is None else f"{total:,} steps were too many: the first {most} stand for all"
@@ -83,7 +86,7 @@ def sanitize(traced: Traced, launches: Sequence[Launch], seed: int = 0) -> Sanit
 def _refused(traced: Traced, launches: Sequence[Launch]) -> str | None:
     if (why := beyond(launches)) is not None:
         return f"the simulator cannot take {why}"
-    if any(_speaks(call.params["jaxpr"]) for call in kernel_calls(traced.jaxpr.jaxpr)):
+    if speaks(traced):
         return "the kernel speaks to other devices, and one is simulated"
     for launch in launches:
         if any(value is None for value in launch.scalar_values):
@@ -95,15 +98,19 @@ def _refused(traced: Traced, launches: Sequence[Launch]) -> str | None:
     return None
 
 
-def _speaks(kernel: Jaxpr) -> bool:
+def speaks(traced: Traced) -> bool:
     """Whether a kernel copies to other devices, or waits for them."""
+    return any(_speaks_in(call.params["jaxpr"]) for call in kernel_calls(traced.jaxpr.jaxpr))
+
+
+def _speaks_in(kernel: Jaxpr) -> bool:
     for equation in kernel.eqns:
         name = equation.primitive.name
         if name in ("axis_index", "get_barrier_semaphore"):
             return True
         if name == "dma_start" and is_remote(equation):
             return True
-        if any(map(_speaks, subjaxprs(equation))):
+        if any(map(_speaks_in, subjaxprs(equation))):
             return True
     return False
 

@@ -173,8 +173,9 @@ PUZZLE = Puzzle(
     cases=[
         dict(M=256, K=256, N=384, sizes=(50, 0, 80, 30, 96)),
         dict(M=1024, K=512, N=640, sizes=(0, 370, 0, 654), dtype="bfloat16"),
-        dict(M=128, K=128, N=256, sizes=(128, 0, 0)),  # the list begins and ends with one group
-        dict(M=128, K=256, N=128, sizes=(50, 60)),  # a visit for every entry of the list, and nobody's rows
+        # one shape: the list begins and ends with one group; every entry is a visit, and nobody's rows
+        dict(M=128, K=256, N=128, sizes=(128, 0, 0)),
+        dict(M=128, K=256, N=128, sizes=(50, 10, 50)),
     ],
     hints=[
         "A group's visits are consecutive, as the steps of one output block were in tiled_matmul. There k told "

@@ -197,7 +197,7 @@ PUZZLE = Puzzle(
     inputs=make_inputs,
     cases=[
         dict(M=256, K=256, N=384, sizes=(50, 30, 100, 0, 30, 20), first=2, L=3),
-        dict(M=128, K=384, N=128, sizes=(0, 64, 30, 6), first=0, L=2, dtype="bfloat16"),
+        dict(M=128, K=384, N=128, sizes=(30, 20, 0, 70), first=2, L=2, dtype="bfloat16"),  # the last chip
     ],
     hints=[
         "At which visit do this chip's visits begin, and at which do the next chip's? `counts` knows how many visits each "
@@ -263,8 +263,7 @@ PUZZLE = Puzzle(
             "goes on to the end of the list",
             old="visits[first + L] - visits[first]",
             new="visits[-1]",
-            says="`rhs_ref` at grid step (0, 4, 0)",
-            stage="memory",
+            says="the own visits end after visits[first + L] - visits[first] steps; what follows is other chips'",
         ),
         Mistake(
             "slices from a traced start",

@@ -154,6 +154,21 @@ def moe_layer(
 # In the last line, the difference between the first two numbers is what tiles cost that groups
 # share: a visit computes the whole tile. Smaller tiles share less, but reuse less of what they fetch.
 #
+# **And without groups?** With a fixed *capacity* each expert gets room for equally many slots, say 1.25
+# times the mean: what is too many is dropped, what is missing is padded. Here the experts are more or
+# less liked.
+
+# %% active="ipynb"
+# liked = logits.astype(jnp.float32) + jnp.linspace(0, 2, E)
+# sizes = np.bincount(np.ravel(jax.lax.top_k(liked, top_k)[1]), minlength=E)
+# slots, capacity = M * top_k, int(1.25 * M * top_k / E)
+# dropped, padded = np.maximum(sizes - capacity, 0).sum(), np.maximum(capacity - sizes, 0).sum()
+# visits = find("tile_metadata").solution(jnp.asarray(sizes), slots, 512)[2]
+# print("slots of each expert", sizes)
+# print(f"capacity {capacity}: {dropped / slots:.0%} dropped, {padded / slots:.0%} padding")
+# print(f"groups: none dropped, {int(visits) * 512 / slots - 1:.0%} computed for tiles that groups share")
+
+# %% [markdown]
 # **The layer trains.** Look back at what carried you: the data that steer a kernel are a few
 # integers in SMEM, prefetched; index maps look them up and so decide what is fetched; the grid is a
 # flat list of what has to be done; a mask cleans up where a boundary cuts a tile; and work that
@@ -170,9 +185,18 @@ def moe_layer(
 # * [tokamax](https://github.com/openxla/tokamax/tree/main/tokamax/_src/ops/ragged_dot) continues
 #   it, with **quantised** weights and activations, and with tables of tuned tile sizes.
 # * [`jax.lax.ragged_dot`](https://docs.jax.dev/en/latest/_autosummary/jax.lax.ragged_dot.html) has
-#   the same arguments, as an operation of XLA. The reference kernels are tested against it.
+#   the same arguments, as an operation of XLA. The reference kernels are tested against it. Try it
+#   first; a cell at the end of this notebook times both on a TPU.
 # * [MegaBlocks](https://arxiv.org/abs/2211.15841) is the paper where it began, on GPUs: no token
 #   dropped, and no expert padded beyond its last block.
+#
+# <details><summary>More: other routers</summary>
+#
+# Some take the softmax over all experts before they choose, or a sigmoid in its place. A router
+# is often computed in f32 where all else is bf16, and trained with a second loss that asks for equal
+# loads. All of this is plain JAX around the same three products.
+#
+# </details>
 
 # %% tags=["author"]
 import numpy as np

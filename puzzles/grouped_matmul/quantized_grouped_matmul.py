@@ -144,9 +144,9 @@ def quantized_grouped_matmul(
 
 # %% [markdown]
 # **Is it fast?** Only a TPU can tell. There the next cell times your `grouped_matmul` beside
-# `jax.lax.ragged_dot`, XLA's own, and beside Megablox; on a CPU it prints receipts: what the launches
-# move, and how many FLOPs that is for a byte. First a layer in training, with few experts and with
-# many, then one that writes a token at a time.
+# `jax.lax.ragged_dot`, whose code XLA makes, and beside Megablox; on a CPU it prints receipts: what a
+# launch moves, and how many useful FLOPs that is for a byte. First a layer in training, with few experts
+# and with many, then one that writes a token at a time.
 
 # %% active="ipynb"
 # def milliseconds(fn, *shapes, repeats=10):
@@ -176,8 +176,8 @@ def quantized_grouped_matmul(
 #     shapes = [jax.ShapeDtypeStruct(s, jnp.bfloat16) for s in ((M, K), (E, K, N))]
 #     print(f"{M} rows, {E} experts")
 #     for name, fn in rivals.items():
-#         launches = trace(fn, *shapes, sizes)  # of ragged_dot: none, for XLA makes its code
-#         row = "".join(f"{x.hbm_bytes / 2**20:8.0f} MiB{x.intensity:6.0f} FLOP/byte" for x in launches)
+#         moved = sum(one.hbm_bytes for one in trace(fn, *shapes, sizes))
+#         row = f"{moved / 2**20:6.0f} MiB{2 * M * K * N / moved:6.0f} FLOP/byte" if moved else "no receipt"
 #         measured = "" if INTERPRET else f"{milliseconds(fn, *shapes, sizes):9.2f} ms"
 #         print(f"  {name:16}{row:28}{measured}")
 # if INTERPRET:

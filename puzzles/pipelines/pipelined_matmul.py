@@ -141,7 +141,7 @@ PUZZLE = Puzzle(
             old=_ZERO,
             new="",
             says="every number is garbage (NaN here): the accumulator was never zeroed, which nobody does "
-            "for you, or nothing was stored at the last k",
+            "for you, or nothing was stored at the last k, or only added to what lay in the output's slot",
         ),
         Mistake(
             "zeroes the accumulator at every step",

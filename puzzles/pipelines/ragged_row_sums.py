@@ -164,6 +164,20 @@ PUZZLE = Puzzle(
             says="each block is masked as if it were the first: block i begins at row 64 * i",
         ),
         Mistake(
+            "numbers the rows by the sequence",
+            old="row = i * 64 +",
+            new="row = b * 64 +",
+            says="`b` says which sequence it is, not which block of it: inside the pipeline `i` counts the "
+            "blocks, and block i begins at row 64 * i",
+        ),
+        Mistake(
+            "takes the rows before a block off twice",
+            old="row < length",
+            new="row < length - i * 64",
+            says="the rows before a block are counted in the row's number and taken off the length, too: "
+            "one of the two is enough",
+        ),
+        Mistake(
             "multiplies by the mask",
             old="jnp.where(row < length, rows, 0)",
             new="jnp.where(row < length, 1.0, 0.0) * rows",

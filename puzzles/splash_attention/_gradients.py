@@ -12,7 +12,10 @@ import numpy as np
 from puzzles import Launch, find, trace
 from puzzles._judge import is_starter
 from puzzles._launch import quickly
-from puzzles.splash_attention._graduation import Case, draw, has_splash
+from puzzles.splash_attention._graduation import Case, draw
+from puzzles.splash_attention._production import has_splash, shipped
+
+__all__ = ["Case", "dots", "draw", "examine", "examples", "graduate", "has_splash", "shipped"]
 
 # Absolute and relative: those of jax-ml/jax, tests/pallas/tpu_splash_attention_kernel_test.py,
 # test_splash_attention_bwd, for f32 and bf16 alike; and of its forward pass.
@@ -24,7 +27,7 @@ NAMES = "o", "dq", "dk", "dv"
 DOTS = 2, 3, 4  # a tile: forward, dq, dk and dv
 
 HEAD = (
-    " N/K     T     S    H   Hv   blocks dtype masks  seen docs   cap   "
+    " N/K     T     S    H   Hv   blocks dtype    mask heads  seen docs   cap   "
     "largest error of dq, dk, dv: dense     JAX's   dots a tile"
 )
 
@@ -69,13 +72,12 @@ def productions_attention(case: Case, fused: bool = False) -> Callable:
 
     (N, _, H), bq, bk = case.q.shape, case.bq, case.bk
     one_key_head = len(case.k) == 1 < N
-    masks = [mask_lib.NumpyMask(one) for one in case.mask.reshape(-1, *case.mask.shape[-2:])]
     blocks = dict(block_q=bq, block_kv=bk, block_q_dkv=bq, block_kv_dkv=bk)
     if not fused:
         blocks |= dict(block_q_dq=bq, block_kv_dq=bk)
     make = splash.make_splash_mqa if one_key_head else splash.make_splash_mha
     kernel = make(
-        mask_lib.MultiHeadMask(masks * (N // len(masks))),
+        mask_lib.MultiHeadMask(case.shipped),
         block_sizes=splash.BlockSizes(**blocks, use_fused_bwd_kernel=fused),
         head_shards=1,
         q_seq_shards=1,
@@ -93,7 +95,7 @@ def productions_attention(case: Case, fused: bool = False) -> Callable:
 
 def production(case: Case, do: Any) -> list[np.ndarray] | None:
     """The same of JAX's own kernels; None where there are none, or nothing is seen."""
-    if not has_splash() or not case.mask.any():
+    if not has_splash() or not case.stored.any():
         return None
     attention = productions_attention(case)
     if case.q.shape[-1] ** 0.5 % 1:  # in bf16 scaled queries would be rounded once more
@@ -174,14 +176,13 @@ def _same(
 
 
 def examples() -> tuple[Case, ...]:
-    """Three small calls that have a bit of everything."""
+    """Two small calls that have a bit of everything."""
     i, j = np.indices((256, 384))
     ids = tuple(jnp.asarray(np.arange(n) // 150, jnp.int32) for n in (256, 384))
     rough = np.kron(np.random.default_rng(0).random((4, 4, 6)) < 0.4, np.ones((1, 64, 64))) > 0
     return (
-        Case(*draw(1, 2, 1, 256, 384, 64, 64, jnp.float32), mask=j <= i + 128),
-        Case(*draw(2, 4, 2, 256, 384, 64, 64, jnp.bfloat16), rough),
-        Case(*draw(3, 2, 2, 256, 384, 64, 64, jnp.float32), abs(i - j) < 90, ids, 5.0),
+        Case(*draw(1, 4, 2, 256, 384, 64, 64, jnp.bfloat16), rough),
+        Case(*draw(2, 2, 1, 256, 384, 64, 128, jnp.float32), abs(i - j) < 90, ids, 5.0),
     )
 
 

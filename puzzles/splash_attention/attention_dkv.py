@@ -237,7 +237,7 @@ from puzzles.splash_attention.causal_attention import dots
 def fresh(r):
     # of the shapes of the cases, whose programs are compiled by now, and other documents
     if r.integers(2):
-        return dict(N=4, K=2, R=5, S=384, H=16, Hv=32, bq=32, masks=4, segments=int(r.choice([2, 4])))
+        return dict(N=4, K=2, R=5, S=384, H=16, Hv=32, bq=32, masks=4, segments=int(r.choice([3, 4])))
     return dict(N=6, K=2, R=3, S=256, H=64, Hv=16, bq=16, masks=0, cap=2.0, bf16=True)
 
 

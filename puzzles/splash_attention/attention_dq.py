@@ -213,9 +213,10 @@ def make_masks(R, S, bq, heads, group):
 
 
 def make_segments(r, T, S, count):
-    """Ids of queries and keys; the last document of the queries has no keys."""
+    """Ids of queries and keys: the first comes back in the end, and some of the last queries have no keys."""
     cuts = np.sort((np.arange(1, count) / count * min(T, S)).astype(int) + r.integers(-9, 9, count - 1))
     names = r.permutation([-1, 0, 2**24, 2**24 + 1])[:count]
+    names[-1] = names[0]
     q_ids, kv_ids = (names[np.searchsorted(cuts, np.arange(n), side="right")] for n in (T, S))
     q_ids[-T // 9 :] = 5
     return q_ids, kv_ids
@@ -287,7 +288,7 @@ def scale(N=8, K=2, T=5376, S=4096, H=128, width=1024, cap=30.0):
 def fresh(r):
     # of the shapes of the cases, whose programs are compiled by now, and other documents
     if r.integers(2):
-        return dict(N=4, K=2, R=5, S=384, H=16, Hv=32, bq=32, masks=4, segments=int(r.choice([2, 4])))
+        return dict(N=4, K=2, R=5, S=384, H=16, Hv=32, bq=32, masks=4, segments=int(r.choice([3, 4])))
     return dict(N=6, K=2, R=3, S=256, H=64, Hv=16, bq=16, masks=0, cap=2.0, bf16=True)
 
 

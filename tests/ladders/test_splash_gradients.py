@@ -67,8 +67,11 @@ def drawn(number: int) -> Case:
     H = int(r.choice([64, 128]))
     Hv = int(r.choice([H, H, 192 - H]))
     dtype = jnp.float32 if r.integers(2) else jnp.bfloat16
-    mask = one_mask(r, T, S)
-    if N > 1 and r.integers(2):
+    mask, theirs = one_mask(r, T, S), ()
+    if graduation.has_splash() and r.random() < 0.25:  # masks that JAX computes in its kernels
+        theirs = (computed(r, T, S),)
+        mask = np.array(graduation.shipped(theirs[0][0], *theirs[0][1])[:, :])
+    elif N > 1 and r.integers(2):
         mask = np.stack([mask, *(one_mask(r, T, S) for _ in range(N - 1))])
     ids, cap = None, None
     if r.integers(2):
@@ -80,7 +83,16 @@ def drawn(number: int) -> Case:
     if r.integers(2):
         cap = float(r.uniform(1, 50))
     arrays = graduation.draw(number, N, K, T, S, H, Hv, dtype)
-    return Case(*arrays, mask, ids, cap, bq, bk)
+    return Case(*arrays, mask, ids, cap, bq, bk, theirs)
+
+
+def computed(r: np.random.Generator, T: int, S: int) -> tuple[str, tuple]:
+    """The class and the arguments of a mask for which JAX stores no pattern."""
+    offset = int(r.integers(-T // 4, S // 4 + 1))
+    if r.integers(2):
+        return "CausalMask", ((T, S), offset)
+    left, right = (int(n) for n in r.integers(0, (T, S // 2)))
+    return "LocalMask", ((T, S), (left, right), offset)
 
 
 @pytest.mark.slow

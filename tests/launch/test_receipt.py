@@ -326,6 +326,60 @@ def test_a_kernel_on_a_mesh_is_named_as_what_is_not_read(look, capsys):
     assert re.search(r"reads `pallas_call`s, and there is none; what `pl\.kernel` makes", said)
 
 
+def aliased(given):
+    """Half of the output is written by the kernel, half was there before."""
+
+    def kernel(x_ref, given_ref, o_ref):
+        del given_ref
+        o_ref[...] = x_ref[...]
+
+    def fn(x, *args):
+        return pl.pallas_call(
+            kernel, grid=(2,), in_specs=[pl.BlockSpec((8, 128), lambda i: (i, 0)), HBM],
+            out_specs=pl.BlockSpec((8, 128), lambda i: (i, 0)), out_shape=S((32, 128), f32),
+            input_output_aliases={1: 0},
+        )(x, given(x, *args))  # fmt: skip
+
+    return fn
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (lambda x: jnp.zeros((32, 128), f32), "XLA fills 16 KiB of `o_ref`: not counted above"),
+        (lambda x: jnp.tile(x, (2, 1)) * 2, "XLA computes 16 KiB of `o_ref`: not counted above"),
+        (lambda x, y: y, "XLA copies 16 KiB for `o_ref`, unless the argument is donated: not "
+         "counted above"),
+    ],
+)  # fmt: skip
+def test_a_receipt_tells_what_xla_writes_for_an_aliased_output(given, says):
+    args = S((16, 128), f32), S((32, 128), f32)
+    said = rows(aliased(given), *args[: given.__code__.co_argcount])
+    assert said["before"] == says
+    assert said["HBM"] == "read 8 KiB, written 8 KiB"
+
+
+def test_what_another_launch_wrote_was_counted_there():
+    def fn(x):
+        first = over_rows(twice)(jnp.zeros((32, 128), f32))
+        return aliased(lambda _: first)(x)
+
+    second = trace(fn, S((16, 128), f32))[1]
+    assert second.made == ()
+
+
+def test_a_receipt_says_what_its_model_leaves_out(capsys):
+    puzzles.receipt(over_rows(twice), S((64, 128), f32))
+    assert "\nwithout the vector unit's time, what a step" in capsys.readouterr().out
+
+
+def test_a_copy_to_another_device_has_no_flights():
+    import production
+
+    fn, x = production.all_gather()
+    assert trace(fn, x)[0].in_flight is None
+
+
 def test_a_receipt_tells_the_copies_in_flight_at_each_wait():
     double, stream = (
         puzzles.find(f"{name}_sum").solution for name in ("double_buffered", "stream")

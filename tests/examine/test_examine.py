@@ -1,0 +1,305 @@
+"""What `examine` says, of what it can read and of what it cannot."""
+
+from __future__ import annotations
+
+import functools
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import launches
+import pytest
+import sabotage
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+import puzzles
+from puzzles import Examination, examine
+from puzzles._examine import examining, shell
+from puzzles._launch import KINDS
+from puzzles._tpu import drawn
+
+f32, i32 = jnp.float32, jnp.int32
+S = jax.ShapeDtypeStruct
+ROOT = Path(__file__).parents[2]
+X = S((32, 128), f32)
+
+
+@pytest.fixture(autouse=True)
+def no_libtpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(examining, "has_libtpu", lambda: False)
+
+
+def right() -> Examination:
+    fn, *args = launches.scale_rows()
+    return examine(fn, *args)
+
+
+def wrong() -> Examination:
+    (fault,) = (one for one in sabotage.PLANTED if one.name == "picked_blocks: [5, 0, 0, 8]")
+    fn, *args = fault.launch()
+    return examine(fn, *args)
+
+
+def test_nothing_found_says_what_was_looked_for_and_what_not() -> None:
+    found = right()
+    assert str(found).startswith("✓ scale: nothing found\n")
+    assert (found.code, found.worst) == (0, "")
+    told = " ".join(found.looked)
+    assert all(kind in told for kind in KINDS if kind != "compile")
+    assert found.looked[0].endswith("the blocks of all 4 steps")
+    assert any(line.startswith("compile: libtpu is not installed") for line in found.not_looked)
+    assert found.not_looked[-1] == "wrong numbers: nobody said which are right"
+
+
+def test_a_finding_has_operand_step_line_and_remedy() -> None:
+    found = wrong()
+    one = found.findings[0]
+    assert (one.kind, one.severity, one.operand) == ("out-of-bounds", "error", "x_ref")
+    assert (one.launch, one.step, one.block) == ("kernel", (3,), (8, 0))
+    assert "lambda i, index_ref: (index_ref[i], 0)" in one.line
+    assert one.remedy == "Look at what its index map returns for this step."
+    assert found.code == 1
+    assert "✗ out-of-bounds · kernel · x_ref · step (3,)\n" in str(found)
+    assert f"→ {one.remedy}" in str(found)
+
+
+def test_one_thing_is_told_once() -> None:
+    """The blocks show it, and the simulator stops at it."""
+    found = wrong()
+    assert [one.kind for one in found.findings] == ["out-of-bounds"]
+    assert "uninitialised, hazard: what comes after the first error" in found.not_looked
+
+
+def test_json_has_every_field() -> None:
+    data = json.loads(wrong().to_json())
+    (one,) = data["findings"]
+    assert one["kind"] == "out-of-bounds"
+    assert one["step"] == [3]
+    assert data["launches"][0]["grid"] == [4]
+    assert (data["code"], data["chips"]) == (1, ["v5e"])
+    assert data["looked"]
+
+
+def test_html_escapes_what_it_quotes() -> None:
+    def kernel(x_ref, o_ref):
+        o_ref[...] = jnp.where(x_ref[...] < 0, jnp.cumsum(x_ref[...], axis=0), 0)
+
+    page = examine(lambda x: pl.pallas_call(kernel, out_shape=x)(x), S((8, 128), f32))._repr_html_()
+    assert "&lt;lambda&gt;: 1 error" in page
+    assert "<code>cumsum</code>" in page
+
+
+@pytest.mark.parametrize(
+    ("fn", "args", "says"),
+    [
+        ("a name", (), "needs what launches a kernel, and got 'a name'"),
+        (lambda x: x + 1, (X,), "no `pallas_call` in there"),
+        (lambda x: x.nothing, (X,), "raises\nAttributeError"),
+        (lambda x: launches.scale_rows()[0](x), (X,), "missing 1 required positional argument"),
+    ],
+)
+def test_what_cannot_be_read_says_so(fn, args, says) -> None:
+    found = examine(fn, *args)
+    assert says in found.unread
+    assert found.code == 2
+    assert str(found).splitlines()[0].endswith("it could not be read")
+    assert says.partition("\n")[0].partition("'")[0].partition("`")[0] in found._repr_html_()
+
+
+def test_code_that_no_file_keeps_is_named_without_a_line() -> None:
+    scope: dict = {}
+    exec(compile("def typed(x):\n    return x.nothing", "<stdin>", "exec"), scope)
+    assert examine(scope["typed"], X).unread.startswith("`typed` raises\nAttributeError")
+
+
+@pytest.mark.skipif(not hasattr(pl, "kernel"), reason="0.7 has no pl.kernel")
+def test_pl_kernel_is_named() -> None:
+    mesh = pltpu.create_tensorcore_mesh("core", num_cores=1)
+
+    def body(x_ref, o_ref):
+        pltpu.sync_copy(x_ref, o_ref)
+
+    found = examine(lambda x: pl.kernel(body, out_type=X, mesh=mesh)(x), X)
+    assert "what `pl.kernel` makes" in found.unread
+
+
+def test_an_unknown_chip_is_refused() -> None:
+    with pytest.raises(ValueError, match="no chip is called 'v9'; there are v4, v5e"):
+        examine(lambda x: x, X, chips=("v9",))
+
+
+def test_vmem_is_told_for_the_chips_where_it_is_too_little() -> None:
+    wide = S((2048, 1536), f32)  # 4 blocks of 1024 x 1536 f32: 24 MiB
+
+    def doubled(x):
+        spec = launches.rows(1, 1024, 1536)[0]
+        return pl.pallas_call(
+            lambda x_ref, o_ref: o_ref.__setitem__(..., x_ref[...]),
+            grid=(2,), in_specs=[spec], out_specs=spec, out_shape=x,
+        )(x)  # fmt: skip
+
+    (one,) = examine(doubled, wide, chips=("v4", "v5e", "v6e", "7x")).findings
+    assert (one.kind, one.chips) == ("vmem", ("v4", "v5e"))
+    assert examine(doubled, wide, chips=("v6e", "7x")).findings == ()
+
+
+def over(grid, block=(8, 128)):
+    """Adds the blocks of a small array, again and again, over a grid of two axes."""
+
+    def kernel(x_ref, o_ref):
+        @pl.when(pl.program_id(1) == 0)
+        def _():
+            o_ref[...] = jnp.zeros_like(o_ref)
+
+        o_ref[...] += x_ref[...]
+
+    def fn(x):
+        return pl.pallas_call(
+            kernel, grid=grid, in_specs=[pl.BlockSpec(block, lambda i, j: (j % 4, 0))],
+            out_specs=pl.BlockSpec(block, lambda i, j: (i, 0)),
+            out_shape=S((block[0] * grid[0], 128), f32),
+        )(x)  # fmt: skip
+
+    return fn
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("grid", "most"), [((10, 100), 3.0), ((1000, 1000), 5.0)])
+def test_a_large_grid_is_simulated_in_part_and_it_says_so(grid, most) -> None:
+    """Seconds of one process: other people's are not ours."""
+    import time
+
+    examine(over((2, 2)), X)  # what JAX imports and compiles once
+    start = time.process_time()
+    found = examine(over(grid), X)
+    seconds = time.process_time() - start
+    steps = f"{grid[0] * grid[1]:,}"
+    assert (
+        f"uninitialised, hazard: in the simulator, the first 250 of {steps} steps" in found.looked
+    )
+    assert any(f"{steps} steps were too many" in line for line in found.not_looked)
+    assert seconds < most
+
+
+def test_a_fault_in_the_last_of_many_steps_is_found_nevertheless() -> None:
+    def fn(x):
+        return pl.pallas_call(
+            lambda x_ref, o_ref: o_ref.__setitem__(..., x_ref[...]),
+            grid=(1000,), in_specs=[pl.BlockSpec((8, 128), lambda i: (i // 249, 0))],
+            out_specs=pl.BlockSpec((8, 128), lambda i: (i, 0)), out_shape=S((8000, 128), f32),
+        )(x)  # fmt: skip
+
+    one = examine(fn, X).findings[0]
+    assert (one.kind, one.operand, one.step) == ("out-of-bounds", "x_ref", (996,))
+
+
+def test_a_grid_of_a_billion_steps_is_a_sentence(capsys: pytest.CaptureFixture) -> None:
+    fn = over((2**15, 2**15))
+    assert "1,073,741,824 steps, and up to 4,000,000 can be listed" in examine(fn, X).unread
+    for look in (puzzles.show, puzzles.receipt):
+        look(fn, X)
+        assert "a grid counts blocks, not elements" in capsys.readouterr().out
+
+
+def test_large_arrays_are_not_simulated_and_it_says_so() -> None:
+    fn, _ = launches.softmax_rows()
+    found = examine(fn, S((2**20, 128), f32))
+    assert any("hazard: the arrays take 1,024 MiB" in line for line in found.not_looked)
+
+
+def test_what_is_steered_by_data_asks_for_it() -> None:
+    fn, _, x = launches.picked_blocks()
+    assert "pass arrays instead of ShapeDtypeStructs" in examine(fn, S((4,), i32), x).unread
+
+
+def test_an_output_that_the_program_drops_is_scratch() -> None:
+    def kernel(x_ref, o_ref, spare_ref):
+        spare_ref[...] = x_ref[...]
+        o_ref[...] = spare_ref[...] * 2.0
+
+    def both(x):
+        row, whole = (pl.BlockSpec((8, 128), lambda i, at=at: (at * i, 0)) for at in (1, 0))
+        return pl.pallas_call(
+            kernel, grid=(4,), in_specs=[row], out_specs=[row, whole], out_shape=[x, x[:16]],
+            compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel",)),
+        )(x)  # fmt: skip
+
+    assert examine(lambda x: both(x)[0], X).findings == ()
+    assert {one.kind for one in examine(both, X).findings} == {"never-written", "parallel"}
+
+
+def test_seed_draws_the_data_of_shapes() -> None:
+    assert (drawn(X, 0) != drawn(X, 1)).any()
+    assert not drawn(S((8,), i32), 1).any()
+
+
+@pytest.mark.parametrize(
+    ("text", "shape", "dtype"),
+    [
+        ("f32[1024,512]", (1024, 512), "float32"),
+        ("bf16[8]", (8,), "bfloat16"),
+        ("i32[]", (), "int32"),
+        ("u8[2, 3]", (2, 3), "uint8"),
+        ("bool[4]", (4,), "bool"),
+        ("float8_e4m3fn[8,128]", (8, 128), "float8_e4m3fn"),
+    ],
+)
+def test_shapes_are_written_as_jax_prints_them(text, shape, dtype) -> None:
+    made = shell.argument(text)
+    assert isinstance(made, jax.ShapeDtypeStruct)
+    assert (made.shape, made.dtype) == (shape, jnp.dtype(dtype))
+
+
+def test_other_arguments_are_numbers_and_python() -> None:
+    assert shell.argument("i32[3]=5,0,7").tolist() == [5, 0, 7]
+    assert shell.argument("i32[2,2]=1").tolist() == [[1, 1], [1, 1]]
+    assert shell.argument("(128, 256)") == (128, 256)
+    assert shell.argument("None") is None
+    for text, says in [("f32[8", "is no argument"), ("f33[8]", "is no type"),
+                       ("i32[3]=1,2", "2 numbers for 3 elements")]:  # fmt: skip
+        with pytest.raises(shell.Unfit, match=says):
+            shell.argument(text)
+
+
+@pytest.mark.parametrize(
+    ("target", "says"),
+    [
+        ("kernels", "names no function: write module:function"),
+        ("no_such_module:f", "'no_such_module' cannot be imported"),
+        ("json:nothing", "'json' has no 'nothing'"),
+    ],
+)
+def test_what_names_no_function_says_so(target, says, capsys: pytest.CaptureFixture) -> None:
+    assert shell.command(target, [], "v5e", False) == 2
+    assert says in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_shell_gets_json_and_a_code() -> None:
+    command = [sys.executable, "-m", "puzzles", "examine", "kernels:stream", "f32[32,128]"]
+    done = subprocess.run([*command, "--json"], cwd=ROOT / "docs", capture_output=True, text=True)
+    assert done.returncode == 1, done.stderr
+    assert json.loads(done.stdout)["findings"][0]["kind"] == "hazard"
+
+
+def test_the_pictures_of_the_page_are_what_it_says() -> None:
+    done = subprocess.run(
+        [sys.executable, "docs/draw.py", "--check"], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_callables_of_every_kind_are_shown_and_counted(capsys: pytest.CaptureFixture) -> None:
+    layer, x = launches.Layer(), S((256, 128), f32)
+    batched = S((2, 256, 128), f32)
+    for fn, arg in [
+        (layer, x), (layer.forward, x), (jax.jit(layer), x), (jax.jit(layer.forward), x),
+        (jax.vmap(layer), batched), (functools.partial(layer), x), (jax.checkpoint(layer), x),
+    ]:  # fmt: skip
+        for look in (puzzles.show, puzzles.receipt):
+            look(fn, arg)
+            assert "= 2 steps" in (said := capsys.readouterr().out) or "= 4 steps" in said

@@ -1,0 +1,66 @@
+"""What `examine` says of others' kernels: nothing of right ones, the fault of wrong ones."""
+
+from __future__ import annotations
+
+import launches
+import production
+import pytest
+import sabotage
+import sample
+
+from puzzles import examine
+from puzzles._examine import examining
+from puzzles._tpu import has_libtpu
+
+RIGHT = {**launches.LAUNCHES, **{f"jax {k}": v for k, v in production.LAUNCHES.items()}}
+COMPILED = ("softmax_rows", "jax splash", "jax gmm", "jax paged")
+
+
+@pytest.fixture
+def no_libtpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(examining, "has_libtpu", lambda: False)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("no_libtpu")
+@pytest.mark.parametrize("name", RIGHT)
+def test_nothing_is_wrong_with_a_right_kernel(name: str) -> None:
+    fn, *args = RIGHT[name]()
+    found = examine(fn, *args)
+    assert found.unread == ""
+    assert [one for one in found.findings if one.severity != "note"] == []
+    assert found.code == 0
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not has_libtpu(), reason="needs libtpu")
+@pytest.mark.parametrize("name", sample.some(COMPILED, 2))
+def test_the_compiler_agrees(name: str) -> None:
+    fn, *args = RIGHT[name]()
+    found = examine(fn, *args, chips=("v5e", "v6e"))
+    assert [one for one in found.findings if one.severity != "note"] == []
+    assert "compile: libtpu, for v5e, v6e" in found.looked
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", sample.share(sabotage.PLANTED), ids=lambda fault: fault.name[:60])
+def test_a_planted_fault_is_found_and_named(
+    fault: sabotage.Planted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if fault.kind != "compile":
+        monkeypatch.setattr(examining, "has_libtpu", lambda: False)
+    elif not has_libtpu():
+        pytest.skip("needs libtpu")
+    fn, *args = fault.launch()
+    found = examine(fn, *args)
+    told = [one for one in found.findings if fault.found_by(one)]
+    assert told, found
+    assert told[0].severity == "error"
+    assert told[0].launch
+    assert found.code == 1
+
+
+def test_at_least_thirty_faults_are_planted_some_in_kernels_of_jax() -> None:
+    assert len(sabotage.PLANTED) >= 50
+    assert sum(planted.place != "launches" for planted in sabotage.PLANTED) >= 10
+    assert len({planted.kind for planted in sabotage.PLANTED}) >= 12
