@@ -31,9 +31,9 @@ def explains(launches: Sequence[Launch]) -> tuple[str, str] | None:
     """
     for launch in launches:
         found = timeline(launch)
-        for one in found.faults if found else ():
-            if one.kind == "outside" or (one.kind == "stuck" and one.line):
-                return f"{one.kind} {one.line}", one.says
+        told = [one for one in (found.faults if found else ()) if one.line or one.kind == "outside"]
+        if any(one.kind in ("outside", "stuck") for one in told):  # and what came before it
+            return f"{told[0].kind} {told[0].line}", told[0].says
         for out in launch.outputs:
             if launch.copies and not out.piped and not _filled(launch, out.name):
                 says = (
