@@ -78,7 +78,8 @@ def main() -> int:
         if not (HERE / name).exists() or (HERE / name).read_text("utf-8") != svg
     ]
     if "--check" in sys.argv[1:]:
-        print("\n".join(f"docs/{name} is out of date: run make build" for name in stale))
+        for name in stale:
+            print(f"docs/{name} is out of date: run make build")
         return int(bool(stale))
     for name, svg in pictures().items():
         (HERE / name).write_text(svg, "utf-8")

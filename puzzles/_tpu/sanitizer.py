@@ -15,8 +15,9 @@ import numpy as np
 
 from puzzles._jax import Jaxpr, is_remote
 from puzzles._launch import ERROR, Finding, Launch, Traced, kernel_calls, subjaxprs
+from puzzles._tpu.seen import Seen, comparable
 from puzzles._tpu.simulator import Run, SimulationError, drawn, run
-from puzzles._tpu.watch import How, Seen, Watch, comparable
+from puzzles._tpu.watch import How, Watch
 
 # The simulator takes about a millisecond a step, and to compile a launch as long as some of them.
 LAUNCH_STEPS = 50

@@ -12,13 +12,13 @@ from functools import partial
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from puzzles._jax import Jaxpr, JaxprEqn, Var, array_of, user_frame
-from puzzles._launch import line_of, ranges_of, subjaxprs
+from puzzles._launch import line_of, subjaxprs
 from puzzles._tpu import hazards
 from puzzles._tpu.hazards import WATCHED, Flights, Stuck
+from puzzles._tpu.seen import Seen, comparable, floating, inside
 
 WAIT_SECONDS = 5.0
 
@@ -41,15 +41,6 @@ class How:
     unwritten: str = "nan"
     most: int | None = None
     noting: bool = False
-
-
-@dataclass(frozen=True)
-class Seen:
-    """A ref at a grid step: `what` is its contents, or the line that read them."""
-
-    operand: str | None
-    step: tuple[int, ...] | None
-    what: Any
 
 
 class Watch:
@@ -156,13 +147,13 @@ class Watch:
         operand = self.name_of(int(given["buffer_id"]))
         if name == "get" and info is not None:
             value = np.asarray(jax.tree.leaves(result)[-1])
-            if _floating(value) and np.isnan(value).any():
+            if floating(value) and np.isnan(value).any():
                 if all(operand != seen.operand for seen in self.nans):
                     self.nans.append(Seen(operand, self.step, line_of(info)))
         elif name == "store" and info is None and transforms:
             value = np.asarray(given["val"])
             shape = _shapes(self.equation).get(operand or "")
-            contents = value if shape is None else _inside(value, transforms, shape)
+            contents = value if shape is None else inside(value, transforms, shape)
             self.carried.append(Seen(operand, self.step, comparable(contents)))
 
     def name_of(self, buffer: int | None) -> str | None:
@@ -189,27 +180,6 @@ class Watch:
             return False
         maps = (m.index_map_jaxpr.jaxpr for m in _grid(self.equation).block_mappings)
         return any(e.source_info is info for m in maps for e in m.eqns)
-
-
-def _floating(value: np.ndarray) -> bool:
-    return jnp.issubdtype(value.dtype, jnp.floating)
-
-
-def comparable(value: np.ndarray) -> int:
-    """A number that equal arrays share, NaNs of any kind included."""
-    if _floating(value):
-        value = value.astype(np.float32)
-        value = np.where(np.isnan(value), np.float32(np.nan), value)
-    return hash((value.shape, value.tobytes()))
-
-
-def _inside(value: np.ndarray, transforms: Any, shape: tuple[int, ...]) -> np.ndarray:
-    """The part of a block that does not hang over the edge of its array."""
-    ranges = ranges_of(transforms)
-    if ranges is None or len(ranges) != len(shape):
-        return value
-    kept = [max(0, n - a) for (a, _, index), n in zip(ranges, shape, strict=True) if not index]
-    return value[tuple(map(slice, kept))] if len(kept) == value.ndim else value
 
 
 def _shapes(equation: JaxprEqn) -> dict[str, tuple[int, ...]]:

@@ -58,8 +58,8 @@ def add_ten(x: Float[Array, "M N"]) -> Float[Array, "M N"]:
 # <details>
 # <summary>More: the other front door</summary>
 #
-# Pallas has a second entry point, `pl.kernel`. Its Refs lie in HBM, and the kernel copies what it
-# needs. `pallas_call`, which is used here, makes the copies for you.
+# Newer versions of JAX have a second entry point, `pl.kernel`. Its Refs lie in HBM, and the kernel
+# copies what it needs. `pallas_call`, which is used here, makes the copies for you.
 #
 # </details>
 

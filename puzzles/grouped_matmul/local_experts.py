@@ -131,7 +131,7 @@ def local_experts(
 # it matters that a router spreads its tokens evenly.
 
 # %% active="ipynb"
-# M, K, N, E = 512, 256, 256, 8
+# M, K, N, E = 512, 128, 256, 8
 # chips = np.array(jax.devices()[:4])
 # L = E // len(chips)  # experts on each
 # r = np.random.default_rng(0)

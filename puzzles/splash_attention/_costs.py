@@ -88,19 +88,19 @@ def compared(fn: Callable, T: int, block: int) -> dict[str, dict[str, Cost]]:
     return table
 
 
-def costs(fn: Callable, T: int = 8192, block: int = 512) -> str:
+def costs(fn: Callable, T: int = 4096, block: int = 512) -> str:
     """A table: `fn`, which is splash_over_tiles, beside JAX's kernel and dense attention, without any data."""
     fn, whose = yours_or_reference(fn)
     whose += "" if takes_rules(fn) else ", patterns stored"
     lines = [f"8 query heads, 2 key heads, T = {T:,}, H = 128, bf16, blocks of {block}"]
-    widths = {"grid steps": 12, "tiles computed": 16, "blocks fetched": 16, "GiB moved": 12, "KiB of lists": 14, "TFLOP": 8}
+    widths = {"grid steps": 12, "tiles computed": 16, "blocks fetched": 16, "MiB moved": 12, "bytes of lists": 16, "GFLOP": 8}
     heads = "".join(f"{head:>{width}}" for head, width in widths.items())
     for name, rows in compared(fn, T, block).items():
         lines += ["", f"{name:24}{heads}"]
         for who, cost in rows.items():
             cells = [f"{n:,}" if cost.steps else "-" for n in (cost.steps, cost.dots // 2, cost.fetched)]
-            cells += [f"{cost.bytes / 2**30:.2f}", f"{cost.lists / 2**10:.1f}" if cost.steps else "-"]
-            cells.append(f"{cost.flops / 1e12:.2f}")
+            cells += [f"{cost.bytes / 2**20:,.0f}", f"{cost.lists:,}" if cost.steps else "-"]
+            cells.append(f"{cost.flops / 1e9:.0f}")
             row = "".join(f"{cell:>{width}}" for cell, width in zip(cells, widths.values(), strict=True))
             lines.append(f"  {whose if who == 'mine' else who:22}{row}")
     return "\n".join(lines)

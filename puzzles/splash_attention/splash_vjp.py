@@ -228,8 +228,9 @@ def splash_vjp(
 # %% [markdown]
 # ### Does it train as production does?
 #
-# **Your** gradients beside those that JAX finds for dense attention in f32, and beside those of JAX's own splash attention
-# (`use_fused_bwd_kernel=False`, the same blocks), within the tolerances of its own tests.
+# **Your** gradients of a small call that has a bit of everything, beside those that JAX finds for dense attention in f32, and
+# beside those of JAX's own splash attention (`use_fused_bwd_kernel=False`, the same blocks), within the tolerances of its own
+# tests.
 
 # %% active="ipynb"
 # from puzzles.splash_attention import _gradients as graduation
@@ -314,11 +315,6 @@ def observe(fn):
     return with_gradients
 
 
-def glance(fn):
-    """The result alone."""
-    return lambda q, k, v, mask, ids, cap: fn(q, k, v, mask, ids, cap, bq=16, bk=128)
-
-
 def scale(N=8, K=2, T=5376, S=4096, H=128, width=1024, cap=30.0):
     shapes = (N, T, H), (K, S, H), (K, S, H)
     arrays = (jax.ShapeDtypeStruct(shape, jnp.bfloat16) for shape in shapes)
@@ -357,7 +353,6 @@ PUZZLE = Puzzle(
     solution=splash_vjp,
     inputs=make_inputs,
     observe=observe,
-    glance=glance,
     cases=[
         dict(N=4, K=2, R=5, S=384, H=16, Hv=32, bq=16, masks=4, segments=3, cap=6.0),
     ],

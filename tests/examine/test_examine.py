@@ -20,7 +20,7 @@ import puzzles
 from puzzles import Examination, examine
 from puzzles._examine import examining, shell
 from puzzles._launch import KINDS
-from puzzles._tpu import drawn
+from puzzles._tpu import drawn, watch
 
 f32, i32 = jnp.float32, jnp.int32
 S = jax.ShapeDtypeStruct
@@ -303,3 +303,28 @@ def test_callables_of_every_kind_are_shown_and_counted(capsys: pytest.CaptureFix
         for look in (puzzles.show, puzzles.receipt):
             look(fn, arg)
             assert "= 2 steps" in (said := capsys.readouterr().out) or "= 4 steps" in said
+
+
+def test_where_the_watch_sees_nothing_the_numbers_still_tell(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A read through a view that the watch does not understand, say."""
+    monkeypatch.setattr(watch.Flights, "seen", lambda *_: None)
+    monkeypatch.setattr(watch.Flights, "nothing_left", lambda *_: None)
+
+    def kernel(x_ref, o_ref, buffer, semaphore):
+        copy = pltpu.make_async_copy(x_ref, buffer, semaphore)
+        buffer[...] = jnp.zeros_like(buffer)
+        copy.start()
+        o_ref[...] = buffer[...]
+        copy.wait()
+
+    def early(x):
+        return pl.pallas_call(
+            kernel, in_specs=[launches.ANY], out_shape=x,
+            scratch_shapes=[pltpu.VMEM((8, 128), f32), pltpu.SemaphoreType.DMA],
+        )(x)  # fmt: skip
+
+    (one,) = examine(early, S((8, 128), f32)).findings
+    assert (one.kind, one.operand) == ("hazard", "o_ref")
+    assert "The numbers change with the moment at which copies land" in one.says

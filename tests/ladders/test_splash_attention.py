@@ -263,10 +263,10 @@ def test_a_learner_reads_the_table_or_what_is_wrong() -> None:
 
 
 def test_production_shapes_are_counted_without_data() -> None:
-    table = graduation.costs(splash_multi_head.splash_over_tiles, T=8192)
+    table = graduation.costs(splash_multi_head.splash_over_tiles)
     assert "yours" in table
     assert "reference" not in table
-    unsolved = graduation.costs(lambda *args: ..., T=8192)
+    unsolved = graduation.costs(lambda *args: ...)
     assert "reference, not yours" in unsolved
 
 
