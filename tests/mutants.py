@@ -54,6 +54,7 @@ class Tally:
     equivalent: list[str] = dataclasses.field(default_factory=list)
     excused: list[str] = dataclasses.field(default_factory=list)
     survivors: list[str] = dataclasses.field(default_factory=list)
+    late: list[str] = dataclasses.field(default_factory=list)  # counted as rejected
 
     def __str__(self) -> str:
         total = self.rejected + len(self.equivalent) + len(self.excused) + len(self.survivors)
@@ -164,6 +165,7 @@ def hunt(name: str) -> Tally:
                 why = _survives(puzzle, mutant, dims, compiler)
             except TooLong:
                 why = "rejected"
+                tally.late.append(f"line {mutant.line}: {mutant.change}")
                 compiler.start()  # its last answer may still be on the way
             finally:
                 signal.alarm(0)
@@ -213,6 +215,10 @@ def main(arguments: Sequence[str]) -> int:
             print(tally, flush=True)
             for line in tally.survivors:
                 print(f"    SURVIVES {line}")
+            for line in tally.late:
+                print(
+                    f"    {SECONDS} s were not enough to judge it, so it is endless or slow: {line}"
+                )
             if everything:
                 for line in tally.equivalent:
                     print(f"    equivalent {line}")
