@@ -80,14 +80,17 @@ def test_solved_notebooks_go_where_they_are_asked_to(copy):
 def test_a_rung_is_a_notebook_again_as_soon_as_it_is_saved(copy):
     module = copy / "puzzles" / "basics" / "add_ten.py"
     notebook.write(copy)
-    command = [sys.executable, "-m", "puzzles", "build", "--watch"]
+    # What a shell starts in the background ignores interrupts, and so would its children.
+    heeded = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    watch = "from puzzles.__main__ import main; raise SystemExit(main(['build', '--watch']))"
+    command = [sys.executable, "-c", f"{heeded}\n{watch}"]
     settings = {**os.environ, "PYTHONPATH": str(copy), "JAX_PLATFORMS": "cpu"}
     with subprocess.Popen(command, cwd=copy, env=settings, stdout=subprocess.PIPE) as watching:
         assert watching.stdout.readline() == b"everything is up to date\n"
         module.write_text(module.read_text(encoding="utf-8").replace("Add ten to", "Add 10 to"))
         assert watching.stdout.readline() == b"wrote basics.ipynb\n"
         watching.send_signal(signal.SIGINT)
-        assert watching.wait() == 0
+        assert watching.wait(timeout=60) == 0
     assert b"Add 10 to" in (copy / "basics.ipynb").read_bytes()
 
 
