@@ -149,7 +149,11 @@ def on_the_way(name: str, r, M: int, K: int, N: int, sizes: tuple[int, ...]) -> 
         return data(M, K), data(E, K, N), jnp.asarray(sizes, jnp.int32)
     if name == "group_offsets":
         return (groups,)
-    return groups, *((M,) if name == "tile_metadata" else ()), int(r.choice([8, 24, 64, 96, 128]))
+    tiles = [8, 24, 64, 96, 128]
+    if name == "tiles_per_group":
+        return groups, int(r.choice(tiles))
+    # Where M is a whole number of blocks, it is one of tiles, too.
+    return groups, M, int(r.choice([bm for bm in tiles if M % bm == 0] if M % 64 == 0 else tiles))
 
 
 WAY = (

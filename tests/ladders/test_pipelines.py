@@ -65,7 +65,7 @@ def simulated(fn, *args, monkeypatch):
     start = hazards.Flights._start
 
     def counted(self, given, device):
-        copied.append(self._bytes(int(given["src_id"]), given["src_transforms"]))
+        copied.append(self.size_of(int(given["src_id"]), given["src_transforms"]))
         start(self, given, device)
 
     monkeypatch.setattr(hazards.Flights, "_start", counted)
