@@ -19,12 +19,13 @@ CLOSING = """\
 # The end of this ladder. Whatever is still open is worth coming back to.
 progress()"""
 
-# Any function of the notebook will do: this one is known to be there.
+# A reference solution is there whether or not its puzzle was solved in this session.
 EXAMINE = """\
 # `examine` needs no puzzle and no TPU: it says what is wrong, doubtful or slow in the launches of
 # any function. Take one of yours, with arrays or with shapes such as
 # jax.ShapeDtypeStruct((4096, 4096), jnp.bfloat16).
-examine({name}, *find("{name}").arguments(0))"""
+reference = find("{name}")
+examine(reference.solution, *reference.arguments(0))"""
 
 _MARK = r"(?<=<!-- {}: written by `python -m puzzles build` -->\n).*?(?=<!-- end)"
 _TABLE, _COUNTS = (re.compile(_MARK.format(n), re.DOTALL) for n in ("ladders", "counts"))
