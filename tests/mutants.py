@@ -154,10 +154,21 @@ def hunt(name: str) -> Tally:
     """Judge every mutant of one rung."""
     puzzle, tally = puzzles.find(name), Tally(name)
     excuses = dict(EQUIVALENT.get(name, {}))
-    numbers.diagnosis = lambda *_: None  # which mistake it is does not matter here
+    diagnosis = numbers.diagnosis
     dims = [dict(one) for one in puzzle.cases]
     dims += shadows(puzzle)
-    signal.signal(signal.SIGALRM, _alarm)
+    before = signal.signal(signal.SIGALRM, _alarm)
+    try:
+        numbers.diagnosis = lambda *_: None  # which mistake it is does not matter here
+        _judge_all(puzzle, tally, excuses, dims)
+    finally:  # who judges in this process afterwards has a timer of its own, and a diagnosis
+        numbers.diagnosis = diagnosis
+        signal.signal(signal.SIGALRM, before)
+    tally.survivors += [f"{one}: excused, but there is no such change" for one in excuses]
+    return tally
+
+
+def _judge_all(puzzle: Puzzle, tally: Tally, excuses: dict, dims: Sequence[dict]) -> None:
     with _tpu.Compiler() as compiler:
         for mutant in mutants(puzzle.text, puzzle.cases[0]):
             signal.alarm(SECONDS)
@@ -171,8 +182,6 @@ def hunt(name: str) -> Tally:
                 signal.alarm(0)
             line = puzzle.text.splitlines()[mutant.line - 1].strip()
             _count(tally, mutant, why, excuses.pop((line, mutant.change), None))
-    tally.survivors += [f"{one}: excused, but there is no such change" for one in excuses]
-    return tally
 
 
 def _count(tally: Tally, mutant: Mutant, why: str | None, excuse: str | None) -> None:

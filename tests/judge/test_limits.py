@@ -109,6 +109,7 @@ def test_a_loop_that_ends_passes() -> None:
 def test_pythons_own_endless_loop_is_stopped(
     catches: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    assert signal.getsignal(signal.SIGALRM) == signal.SIG_DFL, "another test left its timer"
     monkeypatch.setattr(limits, "SECONDS", 0.3)
     body = "    while True:\n        pass\n"
     if catches:

@@ -13,6 +13,7 @@ from jax.experimental.pallas import tpu as pltpu
 
 from puzzles import Puzzle, _tpu, find, ladders
 from puzzles import ladder as rungs_of
+from puzzles._judge import cases
 from puzzles._launch import Traced, as_tpu, trace_call
 from puzzles._puzzle import mutate, variant
 from puzzles._tpu import INSTALL_LIBTPU, Compiler, LoweringError, lower, supported_chips
@@ -121,7 +122,8 @@ def every_right_answer() -> list[tuple[Puzzle, Callable]]:
 @pytest.mark.slow
 def test_no_right_answer_of_any_rung_makes_a_column_of_a_mask():
     for puzzle, fn in every_right_answer():
-        assert not list(mask_columns(trace_call(fn, *puzzle.arguments(0)).jaxpr)), puzzle
+        case = cases(puzzle)[0]
+        assert not list(mask_columns(trace_call(case.judged(fn), *case.args).jaxpr)), puzzle
 
 
 def test_what_a_newcomer_writes_in_masked_store_is_named_with_its_line():
