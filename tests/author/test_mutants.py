@@ -10,7 +10,6 @@ from mutate import mutants
 
 import puzzles
 from puzzles import _judge
-from puzzles._judge import numbers
 
 TEXT = """
 def kernel(x_ref, o_ref):
@@ -73,7 +72,6 @@ def test_slips_of_lazy_answers_are_made_too() -> None:
 
 @pytest.mark.slow
 def test_a_checker_that_lets_everything_pass_has_survivors(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(numbers, "diagnosis", numbers.diagnosis)  # hunting switches it off
     assert hunting.hunt("add_ten").survivors == []
 
     def blind(puzzle: puzzles.Puzzle, fn: object, **options: object) -> puzzles.Verdict:
