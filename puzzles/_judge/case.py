@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from puzzles._jax import ClosedJaxpr, jaxpr_as_fun
+from puzzles._jax import jaxpr_as_fun
 from puzzles._judge.copied import explains
 from puzzles._judge.limits import as_imported
 from puzzles._judge.source import unjitted
@@ -19,7 +19,6 @@ from puzzles._launch import (
     before_last_casts,
     faults,
     kernel_calls,
-    on_cpu,
     quickly,
     run_program,
     trace_call,
@@ -41,11 +40,7 @@ def execute(traced: Traced) -> list[np.ndarray]:
     if sum(1 for _ in kernel_calls(program.jaxpr)) < 2:
         return quickly(program, traced.leaves)
     # One by one, kernels that are equal, here or in another answer, are compiled once.
-    return [np.asarray(x) for x in run_program(program, traced.leaves, _part, _part)]
-
-
-def _part(_: object, program: ClosedJaxpr, values: list[Any]) -> list[jax.Array]:
-    return on_cpu(program, values)
+    return [np.asarray(x) for x in run_program(program, traced.leaves)]
 
 
 @dataclass(frozen=True)

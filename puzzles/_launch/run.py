@@ -91,8 +91,12 @@ def _compile(program: ClosedJaxpr, args: Sequence[Any]) -> Callable[..., list[ja
         return lowered.compile()
 
 
-def run_program(closed: ClosedJaxpr, args: Sequence[Any], launch: Run, plain: Run) -> list[Any]:
-    """The flat results of a program: `launch` runs each `pallas_call`, `plain` what lies between.
+def _plainly(_: object, program: ClosedJaxpr, values: list[Any]) -> list[jax.Array]:
+    return on_cpu(program, values)
+
+
+def run_program(closed: ClosedJaxpr, args: Sequence[Any], launch: Run = _plainly) -> list[Any]:
+    """The flat results of a program: `launch` runs each `pallas_call`, the CPU what lies between.
 
     Equations between two launches are one group: compiled one by one they cost 10 ms each. Loops
     and branches around a launch are run in Python, since all values are known.
@@ -112,13 +116,13 @@ def run_program(closed: ClosedJaxpr, args: Sequence[Any], launch: Run, plain: Ru
             env.update(zip((v for e in group for v in e.outvars), made, strict=True))
 
     def within(inner: ClosedJaxpr, values: Sequence[Any]) -> list[Any]:
-        return run_program(inner, values, launch, plain)
+        return run_program(inner, values, launch)
 
     for equation in jaxpr.eqns:
         if not _launches(equation):
             waiting.append(equation)
             continue
-        run(waiting, plain)
+        run(waiting, _plainly)
         waiting = []
         if equation.primitive.name in _CONTROL:
             values = [read(v) for v in equation.invars]
@@ -126,7 +130,7 @@ def run_program(closed: ClosedJaxpr, args: Sequence[Any], launch: Run, plain: Ru
             env |= zip(equation.outvars, out, strict=True)
         else:
             run([equation], launch)
-    run(waiting, plain)
+    run(waiting, _plainly)
     return [read(v) for v in jaxpr.outvars]
 
 

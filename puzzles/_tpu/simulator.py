@@ -75,12 +75,8 @@ def run(traced: Traced, how: How) -> Run:
             raise TypeError(f"simulating needs data, and {leaf} is only a shape")
     made = Run()
     launch = functools.partial(_launch, made, how)
-    made.results += map(np.asarray, run_program(traced.jaxpr, traced.leaves, launch, _plainly))
+    made.results += map(np.asarray, run_program(traced.jaxpr, traced.leaves, launch))
     return made
-
-
-def _plainly(_: object, program: ClosedJaxpr, values: list[Any]) -> Sequence:
-    return on_cpu(program, values)
 
 
 def _launch(
