@@ -15,6 +15,7 @@ from types import ModuleType
 from puzzles._puzzle import Puzzle
 
 ENTRY_POINTS = "pallas_puzzles.ladders"
+MANY = 12  # names that are too many to read in a sentence
 
 
 class UnknownPuzzle(LookupError):
@@ -103,7 +104,10 @@ def _rung(ladder_package: ModuleType, rung: str) -> Puzzle:
 
 
 def _nearest(name: str, known: list[str]) -> str:
-    """The remedy for an unknown name: the first known one of which a word is most like it."""
+    """The remedy for an unknown name: the first known one of which a word is most like it.
+
+    Where none is like it, all names if they are few, else what kind of name is meant.
+    """
 
     def likeness(one: str) -> float:
         return max(difflib.SequenceMatcher(None, name, w).ratio() for w in (one, *one.split("_")))
@@ -111,4 +115,6 @@ def _nearest(name: str, known: list[str]) -> str:
     best = max(known, key=likeness, default="")
     if best and likeness(best) > 0.6:
         return f"; did you mean {best!r}?"
+    if len(known) > MANY:
+        return f"; a puzzle is called as the function that you write, like {known[0]!r}"
     return f"; there are {', '.join(known)}"

@@ -28,6 +28,7 @@ from importlib.util import find_spec
 
 if not ({installed}):
     %pip install -q {install}
+    assert {installed}, "not installed: is there a network? Then run this cell again"
 
 import jax
 import jax.numpy as jnp

@@ -62,7 +62,9 @@ def _data(launch: Launch, wrong: tuple[Finding, ...], limit: int) -> Data:
     position = {int(step): n for n, step in enumerate(at)}
     dots = sum((dot.executed for dot in launch.dots), np.zeros(launch.steps, np.int64))
     unit = "dot" if launch.dots else ""
-    moves = not launch.dots and not launch.busy.any()  # there is no arithmetic to count
+    plain = not launch.dots and not launch.busy.any()  # there is no arithmetic to count
+    results = {o.name for o in launch.outputs if o.piped}
+    moves = plain and not (results and results <= set(launch.touched.unwritten))
     work = dots if launch.dots else (launch.busy | moves).astype(np.int64)
     found = [
         {
@@ -85,7 +87,7 @@ def _data(launch: Launch, wrong: tuple[Finding, ...], limit: int) -> Data:
         "work": encode(work[at]) if launch.steps else "",
         "worked": encode(np.cumsum(work > 0)[at]) if launch.steps else "",
         "maximal": int(work.max(initial=0)),
-        "busy": None if moves else int((work > 0).sum()),
+        "busy": None if plain else int((work > 0).sum()),
         "read": launch.hbm_bytes_read,
         "written": launch.hbm_bytes_written,
         "faults": found,

@@ -311,26 +311,24 @@ from jax.experimental.pallas import tpu as pltpu
 def row_sum(x, bm=64, bn=128):
     M, N = x.shape
 
-    def add(x_ref, o_ref):
-        @pl.when(pl.program_id(1) == 0)
-        def _():
-            o_ref[...] = jnp.zeros_like(o_ref)
-
-        o_ref[...] += jnp.sum(x_ref[...], axis=1, keepdims=True)
-
     def kernel(x_ref, o_ref):
+        i = pl.program_id(0)
+
+        def add(block_ref):
+            o_ref[...] += jnp.sum(block_ref[...], axis=1, keepdims=True)
+
+        o_ref[...] = jnp.zeros_like(o_ref)
         pltpu.emit_pipeline(
             add,
-            grid=(M // bm, N // bn),
-            in_specs=[pl.BlockSpec((bm, bn), lambda i, j: (i, j))],
-            out_specs=[pl.BlockSpec((bm, 1), lambda i, j: (i, 0))],
-        )(x_ref, o_ref)
+            grid=(N // bn,),
+            in_specs=[pl.BlockSpec((bm, bn), lambda j: (i, j))],
+        )(x_ref)
 
-    far = pl.BlockSpec(memory_space=pl.ANY)
     return pl.pallas_call(
         kernel,
-        in_specs=[far],
-        out_specs=far,
+        grid=(M // bm,),
+        in_specs=[pl.BlockSpec(memory_space=pl.ANY)],
+        out_specs=pl.BlockSpec((bm, 1), lambda i: (i, 0)),
         out_shape=jax.ShapeDtypeStruct((M, 1), x.dtype),
         interpret=INTERPRET,
     )(x)

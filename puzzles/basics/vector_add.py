@@ -277,29 +277,33 @@ from jax.experimental.pallas import tpu as pltpu
 def vector_add(x, y, bn=1024):
     n = x.size // bn
 
-    def kernel(x_ref, y_ref, o_ref, ins, out, sems):
-        def fetches(i, slot):
+    def kernel(x_ref, y_ref, o_ref, xs, ys, out, sems):
+        def slot(i):
+            return jax.lax.rem(i, 2)
+
+        def half(i):
+            return pl.ds(pl.multiple_of(slot(i) * bn, bn), bn)
+
+        def fetches(i):
             window = pl.ds(i * bn, bn)
             return [
-                pltpu.make_async_copy(ref.at[window], ins.at[slot, m], sems.at[slot, m])
-                for m, ref in enumerate((x_ref, y_ref))
+                pltpu.make_async_copy(ref.at[window], two.at[half(i)], sems.at[slot(i), m])
+                for m, (ref, two) in enumerate(((x_ref, xs), (y_ref, ys)))
             ]
 
-        for copy in fetches(0, 0):
+        for copy in fetches(0):
             copy.start()
 
         @pl.loop(0, n)
         def _(i):
-            slot = jax.lax.rem(i, 2)
-
             @pl.when(i + 1 < n)
             def _():
-                for copy in fetches(i + 1, 1 - slot):
+                for copy in fetches(i + 1):
                     copy.start()
 
-            for copy in fetches(i, slot):
+            for copy in fetches(i):
                 copy.wait()
-            out[...] = ins[slot, 0] + ins[slot, 1]
+            out[...] = xs[half(i)] + ys[half(i)]
             pltpu.sync_copy(out, o_ref.at[pl.ds(i * bn, bn)])
 
     far = pl.BlockSpec(memory_space=pl.ANY)
@@ -309,7 +313,8 @@ def vector_add(x, y, bn=1024):
         out_specs=far,
         out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype),
         scratch_shapes=[
-            pltpu.VMEM((2, 2, bn), x.dtype),
+            pltpu.VMEM((2 * bn,), x.dtype),
+            pltpu.VMEM((2 * bn,), x.dtype),
             pltpu.VMEM((bn,), x.dtype),
             pltpu.SemaphoreType.DMA((2, 2)),
         ],

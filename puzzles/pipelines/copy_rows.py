@@ -219,20 +219,21 @@ PUZZLE = Puzzle(
                 ("pltpu.SemaphoreType.DMA]", "pltpu.SemaphoreType.DMA((2,))]"),
                 (
                     "    come = pltpu.make_async_copy(x_ref.at[pl.ds(first, 64)], rows_ref, sem)\n",
-                    "    def half(source, at, target, to, n):\n"
-                    "        there = target.at[pl.ds(to + 32 * n, 32)]\n"
-                    "        return pltpu.make_async_copy(source.at[pl.ds(at + 32 * n, 32)], there, sem.at[n])\n\n",
+                    "    def half(source, target, n):\n"
+                    "        rows = pl.ds(32 * n, 32)\n"
+                    "        return pltpu.make_async_copy(source.at[rows], target.at[rows], sem.at[n])\n\n"
+                    "    window = x_ref.at[pl.ds(first, 64)]\n",
                 ),
                 (
                     _COME + _DOUBLE + _GO,
                     """    for n in range(2):
-        half(x_ref, first, rows_ref, 0, n).start()
+        half(window, rows_ref, n).start()
     for n in range(2):
-        half(x_ref, first, rows_ref, 0, n).wait()
+        half(window, rows_ref, n).wait()
         rows_ref[pl.ds(32 * n, 32)] *= 2
-        half(rows_ref, 0, o_ref, 0, n).start()
+        half(rows_ref, o_ref, n).start()
     for n in range(2):
-        half(rows_ref, 0, o_ref, 0, n).wait()
+        half(rows_ref, o_ref, n).wait()
 """,
                 ),
             ),

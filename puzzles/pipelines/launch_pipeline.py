@@ -157,11 +157,10 @@ PUZZLE = Puzzle(
             stage="work",
         ),
         Mistake(
-            "gives b one slot",
-            old="pipeline_mode=pl.Buffered(3)),\n            ]",
-            new="pipeline_mode=pl.Buffered(1)),\n            ]",
-            says="VMEM holds 393,216 bytes",
-            stage="work",
+            "gives the third slot to the result",
+            edits=((_B, _B2), (_O, _O[:-1] + ", pipeline_mode=pl.Buffered(3))")),
+            says="more than two slots only inputs may have",
+            stage="error",
         ),
         Mistake(
             "swaps the maps of b",

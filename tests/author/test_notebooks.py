@@ -316,22 +316,35 @@ PRETEND = """
 import importlib.util
 from IPython import get_ipython
 
-get_ipython().register_magic_function(lambda line: print("pip", line), magic_name="pip")
+missing = set({missing!r})
+
+
+def pip(line):
+    print("pip", line)
+    if {network}:
+        missing.clear()
+
+
+get_ipython().register_magic_function(pip)
 real = importlib.util.find_spec
-importlib.util.find_spec = lambda name: None if name in {missing!r} else real(name)
+importlib.util.find_spec = lambda name: None if name in missing else real(name)
 """
 
 
 @pytest.mark.slow
 def test_the_setup_cell_installs_only_what_is_missing(learner, environment, tmp_path):
     setup = code(learner[LADDERS[0]])[0]
-    pretences = [[], ["puzzles"], ["jaxtyping"]]
+    pretences = [([], True), (["puzzles"], True), (["jaxtyping"], True), (["puzzles"], False)]
     restore = "importlib.util.find_spec = real"
-    sessions = [[PRETEND.format(missing=missing), setup, restore] for missing in pretences]
-    shown = [cells[1] for cells in ipython(sessions, tmp_path)]
-    assert [cell["error"] for cell in shown] == [None] * 3
+    sessions = [
+        [PRETEND.format(missing=missing, network=network), setup, restore]
+        for missing, network in pretences
+    ]
+    *installed, offline = [cells[1] for cells in ipython(sessions, tmp_path)]
+    assert [cell["error"] for cell in installed] == [None] * 3
     install = f"pip install -q {repository.repository().install}\n"
-    assert [cell["shown"] for cell in shown] == ["", install, install]
+    assert [cell["shown"] for cell in installed] == ["", install, install]
+    assert offline["error"].startswith("AssertionError('not installed: is there a network?")
 
 
 def ipython(sessions, folder):

@@ -510,6 +510,11 @@ def test_an_unknown_name_suggests_the_nearest(capsys: pytest.CaptureFixture[str]
 
     assert puzzles.check(matmull) is None
     assert "no puzzle is called 'matmull'; did you mean 'tiled_matmul'?" in _says(capsys)
+    puzzles.hint("zzz")
+    text = _says(capsys)
+    assert "no puzzle is called 'zzz'; a puzzle is called as the function that you write" in text
+    assert "add_ten" in text
+    assert "row_sum" not in text
     with pytest.raises(puzzles.UnknownPuzzle, match="did you mean 'add_ten'"):
         puzzles.find("add_tem")
     with pytest.raises(puzzles.UnknownPuzzle, match="did you mean 'basics'"):
