@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 from typing import Any
@@ -9,6 +10,10 @@ from typing import Any
 import pytest
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")  # before JAX looks for a TPU, which libtpu notes
+
+# A worker keeps some million objects alive, and JAX looks through its caches at every collection:
+# by Python's own thresholds a tenth of the time goes there.
+gc.set_threshold(50_000, 20, 50)
 
 # These compile the same programs, and a process compiles a program once: all tests of one rung,
 # and the two runs of one solved notebook.
