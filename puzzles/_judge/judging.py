@@ -16,7 +16,7 @@ from puzzles._judge.case import Case, cases, fresh_case, on_tpu
 from puzzles._judge.edition import brought_up_to_date, outdated
 from puzzles._judge.fresh import own_seed
 from puzzles._judge.limits import learners_code
-from puzzles._judge.memory import memory, memory_if_small
+from puzzles._judge.memory import memory, memory_if_small, right
 from puzzles._judge.numbers import rounded_once, same_form, same_numbers
 from puzzles._judge.scale import Scale, at_scale, compare
 from puzzles._judge.verdict import Rejected, Verdict
@@ -142,12 +142,20 @@ def _kernel(
     compiler: Compiler | None,
 ) -> Verdict:
     """All stages of a rung with a kernel."""
-    traces = {}
+    traces: dict[Case, Traced] = {}
+    known: set[Case] = set()
     _glance(puzzle, fn, listed[0])
     for case in listed:
-        traces[case], flat = _ran(case, fn)
+        traced = _traced(case, fn)
+        # The interpreter runs at least the first case, as a learner's own call of `fn` would.
+        flat = right(case, traced) if traces and not on_tpu() else None
+        if flat is None:
+            flat = stages.numbers(case, traced)
+        else:
+            known.add(case)
+        traces[case] = traced
         rounded_once(case, flat)
-    simulated = memory(traces, thorough)
+    simulated = memory(traces, known, thorough)
     for case, traced in traces.items():
         stages.work(case, traced.launches)
     _fresh(fresh, fn)  # first: what is wrong at other sizes is no matter of cost
@@ -179,17 +187,18 @@ def _stores(scale: Scale) -> Iterator[str]:
                 yield _STORES.format(name=name, often=often, enough=enough)
 
 
-def _ran(case: Case, fn: Callable) -> tuple[Traced, list[np.ndarray]]:
-    """`fn` on one case: its trace, and its results, which are the spec's."""
+def _traced(case: Case, fn: Callable) -> Traced:
+    """`fn` traced on one case, and found to launch kernels."""
     traced = stages.trace(case, fn)
     stages.pallas(case, traced)
-    return traced, stages.numbers(case, traced)
+    return traced
 
 
 def _glance(puzzle: Puzzle, fn: Callable, case: Case) -> None:
     """What a rung wants judged before all else: a wrong result before its gradients are run."""
     if puzzle.glance is not None:
-        _ran(_part(puzzle, case.number, case.seed), fn)
+        part = _part(puzzle, case.number, case.seed)
+        stages.numbers(part, _traced(part, fn))
 
 
 @cache
@@ -236,8 +245,11 @@ def _fresh(case: Case | None, fn: Callable) -> None:
         if not case.puzzle.kernel:
             _plain(case, fn)
             return
-        traced, flat = _ran(case, fn)
-        memory_if_small(case, traced)
+        traced = _traced(case, fn)
+        flat = None if on_tpu() else right(case, traced)
+        if flat is None:
+            flat = stages.numbers(case, traced)
+            memory_if_small(case, traced)
         rounded_once(case, flat)
     except Rejected as rejected:
         raise rejected.on_fresh_case(case.puzzle.name, case.seed) from None

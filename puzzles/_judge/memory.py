@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 
 from puzzles._jax import kernel_file
 from puzzles._judge.case import Case
-from puzzles._judge.numbers import index_words, mismatches, number_words, of_which
+from puzzles._judge.numbers import (
+    index_words,
+    mismatches,
+    number_words,
+    of_which,
+    same_form,
+)
 from puzzles._judge.verdict import Rejected
 from puzzles._launch import Finding, Traced, faults, kernel_calls
 from puzzles._puzzle import Puzzle
@@ -18,7 +24,7 @@ from puzzles._tpu import SimulationError, beyond, simulate, simulated_steps
 # Small cases first, the smallest always, until these are spent.
 _SIMULATED_STEPS = 450
 _THOROUGH_STEPS = 1000
-_FRESH_STEPS = 300
+_QUICK_STEPS = 300
 
 _UNWRITTEN = (
     "NaN stands for memory that nothing wrote: an output or a scratch buffer is read before it is "
@@ -27,8 +33,33 @@ _UNWRITTEN = (
 _DIFFERENT = "the kernel relies on something that `interpret=True` does and a TPU does not"
 
 
-def memory(traces: Mapping[Case, Traced], thorough: bool) -> str:
-    """Faults of the index maps on every case, then the simulator; says what was simulated."""
+def right(case: Case, traced: Traced) -> list[np.ndarray] | None:
+    """The flat results in the simulator, if it quickly finds that all is well; else None.
+
+    Then the interpreter need not run the case: it is less strict. Otherwise it has to, since its
+    numbers say more of what is wrong.
+    """
+    if not _quickly(traced) or _elsewhere(case, traced):
+        return None
+    try:
+        same_form(case, traced.out)
+        _mapped(case, traced)
+        flat = _flat(case, traced, eager=False)
+    except Rejected:
+        return None
+    return flat if mismatches(case, flat) is None else None
+
+
+def _quickly(traced: Traced) -> bool:
+    launches = traced.launches
+    return simulated_steps(launches) <= _QUICK_STEPS and not beyond(launches)
+
+
+def memory(traces: Mapping[Case, Traced], known: Collection[Case], thorough: bool) -> str:
+    """Faults of the index maps on every case, then the simulator; says what was simulated.
+
+    known: the cases on which the simulator was `right` already.
+    """
     for case, traced in traces.items():
         _mapped(case, traced)
     if not thorough and all(_elsewhere(case, traced) for case, traced in traces.items()):
@@ -38,11 +69,14 @@ def memory(traces: Mapping[Case, Traced], thorough: bool) -> str:
     chosen: list[Case] = []
     steps = {case: simulated_steps(traces[case].launches) for case in traces if case not in unable}
     for case in sorted(steps, key=lambda one: steps[one]):
-        left -= steps[case]
-        if left >= 0 or not chosen:
+        left -= steps[case] * (case not in known)
+        if left >= 0 or not chosen or case in known:
             chosen.append(case)
     for number, case in enumerate(chosen):
-        _simulated(case, traces[case], eager=thorough or not number)
+        if case not in known:
+            _same(case, _flat(case, traces[case], eager=False))
+        if thorough or not number:
+            _copied_at_once(case, traces[case])
     but = f"; it cannot take {next(iter(unable.values()))}" if unable else ""
     return f"{len(chosen)} of {len(traces)} cases{but}"
 
@@ -50,10 +84,8 @@ def memory(traces: Mapping[Case, Traced], thorough: bool) -> str:
 def memory_if_small(case: Case, traced: Traced) -> None:
     """The same on one case, which the simulator runs if that is quickly done."""
     _mapped(case, traced)
-    launches = traced.launches
-    few = simulated_steps(launches) <= _FRESH_STEPS
-    if few and not beyond(launches) and not _elsewhere(case, traced):
-        _simulated(case, traced, eager=False)
+    if _quickly(traced) and not _elsewhere(case, traced):
+        _same(case, _flat(case, traced, eager=False))
 
 
 def _elsewhere(case: Case, traced: Traced) -> bool:
@@ -81,14 +113,9 @@ def _mapped(case: Case, traced: Traced) -> None:
             raise Rejected(stage_of(finding), finding.words, case=case.label, step=step)
 
 
-def _simulated(case: Case, traced: Traced, eager: bool) -> None:
-    """The simulator finds nothing, and gives the spec's numbers.
-
-    eager: once more with copies that are made at once; those of a TPU end sometime between the two.
-    """
-    flat = _flat(case, traced, eager=False)
-    _same(case, flat)
-    if eager and any(one.copies for one in traced.launches):
+def _copied_at_once(case: Case, traced: Traced) -> None:
+    """The same with copies that are made at once; those of a TPU end sometime between the two."""
+    if any(one.copies for one in traced.launches):
         _same(case, _flat(case, traced, eager=True))
 
 
