@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.newest  # JAX changes nothing here
+
 ROOT = Path(__file__).parents[1]
 WINGS = ("_launch", "_tpu", "_draw", "_judge", "_examine", "_author")
 # Everything may import what stands before it here; `_check` and `_author` do not know each other.

@@ -92,6 +92,8 @@ def fused_matmul(
 # receipt(functools.partial(find("fused_matmul").solution, **blocks), *operands, bias)
 
 # %% tags=["author"]
+import numpy as np
+
 from puzzles import Alternative, Launch, Mistake, Puzzle, rng
 from puzzles.basics._audits import narrow, product_by_dots
 
@@ -99,12 +101,10 @@ from puzzles.basics._audits import narrow, product_by_dots
 def make_inputs(key, M, K, N):
     # As in matmul_bf16, the sum runs far away from the result and back: above zero, then below.
     r = rng(key)
-    quarter = jnp.arange(K) // (K // 4)
-    shift = jnp.where((quarter == 0) | (quarter == 3), 2.0, -2.0)
-    a = (jnp.asarray(r.normal(size=(M, K)), jnp.float32) + shift) / 64
-    b = jnp.asarray(r.normal(2, 1, (K, N)), jnp.float32)
-    bias = jnp.asarray(r.normal(size=N), jnp.float32)
-    return a.astype(jnp.bfloat16), b.astype(jnp.bfloat16), bias
+    quarter = np.arange(K) // (K // 4)
+    a = (r.normal(size=(M, K)) + np.where((quarter == 0) | (quarter == 3), 2, -2)) / 64
+    b, bias = r.normal(2, 1, (K, N)), r.normal(size=N)
+    return jnp.asarray(a, jnp.bfloat16), jnp.asarray(b, jnp.bfloat16), jnp.asarray(bias, jnp.float32)
 
 
 def scale(M=4096, K=16384, N=2048):

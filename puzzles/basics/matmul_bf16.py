@@ -77,6 +77,8 @@ def matmul_bf16(
 # of 8 rows takes as much VMEM as one of 16, so make `bm` a multiple of 16 here.
 
 # %% tags=["author"]
+import numpy as np
+
 from puzzles import Alternative, Launch, Mistake, Puzzle, rng
 from puzzles.basics._audits import narrow, product_by_dots
 
@@ -85,10 +87,9 @@ def make_inputs(key, M, K, N):
     # Half of the terms are shifted up and half down: the sum climbs to 64 or 96 and comes back to
     # numbers so small that a sum that starts at one is noticed, too.
     r = rng(key)
-    shift = jnp.where(jnp.arange(K) < K // 2, 2.0, -2.0)
-    a = (jnp.asarray(r.normal(size=(M, K)), jnp.float32) + shift) / 64
-    b = jnp.asarray(r.normal(2, 1, (K, N)), jnp.float32)
-    return a.astype(jnp.bfloat16), b.astype(jnp.bfloat16)
+    a = (r.normal(size=(M, K)) + np.where(np.arange(K) < K // 2, 2, -2)) / 64
+    b = r.normal(2, 1, (K, N))
+    return jnp.asarray(a, jnp.bfloat16), jnp.asarray(b, jnp.bfloat16)
 
 
 def scale(M=4096, K=16384, N=2048):

@@ -113,15 +113,17 @@ def soft_cap_attention(
 
 
 # %% tags=["author"]
+import numpy as np
+
 from puzzles import Alternative, Mistake, Puzzle
 from puzzles.splash_attention.attention_one_block import ONES
 from puzzles.splash_attention.causal_attention import dots, draw
 
 
 def make_inputs(key, T, S, H, cap):
-    q, k, v = draw(key, T, S, H)
-    k = k.at[:2].set(-q[1] / 32)  # row 1 sees the lowest scores alone, and not the highest
-    return q, k, v, cap
+    q, k, v = map(np.array, draw(key, T, S, H))
+    k[:2] = -q[1] / 32  # row 1 sees the lowest scores alone, and not the highest
+    return *map(jnp.asarray, (q, k, v)), cap
 
 
 def scale(T=16384, S=16384, H=128, cap=50.0):

@@ -342,7 +342,7 @@ def make_inputs(key, N, K, T, S, H, Hv, masks=0, segments=0, cap=None, bf16=Fals
     r = rng(key)
     q, k, _ = draw(key, N * T, K * S, H, offsets=(1, -64, 9))
     dtype = jnp.bfloat16 if bf16 else jnp.float32
-    q, k = q.reshape(N, T, H).astype(dtype), k.reshape(K, S, H).astype(dtype)
+    q, k = (jnp.asarray(np.reshape(x, (-1, n, H)), dtype) for x, n in ((q, T), (k, S)))
     v = jnp.asarray(r.normal(0.5, 1, (K, S, Hv)), dtype)
     ids = None
     if segments:

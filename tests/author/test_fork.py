@@ -21,6 +21,8 @@ import puzzles
 from puzzles import __main__ as cli
 from puzzles._author import gate, notebook, proof, repository, scaffold
 
+pytestmark = pytest.mark.newest  # JAX changes nothing here
+
 ROOT = repository.ROOT
 TESTS = Path(__file__).parents[1]
 FORK = "somebody/kernels"

@@ -12,6 +12,8 @@ import puzzles
 from puzzles import _author
 from puzzles._author import gate, proof, report, review, tree
 
+pytestmark = pytest.mark.newest  # JAX changes nothing here
+
 
 def test_the_scaffolds_puzzle_has_no_problem(rung: Rung) -> None:
     puzzle = rung()
@@ -279,10 +281,10 @@ def test_verify_says_how_far_it_is(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
     monkeypatch.setattr(gate, "has_libtpu", lambda: False)
-    assert gate.verify(["row_sum"]) == 0
+    assert gate.verify(["add_ten"]) == 0
     out = capsys.readouterr().out.splitlines()
     assert out[0].startswith("libtpu is not installed, so nothing is compiled for a TPU: ")
-    gate.verify(["row_sum", "add_ten", "basics/row_sum"], quick=True)
+    gate.verify(["classify_blocks", "add_ten", "splash_attention/classify_blocks"], quick=True)
     out = capsys.readouterr().out.splitlines()
     assert out[0].startswith("quick: one random key, nothing compiled for a TPU")
     assert [text[:6] for text in out if text.startswith("[")] == ["[1/2] ", "[2/2] "]
