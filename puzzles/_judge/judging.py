@@ -155,7 +155,7 @@ def _kernel(
             known.add(case)
         traces[case] = traced
         rounded_once(case, flat)
-    simulated = memory(traces, known, thorough)
+    simulated = memory(traces, thorough, known)
     for case, traced in traces.items():
         stages.work(case, traced.launches)
     _fresh(fresh, fn)  # first: what is wrong at other sizes is no matter of cost

@@ -55,7 +55,7 @@ def _quickly(traced: Traced) -> bool:
     return simulated_steps(launches) <= _QUICK_STEPS and not beyond(launches)
 
 
-def memory(traces: Mapping[Case, Traced], known: Collection[Case], thorough: bool) -> str:
+def memory(traces: Mapping[Case, Traced], thorough: bool, known: Collection[Case] = ()) -> str:
     """Faults of the index maps on every case, then the simulator; says what was simulated.
 
     known: the cases on which the simulator was `right` already.
