@@ -287,6 +287,7 @@ def equal(one: Sequence[np.ndarray], other: Sequence[np.ndarray], tolerance: Tol
     )
 
 
+@as_imported()
 def _agree(want: np.ndarray, got: np.ndarray, tolerance: Tolerance) -> bool:
     """Whether no element is wrong; what differs everywhere, a few elements tell."""
     size, few = _size(want), slice(None, None, max(1, want.size // _FEW))
