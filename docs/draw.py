@@ -31,13 +31,14 @@ def screen(words: str, title: str) -> str:
         top = _EDGE + number * _LINE
         if line and not line.startswith(" "):
             bar = _BARS.get(line[0], "") if number else ""
-        if bar:
+        if bar and line:
             drawn.append(f'<path d="{p.rect(_EDGE, top - 1, 4, _LINE)}" fill="{bar}"/>')
         if line:
             x, bold = _EDGE + 14, line[0] in "✗!·✓"
             indent = len(line) - len(line.lstrip())
             x += indent * 0.6 * _SIZE
-            drawn.append(p.text(x, top + 13, line.strip(), size=_SIZE, mono=True, bold=bold))
+            words_kept = line.strip().replace("  ", "\N{NO-BREAK SPACE}" * 2)  # SVG joins spaces
+            drawn.append(p.text(x, top + 13, words_kept, size=_SIZE, mono=True, bold=bold))
     width, height = 2 * _EDGE + 14 + _COLUMNS * 0.6 * _SIZE, 2 * _EDGE + len(lines) * _LINE
     return p.document(width, height, "\n".join(drawn), title, words)
 
