@@ -8,10 +8,12 @@ from dataclasses import replace
 
 import numpy as np
 
+from puzzles._jax import copy_parts
 from puzzles._launch.alignment import misaligned
 from puzzles._launch.finding import ERROR, WARNING, Finding, ints
 from puzzles._launch.launch import Launch
-from puzzles._launch.operand import Operand, first_seen, row_keys
+from puzzles._launch.operand import Operand, first_seen, row_keys, spread
+from puzzles._launch.work import LEAST
 
 PARALLEL = ("parallel", "core_parallel", "subcore_parallel")
 
@@ -19,6 +21,7 @@ PARALLEL = ("parallel", "core_parallel", "subcore_parallel")
 def faults(launch: Launch) -> tuple[Finding, ...]:
     """Every fault of a launch, one per kind and operand: by first step, then those without one."""
     found = [*_grid_faults(launch), *_stray_reads(launch), *_written_inputs(launch)]
+    found += _stray_semaphores(launch)
     aliased = {o: launch.inputs[i].name for i, o in launch.aliases if i >= 0}
     aliased_to = {name: launch.outputs[o].name for o, name in aliased.items()}
     for operand in launch.inputs + launch.outputs:
@@ -61,6 +64,37 @@ def _stray_reads(launch: Launch) -> Iterator[Finding]:
         )
         place = at(launch, step)
         yield Finding("out-of-bounds", ERROR, says, remedy, operand=name, step=place)
+
+
+def _stray_semaphores(launch: Launch) -> Iterator[Finding]:
+    """The first copy that names a semaphore beyond the last, for each array of semaphores."""
+    told = set()
+    for event in launch.events:
+        if event.name not in ("dma_start", "dma_wait"):
+            continue
+        ref, transforms = copy_parts(event.equation.params["tree"], event.values)[2]
+        indices = [i for one in transforms for i in getattr(one, "indices", ())]
+        shape = getattr(ref, "shape", ())
+        if ref in told or len(indices) != len(shape):
+            continue
+        steps = np.zeros(launch.steps, bool)
+        for index, size in zip(indices, shape, strict=True):
+            if isinstance(index, int | np.integer | np.ndarray):
+                outside = (np.asarray(index) < 0) | (np.asarray(index) >= size)
+                steps |= spread(outside, launch.grid)
+        steps &= spread(event.weight[LEAST] > 0, launch.grid)
+        if steps.any():
+            told.add(ref)
+            place = at(launch, int(np.argmax(steps)))
+            ((_, named),) = event.parts(place)[2:]
+            which = ", ".join(str(int(i)) for one in named for i in one.indices)
+            when = f" at grid step {place}" if launch.grid else ""
+            says = (
+                f"`{ref.name}[{which}]` is used{when}, and there is no such "
+                f"semaphore: `{ref.name}` has shape {tuple(shape)}, and each axis counts from 0."
+            )
+            remedy = "One for each copy that may be in flight is enough: take them in turn."
+            yield Finding("out-of-bounds", ERROR, says, remedy, operand=ref.name, step=place)
 
 
 def _written_inputs(launch: Launch) -> Iterator[Finding]:

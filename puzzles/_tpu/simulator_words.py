@@ -259,25 +259,30 @@ def indexed_hbm(equation: JaxprEqn) -> Finding | None:
     """That the kernel indexes a ref in HBM; 0.7.2 lets it pass, 0.10 does not."""
     kernel = equation.params["jaxpr"]
     names = dict(zip(kernel.invars, parameters(equation), strict=True))
-    for ref in _accessed(kernel, {v: v for v in kernel.invars}):
+    for ref, stored in _accessed(kernel, {v: v for v in kernel.invars}):
         if memory_space(ref) in ("any", "hbm"):
             name = names.get(ref)
             which = f"`{name}`" if name else "A ref in HBM"
             says = f"{which} stays in HBM (`memory_space=pl.ANY`), and a kernel cannot index that:"
-            remedy = "copy it to VMEM scratch first, `pltpu.sync_copy(x_ref.at[...], scratch_ref)`."
+            remedy = (
+                "compute into VMEM scratch, and copy that to it."
+                if stored
+                else "copy what you need of it to VMEM scratch first."
+            )
             launch = launch_name(equation)
             return Finding("lowering", ERROR, says, remedy, launch, name)
     return None
 
 
-def _accessed(jaxpr: Jaxpr, outer: dict[Var, Var]) -> Iterator[Var]:
-    """The refs that are loaded from or stored to, as the kernel's own variables where known."""
+def _accessed(jaxpr: Jaxpr, outer: dict[Var, Var]) -> Iterator[tuple[Var, bool]]:
+    """The refs that are loaded from, or stored to, as the kernel's own variables where known."""
     for equation in jaxpr.eqns:
-        if equation.primitive.name in ("get", "swap", "addupdate", "masked_load", "masked_swap"):
+        name = equation.primitive.name
+        if name in ("get", "swap", "addupdate", "masked_load", "masked_swap"):
             ref = equation.invars[0]
-            yield outer.get(ref, ref)
+            yield outer.get(ref, ref), name not in ("get", "masked_load")
         for inner in subjaxprs(equation):
-            if equation.primitive.name == "run_scoped":  # its operands are captured, not passed
+            if name == "run_scoped":  # its operands are captured, not passed
                 given = zip(inner.constvars, equation.invars, strict=True)
                 yield from _accessed(inner, {i: outer.get(g, g) for i, g in given})
                 continue

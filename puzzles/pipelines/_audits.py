@@ -21,8 +21,8 @@ def overlapped(launch: Launch, alone: int = 1) -> None:
         return
     idle = int((flights == 1).sum())
     assert idle <= alone, (
-        f"at {idle} of {len(flights)} waits no other copy is in flight: nothing moves while you "
-        "compute. Start the next copy before you wait for this one"
+        f"at {idle} of {len(flights)} waits no other copy is in flight: nothing else is on its "
+        "way. Start the next copy before you wait for this one"
     )
 
 

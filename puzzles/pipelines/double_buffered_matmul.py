@@ -238,13 +238,22 @@ PUZZLE = Puzzle(
             says="only the last k's product is left: the products of all k are added",
         ),
         Mistake(
+            "numbers the operands from 1 in `sems`",
+            edits=(
+                ("a_slots.at[slot], sems.at[0, slot]", "a_slots.at[slot], sems.at[1, slot]"),
+                ("b_slots.at[slot], sems.at[1, slot]", "b_slots.at[slot], sems.at[2, slot]"),
+            ),
+            says="`sems[2, 0]` is used at grid step (0, 0), and there is no such semaphore",
+            stage="memory",
+        ),
+        Mistake(
             "starts the copies of each round when it needs them",
             edits=(
                 (_FIRST, ""),
                 (_NEXT, ""),
                 (_WAIT, "        for copy in fetch(k, slot):\n            copy.start()\n" + _WAIT),
             ),
-            says="nothing moves while you compute",
+            says="nothing else is on its way",
             stage="work",
         ),
     ],

@@ -148,7 +148,7 @@ PUZZLE = Puzzle(
                 (_FIRST, "    pass\n"),
                 (_NEXT + _WAIT, "        fetch(i, slot).start()\n" + _WAIT),
             ),
-            says="at 5 of 5 waits no other copy is in flight: nothing moves while you compute",
+            says="at 5 of 5 waits no other copy is in flight: nothing else is on its way",
             stage="work",
         ),
         Mistake(

@@ -82,7 +82,7 @@ def launch_pipeline(a: Float[Array, "M K"], b: Float[Array, "K N"]) -> Float[Arr
 
 
 # %% [markdown]
-# Count the copies in flight: one more than with two slots, at every wait.
+# Count the copies in flight: one more than with two slots, until no block is left to start.
 
 # %% active="ipynb"
 # receipt(launch_pipeline, jnp.ones((128, 512)), jnp.ones((512, 512)))
@@ -223,7 +223,7 @@ PUZZLE = Puzzle(
             "turns the overlap of copies and work off",
             old='        )(a_ref, b_ref, o_ref)',
             new='            no_pipelining=True,\n        )(a_ref, b_ref, o_ref)',
-            says="36 of 36 waits no other copy is in flight: nothing moves while you compute",
+            says="36 of 36 waits no other copy is in flight: nothing else is on its way",
             stage="work",
         ),
     ],

@@ -303,13 +303,22 @@ PUZZLE = Puzzle(
             "page of the text before)",
         ),
         Mistake(
+            "takes a semaphore by the number of the text",
+            edits=(
+                ("k_slots.at[slot], sems.at[0, slot]", "k_slots.at[slot], sems.at[b, slot]"),
+                ("v_slots.at[slot], sems.at[1, slot]", "v_slots.at[slot], sems.at[b, slot]"),
+            ),
+            says="`sems[2, 0]` is used at grid step (2,), and there is no such semaphore",
+            stage="memory",
+        ),
+        Mistake(
             "starts each page when it is needed",
             edits=(
                 (_FIRST, ""),
                 (_NEXT, ""),
                 (_WAIT, "        for copy in fetch(i, slot):\n            copy.start()\n" + _WAIT),
             ),
-            says="nothing moves while you compute",
+            says="nothing else is on its way",
             stage="work",
         ),
         Mistake(

@@ -191,7 +191,7 @@ PUZZLE = Puzzle(
             "turns the overlap of copies and work off",
             old='in_specs=[block, block], out_specs=[block]',
             new='in_specs=[block, block], out_specs=[block], no_pipelining=True',
-            says="18 of 18 waits no other copy is in flight: nothing moves while you compute",
+            says="18 of 18 waits no other copy is in flight: nothing else is on its way",
             stage="work",
         ),
     ],

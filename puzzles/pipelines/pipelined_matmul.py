@@ -229,7 +229,7 @@ PUZZLE = Puzzle(
             "turns the overlap of copies and work off",
             old='    )(a_ref, b_ref, o_ref)',
             new='        no_pipelining=True,\n    )(a_ref, b_ref, o_ref)',
-            says="36 of 36 waits no other copy is in flight: nothing moves while you compute",
+            says="36 of 36 waits no other copy is in flight: nothing else is on its way",
             stage="work",
         ),
     ],

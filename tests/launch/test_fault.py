@@ -351,3 +351,27 @@ def test_a_scalar_that_is_not_there_is_named_unless_nobody_asks_for_it() -> None
     assert behind.startswith("`ids_ref[3]` is read at grid step (2,)")
     assert says(lambda i: jnp.maximum(i - 1, 0)) == []
     assert says(lambda i: i - 1, guard=True) == []
+
+
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [
+        (lambda i: i % 2, None),
+        (lambda i: i, "`sems[2]` is used at grid step (2,), and there is no such semaphore"),
+        (lambda i: i - 1, "`sems[-1]` is used at grid step (0,), and there is no such semaphore"),
+        (lambda i: 2, "`sems` has shape (2,), and each axis counts from 0"),
+    ],
+)
+def test_a_semaphore_that_is_not_there(number, said):
+    def kernel(x_ref, o_ref, buf, sems):
+        i = pl.program_id(0)
+        copy = pltpu.make_async_copy(x_ref.at[pl.ds(8 * i, 8)], buf, sems.at[number(i)])
+        copy.start()
+        copy.wait()
+        o_ref[...] = buf[...]
+
+    scratch = [pltpu.VMEM((8, 128), f32), pltpu.SemaphoreType.DMA((2,))]
+    far, x = pl.BlockSpec(memory_space=pl.ANY), S((32, 128), f32)
+    told = found(x, x, (4,), far, ROW, kernel, scratch_shapes=scratch)
+    assert [one.kind for one in told] == ["out-of-bounds"] * (said is not None)
+    assert said is None or said in told[0].words
