@@ -265,6 +265,8 @@ def diagnosis(case: Case, flat: Sequence[np.ndarray], fault: str | None = None) 
     if mistake is None:
         return None
     what = "kernel" if case.puzzle.kernel else "function"
+    if all(x.dtype.kind not in "biu" and np.isnan(x.astype(np.float32)).all() for x in flat):
+        return f"All of it is NaN, as for example in a {what} that {mistake.name}: {mistake.says}."
     return f"Your numbers are those of a {what} that {mistake.name}: {mistake.says}."
 
 

@@ -99,6 +99,12 @@ def test_what_is_never_written_speaks_first_and_no_guess_is_made() -> None:
     assert page.index("Look here first") < page.index("elements")
 
 
+def test_nan_throughout_is_told_as_what_it_may_come_from() -> None:
+    verdict = judged("double_buffered_matmul", ("a_slots.at[slot], sems", "a_slots.at[0], sems"))
+    assert verdict.diagnosis is not None
+    assert verdict.diagnosis.startswith("All of it is NaN, as for example in a kernel that ")
+
+
 @dataclasses.dataclass
 class Output:
     """As much of an operand as a map needs."""
