@@ -17,7 +17,7 @@ def judged(name: str, *edits: tuple[str, str]) -> str:
 
 
 FIRST = {
-    "slots_ref[2, 0:64, 0:384]": (
+    "`sems[2]` is used, and there is no such semaphore": (
         "double_buffered_sum", ("fetch(i + 1, 1 - slot)", "fetch(i + 1, slot + 1)"),
     ),
     "a copy that was not started, in `go.wait()`": ("copy_rows", ("    go.start()\n", "")),
