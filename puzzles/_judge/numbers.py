@@ -52,14 +52,15 @@ def compare(want: np.ndarray, got: np.ndarray, tolerance: Tolerance) -> Mismatch
     `tolerance` is relative, and absolute in units of the root mean square of `want`.
     """
     want, got = np.asarray(want), np.asarray(got)
-    wrong = _wrong(want, got, tolerance, _size(want))
+    size = _size(want)
+    wrong = _wrong(want, got, tolerance, size)
     if not wrong.any():
         return None
     excess = np.inf
     if want.dtype.kind not in "biu":
         w, g = (x[wrong].astype(np.float64) for x in (want, got))
         with np.errstate(all="ignore"):
-            ratios = np.abs(g - w) / (tolerance_of(want, tolerance) * (np.abs(w) + _size(want)))
+            ratios = np.abs(g - w) / (tolerance_of(want, tolerance) * (np.abs(w) + size))
         excess = float(np.max(np.where(np.isnan(ratios), np.inf, ratios)))
     first = tuple(int(n) for n in np.unravel_index(int(np.argmax(wrong)), wrong.shape))
     return Mismatch(wrong, first, want[first], got[first], int(wrong.sum()), excess)

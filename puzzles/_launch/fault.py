@@ -77,11 +77,14 @@ def _stray_semaphores(launch: Launch) -> Iterator[Finding]:
         shape = getattr(ref, "shape", ())
         if ref in told or len(indices) != len(shape):
             continue
-        steps = np.zeros(launch.steps, bool)
-        for index, size in zip(indices, shape, strict=True):
-            if isinstance(index, int | np.integer | np.ndarray):
-                outside = (np.asarray(index) < 0) | (np.asarray(index) >= size)
-                steps |= spread(outside, launch.grid)
+        known = [
+            ((index := np.asarray(one)) < 0) | (index >= size)
+            for one, size in zip(indices, shape, strict=True)
+            if isinstance(one, int | np.integer | np.ndarray)
+        ]
+        if not any(outside.any() for outside in known):
+            continue
+        steps = np.logical_or.reduce([spread(outside, launch.grid) for outside in known])
         steps &= spread(event.weight[LEAST] > 0, launch.grid)
         if steps.any():
             told.add(ref)

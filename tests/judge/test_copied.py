@@ -17,6 +17,9 @@ def judged(name: str, *edits: tuple[str, str]) -> str:
 
 
 FIRST = {
+    "slots_ref[2, 0:64, 0:384]": (
+        "double_buffered_sum", ("slots_ref.at[slot]", "slots_ref.at[slot + 1]"),
+    ),
     "`sems[2]` is used, and there is no such semaphore": (
         "double_buffered_sum", ("fetch(i + 1, 1 - slot)", "fetch(i + 1, slot + 1)"),
     ),
