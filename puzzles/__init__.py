@@ -2,7 +2,7 @@
 
 Learners: `from puzzles import check, hint, solution, show, receipt, progress, INTERPRET`.
 Authors: `Puzzle`, `Mistake`, `Alternative`, `find`, `ladder`, `ladders`, `judge`, `mutate`,
-`trace`, `rng`.
+`trace`, `rng`, `array`.
 For kernels of your own: `examine`.
 Importing this package starts no JAX backend.
 """
@@ -15,7 +15,7 @@ from puzzles._jax import explain_derivatives
 from puzzles._judge import Verdict, judge, no_derivative
 from puzzles._ladders import UnknownPuzzle, find, ladder, ladders
 from puzzles._launch import Copy, Dot, Finding, Launch, Operand, pipelines_on_cpu, trace
-from puzzles._puzzle import Alternative, Mistake, Puzzle, mutate, rng
+from puzzles._puzzle import Alternative, Mistake, Puzzle, array, mutate, rng
 from puzzles._show import estimated_cycles, plot, receipt, show
 
 __version__ = "0.2.0"
@@ -33,6 +33,7 @@ __all__ = [
     "Puzzle",
     "UnknownPuzzle",
     "Verdict",
+    "array",
     "check",
     "estimated_cycles",
     "examine",

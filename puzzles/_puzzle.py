@@ -189,6 +189,13 @@ def rng(key: Any) -> np.random.Generator:
     return np.random.default_rng(np.asarray(jax.random.key_data(key)))
 
 
+def array(x: Any, dtype: Any) -> Any:
+    """`x` as a JAX array of a dtype; NumPy casts, so that no program is compiled for it."""
+    import jax.numpy as jnp
+
+    return jnp.asarray(np.asarray(x).astype(dtype), dtype)
+
+
 def load(puzzle: Puzzle, text: str, label: str) -> dict[str, Any]:
     """Run a variant of the puzzle's module in a fresh namespace that tracebacks can read."""
     filename = f"<{puzzle.name}: {label}>"

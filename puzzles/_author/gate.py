@@ -34,51 +34,54 @@ from puzzles._puzzle import Puzzle
 from puzzles._tpu import INSTALL_LIBTPU, Compiler, has_libtpu, supported_chips
 
 
-def _guarded(half: Callable[..., Report], name: str, *options: object) -> Report:
-    """A half's report; what raises in the author's own code is a problem like others."""
+def _guarded(part: Callable[..., Report], name: str, *options: object) -> Report:
+    """A part's report; what raises in the author's own code is a problem like others."""
     began = time.time()
     try:
-        return half(name, *options)
+        return part(name, *options)
     except Exception as error:
         return Report(name, problems=[raised(name, error)], began=began, ended=time.time())
 
 
-def _right(name: str, libtpu: bool, quick: bool = False) -> Report:
-    """One half of a rung: what must pass, on the compiler too, and its text."""
+def _right(name: str, quick: bool = False) -> Report:
+    """One part of a rung: what must pass, and its text."""
     report, puzzle = Report(name), find(name)
     seeds = proof.SEEDS[:1] if quick else proof.SEEDS
     report.wait = report.of("first check", first_check, puzzle)
     solution = report.of("solution", proof.solution_problem, puzzle, seeds)
-    proofs: list[str] = [] if solution else report.of("proofs", _sound, puzzle)
+    report.counts = {"cases": str(len(puzzle.cases)), "hints": str(len(puzzle.hints))}
+    problems: list[str] = [] if solution else report.of("proofs", _sound, puzzle)
     starter = report.of("starter", proof.starter_problem, puzzle)
-    problems = [*proofs, *(p for p in (starter, solution) if p)]
-    refused: list[str] = []
+    problems += [p for p in (starter, solution) if p]
     if not solution:
         found = report.of("solution", margin, puzzle, seeds)
         problems += [p for p in (margin_problem(puzzle, found),) if p]
         report.notes += wait_notes(puzzle, report.wait)
         problems += report.of("fresh cases", proof.fresh_problems, puzzle)
         problems += report.of("scale", proof.scale_problems, puzzle)
-        refused = report.of("alternatives", _refused, puzzle)  # else all for the same reason
-        problems += refused
-    compiled = libtpu and puzzle.kernel and not solution and not refused
-    if compiled:
-        problems += report.of("TPU", _uncompiled, puzzle)
-    problems += report.of("text", _text, puzzle)
-    report.undone = review.undone(puzzle)
-    report.problems = problems
-    alternatives = len(puzzle.alternatives)
-    report.counts = {
-        "cases": str(len(puzzle.cases)),
-        "alternatives": "-" if solution else f"{alternatives - len(refused)}/{alternatives}",
-        "TPU": (" ".join(supported_chips()) if compiled else "-") if puzzle.kernel else "no kernel",
-        "hints": str(len(puzzle.hints)),
-    }
-    if not solution:
         report.counts["margin"] = "-" if found is None else str(found)
         report.counts["first check"] = f"{report.wait:.1f} s"
         if needed := proof.slack_words(puzzle):
             report.counts["slack"] = needed
+    problems += report.of("text", _text, puzzle)
+    report.refused = bool(solution)
+    report.undone = review.undone(puzzle)
+    report.problems = problems
+    return report
+
+
+def _others(name: str, libtpu: bool) -> Report:
+    """The second part: the other right answers, and what the compiler makes of all right ones."""
+    report, puzzle = Report(name), find(name)
+    refused = report.of("alternatives", _refused, puzzle)
+    compiled = libtpu and puzzle.kernel and not refused
+    uncompiled = report.of("TPU", _uncompiled, puzzle) if compiled else []
+    alternatives = len(puzzle.alternatives)
+    report.counts = {
+        "alternatives": f"{alternatives - len(refused)}/{alternatives}",
+        "TPU": (" ".join(supported_chips()) if compiled else "-") if puzzle.kernel else "no kernel",
+    }
+    report.problems = refused + uncompiled
     return report
 
 
@@ -112,7 +115,7 @@ def _text(puzzle: Puzzle) -> list[str]:
 
 
 def _wrong(name: str, quick: bool = False) -> Report:
-    """The other half: what must be rejected."""
+    """The third part: what must be rejected."""
     report, puzzle = Report(name), find(name)
     seeds = proof.SEEDS[:1] if quick else proof.SEEDS
     bad = report.of("mistakes", _unnoticed, puzzle, seeds)
@@ -129,10 +132,15 @@ def _unnoticed(puzzle: Puzzle, seeds: Sequence[int]) -> list[str]:
     return [problem for problem in found if problem]
 
 
+def _parts(libtpu: bool, quick: bool) -> list[tuple[Callable[..., Report], bool]]:
+    """The parts of a rung's report, each with the option that it takes."""
+    return [(_right, quick), (_wrong, quick), (_others, libtpu)]
+
+
 def verify_rung(name: str, use_libtpu: bool = True, quick: bool = False) -> Report:
     """Verify one rung in this process and count what was tried."""
-    right, wrong = _guarded(_right, name, use_libtpu, quick), _guarded(_wrong, name, quick)
-    return together(f"{ladder_of(name)}/{name}", right, wrong)
+    parts = [_guarded(part, name, option) for part, option in _parts(use_libtpu, quick)]
+    return together(f"{ladder_of(name)}/{name}", *parts)
 
 
 def selected(names: Sequence[str], local: Sequence[str]) -> list[str]:
@@ -154,22 +162,16 @@ def selected(names: Sequence[str], local: Sequence[str]) -> list[str]:
 
 def _reports(rungs: Sequence[str], libtpu: bool, quick: bool) -> Iterable[Report]:
     """The rungs' reports in their order, each as soon as it is there, on all cores."""
-    if quick and len(rungs) == 1:  # two processes would take longer to start than this takes
-        yield verify_rung(rungs[0], libtpu, quick)
-        return
     context = multiprocessing.get_context("spawn")
-    workers = min(2 * len(rungs), os.cpu_count() or 1) or 1
+    parts = _parts(libtpu, quick)
+    workers = min(len(parts) * len(rungs), os.cpu_count() or 1) or 1
     with concurrent.futures.ProcessPoolExecutor(workers, mp_context=context) as pool:
-        halves = [
-            (
-                pool.submit(_guarded, _right, name, libtpu, quick),
-                pool.submit(_guarded, _wrong, name, quick),
-            )
+        submitted = [
+            (name, [pool.submit(_guarded, part, name, option) for part, option in parts])
             for name in rungs
         ]
-        for right, wrong in halves:
-            one, other = right.result(), wrong.result()
-            yield together(f"{ladder_of(one.rung)}/{one.rung}", one, other)
+        for name, waiting in submitted:
+            yield together(f"{ladder_of(name)}/{name}", *(one.result() for one in waiting))
 
 
 def verify(names: Sequence[str] = (), quick: bool = False) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import cache
 
 import jax
 
@@ -175,6 +176,7 @@ def _solution_rejected(puzzle: Puzzle, verdict: Verdict, seed: int) -> str | Non
     return f"{place}: the solution is rejected (seed {seed}); mend it, or its spec{far}:\n{plain}"
 
 
+@cache
 def slack_needs(puzzle: Puzzle) -> dict[str, list[str]]:
     """For each cost that some alternative has above the usual limit at scale: which of them."""
     needs: dict[str, list[str]] = {}

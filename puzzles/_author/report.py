@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from puzzles._author.wait import LONGEST
@@ -14,8 +14,9 @@ from puzzles._author.wait import LONGEST
 class Report:
     """What was counted on one rung, every shortfall in words, and what is left undone.
 
-    notes: what is told and not held against a rung. wait: seconds of a learner's first check.
-    parts: seconds by what took them. began, ended: by the clock, since two processes share a rung.
+    notes: what is told and not held against a rung. refused: its solution is. wait: seconds of a
+    learner's first check. parts: seconds by what took them. began, ended: by the clock, since
+    processes share a rung.
     """
 
     rung: str
@@ -23,6 +24,7 @@ class Report:
     problems: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     undone: list[str] = field(default_factory=list)
+    refused: bool = False
     mistakes: int = 0
     wait: float = 0.0
     parts: dict[str, float] = field(default_factory=dict)
@@ -54,19 +56,22 @@ class Report:
         return f"{whole}, slowest: {slowest} {self.parts[slowest]:.1f} s"
 
 
-def together(rung: str, right: Report, wrong: Report) -> Report:
-    """The two halves of a rung's report as one."""
+def together(rung: str, right: Report, wrong: Report, others: Report) -> Report:
+    """The parts of a rung's report as one; of a refused solution other answers tell nothing."""
+    if right.refused:
+        others = replace(others, problems=[], counts={**others.counts, "alternatives": "-"})
     return Report(
         rung,
-        {**wrong.counts, **right.counts},
-        list(dict.fromkeys(right.problems + wrong.problems)),
+        {**wrong.counts, **others.counts, **right.counts},
+        list(dict.fromkeys(right.problems + others.problems + wrong.problems)),
         right.notes,
         right.undone,
+        right.refused,
         wrong.mistakes,
         right.wait,
-        {**right.parts, **wrong.parts},
-        min(right.began, wrong.began),
-        max(right.ended, wrong.ended),
+        {**right.parts, **wrong.parts, **others.parts},
+        min(part.began for part in (right, wrong, others)),
+        max(part.ended for part in (right, wrong, others)),
     )
 
 

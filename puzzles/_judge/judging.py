@@ -15,7 +15,7 @@ from puzzles._judge.beside import beside
 from puzzles._judge.case import Case, cases, fresh_case, on_tpu
 from puzzles._judge.edition import brought_up_to_date, outdated
 from puzzles._judge.fresh import own_seed
-from puzzles._judge.limits import learners_code
+from puzzles._judge.limits import learners_code, seldom_collected
 from puzzles._judge.memory import memory, memory_if_small, right
 from puzzles._judge.numbers import rounded_once, same_form, same_numbers
 from puzzles._judge.scale import Scale, at_scale, compare
@@ -51,7 +51,8 @@ def judge(
     `check` leaves to the analysis, for time. compiler: compiles with the real TPU compiler, too.
     """
     fn, moved_on, newer = brought_up_to_date(puzzle, fn)
-    verdict = _guarded(puzzle, fn, lambda: _judge(puzzle, fn, newer, seed, thorough, compiler))
+    with seldom_collected():
+        verdict = _guarded(puzzle, fn, lambda: _judge(puzzle, fn, newer, seed, thorough, compiler))
     if moved_on is None:
         return verdict
     return dataclasses.replace(verdict, notes=(*verdict.notes, moved_on))

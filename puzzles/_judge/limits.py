@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import threading
 from collections.abc import Iterator
@@ -47,6 +48,20 @@ def time_limit() -> Iterator[None]:
 
 def _too_long(*_: object) -> None:
     raise TooLong
+
+
+@contextmanager
+def seldom_collected() -> Iterator[None]:
+    """Let Python's garbage collector, a twelfth of a check's time, look only now and then.
+
+    Traces and lowered programs are many objects, and nearly all live until the verdict.
+    """
+    before = gc.get_threshold()
+    gc.set_threshold(50_000, 20, 50)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
 
 
 @contextmanager

@@ -62,12 +62,12 @@ def add_reversed_blocks(x: Float[Array, " N"], y: Float[Array, " N"]) -> Float[A
 
 
 # %% tags=["author"]
-from puzzles import Alternative, Mistake, Puzzle, rng
+from puzzles import Alternative, Mistake, Puzzle, array, rng
 
 
 def make_inputs(key, N):
     r = rng(key)
-    return tuple(jnp.asarray(r.normal(size=N), jnp.float32) for _ in range(2))
+    return tuple(array(r.normal(size=N), jnp.float32) for _ in range(2))
 
 
 def scale(N=16 * 2**20):

@@ -64,11 +64,11 @@ def add_ten(x: Float[Array, "M N"]) -> Float[Array, "M N"]:
 # </details>
 
 # %% tags=["author"]
-from puzzles import Alternative, Mistake, Puzzle, rng
+from puzzles import Alternative, Mistake, Puzzle, array, rng
 
 
 def make_inputs(key, M, N):
-    return (jnp.asarray(rng(key).normal(0, 10, (M, N)), jnp.float32),)
+    return (array(rng(key).normal(0, 10, (M, N)), jnp.float32),)
 
 
 def scale(M=128, N=8192):

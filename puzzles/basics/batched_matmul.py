@@ -82,15 +82,15 @@ def batched_matmul(
 # )
 
 # %% tags=["author"]
-from puzzles import Alternative, Launch, Mistake, Puzzle, rng
+from puzzles import Alternative, Launch, Mistake, Puzzle, array, rng
 from puzzles.basics._audits import product_by_dots
 
 
 def make_inputs(key, B, M, K, N):
     r = rng(key)
     return (
-        jnp.asarray(r.normal(size=(B, M, K)), jnp.float32),
-        jnp.asarray(r.normal(size=(B, K, N)), jnp.float32),
+        array(r.normal(size=(B, M, K)), jnp.float32),
+        array(r.normal(size=(B, K, N)), jnp.float32),
     )
 
 

@@ -57,13 +57,13 @@ def fix_the_grid(x: Float[Array, "M N"]) -> Float[Array, "M 1"]:
 # %% tags=["author"]
 import numpy as np
 
-from puzzles import Alternative, Launch, Mistake, Puzzle, rng
+from puzzles import Alternative, Launch, Mistake, Puzzle, array, rng
 
 
 def make_inputs(key, M, N):
     # Every other row is negative throughout: a maximum that begins at zero is noticed.
     r = rng(key)
-    return (jnp.asarray(r.normal(size=(M, N)) - 6 * (np.arange(M)[:, None] % 2), jnp.float32),)
+    return (array(r.normal(size=(M, N)) - 6 * (np.arange(M)[:, None] % 2), jnp.float32),)
 
 
 def audit(launch: Launch) -> None:

@@ -94,7 +94,7 @@ def fused_matmul(
 # %% tags=["author"]
 import numpy as np
 
-from puzzles import Alternative, Launch, Mistake, Puzzle, rng
+from puzzles import Alternative, Launch, Mistake, Puzzle, array, rng
 from puzzles.basics._audits import narrow, product_by_dots
 
 
@@ -104,7 +104,7 @@ def make_inputs(key, M, K, N):
     quarter = np.arange(K) // (K // 4)
     a = (r.normal(size=(M, K)) + np.where((quarter == 0) | (quarter == 3), 2, -2)) / 64
     b, bias = r.normal(2, 1, (K, N)), r.normal(size=N)
-    return jnp.asarray(a, jnp.bfloat16), jnp.asarray(b, jnp.bfloat16), jnp.asarray(bias, jnp.float32)
+    return array(a, jnp.bfloat16), array(b, jnp.bfloat16), array(bias, jnp.float32)
 
 
 def scale(M=4096, K=16384, N=2048):

@@ -86,15 +86,15 @@ def launch_matmul(a: Float[Array, "K M"], b: Float[Array, "K N"]) -> Float[Array
 # nothing, and one idles.
 
 # %% tags=["author"]
-from puzzles import Alternative, Launch, Mistake, Puzzle, rng
+from puzzles import Alternative, Launch, Mistake, Puzzle, array, rng
 from puzzles.basics._audits import product_by_dots
 
 
 def make_inputs(key, K, M, N):
     r = rng(key)
     return (
-        jnp.asarray(r.normal(size=(K, M)), jnp.float32),
-        jnp.asarray(r.normal(size=(K, N)), jnp.float32),
+        array(r.normal(size=(K, M)), jnp.float32),
+        array(r.normal(size=(K, N)), jnp.float32),
     )
 
 

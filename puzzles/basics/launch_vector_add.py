@@ -55,12 +55,12 @@ def launch_vector_add(x: Float[Array, "M N"], y: Float[Array, "M N"]) -> Float[A
 
 
 # %% tags=["author"]
-from puzzles import Alternative, Mistake, Puzzle, rng
+from puzzles import Alternative, Mistake, Puzzle, array, rng
 
 
 def make_inputs(key, M, N):
     r = rng(key)
-    return tuple(jnp.asarray(r.normal(size=(M, N)), jnp.float32) for _ in range(2))
+    return tuple(array(r.normal(size=(M, N)), jnp.float32) for _ in range(2))
 
 
 def scale(M=16300, N=8100):

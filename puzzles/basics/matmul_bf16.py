@@ -79,7 +79,7 @@ def matmul_bf16(
 # %% tags=["author"]
 import numpy as np
 
-from puzzles import Alternative, Launch, Mistake, Puzzle, rng
+from puzzles import Alternative, Launch, Mistake, Puzzle, array, rng
 from puzzles.basics._audits import narrow, product_by_dots
 
 
@@ -89,7 +89,7 @@ def make_inputs(key, M, K, N):
     r = rng(key)
     a = (r.normal(size=(M, K)) + np.where(np.arange(K) < K // 2, 2, -2)) / 64
     b = r.normal(2, 1, (K, N))
-    return jnp.asarray(a, jnp.bfloat16), jnp.asarray(b, jnp.bfloat16)
+    return array(a, jnp.bfloat16), array(b, jnp.bfloat16)
 
 
 def scale(M=4096, K=16384, N=2048):

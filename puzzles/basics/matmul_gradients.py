@@ -103,13 +103,13 @@ def matmul_gradients(
 
 
 # %% tags=["author"]
-from puzzles import Alternative, Launch, Mistake, Puzzle, rng
+from puzzles import Alternative, Launch, Mistake, Puzzle, array, rng
 
 
 def make_inputs(key, M, K, N):
     r = rng(key)
     shapes = (M, K), (K, N), (M, N)
-    return tuple(jnp.asarray(r.normal(size=shape), jnp.float32) for shape in shapes)
+    return tuple(array(r.normal(size=shape), jnp.float32) for shape in shapes)
 
 
 def scale(M=16384, K=2048, N=4096):

@@ -53,12 +53,12 @@ def outer_product(a: Float[Array, " M"], b: Float[Array, " N"]) -> Float[Array, 
 
 
 # %% tags=["author"]
-from puzzles import Alternative, Launch, Mistake, Puzzle, rng
+from puzzles import Alternative, Launch, Mistake, Puzzle, array, rng
 
 
 def make_inputs(key, M, N):
     r = rng(key)
-    return tuple(jnp.asarray(r.normal(size=n), jnp.float32) for n in (M, N))
+    return tuple(array(r.normal(size=n), jnp.float32) for n in (M, N))
 
 
 def scale(M=16384, N=8192):

@@ -64,14 +64,14 @@ def ragged_row_sum(x: Float[Array, "M N"]) -> Float[Array, "M 1"]:
 
 
 # %% tags=["author"]
-from puzzles import Alternative, Mistake, Puzzle, rng
+from puzzles import Alternative, Mistake, Puzzle, array, rng
 
 
 def make_inputs(key, M, N):
     # One NaN belongs to the data: whoever drops NaNs instead of masking columns loses it, too.
     x = rng(key).normal(0.5, 1, (M, N))
     x[M // 2, N // 3] = float("nan")
-    return (jnp.asarray(x, jnp.float32),)
+    return (array(x, jnp.float32),)
 
 
 def scale(M=1000, N=262100):

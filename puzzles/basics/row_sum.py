@@ -83,11 +83,11 @@ def row_sum(x: Float[Array, "M N"]) -> Float[Array, "M 1"]:
 # show(row_sum)
 
 # %% tags=["author"]
-from puzzles import Alternative, Mistake, Puzzle, rng
+from puzzles import Alternative, Mistake, Puzzle, array, rng
 
 
 def make_inputs(key, M, N):
-    return (jnp.asarray(rng(key).normal(0.5, 1, (M, N)), jnp.float32),)
+    return (array(rng(key).normal(0.5, 1, (M, N)), jnp.float32),)
 
 
 _ZERO = """    @pl.when(pl.program_id(1) == 0)

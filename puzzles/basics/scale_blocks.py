@@ -67,11 +67,11 @@ def scale_blocks(x: Float[Array, "M N"]) -> Float[Array, "M N"]:
 # kernel several times, so lines may come again.
 
 # %% tags=["author"]
-from puzzles import Alternative, Mistake, Puzzle, rng
+from puzzles import Alternative, Mistake, Puzzle, array, rng
 
 
 def make_inputs(key, M, N):
-    return (jnp.asarray(rng(key).normal(size=(M, N)), jnp.float32),)
+    return (array(rng(key).normal(size=(M, N)), jnp.float32),)
 
 
 def scale(M=16384, N=4096):

@@ -76,15 +76,15 @@ def tiled_matmul(a: Float[Array, "M K"], b: Float[Array, "K N"]) -> Float[Array,
 # show(tiled_matmul)
 
 # %% tags=["author"]
-from puzzles import Alternative, Launch, Mistake, Puzzle, rng
+from puzzles import Alternative, Launch, Mistake, Puzzle, array, rng
 from puzzles.basics._audits import product_by_dots
 
 
 def make_inputs(key, M, K, N):
     r = rng(key)
     return (
-        jnp.asarray(r.normal(size=(M, K)), jnp.float32),
-        jnp.asarray(r.normal(size=(K, N)), jnp.float32),
+        array(r.normal(size=(M, K)), jnp.float32),
+        array(r.normal(size=(K, N)), jnp.float32),
     )
 
 

@@ -101,12 +101,12 @@ def trainable_matmul(a: Float[Array, "M K"], b: Float[Array, "K N"]) -> Float[Ar
 # map that looks up a table, a softmax that never stores its scores.
 
 # %% tags=["author"]
-from puzzles import Alternative, Mistake, Puzzle, rng
+from puzzles import Alternative, Mistake, Puzzle, array, rng
 
 
 def make_inputs(key, M, K, N):
     r = rng(key)
-    return tuple(jnp.asarray(r.normal(size=shape), jnp.float32) for shape in ((M, K), (K, N)))
+    return tuple(array(r.normal(size=shape), jnp.float32) for shape in ((M, K), (K, N)))
 
 
 def observe(fn):

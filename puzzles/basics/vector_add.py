@@ -75,12 +75,12 @@ def vector_add(x: Float[Array, " N"], y: Float[Array, " N"]) -> Float[Array, " N
 # show(vector_add)
 
 # %% tags=["author"]
-from puzzles import Alternative, Mistake, Puzzle, rng
+from puzzles import Alternative, Mistake, Puzzle, array, rng
 
 
 def make_inputs(key, N):
     r = rng(key)
-    return tuple(jnp.asarray(r.normal(size=N), jnp.float32) for _ in range(2))
+    return tuple(array(r.normal(size=N), jnp.float32) for _ in range(2))
 
 
 def scale(N=16 * 2**20):

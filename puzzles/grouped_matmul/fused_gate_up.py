@@ -136,7 +136,7 @@ def fused_gate_up(
 # print(f"two launches  {2 * each.hbm_bytes / 2**30:5.2f} GiB, and {3 * M * N * 2 / 2**30:.2f} to multiply")
 
 # %% tags=["author"]
-from puzzles import Alternative, Mistake, Puzzle, rng
+from puzzles import Alternative, Mistake, Puzzle, array, rng
 from puzzles.grouped_matmul import grouped_matmul
 from puzzles.grouped_matmul.grouped_matmul import rows_of
 
@@ -144,8 +144,8 @@ from puzzles.grouped_matmul.grouped_matmul import rows_of
 def make_inputs(key, M, K, N, sizes, dtype="float32"):
     r = rng(key)
     gate, up = (r.normal(size=(len(sizes), K, N)) / K**0.5 for _ in range(2))
-    weights = (jnp.asarray(one, dtype) for one in (gate, up))
-    return rows_of(r, M, K, sizes, dtype), *weights, jnp.asarray(sizes, jnp.int32)
+    weights = (array(one, dtype) for one in (gate, up))
+    return rows_of(r, M, K, sizes, dtype), *weights, array(sizes, jnp.int32)
 
 
 def scale(M=8192, K=4096, N=14336, E=8):

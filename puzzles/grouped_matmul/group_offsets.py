@@ -52,7 +52,7 @@ def group_offsets(group_sizes: Int[Array, " E"]) -> Int[Array, " E+1"]:
 
 
 # %% tags=["author"]
-from puzzles import Alternative, Mistake, Puzzle, rng
+from puzzles import Alternative, Mistake, Puzzle, array, rng
 
 
 def draw_sizes(key, E, total, empty=0):
@@ -61,11 +61,11 @@ def draw_sizes(key, E, total, empty=0):
     cuts = np.sort(r.choice(np.arange(1, total), E - empty - 1, replace=False))
     sizes = np.zeros(E, np.int32)
     sizes[np.sort(r.permutation(E)[: E - empty])] = np.diff(cuts, prepend=0, append=total)
-    return jnp.asarray(sizes)
+    return array(sizes, jnp.int32)
 
 
 def make_inputs(key, sizes=None, **random):
-    return (jnp.asarray(sizes, jnp.int32) if sizes else draw_sizes(key, **random),)
+    return (array(sizes, jnp.int32) if sizes else draw_sizes(key, **random),)
 
 
 def fresh(r):

@@ -158,20 +158,20 @@ def grouped_matmul(
 # %% tags=["author"]
 import numpy as np
 
-from puzzles import Alternative, Launch, Mistake, Puzzle, rng
+from puzzles import Alternative, Launch, Mistake, Puzzle, array, rng
 
 
 def rows_of(r, M, width, sizes, dtype):
     """Rows of data; of those that belong to no group, every other one is NaN."""
     x = r.normal(size=(M, width))
     x[sum(sizes) :: 2] = np.nan
-    return jnp.asarray(x, dtype)
+    return array(x, dtype)
 
 
 def make_inputs(key, M, K, N, sizes, dtype="float32"):
     r = rng(key)
-    rhs = jnp.asarray(r.normal(size=(len(sizes), K, N)), dtype)
-    return rows_of(r, M, K, sizes, dtype), rhs, jnp.asarray(sizes, jnp.int32)
+    rhs = array(r.normal(size=(len(sizes), K, N)), dtype)
+    return rows_of(r, M, K, sizes, dtype), rhs, array(sizes, jnp.int32)
 
 
 def scale(M=8192, K=4096, N=14336, E=8):
@@ -181,7 +181,7 @@ def scale(M=8192, K=4096, N=14336, E=8):
 
 def routed(E):
     """Sizes of E groups as a router has them: unequal, some empty, 8100 rows in all."""
-    return jnp.asarray([1500, 0, 900, 2100, 37, 1663, 1200, 700][:E], jnp.int32)
+    return array([1500, 0, 900, 2100, 37, 1663, 1200, 700][:E], jnp.int32)
 
 
 def par(launch: Launch) -> str:

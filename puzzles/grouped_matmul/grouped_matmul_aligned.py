@@ -88,7 +88,7 @@ def grouped_matmul_aligned(
 # %% tags=["author"]
 import numpy as np
 
-from puzzles import Alternative, Launch, Mistake, Puzzle, rng
+from puzzles import Alternative, Launch, Mistake, Puzzle, array, rng
 
 
 def make_inputs(key, tiles, K, N):
@@ -96,16 +96,16 @@ def make_inputs(key, tiles, K, N):
     r = rng(key)
     sizes = [64 * n for n in tiles]
     return (
-        jnp.asarray(r.normal(size=(sum(sizes), K)), jnp.float32),
-        jnp.asarray(r.normal(size=(len(sizes), K, N)), jnp.float32),
-        jnp.asarray(sizes, jnp.int32),
+        array(r.normal(size=(sum(sizes), K)), jnp.float32),
+        array(r.normal(size=(len(sizes), K, N)), jnp.float32),
+        array(sizes, jnp.int32),
     )
 
 
 def scale(M=8192, K=8192, N=512, E=8):
     lhs, rhs = (jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((M, K), (E, K, N)))
     tiles = np.array([19, 0, 7, 40, 1, 16, 12, 33][:E])  # of 64 rows
-    return lhs, rhs, jnp.asarray(64 * tiles, jnp.int32)
+    return lhs, rhs, array(64 * tiles, jnp.int32)
 
 
 def fresh(r):

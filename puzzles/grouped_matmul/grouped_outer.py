@@ -134,14 +134,14 @@ def grouped_outer(
 
 
 # %% tags=["author"]
-from puzzles import Alternative, Mistake, Puzzle, rng
+from puzzles import Alternative, Mistake, Puzzle, array, rng
 from puzzles.grouped_matmul.grouped_matmul import fresh, par, routed, rows_of
 
 
 def make_inputs(key, M, K, N, sizes, dtype="float32"):
     r = rng(key)
     lhs, rhs = (rows_of(r, M, width, sizes, dtype) for width in (K, N))
-    return lhs, rhs, jnp.asarray(sizes, jnp.int32)
+    return lhs, rhs, array(sizes, jnp.int32)
 
 
 def scale(M=8192, K=4096, N=14336, E=8):

@@ -86,7 +86,7 @@ def masked_store(
 # %% tags=["author"]
 import numpy as np
 
-from puzzles import Alternative, Launch, Mistake, Puzzle, rng
+from puzzles import Alternative, Launch, Mistake, Puzzle, array, rng
 
 
 def make_inputs(key, G, M, N, ranges=None):
@@ -100,7 +100,7 @@ def make_inputs(key, G, M, N, ranges=None):
     for g, (start, end) in enumerate(ranges):
         x[g, :start, g::7] = x[g, end:, g::7] = float("nan")
     starts, ends = np.asarray(ranges, np.int32).T
-    return jnp.asarray(x, jnp.float32), jnp.asarray(starts), jnp.asarray(ends)
+    return array(x, jnp.float32), array(starts, jnp.int32), array(ends, jnp.int32)
 
 
 def scale(G=128, M=4096, N=512):

@@ -201,7 +201,7 @@ def moe_layer(
 # %% tags=["author"]
 import numpy as np
 
-from puzzles import Alternative, Launch, Mistake, Puzzle, rng
+from puzzles import Alternative, Launch, Mistake, Puzzle, array, rng
 
 
 def make_inputs(key, M, D, F, E, top_k, favourite=None, shunned=None):
@@ -214,7 +214,7 @@ def make_inputs(key, M, D, F, E, top_k, favourite=None, shunned=None):
     shapes = ((E, D, F), (E, D, F), (E, F, D))
     weights = [r.normal(size=shape) / shape[1] ** 0.5 for shape in shapes]
     arrays = (r.normal(size=(M, D)), logits, *weights)
-    return (*(jnp.asarray(a, jnp.float32) for a in arrays), top_k)
+    return (*(array(a, jnp.float32) for a in arrays), top_k)
 
 
 def observe(fn):
@@ -237,7 +237,7 @@ def scale(M=8192, D=2048, F=7168, E=8, top_k=2):
     shapes = ((M, D), (E, D, F), (E, D, F), (E, F, D))
     x, w_gate, w_up, w_down = (jax.ShapeDtypeStruct(shape, jnp.bfloat16) for shape in shapes)
     logits = np.random.default_rng(0).normal(size=(M, E)) - np.arange(E) / 2
-    return x, jnp.asarray(logits, jnp.bfloat16), w_gate, w_up, w_down, top_k
+    return x, array(logits, jnp.bfloat16), w_gate, w_up, w_down, top_k
 
 
 def par(*launches: Launch) -> str:

@@ -100,7 +100,7 @@ def permuted_matmul(
 # %% tags=["author"]
 import math
 
-from puzzles import Alternative, Launch, Mistake, Puzzle, rng
+from puzzles import Alternative, Launch, Mistake, Puzzle, array, rng
 
 
 def make_inputs(key, E, M, K, N):
@@ -110,9 +110,9 @@ def make_inputs(key, E, M, K, N):
     for here, there in zip(cycle, [*cycle[1:], cycle[0]], strict=True):
         perm[here] = int(there)
     return (
-        jnp.asarray(r.normal(size=(E, M, K)), jnp.float32),
-        jnp.asarray(r.normal(size=(E, K, N)), jnp.float32),
-        jnp.asarray(perm, jnp.int32),
+        array(r.normal(size=(E, M, K)), jnp.float32),
+        array(r.normal(size=(E, K, N)), jnp.float32),
+        array(perm, jnp.int32),
     )
 
 

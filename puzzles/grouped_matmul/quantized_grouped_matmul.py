@@ -186,7 +186,7 @@ def quantized_grouped_matmul(
 # %% tags=["author"]
 import numpy as np
 
-from puzzles import Alternative, Mistake, Puzzle, rng
+from puzzles import Alternative, Mistake, Puzzle, array, rng
 from puzzles.grouped_matmul import grouped_matmul
 from puzzles.grouped_matmul.grouped_matmul import rows_of
 
@@ -194,14 +194,14 @@ from puzzles.grouped_matmul.grouped_matmul import rows_of
 def quantised(weights):
     """int8 and scales, the largest number of each column being 127."""
     scales = np.abs(weights).max(axis=1, keepdims=True) / 127
-    return jnp.asarray(np.round(weights / scales), jnp.int8), jnp.asarray(scales, jnp.float32)
+    return array(np.round(weights / scales), jnp.int8), array(scales, jnp.float32)
 
 
 def make_inputs(key, M, K, N, sizes, dtype="float32"):
     r = rng(key)
     weights = r.normal(size=(len(sizes), K, N)) * r.uniform(0.5, 2, size=(len(sizes), 1, N))
     rows = rows_of(r, M, K, sizes, dtype)
-    return rows, *quantised(weights), jnp.asarray(sizes, jnp.int32)
+    return rows, *quantised(weights), array(sizes, jnp.int32)
 
 
 def scale(M=8192, K=4096, N=14336, E=8):

@@ -87,12 +87,12 @@ def tile_metadata(
 #     print("tiles ", tile_ids[:num_steps], "\n")
 
 # %% tags=["author"]
-from puzzles import Alternative, Mistake, Puzzle, mutate
+from puzzles import Alternative, Mistake, Puzzle, array, mutate
 from puzzles.grouped_matmul.group_offsets import draw_sizes
 
 
 def make_inputs(key, M, bm, sizes=None, **random):
-    return jnp.asarray(sizes, jnp.int32) if sizes else draw_sizes(key, **random), M, bm
+    return array(sizes, jnp.int32) if sizes else draw_sizes(key, **random), M, bm
 
 
 def _active(result, steps):

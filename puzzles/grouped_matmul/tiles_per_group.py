@@ -52,12 +52,12 @@ def tiles_per_group(group_sizes: Int[Array, " E"], bm: int) -> Int[Array, " E"]:
 
 
 # %% tags=["author"]
-from puzzles import Alternative, Mistake, Puzzle
+from puzzles import Alternative, Mistake, Puzzle, array
 from puzzles.grouped_matmul.group_offsets import draw_sizes
 
 
 def make_inputs(key, bm, sizes=None, **random):
-    return jnp.asarray(sizes, jnp.int32) if sizes else draw_sizes(key, **random), bm
+    return array(sizes, jnp.int32) if sizes else draw_sizes(key, **random), bm
 
 
 def fresh(r):

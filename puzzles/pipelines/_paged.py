@@ -7,6 +7,8 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from puzzles import array
+
 
 def table_for(
     r: np.random.Generator, lengths: tuple[int, ...], page: int, pages: int, each: int, shared: bool
@@ -34,7 +36,7 @@ def spoiled(r: np.random.Generator, pages: np.ndarray, rows: np.ndarray, garbage
         rest = page - count
         tail = r.uniform(50, 100, (rest, pages.shape[-1])) * r.choice([-1, 1], (rest, 1))
         pages[..., number, count:, :] = tail if count else garbage * tail / 50
-    return jnp.asarray(pages, jnp.float32)
+    return array(pages, jnp.float32)
 
 
 def drawn(
@@ -53,8 +55,8 @@ def drawn(
     table, rows = table_for(r, lengths, page, pages, each, shared)
     q = r.normal(size=(len(lengths), queries, H))
     k, v = (spoiled(r, r.normal(size=(*heads, pages, page, H)), rows, garbage) for _ in range(2))
-    q, lengths = jnp.asarray(q, jnp.float32), jnp.asarray(lengths, jnp.int32)
-    return q, k, v, lengths, jnp.asarray(table)
+    q, lengths = array(q, jnp.float32), array(lengths, jnp.int32)
+    return q, k, v, lengths, array(table, jnp.int32)
 
 
 def pages_needed(lengths: Any, page: int) -> int:

@@ -71,13 +71,13 @@ def copy_rows(x: Float[Array, "M N"], start: Int[Array, " 1"]) -> Float[Array, "
 # receipt(copy_rows, jnp.ones((8192, 1024)), jnp.array([72]))
 
 # %% tags=["author"]
-from puzzles import Alternative, Launch, Mistake, Puzzle, rng
+from puzzles import Alternative, Launch, Mistake, Puzzle, array, rng
 from puzzles.pipelines._audits import by_hand
 
 
 def make_inputs(key, M, N, start):
-    x = jnp.asarray(rng(key).normal(size=(M, N)), jnp.float32)
-    return x, jnp.asarray([start], jnp.int32)
+    x = array(rng(key).normal(size=(M, N)), jnp.float32)
+    return x, array([start], jnp.int32)
 
 
 def audit(launch: Launch) -> None:

@@ -95,14 +95,14 @@ def double_buffered_matmul(a: Float[Array, "M K"], b: Float[Array, "K N"]) -> Fl
 # receipt(double_buffered_matmul, jnp.ones((1024, 2048)), jnp.ones((2048, 1024)))
 
 # %% tags=["author"]
-from puzzles import Alternative, Launch, Mistake, Puzzle, rng
+from puzzles import Alternative, Launch, Mistake, Puzzle, array, rng
 from puzzles.pipelines._audits import overlapped
 
 
 def make_inputs(key, M, K, N):
     r = rng(key)
     a, b = r.normal(size=(M, K)), r.normal(size=(K, N))
-    return jnp.asarray(a, jnp.float32), jnp.asarray(b, jnp.float32)
+    return array(a, jnp.float32), array(b, jnp.float32)
 
 
 def audit(launch: Launch) -> None:

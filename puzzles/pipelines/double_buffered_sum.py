@@ -93,12 +93,12 @@ def double_buffered_sum(x: Float[Array, "M N"]) -> Float[Array, "1 N"]:
 # receipt(double_buffered_sum, jnp.ones((512, 256)))
 
 # %% tags=["author"]
-from puzzles import Alternative, Launch, Mistake, Puzzle, rng
+from puzzles import Alternative, Launch, Mistake, Puzzle, array, rng
 from puzzles.pipelines._audits import overlapped
 
 
 def make_inputs(key, M, N):
-    return (jnp.asarray(rng(key).normal(0.5, 1, (M, N)), jnp.float32),)
+    return (array(rng(key).normal(0.5, 1, (M, N)), jnp.float32),)
 
 
 def audit(launch: Launch) -> None:

@@ -82,12 +82,12 @@ def fix_the_copy(x: Float[Array, "M N"]) -> Float[Array, "M N"]:
 # %% tags=["author"]
 import jax.numpy as jnp
 
-from puzzles import Alternative, Launch, Mistake, Puzzle, rng
+from puzzles import Alternative, Launch, Mistake, Puzzle, array, rng
 from puzzles.pipelines._audits import overlapped
 
 
 def make_inputs(key, M, N):
-    return (jnp.asarray(rng(key).normal(size=(M, N)), jnp.float32),)
+    return (array(rng(key).normal(size=(M, N)), jnp.float32),)
 
 
 def audit(launch: Launch) -> None:

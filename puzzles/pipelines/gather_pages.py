@@ -67,16 +67,16 @@ def gather_pages(
 # show(gather_pages)
 
 # %% tags=["author"]
-from puzzles import Alternative, Mistake, Puzzle, rng
+from puzzles import Alternative, Mistake, Puzzle, array, rng
 
 
 def make_inputs(key, P, page, H, table):
     pages = rng(key).normal(size=(P, page, H))
-    return jnp.asarray(pages, jnp.float32), jnp.asarray(table, jnp.int32)
+    return array(pages, jnp.float32), array(table, jnp.int32)
 
 
 def scale(P=4096, page=16, H=128, n=512):
-    table = jnp.asarray([(1237 * i) % P for i in range(n)], jnp.int32)
+    table = array([(1237 * i) % P for i in range(n)], jnp.int32)
     return jax.ShapeDtypeStruct((P, page, H), jnp.float32), table
 
 

@@ -88,14 +88,14 @@ def launch_pipeline(a: Float[Array, "M K"], b: Float[Array, "K N"]) -> Float[Arr
 # receipt(launch_pipeline, jnp.ones((128, 512)), jnp.ones((512, 512)))
 
 # %% tags=["author"]
-from puzzles import Alternative, Launch, Mistake, Puzzle, rng
+from puzzles import Alternative, Launch, Mistake, Puzzle, array, rng
 from puzzles.pipelines._audits import in_hbm, overlapped
 
 
 def make_inputs(key, M, K, N):
     r = rng(key)
     a, b = r.normal(size=(M, K)), r.normal(size=(K, N))
-    return jnp.asarray(a, jnp.float32), jnp.asarray(b, jnp.float32)
+    return array(a, jnp.float32), array(b, jnp.float32)
 
 
 def audit(launch: Launch) -> None:

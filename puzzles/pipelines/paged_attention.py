@@ -142,8 +142,8 @@ def audit(launch: Launch, *, args) -> None:
 
 def scale(B=8, page=16, P=1024, pages=64, H=128):
     array, f32 = jax.ShapeDtypeStruct, jnp.float32
-    lengths = jnp.asarray([(331 * b) % (page * pages) for b in range(B)], jnp.int32)
-    table = jnp.asarray([[(37 * b + 5 * i) % P for i in range(pages)] for b in range(B)], jnp.int32)
+    lengths = array([(331 * b) % (page * pages) for b in range(B)], jnp.int32)
+    table = array([[(37 * b + 5 * i) % P for i in range(pages)] for b in range(B)], jnp.int32)
     pool = array((P, page, H), f32)
     return array((B, 1, H), f32), pool, pool, lengths, table
 

@@ -71,13 +71,13 @@ def pipelined_add(x: Float[Array, "M N"], y: Float[Array, "M N"]) -> Float[Array
 # receipt(pipelined_add, x, x)
 
 # %% tags=["author"]
-from puzzles import Alternative, Launch, Mistake, Puzzle, rng
+from puzzles import Alternative, Launch, Mistake, Puzzle, array, rng
 from puzzles.pipelines._audits import in_hbm, overlapped
 
 
 def make_inputs(key, M, N):
     x, y = rng(key).normal(size=(2, M, N))
-    return jnp.asarray(x, jnp.float32), jnp.asarray(y, jnp.float32)
+    return array(x, jnp.float32), array(y, jnp.float32)
 
 
 def audit(launch: Launch) -> None:

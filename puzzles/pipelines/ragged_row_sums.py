@@ -81,7 +81,7 @@ def ragged_row_sums(x: Float[Array, "B S N"], lengths: Int[Array, " B"]) -> Floa
 # %% tags=["author"]
 import numpy as np
 
-from puzzles import Alternative, Launch, Mistake, Puzzle, rng
+from puzzles import Alternative, Launch, Mistake, Puzzle, array, rng
 
 
 def make_inputs(key, S, N, lengths, garbage):
@@ -90,7 +90,7 @@ def make_inputs(key, S, N, lengths, garbage):
     x = r.normal(0.5, 1, (len(lengths), S, N))
     for b, length in enumerate(lengths):
         x[b, length:] = garbage * r.uniform(1, 2, (S - length, N))
-    return jnp.asarray(x, jnp.float32), jnp.asarray(lengths, jnp.int32)
+    return array(x, jnp.float32), array(lengths, jnp.int32)
 
 
 def audit(launch: Launch, *, args) -> None:
@@ -105,7 +105,7 @@ def audit(launch: Launch, *, args) -> None:
 
 
 def scale(B=8, S=2048, N=512):
-    lengths = jnp.asarray([(997 * b * b) % (S // 2) for b in range(B)], jnp.int32)
+    lengths = array([(997 * b * b) % (S // 2) for b in range(B)], jnp.int32)
     return jax.ShapeDtypeStruct((B, S, N), jnp.float32), lengths
 
 

@@ -74,12 +74,12 @@ def stream_sum(x: Float[Array, "M N"]) -> Float[Array, "1 N"]:
 # receipt(stream_sum, jnp.ones((512, 256)))
 
 # %% tags=["author"]
-from puzzles import Alternative, Launch, Mistake, Puzzle, rng
+from puzzles import Alternative, Launch, Mistake, Puzzle, array, rng
 from puzzles.pipelines._audits import by_hand
 
 
 def make_inputs(key, M, N):
-    return (jnp.asarray(rng(key).normal(0.5, 1, (M, N)), jnp.float32),)
+    return (array(rng(key).normal(0.5, 1, (M, N)), jnp.float32),)
 
 
 def audit(launch: Launch) -> None:

@@ -58,7 +58,7 @@ def attention(
 
 
 # %% tags=["author"]
-from puzzles import Alternative, Mistake, Puzzle, rng
+from puzzles import Alternative, Mistake, Puzzle, array, rng
 
 
 def make_inputs(key, T, S, H, large=False):
@@ -83,7 +83,7 @@ def make_inputs(key, T, S, H, large=False):
         for n in range(3):  # all scores of a row alike; drifting; two kinds in turn
             q[6 + 16 * n :: 48] = 0
             q[6 + 16 * n :: 48, n] = (-28672, 28672, -28672)[n]
-    return tuple(jnp.asarray(x, jnp.float32) for x in (q, k, v))
+    return tuple(array(x, jnp.float32) for x in (q, k, v))
 
 
 def fresh(r):

@@ -188,7 +188,7 @@ def attention_dq(
 
 
 # %% tags=["author"]
-from puzzles import Alternative, Launch, Mistake, Puzzle, find, rng
+from puzzles import Alternative, Launch, Mistake, Puzzle, array, find, rng
 from puzzles.splash_attention.causal_attention import dots
 
 
@@ -235,7 +235,7 @@ def forward(q, k, v, do, seen, cap):
     with np.errstate(divide="ignore"):
         lse = np.where(total == 0, -np.inf, top + np.log(total))
     o = e @ v / np.where(total == 0, 1, total)
-    return (jnp.asarray(x, jnp.float32) for x in (lse, (o * do).sum(axis=-1, keepdims=True)))
+    return (array(x, jnp.float32) for x in (lse, (o * do).sum(axis=-1, keepdims=True)))
 
 
 def make_inputs(key, N, K, R, S, H, Hv, bq, masks, segments=0, cap=None, bf16=False):
@@ -249,11 +249,11 @@ def make_inputs(key, N, K, R, S, H, Hv, bq, masks, segments=0, cap=None, bf16=Fa
         k[:, 127::128, 1] += 8 * H**0.5  # keys that many rows love, also some that must not see them
         q[:, 2::4, 1] = 12
     v, do = r.normal(0.5, 1, (K, S, Hv)), r.normal(size=(N, T, Hv))
-    q, k, v, do = (jnp.asarray(x, dtype) for x in (q, k, v, do))
+    q, k, v, do = (array(x, dtype) for x in (q, k, v, do))
     tiles, partial_masks = listed(make_masks(R, S, bq, masks, N // K), bq)
     ids = make_segments(r, T, S, segments) if segments else None
     lse, delta = forward(q, k, v, do, dense_mask(tiles, partial_masks, T, S, ids), cap)
-    ids = ids and tuple(jnp.asarray(x, jnp.int32) for x in ids)
+    ids = ids and tuple(array(x, jnp.int32) for x in ids)
     return q, k, v, do, lse, delta, tiles, partial_masks, ids, cap
 
 

@@ -166,7 +166,7 @@ def attention_lse(
 # print(f"p @ v differs from o by at most {abs(p @ v - o).max():.0e}")
 
 # %% tags=["author"]
-from puzzles import Alternative, Mistake, Puzzle, rng
+from puzzles import Alternative, Mistake, Puzzle, array, rng
 from puzzles.splash_attention.attention_one_block import ONES
 from puzzles.splash_attention.block_sparse_attention import packed
 from puzzles.splash_attention.splash_attention import make_mask
@@ -191,7 +191,7 @@ def make_inputs(key, R, S, H, Hv, bq, bk, first, blind=True):
     mask = make_mask(T, S, bq, bk, first)
     if not blind:
         mask[~mask.any(axis=1), 3] = True
-    return *(jnp.asarray(x, jnp.float32) for x in (q, k, v)), *listed(mask, bq, bk)
+    return *(array(x, jnp.float32) for x in (q, k, v)), *listed(mask, bq, bk)
 
 
 def scale(T=17152, S=16384, H=128, Hv=64, bq=256, bk=512, document=1500):

@@ -160,7 +160,7 @@ def block_sparse_attention(
 # %% tags=["author"]
 import functools
 
-from puzzles import Alternative, Mistake, Puzzle, rng
+from puzzles import Alternative, Mistake, Puzzle, array, rng
 from puzzles.splash_attention.attention_one_block import ONES
 from puzzles.splash_attention.causal_attention import dots
 from puzzles.splash_attention.classify_blocks import classify_blocks, make_mask
@@ -187,7 +187,7 @@ def draw(r, mask, H):
         q[8 * n + 8 :: 32] = 0
         q[8 * n + 8 :: 32, column] = size
     v = r.normal(0.5, 1, (S, H))
-    return tuple(jnp.asarray(x, jnp.float32) for x in (q, k, v))
+    return tuple(array(x, jnp.float32) for x in (q, k, v))
 
 
 def make_inputs(key, T, S, H, bq, bk, kind):

@@ -110,7 +110,7 @@ def causal_attention(
 # %% tags=["author"]
 import numpy as np
 
-from puzzles import Alternative, Mistake, Puzzle, rng
+from puzzles import Alternative, Mistake, Puzzle, array, rng
 from puzzles.splash_attention.attention_one_block import ONES
 
 
@@ -135,7 +135,7 @@ def draw(key, T, S, H, offsets=(1,)):
         q[8 * n + 8 :: 32] = 0
         q[8 * n + 8 :: 32, column] = size
     v = r.normal(0.5, 1, (S, H))
-    return tuple(jnp.asarray(x, jnp.float32) for x in (q, k, v))
+    return tuple(array(x, jnp.float32) for x in (q, k, v))
 
 
 def make_inputs(key, T, S, H):

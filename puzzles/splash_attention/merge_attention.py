@@ -145,7 +145,7 @@ def merge_attention(
 # </details>
 
 # %% tags=["author"]
-from puzzles import Alternative, Mistake, Puzzle, rng
+from puzzles import Alternative, Mistake, Puzzle, array, rng
 
 
 def make_inputs(key, B, T, Hv):
@@ -164,7 +164,7 @@ def make_inputs(key, B, T, Hv):
     parts = []
     for lse in (lse1, lse2):
         o = np.where(np.isinf(lse), 0.0, r.normal(0.5, 1, (*B, T, Hv)))
-        parts += [jnp.asarray(o, jnp.float32), jnp.asarray(lse, jnp.float32)]
+        parts += [array(o, jnp.float32), array(lse, jnp.float32)]
     return tuple(parts)
 
 

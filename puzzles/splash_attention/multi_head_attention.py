@@ -137,7 +137,7 @@ def multi_head_attention(
 # %% tags=["author"]
 import numpy as np
 
-from puzzles import Alternative, Launch, Mistake, Puzzle
+from puzzles import Alternative, Launch, Mistake, Puzzle, array
 from puzzles.splash_attention import attention as first_rung
 
 
@@ -146,7 +146,7 @@ def make_inputs(key, N, K, T, S, H, large=False):
     for n in (1, 3):  # every head drifts over its whole length, and jumps in the middle of it
         k[:, n] = np.tile(k[::K, n], K)
     shapes = ((N, T, H), (K, S, H), (K, S, H))
-    return tuple(jnp.asarray(x.reshape(s), jnp.bfloat16) for x, s in zip((q, k, v), shapes, strict=True))
+    return tuple(array(x.reshape(s), jnp.bfloat16) for x, s in zip((q, k, v), shapes, strict=True))
 
 
 def scale(N=16, K=4, T=1024, S=16384, H=128):

@@ -154,7 +154,7 @@ def segment_attention(
 # %% tags=["author"]
 import numpy as np
 
-from puzzles import Alternative, Mistake, Puzzle, rng
+from puzzles import Alternative, Mistake, Puzzle, array, rng
 from puzzles.splash_attention.attention_one_block import ONES
 from puzzles.splash_attention.causal_attention import dots, draw
 
@@ -171,7 +171,7 @@ def make_inputs(key, T, S, H):
     names = np.insert(r.permutation([-1, 0, 2**24, 2**24 + 1]), 2, 300)
     ids = names[np.searchsorted(cuts, np.arange(max(T, S)), side="right")]
     q_segments = np.where(ids == 300, 44, ids)[:T]
-    return q, k, v, jnp.asarray(q_segments, jnp.int32), jnp.asarray(ids[:S], jnp.int32)
+    return q, k, v, array(q_segments, jnp.int32), array(ids[:S], jnp.int32)
 
 
 def scale(T=16384, S=16384, H=128):

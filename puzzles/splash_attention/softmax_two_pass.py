@@ -87,7 +87,7 @@ def softmax_two_pass(
 # %% tags=["author"]
 import numpy as np
 
-from puzzles import Alternative, Mistake, Puzzle, rng
+from puzzles import Alternative, Mistake, Puzzle, array, rng
 
 
 def make_inputs(key, M, N, large=False):
@@ -102,7 +102,7 @@ def make_inputs(key, M, N, large=False):
     x[5::8, N // 2 :] -= 128
     if large:
         x[3::8], x[7::8] = (sign * 30000 - 128 * r.integers(0, 9, x[::8].shape) for sign in (1, -1))
-    return (jnp.asarray(x, jnp.float32),)
+    return (array(x, jnp.float32),)
 
 
 def scale(M=2048, N=131072):

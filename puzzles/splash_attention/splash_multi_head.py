@@ -308,7 +308,7 @@ def splash_multi_head(
 # show(lambda q, k, v: over_tiles(q, k, v, *small), x, x, x)
 
 # %% tags=["author"]
-from puzzles import Alternative, Launch, Mistake, Puzzle, rng
+from puzzles import Alternative, Launch, Mistake, Puzzle, array, rng
 from puzzles.splash_attention.causal_attention import dots, draw
 from puzzles.splash_attention.computed_masks import RULES
 
@@ -342,15 +342,15 @@ def make_inputs(key, N, K, T, S, H, Hv, masks=0, segments=0, cap=None, bf16=Fals
     r = rng(key)
     q, k, _ = draw(key, N * T, K * S, H, offsets=(1, -64, 9))
     dtype = jnp.bfloat16 if bf16 else jnp.float32
-    q, k = (jnp.asarray(np.reshape(x, (-1, n, H)), dtype) for x, n in ((q, T), (k, S)))
-    v = jnp.asarray(r.normal(0.5, 1, (K, S, Hv)), dtype)
+    q, k = (array(np.asarray(x).reshape(-1, n, H), dtype) for x, n in ((q, T), (k, S)))
+    v = array(r.normal(0.5, 1, (K, S, Hv)), dtype)
     ids = None
     if segments:
         cuts = (np.arange(1, segments) / segments * min(T, S)).astype(int) + r.integers(-20, 20, segments - 1)
         cuts.sort()
         names = r.permutation([-1, 0, 2**24, 2**24 + 1])[:segments]
         q_ids, kv_ids = (names[np.searchsorted(cuts, np.arange(n), side="right")] for n in (T, S))
-        ids = jnp.asarray(q_ids, jnp.int32), jnp.asarray(kv_ids, jnp.int32)
+        ids = array(q_ids, jnp.int32), array(kv_ids, jnp.int32)
     return q, k, v, RULES[rule] if rule else make_masks(T, S, masks), ids, cap
 
 

@@ -290,7 +290,7 @@ def splash_vjp(
 # with [FlashAttention-2](https://arxiv.org/abs/2307.08691), which derives both passes, beside it.
 
 # %% tags=["author"]
-from puzzles import Alternative, Launch, Mistake, Puzzle, rng
+from puzzles import Alternative, Launch, Mistake, Puzzle, array, rng
 from puzzles.splash_attention.attention_dq import make_masks, make_segments, window_mask
 
 
@@ -299,8 +299,8 @@ def make_inputs(key, N, K, R, S, H, Hv, bq, masks, segments=0, cap=None, bf16=Fa
     q, k, v = (r.normal(size=shape) for shape in ((N, T, H), (K, S, H), (K, S, Hv)))
     q[:, 1::4] *= 4
     ids = make_segments(r, T, S, segments) if segments else None
-    ids = ids and tuple(jnp.asarray(x, jnp.int32) for x in ids)
-    arrays = (jnp.asarray(x, dtype) for x in (q, k, v + 0.5))
+    ids = ids and tuple(array(x, jnp.int32) for x in ids)
+    arrays = (array(x, dtype) for x in (q, k, v + 0.5))
     return *arrays, make_masks(R, S, bq, masks, N // K), ids, cap
 
 

@@ -60,12 +60,12 @@ def warm_up(x: Float[Array, "M N"]) -> Float[Array, "M N"]:
 # The author cell. It never reaches a learner; Puzzle's docstring in puzzles/_puzzle.py says what
 # each field means.
 # %% tags=["author"]
-from puzzles import Alternative, Launch, Mistake, Puzzle, rng
+from puzzles import Alternative, Launch, Mistake, Puzzle, array, rng
 
 
 # ✎ Draw the data of a case, the same for the same key: signed, and large where size could hurt.
 def make_inputs(key, M, N):
-    return (jnp.asarray(rng(key).normal(0, 3, (M, N)), jnp.float32),)
+    return (array(rng(key).normal(0, 3, (M, N)), jnp.float32),)
 
 
 # ✎ Give the arguments at a production shape, without data: an answer must not cost more there than
