@@ -37,8 +37,7 @@ def screen(words: str, title: str) -> str:
             x, bold = _EDGE + 14, line[0] in "✗!·✓"
             indent = len(line) - len(line.lstrip())
             x += indent * 0.6 * _SIZE
-            words_kept = line.strip().replace("  ", "\N{NO-BREAK SPACE}" * 2)  # SVG joins spaces
-            drawn.append(p.text(x, top + 13, words_kept, size=_SIZE, mono=True, bold=bold))
+            drawn.append(p.text(x, top + 13, line.strip(), size=_SIZE, mono=True, bold=bold))
     width, height = 2 * _EDGE + 14 + _COLUMNS * 0.6 * _SIZE, 2 * _EDGE + len(lines) * _LINE
     return p.document(width, height, "\n".join(drawn), title, words)
 

@@ -163,6 +163,8 @@ def text(
             while words and text_width(words + "…", size, mono) > room:
                 words = words[:-1]
             words += "…"
+    if mono:
+        words = words.replace("  ", "\N{NO-BREAK SPACE}" * 2)  # SVG joins spaces; columns are kept
     width = text_width(words, size, mono)
     style = f'font-family="{MONO if mono else SANS}" font-size="{px(size)}" fill="{INK}"'
     style += ' font-weight="600"' * bold + ' fill-opacity=".72"' * muted

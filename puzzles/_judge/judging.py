@@ -12,12 +12,12 @@ import numpy as np
 
 from puzzles._judge import source, stages
 from puzzles._judge.beside import beside
-from puzzles._judge.case import Case, cases, fresh_case, on_tpu
+from puzzles._judge.case import Case, cases, execute, fresh_case, on_tpu
 from puzzles._judge.edition import brought_up_to_date, outdated
 from puzzles._judge.fresh import own_seed
 from puzzles._judge.limits import learners_code, seldom_collected
 from puzzles._judge.memory import memory, memory_if_small, right
-from puzzles._judge.numbers import rounded_once, same_form, same_numbers
+from puzzles._judge.numbers import Again, rounded_once, same_form, same_numbers
 from puzzles._judge.scale import Scale, at_scale, compare
 from puzzles._judge.verdict import Rejected, Verdict
 from puzzles._launch import Launch, Traced
@@ -146,16 +146,17 @@ def _kernel(
     traces: dict[Case, Traced] = {}
     known: set[Case] = set()
     _glance(puzzle, fn, listed[0])
+    again = _again(fn)
     for case in listed:
         traced = _traced(case, fn)
         # The interpreter runs at least the first case, as a learner's own call of `fn` would.
-        flat = right(case, traced) if traces and not on_tpu() else None
+        flat = right(case, traced) if traces else None
         if flat is None:
-            flat = stages.numbers(case, traced)
+            flat = stages.numbers(case, traced, again)
         else:
             known.add(case)
         traces[case] = traced
-        rounded_once(case, flat)
+        rounded_once(case, flat, again)
     simulated = memory(traces, thorough, known)
     for case, traced in traces.items():
         stages.work(case, traced.launches)
@@ -195,11 +196,27 @@ def _traced(case: Case, fn: Callable) -> Traced:
     return traced
 
 
+def _again(fn: Callable) -> Again:
+    """What `fn` gives on another case: run once, and only if a diagnosis asks."""
+
+    @cache
+    def results(case: Case) -> list[np.ndarray] | None:
+        try:
+            if case.puzzle.kernel:
+                return execute(stages.trace(case, fn))
+            with learners_code(case.puzzle, case.label):
+                return [np.asarray(x) for x in jax.tree.leaves(case.plainly(fn))]
+        except Exception:  # it is another case that is told
+            return None
+
+    return results
+
+
 def _glance(puzzle: Puzzle, fn: Callable, case: Case) -> None:
     """What a rung wants judged before all else: a wrong result before its gradients are run."""
     if puzzle.glance is not None:
         part = _part(puzzle, case.number, case.seed)
-        stages.numbers(part, _traced(part, fn))
+        stages.numbers(part, _traced(part, fn), _again(fn))
 
 
 @cache
@@ -230,7 +247,7 @@ def _plain(case: Case, fn: Callable) -> tuple[Launch, ...]:
             raise Rejected("values", str(error), case=case.label) from None
     else:
         same_form(case, result)
-        same_numbers(case, [np.asarray(x) for x in jax.tree.leaves(result)])
+        same_numbers(case, [np.asarray(x) for x in jax.tree.leaves(result)], _again(fn))
     if puzzle.launches is None:
         return ()
     launches = puzzle.launches(result, *args)
@@ -247,11 +264,11 @@ def _fresh(case: Case | None, fn: Callable) -> None:
             _plain(case, fn)
             return
         traced = _traced(case, fn)
-        flat = None if on_tpu() else right(case, traced)
+        flat = right(case, traced)
         if flat is None:
-            flat = stages.numbers(case, traced)
+            flat = stages.numbers(case, traced, _again(fn))
             memory_if_small(case, traced)
-        rounded_once(case, flat)
+        rounded_once(case, flat, _again(fn))
     except Rejected as rejected:
         raise rejected.on_fresh_case(case.puzzle.name, case.seed) from None
 

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 import numpy as np
 
 from puzzles._jax import kernel_file
-from puzzles._judge.case import Case
+from puzzles._judge.case import Case, on_tpu
 from puzzles._judge.numbers import (
     index_words,
     mismatches,
@@ -37,9 +37,9 @@ def right(case: Case, traced: Traced) -> list[np.ndarray] | None:
     """The flat results in the simulator, if it quickly finds that all is well; else None.
 
     Then the interpreter need not run the case: it is less strict. Otherwise it has to, since its
-    numbers say more of what is wrong.
+    numbers say more of what is wrong. So does a TPU, where there is one.
     """
-    if not _quickly(traced) or _elsewhere(case, traced):
+    if on_tpu() or not _quickly(case, traced):
         return None
     try:
         same_form(case, traced.out)
@@ -50,9 +50,11 @@ def right(case: Case, traced: Traced) -> list[np.ndarray] | None:
     return flat if mismatches(case, flat) is None else None
 
 
-def _quickly(traced: Traced) -> bool:
+def _quickly(case: Case, traced: Traced) -> bool:
+    """Whether the simulator takes the case at a small price, and no other rung's check does."""
     launches = traced.launches
-    return simulated_steps(launches) <= _QUICK_STEPS and not beyond(launches)
+    short = simulated_steps(launches) <= _QUICK_STEPS
+    return short and not beyond(launches) and not _elsewhere(case, traced)
 
 
 def memory(traces: Mapping[Case, Traced], thorough: bool, known: Collection[Case] = ()) -> str:
@@ -84,7 +86,7 @@ def memory(traces: Mapping[Case, Traced], thorough: bool, known: Collection[Case
 def memory_if_small(case: Case, traced: Traced) -> None:
     """The same on one case, which the simulator runs if that is quickly done."""
     _mapped(case, traced)
-    if _quickly(traced) and not _elsewhere(case, traced):
+    if _quickly(case, traced):
         _same(case, _flat(case, traced, eager=False))
 
 

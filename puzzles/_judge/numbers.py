@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +28,8 @@ _TPU_TOLERANCE = 2e-2
 _NEAR = 10.0  # times the tolerance
 _FEW = 1000  # elements that are compared before all are
 _WHOLE = 20  # elements of a vector that is printed whole
+# The flat results on another case of the function that is judged; None where it raises there.
+Again = Callable[[Case], Sequence[np.ndarray] | None]
 
 
 @dataclass(frozen=True)
@@ -108,7 +110,7 @@ def largest_error(
     digit = np.abs(np.spacing(want[known])).astype(np.float64)
     w, g = w[known], g[known]
     off = np.maximum(np.abs(g - w) - neighbours * digit, 0)
-    allowed = tolerance_of(want, tolerance) * (np.sqrt(np.mean(w**2)) + np.abs(w))
+    allowed = tolerance_of(want, tolerance) * (_size(want) + np.abs(w))
     if ((allowed == 0) & (off > 0)).any():
         return math.inf
     return float((off / np.where(allowed == 0, 1, allowed)).max())
@@ -165,7 +167,9 @@ def _form(tree: Any) -> str:
     return "one array" if hasattr(tree, "shape") else f"a {type(tree).__name__}"
 
 
-def same_numbers(case: Case, flat: Sequence[np.ndarray], traced: Traced | None = None) -> None:
+def same_numbers(
+    case: Case, flat: Sequence[np.ndarray], again: Again, traced: Traced | None = None
+) -> None:
     """The result's numbers are the spec's; says which mistake they fit, or where they are wrong."""
     found = mismatches(case, flat)
     if found is None:
@@ -188,7 +192,7 @@ def same_numbers(case: Case, flat: Sequence[np.ndarray], traced: Traced | None =
             says += f"held last by grid step {step}." if step else "which no grid step holds."
         picture = block_map(operand, place.marks)
     fault = _first_fault(traced)
-    named = diagnosis(case, flat, None if fault is None else fault[0])
+    named = diagnosis(case, flat, again, None if fault is None else fault[0])
     launches = (place.launch,) if place is not None else traced.launches if traced else ()
     look = None if fault is None else fault[1]
     if look is None and math.isnan(float(wrong.got)):
@@ -236,10 +240,10 @@ def _listed(values: np.ndarray) -> str:
     return f"[{', '.join(map(number_words, values))}]"
 
 
-def rounded_once(case: Case, flat: Sequence[np.ndarray]) -> None:
+def rounded_once(case: Case, flat: Sequence[np.ndarray], again: Again) -> None:
     """The right numbers are not rounded more often than the puzzle allows."""
     if says := rounding.roundings(case, flat):
-        raise Rejected("values", says, diagnosis=diagnosis(case, flat), case=case.label)
+        raise Rejected("values", says, diagnosis=diagnosis(case, flat, again), case=case.label)
 
 
 def of_which(case: Case, position: int) -> str:
@@ -250,9 +254,12 @@ def of_which(case: Case, position: int) -> str:
     return f" of {names[position] if names else f'result {position}'}"
 
 
-def diagnosis(case: Case, flat: Sequence[np.ndarray], fault: str | None = None) -> str | None:
+def diagnosis(
+    case: Case, flat: Sequence[np.ndarray], again: Again, fault: str | None = None
+) -> str | None:
     """The mistake on record whose numbers on this case these are, in its own words, or None.
 
+    On the cases before it, and on the next, it has to give what the judged function gives there.
     fault: a kind that explains the numbers by itself, so that the mistake must have it, too.
     """
     if case.fresh:  # every mistake on record is wrong on a listed case, and all of those passed
@@ -262,24 +269,45 @@ def diagnosis(case: Case, flat: Sequence[np.ndarray], fault: str | None = None) 
         for m in case.puzzle.mistakes
         if m.stage == "values" and (fault is None or fault in case.faults_of(m))
     )
-    mistake = next((m for m in mistakes if _same_values(case, m, flat)), None)
+    mistake = next((m for m in mistakes if _same_values(case, m, flat, again)), None)
     if mistake is None:
         return None
     what = "kernel" if case.puzzle.kernel else "function"
-    if all(x.dtype.kind not in "biu" and np.isnan(x.astype(np.float32)).all() for x in flat):
-        return f"All of it is NaN, as for example in a {what} that {mistake.name}: {mistake.says}."
+    if _only_nan(case, flat):
+        example = f"as for example in a {what} that {mistake.name}: {mistake.says}."
+        return f"All that is wrong is NaN, {example}"
     return f"Your numbers are those of a {what} that {mistake.name}: {mistake.says}."
 
 
-def _same_values(case: Case, mistake: Mistake, flat: Sequence[np.ndarray]) -> bool:
-    """Whether a mistake gives these numbers here, and the right ones on every case before."""
+def _only_nan(case: Case, flat: Sequence[np.ndarray]) -> bool:
+    """Whether every wrong number is NaN, which tells little: many causes have the same."""
+    wanted = jax.tree.leaves(case.expected)
+    found = [
+        (got, compare(want, got, case.puzzle.tolerance))
+        for want, got in zip(wanted, flat, strict=True)
+    ]
+    wrong = [got[one.wrong] for got, one in found if one is not None]
+    return bool(wrong) and all(np.isnan(x.astype(np.float32)).all() for x in wrong)
 
-    def gives(one: Case, numbers: Sequence[np.ndarray]) -> bool:
+
+def _same_values(case: Case, mistake: Mistake, flat: Sequence[np.ndarray], again: Again) -> bool:
+    """Whether a mistake gives these numbers here, the right ones before, and the same on the next.
+
+    One case alone may not tell: whatever reads a huge number that it should not, gives that.
+    """
+
+    def gives(one: Case, numbers: Sequence[np.ndarray] | None) -> bool:
         theirs = one.mistaken(mistake)
-        return theirs is not None and alike(case.puzzle, theirs, numbers)
+        if theirs is None or numbers is None:
+            return theirs is numbers
+        return alike(case.puzzle, theirs, numbers)
 
-    before = cases(case.puzzle, case.seed)[: case.number]
-    return all(gives(one, jax.tree.leaves(one.expected)) for one in before) and gives(case, flat)
+    listed = cases(case.puzzle, case.seed)
+    return (
+        all(gives(one, jax.tree.leaves(one.expected)) for one in listed[: case.number])
+        and gives(case, flat)
+        and all(gives(one, again(one)) for one in listed[case.number + 1 : case.number + 2])
+    )
 
 
 def equal(one: Sequence[np.ndarray], other: Sequence[np.ndarray], tolerance: Tolerance) -> bool:

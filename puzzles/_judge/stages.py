@@ -12,7 +12,7 @@ from puzzles._jax import Jaxpr
 from puzzles._judge.case import Case, execute
 from puzzles._judge.copied import copies_fit
 from puzzles._judge.limits import learners_code, raised
-from puzzles._judge.numbers import same_form, same_numbers
+from puzzles._judge.numbers import Again, same_form, same_numbers
 from puzzles._judge.outside import work_outside
 from puzzles._judge.verdict import Rejected
 from puzzles._launch import (
@@ -163,8 +163,8 @@ def _asked(jaxpr: Jaxpr) -> str | None:
     return next((name for name in names if name in ("program_id", "num_programs")), None)
 
 
-def numbers(case: Case, traced: Traced) -> list[np.ndarray]:
-    """It runs, and gives the spec's numbers, which are returned."""
+def numbers(case: Case, traced: Traced, again: Again) -> list[np.ndarray]:
+    """It runs, and gives the spec's numbers, which are returned; again: as for a diagnosis."""
     try:
         flat = execute(traced)
     except Exception as error:
@@ -178,7 +178,7 @@ def numbers(case: Case, traced: Traced) -> list[np.ndarray]:
             ) from None
         raise raised(error, case.label) from None
     same_form(case, traced.out)
-    same_numbers(case, flat, traced)
+    same_numbers(case, flat, again, traced)
     return flat
 
 

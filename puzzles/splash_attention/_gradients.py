@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from puzzles import Launch, find, trace
+from puzzles import Launch, array, find, trace
 from puzzles._judge import is_starter
 from puzzles._launch import quickly
 from puzzles.splash_attention._graduation import Case, draw
@@ -115,7 +115,7 @@ def dots(launches: Sequence[Launch]) -> tuple[float, ...]:
 
 def backward_launches(fn: Callable, case: Case) -> tuple[Launch, ...]:
     """What `fn(q, k, v, ids)` launches, forward and back."""
-    do = jnp.zeros((*case.q.shape[:2], case.v.shape[-1]), case.q.dtype)
+    do = jax.ShapeDtypeStruct((*case.q.shape[:2], case.v.shape[-1]), case.q.dtype)
 
     def pulled(q: Any, k: Any, v: Any, do: Any) -> Any:
         return jax.vjp(lambda q, k, v: fn(q, k, v, case.segment_ids), q, k, v)[1](do)
@@ -127,7 +127,7 @@ def examine(fn: Callable, case: Case, seed: int = 0) -> str:
     """A line of the table; AssertionError where `fn` has other gradients, or takes other dots."""
     r = np.random.default_rng(seed)
     do = r.uniform(-1, 1, (*case.q.shape[:2], case.v.shape[-1]))
-    do = jnp.asarray(do, case.q.dtype)
+    do = array(do, case.q.dtype)
 
     def attention(q: Any, k: Any, v: Any, ids: Any) -> Any:
         return fn(q, k, v, case.mask, ids, case.soft_cap, bq=case.bq, bk=case.bk)
@@ -149,7 +149,7 @@ def examine(fn: Callable, case: Case, seed: int = 0) -> str:
     beside = "-"
     some = case.seen.any(axis=-1)
     # JAX leaves rows undefined that see nothing, so nothing is asked of them
-    heard = jnp.where(jnp.asarray(some)[..., None], do, 0)
+    heard = array(np.where(some[..., None], do, 0), do.dtype)
     theirs = production(case, heard)
     if theirs is not None:
         mine = mine if some.all() else gradients(attention, case, heard)
@@ -183,7 +183,7 @@ def example() -> Case:
     """A small call that has a bit of everything."""
     i, j = np.indices((256, 384))
     rough = np.kron(np.random.default_rng(0).random((4, 4, 6)) < 0.4, np.ones((1, 64, 64))) > 0
-    ids = tuple(jnp.asarray(np.arange(n) // 150, jnp.int32) for n in (256, 384))
+    ids = tuple(array(np.arange(n) // 150, jnp.int32) for n in (256, 384))
     arrays = draw(1, 4, 2, 256, 384, 64, 128, jnp.float32)
     return Case(*arrays, rough | (abs(i - j) < 40), ids, 5.0)
 

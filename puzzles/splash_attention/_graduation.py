@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from puzzles import find, trace
+from puzzles import array, find, trace
 from puzzles._judge import brought_up_to_date, is_starter
 from puzzles._launch import quickly
 from puzzles.splash_attention._costs import (
@@ -124,7 +124,7 @@ def draw(seed: int, N: int, K: int, T: int, S: int, H: int, Hv: int, dtype: Any)
     r = np.random.default_rng(seed)
     shapes = (N, T, H), (K, S, H), (K, S, Hv)
     q, k, v = (r.uniform(-1, 1, shape) for shape in shapes)
-    return tuple(jnp.asarray(x, dtype) for x in (2 * q, 2 * k, v))
+    return tuple(array(x, dtype) for x in (2 * q, 2 * k, v))
 
 
 def dense(case: Case) -> np.ndarray:
@@ -157,10 +157,9 @@ def plain(case: Case) -> np.ndarray | None:
     """`jax.nn.dot_product_attention` in f32, where it can: equal head dims, no cap."""
     if case.soft_cap is not None or case.q.shape[-1] != case.v.shape[-1]:
         return None
-    q, k, v = (x.astype(jnp.float32).swapaxes(0, 1)[None] for x in (case.q, case.k, case.v))
-    seen = jnp.asarray(case.seen[None])
-    out = jax.jit(jax.nn.dot_product_attention)(q, k, v, mask=seen)
-    return np.asarray(out, np.float32)[0].swapaxes(0, 1)
+    q, k, v = (np.asarray(x, np.float32).swapaxes(0, 1)[None] for x in (case.q, case.k, case.v))
+    out = run(jax.nn.dot_product_attention, q, k, v, None, case.seen[None])  # no bias, but a mask
+    return out[0].swapaxes(0, 1)
 
 
 def splash(case: Case) -> tuple[np.ndarray, Cost] | None:
@@ -170,8 +169,10 @@ def splash(case: Case) -> tuple[np.ndarray, Cost] | None:
     attention = production(case.shipped, case.soft_cap, case.bq, case.bk)
     # It has no 1/√H inside. Scaled in f32, and rounded to bf16 again only where nothing is lost by it.
     H = case.q.shape[-1]
-    q = case.q.astype(jnp.float32) * H**-0.5
-    q = q.astype(case.q.dtype) if H**0.5 % 1 == 0 else q
+    q = array(
+        np.asarray(case.q, np.float32) * np.float32(H**-0.5),
+        case.q.dtype if H**0.5 % 1 == 0 else jnp.float32,
+    )
     rest = case.k, case.v, case.segment_ids
     cost = Cost.of(trace(attention, case.q, *rest))
     return run(attention, q, *rest), cost
@@ -245,7 +246,7 @@ def examples() -> tuple[Case, ...]:
     """Three small calls that have a bit of everything."""
     shape = 384, 512
     r = np.random.default_rng(0)
-    ids = tuple(jnp.asarray(np.arange(n) // 200, jnp.int32) for n in (384, 512))
+    ids = tuple(array(np.arange(n) // 200, jnp.int32) for n in (384, 512))
     rough = np.kron(r.random((4, 6, 8)) < 0.4, np.ones((1, 64, 64))) > 0
     return (
         Case(*draw(1, 2, 1, 384, 512, 64, 64, jnp.float32), ahead, theirs=(("CausalMask", (shape, 128)),)),

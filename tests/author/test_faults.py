@@ -297,7 +297,7 @@ PLANTS = [
         "code that does not run",
         "(np.asarray(",
         "NameError: name 'np' is not defined. Mend it first",
-        ("(jnp.asarray(rng", "(np.asarray(rng"),
+        ("(array(rng", "(np.asarray(rng"),
     ),
     plant(
         "code that does not run",

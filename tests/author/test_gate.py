@@ -252,7 +252,18 @@ def test_the_total_counts_rungs_problems_and_what_is_left_undone() -> None:
 def test_a_report_says_the_time_that_passed_and_what_took_it() -> None:
     right = report.Report("a", parts={"text": 1.0, "TPU": 2.0}, began=10.0, ended=14.0)
     wrong = report.Report("a", parts={"mistakes": 8.1}, began=12.0, ended=22.3)
-    assert str(report.together("a/a", right, wrong)).endswith("(12.3 s, slowest: mistakes 8.1 s)")
+    others = report.Report("a", parts={"alternatives": 5.0}, began=11.0, ended=21.0)
+    whole = report.together("a/a", right, wrong, others)
+    assert str(whole).endswith("(12.3 s, slowest: mistakes 8.1 s)")
+
+
+def test_of_a_refused_solution_other_answers_tell_nothing() -> None:
+    right = report.Report("a", problems=["the solution"], refused=True)
+    counts = {"alternatives": "0/2", "TPU": "-"}
+    others = report.Report("a", problems=["one", "two"], counts=counts)
+    whole = report.together("a/a", right, report.Report("a"), others)
+    assert whole.problems == ["the solution"]
+    assert whole.counts["alternatives"] == "-"
 
 
 def test_a_part_of_a_report_is_done_before_its_seconds_are_taken() -> None:

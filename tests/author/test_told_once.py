@@ -41,8 +41,18 @@ def test_a_rung_that_needs_a_broken_one_says_so_and_no_more(rung: Rung, tmp_path
     ]
 
 
+@pytest.fixture
+def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others do not know the ladders that a test makes."""
+
+    def reports(rungs, *options):
+        return [gate.verify_rung(name, *options) for name in rungs]
+
+    monkeypatch.setattr(gate, "_reports", reports)
+
+
 def test_an_unknown_ladder_before_is_told_once_where_it_is_named(
-    rung: Rung, capsys: pytest.CaptureFixture
+    rung: Rung, in_this_process: None, capsys: pytest.CaptureFixture
 ) -> None:
     puzzle = rung(front=FRONT.format('"toy_warm_up",').replace("basics", "basix"))
     assert gate.verify([puzzle.name], quick=True) == 1
@@ -55,7 +65,7 @@ def test_an_unknown_ladder_before_is_told_once_where_it_is_named(
 
 
 def test_a_front_page_is_looked_at_though_only_a_rung_is_named(
-    rung: Rung, capsys: pytest.CaptureFixture
+    rung: Rung, in_this_process: None, capsys: pytest.CaptureFixture
 ) -> None:
     puzzle = rung(front=FRONT.format('"toy_warm_up",').replace("TITLE", "HEADING"))
     assert gate.verify([f"toy/{puzzle.name}"], quick=True) == 1

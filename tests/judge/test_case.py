@@ -50,8 +50,22 @@ def test_a_mistake_that_is_wrong_before_is_not_named() -> None:
     first, second = cases(puzzle)[:2]
     theirs = second.mistaken(wrong)
     assert theirs is not None
-    assert numbers.diagnosis(second, theirs) is None
-    assert wrong.says in str(numbers.diagnosis(first, first.mistaken(wrong)))
+
+    def again(case):
+        return case.mistaken(wrong)
+
+    assert numbers.diagnosis(second, theirs, again) is None
+    assert wrong.says in str(numbers.diagnosis(first, again(first), again))
+
+
+@pytest.mark.slow
+def test_a_mistake_that_gives_something_else_on_the_next_case_is_not_named() -> None:
+    puzzle = puzzles.find("add_ten")
+    wrong = puzzle.mistake(next(m.name for m in puzzle.mistakes if m.stage == "values"))
+    first = cases(puzzle)[0]
+    theirs = first.mistaken(wrong)
+    assert numbers.diagnosis(first, theirs, lambda case: case.expected) is None
+    assert numbers.diagnosis(first, theirs, lambda case: None) is None
 
 
 def test_an_authors_own_fault_is_no_verdict() -> None:

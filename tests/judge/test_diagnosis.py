@@ -99,10 +99,18 @@ def test_what_is_never_written_speaks_first_and_no_guess_is_made() -> None:
     assert page.index("Look here first") < page.index("elements")
 
 
-def test_nan_throughout_is_told_as_what_it_may_come_from() -> None:
-    verdict = judged("double_buffered_matmul", ("a_slots.at[slot], sems", "a_slots.at[0], sems"))
+def test_nan_is_told_as_what_it_may_come_from() -> None:
+    puzzle = puzzles.find("double_buffered_sum")
+    verdict = judge(puzzle, puzzles.mutate(puzzle, puzzle.mistake("forgets the prologue")))
     assert verdict.diagnosis is not None
-    assert verdict.diagnosis.startswith("All of it is NaN, as for example in a kernel that ")
+    assert verdict.diagnosis.startswith("All that is wrong is NaN, as for example in a kernel ")
+
+
+def test_numbers_that_one_case_shares_by_chance_name_nothing() -> None:
+    """A huge key that is seen wrongly decides alone; the next case tells such answers apart."""
+    verdict = judged("paged_attention", ("jnp.minimum(i, last)], 0, 0", "last], 0, 0"))
+    assert verdict.stage == "values"
+    assert verdict.diagnosis is None
 
 
 @dataclasses.dataclass
