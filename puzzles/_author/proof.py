@@ -194,7 +194,7 @@ def slack_words(puzzle: Puzzle) -> str:
 
 
 def scale_problems(puzzle: Puzzle) -> Iterator[str]:
-    """Is there a production shape, and a reason for each slack?"""
+    """Is there a production shape at which the solution is read, and a reason for each slack?"""
     if not puzzle.kernel:
         return
     if puzzle.scale is None:
@@ -203,6 +203,12 @@ def scale_problems(puzzle: Puzzle) -> Iterator[str]:
             "cost is compared where it matters"
         )
         return
+    if at_scale(puzzle, puzzle.solution) is None:
+        yield (
+            f"{puzzle.place('scale=')}: at the production shape, the solution's grid or an index "
+            "map reads data that `scale` does not give, so no cost is compared: return real arrays "
+            "for what they read"
+        )
     needs = slack_needs(puzzle) if puzzle.slack else {}
     for what, times in puzzle.slack.items():
         if what not in needs and times > USUAL.get(what, 0):

@@ -146,7 +146,7 @@ def paged_attention_dma(
 
 
 # %% tags=["author"]
-from puzzles import Alternative, Launch, Mistake, Puzzle, rng
+from puzzles import Alternative, Launch, Mistake, Puzzle, array, rng
 from puzzles.pipelines._audits import overlapped
 from puzzles.pipelines._paged import drawn, fetches_no_more
 
@@ -162,11 +162,11 @@ def audit(launch: Launch, *, args) -> None:
 
 
 def scale(B=8, page=16, P=1024, pages=32, H=128):
-    array, f32 = jax.ShapeDtypeStruct, jnp.float32
+    S, f32 = jax.ShapeDtypeStruct, jnp.float32
     lengths = array([(331 * b) % (page * pages) for b in range(B)], jnp.int32)
     table = array([[(37 * b + 5 * i) % P for i in range(pages)] for b in range(B)], jnp.int32)
-    pool = array((P, page, H), f32)
-    return array((B, 1, H), f32), pool, pool, lengths, table
+    pool = S((P, page, H), f32)
+    return S((B, 1, H), f32), pool, pool, lengths, table
 
 
 def par(launch: Launch) -> str:

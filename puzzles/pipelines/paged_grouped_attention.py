@@ -155,7 +155,7 @@ def paged_grouped_attention(
 # compare yours with it: the same numbers, and no more pages fetched.
 
 # %% tags=["author"]
-from puzzles import Alternative, Launch, Mistake, Puzzle, rng
+from puzzles import Alternative, Launch, Mistake, Puzzle, array, rng
 from puzzles.pipelines._audits import overlapped
 from puzzles.pipelines._paged import drawn, fetches_no_more
 
@@ -174,11 +174,11 @@ def audit(launch: Launch, *, args) -> None:
 
 
 def scale(B=8, N=32, K=8, page=16, P=1024, pages=32, H=128):
-    array, f32 = jax.ShapeDtypeStruct, jnp.float32
+    S, f32 = jax.ShapeDtypeStruct, jnp.float32
     lengths = array([(331 * b) % (page * pages) for b in range(B)], jnp.int32)
     table = array([[(37 * b + 5 * i) % P for i in range(pages)] for b in range(B)], jnp.int32)
-    pool = array((K, P, page, H), f32)
-    return array((B, N, H), f32), pool, pool, lengths, table
+    pool = S((K, P, page, H), f32)
+    return S((B, N, H), f32), pool, pool, lengths, table
 
 
 def par(launch: Launch) -> str:

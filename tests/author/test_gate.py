@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from pathlib import Path
 
+import jax
 import pytest
 from planted import FRONT, Rung, line
 
@@ -255,6 +257,13 @@ def test_a_report_says_the_time_that_passed_and_what_took_it() -> None:
     others = report.Report("a", parts={"alternatives": 5.0}, began=11.0, ended=21.0)
     whole = report.together("a/a", right, wrong, others)
     assert str(whole).endswith("(12.3 s, slowest: mistakes 8.1 s)")
+
+
+def test_a_production_shape_without_the_data_that_maps_read_compares_nothing() -> None:
+    puzzle = puzzles.find("paged_attention")
+    shapes = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in puzzle.scale()]
+    (problem,) = proof.scale_problems(dataclasses.replace(puzzle, scale=lambda: tuple(shapes)))
+    assert "reads data that `scale` does not give, so no cost is compared" in problem
 
 
 def test_of_a_refused_solution_other_answers_tell_nothing() -> None:

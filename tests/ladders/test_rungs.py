@@ -122,6 +122,11 @@ def test_what_proves_a_rung_is_worth_something(puzzle: Puzzle) -> None:
 
 
 @each_puzzle
+def test_the_production_shape_compares_costs_and_every_slack_is_needed(puzzle: Puzzle) -> None:
+    assert list(proof.scale_problems(puzzle)) == []
+
+
+@each_puzzle
 def test_annotations_hold_in_every_case(puzzle: Puzzle) -> None:
     assert list(shapes.annotation_problems(puzzle)) == []
 
