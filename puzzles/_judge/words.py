@@ -84,8 +84,22 @@ _REMEDIES: tuple[tuple[str, str], ...] = (
         "How many slots an operand gets is said by `pipeline_mode=pl.Buffered(n)`.",
     ),
     (
-        r"iteration over a 0-d array",
+        r"iteration over a 0-d array|'int' object is not iterable.*\n.*emit_pipeline",
         "A grid is a tuple, also of one axis: `grid=(n,)`.",
+    ),
+    (
+        r"Grid must consist of[^\n]*float|'float' object cannot be interpreted as an integer",
+        "`/` gives a float: blocks are counted by `//`, or by `pl.cdiv`.",
+    ),
+    (
+        r"must divide tiling: block_size=\d+, tiling=(\d+)",
+        "A pipeline cuts its blocks from tiled memory: their rows, or columns, are a multiple of "
+        "{0}.",
+    ),
+    (
+        r"'NoneType' object is not callable",
+        "Something that is called is None: an index map that a `BlockSpec` lacks (`emit_pipeline` "
+        "wants one in each), or the result of a function whose name alone was to be passed.",
     ),
     (
         r"'NoneType' object is not iterable|cannot unpack non-iterable NoneType",
@@ -242,8 +256,9 @@ _REMEDIES: tuple[tuple[str, str], ...] = (
     ),
     (
         r"Index map .*must return .*values to match|block_shape .*must have the same number of "
-        r"entries as the index_map",
-        "An index map returns one block index for each axis of the array, counted in blocks.",
+        r"entries as the index_map|zip\(\) argument \d[^\n]*\n(?!.*zip\()",
+        "An index map returns one block index for each axis of the array, counted in blocks; its "
+        "block shape has as many entries.",
     ),
     (
         r"(?:kernel|map|<lambda>)\(\) (?:missing \d+ required positional|takes \d+ positional)",

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 import puzzles
 from puzzles import Mistake, judge
+from puzzles._judge import stages
 from puzzles._judge.words import remedy
 
 
@@ -67,12 +66,11 @@ def test_ends_of_a_copy_that_differ_are_both_named(name, old, new, says) -> None
     assert says in judged(name, (old, new))
 
 
-def test_a_long_kernel_that_goes_outside_is_not_run() -> None:
-    start = time.perf_counter()
+def test_a_long_kernel_that_goes_outside_is_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stages, "execute", lambda traced: pytest.fail("it was run"))
     text = judged("pipelined_add", ("grid=(M // bm, N // bn)", "grid=(M, N)"))
     assert "it was not run" in text
     assert "reaches outside `x_ref`" in text
-    assert time.perf_counter() - start < 20  # and 50 if it is
 
 
 REMEDIES = {
@@ -90,6 +88,11 @@ REMEDIES = {
     "ValueError: `indices` must not be longer than `shape`: x": "more indices than axes",
     "ValueError: Einstein sum subscript 'gh' does not": "`None` removes it",
     "ValueError: `in_specs` must be a tuple or a list. Found: BlockSpec": "stands in a list",
+    "TypeError: 'int' object is not iterable\nrun = pltpu.emit_pipeline(": "grid=(n,)",
+    "ValueError: Grid must consist of Python integers and JAX Arrays: (<class 'float'>,)": "`//`",
+    "ValueError: Block size must divide tiling: block_size=100, tiling=8": "a multiple of 8",
+    "TypeError: 'NoneType' object is not callable": "an index map that a `BlockSpec` lacks",
+    "ValueError: zip() argument 2 is longer than argument 1\npipeline(x_ref)": "as many entries",
 }
 
 
