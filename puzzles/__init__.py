@@ -34,6 +34,7 @@ __all__ = [
     "UnknownPuzzle",
     "Verdict",
     "array",
+    "array",
     "check",
     "estimated_cycles",
     "examine",
