@@ -34,7 +34,6 @@ __all__ = [
     "UnknownPuzzle",
     "Verdict",
     "array",
-    "array",
     "check",
     "estimated_cycles",
     "examine",

@@ -15,6 +15,7 @@ from puzzles._judge.copied import explains
 from puzzles._judge.limits import as_imported
 from puzzles._judge.source import unjitted
 from puzzles._launch import (
+    Launch,
     Traced,
     before_last_casts,
     faults,
@@ -103,6 +104,11 @@ class Case:
         with as_imported(), jax.default_matmul_precision("highest"):
             traced = trace_call(self.judged(self.puzzle.spec), *args)
             return quickly(before_last_casts(traced.jaxpr), traced.leaves)
+
+    @cached_property
+    def usual(self) -> tuple[Launch, ...]:
+        """What the reference solution launches here."""
+        return trace_call(self.judged(self.puzzle.solution), *self.args).launches
 
     def judged(self, fn: Callable) -> Callable:
         """What is judged of `fn`: itself, or what the puzzle observes of it."""

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from puzzles._jax import Jaxpr, JaxprEqn
+from puzzles._judge.narrowing import Narrowing, narrowings
 from puzzles._judge.outside import line_of, observed
 from puzzles._launch import PALLAS_CALL, Launch, Operand, Traced, itemsize, subjaxprs
 
@@ -32,16 +33,21 @@ class Made:
 
 @dataclass(frozen=True)
 class Cost:
-    """The launches of an answer and what is made outside of them; sums run over all launches."""
+    """The launches of an answer and what is made outside of them; sums run over all launches.
+
+    narrowings: where it rounds on the way.
+    """
 
     launches: tuple[Launch, ...]
     made: tuple[Made, ...]
+    narrowings: tuple[Narrowing, ...] = ()
 
     @classmethod
     def of(cls, traced: Traced) -> Cost:
         """Read from a trace; raises `Abstract` where blocks depend on data that are not there."""
         constants = [Made(np.asarray(x).nbytes, "a constant", "") for x in traced.jaxpr.consts]
-        return cls(traced.launches, (*constants, *_made(traced.jaxpr.jaxpr, 1)))
+        made = (*constants, *_made(traced.jaxpr.jaxpr, 1))
+        return cls(traced.launches, made, tuple(narrowings(traced)))
 
     def _total(self, name: str) -> int:
         return sum(getattr(one, name) * (one.times or 1) for one in self.launches)
@@ -121,7 +127,7 @@ class Cost:
     def least(self) -> Cost:
         """The same where branches or loops depend on data: only the work that is certain."""
         certain = (replace(one.least, busy=one.busy) for one in self.launches)
-        return Cost(tuple(certain), self.made)
+        return replace(self, launches=tuple(certain))
 
     @cached_property
     def blocks(self) -> list[list[tuple]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -120,11 +120,16 @@ def _span(first: int, last: int, size: int) -> str:
     return str(first) if last == first + 1 else f"{first}:{last}"
 
 
-def early(launch: Launch) -> str | None:
-    """The first read of an output or of scratch before anything is written to it."""
-    if not launch.touched.early:
+def early(launch: Launch, usual: Sequence[Launch]) -> str | None:
+    """The first read of an output or of scratch before anything is written to it.
+
+    usual: what the reference launches on the same case; what it does, too, explains nothing.
+    """
+    known = {name for one in usual for name, _ in one.touched.early}
+    found = [(name, step) for name, step in launch.touched.early if name not in known]
+    if not found:
         return None
-    name, step = min(launch.touched.early, key=lambda one: one[1])
+    name, step = min(found, key=lambda one: one[1])
     ids = tuple(int(n) for n in launch.program_ids[step])
     return (
         f"`{name}` is read at grid step {ids} before anything is written to it: it holds garbage "
@@ -132,14 +137,18 @@ def early(launch: Launch) -> str | None:
     )
 
 
-def left_undone(launch: Launch) -> str | None:
-    """What the launch never reads, writes or fetches, if there is something."""
-    seen = launch.touched
+def left_undone(launch: Launch, usual: Sequence[Launch]) -> str | None:
+    """What the launch never reads, writes or fetches, if there is something, and `usual` does."""
+    seen, others = launch.touched, [one.touched for one in usual]
     for name in seen.unwritten:
-        return f"nothing is ever stored in `{name}`."
+        if not any(name in one.unwritten for one in others):
+            return f"nothing is ever stored in `{name}`."
     for name in seen.unread:
-        return f"the kernel never reads `{name}`."
+        if not any(name in one.unread for one in others):
+            return f"the kernel never reads `{name}`."
+    left = [(count, total) for one in others for _, count, total, _ in one.missed]
     for name, count, total, block in seen.missed:
-        which = f"{count:,} of its {total:,} blocks, for example {block}"
-        return f"the index map of `{name}` gives {which}, to no grid step."
+        if not any(count <= often for often, all_of_it in left if all_of_it == total):
+            which = f"{count:,} of its {total:,} blocks, for example {block}"
+            return f"the index map of `{name}` gives {which}, to no grid step."
     return None

@@ -196,10 +196,10 @@ def same_numbers(
     launches = (place.launch,) if place is not None else traced.launches if traced else ()
     look = None if fault is None else fault[1]
     if look is None and math.isnan(float(wrong.got)):
-        look = next(filter(None, map(early, launches)), None)
+        look = _first_of(early, launches, case)
     if named is None:
         if look is None:
-            look = next(filter(None, map(left_undone, launches)), None) or hazard(launches)
+            look = _first_of(left_undone, launches, case) or hazard(launches)
         whole = None if place is None or place.marks is not wrong.wrong else place.operand
         same = 2 * tolerance_of(want, case.puzzle.tolerance)
         names = inspect.signature(case.puzzle.spec).parameters
@@ -217,6 +217,13 @@ def same_numbers(
         picture=picture,
         first=None if look is None else f"Look here first: {look}",
     )
+
+
+def _first_of(
+    fact: Callable[[Launch, Sequence[Launch]], str | None], launches: Sequence[Launch], case: Case
+) -> str | None:
+    """The first launch's words about a fact, where there is one that is not the reference's."""
+    return next(filter(None, (fact(one, case.usual) for one in launches)), None)
 
 
 def _first_fault(traced: Traced | None) -> tuple[str, str] | None:

@@ -21,6 +21,8 @@ from puzzles._tpu import CHIPS
 _EXACT = 1.0
 _BY_BLOCKS = 1.34
 _BY_TRAFFIC = 2.0
+# Of the reference's dots at least: a better kernel skips some, and never most of them.
+_LEAST = 0.5
 # What is always allowed beside the reference's share: of its bytes made outside of kernels, of
 # steps without work, and of dots that only sum.
 _SOME = 0.02
@@ -100,8 +102,34 @@ def compare(puzzle: Puzzle, scale: Scale) -> None:
     at = "At production scale, "
     for fault in (f for one in scale.mine.launches for f in faults(one)):
         raise Rejected(stage_of(fault), at + fault.words, case=scale.label)
+    for says, title in _slips(scale.mine, scale.par):
+        raise Rejected("work", at + says, case=scale.label, title=title)
     for excess in excesses(scale, puzzle.slack):
         raise Rejected("work", at + excess.says, case=scale.label)
+
+
+def _slips(mine: Cost, par: Cost) -> Iterator[tuple[str, str]]:
+    """What no limit would tell: (words, title) of what is lost, left out or fetched in vain."""
+    usual = {(one.kernel, one.how) for one in par.narrowings}
+    for one in mine.narrowings:
+        if (one.kernel, one.how) not in usual:
+            yield one.words, "it rounds on the way"
+    if 0 < mine.dot_flops < _LEAST * par.dot_flops:
+        part = f"{mine.dot_flops / par.dot_flops:.0%} of the reference's"
+        yield (
+            f"the dots do {scaled(mine.dot_flops)} FLOPs, {part}: something is left out at this "
+            "size. Does a count outgrow its dtype, or a grid round down?",
+            "something is left out",
+        )
+    unread = [name for one in par.launches for name in one.touched.unread]
+    for launch in mine.launches:
+        for operand in launch.inputs:
+            if operand.name in launch.touched.unread and operand.name not in unread:
+                yield (
+                    f"`{operand.name}` is fetched, {amount(operand.hbm_bytes)} in all, and no step "
+                    "reads it: take it out of the call, or read it.",
+                    "something is fetched for nothing",
+                )
 
 
 def excesses(scale: Scale, slack: Mapping[str, float]) -> Iterator[Excess]:

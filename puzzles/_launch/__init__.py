@@ -51,14 +51,17 @@ from puzzles._launch.traced import (
     trace_call,
 )
 from puzzles._launch.wasted import waste
-from puzzles._launch.work import Dot
+from puzzles._launch.work import ARITHMETIC, REDUCTIONS, TRANSCENDENTAL, Dot
 
 __all__ = [
+    "ARITHMETIC",
     "ERROR",
     "KINDS",
     "NOTE",
     "PALLAS_CALL",
+    "REDUCTIONS",
     "SEVERITIES",
+    "TRANSCENDENTAL",
     "TURNS",
     "UNNAMED",
     "WARNING",

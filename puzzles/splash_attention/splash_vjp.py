@@ -527,7 +527,7 @@ def splash_vjp(q, k, v, mask, segment_ids=None, soft_cap=None, *, bq=128, bk=128
 
     def backward(kept, do):
         *qkv, ids, o, lse = kept
-        delta = jnp.sum((o * do).astype(jnp.float32), axis=2, keepdims=True)
+        delta = jnp.sum(o.astype(jnp.float32) * do, axis=2, keepdims=True)
         passes = (find(name).solution for name in ("attention_dq", "attention_dkv"))
         dq, (dk, dv) = (one(*qkv, do, lse, delta, tiles, partial_masks, ids, soft_cap) for one in passes)
         return dq, dk, dv, None

@@ -1,0 +1,109 @@
+"""Where a program rounds to a narrow float on the way, and goes on computing with what is left."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from puzzles._jax import Jaxpr, JaxprEqn, Literal, Var
+from puzzles._judge.outside import line_of, observed
+from puzzles._judge.rounding import narrow
+from puzzles._launch import ARITHMETIC, PALLAS_CALL, REDUCTIONS, TRANSCENDENTAL, Traced, subjaxprs
+
+_EXACT = {"max", "min", "neg", "abs", "sign", "floor", "ceil", "round", "clamp"}
+_EXACT |= {"reduce_max", "reduce_min", "argmax", "argmin", "cummax", "cummin"}
+_ROUNDS = (ARITHMETIC | TRANSCENDENTAL | REDUCTIONS | {"dot_general"}) - _EXACT
+# What hands numbers on as they are.
+_MOVES = {"reshape", "transpose", "broadcast_in_dim", "squeeze", "expand_dims", "slice", "copy"}
+_MOVES |= {"concatenate", "select_n", "pad", "rev", "dynamic_slice", "stop_gradient"}
+_SAYS = {
+    "computed": "computes in {dtype}, which keeps two or three digits: cast what it takes to "
+    "float32, and only what is stored, or multiplied by a dot, to {dtype}",
+    "there and back": "goes on in float32 with what was rounded to {dtype} before: the digits are "
+    "gone. Cast to {dtype} what is stored, or multiplied by a dot, and nothing else",
+    "kept": "reads back what was rounded to {dtype} when it was stored, and goes on with it: keep "
+    "what many steps change in float32 scratch, and round it once, at the end",
+}
+
+
+@dataclass(frozen=True)
+class Narrowing:
+    """One place: where (in a kernel?), how (a key of `_SAYS`), to which dtype, in which line."""
+
+    kernel: bool
+    how: str
+    dtype: str
+    line: str
+
+    @property
+    def words(self) -> str:
+        """What it does, and what to do."""
+        who = f"`{self.line}`" if self.line else "the kernel" if self.kernel else "the function"
+        return f"{who} {_SAYS[self.how].format(dtype=self.dtype)}."
+
+
+def narrowings(traced: Traced) -> list[Narrowing]:
+    """All places in a program and its kernels; a product with one number, a scale, is none."""
+    return list(_walk(traced.jaxpr.jaxpr, {}, set(), False))
+
+
+def _walk(
+    jaxpr: Jaxpr, refs: dict[Var, Var], stored: set[Var], kernel: bool
+) -> Iterator[Narrowing]:
+    """refs: the outermost variable of each Ref that is known. stored: Refs that get rounded values.
+
+    A Ref is read before it is stored to, but a step later: so each kernel is walked twice.
+    """
+    how: dict[Var, str] = {}  # of each rounded variable: what to say if it goes on in float32
+    for equation in jaxpr.eqns:
+        name = equation.primitive.name
+        if name == PALLAS_CALL:
+            inner = equation.params["jaxpr"]
+            own, kept = {v: v for v in inner.invars}, set[Var]()
+            _ = list(_walk(inner, own, kept, True))
+            yield from _walk(inner, own, kept, True)
+            continue
+        for inner in subjaxprs(equation):
+            yield from _walk(inner, _passed(equation, inner, refs), stored, kernel)
+        if observed(equation) or not equation.outvars:
+            continue
+        known = next((how[v] for v in equation.invars if isinstance(v, Var) and v in how), None)
+        out = equation.outvars[0]
+        if name in ("swap", "addupdate") and known:
+            stored.add(refs.get(equation.invars[0], equation.invars[0]))
+        elif name == "get" and refs.get(equation.invars[0], equation.invars[0]) in stored:
+            how[out] = "kept"
+        elif name in _MOVES and known:
+            how[out] = known
+        elif name == "convert_element_type":
+            before, after = equation.invars[0].aval.dtype, out.aval.dtype
+            if narrow(after) and not narrow(before) and before.kind == "f":
+                how[out] = "there and back"
+            elif known and not narrow(after):
+                yield Narrowing(kernel, known, before.name, line_of(equation))
+        elif name in _ROUNDS and _narrow(out) and not _scales(equation):
+            how[out] = "there and back"
+            yield Narrowing(kernel, "computed", out.aval.dtype.name, line_of(equation))
+
+
+def _narrow(variable: Any) -> bool:
+    dtype = getattr(variable.aval, "dtype", None)
+    return dtype is not None and hasattr(dtype, "itemsize") and narrow(dtype)
+
+
+def _scales(equation: JaxprEqn) -> bool:
+    """Whether it multiplies by one number: a power of two is exact, and others are one rounding."""
+    return equation.primitive.name in ("mul", "div") and any(
+        isinstance(v, Literal) or not v.aval.shape for v in equation.invars
+    )
+
+
+def _passed(equation: JaxprEqn, inner: Jaxpr, refs: dict[Var, Var]) -> dict[Var, Var]:
+    """The Refs as `inner` calls them: its operands are the last of the equation's, in order."""
+    if equation.primitive.name == "run_scoped":
+        pairs = zip(inner.constvars, equation.invars, strict=False)
+    else:
+        given = equation.invars[len(equation.invars) - len(inner.invars) :]
+        pairs = zip(inner.invars, given, strict=False)
+    return {mine: refs[one] for mine, one in pairs if isinstance(one, Var) and one in refs}

@@ -1,0 +1,72 @@
+"""What is rounded to bfloat16 on the way, left out at production scale, or fetched for nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+import puzzles
+from puzzles import Mistake, Verdict, judge
+
+pytestmark = pytest.mark.slow
+
+
+def judged(name: str, *edits: tuple[str, str]) -> Verdict:
+    puzzle = puzzles.find(name)
+    return judge(puzzle, puzzles.mutate(puzzle, Mistake("differs", edits=edits)))
+
+
+SUM = "acc_ref[...] += scale * dq"
+ROUNDED = "acc_ref[...] += (scale * dq).astype(q_ref.dtype).astype(jnp.float32)"
+DS = "ds = p * (dp - delta_ref[...]) * slope"
+
+
+@pytest.mark.parametrize(
+    ("edit", "says"),
+    [
+        ((SUM, ROUNDED), "goes on in float32 with what was rounded to bfloat16 before"),
+        (
+            (DS, "ds = p.astype(q_ref.dtype) * (dp - delta_ref[...]).astype(q_ref.dtype) * slope"),
+            "computes in bfloat16",
+        ),
+        (
+            (DS, "ds = (p * (dp - delta_ref[...])).astype(q_ref.dtype) * slope"),
+            "goes on in float32 with what was rounded to bfloat16 before",
+        ),
+    ],
+)
+def test_a_tolerance_that_hides_a_rounding_does_not_save_it(
+    edit: tuple[str, str], says: str
+) -> None:
+    verdict = judged("attention_dq", edit)
+    assert verdict.headline.startswith("✗ attention_dq: it rounds on the way (case ")
+    assert says in verdict.says
+
+
+def test_what_is_summed_in_a_narrow_output_is_rounded_at_every_step() -> None:
+    verdict = judged(
+        "attention_dq",
+        ("acc_ref[...] = jnp.zeros_like(acc_ref)", "dq_ref[...] = jnp.zeros_like(dq_ref)"),
+        (SUM, "dq_ref[...] = (dq_ref[...] + scale * dq).astype(dq_ref.dtype)"),
+        ("dq_ref[...] = acc_ref[...].astype(dq_ref.dtype)", "pass"),
+    )
+    assert verdict.title == "it rounds on the way"
+    assert "reads back what was rounded to bfloat16 when it was stored" in verdict.says
+
+
+def test_an_operand_that_no_step_reads_is_told() -> None:
+    verdict = judged(
+        "online_softmax",
+        ("def online_softmax_kernel(x_ref,", "def online_softmax_kernel(x_ref, more_ref,"),
+        ("in_specs=[", "in_specs=[pl.BlockSpec((bm, bn), lambda i, j: (i, j)), "),
+        (")(x)", ")(x, x)"),
+    )
+    assert verdict.title == "something is fetched for nothing"
+    assert "`more_ref` is fetched" in verdict.says
+
+
+def test_what_outgrows_its_dtype_at_production_scale_only_is_told() -> None:
+    sizes = "group_sizes = jnp.bincount(experts, length=router_logits.shape[1])"
+    counted = "jnp.zeros(router_logits.shape[1], jnp.int8).at[experts].add(1).astype(jnp.int32)"
+    verdict = judged("moe_layer", (sizes, f"group_sizes = {counted}"))
+    assert verdict.title == "something is left out"
+    assert "Does a count outgrow its dtype" in verdict.says
