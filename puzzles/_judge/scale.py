@@ -121,14 +121,20 @@ def _slips(mine: Cost, par: Cost) -> Iterator[tuple[str, str]]:
             "size. Does a count outgrow its dtype, or a grid round down?",
             "something is left out",
         )
+    title = "something is fetched for nothing"
     unread = [name for one in par.launches for name in one.touched.unread]
+    share = max((a / b for one in par.launches for _, a, b in one.touched.vain), default=0.0)
     for launch in mine.launches:
-        for operand in launch.inputs:
-            if operand.name in launch.touched.unread and operand.name not in unread:
+        for name in launch.touched.unread:
+            if name not in unread:
+                yield f"no step reads `{name}`: take it out of the call, or read it.", title
+        # Of the reference's own blocks it is told how many are too many.
+        for name, count, often in launch.touched.vain if mine.blocks != par.blocks else ():
+            if count > (share + _SOME) * often:
                 yield (
-                    f"`{operand.name}` is fetched, {amount(operand.hbm_bytes)} in all, and no step "
-                    "reads it: take it out of the call, or read it.",
-                    "something is fetched for nothing",
+                    f"of {often:,} blocks of `{name}` that are fetched, no step reads {count:,}: "
+                    "where there is no work, let its index map name the block that is there.",
+                    title,
                 )
 
 
@@ -150,7 +156,7 @@ def _limits(mine: Cost, par: Cost) -> Iterator[tuple[str, float, float]]:
     yield "vmem", 0.0, max(fits, par.vmem)
     if par.dot_flops:  # elsewhere a dot may stand for a sum
         yield "dot_flops", _EXACT if same else _BY_BLOCKS, _SOME * par.dot_flops
-    yield "transcendentals", _BY_TRAFFIC, 0
+    yield "transcendentals", _BY_BLOCKS, 0
     share = par.idle / max(1, par.steps) * (_EXACT if same else _BY_BLOCKS)
     yield "idle", 0.0, mine.steps * (share + _SOME)
     if not same:
@@ -290,6 +296,6 @@ _SAYS: dict[str, Callable[[Cost, Cost], str]] = {
 # Times the reference's that each cost may be at most, unless `Puzzle.slack` says otherwise.
 USUAL = dict.fromkeys(_SAYS, _EXACT) | {
     "dot_flops": _BY_BLOCKS,
-    "transcendentals": _BY_TRAFFIC,
+    "transcendentals": _BY_BLOCKS,
     "bytes": _BY_TRAFFIC,
 }

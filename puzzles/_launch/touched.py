@@ -17,13 +17,15 @@ class Touched:
 
     early: (ref, first grid step) of outputs and scratch that are read before anything is written.
     unread: inputs that no step reads. unwritten: outputs that no step writes. missed: (input, how
-    many of its blocks no step is given, how many there are, one of them).
+    many of its blocks no step is given, how many there are, one of them). vain: (input, how many
+    times a block of it is fetched that no step reads until the next, how often one is fetched).
     """
 
     early: tuple[tuple[str, int], ...] = ()
     unread: tuple[str, ...] = ()
     unwritten: tuple[str, ...] = ()
     missed: tuple[tuple[str, int, int, tuple[int, ...]], ...] = ()
+    vain: tuple[tuple[str, int, int], ...] = ()
 
 
 def touched(
@@ -36,7 +38,7 @@ def touched(
 
     What starts out as an input, or stays in HBM, is left out of `blocks`.
     """
-    early, unread, unwritten, missed = [], [], [], []
+    early, unread, unwritten, missed, vain = [], [], [], [], []
     for number, operand in enumerate((*blocks, *scratch)):
         mine = [touch for touch in touches if touch.ref == operand.name]
         reads, writes = (
@@ -50,10 +52,11 @@ def touched(
         else:
             unread += [operand.name] * (not reads)
             missed += list(_missed(operand))
+            vain += list(_vain(operand, mine, grid))
             continue
         if (step := _early(mine, begins, grid)) is not None:
             early.append((operand.name, step))
-    return Touched(tuple(early), tuple(unread), tuple(unwritten), tuple(missed))
+    return Touched(tuple(early), tuple(unread), tuple(unwritten), tuple(missed), tuple(vain))
 
 
 def storing(touches: Sequence[Touch], name: str, grid: tuple[int, ...]) -> int:
@@ -95,3 +98,18 @@ def _missed(operand: Operand) -> Iterator[tuple[str, int, int, tuple[int, ...]]]
     given[tuple(seen.T.astype(np.int64))] = True
     block = tuple(int(n) for n in np.unravel_index(int(np.argmin(given)), counts))
     yield operand.name, total - len(seen), total, block
+
+
+def _vain(
+    operand: Operand, touches: Sequence[Touch], grid: tuple[int, ...]
+) -> Iterator[tuple[str, int, int]]:
+    fetches = np.flatnonzero(operand.fetched)
+    if not operand.piped or not len(fetches) or fetches[0] != 0:
+        return
+    read = np.zeros(len(operand.fetched), bool)
+    for touch in touches:
+        if not touch.writes:
+            read |= spread(touch.weight[MOST] > 0, grid)
+    count = int((~np.logical_or.reduceat(read, fetches)).sum())
+    if count:
+        yield operand.name, count, len(fetches)

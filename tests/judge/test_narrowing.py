@@ -61,7 +61,25 @@ def test_an_operand_that_no_step_reads_is_told() -> None:
         (")(x)", ")(x, x)"),
     )
     assert verdict.title == "something is fetched for nothing"
-    assert "`more_ref` is fetched" in verdict.says
+    assert "no step reads `more_ref`" in verdict.says
+
+
+def test_blocks_that_are_fetched_and_skipped_are_told_whatever_their_size() -> None:
+    verdict = judged(
+        "causal_prefetch",
+        ("else (128, 64)", "else (256 if T % 256 == 0 else 128, 64)"),
+        ("return jnp.minimum(j, last_needed), 0", "return j, 0"),
+    )
+    assert verdict.title == "something is fetched for nothing"
+    assert "where there is no work, let its index map name the block that is there" in verdict.says
+
+
+def test_exponentials_of_skipped_blocks_are_too_many() -> None:
+    verdict = judged(
+        "causal_attention",
+        ("    @pl.when(j * bk <= (i + 1) * bq - 1)\n    def _():\n", "    if True:\n"),
+    )
+    assert verdict.stage == "work"
 
 
 def test_what_outgrows_its_dtype_at_production_scale_only_is_told() -> None:
