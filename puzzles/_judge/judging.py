@@ -120,6 +120,9 @@ def _judge(
     compiler: Compiler | None,
 ) -> Verdict:
     """All stages; cases that ask for one of `newer` are left out."""
+    if not puzzle.kernel and source.asks_the_spec(puzzle, fn):
+        says = f"`{puzzle.spec.__name__}` is what your function is compared with: do without it."
+        raise Rejected("error", says, title="it calls the spec")
     listed = [case for case in cases(puzzle, seed or 0) if not case.asks_for(newer)]
     drawn = own_seed(puzzle, fn) if seed is None else seed
     fresh = fresh_case(puzzle, drawn)

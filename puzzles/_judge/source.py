@@ -111,6 +111,23 @@ def _named(fn: FunctionType) -> Iterator[tuple[str, Any]]:
         )
 
 
+def asks_the_spec(puzzle: Puzzle, fn: Callable) -> bool:
+    """Whether a function, or one of the learner's that it names, names the puzzle's spec."""
+    seen: set[FunctionType] = set()
+    waiting = [*_layers(fn)]
+    while waiting:
+        one = waiting.pop()
+        if one in seen:
+            continue
+        seen.add(one)
+        for _, value in _named(one):
+            layers = list(_layers(value))
+            if any(layer.__name__ == puzzle.spec.__name__ for layer in layers):
+                return True
+            waiting += [f for f in layers if is_learners(f.__code__.co_filename)]
+    return False
+
+
 def is_starter(puzzle: Puzzle, fn: Callable) -> str | None:
     """The name of a function that is as it was handed out, or None.
 

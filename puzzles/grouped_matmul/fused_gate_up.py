@@ -144,6 +144,7 @@ from puzzles.grouped_matmul.grouped_matmul import rows_of
 def make_inputs(key, M, K, N, sizes, dtype="float32"):
     r = rng(key)
     gate, up = (r.normal(size=(len(sizes), K, N)) / K**0.5 for _ in range(2))
+    gate[0] *= 40  # beyond what exp takes in f32
     weights = (array(one, dtype) for one in (gate, up))
     return rows_of(r, M, K, sizes, dtype), *weights, array(sizes, jnp.int32)
 
@@ -171,7 +172,7 @@ PUZZLE = Puzzle(
     inputs=make_inputs,
     cases=[
         dict(M=128, K=256, N=384, sizes=(50, 0, 40, 3)),
-        dict(M=128, K=384, N=256, sizes=(64, 0, 30), dtype="bfloat16"),
+        dict(M=128, K=384, N=256, sizes=(40, 0, 20), dtype="bfloat16"),  # no visit to the last tile
     ],
     hints=[
         "Two sums run side by side, as one did in grouped_matmul. When is a sum whole, so that a function of it "

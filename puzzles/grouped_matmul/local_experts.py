@@ -196,7 +196,7 @@ PUZZLE = Puzzle(
     solution=local_experts,
     inputs=make_inputs,
     cases=[
-        dict(M=256, K=256, N=384, sizes=(50, 30, 100, 0, 30, 20), first=2, L=3),
+        dict(M=256, K=256, N=384, sizes=(150, 30, 20, 0, 30, 20), first=2, L=3),
         dict(M=128, K=384, N=128, sizes=(30, 20, 0, 70), first=2, L=2, dtype="bfloat16"),  # the last chip
     ],
     hints=[

@@ -206,7 +206,7 @@ from puzzles import Alternative, Launch, Mistake, Puzzle, array, rng
 
 def make_inputs(key, M, D, F, E, top_k, favourite=None, shunned=None):
     r = rng(key)
-    logits = 2 * r.normal(size=(M, E))
+    logits = 2 * r.normal(size=(M, E)) + 100 * r.choice([-1, 1], (M, 1))
     if favourite is not None:
         logits[:, favourite] += 50
     if shunned is not None:
@@ -248,9 +248,10 @@ def par(*launches: Launch) -> str:
 
 
 def fresh(r):
-    # the shapes of the case, whose programs are compiled by now, and another router
-    router = (dict(favourite=1), dict(favourite=3), dict(shunned=0), dict(shunned=3), dict())
-    return dict(M=44, D=128, F=256, E=4, top_k=2, **router[r.integers(len(router))])
+    # the slots of the case, whose programs are compiled by now, and another router
+    router = (dict(favourite=1), dict(favourite=3), dict(shunned=0), dict())
+    top_k = int(r.choice((1, 4)))
+    return dict(M=88 // top_k, D=128, F=256, E=4, top_k=top_k, **router[r.integers(len(router))])
 
 
 def audit(
@@ -264,7 +265,7 @@ def audit(
 _OUTSIDE = [
     "top_k", "sort", "gather", "scatter", "scatter-add", "exp", "logistic", "neg", "mul", "add",
     "add_any", "sub", "div", "max", "min", "integer_pow", "select_n", "reduce_sum", "reduce_max",
-    "concatenate",
+    "concatenate", "stack",
 ]  # fmt: skip
 _D_LHS = 'd_lhs = find("grouped_matmul_transposed").solution(dy, rhs, group_sizes)'
 _D_RHS = 'd_rhs = find("grouped_outer").solution(lhs, dy, group_sizes)'

@@ -338,6 +338,13 @@ PUZZLE = Puzzle(
     acc only adds. delta is a row's mean of dp, and o knows it. 1/√H comes twice: in s, and on the way back from s to q.""",
     mistakes=[
         Mistake(
+            "rounds what each tile adds",
+            old=_SUM,
+            new="acc_ref[...] += (scale * dq).astype(k.dtype).astype(jnp.float32)",
+            says="goes on in float32 with what was rounded to bfloat16 before",
+            stage="work",
+        ),
+        Mistake(
             "forgets delta",
             old=_DS,
             new="ds = p * dp * slope",

@@ -233,6 +233,7 @@ PUZZLE = Puzzle(
     cases=[
         dict(T=384, S=512, H=16, bq=128, bk=128, rule="window"),  # as `show` draws it
         dict(T=512, S=384, H=64, bq=256, bk=128, rule="late"),
+        dict(T=256, S=256, H=16, bq=128, bk=128, rule="prefix"),  # one tile is full
     ],
     fresh=fresh,
     scale=scale,

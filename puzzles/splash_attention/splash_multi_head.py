@@ -386,7 +386,7 @@ def fresh(r):
         dict(N=2, K=2, T=512, S=512, H=64, Hv=16, masks=2, bf16=True),
         dict(N=6, K=3, T=64, S=256, H=16, Hv=16, masks=0, segments=3),
         dict(N=3, K=1, T=384, S=640, H=16, Hv=32, masks=3, cap=100.0),
-        dict(N=4, K=2, T=256, S=384, H=16, Hv=64, rule="dilated", cap=9.0),
+        dict(N=4, K=2, T=256, S=384, H=16, Hv=64, rule="late"),
     ]
     return cases[r.integers(len(cases))]
 
@@ -431,9 +431,9 @@ PUZZLE = Puzzle(
     cases=[
         dict(N=4, K=2, T=384, S=512, H=64, Hv=128, masks=4, segments=3),
         dict(N=6, K=2, T=640, S=512, H=64, Hv=32, masks=1, cap=20.0),
-        dict(N=2, K=1, T=320, S=384, H=64, Hv=64, masks=1, segments=2, bf16=True),
+        dict(N=2, K=1, T=320, S=384, H=64, Hv=64, masks=1, segments=2, cap=30.0, bf16=True),
         dict(N=3, K=3, T=128, S=256, H=16, Hv=32, masks=0),
-        dict(N=2, K=1, T=256, S=512, H=16, Hv=64, rule="late", segments=2),
+        dict(N=2, K=1, T=256, S=512, H=16, Hv=64, rule="prefix", segments=2, cap=15.0),
     ],
     newer=("rule",),
     fresh=fresh,

@@ -355,11 +355,12 @@ PUZZLE = Puzzle(
     observe=observe,
     cases=[
         dict(N=4, K=2, R=5, S=384, H=16, Hv=32, bq=16, masks=4, segments=3, cap=6.0),
+        dict(N=2, K=1, R=2, S=256, H=16, Hv=16, bq=16, masks=1, bf16=True),
     ],
     fresh=fresh,
     scale=scale,
     par=dots_a_tile,
-    tolerance=2e-4,
+    tolerance={"float32": 2e-4, "bfloat16": 3e-2},
     results=["the result", *(f"the gradient of {x}" for x in "qkv")],
     outside=["mul", "reduce_sum", "dot_general", "rev"],  # delta, and `observe`
     waivers={
@@ -488,13 +489,20 @@ PUZZLE = Puzzle(
             stage="pallas",
         ),
         Mistake(
+            "multiplies o and do in the dtype they have",
+            old=_PRODUCTS,
+            new="products = o * do",
+            says="`products = o * do` computes in bfloat16",
+            stage="work",
+        ),
+        Mistake(
             "computes the forward pass again",
             edits=(
                 (_KEPT, "return o, (q, k, v, segment_ids)"),
                 (
                     "q, k, v, segment_ids, o, lse = kept",
                     "q, k, v, segment_ids = kept\n"
-                    "    o, lse = forward_over_tiles(q, k, v, tiles, partial_masks, segment_ids, soft_cap + 0)",
+                    "    o, lse = forward_over_tiles(q, k, v, tiles, partial_masks, segment_ids, soft_cap and soft_cap + 0)",
                 ),
             ),
             says="makes 4 launches where this rung asks for 3",
