@@ -76,14 +76,16 @@ def mistake_problem(puzzle: Puzzle, mistake: Mistake, seeds: Sequence[int] = SEE
     return None
 
 
-def alternative_problem(puzzle: Puzzle, alternative: Alternative) -> str | None:
+def alternative_problem(
+    puzzle: Puzzle, alternative: Alternative, thorough: bool = True
+) -> str | None:
     """Why a correct solution is not accepted, or None if it is; nothing is compiled for a TPU."""
     who = f"{puzzle.place(_quoted(alternative.name))}: alternative '{alternative.name}'"
     try:
         fn = variant(puzzle, alternative)
     except (_regions.RegionError, SyntaxError) as error:
         return f"{who} cannot be made: {error}; mend its `old`, `edits` or `code`"
-    return _rejected(who, judge(puzzle, fn, thorough=True))
+    return _rejected(who, judge(puzzle, fn, thorough=thorough))
 
 
 def _rejected(who: str, verdict: Verdict) -> str | None:

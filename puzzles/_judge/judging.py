@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
@@ -27,6 +28,10 @@ from puzzles._tpu import Compiler
 
 _INTERPRET = (
     "One thing: without `interpret=INTERPRET` in the call, it does not run on a CPU if you call it."
+)
+_ALWAYS = (
+    "One thing: with `interpret=True` in the call, it is interpreted on a TPU, too. Write "
+    "`interpret=INTERPRET`, which is False there."
 )
 _OFTEN = 1.5  # times the reference's stores, from which on they are worth a remark
 _STORES = (
@@ -178,7 +183,9 @@ def _kernel(
         receipt = receipt_text(traces[largest].launches, ran=tuple(ran), title=largest.label)
     launches = [one for traced in traces.values() for one in traced.launches]
     forgot = not on_tpu() and not all(one.interpret for one in launches)
-    notes = (_INTERPRET,) if forgot else ()
+    notes: tuple[str, ...] = (_INTERPRET,) if forgot else ()
+    if re.search(r"interpret\s*=\s*True\b", source.text_of(fn) or ""):
+        notes += (_ALWAYS,)
     return _passed(puzzle, receipt, notes=(*notes, *(_stores(scale) if scale is not None else ())))
 
 

@@ -183,7 +183,9 @@ def _are(count: float) -> str:
 
 
 def _made(mine: Cost, par: Cost) -> str:
-    most = max(mine.made, key=lambda one: one.bytes)
+    known = [(one.bytes, one.primitive) for one in par.made]
+    new = [one for one in mine.made if (one.bytes, one.primitive) not in known]
+    most = max(new or mine.made, key=lambda one: one.bytes)
     where = f" in `{most.line}`" if most.line else ""
     return (
         f"arrays of {amount(mine.outside)} are made outside of the kernel, where "
@@ -265,10 +267,8 @@ def _whose(mine: Cost, par: Cost) -> str:
     else:
         count = f"{amount(operand.hbm_bytes)} in all, where {amount(other.hbm_bytes)} are enough"
     verb = "written" if operand.output else "fetched"
-    return (
-        f" Blocks of `{operand.name}` are {verb} {count}: a block moves whenever its index is not "
-        "the previous step's."
-    )
+    moves = ": a block moves whenever its index is not the previous step's" * operand.piped
+    return f" Blocks of `{operand.name}` are {verb} {count}{moves}."
 
 
 def _same_array(one: Operand, other: Operand) -> bool:

@@ -79,7 +79,8 @@ def _size(case: Case, count: int, launches: tuple[Launch, ...]) -> None:
         if not one.steps and len(one.aliases) < len(one.outputs):
             why = f"The grid {one.grid} of `{one.name}` has no steps, so nothing is ever written."
             says = (
-                f"{why} A block that is longer than its axis makes `//` give 0; `pl.cdiv` gives 1."
+                f"{why} Which factor of it is 0? Where a block is longer than its axis, `//` gives "
+                "0, and `pl.cdiv` gives 1."
             )
             raise Rejected("error", says, case=case.label, title=_NOT_RUN)
     if count > _EQUATIONS:

@@ -231,8 +231,8 @@ _REMEDIES: tuple[tuple[str, str], ...] = (
         "A Python {0} has no {1}: pass an array.",
     ),
     (
-        r"Value shape: \(1, (?:\d+, )+\d+\)|shapes=\[\(\d+, \d+\), \((?:\d+, ){2,}\d+\)\]|"
-        r"shape \(-1",
+        r"(?:Value shape: \(1, (?:\d+, )+\d+\)|shapes=\[\(\d+, \d+\), \((?:\d+, ){2,}\d+\)\]|"
+        r"shape \(-1).*\nin a kernel",
         "The blocks still have their leading axis. A 1 in a block shape keeps it, `None` removes "
         "it.",
     ),

@@ -167,6 +167,8 @@ def _revisited(launch: Launch, operand: Operand, alias: str | None) -> Iterator[
         "All visits to a block have to follow each other: in the grid, move the axis that comes "
         "back to it inwards, past the axes that lead away."
     )
+    for other in _unwritten(operand):  # then it is not the order of the grid
+        remedy = f"{other.words.split('. An output')[0]}. Does its index map use every program id?"
     place = at(launch, step)
     yield Finding("revisited", ERROR, says, remedy, operand=operand.name, step=place, block=block)
 

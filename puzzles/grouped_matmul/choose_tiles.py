@@ -162,12 +162,15 @@ def audit(launch: Launch, *, args) -> None:
         f"{vmem_bytes / 2**20:g} MiB are allowed: count two buffers for each operand's block, the "
         "output's too, and the accumulator"
     )
-    best = launched(M, K, N, E, *choose_tiles(*args)).hbm_bytes
+    wanted = choose_tiles(*args)
+    best = launched(M, K, N, E, *wanted).hbm_bytes
     moved = f"tiles {tiles} move {launch.hbm_bytes / 2**20:.1f} MiB where {best / 2**20:.1f} are enough"
     again = weights.hbm_bytes / (2 * E * K * N)
     what = (
         f"each weight is fetched {again:.1f} times: keep K whole, if VMEM lets you"
-        if again > 1.05 and tiles[1] < K
+        if tiles[1] < K == wanted[1]
+        else f"each weight is fetched {again:.1f} times: larger bm, fewer visits"
+        if tiles[2] >= wanted[2]
         else f"lhs is fetched {rows.hbm_bytes / (2 * M * K):.1f} times: larger bn, fewer columns of blocks"
     )
     assert launch.hbm_bytes <= _MOST * best, f"{moved}; {what}"

@@ -146,4 +146,4 @@ def test_who_takes_the_rule_out_of_todays_signatures_is_judged_by_all_cases() ->
     notebook.run(HEADER + text)
     verdict = puzzles.judge(puzzles.find("splash_multi_head"), notebook["splash_multi_head"])
     assert not verdict.passed
-    assert "rule='late'" in verdict.headline or "rule=late" in verdict.headline
+    assert "rule='prefix'" in verdict.headline or "rule=prefix" in verdict.headline

@@ -82,7 +82,7 @@ def test_mistake_is_rejected_in_its_own_words(puzzle: Puzzle, change: puzzles.Mi
 @pytest.mark.graduate
 @_pairs(sample.share(ALTERNATIVES))
 def test_alternative_is_accepted(puzzle: Puzzle, change: puzzles.Alternative) -> None:
-    assert proof.alternative_problem(puzzle, change) is None
+    assert proof.alternative_problem(puzzle, change, thorough=sample.ALL) is None
 
 
 @pytest.mark.graduate
@@ -121,6 +121,7 @@ def test_what_proves_a_rung_is_worth_something(puzzle: Puzzle) -> None:
     assert list(soundness.soundness_problems(puzzle)) == []
 
 
+@pytest.mark.newest
 @each_puzzle
 def test_the_production_shape_compares_costs_and_every_slack_is_needed(puzzle: Puzzle) -> None:
     assert list(proof.scale_problems(puzzle)) == []
