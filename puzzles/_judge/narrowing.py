@@ -60,7 +60,10 @@ def _walk(
         name = equation.primitive.name
         if name == PALLAS_CALL:
             inner = equation.params["jaxpr"]
-            own, kept = {v: v for v in inner.invars}, set[Var]()
+            given = equation.invars[equation.params["grid_mapping"].num_dynamic_grid_bounds :]
+            pairs = zip(inner.invars, given, strict=False)
+            kept = {mine for mine, one in pairs if isinstance(one, Var) and one in how}
+            own = {v: v for v in inner.invars}
             _ = list(_walk(inner, own, kept, True))
             yield from _walk(inner, own, kept, True)
             continue

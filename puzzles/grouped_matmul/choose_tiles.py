@@ -188,6 +188,8 @@ PUZZLE = Puzzle(
         dict(M=16384, K=2048, N=1408, E=8, mebibytes=12),  # many: whole K pays
         dict(M=4096, K=4096, N=2048, E=8, mebibytes=4),  # whole K leaves too little for the rest
         dict(M=256, K=1024, N=2560, E=4, mebibytes=3),
+        dict(M=8192, K=512, N=1408, E=4, mebibytes=3),
+        dict(M=4096, K=4096, N=1408, E=4, mebibytes=8),
     ],
     hints=[
         "What does a larger bm save, and when does it save nothing? What does whole K cost in VMEM?",

@@ -116,7 +116,8 @@ def make_inputs(key, T, S, bq, bk, kind):
     if kind == "blocks":
         mask[:bq] = False  # the first row of blocks, too, attends to nothing
         mask[bq : 2 * bq, -bk:] = True  # the second reaches the last column
-    tables = classify_blocks(mask, bq, bk)[:2]
+    block_mask, index = classify_blocks(mask, bq, bk)[:2]
+    tables = block_mask, np.where(block_mask == 1, index, np.int32(-1))  # any number may stand there
     for table in tables:
         table.flags.writeable = False
     return tables
@@ -195,6 +196,7 @@ def _same_masks(rows, cols, masks, block_mask, mask_index):
             assert mask == want, (
                 f"entry {n}, tile ({r}, {c}), has pattern {mask}; `mask_index` says {want}"
             )
+    for n, (r, c, mask) in enumerate(zip(rows, cols, masks, strict=True)):
         assert 0 <= mask < stored, (
             f"entry {n}, tile ({r}, {c}), is not partial and has pattern {mask}: no use is made of it, "
             "but it is fetched, so it has to be one that exists"
