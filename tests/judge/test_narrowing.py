@@ -53,6 +53,12 @@ def test_what_is_summed_in_a_narrow_output_is_rounded_at_every_step() -> None:
     assert "reads back what was rounded to bfloat16 when it was stored" in verdict.says
 
 
+def test_a_rounding_is_followed_into_the_kernel_that_gets_it() -> None:
+    delta = "delta = jnp.sum(products, axis=-1, keepdims=True)"
+    verdict = judged("splash_vjp", (delta, f"{delta}.astype(q.dtype)"))
+    assert verdict.title == "it rounds on the way"
+
+
 def test_an_operand_that_no_step_reads_is_told() -> None:
     verdict = judged(
         "online_softmax",
