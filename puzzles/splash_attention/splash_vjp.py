@@ -492,7 +492,7 @@ PUZZLE = Puzzle(
             "multiplies o and do in the dtype they have",
             old=_PRODUCTS,
             new="products = o * do",
-            says="`products = o * do` computes in bfloat16",
+            says="computes in bfloat16, which keeps two or three digits",
             stage="work",
         ),
         Mistake(
