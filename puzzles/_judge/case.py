@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
@@ -19,6 +19,7 @@ from puzzles._launch import (
     Traced,
     before_last_casts,
     faults,
+    fingerprint,
     kernel_calls,
     quickly,
     run_program,
@@ -125,9 +126,22 @@ class Case:
         """The flat results of a wrong solution, computed once; None if it raises."""
         return _mistaken(self, mistake)
 
+    def program_of(self, mistake: Mistake) -> Hashable | None:
+        """What tells the program of a wrong solution from others; None if it cannot be traced."""
+        return _program_of(self, mistake)
+
     def faults_of(self, mistake: Mistake) -> frozenset[str]:
         """The kinds of faults that a wrong solution's launches have here."""
         return _faults_of(self, mistake)
+
+
+@lru_cache(maxsize=512)
+def _program_of(case: Case, mistake: Mistake) -> Hashable | None:
+    try:
+        traced = trace_call(case.judged(_wrong(case.puzzle, mistake)), *case.args)
+    except Exception:
+        return None
+    return fingerprint(traced.jaxpr)
 
 
 @lru_cache(maxsize=512)

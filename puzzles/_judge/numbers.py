@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,7 @@ from puzzles._judge.limits import as_imported
 from puzzles._judge.origin import origin
 from puzzles._judge.picture import block_map
 from puzzles._judge.verdict import Rejected
-from puzzles._launch import Launch, Operand, Traced, faults
+from puzzles._launch import Launch, Operand, Traced, faults, fingerprint
 from puzzles._puzzle import Mistake, Puzzle, Tolerance
 
 # Relative tolerance by the width of the mantissa; a TPU rounds the operands of f32 dots to bf16.
@@ -192,7 +192,7 @@ def same_numbers(
             says += f"held last by grid step {step}." if step else "which no grid step holds."
         picture = block_map(operand, place.marks)
     fault = _first_fault(traced)
-    named = diagnosis(case, flat, again, None if fault is None else fault[0])
+    named = diagnosis(case, flat, again, traced, None if fault is None else fault[0])
     launches = (place.launch,) if place is not None else traced.launches if traced else ()
     look = None if fault is None else fault[1]
     if look is None and math.isnan(float(wrong.got)):
@@ -262,12 +262,18 @@ def of_which(case: Case, position: int) -> str:
 
 
 def diagnosis(
-    case: Case, flat: Sequence[np.ndarray], again: Again, fault: str | None = None
+    case: Case,
+    flat: Sequence[np.ndarray],
+    again: Again,
+    traced: Traced | None = None,
+    fault: str | None = None,
 ) -> str | None:
     """The mistake on record whose numbers on this case these are, in its own words, or None.
 
     On the cases before it, and on the next, it has to give what the judged function gives there.
-    fault: a kind that explains the numbers by itself, so that the mistake must have it, too.
+    traced: the judged function on the case, where it has a kernel; a mistake that is the same
+    program needs no more cases. fault: a kind that explains the numbers by itself, so that the
+    mistake must have it, too.
     """
     if case.fresh:  # every mistake on record is wrong on a listed case, and all of those passed
         return None
@@ -276,7 +282,8 @@ def diagnosis(
         for m in case.puzzle.mistakes
         if m.stage == "values" and (fault is None or fault in case.faults_of(m))
     )
-    mistake = next((m for m in mistakes if _same_values(case, m, flat, again)), None)
+    program = None if traced is None else fingerprint(traced.jaxpr)
+    mistake = next((m for m in mistakes if _same_values(case, m, flat, again, program)), None)
     if mistake is None:
         return None
     what = "kernel" if case.puzzle.kernel else "function"
@@ -297,7 +304,13 @@ def _only_nan(case: Case, flat: Sequence[np.ndarray]) -> bool:
     return bool(wrong) and all(np.isnan(x.astype(np.float32)).all() for x in wrong)
 
 
-def _same_values(case: Case, mistake: Mistake, flat: Sequence[np.ndarray], again: Again) -> bool:
+def _same_values(
+    case: Case,
+    mistake: Mistake,
+    flat: Sequence[np.ndarray],
+    again: Again,
+    program: Hashable | None,
+) -> bool:
     """Whether a mistake gives these numbers here, the right ones before, and the same on the next.
 
     One case alone may not tell: whatever reads a huge number that it should not, gives that.
@@ -313,7 +326,10 @@ def _same_values(case: Case, mistake: Mistake, flat: Sequence[np.ndarray], again
     return (
         all(gives(one, jax.tree.leaves(one.expected)) for one in listed[: case.number])
         and gives(case, flat)
-        and all(gives(one, again(one)) for one in listed[case.number + 1 : case.number + 2])
+        and (
+            (program is not None and program == case.program_of(mistake))
+            or all(gives(one, again(one)) for one in listed[case.number + 1 : case.number + 2])
+        )
     )
 
 
