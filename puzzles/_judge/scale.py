@@ -114,7 +114,8 @@ def _slips(mine: Cost, par: Cost) -> Iterator[tuple[str, str]]:
     for one in mine.narrowings:
         if (one.kernel, one.how) not in usual:
             yield one.words, "it rounds on the way"
-    if 0 < mine.dot_flops < _LEAST * par.dot_flops:
+    counted = not any(one.unknown_loops for one in mine.launches)
+    if counted and 0 < mine.dot_flops < _LEAST * par.dot_flops:
         part = f"{mine.dot_flops / par.dot_flops:.0%} of the reference's"
         yield (
             f"the dots do {scaled(mine.dot_flops)} FLOPs, {part}: something is left out at this "
