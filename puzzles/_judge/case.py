@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
@@ -10,17 +10,20 @@ from typing import Any
 import jax
 import numpy as np
 
-from puzzles._jax import jaxpr_as_fun
+from puzzles._jax import ClosedJaxpr, jaxpr_as_fun
 from puzzles._judge.copied import explains
 from puzzles._judge.limits import as_imported
 from puzzles._judge.source import unjitted
 from puzzles._launch import (
+    Keyed,
     Launch,
     Traced,
+    ahead,
     before_last_casts,
     faults,
     fingerprint,
     kernel_calls,
+    plan,
     quickly,
     run_program,
     trace_call,
@@ -39,10 +42,24 @@ def execute(traced: Traced) -> list[np.ndarray]:
     if on_tpu():
         return [np.asarray(x) for x in jax.jit(jaxpr_as_fun(traced.jaxpr))(*traced.leaves)]
     program = with_interpret(traced.jaxpr, True)
-    if sum(1 for _ in kernel_calls(program.jaxpr)) < 2:
+    if not _several(program):
         return quickly(program, traced.leaves)
     # One by one, kernels that are equal, here or in another answer, are compiled once.
-    return [np.asarray(x) for x in run_program(program, traced.leaves)]
+    with ahead(to_execute(traced)):
+        return [np.asarray(x) for x in run_program(program, traced.leaves)]
+
+
+def to_execute(traced: Traced) -> Iterator[Keyed]:
+    """The programs that `execute` runs where there is no TPU, to be compiled ahead."""
+    program = with_interpret(traced.jaxpr, True)
+    if not _several(program):
+        yield program, fingerprint(program)
+        return
+    yield from plan(program.jaxpr, lambda _, one: (one, fingerprint(one)))
+
+
+def _several(program: ClosedJaxpr) -> bool:
+    return sum(1 for _ in kernel_calls(program.jaxpr)) > 1
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import re
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 
 import jax
@@ -17,11 +18,11 @@ from puzzles._judge.case import Case, cases, execute, fresh_case, on_tpu
 from puzzles._judge.edition import brought_up_to_date, outdated
 from puzzles._judge.fresh import own_seed
 from puzzles._judge.limits import learners_code, seldom_collected
-from puzzles._judge.memory import memory, memory_if_small, right
+from puzzles._judge.memory import memory, memory_if_small, right, to_run
 from puzzles._judge.numbers import Again, rounded_once, same_form, same_numbers
 from puzzles._judge.scale import Scale, at_scale, compare
 from puzzles._judge.verdict import Rejected, Verdict
-from puzzles._launch import Launch, Traced
+from puzzles._launch import Launch, Traced, ahead
 from puzzles._puzzle import Puzzle
 from puzzles._receipt import receipt_text
 from puzzles._tpu import Compiler
@@ -67,7 +68,13 @@ def judge_fresh(puzzle: Puzzle, fn: Callable, seed: int) -> Verdict:
     """The verdict on `fn` by the case that `seed` draws, and by no other."""
 
     def judged() -> Verdict:
-        _fresh(fresh_case(puzzle, seed), fn)
+        case = fresh_case(puzzle, seed)
+        if case is not None:
+            with _told_as_fresh(case):
+                if puzzle.kernel:
+                    _one_more(case, _traced(case, fn), _again(fn))
+                else:
+                    _plain(case, fn)
         return _passed(puzzle, None)
 
     return _guarded(puzzle, fn, judged)
@@ -137,7 +144,9 @@ def _judge(
         return _kernel(puzzle, fn, listed, fresh, thorough, compiler)
     for case in listed:
         planned = _plain(case, fn)
-    _fresh(fresh, fn)
+    if fresh is not None:
+        with _told_as_fresh(fresh):
+            _plain(fresh, fn)
     receipt = receipt_text(planned, title=case.label) if planned else None
     return _passed(puzzle, receipt, notes=(_NO_KERNEL,))
 
@@ -151,24 +160,26 @@ def _kernel(
     compiler: Compiler | None,
 ) -> Verdict:
     """All stages of a rung with a kernel."""
-    traces: dict[Case, Traced] = {}
-    known: set[Case] = set()
-    _glance(puzzle, fn, listed[0])
     again = _again(fn)
-    for case in listed:
-        traced = _traced(case, fn)
-        # The interpreter runs at least the first case, as a learner's own call of `fn` would.
-        flat = right(case, traced) if traces else None
-        if flat is None:
-            flat = stages.numbers(case, traced, again)
-        else:
-            known.add(case)
-        traces[case] = traced
-        rounded_once(case, flat, again)
-    simulated = memory(traces, thorough, known)
-    for case, traced in traces.items():
-        stages.work(case, traced.launches)
-    _fresh(fresh, fn)  # first: what is wrong at other sizes is no matter of cost
+    _glance(puzzle, fn, listed[0], again)
+    first, *rest = listed
+    traces = {first: _traced(first, fn)}
+    # The interpreter runs at least the first case, as a learner's own call of `fn` would.
+    rounded_once(first, stages.numbers(first, traces[first], again), again)
+    later = (*rest, fresh) if fresh is not None else rest
+    others = {case: _attempt(case, fn) for case in later}
+    known: set[Case] = set()
+    with _compiling(others | traces):
+        for case in rest:
+            traces[case] = _told(others[case])
+            if _numbers(case, traces[case], again):
+                known.add(case)
+        simulated = memory(traces, thorough, known)
+        for case, traced in traces.items():
+            stages.work(case, traced.launches)
+        if fresh is not None:  # first: what is wrong at other sizes is no matter of cost
+            with _told_as_fresh(fresh):
+                _one_more(fresh, _told(others[fresh]), again)
     scale = at_scale(puzzle, fn)
     if scale is not None:
         compare(puzzle, scale)
@@ -206,6 +217,26 @@ def _traced(case: Case, fn: Callable) -> Traced:
     return traced
 
 
+def _attempt(case: Case, fn: Callable) -> Traced | Rejected:
+    """The same before its turn: what is wrong with it is kept, to be `_told` then."""
+    try:
+        return _traced(case, fn)
+    except Rejected as rejected:
+        return rejected
+
+
+def _told(attempt: Traced | Rejected) -> Traced:
+    if isinstance(attempt, Rejected):
+        raise attempt
+    return attempt
+
+
+def _compiling(attempts: Mapping[Case, Traced | Rejected]) -> AbstractContextManager:
+    """Within it, other threads compile what the cases will run; a TPU compiles for itself."""
+    traces = {case: one for case, one in attempts.items() if isinstance(one, Traced)}
+    return ahead(each for case, one in traces.items() if not on_tpu() for each in to_run(case, one))
+
+
 def _again(fn: Callable) -> Again:
     """What `fn` gives on another case: run once, and only if a diagnosis asks."""
 
@@ -222,11 +253,11 @@ def _again(fn: Callable) -> Again:
     return results
 
 
-def _glance(puzzle: Puzzle, fn: Callable, case: Case) -> None:
+def _glance(puzzle: Puzzle, fn: Callable, case: Case, again: Again) -> None:
     """What a rung wants judged before all else: a wrong result before its gradients are run."""
     if puzzle.glance is not None:
         part = _part(puzzle, case.number, case.seed)
-        stages.numbers(part, _traced(part, fn), _again(fn))
+        stages.numbers(part, _traced(part, fn), again)
 
 
 @cache
@@ -265,20 +296,27 @@ def _plain(case: Case, fn: Callable) -> tuple[Launch, ...]:
     return launches
 
 
-def _fresh(case: Case | None, fn: Callable) -> None:
-    """One case more, which nobody could know; it costs no work that an audit would count."""
-    if case is None:
-        return
+def _numbers(case: Case, traced: Traced, again: Again) -> bool:
+    """Compare with the spec's numbers; True if the simulator has run the case for that."""
+    flat = right(case, traced)
+    simulated = flat is not None
+    if flat is None:
+        flat = stages.numbers(case, traced, again)
+    rounded_once(case, flat, again)
+    return simulated
+
+
+def _one_more(case: Case, traced: Traced, again: Again) -> None:
+    """The fresh case, which nobody could know; it costs no work that an audit would count."""
+    if not _numbers(case, traced, again):
+        memory_if_small(case, traced)
+
+
+@contextmanager
+def _told_as_fresh(case: Case) -> Iterator[None]:
+    """A rejection within it says how to repeat the case."""
     try:
-        if not case.puzzle.kernel:
-            _plain(case, fn)
-            return
-        traced = _traced(case, fn)
-        flat = right(case, traced)
-        if flat is None:
-            flat = stages.numbers(case, traced, _again(fn))
-            memory_if_small(case, traced)
-        rounded_once(case, flat, _again(fn))
+        yield
     except Rejected as rejected:
         raise rejected.on_fresh_case(case.puzzle.name, case.seed) from None
 

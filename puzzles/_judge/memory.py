@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 import numpy as np
 
 from puzzles._jax import kernel_file
-from puzzles._judge.case import Case, on_tpu
+from puzzles._judge.case import Case, on_tpu, to_execute
 from puzzles._judge.numbers import (
     index_words,
     mismatches,
@@ -17,9 +17,9 @@ from puzzles._judge.numbers import (
     same_form,
 )
 from puzzles._judge.verdict import Rejected
-from puzzles._launch import Finding, Traced, faults, kernel_calls
+from puzzles._launch import Finding, Keyed, Traced, faults, kernel_calls
 from puzzles._puzzle import Puzzle
-from puzzles._tpu import SimulationError, beyond, simulate, simulated_steps
+from puzzles._tpu import SimulationError, beyond, simulate, simulated_steps, to_simulate
 
 # Small cases first, the smallest always, until these are spent.
 _SIMULATED_STEPS = 450
@@ -48,6 +48,11 @@ def right(case: Case, traced: Traced) -> list[np.ndarray] | None:
     except Rejected:
         return None
     return flat if mismatches(case, flat) is None else None
+
+
+def to_run(case: Case, traced: Traced) -> Iterator[Keyed]:
+    """The programs that `right` runs, or the interpreter where it does not, to compile ahead."""
+    return to_simulate(traced) if _quickly(case, traced) else to_execute(traced)
 
 
 def _quickly(case: Case, traced: Traced) -> bool:

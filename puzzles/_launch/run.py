@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
-from collections.abc import Callable, Hashable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,22 +17,13 @@ from puzzles._jax import (
     JaxprEqn,
     Literal,
     close,
-    jaxpr_as_fun,
     scan_counts,
 )
-from puzzles._launch.faithful import TURNS, Endless, faithful
+from puzzles._launch.compiling import Keyed, compiled
+from puzzles._launch.faithful import TURNS, Endless
 from puzzles._launch.jaxprs import PALLAS_CALL, kernel_calls, part, subjaxprs
 from puzzles._launch.sameness import fingerprint
 
-# Without LLVM's optimiser and XLA's fusion emitters a kernel compiles in a third of the time and
-# runs, at the sizes of a puzzle, just as fast. The algebraic simplifier would turn a product with
-# a mask into a choice, and NaN times 0, which a TPU leaves NaN, into 0.
-_QUICK = {
-    "xla_backend_optimization_level": 0,
-    "xla_cpu_parallel_codegen_split_count": 1,
-    "xla_cpu_use_fusion_emitters": False,
-    "xla_disable_hlo_passes": "algsimp",
-}
 # Calls that only wrap; their bodies are run in place. `custom_vjp` must be: the simulator's
 # effects are refused under it ("Effects not supported").
 _WRAPPERS = {
@@ -53,10 +45,7 @@ def on_cpu(program: ClosedJaxpr, args: Sequence[Any], key: Hashable = None) -> l
     key: the program's fingerprint, which is computed where none is given.
     """
     args = jax.device_put(list(args), jax.local_devices(backend="cpu")[0])
-    config = jax.config.jax_enable_x64, jax.config.jax_default_matmul_precision
-    forms = tuple((x.shape, x.dtype) for x in args)
-    key = fingerprint(program) if key is None else key, config, forms
-    run = remembered(_compiled, key, lambda: _compile(program, args))
+    run = compiled(program, fingerprint(program) if key is None else key, args)
     logger = logging.getLogger("jax._src.callback")
     was_disabled, logger.disabled = logger.disabled, True
     try:
@@ -67,28 +56,6 @@ def on_cpu(program: ClosedJaxpr, args: Sequence[Any], key: Hashable = None) -> l
         raise
     finally:
         logger.disabled = was_disabled
-
-
-T = TypeVar("T")
-_KEPT = 500
-_compiled: dict[Hashable, Callable[..., list[jax.Array]]] = {}
-
-
-def remembered(cache: dict[Hashable, T], key: Hashable, make: Callable[[], T]) -> T:
-    """`cache[key]`, made where it is missing; of many the oldest is forgotten."""
-    if key not in cache:
-        if len(cache) >= _KEPT:
-            cache.pop(next(iter(cache)))
-        cache[key] = make()
-    return cache[key]
-
-
-def _compile(program: ClosedJaxpr, args: Sequence[Any]) -> Callable[..., list[jax.Array]]:
-    lowered = jax.jit(jaxpr_as_fun(faithful(program))).lower(*args)
-    try:
-        return lowered.compile(_QUICK)
-    except Exception:  # an XLA that does not know one of the flags
-        return lowered.compile()
 
 
 def _plainly(_: object, program: ClosedJaxpr, values: list[Any]) -> list[jax.Array]:
@@ -104,34 +71,48 @@ def run_program(closed: ClosedJaxpr, args: Sequence[Any], launch: Run = _plainly
     jaxpr = closed.jaxpr
     env: dict[Any, Any] = dict(zip(jaxpr.constvars, closed.consts, strict=True))
     env |= zip(jaxpr.invars, args, strict=True)
-    waiting: list[JaxprEqn] = []
 
     def read(atom: Any) -> Any:
         return atom.val if isinstance(atom, Literal) else env[atom]
 
-    def run(group: list[JaxprEqn], how: Run) -> None:
-        if group:
-            program, needed = part(jaxpr, group)
-            made = how(group, program, [env[v] for v in needed])
-            env.update(zip((v for e in group for v in e.outvars), made, strict=True))
-
     def within(inner: ClosedJaxpr, values: Sequence[Any]) -> list[Any]:
         return run_program(inner, values, launch)
 
-    for equation in jaxpr.eqns:
-        if not _launches(equation):
-            waiting.append(equation)
-            continue
-        run(waiting, _plainly)
-        waiting = []
-        if equation.primitive.name in _CONTROL:
-            values = [read(v) for v in equation.invars]
-            out = _CONTROL[equation.primitive.name](equation.params, values, within)
-            env |= zip(equation.outvars, out, strict=True)
+    for launches, group in _groups(jaxpr):
+        control = _CONTROL.get(group[0].primitive.name) if launches else None
+        made: Sequence[Any]
+        if control is not None:
+            values = [read(v) for v in group[0].invars]
+            made = control(group[0].params, values, within)
         else:
-            run([equation], launch)
-    run(waiting, _plainly)
+            program, needed = part(jaxpr, group)
+            values = [env[v] for v in needed]
+            made = launch(group, program, values) if launches else on_cpu(program, values)
+        env.update(zip((v for e in group for v in e.outvars), made, strict=True))
     return [read(v) for v in jaxpr.outvars]
+
+
+def plan(jaxpr: Jaxpr, launch: Callable[[JaxprEqn, ClosedJaxpr], Keyed]) -> Iterator[Keyed]:
+    """The programs that `run_program` runs, those of all branches; `launch` says which of a call.
+
+    To be compiled `ahead`.
+    """
+    for launches, group in _groups(jaxpr):
+        if launches and group[0].primitive.name in _CONTROL:
+            for inner in subjaxprs(group[0]):
+                yield from plan(inner, launch)
+            continue
+        program, _ = part(jaxpr, group)
+        yield launch(group[0], program) if launches else (program, fingerprint(program))
+
+
+def _groups(jaxpr: Jaxpr) -> Iterator[tuple[bool, list[JaxprEqn]]]:
+    """The equations in order: each that launches a kernel alone, those between two together."""
+    for launches, group in itertools.groupby(jaxpr.eqns, _launches):
+        if launches:
+            yield from ((True, [one]) for one in group)
+        else:
+            yield False, list(group)
 
 
 def runs_in_python(jaxpr: Jaxpr) -> bool:

@@ -13,11 +13,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from puzzles._jax import ClosedJaxpr, JaxprEqn, jaxpr_as_fun, retraced
+from puzzles._launch.compiling import remembered
 from puzzles._launch.jaxprs import OTHER_KERNELS, equations, kernel_calls, part, with_interpret
 from puzzles._launch.launch import Launch
 from puzzles._launch.mesh import as_tpu
 from puzzles._launch.reading import read_grids, read_launches
-from puzzles._launch.run import remembered
 from puzzles._launch.sameness import fingerprint
 
 

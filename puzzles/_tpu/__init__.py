@@ -21,7 +21,7 @@ from puzzles._tpu.lowering import LoweringError, lower
 from puzzles._tpu.moments import Moment, Timeline, Trip, timeline
 from puzzles._tpu.refusals import budget, compiled, known_to_fit, lowered, needed, room
 from puzzles._tpu.sanitizer import Sanitized, beyond, sanitize, simulated_steps, speaks
-from puzzles._tpu.simulator import SimulationError, drawn, simulate
+from puzzles._tpu.simulator import SimulationError, drawn, simulate, to_simulate
 
 __all__ = [
     "CHIPS",
@@ -53,4 +53,5 @@ __all__ = [
     "speaks",
     "supported_chips",
     "timeline",
+    "to_simulate",
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import threading
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,9 +27,11 @@ from puzzles._launch import (
     ERROR,
     Endless,
     Finding,
+    Keyed,
     Traced,
     fingerprint,
     on_cpu,
+    plan,
     remembered,
     run_program,
     with_interpret,
@@ -85,10 +88,8 @@ def _launch(
     """`program` in the simulator; it is one equation, a `pallas_call`."""
     if (refused := words.indexed_hbm(group[0])) is not None:
         raise SimulationError(refused)
-    program = with_interpret(_every_axis_has_a_word(program), _strictest(how.seed))
-    # The same kernel on other data is not compiled again, and its callbacks name the same lines.
-    made = remembered(_programs, fingerprint(program, lines=True), lambda: (group[0], program))
-    watch, program = Watch(made[0], how), made[1]
+    equation, program = _simulated(group[0], program, how.seed)
+    watch = Watch(equation, how)
     made_up.watches.append(watch)
     try:
         with _listening(watch):
@@ -108,6 +109,26 @@ def _launch(
         reset_tpu_interpret_mode_state()
 
 
+def to_simulate(traced: Traced) -> Iterator[Keyed]:
+    """The programs that `simulate` runs, to be compiled ahead."""
+
+    def launch(equation: JaxprEqn, program: ClosedJaxpr) -> Keyed:
+        _, program = _simulated(equation, program, 0)
+        return program, program
+
+    return plan(traced.jaxpr.jaxpr, launch)
+
+
+def _simulated(equation: JaxprEqn, program: ClosedJaxpr, seed: int) -> tuple[JaxprEqn, ClosedJaxpr]:
+    """A launch and the program that simulates it, of all that are equal the first.
+
+    The same kernel on other data is not compiled again, and its callbacks name the same lines.
+    """
+    program = with_interpret(_every_axis_has_a_word(program), _strictest(seed))
+    with _lock:
+        return remembered(_programs, fingerprint(program, lines=True), lambda: (equation, program))
+
+
 def _every_axis_has_a_word(program: ClosedJaxpr) -> ClosedJaxpr:
     """`program` with `dimension_semantics` for the axes that `vmap` adds; the simulator asks."""
     (call,) = program.jaxpr.eqns
@@ -124,6 +145,7 @@ def _every_axis_has_a_word(program: ClosedJaxpr) -> ClosedJaxpr:
     return program.replace(jaxpr=program.jaxpr.replace(eqns=[call.replace(params=params)]))
 
 
+_lock = threading.Lock()
 _programs: dict[Hashable, tuple[JaxprEqn, ClosedJaxpr]] = {}
 _watching: list[Watch] = []  # the last is the one whose launch runs
 
