@@ -117,16 +117,16 @@ def _ladder(name: str) -> dict[str, Times]:
 def _wrong(puzzle: Puzzle) -> tuple[list[float], list[float]]:
     """Seconds for each mistake in the numbers, without and with its name, nothing compiled yet."""
     from puzzles import mutate
-    from puzzles._judge import case, numbers
-    from puzzles._launch import run
+    from puzzles._judge import case, values
+    from puzzles._launch import compiling
 
     plain, named = [], []
-    diagnosis = numbers.diagnosis
+    diagnosis = values.diagnosis
     for mistake in (m for m in puzzle.mistakes if m.stage == "values"):
         for seconds, known in ((plain, lambda *_, **__: None), (named, diagnosis)):
-            run._compiled.clear()
+            compiling._compiled.clear()
             case._mistaken.cache_clear()
-            numbers.diagnosis = known
+            values.diagnosis = known
             seconds.append(_seconds(mutate(puzzle, mistake), "values"))
     return plain, named
 

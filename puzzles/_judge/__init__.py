@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from puzzles._judge.case import Case, cases, execute, fresh_case
 from puzzles._judge.derivative import no_derivative
+from puzzles._judge.diagnosis import alike
 from puzzles._judge.edition import brought_up_to_date
 from puzzles._judge.judging import judge, judge_fresh
-from puzzles._judge.numbers import alike, largest_error, tolerance_of
+from puzzles._judge.numbers import largest_error, tolerance_of
 from puzzles._judge.outside import work_outside
 from puzzles._judge.rounding import narrow
 from puzzles._judge.scale import USUAL, at_scale, excesses

@@ -15,12 +15,13 @@ import numpy as np
 from puzzles._judge import source, stages
 from puzzles._judge.beside import beside
 from puzzles._judge.case import Case, cases, execute, fresh_case, on_tpu
+from puzzles._judge.diagnosis import Again
 from puzzles._judge.edition import brought_up_to_date, outdated
 from puzzles._judge.fresh import own_seed
 from puzzles._judge.limits import learners_code, seldom_collected
 from puzzles._judge.memory import memory, memory_if_small, right, to_run
-from puzzles._judge.numbers import Again, rounded_once, same_form, same_numbers
 from puzzles._judge.scale import Scale, at_scale, compare
+from puzzles._judge.values import rounded_once, same_form, same_numbers
 from puzzles._judge.verdict import Rejected, Verdict
 from puzzles._launch import Launch, Traced, ahead
 from puzzles._puzzle import Puzzle

@@ -9,13 +9,8 @@ import numpy as np
 
 from puzzles._jax import kernel_file
 from puzzles._judge.case import Case, on_tpu, to_execute
-from puzzles._judge.numbers import (
-    index_words,
-    mismatches,
-    number_words,
-    of_which,
-    same_form,
-)
+from puzzles._judge.numbers import index_words, number_words
+from puzzles._judge.values import mismatches, of_which, same_form
 from puzzles._judge.verdict import Rejected
 from puzzles._launch import Finding, Keyed, Traced, faults, kernel_calls
 from puzzles._puzzle import Puzzle

@@ -9,7 +9,7 @@ from typing import Any
 from puzzles._jax import Jaxpr, JaxprEqn, Literal, Var
 from puzzles._judge.outside import line_of, observed
 from puzzles._judge.rounding import narrow
-from puzzles._launch import ARITHMETIC, PALLAS_CALL, REDUCTIONS, TRANSCENDENTAL, Traced, subjaxprs
+from puzzles._launch import ARITHMETIC, PALLAS_CALL, REDUCTIONS, TRANSCENDENTAL, Traced, entered
 
 _EXACT = {"max", "min", "neg", "abs", "sign", "floor", "ceil", "round", "clamp"}
 _EXACT |= {"reduce_max", "reduce_min", "argmax", "argmin", "cummax", "cummin"}
@@ -67,8 +67,9 @@ def _walk(
             _ = list(_walk(inner, own, kept, True))
             yield from _walk(inner, own, kept, True)
             continue
-        for inner in subjaxprs(equation):
-            yield from _walk(inner, _passed(equation, inner, refs), stored, kernel)
+        for inner, known_as in entered(equation):
+            inside = {own: refs[one] for own, one in known_as.items() if one in refs}
+            yield from _walk(inner, inside, stored, kernel)
         if observed(equation) or not equation.outvars:
             continue
         known = next((how[v] for v in equation.invars if isinstance(v, Var) and v in how), None)
@@ -100,13 +101,3 @@ def _scales(equation: JaxprEqn) -> bool:
     return equation.primitive.name in ("mul", "div") and any(
         isinstance(v, Literal) or not v.aval.shape for v in equation.invars
     )
-
-
-def _passed(equation: JaxprEqn, inner: Jaxpr, refs: dict[Var, Var]) -> dict[Var, Var]:
-    """The Refs as `inner` calls them: its operands are the last of the equation's, in order."""
-    if equation.primitive.name == "run_scoped":
-        pairs = zip(inner.constvars, equation.invars, strict=False)
-    else:
-        given = equation.invars[len(equation.invars) - len(inner.invars) :]
-        pairs = zip(inner.invars, given, strict=False)
-    return {mine: refs[one] for mine, one in pairs if isinstance(one, Var) and one in refs}

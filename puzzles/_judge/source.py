@@ -71,20 +71,30 @@ def text_of(fn: Callable) -> str | None:
     """The source of a learner's function, of all functions of theirs that it names, and their
     constants; None where it cannot be had."""
     texts: dict[Any, str] = {}
-    waiting = [*_layers(fn)]
     try:
-        while waiting:
-            one = waiting.pop(0)
-            if one in texts:
-                continue
+        for one, named in _reached(fn):
             texts[one] = inspect.getsource(one.__code__)  # of a function: of what it wraps
-            for name, value in _named(one):
+            for name, value in named:
                 if isinstance(value, bool | int | float | str | tuple):
                     texts[name] = f"{name} = {value!r}"
-                waiting += [f for f in _layers(value) if is_learners(f.__code__.co_filename)]
     except (TypeError, OSError):
         return None
     return "\n".join(texts.values())
+
+
+def _reached(fn: Callable) -> Iterator[tuple[FunctionType, list[tuple[str, Any]]]]:
+    """A function, the learner's that it names, those that these name; with all that each names."""
+    seen: set[FunctionType] = set()
+    waiting = [*_layers(fn)]
+    while waiting:
+        one = waiting.pop(0)
+        if one in seen:
+            continue
+        seen.add(one)
+        named = list(_named(one))
+        yield one, named
+        layers = (layer for _, value in named for layer in _layers(value))
+        waiting += [one for one in layers if is_learners(one.__code__.co_filename)]
 
 
 def _layers(fn: Any) -> Iterator[FunctionType]:
@@ -113,19 +123,8 @@ def _named(fn: FunctionType) -> Iterator[tuple[str, Any]]:
 
 def asks_the_spec(puzzle: Puzzle, fn: Callable) -> bool:
     """Whether a function, or one of the learner's that it names, names the puzzle's spec."""
-    seen: set[FunctionType] = set()
-    waiting = [*_layers(fn)]
-    while waiting:
-        one = waiting.pop()
-        if one in seen:
-            continue
-        seen.add(one)
-        for _, value in _named(one):
-            layers = list(_layers(value))
-            if any(layer.__name__ == puzzle.spec.__name__ for layer in layers):
-                return True
-            waiting += [f for f in layers if is_learners(f.__code__.co_filename)]
-    return False
+    named = (value for _, names in _reached(fn) for _, value in names)
+    return any(one.__name__ == puzzle.spec.__name__ for value in named for one in _layers(value))
 
 
 def is_starter(puzzle: Puzzle, fn: Callable) -> str | None:

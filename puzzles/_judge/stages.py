@@ -11,9 +11,10 @@ import numpy as np
 from puzzles._jax import Jaxpr
 from puzzles._judge.case import Case, execute
 from puzzles._judge.copied import copies_fit
+from puzzles._judge.diagnosis import Again
 from puzzles._judge.limits import learners_code, raised
-from puzzles._judge.numbers import Again, same_form, same_numbers
 from puzzles._judge.outside import work_outside
+from puzzles._judge.values import same_form, same_numbers
 from puzzles._judge.verdict import Rejected
 from puzzles._launch import (
     TURNS,

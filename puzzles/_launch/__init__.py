@@ -27,6 +27,7 @@ from puzzles._launch.finding import (
 from puzzles._launch.graph import Abstract, Unreadable
 from puzzles._launch.jaxprs import (
     PALLAS_CALL,
+    entered,
     equations,
     kernel_calls,
     kernel_size,
@@ -86,6 +87,7 @@ __all__ = [
     "as_tpu",
     "before_last_casts",
     "callee",
+    "entered",
     "equations",
     "faults",
     "fingerprint",

@@ -69,6 +69,19 @@ def equations(jaxpr: Jaxpr) -> Iterator[JaxprEqn]:
             yield from equations(inner)
 
 
+def entered(equation: JaxprEqn) -> Iterator[tuple[Jaxpr, dict[Var, Var]]]:
+    """Every program within an equation, and for its variables those outside that they stand for.
+
+    `run_scoped` captures its operands; calls, branches and loops hand on the last of theirs.
+    """
+    for inner in subjaxprs(equation):
+        mine, given = inner.invars, equation.invars[-len(inner.invars) or len(equation.invars) :]
+        if equation.primitive.name == "run_scoped":
+            mine, given = inner.constvars, equation.invars
+        known = zip(mine, given, strict=True) if len(mine) == len(given) else ()
+        yield inner, {own: one for own, one in known if isinstance(one, Var)}
+
+
 def kernel_calls(jaxpr: Jaxpr) -> Iterator[JaxprEqn]:
     """Every `pallas_call` of a program, depth first."""
     return (one for one in equations(jaxpr) if one.primitive.name == PALLAS_CALL)

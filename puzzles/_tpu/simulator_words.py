@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from puzzles._jax import Jaxpr, JaxprEqn, Literal, Var
-from puzzles._launch import ERROR, WARNING, Finding, line_of, subjaxprs
+from puzzles._jax import Jaxpr, JaxprEqn, Var
+from puzzles._launch import ERROR, WARNING, Finding, entered, line_of
 from puzzles._tpu.hazards import Hazard, Outside, Stuck
 from puzzles._tpu.watch import Watch, launch_name, memory_space, parameters
 
@@ -281,16 +281,5 @@ def _accessed(jaxpr: Jaxpr, outer: dict[Var, Var]) -> Iterator[tuple[Var, bool]]
         if name in ("get", "swap", "addupdate", "masked_load", "masked_swap"):
             ref = equation.invars[0]
             yield outer.get(ref, ref), name not in ("get", "masked_load")
-        for inner in subjaxprs(equation):
-            if name == "run_scoped":  # its operands are captured, not passed
-                given = zip(inner.constvars, equation.invars, strict=True)
-                yield from _accessed(inner, {i: outer.get(g, g) for i, g in given})
-                continue
-            # Bodies of `cond`, loops and calls take the last of the operands in order.
-            given = equation.invars[len(equation.invars) - len(inner.invars) :]
-            if len(given) == len(inner.invars):
-                known = zip(inner.invars, given, strict=True)
-                pairs = {i: outer.get(g, g) for i, g in known if not isinstance(g, Literal)}
-            else:
-                pairs = {}
-            yield from _accessed(inner, pairs)
+        for inner, known in entered(equation):
+            yield from _accessed(inner, {own: outer.get(one, one) for own, one in known.items()})

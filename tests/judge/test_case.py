@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import puzzles
-from puzzles._judge import cases, judge, numbers
+from puzzles._judge import cases, diagnosis, judge
 
 CLASSIFY = puzzles.find("classify_blocks")
 
@@ -54,8 +54,8 @@ def test_a_mistake_that_is_wrong_before_is_not_named() -> None:
     def again(case):
         return case.mistaken(wrong)
 
-    assert numbers.diagnosis(second, theirs, again) is None
-    assert wrong.says in str(numbers.diagnosis(first, again(first), again))
+    assert diagnosis.diagnosis(second, theirs, again) is None
+    assert wrong.says in str(diagnosis.diagnosis(first, again(first), again))
 
 
 @pytest.mark.slow
@@ -64,8 +64,8 @@ def test_a_mistake_that_gives_something_else_on_the_next_case_is_not_named() -> 
     wrong = puzzle.mistake(next(m.name for m in puzzle.mistakes if m.stage == "values"))
     first = cases(puzzle)[0]
     theirs = first.mistaken(wrong)
-    assert numbers.diagnosis(first, theirs, lambda case: case.expected) is None
-    assert numbers.diagnosis(first, theirs, lambda case: None) is None
+    assert diagnosis.diagnosis(first, theirs, lambda case: case.expected) is None
+    assert diagnosis.diagnosis(first, theirs, lambda case: None) is None
 
 
 def test_an_authors_own_fault_is_no_verdict() -> None:

@@ -11,7 +11,7 @@ from puzzles._judge import cases, execute, judge, stages
 from puzzles._judge.judging import _stores
 from puzzles._judge.memory import memory
 from puzzles._judge.scale import at_scale
-from puzzles._launch import kernel_calls, run, trace_call
+from puzzles._launch import compiling, kernel_calls, trace_call
 from puzzles._puzzle import mutate, variant
 
 
@@ -106,8 +106,8 @@ def test_of_equal_kernels_one_is_compiled(monkeypatch):
         compiled.extend(kernel_calls(program.jaxpr))
         return compile_(program, args)
 
-    compile_ = run._compile
-    monkeypatch.setattr(run, "_compile", counted)
+    compile_ = compiling._compile
+    monkeypatch.setattr(compiling, "_compile", counted)
     monkeypatch.setattr(run, "_compiled", {})
     matmul = find("tiled_matmul").solution
     a = jnp.asarray(np.random.default_rng(0).normal(size=(256, 256)), jnp.float32)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from jax.experimental import pallas as pl
 
-from puzzles._launch import fingerprint, keeping_traces, kernels, quickly, run, trace_call
+from puzzles._launch import compiling, fingerprint, keeping_traces, kernels, quickly, trace_call
 
 X = jnp.arange(16 * 128, dtype=jnp.float32).reshape(16, 128)
 
@@ -102,9 +102,9 @@ def test_what_has_no_equality_is_the_same_as_itself_alone() -> None:
 
 def test_an_equal_program_is_not_compiled_again(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[object] = []
-    real = run._compile
+    real = compiling._compile
     monkeypatch.setattr(run, "_compiled", {})
-    monkeypatch.setattr(run, "_compile", lambda *given: made.append(given) or real(*given))
+    monkeypatch.setattr(compiling, "_compile", lambda *given: made.append(given) or real(*given))
     for data in (X, X + 1):
         (out,) = quickly(trace_call(launch(), data).jaxpr, [data])
         np.testing.assert_array_equal(out, data + 1)

@@ -1,0 +1,96 @@
+"""Which mistake on record gives these numbers?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+
+import jax
+import numpy as np
+
+from puzzles._judge import rounding
+from puzzles._judge.case import Case, cases
+from puzzles._judge.numbers import compare, equal
+from puzzles._launch import Traced, fingerprint
+from puzzles._puzzle import Mistake, Puzzle
+
+# The flat results on another case of the function that is judged; None where it raises there.
+Again = Callable[[Case], Sequence[np.ndarray] | None]
+
+
+def diagnosis(
+    case: Case,
+    flat: Sequence[np.ndarray],
+    again: Again,
+    traced: Traced | None = None,
+    fault: str | None = None,
+) -> str | None:
+    """The mistake on record whose numbers on this case these are, in its own words, or None.
+
+    On the cases before it, and on the next, it has to give what the judged function gives there.
+    traced: the judged function on the case, where it has a kernel; a mistake that is the same
+    program needs no more cases. fault: a kind that explains the numbers by itself, so that the
+    mistake must have it, too.
+    """
+    if case.fresh:  # every mistake on record is wrong on a listed case, and all of those passed
+        return None
+    mistakes = (
+        m
+        for m in case.puzzle.mistakes
+        if m.stage == "values" and (fault is None or fault in case.faults_of(m))
+    )
+    program = None if traced is None else fingerprint(traced.jaxpr)
+    mistake = next((m for m in mistakes if _same_values(case, m, flat, again, program)), None)
+    if mistake is None:
+        return None
+    what = "kernel" if case.puzzle.kernel else "function"
+    if _only_nan(case, flat):
+        example = f"as for example in a {what} that {mistake.name}: {mistake.says}."
+        return f"All that is wrong is NaN, {example}"
+    return f"Your numbers are those of a {what} that {mistake.name}: {mistake.says}."
+
+
+def _only_nan(case: Case, flat: Sequence[np.ndarray]) -> bool:
+    """Whether every wrong number is NaN, which tells little: many causes have the same."""
+    wanted = jax.tree.leaves(case.expected)
+    found = [
+        (got, compare(want, got, case.puzzle.tolerance))
+        for want, got in zip(wanted, flat, strict=True)
+    ]
+    wrong = [got[one.wrong] for got, one in found if one is not None]
+    return bool(wrong) and all(np.isnan(x.astype(np.float32)).all() for x in wrong)
+
+
+def _same_values(
+    case: Case,
+    mistake: Mistake,
+    flat: Sequence[np.ndarray],
+    again: Again,
+    program: Hashable | None,
+) -> bool:
+    """Whether a mistake gives these numbers here, the right ones before, and the same on the next.
+
+    One case alone may not tell: whatever reads a huge number that it should not, gives that.
+    """
+
+    def gives(one: Case, numbers: Sequence[np.ndarray] | None) -> bool:
+        theirs = one.mistaken(mistake)
+        if theirs is None or numbers is None:
+            return theirs is numbers
+        return alike(case.puzzle, theirs, numbers)
+
+    listed = cases(case.puzzle, case.seed)
+    return (
+        all(gives(one, jax.tree.leaves(one.expected)) for one in listed[: case.number])
+        and gives(case, flat)
+        and (
+            (program is not None and program == case.program_of(mistake))
+            or all(gives(one, again(one)) for one in listed[case.number + 1 : case.number + 2])
+        )
+    )
+
+
+def alike(puzzle: Puzzle, one: Sequence[np.ndarray], other: Sequence[np.ndarray]) -> bool:
+    """Whether a puzzle tells two flat results apart, by their numbers or by their roundings."""
+    return equal(one, other, puzzle.tolerance) and all(
+        rounding.rounded_alike(puzzle, a, b) for a, b in zip(one, other, strict=True)
+    )
