@@ -103,7 +103,7 @@ def test_what_has_no_equality_is_the_same_as_itself_alone() -> None:
 def test_an_equal_program_is_not_compiled_again(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[object] = []
     real = compiling._compile
-    monkeypatch.setattr(run, "_compiled", {})
+    monkeypatch.setattr(compiling, "_compiled", {})
     monkeypatch.setattr(compiling, "_compile", lambda *given: made.append(given) or real(*given))
     for data in (X, X + 1):
         (out,) = quickly(trace_call(launch(), data).jaxpr, [data])
