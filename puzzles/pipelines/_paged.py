@@ -51,10 +51,19 @@ def drawn(
     queries: int = 1,
     H: int = 128,
 ) -> tuple:
-    """(q, k_pages, v_pages, lengths, table) of a case; `heads` are axes before the pages."""
+    """(q, k_pages, v_pages, lengths, table) of a case; `heads` are axes before the pages.
+
+    The scores of the first sequence that has any jump from page to page, in the next they lie far
+    above 0, in the next far below, all alike; then near 0. So do those of one query after another.
+    """
     table, rows = table_for(r, lengths, page, pages, each, shared)
     q = r.normal(size=(len(lengths), queries, H))
-    k, v = (spoiled(r, r.normal(size=(*heads, pages, page, H)), rows, garbage) for _ in range(2))
+    kinds = (np.cumsum(np.array(lengths) > 0)[:, None] - 1 + np.arange(queries)) % 4
+    q[kinds == 2] = 0
+    q[..., 0], q[..., 1] = np.choose(kinds, (0, 150, -(2**21), 0)), 64 * (kinds == 0)
+    k, v = r.normal(size=(2, *heads, pages, page, H))
+    k[..., 0], k[..., 1] = H**0.5, H**0.5 * r.choice([-1, 1], (*heads, pages, 1))
+    k, v = (spoiled(r, x, rows, garbage) for x in (k, v))
     q, lengths = array(q, jnp.float32), array(lengths, jnp.int32)
     return q, k, v, lengths, array(table, jnp.int32)
 

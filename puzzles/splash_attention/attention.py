@@ -65,7 +65,7 @@ def make_inputs(key, T, S, H, large=False):
     """Scores around ±150 that drift along S, up or down by row, or jump by 128; H is a power of 4.
 
     All numbers are few bits wide: exact in bf16, and every score exact in f32 in any order of
-    summation. So no chip and no block size changes a score. `large`: rows of scores up to ±28672,
+    summation. So no chip and no block size changes a score. `large`: rows of scores up to ±2^21,
     where the runner-up equals the maximum or lies more than 100 below it.
     """
     r = rng(key)
@@ -82,7 +82,7 @@ def make_inputs(key, T, S, H, large=False):
     if large:
         for n in range(3):  # all scores of a row alike; drifting; two kinds in turn
             q[6 + 16 * n :: 48] = 0
-            q[6 + 16 * n :: 48, n] = (-28672, 28672, -28672)[n]
+            q[6 + 16 * n :: 48, n] = (-(2**21), 2**21, -(2**21))[n]
     return tuple(array(x, jnp.float32) for x in (q, k, v))
 
 

@@ -187,6 +187,7 @@ def make_inputs(key, R, S, H, Hv, bq, bk, first, blind=True):
     q, k = (np.round(8 * r.normal(size=(n, H))) / 8 for n in (T, S))
     k[:, 0], q[:, 0] = H**0.5, r.integers(-4, 5, T)
     q[3::16, 0], q[11::16, 0] = r.integers(90, 151, (2, T // 16)) * np.array([[1], [-1]])
+    q[27::32, 0] = -400  # below any start that is merely small
     v = r.normal(0.5, 1, (S, Hv))
     mask = make_mask(T, S, bq, bk, first)
     if not blind:

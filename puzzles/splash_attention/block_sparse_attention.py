@@ -172,7 +172,7 @@ def draw(r, mask, H):
     q and k are eighths of small integers and H is a power of four. Every other query is 32 times
     larger than the rest; of those, every other one loves a key that the mask hides from it: its
     score, about 32 √H, would be the row's maximum by far. Where q[t, 0] is far below 0, so are all of
-    the row's scores; a few have scores up to ±28672 or more, alike or hundreds apart.
+    the row's scores; a few have scores up to ±2^21 or more, alike or hundreds apart.
     """
     T, S = mask.shape
     q, k = (np.round(8 * r.normal(size=(n, H))) / 8 for n in (T, S))
@@ -183,7 +183,7 @@ def draw(r, mask, H):
     q[1::2] *= 32
     k[:, 0] = H**0.5  # every other of the small queries lies far above 0, or far below
     q[::4, 0] = r.integers(-150, 151, len(q[::4]))
-    for n, (size, column) in enumerate(((28672, 0), (-28672, 0), (28672, 1))):
+    for n, (size, column) in enumerate(((2**21, 0), (-(2**21), 0), (2**21, 1))):
         q[8 * n + 8 :: 32] = 0
         q[8 * n + 8 :: 32, column] = size
     v = r.normal(0.5, 1, (S, H))

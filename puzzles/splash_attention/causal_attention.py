@@ -120,7 +120,7 @@ def draw(key, T, S, H, offsets=(1,)):
     q and k are eighths of small integers and H is a power of four. Of every four queries, number
     n + 1 is 32 times larger than the others and loves one key that it must not see: the one at
     `offsets[n]` from it, whose score is about 32 √H. Number 0, on a block's edge, stays small, but
-    all its scores lie far above 0 or far below; a few have scores up to ±28672 or more, alike or hundreds
+    all its scores lie far above 0 or far below; a few have scores up to ±2^21 or more, alike or hundreds
     apart.
     """
     r = rng(key)
@@ -131,7 +131,7 @@ def draw(key, T, S, H, offsets=(1,)):
         k[t + offset] = q[t]
         q[n + 1 :: 4] *= 32
     k[:, 0], q[::4, 0] = H**0.5, r.integers(-150, 151, len(q[::4]))
-    for n, (size, column) in enumerate(((28672, 0), (-28672, 0), (28672, 1))):
+    for n, (size, column) in enumerate(((2**21, 0), (-(2**21), 0), (2**21, 1))):
         q[8 * n + 8 :: 32] = 0
         q[8 * n + 8 :: 32, column] = size
     v = r.normal(0.5, 1, (S, H))

@@ -122,7 +122,7 @@ from puzzles.splash_attention.causal_attention import dots, draw
 
 def make_inputs(key, T, S, H, cap):
     q, k, v = map(np.array, draw(key, T, S, H))
-    k[:2] = -q[1] / 32  # row 1 sees the lowest scores alone, and not the highest
+    k[:2, 1:] = -q[1, 1:] / 32  # row 1 sees the lowest scores alone, and not the highest
     return *map(jnp.asarray, (q, k, v)), cap
 
 
@@ -143,7 +143,7 @@ PUZZLE = Puzzle(
     spec=soft_cap_attention_spec,
     solution=soft_cap_attention,
     inputs=make_inputs,
-    cases=[dict(T=256, S=384, H=64, cap=50.0), dict(T=384, S=320, H=16, cap=1.5), dict(T=256, S=64, H=16, cap=100.0)],
+    cases=[dict(T=256, S=384, H=64, cap=50.0), dict(T=384, S=320, H=16, cap=1.5), dict(T=256, S=64, H=16, cap=300.0)],
     fresh=fresh,
     scale=scale,
     par=dots,

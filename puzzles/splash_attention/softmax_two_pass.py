@@ -91,7 +91,7 @@ from puzzles import Alternative, Mistake, Puzzle, array, rng
 
 
 def make_inputs(key, M, N, large=False):
-    """Rows around ±150 that drift along N, up or down, or jump by 128; `large`: some around ±3e4.
+    """Rows around ±150 that drift along N, up or down, or jump by 128; `large`: some around ±2^21.
 
     Those are whole numbers, and the runner-up is the maximum once more or at least 128 below it.
     """
@@ -101,7 +101,7 @@ def make_inputs(key, M, N, large=False):
     x[1::8, N // 2 :] += 128
     x[5::8, N // 2 :] -= 128
     if large:
-        x[3::8], x[7::8] = (sign * 30000 - 128 * r.integers(0, 9, x[::8].shape) for sign in (1, -1))
+        x[3::8], x[7::8] = (sign * 2**21 - 128 * r.integers(0, 9, x[::8].shape) for sign in (1, -1))
     return (array(x, jnp.float32),)
 
 

@@ -115,7 +115,7 @@ def test_an_equal_program_is_not_compiled_again(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_of_many_programs_the_oldest_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run, "_KEPT", 2)
+    monkeypatch.setattr(compiling, "_KEPT", 2)
     cache: dict = {}
     for key in (1, 2, 1, 3):
         assert run.remembered(cache, key, lambda key=key: key * 10) == key * 10
