@@ -28,6 +28,7 @@ WAIVERS = {
     "blocks": "an axis of the grid that always has one block",
     "finite": "results that are not finite though the data are",
     "constant": "an argument whose numbers are all the same",
+    "same": "a result whose numbers are all the same in some case",
     "signed": "an argument without negative numbers",
     "tolerance": "a tolerance far above its dtype's",
 }
@@ -72,6 +73,7 @@ def _faults(puzzle: Puzzle) -> Iterator[Fault]:
     yield from _one_block(puzzle)
     yield from _dull(puzzle)
     yield from _not_finite(puzzle)
+    yield from _void(puzzle)
     yield from _lenient(puzzle)
 
 
@@ -241,6 +243,22 @@ def _not_finite(puzzle: Puzzle) -> Iterator[Fault]:
                 "finite",
             )
             return
+
+
+def _void(puzzle: Puzzle) -> Iterator[Fault]:
+    """A case in which a result is zero throughout proves nothing of it."""
+    if puzzle.accepts is not None:
+        return
+    for case in cases(puzzle):
+        for position, leaf in enumerate(map(np.asarray, jax.tree.leaves(case.expected))):
+            if leaf.size > 1 and (leaf == leaf.flat[0]).all():
+                which = puzzle.results[position] if puzzle.results else f"result {position}"
+                yield Fault(
+                    f"{puzzle.place('cases=')}: {which} is {leaf.flat[0]} throughout in one case "
+                    f"({case.label}), which then proves nothing of it: change its dims or data",
+                    "same",
+                )
+                return
 
 
 def _lenient(puzzle: Puzzle) -> Iterator[Fault]:
