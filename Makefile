@@ -19,12 +19,14 @@ CHECKED := puzzles tests diagrams docs
 PYTEST := -m pytest -n 2 --dist loadscope --no-loadscope-reorder --durations=15 $(PYTEST_ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help env lab copy quick test graduate test-colab test-matrix test-browser lint build verify mutants bench examine-bench clean
+.PHONY: help env environments lab copy quick test graduate test-colab test-matrix test-browser lint build verify mutants bench examine-bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-12s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 env: $(TEST)/.installed ## the environment of authors and tests, in about three minutes
+
+environments: $(TEST)/.installed $(COLAB)/.installed $(BROWSER)/.installed ## all that CI needs
 
 lab: $(LAB)/.installed-$(EXTRAS) copy ## open the puzzles in JupyterLab, on copies in my/
 	cd my && ../$(LAB)/bin/python -m jupyterlab $(LAB_ARGS)
@@ -44,9 +46,9 @@ test graduate test-colab test-jax-% quick verify mutants: export JAX_COMPILATION
 test graduate test-colab test-jax-% quick verify mutants: export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS = 0
 test graduate test-colab test-jax-% quick verify mutants: export JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES = -1
 
-# On other JAX versions every solution, and a third of the mistakes, other answers and samples; not
-# the tests to which JAX makes no difference.
-test-colab test-jax-%: export PUZZLES_SHARE = 3
+# On other JAX versions every solution, and a quarter of what `make test` takes of mistakes, other
+# answers and samples; not the tests to which JAX makes no difference.
+test-colab test-jax-%: export PUZZLES_SHARE = 4
 OLDER := -m 'not newest'
 
 test: $(TEST)/.installed lint ## everything CI runs, on the newest JAX

@@ -39,9 +39,13 @@ def some(things: Sequence[T], count: int = 1) -> list[T]:
     return [things[(first + n) % len(things)] for n in range(count)]
 
 
-def share(things: Sequence[T]) -> list[T]:
-    """Every n-th of `things`, if PUZZLES_SHARE is n; all of them under `make graduate`."""
-    return list(things[seed() % PARTS :: PARTS])
+def share(things: Sequence[T], every: int = 1) -> list[T]:
+    """Each `every`-th of `things`, of those each n-th if PUZZLES_SHARE is n.
+
+    All of them under `make graduate`.
+    """
+    step = 1 if ALL else every * PARTS
+    return list(things[seed() % step :: step])
 
 
 def examples(count: int, of: int) -> int:

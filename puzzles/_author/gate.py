@@ -98,7 +98,7 @@ def _refused(puzzle: Puzzle) -> list[str]:
 
 def _uncompiled(puzzle: Puzzle) -> list[str]:
     with Compiler() as compiler:
-        return list(proof.compiler_problems(puzzle, compiler))
+        return list(proof.compiler_problems(puzzle, compiler, puzzle.alternatives))
 
 
 def _text(puzzle: Puzzle) -> list[str]:

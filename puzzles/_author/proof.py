@@ -220,13 +220,15 @@ def scale_problems(puzzle: Puzzle) -> Iterator[str]:
             )
 
 
-def compiler_problems(puzzle: Puzzle, compiler: Compiler) -> Iterator[str]:
-    """What a TPU's compiler refuses: the solution, and each kernel of it and its alternatives.
+def compiler_problems(
+    puzzle: Puzzle, compiler: Compiler, alternatives: Sequence[Alternative]
+) -> Iterator[str]:
+    """What a TPU's compiler refuses: the solution, and each kernel of it and of `alternatives`.
 
     All of them pass. Many at once take a fifth of the time; who is refused, verdicts then tell.
     """
     who = {puzzle.solution: ""}
-    for one in puzzle.alternatives:
+    for one in alternatives:
         who[variant(puzzle, one)] = f"{puzzle.place(_quoted(one.name))}: alternative '{one.name}'"
     traces = [trace_call(case.judged(fn), *case.args) for fn in who for case in cases(puzzle)]
     alone = {key: kernel for traced in traces for key, kernel in kernels(traced).items()}

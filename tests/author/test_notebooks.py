@@ -1,5 +1,6 @@
 """Learner notebooks and solved ones: built from one text, and run as people and CI run them."""
 
+import ast
 import json
 import os
 import re
@@ -12,6 +13,7 @@ from pathlib import Path
 import nbclient
 import nbformat
 import pytest
+import sample
 
 import puzzles
 from puzzles import _regions
@@ -129,6 +131,43 @@ def test_the_setup_cell_is_the_same_everywhere(name, learner, solved):
     before += f"\n{first}\n" if first else ""
     after += f"\n\n{more}" if more else ""
     assert code(learner[name])[0] == code(solved[name])[0] == before + start + after
+
+
+def unnamed(folder):
+    """What the Python files of a folder name and define nowhere, as ruff lists it."""
+    select = ["--isolated", "--no-cache", "--quiet", "--output-format=concise", "--select=F821"]
+    done = subprocess.run(
+        [sys.executable, "-m", "ruff", "check", *select, str(folder)],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode < 2, done.stderr
+    return done.stdout.splitlines()
+
+
+class Unannotated(ast.NodeTransformer):
+    """Shapes in annotations look like names."""
+
+    def visit_arg(self, node):
+        return ast.arg(node.arg)
+
+    def visit_FunctionDef(self, node):
+        node.returns = None
+        return self.generic_visit(node)
+
+
+@pytest.mark.parametrize("name", LADDERS)
+def test_the_cells_of_a_rung_need_the_setup_cell_and_no_other_rung(name, solved, tmp_path):
+    setup, *_ = code(solved[name])
+    magic = re.compile(r"(?m)^( *)[%!].*")
+    for folder, first in (("with", magic.sub(r"\1pass", setup)), ("without", "")):
+        (tmp_path / folder).mkdir()
+        for rung in ladder_module(name).RUNGS:
+            text = "\n".join([first, *code(of_rungs(solved[name], rung))[1:]])
+            plain = ast.unparse(Unannotated().visit(ast.parse(text)))
+            (tmp_path / folder / f"{rung}.py").write_text(plain, encoding="utf-8")
+    assert unnamed(tmp_path / "with") == []
+    assert unnamed(tmp_path / "without")
 
 
 def test_everything_that_names_the_repository_comes_from_its_setting(tmp_path):
@@ -377,13 +416,13 @@ def nbval(folder, **settings):
 
 @cache
 def solved_run(name, folder):
-    """Outcomes of a solved ladder, cell by cell, then of each rung alone in an empty namespace.
+    """Outcomes of a solved ladder, cell by cell, then of some rungs alone in an empty namespace.
 
     One kernel runs both, since it compiles a program once; what nbval said comes with them.
     """
     (path,) = builder.write_solved(folder, names=(name,))
     whole = nbformat.read(path, as_version=4)
-    alone = [of_rungs(whole, rung).cells for rung in ladder_module(name).RUNGS]
+    alone = [of_rungs(whole, rung).cells for rung in sample.some(ladder_module(name).RUNGS, 2)]
     fresh = nbformat.v4.new_code_cell("%reset -f", id="reset")
     cells = [cell for rung in alone for cell in (fresh, *rung)]
     numbered = [nbformat.from_dict({**c, "id": f"alone-{n}"}) for n, c in enumerate(cells)]
@@ -410,8 +449,9 @@ def test_solved_notebooks_pass_in_strict_mode(name, folders, environment):
 
 
 @pytest.mark.slow
+@pytest.mark.graduate
 @pytest.mark.parametrize("name", LADDERS)
-def test_each_puzzle_can_be_solved_alone_after_the_setup_cell(name, folders, environment):
+def test_a_puzzle_can_be_solved_alone_after_the_setup_cell(name, folders, environment):
     _, alone, text = solved_run(name, folders[name])
     assert set(alone.values()) == {"PASSED"}, text
 
