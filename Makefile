@@ -22,7 +22,7 @@ PYTEST := -m pytest -n 2 --dist loadscope --no-loadscope-reorder --durations=15 
 .PHONY: help env environments lab copy quick test graduate test-colab test-matrix test-browser lint build verify mutants bench examine-bench clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-12s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-14s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 env: $(TEST)/.installed ## the environment of authors and tests, in about three minutes
 
