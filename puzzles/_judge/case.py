@@ -16,7 +16,6 @@ from puzzles._judge.limits import as_imported
 from puzzles._judge.source import unjitted
 from puzzles._launch import (
     Keyed,
-    Launch,
     Traced,
     ahead,
     before_last_casts,
@@ -124,9 +123,9 @@ class Case:
             return quickly(before_last_casts(traced.jaxpr), traced.leaves)
 
     @cached_property
-    def usual(self) -> tuple[Launch, ...]:
-        """What the reference solution launches here."""
-        return trace_call(self.judged(self.puzzle.solution), *self.args).launches
+    def reference(self) -> Traced:
+        """The solution as it runs here."""
+        return trace_call(self.judged(self.puzzle.solution), *self.args)
 
     def judged(self, fn: Callable) -> Callable:
         """What is judged of `fn`: itself, or what the puzzle observes of it."""

@@ -11,9 +11,10 @@ import jax
 import numpy as np
 
 from puzzles._judge import rounding
-from puzzles._judge.case import Case
+from puzzles._judge.case import Case, on_tpu
 from puzzles._judge.copied import explains, hazard
 from puzzles._judge.diagnosis import Again, diagnosis
+from puzzles._judge.exchanged import exchanged
 from puzzles._judge.likeness import early, left_undone, likeness
 from puzzles._judge.numbers import Mismatch, compare, index_words, number_words, tolerance_of
 from puzzles._judge.origin import origin
@@ -99,6 +100,8 @@ def same_numbers(
     if named is None:
         if look is None:
             look = _first_of(left_undone, launches, case) or hazard(launches)
+        if look is None and traced is not None and not on_tpu():
+            look = exchanged(traced, case.reference, lambda flat: mismatches(case, flat) is None)
         whole = None if place is None or place.marks is not wrong.wrong else place.operand
         same = 2 * tolerance_of(want, case.puzzle.tolerance)
         names = inspect.signature(case.puzzle.spec).parameters
@@ -146,7 +149,7 @@ def _first_of(
     fact: Callable[[Launch, Sequence[Launch]], str | None], launches: Sequence[Launch], case: Case
 ) -> str | None:
     """The first launch's words about a fact, where there is one that is not the reference's."""
-    return next(filter(None, (fact(one, case.usual) for one in launches)), None)
+    return next(filter(None, (fact(one, case.reference.launches) for one in launches)), None)
 
 
 def _first_fault(traced: Traced | None) -> tuple[str, str] | None:

@@ -34,6 +34,7 @@ from puzzles._launch.jaxprs import (
     longest_loop,
     subjaxprs,
     with_interpret,
+    with_parameter,
 )
 from puzzles._launch.launch import Launch
 from puzzles._launch.mesh import as_tpu, pipelines_on_cpu
@@ -117,4 +118,5 @@ __all__ = [
     "trace_call",
     "waste",
     "with_interpret",
+    "with_parameter",
 ]

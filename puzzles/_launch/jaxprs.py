@@ -93,6 +93,11 @@ def with_interpret(closed: ClosedJaxpr, interpret: object) -> ClosedJaxpr:
     This is how a launch written with `interpret=INTERPRET` is simulated or compiled for a TPU
     without touching the learner's function.
     """
+    return with_parameter(closed, "interpret", interpret)
+
+
+def with_parameter(closed: ClosedJaxpr, name: str, setting: object) -> ClosedJaxpr:
+    """The same program with a parameter of every `pallas_call` set, nested ones included."""
 
     def swap(value: Any) -> Any:
         if isinstance(value, ClosedJaxpr):
@@ -108,7 +113,7 @@ def with_interpret(closed: ClosedJaxpr, interpret: object) -> ClosedJaxpr:
 
     def one(equation: JaxprEqn) -> JaxprEqn:
         if equation.primitive.name == PALLAS_CALL:
-            return equation.replace(params={**equation.params, "interpret": interpret})
+            return equation.replace(params={**equation.params, name: setting})
         if not any(True for _ in subjaxprs(equation)):
             return equation
         return equation.replace(params={k: swap(v) for k, v in equation.params.items()})

@@ -113,7 +113,7 @@ def merge_attention(
 # and `*B` merges all pairs of a round at once.
 
 # %% active="ipynb"
-# parts, S = 8, 8192
+# parts, S = 4, 4096
 # q = np.random.default_rng(1).normal(size=(8, H)).astype(np.float32)  # eight queries: no block has fewer rows
 # k, v = np.random.default_rng(2).normal(size=(2, S, H)).astype(np.float32)
 # full = np.full((1, S // parts // 128), 2, np.int32)  # a row of full tiles, for each part the same
