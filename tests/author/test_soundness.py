@@ -32,6 +32,13 @@ def test_a_spec_that_is_not_finite_is_named(rung: Rung) -> None:
     assert "% of a result is NaN or infinite (M=16, N=384)" in problem
 
 
+def test_a_case_whose_result_is_zero_throughout_is_named(rung: Rung) -> None:
+    puzzle = rung((DRAW, f"{DRAW} * (M == 16)"))
+    (problem,) = problems(puzzle)
+    assert problem.startswith(f"toy/toy_warm_up.py:{line(puzzle, 'cases=')}: result 0 is 0.0")
+    assert "throughout in one case (M=24, N=256)" in problem
+
+
 @pytest.mark.parametrize(
     ("newer", "says"),
     [
@@ -81,7 +88,7 @@ POSITIVE = (DRAW, "rng(key).random((M, N))")
         ),
         (
             ((DRAW, DRAW), '{"hints": "there is nothing at all to hint at"}'),
-            "no waiver is called 'hints'; there are work, blocks, finite, constant, signed",
+            "no waiver is called 'hints'; there are work, blocks, finite, constant, same, signed",
         ),
     ],
 )
