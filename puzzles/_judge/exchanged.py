@@ -1,4 +1,4 @@
-"""Would the reference's index map make the numbers right? It is tried: what is said is true."""
+"""What of a launch, exchanged for the reference's, makes the numbers right? It is tried."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from puzzles._jax import JaxprEqn
 from puzzles._judge.case import execute
 from puzzles._launch import Operand, Traced, kernel_calls, with_parameter
 
@@ -15,59 +16,77 @@ _TRIED = 3  # index maps that differ; with more of them the walk is another one
 Right = Callable[[Sequence[np.ndarray]], bool]
 
 
-def exchanged(mine: Traced, reference: Traced, right: Right) -> str | None:
-    """Which index maps, exchanged for the reference's, make all right: one, or else all together.
+def exchanged(mine: Traced, reference: Traced, right: Right, kernel: str | None) -> str | None:
+    """Where wrong numbers come from: an index map, or some together, or the kernel; or None.
 
-    None where none do. Both launch one kernel, on equal grids and in blocks of equal shapes.
-    right: whether the flat results are.
+    Both launch one kernel, on equal grids and on blocks of equal shapes. right: whether the flat
+    results are. kernel: its name, where the learner has written both kernel and launch.
     """
     both = [list(kernel_calls(one.jaxpr.jaxpr)) for one in (mine, reference)]
     if any(len(calls) != 1 for calls in both):
         return None
-    here, there = (calls[0].params["grid_mapping"] for calls in both)
+    here, there = (calls[0] for calls in both)
     if _form(here) != _form(there):
         return None
-    operands = [(*one.launches[0].inputs, *one.launches[0].outputs) for one in (mine, reference)]
-    others = [
-        n
-        for n, (a, b) in enumerate(zip(*operands, strict=True))
-        if a.blocks.shape == b.blocks.shape and (a.blocks != b.blocks).any()
-    ]
 
-    def would_do(chosen: Sequence[int]) -> bool:
-        maps = [
-            replace(a, index_map_jaxpr=b.index_map_jaxpr, index_map_out_tree=b.index_map_out_tree)
-            if n in chosen
-            else a
-            for n, (a, b) in enumerate(zip(here.block_mappings, there.block_mappings, strict=True))
-        ]
-        changed = replace(here, block_mappings=tuple(maps))
-        program = with_parameter(mine.jaxpr, "grid_mapping", changed)
+    def would_do(parameter: str, setting: object) -> bool:
+        program = with_parameter(mine.jaxpr, parameter, setting)
         try:
             return right(execute(replace(mine, jaxpr=program)))
-        except Exception:  # the maps of one launch need not fit another
+        except Exception:  # what one launch takes need not fit another
             return False
 
-    if not 0 < len(others) <= _TRIED:
-        return None
-    together = [others] if len(others) > 1 else []
-    found = next((some for some in [*([n] for n in others), *together] if would_do(some)), None)
-    if found is None:
-        return None
-    shown = [_shown(operands[0][n], operands[1][n], mine.launches[0].program_ids) for n in found]
-    maps = "another index map" if len(found) == 1 else "other index maps"
-    return f"with {maps} the numbers would be right. {' '.join(shown)}"
+    maps = _maps(mine, reference)
+    together = [maps] if len(maps) > 1 else []
+    for some in [*([one] for one in maps), *together] if len(maps) <= _TRIED else ():
+        if would_do("grid_mapping", _with_maps(here, there, some)):
+            shown = [_shown(*_operands(mine, reference)[n], mine) for n in some]
+            what = "another index map" if len(some) == 1 else "other index maps"
+            return f"with {what} the numbers would be right. {' '.join(shown)}"
+    same_refs = _refs(here) == _refs(there)
+    if kernel is not None and same_refs and would_do("jaxpr", there.params["jaxpr"]):
+        return f"with another `{kernel}` in your launch the numbers would be right: look into it."
+    return None
 
 
-def _form(mapping: Any) -> tuple:
-    """What two launches share whose index maps can be exchanged."""
-    blocks = [str((one.block_shape, one.transformed_block_aval)) for one in mapping.block_mappings]
-    return mapping.grid, mapping.num_inputs, [str(one) for one in mapping.index_map_avals], blocks
+def _operands(mine: Traced, reference: Traced) -> list[tuple[Operand, Operand]]:
+    """Inputs and outputs, with those of the reference."""
+    both = ((*one.launches[0].inputs, *one.launches[0].outputs) for one in (mine, reference))
+    return list(zip(*both, strict=True))
 
 
-def _shown(mine: Operand, theirs: Operand, program_ids: np.ndarray) -> str:
+def _maps(mine: Traced, reference: Traced) -> list[int]:
+    """The positions of operands that hold other blocks than in the reference."""
+    pairs = enumerate(_operands(mine, reference))
+    return [n for n, (a, b) in pairs if not np.array_equal(a.blocks, b.blocks)]
+
+
+def _with_maps(here: JaxprEqn, there: JaxprEqn, chosen: Sequence[int]) -> Any:
+    """The grid mapping of a launch, in which some operands have the index maps of another."""
+    mapping, other = (one.params["grid_mapping"] for one in (here, there))
+    maps = list(mapping.block_mappings)
+    for n in chosen:
+        theirs = other.block_mappings[n]
+        out_tree = theirs.index_map_out_tree
+        maps[n] = replace(
+            maps[n], index_map_jaxpr=theirs.index_map_jaxpr, index_map_out_tree=out_tree
+        )
+    return replace(mapping, block_mappings=tuple(maps))
+
+
+def _form(call: JaxprEqn) -> tuple:
+    """What two launches share whose index maps can be exchanged: grid and blocks."""
+    mapping = call.params["grid_mapping"]
+    blocks = _refs(call)[: mapping.num_index_operands + len(mapping.block_mappings)]
+    return mapping.grid, mapping.num_inputs, blocks
+
+
+def _refs(call: JaxprEqn) -> list[str]:
+    return [str(v.aval) for v in call.params["jaxpr"].invars]
+
+
+def _shown(mine: Operand, theirs: Operand, launched: Traced) -> str:
     step = int(np.argmax((mine.blocks != theirs.blocks).any(axis=1)))
-    at, is_, has = (
-        tuple(int(n) for n in x[step]) for x in (program_ids, mine.blocks, theirs.blocks)
-    )
+    ids = launched.launches[0].program_ids
+    at, is_, has = (tuple(int(n) for n in x[step]) for x in (ids, mine.blocks, theirs.blocks))
     return f"At grid step {at} `{mine.name}` holds block {is_}, in the reference block {has}."

@@ -21,6 +21,7 @@ from puzzles._judge.origin import origin
 from puzzles._judge.picture import block_map
 from puzzles._judge.verdict import Rejected
 from puzzles._launch import Launch, Operand, Traced, faults
+from puzzles._puzzle import Puzzle
 
 _NEAR = 10.0  # times the tolerance
 _WHOLE = 20  # elements of a vector that is printed whole
@@ -101,7 +102,12 @@ def same_numbers(
         if look is None:
             look = _first_of(left_undone, launches, case) or hazard(launches)
         if look is None and traced is not None and not on_tpu():
-            look = exchanged(traced, case.reference, lambda flat: mismatches(case, flat) is None)
+            look = exchanged(
+                traced,
+                case.reference,
+                lambda flat: mismatches(case, flat) is None,
+                _written_kernel(case.puzzle),
+            )
         whole = None if place is None or place.marks is not wrong.wrong else place.operand
         same = 2 * tolerance_of(want, case.puzzle.tolerance)
         names = inspect.signature(case.puzzle.spec).parameters
@@ -143,6 +149,12 @@ def rounded_once(case: Case, flat: Sequence[np.ndarray], again: Again) -> None:
     """The right numbers are not rounded more often than the puzzle allows."""
     if says := rounding.roundings(case, flat):
         raise Rejected("values", says, diagnosis=diagnosis(case, flat, again), case=case.label)
+
+
+def _written_kernel(puzzle: Puzzle) -> str | None:
+    """The kernel's name, where the learner writes both it and its launch."""
+    kernel = f"{puzzle.name}_kernel"
+    return kernel if {puzzle.name, kernel} <= set(puzzle.blanks) else None
 
 
 def _first_of(
