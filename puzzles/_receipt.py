@@ -28,6 +28,12 @@ def amount(count: float) -> str:
     raise AssertionError
 
 
+def amounts(one: float, other: float) -> tuple[str, str]:
+    """Two numbers of bytes, in bytes where their amounts would read alike."""
+    shown = amount(one), amount(other)
+    return shown if shown[0] != shown[1] else (f"{one:,.0f} B", f"{other:,.0f} B")
+
+
 def _three(x: float) -> str:
     """Three digits, but never an exponent."""
     return f"{x:.0f}" if x >= 999.5 else f"{x:.3g}"

@@ -130,9 +130,9 @@ class Cost:
         return replace(self, launches=tuple(certain))
 
     @cached_property
-    def blocks(self) -> list[list[tuple]]:
-        """Which blocks the launches cut, in whatever order their operands come."""
-        return [sorted(map(_cut, (*one.inputs, *one.outputs))) for one in self.launches]
+    def blocks(self) -> list[set[tuple]]:
+        """Which blocks the launches cut, in whatever order and how often an array is given."""
+        return [set(map(_cut, (*one.inputs, *one.outputs))) for one in self.launches]
 
 
 def _moves(launch: Launch) -> int:

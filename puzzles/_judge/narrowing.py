@@ -17,11 +17,14 @@ _ROUNDS = (ARITHMETIC | TRANSCENDENTAL | REDUCTIONS) - _EXACT  # narrow dots a T
 # What hands numbers on as they are.
 _MOVES = {"reshape", "transpose", "broadcast_in_dim", "squeeze", "expand_dims", "slice", "copy"}
 _MOVES |= {"concatenate", "select_n", "pad", "rev", "dynamic_slice", "stop_gradient"}
+_FEW_BITS = {"int4", "int8", "int16", "uint4", "uint8", "uint16", "bfloat16", "float16"}
 _SAYS = {
     "computed": "computes in {dtype}, which keeps two or three digits: cast what it takes to "
     "float32, and only what is stored, or multiplied by a dot, to {dtype}",
     "there and back": "goes on in float32 with what was rounded to {dtype} before: the digits are "
     "gone. Cast to {dtype} what is stored, or multiplied by a dot, and nothing else",
+    "counted": "holds whole numbers in {dtype}, which larger ones outgrow: keep positions, counts "
+    "and ids in int32",
     "kept": "reads back what was rounded to {dtype} when it was stored, and goes on with it: keep "
     "what many steps change in float32 scratch, and round it once, at the end",
 }
@@ -80,6 +83,8 @@ def _walk(
             how[out] = "kept"
         elif name in _MOVES and known:
             how[out] = known
+        elif kernel and _counts(equation):
+            yield Narrowing(kernel, "counted", out.aval.dtype.name, line_of(equation))
         elif name == "convert_element_type":
             before, after = equation.invars[0].aval.dtype, out.aval.dtype
             if narrow(after) and not narrow(before) and before.kind == "f":
@@ -94,6 +99,17 @@ def _walk(
 def _narrow(variable: Any) -> bool:
     dtype = getattr(variable.aval, "dtype", None)
     return dtype is not None and hasattr(dtype, "itemsize") and narrow(dtype)
+
+
+def _counts(equation: JaxprEqn) -> bool:
+    """Whether it makes whole numbers of few bits: positions, or an int32 cut short."""
+    after = getattr(equation.outvars[0].aval, "dtype", None)
+    if after is None or after.name not in _FEW_BITS:
+        return False
+    if equation.primitive.name == "iota":
+        return True
+    cast = equation.primitive.name == "convert_element_type"
+    return cast and equation.invars[0].aval.dtype.name in ("int32", "uint32")
 
 
 def _scales(equation: JaxprEqn) -> bool:

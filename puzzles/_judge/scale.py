@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+
+import numpy as np
 
 from puzzles._judge.cost import Cost
 from puzzles._judge.limits import learners_code
 from puzzles._judge.memory import stage_of
 from puzzles._judge.verdict import Rejected
-from puzzles._launch import Abstract, Operand, faults, trace_call
+from puzzles._launch import Abstract, Operand, faults, itemsize, row_keys, trace_call
 from puzzles._puzzle import Puzzle
-from puzzles._receipt import amount, scaled
+from puzzles._receipt import amount, amounts, scaled
 from puzzles._tpu import CHIPS
 
 # Where blocks differ, costs that follow from them do, too: how full the tiles along the edge of a
@@ -113,7 +116,8 @@ def _slips(mine: Cost, par: Cost) -> Iterator[tuple[str, str]]:
     usual = {(one.kernel, one.how) for one in par.narrowings}
     for one in mine.narrowings:
         if (one.kernel, one.how) not in usual:
-            yield one.words, "it rounds on the way"
+            title = "it rounds on the way"
+            yield one.words, title if one.how != "counted" else "numbers outgrow their dtype"
     counted = not any(one.unknown_loops for one in mine.launches)
     if counted and 0 < mine.dot_flops < _LEAST * par.dot_flops:
         part = f"{mine.dot_flops / par.dot_flops:.0%} of the reference's"
@@ -122,6 +126,15 @@ def _slips(mine: Cost, par: Cost) -> Iterator[tuple[str, str]]:
             "size. Does a count outgrow its dtype, or a grid round down?",
             "something is left out",
         )
+    for says in _unread(mine, par):
+        yield f"{says}: something is left out at this size.", "something is left out"
+    for says in _not_visited(mine, par) if mine.blocks == par.blocks else ():
+        yield says, "something is left out"
+    for launch in mine.launches:
+        limit = launch.vmem_limit_bytes
+        if limit is not None and launch.vmem_bytes > limit:
+            needed = f"its blocks and scratch take {launch.vmem_bytes:,} B"
+            yield f"`vmem_limit_bytes={limit:,}` is too little: {needed}.", "it asks for less VMEM"
     title = "something is fetched for nothing"
     unread = [name for one in par.launches for name in one.touched.unread]
     share = max((a / b for one in par.launches for _, a, b in one.touched.vain), default=0.0)
@@ -137,6 +150,65 @@ def _slips(mine: Cost, par: Cost) -> Iterator[tuple[str, str]]:
                     "where there is no work, let its index map name the block that is there.",
                     title,
                 )
+
+
+def _unread(mine: Cost, par: Cost) -> Iterator[str]:
+    """Arrays that the reference reads, or copies to HBM, wholly, and the answer in part."""
+    theirs, ours = (_by_array(one) for one in (par, mine))
+    for form in theirs.keys() & ours.keys():
+        wholly = [all(why is None for why in one[form]) for one in (theirs, ours)]
+        if wholly == [True, False] and None not in ours[form]:
+            yield next(filter(None, ours[form]))
+
+
+def _not_visited(mine: Cost, par: Cost) -> Iterator[str]:
+    """Blocks that the reference's pipeline moves and the answer's does not, cut alike."""
+    theirs, ours = (_by_cut(one) for one in (par, mine))
+    for cut in theirs.keys() & ours.keys():
+        if len(theirs[cut]) > 1 or len(ours[cut]) > 1:
+            continue
+        (one,), (other,) = ours[cut], theirs[cut]
+        keys = row_keys(np.concatenate([other.blocks, one.blocks]))
+        wanted, first = np.unique(keys[: len(other.blocks)], return_index=True)
+        left = first[~np.isin(wanted, keys[len(other.blocks) :])]
+        if len(left) > _SOME * len(wanted):
+            example = tuple(int(n) for n in other.blocks[left[0]])
+            yield (
+                f"{len(left):,} of the {len(wanted):,} blocks of `{one.name}` that the reference "
+                f"needs are in no step, for example {example}. Is an index cut short?"
+            )
+
+
+def _by_cut(cost: Cost) -> dict[tuple, list[Operand]]:
+    found: dict[tuple, list[Operand]] = {}
+    for one in (o for launch in cost.launches for o in (*launch.inputs, *launch.outputs)):
+        if one.piped:
+            found.setdefault((one.output, one.shape, str(one.dtype), one.sizes), []).append(one)
+    return found
+
+
+def _by_array(cost: Cost) -> dict[tuple, list[str | None]]:
+    """For each form of an array what of it is not moved, in words; None where all of it is."""
+    found: dict[tuple, list[str | None]] = {}
+    for launch in cost.launches:
+        missed = {name: (absent, n, some) for name, absent, n, some in launch.touched.missed}
+        for one in (*launch.inputs, *launch.outputs):
+            why = None
+            if one.piped and one.name in missed:
+                absent, count, example = missed[one.name]
+                if absent > _SOME * count:
+                    why = (
+                        f"no step gets {absent:,} of the {count:,} blocks of `{one.name}`, for "
+                        f"example {example}"
+                    )
+            elif not one.piped and not launch.unknown_loops:
+                whole = math.prod(one.shape) * itemsize(one.dtype)
+                if one.hbm_bytes < (1 - _SOME) * whole:
+                    verb = "copied to" if one.output else "read of"
+                    moved = amount(one.hbm_bytes)
+                    why = f"{moved} are {verb} `{one.name}`, which has {amount(whole)}"
+            found.setdefault((one.output, one.shape, str(one.dtype)), []).append(why)
+    return found
 
 
 def excesses(scale: Scale, slack: Mapping[str, float]) -> Iterator[Excess]:
@@ -203,9 +275,11 @@ def _vmem(mine: Cost, par: Cost) -> str:
     whole = f"for blocks of {most.sizes}: take smaller ones"
     if most.sizes == most.shape:
         whole = "all of it as one block: cut it into smaller ones"
+    if most in launch.scratch:
+        whole = f"scratch of {most.shape}: take less"
+    needed, given = amounts(launch.vmem_bytes, launch.vmem_limit_bytes or _CHIP.scoped_vmem_bytes)
     return (
-        f"the launch needs {amount(launch.vmem_bytes)} of VMEM, where a kernel gets "
-        f"{amount(launch.vmem_limit_bytes or _CHIP.scoped_vmem_bytes)} on {_CHIP.name} unless it "
+        f"the launch needs {needed} of VMEM, where a kernel gets {given} on {_CHIP.name} unless it "
         f"asks for more. `{most.name}` takes {amount(most.vmem_bytes)}, {whole}."
     )
 
@@ -243,9 +317,9 @@ def _fetched(mine: Cost, par: Cost) -> str:
 
 
 def _moved(mine: Cost, par: Cost) -> str:
-    return (
-        f"{amount(mine.bytes)} are moved between HBM and the kernel, where {amount(par.bytes)} "
-        "are enough." + _whose(mine, par)
+    moved, enough = amounts(mine.bytes, par.bytes)
+    return f"{moved} are moved between HBM and the kernel, where {enough} are enough." + _whose(
+        mine, par
     )
 
 

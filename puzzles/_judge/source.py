@@ -21,6 +21,7 @@ from puzzles._jax import Jitted
 from puzzles._puzzle import Puzzle
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_RULED = (jax.custom_vjp, jax.custom_jvp)
 _LIBRARIES = tuple(os.path.dirname(os.path.abspath(str(m.__file__))) for m in (jax, os))
 
 
@@ -98,10 +99,12 @@ def _reached(fn: Callable) -> Iterator[tuple[FunctionType, list[tuple[str, Any]]
 
 
 def _layers(fn: Any) -> Iterator[FunctionType]:
-    """The plain functions of a chain of wrappers, the outermost first."""
+    """The plain functions of a chain of wrappers, the outermost first; and derivatives' rules."""
     while fn is not None:
         if isinstance(fn, FunctionType):
             yield fn
+        for rule in ("fwd", "bwd", "jvp") if isinstance(fn, _RULED) else ():
+            yield from _layers(getattr(fn, rule, None))
         partial = isinstance(fn, functools.partial)
         fn = fn.func if partial else getattr(fn, "__wrapped__", None)
 

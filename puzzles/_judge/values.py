@@ -16,6 +16,7 @@ from puzzles._judge.copied import explains, hazard
 from puzzles._judge.diagnosis import Again, diagnosis
 from puzzles._judge.exchanged import exchanged
 from puzzles._judge.likeness import early, left_undone, likeness
+from puzzles._judge.narrowing import Narrowing, narrowings
 from puzzles._judge.numbers import Mismatch, compare, index_words, number_words, tolerance_of
 from puzzles._judge.origin import origin
 from puzzles._judge.picture import block_map
@@ -24,6 +25,7 @@ from puzzles._launch import Launch, Operand, Traced, faults
 from puzzles._puzzle import Puzzle
 
 _NEAR = 10.0  # times the tolerance
+_ROUNDED = 0.05  # relatively: a number and a sum of some, rounded to bf16, are no farther off
 _WHOLE = 20  # elements of a vector that is printed whole
 
 
@@ -99,8 +101,11 @@ def same_numbers(
     if look is None and math.isnan(float(wrong.got)):
         look = _first_of(early, launches, case)
     if named is None:
+        tolerance = tolerance_of(want, case.puzzle.tolerance)
         if look is None:
             look = _first_of(left_undone, launches, case) or hazard(launches)
+        if look is None and traced is not None and wrong.excess * tolerance < _ROUNDED:
+            look = next((one.words for one in _roundings(case, traced)), None)
         if look is None and traced is not None and not on_tpu():
             look = exchanged(
                 traced,
@@ -109,7 +114,7 @@ def same_numbers(
                 _written_kernel(case.puzzle),
             )
         whole = None if place is None or place.marks is not wrong.wrong else place.operand
-        same = 2 * tolerance_of(want, case.puzzle.tolerance)
+        same = 2 * tolerance
         names = inspect.signature(case.puzzle.spec).parameters
         given = dict(zip(names, case.args, strict=False))
         like = likeness(want, flat[position], wrong.wrong, given, whole, same)
@@ -149,6 +154,12 @@ def rounded_once(case: Case, flat: Sequence[np.ndarray], again: Again) -> None:
     """The right numbers are not rounded more often than the puzzle allows."""
     if says := rounding.roundings(case, flat):
         raise Rejected("values", says, diagnosis=diagnosis(case, flat, again), case=case.label)
+
+
+def _roundings(case: Case, traced: Traced) -> list[Narrowing]:
+    """Where it rounds to a narrow float on the way, and the reference does not."""
+    usual = {(one.kernel, one.how) for one in narrowings(case.reference)}
+    return [one for one in narrowings(traced) if (one.kernel, one.how) not in usual]
 
 
 def _written_kernel(puzzle: Puzzle) -> str | None:

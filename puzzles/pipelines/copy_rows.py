@@ -101,7 +101,7 @@ PUZZLE = Puzzle(
         dict(M=64, N=128, start=0),
         dict(M=192, N=256, start=128),
     ],
-    fresh=lambda r: dict(M=320, N=128, start=8 * int(r.integers(1, 8))),
+    fresh=lambda r: dict(M=320, N=128, start=8 * int(r.choice([1, 5, 17, 25, 32]))),
     hints=[
         "When may you read `rows_ref`? And when may the copy to `o_ref` start?",
         "`.start()` sends for the rows, and `.wait()` returns when they are there. The way back is "

@@ -132,8 +132,8 @@ from puzzles import Alternative, Launch, Mistake, Puzzle, array, rng
 from puzzles.pipelines._paged import drawn, fetches_no_more
 
 
-def make_inputs(key, lengths, page, P, pages, garbage, shared):
-    return drawn(rng(key), lengths, page, P, pages, garbage, shared)
+def make_inputs(key, lengths, page, P, pages, garbage, shared, H=128):
+    return drawn(rng(key), lengths, page, P, pages, garbage, shared, H=H)
 
 
 def audit(launch: Launch, *, args) -> None:
@@ -165,7 +165,7 @@ PUZZLE = Puzzle(
     inputs=make_inputs,
     cases=[
         dict(lengths=(37, 16, 0, 1), page=16, P=10, pages=4, garbage=1.0, shared=False),
-        dict(lengths=(0, 8, 7, 24), page=8, P=9, pages=3, garbage=float("nan"), shared=True),
+        dict(lengths=(0, 8, 7, 24), page=8, P=9, pages=3, garbage=float("nan"), shared=True, H=256),
     ],
     fresh=lambda r: dict(
         lengths=((23, 0, 8), (9, 24, 1), (0, 16, 15), (2, 17, 0))[r.integers(4)],

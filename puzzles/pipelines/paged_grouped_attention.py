@@ -160,9 +160,9 @@ from puzzles.pipelines._audits import overlapped
 from puzzles.pipelines._paged import drawn, fetches_no_more
 
 
-def make_inputs(key, lengths, N, K, page, P, pages, garbage, shared):
+def make_inputs(key, lengths, N, K, page, P, pages, garbage, shared, H=128):
     return drawn(
-        rng(key), lengths, page, P, pages, garbage, shared, heads=(K,), queries=N
+        rng(key), lengths, page, P, pages, garbage, shared, heads=(K,), queries=N, H=H
     )
 
 
@@ -197,15 +197,15 @@ PUZZLE = Puzzle(
     inputs=make_inputs,
     cases=[
         dict(lengths=(37, 1), N=8, K=2, page=16, P=10, pages=3, garbage=1.0, shared=False),
-        dict(lengths=(0, 7, 16), N=4, K=2, page=8, P=7, pages=3, garbage=float("nan"), shared=True),
+        dict(lengths=(0, 7, 16), N=4, K=2, page=8, P=7, pages=3, garbage=float("nan"), shared=True, H=256),
     ],
     fresh=lambda r: dict(
         lengths=((17, 0), (8, 9), (0, 24), (15, 16))[r.integers(4)],
         N=6,
-        K=2,
+        K=3,
         page=8,
         P=9,
-        pages=3,
+        pages=4,
         garbage=float("nan"),
         shared=False,
     ),

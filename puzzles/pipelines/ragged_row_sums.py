@@ -99,8 +99,8 @@ def audit(launch: Launch, *, args) -> None:
     needed = 4 * width * int((-(-np.asarray(lengths) // 64) * 64).sum())
     fetched = launch.inputs[0].hbm_bytes
     assert fetched <= needed, (
-        f"{fetched:,} bytes of x are fetched, and these lengths need {needed:,}: walk over the blocks "
-        f"that hold rows which count, not over all {rows} rows"
+        f"{fetched:,} bytes of x are fetched, and these lengths need {needed:,}: fetch "
+        f"the blocks that hold rows which count, and no other: not all {rows} rows, and nothing where none counts"
     )
 
 
@@ -206,7 +206,7 @@ PUZZLE = Puzzle(
             "walks over all rows",
             old="pl.cdiv(length, 64)",
             new="x_ref.shape[1] // 64",
-            says="walk over the blocks that hold rows which count, not over all 192 rows",
+            says="fetch the blocks that hold rows which count, and no other: not all 192 rows",
             stage="work",
         ),
         Mistake(

@@ -94,3 +94,72 @@ def test_what_outgrows_its_dtype_at_production_scale_only_is_told() -> None:
     verdict = judged("moe_layer", (sizes, f"group_sizes = {counted}"))
     assert verdict.title == "something is left out"
     assert "Does a count outgrow its dtype" in verdict.says
+
+
+MATMUL = 'dimension_semantics=("parallel", "parallel", "arbitrary")'
+
+
+@pytest.mark.parametrize(
+    ("rung", "edit", "title", "says"),
+    [
+        (
+            "row_sum",
+            ("grid=(M // bm, N // bn)", "grid=(M // bm, min(N // bn, 1024))"),
+            "something is left out",
+            "no step gets 16,384 of the 32,768 blocks of `x_ref`",
+        ),
+        (
+            "stream_sum",
+            ("fori_loop(0, x_ref.shape[0] // 64,", "fori_loop(0, min(x_ref.shape[0] // 64, 100),"),
+            "something is left out",
+            "25 MiB are read of `x_ref`, which has 64 MiB",
+        ),
+        (
+            "gather_pages",
+            ("(table_ref[i], 0, 0)", "(table_ref[i] & 255, 0, 0)"),
+            "something is left out",
+            "Is an index cut short?",
+        ),
+        (
+            "scale_blocks",
+            ("x_ref[...] * number", "x_ref[...] * (number + jnp.int32(0)).astype(jnp.int8)"),
+            "numbers outgrow their dtype",
+            "holds whole numbers in int8, which larger ones outgrow",
+        ),
+        (
+            "launch_matmul",
+            (MATMUL, f"{MATMUL}, vmem_limit_bytes=2**16"),
+            "it asks for less VMEM",
+            "`vmem_limit_bytes=65,536` is too little: its blocks and scratch take ",
+        ),
+    ],
+)
+def test_what_only_production_scale_shows_is_told(
+    rung: str, edit: tuple[str, str], title: str, says: str
+) -> None:
+    verdict = judged(rung, edit)
+    assert verdict.title == title
+    assert says in verdict.says
+
+
+def test_an_array_that_is_fetched_twice_is_compared_with_one() -> None:
+    b = "            pl.BlockSpec((bk, bn), lambda i, j, k: (k, j)),\n"
+    verdict = judged(
+        "tiled_matmul",
+        ("def tiled_matmul_kernel(a_ref, b_ref,", "def tiled_matmul_kernel(a_ref, b_ref, c_ref,"),
+        ("jnp.dot(a_ref[...], b_ref[...]", "jnp.dot(a_ref[...], (b_ref[...] + c_ref[...]) / 2"),
+        (b, b * 2),
+        (")(a, b)", ")(a, b, b)"),
+    )
+    assert verdict.stage == "work"
+    assert "are moved" in verdict.says
+
+
+def test_wrong_digits_are_traced_to_the_line_that_rounds() -> None:
+    verdict = judged(
+        "flash_attention",
+        ("jnp.sum(p, axis=1", "jnp.sum(p.astype(jnp.bfloat16).astype(jnp.float32), axis=1"),
+    )
+    assert verdict.stage == "values"
+    assert verdict.first is not None
+    assert "goes on in float32 with what was rounded to bfloat16 before" in verdict.first
