@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from puzzles import Launch, array, find, trace
-from puzzles._judge import is_starter
-from puzzles._launch import quickly
+from puzzles._judge import execute, is_starter
+from puzzles._launch import trace_call
 from puzzles.splash_attention._graduation import Case, draw
 from puzzles.splash_attention._production import has_splash, shipped
 
@@ -39,11 +39,7 @@ def gradients(fn: Callable, case: Case, do: Any) -> list[np.ndarray]:
         o, pullback = jax.vjp(lambda q, k, v: fn(q, k, v, ids), q, k, v)
         return o, *pullback(do)
 
-    args = case.q, case.k, case.v, case.segment_ids, do
-    if jax.default_backend() == "cpu":  # compiled for a single run, which is what takes the time
-        out = quickly(jax.make_jaxpr(pulled)(*args), jax.tree.leaves(args))
-    else:
-        out = jax.jit(pulled)(*args)
+    out = execute(trace_call(pulled, case.q, case.k, case.v, case.segment_ids, do))
     return [np.asarray(x, np.float32) for x in out]
 
 
