@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-import numpy as np
-
 from puzzles._judge.cost import Cost
 from puzzles._judge.limits import learners_code
 from puzzles._judge.memory import stage_of
+from puzzles._judge.slips import slips
 from puzzles._judge.verdict import Rejected
-from puzzles._launch import Abstract, Operand, faults, itemsize, row_keys, trace_call
+from puzzles._launch import Abstract, Operand, faults, trace_call
 from puzzles._puzzle import Puzzle
 from puzzles._receipt import amount, amounts, scaled
 from puzzles._tpu import CHIPS
@@ -24,8 +22,6 @@ from puzzles._tpu import CHIPS
 _EXACT = 1.0
 _BY_BLOCKS = 1.34
 _BY_TRAFFIC = 2.0
-# Of the reference's dots at least: a better kernel skips some, and never most of them.
-_LEAST = 0.5
 # What is always allowed beside the reference's share: of its bytes made outside of kernels, of
 # steps without work, and of dots that only sum.
 _SOME = 0.02
@@ -105,110 +101,10 @@ def compare(puzzle: Puzzle, scale: Scale) -> None:
     at = "At production scale, "
     for fault in (f for one in scale.mine.launches for f in faults(one)):
         raise Rejected(stage_of(fault), at + fault.words, case=scale.label)
-    for says, title in _slips(scale.mine, scale.par):
+    for says, title in slips(scale.mine, scale.par):
         raise Rejected("work", at + says, case=scale.label, title=title)
     for excess in excesses(scale, puzzle.slack):
         raise Rejected("work", at + excess.says, case=scale.label)
-
-
-def _slips(mine: Cost, par: Cost) -> Iterator[tuple[str, str]]:
-    """What no limit would tell: (words, title) of what is lost, left out or fetched in vain."""
-    usual = {(one.kernel, one.how) for one in par.narrowings}
-    for one in mine.narrowings:
-        if (one.kernel, one.how) not in usual:
-            title = "it rounds on the way"
-            yield one.words, title if one.how != "counted" else "numbers outgrow their dtype"
-    counted = not any(one.unknown_loops for one in mine.launches)
-    if counted and 0 < mine.dot_flops < _LEAST * par.dot_flops:
-        part = f"{mine.dot_flops / par.dot_flops:.0%} of the reference's"
-        yield (
-            f"the dots do {scaled(mine.dot_flops)} FLOPs, {part}: something is left out at this "
-            "size. Does a count outgrow its dtype, or a grid round down?",
-            "something is left out",
-        )
-    for says in _unread(mine, par):
-        yield f"{says}: something is left out at this size.", "something is left out"
-    for says in _not_visited(mine, par) if mine.blocks == par.blocks else ():
-        yield says, "something is left out"
-    for launch in mine.launches:
-        limit = launch.vmem_limit_bytes
-        if limit is not None and launch.vmem_bytes > limit:
-            needed = f"its blocks and scratch take {launch.vmem_bytes:,} B"
-            yield f"`vmem_limit_bytes={limit:,}` is too little: {needed}.", "it asks for less VMEM"
-    title = "something is fetched for nothing"
-    unread = [name for one in par.launches for name in one.touched.unread]
-    share = max((a / b for one in par.launches for _, a, b in one.touched.vain), default=0.0)
-    for launch in mine.launches:
-        for name in launch.touched.unread:
-            if name not in unread:
-                yield f"no step reads `{name}`: take it out of the call, or read it.", title
-        # Of the reference's own blocks it is told how many are too many.
-        for name, count, often in launch.touched.vain if mine.blocks != par.blocks else ():
-            if count > (share + _SOME) * often:
-                yield (
-                    f"of {often:,} blocks of `{name}` that are fetched, no step reads {count:,}: "
-                    "where there is no work, let its index map name the block that is there.",
-                    title,
-                )
-
-
-def _unread(mine: Cost, par: Cost) -> Iterator[str]:
-    """Arrays that the reference reads, or copies to HBM, wholly, and the answer in part."""
-    theirs, ours = (_by_array(one) for one in (par, mine))
-    for form in theirs.keys() & ours.keys():
-        wholly = [all(why is None for why in one[form]) for one in (theirs, ours)]
-        if wholly == [True, False] and None not in ours[form]:
-            yield next(filter(None, ours[form]))
-
-
-def _not_visited(mine: Cost, par: Cost) -> Iterator[str]:
-    """Blocks that the reference's pipeline moves and the answer's does not, cut alike."""
-    theirs, ours = (_by_cut(one) for one in (par, mine))
-    for cut in theirs.keys() & ours.keys():
-        if len(theirs[cut]) > 1 or len(ours[cut]) > 1:
-            continue
-        (one,), (other,) = ours[cut], theirs[cut]
-        keys = row_keys(np.concatenate([other.blocks, one.blocks]))
-        wanted, first = np.unique(keys[: len(other.blocks)], return_index=True)
-        left = first[~np.isin(wanted, keys[len(other.blocks) :])]
-        if len(left) > _SOME * len(wanted):
-            example = tuple(int(n) for n in other.blocks[left[0]])
-            yield (
-                f"{len(left):,} of the {len(wanted):,} blocks of `{one.name}` that the reference "
-                f"needs are in no step, for example {example}. Is an index cut short?"
-            )
-
-
-def _by_cut(cost: Cost) -> dict[tuple, list[Operand]]:
-    found: dict[tuple, list[Operand]] = {}
-    for one in (o for launch in cost.launches for o in (*launch.inputs, *launch.outputs)):
-        if one.piped:
-            found.setdefault((one.output, one.shape, str(one.dtype), one.sizes), []).append(one)
-    return found
-
-
-def _by_array(cost: Cost) -> dict[tuple, list[str | None]]:
-    """For each form of an array what of it is not moved, in words; None where all of it is."""
-    found: dict[tuple, list[str | None]] = {}
-    for launch in cost.launches:
-        missed = {name: (absent, n, some) for name, absent, n, some in launch.touched.missed}
-        for one in (*launch.inputs, *launch.outputs):
-            why = None
-            if one.piped and one.name in missed:
-                absent, count, example = missed[one.name]
-                if absent > _SOME * count:
-                    why = (
-                        f"no step gets {absent:,} of the {count:,} blocks of `{one.name}`, for "
-                        f"example {example}"
-                    )
-            elif not one.piped and not launch.unknown_loops:
-                whole = math.prod(one.shape) * itemsize(one.dtype)
-                if one.hbm_bytes < (1 - _SOME) * whole:
-                    verb = "copied to" if one.output else "read of"
-                    moved = amount(one.hbm_bytes)
-                    why = f"{moved} are {verb} `{one.name}`, which has {amount(whole)}"
-            found.setdefault((one.output, one.shape, str(one.dtype)), []).append(why)
-    return found
 
 
 def excesses(scale: Scale, slack: Mapping[str, float]) -> Iterator[Excess]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import re
 
 import jax
 import jax.numpy as jnp
@@ -96,7 +97,9 @@ def test_two_roundings_are_within_the_tolerance_and_refused(name: str, mistake: 
 def test_the_verdict_has_both_numbers_and_says_what_once_means() -> None:
     puzzle = dataclasses.replace(FUSED, mistakes=())
     says = judge(puzzle, variant(FUSED, FUSED.mistake("finishes in the output Ref"))).says
-    assert "40.5% of the elements are further from the f32 result than one rounding" in says
+    found = re.search(r"([\d.]+)% of the elements are further from the f32 result than one", says)
+    assert found is not None
+    assert 20 < float(found[1]) < 60
     assert "no more than 2% may be" in says
     assert "Rounded once means: all arithmetic is in f32" in says
     assert "became" not in says

@@ -118,7 +118,7 @@ def test_of_many_programs_the_oldest_is_forgotten(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(compiling, "_KEPT", 2)
     cache: dict = {}
     for key in (1, 2, 1, 3):
-        assert run.remembered(cache, key, lambda key=key: key * 10) == key * 10
+        assert compiling.remembered(cache, key, lambda key=key: key * 10) == key * 10
     assert cache == {2: 20, 3: 30}
 
 

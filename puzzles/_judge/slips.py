@@ -1,0 +1,127 @@
+"""What no limit on a cost tells: what is lost on the way, left out, or fetched for nothing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from puzzles._judge.cost import Cost
+from puzzles._launch import Launch, Operand, itemsize, row_keys
+from puzzles._receipt import amount, scaled
+
+_SOME = 0.02  # of blocks or bytes, whatever the reference does
+# Of the reference's dots at least: a better kernel skips some, and never most of them.
+_LEAST = 0.5
+_LOST, _OUTGROWN = "it rounds on the way", "numbers outgrow their dtype"
+_LEFT_OUT, _IN_VAIN = "something is left out", "something is fetched for nothing"
+
+
+def slips(mine: Cost, par: Cost) -> Iterator[tuple[str, str]]:
+    """(words, title) of each, beside the reference at the same shape."""
+    usual = {(one.kernel, one.how) for one in par.narrowings}
+    for one in mine.narrowings:
+        if (one.kernel, one.how) not in usual:
+            yield one.words, _OUTGROWN if one.how == "counted" else _LOST
+    for says in _left_out(mine, par):
+        yield says, _LEFT_OUT
+    for launch in mine.launches:
+        limit = launch.vmem_limit_bytes
+        if limit is not None and launch.vmem_bytes > limit:
+            needed = f"its blocks and scratch take {launch.vmem_bytes:,} B"
+            yield f"`vmem_limit_bytes={limit:,}` is too little: {needed}.", "it asks for less VMEM"
+    for says in _in_vain(mine, par):
+        yield says, _IN_VAIN
+
+
+def _left_out(mine: Cost, par: Cost) -> Iterator[str]:
+    counted = not any(one.unknown_loops for one in mine.launches)
+    if counted and 0 < mine.dot_flops < _LEAST * par.dot_flops:
+        part = f"{mine.dot_flops / par.dot_flops:.0%} of the reference's"
+        yield (
+            f"the dots do {scaled(mine.dot_flops)} FLOPs, {part}: something is left out at this "
+            "size. Does a count outgrow its dtype, or a grid round down?"
+        )
+    yield from _read_in_part(mine, par)
+    if mine.blocks == par.blocks:
+        yield from _not_visited(mine, par)
+
+
+def _in_vain(mine: Cost, par: Cost) -> Iterator[str]:
+    unread = [name for one in par.launches for name in one.touched.unread]
+    share = max((a / b for one in par.launches for _, a, b in one.touched.vain), default=0.0)
+    for launch in mine.launches:
+        for name in launch.touched.unread:
+            if name not in unread:
+                yield f"no step reads `{name}`: take it out of the call, or read it."
+        # Of the reference's own blocks it is told how many are too many.
+        for name, count, often in launch.touched.vain if mine.blocks != par.blocks else ():
+            if count > (share + _SOME) * often:
+                yield (
+                    f"of {often:,} blocks of `{name}` that are fetched, no step reads {count:,}: "
+                    "where there is no work, let its index map name the block that is there."
+                )
+
+
+def _read_in_part(mine: Cost, par: Cost) -> Iterator[str]:
+    """Arrays that the reference reads, or copies to HBM, wholly, and the answer in part."""
+    theirs, ours = (_by_array(one) for one in (par, mine))
+    for form, parts in ours.items():
+        wholly = form in theirs and not any(theirs[form])
+        if wholly and all(parts):
+            yield f"{parts[0]}: something is left out at this size."
+
+
+def _by_array(cost: Cost) -> dict[tuple, list[str | None]]:
+    """For each form of an array what of it is not moved, in words; None where all of it is."""
+    found: dict[tuple, list[str | None]] = {}
+    for launch in cost.launches:
+        for one in (*launch.inputs, *launch.outputs):
+            form = one.output, one.shape, str(one.dtype)
+            found.setdefault(form, []).append(_missing(launch, one))
+    return found
+
+
+def _missing(launch: Launch, operand: Operand) -> str | None:
+    """What of an array a launch does not move; an output in blocks has a finder of its own."""
+    if operand.piped:
+        for name, absent, count, example in launch.touched.missed:
+            if name == operand.name and absent > _SOME * count:
+                return (
+                    f"no step gets {absent:,} of the {count:,} blocks of `{name}`, for example "
+                    f"{example}"
+                )
+        return None
+    whole = math.prod(operand.shape) * itemsize(operand.dtype)
+    if launch.unknown_loops or operand.hbm_bytes >= (1 - _SOME) * whole:
+        return None
+    verb = "copied to" if operand.output else "read of"
+    return f"{amount(operand.hbm_bytes)} are {verb} `{operand.name}`, which has {amount(whole)}"
+
+
+def _not_visited(mine: Cost, par: Cost) -> Iterator[str]:
+    """Blocks that the reference's pipeline moves and the answer's does not, cut alike."""
+    theirs, ours = (_by_cut(one) for one in (par, mine))
+    for cut, mines in ours.items():
+        if len(mines) > 1 or len(theirs.get(cut, ())) != 1:
+            continue
+        (one,), (other,) = mines, theirs[cut]
+        keys = row_keys(np.concatenate([other.blocks, one.blocks]))
+        wanted, first = np.unique(keys[: len(other.blocks)], return_index=True)
+        left = first[~np.isin(wanted, keys[len(other.blocks) :])]
+        if len(left) > _SOME * len(wanted):
+            example = tuple(int(n) for n in other.blocks[left[0]])
+            yield (
+                f"{len(left):,} of the {len(wanted):,} blocks of `{one.name}` that the reference "
+                f"needs are in no step, for example {example}. Is an index cut short?"
+            )
+
+
+def _by_cut(cost: Cost) -> dict[tuple, list[Operand]]:
+    """The operands that are moved in blocks, by array and size of block."""
+    found: dict[tuple, list[Operand]] = {}
+    for one in (o for launch in cost.launches for o in (*launch.inputs, *launch.outputs)):
+        if one.piped:
+            found.setdefault((one.output, one.shape, str(one.dtype), one.sizes), []).append(one)
+    return found
