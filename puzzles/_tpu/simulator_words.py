@@ -21,7 +21,8 @@ _SLICE = re.compile(r"slice\((-?\d+), (-?\d+), (?:\d+|None)\)|(-?\d+)")
 _STUCK = {
     "copy never started": (
         "waits for a copy that was not started",
-        "The TPU would hang. Every `.wait()` needs its own `.start()` on the same semaphore.",
+        "The TPU would hang. Every `.wait()` needs its own `.start()` on the same semaphore, and "
+        "another wait may have taken its signal before.",
     ),
     "copy too small": (
         "waits for {0} bytes where the copies in flight on that semaphore bring {1}",
@@ -246,7 +247,7 @@ def _outside(space: str, buffer: int, ranges: Any, shape: Any, watch: Watch) -> 
 
 
 def _at(watch: Watch) -> str:
-    step = f" at grid step {watch.step}" if watch.step is not None else ""
+    step = f" at grid step {watch.step}" if watch.step else ""
     line = watch.line()
     return f"{step}, in `{line}`" if line else step
 
