@@ -18,7 +18,7 @@ import numpy as np
 from puzzles import _regions
 from puzzles._author.circular import circular
 from puzzles._author.report import plural
-from puzzles._judge import Case, cases, tolerance_of
+from puzzles._judge import Case, cases, fresh_case, tolerance_of
 from puzzles._launch import trace_call
 from puzzles._puzzle import Puzzle
 
@@ -29,10 +29,12 @@ WAIVERS = {
     "finite": "results that are not finite though the data are",
     "constant": "an argument whose numbers are all the same",
     "same": "a result whose numbers are all the same in some case",
+    "sizes": "an axis that is equally long in all cases, fresh ones too",
     "signed": "an argument without negative numbers",
     "tolerance": "a tolerance far above its dtype's",
 }
 
+_DRAWS = 30  # of the fresh case
 _LENIENT = 10.0  # times the usual tolerance of a dtype
 
 
@@ -73,6 +75,7 @@ def _faults(puzzle: Puzzle) -> Iterator[Fault]:
     yield from _one_block(puzzle)
     dull = list(_dull(puzzle))
     yield from dull
+    yield from _by_heart(puzzle)
     yield from _not_finite(puzzle)
     if all(fault.name != "constant" for fault in dull):  # constant data has constant results
         yield from _void(puzzle)
@@ -227,6 +230,28 @@ def _dull(puzzle: Puzzle) -> Iterator[Fault]:
             if not any((one < 0).any() for one in numbers):
                 says = f"{place}: array {position} of the arguments is never negative: draw signed"
                 yield Fault(f"{says} numbers", "signed")
+
+
+def _by_heart(puzzle: Puzzle) -> Iterator[Fault]:
+    """A size that is the same in every case can be written into an answer, and it passes."""
+    if puzzle.fresh is None:
+        return
+    fresh = {case.label: case for seed in range(_DRAWS) if (case := fresh_case(puzzle, seed))}
+    all_cases = (*cases(puzzle), *fresh.values())
+    shapes = [list(map(np.shape, jax.tree.leaves(case.args))) for case in all_cases]
+    for position in range(min(map(len, shapes))):
+        forms = {one[position] for one in shapes}
+        if len(set(map(len, forms))) > 1:
+            continue
+        for axis, sizes in enumerate(zip(*forms, strict=True)):
+            if len(set(sizes)) == 1 and sizes[0] > 1:
+                yield Fault(
+                    f"{puzzle.place('fresh=')}: axis {axis} of array {position} of the arguments "
+                    f"is {sizes[0]} long in every case, so an answer may know it by heart: let "
+                    "`fresh` draw another length now and then",
+                    "sizes",
+                )
+                return
 
 
 def _not_finite(puzzle: Puzzle) -> Iterator[Fault]:

@@ -335,7 +335,8 @@ def dots_a_tile(*launches: Launch) -> str:
 def fresh(r):
     # What one case has both of, and the other neither: ids without a cap, or a cap without ids.
     segments, cap = ((3, None), (4, None), (0, 6.0))[r.integers(3)]
-    return dict(N=2, K=1, R=5, S=256, H=16, Hv=32, bq=16, masks=2, segments=segments, cap=cap)
+    R, H = ((5, 16), (3, 64))[r.integers(2)]
+    return dict(N=2, K=1, R=R, S=256, H=H, Hv=32, bq=16, masks=2, segments=segments, cap=cap)
 
 
 def audit(forward: Launch, dq: Launch, dkv: Launch) -> None:

@@ -32,6 +32,13 @@ def test_a_spec_that_is_not_finite_is_named(rung: Rung) -> None:
     assert "% of a result is NaN or infinite (M=16, N=384)" in problem
 
 
+@pytest.mark.parametrize(("drawn", "found"), [("dict(M=32, N=384)", 1), ("dict(M=32, N=128)", 0)])
+def test_a_size_that_never_changes_is_named(rung: Rung, drawn: str, found: int) -> None:
+    puzzle = rung(("M=24, N=256", "M=24, N=384"), (SCALE, f"{SCALE}    fresh=lambda r: {drawn},\n"))
+    says = f"toy/toy_warm_up.py:{line(puzzle, 'fresh=')}: axis 1 of array 0 of the arguments is 384"
+    assert [says in problem for problem in problems(puzzle)] == [True] * found
+
+
 def test_a_case_whose_result_is_zero_throughout_is_named(rung: Rung) -> None:
     puzzle = rung((DRAW, f"{DRAW} * (M == 16)"))
     (problem,) = problems(puzzle)
@@ -88,7 +95,7 @@ POSITIVE = (DRAW, "rng(key).random((M, N))")
         ),
         (
             ((DRAW, DRAW), '{"hints": "there is nothing at all to hint at"}'),
-            "no waiver is called 'hints'; there are work, blocks, finite, constant, same, signed",
+            "no waiver is called 'hints'; there are work, blocks, finite, constant, same, sizes",
         ),
     ],
 )
