@@ -20,6 +20,7 @@ from puzzles._judge.edition import brought_up_to_date, outdated
 from puzzles._judge.fresh import own_seed
 from puzzles._judge.limits import learners_code, seldom_collected
 from puzzles._judge.memory import memory, memory_if_small, right, to_run
+from puzzles._judge.probes import extremes
 from puzzles._judge.scale import Scale, at_scale, compare
 from puzzles._judge.values import rounded_once, same_form, same_numbers
 from puzzles._judge.verdict import Rejected, Verdict
@@ -142,7 +143,7 @@ def _judge(
     if fresh is not None and fresh.asks_for(newer):
         fresh = None
     if puzzle.kernel:
-        return _kernel(puzzle, fn, listed, fresh, thorough, compiler)
+        return _kernel(puzzle, fn, listed, fresh, drawn, thorough, compiler)
     for case in listed:
         planned = _plain(case, fn)
     if fresh is not None:
@@ -157,10 +158,11 @@ def _kernel(
     fn: Callable,
     listed: Sequence[Case],
     fresh: Case | None,
+    drawn: int,
     thorough: bool,
     compiler: Compiler | None,
 ) -> Verdict:
-    """All stages of a rung with a kernel."""
+    """All stages of a rung with a kernel; `drawn` is the number that the source draws."""
     again = _again(fn)
     _glance(puzzle, fn, listed[0], again)
     first, *rest = listed
@@ -184,6 +186,7 @@ def _kernel(
     scale = at_scale(puzzle, fn)
     if scale is not None:
         compare(puzzle, scale)
+    extremes(traces, drawn)
     ran = [f"values on {len(traces)} case{'s' * (len(traces) > 1)}"]
     ran.append("compiled on this TPU" if on_tpu() else "CPU interpreter")
     ran.append(f"TPU simulator ({simulated})")
@@ -234,8 +237,8 @@ def _told(attempt: Traced | Rejected) -> Traced:
 
 def _compiling(attempts: Mapping[Case, Traced | Rejected]) -> AbstractContextManager:
     """Within it, other threads compile what the cases will run; a TPU compiles for itself."""
-    traces = {case: one for case, one in attempts.items() if isinstance(one, Traced)}
-    return ahead(each for case, one in traces.items() if not on_tpu() for each in to_run(case, one))
+    traces = [(case, one) for case, one in attempts.items() if isinstance(one, Traced)]
+    return ahead(each for one in ([] if on_tpu() else traces) for each in to_run(*one))
 
 
 def _again(fn: Callable) -> Again:

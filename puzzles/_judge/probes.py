@@ -1,0 +1,165 @@
+"""Numbers that no case holds: an argument that is NaN throughout, or far larger, or far smaller.
+
+A kernel that swallows NaN, clips, or takes what is small for zero is right on ordinary numbers.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import jax
+import numpy as np
+
+from puzzles._jax import Jaxpr, Var
+from puzzles._judge.case import Case, execute
+from puzzles._judge.limits import as_imported, learners_code
+from puzzles._judge.numbers import compare, index_words, number_words
+from puzzles._judge.verdict import Rejected
+from puzzles._launch import Traced, equations, quickly, trace_call, with_interpret
+
+_TITLE = "right on ordinary numbers only"
+_POWERS = (40, -40)  # of two, and so exact; their squares are far from the ends of float32
+_DEGREES = (1, 0, 2, -1)
+_GROWS = 1e-5  # relatively: so nearly a spec must be homogeneous in an argument there
+_FEW = 1000  # elements of a result tell
+_WIDE = ("float32", "bfloat16")  # of narrower floats the cases hold nearly all there is
+
+
+@dataclass(frozen=True)
+class Probe:
+    """A case with other numbers: `name` was made NaN, or multiplied by 2 ** `power`.
+
+    expected: the spec's flat results there.
+    """
+
+    name: str
+    power: int | None
+    leaves: tuple[Any, ...]
+    expected: tuple[np.ndarray, ...]
+
+
+def extremes(traces: Mapping[Case, Traced], turn: int) -> None:
+    """Rejected if NaN gets lost, or a result does not grow and shrink as the spec's does.
+
+    The smallest case is enough: what is asked is not what depends on sizes. turn: whose it is of
+    the arguments; all of them would take a third of a check.
+    """
+    case, traced = min(traces.items(), key=lambda one: sum(x.size for x in one[1].leaves))
+    for probe in probes(case, turn):
+        with learners_code(case.puzzle, case.label):
+            got = execute(replace(traced, leaves=probe.leaves))
+        says = _lost(probe, got) if probe.power is None else _bent(case, probe, got)
+        if says:
+            raise Rejected("values", says, case=case.label, title=_TITLE)
+
+
+def _lost(probe: Probe, got: Sequence[np.ndarray]) -> str | None:
+    if not all(map(_finite, got)):
+        return None
+    return (
+        f"where all of `{probe.name}` is NaN, the spec's result holds NaN, and yours holds none. "
+        "NaN says that something went wrong before: look for what replaces it, leaves it out of a "
+        "sum, or tests for it."
+    )
+
+
+def _bent(case: Case, probe: Probe, got: Sequence[np.ndarray]) -> str | None:
+    for want, mine in zip(probe.expected, got, strict=True):
+        wrong = compare(want, mine, case.puzzle.tolerance)
+        if wrong is not None:
+            numbers = f"{number_words(wrong.expected)}, and yours gives {number_words(wrong.got)}"
+            return (
+                f"with `{probe.name}` times 2**{probe.power} the spec gives {numbers} at "
+                f"{index_words(wrong.first)}. Look for a limit, for a number that is added, or for "
+                "a test of how large something is."
+            )
+    return None
+
+
+def probes(case: Case, turn: int) -> tuple[Probe, ...]:
+    """Of one argument all that tell something: NaN that the spec hands on, factors it follows.
+
+    None where the spec does not read all that it gets: there one argument is made of others.
+    """
+    asked = _asked(case)
+    return _probes(case, asked[turn % len(asked)]) if asked else ()
+
+
+@lru_cache(maxsize=256)
+def _asked(case: Case) -> tuple[int, ...]:
+    """The positions of the traced arrays that may be made extreme."""
+    traced = _spec(case)
+    jaxpr = traced.jaxpr.jaxpr
+    wide = [n for n, leaf in enumerate(traced.leaves) if leaf.dtype.name in _WIDE]
+    return tuple(wide) if {jaxpr.invars[n] for n in wide} <= _read(jaxpr) else ()
+
+
+@lru_cache(maxsize=256)
+def _probes(case: Case, position: int) -> tuple[Probe, ...]:
+    """Where a spec is homogeneous so far out, it is no matter of rounding what it gives there."""
+    with as_imported(), jax.default_matmul_precision("highest"):
+        traced = _spec(case)
+        program = with_interpret(traced.jaxpr, True)
+        name, leaf = _names(case)[position], np.asarray(traced.leaves[position])
+        # Beside an exponential a maximum is asked for; whoever tests it takes NaN for no maximum.
+        compares = any(e.primitive.name == "exp" for e in equations(traced.jaxpr.jaxpr))
+
+        def given(power: int | None) -> Probe:
+            other = leaf * leaf.dtype.type(math.nan if power is None else 2.0**power)
+            leaves = (*traced.leaves[:position], other, *traced.leaves[position + 1 :])
+            return Probe(name, power, leaves, tuple(quickly(program, leaves)))
+
+        found, grows = [], False
+        for power in _POWERS:
+            probe, further = given(power), given(power + 1)
+            degrees = list(map(_degree, probe.expected, further.expected))
+            choice = compares and power > 0 and 0 in degrees  # of a maximum, by the last digits
+            if None not in degrees and not choice:
+                found.append(probe)
+                grows = grows or any(degrees)
+        probe = given(None)
+        if not all(map(_finite, probe.expected)) and (grows or not compares):
+            found.append(probe)
+        return tuple(found)
+
+
+@lru_cache(maxsize=64)
+def _spec(case: Case) -> Traced:
+    with as_imported(), jax.default_matmul_precision("highest"):
+        return trace_call(case.judged(case.puzzle.spec), *case.args)
+
+
+def _read(jaxpr: Jaxpr) -> set[Var]:
+    """The variables that something is computed of, or that are results."""
+    used = [*jaxpr.outvars, *(v for equation in jaxpr.eqns for v in equation.invars)]
+    return {v for v in used if isinstance(v, Var)}
+
+
+def _names(case: Case) -> list[str]:
+    """The parameter that each traced array belongs to."""
+    names = inspect.signature(case.puzzle.spec).parameters
+    return [
+        name
+        for name, given in zip(names, case.args, strict=False)
+        for leaf in jax.tree.leaves(given)
+        if isinstance(leaf, jax.Array)
+    ]
+
+
+def _degree(one: np.ndarray, twice: np.ndarray) -> int | None:
+    """How a result grows when an argument is doubled: by which power of 2; None if by none."""
+    some = slice(None, None, max(1, one.size // _FEW))
+    a, b = (x.ravel()[some].astype(np.float64) for x in (one, twice))
+    if one.dtype.kind in "biu" or not (_finite(a) and _finite(b) and a.any()):
+        return None
+    near = (n for n in _DEGREES if np.allclose(a * 2.0**n, b, rtol=_GROWS, atol=0))
+    return next(near, None)
+
+
+def _finite(array: np.ndarray) -> bool:
+    return array.dtype.kind in "biu" or bool(np.isfinite(array.astype(np.float64)).all())

@@ -1,0 +1,57 @@
+"""Answers that are right on ordinary numbers, and lose NaN, clip, or take what is small for 0."""
+
+from __future__ import annotations
+
+import pytest
+import sample
+
+import puzzles
+from puzzles import Mistake, judge
+from puzzles._judge import probes
+from puzzles._judge.case import cases
+from puzzles._launch import trace_call
+
+RUNGS = [one for name in puzzles.ladders() for one in puzzles.ladder(name) if one.kernel]
+SUMMED = "x_ref[...]"  # what row_sum's kernel sums
+SWALLOWS = [
+    ("jnp.nan_to_num(x_ref[...])", "all of `x` is NaN"),
+    ("jnp.where(jnp.isnan(x_ref[...]), 0, x_ref[...])", "all of `x` is NaN"),
+    ("jnp.clip(x_ref[...], -100, 100)", "with `x` times 2**40"),
+    ("jnp.where(jnp.abs(x_ref[...]) < 1e-5, 0, x_ref[...])", "with `x` times 2**-40"),
+    ("(x_ref[...] + 1e-9)", "with `x` times 2**-40"),
+]
+
+
+@pytest.mark.parametrize(("instead", "says"), SWALLOWS)
+def test_what_ordinary_numbers_do_not_show_is_told(instead: str, says: str) -> None:
+    puzzle = puzzles.find("row_sum")
+    verdict = judge(puzzle, puzzles.mutate(puzzle, Mistake("differs", edits=((SUMMED, instead),))))
+    assert verdict.headline.startswith("✗ row_sum: right on ordinary numbers only (case ")
+    assert says in verdict.says
+
+
+def told(name: str) -> set[tuple[str, int | None]]:
+    case = cases(puzzles.find(name))[0]
+    return {(one.name, one.power) for turn in range(6) for one in probes.probes(case, turn)}
+
+
+def test_what_the_spec_does_not_follow_is_not_asked() -> None:
+    assert told("row_sum") == {("x", None), ("x", 40), ("x", -40)}
+    # Scores go through an exponential: far out the last digit of a maximum decides, and whoever
+    # tests it may lose NaN and be right.
+    assert told("flash_attention") - {("v", None), ("v", 40)} == {(x, -40) for x in "qkv"}
+    assert told("attention_dq") == set()  # lse and delta are made of the others
+
+
+def test_what_a_source_draws_costs_no_answer_the_spec_again() -> None:
+    case = cases(puzzles.find("tiled_matmul"))[0]
+    assert probes.probes(case, 1) is probes.probes(case, 3)  # two arguments take turns
+
+
+@pytest.mark.graduate
+@pytest.mark.parametrize("puzzle", sample.some(RUNGS, 12), ids=lambda puzzle: puzzle.name)
+def test_the_reference_follows_the_spec_wherever_it_is_asked(puzzle: puzzles.Puzzle) -> None:
+    traces = {c: trace_call(c.judged(puzzle.solution), *c.args) for c in cases(puzzle)}
+    arguments = len(next(iter(traces.values())).leaves)
+    for turn in range(arguments):
+        probes.extremes(traces, turn)
