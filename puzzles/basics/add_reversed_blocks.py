@@ -82,7 +82,7 @@ PUZZLE = Puzzle(
     spec=add_reversed_blocks_spec,
     solution=add_reversed_blocks,
     inputs=make_inputs,
-    cases=[dict(N=5 * 1024), dict(N=8 * 1024)],
+    cases=[dict(N=5 * 1024), dict(N=18 * 1024)],
     fresh=fresh,
     scale=scale,
     slack={"bytes": 1.0},  # every element is needed once

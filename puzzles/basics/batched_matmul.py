@@ -94,7 +94,7 @@ def make_inputs(key, B, M, K, N):
     )
 
 
-def scale(B=4, M=1024, K=16384, N=2048):
+def scale(B=64, M=256, K=16384, N=512):
     return tuple(jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((B, M, K), (B, K, N)))
 
 

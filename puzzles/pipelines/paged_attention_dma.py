@@ -198,7 +198,15 @@ PUZZLE = Puzzle(
     inputs=make_inputs,
     cases=[
         dict(lengths=(37, 16, 1), page=16, P=10, pages=4, garbage=1.0, shared=False),
-        dict(lengths=(0, 8, 7, 24), page=8, P=9, pages=3, garbage=float("nan"), shared=True, H=256),
+        dict(
+            lengths=(0, 8, 7, 45, 3, 16, 0, 1, 12, 48),
+            page=8,
+            P=40,
+            pages=6,
+            garbage=float("nan"),
+            shared=True,
+            H=256,
+        ),
     ],
     fresh=lambda r: dict(
         lengths=((23, 0, 8), (9, 24, 1), (0, 16, 15), (2, 17, 0))[r.integers(4)],
@@ -255,7 +263,7 @@ PUZZLE = Puzzle(
             "prefetches a page beyond the last",
             old=_NEXT,
             new="        for copy in fetch(i + 1, 1 - slot):\n            copy.start()\n\n",
-            says="`table_ref[12]` is read at grid step (3,), and there is no such entry",
+            says="`table_ref[60]` is read at grid step (9,), and there is no such entry",
             stage="memory",
         ),
         Mistake(

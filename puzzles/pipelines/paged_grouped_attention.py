@@ -197,7 +197,17 @@ PUZZLE = Puzzle(
     inputs=make_inputs,
     cases=[
         dict(lengths=(37, 1), N=8, K=2, page=16, P=10, pages=3, garbage=1.0, shared=False),
-        dict(lengths=(0, 7, 16), N=4, K=2, page=8, P=7, pages=3, garbage=float("nan"), shared=True, H=256),
+        dict(
+            lengths=(0, 7, 45, 16),
+            N=4,
+            K=2,
+            page=8,
+            P=30,
+            pages=6,
+            garbage=float("nan"),
+            shared=True,
+            H=256,
+        ),
     ],
     fresh=lambda r: dict(
         lengths=((17, 0), (8, 9), (0, 24), (15, 16))[r.integers(4)],

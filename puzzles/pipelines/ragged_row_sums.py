@@ -120,7 +120,12 @@ PUZZLE = Puzzle(
     inputs=make_inputs,
     cases=[
         dict(S=192, N=256, lengths=(130, 0, 64, 1), garbage=1e4),
-        dict(S=128, N=384, lengths=(127, 128, 65), garbage=float("nan")),
+        dict(
+            S=320,
+            N=128,
+            lengths=(127, 320, 65, 128, 0, 3, 256, 200, 1, 64),
+            garbage=float("nan"),
+        ),
     ],
     fresh=lambda r: dict(
         S=192,
