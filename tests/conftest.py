@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")  # before JAX looks for a TPU, which libtpu notes
+os.environ.setdefault("PUZZLES_AHEAD", "0")  # two workers fill two cores; notebooks inherit it
 
 # A worker keeps some million objects alive, and JAX looks through its caches at every collection:
 # by Python's own thresholds a tenth of the time goes there.

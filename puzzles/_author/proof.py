@@ -20,7 +20,7 @@ from puzzles._judge import (
     at_scale,
     cases,
     excesses,
-    fresh_case,
+    fresh_cases,
     judge,
     judge_fresh,
     narrow,
@@ -132,17 +132,14 @@ def fresh_problems(
     if puzzle.fresh is None:
         return
     place = puzzle.place("fresh=")
-    drawn: dict[str, Case] = {}
-    for seed in range(_DRAWS):
-        if (case := fresh_case(puzzle, seed)) is not None:
-            drawn.setdefault(case.label, case)
+    drawn = fresh_cases(puzzle, _DRAWS)
     if len(drawn) > _SHAPES:
         yield (
             f"{place}: {len(drawn)} different cases in {_DRAWS} draws: let it choose among "
             f"{_SHAPES}, so that a kernel is compiled for few shapes"
         )
         return
-    for case in some(list(drawn.values())):
+    for case in some(drawn):
         steps = _steps(case) if puzzle.kernel else 0
         if steps > _FRESH_STEPS:
             yield (
@@ -221,18 +218,22 @@ def scale_problems(puzzle: Puzzle) -> Iterator[str]:
 
 
 def compiler_problems(
-    puzzle: Puzzle, compiler: Compiler, alternatives: Sequence[Alternative]
+    puzzle: Puzzle,
+    compiler: Compiler,
+    alternatives: Sequence[Alternative],
+    chips: Sequence[str] | None = None,
 ) -> Iterator[str]:
     """What a TPU's compiler refuses: the solution, and each kernel of it and of `alternatives`.
 
     All of them pass. Many at once take a fifth of the time; who is refused, verdicts then tell.
+    chips: None for all that libtpu knows.
     """
     who = {puzzle.solution: ""}
     for one in alternatives:
         who[variant(puzzle, one)] = f"{puzzle.place(_quoted(one.name))}: alternative '{one.name}'"
     traces = [trace_call(case.judged(fn), *case.args) for fn in who for case in cases(puzzle)]
     alone = {key: kernel for traced in traces for key, kernel in kernels(traced).items()}
-    if not any(compiler.compile_all([traces[0], *alone.values()]).values()):
+    if not any(compiler.compile_all([traces[0], *alone.values()], chips).values()):
         return
     for fn, name in who.items():
         verdict = judge(puzzle, fn, compiler=compiler)
@@ -256,7 +257,7 @@ def starter_problem(puzzle: Puzzle) -> str | None:
     text = re.sub(rf"(?m)^( *)\.\.\.(  {_regions.HERE} \(about)", r"\1pass\2", puzzle.starter_text)
     if (
         text != puzzle.starter_text
-        and judge(puzzle, load(puzzle, text, "submitted")[puzzle.name]).passed
+        and judge(replace(puzzle, mistakes=()), load(puzzle, text, "submitted")[puzzle.name]).passed
     ):
         return (
             f"{place}: the starter passes as it stands: put what the learner has to write into the "

@@ -7,18 +7,18 @@ says the reason.
 from __future__ import annotations
 
 import ast
-import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import jax
 import numpy as np
 
 from puzzles import _regions
+from puzzles._author import evidence
 from puzzles._author.circular import circular
+from puzzles._author.evidence import Fault
 from puzzles._author.report import plural
-from puzzles._judge import Case, cases, fresh_case, tolerance_of
+from puzzles._judge import Case, cases
 from puzzles._launch import trace_call
 from puzzles._puzzle import Puzzle
 
@@ -33,17 +33,6 @@ WAIVERS = {
     "signed": "an argument without negative numbers",
     "tolerance": "a tolerance far above its dtype's",
 }
-
-_DRAWS = 30  # of the fresh case
-_LENIENT = 10.0  # times the usual tolerance of a dtype
-
-
-@dataclass(frozen=True)
-class Fault:
-    """A sentence with place and remedy; `name` is its name in `waivers`, where it may be meant."""
-
-    says: str
-    name: str = ""
 
 
 def soundness_problems(puzzle: Puzzle) -> Iterator[str]:
@@ -73,13 +62,7 @@ def _faults(puzzle: Puzzle) -> Iterator[Fault]:
     yield from map(Fault, _excused(puzzle))
     yield from _unaudited(puzzle)
     yield from _one_block(puzzle)
-    dull = list(_dull(puzzle))
-    yield from dull
-    yield from _by_heart(puzzle)
-    yield from _not_finite(puzzle)
-    if all(fault.name != "constant" for fault in dull):  # constant data has constant results
-        yield from _void(puzzle)
-    yield from _lenient(puzzle)
+    yield from evidence.faults(puzzle)
 
 
 def _unseeded(puzzle: Puzzle) -> Iterator[str]:
@@ -212,102 +195,3 @@ def _one_block(puzzle: Puzzle) -> Iterator[Fault]:
         f"(grids {shown}): make one larger",
         "blocks",
     )
-
-
-def _dull(puzzle: Puzzle) -> Iterator[Fault]:
-    """Data that would not show a lost sign, or a block taken for another."""
-    place = puzzle.place("inputs=")
-    drawn = [jax.tree.leaves(case.args) for case in cases(puzzle)]
-    for position in range(min(map(len, drawn))):
-        arrays = [np.asarray(leaves[position]) for leaves in drawn]
-        if any(one.size < 2 or one.dtype == object for one in arrays):
-            continue
-        if all((one == one.flat[0]).all() for one in arrays):
-            says = f"{place}: array {position} of the arguments is constant in every case: draw it"
-            yield Fault(f"{says} at random", "constant")
-        elif jax.dtypes.issubdtype(arrays[0].dtype, np.floating):
-            numbers = [one.astype(np.float64) for one in arrays]
-            if not any((one < 0).any() for one in numbers):
-                says = f"{place}: array {position} of the arguments is never negative: draw signed"
-                yield Fault(f"{says} numbers", "signed")
-
-
-def _by_heart(puzzle: Puzzle) -> Iterator[Fault]:
-    """A size that is the same in every case can be written into an answer, and it passes."""
-    if puzzle.fresh is None:
-        return
-    fresh = {case.label: case for seed in range(_DRAWS) if (case := fresh_case(puzzle, seed))}
-    all_cases = (*cases(puzzle), *fresh.values())
-    shapes = [list(map(np.shape, jax.tree.leaves(case.args))) for case in all_cases]
-    for position in range(min(map(len, shapes))):
-        forms = {one[position] for one in shapes}
-        if len(set(map(len, forms))) > 1:
-            continue
-        for axis, sizes in enumerate(zip(*forms, strict=True)):
-            if len(set(sizes)) == 1 and sizes[0] > 1:
-                yield Fault(
-                    f"{puzzle.place('fresh=')}: axis {axis} of array {position} of the arguments "
-                    f"is {sizes[0]} long in every case, so an answer may know it by heart: let "
-                    "`fresh` draw another length now and then",
-                    "sizes",
-                )
-                return
-
-
-def _not_finite(puzzle: Puzzle) -> Iterator[Fault]:
-    """NaN equals NaN here: what is not finite hides every mistake, unless the data asks for it."""
-    if puzzle.accepts is not None:
-        return
-    for case in cases(puzzle):
-        share = min(map(_finite, jax.tree.leaves(case.expected)), default=1.0)
-        needed = 0.5 if min(map(_finite, jax.tree.leaves(case.args)), default=1.0) < 1 else 1.0
-        if share < needed:
-            place = puzzle.place(f"def {puzzle.spec.__name__}(", author=False)
-            shown = math.floor(100 * (1 - share)) or "some"
-            yield Fault(
-                f"{place}: {shown} % of a result is NaN or infinite ({case.label}): mend the spec "
-                "or the data",
-                "finite",
-            )
-            return
-
-
-def _void(puzzle: Puzzle) -> Iterator[Fault]:
-    """A case in which a result is the same number throughout proves nothing of it."""
-    if puzzle.accepts is not None:
-        return
-    for case in cases(puzzle):
-        for position, leaf in enumerate(map(np.asarray, jax.tree.leaves(case.expected))):
-            if leaf.size > 1 and (leaf == leaf.flat[0]).all():
-                which = puzzle.results[position] if puzzle.results else f"result {position}"
-                yield Fault(
-                    f"{puzzle.place('cases=')}: {which} is {leaf.flat[0]} throughout in one case "
-                    f"({case.label}), which then proves nothing of it: change its dims or data",
-                    "same",
-                )
-                return
-
-
-def _lenient(puzzle: Puzzle) -> Iterator[Fault]:
-    """Real faults are as small as a wide tolerance."""
-    if puzzle.tolerance is None or puzzle.accepts is not None:
-        return
-    leaves = [np.asarray(x) for case in cases(puzzle) for x in jax.tree.leaves(case.expected)]
-    floats = {one.dtype.name: one for one in leaves if one.dtype.kind not in "biu"}
-    for name, one in floats.items():
-        given, most = tolerance_of(one, puzzle.tolerance), _LENIENT * tolerance_of(one, None)
-        if given > most:
-            yield Fault(
-                f"{puzzle.place('tolerance=')}: within a tolerance of {given:g} lie real faults of "
-                f"{name}: give {most:g} at most, {_LENIENT:g} times what is usual",
-                "tolerance",
-            )
-            return
-
-
-def _finite(leaf: Any) -> float:
-    """The share of finite numbers in a leaf; 1 for what holds no floats."""
-    array = np.asarray(leaf)
-    if not array.size or not jax.dtypes.issubdtype(array.dtype, np.floating):
-        return 1.0
-    return float(np.isfinite(array.astype(np.float64)).mean())

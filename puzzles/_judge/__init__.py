@@ -7,7 +7,7 @@ Nothing is printed here.
 
 from __future__ import annotations
 
-from puzzles._judge.case import Case, cases, execute, fresh_case
+from puzzles._judge.case import Case, cases, execute, fresh_case, fresh_cases
 from puzzles._judge.derivative import no_derivative
 from puzzles._judge.diagnosis import alike
 from puzzles._judge.edition import brought_up_to_date
@@ -32,6 +32,7 @@ __all__ = [
     "excesses",
     "execute",
     "fresh_case",
+    "fresh_cases",
     "is_function",
     "is_starter",
     "judge",

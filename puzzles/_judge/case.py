@@ -183,6 +183,15 @@ def fresh_case(puzzle: Puzzle, seed: int) -> Case | None:
     return None if puzzle.fresh is None else Case(puzzle, len(puzzle.cases), seed)
 
 
+def fresh_cases(puzzle: Puzzle, draws: int) -> list[Case]:
+    """The cases that so many seeds draw, one of each label."""
+    drawn: dict[str, Case] = {}
+    for seed in range(draws):
+        if (case := fresh_case(puzzle, seed)) is not None:
+            drawn.setdefault(case.label, case)
+    return list(drawn.values())
+
+
 @lru_cache(maxsize=512)
 def _mistaken(case: Case, mistake: Mistake) -> tuple[np.ndarray, ...] | None:
     try:

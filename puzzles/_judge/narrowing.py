@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,6 +49,12 @@ class Narrowing:
 def narrowings(traced: Traced) -> list[Narrowing]:
     """All places in a program and its kernels; a product with one number, a scale, is none."""
     return list(_walk(traced.jaxpr.jaxpr, {}, set(), False))
+
+
+def foreign(mine: Iterable[Narrowing], par: Iterable[Narrowing]) -> list[Narrowing]:
+    """Those of an answer that are of no kind that the reference has."""
+    usual = {(one.kernel, one.how) for one in par}
+    return [one for one in mine if (one.kernel, one.how) not in usual]
 
 
 def _walk(

@@ -8,8 +8,10 @@ from collections.abc import Iterator
 import numpy as np
 
 from puzzles._judge.cost import Cost
+from puzzles._judge.narrowing import foreign
 from puzzles._launch import Launch, Operand, itemsize, row_keys
 from puzzles._receipt import amount, scaled
+from puzzles._tpu import CHIPS
 
 _SOME = 0.02  # of blocks or bytes, whatever the reference does
 # Of the reference's dots at least: a better kernel skips some, and never most of them.
@@ -20,19 +22,26 @@ _LEFT_OUT, _IN_VAIN = "something is left out", "something is fetched for nothing
 
 def slips(mine: Cost, par: Cost) -> Iterator[tuple[str, str]]:
     """(words, title) of each, beside the reference at the same shape."""
-    usual = {(one.kernel, one.how) for one in par.narrowings}
-    for one in mine.narrowings:
-        if (one.kernel, one.how) not in usual:
-            yield one.words, _OUTGROWN if one.how == "counted" else _LOST
+    for one in foreign(mine.narrowings, par.narrowings):
+        yield one.words, _OUTGROWN if one.how == "counted" else _LOST
     for says in _left_out(mine, par):
         yield says, _LEFT_OUT
     for launch in mine.launches:
-        limit = launch.vmem_limit_bytes
-        if limit is not None and launch.vmem_bytes > limit:
-            needed = f"its blocks and scratch take {launch.vmem_bytes:,} B"
-            yield f"`vmem_limit_bytes={limit:,}` is too little: {needed}.", "it asks for less VMEM"
+        yield from _limited(launch)
     for says in _in_vain(mine, par):
         yield says, _IN_VAIN
+
+
+def _limited(launch: Launch) -> Iterator[tuple[str, str]]:
+    limit, most = launch.vmem_limit_bytes, max(chip.vmem_bytes for chip in CHIPS.values())
+    if limit is None:
+        return
+    if launch.vmem_bytes > limit:
+        needed = f"its blocks and scratch take {launch.vmem_bytes:,} B"
+        yield f"`vmem_limit_bytes={limit:,}` is too little: {needed}.", "it asks for less VMEM"
+    if limit > most:
+        says = f"`vmem_limit_bytes={limit:,}`: no TPU has more than {most:,} B of VMEM."
+        yield says, "it asks for more VMEM than there is"
 
 
 def _left_out(mine: Cost, par: Cost) -> Iterator[str]:

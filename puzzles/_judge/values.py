@@ -16,7 +16,7 @@ from puzzles._judge.copied import explains, hazard
 from puzzles._judge.diagnosis import Again, diagnosis
 from puzzles._judge.exchanged import exchanged
 from puzzles._judge.likeness import early, left_undone, likeness
-from puzzles._judge.narrowing import Narrowing, narrowings
+from puzzles._judge.narrowing import foreign, narrowings
 from puzzles._judge.numbers import Mismatch, compare, index_words, number_words, tolerance_of
 from puzzles._judge.origin import origin
 from puzzles._judge.picture import block_map
@@ -105,7 +105,8 @@ def same_numbers(
         if look is None:
             look = _first_of(left_undone, launches, case) or hazard(launches)
         if look is None and traced is not None and wrong.excess * tolerance < _ROUNDED:
-            look = next((one.words for one in _roundings(case, traced)), None)
+            rounds = foreign(narrowings(traced), narrowings(case.reference))
+            look = rounds[0].words if rounds else None
         if look is None and traced is not None and not on_tpu():
             look = exchanged(
                 traced,
@@ -154,12 +155,6 @@ def rounded_once(case: Case, flat: Sequence[np.ndarray], again: Again) -> None:
     """The right numbers are not rounded more often than the puzzle allows."""
     if says := rounding.roundings(case, flat):
         raise Rejected("values", says, diagnosis=diagnosis(case, flat, again), case=case.label)
-
-
-def _roundings(case: Case, traced: Traced) -> list[Narrowing]:
-    """Where it rounds to a narrow float on the way, and the reference does not."""
-    usual = {(one.kernel, one.how) for one in narrowings(case.reference)}
-    return [one for one in narrowings(traced) if (one.kernel, one.how) not in usual]
 
 
 def _written_kernel(puzzle: Puzzle) -> str | None:

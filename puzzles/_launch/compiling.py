@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -71,8 +72,11 @@ def _compile(program: ClosedJaxpr, args: Sequence[Any]) -> Compiled:
 def ahead(programs: Iterable[Keyed]) -> Iterator[None]:
     """Within it, other threads compile `programs`, in this order.
 
-    XLA compiles without holding Python up, so on two cores others run meanwhile.
+    XLA compiles without holding Python up, so on two cores others run meanwhile. PUZZLES_AHEAD=0
+    leaves it out, for processes that fill all cores: some of it is compiled in vain.
     """
+    if os.environ.get("PUZZLES_AHEAD") == "0":
+        programs = ()
 
     def forms(program: ClosedJaxpr) -> list[jax.ShapeDtypeStruct]:
         return [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in program.jaxpr.invars]

@@ -267,7 +267,10 @@ PLANTS = [
         (DOUBLE, DOUBLE.replace("2", "4")),
     ),
     plant(
-        "tolerance of 10", '"adds two"', "survives (seed 0)", (SCALE, f"{SCALE}    tolerance=10,\n")
+        "tolerance of 10",
+        '"adds two"',  # found by no case: 2**-40 shows it
+        "is rejected, but not in its own words",
+        (SCALE, f"{SCALE}    tolerance=10,\n"),
     ),
     plant(
         "import that the notebook lacks",

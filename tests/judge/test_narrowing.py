@@ -132,6 +132,18 @@ MATMUL = 'dimension_semantics=("parallel", "parallel", "arbitrary")'
             "it asks for less VMEM",
             "`vmem_limit_bytes=65,536` is too little: its blocks and scratch take ",
         ),
+        (
+            "launch_matmul",
+            (MATMUL, f"{MATMUL}, vmem_limit_bytes=2**40"),
+            "it asks for more VMEM than there is",
+            "no TPU has more than 134,217,728 B of VMEM.",
+        ),
+        (
+            "batched_matmul",
+            ("lambda b, i, j, k: (b, k, j)", "lambda b, i, j, k: (b % 16, k, j)"),
+            "something is left out",
+            "no step gets 12,288 of the 16,384 blocks of `rhs_ref`, for example (16, 0, 0)",
+        ),
     ],
 )
 def test_what_only_production_scale_shows_is_told(

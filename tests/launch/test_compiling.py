@@ -19,6 +19,12 @@ def _program(factor: float) -> tuple[ClosedJaxpr, Any]:
     return program, ("test", fingerprint(program))
 
 
+@pytest.fixture(autouse=True)
+def with_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As for a learner: the other tests do without, see conftest.py."""
+    monkeypatch.delenv("PUZZLES_AHEAD")
+
+
 @pytest.fixture
 def compilations(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the threads that compiled something, in the order in which they began."""
@@ -77,3 +83,15 @@ def test_nothing_is_begun_when_nobody_waits_any_more(monkeypatch: pytest.MonkeyP
     go_on.set()
     compiling._threads().submit(lambda: None).result(30)
     assert len(begun) <= 2
+
+
+def test_where_all_cores_are_busy_nothing_is_compiled_in_vain(
+    compilations: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PUZZLES_AHEAD", "0")
+    programs = [_program(factor) for factor in (10.5, 11.5)]
+    with ahead(programs):
+        program, key = programs[1]
+        on_cpu(program, [jnp.zeros(3)], key)
+    compiling._threads().submit(lambda: None).result(30)
+    assert compilations == ["MainThread"]
