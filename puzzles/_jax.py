@@ -85,6 +85,7 @@ __all__ = [
     "bind_params",
     "call_at_fault",
     "close",
+    "come_to_rest",
     "compiler_param",
     "copy_ends",
     "copy_parts",
@@ -315,6 +316,18 @@ def simulator_callbacks(instead: Callable[..., Any]) -> Iterator[None]:
     finally:
         if original is not None:
             callback.io_callback_impl = original
+
+
+def come_to_rest() -> None:
+    """Forget what JAX was doing in this thread when an exception came at a bad moment.
+
+    An interrupt inside the end of one of JAX's `with` blocks leaves it as within: each equation
+    that is traced from then on would name one old line.
+    """
+    _core.reset_trace_state()
+    context = getattr(source_info_util, "_source_info_context", None)
+    if context is not None:
+        context.context = source_info_util.new_source_info()
 
 
 def kernel_file(kernel: Any) -> str:

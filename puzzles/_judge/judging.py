@@ -18,7 +18,7 @@ from puzzles._judge.case import Case, cases, execute, fresh_case, on_tpu
 from puzzles._judge.diagnosis import Again
 from puzzles._judge.edition import brought_up_to_date, outdated
 from puzzles._judge.fresh import own_seed
-from puzzles._judge.limits import learners_code, seldom_collected
+from puzzles._judge.limits import jax_at_rest, learners_code, seldom_collected
 from puzzles._judge.memory import memory, memory_if_small, right, to_run
 from puzzles._judge.probes import extremes
 from puzzles._judge.scale import Scale, at_scale, compare
@@ -59,7 +59,7 @@ def judge(
     `check` leaves to the analysis, for time. compiler: compiles with the real TPU compiler, too.
     """
     fn, moved_on, newer = brought_up_to_date(puzzle, fn)
-    with seldom_collected():
+    with seldom_collected(), jax_at_rest():
         verdict = _guarded(puzzle, fn, lambda: _judge(puzzle, fn, newer, seed, thorough, compiler))
     if moved_on is None:
         return verdict

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from puzzles._jax import come_to_rest
 from puzzles._judge import words
 from puzzles._judge.verdict import Rejected
 from puzzles._launch import Unreadable
@@ -65,11 +66,24 @@ def seldom_collected() -> Iterator[None]:
 
 
 @contextmanager
+def jax_at_rest() -> Iterator[None]:
+    """Begin with a JAX that is inside of nothing, and leave it so, whatever interrupts.
+
+    For what starts by itself: not within a function that JAX traces.
+    """
+    come_to_rest()
+    try:
+        yield
+    finally:
+        come_to_rest()
+
+
+@contextmanager
 def settings_kept() -> Iterator[None]:
     """Put JAX's settings back as they were: x64, matmul precision, debugging."""
     before = dict(jax.config.values)
     try:
-        with np.errstate():
+        with np.errstate(), jax_at_rest():
             yield
     finally:
         for name, value in before.items():
