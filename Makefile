@@ -46,9 +46,9 @@ test graduate test-colab test-jax-% quick verify mutants: export JAX_COMPILATION
 test graduate test-colab test-jax-% quick verify mutants: export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS = 0
 test graduate test-colab test-jax-% quick verify mutants: export JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES = -1
 
-# On other JAX versions every solution, and a quarter of what `make test` takes of mistakes, other
+# On other JAX versions every solution, and a sixth of what `make test` takes of mistakes, other
 # answers and samples; not the tests to which JAX makes no difference.
-test-colab test-jax-%: export PUZZLES_SHARE = 4
+test-colab test-jax-%: export PUZZLES_SHARE = 6
 OLDER := -m 'not newest'
 
 test: $(TEST)/.installed lint ## everything CI runs, on the newest JAX

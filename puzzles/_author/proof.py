@@ -25,7 +25,14 @@ from puzzles._judge import (
     judge_fresh,
     narrow,
 )
-from puzzles._launch import before_last_casts, equations, keeping_traces, kernels, trace_call
+from puzzles._launch import (
+    Traced,
+    before_last_casts,
+    equations,
+    keeping_traces,
+    kernels,
+    trace_call,
+)
 from puzzles._puzzle import Alternative, Mistake, Puzzle, load, starter_function, variant
 from puzzles._tpu import Compiler
 
@@ -222,6 +229,7 @@ def compiler_problems(
     compiler: Compiler,
     alternatives: Sequence[Alternative],
     chips: Sequence[str] | None = None,
+    theirs: Sequence[str] | None = None,
 ) -> Iterator[str]:
     """What a TPU's compiler refuses: the solution, and each kernel of it and of `alternatives`.
 
@@ -231,9 +239,16 @@ def compiler_problems(
     who = {puzzle.solution: ""}
     for one in alternatives:
         who[variant(puzzle, one)] = f"{puzzle.place(_quoted(one.name))}: alternative '{one.name}'"
-    traces = [trace_call(case.judged(fn), *case.args) for fn in who for case in cases(puzzle)]
-    alone = {key: kernel for traced in traces for key, kernel in kernels(traced).items()}
-    if not any(compiler.compile_all([traces[0], *alone.values()], chips).values()):
+
+    def traced(fn: Callable) -> list[Traced]:
+        return [trace_call(case.judged(fn), *case.args) for case in cases(puzzle)]
+
+    solution, *others = map(traced, who)
+    ours = {key: kernel for one in solution for key, kernel in kernels(one).items()}
+    new = {key: k for other in others for one in other for key, k in kernels(one).items()}
+    compiled = compiler.compile_all([solution[0], *ours.values()], chips)
+    also = compiler.compile_all([k for key, k in new.items() if key not in ours], theirs)
+    if not any((*compiled.values(), *also.values())):
         return
     for fn, name in who.items():
         verdict = judge(puzzle, fn, compiler=compiler)

@@ -90,8 +90,22 @@ def observed(equation: JaxprEqn) -> bool:
     return frame is not None and source.author_wrote(frame.file_name, frame.line_num)
 
 
+def by_pipeline(equation: JaxprEqn) -> bool:
+    """Whether `emit_pipeline` made it for itself, and not the learner's body that it calls."""
+    for frame in _frames(equation):
+        if source.is_learners(frame.file_name):
+            return False
+        if "emit_pipeline" in frame.function_name:
+            return True
+    return False
+
+
 def _frame(equation: JaxprEqn) -> Any:
     """The innermost frame that is neither JAX's nor the engine's."""
+    return next((one for one in _frames(equation) if source.is_learners(one.file_name)), None)
+
+
+def _frames(equation: JaxprEqn) -> Sequence[Any]:
+    """Innermost first."""
     traceback = equation.source_info.traceback
-    frames = traceback.frames if traceback is not None else ()
-    return next((frame for frame in frames if source.is_learners(frame.file_name)), None)
+    return traceback.frames if traceback is not None else ()

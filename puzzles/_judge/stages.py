@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import inspect
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from puzzles._jax import Jaxpr
+from puzzles._jax import Jaxpr, JaxprEqn
 from puzzles._judge.case import Case, execute
 from puzzles._judge.copied import copies_fit
 from puzzles._judge.diagnosis import Again
 from puzzles._judge.limits import learners_code, raised
-from puzzles._judge.outside import work_outside
+from puzzles._judge.outside import by_pipeline, line_of, work_outside
 from puzzles._judge.values import same_form, same_numbers
 from puzzles._judge.verdict import Rejected
 from puzzles._launch import (
@@ -23,7 +24,7 @@ from puzzles._launch import (
     equations,
     faults,
     kernel_calls,
-    kernel_size,
+    longest_body,
     longest_loop,
     subjaxprs,
     trace_call,
@@ -48,7 +49,7 @@ def trace(case: Case, fn: Callable) -> Traced:
     _grids(case, grids)
     with learners_code(case.puzzle, case.label):
         launches = traced.launches
-    _size(case, kernel_size(traced.jaxpr), launches)
+    _size(case, longest_body(traced.jaxpr), launches)
     copies_fit(case.label, launches)
     return traced
 
@@ -74,7 +75,7 @@ def _grids(case: Case, grids: Sequence[tuple[str, tuple[int, ...]]]) -> None:
         raise Rejected("work", says, case=case.label, title=_NOT_RUN)
 
 
-def _size(case: Case, count: int, launches: tuple[Launch, ...]) -> None:
+def _size(case: Case, body: Sequence[JaxprEqn], launches: tuple[Launch, ...]) -> None:
     """Nothing is run that would take minutes only to be wrong."""
     for one in launches:
         if not one.steps and len(one.aliases) < len(one.outputs):
@@ -84,10 +85,8 @@ def _size(case: Case, count: int, launches: tuple[Launch, ...]) -> None:
                 "0, and `pl.cdiv` gives 1."
             )
             raise Rejected("error", says, case=case.label, title=_NOT_RUN)
-    if count > _EQUATIONS:
-        grown = f"The kernel has grown to {count:,} operations"
-        why = f"{grown}: a Python loop in a kernel is unrolled. Work on whole blocks at once."
-        raise Rejected("work", why, case=case.label, title=_NOT_RUN)
+    if len(body) > _EQUATIONS:
+        raise Rejected("work", _grown(body), case=case.label, title=_NOT_RUN)
     steps = sum(one.steps * (one.times or 1) for one in launches)
     if steps <= _STEPS:
         return
@@ -100,6 +99,19 @@ def _size(case: Case, count: int, launches: tuple[Launch, ...]) -> None:
             )
     if steps > 4 * _STEPS:
         raise Rejected("work", f"{why} Take larger blocks.", case=case.label, title=_NOT_RUN)
+
+
+def _grown(body: Sequence[JaxprEqn]) -> str:
+    grown = f"The kernel has grown to {len(body):,} operations"
+    slots = sum(by_pipeline(equation) for equation in body)
+    if 2 * slots > len(body):
+        return (
+            f"{grown}, {slots:,} of them by `emit_pipeline`: what it does for a slot is there once "
+            "for each of its slots. Two or three hide what can be hidden."
+        )
+    line, often = Counter(map(line_of, body)).most_common(1)[0]
+    by = f", {often:,} of them by `{line}`" if line else ""
+    return f"{grown}{by}: a Python loop in a kernel is unrolled. Work on whole blocks at once."
 
 
 def pallas(case: Case, traced: Traced) -> None:

@@ -15,13 +15,17 @@ CALLS = {
 }  # fmt: skip
 
 
-def kernel_size(closed: ClosedJaxpr) -> int:
-    """How many equations the largest kernel has, nested ones included."""
-    return max((_count(call.params["jaxpr"]) for call in kernel_calls(closed.jaxpr)), default=0)
+def longest_body(closed: ClosedJaxpr) -> list[JaxprEqn]:
+    """The equations of the kernel that has most of them, nested ones included."""
+    bodies = (list(_within(call.params["jaxpr"])) for call in kernel_calls(closed.jaxpr))
+    return max(bodies, key=len, default=[])
 
 
-def _count(jaxpr: Jaxpr) -> int:
-    return sum(1 + sum(map(_count, subjaxprs(equation))) for equation in jaxpr.eqns)
+def _within(jaxpr: Jaxpr) -> Iterator[JaxprEqn]:
+    for equation in jaxpr.eqns:
+        yield equation
+        for inner in subjaxprs(equation):
+            yield from _within(inner)
 
 
 def longest_loop(jaxpr: Jaxpr) -> int:

@@ -26,6 +26,19 @@ def overlapped(launch: Launch, alone: int = 1) -> None:
     )
 
 
+def multiplied_once(launch: Launch) -> None:
+    """Asserts that the dots do what one product of the two inputs takes, and not some of it again.
+
+    Asked before `overlapped`: a pipeline that runs again begins again, with nothing in flight.
+    """
+    (M, K), (_, N) = (one.shape for one in launch.inputs)
+    times = launch.dot_flops / (2 * M * K * N)
+    assert times <= 1, (
+        f"the dots of {times:g} whole products run, in a launch of {launch.steps} grid steps: each "
+        "of them runs all of `emit_pipeline`. The grid over blocks belongs to `emit_pipeline`"
+    )
+
+
 def in_hbm(launch: Launch) -> None:
     """Asserts that no input is brought to VMEM as a whole."""
     for one in launch.inputs:

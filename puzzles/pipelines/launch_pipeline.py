@@ -89,7 +89,7 @@ def launch_pipeline(a: Float[Array, "M K"], b: Float[Array, "K N"]) -> Float[Arr
 
 # %% tags=["author"]
 from puzzles import Alternative, Launch, Mistake, Puzzle, array, rng
-from puzzles.pipelines._audits import in_hbm, overlapped
+from puzzles.pipelines._audits import in_hbm, multiplied_once, overlapped
 
 
 def make_inputs(key, M, K, N):
@@ -100,6 +100,7 @@ def make_inputs(key, M, K, N):
 
 def audit(launch: Launch) -> None:
     in_hbm(launch)
+    multiplied_once(launch)
     overlapped(launch, alone=max(2, launch.steps))
     a, b = (4 * one.portion[0] * one.portion[1] for one in launch.inputs)
     out = 4 * launch.outputs[0].portion[0] * launch.outputs[0].portion[1]
@@ -148,6 +149,13 @@ PUZZLE = Puzzle(
             old=_B,
             new=_B2,
             says="too few for three slots of b beside two of a",
+            stage="work",
+        ),
+        Mistake(
+            "gives the grid to the launch, too",
+            old="        kernel,\n",
+            new="        kernel,\n        grid=(2,),\n",
+            says="The grid over blocks belongs to `emit_pipeline`",
             stage="work",
         ),
         Mistake(

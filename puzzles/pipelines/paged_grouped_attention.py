@@ -168,9 +168,10 @@ def make_inputs(key, lengths, N, K, page, P, pages, garbage, shared, H=128):
 
 def audit(launch: Launch, *, args) -> None:
     K = args[1].shape[0]
-    if launch.copies:  # by index map it is the pipeline that fetches, one page for an empty text
-        overlapped(launch, alone=launch.steps)
+    # by index map it is the pipeline that fetches, one page for an empty text
     fetches_no_more(launch, args[3], args[1].shape[2], heads=K, idle=0 if launch.copies else 1)
+    if launch.copies:
+        overlapped(launch, alone=launch.steps)
 
 
 def scale(B=8, N=32, K=8, page=16, P=1024, pages=32, H=128):
@@ -231,6 +232,21 @@ PUZZLE = Puzzle(
     each page is fetched once and serves all of them. The body did not change: it never knew how
     many rows `q` had.""",
     mistakes=[
+        Mistake(
+            "copies the first page twice",
+            old="        for copy in fetch(i, slot):\n            copy.wait()\n",
+            new="""        for copy in fetch(i, slot):
+            copy.wait()
+
+            @pl.when(i == 0)
+            def _(copy=copy):
+                copy.start()
+                copy.wait()
+
+""",
+            says="fetch each page that holds keys which count once",
+            stage="work",
+        ),
         Mistake(
             "takes the first head's keys for every head",
             old="k_pages_ref.at[head, at]",

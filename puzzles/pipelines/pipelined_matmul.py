@@ -84,7 +84,7 @@ def pipelined_matmul(a: Float[Array, "M K"], b: Float[Array, "K N"]) -> Float[Ar
 
 # %% tags=["author"]
 from puzzles import Alternative, Launch, Mistake, Puzzle, array, rng
-from puzzles.pipelines._audits import in_hbm, overlapped
+from puzzles.pipelines._audits import in_hbm, multiplied_once, overlapped
 
 
 def make_inputs(key, M, K, N):
@@ -95,6 +95,7 @@ def make_inputs(key, M, K, N):
 
 def audit(launch: Launch) -> None:
     in_hbm(launch)
+    multiplied_once(launch)
     overlapped(launch, alone=max(2, launch.steps))
 
 

@@ -108,6 +108,27 @@ def test_a_loop_of_known_length_is_counted_before_it_runs(
     assert "0,000 turns would take hours" in verdict.says
 
 
+UNROLLED = "    for _ in range(600):\n        o_ref[...] += 0.0 * x_ref[:, :1]\n"
+
+
+@pytest.mark.parametrize(
+    ("puzzle", "old", "new", "says"),
+    [
+        ("row_sum", SUM, SUM + "\n" + UNROLLED, "by `o_ref[...] += 0.0 * x_ref[:, :1]`"),
+        (
+            "launch_pipeline",
+            "(k, j), pipeline_mode=pl.Buffered(3)",
+            "(k, j), pipeline_mode=pl.Buffered(64)",
+            "of them by `emit_pipeline`: what",
+        ),
+    ],
+)
+def test_what_makes_a_kernel_too_long_is_named(puzzle: str, old: str, new: str, says: str) -> None:
+    verdict = judged(puzzle, (old, new))
+    assert "The kernel has grown to " in verdict.says
+    assert says in verdict.says
+
+
 def test_a_loop_that_ends_passes() -> None:
     assert judged(
         "row_sum",

@@ -26,6 +26,8 @@ from puzzles.grouped_matmul import (
 )
 from puzzles.grouped_matmul.quantized_grouped_matmul import quantised
 
+pytestmark = pytest.mark.newest  # JAX changes nothing here
+
 S = jax.ShapeDtypeStruct
 RUNGS = (  # those with tiles that fit the layer
     "grouped_matmul",

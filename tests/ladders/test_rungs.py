@@ -65,10 +65,9 @@ def test_solution_and_alternatives_compile_for_every_tpu(
 ) -> None:
     if puzzle.kernel:
         chips = _tpu.supported_chips() if CHIPS is None else CHIPS
-        assert list(proof.compiler_problems(puzzle, compiler, [], chips)) == []
-        if others := sample.share(puzzle.alternatives, OTHERS):
-            one = sample.some(chips)  # each generation takes its turn
-            assert list(proof.compiler_problems(puzzle, compiler, others, one)) == []
+        others = sample.share(puzzle.alternatives, OTHERS)
+        one = sample.some(chips)  # each generation takes its turn
+        assert list(proof.compiler_problems(puzzle, compiler, others, chips, one)) == []
 
 
 def test_the_compiler_knows_the_generations_that_are_promised() -> None:
@@ -100,16 +99,19 @@ def test_whatever_is_drawn_afresh_is_small_and_passes(puzzle: Puzzle) -> None:
     assert list(proof.fresh_problems(puzzle, lambda drawn: sample.some(drawn, 2))) == []
 
 
+@pytest.mark.newest
 @each_puzzle
 def test_no_two_values_mistakes_are_the_same(puzzle: Puzzle) -> None:
     assert list(proof.twins(puzzle)) == []
 
 
+@pytest.mark.newest
 @each_puzzle
 def test_what_a_mistake_says_is_of_its_own_verdict(puzzle: Puzzle) -> None:
     assert list(vague.vague_problems(puzzle)) == []
 
 
+@pytest.mark.newest
 @each_puzzle
 def test_texts_and_cases_are_complete(puzzle: Puzzle) -> None:
     assert list(review.text_problems(puzzle)) == []
@@ -119,6 +121,7 @@ def test_texts_and_cases_are_complete(puzzle: Puzzle) -> None:
 OPEN: set[str] = set()
 
 
+@pytest.mark.newest
 @pytest.mark.parametrize(
     "puzzle",
     [
@@ -146,11 +149,13 @@ def test_the_reference_is_far_from_being_refused(puzzle: Puzzle) -> None:
     assert margin.margin_problem(puzzle, margin.margin(puzzle, proof.SEEDS[:1])) is None
 
 
+@pytest.mark.newest
 @each_puzzle
 def test_prose_names_rungs_that_were_met_and_figures_have_a_source(puzzle: Puzzle) -> None:
     assert [*prose.unknown_rungs(puzzle), *prose.unsourced(puzzle)] == []
 
 
+@pytest.mark.newest
 @each_puzzle
 def test_nothing_that_a_scaffold_asks_for_is_left_undone(puzzle: Puzzle) -> None:
     assert review.undone(puzzle) == []
