@@ -124,8 +124,8 @@ class _Examination:
             self.add(faults(launch))
         steps = sum(launch.steps for launch in self.launches)
         self.looked.append(
-            "out-of-bounds, never-written, revisited, alias, parallel, misaligned: the blocks of "
-            f"{'the only step' if steps == 1 else f'all {steps:,} steps'}"
+            "out-of-bounds, never-written, revisited, alias, parallel, misaligned, promise: the "
+            f"blocks of {'the only step' if steps == 1 else f'all {steps:,} steps'}"
         )
 
     def lowering(self) -> None:

@@ -28,6 +28,7 @@ def slips(mine: Cost, par: Cost) -> Iterator[tuple[str, str]]:
         yield says, _LEFT_OUT
     for launch in mine.launches:
         yield from _limited(launch)
+        yield from _one_buffer(launch)
     for says in _in_vain(mine, par):
         yield says, _IN_VAIN
 
@@ -42,6 +43,17 @@ def _limited(launch: Launch) -> Iterator[tuple[str, str]]:
     if limit > most:
         says = f"`vmem_limit_bytes={limit:,}`: no TPU has more than {most:,} B of VMEM."
         yield says, "it asks for more VMEM than there is"
+
+
+def _one_buffer(launch: Launch) -> Iterator[tuple[str, str]]:
+    for one in (*launch.inputs, *launch.outputs):
+        if one.piped and one.buffers == 1 < launch.steps < 2 * one.transfers:
+            yield (
+                f"`{one.name}` has one buffer, and {one.transfers:,} of {launch.steps:,} steps move "
+                "a block of it: each of them waits until the block has come or gone. "
+                "`pl.Buffered(1)` is for blocks that stay.",
+                "copies and work take turns",
+            )
 
 
 def _left_out(mine: Cost, par: Cost) -> Iterator[str]:

@@ -24,7 +24,7 @@ from puzzles._launch.logic import LOGIC, Partly, decided
 from puzzles._launch.moves import moved
 from puzzles._launch.primitives import evaluate
 from puzzles._launch.smem import LOOKS, UNKNOWN, UNNAMED, Buffer, Cells, Look, Ref, Stray, place
-from puzzles._launch.work import MOST, Tally, Touch, work
+from puzzles._launch.work import LEAST, MOST, Lie, Tally, Touch, work
 
 SMALL = 64  # own elements of a value worth knowing; a mask of a block is not
 LARGE = 4_000_000  # elements of such a value over all steps
@@ -186,6 +186,16 @@ class Walk:
 
     def _num_programs(self, equation: JaxprEqn, *_: Any) -> list[Any]:
         return [self.known(np.int32(self.grid[self.axes[equation.params["axis"]]]))]
+
+    def _multiple_of(
+        self, equation: JaxprEqn, values: list[Any], weight: np.ndarray, _: tuple
+    ) -> list[Any]:
+        (value,), promised, before = values, equation.params["values"], self.tally.lies
+        if isinstance(value, np.ndarray) and value.ndim == self.rank and len(promised) == 1:
+            steps = (value % promised[0] != 0) & (weight[LEAST] > 0)
+            if steps.any() and all(lie.equation is not equation for lie in before):
+                self.tally.lies = (*before, Lie(equation, steps, promised[0], value))
+        return values
 
     def _run_scoped(
         self, equation: JaxprEqn, values: list[Any], weight: np.ndarray, path: tuple

@@ -21,7 +21,7 @@ PARALLEL = ("parallel", "core_parallel", "subcore_parallel")
 def faults(launch: Launch) -> tuple[Finding, ...]:
     """Every fault of a launch, one per kind and operand: by first step, then those without one."""
     found = [*_grid_faults(launch), *_stray_reads(launch), *_written_inputs(launch)]
-    found += _stray_semaphores(launch)
+    found += (*_stray_semaphores(launch), *_lies(launch))
     aliased = {o: launch.inputs[i].name for i, o in launch.aliases if i >= 0}
     aliased_to = {name: launch.outputs[o].name for o, name in aliased.items()}
     for operand in launch.inputs + launch.outputs:
@@ -40,7 +40,7 @@ def faults(launch: Launch) -> tuple[Finding, ...]:
     found += (f for f in _read_too_late(launch) if aliased_to[f.operand or ""] not in revisited)
     lines = {o.name: o.line for o in launch.operands}
     placed = (
-        replace(f, launch=launch.name, line=lines.get(f.operand or "") or launch.line)
+        replace(f, launch=launch.name, line=f.line or lines.get(f.operand or "") or launch.line)
         for f in found
     )
     return tuple(sorted(placed, key=lambda f: (f.step is None, f.step or ())))
@@ -64,6 +64,19 @@ def _stray_reads(launch: Launch) -> Iterator[Finding]:
         )
         place = at(launch, step)
         yield Finding("out-of-bounds", ERROR, says, remedy, operand=name, step=place)
+
+
+def _lies(launch: Launch) -> Iterator[Finding]:
+    for line, step, multiple, value in launch.lies:
+        place = at(launch, step)
+        when = f" at grid step {place}" if launch.grid else ""
+        says = (
+            f"`pl.multiple_of(..., {multiple})` gets {value}{when}, which is no multiple of "
+            f"{multiple}: the compiler relies on the promise, and addresses other rows than "
+            "the interpreter does."
+        )
+        remedy = "Promise what holds in every step."
+        yield Finding("promise", ERROR, says, remedy, step=place, line=line)
 
 
 def _stray_semaphores(launch: Launch) -> Iterator[Finding]:

@@ -18,7 +18,8 @@ ERROR, WARNING, NOTE = "error", "warning", "note"
 SEVERITIES = (ERROR, WARNING, NOTE)
 KINDS = (
     "out-of-bounds", "never-written", "revisited", "uninitialised", "hazard", "alias",
-    "misaligned", "vmem", "smem", "parallel", "outside", "lowering", "compile", "idle", "refetch",
+    "misaligned", "promise", "vmem", "smem", "parallel", "outside", "lowering", "compile", "idle",
+    "refetch",
 )  # fmt: skip
 
 

@@ -60,6 +60,8 @@ class Launch:
     interpret: Any
     written_inputs: tuple[str, ...] = ()  # inputs that the kernel writes into, aliased ones aside
     stray_reads: tuple[tuple[str, int, int], ...] = ()  # (ref, first step, index that is not there)
+    # Each `pl.multiple_of` that does not hold: the line, the first step, the multiple, the value.
+    lies: tuple[tuple[str | None, int, int, int], ...] = ()
     params: str | None = None  # the type of `compiler_params`, where it is none that JAX knows
     touches: tuple[Touch, ...] = ()  # reads and writes of its refs, in the order of the text
     times: int | None = 1  # how often a loop around the launch runs it; None: only running it tells

@@ -30,7 +30,7 @@ from puzzles._launch.moves import Copy
 from puzzles._launch.operand import Operand, blocked, itemsize, resident, spread, vmem_size
 from puzzles._launch.smem import UNKNOWN, Buffer, Look, Ref, Stray, memory_space
 from puzzles._launch.stored import RowWalk, stored_rows
-from puzzles._launch.work import LEAST, MOST, Dot
+from puzzles._launch.work import LEAST, MOST, Dot, Lie
 
 
 def _strays(
@@ -43,6 +43,13 @@ def _strays(
             step = int(np.argmax(asked))
             index = int(spread(stray.index, grid)[step])
             yield names[[ref is stray.ref for ref in refs].index(True)], step, index
+
+
+def _lies(lies: Sequence[Lie], grid: tuple[int, ...]) -> Iterator[tuple[str | None, int, int, int]]:
+    for lie in lies:
+        step = int(np.argmax(spread(lie.steps, grid)))
+        value = int(spread(lie.value, grid)[step])
+        yield line_of(lie.equation.source_info), step, lie.multiple, value
 
 
 def _named(
@@ -204,6 +211,7 @@ class _Call:
                 interpret=self.p["interpret"],
                 written_inputs=self.written_inputs(names),
                 stray_reads=(*self.map_strays, *_strays(tally.strays, refs, names, grid)),
+                lies=tuple(_lies(tally.lies, grid)),
                 touches=touches,
                 looks=(*self.map_looks, *_named(tally.looks, refs, names)),
                 params=unknown_params(self.p["compiler_params"]),

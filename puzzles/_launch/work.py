@@ -88,6 +88,19 @@ class Touch:
     weight: np.ndarray
 
 
+@dataclass(frozen=True, eq=False)
+class Lie:
+    """A `pl.multiple_of` that does not hold: at which steps, what is promised, and what is there.
+
+    steps, value: over the grid, as far as they vary.
+    """
+
+    equation: JaxprEqn
+    steps: np.ndarray
+    multiple: int
+    value: np.ndarray
+
+
 MOST, LEAST = 0, 1  # every branch on data is taken; only what is certain
 
 
@@ -111,6 +124,7 @@ class Tally:
     loops: frozenset[tuple] = frozenset()
     busy: np.ndarray = field(default_factory=lambda: np.zeros((), bool))
     strays: tuple[Any, ...] = ()
+    lies: tuple[Lie, ...] = ()  # the first of each `multiple_of`
     flights: list[tuple[int, np.ndarray]] = field(default_factory=list)  # see Launch.in_flight
     events: list[Any] = field(default_factory=list)  # see Launch.events
     cut: bool = False  # there are more of them

@@ -127,6 +127,13 @@ PUZZLE = Puzzle(
             stage="memory",
         ),
         Mistake(
+            "promises more than is true",
+            old="pl.multiple_of(start_ref[0], 8)",
+            new="pl.multiple_of(start_ref[0], 16)",
+            says="`pl.multiple_of(..., 16)` gets 72, which is no multiple of 16",
+            stage="memory",
+        ),
+        Mistake(
             "waits for a copy that it never started",
             old=_COME,
             new="    come.wait()\n",

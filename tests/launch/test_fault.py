@@ -314,6 +314,38 @@ def test_a_million_steps_are_checked():
     assert (fault.kind, fault.step) == ("revisited", (1, 0))
 
 
+@pytest.mark.parametrize(
+    ("index", "says"),
+    [
+        (lambda i, _: 8 * i, None),
+        (lambda i, _: 12 * i, "`pl.multiple_of(..., 8)` gets 12 at grid step (1,), which is no"),
+        (lambda i, starts: starts[i], "`pl.multiple_of(..., 8)` gets 20 at grid step (2,)"),
+        (lambda i, starts: starts[jnp.minimum(i, 1)], None),
+    ],
+)
+def test_a_promise_that_does_not_hold_is_named_with_its_step(index, says) -> None:
+    def kernel(starts_ref, x_ref, o_ref):
+        o_ref[...] = x_ref[pl.ds(pl.multiple_of(index(pl.program_id(0), starts_ref), 8), 8)]
+
+    def fn(starts, x):
+        return pl.pallas_call(
+            kernel,
+            grid_spec=pltpu.PrefetchScalarGridSpec(
+                num_scalar_prefetch=1,
+                grid=(3,),
+                in_specs=[pl.BlockSpec(x.shape, lambda i, _: (0, 0))],
+                out_specs=pl.BlockSpec((8, 128), lambda i, _: (i, 0)),
+            ),
+            out_shape=S((24, 128), f32),
+            interpret=True,
+        )(starts, x)
+
+    (launch,) = trace(fn, jnp.array([0, 8, 20], jnp.int32), x32)
+    told = faults(launch)
+    assert [f.kind for f in told] == ["promise"] * bool(says)
+    assert all(f.words.startswith(says) and "multiple_of(index" in f.line for f in told)
+
+
 def test_a_scalar_that_is_not_there_is_named_unless_nobody_asks_for_it() -> None:
     def launch(kernel):
         return pl.pallas_call(
