@@ -49,8 +49,8 @@ def _one_buffer(launch: Launch) -> Iterator[tuple[str, str]]:
     for one in (*launch.inputs, *launch.outputs):
         if one.piped and one.buffers == 1 < launch.steps < 2 * one.transfers:
             yield (
-                f"`{one.name}` has one buffer, and {one.transfers:,} of {launch.steps:,} steps move "
-                "a block of it: each of them waits until the block has come or gone. "
+                f"`{one.name}` has one buffer, and {one.transfers:,} of {launch.steps:,} steps "
+                "move a block of it: each of them waits until the block has come or gone. "
                 "`pl.Buffered(1)` is for blocks that stay.",
                 "copies and work take turns",
             )
