@@ -139,11 +139,8 @@ MATMUL = 'dimension_semantics=("parallel", "parallel", "arbitrary")'
             "no TPU has more than 134,217,728 B of VMEM.",
         ),
         (
-            "launch_matmul",
-            (
-                "(bm, bk), lambda i, j, k: (i, k))",
-                "(bm, bk), lambda i, j, k: (i, k), pipeline_mode=pl.Buffered(1))",
-            ),
+            "tiled_matmul",
+            ("lambda i, j, k: (i, k))", "lambda i, j, k: (i, k), pipeline_mode=pl.Buffered(1))"),
             "copies and work take turns",
             "`a_ref` has one buffer, and 65,536 of 65,536 steps move a block of it",
         ),
