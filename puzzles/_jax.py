@@ -62,6 +62,7 @@ try:
     from jax._src import core as _core
     from jax._src.core import AbstractValue, Jaxpr, JaxprEqn, Literal, Var, jaxpr_as_fun
     from jax._src.interpreters import partial_eval
+    from jax._src.pallas import primitives as _primitives
     from jax._src.state.types import AccumEffect, ReadEffect, WriteEffect
     from jax.experimental.pallas import pallas_call_p
     from jax.experimental.pallas.tpu import InterpretParams, reset_tpu_interpret_mode_state
@@ -99,6 +100,7 @@ __all__ = [
     "retraced",
     "scan_counts",
     "simulator_callbacks",
+    "uninitialised",
     "user_frame",
     "with_compiler_param",
     "written_refs",
@@ -316,6 +318,23 @@ def simulator_callbacks(instead: Callable[..., Any]) -> Iterator[None]:
     finally:
         if original is not None:
             callback.io_callback_impl = original
+
+
+@contextlib.contextmanager
+def uninitialised(number: float) -> Iterator[None]:
+    """Within it, the interpreter puts `number` where nothing was written, and not NaN."""
+    original = _primitives.uninitialized_value
+
+    def filled(shape: Sequence[int], dtype: Any) -> Any:
+        if jax.numpy.issubdtype(dtype, jax.numpy.floating):
+            return jax.numpy.full(shape, number, dtype)
+        return original(shape, dtype)
+
+    _primitives.uninitialized_value = filled
+    try:
+        yield
+    finally:
+        _primitives.uninitialized_value = original
 
 
 def come_to_rest() -> None:

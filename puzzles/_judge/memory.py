@@ -7,12 +7,22 @@ from collections.abc import Collection, Iterator, Mapping
 
 import numpy as np
 
-from puzzles._jax import kernel_file
+from puzzles._jax import kernel_file, uninitialised
 from puzzles._judge.case import Case, on_tpu, to_execute
+from puzzles._judge.limits import learners_code
 from puzzles._judge.numbers import index_words, number_words
 from puzzles._judge.values import mismatches, of_which, same_form
 from puzzles._judge.verdict import Rejected
-from puzzles._launch import Finding, Keyed, Traced, faults, kernel_calls
+from puzzles._launch import (
+    Finding,
+    Keyed,
+    Traced,
+    faults,
+    fingerprint,
+    kernel_calls,
+    on_cpu,
+    with_interpret,
+)
 from puzzles._puzzle import Puzzle
 from puzzles._tpu import SimulationError, beyond, simulate, simulated_steps, to_simulate
 
@@ -25,6 +35,7 @@ _UNWRITTEN = (
     "NaN stands for memory that nothing wrote: an output or a scratch buffer is read before it is "
     "initialised, or padding beyond an edge is used"
 )
+_GARBAGE = 1000.0
 _DIFFERENT = "the kernel relies on something that `interpret=True` does and a TPU does not"
 
 
@@ -79,6 +90,7 @@ def memory(traces: Mapping[Case, Traced], thorough: bool, known: Collection[Case
             _same(case, _flat(case, traces[case], eager=False))
         if thorough or not number:
             _copied_at_once(case, traces[case])
+            _garbage_unread(case, traces[case])
     but = f"; it cannot take {next(iter(unable.values()))}" if unable else ""
     return f"{len(chosen)} of {len(traces)} cases{but}"
 
@@ -119,6 +131,25 @@ def _copied_at_once(case: Case, traced: Traced) -> None:
     """The same with copies that are made at once; those of a TPU end sometime between the two."""
     if any(one.copies for one in traced.launches):
         _same(case, _flat(case, traced, eager=True))
+
+
+def _garbage_unread(case: Case, traced: Traced) -> None:
+    """The same with a number, not NaN, where nothing was written: for who tests what lies there."""
+    read = next((one for one in traced.launches if one.touched.early), None)
+    if read is None or on_tpu():
+        return
+    program = with_interpret(traced.jaxpr, True)
+    with learners_code(case.puzzle, case.label), uninitialised(_GARBAGE):
+        flat = on_cpu(program, traced.leaves, ("garbage", fingerprint(program)))
+    if mismatches(case, [np.asarray(x) for x in flat]) is not None:
+        name, step = read.touched.early[0]
+        ids = tuple(int(n) for n in read.program_ids[step])
+        where = f" at grid step {ids}" if ids else ""
+        says = (
+            f"`{name}` is read{where} before anything is written to it. In the interpreter NaN "
+            "lies there; on a TPU any number may, and with one the result is wrong. Write first."
+        )
+        raise Rejected("memory", says, case=case.label)
 
 
 def _flat(case: Case, traced: Traced, eager: bool) -> list[np.ndarray]:

@@ -65,8 +65,15 @@ def _walk(
     A Ref is read before it is stored to, but a step later: so each kernel is walked twice.
     """
     how: dict[Var, str] = {}  # of each rounded variable: what to say if it goes on in float32
+    ones: set[Var] = set()  # made of bools
+    wide: dict[Var, Narrowing] = {}  # in float32 again, and rounded again if nothing comes between
     for equation in jaxpr.eqns:
         name = equation.primitive.name
+        again = [wide[v] for v in equation.invars if isinstance(v, Var) and v in wide]
+        if again and _moves(equation):
+            wide |= dict.fromkeys(equation.outvars, again[0])
+        elif again and not _rounds(equation):
+            yield again[0]
         if name == PALLAS_CALL:
             inner = equation.params["jaxpr"]
             given = equation.invars[equation.params["grid_mapping"].num_dynamic_grid_bounds :]
@@ -93,13 +100,31 @@ def _walk(
             yield Narrowing(kernel, "counted", out.aval.dtype.name, line_of(equation))
         elif name == "convert_element_type":
             before, after = equation.invars[0].aval.dtype, out.aval.dtype
-            if narrow(after) and not narrow(before) and before.kind == "f":
+            if before.kind == "b":
+                ones.add(out)
+            elif _rounds(equation):
                 how[out] = "there and back"
             elif known and not narrow(after):
-                yield Narrowing(kernel, known, before.name, line_of(equation))
+                wide[out] = Narrowing(kernel, known, before.name, line_of(equation))
+        elif name == "mul" and any(v in ones for v in equation.invars if isinstance(v, Var)):
+            pass  # a mask: numbers or zeros
         elif name in _ROUNDS and _narrow(out) and not _scales(equation):
             how[out] = "there and back"
             yield Narrowing(kernel, "computed", out.aval.dtype.name, line_of(equation))
+    yield from (wide[v] for v in jaxpr.outvars if isinstance(v, Var) and v in wide)
+
+
+def _moves(equation: JaxprEqn) -> bool:
+    """Whether it, or all within a call like that of `jnp.where`, only hands numbers on."""
+    inner = [one for jaxpr, _ in entered(equation) for one in jaxpr.eqns]
+    return all(map(_moves, inner)) if inner else equation.primitive.name in _MOVES
+
+
+def _rounds(equation: JaxprEqn) -> bool:
+    if equation.primitive.name != "convert_element_type":
+        return False
+    before, after = equation.invars[0].aval.dtype, equation.outvars[0].aval.dtype
+    return narrow(after) and not narrow(before) and before.kind == "f"
 
 
 def _narrow(variable: Any) -> bool:
@@ -114,8 +139,11 @@ def _counts(equation: JaxprEqn) -> bool:
         return False
     if equation.primitive.name == "iota":
         return True
-    cast = equation.primitive.name == "convert_element_type"
-    return cast and equation.invars[0].aval.dtype.name in ("int32", "uint32")
+    if equation.primitive.name != "convert_element_type":
+        return False
+    before = equation.invars[0].aval
+    written = before.weak_type and not before.shape  # a number of the source: `jnp.where(m, x, 0)`
+    return before.dtype.name in ("int32", "uint32") and not written
 
 
 def _scales(equation: JaxprEqn) -> bool:

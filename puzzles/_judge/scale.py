@@ -120,7 +120,7 @@ def _limits(mine: Cost, par: Cost) -> Iterator[tuple[str, float, float]]:
     """(cost, times the reference's, and this much more) in the order in which they are told."""
     same = mine.blocks == par.blocks
     yield "count", _EXACT, 0
-    yield "outside", _EXACT, _SOME * par.bytes
+    yield "outside", _EXACT, _LIST * par.bytes
     fits = max(_CHIP.scoped_vmem_bytes, *(one.vmem_limit_bytes or 0 for one in par.launches))
     yield "vmem", 0.0, max(fits, par.vmem)
     if par.dot_flops:  # elsewhere a dot may stand for a sum

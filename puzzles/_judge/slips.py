@@ -24,6 +24,8 @@ def slips(mine: Cost, par: Cost) -> Iterator[tuple[str, str]]:
     """(words, title) of each, beside the reference at the same shape."""
     for one in foreign(mine.narrowings, par.narrowings):
         yield one.words, _OUTGROWN if one.how == "counted" else _LOST
+    for says in _wide_dots(mine, par):
+        yield says, "its dots are not the reference's"
     for says in _left_out(mine, par):
         yield says, _LEFT_OUT
     for launch in mine.launches:
@@ -54,6 +56,28 @@ def _one_buffer(launch: Launch) -> Iterator[tuple[str, str]]:
                 "`pl.Buffered(1)` is for blocks that stay.",
                 "copies and work take turns",
             )
+
+
+def _wide_dots(mine: Cost, par: Cost) -> Iterator[str]:
+    """A product without the matrix unit, or with operands wider than it is built for."""
+    if par.dot_flops and not mine.dot_flops and not any(one.unknown_loops for one in mine.launches):
+        yield (
+            f"no dot runs, where the reference's do {scaled(par.dot_flops)} FLOPs: only a dot runs "
+            "on the matrix unit, sums and products by hand do not."
+        )
+    share, usual = (_in_float32(one) for one in (mine, par))
+    if share > usual + _SOME:
+        yield (
+            f"{share:.0%} of the FLOPs of its dots have a float32 operand, in the reference "
+            f"{usual:.0%}: leave blocks of narrow floats as they come, which is what the matrix "
+            "unit is built for, and ask for `preferred_element_type=jnp.float32`."
+        )
+
+
+def _in_float32(cost: Cost) -> float:
+    dots = [(dot, one.times or 1) for one in cost.launches for dot in one.dots]
+    wide = sum(dot.flops * n for dot, n in dots if "float32" in dot.dtypes[:2])
+    return wide / max(1, cost.dot_flops)
 
 
 def _left_out(mine: Cost, par: Cost) -> Iterator[str]:

@@ -13,6 +13,7 @@ from puzzles._launch.alignment import misaligned
 from puzzles._launch.finding import ERROR, WARNING, Finding, ints
 from puzzles._launch.launch import Launch
 from puzzles._launch.operand import Operand, first_seen, row_keys, spread
+from puzzles._launch.touched import begun_elsewhere
 from puzzles._launch.work import LEAST
 
 PARALLEL = ("parallel", "core_parallel", "subcore_parallel")
@@ -21,7 +22,7 @@ PARALLEL = ("parallel", "core_parallel", "subcore_parallel")
 def faults(launch: Launch) -> tuple[Finding, ...]:
     """Every fault of a launch, one per kind and operand: by first step, then those without one."""
     found = [*_grid_faults(launch), *_stray_reads(launch), *_written_inputs(launch)]
-    found += (*_stray_semaphores(launch), *_lies(launch))
+    found += (*_stray_semaphores(launch), *_lies(launch), *_second_core(launch))
     aliased = {o: launch.inputs[i].name for i, o in launch.aliases if i >= 0}
     aliased_to = {name: launch.outputs[o].name for o, name in aliased.items()}
     for operand in launch.inputs + launch.outputs:
@@ -77,6 +78,24 @@ def _lies(launch: Launch) -> Iterator[Finding]:
         )
         remedy = "Promise what holds in every step."
         yield Finding("promise", ERROR, says, remedy, step=place, line=line)
+
+
+def _second_core(launch: Launch) -> Iterator[Finding]:
+    words = launch.dimension_semantics or ()
+    if len(words) != len(launch.grid) or not launch.scratch:
+        return
+    axes = [a for a, word in enumerate(words) if word in PARALLEL and launch.grid[a] > 1]
+    found = begun_elsewhere(launch.touches, launch.scratch, launch.grid, axes)
+    if found is None:
+        return
+    name, step, axis = found
+    place = at(launch, step)
+    says = (
+        f"`{name}` at grid step {place}: axis {axis} is marked 'parallel', so that a second core "
+        "may begin there, with scratch of its own, and reads what only the first one has written."
+    )
+    remedy = f"Write it in each part of the axis, or mark axis {axis} 'arbitrary'."
+    yield Finding("parallel", ERROR, says, remedy, operand=name, step=place)
 
 
 def _stray_semaphores(launch: Launch) -> Iterator[Finding]:

@@ -59,6 +59,29 @@ def touched(
     return Touched(tuple(early), tuple(unread), tuple(unwritten), tuple(missed), tuple(vain))
 
 
+def begun_elsewhere(
+    touches: Sequence[Touch],
+    scratch: Sequence[Operand],
+    grid: tuple[int, ...],
+    parallel: Sequence[int],
+) -> tuple[str, int, int] | None:
+    """Scratch that a second core would read before it writes, the step, and the axis; or None.
+
+    A TPU with two cores gives each of them half of a `parallel` axis, and scratch of its own.
+    """
+    for axis in parallel:
+        ids = np.indices(grid)[axis].ravel()
+        mine = ids >= -(-grid[axis] // 2)
+        begins = np.arange(mine.size) == np.argmax(mine)
+        for operand in scratch if mine.any() else ():
+            own = [touch for touch in touches if touch.ref == operand.name]
+            if _early(own, np.arange(mine.size) == 0, grid) is not None:
+                continue  # whoever begins reads first, and may not use it
+            if (step := _early(own, begins, grid, mine)) is not None:
+                return operand.name, step, axis
+    return None
+
+
 def storing(touches: Sequence[Touch], name: str, grid: tuple[int, ...]) -> int:
     """How many grid steps store into a ref for certain."""
     steps = np.zeros(int(np.prod(grid)), bool)
@@ -68,8 +91,16 @@ def storing(touches: Sequence[Touch], name: str, grid: tuple[int, ...]) -> int:
     return int(steps.sum())
 
 
-def _early(touches: Sequence[Touch], begins: np.ndarray, grid: tuple[int, ...]) -> int | None:
-    """The first step that reads for certain what no step since the last of `begins` has written."""
+def _early(
+    touches: Sequence[Touch],
+    begins: np.ndarray,
+    grid: tuple[int, ...],
+    within: np.ndarray | None = None,
+) -> int | None:
+    """The first step that reads for certain what no step since the last of `begins` has written.
+
+    within: the steps that are taken, if not all.
+    """
     written = np.zeros(len(begins), bool)
     asked = np.zeros(len(begins), bool)
     for touch in touches:
@@ -77,6 +108,8 @@ def _early(touches: Sequence[Touch], begins: np.ndarray, grid: tuple[int, ...]) 
             written |= spread(touch.weight[MOST] > 0, grid)
         else:
             asked |= spread(touch.weight[LEAST] > 0, grid) & ~written
+    if within is not None:
+        written, asked = written & within, asked & within
     before = np.cumsum(written) - written  # steps before this one that write
     visit = np.maximum.accumulate(np.where(begins, np.arange(len(begins)), 0))
     asked &= before == before[visit]

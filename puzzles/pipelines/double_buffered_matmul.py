@@ -96,7 +96,7 @@ def double_buffered_matmul(a: Float[Array, "M K"], b: Float[Array, "K N"]) -> Fl
 
 # %% tags=["author"]
 from puzzles import Alternative, Launch, Mistake, Puzzle, array, rng
-from puzzles.pipelines._audits import overlapped
+from puzzles.pipelines._audits import multiplied_once, overlapped
 
 
 def make_inputs(key, M, K, N):
@@ -106,6 +106,7 @@ def make_inputs(key, M, K, N):
 
 
 def audit(launch: Launch) -> None:
+    multiplied_once(launch)
     overlapped(launch, alone=launch.steps)
 
 

@@ -59,6 +59,33 @@ def test_a_rounding_is_followed_into_the_kernel_that_gets_it() -> None:
     assert verdict.title == "it rounds on the way"
 
 
+STORED = "jnp.where(mine, acc_ref[...], others)"
+ONCE_ROUNDED = "acc_ref[...].astype(o_ref.dtype).astype(jnp.float32)"
+
+
+@pytest.mark.parametrize(
+    ("new", "passes"),
+    [
+        (f"jnp.where(mine, {ONCE_ROUNDED}, others)", True),
+        (f"jnp.where(mine, 2 * jnp.where(mine, {ONCE_ROUNDED}, 0) / 2, others)", False),
+    ],
+)
+def test_what_is_rounded_again_and_not_computed_with_loses_nothing(new: str, passes: bool) -> None:
+    assert judged("grouped_matmul", (STORED, new)).passed is passes
+
+
+@pytest.mark.parametrize(
+    "new",
+    [
+        "jnp.where(inside, x_ref[...], 0)",  # a whole number of the source is no count
+        "jnp.where(inside, x_ref[...], 0) * inside.astype(x_ref.dtype)",  # a product with a mask
+    ],
+)
+def test_what_rounds_nothing_is_accepted(new: str) -> None:
+    picked = "jnp.where(inside, x_ref[...].astype(jnp.float32), 0.0).astype(x_ref.dtype)"
+    assert judged("grouped_outer", (picked, new)).passed
+
+
 def test_an_operand_that_no_step_reads_is_told() -> None:
     verdict = judged(
         "online_softmax",
@@ -143,6 +170,21 @@ MATMUL = 'dimension_semantics=("parallel", "parallel", "arbitrary")'
             ("lambda i, j, k: (i, k))", "lambda i, j, k: (i, k), pipeline_mode=pl.Buffered(1))"),
             "copies and work take turns",
             "`a_ref` has one buffer, and 65,536 of 65,536 steps move a block of it",
+        ),
+        (
+            "grouped_matmul_transposed",
+            ("lhs_ref[...], rhs_ref", "lhs_ref[...].astype(jnp.float32), rhs_ref"),
+            "its dots are not the reference's",
+            "100% of the FLOPs of its dots have a float32 operand, in the reference 0%",
+        ),
+        (
+            "permuted_matmul",
+            (
+                "jnp.dot(lhs_ref[...], rhs_ref[...], preferred_element_type=jnp.float32)",
+                "jnp.sum(lhs_ref[...][:, :, None] * rhs_ref[...][None], axis=1)",
+            ),
+            "its dots are not the reference's",
+            "no dot runs, where",
         ),
         (
             "batched_matmul",

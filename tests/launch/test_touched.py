@@ -11,6 +11,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from puzzles._launch import Launch, trace_call
+from puzzles._launch.touched import begun_elsewhere
 
 SPEC = pl.BlockSpec((8, 128), lambda i, j: (i, j))
 
@@ -148,3 +149,24 @@ def test_a_copy_by_hand_reads_its_source_and_writes_its_target() -> None:
 def test_blocks_of_an_input_that_no_step_is_given_are_counted() -> None:
     seen = launched(stores, x_map=lambda i, j: (i, 0)).touched
     assert seen.missed == (("x_ref", 4, 6, (0, 1)),)
+
+
+@pytest.mark.parametrize(
+    ("parallel", "zeroes", "told"),
+    [((0,), 0, ("acc_ref", 3, 0)), ((0,), 1, None), ((1,), 1, ("acc_ref", 2, 1)), ((), 0, None)],
+)
+def test_a_second_core_begins_in_the_middle_of_a_parallel_axis_with_its_own_scratch(
+    parallel: tuple[int, ...], zeroes: int, told: tuple[str, int, int] | None
+) -> None:
+    def begins(x_ref, y_ref, o_ref, acc_ref):
+        i, j = pl.program_id(0), pl.program_id(1)
+
+        @pl.when((j == 0) & ((i == 0) | bool(zeroes)))
+        def _():
+            acc_ref[...] = jnp.zeros_like(acc_ref)
+
+        acc_ref[...] += x_ref[...] + y_ref[...]
+        o_ref[...] = acc_ref[...]
+
+    launch = launched(begins)
+    assert begun_elsewhere(launch.touches, launch.scratch, launch.grid, parallel) == told
