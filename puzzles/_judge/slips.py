@@ -66,7 +66,7 @@ def _wide_dots(mine: Cost, par: Cost) -> Iterator[str]:
             "on the matrix unit, sums and products by hand do not."
         )
     share, usual = (_in_float32(one) for one in (mine, par))
-    if share > usual + _SOME:
+    if par.dot_flops and share > usual + _SOME:
         yield (
             f"{share:.0%} of the FLOPs of its dots have a float32 operand, in the reference "
             f"{usual:.0%}: leave blocks of narrow floats as they come, which is what the matrix "

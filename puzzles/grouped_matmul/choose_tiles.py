@@ -190,6 +190,8 @@ PUZZLE = Puzzle(
         dict(M=256, K=1024, N=2560, E=4, mebibytes=3),
         dict(M=8192, K=512, N=1408, E=4, mebibytes=3),
         dict(M=4096, K=4096, N=1408, E=4, mebibytes=8),
+        dict(M=1920, K=4096, N=1536, E=128, mebibytes=16),  # no power of two: 15 rows an expert
+        dict(M=1920, K=4096, N=14336, E=8, mebibytes=4),
     ],
     hints=[
         "What does a larger bm save, and when does it save nothing? What does whole K cost in VMEM?",

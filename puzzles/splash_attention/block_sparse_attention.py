@@ -193,7 +193,9 @@ def draw(r, mask, H):
 def make_inputs(key, T, S, H, bq, bk, kind):
     r = rng(key)
     mask = make_mask(r, kind, T, S, bq, bk)
-    return (*draw(r, mask, H), *classify_blocks(mask, bq, bk))
+    kinds, index, patterns = classify_blocks(mask, bq, bk)
+    anything = r.integers(len(patterns), size=index.shape)
+    return *draw(r, mask, H), kinds, np.where(kinds == 1, index, anything).astype(np.int32), patterns
 
 
 @functools.cache
@@ -249,6 +251,7 @@ PUZZLE = Puzzle(
     fresh=fresh,
     scale=scale,
     par=dots,
+    slack={"outside": 4.0},  # patterns of 32-bit numbers, for those of bytes
     tolerance=2e-4,
     hints=[
         "What decides whether a block is computed is one number from a table, and so is what decides whether its pattern "

@@ -163,13 +163,13 @@ from puzzles.splash_attention.causal_attention import dots, draw
 def make_inputs(key, T, S, H):
     """Five documents; the queries of the middle one have an id of their own.
 
-    Ids are any 32-bit numbers: two are neighbours that f32 does not tell apart, others are alike in
-    their lowest bits.
+    Ids are any 32-bit numbers: two are neighbours that f32 does not tell apart, two differ in their
+    sign alone, others are alike in their lowest bits.
     """
     q, k, v = draw(key, T, S, H, offsets=(1, -64))
     r = rng(key)
     cuts = np.sort(np.array([0.2, 0.42, 0.64, 0.83]) * min(T, S) + r.integers(-9, 10, 4))
-    names = np.insert(r.permutation([-1, 0, 2**24, 2**24 + 1]), 2, 300)
+    names = np.insert(r.permutation([-(2**24), 0, 2**24, 2**24 + 1]), 2, 300)
     ids = names[np.searchsorted(cuts, np.arange(max(T, S)), side="right")]
     q_segments = np.where(ids == 300, 44, ids)[:T]
     return q, k, v, array(q_segments, jnp.int32), array(ids[:S], jnp.int32)
