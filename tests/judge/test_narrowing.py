@@ -149,9 +149,9 @@ MATMUL = 'dimension_semantics=("parallel", "parallel", "arbitrary")'
         ),
         (
             "scale_blocks",
-            ("x_ref[...] * number", "x_ref[...] * (number + jnp.int32(0)).astype(jnp.int8)"),
+            ("x_ref[...] * number", "x_ref[...] * (number + jnp.int32(0)).astype(jnp.uint8)"),
             "numbers outgrow their dtype",
-            "holds whole numbers in int8, which larger ones outgrow",
+            "holds whole numbers in uint8, which larger ones outgrow",
         ),
         (
             "launch_matmul",
