@@ -30,6 +30,17 @@ def test_what_ordinary_numbers_do_not_show_is_told(instead: str, says: str) -> N
     assert says in verdict.says
 
 
+@pytest.mark.parametrize("rung", ["stream_sum", "double_buffered_sum"])
+def test_what_nobody_wrote_is_any_number_and_not_nan_alone(rung: str) -> None:
+    puzzle, zeroes = puzzles.find(rung), "jnp.zeros_like(o_ref)"
+    tests = Mistake("differs", old=zeroes, new="jnp.nan_to_num(o_ref[...])")
+    verdict = judge(puzzle, puzzles.mutate(puzzle, tests))
+    assert verdict.stage == "memory"
+    assert verdict.says.startswith("`o_ref` is read before anything is written to it.")
+    times = Mistake("differs", old=zeroes, new="jnp.nan_to_num(o_ref[...]) * 0")
+    assert judge(puzzle, puzzles.mutate(puzzle, times)).passed  # 0, whatever lies there
+
+
 def told(name: str) -> set[tuple[str, int | None]]:
     case = cases(puzzles.find(name))[0]
     return {(one.name, one.power) for turn in range(6) for one in probes.probes(case, turn)}
