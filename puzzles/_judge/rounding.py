@@ -55,7 +55,7 @@ def roundings(case: Case, flat: Sequence[np.ndarray]) -> str | None:
                 f"{kind} takes them, and no more than {SHARE:.0%} may be. Rounded once means: all "
                 f"arithmetic is in f32, and only the finished value becomes {kind}, by the one "
                 "`.astype` of the store. Look for another `.astype`, for a dot without "
-                f"`preferred_element_type=jnp.float32`, or for a Ref of {kind} that is stored to "
-                "and read again."
+                f"`preferred_element_type=jnp.float32`, for a Ref of {kind} that is stored to and "
+                "read again, or for a formula that is only nearly the spec's."
             )
     return None
