@@ -234,7 +234,8 @@ def compiler_problems(
     """What a TPU's compiler refuses: the solution, and each kernel of it and of `alternatives`.
 
     All of them pass. Many at once take a fifth of the time; who is refused, verdicts then tell.
-    chips: None for all that libtpu knows.
+    chips, theirs: which the solution is compiled for, and which the alternatives' other kernels;
+    None for all that libtpu knows.
     """
     who = {puzzle.solution: ""}
     for one in alternatives:

@@ -81,11 +81,12 @@ def _lies(launch: Launch) -> Iterator[Finding]:
 
 
 def _second_core(launch: Launch) -> Iterator[Finding]:
-    words = launch.dimension_semantics or ()
-    if len(words) != len(launch.grid) or not launch.scratch:
+    axes = _shared_axes(launch)
+    if not axes or not launch.scratch:
         return
-    axes = [a for a, word in enumerate(words) if word in PARALLEL and launch.grid[a] > 1]
-    found = begun_elsewhere(launch.touches, launch.scratch, launch.grid, axes)
+    early = {name for name, _ in launch.touched.early}  # who begins reads it, and may not use it
+    scratch = [one for one in launch.scratch if one.name not in early]
+    found = begun_elsewhere(launch.touches, scratch, launch.grid, launch.program_ids, axes)
     if found is None:
         return
     name, step, axis = found
@@ -261,12 +262,16 @@ def _grid_faults(launch: Launch) -> Iterator[Finding]:
         yield Finding("parallel", WARNING, says, remedy)
 
 
-def _shared(launch: Launch, operand: Operand) -> Iterator[Finding]:
+def _shared_axes(launch: Launch) -> list[int]:
+    """The grid axes that two cores may share out."""
     words = launch.dimension_semantics or ()
-    axes = [
-        a for a, word in enumerate(words) if word in PARALLEL and len(words) == len(launch.grid)
-    ]
-    axes = [a for a in axes if launch.grid[a] > 1]
+    if len(words) != len(launch.grid):
+        return []
+    return [a for a, word in enumerate(words) if word in PARALLEL and launch.grid[a] > 1]
+
+
+def _shared(launch: Launch, operand: Operand) -> Iterator[Finding]:
+    axes = _shared_axes(launch)
     if not axes:
         return
     keys = row_keys(operand.blocks)

@@ -63,20 +63,19 @@ def begun_elsewhere(
     touches: Sequence[Touch],
     scratch: Sequence[Operand],
     grid: tuple[int, ...],
+    program_ids: np.ndarray,
     parallel: Sequence[int],
 ) -> tuple[str, int, int] | None:
     """Scratch that a second core would read before it writes, the step, and the axis; or None.
 
     A TPU with two cores gives each of them half of a `parallel` axis, and scratch of its own.
+    program_ids: (steps, axes). scratch: without what the first core, too, reads before it writes.
     """
     for axis in parallel:
-        ids = np.indices(grid)[axis].ravel()
-        mine = ids >= -(-grid[axis] // 2)
+        mine = program_ids[:, axis] >= -(-grid[axis] // 2)
         begins = np.arange(mine.size) == np.argmax(mine)
         for operand in scratch if mine.any() else ():
             own = [touch for touch in touches if touch.ref == operand.name]
-            if _early(own, np.arange(mine.size) == 0, grid) is not None:
-                continue  # whoever begins reads first, and may not use it
             if (step := _early(own, begins, grid, mine)) is not None:
                 return operand.name, step, axis
     return None

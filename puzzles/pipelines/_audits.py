@@ -45,7 +45,7 @@ def multiplied_once(launch: Launch) -> None:
         "products by hand do not"
     )
     why = "a grid that names each pair of blocks once is enough"
-    if launch.steps > 1:
+    if times == launch.steps > 1:
         why = (
             f"each of the launch's {launch.steps} grid steps runs all of `emit_pipeline`. The grid "
             "over blocks belongs to `emit_pipeline`"

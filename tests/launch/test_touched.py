@@ -169,4 +169,5 @@ def test_a_second_core_begins_in_the_middle_of_a_parallel_axis_with_its_own_scra
         o_ref[...] = acc_ref[...]
 
     launch = launched(begins)
-    assert begun_elsewhere(launch.touches, launch.scratch, launch.grid, parallel) == told
+    about = launch.touches, launch.scratch, launch.grid, launch.program_ids
+    assert begun_elsewhere(*about, parallel) == told
