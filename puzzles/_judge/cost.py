@@ -20,6 +20,8 @@ _VIEWS = {
     "reshape", "squeeze", "expand_dims", "bitcast_convert_type", "stop_gradient", "copy_p",
     "optimization_barrier",
 }  # fmt: skip
+# An output that shares the memory of an input which the caller keeps: XLA copies that first.
+ALIASES = "input_output_aliases"
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,13 @@ class Cost:
     def of(cls, traced: Traced) -> Cost:
         """Read from a trace; raises `Abstract` where blocks depend on data that are not there."""
         constants = [Made(np.asarray(x).nbytes, "a constant", "") for x in traced.jaxpr.consts]
-        made = (*constants, *_made(traced.jaxpr.jaxpr, 1))
+        copied = (
+            Made(one.bytes * (launch.times or 1), ALIASES, "")
+            for launch in traced.launches
+            for one in launch.made
+            if one.how == "copies"
+        )
+        made = (*constants, *_made(traced.jaxpr.jaxpr, 1), *copied)
         return cls(traced.launches, made, tuple(narrowings(traced)))
 
     def _total(self, name: str) -> int:

@@ -52,9 +52,10 @@ def narrowings(traced: Traced) -> list[Narrowing]:
 
 
 def foreign(mine: Iterable[Narrowing], par: Iterable[Narrowing]) -> list[Narrowing]:
-    """Those of an answer that are of no kind that the reference has."""
+    """Those of an answer that are of no kind that the reference has; counts come last."""
     usual = {(one.kernel, one.how) for one in par}
-    return [one for one in mine if (one.kernel, one.how) not in usual]
+    new = (one for one in mine if (one.kernel, one.how) not in usual)
+    return sorted(new, key=lambda one: one.how == "counted")
 
 
 def _walk(
@@ -108,9 +109,12 @@ def _walk(
                 wide[out] = Narrowing(kernel, known, before.name, line_of(equation))
         elif name == "mul" and any(v in ones for v in equation.invars if isinstance(v, Var)):
             pass  # a mask: numbers or zeros
-        elif name in _ROUNDS and _narrow(out) and not _scales(equation):
-            how[out] = "there and back"
-            yield Narrowing(kernel, "computed", out.aval.dtype.name, line_of(equation))
+        elif name in _ROUNDS and _narrow(out):
+            if not _scales(equation):
+                how[out] = "there and back"
+                yield Narrowing(kernel, "computed", out.aval.dtype.name, line_of(equation))
+            elif known:
+                how[out] = known
     yield from (wide[v] for v in jaxpr.outvars if isinstance(v, Var) and v in wide)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from puzzles._judge.cost import Cost
+from puzzles._judge.cost import ALIASES, Cost
 from puzzles._judge.limits import learners_code
 from puzzles._judge.memory import stage_of
 from puzzles._judge.slips import slips
@@ -158,6 +158,11 @@ def _made(mine: Cost, par: Cost) -> str:
     new = [one for one in mine.made if (one.bytes, one.primitive) not in known]
     most = max(new or mine.made, key=lambda one: one.bytes)
     where = f" in `{most.line}`" if most.line else ""
+    if most.primitive == ALIASES:
+        return (
+            f"XLA copies {amount(most.bytes)} before the launch: `{ALIASES}` lets an output share "
+            "the memory of an input that the caller keeps. Let it have memory of its own."
+        )
     return (
         f"arrays of {amount(mine.outside)} are made outside of the kernel, where "
         f"{amount(par.outside)} are enough: `{most.primitive}`{where} writes "

@@ -149,18 +149,27 @@ def _not_visited(mine: Cost, par: Cost) -> Iterator[str]:
     """Blocks that the reference's pipeline moves and the answer's does not, cut alike."""
     theirs, ours = (_by_cut(one) for one in (par, mine))
     for cut, mines in ours.items():
-        if len(mines) > 1 or len(theirs.get(cut, ())) != 1:
+        others = theirs.get(cut, [])
+        if len(mines) != len(others):
             continue
-        (one,), (other,) = mines, theirs[cut]
-        keys = row_keys(np.concatenate([other.blocks, one.blocks]))
-        wanted, first = np.unique(keys[: len(other.blocks)], return_index=True)
-        left = first[~np.isin(wanted, keys[len(other.blocks) :])]
-        if len(left) > _SOME * len(wanted):
-            example = tuple(int(n) for n in other.blocks[left[0]])
-            yield (
-                f"{len(left):,} of the {len(wanted):,} blocks of `{one.name}` that the reference "
-                f"needs are in no step, for example {example}. Is an index cut short?"
+        for other in others:  # beside that of the answer's which is most like it
+            left, one = min(
+                ((_absent(other, one), one) for one in mines), key=lambda pair: len(pair[0])
             )
+            wanted = len(np.unique(row_keys(other.blocks)))
+            if len(left) > _SOME * wanted:
+                example = tuple(int(n) for n in other.blocks[left[0]])
+                yield (
+                    f"{len(left):,} of the {wanted:,} blocks of `{one.name}` that the reference "
+                    f"needs are in no step, for example {example}. Is an index cut short?"
+                )
+
+
+def _absent(wanted: Operand, mine: Operand) -> np.ndarray:
+    """The steps at which `wanted` first has a block that `mine` never has."""
+    keys = row_keys(np.concatenate([wanted.blocks, mine.blocks]))
+    blocks, first = np.unique(keys[: len(wanted.blocks)], return_index=True)
+    return first[~np.isin(blocks, keys[len(wanted.blocks) :])]
 
 
 def _by_cut(cost: Cost) -> dict[tuple, list[Operand]]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from puzzles._launch.compiling import Keyed, ahead, remembered
 from puzzles._launch.evaluate import callee
-from puzzles._launch.events import Event, Part
+from puzzles._launch.events import Event, Part, Waits
 from puzzles._launch.faithful import TURNS, Endless, before_last_casts
 from puzzles._launch.fault import faults, step_number
 from puzzles._launch.finding import (
@@ -82,6 +82,7 @@ __all__ = [
     "Ranges",
     "Traced",
     "Unreadable",
+    "Waits",
     "ahead",
     "alone",
     "as_function",

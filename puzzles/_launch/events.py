@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict, deque
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,6 +50,50 @@ class Event:
             return ((ref, tuple(transforms)),)
         first = 1 if self.name == "get" else 2  # a store has its value second
         return ((values[0], tuple(params["tree"].unflatten(values[first:]))),)
+
+
+@dataclass(frozen=True)
+class Waits:
+    """A kernel's waits for copies from one ref.
+
+    exposed: those at which nothing was computed since the copy was started: no work hides it.
+    most: copies from this ref that are in flight at one of these waits.
+    """
+
+    count: int = 0
+    exposed: int = 0
+    most: int = 0
+
+
+_STEPS = 200_000  # events over all steps that are followed
+
+
+def waits(events: Sequence[Event], program_ids: np.ndarray) -> Mapping[str, Waits] | None:
+    """By the name of the ref that is copied from; None where data decide, or there is too much."""
+    if len(events) * len(program_ids) > _STEPS:
+        return None
+    if any((event.weight[MOST] != event.weight[LEAST]).any() for event in events):
+        return None
+    started: dict[str, deque[int]] = defaultdict(deque)  # how much was computed before each copy
+    found: dict[str, Waits] = {}
+    computed = 0
+    for ids in program_ids:
+        for event in events:
+            for _ in range(event.times(ids)[0]):
+                if event.name == "work":
+                    computed += 1
+                elif event.name in ("dma_start", "dma_wait"):
+                    name = getattr(event.parts(ids)[0][0], "name", "") or "a ref"
+                    mine = started[name]
+                    if event.name == "dma_start":
+                        mine.append(computed)
+                        continue
+                    if not mine:  # the wait describes another source, of as many bytes
+                        return None
+                    old, most = found.get(name, Waits()), len(mine)
+                    bare = mine.popleft() == computed
+                    found[name] = Waits(old.count + 1, old.exposed + bare, max(old.most, most))
+    return found
 
 
 def _at(value: np.ndarray, ids: Sequence[int]) -> Any:

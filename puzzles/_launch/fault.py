@@ -188,8 +188,9 @@ def _revisited(launch: Launch, operand: Operand, alias: str | None) -> Iterator[
     says += "after other blocks were. "
     if alias is None:
         says += (
-            "On a TPU its first result was already written back to HBM when the pipeline moved on, "
-            "and what the kernel reads there is stale."
+            "On a TPU its first result was already written back to HBM when the pipeline moved on: "
+            "a kernel that reads it now finds what another block left in its buffer, and one that "
+            "only writes it does the work again."
         )
     else:
         says += (

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from puzzles._launch.events import Event
+from puzzles._launch.events import Event, Waits, waits
 from puzzles._launch.moves import Copy, in_flight
 from puzzles._launch.operand import Operand, spread
 from puzzles._launch.touched import Touched, storing, touched
@@ -161,6 +161,14 @@ class Launch:
     def in_flight(self) -> np.ndarray | None:
         """Copies in flight at each wait, in order: what it waits for counts; None if unknown."""
         return in_flight(self.flights, self.grid)
+
+    @cached_property
+    def waits(self) -> Mapping[str, Waits] | None:
+        """The kernel's waits for its own copies, by the ref that is copied from.
+
+        None where data decide about them, or only the beginning is known.
+        """
+        return None if self.cut else waits(self.events, self.program_ids)
 
     def elements_read(self, name: str) -> tuple[np.ndarray, ...]:
         """Which elements of a scalar ref each step reads: (steps,) each, -1 where it does not."""

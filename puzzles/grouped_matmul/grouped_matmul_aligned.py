@@ -109,7 +109,7 @@ def scale(M=8192, K=8192, N=512, E=8):
 
 
 def fresh(r):
-    tiles = ((0, 1, 1, 0, 2, 0, 0, 3, 1), (5, 0, 3))[r.integers(2)]
+    tiles = ((0, 1, 0, 0, 1, 0, 0, 2, 1, 0, 1, 1), (5, 0, 3))[r.integers(2)]
     K, N = (int(r.choice(sizes)) for sizes in ((128, 512), (256, 768)))
     return dict(tiles=tiles, K=K, N=N)
 

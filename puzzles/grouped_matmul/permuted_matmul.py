@@ -116,7 +116,7 @@ def make_inputs(key, E, M, K, N):
     )
 
 
-def scale(E=4, M=1024, K=8192, N=1024):
+def scale(E=40, M=128, K=8192, N=1024):
     lhs, rhs = (jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((E, M, K), (E, K, N)))
     return lhs, rhs, jnp.roll(jnp.arange(E), 1)
 

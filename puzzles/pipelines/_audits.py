@@ -15,22 +15,20 @@ def by_hand(launch: Launch) -> None:
     )
 
 
-def overlapped(launch: Launch, alone: int = 1) -> None:
-    """Asserts that at most `alone` waits find no other copy in flight."""
+def overlapped(launch: Launch, first: int = 1) -> None:
+    """Asserts that work hides all copies of each array but `first`, with which something begins."""
     by_hand(launch)
-    flights = launch.in_flight
-    if flights is None:
-        return
     for one in () if launch.dots else launch.inputs:
         times = one.hbm_bytes / (np.prod(one.shape) * np.dtype(one.dtype).itemsize)
         assert times <= 1 or one.piped, (
             f"`{one.name}` is copied {times:.3g} times: bring each part of it once"
         )
-    idle = int((flights == 1).sum())
-    assert idle <= alone, (
-        f"at {idle} of {len(flights)} waits no other copy is in flight: nothing else is on its "
-        "way. Start the next copy before you wait for this one"
-    )
+    for name, its in (launch.waits or {}).items():
+        assert its.exposed <= first, (
+            f"at {its.exposed} of {its.count} waits for a copy from `{name}`, the kernel has "
+            "computed nothing since that copy started: it only waits. Start the next copy before "
+            "you compute with this one"
+        )
 
 
 def multiplied_once(launch: Launch) -> None:

@@ -107,7 +107,7 @@ def make_inputs(key, M, K, N):
 
 def audit(launch: Launch) -> None:
     multiplied_once(launch)
-    overlapped(launch, alone=launch.steps)
+    overlapped(launch, first=launch.outputs[0].transfers)
 
 
 def scale(M=1024, K=2048, N=1024):
@@ -254,7 +254,17 @@ PUZZLE = Puzzle(
                 (_NEXT, ""),
                 (_WAIT, "        for copy in fetch(k, slot):\n            copy.start()\n" + _WAIT),
             ),
-            says="nothing else is on its way",
+            says="6 of 6 waits for a copy from `a_ref`, the kernel has computed nothing since that copy started",
+            stage="work",
+        ),
+        Mistake(
+            "is one tile of a ahead, and starts b's when it needs it",
+            edits=(
+                (_FIRST, "    fetch(0, 0)[0].start()\n"),
+                (_NEXT, _NEXT.replace("            for copy in fetch(k + 1, 1 - slot):\n                copy.start()", "            fetch(k + 1, 1 - slot)[0].start()")),
+                (_WAIT, "        fetch(k, slot)[1].start()\n" + _WAIT),
+            ),
+            says="6 of 6 waits for a copy from `b_ref`, the kernel has computed nothing since that copy started",
             stage="work",
         ),
     ],

@@ -148,7 +148,7 @@ PUZZLE = Puzzle(
                 (_FIRST, "    pass\n"),
                 (_NEXT + _WAIT, "        fetch(i, slot).start()\n" + _WAIT),
             ),
-            says="at 5 of 5 waits no other copy is in flight: nothing else is on its way",
+            says="at 5 of 5 waits for a copy from `x_ref`, the kernel has computed nothing since that copy started",
             stage="work",
         ),
         Mistake(
@@ -156,7 +156,7 @@ PUZZLE = Puzzle(
             old=_NEXT + _WAIT,
             new=_WAIT,
             edits=((_ADD, _ADD + "\n" + _NEXT.rstrip("\n") + "\n"),),
-            says="Start the next copy before you wait for this one",
+            says="Start the next copy before you compute with this one",
             stage="work",
         ),
         Mistake(

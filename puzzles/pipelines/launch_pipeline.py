@@ -101,12 +101,12 @@ def make_inputs(key, M, K, N):
 def audit(launch: Launch) -> None:
     in_hbm(launch)
     multiplied_once(launch)
-    overlapped(launch, alone=max(2, launch.steps))
-    a, b = (4 * one.portion[0] * one.portion[1] for one in launch.inputs)
-    out = 4 * launch.outputs[0].portion[0] * launch.outputs[0].portion[1]
-    assert launch.vmem_bytes >= 2 * a + 3 * b + 2 * out, (
-        f"VMEM holds {launch.vmem_bytes:,} bytes, too few for three slots of b beside two of a and of "
-        "the output: give b's spec pipeline_mode=pl.Buffered(3)"
+    overlapped(launch, first=launch.steps)
+    b = launch.inputs[1].name
+    most = (launch.waits or {})[b].most
+    assert most >= 3, (
+        f"at most {most} copies from `{b}` are under way at once, with three slots it would be 3: "
+        "give b's spec pipeline_mode=pl.Buffered(3)"
     )
 
 
@@ -148,7 +148,7 @@ PUZZLE = Puzzle(
             "gives b two slots",
             old=_B,
             new=_B2,
-            says="too few for three slots of b beside two of a",
+            says="at most 2 copies from `b_ref` are under way at once, with three slots it would be 3",
             stage="work",
         ),
         Mistake(
@@ -162,6 +162,12 @@ PUZZLE = Puzzle(
             "gives the third slot to a",
             edits=((_B, _B2), (_A, _A[:-1] + ", pipeline_mode=pl.Buffered(3))")),
             says="give b's spec pipeline_mode=pl.Buffered(3)",
+            stage="work",
+        ),
+        Mistake(
+            "gives the memory of b's third slot to a, and more",
+            edits=((_B, _B2), (_A, _A[:-1] + ", pipeline_mode=pl.Buffered(4))")),
+            says="at most 2 copies from `b_ref` are under way at once",
             stage="work",
         ),
         Mistake(
@@ -231,7 +237,7 @@ PUZZLE = Puzzle(
             "turns the overlap of copies and work off",
             old='        )(a_ref, b_ref, o_ref)',
             new='            no_pipelining=True,\n        )(a_ref, b_ref, o_ref)',
-            says="36 of 36 waits no other copy is in flight: nothing else is on its way",
+            says="at 12 of 12 waits for a copy from `a_ref`, the kernel has computed nothing since that copy started",
             stage="work",
         ),
     ],

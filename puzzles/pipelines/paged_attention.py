@@ -166,10 +166,10 @@ PUZZLE = Puzzle(
     cases=[
         dict(lengths=(37, 16, 0, 1), page=16, P=10, pages=4, garbage=1.0, shared=False),
         dict(
-            lengths=(0, 8, 7, 45, 3, 16, 0, 1, 12, 48),
-            page=8,
-            P=40,
-            pages=6,
+            lengths=(0, 32, 31, 150, 3, 64, 0, 1, 40, 160),
+            page=32,
+            P=200,
+            pages=5,
             garbage=float("nan"),
             shared=True,
             H=256,

@@ -158,7 +158,7 @@ def make_inputs(key, lengths, page, P, pages, garbage, shared, H=128):
 def audit(launch: Launch, *, args) -> None:
     texts = int((args[3] > 0).sum())
     fetches_no_more(launch, args[3], args[1].shape[1])
-    overlapped(launch, alone=texts)
+    overlapped(launch, first=texts)
 
 
 def scale(B=8, page=16, P=1024, pages=32, H=128):
@@ -199,10 +199,10 @@ PUZZLE = Puzzle(
     cases=[
         dict(lengths=(37, 16, 1), page=16, P=10, pages=4, garbage=1.0, shared=False),
         dict(
-            lengths=(0, 8, 7, 45, 3, 16, 0, 1, 12, 48),
-            page=8,
-            P=40,
-            pages=6,
+            lengths=(0, 32, 31, 150, 3, 64, 0, 1, 40, 160),
+            page=32,
+            P=200,
+            pages=5,
             garbage=float("nan"),
             shared=True,
             H=256,
@@ -263,7 +263,7 @@ PUZZLE = Puzzle(
             "prefetches a page beyond the last",
             old=_NEXT,
             new="        for copy in fetch(i + 1, 1 - slot):\n            copy.start()\n\n",
-            says="`table_ref[60]` is read at grid step (9,), and there is no such entry",
+            says="`table_ref[50]` is read at grid step (9,), and there is no such entry",
             stage="memory",
         ),
         Mistake(
@@ -326,7 +326,7 @@ PUZZLE = Puzzle(
                 (_NEXT, ""),
                 (_WAIT, "        for copy in fetch(i, slot):\n            copy.start()\n" + _WAIT),
             ),
-            says="nothing else is on its way",
+            says="5 of 5 waits for a copy from `k_pages_ref`, the kernel has computed nothing since that copy started",
             stage="work",
         ),
         Mistake(

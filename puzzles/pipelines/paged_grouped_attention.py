@@ -171,7 +171,7 @@ def audit(launch: Launch, *, args) -> None:
     # by index map it is the pipeline that fetches, one page for an empty text
     fetches_no_more(launch, args[3], args[1].shape[2], heads=K, idle=0 if launch.copies else 1)
     if launch.copies:
-        overlapped(launch, alone=launch.steps)
+        overlapped(launch, first=launch.steps)
 
 
 def scale(B=8, N=32, K=8, page=16, P=1024, pages=32, H=128):
@@ -199,12 +199,12 @@ PUZZLE = Puzzle(
     cases=[
         dict(lengths=(37, 1), N=8, K=2, page=16, P=10, pages=3, garbage=1.0, shared=False),
         dict(
-            lengths=(0, 7, 45, 16),
+            lengths=(0, 31, 150, 64),
             N=4,
             K=2,
-            page=8,
-            P=30,
-            pages=6,
+            page=32,
+            P=200,
+            pages=5,
             garbage=float("nan"),
             shared=True,
             H=256,

@@ -85,7 +85,7 @@ def audit(launch: Launch) -> None:
     x = launch.inputs[0]
     one_block = x.portion == x.shape and x.shape[0] > 64  # 64 rows may come at once
     assert not one_block, "all of x comes as one block: cut it, there is nothing to overlap"
-    overlapped(launch, alone=2)
+    overlapped(launch)
 
 
 def scale(M=1024, N=512):
@@ -191,7 +191,16 @@ PUZZLE = Puzzle(
             "turns the overlap of copies and work off",
             old='in_specs=[block, block], out_specs=[block]',
             new='in_specs=[block, block], out_specs=[block], no_pipelining=True',
-            says="18 of 18 waits no other copy is in flight: nothing else is on its way",
+            says="at 6 of 6 waits for a copy from `x_ref`, the kernel has computed nothing since that copy started",
+            stage="work",
+        ),
+        Mistake(
+            "gives y one slot",
+            edits=(
+                (_BLOCK, _BLOCK + _BLOCK.replace("block =", "one =").replace("))\n", "), pipeline_mode=pl.Buffered(1))\n")),
+                ("in_specs=[block, block]", "in_specs=[block, one]"),
+            ),
+            says="at 6 of 6 waits for a copy from `y_ref`, the kernel has computed nothing since that copy started",
             stage="work",
         ),
     ],

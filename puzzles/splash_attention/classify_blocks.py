@@ -249,6 +249,7 @@ PUZZLE = Puzzle(
         dict(T=160, S=384, bq=32, bk=64, kind="blocks"),
         dict(T=96, S=256, bq=48, bk=64, kind="random"),
         dict(T=192, S=128, bq=64, bk=32, kind="whole blocks"),
+        dict(T=256, S=288, bq=16, bk=16, kind="random"),  # more than 255 patterns
     ],
     fresh=fresh,
     hints=[

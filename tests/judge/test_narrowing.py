@@ -192,6 +192,15 @@ MATMUL = 'dimension_semantics=("parallel", "parallel", "arbitrary")'
             "something is left out",
             "no step gets 12,288 of the 16,384 blocks of `rhs_ref`, for example (16, 0, 0)",
         ),
+        (  # of keys and values alike
+            "paged_attention",
+            (
+                "return table_ref[b * pages + jnp.minimum(i, last)]",
+                "return table_ref[b * pages + jnp.minimum(i, last)] & 255",
+            ),
+            "something is left out",
+            "blocks of `k_ref` that the reference needs are in no step",
+        ),
     ],
 )
 def test_what_only_production_scale_shows_is_told(
@@ -220,6 +229,14 @@ def test_wrong_digits_are_traced_to_the_line_that_rounds() -> None:
         "flash_attention",
         ("jnp.sum(p, axis=1", "jnp.sum(p.astype(jnp.bfloat16).astype(jnp.float32), axis=1"),
     )
+    assert verdict.stage == "values"
+    assert verdict.first is not None
+    assert "goes on in float32 with what was rounded to bfloat16 before" in verdict.first
+
+
+def test_a_rounded_factor_is_told_before_a_count_that_only_larger_ones_outgrow() -> None:
+    product = "(x_ref[...].astype(jnp.bfloat16) * number).astype(jnp.float32)"
+    verdict = judged("scale_blocks", ("x_ref[...] * number", product))
     assert verdict.stage == "values"
     assert verdict.first is not None
     assert "goes on in float32 with what was rounded to bfloat16 before" in verdict.first

@@ -139,6 +139,13 @@ def test_a_mask_made_outside_counts_whether_jax_or_numpy_makes_it() -> None:
     assert beside(by_jax)[0].what == "outside"
 
 
+def test_an_output_in_the_memory_of_an_input_costs_a_copy_of_it() -> None:
+    call = "        interpret=INTERPRET,\n"
+    verdict = judged("vector_add", (call, f"        input_output_aliases={{0: 0}},\n{call}"))
+    assert verdict.stage == "work"
+    assert "XLA copies 64 MiB before the launch" in verdict.says
+
+
 def test_more_launches_than_the_reference_makes_are_too_many() -> None:
     def twice(a, b):
         return matmul(a, b) + matmul(a, b)

@@ -12,7 +12,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from puzzles._launch import Launch, quickly, trace, trace_call, with_interpret
+from puzzles._launch import Launch, Waits, quickly, trace, trace_call, with_interpret
 from puzzles._tpu import simulate
 
 f32, i32 = jnp.float32, jnp.int32
@@ -362,6 +362,13 @@ def test_copies_in_flight_at_each_wait():
     )
 
 
+def test_waits_that_no_work_hides_are_counted_for_each_ref():
+    x = S((32, 128), f32)
+    assert only(serial_add, x).waits == {"x_ref": Waits(4, exposed=4, most=1)}
+    ahead, at_once = Waits(4, exposed=1, most=2), Waits(4, exposed=4, most=1)
+    assert only(streamed_add, x, x).waits == {"x_ref": ahead, "y_ref": ahead, "o_buf": at_once}
+
+
 def test_copies_in_flight_are_followed_from_step_to_step():
     def kernel(x_ref, o_ref, buf, sems):
         i, n = pl.program_id(0), pl.num_programs(0)
@@ -382,7 +389,9 @@ def test_copies_in_flight_are_followed_from_step_to_step():
             out_shape=S((32, 128), f32), interpret=True,
         )(x)  # fmt: skip
 
-    assert list(only(run, S((32, 128), f32)).in_flight) == [2, 2, 2, 1]
+    launch = only(run, S((32, 128), f32))
+    assert list(launch.in_flight) == [2, 2, 2, 1]
+    assert launch.waits == {"x_ref": Waits(4, exposed=4, most=2)}  # nothing is computed at all
 
 
 def test_copies_that_data_decide_are_not_counted_in_flight():
@@ -399,4 +408,5 @@ def test_copies_that_data_decide_are_not_counted_in_flight():
             scratch_shapes=[pltpu.VMEM(x.shape, x.dtype)], interpret=True,
         )(x, go)  # fmt: skip
 
-    assert only(run, S((8, 128), f32), S((8, 128), f32)).in_flight is None
+    launch = only(run, S((8, 128), f32), S((8, 128), f32))
+    assert (launch.in_flight, launch.waits) == (None, None)
