@@ -110,8 +110,8 @@ def scale(M=16384, N=1024):
 
 
 def par(launch: Launch) -> str:
-    flights = launch.in_flight
-    return f"another copy in flight at {int((flights > 1).sum())} of {len(flights)} waits"
+    x = (launch.waits or {}).get(launch.inputs[0].name)
+    return f"work hides {x.count - x.exposed} of {x.count} copies" if x else ""
 
 
 _FIRST = "    fetch(0, 0).start()\n"

@@ -301,10 +301,10 @@ def test_verify_says_how_far_it_is(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
     monkeypatch.setattr(gate, "has_libtpu", lambda: False)
-    assert gate.verify(["add_ten"]) == 0
+    assert gate.verify(["classify_blocks"]) == 0
     out = capsys.readouterr().out.splitlines()
     assert out[0].startswith("libtpu is not installed, so nothing is compiled for a TPU: ")
-    gate.verify(["classify_blocks", "add_ten", "splash_attention/classify_blocks"], quick=True)
+    gate.verify(["classify_blocks", "active_tiles", "splash_attention/classify_blocks"], quick=True)
     out = capsys.readouterr().out.splitlines()
     assert out[0].startswith("quick: one random key, nothing compiled for a TPU")
     assert [text[:6] for text in out if text.startswith("[")] == ["[1/2] ", "[2/2] "]
