@@ -194,15 +194,6 @@ PUZZLE = Puzzle(
             says="at 6 of 6 waits for a copy from `x_ref`, the kernel has computed nothing since that copy started",
             stage="work",
         ),
-        Mistake(
-            "gives y one slot",
-            edits=(
-                (_BLOCK, _BLOCK + _BLOCK.replace("block =", "one =").replace("))\n", "), pipeline_mode=pl.Buffered(1))\n")),
-                ("in_specs=[block, block]", "in_specs=[block, one]"),
-            ),
-            says="at 6 of 6 waits for a copy from `y_ref`, the kernel has computed nothing since that copy started",
-            stage="work",
-        ),
     ],
     alternatives=[
         Alternative("takes other blocks", old="bm, bn = 64, 128", new="bm, bn = 32, 128"),
