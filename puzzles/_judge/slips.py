@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from puzzles._tpu import CHIPS
 _SOME = 0.02  # of blocks or bytes, whatever the reference does
 # Of the reference's dots at least: a better kernel skips some, and never most of them.
 _LEAST = 0.5
+_Moved = tuple[Operand, str | None]  # what of it is not moved, in words
 _LOST, _OUTGROWN = "it rounds on the way", "numbers outgrow their dtype"
 _LEFT_OUT, _IN_VAIN = "something is left out", "something is fetched for nothing"
 
@@ -113,18 +114,25 @@ def _read_in_part(mine: Cost, par: Cost) -> Iterator[str]:
     """Arrays that the reference reads, or copies to HBM, wholly, and the answer in part."""
     theirs, ours = (_by_array(one) for one in (par, mine))
     for form, parts in ours.items():
-        wholly = form in theirs and not any(theirs[form])
-        if wholly and all(parts):
-            yield f"{parts[0]}: something is left out at this size."
+        others = theirs.get(form)
+        if not others or any(missing for _, missing in others) or _skips(parts, others):
+            continue
+        if all(missing for _, missing in parts):
+            yield f"{parts[0][1]}: something is left out at this size."
 
 
-def _by_array(cost: Cost) -> dict[tuple, list[str | None]]:
+def _skips(mine: Sequence[_Moved], par: Sequence[_Moved]) -> bool:
+    """Whether more prefetched arrays choose its blocks: then those without work may be skipped."""
+    return max(one.looked_up for one, _ in mine) > max(one.looked_up for one, _ in par)
+
+
+def _by_array(cost: Cost) -> dict[tuple, list[_Moved]]:
     """For each form of an array what of it is not moved, in words; None where all of it is."""
-    found: dict[tuple, list[str | None]] = {}
+    found: dict[tuple, list[_Moved]] = {}
     for launch in cost.launches:
         for one in (*launch.inputs, *launch.outputs):
             form = one.output, one.shape, str(one.dtype)
-            found.setdefault(form, []).append(_missing(launch, one))
+            found.setdefault(form, []).append((one, _missing(launch, one)))
     return found
 
 
@@ -151,6 +159,8 @@ def _not_visited(mine: Cost, par: Cost) -> Iterator[str]:
     for cut, mines in ours.items():
         others = theirs.get(cut, [])
         if len(mines) != len(others):
+            continue
+        if max(one.looked_up for one in mines) > max(one.looked_up for one in others):
             continue
         for other in others:  # beside that of the answer's which is most like it
             left, one = min(

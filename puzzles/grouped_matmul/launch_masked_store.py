@@ -280,6 +280,11 @@ PUZZLE = Puzzle(
     ],
     alternatives=[
         Alternative(
+            "fetches nothing new for a group without a row in the tile",
+            old=_X,
+            new="pl.BlockSpec((None, bm, bn), lambda j, i, g, starts, ends: (jnp.where((starts[g] < (i + 1) * bm) & (ends[g] > i * bm), g, 0), i, j))",
+        ),
+        Alternative(
             "names the Refs, and the grid spec",
             code="""
 def launch_masked_store(x, starts, ends):

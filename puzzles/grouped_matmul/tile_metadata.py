@@ -163,6 +163,7 @@ PUZZLE = Puzzle(
         dict(M=8192, bm=32, E=9, total=8192, empty=2),  # more visits than bf16 can count
         dict(M=384, bm=128, sizes=(0, 0, 384, 0)),
         dict(M=2304, bm=16, E=144, total=2304, empty=9),  # as many experts as real layers have
+        dict(M=2**24 + 2**17, bm=2**16, sizes=(100, 2**24 + 2**16 - 101, 2**16 + 1)),  # beyond f32
     ],
     hints=[
         "Running sums of the counts say at which step each group's visits end. Step t belongs to the first "

@@ -78,7 +78,8 @@ PUZZLE = Puzzle(
         dict(bm=128, sizes=(100, 0, 156, 200, 56)),
         dict(bm=48, E=11, total=1000, empty=2),
         dict(bm=128, sizes=(0, 640, 0)),
-        dict(bm=2048, sizes=(4097, 0, 16_775_167, 3, 40_000)),  # more than f32 can count, by a tile's end
+        # ends that f32 cannot count, at a tile's end and one row after it
+        dict(bm=2048, sizes=(4097, 0, 16_775_167, 2049, 3, 40_000)),
     ],
     hints=[
         "Which tile holds a group's first row, and which its last one? What do these two say about a group "
