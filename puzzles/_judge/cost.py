@@ -86,6 +86,12 @@ class Cost:
         return self._total("hbm_bytes")
 
     @cached_property
+    def arrays(self) -> int:
+        """Bytes of the arrays that the launches read and write, each counted once a launch."""
+        moved = (o for one in self.launches for o in (*one.inputs, *one.outputs))
+        return sum(math.prod(o.shape) * itemsize(o.dtype) for o in moved)
+
+    @cached_property
     def outside(self) -> int:
         """Bytes of the arrays made outside."""
         return sum(one.bytes for one in self.made)

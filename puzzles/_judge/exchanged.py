@@ -45,7 +45,10 @@ def exchanged(mine: Traced, reference: Traced, right: Right, kernel: str | None)
             return f"with {what} the numbers would be right. {' '.join(shown)}"
     same_refs = _refs(here) == _refs(there)
     if kernel is not None and same_refs and would_do("jaxpr", there.params["jaxpr"]):
-        return f"with another `{kernel}` in your launch the numbers would be right: look into it."
+        return (
+            f"with another `{kernel}` in your launch the numbers would be right: look into it, and "
+            "into what it calls."
+        )
     return None
 
 

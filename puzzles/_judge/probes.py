@@ -84,10 +84,17 @@ def _bent(case: Case, probe: Probe, got: Sequence[np.ndarray]) -> str | None:
 def probes(case: Case, turn: int) -> tuple[Probe, ...]:
     """Of one argument all that tell something: NaN that the spec hands on, factors it follows.
 
+    Where that is no NaN, of another argument one that is.
     None where the spec does not read all that it gets: there one argument is made of others.
     """
     asked = _asked(case)
-    return _probes(case, asked[turn % len(asked)]) if asked else ()
+    if not asked:
+        return ()
+    found = _probes(case, asked[turn % len(asked)])
+    if any(one.power is None for one in found):
+        return found
+    others = (one for position in asked for one in _probes(case, position))
+    return (*found, *[one for one in others if one.power is None][:1])
 
 
 @lru_cache(maxsize=256)

@@ -25,7 +25,7 @@ _BY_TRAFFIC = 2.0
 # What is always allowed beside the reference's share: of steps without work, and of dots that only
 # sum.
 _SOME = 0.02
-# Of its bytes, made outside of kernels.
+# Of its arrays, or what of them is moved, made outside of kernels.
 _MADE = 0.01
 # And of bytes and SMEM: one more list of numbers may help to find blocks.
 _LIST = 0.004
@@ -122,7 +122,7 @@ def _limits(mine: Cost, par: Cost) -> Iterator[tuple[str, float, float]]:
     """(cost, times the reference's, and this much more) in the order in which they are told."""
     same = mine.blocks == par.blocks
     yield "count", _EXACT, 0
-    yield "outside", _EXACT, _MADE * par.bytes
+    yield "outside", _EXACT, _MADE * min(par.bytes, par.arrays)
     fits = max(_CHIP.scoped_vmem_bytes, *(one.vmem_limit_bytes or 0 for one in par.launches))
     yield "vmem", 0.0, max(fits, par.vmem)
     if par.dot_flops:  # elsewhere a dot may stand for a sum

@@ -92,6 +92,7 @@ def _left_out(mine: Cost, par: Cost) -> Iterator[str]:
     yield from _read_in_part(mine, par)
     if mine.blocks == par.blocks:
         yield from _not_visited(mine, par)
+        yield from _not_together(mine, par)
 
 
 def _in_vain(mine: Cost, par: Cost) -> Iterator[str]:
@@ -100,7 +101,12 @@ def _in_vain(mine: Cost, par: Cost) -> Iterator[str]:
     for launch in mine.launches:
         for name in launch.touched.unread:
             if name not in unread:
-                yield f"no step reads `{name}`: take it out of the call, or read it."
+                shared = any(launch.inputs[i].name == name for i, _ in launch.aliases)
+                what = "take it out of the call, or read it"
+                if shared:
+                    what = "it is there for the memory that an output shares, so let it stay in HBM"
+                    what += ", memory_space=pl.ANY"
+                yield f"no step reads `{name}`: {what}."
         # Of the reference's own blocks it is told how many are too many.
         for name, count, often in launch.touched.vain if mine.blocks != par.blocks else ():
             if count > (share + _SOME) * often:
@@ -164,7 +170,8 @@ def _not_visited(mine: Cost, par: Cost) -> Iterator[str]:
             continue
         for other in others:  # beside that of the answer's which is most like it
             left, one = min(
-                ((_absent(other, one), one) for one in mines), key=lambda pair: len(pair[0])
+                ((_absent(other.blocks, one.blocks), one) for one in mines),
+                key=lambda pair: len(pair[0]),
             )
             wanted = len(np.unique(row_keys(other.blocks)))
             if len(left) > _SOME * wanted:
@@ -175,11 +182,48 @@ def _not_visited(mine: Cost, par: Cost) -> Iterator[str]:
                 )
 
 
-def _absent(wanted: Operand, mine: Operand) -> np.ndarray:
-    """The steps at which `wanted` first has a block that `mine` never has."""
-    keys = row_keys(np.concatenate([wanted.blocks, mine.blocks]))
-    blocks, first = np.unique(keys[: len(wanted.blocks)], return_index=True)
-    return first[~np.isin(blocks, keys[len(wanted.blocks) :])]
+def _not_together(mine: Cost, par: Cost) -> Iterator[str]:
+    """Blocks of an input and a result that work needs together; program ids choose both."""
+    if not len(mine.launches) == len(par.launches) == 1:
+        return
+    theirs, ours = (_at_work(one.launches[0]) for one in (par, mine))
+    for cuts, pairs in ours.items():
+        others = theirs.get(cuts, [])
+        for wanted in others if len(others) == len(pairs) else ():
+            left, names, rank = min(
+                ((_absent(wanted[0], rows), names, rank) for rows, names, rank in pairs),
+                key=lambda one: len(one[0]),
+            )
+            count = len(np.unique(row_keys(wanted[0])))
+            if len(left) > _SOME * count:
+                both = tuple(int(n) for n in wanted[0][left[0]])
+                yield (
+                    f"of {count:,} pairs of blocks of `{names[0]}` and `{names[1]}` that belong "
+                    f"together, no step computes with {len(left):,}, for example {both[:rank]} and "
+                    f"{both[rank:]}. Do the index maps, and the guard, hold at this size?"
+                )
+
+
+def _at_work(launch: Launch) -> dict[tuple, list[tuple[np.ndarray, tuple[str, str], int]]]:
+    """By their cuts, pairs of an input and an output at steps with work.
+
+    Each is the indices of both blocks, side by side, the names, and how many are the input's.
+    """
+    found: dict[tuple, list[tuple[np.ndarray, tuple[str, str], int]]] = {}
+    for one in launch.inputs:
+        for out in launch.outputs:
+            if one.piped and out.piped and not one.looked_up and not out.looked_up:
+                both = np.hstack([one.blocks, out.blocks])[launch.busy]
+                pair = both, (one.name, out.name), one.blocks.shape[1]
+                found.setdefault((_form(one), _form(out)), []).append(pair)
+    return found
+
+
+def _absent(wanted: np.ndarray, mine: np.ndarray) -> np.ndarray:
+    """The first place of each row of `wanted` that `mine` does not have."""
+    keys = row_keys(np.concatenate([wanted, mine]))
+    rows, first = np.unique(keys[: len(wanted)], return_index=True)
+    return first[~np.isin(rows, keys[len(wanted) :])]
 
 
 def _by_cut(cost: Cost) -> dict[tuple, list[Operand]]:
@@ -187,5 +231,9 @@ def _by_cut(cost: Cost) -> dict[tuple, list[Operand]]:
     found: dict[tuple, list[Operand]] = {}
     for one in (o for launch in cost.launches for o in (*launch.inputs, *launch.outputs)):
         if one.piped:
-            found.setdefault((one.output, one.shape, str(one.dtype), one.sizes), []).append(one)
+            found.setdefault(_form(one), []).append(one)
     return found
+
+
+def _form(operand: Operand) -> tuple:
+    return operand.output, operand.shape, str(operand.dtype), operand.sizes

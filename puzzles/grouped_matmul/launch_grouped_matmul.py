@@ -175,7 +175,7 @@ PUZZLE = Puzzle(
     cases=[
         dict(M=384, K=300, N=384, sizes=(150, 0, 100, 134)),
         dict(M=256, K=200, N=520, sizes=(130, 0, 126)),
-        dict(M=128, K=256, N=512, sizes=(0, 70, 9, 40), dtype="bfloat16"),  # whole blocks
+        dict(M=128, K=256, N=512, sizes=(0, 70, 0, 0, 0, 0, 0, 9, 0, 0, 40), dtype="bfloat16"),  # whole blocks
     ],
     hints=[
         "An output block may be visited again only by the very next step. A tile that two groups share is visited "

@@ -197,7 +197,7 @@ PUZZLE = Puzzle(
     inputs=make_inputs,
     cases=[
         dict(M=256, K=256, N=384, sizes=(150, 30, 20, 0, 30, 20), first=2, L=3),
-        dict(M=128, K=384, N=128, sizes=(30, 20, 0, 70), first=2, L=2, dtype="bfloat16"),  # the last chip
+        dict(M=128, K=384, N=128, sizes=(30, 0, 0, 20, 0, 0, 0, 0, 0, 0, 0, 70), first=10, L=2, dtype="bfloat16"),  # the last chip
         dict(M=256, K=256, N=384, sizes=(3, 100, 0, 0, 0, 17), first=2, L=3),  # nothing to do
     ],
     hints=[

@@ -233,7 +233,7 @@ def glance(fn):
     return fn
 
 
-def scale(M=8192, D=2048, F=7168, E=8, top_k=2):
+def scale(M=8100, D=2048, F=7168, E=8, top_k=2):
     shapes = ((M, D), (E, D, F), (E, D, F), (E, F, D))
     x, w_gate, w_up, w_down = (jax.ShapeDtypeStruct(shape, jnp.bfloat16) for shape in shapes)
     logits = np.random.default_rng(0).normal(size=(M, E)) - np.arange(E) / 2
@@ -289,6 +289,7 @@ PUZZLE = Puzzle(
     glance=glance,
     results=["the result", *(f"the gradient of {x}" for x in ("x", "router_logits", "w_gate", "w_up", "w_down"))],
     outside=_OUTSIDE,
+    slack=dict(outside=1.03),  # of what all nine launches get, some list of tokens more
     tolerance=1e-4,
     hints=[
         "Backward: which of your kernels multiplies rows by transposed weights, which one sums outer products of rows? "

@@ -52,9 +52,10 @@ def multiplied_once(launch: Launch) -> None:
 
 
 def in_hbm(launch: Launch) -> None:
-    """Asserts that no input is brought to VMEM as a whole."""
-    for one in launch.inputs:
+    """Asserts that no input or output lies in VMEM as a whole."""
+    for one in (*launch.inputs, *launch.outputs):
+        when = "stays in VMEM as a whole until" if one.output else "comes to VMEM as a whole before"
         assert not one.piped, (
-            f"`{one.name}` comes to VMEM as a whole before the pipeline begins: let it stay in HBM, "
-            "memory_space=pl.ANY"
+            f"`{one.name}` {when} the pipeline {'ends' if one.output else 'begins'}: let it stay in "
+            "HBM, memory_space=pl.ANY"
         )

@@ -192,6 +192,12 @@ MATMUL = 'dimension_semantics=("parallel", "parallel", "arbitrary")'
             "something is left out",
             "no step gets 12,288 of the 16,384 blocks of `rhs_ref`, for example (16, 0, 0)",
         ),
+        (  # right wherever the window is shorter
+            "local_attention",
+            ("(i * bq - window + 1) // bk", "(i * bq - 129 + 1) // bk"),
+            "something is left out",
+            "that belong together, no step computes with",
+        ),
         (  # of keys and values alike
             "paged_attention",
             (
@@ -209,6 +215,30 @@ def test_what_only_production_scale_shows_is_told(
     verdict = judged(rung, edit)
     assert verdict.title == title
     assert says in verdict.says
+
+
+def test_who_looks_up_where_there_is_work_may_fetch_less() -> None:
+    block = "lambda j, i, g, *_: (g, i, j))]"
+    here = "(starts[g] < (i + 1) * bm) & (ends[g] > i * bm)"
+    skips = f"lambda j, i, g, starts, ends: (jnp.where({here}, g, 0), i, j))]"
+    assert judged("launch_masked_store", (block, skips)).passed
+    cut = judged("launch_masked_store", (block, block.replace("(g, i", "(jnp.minimum(g, 1), i")))
+    assert not cut.passed
+
+
+def test_what_is_made_outside_is_compared_with_the_arrays_and_not_with_all_that_moves() -> None:
+    verdict = judged(  # 32 MiB of 14 GiB that are moved
+        "matmul_gradients",
+        ("grid=(K // bk, N // bn, M // bm)", "grid=(N // bn, K // bk, M // bm)"),
+        ("(bm, bk), lambda i, j, m: (m, i)", "(bm, bn), lambda i, j, m: (m, i)"),
+        ("(bm, bn), lambda i, j, m: (m, j)", "(bm, bk), lambda i, j, m: (m, j)"),
+        ("out_specs=pl.BlockSpec((bk, bn)", "out_specs=pl.BlockSpec((bn, bk)"),
+        ("jax.ShapeDtypeStruct((K, N)", "jax.ShapeDtypeStruct((N, K)"),
+        ("pltpu.VMEM((bk, bn)", "pltpu.VMEM((bn, bk)"),
+        (")(a, g)", ")(g, a).T"),
+    )
+    assert verdict.stage == "work"
+    assert "arrays of 32 MiB are made outside of the kernel" in verdict.says
 
 
 def test_an_array_that_is_fetched_twice_is_compared_with_one() -> None:
