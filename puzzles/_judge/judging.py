@@ -21,7 +21,7 @@ from puzzles._judge.fresh import own_seed
 from puzzles._judge.limits import jax_at_rest, learners_code, seldom_collected
 from puzzles._judge.memory import memory, memory_if_small, right, to_run
 from puzzles._judge.probes import extremes
-from puzzles._judge.scale import Scale, at_scale, compare
+from puzzles._judge.scale import Scale, at_scale, compare, keywords
 from puzzles._judge.values import rounded_once, same_form, same_numbers
 from puzzles._judge.verdict import Rejected, Verdict
 from puzzles._launch import Launch, Traced, ahead
@@ -186,6 +186,7 @@ def _kernel(
     scale = at_scale(puzzle, fn)
     if scale is not None:
         compare(puzzle, scale)
+        keywords(puzzle, fn, scale)
     extremes(traces, drawn)
     ran = [f"values on {len(traces)} case{'s' * (len(traces) > 1)}"]
     ran.append("compiled on this TPU" if on_tpu() else "CPU interpreter")

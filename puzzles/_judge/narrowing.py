@@ -20,9 +20,9 @@ _MOVES |= {"concatenate", "select_n", "pad", "rev", "dynamic_slice", "stop_gradi
 _FEW_BITS = {"int4", "int8", "int16", "uint4", "uint8", "uint16", "bfloat16", "float16"}
 _SAYS = {
     "computed": "computes in {dtype}, which keeps two or three digits: cast what it takes to "
-    "float32, and only what is stored, or multiplied by a dot, to {dtype}",
+    "float32, and round only what is stored, or multiplied by a dot",
     "there and back": "goes on in float32 with what was rounded to {dtype} before: the digits are "
-    "gone. Cast to {dtype} what is stored, or multiplied by a dot, and nothing else",
+    "gone. Round what is stored, or multiplied by a dot, and nothing else",
     "counted": "holds whole numbers in {dtype}, which larger ones outgrow: keep positions, counts "
     "and ids in int32",
     "kept": "reads back what was rounded to {dtype} when it was stored, and goes on with it: keep "

@@ -1,6 +1,7 @@
 """Numbers that no case holds: an argument that is NaN here and there, far larger, far smaller.
 
-A kernel that swallows NaN, clips, or takes what is small for zero is right on ordinary numbers.
+A kernel that swallows NaN, clips, or takes what is small for zero is right on ordinary numbers. So
+is one that skips a block in which nothing is positive, or nothing is larger than before.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from puzzles._launch import Traced, equations, quickly, trace_call, with_interpr
 _TITLE = "right on ordinary numbers only"
 _POWERS = (40, -40)  # of two, and so exact; their squares are far from the ends of float32
 _DEGREES = (1, 0, 2, -1)
+_PERIOD = 8  # rows or columns: no block is shorter
 _GROWS = 1e-5  # relatively: so nearly a spec must be homogeneous in an argument there
 _FEW = 1000  # elements of a result tell
 _WIDE = ("float32", "bfloat16")  # of narrower floats the cases hold nearly all there is
@@ -34,13 +36,14 @@ _WIDE = ("float32", "bfloat16")  # of narrower floats the cases hold nearly all 
 class Probe:
     """A case with other numbers: half of `name` was made NaN, or all multiplied by 2 ** `power`.
 
-    expected: the spec's flat results there.
+    Without a name, all arguments are others: `words` says how. expected: the spec's flat results.
     """
 
     name: str
     power: int | None
     leaves: tuple[Any, ...]
     expected: tuple[np.ndarray, ...]
+    words: str = ""
 
 
 def extremes(traces: Mapping[Case, Traced], turn: int) -> None:
@@ -53,7 +56,8 @@ def extremes(traces: Mapping[Case, Traced], turn: int) -> None:
     for probe in probes(case, turn):
         with learners_code(case.puzzle, case.label):
             got = execute(replace(traced, leaves=probe.leaves))
-        says = _lost(probe, got) if probe.power is None else _bent(case, probe, got)
+        lost = probe.name and probe.power is None
+        says = _lost(probe, got) if lost else _bent(case, probe, got)
         if says:
             raise Rejected("values", says, case=case.label, title=_TITLE)
 
@@ -73,28 +77,59 @@ def _bent(case: Case, probe: Probe, got: Sequence[np.ndarray]) -> str | None:
         wrong = compare(want, mine, case.puzzle.tolerance)
         if wrong is not None:
             numbers = f"{number_words(wrong.expected)}, and yours gives {number_words(wrong.got)}"
+            what = probe.words or f"with `{probe.name}` times 2**{probe.power}"
+            look = "a limit, for a number that is added, or for a test of how large something is"
+            if probe.words:
+                look = "a test of numbers: what it skips counts, too"
             return (
-                f"with `{probe.name}` times 2**{probe.power} the spec gives {numbers} at "
-                f"{index_words(wrong.first)}. Look for a limit, for a number that is added, or for "
-                "a test of how large something is."
+                f"{what} the spec gives {numbers} at {index_words(wrong.first)}. Look for {look}."
             )
     return None
 
 
 def probes(case: Case, turn: int) -> tuple[Probe, ...]:
-    """Of one argument all that tell something: NaN that the spec hands on, factors it follows.
+    """All that tell something: NaN that the spec hands on, factors that it follows, others.
 
-    Where that is no NaN, of another argument one that is.
-    None where the spec does not read all that it gets: there one argument is made of others.
+    Factors of one argument, whose turn it is. None where the spec does not read all that it gets:
+    there one argument is made of others.
     """
     asked = _asked(case)
     if not asked:
         return ()
-    found = _probes(case, asked[turn % len(asked)])
-    if any(one.power is None for one in found):
-        return found
-    others = (one for position in asked for one in _probes(case, position))
-    return (*found, *[one for one in others if one.power is None][:1])
+    scaled = (one for one in _probes(case, asked[turn % len(asked)]) if one.power is not None)
+    nan = (one for position in asked for one in _probes(case, position) if one.power is None)
+    return (*scaled, *nan, *_others(case))
+
+
+@lru_cache(maxsize=256)
+def _others(case: Case) -> tuple[Probe, ...]:
+    """All arguments negative; and all alike from block to block, along their longest axes.
+
+    In float32 alone: where such numbers cancel, narrower ones keep too few digits to tell.
+    """
+    asked = _asked(case)
+
+    def again(x: np.ndarray) -> np.ndarray:
+        axis = int(np.argmax(x.shape)) if x.ndim else None
+        return x if axis is None else x.take(np.arange(x.shape[axis]) % _PERIOD, axis)
+
+    found = []
+    with as_imported(), jax.default_matmul_precision("highest"):
+        traced = _spec(case)
+        if any(traced.leaves[n].dtype != np.float32 for n in asked):
+            return ()
+        program = with_interpret(traced.jaxpr, True)
+        for words, change in (
+            ("where no number is positive", lambda x: -abs(x)),
+            (f"where numbers come again after {_PERIOD}", again),
+        ):
+            leaves = tuple(
+                change(np.asarray(x)) if n in asked else x for n, x in enumerate(traced.leaves)
+            )
+            expected = tuple(quickly(program, leaves))
+            if all(map(_finite, expected)):
+                found.append(Probe("", None, leaves, expected, words))
+    return tuple(found)
 
 
 @lru_cache(maxsize=256)

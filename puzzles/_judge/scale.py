@@ -5,12 +5,13 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from puzzles._judge.cost import ALIASES, Cost
 from puzzles._judge.limits import learners_code
 from puzzles._judge.memory import stage_of
 from puzzles._judge.slips import slips
+from puzzles._judge.source import unjitted
 from puzzles._judge.verdict import Rejected
 from puzzles._launch import Abstract, Operand, faults, trace_call
 from puzzles._puzzle import Puzzle
@@ -74,13 +75,18 @@ def at_scale(puzzle: Puzzle, fn: Callable) -> Scale | None:
     """
     if puzzle.scale is None:
         return None
-    args = puzzle.scale()  # an author's own fault is not the learner's
+    args = _arguments(puzzle)  # an author's own fault is not the learner's
     with learners_code(puzzle, f"at production scale, {label(puzzle)}"):
         try:
             mine = _cost(puzzle, fn, args)
         except Abstract:
             return None
     return Scale(label(puzzle), mine, reference(puzzle))
+
+
+def _arguments(puzzle: Puzzle) -> tuple:
+    assert puzzle.scale is not None
+    return puzzle.scale()
 
 
 def _cost(puzzle: Puzzle, fn: Callable, args: tuple) -> Cost:
@@ -91,8 +97,7 @@ def _cost(puzzle: Puzzle, fn: Callable, args: tuple) -> Cost:
 @lru_cache(maxsize=128)
 def reference(puzzle: Puzzle) -> Cost:
     """What the solution costs at the production shape, computed once."""
-    assert puzzle.scale is not None
-    return _cost(puzzle, puzzle.solution, puzzle.scale())
+    return _cost(puzzle, puzzle.solution, _arguments(puzzle))
 
 
 def compare(puzzle: Puzzle, scale: Scale) -> None:
@@ -107,6 +112,36 @@ def compare(puzzle: Puzzle, scale: Scale) -> None:
         raise Rejected("work", at + says, case=scale.label, title=title)
     for excess in excesses(scale, puzzle.slack):
         raise Rejected("work", at + excess.says, case=scale.label)
+
+
+def keywords(puzzle: Puzzle, fn: Callable, scale: Scale) -> None:
+    """Rejected if another size of blocks, which the function takes by keyword, is not heeded."""
+    fn = unjitted(fn)  # under `jax.jit` a keyword would be an array
+    for name, default in _settings(puzzle, fn).items():
+        value = 2 * default
+        at = f"at production scale, {scale.label}, {name}={value}"
+        with learners_code(puzzle, at):
+            mine = _cost(puzzle, partial(fn, **{name: value}), _arguments(puzzle))
+        for fault in (f for one in mine.launches for f in faults(one)):
+            raise Rejected(stage_of(fault), f"With `{name}={value}`, {fault.words}", case=at)
+        if _form(mine) == _form(scale.mine):
+            says = (
+                f"With `{name}={value}` the launch is that of `{name}={default}`: use the argument."
+            )
+            raise Rejected("work", says, case=at, title="an argument is not used")
+
+
+def _settings(puzzle: Puzzle, fn: Callable) -> dict[str, int]:
+    """Sizes that the solution takes by keyword, and `fn` too: its own defaults."""
+    own, known, given = (
+        inspect.signature(one).parameters for one in (fn, puzzle.spec, puzzle.solution)
+    )
+    extra = {n: own[n].default for n in given if n in own and n not in known}
+    return {n: default for n, default in extra.items() if isinstance(default, int)}
+
+
+def _form(cost: Cost) -> list[tuple]:
+    return [(one.grid, blocks) for one, blocks in zip(cost.launches, cost.blocks, strict=True)]
 
 
 def excesses(scale: Scale, slack: Mapping[str, float]) -> Iterator[Excess]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import textwrap
+
 import pytest
 import sample
 
@@ -12,6 +14,7 @@ from puzzles._judge.case import cases
 from puzzles._launch import trace_call
 
 RUNGS = [one for name in puzzles.ladders() for one in puzzles.ladder(name) if one.kernel]
+OTHERS = ("", None)  # all arguments at once
 SUMMED = "x_ref[...]"  # what row_sum's kernel sums
 SWALLOWS = [
     ("jnp.nan_to_num(x_ref[...])", "where half of `x` is NaN"),
@@ -41,22 +44,51 @@ def test_what_nobody_wrote_is_any_number_and_not_nan_alone(rung: str) -> None:
     assert judge(puzzle, puzzles.mutate(puzzle, times)).passed  # 0, whatever lies there
 
 
+ADDED = """        l_ref[...] = alpha * l_ref[...] + jnp.sum(p, axis=1, keepdims=True)
+        pv = jnp.dot(p, v_ref[...], preferred_element_type=jnp.float32)
+        acc_ref[...] = alpha * acc_ref[...] + pv
+"""
+LARGEST = """    m_ref[...] = jnp.maximum(m_ref[...], jnp.max(x_ref[...], axis=1, keepdims=True))
+"""
+
+
+@pytest.mark.parametrize(
+    ("rung", "lines", "condition", "says"),
+    [
+        ("causal_attention", ADDED, "m_new > m_ref[...]", "where numbers come again after 8"),
+        ("softmax_two_pass", LARGEST, "x_ref[...] > 0", "where no number is positive"),
+    ],
+)
+def test_a_block_that_is_skipped_for_its_numbers_is_told(
+    rung: str, lines: str, condition: str, says: str
+) -> None:
+    puzzle = puzzles.find(rung)
+    depth = len(lines) - len(lines.lstrip())
+    guard = textwrap.indent(f"@pl.when(jnp.any({condition}))\ndef _():\n", " " * depth)
+    new = guard + textwrap.indent(lines, "    ")
+    verdict = judge(puzzle, puzzles.mutate(puzzle, Mistake("skips", old=lines, new=new)))
+    assert not verdict.passed
+    assert says in verdict.says
+
+
 def told(name: str) -> set[tuple[str, int | None]]:
     case = cases(puzzles.find(name))[0]
     return {(one.name, one.power) for turn in range(6) for one in probes.probes(case, turn)}
 
 
 def test_what_the_spec_does_not_follow_is_not_asked() -> None:
-    assert told("row_sum") == {("x", None), ("x", 40), ("x", -40)}
+    assert told("row_sum") == {("x", None), ("x", 40), ("x", -40), OTHERS}
     # Scores go through an exponential: far out the last digit of a maximum decides, and whoever
     # tests it may lose NaN and be right.
-    assert told("flash_attention") - {("v", None), ("v", 40)} == {(x, -40) for x in "qkv"}
+    assert told("flash_attention") - {("v", None), ("v", 40), OTHERS} == {(x, -40) for x in "qkv"}
     assert told("attention_dq") == set()  # lse and delta are made of the others
 
 
 def test_what_a_source_draws_costs_no_answer_the_spec_again() -> None:
     case = cases(puzzles.find("tiled_matmul"))[0]
-    assert probes.probes(case, 1) is probes.probes(case, 3)  # two arguments take turns
+    first, third = probes.probes(case, 1), probes.probes(case, 3)  # two arguments take turns
+    assert len(first) == len(third)
+    assert all(a is b for a, b in zip(first, third, strict=True))
 
 
 @pytest.mark.graduate
