@@ -43,7 +43,7 @@ def test_two_maps_that_are_wrong_together_are_told_together() -> None:
 def test_a_wrong_kernel_is_named_where_the_launch_is_the_learners_too() -> None:
     assert first("attention_lse", ("alpha * l_ref", "alpha * alpha * l_ref")) == (
         "Look here first: with another `attention_lse_kernel` in your launch the numbers would be "
-        "right: look into it."
+        "right: look into it, and into what it calls."
     )
 
 
