@@ -34,16 +34,22 @@ _WIDE = ("float32", "bfloat16")  # of narrower floats the cases hold nearly all 
 
 @dataclass(frozen=True)
 class Probe:
-    """A case with other numbers: half of `name` was made NaN, or all multiplied by 2 ** `power`.
+    """A case with other numbers.
 
-    Without a name, all arguments are others: `words` says how. expected: the spec's flat results.
+    words: which; look: what to look for where they are too much; expected: the spec's flat results,
+    which hold NaN where `lost` asks whether the answer's do, too.
     """
 
-    name: str
-    power: int | None
+    words: str
+    look: str
     leaves: tuple[Any, ...]
     expected: tuple[np.ndarray, ...]
-    words: str = ""
+    lost: bool = False
+
+
+_LIMIT = "a limit, for a number that is added, or for a test of how large something is"
+_TEST = "a test of numbers: what it skips counts, too"
+_NAN = "what replaces it, leaves it out of a sum, or tests for it"
 
 
 def extremes(traces: Mapping[Case, Traced], turn: int) -> None:
@@ -56,8 +62,7 @@ def extremes(traces: Mapping[Case, Traced], turn: int) -> None:
     for probe in probes(case, turn):
         with learners_code(case.puzzle, case.label):
             got = execute(replace(traced, leaves=probe.leaves))
-        lost = probe.name and probe.power is None
-        says = _lost(probe, got) if lost else _bent(case, probe, got)
+        says = _lost(probe, got) if probe.lost else _bent(case, probe, got)
         if says:
             raise Rejected("values", says, case=case.label, title=_TITLE)
 
@@ -66,9 +71,8 @@ def _lost(probe: Probe, got: Sequence[np.ndarray]) -> str | None:
     if not all(map(_finite, got)):
         return None
     return (
-        f"where half of `{probe.name}` is NaN, the spec's result holds NaN, and yours holds none. "
-        "NaN says that something went wrong before: look for what replaces it, leaves it out of a "
-        "sum, or tests for it."
+        f"{probe.words} the spec's result holds NaN, and yours holds none. "
+        f"NaN says that something went wrong before: look for {probe.look}."
     )
 
 
@@ -77,13 +81,8 @@ def _bent(case: Case, probe: Probe, got: Sequence[np.ndarray]) -> str | None:
         wrong = compare(want, mine, case.puzzle.tolerance)
         if wrong is not None:
             numbers = f"{number_words(wrong.expected)}, and yours gives {number_words(wrong.got)}"
-            what = probe.words or f"with `{probe.name}` times 2**{probe.power}"
-            look = "a limit, for a number that is added, or for a test of how large something is"
-            if probe.words:
-                look = "a test of numbers: what it skips counts, too"
-            return (
-                f"{what} the spec gives {numbers} at {index_words(wrong.first)}. Look for {look}."
-            )
+            where = index_words(wrong.first)
+            return f"{probe.words} the spec gives {numbers} at {where}. Look for {probe.look}."
     return None
 
 
@@ -96,8 +95,8 @@ def probes(case: Case, turn: int) -> tuple[Probe, ...]:
     asked = _asked(case)
     if not asked:
         return ()
-    scaled = (one for one in _probes(case, asked[turn % len(asked)]) if one.power is not None)
-    nan = (one for position in asked for one in _probes(case, position) if one.power is None)
+    scaled = (one for one in _probes(case, asked[turn % len(asked)]) if not one.lost)
+    nan = (one for position in asked for one in _probes(case, position) if one.lost)
     return (*scaled, *nan, *_others(case))
 
 
@@ -128,7 +127,7 @@ def _others(case: Case) -> tuple[Probe, ...]:
             )
             expected = tuple(quickly(program, leaves))
             if all(map(_finite, expected)):
-                found.append(Probe("", None, leaves, expected, words))
+                found.append(Probe(words, _TEST, leaves, expected))
     return tuple(found)
 
 
@@ -156,7 +155,10 @@ def _probes(case: Case, position: int) -> tuple[Probe, ...]:
             if power is None:
                 other.reshape(-1)[::2] = math.nan
             leaves = (*traced.leaves[:position], other, *traced.leaves[position + 1 :])
-            return Probe(name, power, leaves, tuple(quickly(program, leaves)))
+            expected = tuple(quickly(program, leaves))
+            if power is None:
+                return Probe(f"where half of `{name}` is NaN,", _NAN, leaves, expected, lost=True)
+            return Probe(f"with `{name}` times 2**{power}", _LIMIT, leaves, expected)
 
         found, grows = [], False
         for power in _POWERS:

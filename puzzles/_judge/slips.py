@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -163,77 +164,88 @@ def _missing(launch: Launch, operand: Operand) -> str | None:
 
 def _not_visited(mine: Cost, par: Cost) -> Iterator[str]:
     """Blocks that the reference's pipeline moves and the answer's does not, cut alike."""
-    theirs, ours = (_by_cut(one) for one in (par, mine))
-    for cut, mines in ours.items():
-        others = theirs.get(cut, [])
-        if len(mines) != len(others):
-            continue
-        if max(one.looked_up for one in mines) > max(one.looked_up for one in others):
-            continue
-        for other in others:  # beside that of the answer's which is most like it
-            left, one = min(
-                ((_absent(other.blocks, one.blocks), one) for one in mines),
-                key=lambda pair: len(pair[0]),
-            )
-            wanted = len(np.unique(row_keys(other.blocks)))
-            if len(left) > _SOME * wanted:
-                example = tuple(int(n) for n in other.blocks[left[0]])
-                yield (
-                    f"{len(left):,} of the {wanted:,} blocks of `{one.name}` that the reference "
-                    f"needs are in no step, for example {example}. Is an index cut short?"
-                )
+    for one, absent, count, example in _absent(_by_cut(mine), _by_cut(par)):
+        yield (
+            f"{absent:,} of the {count:,} blocks of `{one.names[0]}` that the reference needs are "
+            f"in no step, for example {example}. Is an index cut short?"
+        )
 
 
 def _not_together(mine: Cost, par: Cost) -> Iterator[str]:
     """Blocks of an input and a result that work needs together; program ids choose both."""
     if not len(mine.launches) == len(par.launches) == 1:
         return
-    theirs, ours = (_at_work(one.launches[0]) for one in (par, mine))
-    for cuts, pairs in ours.items():
-        others = theirs.get(cuts, [])
-        for wanted in others if len(others) == len(pairs) else ():
-            left, names, rank = min(
-                ((_absent(wanted[0], rows), names, rank) for rows, names, rank in pairs),
-                key=lambda one: len(one[0]),
-            )
-            count = len(np.unique(row_keys(wanted[0])))
-            if len(left) > _SOME * count:
-                both = tuple(int(n) for n in wanted[0][left[0]])
-                yield (
-                    f"of {count:,} pairs of blocks of `{names[0]}` and `{names[1]}` that belong "
-                    f"together, no step computes with {len(left):,}, for example {both[:rank]} and "
-                    f"{both[rank:]}. Do the index maps, and the guard, hold at this size?"
-                )
+    both = (_at_work(cost.launches[0]) for cost in (mine, par))
+    for one, absent, count, example in _absent(*both):
+        names, rank = one.names, one.rank
+        yield (
+            f"of {count:,} pairs of blocks of `{names[0]}` and `{names[1]}` that belong together, "
+            f"no step computes with {absent:,}, for example {example[:rank]} and "
+            f"{example[rank:]}. Do the index maps, and the guard, hold at this size?"
+        )
 
 
-def _at_work(launch: Launch) -> dict[tuple, list[tuple[np.ndarray, tuple[str, str], int]]]:
-    """By their cuts, pairs of an input and an output at steps with work.
+@dataclass(frozen=True, eq=False)
+class _Rows:
+    """Indices of blocks at each step: of one operand, or of two side by side.
 
-    Each is the indices of both blocks, side by side, the names, and how many are the input's.
+    rank: how many numbers are the first's; looked_up: how many prefetched arrays choose them.
     """
-    found: dict[tuple, list[tuple[np.ndarray, tuple[str, str], int]]] = {}
-    for one in launch.inputs:
-        for out in launch.outputs:
-            if one.piped and out.piped and not one.looked_up and not out.looked_up:
-                both = np.hstack([one.blocks, out.blocks])[launch.busy]
-                pair = both, (one.name, out.name), one.blocks.shape[1]
-                found.setdefault((_form(one), _form(out)), []).append(pair)
-    return found
+
+    names: tuple[str, ...]
+    rows: np.ndarray
+    rank: int
+    looked_up: int = 0
 
 
-def _absent(wanted: np.ndarray, mine: np.ndarray) -> np.ndarray:
+_Found = dict[tuple, list[_Rows]]  # by array and size of block
+
+
+def _absent(mine: _Found, par: _Found) -> Iterator[tuple[_Rows, int, int, tuple[int, ...]]]:
+    """What the reference has and the answer has not, as far as they are cut alike.
+
+    For each of the reference's, that of the answer's which is most like it, how many different rows
+    are absent, of how many, and one of them.
+    """
+    for form, ours in mine.items():
+        theirs = par.get(form, [])
+        more = max(one.looked_up for one in ours) > max((o.looked_up for o in theirs), default=0)
+        for other in theirs if len(ours) == len(theirs) and not more else ():
+            wanted = np.unique(row_keys(other.rows))
+            left, one = min(
+                ((_missed(other.rows, one.rows), one) for one in ours),
+                key=lambda pair: len(pair[0]),
+            )
+            if len(left) > _SOME * len(wanted):
+                yield one, len(left), len(wanted), tuple(int(n) for n in other.rows[left[0]])
+
+
+def _missed(wanted: np.ndarray, mine: np.ndarray) -> np.ndarray:
     """The first place of each row of `wanted` that `mine` does not have."""
     keys = row_keys(np.concatenate([wanted, mine]))
     rows, first = np.unique(keys[: len(wanted)], return_index=True)
     return first[~np.isin(rows, keys[len(wanted) :])]
 
 
-def _by_cut(cost: Cost) -> dict[tuple, list[Operand]]:
-    """The operands that are moved in blocks, by array and size of block."""
-    found: dict[tuple, list[Operand]] = {}
+def _at_work(launch: Launch) -> _Found:
+    """Pairs of an input and an output at steps with work."""
+    found: _Found = {}
+    for one in launch.inputs:
+        for out in launch.outputs:
+            if one.piped and out.piped and not one.looked_up and not out.looked_up:
+                both = np.hstack([one.blocks, out.blocks])[launch.busy]
+                pair = _Rows((one.name, out.name), both, one.blocks.shape[1])
+                found.setdefault((_form(one), _form(out)), []).append(pair)
+    return found
+
+
+def _by_cut(cost: Cost) -> _Found:
+    """The operands that are moved in blocks."""
+    found: _Found = {}
     for one in (o for launch in cost.launches for o in (*launch.inputs, *launch.outputs)):
         if one.piped:
-            found.setdefault(_form(one), []).append(one)
+            blocks = _Rows((one.name,), one.blocks, one.blocks.shape[1], one.looked_up)
+            found.setdefault(_form(one), []).append(blocks)
     return found
 
 

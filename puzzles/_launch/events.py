@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -64,6 +63,10 @@ class Waits:
     exposed: int = 0
     most: int = 0
 
+    def after(self, bare: bool, flying: int) -> Waits:
+        """With one wait more."""
+        return Waits(self.count + 1, self.exposed + bare, max(self.most, flying))
+
 
 _STEPS = 200_000  # events over all steps that are followed
 
@@ -74,7 +77,7 @@ def waits(events: Sequence[Event], program_ids: np.ndarray) -> Mapping[str, Wait
         return None
     if any((event.weight[MOST] != event.weight[LEAST]).any() for event in events):
         return None
-    started: dict[str, deque[int]] = defaultdict(deque)  # how much was computed before each copy
+    started: list[_Started] = []
     found: dict[str, Waits] = {}
     computed = 0
     for ids in program_ids:
@@ -83,17 +86,47 @@ def waits(events: Sequence[Event], program_ids: np.ndarray) -> Mapping[str, Wait
                 if event.name == "work":
                     computed += 1
                 elif event.name in ("dma_start", "dma_wait"):
-                    name = getattr(event.parts(ids)[0][0], "name", "") or "a ref"
-                    mine = started[name]
+                    (source, _), _, (semaphore, index) = event.parts(ids)
+                    name, slot = getattr(source, "name", "") or "a ref", _numbers(index)
                     if event.name == "dma_start":
-                        mine.append(computed)
+                        started.append(_Started(name, semaphore, slot, computed))
                         continue
-                    if not mine:  # the wait describes another source, of as many bytes
+                    mine = [copy for copy in started if copy.signals(semaphore, slot)]
+                    if not mine:
                         return None
-                    old, most = found.get(name, Waits()), len(mine)
-                    bare = mine.popleft() == computed
-                    found[name] = Waits(old.count + 1, old.exposed + bare, max(old.most, most))
+                    # one semaphore may tell of several arrays, and a wait may describe another
+                    over = next((copy for copy in mine if copy.source == name), mine[0])
+                    most = sum(copy.source == over.source for copy in started)
+                    started.remove(over)
+                    old = found.get(over.source, Waits())
+                    found[over.source] = Waits(
+                        old.count + 1,
+                        old.exposed + (over.computed == computed),
+                        max(old.most, most),
+                    )
     return found
+
+
+@dataclass(frozen=True, eq=False)
+class _Started:
+    """A copy in flight. computed: how often something was computed before it; index: if known."""
+
+    source: str
+    semaphore: Any
+    index: tuple[int, ...] | None
+    computed: int
+
+    def signals(self, semaphore: Any, index: tuple[int, ...] | None) -> bool:
+        """Whether its end is told by this semaphore of an array, as far as the index is known."""
+        return self.semaphore is semaphore and (None in (index, self.index) or index == self.index)
+
+
+def _numbers(transforms: Sequence[Any]) -> tuple[int, ...] | None:
+    """The index that transforms name; None if it is not known."""
+    try:
+        return tuple(int(i) for t in transforms for i in getattr(t, "indices", ()))
+    except TypeError:
+        return None
 
 
 def _at(value: np.ndarray, ids: Sequence[int]) -> Any:

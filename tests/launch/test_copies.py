@@ -369,6 +369,30 @@ def test_waits_that_no_work_hides_are_counted_for_each_ref():
     assert only(streamed_add, x, x).waits == {"x_ref": ahead, "y_ref": ahead, "o_buf": at_once}
 
 
+def test_a_wait_is_for_the_copy_of_its_semaphore():
+    def run(x, y):
+        def kernel(x_ref, y_ref, o_ref, x_buf, y_buf, sems):
+            come = [
+                pltpu.make_async_copy(ref.at[pl.ds(0, 8)], buf, sems.at[n])
+                for n, (ref, buf) in enumerate(((x_ref, x_buf), (y_ref, y_buf)))
+            ]
+            come[0].start()
+            come[1].start()
+            pltpu.make_async_copy(y_buf, y_buf, sems.at[1]).wait()  # another ref, as many bytes
+            o_ref[...] = y_buf[...] + 1
+            pltpu.make_async_copy(y_ref.at[pl.ds(8, 8)], x_buf, sems.at[0]).wait()
+            o_ref[...] += x_buf[...]
+
+        return pl.pallas_call(
+            kernel, in_specs=[HBM, HBM], out_shape=S((8, 128), f32), interpret=True,
+            scratch_shapes=[pltpu.VMEM((8, 128), f32)] * 2 + [pltpu.SemaphoreType.DMA((2,))],
+        )(x, y)  # fmt: skip
+
+    x = S((32, 128), f32)
+    waits = {"y_ref": Waits(1, exposed=1, most=1), "x_ref": Waits(1, exposed=0, most=1)}
+    assert only(run, x, x).waits == waits
+
+
 def test_copies_in_flight_are_followed_from_step_to_step():
     def kernel(x_ref, o_ref, buf, sems):
         i, n = pl.program_id(0), pl.num_programs(0)
