@@ -15,7 +15,7 @@ from puzzles._jax import explain_derivatives
 from puzzles._judge import Verdict, judge, no_derivative
 from puzzles._ladders import UnknownPuzzle, find, ladder, ladders
 from puzzles._launch import Copy, Dot, Finding, Launch, Operand, pipelines_on_cpu, trace
-from puzzles._puzzle import Alternative, Mistake, Puzzle, array, mutate, rng
+from puzzles._puzzle import Alternative, Mistake, Puzzle, array, mutate, rng, vjp
 from puzzles._show import estimated_cycles, plot, receipt, show
 
 __version__ = "0.2.0"
@@ -51,6 +51,7 @@ __all__ = [
     "show",
     "solution",
     "trace",
+    "vjp",
 ]
 
 explain_derivatives(no_derivative)

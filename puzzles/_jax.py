@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import importlib
 import inspect
 import re
@@ -155,6 +156,46 @@ def retraced() -> Iterator[None]:
         yield
     finally:
         partial_eval.trace_to_jaxpr = _cached
+
+
+@contextlib.contextmanager
+def lines_of_rules() -> Iterator[None]:
+    """Within it, what the backward rule of a `jax.custom_vjp` traces has lines of its own.
+
+    JAX gives all of it the line of the call that is differentiated.
+    """
+    call = jax.custom_vjp.__call__
+
+    def calls(self: Any, *args: Any, **options: Any) -> Any:
+        rule = self.bwd
+        self.bwd = rule and _with_own_lines(rule)
+        try:
+            return call(self, *args, **options)
+        finally:
+            self.bwd = rule
+
+    jax.custom_vjp.__call__ = calls
+    try:
+        yield
+    finally:
+        jax.custom_vjp.__call__ = call
+
+
+def _with_own_lines(rule: Callable) -> Callable:
+    context = getattr(source_info_util, "_source_info_context", None)
+    if context is None:
+        return rule
+
+    @functools.wraps(rule)
+    def runs(*args: Any) -> Any:
+        before = context.context
+        context.context = source_info_util.SourceInfo(None, before.name_stack)
+        try:
+            return rule(*args)
+        finally:
+            context.context = before
+
+    return runs
 
 
 def call_at_fault(error: BaseException) -> tuple[Any, int]:

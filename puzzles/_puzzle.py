@@ -218,3 +218,20 @@ def mutate(puzzle: Puzzle, mistake: Mistake) -> Callable:
 def starter_function(puzzle: Puzzle) -> Callable:
     """The function as a learner first meets it."""
     return load(puzzle, puzzle.starter_text, "starter")[puzzle.name]
+
+
+def vjp(fn: Callable, *primals: Any) -> tuple[Any, Callable]:
+    """`jax.vjp`, for an `observe`: (the result, the pullback), where other calls come between.
+
+    Before it comes back, `fn` is differentiated once more, in shapes only: a forward rule that
+    keeps something outside of its residuals then finds another call's.
+    """
+    import jax
+
+    result, pullback = jax.vjp(fn, *primals)
+
+    def back(cotangent: Any) -> Any:
+        jax.eval_shape(lambda *others: jax.vjp(fn, *others)[0], *primals)
+        return pullback(cotangent)
+
+    return result, back

@@ -71,11 +71,10 @@ def _data_equations(jaxpr: Jaxpr, data: set) -> Iterator[JaxprEqn]:
 
 
 def _where(equation: JaxprEqn) -> str:
-    """The learner's line; of a backward pass JAX knows only the line that it belongs to."""
+    """The learner's line: of a backward pass its rule's, or the one that it belongs to."""
     line = line_of(equation)
-    if "transpose(" in str(equation.source_info.name_stack):
-        return f", in the backward pass of `{line}`" if line else ", in the backward pass"
-    return f": `{line}`" if line else ""
+    back = "transpose(" in str(equation.source_info.name_stack)
+    return (", in the backward pass" if back else "") + (f": `{line}`" if line else "")
 
 
 def line_of(equation: JaxprEqn) -> str:

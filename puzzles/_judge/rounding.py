@@ -15,18 +15,25 @@ from puzzles._puzzle import Puzzle
 SHARE = 0.02
 # What the order of an f32 sum may change, relative and in units of the root mean square.
 _NOISE = 2e-5
+# Beyond so many steps of its dtype a result is rather another formula's than rounded once more.
+_STEPS = 2
 # Two kernels that round at the same places may still sum in another order.
 _ALIKE = 0.1
 
 
-def too_far(exact: np.ndarray, got: np.ndarray) -> float:
-    """The part of `got` that is not `exact`, in f32, rounded once to the dtype of `got`."""
+def too_far(exact: np.ndarray, got: np.ndarray) -> tuple[float, float]:
+    """The part of `got` that is not `exact`, in f32, rounded once to the dtype of `got`.
+
+    And how far from it the typical one of them is, in steps of that dtype; 0 if there is none.
+    """
     w, g = exact.astype(np.float64), got.astype(np.float64)
     finite = np.isfinite(w) & np.isfinite(g)
     scale = float(np.sqrt(np.mean(w[finite] ** 2))) if finite.any() else 0.0
     spacing = float(jax.numpy.finfo(got.dtype).eps) * 2.0 ** (np.frexp(w)[1] - 1)
     allowed = spacing / 2 + _NOISE * (np.abs(w) + scale)
-    return float(np.mean(finite & (np.abs(g - w) > allowed)))
+    wrong = finite & (np.abs(g - w) > allowed)
+    steps = np.abs(g - w)[wrong] / spacing[wrong]
+    return float(np.mean(wrong)), float(np.median(steps)) if len(steps) else 0.0
 
 
 def rounded_alike(puzzle: Puzzle, one: np.ndarray, other: np.ndarray) -> bool:
@@ -47,15 +54,21 @@ def roundings(case: Case, flat: Sequence[np.ndarray]) -> str | None:
     if case.puzzle.roundings is None or on_tpu():
         return None
     for exact, got in zip(case.exact, flat, strict=True):
-        part = too_far(exact, got) if narrow(got.dtype) else 0.0
+        part, steps = too_far(exact, got) if narrow(got.dtype) else (0.0, 0.0)
         if part > SHARE:
             kind = got.dtype.name
+            look = [
+                "another `.astype`",
+                "a dot without `preferred_element_type=jnp.float32`",
+                f"a Ref of {kind} that is stored to and read again",
+            ]
+            look.insert(3 if steps < _STEPS else 0, "a formula that is only nearly the spec's")
             return (
                 f"{part:.1%} of the elements are further from the f32 result than one rounding to "
-                f"{kind} takes them, and no more than {SHARE:.0%} may be. Rounded once means: all "
-                f"arithmetic is in f32, and only the finished value becomes {kind}, by the one "
-                "`.astype` of the store. Look for another `.astype`, for a dot without "
-                f"`preferred_element_type=jnp.float32`, for a Ref of {kind} that is stored to and "
-                "read again, or for a formula that is only nearly the spec's."
+                f"{kind} takes them, and no more than {SHARE:.0%} may be. Their median is "
+                f"{steps:.2g} steps of {kind} away; a rounding takes half a step at most. "
+                "Rounded once means: all arithmetic is in f32, and only the finished value becomes "
+                f"{kind}, by the one `.astype` of the store. Look for {', for '.join(look[:3])}, "
+                f"or for {look[3]}."
             )
     return None

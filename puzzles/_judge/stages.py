@@ -10,10 +10,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 
 from puzzles._jax import Jaxpr, JaxprEqn
+from puzzles._judge import words
 from puzzles._judge.case import Case, execute
 from puzzles._judge.copied import copies_fit
 from puzzles._judge.diagnosis import Again
 from puzzles._judge.limits import learners_code, raised
+from puzzles._judge.memory import memory_if_small
 from puzzles._judge.outside import by_pipeline, line_of, work_outside
 from puzzles._judge.values import same_form, same_numbers
 from puzzles._judge.verdict import Rejected
@@ -190,10 +192,22 @@ def numbers(case: Case, traced: Traced, again: Again) -> list[np.ndarray]:
                 "the top of the kernel, and use the number inside.",
                 case=case.label,
             ) from None
+        if words.unexplained(error):
+            _first_unsafe(case, traced)
         raise raised(error, case.label) from None
     same_form(case, traced.out)
     same_numbers(case, flat, again, traced)
     return flat
+
+
+def _first_unsafe(case: Case, traced: Traced) -> None:
+    """Where the interpreter fails and names no line, the simulator may know the place."""
+    try:
+        memory_if_small(case, traced)
+    except Rejected as rejected:
+        found = rejected.verdict
+        title = "memory is not used safely"
+        raise Rejected(found.stage, found.says, case=case.label, title=title) from None
 
 
 def work(case: Case, launches: tuple[Launch, ...]) -> None:

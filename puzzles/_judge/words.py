@@ -285,6 +285,11 @@ _REMEDIES: tuple[tuple[str, str], ...] = (
         "A kernel returns nothing: it writes its result into the output Ref, `o_ref[...] = ...`.",
     ),
     (
+        r"UnexpectedTracer|Tracer'> is not a valid JAX (?:array )?type(?!.*\nin a kernel)",
+        "This array belongs to another call: something was kept where it outlives the call that "
+        "made it, in a list or a global name. Hand it on as an argument, a result or a residual.",
+    ),
+    (
         r"unsupported operand type.*Ref|AbstractRef|TransformedRef|"
         r"is not a valid JAX (?:array )?type|Ref\{|State effect|Argument .*Ref",
         "A Ref is a handle to memory, not an array: read it with `x_ref[...]` before computing.",
@@ -321,7 +326,9 @@ _REMEDIES: tuple[tuple[str, str], ...] = (
     ),
     (
         r"^[^\n]*(?:Invalid dtype for `?swap|[Dd]ata type '\w+' not understood|same dtypes?\b)",
-        "What is stored must have the Ref's dtype: `o_ref[...] = value.astype(o_ref.dtype)`.",
+        "What is stored must have the Ref's dtype. Either the value is to be cast, "
+        "`o_ref[...] = value.astype(o_ref.dtype)`; or the Ref was asked for in another dtype than "
+        "you meant, in `out_shape` or `scratch_shapes`.",
     ),
     (
         r"in_specs.*(?:length|structure|number)|Pytree for|out_specs",
@@ -341,8 +348,18 @@ def told(error: Exception) -> str:
     place, line = where or ("", "")
     whose = f"`{line}` in `{place}`" if line else f"`{place}`"  # typed where no file keeps it
     says = f"{whose} raises\n{gist}" if where else gist
-    known = remedy(f"{type(error).__name__}: {error}", line, source.meanwhile(error))
-    return "\n".join(filter(None, (says, known, _of_the_call(error))))
+    return "\n".join(filter(None, (says, _known(error, line), _of_the_call(error))))
+
+
+def unexplained(error: Exception) -> bool:
+    """Whether nothing is known of an exception: no line of the learner's, and no remedy."""
+    if isinstance(error, Endless) or source.learners_line(error) is not None:
+        return False
+    return _known(error, "") is None
+
+
+def _known(error: Exception, line: str) -> str | None:
+    return remedy(f"{type(error).__name__}: {error}", line, source.meanwhile(error))
 
 
 def _of_the_call(error: Exception) -> str:

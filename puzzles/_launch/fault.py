@@ -95,7 +95,10 @@ def _second_core(launch: Launch) -> Iterator[Finding]:
         f"`{name}` at grid step {place}: axis {axis} is marked 'parallel', so that a second core "
         "may begin there, with scratch of its own, and reads what only the first one has written."
     )
-    remedy = f"Write it in each part of the axis, or mark axis {axis} 'arbitrary'."
+    remedy = (
+        "Write it in each part of the axis; or, where it is to go on from one part to the next, "
+        f"mark axis {axis} 'arbitrary'."
+    )
     yield Finding("parallel", ERROR, says, remedy, operand=name, step=place)
 
 

@@ -101,7 +101,7 @@ def trainable_matmul(a: Float[Array, "M K"], b: Float[Array, "K N"]) -> Float[Ar
 # map that looks up a table, a softmax that never stores its scores.
 
 # %% tags=["author"]
-from puzzles import Alternative, Mistake, Puzzle, array, rng
+from puzzles import Alternative, Mistake, Puzzle, array, rng, vjp
 
 
 def make_inputs(key, M, K, N):
@@ -113,7 +113,7 @@ def observe(fn):
     """Value and gradients, the same under jit, and under vmap over a leading axis of both."""
 
     def with_gradients(a, b):
-        y, pullback = jax.vjp(fn, a, b)
+        y, pullback = vjp(fn, a, b)
         if isinstance(y, tuple):
             raise TypeError("the forward rule returns the result first, then the tuple of residuals")
         return y, *pullback(jax.lax.rev(y, (0, 1)))  # a gradient at the result that is nobody's operand
@@ -203,6 +203,16 @@ PUZZLE = Puzzle(
             old="product(a, b), (a, b)",
             new="product(a, b), ()",
             says="not enough values to unpack",
+            stage="error",
+        ),
+        Mistake(
+            "keeps the operands in a list of its own",
+            edits=(
+                ("def product_forward(", "KEPT = []\n\n\ndef product_forward("),
+                ("return product(a, b), (a, b)", "KEPT.append((a, b))\n    return product(a, b), ()"),
+                ("a, b = residuals", "a, b = KEPT.pop()"),
+            ),
+            says="This array belongs to another call",
             stage="error",
         ),
         Mistake(

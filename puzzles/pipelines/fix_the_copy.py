@@ -137,6 +137,13 @@ PUZZLE = Puzzle(
             stage="unsolved",
         ),
         Mistake(
+            "waits for two at the end, however few there are",
+            old="range(max(0, n - 2), n)",
+            new="range(n - 2, n)",
+            says="waits for a copy that was not started",
+            stage="memory",
+        ),
+        Mistake(
             "waits for the incoming rows after they were sent away, outgoing first",
             old=_LEFT + _CAME + _WORK + _SEND,
             new=_WORK + _CAME + _LEFT + _SEND,

@@ -290,7 +290,7 @@ def splash_vjp(
 # with [FlashAttention-2](https://arxiv.org/abs/2307.08691), which derives both passes, beside it.
 
 # %% tags=["author"]
-from puzzles import Alternative, Launch, Mistake, Puzzle, array, rng
+from puzzles import Alternative, Launch, Mistake, Puzzle, array, rng, vjp
 from puzzles.splash_attention.attention_dq import make_masks, make_segments, window_mask
 
 
@@ -310,7 +310,7 @@ def observe(fn):
 
     def with_gradients(q, k, v, mask, ids, cap):
         bq = 16 if q.shape[1] < 512 else 128
-        o, pullback = jax.vjp(lambda q, k, v: fn(q, k, v, mask, ids, cap, bq=bq, bk=128), q, k, v)
+        o, pullback = vjp(lambda q, k, v: fn(q, k, v, mask, ids, cap, bq=bq, bk=128), q, k, v)
         return o, *pullback(jax.lax.rev(o, (1, 2)) + jnp.asarray(0.5, o.dtype))  # rows see nothing, and get some
 
     return with_gradients
@@ -434,6 +434,16 @@ PUZZLE = Puzzle(
             old=_RETURN,
             new="return dq * q.shape[-1] ** -0.5, dk, dv, None",
             says="1/√H is inside attention_dq",
+        ),
+        Mistake(
+            "keeps lse in a global list",
+            edits=(
+                ("def trainable_forward(", "KEPT = []\n\n\ndef trainable_forward("),
+                (_KEPT, "KEPT[:] = [lse]\n    return o, (q, k, v, segment_ids, o)"),
+                ("segment_ids, o, lse = kept", "segment_ids, o = kept\n    (lse,) = KEPT"),
+            ),
+            says="This array belongs to another call",
+            stage="error",
         ),
         Mistake(
             "gives no gradient to keys and values",
