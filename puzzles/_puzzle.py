@@ -53,7 +53,7 @@ class Puzzle:
     cases: dims of each case. hints: idea, API, shape of the code. explain: why it works.
     audit: `(*launches) -> None`, asserts with a message what the launches must cost; with a
         keyword-only parameter `args` it also gets the case's arguments.
-    observe: `(fn) -> fn`, what is judged instead of the function itself, its gradients for example.
+    observe: `(fn) -> fn`, what is judged instead of the function itself: its gradients, by `vjp`.
     glance: `(fn) -> fn`, a part of what is observed: its numbers are judged before the rest is run,
         on the first case, where all of it takes long.
     picture: False for a rung of a kernel whose prose deliberately has no diagram.

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import sample
 from planted import FRONT, Rung
 
 from puzzles import __main__ as cli
@@ -564,7 +565,8 @@ def verified(rung: Rung, monkeypatch: pytest.MonkeyPatch):
     return verify
 
 
-@pytest.mark.parametrize("fault", PLANTS, ids=str)
+@pytest.mark.graduate
+@pytest.mark.parametrize("fault", sample.share(PLANTS, 2), ids=str)
 def test_a_planted_fault_is_told_with_its_place_and_remedy(verified, tmp_path, fault) -> None:
     problems = verified(*fault.edits)
     text = (tmp_path / "toy" / "toy_warm_up.py").read_text(encoding="utf-8")

@@ -15,6 +15,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+import sample
 from planted import Rung
 
 import puzzles
@@ -128,7 +129,12 @@ KERNEL = (
 )
 
 
+WAYS = sample.some(["new ladder", "both scaffolds"])  # each takes half a minute
+
+
 @pytest.mark.slow
+@pytest.mark.graduate
+@pytest.mark.skipif("new ladder" not in WAYS, reason="the other way is this sample's")
 def test_the_fork_drill_from_a_new_ladder_to_a_learners_notebook(
     fork: Path, tmp_path: Path
 ) -> None:
@@ -383,6 +389,8 @@ def test_the_guide_is_short_and_the_agents_file_points_to_it() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.graduate
+@pytest.mark.skipif("both scaffolds" not in WAYS, reason="the other way is this sample's")
 def test_both_scaffolds_go_from_nothing_to_green_by_the_guides_own_commands(
     fork: Path, tmp_path: Path
 ) -> None:
