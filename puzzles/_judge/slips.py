@@ -17,6 +17,7 @@ from puzzles._tpu import CHIPS
 _SOME = 0.02  # of blocks or bytes, whatever the reference does
 # Of the reference's dots at least: a better kernel skips some, and never most of them.
 _LEAST = 0.5
+_MORE = 4  # times the reference's copies
 _Moved = tuple[Operand, str | None]  # what of it is not moved, in words
 _LOST, _OUTGROWN = "it rounds on the way", "numbers outgrow their dtype"
 _LEFT_OUT, _IN_VAIN = "something is left out", "something is fetched for nothing"
@@ -35,6 +36,19 @@ def slips(mine: Cost, par: Cost) -> Iterator[tuple[str, str]]:
         yield from _one_buffer(launch)
     for says in _in_vain(mine, par):
         yield says, _IN_VAIN
+    for says in _small_copies(mine, par):
+        yield says, "its copies are small"
+
+
+def _small_copies(mine: Cost, par: Cost) -> Iterator[str]:
+    ours, theirs = (
+        sum(c.times for one in cost.launches for c in one.copies) for cost in (mine, par)
+    )
+    if 0 < theirs < ours / _MORE:
+        yield (
+            f"it starts {ours:,} copies by hand, the reference {theirs:,}: each takes its time to "
+            "begin, however little it moves. Copy larger pieces."
+        )
 
 
 def _limited(launch: Launch) -> Iterator[tuple[str, str]]:
@@ -167,7 +181,7 @@ def _not_visited(mine: Cost, par: Cost) -> Iterator[str]:
     for one, absent, count, example in _absent(_by_cut(mine), _by_cut(par)):
         yield (
             f"{absent:,} of the {count:,} blocks of `{one.names[0]}` that the reference needs are "
-            f"in no step, for example {example}. Is an index cut short?"
+            f"in no step, for example the one at {example}. Is an index cut short?"
         )
 
 
@@ -240,12 +254,15 @@ def _at_work(launch: Launch) -> _Found:
 
 
 def _by_cut(cost: Cost) -> _Found:
-    """The operands that are moved in blocks."""
+    """The operands that are moved in blocks, and the pieces that the kernel copies by hand."""
     found: _Found = {}
     for one in (o for launch in cost.launches for o in (*launch.inputs, *launch.outputs)):
         if one.piped:
             blocks = _Rows((one.name,), one.blocks, one.blocks.shape[1], one.looked_up)
             found.setdefault(_form(one), []).append(blocks)
+    for piece, starts in (one for launch in cost.launches for one in launch.pieces.items()):
+        form = piece.output, piece.shape, piece.dtype, piece.sizes
+        found.setdefault(form, []).append(_Rows((piece.name,), starts, starts.shape[1]))
     return found
 
 

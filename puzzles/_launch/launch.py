@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from puzzles._launch.events import Event, Waits, waits
-from puzzles._launch.moves import Copy, in_flight
+from puzzles._launch.moves import Copy, Piece, in_flight, pieces
 from puzzles._launch.operand import Operand, spread
 from puzzles._launch.touched import Touched, storing, touched
 from puzzles._launch.work import Dot, Touch
@@ -169,6 +169,11 @@ class Launch:
         None where data decide about them, or only the beginning is known.
         """
         return None if self.cut else waits(self.events, self.program_ids)
+
+    @cached_property
+    def pieces(self) -> Mapping[Piece, np.ndarray]:
+        """Where what the kernel's own copies take of HBM begins: (copies, axes); {} if unknown."""
+        return {} if self.cut else pieces(self.events, self.grid) or {}
 
     def elements_read(self, name: str) -> tuple[np.ndarray, ...]:
         """Which elements of a scalar ref each step reads: (steps,) each, -1 where it does not."""

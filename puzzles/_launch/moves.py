@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from puzzles._jax import JaxprEqn, copy_ends, user_frame
+from puzzles._launch.events import Event
 from puzzles._launch.operand import itemsize, spread
 from puzzles._launch.smem import place
 
@@ -85,6 +86,17 @@ class Copy:
         return self.bytes * (self.spaces[1] == "hbm")
 
 
+@dataclass(frozen=True)
+class Piece:
+    """What copies by hand take of an array in HBM at once: as often as they do, wherever it is."""
+
+    name: str
+    output: bool
+    shape: tuple[int, ...]
+    dtype: str
+    sizes: tuple[int, ...]
+
+
 def moved(
     equation: JaxprEqn, values: Sequence[Any], rank: int
 ) -> Iterator[tuple[Move, int, np.ndarray]]:
@@ -94,13 +106,13 @@ def moved(
     (source, seen_as), (target, _) = avals
     names = [getattr(ref, "name", "") or "a ref" for ref, _ in known]
     ends = [
-        _extents(ref, transforms, there, rank)
+        _part(ref, transforms, there, rank)
         for (ref, transforms), (_, there) in zip(avals, known, strict=True)
     ]
-    counts = [math.prod(sizes) for sizes, _ in ends]  # one of them, or arrays over the grid
-    exact = [count for count, (_, sure) in zip(counts, ends, strict=True) if sure]
+    counts = [math.prod(part.sizes) for part in ends]  # one of them, or arrays over the grid
+    exact = [count for count, part in zip(counts, ends, strict=True) if part.exact]
     count = np.asarray(exact[0] if exact else min(counts, key=np.max))
-    extents = tuple(tuple(int(np.max(size)) for size in sizes) for sizes, _ in ends)
+    extents = tuple(tuple(int(np.max(size)) for size in part.sizes) for part in ends)
     places = place(source), place(target)
     move = Move(names[0], names[1], places, (extents[0], extents[1]), bool(exact))
     count = count.reshape(count.shape or (1,) * rank)
@@ -108,30 +120,76 @@ def moved(
         yield move, int(one) * itemsize(_dtype(source, seen_as)), count == one
 
 
-def _extents(
-    ref: Any, avals: Sequence[Any], known: Sequence[Any], rank: int
-) -> tuple[list[Any], bool]:
-    """(sizes along the axes of a ref that transforms slice, whether they are exact).
+@dataclass
+class _Part:
+    """The part of a ref that transforms name: sizes and starts along its axes.
 
-    A size is a number, or one over the grid. A reshaped ref starts anew, with its own axes.
+    Each is a number, or one over the grid; a start is None where it is not known. exact: whether
+    the sizes are.
     """
-    sizes: list[Any] = list(ref.shape)
-    left, exact = list(range(len(sizes))), True  # axes that an index has not removed
+
+    sizes: list[Any]
+    starts: list[Any]
+    exact: bool = True
+
+
+def _part(ref: Any, avals: Sequence[Any], known: Sequence[Any], rank: int) -> _Part:
+    """What transforms take of a ref. A reshaped ref begins anew, with its own axes."""
+    part = _Part(list(ref.shape), [0] * len(ref.shape))
+    left = list(range(len(ref.shape)))  # axes that an index has not removed
     for aval, value in zip(avals, known, strict=True):
         if hasattr(aval, "indices"):
             for axis, one, index in zip(tuple(left), aval.indices, value.indices, strict=True):
                 if not hasattr(one, "stride"):  # an integer, or an array of them
-                    sizes[axis] = math.prod(getattr(one, "shape", ()))
+                    part.sizes[axis] = math.prod(getattr(one, "shape", ()))
+                    part.starts[axis] = _plus(part.starts[axis], index)
                     left.remove(axis)
-                elif isinstance(index.size, np.ndarray):
-                    sizes[axis] = index.size.reshape(index.size.shape[:rank]).astype(np.int64)
+                    continue
+                part.starts[axis] = _plus(part.starts[axis], index.start)
+                if isinstance(index.size, np.ndarray):
+                    part.sizes[axis] = index.size.reshape(index.size.shape[:rank]).astype(np.int64)
                 elif isinstance(index.size, int | np.integer):
-                    sizes[axis] = index.size
+                    part.sizes[axis] = index.size
                 else:
-                    exact = False
+                    part.exact = False
         elif isinstance(shape := getattr(aval, "shape", None), tuple):
-            sizes, left = list(shape), list(range(len(shape)))
-    return sizes, exact
+            part = _Part(list(shape), [None] * len(shape), part.exact)
+            left = list(range(len(shape)))
+    return part
+
+
+def _plus(start: Any, more: Any) -> Any:
+    known = start is not None and isinstance(more, int | np.integer | np.ndarray)
+    return start + more if known else None
+
+
+def pieces(events: Sequence[Event], grid: tuple[int, ...]) -> dict[Piece, np.ndarray] | None:
+    """Where the pieces of each array in HBM begin that a kernel copies: (copies, axes).
+
+    None where data decide which of them are copied, or where one begins.
+    """
+    found: dict[Piece, list[np.ndarray]] = {}
+    for event in events:
+        if event.name != "dma_start":
+            continue
+        most, least = event.weight
+        tree, known = event.equation.params["tree"], event.values
+        avals = copy_ends(tree, [v.aval for v in event.equation.invars])
+        for n, ((aval, seen_as), (ref, there)) in enumerate(
+            zip(avals, copy_ends(tree, known), strict=True)
+        ):
+            if place(aval) != "hbm":
+                continue
+            part = _part(aval, seen_as, there, len(grid))
+            sizes = tuple(size for size in part.sizes if isinstance(size, int | np.integer))
+            sure = part.exact and len(sizes) == len(part.sizes) and (most == least).all()
+            if not sure or any(start is None for start in part.starts):
+                return None
+            starts = np.stack([spread(np.asarray(s), grid) for s in part.starts], axis=-1)
+            form = tuple(aval.shape), str(_dtype(aval, seen_as)), tuple(map(int, sizes))
+            piece = Piece(getattr(ref, "name", "") or "a ref", bool(n), *form)
+            found.setdefault(piece, []).append(starts[spread(most, grid) > 0])
+    return {piece: np.concatenate(rows) for piece, rows in found.items()}
 
 
 def _dtype(ref: Any, transforms: Sequence[Any]) -> Any:

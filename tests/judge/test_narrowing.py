@@ -207,6 +207,25 @@ MATMUL = 'dimension_semantics=("parallel", "parallel", "arbitrary")'
             "something is left out",
             "blocks of `k_ref` that the reference needs are in no step",
         ),
+        (  # copies by hand
+            "paged_attention_dma",
+            ("length, most = lengths_ref[b],", "length, most = jnp.minimum(lengths_ref[b], 200),"),
+            "something is left out",
+            "blocks of `k_pages_ref` that the reference needs are in no step",
+        ),
+        (
+            "copy_rows",
+            ("(start_ref[0], 8)", "(jnp.minimum(start_ref[0], 1024), 8)"),
+            "something is left out",
+            "1 of the 1 blocks of `x_ref` that the reference needs are in no step, for example the "
+            "one at (131000, 0)",
+        ),
+        (
+            "pipelined_matmul",
+            ("lambda i, j, k: (k, j))", "lambda i, j, k: (jnp.minimum(k, 2), j))"),
+            "something is left out",
+            "blocks of `b_ref` that the reference needs are in no step",
+        ),
     ],
 )
 def test_what_only_production_scale_shows_is_told(
@@ -215,6 +234,17 @@ def test_what_only_production_scale_shows_is_told(
     verdict = judged(rung, edit)
     assert verdict.title == title
     assert says in verdict.says
+
+
+def test_many_small_copies_are_told() -> None:
+    verdict = judged(
+        "stream_sum",
+        ("pl.ds(i * 64, 64)", "pl.ds(i * 8, 8)"),
+        ("x_ref.shape[0] // 64, add", "x_ref.shape[0] // 8, add"),
+        ("pltpu.VMEM((64, N)", "pltpu.VMEM((8, N)"),
+    )
+    assert verdict.title == "its copies are small"
+    assert "it starts 2,048 copies by hand, the reference 256" in verdict.says
 
 
 def test_who_looks_up_where_there_is_work_may_fetch_less() -> None:

@@ -369,6 +369,30 @@ def test_waits_that_no_work_hides_are_counted_for_each_ref():
     assert only(streamed_add, x, x).waits == {"x_ref": ahead, "y_ref": ahead, "o_buf": at_once}
 
 
+def test_the_pieces_that_are_copied_begin_where_the_kernel_says():
+    def kernel(table_ref, x_ref, o_ref, sem):
+        i = pl.program_id(0)
+        rows = x_ref.at[1].at[pl.ds(8 * table_ref[i], 8)]
+        pltpu.sync_copy(rows.at[:, pl.ds(128, 128)], o_ref)
+
+    def run(table, x):
+        return pl.pallas_call(
+            kernel,
+            grid_spec=pltpu.PrefetchScalarGridSpec(
+                num_scalar_prefetch=1, grid=(3,), in_specs=[HBM],
+                out_specs=pl.BlockSpec((8, 128), lambda i, _: (i, 0)),
+                scratch_shapes=[pltpu.SemaphoreType.DMA],
+            ),
+            out_shape=S((24, 128), f32), interpret=True,
+        )(table, x)  # fmt: skip
+
+    x = S((2, 32, 256), f32)
+    ((piece, begins),) = only(run, jnp.array([3, 0, 2]), x).pieces.items()
+    assert (piece.name, piece.output, piece.sizes) == ("x_ref", False, (1, 8, 128))
+    assert begins.tolist() == [[1, 24, 128], [1, 0, 128], [1, 16, 128]]
+    assert only(lambda t, x: run(t + 1, x), S((3,), jnp.int32), x).pieces == {}  # data decide
+
+
 def test_a_wait_is_for_the_copy_of_its_semaphore():
     def run(x, y):
         def kernel(x_ref, y_ref, o_ref, x_buf, y_buf, sems):
