@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from puzzles._judge.limits import as_imported
-from puzzles._launch import Launch, Operand
+from puzzles._launch import Launch, Operand, absent, row_keys
 
 _LARGE = 8_000_000  # elements that are compared at leisure
 _SAMPLE = 10_000  # elements
@@ -137,6 +137,18 @@ def early(launch: Launch, usual: Sequence[Launch]) -> str | None:
     )
 
 
+def unstored(launch: Launch, usual: Sequence[Launch]) -> str | None:
+    """Blocks of an output into which no step writes; as `early`."""
+    known = {name for one in usual for name, *_ in one.touched.unstored}
+    for name, count, total, block, step in launch.touched.unstored:
+        if name not in known:
+            return (
+                f"of {total:,} blocks of `{name}` nothing is ever stored in {count:,}, for example "
+                f"{block}, which grid step {tuple(int(n) for n in launch.program_ids[step])} holds."
+            )
+    return None
+
+
 def left_undone(launch: Launch, usual: Sequence[Launch]) -> str | None:
     """What the launch never reads, writes or fetches, if there is something, and `usual` does."""
     seen, others = launch.touched, [one.touched for one in usual]
@@ -146,9 +158,21 @@ def left_undone(launch: Launch, usual: Sequence[Launch]) -> str | None:
     for name in seen.unread:
         if not any(name in one.unread for one in others):
             return f"the kernel never reads `{name}`."
-    left = [(count, total) for one in others for _, count, total, _ in one.missed]
-    for name, count, total, block in seen.missed:
-        if not any(count <= often for often, all_of_it in left if all_of_it == total):
-            which = f"{count:,} of its {total:,} blocks, for example {block}"
-            return f"the index map of `{name}` gives {which}, to no grid step."
+    for one in launch.inputs:
+        alike = [o for call in usual for o in call.inputs if _alike(o, one)]
+        if one.piped and alike:
+            pairs = ((absent(o.blocks, one.blocks), o.blocks) for o in alike)
+            left, blocks = min(pairs, key=lambda pair: len(pair[0]))
+            if len(left):
+                total = len(np.unique(row_keys(blocks)))
+                example = tuple(int(n) for n in blocks[left.min()])
+                return (
+                    f"your launch never gets {len(left):,} of the {total:,} blocks of `{one.name}` "
+                    f"that the reference takes, for example the one at {example}."
+                )
     return None
+
+
+def _alike(one: Operand, other: Operand) -> bool:
+    forms = ((o.piped, o.shape, o.dtype, o.sizes, o.stride) for o in (one, other))
+    return len(set(map(str, forms))) == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -189,9 +190,11 @@ def _are(count: float) -> str:
 
 
 def _made(mine: Cost, par: Cost) -> str:
-    known = [(one.bytes, one.primitive) for one in par.made]
-    new = [one for one in mine.made if (one.bytes, one.primitive) not in known]
-    most = max(new or mine.made, key=lambda one: one.bytes)
+    known = Counter((one.bytes, one.primitive) for one in par.made)
+    seen = Counter((one.bytes, one.primitive) for one in mine.made)
+    new = [one for one in mine.made if (one.bytes, one.primitive) in seen - known]
+    lines = {one.line for one in par.made}
+    most = max(new or mine.made, key=lambda one: (one.bytes, one.line not in lines))
     where = f" in `{most.line}`" if most.line else ""
     if most.primitive == ALIASES:
         return (

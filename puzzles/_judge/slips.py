@@ -10,7 +10,7 @@ import numpy as np
 
 from puzzles._judge.cost import Cost
 from puzzles._judge.narrowing import foreign
-from puzzles._launch import Launch, Operand, itemsize, row_keys
+from puzzles._launch import Launch, Operand, absent, itemsize, row_keys
 from puzzles._receipt import amount, scaled
 from puzzles._tpu import CHIPS
 
@@ -162,10 +162,10 @@ def _by_array(cost: Cost) -> dict[tuple, list[_Moved]]:
 def _missing(launch: Launch, operand: Operand) -> str | None:
     """What of an array a launch does not move; an output in blocks has a finder of its own."""
     if operand.piped:
-        for name, absent, count, example in launch.touched.missed:
-            if name == operand.name and absent > _SOME * count:
+        for name, gone, count, example in launch.touched.missed:
+            if name == operand.name and gone > _SOME * count:
                 return (
-                    f"no step gets {absent:,} of the {count:,} blocks of `{name}`, for example "
+                    f"no step gets {gone:,} of the {count:,} blocks of `{name}`, for example "
                     f"{example}"
                 )
         return None
@@ -178,9 +178,9 @@ def _missing(launch: Launch, operand: Operand) -> str | None:
 
 def _not_visited(mine: Cost, par: Cost) -> Iterator[str]:
     """Blocks that the reference's pipeline moves and the answer's does not, cut alike."""
-    for one, absent, count, example in _absent(_by_cut(mine), _by_cut(par)):
+    for one, gone, count, example in _without(_by_cut(mine), _by_cut(par)):
         yield (
-            f"{absent:,} of the {count:,} blocks of `{one.names[0]}` that the reference needs are "
+            f"{gone:,} of the {count:,} blocks of `{one.names[0]}` that the reference needs are "
             f"in no step, for example the one at {example}. Is an index cut short?"
         )
 
@@ -190,11 +190,11 @@ def _not_together(mine: Cost, par: Cost) -> Iterator[str]:
     if not len(mine.launches) == len(par.launches) == 1:
         return
     both = (_at_work(cost.launches[0]) for cost in (mine, par))
-    for one, absent, count, example in _absent(*both):
+    for one, gone, count, example in _without(*both):
         names, rank = one.names, one.rank
         yield (
             f"of {count:,} pairs of blocks of `{names[0]}` and `{names[1]}` that belong together, "
-            f"no step computes with {absent:,}, for example {example[:rank]} and "
+            f"no step computes with {gone:,}, for example {example[:rank]} and "
             f"{example[rank:]}. Do the index maps, and the guard, hold at this size?"
         )
 
@@ -215,7 +215,7 @@ class _Rows:
 _Found = dict[tuple, list[_Rows]]  # by array and size of block
 
 
-def _absent(mine: _Found, par: _Found) -> Iterator[tuple[_Rows, int, int, tuple[int, ...]]]:
+def _without(mine: _Found, par: _Found) -> Iterator[tuple[_Rows, int, int, tuple[int, ...]]]:
     """What the reference has and the answer has not, as far as they are cut alike.
 
     For each of the reference's, that of the answer's which is most like it, how many different rows
@@ -227,18 +227,11 @@ def _absent(mine: _Found, par: _Found) -> Iterator[tuple[_Rows, int, int, tuple[
         for other in theirs if len(ours) == len(theirs) and not more else ():
             wanted = np.unique(row_keys(other.rows))
             left, one = min(
-                ((_missed(other.rows, one.rows), one) for one in ours),
+                ((absent(other.rows, one.rows), one) for one in ours),
                 key=lambda pair: len(pair[0]),
             )
             if len(left) > _SOME * len(wanted):
                 yield one, len(left), len(wanted), tuple(int(n) for n in other.rows[left[0]])
-
-
-def _missed(wanted: np.ndarray, mine: np.ndarray) -> np.ndarray:
-    """The first place of each row of `wanted` that `mine` does not have."""
-    keys = row_keys(np.concatenate([wanted, mine]))
-    rows, first = np.unique(keys[: len(wanted)], return_index=True)
-    return first[~np.isin(rows, keys[len(wanted) :])]
 
 
 def _at_work(launch: Launch) -> _Found:

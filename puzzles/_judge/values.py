@@ -15,7 +15,7 @@ from puzzles._judge.case import Case, on_tpu
 from puzzles._judge.copied import explains, hazard
 from puzzles._judge.diagnosis import Again, diagnosis
 from puzzles._judge.exchanged import exchanged
-from puzzles._judge.likeness import early, left_undone, likeness
+from puzzles._judge.likeness import early, left_undone, likeness, unstored
 from puzzles._judge.narrowing import foreign, narrowings
 from puzzles._judge.numbers import Mismatch, compare, index_words, number_words, tolerance_of
 from puzzles._judge.origin import origin
@@ -99,7 +99,7 @@ def same_numbers(
     launches = (place.launch,) if place is not None else traced.launches if traced else ()
     look = None if fault is None else fault[1]
     if look is None and math.isnan(float(wrong.got)):
-        look = _first_of(early, launches, case)
+        look = _first_of(early, launches, case) or _first_of(unstored, launches, case)
     if named is None:
         tolerance = tolerance_of(want, case.puzzle.tolerance)
         if look is None:

@@ -39,7 +39,7 @@ from puzzles._launch.jaxprs import (
 from puzzles._launch.launch import Launch
 from puzzles._launch.mesh import as_tpu, pipelines_on_cpu
 from puzzles._launch.moves import Copy
-from puzzles._launch.operand import Operand, itemsize, row_keys
+from puzzles._launch.operand import Operand, absent, itemsize, row_keys
 from puzzles._launch.run import on_cpu, plan, quickly, run_program, runs_in_python
 from puzzles._launch.sameness import fingerprint
 from puzzles._launch.slices import Ranges, overlap, ranges_of, ranges_shown
@@ -83,6 +83,7 @@ __all__ = [
     "Traced",
     "Unreadable",
     "Waits",
+    "absent",
     "ahead",
     "alone",
     "as_function",

@@ -169,6 +169,13 @@ def row_keys(blocks: np.ndarray) -> np.ndarray:
     return np.broadcast_to(linear(list(blocks.T)), (len(blocks),))
 
 
+def absent(wanted: np.ndarray, mine: np.ndarray) -> np.ndarray:
+    """The first place of each row of `wanted` that `mine` does not have."""
+    keys = row_keys(np.concatenate([wanted, mine]))
+    rows, first = np.unique(keys[: len(wanted)], return_index=True)
+    return first[~np.isin(rows, keys[len(wanted) :])]
+
+
 def changes(key: np.ndarray) -> np.ndarray:
     """Steps whose key, shape (steps,), is not the previous step's; the first step always."""
     changed = np.ones(len(key), bool)

@@ -19,6 +19,8 @@ class Touched:
     unread: inputs that no step reads. unwritten: outputs that no step writes. missed: (input, how
     many of its blocks no step is given, how many there are, one of them). vain: (input, how many
     times a block of it is fetched that no step reads until the next, how often one is fetched).
+    unstored: (output, how many of its blocks leave VMEM though no step has written into them, how
+    many leave, one of them, the first grid step that holds it).
     """
 
     early: tuple[tuple[str, int], ...] = ()
@@ -26,6 +28,7 @@ class Touched:
     unwritten: tuple[str, ...] = ()
     missed: tuple[tuple[str, int, int, tuple[int, ...]], ...] = ()
     vain: tuple[tuple[str, int, int], ...] = ()
+    unstored: tuple[tuple[str, int, int, tuple[int, ...], int], ...] = ()
 
 
 def touched(
@@ -38,7 +41,7 @@ def touched(
 
     What starts out as an input, or stays in HBM, is left out of `blocks`.
     """
-    early, unread, unwritten, missed, vain = [], [], [], [], []
+    early, unread, unwritten, missed, vain, unstored = [], [], [], [], [], []
     for number, operand in enumerate((*blocks, *scratch)):
         mine = [touch for touch in touches if touch.ref == operand.name]
         reads, writes = (
@@ -49,6 +52,7 @@ def touched(
         elif operand.output:
             begins = operand.fetched
             unwritten += [operand.name] * (not writes)
+            unstored += list(_unstored(operand, mine, grid))
         else:
             unread += [operand.name] * (not reads)
             missed += list(_missed(operand))
@@ -56,7 +60,8 @@ def touched(
             continue
         if (step := _early(mine, begins, grid)) is not None:
             early.append((operand.name, step))
-    return Touched(tuple(early), tuple(unread), tuple(unwritten), tuple(missed), tuple(vain))
+    gone = tuple(unwritten), tuple(missed), tuple(vain), tuple(unstored)
+    return Touched(tuple(early), tuple(unread), *gone)
 
 
 def begun_elsewhere(
@@ -130,6 +135,25 @@ def _missed(operand: Operand) -> Iterator[tuple[str, int, int, tuple[int, ...]]]
     given[tuple(seen.T.astype(np.int64))] = True
     block = tuple(int(n) for n in np.unravel_index(int(np.argmin(given)), counts))
     yield operand.name, total - len(seen), total, block
+
+
+def _unstored(
+    operand: Operand, touches: Sequence[Touch], grid: tuple[int, ...]
+) -> Iterator[tuple[str, int, int, tuple[int, ...], int]]:
+    visits = np.flatnonzero(operand.fetched)
+    if not operand.piped or not len(visits) or visits[0] != 0:
+        return
+    written = np.zeros(len(operand.fetched), bool)
+    for touch in touches:
+        if touch.writes:
+            written |= spread(touch.weight[MOST] > 0, grid)
+    stored = np.logical_or.reduceat(written, visits)
+    keys = row_keys(operand.blocks[visits])
+    left = np.flatnonzero(~np.isin(keys, keys[stored]))
+    if stored.any() and len(left):
+        step = int(visits[left[0]])
+        block = tuple(int(n) for n in operand.blocks[step])
+        yield operand.name, len(np.unique(keys[left])), len(np.unique(keys)), block, step
 
 
 def _vain(

@@ -277,12 +277,30 @@ def test_numbers_that_are_like_nothing_get_no_likeness() -> None:
                 "in_specs=[pl.BlockSpec((bm, bn), lambda i, j: (i, j))]",
                 "in_specs=[pl.BlockSpec((bm, bn), lambda i, j: (i, 0))]",
             ),
-            "the index map of `x_ref` gives 15 of its 20 blocks, for example (0, 1), to no grid",
+            "your launch never gets 15 of the 20 blocks of `x_ref` that the reference takes, for",
+        ),
+        (
+            (
+                "    o_ref[...] = x_ref[...] * number",
+                "    @pl.when(pl.program_id(0) > 0)\n    def _():\n"
+                "        o_ref[...] = x_ref[...] * number",
+            ),
+            "of 20 blocks of `o_ref` nothing is ever stored in 5, for example (0, 0), which grid "
+            "step (0, 0) holds.",
         ),
     ],
 )
 def test_what_a_launch_leaves_undone_is_looked_at_first(change: tuple[str, str], look: str) -> None:
     assert str(judged("scale_blocks", change).first).startswith(f"Look here first: {look}")
+
+
+def test_only_what_the_reference_takes_is_missed() -> None:
+    at = "(table_ref[i], 0, 0))]"  # six entries, 40 pages
+    first = judged("gather_pages", (at, at.replace("table_ref[i]", "table_ref[i] & 31"))).first
+    assert str(first).startswith(
+        "Look here first: your launch never gets 2 of the 6 blocks of `page_ref` that the reference"
+        " takes, for example the one at (33, 0, 0)."
+    )
 
 
 def test_a_named_mistake_is_not_called_close() -> None:

@@ -132,6 +132,18 @@ def test_inputs_that_nobody_reads_and_outputs_that_nobody_writes_are_named() -> 
     assert seen.unwritten == ("o_ref",)
 
 
+def test_blocks_of_an_output_into_which_nothing_is_written_are_counted() -> None:
+    def some(x_ref, y_ref, o_ref, acc_ref):
+        @pl.when(pl.program_id(1) + pl.program_id(0) > 1)
+        def _():
+            o_ref[...] = x_ref[...] + y_ref[...]
+
+    # Blocks (0, 0), (0, 1) and (1, 0) stay as they are; in a column the row's last step writes.
+    assert launched(some).touched.unstored == (("o_ref", 3, 6, (0, 0), 0),)
+    assert launched(some, column=True).touched.unstored == ()
+    assert launched(stores).touched.unstored == ()
+
+
 def test_a_copy_by_hand_reads_its_source_and_writes_its_target() -> None:
     def copies(x_ref, y_ref, o_ref, acc_ref):
         def body(semaphore):
