@@ -203,9 +203,8 @@ def _made(mine: Cost, par: Cost) -> str:
         )
     return (
         f"arrays of {amount(mine.outside)} are made outside of the kernel, where "
-        f"{amount(par.outside)} are enough: `{most.primitive}`{where} writes "
-        f"{amount(most.bytes)} to HBM, and the kernel reads them back. Let its blocks come from "
-        "the array as it lies."
+        f"{amount(par.outside)} are enough. For example, `{most.primitive}`{where} writes "
+        f"{amount(most.bytes)} to HBM: can a kernel's blocks come from the array as it lies?"
     )
 
 

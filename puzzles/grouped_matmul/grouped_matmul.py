@@ -220,8 +220,8 @@ PUZZLE = Puzzle(
     cases=[
         dict(M=256, K=256, N=384, sizes=(50, 0, 80, 30, 3)),
         dict(M=1024, K=1024, N=512, sizes=(0, 512, 200, 312)),  # large tiles
-        # step 1 begins tile 1, in which 28 rows are nobody's
-        dict(M=256, K=384, N=128, sizes=(64, 0, 30, 6), dtype="bfloat16"),
+        # single rows at the edges of tiles; step 4 begins tile 3, in which most rows are nobody's
+        dict(M=256, K=384, N=128, sizes=(64, 0, 63, 1, 65, 7), dtype="bfloat16"),
         dict(M=128, K=256, N=128, sizes=(10, 0, 0, 20, 0, 0, 0, 0, 0, 3, 0)),  # less than a tile: nobody's rows in tile 0
     ],
     hints=[

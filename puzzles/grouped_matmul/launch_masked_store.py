@@ -135,7 +135,7 @@ PUZZLE = Puzzle(
     solution=launch_masked_store,
     inputs=make_inputs,
     cases=[
-        dict(G=4, M=192, N=256, ranges=((4, 50), (50, 50), (50, 140), (140, 170))),
+        dict(G=4, M=192, N=256, ranges=((4, 63), (63, 63), (63, 129), (129, 170))),
         dict(G=3, M=128, N=384, ranges=((0, 0), (10, 70), (70, 128))),
     ],
     hints=[

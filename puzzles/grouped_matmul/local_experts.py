@@ -199,6 +199,7 @@ PUZZLE = Puzzle(
         dict(M=256, K=256, N=384, sizes=(150, 30, 20, 0, 30, 20), first=2, L=3),
         dict(M=128, K=384, N=128, sizes=(30, 0, 0, 20, 0, 0, 0, 0, 0, 0, 0, 70), first=10, L=2, dtype="bfloat16"),  # the last chip
         dict(M=256, K=256, N=384, sizes=(3, 100, 0, 0, 0, 17), first=2, L=3),  # nothing to do
+        dict(M=256, K=256, N=384, sizes=(0, 0, 100, 90, 66, 0), first=2, L=3),  # more visits than tiles
     ],
     hints=[
         "At which visit do this chip's visits begin, and at which do the next chip's? `counts` knows how many visits each "

@@ -156,7 +156,7 @@ PUZZLE = Puzzle(
             "ignores perm",
             old=_RHS,
             new=_RHS.replace("perm_ref[e]", "e"),
-            says="the map of `rhs` never reads it, so matrix e gets weight e",
+            says="matrix e gets weight e, whatever perm says",
         ),
         Mistake(
             "applies the inverse permutation",

@@ -78,8 +78,8 @@ PUZZLE = Puzzle(
         dict(bm=128, sizes=(100, 0, 156, 200, 56)),
         dict(bm=48, E=11, total=1000, empty=2),
         dict(bm=128, sizes=(0, 640, 0)),
-        # ends that f32 cannot count, at a tile's end and one row after it
-        dict(bm=2048, sizes=(4097, 0, 16_775_167, 2049, 3, 40_000)),
+        # more tiles than int16 counts; ends that f32 cannot count, beside a tile's end
+        dict(bm=256, sizes=(4097, 0, 16_775_167, 2047, 2, 3, 40_000)),
     ],
     hints=[
         "Which tile holds a group's first row, and which its last one? What do these two say about a group "

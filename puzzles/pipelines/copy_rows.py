@@ -97,7 +97,7 @@ PUZZLE = Puzzle(
     solution=copy_rows,
     inputs=make_inputs,
     cases=[
-        dict(M=256, N=384, start=72),
+        dict(M=256, N=384, start=104),
         dict(M=64, N=128, start=0),
         dict(M=904, N=256, start=840),
     ],
@@ -130,7 +130,7 @@ PUZZLE = Puzzle(
             "promises more than is true",
             old="pl.multiple_of(start_ref[0], 8)",
             new="pl.multiple_of(start_ref[0], 16)",
-            says="`pl.multiple_of(..., 16)` gets 72, which is no multiple of 16",
+            says="`pl.multiple_of(..., 16)` gets 104, which is no multiple of 16",
             stage="memory",
         ),
         Mistake(

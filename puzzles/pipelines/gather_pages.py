@@ -118,7 +118,7 @@ PUZZLE = Puzzle(
     inputs=make_inputs,
     cases=[
         dict(P=8, page=16, H=128, table=(5, 2, 2, 7, 2, 1)),
-        dict(P=40, page=8, H=256, table=(5, 0, 33, 4, 39, 17)),
+        dict(P=40, page=32, H=256, table=(5, 0, 33, 4, 39, 17)),
     ],
     fresh=lambda r: dict(P=9, page=8, H=128, table=((8, 0, 3, 3), (1, 5, 2, 7), (6, 8, 4, 0), (2, 1, 0, 5))[r.integers(4)]),
     hints=[

@@ -166,10 +166,10 @@ PUZZLE = Puzzle(
     cases=[
         dict(lengths=(37, 16, 0, 1), page=16, P=10, pages=4, garbage=1.0, shared=False),
         dict(
-            lengths=(0, 32, 31, 150, 3, 64, 0, 1, 40, 160),
+            lengths=(0, 32, 31, 278, 3, 64, 0, 1, 40, 288),
             page=32,
             P=200,
-            pages=5,
+            pages=9,
             garbage=float("nan"),
             shared=True,
             H=256,

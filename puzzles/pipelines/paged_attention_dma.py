@@ -199,10 +199,10 @@ PUZZLE = Puzzle(
     cases=[
         dict(lengths=(37, 16, 1), page=16, P=10, pages=4, garbage=1.0, shared=False),
         dict(
-            lengths=(0, 32, 31, 150, 3, 64, 0, 1, 40, 160),
+            lengths=(0, 32, 31, 278, 3, 64, 0, 1, 40, 288),
             page=32,
             P=200,
-            pages=5,
+            pages=9,
             garbage=float("nan"),
             shared=True,
             H=256,
@@ -263,7 +263,7 @@ PUZZLE = Puzzle(
             "prefetches a page beyond the last",
             old=_NEXT,
             new="        for copy in fetch(i + 1, 1 - slot):\n            copy.start()\n\n",
-            says="`table_ref[50]` is read at grid step (9,), and there is no such entry",
+            says="`table_ref[90]` is read at grid step (9,), and there is no such entry",
             stage="memory",
         ),
         Mistake(

@@ -199,12 +199,12 @@ PUZZLE = Puzzle(
     cases=[
         dict(lengths=(37, 1), N=8, K=2, page=16, P=10, pages=3, garbage=1.0, shared=False),
         dict(
-            lengths=(0, 31, 150, 64),
+            lengths=(0, 31, 278, 64),
             N=4,
             K=2,
             page=32,
             P=200,
-            pages=5,
+            pages=9,
             garbage=float("nan"),
             shared=True,
             H=256,

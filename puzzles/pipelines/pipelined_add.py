@@ -118,7 +118,7 @@ PUZZLE = Puzzle(
             old=_RUN,
             new="",
             says="nothing was written (NaN here): `emit_pipeline` only returns a function; call it with "
-            "the refs",
+            "the refs. (Or a block of the output is read, as by `+=`, before anything is stored in it.)",
         ),
         Mistake(
             "adds where the arrays lie",

@@ -285,7 +285,7 @@ def test_numbers_that_are_like_nothing_get_no_likeness() -> None:
                 "    @pl.when(pl.program_id(0) > 0)\n    def _():\n"
                 "        o_ref[...] = x_ref[...] * number",
             ),
-            "of 20 blocks of `o_ref` nothing is ever stored in 5, for example (0, 0), which grid "
+            "of 20 blocks of `o_ref` nothing is ever stored in 4, for example (0, 0), which grid "
             "step (0, 0) holds.",
         ),
     ],
