@@ -171,7 +171,7 @@ def make_inputs(key, M, K, N, sizes, first, L, dtype="float32"):
 
 def scale(M=8192, K=4096, N=14336, E=8, L=2):
     lhs, rhs = (jax.ShapeDtypeStruct(shape, jnp.bfloat16) for shape in ((M, K), (L, K, N)))
-    return lhs, rhs, grouped_matmul.routed(E), jnp.int32(2)
+    return lhs, rhs, grouped_matmul.routed(E), jnp.int32(4)
 
 
 def fresh(r):
@@ -199,7 +199,7 @@ PUZZLE = Puzzle(
         dict(M=256, K=256, N=384, sizes=(150, 30, 20, 0, 30, 20), first=2, L=3),
         dict(M=128, K=384, N=128, sizes=(30, 0, 0, 20, 0, 0, 0, 0, 0, 0, 0, 70), first=10, L=2, dtype="bfloat16"),  # the last chip
         dict(M=256, K=256, N=384, sizes=(3, 100, 0, 0, 0, 17), first=2, L=3),  # nothing to do
-        dict(M=256, K=256, N=384, sizes=(0, 0, 100, 90, 66, 0), first=2, L=3),  # more visits than tiles
+        dict(M=256, K=256, N=384, sizes=(0, 0, 30, 70, 90, 66), first=3, L=3),  # more visits than tiles
     ],
     hints=[
         "At which visit do this chip's visits begin, and at which do the next chip's? `counts` knows how many visits each "
@@ -236,7 +236,6 @@ PUZZLE = Puzzle(
             old=_VISITS,
             new="visits = offsets",
             says="`rhs_ref` at grid step (0, 0, 0)",
-            stage="memory",
         ),
         Mistake(
             "takes the end of each group's visits for its beginning",
