@@ -209,7 +209,7 @@ MATMUL = 'dimension_semantics=("parallel", "parallel", "arbitrary")'
         ),
         (  # copies by hand
             "paged_attention_dma",
-            ("length, most = lengths_ref[b],", "length, most = jnp.minimum(lengths_ref[b], 200),"),
+            ("length, most = lengths_ref[b],", "length, most = jnp.minimum(lengths_ref[b], 300),"),
             "something is left out",
             "blocks of `k_pages_ref` that the reference needs are in no step",
         ),
@@ -222,7 +222,7 @@ MATMUL = 'dimension_semantics=("parallel", "parallel", "arbitrary")'
         ),
         (
             "pipelined_matmul",
-            ("lambda i, j, k: (k, j))", "lambda i, j, k: (jnp.minimum(k, 2), j))"),
+            ("lambda i, j, k: (k, j))", "lambda i, j, k: (k, jnp.minimum(j, 3)))"),
             "something is left out",
             "blocks of `b_ref` that the reference needs are in no step",
         ),
