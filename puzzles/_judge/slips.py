@@ -10,7 +10,7 @@ import numpy as np
 
 from puzzles._judge.cost import Cost
 from puzzles._judge.narrowing import foreign
-from puzzles._launch import Launch, Operand, absent, itemsize, row_keys
+from puzzles._launch import Launch, Operand, absent, itemsize
 from puzzles._receipt import amount, scaled
 from puzzles._tpu import CHIPS
 
@@ -225,13 +225,10 @@ def _without(mine: _Found, par: _Found) -> Iterator[tuple[_Rows, int, int, tuple
         theirs = par.get(form, [])
         more = max(one.looked_up for one in ours) > max((o.looked_up for o in theirs), default=0)
         for other in theirs if len(ours) == len(theirs) and not more else ():
-            wanted = np.unique(row_keys(other.rows))
-            left, one = min(
-                ((absent(other.rows, one.rows), one) for one in ours),
-                key=lambda pair: len(pair[0]),
-            )
-            if len(left) > _SOME * len(wanted):
-                yield one, len(left), len(wanted), tuple(int(n) for n in other.rows[left[0]])
+            pairs = ((absent(other.rows, one.rows), one) for one in ours)
+            (gone, total, example), one = min(pairs, key=lambda pair: pair[0][0])
+            if gone > _SOME * total:
+                yield one, gone, total, example
 
 
 def _at_work(launch: Launch) -> _Found:

@@ -88,11 +88,17 @@ def begun_elsewhere(
 
 def storing(touches: Sequence[Touch], name: str, grid: tuple[int, ...]) -> int:
     """How many grid steps store into a ref for certain."""
+    mine = [touch for touch in touches if touch.ref == name]
+    return int(_steps(mine, True, LEAST, grid).sum())
+
+
+def _steps(touches: Sequence[Touch], writes: bool, which: int, grid: tuple[int, ...]) -> np.ndarray:
+    """(steps,) bool: those that write, or read, at most or at least."""
     steps = np.zeros(int(np.prod(grid)), bool)
     for touch in touches:
-        if touch.ref == name and touch.writes:
-            steps |= spread(touch.weight[LEAST] > 0, grid)
-    return int(steps.sum())
+        if touch.writes is writes:
+            steps |= spread(touch.weight[which] > 0, grid)
+    return steps
 
 
 def _early(
@@ -143,11 +149,7 @@ def _unstored(
     visits = np.flatnonzero(operand.fetched)
     if not operand.piped or not len(visits) or visits[0] != 0:
         return
-    written = np.zeros(len(operand.fetched), bool)
-    for touch in touches:
-        if touch.writes:
-            written |= spread(touch.weight[MOST] > 0, grid)
-    stored = np.logical_or.reduceat(written, visits)
+    stored = np.logical_or.reduceat(_steps(touches, True, MOST, grid), visits)
     keys = row_keys(operand.blocks[visits])
     left = np.flatnonzero(~np.isin(keys, keys[stored]))
     if stored.any() and len(left):
@@ -162,10 +164,7 @@ def _vain(
     fetches = np.flatnonzero(operand.fetched)
     if not operand.piped or not len(fetches) or fetches[0] != 0:
         return
-    read = np.zeros(len(operand.fetched), bool)
-    for touch in touches:
-        if not touch.writes:
-            read |= spread(touch.weight[MOST] > 0, grid)
-    count = int((~np.logical_or.reduceat(read, fetches)).sum())
+    read = np.logical_or.reduceat(_steps(touches, False, MOST, grid), fetches)
+    count = int((~read).sum())
     if count:
         yield operand.name, count, len(fetches)
