@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from puzzles._jax import JaxprEqn, copy_parts
+from puzzles._launch.smem import called
 from puzzles._launch.work import LEAST, MOST
 
 EVENTS = 4096  # that are kept: one for each execution of an equation, for all steps at once
@@ -87,7 +88,7 @@ def waits(events: Sequence[Event], program_ids: np.ndarray) -> Mapping[str, Wait
                     computed += 1
                 elif event.name in ("dma_start", "dma_wait"):
                     (source, _), _, (semaphore, index) = event.parts(ids)
-                    name, slot = getattr(source, "name", "") or "a ref", _numbers(index)
+                    name, slot = called(source), _numbers(index)
                     if event.name == "dma_start":
                         started.append(_Started(name, semaphore, slot, computed))
                         continue

@@ -13,7 +13,7 @@ import numpy as np
 from puzzles._jax import JaxprEqn, copy_ends, user_frame
 from puzzles._launch.events import Event
 from puzzles._launch.operand import itemsize, spread
-from puzzles._launch.smem import place
+from puzzles._launch.smem import called, place
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def moved(
     avals = copy_ends(equation.params["tree"], [v.aval for v in equation.invars])
     known = copy_ends(equation.params["tree"], values)
     (source, seen_as), (target, _) = avals
-    names = [getattr(ref, "name", "") or "a ref" for ref, _ in known]
+    names = [called(ref) for ref, _ in known]
     ends = [
         _part(ref, transforms, there, rank)
         for (ref, transforms), (_, there) in zip(avals, known, strict=True)
@@ -187,7 +187,7 @@ def pieces(events: Sequence[Event], grid: tuple[int, ...]) -> dict[Piece, np.nda
                 return None
             starts = np.stack([spread(np.asarray(s), grid) for s in part.starts], axis=-1)
             form = tuple(aval.shape), str(_dtype(aval, seen_as)), tuple(map(int, sizes))
-            piece = Piece(getattr(ref, "name", "") or "a ref", bool(n), *form)
+            piece = Piece(called(ref), bool(n), *form)
             found.setdefault(piece, []).append(starts[spread(most, grid) > 0])
     return {piece: np.concatenate(rows) for piece, rows in found.items()}
 

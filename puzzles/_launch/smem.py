@@ -98,6 +98,11 @@ def place(aval: Any) -> str:
     return "hbm" if space == "any" else space
 
 
+def called(ref: Any) -> str:
+    """The name of a ref, or words where it has none."""
+    return getattr(ref, "name", "") or "a ref"
+
+
 _INSIDE = np.iinfo(np.int32).max
 LOOKS = 32  # reads of scalars that are kept: executions of an equation, for all steps at once
 
