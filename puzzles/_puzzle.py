@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import linecache
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -50,7 +51,9 @@ class Puzzle:
     """One rung of a ladder.
 
     inputs: `(key, **dims) -> tuple` of arguments; `jax.Array`s are traced, all else is static.
-    cases: dims of each case. hints: idea, API, shape of the code. explain: why it works.
+    cases: dims of each case; one that is named like a size of blocks, which the solution takes by
+        keyword and the spec does not, goes to the function and not to `inputs`.
+    hints: idea, API, shape of the code. explain: why it works.
     audit: `(*launches) -> None`, asserts with a message what the launches must cost; with a
         keyword-only parameter `args` it also gets the case's arguments.
     observe: `(fn) -> fn`, what is judged instead of the function itself: its gradients, by `vjp`.
@@ -160,6 +163,12 @@ class Puzzle:
         """Names of the functions that the learner fills in."""
         return tuple(_regions.blanked_functions(self.text))
 
+    @cached_property
+    def settings(self) -> frozenset[str]:
+        """Parameters with an integer as default that only the solution has: sizes of blocks."""
+        ours, theirs = (inspect.signature(fn).parameters for fn in (self.solution, self.spec))
+        return frozenset(n for n in set(ours) - set(theirs) if isinstance(ours[n].default, int))
+
     def mistake(self, name: str) -> Mistake:
         """The mistake called `name`; LookupError if there is none."""
         for mistake in self.mistakes:
@@ -171,7 +180,8 @@ class Puzzle:
         """The arguments of one case, the same for the same seed."""
         import jax
 
-        return tuple(self.inputs(jax.random.key(1000 * seed + case), **self.cases[case]))
+        dims = {name: n for name, n in self.cases[case].items() if name not in self.settings}
+        return tuple(self.inputs(jax.random.key(1000 * seed + case), **dims))
 
     def __repr__(self) -> str:
         return f"<Puzzle {self.ladder}/{self.name}>"

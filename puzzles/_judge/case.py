@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from typing import Any
 
 import jax
@@ -100,7 +101,8 @@ class Case:
         """The arguments, drawn once; no function that gets them can write into them."""
         with as_imported():
             key = jax.random.key(1000 * self.seed + self.number)
-            return jax.tree.map(_read_only, tuple(self.puzzle.inputs(key, **self.dims)))
+            dims = {name: n for name, n in self.dims.items() if name not in self.puzzle.settings}
+            return jax.tree.map(_read_only, tuple(self.puzzle.inputs(key, **dims)))
 
     @cached_property
     def expected(self) -> Any:
@@ -128,8 +130,10 @@ class Case:
         return trace_call(self.judged(self.puzzle.solution), *self.args)
 
     def judged(self, fn: Callable) -> Callable:
-        """What is judged of `fn`: itself, or what the puzzle observes of it."""
+        """What is judged of `fn`: itself with the case's settings, or what is observed of that."""
         fn = unjitted(fn)
+        given = {name: self.dims[name] for name in settings(self.puzzle, fn) if name in self.dims}
+        fn = partial(fn, **given) if given else fn
         return fn if self.puzzle.observe is None else self.puzzle.observe(fn)
 
     def plainly(self, fn: Callable) -> Any:
@@ -149,6 +153,13 @@ class Case:
     def faults_of(self, mistake: Mistake) -> frozenset[str]:
         """The kinds of faults that a wrong solution's launches have here."""
         return _faults_of(self, mistake)
+
+
+def settings(puzzle: Puzzle, fn: Callable) -> dict[str, int]:
+    """The puzzle's settings that `fn` takes by keyword, too, with its own defaults."""
+    own = inspect.signature(fn).parameters
+    found = {name: own[name].default for name in puzzle.settings if name in own}
+    return {name: default for name, default in found.items() if isinstance(default, int)}
 
 
 @lru_cache(maxsize=512)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
 
+from puzzles._judge.case import settings
 from puzzles._judge.cost import ALIASES, Cost
 from puzzles._judge.limits import learners_code
 from puzzles._judge.memory import stage_of
@@ -118,27 +119,20 @@ def compare(puzzle: Puzzle, scale: Scale) -> None:
 def keywords(puzzle: Puzzle, fn: Callable, scale: Scale) -> None:
     """Rejected if another size of blocks, which the function takes by keyword, is not heeded."""
     fn = unjitted(fn)  # under `jax.jit` a keyword would be an array
-    for name, default in _settings(puzzle, fn).items():
-        value = 2 * default
-        at = f"at production scale, {scale.label}, {name}={value}"
-        with learners_code(puzzle, at):
-            mine = _cost(puzzle, partial(fn, **{name: value}), _arguments(puzzle))
-        for fault in (f for one in mine.launches for f in faults(one)):
-            raise Rejected(stage_of(fault), f"With `{name}={value}`, {fault.words}", case=at)
-        if _form(mine) == _form(scale.mine):
-            says = (
-                f"With `{name}={value}` the launch is that of `{name}={default}`: use the argument."
-            )
-            raise Rejected("work", says, case=at, title="an argument is not used")
-
-
-def _settings(puzzle: Puzzle, fn: Callable) -> dict[str, int]:
-    """Sizes that the solution takes by keyword, and `fn` too: its own defaults."""
-    own, known, given = (
-        inspect.signature(one).parameters for one in (fn, puzzle.spec, puzzle.solution)
-    )
-    extra = {n: own[n].default for n in given if n in own and n not in known}
-    return {n: default for n, default in extra.items() if isinstance(default, int)}
+    for name, default in settings(puzzle, fn).items():
+        for value in (2 * default, default // 2):
+            at = f"at production scale, {scale.label}, {name}={value}"
+            with learners_code(puzzle, at):
+                mine = _cost(puzzle, partial(fn, **{name: value}), _arguments(puzzle))
+            # Of blocks half as large some are too small for a tile, whoever cuts them.
+            for fault in (f for one in mine.launches for f in faults(one) if value > default):
+                raise Rejected(stage_of(fault), f"With `{name}={value}`, {fault.words}", case=at)
+            if _form(mine) == _form(scale.mine):
+                says = (
+                    f"With `{name}={value}` the launch is that of `{name}={default}`: "
+                    "use the argument."
+                )
+                raise Rejected("work", says, case=at, title="an argument is not used")
 
 
 def _form(cost: Cost) -> list[tuple]:

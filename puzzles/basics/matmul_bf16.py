@@ -118,7 +118,7 @@ PUZZLE = Puzzle(
     inputs=make_inputs,
     cases=[
         dict(M=128, K=2048, N=256),
-        dict(M=256, K=3072, N=256),
+        dict(M=256, K=3072, N=512, bm=64, bk=512, bn=256),
     ],
     roundings=1,
     fresh=fresh,

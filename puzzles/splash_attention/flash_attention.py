@@ -170,7 +170,7 @@ PUZZLE = Puzzle(
     spec=flash_attention_spec,
     solution=flash_attention,
     inputs=make_inputs,
-    cases=[dict(T=192, S=640, H=64), dict(T=128, S=512, H=256, large=True)],  # unequal numbers of blocks
+    cases=[dict(T=192, S=640, H=32), dict(T=128, S=1024, H=256, large=True, bq=32, bk=512)],  # unequal numbers of blocks
     fresh=fresh,
     scale=scale,
     par=fetches,

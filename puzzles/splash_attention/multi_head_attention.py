@@ -202,8 +202,8 @@ PUZZLE = Puzzle(
     solution=multi_head_attention,
     inputs=make_inputs,
     cases=[
-        dict(N=6, K=2, T=128, S=256, H=64),
-        dict(N=3, K=3, T=64, S=384, H=256, large=True),
+        dict(N=6, K=2, T=128, S=256, H=32),
+        dict(N=5, K=5, T=64, S=1024, H=256, large=True, bq=32, bk=512),
     ],
     fresh=fresh,
     scale=scale,
