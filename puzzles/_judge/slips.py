@@ -34,6 +34,8 @@ def slips(mine: Cost, par: Cost) -> Iterator[tuple[str, str]]:
     for launch in mine.launches:
         yield from _limited(launch)
         yield from _one_buffer(launch)
+    for says in _goes_on(mine, par):
+        yield says, "what one block leaves, the next one gets"
     for says in _in_vain(mine, par):
         yield says, _IN_VAIN
     for says in _small_copies(mine, par):
@@ -108,6 +110,20 @@ def _left_out(mine: Cost, par: Cost) -> Iterator[str]:
     if mine.blocks == par.blocks:
         yield from _not_visited(mine, par)
         yield from _not_together(mine, par)
+
+
+def _goes_on(mine: Cost, par: Cost) -> Iterator[str]:
+    """Sums that start afresh for some blocks of the outputs, and for others do not."""
+    if any(one.touched.kept or one.copies for one in par.launches):
+        return
+    for launch in mine.launches:
+        for name, count, total, step in launch.touched.kept if not launch.copies else ():
+            ids = tuple(int(n) for n in launch.program_ids[step])
+            yield (
+                f"for {count:,} of {total:,} blocks `{name}` goes on with what it held for the "
+                f"block before, first at grid step {ids}; for the others it starts afresh. Does "
+                "the guard of the start hold at this size?"
+            )
 
 
 def _in_vain(mine: Cost, par: Cost) -> Iterator[str]:
@@ -189,7 +205,8 @@ def _not_together(mine: Cost, par: Cost) -> Iterator[str]:
     """Blocks of an input and a result that work needs together; program ids choose both."""
     if not len(mine.launches) == len(par.launches) == 1:
         return
-    both = (_at_work(cost.launches[0]) for cost in (mine, par))
+    dots = bool(mine.dot_flops and par.dot_flops)  # an end of a sum is no work then
+    both = (_at_work(cost.launches[0], dots) for cost in (mine, par))
     for one, gone, count, example in _without(*both):
         names, rank = one.names, one.rank
         yield (
@@ -231,14 +248,16 @@ def _without(mine: _Found, par: _Found) -> Iterator[tuple[_Rows, int, int, tuple
                 yield one, gone, total, example
 
 
-def _at_work(launch: Launch) -> _Found:
-    """Pairs of an input and an output at steps with work."""
+def _at_work(launch: Launch, dots: bool) -> _Found:
+    """Pairs of an input and an output at steps with work: with `dots`, or with anything."""
+    busy = np.any([one.executed > 0 for one in launch.dots], axis=0) if dots else launch.busy
     found: _Found = {}
     for one in launch.inputs:
         for out in launch.outputs:
-            if one.piped and out.piped and not one.looked_up and not out.looked_up:
-                both = np.hstack([one.blocks, out.blocks])[launch.busy]
-                pair = _Rows((one.name, out.name), both, one.blocks.shape[1])
+            if one.piped and out.piped:
+                both = np.hstack([one.blocks, out.blocks])[busy]
+                asks = one.looked_up + out.looked_up
+                pair = _Rows((one.name, out.name), both, one.blocks.shape[1], asks)
                 found.setdefault((_form(one), _form(out)), []).append(pair)
     return found
 

@@ -29,6 +29,7 @@ class Touched:
     missed: tuple[tuple[str, int, int, tuple[int, ...]], ...] = ()
     vain: tuple[tuple[str, int, int], ...] = ()
     unstored: tuple[tuple[str, int, int, tuple[int, ...], int], ...] = ()
+    kept: tuple[tuple[str, int, int, int], ...] = ()
 
 
 def touched(
@@ -41,7 +42,8 @@ def touched(
 
     What starts out as an input, or stays in HBM, is left out of `blocks`.
     """
-    early, unread, unwritten, missed, vain, unstored = [], [], [], [], [], []
+    early, unread, unwritten, missed, vain, unstored, kept = [], [], [], [], [], [], []
+    stays = [np.flatnonzero(one.fetched) for one in blocks if one.output and one.piped]
     for number, operand in enumerate((*blocks, *scratch)):
         mine = [touch for touch in touches if touch.ref == operand.name]
         reads, writes = (
@@ -49,6 +51,7 @@ def touched(
         )
         if number >= len(blocks):
             begins = np.arange(len(operand.fetched)) == 0
+            kept += _kept(operand.name, mine, stays, grid)
         elif operand.output:
             begins = operand.fetched
             unwritten += [operand.name] * (not writes)
@@ -60,8 +63,8 @@ def touched(
             continue
         if (step := _early(mine, begins, grid)) is not None:
             early.append((operand.name, step))
-    gone = tuple(unwritten), tuple(missed), tuple(vain), tuple(unstored)
-    return Touched(tuple(early), tuple(unread), *gone)
+    facts = early, unread, unwritten, missed, vain, unstored, kept
+    return Touched(*map(tuple, facts))
 
 
 def begun_elsewhere(
@@ -111,6 +114,17 @@ def _early(
 
     within: the steps that are taken, if not all.
     """
+    asked = _before_writing(touches, begins, grid, within)
+    return int(np.argmax(asked)) if asked.any() else None
+
+
+def _before_writing(
+    touches: Sequence[Touch],
+    begins: np.ndarray,
+    grid: tuple[int, ...],
+    within: np.ndarray | None = None,
+) -> np.ndarray:
+    """(steps,) bool: all steps of which `_early` gives the first."""
     written = np.zeros(len(begins), bool)
     asked = np.zeros(len(begins), bool)
     for touch in touches:
@@ -122,8 +136,33 @@ def _early(
         written, asked = written & within, asked & within
     before = np.cumsum(written) - written  # steps before this one that write
     visit = np.maximum.accumulate(np.where(begins, np.arange(len(begins)), 0))
-    asked &= before == before[visit]
-    return int(np.argmax(asked)) if asked.any() else None
+    return asked & (before == before[visit])
+
+
+def _kept(
+    name: str, touches: Sequence[Touch], stays: Sequence[np.ndarray], grid: tuple[int, ...]
+) -> Iterator[tuple[str, int, int, int]]:
+    """What one scratch ref goes on with; `stays`: where each output's next block begins.
+
+    What is read in a later block only, and not written, is kept on purpose.
+    """
+    found = None
+    for starts in stays:
+        if len(starts) < 3 or starts[0] != 0:
+            return
+        begins = np.isin(np.arange(int(np.prod(grid))), starts)
+        asked = _before_writing(touches, begins, grid)
+        reads, writes = (
+            np.logical_or.reduceat(_steps(touches, way, MOST, grid), starts) for way in (False, True)
+        )
+        stale = np.logical_or.reduceat(asked, starts) & writes
+        count = int(stale[1:].sum())
+        if not count or count == int((reads & writes)[1:].sum()):
+            return
+        first = int(starts[1:][stale[1:]][0])
+        found = name, count, len(starts), first + int(np.argmax(asked[first:]))
+    if found is not None:
+        yield found
 
 
 def _missed(operand: Operand) -> Iterator[tuple[str, int, int, tuple[int, ...]]]:

@@ -116,6 +116,8 @@ def make_inputs(key, T, S, bq, bk, kind):
     if kind == "blocks":
         mask[:bq] = False  # the first row of blocks, too, attends to nothing
         mask[bq : 2 * bq, -bk:] = True  # the second reaches the last column
+    if kind == "window":
+        mask[:bq, :bk] = False  # the first row has tiles, and none in the first column
     block_mask, index = classify_blocks(mask, bq, bk)[:2]
     tables = block_mask, np.where(block_mask == 1, index, np.int32(-1))  # any number may stand there
     for table in tables:
@@ -218,6 +220,8 @@ PUZZLE = Puzzle(
         dict(T=160, S=384, bq=32, bk=64, kind="blocks"),
         dict(T=384, S=320, bq=128, bk=64, kind="window"),
         dict(T=64, S=256, bq=64, bk=32, kind="random"),
+        # More rows, tiles and patterns than a byte counts.
+        dict(T=2112, S=560, bq=8, bk=8, kind="random"),
         dict(T=512, S=384, bq=64, bk=128, kind="documents"),
     ],
     fresh=fresh,

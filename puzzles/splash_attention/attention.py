@@ -61,12 +61,18 @@ def attention(
 from puzzles import Alternative, Mistake, Puzzle, array, rng
 
 
-def make_inputs(key, T, S, H, large=False):
-    """Scores around ±150 that drift along S, up or down by row, or jump by 128; H is a power of 4.
+def root(H):
+    """The square root of H in eighths: exact in bf16, whatever H is."""
+    return np.round(8 * H**0.5) / 8
 
-    All numbers are few bits wide: exact in bf16, and every score exact in f32 in any order of
-    summation. So no chip and no block size changes a score. `large`: rows of scores up to ±2^21,
-    where the runner-up equals the maximum or lies more than 100 below it.
+
+def make_inputs(key, T, S, H, large=False):
+    """Scores around ±150 that drift along S, up or down by row, or jump by 128.
+
+    All numbers are few bits wide: exact in bf16, and every product of a query and a key exact in f32 in
+    any order of summation. Where H is a power of 4, as in all `cases`, the scores are, too: no chip and
+    no block size changes one. `large`: rows of scores up to ±2^21, where the runner-up equals the
+    maximum or lies more than 100 below it.
     """
     r = rng(key)
 
@@ -74,11 +80,11 @@ def make_inputs(key, T, S, H, large=False):
         return np.clip(np.round(8 * x), -127, 127) / 8
 
     q, k, v = (eighths(r.normal(size=(n, H))) for n in (T, S, S))
-    k[:, 0], q[:, 0] = H**0.5, r.integers(-150, 151, T)  # the whole row up or down
-    k[:, 1], q[:, 1] = eighths(np.linspace(-1, 1, S) * H**0.5), eighths(r.normal(0, 4, T))
+    k[:, 0], q[:, 0] = root(H), r.integers(-150, 151, T)  # the whole row up or down
+    k[:, 1], q[:, 1] = eighths(np.linspace(-1, 1, S) * root(H)), eighths(r.normal(0, 4, T))
     q[::8, 1], q[4::8, 1] = 96, -96  # some rows drift far enough to overflow on the way
-    k[::2, 2], k[1::2, 2], q[2::8, 2] = H**0.5, -(H**0.5), 64  # others within every block
-    q[3::8, 3], k[: S // 2, 3], k[S // 2 :, 3] = 64, -(H**0.5), H**0.5  # or from block to block
+    k[::2, 2], k[1::2, 2], q[2::8, 2] = root(H), -root(H), 64  # others within every block
+    q[3::8, 3], k[: S // 2, 3], k[S // 2 :, 3] = 64, -root(H), root(H)  # or from block to block
     if large:
         for n in range(3):  # all scores of a row alike; drifting; two kinds in turn
             q[6 + 16 * n :: 48] = 0
@@ -87,7 +93,7 @@ def make_inputs(key, T, S, H, large=False):
 
 
 def fresh(r):
-    T, S, H = r.choice([(40, 200, 16), (72, 136, 64), (24, 56, 256), (200, 72, 16)])
+    T, S, H = r.choice([(40, 200, 32), (72, 136, 128), (24, 56, 8), (200, 72, 32)])
     return dict(T=int(T), S=int(S), H=int(H))
 
 

@@ -237,9 +237,9 @@ from puzzles.splash_attention.causal_attention import dots
 def fresh(r):
     # mostly of the shapes of the cases, whose programs are compiled by now, and other documents
     if r.integers(2):
-        return dict(N=4, K=2, R=5, S=384, H=16, Hv=32, bq=32, masks=4, segments=int(r.choice([3, 4])))
-    N, K = ((6, 2), (3, 3), (2, 1))[r.integers(3)]
-    return dict(N=N, K=K, R=3, S=256, H=64, Hv=16, bq=16, masks=0, cap=2.0, bf16=True)
+        return dict(N=4, K=2, R=6, S=640, H=16, Hv=32, bq=32, masks=4, segments=int(r.choice([3, 4])))
+    N, K = ((8, 4), (3, 3), (2, 1))[r.integers(3)]
+    return dict(N=N, K=K, R=3, S=256, H=32, Hv=16, bq=16, masks=0, cap=2.0, bf16=True)
 
 
 _START = """        dk_acc_ref[...] = jnp.zeros_like(dk_acc_ref)
@@ -260,8 +260,8 @@ PUZZLE = Puzzle(
     solution=attention_dkv,
     inputs=make_inputs,
     cases=[
-        dict(N=4, K=2, R=5, S=384, H=16, Hv=32, bq=32, masks=4, segments=3),
-        dict(N=6, K=2, R=3, S=256, H=64, Hv=16, bq=16, masks=0, cap=2.0, bf16=True),
+        dict(N=4, K=2, R=6, S=640, H=16, Hv=32, bq=32, masks=4, segments=3),
+        dict(N=8, K=4, R=3, S=256, H=32, Hv=16, bq=16, masks=0, cap=2.0, bf16=True),
     ],
     fresh=fresh,
     waivers={"sizes": "patterns are 128 columns wide, as the lists of all its cases are made"},

@@ -189,11 +189,14 @@ def attention_dq(
 
 # %% tags=["author"]
 from puzzles import Alternative, Launch, Mistake, Puzzle, array, find, rng
+from puzzles.splash_attention.attention import root
 from puzzles.splash_attention.causal_attention import dots
 
 
 def make_masks(R, S, bq, heads, group):
     """(T, S), or (heads, T, S): tiles of all kinds, empty rows, a row and a column of tiles that are empty.
+
+    With 6 rows and 5 columns of tiles, some have a single one, full or partial.
 
     0 heads: all is seen. Columns differ by key head, rows by query head.
     """
@@ -208,6 +211,10 @@ def make_masks(R, S, bq, heads, group):
         mask |= (row == 2) & ((col == 0) | (col == 1) & ((x - y) % 3 == 0))
         mask |= (row == 3) & ((col == 1) | (col == 0) & (y >= bq // 2))
         mask |= (row == 4) & (col == 1) & (y % 8 != 5)
+        if head % group == 0:  # two columns with one tile each
+            mask |= (row == 5) & (col == 3) | (row == 3) & (col == 4) & (x < 3 * y + 40)
+        else:
+            mask |= (row == 5) & (col == 0)
         masks.append(mask)
     return np.stack(masks) if heads > 1 else masks[0]
 
@@ -244,9 +251,9 @@ def make_inputs(key, N, K, R, S, H, Hv, bq, masks, segments=0, cap=None, bf16=Fa
     q, k = (np.round(8 * r.normal(size=shape)) / 8 for shape in ((N, T, H), (K, S, H)))
     if not bf16:  # beside so large weights and keys, the rounding of p and ds would drown small gradients
         q[:, 1::4] *= 4
-        k[..., 0], few = H**0.5, q[:, ::16, 0]
+        k[..., 0], few = root(H), q[:, ::16, 0]
         few[:] = r.integers(90, 101, few.shape) * r.choice([-1, 1], few.shape)
-        k[:, 127::128, 1] += 8 * H**0.5  # keys that many rows love, also some that must not see them
+        k[:, 127::128, 1] += 8 * root(H)  # keys that many rows love, also some that must not see them
         q[:, 2::4, 1] = 12
     v, do = r.normal(0.5, 1, (K, S, Hv)), r.normal(size=(N, T, Hv))
     q, k, v, do = (array(x, dtype) for x in (q, k, v, do))
@@ -288,9 +295,9 @@ def scale(N=8, K=2, T=5376, S=4096, H=128, width=1024, cap=30.0):
 def fresh(r):
     # mostly of the shapes of the cases, whose programs are compiled by now, and other documents
     if r.integers(2):
-        return dict(N=4, K=2, R=5, S=384, H=16, Hv=32, bq=32, masks=4, segments=int(r.choice([3, 4])))
-    N, K = ((6, 2), (3, 3), (2, 1))[r.integers(3)]
-    return dict(N=N, K=K, R=3, S=256, H=64, Hv=16, bq=16, masks=0, cap=2.0, bf16=True)
+        return dict(N=4, K=2, R=6, S=640, H=16, Hv=32, bq=32, masks=4, segments=int(r.choice([3, 4])))
+    N, K = ((8, 4), (3, 3), (2, 1))[r.integers(3)]
+    return dict(N=N, K=K, R=3, S=256, H=32, Hv=16, bq=16, masks=0, cap=2.0, bf16=True)
 
 
 def audit(launch: Launch, *, args) -> None:
@@ -319,8 +326,8 @@ PUZZLE = Puzzle(
     solution=attention_dq,
     inputs=make_inputs,
     cases=[
-        dict(N=4, K=2, R=5, S=384, H=16, Hv=32, bq=32, masks=4, segments=3),
-        dict(N=6, K=2, R=3, S=256, H=64, Hv=16, bq=16, masks=0, cap=2.0, bf16=True),
+        dict(N=4, K=2, R=6, S=640, H=16, Hv=32, bq=32, masks=4, segments=3),
+        dict(N=8, K=4, R=3, S=256, H=32, Hv=16, bq=16, masks=0, cap=2.0, bf16=True),
     ],
     fresh=fresh,
     waivers={"sizes": "patterns are 128 columns wide, as the lists of all its cases are made"},

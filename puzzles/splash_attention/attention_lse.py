@@ -167,6 +167,7 @@ def attention_lse(
 
 # %% tags=["author"]
 from puzzles import Alternative, Mistake, Puzzle, array, rng
+from puzzles.splash_attention.attention import root
 from puzzles.splash_attention.attention_one_block import ONES
 from puzzles.splash_attention.block_sparse_attention import packed
 from puzzles.splash_attention.splash_attention import make_mask
@@ -181,11 +182,11 @@ def listed(mask, bq, bk):
 def make_inputs(key, R, S, H, Hv, bq, bk, first, blind=True):
     """Scores near ±1; in one row of eight all of them lie far above 0, or far below. Not `blind`: no row is empty.
 
-    All numbers of q and k are eighths of small integers and H is a power of four: exact in bf16, too.
+    All numbers of q and k are eighths of small integers: exact in bf16, too.
     """
     T, r = R * bq, rng(key)
     q, k = (np.round(8 * r.normal(size=(n, H))) / 8 for n in (T, S))
-    k[:, 0], q[:, 0] = H**0.5, r.integers(-4, 5, T)
+    k[:, 0], q[:, 0] = root(H), r.integers(-4, 5, T)
     q[3::16, 0], q[11::16, 0] = r.integers(90, 151, (2, T // 16)) * np.array([[1], [-1]])
     q[27::32, 0] = -400  # below any start that is merely small
     v = r.normal(0.5, 1, (S, Hv))
@@ -208,10 +209,10 @@ def kept(launch):
 
 def fresh(r):
     shapes = [
-        (5, 512, 16, 64, 128, 128, 1),
-        (7, 384, 16, 32, 64, 128, 3),
-        (9, 256, 64, 16, 32, 128, 0),
-        (6, 512, 16, 128, 64, 256, 4),
+        (5, 512, 32, 64, 128, 128, 1),
+        (7, 384, 8, 32, 64, 128, 3),
+        (9, 256, 128, 16, 32, 128, 0),
+        (6, 512, 32, 128, 64, 256, 4),
     ]
     return dict(zip(("R", "S", "H", "Hv", "bq", "bk", "first"), map(int, r.choice(shapes)), strict=True))
 
@@ -227,7 +228,7 @@ PUZZLE = Puzzle(
     results=("o", "lse"),
     inputs=make_inputs,
     cases=[
-        dict(R=5, S=384, H=64, Hv=32, bq=64, bk=128, first=0, blind=False),
+        dict(R=7, S=384, H=64, Hv=32, bq=64, bk=128, first=0, blind=False),
         dict(R=6, S=512, H=16, Hv=64, bq=256, bk=128, first=2),
     ],
     fresh=fresh,
@@ -368,7 +369,7 @@ PUZZLE = Puzzle(
                 (_SPEC, _SPEC.replace("(bq, 1)", "(bq, Hv)")),
                 (_SHAPE, _SHAPE.replace("(T, 1)", "(T, Hv)")),
             ),
-            says="the wrong shape: expected (320, 1), got (320, 32)",
+            says="the wrong shape: expected (448, 1), got (448, 32)",
         ),
         Mistake(
             "gives lse a shape and no spec",

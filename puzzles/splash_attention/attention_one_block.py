@@ -111,7 +111,7 @@ def scale(T=512, S=65536, H=128):
 
 
 def fresh(r):
-    T, S, H = r.choice([(32, 1152, 64), (128, 256, 16), (96, 128, 64), (40, 640, 256)])
+    T, S, H = r.choice([(32, 1152, 128), (128, 256, 32), (96, 128, 8), (40, 640, 32)])
     return dict(T=int(T), S=int(S), H=int(H), large=bool(r.integers(2)))
 
 

@@ -161,6 +161,7 @@ def block_sparse_attention(
 import functools
 
 from puzzles import Alternative, Mistake, Puzzle, array, rng
+from puzzles.splash_attention.attention import root
 from puzzles.splash_attention.attention_one_block import ONES
 from puzzles.splash_attention.causal_attention import dots
 from puzzles.splash_attention.classify_blocks import classify_blocks, make_mask
@@ -169,7 +170,7 @@ from puzzles.splash_attention.classify_blocks import classify_blocks, make_mask
 def draw(r, mask, H):
     """q, k, v for any mask, all exact in f32 even where a dot rounds to bf16.
 
-    q and k are eighths of small integers and H is a power of four. Every other query is 32 times
+    q and k are eighths of small integers. Every other query is 32 times
     larger than the rest; of those, every other one loves a key that the mask hides from it: its
     score, about 32 √H, would be the row's maximum by far. Where q[t, 0] is far below 0, so are all of
     the row's scores; a few have scores up to ±2^21 or more, alike or hundreds apart.
@@ -181,7 +182,7 @@ def draw(r, mask, H):
         if hidden.size:
             k[r.choice(hidden)] = q[t]
     q[1::2] *= 32
-    k[:, 0] = H**0.5  # every other of the small queries lies far above 0, or far below
+    k[:, 0] = root(H)  # every other of the small queries lies far above 0, or far below
     q[::4, 0] = r.integers(-150, 151, len(q[::4]))
     for n, (size, column) in enumerate(((2**21, 0), (-(2**21), 0), (2**21, 1))):
         q[8 * n + 8 :: 32] = 0
@@ -222,11 +223,11 @@ def scale(T=17152, S=16384, H=128, bq=256, bk=512, document=1500):
 
 def fresh(r):
     shapes = [
-        (320, 256, 64, 64, 128, "causal"),
-        (256, 384, 16, 128, 128, "window"),
-        (192, 1024, 16, 64, 128, "documents"),
-        (512, 320, 16, 64, 64, "blocks"),
-        (128, 256, 64, 64, 128, "whole blocks"),
+        (320, 256, 128, 64, 128, "causal"),
+        (256, 384, 32, 128, 128, "window"),
+        (192, 1024, 8, 64, 128, "documents"),
+        (512, 320, 32, 64, 64, "blocks"),
+        (128, 256, 128, 64, 128, "whole blocks"),
     ]
     return dict(zip(("T", "S", "H", "bq", "bk", "kind"), shapes[r.integers(len(shapes))], strict=True))
 

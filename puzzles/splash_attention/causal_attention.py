@@ -111,13 +111,14 @@ def causal_attention(
 import numpy as np
 
 from puzzles import Alternative, Mistake, Puzzle, array, rng
+from puzzles.splash_attention.attention import root
 from puzzles.splash_attention.attention_one_block import ONES
 
 
 def draw(key, T, S, H, offsets=(1,)):
-    """q, k, v with small and large rows of scores, all exact in f32 even where a dot rounds to bf16.
+    """q, k, v with small and large rows of products, all exact in f32 even where a dot rounds to bf16.
 
-    q and k are eighths of small integers and H is a power of four. Of every four queries, number
+    q and k are eighths of small integers. Of every four queries, number
     n + 1 is 32 times larger than the others and loves one key that it must not see: the one at
     `offsets[n]` from it, whose score is about 32 √H. Number 0, on a block's edge, stays small, but
     all its scores lie far above 0 or far below; a few have scores up to ±2^21 or more, alike or hundreds
@@ -130,7 +131,7 @@ def draw(key, T, S, H, offsets=(1,)):
         t = t[(t + offset >= 0) & (t + offset < S)]
         k[t + offset] = q[t]
         q[n + 1 :: 4] *= 32
-    k[:, 0], q[::4, 0] = H**0.5, r.integers(-150, 151, len(q[::4]))
+    k[:, 0], q[::4, 0] = root(H), r.integers(-150, 151, len(q[::4]))
     for n, (size, column) in enumerate(((2**21, 0), (-(2**21), 0), (2**21, 1))):
         q[8 * n + 8 :: 32] = 0
         q[8 * n + 8 :: 32, column] = size
@@ -147,7 +148,7 @@ def scale(T=16384, S=16384, H=128):
 
 
 def fresh(r):
-    T, S, H = r.choice([(64, 1152, 16), (640, 128, 16), (256, 256, 64), (192, 512, 16)])
+    T, S, H = r.choice([(64, 1152, 32), (640, 128, 32), (256, 256, 128), (192, 512, 8)])
     return dict(T=int(T), S=int(S), H=int(H))
 
 

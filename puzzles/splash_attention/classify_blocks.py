@@ -132,13 +132,17 @@ def make_mask(r, kind, T, S, bq, bk):
     nearly_full[-1, 1] = False
     # the pattern turned over has the same corners, and as many elements
     store = [empty, full, pattern, pattern[::-1, ::-1], nearly_full, ~nearly_full, switched]
+    for y, x in ((0, -2), (-2, 0), (-1, 0), (0, -1), (bq // 2, bk // 2)):  # alike but for one element
+        twin = pattern.copy()
+        twin[y, x] ^= True
+        store.append(twin)
     if kind == "whole blocks":  # nothing is partial
         choice = r.integers(0, 2, (I, J))
         choice[0, :2] = 0, 1
     else:
         assert kind == "blocks"
         choice = r.integers(0, len(store), (I, J))
-        choice.flat[: len(store) + 1] = [2, 0, 1, 3, 4, 5, 6, 2]  # each once, one pattern twice
+        choice.flat[: len(store) + 1] = [2, 0, 1, *range(3, len(store)), 2][: choice.size]  # each once, one pattern twice
         choice[-2] = 0  # a row of blocks that attends to nothing
         choice[-1, 1:3] = 1, 3
         choice[-1, [0, -1]] = 0  # a row that begins and ends with blocks without work
@@ -246,7 +250,7 @@ PUZZLE = Puzzle(
         dict(T=256, S=384, bq=64, bk=128, kind="causal"),
         dict(T=384, S=320, bq=128, bk=64, kind="window"),
         dict(T=512, S=384, bq=64, bk=128, kind="documents"),
-        dict(T=160, S=384, bq=32, bk=64, kind="blocks"),
+        dict(T=1280, S=1536, bq=256, bk=256, kind="blocks"),
         dict(T=96, S=256, bq=48, bk=64, kind="random"),
         dict(T=192, S=128, bq=64, bk=32, kind="whole blocks"),
         dict(T=256, S=288, bq=16, bk=16, kind="random"),  # more than 255 patterns

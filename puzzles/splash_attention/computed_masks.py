@@ -213,10 +213,10 @@ def scale(T=4096, S=3072, H=128, bq=256, bk=128):
 
 def fresh(r):
     shapes = [
-        (192, 256, 16, 64, 128, "late"),
-        (320, 128, 16, 64, 128, "prefix"),
-        (512, 384, 16, 256, 128, "dilated"),
-        (256, 512, 64, 64, 128, "window"),
+        (192, 256, 32, 64, 128, "late"),
+        (320, 128, 8, 64, 128, "prefix"),
+        (512, 384, 32, 256, 128, "dilated"),
+        (256, 512, 128, 64, 128, "window"),
     ]
     return dict(zip(("T", "S", "H", "bq", "bk", "rule"), shapes[r.integers(len(shapes))], strict=True))
 
@@ -231,7 +231,7 @@ PUZZLE = Puzzle(
     inputs=make_inputs,
     observe=observe,
     cases=[
-        dict(T=384, S=512, H=16, bq=128, bk=128, rule="window"),  # as `show` draws it
+        dict(T=1152, S=1280, H=16, bq=64, bk=128, rule="window"),  # as `show` draws it
         dict(T=512, S=384, H=64, bq=256, bk=128, rule="late"),
         dict(T=256, S=256, H=16, bq=128, bk=128, rule="prefix"),  # one tile is full
     ],

@@ -132,7 +132,7 @@ def scale(T=8192, S=16384, H=128):
 
 
 def fresh(r):
-    T, S, H = r.choice([(64, 1152, 64), (576, 128, 16), (320, 256, 64), (256, 384, 256)])
+    T, S, H = r.choice([(64, 1152, 128), (576, 128, 32), (320, 256, 8), (256, 384, 32)])
     return dict(T=int(T), S=int(S), H=int(H), large=bool(r.integers(2)))
 
 
@@ -170,7 +170,7 @@ PUZZLE = Puzzle(
     spec=flash_attention_spec,
     solution=flash_attention,
     inputs=make_inputs,
-    cases=[dict(T=192, S=640, H=32), dict(T=128, S=1024, H=256, large=True, bq=32, bk=512)],  # unequal numbers of blocks
+    cases=[dict(T=192, S=640, H=64), dict(T=128, S=1024, H=256, large=True, bq=32, bk=512)],  # unequal numbers of blocks
     fresh=fresh,
     scale=scale,
     par=fetches,

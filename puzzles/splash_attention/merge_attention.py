@@ -154,9 +154,12 @@ def make_inputs(key, B, T, Hv):
     shape = (*B, T, 1)
     base = r.integers(-3, 4, shape).astype(float)
     base[..., 1::8, :] = r.integers(200, 601, base[..., 1::8, :].shape)
-    base[..., 5::8, :] = r.integers(-600, -199, base[..., 5::8, :].shape)
+    base[..., 5::8, :] = r.integers(-700, -199, base[..., 5::8, :].shape)
     lse1, lse2 = (base + r.normal(0, 1.5, shape) for _ in range(2))
-    lse2[..., 3::8, :] += 40
+    lse2[..., 3::16, :] += 40
+    lse2[..., 11::16, :] += 120
+    lse1[..., 4::16, :] += 6.5
+    lse2[..., 12::16, :] += 6.5
     lse1[..., 2::8, :] = -np.inf
     lse2[..., 6::8, :] = -np.inf
     for lse in (lse1, lse2):

@@ -143,6 +143,8 @@ from puzzles.splash_attention import attention as first_rung
 
 def make_inputs(key, N, K, T, S, H, large=False):
     q, k, v = map(np.array, first_rung.make_inputs(key, N * T, K * S, H, large))
+    if first_rung.root(H) ** 2 != H:
+        q /= 64  # its scale is no power of 2: scores so small that bf16 may round them
     for n in (1, 3):  # every head drifts over its whole length, and jumps in the middle of it
         k[:, n] = np.tile(k[::K, n], K)
     shapes = ((N, T, H), (K, S, H), (K, S, H))
@@ -156,9 +158,9 @@ def scale(N=16, K=4, T=1024, S=16384, H=128):
 
 
 def fresh(r):
-    shapes = [(8, 2, 64, 256, 64), (4, 1, 128, 384, 16), (2, 2, 192, 256, 64), (6, 3, 64, 1152, 16)]
+    shapes = [(8, 2, 64, 256, 128), (4, 1, 128, 384, 32), (2, 2, 192, 256, 8), (6, 3, 64, 1152, 32)]
     N, K, T, S, H = (int(n) for n in r.choice(shapes))
-    return dict(N=N, K=K, T=T, S=S, H=H, large=bool(r.integers(2)))
+    return dict(N=N, K=K, T=T, S=S, H=H)
 
 
 def keys_kept(launch):
@@ -202,7 +204,7 @@ PUZZLE = Puzzle(
     solution=multi_head_attention,
     inputs=make_inputs,
     cases=[
-        dict(N=6, K=2, T=128, S=256, H=32),
+        dict(N=6, K=2, T=128, S=256, H=64),
         dict(N=5, K=5, T=64, S=1024, H=256, large=True, bq=32, bk=512),
     ],
     fresh=fresh,

@@ -131,7 +131,7 @@ def scale(T=16384, S=16384, H=128, cap=50.0):
 
 
 def fresh(r):
-    T, S, H, cap = r.choice([(64, 1152, 16, 30), (640, 128, 16, 100), (256, 256, 64, 4), (192, 512, 16, 12)])
+    T, S, H, cap = r.choice([(64, 1152, 32, 30), (640, 128, 32, 100), (256, 256, 128, 4), (192, 512, 8, 12)])
     return dict(T=int(T), S=int(S), H=int(H), cap=float(cap))
 
 
@@ -143,7 +143,7 @@ PUZZLE = Puzzle(
     spec=soft_cap_attention_spec,
     solution=soft_cap_attention,
     inputs=make_inputs,
-    cases=[dict(T=256, S=384, H=64, cap=50.0), dict(T=384, S=320, H=16, cap=1.5), dict(T=256, S=64, H=16, cap=300.0)],
+    cases=[dict(T=256, S=384, H=64, cap=50.0), dict(T=384, S=320, H=16, cap=0.5), dict(T=256, S=64, H=16, cap=1500.0)],
     fresh=fresh,
     scale=scale,
     par=dots,

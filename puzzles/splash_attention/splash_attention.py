@@ -172,13 +172,13 @@ from puzzles.splash_attention.causal_attention import dots, draw
 
 
 def make_mask(T, S, bq, bk, first):
-    """Rows of five kinds, from `first` on, one without any tile; all kinds of tiles, and gaps.
+    """Rows of seven kinds, from `first` on, one without any tile; all kinds of tiles, and gaps.
 
-    Rows 1 and 4 share a partial block, and have rows of the mask that see nothing at all; row 3 begins
+    Rows 5 and 6 have a single tile. Rows 1 and 4 share a partial block, and have rows of the mask that see nothing at all; row 3 begins
     with a tile in which half of its rows see nothing.
     """
     i, j = np.indices((T, S))
-    row, col, last = (i // bq + first) % 5, j // bk, S // bk - 1
+    row, col, last = (i // bq + first) % 7, j // bk, S // bk - 1
     i, j = i % bq, j % bk
     mask = (row == 0) & (col <= 1)
     mask |= (row == 1) & (col == 1) & ((j - i) % 3 == 0)
@@ -188,6 +188,8 @@ def make_mask(T, S, bq, bk, first):
     mask |= (row == 3) & (col == last) & (i >= bq // 4)
     mask |= (row == 4) & (col == 1) & ((j - i) % 3 == 0)
     mask |= (row == 4) & (col == last) & (i % 2 == 1)
+    mask |= (row == 5) & (col == 1)
+    mask |= (row == 6) & (col == last) & (j < i + 9)
     return mask & ~((row % 3 == 1) & (i % 32 == 7))
 
 
@@ -206,7 +208,7 @@ def scale(T=17152, S=16384, H=128, bq=256, bk=512, document=1500):
 
 
 def fresh(r):
-    shapes = [(5, 512, 16, 128, 128, 1), (7, 384, 16, 64, 128, 3), (9, 256, 64, 32, 128, 0), (6, 512, 16, 64, 256, 4)]
+    shapes = [(5, 512, 32, 128, 128, 1), (7, 384, 8, 64, 128, 3), (9, 256, 128, 32, 128, 0), (6, 512, 32, 64, 256, 4)]
     return dict(zip(("R", "S", "H", "bq", "bk", "first"), map(int, r.choice(shapes)), strict=True))
 
 
@@ -226,7 +228,7 @@ PUZZLE = Puzzle(
     solution=splash_attention,
     inputs=make_inputs,
     cases=[
-        dict(R=5, S=384, H=64, bq=64, bk=128, first=0),
+        dict(R=7, S=384, H=64, bq=64, bk=128, first=0),
         dict(R=6, S=512, H=16, bq=256, bk=128, first=2),
     ],
     fresh=fresh,

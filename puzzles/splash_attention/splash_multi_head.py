@@ -382,11 +382,11 @@ def scale(N=8, K=2, T=5376, S=4096, H=128, window=1024, cap=30.0):
 
 def fresh(r):
     cases = [
-        dict(N=4, K=1, T=320, S=384, H=16, Hv=64, masks=1, segments=4, cap=7.0),
+        dict(N=4, K=1, T=320, S=384, H=32, Hv=64, masks=1, segments=4, cap=7.0),
         dict(N=2, K=2, T=512, S=512, H=64, Hv=16, masks=2, bf16=True),
-        dict(N=6, K=3, T=64, S=256, H=16, Hv=16, masks=0, segments=3),
-        dict(N=3, K=1, T=384, S=640, H=16, Hv=32, masks=3, cap=100.0),
-        dict(N=4, K=2, T=256, S=384, H=16, Hv=64, rule="late"),
+        dict(N=6, K=3, T=64, S=256, H=32, Hv=16, masks=0, segments=3),
+        dict(N=3, K=1, T=384, S=640, H=8, Hv=32, masks=3, cap=100.0),
+        dict(N=4, K=2, T=256, S=384, H=32, Hv=64, rule="late"),
     ]
     return cases[r.integers(len(cases))]
 
@@ -430,10 +430,10 @@ PUZZLE = Puzzle(
     observe=observe,
     cases=[
         dict(N=4, K=2, T=384, S=512, H=64, Hv=128, masks=4, segments=3),
-        dict(N=6, K=2, T=640, S=512, H=64, Hv=32, masks=1, cap=20.0),
+        dict(N=6, K=2, T=640, S=512, H=64, Hv=32, masks=1, cap=600.0),
         dict(N=2, K=1, T=320, S=384, H=64, Hv=64, masks=1, segments=2, cap=30.0, bf16=True),
-        dict(N=3, K=3, T=128, S=256, H=16, Hv=32, masks=0),
-        dict(N=2, K=1, T=256, S=512, H=16, Hv=64, rule="prefix", segments=2, cap=15.0),
+        dict(N=5, K=5, T=128, S=256, H=16, Hv=32, masks=0),
+        dict(N=2, K=1, T=640, S=768, H=16, Hv=64, rule="prefix", segments=2, cap=0.5),
     ],
     newer=("rule",),
     fresh=fresh,

@@ -334,8 +334,8 @@ def dots_a_tile(*launches: Launch) -> str:
 
 def fresh(r):
     # What one case has both of, and the other neither: ids without a cap, or a cap without ids.
-    segments, cap = ((3, None), (4, None), (0, 6.0))[r.integers(3)]
-    R, H = ((5, 16), (3, 64))[r.integers(2)]
+    segments, cap = ((3, None), (4, None), (0, 0.75))[r.integers(3)]
+    R, H = ((5, 32), (3, 128))[r.integers(2)]
     return dict(N=2, K=1, R=R, S=256, H=H, Hv=32, bq=16, masks=2, segments=segments, cap=cap)
 
 
@@ -357,7 +357,7 @@ PUZZLE = Puzzle(
     inputs=make_inputs,
     observe=observe,
     cases=[
-        dict(N=4, K=2, R=5, S=384, H=16, Hv=32, bq=16, masks=4, segments=3, cap=6.0),
+        dict(N=4, K=2, R=5, S=384, H=16, Hv=32, bq=16, masks=4, segments=3, cap=40.0),
         dict(N=2, K=1, R=5, S=256, H=16, Hv=16, bq=16, masks=1, bf16=True),
     ],
     fresh=fresh,
