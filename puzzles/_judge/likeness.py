@@ -157,7 +157,7 @@ def left_undone(launch: Launch, usual: Sequence[Launch]) -> str | None:
             return f"nothing is ever stored in `{name}`."
     for name in seen.unread:
         if not any(name in one.unread for one in others):
-            return f"the kernel never reads `{name}`."
+            return f"no grid step uses what `{name}` holds."
     for one in launch.inputs:
         alike = [o for call in usual for o in call.inputs if _alike(o, one)]
         if one.piped and alike:

@@ -123,10 +123,13 @@ def _others(case: Case) -> tuple[Probe, ...]:
         if any(traced.leaves[n].dtype != np.float32 for n in asked):
             return ()
         program = with_interpret(traced.jaxpr, True)
-        for words, change in (
+        changes = [
             ("where no number is positive", lambda x: -abs(x)),
             (f"where numbers come again after {_PERIOD}", again),
-        ):
+        ]
+        if len(asked) == 1:  # products of such numbers would be positive again
+            changes.append(("where all numbers are far below zero", lambda x: -abs(x) * 2.0**90))
+        for words, change in changes:
             leaves = tuple(
                 change(np.asarray(x)) if n in asked else x for n, x in enumerate(traced.leaves)
             )

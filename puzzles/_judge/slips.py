@@ -113,16 +113,21 @@ def _left_out(mine: Cost, par: Cost) -> Iterator[str]:
 
 
 def _goes_on(mine: Cost, par: Cost) -> Iterator[str]:
-    """Sums that start afresh for some blocks of the outputs, and for others do not."""
-    if any(one.touched.kept or one.copies for one in par.launches):
-        return
+    """What starts afresh for the first block of an output, and not for a later one."""
+    asks = "Does the guard of the start hold at this size?"
+    usual = [one.touched for one in par.launches]
+    known = any(one.kept for one in usual) or any(one.copies for one in par.launches)
     for launch in mine.launches:
-        for name, count, total, step in launch.touched.kept if not launch.copies else ():
-            ids = tuple(int(n) for n in launch.program_ids[step])
+        at = launch.program_ids.tolist()
+        for name, step in () if any(one.early for one in usual) else launch.touched.early:
+            if step:  # who chooses the start by a `where` reads at the first step, too
+                read = f"`{name}` is read at grid step {tuple(at[step])}"
+                yield f"{read}, and nothing was written to this block of it before. {asks}"
+        for name, count, total, step in launch.touched.kept if not (known or launch.copies) else ():
             yield (
                 f"for {count:,} of {total:,} blocks `{name}` goes on with what it held for the "
-                f"block before, first at grid step {ids}; for the others it starts afresh. Does "
-                "the guard of the start hold at this size?"
+                f"block before, first at grid step {tuple(at[step])}; for the others it starts "
+                f"afresh. {asks}"
             )
 
 

@@ -85,6 +85,7 @@ def make_inputs(key, T, S, H, large=False):
     q[::8, 1], q[4::8, 1] = 96, -96  # some rows drift far enough to overflow on the way
     k[::2, 2], k[1::2, 2], q[2::8, 2] = root(H), -root(H), 64  # others within every block
     q[3::8, 3], k[: S // 2, 3], k[S // 2 :, 3] = 64, -root(H), root(H)  # or from block to block
+    k[:, 4], k[-1, 4], q[5::8, 4] = -root(H), root(H), 64  # or at the last key alone
     if large:
         for n in range(3):  # all scores of a row alike; drifting; two kinds in turn
             q[6 + 16 * n :: 48] = 0

@@ -285,9 +285,9 @@ PUZZLE = Puzzle(
             "gives NaN everywhere",
             old=_START,
             new="",
-            says="three things do that. Scratch that is read before it was started, for it holds "
-            "garbage (NaN here). An output that is never stored: j is the program id of axis 1. And "
-            "alpha upside down, which overflows in the first step",
+            says="there is more than one way to get it. Scratch that is read before it was started holds "
+            "garbage (NaN here), and so does an output that is never stored: j is the program id of axis 1. "
+            "alpha upside down overflows in the first step. And -inf - (-inf) is NaN",
         ),
         Mistake(
             "starts over at every step",

@@ -140,9 +140,9 @@ PUZZLE = Puzzle(
             "gives NaN for every l",
             old=_ALPHA,
             new="alpha = jnp.exp(m_new - m_old)",
-            says="m is right, and three things spoil l. A factor upside down: exp(m_new - m_old) overflows in the "
-            "first step. New terms that are shifted by m_old and corrected together with the old sum: their exp "
-            "overflows there, and 0 · inf is NaN. And an l that never starts at 0: it holds garbage (NaN here)",
+            says="m is right, and l is spoilt. A factor upside down may do that: exp(m_new - m_old) overflows in the "
+            "first step. So may new terms that are shifted by m_old and corrected together with the old sum: their exp "
+            "overflows there, and 0 · inf is NaN. So does an l that never starts at 0: it holds garbage (NaN here)",
         ),
         Mistake(
             "corrects the new terms, too",

@@ -226,6 +226,25 @@ MATMUL = 'dimension_semantics=("parallel", "parallel", "arbitrary")'
             "something is left out",
             "blocks of `b_ref` that the reference needs are in no step",
         ),
+        (
+            "block_sparse_attention",
+            ("needed = kind > 0", "needed = (kind > 0) & (j < 16)"),
+            "something is left out",
+            "that belong together, no step computes with",
+        ),
+        (  # scratch
+            "tiled_matmul",
+            ("@pl.when(k == 0)", "@pl.when((k == 0) & (pl.program_id(0) < 16))"),
+            "what one block leaves, the next one gets",
+            "blocks `acc_ref` goes on with what it held for the block before, first at grid step "
+            "(16, 0, 0)",
+        ),
+        (  # an output
+            "row_sum",
+            ("pl.program_id(1) == 0", "(pl.program_id(1) == 0) & (pl.program_id(0) < 9)"),
+            "what one block leaves, the next one gets",
+            "`o_ref` is read at grid step (9, 0), and nothing was written to this block of it",
+        ),
     ],
 )
 def test_what_only_production_scale_shows_is_told(

@@ -16,7 +16,8 @@ from puzzles._launch import trace_call
 RUNGS = [one for name in puzzles.ladders() for one in puzzles.ladder(name) if one.kernel]
 # Half of an argument NaN, all of it times 2**40 and 2**-40, and two that change all arguments.
 NAN, MORE, LESS = "where half of `{}` is NaN,", "with `{}` times 2**40", "with `{}` times 2**-40"
-OTHERS = {"where no number is positive", "where numbers come again after 8"}
+ALL = {"where no number is positive", "where numbers come again after 8"}
+FAR = "where all numbers are far below zero"
 SUMMED = "x_ref[...]"  # what row_sum's kernel sums
 SWALLOWS = [
     ("jnp.nan_to_num(x_ref[...])", "where half of `x` is NaN"),
@@ -44,6 +45,31 @@ def test_what_nobody_wrote_is_any_number_and_not_nan_alone(rung: str) -> None:
     assert verdict.says.startswith("`o_ref` is read before anything is written to it.")
     times = Mistake("differs", old=zeroes, new="jnp.nan_to_num(o_ref[...]) * 0")
     assert judge(puzzle, puzzles.mutate(puzzle, times)).passed  # 0, whatever lies there
+
+
+@pytest.mark.parametrize(
+    "instead",
+    [
+        "(q_segments_ref[...] * 16 == kv_segments_ref[...] * 16)",
+        "((q_segments_ref[...] ^ kv_segments_ref[...]) & 0xFFFFFF == 0)",
+        "(q_segments_ref[...] == kv_segments_ref[...]) & (q_segments_ref[...] < 2**30)",
+    ],
+)
+def test_ids_are_compared_and_nothing_else(instead: str) -> None:
+    puzzle = puzzles.find("segment_attention")
+    same = "(q_segments_ref[...] == kv_segments_ref[...])"
+    verdict = judge(puzzle, puzzles.mutate(puzzle, Mistake("differs", old=same, new=instead)))
+    assert not verdict.passed
+    if verdict.title == "right on ordinary numbers only":
+        assert "with the numbers in `q_segments` and `kv_segments` replaced by others" in verdict.says
+    differs = f"({same[1:-1].replace('==', '-')} == 0)"  # wraps around, and is 0 for equal ids alone
+    assert judge(puzzle, puzzles.mutate(puzzle, Mistake("asks", old=same, new=differs))).passed
+
+
+def test_integers_that_choose_a_block_are_no_names() -> None:
+    for rung in ("grouped_matmul", "gather_pages", "block_sparse_attention", "splash_attention"):
+        assert not any(map(probes._names_only, cases(puzzles.find(rung))))
+    assert any(map(probes._names_only, cases(puzzles.find("splash_vjp"))))
 
 
 ADDED = """        l_ref[...] = alpha * l_ref[...] + jnp.sum(p, axis=1, keepdims=True)
@@ -79,11 +105,11 @@ def told(name: str) -> set[str]:
 
 
 def test_what_the_spec_does_not_follow_is_not_asked() -> None:
-    assert told("row_sum") == {one.format("x") for one in (NAN, MORE, LESS)} | OTHERS
+    assert told("row_sum") == {one.format("x") for one in (NAN, MORE, LESS)} | ALL | {FAR}
     # Scores go through an exponential: far out the last digit of a maximum decides, and whoever
     # tests it may lose NaN and be right.
     of_v = {one.format("v") for one in (NAN, MORE)}
-    assert told("flash_attention") - of_v == {LESS.format(x) for x in "qkv"} | OTHERS
+    assert told("flash_attention") - of_v == {LESS.format(x) for x in "qkv"} | ALL
     assert told("attention_dq") == set()  # lse and delta are made of the others
 
 
