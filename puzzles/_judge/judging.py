@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 
@@ -170,11 +170,11 @@ def _kernel(
     # The interpreter runs at least the first case, as a learner's own call of `fn` would.
     rounded_once(first, stages.numbers(first, traces[first], again), again)
     later = (*rest, fresh) if fresh is not None else rest
-    others = {case: _attempt(case, fn) for case in later}
+    attempt = cache(lambda case: traces[case] if case in traces else _attempt(case, fn))
     known: set[Case] = set()
-    with _compiling(others | traces):
+    with _compiling(attempt, (*later, first)):
         for case in rest:
-            traces[case] = _told(others[case])
+            traces[case] = _told(attempt(case))
             if _numbers(case, traces[case], again):
                 known.add(case)
         simulated = memory(traces, thorough, known)
@@ -182,7 +182,7 @@ def _kernel(
             stages.work(case, traced.launches)
         if fresh is not None:  # first: what is wrong at other sizes is no matter of cost
             with _told_as_fresh(fresh):
-                _one_more(fresh, _told(others[fresh]), again)
+                _one_more(fresh, _told(attempt(fresh)), again)
     scale = at_scale(puzzle, fn)
     if scale is not None:
         compare(puzzle, scale)
@@ -236,10 +236,13 @@ def _told(attempt: Traced | Rejected) -> Traced:
     return attempt
 
 
-def _compiling(attempts: Mapping[Case, Traced | Rejected]) -> AbstractContextManager:
+def _compiling(
+    attempt: Callable[[Case], Traced | Rejected], all_cases: Sequence[Case]
+) -> AbstractContextManager:
     """Within it, other threads compile what the cases will run; a TPU compiles for itself."""
-    traces = [(case, one) for case, one in attempts.items() if isinstance(one, Traced)]
-    return ahead(each for one in ([] if on_tpu() else traces) for each in to_run(*one))
+    each = ((case, attempt(case)) for case in ([] if on_tpu() else all_cases))
+    traced = ((case, one) for case, one in each if isinstance(one, Traced))
+    return ahead(program for case, one in traced for program in to_run(case, one))
 
 
 def _again(fn: Callable) -> Again:

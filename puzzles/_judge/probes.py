@@ -141,7 +141,7 @@ def _others(case: Case) -> tuple[Probe, ...]:
 
 @lru_cache(maxsize=256)
 def _names_only(case: Case) -> tuple[Probe, ...]:
-    """Other integers where the spec asks only which of them are equal: a few, far apart or alike."""
+    """Other integers, far apart or nearly alike, where the spec asks only which are equal."""
     with as_imported(), jax.default_matmul_precision("highest"):
         traced = _spec(case)
         program = with_interpret(traced.jaxpr, True)
@@ -152,7 +152,7 @@ def _names_only(case: Case) -> tuple[Probe, ...]:
             for n, leaf in enumerate(traced.leaves)
             if leaf.dtype == np.int32 and leaf.ndim and jaxpr.invars[n] in read
         ]
-        seen = np.unique(np.concatenate([np.asarray(traced.leaves[n]).ravel() for n in mine] or [[]]))
+        seen = np.unique([number for n in mine for number in np.asarray(traced.leaves[n]).ravel()])
         if not 2 <= len(seen) <= len(_NAMES):
             return ()
 

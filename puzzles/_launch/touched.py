@@ -42,7 +42,8 @@ def touched(
 
     What starts out as an input, or stays in HBM, is left out of `blocks`.
     """
-    early, unread, unwritten, missed, vain, unstored, kept = [], [], [], [], [], [], []
+    early, unread, unwritten, missed, vain, unstored = [], [], [], [], [], []
+    kept: list[tuple[str, int, int, int]] = []
     stays = [np.flatnonzero(one.fetched) for one in blocks if one.output and one.piped]
     for number, operand in enumerate((*blocks, *scratch)):
         mine = [touch for touch in touches if touch.ref == operand.name]
@@ -63,8 +64,8 @@ def touched(
             continue
         if (step := _early(mine, begins, grid)) is not None:
             early.append((operand.name, step))
-    facts = early, unread, unwritten, missed, vain, unstored, kept
-    return Touched(*map(tuple, facts))
+    gone = tuple(unwritten), tuple(missed), tuple(vain), tuple(unstored), tuple(kept)
+    return Touched(tuple(early), tuple(unread), *gone)
 
 
 def begun_elsewhere(
@@ -153,7 +154,8 @@ def _kept(
         begins = np.isin(np.arange(int(np.prod(grid))), starts)
         asked = _before_writing(touches, begins, grid)
         reads, writes = (
-            np.logical_or.reduceat(_steps(touches, way, MOST, grid), starts) for way in (False, True)
+            np.logical_or.reduceat(_steps(touches, writes, MOST, grid), starts)
+            for writes in (False, True)
         )
         stale = np.logical_or.reduceat(asked, starts) & writes
         count = int(stale[1:].sum())

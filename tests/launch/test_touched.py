@@ -145,7 +145,9 @@ def test_blocks_of_an_output_into_which_nothing_is_written_are_counted() -> None
 
 
 @pytest.mark.parametrize(("last", "kept"), [(0, ()), (2, (("acc_ref", 1, 6, 5),)), (3, ())])
-def test_a_sum_that_starts_afresh_for_some_blocks_goes_on_for_others(last: int, kept: tuple) -> None:
+def test_a_sum_may_start_afresh_for_some_blocks_and_go_on_for_others(
+    last: int, kept: tuple
+) -> None:
     def sums(x_ref, y_ref, o_ref, acc_ref):
         @pl.when(pl.program_id(0) + pl.program_id(1) <= last)
         def _():
