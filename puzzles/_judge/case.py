@@ -157,7 +157,7 @@ class Case:
 
 def settings(puzzle: Puzzle, fn: Callable) -> dict[str, int]:
     """The puzzle's settings that `fn` takes by keyword, too, with its own defaults."""
-    own = inspect.signature(fn).parameters
+    own = inspect.signature(fn).parameters if puzzle.settings else {}
     found = {name: own[name].default for name in puzzle.settings if name in own}
     return {name: default for name, default in found.items() if isinstance(default, int)}
 

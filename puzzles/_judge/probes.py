@@ -162,13 +162,13 @@ def _names_only(case: Case) -> tuple[Probe, ...]:
                 leaves[n] = names[np.searchsorted(seen, np.asarray(leaves[n]))]
             return tuple(leaves), tuple(quickly(program, leaves))
 
-        first, renamed = case.expected, given(np.array(_NAMES, np.int32))
-        same, alike = renamed[1], given(np.zeros(len(seen), np.int32))[1]
-        if not _equal(jax.tree.leaves(first), same) or _equal(same, alike):
+        leaves, expected = given(np.array(_NAMES, np.int32))
+        _, all_equal = given(np.zeros(len(seen), np.int32))
+        if not _equal(jax.tree.leaves(case.expected), expected) or _equal(expected, all_equal):
             return ()
         name = " and ".join(f"`{one}`" for one in dict.fromkeys(_names(case)[n] for n in mine))
         words = f"with the numbers in {name} replaced by others, one for one,"
-        return (Probe(words, _MEANT, renamed[0], same),)
+        return (Probe(words, _MEANT, leaves, expected),)
 
 
 def _equal(some: Sequence[np.ndarray], others: Sequence[np.ndarray]) -> bool:

@@ -17,6 +17,7 @@ from puzzles._tpu import CHIPS
 _SOME = 0.02  # of blocks or bytes, whatever the reference does
 # Of the reference's dots at least: a better kernel skips some, and never most of them.
 _LEAST = 0.5
+_GUARD = ". Does the guard of the start hold at this size?"
 _MORE = 4  # times the reference's copies
 _Moved = tuple[Operand, str | None]  # what of it is not moved, in words
 _LOST, _OUTGROWN = "it rounds on the way", "numbers outgrow their dtype"
@@ -114,20 +115,19 @@ def _left_out(mine: Cost, par: Cost) -> Iterator[str]:
 
 def _goes_on(mine: Cost, par: Cost) -> Iterator[str]:
     """What starts afresh for the first block of an output, and not for a later one."""
-    asks = "Does the guard of the start hold at this size?"
     usual = [one.touched for one in par.launches]
-    known = any(one.kept for one in usual) or any(one.copies for one in par.launches)
+    early = any(one.early for one in usual)
+    kept = any(one.kept for one in usual) or any(one.copies for one in par.launches)
     for launch in mine.launches:
-        at = launch.program_ids.tolist()
-        for name, step in () if any(one.early for one in usual) else launch.touched.early:
+        for name, step in launch.touched.early if not early else ():
             if step:  # who chooses the start by a `where` reads at the first step, too
-                read = f"`{name}` is read at grid step {tuple(at[step])}"
-                yield f"{read}, and nothing was written to this block of it before. {asks}"
-        for name, count, total, step in launch.touched.kept if not (known or launch.copies) else ():
+                ids = tuple(int(n) for n in launch.program_ids[step])
+                yield f"`{name}` is read at step {ids} before anything is written there{_GUARD}"
+        for name, count, total, step in launch.touched.kept if not (kept or launch.copies) else ():
+            ids = tuple(int(n) for n in launch.program_ids[step])
             yield (
                 f"for {count:,} of {total:,} blocks `{name}` goes on with what it held for the "
-                f"block before, first at grid step {tuple(at[step])}; for the others it starts "
-                f"afresh. {asks}"
+                f"block before, first at grid step {ids}; for the others it starts afresh{_GUARD}"
             )
 
 

@@ -256,7 +256,7 @@ MATMUL = 'dimension_semantics=("parallel", "parallel", "arbitrary")'
             "row_sum",
             ("pl.program_id(1) == 0", "(pl.program_id(1) == 0) & (pl.program_id(0) < 9)"),
             "what one block leaves, the next one gets",
-            "`o_ref` is read at grid step (9, 0), and nothing was written to this block of it",
+            "`o_ref` is read at step (9, 0) before anything is written there.",
         ),
     ],
 )
