@@ -231,9 +231,9 @@ PUZZLE = Puzzle(
     inputs=make_inputs,
     observe=observe,
     cases=[
-        dict(T=1152, S=1280, H=16, bq=64, bk=128, rule="window"),  # as `show` draws it
+        dict(T=384, S=512, H=16, bq=128, bk=128, rule="window"),  # as `show` draws it
         dict(T=512, S=384, H=64, bq=256, bk=128, rule="late"),
-        dict(T=256, S=256, H=16, bq=128, bk=128, rule="prefix"),  # one tile is full
+        dict(T=1152, S=1152, H=16, bq=128, bk=128, rule="prefix"),  # many tiles, most of them full
     ],
     fresh=fresh,
     scale=scale,
