@@ -178,10 +178,14 @@ class Puzzle:
 
     def arguments(self, case: int, seed: int = 0) -> tuple:
         """The arguments of one case, the same for the same seed."""
+        return self.drawn(self.cases[case], case, seed)
+
+    def drawn(self, dims: Mapping[str, Any], number: int, seed: int) -> tuple:
+        """The arguments of case `number` with these dims; settings are none of them."""
         import jax
 
-        dims = {name: n for name, n in self.cases[case].items() if name not in self.settings}
-        return tuple(self.inputs(jax.random.key(1000 * seed + case), **dims))
+        own = {name: n for name, n in dims.items() if name not in self.settings}
+        return tuple(self.inputs(jax.random.key(1000 * seed + number), **own))
 
     def __repr__(self) -> str:
         return f"<Puzzle {self.ladder}/{self.name}>"

@@ -100,9 +100,7 @@ class Case:
     def args(self) -> tuple:
         """The arguments, drawn once; no function that gets them can write into them."""
         with as_imported():
-            key = jax.random.key(1000 * self.seed + self.number)
-            dims = {name: n for name, n in self.dims.items() if name not in self.puzzle.settings}
-            return jax.tree.map(_read_only, tuple(self.puzzle.inputs(key, **dims)))
+            return jax.tree.map(_read_only, self.puzzle.drawn(self.dims, self.number, self.seed))
 
     @cached_property
     def expected(self) -> Any:

@@ -240,8 +240,8 @@ def _compiling(
     attempt: Callable[[Case], Traced | Rejected], all_cases: Sequence[Case]
 ) -> AbstractContextManager:
     """Within it, other threads compile what the cases will run; a TPU compiles for itself."""
-    each = ((case, attempt(case)) for case in ([] if on_tpu() else all_cases))
-    traced = ((case, one) for case, one in each if isinstance(one, Traced))
+    some = () if on_tpu() else all_cases
+    traced = ((case, one) for case in some if isinstance(one := attempt(case), Traced))
     return ahead(program for case, one in traced for program in to_run(case, one))
 
 

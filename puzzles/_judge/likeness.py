@@ -130,10 +130,9 @@ def early(launch: Launch, usual: Sequence[Launch]) -> str | None:
     if not found:
         return None
     name, step = min(found, key=lambda one: one[1])
-    ids = tuple(int(n) for n in launch.program_ids[step])
     return (
-        f"`{name}` is read at grid step {ids} before anything is written to it: it holds garbage "
-        "then (NaN here). Reading is also what `+=` does."
+        f"`{name}` is read at grid step {launch.at(step)} before anything is written to it: it "
+        "holds garbage then (NaN here). Reading is also what `+=` does."
     )
 
 
@@ -144,7 +143,7 @@ def unstored(launch: Launch, usual: Sequence[Launch]) -> str | None:
         if name not in known:
             return (
                 f"of {total:,} blocks of `{name}` nothing is ever stored in {count:,}, for example "
-                f"{block}, which grid step {tuple(int(n) for n in launch.program_ids[step])} holds."
+                f"{block}, which grid step {launch.at(step)} holds."
             )
     return None
 

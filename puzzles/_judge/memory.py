@@ -143,7 +143,7 @@ def _garbage_unread(case: Case, traced: Traced) -> None:
         flat = on_cpu(program, traced.leaves, ("garbage", fingerprint(program)))
     if mismatches(case, [np.asarray(x) for x in flat]) is not None:
         name, step = read.touched.early[0]
-        ids = tuple(int(n) for n in read.program_ids[step])
+        ids = read.at(step)
         where = f" at grid step {ids}" if ids else ""
         says = (
             f"`{name}` is read{where} before anything is written to it. In the interpreter NaN "

@@ -11,6 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import islice
 from typing import Any
 
 import jax
@@ -63,7 +64,8 @@ def extremes(traces: Mapping[Case, Traced], turn: int) -> None:
     """
     small = sorted(traces, key=lambda case: sum(x.size for x in traces[case].leaves))
     told = [(small[0], probe) for probe in probes(small[0], turn)]
-    told += [(case, probe) for case in small for probe in _names_only(case)][:1]
+    renamed = ((case, probe) for case in small for probe in _names_only(case))
+    told += islice(renamed, 1)
     for case, probe in told:
         with learners_code(case.puzzle, case.label):
             got = execute(replace(traces[case], leaves=probe.leaves))
@@ -142,9 +144,12 @@ def _others(case: Case) -> tuple[Probe, ...]:
 @lru_cache(maxsize=256)
 def _names_only(case: Case) -> tuple[Probe, ...]:
     """Other integers, far apart or nearly alike, where the spec asks only which are equal."""
+    if not any(
+        isinstance(x, jax.Array) and x.dtype == np.int32 for x in jax.tree.leaves(case.args)
+    ):
+        return ()  # most rungs: no spec is traced for it
     with as_imported(), jax.default_matmul_precision("highest"):
         traced = _spec(case)
-        program = with_interpret(traced.jaxpr, True)
         jaxpr = traced.jaxpr.jaxpr
         read = _read(jaxpr)
         mine = [
@@ -152,14 +157,16 @@ def _names_only(case: Case) -> tuple[Probe, ...]:
             for n, leaf in enumerate(traced.leaves)
             if leaf.dtype == np.int32 and leaf.ndim and jaxpr.invars[n] in read
         ]
-        seen = np.unique([number for n in mine for number in np.asarray(traced.leaves[n]).ravel()])
+        chosen = [np.asarray(traced.leaves[n]) for n in mine]
+        seen = np.unique(np.concatenate([np.zeros(0, np.int32), *map(np.ravel, chosen)]))
         if not 2 <= len(seen) <= len(_NAMES):
             return ()
+        program = with_interpret(traced.jaxpr, True)
 
         def given(names: np.ndarray) -> tuple[tuple[Any, ...], tuple[np.ndarray, ...]]:
             leaves = list(traced.leaves)
-            for n in mine:
-                leaves[n] = names[np.searchsorted(seen, np.asarray(leaves[n]))]
+            for n, old in zip(mine, chosen, strict=True):
+                leaves[n] = names[np.searchsorted(seen, old)]
             return tuple(leaves), tuple(quickly(program, leaves))
 
         leaves, expected = given(np.array(_NAMES, np.int32))

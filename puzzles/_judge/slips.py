@@ -121,13 +121,13 @@ def _goes_on(mine: Cost, par: Cost) -> Iterator[str]:
     for launch in mine.launches:
         for name, step in launch.touched.early if not early else ():
             if step:  # who chooses the start by a `where` reads at the first step, too
-                ids = tuple(int(n) for n in launch.program_ids[step])
-                yield f"`{name}` is read at step {ids} before anything is written there{_GUARD}"
+                read = f"`{name}` is read at step {launch.at(step)}"
+                yield f"{read} before anything is written there{_GUARD}"
         for name, count, total, step in launch.touched.kept if not (kept or launch.copies) else ():
-            ids = tuple(int(n) for n in launch.program_ids[step])
             yield (
                 f"for {count:,} of {total:,} blocks `{name}` goes on with what it held for the "
-                f"block before, first at grid step {ids}; for the others it starts afresh{_GUARD}"
+                f"block before, first at grid step {launch.at(step)}; for the others it starts "
+                f"afresh{_GUARD}"
             )
 
 

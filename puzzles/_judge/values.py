@@ -196,4 +196,4 @@ def _writer(launch: Launch, operand: Operand, block: tuple[int, ...]) -> tuple[i
     steps = np.flatnonzero((operand.blocks == np.asarray(block)).all(axis=1))
     if not len(steps):
         return None
-    return tuple(int(n) for n in launch.program_ids[steps[-1]])
+    return launch.at(steps[-1])

@@ -57,19 +57,19 @@ def step_number(launch: Launch, finding: Finding) -> int | None:
 def _stray_reads(launch: Launch) -> Iterator[Finding]:
     for name, step, index in launch.stray_reads:
         says = (
-            f"`{name}[{index}]` is read at grid step {at(launch, step)}, and there is no such "
+            f"`{name}[{index}]` is read at grid step {launch.at(step)}, and there is no such "
             "entry: a TPU reads whatever lies beside it in SMEM, even if the result is not used."
         )
         remedy = (
             "Keep the index inside with `jnp.maximum` or `jnp.minimum`, or read under `pl.when`."
         )
-        place = at(launch, step)
+        place = launch.at(step)
         yield Finding("out-of-bounds", ERROR, says, remedy, operand=name, step=place)
 
 
 def _lies(launch: Launch) -> Iterator[Finding]:
     for line, step, multiple, value in launch.lies:
-        place = at(launch, step)
+        place = launch.at(step)
         when = f" at grid step {place}" if launch.grid else ""
         says = (
             f"`pl.multiple_of(..., {multiple})` gets {value}{when}, which is no multiple of "
@@ -90,7 +90,7 @@ def _second_core(launch: Launch) -> Iterator[Finding]:
     if found is None:
         return
     name, step, axis = found
-    place = at(launch, step)
+    place = launch.at(step)
     says = (
         f"`{name}` at grid step {place}: axis {axis} is marked 'parallel', so that a second core "
         "may begin there, with scratch of its own, and reads what only the first one has written."
@@ -124,7 +124,7 @@ def _stray_semaphores(launch: Launch) -> Iterator[Finding]:
         steps &= spread(event.weight[LEAST] > 0, launch.grid)
         if steps.any():
             told.add(ref)
-            place = at(launch, int(np.argmax(steps)))
+            place = launch.at(int(np.argmax(steps)))
             ((_, named),) = event.parts(place)[2:]
             which = ", ".join(str(int(i)) for one in named for i in one.indices)
             when = f" at grid step {place}" if launch.grid else ""
@@ -156,7 +156,7 @@ def _out_of_bounds(launch: Launch, operand: Operand) -> Iterator[Finding]:
     step = int(np.argmax(wrong))
     block = ints(operand.blocks[step])
     axis = int(np.argmax((starts[step] < -low) | (starts[step] >= high)))
-    says = f"`{operand.name}` at grid step {at(launch, step)}: block {block} is out of bounds. "
+    says = f"`{operand.name}` at grid step {launch.at(step)}: block {block} is out of bounds. "
     whole = operand.stride[axis] == operand.sizes[axis]
     count, unit = _counts(operand)[axis], "block"
     if not whole:
@@ -174,7 +174,7 @@ def _out_of_bounds(launch: Launch, operand: Operand) -> Iterator[Finding]:
         f"{says}.",
         "Look at what its index map returns for this step.",
         operand=operand.name,
-        step=at(launch, step),
+        step=launch.at(step),
         block=block,
     )
 
@@ -187,7 +187,7 @@ def _revisited(launch: Launch, operand: Operand, alias: str | None) -> Iterator[
         return
     step = int(runs[np.argmax(again)])
     block = ints(operand.blocks[step])
-    says = f"`{operand.name}`: block {block} is visited again at grid step {at(launch, step)} "
+    says = f"`{operand.name}`: block {block} is visited again at grid step {launch.at(step)} "
     says += "after other blocks were. "
     if alias is None:
         says += (
@@ -206,7 +206,7 @@ def _revisited(launch: Launch, operand: Operand, alias: str | None) -> Iterator[
     )
     for other in _unwritten(operand):  # then it is not the order of the grid
         remedy = f"{other.words.split('. An output')[0]}. Does its index map use every program id?"
-    place = at(launch, step)
+    place = launch.at(step)
     yield Finding("revisited", ERROR, says, remedy, operand=operand.name, step=place, block=block)
 
 
@@ -289,11 +289,11 @@ def _shared(launch: Launch, operand: Operand) -> Iterator[Finding]:
         block = ints(operand.blocks[step])
         says = (
             f"`{operand.name}`: block {block} is written at grid steps "
-            f"{at(launch, int(origin[step]))} and {at(launch, step)}, which differ along axis "
+            f"{launch.at(int(origin[step]))} and {launch.at(step)}, which differ along axis "
             f"{axis}, marked 'parallel': two cores may hold it at once, and one result is lost."
         )
         remedy = f"Mark axis {axis} 'arbitrary'."
-        place = at(launch, step)
+        place = launch.at(step)
         yield Finding(
             "parallel", ERROR, says, remedy, operand=operand.name, step=place, block=block
         )
@@ -315,11 +315,11 @@ def _read_too_late(launch: Launch) -> Iterator[Finding]:
         if not late.any():
             continue
         step = int(np.argmax(late))
-        block, place = ints(source.blocks[step]), at(launch, step)
+        block, place = ints(source.blocks[step]), launch.at(step)
         says = (
             f"`{source.name}`: block {block} is fetched at grid step {place}, and `{target.name}`, "
             f"which shares its memory, has had the same block since grid step "
-            f"{at(launch, int(first[step]))}: whether the old numbers or the new ones arrive is a "
+            f"{launch.at(int(first[step]))}: whether the old numbers or the new ones arrive is a "
             "matter of timing."
         )
         remedy = (
@@ -331,11 +331,6 @@ def _read_too_late(launch: Launch) -> Iterator[Finding]:
 
 def _counts(operand: Operand) -> tuple[int, ...]:
     return tuple(-(-s // max(1, b)) for s, b in zip(operand.shape, operand.sizes, strict=True))
-
-
-def at(launch: Launch, step: int) -> tuple[int, ...]:
-    """The program ids of a step that is counted from 0."""
-    return ints(launch.program_ids[step])
 
 
 def _many(count: int, noun: str) -> str:

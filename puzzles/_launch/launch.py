@@ -103,6 +103,10 @@ class Launch:
         blocks = [o for o in self.inputs + self.outputs if o.piped and o.name not in started]
         return touched(self.touches, blocks, self.scratch, self.grid)
 
+    def at(self, step: int) -> tuple[int, ...]:
+        """The program ids of a step that is counted from 0."""
+        return tuple(int(n) for n in self.program_ids[step])
+
     @property
     def stores(self) -> tuple[tuple[str, int], ...]:
         """Each output, and how many steps store into it for certain."""

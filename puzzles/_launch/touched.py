@@ -44,7 +44,7 @@ def touched(
     """
     early, unread, unwritten, missed, vain, unstored = [], [], [], [], [], []
     kept: list[tuple[str, int, int, int]] = []
-    stays = [np.flatnonzero(one.fetched) for one in blocks if one.output and one.piped]
+    stays = [one.fetched for one in blocks if one.output]
     for number, operand in enumerate((*blocks, *scratch)):
         mine = [touch for touch in touches if touch.ref == operand.name]
         reads, writes = (
@@ -143,15 +143,15 @@ def _before_writing(
 def _kept(
     name: str, touches: Sequence[Touch], stays: Sequence[np.ndarray], grid: tuple[int, ...]
 ) -> Iterator[tuple[str, int, int, int]]:
-    """What one scratch ref goes on with; `stays`: where each output's next block begins.
+    """What one scratch ref goes on with; stays: (steps,) bool, where an output's block begins.
 
     What is read in a later block only, and not written, is kept on purpose.
     """
     found = None
-    for starts in stays:
+    for begins in stays:
+        starts = np.flatnonzero(begins)
         if len(starts) < 3 or starts[0] != 0:
             return
-        begins = np.isin(np.arange(int(np.prod(grid))), starts)
         asked = _before_writing(touches, begins, grid)
         reads, writes = (
             np.logical_or.reduceat(_steps(touches, writes, MOST, grid), starts)

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from puzzles._launch.fault import at
 from puzzles._launch.finding import NOTE, Finding
 from puzzles._launch.launch import Launch
 from puzzles._launch.operand import first_seen, row_keys
@@ -25,7 +24,7 @@ def _idle(launch: Launch) -> Iterator[Finding]:
     idle = launch.steps - int(busy.sum())
     if not busy.any() or idle <= _IDLE * launch.steps:
         return  # a kernel without any arithmetic copies: its steps do what they are for
-    step = at(launch, int(np.argmin(busy)))
+    step = launch.at(int(np.argmin(busy)))
     says = (
         f"{idle:,} of {launch.steps:,} grid steps of {launch.name} do no arithmetic, the first is "
         f"{step}: each still costs the time of a step, and its blocks may be fetched."
@@ -61,5 +60,5 @@ def _again(launch: Launch) -> Iterator[Finding]:
         )
         yield Finding(
             "refetch", NOTE, says, remedy, launch.name, operand.name,
-            at(launch, number), operand.line, block=block,
+            launch.at(number), operand.line, block=block,
         )  # fmt: skip

@@ -174,8 +174,8 @@ from puzzles.splash_attention.causal_attention import dots, draw
 def make_mask(T, S, bq, bk, first):
     """Rows of seven kinds, from `first` on, one without any tile; all kinds of tiles, and gaps.
 
-    Rows 5 and 6 have a single tile. Rows 1 and 4 share a partial block, and have rows of the mask that see nothing at all; row 3 begins
-    with a tile in which half of its rows see nothing.
+    Rows 1 and 4 share a partial block, and have rows of the mask that see nothing at all; row 3 begins
+    with a tile in which half of its rows see nothing; rows 5 and 6 have a single tile.
     """
     i, j = np.indices((T, S))
     row, col, last = (i // bq + first) % 7, j // bk, S // bk - 1

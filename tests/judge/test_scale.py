@@ -157,6 +157,11 @@ def test_an_output_in_the_memory_of_an_input_costs_a_copy_of_it() -> None:
         ("pltpu.VMEM((bq, 1)", "pltpu.VMEM((64, 1)", "got incompatible shapes for broadcasting"),
         ("grid=(T // bq,", "grid=(T // 64,", "H=256, large=True, bq=32, bk=512)"),
         (
+            "grid=(T // bq,",
+            "grid=(T // min(bq, 64),",
+            "With `bq=128`, `q_ref` at grid step (64, 0)",
+        ),
+        (
             "    return pl.",
             "    bk = max(bk, 128)\n    return pl.",
             "With `bk=64` the launch is that of `bk=128`",
