@@ -86,9 +86,9 @@ def settings_kept() -> Iterator[None]:
         with np.errstate(), jax_at_rest():
             yield
     finally:
-        for name, value in before.items():
-            if jax.config.values.get(name) is not value:
-                jax.config.update(name, value)
+        after = jax.config.values  # gathered anew each time it is asked for
+        for name in [name for name, value in before.items() if after.get(name) is not value]:
+            jax.config.update(name, before[name])
 
 
 @contextmanager

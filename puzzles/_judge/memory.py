@@ -105,12 +105,9 @@ def memory_if_small(case: Case, traced: Traced) -> None:
 def _elsewhere(case: Case, traced: Traced) -> bool:
     """Whether all kernels stand in modules of other rungs, where they are simulated."""
     files = {kernel_file(one.params["jaxpr"]) for one in kernel_calls(traced.jaxpr.jaxpr)}
-    rungs = {
-        module.__file__
-        for module in list(sys.modules.values())
-        if isinstance(getattr(module, "PUZZLE", None), Puzzle)
-    }
-    return files <= rungs - {str(case.puzzle.path)}
+    modules = [one for one in list(sys.modules.values()) if getattr(one, "__file__", None) in files]
+    rungs = {one.__file__ for one in modules if isinstance(getattr(one, "PUZZLE", None), Puzzle)}
+    return files == rungs - {str(case.puzzle.path)}
 
 
 def stage_of(finding: Finding) -> str:

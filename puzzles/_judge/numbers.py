@@ -41,6 +41,8 @@ def compare(want: np.ndarray, got: np.ndarray, tolerance: Tolerance) -> Mismatch
     `tolerance` is relative, and absolute in units of the root mean square of `want`.
     """
     want, got = np.asarray(want), np.asarray(got)
+    if np.array_equal(want, got):  # a tenth of the time that tolerances take
+        return None
     size = _size(want)
     wrong = _wrong(want, got, tolerance, size)
     if not wrong.any():

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -49,6 +50,27 @@ def _shaped(value: Any, shape: tuple[int, ...]) -> Any:
     return value.reshape(value.shape + shape) if isinstance(value, np.ndarray) else value
 
 
+@dataclass(frozen=True)
+class _About:
+    """What an equation says of itself, whatever its values: a loop comes by it often.
+
+    own: elements of its largest result; None where none can be known, since it has effects.
+    """
+
+    equation: JaxprEqn
+    callee: ClosedJaxpr | None
+    bodies: tuple[Jaxpr, ...]
+    operations: int
+    transcendental: bool
+    own: int | None
+
+    @classmethod
+    def of(cls, equation: JaxprEqn) -> _About:
+        shapes = [getattr(v.aval, "shape", (2 * SMALL,)) for v in equation.outvars]
+        own = None if equation.effects else max(map(math.prod, shapes), default=None)
+        return cls(equation, callee(equation), tuple(subjaxprs(equation)), *work(equation), own)
+
+
 class Walk:
     """One pass over a jaxpr for a grid; `axes` are the grid axes that the kernel can name.
 
@@ -64,6 +86,8 @@ class Walk:
         self.tally = Tally()
         self.fuel = FUEL
         self.within: list[JaxprEqn] = []  # the equations around the one that is walked, and it
+        self.seen: dict[int, _About] = {}  # by the id of an equation
+        self.literals: dict[int, tuple[Literal, Any]] = {}  # and their values
 
     def total(self, weight: np.ndarray) -> np.ndarray:
         """(most, least) executions over all steps, as Python's integers."""
@@ -78,7 +102,23 @@ class Walk:
 
     def start(self, closed: ClosedJaxpr, args: Sequence[Any]) -> list[Any]:
         """Walk a whole jaxpr, every step once."""
-        return self.closed(closed, args, np.ones((2, *(1,) * self.rank), np.int64), ())
+        with np.errstate(all="ignore"):
+            return self.closed(closed, args, np.ones((2, *(1,) * self.rank), np.int64), ())
+
+    def about(self, equation: JaxprEqn) -> _About:
+        """What it says of itself, read once."""
+        found = self.seen.get(id(equation))
+        if found is None:
+            found = self.seen[id(equation)] = _About.of(equation)
+        return found
+
+    def literal(self, one: Literal) -> Any:
+        """Its value, read once."""
+        found = self.literals.get(id(one))
+        if found is None:
+            value = self.known(np.asarray(one.val, one.aval.dtype))
+            found = self.literals[id(one)] = one, value
+        return found[1]
 
     def closed(
         self, closed: ClosedJaxpr, args: Sequence[Any], weight: np.ndarray, path: tuple
@@ -97,9 +137,7 @@ class Walk:
         env.update(zip(jaxpr.invars, args, strict=True))
 
         def read(atom: Any) -> Any:
-            if not isinstance(atom, Literal):
-                return env[atom]
-            return self.known(np.asarray(atom.val, atom.aval.dtype))
+            return self.literal(atom) if isinstance(atom, Literal) else env[atom]
 
         for n, equation in enumerate(jaxpr.eqns):
             values = [read(v) for v in equation.invars]
@@ -113,16 +151,18 @@ class Walk:
     def step(
         self, equation: JaxprEqn, values: list[Any], weight: np.ndarray, path: tuple
     ) -> list[Any]:
-        self.count(equation, weight, path)
+        about = self.about(equation)
+        if about.operations:
+            self.count(about, weight, path)
         unknown = [UNKNOWN] * len(equation.outvars)
         handler = getattr(self, "_" + equation.primitive.name, None)
         if handler is not None:
             return handler(equation, values, weight, path)
-        if (inner := callee(equation)) is not None:
-            return self.closed(inner, values, weight, path)
+        if about.callee is not None:
+            return self.closed(about.callee, values, weight, path)
         if any(isinstance(value, Buffer | Ref) for value in values):  # nobody knows what for
             self.touch(values, weight * _in_doubt(self.rank), False, True)
-        for n, jaxpr in enumerate(subjaxprs(equation)):
+        for n, jaxpr in enumerate(about.bodies):
             blind = [UNKNOWN] * len(jaxpr.invars)
             self.run(jaxpr, [UNKNOWN] * len(jaxpr.constvars), blind, weight, (*path, n))
         if equation.primitive.name in LOGIC and not all(isinstance(v, np.ndarray) for v in values):
@@ -141,22 +181,20 @@ class Walk:
 
     def worth(self, equation: JaxprEqn, values: list[Any]) -> bool:
         """Whether a result can be known and may decide something: small, and without effects."""
-        if equation.effects or not all(isinstance(v, np.ndarray) for v in values):
+        own = self.about(equation).own
+        if own is None or own > SMALL or not all(isinstance(v, np.ndarray) for v in values):
             return False
+        if own <= 1:
+            return True
         lead = np.broadcast_shapes(*(v.shape[: self.rank] for v in values))
-        for var in equation.outvars:
-            own = math.prod(getattr(var.aval, "shape", (2 * SMALL,)))
-            if own > SMALL or (own > 1 and own * math.prod(lead) > LARGE):
-                return False
-        return bool(equation.outvars)
+        return own * math.prod(lead) <= LARGE
 
-    def count(self, equation: JaxprEqn, weight: np.ndarray, path: tuple) -> None:
-        operations, transcendental = work(equation)
-        if not operations:
-            return
-        tally, steps = self.tally, self.total(weight)
-        tally.flops = tally.flops + operations * steps
-        tally.transcendentals = tally.transcendentals + operations * steps * transcendental
+    def count(self, about: _About, weight: np.ndarray, path: tuple) -> None:
+        """Add its operations, as often as `weight` says."""
+        equation, tally, steps = about.equation, self.tally, self.total(weight)
+        operations = about.operations * steps
+        tally.flops = tally.flops + operations
+        tally.transcendentals = tally.transcendentals + operations * about.transcendental
         tally.busy = tally.busy | (weight > 0)
         last = tally.events[-1] if tally.events else None
         if last is None or last.name != "work" or last.weight is not weight:  # one is enough

@@ -28,8 +28,7 @@ def evaluate(equation: JaxprEqn, values: list[np.ndarray], rank: int) -> list[np
     rule = RULES.get(name)
     if rule is None or (name == "mul" and equation.params.get("out_dtype") is not None):
         return _by_jax(equation, values, rank)
-    with np.errstate(all="ignore"):
-        result = np.asarray(rule(equation, values, rank))
+    result = np.asarray(rule(equation, values, rank))
     return [result.astype(equation.outvars[0].aval.dtype, copy=False)]
 
 
@@ -54,6 +53,8 @@ def elementwise(function: Callable[..., np.ndarray]) -> Rule:
 
     def rule(_: JaxprEqn, values: list[np.ndarray], rank: int) -> np.ndarray:
         ndim = max(v.ndim for v in values)
+        if all(v.ndim == ndim for v in values):
+            return function(*values)
         lined = [
             v.reshape(v.shape[:rank] + (1,) * (ndim - v.ndim) + v.shape[rank:]) for v in values
         ]

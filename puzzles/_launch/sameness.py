@@ -17,6 +17,7 @@ _ORIGINS = {"debug_info", "name_and_src_info", "source_info"}
 # How to differentiate it, by functions that each trace makes anew: it runs the same, too.
 _RULES = {"jvp_jaxpr_fun", "jvp_jaxpr_thunk", "fwd_jaxpr_thunk", "bwd", "out_trees"}
 _LEFT_OUT = _ORIGINS | _RULES
+_PLAIN = {int, float, bool, str, type(None)}
 
 
 def fingerprint(program: Any, lines: bool = False) -> Hashable:
@@ -35,6 +36,8 @@ class _Reader:
         self.numbers: dict[Var, int] = {}
 
     def read(self, value: Any) -> Hashable:
+        if type(value) in _PLAIN:
+            return type(value), value
         if isinstance(value, Var):
             return self.numbers.setdefault(value, len(self.numbers)), value.aval
         if isinstance(value, Literal):

@@ -8,7 +8,7 @@ import queue
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import jax
@@ -218,12 +218,20 @@ def _in_time(wait: Callable[[], Any]) -> Any:
 
 
 def _named(function: Any, args: tuple, keywords: dict[str, Any]) -> dict[str, Any]:
+    """What a callback is given, by the names of its parameters."""
+    if isinstance(function, partial):
+        args, keywords = (*function.args, *args), {**function.keywords, **keywords}
+        function = function.func
+    return {**dict(zip(_parameters(function), args, strict=False)), **keywords}
+
+
+@lru_cache(maxsize=64)
+def _parameters(function: Callable) -> tuple[str, ...]:
+    """The names of a function's parameters: to read them takes longer than most callbacks do."""
     try:
-        return dict(inspect.signature(function).bind_partial(*args, **keywords).arguments) | (
-            function.keywords if isinstance(function, partial) else {}
-        )
+        return tuple(inspect.signature(function).parameters)
     except (TypeError, ValueError):
-        return {}
+        return ()
 
 
 def source_line(info: Any) -> tuple[str, int] | None:
