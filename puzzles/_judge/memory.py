@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Collection, Iterator, Mapping
+from functools import partial
 
 import numpy as np
 
-from puzzles._jax import kernel_file, uninitialised
+from puzzles._jax import JaxprEqn, kernel_file, uninitialised
 from puzzles._judge.case import Case, on_tpu, to_execute
 from puzzles._judge.limits import learners_code
 from puzzles._judge.numbers import index_words, number_words
@@ -16,6 +17,7 @@ from puzzles._judge.verdict import Rejected
 from puzzles._launch import (
     Finding,
     Keyed,
+    Launch,
     Traced,
     faults,
     fingerprint,
@@ -50,7 +52,7 @@ def right(case: Case, traced: Traced) -> list[np.ndarray] | None:
     try:
         same_form(case, traced.out)
         _mapped(case, traced)
-        flat = _flat(case, traced, eager=False)
+        flat = _flat(case, traced)
     except Rejected:
         return None
     return flat if mismatches(case, flat) is None else None
@@ -58,14 +60,15 @@ def right(case: Case, traced: Traced) -> list[np.ndarray] | None:
 
 def to_run(case: Case, traced: Traced) -> Iterator[Keyed]:
     """The programs that `right` runs, or the interpreter where it does not, to compile ahead."""
-    return to_simulate(traced) if _quickly(case, traced) else to_execute(traced)
+    if not _quickly(case, traced):
+        return to_execute(traced)
+    return to_simulate(traced, left_out=partial(_elsewhere, case))
 
 
 def _quickly(case: Case, traced: Traced) -> bool:
-    """Whether the simulator takes the case at a small price, and no other rung's check does."""
-    launches = traced.launches
-    short = simulated_steps(launches) <= _QUICK_STEPS
-    return short and not beyond(launches) and not _elsewhere(case, traced)
+    """Whether the simulator takes the case at a small price, and not only in other rungs."""
+    own = _own(case, traced)
+    return bool(own) and simulated_steps(own) <= _QUICK_STEPS and not beyond(own)
 
 
 def memory(traces: Mapping[Case, Traced], thorough: bool, known: Collection[Case] = ()) -> str:
@@ -75,21 +78,23 @@ def memory(traces: Mapping[Case, Traced], thorough: bool, known: Collection[Case
     """
     for case, traced in traces.items():
         _mapped(case, traced)
-    if not thorough and all(_elsewhere(case, traced) for case, traced in traces.items()):
+    launches = {case: _own(case, traced, thorough) for case, traced in traces.items()}
+    if not any(launches.values()):
         return "its kernels are other rungs': there"
+    known = {case for case in known if launches[case] == _own(case, traces[case])}
     left = _THOROUGH_STEPS if thorough else _SIMULATED_STEPS
-    unable = {case: why for case, one in traces.items() if (why := beyond(one.launches))}
+    unable = {case: why for case, own in launches.items() if (why := beyond(own))}
     chosen: list[Case] = []
-    steps = {case: simulated_steps(traces[case].launches) for case in traces if case not in unable}
+    steps = {case: simulated_steps(own) for case, own in launches.items() if case not in unable}
     for case in sorted(steps, key=lambda one: steps[one]):
         left -= steps[case] * (case not in known)
         if left >= 0 or not chosen or case in known:
             chosen.append(case)
     for number, case in enumerate(chosen):
         if case not in known:
-            _same(case, _flat(case, traces[case], eager=False))
+            _same(case, _flat(case, traces[case], thorough=thorough))
         if thorough or not number:
-            _copied_at_once(case, traces[case])
+            _copied_at_once(case, traces[case], launches[case])
             _garbage_unread(case, traces[case])
     but = f"; it cannot take {next(iter(unable.values()))}" if unable else ""
     return f"{len(chosen)} of {len(traces)} cases{but}"
@@ -99,15 +104,25 @@ def memory_if_small(case: Case, traced: Traced) -> None:
     """The same on one case, which the simulator runs if that is quickly done."""
     _mapped(case, traced)
     if _quickly(case, traced):
-        _same(case, _flat(case, traced, eager=False))
+        _same(case, _flat(case, traced))
 
 
-def _elsewhere(case: Case, traced: Traced) -> bool:
-    """Whether all kernels stand in modules of other rungs, where they are simulated."""
-    files = {kernel_file(one.params["jaxpr"]) for one in kernel_calls(traced.jaxpr.jaxpr)}
-    modules = [one for one in list(sys.modules.values()) if getattr(one, "__file__", None) in files]
-    rungs = {one.__file__ for one in modules if isinstance(getattr(one, "PUZZLE", None), Puzzle)}
-    return files == rungs - {str(case.puzzle.path)}
+def _own(case: Case, traced: Traced, thorough: bool = False) -> tuple[Launch, ...]:
+    """The launches that are simulated here: all if `thorough`, else those of no other rung."""
+    calls = kernel_calls(traced.jaxpr.jaxpr)
+    return tuple(
+        launch
+        for call, launch in zip(calls, traced.launches, strict=True)
+        if thorough or not _elsewhere(case, call)
+    )
+
+
+def _elsewhere(case: Case, call: JaxprEqn) -> bool:
+    """Whether a kernel stands in another rung's module: there it is simulated."""
+    file = kernel_file(call.params["jaxpr"])
+    here = (one for one in list(sys.modules.values()) if getattr(one, "__file__", None) == file)
+    rung = any(isinstance(getattr(one, "PUZZLE", None), Puzzle) for one in here)
+    return rung and file != str(case.puzzle.path)
 
 
 def stage_of(finding: Finding) -> str:
@@ -124,9 +139,9 @@ def _mapped(case: Case, traced: Traced) -> None:
             raise Rejected(stage_of(finding), finding.words, case=case.label, step=step)
 
 
-def _copied_at_once(case: Case, traced: Traced) -> None:
+def _copied_at_once(case: Case, traced: Traced, launches: Collection[Launch]) -> None:
     """The same with copies that are made at once; those of a TPU end sometime between the two."""
-    if any(one.copies for one in traced.launches):
+    if any(one.copies for one in launches):
         _same(case, _flat(case, traced, eager=True))
 
 
@@ -149,9 +164,12 @@ def _garbage_unread(case: Case, traced: Traced) -> None:
         raise Rejected("memory", says, case=case.label)
 
 
-def _flat(case: Case, traced: Traced, eager: bool) -> list[np.ndarray]:
+def _flat(
+    case: Case, traced: Traced, eager: bool = False, thorough: bool = False
+) -> list[np.ndarray]:
+    left_out = None if thorough else partial(_elsewhere, case)
     try:
-        return simulate(traced, eager=eager)
+        return simulate(traced, eager=eager, left_out=left_out)
     except SimulationError as error:
         raise Rejected("memory", error.says, case=case.label) from None
 

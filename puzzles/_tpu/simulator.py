@@ -6,7 +6,7 @@ import contextlib
 import functools
 import logging
 import threading
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -61,31 +61,44 @@ class Run:
     cut: bool = False
 
 
-def simulate(traced: Traced, *, seed: int = 0, eager: bool = False) -> list[np.ndarray]:
+# Which launches are only interpreted.
+LeftOut = Callable[[JaxprEqn], bool] | None
+
+
+def simulate(
+    traced: Traced, *, seed: int = 0, eager: bool = False, left_out: LeftOut = None
+) -> list[np.ndarray]:
     """The flat results of `traced` on its leaves, on a simulated TPU with one core.
 
     Raises `SimulationError`, also for what JAX's simulator itself lets pass: a buffer touched while
     a copy is in flight, a copy nobody waits for, a wait that would never end, a `pl.ANY` ref that
     is indexed. `seed` orders parallel axes; copies are made when waited for, or at once if `eager`.
     """
-    return run(traced, How(seed, eager)).results
+    return run(traced, How(seed, eager), left_out).results
 
 
-def run(traced: Traced, how: How) -> Run:
+def run(traced: Traced, how: How, left_out: LeftOut = None) -> Run:
     """The same, with what was seen."""
     for leaf in traced.leaves:
         if isinstance(leaf, jax.ShapeDtypeStruct):
             raise TypeError(f"simulating needs data, and {leaf} is only a shape")
     made = Run()
-    launch = functools.partial(_launch, made, how)
+    launch = functools.partial(_launch, made, how, left_out)
     made.results += map(np.asarray, run_program(traced.jaxpr, traced.leaves, launch))
     return made
 
 
 def _launch(
-    made_up: Run, how: How, group: list[JaxprEqn], program: ClosedJaxpr, values: list[Any]
+    made_up: Run,
+    how: How,
+    left_out: LeftOut,
+    group: list[JaxprEqn],
+    program: ClosedJaxpr,
+    values: list[Any],
 ) -> Sequence:
     """`program` in the simulator; it is one equation, a `pallas_call`."""
+    if left_out is not None and left_out(group[0]):
+        return on_cpu(with_interpret(program, True), values)
     if (refused := words.indexed_hbm(group[0])) is not None:
         raise SimulationError(refused)
     equation, program = _simulated(group[0], program, how.seed)
@@ -109,10 +122,13 @@ def _launch(
         reset_tpu_interpret_mode_state()
 
 
-def to_simulate(traced: Traced) -> Iterator[Keyed]:
+def to_simulate(traced: Traced, left_out: LeftOut = None) -> Iterator[Keyed]:
     """The programs that `simulate` runs, to be compiled ahead."""
 
     def launch(equation: JaxprEqn, program: ClosedJaxpr) -> Keyed:
+        if left_out is not None and left_out(equation):
+            program = with_interpret(program, True)
+            return program, fingerprint(program)
         _, program = _simulated(equation, program, 0)
         return program, program
 
