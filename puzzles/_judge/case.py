@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from puzzles._jax import ClosedJaxpr, jaxpr_as_fun
+from puzzles._jax import ClosedJaxpr, jaxpr_as_fun, x64
 from puzzles._judge.copied import explains
 from puzzles._judge.limits import as_imported
 from puzzles._judge.source import unjitted
@@ -27,6 +27,7 @@ from puzzles._launch import (
     quickly,
     run_program,
     trace_call,
+    with_exact_dots,
     with_interpret,
 )
 from puzzles._puzzle import Mistake, Puzzle, mutate
@@ -116,11 +117,15 @@ class Case:
 
     @cached_property
     def exact(self) -> list[np.ndarray]:
-        """What the spec gives before the casts to narrow floats that it ends with, flat."""
-        args = self.args
-        with as_imported(), jax.default_matmul_precision("highest"):
-            traced = trace_call(self.judged(self.puzzle.spec), *args)
-            return quickly(before_last_casts(traced.jaxpr), traced.leaves)
+        """What the spec gives before the casts to narrow floats that it ends with, flat.
+
+        Its dots to f32 are summed in f64: which f32 sum is right no machine knows.
+        """
+        with as_imported():
+            traced = trace_call(self.judged(self.puzzle.spec), *self.args)
+            program = with_exact_dots(before_last_casts(traced.jaxpr))
+            with x64():
+                return quickly(program, traced.leaves)
 
     @cached_property
     def reference(self) -> Traced:

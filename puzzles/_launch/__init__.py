@@ -12,7 +12,7 @@ from __future__ import annotations
 from puzzles._launch.compiling import Keyed, ahead, remembered
 from puzzles._launch.evaluate import callee
 from puzzles._launch.events import Event, Part, Waits
-from puzzles._launch.faithful import TURNS, Endless, before_last_casts
+from puzzles._launch.faithful import TURNS, Endless, before_last_casts, with_exact_dots
 from puzzles._launch.fault import faults, step_number
 from puzzles._launch.finding import (
     ERROR,
@@ -119,6 +119,7 @@ __all__ = [
     "trace",
     "trace_call",
     "waste",
+    "with_exact_dots",
     "with_interpret",
     "with_parameter",
 ]

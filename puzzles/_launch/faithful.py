@@ -9,10 +9,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from puzzles._jax import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
+from puzzles._jax import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, x64
 
 # Turns of one `while`: a second or so on a CPU, and more than any kernel of a puzzle takes.
 TURNS = 1_000_000
+# How equations that hold no program are rewritten, those within others included.
+Rule = Callable[[JaxprEqn], Sequence[JaxprEqn]]
 # What holds programs that run as they are written. The jaxprs of others, of `reduce` or `scatter`
 # for example, say what XLA is to do with two numbers.
 _HOLDERS = {
@@ -39,7 +41,15 @@ def faithful(closed: ClosedJaxpr) -> ClosedJaxpr:
     JAX 0.10 keeps narrow floats in f32 from one operation to the next. Seen as integers and back,
     each result is rounded. And each `while` counts its turns: `Endless` is raised where it ran.
     """
-    return _swap(closed)
+    return _swap(closed, _pinned)
+
+
+def with_exact_dots(closed: ClosedJaxpr) -> ClosedJaxpr:
+    """The same program whose dots to f32 are summed in f64, to be run within `x64`.
+
+    The order of an f32 sum is the machine's: over thousands of terms that cancel, two differ.
+    """
+    return _swap(closed, _summed_in_f64)
 
 
 def before_last_casts(closed: ClosedJaxpr) -> ClosedJaxpr:
@@ -53,26 +63,53 @@ def before_last_casts(closed: ClosedJaxpr) -> ClosedJaxpr:
     return closed.replace(jaxpr=jaxpr.replace(outvars=[casts.get(v, v) for v in jaxpr.outvars]))
 
 
-def _swap(value: Any) -> Any:
+def _swap(value: Any, rule: Rule) -> Any:
     if isinstance(value, ClosedJaxpr):
-        return value.replace(jaxpr=_rewritten(value.jaxpr))
+        return value.replace(jaxpr=_rewritten(value.jaxpr, rule))
     if isinstance(value, Jaxpr):
-        return _rewritten(value)
+        return _rewritten(value, rule)
     if type(value) in (tuple, list):
-        return type(value)(map(_swap, value))
+        return type(value)(_swap(one, rule) for one in value)
     return value
 
 
-def _rewritten(jaxpr: Jaxpr) -> Jaxpr:
-    return jaxpr.replace(eqns=[new for one in jaxpr.eqns for new in _equations(one)])
+def _rewritten(jaxpr: Jaxpr, rule: Rule) -> Jaxpr:
+    return jaxpr.replace(eqns=[new for e in jaxpr.eqns for new in rule(_entered(e, rule))])
 
 
-def _equations(equation: JaxprEqn) -> Sequence[JaxprEqn]:
-    """One equation, rewritten, and what pins its results."""
+def _entered(equation: JaxprEqn, rule: Rule) -> JaxprEqn:
+    if equation.primitive.name not in _HOLDERS:
+        return equation
+    params = {key: _swap(value, rule) for key, value in equation.params.items()}
+    return equation.replace(params=params)
+
+
+def _summed_in_f64(equation: JaxprEqn) -> Sequence[JaxprEqn]:
+    """A dot to f32, of operands in f64 and rounded once; any other equation as it is."""
+    if equation.primitive.name != "dot_general" or equation.outvars[0].aval.dtype != jnp.float32:
+        return [equation]
+    numbers = equation.params["dimension_numbers"]
+
+    def dot(x: jax.Array, y: jax.Array) -> jax.Array:
+        wide = (jax.lax.convert_element_type(one, np.float64) for one in (x, y))
+        return jax.lax.dot_general(*wide, numbers).astype(jnp.float32)
+
+    forms = (jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in equation.invars)
+    with x64():
+        _, (first, second, *product, rounded), _ = _traced(dot, *forms)
+    one, other = equation.invars
+    return [
+        first.replace(invars=[one]),
+        second.replace(invars=[other]),
+        *product,
+        rounded.replace(outvars=equation.outvars),
+    ]
+
+
+def _pinned(equation: JaxprEqn) -> Sequence[JaxprEqn]:
+    """One equation, and what pins its results."""
     name = equation.primitive.name
     if name in _HOLDERS:
-        params = {key: _swap(value) for key, value in equation.params.items()}
-        equation = equation.replace(params=params)
         return [_counted(equation) if name == "while" else equation]
     after: list[JaxprEqn] = []
     outvars = list(equation.outvars)
