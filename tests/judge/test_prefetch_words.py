@@ -13,6 +13,7 @@ from puzzles._judge.memory import memory
 from puzzles._judge.scale import at_scale
 from puzzles._launch import compiling, kernel_calls, trace_call
 from puzzles._puzzle import mutate, variant
+from puzzles._tpu import simulator
 
 
 def verdict(name: str, old: str, new: str, puzzle: Puzzle | None = None) -> Verdict:
@@ -97,6 +98,25 @@ def test_kernels_of_other_rungs_are_simulated_there_and_by_verify():
     *_, small, _ = cases(own)
     traced = trace_call(small.judged(own.solution), *small.args)
     assert memory({small: traced}, thorough=False) == "1 of 1 cases"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("thorough", "simulated"), [(False, 1), (True, 3)])
+def test_of_kernels_of_several_rungs_the_own_one_is_simulated(monkeypatch, thorough, simulated):
+    watched = []
+
+    def counted(*given):
+        watched.append(given)
+        return watch(*given)
+
+    watch = simulator.Watch
+    monkeypatch.setattr(simulator, "Watch", counted)
+    puzzle = find("splash_vjp")
+    case = cases(puzzle)[1]
+    traced = trace_call(case.judged(puzzle.solution), *case.args)
+    assert len(traced.launches) == 3
+    assert memory({case: traced}, thorough) == "1 of 1 cases"
+    assert len(watched) == simulated
 
 
 def test_of_equal_kernels_one_is_compiled(monkeypatch):
