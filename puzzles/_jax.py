@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import importlib
 import inspect
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -72,6 +73,7 @@ except ImportError as error:
     raise UnsupportedJax(lacking(jax.__version__, error)) from None
 
 __all__ = [
+    "CPU_FLAGS",
     "AbstractValue",
     "ClosedJaxpr",
     "InterpretParams",
@@ -111,6 +113,14 @@ __all__ = [
 # wait for a thread that waits for it, on two cores now and then, and for ever:
 # https://github.com/jax-ml/jax/issues/25861. Read when the CPU's backend starts, so set here.
 jax.config.update("jax_cpu_enable_async_dispatch", False)
+
+# On a CPU and before 0.8.2, XLA's XNNPACK kept the second factor of a dot by its address: now and
+# then the product was that with an earlier array that had lain there. XLA reads its flags when it
+# compiles its first program; `compiled` gives this one to each of its own.
+CPU_FLAGS = {"xla_cpu_use_xnnpack": False} if _numbers(jax.__version__) < (0, 8, 2) else {}
+if CPU_FLAGS:
+    _added = [f"--{flag}={str(value).lower()}" for flag, value in CPU_FLAGS.items()]
+    os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), *_added]).strip()
 
 # Until 0.10 a ClosedJaxpr held a Jaxpr and its constants. 0.11 made them one class, which answers
 # to `.jaxpr` and `.consts`; 0.12 dropped the second name.

@@ -168,16 +168,15 @@ def settings(puzzle: Puzzle, fn: Callable) -> dict[str, int]:
 @lru_cache(maxsize=512)
 def _program_of(case: Case, mistake: Mistake) -> Hashable | None:
     try:
-        traced = trace_call(case.judged(_wrong(case.puzzle, mistake)), *case.args)
+        return fingerprint(_traced(case, mistake).jaxpr)
     except Exception:
         return None
-    return fingerprint(traced.jaxpr)
 
 
 @lru_cache(maxsize=512)
 def _faults_of(case: Case, mistake: Mistake) -> frozenset[str]:
     try:
-        launches = trace_call(case.judged(_wrong(case.puzzle, mistake)), *case.args).launches
+        launches = _traced(case, mistake).launches
         copied = explains(launches)
         kinds = {fault.kind for one in launches for fault in faults(one)}
         return frozenset(kinds | ({copied[0]} if copied else set()))
@@ -209,12 +208,17 @@ def fresh_cases(puzzle: Puzzle, draws: int) -> list[Case]:
 @lru_cache(maxsize=512)
 def _mistaken(case: Case, mistake: Mistake) -> tuple[np.ndarray, ...] | None:
     try:
-        fn = _wrong(case.puzzle, mistake)
         if not case.puzzle.kernel:
-            return tuple(np.asarray(x) for x in jax.tree.leaves(case.plainly(fn)))
-        return tuple(execute(trace_call(case.judged(fn), *case.args)))
+            plain = case.plainly(_wrong(case.puzzle, mistake))
+            return tuple(np.asarray(x) for x in jax.tree.leaves(plain))
+        return tuple(execute(_traced(case, mistake)))
     except Exception:
         return None
+
+
+@lru_cache(maxsize=512)
+def _traced(case: Case, mistake: Mistake) -> Traced:
+    return trace_call(case.judged(_wrong(case.puzzle, mistake)), *case.args)
 
 
 @lru_cache(maxsize=512)

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import jax
 
-from puzzles._jax import ClosedJaxpr, jaxpr_as_fun
+from puzzles._jax import CPU_FLAGS, ClosedJaxpr, jaxpr_as_fun
 from puzzles._launch.faithful import faithful
 
 # Without LLVM's optimiser and XLA's fusion emitters a kernel compiles in a third of the time and
@@ -63,9 +63,9 @@ def compiled(program: ClosedJaxpr, key: Hashable, args: Sequence[Any]) -> Compil
 def _compile(program: ClosedJaxpr, args: Sequence[Any]) -> Compiled:
     lowered = jax.jit(jaxpr_as_fun(faithful(program))).lower(*args)
     try:
-        return lowered.compile(_QUICK)
+        return lowered.compile(CPU_FLAGS | _QUICK)
     except Exception:  # an XLA that does not know one of the flags
-        return lowered.compile()
+        return lowered.compile(CPU_FLAGS)
 
 
 @contextmanager
