@@ -216,7 +216,7 @@ def _mistaken(case: Case, mistake: Mistake) -> tuple[np.ndarray, ...] | None:
         return None
 
 
-@lru_cache(maxsize=512)
+@lru_cache(maxsize=128)
 def _traced(case: Case, mistake: Mistake) -> Traced:
     return trace_call(case.judged(_wrong(case.puzzle, mistake)), *case.args)
 

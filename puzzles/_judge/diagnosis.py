@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 
 import jax
 import numpy as np
@@ -28,18 +28,23 @@ def diagnosis(
 
     On the cases before it, and on the next, it has to give what the judged function gives there.
     traced: the judged function on the case, where it has a kernel; a mistake that is the same
-    program needs no more cases. fault: a kind that explains the numbers by itself, so that the
-    mistake must have it, too.
+    program is asked first, and needs neither to run nor a next case. fault: a kind that explains
+    the numbers by itself, so that the mistake must have it, too.
     """
     if case.fresh:  # every mistake on record is wrong on a listed case, and all of those passed
         return None
-    mistakes = (
+    mistakes = [
         m
         for m in case.puzzle.mistakes
         if m.stage == "values" and (fault is None or fault in case.faults_of(m))
+    ]
+    same: list[Mistake] = []
+    if traced is not None:
+        program = fingerprint(traced.jaxpr)
+        same = [m for m in mistakes if program == case.program_of(m)]
+    mistake = next((m for m in same if _right_before(case, m)), None) or next(
+        (m for m in mistakes if _same_values(case, m, flat, again)), None
     )
-    program = None if traced is None else fingerprint(traced.jaxpr)
-    mistake = next((m for m in mistakes if _same_values(case, m, flat, again, program)), None)
     if mistake is None:
         return None
     what = "kernel" if case.puzzle.kernel else "function"
@@ -60,33 +65,29 @@ def _only_nan(case: Case, flat: Sequence[np.ndarray]) -> bool:
     return bool(wrong) and all(np.isnan(x.astype(np.float32)).all() for x in wrong)
 
 
-def _same_values(
-    case: Case,
-    mistake: Mistake,
-    flat: Sequence[np.ndarray],
-    again: Again,
-    program: Hashable | None,
-) -> bool:
+def _same_values(case: Case, mistake: Mistake, flat: Sequence[np.ndarray], again: Again) -> bool:
     """Whether a mistake gives these numbers here, the right ones before, and the same on the next.
 
     One case alone may not tell: whatever reads a huge number that it should not, gives that.
     """
-
-    def gives(one: Case, numbers: Sequence[np.ndarray] | None) -> bool:
-        theirs = one.mistaken(mistake)
-        if theirs is None or numbers is None:
-            return theirs is numbers
-        return alike(case.puzzle, theirs, numbers)
-
-    listed = cases(case.puzzle, case.seed)
+    after = cases(case.puzzle, case.seed)[case.number + 1 : case.number + 2]
     return (
-        all(gives(one, jax.tree.leaves(one.expected)) for one in listed[: case.number])
-        and gives(case, flat)
-        and (
-            (program is not None and program == case.program_of(mistake))
-            or all(gives(one, again(one)) for one in listed[case.number + 1 : case.number + 2])
-        )
+        _right_before(case, mistake)
+        and _gives(case, mistake, flat)
+        and all(_gives(one, mistake, again(one)) for one in after)
     )
+
+
+def _right_before(case: Case, mistake: Mistake) -> bool:
+    before = cases(case.puzzle, case.seed)[: case.number]
+    return all(_gives(one, mistake, jax.tree.leaves(one.expected)) for one in before)
+
+
+def _gives(case: Case, mistake: Mistake, numbers: Sequence[np.ndarray] | None) -> bool:
+    theirs = case.mistaken(mistake)
+    if theirs is None or numbers is None:
+        return theirs is numbers
+    return alike(case.puzzle, theirs, numbers)
 
 
 def alike(puzzle: Puzzle, one: Sequence[np.ndarray], other: Sequence[np.ndarray]) -> bool:
