@@ -125,7 +125,8 @@ def _wrong(puzzle: Puzzle) -> tuple[list[float], list[float]]:
     for mistake in (m for m in puzzle.mistakes if m.stage == "values"):
         for seconds, known in ((plain, lambda *_, **__: None), (named, diagnosis)):
             compiling._compiled.clear()
-            case._mistaken.cache_clear()
+            for kept in (case._traced, case._mistaken, case._program_of, case._faults_of):
+                kept.cache_clear()
             values.diagnosis = known
             seconds.append(_seconds(mutate(puzzle, mistake), "values"))
     return plain, named
