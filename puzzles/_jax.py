@@ -12,10 +12,11 @@ import importlib
 import inspect
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 
 OLDEST = "0.7.2"
 NEWEST_TRIED = "0.12.0.1"
@@ -81,6 +82,7 @@ __all__ = [
     "JaxprEqn",
     "Jitted",
     "Literal",
+    "ShufflingSeed",
     "UnsupportedJax",
     "Var",
     "abstract_device",
@@ -377,6 +379,42 @@ def simulator_callbacks(instead: Callable[..., Any]) -> Iterator[None]:
     finally:
         if original is not None:
             callback.io_callback_impl = original
+
+
+class ShufflingSeed(int):
+    """A `random_seed` of the simulator that orders the steps of parallel axes by NumPy.
+
+    By any other, JAX's random numbers do, as part of each program: compiling those is a tenth of a
+    check. No axis keeps its order here, unless JAX has other names for all this.
+    """
+
+    def orders(self, sizes: Iterable[int | None]) -> Iterator[np.ndarray]:
+        """An order of the steps of each axis; of one whose size is None, an empty one."""
+        drawn = np.random.default_rng(self)
+        for size in sizes:
+            order = steps = np.arange(size or 0, dtype=np.int32)
+            while len(steps) > 1 and (order == steps).all():
+                order = drawn.permutation(steps)
+            yield order
+
+
+def _heed_shuffling_seeds() -> None:
+    module = inspect.getmodule(reset_tpu_interpret_mode_state)
+    by_jax = getattr(module, "_get_randomized_grid_coordinates", None)
+    parallel = getattr(module, "_get_parallel_dim_semantics", None)
+
+    def orders(grid: Sequence[Any], params: Any, seed: int | None) -> tuple[Any, ...]:
+        if not isinstance(seed, ShufflingSeed):
+            return by_jax(grid, params, seed)
+        shuffled = parallel(params, len(grid))
+        sizes = (int(n) if one else None for n, one in zip(grid, shuffled, strict=True))
+        return tuple(map(jax.numpy.asarray, seed.orders(sizes)))
+
+    if by_jax is not None and parallel is not None:
+        module._get_randomized_grid_coordinates = orders
+
+
+_heed_shuffling_seeds()
 
 
 @contextlib.contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import textwrap
 from collections.abc import Iterable, Iterator
@@ -149,8 +150,9 @@ def edit(text: str, edits: Iterable[tuple[str, str]]) -> str:
     return text
 
 
+@functools.lru_cache(maxsize=64)
 def functions(text: str) -> dict[str, ast.FunctionDef]:
-    """The module's top-level functions by name."""
+    """The module's top-level functions by name; parsed once, so not to be changed."""
     return {n.name: n for n in ast.parse(text).body if isinstance(n, ast.FunctionDef)}
 
 

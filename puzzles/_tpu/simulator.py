@@ -17,6 +17,7 @@ import numpy as np
 from puzzles._jax import (
     ClosedJaxpr,
     JaxprEqn,
+    ShufflingSeed,
     compiler_param,
     interpret_params,
     reset_tpu_interpret_mode_state,
@@ -183,7 +184,7 @@ def _strictest(seed: int) -> Any:
         uninitialized_memory="nan",
         dma_execution_mode="on_wait",
         buffer_bounds="logical",
-        random_seed=seed,
+        random_seed=ShufflingSeed(seed),
         grid_point_recorder=_here,
     )
 
