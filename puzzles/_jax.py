@@ -399,9 +399,9 @@ class ShufflingSeed(int):
 
 
 def _heed_shuffling_seeds() -> None:
-    module = inspect.getmodule(reset_tpu_interpret_mode_state)
-    by_jax = getattr(module, "_get_randomized_grid_coordinates", None)
-    parallel = getattr(module, "_get_parallel_dim_semantics", None)
+    module: Any = inspect.getmodule(reset_tpu_interpret_mode_state)
+    by_jax: Any = getattr(module, "_get_randomized_grid_coordinates", None)
+    parallel: Any = getattr(module, "_get_parallel_dim_semantics", None)
 
     def orders(grid: Sequence[Any], params: Any, seed: int | None) -> tuple[Any, ...]:
         if not isinstance(seed, ShufflingSeed):

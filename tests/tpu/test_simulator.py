@@ -10,6 +10,7 @@ import pytest
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
+from puzzles._jax import ShufflingSeed, interpret_params
 from puzzles._launch import as_tpu, quickly, trace_call, with_interpret
 from puzzles._tpu import SimulationError, simulate, watch
 
@@ -23,8 +24,8 @@ def copy_kernel(x_ref, o_ref):
     o_ref[...] = x_ref[...]
 
 
-def launch(kernel=copy_kernel, x=TILE, o=TILE, grid=(2, 2), scratch=(), **params):
-    """A function of one (256, 256) array that launches `kernel` with `interpret=True`."""
+def launch(kernel=copy_kernel, x=TILE, o=TILE, grid=(2, 2), scratch=(), interpret=True, **params):
+    """A function of one (256, 256) array that launches `kernel`."""
 
     def run(array):
         return pl.pallas_call(
@@ -35,7 +36,7 @@ def launch(kernel=copy_kernel, x=TILE, o=TILE, grid=(2, 2), scratch=(), **params
             out_shape=jax.ShapeDtypeStruct((256, 256), jnp.float32),
             scratch_shapes=list(scratch),
             compiler_params=pltpu.CompilerParams(**params),
-            interpret=True,
+            interpret=interpret,
         )(array)
 
     return run
@@ -348,6 +349,35 @@ def test_parallel_axes_run_in_the_order_of_the_seed_and_steps_stay_right():
         with pytest.raises(SimulationError) as caught:
             simulate(traced, seed=seed)
         assert caught.value.finding.step[0] == 1
+
+
+def visited(seed):
+    """The grid points of a launch with two parallel axes, in order; and its program's text."""
+    points = []
+
+    def record(*given):
+        *token, point, _ = given  # 0.7 hands no token through
+        points.append(tuple(np.asarray(point).tolist()))
+        return token[0] if token else ()
+
+    params = interpret_params(random_seed=seed, grid_point_recorder=record)
+    fn = jax.jit(launch(dimension_semantics=("parallel", "parallel"), interpret=params))
+    text = fn.lower(X).as_text()
+    jax.block_until_ready(fn(X))
+    return points, text
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_parallel_axes_are_shuffled_before_the_program_is_compiled(seed: int):
+    points, text = visited(ShufflingSeed(seed))
+    assert points == [(1, 1), (1, 0), (0, 1), (0, 0)]  # of two orders, the one that is not 0, 1
+    assert "threefry" not in text
+
+
+def test_another_seed_shuffles_as_jax_does():
+    points, text = visited(0)
+    assert sorted(points) == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert "threefry" in text
 
 
 def test_results_without_a_kernel_and_of_many_dtypes():
