@@ -120,7 +120,7 @@ def test_what_a_source_draws_costs_no_answer_the_spec_again() -> None:
 
 
 @pytest.mark.graduate
-@pytest.mark.parametrize("puzzle", sample.some(RUNGS, 12), ids=lambda puzzle: puzzle.name)
+@pytest.mark.parametrize("puzzle", sample.some(RUNGS, 6), ids=lambda puzzle: puzzle.name)
 def test_the_reference_follows_the_spec_wherever_it_is_asked(puzzle: puzzles.Puzzle) -> None:
     traces = {c: trace_call(c.judged(puzzle.solution), *c.args) for c in cases(puzzle)}
     arguments = len(next(iter(traces.values())).leaves)

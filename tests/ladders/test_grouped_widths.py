@@ -95,7 +95,7 @@ def test_narrow_widths_are_right(name: str, K: int, N: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.graduate
-@pytest.mark.parametrize("name", sample.share(RUNGS, 2))
+@pytest.mark.parametrize("name", sample.share(RUNGS, 3))
 @pytest.mark.parametrize(("K", "N"), [(1408, 1536), (2560, 1408)])
 def test_widths_of_real_layers_are_right(name: str, K: int, N: int) -> None:
     right(name, 512, K, N, (200, 0, 300))

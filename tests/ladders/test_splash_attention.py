@@ -132,7 +132,7 @@ def drawn(number: int) -> Case:
 
 @pytest.mark.slow
 @pytest.mark.graduate
-@pytest.mark.parametrize("number", sample.some(NUMBERS, 24))
+@pytest.mark.parametrize("number", sample.some(NUMBERS, 12))
 def test_same_numbers_and_no_more_work_than_production(number: int) -> None:
     with np.errstate(invalid="ignore"):
         lines[number] = graduation.examine(SOLUTION, drawn(number))

@@ -704,7 +704,7 @@ THEMES = {
 
 @pytest.mark.slow
 @pytest.mark.graduate
-@pytest.mark.parametrize("theme", sample.some(list(THEMES), 3))
+@pytest.mark.parametrize("theme", sample.some(list(THEMES), 2))
 def test_a_launch_does_what_was_read(theme: str, monkeypatch: pytest.MonkeyPatch) -> None:
     had: Counter = Counter()
 
