@@ -23,6 +23,8 @@ _HOLDERS = {
     "custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr",
 }  # fmt: skip
 _UNSIGNED = {16: jnp.uint16, 8: jnp.uint8}
+# What rounds a product, which the CPU would else leave unrounded where a sum follows.
+_PRODUCTS = {"mul", "square", "integer_pow"}
 
 
 class Endless(Exception):
@@ -39,7 +41,9 @@ def faithful(closed: ClosedJaxpr) -> ClosedJaxpr:
     """The same program, kernels included, that XLA's CPU compiler cannot make more precise.
 
     JAX 0.10 keeps narrow floats in f32 from one operation to the next. Seen as integers and back,
-    each result is rounded. And each `while` counts its turns: `Endless` is raised where it ran.
+    each result is rounded. So is a product in f32, which a CPU would add to before it rounds: of
+    two branches that compute the same score and its maximum, one may, and `exp(s - m)` differs.
+    And each `while` counts its turns: `Endless` is raised where it ran.
     """
     return _swap(closed, _pinned)
 
@@ -114,8 +118,8 @@ def _pinned(equation: JaxprEqn) -> Sequence[JaxprEqn]:
     after: list[JaxprEqn] = []
     outvars = list(equation.outvars)
     for n, var in enumerate(outvars):
-        if (unsigned := _narrow(var)) is not None:
-            rounded, eqns = _pin(var, unsigned)
+        if (rounds := _rounding(name, var)) is not None:
+            rounded, eqns = _pin(var, rounds)
             outvars[n] = rounded
             after += eqns
     return [equation.replace(outvars=outvars), *after] if after else [equation]
@@ -129,16 +133,23 @@ def _narrow(var: Var) -> Any:
     return _UNSIGNED.get(jnp.finfo(dtype).bits)
 
 
-def _pin(var: Var, unsigned: Any) -> tuple[Var, list[JaxprEqn]]:
+def _rounding(name: str, var: Var) -> Callable[[jax.Array], jax.Array] | None:
+    """What changes nothing in a result that is rounded, and what is not it rounds; else None."""
+    unsigned = _narrow(var)
+    if unsigned is not None:
+        return lambda x: jax.lax.bitcast_convert_type(
+            jax.lax.bitcast_convert_type(x, unsigned), x.dtype
+        )
+    if name in _PRODUCTS and getattr(var.aval, "dtype", None) == jnp.float32:
+        return lambda x: jax.lax.select(x == x, x, jax.lax.full_like(x, np.nan))
+    return None
+
+
+def _pin(var: Var, rounds: Callable[[jax.Array], jax.Array]) -> tuple[Var, list[JaxprEqn]]:
     """A variable to write instead of `var`, and equations that give `var` its value."""
     form = jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype)
-    new, (there, back), _ = _traced(lambda x: _there_and_back(x, unsigned), form)
-    return new[0], [there, back.replace(outvars=[var])]
-
-
-def _there_and_back(x: jax.Array, unsigned: Any) -> jax.Array:
-    bits = jax.lax.bitcast_convert_type(x, unsigned)
-    return jax.lax.bitcast_convert_type(bits, x.dtype)
+    new, (*before, last), _ = _traced(rounds, form)
+    return new[0], [*before, last.replace(outvars=[var])]
 
 
 def _traced(fn: Callable, *forms: Any) -> tuple[list[Var], list[JaxprEqn], list[Any]]:

@@ -48,3 +48,14 @@ def test_a_dot_to_another_dtype_stays_as_it_is() -> None:
     a = jnp.ones((8, 8), jnp.bfloat16)
     program = jax.make_jaxpr(lambda a: jnp.dot(a, a))(a)
     assert str(with_exact_dots(program)) == str(program)
+
+
+def test_a_product_is_rounded_before_it_is_added_to() -> None:
+    """A CPU would multiply and subtract in one step: of two branches, only one may be so."""
+    x = np.full((64, 128), 2**21 * 5.625, np.float32)
+    factor = np.float32(32**-0.5)
+    program = jax.make_jaxpr(lambda x, m: jnp.exp(x * factor - m))(x, x * factor)
+    (got,) = quickly(program, (x, x * factor))
+    assert (got == 1).all()
+    (nan,) = quickly(program, (np.full_like(x, np.nan), x * factor))
+    assert np.isnan(nan).all()
