@@ -19,13 +19,14 @@ from puzzles._author.circular import circular
 from puzzles._author.evidence import Fault
 from puzzles._author.report import plural
 from puzzles._judge import Case, cases
-from puzzles._launch import trace_call
+from puzzles._launch import Launch
 from puzzles._puzzle import Puzzle
 
 # What a rung may do without, if it says why.
 WAIVERS = {
     "work": "no mistake of stage 'work'",
     "blocks": "an axis of the grid that always has one block",
+    "single": "an axis along which a block of a result stays, and that never has one step",
     "finite": "results that are not finite though the data are",
     "constant": "an argument whose numbers are all the same",
     "same": "a result whose numbers are all the same in some case",
@@ -62,6 +63,7 @@ def _faults(puzzle: Puzzle) -> Iterator[Fault]:
     yield from map(Fault, _excused(puzzle))
     yield from _unaudited(puzzle)
     yield from _one_block(puzzle)
+    yield from _one_step(puzzle)
     yield from evidence.faults(puzzle)
 
 
@@ -183,10 +185,7 @@ def _one_block(puzzle: Puzzle) -> Iterator[Fault]:
     """One case has more than one block on every axis, or a wrong index map is right by luck."""
     if not puzzle.kernel:
         return
-    grids = []
-    for case in cases(puzzle):
-        launches = trace_call(case.judged(puzzle.solution), *case.args).launches
-        grids.append([one.grid for one in launches])
+    grids = [[one.grid for one in case.reference.launches] for case in cases(puzzle)]
     if any(all(size > 1 for grid in case for size in grid) for case in grids):
         return
     shown = ", ".join(" and ".join(map(str, case)) for case in grids)
@@ -194,4 +193,36 @@ def _one_block(puzzle: Puzzle) -> Iterator[Fault]:
         f"{puzzle.place('cases=')}: no case has more than one block on every axis of its grid "
         f"(grids {shown}): make one larger",
         "blocks",
+    )
+
+
+def _one_step(puzzle: Puzzle) -> Iterator[Fault]:
+    """Where a result is finished over several steps, the first one is the last in some case."""
+    if not puzzle.kernel:
+        return
+    stays: dict[tuple[str, int], list[bool]] = {}
+    single: set[tuple[str, int]] = set()
+    for case in cases(puzzle):
+        for launch in case.reference.launches if not case.asks_for(puzzle.newer) else ():
+            for axis, size in enumerate(launch.grid) if launch.steps else ():
+                if size == 1:
+                    single.add((launch.name, axis))
+                else:
+                    stays.setdefault((launch.name, axis), []).append(_stays(launch, axis))
+    kernels = {name for name in puzzle.blanks if name.endswith("_kernel")}
+    for (name, axis), each in stays.items():
+        if all(each) and (name, axis) not in single and name in kernels:
+            yield Fault(
+                f"{puzzle.place('cases=')}: no case has a single step on axis {axis} of {name}'s "
+                "grid, along which a block of the result stays: who begins in one step and ends in "
+                "another is right by luck. Make one smaller",
+                "single",
+            )
+
+
+def _stays(launch: Launch, axis: int) -> bool:
+    """Whether some output's block is the same all along an axis of the grid."""
+    return any(
+        one.piped and not np.diff(one.blocks.reshape(*launch.grid, -1), axis=axis).any()
+        for one in launch.outputs
     )

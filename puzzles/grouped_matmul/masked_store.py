@@ -132,8 +132,9 @@ PUZZLE = Puzzle(
     inputs=make_inputs,
     cases=[
         dict(G=4, M=192, N=256, ranges=((4, 50), (50, 50), (50, 128), (128, 170))),
-        dict(G=5, M=256, N=128, ranges=((10, 63), (63, 65), (80, 129), (191, 193), (227, 256))),
-        dict(G=3, M=128, N=384, ranges=((0, 0), (10, 128), (128, 128))),
+        # none at first and at last; one that fills a block and goes on at both sides
+        dict(G=7, M=256, N=128, ranges=((0, 0), (10, 63), (63, 65), (66, 193), (193, 194), (227, 256), (256, 256))),
+        dict(G=1, M=128, N=384, ranges=((10, 100),)),
         dict(G=4, M=192, N=128),
     ],
     hints=[

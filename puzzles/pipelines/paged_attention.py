@@ -174,6 +174,7 @@ PUZZLE = Puzzle(
             shared=True,
             H=256,
         ),
+        dict(lengths=(5, 16, 0), page=16, P=6, pages=1, garbage=1.0, shared=False),
     ],
     fresh=lambda r: dict(
         lengths=((23, 0, 8), (9, 24, 1), (0, 16, 15), (2, 17, 0))[r.integers(4)],

@@ -247,7 +247,7 @@ PUZZLE = Puzzle(
     inputs=make_inputs,
     cases=[
         dict(T=512, S=320, H=16, bq=128, bk=64, kind="blocks"),
-        dict(T=256, S=384, H=64, bq=64, bk=128, kind="documents"),
+        dict(T=256, S=128, H=64, bq=64, bk=128, kind="documents"),
     ],
     fresh=fresh,
     scale=scale,

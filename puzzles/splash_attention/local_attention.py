@@ -162,8 +162,8 @@ PUZZLE = Puzzle(
     inputs=make_inputs,
     cases=[
         dict(T=384, S=320, H=16, window=129),
-        dict(T=256, S=384, H=64, window=65),
-        dict(T=192, S=256, H=16, window=2),
+        dict(T=256, S=384, H=64, window=2),
+        dict(T=128, S=64, H=16, window=65),
     ],
     fresh=fresh,
     scale=scale,

@@ -205,7 +205,7 @@ PUZZLE = Puzzle(
     inputs=make_inputs,
     cases=[
         dict(N=6, K=2, T=128, S=256, H=64),
-        dict(N=5, K=5, T=64, S=1024, H=256, large=True, bq=32, bk=512),
+        dict(N=5, K=5, T=64, S=512, H=256, large=True, bq=32, bk=512),
     ],
     fresh=fresh,
     scale=scale,

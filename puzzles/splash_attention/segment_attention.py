@@ -196,7 +196,7 @@ PUZZLE = Puzzle(
     spec=segment_attention_spec,
     solution=segment_attention,
     inputs=make_inputs,
-    cases=[dict(T=256, S=384, H=64), dict(T=512, S=384, H=16)],
+    cases=[dict(T=256, S=384, H=64), dict(T=512, S=128, H=16)],
     fresh=fresh,
     scale=scale,
     par=dots,

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from planted import Rung, line
 
+import puzzles
 from puzzles import Puzzle
 from puzzles._author import margin, proof, shapes, soundness
 from puzzles._judge import largest_error
@@ -95,7 +98,7 @@ POSITIVE = (DRAW, "rng(key).random((M, N))")
         ),
         (
             ((DRAW, DRAW), '{"hints": "there is nothing at all to hint at"}'),
-            "no waiver is called 'hints'; there are work, blocks, finite, constant, same, sizes",
+            "no waiver is called 'hints'; there are work, blocks, single, finite, constant, same",
         ),
     ],
 )
@@ -184,3 +187,15 @@ def test_a_reference_of_another_form_is_rejected_without_a_figure(rung: Rung) ->
     assert problem is not None
     assert "mend it, or its spec:\n" in problem
     assert "returns a tuple of 2; the spec returns one array" in problem
+
+
+def test_a_sum_that_never_begins_and_ends_in_one_step_is_named() -> None:
+    puzzle = puzzles.find("row_sum")
+    assert soundness_problems(puzzle) == []
+    cases = [dict(M=128, N=384), dict(M=192, N=256)]
+    (problem,) = soundness_problems(dataclasses.replace(puzzle, cases=cases))
+    assert "no case has a single step on axis 1 of row_sum_kernel's grid" in problem
+
+
+def soundness_problems(puzzle: Puzzle) -> list[str]:
+    return list(soundness.soundness_problems(puzzle))
