@@ -103,7 +103,7 @@ PLANTED = (
     # copies
     own("one_copy", _COPIED + "        copy.wait()\n", _COPIED, "hazard", "copy.start()"),
     own("one_copy", _COPIED, "        copy = pltpu.make_async_copy(x_ref, o_ref, semaphore)\n",
-        "hazard", "not started"),
+        "hazard", "not on its way"),
     own("two_buffers", _TWO_WAIT, "", "hazard", "buffers"),
     own("two_buffers", _TWO_WAIT, "        fetch(step, (step + 1) % 2).wait()\n", "hazard",
         "buffers"),
@@ -171,5 +171,5 @@ PLANTED = (
             "k = async_copy_k._vmem_buffer[...].astype(jnp.float32).reshape(-1, 128)",
             "hazard", "k_vmem_buffer"),
     Planted(PAGED, "paged", "      async_copy_next_v.start()\n", "      pass\n", "hazard",
-            "not started"),
+            "not on its way"),
 )  # fmt: skip

@@ -13,7 +13,7 @@ import numpy as np
 from puzzles._jax import Jaxpr, JaxprEqn
 from puzzles._judge.narrowing import Narrowing, narrowings
 from puzzles._judge.outside import line_of, observed
-from puzzles._launch import PALLAS_CALL, Launch, Operand, Traced, itemsize, subjaxprs
+from puzzles._launch import PALLAS_CALL, Dot, Launch, Operand, Traced, itemsize, subjaxprs
 
 # The same bytes under another shape: nothing moves.
 _VIEWS = {
@@ -72,8 +72,8 @@ class Cost:
 
     @cached_property
     def idle(self) -> int:
-        """Grid steps without floating-point arithmetic."""
-        return sum((one.steps - int(one.busy.sum())) * (one.times or 1) for one in self.launches)
+        """Grid steps without floating-point arithmetic that no block of a result needs."""
+        return sum(int(one.idle.sum()) * (one.times or 1) for one in self.launches)
 
     @cached_property
     def transfers(self) -> int:
@@ -100,6 +100,11 @@ class Cost:
     def flops(self) -> int:
         """Floating-point operations."""
         return self._total("flops")
+
+    @property
+    def dots(self) -> list[Dot]:
+        """The dots of all kernels."""
+        return [dot for one in self.launches for dot in one.dots]
 
     @cached_property
     def dot_flops(self) -> int:

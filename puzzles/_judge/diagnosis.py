@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import jax
 import numpy as np
 
 from puzzles._judge import rounding
-from puzzles._judge.case import Case, cases
+from puzzles._judge.case import Case, cases, fresh_case
 from puzzles._judge.numbers import compare, equal
 from puzzles._launch import Traced, fingerprint
 from puzzles._puzzle import Mistake, Puzzle
@@ -42,9 +42,9 @@ def diagnosis(
     if traced is not None:
         program = fingerprint(traced.jaxpr)
         same = [m for m in mistakes if program == case.program_of(m)]
-    mistake = next((m for m in same if _right_before(case, m)), None) or next(
-        (m for m in mistakes if _same_values(case, m, flat, again)), None
-    )
+    mistake = next((m for m in same if _right_before(case, m)), None)
+    if mistake is None and not (fault is not None and _only_nan(case, flat)):
+        mistake = next((m for m in mistakes if _same_values(case, m, flat, again)), None)
     if mistake is None:
         return None
     what = "kernel" if case.puzzle.kernel else "function"
@@ -66,16 +66,26 @@ def _only_nan(case: Case, flat: Sequence[np.ndarray]) -> bool:
 
 
 def _same_values(case: Case, mistake: Mistake, flat: Sequence[np.ndarray], again: Again) -> bool:
-    """Whether a mistake gives these numbers here, the right ones before, and the same on the next.
+    """Whether a mistake gives these numbers here, the right ones before, and the same on the next
+    on which it is wrong.
 
     One case alone may not tell: whatever reads a huge number that it should not, gives that.
     """
-    after = cases(case.puzzle, case.seed)[case.number + 1 : case.number + 2]
     return (
         _right_before(case, mistake)
         and _gives(case, mistake, flat)
-        and all(_gives(one, mistake, again(one)) for one in after)
+        and all(_gives(one, mistake, again(one)) for one in _after(case, mistake))
     )
+
+
+def _after(case: Case, mistake: Mistake) -> Iterator[Case]:
+    """The cases that follow, at last a fresh one, up to one on which the mistake is wrong."""
+    puzzle = case.puzzle
+    fresh = fresh_case(puzzle, case.seed)
+    for one in (*cases(puzzle, case.seed)[case.number + 1 :], *([fresh] if fresh else [])):
+        yield one
+        if not _gives(one, mistake, jax.tree.leaves(one.expected)):
+            return
 
 
 def _right_before(case: Case, mistake: Mistake) -> bool:

@@ -146,6 +146,8 @@ def _judge(
         return _kernel(puzzle, fn, listed, fresh, drawn, thorough, compiler)
     for case in listed:
         planned = _plain(case, fn)
+    if puzzle.jit:
+        stages.unrolled(listed, fn)
     if fresh is not None:
         with _told_as_fresh(fresh):
             _plain(fresh, fn)
@@ -192,6 +194,9 @@ def _kernel(
     ran.append("compiled on this TPU" if on_tpu() else "CPU interpreter")
     ran.append(f"TPU simulator ({simulated})")
     ran += stages.tpu(traces, compiler)
+    if fresh is not None:
+        with _told_as_fresh(fresh):
+            stages.tpu({fresh: _told(attempt(fresh))}, None)
     if scale is not None:
         receipt = beside(puzzle, scale, tuple(ran))
     else:

@@ -38,6 +38,7 @@ _UNWRITTEN = (
     "initialised, or padding beyond an edge is used"
 )
 _GARBAGE = 1000.0
+_USE_NONE = "Write first, or leave out by its position what is not there: no test of numbers can."
 _DIFFERENT = "the kernel relies on something that `interpret=True` does and a TPU does not"
 
 
@@ -90,12 +91,15 @@ def memory(traces: Mapping[Case, Traced], thorough: bool, known: Collection[Case
         left -= steps[case] * (case not in known)
         if left >= 0 or not chosen or case in known:
             chosen.append(case)
+    garbage = {case: where for case in chosen if (where := _garbage(traces[case].launches))}
     for number, case in enumerate(chosen):
         if case not in known:
             _same(case, _flat(case, traces[case], thorough=thorough))
         if thorough or not number:
             _copied_at_once(case, traces[case], launches[case])
-            _garbage_unread(case, traces[case])
+    for number, (case, where) in enumerate(garbage.items()):
+        if thorough or not number:
+            _garbage_unread(case, traces[case], where)
     but = f"; it cannot take {next(iter(unable.values()))}" if unable else ""
     return f"{len(chosen)} of {len(traces)} cases{but}"
 
@@ -145,23 +149,37 @@ def _copied_at_once(case: Case, traced: Traced, launches: Collection[Launch]) ->
         _same(case, _flat(case, traced, eager=True))
 
 
-def _garbage_unread(case: Case, traced: Traced) -> None:
+def _garbage(launches: Collection[Launch]) -> str | None:
+    """What may read what nobody wrote, in words; None if nothing does."""
+    for one in launches:
+        for name, step in one.touched.early[:1]:
+            return f"`{name}` is read{_at(one, step)} before anything is written to it"
+    for one in launches:
+        for operand in one.inputs:
+            over = operand.starts + np.array(operand.sizes) > np.array(operand.shape)
+            if operand.piped and over.any():
+                step = int(np.argmax(over.any(axis=1)))
+                return f"the block of `{operand.name}`{_at(one, step)} ends beyond the array"
+    return None
+
+
+def _at(launch: Launch, step: int) -> str:
+    return f" at grid step {launch.at(step)}" if launch.grid else ""
+
+
+def _garbage_unread(case: Case, traced: Traced, where: str) -> None:
     """The same with a number, not NaN, where nothing was written: for who tests what lies there."""
-    read = next((one for one in traced.launches if one.touched.early), None)
-    if read is None or on_tpu():
+    if on_tpu():
         return
     program = with_interpret(traced.jaxpr, True)
     with learners_code(case.puzzle, case.label), uninitialised(_GARBAGE):
         flat = on_cpu(program, traced.leaves, ("garbage", fingerprint(program)))
     if mismatches(case, [np.asarray(x) for x in flat]) is not None:
-        name, step = read.touched.early[0]
-        ids = read.at(step)
-        where = f" at grid step {ids}" if ids else ""
         says = (
-            f"`{name}` is read{where} before anything is written to it. In the interpreter NaN "
-            "lies there; on a TPU any number may, and with one the result is wrong. Write first."
+            f"{where[0].upper()}{where[1:]}. In the interpreter NaN lies there; on a TPU any "
+            "number may, and with one the result is wrong. "
         )
-        raise Rejected("memory", says, case=case.label)
+        raise Rejected("memory", says + _USE_NONE, case=case.label)
 
 
 def _flat(

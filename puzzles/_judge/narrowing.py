@@ -25,8 +25,8 @@ _SAYS = {
     "gone. Round what is stored, or multiplied by a dot, and nothing else",
     "counted": "holds whole numbers in {dtype}, which larger ones outgrow: keep positions, counts "
     "and ids in int32",
-    "kept": "reads back what was rounded to {dtype} when it was stored, and goes on with it: keep "
-    "what many steps change in float32 scratch, and round it once, at the end",
+    "kept": "reads back what was rounded to {dtype} when it was stored, and computes with it: what "
+    "is computed with again stays in float32, and only a finished result is rounded",
 }
 
 

@@ -28,6 +28,8 @@ def slips(mine: Cost, par: Cost) -> Iterator[tuple[str, str]]:
     """(words, title) of each, beside the reference at the same shape."""
     for one in foreign(mine.narrowings, par.narrowings):
         yield one.words, _OUTGROWN if one.how == "counted" else _LOST
+    for says in _rounding_dots(mine, par):
+        yield says, _LOST
     for says in _wide_dots(mine, par):
         yield says, "its dots are not the reference's"
     for says in _left_out(mine, par):
@@ -75,6 +77,19 @@ def _one_buffer(launch: Launch) -> Iterator[tuple[str, str]]:
                 "`pl.Buffered(1)` is for blocks that stay.",
                 "copies and work take turns",
             )
+
+
+def _rounding_dots(mine: Cost, par: Cost) -> Iterator[str]:
+    """Dots where the reference has none: they may stand for a sum or a product in f32."""
+    for dot in () if par.dots else mine.dots:
+        if dot.rounds:
+            where = f"`{dot.line}`" if dot.line else "a dot"
+            yield (
+                f"{where} multiplies float32 on the matrix unit, which on a TPU takes factors in "
+                "bfloat16: two or three digits are left. Without a dot nothing is rounded; "
+                "`precision=jax.lax.Precision.HIGHEST` keeps the digits, in several passes."
+            )
+            return
 
 
 def _wide_dots(mine: Cost, par: Cost) -> Iterator[str]:

@@ -37,6 +37,8 @@ from puzzles._tpu import Compiler, compiled, lowered, supported_chips
 _EQUATIONS = 1000
 _STEPS = 2000
 _LISTED = 500_000
+# So many operations a program may grow by from case to case, however few elements there are more.
+_FEW = 50
 _NOT_RUN = "it was not run"
 
 
@@ -116,6 +118,28 @@ def _grown(body: Sequence[JaxprEqn]) -> str:
     return f"{grown}{by}: a Python loop in a kernel is unrolled. Work on whole blocks at once."
 
 
+def unrolled(listed: Sequence[Case], fn: Callable) -> None:
+    """No Python loop goes through the elements of an array: `jax.jit` compiles each turn apart."""
+    sizes = [_operations_and_elements(case, fn) for case in listed]
+    (least, fewer), (most, more) = min(sizes), max(sizes)
+    if most - least < max(_FEW, more - fewer):
+        return
+    says = (
+        f"Its program has {most:,} operations, and {least:,} in the case "
+        f"{listed[sizes.index((least, fewer))].label}: under `jax.jit` a Python loop is unrolled, "
+        "one copy for each turn. Work on the whole array at once."
+    )
+    title = "a Python loop is unrolled"
+    raise Rejected("work", says, case=listed[sizes.index((most, more))].label, title=title)
+
+
+def _operations_and_elements(case: Case, fn: Callable) -> tuple[int, int]:
+    with learners_code(case.puzzle, case.label):
+        traced = trace_call(case.judged(fn), *case.args)
+    count = sum(1 for _ in equations(traced.jaxpr.jaxpr))
+    return count, sum(math.prod(leaf.shape) for leaf in traced.leaves)
+
+
 def pallas(case: Case, traced: Traced) -> None:
     """There is a kernel, and the work is done in it."""
     if not traced.launches:
@@ -140,12 +164,12 @@ def pallas(case: Case, traced: Traced) -> None:
     if outside:
         name, where = outside[0]
         free = "reshape, transpose, plain slices, padding, broadcasting and casts"
-        belongs = "arithmetic and reordering belong in the kernel or its index maps"
         if case.puzzle.outside:
             more = ", ".join(f"`{one}`" for one in case.puzzle.outside)
-            free, belongs = f"{free}, and in this rung {more}", "the rest belongs in a kernel"
-        says = f"`{name}` works on the data outside the kernel{where}. Allowed outside are {free};"
-        raise Rejected("pallas", f"{says} {belongs}.", case=case.label)
+            free += f", and in this rung {more}"
+        says = f"`{name}` works on the data outside the kernel{where}. Allowed outside are {free}; "
+        says += "what else the spec asks for belongs in a kernel or its index maps."
+        raise Rejected("pallas", says, case=case.label)
 
 
 def _asked_by_index_maps(traced: Traced) -> str | None:

@@ -75,6 +75,11 @@ _REMEDIES: tuple[tuple[str, str], ...] = (
         "`emit_pipeline(…)(x_ref, o_ref)`.",
     ),
     (
+        r"Did not ask for inval to be discharged",
+        "The CPU interpreter cannot run `emit_pipeline` inside `pl.run_scoped`: what its body "
+        "needs, ask for by `scratch_shapes`.",
+    ),
+    (
         r"pytree structure error.*\n.*_ref|Buffer count >2 not supported for output",
         "A pipeline has a spec for each of its Refs, inputs in `in_specs` and outputs in "
         "`out_specs`; more than two slots only inputs may have.",

@@ -172,7 +172,7 @@ def _out_of_bounds(launch: Launch, operand: Operand) -> Iterator[Finding]:
         "out-of-bounds",
         ERROR,
         f"{says}.",
-        "Look at what its index map returns for this step.",
+        "Look at what its index map returns for this step, and at how long the grid is.",
         operand=operand.name,
         step=launch.at(step),
         block=block,
@@ -197,12 +197,14 @@ def _revisited(launch: Launch, operand: Operand, alias: str | None) -> Iterator[
         )
     else:
         says += (
-            f"It shares its memory with `{alias}`, and whether the kernel then reads the block "
-            "before or after the first result reached HBM is a matter of timing."
+            f"It shares its memory with `{alias}`: through that the kernel gets the block as it "
+            "was before the first result reached HBM, or after, as timing has it; an output's own "
+            "block is never fetched."
         )
     remedy = (
         "All visits to a block have to follow each other: in the grid, move the axis that comes "
-        "back to it inwards, past the axes that lead away."
+        "back to it inwards, past the axes that lead away. Where no order suits every output, it "
+        "takes two launches; where the block was not to come back, another grid."
     )
     for other in _unwritten(operand):  # then it is not the order of the grid
         remedy = f"{other.words.split('. An output')[0]}. Does its index map use every program id?"
@@ -288,11 +290,11 @@ def _shared(launch: Launch, operand: Operand) -> Iterator[Finding]:
         step = int(np.argmax(clash))
         block = ints(operand.blocks[step])
         says = (
-            f"`{operand.name}`: block {block} is written at grid steps "
+            f"`{operand.name}`: block {block} is held at grid steps "
             f"{launch.at(int(origin[step]))} and {launch.at(step)}, which differ along axis "
             f"{axis}, marked 'parallel': two cores may hold it at once, and one result is lost."
         )
-        remedy = f"Mark axis {axis} 'arbitrary'."
+        remedy = f"Mark axis {axis} 'arbitrary', if the index map is meant to leave it out."
         place = launch.at(step)
         yield Finding(
             "parallel", ERROR, says, remedy, operand=operand.name, step=place, block=block

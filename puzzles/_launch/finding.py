@@ -68,6 +68,12 @@ def line_of(info: Any) -> str | None:
     return None if frame is None else placed(frame.file_name, frame.start_line)
 
 
+def text_of(info: Any) -> str:
+    """The text of that line alone, "" where it is not known."""
+    frame = None if info is None else user_frame(info)
+    return "" if frame is None else text_at(frame.file_name, frame.start_line)
+
+
 def line_of_function(described: Any) -> str | None:
     """The same of a function that JAX has traced, from the `func_src_info` of its debug info."""
     _, _, place = str(described or "").rpartition(" at ")

@@ -13,7 +13,7 @@ import numpy as np
 from puzzles._launch.events import Event, Waits, waits
 from puzzles._launch.moves import Copy, Piece, in_flight, pieces
 from puzzles._launch.operand import Operand, spread
-from puzzles._launch.touched import Touched, storing, touched
+from puzzles._launch.touched import Touched, alone, storing, touched
 from puzzles._launch.work import Dot, Touch
 
 
@@ -102,6 +102,11 @@ class Launch:
         started = [self.outputs[position].name for _, position in self.aliases]
         blocks = [o for o in self.inputs + self.outputs if o.piped and o.name not in started]
         return touched(self.touches, blocks, self.scratch, self.grid)
+
+    @cached_property
+    def idle(self) -> np.ndarray:
+        """(steps,) bool: without arithmetic, and without the only store into a block."""
+        return ~(self.busy | alone(self.touches, self.outputs, self.grid))
 
     def at(self, step: int) -> tuple[int, ...]:
         """The program ids of a step that is counted from 0."""

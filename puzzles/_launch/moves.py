@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import linecache
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -10,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from puzzles._jax import JaxprEqn, copy_ends, user_frame
+from puzzles._jax import JaxprEqn, copy_ends
 from puzzles._launch.events import Event
+from puzzles._launch.finding import text_of
 from puzzles._launch.operand import itemsize, spread
 from puzzles._launch.smem import called, place
 
@@ -57,9 +57,7 @@ class Copy:
         grid: tuple[int, ...],
     ) -> Copy:
         """The copy that the last equation of `within` starts, inside those before it."""
-        frames = (user_frame(equation.source_info) for equation in reversed(within))
-        frame = next((frame for frame in frames if frame is not None), None)
-        line = "" if frame is None else linecache.getline(frame.file_name, frame.start_line).strip()
+        line = next(filter(None, (text_of(one.source_info) for one in reversed(within))), "")
         executed = spread(weight, grid)
         return cls(
             line, move.source, move.target, move.spaces, size, move.extents, move.exact, executed

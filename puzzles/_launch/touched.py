@@ -90,6 +90,21 @@ def begun_elsewhere(
     return None
 
 
+def alone(
+    touches: Sequence[Touch], outputs: Sequence[Operand], grid: tuple[int, ...]
+) -> np.ndarray:
+    """(steps,) bool: those that store into a block of an output, and no other step does."""
+    found = np.zeros(int(np.prod(grid)), bool)
+    for operand in (one for one in outputs if one.piped):
+        stores = _steps([t for t in touches if t.ref == operand.name], True, MOST, grid)
+        steps = np.flatnonzero(stores)
+        _, which, count = np.unique(
+            row_keys(operand.blocks[steps]), return_inverse=True, return_counts=True
+        )
+        found[steps[count[which.reshape(-1)] == 1]] = True
+    return found
+
+
 def storing(touches: Sequence[Touch], name: str, grid: tuple[int, ...]) -> int:
     """How many grid steps store into a ref for certain."""
     mine = [touch for touch in touches if touch.ref == name]

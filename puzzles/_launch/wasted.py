@@ -20,11 +20,10 @@ def waste(launch: Launch) -> tuple[Finding, ...]:
 
 
 def _idle(launch: Launch) -> Iterator[Finding]:
-    busy = launch.busy
-    idle = launch.steps - int(busy.sum())
-    if not busy.any() or idle <= _IDLE * launch.steps:
+    idle = int(launch.idle.sum())
+    if not launch.busy.any() or idle <= _IDLE * launch.steps:
         return  # a kernel without any arithmetic copies: its steps do what they are for
-    step = launch.at(int(np.argmin(busy)))
+    step = launch.at(int(np.argmax(launch.idle)))
     says = (
         f"{idle:,} of {launch.steps:,} grid steps of {launch.name} do no arithmetic, the first is "
         f"{step}: each still costs the time of a step, and its blocks may be fetched."

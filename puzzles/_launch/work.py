@@ -6,10 +6,12 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from puzzles._jax import JaxprEqn
+from puzzles._launch.finding import text_of
 
 ARITHMETIC = {
     "add", "add_any", "sub", "mul", "div", "rem", "max", "min", "neg", "abs", "sign", "floor",
@@ -52,7 +54,10 @@ def work(equation: JaxprEqn) -> tuple[int, bool]:
 
 @dataclass(frozen=True, eq=False)
 class Dot:
-    """One `dot_general` of a kernel: shapes, dtypes of (lhs, rhs, out), and who executes it."""
+    """One `dot_general` of a kernel: shapes, dtypes of (lhs, rhs, out), and who executes it.
+
+    rounds: of f32 factors a TPU takes the bf16, unless the dot asks for more. line: its text.
+    """
 
     lhs: tuple[int, ...]
     rhs: tuple[int, ...]
@@ -60,13 +65,26 @@ class Dot:
     dtypes: tuple[str, str, str]
     executed: np.ndarray  # (steps,) int: how often each step executes it
     flops_each: int
+    rounds: bool = False
+    line: str = ""
 
     @classmethod
     def of(cls, equation: JaxprEqn, executed: np.ndarray) -> Dot:
         """The dot of an equation."""
         lhs, rhs, out = (v.aval for v in (*equation.invars[:2], equation.outvars[0]))
         dtypes = (str(lhs.dtype), str(rhs.dtype), str(out.dtype))
-        return cls(lhs.shape, rhs.shape, out.shape, dtypes, executed, work(equation)[0])
+        asked = equation.params["precision"]
+        exactly = asked is not None and all(p == jax.lax.Precision.HIGHEST for p in asked)
+        return cls(
+            lhs.shape,
+            rhs.shape,
+            out.shape,
+            dtypes,
+            executed,
+            work(equation)[0],
+            rounds="float32" in dtypes[:2] and not exactly,
+            line=text_of(equation.source_info),
+        )
 
     @property
     def depth(self) -> int:

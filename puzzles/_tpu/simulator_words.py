@@ -20,7 +20,7 @@ _REVISIT = re.compile(
 _SLICE = re.compile(r"slice\((-?\d+), (-?\d+), (?:\d+|None)\)|(-?\d+)")
 _STUCK = {
     "copy never started": (
-        "waits for a copy that was not started",
+        "waits for a copy that is not on its way",
         "The TPU would hang. Every `.wait()` needs its own `.start()` on the same semaphore, and "
         "another wait may have taken its signal before.",
     ),

@@ -204,7 +204,7 @@ def audit(launch: Launch) -> None:
     )
     assert launch.intensity >= chip.ridge, (
         f"blocks {blocks} give {launch.intensity:.0f} FLOPs a byte, memory-bound: a v5e needs "
-        f"{chip.ridge:.0f}. Larger bm and bn save traffic, and these take "
+        f"{chip.ridge:.0f}. A FLOP costs 1/bm + 1/bn, so the smaller of the two decides; these take "
         f"{launch.vmem_bytes / 2**20:.2f} of {launch.vmem_limit_bytes / 2**20:g} MiB of VMEM"
     )
 
@@ -282,7 +282,7 @@ PUZZLE = Puzzle(
             "makes the blocks deep instead of wide",
             old="reuse = 1 / (1 / bm + 1 / bn)",
             new="reuse = bk",
-            says="Larger bm and bn",
+            says="the smaller of the two decides",
             stage="work",
         ),
         Mistake(

@@ -163,16 +163,17 @@ def audit(launch: Launch, *, args) -> None:
         "output's too, and the accumulator"
     )
     wanted = choose_tiles(*args)
+    others = launched(M, K, N, E, *wanted).inputs
     best = launched(M, K, N, E, *wanted).hbm_bytes
     moved = f"tiles {tiles} move {launch.hbm_bytes / 2**20:.1f} MiB where {best / 2**20:.1f} are enough"
-    again = weights.hbm_bytes / (2 * E * K * N)
-    what = (
-        f"each weight is fetched {again:.1f} times: keep K whole, if VMEM lets you"
-        if tiles[1] < K == wanted[1]
-        else f"each weight is fetched {again:.1f} times: larger bm, fewer visits"
-        if tiles[2] >= wanted[2]
-        else f"lhs is fetched {rows.hbm_bytes / (2 * M * K):.1f} times: larger bn, fewer columns of blocks"
-    )
+    again, often = weights.hbm_bytes / (2 * E * K * N), rows.hbm_bytes / (2 * M * K)
+    more = weights.hbm_bytes - others[1].hbm_bytes, rows.hbm_bytes - others[0].hbm_bytes
+    what = f"lhs is fetched {often:.1f} times: larger bn, fewer columns of blocks"
+    if more[0] > more[1]:
+        how = "keep K whole, if VMEM lets you" if tiles[1] < K == wanted[1] else "larger bm, fewer visits"
+        what = f"each weight is fetched {again:.1f} times: {how}"
+    elif tiles[0] > wanted[0] and tiles[2] >= wanted[2]:
+        what = f"lhs is fetched {often:.1f} times: a visit brings bm rows, however few its group has"
     assert launch.hbm_bytes <= _MOST * best, f"{moved}; {what}"
 
 

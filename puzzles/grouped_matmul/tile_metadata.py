@@ -137,7 +137,7 @@ def _diagnosis(mine, *args):
         if mistake.stage == "values":
             wrong = mutate(PUZZLE, mistake)(*args)
             if _active(wrong, len(mine[0])) == mine:
-                return f"\nA function that {mistake.name} gives these numbers: {mistake.says}."
+                return f"\nA function that {mistake.name} gives the same here: {mistake.says}."
     return ""
 
 

@@ -107,6 +107,13 @@ def make_inputs(key, M, K, N):
 
 def audit(launch: Launch) -> None:
     multiplied_once(launch)
+    (a, b), (o,) = launch.inputs, launch.outputs
+    for one, along in ((a, o.shape[1]), (b, o.shape[0])):
+        times, enough = one.hbm_bytes / (4 * one.shape[0] * one.shape[1]), max(1, along // 128)
+        assert times <= enough, (
+            f"`{one.name}` is copied {times:.3g} times, where {enough} {'is' if enough == 1 else 'are'} "
+            "enough: bring each tile once for each block of the result"
+        )
     overlapped(launch, first=launch.outputs[0].transfers)
 
 

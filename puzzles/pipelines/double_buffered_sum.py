@@ -221,7 +221,7 @@ PUZZLE = Puzzle(
             "waits once too often after the loop",
             old="    jax.lax.fori_loop(0, n, add, None)\n",
             new="    jax.lax.fori_loop(0, n, add, None)\n    fetch(0, 0).wait()\n",
-            says="waits for a copy that was not started",
+            says="waits for a copy that is not on its way",
             stage="memory",
         ),
         Mistake(

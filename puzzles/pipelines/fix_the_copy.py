@@ -140,7 +140,7 @@ PUZZLE = Puzzle(
             "waits for two at the end, however few there are",
             old="range(max(0, n - 2), n)",
             new="range(n - 2, n)",
-            says="waits for a copy that was not started",
+            says="waits for a copy that is not on its way",
             stage="memory",
         ),
         Mistake(
@@ -176,7 +176,7 @@ PUZZLE = Puzzle(
             "waits for the other slot to leave",
             old="        @pl.when(i >= 2)\n        def _():\n            send(i - 2, slot).wait()\n",
             new="        @pl.when(i >= 1)\n        def _():\n            send(i - 1, 1 - slot).wait()\n",
-            says="waits for a copy that was not started",
+            says="waits for a copy that is not on its way",
             stage="memory",
         ),
         Mistake(

@@ -181,7 +181,7 @@ PUZZLE = Puzzle(
             "waits twice in each round",
             old=_COPY,
             new=_COPY + "        copy.wait()\n",
-            says="waits for a copy that was not started",
+            says="waits for a copy that is not on its way",
             stage="memory",
         ),
         Mistake(

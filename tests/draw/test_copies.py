@@ -137,7 +137,7 @@ def test_what_is_touched_too_early_is_crossed_in_its_slot(which):
 def test_a_wait_in_vain_ends_the_picture():
     found = rung("double_buffered_sum", "forgets the prologue")
     assert len(found["moments"]) == 1
-    assert "waits for a copy that was not started" in found["faults"][0][1]
+    assert "waits for a copy that is not on its way" in found["faults"][0][1]
     assert "never gets beyond its last wait" in found["unknown"]
     assert copies_marked(found)["fault"] == [(-1, 0, 1)]
 

@@ -22,7 +22,7 @@ FIRST = {
     "`sems[2]` is used, and there is no such semaphore": (
         "double_buffered_sum", ("fetch(i + 1, 1 - slot)", "fetch(i + 1, slot + 1)"),
     ),
-    "a copy that was not started, in `go.wait()`": ("copy_rows", ("    go.start()\n", "")),
+    "a copy that is not on its way, in `go.wait()`": ("copy_rows", ("    go.start()\n", "")),
     "`o_ref` stays in HBM, and no copy goes there": (
         "copy_rows", ("copy(rows_ref, o_ref, sem)", "copy(o_ref, rows_ref, sem)"),
     ),
@@ -45,7 +45,7 @@ def test_a_mistake_that_has_the_same_fault_keeps_its_name() -> None:
     puzzle = puzzles.find("double_buffered_sum")
     forgets = next(m for m in puzzle.mistakes if m.name == "forgets the prologue")
     text = str(judge(puzzle, puzzles.mutate(puzzle, forgets)))
-    assert "Look here first: The kernel waits for a copy that was not started" in text
+    assert "Look here first: The kernel waits for a copy that is not on its way" in text
     assert forgets.says in text
 
 

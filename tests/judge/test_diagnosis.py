@@ -313,3 +313,22 @@ def test_a_named_mistake_is_not_called_close() -> None:
 def test_results_in_another_order_are_called_so() -> None:
     verdict = judged("matmul_gradients", ("return da, db", "return db, da"))
     assert "The results come in another order than the spec's" in verdict.says
+
+
+def test_numbers_that_two_mistakes_share_on_one_case_name_neither() -> None:
+    verdict = judged(
+        "local_experts", ("jnp.roll(group_ids, -begin) - first", "jnp.roll(group_ids, -begin) % L")
+    )
+    assert verdict.stage == "values"
+    assert verdict.diagnosis is None
+
+
+def test_nan_that_a_fault_explains_is_no_example_of_another_mistake() -> None:
+    verdict = judged(
+        "launch_vector_add",
+        ("grid=(pl.cdiv(M, bm), pl.cdiv(N, bn))", "grid=(pl.cdiv(N, bn), pl.cdiv(M, bm))"),
+    )
+    assert verdict.diagnosis is None
+    assert "Look here first: `x_ref` at grid step (2, 0): block (2, 0) is out of bounds" in str(
+        verdict
+    )

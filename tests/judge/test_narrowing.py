@@ -332,3 +332,15 @@ def test_a_rounded_factor_is_told_before_a_count_that_only_larger_ones_outgrow()
     assert verdict.stage == "values"
     assert verdict.first is not None
     assert "goes on in float32 with what was rounded to bfloat16 before" in verdict.first
+
+
+DOT = "jnp.dot(x_ref[...], jnp.ones((x_ref.shape[1], 1), jnp.float32){})"
+
+
+@pytest.mark.parametrize("how", ["", ", precision=jax.lax.Precision.HIGHEST"])
+def test_a_sum_by_a_dot_keeps_its_digits_only_if_it_asks(how: str) -> None:
+    verdict = judged("row_sum", ("jnp.sum(x_ref[...], axis=1, keepdims=True)", DOT.format(how)))
+    assert verdict.passed == bool(how)
+    if not how:
+        assert verdict.headline.startswith("✗ row_sum: it rounds on the way (case ")
+        assert f"`o_ref[...] += {DOT.format(how)}` multiplies float32" in verdict.says

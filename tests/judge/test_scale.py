@@ -211,3 +211,30 @@ def test_what_raises_at_production_scale_only_is_told_so() -> None:
     verdict = judged("row_sum", size, small)
     assert verdict.stage == "error"
     assert "at production scale" in verdict.headline
+
+
+@pytest.mark.parametrize(
+    ("puzzle", "edit", "says"),
+    [
+        (
+            "causal_prefetch",
+            ("((i + 1) * bq - 1) // bk", "((i + 1) * bq) // bk"),
+            "Grid step (0, 2) is the first to move one in vain: block (2, 0), where the reference "
+            "keeps the one before.",
+        ),
+        (
+            "causal_attention",
+            ("@pl.when(j * bk <= (i + 1) * bq - 1)", "@pl.when(j * bk <= (i + 1) * bq)"),
+            "The first where the reference has none is grid step (0, 2).",
+        ),
+    ],
+)
+def test_the_first_step_that_costs_too_much_is_named(
+    puzzle: str, edit: tuple[str, str], says: str
+) -> None:
+    notebook = Notebook()
+    text = solved(puzzle)
+    assert text.count(edit[0]) == 1
+    notebook.run(text.replace(*edit))
+    verdict = puzzles.judge(puzzles.find(puzzle), notebook[puzzle])
+    assert (verdict.stage, verdict.says[-len(says) :]) == ("work", says)

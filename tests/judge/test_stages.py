@@ -14,7 +14,8 @@ from jax.experimental.pallas import tpu as pltpu
 from learner import Notebook, solved
 
 import puzzles
-from puzzles._judge import judge, stages
+from puzzles import Verdict
+from puzzles._judge import fresh_case, judge, stages
 
 ROW_SUM = puzzles.find("row_sum")
 
@@ -85,11 +86,11 @@ def test_work_outside_the_kernel_is_found_on_every_case() -> None:
     notebook = Notebook()
     notebook.run(text)
     verdict = judge(ROW_SUM, notebook["row_sum"])
-    assert (verdict.stage, verdict.case) == ("pallas", "M=192, N=256")
+    assert (verdict.stage, verdict.case) == ("pallas", "M=192, N=128")
     text = solved("row_sum").replace("    )(x)", "    )(x if M == 128 else x * 1.0)")
     notebook.run(text)
     verdict = judge(ROW_SUM, notebook["row_sum"])
-    assert (verdict.stage, verdict.case) == ("pallas", "M=192, N=256")
+    assert (verdict.stage, verdict.case) == ("pallas", "M=192, N=128")
     assert "`mul` works on the data outside" in verdict.says
 
 
@@ -129,3 +130,56 @@ def test_the_interpreter_runs_what_the_simulator_does_not_find_right(
     verdict = judge(puzzles.find("add_ten"), tens(second))
     assert (verdict.stage, len(ran)) == (stage, runs)
     assert second == 10.0 or "elements are wrong" in verdict.says
+
+
+def judged(puzzle: str, *edits: tuple[str, str], seed: int | None = None) -> Verdict:
+    text = solved(puzzle)
+    for old, new in edits:
+        assert text.count(old) == 1, old
+        text = text.replace(old, new)
+    notebook = Notebook()
+    notebook.run(text)
+    plain = dataclasses.replace(puzzles.find(puzzle), scale=None)  # it would refuse some first
+    return judge(plain, notebook[puzzle], seed=seed)
+
+
+def test_padding_holds_any_number_on_a_tpu_and_not_nan_alone() -> None:
+    mask = "x = jnp.where(column < N, x_ref[...], 0.0)"
+    verdict = judged(
+        "ragged_row_sum",
+        (mask, mask.replace("column < N", "(column < N) | ~jnp.isnan(x_ref[...])")),
+    )
+    assert verdict.stage == "memory"
+    assert "The block of `x_ref` at grid step (0, 2) ends beyond the array." in verdict.says
+    assert "leave out by its position what is not there" in verdict.says
+
+
+def test_the_fresh_case_is_lowered_for_a_tpu_as_the_listed_ones_are() -> None:
+    drawn = {seed: case for seed in range(20) if (case := fresh_case(ROW_SUM, seed)) is not None}
+    seed = next(seed for seed, case in drawn.items() if case.dims["M"] == 256)
+    verdict = judged(
+        "row_sum", ("bm, bn = 64, 128", "bm, bn = 4 if M == 256 else 64, 128"), seed=seed
+    )
+    assert (verdict.stage, verdict.case) == ("tpu", drawn[seed].label)
+    assert f"`check(row_sum, seed={seed})` draws it again" in str(verdict)
+
+
+def test_a_python_loop_under_jit_is_told_with_its_size() -> None:
+    loop = """
+def group_offsets(group_sizes):
+    offsets = [jnp.int32(0)]
+    for n in range(group_sizes.shape[0]):
+        offsets.append(offsets[-1] + group_sizes[n])
+    return jnp.stack(offsets)
+"""
+    notebook = Notebook()
+    notebook.run(solved("group_offsets") + loop)
+    verdict = judge(puzzles.find("group_offsets"), notebook["group_offsets"])
+    assert verdict.headline.startswith("✗ group_offsets: a Python loop is unrolled (case E=144")
+    scan = loop.replace(loop[loop.index("    offsets") :], (
+        "    import jax\n"
+        "    sums = jax.lax.associative_scan(jnp.add, group_sizes)\n"
+        "    return jnp.concatenate([jnp.zeros(1, sums.dtype), sums])\n"
+    ))  # fmt: skip
+    notebook.run(scan)
+    assert judge(puzzles.find("group_offsets"), notebook["group_offsets"]).passed

@@ -210,3 +210,32 @@ def test_a_second_core_begins_in_the_middle_of_a_parallel_axis_with_its_own_scra
     launch = launched(begins)
     about = launch.touches, launch.scratch, launch.grid, launch.program_ids
     assert begun_elsewhere(*about, parallel) == told
+
+
+def test_a_step_without_arithmetic_is_not_idle_where_a_block_has_no_other_store() -> None:
+    def kernel(x_ref, o_ref):
+        @pl.when(pl.program_id(0) == 1)
+        def _():
+            o_ref[...] = jnp.zeros_like(o_ref)
+
+        @pl.when(pl.program_id(0) != 1)
+        def _():
+            o_ref[...] = x_ref[...] + 1
+
+    def launch(out):
+        (one,) = trace_call(
+            lambda x: pl.pallas_call(
+                kernel,
+                grid=(3,),
+                in_specs=[pl.BlockSpec((8, 128), lambda i: (i, 0))],
+                out_specs=pl.BlockSpec((8, 128), out),
+                out_shape=jax.ShapeDtypeStruct((24, 128), jnp.float32),
+            )(x),
+            jnp.zeros((24, 128)),
+        ).launches
+        return one
+
+    own, shared = launch(lambda i: (i, 0)), launch(lambda i: (0, 0))
+    assert own.busy.tolist() == shared.busy.tolist() == [True, False, True]
+    assert own.idle.tolist() == [False, False, False]
+    assert shared.idle.tolist() == [False, True, False]

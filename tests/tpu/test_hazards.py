@@ -109,7 +109,7 @@ SAYS = {
     "signals the other semaphore": "and any of them may have ended that wait: give each its own",
     "prefetches into the slot in use": "starts writes `buf[0, 0:16]`, and the copy",
     "prefetches past the end": "outside `x_ref`, which has shape (112, 256): `x_ref[112:128",
-    "waits once too often": "waits for a copy that was not started",
+    "waits once too often": "waits for a copy that is not on its way",
     "starts one more": f"ends with a copy that nobody waited for: it was started in `{START}`",
     "waits for more": "waits for 24,576 bytes where the copies in flight on that",
 }

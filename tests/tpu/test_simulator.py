@@ -200,7 +200,7 @@ def test_a_copy_that_is_waited_for_arrives():
 
 
 def test_a_wait_that_would_never_end_is_refused():
-    assert "a copy that was not started at grid step (0, 0)" in refused(copies(1, 2), X).says
+    assert "a copy that is not on its way at grid step (0, 0)" in refused(copies(1, 2), X).says
 
 
 def test_a_copy_that_nobody_waits_for_is_refused(capsys):
