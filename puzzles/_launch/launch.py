@@ -105,7 +105,12 @@ class Launch:
 
     @cached_property
     def idle(self) -> np.ndarray:
-        """(steps,) bool: without arithmetic, and without the only store into a block."""
+        """(steps,) bool: without arithmetic, and without the only store into a block.
+
+        A kernel without any arithmetic copies: its steps do what they are for.
+        """
+        if not self.busy.any():
+            return np.zeros_like(self.busy)
         return ~(self.busy | alone(self.touches, self.outputs, self.grid))
 
     def at(self, step: int) -> tuple[int, ...]:

@@ -21,8 +21,8 @@ def waste(launch: Launch) -> tuple[Finding, ...]:
 
 def _idle(launch: Launch) -> Iterator[Finding]:
     idle = int(launch.idle.sum())
-    if not launch.busy.any() or idle <= _IDLE * launch.steps:
-        return  # a kernel without any arithmetic copies: its steps do what they are for
+    if idle <= _IDLE * launch.steps:
+        return
     step = launch.at(int(np.argmax(launch.idle)))
     says = (
         f"{idle:,} of {launch.steps:,} grid steps of {launch.name} do no arithmetic, the first is "

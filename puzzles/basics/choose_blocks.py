@@ -222,6 +222,8 @@ PUZZLE = Puzzle(
         dict(M=2688, K=4096, N=6912, mebibytes=8),
         # Only (512, 128, 512) will do, and it fills the budget to the byte.
         dict(M=7680, K=4096, N=15360, mebibytes=2.5),
+        # So short a K that what is written counts as well.
+        dict(M=6144, K=1024, N=8192, mebibytes=12),
     ],
     fresh=fresh,
     hints=[

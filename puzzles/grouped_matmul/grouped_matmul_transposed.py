@@ -147,7 +147,8 @@ PUZZLE = Puzzle(
         dict(M=256, K=256, N=384, sizes=(50, 0, 80, 30, 3)),
         # large tiles; step 1 begins tile 1, in which most rows are nobody's
         dict(M=1024, K=1024, N=512, sizes=(0, 512, 20), dtype="bfloat16"),
-        dict(M=256, K=256, N=384, sizes=(10, 0, 0, 20, 0, 0, 0, 0, 0, 3, 0)),  # less than a tile: nobody's rows in tile 0
+        # less than a tile: nobody's rows in tile 0; and an axis that is one block of any length
+        dict(M=256, K=256, N=100, sizes=(10, 0, 0, 20, 0, 0, 0, 0, 0, 3, 0)),
     ],
     hints=[
         "Which axes of the two blocks are summed over? And in which order does rhs, as it is stored, have its "

@@ -117,6 +117,7 @@ PUZZLE = Puzzle(
     fresh=fresh,
     scale=scale,
     par=times_read,
+    tolerance=2e-4,
     hints=[
         "$e^{x - m_{new}}$ is $e^{x - m_{old}}$ times something that does not depend on x. What?",
         "Read the old maximum into a variable before you store the new one: the factor needs both. "

@@ -144,6 +144,7 @@ PUZZLE = Puzzle(
     fresh=fresh,
     scale=scale,
     par=times_read,
+    tolerance=2e-4,
     hints=[
         "Both kernels are row_sum. For each: what does the running number start from, and how does "
         "a block change it?",

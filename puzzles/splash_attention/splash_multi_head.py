@@ -430,7 +430,7 @@ PUZZLE = Puzzle(
     observe=observe,
     cases=[
         dict(N=4, K=2, T=384, S=512, H=64, Hv=128, masks=4, segments=3),
-        dict(N=6, K=2, T=640, S=512, H=64, Hv=32, masks=1, cap=600.0),
+        dict(N=6, K=2, T=640, S=512, H=64, Hv=32, masks=1, cap=150.0),
         dict(N=2, K=1, T=320, S=384, H=64, Hv=64, masks=1, segments=2, cap=30.0, bf16=True),
         dict(N=5, K=5, T=128, S=256, H=16, Hv=32, masks=0),
         dict(N=2, K=1, T=640, S=768, H=16, Hv=64, rule="prefix", segments=2, cap=0.5),
@@ -439,6 +439,7 @@ PUZZLE = Puzzle(
     fresh=fresh,
     scale=scale,
     par=dots,
+    tolerance={"float32": 2e-4, "bfloat16": 1e-2},
     hints=[
         "Nothing here is new but the way it is put together. The kernel is that of splash_attention with the casts of "
         "multi_head_attention, the cap of soft_cap_attention, the ids of segment_attention and the numbers of computed_masks. In the launch, ask for each "
