@@ -92,7 +92,10 @@ def alternative_problem(
         fn = variant(puzzle, alternative)
     except (_regions.RegionError, SyntaxError) as error:
         return f"{who} cannot be made: {error}; mend its `old`, `edits` or `code`"
-    return _rejected(who, judge(puzzle, fn, thorough=thorough))
+    verdict = judge(puzzle, fn, thorough=thorough)
+    for seed in SEEDS if thorough else ():  # a case drawn afresh for each
+        verdict = verdict if not verdict.passed else judge_fresh(puzzle, fn, seed)
+    return _rejected(who, verdict)
 
 
 def _rejected(who: str, verdict: Verdict) -> str | None:

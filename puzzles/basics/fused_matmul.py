@@ -133,7 +133,7 @@ PUZZLE = Puzzle(
     spec=fused_matmul_spec,
     solution=fused_matmul,
     inputs=make_inputs,
-    cases=[dict(M=256, K=2048, N=128), dict(M=256, K=1024, N=768, bm=64, bk=512, bn=384), dict(M=128, K=256, N=384)],
+    cases=[dict(M=256, K=2048, N=128), dict(M=256, K=1024, N=768, bm=64, bk=512, bn=384), dict(M=128, K=1024, N=384, bm=128, bk=1024, bn=128)],
     roundings=1,
     fresh=fresh,
     scale=scale,

@@ -119,7 +119,7 @@ PUZZLE = Puzzle(
     cases=[
         dict(M=128, K=2048, N=256),
         dict(M=256, K=3072, N=512, bm=64, bk=512, bn=256),
-        dict(M=128, K=256, N=384),
+        dict(M=128, K=1024, N=384, bm=128, bk=1024, bn=128),
     ],
     roundings=1,
     fresh=fresh,

@@ -321,6 +321,26 @@ PUZZLE = Puzzle(
     alternatives=[
         ONES,
         Alternative(
+            "masks only the blocks that an edge of the window crosses",
+            edits=(
+                (
+                    "    @pl.when(needed)\n    def _():\n        s = jax",
+                    "    whole = (last_column <= first_row) & (first_column > last_row - window)\n\n"
+                    "    def attend(masked):\n        s = jax",
+                ),
+                (
+                    "s = jnp.where(mask, s * H**-0.5, -jnp.inf)",
+                    "s = s * H**-0.5\n        if masked:\n            s = jnp.where(mask, s, -jnp.inf)",
+                ),
+                (
+                    "    @pl.when(j == pl.num_programs(1) - 1)",
+                    "    pl.when(needed & whole)(lambda: attend(masked=False))\n"
+                    "    pl.when(needed & ~whole)(lambda: attend(masked=True))\n\n"
+                    "    @pl.when(j == pl.num_programs(1) - 1)",
+                ),
+            ),
+        ),
+        Alternative(
             "asks first and last block in the kernel, too",
             old=_SKIP,
             new="""first = (jnp.maximum(first_row - window + 1, 0)) // bk
