@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -85,6 +86,12 @@ def _entered(equation: JaxprEqn, rule: Rule) -> JaxprEqn:
     if equation.primitive.name not in _HOLDERS:
         return equation
     params = {key: _swap(value, rule) for key, value in equation.params.items()}
+    if (grid := params.get("grid_mapping")) is not None:
+        maps = (
+            replace(one, index_map_jaxpr=_swap(one.index_map_jaxpr, rule))
+            for one in grid.block_mappings
+        )
+        params["grid_mapping"] = replace(grid, block_mappings=tuple(maps))
     return equation.replace(params=params)
 
 
@@ -115,6 +122,8 @@ def _pinned(equation: JaxprEqn) -> Sequence[JaxprEqn]:
     name = equation.primitive.name
     if name in _HOLDERS:
         return [_counted(equation) if name == "while" else equation]
+    if name in ("div", "rem") and jnp.issubdtype(equation.outvars[0].aval.dtype, jnp.integer):
+        return _divided(equation)
     after: list[JaxprEqn] = []
     outvars = list(equation.outvars)
     for n, var in enumerate(outvars):
@@ -131,6 +140,29 @@ def _narrow(var: Var) -> Any:
     if type(var.aval) is not jax.core.ShapedArray or not jnp.issubdtype(dtype, jnp.floating):
         return None
     return _UNSIGNED.get(jnp.finfo(dtype).bits)
+
+
+def _divided(equation: JaxprEqn) -> Sequence[JaxprEqn]:
+    """A division of integers that gives what XLA says it does by 0, and never divides by that.
+
+    JAX 0.10's compiler dies of a divisor that it finds to be 0, and Python with it.
+    """
+    bind = equation.primitive.bind
+
+    def divide(x: jax.Array, y: jax.Array) -> jax.Array:
+        zero = y == 0
+        got = bind(x, jax.lax.select(zero, jax.lax.full_like(y, 1), y))
+        by_zero = x if equation.primitive.name == "rem" else ~jax.lax.full_like(x, 0)
+        return jax.lax.select(zero, by_zero, got)
+
+    forms = (jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in equation.invars)
+    invars, eqns, _ = _traced(divide, *forms)
+    mine = dict(zip(invars, equation.invars, strict=True))
+    eqns = [
+        e.replace(invars=[v if isinstance(v, Literal) else mine.get(v, v) for v in e.invars])
+        for e in eqns
+    ]
+    return [*eqns[:-1], eqns[-1].replace(outvars=equation.outvars)]
 
 
 def _rounding(name: str, var: Var) -> Callable[[jax.Array], jax.Array] | None:

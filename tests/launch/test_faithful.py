@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental import pallas as pl
 
 from puzzles._jax import ClosedJaxpr, x64
 from puzzles._launch import quickly, with_exact_dots
@@ -59,3 +60,35 @@ def test_a_product_is_rounded_before_it_is_added_to() -> None:
     assert (got == 1).all()
     (nan,) = quickly(program, (np.full_like(x, np.nan), x * factor))
     assert np.isnan(nan).all()
+
+
+@pytest.mark.parametrize(("divide", "by_zero"), [(jax.lax.div, -1), (jax.lax.rem, 128)])
+def test_a_division_by_what_is_known_to_be_0_ends_no_process(
+    divide: Callable, by_zero: int
+) -> None:
+    """JAX 0.10's own compiler dies of it, in an index map, too."""
+
+    def turns(n: jax.Array) -> jax.Array:
+        return jax.lax.fori_loop(0, 2, lambda i, c: c + divide(jnp.int32(128), i * n), n)
+
+    (got,) = quickly(jax.make_jaxpr(turns)(jnp.int32(0)), [jnp.int32(0)])
+    assert got == 2 * by_zero
+    (got,) = quickly(jax.make_jaxpr(lambda n: divide(n, jnp.int32(3)))(7), [jnp.int32(-7)])
+    assert got == divide(-7, 3)
+
+    def kernel(x_ref, o_ref):
+        o_ref[...] = x_ref[...]
+
+    def launch(x: jax.Array) -> jax.Array:
+        return pl.pallas_call(
+            kernel,
+            grid=(1, 2),
+            in_specs=[pl.BlockSpec((8, 128), lambda i, j: (divide(128, i * 64), j))],
+            out_specs=pl.BlockSpec((8, 128), lambda i, j: (i, j)),
+            out_shape=jax.ShapeDtypeStruct((8, 256), jnp.float32),
+            interpret=True,
+        )(x)
+
+    x = jnp.ones((8, 256))
+    (got,) = quickly(jax.make_jaxpr(launch)(x), [x])
+    assert got.shape == (8, 256)
