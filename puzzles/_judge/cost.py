@@ -128,6 +128,11 @@ class Cost:
         return self._total("transcendentals")
 
     @cached_property
+    def lanes(self) -> int:
+        """Elements of the vectors that hold those: a column is no cheaper than 128 of them."""
+        return self._total("lanes")
+
+    @cached_property
     def smem(self) -> int:
         """Bytes of SMEM that the most demanding launch needs."""
         return max((one.smem_bytes for one in self.launches), default=0)

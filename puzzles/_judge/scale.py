@@ -31,6 +31,8 @@ _SOME = 0.02
 _MADE = 0.01
 # And of bytes and SMEM: one more list of numbers may help to find blocks.
 _LIST = 0.004
+# Of SMEM, where the reference prefetches nothing: a table may stand for arithmetic.
+_TABLE = 0.125
 _CHIP = CHIPS["v5e"]
 
 
@@ -156,7 +158,8 @@ def _limits(mine: Cost, par: Cost) -> Iterator[tuple[str, float, float]]:
     yield "vmem", 0.0, max(fits, par.vmem)
     if par.dot_flops:  # elsewhere a dot may stand for a sum
         yield "dot_flops", _EXACT if same else _BY_BLOCKS, _SOME * par.dot_flops
-    yield "transcendentals", _BY_BLOCKS, 0
+    if mine.lanes > _BY_BLOCKS * par.lanes:  # a column's may stand in all lanes of its vectors
+        yield "transcendentals", _BY_BLOCKS, 0
     share = par.idle / max(1, par.steps) * (_EXACT if same else _BY_BLOCKS)
     yield "idle", 0.0, mine.steps * (share + _SOME)
     if not same:
@@ -165,7 +168,7 @@ def _limits(mine: Cost, par: Cost) -> Iterator[tuple[str, float, float]]:
     yield "transfers", _EXACT, 0
     yield "bytes", _EXACT, _LIST * par.bytes
     yield "steps", _EXACT, 0
-    yield "smem", _EXACT, _LIST * _CHIP.smem_bytes
+    yield "smem", _EXACT, (_LIST if par.smem else _TABLE) * _CHIP.smem_bytes
     if par.dot_flops:
         yield "with_dots", _EXACT, 0
 

@@ -61,7 +61,7 @@ class _About:
     callee: ClosedJaxpr | None
     bodies: tuple[Jaxpr, ...]
     operations: int
-    transcendental: bool
+    lanes: int  # of exps and their like, in whole vectors
     own: int | None
 
     @classmethod
@@ -194,7 +194,8 @@ class Walk:
         equation, tally, steps = about.equation, self.tally, self.total(weight)
         operations = about.operations * steps
         tally.flops = tally.flops + operations
-        tally.transcendentals = tally.transcendentals + operations * about.transcendental
+        tally.transcendentals = tally.transcendentals + operations * bool(about.lanes)
+        tally.lanes = tally.lanes + about.lanes * steps
         tally.busy = tally.busy | (weight > 0)
         last = tally.events[-1] if tally.events else None
         if last is None or last.name != "work" or last.weight is not weight:  # one is enough

@@ -47,6 +47,7 @@ class Launch:
     dots: tuple[Dot, ...]
     flops: int
     transcendentals: int  # counted among the flops, too
+    lanes: int  # of the vectors that hold those: a column takes 128 lanes for each of its rows
     copies: tuple[Copy, ...]  # that the kernel starts by hand
     unknown_branches: int
     unknown_loops: int

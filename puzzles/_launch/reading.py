@@ -198,6 +198,7 @@ class _Call:
                 dots=tuple(Dot.of(e, spread(n[which], grid)) for e, n in tally.dots.values()),
                 flops=tally.flops[which],
                 transcendentals=tally.transcendentals[which],
+                lanes=tally.lanes[which],
                 copies=copies,
                 unknown_branches=len(tally.branches),
                 unknown_loops=len(tally.loops),

@@ -28,18 +28,18 @@ REDUCTIONS = {
 }  # fmt: skip
 
 
-def work(equation: JaxprEqn) -> tuple[int, bool]:
-    """(operations, transcendental) of one execution.
+def work(equation: JaxprEqn) -> tuple[int, int]:
+    """(operations, lanes) of one execution; lanes: of the vectors that hold exps and their like.
 
     A dot is 2*M*N*K times its batch, whatever the dtype. Elementwise floating arithmetic is one
     operation per output element, a reduction one per input element. Moves, casts, comparisons,
-    selects and integer work are free.
+    selects and integer work are free. A column takes whole vectors, of 8 × 128 elements.
     """
     name = equation.primitive.name
     if name == "dot_general":
         (contracted, _), _ = equation.params["dimension_numbers"]
         lhs, out = equation.invars[0].aval.shape, equation.outvars[0].aval.shape
-        return 2 * math.prod(out) * math.prod(lhs[a] for a in contracted), False
+        return 2 * math.prod(out) * math.prod(lhs[a] for a in contracted), 0
     if name in ARITHMETIC or name in TRANSCENDENTAL:
         aval = equation.outvars[0].aval
     elif name in REDUCTIONS:
@@ -47,9 +47,12 @@ def work(equation: JaxprEqn) -> tuple[int, bool]:
     elif name == "addupdate":
         aval = equation.invars[1].aval
     else:
-        return 0, False
+        return 0, 0
     floating = jnp.issubdtype(aval.dtype, jnp.inexact)
-    return math.prod(aval.shape) * floating, name in TRANSCENDENTAL
+    *leading, rows, columns = (1, 1) + tuple(aval.shape)
+    vectors = math.prod(leading) * -(-rows // 8) * -(-columns // 128)
+    wide = vectors * 8 * 128 * (name in TRANSCENDENTAL)
+    return math.prod(aval.shape) * floating, wide * floating
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,6 +138,7 @@ class Tally:
 
     flops: np.ndarray = field(default_factory=_none)
     transcendentals: np.ndarray = field(default_factory=_none)
+    lanes: np.ndarray = field(default_factory=_none)  # of those
     dots: dict[tuple, tuple[JaxprEqn, np.ndarray]] = field(default_factory=dict)
     copies: dict[tuple, tuple[tuple[JaxprEqn, ...], np.ndarray]] = field(default_factory=dict)
     scoped: dict[tuple, list[Any]] = field(default_factory=dict)

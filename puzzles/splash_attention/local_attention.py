@@ -141,7 +141,7 @@ def scale(T=16384, S=16384, H=128, window=1025):  # a block ends just before som
 
 
 def fresh(r):
-    shapes = [(64, 1152, 32, 1), (640, 512, 32, 300), (256, 256, 128, 1), (256, 192, 8, 1000), (192, 512, 32, 128)]
+    shapes = [(64, 1152, 32, 1), (640, 512, 32, 300), (512, 448, 128, 150), (256, 192, 8, 1000), (192, 512, 32, 128)]
     T, S, H, window = r.choice(shapes)
     return dict(T=int(T), S=int(S), H=int(H), window=int(window))
 
