@@ -24,7 +24,7 @@ from puzzles._judge.probes import extremes
 from puzzles._judge.scale import Scale, at_scale, compare, keywords
 from puzzles._judge.values import rounded_once, same_form, same_numbers
 from puzzles._judge.verdict import Rejected, Verdict
-from puzzles._launch import Launch, Traced, ahead
+from puzzles._launch import Launch, Traced, ahead, trace_call
 from puzzles._puzzle import Puzzle
 from puzzles._receipt import receipt_text
 from puzzles._tpu import Compiler
@@ -301,7 +301,9 @@ def _plain(case: Case, fn: Callable) -> tuple[Launch, ...]:
             raise Rejected("values", str(error), case=case.label) from None
     else:
         same_form(case, result)
-        same_numbers(case, [np.asarray(x) for x in jax.tree.leaves(result)], _again(fn))
+        flat = [np.asarray(x) for x in jax.tree.leaves(result)]
+        traced = (lambda: trace_call(case.judged(fn), *args)) if puzzle.jit else None
+        same_numbers(case, flat, _again(fn), program=traced)
     if puzzle.launches is None:
         return ()
     launches = puzzle.launches(result, *args)

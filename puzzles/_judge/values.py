@@ -21,7 +21,7 @@ from puzzles._judge.numbers import Mismatch, compare, index_words, number_words,
 from puzzles._judge.origin import origin
 from puzzles._judge.picture import block_map
 from puzzles._judge.verdict import Rejected
-from puzzles._launch import Launch, Operand, Traced, faults
+from puzzles._launch import Launch, Operand, Traced, faults, first_not_finite
 from puzzles._puzzle import Puzzle
 
 _NEAR = 10.0  # times the tolerance
@@ -71,9 +71,16 @@ def _form(tree: Any) -> str:
 
 
 def same_numbers(
-    case: Case, flat: Sequence[np.ndarray], again: Again, traced: Traced | None = None
+    case: Case,
+    flat: Sequence[np.ndarray],
+    again: Again,
+    traced: Traced | None = None,
+    program: Callable[[], Traced] | None = None,
 ) -> None:
-    """The result's numbers are the spec's; says which mistake they fit, or where they are wrong."""
+    """The result's numbers are the spec's; says which mistake they fit, or where they are wrong.
+
+    traced: the launches that gave them; program: where there are none, the function's trace.
+    """
     found = mismatches(case, flat)
     if found is None:
         return
@@ -102,6 +109,8 @@ def same_numbers(
         look = _first_of(early, launches, case) or _first_of(unstored, launches, case)
     if named is None:
         tolerance = tolerance_of(want, case.puzzle.tolerance)
+        if look is None and math.isfinite(wrong.expected) and not math.isfinite(wrong.got):
+            look = _not_finite(traced or (program() if program is not None else None))
         if look is None:
             look = _first_of(left_undone, launches, case) or hazard(launches)
         if look is None and traced is not None and wrong.excess * tolerance < _ROUNDED:
@@ -131,6 +140,16 @@ def same_numbers(
         picture=picture,
         first=None if look is None else f"Look here first: {look}",
     )
+
+
+def _not_finite(traced: Traced | None) -> str | None:
+    """Where the first number that is not finite was made, as far as that can be found."""
+    if traced is None or on_tpu():
+        return None
+    try:
+        return first_not_finite(traced)
+    except Exception:  # it ran once, without being watched: then nothing more is known
+        return None
 
 
 def mismatches(case: Case, flat: Sequence[np.ndarray]) -> tuple[int, np.ndarray, Mismatch] | None:

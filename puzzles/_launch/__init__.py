@@ -24,6 +24,7 @@ from puzzles._launch.finding import (
     line_of,
     placed,
 )
+from puzzles._launch.finite import first_not_finite
 from puzzles._launch.graph import Abstract, Unreadable
 from puzzles._launch.jaxprs import (
     PALLAS_CALL,
@@ -94,6 +95,7 @@ __all__ = [
     "equations",
     "faults",
     "fingerprint",
+    "first_not_finite",
     "itemsize",
     "keeping_traces",
     "kernel_calls",

@@ -46,7 +46,7 @@ def faithful(closed: ClosedJaxpr) -> ClosedJaxpr:
     two branches that compute the same score and its maximum, one may, and `exp(s - m)` differs.
     And each `while` counts its turns: `Endless` is raised where it ran.
     """
-    return _swap(closed, _pinned)
+    return swap(closed, _pinned)
 
 
 def with_exact_dots(closed: ClosedJaxpr) -> ClosedJaxpr:
@@ -54,7 +54,7 @@ def with_exact_dots(closed: ClosedJaxpr) -> ClosedJaxpr:
 
     The order of an f32 sum is the machine's: over thousands of terms that cancel, two differ.
     """
-    return _swap(closed, _summed_in_f64)
+    return swap(closed, _summed_in_f64)
 
 
 def before_last_casts(closed: ClosedJaxpr) -> ClosedJaxpr:
@@ -68,13 +68,14 @@ def before_last_casts(closed: ClosedJaxpr) -> ClosedJaxpr:
     return closed.replace(jaxpr=jaxpr.replace(outvars=[casts.get(v, v) for v in jaxpr.outvars]))
 
 
-def _swap(value: Any, rule: Rule) -> Any:
+def swap(value: Any, rule: Rule) -> Any:
+    """A program, or what holds some, with each equation replaced by what `rule` makes of it."""
     if isinstance(value, ClosedJaxpr):
         return value.replace(jaxpr=_rewritten(value.jaxpr, rule))
     if isinstance(value, Jaxpr):
         return _rewritten(value, rule)
     if type(value) in (tuple, list):
-        return type(value)(_swap(one, rule) for one in value)
+        return type(value)(swap(one, rule) for one in value)
     return value
 
 
@@ -85,10 +86,10 @@ def _rewritten(jaxpr: Jaxpr, rule: Rule) -> Jaxpr:
 def _entered(equation: JaxprEqn, rule: Rule) -> JaxprEqn:
     if equation.primitive.name not in _HOLDERS:
         return equation
-    params = {key: _swap(value, rule) for key, value in equation.params.items()}
+    params = {key: swap(value, rule) for key, value in equation.params.items()}
     if (grid := params.get("grid_mapping")) is not None:
         maps = (
-            replace(one, index_map_jaxpr=_swap(one.index_map_jaxpr, rule))
+            replace(one, index_map_jaxpr=swap(one.index_map_jaxpr, rule))
             for one in grid.block_mappings
         )
         params["grid_mapping"] = replace(grid, block_mappings=tuple(maps))
@@ -107,7 +108,7 @@ def _summed_in_f64(equation: JaxprEqn) -> Sequence[JaxprEqn]:
 
     forms = (jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in equation.invars)
     with x64():
-        _, (first, second, *product, rounded), _ = _traced(dot, *forms)
+        _, (first, second, *product, rounded), _ = equations_of(dot, *forms)
     one, other = equation.invars
     return [
         first.replace(invars=[one]),
@@ -156,7 +157,7 @@ def _divided(equation: JaxprEqn) -> Sequence[JaxprEqn]:
         return jax.lax.select(zero, by_zero, got)
 
     forms = (jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in equation.invars)
-    invars, eqns, _ = _traced(divide, *forms)
+    invars, eqns, _ = equations_of(divide, *forms)
     mine = dict(zip(invars, equation.invars, strict=True))
     eqns = [
         e.replace(invars=[v if isinstance(v, Literal) else mine.get(v, v) for v in e.invars])
@@ -180,11 +181,11 @@ def _rounding(name: str, var: Var) -> Callable[[jax.Array], jax.Array] | None:
 def _pin(var: Var, rounds: Callable[[jax.Array], jax.Array]) -> tuple[Var, list[JaxprEqn]]:
     """A variable to write instead of `var`, and equations that give `var` its value."""
     form = jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype)
-    new, (*before, last), _ = _traced(rounds, form)
+    new, (*before, last), _ = equations_of(rounds, form)
     return new[0], [*before, last.replace(outvars=[var])]
 
 
-def _traced(fn: Callable, *forms: Any) -> tuple[list[Var], list[JaxprEqn], list[Any]]:
+def equations_of(fn: Callable, *forms: Any) -> tuple[list[Var], list[JaxprEqn], list[Any]]:
     """Fresh input variables, equations and outputs of `fn`."""
     jaxpr = jax.make_jaxpr(fn)(*forms).jaxpr
     return jaxpr.invars, jaxpr.eqns, jaxpr.outvars
@@ -195,11 +196,11 @@ def _counted(equation: JaxprEqn) -> JaxprEqn:
     p = equation.params
     count, flag = jax.ShapeDtypeStruct((), jnp.int32), jax.ShapeDtypeStruct((), jnp.bool_)
     test, body = p["cond_jaxpr"], p["body_jaxpr"]
-    (more, turns), eqns, goes = _traced(_goes_on, flag, count)
+    (more, turns), eqns, goes = equations_of(_goes_on, flag, count)
     cond = _appended(test.jaxpr, [turns], _read(eqns, more, test.jaxpr.outvars[0]), goes)
-    (turns,), eqns, after = _traced(lambda n: n + 1, count)
+    (turns,), eqns, after = equations_of(lambda n: n + 1, count)
     body_jaxpr = _appended(body.jaxpr, [turns], eqns, [*body.jaxpr.outvars, *after])
-    (spare,), _, (zero,) = _traced(lambda n: np.int32(0), count)
+    (spare,), _, (zero,) = equations_of(lambda n: np.int32(0), count)
     return equation.replace(
         params={
             **p,

@@ -61,7 +61,8 @@ def _stray_reads(launch: Launch) -> Iterator[Finding]:
             "entry: a TPU reads whatever lies beside it in SMEM, even if the result is not used."
         )
         remedy = (
-            "Keep the index inside with `jnp.maximum` or `jnp.minimum`, or read under `pl.when`."
+            "If it is meant to lie there, keep it inside with `jnp.maximum` or `jnp.minimum`, or "
+            "read under `pl.when`. If not, is the index right, and the order of the arrays?"
         )
         place = launch.at(step)
         yield Finding("out-of-bounds", ERROR, says, remedy, operand=name, step=place)

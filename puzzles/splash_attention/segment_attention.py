@@ -221,11 +221,12 @@ PUZZLE = Puzzle(
             says="within a document, too, no row may look ahead: join both conditions",
         ),
         Mistake(
-            "compares ids in f32",
+            "compares ids as floats",
             old=_MASK,
             new="mask = (column <= row) & (\n"
             "            q_segments_ref[...].astype(jnp.float32) == kv_segments_ref[...].astype(jnp.float32)\n        )",
-            says="f32 does not tell neighbours above 2^24 apart: compare the ids as the integers that they are",
+            says="f32 does not tell neighbours above 2^24 apart, nor bf16 those above 256: compare the ids as the "
+            "integers that they are",
         ),
         Mistake(
             "masks by position only",

@@ -332,3 +332,29 @@ def test_nan_that_a_fault_explains_is_no_example_of_another_mistake() -> None:
     assert "Look here first: `x_ref` at grid step (2, 0): block (2, 0) is out of bounds" in str(
         verdict
     )
+
+
+@pytest.mark.parametrize(
+    ("puzzle", "edit", "says"),
+    [
+        (
+            "attention",
+            (
+                "jnp.exp(s - jnp.max(s, axis=1, keepdims=True))",
+                "jnp.exp(s) * jnp.exp(-s.max(1))[:, None]",
+            ),
+            "Look here first: `p = jnp.exp(s) * jnp.exp(-s.max(1))[:, None]` makes the first",
+        ),
+        (
+            "softmax_two_pass",
+            ("jnp.exp(x_ref[...] - m_ref[...])", "(jnp.exp(x_ref[...]) * jnp.exp(-m_ref[...]))"),
+            "is not finite: its `exp` is given ",
+        ),
+    ],
+)
+def test_the_line_that_makes_the_first_nan_is_looked_at_first(
+    puzzle: str, edit: tuple[str, str], says: str
+) -> None:
+    verdict = judged(puzzle, edit)
+    assert verdict.stage == "values"
+    assert says in str(verdict)
