@@ -129,7 +129,7 @@ def paged_attention(
 
 # %% tags=["author"]
 from puzzles import Alternative, Launch, Mistake, Puzzle, array, rng
-from puzzles.pipelines._paged import drawn, fetches_no_more
+from puzzles.pipelines._paged import drawn, fetches_no_more, pages_needed
 
 
 def make_inputs(key, lengths, page, P, pages, garbage, shared, H=128):
@@ -137,7 +137,14 @@ def make_inputs(key, lengths, page, P, pages, garbage, shared, H=128):
 
 
 def audit(launch: Launch, *, args) -> None:
-    fetches_no_more(launch, args[3], args[1].shape[1], idle=1)
+    lengths, page = args[3], args[1].shape[1]
+    fetches_no_more(launch, lengths, page, idle=1)
+    run = max((int(dot.executed.sum()) for dot in launch.least.dots), default=0)
+    needed = pages_needed(lengths, page) + int((lengths == 0).sum())
+    assert run <= needed, (
+        f"dots run in {run} steps, where {needed} pages hold keys that count, with one for each empty text: "
+        f"skip what lies beyond a length; a page has {page} rows here"
+    )
 
 
 def scale(B=8, page=16, P=1024, pages=64, H=128):
@@ -197,6 +204,13 @@ PUZZLE = Puzzle(
     the work, and the repeated index saves the copy. The mask matters in the last page only, and a
     text without keys gives zeros.""",
     mistakes=[
+        Mistake(
+            "takes each page for one of 16 rows",
+            old="@pl.when(i * page < length)",
+            new="@pl.when(i * 16 < length)",
+            says="a page has 32 rows here",
+            stage="work",
+        ),
         Mistake(
             "does not read the table",
             old=_PAGE,
