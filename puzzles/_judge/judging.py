@@ -19,7 +19,7 @@ from puzzles._judge.diagnosis import Again
 from puzzles._judge.edition import brought_up_to_date, outdated
 from puzzles._judge.fresh import own_seed
 from puzzles._judge.limits import jax_at_rest, learners_code, seldom_collected
-from puzzles._judge.memory import memory, memory_if_small, right, to_run
+from puzzles._judge.memory import memory, memory_if_small, own_launches, right, to_run
 from puzzles._judge.probes import extremes
 from puzzles._judge.scale import Scale, at_scale, compare, keywords
 from puzzles._judge.values import rounded_once, same_form, same_numbers
@@ -194,7 +194,8 @@ def _kernel(
     ran.append("compiled on this TPU" if on_tpu() else "CPU interpreter")
     ran.append(f"TPU simulator ({simulated})")
     ran += stages.tpu(traces, compiler)
-    if fresh is not None:
+    # In other sizes other rungs' kernels are lowered there.
+    if fresh is not None and own_launches(fresh, _told(attempt(fresh))):
         with _told_as_fresh(fresh):
             stages.tpu({fresh: _told(attempt(fresh))}, None)
     if scale is not None:

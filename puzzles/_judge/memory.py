@@ -68,7 +68,7 @@ def to_run(case: Case, traced: Traced) -> Iterator[Keyed]:
 
 def _quickly(case: Case, traced: Traced) -> bool:
     """Whether the simulator takes the case at a small price, and not only in other rungs."""
-    own = _own(case, traced)
+    own = own_launches(case, traced)
     return bool(own) and simulated_steps(own) <= _QUICK_STEPS and not beyond(own)
 
 
@@ -79,10 +79,10 @@ def memory(traces: Mapping[Case, Traced], thorough: bool, known: Collection[Case
     """
     for case, traced in traces.items():
         _mapped(case, traced)
-    launches = {case: _own(case, traced, thorough) for case, traced in traces.items()}
+    launches = {case: own_launches(case, traced, thorough) for case, traced in traces.items()}
     if not any(launches.values()):
         return "its kernels are other rungs': there"
-    known = {case for case in known if launches[case] == _own(case, traces[case])}
+    known = {case for case in known if launches[case] == own_launches(case, traces[case])}
     left = _THOROUGH_STEPS if thorough else _SIMULATED_STEPS
     unable = {case: why for case, own in launches.items() if (why := beyond(own))}
     chosen: list[Case] = []
@@ -111,7 +111,7 @@ def memory_if_small(case: Case, traced: Traced) -> None:
         _same(case, _flat(case, traced))
 
 
-def _own(case: Case, traced: Traced, thorough: bool = False) -> tuple[Launch, ...]:
+def own_launches(case: Case, traced: Traced, thorough: bool = False) -> tuple[Launch, ...]:
     """The launches that are simulated here: all if `thorough`, else those of no other rung."""
     calls = kernel_calls(traced.jaxpr.jaxpr)
     return tuple(

@@ -124,7 +124,8 @@ def _pinned(equation: JaxprEqn) -> Sequence[JaxprEqn]:
     if name in _HOLDERS:
         return [_counted(equation) if name == "while" else equation]
     if name in ("div", "rem") and jnp.issubdtype(equation.outvars[0].aval.dtype, jnp.integer):
-        return _divided(equation)
+        by = equation.invars[1]
+        return [equation] if isinstance(by, Literal) and by.val else _divided(equation)
     after: list[JaxprEqn] = []
     outvars = list(equation.outvars)
     for n, var in enumerate(outvars):
