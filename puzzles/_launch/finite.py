@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,8 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from puzzles._jax import JaxprEqn, Literal
-from puzzles._launch.faithful import equations_of, swap
+from puzzles._jax import JaxprEqn
+from puzzles._launch.faithful import equations_reading, swap
 from puzzles._launch.finding import text_of
 from puzzles._launch.jaxprs import with_interpret
 from puzzles._launch.run import on_cpu
@@ -46,19 +47,11 @@ def first_not_finite(traced: Traced) -> str | None:
             here = wrong.any()
             for one in given:
                 here &= jnp.isfinite(one).all()
-            like = given[0] if given and given[0].shape == got.shape else jnp.zeros_like(got)
-            value = like.reshape(-1)[jnp.argmax(wrong)].astype(jnp.float32)
-            jax.debug.callback(lambda *seen: note(number, *seen), here, value)
+            each = given[0] if given[0].shape in ((), got.shape) else got
+            value = jnp.broadcast_to(each, got.shape).reshape(-1)[jnp.argmax(wrong)]
+            jax.debug.callback(functools.partial(note, number), here, value.astype(jnp.float32))
 
-        parts = [equation.outvars[0], *operands]
-        forms = (jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in parts)
-        invars, eqns, _ = equations_of(ask, *forms)
-        mine = dict(zip(invars, parts, strict=True))
-        new = [
-            e.replace(invars=[v if isinstance(v, Literal) else mine.get(v, v) for v in e.invars])
-            for e in eqns
-        ]
-        return [equation, *new]
+        return [equation, *equations_reading(ask, [equation.outvars[0], *operands])]
 
     program = swap(with_interpret(traced.jaxpr, True), rule)
     on_cpu(program, traced.leaves, object())

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.experimental import pallas as pl
-from learner import Notebook, solved
+from learner import edited
 
 import puzzles
 from puzzles import Verdict
@@ -22,16 +21,6 @@ from puzzles._judge.picture import block_map
 from puzzles._launch import trace_call
 
 ROW_SUM = puzzles.find("row_sum")
-
-
-def edited(puzzle: str, *edits: tuple[str, str]) -> Callable:
-    text = solved(puzzle)
-    for old, new in edits:
-        assert text.count(old) == 1, old
-        text = text.replace(old, new)
-    notebook = Notebook()
-    notebook.run(text)
-    return notebook[puzzle]
 
 
 def judged(puzzle: str, *edits: tuple[str, str]) -> Verdict:

@@ -8,24 +8,13 @@ from collections.abc import Callable
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from learner import Notebook, solved
+from learner import Notebook, edited, solved
 
 import puzzles
 from puzzles._author import proof
 from puzzles._judge import cases, fresh, fresh_case, judge, judge_fresh, source
 
 ROW_SUM, VECTOR_ADD = puzzles.find("row_sum"), puzzles.find("vector_add")
-
-
-def changed(name: str, *edits: tuple[str, str]) -> Callable:
-    """The answer in a notebook, with edits of the solution's text."""
-    text = solved(name)
-    for old, new in edits:
-        assert text.count(old) == 1, old
-        text = text.replace(old, new)
-    notebook = Notebook()
-    notebook.run(text)
-    return notebook[name]
 
 
 BY_HEART = {
@@ -54,7 +43,7 @@ BY_HEART = {
 def test_sizes_known_by_heart_do_not_help(name: str) -> None:
     """Each passes the listed cases; some draw, and every one at the given seeds, refuses it."""
     puzzle, edit = BY_HEART[name]
-    fn = changed(puzzle, edit)
+    fn = edited(puzzle, edit)
     puzzle = dataclasses.replace(puzzles.find(puzzle), scale=None)  # it would refuse some first
     assert judge(dataclasses.replace(puzzle, fresh=None), fn).passed
     verdicts = [judge_fresh(puzzle, fn, seed) for seed in range(12)]
@@ -69,13 +58,13 @@ def test_sizes_known_by_heart_do_not_help(name: str) -> None:
 
 def test_the_same_code_meets_the_same_case_and_any_edit_another() -> None:
     def seed(*edits: tuple[str, str]) -> int:
-        return fresh.own_seed(ROW_SUM, changed("row_sum", *edits))
+        return fresh.own_seed(ROW_SUM, edited("row_sum", *edits))
 
     assert seed() == seed()
     in_the_kernel = ("o_ref[...] = jnp.zeros_like(o_ref)", "o_ref[...] = jnp.zeros_like(o_ref) * 1")
     in_the_function = ("bm, bn = 64, 128", "bn, bm = 128, 64")
     assert len({seed(), seed(in_the_kernel), seed(in_the_function)}) == 3
-    assert judge(ROW_SUM, changed("row_sum")) == judge(ROW_SUM, changed("row_sum"))
+    assert judge(ROW_SUM, edited("row_sum")) == judge(ROW_SUM, edited("row_sum"))
 
 
 def test_helpers_and_constants_belong_to_the_code() -> None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import signal
-from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from learner import Notebook, solved
+from learner import Notebook, edited, solved
 
 import puzzles
 from puzzles import Verdict
@@ -19,16 +18,6 @@ from puzzles._judge import judge, limits
 from puzzles._launch import Traced
 
 ROW_SUM = puzzles.find("row_sum")
-
-
-def edited(puzzle: str, *edits: tuple[str, str]) -> Callable:
-    text = solved(puzzle)
-    for old, new in edits:
-        assert text.count(old) == 1, old
-        text = text.replace(old, new)
-    notebook = Notebook()
-    notebook.run(text)
-    return notebook[puzzle]
 
 
 def judged(puzzle: str, *edits: tuple[str, str]) -> Verdict:

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import pytest
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
-from learner import Notebook, solved
+from learner import Notebook, edited, solved
 
 import puzzles
 from puzzles import Verdict
@@ -133,14 +133,8 @@ def test_the_interpreter_runs_what_the_simulator_does_not_find_right(
 
 
 def judged(puzzle: str, *edits: tuple[str, str], seed: int | None = None) -> Verdict:
-    text = solved(puzzle)
-    for old, new in edits:
-        assert text.count(old) == 1, old
-        text = text.replace(old, new)
-    notebook = Notebook()
-    notebook.run(text)
     plain = dataclasses.replace(puzzles.find(puzzle), scale=None)  # it would refuse some first
-    return judge(plain, notebook[puzzle], seed=seed)
+    return judge(plain, edited(puzzle, *edits), seed=seed)
 
 
 def test_padding_holds_any_number_on_a_tpu_and_not_nan_alone() -> None:
