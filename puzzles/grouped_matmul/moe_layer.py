@@ -265,9 +265,9 @@ def audit(
 
 # Plain JAX may route, weigh and sum, forwards and backwards; it may not multiply matrices.
 _OUTSIDE = [
-    "top_k", "sort", "gather", "scatter", "scatter-add", "exp", "logistic", "neg", "mul", "add",
-    "add_any", "sub", "div", "max", "min", "integer_pow", "select_n", "reduce_sum", "reduce_max",
-    "concatenate", "stack",
+    "top_k", "sort", "gather", "scatter", "scatter-add", "exp", "log", "logistic", "neg", "sign", "abs",
+    "mul", "add", "add_any", "sub", "div", "max", "min", "integer_pow", "select_n", "reduce_sum",
+    "reduce_max", "concatenate", "stack",
 ]  # fmt: skip
 _D_LHS = 'd_lhs = find("grouped_matmul_transposed").solution(dy, rhs, group_sizes)'
 _D_RHS = 'd_rhs = find("grouped_outer").solution(lhs, dy, group_sizes)'
