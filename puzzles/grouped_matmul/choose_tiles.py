@@ -163,8 +163,8 @@ def audit(launch: Launch, *, args) -> None:
         "output's too, and the accumulator"
     )
     wanted = choose_tiles(*args)
-    others = launched(M, K, N, E, *wanted).inputs
-    best = launched(M, K, N, E, *wanted).hbm_bytes
+    least = launched(M, K, N, E, *wanted)
+    best, others = least.hbm_bytes, least.inputs
     moved = f"tiles {tiles} move {launch.hbm_bytes / 2**20:.1f} MiB where {best / 2**20:.1f} are enough"
     again, often = weights.hbm_bytes / (2 * E * K * N), rows.hbm_bytes / (2 * M * K)
     more = weights.hbm_bytes - others[1].hbm_bytes, rows.hbm_bytes - others[0].hbm_bytes
