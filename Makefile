@@ -19,7 +19,7 @@ CHECKED := puzzles tests diagrams docs
 PYTEST := -m pytest -n 2 --dist loadscope --no-loadscope-reorder --durations=15 $(PYTEST_ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help env environments lab copy quick test graduate test-colab test-matrix test-browser lint build verify mutants bench examine-bench clean
+.PHONY: help env environments lab copy quick test graduate test-colab test-matrix test-browser lint build verify verdicts mutants bench examine-bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-14s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -42,9 +42,9 @@ copy: ## copy notebooks that my/ does not have yet
 unexport PYTHONDONTWRITEBYTECODE
 
 # The same small kernels are compiled again and again, by one test after another: keep them.
-test graduate test-colab test-jax-% quick verify mutants: export JAX_COMPILATION_CACHE_DIR = $(CURDIR)/.jax-cache
-test graduate test-colab test-jax-% quick verify mutants: export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS = 0
-test graduate test-colab test-jax-% quick verify mutants: export JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES = -1
+test graduate test-colab test-jax-% quick verify verdicts mutants: export JAX_COMPILATION_CACHE_DIR = $(CURDIR)/.jax-cache
+test graduate test-colab test-jax-% quick verify verdicts mutants: export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS = 0
+test graduate test-colab test-jax-% quick verify verdicts mutants: export JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES = -1
 
 # On other JAX versions every solution, and a sixth of what `make test` takes of mistakes, other
 # answers and samples; not the tests to which JAX makes no difference.
@@ -88,6 +88,9 @@ verify: $(TEST)/.installed ## prove every puzzle: NAMES="add_ten row_sum" for so
 
 mutants: $(TEST)/.installed ## judge every small change of every solution: NAMES="row_sum" for some
 	JAX_PLATFORMS=cpu $(TEST)/bin/python tests/mutants.py $(NAMES)
+
+verdicts: $(TEST)/.installed ## judge every mistake and alternative, write tests/verdicts: NAMES="basics" for some
+	JAX_PLATFORMS=cpu $(TEST)/bin/python tests/verdicts.py $(NAMES)
 
 bench: $(TEST)/.installed ## time every check, and the import
 	JAX_PLATFORMS=cpu $(TEST)/bin/python tests/bench.py

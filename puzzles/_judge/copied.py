@@ -18,9 +18,9 @@ def copies_fit(label: str, launches: Sequence[Launch]) -> None:
         many = launch.cut or sum(copy.times for copy in launch.copies) > _MANY
         for one in found.faults if found else ():
             if one.kind == "unequal":
-                raise Rejected("error", one.says, case=label)
+                raise Rejected("unequal-copy", one.says, case=label)
             if one.kind == "outside" and many:
-                raise Rejected("memory", one.says, case=label, title="it was not run")
+                raise Rejected("out-of-bounds", one.says, case=label, title="it was not run")
 
 
 def explains(launches: Sequence[Launch]) -> tuple[str, str] | None:

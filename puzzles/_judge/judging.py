@@ -87,7 +87,7 @@ def _guarded(puzzle: Puzzle, fn: Callable, judged: Callable[[], Verdict]) -> Ver
     try:
         untouched = source.is_starter(puzzle, fn)
         if untouched:
-            raise Rejected("unsolved", _where_to_start(puzzle, untouched))
+            raise Rejected("untouched", _where_to_start(puzzle, untouched))
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
@@ -96,11 +96,11 @@ def _guarded(puzzle: Puzzle, fn: Callable, judged: Callable[[], Verdict]) -> Ver
             left = source.ellipsis_left(puzzle, fn)
             if left:
                 raise Rejected(
-                    "unsolved", f"A `...` still stands for a value in `{left[0]}`: `{left[1]}`"
+                    "ellipsis-left", f"A `...` still stands for a value in `{left[0]}`: `{left[1]}`"
                 ) from None
             unfilled = source.partly_filled(puzzle, fn) if puzzle.starter is None else None
             if unfilled:
-                raise Rejected("unsolved", _where_to_start(puzzle, unfilled)) from None
+                raise Rejected("untouched", _where_to_start(puzzle, unfilled)) from None
             raise
     except Rejected as rejected:
         verdict = dataclasses.replace(rejected.verdict, puzzle=puzzle.name)
@@ -136,7 +136,7 @@ def _judge(
     """All stages; cases that ask for one of `newer` are left out."""
     if not puzzle.kernel and source.asks_the_spec(puzzle, fn):
         says = f"`{puzzle.spec.__name__}` is what your function is compared with: do without it."
-        raise Rejected("error", says, title="it calls the spec")
+        raise Rejected("calls-spec", says, title="it calls the spec")
     listed = [case for case in cases(puzzle, seed or 0) if not case.asks_for(newer)]
     drawn = own_seed(puzzle, fn) if seed is None else seed
     fresh = fresh_case(puzzle, drawn)
@@ -294,12 +294,12 @@ def _plain(case: Case, fn: Callable) -> tuple[Launch, ...]:
         result = case.plainly(fn)
     if result is None:
         says = f"`{puzzle.name}` returns None: is a `return` missing?"
-        raise Rejected("values", says, case=case.label)
+        raise Rejected("none", says, case=case.label)
     if puzzle.accepts is not None:
         try:
             puzzle.accepts(result, *args)
         except AssertionError as error:
-            raise Rejected("values", str(error), case=case.label) from None
+            raise Rejected("not-accepted", str(error), case=case.label) from None
     else:
         same_form(case, result)
         flat = [np.asarray(x) for x in jax.tree.leaves(result)]

@@ -102,19 +102,19 @@ def learners_code(puzzle: Puzzle, label: str) -> Iterator[None]:
             yield
     except TooLong:
         why = f"`{puzzle.name}` does not end: its Python was stopped after {SECONDS:.0f} seconds."
-        raise Rejected("error", f"{why} Which loop goes on?", case=label) from None
+        raise Rejected("endless", f"{why} Which loop goes on?", case=label) from None
     except SystemExit:
         why = f"`{puzzle.name}` leaves Python by `exit` or `sys.exit`: return the result instead."
-        raise Rejected("error", why, case=label) from None
+        raise Rejected("leaves-python", why, case=label) from None
     except Unreadable as error:
-        raise Rejected("error", str(error), case=label) from None
+        raise Rejected("unreadable", str(error), case=label) from None
     except Exception as error:
         raise raised(error, label) from None
 
 
 def raised(error: Exception, label: str) -> Rejected:
     """A rejection for the learner's exception."""
-    return Rejected("error", words.told(error), case=label)
+    return Rejected("raises", words.told(error), case=label)
 
 
 _MODULES: tuple[ModuleType, ...] = (np, jnp, jnp.linalg, jax, jax.lax, jax.nn, jax.random, jax.tree)

@@ -12,10 +12,10 @@ from puzzles._jax import JaxprEqn, kernel_file, uninitialised
 from puzzles._judge.case import Case, on_tpu, to_execute
 from puzzles._judge.limits import learners_code
 from puzzles._judge.numbers import index_words, number_words
+from puzzles._judge.rules import rule_of, simulated_rule
 from puzzles._judge.values import mismatches, of_which, same_form
 from puzzles._judge.verdict import Rejected
 from puzzles._launch import (
-    Finding,
     Keyed,
     Launch,
     Traced,
@@ -129,18 +129,11 @@ def _elsewhere(case: Case, call: JaxprEqn) -> bool:
     return rung and file != str(case.puzzle.path)
 
 
-def stage_of(finding: Finding) -> str:
-    """The stage whose headline is true of a finding."""
-    if finding.kind == "parallel" and finding.operand is None:
-        return "work"
-    return "tpu" if finding.kind == "misaligned" else "memory"
-
-
 def _mapped(case: Case, traced: Traced) -> None:
     for finding in (f for one in traced.launches for f in faults(one)):
         if finding.kind != "misaligned":
             step = finding.step if len(traced.launches) == 1 else None
-            raise Rejected(stage_of(finding), finding.words, case=case.label, step=step)
+            raise Rejected(rule_of(finding), finding.words, case=case.label, step=step)
 
 
 def _copied_at_once(case: Case, traced: Traced, launches: Collection[Launch]) -> None:
@@ -179,7 +172,7 @@ def _garbage_unread(case: Case, traced: Traced, where: str) -> None:
             f"{where[0].upper()}{where[1:]}. In the interpreter NaN lies there; on a TPU any "
             "number may, and with one the result is wrong. "
         )
-        raise Rejected("memory", says + _USE_NONE, case=case.label)
+        raise Rejected("garbage", says + _USE_NONE, case=case.label)
 
 
 def _flat(
@@ -189,7 +182,7 @@ def _flat(
     try:
         return simulate(traced, eager=eager, left_out=left_out)
     except SimulationError as error:
-        raise Rejected("memory", error.says, case=case.label) from None
+        raise Rejected(simulated_rule(error.finding), error.says, case=case.label) from None
 
 
 def _same(case: Case, flat: list[np.ndarray]) -> None:
@@ -201,4 +194,4 @@ def _same(case: Case, flat: list[np.ndarray]) -> None:
     where = f"element {index_words(wrong.first)}{of_which(case, position)}"
     what = f"{number_words(wrong.got)} instead of {number_words(wrong.expected)}"
     says = f"In the TPU simulator, {where} is {what}: {cause}."
-    raise Rejected("memory", says, case=case.label)
+    raise Rejected("other-in-simulator", says, case=case.label)

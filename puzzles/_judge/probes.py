@@ -75,7 +75,7 @@ def extremes(traces: Mapping[Case, Traced], turn: int) -> None:
             got = execute(replace(traces[case], leaves=probe.leaves))
         says = _lost(probe, got) if probe.lost else _bent(case, probe, got)
         if says:
-            raise Rejected("values", says, case=case.label, title=_TITLE)
+            raise Rejected("numbers", says, case=case.label, title=_TITLE)
 
 
 def _lost(probe: Probe, got: Sequence[np.ndarray]) -> str | None:

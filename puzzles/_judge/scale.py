@@ -11,7 +11,7 @@ from puzzles._judge.case import settings
 from puzzles._judge.cost import Cost
 from puzzles._judge.dearer import SAYS
 from puzzles._judge.limits import learners_code
-from puzzles._judge.memory import stage_of
+from puzzles._judge.rules import rule_of
 from puzzles._judge.slips import slips
 from puzzles._judge.source import unjitted
 from puzzles._judge.verdict import Rejected
@@ -110,11 +110,11 @@ def compare(puzzle: Puzzle, scale: Scale) -> None:
     """
     at = "At production scale, "
     for fault in (f for one in scale.mine.launches for f in faults(one)):
-        raise Rejected(stage_of(fault), at + fault.words, case=scale.label)
+        raise Rejected(rule_of(fault), at + fault.words, case=scale.label)
     for says, title in slips(scale.mine, scale.par):
-        raise Rejected("work", at + says, case=scale.label, title=title)
+        raise Rejected("rounds-on-the-way", at + says, case=scale.label, title=title)
     for excess in excesses(scale, puzzle.slack):
-        raise Rejected("work", at + excess.says, case=scale.label)
+        raise Rejected(f"cost-{excess.what}", at + excess.says, case=scale.label)
 
 
 def keywords(puzzle: Puzzle, fn: Callable, scale: Scale) -> None:
@@ -127,13 +127,13 @@ def keywords(puzzle: Puzzle, fn: Callable, scale: Scale) -> None:
                 mine = _cost(puzzle, partial(fn, **{name: value}), _arguments(puzzle))
             # Of blocks half as large some are too small for a tile, whoever cuts them.
             for fault in (f for one in mine.launches for f in faults(one) if value > default):
-                raise Rejected(stage_of(fault), f"With `{name}={value}`, {fault.words}", case=at)
+                raise Rejected(rule_of(fault), f"With `{name}={value}`, {fault.words}", case=at)
             if _form(mine) == _form(scale.mine):
                 says = (
                     f"With `{name}={value}` the launch is that of `{name}={default}`: "
                     "use the argument."
                 )
-                raise Rejected("work", says, case=at, title="an argument is not used")
+                raise Rejected("audit", says, case=at, title="an argument is not used")
 
 
 def _form(cost: Cost) -> list[tuple]:

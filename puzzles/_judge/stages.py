@@ -17,6 +17,7 @@ from puzzles._judge.diagnosis import Again
 from puzzles._judge.limits import learners_code, raised
 from puzzles._judge.memory import memory_if_small
 from puzzles._judge.outside import by_pipeline, line_of, work_outside
+from puzzles._judge.rules import rule_of
 from puzzles._judge.values import same_form, same_numbers
 from puzzles._judge.verdict import Rejected
 from puzzles._launch import (
@@ -62,7 +63,7 @@ def _loops(case: Case, traced: Traced) -> None:
     turns = longest_loop(traced.jaxpr.jaxpr)
     if turns > TURNS:
         why = f"A loop of {turns:,} turns would take hours. Count blocks, not elements."
-        raise Rejected("work", why, case=case.label, title=_NOT_RUN)
+        raise Rejected("long-loop", why, case=case.label, title=_NOT_RUN)
 
 
 def _grids(case: Case, grids: Sequence[tuple[str, tuple[int, ...]]]) -> None:
@@ -71,12 +72,14 @@ def _grids(case: Case, grids: Sequence[tuple[str, tuple[int, ...]]]) -> None:
         for axis, size in enumerate(grid):
             if size < 0:
                 why = f"The grid {grid} of `{name}` has {size} steps on axis {axis}."
-                raise Rejected("error", f"{why} It counts blocks.", case=case.label, title=_NOT_RUN)
+                raise Rejected(
+                    "negative-grid", f"{why} It counts blocks.", case=case.label, title=_NOT_RUN
+                )
     largest = max((grid for _, grid in grids), key=math.prod, default=())
     if math.prod(largest) > _LISTED:
         why = f"The grid {largest} has {math.prod(largest):,} steps. It counts blocks, not elements"
         says = f"{why}: divide the length of each axis by that of its block."
-        raise Rejected("work", says, case=case.label, title=_NOT_RUN)
+        raise Rejected("large-grid", says, case=case.label, title=_NOT_RUN)
 
 
 def _size(case: Case, body: Sequence[JaxprEqn], launches: tuple[Launch, ...]) -> None:
@@ -88,9 +91,9 @@ def _size(case: Case, body: Sequence[JaxprEqn], launches: tuple[Launch, ...]) ->
                 f"{why} Which factor of it is 0? Where a block is longer than its axis, `//` gives "
                 "0, and `pl.cdiv` gives 1."
             )
-            raise Rejected("error", says, case=case.label, title=_NOT_RUN)
+            raise Rejected("empty-grid", says, case=case.label, title=_NOT_RUN)
     if len(body) > _EQUATIONS:
-        raise Rejected("work", _grown(body), case=case.label, title=_NOT_RUN)
+        raise Rejected("grown-kernel", _grown(body), case=case.label, title=_NOT_RUN)
     steps = sum(one.steps * (one.times or 1) for one in launches)
     if steps <= _STEPS:
         return
@@ -99,10 +102,10 @@ def _size(case: Case, body: Sequence[JaxprEqn], launches: tuple[Launch, ...]) ->
         if fault.kind == "out-of-bounds":
             step = fault.step if len(launches) == 1 else None
             raise Rejected(
-                "memory", f"{why} {fault.words}", case=case.label, step=step, title=_NOT_RUN
+                rule_of(fault), f"{why} {fault.words}", case=case.label, step=step, title=_NOT_RUN
             )
     if steps > 4 * _STEPS:
-        raise Rejected("work", f"{why} Take larger blocks.", case=case.label, title=_NOT_RUN)
+        raise Rejected("large-grid", f"{why} Take larger blocks.", case=case.label, title=_NOT_RUN)
 
 
 def _grown(body: Sequence[JaxprEqn]) -> str:
@@ -130,7 +133,7 @@ def unrolled(listed: Sequence[Case], fn: Callable) -> None:
         "one copy for each turn. Work on the whole array at once."
     )
     title = "a Python loop is unrolled"
-    raise Rejected("work", says, case=listed[sizes.index((most, more))].label, title=title)
+    raise Rejected("unrolled", says, case=listed[sizes.index((most, more))].label, title=title)
 
 
 def _operations_and_elements(case: Case, fn: Callable) -> tuple[int, int]:
@@ -151,11 +154,11 @@ def pallas(case: Case, traced: Traced) -> None:
             )
         else:
             why += ": the work has to be done in a kernel."
-        raise Rejected("pallas", why, case=case.label)
+        raise Rejected("no-kernel", why, case=case.label)
     asked = _asked_by_index_maps(traced)
     if asked:
         raise Rejected(
-            "error",
+            "map-asks",
             f"An index map calls `pl.{asked}`, which only the kernel can ask: the map gets the "
             "program ids as its arguments, one for each axis of the grid.",
             case=case.label,
@@ -169,7 +172,7 @@ def pallas(case: Case, traced: Traced) -> None:
             free += f", and in this rung {more}"
         says = f"`{name}` works on the data outside the kernel{where}. Allowed outside are {free}; "
         says += "what else the spec asks for belongs in a kernel or its index maps."
-        raise Rejected("pallas", says, case=case.label)
+        raise Rejected("work-outside", says, case=case.label)
 
 
 def _asked_by_index_maps(traced: Traced) -> str | None:
@@ -211,7 +214,7 @@ def numbers(case: Case, traced: Traced, again: Again) -> list[np.ndarray]:
         asked = _asked_in_a_scope(traced)
         if asked:
             raise Rejected(
-                "error",
+                "scope-asks",
                 f"The CPU interpreter cannot answer `pl.{asked}` inside `pl.run_scoped`: ask at "
                 "the top of the kernel, and use the number inside.",
                 case=case.label,
@@ -231,7 +234,7 @@ def _first_unsafe(case: Case, traced: Traced) -> None:
     except Rejected as rejected:
         found = rejected.verdict
         title = "memory is not used safely"
-        raise Rejected(found.stage, found.says, case=case.label, title=title) from None
+        raise Rejected(found.rule, found.says, case=case.label, title=title) from None
 
 
 def work(case: Case, launches: tuple[Launch, ...]) -> None:
@@ -246,19 +249,19 @@ def work(case: Case, launches: tuple[Launch, ...]) -> None:
     if looped is not None:
         why = f"`{looped}` is launched in a loop whose length only running it tells."
         asked = f"This rung asks for {wanted} launch{'es' * (wanted != 1)} in all."
-        raise Rejected("work", f"{why} {asked}", case=case.label)
+        raise Rejected("loop-of-launches", f"{why} {asked}", case=case.label)
     made = sum(one.times or 0 for one in launches)
     if made != wanted or len(launches) != wanted:
         counts = f"{made} launches where this rung asks for {wanted}"
-        raise Rejected("work", f"`{case.puzzle.name}` makes {counts}.", case=case.label)
+        raise Rejected("launches", f"`{case.puzzle.name}` makes {counts}.", case=case.label)
     try:
         audit(*launches, **extra)
     except AssertionError as error:
-        raise Rejected("work", str(error), case=case.label) from None
+        raise Rejected("audit", str(error), case=case.label) from None
     except Exception as error:  # it looked for operands that the learner's launch does not have
         why = f"its operands or dots are of another form than expected ({error})"
         says = f"This rung cannot read your launch: {why}."
-        raise Rejected("work", says, case=case.label) from None
+        raise Rejected("audit-unreadable", says, case=case.label) from None
 
 
 def tpu(traces: Mapping[Case, Traced], compiler: Compiler | None) -> list[str]:
@@ -266,9 +269,9 @@ def tpu(traces: Mapping[Case, Traced], compiler: Compiler | None) -> list[str]:
     for case, traced in traces.items():
         seen = (f for one in traced.launches for f in faults(one) if f.kind == "misaligned")
         for finding in (*seen, *lowered(traced)):
-            raise Rejected("tpu", finding.words, case=case.label)
+            raise Rejected(finding.kind, finding.words, case=case.label)
     if compiler is None:
         return ["Mosaic lowering"]
     for number, finding in compiled(list(traces.values()), compiler):
-        raise Rejected("tpu", finding.words, case=list(traces)[number].label)
+        raise Rejected("compile", finding.words, case=list(traces)[number].label)
     return ["Mosaic lowering", f"libtpu for {', '.join(supported_chips())}"]

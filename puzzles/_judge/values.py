@@ -34,11 +34,11 @@ def same_form(case: Case, out: Any) -> None:
     puzzle, want = case.puzzle, case.expected
     if out is None:
         raise Rejected(
-            "values", f"`{puzzle.name}` returns None: is a `return` missing?", case=case.label
+            "none", f"`{puzzle.name}` returns None: is a `return` missing?", case=case.label
         )
     if jax.tree.structure(out) != jax.tree.structure(want):
         raise Rejected(
-            "values",
+            "structure",
             f"`{puzzle.name}` returns {_form(out)}; the spec returns {_form(want)}.",
             case=case.label,
         )
@@ -47,14 +47,14 @@ def same_form(case: Case, out: Any) -> None:
     if shapes != wanted and sorted(shapes) == sorted(wanted):
         order = f"expected {_listed_shapes(wanted)}, got {_listed_shapes(shapes)}"
         says = f"The results come in another order than the spec's: shapes {order}."
-        raise Rejected("values", says, case=case.label)
+        raise Rejected("order", says, case=case.label)
     for mine, theirs in zip(jax.tree.leaves(out), jax.tree.leaves(want), strict=True):
         mine = mine if hasattr(mine, "shape") else np.asarray(mine)
         for what in ("shape", "dtype"):
             a, b = getattr(mine, what), getattr(theirs, what)
             if a != b:
                 raise Rejected(
-                    "values",
+                    what,
                     f"The result has the wrong {what}: expected {b}, got {a}.{look}",
                     case=case.label,
                 )
@@ -132,7 +132,7 @@ def same_numbers(
     if traced is None and want.ndim == 1 and want.size <= _WHOLE:
         says += f"\nexpected {_listed(want)}\ngot      {_listed(flat[position])}"
     raise Rejected(
-        "values",
+        "numbers",
         says,
         diagnosis=named,
         case=case.label,
@@ -173,7 +173,9 @@ def of_which(case: Case, position: int) -> str:
 def rounded_once(case: Case, flat: Sequence[np.ndarray], again: Again) -> None:
     """The right numbers are not rounded more often than the puzzle allows."""
     if says := rounding.roundings(case, flat):
-        raise Rejected("values", says, diagnosis=diagnosis(case, flat, again), case=case.label)
+        raise Rejected(
+            "rounded-twice", says, diagnosis=diagnosis(case, flat, again), case=case.label
+        )
 
 
 def _written_kernel(puzzle: Puzzle) -> str | None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from puzzles._draw import block_squares
+from puzzles._judge.rules import RULES
 
 TITLES = {
     "unsolved": "not solved yet",
@@ -31,7 +32,8 @@ class Verdict:
     step: program ids of the grid step to look at. picture: right and wrong blocks as text.
     receipt: what the launch costs, on a pass. notes: more lines, such as progress. seed: what drew
     the fresh case, where that is the case that failed. title: in place of the stage's own.
-    first: what may explain all of it, to be read before the rest.
+    first: what may explain all of it, to be read before the rest. rule: what decided, a name in
+    `RULES`; empty on a pass.
     """
 
     passed: bool
@@ -47,6 +49,7 @@ class Verdict:
     seed: int | None = None
     title: str | None = None
     first: str | None = None
+    rule: str = ""
 
     @property
     def headline(self) -> str:
@@ -96,11 +99,11 @@ class Verdict:
 
 
 class Rejected(Exception):
-    """A stage that failed; carries the fields of the verdict."""
+    """A rule that is broken; carries the fields of the verdict, whose stage is the rule's."""
 
-    def __init__(self, stage: str, says: str, **fields: Any) -> None:
+    def __init__(self, rule: str, says: str, **fields: Any) -> None:
         super().__init__(says)
-        self.verdict = Verdict(False, stage, says, **fields)
+        self.verdict = Verdict(False, RULES[rule].stage, says, rule=rule, **fields)
 
     def on_fresh_case(self, puzzle: str, seed: int) -> Rejected:
         """The same of the case that `seed` drew, with how to meet it again."""

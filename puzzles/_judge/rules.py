@@ -1,0 +1,110 @@
+"""Every rule by which an answer is refused: its name, the stage at which it speaks, what it asks.
+
+`Rejected` names one of them, and the stage follows. `python -m puzzles rules` prints how many
+mistakes on record each decides; one that decides none says here why it stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from puzzles._launch import Finding
+
+
+@dataclass(frozen=True)
+class Rule:
+    """stage: of a verdict. asks: what has to hold. why: why it stays though it decides nothing."""
+
+    stage: str
+    asks: str
+    why: str = ""
+
+
+RULES: dict[str, Rule] = {
+    # not solved yet
+    "untouched": Rule("unsolved", "something is filled in"),
+    "ellipsis-left": Rule("unsolved", "no `...` stands for a value"),
+    # it runs as Python
+    "raises": Rule("error", "it raises no exception"),
+    "endless": Rule("error", "its Python ends"),
+    "leaves-python": Rule("error", "it does not call `exit`"),
+    "unreadable": Rule("error", "its launches can be read"),
+    "negative-grid": Rule("error", "no axis of a grid is negative"),
+    "empty-grid": Rule("error", "a grid that has to write something has steps"),
+    "map-asks": Rule("error", "an index map gets program ids and does not ask for them"),
+    "scope-asks": Rule("error", "program ids are asked for outside of `pl.run_scoped`"),
+    "calls-spec": Rule("error", "it does not call the spec that it is compared with"),
+    "unequal-copy": Rule("error", "both ends of a copy hold equally much"),
+    # the work is in a kernel
+    "no-kernel": Rule("pallas", "there is a `pallas_call`"),
+    "work-outside": Rule("pallas", "the work is done in the kernel"),
+    # the numbers
+    "none": Rule("values", "it returns something"),
+    "structure": Rule("values", "it returns what the spec returns: one array, or a tuple of some"),
+    "order": Rule("values", "results come in the spec's order"),
+    "shape": Rule("values", "results have the spec's shapes"),
+    "dtype": Rule("values", "results have the spec's dtypes"),
+    "numbers": Rule("values", "the numbers are the spec's"),
+    "rounded-twice": Rule("values", "a narrow result is rounded once"),
+    "not-accepted": Rule("values", "the rung's own predicate accepts the result"),
+    # memory
+    "out-of-bounds": Rule("memory", "blocks and slices lie within their arrays"),
+    "never-written": Rule("memory", "every block of an output is written"),
+    "revisited": Rule("memory", "a block of an output is held in consecutive steps"),
+    "uninitialised": Rule("memory", "nothing is read before it is written"),
+    "alias": Rule("memory", "an aliased array is read before it is overwritten"),
+    "promise": Rule("memory", "what `pl.multiple_of` promises holds"),
+    "parallel-state": Rule("memory", "steps of a parallel axis share nothing"),
+    "hazard": Rule("memory", "a buffer is left alone while a copy is in flight"),
+    "not-a-slice": Rule("memory", "a Ref in HBM is copied, not indexed"),
+    "simulator": Rule("memory", "JAX's simulator of a TPU runs it"),
+    "other-in-simulator": Rule("memory", "the numbers are the same on a simulated TPU"),
+    "garbage": Rule("memory", "they are the same whatever unwritten memory holds"),
+    # the launch
+    "parallel": Rule("work", "`dimension_semantics` says what a TPU takes"),
+    "long-loop": Rule("work", "loops count blocks"),
+    "large-grid": Rule("work", "a grid counts blocks"),
+    "grown-kernel": Rule("work", "a kernel is no unrolled loop"),
+    "unrolled": Rule("work", "under `jit` no Python loop goes through elements"),
+    "loop-of-launches": Rule("work", "how often a kernel is launched is known"),
+    "launches": Rule("work", "there are as many launches as the rung asks for"),
+    "audit": Rule("work", "the rung's own audit holds"),
+    "audit-unreadable": Rule("work", "the rung's audit finds the operands that it asks about"),
+    "rounds-on-the-way": Rule("work", "at production scale nothing is rounded on the way"),
+    "cost-count": Rule("work", "at production scale: no more launches"),
+    "cost-outside": Rule("work", "at production scale: no more is made outside of kernels"),
+    "cost-vmem": Rule("work", "at production scale: blocks fit VMEM"),
+    "cost-dot_flops": Rule("work", "at production scale: no more multiplications"),
+    "cost-transcendentals": Rule("work", "at production scale: no more exps"),
+    "cost-idle": Rule("work", "at production scale: no more steps without work"),
+    "cost-transfers": Rule("work", "at production scale: no more blocks fetched and written"),
+    "cost-bytes": Rule("work", "at production scale: no more bytes moved"),
+    "cost-steps": Rule("work", "at production scale: no more grid steps"),
+    "cost-smem": Rule("work", "at production scale: prefetched numbers fit SMEM"),
+    "cost-with_dots": Rule("work", "at production scale: no more steps with multiplications"),
+    # a TPU takes it
+    "misaligned": Rule("tpu", "blocks are legal on a TPU"),
+    "lowering": Rule("tpu", "Mosaic lowers it"),
+    "compile": Rule("tpu", "libtpu compiles it"),
+}
+
+
+def rule_of(finding: Finding) -> str:
+    """The rule that a finding about a launch breaks."""
+    if finding.kind == "parallel" and finding.operand is not None:
+        return "parallel-state"
+    return finding.kind
+
+
+def simulated_rule(finding: Finding | None) -> str:
+    """The rule by which the simulator stops; None where it is not the kernel's fault."""
+    if finding is None:
+        return "simulator"
+    return "not-a-slice" if finding.kind == "lowering" else rule_of(finding)
+
+
+def undecided(counts: Iterable[str]) -> list[str]:
+    """The rules that decide nothing of what `counts` lists, and do not say why they stay."""
+    found = set(counts)
+    return [name for name, rule in RULES.items() if name not in found and not rule.why]
