@@ -11,8 +11,7 @@ from __future__ import annotations
 
 from puzzles._check import check, hint, progress, solution
 from puzzles._examine import Examination, examine
-from puzzles._jax import explain_derivatives
-from puzzles._judge import Verdict, judge, no_derivative
+from puzzles._judge import Verdict, judge
 from puzzles._ladders import UnknownPuzzle, find, ladder, ladders
 from puzzles._launch import Copy, Dot, Finding, Launch, Operand, pipelines_on_cpu, trace
 from puzzles._puzzle import Alternative, Mistake, Puzzle, array, mutate, rng, vjp
@@ -53,8 +52,6 @@ __all__ = [
     "trace",
     "vjp",
 ]
-
-explain_derivatives(no_derivative)
 
 
 def __getattr__(name: str) -> object:

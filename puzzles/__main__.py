@@ -42,6 +42,9 @@ def _parser() -> argparse.ArgumentParser:
     verify.add_argument("--quick", action="store_true", help="one random key, nothing compiled")
     verify.add_argument("names", metavar="NAME", nargs="*", help="puzzles, ladders; all by default")
 
+    rules = commands.add_parser("rules", help="why answers are refused, and how often on record")
+    rules.set_defaults(run=lambda given: _author.rules())
+
     examine = commands.add_parser("examine", help="what is wrong or dear in a kernel's launch")
     examine.set_defaults(
         run=lambda given: _examine.command(

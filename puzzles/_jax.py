@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import importlib
 import inspect
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
-import numpy as np
 
 OLDEST = "0.7.2"
 NEWEST_TRIED = "0.12.0.1"
@@ -65,11 +63,8 @@ try:
     from jax._src import core as _core
     from jax._src.core import AbstractValue, Jaxpr, JaxprEqn, Literal, Var, jaxpr_as_fun
     from jax._src.interpreters import partial_eval
-    from jax._src.pallas import primitives as _primitives
     from jax._src.state.types import AccumEffect, ReadEffect, WriteEffect
-    from jax.experimental.pallas import pallas_call_p
     from jax.experimental.pallas.tpu import InterpretParams, reset_tpu_interpret_mode_state
-    from jax.interpreters import ad
 except ImportError as error:
     raise UnsupportedJax(lacking(jax.__version__, error)) from None
 
@@ -82,7 +77,6 @@ __all__ = [
     "JaxprEqn",
     "Jitted",
     "Literal",
-    "ShufflingSeed",
     "UnsupportedJax",
     "Var",
     "abstract_device",
@@ -95,7 +89,6 @@ __all__ = [
     "compiler_param",
     "copy_ends",
     "copy_parts",
-    "explain_derivatives",
     "has_tpu",
     "interpret_params",
     "is_remote",
@@ -105,7 +98,6 @@ __all__ = [
     "retraced",
     "scan_counts",
     "simulator_callbacks",
-    "uninitialised",
     "user_frame",
     "with_compiler_param",
     "written_refs",
@@ -170,46 +162,6 @@ def retraced() -> Iterator[None]:
         partial_eval.trace_to_jaxpr = _cached
 
 
-@contextlib.contextmanager
-def lines_of_rules() -> Iterator[None]:
-    """Within it, what the backward rule of a `jax.custom_vjp` traces has lines of its own.
-
-    JAX gives all of it the line of the call that is differentiated.
-    """
-    call = jax.custom_vjp.__call__
-
-    def calls(self: Any, *args: Any, **options: Any) -> Any:
-        rule = self.bwd
-        self.bwd = rule and _with_own_lines(rule)
-        try:
-            return call(self, *args, **options)
-        finally:
-            self.bwd = rule
-
-    jax.custom_vjp.__call__ = calls
-    try:
-        yield
-    finally:
-        jax.custom_vjp.__call__ = call
-
-
-def _with_own_lines(rule: Callable) -> Callable:
-    context = getattr(source_info_util, "_source_info_context", None)
-    if context is None:
-        return rule
-
-    @functools.wraps(rule)
-    def runs(*args: Any) -> Any:
-        before = context.context
-        context.context = source_info_util.SourceInfo(None, before.name_stack)
-        try:
-            return rule(*args)
-        finally:
-            context.context = before
-
-    return runs
-
-
 def call_at_fault(error: BaseException) -> tuple[Any, int]:
     """The index map that `pallas_call` was reading when it raised, or None; and how many arrays it
     was to prefetch."""
@@ -245,22 +197,6 @@ def scan_counts(params: Mapping[str, Any]) -> tuple[int, int]:
         consts, carries, _ = params["ft_in"].unpack()
         return len(consts), len(carries)
     return params["num_consts"], params["num_carry"]
-
-
-def explain_derivatives(says: Callable[[], str]) -> None:
-    """From here on, a kernel that JAX cannot differentiate raises NotImplementedError(says()).
-
-    JAX's own error is an assertion without a word for most kernels.
-    """
-    rule = ad.primitive_jvps[pallas_call_p]
-
-    def explained(*args: Any, **params: Any) -> Any:
-        try:
-            return rule(*args, **params)
-        except Exception as error:
-            raise NotImplementedError(says()) from error
-
-    ad.primitive_jvps[pallas_call_p] = explained
 
 
 def array_of(block_mapping: Any) -> Any:
@@ -379,59 +315,6 @@ def simulator_callbacks(instead: Callable[..., Any]) -> Iterator[None]:
     finally:
         if original is not None:
             callback.io_callback_impl = original
-
-
-class ShufflingSeed(int):
-    """A `random_seed` of the simulator that orders the steps of parallel axes by NumPy.
-
-    By any other, JAX's random numbers do, as part of each program: compiling those is a tenth of a
-    check. No axis keeps its order here, unless JAX has other names for all this.
-    """
-
-    def orders(self, sizes: Iterable[int | None]) -> Iterator[np.ndarray]:
-        """An order of the steps of each axis; of one whose size is None, an empty one."""
-        drawn = np.random.default_rng(self)
-        for size in sizes:
-            order = steps = np.arange(size or 0, dtype=np.int32)
-            while len(steps) > 1 and (order == steps).all():
-                order = drawn.permutation(steps)
-            yield order
-
-
-def _heed_shuffling_seeds() -> None:
-    module: Any = inspect.getmodule(reset_tpu_interpret_mode_state)
-    by_jax: Any = getattr(module, "_get_randomized_grid_coordinates", None)
-    parallel: Any = getattr(module, "_get_parallel_dim_semantics", None)
-
-    def orders(grid: Sequence[Any], params: Any, seed: int | None) -> tuple[Any, ...]:
-        if not isinstance(seed, ShufflingSeed):
-            return by_jax(grid, params, seed)
-        shuffled = parallel(params, len(grid))
-        sizes = (int(n) if one else None for n, one in zip(grid, shuffled, strict=True))
-        return tuple(map(jax.numpy.asarray, seed.orders(sizes)))
-
-    if by_jax is not None and parallel is not None:
-        module._get_randomized_grid_coordinates = orders
-
-
-_heed_shuffling_seeds()
-
-
-@contextlib.contextmanager
-def uninitialised(number: float) -> Iterator[None]:
-    """Within it, the interpreter puts `number` where nothing was written, and not NaN."""
-    original = _primitives.uninitialized_value
-
-    def filled(shape: Sequence[int], dtype: Any) -> Any:
-        if jax.numpy.issubdtype(dtype, jax.numpy.floating):
-            return jax.numpy.full(shape, number, dtype)
-        return original(shape, dtype)
-
-    _primitives.uninitialized_value = filled
-    try:
-        yield
-    finally:
-        _primitives.uninitialized_value = original
 
 
 def come_to_rest() -> None:

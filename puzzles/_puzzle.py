@@ -75,12 +75,12 @@ class Puzzle:
         solution's, at that shape.
     fresh: `(rng) -> dict` of a case's dims, small and out of at most eight shapes; one such case
         is drawn for each answer after all `cases` pass.
+    keeps: what the data of that case must keep of what `inputs` draws, by argument: some of "sign",
+        "size", "jump", "order", "zero", "finite" (the names of `_judge/wild.py`), or "all".
     roundings: how often a result may be rounded to its dtype on the way, where a rung asks for it.
     tolerance: relative and absolute, in units of the expected values' root mean square, for all
         results or by their dtype's name; unless given, 2e-5 for f32 and 1e-2 for bf16.
     outside: floating-point primitives that may run outside the kernel.
-    newer: names of parameters that an earlier edition's notebook had not, and of dims of the cases
-        that give them: for its answers, `check` leaves these cases out, and says so.
     starter: the name of the mistake that the learner starts from, on find-the-bug rungs.
     waivers: what `verify` would ask for and this rung does without, each with the reason: the
         names that `verify` gives.
@@ -102,10 +102,10 @@ class Puzzle:
     slack: Mapping[str, float] = field(default_factory=dict)
     par: Callable[..., str] | None = None
     fresh: Callable[[np.random.Generator], dict[str, Any]] | None = None
+    keeps: Mapping[str, str] = field(default_factory=dict)
     roundings: int | None = None
     tolerance: float | None = None
     outside: Sequence[str] = ()
-    newer: Sequence[str] = ()
     starter: str | None = None
     waivers: Mapping[str, str] = field(default_factory=dict)
     observe: Callable[[Callable], Callable] | None = None

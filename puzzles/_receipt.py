@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 
 from puzzles._launch import Launch, itemsize
-from puzzles._tpu import CHIPS, Chip, budget, needed
+from puzzles._tpu import CHIPS, Chip, budget
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _CLOSE = 0.8  # of the limit of VMEM
@@ -235,13 +235,9 @@ def _stored(launch: Launch) -> str:
 
 
 def _vmem(launch: Launch, chip: Chip) -> str:
-    most, total = budget(launch, chip), needed(launch)
+    most, total = budget(launch, chip), launch.vmem_bytes
     whose = "this launch may use" if launch.vmem_limit_bytes else f"a kernel gets on {chip.name}"
-    held = ""
-    if launch.held_bytes:
-        mine, body = amount(launch.vmem_bytes), amount(launch.held_bytes)
-        held = f"{mine} in buffers, at least {body} of values in the body: "
-    return f"{held}{amount(total)} of the {amount(most)} {whose}{_fitting(launch, chip)}"
+    return f"{amount(total)} of the {amount(most)} {whose}{_fitting(launch, chip)}"
 
 
 def _smem(launch: Launch, chip: Chip) -> str:
@@ -250,7 +246,7 @@ def _smem(launch: Launch, chip: Chip) -> str:
 
 
 def _fitting(launch: Launch, chip: Chip) -> str:
-    most, total = budget(launch, chip), needed(launch)
+    most, total = budget(launch, chip), launch.vmem_bytes
     if total <= _CLOSE * most:
         return ""
     if total <= most:
@@ -280,7 +276,7 @@ def _table(launches: tuple[Launch, ...], chip: Chip) -> str:
                 f"{one.steps:,}",
                 bounded(one, "hbm_bytes_read", amount),
                 bounded(one, "hbm_bytes_written", amount),
-                amount(needed(one)) + _fitting(one, chip).partition(".")[0].replace(":", ","),
+                amount(one.vmem_bytes) + _fitting(one, chip).partition(".")[0].replace(":", ","),
                 bounded(one, "flops", scaled),
                 f"{one.intensity:.3g}" if one.dots and _comparable(one) else "",
             )

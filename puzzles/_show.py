@@ -68,7 +68,11 @@ def estimated_cycles(fn: Callable, *args: object, chip: str = "v5e") -> int | No
 
 
 def plot(values: Sequence[float] | Mapping[str, float], title: str = "") -> None:
-    """Draw a sequence of numbers as a line, or a number for each name as bars. No matplotlib."""
+    """Draw a sequence of numbers as a line, or a number for each name as bars.
+
+    Where matplotlib is not installed, the same numbers are printed as a table. Raises ValueError
+    where there is no number.
+    """
     if not len(values):
         raise ValueError("nothing to plot: the sequence is empty")
     numbers = (
@@ -76,7 +80,11 @@ def plot(values: Sequence[float] | Mapping[str, float], title: str = "") -> None
         if isinstance(values, Mapping)
         else [float(value) for value in values]
     )
-    display(plot_text(numbers, title), plot_svg(numbers, title))
+    words, picture = plot_text(numbers, title), plot_svg(numbers, title)
+    if picture is None:
+        say(words)
+    else:
+        display(words, picture)
 
 
 def _cycles(traced: Traced | None, chip: str) -> str:

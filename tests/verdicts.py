@@ -7,6 +7,7 @@ the difference is read. Arguments are ladders; without any, all of them.
 from __future__ import annotations
 
 import concurrent.futures
+import math
 import multiprocessing
 import re
 import sys
@@ -49,7 +50,8 @@ def lines(puzzle: Puzzle) -> Iterator[str]:
     """All lines of one rung, in the order of its module; the data are those of seed 0."""
     with keeping_traces():
         for change in (*puzzle.mistakes, *puzzle.alternatives):
-            yield line(puzzle, change, judge(puzzle, variant(puzzle, change), seed=0))
+            verdict = judge(puzzle, variant(puzzle, change), seed=0, patience=math.inf)
+            yield line(puzzle, change, verdict)
 
 
 def on_record(ladder: str) -> dict[tuple[str, str], str]:

@@ -18,6 +18,7 @@ from puzzles._author.commands import (
 from puzzles._author.filmstrip import film, strip
 from puzzles._author.gate import verify
 from puzzles._author.repository import BuildError
+from puzzles._author.rules import rules
 
 __all__ = [
     "BuildError",
@@ -27,6 +28,7 @@ __all__ = [
     "new_ladder",
     "new_project",
     "new_puzzle",
+    "rules",
     "strip",
     "verify",
     "watch",

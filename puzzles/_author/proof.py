@@ -137,15 +137,16 @@ def fresh_problems(
 ) -> Iterator[str]:
     """What is wrong with the cases that `fresh` draws: too many, too large, or not passed.
 
-    some: chooses those of the cases, one of each shape, that the solution is judged on.
+    some: chooses those that the solution is judged on, of the cases: one of each shape, and one of
+    each change of data.
     """
     if puzzle.fresh is None:
         return
     place = puzzle.place("fresh=")
     drawn = fresh_cases(puzzle, _DRAWS)
-    if len(drawn) > _SHAPES:
+    if (shapes := len({case.label for case in drawn})) > _SHAPES:
         yield (
-            f"{place}: {len(drawn)} different cases in {_DRAWS} draws: let it choose among "
+            f"{place}: {shapes} different cases in {_DRAWS} draws: let it choose among "
             f"{_SHAPES}, so that a kernel is compiled for few shapes"
         )
         return
@@ -158,7 +159,10 @@ def fresh_problems(
             )
         verdict = judge_fresh(puzzle, puzzle.solution, case.seed)
         if not verdict.passed:
-            yield f"{place}: it draws a case that the solution does not pass:\n{verdict}"
+            yield (
+                f"{place}: it draws a case that the solution does not pass; mend one of them, or "
+                f"say in `keeps` what the data must keep:\n{verdict}"
+            )
 
 
 def _steps(case: Case) -> int:

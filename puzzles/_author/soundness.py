@@ -60,7 +60,6 @@ def _faults(puzzle: Puzzle) -> Iterator[Fault]:
     yield from map(Fault, _not_interpreted(puzzle))
     yield from map(Fault, _too_few_others(puzzle))
     yield from map(Fault, _alike(puzzle))
-    yield from map(Fault, _excused(puzzle))
     yield from _unaudited(puzzle)
     yield from _one_block(puzzle)
     yield from _one_step(puzzle)
@@ -155,19 +154,6 @@ def _alike(puzzle: Puzzle) -> Iterator[str]:
             )
 
 
-def _excused(puzzle: Puzzle) -> Iterator[str]:
-    """An answer of an earlier edition is excused from some cases, and not from all."""
-    for name in puzzle.newer:
-        asking = [case.asks_for([name]) for case in cases(puzzle)]
-        if any(asking) and not all(asking):
-            continue
-        how = "every case gives" if all(asking) else "no case gives"
-        yield (
-            f"{puzzle.place('newer=')}: {how} `{name}`, which earlier editions had not: let one "
-            "of several cases give it"
-        )
-
-
 def _unaudited(puzzle: Puzzle) -> Iterator[Fault]:
     """A check that cannot fail is a bug: a mistake on record must cost too much."""
     if puzzle.audit is None and puzzle.launches is None:
@@ -203,7 +189,7 @@ def _one_step(puzzle: Puzzle) -> Iterator[Fault]:
     stays: dict[tuple[str, int], list[bool]] = {}
     single: set[tuple[str, int]] = set()
     for case in cases(puzzle):
-        for launch in case.reference.launches if not case.asks_for(puzzle.newer) else ():
+        for launch in case.reference.launches:
             for axis, size in enumerate(launch.grid) if launch.steps else ():
                 if size == 1:
                     single.add((launch.name, axis))

@@ -49,7 +49,7 @@ def walk_data(launch: Launch) -> Data:
         if copied:
             data |= {"copies": copied}
         size = sum(len(v) for o in data["operands"] for v in o.values() if isinstance(v, str))
-        lists = (o[key] for o in data["operands"] for key in ("axes", "used", "rows") if key in o)
+        lists = (o[key] for o in data["operands"] for key in ("axes", "used") if key in o)
         size += sum(len(one) for found in lists for one in found)
         if size <= CHARACTERS or limit <= 256:
             return data
@@ -97,9 +97,7 @@ def _data(launch: Launch, wrong: tuple[Finding, ...], limit: int) -> Data:
                 for o, contents in zip(launch.scalars, launch.scalar_values, strict=True)
             ),
             *(
-                _operand(o, at, launch.steps, launch.rows_stored.get(o.name) if o.output else None)
-                if o.piped
-                else _far(o, launch)
+                _operand(o, at, launch.steps) if o.piped else _far(o, launch)
                 for o in launch.inputs + launch.outputs
             ),
             *(_still(o, "scratch") if o.piped else _far(o, launch) for o in launch.scratch),
@@ -174,7 +172,7 @@ def _scalar(
     return data | {"numbers": numbers, "used": [encode(one[at]) for one in read]}
 
 
-def _operand(operand: Operand, at: np.ndarray, steps: int, rows: np.ndarray | None) -> Data:
+def _operand(operand: Operand, at: np.ndarray, steps: int) -> Data:
     counts = [-(-n // max(1, b)) for n, b in zip(operand.shape, operand.sizes, strict=True)]
     moves, sizes = _moves(operand), _sizes(operand)
     moved = np.cumsum(np.where(moves, sizes, 0))
@@ -191,8 +189,6 @@ def _operand(operand: Operand, at: np.ndarray, steps: int, rows: np.ndarray | No
     data["each"] = unit
     if unit and (moved != np.cumsum(moves) * unit).any():
         data["moved"] = encode(moved[at] // unit)  # not every block weighs the same
-    if rows is not None:
-        data["rows"] = [encode(edge) for edge in rows[at].T]
     if len(at) < steps:  # neighbours are missing, so say which of those shown move
         data["moves"] = encode(moves[at].astype(np.int64))
     return data

@@ -7,7 +7,7 @@ import math
 
 from puzzles._draw.data import Data, decode
 from puzzles._draw.palette import cell, text_width
-from puzzles._draw.panel import frame, kept_path, lines_and_numbers, now_path, path, place, slice_of
+from puzzles._draw.panel import frame, lines_and_numbers, now_path, path, place, slice_of
 from puzzles._draw.track import WORDS, Track, plural, tuple_words
 from puzzles._draw.words import describe, still_words
 from puzzles._receipt import amount
@@ -65,7 +65,6 @@ def operand_panel(
         f'<path class="pz-twice pz-m-{classes["twice"]}" d="{path(view, track, twice, shown)}"/>'
         f'{lines_and_numbers(view, operand)}<path class="pz-now pz-m-{classes["now"]}{over}" '
         f'd="{now_path(box)}"/>'
-        f'<path class="pz-kept pz-m-masked" d="{kept_path(view, box, track.rows(k))}"/>'
     )
     grid = " by ".join(str(c) for c in operand["counts"]) or "one"
     svg = (
@@ -77,20 +76,12 @@ def operand_panel(
     width = max(138, view["width"], *(1.1 * text_width(line, 11) for line in describe(operand)))
     return (
         f'<div class="pz-panel" data-operand="{number}" style="width:{width:.0f}px">'
-        f'{head}<div class="pz-where">block <b>{tuple_words(block)}</b>'
-        f'<span class="pz-rows">{rows_words(track.rows(k))}</span></div>'
+        f'{head}<div class="pz-where">block <b>{tuple_words(block)}</b></div>'
         f'<div class="pz-state"><span class="pz-dot pz-d-{classes["now"]}"></span>'
         f"<span>{WORDS[state]}</span></div>{svg}"
         f'<div class="pz-sofar">{_so_far(operand, int(track.count[k]), int(track.moved[k]))}</div>'
         f'<div class="pz-slice">{which}</div></div>'
     )
-
-
-def rows_words(rows: tuple[int, int] | None) -> str:
-    """Which rows of its block a step stores."""
-    if rows is None:
-        return ""
-    return f", rows {rows[0]}:{rows[1]}" if rows[1] > rows[0] else ", no row"
 
 
 def _always(data: Data, operand: Data) -> bool:

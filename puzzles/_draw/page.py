@@ -133,12 +133,7 @@ def _legend(data: Data, seen: list[Track | None]) -> str:
         names.add("untouched")
     if data["faults"]:
         names.add("fault")
-    if any("rows" in o for o in data["operands"]):
-        names.add("masked")
-    means = {"masked": "rows that the step's mask leaves out"}
-    items = (
-        f"<span>{swatch(m)} {means.get(m, MARKS[m].means)}</span>" for m in MARKS if m in names
-    )
+    items = (f"<span>{swatch(m)} {MARKS[m].means}</span>" for m in MARKS if m in names)
     return f'<div class="pz-legend">{"".join(items)}</div>'
 
 

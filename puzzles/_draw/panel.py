@@ -135,18 +135,6 @@ def now_path(place: tuple[float, float, float, float]) -> str:
     return rect(x + inset, y + inset, w - 2 * inset, h - 2 * inset)
 
 
-def kept_path(
-    view: Data, place: tuple[float, float, float, float], rows: tuple[int, int] | None
-) -> str:
-    """The rows of the current block that a step does not store, above and below those it does."""
-    if rows is None:
-        return ""
-    x, y, w, h = place
-    above, below = (min(h, edge * view["ky"]) for edge in rows)
-    parts = ((0.0, above), (below, h)) if below > above else ((0.0, h),)
-    return "".join(rect(x, y + a, w, b - a) for a, b in parts if b - a > 0.5)
-
-
 def untouched(view: Data, track: Track) -> dict[str, list[str]]:
     """Slice -> outlines and hatching of the blocks that no step touches, neighbours joined.
 

@@ -1,103 +1,46 @@
-"""A few numbers as a line over their places, or as a bar for each name."""
+"""A few numbers as a line over their places, or as a bar for each name: matplotlib draws them."""
 
 from __future__ import annotations
 
-import math
+import io
 from collections.abc import Mapping, Sequence
 
-from puzzles._draw.palette import BLUE, INK, picture, px, rect, text, text_width
-
-_WIDTH, _HEIGHT, _SIZE = 560, 220, 12
-_BAR, _GAP = 18, 8
-_ROWS = 10  # of a line drawn in characters
-_CHARS = 40  # of the longest bar
+_ROW = 0.3  # inches of height for a bar
 
 
-def plot_svg(values: Sequence[float] | Mapping[str, float], title: str) -> str:
-    """A picture for a cell's output, in the colour of the page's text."""
-    return _bars(values, title) if isinstance(values, Mapping) else _line(list(values), title)
+def plot_svg(values: Sequence[float] | Mapping[str, float], title: str) -> str | None:
+    """An SVG for a cell's output; None where matplotlib is not installed."""
+    try:
+        from matplotlib import rc_context
+        from matplotlib.figure import Figure
+    except ImportError:
+        return None
+    names = isinstance(values, Mapping)
+    with rc_context({"svg.hashsalt": "puzzles"}):  # the same numbers give the same bytes
+        figure = Figure((7, 1 + _ROW * len(values) if names else 3), layout="constrained")
+        axes = figure.subplots()
+        axes.set_title(title, loc="left")
+        axes.spines[["top", "right"]].set_visible(False)
+        if isinstance(values, Mapping):
+            bars = axes.barh(list(values), list(values.values()))
+            axes.bar_label(bars, [number(value) for value in values.values()], padding=3)
+            axes.invert_yaxis()
+            axes.margins(x=0.15)  # room for the longest bar's number
+        else:
+            axes.plot(values, marker="o", markersize=3)
+        picture = io.StringIO()
+        figure.savefig(picture, format="svg", metadata={"Date": None})
+    return picture.getvalue()
 
 
 def plot_text(values: Sequence[float] | Mapping[str, float], title: str) -> str:
-    """The same in characters."""
-    rows = _text_bars(values) if isinstance(values, Mapping) else _text_line(list(values))
+    """The same numbers as a table: a line for each name, or for each place."""
+    named = values if isinstance(values, Mapping) else dict(enumerate(values))
+    wide = max(len(str(name)) for name in named)
+    rows = [f"{name!s:>{wide}}  {number(value)}" for name, value in named.items()]
     return "\n".join([title] * bool(title) + rows)
 
 
 def number(value: float) -> str:
     """Four digits, and no exponent where it can be helped: 0.9643, 12.5, 1,234,567."""
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
-
-
-def _line(values: list[float], title: str) -> str:
-    low, high = _range(values)
-    marks = [number(high), number(low)]
-    left = 12 + max(text_width(mark, _SIZE) for mark in marks)
-    top, bottom, right = 34.0, _HEIGHT - 30.0, _WIDTH - 12.0
-
-    def at(place: int, value: float) -> tuple[float, float]:
-        x = left + (right - left) * place / max(1, len(values) - 1)
-        return x, bottom - (bottom - top) * (value - low) / (high - low)
-
-    drawn = [text(0, 16, title, size=13, bold=True, room=_WIDTH)]
-    for mark, y in zip(marks, (top, bottom), strict=True):
-        drawn.append(text(left - 8, y + 4, mark, size=_SIZE, anchor="end"))
-        drawn.append(f'<path d="M{px(left)} {px(y)}H{px(right)}" stroke="{INK}" opacity=".25"/>')
-    points = [at(n, value) for n, value in enumerate(values) if math.isfinite(value)]
-    path = " ".join(f"{px(x)},{px(y)}" for x, y in points)
-    drawn.append(f'<polyline points="{path}" fill="none" stroke="{BLUE}" stroke-width="2.5"/>')
-    drawn += [f'<circle cx="{px(x)}" cy="{px(y)}" r="3" fill="{BLUE}"/>' for x, y in points[:100]]
-    last = str(len(values) - 1)
-    drawn.append(text(left, _HEIGHT - 10, "0", size=_SIZE, anchor="middle"))
-    drawn.append(text(right, _HEIGHT - 10, last, size=_SIZE, anchor="end"))
-    return picture(_WIDTH, _HEIGHT, "".join(drawn), _said(values, title))
-
-
-def _bars(values: Mapping[str, float], title: str) -> str:
-    left = 10 + max(text_width(name, _SIZE) for name in values)
-    beside = 10 + max(text_width(number(value), _SIZE) for value in values.values())
-    most = max(values.values()) or 1
-    drawn, y = [text(0, 16, title, size=13, bold=True, room=_WIDTH)], 32.0
-    for name, value in values.items():
-        wide = max(1.0, (_WIDTH - left - beside) * value / most)
-        drawn.append(text(left - 10, y + 13, name, size=_SIZE, anchor="end"))
-        drawn.append(f'<path d="{rect(left, y, wide, _BAR)}" fill="{BLUE}"/>')
-        drawn.append(text(left + wide + 6, y + 13, number(value), size=_SIZE))
-        y += _BAR + _GAP
-    said = ", ".join(f"{name}: {number(value)}" for name, value in values.items())
-    return picture(_WIDTH, y, "".join(drawn), f"{title}: {said}")
-
-
-def _range(values: list[float]) -> tuple[float, float]:
-    """The lowest and the highest finite value, apart from each other."""
-    finite = [value for value in values if math.isfinite(value)] or [0.0]
-    low, high = min(finite), max(finite)
-    return (low, high) if high > low else (low, low + 1)
-
-
-def _said(values: list[float], title: str) -> str:
-    return f"{title}: from {number(values[0])} to {number(values[-1])} in {len(values)} points"
-
-
-def _text_line(values: list[float]) -> list[str]:
-    low, high = _range(values)
-    marks = [number(high), number(low)]
-    wide = max(map(len, marks))
-    rows = [[" "] * len(values) for _ in range(_ROWS)]
-    for place, value in enumerate(values):
-        if math.isfinite(value):
-            rows[round((_ROWS - 1) * (high - value) / (high - low))][place] = "•"
-    labels = [marks[0], *[""] * (_ROWS - 2), marks[1]]
-    drawn = (
-        f"{label:>{wide}} ┤{'  '.join(row).rstrip()}"
-        for label, row in zip(labels, rows, strict=True)
-    )
-    return list(drawn)
-
-
-def _text_bars(values: Mapping[str, float]) -> list[str]:
-    wide, most = max(map(len, values)), max(values.values()) or 1
-    return [
-        f"{name:>{wide}} {'█' * max(1, round(_CHARS * value / most))} {number(value)}"
-        for name, value in values.items()
-    ]

@@ -36,11 +36,6 @@ class Track:
         else:
             self.moves = np.diff(self.count, prepend=0) > 0
 
-    def rows(self, k: int) -> tuple[int, int] | None:
-        """Rows of the block that a step stores, from and to, where it keeps the others."""
-        edges = [int(decode(edge)[k]) for edge in self.operand.get("rows", ())]
-        return (edges[0], edges[1]) if edges and edges[0] >= 0 else None
-
     def block(self, k: int) -> tuple[int, ...]:
         """The block that step holds."""
         return tuple(int(i) for i in self.blocks[k])

@@ -87,7 +87,6 @@ const operand = (data, number, panel) => {
   };
   const find = name => panel.querySelector('.pz-' + name);
   const [nevers, lines, seens, twices, now] = ['never', 'lines', 'seen', 'twice', 'now'].map(find);
-  const kept = find('kept'), stored = o.rows && o.rows.map(decode), rows = find('rows');
   const where = find('where').firstElementChild, dot = find('dot'), so = find('sofar');
   const words = dot.nextElementSibling, which = find('slice').querySelector('b');
   const noun = output ? ' write' : ' fetch', many = output ? ' writes' : ' fetches';
@@ -105,17 +104,6 @@ const operand = (data, number, panel) => {
     now.setAttribute('d', rect(x + i, y + i, w - 2 * i, h - 2 * i));
     const over = known[k] && (s === 'reused' || s === 'held') ? ' pz-over' : '';
     now.setAttribute('class', 'pz-now pz-m-' + mark + over);
-    if (stored && stored[0][k] >= 0) {
-      const [above, below] = stored.map(edge => Math.min(h, edge[k] * v.ky));
-      const parts = below > above ? [[0, above], [below, h]] : [[0, h]];
-      kept.setAttribute('d', parts.filter(([a, b]) => b - a > 0.5)
-        .map(([a, b]) => rect(x, y + a, w, b - a)).join(''));
-      rows.textContent = below > above
-        ? ', rows ' + stored[0][k] + ':' + stored[1][k] : ', no row';
-    } else if (stored) {
-      kept.setAttribute('d', '');
-      rows.textContent = '';
-    }
     seens.setAttribute('d', upTo(layers[0], key, k));
     twices.setAttribute('d', upTo(layers[1], key, k));
     if (v.one) {

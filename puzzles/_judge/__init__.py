@@ -8,25 +8,24 @@ Nothing is printed here.
 from __future__ import annotations
 
 from puzzles._judge.case import Case, cases, execute, fresh_case, fresh_cases
-from puzzles._judge.derivative import no_derivative
 from puzzles._judge.diagnosis import alike
-from puzzles._judge.edition import brought_up_to_date
 from puzzles._judge.judging import judge, judge_fresh
 from puzzles._judge.numbers import largest_error, tolerance_of
 from puzzles._judge.outside import work_outside
 from puzzles._judge.rounding import narrow
+from puzzles._judge.rules import RULES
 from puzzles._judge.scale import USUAL, at_scale, excesses
 from puzzles._judge.source import ellipsis_left, is_function, is_starter, unwrap
 from puzzles._judge.verdict import Verdict, shown
 from puzzles._judge.words import told
 
 __all__ = [
+    "RULES",
     "USUAL",
     "Case",
     "Verdict",
     "alike",
     "at_scale",
-    "brought_up_to_date",
     "cases",
     "ellipsis_left",
     "excesses",
@@ -39,7 +38,6 @@ __all__ = [
     "judge_fresh",
     "largest_error",
     "narrow",
-    "no_derivative",
     "shown",
     "told",
     "tolerance_of",

@@ -23,7 +23,7 @@ def beside(puzzle: Puzzle, scale: Scale, ran: tuple[str, ...]) -> str:
             ("blocks", f"{mine.transfers:,} moved", f"{par.transfers:,} moved"),
             ("HBM", amount(mine.bytes), amount(par.bytes)),
             ("made outside", amount(mine.outside), amount(par.outside)),
-            ("VMEM", amount(mine.held), amount(par.held)),
+            ("VMEM", amount(mine.vmem), amount(par.vmem)),
             ("SMEM", amount(mine.smem), amount(par.smem)),
             ("FLOPs", scaled(mine.flops), scaled(par.flops)),
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from typing import Any
@@ -13,17 +13,14 @@ import numpy as np
 
 from puzzles._jax import ClosedJaxpr, jaxpr_as_fun, x64
 from puzzles._judge.copied import explains
-from puzzles._judge.limits import as_imported
 from puzzles._judge.source import unjitted
+from puzzles._judge.wild import change_of, wild
 from puzzles._launch import (
-    Keyed,
     Traced,
-    ahead,
     before_last_casts,
     faults,
     fingerprint,
     kernel_calls,
-    plan,
     quickly,
     run_program,
     trace_call,
@@ -46,17 +43,7 @@ def execute(traced: Traced) -> list[np.ndarray]:
     if not _several(program):
         return quickly(program, traced.leaves)
     # One by one, kernels that are equal, here or in another answer, are compiled once.
-    with ahead(to_execute(traced)):
-        return [np.asarray(x) for x in run_program(program, traced.leaves)]
-
-
-def to_execute(traced: Traced) -> Iterator[Keyed]:
-    """The programs that `execute` runs where there is no TPU, to be compiled ahead."""
-    program = with_interpret(traced.jaxpr, True)
-    if not _several(program):
-        yield program, fingerprint(program)
-        return
-    yield from plan(program.jaxpr, lambda _, one: (one, fingerprint(one)))
+    return [np.asarray(x) for x in run_program(program, traced.leaves)]
 
 
 def _several(program: ClosedJaxpr) -> bool:
@@ -88,10 +75,6 @@ class Case:
             return self.puzzle.cases[0]
         return self.puzzle.fresh(np.random.default_rng(self.seed))
 
-    def asks_for(self, parameters: Iterable[str]) -> bool:
-        """True if the dims give one of these parameters of the function."""
-        return any(self.dims.get(name) is not None for name in parameters)
-
     @property
     def label(self) -> str:
         """The dims, as verdicts name the case."""
@@ -100,8 +83,17 @@ class Case:
     @cached_property
     def args(self) -> tuple:
         """The arguments, drawn once; no function that gets them can write into them."""
-        with as_imported():
-            return jax.tree.map(_read_only, self.puzzle.drawn(self.dims, self.number, self.seed))
+        drawn = self.puzzle.drawn(self.dims, self.number, self.seed)
+        if self.fresh:
+            drawn, _ = wild(self.puzzle, drawn, self.seed)
+        return jax.tree.map(_read_only, drawn)
+
+    @property
+    def unusual(self) -> str:
+        """What is unusual in a fresh case's data, in words; "" if nothing is."""
+        if not self.fresh:
+            return ""
+        return wild(self.puzzle, self.puzzle.drawn(self.dims, self.number, self.seed), self.seed)[1]
 
     @cached_property
     def expected(self) -> Any:
@@ -110,7 +102,7 @@ class Case:
         On the CPU also where there is a TPU, with dots at the highest precision.
         """
         args, spec = self.args, self.judged(self.puzzle.spec)
-        with as_imported(), jax.default_matmul_precision("highest"):
+        with jax.default_matmul_precision("highest"):
             if not self.puzzle.kernel:
                 return jax.tree.map(np.asarray, spec(*args))
             return _compiled(spec, args)
@@ -121,11 +113,10 @@ class Case:
 
         Its dots to f32 are summed in f64: which f32 sum is right no machine knows.
         """
-        with as_imported():
-            traced = trace_call(self.judged(self.puzzle.spec), *self.args)
-            program = with_exact_dots(before_last_casts(traced.jaxpr))
-            with x64():
-                return quickly(program, traced.leaves)
+        traced = trace_call(self.judged(self.puzzle.spec), *self.args)
+        program = with_exact_dots(before_last_casts(traced.jaxpr))
+        with x64():
+            return quickly(program, traced.leaves)
 
     @cached_property
     def reference(self) -> Traced:
@@ -197,12 +188,13 @@ def fresh_case(puzzle: Puzzle, seed: int) -> Case | None:
 
 
 def fresh_cases(puzzle: Puzzle, draws: int) -> list[Case]:
-    """The cases that so many seeds draw, one of each label."""
+    """The cases that so many seeds draw: one of each label, and one of each change of data."""
     drawn: dict[str, Case] = {}
     for seed in range(draws):
         if (case := fresh_case(puzzle, seed)) is not None:
             drawn.setdefault(case.label, case)
-    return list(drawn.values())
+            drawn.setdefault(change_of(seed), case)
+    return list(dict.fromkeys(drawn.values()))
 
 
 @lru_cache(maxsize=512)

@@ -143,11 +143,6 @@ class Cost:
         return max((one.vmem_bytes for one in self.launches), default=0)
 
     @cached_property
-    def held(self) -> int:
-        """The same, with the values that the kernel's body itself holds, at least."""
-        return max((one.vmem_bytes + one.held_bytes for one in self.launches), default=0)
-
-    @cached_property
     def least(self) -> Cost:
         """The same where branches or loops depend on data: only the work that is certain."""
         certain = (replace(one.least, busy=one.busy) for one in self.launches)

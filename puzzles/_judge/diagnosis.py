@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import jax
 import numpy as np
 
 from puzzles._judge import rounding
+from puzzles._judge.again import Again
 from puzzles._judge.case import Case, cases, fresh_case
 from puzzles._judge.numbers import compare, equal
 from puzzles._launch import Traced, fingerprint
 from puzzles._puzzle import Mistake, Puzzle
-
-# The flat results on another case of the function that is judged; None where it raises there.
-Again = Callable[[Case], Sequence[np.ndarray] | None]
 
 
 def diagnosis(
@@ -27,6 +25,7 @@ def diagnosis(
     """The mistake on record whose numbers on this case these are, in its own words, or None.
 
     On the cases before it, and on the next, it has to give what the judged function gives there.
+    None, too, where time is over before one is found (`Again.in_time`).
     traced: the judged function on the case, where it has a kernel; a mistake that is the same
     program is asked first, and needs neither to run nor a next case. fault: a kind that explains
     the numbers by itself, so that the mistake must have it, too.
@@ -38,13 +37,15 @@ def diagnosis(
         for m in case.puzzle.mistakes
         if m.stage == "values" and (fault is None or fault in case.faults_of(m))
     ]
-    same: list[Mistake] = []
+    mistake = None
     if traced is not None:
         program = fingerprint(traced.jaxpr)
-        same = [m for m in mistakes if program == case.program_of(m)]
-    mistake = next((m for m in same if _right_before(case, m)), None)
+        timely = (m for m in mistakes if again.in_time())
+        same = (m for m in timely if program == case.program_of(m))
+        mistake = next((m for m in same if _right_before(case, m)), None)
     if mistake is None and not (fault is not None and _only_nan(case, flat)):
-        mistake = next((m for m in mistakes if _same_values(case, m, flat, again)), None)
+        timely = (m for m in mistakes if again.in_time())
+        mistake = next((m for m in timely if _same_values(case, m, flat, again)), None)
     if mistake is None:
         return None
     what = "kernel" if case.puzzle.kernel else "function"

@@ -16,11 +16,18 @@ _TRIED = 3  # index maps that differ; with more of them the walk is another one
 Right = Callable[[Sequence[np.ndarray]], bool]
 
 
-def exchanged(mine: Traced, reference: Traced, right: Right, kernel: str | None) -> str | None:
+def exchanged(
+    mine: Traced,
+    reference: Traced,
+    right: Right,
+    kernel: str | None,
+    in_time: Callable[[], bool],
+) -> str | None:
     """Where wrong numbers come from: an index map, or some together, or the kernel; or None.
 
     Both launch one kernel, on equal grids and on blocks of equal shapes. right: whether the flat
-    results are. kernel: its name, where the learner has written both kernel and launch.
+    results are. kernel: its name, where the learner has written both kernel and launch. in_time:
+    whether one more exchange may be tried.
     """
     both = [list(kernel_calls(one.jaxpr.jaxpr)) for one in (mine, reference)]
     if any(len(calls) != 1 for calls in both):
@@ -30,6 +37,8 @@ def exchanged(mine: Traced, reference: Traced, right: Right, kernel: str | None)
         return None
 
     def would_do(parameter: str, setting: object) -> bool:
+        if not in_time():
+            return False
         program = with_parameter(mine.jaxpr, parameter, setting)
         try:
             return right(execute(replace(mine, jaxpr=program)))

@@ -5,26 +5,24 @@ from __future__ import annotations
 import dataclasses
 import re
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from functools import cache
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache, partial
 
 import jax
 import numpy as np
 
 from puzzles._judge import source, stages
+from puzzles._judge.again import PATIENCE, Again
 from puzzles._judge.beside import beside
 from puzzles._judge.case import Case, cases, execute, fresh_case, on_tpu
-from puzzles._judge.diagnosis import Again
-from puzzles._judge.edition import brought_up_to_date, outdated
 from puzzles._judge.fresh import own_seed
-from puzzles._judge.limits import jax_at_rest, learners_code, seldom_collected
-from puzzles._judge.memory import memory, memory_if_small, own_launches, right, to_run
-from puzzles._judge.probes import extremes
-from puzzles._judge.scale import Scale, at_scale, compare, keywords
+from puzzles._judge.limits import jax_at_rest, learners_code
+from puzzles._judge.memory import memory, memory_if_small, own_launches, right
+from puzzles._judge.scale import Scale, at_scale, compare
 from puzzles._judge.values import rounded_once, same_form, same_numbers
 from puzzles._judge.verdict import Rejected, Verdict
-from puzzles._launch import Launch, Traced, ahead, trace_call
+from puzzles._launch import Launch, Traced, trace_call
 from puzzles._puzzle import Puzzle
 from puzzles._receipt import receipt_text
 from puzzles._tpu import Compiler
@@ -51,32 +49,34 @@ def judge(
     seed: int | None = None,
     thorough: bool = False,
     compiler: Compiler | None = None,
+    patience: float = PATIENCE,
 ) -> Verdict:
     """The verdict on `fn` as an answer to `puzzle`; raises nothing for a learner's fault.
 
     seed: draws the data of all cases and the fresh case; without one, the cases have the data of
     seed 0, and the source of `fn` draws the fresh case. thorough: simulates also the cases that
     `check` leaves to the analysis, for time. compiler: compiles with the real TPU compiler, too.
+    patience: seconds for which the cause of wrong numbers is looked for.
     """
-    fn, moved_on, newer = brought_up_to_date(puzzle, fn)
-    with seldom_collected(), jax_at_rest():
-        verdict = _guarded(puzzle, fn, lambda: _judge(puzzle, fn, newer, seed, thorough, compiler))
-    if moved_on is None:
-        return verdict
-    return dataclasses.replace(verdict, notes=(*verdict.notes, moved_on))
+    again = Again(partial(_elsewhere, fn), patience)
+    with jax_at_rest():
+        return _guarded(puzzle, fn, lambda: _judge(puzzle, fn, seed, thorough, compiler, again))
 
 
 def judge_fresh(puzzle: Puzzle, fn: Callable, seed: int) -> Verdict:
     """The verdict on `fn` by the case that `seed` draws, and by no other."""
+    again = Again(partial(_elsewhere, fn))
 
     def judged() -> Verdict:
         case = fresh_case(puzzle, seed)
         if case is not None:
             with _told_as_fresh(case):
                 if puzzle.kernel:
-                    _one_more(case, _traced(case, fn), _again(fn))
+                    traced = _traced(case, fn)
+                    if not _numbers(case, traced, again, quick=True):
+                        memory_if_small(case, traced)
                 else:
-                    _plain(case, fn)
+                    _plain(case, fn, again)
         return _passed(puzzle, None)
 
     return _guarded(puzzle, fn, judged)
@@ -104,7 +104,7 @@ def _guarded(puzzle: Puzzle, fn: Callable, judged: Callable[[], Verdict]) -> Ver
             raise
     except Rejected as rejected:
         verdict = dataclasses.replace(rejected.verdict, puzzle=puzzle.name)
-        old = _old_notebook(puzzle, fn) or outdated(puzzle, fn)
+        old = _old_notebook(puzzle, fn)
         return dataclasses.replace(verdict, notes=(*verdict.notes, *([old] if old else [])))
     return verdict
 
@@ -128,29 +128,27 @@ def _where_to_start(puzzle: Puzzle, name: str) -> str:
 def _judge(
     puzzle: Puzzle,
     fn: Callable,
-    newer: frozenset[str],
     seed: int | None,
     thorough: bool,
     compiler: Compiler | None,
+    again: Again,
 ) -> Verdict:
-    """All stages; cases that ask for one of `newer` are left out."""
+    """All stages, of a rung with a kernel and of one without."""
     if not puzzle.kernel and source.asks_the_spec(puzzle, fn):
         says = f"`{puzzle.spec.__name__}` is what your function is compared with: do without it."
         raise Rejected("calls-spec", says, title="it calls the spec")
-    listed = [case for case in cases(puzzle, seed or 0) if not case.asks_for(newer)]
+    listed = cases(puzzle, seed or 0)
     drawn = own_seed(puzzle, fn) if seed is None else seed
     fresh = fresh_case(puzzle, drawn)
-    if fresh is not None and fresh.asks_for(newer):
-        fresh = None
     if puzzle.kernel:
-        return _kernel(puzzle, fn, listed, fresh, drawn, thorough, compiler)
+        return _kernel(puzzle, fn, listed, fresh, thorough, compiler, again)
     for case in listed:
-        planned = _plain(case, fn)
+        planned = _plain(case, fn, again)
     if puzzle.jit:
         stages.unrolled(listed, fn)
     if fresh is not None:
         with _told_as_fresh(fresh):
-            _plain(fresh, fn)
+            _plain(fresh, fn, again)
     receipt = receipt_text(planned, title=case.label) if planned else None
     return _passed(puzzle, receipt, notes=(_NO_KERNEL,))
 
@@ -160,55 +158,64 @@ def _kernel(
     fn: Callable,
     listed: Sequence[Case],
     fresh: Case | None,
-    drawn: int,
     thorough: bool,
     compiler: Compiler | None,
+    again: Again,
 ) -> Verdict:
-    """All stages of a rung with a kernel; `drawn` is the number that the source draws."""
-    again = _again(fn)
+    """All stages of a rung with a kernel."""
     _glance(puzzle, fn, listed[0], again)
-    first, *rest = listed
-    traces = {first: _traced(first, fn)}
-    # The interpreter runs at least the first case, as a learner's own call of `fn` would.
-    rounded_once(first, stages.numbers(first, traces[first], again), again)
-    later = (*rest, fresh) if fresh is not None else rest
-    attempt = cache(lambda case: traces[case] if case in traces else _attempt(case, fn))
-    known: set[Case] = set()
-    with _compiling(attempt, (*later, first)):
-        for case in rest:
-            traces[case] = _told(attempt(case))
-            if _numbers(case, traces[case], again):
-                known.add(case)
-        simulated = memory(traces, thorough, known)
-        for case, traced in traces.items():
-            stages.work(case, traced.launches)
-        if fresh is not None:  # first: what is wrong at other sizes is no matter of cost
-            with _told_as_fresh(fresh):
-                _one_more(fresh, _told(attempt(fresh)), again)
+    traces: dict[Case, Traced] = {}
+    simulated: set[Case] = set()  # cases whose numbers came from the simulator
+    for case in listed:
+        traces[case] = _traced(case, fn)
+        # The interpreter runs the first case, as a learner's own call of `fn` would.
+        if _numbers(case, traces[case], again, quick=case is not listed[0]):
+            simulated.add(case)
+    where = memory(traces, thorough, simulated)
+    for case, traced in traces.items():
+        stages.work(case, traced.launches)
+    if fresh is not None:  # before costs: what is wrong at other sizes is no matter of cost
+        with _told_as_fresh(fresh):
+            traced = _traced(fresh, fn)
+            if not _numbers(fresh, traced, again, quick=True):
+                memory_if_small(fresh, traced)
+            # In other sizes other rungs' kernels are lowered there.
+            own = {fresh: traced} if own_launches(fresh, traced) else {}
     scale = at_scale(puzzle, fn)
     if scale is not None:
         compare(puzzle, scale)
-        keywords(puzzle, fn, scale)
-    extremes(traces, drawn)
-    ran = [f"values on {len(traces)} case{'s' * (len(traces) > 1)}"]
-    ran.append("compiled on this TPU" if on_tpu() else "CPU interpreter")
-    ran.append(f"TPU simulator ({simulated})")
-    ran += stages.tpu(traces, compiler)
-    # In other sizes other rungs' kernels are lowered there.
-    if fresh is not None and own_launches(fresh, _told(attempt(fresh))):
+    lowered = stages.tpu(traces, compiler)
+    if fresh is not None:
         with _told_as_fresh(fresh):
-            stages.tpu({fresh: _told(attempt(fresh))}, None)
+            stages.tpu(own, None)
+    ran = (
+        f"values on {len(traces)} case{'s' * (len(traces) > 1)}",
+        "compiled on this TPU" if on_tpu() else "CPU interpreter",
+        f"TPU simulator ({where})",
+        *lowered,
+    )
+    return _passed(puzzle, _receipt(puzzle, traces, scale, ran), tuple(_remarks(fn, traces, scale)))
+
+
+def _receipt(
+    puzzle: Puzzle, traces: Mapping[Case, Traced], scale: Scale | None, ran: tuple[str, ...]
+) -> str:
+    """What the launches cost: at production scale, or on the case that moves most."""
     if scale is not None:
-        receipt = beside(puzzle, scale, tuple(ran))
-    else:
-        largest = max(traces, key=lambda case: sum(one.hbm_bytes for one in traces[case].launches))
-        receipt = receipt_text(traces[largest].launches, ran=tuple(ran), title=largest.label)
+        return beside(puzzle, scale, ran)
+    largest = max(traces, key=lambda case: sum(one.hbm_bytes for one in traces[case].launches))
+    return receipt_text(traces[largest].launches, ran=ran, title=largest.label)
+
+
+def _remarks(fn: Callable, traces: Mapping[Case, Traced], scale: Scale | None) -> Iterator[str]:
+    """What is worth a sentence beside a pass."""
     launches = [one for traced in traces.values() for one in traced.launches]
-    forgot = not on_tpu() and not all(one.interpret for one in launches)
-    notes: tuple[str, ...] = (_INTERPRET,) if forgot else ()
+    if not on_tpu() and not all(one.interpret for one in launches):
+        yield _INTERPRET
     if re.search(r"interpret\s*=\s*True\b", source.text_of(fn) or ""):
-        notes += (_ALWAYS,)
-    return _passed(puzzle, receipt, notes=(*notes, *(_stores(scale) if scale is not None else ())))
+        yield _ALWAYS
+    if scale is not None:
+        yield from _stores(scale)
 
 
 def _stores(scale: Scale) -> Iterator[str]:
@@ -228,43 +235,15 @@ def _traced(case: Case, fn: Callable) -> Traced:
     return traced
 
 
-def _attempt(case: Case, fn: Callable) -> Traced | Rejected:
-    """The same before its turn: what is wrong with it is kept, to be `_told` then."""
+def _elsewhere(fn: Callable, case: Case) -> list[np.ndarray] | None:
+    """The flat results of `fn` on a case that is not judged now; None where it raises."""
     try:
-        return _traced(case, fn)
-    except Rejected as rejected:
-        return rejected
-
-
-def _told(attempt: Traced | Rejected) -> Traced:
-    if isinstance(attempt, Rejected):
-        raise attempt
-    return attempt
-
-
-def _compiling(
-    attempt: Callable[[Case], Traced | Rejected], all_cases: Sequence[Case]
-) -> AbstractContextManager:
-    """Within it, other threads compile what the cases will run; a TPU compiles for itself."""
-    some = () if on_tpu() else all_cases
-    traced = ((case, one) for case in some if isinstance(one := attempt(case), Traced))
-    return ahead(program for case, one in traced for program in to_run(case, one))
-
-
-def _again(fn: Callable) -> Again:
-    """What `fn` gives on another case: run once, and only if a diagnosis asks."""
-
-    @cache
-    def results(case: Case) -> list[np.ndarray] | None:
-        try:
-            if case.puzzle.kernel:
-                return execute(stages.trace(case, fn))
-            with learners_code(case.puzzle, case.label):
-                return [np.asarray(x) for x in jax.tree.leaves(case.plainly(fn))]
-        except Exception:  # it is another case that is told
-            return None
-
-    return results
+        if case.puzzle.kernel:
+            return execute(stages.trace(case, fn))
+        with learners_code(case.puzzle, case.label):
+            return [np.asarray(x) for x in jax.tree.leaves(case.plainly(fn))]
+    except Exception:  # it is another case that is told
+        return None
 
 
 def _glance(puzzle: Puzzle, fn: Callable, case: Case, again: Again) -> None:
@@ -285,7 +264,7 @@ def _first_sentence(text: str) -> str:
     return flat if end < 0 else flat[: end + 1]
 
 
-def _plain(case: Case, fn: Callable) -> tuple[Launch, ...]:
+def _plain(case: Case, fn: Callable, again: Again) -> tuple[Launch, ...]:
     """What a case without a kernel launches: no `pallas`, `memory` or `tpu` stage."""
     puzzle, args = case.puzzle, case.args  # an author's own fault is not the learner's
     if puzzle.accepts is None:
@@ -304,7 +283,7 @@ def _plain(case: Case, fn: Callable) -> tuple[Launch, ...]:
         same_form(case, result)
         flat = [np.asarray(x) for x in jax.tree.leaves(result)]
         traced = (lambda: trace_call(case.judged(fn), *args)) if puzzle.jit else None
-        same_numbers(case, flat, _again(fn), program=traced)
+        same_numbers(case, flat, again, program=traced)
     if puzzle.launches is None:
         return ()
     launches = puzzle.launches(result, *args)
@@ -312,20 +291,14 @@ def _plain(case: Case, fn: Callable) -> tuple[Launch, ...]:
     return launches
 
 
-def _numbers(case: Case, traced: Traced, again: Again) -> bool:
-    """Compare with the spec's numbers; True if the simulator has run the case for that."""
-    flat = right(case, traced)
+def _numbers(case: Case, traced: Traced, again: Again, quick: bool) -> bool:
+    """Compare with the spec's numbers; True if the simulator gave them. quick: it may."""
+    flat = right(case, traced) if quick else None
     simulated = flat is not None
     if flat is None:
         flat = stages.numbers(case, traced, again)
     rounded_once(case, flat, again)
     return simulated
-
-
-def _one_more(case: Case, traced: Traced, again: Again) -> None:
-    """The fresh case, which nobody could know; it costs no work that an audit would count."""
-    if not _numbers(case, traced, again):
-        memory_if_small(case, traced)
 
 
 @contextmanager
@@ -334,7 +307,7 @@ def _told_as_fresh(case: Case) -> Iterator[None]:
     try:
         yield
     except Rejected as rejected:
-        raise rejected.on_fresh_case(case.puzzle.name, case.seed) from None
+        raise rejected.on_fresh_case(case.puzzle.name, case.seed, case.unusual) from None
 
 
 def _passed(puzzle: Puzzle, receipt: str | None, notes: tuple[str, ...] = ()) -> Verdict:

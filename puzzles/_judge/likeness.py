@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from puzzles._judge.limits import as_imported
 from puzzles._launch import Launch, Operand, absent
 
 _LARGE = 8_000_000  # elements that are compared at leisure
@@ -15,7 +14,6 @@ _SAMPLE = 10_000  # elements
 _MANY = 1000  # blocks
 
 
-@as_imported()
 def likeness(
     want: np.ndarray,
     got: np.ndarray,

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import gc
 import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import ModuleType
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from puzzles._jax import come_to_rest
@@ -52,20 +49,6 @@ def _too_long(*_: object) -> None:
 
 
 @contextmanager
-def seldom_collected() -> Iterator[None]:
-    """Let Python's garbage collector, a twelfth of a check's time, look only now and then.
-
-    Traces and lowered programs are many objects, and nearly all live until the verdict.
-    """
-    before = gc.get_threshold()
-    gc.set_threshold(50_000, 20, 50)
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
-
-
-@contextmanager
 def jax_at_rest() -> Iterator[None]:
     """Begin with a JAX that is inside of nothing, and leave it so, whatever interrupts.
 
@@ -103,9 +86,6 @@ def learners_code(puzzle: Puzzle, label: str) -> Iterator[None]:
     except TooLong:
         why = f"`{puzzle.name}` does not end: its Python was stopped after {SECONDS:.0f} seconds."
         raise Rejected("endless", f"{why} Which loop goes on?", case=label) from None
-    except SystemExit:
-        why = f"`{puzzle.name}` leaves Python by `exit` or `sys.exit`: return the result instead."
-        raise Rejected("leaves-python", why, case=label) from None
     except Unreadable as error:
         raise Rejected("unreadable", str(error), case=label) from None
     except Exception as error:
@@ -115,25 +95,3 @@ def learners_code(puzzle: Puzzle, label: str) -> Iterator[None]:
 def raised(error: Exception, label: str) -> Rejected:
     """A rejection for the learner's exception."""
     return Rejected("raises", words.told(error), case=label)
-
-
-_MODULES: tuple[ModuleType, ...] = (np, jnp, jnp.linalg, jax, jax.lax, jax.nn, jax.random, jax.tree)
-_ORIGINAL = [(module, dict(vars(module))) for module in _MODULES]
-
-
-@contextmanager
-def as_imported() -> Iterator[None]:
-    """Within it, NumPy and JAX have the functions they were imported with, whoever replaced one."""
-    changed = [
-        (module, name, vars(module).get(name), value)
-        for module, names in _ORIGINAL
-        for name, value in names.items()
-        if vars(module).get(name) is not value
-    ]
-    for module, name, _, value in changed:
-        setattr(module, name, value)
-    try:
-        yield
-    finally:
-        for module, name, theirs, _ in changed:
-            setattr(module, name, theirs)

@@ -3,30 +3,25 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from functools import partial
 
 import numpy as np
 
-from puzzles._jax import JaxprEqn, kernel_file, uninitialised
-from puzzles._judge.case import Case, on_tpu, to_execute
-from puzzles._judge.limits import learners_code
+from puzzles._jax import JaxprEqn, kernel_file
+from puzzles._judge.case import Case, on_tpu
 from puzzles._judge.numbers import index_words, number_words
 from puzzles._judge.rules import rule_of, simulated_rule
 from puzzles._judge.values import mismatches, of_which, same_form
 from puzzles._judge.verdict import Rejected
 from puzzles._launch import (
-    Keyed,
     Launch,
     Traced,
     faults,
-    fingerprint,
     kernel_calls,
-    on_cpu,
-    with_interpret,
 )
 from puzzles._puzzle import Puzzle
-from puzzles._tpu import SimulationError, beyond, simulate, simulated_steps, to_simulate
+from puzzles._tpu import SimulationError, beyond, simulate, simulated_steps
 
 # Small cases first, the smallest always, until these are spent.
 _SIMULATED_STEPS = 450
@@ -37,8 +32,6 @@ _UNWRITTEN = (
     "NaN stands for memory that nothing wrote: an output or a scratch buffer is read before it is "
     "initialised, or padding beyond an edge is used"
 )
-_GARBAGE = 1000.0
-_USE_NONE = "Write first, or leave out by its position what is not there: no test of numbers can."
 _DIFFERENT = "the kernel relies on something that `interpret=True` does and a TPU does not"
 
 
@@ -57,13 +50,6 @@ def right(case: Case, traced: Traced) -> list[np.ndarray] | None:
     except Rejected:
         return None
     return flat if mismatches(case, flat) is None else None
-
-
-def to_run(case: Case, traced: Traced) -> Iterator[Keyed]:
-    """The programs that `right` runs, or the interpreter where it does not, to compile ahead."""
-    if not _quickly(case, traced):
-        return to_execute(traced)
-    return to_simulate(traced, left_out=partial(_elsewhere, case))
 
 
 def _quickly(case: Case, traced: Traced) -> bool:
@@ -91,21 +77,15 @@ def memory(traces: Mapping[Case, Traced], thorough: bool, known: Collection[Case
         left -= steps[case] * (case not in known)
         if left >= 0 or not chosen or case in known:
             chosen.append(case)
-    garbage = {case: where for case in chosen if (where := _garbage(traces[case].launches))}
-    for number, case in enumerate(chosen):
+    for case in chosen:
         if case not in known:
             _same(case, _flat(case, traces[case], thorough=thorough))
-        if thorough or not number:
-            _copied_at_once(case, traces[case], launches[case])
-    for number, (case, where) in enumerate(garbage.items()):
-        if thorough or not number:
-            _garbage_unread(case, traces[case], where)
     but = f"; it cannot take {next(iter(unable.values()))}" if unable else ""
     return f"{len(chosen)} of {len(traces)} cases{but}"
 
 
 def memory_if_small(case: Case, traced: Traced) -> None:
-    """The same on one case, which the simulator runs if that is quickly done."""
+    """Faults of the index maps on one case; then the simulator, if that is quickly done."""
     _mapped(case, traced)
     if _quickly(case, traced):
         _same(case, _flat(case, traced))
@@ -136,51 +116,10 @@ def _mapped(case: Case, traced: Traced) -> None:
             raise Rejected(rule_of(finding), finding.words, case=case.label, step=step)
 
 
-def _copied_at_once(case: Case, traced: Traced, launches: Collection[Launch]) -> None:
-    """The same with copies that are made at once; those of a TPU end sometime between the two."""
-    if any(one.copies for one in launches):
-        _same(case, _flat(case, traced, eager=True))
-
-
-def _garbage(launches: Collection[Launch]) -> str | None:
-    """What may read what nobody wrote, in words; None if nothing does."""
-    for one in launches:
-        for name, step in one.touched.early[:1]:
-            return f"`{name}` is read{_at(one, step)} before anything is written to it"
-    for one in launches:
-        for operand in one.inputs:
-            over = operand.starts + np.array(operand.sizes) > np.array(operand.shape)
-            if operand.piped and over.any():
-                step = int(np.argmax(over.any(axis=1)))
-                return f"the block of `{operand.name}`{_at(one, step)} ends beyond the array"
-    return None
-
-
-def _at(launch: Launch, step: int) -> str:
-    return f" at grid step {launch.at(step)}" if launch.grid else ""
-
-
-def _garbage_unread(case: Case, traced: Traced, where: str) -> None:
-    """The same with a number, not NaN, where nothing was written: for who tests what lies there."""
-    if on_tpu():
-        return
-    program = with_interpret(traced.jaxpr, True)
-    with learners_code(case.puzzle, case.label), uninitialised(_GARBAGE):
-        flat = on_cpu(program, traced.leaves, ("garbage", fingerprint(program)))
-    if mismatches(case, [np.asarray(x) for x in flat]) is not None:
-        says = (
-            f"{where[0].upper()}{where[1:]}. In the interpreter NaN lies there; on a TPU any "
-            "number may, and with one the result is wrong. "
-        )
-        raise Rejected("garbage", says + _USE_NONE, case=case.label)
-
-
-def _flat(
-    case: Case, traced: Traced, eager: bool = False, thorough: bool = False
-) -> list[np.ndarray]:
+def _flat(case: Case, traced: Traced, thorough: bool = False) -> list[np.ndarray]:
     left_out = None if thorough else partial(_elsewhere, case)
     try:
-        return simulate(traced, eager=eager, left_out=left_out)
+        return simulate(traced, left_out=left_out)
     except SimulationError as error:
         raise Rejected(simulated_rule(error.finding), error.says, case=case.label) from None
 

@@ -68,8 +68,12 @@ def _walk(
     how: dict[Var, str] = {}  # of each rounded variable: what to say if it goes on in float32
     ones: set[Var] = set()  # made of bools
     wide: dict[Var, Narrowing] = {}  # in float32 again, and rounded again if nothing comes between
+    written: set[Var] = set()  # made of the source's own numbers: zeros have no digits to lose
     for equation in jaxpr.eqns:
         name = equation.primitive.name
+        if _made_of_numbers(equation, written):
+            written.update(equation.outvars)
+            continue
         again = [wide[v] for v in equation.invars if isinstance(v, Var) and v in wide]
         if again and _moves(equation):
             wide |= dict.fromkeys(equation.outvars, again[0])
@@ -116,6 +120,13 @@ def _walk(
             elif known:
                 how[out] = known
     yield from (wide[v] for v in jaxpr.outvars if isinstance(v, Var) and v in wide)
+
+
+def _made_of_numbers(equation: JaxprEqn, written: set[Var]) -> bool:
+    """Whether all that an equation takes are numbers of the source, or made of those."""
+    if not equation.invars or equation.effects:
+        return False
+    return all(isinstance(v, Literal) or v in written for v in equation.invars)
 
 
 def _moves(equation: JaxprEqn) -> bool:

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from puzzles._judge.case import on_tpu
-from puzzles._judge.limits import as_imported
 from puzzles._puzzle import Tolerance
 
 # Relative tolerance by the width of the mantissa; a TPU rounds the operands of f32 dots to bf16.
@@ -34,7 +33,6 @@ class Mismatch:
     excess: float = np.inf
 
 
-@as_imported()
 def compare(want: np.ndarray, got: np.ndarray, tolerance: Tolerance) -> Mismatch | None:
     """The first disagreement of two arrays of one shape, or None.
 
@@ -121,7 +119,6 @@ def equal(one: Sequence[np.ndarray], other: Sequence[np.ndarray], tolerance: Tol
     )
 
 
-@as_imported()
 def _agree(want: np.ndarray, got: np.ndarray, tolerance: Tolerance) -> bool:
     """Whether no element is wrong; what differs everywhere, a few elements tell."""
     size, few = _size(want), slice(None, None, max(1, want.size // _FEW))

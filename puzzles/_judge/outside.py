@@ -71,10 +71,11 @@ def _data_equations(jaxpr: Jaxpr, data: set) -> Iterator[JaxprEqn]:
 
 
 def _where(equation: JaxprEqn) -> str:
-    """The learner's line: of a backward pass its rule's, or the one that it belongs to."""
+    """The learner's line; of a backward pass JAX knows only the call that is differentiated."""
+    if "transpose(" in str(equation.source_info.name_stack):
+        return ", in the backward pass"
     line = line_of(equation)
-    back = "transpose(" in str(equation.source_info.name_stack)
-    return (", in the backward pass" if back else "") + (f": `{line}`" if line else "")
+    return f": `{line}`" if line else ""
 
 
 def line_of(equation: JaxprEqn) -> str:

@@ -5,15 +5,13 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 
-from puzzles._judge.case import settings
 from puzzles._judge.cost import Cost
 from puzzles._judge.dearer import SAYS
 from puzzles._judge.limits import learners_code
+from puzzles._judge.narrowing import foreign
 from puzzles._judge.rules import rule_of
-from puzzles._judge.slips import slips
-from puzzles._judge.source import unjitted
 from puzzles._judge.verdict import Rejected
 from puzzles._launch import Abstract, faults, trace_call
 from puzzles._puzzle import Puzzle
@@ -111,33 +109,11 @@ def compare(puzzle: Puzzle, scale: Scale) -> None:
     at = "At production scale, "
     for fault in (f for one in scale.mine.launches for f in faults(one)):
         raise Rejected(rule_of(fault), at + fault.words, case=scale.label)
-    for says, title in slips(scale.mine, scale.par):
-        raise Rejected("rounds-on-the-way", at + says, case=scale.label, title=title)
+    for one in foreign(scale.mine.narrowings, scale.par.narrowings):
+        says = at + one.words
+        raise Rejected("rounds-on-the-way", says, case=scale.label, title="it rounds on the way")
     for excess in excesses(scale, puzzle.slack):
         raise Rejected(f"cost-{excess.what}", at + excess.says, case=scale.label)
-
-
-def keywords(puzzle: Puzzle, fn: Callable, scale: Scale) -> None:
-    """Rejected if another size of blocks, which the function takes by keyword, is not heeded."""
-    fn = unjitted(fn)  # under `jax.jit` a keyword would be an array
-    for name, default in settings(puzzle, fn).items():
-        for value in (2 * default, default // 2):
-            at = f"at production scale, {scale.label}, {name}={value}"
-            with learners_code(puzzle, at):
-                mine = _cost(puzzle, partial(fn, **{name: value}), _arguments(puzzle))
-            # Of blocks half as large some are too small for a tile, whoever cuts them.
-            for fault in (f for one in mine.launches for f in faults(one) if value > default):
-                raise Rejected(rule_of(fault), f"With `{name}={value}`, {fault.words}", case=at)
-            if _form(mine) == _form(scale.mine):
-                says = (
-                    f"With `{name}={value}` the launch is that of `{name}={default}`: "
-                    "use the argument."
-                )
-                raise Rejected("audit", says, case=at, title="an argument is not used")
-
-
-def _form(cost: Cost) -> list[tuple]:
-    return [(one.grid, blocks) for one, blocks in zip(cost.launches, cost.blocks, strict=True)]
 
 
 def excesses(scale: Scale, slack: Mapping[str, float]) -> Iterator[Excess]:

@@ -192,9 +192,12 @@ def learners_line(error: BaseException) -> tuple[str, str] | None:
 
 
 def meanwhile(error: BaseException) -> str:
-    """What JAX was doing when `error` was raised: "in a kernel", or '' for anything else."""
-    files = (os.path.basename(code.co_filename) for code, _ in _frames(error.__traceback__))
-    return "in a kernel" if "pallas_call.py" in files else ""
+    """What JAX was doing when `error` was raised: "in a kernel", "in a derivative", or ''."""
+    codes = [code for code, _ in _frames(error.__traceback__)]
+    calls = [code for code in codes if os.path.basename(code.co_filename) == "pallas_call.py"]
+    if any("jvp" in code.co_name for code in calls):
+        return "in a derivative"
+    return "in a kernel" if calls else ""
 
 
 @functools.lru_cache(maxsize=256)

@@ -11,9 +11,9 @@ import numpy as np
 
 from puzzles._jax import Jaxpr, JaxprEqn
 from puzzles._judge import words
+from puzzles._judge.again import Again
 from puzzles._judge.case import Case, execute
 from puzzles._judge.copied import copies_fit
-from puzzles._judge.diagnosis import Again
 from puzzles._judge.limits import learners_code, raised
 from puzzles._judge.memory import memory_if_small
 from puzzles._judge.outside import by_pipeline, line_of, work_outside

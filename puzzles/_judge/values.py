@@ -11,9 +11,10 @@ import jax
 import numpy as np
 
 from puzzles._judge import rounding
+from puzzles._judge.again import Again
 from puzzles._judge.case import Case, on_tpu
 from puzzles._judge.copied import explains, hazard
-from puzzles._judge.diagnosis import Again, diagnosis
+from puzzles._judge.diagnosis import diagnosis
 from puzzles._judge.exchanged import exchanged
 from puzzles._judge.likeness import early, left_undone, likeness, unstored
 from puzzles._judge.narrowing import foreign, narrowings
@@ -110,7 +111,8 @@ def same_numbers(
     if named is None:
         tolerance = tolerance_of(want, case.puzzle.tolerance)
         if look is None and math.isfinite(wrong.expected) and not math.isfinite(wrong.got):
-            look = _not_finite(traced or (program() if program is not None else None))
+            if again.in_time():
+                look = _not_finite(traced or (program() if program is not None else None))
         if look is None:
             look = _first_of(left_undone, launches, case) or hazard(launches)
         if look is None and traced is not None and wrong.excess * tolerance < _ROUNDED:
@@ -122,6 +124,7 @@ def same_numbers(
                 case.reference,
                 lambda flat: mismatches(case, flat) is None,
                 _written_kernel(case.puzzle),
+                again.in_time,
             )
         whole = None if place is None or place.marks is not wrong.wrong else place.operand
         same = 2 * tolerance

@@ -105,11 +105,12 @@ class Rejected(Exception):
         super().__init__(says)
         self.verdict = Verdict(False, RULES[rule].stage, says, rule=rule, **fields)
 
-    def on_fresh_case(self, puzzle: str, seed: int) -> Rejected:
-        """The same of the case that `seed` drew, with how to meet it again."""
+    def on_fresh_case(self, puzzle: str, seed: int, unusual: str) -> Rejected:
+        """This of the case that `seed` drew: what is unusual in it, and how to meet it again."""
+        data = f", and in its data {unusual}" if unusual else ""
         note = (
             "The puzzle's own cases pass. This one was drawn for your code, so that sizes known by "
-            f"heart do not help; `check({puzzle}, seed={seed})` draws it again."
+            f"heart do not help{data}. `check({puzzle}, seed={seed})` draws it again."
         )
         self.verdict = replace(self.verdict, seed=seed, notes=(*self.verdict.notes, note))
         return self

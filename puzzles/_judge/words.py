@@ -12,6 +12,11 @@ from puzzles._launch import Endless
 # (`source.meanwhile`); groups may be used in the remedy.
 _REMEDIES: tuple[tuple[str, str], ...] = (
     (
+        r"\nin a derivative$|Linearization failed",
+        "JAX cannot differentiate this `pallas_call`: write its gradient, and tell JAX by "
+        "`jax.custom_vjp`.",
+    ),
+    (
         r"name '(\w+)' is not defined",
         "`{0}` is not defined here. Names from a cell need that cell to be run; and a kernel does "
         "not see the variables of the function that launches it: take sizes from `x_ref.shape`.",
@@ -137,10 +142,6 @@ _REMEDIES: tuple[tuple[str, str], ...] = (
         r"[Cc]ustom VJP fwd rule",
         "The forward rule returns a pair: the result, and a tuple of what the backward rule will "
         "need.",
-    ),
-    (
-        r"Linearization failed",
-        "A `pallas_call` has no gradient of its own: write it, and tell JAX by `jax.custom_vjp`.",
     ),
     (
         r"'NoneType' object has no attribute '(?:size|dtype|ndim|reshape)'",

@@ -3,13 +3,13 @@
 `trace_call` runs a function once and keeps its jaxpr as a `Traced`; `Traced.launches` reads from it
 what every `pallas_call` does, as `Launch`es of `Operand`s and `Dot`s: grid, blocks, bytes, buffers,
 executed work. `faults` finds what is wrong with a launch before anything runs. `quickly`, `on_cpu`
-and `run_program` run a program, `ahead` compiles those to come. No kernel is judged here, and
+and `run_program` run a program. No kernel is judged here, and
 nothing is known of puzzles.
 """
 
 from __future__ import annotations
 
-from puzzles._launch.compiling import Keyed, ahead, remembered
+from puzzles._launch.compiling import remembered
 from puzzles._launch.evaluate import callee
 from puzzles._launch.events import Event, Part, Waits
 from puzzles._launch.faithful import TURNS, Endless, before_last_casts, with_exact_dots
@@ -41,7 +41,7 @@ from puzzles._launch.launch import Launch
 from puzzles._launch.mesh import as_tpu, pipelines_on_cpu
 from puzzles._launch.moves import Copy
 from puzzles._launch.operand import Operand, absent, itemsize, row_keys
-from puzzles._launch.run import on_cpu, plan, quickly, run_program, runs_in_python
+from puzzles._launch.run import on_cpu, quickly, run_program, runs_in_python
 from puzzles._launch.sameness import fingerprint
 from puzzles._launch.slices import Ranges, overlap, ranges_of, ranges_shown
 from puzzles._launch.smem import UNNAMED
@@ -76,7 +76,6 @@ __all__ = [
     "Endless",
     "Event",
     "Finding",
-    "Keyed",
     "Launch",
     "Operand",
     "Part",
@@ -85,7 +84,6 @@ __all__ = [
     "Unreadable",
     "Waits",
     "absent",
-    "ahead",
     "alone",
     "as_function",
     "as_tpu",
@@ -108,7 +106,6 @@ __all__ = [
     "overlap",
     "pipelines_on_cpu",
     "placed",
-    "plan",
     "quickly",
     "ranges_of",
     "ranges_shown",

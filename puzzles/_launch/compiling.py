@@ -1,13 +1,8 @@
-"""Compiling programs for the CPU: quickly, once for all that are equal, and ahead of their turn."""
+"""Compiling programs for the CPU: quickly, and once for all that are equal."""
 
 from __future__ import annotations
 
-import os
-import threading
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
-from functools import cache
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, TypeVar
 
 import jax
@@ -24,14 +19,11 @@ _QUICK = {
     "xla_cpu_use_fusion_emitters": False,
     "xla_disable_hlo_passes": "algsimp",
 }
-# A program, and a key that it shares with all that are equal.
-Keyed = tuple[ClosedJaxpr, Hashable]
 Compiled = Callable[..., list[jax.Array]]
 
 T = TypeVar("T")
 _KEPT = 500
-_compiled: dict[Hashable, Future[Compiled]] = {}
-_lock = threading.Lock()
+_compiled: dict[Hashable, Compiled] = {}
 
 
 def remembered(cache: dict[Hashable, T], key: Hashable, make: Callable[[], T]) -> T:
@@ -44,20 +36,10 @@ def remembered(cache: dict[Hashable, T], key: Hashable, make: Callable[[], T]) -
 
 
 def compiled(program: ClosedJaxpr, key: Hashable, args: Sequence[Any]) -> Compiled:
-    """`program` for arguments like `args`; who asks while another thread compiles it waits."""
+    """`program` for arguments like `args`; equal programs have an equal `key`."""
     config = jax.config.jax_enable_x64, jax.config.jax_default_matmul_precision
     full = key, config, tuple((x.shape, x.dtype) for x in args)
-    mine: Future[Compiled] = Future()
-    with _lock:
-        future = remembered(_compiled, full, lambda: mine)
-    if future is mine:
-        try:
-            mine.set_result(_compile(program, args))
-        except BaseException as error:
-            with _lock:
-                _compiled.pop(full, None)
-            mine.set_exception(error)
-    return future.result()
+    return remembered(_compiled, full, lambda: _compile(program, args))
 
 
 def _compile(program: ClosedJaxpr, args: Sequence[Any]) -> Compiled:
@@ -66,29 +48,3 @@ def _compile(program: ClosedJaxpr, args: Sequence[Any]) -> Compiled:
         return lowered.compile(CPU_FLAGS | _QUICK)
     except Exception:  # an XLA that does not know one of the flags
         return lowered.compile(CPU_FLAGS)
-
-
-@contextmanager
-def ahead(programs: Iterable[Keyed]) -> Iterator[None]:
-    """Within it, other threads compile `programs`, in this order.
-
-    XLA compiles without holding Python up, so on two cores others run meanwhile. PUZZLES_AHEAD=0
-    leaves it out, for processes that fill all cores: some of it is compiled in vain.
-    """
-    if os.environ.get("PUZZLES_AHEAD") == "0":
-        programs = ()
-
-    def forms(program: ClosedJaxpr) -> list[jax.ShapeDtypeStruct]:
-        return [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in program.jaxpr.invars]
-
-    begun = [_threads().submit(compiled, one, key, forms(one)) for one, key in programs]
-    try:
-        yield
-    finally:
-        for each in begun:
-            each.cancel()
-
-
-@cache
-def _threads() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(2, thread_name_prefix="compiling")

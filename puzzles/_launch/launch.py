@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -53,7 +53,6 @@ class Launch:
     unknown_loops: int
     busy: np.ndarray  # (steps,) bool: the step executes floating arithmetic
     scoped_vmem_bytes: int  # what `pl.run_scoped` allocates in the kernel
-    held_bytes: int  # of values that the body itself holds in VMEM at once, at least
     dimension_semantics: tuple[str, ...] | None  # of the whole grid, as Mosaic sees it
     num_scalar_prefetch: int
     aliases: tuple[tuple[int, int], ...]  # (position in inputs, position in outputs)
@@ -76,7 +75,6 @@ class Launch:
     # What a kernel that copies by hand does, in its order; `cut` says that this is its beginning.
     events: tuple[Event, ...] = ()
     cut: bool = False
-    rows: Callable[[], Mapping[str, np.ndarray]] = dict  # see `rows_stored`
 
     @property
     def least(self) -> Launch:
@@ -152,7 +150,7 @@ class Launch:
 
     @property
     def vmem_bytes(self) -> int:
-        """Bytes of all buffers and scratch in VMEM, padded to tiles; without `held_bytes`."""
+        """Bytes of all buffers and scratch in VMEM, padded to tiles; without values of the body."""
         return sum(o.vmem_bytes for o in self.operands) + self.scoped_vmem_bytes
 
     @property
@@ -198,14 +196,6 @@ class Launch:
                 steps = spread(np.where(weight > 0, element, -1), self.grid)
                 found.setdefault(steps.tobytes(), steps)
         return tuple(found.values())
-
-    @cached_property
-    def rows_stored(self) -> Mapping[str, np.ndarray]:
-        """Of outputs whose stores a mask may narrow, (steps, 2): the rows of the block, from, to.
-
-        (-1, -1) where a step stores all of them, none at all, or rows that are not side by side.
-        """
-        return self.rows()
 
     @cached_property
     def program_ids(self) -> np.ndarray:

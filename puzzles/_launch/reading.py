@@ -16,7 +16,6 @@ from puzzles._jax import (
     array_of,
     close,
     compiler_param,
-    read_refs,
     unknown_params,
     written_refs,
 )
@@ -25,11 +24,9 @@ from puzzles._launch.finding import line_of
 from puzzles._launch.graph import Abstract, Graph, Node, Source, TooLarge, ask
 from puzzles._launch.jaxprs import PALLAS_CALL, equations
 from puzzles._launch.launch import Launch, Made
-from puzzles._launch.live import held_bytes
 from puzzles._launch.moves import Copy
 from puzzles._launch.operand import Operand, blocked, itemsize, resident, spread, vmem_size
 from puzzles._launch.smem import UNKNOWN, Buffer, Look, Ref, Stray, memory_space
-from puzzles._launch.stored import RowWalk, stored_rows
 from puzzles._launch.work import LEAST, MOST, Dot, Lie
 
 
@@ -159,24 +156,12 @@ class _Call:
 
         vmapped = self.mapping.vmapped_dims
         axes = [a for a in range(len(grid)) if a not in vmapped]
-        kept = [replace(ref) if isinstance(ref, Ref) else ref for ref in refs]
-
-        def rows() -> dict[str, np.ndarray]:
-            outputs = range(first + self.mapping.num_inputs, last)
-            read = [kept[n] for n in sorted(read_refs(self.kernel)) if n in outputs]
-            if not read:
-                return {}
-            walk = RowWalk(grid, axes, read)
-            walk.start(close(self.kernel), kept)
-            return stored_rows(walk)
-
         copying = any(one.primitive.name == "dma_start" for one in equations(self.kernel))
         walk = Walk(grid, axes, events=copying)
         walk.start(close(self.kernel), refs)
         tally = walk.tally
         scoped = [a for avals in tally.scoped.values() for a in avals if memory_space(a) == "vmem"]
 
-        held = held_bytes(self.kernel)
         called = {id(ref): name for ref, name in zip(refs, names, strict=True)}
         touches = tuple(
             replace(one, ref=called[id(one.ref)]) for one in tally.touches if id(one.ref) in called
@@ -203,7 +188,6 @@ class _Call:
                 unknown_branches=len(tally.branches),
                 unknown_loops=len(tally.loops),
                 busy=spread(tally.busy[which] if tally.busy.ndim else tally.busy, grid),
-                held_bytes=held,
                 scoped_vmem_bytes=sum(vmem_size(a.shape, a.dtype) for a in scoped),
                 dimension_semantics=self.semantics(),
                 num_scalar_prefetch=first,
@@ -220,7 +204,6 @@ class _Call:
                 flights=tuple(tally.flights),
                 events=tuple(tally.events),
                 cut=tally.cut,
-                rows=rows,
                 line=self.line,
                 made=tuple(self.made(names)),
                 unused=self.unused,

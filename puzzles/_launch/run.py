@@ -19,7 +19,7 @@ from puzzles._jax import (
     close,
     scan_counts,
 )
-from puzzles._launch.compiling import Keyed, compiled
+from puzzles._launch.compiling import compiled
 from puzzles._launch.faithful import TURNS, Endless
 from puzzles._launch.jaxprs import PALLAS_CALL, kernel_calls, part, subjaxprs
 from puzzles._launch.sameness import fingerprint
@@ -90,20 +90,6 @@ def run_program(closed: ClosedJaxpr, args: Sequence[Any], launch: Run = _plainly
             made = launch(group, program, values) if launches else on_cpu(program, values)
         env.update(zip((v for e in group for v in e.outvars), made, strict=True))
     return [read(v) for v in jaxpr.outvars]
-
-
-def plan(jaxpr: Jaxpr, launch: Callable[[JaxprEqn, ClosedJaxpr], Keyed]) -> Iterator[Keyed]:
-    """The programs that `run_program` runs, those of all branches; `launch` says which of a call.
-
-    To be compiled `ahead`.
-    """
-    for launches, group in _groups(jaxpr):
-        if launches and group[0].primitive.name in _CONTROL:
-            for inner in subjaxprs(group[0]):
-                yield from plan(inner, launch)
-            continue
-        program, _ = part(jaxpr, group)
-        yield launch(group[0], program) if launches else (program, fingerprint(program))
 
 
 def _groups(jaxpr: Jaxpr) -> Iterator[tuple[bool, list[JaxprEqn]]]:

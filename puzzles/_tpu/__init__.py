@@ -19,9 +19,9 @@ from puzzles._tpu.compiler import (
 from puzzles._tpu.cycles import NoEstimate, estimated_cycles
 from puzzles._tpu.lowering import LoweringError, lower
 from puzzles._tpu.moments import Moment, Timeline, Trip, timeline
-from puzzles._tpu.refusals import budget, compiled, known_to_fit, lowered, needed, room
+from puzzles._tpu.refusals import budget, compiled, known_to_fit, lowered, room
 from puzzles._tpu.sanitizer import Sanitized, beyond, sanitize, simulated_steps, speaks
-from puzzles._tpu.simulator import SimulationError, drawn, simulate, to_simulate
+from puzzles._tpu.simulator import SimulationError, drawn, simulate
 
 __all__ = [
     "CHIPS",
@@ -45,7 +45,6 @@ __all__ = [
     "known_to_fit",
     "lower",
     "lowered",
-    "needed",
     "room",
     "sanitize",
     "simulate",
@@ -53,5 +52,4 @@ __all__ = [
     "speaks",
     "supported_chips",
     "timeline",
-    "to_simulate",
 ]

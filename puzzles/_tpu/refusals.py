@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from puzzles._launch import ERROR, WARNING, Finding, Launch, Traced
+from puzzles._launch import ERROR, Finding, Launch, Traced
 from puzzles._tpu.chips import CHIPS, Chip
 from puzzles._tpu.compiler import Compiler
 from puzzles._tpu.libtpu_words import amount
@@ -17,23 +17,16 @@ def budget(launch: Launch, chip: Chip) -> int:
     return launch.vmem_limit_bytes or chip.scoped_vmem_bytes
 
 
-def needed(launch: Launch) -> int:
-    """Bytes of VMEM that it needs, at least: buffers, scratch and what the body holds."""
-    return launch.vmem_bytes + launch.held_bytes
-
-
 def room(launch: Launch, chips: Sequence[str]) -> Iterator[Finding]:
     """Where buffers do not fit: a launch and the names of chips in, at most a finding a memory."""
-    used = needed(launch)
+    used = launch.vmem_bytes
     tight = [name for name in chips if used > budget(launch, CHIPS[name])]
     if tight:
         chip = CHIPS[tight[0]]
-        sure = launch.vmem_bytes > budget(launch, chip)
         has = amount(budget(launch, chip))
         whose = "it asks for" if launch.vmem_limit_bytes else f"a kernel gets on {chip.name}"
-        what = "buffers and scratch" if sure else "buffers, scratch and values of the body"
         says = (
-            f"{what.capitalize()} of {launch.name} take {amount(used)} of VMEM, and {whose} {has}."
+            f"Buffers and scratch of {launch.name} take {amount(used)} of VMEM, and {whose} {has}."
         )
         remedy = "Take smaller blocks"
         if chip.vmem_bytes > used:
@@ -42,7 +35,7 @@ def room(launch: Launch, chips: Sequence[str]) -> Iterator[Finding]:
                 f"{chip.name} has {amount(chip.vmem_bytes)}"
             )
         yield Finding(
-            "vmem", ERROR if sure else WARNING, says, f"{remedy}.", launch.name,
+            "vmem", ERROR, says, f"{remedy}.", launch.name,
             line=launch.line, chips=tuple(tight),
         )  # fmt: skip
     small = [name for name in chips if launch.smem_bytes > CHIPS[name].smem_bytes]

@@ -473,4 +473,5 @@ def moe_layer(x, router_logits, w_gate, w_up, w_down, top_k):
     scale=scale,
     par=par,
     fresh=fresh,
+    keeps=dict.fromkeys(("x", "router_logits", "w_gate", "w_up", "w_down"), "finite"),
 )

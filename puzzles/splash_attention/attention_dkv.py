@@ -264,6 +264,7 @@ PUZZLE = Puzzle(
         dict(N=8, K=4, R=3, S=256, H=32, Hv=16, bq=16, masks=0, cap=2.0, bf16=True),
     ],
     fresh=fresh,
+    keeps=dict.fromkeys(("q", "k", "v", "do", "lse", "delta"), "all"),  # lse and delta are made of the others
     waivers={"sizes": "patterns are 128 columns wide, as the lists of all its cases are made"},
     scale=scale,
     par=dots,

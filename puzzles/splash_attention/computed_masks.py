@@ -236,6 +236,7 @@ PUZZLE = Puzzle(
         dict(T=1152, S=1152, H=16, bq=128, bk=128, rule="prefix"),  # many tiles, most of them full
     ],
     fresh=fresh,
+    keeps=dict.fromkeys("qkv", "finite"),
     scale=scale,
     par=dots,
     tolerance=2e-4,

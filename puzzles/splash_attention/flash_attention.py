@@ -114,11 +114,11 @@ def flash_attention(
 # %% active="ipynb"
 # flash = find("flash_attention").solution
 # q = k = v = jax.ShapeDtypeStruct((8192, 128), jnp.float32)
-# print("   bq    bk   steps  HBM MiB   VMEM MiB: blocks and scratch   body, at least")
+# print("   bq    bk   steps  HBM MiB   VMEM MiB: blocks and scratch   s and p")
 # for bq, bk in [(64, 128), (256, 256), (512, 512), (1024, 512), (2048, 1024)]:
 #     (launch,) = trace(functools.partial(flash, bq=bq, bk=bk), q, k, v)
-#     vmem, body, hbm = (x / 2**20 for x in (launch.vmem_bytes, launch.held_bytes, launch.hbm_bytes))
-#     print(f"{bq:5}{bk:6}{launch.steps:8}{hbm:9.0f}{vmem:31.1f}{body:17.1f}")
+#     vmem, body, hbm = (x / 2**20 for x in (launch.vmem_bytes, 2 * 4 * bq * bk, launch.hbm_bytes))
+#     print(f"{bq:5}{bk:6}{launch.steps:8}{hbm:9.0f}{vmem:31.1f}{body:10.1f}")
 # print(f"  plain, scores and weights:{4 * 4 * 8192**2 / 2**20:.0f}")
 
 # %% tags=["author"]

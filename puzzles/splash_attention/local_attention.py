@@ -166,6 +166,7 @@ PUZZLE = Puzzle(
         dict(T=128, S=64, H=16, window=65),
     ],
     fresh=fresh,
+    keeps=dict.fromkeys("qkv", "finite"),
     scale=scale,
     par=dots_and_fetches,
     tolerance=2e-4,

@@ -361,6 +361,7 @@ PUZZLE = Puzzle(
         dict(N=2, K=1, R=5, S=256, H=16, Hv=16, bq=16, masks=1, bf16=True),
     ],
     fresh=fresh,
+    keeps=dict.fromkeys("qkv", "finite"),
     scale=scale,
     par=dots_a_tile,
     tolerance={"float32": 2e-4, "bfloat16": 3e-2},
