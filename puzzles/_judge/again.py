@@ -19,11 +19,13 @@ Run = Callable[[Case], Sequence[np.ndarray] | None]
 class Again:
     """Runs the judged function on other cases, where an explanation asks for that.
 
-    seconds: for which explanations may go on, from the first question whether there is time.
+    seconds: for which explanations may go on, from the first question whether there is time;
+    `PATIENCE` unless given.
     """
 
-    def __init__(self, run: Run, seconds: float = PATIENCE) -> None:
-        self._results, self._seconds = cache(run), seconds
+    def __init__(self, run: Run, seconds: float | None = None) -> None:
+        self._results = cache(run)
+        self._seconds = PATIENCE if seconds is None else seconds
         self._end: float | None = None
 
     def __call__(self, case: Case) -> Sequence[np.ndarray] | None:

@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from puzzles._judge import source, stages
-from puzzles._judge.again import PATIENCE, Again
+from puzzles._judge.again import Again
 from puzzles._judge.beside import beside
 from puzzles._judge.case import Case, cases, execute, fresh_case, on_tpu
 from puzzles._judge.fresh import own_seed
@@ -49,14 +49,14 @@ def judge(
     seed: int | None = None,
     thorough: bool = False,
     compiler: Compiler | None = None,
-    patience: float = PATIENCE,
+    patience: float | None = None,
 ) -> Verdict:
     """The verdict on `fn` as an answer to `puzzle`; raises nothing for a learner's fault.
 
     seed: draws the data of all cases and the fresh case; without one, the cases have the data of
     seed 0, and the source of `fn` draws the fresh case. thorough: simulates also the cases that
     `check` leaves to the analysis, for time. compiler: compiles with the real TPU compiler, too.
-    patience: seconds for which the cause of wrong numbers is looked for.
+    patience: seconds for which the cause of wrong numbers is looked for; two unless given.
     """
     again = Again(partial(_elsewhere, fn), patience)
     with jax_at_rest():

@@ -32,6 +32,12 @@ _LIST = 0.004
 # Of SMEM, where the reference prefetches nothing: a table may stand for arithmetic.
 _TABLE = 0.125
 _CHIP = CHIPS["v5e"]
+_ROUNDS = "it rounds on the way"
+_ROUNDING_DOT = (
+    "{where} multiplies float32 on the matrix unit, which on a TPU takes factors in bfloat16: two "
+    "or three digits are left. Without a dot nothing is rounded; "
+    "`precision=jax.lax.Precision.HIGHEST` keeps the digits, in several passes."
+)
 
 
 @dataclass(frozen=True)
@@ -109,9 +115,14 @@ def compare(puzzle: Puzzle, scale: Scale) -> None:
     at = "At production scale, "
     for fault in (f for one in scale.mine.launches for f in faults(one)):
         raise Rejected(rule_of(fault), at + fault.words, case=scale.label)
+    for dot in scale.mine.dots if not scale.par.dots else ():
+        if dot.rounds:  # there a dot stands for a sum or a product in f32
+            where = f"`{dot.line}`" if dot.line else "a dot"
+            says = at + _ROUNDING_DOT.format(where=where)
+            raise Rejected("rounds-on-the-way", says, case=scale.label, title=_ROUNDS)
     for one in foreign(scale.mine.narrowings, scale.par.narrowings):
         says = at + one.words
-        raise Rejected("rounds-on-the-way", says, case=scale.label, title="it rounds on the way")
+        raise Rejected("rounds-on-the-way", says, case=scale.label, title=_ROUNDS)
     for excess in excesses(scale, puzzle.slack):
         raise Rejected(f"cost-{excess.what}", at + excess.says, case=scale.label)
 

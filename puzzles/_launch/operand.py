@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from puzzles._jax import Jaxpr, Var, array_of
+from puzzles._jax import array_of
 from puzzles._launch.finding import line_of_function
 from puzzles._launch.smem import memory_space
 
@@ -39,7 +39,6 @@ class Operand:
     smem_bytes: int
     portion: tuple[int, ...] = ()  # sizes of the largest piece that is moved, or held, at once
     line: str | None = None  # where its index map is written
-    looked_up: int = 0  # prefetched arrays that its index map reads
 
     @property
     def piped(self) -> bool:
@@ -135,13 +134,7 @@ def blocked(
         vmem_bytes=buffers * vmem_size(sizes, aval.dtype) if space == "vmem" else 0,
         smem_bytes=buffers * smem_size(sizes, aval.dtype) if space == "smem" else 0,
         line=line_of_function(mapping.index_map_jaxpr.jaxpr.debug_info.func_src_info),
-        looked_up=_looked_up(mapping.index_map_jaxpr.jaxpr),
     )
-
-
-def _looked_up(index_map: Jaxpr) -> int:
-    used = {v for equation in index_map.eqns for v in equation.invars if isinstance(v, Var)}
-    return sum(hasattr(v.aval, "inner_aval") for v in index_map.invars if v in used)
 
 
 def spread(value: np.ndarray, grid: tuple[int, ...]) -> np.ndarray:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from puzzles._launch.operand import Operand, first_seen, row_keys, spread
+from puzzles._launch.operand import Operand, row_keys, spread
 from puzzles._launch.work import LEAST, MOST, Touch
 
 
@@ -16,20 +16,15 @@ class Touched:
     """What a right kernel seldom does: each is a fact, and may explain wrong numbers.
 
     early: (ref, first grid step) of outputs and scratch that are read before anything is written.
-    unread: inputs that no step reads. unwritten: outputs that no step writes. missed: (input, how
-    many of its blocks no step is given, how many there are, one of them). vain: (input, how many
-    times a block of it is fetched that no step reads until the next, how often one is fetched).
-    unstored: (output, how many of its blocks leave VMEM though no step has written into them, how
-    many leave, one of them, the first grid step that holds it).
+    unread: inputs that no step reads. unwritten: outputs that no step writes. unstored: (output,
+    how many of its blocks leave VMEM though no step has written into them, how many leave, one of
+    them, the first grid step that holds it).
     """
 
     early: tuple[tuple[str, int], ...] = ()
     unread: tuple[str, ...] = ()
     unwritten: tuple[str, ...] = ()
-    missed: tuple[tuple[str, int, int, tuple[int, ...]], ...] = ()
-    vain: tuple[tuple[str, int, int], ...] = ()
     unstored: tuple[tuple[str, int, int, tuple[int, ...], int], ...] = ()
-    kept: tuple[tuple[str, int, int, int], ...] = ()
 
 
 def touched(
@@ -42,9 +37,7 @@ def touched(
 
     What starts out as an input, or stays in HBM, is left out of `blocks`.
     """
-    early, unread, unwritten, missed, vain, unstored = [], [], [], [], [], []
-    kept: list[tuple[str, int, int, int]] = []
-    stays = [one.fetched for one in blocks if one.output]
+    early, unread, unwritten, unstored = [], [], [], []
     for number, operand in enumerate((*blocks, *scratch)):
         mine = [touch for touch in touches if touch.ref == operand.name]
         reads, writes = (
@@ -52,20 +45,16 @@ def touched(
         )
         if number >= len(blocks):
             begins = np.arange(len(operand.fetched)) == 0
-            kept += _kept(operand.name, mine, stays, grid)
         elif operand.output:
             begins = operand.fetched
             unwritten += [operand.name] * (not writes)
             unstored += list(_unstored(operand, mine, grid))
         else:
             unread += [operand.name] * (not reads)
-            missed += list(_missed(operand))
-            vain += list(_vain(operand, mine, grid))
             continue
         if (step := _early(mine, begins, grid)) is not None:
             early.append((operand.name, step))
-    gone = tuple(unwritten), tuple(missed), tuple(vain), tuple(unstored), tuple(kept)
-    return Touched(tuple(early), tuple(unread), *gone)
+    return Touched(tuple(early), tuple(unread), tuple(unwritten), tuple(unstored))
 
 
 def begun_elsewhere(
@@ -130,17 +119,6 @@ def _early(
 
     within: the steps that are taken, if not all.
     """
-    asked = _before_writing(touches, begins, grid, within)
-    return int(np.argmax(asked)) if asked.any() else None
-
-
-def _before_writing(
-    touches: Sequence[Touch],
-    begins: np.ndarray,
-    grid: tuple[int, ...],
-    within: np.ndarray | None = None,
-) -> np.ndarray:
-    """(steps,) bool: all steps of which `_early` gives the first."""
     written = np.zeros(len(begins), bool)
     asked = np.zeros(len(begins), bool)
     for touch in touches:
@@ -152,51 +130,8 @@ def _before_writing(
         written, asked = written & within, asked & within
     before = np.cumsum(written) - written  # steps before this one that write
     visit = np.maximum.accumulate(np.where(begins, np.arange(len(begins)), 0))
-    return asked & (before == before[visit])
-
-
-def _kept(
-    name: str, touches: Sequence[Touch], stays: Sequence[np.ndarray], grid: tuple[int, ...]
-) -> Iterator[tuple[str, int, int, int]]:
-    """What one scratch ref goes on with; stays: (steps,) bool, where an output's block begins.
-
-    What is read in a later block only, and not written, is kept on purpose.
-    """
-    found = None
-    for begins in stays:
-        starts = np.flatnonzero(begins)
-        if len(starts) < 3 or starts[0] != 0:
-            return
-        asked = _before_writing(touches, begins, grid)
-        reads, writes = (
-            np.logical_or.reduceat(_steps(touches, writes, MOST, grid), starts)
-            for writes in (False, True)
-        )
-        stale = np.logical_or.reduceat(asked, starts) & writes
-        count = int(stale[1:].sum())
-        if not count or count == int((reads & writes)[1:].sum()):
-            return
-        first = int(starts[1:][stale[1:]][0])
-        found = name, count, len(starts), first + int(np.argmax(asked[first:]))
-    if found is not None:
-        yield found
-
-
-def _missed(operand: Operand) -> Iterator[tuple[str, int, int, tuple[int, ...]]]:
-    if operand.stride != operand.sizes or not all(operand.sizes):
-        return
-    counts = [-(-n // size) for n, size in zip(operand.shape, operand.sizes, strict=True)]
-    inside = ((operand.blocks >= 0) & (operand.blocks < np.array(counts, np.int64))).all(axis=1)
-    index = operand.blocks[inside & operand.fetched]
-    keys = row_keys(index)
-    seen = index[first_seen(keys) == np.arange(len(keys))]
-    total = int(np.prod(counts))
-    if len(seen) >= total:
-        return
-    given = np.zeros(counts, bool)
-    given[tuple(seen.T.astype(np.int64))] = True
-    block = tuple(int(n) for n in np.unravel_index(int(np.argmin(given)), counts))
-    yield operand.name, total - len(seen), total, block
+    asked &= before == before[visit]
+    return int(np.argmax(asked)) if asked.any() else None
 
 
 def _unstored(
@@ -212,15 +147,3 @@ def _unstored(
         step = int(visits[left[0]])
         block = tuple(int(n) for n in operand.blocks[step])
         yield operand.name, len(np.unique(keys[left])), len(np.unique(keys)), block, step
-
-
-def _vain(
-    operand: Operand, touches: Sequence[Touch], grid: tuple[int, ...]
-) -> Iterator[tuple[str, int, int]]:
-    fetches = np.flatnonzero(operand.fetched)
-    if not operand.piped or not len(fetches) or fetches[0] != 0:
-        return
-    read = np.logical_or.reduceat(_steps(touches, False, MOST, grid), fetches)
-    count = int((~read).sum())
-    if count:
-        yield operand.name, count, len(fetches)

@@ -49,21 +49,6 @@ def test_a_case_whose_result_is_zero_throughout_is_named(rung: Rung) -> None:
     assert "throughout in one case (M=24, N=256)" in problem
 
 
-@pytest.mark.parametrize(
-    ("newer", "says"),
-    [
-        ("M", "every case gives `M`, which earlier editions had not"),
-        ("K", "no case gives `K`, which earlier editions had not"),
-    ],
-)
-def test_a_parameter_that_earlier_answers_lack_is_asked_for_by_some_cases(
-    rung: Rung, newer: str, says: str
-) -> None:
-    puzzle = rung((SCALE, f"{SCALE}    newer=[{newer!r}],\n"))
-    (problem,) = problems(puzzle)
-    assert problem.startswith(f"toy/toy_warm_up.py:{line(puzzle, 'newer=')}: {says}")
-
-
 def test_interpret_may_be_passed_on(rung: Rung) -> None:
     head = 'x: Float[Array, "M N"]) -> Float[Array, "M N"]:\n    M, N'
     parameter = (head, "x, interpret=INTERPRET):\n    M, N")

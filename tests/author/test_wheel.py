@@ -64,11 +64,10 @@ def test_the_wheel_holds_the_package_and_no_notebook(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     assert "puzzles/basics/add_ten.py" in names
     assert {"puzzles/_draw/walk.js", "puzzles/_draw/walk.css"} <= set(names)
-    assert "puzzles/_judge/editions.json" in names
     assert {f"puzzles/_author/_project/{n}" for n in ("Makefile", ".gitignore")} <= set(names)
     assert all(
         re.match(
-            r"puzzles/.*\.py$|puzzles/_draw/walk\.(js|css)$|puzzles/_judge/editions\.json$|"
+            r"puzzles/.*\.py$|puzzles/_draw/walk\.(js|css)$|"
             r"puzzles/_author/_project/|"
             r"pallas_puzzles-[^/]*\.dist-info/",
             n,

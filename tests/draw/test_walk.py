@@ -505,26 +505,6 @@ def of_rung(name):
     return puzzle.solution, puzzle.arguments(0)
 
 
-def test_the_rows_of_a_shared_block_that_a_step_stores_are_drawn():
-    page, data = draw(*of_rung("masked_store"))
-    (out,) = (o for o in data["operands"] if o["role"] == "output")
-    _, _, starts, ends = (None, *of_rung("masked_store")[1])
-    first, after = (unpacked(edge) for edge in out["rows"])
-    bm = out["sizes"][0]
-    for step, (a, b) in enumerate(zip(first, after, strict=True)):
-        tile, group = divmod(step, len(starts))
-        wanted = range(max(int(starts[group]), tile * bm), min(int(ends[group]), (tile + 1) * bm))
-        assert range(tile * bm + a, tile * bm + b) == wanted or (not wanted and a == b == 0)
-    assert ", rows 4:50" in Page(page).text
-    assert Page(page).having("pz-kept")[1]["d"]
-
-
-def test_rows_are_not_guessed_where_no_mask_narrows_a_store():
-    for make in (matmul(256, 384, 256), causal(), of_rung("grouped_outer")):
-        _, data = draw(*make)
-        assert all("rows" not in o for o in data["operands"])
-
-
 def test_few_slices_lie_side_by_side_and_of_many_the_current_one_is_shown():
     few, data = draw(*experts())
     view = data["views"][2]

@@ -10,6 +10,7 @@ import pytest
 
 import puzzles
 from puzzles._judge import cases, diagnosis, judge
+from puzzles._judge.again import Again
 
 CLASSIFY = puzzles.find("classify_blocks")
 
@@ -51,9 +52,7 @@ def test_a_mistake_that_is_wrong_before_is_not_named() -> None:
     theirs = second.mistaken(wrong)
     assert theirs is not None
 
-    def again(case):
-        return case.mistaken(wrong)
-
+    again = Again(lambda case: case.mistaken(wrong))
     assert diagnosis.diagnosis(second, theirs, again) is None
     assert wrong.says in str(diagnosis.diagnosis(first, again(first), again))
 
@@ -64,8 +63,8 @@ def test_a_mistake_that_gives_something_else_on_the_next_case_is_not_named() -> 
     wrong = puzzle.mistake(next(m.name for m in puzzle.mistakes if m.stage == "values"))
     first = cases(puzzle)[0]
     theirs = first.mistaken(wrong)
-    assert diagnosis.diagnosis(first, theirs, lambda case: case.expected) is None
-    assert diagnosis.diagnosis(first, theirs, lambda case: None) is None
+    assert diagnosis.diagnosis(first, theirs, Again(lambda case: case.expected)) is None
+    assert diagnosis.diagnosis(first, theirs, Again(lambda case: None)) is None
 
 
 def test_an_authors_own_fault_is_no_verdict() -> None:

@@ -325,7 +325,7 @@ def test_work_of_a_backward_pass_is_said_to_be_there(capsys: pytest.CaptureFixtu
     fn = _edited(Notebook(), back, "return g @ b.T, a.T @ g", "trainable_matmul")
     assert puzzles.check(fn).stage == "pallas"
     text = _says(capsys)
-    assert "outside the kernel, in the backward pass: `return g @ b.T, a.T @ g`" in text
+    assert "outside the kernel, in the backward pass." in text
     assert "`rev`" not in text
 
 

@@ -7,10 +7,9 @@ import signal
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
-from learner import Notebook, edited, solved
+from learner import edited
 
 import puzzles
 from puzzles import Verdict
@@ -156,13 +155,6 @@ def test_somebody_elses_timer_is_left_alone() -> None:
         signal.signal(signal.SIGALRM, old)
 
 
-@pytest.mark.parametrize("how", ["raise SystemExit", "import sys; sys.exit(1)", "exit()"])
-def test_leaving_python_is_a_verdict(how: str) -> None:
-    verdict = judged("row_sum", ("    M, N = x.shape\n", f"    {how}\n    M, N = x.shape\n"))
-    assert verdict.stage == "error"
-    assert "leaves Python by `exit`" in verdict.says
-
-
 def test_settings_do_not_survive_a_check() -> None:
     before = dict(jax.config.values)
     judged(
@@ -195,31 +187,6 @@ def test_what_an_interrupt_leaves_half_ended_in_jax_is_forgotten(
             judged("row_sum", (SUM, SUM + " + 0"))
     assert "half_ended" in str(info.current().traceback), "each equation would name one old line"
     assert core.trace_ctx.is_top_level()
-
-
-PATCHES = {
-    "np.isclose": "import numpy as np\nnp.isclose = lambda *a, **k: True",
-    "np.asarray": "import numpy as np\nnp.sqrt = lambda *a: 1e30",
-    "jnp.sum": "import jax.numpy as jnp\njnp.sum = lambda x, **k: jnp.zeros((x.shape[0], 1))",
-    "spec": "row_sum_spec = lambda x: 0 * x[:, :1]",
-}
-
-
-@pytest.mark.parametrize("patch", PATCHES)
-def test_what_the_judge_compares_with_cannot_be_replaced(
-    patch: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for module, name in ((np, "isclose"), (np, "sqrt"), (jnp, "sum")):
-        monkeypatch.setattr(module, name, getattr(module, name))  # put back afterwards
-    notebook = Notebook()
-    notebook.run(solved("row_sum"))
-    notebook.run(PATCHES[patch])
-    zeros = SUM.replace("jnp.sum(x_ref[...], axis=1, keepdims=True)", "0.0")
-    notebook.run(
-        "def row_sum_kernel(x_ref, o_ref):\n    o_ref[...] = jnp.zeros_like(o_ref)\n" + zeros
-    )
-    puzzle = dataclasses.replace(ROW_SUM, cases=[dict(M=64, N=512)])  # nothing computed before
-    assert judge(puzzle, notebook["row_sum"]).stage == "values"
 
 
 @pytest.mark.parametrize("changes", [{}, {"observe": lambda fn: lambda *args: fn(*args)}])

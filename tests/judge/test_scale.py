@@ -146,35 +146,6 @@ def test_an_output_in_the_memory_of_an_input_costs_a_copy_of_it() -> None:
     assert "XLA copies 64 MiB before the launch" in verdict.says
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "says"),
-    [
-        (
-            "    return pl.",
-            "    bq = 64\n    return pl.",
-            "With `bq=128` the launch is that of `bq=64`",
-        ),
-        ("pltpu.VMEM((bq, 1)", "pltpu.VMEM((64, 1)", "got incompatible shapes for broadcasting"),
-        ("grid=(T // bq,", "grid=(T // 64,", "H=256, large=True, bq=32, bk=512)"),
-        (
-            "grid=(T // bq,",
-            "grid=(T // min(bq, 64),",
-            "With `bq=128`, `q_ref` at grid step (64, 0)",
-        ),
-        (
-            "    return pl.",
-            "    bk = max(bk, 128)\n    return pl.",
-            "With `bk=64` the launch is that of `bk=128`",
-        ),
-    ],
-)
-def test_sizes_that_are_taken_by_keyword_are_heeded(old: str, new: str, says: str) -> None:
-    verdict = judged("flash_attention", (old, new))
-    assert not verdict.passed
-    assert says in str(verdict)
-    assert judged("flash_attention", ("bk: int = 128", "bk: int = 64")).passed
-
-
 def test_more_launches_than_the_reference_makes_are_too_many() -> None:
     def twice(a, b):
         return matmul(a, b) + matmul(a, b)

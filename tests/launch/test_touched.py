@@ -74,7 +74,7 @@ def by_data(x_ref, y_ref, o_ref, acc_ref):
 @pytest.mark.parametrize("kernel", [stores, sums_in_a_loop])
 def test_of_a_kernel_that_reads_what_was_written_nothing_is_told(kernel: Callable) -> None:
     seen = launched(kernel).touched
-    assert (seen.early, seen.unread, seen.unwritten, seen.missed) == ((), (), (), ())
+    assert (seen.early, seen.unread, seen.unwritten) == ((), (), ())
 
 
 def test_a_sum_that_is_zeroed_at_its_first_step_is_not_read_early() -> None:
@@ -144,33 +144,6 @@ def test_blocks_of_an_output_into_which_nothing_is_written_are_counted() -> None
     assert launched(stores).touched.unstored == ()
 
 
-@pytest.mark.parametrize(("last", "kept"), [(0, ()), (2, (("acc_ref", 1, 6, 5),)), (3, ())])
-def test_a_sum_may_start_afresh_for_some_blocks_and_go_on_for_others(
-    last: int, kept: tuple
-) -> None:
-    def sums(x_ref, y_ref, o_ref, acc_ref):
-        @pl.when(pl.program_id(0) + pl.program_id(1) <= last)
-        def _():
-            acc_ref[...] = jnp.zeros_like(acc_ref)
-
-        acc_ref[...] += x_ref[...]
-        o_ref[...] = acc_ref[...] + y_ref[...]
-
-    # With 0 it goes on from block to block, whatever the block; with 3 it never does.
-    assert launched(sums).touched.kept == kept
-
-
-def test_a_table_that_is_filled_now_and_then_is_kept_on_purpose() -> None:
-    def looks_up(x_ref, y_ref, o_ref, acc_ref):
-        @pl.when(pl.program_id(1) == 0)
-        def _():
-            acc_ref[...] = x_ref[...]
-
-        o_ref[...] = acc_ref[...] + y_ref[...]
-
-    assert launched(looks_up).touched.kept == ()
-
-
 def test_a_copy_by_hand_reads_its_source_and_writes_its_target() -> None:
     def copies(x_ref, y_ref, o_ref, acc_ref):
         def body(semaphore):
@@ -183,11 +156,6 @@ def test_a_copy_by_hand_reads_its_source_and_writes_its_target() -> None:
 
     seen = launched(copies).touched
     assert (seen.early, seen.unread, seen.unwritten) == ((), (), ())
-
-
-def test_blocks_of_an_input_that_no_step_is_given_are_counted() -> None:
-    seen = launched(stores, x_map=lambda i, j: (i, 0)).touched
-    assert seen.missed == (("x_ref", 4, 6, (0, 1)),)
 
 
 @pytest.mark.parametrize(

@@ -144,34 +144,3 @@ def allocated(compiler: Compiler, name: str, guess: float) -> float:
         need = float(re.search(r"it needs ([\d.]+) MiB", said)[1])
         limit = int(max(1.01 * limit, need * 2**20))
     return need
-
-
-@needs_libtpu
-@pytest.mark.skipif(
-    jax.__version_info__ < (0, 8), reason="its libtpu names only a part of what it needs"
-)
-def test_the_estimate_of_vmem_is_near_what_libtpu_allocates():
-    table, ratios = [], {}
-    with Compiler() as compiler:
-        for name in KERNELS:
-            (launch,) = traced(name, None).launches
-            buffers, held = launch.vmem_bytes / 2**20, launch.held_bytes / 2**20
-            need = allocated(compiler, name, buffers + held)
-            ratios[name] = (buffers + held) / need
-            table.append(f"{name:28}{buffers:7.2f} + {held:5.2f}, libtpu {need:6.2f}: "
-                         f"{ratios[name]:.2f}")  # fmt: skip
-    print("\n" + "\n".join(table))
-    assert max(ratios.values()) <= 1.3
-    # Where libtpu keeps a small column, all of it in VMEM or none, depends on the limit.
-    assert min(r for name, r in ratios.items() if "row_sum" not in name) >= 0.8
-    assert min(ratios.values()) >= 0.6
-
-
-def test_a_body_holds_what_waits_for_a_reduction_and_no_chain():
-    # Of 1024 x 2048 f32 scores (8 MiB), and of e in softmax (256 x 4096), 256 KiB are in registers.
-    def held(name):
-        return traced(name, None).launches[0].held_bytes
-
-    assert held("attention 1024 x 2048") == 8 * 2**20 - 2**18
-    assert held("softmax 256") == 4 * 2**20 - 2**18
-    assert held("gelu 128") == held("matmul 512") == held("row_sum 1024 x 1024") == 0
