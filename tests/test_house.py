@@ -15,11 +15,11 @@ import pytest
 pytestmark = pytest.mark.newest  # JAX changes nothing here
 
 ROOT = Path(__file__).parents[1]
-WINGS = ("_launch", "_tpu", "_draw", "_judge", "_examine", "_author")
+WINGS = ("_rules", "_launch", "_tpu", "_draw", "_judge", "_examine", "_author")
 # Everything may import what stands before it here; `_check` and `_author` do not know each other.
 FLOORS = (
-    "_jax", "_launch", "_tpu", "_receipt", "_draw", "_judge", "_check", "_examine", "_show",
-    "__init__",
+    "_jax", "_rules", "_launch", "_tpu", "_receipt", "_draw", "_judge", "_check", "_examine",
+    "_show", "__init__",
 )  # fmt: skip
 GROUND = ("_regions", "_puzzle", "_ladders")  # for `_judge` and all above it
 

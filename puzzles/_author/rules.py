@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 from puzzles._author.repository import BuildError, project
-from puzzles._judge import RULES
+from puzzles._rules import RULES
 
 
 def decided(folder: Path) -> Counter[str]:

@@ -13,14 +13,12 @@ from puzzles._judge.judging import judge, judge_fresh
 from puzzles._judge.numbers import largest_error, tolerance_of
 from puzzles._judge.outside import work_outside
 from puzzles._judge.rounding import narrow
-from puzzles._judge.rules import RULES
 from puzzles._judge.scale import USUAL, at_scale, excesses
 from puzzles._judge.source import ellipsis_left, is_function, is_starter, unwrap
 from puzzles._judge.verdict import Verdict, shown
 from puzzles._judge.words import told
 
 __all__ = [
-    "RULES",
     "USUAL",
     "Case",
     "Verdict",

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from puzzles._draw import block_squares
-from puzzles._judge.rules import RULES
+from puzzles._rules import RULES
 
 TITLES = {
     "unsolved": "not solved yet",

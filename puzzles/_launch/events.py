@@ -64,10 +64,6 @@ class Waits:
     exposed: int = 0
     most: int = 0
 
-    def after(self, bare: bool, flying: int) -> Waits:
-        """With one wait more."""
-        return Waits(self.count + 1, self.exposed + bare, max(self.most, flying))
-
 
 _STEPS = 200_000  # events over all steps that are followed
 

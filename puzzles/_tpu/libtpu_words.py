@@ -4,40 +4,9 @@ from __future__ import annotations
 
 import re
 
+from puzzles._rules import rows
 from puzzles._tpu.chips import CHIPS
 from puzzles._tpu.mosaic_words import LINE_RULE, MASK_RULE, ROWS_IN_2D, gist
-
-# A pattern in its message, and what to say with the groups of the pattern.
-_COMPILER = (
-    (
-        r"statically prove that index in dimension (\d+) is a multiple of (\d+)",
-        "a slice must start at a multiple of {1} on axis {0} of the Ref, and the compiler must see "
-        "that: write the start as `i * {1}`, or promise it by `pl.multiple_of(start, {1})`.",
-    ),
-    (
-        r"Failed to verify layout.*shape (\w+\[\d+\]).*block shape to \((\d+)\)",
-        f"{LINE_RULE}: for {{0}} it wants a block of {{1}}.",
-    ),
-    (
-        r"unsupported shape cast.*?\(vector<\d+xi1>\) -> vector<\d+x1(?:x1)*xi1>",
-        f"{MASK_RULE}: {ROWS_IN_2D}",
-    ),
-    (
-        r"unsupported shape cast.*?\(vector<([\dx]+)x\w+>\) -> vector<([\dx]+)x\w+>",
-        "a value of {0} cannot be reshaped to {1} in the kernel: keep the last two axes as they "
-        "are, or reshape outside.",
-    ),
-    (
-        r"Bad lhs/rhs type: 'vector<[\dx]+x(\w+)>'",
-        "the matrix unit does not multiply {0}: use bfloat16, float32 or int8.",
-    ),
-    (
-        r"float acc with int lhs",
-        "the matrix unit of this chip does not multiply integers: use bfloat16 or float32.",
-    ),
-    (r"'f16'|xf16>", "float16 is not a type of the TPU: use bfloat16."),
-    (r"last dim size is not 128", "a slice with a step along the last axis does not compile."),
-)
 
 
 def refusal(text: str, chip: str) -> str:
@@ -59,9 +28,9 @@ def refusal(text: str, chip: str) -> str:
             )
     if "memory space vmem" in text:
         return f"it needs more VMEM than the {amount(core_has)} of a {chip}. Use smaller blocks."
-    for pattern, words in _COMPILER:
-        if found := re.search(pattern, text, re.DOTALL):
-            return words.format(*found.groups())
+    for row, found in rows("libtpu", text):
+        ours = {"line_rule": LINE_RULE, "mask_rule": MASK_RULE, "rows_in_2d": ROWS_IN_2D}
+        return row.says.format(*found.groups(), **ours)
     return f"Mosaic refuses the kernel: {gist(text)}"
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from puzzles._jax import Jaxpr, JaxprEqn, Var
 from puzzles._launch import ERROR, WARNING, Finding, entered, line_of
+from puzzles._rules import stuck
 from puzzles._tpu.hazards import Hazard, Outside, Stuck
 from puzzles._tpu.watch import Watch, launch_name, memory_space, parameters
 
@@ -18,34 +19,6 @@ _REVISIT = re.compile(
     r"Revisited block (\(.*\)) of output (\d+) in .*? iterations \((.*?)\) through"
 )
 _SLICE = re.compile(r"slice\((-?\d+), (-?\d+), (?:\d+|None)\)|(-?\d+)")
-_STUCK = {
-    "copy never started": (
-        "waits for a copy that is not on its way",
-        "The TPU would hang. Every `.wait()` needs its own `.start()` on the same semaphore, and "
-        "another wait may have taken its signal before.",
-    ),
-    "copy too small": (
-        "waits for {0} bytes where the copies in flight on that semaphore bring {1}",
-        "The TPU would hang. A wait counts the bytes of its own source: let `.start()` and "
-        "`.wait()` name the same slice.",
-    ),
-    "semaphore never signalled": (
-        "waits for a semaphore that nothing signals",
-        "The TPU would hang. Every wait needs a signal before it.",
-    ),
-    "wait never ends": (
-        "waits for more than arrives",
-        "The TPU would hang. Wait with the same two Refs that the copy was started with.",
-    ),
-    "copy never waited for": (
-        "ends with a copy that nobody waited for",
-        "Its data may arrive late, or never. Every `.start()` needs a `.wait()`.",
-    ),
-    "semaphore left signalled": (
-        "ends with a semaphore that is not back at zero",
-        "The next kernel would find it so. Wait for as much as you signal.",
-    ),
-}
 
 
 def translate(error: Exception, watch: Watch) -> Finding | str:
@@ -87,7 +60,7 @@ def _translated(error: Exception, watch: Watch) -> Finding | str:
 
 def _stuck(error: Stuck) -> tuple[str, str]:
     """What a kernel waits for in vain, or leaves behind, and what to do."""
-    what, remedy = _STUCK[error.args[0]]
+    what, remedy = stuck(error.args[0])
     what = what.format(*error.args[1:])
     if error.args[0] == "copy never waited for" and error.args[1:]:
         what += f": it was started in `{error.args[1]}`"
