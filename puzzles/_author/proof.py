@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -51,36 +52,43 @@ def mistake_problem(puzzle: Puzzle, mistake: Mistake, seeds: Sequence[int] = SEE
     except (_regions.RegionError, SyntaxError) as error:
         return f"{who} cannot be made: {error}; mend its `old`, `edits` or `code`"
     for seed in seeds:
-        verdict = judge(puzzle, fn, seed=seed)
-        if verdict.passed:
-            return (
-                f"{who} survives (seed {seed}): add a case, or an assertion to the audit, that "
-                "tells it from the solution"
-            )
-        if verdict.seed is not None:
-            return (
-                f"{who} is caught by a fresh case only ({verdict.case}, seed {seed}), which not "
-                "everybody meets: add a case to `cases` that tells it from the solution"
-            )
-        if verdict.stage != mistake.stage:
-            return (
-                f"{who} is caught at stage '{verdict.stage}', not '{mistake.stage}' (seed {seed}): "
-                f"{verdict.says}\nSet stage={verdict.stage!r} if that is where it belongs"
-            )
-        if mistake.says not in str(verdict):
-            other = next((m for m in puzzle.mistakes if m.says in str(verdict)), None)
-            if verdict.diagnosis and other is not None:
-                return (
-                    f"{who} gives the same values as '{other.name}' on {verdict.case} (seed "
-                    f"{seed}), and the first of the list is named: list this one before it, or put "
-                    "a case that tells them apart first"
-                )
-            return (
-                f"{who} is rejected, but not in its own words '{mistake.says}' (seed {seed}); "
-                f"another mistake gives the same values, or `says` is not in the "
-                f"verdict:\n{verdict}"
-            )
+        verdict = judge(puzzle, fn, seed=seed, patience=math.inf)
+        if why := verdict_problem(puzzle, mistake, verdict, seed):
+            return why
     return None
+
+
+def verdict_problem(puzzle: Puzzle, mistake: Mistake, verdict: Verdict, seed: int) -> str | None:
+    """Why a verdict on `mistake` is not that of its stage in its own words, or None if it is."""
+    who = f"{puzzle.place(_quoted(mistake.name))}: mistake '{mistake.name}'"
+    if verdict.passed:
+        return (
+            f"{who} survives (seed {seed}): add a case, or an assertion to the audit, that "
+            "tells it from the solution"
+        )
+    if verdict.seed is not None:
+        return (
+            f"{who} is caught by a fresh case only ({verdict.case}, seed {seed}), which not "
+            "everybody meets: add a case to `cases` that tells it from the solution"
+        )
+    if verdict.stage != mistake.stage:
+        return (
+            f"{who} is caught at stage '{verdict.stage}', not '{mistake.stage}' (seed {seed}): "
+            f"{verdict.says}\nSet stage={verdict.stage!r} if that is where it belongs"
+        )
+    if mistake.says in str(verdict):
+        return None
+    other = next((m for m in puzzle.mistakes if m.says in str(verdict)), None)
+    if verdict.diagnosis and other is not None:
+        return (
+            f"{who} gives the same values as '{other.name}' on {verdict.case} (seed {seed}), and "
+            "the first of the list is named: list this one before it, or put a case that tells "
+            "them apart first"
+        )
+    return (
+        f"{who} is rejected, but not in its own words '{mistake.says}' (seed {seed}); another "
+        f"mistake gives the same values, or `says` is not in the verdict:\n{verdict}"
+    )
 
 
 def alternative_problem(

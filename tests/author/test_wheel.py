@@ -67,7 +67,7 @@ def test_the_wheel_holds_the_package_and_no_notebook(wheel):
     assert {f"puzzles/_author/_project/{n}" for n in ("Makefile", ".gitignore")} <= set(names)
     assert all(
         re.match(
-            r"puzzles/.*\.py$|puzzles/_draw/walk\.(js|css)$|"
+            r"puzzles/.*\.py$|puzzles/_draw/walk\.(js|css)$|puzzles/_rules/words\.toml$|"
             r"puzzles/_author/_project/|"
             r"pallas_puzzles-[^/]*\.dist-info/",
             n,

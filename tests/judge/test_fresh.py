@@ -146,3 +146,38 @@ def test_verify_looks_at_what_is_drawn(draw: Callable, says: str) -> None:
     assert any(says in problem for problem in problems), problems
     assert problems[0].startswith("puzzles/basics/vector_add.py:")
     assert list(proof.fresh_problems(VECTOR_ADD)) == []
+
+
+WILD = {
+    "cuts off what is negative": ("vector_add", "x_ref[...] +", "jnp.maximum(x_ref[...], -4) +"),
+    "takes NaN for zero": ("vector_add", "x_ref[...] +", "jnp.nan_to_num(x_ref[...]) +"),
+    "clips what it sums": (
+        "row_sum",
+        "jnp.sum(x_ref[...],",
+        "jnp.sum(jnp.clip(x_ref[...], -8, 8),",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WILD)
+def test_some_fresh_data_are_not_ordinary(name: str) -> None:
+    """Each is right wherever numbers are as usual."""
+    rung, old, new = WILD[name]
+    puzzle = dataclasses.replace(puzzles.find(rung), scale=None)
+    fn = edited(rung, (old, new))
+    verdicts = [judge_fresh(puzzle, fn, seed) for seed in range(6)]
+    told = [str(one) for one in verdicts if not one.passed]
+    assert told
+    assert all("and in its data " in one for one in told)
+
+
+def test_data_keep_what_the_rung_says() -> None:
+    plain = puzzles.find("row_sum")
+    changed = {seed: fresh_case(plain, seed) for seed in range(6)}
+    assert all(case.unusual for case in changed.values())
+    keeps = dataclasses.replace(plain, keeps={"x": "all"})
+    for seed, case in changed.items():
+        kept = fresh_case(keeps, seed)
+        assert kept.unusual == ""
+        same = np.array_equal(np.asarray(kept.args[0]), np.asarray(case.args[0]), equal_nan=True)
+        assert not same

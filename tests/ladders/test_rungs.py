@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
+import functools
+import math
 import re
 from collections.abc import Iterator
 
 import pytest
 import sample
+import verdicts
 
 import puzzles
-from puzzles import Puzzle, _regions, _tpu
+from puzzles import Puzzle, _regions, _tpu, judge
 from puzzles._author import (
     margin,
     proof,
@@ -22,13 +26,18 @@ from puzzles._author import (
     tree,
     vague,
 )
+from puzzles._puzzle import variant
+from puzzles._rules import RULES
 
 PUZZLES = [puzzle for name in puzzles.ladders() for puzzle in puzzles.ladder(name)]
 MISTAKES = [(puzzle, mistake) for puzzle in PUZZLES for mistake in puzzle.mistakes]
 ALTERNATIVES = [(puzzle, one) for puzzle in PUZZLES for one in puzzle.alternatives]
 
-# Of the other right answers each eighth here; all in `make graduate`, as in `verify`.
+# Of the kernels of other right answers each eighth is compiled; all in `make graduate`, as in
+# `verify`.
 OTHERS = 8
+# Mistakes that `make test` judges; of each rung and of each rule at least two, where there are two.
+COVERING = 200
 # On an older JAX, which is Colab's: one of the TPUs that Colab lends.
 CHIPS = None if sample.PARTS == 1 else sample.some(("v5e", "v6e"))
 # One random key here; three in `make graduate`, as in `verify`.
@@ -85,16 +94,74 @@ def test_starter_parses_and_is_unsolved(puzzle: Puzzle) -> None:
     assert proof.starter_problem(puzzle) is None
 
 
+def _decided_by(puzzle: Puzzle, change: puzzles.Mistake) -> str:
+    """The rule that decides a mistake by the verdicts on record; "" if it is not there."""
+    fields = _on_record(puzzle.ladder).get((puzzle.name, change.name), "").split("\t")
+    return fields[3] if len(fields) > 3 else ""
+
+
+_on_record = functools.cache(verdicts.on_record)
+
+
+def test_the_sample_of_mistakes_covers_every_rung_and_every_rule() -> None:
+    chosen = sample.covering(MISTAKES, _kinds, COVERING)
+    for kind in {kind for pair in MISTAKES for kind in _kinds(pair)}:
+        there, taken = (sum(kind in _kinds(one) for one in some) for some in (MISTAKES, chosen))
+        assert taken >= min(2, there), kind
+    assert len(chosen) < 1.2 * COVERING or sample.ALL
+
+
+def _kinds(pair: tuple[Puzzle, puzzles.Mistake]) -> tuple[str, str]:
+    return f"rung {pair[0].name}", f"rule {_decided_by(*pair)}"
+
+
 @pytest.mark.graduate
-@_pairs(sample.share(MISTAKES))
+@_pairs(sample.share(sample.covering(MISTAKES, _kinds, COVERING)))
 def test_mistake_is_rejected_in_its_own_words(puzzle: Puzzle, change: puzzles.Mistake) -> None:
-    assert proof.mistake_problem(puzzle, change, KEYS) is None
+    """And in those on record, on the JAX that they are recorded on."""
+    first = judge(puzzle, variant(puzzle, change), seed=KEYS[0], patience=math.inf)
+    assert proof.verdict_problem(puzzle, change, first, KEYS[0]) is None
+    assert proof.mistake_problem(puzzle, change, KEYS[1:]) is None
+    if sample.PARTS == 1:
+        recorded = _on_record(puzzle.ladder).get((puzzle.name, change.name))
+        assert verdicts.line(puzzle, change, first) == recorded, "wanted? then make verdicts"
+
+
+@_pairs(sample.share(ALTERNATIVES))
+def test_alternative_is_accepted_on_its_first_case(
+    puzzle: Puzzle, change: puzzles.Alternative
+) -> None:
+    assert proof.alternative_problem(_first_case_of(puzzle), change, thorough=False) is None
+
+
+@functools.cache
+def _first_case_of(puzzle: Puzzle) -> Puzzle:
+    return dataclasses.replace(puzzle, cases=puzzle.cases[:1], fresh=None, scale=None)
 
 
 @pytest.mark.graduate
-@_pairs(sample.share(ALTERNATIVES, OTHERS))
+@_pairs(ALTERNATIVES if sample.ALL else [])
 def test_alternative_is_accepted(puzzle: Puzzle, change: puzzles.Alternative) -> None:
-    assert proof.alternative_problem(puzzle, change, thorough=sample.ALL) is None
+    """On every case, on those drawn afresh, and at production scale."""
+    assert proof.alternative_problem(puzzle, change) is None
+
+
+@pytest.mark.newest
+@pytest.mark.parametrize("ladder", puzzles.ladders())
+def test_every_answer_has_a_verdict_on_record_and_none_is_left_over(ladder: str) -> None:
+    answers = [
+        (p.name, one.name if isinstance(one, puzzles.Mistake) else f"= {one.name}")
+        for p in puzzles.ladder(ladder)
+        for one in (*p.mistakes, *p.alternatives)
+    ]
+    assert sorted(_on_record(ladder)) == sorted(answers), "make verdicts writes them"
+
+
+@pytest.mark.newest
+def test_every_rule_decides_a_mistake_on_record_or_says_why_it_stays() -> None:
+    decides = {_decided_by(*pair) for pair in MISTAKES}
+    assert decides <= set(RULES)
+    assert [name for name, rule in RULES.items() if name not in decides and not rule.why] == []
 
 
 @pytest.mark.graduate
