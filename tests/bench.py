@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from puzzles import Puzzle
 
 # Seconds that we aim at; a summit's check may take longer than others.
-MEDIAN, WORST, IMPORT_AIM, WRONG_AIM, NAMED_AIM = 1.0, 3.0, 0.2, 0.3, 1.5
+MEDIAN, WORST, IMPORT_AIM, WRONG_AIM, NAMED_AIM, REFUSED = 0.6, 2.5, 0.2, 0.3, 1.5, 4.0
 SUMMITS = {"splash_multi_head": 8.0, "moe_layer": 15.0}
 NOTEBOOK, NOTEBOOKS = 30.0, 120.0
 FIRST = "first check of a right answer, median of the rungs"
@@ -31,9 +31,29 @@ NAMED = "the same, until it has its name, median of all mistakes"
 SLOWEST = "slowest first check, but for the two summits"
 IMPORT = "import puzzles, beyond JAX itself"
 ALL = "all notebooks, one after another"
+SLOW = "slowest refusal, with all that is said of its cause"
+# What honest people wrote and no mistake on record is: the search for a cause finds nothing.
+NATURAL = {
+    "caps what is masked, at a large finite number": (
+        "splash_multi_head",
+        "        s = jnp.where(seen, s, -jnp.inf)\n",
+        "        s = jnp.where(seen, s, -1e30)\n"
+        "        if soft_cap is not None:\n            s = soft_cap * jnp.tanh(s / soft_cap)\n",
+    ),
+    "looks a row too far back": (
+        "local_attention",
+        "needed = (first_column <= last_row) & (last_column > first_row - window)",
+        "needed = (first_column <= last_row) & (last_column > last_row - window)",
+    ),
+    "takes one maximum for all rows": (
+        "attention_one_block",
+        "p = jnp.exp(s - m_new)",
+        "p = jnp.exp(s - jnp.max(s))",
+    ),
+}
 
 # First check, the same again, each wrong answer without and with its name, the starter.
-Times = tuple[float, float, list[float], list[float], float]
+Times = tuple[float, float, list[float], list[tuple[float, str]], float]
 
 _IMPORT = """
 import time
@@ -58,7 +78,16 @@ def main(arguments: list[str]) -> None:
     print(f"\n{'':56}{'now':>8}{'aim':>8}")
     for label, (now, aim) in figures(rows).items():
         print(f"{label:56}{now:8.2f}{aim:8.1f}", flush=True)
+    print("\nthe slowest refusals, in seconds")
+    for seconds, rung, name in refusals(rows)[:10]:
+        print(f"{seconds:8.2f}  {rung}: {name}")
     print("", *gate.lines(), sep="\n")
+
+
+def refusals(rows: dict[str, Times]) -> list[tuple[float, str, str]]:
+    """(seconds, rung, what it does) of every wrong answer that was timed, the slowest first."""
+    timed = [(s, rung, name) for rung, times in rows.items() for s, name in times[3]]
+    return sorted(timed, reverse=True)
 
 
 def figures(rows: dict[str, Times]) -> dict[str, tuple[float, float]]:
@@ -66,7 +95,7 @@ def figures(rows: dict[str, Times]) -> dict[str, tuple[float, float]]:
     ordinary = [times for rung, times in rows.items() if rung not in SUMMITS]
     first, again, *_ = zip(*ordinary, strict=True)
     wrong = [seconds for times in rows.values() for seconds in times[2]]
-    named = [seconds for times in rows.values() for seconds in times[3]]
+    named = [seconds for times in rows.values() for seconds, _ in times[3]]
     imported = statistics.median(float(_python("-c", _IMPORT)) for _ in range(5))
     found = {
         FIRST: (statistics.median(first), MEDIAN),
@@ -74,6 +103,7 @@ def figures(rows: dict[str, Times]) -> dict[str, tuple[float, float]]:
         WRONG: (statistics.median(wrong), WRONG_AIM),
         NAMED: (statistics.median(named), NAMED_AIM),
         SLOWEST: (max(first), WORST),
+        SLOW: (max(named), REFUSED),
     }
     for rung, aim in SUMMITS.items():
         found[rung] = (rows[rung][0], aim)
@@ -86,7 +116,8 @@ def figures(rows: dict[str, Times]) -> dict[str, tuple[float, float]]:
 
 
 def _row(label: str, times: Times) -> str:
-    cold, warm, wrong, named, unsolved = times
+    cold, warm, wrong, told, unsolved = times
+    named = [seconds for seconds, _ in told]
     medians = "".join(f"{statistics.median(x):8.2f}" if x else f"{'-':>8}" for x in (wrong, named))
     return f"{label:28}{cold:8.2f}{warm:8.2f}{medians}{unsolved:10.2f}"
 
@@ -114,21 +145,25 @@ def _ladder(name: str) -> dict[str, Times]:
     return times
 
 
-def _wrong(puzzle: Puzzle) -> tuple[list[float], list[float]]:
+def _wrong(puzzle: Puzzle) -> tuple[list[float], list[tuple[float, str]]]:
     """Seconds for each mistake in the numbers, without and with its name, nothing compiled yet."""
-    from puzzles import mutate
+    from puzzles import Mistake, mutate
     from puzzles._judge import case, values
     from puzzles._launch import compiling
 
     plain, named = [], []
     diagnosis = values.diagnosis
-    for mistake in (m for m in puzzle.mistakes if m.stage == "values"):
+    natural = [
+        Mistake(n, old, new) for n, (rung, old, new) in NATURAL.items() if rung == puzzle.name
+    ]
+    for mistake in (*(m for m in puzzle.mistakes if m.stage == "values"), *natural):
         for seconds, known in ((plain, lambda *_, **__: None), (named, diagnosis)):
             compiling._compiled.clear()
             for kept in (case._traced, case._mistaken, case._program_of, case._faults_of):
                 kept.cache_clear()
             values.diagnosis = known
-            seconds.append(_seconds(mutate(puzzle, mistake), "values"))
+            took = _seconds(mutate(puzzle, mistake), "values")
+            seconds.append(took if seconds is plain else (took, mistake.name))
     return plain, named
 
 
