@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from puzzles import _author, _examine
+from puzzles import _author, _examine, _rules
 from puzzles._ladders import UnknownPuzzle
 
 
@@ -43,7 +43,7 @@ def _parser() -> argparse.ArgumentParser:
     verify.add_argument("names", metavar="NAME", nargs="*", help="puzzles, ladders; all by default")
 
     rules = commands.add_parser("rules", help="why answers are refused, and how often on record")
-    rules.set_defaults(run=lambda given: _author.rules())
+    rules.set_defaults(run=lambda given: _rules.listed())
 
     examine = commands.add_parser("examine", help="what is wrong or dear in a kernel's launch")
     examine.set_defaults(

@@ -29,7 +29,7 @@ def allowed(floor: str) -> set[str]:
     if floor in GROUND:
         return set(GROUND[: GROUND.index(floor)])
     if floor == "__main__":
-        return {"_author", "_examine", *GROUND}
+        return {"_author", "_examine", "_rules", *GROUND}
     below = FLOORS.index("_check" if floor == "_author" else floor) if floor != "_progress" else 0
     ground = GROUND if below >= FLOORS.index("_judge") else ()
     return {*FLOORS[:below], *ground, *(["_progress"] if floor == "_check" else [])}

@@ -18,7 +18,6 @@ from puzzles._author.commands import (
 from puzzles._author.filmstrip import film, strip
 from puzzles._author.gate import verify
 from puzzles._author.repository import BuildError
-from puzzles._author.rules import rules
 
 __all__ = [
     "BuildError",
@@ -28,7 +27,6 @@ __all__ = [
     "new_ladder",
     "new_project",
     "new_puzzle",
-    "rules",
     "strip",
     "verify",
     "watch",

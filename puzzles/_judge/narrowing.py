@@ -17,14 +17,11 @@ _ROUNDS = (ARITHMETIC | TRANSCENDENTAL | REDUCTIONS) - _EXACT  # narrow dots a T
 # What hands numbers on as they are.
 _MOVES = {"reshape", "transpose", "broadcast_in_dim", "squeeze", "expand_dims", "slice", "copy"}
 _MOVES |= {"concatenate", "select_n", "pad", "rev", "dynamic_slice", "stop_gradient"}
-_FEW_BITS = {"int4", "int8", "int16", "uint4", "uint8", "uint16", "bfloat16", "float16"}
 _SAYS = {
     "computed": "computes in {dtype}, which keeps two or three digits: cast what it takes to "
     "float32, and round only what is stored, or multiplied by a dot",
     "there and back": "goes on in float32 with what was rounded to {dtype} before: the digits are "
     "gone. Round what is stored, or multiplied by a dot, and nothing else",
-    "counted": "holds whole numbers in {dtype}, which larger ones outgrow: keep positions, counts "
-    "and ids in int32",
     "kept": "reads back what was rounded to {dtype} when it was stored, and computes with it: what "
     "is computed with again stays in float32, and only a finished result is rounded",
 }
@@ -52,10 +49,9 @@ def narrowings(traced: Traced) -> list[Narrowing]:
 
 
 def foreign(mine: Iterable[Narrowing], par: Iterable[Narrowing]) -> list[Narrowing]:
-    """Those of an answer that are of no kind that the reference has; counts come last."""
+    """Those of an answer that are of no kind that the reference has."""
     usual = {(one.kernel, one.how) for one in par}
-    new = (one for one in mine if (one.kernel, one.how) not in usual)
-    return sorted(new, key=lambda one: one.how == "counted")
+    return [one for one in mine if (one.kernel, one.how) not in usual]
 
 
 def _walk(
@@ -101,8 +97,6 @@ def _walk(
             how[out] = "kept"
         elif name in _MOVES and known:
             how[out] = known
-        elif kernel and _counts(equation):
-            yield Narrowing(kernel, "counted", out.aval.dtype.name, line_of(equation))
         elif name == "convert_element_type":
             before, after = equation.invars[0].aval.dtype, out.aval.dtype
             if before.kind == "b":
@@ -145,20 +139,6 @@ def _rounds(equation: JaxprEqn) -> bool:
 def _narrow(variable: Any) -> bool:
     dtype = getattr(variable.aval, "dtype", None)
     return dtype is not None and hasattr(dtype, "itemsize") and narrow(dtype)
-
-
-def _counts(equation: JaxprEqn) -> bool:
-    """Whether it makes whole numbers of few bits: positions, or an int32 cut short."""
-    after = getattr(equation.outvars[0].aval, "dtype", None)
-    if after is None or after.name not in _FEW_BITS:
-        return False
-    if equation.primitive.name == "iota":
-        return True
-    if equation.primitive.name != "convert_element_type":
-        return False
-    before = equation.invars[0].aval
-    written = before.weak_type and not before.shape  # a number of the source: `jnp.where(m, x, 0)`
-    return before.dtype.name in ("int32", "uint32") and not written
 
 
 def _scales(equation: JaxprEqn) -> bool:

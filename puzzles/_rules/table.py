@@ -28,11 +28,6 @@ RULES: dict[str, Rule] = {
     ),
     # it runs as Python
     "raises": Rule("error", "it raises no exception"),
-    "endless": Rule(
-        "error",
-        "its Python ends",
-        "the only word for a `while` over a counter that nothing changes",
-    ),
     "unreadable": Rule("error", "its launches can be read"),
     "negative-grid": Rule(
         "error",

@@ -82,7 +82,7 @@ def compared(fn: Callable, T: int, block: int) -> dict[str, dict[str, Cost]]:
         if name in masks:
             theirs = production([masks[name]] * N, None, block, block)
             rows["JAX's splash"] = Cost.of(trace(theirs, q, k, k))
-        mine = _over_tiles(fn, tiles, partial_masks, rule if takes_rules(fn) else None)
+        mine = _over_tiles(fn, tiles, partial_masks, rule)
         rows["mine"] = Cost.of(trace(mine, q, k, k))
     return table
 
@@ -90,7 +90,6 @@ def compared(fn: Callable, T: int, block: int) -> dict[str, dict[str, Cost]]:
 def costs(fn: Callable, T: int = 4096, block: int = 512) -> str:
     """A table: `fn`, which is splash_over_tiles, beside JAX's kernel and dense attention, without any data."""
     fn, whose = yours_or_reference(fn)
-    whose += "" if takes_rules(fn) else ", patterns stored"
     lines = [f"8 query heads, 2 key heads, T = {T:,}, H = 128, bf16, blocks of {block}"]
     widths = {"grid steps": 12, "tiles computed": 16, "blocks fetched": 16, "MiB moved": 12, "bytes of lists": 16, "GFLOP": 8}
     heads = "".join(f"{head:>{width}}" for head, width in widths.items())

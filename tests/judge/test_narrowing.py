@@ -153,14 +153,6 @@ def test_wrong_digits_are_traced_to_the_line_that_rounds() -> None:
     assert "goes on in float32 with what was rounded to bfloat16 before" in verdict.first
 
 
-def test_a_rounded_factor_is_told_before_a_count_that_only_larger_ones_outgrow() -> None:
-    product = "(x_ref[...].astype(jnp.bfloat16) * number).astype(jnp.float32)"
-    verdict = judged("scale_blocks", ("x_ref[...] * number", product))
-    assert verdict.stage == "values"
-    assert verdict.first is not None
-    assert "goes on in float32 with what was rounded to bfloat16 before" in verdict.first
-
-
 DOT = "jnp.dot(x_ref[...], jnp.ones((x_ref.shape[1], 1), jnp.float32){})"
 
 

@@ -41,9 +41,6 @@ REFUSED: dict[str, Callable] = {
     "of lax.iota": lambda i, s, x: (i * BM + jax.lax.iota(jnp.int32, BM) >= s)[:, None],
     "in a where": lambda i, s, x: jnp.where((rows(i) >= s)[:, None], x, 0.0) > 0,
     "of floats": lambda i, s, x: (rows(i).astype(jnp.float32) >= 2.5)[:, None],
-    "of a row of the block": lambda i, s, x: (x[0, :BM] > 0)[:, None],
-    "of a sum over rows": lambda i, s, x: (x.sum(0)[:BM] > 0)[:, None],
-    "joined with a sum over columns": lambda i, s, x: ((rows(i) >= s) & (x.sum(1) > 0))[:, None],
 }
 TAKEN: dict[str, Callable] = {
     "iota in two dimensions": lambda i, s, x: i * BM + iota(jnp.int32, x.shape, 0) >= s,
