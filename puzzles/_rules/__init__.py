@@ -6,7 +6,7 @@ holds what is said of the messages of JAX, Mosaic, libtpu and the simulator. Not
 
 from __future__ import annotations
 
-from puzzles._rules.listed import listed
+from puzzles._rules.record import listed
 from puzzles._rules.table import RULES, Rule
 from puzzles._rules.words import Row, instead, rows, stuck
 

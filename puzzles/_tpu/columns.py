@@ -3,7 +3,7 @@
 Mosaic lowers them, and libtpu then refuses them on every chip ("unsupported shape cast"; the one
 that goes with JAX 0.10 does, that of 0.7.2 does not). Numbers it turns into columns, booleans it
 does not. Known here are masks of numbers that begin with an iota; others are left to libtpu,
-since what is left of a sum over columns may stand up. tests/tpu/test_columns.py asks it of each form.
+since what is left of a sum over columns may stand up. tests/tpu/test_columns.py asks libtpu.
 """
 
 from __future__ import annotations

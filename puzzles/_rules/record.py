@@ -29,10 +29,8 @@ def listed() -> int:
         print(f"no verdicts on record in {RECORD}: here is what each rule asks")
     for name, rule in RULES.items():
         idle += bool(counts) and not counts[name] and not rule.why
-        says = (
-            rule.asks
-            if counts[name] or not counts
-            else rule.why or "DECIDES NOTHING: delete it, or say why"
-        )
+        says = rule.asks
+        if counts and not counts[name]:
+            says = rule.why or "DECIDES NOTHING: delete it, or say why it stays"
         print(f"{counts[name]:5}  {name:20} {rule.stage:9} {says}")
     return int(bool(idle))
