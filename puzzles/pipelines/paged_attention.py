@@ -11,10 +11,10 @@ from puzzles import INTERPRET
 # %% [markdown]
 # ## paged_attention: one query over its pages
 #
-# A model that writes a text asks one **query** a step: it is compared with all keys of the text so
-# far, and the values are averaged with the weights that come out. Keys and values lie in pages.
+# A model that writes a text asks, in each head, one **query** a token: it is compared with all keys of
+# the text so far, and the values are averaged with the weights that come out.
 #
-# The grid is `(B, pages)`. Step `(b, i)` handles page `i` of text `b`:
+# Step `(b, i)` of the grid handles page `i` of text `b`:
 #
 # ```text
 # page = 16     lengths   i = 0          i = 1           i = 2           i = 3
@@ -23,13 +23,12 @@ from puzzles import INTERPRET
 # b = 2           16      16 keys        nothing         nothing         nothing
 # ```
 #
-# `attend`, in the folded cell, takes one page and updates a softmax: its running maximum `m`, its sum
-# `l`, and the weighted values `acc`. `seen` tells which keys count.
+# `attend`, in the folded cell, updates a softmax by one page. Keys that `seen` leaves out get weight 0.
 #
-# Two things are yours. **The kernel** works only where a page holds keys that count, and masks the
-# others. **The index map** fetches no page that is not needed: past the end it repeats the last page,
-# and a block whose index does not change is not fetched again. The table is passed flat: entry `i` of
-# text `b` is number `b * pages + i`.
+# Two things are yours. **The kernel** works only where a page holds keys that count, and puts zeros for
+# the values of the others: NaN may lie there. **The index map** repeats the last page past the end:
+# a block whose index does not change is not fetched again. The table comes flat, as SMEM pads rows to
+# 128 numbers: entry `i` of text `b` is number `b * pages + i`.
 
 # %% jupyter={"source_hidden": true} cellView="form"
 # @title The online softmax, one page at a time (`splash_attention` derives it)
@@ -82,7 +81,8 @@ def paged_attention_kernel(
     def _():
         start(m_ref, l_ref, acc_ref)
 
-    # Only where this page has keys that count: `attend`, with `seen` of shape (1, page).
+    # Only where this page has keys that count: `attend`, with `seen` of shape (1, page), and with
+    # zeros for the values of keys that do not.
     ### BEGIN SOLUTION
     @pl.when(i * page < length)
     def _():
@@ -201,15 +201,16 @@ PUZZLE = Puzzle(
     hints=[
         "When does page `i` hold a key that counts? In the last such page, which keys count? And which "
         "block must a step without keys name, so that nothing is fetched?",
-        "`jax.lax.broadcasted_iota(jnp.int32, (1, page), 1)` numbers the keys of a page; `pl.cdiv` counts the "
-        "pages of a length; `jnp.minimum` and `jnp.maximum` keep an index in its bounds.",
-        "In the kernel: under `pl.when`, compare the keys' numbers in the text with the length, and call "
-        "`attend`. In the map: the number of the last page, at least 0; then the entry of the smaller of "
-        "`i` and it.",
+        "`jax.lax.broadcasted_iota(jnp.int32, (1, page), 1)` numbers the keys of a page along a row, "
+        "`(page, 1), 0` along a column; `pl.cdiv` counts the pages of a length; `jnp.minimum` and `jnp.maximum` "
+        "keep an index in its bounds.",
+        "In the kernel: under `pl.when`, compare the keys' numbers in the text with the length, once as a row "
+        "for `seen`, once as a column that chooses between a value and 0; call `attend`. In the map: the "
+        "number of the last page, at least 0; then the entry of the smaller of `i` and it.",
     ],
-    explain="""Pages that hold no key of the text are neither computed nor fetched: the guard saves
-    the work, and the repeated index saves the copy. The mask matters in the last page only, and a
-    text without keys gives zeros.""",
+    explain="""In the reference the guard saves the work on pages that hold no key of the text, and
+    the repeated index saves their copies, but for one page of a text without keys. The masks matter
+    in the last page only, and a text without keys gives zeros.""",
     mistakes=[
         Mistake(
             "takes each page for one of 16 rows",

@@ -74,7 +74,7 @@ def paged_attention_dma_kernel(
     k_slots, v_slots, sems, m_ref, l_ref, acc_ref,
 ):  # fmt: skip
     b, page = pl.program_id(0), k_slots.shape[1]
-    length, most = lengths_ref[b], table_ref.shape[0] // pl.num_programs(0)
+    length, most = lengths_ref[b], table_ref.shape[0] // pl.num_programs(0)  # entries of a text
     n = pl.cdiv(length, page)
 
     def fetch(i, slot):
@@ -146,6 +146,12 @@ def paged_attention_dma(
         interpret=INTERPRET,
     )(lengths, table.reshape(-1), q, k_pages, v_pages)
 
+
+# %% [markdown]
+# Something is lost, too. In `paged_attention` the next text's first page was fetched during the step
+# before; in the reference here each text begins by waiting for its first page, and nothing else runs.
+# JAX's `paged_attention` (2024) starts that page in the last round of the text before. SMEM remembers
+# which slot it went to.
 
 # %% tags=["author"]
 from puzzles import Alternative, Launch, Mistake, Puzzle, array, rng
@@ -229,8 +235,8 @@ PUZZLE = Puzzle(
         "`fetch` looks up the page and returns two descriptions. The prologue starts page 0, if there is "
         "one. A round starts the next page, if there is one, and waits for both copies of its own.",
     ],
-    explain="""One grid step a text, and a loop over exactly its pages: nothing is fetched that is
-    not needed, and no step is spent on what is not there. A text without pages starts nothing.""",
+    explain="""One grid step a text, and no round for a page that is not there: nothing is fetched
+    that is not needed. A text without pages starts nothing.""",
     mistakes=[
         Mistake(
             "does not read the table",

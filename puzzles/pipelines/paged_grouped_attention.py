@@ -14,7 +14,8 @@ from puzzles import INTERPRET
 # Models that are served have many heads of queries, `N`, and few heads of keys and values, `K`: each
 # serves a **group** of `N // K` query heads. Query head `h` reads key head `h // (N // K)`.
 #
-# Decoding moves far more bytes than it computes. So the question is: how often is a page fetched?
+# Decoding computes little with each byte that it moves. So the question is: how often is a page
+# fetched?
 #
 # ```text
 #                       N = 8 query heads, K = 2: groups of 4
@@ -23,10 +24,11 @@ from puzzles import INTERPRET
 # ```
 #
 # `attend` takes any number of rows, so the kernel is that of `paged_attention_dma`. Only `fetch`
-# learns that pages have a head, too: their order is (K, P, page, H), as in JAX's own kernel.
+# learns that pages have a head, too: their order is (K, P, page, H), as in JAX's `paged_attention`
+# (2024).
 #
-# Write `fetch`, and what the call says about the grid and about the blocks of `q` and of the output.
-# Both are reshaped to (B, K, group, H). After this, you have written a kernel that serves language models.
+# Write `fetch`, the grid, and the blocks of `q` and of the output, which are reshaped to
+# (B, K, group, H).
 
 # %% jupyter={"source_hidden": true} cellView="form"
 # @title The online softmax, one page at a time (`splash_attention` derives it)
@@ -154,8 +156,19 @@ def paged_grouped_attention(
 
 
 # %% [markdown]
-# JAX has this kernel, too: `jax.experimental.pallas.ops.tpu.paged_attention`. This project's tests
-# compare yours with it: the same numbers, and no more pages fetched.
+# JAX has this kernel, too: `paged_attention` (2024) in `jax.experimental.pallas.ops.tpu`. This
+# project's tests compare the reference with it, on queries that are scaled before, with one page a
+# block: the same numbers, in f32 and in bf16, and no more pages fetched.
+#
+# What serves today does more. In JAX's `ragged_paged_attention` (2025) and in tpu-inference's v3
+# (2025), which vLLM runs on TPUs and of which SGLang's sglang-jax has its own version, a page holds
+# keys and values of all heads side by side: (P, page, 2 K, H), and v3 packs it. A round brings several
+# pages on one semaphore, the first of the next text are started in the last round of this one, and a
+# text may ask many queries. v3 waits once for the sum of a round's bytes, and writes new keys and
+# values into their pages.
+#
+# For kernels of your own: `interpret=pltpu.InterpretParams()` runs them in JAX's simulator of a TPU.
+# There a copy comes only when it is waited for, and fresh memory is NaN.
 
 # %% tags=["author"]
 from puzzles import Alternative, Launch, Mistake, Puzzle, array, rng
@@ -236,8 +249,8 @@ PUZZLE = Puzzle(
         "the call: two axes, texts and key heads; one BlockSpec for `q` and for the output; pages stay in HBM.",
     ],
     explain="""A step of the grid is a text and a key head, and its block of q is the whole group:
-    each page is fetched once and serves all of them. The body did not change: it never knew how
-    many rows `q` had.""",
+    each page is fetched once and serves all of its heads. In the reference the body did not change:
+    it never knew how many rows `q` had.""",
     mistakes=[
         Mistake(
             "copies the first page twice",
