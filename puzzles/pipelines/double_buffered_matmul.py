@@ -180,6 +180,20 @@ PUZZLE = Puzzle(
             says="`pl.ds` counts rows and columns, not tiles: tile (i, k) begins at (128 * i, 128 * k)",
         ),
         Mistake(
+            "counts tiles of K where its elements are counted",
+            edits=(
+                ("pl.ds(i * 128, 128), pl.ds(k * 128, 128)]", "pl.ds(i * 128, 128), pl.ds(k, 128)]"),
+                ("pl.ds(k * 128, 128), pl.ds(j * 128, 128)]", "pl.ds(k, 128), pl.ds(j * 128, 128)]"),
+            ),
+            says="each round moves on by one column of a and one row of b: tile k begins at number 128 * k",
+        ),
+        Mistake(
+            "counts tiles of b where its rows are counted",
+            old="b_ref.at[pl.ds(k * 128, 128), pl.ds(j * 128, 128)]",
+            new="b_ref.at[pl.ds(k, 128), pl.ds(j * 128, 128)]",
+            says="b's tile moves on by one row in each round: tile k begins at row 128 * k",
+        ),
+        Mistake(
             "waits for a's tile only",
             old=_WAIT,
             new="        fetch(k, slot)[0].wait()\n",

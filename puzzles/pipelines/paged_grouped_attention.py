@@ -213,7 +213,7 @@ PUZZLE = Puzzle(
     solution=paged_grouped_attention,
     inputs=make_inputs,
     cases=[
-        dict(lengths=(37, 1), N=8, K=2, page=16, P=10, pages=3, garbage=1.0, shared=False),
+        dict(lengths=(37, 1, 16), N=8, K=2, page=16, P=10, pages=3, garbage=1.0, shared=False),
         dict(
             lengths=(0, 31, 278, 64),
             N=4,
@@ -278,6 +278,14 @@ PUZZLE = Puzzle(
             old="v_pages_ref.at[head, at]",
             new="v_pages_ref.at[0, at]",
             says="all groups average the values of head 0: `head` says whose they are",
+        ),
+        Mistake(
+            "takes the first head's pages for every head",
+            edits=(
+                ("k_pages_ref.at[head, at]", "k_pages_ref.at[0, at]"),
+                ("v_pages_ref.at[head, at]", "v_pages_ref.at[0, at]"),
+            ),
+            says="all groups get the pages of head 0: `head` says whose they are, and counts key heads already",
         ),
         Mistake(
             "takes keys and values from the same array",
@@ -357,7 +365,7 @@ PUZZLE = Puzzle(
                 ("out_shape=jax.ShapeDtypeStruct((B, K, group, H)", "out_shape=jax.ShapeDtypeStruct((B, N, 1, H)"),
                 ("q.reshape(B, K, group, H), k_pages", "q.reshape(B, N, 1, H), k_pages"),
             ),
-            says="64 pages are fetched, and these lengths need 16",
+            says="80 pages are fetched, and these lengths need 20",
             stage="work",
         ),
         Mistake(

@@ -194,6 +194,16 @@ PUZZLE = Puzzle(
             "innermost axis",
         ),
         Mistake(
+            "has k in the middle, or outside",
+            edits=(
+                (_GRID, "grid=(M // bm, K // bk, N // bn)"),
+                ("(bm, bk), lambda i, j, k: (i, k)", "(bm, bk), lambda i, k, j: (i, k)"),
+                ("(bk, bn), lambda i, j, k: (k, j)", "(bk, bn), lambda i, k, j: (k, j)"),
+                ("(bm, bn), lambda i, j, k: (i, j)", "(bm, bn), lambda i, k, j: (i, j)"),
+            ),
+            says="axis 2 is not k here: k has to be the innermost, so that a block's steps follow one another",
+        ),
+        Mistake(
             "accumulates in the output, with k outermost",
             edits=(
                 *_OUTERMOST,
