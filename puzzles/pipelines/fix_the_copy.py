@@ -219,6 +219,16 @@ PUZZLE = Puzzle(
             says="the rows go back as they came: `out_ref` holds the doubled ones",
         ),
         Mistake(
+            "waits at once for what it sends",
+            edits=(
+                (_LEFT, ""),
+                (_SEND, _SEND + "        send(i, slot).wait()\n"),
+                (_TAIL, ""),
+            ),
+            says="What is sent need not be waited for before its slot is written again",
+            stage="work",
+        ),
+        Mistake(
             "makes every copy wait at once",
             edits=(
                 ("            fetch(i + 1, 1 - slot).start()\n", "            pass\n"),
