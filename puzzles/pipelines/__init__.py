@@ -30,8 +30,8 @@ INTRO = """
 In `basics`, blocks came and went by themselves: `pallas_call` copied them. Here you learn what it
 did for you, and then do it better where it cannot know what you know.
 
-You begin with one copy, by hand. You end with **paged attention**, a kernel that serves language
-models: keys and values lie in pages all over memory, and a table says where.
+You begin with one copy, by hand. You end with **paged attention**, as language models are served:
+keys and values lie in pages all over memory, and a table says where.
 
 Some mistakes here never show under `interpret=True`, because there a copy is over as soon as it is
 started. On a TPU it is not. So `check` also runs your kernel in a simulator of a TPU that watches

@@ -23,11 +23,14 @@ def overlapped(launch: Launch, first: int = 1) -> None:
         assert times <= 1 or one.piped, (
             f"`{one.name}` is copied {times:.3g} times: bring each part of it once"
         )
+    inputs = {one.name for one in launch.inputs}
     for name, its in (launch.waits or {}).items():
+        advice = "Start the next copy before you compute with this one"
+        if name not in inputs:
+            advice = "What is sent need not be waited for before its slot is written again"
         assert its.exposed <= first, (
             f"at {its.exposed} of {its.count} waits for a copy from `{name}`, the kernel has "
-            "computed nothing since that copy started: it only waits. Start the next copy before "
-            "you compute with this one"
+            f"computed nothing since that copy started: it only waits. {advice}"
         )
 
 

@@ -29,14 +29,18 @@ def table_for(
     return table.astype(np.int32), rows
 
 
-def spoiled(r: np.random.Generator, pages: np.ndarray, rows: np.ndarray, garbage: float) -> Any:
-    """`pages` (..., P, page, H) with `garbage` in each that nobody uses, and large tails."""
+def spoiled(
+    r: np.random.Generator, pages: np.ndarray, rows: np.ndarray, garbage: float, dtype: str
+) -> Any:
+    """`pages` (..., P, page, H) with about `garbage` in all rows that nobody uses: 50 times as much
+    behind a text's last key, where a mask decides and no table.
+    """
     page = pages.shape[-2]
     for number, count in enumerate(rows):
         rest = page - count
         tail = r.uniform(50, 100, (rest, pages.shape[-1])) * r.choice([-1, 1], (rest, 1))
-        pages[..., number, count:, :] = tail if count else garbage * tail / 50
-    return array(pages, jnp.float32)
+        pages[..., number, count:, :] = garbage * (tail if count else tail / 50)
+    return array(pages, dtype)
 
 
 def drawn(
@@ -50,12 +54,14 @@ def drawn(
     heads: tuple[int, ...] = (),
     queries: int = 1,
     H: int = 128,
+    dtype: str = "float32",
 ) -> tuple:
     """(q, k_pages, v_pages, lengths, table) of a case; `heads` are axes before the pages.
 
     The scores of the first sequence that has any jump from page to page, in the next they lie far
     above 0, in the next far below, all alike; then near 0. So do those of one query after another.
-    q and k are eighths of small integers: a dot of them is exact, in whatever order it is summed.
+    q and k are eighths of small integers: a dot of them is exact, in whatever order it is summed,
+    and bf16 holds them, too.
     """
     table, rows = table_for(r, lengths, page, pages, each, shared)
     q = np.round(8 * r.normal(size=(len(lengths), queries, H))) / 8
@@ -65,8 +71,8 @@ def drawn(
     k, v = r.normal(size=(2, *heads, pages, page, H))
     k = np.round(8 * k) / 8
     k[..., 0], k[..., 1] = 8, r.choice([-8, 8], (*heads, pages, 1))
-    k, v = (spoiled(r, x, rows, garbage) for x in (k, v))
-    q, lengths = array(q, jnp.float32), array(lengths, jnp.int32)
+    k, v = (spoiled(r, x, rows, garbage, dtype) for x in (k, v))
+    q, lengths = array(q, dtype), array(lengths, jnp.int32)
     return q, k, v, lengths, array(table, jnp.int32)
 
 
@@ -81,10 +87,12 @@ def fetches_no_more(launch: Any, lengths: Any, page: int, heads: int = 1, idle: 
     idle: what a sequence without pages may fetch.
     """
     empty = int((np.asarray(lengths) == 0).sum())
-    most = 2 * heads * (pages_needed(lengths, page) + idle * empty)
+    needed = 2 * heads * pages_needed(lengths, page)
+    most = needed + 2 * heads * idle * empty
     one = [o for o in launch.inputs if len(o.shape) > 2 and o.shape[-2] == page][-2:]
-    fetched = sum(o.hbm_bytes // (4 * page * o.shape[-1]) for o in one)
+    fetched = sum(o.hbm_bytes // (np.dtype(o.dtype).itemsize * page * o.shape[-1]) for o in one)
     assert fetched <= most, (
-        f"{fetched} pages are fetched, and these lengths need {most}: "
-        "fetch each page that holds keys which count once, for all that it serves, and no other"
+        f"{fetched} pages are fetched, and these lengths need {needed}"
+        + (f", or {most} with one of keys and one of values for each empty text" if idle else "")
+        + ": fetch each page that holds keys which count once, for all that it serves, and no other"
     )

@@ -11,10 +11,10 @@ from puzzles import INTERPRET
 # %% [markdown]
 # ## copy_rows: one copy by hand
 #
-# So far `pallas_call` copied every block for you. From here on, you do it.
+# So far `pallas_call` copied every block. From here on, you do.
 #
-# An array with `memory_space=pl.ANY` stays in HBM. A kernel cannot read it there. It can only copy a
-# piece of it to VMEM, and back:
+# With `memory_space=pl.ANY` an array stays where it is, mostly in HBM. A kernel cannot read it there,
+# only copy a piece of it to VMEM, and back:
 #
 # ```text
 # HBM    x_ref [ ... | 64 rows | ... ]            o_ref [ 64 rows ]
@@ -30,7 +30,7 @@ from puzzles import INTERPRET
 #
 # `x_ref.at[...]` names a piece without reading it; `pl.ds(first, 64)` is 64 rows from `first` on.
 # `start` lies in `pltpu.SMEM`, the memory for scalars, and `pl.multiple_of` promises the compiler
-# that it is a multiple of 8.
+# that it is a multiple of 8: rows lie in tiles of 8.
 
 # %%
 def copy_rows_spec(x: Float[Array, "M N"], start: Int[Array, " 1"]) -> Float[Array, "64 N"]:
@@ -109,8 +109,8 @@ PUZZLE = Puzzle(
         "Six statements: start and wait for the rows; store twice what is in the buffer; describe the "
         "copy back, start it, and wait for it before the kernel ends.",
     ],
-    explain="""Each copy is started, and waited for before anybody needs what it brings or wants
-    its buffer back. The kernel may not end earlier either: nobody else waits for the last copy.""",
+    explain="""Each copy is waited for before anybody needs what it brings, or wants its buffer
+    back. The kernel may not end earlier either: nobody else waits for the last copy.""",
     mistakes=[
         Mistake(
             "does not wait for the rows",
@@ -151,7 +151,7 @@ PUZZLE = Puzzle(
             "copies the rows back before it doubles them",
             old=_DOUBLE + _GO,
             new=_GO + _DOUBLE,
-            says="the rows come back as they were: they left before they were doubled",
+            says="the rows come back as they were: nobody had doubled them when they left",
         ),
         Mistake(
             "clears the buffer while the rows go back",

@@ -11,8 +11,8 @@ from puzzles import INTERPRET
 # %% [markdown]
 # ## double_buffered_matmul: two copies a round
 #
-# Now the same for `a @ b`. The grid walks over the blocks of the output; the sum over `K` is a loop
-# inside the kernel, and you fetch its tiles:
+# Now the same for `a @ b`. The grid walks over blocks of the output; the sum over `K` is a loop in the
+# kernel, and you fetch its tiles:
 #
 # ```text
 #                    slot 0             slot 1             slot 0
@@ -21,13 +21,14 @@ from puzzles import INTERPRET
 #                        \_ o += a b        \_ o += a b        \_ o += a b
 # ```
 #
-# A round needs a tile of `a` and a tile of `b`. Both copies are started together and fly side by
-# side. So `sems` is an array of (2, 2) semaphores: one for each operand and slot.
+# A round needs a tile of `a` and a tile of `b`, and both copies fly side by side. `sems` has (2, 2)
+# semaphores: one for each operand and slot. (One for each slot would do: a wait takes as many bytes as
+# its copy has, and both waits come before the dot.)
 #
 # `fetch(k, slot)` gives both descriptions as a pair. The `for` over the pair is Python's: it writes two
 # statements into the kernel.
 #
-# Every grid step starts from scratch: it needs its own prologue.
+# Here every grid step needs its own prologue.
 
 # %%
 def double_buffered_matmul_spec(
@@ -88,8 +89,8 @@ def double_buffered_matmul(a: Float[Array, "M K"], b: Float[Array, "K N"]) -> Fl
 
 
 # %% [markdown]
-# As many bytes as `tiled_matmul` moves with such blocks: a pipeline hides the time of copies, not
-# their bytes.
+# The reference moves as many bytes as `tiled_matmul` with such blocks: a pipeline hides the time of
+# copies, not their bytes.
 
 # %% active="ipynb"
 # receipt(double_buffered_matmul, jnp.ones((1024, 2048)), jnp.ones((2048, 1024)))
@@ -150,9 +151,9 @@ PUZZLE = Puzzle(
         "In `fetch`: name both tiles, describe both copies, return the two. In `step`: a `for` over the "
         "pair that waits for each; then `+=` with the dot of the two slots.",
     ],
-    explain="""Each operand has its slots and its semaphores, and both copies of the next round
-    are under way before the dot of this one. The bytes are those of `tiled_matmul`: which tiles
-    are needed, and how often, has not changed.""",
+    explain="""Both copies of the next round fly while this round's dot runs. In the reference
+    each operand has its slots and its semaphores. The bytes are those of `tiled_matmul` with such
+    blocks: which tiles are needed, and how often, has not changed.""",
     mistakes=[
         Mistake(
             "swaps the program ids of b's tile",
@@ -177,6 +178,20 @@ PUZZLE = Puzzle(
             old="a_ref.at[pl.ds(i * 128, 128), pl.ds(k * 128, 128)]",
             new="a_ref.at[pl.ds(i, 128), pl.ds(k, 128)]",
             says="`pl.ds` counts rows and columns, not tiles: tile (i, k) begins at (128 * i, 128 * k)",
+        ),
+        Mistake(
+            "counts tiles of K where its elements are counted",
+            edits=(
+                ("pl.ds(i * 128, 128), pl.ds(k * 128, 128)]", "pl.ds(i * 128, 128), pl.ds(k, 128)]"),
+                ("pl.ds(k * 128, 128), pl.ds(j * 128, 128)]", "pl.ds(k, 128), pl.ds(j * 128, 128)]"),
+            ),
+            says="each round moves on by one column of a and one row of b: tile k begins at number 128 * k",
+        ),
+        Mistake(
+            "counts tiles of b where its rows are counted",
+            old="b_ref.at[pl.ds(k * 128, 128), pl.ds(j * 128, 128)]",
+            new="b_ref.at[pl.ds(k, 128), pl.ds(j * 128, 128)]",
+            says="b's tile moves on by one row in each round: tile k begins at row 128 * k",
         ),
         Mistake(
             "waits for a's tile only",

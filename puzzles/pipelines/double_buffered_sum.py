@@ -11,8 +11,8 @@ from puzzles import INTERPRET
 # %% [markdown]
 # ## double_buffered_sum: the next copy is on its way
 #
-# In `stream_sum`, copies and sums took turns, for there was one buffer. With two **slots** they need
-# not: while you sum one slot, the next rows fly into the other.
+# With two **slots**, copies and sums need not take turns: while you sum one slot, the next rows fly
+# into the other.
 #
 # ![Copies and sums as bars over time. Through one buffer they take turns. Through two slots, the rows for one slot are in flight while the other slot is summed.](diagrams/pipelines/double_buffered_sum.svg)
 #
@@ -22,11 +22,12 @@ from puzzles import INTERPRET
 # 2. wait for rows `i`;
 # 3. sum them.
 #
-# The order of 1 and 2 matters. And who starts the very first copy? Nobody in the loop: that is the
-# **prologue**.
+# With 1 first, the next copy is under way while you wait for this one. And who starts the very first?
+# Nobody in the loop: that is the **prologue**.
 #
-# Each slot has a semaphore of its own. Copies may end in any order: with one semaphore for both, a
-# wait could not tell which one has ended. `jax.lax.rem(i, 2)` is `i % 2` in the words of the TPU.
+# Each slot has a semaphore of its own. It counts the **bytes** that have come, and not whose they are:
+# with one for both slots, the other copy's bytes could end your wait. `jax.lax.rem(i, 2)` is `i % 2`,
+# for `i` from 0 on.
 
 # %%
 def double_buffered_sum_spec(x: Float[Array, "M N"]) -> Float[Array, "1 N"]:
@@ -74,20 +75,23 @@ def double_buffered_sum(x: Float[Array, "M N"]) -> Float[Array, "1 N"]:
 
 
 # %% [markdown]
-# Compare with the picture of `stream_sum`: while a slot is summed, the other one is filled. A slot
+# Compare with the picture of `stream_sum`: while a slot is summed, another one is filled. A slot
 # that you touch too early is crossed, so call `show` before you are done, too.
 
 # %% active="ipynb"
 # show(double_buffered_sum)
 
 # %% [markdown]
-# At each wait two copies are in flight, the one that is waited for and the next; only at the last
-# wait is it alone.
+# At each wait of the reference two copies are in flight, the one that is waited for and the next; only
+# at the last wait is it alone. Who waits first and then starts the next copy has one in flight at all
+# waits.
 #
-# What does it bring? Google's compiler estimates, for TPU v5e and x of 8,192 × 1,024 numbers, 222,024
-# cycles for `stream_sum` and 12,847 for this (`receipt(…, cycles=True)` asks it, where it is). The first number is full of waiting. The second is too
-# good: the estimate leaves out that HBM has a bandwidth. The 32 MiB alone take about 62,000 cycles
-# (820 GB/s, 1.5 GHz). So hope for three times the speed, and not for seventeen.
+# What does it bring? libtpu, Google's compiler, estimates for TPU v5e and x of 8,192 × 1,024 numbers
+# 222,024 cycles for `stream_sum` and 12,847 for the reference here; where libtpu is installed,
+# `receipt(…, cycles=True)` asks it. The first number holds what each copy takes, to begin and to bring
+# its bytes. The second is too good: a copy that was started a round earlier counts as done, whatever
+# its size. But the 32 MiB alone take about 61,400 cycles (820 GB/s, 1.5 GHz). So hope for 3.6 times
+# the speed at most, and not for seventeen.
 
 # %% active="ipynb"
 # receipt(double_buffered_sum, jnp.ones((512, 256)))
@@ -138,9 +142,9 @@ PUZZLE = Puzzle(
         "Before the loop: start copy 0, into slot 0. In a round: under `pl.when`, start copy i + 1 into "
         "the other slot; after it, wait for copy i in this slot.",
     ],
-    explain="""While a slot is summed, the next rows fly into the other one. The start comes
-    before the wait, so that the next copy is under way while this one is still waited for; and
-    the slot it goes to was summed one round ago.""",
+    explain="""While a slot is summed, the next rows fly into another one. In the reference the
+    start comes before the wait, so that the next copy is under way while this one is still waited
+    for; and the slot it goes to was summed one round ago.""",
     mistakes=[
         Mistake(
             "waits before it prefetches, and has no prologue",

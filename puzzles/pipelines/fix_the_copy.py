@@ -11,18 +11,18 @@ from puzzles import INTERPRET
 # ## fix_the_copy: find the bug
 #
 # This kernel doubles a long array, 64 rows at a time. Rows come into two slots of `in_ref` and leave
-# from two slots of `out_ref`: two copies of each kind, and all of them may be in flight at once.
+# from two slots of `out_ref`, and all four copies may be in flight at once.
 #
-# Under `interpret=True` every number is right. On a TPU you would get garbage, now and then, and
-# never the same. Why? Under `interpret=True` a copy is over as soon as it is started, and `.wait()` has
-# nothing to do. On a TPU, nothing is in the slot before the wait.
+# Under `interpret=True` every number is right: there a copy is over as soon as it is started, and
+# `.wait()` has nothing to do. On a TPU, before the wait, a slot may hold old rows, the new ones, or a
+# part of them: you get garbage, now and then.
 #
-# A kernel that copies both ways has two questions to ask in each round:
+# Ask two questions in each round:
 #
 # * Is what I want to **read** there yet?
 # * Is the slot that I want to **write** free again? Two rounds ago a copy left from it.
 #
-# Read the loop line by line with these two questions. `check` tells you which line goes wrong.
+# Read the loop with both. Stuck? `show`, below, marks the place.
 
 # %%
 def fix_the_copy_spec(x: Float[Array, "M N"]) -> Float[Array, "M N"]:
@@ -79,6 +79,12 @@ def fix_the_copy(x: Float[Array, "M N"]) -> Float[Array, "M N"]:
     )(x)
 
 
+# %% [markdown]
+# `show` crosses each slot that is touched too early, and quotes the line.
+
+# %% active="ipynb"
+# show(fix_the_copy)
+
 # %% tags=["author"]
 import jax.numpy as jnp
 
@@ -125,8 +131,8 @@ PUZZLE = Puzzle(
         "Only the order is wrong. In a round: free the outgoing slot, make sure of the incoming one, "
         "compute, send.",
     ],
-    explain="""The wait for the incoming rows stands before the line that reads them. Both waits
-    come as late as they can, and not later: everything else may be in flight meanwhile.""",
+    explain="""The wait for the incoming rows stands before the line that reads them. In the
+    reference the next rows are sent for before both waits: they fly meanwhile.""",
     starter="waits after the use",
     mistakes=[
         Mistake(
@@ -211,6 +217,16 @@ PUZZLE = Puzzle(
             old="pltpu.make_async_copy(out_ref.at[slot], rows",
             new="pltpu.make_async_copy(in_ref.at[slot], rows",
             says="the rows go back as they came: `out_ref` holds the doubled ones",
+        ),
+        Mistake(
+            "waits at once for what it sends",
+            edits=(
+                (_LEFT, ""),
+                (_SEND, _SEND + "        send(i, slot).wait()\n"),
+                (_TAIL, ""),
+            ),
+            says="What is sent need not be waited for before its slot is written again",
+            stage="work",
         ),
         Mistake(
             "makes every copy wait at once",

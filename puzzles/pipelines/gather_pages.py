@@ -11,9 +11,9 @@ from puzzles import INTERPRET
 # %% [markdown]
 # ## gather_pages: a table chooses the blocks
 #
-# A server that runs a language model holds the keys and values of many texts. Texts grow and end at
-# any time, so memory is cut into **pages** of a fixed size, and each text owns some of them, anywhere.
-# A **page table** says which, in order:
+# A server of a language model holds the keys and values of many texts. Texts grow and end at any time,
+# so memory is cut into **pages** of a fixed size, and each text has some of them, anywhere. A **page
+# table** says which, in order:
 #
 # ```text
 # table = [5, 2, 7]         pages  0   1  [2]  3   4  [5]  6  [7]
@@ -21,9 +21,8 @@ from puzzles import INTERPRET
 # result  [5] [2] [7]   step 0 takes 5, step 1 takes 2, step 2 takes 7
 # ```
 #
-# Nothing has to be sorted for a kernel: an **index map** may read the table. Scalar prefetch puts it
-# into SMEM, and every index map gets its ref **last**, after the program ids:
-# `lambda i, table_ref: …`.
+# An **index map** may read the table. Scalar prefetch puts it into SMEM, and every index map gets its
+# ref **last**, after the program ids: `lambda i, table_ref: …`.
 #
 # So the pipeline can fetch the page of step `i + 1` while step `i` runs: it asks the map what will
 # be needed. The kernel does not even look at the table.
@@ -128,8 +127,9 @@ PUZZLE = Puzzle(
         "Two BlockSpecs with blocks of one page, `None` for the axis that is squeezed. In one map the first "
         "index comes out of the table, in the other it is the step.",
     ],
-    explain="""The index map reads the page's number from SMEM, one step ahead of the kernel, so
-    scattered pages are fetched as smoothly as neighbours are. No copy of them is made first.""",
+    explain="""In the reference the index map reads the page's number from SMEM, one step ahead of
+    the kernel, so scattered pages come as smoothly as neighbours do, page by page. Neighbours in
+    one larger block would take fewer steps, and each step has its price.""",
     mistakes=[
         Mistake(
             "takes the pages as they lie",

@@ -13,10 +13,10 @@ from puzzles import INTERPRET
 # %% [markdown]
 # ## launch_pipeline: three buffers
 #
-# Two slots hide the time of a copy if every copy takes less time than a step. Copies do not always
-# keep to that. Some tiles of `b` come late, and then the kernel waits.
+# Two slots hide the time of copies as long as each takes less time than a step. If one takes longer,
+# the kernel waits.
 #
-# A third slot helps: copies then start **two** steps ahead, and one late copy has another step to
+# A third slot helps: copies then start **two** steps ahead, and a late one has another step to
 # arrive. `pl.BlockSpec(…, pipeline_mode=pl.Buffered(3))` asks for it, for one operand of
 # `emit_pipeline`:
 #
@@ -30,7 +30,7 @@ from puzzles import INTERPRET
 #
 # The kernel body is that of `pipelined_matmul`, with the accumulator as its first argument. Write the
 # two calls around it: the pipeline's grid and specs, with three slots for `b`, and then what
-# `pallas_call` needs. Blocks are (64, 128) of `a` and (128, 256) of `b`.
+# `pallas_call` needs. Blocks are (bm, bk) of `a` and (bk, bn) of `b`.
 
 # %% jupyter={"source_hidden": true} cellView="form"
 # @title The kernel's body (spoils pipelined_matmul)
@@ -82,7 +82,8 @@ def launch_pipeline(a: Float[Array, "M K"], b: Float[Array, "K N"]) -> Float[Arr
 
 
 # %% [markdown]
-# Count the copies in flight: one more than with two slots, until no block is left to start.
+# Count the copies in flight: the reference has one more than with two slots, until no block is left to
+# start.
 
 # %% active="ipynb"
 # receipt(launch_pipeline, jnp.ones((128, 512)), jnp.ones((512, 512)))

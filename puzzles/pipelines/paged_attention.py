@@ -11,10 +11,10 @@ from puzzles import INTERPRET
 # %% [markdown]
 # ## paged_attention: one query over its pages
 #
-# A model that writes a text asks one **query** a step: it is compared with all keys of the text so
-# far, and the values are averaged with the weights that come out. Keys and values lie in pages.
+# A model that writes a text asks, in each head, one **query** a token: it is compared with all keys of
+# the text so far, and the values are averaged with the weights that come out.
 #
-# The grid is `(B, pages)`. Step `(b, i)` handles page `i` of text `b`:
+# Step `(b, i)` of the grid handles page `i` of text `b`:
 #
 # ```text
 # page = 16     lengths   i = 0          i = 1           i = 2           i = 3
@@ -23,13 +23,12 @@ from puzzles import INTERPRET
 # b = 2           16      16 keys        nothing         nothing         nothing
 # ```
 #
-# `attend`, in the folded cell, takes one page and updates a softmax: its running maximum `m`, its sum
-# `l`, and the weighted values `acc`. `seen` tells which keys count.
+# `attend`, in the folded cell, updates a softmax by one page. Keys that `seen` leaves out get weight 0.
 #
-# Two things are yours. **The kernel** works only where a page holds keys that count, and masks the
-# others. **The index map** fetches no page that is not needed: past the end it repeats the last page,
-# and a block whose index does not change is not fetched again. The table is passed flat: entry `i` of
-# text `b` is number `b * pages + i`.
+# Two things are yours. **The kernel** works only where a page holds keys that count, and puts zeros for
+# the values of the others: NaN may lie there. **The index map** repeats the last page past the end:
+# a block whose index does not change is not fetched again. The table comes flat, as SMEM pads rows to
+# 128 numbers: entry `i` of text `b` is number `b * pages + i`.
 
 # %% jupyter={"source_hidden": true} cellView="form"
 # @title The online softmax, one page at a time (`splash_attention` derives it)
@@ -62,13 +61,13 @@ def paged_attention_spec(
     table: Int[Array, "B pages"],
 ) -> Float[Array, "B 1 H"]:
     B, _, H = q.shape
-    k, v = (pages[table].reshape(B, -1, H) for pages in (k_pages, v_pages))
+    k, v = (pages[table].reshape(B, -1, H).astype(jnp.float32) for pages in (k_pages, v_pages))
     seen = jnp.arange(k.shape[1]) < lengths[:, None]
-    s = jnp.where(seen, jnp.einsum("bqh,bsh->bs", q, k) / H**0.5, -jnp.inf)
+    s = jnp.where(seen, jnp.einsum("bqh,bsh->bs", q.astype(jnp.float32), k) / H**0.5, -jnp.inf)
     p = jnp.where(seen, jnp.exp(s - jnp.max(s, axis=1, keepdims=True)), 0)
     total = jnp.sum(p, axis=1)[:, None, None]
     o = jnp.einsum("bs,bsh->bh", p, jnp.where(seen[:, :, None], v, 0))[:, None]
-    return jnp.where(total == 0, 0, o / total)
+    return jnp.where(total == 0, 0, o / total).astype(q.dtype)
 
 
 # %%
@@ -82,17 +81,20 @@ def paged_attention_kernel(
     def _():
         start(m_ref, l_ref, acc_ref)
 
-    # Only where this page has keys that count: `attend`, with `seen` of shape (1, page).
+    # Only where this page has keys that count: `attend`, with `seen` of shape (1, page), and with
+    # zeros for the values of keys that do not.
     ### BEGIN SOLUTION
     @pl.when(i * page < length)
     def _():
         seen = i * page + jax.lax.broadcasted_iota(jnp.int32, (1, page), 1) < length
-        attend(q_ref[...], k_ref[...], v_ref[...], seen, m_ref, l_ref, acc_ref)
+        counts = i * page + jax.lax.broadcasted_iota(jnp.int32, (page, 1), 0) < length
+        v = jnp.where(counts, v_ref[...], 0)
+        attend(q_ref[...], k_ref[...], v, seen, m_ref, l_ref, acc_ref)
     ### END SOLUTION
 
     @pl.when(i == pl.num_programs(1) - 1)
     def _():
-        o_ref[...] = result(l_ref, acc_ref)
+        o_ref[...] = result(l_ref, acc_ref).astype(o_ref.dtype)
 
 
 def paged_attention(
@@ -122,7 +124,7 @@ def paged_attention(
             out_specs=query,
             scratch_shapes=[pltpu.VMEM((1, n), jnp.float32) for n in (1, 1, H)],
         ),
-        out_shape=jax.ShapeDtypeStruct((B, 1, H), jnp.float32),
+        out_shape=jax.ShapeDtypeStruct((B, 1, H), q.dtype),
         interpret=INTERPRET,
     )(lengths, table.reshape(-1), q, k_pages, v_pages)
 
@@ -132,8 +134,8 @@ from puzzles import Alternative, Launch, Mistake, Puzzle, array, rng
 from puzzles.pipelines._paged import drawn, fetches_no_more, pages_needed
 
 
-def make_inputs(key, lengths, page, P, pages, garbage, shared, H=128):
-    return drawn(rng(key), lengths, page, P, pages, garbage, shared, H=H)
+def make_inputs(key, lengths, page, P, pages, garbage, shared, H=128, dtype="float32"):
+    return drawn(rng(key), lengths, page, P, pages, garbage, shared, H=H, dtype=dtype)
 
 
 def audit(launch: Launch, *, args) -> None:
@@ -161,6 +163,9 @@ def par(launch: Launch) -> str:
     return f"{fetched} pages fetched, dots in {dots} of {launch.steps} steps"
 
 
+_COUNTS = """        counts = i * page + jax.lax.broadcasted_iota(jnp.int32, (page, 1), 0) < length
+        v = jnp.where(counts, v_ref[...], 0)
+"""
 _GUARD = "@pl.when(i * page < length)"
 _SEEN = "seen = i * page + jax.lax.broadcasted_iota(jnp.int32, (1, page), 1) < length"
 _LAST = "        last = jnp.maximum(pl.cdiv(lengths_ref[b], page) - 1, 0)\n"
@@ -181,7 +186,9 @@ PUZZLE = Puzzle(
             shared=True,
             H=256,
         ),
-        dict(lengths=(5, 16, 0), page=16, P=6, pages=1, garbage=1.0, shared=False),
+        dict(
+            lengths=(5, 16, 0), page=16, P=6, pages=1, garbage=1.0, shared=False, dtype="bfloat16"
+        ),
     ],
     fresh=lambda r: dict(
         lengths=((23, 0, 8), (9, 24, 1), (0, 16, 15), (2, 17, 0))[r.integers(4)],
@@ -194,15 +201,16 @@ PUZZLE = Puzzle(
     hints=[
         "When does page `i` hold a key that counts? In the last such page, which keys count? And which "
         "block must a step without keys name, so that nothing is fetched?",
-        "`jax.lax.broadcasted_iota(jnp.int32, (1, page), 1)` numbers the keys of a page; `pl.cdiv` counts the "
-        "pages of a length; `jnp.minimum` and `jnp.maximum` keep an index in its bounds.",
-        "In the kernel: under `pl.when`, compare the keys' numbers in the text with the length, and call "
-        "`attend`. In the map: the number of the last page, at least 0; then the entry of the smaller of "
-        "`i` and it.",
+        "`jax.lax.broadcasted_iota(jnp.int32, (1, page), 1)` numbers the keys of a page along a row, "
+        "`(page, 1), 0` along a column; `pl.cdiv` counts the pages of a length; `jnp.minimum` and `jnp.maximum` "
+        "keep an index in its bounds.",
+        "In the kernel: under `pl.when`, compare the keys' numbers in the text with the length, once as a row "
+        "for `seen`, once as a column that chooses between a value and 0; call `attend`. In the map: the "
+        "number of the last page, at least 0; then the entry of the smaller of `i` and it.",
     ],
-    explain="""Pages that hold no key of the text are neither computed nor fetched: the guard saves
-    the work, and the repeated index saves the copy. The mask matters in the last page only, and a
-    text without keys gives zeros.""",
+    explain="""In the reference the guard saves the work on pages that hold no key of the text, and
+    the repeated index saves their copies, but for one page of a text without keys. The masks matter
+    in the last page only, and a text without keys gives zeros.""",
     mistakes=[
         Mistake(
             "takes each page for one of 16 rows",
@@ -236,6 +244,18 @@ PUZZLE = Puzzle(
             says="the last page's tail is attended to: those keys are not of this text",
         ),
         Mistake(
+            "leaves NaN among the values behind the last key",
+            old=_COUNTS,
+            new="        v = v_ref[...]\n",
+            says="behind a text's last key lies NaN, and 0 times NaN is NaN: put zeros there, by `jnp.where`",
+        ),
+        Mistake(
+            "returns f32, whatever q is",
+            old="jax.ShapeDtypeStruct((B, 1, H), q.dtype)",
+            new="jax.ShapeDtypeStruct((B, 1, H), jnp.float32)",
+            says="wrong dtype: expected bfloat16, got float32",
+        ),
+        Mistake(
             "masks one key too late",
             old="(1, page), 1) < length",
             new="(1, page), 1) <= length",
@@ -263,7 +283,8 @@ PUZZLE = Puzzle(
             "works on a text without keys",
             old=_GUARD,
             new="@pl.when((i * page < length) | (i == 0))",
-            says="a text without keys attends to a page that is not its own: its length is 0",
+            says="dots run in 264 of 512 steps",
+            stage="work",
         ),
         Mistake(
             "computes every page, and masks the rest",
@@ -307,10 +328,23 @@ PUZZLE = Puzzle(
     ],
     alternatives=[
         Alternative(
-            "masks values as well",
-            old="attend(q_ref[...], k_ref[...], v_ref[...], seen,",
-            new="v = jnp.where(i * page + jax.lax.broadcasted_iota(jnp.int32, v_ref.shape, 0) < length, "
-            "v_ref[...], 0)\n        attend(q_ref[...], k_ref[...], v, seen,",
+            "numbers the values one by one, and masks them in f32",
+            old=_COUNTS,
+            new="""        number = i * page + jax.lax.broadcasted_iota(jnp.int32, v_ref.shape, 0)
+        v = jnp.where(number < length, v_ref[...].astype(jnp.float32), 0)
+""",
+        ),
+        Alternative(
+            "masks in the last page only",
+            old=_COUNTS,
+            new="""        v = jax.lax.cond(
+            (i + 1) * page <= length,
+            lambda: v_ref[...],
+            lambda: jnp.where(
+                jax.lax.broadcasted_iota(jnp.int32, (page, 1), 0) < length - i * page, v_ref[...], 0
+            ),
+        )
+""",
         ),
         Alternative(
             "compares with what is left of the text",
@@ -360,11 +394,12 @@ def paged_attention(q, k_pages, v_pages, lengths, table):
             for copy in fetch(i):
                 copy.wait()
             seen = i * page + jax.lax.broadcasted_iota(jnp.int32, (1, page), 1) < length
-            k, v = slots[0, i % 2], slots[1, i % 2]
+            counts = i * page + jax.lax.broadcasted_iota(jnp.int32, (page, 1), 0) < length
+            k, v = slots[0, i % 2], jnp.where(counts, slots[1, i % 2], 0)
             attend(q_ref[...], k, v, seen, m_ref, l_ref, acc_ref)
 
         jax.lax.fori_loop(0, n, step, None)
-        o_ref[...] = result(l_ref, acc_ref)
+        o_ref[...] = result(l_ref, acc_ref).astype(o_ref.dtype)
 
     query = pl.BlockSpec((None, 1, H), lambda b, *_: (b, 0, 0))
     hbm = pl.BlockSpec(memory_space=pl.ANY)
@@ -376,12 +411,12 @@ def paged_attention(q, k_pages, v_pages, lengths, table):
             in_specs=[query, hbm, hbm],
             out_specs=query,
             scratch_shapes=[
-                pltpu.VMEM((2, 2, page, H), jnp.float32),
+                pltpu.VMEM((2, 2, page, H), k_pages.dtype),
                 *(pltpu.VMEM((1, n), jnp.float32) for n in (1, 1, H)),
                 pltpu.SemaphoreType.DMA((2, 2)),
             ],
         ),
-        out_shape=jax.ShapeDtypeStruct((B, 1, H), jnp.float32),
+        out_shape=jax.ShapeDtypeStruct((B, 1, H), q.dtype),
         interpret=INTERPRET,
     )(lengths, table.reshape(-1), q, k_pages, v_pages)
 ''',
@@ -390,5 +425,5 @@ def paged_attention(q, k_pages, v_pages, lengths, table):
     audit=audit,
     scale=scale,
     par=par,
-    tolerance=2e-4,
+    tolerance={"float32": 2e-4, "bfloat16": 1e-2},
 )

@@ -59,13 +59,13 @@ def paged_attention_dma_spec(
     table: Int[Array, "B pages"],
 ) -> Float[Array, "B 1 H"]:
     B, _, H = q.shape
-    k, v = (pages[table].reshape(B, -1, H) for pages in (k_pages, v_pages))
+    k, v = (pages[table].reshape(B, -1, H).astype(jnp.float32) for pages in (k_pages, v_pages))
     seen = jnp.arange(k.shape[1]) < lengths[:, None]
-    s = jnp.where(seen, jnp.einsum("bqh,bsh->bs", q, k) / H**0.5, -jnp.inf)
+    s = jnp.where(seen, jnp.einsum("bqh,bsh->bs", q.astype(jnp.float32), k) / H**0.5, -jnp.inf)
     p = jnp.where(seen, jnp.exp(s - jnp.max(s, axis=1, keepdims=True)), 0)
     total = jnp.sum(p, axis=1)[:, None, None]
     o = jnp.einsum("bs,bsh->bh", p, jnp.where(seen[:, :, None], v, 0))[:, None]
-    return jnp.where(total == 0, 0, o / total)
+    return jnp.where(total == 0, 0, o / total).astype(q.dtype)
 
 
 # %%
@@ -74,7 +74,7 @@ def paged_attention_dma_kernel(
     k_slots, v_slots, sems, m_ref, l_ref, acc_ref,
 ):  # fmt: skip
     b, page = pl.program_id(0), k_slots.shape[1]
-    length, most = lengths_ref[b], table_ref.shape[0] // pl.num_programs(0)
+    length, most = lengths_ref[b], table_ref.shape[0] // pl.num_programs(0)  # entries of a text
     n = pl.cdiv(length, page)
 
     def fetch(i, slot):
@@ -110,10 +110,12 @@ def paged_attention_dma_kernel(
             copy.wait()
         ### END SOLUTION
         seen = i * page + jax.lax.broadcasted_iota(jnp.int32, (1, page), 1) < length
-        attend(q_ref[...], k_slots[slot], v_slots[slot], seen, m_ref, l_ref, acc_ref)
+        counts = i * page + jax.lax.broadcasted_iota(jnp.int32, (page, 1), 0) < length
+        v = jnp.where(counts, v_slots[slot], 0)
+        attend(q_ref[...], k_slots[slot], v, seen, m_ref, l_ref, acc_ref)
 
     jax.lax.fori_loop(0, n, one_page, None)
-    o_ref[...] = result(l_ref, acc_ref)
+    o_ref[...] = result(l_ref, acc_ref).astype(o_ref.dtype)
 
 
 def paged_attention_dma(
@@ -125,7 +127,7 @@ def paged_attention_dma(
 ) -> Float[Array, "B 1 H"]:
     (B, _, H), page = q.shape, k_pages.shape[1]
     query = pl.BlockSpec((None, 1, H), lambda b, *_: (b, 0, 0))
-    two_slots = pltpu.VMEM((2, page, H), jnp.float32)
+    two_slots = pltpu.VMEM((2, page, H), k_pages.dtype)
     return pl.pallas_call(
         paged_attention_dma_kernel,
         grid_spec=pltpu.PrefetchScalarGridSpec(
@@ -140,10 +142,16 @@ def paged_attention_dma(
                 *(pltpu.VMEM((1, n), jnp.float32) for n in (1, 1, H)),
             ],
         ),
-        out_shape=jax.ShapeDtypeStruct((B, 1, H), jnp.float32),
+        out_shape=jax.ShapeDtypeStruct((B, 1, H), q.dtype),
         interpret=INTERPRET,
     )(lengths, table.reshape(-1), q, k_pages, v_pages)
 
+
+# %% [markdown]
+# Something is lost, too. In `paged_attention` the next text's first page was fetched during the step
+# before; in the reference here each text begins by waiting for its first page, and nothing else runs.
+# JAX's `paged_attention` (2024) starts that page in the last round of the text before. SMEM remembers
+# which slot it went to.
 
 # %% tags=["author"]
 from puzzles import Alternative, Launch, Mistake, Puzzle, array, rng
@@ -151,8 +159,8 @@ from puzzles.pipelines._audits import overlapped
 from puzzles.pipelines._paged import drawn, fetches_no_more
 
 
-def make_inputs(key, lengths, page, P, pages, garbage, shared, H=128):
-    return drawn(rng(key), lengths, page, P, pages, garbage, shared, H=H)
+def make_inputs(key, lengths, page, P, pages, garbage, shared, H=128, dtype="float32"):
+    return drawn(rng(key), lengths, page, P, pages, garbage, shared, H=H, dtype=dtype)
 
 
 def audit(launch: Launch, *, args) -> None:
@@ -188,7 +196,7 @@ _NEXT = """        @pl.when(i + 1 < n)
 _WAIT = """        for copy in fetch(i, slot):
             copy.wait()
 """
-_ATTEND = "        attend(q_ref[...], k_slots[slot], v_slots[slot], seen, m_ref, l_ref, acc_ref)\n"
+_ATTEND = "        attend(q_ref[...], k_slots[slot], v, seen, m_ref, l_ref, acc_ref)\n"
 _V_COPY = "pltpu.make_async_copy(v_pages_ref.at[at], v_slots.at[slot], sems.at[1, slot])"
 _LOOP = "    jax.lax.fori_loop(0, n, one_page, None)\n"
 
@@ -207,6 +215,9 @@ PUZZLE = Puzzle(
             shared=True,
             H=256,
         ),
+        dict(
+            lengths=(5, 0, 20), page=16, P=6, pages=2, garbage=1.0, shared=False, dtype="bfloat16"
+        ),
     ],
     fresh=lambda r: dict(
         lengths=((23, 0, 8), (9, 24, 1), (0, 16, 15), (2, 17, 0))[r.integers(4)],
@@ -224,8 +235,8 @@ PUZZLE = Puzzle(
         "`fetch` looks up the page and returns two descriptions. The prologue starts page 0, if there is "
         "one. A round starts the next page, if there is one, and waits for both copies of its own.",
     ],
-    explain="""One grid step a text, and a loop over exactly its pages: nothing is fetched that is
-    not needed, and no step is spent on what is not there. A text without pages starts nothing.""",
+    explain="""One grid step a text, and no round for a page that is not there: nothing is fetched
+    that is not needed. A text without pages starts nothing.""",
     mistakes=[
         Mistake(
             "does not read the table",
@@ -278,7 +289,9 @@ PUZZLE = Puzzle(
             old=_WAIT,
             new="",
             edits=((_ATTEND, _ATTEND + _WAIT),),
-            says="reads `k_slots[0]`, and the copy into it, started in `copy.start()`",
+            says="`v = jnp.where(counts, v_slots[slot], 0)` reads `v_slots[0]`, and the copy into it, started "
+            "in `copy.start()`, has not been waited for. On a TPU the old numbers may still be there, or a "
+            "part of the new ones. Wait for that copy first",
             stage="memory",
         ),
         Mistake(
@@ -332,8 +345,15 @@ PUZZLE = Puzzle(
         Mistake(
             "loops over all the pages that a text may have",
             edits=(("n = pl.cdiv(length, page)", "n = most"),),
-            says="pages beyond the length are fetched and attended to with weight 0, and 0 times garbage "
-            "may be NaN: the loop ends with the text",
+            says="24 pages are fetched, and these lengths need 10",
+            stage="work",
+        ),
+        Mistake(
+            "keeps slots of f32 for pages of bf16",
+            old="pltpu.VMEM((2, page, H), k_pages.dtype)",
+            new="pltpu.VMEM((2, page, H), jnp.float32)",
+            says="to `k_slots[0]`, which holds 8,192",
+            stage="error",
         ),
         Mistake(
             "leaves out a last page that is not full",
@@ -395,12 +415,14 @@ def paged_attention_dma(q, k_pages, v_pages, lengths, table):
         def one_page(k_block, v_block):
             i = pl.program_id(0)
             seen = i * page + jax.lax.broadcasted_iota(jnp.int32, (1, page), 1) < length
-            attend(q_ref[...], k_block[0], v_block[0], seen, m_ref, l_ref, acc_ref)
+            counts = i * page + jax.lax.broadcasted_iota(jnp.int32, (page, 1), 0) < length
+            v = jnp.where(counts, v_block[0], 0)
+            attend(q_ref[...], k_block[0], v, seen, m_ref, l_ref, acc_ref)
 
         spec = pl.BlockSpec((1, page, H), lambda i: (table_ref[b * pages + i], 0, 0))
         n = pl.cdiv(length, page)
         pltpu.emit_pipeline(one_page, grid=(n,), in_specs=[spec, spec])(k_ref, v_ref)
-        o_ref[...] = result(l_ref, acc_ref)
+        o_ref[...] = result(l_ref, acc_ref).astype(o_ref.dtype)
 
     query = pl.BlockSpec((None, 1, H), lambda b, *_: (b, 0, 0))
     hbm = pl.BlockSpec(memory_space=pl.ANY)
@@ -413,7 +435,7 @@ def paged_attention_dma(q, k_pages, v_pages, lengths, table):
             out_specs=query,
             scratch_shapes=[pltpu.VMEM((1, n), jnp.float32) for n in (1, 1, H)],
         ),
-        out_shape=jax.ShapeDtypeStruct((B, 1, H), jnp.float32),
+        out_shape=jax.ShapeDtypeStruct((B, 1, H), q.dtype),
         interpret=INTERPRET,
     )(lengths, table.reshape(-1), q, k_pages, v_pages)
 ''',
@@ -422,5 +444,5 @@ def paged_attention_dma(q, k_pages, v_pages, lengths, table):
     audit=audit,
     scale=scale,
     par=par,
-    tolerance=2e-4,
+    tolerance={"float32": 2e-4, "bfloat16": 1e-2},
 )

@@ -12,8 +12,8 @@ from puzzles import INTERPRET
 # ## pipelined_add: the pipeline as a function
 #
 # Slots, prologue, prefetch, waits: it is the same plan every time, so Pallas has a function for it.
-# `pltpu.emit_pipeline` takes what `pallas_call` takes, and is called **inside** a kernel, on refs that
-# stay in HBM:
+# `pltpu.emit_pipeline` takes a grid and specs, as `pallas_call` does, and is called **inside** a kernel,
+# on refs that stay in HBM:
 #
 # ```text
 # pallas_call          one kernel, x_ref, y_ref, o_ref in HBM
@@ -24,8 +24,8 @@ from puzzles import INTERPRET
 # ```
 #
 # `emit_pipeline(body, grid=…, in_specs=[…], out_specs=[…])` copies nothing yet. It returns a function.
-# Call that with the refs, inputs first: now the grid runs, with two slots for each operand and every
-# copy one step ahead.
+# Call that with the refs, inputs first: now the grid runs, with two slots for each operand. Inputs come
+# one step ahead, outputs leave while the next step runs, and a block whose index stays is not moved.
 #
 # Inside `body`, the refs are blocks in VMEM. So an ordinary kernel body fits, unchanged.
 
@@ -63,7 +63,8 @@ def pipelined_add(x: Float[Array, "M N"], y: Float[Array, "M N"]) -> Float[Array
 
 
 # %% [markdown]
-# The copies in flight at each wait are those of a pipeline: never one alone, but at the very end.
+# The reference's copies in flight at each wait are those of a pipeline: never one alone, but at the
+# very end.
 
 # %% active="ipynb"
 # x = jnp.arange(256.0 * 256).reshape(256, 256)
@@ -109,9 +110,9 @@ PUZZLE = Puzzle(
         "Three statements: one BlockSpec that serves all three operands; emit the pipeline over a grid of "
         "two axes; call it with both inputs and the output.",
     ],
-    explain="""The pipeline fetches, calls the body on blocks, and sends, with two slots for each
-    operand. It is a value of the kernel: a kernel can run several, one after the other, or one
-    whose grid it has just computed.""",
+    explain="""`emit_pipeline` fetches, calls the body on blocks, and sends, with two slots for
+    each operand. What it returns is a value of the kernel: a kernel can run several, one after the
+    other, or one whose grid it has just computed.""",
     mistakes=[
         Mistake(
             "emits the pipeline and never runs it",

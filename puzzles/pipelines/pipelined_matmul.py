@@ -16,8 +16,9 @@ from puzzles import INTERPRET
 # **Whose steps?** Inside the body, `pl.program_id` counts the steps of the *pipeline's* grid, not of
 # the kernel around it. `pl.num_programs` does, too.
 #
-# **Whose memory?** A pipeline has slots and nothing else. The sum needs a place that lives longer than
-# a step: scratch of the kernel outside, `acc_ref`, which the body sees as it sees any variable.
+# **Whose memory?** The sum needs a place that lives longer than a step: scratch of the kernel outside,
+# `acc_ref`, which the body sees as it sees any variable. (A pipeline that is called with `scratches=`
+# hands it on, too.)
 #
 # ```text
 #   k = 0                 k = 1                 k = 2                 k = 0 of the next block
@@ -193,6 +194,16 @@ PUZZLE = Puzzle(
             "innermost axis",
         ),
         Mistake(
+            "has k in the middle, or outside",
+            edits=(
+                (_GRID, "grid=(M // bm, K // bk, N // bn)"),
+                ("(bm, bk), lambda i, j, k: (i, k)", "(bm, bk), lambda i, k, j: (i, k)"),
+                ("(bk, bn), lambda i, j, k: (k, j)", "(bk, bn), lambda i, k, j: (k, j)"),
+                ("(bm, bn), lambda i, j, k: (i, j)", "(bm, bn), lambda i, k, j: (i, j)"),
+            ),
+            says="axis 2 is not k here: k has to be the innermost, so that a block's steps follow one another",
+        ),
+        Mistake(
             "accumulates in the output, with k outermost",
             edits=(
                 *_OUTERMOST,
@@ -241,6 +252,13 @@ PUZZLE = Puzzle(
                 (_ZERO, _ZERO.replace("acc_ref", "o_block")),
                 (_DOT, _DOT.replace("acc_ref[...] +=", "o_block[...] +=")),
                 (_STORE, ""),
+            ),
+        ),
+        Alternative(
+            "hands the accumulator to the pipeline as scratch",
+            edits=(
+                ("def multiply(a_block, b_block, o_block):", "def multiply(a_block, b_block, o_block, acc_ref):"),
+                ("    )(a_ref, b_ref, o_ref)", "    )(a_ref, b_ref, o_ref, scratches=(acc_ref,))"),
             ),
         ),
         Alternative("stores at every step", old=_STORE, new="        o_block[...] = acc_ref[...]\n"),

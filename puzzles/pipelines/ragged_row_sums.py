@@ -11,8 +11,8 @@ from puzzles import INTERPRET
 # %% [markdown]
 # ## ragged_row_sums: a grid whose length is data
 #
-# `B` sequences lie in one array of `S` rows each, and most of them are shorter than `S`. Only the first
-# `lengths[b]` rows count; behind them lies garbage.
+# `B` sequences lie in one array of `S` rows each. Only the first `lengths[b]` rows count; behind them
+# lies garbage.
 #
 # ```text
 # S = 192 rows, 64 a step          lengths   steps
@@ -21,14 +21,15 @@ from puzzles import INTERPRET
 # b = 2  [######|......|......]       64       1
 # ```
 #
-# A grid of `pallas_call` has one length for all, so it would walk over the dots. A pipeline's grid is
-# made inside the kernel, where the length is known: `lengths` comes by **scalar prefetch**. With a
-# `grid_spec` that is a `pltpu.PrefetchScalarGridSpec(num_scalar_prefetch=1, …)`, the first argument of
-# the call is copied to SMEM before the first step, and the kernel gets its ref first. So the pipeline's
-# `grid` may hold a traced number.
+# An axis of `pallas_call`'s grid has one length for all `b`, so it would walk over the dots. A
+# pipeline's grid is made inside the kernel and may hold a traced number.
 #
-# `pl.cdiv(a, b)` divides and rounds up. The last step has rows that do not count: mask them before
-# you sum.
+# The lengths come by **scalar prefetch**. With a `grid_spec` that is a
+# `pltpu.PrefetchScalarGridSpec(num_scalar_prefetch=1, …)`, the first argument of the call is copied to
+# SMEM before the first step, and the kernel gets its ref first.
+#
+# `pl.cdiv(a, b)` divides and rounds up. The last step may have rows that do not count: mask them
+# before you sum.
 
 # %%
 def ragged_row_sums_spec(
@@ -140,9 +141,8 @@ PUZZLE = Puzzle(
         "The row's number in the sequence is 64 times the step plus its number in the block. Keep what "
         "lies below the length, put zero elsewhere. The grid is one number, in a tuple.",
     ],
-    explain="""The pipeline's grid is computed from a number in SMEM, so an empty sequence takes no
-    step and a short one takes few. Only the last step of a sequence needs the mask; it costs
-    little at the others.""",
+    explain="""A number in SMEM decides how many blocks are taken, so an empty sequence takes no
+    step and a short one takes few. Only the last step of a sequence needs the mask.""",
     mistakes=[
         Mistake(
             "does not mask",

@@ -11,8 +11,8 @@ from puzzles import INTERPRET
 # %% [markdown]
 # ## stream_sum: a long array through one buffer
 #
-# VMEM is small, and `x` may be large. So `x` stays in HBM and flows through one buffer of 64 rows.
-# There is no grid: one kernel, and inside it a loop.
+# VMEM is small, so a large `x` stays in HBM and flows through one buffer of 64 rows. There is no grid:
+# one kernel, and inside it a loop. `o_ref` has no spec, so all of it is in VMEM.
 #
 # ```text
 # time     -->
@@ -20,8 +20,8 @@ from puzzles import INTERPRET
 # kernel              [ sum 0 ]            [ sum 1 ]            [ sum 2 ]
 # ```
 #
-# The buffer decides the order. Rows 1 may come only when the sum of rows 0 is done, and that sum
-# needs all of its rows. So copies and sums take turns: this is right, and slow.
+# Rows 1 may come only when the sum of rows 0 is done, and that sum needs all of its rows. So copies
+# and sums take turns: this is right, and slow.
 #
 # `jax.lax.fori_loop(0, n, body, None)` calls `body(i, None)` for `i = 0 … n - 1`. Inside a kernel it
 # is a loop of the TPU, so `i` is a traced number. Write one round of it.
@@ -60,15 +60,15 @@ def stream_sum(x: Float[Array, "M N"]) -> Float[Array, "1 N"]:
 
 
 # %% [markdown]
-# `show` draws your copies: one row for the buffer, time from left to right. Wherever the kernel
-# computes, nothing flies.
+# `show` draws your copies: one row for the buffer, time from left to right. In the reference nothing
+# flies while the kernel computes.
 
 # %% active="ipynb"
 # show(stream_sum)
 
 # %% [markdown]
-# The receipt tells how many copies are in flight at each wait: never more than the one that is
-# waited for.
+# The receipt tells how many copies are in flight at each wait: in the reference, never more than the
+# one that is waited for.
 
 # %% active="ipynb"
 # receipt(stream_sum, jnp.ones((512, 256)))
@@ -108,9 +108,9 @@ PUZZLE = Puzzle(
         "Name the rows of this round, describe their copy, start it, wait for it, and only then add the "
         "column sums of the buffer to the output with `+=`.",
     ],
-    explain="""Each round brings 64 rows, waits, and adds. VMEM holds one buffer however long
-    the array is, and the bytes are those of the array, once. But the copies wait for the sums and
-    the sums for the copies: nothing overlaps.""",
+    explain="""A buffer of a few rows is enough, however long the array is, and its bytes come
+    once. But with one buffer the copies wait for the sums and the sums for the copies: nothing
+    overlaps.""",
     mistakes=[
         Mistake(
             "does not wait",

@@ -118,6 +118,9 @@ FAULTS = {
     ("double_buffered_sum", "has one semaphore for both slots"): (
         "slots_ref[0]", "reads `slots_ref[0]`", 1,
     ),
+    ("fix_the_copy", "waits after the use"): (  # what the learner begins with
+        "in_ref[0]", "`out_ref[slot] = 2 * in_ref[slot]` reads `in_ref[0]`", 0,
+    ),
     ("fix_the_copy", "does not wait for the last copies"): (
         "out_ref[0]", "ends with a copy that nobody waited for", 10,
     ),

@@ -58,7 +58,7 @@ def test_a_mistake_that_has_the_same_fault_keeps_its_name() -> None:
         ),
         (
             "paged_grouped_attention", "v_pages_ref.at[head, at]", "v_pages_ref.at[at]",
-            "takes 81,920 bytes from `v_pages_ref[3]` to `v_slots[0]`, which holds 8,192",
+            "takes 81,920 bytes from `v_pages_ref[2]` to `v_slots[0]`, which holds 8,192",
         ),
     ],
 )  # fmt: skip

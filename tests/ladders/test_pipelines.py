@@ -6,6 +6,10 @@ have keys. Its own test looks at such texts, with atol 1e-2 and rtol 2e-2, and i
 kernel has data races that need to be fixed" (`test_paged_attention` in
 https://github.com/jax-ml/jax/blob/main/tests/pallas/tpu_paged_attention_kernel_test.py). On one
 core none shows here. Pages that are fetched are counted by the copies that both kernels start.
+
+JAX's `ragged_paged_attention` masks values, too, and its tests pad pages with NaN. The simulator
+cannot run it (it reshapes Refs), so numbers on such pages are compared with the plain function that
+its own tests compare it with.
 """
 
 from __future__ import annotations
@@ -15,6 +19,9 @@ import numpy as np
 import pytest
 import sample
 from jax.experimental.pallas.ops.tpu.paged_attention import paged_attention as production
+from jax.experimental.pallas.ops.tpu.ragged_paged_attention.kernel import (
+    ref_ragged_paged_attention as ragged,
+)
 
 from puzzles import Mistake, find, judge, mutate, trace
 from puzzles._launch import faults, quickly, trace_call, with_interpret
@@ -34,9 +41,10 @@ SHAPES = {
 }
 
 
-def made(r, lengths, N, K, each, garbage=np.nan, shared=False):
+def made(r, lengths, N, K, each, garbage=np.nan, shared=False, dtype="float32"):
+    """Arguments with `garbage` in pages of nobody, and behind the last key of each text."""
     pages = max(2, len(lengths) * each + 3)
-    return drawn(r, lengths, PAGE, pages, each, garbage, shared, heads=(K,), queries=N)
+    return drawn(r, lengths, PAGE, pages, each, garbage, shared, heads=(K,), queries=N, dtype=dtype)
 
 
 def dense(q, k_pages, v_pages, lengths, table):
@@ -70,7 +78,7 @@ def simulated(fn, *args, monkeypatch):
 
     monkeypatch.setattr(hazards.Flights, "_start", counted)
     (out,) = simulate(trace_call(fn, *args))
-    return out, sum(copied) // (PAGE * args[0].shape[2] * 4)
+    return out, sum(copied) // (PAGE * args[0].shape[2] * args[1].dtype.itemsize)
 
 
 SUMMIT = find("paged_grouped_attention").solution
@@ -82,6 +90,34 @@ SUMMIT = find("paged_grouped_attention").solution
 def test_numbers_are_those_of_a_dense_reference(shape, garbage, shared):
     args = made(np.random.default_rng(7), *SHAPES[shape], garbage=garbage, shared=shared)
     np.testing.assert_allclose(interpreted(SUMMIT, *args), dense(*args), rtol=2e-5, atol=2e-5)
+
+
+PAGED = ("paged_attention", "paged_attention_dma", "paged_grouped_attention")
+
+
+@pytest.mark.parametrize("name", PAGED)
+def test_bf16_is_summed_in_f32_and_rounded_once(name):
+    args = made(np.random.default_rng(8), (1, 0, PAGE + 5, 3 * PAGE), 1, 1, 3, dtype="bfloat16")
+    q, k, v, *rest = args
+    pages = (k, v) if name == "paged_grouped_attention" else (k[0], v[0])
+    got = interpreted(find(name).solution, q, *pages, *rest)
+    assert got.dtype == jnp.bfloat16
+    rounding = 2.0**-8 * np.abs(dense(*args)) + 1e-5  # half a unit in the last place
+    assert (np.abs(got.astype(np.float64) - dense(*args)) <= rounding).all()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_pages_padded_with_nan_beside_the_reference_of_jaxs_ragged_kernel(dtype):
+    lengths = (1, PAGE - 1, PAGE, 5 * PAGE + 3, 37)
+    args = q, k, v, *where = made(np.random.default_rng(3), lengths, 8, 2, 6, dtype=dtype)
+    assert np.isnan(np.asarray(v, np.float32)).any()
+    K, P, page, H = k.shape
+    both = jnp.stack([k, v], axis=1).transpose(2, 3, 0, 1, 4).reshape(P, page, 2 * K, H)
+    starts, count = jnp.arange(len(lengths) + 1), jnp.array([len(lengths)])
+    want = ragged(q, both, *where, starts.astype(jnp.int32), count, sm_scale=H**-0.5)
+    got = interpreted(SUMMIT, *args)
+    limit = {"float32": 2e-5, "bfloat16": 1e-2}[dtype]
+    np.testing.assert_allclose(*(np.asarray(x, np.float32) for x in (got, want)), limit, limit)
 
 
 @pytest.mark.graduate
@@ -115,15 +151,21 @@ def theirs(q, k, v, lengths, table):
     return production(scaled, k, v, lengths, table, pages_per_compute_block=1)
 
 
+WITH_KEYS = [
+    (shape, dtype) for shape in SHAPES if shape != "only empty" for dtype in ("float32", "bfloat16")
+]
+
+
 @pytest.mark.graduate
-@pytest.mark.parametrize("shape", sample.some([one for one in SHAPES if one != "only empty"], 2))
-def test_numbers_and_fetches_beside_jax(shape, monkeypatch):
-    args = clean(made(np.random.default_rng(5), *SHAPES[shape], garbage=1.0))
+@pytest.mark.parametrize(("shape", "dtype"), sample.some(WITH_KEYS, 2))
+def test_numbers_and_fetches_beside_jax(shape, dtype, monkeypatch):
+    args = clean(made(np.random.default_rng(5), *SHAPES[shape], garbage=1.0, dtype=dtype))
     with monkeypatch.context() as patch:
         mine, pages = simulated(SUMMIT, *args, monkeypatch=patch)
     with monkeypatch.context() as patch:
         other, pages_of_jax = simulated(theirs, *args, monkeypatch=patch)
-    np.testing.assert_allclose(mine, other, rtol=1e-2, atol=1e-2)
+    assert mine.dtype == dtype
+    np.testing.assert_allclose(np.asarray(mine, np.float32), other, rtol=1e-2, atol=1e-2)
     needed = 2 * args[1].shape[0] * pages_needed(args[3], PAGE)
     assert pages == needed <= pages_of_jax
 
