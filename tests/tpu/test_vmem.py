@@ -167,6 +167,68 @@ def test_the_estimate_of_vmem_is_near_what_libtpu_allocates():
     assert min(ratios.values()) >= 0.6
 
 
+def kept(rows, dtype, limit=None):
+    """A kernel with some MiB of scratch, in matrices of so many rows."""
+    x = S((2, rows, 128), dtype)
+
+    def kernel(x_ref, o_ref, scratch):
+        i = pl.program_id(0)
+        scratch[i] = x_ref[...]
+        o_ref[...] = scratch[i // 2]
+
+    spec = pl.BlockSpec((None, rows, 128), lambda i: (i, 0, 0))
+    call = pl.pallas_call(
+        kernel,
+        grid=(2,),
+        in_specs=[spec],
+        out_specs=spec,
+        out_shape=x,
+        scratch_shapes=[pltpu.VMEM((2**14 // rows, rows, 128), dtype)],
+        compiler_params=pltpu.CompilerParams(vmem_limit_bytes=limit),
+        interpret=True,
+    )
+    return trace_call(lambda x: call(x), x)
+
+
+def cut(rows, dtype, limit=None):
+    """A copy in blocks of so many rows, out of more."""
+    x, spec = S((4 * rows, 2**15), dtype), pl.BlockSpec((rows, 2**15), lambda i: (i, 0))
+
+    def kernel(x_ref, o_ref):
+        o_ref[...] = x_ref[...]
+
+    params = pltpu.CompilerParams(vmem_limit_bytes=limit)
+    form = dict(grid=(4,), in_specs=[spec], out_specs=spec, out_shape=x, interpret=True)
+    call = pl.pallas_call(kernel, **form, compiler_params=params)
+    return trace_call(lambda x: call(x), x)
+
+
+FEW = [(kept, n, dtype) for dtype in (f32, bf16, jnp.int8) for n in (1, 3, 8, 12)]
+
+
+@needs_libtpu
+@pytest.mark.slow
+@pytest.mark.skipif(
+    jax.__version_info__ < (0, 8), reason="its libtpu names only a part of what it needs"
+)
+def test_few_rows_take_what_the_receipt_says():
+    with Compiler() as compiler:
+        for kernel, rows, dtype in [*FEW, (cut, 8, f32), (cut, 8, bf16), (cut, 32, jnp.int8)]:
+            (launch,) = kernel(rows, dtype).launches
+            need, name = launch.vmem_bytes, (kernel.__name__, rows, jnp.dtype(dtype).name)
+            said = compiler.compile(kernel(rows, dtype, need), ["v4", "v5e"])
+            assert said == {"v4": None, "v5e": None}, name
+            said = compiler.compile(kernel(rows, dtype, int(0.97 * need)), ["v4", "v5e"])
+            assert all("MiB of VMEM" in (why or "") for why in said.values()), name
+
+
+@needs_libtpu
+@pytest.mark.slow
+def test_no_block_of_8_rows_is_cut_from_8_bits():
+    with Compiler() as compiler:
+        assert "window params" in compiler.compile(cut(8, jnp.int8), ["v5e"])["v5e"]
+
+
 def test_a_body_holds_what_waits_for_a_reduction_and_no_chain():
     # Of 1024 x 2048 f32 scores (8 MiB), and of e in softmax (256 x 4096), 256 KiB are in registers.
     def held(name):
