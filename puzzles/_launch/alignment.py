@@ -22,8 +22,8 @@ def misaligned(operand: Operand) -> Iterator[Finding]:
         says = where + "does not fit every TPU and JAX:"
         remedy = "a 1-D block is the whole array or a multiple of 1024."
     else:
-        # Mosaic looks at the last two axes of the array, where a squeezed axis counts as 1. An array
-        # of 8 bits has tiles of 32 rows where its rows divide by 32, and libtpu cuts no tile.
+        # Mosaic looks at the last two axes of the array, where a squeezed axis counts as 1. Arrays
+        # of 8 bits have tiles of 32 rows where their rows divide by 32, and libtpu cuts no tile.
         tile = 32 if itemsize(operand.dtype) == 1 and shape[-2] % 32 == 0 else 8
         lanes = sizes[-1] == shape[-1] or sizes[-1] % 128 == 0
         rows = sizes[-2] == shape[-2] or sizes[-2] % tile == 0

@@ -212,8 +212,8 @@ def itemsize(dtype: Any) -> int:
 def vmem_size(shape: Sequence[int], dtype: Any) -> int:
     """Bytes of one buffer in VMEM: the last axis padded to 128, the one before it to a tile.
 
-    A tile has 8 rows, or for fewer 1, 2 or 4, which hold whole words of 32 bits: two rows of bf16 and
-    four of int8 lie in one. So 8 rows of bf16 take half of 16.
+    A tile has 8 rows, or for fewer 1, 2 or 4, which fill whole words of 32 bits: two rows of bf16,
+    four of int8. So 8 rows of bf16 take half of 16.
     """
     item = itemsize(dtype)
     if not item or not shape:
