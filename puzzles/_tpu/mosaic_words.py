@@ -86,9 +86,9 @@ _LOWERING = (
         "Write them to a Ref inside `jax.lax.fori_loop`.",
     ),
     (
-        r"placeholders|debug_print",
-        "a kernel prints integers that are scalars",
-        "Cast to int32, or print a vector without `{}` in the text.",
+        r"placeholders|debug_print|For vector input",
+        "in the text of `debug_print`, `{}` takes integers, or at its end one array",
+        'A float does without: `pl.debug_print("x", x)`.',
     ),
     (
         r"dimension.semantics",
