@@ -118,15 +118,15 @@ PUZZLE = Puzzle(
             "compares columns of the block with N",
             old="column = j * bn + ",
             new="column = ",
-            says="`broadcasted_iota` counts from 0 in every block: add j * bn first, or the mask hides "
-            "nothing but in the first block",
+            says="`broadcasted_iota` counts from 0 in every block, so in the last one nothing is masked: "
+            "add j * bn before you compare",
         ),
         Mistake(
             "swaps the two choices of `jnp.where`",
             old=_MASK,
             new="jnp.where(column < N, 0.0, x_ref[...])",
-            says="the first is taken where the condition holds: it keeps what lies beyond the edge, and "
-            "drops the array",
+            says="the first is taken where the condition holds, so what lies beyond the edge is kept and "
+            "the array is dropped",
         ),
         Mistake(
             "never sets its sum to zero",
