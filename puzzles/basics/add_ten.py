@@ -50,10 +50,10 @@ def add_ten(x: Float[Array, "M N"]) -> Float[Array, "M N"]:
 
 # %% [markdown]
 # `interpret=INTERPRET` runs the kernel on a CPU, unless there is a TPU. A pass prints a *receipt*:
-# the bytes moved between HBM and VMEM, the VMEM used, and the least time by a simple model, in which
-# nothing is measured. Its example is a v5e, one kind of TPU (it has 128 MiB of VMEM, of which a
-# kernel gets 16 unless it asks for more). Before that, `check` runs your kernel in a simulator of
-# the TPU's memory, and lowers it for Mosaic, the compiler of TPU kernels.
+# the bytes moved between HBM and VMEM, the VMEM used, and the least time, by a simple model: nothing
+# is measured. Its example is a v5e, one kind of TPU (it has 128 MiB of VMEM, of which a kernel gets
+# 16 unless it asks for more). Before that, `check` runs your kernel in a simulator of the TPU's
+# memory, and lowers it for Mosaic, the compiler of TPU kernels.
 #
 # <details>
 # <summary>More: the other front door</summary>
