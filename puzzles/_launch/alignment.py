@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from puzzles._launch.finding import ERROR, Finding
-from puzzles._launch.operand import Operand
+from puzzles._launch.operand import Operand, itemsize
 
 
 def misaligned(operand: Operand) -> Iterator[Finding]:
@@ -22,17 +22,19 @@ def misaligned(operand: Operand) -> Iterator[Finding]:
         says = where + "does not fit every TPU and JAX:"
         remedy = "a 1-D block is the whole array or a multiple of 1024."
     else:
-        # Mosaic looks at the last two axes of the array, where a squeezed axis counts as 1.
+        # Mosaic looks at the last two axes of the array, where a squeezed axis counts as 1. Arrays
+        # of 8 bits have tiles of 32 rows where their rows divide by 32, and libtpu cuts no tile.
+        tile = 32 if itemsize(operand.dtype) == 1 and shape[-2] % 32 == 0 else 8
         lanes = sizes[-1] == shape[-1] or sizes[-1] % 128 == 0
-        rows = sizes[-2] == shape[-2] or sizes[-2] % 8 == 0
+        rows = sizes[-2] == shape[-2] or sizes[-2] % tile == 0
         if lanes and rows:
             return
-        axis, multiple, place = (-1, 128, "last") if not lanes else (-2, 8, "second-last")
+        axis, multiple, place = (-1, 128, "last") if not lanes else (-2, tile, "second-last")
         squeezed = operand.block[axis] is None
         why = "a squeezed one counts as 1" if squeezed else f"{sizes[axis]} is not"
         says = where + (
-            "does not fit a TPU: the last two dims are multiples of (8, 128) or the whole axis, "
-            f"and here the {place} breaks that ({why})."
+            f"does not fit a TPU: the last two dims are multiples of ({tile}, 128) or the whole "
+            f"axis{' in 8 bits' if tile > 8 else ''}, and here the {place} breaks that ({why})."
         )
         remedy = f"Try a multiple of {multiple} or all {shape[axis]}"
         remedy += ", or transpose the array so that squeezed axes come first." if squeezed else "."

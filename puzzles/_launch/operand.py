@@ -203,9 +203,10 @@ def itemsize(dtype: Any) -> int:
 
 
 def vmem_size(shape: Sequence[int], dtype: Any) -> int:
-    """Bytes of one buffer in VMEM: the last two axes padded to tiles, (8, 128) for 32 bits.
+    """Bytes of one buffer in VMEM: the last axis padded to 128, the one before it to a tile.
 
-    Narrow types pack along sublanes: (16, 128) for 16 bits, (32, 128) for 8.
+    A tile has 8 rows, or for fewer 1, 2 or 4, which fill whole words of 32 bits: two rows of bf16,
+    four of int8. So 8 rows of bf16 take half of 16.
     """
     item = itemsize(dtype)
     if not item or not shape:
@@ -214,7 +215,8 @@ def vmem_size(shape: Sequence[int], dtype: Any) -> int:
     if len(shape) == 1:
         return _up(shape[0], 128 * packing) * item
     *leading, rows, lanes = shape
-    return math.prod(leading) * _up(rows, 8 * packing) * _up(lanes, 128) * item
+    tile = max(packing, next((n for n in (1, 2, 4) if rows <= n), 8))
+    return math.prod(leading) * _up(rows, tile) * _up(lanes, 128) * item
 
 
 def smem_size(shape: Sequence[int], dtype: Any) -> int:

@@ -24,15 +24,15 @@ RUNGS = (
 
 INTRO = """
 A TPU is fast at one thing above all: multiplying blocks of numbers that already lie next to the
-arithmetic. Most of the work of a kernel author is to decide *which block is where, and when*.
-Pallas is JAX's language for that decision.
+arithmetic. Most of a kernel author's work is to decide *which block is where, and when*. Pallas is
+JAX's language for that decision.
 
 Each puzzle has a **spec** in plain `jax.numpy`, a **kernel** or its call with a gap, and a
 **check**, which looks for the mistake behind wrong numbers. You need no TPU: every kernel runs here
 on a CPU, under `interpret=True`, and the same cells run on a TPU.
 
-`show(add_ten)` draws a launch, step by step. If you are stuck, open a hint below the puzzle;
-`solution(add_ten)` shows an answer and says why it works.
+Once its cells have run, `show(add_ten)` draws a launch, step by step. Stuck? Open a hint below the
+puzzle; `solution(add_ten)` shows an answer and says why it works.
 """
 
 PARTS = {

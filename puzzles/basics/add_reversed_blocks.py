@@ -1,4 +1,4 @@
-"""Rung 3: an index map is a function, any function."""
+"""Rung 3: an index map is arithmetic on program ids."""
 
 import jax
 import jax.numpy as jnp
@@ -10,8 +10,8 @@ from puzzles import INTERPRET
 # %% [markdown]
 # ## add_reversed_blocks: route data with an index map
 #
-# An index map may be any function of the program ids. It moves data without a single instruction in
-# the kernel's body. From matmul to mixture-of-experts routing, you will meet this trick again: *the
+# An index map may be any arithmetic on the program ids. It moves data without a single instruction
+# in the kernel's body. From matmul to mixture-of-experts routing, you will meet this trick again: *the
 # body stays, the index map changes*.
 #
 # Step `i` gets block `i` of `x`. It should get the block of `y` that lies equally far from the

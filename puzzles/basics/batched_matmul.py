@@ -68,8 +68,8 @@ def batched_matmul(
 
 # %% [markdown]
 # `jax.vmap` does this for you. It prepends a grid axis, and a squeezed dimension to every block of
-# what it maps over. Here is the receipt of the reference `tiled_matmul` under `vmap`. When yours is
-# done, `receipt(batched_matmul)` shows the same grid and the same bytes.
+# what it maps over. Here is the receipt of the reference `tiled_matmul` under `vmap`: the same grid
+# and the same bytes as the reference here. `receipt(batched_matmul)` shows yours.
 #
 # The (8, 128) rule looks at the last two axes of the *array*, where a squeezed one counts as 1. So
 # squeeze axes in front, as here, and the rule does not notice.
@@ -129,7 +129,7 @@ PUZZLE = Puzzle(
         "and returns it first.",
     ],
     explain="""None makes the block one element thick along the batch and squeezes that axis away, so
-    the kernel's matrices stay two-dimensional. vmap builds exactly this launch.""",
+    the kernel's matrices stay two-dimensional. vmap builds exactly the reference's launch.""",
     mistakes=[
         Mistake(
             "uses the first right-hand side for the whole batch",

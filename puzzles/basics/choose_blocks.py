@@ -26,7 +26,7 @@ from puzzles import find, trace
 # use, one in flight), output included, and the f32 accumulator once.
 #
 # Choose `(bm, bk, bn)` for a bf16 matmul so that it fits into `vmem_bytes` and is compute-bound on
-# a v5e. Blocks must divide their axes and be multiples of 128.
+# a v5e. Blocks divide their axes and are multiples of 128.
 
 # %%
 matmul = find("matmul_bf16").solution
@@ -70,12 +70,11 @@ def choose_blocks(M: int, K: int, N: int, vmem_bytes: int) -> tuple[int, int, in
 # little, ask for more by `pltpu.CompilerParams(vmem_limit_bytes=...)`.
 #
 # Now tune. The cell below tries six choices. The bar is the FLOPs per byte, and `|` marks the ridge;
-# "at best" is the time that a v5e's HBM or matrix unit needs, by the receipt. **On a TPU the cell
-# measures each launch**, by the rules of timing: one call to compile and warm up, then the median of
-# twenty, each waited for. Compare that with "at best", and see where the receipt's simple model stops
-# being the whole story. On a CPU there is nothing to measure: the receipt ranks the choices, which
-# beyond the ridge are all one to it; or, with libtpu installed and `PUZZLES_TPU=1` set, the TPU
-# compiler's estimate does. The plot says which it was.
+# "at best" is the receipt's simple model, the time that a v5e's HBM or matrix unit needs. **On a TPU
+# the cell measures**: after a call that compiles, ten in a row, and it waits for the last alone, since
+# to start a call and to wait for it takes time, too. On a CPU the plot shows the model, to which all
+# choices beyond the ridge are one, or, with libtpu installed and `PUZZLES_TPU=1` set, the TPU
+# compiler's estimate. It says which.
 #
 # <details>
 # <summary>More: all of K in one block</summary>
@@ -103,16 +102,16 @@ def choose_blocks(M: int, K: int, N: int, vmem_bytes: int) -> tuple[int, int, in
 #     told = "µs measured on this TPU"
 #
 #
-# def measure(fn, *shapes, repeats=20):
-#     """Microseconds of a call: the median, each waited for, after one that compiles."""
+# def measure(fn, *shapes, calls=10, repeats=5):
+#     """Microseconds of a call, one of ten in a row: the median of five rows."""
 #     operands = [jnp.ones(s.shape, s.dtype) for s in shapes]
 #     run = jax.jit(fn)
-#     jax.block_until_ready(run(*operands))
+#     jax.block_until_ready(run(*operands))  # compiles
 #     taken = []
 #     for _ in range(repeats):
 #         start = time.perf_counter()
-#         jax.block_until_ready(run(*operands))
-#         taken.append(time.perf_counter() - start)
+#         jax.block_until_ready([run(*operands) for _ in range(calls)][-1])
+#         taken.append((time.perf_counter() - start) / calls)
 #     return 1e6 * statistics.median(taken)
 #
 #

@@ -13,11 +13,11 @@ from puzzles import INTERPRET
 #
 # Here is a layer: `gelu(a @ b + bias)`. In plain JAX, XLA **fuses** bias and activation into its
 # matmul by itself. But it cannot look into your kernel: activated outside, the product goes to HBM,
-# comes back, and goes out again. So if you take the matmul away from XLA, you owe it the rest.
+# comes back, and goes out again. Whoever takes the matmul away from XLA owes it the rest.
 #
-# At the last k, the finished sum lies in VMEM. Whatever you do to it *there*, before the store,
-# moves no bytes except the bias. But an activation is not linear: it has to see the **complete**
-# sum, with the bias in it **once**.
+# At the last k, the finished sum lies in VMEM. What you do to it *there*, before the store, moves no
+# bytes except the bias. But an activation is not linear: it has to see the **complete** sum, with
+# the bias in it **once**.
 #
 # ![The bias block is fetched once for an output block and reused at every k; the output is written after the last k.](diagrams/basics/fused_matmul.svg)
 #
@@ -239,8 +239,8 @@ PUZZLE = Puzzle(
             "stores into the accumulator instead of the output",
             old=f"{_GELU}.astype(o_ref.dtype)",
             new="acc_ref[...] = jax.nn.gelu(x, approximate=True)",
-            says="every number is garbage (NaN here): scratch never leaves the chip, only `o_ref` is "
-            "copied to HBM",
+            says="every number is garbage (NaN here), by one of these: the result stays in scratch, which "
+            "never leaves the chip; it is added to what the output held, by `+=`",
         ),
         Mistake(
             "rounds the sum before it activates",
@@ -333,8 +333,8 @@ PUZZLE = Puzzle(
             "uses the exact GELU",
             old="approximate=True).astype(o_ref",
             new="approximate=False).astype(o_ref",
-            says="the spec has the tanh form, `approximate=True`; the exact one is some steps of bf16 away below -2, "
-            "and its `erfc` does not lower for a TPU",
+            says="the spec has the tanh form, `approximate=True`; the exact one is some steps of bf16 away "
+            "below -2",
         ),
         Mistake(
             "activates at every k step and keeps only the last",

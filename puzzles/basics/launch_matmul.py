@@ -172,6 +172,18 @@ PUZZLE = Puzzle(
             says="the kernel and the index maps read k from the last grid axis",
         ),
         Mistake(
+            "walks k first",
+            edits=(
+                ("grid=(M // bm, N // bn, K // bk)", "grid=(K // bk, M // bm, N // bn)"),
+                (_A, _A.replace("i, j, k:", "k, i, j:")),
+                ("lambda i, j, k: (k, j)", "lambda k, i, j: (k, j)"),
+                ("lambda i, j, k: (i, j)", "lambda k, i, j: (i, j)"),
+                (_SEMANTICS, '("arbitrary", "parallel", "parallel")'),
+            ),
+            says="the kernel asks `pl.program_id(2)` for k, so k has to be the last axis of the grid, and "
+            "of the semantics",
+        ),
+        Mistake(
             "counts columns of blocks first in the grid, and rows in the maps",
             old="grid=(M // bm, N // bn, K // bk)",
             new="grid=(N // bn, M // bm, K // bk)",

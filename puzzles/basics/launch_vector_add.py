@@ -16,8 +16,8 @@ from puzzles import INTERPRET
 # 2. How many such blocks cover each axis? That gives `grid`.
 # 3. Which blocks of the **inputs** does this output block need? That gives `in_specs`.
 #
-# Real arrays are no multiples of your blocks. `pl.cdiv(size, block)`, division rounded up, counts
-# enough of them, and the last one **hangs over the edge**. There, **reads** give garbage, and
+# Real arrays are seldom multiples of your blocks. `pl.cdiv(size, block)`, division rounded up,
+# counts enough of them, and the last one **hangs over the edge**. There, **reads** give garbage, and
 # **writes** are dropped. An elementwise kernel need not mind.
 #
 # ![The third step of a row of blocks hangs over the right edge of all three arrays.](diagrams/basics/launch_vector_add.svg)

@@ -73,8 +73,9 @@ def matmul_bf16(
 
 
 # %% [markdown]
-# Narrow numbers are packed: a tile of VMEM is 16 × 128 in bf16 and 32 × 128 in int8. A bf16 block
-# of 8 rows takes as much VMEM as one of 16, so make `bm` a multiple of 16 here.
+# Narrow numbers are packed: two rows of bf16, or four of int8, share the words of one row of f32. So
+# a block of 8 rows takes half the VMEM in bf16. An int8 array whose rows divide by 32 lies in HBM in
+# tiles of 32 rows, and a block cannot cut one: take a multiple of 32, or the whole axis.
 
 # %% tags=["author"]
 import numpy as np

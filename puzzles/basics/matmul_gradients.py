@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 from puzzles import INTERPRET
 
 # %% [markdown]
-# ## matmul_gradients: two launches, and nothing is transposed
+# ## matmul_gradients: two launches, and no transposed copy in HBM
 #
 # JAX does not differentiate a `pallas_call` like yours: you write the backward pass, too. With `g`,
 # the gradient at the product, it is two products more:
@@ -158,9 +158,9 @@ PUZZLE = Puzzle(
         "da: a grid over M, K, N; both inputs move along N, their columns, so the columns of both are "
         "contracted. db: a grid over K, N, M; both inputs move along M, their rows.",
     ],
-    explain="""A product's gradients contract other axes of the same arrays, so the blocks stay as they
-    lie: index maps and dimension numbers do the transposing. Each launch has the axis that it sums over
-    last in its grid.""",
+    explain="""A product's gradients contract other axes of the same arrays, so these stay in HBM as
+    they lie: index maps and dimension numbers say which axes meet. Each launch has the axis that it sums
+    over last in its grid.""",
     mistakes=[
         Mistake(
             "transposes b in HBM for da",

@@ -89,7 +89,9 @@ PUZZLE = Puzzle(
     spec=ragged_row_sum_spec,
     solution=ragged_row_sum,
     inputs=make_inputs,
-    cases=[dict(M=100, N=300), dict(M=136, N=511), dict(M=64, N=128)],
+    # In the second nothing is garbage, in the third every row is one ragged block: what gives NaN in
+    # the first differs there.
+    cases=[dict(M=100, N=300), dict(M=64, N=128), dict(M=72, N=100), dict(M=136, N=511)],
     fresh=fresh,
     scale=scale,
     slack={"bytes": 1.0},  # x is needed once
@@ -101,17 +103,36 @@ PUZZLE = Puzzle(
         "Compute the block of columns, compare it with N, choose by `jnp.where`; then sum, as in "
         "row_sum. Rows beyond the edge produce sums that are dropped when they are written.",
     ],
-    explain="""The mask compares columns of the array, not of the block, so only the last block loses
-    anything. Ragged rows need no mask: their sums are garbage, and writes beyond the edge are
-    dropped.""",
+    explain="""The reference's mask compares columns of the array, not of the block, so only the last
+    block loses anything. Ragged rows need no mask: their sums are garbage, and writes beyond the edge
+    are dropped.""",
     mistakes=[
         Mistake(
-            "adds to garbage",
+            "adds garbage to its sum",
             old=_MASK,
             new="x_ref[...]",
-            says="NaN reached the sum; either it was never zeroed, or an element at column N or "
-            "beyond got through. Compare j * bn + the column in the block with N, by `<`, and choose "
-            "with `jnp.where`: a mask that multiplies leaves NaN × 0 = NaN",
+            says="one of these: nothing is masked; the mask multiplies, and NaN × 0 is NaN, where "
+            "`jnp.where` would choose; it lets column N through, by `<=`",
+        ),
+        Mistake(
+            "compares columns of the block with N",
+            old="column = j * bn + ",
+            new="column = ",
+            says="`broadcasted_iota` counts from 0 in every block, so in the last one nothing is masked: "
+            "add j * bn before you compare",
+        ),
+        Mistake(
+            "swaps the two choices of `jnp.where`",
+            old=_MASK,
+            new="jnp.where(column < N, 0.0, x_ref[...])",
+            says="the first is taken where the condition holds, so what lies beyond the edge is kept and "
+            "the array is dropped",
+        ),
+        Mistake(
+            "never sets its sum to zero",
+            old="o_ref[...] = jnp.zeros_like(o_ref)",
+            new="pass",
+            says="a fresh output block holds garbage (NaN here), and the sum is added to it",
         ),
         Mistake(
             "masks one column too many",

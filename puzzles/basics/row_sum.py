@@ -10,19 +10,19 @@ from puzzles import INTERPRET
 # %% [markdown]
 # ## row_sum: one output block, many steps
 #
-# A row of `x` spans several blocks, so its sum takes several steps. All of them name the same block
-# of the output: its index map ignores `j`.
+# A row of `x` spans several blocks, so its sum takes several steps. All name the same block of the
+# output, whose index map ignores `j`.
 #
 # ![During the three steps of a row, x's blocks are fetched one by one while the output block stays in VMEM; it is written after the third.](diagrams/basics/row_sum.svg)
 #
-# As long as the index does not change, the output block **stays in VMEM**, and what one step wrote
-# the next can read and add to. So you can accumulate in `o_ref`, if
+# While the index does not change, the output block **stays in VMEM**, and what one step wrote the
+# next can read and add to. So you can accumulate in `o_ref`, if
 #
 # * the steps that share an output block are **consecutive**: the axis that you sum over comes last;
 # * somebody writes the first value: every `i` begins with a fresh block of garbage.
 #
-# `@pl.when(condition)` makes the function below it run only where `condition` holds, here in the
-# last row of steps:
+# `@pl.when(condition)` runs the function below it only where `condition` holds, here in the last row
+# of steps:
 #
 # ```python
 # i = pl.program_id(0)
@@ -71,7 +71,7 @@ def row_sum(x: Float[Array, "M N"]) -> Float[Array, "M 1"]:
 # <summary>More: why (M, 1), and loops in a body</summary>
 #
 # A sum along the rows of a block, with `keepdims=True`, leaves a column. An output of shape (M,)
-# would need 1-D blocks, and a TPU takes none of 64 rows.
+# would need 1-D blocks, and a TPU takes none of 64 elements out of more.
 #
 # A Python `for` in a body is unrolled: its lines are there as often as it runs. A real loop is
 # `jax.lax.fori_loop(0, n, body, init)`. With `x_ref[pl.ds(8 * c, 8), :]` it reads eight rows at a
@@ -121,22 +121,22 @@ PUZZLE = Puzzle(
         "Two parts: under `pl.when`, store zeros in the output Ref; then, unguarded, add this "
         "block's column of sums to it with `+=`.",
     ],
-    explain="""All steps of one i are consecutive and share one output block, which stays in VMEM
-    between them. Zeroing it at j = 0 separates each row of blocks from the one before.""",
+    explain="""Steps that share an output block are consecutive, and the block stays in VMEM between
+    them. Zeros at j = 0 separate each row of blocks from the one before.""",
     mistakes=[
         Mistake(
             "leaves garbage in its output",
             old=_ZERO,
             new="",
-            says="the sum was added to before anybody set it to zero, or never stored; a fresh output "
-            "block holds garbage (NaN here)",
+            says="one of these: the sum was added to before anybody set it to zero; it was never "
+            "stored. A fresh output block holds garbage (NaN here)",
         ),
         Mistake(
             "keeps only the last block's sum",
             old=_ZERO,
             new="    o_ref[...] = jnp.zeros_like(o_ref)\n",
-            says="something sets the sum back after the first step. Zeros belong to j = 0 alone, and "
-            "every step adds, by `+=`",
+            says="one of these: zeros are stored at every step, and not at j = 0 alone; a step stores "
+            "its sum by `=`, and does not add it by `+=`",
         ),
         Mistake(
             "sets the sum to zero in the very first grid step only",

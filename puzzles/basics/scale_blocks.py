@@ -16,9 +16,9 @@ from puzzles import INTERPRET
 #
 # ![The steps go along a row of blocks, then along the next: the last grid axis runs fastest.](diagrams/basics/scale_blocks.svg)
 #
-# Not every block shape can run on a TPU. Data lies in VMEM in tiles of 8 rows by 128 columns (of 32
-# bits). So a block's last dimension has to be a multiple of 128 and the one before it a multiple of
-# 8, unless a dimension spans the whole axis of its array.
+# Not every block shape can run on a TPU. Data lies in VMEM in tiles of 8 rows by 128 columns. So a
+# block's last dimension has to be a multiple of 128 and the one before it a multiple of 8 (32 in
+# int8), unless a dimension spans the whole axis of its array.
 #
 # Number the blocks from 1, and multiply each block of `x` by its number:
 #
@@ -62,9 +62,11 @@ def scale_blocks(x: Float[Array, "M N"]) -> Float[Array, "M N"]:
 
 # %% [markdown]
 # Does a kernel surprise you? `print(x_ref[...])` in its body shows no numbers: Python runs the body
-# once, before any step, to see what it does. `pl.debug_print("i = {}", i)` prints at every step. On
-# a TPU, what fills the `{}` must be an integer scalar; cast others to int32. A `check` runs your
-# kernel several times, so lines may come again.
+# before any step, to see what it does. `pl.debug_print("i = {}", i)` prints at every step. Braces
+# take integers, or at the end of the text one array; a float does without:
+# `pl.debug_print("x", x_ref[0, 0])`. A `check` runs your kernel several times, so lines may come
+# again. On a TPU they go to the log, and only if `xla_tpu_enable_log_recorder` is set:
+# `jax.jit(scale_blocks).lower(x).compile({"xla_tpu_enable_log_recorder": "true"})`.
 
 # %% tags=["author"]
 from puzzles import Alternative, Mistake, Puzzle, array, rng
@@ -146,8 +148,8 @@ PUZZLE = Puzzle(
             "gives every block the number 1",
             old="pl.program_id(0) * pl.num_programs(1) + pl.program_id(1) + 1",
             new="1",
-            says="Python runs the body once, for all steps, so a count that Python keeps stays where "
-            "it is; only `pl.program_id` knows the step",
+            says="only `pl.program_id` knows the step: Python runs the body before any of them, so a "
+            "count that Python keeps is the same in all",
         ),
         Mistake(
             "gives every block of a row the same number",

@@ -129,24 +129,24 @@ PUZZLE = Puzzle(
         "Three parts: zero the accumulator under one `pl.when`; add a block product to it, "
         "unguarded; store it under another `pl.when`.",
     ],
-    explain="""The accumulator survives from step to step because k is innermost: all steps of one
-    output block are consecutive. Zeroing at the first k separates it from the block before, and
-    storing at the last k writes only finished sums.""",
+    explain="""With k innermost, all steps of one output block are consecutive, so one accumulator is
+    enough for all blocks. Zeros at the first k separate each from the one before; the reference stores
+    at the last k, so it writes only finished sums.""",
     mistakes=[
         Mistake(
             "leaves garbage in the accumulator or in the output",
             old=_ZERO,
             new="",
-            says="every number is garbage (NaN here): the accumulator was not zeroed at k = 0, which "
-            "nobody does for you; or nothing was stored at the last k, num_programs - 1; or it was added "
-            "to what the output held, by `+=`. k is `pl.program_id(2)`",
+            says="every number is garbage (NaN here), by one of these: the accumulator was not zeroed at "
+            "k = 0, which nobody does for you; nothing was stored at the last k, num_programs - 1; the "
+            "sum was added to what the output held, by `+=`. k is `pl.program_id(2)`",
         ),
         Mistake(
             "keeps the last K block's product only",
             old=_ZERO,
             new="    acc_ref[...] = jnp.zeros_like(acc_ref)\n",
-            says="something sets the sum back after the first k, or it is not kept in `acc_ref[...]`. "
-            "Zeros belong to k = 0 alone, and every step adds, by `acc_ref[...] +=`",
+            says="one of these: zeros are stored at every k, and not at k = 0 alone; a product is stored "
+            "by `=`, and not added by `acc_ref[...] +=`",
         ),
         Mistake(
             "zeroes the accumulator in the very first grid step only",

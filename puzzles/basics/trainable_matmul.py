@@ -17,7 +17,8 @@ from puzzles import find
 # * **backward** gets the residuals and `g`, the gradient at the result. It returns a tuple: one
 #   gradient for each argument.
 #
-# `defvjp` joins them. Then `jax.grad`, `jax.jit` and `jax.vmap` work as for any function.
+# `defvjp` joins them. Then `jax.grad`, `jax.jit` and `jax.vmap` work. Forward mode, `jax.jvp`, does
+# not, and no second derivative: nobody has told JAX these rules.
 #
 # Write both, with `product` and with `find("matmul_gradients").solution`, the last rung's answer.
 
@@ -53,8 +54,8 @@ def trainable_matmul(a: Float[Array, "M K"], b: Float[Array, "K N"]) -> Float[Ar
 
 
 # %% [markdown]
-# Now train with it: a tiny model of two products and a GELU learns random numbers, and its loss
-# falls.
+# Now train: a tiny model of two products and a GELU learns random numbers, by the reference, and its
+# loss falls. The last comment says how to train with yours.
 
 # %% active="ipynb"
 # from puzzles import plot

@@ -16,8 +16,8 @@ from puzzles import INTERPRET
 # * `grid=(n,)`: run it `n` times, one after another. Each run is a **grid step** and has a number,
 #   `pl.program_id(0)`, from `0` to `n - 1`.
 # * `pl.BlockSpec(block_shape, index_map)`: cut an array into blocks of `block_shape`. `index_map`
-#   says which one a step gets. It counts *blocks*, not elements: with `lambda i: (i,)`, step `i`
-#   gets block `i`.
+#   says which one a step gets. It counts *blocks*, not elements: with `lambda i: (i,)`, step 2 gets
+#   block 2, `x[2048:3072]` in blocks of 1024.
 #
 # `in_specs` has a `BlockSpec` for each input, in the order of the Refs; `out_specs` has the
 # output's.
@@ -146,7 +146,8 @@ PUZZLE = Puzzle(
             "leaves garbage in its output",
             old="o_ref[...] = x_ref[...]",
             new="o_ref = x_ref[...]",
-            says="`o_ref[...] = ...` fills the buffer; `o_ref = ...` only renames a Python variable, and "
+            says="nothing was stored in it, or something was added to what it held. "
+            "`o_ref[...] = ...` fills the buffer; `o_ref = ...` only renames a Python variable, and "
             "`o_ref[...] += ...` adds to what was there before",
         ),
         Mistake(

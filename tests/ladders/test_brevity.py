@@ -13,11 +13,13 @@ from puzzles._author.brevity import words_before
 
 # Words before the cell to fill in: of a ladder's rungs in the mean, and of any of them.
 BUDGETS = {
-    "basics": (120, 180),
+    "basics": (119, 153),
     "splash_attention": (160, 260),
     "grouped_matmul": (150, 220),
     "pipelines": (120, 150),
 }
+# The same of each of a ladder's first four rungs, before anybody is used to it.
+OPENINGS = {"basics": 140}
 # Words of a ladder's front page, which leads to its first puzzle.
 INTROS = {"basics": 120, "pipelines": 120}
 # The part of the lines that a rung asks for which earlier rungs asked for, too.
@@ -39,6 +41,12 @@ def test_a_learner_soon_writes(ladder: str) -> None:
     in_the_mean, in_any = BUDGETS[ladder]
     assert mean <= in_the_mean
     assert {name: count for name, count in words.items() if count > in_any} == {}
+
+
+@pytest.mark.parametrize("ladder", sorted(OPENINGS))
+def test_a_ladder_opens_with_few_words(ladder: str) -> None:
+    opening = {puzzle.name: words_before(puzzle) for puzzle in puzzles.ladder(ladder)[:4]}
+    assert {name: count for name, count in opening.items() if count > OPENINGS[ladder]} == {}
 
 
 @pytest.mark.parametrize("ladder", sorted(INTROS))

@@ -282,6 +282,20 @@ def test_blocks_that_fit_are_not_misaligned(shape, block):
     assert found(S(shape, f32), S(shape, f32), grid, spec, spec) == ()
 
 
+@pytest.mark.parametrize("dtype", [jnp.int8, jnp.uint8, jnp.float8_e4m3fn])
+def test_blocks_of_8_bits_have_32_rows(dtype):
+    def of(rows, block, what=dtype):
+        spec, x = pl.BlockSpec((block, 128), lambda i: (i, 0)), S((rows, 128), what)
+        return found(x, x, (rows // block,), spec, spec)
+
+    fault, _ = of(64, 16)
+    assert fault.kind == "misaligned"
+    assert "multiples of (32, 128) or the whole axis in 8 bits" in fault.words
+    assert "(16 is not). Try a multiple of 32 or all 64." in fault.words
+    # All rows, or an array that has no tiles of 32.
+    assert of(64, 32) == of(16, 16) == of(48, 8) == of(64, 8, jnp.bfloat16) == of(64, 8, bool) == ()
+
+
 def test_blocks_in_smem_have_no_tiles():
     scalars = pl.BlockSpec((1, 1), lambda i: (i, 0), memory_space=pltpu.SMEM)
     assert found(S((4, 3), f32), x32, (4,), scalars, ROW) == ()

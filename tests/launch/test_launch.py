@@ -124,18 +124,28 @@ def test_a_constant_index_map_has_one_buffer_and_one_transfer():
     )
     assert [x.buffers for x in launch.operands] == [2, 1, 2]
     assert [x.transfers for x in launch.operands] == [4, 1, 4]
-    # (1, 128) takes a whole (8, 128) tile of 4096 bytes, as each of the four (8, 128) buffers.
-    assert launch.vmem_bytes == (2 + 1 + 2) * 4096
+    # A row of (1, 128) takes no more than its 512 bytes, each of the four (8, 128) buffers 4096.
+    assert launch.vmem_bytes == 4 * 4096 + 512
     assert launch.flops == 32 * 128
 
 
-def test_narrow_types_fill_taller_tiles():
+@pytest.mark.parametrize(
+    ("dtype", "held"),
+    [
+        (f32, {1: 1, 2: 2, 3: 4, 5: 8, 8: 8, 12: 16}),
+        (bf16, {1: 2, 2: 2, 3: 4, 5: 8, 8: 8, 12: 16}),
+        (jnp.int8, {1: 4, 2: 4, 3: 4, 5: 8, 8: 8, 12: 16, 24: 24}),
+    ],
+)
+def test_rows_are_padded_to_whole_words_and_then_to_tiles_of_8(dtype, held):
+    for rows, padded in held.items():
+        one = only(lambda x: pl.pallas_call(copy_kernel, out_shape=x)(x), S((3, rows, 100), dtype))
+        assert one.vmem_bytes == 2 * 3 * padded * 128 * jnp.dtype(dtype).itemsize
+
+
+def test_mosaic_holds_a_bool_as_int32():
     spec = pl.BlockSpec((8, 128), lambda i: (i, 0))
-    sizes = {f32: 8, bf16: 16, jnp.int8: 32}  # sublanes of a tile; each tile is 4096 bytes
-    for dtype in sizes:
-        one = only(lambda x: call(copy_kernel, x, (2,), [spec], spec)(x), S((16, 128), dtype))
-        assert one.vmem_bytes == 4 * 4096
-    # Mosaic holds a bool as int32: four bytes an element, on both ways.
+    # Four bytes an element, on both ways.
     one = only(lambda x: call(copy_kernel, x, (2,), [spec], spec)(x), S((16, 128), jnp.bool_))
     assert (one.vmem_bytes, one.hbm_bytes) == (4 * 4096, 2 * 16 * 128 * 4)
 
