@@ -54,7 +54,9 @@ def tiles_for_two(K, N, dtype):
 
     bk, bn = largest(K, most // 2 if large else most), largest(N, most)
     if 2 * (bm * bk + 2 * bk * bn + bm * bn) * dtype.itemsize + 8 * bm * bn > 12 * 2**20:
-        raise ValueError(f"tiles bk={bk} of K={K} and bn={bn} of N={N} do not fit into VMEM: pad them")
+        wide = ((axis, n) for axis, n in (("K", K), ("N", N)) if n % 128 and n > 512)
+        pad = " and ".join(f"{axis}={n} to {-(-n // 512) * 512}" for axis, n in wide)
+        raise ValueError(f"tiles bk={bk}, bn={bn} do not fit into VMEM: pad {pad}, with zeros")
     return bm, bk, bn
 
 
@@ -95,7 +97,10 @@ def fused_gate_up(
     w_up: Float[Array, "E K N"],
     group_sizes: Int[Array, " E"],
 ) -> Float[Array, "M N"]:
-    (M, K), (_, _, N) = lhs.shape, w_gate.shape
+    (M, K), (E, rows, N) = lhs.shape, w_gate.shape
+    if (E, rows) != (len(group_sizes), K) or w_up.shape != w_gate.shape:
+        weights = f"weights of shapes {w_gate.shape} and {w_up.shape}"
+        raise ValueError(f"{len(group_sizes)} groups and K={K} do not fit {weights}")
     bm, bk, bn = tiles_for_two(K, N, lhs.dtype)
     offsets = find("group_offsets").solution(group_sizes)
     group_ids, tile_ids, num_steps = find("tile_metadata").solution(group_sizes, M, bm)

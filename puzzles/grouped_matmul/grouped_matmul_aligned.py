@@ -64,7 +64,8 @@ def grouped_matmul_aligned(
     (M, K), (_, _, N) = lhs.shape, rhs.shape
     bm, bk, bn = 64, 128, 256  # all group sizes are multiples of bm
     if K % bk or N % bn:
-        raise ValueError(f"blocks of {bk, bn} do not divide K, N = {K, N}: pad the arrays")
+        whole = -(-K // bk) * bk, -(-N // bn) * bn
+        raise ValueError(f"blocks of {bk, bn} do not divide K, N = {K, N}: pad to {whole}, with zeros")
     group_ids, _, _ = find("tile_metadata").solution(group_sizes, M, bm)
     return pl.pallas_call(
         grouped_matmul_aligned_kernel,

@@ -62,7 +62,8 @@ def launch_masked_store(
     G, M, N = x.shape
     bm, bn = 64, 128
     if M % bm or N % bn:
-        raise ValueError(f"blocks of {bm, bn} do not divide M, N = {M, N}: pad the arrays")
+        whole = -(-M // bm) * bm, -(-N // bn) * bn
+        raise ValueError(f"blocks of {bm, bn} do not divide M, N = {M, N}: pad to {whole}")
     ### BEGIN SOLUTION
     return pl.pallas_call(
         launch_masked_store_kernel,

@@ -59,7 +59,7 @@ def masked_store(
     G, M, N = x.shape
     bm = 64
     if M % bm:
-        raise ValueError(f"blocks of {bm} rows do not divide M = {M}: pad the arrays")
+        raise ValueError(f"blocks of {bm} rows do not divide M = {M}: pad to {-(-M // bm) * bm}")
     return pl.pallas_call(
         masked_store_kernel,
         grid_spec=pltpu.PrefetchScalarGridSpec(

@@ -70,7 +70,10 @@ def permuted_matmul(
     (E, M, K), (_, _, N) = lhs.shape, rhs.shape
     bm, bk, bn = 64, 128, 256
     if M % bm or K % bk or N % bn:
-        raise ValueError(f"blocks of {bm, bk, bn} do not divide M, K, N = {M, K, N}: pad the arrays")
+        whole = tuple(-(-n // b) * b for n, b in ((M, bm), (K, bk), (N, bn)))
+        raise ValueError(
+            f"blocks of {bm, bk, bn} do not divide M, K, N = {M, K, N}: pad to {whole}, with zeros"
+        )
     return pl.pallas_call(
         permuted_matmul_kernel,
         grid_spec=pltpu.PrefetchScalarGridSpec(

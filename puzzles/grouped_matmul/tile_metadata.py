@@ -57,7 +57,11 @@ def tile_metadata(
     group_sizes: Int[Array, " E"], M: int, bm: int
 ) -> tuple[Int[Array, " steps"], Int[Array, " steps"], Int[Array, ""]]:
     if M % bm:
-        raise ValueError(f"tiles of {bm} rows do not divide M={M}: pad the rows")
+        whole = -(-M // bm) * bm
+        raise ValueError(
+            f"tiles of {bm} rows do not divide M={M}: pad the rows to {whole}; "
+            "group_sizes stay, so the new ones are nobody's"
+        )
     E = len(group_sizes)
     offsets = find("group_offsets").solution(group_sizes)
     counts = find("tiles_per_group").solution(group_sizes, bm)
