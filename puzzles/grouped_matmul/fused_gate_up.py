@@ -23,7 +23,7 @@ from puzzles import INTERPRET, find
 #        └── × up ────→ up_ref ─────────── × ──→ o_ref, own rows only
 # ```
 #
-# An activation is of the *whole* sum: not before the last `k`. The rest of your `grouped_matmul` is
+# An activation is of the *whole* sum: not before the last `k`. The rest is `grouped_matmul`'s, and
 # printed. Write the two sums, and the value to store.
 
 # %%
@@ -128,7 +128,7 @@ def fused_gate_up(
 
 
 # %% [markdown]
-# What is saved, at the shapes of Mixtral and 8192 tokens: two launches also write two results, which
+# What the reference saves, at the shapes of Mixtral and 8192 tokens: two launches also write two results, which
 # XLA reads, multiplies and writes once more.
 
 # %% active="ipynb"

@@ -137,9 +137,9 @@ PUZZLE = Puzzle(
         "lhs and the output are tiled as in tiled_matmul, with one more parameter in their maps. The map "
         "of rhs returns three indices: the group of tile i, then k and j.",
     ],
-    explain="""A grouped matmul of whole tiles is a matmul whose index map looks up which weights to fetch. The
-    kernel's body does not change, the grid has no axis of experts, and weights that no token needs are
-    never fetched.""",
+    explain="""A grouped matmul of whole tiles is a matmul whose index map looks up which weights to fetch. In
+    the reference the kernel's body does not change, and the grid has no axis of experts. Weights that no token
+    needs are never fetched.""",
     mistakes=[
         Mistake(
             "takes the tile's number for its expert's",

@@ -27,8 +27,8 @@ from puzzles import INTERPRET, find
 # ```
 #
 # Do not transpose `w` in HBM: that would read and write the weights of all experts, used or not. Take
-# the blocks as they lie. Your kernel is printed, without its product; that is yours, and so is the
-# `BlockSpec` of `rhs`. `jax.lax.dot_general` is told which axis of each factor to sum over.
+# the blocks as they lie. The kernel is printed, without its product; write that, and the `BlockSpec` of
+# `rhs`. `jax.lax.dot_general` is told which axis of each factor to sum over.
 
 # %%
 def grouped_matmul_transposed_spec(
@@ -161,8 +161,8 @@ PUZZLE = Puzzle(
         "Add one product of the two blocks, at every step. The BlockSpec: `None`, bn, bk; the map gives the step's "
         "group, the column block of the output, and k.",
     ],
-    explain="""The matrix unit can contract the last axis of both factors, so a transposed product costs an index map
-    and a line in the dot, but no copy of the weights. Everything about groups, visits and masks is as it was: it
+    explain="""The matrix unit can contract the last axis of both factors, so a transposed product costs the reference an
+    index map and a line in the dot, but no copy of the weights. Everything about groups, visits and masks is as it was: it
     concerns the rows, and those did not change.""",
     mistakes=[
         Mistake(

@@ -41,7 +41,7 @@ from puzzles import INTERPRET, find
 #
 # <details><summary>More: empty groups in production</summary>
 #
-# JAX's `tgmm` gives each empty group one visit that stores zeros. For weights that costs less than
+# Megablox's `tgmm` gives each empty group one visit that stores zeros. For weights that costs less than
 # clearing all of them first, if few experts are empty.
 #
 # </details>
@@ -188,8 +188,8 @@ PUZZLE = Puzzle(
         "Zero the accumulator where a group opens. Mask the rows of both blocks with `jnp.where`, by the "
         "group's offsets, and add their product. Store where the group closes, the last step of the grid included.",
     ],
-    explain="""The accumulator lives as long as a group: zeroed where the group differs from the step before, stored
-    where it differs from the next. Because each group's visits are consecutive, one accumulator does for
+    explain="""In the reference the accumulator lives as long as a group: zeroed where the group differs from the step before,
+    stored where it differs from the next. Because each group's visits are consecutive, one accumulator does for
     all of them, and nothing is masked but the rows of a tile that are another group's, or nobody's.""",
     mistakes=[
         Mistake(

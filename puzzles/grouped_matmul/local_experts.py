@@ -26,7 +26,7 @@ from puzzles import INTERPRET, find
 # step              │ 0   1   2   3 │        no step for anybody else
 # ```
 #
-# Your kernel and its call **do not change**. Step 0 is a tile's first visit again, and stores zeros in
+# `grouped_matmul`'s kernel and call **do not change**. Step 0 is a tile's first visit again, and stores zeros in
 # the rows of others. Hand over the right piece: `num_steps`; `group_ids` and `tile_ids`, from the first
 # own visit on (what follows the own ones does not count); `offsets`. Groups are numbered as in `rhs`,
 # from 0.
@@ -92,7 +92,7 @@ def local_experts(
     first: Int[Array, ""],
 ) -> Float[Array, "M N"]:
     (M, K), (L, rows, N) = lhs.shape, rhs.shape
-    if rows != K or L > len(group_sizes):
+    if rows != K or len(group_sizes) < L:
         raise ValueError(f"{len(group_sizes)} groups and K={K} do not fit rhs of shape {rhs.shape}")
     bm, bk, bn = tiles(K, N, lhs.dtype)
     offsets = find("group_offsets").solution(group_sizes)
@@ -129,9 +129,14 @@ def local_experts(
 
 # %% [markdown]
 # Now on several devices: the first cell made four of your CPU; on a TPU its chips take part. Under
-# `jax.shard_map` each runs your kernel on its own experts, and `jax.lax.psum` adds up what they give.
-# For each row all but one give zeros, so the sum is exact. And all wait for the one with most visits:
-# it matters that a router spreads its tokens evenly.
+# `jax.shard_map` each runs the reference on its own experts, or your `local_experts` once it passes, and
+# `jax.lax.psum` adds up what they give. For each row all but one give zeros, so the sum is exact. And all
+# wait for the one with most visits: it matters that a router spreads its tokens evenly.
+#
+# Here every chip sees every row. The other way sends each row to the chips of its experts, and the
+# answers back:
+# [`jax.lax.ragged_all_to_all`](https://docs.jax.dev/en/latest/_autosummary/jax.lax.ragged_all_to_all.html)
+# moves pieces of unequal length.
 
 # %% active="ipynb"
 # M, K, N, E = 512, 128, 256, 8
@@ -140,11 +145,11 @@ def local_experts(
 # r = np.random.default_rng(0)
 # lhs, rhs = (jnp.asarray(r.normal(size=s), jnp.float32) for s in ((M, K), (E, K, N)))
 # sizes = jnp.array([100, 0, 30, 200, 7, 90, 0, 60])
-# mine, P = find("local_experts").solution, jax.sharding.PartitionSpec
+# product, P = find("local_experts").solution, jax.sharding.PartitionSpec  # or product = local_experts
 #
 #
 # def on_each(lhs, rhs, sizes):
-#     return jax.lax.psum(mine(lhs, rhs, sizes, L * jax.lax.axis_index("expert")), "expert")
+#     return jax.lax.psum(product(lhs, rhs, sizes, L * jax.lax.axis_index("expert")), "expert")
 #
 #
 # layer = jax.shard_map(
@@ -159,7 +164,7 @@ def local_experts(
 # assert np.array_equal(got, whole)
 # print(f"the sum over {len(chips)} devices equals the whole")
 # for n in range(0, E, L):
-#     (one,) = trace(mine, lhs, rhs[n : n + L], sizes, jnp.int32(n))
+#     (one,) = trace(product, lhs, rhs[n : n + L], sizes, jnp.int32(n))
 #     print(f"experts {n} to {n + L - 1}: {sizes[n : n + L].sum():3} rows, {one.grid[1]} visits")
 
 # %% tags=["author"]

@@ -275,7 +275,7 @@ def test_what_no_tile_divides_is_refused_and_told_what_to_pad_to(
 @pytest.mark.parametrize("choose", [grouped_matmul.tiles, fused_gate_up.tiles_for_two])
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16], ids=["f32", "bf16"])
 def test_widths_that_are_padded_as_told_are_taken(choose: Any, dtype: Any) -> None:
-    """Every width that is refused is named with the next multiple of 512, which large tiles divide."""
+    """What is refused is named with the next multiple of 512, which large tiles divide."""
     dtype, refused = jnp.dtype(dtype), 0
     for K, N in itertools.product((100, 500, 600, 1000, 1408, 2880, 4100, 14400), repeat=2):
         try:
