@@ -255,6 +255,13 @@ PUZZLE = Puzzle(
             stage="work",
         ),
         Mistake(
+            "fetches lhs anew for each column even if bm is all of M",
+            old="* (1 if bm == M and bk == K else columns)",
+            new="* columns",
+            says="it stays if bm is all of M and K is whole",
+            stage="work",
+        ),
+        Mistake(
             "looks at the weights alone",
             old="moved = 2 * (lhs + weights + M * N)",
             new="moved = weights",

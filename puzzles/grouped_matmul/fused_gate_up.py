@@ -205,6 +205,18 @@ PUZZLE = Puzzle(
             says="the gate's sum goes through silu first",
         ),
         Mistake(
+            "activates the product of the two",
+            old=_HIDDEN,
+            new="hidden = jax.nn.silu(gate_ref[...] * up_ref[...])",
+            says="silu is for the gate alone, before it multiplies what comes up",
+        ),
+        Mistake(
+            "takes gelu for silu",
+            old=_HIDDEN,
+            new="hidden = jax.nn.gelu(gate_ref[...]) * up_ref[...]",
+            says="the gate's function here is silu, x · sigmoid(x)",
+        ),
+        Mistake(
             "takes the sigmoid for silu",
             old=_HIDDEN,
             new="hidden = jax.nn.sigmoid(gate_ref[...]) * up_ref[...]",
@@ -230,6 +242,12 @@ PUZZLE = Puzzle(
             says="the second sum is for w_up",
         ),
         Mistake(
+            "adds both products to one sum",
+            old=_UP,
+            new=_UP.replace("up_ref[...] +=", "gate_ref[...] +="),
+            says="each product has a sum of its own: the second one belongs in up_ref",
+        ),
+        Mistake(
             "keeps the last block of K of the second sum only",
             old="up_ref[...] += jnp.dot",
             new="up_ref[...] = jnp.dot",
@@ -246,6 +264,12 @@ PUZZLE = Puzzle(
             old=_STORE,
             new="o_ref[...] = jnp.where(mine, hidden, 0.0).astype(o_ref.dtype)",
             says="what the visit before stored in the same tile is lost: the other rows get `others`",
+        ),
+        Mistake(
+            "multiplies by the mask",
+            old=_STORE,
+            new="o_ref[...] = (hidden * mine + others * ~mine).astype(o_ref.dtype)",
+            says="rows of nobody may hold NaN, and NaN times 0 is NaN: choose with `jnp.where`",
         ),
         Mistake(
             "leaves the output's type to chance",

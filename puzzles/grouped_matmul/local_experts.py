@@ -38,7 +38,7 @@ def local_experts_spec(
     lhs: Float[Array, "M K"],
     rhs: Float[Array, "L K N"],
     group_sizes: Int[Array, " E"],
-    first: Int[Array, ""],
+    first: Int[Array, ""],  # first + L is at most E
 ) -> Float[Array, "M N"]:
     row, end = jnp.arange(lhs.shape[0])[:, None], jnp.cumsum(group_sizes)
     out = jnp.zeros((lhs.shape[0], rhs.shape[2]), lhs.dtype)
@@ -129,7 +129,7 @@ def local_experts(
 
 # %% [markdown]
 # Now on several devices: the first cell made four of your CPU; on a TPU its chips take part. Under
-# `jax.shard_map` each runs the reference on its own experts, or your `local_experts` once it passes, and
+# `jax.shard_map` each runs the reference on its own experts (yours, if you change `product`), and
 # `jax.lax.psum` adds up what they give. For each row all but one give zeros, so the sum is exact. And all
 # wait for the one with most visits: it matters that a router spreads its tokens evenly.
 #
@@ -145,7 +145,7 @@ def local_experts(
 # r = np.random.default_rng(0)
 # lhs, rhs = (jnp.asarray(r.normal(size=s), jnp.float32) for s in ((M, K), (E, K, N)))
 # sizes = jnp.array([100, 0, 30, 200, 7, 90, 0, 60])
-# product, P = find("local_experts").solution, jax.sharding.PartitionSpec  # or product = local_experts
+# product, P = find("local_experts").solution, jax.sharding.PartitionSpec  # or local_experts
 #
 #
 # def on_each(lhs, rhs, sizes):
@@ -232,6 +232,23 @@ PUZZLE = Puzzle(
             new="group_ids = jnp.roll(group_ids, -begin)",
             edits=((_OFFSETS, "pass"),),
             says="rhs begins with expert `first`: its group is number 0 here",
+        ),
+        Mistake(
+            "lets offsets begin at 0",
+            old=_OFFSETS,
+            new=_OFFSETS + " - offsets[first]",
+            says="offsets count the rows of all of lhs: the first own group begins where it began",
+        ),
+        Mistake(
+            "makes the list anew from the own sizes",
+            old=_VISITS,
+            new="own = jax.lax.dynamic_slice(group_sizes, (first,), (L,))",
+            edits=(
+                (_STEPS, 'group_ids, tile_ids, num_steps = find("tile_metadata").solution(own, M, bm)'),
+                (_GROUPS, "pass"),
+                (_TILES, "pass"),
+            ),
+            says="a list of the own sizes alone begins at tile 0; the own rows begin further down",
         ),
         Mistake(
             "leaves the offsets those of all groups",

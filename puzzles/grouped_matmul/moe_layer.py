@@ -184,8 +184,8 @@ def moe_layer(
 #   `group_offset`: when the **experts are sharded** over chips, each chip goes through the visits to
 #   its own experts only. So does `local_experts`, later.
 # * [tokamax](https://github.com/openxla/tokamax/tree/main/tokamax/_src/ops/ragged_dot), with two for
-#   TPUs. One continues Megablox, with **quantised** weights and activations, and with tables of tuned
-#   tile sizes. The other, `gmm_v2`, makes its list inside the kernel and gives each group tiles of its
+#   TPUs. The default continues Megablox, with **quantised** weights and activations, and with tables of
+#   tuned tile sizes. The other, `gmm_v2`, makes its list inside the kernel and gives each group tiles of its
 #   own, which begin where the group does: hardly a row is computed for two groups, and at a group's
 #   end only a part of the tile is.
 # * [`jax.lax.ragged_dot`](https://docs.jax.dev/en/latest/_autosummary/jax.lax.ragged_dot.html) has
@@ -296,7 +296,7 @@ PUZZLE = Puzzle(
     slack=dict(outside=1.03),  # of what all nine launches get, some list of tokens more
     tolerance=1e-4,
     hints=[
-        "Backward: which of your kernels multiplies rows by transposed weights, which one sums outer products of rows? "
+        "Backward: which rung's kernel multiplies rows by transposed weights, which one sums outer products of rows? "
         "Routing: flatten the chosen experts to one number a slot; everything else follows from sorting those numbers. "
         "Way back: which row of `out` does slot n have?",
         "`jax.lax.top_k(array, k)` returns values and indices. `jnp.argsort` gives the order of a sort and, applied "
@@ -316,6 +316,18 @@ PUZZLE = Puzzle(
             says="the weights of the chosen experts have to add up to 1: softmax over their logits only",
         ),
         Mistake(
+            "takes the softmax over the tokens",
+            old=_WEIGHTS,
+            new="weights = jax.nn.softmax(logits, axis=0)",
+            says="the weights of one token's experts add up to 1: softmax along axis 1",
+        ),
+        Mistake(
+            "weighs by the logits",
+            old=_WEIGHTS,
+            new="weights = logits",
+            says="logits are no weights yet: take the softmax of the chosen ones",
+        ),
+        Mistake(
             "leaves out the weights",
             old=_SUM,
             new="return jnp.sum(slots, axis=1)",
@@ -332,6 +344,18 @@ PUZZLE = Puzzle(
             old=_ORDER,
             new="order = jnp.arange(experts.size)",
             says="the first group_sizes[0] rows are multiplied by expert 0, whoever they are",
+        ),
+        Mistake(
+            "sorts the experts downwards",
+            old=_ORDER,
+            new="order = jnp.argsort(-experts)",
+            says="the rows of group 0 come first: sort upwards",
+        ),
+        Mistake(
+            "takes a slot's number for its token's",
+            old=_ROWS,
+            new="rows = x[order]",
+            says="order counts slots, and slot n belongs to token n // top_k",
         ),
         Mistake(
             "gathers the tokens without sorting them",
@@ -388,7 +412,7 @@ PUZZLE = Puzzle(
             "multiplies back by weights that are not transposed",
             old=_D_LHS,
             new='d_lhs = find("grouped_matmul").solution(dy, rhs, group_sizes)',
-            says="at output[0] the bwd rule produced",
+            says="do not fit rhs of shape",
             stage="error",
         ),
         Mistake(

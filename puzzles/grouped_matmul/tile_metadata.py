@@ -78,8 +78,8 @@ def tile_metadata(
 # %% [markdown]
 # This is the list that JAX's own grouped matmul goes through, `gmm` of
 # [Megablox](https://github.com/jax-ml/jax/tree/main/jax/experimental/pallas/ops/tpu/megablox): visit by
-# visit the same, which a test of this project shows on 300 random sizes. Try some of your own in the
-# reference. All of them run on one compiled program.
+# visit the same, which a test of this project shows on 300 random sizes. Try some of your own: the
+# reference runs all of them on one compiled program.
 
 # %% active="ipynb"
 # visits = jax.jit(find("tile_metadata").solution, static_argnums=(1, 2))
