@@ -42,7 +42,8 @@ that read there where to fetch from, and masks for tiles of which only a part is
 attention rests on the same three; you can climb the two ladders in either order.
 
 It builds on `basics.ipynb`: Refs, grids, index maps, scratch and `pl.when` are taken as known. Here,
-too, every kernel runs on a CPU under `interpret=True`, and unchanged on a TPU.
+too, every kernel runs on a CPU under `interpret=True`, and unchanged on a TPU. What a rung needs of
+an earlier one it takes from the reference, `find(...).solution`, so you can begin anywhere.
 """
 
 PARTS = {
@@ -62,6 +63,6 @@ The list of visits, the routing and the store come together around a kernel body
 a layer.""",
     "choose_tiles": """## Part IV: a layer that is served
 
-In training, experts have many rows each; in serving, few, and their weights are most of what is
-moved.""",
+In training, experts have many rows each; in decoding, token by token, few, and their weights are most
+of what is moved.""",
 }

@@ -12,9 +12,9 @@ from puzzles import INTERPRET, find, trace
 # %% [markdown]
 # ## choose_tiles: what is fetched once, and what again and again
 #
-# In training an expert gets hundreds of rows. In decoding, one new token for each request, it gets a
-# handful. The best tiles differ. Here are the numbers that a launch moves, for `E` groups of `M // E`
-# rows, with `V` visits and `C = N // bn` columns of blocks:
+# In training an expert gets hundreds of rows or more; in decoding, one new token a request, a handful.
+# What do tiles cost? These are the numbers that the folded launch moves, for `E` groups of `M // E` rows,
+# with `V` visits and `C = N // bn` columns of blocks:
 #
 # ```text
 #             K whole, bk = K            K cut, bk < K
@@ -24,8 +24,8 @@ from puzzles import INTERPRET, find, trace
 # ```
 #
 # With K whole, a block of weights stays while one visit of its group follows another. (And `lhs` stays,
-# fetched once, if `bm` is all of `M`.) VMEM must hold it all: two buffers for each operand's block, the
-# output's too, and the f32 accumulator once.
+# fetched once, if `bm` is all of `M`.) VMEM must hold two buffers for each operand's block, the output's
+# too, and the f32 accumulator once.
 #
 # Choose `(bm, bk, bn)` for bf16, so that they fit into `vmem_bytes` and move at most 5 % more than the
 # best tiles do. `bm` is a multiple of 16 and divides `M`; `bk` and `bn` are multiples of 128 and divide
@@ -71,7 +71,7 @@ def visits(M: int, E: int, bm: int) -> int:
 
 # %%
 def choose_tiles_spec(M: int, K: int, N: int, E: int, vmem_bytes: int) -> tuple[int, int, int]:
-    """The best there is: a receipt for each of them all, which is much too slow."""
+    """Of all tiles, those that move least: a receipt for each, which is much too slow."""
     rows, some, others = (range(b, n + 1, b) for n, b in ((M, 16), (K, 128), (N, 128)))
     every = ((bm, bk, bn) for bm in rows for bk in some for bn in others)
     tiles = [one for one in every if not (M % one[0] or K % one[1] or N % one[2])]
@@ -103,8 +103,13 @@ def choose_tiles(M: int, K: int, N: int, E: int, vmem_bytes: int) -> tuple[int, 
 
 
 # %% [markdown]
-# Below are 8 or 64 experts, many rows or few. Bytes are one side only: very small `bm` make many short
-# steps, which a receipt does not see. Of tiles that move equally much, take the largest `bm`.
+# Below are 8 or 64 experts, many rows or few. **Bytes are one side only.** The reference counts nothing
+# else, and takes 16 rows each time. But the matrix unit loads a block of weights, then lets rows stream
+# past it: the more rows for each loading, the better. None of the tiles that
+# [tokamax](https://github.com/openxla/tokamax/tree/main/tokamax/data/autotuning) has tuned for its
+# Megablox on TPUs (2026) has fewer than 128. The best of that kind move 284 MiB in the first layer: 317
+# FLOPs a byte, where v5e can do 240. Nor should `bm` be far more than a group has: a visit computes all
+# of them. (And a router's groups are not equal, as these are.)
 
 # %% active="ipynb"
 # print("      M   E  rows each            tiles  MiB moved  FLOP/byte")
@@ -172,6 +177,8 @@ def audit(launch: Launch, *, args) -> None:
     if more[0] > more[1]:
         how = "keep K whole, if VMEM lets you" if tiles[1] < K == wanted[1] else "larger bm, fewer visits"
         what = f"each weight is fetched {again:.1f} times: {how}"
+    elif wanted[:2] == (M, K) and tiles[:2] != (M, K):
+        what = f"lhs is fetched {often:.1f} times: it stays if bm is all of M and K is whole"
     elif tiles[0] > wanted[0] and tiles[2] >= wanted[2]:
         what = f"lhs is fetched {often:.1f} times: a visit brings bm rows, however few its group has"
     assert launch.hbm_bytes <= _MOST * best, f"{moved}; {what}"
@@ -205,7 +212,7 @@ PUZZLE = Puzzle(
     ],
     explain="""Whole K makes an expert's weights come once for all of its rows, cut K once for every tile of them. So
     K stays whole unless that leaves no room for columns wide enough; then `bm` decides how often weights come.
-    With few rows an expert nothing is left to reuse, and the bytes of the weights are all that counts.""",
+    With few rows an expert nothing is left to reuse, and nearly all that is moved is weights.""",
     kernel=False,
     accepts=accepts,
     launches=launches,
@@ -245,6 +252,13 @@ PUZZLE = Puzzle(
             old="* (1 if bm == M and bk == K else columns)",
             new="",
             says="larger bn, fewer columns of blocks",
+            stage="work",
+        ),
+        Mistake(
+            "fetches lhs anew for each column even if bm is all of M",
+            old="* (1 if bm == M and bk == K else columns)",
+            new="* columns",
+            says="it stays if bm is all of M and K is whole",
             stage="work",
         ),
         Mistake(

@@ -23,7 +23,7 @@ from puzzles import INTERPRET, find
 #        └── × up ────→ up_ref ─────────── × ──→ o_ref, own rows only
 # ```
 #
-# An activation is of the *whole* sum: not before the last `k`. The rest of your `grouped_matmul` is
+# An activation is of the *whole* sum: not before the last `k`. The rest is `grouped_matmul`'s, and
 # printed. Write the two sums, and the value to store.
 
 # %%
@@ -54,7 +54,9 @@ def tiles_for_two(K, N, dtype):
 
     bk, bn = largest(K, most // 2 if large else most), largest(N, most)
     if 2 * (bm * bk + 2 * bk * bn + bm * bn) * dtype.itemsize + 8 * bm * bn > 12 * 2**20:
-        raise ValueError(f"tiles bk={bk} of K={K} and bn={bn} of N={N} do not fit into VMEM: pad them")
+        wide = ((axis, n) for axis, n in (("K", K), ("N", N)) if n % 128 and n > 512)
+        pad = " and ".join(f"{axis}={n} to {-(-n // 512) * 512}" for axis, n in wide)
+        raise ValueError(f"tiles bk={bk}, bn={bn} do not fit into VMEM: pad {pad}, with zeros")
     return bm, bk, bn
 
 
@@ -95,7 +97,10 @@ def fused_gate_up(
     w_up: Float[Array, "E K N"],
     group_sizes: Int[Array, " E"],
 ) -> Float[Array, "M N"]:
-    (M, K), (_, _, N) = lhs.shape, w_gate.shape
+    (M, K), (E, rows, N) = lhs.shape, w_gate.shape
+    if (E, rows) != (len(group_sizes), K) or w_up.shape != w_gate.shape:
+        weights = f"weights of shapes {w_gate.shape} and {w_up.shape}"
+        raise ValueError(f"{len(group_sizes)} groups and K={K} do not fit {weights}")
     bm, bk, bn = tiles_for_two(K, N, lhs.dtype)
     offsets = find("group_offsets").solution(group_sizes)
     group_ids, tile_ids, num_steps = find("tile_metadata").solution(group_sizes, M, bm)
@@ -123,7 +128,7 @@ def fused_gate_up(
 
 
 # %% [markdown]
-# What is saved, at the shapes of Mixtral and 8192 tokens: two launches also write two results, which
+# What the reference saves, at the shapes of Mixtral and 8192 tokens: two launches also write two results, which
 # XLA reads, multiplies and writes once more.
 
 # %% active="ipynb"
@@ -200,6 +205,18 @@ PUZZLE = Puzzle(
             says="the gate's sum goes through silu first",
         ),
         Mistake(
+            "activates the product of the two",
+            old=_HIDDEN,
+            new="hidden = jax.nn.silu(gate_ref[...] * up_ref[...])",
+            says="silu is for the gate alone, before it multiplies what comes up",
+        ),
+        Mistake(
+            "takes gelu for silu",
+            old=_HIDDEN,
+            new="hidden = jax.nn.gelu(gate_ref[...]) * up_ref[...]",
+            says="the gate's function here is silu, x · sigmoid(x)",
+        ),
+        Mistake(
             "takes the sigmoid for silu",
             old=_HIDDEN,
             new="hidden = jax.nn.sigmoid(gate_ref[...]) * up_ref[...]",
@@ -225,6 +242,12 @@ PUZZLE = Puzzle(
             says="the second sum is for w_up",
         ),
         Mistake(
+            "adds both products to one sum",
+            old=_UP,
+            new=_UP.replace("up_ref[...] +=", "gate_ref[...] +="),
+            says="each product has a sum of its own: the second one belongs in up_ref",
+        ),
+        Mistake(
             "keeps the last block of K of the second sum only",
             old="up_ref[...] += jnp.dot",
             new="up_ref[...] = jnp.dot",
@@ -241,6 +264,12 @@ PUZZLE = Puzzle(
             old=_STORE,
             new="o_ref[...] = jnp.where(mine, hidden, 0.0).astype(o_ref.dtype)",
             says="what the visit before stored in the same tile is lost: the other rows get `others`",
+        ),
+        Mistake(
+            "multiplies by the mask",
+            old=_STORE,
+            new="o_ref[...] = (hidden * mine + others * ~mine).astype(o_ref.dtype)",
+            says="rows of nobody may hold NaN, and NaN times 0 is NaN: choose with `jnp.where`",
         ),
         Mistake(
             "leaves the output's type to chance",

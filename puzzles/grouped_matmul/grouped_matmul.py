@@ -11,9 +11,8 @@ from puzzles import INTERPRET, find
 # %% [markdown]
 # ## grouped_matmul: tiles that groups share
 #
-# From now on a group is as long as it is, and may be empty. So **a tile may belong to several
-# groups**. It is visited once for each of them, with that expert's weights, and each visit stores only
-# its own rows:
+# From now on a group has any number of rows, or none. So **a tile may belong to several groups**. It is
+# visited once for each, with that expert's weights, and a visit stores only its own rows:
 #
 # ```text
 # group_sizes = (50, 0, 80, 30, 3), bm = 64, M = 256
@@ -29,17 +28,16 @@ from puzzles import INTERPRET, find
 #
 # ![Two visits to tile 0: the first stores group 0's rows and zeros in the others, the second, with the weights of group 2, stores its rows and keeps the first's; only then is the block written. Then tile 1.](diagrams/grouped_matmul/grouped_matmul.svg)
 #
-# **The grid.** The number of visits is data: `num_steps` below is traced, and the grid gets its length
-# when the launch runs.
+# **The grid.** `num_steps` below is traced, and the grid gets its length when the launch runs.
 #
 # **Who writes what.** A visit sums over `k` (in the picture K is one block), and stores as
 # `masked_store` did, by `offsets`. But at a tile's *first* visit the other rows hold garbage: it writes
-# **zeros** there. First is a visit whose tile is not the step before's. (Step 0 has none before it:
-# `tile_ids_ref[-1]` is not there.)
+# **zeros** there. First is a visit whose tile is not the step before's. (Before step 0 there is none, nor
+# `tile_ids_ref[-1]`.)
 #
 # **What nobody visits**, like tile 3. `input_output_aliases` says that the output **is** an array of
-# zeros that goes in: what no step writes stays zero. With `memory_space=pl.ANY` it stays in HBM; your
-# kernel leaves `zeros_ref` alone.
+# zeros that goes in: what no step writes stays zero. With `memory_space=pl.ANY` it stays in HBM, whole:
+# leave `zeros_ref` alone.
 #
 # Write what a visit does at its last `k`. (Rows of nobody may hold NaN.)
 #
@@ -71,8 +69,9 @@ def tiles(K, N, dtype):
     bk, bn = (max((b for b in range(128, most + 1, 128) if n % b == 0), default=n) for n in (K, N))
     # two buffers for each block, and one for sums in f32; the rest of 16 MiB is for the body
     if 2 * (bm * bk + bk * bn + bm * bn) * dtype.itemsize + 4 * max(bm, bk) * bn > 12 * 2**20:
-        axes = f"bk={bk} of K={K} and bn={bn} of N={N}"
-        raise ValueError(f"tiles {axes} do not fit into VMEM: pad what is no multiple of 128")
+        wide = ((axis, n) for axis, n in (("K", K), ("N", N)) if n % 128 and n > max(most, 512))
+        pad = " and ".join(f"{axis}={n} to {-(-n // 512) * 512}" for axis, n in wide)
+        raise ValueError(f"tiles bk={bk}, bn={bn} do not fit into VMEM: pad {pad}, with zeros")
     return bm, bk, bn
 
 
@@ -103,7 +102,9 @@ def grouped_matmul_kernel(
 def grouped_matmul(
     lhs: Float[Array, "M K"], rhs: Float[Array, "E K N"], group_sizes: Int[Array, " E"]
 ) -> Float[Array, "M N"]:
-    (M, K), (_, _, N) = lhs.shape, rhs.shape
+    (M, K), (E, rows, N) = lhs.shape, rhs.shape
+    if (E, rows) != (len(group_sizes), K):
+        raise ValueError(f"{len(group_sizes)} groups and K={K} do not fit rhs of shape {rhs.shape}")
     bm, bk, bn = tiles(K, N, lhs.dtype)
     offsets = find("group_offsets").solution(group_sizes)
     group_ids, tile_ids, num_steps = find("tile_metadata").solution(group_sizes, M, bm)
@@ -130,8 +131,8 @@ def grouped_matmul(
 
 # %% [markdown]
 # **What do more experts cost?** Here are two layers of equal weights, 1024 × 4096 and 4096 × 1024, for
-# 32,768 rows. A block of weights has 1024 rows here, so in the first layer K is one block, in the
-# second it is cut into four. How often is a weight fetched, and for how many rows each time?
+# 32,768 rows. The reference's block of weights has 1024 rows here, so in the first layer K is one block,
+# in the second it is cut into four. How often is a weight fetched, and for how many rows each time?
 
 # %% active="ipynb"
 # M, bf16 = 32_768, jnp.bfloat16
@@ -148,8 +149,8 @@ def grouped_matmul(
 # %% [markdown]
 # **K whole**: the block of weights stays while one visit of its group follows another, so each weight
 # is fetched once, for *all* rows of its expert. Eight times the experts: eight times the bytes, and an
-# eighth of the reuse. **K cut**: every visit walks through all blocks of K, so nothing stays, and a
-# fetch serves one tile of 512 rows, however many rows the expert has.
+# eighth of the reuse. **K cut**: every visit walks through all blocks of K, from the first, so nothing
+# stays, and a fetch serves one tile of 512 rows, however many rows the expert has.
 #
 # So with few experts whole K pays, and with many the reuse of a weight falls to what one expert's rows
 # give. When a model writes one token at a time, that may be 8 rows: 8 FLOPs for each byte of bf16

@@ -64,7 +64,8 @@ def grouped_matmul_aligned(
     (M, K), (_, _, N) = lhs.shape, rhs.shape
     bm, bk, bn = 64, 128, 256  # all group sizes are multiples of bm
     if K % bk or N % bn:
-        raise ValueError(f"blocks of {bk, bn} do not divide K, N = {K, N}: pad the arrays")
+        whole = -(-K // bk) * bk, -(-N // bn) * bn
+        raise ValueError(f"blocks of {bk, bn} do not divide K, N = {K, N}: pad to {whole}, with zeros")
     group_ids, _, _ = find("tile_metadata").solution(group_sizes, M, bm)
     return pl.pallas_call(
         grouped_matmul_aligned_kernel,
@@ -136,9 +137,9 @@ PUZZLE = Puzzle(
         "lhs and the output are tiled as in tiled_matmul, with one more parameter in their maps. The map "
         "of rhs returns three indices: the group of tile i, then k and j.",
     ],
-    explain="""A grouped matmul of whole tiles is a matmul whose index map looks up which weights to fetch. The
-    kernel's body does not change, the grid has no axis of experts, and weights that no token needs are
-    never fetched.""",
+    explain="""A grouped matmul of whole tiles is a matmul whose index map looks up which weights to fetch. In
+    the reference the kernel's body does not change, and the grid has no axis of experts. Weights that no token
+    needs are never fetched.""",
     mistakes=[
         Mistake(
             "takes the tile's number for its expert's",

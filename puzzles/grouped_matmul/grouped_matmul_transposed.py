@@ -27,8 +27,8 @@ from puzzles import INTERPRET, find
 # ```
 #
 # Do not transpose `w` in HBM: that would read and write the weights of all experts, used or not. Take
-# the blocks as they lie. Your kernel is printed, without its product; that is yours, and so is the
-# `BlockSpec` of `rhs`. `jax.lax.dot_general` is told which axis of each factor to sum over.
+# the blocks as they lie. The kernel is printed, without its product; write that, and the `BlockSpec` of
+# `rhs`. `jax.lax.dot_general` is told which axis of each factor to sum over.
 
 # %%
 def grouped_matmul_transposed_spec(
@@ -50,8 +50,9 @@ def tiles(K, N, dtype):
     bk, bn = (max((b for b in range(128, most + 1, 128) if n % b == 0), default=n) for n in (K, N))
     # two buffers for each block, and one for sums in f32; the rest of 16 MiB is for the body
     if 2 * (bm * bk + bk * bn + bm * bn) * dtype.itemsize + 4 * max(bm, bk) * bn > 12 * 2**20:
-        axes = f"bk={bk} of K={K} and bn={bn} of N={N}"
-        raise ValueError(f"tiles {axes} do not fit into VMEM: pad what is no multiple of 128")
+        wide = ((axis, n) for axis, n in (("K", K), ("N", N)) if n % 128 and n > max(most, 512))
+        pad = " and ".join(f"{axis}={n} to {-(-n // 512) * 512}" for axis, n in wide)
+        raise ValueError(f"tiles bk={bk}, bn={bn} do not fit into VMEM: pad {pad}, with zeros")
     return bm, bk, bn
 
 
@@ -85,7 +86,9 @@ def grouped_matmul_transposed_kernel(
 def grouped_matmul_transposed(
     lhs: Float[Array, "M K"], rhs: Float[Array, "E N K"], group_sizes: Int[Array, " E"]
 ) -> Float[Array, "M N"]:
-    (M, K), (_, N, _) = lhs.shape, rhs.shape
+    (M, K), (E, N, columns) = lhs.shape, rhs.shape
+    if (E, columns) != (len(group_sizes), K):
+        raise ValueError(f"{len(group_sizes)} groups and K={K} do not fit rhs of shape {rhs.shape}")
     bm, bk, bn = tiles(K, N, lhs.dtype)
     offsets = find("group_offsets").solution(group_sizes)
     group_ids, tile_ids, num_steps = find("tile_metadata").solution(group_sizes, M, bm)
@@ -158,8 +161,8 @@ PUZZLE = Puzzle(
         "Add one product of the two blocks, at every step. The BlockSpec: `None`, bn, bk; the map gives the step's "
         "group, the column block of the output, and k.",
     ],
-    explain="""The matrix unit can contract the last axis of both factors, so a transposed product costs an index map
-    and a line in the dot, but no copy of the weights. Everything about groups, visits and masks is as it was: it
+    explain="""The matrix unit can contract the last axis of both factors, so a transposed product costs the reference an
+    index map and a line in the dot, but no copy of the weights. Everything about groups, visits and masks is as it was: it
     concerns the rows, and those did not change.""",
     mistakes=[
         Mistake(

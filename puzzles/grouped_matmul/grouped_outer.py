@@ -41,7 +41,7 @@ from puzzles import INTERPRET, find
 #
 # <details><summary>More: empty groups in production</summary>
 #
-# JAX's `tgmm` gives each empty group one visit that stores zeros. For weights that costs less than
+# Megablox's `tgmm` gives each empty group one visit that stores zeros. For weights that costs less than
 # clearing all of them first, if few experts are empty.
 #
 # </details>
@@ -67,8 +67,9 @@ def tiles(K, N, dtype):
     bk, bn = (max((b for b in range(128, most + 1, 128) if n % b == 0), default=n) for n in (K, N))
     # two buffers for each block, and one for sums in f32; the rest of 16 MiB is for the body
     if 2 * (bm * bk + bk * bn + bm * bn) * dtype.itemsize + 4 * max(bm, bk) * bn > 12 * 2**20:
-        axes = f"bk={bk} of K={K} and bn={bn} of N={N}"
-        raise ValueError(f"tiles {axes} do not fit into VMEM: pad what is no multiple of 128")
+        wide = ((axis, n) for axis, n in (("K", K), ("N", N)) if n % 128 and n > max(most, 512))
+        pad = " and ".join(f"{axis}={n} to {-(-n // 512) * 512}" for axis, n in wide)
+        raise ValueError(f"tiles bk={bk}, bn={bn} do not fit into VMEM: pad {pad}, with zeros")
     return bm, bk, bn
 
 
@@ -105,7 +106,9 @@ def grouped_outer_kernel(
 def grouped_outer(
     lhs: Float[Array, "M K"], rhs: Float[Array, "M N"], group_sizes: Int[Array, " E"]
 ) -> Float[Array, "E K N"]:
-    (M, K), (_, N), E = lhs.shape, rhs.shape, group_sizes.shape[0]
+    (M, K), (rows, N), E = lhs.shape, rhs.shape, group_sizes.shape[0]
+    if rows != M:
+        raise ValueError(f"lhs has {M} rows, and rhs {rows}")
     bm, bk, bn = tiles(K, N, lhs.dtype)
     offsets = find("group_offsets").solution(group_sizes)
     group_ids, tile_ids, num_steps = find("tile_metadata").solution(group_sizes, M, bm)
@@ -185,8 +188,8 @@ PUZZLE = Puzzle(
         "Zero the accumulator where a group opens. Mask the rows of both blocks with `jnp.where`, by the "
         "group's offsets, and add their product. Store where the group closes, the last step of the grid included.",
     ],
-    explain="""The accumulator lives as long as a group: zeroed where the group differs from the step before, stored
-    where it differs from the next. Because each group's visits are consecutive, one accumulator does for
+    explain="""In the reference the accumulator lives as long as a group: zeroed where the group differs from the step before,
+    stored where it differs from the next. Because each group's visits are consecutive, one accumulator does for
     all of them, and nothing is masked but the rows of a tile that are another group's, or nobody's.""",
     mistakes=[
         Mistake(

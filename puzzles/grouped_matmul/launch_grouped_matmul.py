@@ -25,13 +25,13 @@ from puzzles import INTERPRET, find
 #
 # The groups reach into the last tile here: every output block is written, and no zeros are passed.
 #
-# **K and N are no multiples of their blocks.** Beyond the edge of K lies garbage, so this kernel masks
+# **K and N need not be multiples of their blocks.** Beyond the edge of K lies garbage, so this kernel masks
 # both operands there, and asks for `K`. You see to it that the grid reaches the partial blocks:
 # `pl.cdiv(a, b)` divides and rounds up.
 #
 # **The order of the grid** is the question. `k` is innermost. Columns of blocks, `j`, and visits, `s`,
-# can stand in two orders, and one works under `interpret=True` only. Say visits 3 and 4 share a tile,
-# and there are three columns. What comes between the two visits to one output block, marked *?
+# can stand in two orders, and one works under `interpret=True` only. Say visits 3 and 4 share a tile.
+# What comes between the two visits to one output block, marked *?
 #
 # ```text
 # (s, j, k)    s = 3:  j = *0  1  2      s = 4:  j = *0  1  2
@@ -41,10 +41,10 @@ from puzzles import INTERPRET, find
 # Then you also know which axis is `"parallel"`: say so in
 # `pltpu.CompilerParams(dimension_semantics=...)`.
 #
-# <details><summary>More: tiles that nobody visits, in production</summary>
+# <details><summary>More: nobody's rows, in production</summary>
 #
-# JAX's own grouped matmul, Megablox, passes no zeros: on one chip it leaves garbage where nobody
-# visits. The newer one of tokamax clears what is left, unless told not to.
+# JAX's own grouped matmul, Megablox, passes no zeros: on one chip it leaves garbage in nobody's rows, in
+# tiles that it visits, too. tokamax's `gmm_v2` (2026) clears them, unless told not to.
 #
 # </details>
 
@@ -93,7 +93,9 @@ def launch_grouped_matmul_kernel(
 def launch_grouped_matmul(
     lhs: Float[Array, "M K"], rhs: Float[Array, "E K N"], group_sizes: Int[Array, " E"]
 ) -> Float[Array, "M N"]:
-    (M, K), (_, _, N) = lhs.shape, rhs.shape
+    (M, K), (E, rows, N) = lhs.shape, rhs.shape
+    if (E, rows) != (len(group_sizes), K):
+        raise ValueError(f"{len(group_sizes)} groups and K={K} do not fit rhs of shape {rhs.shape}")
     bm, bk, bn = 128, 128, 256
     offsets = find("group_offsets").solution(group_sizes)
     groups, tiles, num_steps = find("tile_metadata").solution(group_sizes, M, bm)
@@ -188,8 +190,8 @@ PUZZLE = Puzzle(
         "rhs: `None` for the axis of the experts, and the step's group, k, j. The output: the step's tile and j.",
     ],
     explain="""Columns are outermost: only then are the visits of one output block consecutive, so that the second finds what
-    the first stored. It is the order of the production kernel. lhs is read anew for each column of blocks, as it would be
-    in the other order, too, where K has several blocks: wide columns pay.""",
+    the first stored. It is the order of Megablox, too. In the reference lhs is read anew for each column of blocks, as it
+    would be in the other order, too, where K has several blocks: wide columns pay.""",
     mistakes=[
         Mistake(
             "puts the visits outermost",

@@ -62,7 +62,8 @@ def launch_masked_store(
     G, M, N = x.shape
     bm, bn = 64, 128
     if M % bm or N % bn:
-        raise ValueError(f"blocks of {bm, bn} do not divide M, N = {M, N}: pad the arrays")
+        whole = -(-M // bm) * bm, -(-N // bn) * bn
+        raise ValueError(f"blocks of {bm, bn} do not divide M, N = {M, N}: pad to {whole}")
     ### BEGIN SOLUTION
     return pl.pallas_call(
         launch_masked_store_kernel,
@@ -82,10 +83,10 @@ def launch_masked_store(
 
 
 # %% [markdown]
-# What does it fetch? Every tile of every `x[g]`, though most groups have no row in most tiles. Here
-# are 4096 rows, shared out evenly among more and more groups. The blocks with rows that count stay
-# as many as they were; the others are fetched for nothing. A visit that is not on a list costs
-# nothing: that is why you have written `tile_metadata`, and the next grid goes through its list.
+# What does the reference fetch? Every tile of every `x[g]`, though most groups have no row in most
+# tiles. Here are 4096 rows, shared out evenly among more and more groups. The blocks with rows that
+# count stay as many as they were; the others are fetched for nothing. A visit that is not on a list
+# costs nothing: that is what `tile_metadata` is for, and the next grid goes through its list.
 
 # %% active="ipynb"
 # print("groups   blocks of x fetched   with rows that count")

@@ -26,7 +26,7 @@ from puzzles import INTERPRET, find
 # step              │ 0   1   2   3 │        no step for anybody else
 # ```
 #
-# Your kernel and its call **do not change**. Step 0 is a tile's first visit again, and stores zeros in
+# `grouped_matmul`'s kernel and call **do not change**. Step 0 is a tile's first visit again, and stores zeros in
 # the rows of others. Hand over the right piece: `num_steps`; `group_ids` and `tile_ids`, from the first
 # own visit on (what follows the own ones does not count); `offsets`. Groups are numbered as in `rhs`,
 # from 0.
@@ -38,7 +38,7 @@ def local_experts_spec(
     lhs: Float[Array, "M K"],
     rhs: Float[Array, "L K N"],
     group_sizes: Int[Array, " E"],
-    first: Int[Array, ""],
+    first: Int[Array, ""],  # first + L is at most E
 ) -> Float[Array, "M N"]:
     row, end = jnp.arange(lhs.shape[0])[:, None], jnp.cumsum(group_sizes)
     out = jnp.zeros((lhs.shape[0], rhs.shape[2]), lhs.dtype)
@@ -57,8 +57,9 @@ def tiles(K, N, dtype):
     bk, bn = (max((b for b in range(128, most + 1, 128) if n % b == 0), default=n) for n in (K, N))
     # two buffers for each block, and one for sums in f32; the rest of 16 MiB is for the body
     if 2 * (bm * bk + bk * bn + bm * bn) * dtype.itemsize + 4 * max(bm, bk) * bn > 12 * 2**20:
-        axes = f"bk={bk} of K={K} and bn={bn} of N={N}"
-        raise ValueError(f"tiles {axes} do not fit into VMEM: pad what is no multiple of 128")
+        wide = ((axis, n) for axis, n in (("K", K), ("N", N)) if n % 128 and n > max(most, 512))
+        pad = " and ".join(f"{axis}={n} to {-(-n // 512) * 512}" for axis, n in wide)
+        raise ValueError(f"tiles bk={bk}, bn={bn} do not fit into VMEM: pad {pad}, with zeros")
     return bm, bk, bn
 
 
@@ -90,7 +91,9 @@ def local_experts(
     group_sizes: Int[Array, " E"],
     first: Int[Array, ""],
 ) -> Float[Array, "M N"]:
-    (M, K), (L, _, N) = lhs.shape, rhs.shape
+    (M, K), (L, rows, N) = lhs.shape, rhs.shape
+    if rows != K or len(group_sizes) < L:
+        raise ValueError(f"{len(group_sizes)} groups and K={K} do not fit rhs of shape {rhs.shape}")
     bm, bk, bn = tiles(K, N, lhs.dtype)
     offsets = find("group_offsets").solution(group_sizes)
     counts = find("tiles_per_group").solution(group_sizes, bm)
@@ -126,9 +129,14 @@ def local_experts(
 
 # %% [markdown]
 # Now on several devices: the first cell made four of your CPU; on a TPU its chips take part. Under
-# `jax.shard_map` each runs your kernel on its own experts, and `jax.lax.psum` adds up what they give.
-# For each row all but one give zeros, so the sum is exact. And all wait for the one with most visits:
-# it matters that a router spreads its tokens evenly.
+# `jax.shard_map` each runs the reference on its own experts (yours, if you change `product`), and
+# `jax.lax.psum` adds up what they give. For each row all but one give zeros, so the sum is exact. And all
+# wait for the one with most visits: it matters that a router spreads its tokens evenly.
+#
+# Here every chip sees every row. The other way sends each row to the chips of its experts, and the
+# answers back:
+# [`jax.lax.ragged_all_to_all`](https://docs.jax.dev/en/latest/_autosummary/jax.lax.ragged_all_to_all.html)
+# moves pieces of unequal length.
 
 # %% active="ipynb"
 # M, K, N, E = 512, 128, 256, 8
@@ -137,11 +145,11 @@ def local_experts(
 # r = np.random.default_rng(0)
 # lhs, rhs = (jnp.asarray(r.normal(size=s), jnp.float32) for s in ((M, K), (E, K, N)))
 # sizes = jnp.array([100, 0, 30, 200, 7, 90, 0, 60])
-# mine, P = find("local_experts").solution, jax.sharding.PartitionSpec
+# product, P = find("local_experts").solution, jax.sharding.PartitionSpec  # or local_experts
 #
 #
 # def on_each(lhs, rhs, sizes):
-#     return jax.lax.psum(mine(lhs, rhs, sizes, L * jax.lax.axis_index("expert")), "expert")
+#     return jax.lax.psum(product(lhs, rhs, sizes, L * jax.lax.axis_index("expert")), "expert")
 #
 #
 # layer = jax.shard_map(
@@ -156,7 +164,7 @@ def local_experts(
 # assert np.array_equal(got, whole)
 # print(f"the sum over {len(chips)} devices equals the whole")
 # for n in range(0, E, L):
-#     (one,) = trace(mine, lhs, rhs[n : n + L], sizes, jnp.int32(n))
+#     (one,) = trace(product, lhs, rhs[n : n + L], sizes, jnp.int32(n))
 #     print(f"experts {n} to {n + L - 1}: {sizes[n : n + L].sum():3} rows, {one.grid[1]} visits")
 
 # %% tags=["author"]
@@ -224,6 +232,23 @@ PUZZLE = Puzzle(
             new="group_ids = jnp.roll(group_ids, -begin)",
             edits=((_OFFSETS, "pass"),),
             says="rhs begins with expert `first`: its group is number 0 here",
+        ),
+        Mistake(
+            "lets offsets begin at 0",
+            old=_OFFSETS,
+            new=_OFFSETS + " - offsets[first]",
+            says="offsets count the rows of all of lhs: the first own group begins where it began",
+        ),
+        Mistake(
+            "makes the list anew from the own sizes",
+            old=_VISITS,
+            new="own = jax.lax.dynamic_slice(group_sizes, (first,), (L,))",
+            edits=(
+                (_STEPS, 'group_ids, tile_ids, num_steps = find("tile_metadata").solution(own, M, bm)'),
+                (_GROUPS, "pass"),
+                (_TILES, "pass"),
+            ),
+            says="a list of the own sizes alone begins at tile 0; the own rows begin further down",
         ),
         Mistake(
             "leaves the offsets those of all groups",

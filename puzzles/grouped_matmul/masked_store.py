@@ -17,16 +17,15 @@ from puzzles import INTERPRET
 # ![Three steps bring three groups' results to one output block. Each stores its own rows and keeps the others; the first writes zeros there. The block stays in VMEM until the third is done.](diagrams/grouped_matmul/masked_store.svg)
 #
 # Here is that store by itself. `x[g]` has numbers for *every* row, but only rows `starts[g]` up to,
-# not including, `ends[g]` are meant; the rest is rubbish, some of it NaN. No two ranges overlap, and
-# rows of no group are zero. The grid is `(M // bm, G)`, so all visits to a block are consecutive.
+# not including, `ends[g]` are meant; the rest is rubbish, some of it NaN. Ranges do not overlap, and
+# rows of no group become zero. The grid is `(M // bm, G)`, so all visits to a block are consecutive.
 #
 # `starts` and `ends` are prefetched: `starts_ref[g]` is a number. Mind three things:
 #
 # * A row's number in the *array* decides. `jax.lax.broadcasted_iota(jnp.int32, shape, 0)` numbers the
 #   rows of a block.
 # * Choose with `jnp.where`: **NaN times 0 is NaN**, so a mask must not multiply.
-# * A fresh output block holds garbage: write zeros first, and once. To keep means, here, to read
-#   `o_ref` and store it again.
+# * A fresh output block holds garbage: write zeros first, and once.
 
 # %%
 def masked_store_spec(
@@ -59,7 +58,7 @@ def masked_store(
     G, M, N = x.shape
     bm = 64
     if M % bm:
-        raise ValueError(f"blocks of {bm} rows do not divide M = {M}: pad the arrays")
+        raise ValueError(f"blocks of {bm} rows do not divide M = {M}: pad to {-(-M // bm) * bm}")
     return pl.pallas_call(
         masked_store_kernel,
         grid_spec=pltpu.PrefetchScalarGridSpec(
@@ -145,9 +144,9 @@ PUZZLE = Puzzle(
         "At the first g, zeros under `pl.when`. Then, at every step: row numbers; a mask of two comparisons "
         "joined by `&`; store a choice between the block of x and the output block itself.",
     ],
-    explain="""The output block stays in VMEM while g runs, so a step can keep what others have written by
-    writing it again. The first visit starts from zeros, and so rows of no group end as zeros. In a
-    grouped matmul's kernel this store is all that knows of groups.""",
+    explain="""The output block stays in VMEM while g runs, so a step can keep what others have written.
+    The first visit starts from zeros, and so rows of no group end as zeros. In the reference's
+    grouped matmul this store is all of the kernel that knows of groups.""",
     mistakes=[
         Mistake(
             "stores every row",

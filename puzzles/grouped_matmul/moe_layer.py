@@ -16,8 +16,8 @@ from puzzles import find
 # up their answers, weighted by the **softmax over the chosen logits**. An expert is a SwiGLU:
 # `down(silu(gate(x)) * up(x))`.
 #
-# A token and one of its experts make a **slot**: slot `n` is token `n // top_k`. An expert's slots have
-# to stand side by side:
+# A token and one of its experts make a **slot**: slot `n` is token `n // top_k`. An expert's slots must
+# stand side by side:
 #
 # ```text
 # top_k = 2, three tokens         slot         0  1  2  3  4  5
@@ -33,14 +33,14 @@ from puzzles import find
 #
 # No token is dropped, and no expert is padded to the size of the largest.
 #
-# **And it trains.** JAX does not differentiate a `pallas_call` like this one; it has to be told.
+# **And it trains.** JAX does not differentiate a `pallas_call` like this one.
 # [`jax.custom_vjp`](https://docs.jax.dev/en/latest/_autosummary/jax.custom_vjp.html) takes a rule:
 # what to save on the way forward, and how to get from `dy`, the gradient at the result, to those of
-# the operands. You have written both products.
+# the operands. Both products are rungs above.
 #
-# Write the backward rule, the routing, and the way back from slots to tokens; weigh and sum with `*`
-# and `jnp.sum`, for matrix products belong in the kernels. The check compares the result, then all
-# five gradients, with a dense mixture.
+# Write that rule, the routing, and the way back from slots to tokens; weigh and sum with `*` and
+# `jnp.sum`, for matrix products belong in the kernels. The check compares the result and all five
+# gradients with a dense mixture.
 
 # %%
 def moe_layer_spec(
@@ -51,7 +51,7 @@ def moe_layer_spec(
     w_down: Float[Array, "E F D"],
     top_k: int,
 ) -> Float[Array, "M D"]:
-    _, experts = jax.lax.top_k(router_logits, top_k)
+    _, experts = jax.lax.top_k(router_logits, top_k)  # of equals the first
     chosen = jnp.any(experts[:, :, None] == jnp.arange(router_logits.shape[1]), axis=1)
     weights = jax.nn.softmax(jnp.where(chosen, router_logits, -jnp.inf), axis=1)
     hidden = jax.nn.silu(jnp.einsum("md,edf->mef", x, w_gate)) * jnp.einsum("md,edf->mef", x, w_up)
@@ -116,7 +116,7 @@ def moe_layer(
 
 
 # %% [markdown]
-# What is it worth? Below are the nine launches of a training step, at the shapes of one layer of
+# What is it worth? Below are the nine launches of the reference's training step, at the shapes of one layer of
 # Mixtral 8x7B (8 experts, top 2, 4096 × 14336) and 8192 tokens. Weights and tokens are shapes only.
 # The router's logits are data, since the grid depends on them. Run it again with another `key`: the
 # sizes of the groups change, the program does not.
@@ -152,7 +152,8 @@ def moe_layer(
 # either.
 #
 # In the last line, the difference between the first two numbers is what tiles cost that groups
-# share: a visit computes the whole tile. Smaller tiles share less, but reuse less of what they fetch.
+# share: here a visit computes the whole tile. Smaller tiles share less, but reuse less of what they
+# fetch.
 #
 # **And without groups?** With a fixed *capacity* each expert gets room for equally many slots, say 1.25
 # times the mean: what is too many is dropped, what is missing is padded. Here the experts are more or
@@ -175,15 +176,18 @@ def moe_layer(
 # nobody needs is not masked but never visited. That is SplashAttention too, in
 # `splash_attention.ipynb` from `classify_blocks` on: there a mask makes the list, here a router does.
 #
-# Production kernels are this, and more:
+# In production there are, in 2026:
 #
 # * [Megablox](https://github.com/jax-ml/jax/tree/main/jax/experimental/pallas/ops/tpu/megablox), in
-#   JAX itself. `gmm` is your `grouped_matmul`, transposed or not, with the same list of visits;
-#   `tgmm` is your `grouped_outer`, and visits empty groups, too. It adds `group_offset`: when the
-#   **experts are sharded** over chips, each chip goes through the visits to its own experts only. So
-#   does `local_experts`, later.
-# * [tokamax](https://github.com/openxla/tokamax/tree/main/tokamax/_src/ops/ragged_dot) continues
-#   it, with **quantised** weights and activations, and with tables of tuned tile sizes.
+#   JAX itself. `gmm` is `grouped_matmul`, transposed or not, with the same list of visits, but with
+#   garbage in nobody's rows; `tgmm` is `grouped_outer`, and visits empty groups, too. It adds
+#   `group_offset`: when the **experts are sharded** over chips, each chip goes through the visits to
+#   its own experts only. So does `local_experts`, later.
+# * [tokamax](https://github.com/openxla/tokamax/tree/main/tokamax/_src/ops/ragged_dot), with two for
+#   TPUs. The default continues Megablox, with **quantised** weights and activations, and with tables of
+#   tuned tile sizes. The other, `gmm_v2`, makes its list inside the kernel and gives each group tiles of its
+#   own, which begin where the group does: hardly a row is computed for two groups, and at a group's
+#   end only a part of the tile is.
 # * [`jax.lax.ragged_dot`](https://docs.jax.dev/en/latest/_autosummary/jax.lax.ragged_dot.html) has
 #   the same arguments, as an operation of XLA. The reference kernels are tested against it. Try it
 #   first; a cell at the end of this notebook times both on a TPU.
@@ -292,7 +296,7 @@ PUZZLE = Puzzle(
     slack=dict(outside=1.03),  # of what all nine launches get, some list of tokens more
     tolerance=1e-4,
     hints=[
-        "Backward: which of your kernels multiplies rows by transposed weights, which one sums outer products of rows? "
+        "Backward: which rung's kernel multiplies rows by transposed weights, which one sums outer products of rows? "
         "Routing: flatten the chosen experts to one number a slot; everything else follows from sorting those numbers. "
         "Way back: which row of `out` does slot n have?",
         "`jax.lax.top_k(array, k)` returns values and indices. `jnp.argsort` gives the order of a sort and, applied "
@@ -301,15 +305,27 @@ PUZZLE = Puzzle(
         "counts, rows of x by slot // top_k. Back: rows of out by the inverse of the order, reshaped to M × top_k × D, times "
         "the weights, summed.",
     ],
-    explain="""Sorting the slots by expert turns routing into three grouped matmuls, and the inverse of the same order
-    brings the answers home. Of all that, JAX differentiates everything but the kernels, and for those the rule is
-    two of your own: rows times transposed weights, and outer products summed by group.""",
+    explain="""Sorting the slots by expert turns routing into three grouped matmuls, and in the reference the inverse of the
+    same order brings the answers home. Of all that, JAX differentiates everything but the kernels, and for those the
+    rule is two rungs of this ladder: rows times transposed weights, and outer products summed by group.""",
     mistakes=[
         Mistake(
             "takes the softmax over all experts",
             old=_WEIGHTS,
             new="weights = jnp.take_along_axis(jax.nn.softmax(router_logits, axis=1), jax.lax.top_k(router_logits, top_k)[1], axis=1)",
             says="the weights of the chosen experts have to add up to 1: softmax over their logits only",
+        ),
+        Mistake(
+            "takes the softmax over the tokens",
+            old=_WEIGHTS,
+            new="weights = jax.nn.softmax(logits, axis=0)",
+            says="the weights of one token's experts add up to 1: softmax along axis 1",
+        ),
+        Mistake(
+            "weighs by the logits",
+            old=_WEIGHTS,
+            new="weights = logits",
+            says="logits are no weights yet: take the softmax of the chosen ones",
         ),
         Mistake(
             "leaves out the weights",
@@ -328,6 +344,18 @@ PUZZLE = Puzzle(
             old=_ORDER,
             new="order = jnp.arange(experts.size)",
             says="the first group_sizes[0] rows are multiplied by expert 0, whoever they are",
+        ),
+        Mistake(
+            "sorts the experts downwards",
+            old=_ORDER,
+            new="order = jnp.argsort(-experts)",
+            says="the rows of group 0 come first: sort upwards",
+        ),
+        Mistake(
+            "takes a slot's number for its token's",
+            old=_ROWS,
+            new="rows = x[order]",
+            says="order counts slots, and slot n belongs to token n // top_k",
         ),
         Mistake(
             "gathers the tokens without sorting them",
@@ -384,7 +412,7 @@ PUZZLE = Puzzle(
             "multiplies back by weights that are not transposed",
             old=_D_LHS,
             new='d_lhs = find("grouped_matmul").solution(dy, rhs, group_sizes)',
-            says="at output[0] the bwd rule produced",
+            says="do not fit rhs of shape",
             stage="error",
         ),
         Mistake(

@@ -11,8 +11,8 @@ from puzzles import INTERPRET
 # %% [markdown]
 # ## permuted_matmul: index maps that read data
 #
-# Here are `E` matrices and `E` weights, to be multiplied in pairs. But matrix `e` goes with
-# `rhs[perm[e]]`, and `perm` is an array, known only when the program runs:
+# Here are `E` matrices and `E` weights, to be multiplied in pairs: matrix `e` with `rhs[perm[e]]`. But
+# `perm` is an array, known only when the program runs:
 #
 # ```text
 # perm = [2, 0, 1]
@@ -24,8 +24,8 @@ from puzzles import INTERPRET
 # ```
 #
 # The obvious way, `rhs[perm]`, writes a permuted copy of all weights to HBM before the first product.
-# Better let an index map choose. It has to *know* `perm`, and early: while one step computes, the
-# pipeline already asks what the next one needs.
+# Better let an index map choose. It has to know `perm` early: while one step computes, the pipeline
+# already asks what the next one needs.
 #
 # Hence **scalar prefetch**. Before the first step, small arrays of integers are copied to SMEM, the
 # memory for scalars. The `grid_spec`, a `pltpu.PrefetchScalarGridSpec`, says how many:
@@ -70,7 +70,10 @@ def permuted_matmul(
     (E, M, K), (_, _, N) = lhs.shape, rhs.shape
     bm, bk, bn = 64, 128, 256
     if M % bm or K % bk or N % bn:
-        raise ValueError(f"blocks of {bm, bk, bn} do not divide M, K, N = {M, K, N}: pad the arrays")
+        whole = tuple(-(-n // b) * b for n, b in ((M, bm), (K, bk), (N, bn)))
+        raise ValueError(
+            f"blocks of {bm, bk, bn} do not divide M, K, N = {M, K, N}: pad to {whole}, with zeros"
+        )
     return pl.pallas_call(
         permuted_matmul_kernel,
         grid_spec=pltpu.PrefetchScalarGridSpec(
@@ -149,8 +152,8 @@ PUZZLE = Puzzle(
         "prefetched Ref holds at e.",
     ],
     explain="""The index map of rhs looks up which weight to fetch, so the pipeline fetches the right blocks, and
-    no permuted copy is ever written. The kernel's body does not change, and sees nothing of it: routing is a
-    matter of index maps alone.""",
+    no permuted copy is ever written. The kernel's body sees nothing of it: routing is a matter of index maps
+    alone.""",
     mistakes=[
         Mistake(
             "ignores perm",

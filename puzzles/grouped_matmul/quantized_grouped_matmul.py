@@ -19,7 +19,7 @@ from puzzles import INTERPRET, find
 #
 # $$\sum_k x_{mk}\, (q_{kn} s_n) \;=\; s_n \sum_k x_{mk}\, q_{kn}$$
 #
-# The kernel sums products with the integers, and multiplies by the scale **once**, at the last `k`:
+# So the kernel can sum products with the integers, and multiply by the scale **once**, at the last `k`:
 #
 # ```text
 # rhs_ref, int8 ── bf16 ──┐
@@ -27,7 +27,7 @@ from puzzles import INTERPRET, find
 # scales_ref, a row ────────────────────────── × ──→ o_ref, own rows only
 # ```
 #
-# Cast a block of integers to bf16 in the kernel, in VMEM. Nothing is lost: bf16 holds integers up to
+# In the kernel, in VMEM, a block of integers becomes bf16. Nothing is lost: bf16 holds integers up to
 # 256 exactly.
 #
 # `scales` is (E, 1, N), not (E, N): a block of one row has to have *all* rows of its axis. Write its
@@ -57,8 +57,9 @@ def tiles(K, N, dtype):
     bk, bn = (max((b for b in range(128, most + 1, 128) if n % b == 0), default=n) for n in (K, N))
     # two buffers for each block, and one for sums in f32; the rest of 16 MiB is for the body
     if 2 * (bm * bk + bk * bn + bm * bn) * dtype.itemsize + 4 * max(bm, bk) * bn > 12 * 2**20:
-        axes = f"bk={bk} of K={K} and bn={bn} of N={N}"
-        raise ValueError(f"tiles {axes} do not fit into VMEM: pad what is no multiple of 128")
+        wide = ((axis, n) for axis, n in (("K", K), ("N", N)) if n % 128 and n > max(most, 512))
+        pad = " and ".join(f"{axis}={n} to {-(-n // 512) * 512}" for axis, n in wide)
+        raise ValueError(f"tiles bk={bk}, bn={bn} do not fit into VMEM: pad {pad}, with zeros")
     return bm, bk, bn
 
 
@@ -96,7 +97,13 @@ def quantized_grouped_matmul(
     scales: Float[Array, "E 1 N"],
     group_sizes: Int[Array, " E"],
 ) -> Float[Array, "M N"]:
-    (M, K), (_, _, N) = lhs.shape, rhs_q.shape
+    (M, K), (E, rows, N) = lhs.shape, rhs_q.shape
+    if (E, rows) != (len(group_sizes), K):
+        raise ValueError(f"{len(group_sizes)} groups and K={K} do not fit rhs_q of shape {rhs_q.shape}")
+    if scales.shape != (E, 1, N):
+        raise ValueError(
+            f"scales of shape {scales.shape}: one a column, {(E, 1, N)}, as jnp.broadcast_to makes them"
+        )
     bm, bk, bn = tiles(K, N, lhs.dtype)
     offsets = find("group_offsets").solution(group_sizes)
     group_ids, tile_ids, num_steps = find("tile_metadata").solution(group_sizes, M, bm)
@@ -128,7 +135,7 @@ def quantized_grouped_matmul(
 
 # %% [markdown]
 # One token each for 512 requests, 64 experts, 1024 × 4096 weights of four bytes, of two, and of one: what
-# is moved, and the least time that a v5e takes to read and write so much.
+# the reference's launch moves, and the least time that a v5e takes to read and write so much.
 
 # %% active="ipynb"
 # M, K, N, E, S = 512, 1024, 4096, 64, jax.ShapeDtypeStruct
@@ -143,14 +150,15 @@ def quantized_grouped_matmul(
 #     print(f"{1e3 * moved / 820e9:6.2f} ms at least")
 
 # %% [markdown]
-# **Is it fast?** Only a TPU can tell. There the next cell times your `grouped_matmul` beside
-# `jax.lax.ragged_dot`, whose code XLA makes, and beside Megablox; on a CPU it prints receipts: what a
-# launch moves, and how many useful FLOPs that is for a byte. First a layer in training, then one that
-# writes a token at a time.
+# **Is it fast?** Only a TPU can tell. There the next cell times the reference's `grouped_matmul` beside
+# `jax.lax.ragged_dot`, whose code XLA makes, and beside Megablox; on a CPU it prints receipts: what is
+# moved, and how many useful FLOPs that is for a byte. The zeros that XLA writes before the reference's
+# launch are counted, too, 128 MiB and 4 MiB. Megablox has none, and garbage in nobody's rows. First a
+# layer in training, then one that writes a token at a time.
 
 # %% active="ipynb"
 # def milliseconds(fn, *shapes, repeats=10):
-#     """Of a run on the device; operands are ones, for time depends on shapes alone."""
+#     """Of a run on the device; operands are ones, for time depends on shapes and sizes alone."""
 #     import time
 #
 #     *data, sizes = shapes
@@ -176,7 +184,8 @@ def quantized_grouped_matmul(
 #     shapes = [jax.ShapeDtypeStruct(s, jnp.bfloat16) for s in ((M, K), (E, K, N))]
 #     print(f"{M} rows, {E} experts")
 #     for name, fn in rivals.items():
-#         moved = sum(one.hbm_bytes for one in trace(fn, *shapes, sizes))
+#         launches = trace(fn, *shapes, sizes)
+#         moved = sum(one.hbm_bytes + 2 * M * N * len(one.aliases) for one in launches)
 #         row = f"{moved / 2**20:6.0f} MiB{2 * M * K * N / moved:6.0f} FLOP/byte" if moved else "no receipt"
 #         measured = "" if INTERPRET else f"{milliseconds(fn, *shapes, sizes):9.2f} ms"
 #         print(f"  {name:16}{row:28}{measured}")
@@ -239,8 +248,8 @@ PUZZLE = Puzzle(
         "At every k: cast, dot with an f32 result, add. At the last k: sum times scales, a `jnp.where` between that and the "
         "others, a cast, one store. The BlockSpec: `None`, 1, bn; group of the visit, 0, j.",
     ],
-    explain="""One byte a weight crosses from HBM to VMEM, and only there it becomes a bf16 number. The scales leave the sum,
-    for they do not depend on k: what is multiplied by them is one block of sums instead of every block of weights.""",
+    explain="""One byte a weight crosses from HBM to VMEM, and only there it becomes a float. The scales do not depend on k, so they
+    can leave the sum: the reference multiplies one block of sums by them instead of every block of weights.""",
     mistakes=[
         Mistake(
             "leaves the scales out",

@@ -11,7 +11,7 @@ from puzzles import find
 #
 # A grid of tiles and groups would visit every tile for every group, mostly for nothing. So put the
 # visits that have rows into a **flat list**, and let the grid count through it. Two arrays say what
-# step `t` has to do:
+# step `t` does:
 #
 # ```text
 # group_sizes = [100, 0, 156, 200, 56], bm = 128, M = 512
@@ -28,12 +28,11 @@ from puzzles import find
 # * Empty groups are not in the list. Nor are tiles without rows, if the sizes add up to less than `M`.
 # * Under `jit` a shape cannot depend on data, so the arrays are as long as the worst case:
 #   **`M // bm + E - 1`**. (Each tile once; and each group but the first may begin inside a tile.)
-#   `num_steps`, an int32 scalar, says how many count. What comes after them must be legal only: a
-#   group below `E`, a tile below `M // bm`.
+#   `num_steps`, an int32 scalar, says how many count. The rest must be legal only: a group below `E`,
+#   a tile below `M // bm`.
 #
-# Here `bm` divides `M`, and at least one group has rows. A `jnp.cumsum` gives the step at which each
-# group's visits begin: offsets again, counted in visits. Then ask of each step whose visit it is, and
-# which one of that group it is.
+# Here `bm` divides `M`, and at least one group has rows. At which step do each group's visits begin?
+# These are offsets again, counted in visits.
 
 # %%
 def tile_metadata_spec(
@@ -57,7 +56,11 @@ def tile_metadata(
     group_sizes: Int[Array, " E"], M: int, bm: int
 ) -> tuple[Int[Array, " steps"], Int[Array, " steps"], Int[Array, ""]]:
     if M % bm:
-        raise ValueError(f"tiles of {bm} rows do not divide M={M}: pad the rows")
+        whole = -(-M // bm) * bm
+        raise ValueError(
+            f"tiles of {bm} rows do not divide M={M}: pad the rows to {whole}; "
+            "group_sizes stay, so the new ones are nobody's"
+        )
     E = len(group_sizes)
     offsets = find("group_offsets").solution(group_sizes)
     counts = find("tiles_per_group").solution(group_sizes, bm)
@@ -75,8 +78,8 @@ def tile_metadata(
 # %% [markdown]
 # This is the list that JAX's own grouped matmul goes through, `gmm` of
 # [Megablox](https://github.com/jax-ml/jax/tree/main/jax/experimental/pallas/ops/tpu/megablox): visit by
-# visit the same, which a test of this project shows on 300 random sizes. Try some of your own. All of
-# them run on one compiled program.
+# visit the same, which a test of this project shows on 300 random sizes. Try some of your own: the
+# reference runs all of them on one compiled program.
 
 # %% active="ipynb"
 # visits = jax.jit(find("tile_metadata").solution, static_argnums=(1, 2))
@@ -173,9 +176,9 @@ PUZZLE = Puzzle(
         "The visits' ends from the counts; the numbers of all steps, held at the last one that counts; the group of each "
         "step; how many steps ago that group began; the tile of the group's first row, plus that many.",
     ],
-    explain="""Two CSR structures meet: offsets in rows say where a group begins, running sums of tile counts say
-    at which step its visits begin. The difference between a step and that beginning is how many tiles the
-    visit lies beyond the group's first one. Shapes depend on M, bm and E alone, so one compiled program
+    explain="""In the reference two CSR structures meet: offsets in rows say where a group begins, running sums of tile
+    counts at which step its visits begin. The difference between a step and that beginning is how many tiles
+    the visit lies beyond the group's first one. Shapes depend on M, bm and E alone, so one compiled program
     serves all sizes.""",
     kernel=False,
     jit=True,

@@ -90,7 +90,7 @@ PUZZLE = Puzzle(
         "included, and zero where the size is zero.",
     ],
     explain="""A group touches all tiles from the one with its first row to the one with its last row. A group
-    without rows has neither, and so it is an exception that has to be written down.""",
+    without rows has neither: the reference treats it as an exception.""",
     kernel=False,
     jit=True,
     fresh=fresh,

@@ -18,6 +18,7 @@ from puzzles import find, trace
 from puzzles._launch import quickly, trace_call, with_interpret
 from puzzles._tpu import CHIPS
 from puzzles.grouped_matmul import (
+    fused_gate_up,
     grouped_matmul,
     grouped_matmul_transposed,
     grouped_outer,
@@ -251,16 +252,95 @@ def test_a_layer_of_any_width_trains(D: int, F: int) -> None:
 @pytest.mark.parametrize(
     ("M", "K", "N", "says"),
     [
-        (100, 128, 256, "tiles of 64 rows do not divide M=100"),
-        (576, 512, 2048, "tiles of 512 rows do not divide M=576"),
-        (512, 2880, 2880, "bk=2880 of K=2880 and bn=2880 of N=2880 do not fit"),
-        (512, 2048, 14400, r"bk=\d+ of K=2048 and bn=14400 of N=14400 do not fit"),
+        (100, 128, 256, "tiles of 64 rows do not divide M=100: pad the rows to 128;"),
+        (16, 1024, 2048, "tiles of 512 rows do not divide M=16: pad the rows to 512;"),
+        (
+            512,
+            2880,
+            2880,
+            "do not fit into VMEM: pad K=2880 to 3072 and N=2880 to 3072, with zeros",
+        ),
+        (512, 2048, 14400, r"bk=\d+, bn=14400 do not fit into VMEM: pad N=14400 to 14848, with"),
+        (512, 2880, 2048, r"bk=2880, bn=\d+ do not fit into VMEM: pad K=2880 to 3072, with zeros"),
     ],
 )
-def test_what_no_tile_divides_is_refused(name: str, M: int, K: int, N: int, says: str) -> None:
+def test_what_no_tile_divides_is_refused_and_told_what_to_pad_to(
+    name: str, M: int, K: int, N: int, says: str
+) -> None:
     first = (jnp.int32(1),) if name == "local_experts" else ()
     with pytest.raises(ValueError, match=says):
         trace(find(name).solution, *shapes(name, M, K, N, 2), jnp.array([60, 40]), *first)
+
+
+@pytest.mark.parametrize("choose", [grouped_matmul.tiles, fused_gate_up.tiles_for_two])
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16], ids=["f32", "bf16"])
+def test_widths_that_are_padded_as_told_are_taken(choose: Any, dtype: Any) -> None:
+    """What is refused is named with the next multiple of 512, which large tiles divide."""
+    dtype, refused = jnp.dtype(dtype), 0
+    for K, N in itertools.product((100, 500, 600, 1000, 1408, 2880, 4100, 14400), repeat=2):
+        try:
+            choose(K, N, dtype)
+        except ValueError as error:
+            told = {axis: int(n) for axis, n in re.findall(r"([KN])=\d+ to (\d+)", str(error))}
+            wide = {**dict(K=K, N=N), **told}
+            assert all(0 < n - dict(K=K, N=N)[axis] < 512 for axis, n in told.items())
+            tiles = dict(zip("KN", choose(wide["K"], wide["N"], dtype)[1:], strict=True))
+            small = 128 if min(wide.values()) < 512 else 256
+            assert all(tiles[axis] >= small for axis in told), (K, N, tiles)
+            refused += 1
+    assert refused > 10
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "says"),
+    [
+        ("permuted_matmul", [S((2, 60, 100), jnp.float32), S((2, 100, 200), jnp.float32)],
+         r"pad to \(64, 128, 256\), with zeros"),
+        ("grouped_matmul_aligned", [S((64, 100), jnp.float32), S((2, 100, 300), jnp.float32)],
+         r"pad to \(128, 512\), with zeros"),
+    ],
+)  # fmt: skip
+def test_blocks_that_do_not_divide_say_what_to_pad_to(name: str, args: list, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        trace(find(name).solution, *args, jnp.array([1, 0]))
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [("masked_store", "pad to 128"), ("launch_masked_store", r"pad to \(128, 256\)")],
+)
+def test_rows_that_do_not_divide_say_what_to_pad_to(name: str, says: str) -> None:
+    ends = jnp.array([50, 90])
+    with pytest.raises(ValueError, match=says):
+        trace(find(name).solution, S((2, 100, 200), jnp.float32), ends - 50, ends)
+
+
+@pytest.mark.parametrize("name", sorted({*RUNGS, "launch_grouped_matmul"} - {"grouped_outer"}))
+@pytest.mark.parametrize("other", [dict(K=384, E=2), dict(K=256, E=3)], ids=["K", "E"])
+def test_weights_that_do_not_fit_rows_and_groups_are_refused(name: str, other: dict) -> None:
+    """The interpreter clamps what lies outside, and gives numbers."""
+    first = (jnp.int32(0),) if name == "local_experts" else ()
+    lhs, *_ = shapes(name, 128, 256, 128, 2)
+    _, *weights = shapes(name, 128, N=128, **other)
+    with pytest.raises(ValueError, match=r"2 groups and K=256 do not fit"):
+        trace(find(name).solution, lhs, *weights, jnp.array([60, 40]), *first)
+
+
+def test_an_outer_product_of_unequal_rows_is_refused() -> None:
+    lhs, rhs = S((128, 256), jnp.float32), S((192, 128), jnp.float32)
+    with pytest.raises(ValueError, match="lhs has 128 rows, and rhs 192"):
+        trace(find("grouped_outer").solution, lhs, rhs, jnp.array([60, 40]))
+
+
+@pytest.mark.parametrize("shape", [(2, 1, 1), (2, 128), (1, 1, 128)])
+def test_scales_are_one_a_column(shape: tuple[int, ...]) -> None:
+    lhs, weights, _ = shapes("quantized_grouped_matmul", 128, 256, 128, 2)
+    says = r"scales of shape .*: one a column, \(2, 1, 128\), as jnp.broadcast_to makes them"
+    with pytest.raises(ValueError, match=says):
+        trace(
+            find("quantized_grouped_matmul").solution,
+            lhs, weights, S(shape, jnp.float32), jnp.array([60, 40]),
+        )  # fmt: skip
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16], ids=["f32", "bf16"])
