@@ -12,7 +12,7 @@ from puzzles import Puzzle, _ladders, _regions
 from puzzles._author.brevity import words_before
 
 # Words before the cell to fill in: of a ladder's rungs in the mean, and of any of them.
-BUDGETS = {"basics": (120, 180), "splash_attention": (160, 260), "grouped_matmul": (150, 220)}
+BUDGETS = {"basics": (120, 180), "splash_attention": (150, 210), "grouped_matmul": (150, 220)}
 # Words of a ladder's front page, which leads to its first puzzle.
 INTROS = {"basics": 120}
 # The part of the lines that a rung asks for which earlier rungs asked for, too.
