@@ -43,7 +43,7 @@ PARTS = {
     "attention": """## Part I: flash
 
 A softmax seems to need a whole row before its first weight. You take it apart until it works block by block, with three
-things that stay in VMEM: a maximum, a sum and an accumulator. Then one kernel body grows from one block of queries to many
+things that stay in VMEM: a maximum, a sum and an accumulator. One kernel body grows from one block of queries to many
 heads.""",
     "causal_attention": """## Part II: masks
 
@@ -53,7 +53,7 @@ cap on the scores, are a line or two each.""",
     "classify_blocks": """## Part III: splash
 
 Every mask so far cost you a kernel. Now the mask becomes data: a table of blocks, then a list of the tiles that have work; and
-one kernel walks that list, for any mask. At the end it stands beside JAX's own SplashAttention: the same numbers, and no
+one kernel walks it, for any mask. At the end it stands beside JAX's own SplashAttention: the same numbers, and no
 more steps or dots.""",
     "attention_lse": """## Part IV: training
 

@@ -19,12 +19,12 @@ from jaxtyping import Int
 #    3  · · ■ ◩      3:  ■ ◩ -
 # ```
 #
-# So the grid gets **one axis**, a step for each tile, row by row. A kernel without `i` and `j` has to be told: is this tile the **first** of its row (start m, l, acc), is it the
-# **last** (store), and what **kind** is it? SMEM has 1 MiB (TPU v4 and newer) for all the lists, so the answers share one
-# number: **`flags = kind + 4 · first + 8 · last`**.
+# So the grid gets **one axis**, a step for each tile, row by row. A kernel without `i` and `j` has to be told: is this tile
+# the **first** of its row (start m, l, acc), is it the **last** (store), and what **kind** is it? SMEM has 1 MiB (TPU v4 and
+# newer) for all the lists, so the answers share one number: **`flags = kind + 4 · first + 8 · last`**.
 #
-# One trap is a row without tiles: without a visit nobody writes its output. So it gets
-# one **dead visit**: kind 0, first and last at once, any column.
+# One trap is a row without tiles: without a visit nobody writes its output. So it gets one **dead visit**: kind 0, first and last at
+# once, any column.
 #
 # ![A table of blocks with an empty row takes 20 steps as a dense grid, 15 with its rows padded to the widest, and 9 as a list, one of them a dead visit.](diagrams/splash_attention/active_tiles.svg)
 #

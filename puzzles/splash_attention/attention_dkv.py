@@ -27,9 +27,9 @@ from puzzles import INTERPRET
 #                                       12: dead, k₂ is seen by nobody
 # ```
 #
-# An output block stays in VMEM only while its visits follow each other. So `by_columns`, which is given, orders the visits
-# anew: 4 and 8 mark the first and the last of a *column*. A column that nobody sees gets a dead
-# visit: its gradients are zeros, and somebody has to write them.
+# An output block stays in VMEM only while its visits follow each other. So `by_columns`, which is given, orders the visits anew: 4
+# and 8 mark the first and the last of a *column*. A column that nobody sees gets a dead visit: its gradients are zeros, and somebody
+# has to write them.
 #
 # **Grouped queries** need no code in the kernel. The visits of all query heads to a column of their key head follow each other in
 # the list: a longer sum, and where all share a mask, a list `N // K` times as long.

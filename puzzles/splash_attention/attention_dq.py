@@ -35,9 +35,8 @@ from puzzles import INTERPRET
 # weighted by `p`. That mean needs all keys, and a tile has a few. But the sum of p·(do·v) is do·(sum of p·v), which is do·o:
 # one number a row, known before the launch.
 #
-# Fill in the work of a tile. `s` is scaled, capped and in
-# f32; `slope` is the derivative of the cap; `seen` says which scores count. In a row that sees nothing
-# `lse` is -inf, and dq is zeros. Dots take the arrays' own dtype, and give f32.
+# Fill in the work of a tile. `s` is scaled, capped and in f32; `slope` is the derivative of the cap; `seen` says which scores count.
+# In a row that sees nothing `lse` is -inf, and dq is zeros. Dots take the arrays' own dtype, and give f32.
 
 # %%
 def attention_dq_spec(

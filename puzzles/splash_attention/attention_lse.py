@@ -12,9 +12,9 @@ from puzzles import INTERPRET, find
 # %% [markdown]
 # ## attention_lse: one number a row
 #
-# A gradient needs the weights again. Nobody has stored them: for 32,768 queries and keys they take 4 GiB a head. The backward
-# pass computes them anew, tile by tile, and has to know of the row's softmax its maximum m and its
-# sum l. Two numbers a row, or is one enough?
+# A gradient needs the weights again. Nobody has stored them: for 32,768 queries and keys they take 4 GiB a head. The backward pass
+# computes them anew, tile by tile, and has to know of the row's softmax its maximum m and its sum l. Two numbers a row, or is one
+# enough?
 #
 # $$\frac{e^{s_{ts} - m_t}}{l_t} = e^{s_{ts} - \text{lse}_t} \qquad\qquad \text{lse}_t = \log \sum_s e^{s_{ts}}$$
 #

@@ -29,8 +29,8 @@ from puzzles import INTERPRET
 #                                                                  └────┘└────┘└────┘
 # ```
 #
-# In SMEM a 2-D array has its rows padded to a multiple of 128 numbers. So both tables come flat, row by row.
-# `pl.num_programs(1)` is J, the number of columns.
+# In SMEM a 2-D array has its rows padded to a multiple of 128 numbers. So both tables come flat, row by row. `pl.num_programs(1)` is
+# J, the number of columns.
 #
 # Fill in the kernel's look-up, whether work is `needed`, which scores count, and the index map of the patterns.
 

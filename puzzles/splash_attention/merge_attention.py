@@ -130,10 +130,10 @@ def merge_attention(
 # %% [markdown]
 # <details><summary>More: attention sinks</summary>
 #
-# A softmax must spend all of its weight, even where no key deserves it
-# ([Xiao et al., 2023](https://arxiv.org/abs/2309.17453)). In [gpt-oss](https://arxiv.org/abs/2508.10925) (2025) a **sink** is a learned
-# score, one a head, that takes part in the sum and has no value. So the weights of the keys sum to less than 1. Your function does it in one line, without another look at q, k or
-# v: a sink is a part of its own, with an lse and an o of zeros.
+# A softmax must spend all of its weight, even where no key deserves it ([Xiao et al., 2023](https://arxiv.org/abs/2309.17453)). In
+# [gpt-oss](https://arxiv.org/abs/2508.10925) (2025) a **sink** is a learned score, one a head, that takes part in the sum and has no
+# value. So the weights of the keys sum to less than 1. Your function does it in one line, without another look at q, k or v: a sink
+# is a part of its own, with an lse and an o of zeros.
 #
 # ```python
 # o, lse = merge_attention(o, lse, jnp.zeros_like(o), jnp.full_like(lse, sink))

@@ -32,8 +32,8 @@ from puzzles import INTERPRET, find
 # no masks. `None` then stands in place of the operand and its spec, and the kernel gets `None` in place of a Ref. A
 # `rule` that nobody gave is `None`, too. Ask with *Python's* `if`: that runs while the kernel is traced, and decides which code there is.
 #
-# You write the kernel; `splash_specs`, a spec for each of the six operands, present or not, and one for the output;
-# and the grid. All heads share a rule.
+# You write the kernel; `splash_specs`, a spec for each of the six operands, present or not, and one for the output; and the grid. All
+# heads share a rule.
 #
 # <details><summary>More: what a list costs</summary>
 #
@@ -290,9 +290,9 @@ def splash_multi_head(
 # * **Steps**: here yours are fewer, but for the full mask. JAX's kernel pads every row of tiles to the widest. (Steps are not
 #   time. A step with nothing to do is short, and only a TPU can tell how short.)
 # * **Tiles computed**: the same.
-# * **Blocks and bytes**: yours are never more in this launch. (Training, in Part IV, moves more.) For a causal mask and a window JAX stores no patterns. It hands the kernel
-#   row numbers, 128 copies of each, and the kernel compares them with column numbers. You know the rows from the list.
-#   (Columns are counted as 128 wide, yours too.)
+# * **Blocks and bytes**: yours are never more in this launch. (Training, in Part IV, moves more.) For a causal mask and a window JAX
+#   stores no patterns. It hands the kernel row numbers, 128 copies of each, and the kernel compares them with column numbers. You
+#   know the rows from the list. (Columns are counted as 128 wide, yours too.)
 # * **Lists**: the price, and the one column in which you may lose. Yours have 16 bytes a tile, JAX's tables are of small integers.
 #   (What padding adds in SMEM is not counted. A flat list needs none.)
 #

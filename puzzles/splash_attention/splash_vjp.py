@@ -26,7 +26,8 @@ from puzzles import INTERPRET, find
 # attention_dkv   q k v do lse delta       the columns      4     q·kᵀ  do·vᵀ  pᵀ·do  dsᵀ·q   → dk, dv
 # ```
 #
-# What is kept in HBM is as long as the sequence, and nothing there is as large as T × S: the backward pass computes the weights again.
+# What is kept in HBM is as long as the sequence, and nothing there is as large as T × S: the backward pass computes the weights
+# again.
 #
 # * What is known while tracing (the list, the patterns, the cap) is named by `nondiff_argnums`. The backward rule gets it first, and
 #   returns nothing for it.
