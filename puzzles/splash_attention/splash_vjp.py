@@ -231,7 +231,7 @@ def splash_vjp(
 
 
 # %% [markdown]
-# ### The gradients of production?
+# ### The same gradients as JAX's?
 #
 # **Your** gradients of a small call that has a bit of everything, beside those that JAX finds for dense attention in f32, and
 # beside those of JAX's SplashAttention (its two backward kernels, `use_fused_bwd_kernel=False`, the same blocks), within the tolerances
@@ -244,7 +244,7 @@ def splash_vjp(
 
 # %% [markdown]
 # And what does a step of training cost? Here is the reference beside JAX's SplashAttention, for two masks. As at the summit, a column
-# counts as 128 wide, yours too.
+# counts as 128 wide.
 
 # %% active="ipynb"
 # print(graduation.costs(find("splash_vjp").solution))
@@ -252,8 +252,8 @@ def splash_vjp(
 # %% [markdown]
 # Seven dots back for two forward. Two of the seven compute `s` again, and two compute `dp`, once for each order of the list.
 #
-# Steps and dots are no more than JAX's. **Bytes are**, for two reasons. `lse` and `delta` are columns here, and attention_dkv fetches
-# them at every step. JAX's kernel hands both over as rows, and computes the tile turned over, keys down and queries along the lanes.
+# Steps and dots are no more than JAX's. **Bytes are**, in sum, for two reasons. `lse` and `delta` are columns here, and attention_dkv
+# fetches them for nearly every tile. JAX's kernel hands both over as rows, and computes the tile turned over, keys down and queries along the lanes.
 # And `splash_vjp` takes no rule: it fetches patterns for a window, which JAX's kernels compute.
 #
 # JAX's kernel has a way with five dots, too. With `use_fused_bwd_kernel=True` the walk by columns adds `ds·k` as well. But the rows of dq
@@ -267,7 +267,7 @@ def splash_vjp(
 # launches, then, with a correction, in **one** pass. The same correction carries an accumulator along, and the scores
 # are **never materialised**. Then masks: first obeyed; then **compute skipped**, by `pl.when`; then **traffic skipped**, by an index
 # map that stays; then **steps skipped**, by a list. Heads, groups, documents and caps were a line or two
-# each. All along, the body in the middle hardly changed. And **one number a row** is all that it leaves behind: enough to put parts
+# each. All along, the body in the middle hardly changed. And **one number a row** is all that it leaves beside its result: enough to put parts
 # together that were computed apart, and enough to find every weight again when it trains.
 
 # %% [markdown]
