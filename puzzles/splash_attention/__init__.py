@@ -42,23 +42,22 @@ Here, too, every kernel runs on a CPU under `interpret=True`, and unchanged on a
 PARTS = {
     "attention": """## Part I: flash
 
-A softmax needs a whole row before it can give its first weight, so it seems. You take it apart until
-it works block by block, with three things that stay in VMEM: a maximum, a sum and an accumulator.
-Then you watch one kernel body grow from one block of queries to all of them, and to many heads.""",
+A softmax seems to need a whole row before its first weight. You take it apart until it works block by block, with three
+things that stay in VMEM: a maximum, a sum and an accumulator. One kernel body grows from one block of queries to many
+heads.""",
     "causal_attention": """## Part II: masks
 
 A mask says which scores count. A kernel that only obeys it wastes about half of its work, or more; one that
-reads it block by block neither computes nor fetches blocks that are masked whole. Masks by position, by distance and by
-document, and a cap on the scores: each is a line or two in a kernel that you have already written.""",
+reads it block by block can leave out what is masked whole, arithmetic and traffic. Masks by position, by distance and by document, and a
+cap on the scores, are a line or two each.""",
     "classify_blocks": """## Part III: splash
 
-Every mask so far cost you a kernel of its own. Now the mask becomes data: you turn it into a table of
-blocks, the table into a list of the tiles that have work, and one kernel walks that list, for any mask,
-without a step to spare. At the end it stands beside JAX's own SplashAttention: the same numbers, and no
+Every mask so far cost you a kernel. Now the mask becomes data: a table of blocks, then a list of the tiles that have work; and
+one kernel walks it, for any mask. At the end it stands beside JAX's own SplashAttention: the same numbers, and no
 more steps or dots.""",
     "attention_lse": """## Part IV: training
 
-A `pallas_call` has no derivative of its own, so `jax.grad` of the summit raises. You write the derivative. The forward pass
-keeps one number a row. Two kernels walk the same list again, by rows for the gradient of q, by columns for those of k
-and v, and `jax.custom_vjp` joins the three. On the way, that one number lets you cut attention in pieces and put it together again.""",
+A `pallas_call` has no derivative of its own, so `jax.grad` of the summit raises. You write it: two kernels walk the
+list again, by rows for q, by columns for k and v, with no more steps or dots than JAX's two backward kernels, but
+more bytes. The forward pass keeps one number a row for them, which also joins attention that was cut in pieces.""",
 }

@@ -12,10 +12,22 @@ import numpy as np
 from puzzles import Launch, array, find, trace
 from puzzles._judge import execute, is_starter
 from puzzles._launch import trace_call
+from puzzles.splash_attention._costs import WINDOW, window
 from puzzles.splash_attention._graduation import Case, draw
-from puzzles.splash_attention._production import has_splash, shipped
+from puzzles.splash_attention._production import Cost, has_splash, shipped
 
-__all__ = ["Case", "dots", "draw", "examine", "example", "graduate", "has_splash", "shipped"]
+__all__ = [
+    "Case",
+    "costs",
+    "dots",
+    "draw",
+    "examine",
+    "example",
+    "graduate",
+    "has_splash",
+    "shipped",
+    "step_costs",
+]
 
 # Absolute and relative: those of jax-ml/jax, tests/pallas/tpu_splash_attention_kernel_test.py,
 # test_splash_attention_bwd, for f32 and bf16 alike; and of its forward pass.
@@ -24,7 +36,8 @@ BACKWARD, FORWARD = (2e-2, 3e-2), (3e-3, 3e-3)
 # small. The CPU computes f32 in f32, so there it must do better.
 OF_ALL, F32_ON_CPU = 0.1, 5e-5
 NAMES = "o", "dq", "dk", "dv"
-DOTS = 2, 3, 4  # a tile: forward, dq, dk and dv
+PASSES = "forward", "dq", "dk and dv"
+DOTS = 2, 3, 4  # a tile of each
 
 HEAD = (
     " N/K     T     S    H   Hv   blocks dtype    mask heads  seen docs   cap   "
@@ -194,3 +207,43 @@ def graduate(fn: Callable) -> str:
         why = str(error) if isinstance(error, AssertionError) else f"{type(error).__name__}: {error}"
         return f"not yet: {why.splitlines()[0] if why else 'no kernel'}"
     return f"{HEAD}\n{row}"
+
+
+def step_costs(fn: Callable, case: Case) -> dict[str, dict[str, Cost]]:
+    """What a step of training costs, by launch (forward, dq, dkv): `fn`, and JAX's kernels if there are any."""
+
+    def attention(q: Any, k: Any, v: Any, ids: Any) -> Any:
+        return fn(q, k, v, case.mask, ids, case.soft_cap, bq=case.bq, bk=case.bk)
+
+    table = {"reference": dict(zip(PASSES, backward_launches(attention, case), strict=True))}
+    if has_splash():
+        forward, dkv, dq = backward_launches(productions_attention(case), case)
+        table["JAX's"] = dict(zip(PASSES, (forward, dq, dkv), strict=True))
+    return {who: {name: Cost.of([one]) for name, one in rows.items()} for who, rows in table.items()}
+
+
+def causal_and_window(T: int, block: int) -> dict[str, Case]:
+    """A causal mask, and a window, of T tokens: 8 query heads, 2 key heads, no data."""
+    q, k = (jax.ShapeDtypeStruct((n, T, 128), jnp.bfloat16) for n in (8, 2))
+    near = window(*np.indices((T, T), np.int32))
+    masks = {
+        "causal": (np.tri(T, dtype=bool), "CausalMask", ((T, T),)),
+        f"window of {WINDOW}": (near, "LocalMask", ((T, T), (WINDOW - 1, 0), 0)),
+    }
+    return {
+        name: Case(q, k, k, mask, bq=block, bk=block, theirs=((kind, args),))
+        for name, (mask, kind, args) in masks.items()
+    }
+
+
+def costs(fn: Callable, T: int = 4096, block: int = 512) -> str:
+    """A table: steps, dots and bytes of a step of training, `fn` beside JAX's kernels, without any data."""
+    lines = [f"8 query heads, 2 key heads, T = {T:,}, H = 128, bf16, blocks of {block}"]
+    for name, case in causal_and_window(T, block).items():
+        table = step_costs(fn, case)
+        lines += ["", f"{name:16}" + "".join(f"{who:>10}: steps    dots   GiB" for who in table)]
+        for launch in PASSES:
+            row = (rows[launch] for rows in table.values())
+            cells = (f"{one.steps:17,}{one.dots:8,}{one.bytes / 2**30:6.2f}" for one in row)
+            lines.append(f"  {launch:14}{''.join(cells)}")
+    return "\n".join(lines)

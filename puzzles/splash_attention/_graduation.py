@@ -102,7 +102,8 @@ class Case:
         ids = 1 if self.segment_ids is None else len(np.unique(self.segment_ids[0]))
         cap = "-" if self.soft_cap is None else f"{self.soft_cap:.1f}"
         dtype = "bf16" if self.q.dtype == jnp.bfloat16 else "f32"
-        kinds = {name.removesuffix("Mask") for name, _ in self.theirs} or {"Numpy"}
+        names = {name.removesuffix("Mask") for name, _ in self.theirs} or {"Numpy"}
+        kinds = {name.removesuffix("Causal") or name for name in names}  # Chunked fits its column
         kind = kinds.pop() if len(kinds) == 1 else "mixed"
         heads = "each" if self.stored.ndim == 3 else "all"
         shape = f"{f'{N}/{K}':>4}{T:6}{S:6}{H:5}{Hv:5}{f'{self.bq}×{self.bk}':>9}"

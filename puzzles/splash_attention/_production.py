@@ -36,13 +36,13 @@ class Cost:
             fetched=sum(o.transfers for one in launches for o in one.inputs),
             dots=sum(int(dot.executed.sum()) for one in launches for dot in one.dots),
             flops=sum(one.dot_flops for one in launches),
-            bytes=sum(_moved(o) for one in launches for o in one.inputs)
-            + sum(_moved(o) for one in launches for o in one.outputs if len(o.shape) == 3),
+            bytes=sum(moved(o) for one in launches for o in one.inputs)
+            + sum(moved(o) for one in launches for o in one.outputs if len(o.shape) == 3),
             lists=sum(o.hbm_bytes for one in launches for o in one.scalars),
         )
 
 
-def _moved(operand: Operand) -> int:
+def moved(operand: Operand) -> int:
     """Bytes of an operand's transfers, in tiles of 8 × 128: a column counts for 128, whoever keeps it."""
     rows, lanes = (1, *operand.sizes)[-2:]
     return operand.hbm_bytes // (rows * lanes) * (-(-rows // 8) * 8) * (-(-lanes // 128) * 128)
@@ -72,7 +72,8 @@ def production(masks: Sequence, soft_cap: float | None, bq: int, bk: int) -> Cal
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as splash
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as mask_lib
 
-    public = mask_lib.CausalMask, mask_lib.LocalMask, mask_lib.FullMask, mask_lib.NumpyMask
+    names = "CausalMask", "LocalMask", "ChunkedCausalMask", "FullMask", "NumpyMask"
+    public = [getattr(mask_lib, name) for name in names]
     strange = [type(mask).__name__ for mask in masks if type(mask) not in public]
     assert not strange, f"{strange[0]} is no mask that JAX ships: compare with what JAX really runs"
     kernel = splash.make_splash_mha_single_device(

@@ -9,11 +9,8 @@ from jaxtyping import Int
 # The arithmetic is skipped, and fetches can be. The steps are still there: T = S = 131,072 in blocks
 # of 512 makes 65,536 steps a head, also for a narrow window that needs a few hundred.
 #
-# JAX's own kernel shrinks the grid: each row lists the blocks it needs, and shorter rows are padded to the
-# **widest** with steps that do nothing. A causal mask gains nothing in that way, since its last row is full.
-#
 # ```text
-#   the table        shrunk grid        flat list
+#   the table        padded rows        flat list
 #                    4 × 3 = 12 steps   8 steps
 #       0 1 2 3
 #    0  ■ · · ·      0:  ■ - -          rows    0   1   1   2   2   2   3   3
@@ -22,19 +19,25 @@ from jaxtyping import Int
 #    3  · · ■ ◩      3:  ■ ◩ -
 # ```
 #
-# A list needs no padding. The grid gets **one axis**, a step for each tile, row by row. A kernel without
-# `i` and `j` has to be told: is this tile the **first** of its row (start m, l, acc), is it the
-# **last** (store), and what **kind** is it? SMEM has 1 MiB for all the lists, so the answers share one
-# number: **`flags = kind + 4 · first + 8 · last`**.
+# So the grid gets **one axis**, a step for each tile, row by row. A kernel without `i` and `j` has to be told: is this tile
+# the **first** of its row (start m, l, acc), is it the **last** (store), and what **kind** is it? SMEM has 1 MiB (TPU v4 and
+# newer) for all the lists, so the answers share one number: **`flags = kind + 4 · first + 8 · last`**.
 #
-# One trap: a row without tiles would never be visited, and without a visit nobody writes its output. So it gets
-# one **dead visit**: kind 0, first and last at once, any column.
+# One trap is a row without tiles: without a visit nobody writes its output. So it gets one **dead visit**: kind 0, first and last at
+# once, any column.
 #
 # ![A table of blocks with an empty row takes 20 steps as a dense grid, 15 with its rows padded to the widest, and 9 as a list, one of them a dead visit.](diagrams/splash_attention/active_tiles.svg)
 #
 # Return `(rows, cols, masks, flags)`, four int32 arrays of one length, columns ascending in each row. `masks` holds the
 # number of the tile's pattern. A tile that is not partial uses none, but the index map fetches what you
 # name. Which costs no fetch?
+#
+# <details><summary>More: padded rows</summary>
+#
+# JAX's SplashAttention shrinks the grid: each row lists the blocks it needs, and shorter rows are padded to the
+# **widest** with steps that do nothing. A causal mask gains nothing in that way, since its last row is full.
+#
+# </details>
 
 # %%
 def active_tiles_spec(
@@ -83,7 +86,7 @@ def active_tiles(
 # What is the list worth? Steps a head, for 4096 tokens in blocks of 128. The last mask is causal within a window
 # of 512, but 16 of its rows may look at everything before them: one wide row of blocks makes the padded
 # grid wide everywhere. (JAX's kernel shrinks its grid only where all heads have the same mask. The list does not care.
-# [tokamax](https://github.com/openxla/tokamax), Google's newer library, has an experimental kernel that walks a list, too.)
+# [tokamax](https://github.com/openxla/tokamax), Google's newer library, has an experimental kernel that walks a list, too, as of 2026.)
 
 # %% active="ipynb"
 # t, s = np.arange(4096)[:, None], np.arange(4096)[None, :]

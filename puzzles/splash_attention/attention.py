@@ -26,13 +26,12 @@ from jaxtyping import Array, Float
 #
 # The spec is this definition, one query at a time, in float64. There `exp` overflows above a score of 709.
 # **f32 overflows above 88**, scores do grow large in training
-# ([ViT-22B](https://arxiv.org/abs/2302.05442) normalises its queries and keys because of that), and TPU kernels have no f64.
+# ([ViT-22B](https://arxiv.org/abs/2302.05442) normalises queries and keys to keep them small), and TPU kernels have no f64.
 #
-# The way out: add the same number `c` to all scores of a row. Numerator and denominator are both multiplied by $e^c$,
-# and the output stays the same. Which `c`, for each row anew, makes overflow impossible, and keeps the denominator away
-# from zero?
+# The way out: add one number `c` to all scores of a row. Numerator and denominator are both multiplied by $e^c$, and the
+# output stays. Which `c`, row by row, makes overflow impossible, and keeps the denominator away from zero?
 #
-# Write it in plain JAX, in f32, for all queries at once. `jax.nn.softmax` would do it in one line; spell it out.
+# Write it in plain JAX, in f32, all queries at once. `jax.nn.softmax` would do it in one line; spell it out.
 
 # %%
 def attention_spec(
@@ -118,7 +117,7 @@ PUZZLE = Puzzle(
         "product with `v`, divided by their sum over each row.",
     ],
     explain="""Subtracting a row's maximum changes numerator and denominator by the same factor, so
-    the result stays and nothing overflows. The largest exponential of a row is 1: the denominator is
+    the result stays and nothing overflows. The largest exponential of a row is then 1: the denominator is
     never 0.""",
     kernel=False,
     jit=True,

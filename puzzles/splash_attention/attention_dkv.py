@@ -27,15 +27,15 @@ from puzzles import INTERPRET
 #                                       12: dead, k₂ is seen by nobody
 # ```
 #
-# An output block stays in VMEM only while its visits follow each other. So `by_columns`, which is given, puts the same visits
-# in another order, and there 4 and 8 mark the first and the last visit of a *column*. A column that nobody sees gets a dead
-# visit, as an empty row did: its gradients are zeros, and somebody has to write them.
+# An output block stays in VMEM only while its visits follow each other. So `by_columns`, which is given, orders the visits anew: 4
+# and 8 mark the first and the last of a *column*. A column that nobody sees gets a dead visit: its gradients are zeros, and somebody
+# has to write them.
 #
 # **Grouped queries** need no code in the kernel. The visits of all query heads to a column of their key head follow each other in
-# the list: a longer sum, no more.
+# the list: a longer sum, and where all share a mask, a list `N // K` times as long.
 #
 # Fill in the start, the two sums and the stores. `p` and `ds` are given, (bq, bk) and in f32, as you computed them in
-# `attention_dq`: without the last 1/√H. Both products contract the queries. Dots take `q`'s dtype, and give f32.
+# `attention_dq`: without the last 1/√H.  Dots take `q`'s dtype, and give f32.
 
 # %%
 def attention_dkv_spec(
@@ -180,7 +180,9 @@ def attention_dkv(
     soft_cap: float | None = None,
 ) -> tuple[Float[Array, "K S H"], Float[Array, "K S Hv"]]:
     (N, T, H), (K, S, Hv), (_, bq, bk) = q.shape, v.shape, partial_masks.shape
+    assert N % K == 0 and T % bq == 0 and S % bk == 0, "groups and blocks must divide evenly"
     R, J = T // bq, S // bk  # rows of tiles in a query head, columns in a key head
+    assert int(tiles[0][-1]) + 1 in (R, N * R) and tiles[1].max() < J, "the list is that of another mask"
     rows, cols, masks, flags = by_columns(tiles, N, K, R, J)
     lists = (int(cols[-1]) + 1) // J  # 1: one mask for all heads, K: the list has all of them
 
@@ -344,6 +346,12 @@ PUZZLE = Puzzle(
             "swaps p and ds",
             edits=((_DV, _DV.replace("p.astype", "ds.astype")), (_DK, _DK.replace("ds.astype", "p.astype"))),
             says="v is weighted by p, so its gradient takes p; k makes the scores, so its gradient takes ds",
+        ),
+        Mistake(
+            "takes ds for both",
+            old=_DV,
+            new=_DV.replace("p.astype", "ds.astype"),
+            says="v is weighted by p, so its gradient takes p, whatever the gradient of a score is",
         ),
         Mistake(
             "takes p for both",

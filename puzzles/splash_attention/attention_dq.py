@@ -35,9 +35,8 @@ from puzzles import INTERPRET
 # weighted by `p`. That mean needs all keys, and a tile has a few. But the sum of p·(do·v) is do·(sum of p·v), which is do·o:
 # one number a row, known before the launch.
 #
-# The kernel is that of the forward pass, without a running maximum. Fill in the work of a tile. `s` is scaled, capped and in
-# f32; a score that the cap bends passes on `slope` of its gradient; `seen` says which scores count. In a row that sees nothing
-# `lse` is -inf, and dq is zeros. Dots take the arrays' own dtype, and give f32.
+# Fill in the work of a tile. `s` is scaled, capped and in f32; `slope` is the derivative of the cap; `seen` says which scores count.
+# In a row that sees nothing `lse` is -inf, and dq is zeros. Dots take the arrays' own dtype, and give f32.
 
 # %%
 def attention_dq_spec(
@@ -145,8 +144,10 @@ def attention_dq(
     soft_cap: float | None = None,
 ) -> Float[Array, "N T H"]:
     (N, T, H), (K, S, Hv), (_, bq, bk) = q.shape, v.shape, partial_masks.shape
+    assert N % K == 0 and T % bq == 0 and S % bk == 0, "groups and blocks must divide evenly"
     R = T // bq  # rows of tiles in a head
     rows, cols, masks, flags = tiles
+    assert int(rows[-1]) + 1 in (R, N * R) and cols.max() < S // bk, "the list is that of another mask"
     lists = (int(rows[-1]) + 1) // R  # 1: one mask for all heads, N: one for each
     cols, masks = next_used(cols, flags & 3 > 0), next_used(masks, flags & 3 == 1)
 

@@ -12,9 +12,9 @@ from puzzles import INTERPRET, find
 # %% [markdown]
 # ## attention_lse: one number a row
 #
-# A gradient needs the weights again. Nobody has stored them: for 32,768 queries and keys they take 4 GiB a head. The backward
-# pass computes them anew, tile by tile, and for that it has to know what became of the row's softmax: its maximum m and its
-# sum l. Two numbers a row, or is one enough?
+# A gradient needs the weights again. Nobody has stored them: for 32,768 queries and keys they take 4 GiB a head. The backward pass
+# computes them anew, tile by tile, and has to know of the row's softmax its maximum m and its sum l. Two numbers a row, or is one
+# enough?
 #
 # $$\frac{e^{s_{ts} - m_t}}{l_t} = e^{s_{ts} - \text{lse}_t} \qquad\qquad \text{lse}_t = \log \sum_s e^{s_{ts}}$$
 #
@@ -148,8 +148,8 @@ def attention_lse(
 
 # %% [markdown]
 # Is one number a row really all? Below are the weights again, from q, k and the reference's lse: no maximum, no sum, and
-# rows that see nothing give no weights. JAX's kernel keeps the same number, in 128 copies, for its vector registers hold
-# 8 × 128 numbers, and drops all but one after the launch.
+# rows that see nothing give no weights. JAX's kernel writes the same number in 128 copies, one a lane, and XLA keeps one of them:
+# (heads, T), 4 bytes a row. Yours is a column: small to write down, but for the next kernel it lies 128 lanes wide in HBM.
 
 # %% active="ipynb"
 # T, H = 512, 64
@@ -167,6 +167,7 @@ def attention_lse(
 
 # %% tags=["author"]
 from puzzles import Alternative, Mistake, Puzzle, array, rng
+from puzzles.splash_attention._production import moved
 from puzzles.splash_attention.attention import root
 from puzzles.splash_attention.attention_one_block import ONES
 from puzzles.splash_attention.block_sparse_attention import packed
@@ -203,8 +204,8 @@ def scale(T=17152, S=16384, H=128, Hv=64, bq=256, bk=512, document=1500):
 
 
 def kept(launch):
-    """What the launch leaves for the backward pass beside o."""
-    return f"{min(one.hbm_bytes for one in launch.outputs):,} bytes kept beside o"
+    """What the launch leaves for the backward pass beside o: a column lies in 128 lanes."""
+    return f"{min(moved(one) for one in launch.outputs) / 2**20:.1f} MiB kept beside o, in 128 lanes"
 
 
 def fresh(r):

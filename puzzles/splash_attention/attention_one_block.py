@@ -15,10 +15,9 @@ from puzzles import INTERPRET, find
 #
 # $$o = \frac{\sum_s e^{x_s - m} \, v_s}{\sum_s e^{x_s - m}} = \frac{\text{acc}}{l}$$
 #
-# You can keep `l` up to date while the maximum changes. `acc` is a row of `H` such sums, one for each column of `v`. A new
-# maximum makes it wrong by the same factor. That is the whole step from online softmax to
-# [FlashAttention](https://arxiv.org/abs/2205.14135): **whatever was summed with the old maximum is
-# corrected by the same `alpha`**.
+# `l` you can keep up to date. `acc` is a row of `H` such sums, one for each column of `v`, and a new maximum makes it wrong by the
+# same factor. That is the whole step from online softmax to [FlashAttention](https://arxiv.org/abs/2205.14135): **whatever was summed
+# with the old maximum is corrected by the same `alpha`**.
 #
 # ```text
 #                     j = 0          j = 1          j = 2
@@ -32,8 +31,8 @@ from puzzles import INTERPRET, find
 #
 # The scores `s` of one block live in VMEM for one step. The full matrix of scores never exists.
 #
-# As in `tiled_matmul`, the work has three parts: start m, l and acc at the first j; update them at every j; store the
-# quotient at the last. The grid is `(1, S // bk)`, so j is axis **1**.
+# The work has three parts, as in `tiled_matmul`: start at the first j, update at every j, store the
+# quotient at the last. The grid is `(1, S // bk)`: j is axis **1**.
 #
 # `q @ k.T` needs no transpose: `jax.lax.dot_general` contracts any axis with any other,
 # `dimension_numbers=(((a,), (b,)), ((), ()))` for axis a of the left operand with axis b of the right. Multiply the
@@ -164,7 +163,7 @@ PUZZLE = Puzzle(
         "the new sum, for acc a product of two blocks. At the last j, store the quotient.",
     ],
     explain="""Numerator and denominator of a softmax are sums with the same exponentials, so the
-    same alpha corrects both when the maximum changes. They are divided once, at the end, and the
+    same alpha corrects both when the maximum changes. The reference divides them once, at the end. The
     scores never leave VMEM.""",
     mistakes=[
         Mistake(

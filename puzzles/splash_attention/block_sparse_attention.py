@@ -12,8 +12,7 @@ from puzzles import INTERPRET
 # %% [markdown]
 # ## block_sparse_attention: a kernel that reads its orders
 #
-# Now the kernel reads the table. At step (i, j) it looks up a kind:
-# 0, skip; 1, mask by the block's pattern; 2, take the scores as they are.
+# At step (i, j) the kernel looks up a kind: 0, skip; 1, mask by the block's pattern; 2, take the scores as they are.
 #
 # What decides about branches and fetches must be there before the first block is fetched.
 # **Scalar prefetch** does that: the first operands of the call are copied whole into SMEM, the memory of the scalar
@@ -30,11 +29,10 @@ from puzzles import INTERPRET
 #                                                                  └────┘└────┘└────┘
 # ```
 #
-# SMEM has 1 MiB, and a 2-D array in it has its rows padded to a multiple of 128 numbers. So the call flattens both
-# tables, row by row. In the kernel, `pl.num_programs(1)` is J, the number of columns.
+# In SMEM a 2-D array has its rows padded to a multiple of 128 numbers. So both tables come flat, row by row. `pl.num_programs(1)` is
+# J, the number of columns.
 #
-# Fill in the kernel's look-up first: the kind, whether work is `needed`, and which scores count. Then the index map of
-# the patterns.
+# Fill in the kernel's look-up, whether work is `needed`, which scores count, and the index map of the patterns.
 
 # %%
 def block_sparse_attention_spec(

@@ -23,8 +23,7 @@ from puzzles import INTERPRET
 #  i = 3   rows 192-255        ■             ◣         ·
 # ```
 #
-# **Skip** means: no dot, no exponential. `pl.when` is a branch, so what it jumps over costs no arithmetic. The check counts the
-# dots.
+# **Skip** means: no dot, no exponential. `pl.when` is a branch, so what it jumps over costs no arithmetic.
 #
 # **Mask** means: a score that must not count becomes `-inf`, *before* the running maximum sees it. Then `exp(s - m)` is
 # exactly zero, and the rest of the kernel does not notice. Compare positions in the arrays, not in the block, as in
@@ -32,8 +31,8 @@ from puzzles import INTERPRET
 #
 # ![A map of score blocks: those on and below the diagonal are computed, those above it are dashed, skipped.](diagrams/splash_attention/causal_attention.svg)
 #
-# Start from your `attention_one_block` kernel: one block's work moves under a condition, and one line masks. The
-# condition has to be right for any `bq` and `bk`. So compare rows with columns, not `i` with `j`.
+# In your `attention_one_block` kernel one block's work moves under a condition, and one line masks. For any `bq` and `bk`:
+# compare rows with columns, not `i` with `j`.
 
 # %%
 def causal_attention_spec(
@@ -240,6 +239,14 @@ PUZZLE = Puzzle(
             old=_POSITIONS,
             new=_POSITIONS.replace("i * bq + ", "").replace("j * bk + ", ""),
             says="row 0 of the block is row i * bq of q, and column 0 is column j * bk of k",
+        ),
+        Mistake(
+            "ends the diagonal at the last key",
+            edits=(
+                (_SKIP, "@pl.when(j * bk <= (i + 1) * bq - 1 + pl.num_programs(1) * bk - pl.num_programs(0) * bq)"),
+                ("column <= row", "column <= row + pl.num_programs(1) * bk - pl.num_programs(0) * bq"),
+            ),
+            says="row t sees the columns up to t, also where T and S differ: the diagonal begins at row 0, column 0",
         ),
         Mistake(
             "masks the diagonal too",

@@ -31,8 +31,8 @@ from puzzles import INTERPRET
 #
 # ![In the first row of steps only key block 0 is fetched; at the steps that are skipped it is reused.](diagrams/splash_attention/causal_prefetch.svg)
 #
-# Write the index map that `k` and `v` share. Up to the last block that the queries in block `i` need, it returns what it
-# always did; after that, it repeats that one. An index map runs on traced numbers, so use `jnp`'s functions.
+# Write the index map that `k` and `v` share. Up to the last block that the queries in block `i` need, it returns `j`; after
+# that, it repeats that one. An index map runs on traced numbers, so use `jnp`'s functions.
 
 # %%
 def causal_prefetch_spec(
@@ -162,7 +162,7 @@ PUZZLE = Puzzle(
         "Two lines: the number of the last block that is needed, from i, bq and bk; then return the "
         "smaller of j and that, and the block index along H, which never changes.",
     ],
-    explain="""A skipped step that names the previous step's block again costs no traffic. The clamp is
+    explain="""A skipped step that names the previous step's block again costs no traffic. The reference's clamp is
     right for any bq and bk, since the last row of block i is (i + 1)·bq - 1 and sees columns up to
     its own number, which lies in block ((i + 1)·bq - 1) // bk. Where that is beyond the end of k, j never
     gets there and the clamp does nothing. A map that names block 0 in skipped steps is right, too: it fetches the next

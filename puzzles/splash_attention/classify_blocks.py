@@ -6,9 +6,8 @@ from jaxtyping import Bool, Int
 # %% [markdown]
 # ## classify_blocks: read the mask before the kernel does
 #
-# For every mask so far you wrote a kernel. Production has one kernel, and a new mask costs no line of it. How? Most masks
-# are known **before** anything runs. So look at the mask once, in NumPy, and write down for each block what the kernel
-# will have to do:
+# For every mask so far you wrote a kernel. JAX's SplashAttention (2023) is one, and a new mask costs no line of it. How? Most masks
+# are known **before** anything runs. So look at the mask once, in NumPy, and write down what each block asks of the kernel:
 #
 # ```text
 #   bq = 64, bk = 128   columns                        block_mask   mask_index
@@ -21,8 +20,8 @@ from jaxtyping import Bool, Int
 #   0  skip: none of it counts    1  partial: some of it counts    2  full: all of it counts
 # ```
 #
-# Partial blocks need their mask stored. But look: in this causal mask block (2, 1) holds
-# the same pattern as block (0, 0). Only two patterns are different, however long the sequence is. So store each
+# Partial blocks need their mask stored. But block (2, 1) holds the same pattern as block (0, 0). Only two patterns are different,
+# however long the sequence is. So store each
 # **once**, in `partial_masks` (P, bq, bk), and let `mask_index` say which one a partial block has.
 #
 # ![A causal window as pixels, its table of skipped, partial and full blocks, the number of each partial block's pattern, and the two patterns that are stored.](diagrams/splash_attention/classify_blocks.svg)
@@ -267,7 +266,7 @@ PUZZLE = Puzzle(
         "number. At the end, stack the list, after a look whether it is empty.",
     ],
     explain="""A mask comes down to one small number a block, any + all, and to the few patterns that
-    are different. A dict from a block's bytes to its number stores each once, so P does not count partial
+    are different. Each is stored once (the reference has a dict from a block's bytes to its number), so P does not count partial
     blocks: it is 1 for a causal mask with bq = bk, however long that is.""",
     kernel=False,
     accepts=accepts,

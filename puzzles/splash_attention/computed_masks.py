@@ -33,7 +33,7 @@ from puzzles import INTERPRET, find
 # wants numbers in the whole sequence.
 
 # %%
-Numbers = Int[Array, "bq bk"]  # of rows, or of columns, in the whole sequence
+Numbers = Int[Array, "bq bk"]  # of rows, or of columns, in the whole sequence; or what broadcasts
 from collections.abc import Callable
 
 Rule = Callable[[Numbers, Numbers], Bool[Array, "bq bk"]]
@@ -144,8 +144,8 @@ def computed_masks(
 
 
 # %% [markdown]
-# What is it worth? A window of 1024 keys at 4096 tokens, in both references. JAX's kernel does the same for its
-# `CausalMask` and `LocalMask`; a `NumpyMask` it stores in patterns, as you did.
+# What is it worth? A window of 1024 keys at 4096 tokens, in both references. JAX's SplashAttention does the same with a `CausalMask`,
+# `ChunkedCausalMask` or `LocalMask` that all heads share. Masks that differ from head to head, and a `NumpyMask`, it stores in patterns.
 
 # %% active="ipynb"
 # T, H, b = 4096, 128, 512
@@ -249,7 +249,8 @@ PUZZLE = Puzzle(
         "scores where the rule says True, -inf elsewhere.",
     ],
     explain="""Row and column numbers are all that a formula needs, so partial tiles fetch no pattern. In a full tile the
-    rule is True throughout and changes nothing. JAX's own kernel computes its causal and local masks in the same way.""",
+    rule is True throughout and changes nothing. JAX's SplashAttention computes a causal or local mask in the same way, if all heads
+    share it.""",
     mistakes=[
         Mistake(
             "numbers rows and columns within the block",
@@ -295,6 +296,14 @@ PUZZLE = Puzzle(
             "numbers along the wrong axes",
             edits=((_ROW, _ROW.replace(".shape, 0", ".shape, 1")), (_COLUMN, _COLUMN.replace(".shape, 1", ".shape, 0"))),
             says="`broadcasted_iota(dtype, shape, 0)` counts along axis 0: it numbers the rows, and with a 1 the columns",
+        ),
+        Mistake(
+            "numbers rows and columns in one dimension",
+            edits=(
+                (_ROW, "row = rows_ref[t] * bq + jnp.arange(bq)"),
+                (_COLUMN, "column = cols_ref[t] * bk + jnp.arange(bk)"),
+            ),
+            says="two 1-D ranges are compared number by number, which gives one answer a column: rows need an axis of their own",
         ),
         Mistake(
             "ignores the rule",

@@ -31,7 +31,7 @@ from puzzles import INTERPRET
 # 255 sees **nothing**: its window begins at column 127. All its scores there are `-inf`, and its maximum is still what
 # `m` started from. What must that be, so that `exp(s - m_new)` is 0 and not NaN?
 #
-# Fill in that start, when a block is `needed`, the mask, and the index map of `k` and `v`. All ask: which is the
+# Fill in that start, when a block is `needed`, the scale 1/√H and the mask, and the index map of `k` and `v`. Which is the
 # first block that block `i` of the queries needs, and which the last?
 
 # %%
@@ -75,6 +75,7 @@ def local_attention_kernel(q_ref, k_ref, v_ref, o_ref, m_ref, l_ref, acc_ref, *,
         )
         row = first_row + jax.lax.broadcasted_iota(jnp.int32, s.shape, 0)
         column = first_column + jax.lax.broadcasted_iota(jnp.int32, s.shape, 1)
+        # s: scaled, and masked
         ### BEGIN SOLUTION
         mask = (row - window < column) & (column <= row)
         s = jnp.where(mask, s * H**-0.5, -jnp.inf)
@@ -177,13 +178,13 @@ PUZZLE = Puzzle(
         "Conditions on traced numbers are joined with `&`, each in parentheses. `jnp.clip(x, low, "
         "high)` keeps an index between two others; `//` rounds down, for negative numbers too.",
         "Start: finite, and below any score. Needed: causal_attention's condition, and a second one: block j must not end "
-        "before the window of the block's first row begins. Mask: two comparisons, and -inf where they fail. Map: the block "
+        "before the window of the block's first row begins. Mask: two comparisons; the scaled score where they hold, -inf where not. Map: the block "
         "of the first column that the first row sees, the block of the last column that the last row sees, and j clipped "
         "between the two.",
     ],
     explain="""A block has work if it starts no later than the last row and does not end before the
-    window of the first row begins; the index map clips j to just those blocks. A row that sees nothing in its first block has
-    exp(-inf - m) = 0 for any finite m: l and acc stay 0. Were both -inf, it would be NaN; were both -1e30, exp(0) = 1 would
+    window of the first row begins. The reference's index map clips j to just those blocks, and it masks with -inf: a row that sees
+    nothing in its first block has exp(-inf - m) = 0 for any finite m, and l and acc stay 0. Were both -inf, it would be NaN; were both -1e30, exp(0) = 1 would
     fill l and acc with garbage, which alpha = 0 wipes out when the first real score comes.""",
     mistakes=[
         Mistake(
@@ -244,6 +245,12 @@ PUZZLE = Puzzle(
             old=_MASK,
             new="mask = column <= row",
             says="a block that the window's edge crosses holds columns that are too far back",
+        ),
+        Mistake(
+            "forgets the scale",
+            old="s * H**-0.5, -jnp.inf)",
+            new="s, -jnp.inf)",
+            says="the scores are not multiplied by 1/√H",
         ),
         Mistake(
             "forgets the diagonal in the mask",

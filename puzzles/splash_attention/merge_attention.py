@@ -24,7 +24,7 @@ from jaxtyping import Array, Float
 # $$e^{\text{lse}} = e^{\text{lse}_1} + e^{\text{lse}_2} \qquad\qquad
 #   o = \frac{e^{\text{lse}_1} o_1 + e^{\text{lse}_2} o_2}{e^{\text{lse}_1} + e^{\text{lse}_2}}$$
 #
-# Two things are in the way, and you know both. At an lse of 100 this overflows: shift both parts by the same number. Which? And
+# Two things are in the way. At an lse of 100 this overflows: shift both parts by the same number. Which? And
 # a row may see nothing in one part, whose lse is -inf, or in both: zeros, then, and -inf, and no NaN on the way.
 #
 # Five lines of plain JAX. Any axes may stand in front (`*B`).
@@ -64,8 +64,8 @@ def merge_attention(
 # ### What falls out of it
 #
 # **One sequence on many chips.** In [ring attention](https://arxiv.org/abs/2310.01889) every chip keeps its queries, and the keys and
-# values go round. In each turn a chip attends to what it has, and merges. No chip ever holds more than its share of the
-# keys, and what it passes on, it passes on while it computes:
+# values go round. In each turn a chip attends to the share of the keys that it has, and merges. While it computes, this share goes on
+# and the next one arrives: a chip needs room for two shares, never for all.
 #
 # ```text
 #             turn 0     turn 1     turn 2     turn 3
@@ -103,7 +103,7 @@ def merge_attention(
 #
 # all_of_it = whole(*(x.reshape(-1, H) for x in (q, k, v)), mask.reshape(chips * n, -1))
 # print(f"o of all chips differs from the whole by at most {abs(np.concatenate(out) - all_of_it).max():.0e}")
-# print(f"a chip holds {3 * q[0].nbytes:,} bytes of q, k and v, and passes on {2 * q[0].nbytes:,} in a turn; all scores: {all_of_it.shape[0]**2 * 4:,}")
+# print(f"a share of q, k and v: {3 * q[0].nbytes:,} bytes; in a turn {2 * q[0].nbytes:,} leave, and as many arrive; all scores: {all_of_it.shape[0]**2 * 4:,}")
 # print("scores that each chip computes:", *mask.sum(axis=(1, 2, 3)))
 
 # %% [markdown]
@@ -130,16 +130,16 @@ def merge_attention(
 # %% [markdown]
 # <details><summary>More: attention sinks</summary>
 #
-# A softmax must spend all of its weight, even where no key deserves it
-# ([Xiao et al., 2023](https://arxiv.org/abs/2309.17453)). A **sink** is a learned score, one a head, that takes part in the
-# sum and has no value. So the weights of the keys sum to less than 1. Your function does it in one line, without another look at q, k or
-# v: a sink is a part of its own, with an lse and an o of zeros.
+# A softmax must spend all of its weight, even where no key deserves it ([Xiao et al., 2023](https://arxiv.org/abs/2309.17453)). In
+# [gpt-oss](https://arxiv.org/abs/2508.10925) (2025) a **sink** is a learned score, one a head, that takes part in the sum and has no
+# value. So the weights of the keys sum to less than 1. Your function does it in one line, without another look at q, k or v: a sink
+# is a part of its own, with an lse and an o of zeros.
 #
 # ```python
 # o, lse = merge_attention(o, lse, jnp.zeros_like(o), jnp.full_like(lse, sink))
 # ```
 #
-# JAX's kernel takes `sinks`, too. There, m starts at the sink and l at 1, which is the same thing one tile earlier. A row that sees
+# JAX's SplashAttention takes `sinks`, too. There, m starts at the sink and l at 1, which is the same thing one tile earlier. A row that sees
 # nothing gives zeros all the same, and its lse is the sink.
 #
 # </details>

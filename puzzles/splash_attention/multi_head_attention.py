@@ -21,8 +21,8 @@ from puzzles import INTERPRET, find
 # k, v head      0   0   0   1   1   1
 # ```
 #
-# `jnp.repeat(k, N // K, axis=0)` writes a copy `N / K` times as large to HBM before the first score is computed. A kernel
-# needs none: in its **index maps**, two steps may choose the same block.
+# `jnp.repeat(k, N // K, axis=0)` writes a copy `N / K` times as large to HBM before the first score is computed. You
+# need none: in its **index maps**, two steps may choose the same block.
 #
 # ![Query heads 0 and 1 both use key head 0, whose blocks stay in VMEM; query head 2 fetches key head 1.](diagrams/splash_attention/multi_head_attention.svg)
 #
@@ -30,7 +30,7 @@ from puzzles import INTERPRET, find
 #
 # * **bf16** is what the matrix unit multiplies: `q` by `k`, and `p` by `v`. So cast `p` for its dot. A weight
 #   lies between 0 and 1 and keeps 8 bits, as `v` itself does.
-# * **f32** is what is compared, exponentiated and summed: what both dots return, `m`, `l`, `acc`.
+# * **f32** is what is compared, exponentiated and summed: `m`, `l`, `acc`, and what both dots return.
 #
 # In `attention_one_block`'s kernel, fill in what the types change; then the specs of `k` and `v`.
 #
@@ -39,8 +39,9 @@ from puzzles import INTERPRET, find
 # Between 128 and 256, bf16 numbers are 1 apart, and an exponential whose argument is off by 1 is off by a factor of 2.7.
 # So scores stay in f32.
 #
-# And if `p` stays in f32, too? By default a TPU rounds the f32 operands of a dot to bf16, so nothing is gained. JAX's own SplashAttention
-# keeps `p` in f32, casts `v` to f32, and leaves the rounding to the matrix unit. Here you round yourself, and the check asks for it.
+# And if `p` stays in f32, too? By default a TPU rounds the f32 operands of a dot to bf16, so `pv` gains nothing (and `l` is a sum in f32
+# either way). JAX's SplashAttention keeps `p` in f32, casts `v` to f32, and leaves the rounding to the matrix unit. Here you round
+# yourself, and the check asks for it.
 #
 # </details>
 

@@ -34,11 +34,12 @@ from puzzles import INTERPRET
 # In the row with no `x` all scores are `-inf` to the end, so `l` and `acc` stay 0. What attends to nothing
 # should give **zeros**, and 0 / 0 is for you to decide.
 #
-# Fill in the mask, the store, and the specs of the ids.
+# Fill in the scale 1/√H and the mask, the store, and the specs of the ids.
 #
 # <details><summary>More: blocks between two documents</summary>
 #
-# Blocks between two documents are computed and masked: index maps see i and j, not the ids.
+# The reference computes blocks between two documents, and masks them. A kernel may compare its ids first and skip the dots. The
+# fetches stay: index maps see i and j, not the ids.
 #
 # </details>
 
@@ -82,6 +83,7 @@ def segment_attention_kernel(
         )
         row = i * bq + jax.lax.broadcasted_iota(jnp.int32, s.shape, 0)
         column = j * bk + jax.lax.broadcasted_iota(jnp.int32, s.shape, 1)
+        # s: scaled, and masked
         ### BEGIN SOLUTION
         mask = (column <= row) & (q_segments_ref[...] == kv_segments_ref[...])
         s = jnp.where(mask, s * H**-0.5, -jnp.inf)
@@ -138,8 +140,9 @@ def segment_attention(
 # %% [markdown]
 # ### A length that blocks do not divide
 #
-# Every length so far was a multiple of its block. Ids take care of all others: **pad** the sequence to the next multiple, and give
-# the padding of the keys an id that no query has. Nobody sees it. The padded queries are rows that nobody asked for: cut them off.
+# Every length so far was a multiple of its block. For all others **pad** the sequence to the next multiple, and cut off the padded
+# queries: rows that nobody asked for. The padded keys come after all others, so this causal mask hides them already. Where a mask is
+# not causal, ids do it: give these keys an id that no query has.
 
 # %% active="ipynb"
 # T, H = 300, 64
@@ -208,12 +211,12 @@ PUZZLE = Puzzle(
         "Comparing a (bq, 1) block with a (1, bk) block gives (bq, bk) answers; `&` joins them with the causal "
         "ones. `jnp.where` masks scores before the maximum. A BlockSpec's map for an array of one column, or one row, "
         "returns 0 for that axis.",
-        "causal_attention's mask with one more condition, and -inf where it fails. At the store, replace an l of zero by "
+        "causal_attention's mask with one more condition; the scaled score where it holds, -inf where not. At the store, replace an l of zero by "
         "anything else before dividing. The ids of the queries move with i, those of the keys with j.",
     ],
-    explain="""A column of ids compared with a row of ids is a whole block of answers. A row that attends to nothing has
-    exp(-inf - m) = 0 throughout, so it ends with acc = 0 and l = 0, and dividing by 1 in place of 0 leaves the zeros that
-    it should have.""",
+    explain="""A column of ids compared with a row of ids is a whole block of answers. Masked with -inf, a row that attends to
+    nothing has exp(-inf - m) = 0 throughout, so it ends with acc = 0 and l = 0. The reference divides by 1 in place of 0, which leaves the
+    zeros that it should have.""",
     mistakes=[
         Mistake(
             "masks by segment only",

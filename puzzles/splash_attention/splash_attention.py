@@ -12,8 +12,8 @@ from puzzles import INTERPRET, find
 # %% [markdown]
 # ## splash_attention: a grid that visits only what counts
 #
-# The dense grid has a step for every pair of blocks, and steps are not free: each has its index maps to evaluate and its
-# branches to decide. So the grid gets **one axis, along the list** of `active_tiles`. The list says where a step stands:
+# Steps are not free: each has its index maps to evaluate and its branches to decide. So the grid gets **one axis, along
+# the list** of `active_tiles`, which says where a step stands:
 #
 # ```text
 #   block_mask             t     = 0  1  2  3  4  5      kind   0 dead, 1 partial, 2 full
@@ -32,7 +32,7 @@ from puzzles import INTERPRET, find
 #
 # ![Six steps along the list: queries and outputs go down row by row, keys and values go where the list says, and a dead visit writes the row that has no tile.](diagrams/splash_attention/splash_attention.svg)
 #
-# Why is one set of scratch still enough? And why does `q₂`, without tiles, get a visit?
+# Why is one set of scratch still enough?
 #
 # Fill in what the kernel reads from the list and which scores count, then the grid and all the specs.
 

@@ -15,7 +15,7 @@ from puzzles import INTERPRET, find
 # ## splash_multi_head: all of it
 #
 # The summit: many heads, grouped keys, any mask, as an array or as a rule, for all heads or one for each,
-# documents, capped scores, f32 and bf16. You have written every piece. Two questions are left.
+# documents, capped scores, f32 and bf16. Two questions are left.
 #
 # **Where do heads go in a flat list?** If every head has its own mask, stack the heads' rows
 # and make one list: with `R = T // bq` rows of tiles a head, visit `t` belongs to head `rows[t] // R`, and to its
@@ -32,13 +32,13 @@ from puzzles import INTERPRET, find
 # no masks. `None` then stands in place of the operand and its spec, and the kernel gets `None` in place of a Ref. A
 # `rule` that nobody gave is `None`, too. Ask with *Python's* `if`: that runs while the kernel is traced, and decides which code there is.
 #
-# You write the kernel; `splash_specs`, a spec for each of the six operands, present or not, and one for the output;
-# and the grid. `splash_over_tiles` takes a list, so it needs no dense mask. All heads share a rule.
+# You write the kernel; `splash_specs`, a spec for each of the six operands, present or not, and one for the output; and the grid. All
+# heads share a rule.
 #
 # <details><summary>More: what a list costs</summary>
 #
 # A dense mask for 131,072 tokens would have 16 GiB. A list has 16 bytes a tile. But a rule is asked for every pair of
-# tokens, so `splash_multi_head` takes it up to 32,768 of them. Beyond, make the list from block numbers.
+# tokens, so `splash_multi_head` takes it up to 32,768 of them. Beyond, make the list from block numbers: `splash_over_tiles` takes it.
 #
 # The grid's axis of heads is `parallel`, so two cores can share it out. One long list they cannot share, and
 # it takes N times the SMEM.
@@ -157,7 +157,10 @@ def splash_multi_head_kernel(
 def splash_specs(
     N: int, K: int, R: int, bq: int, bk: int, H: int, Hv: int
 ) -> tuple[list[pl.BlockSpec], pl.BlockSpec]:
-    """The specs of q, k, v, the partial masks, the queries' ids and the keys' ids; and the output's."""
+    """The specs of q, k, v, the partial masks, the queries' ids and the keys' ids; and the output's.
+
+    N heads of queries with R rows of tiles each, K of keys; tiles are bq × bk; keys are H wide, values Hv.
+    """
     ### BEGIN SOLUTION
     def by_row(h, t, rows, cols, masks, flags):
         return h + rows[t] // R, rows[t] % R, 0
@@ -191,6 +194,7 @@ def splash_over_tiles(
     assert N % K == 0 and T % bq == 0 and S % bk == 0, "groups and blocks must divide evenly"
     R = T // bq  # rows of tiles in a head
     rows, cols, masks, flags = tiles
+    assert int(rows[-1]) + 1 in (R, N * R) and cols.max() < S // bk, "the list is that of another mask"
     lists = int(rows[-1] + 1) // R  # 1: one mask for all heads, N: one for each
     assert rule is None or lists == 1, "all heads share a rule: give it the list of one head"
     cols, masks = next_used(cols, flags & 3 > 0), next_used(masks, flags & 3 == 1)
@@ -235,10 +239,12 @@ def splash_multi_head(
     bq: int = 128,
     bk: int = 128,
 ) -> Float[Array, "N T Hv"]:
+    N, T, S = *q.shape[:2], k.shape[1]
     if not callable(mask):
+        shapes = (T, S), (1, T, S), (N, T, S)
+        assert np.shape(mask) in shapes, "a mask is a rule or an array, (T, S) or (N, T, S)"
         tiles, partial_masks = tiles_of_heads(mask, bq, bk)
         return splash_over_tiles(q, k, v, tiles, partial_masks, segment_ids, soft_cap)
-    T, S = q.shape[1], k.shape[1]
     assert max(T, S) <= 32_768, "make the list of block numbers, and call splash_over_tiles"
     tiles, no_masks = tiles_of_rule(mask, T, S, bq, bk), np.zeros((0, bq, bk), bool)
     return splash_over_tiles(q, k, v, tiles, no_masks, segment_ids, soft_cap, mask)
@@ -258,12 +264,12 @@ def splash_multi_head(
 #
 # Four differences you should know:
 #
-# * **No 1/√H inside.** Production expects queries that you have scaled. So the comparison scales them first.
-# * **Rows that see nothing.** JAX leaves them undefined, and its kernel gives a mean of values, or NaN; `jax.nn` gives
+# * **No 1/√H inside.** JAX's kernel expects queries that you have scaled. So the comparison scales them first.
+# * **Rows that see nothing.** JAX's kernel asks for none, and gives them a mean of values, or NaN; `jax.nn` gives
 #   a mean. Yours are zeros, as the last lines show. Numbers are compared on all other rows.
 # * **p stays in f32 there**, `v` is cast to f32, and the rounding is left to the matrix unit. You cast `p` yourself.
 # * **Columns are 128 wide there.** A TPU's vector registers hold 8 × 128 numbers, and a column fills one lane of 128.
-#   Production keeps row numbers, ids of queries, m and l in all 128 lanes.
+#   JAX's kernel keeps row numbers, ids of queries, m and l in all 128 lanes.
 
 # %% active="ipynb"
 # from puzzles.splash_attention import _graduation as graduation
@@ -281,13 +287,14 @@ def splash_multi_head(
 # %% [markdown]
 # Read it by column:
 #
-# * **Steps**: yours are fewer, but for the full mask. JAX's kernel pads every row of tiles to the widest. (Steps are not
+# * **Steps**: here yours are fewer, but for the full mask. JAX's kernel pads every row of tiles to the widest. (Steps are not
 #   time. A step with nothing to do is short, and only a TPU can tell how short.)
 # * **Tiles computed**: the same.
-# * **Blocks and bytes**: yours are never more. For a causal mask and a window JAX stores no patterns. It hands the kernel
-#   row numbers, 128 copies of each, and the kernel compares them with column numbers. You know the rows from the list.
-#   (Columns are counted as 128 wide, yours too.)
+# * **Blocks and bytes**: yours are never more in this launch. (Training, in Part IV, moves more.) For a causal mask and a window JAX
+#   stores no patterns. It hands the kernel row numbers, 128 copies of each, and the kernel compares them with column numbers. You
+#   know the rows from the list. (Columns are counted as 128 wide, yours too.)
 # * **Lists**: the price, and the one column in which you may lose. Yours have 16 bytes a tile, JAX's tables are of small integers.
+#   (What padding adds in SMEM is not counted. A flat list needs none.)
 #
 # And at T = 131,072? The list of a causal mask in blocks of 512 has 32,896 tiles, which take half of SMEM. Nothing is
 # as large as T × T. Below is your launch, or the reference's while yours has nothing to count; then a picture of
@@ -583,6 +590,11 @@ PUZZLE = Puzzle(
             old=_CAP,
             new="",
             says="`soft_cap` is not used",
+        ),
+        Mistake(
+            "caps after the mask",
+            edits=((_CAP, ""), ("        s = jnp.where(seen, s, -jnp.inf)\n", "        s = jnp.where(seen, s, -jnp.inf)\n" + _CAP)),
+            says="the cap turns -inf into -cap, a score like any other, and what is masked counts again",
         ),
         Mistake(
             "caps before the scale",

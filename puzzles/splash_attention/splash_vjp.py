@@ -26,11 +26,11 @@ from puzzles import INTERPRET, find
 # attention_dkv   q k v do lse delta       the columns      4     q·kᵀ  do·vᵀ  pᵀ·do  dsᵀ·q   → dk, dv
 # ```
 #
-# What is kept is as long as the sequence, and nothing is as large as T × S: the backward pass computes the weights again,
-# once for each order of the list.
+# What is kept in HBM is as long as the sequence, and nothing there is as large as T × S: the backward pass computes the weights
+# again.
 #
-# * What is no array (the list, the patterns, the cap) is named by `nondiff_argnums`. The backward rule gets it first, and returns
-#   nothing for it.
+# * What is known while tracing (the list, the patterns, the cap) is named by `nondiff_argnums`. The backward rule gets it first, and
+#   returns nothing for it.
 # * The ids are arrays of integers: the gradient of the pair is `None`.
 # * `o` and `do` may be bf16. Multiply and add up `delta` in f32, and let it stay a column, (N, T, 1).
 #
@@ -129,8 +129,10 @@ def forward_kernel(
 def forward_over_tiles(q, k, v, tiles, partial_masks, segment_ids, soft_cap):
     """(o, lse): attention over a list, and the logarithm of each row's sum of exponentials."""
     (N, T, H), (K, S, Hv), (_, bq, bk) = q.shape, v.shape, partial_masks.shape
+    assert N % K == 0 and T % bq == 0 and S % bk == 0, "groups and blocks must divide evenly"
     R = T // bq  # rows of tiles in a head
     rows, cols, masks, flags = tiles
+    assert int(rows[-1]) + 1 in (R, N * R) and cols.max() < S // bk, "the list is that of another mask"
     lists = (int(rows[-1]) + 1) // R  # 1: one mask for all heads, N: one for each
     cols, masks = next_used(cols, flags & 3 > 0), next_used(masks, flags & 3 == 1)
 
@@ -221,16 +223,19 @@ def splash_vjp(
     bq: int = 128,
     bk: int = 128,
 ) -> Float[Array, "N T Hv"]:
+    N, T, S = *q.shape[:2], k.shape[1]
+    shapes = (T, S), (1, T, S), (N, T, S)
+    assert np.shape(mask) in shapes, "a mask is an array, (T, S) or (N, T, S)"
     tiles, partial_masks = tiles_of_heads(mask, bq, bk)
     return trainable(q, k, v, segment_ids, tiles, partial_masks, soft_cap)
 
 
 # %% [markdown]
-# ### Does it train as production does?
+# ### The same gradients as JAX's?
 #
 # **Your** gradients of a small call that has a bit of everything, beside those that JAX finds for dense attention in f32, and
-# beside those of JAX's own splash attention (`use_fused_bwd_kernel=False`, the same blocks), within the tolerances of its own
-# tests.
+# beside those of JAX's SplashAttention (its two backward kernels, `use_fused_bwd_kernel=False`, the same blocks), within the tolerances
+# of its own tests.
 
 # %% active="ipynb"
 # from puzzles.splash_attention import _gradients as graduation
@@ -238,26 +243,22 @@ def splash_vjp(
 # print(graduation.graduate(splash_vjp))
 
 # %% [markdown]
-# And what does a step of training cost? A causal mask of 8192 tokens, 8 query heads, 2 key heads:
+# And what does a step of training cost? Here is the reference beside JAX's SplashAttention, for two masks. As at the summit, a column
+# counts as 128 wide.
 
 # %% active="ipynb"
-# T, H, b = 8192, 128, 512
-# mask = np.tri(T, dtype=bool)
-# q, k = (jax.ShapeDtypeStruct((n, T, H), jnp.bfloat16) for n in (8, 2))
-# attention = lambda q, k, v: find("splash_vjp").solution(q, k, v, mask, bq=b, bk=b)
-# step = lambda q, k, v: jax.vjp(attention, q, k, v)[1](q)
-# print(f"{'':24}{'steps':>8}{'dots':>8}{'TFLOP':>8}{'GiB moved':>11}")
-# for one in trace(step, q, k, k):
-#     dots = sum(int(dot.executed.sum()) for dot in one.dots)
-#     numbers = f"{dots:8,}{one.dot_flops / 1e12:8.2f}{one.hbm_bytes / 2**30:11.2f}"
-#     print(f"{one.name:24}{one.steps:8,}{numbers}")
+# print(graduation.costs(find("splash_vjp").solution))
 
 # %% [markdown]
 # Seven dots back for two forward. Two of the seven compute `s` again, and two compute `dp`, once for each order of the list.
 #
-# JAX's kernel can do with five. With `use_fused_bwd_kernel=True` the walk by columns adds `ds·k` as well. But the rows of dq then come
-# back again and again, so each column writes a dq of its own to HBM, and XLA adds them up: fewer dots, more
-# bytes.
+# Steps and dots are no more than JAX's. **Bytes are**, in sum, for two reasons. `lse` and `delta` are columns here, and attention_dkv
+# fetches them for nearly every tile. JAX's kernel hands both over as rows, and computes the tile turned over, keys down and queries along the lanes.
+# And `splash_vjp` takes no rule: it fetches patterns for a window, which JAX's kernels compute.
+#
+# JAX's kernel has a way with five dots, too. With `use_fused_bwd_kernel=True` the walk by columns adds `ds·k` as well. But the rows of dq
+# then come back again and again, so each column writes a dq of its own to HBM, and XLA adds them up: fewer dots, more
+# bytes written. tokamax's kernel (2026) has this way alone.
 
 # %% [markdown]
 # ### The whole climb
@@ -266,28 +267,32 @@ def splash_vjp(
 # launches, then, with a correction, in **one** pass. The same correction carries an accumulator along, and the scores
 # are **never materialised**. Then masks: first obeyed; then **compute skipped**, by `pl.when`; then **traffic skipped**, by an index
 # map that stays; then **steps skipped**, by a list. Heads, groups, documents and caps were a line or two
-# each. All along, the body in the middle hardly changed. And **one number a row** is all that it leaves behind: enough to put parts
+# each. All along, the body in the middle hardly changed. And **one number a row** is all that it leaves beside its result: enough to put parts
 # together that were computed apart, and enough to find every weight again when it trains.
 
 # %% [markdown]
 # ### What production does beyond
 #
-# * **A batch.** JAX's kernels and yours take one sequence. `jax.vmap` adds a grid axis for more, to yours as well.
-# * **Two block sizes for keys.** `block_kv` is what one step fetches, `block_kv_compute` what one dot takes of it: large
+# * **A batch.** JAX's SplashAttention and yours take one sequence. `jax.vmap` adds a grid axis for more, to yours as well.
+# * **Two block sizes for keys.** In JAX's kernel `block_kv` is what one step fetches, `block_kv_compute` what one dot takes of it: large
 #   fetches, small intermediates. The backward kernels have sizes of their own.
 # * **The vector unit.** A score costs 4 · H FLOPs in the matrix unit, and a maximum, an exponential and a sum outside of it. The receipt's
 #   "at most" knows nothing of these. With H = 64 the FLOPs are half as many and the exponentials as many as before, and blocks are
 #   padded to 128 lanes all the same. tokamax, below, takes exponentials to the base 2.
-# * **Documents.** Ids are known too late for a list. Tiles that lie between two documents are computed and masked, here as in production.
-# * **Layouts.** q, k and v may each lie in memory with the sequence as their last axis; `QKVLayout` says which.
-# * **A flat list.** [tokamax](https://github.com/openxla/tokamax) has a newer version of JAX's kernel, which calls itself experimental.
-#   It, too, walks active tiles with first and last flags.
+# * **Documents.** Ids are known too late for a list made in NumPy: tiles between two documents are computed and masked, here and with the
+#   `segment_ids` of JAX's kernel. But that takes a mask as a JAX array, too. Its tables are then made on the device, and these tiles are
+#   skipped. Of such a mask tokamax (2026) makes the flat list on the device, and launches a grid whose length is known only there.
+# * **Layouts.** In JAX's kernel q, k and v may each lie in memory with the sequence as their last axis; `QKVLayout` says which.
+# * **A flat list.** [tokamax](https://github.com/openxla/tokamax) has a newer version of JAX's kernel, which calls itself experimental
+#   (2026). Its forward pass, too, walks active tiles with first and last flags.
 # * **Many chips.** JAX's kernel can be cut across chips by heads (`head_shards`) and by queries (`q_seq_shards`), and not by keys.
-#   Cutting the keys is ring attention, and you have both pieces of it: `attention_lse` and `merge_attention`.
+#   Cutting the keys is ring attention. tokamax has it (`ring_attention_kernel.py`), and you have both pieces: `attention_lse` and
+#   `merge_attention`.
 #
 # The next thing to read is
 # [JAX's kernel](https://github.com/jax-ml/jax/blob/main/jax/experimental/pallas/ops/tpu/splash_attention/splash_attention_kernel.py),
-# with [FlashAttention-2](https://arxiv.org/abs/2307.08691), which derives both passes, beside it.
+# with [FlashAttention-2](https://arxiv.org/abs/2307.08691) beside it, which states both passes. The backward pass is derived in
+# appendix B of [FlashAttention](https://arxiv.org/abs/2205.14135).
 
 # %% tags=["author"]
 from puzzles import Alternative, Launch, Mistake, Puzzle, array, rng, vjp

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import inspect
 
@@ -23,6 +24,7 @@ from puzzles._tpu import (
 )
 from puzzles.splash_attention import _graduation as graduation
 from puzzles.splash_attention import computed_masks, splash_multi_head
+from puzzles.splash_attention._production import shipped
 
 f32, bf16, i32 = jnp.float32, jnp.bfloat16, jnp.int32
 MIB, GIB = 2**20, 2**30
@@ -423,12 +425,19 @@ def test_the_table_beside_production(beside_production):
 def test_production_computes_the_masks_that_have_a_formula():
     q, k = S((1, 1024, 128), bf16), S((1, 1024, 128), bf16)
     masks = graduation.shipped_masks(1024)
+    masks["causal in chunks"] = shipped("ChunkedCausalMask", (1024, 1024), 300)
     for name, mask in masks.items():
         (launch,) = puzzles.trace(graduation.production([mask], None, 512, 512), q, k, k)
         shapes = [o.shape for o in launch.inputs]
         computed = name.startswith("causal") and "prefix" not in name
         assert ((1024, 128) in shapes) == computed, name
         assert any(shape[1:] == (512, 512) for shape in shapes) == ("prefix" in name)
+    two = S((2, 1024, 128), bf16)  # masks that differ from head to head are stored
+    each = [masks["causal"], masks["causal in chunks"]]
+    (launch,) = puzzles.trace(graduation.production(each, None, 512, 512), two, two, two)
+    shapes = [o.shape for o in launch.inputs]
+    assert (1024, 128) not in shapes
+    assert any(shape[1:] == (512, 512) for shape in shapes)
 
 
 @needs_splash
@@ -522,6 +531,27 @@ def test_a_rule_costs_the_summit_no_operand():
     assert len(ruled.inputs) == len(full.inputs) == len(stored.inputs) - 1
     assert ruled.grid == stored.grid
     assert ruled.hbm_bytes_read < stored.hbm_bytes_read
+
+
+@needs_splash
+def test_production_skips_tiles_between_documents_by_a_mask_that_is_a_jax_array():
+    splash = importlib.import_module(
+        "jax.experimental.pallas.ops.tpu.splash_attention.splash_attention_kernel"
+    )
+    q, documents = S((2, 1024, 64), f32), np.arange(1024) // 256
+    ids = jnp.asarray(documents, i32)
+    apart = np.stack([causal(1024) & (documents[:, None] == documents)] * 2)
+    blocks = splash.BlockSizes(block_q=128, block_kv=128, block_kv_compute=128)
+
+    def dots(mask, *segments):
+        kernel = splash.make_splash_mha(
+            mask, block_sizes=blocks, head_shards=1, q_seq_shards=1, interpret=True
+        )
+        (launch,) = puzzles.trace(lambda q, k, v: kernel(q, k, v, *segments), q, q, q)
+        return sum(int(dot.executed.sum()) for dot in launch.dots)
+
+    assert dots(np.stack([causal(1024)] * 2), splash.SegmentIds(ids, ids)) == 2 * 72
+    assert dots(jnp.asarray(apart)) == 2 * 24
 
 
 def test_segments_shorten_no_list():

@@ -14,7 +14,7 @@ from puzzles._author.brevity import words_before
 # Words before the cell to fill in: of a ladder's rungs in the mean, and of any of them.
 BUDGETS = {
     "basics": (119, 153),
-    "splash_attention": (160, 260),
+    "splash_attention": (150, 210),
     "grouped_matmul": (144, 180),
     "pipelines": (120, 150),
 }

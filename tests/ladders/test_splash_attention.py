@@ -35,7 +35,7 @@ info_lib = pytest.importorskip(
 
 SOLUTION = find("splash_multi_head").solution
 # What JAX is handed: an object of one of its classes for all heads, or one for each.
-KINDS = ("CausalMask", "LocalMask", "FullMask", "NumpyMask", "one each")
+KINDS = ("CausalMask", "LocalMask", "ChunkedCausalMask", "FullMask", "NumpyMask", "one each")
 NUMBERS = range(120)
 
 lines: dict[int, str] = {}
@@ -95,6 +95,13 @@ def one_mask(r: np.random.Generator, kind: str, T: int, S: int) -> tuple[Mask, t
             return (behind <= most) & (behind >= -least)
 
         return near, ((T, S), (left, right), offset)
+    if kind == "ChunkedCausalMask":
+        size = int(r.integers(1, max(T, S)))
+
+        def chunk(row: Any, column: Any) -> Any:
+            return (column <= row) & (row // size == column // size)
+
+        return chunk, ((T, S), size)
     if kind == "FullMask":
         return np.ones((T, S), bool), ((T, S),)
     mask = rough(r, T, S)
@@ -150,7 +157,7 @@ def test_what_is_drawn_has_all_that_the_summit_takes() -> None:
         assert len({(len(case.q), len(case.k)) for case in cases}) >= 4
         assert kind == "FullMask" or any(not case.seen.any(axis=-1).all() for case in cases)
         rules = {callable(case.mask) for case in cases}
-        assert rules == {kind in ("CausalMask", "LocalMask")}
+        assert rules == {kind in KINDS[:3]}  # those with a formula
 
 
 def _with_dead_steps(q, k, v, mask, segment_ids=None, soft_cap=None, *, bq, bk):
@@ -245,6 +252,37 @@ def test_what_does_not_fit_is_refused_in_a_sentence() -> None:
     over_tiles = splash_multi_head.splash_over_tiles
     with pytest.raises(AssertionError, match="all heads share a rule"):
         jax.eval_shape(lambda *x: over_tiles(*x, tiles, none, rule=causal), *shapes(2, 2, 256))
+
+
+# The shapes of masks that are not those of 4 heads with 256 queries and 256 keys.
+OTHERS = [(2, 256, 256), (3, 256, 256), (8, 256, 256), (256, 512), (512, 256), (256, 128), (256,)]
+
+
+@pytest.mark.parametrize("shape", OTHERS, ids=str)
+def test_a_mask_of_another_shape_is_refused_in_a_sentence(shape: tuple[int, ...]) -> None:
+    q, k = (jax.ShapeDtypeStruct((n, 256, 64), jnp.float32) for n in (4, 2))
+    for name in ("splash_multi_head", "splash_vjp"):
+        fn = find(name).solution
+        with pytest.raises(AssertionError, match=r"array, \(T, S\) or \(N, T, S\)"):
+            jax.eval_shape(lambda *x, fn=fn: fn(*x, np.ones(shape, bool)), q, k, k)
+
+
+@pytest.mark.parametrize("shape", [(256, 256), (1, 256, 256), (4, 256, 256)], ids=str)
+def test_a_mask_for_all_heads_or_for_each_is_taken(shape: tuple[int, ...]) -> None:
+    q, k = (jax.ShapeDtypeStruct((n, 256, 64), jnp.float32) for n in (4, 2))
+    for name in ("splash_multi_head", "splash_vjp"):
+        fn = find(name).solution
+        out = jax.eval_shape(lambda *x, fn=fn: fn(*x, np.ones(shape, bool)), q, k, k)
+        assert out.shape == q.shape
+
+
+def test_a_list_of_another_mask_is_refused_in_a_sentence() -> None:
+    q, k = (jax.ShapeDtypeStruct((n, 256, 64), jnp.float32) for n in (4, 2))
+    for shape in ((2, 256, 256), (8, 256, 256), (256, 512), (512, 256)):
+        tiles, patterns = splash_multi_head.tiles_of_heads(np.ones(shape, bool), 128, 128)
+        over_tiles = splash_multi_head.splash_over_tiles
+        with pytest.raises(AssertionError, match="the list is that of another mask"):
+            jax.eval_shape(lambda *x, t=tiles, p=patterns: over_tiles(*x, t, p), q, k, k)
 
 
 @pytest.mark.slow

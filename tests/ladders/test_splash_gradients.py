@@ -91,6 +91,8 @@ def computed(r: np.random.Generator, T: int, S: int) -> tuple[str, tuple]:
     offset = int(r.integers(-T // 4, S // 4 + 1))
     if r.integers(2):
         return "CausalMask", ((T, S), offset)
+    if r.integers(2):
+        return "ChunkedCausalMask", ((T, S), int(r.integers(1, max(T, S))))
     left, right = (int(n) for n in r.integers(0, (T, S // 2)))
     return "LocalMask", ((T, S), (left, right), offset)
 
@@ -226,6 +228,7 @@ def test_the_list_by_columns_has_the_same_visits_once_and_each_column_in_one_run
     assert len(got) == len(set(got))
     assert set(got) == wanted
     columns = (1 if shared else K) * J
+    assert live.sum() == (tiles[3] & 3 > 0).sum() * (G if shared else 1)
     assert cols[flags & 4 > 0].tolist() == list(range(columns))
     assert cols[flags & 8 > 0].tolist() == list(range(columns))
     assert (np.diff(cols, prepend=-1) > 0).tolist() == (flags & 4 > 0).tolist()
@@ -236,16 +239,63 @@ def test_the_list_by_columns_has_the_same_visits_once_and_each_column_in_one_run
 
 @pytest.mark.skipif(not graduation.has_splash(), reason="this JAX has no splash attention")
 def test_productions_fused_backward_pass_takes_five_dots_and_a_dq_for_each_column() -> None:
-    case = some_call()
+    case, written = some_call(), []
     for fused, wanted in ((False, (2, 4, 3)), (True, (2, 5))):
         attention = graduation.productions_attention(case, fused)
         launches = graduation.backward_launches(attention, case)
         assert graduation.dots(launches) == wanted
+        written.append(sum(one.hbm_bytes_written for one in launches[1:]))
+    assert written[0] < written[1]
     shapes = [one.shape for one in launches[1].outputs]
     assert (384 // case.bk, *case.q.shape) in shapes
 
 
+def test_what_does_not_fit_is_refused_in_a_sentence() -> None:
+    def shapes(N: int, K: int) -> list[jax.ShapeDtypeStruct]:
+        widths = (N, 64), (K, 64), (K, 64), (N, 64), (N, 1), (N, 1)
+        return [jax.ShapeDtypeStruct((n, 256, width), jnp.float32) for n, width in widths]
+
+    def listed(*shape: int) -> tuple:
+        stacked = np.ones(shape, bool).reshape(-1, shape[-1])
+        kinds, index, patterns = find("classify_blocks").solution(stacked, 128, 128)
+        return find("active_tiles").solution(kinds, index), patterns
+
+    causal = np.tri(256, dtype=bool)
+    for mask in (lambda row, column: column <= row, causal[0]):
+        with pytest.raises(AssertionError, match="a mask is an array"):
+            jax.eval_shape(lambda *x, m=mask: SOLUTION(*x, m), *shapes(2, 2)[:3])
+    with pytest.raises(AssertionError, match="groups and blocks must divide evenly"):
+        jax.eval_shape(lambda *x: SOLUTION(*x, causal), *shapes(3, 2)[:3])
+    for name in ("attention_dq", "attention_dkv"):
+        solution = find(name).solution
+        for (N, K), shape, says in (
+            ((3, 2), (256, 256), "groups and blocks must divide evenly"),
+            ((4, 2), (2, 256, 256), "the list is that of another mask"),
+            ((4, 2), (256, 512), "the list is that of another mask"),
+        ):
+            tiles = listed(*shape)
+            with pytest.raises(AssertionError, match=says):
+                jax.eval_shape(lambda *x, f=solution, t=tiles: f(*x, *t), *shapes(N, K))
+
+
 # What the prose states
+
+
+@pytest.mark.skipif(not graduation.has_splash(), reason="this JAX has no splash attention")
+def test_training_takes_no_more_steps_and_dots_than_productions_two_kernels_and_more_bytes() -> (
+    None
+):
+    for name, case in graduation.causal_and_window(2048, 256).items():
+        table = graduation.step_costs(SOLUTION, case)
+        for launch, mine in table["reference"].items():
+            theirs = table["JAX's"][launch]
+            assert mine.steps <= theirs.steps
+            assert mine.dots == theirs.dots
+            more = name != "causal" or launch != "forward"
+            assert (mine.bytes > theirs.bytes) == more, (name, launch)
+    text = graduation.costs(SOLUTION, 1024, 256)
+    assert text.count("dk and dv") == 2
+    assert "JAX's: steps" in text
 
 
 def test_the_picture_of_one_list_in_two_orders() -> None:
