@@ -55,11 +55,8 @@ def soundness_problems(puzzle: Puzzle) -> Iterator[str]:
 
 
 def _faults(puzzle: Puzzle) -> Iterator[Fault]:
-    yield from map(Fault, _unseeded(puzzle))
-    yield from map(Fault, circular(puzzle))
-    yield from map(Fault, _not_interpreted(puzzle))
-    yield from map(Fault, _too_few_others(puzzle))
-    yield from map(Fault, _alike(puzzle))
+    for asked in (_unseeded, circular, _not_interpreted, _too_few_others, _alike):
+        yield from map(Fault, asked(puzzle))
     yield from _unaudited(puzzle)
     yield from _one_block(puzzle)
     yield from _one_step(puzzle)
@@ -79,14 +76,8 @@ def _unseeded(puzzle: Puzzle) -> Iterator[str]:
 
 
 def _same(one: Any, other: Any) -> bool:
-    a, b = jax.tree.leaves(one), jax.tree.leaves(other)
-    return jax.tree.structure(one) == jax.tree.structure(other) and all(
-        callable(x) or _equal(np.asarray(x), np.asarray(y)) for x, y in zip(a, b, strict=True)
-    )
-
-
-def _equal(x: np.ndarray, y: np.ndarray) -> bool:
-    return x.dtype == y.dtype and x.shape == y.shape and x.tobytes() == y.tobytes()
+    pairs = zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True)
+    return all(callable(x) or np.asarray(x).tobytes() == np.asarray(y).tobytes() for x, y in pairs)
 
 
 def _not_interpreted(puzzle: Puzzle) -> Iterator[str]:
@@ -137,12 +128,7 @@ def _too_few_others(puzzle: Puzzle) -> Iterator[str]:
 
 
 def _program(text: str) -> str:
-    """A module as its syntax trees: of functions of one name, the last counts."""
-    statements: dict[str, str] = {}
-    for number, node in enumerate(ast.parse(text).body):
-        name = node.name if isinstance(node, ast.FunctionDef) else f"#{number}"
-        statements[name] = ast.dump(node)
-    return "\n".join(statements.values())
+    return ast.dump(ast.parse(text))
 
 
 def _alike(puzzle: Puzzle) -> Iterator[str]:

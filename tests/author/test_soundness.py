@@ -7,46 +7,26 @@ import dataclasses
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from planted import Rung, line
+from planted import Rung
 
 import puzzles
 from puzzles import Puzzle
-from puzzles._author import margin, proof, shapes, soundness
+from puzzles._author import margin, proof, soundness
 from puzzles._judge import largest_error
 
-SPEC = "def toy_warm_up_spec("
 DRAW = "rng(key).normal(0, 3, (M, N))"
 BODY = "    return 2 * x\n"
-SCALE = "    scale=scale,\n"
 
 
 def problems(puzzle: Puzzle) -> list[str]:
-    return [*soundness.soundness_problems(puzzle), *shapes.annotation_problems(puzzle)]
+    return list(soundness.soundness_problems(puzzle))
 
 
-def test_the_scaffolds_puzzle_is_sound(rung: Rung) -> None:
-    assert problems(rung()) == []
-
-
-def test_a_spec_that_is_not_finite_is_named(rung: Rung) -> None:
-    puzzle = rung((BODY, "    return 2 * x / 0\n"))
-    (problem,) = problems(puzzle)
-    assert problem.startswith(f"toy/toy_warm_up.py:{line(puzzle, SPEC)}: ")
-    assert "% of a result is NaN or infinite (M=16, N=384)" in problem
-
-
-@pytest.mark.parametrize(("drawn", "found"), [("dict(M=32, N=384)", 1), ("dict(M=32, N=128)", 0)])
-def test_a_size_that_never_changes_is_named(rung: Rung, drawn: str, found: int) -> None:
-    puzzle = rung(("M=24, N=256", "M=24, N=384"), (SCALE, f"{SCALE}    fresh=lambda r: {drawn},\n"))
-    says = f"toy/toy_warm_up.py:{line(puzzle, 'fresh=')}: axis 1 of array 0 of the arguments is 384"
-    assert [says in problem for problem in problems(puzzle)] == [True] * found
-
-
-def test_a_case_whose_result_is_zero_throughout_is_named(rung: Rung) -> None:
-    puzzle = rung((DRAW, f"{DRAW} * (M == 16)"))
-    (problem,) = problems(puzzle)
-    assert problem.startswith(f"toy/toy_warm_up.py:{line(puzzle, 'cases=')}: result 0 is 0.0")
-    assert "throughout in one case (M=24, N=256)" in problem
+def test_the_scaffolds_puzzle_is_sound_and_exact(rung: Rung) -> None:
+    puzzle = rung()
+    assert problems(puzzle) == []
+    found = margin.margin(puzzle, (0,))
+    assert (str(found), margin.margin_problem(puzzle, found)) == ("exact", None)
 
 
 def test_interpret_may_be_passed_on(rung: Rung) -> None:
@@ -62,39 +42,15 @@ def test_nan_in_the_data_may_come_out_of_the_spec_but_not_everywhere(rung: Rung)
 
 
 def test_a_result_that_is_all_nan_proves_nothing(rung: Rung) -> None:
-    needs = ("import jax.numpy as jnp\n", "import jax.numpy as jnp\nimport numpy as np\n")
-    some = (DRAW, f"np.where(rng(key).random((M, N)) < 0.2, np.nan, {DRAW})")
-    (problem,) = problems(rung(some, needs, (BODY, "    return 2 * x + 0 * jnp.sum(x)\n")))
+    puzzle = rung((BODY, "    return 2 * x + 0 * jnp.sum(x) / 0\n"))
+    (problem,) = problems(puzzle)
     assert "100 % of a result is NaN or infinite" in problem
 
 
-POSITIVE = (DRAW, "rng(key).random((M, N))")
-
-
-@pytest.mark.parametrize(
-    ("edits", "says"),
-    [
-        ((POSITIVE, '{"signed": "a share of tokens cannot be negative"}'), None),
-        ((POSITIVE, '{"signed": "meant"}'), "the waiver 'signed' has no reason: say in a sentence"),
-        ((POSITIVE, "{}"), "or say why not: waivers={'signed': '...'}"),
-        (
-            ((DRAW, DRAW), '{"signed": "a share of tokens cannot be negative"}'),
-            "nothing asks for the waiver 'signed' any more: take it out",
-        ),
-        (
-            ((DRAW, DRAW), '{"hints": "there is nothing at all to hint at"}'),
-            "no waiver is called 'hints'; there are work, blocks, single, finite, constant, same",
-        ),
-    ],
-)
-def test_a_waiver_is_one_of_the_list_has_a_reason_and_is_needed(
-    rung: Rung, edits: tuple[tuple[str, str], str], says: str | None
-) -> None:
-    edit, waivers = edits
-    puzzle = rung(edit, ("    scale=scale,\n", f"    scale=scale,\n    waivers={waivers},\n"))
-    found = problems(puzzle)
-    assert len(found) == (says is not None)
-    assert says is None or says in found[0]
+def test_a_waiver_with_a_reason_stands(rung: Rung) -> None:
+    waiver = "    waivers={'signed': 'a share of tokens cannot be negative'},\n"
+    positive = (DRAW, "rng(key).random((M, N))")
+    assert problems(rung(positive, ("    scale=scale,\n", f"    scale=scale,\n{waiver}"))) == []
 
 
 # How near the reference is to being refused
@@ -111,24 +67,7 @@ def test_the_margin_is_the_largest_error_in_units_of_the_tolerance(rung: Rung) -
     assert found is not None
     assert 0.6 < found.error < 1
     assert found.tolerance == 2e-5
-    assert margin.margin_problem(puzzle, found) == (
-        f"toy/toy_warm_up.py:{line(puzzle, 'PUZZLE = ')}: the solution passes by little: its "
-        f"largest error is {found} times the tolerance, 2e-05 ({found.label}, seed {found.seed}); "
-        "compute it more exactly, or give `tolerance`"
-    )
-
-
-def test_an_exact_reference_has_all_of_its_margin(rung: Rung) -> None:
-    puzzle = rung()
-    found = margin.margin(puzzle, (0,))
-    assert (str(found), margin.margin_problem(puzzle, found)) == ("exact", None)
-
-
-def test_the_last_digit_of_a_bf16_is_no_error_of_the_reference() -> None:
-    one = np.float32(1 + 2**-8).astype(jnp.bfloat16).reshape(1)
-    other = np.float32(1 + 2**-7).astype(jnp.bfloat16).reshape(1)
-    assert largest_error(one, other, None) > 0.3
-    assert largest_error(one, other, None, neighbours=True) == 0
+    assert f"is {found} times the tolerance, 2e-05" in str(margin.margin_problem(puzzle, found))
 
 
 @pytest.mark.parametrize(
@@ -148,39 +87,26 @@ def test_an_error_is_counted_in_tolerances(want: list, got: list, error: float) 
     assert found == pytest.approx(error)
 
 
-def test_a_tolerance_may_go_by_dtype() -> None:
+def test_a_tolerance_may_go_by_dtype_and_the_last_digit_of_a_bf16_is_free() -> None:
     one, other = np.array([1.0, -1.0], np.float32), np.array([1.0, -1.01], np.float32)
     assert largest_error(one, other, {"float32": 0.1}) == pytest.approx(0.05, rel=1e-3)
     assert largest_error(one, other, {"bfloat16": 0.1}) == largest_error(one, other, None) > 1
+    near, next_to_it = jnp.asarray([[1 + 2**-8], [1 + 2**-7]], jnp.bfloat16)
+    assert largest_error(near, next_to_it, None) > 0.3
+    assert largest_error(near, next_to_it, None, neighbours=True) == 0
 
 
-def test_a_rejected_reference_is_told_how_far_off_it_is_and_gets_no_diagnosis(rung: Rung) -> None:
+def test_a_rejected_reference_gets_no_diagnosis(rung: Rung) -> None:
     alike = ('old="x_ref[...] * 2",\n            new="x_ref[...] + 2"', 'code="\\n"')
     puzzle = rung(near(3.0), alike)  # the first mistake gives the solution's own numbers
-    problem = proof.solution_problem(puzzle, seeds=(0,))
-    assert problem is not None
-    assert "the solution is rejected (seed 0); mend it, or its spec (its largest error is 2." in (
-        problem
-    )
-    assert "times the tolerance, 2e-05: give `tolerance` if that is rounding):" in problem
+    problem = str(proof.solution_problem(puzzle, seeds=(0,)))
+    assert "the solution is rejected (seed 0); mend it" in problem
     assert "Your numbers are those of" not in problem
-
-
-def test_a_reference_of_another_form_is_rejected_without_a_figure(rung: Rung) -> None:
-    puzzle = rung(("    )(x)\n", "    )(x), x\n"))
-    problem = proof.solution_problem(puzzle, seeds=(0,))
-    assert problem is not None
-    assert "mend it, or its spec:\n" in problem
-    assert "returns a tuple of 2; the spec returns one array" in problem
 
 
 def test_a_sum_that_never_begins_and_ends_in_one_step_is_named() -> None:
     puzzle = puzzles.find("row_sum")
-    assert soundness_problems(puzzle) == []
+    assert problems(puzzle) == []
     cases = [dict(M=128, N=384), dict(M=192, N=256)]
-    (problem,) = soundness_problems(dataclasses.replace(puzzle, cases=cases))
+    (problem,) = problems(dataclasses.replace(puzzle, cases=cases))
     assert "no case has a single step on axis 1 of row_sum_kernel's grid" in problem
-
-
-def soundness_problems(puzzle: Puzzle) -> list[str]:
-    return list(soundness.soundness_problems(puzzle))
