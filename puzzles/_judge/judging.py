@@ -25,21 +25,10 @@ from puzzles._judge.verdict import Rejected, Verdict
 from puzzles._launch import Launch, Traced, trace_call
 from puzzles._puzzle import Puzzle
 from puzzles._receipt import receipt_text
+from puzzles._rules import sentence
 from puzzles._tpu import Compiler
 
-_INTERPRET = (
-    "One thing: without `interpret=INTERPRET` in the call, it does not run on a CPU if you call it."
-)
-_ALWAYS = (
-    "One thing: with `interpret=True` in the call, it is interpreted on a TPU, too. Write "
-    "`interpret=INTERPRET`, which is False there."
-)
 _OFTEN = 1.5  # times the reference's stores, from which on they are worth a remark
-_STORES = (
-    "One thing: `{name}` is stored at {often:,} grid steps, in the reference at {enough:,}. Each "
-    "store goes over a block in VMEM; HBM gets what the last one leaves."
-)
-_NO_KERNEL = "This rung has no kernel of its own, so there was nothing to simulate or to lower."
 
 
 def judge(
@@ -150,7 +139,7 @@ def _judge(
         with _told_as_fresh(fresh):
             _plain(fresh, fn, again)
     receipt = receipt_text(planned, title=case.label) if planned else None
-    return _passed(puzzle, receipt, notes=(_NO_KERNEL,))
+    return _passed(puzzle, receipt, notes=(sentence("no kernel"),))
 
 
 def _kernel(
@@ -211,9 +200,9 @@ def _remarks(fn: Callable, traces: Mapping[Case, Traced], scale: Scale | None) -
     """What is worth a sentence beside a pass."""
     launches = [one for traced in traces.values() for one in traced.launches]
     if not on_tpu() and not all(one.interpret for one in launches):
-        yield _INTERPRET
+        yield sentence("interpret left out")
     if re.search(r"interpret\s*=\s*True\b", source.text_of(fn) or ""):
-        yield _ALWAYS
+        yield sentence("interpret always")
     if scale is not None:
         yield from _stores(scale)
 
@@ -225,7 +214,7 @@ def _stores(scale: Scale) -> Iterator[str]:
     for mine, par in zip(scale.mine.launches, scale.par.launches, strict=True):
         for (name, often), (_, enough) in zip(mine.stores, par.stores, strict=False):
             if often > _OFTEN * enough:
-                yield _STORES.format(name=name, often=often, enough=enough)
+                yield sentence("stored often", name=name, often=often, enough=enough)
 
 
 def _traced(case: Case, fn: Callable) -> Traced:

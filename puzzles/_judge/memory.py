@@ -21,18 +21,13 @@ from puzzles._launch import (
     kernel_calls,
 )
 from puzzles._puzzle import Puzzle
+from puzzles._rules import sentence
 from puzzles._tpu import SimulationError, beyond, simulate, simulated_steps
 
 # Small cases first, the smallest always, until these are spent.
 _SIMULATED_STEPS = 450
 _THOROUGH_STEPS = 1000
 _QUICK_STEPS = 300
-
-_UNWRITTEN = (
-    "NaN stands for memory that nothing wrote: an output or a scratch buffer is read before it is "
-    "initialised, or padding beyond an edge is used"
-)
-_DIFFERENT = "the kernel relies on something that `interpret=True` does and a TPU does not"
 
 
 def right(case: Case, traced: Traced) -> list[np.ndarray] | None:
@@ -129,7 +124,8 @@ def _same(case: Case, flat: list[np.ndarray]) -> None:
     if found is None:
         return
     position, _, wrong = found
-    cause = _UNWRITTEN if np.isnan(float(wrong.got)) else _DIFFERENT
+    unwritten = np.isnan(float(wrong.got))
+    cause = sentence("nan in the simulator" if unwritten else "other in the simulator")
     where = f"element {index_words(wrong.first)}{of_which(case, position)}"
     what = f"{number_words(wrong.got)} instead of {number_words(wrong.expected)}"
     says = f"In the TPU simulator, {where} is {what}: {cause}."

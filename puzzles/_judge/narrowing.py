@@ -10,6 +10,7 @@ from puzzles._jax import Jaxpr, JaxprEqn, Literal, Var
 from puzzles._judge.outside import line_of, observed
 from puzzles._judge.rounding import narrow
 from puzzles._launch import ARITHMETIC, PALLAS_CALL, REDUCTIONS, TRANSCENDENTAL, Traced, entered
+from puzzles._rules import sentence
 
 _EXACT = {"max", "min", "neg", "abs", "sign", "floor", "ceil", "round", "clamp"}
 _EXACT |= {"reduce_max", "reduce_min", "argmax", "argmin", "cummax", "cummin"}
@@ -17,19 +18,11 @@ _ROUNDS = (ARITHMETIC | TRANSCENDENTAL | REDUCTIONS) - _EXACT  # narrow dots a T
 # What hands numbers on as they are.
 _MOVES = {"reshape", "transpose", "broadcast_in_dim", "squeeze", "expand_dims", "slice", "copy"}
 _MOVES |= {"concatenate", "select_n", "pad", "rev", "dynamic_slice", "stop_gradient"}
-_SAYS = {
-    "computed": "computes in {dtype}, which keeps two or three digits: cast what it takes to "
-    "float32, and round only what is stored, or multiplied by a dot",
-    "there and back": "goes on in float32 with what was rounded to {dtype} before: the digits are "
-    "gone. Round what is stored, or multiplied by a dot, and nothing else",
-    "kept": "reads back what was rounded to {dtype} when it was stored, and computes with it: what "
-    "is computed with again stays in float32, and only a finished result is rounded",
-}
 
 
 @dataclass(frozen=True)
 class Narrowing:
-    """One place: where (in a kernel?), how (a key of `_SAYS`), to which dtype, in which line."""
+    """One place: where (in a kernel?), how (a sentence's name), to which dtype, in which line."""
 
     kernel: bool
     how: str
@@ -40,7 +33,7 @@ class Narrowing:
     def words(self) -> str:
         """What it does, and what to do."""
         who = f"`{self.line}`" if self.line else "the kernel" if self.kernel else "the function"
-        return f"{who} {_SAYS[self.how].format(dtype=self.dtype)}."
+        return f"{who} {sentence(self.how, dtype=self.dtype)}."
 
 
 def narrowings(traced: Traced) -> list[Narrowing]:

@@ -15,6 +15,7 @@ from puzzles._judge.rules import rule_of
 from puzzles._judge.verdict import Rejected
 from puzzles._launch import Abstract, faults, trace_call
 from puzzles._puzzle import Puzzle
+from puzzles._rules import sentence
 from puzzles._tpu import CHIPS
 
 # Where blocks differ, costs that follow from them do, too: how full the tiles along the edge of a
@@ -33,11 +34,6 @@ _LIST = 0.004
 _TABLE = 0.125
 _CHIP = CHIPS["v5e"]
 _ROUNDS = "it rounds on the way"
-_ROUNDING_DOT = (
-    "{where} multiplies float32 on the matrix unit, which on a TPU takes factors in bfloat16: two "
-    "or three digits are left. Without a dot nothing is rounded; "
-    "`precision=jax.lax.Precision.HIGHEST` keeps the digits, in several passes."
-)
 
 
 @dataclass(frozen=True)
@@ -118,7 +114,7 @@ def compare(puzzle: Puzzle, scale: Scale) -> None:
     for dot in scale.mine.dots if not scale.par.dots else ():
         if dot.rounds:  # there a dot stands for a sum or a product in f32
             where = f"`{dot.line}`" if dot.line else "a dot"
-            says = at + _ROUNDING_DOT.format(where=where)
+            says = at + sentence("rounding dot", where=where)
             raise Rejected("rounds-on-the-way", says, case=scale.label, title=_ROUNDS)
     for one in foreign(scale.mine.narrowings, scale.par.narrowings):
         says = at + one.words

@@ -7,19 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from puzzles._draw import block_squares
-from puzzles._rules import RULES
-
-TITLES = {
-    "unsolved": "not solved yet",
-    "error": "your code raises an exception",
-    "pallas": "the work is not all inside the kernel",
-    "values": "the values are wrong",
-    "memory": "the numbers are right, but memory is not used safely",
-    "work": "the numbers are right, but the launch is not",
-    "tpu": "right on the CPU, but a TPU refuses it",
-    "passed": "solved",
-}
-STAGES = tuple(TITLES)
+from puzzles._rules import RULES, title_of
 
 _just_shown: Verdict | None = None
 
@@ -56,7 +44,7 @@ class Verdict:
         """The first line."""
         mark = "✓" if self.passed else "·" if self.stage == "unsolved" else "✗"
         case = f" (case {self.case})" if self.case and not self.passed else ""
-        return f"{mark} {self.puzzle}: {self.title or TITLES[self.stage]}{case}"
+        return f"{mark} {self.puzzle}: {self.title or title_of(self.stage)}{case}"
 
     def __str__(self) -> str:
         parts = [self.first, self.diagnosis, self.says, self.picture, self.receipt, *self.notes]

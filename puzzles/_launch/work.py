@@ -90,11 +90,6 @@ class Dot:
         )
 
     @property
-    def depth(self) -> int:
-        """How many products are summed for one element of the result."""
-        return self.flops_each // (2 * max(1, math.prod(self.out)))
-
-    @property
     def flops(self) -> int:
         """Operations of all its executions."""
         return self.flops_each * int(self.executed.sum())

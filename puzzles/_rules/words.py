@@ -50,3 +50,13 @@ def stuck(what: str) -> tuple[str, str]:
     """What a kernel does that waits in vain or leaves something behind, and what to do."""
     words = _read()["stuck"][what]
     return words["says"], words["remedy"]
+
+
+def sentence(name: str, /, **facts: object) -> str:
+    """What is said under a name, with its facts filled in."""
+    return _read()["sentences"][name].format(**facts)
+
+
+def title_of(stage: str) -> str:
+    """The headline of a verdict at a stage."""
+    return _read()["titles"][stage]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from puzzles._rules import rows
+from puzzles._rules import rows, sentence
 from puzzles._tpu.chips import CHIPS
-from puzzles._tpu.mosaic_words import LINE_RULE, MASK_RULE, ROWS_IN_2D, gist
+from puzzles._tpu.mosaic_words import LINE_RULE, MASK_RULE, gist
 
 
 def refusal(text: str, chip: str) -> str:
@@ -29,7 +29,11 @@ def refusal(text: str, chip: str) -> str:
     if "memory space vmem" in text:
         return f"it needs more VMEM than the {amount(core_has)} of a {chip}. Use smaller blocks."
     for row, found in rows("libtpu", text):
-        ours = {"line_rule": LINE_RULE, "mask_rule": MASK_RULE, "rows_in_2d": ROWS_IN_2D}
+        ours = {
+            "line_rule": LINE_RULE,
+            "mask_rule": MASK_RULE,
+            "rows_in_2d": sentence("rows in two dimensions"),
+        }
         return row.says.format(*found.groups(), **ours)
     return f"Mosaic refuses the kernel: {gist(text)}"
 

@@ -8,7 +8,7 @@ import types
 
 from puzzles._jax import ClosedJaxpr, JaxprEqn, array_of
 from puzzles._launch import ERROR, Finding, kernel_calls, placed
-from puzzles._rules import instead, rows
+from puzzles._rules import instead, rows, sentence
 from puzzles._tpu.watch import parameters, source_line
 
 TILE_RULE = (
@@ -17,15 +17,6 @@ TILE_RULE = (
 )
 LINE_RULE = "a 1-D block must be the whole array or a multiple of 1024"
 MASK_RULE = "a 1-D mask does not become a column"
-ROWS_IN_2D = (
-    "number the rows in two dimensions from the start, `jax.lax.broadcasted_iota(jnp.int32, "
-    "o_ref.shape, 0)`; or make a column of the numbers, `rows[:, None]`, and compare then."
-)
-_NO_FORM = "only operations with a TPU form may appear in a kernel"
-_WORDLESS = (
-    "it gives no reason ({}). Keep the values in a kernel 2-D (`keepdims=True`), and let a loop "
-    "write to a Ref instead of returning a stack."
-)
 
 
 def lowering(error: Exception, program: ClosedJaxpr) -> tuple[Finding, str | None]:
@@ -47,11 +38,11 @@ def lowering(error: Exception, program: ClosedJaxpr) -> tuple[Finding, str | Non
         remedy = f": {other}" if other else ""
         used = f" It is used in `{line}`." if line else ""
         says = f"`{found[1]}` has no TPU lowering in Pallas{remedy}.{used}"
-        return Finding("lowering", ERROR, says, line=place), _NO_FORM
+        return Finding("lowering", ERROR, says, line=place), sentence("no tpu form")
     for row, _ in rows("mosaic", text):
         says = f"Mosaic refuses {refused}: {row.rule}."
         return Finding("lowering", ERROR, says, row.says, line=place), row.rule
-    reason = gist(text) or _WORDLESS.format(type(error).__name__)
+    reason = gist(text) or sentence("wordless", error=type(error).__name__)
     return Finding("lowering", ERROR, f"Mosaic refuses {refused}: {reason}", line=place), None
 
 
@@ -60,7 +51,10 @@ def mask_column(equation: JaxprEqn) -> Finding:
     where = source_line(equation.source_info)
     line = _shown(*where) if where else None
     refused = f"`{line}`" if line else "the kernel"
-    says, remedy = f"The TPU compiler refuses {refused}: {MASK_RULE}.", f"N{ROWS_IN_2D[1:]}"
+    says, remedy = (
+        f"The TPU compiler refuses {refused}: {MASK_RULE}.",
+        sentence("rows in two dimensions"),
+    )
     return Finding("lowering", ERROR, says, remedy, line=placed(*where) if where else None)
 
 
