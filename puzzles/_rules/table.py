@@ -1,4 +1,4 @@
-"""The table of rules: `rules.toml` as Python. A refusal names one of them, and the stage follows."""
+"""The table of rules, read from `rules.toml`: a refusal names one, and the stage follows."""
 
 from __future__ import annotations
 
