@@ -38,8 +38,9 @@ def _parser() -> argparse.ArgumentParser:
     instead.add_argument("--solved", metavar="DIR", type=Path, help="write solved notebooks to DIR")
 
     verify = commands.add_parser("verify", help="prove puzzles: mistakes, alternatives, TPUs")
-    verify.set_defaults(run=lambda given: _author.verify(given.names, given.quick))
+    verify.set_defaults(run=lambda given: _author.verify(given.names, given.quick, given.fresh))
     verify.add_argument("--quick", action="store_true", help="one random key, nothing compiled")
+    verify.add_argument("--fresh", action="store_true", help="prove again what was proven before")
     verify.add_argument("names", metavar="NAME", nargs="*", help="puzzles, ladders; all by default")
 
     examine = commands.add_parser("examine", help="what is wrong or dear in a kernel's launch")

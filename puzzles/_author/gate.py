@@ -7,16 +7,15 @@ import multiprocessing
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from puzzles._author import proof, review
-from puzzles._author.lint import lint_problems
 from puzzles._author.margin import margin, margin_problem
-from puzzles._author.prose import unknown_rungs, unsourced
+from puzzles._author.proofs import Proofs
 from puzzles._author.raised import raised
 from puzzles._author.report import Report, together, total
 from puzzles._author.repository import BuildError, project
-from puzzles._author.shapes import annotation_problems
 from puzzles._author.soundness import soundness_problems
 from puzzles._author.tree import (
     front_problems,
@@ -26,11 +25,9 @@ from puzzles._author.tree import (
     tree_problems,
     unlisted,
 )
-from puzzles._author.vague import vague_problems
-from puzzles._author.wait import first_check, wait_notes
 from puzzles._ladders import UnknownPuzzle, find, ladder_module, ladder_of, ladders
 from puzzles._launch import keeping_traces
-from puzzles._puzzle import Puzzle
+from puzzles._puzzle import Alternative, Puzzle
 from puzzles._tpu import INSTALL_LIBTPU, Compiler, has_libtpu, supported_chips
 
 
@@ -40,40 +37,49 @@ def _guarded(part: Callable[..., Report], name: str, *options: object) -> Report
     try:
         return part(name, *options)
     except Exception as error:
-        return Report(name, problems=[raised(name, error)], began=began, ended=time.time())
+        problems = [raised(name, error)]
+        return Report(name, problems=problems, raised=True, began=began, ended=time.time())
 
 
 def _right(name: str, quick: bool = False) -> Report:
-    """One part of a rung: what must pass, and its text."""
+    """One part of a rung: its solution and its starter."""
     report, puzzle = Report(name), find(name)
     seeds = proof.SEEDS[:1] if quick else proof.SEEDS
-    report.wait = report.of("first check", first_check, puzzle)
     solution = report.of("solution", proof.solution_problem, puzzle, seeds)
     report.counts = {"cases": str(len(puzzle.cases)), "hints": str(len(puzzle.hints))}
-    problems: list[str] = [] if solution else report.of("proofs", _sound, puzzle)
+    problems: list[str] = []
+    if not solution:  # what would make the rest empty is told first
+        with keeping_traces():
+            problems = report.of("proofs", soundness_problems, puzzle)
     starter = report.of("starter", proof.starter_problem, puzzle)
     problems += [p for p in (starter, solution) if p]
     if not solution:
         found = report.of("solution", margin, puzzle, seeds)
         problems += [p for p in (margin_problem(puzzle, found),) if p]
-        report.notes += wait_notes(puzzle, report.wait)
         problems += report.of("fresh cases", proof.fresh_problems, puzzle)
         problems += report.of("scale", proof.scale_problems, puzzle)
         report.counts["margin"] = "-" if found is None else str(found)
-        report.counts["first check"] = f"{report.wait:.1f} s"
-        if needed := proof.slack_words(puzzle):
-            report.counts["slack"] = needed
-    problems += report.of("text", _text, puzzle)
     report.refused = bool(solution)
-    report.undone = review.undone(puzzle)
     report.problems = problems
     return report
 
 
-def _others(name: str, libtpu: bool) -> Report:
-    """The second part: the other right answers, and what the compiler makes of all right ones."""
+def _wrong(name: str, quick: bool = False) -> Report:
+    """The second part: what must be rejected."""
     report, puzzle = Report(name), find(name)
-    refused = report.of("alternatives", _refused, puzzle)
+    seeds = proof.SEEDS[:1] if quick else proof.SEEDS
+    asked = proof.mistake_problem, puzzle, puzzle.mistakes, seeds
+    report.problems = report.of("mistakes", _each, *asked)
+    report.mistakes = len(puzzle.mistakes)
+    report.counts = {"mistakes": f"{report.mistakes - len(report.problems)}/{report.mistakes}"}
+    return report
+
+
+def _others(name: str, quick: bool, libtpu: bool) -> Report:
+    """The third part: the other right answers, and what the compiler makes of all right ones."""
+    report, puzzle = Report(name), find(name)
+    asked = proof.alternative_problem, puzzle, puzzle.alternatives, not quick
+    refused = report.of("alternatives", _each, *asked)
     compiled = libtpu and puzzle.kernel and not refused
     uncompiled = report.of("TPU", _uncompiled, puzzle) if compiled else []
     alternatives = len(puzzle.alternatives)
@@ -85,14 +91,18 @@ def _others(name: str, libtpu: bool) -> Report:
     return report
 
 
-@keeping_traces()
-def _sound(puzzle: Puzzle) -> list[str]:
-    """What would make the rest empty: it is told first."""
-    return [*soundness_problems(puzzle), *annotation_problems(puzzle)]
+def _told(name: str) -> Report:
+    """The last part: a rung's text, which is soon read and so never kept."""
+    report, puzzle = Report(name), find(name)
+    report.problems = report.of("text", _text, puzzle)
+    report.undone = review.undone(puzzle)
+    return report
 
 
-def _refused(puzzle: Puzzle) -> list[str]:
-    found = (proof.alternative_problem(puzzle, one) for one in puzzle.alternatives)
+def _each(
+    ask: Callable[..., str | None], puzzle: Puzzle, answers: Sequence[Alternative], option: object
+) -> list[str]:
+    found = (ask(puzzle, answer, option) for answer in answers)
     return [problem for problem in found if problem]
 
 
@@ -102,8 +112,7 @@ def _uncompiled(puzzle: Puzzle) -> list[str]:
 
 
 def _text(puzzle: Puzzle) -> list[str]:
-    found = [*review.text_problems(puzzle), *unknown_rungs(puzzle), *unsourced(puzzle)]
-    found += lint_problems(puzzle)
+    found = list(review.text_problems(puzzle))
     try:
         from puzzles._author.leaks import leaks
 
@@ -114,33 +123,32 @@ def _text(puzzle: Puzzle) -> list[str]:
         return [*found, str(error)]
 
 
-def _wrong(name: str, quick: bool = False) -> Report:
-    """The third part: what must be rejected."""
-    report, puzzle = Report(name), find(name)
-    seeds = proof.SEEDS[:1] if quick else proof.SEEDS
-    bad = report.of("mistakes", _unnoticed, puzzle, seeds)
-    vague = report.of("mistakes", vague_problems, puzzle)
-    twins = report.of("twins", proof.twins, puzzle)
-    report.mistakes = len(puzzle.mistakes)
-    report.counts = {"mistakes": f"{report.mistakes - len(bad)}/{report.mistakes}"}
-    report.problems = [*bad, *vague, *twins]
-    return report
+@dataclass(frozen=True)
+class _Part:
+    """A part of a rung's proof, with its options, and what it is kept as."""
+
+    work: Callable[..., Report]
+    options: tuple[bool, ...]
+    kind: str
+
+    def report(self, name: str) -> Report:
+        return _guarded(self.work, name, *self.options)
 
 
-def _unnoticed(puzzle: Puzzle, seeds: Sequence[int]) -> list[str]:
-    found = (proof.mistake_problem(puzzle, one, seeds) for one in puzzle.mistakes)
-    return [problem for problem in found if problem]
-
-
-def _parts(libtpu: bool, quick: bool) -> list[tuple[Callable[..., Report], bool]]:
-    """The parts of a rung's report, each with the option that it takes."""
-    return [(_right, quick), (_wrong, quick), (_others, libtpu)]
+def _parts(libtpu: bool, quick: bool) -> tuple[_Part, ...]:
+    keys = "quick" if quick else "full"
+    compiled = "-compiled" if libtpu else ""
+    return (
+        _Part(_right, (quick,), f"right-{keys}"),
+        _Part(_wrong, (quick,), f"wrong-{keys}"),
+        _Part(_others, (quick, libtpu), f"others-{keys}{compiled}"),
+    )
 
 
 def verify_rung(name: str, use_libtpu: bool = True, quick: bool = False) -> Report:
     """Verify one rung in this process and count what was tried."""
-    parts = [_guarded(part, name, option) for part, option in _parts(use_libtpu, quick)]
-    return together(f"{ladder_of(name)}/{name}", *parts)
+    reports = [part.report(name) for part in _parts(use_libtpu, quick)]
+    return together(f"{ladder_of(name)}/{name}", reports, _guarded(_told, name))
 
 
 def selected(names: Sequence[str], local: Sequence[str]) -> list[str]:
@@ -160,25 +168,33 @@ def selected(names: Sequence[str], local: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(chosen))
 
 
-def _reports(rungs: Sequence[str], libtpu: bool, quick: bool) -> Iterable[Report]:
+def _reports(rungs: Sequence[str], libtpu: bool, quick: bool, proofs: Proofs) -> Iterable[Report]:
     """The rungs' reports in their order, each as soon as it is there, on all cores."""
     context = multiprocessing.get_context("spawn")
     parts = _parts(libtpu, quick)
     workers = min(len(parts) * len(rungs), os.cpu_count() or 1) or 1
     with concurrent.futures.ProcessPoolExecutor(workers, mp_context=context) as pool:
-        submitted = [
-            (name, [pool.submit(_guarded, part, name, option) for part, option in parts])
-            for name in rungs
-        ]
-        for name, waiting in submitted:
-            yield together(f"{ladder_of(name)}/{name}", *(one.result() for one in waiting))
+
+        def begun(name: str, part: _Part) -> Callable[[], Report]:
+            """What waits for a part's report, which was there before or is made now."""
+            if (before := proofs.taken(name, part.kind)) is not None:
+                return lambda: before
+            return pool.submit(part.report, name).result
+
+        waiting = [(name, [begun(name, part) for part in parts]) for name in rungs]
+        for name, each in waiting:
+            told, reports = _guarded(_told, name), [report() for report in each]
+            for part, report in zip(parts, reports, strict=True):
+                proofs.keep(name, part.kind, report)
+            yield together(f"{ladder_of(name)}/{name}", reports, told)
 
 
-def verify(names: Sequence[str] = (), quick: bool = False) -> int:
+def verify(names: Sequence[str] = (), quick: bool = False, fresh: bool = False) -> int:
     """Verify the named rungs, or everything; print a line each and a total.
 
-    quick: one key instead of three, and nothing compiled for a TPU. Returns 0 if all holds, 1 if
-    something does not, and 2 if nothing is wrong and something is left undone.
+    quick: one key instead of three, and nothing compiled for a TPU. fresh: nothing that was proven
+    before counts. Returns 0 if all holds, 1 if something does not, and 2 if nothing is wrong and
+    something is left undone.
     """
     start, root = time.time(), project()
     local = ladders_of(root)
@@ -189,7 +205,7 @@ def verify(names: Sequence[str] = (), quick: bool = False) -> int:
     elif not libtpu:
         print(f"libtpu is not installed, so nothing is compiled for a TPU: {INSTALL_LIBTPU}")
     reports = []
-    for number, report in enumerate(_reports(rungs, libtpu, quick), 1):
+    for number, report in enumerate(_reports(rungs, libtpu, quick, Proofs(root, fresh)), 1):
         print(f"[{number}/{len(rungs)}] {report}", flush=True)
         reports.append(report)
     fronts = list(dict.fromkeys([*map(ladder_of, rungs), *(() if names else local)]))

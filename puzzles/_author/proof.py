@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import cache
 
 import jax
 
@@ -16,7 +15,6 @@ from puzzles._judge import (
     USUAL,
     Case,
     Verdict,
-    alike,
     at_scale,
     cases,
     excesses,
@@ -37,6 +35,7 @@ from puzzles._puzzle import Alternative, Mistake, Puzzle, load, starter_function
 from puzzles._tpu import Compiler
 
 SEEDS = (0, 1, 2)
+_MARK = re.compile(r"`[^`]+`|\d")
 _DRAWS, _SHAPES, _FRESH_STEPS = 100, 8, 100
 
 
@@ -46,6 +45,12 @@ def mistake_problem(puzzle: Puzzle, mistake: Mistake, seeds: Sequence[int] = SEE
     who = f"{puzzle.place(_quoted(mistake.name))}: mistake '{mistake.name}'"
     if not mistake.says.strip():
         return f"{who} says nothing: `says` tells the learner why it is wrong"
+    vague = len(mistake.says.split()) < 3 and not _MARK.search(mistake.says)
+    if vague and mistake.stage != "values":
+        return (
+            f"{who} is known by '{mistake.says}', which many verdicts hold: quote three words of "
+            "its own, or a number or a `name` in it"
+        )
     try:
         fn = variant(puzzle, mistake)
     except (_regions.RegionError, SyntaxError) as error:
@@ -185,21 +190,10 @@ def _solution_rejected(puzzle: Puzzle, verdict: Verdict, seed: int) -> str | Non
     return f"{place}: the solution is rejected (seed {seed}); mend it, or its spec{far}:\n{plain}"
 
 
-@cache
-def slack_needs(puzzle: Puzzle) -> dict[str, list[str]]:
-    """For each cost that some alternative has above the usual limit at scale: which of them."""
-    needs: dict[str, list[str]] = {}
-    for one in puzzle.alternatives:
-        scale = at_scale(puzzle, variant(puzzle, one))
-        for excess in excesses(scale, {}) if scale is not None else ():
-            needs.setdefault(excess.what, []).append(one.name)
-    return needs
-
-
-def slack_words(puzzle: Puzzle) -> str:
-    """Which alternative needs which slack: 'bytes (takes small blocks)'."""
-    needs = slack_needs(puzzle) if puzzle.slack else {}
-    return ", ".join(f"{what} ({needs[what][0]})" for what in puzzle.slack if what in needs)
+def _dear(puzzle: Puzzle) -> set[str]:
+    """The costs that some alternative has above the usual limit at the production shape."""
+    scales = [at_scale(puzzle, variant(puzzle, one)) for one in puzzle.alternatives]
+    return {excess.what for scale in scales if scale for excess in excesses(scale, {})}
 
 
 def scale_problems(puzzle: Puzzle) -> Iterator[str]:
@@ -218,9 +212,9 @@ def scale_problems(puzzle: Puzzle) -> Iterator[str]:
             "map reads data that `scale` does not give, so no cost is compared: return real arrays "
             "for what they read"
         )
-    needs = slack_needs(puzzle) if puzzle.slack else {}
+    needed = _dear(puzzle) if puzzle.slack else set()
     for what, times in puzzle.slack.items():
-        if what not in needs and times > USUAL.get(what, 0):
+        if what not in needed and times > USUAL.get(what, 0):
             yield (
                 f"{puzzle.place('slack=')}: no alternative needs slack for {what!r}: add the right "
                 f"answer that does, or take it out; known are {', '.join(sorted(USUAL))}"
@@ -288,22 +282,3 @@ def starter_problem(puzzle: Puzzle) -> str | None:
 def _quoted(name: str) -> str:
     """A name as a module spells it."""
     return f'"{name}"'
-
-
-def twins(puzzle: Puzzle) -> Iterator[str]:
-    """Pairs of `values` mistakes that give equal values on every case."""
-    mistakes = [m for m in puzzle.mistakes if m.stage == "values"]
-    if puzzle.accepts is not None:  # judged by a predicate: there are no values to confuse
-        return
-    for n, one in enumerate(mistakes):
-        for other in mistakes[n + 1 :]:
-            if all(_same(case, one, other) for case in cases(puzzle)):
-                yield (
-                    f"{puzzle.place(_quoted(other.name))}: '{one.name}' and '{other.name}' give "
-                    "equal values: add a case that tells them apart, or drop one"
-                )
-
-
-def _same(case: Case, one: Mistake, other: Mistake) -> bool:
-    a, b = case.mistaken(one), case.mistaken(other)
-    return a is not None and b is not None and alike(case.puzzle, a, b)

@@ -8,14 +8,11 @@ import traceback
 from puzzles import _regions
 from puzzles._author.repository import at_line
 from puzzles._author.tree import absent
-from puzzles._ladders import find, front_page, ladder_module, ladder_of
+from puzzles._ladders import front_page, ladder_module, ladder_of
 
 
 def raised(name: str, error: Exception) -> str:
-    """Where in a ladder's own files an exception came from, and what it says.
-
-    A module that does not load is told of under its own name, and not under each that needs it.
-    """
+    """Where in a ladder's own files an exception came from, and what it says."""
     ladder = ladder_of(name)
     folder = os.path.dirname(str(ladder_module(ladder).__file__))
     shown = front_page(ladder).removesuffix("__init__.py")
@@ -24,8 +21,6 @@ def raised(name: str, error: Exception) -> str:
         places.append((str(error.filename), error.lineno))
     inside = [(os.path.basename(f), n) for f, n in places if f.startswith(f"{folder}{os.sep}")]
     own = [(file, n) for file, n in inside if file == f"{name}.py"]
-    if inside and _does_not_load(inside[-1][0].removesuffix(".py"), name):
-        return f"{shown}{name}.py: not verified: it needs {inside[-1][0]}, which does not load"
     file, line = (own or inside or [(f"{name}.py", 1)])[-1]
     gist = f"{type(error).__name__}: {error}"
     if isinstance(error, ModuleNotFoundError) and str(error.name).endswith(f".{name}"):
@@ -34,16 +29,3 @@ def raised(name: str, error: Exception) -> str:
     if isinstance(error, _regions.RegionError):
         at = at_line(f"{shown}{name}.py", error)
     return f"{at}. Mend it first: nothing more of this rung was verified"
-
-
-def _does_not_load(rung: str, name: str) -> bool:
-    """Whether `rung` is another one, whose own module cannot be imported."""
-    if rung == name or rung.startswith("_"):
-        return False
-    try:
-        find(rung)
-    except LookupError:
-        return False
-    except Exception:
-        return True
-    return False

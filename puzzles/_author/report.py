@@ -7,26 +7,24 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from puzzles._author.wait import LONGEST
-
 
 @dataclass
 class Report:
     """What was counted on one rung, every shortfall in words, and what is left undone.
 
-    notes: what is told and not held against a rung. refused: its solution is. wait: seconds of a
-    learner's first check. parts: seconds by what took them. began, ended: by the clock, since
-    processes share a rung.
+    raised: the author's own code did. refused: its solution is. before: it was proven before, of
+    the same text. parts: seconds by what took them. began, ended: by the clock, since processes
+    share a rung.
     """
 
     rung: str
     counts: dict[str, str] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
     undone: list[str] = field(default_factory=list)
+    raised: bool = False
     refused: bool = False
     mistakes: int = 0
-    wait: float = 0.0
+    before: bool = False
     parts: dict[str, float] = field(default_factory=dict)
     began: float = field(default_factory=time.time)
     ended: float = 0.0
@@ -45,10 +43,11 @@ class Report:
         counts = "  ".join(f"{name} {value}" for name, value in self.counts.items())
         mark = "ok " if not self.problems else "BAD"
         lines = [f"{mark} {self.rung:<36} {counts}  ({self._seconds()})"]
-        notes = [f"note: {one}" for one in self.notes]
-        return "\n".join(lines + [f"    {p}" for p in (*self.problems, *notes, *self.undone)])
+        return "\n".join(lines + [f"    {p}" for p in (*self.problems, *self.undone)])
 
     def _seconds(self) -> str:
+        if self.before:
+            return "proven before"
         whole = f"{max(0.0, self.ended - self.began):.1f} s"
         if not self.parts:
             return whole
@@ -56,22 +55,30 @@ class Report:
         return f"{whole}, slowest: {slowest} {self.parts[slowest]:.1f} s"
 
 
-def together(rung: str, right: Report, wrong: Report, others: Report) -> Report:
-    """The parts of a rung's report as one; of a refused solution other answers tell nothing."""
+def together(rung: str, proofs: Sequence[Report], told: Report) -> Report:
+    """A rung's report, of what proves it and of its text.
+
+    proofs: of the solution, the mistakes, and the other answers, which tell nothing where the
+    solution is refused.
+    """
+    right, wrong, others = proofs
     if right.refused:
         others = replace(others, problems=[], counts={**others.counts, "alternatives": "-"})
+    if right.raised:  # and says so of the same line
+        told = replace(told, problems=[])
+    parts = (right, others, wrong, told)
     return Report(
         rung,
         {**wrong.counts, **others.counts, **right.counts},
-        list(dict.fromkeys(right.problems + others.problems + wrong.problems)),
-        right.notes,
-        right.undone,
+        list(dict.fromkeys(problem for part in parts for problem in part.problems)),
+        told.undone,
+        right.raised,
         right.refused,
         wrong.mistakes,
-        right.wait,
-        {**right.parts, **wrong.parts, **others.parts},
-        min(part.began for part in (right, wrong, others)),
-        max(part.ended for part in (right, wrong, others)),
+        all(part.before for part in parts[:-1]),
+        {name: seconds for part in parts for name, seconds in part.parts.items()},
+        min(part.began for part in parts),
+        max(part.ended for part in parts),
     )
 
 
@@ -88,9 +95,8 @@ def total(reports: Sequence[Report], whole: int, undone: int, seconds: float) ->
         parts.append(f"{plural(whole, 'problem')} of the project as a whole")
     if undone:
         parts.append(f"{plural(undone, 'thing')} left undone (exit status 2)")
-    slowest = max(reports, key=lambda r: r.wait, default=None)
-    if slowest is not None and slowest.wait:
-        parts.append(f"slowest first check {slowest.wait:.1f} s (aim {LONGEST:g}): {slowest.rung}")
+    if before := sum(r.before for r in reports):
+        parts.append(f"{before} proven before (--fresh proves all anew)")
     return f"{', '.join(parts)}, in {seconds:.0f} s"
 
 

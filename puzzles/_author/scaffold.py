@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import ast
-import json
 import keyword
 import re
-import tomllib
 from pathlib import Path
 
+from puzzles._author import review
 from puzzles._author.repository import BuildError, ladders_folder, upstream
 from puzzles._ladders import ENTRY_POINTS, find, ladder_module, ladders
-from puzzles._puzzle import Puzzle
 
 EXAMPLE = Path(__file__).parent / "_example"
 PROJECT = Path(__file__).parent / "_project"
@@ -22,14 +20,6 @@ _PICTURE = """\
 # ![Two grid steps: x's block and the result's block lie at the same place, first at the end of \
 the upper row of blocks, then at the start of the lower.](diagrams/{}/{}.svg)
 """
-_FACTS = """\
-# What the prose of this ladder states, word for word, and where it is from: `source` is a URL, or a
-# file of JAX with the function's name; or `test` is the test that shows it, file::function.
-"""
-_FACT = {
-    "says": "A kernel sees one block at a time.",
-    "source": "https://docs.jax.dev/en/latest/pallas/grid_blockspec.html (BlockSpec)",
-}
 
 
 def new_project(name: str, ladder_name: str, beside: Path) -> list[Path]:
@@ -83,7 +73,6 @@ def new_ladder(name: str, root: Path, first: str | None = None) -> list[Path]:
     _write(folder / name / "__init__.py", with_rung(front, first))
     _write(folder / name / f"{first}.py", rung_text(first))
     written = [folder / name / "__init__.py", folder / name / f"{first}.py"]
-    written.append(_with_facts(root / "tests" / "facts" / f"{name}.toml", first, [_FACT]))
     if folder.name != "puzzles":
         path = root / "pyproject.toml"
         _write(path, with_entry_point(path.read_text(encoding="utf-8"), name, folder.name))
@@ -96,7 +85,7 @@ def new_puzzle(
 ) -> list[Path]:
     """Write a puzzle called `name` as the last rung of a ladder.
 
-    like: a rung to copy, with its facts, instead of the example. bare: without the manual.
+    like: a rung to copy instead of the example. bare: without the manual.
     """
     _check_name(name)
     front = Path(str(ladder_module(ladder_name).__file__))
@@ -106,39 +95,12 @@ def new_puzzle(
         raise BuildError(f"{path} exists: choose another name, or add '{name}' to RUNGS yourself")
     text = with_rung(front.read_text(encoding="utf-8"), name)
     root = front.parents[ladder_module(ladder_name).__name__.count(".") + 1]
-    rung, facts = rung_text(name, like, bare), [_FACT]
-    if like:
-        facts = [{k: renamed(v, like, name) for k, v in one.items()} for one in _facts(find(like))]
-        if _root(find(like)) != root:  # its pictures are not here
-            rung = upstream().with_images(rung)
+    rung = rung_text(name, like, bare)
+    if like and review.root(find(like)) != root:  # its pictures are not here
+        rung = upstream().with_images(rung)
     _write(path, rung)
     _write(front, text)
-    facts_path = root / "tests" / "facts" / f"{ladder_name}.toml"
-    return [path, front, _with_facts(facts_path, name, facts)]
-
-
-def _root(puzzle: Puzzle) -> Path:
-    return puzzle.path.parents[puzzle.module.count(".")]
-
-
-def _facts(puzzle: Puzzle) -> list[dict[str, str]]:
-    """What is on record of a rung's prose."""
-    path = _root(puzzle) / "tests" / "facts" / f"{puzzle.ladder}.toml"
-    listed = tomllib.loads(path.read_text(encoding="utf-8"))["fact"] if path.exists() else []
-    return [fact for fact in listed if fact["rung"] == puzzle.name]
-
-
-def _with_facts(path: Path, rung: str, facts: list[dict[str, str]]) -> Path:
-    """Add to a ladder's list of facts what the prose of a new rung states."""
-    text = path.read_text(encoding="utf-8") if path.exists() else _FACTS
-    path.parent.mkdir(parents=True, exist_ok=True)
-    for fact in facts:
-        fields = {**fact, "rung": rung}
-        ordered = {key: fields[key] for key in ("rung", "says", "source", "test") if key in fields}
-        lines = [f"{key} = {json.dumps(it, ensure_ascii=False)}" for key, it in ordered.items()]
-        text = "\n".join([text.rstrip(), "", "[[fact]]", *lines, ""])
-    _write(path, text)
-    return path
+    return [path, front]
 
 
 def with_entry_point(settings: str, name: str, package: str) -> str:

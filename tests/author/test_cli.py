@@ -161,6 +161,6 @@ def test_a_wrong_command_shows_the_usage(arguments, capsys):
 
 def test_verify_passes_the_names_on(monkeypatch):
     asked = []
-    monkeypatch.setattr(_author, "verify", lambda names, quick: asked.extend([*names, quick]) or 3)
-    assert cli.main(["verify", "--quick", "add_ten", "row_sum"]) == 3
-    assert asked == ["add_ten", "row_sum", True]
+    monkeypatch.setattr(_author, "verify", lambda names, *how: asked.extend([*names, *how]) or 3)
+    assert cli.main(["verify", "--quick", "--fresh", "add_ten", "row_sum"]) == 3
+    assert asked == ["add_ten", "row_sum", True, True]

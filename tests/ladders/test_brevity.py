@@ -9,7 +9,6 @@ import pytest
 
 import puzzles
 from puzzles import Puzzle, _ladders, _regions
-from puzzles._author.brevity import words_before
 
 # Words before the cell to fill in: of a ladder's rungs in the mean, and of any of them.
 BUDGETS = {"basics": (120, 180), "splash_attention": (160, 260), "grouped_matmul": (150, 220)}
@@ -22,6 +21,23 @@ WHOLE = {"causal_attention", "splash_multi_head"}
 
 LADDERS = sorted(BUDGETS)
 RUNGS = [puzzle for name in LADDERS for puzzle in puzzles.ladder(name)]
+
+# Code, pictures and what is folded away: nobody has to read them as prose.
+_NOT_PROSE = re.compile(
+    r"```.*?```|<details>.*?</details>|!\[[^\]]*\]\([^)]*\)|<[^>]+>|\]\([^)]*\)", re.DOTALL
+)
+
+
+def words_before(puzzle: Puzzle) -> int:
+    """Words of Markdown in a rung before the cell to fill in, without code, pictures and folds."""
+    text = []
+    for marker, body in _regions.split_cells(puzzle.text):
+        if _regions.BEGIN in body:
+            break
+        if "[markdown]" in marker:
+            text.append(re.sub(r"(?m)^# ?", "", body))
+    prose = _NOT_PROSE.sub(" ", "\n".join(text))
+    return sum(bool(re.search(r"\w", word)) for word in prose.split())
 
 
 @pytest.mark.parametrize("ladder", LADDERS)

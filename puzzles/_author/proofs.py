@@ -1,0 +1,106 @@
+"""What was proven before, and of what: an edit of one rung proves one rung anew.
+
+A proof is known by all that it rests on: the rung's module and those of ladders that it imports or
+finds, the engine, the versions of Python, NumPy and JAX, and libtpu's where its compiler is asked.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import puzzles
+from puzzles._author.report import Report
+from puzzles._ladders import ladder_module, ladder_of, ladders
+
+_REACHED = re.compile(r"find\(\W{0,2}\w+|from [\w.]+ import (?:\([^)]*\)|.*)|import [\w.]+")
+
+
+@dataclass(frozen=True)
+class Proofs:
+    """Those in the folder `.proofs` of the project at `root`; fresh: none of them is taken."""
+
+    root: Path
+    fresh: bool = False
+
+    def taken(self, rung: str, kind: str) -> Report | None:
+        """What the same proof gave before, if it is kept; never where CI=true."""
+        try:
+            kept = json.loads(self._path(rung, kind).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+        anew = self.fresh or os.environ.get("CI") == "true"
+        if anew or kept["of"] != digest(rung, kind):
+            return None
+        return Report(rung, kept["counts"], mistakes=kept["mistakes"], before=True)
+
+    def keep(self, rung: str, kind: str, report: Report) -> None:
+        """Keep a proof that holds; one that fails is forgotten."""
+        path = self._path(rung, kind)
+        if report.problems:
+            path.unlink(missing_ok=True)
+        elif not report.before:
+            kept = dict(of=digest(rung, kind), counts=report.counts, mistakes=report.mistakes)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps(kept), encoding="utf-8")
+
+    def _path(self, rung: str, kind: str) -> Path:
+        return self.root / ".proofs" / ladder_of(rung) / f"{rung}-{kind}.json"
+
+
+def digest(rung: str, kind: str) -> str:
+    """Of all that a proof rests on."""
+    packages = ("numpy", "jax", "libtpu") if "compiled" in kind else ("numpy", "jax")
+    said = [kind, os.environ.get("JAX_PLATFORMS"), platform.python_version()]
+    found = hashlib.sha256(repr([*said, *map(_version, packages)]).encode())
+    found.update(_engine())
+    for path in sorted(_rests_on(rung)):
+        found.update(f"{path.parent.name}/{path.name}\n".encode() + path.read_bytes())
+    return found.hexdigest()
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "unknown"
+
+
+@cache
+def _engine() -> bytes:
+    """A digest of all in this package that is no ladder: code, words, tables."""
+    home, found = Path(str(puzzles.__file__)).parent, hashlib.sha256()
+    for path in sorted(home.rglob("*")):
+        name = path.relative_to(home).as_posix()
+        if name.startswith("_") and path.is_file() and "__pycache__" not in name:
+            found.update(f"{name}\n".encode() + path.read_bytes())
+    return found.digest()
+
+
+def _rests_on(rung: str) -> set[Path]:
+    """The module of a rung, and the ladders' modules that it reaches, through others, too."""
+    homes = [Path(str(ladder_module(name).__file__)).parent for name in ladders()]
+    folders = {*homes, *(home.parent for home in homes)}
+    waiting = [Path(str(ladder_module(ladder_of(rung)).__file__)).with_name(f"{rung}.py")]
+    found: set[Path] = set()
+    while waiting:
+        path = waiting.pop()
+        if path not in found and path.exists():
+            found.add(path)
+            waiting += [path.with_name("__init__.py")]
+            waiting += [folder / f"{name}.py" for name in _named(path) for folder in folders]
+    return found
+
+
+def _named(path: Path) -> Iterator[str]:
+    """Names that a module imports or finds."""
+    for piece in _REACHED.findall(path.read_text(encoding="utf-8")):
+        yield from re.findall(r"\w+", piece)

@@ -1,0 +1,136 @@
+"""What was proven is taken from before while nothing of it changed, and no longer."""
+
+from __future__ import annotations
+
+import types
+from pathlib import Path
+
+import pytest
+
+from puzzles import _ladders
+from puzzles._author import gate, proofs
+from puzzles._author.report import Report
+
+pytestmark = pytest.mark.newest  # JAX changes nothing here
+
+RUNGS = ("kept_first", "kept_second", "kept_third")
+
+
+@pytest.fixture
+def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> proofs.Proofs:
+    """Proofs of three rungs: the second imports `_shared`, the third finds the first."""
+    monkeypatch.delenv("CI", raising=False)
+    texts = {
+        "__init__": "",
+        "_shared": "from kept._deeper import x\n",
+        "_deeper": "x = 1\n",
+        "kept_first": "y = 1\n",
+        "kept_second": "from kept._shared import (\n    x,\n)\n",
+        "kept_third": 'old = "find(\\"kept_first\\").solution"\n',
+    }
+    (tmp_path / "kept").mkdir()
+    for name, text in texts.items():
+        (tmp_path / "kept" / f"{name}.py").write_text(text)
+    module = types.ModuleType("kept")
+    module.__file__ = str(tmp_path / "kept" / "__init__.py")
+    module.RUNGS = RUNGS  # type: ignore[attr-defined]
+    monkeypatch.setattr(_ladders, "_ladder_modules", lambda: {"kept": module})
+    one = proofs.Proofs(tmp_path)
+    for rung in RUNGS:
+        one.keep(rung, "right-full", Report(rung, {"cases": "2"}, mistakes=3))
+    return one
+
+
+def there(kept: proofs.Proofs) -> str:
+    """The initials of the rungs whose proofs are taken."""
+    return "".join(rung[5] for rung in RUNGS if kept.taken(rung, "right-full"))
+
+
+def test_a_proof_is_taken_as_it_was(kept: proofs.Proofs) -> None:
+    report = kept.taken("kept_first", "right-full")
+    assert report is not None
+    assert (report.before, report.counts, report.mistakes) == (True, {"cases": "2"}, 3)
+    assert kept.taken("kept_first", "right-quick") is None
+    assert proofs.Proofs(kept.root, fresh=True).taken("kept_first", "right-full") is None
+
+
+@pytest.mark.parametrize(
+    ("edited", "left"),
+    [
+        ("kept_first", "s"),
+        ("kept_second", "ft"),
+        ("kept_third", "fs"),
+        ("_shared", "ft"),
+        ("_deeper", "ft"),
+        ("__init__", ""),
+    ],
+)
+def test_an_edit_spoils_the_proofs_that_rest_on_it(
+    kept: proofs.Proofs, edited: str, left: str
+) -> None:
+    assert there(kept) == "fst"
+    with (kept.root / "kept" / f"{edited}.py").open("a") as file:
+        file.write("# changed\n")
+    assert there(kept) == left
+
+
+def test_another_engine_or_version_spoils_all(
+    kept: proofs.Proofs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as other:
+        other.setattr(proofs, "version", lambda name: "0.1" if name == "jax" else "1")
+        assert there(kept) == ""
+    with monkeypatch.context() as other:
+        other.setenv("CI", "true")
+        assert there(kept) == ""
+    with monkeypatch.context() as other:
+        other.setattr(proofs, "version", lambda name: {"libtpu": "0.1"}.get(name, "1"))
+        both = [proofs.digest("kept_first", kind) for kind in ("others", "others-compiled")]
+        other.setattr(proofs, "version", lambda name: {"libtpu": "0.2"}.get(name, "1"))
+        again = [proofs.digest("kept_first", kind) for kind in ("others", "others-compiled")]
+        assert [a == b for a, b in zip(both, again, strict=True)] == [True, False]
+    assert there(kept) == "fst"
+
+
+def test_the_engine_is_code_words_and_tables_and_no_ladder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(proofs.puzzles, "__file__", str(tmp_path / "__init__.py"))
+    (tmp_path / "_judge" / "__pycache__").mkdir(parents=True)
+    (tmp_path / "basics").mkdir()
+    seen = []
+    for name, counts in {
+        "__init__.py": True,
+        "_check.py": True,
+        "_judge/words.toml": True,
+        "_judge/__pycache__/case.pyc": False,
+        "basics/add_ten.py": False,
+    }.items():
+        proofs._engine.cache_clear()
+        before = proofs._engine()
+        (tmp_path / name).write_text("x = 1\n")
+        proofs._engine.cache_clear()
+        seen.append((proofs._engine() != before) == counts)
+    proofs._engine.cache_clear()
+    assert seen == [True] * 5
+
+
+def test_a_proof_that_fails_or_is_torn_is_not_kept(kept: proofs.Proofs) -> None:
+    kept.keep("kept_first", "right-full", Report("kept_first", problems=["x"]))
+    (kept.root / ".proofs" / "kept" / "kept_second-right-full.json").write_text('{"of": ')
+    assert there(kept) == "t"
+
+
+@pytest.mark.slow
+def test_verify_takes_what_holds_and_says_how_much(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.delenv("CI", raising=False)
+    monkeypatch.setattr(gate, "Proofs", lambda _, fresh: proofs.Proofs(tmp_path, fresh))
+    says = "1 rung, 9 mistakes, 0 rungs with problems, 1 proven before (--fresh proves all anew)"
+    mistakes = len(_ladders.find("classify_blocks").mistakes)
+    for fresh, before in ((False, False), (False, True), (True, False)):
+        assert gate.verify(["classify_blocks"], quick=True, fresh=fresh) == 0
+        out = capsys.readouterr().out
+        assert ("(proven before)" in out) == before
+        assert (says.replace("9", str(mistakes)) in out) == before
