@@ -22,11 +22,10 @@ PYTEST := -m pytest -n 2 --dist loadscope --no-loadscope-reorder --durations=15 
 .PHONY: help env environments lab copy quick test graduate test-colab test-matrix test-browser lint build verify verdicts mutants bench examine-bench clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-14s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## |##@ ' '/^##@ / { printf "%s%s\n", line, $$2; line = "\n" } \
+	  /^[a-z-]+:.*## / { printf "  %-14s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-env: $(TEST)/.installed ## the environment of authors and tests, in about three minutes
-
-environments: $(TEST)/.installed $(COLAB)/.installed $(BROWSER)/.installed ## all that CI needs
+##@ for learners
 
 lab: $(LAB)/.installed-$(EXTRAS) copy ## open the puzzles in JupyterLab, on copies in my/
 	cd my && ../$(LAB)/bin/python -m jupyterlab $(LAB_ARGS)
@@ -37,6 +36,28 @@ copy: ## copy notebooks that my/ does not have yet
 	@for notebook in *.ipynb; do \
 	  if [ ! -e "my/$$notebook" ]; then cp "$$notebook" my/ && echo "my/$$notebook is new"; fi; \
 	done
+
+##@ for authors of puzzles
+
+env: $(TEST)/.installed ## the environment of authors and tests, in about three minutes
+
+quick: export JAX_PLATFORMS = cpu
+quick: $(TEST)/.installed ## check what differs from the last commit: NAMES="row_sum" for rungs
+	@$(TEST)/bin/python tests/quick.py $(NAMES)
+
+verify: $(TEST)/.installed ## prove every puzzle that is not proven yet: NAMES="add_ten row_sum" for some
+	JAX_PLATFORMS=cpu $(TEST)/bin/python -m puzzles verify $(NAMES)
+
+build: $(TEST)/.installed ## draw the diagrams, write the notebooks and README's table
+	JAX_PLATFORMS=cpu $(TEST)/bin/python docs/draw.py
+	JAX_PLATFORMS=cpu $(TEST)/bin/python -m puzzles build
+
+mutants: $(TEST)/.installed ## judge every small change of every solution: NAMES="row_sum" for some
+	JAX_PLATFORMS=cpu $(TEST)/bin/python tests/mutants.py $(NAMES)
+
+##@ for this repository
+
+environments: $(TEST)/.installed $(COLAB)/.installed $(BROWSER)/.installed ## all that CI needs
 
 # The tests start some hundred Pythons: none should compile the package anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -56,12 +77,8 @@ test: $(TEST)/.installed lint ## everything CI runs, on the newest JAX
 	$(TEST)/bin/python $(PYTEST) --junitxml=build/gate.xml
 
 graduate: export PUZZLES_GRADUATE = 1
-graduate: $(TEST)/.installed ## against production, and fuzz: all of what `make test` samples
+graduate: $(TEST)/.installed ## all of what `make test` samples: production, fuzz; wheels and forks
 	$(TEST)/bin/python $(PYTEST) -m graduate
-
-quick: export JAX_PLATFORMS = cpu
-quick: $(TEST)/.installed ## check what differs from the last commit: NAMES="row_sum" for rungs
-	@$(TEST)/bin/python tests/quick.py $(NAMES)
 
 test-colab: $(COLAB)/.installed ## the same tests on the JAX that Colab has
 	$(COLAB)/bin/python $(PYTEST) $(OLDER)
@@ -79,16 +96,6 @@ lint: $(TEST)/.installed ## ruff and mypy
 	$(TEST)/bin/ruff format --check $(CHECKED)
 	$(TEST)/bin/mypy
 
-build: $(TEST)/.installed ## draw the diagrams, write the notebooks and README's table
-	JAX_PLATFORMS=cpu $(TEST)/bin/python docs/draw.py
-	JAX_PLATFORMS=cpu $(TEST)/bin/python -m puzzles build
-
-verify: $(TEST)/.installed ## prove every puzzle: NAMES="add_ten row_sum" for some
-	JAX_PLATFORMS=cpu $(TEST)/bin/python -m puzzles verify $(NAMES)
-
-mutants: $(TEST)/.installed ## judge every small change of every solution: NAMES="row_sum" for some
-	JAX_PLATFORMS=cpu $(TEST)/bin/python tests/mutants.py $(NAMES)
-
 verdicts: $(TEST)/.installed ## judge every mistake and alternative, write tests/verdicts: NAMES="basics" for some
 	JAX_PLATFORMS=cpu $(TEST)/bin/python tests/verdicts.py $(NAMES)
 
@@ -99,7 +106,7 @@ examine-bench: $(TEST)/.installed ## examine JAX's own kernels, and kernels with
 	JAX_PLATFORMS=cpu $(TEST)/bin/python tests/examine_bench.py
 
 clean: ## remove environments and caches; my/ stays
-	rm -rf $(LAB) $(TEST) $(COLAB) $(BROWSER) .venv-jax-* .jax-cache build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(LAB) $(TEST) $(COLAB) $(BROWSER) .venv-jax-* .jax-cache .proofs build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find puzzles tests -name __pycache__ -prune -exec rm -rf {} +
 
 # An installation is renewed when pyproject.toml changes.

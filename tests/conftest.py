@@ -23,17 +23,14 @@ if (count := os.environ.get("PYTEST_XDIST_WORKER_COUNT")) and hasattr(os, "sched
 # by Python's own thresholds a tenth of the time goes there.
 gc.set_threshold(50_000, 20, 50)
 
-# These compile the same programs, and a process compiles a program once: all tests of one rung,
-# and the two runs of one solved notebook.
-TOGETHER = re.compile(
-    r"test_rungs\.py::.*?\[(\w+)|(?:in_strict_mode|after_the_setup_cell)\[(\w+)\]"
-)
+# All tests of one rung compile the same programs, and a process compiles a program once.
+TOGETHER = re.compile(r"test_rungs\.py::.*?\[(\w+)")
 
 
 def together(nodeid: str) -> str:
     """The name of the group that a test belongs to, or its own."""
     found = TOGETHER.search(nodeid)
-    return (found[1] or f"solved {found[2]}") if found else nodeid
+    return found[1] if found else nodeid
 
 
 @pytest.hookimpl(optionalhook=True)

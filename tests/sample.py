@@ -13,12 +13,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeVar
 
+import pytest
+
 import puzzles
 
 ALL = os.environ.get("PUZZLES_GRADUATE") == "1"
 # Other versions of JAX than the newest take one of so many.
 PARTS = 1 if ALL else int(os.environ.get("PUZZLES_SHARE", "1"))
 T = TypeVar("T")
+
+
+def drill(test: T) -> T:
+    """Marks what builds wheels or environments, in minutes: only `make graduate` runs it."""
+    why = "takes minutes: `make graduate` runs it"
+    return pytest.mark.graduate(pytest.mark.slow(pytest.mark.skipif(not ALL, reason=why)(test)))
 
 
 @functools.cache

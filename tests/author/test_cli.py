@@ -8,10 +8,9 @@ import sys
 
 import pytest
 
-import puzzles
 from puzzles import __main__ as cli
 from puzzles import _author
-from puzzles._author import notebook, repository
+from puzzles._author import commands, notebook, repository
 
 pytestmark = pytest.mark.newest  # JAX changes nothing here
 
@@ -107,17 +106,6 @@ def test_a_readme_with_an_old_table_or_count_is_out_of_date(copy, old, new):
     assert readme.read_text(encoding="utf-8") == text
 
 
-def test_a_readme_counts_what_there_is(copy):
-    notebook.write(copy)
-    rungs = [rung for name in puzzles.ladders() for rung in puzzles.ladder(name)]
-    mistakes = sum(len(rung.mistakes) for rung in rungs)
-    others = sum(len(rung.alternatives) for rung in rungs)
-    assert (
-        f"\n{len(puzzles.ladders())} ladders, {len(rungs)} rungs, {mistakes} mistakes, all "
-        f"rejected, and {others} other correct solutions, all accepted.\n"
-    ) in (copy / "README.md").read_text(encoding="utf-8")
-
-
 def test_a_readme_without_a_table_is_left_alone(copy):
     (copy / "README.md").write_text("# Mine\n", encoding="utf-8")
     assert "README.md" not in notebook.generated(copy)
@@ -164,3 +152,17 @@ def test_verify_passes_the_names_on(monkeypatch):
     monkeypatch.setattr(_author, "verify", lambda names, *how: asked.extend([*names, *how]) or 3)
     assert cli.main(["verify", "--quick", "--fresh", "add_ten", "row_sum"]) == 3
     assert asked == ["add_ten", "row_sum", True, True]
+
+
+@pytest.mark.parametrize(
+    ("given", "there", "then"),
+    [(None, False, "cpu"), (None, True, None), ("tpu", False, "tpu")],
+)
+def test_jax_looks_for_no_tpu_where_there_is_none(given, there, then, monkeypatch):
+    monkeypatch.setattr(commands, "has_tpu", lambda: there)
+    monkeypatch.setattr(commands.jax.config, "update", lambda *_: None)
+    monkeypatch.setenv("JAX_PLATFORMS", given or "any")  # so that it is put back afterwards
+    if given is None:
+        monkeypatch.delenv("JAX_PLATFORMS")
+    commands.look_for_no_tpu()
+    assert os.environ.get("JAX_PLATFORMS") == then

@@ -1,6 +1,7 @@
 """The Makefile: what `make lab` does to a learner's folder, and when it installs."""
 
 import os
+import re
 import shutil
 import subprocess
 
@@ -78,8 +79,14 @@ def test_a_tpu_vm_gets_its_own_installation(copy):
     assert ".[lab,tpu]" in make(copy, "--dry-run", "lab", "EXTRAS=lab,tpu")
 
 
-def test_make_alone_lists_the_targets(copy):
-    targets = {line.split()[0] for line in make(copy).splitlines()}
+def test_make_alone_lists_the_targets_by_who_needs_them(copy):
+    said = make(copy)
+    assert re.findall(r"(?m)^\w.*$", said) == [
+        "for learners",
+        "for authors of puzzles",
+        "for this repository",
+    ]
+    targets = set(re.findall(r"(?m)^  ([a-z-]+) ", said))
     assert {"lab", "test", "test-colab", "build", "verify", "bench", "lint"} <= targets
 
 

@@ -1,13 +1,11 @@
 """Learner notebooks and solved ones: built from one text, and run as people and CI run them."""
 
-import ast
 import json
 import os
 import re
 import subprocess
 import sys
 import types
-from functools import cache
 from pathlib import Path
 
 import nbclient
@@ -21,7 +19,6 @@ from puzzles._author import cells as rung_text
 from puzzles._author import leaks, repository
 from puzzles._author import notebook as builder
 from puzzles._ladders import ladder_module
-from puzzles._puzzle import Puzzle
 
 ROOT = repository.ROOT
 TESTS = Path(__file__).parents[1]
@@ -53,14 +50,6 @@ def of_rungs(notebook, *names):
 
 
 # What is in them
-
-
-@pytest.mark.parametrize("name", LADDERS)
-def test_a_rebuild_gives_the_same_bytes(name, learner):
-    again = builder.dumps(builder.learner_notebook(name))
-    assert again == builder.dumps(learner[name])
-    assert again.endswith("}\n")
-    assert "\r" not in again
 
 
 def test_committed_files_are_up_to_date():
@@ -136,43 +125,6 @@ def test_the_setup_cell_is_the_same_everywhere(name, learner, solved):
     assert code(learner[name])[0] == code(solved[name])[0] == before + start + after
 
 
-def unnamed(folder):
-    """What the Python files of a folder name and define nowhere, as ruff lists it."""
-    select = ["--isolated", "--no-cache", "--quiet", "--output-format=concise", "--select=F821"]
-    done = subprocess.run(
-        [sys.executable, "-m", "ruff", "check", *select, str(folder)],
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode < 2, done.stderr
-    return done.stdout.splitlines()
-
-
-class Unannotated(ast.NodeTransformer):
-    """Shapes in annotations look like names."""
-
-    def visit_arg(self, node):
-        return ast.arg(node.arg)
-
-    def visit_FunctionDef(self, node):
-        node.returns = None
-        return self.generic_visit(node)
-
-
-@pytest.mark.parametrize("name", LADDERS)
-def test_the_cells_of_a_rung_need_the_setup_cell_and_no_other_rung(name, solved, tmp_path):
-    setup, *_ = code(solved[name])
-    magic = re.compile(r"(?m)^( *)[%!].*")
-    for folder, first in (("with", magic.sub(r"\1pass", setup)), ("without", "")):
-        (tmp_path / folder).mkdir()
-        for rung in ladder_module(name).RUNGS:
-            text = "\n".join([first, *code(of_rungs(solved[name], rung))[1:]])
-            plain = ast.unparse(Unannotated().visit(ast.parse(text)))
-            (tmp_path / folder / f"{rung}.py").write_text(plain, encoding="utf-8")
-    assert unnamed(tmp_path / "with") == []
-    assert unnamed(tmp_path / "without")
-
-
 def test_everything_that_names_the_repository_comes_from_its_setting(tmp_path):
     fork = "https://github.com/somebody/kernels"
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
@@ -193,107 +145,46 @@ def test_images_are_shown_by_raw_address():
     assert where.with_images("see diagrams/basics/grid.svg") == "see diagrams/basics/grid.svg"
 
 
-# What a builder refuses
-
-TOY = '''"""Toy."""
-
-import jax
-from jaxtyping import Array
-
-# %% [markdown]
-# ## toy: a toy
-#
-# ![A toy](diagrams/toy.svg)
-
-# %%
-def toy(x: Array) -> Array:
-    ### BEGIN SOLUTION
-    return jax.numpy.sin(x)
-    ### END SOLUTION
-
-# %% active="ipynb"
-# %timeit 1
-# print(jnp.pi)
-
-# %% tags=["author"]
-from puzzles import Puzzle
-
-PUZZLE = Puzzle(
-    spec=toy, solution=toy, inputs=lambda key: (), cases=[{}], hints=["a < b"], explain=""
-)
-'''
-
-
-@pytest.fixture
-def toy(tmp_path, monkeypatch):
-    def build(old: str = "", new: str = "") -> list:
-        assert old in TOY
-        path = tmp_path / f"toy{len(list(tmp_path.iterdir()))}.py"
-        path.write_text(TOY.replace(old, new) if old else TOY, encoding="utf-8")
-        module = types.ModuleType("ladder.toy")
-        module.__file__ = str(path)
-        monkeypatch.setitem(sys.modules, "ladder.toy", module)
-        exec(compile(path.read_text(encoding="utf-8"), path, "exec"), module.__dict__)
-        assert isinstance(module.PUZZLE, Puzzle)
-        return rung_text.rung_cells(module.PUZZLE, 7, repository.repository())
-
-    return build
-
-
-def test_a_module_becomes_cells(toy):
-    text, function, extra, hints = toy()
-    assert text.source.startswith("## 7. toy: a toy\n\n![A toy](https://raw.")
-    assert function.source == (
-        "def toy(x: Array) -> Array:\n    ...  # YOUR CODE HERE (about 1 line)\n\ncheck(toy)"
+def test_a_module_becomes_cells(rung):
+    puzzle = rung(
+        ("# Fill the one", "# ![A toy](diagrams/toy.svg)\n# Fill the one"),
+        ("# %%\n# ✎ Write the ref", '# %% active="ipynb"\n# %timeit 1\n\n# %%\n# ✎ Write the ref'),
     )
-    assert (extra.source, extra.metadata) == ("%timeit 1\nprint(jnp.pi)", {})
-    assert hints.source == ("<details>\n<summary>Hint 1</summary>\n\na < b\n\n</details>")
+    text, _, extra, function, hints = rung_text.rung_cells(puzzle, 7, repository.repository())
+    assert text.source.startswith("## 7. toy_warm_up: twice a matrix\n\nA kernel sees one block")
+    assert "![A toy](https://raw." in text.source
+    assert (extra.source, extra.metadata) == ("%timeit 1", {})
+    gap = "def toy_warm_up_kernel(x_ref, o_ref):\n    ...  # YOUR CODE HERE (about 1 line)\n"
+    assert gap in function.source
+    assert function.source.endswith("\n\ncheck(toy_warm_up)")
+    first, _, third = hints.source.split("\n\n</details>\n\n")
+    assert first == f"<details>\n<summary>Hint 1</summary>\n\n{puzzle.hints[0]}"
+    assert third.endswith("</details>")
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "says"),
+    ("shown", "secret", "leak"),
     [
-        ("import jax\n", "import jax\nimport scipy\n", "setup cell does not import 'scipy'"),
-        ("import jax\n", "import numpy as jax\n", r"setup cell does not import 'jax' \(numpy\)"),
-        ("import jax\n", "import jax\nBLOCK = 8\n", ":4: only imports may stand before"),
-        ("return jax.numpy", "return os.path", ":14: os is defined neither in the setup cell"),
-        (
-            "# print(jnp.pi)",
-            "# print((jnp.pi)",
-            r":\d\d: SyntaxError: '\(' was never closed, in a",
-        ),
-        ("## toy: a toy", "## A toy", "must be Markdown, beginning '## toy: '"),
-        ("    ### END SOLUTION\n", "", ":13: '### BEGIN SOLUTION' without"),
-        (
-            "### BEGIN SOLUTION\n    return jax.numpy.sin(x)\n    ### END SOLUTION",
-            "return x",
-            "nothing",
-        ),
+        ("Try `return  h`.", "return h", True),
+        ("return h  # done", "return h", True),
+        ("return h, h", "return h", False),
+        ("return hh", "return h", False),
+        ("x = h.y", "x = h", False),
+        ("f(grid=(4, 2), x=1)", "grid=(4, 2),", True),
+        ("f(grid=(4, 2), x=1)", "grid=(4, 2)", False),
     ],
 )
-def test_a_module_that_makes_no_notebook_is_named_with_the_reason(toy, old, new, says):
-    with pytest.raises(repository.BuildError, match=rf"ladder/toy\d+\.py.*{says}"):
-        toy(old, new)
+def test_a_line_is_shown_as_a_whole_and_not_as_a_part_of_another(shown, secret, leak):
+    assert leaks._shows([types.SimpleNamespace(source=shown)], secret) == leak
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "leak"),
-    [
-        ("# ## toy: a toy\n", "# ## toy: a toy\n#\n# Try `return jax.numpy.sin(x)`.\n", True),
-        ('"a < b"', '"write return  jax.numpy.sin(x)"', True),
-        ("# print(jnp.pi)", "# y = 1\n# print(y)", False),
-    ],
-)
-def test_a_leak_is_found_in_cells_and_hints(toy, old, new, leak):
-    toy(old, new)
-    found = leaks.leaks(sys.modules["ladder.toy"].PUZZLE)
-    assert len(found) == leak
-    assert all("`return jax.numpy.sin(x)`" in problem for problem in found)
+def test_a_line_without_a_name_of_its_own_gives_nothing_away():
+    lines = ["else:", "])", "y = [", "x,", "return _"]
+    assert not any(map(leaks._says_something, lines))
+    assert leaks._says_something("y = [x]")
 
 
-def test_lines_that_give_nothing_away_are_no_leaks(toy):
-    toy("    return jax.numpy.sin(x)\n", "    y = [\n        x,\n    ]\n    return y[0]\n")
-    assert leaks.leaks(sys.modules["ladder.toy"].PUZZLE) == []
+# What a builder refuses
 
 
 @pytest.mark.parametrize("needed", ["TITLE", "INTRO"])
@@ -417,47 +308,14 @@ def nbval(folder, **settings):
     return {(file, int(cell)): outcome for outcome, file, cell in cells}, done.stdout
 
 
-@cache
-def solved_run(name, folder):
-    """Outcomes of a solved ladder, cell by cell, then of some rungs alone in an empty namespace.
-
-    One kernel runs both, since it compiles a program once; what nbval said comes with them.
-    """
-    (path,) = builder.write_solved(folder, names=(name,))
-    whole = nbformat.read(path, as_version=4)
-    alone = [of_rungs(whole, rung).cells for rung in sample.some(ladder_module(name).RUNGS, 2)]
-    fresh = nbformat.v4.new_code_cell("%reset -f", id="reset")
-    cells = [cell for rung in alone for cell in (fresh, *rung)]
-    numbered = [nbformat.from_dict({**c, "id": f"alone-{n}"}) for n, c in enumerate(cells)]
-    both = nbformat.NotebookNode({**whole, "cells": [*whole.cells, *numbered]})
-    path.write_text(builder.dumps(both), encoding="utf-8")
-    outcomes, text = nbval(folder, PUZZLES_STRICT="1")
-    assert len(outcomes) == len(code(whole)) + sum(c.cell_type == "code" for c in cells), text
-    first = len(code(whole))
-    together = {cell: outcome for (_, cell), outcome in outcomes.items() if cell < first}
-    return together, {c: o for (_, c), o in outcomes.items() if c >= first}, text
-
-
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory):
-    """A folder for each ladder, the same for all tests of this module."""
-    return {name: tmp_path_factory.mktemp(f"solved_{name}") for name in LADDERS}
-
-
 @pytest.mark.slow
 @pytest.mark.graduate
 @pytest.mark.parametrize("name", SOLVED)
-def test_solved_notebooks_pass_in_strict_mode(name, folders, environment):
-    together, _, text = solved_run(name, folders[name])
-    assert set(together.values()) == {"PASSED"}, text
-
-
-@pytest.mark.slow
-@pytest.mark.graduate
-@pytest.mark.parametrize("name", SOLVED)
-def test_a_puzzle_can_be_solved_alone_after_the_setup_cell(name, folders, environment):
-    _, alone, text = solved_run(name, folders[name])
-    assert set(alone.values()) == {"PASSED"}, text
+def test_solved_notebooks_pass_in_strict_mode(name, environment, tmp_path):
+    (path,) = builder.write_solved(tmp_path / "solved", names=(name,))
+    outcomes, text = nbval(path.parent, PUZZLES_STRICT="1")
+    assert len(outcomes) == len(code(nbformat.read(path, as_version=4))), text
+    assert set(outcomes.values()) == {"PASSED"}, text
 
 
 @pytest.mark.slow

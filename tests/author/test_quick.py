@@ -35,6 +35,11 @@ def test_a_changed_file_is_tested_where_it_belongs(
     assert quick.rungs_of([file]) == rungs
 
 
+def test_of_a_rung_its_prose_is_asked_and_of_a_ladder_all() -> None:
+    assert quick.taste_of(["basics/row_sum", "add_ten"])[-2:] == ["-k", "row_sum or add_ten"]
+    assert "-k" not in quick.taste_of(["basics"])
+
+
 def test_every_part_of_the_package_has_tests() -> None:
     package = Path(puzzles.__file__).parent
     for path in package.glob("_*"):
