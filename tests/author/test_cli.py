@@ -2,113 +2,48 @@
 
 import os
 import shutil
-import signal
-import subprocess
 import sys
 
 import pytest
 
+import puzzles
 from puzzles import __main__ as cli
 from puzzles import _author
 from puzzles._author import commands, notebook, repository
 
 pytestmark = pytest.mark.newest  # JAX changes nothing here
 
-GENERATED = sorted(notebook.generated())
+
+def test_a_rung_is_a_notebook_again_as_soon_as_it_is_saved(tmp_path, monkeypatch):
+    (tmp_path / "pyproject.toml").write_text("[tool.pallas-puzzles]\n")
+    module = tmp_path / "puzzles" / "toy" / "toy.py"
+    module.parent.mkdir(parents=True)
+    module.touch()
+    built = []
+
+    def wait(_):
+        if len(built) == 2:
+            raise KeyboardInterrupt
+        os.utime(module, (1, 1))  # it is saved
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(commands.subprocess, "run", lambda command: built.append(command[-2:]))
+    monkeypatch.setattr(commands.time, "sleep", wait)
+    assert cli.main(["build", "--watch"]) == 0
+    assert built == [["puzzles", "build"]] * 2
 
 
-@pytest.fixture
-def copy(tmp_path):
-    """A copy of what `build` reads and writes."""
-    for name in ("pyproject.toml", *GENERATED):
-        shutil.copy(repository.ROOT / name, tmp_path)
-    unwanted = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(repository.ROOT / "puzzles", tmp_path / "puzzles", ignore=unwanted)
-    return tmp_path
+def test_solved_notebooks_go_where_they_are_asked_to(tmp_path, capsys):
+    assert cli.main(["build", "--solved", str(tmp_path / "some" / "where")]) == 0
+    written = {path.name for path in (tmp_path / "some" / "where").iterdir()}
+    assert written == {f"{name}.ipynb" for name in puzzles.ladders()}
+    assert capsys.readouterr().out.count("wrote ") == len(written)
 
 
-def run(folder, *arguments):
-    """Exit code, stdout and stderr of `python -m puzzles` in `folder`, on the package there."""
-    done = subprocess.run(
-        [sys.executable, "-m", "puzzles", *arguments],
-        capture_output=True,
-        text=True,
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(folder), "JAX_PLATFORMS": "cpu"},
-    )
-    return done.returncode, done.stdout, done.stderr
-
-
-def contents(folder):
-    return {p: p.read_bytes() for p in folder.glob("*.*")}
-
-
-@pytest.mark.slow
-def test_check_names_every_file_that_is_out_of_date_and_build_mends_them(copy):
-    before = contents(copy)
-    assert run(copy, "build", "--check") == (0, "", "")
-
-    module = copy / "puzzles" / "basics" / "add_ten.py"
-    module.write_text(module.read_text(encoding="utf-8").replace("Add ten to", "Add 10 to"))
-    (copy / "grouped_matmul.ipynb").unlink()
-    with (copy / "README.md").open("a", encoding="utf-8") as readme:
-        readme.write("Prose outside the table is nobody's but the author's.\n")
-    stale = contents(copy)
-    code, out, err = run(copy, "build", "--check")
-    assert (code, out) == (1, "")
-    assert err == ("out of date: basics.ipynb, grouped_matmul.ipynb. Run python -m puzzles build\n")
-    assert contents(copy) == stale
-
-    assert run(copy, "build")[:2] == (0, "wrote basics.ipynb\nwrote grouped_matmul.ipynb\n")
-    assert run(copy, "build")[:2] == (0, "everything is up to date\n")
-    after = contents(copy)
-    assert b"Add 10 to" in after[copy / "basics.ipynb"]
-    assert after[copy / "grouped_matmul.ipynb"] == before[copy / "grouped_matmul.ipynb"]
-
-
-@pytest.mark.slow
-def test_solved_notebooks_go_where_they_are_asked_to(copy):
-    before = contents(copy)
-    code, out, _ = run(copy, "build", "--solved", "some/where")
-    assert code == 0
-    written = {path.name for path in (copy / "some" / "where").iterdir()}
-    assert written == {name for name in GENERATED if name.endswith(".ipynb")}
-    assert set(out.splitlines()) == {f"wrote some/where/{name}" for name in written}
-    assert contents(copy) == before
-
-
-@pytest.mark.slow
-def test_a_rung_is_a_notebook_again_as_soon_as_it_is_saved(copy):
-    module = copy / "puzzles" / "basics" / "add_ten.py"
-    notebook.write(copy)
-    # What a shell starts in the background ignores interrupts, and so would its children.
-    heeded = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
-    watch = "from puzzles.__main__ import main; raise SystemExit(main(['build', '--watch']))"
-    command = [sys.executable, "-c", f"{heeded}\n{watch}"]
-    settings = {**os.environ, "PYTHONPATH": str(copy), "JAX_PLATFORMS": "cpu"}
-    with subprocess.Popen(command, cwd=copy, env=settings, stdout=subprocess.PIPE) as watching:
-        assert watching.stdout.readline() == b"everything is up to date\n"
-        module.write_text(module.read_text(encoding="utf-8").replace("Add ten to", "Add 10 to"))
-        assert watching.stdout.readline() == b"wrote basics.ipynb\n"
-        watching.send_signal(signal.SIGINT)
-        assert watching.wait(timeout=60) == 0
-    assert b"Add 10 to" in (copy / "basics.ipynb").read_bytes()
-
-
-@pytest.mark.parametrize(("old", "new"), [("/blob/master/", "/blob/old/"), (" rungs, ", " rngs, ")])
-def test_a_readme_with_an_old_table_or_count_is_out_of_date(copy, old, new):
-    notebook.write(copy)
-    readme = copy / "README.md"
-    text = readme.read_text(encoding="utf-8")
-    readme.write_text(text.replace(old, new), encoding="utf-8")
-    assert notebook.out_of_date(copy) == ["README.md"]
-    notebook.write(copy)
-    assert readme.read_text(encoding="utf-8") == text
-
-
-def test_a_readme_without_a_table_is_left_alone(copy):
-    (copy / "README.md").write_text("# Mine\n", encoding="utf-8")
-    assert "README.md" not in notebook.generated(copy)
+def test_a_readme_without_a_table_is_left_alone(tmp_path):
+    shutil.copy(repository.ROOT / "pyproject.toml", tmp_path)
+    (tmp_path / "README.md").write_text("# Mine\n", encoding="utf-8")
+    assert list(notebook.generated(tmp_path, ["basics"])) == ["basics.ipynb"]
 
 
 @pytest.mark.parametrize("missing", ["jupytext", "nbformat"])

@@ -35,7 +35,8 @@ def clone() -> list[str]:
     """What a clone of the repository holds, with what is not committed yet."""
     listed = ["git", "ls-files", "-co", "--exclude-standard"]
     done = subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True)
-    return [name for name in done.stdout.splitlines() if (ROOT / name).exists()]
+    there = [name for name in done.stdout.splitlines() if (ROOT / name).exists()]
+    return [name for name in there if not name.startswith(".venv")]  # a link to one, perhaps
 
 
 def test_only_the_setting_and_what_is_built_from_it_name_this_repository() -> None:
@@ -177,6 +178,8 @@ def test_a_ladder_of_nobody_cannot_be_built(
 )
 def test_a_rung_is_added_as_the_last(front: str, after: str) -> None:
     assert scaffold.with_rung(front, "new") == after
+    with pytest.raises(repository.BuildError, match=r"add 'new' yourself"):
+        scaffold.with_rung("X = 1\n", "new")
 
 
 def test_a_ladder_of_another_package_is_entered_where_others_are() -> None:
@@ -217,11 +220,6 @@ def test_where_the_package_is_from_is_known_without_its_repository(
     assert here == repository.repository()
     monkeypatch.setattr(repository, "ROOT", tmp_path)
     assert repository.upstream() == repository.Repository(here.url, "HEAD")
-
-
-def test_a_front_page_without_rungs_is_left_to_its_author() -> None:
-    with pytest.raises(repository.BuildError, match=r"add 'new' yourself"):
-        scaffold.with_rung("X = 1\n", "new")
 
 
 # The guide

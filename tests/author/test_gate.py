@@ -13,7 +13,7 @@ from planted import FRONT, Rung, line
 import puzzles
 from puzzles import __main__ as cli
 from puzzles import _author
-from puzzles._author import gate, proof, proofs, report, review, scaffold, tree
+from puzzles._author import gate, proof, report, review, scaffold, tree
 
 pytestmark = pytest.mark.newest  # JAX changes nothing here
 
@@ -193,16 +193,6 @@ def test_of_a_refused_solution_other_answers_tell_nothing_and_of_broken_code_the
     assert (whole.problems, whole.undone) == (["a line"], ["a title"])
 
 
-def test_a_part_of_a_report_is_done_before_its_seconds_are_taken() -> None:
-    one = report.Report("a")
-    assert one.of("text", lambda: iter([1, 2])) == [1, 2]
-    assert one.of("text", lambda: None) is None
-    assert list(one.parts) == ["text"]
-    with pytest.raises(KeyError):
-        one.of("TPU", {}.__getitem__, 1)
-    assert "TPU" in one.parts
-
-
 @pytest.mark.parametrize(
     ("problems", "undone", "status"), [(["x"], ["y"], 1), ([], ["y"], 2), ([], [], 0)]
 )
@@ -214,21 +204,15 @@ def test_what_is_left_undone_has_an_exit_status_of_its_own(
     assert gate.verify(["row_sum"], quick=True) == status
 
 
-@pytest.mark.slow
-def test_verify_says_how_far_it_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
-) -> None:
-    monkeypatch.setattr(gate, "Proofs", lambda *_: proofs.Proofs(tmp_path))
-    monkeypatch.setattr(gate, "has_libtpu", lambda: False)
-    names = ["classify_blocks", "active_tiles", "splash_attention/classify_blocks"]
-    assert gate.verify(names) == 0
-    out = capsys.readouterr().out.splitlines()
-    assert out[0].startswith("libtpu is not installed, so nothing is compiled for a TPU: ")
-    assert [text[:6] for text in out if text.startswith("[")] == ["[1/2] ", "[2/2] "]
-    assert out[-1].startswith("2 rungs, ")
-
-
 @pytest.mark.parametrize("name", ["splash_attention/add_ten", "basics/ad_ten", "ad_ten"])
 def test_a_name_that_is_none_is_one_sentence(name: str) -> None:
     with pytest.raises(puzzles.UnknownPuzzle, match="add_ten"):
         gate.verify([name])
+
+
+def test_rungs_are_chosen_by_every_name_once() -> None:
+    names = ["pipelines", "row_sum", "basics/row_sum"]
+    assert gate.selected(names, []) == [
+        *puzzles._ladders.ladder_module("pipelines").RUNGS,
+        "row_sum",
+    ]

@@ -103,17 +103,6 @@ def test_no_cell_of_a_rung_shows_a_line_of_its_solution(puzzle):
     assert leaks.leaks(puzzle) == []
 
 
-@pytest.mark.parametrize("puzzle", RUNGS, ids=lambda p: p.name)
-def test_each_rung_has_a_gap_or_a_bug_and_hints_folded_up(puzzle, learner):
-    own = re.compile(rf"{puzzle.name}-(\d+|hints)")  # a ladder may be called like its last rung
-    cells = [c for c in learner[puzzle.ladder].cells if own.fullmatch(c.id)]
-    if puzzle.starter is None:
-        assert any("# YOUR CODE HERE" in cell.source for cell in cells)
-    hints = cells[-1].source
-    assert hints.count("<summary>Hint") == len(puzzle.hints) > 0
-    assert hints.count("</summary>\n\n") == len(puzzle.hints)
-
-
 @pytest.mark.parametrize("name", LADDERS)
 def test_the_setup_cell_is_the_same_everywhere(name, learner, solved):
     """Up to a ladder's own lines, before the import that starts JAX and at the end."""
