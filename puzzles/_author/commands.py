@@ -75,7 +75,10 @@ def build(check: bool = False, solved: Path | None = None) -> int:
     for problem in (problem for name in names for problem in missing(name)):
         raise BuildError(problem)
     if check:
-        return _report([*notebook.out_of_date(root, names), *diagrams.out_of_date(root)])
+        stale = [*notebook.out_of_date(root, names), *diagrams.out_of_date(root)]
+        if stale:
+            print(f"out of date: {', '.join(stale)}. Run python -m puzzles build", file=sys.stderr)
+        return int(bool(stale))
     if solved:
         written = notebook.write_solved(solved, root, names)
     else:
@@ -99,12 +102,6 @@ def watch() -> int:
             time.sleep(0.5)
     except KeyboardInterrupt:
         return 0
-
-
-def _report(stale: Sequence[str]) -> int:
-    if stale:
-        print(f"out of date: {', '.join(stale)}. Run python -m puzzles build", file=sys.stderr)
-    return 1 if stale else 0
 
 
 def _wrote(paths: Sequence[Path]) -> None:

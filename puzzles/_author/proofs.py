@@ -12,43 +12,49 @@ import os
 import platform
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-import puzzles
 from puzzles._author.report import Report
 from puzzles._ladders import ladder_module, ladder_of, ladders
 
+HOME = Path(__file__).resolve().parents[1]
 _REACHED = re.compile(r"find\(\W{0,2}\w+|from [\w.]+ import (?:\([^)]*\)|.*)|import [\w.]+")
 
 
 @dataclass(frozen=True)
 class Proofs:
-    """Those in the folder `.proofs` of the project at `root`; fresh: none of them is taken."""
+    """Those in the folder `.proofs` of the project at `root`.
+
+    fresh: none of them is taken. digests: of what is proven, as it was when it was first asked for.
+    """
 
     root: Path
     fresh: bool = False
+    digests: dict[tuple[str, str], str] = field(default_factory=dict)
 
     def taken(self, rung: str, kind: str) -> Report | None:
         """What the same proof gave before, if it is kept; never where CI=true."""
+        of = self.digests.setdefault((rung, kind), digest(rung, kind))
         try:
             kept = json.loads(self._path(rung, kind).read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return None
         anew = self.fresh or os.environ.get("CI") == "true"
-        if anew or kept["of"] != digest(rung, kind):
+        if anew or kept["of"] != of:
             return None
         return Report(rung, kept["counts"], mistakes=kept["mistakes"], before=True)
 
     def keep(self, rung: str, kind: str, report: Report) -> None:
-        """Keep a proof that holds; one that fails is forgotten."""
+        """Keep a proof that holds and was asked for before; one that fails is forgotten."""
         path = self._path(rung, kind)
         if report.problems:
             path.unlink(missing_ok=True)
         elif not report.before:
-            kept = dict(of=digest(rung, kind), counts=report.counts, mistakes=report.mistakes)
+            of = self.digests[rung, kind]
+            kept = dict(of=of, counts=report.counts, mistakes=report.mistakes)
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(json.dumps(kept), encoding="utf-8")
 
@@ -77,9 +83,9 @@ def _version(package: str) -> str:
 @cache
 def _engine() -> bytes:
     """A digest of all in this package that is no ladder: code, words, tables."""
-    home, found = Path(str(puzzles.__file__)).parent, hashlib.sha256()
-    for path in sorted(home.rglob("*")):
-        name = path.relative_to(home).as_posix()
+    found = hashlib.sha256()
+    for path in sorted(HOME.rglob("*")):
+        name = path.relative_to(HOME).as_posix()
         if name.startswith("_") and path.is_file() and "__pycache__" not in name:
             found.update(f"{name}\n".encode() + path.read_bytes())
     return found.digest()

@@ -55,11 +55,8 @@ def soundness_problems(puzzle: Puzzle) -> Iterator[str]:
 
 
 def _faults(puzzle: Puzzle) -> Iterator[Fault]:
-    yield from map(Fault, _unseeded(puzzle))
-    yield from map(Fault, circular(puzzle))
-    yield from map(Fault, _not_interpreted(puzzle))
-    yield from map(Fault, _too_few_others(puzzle))
-    yield from map(Fault, _alike(puzzle))
+    for asked in (_unseeded, circular, _not_interpreted, _too_few_others, _alike):
+        yield from map(Fault, asked(puzzle))
     yield from _unaudited(puzzle)
     yield from _one_block(puzzle)
     yield from _one_step(puzzle)

@@ -37,13 +37,15 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> proofs.Proofs:
     monkeypatch.setattr(_ladders, "_ladder_modules", lambda: {"kept": module})
     one = proofs.Proofs(tmp_path)
     for rung in RUNGS:
+        assert one.taken(rung, "right-full") is None
         one.keep(rung, "right-full", Report(rung, {"cases": "2"}, mistakes=3))
     return one
 
 
 def there(kept: proofs.Proofs) -> str:
     """The initials of the rungs whose proofs are taken."""
-    return "".join(rung[5] for rung in RUNGS if kept.taken(rung, "right-full"))
+    now = proofs.Proofs(kept.root)
+    return "".join(rung[5] for rung in RUNGS if now.taken(rung, "right-full"))
 
 
 def test_a_proof_is_taken_as_it_was(kept: proofs.Proofs) -> None:
@@ -95,7 +97,7 @@ def test_another_engine_or_version_spoils_all(
 def test_the_engine_is_code_and_words_and_no_ladder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(proofs.puzzles, "__file__", str(tmp_path / "__init__.py"))
+    monkeypatch.setattr(proofs, "HOME", tmp_path)
     of = proofs._engine.__wrapped__
     for name, counts in {"_check.py": 1, "_judge/words.toml": 1, "basics/add_ten.py": 0}.items():
         before = of()
@@ -104,10 +106,12 @@ def test_the_engine_is_code_and_words_and_no_ladder(
         assert (of() != before) == counts
 
 
-def test_a_proof_that_fails_or_is_torn_is_not_kept(kept: proofs.Proofs) -> None:
+def test_a_proof_that_fails_is_torn_or_of_another_text_is_not_kept(kept: proofs.Proofs) -> None:
     kept.keep("kept_first", "right-full", Report("kept_first", problems=["x"]))
+    (kept.root / "kept" / "kept_third.py").write_text("# edited while it was proven\n")
+    kept.keep("kept_third", "right-full", Report("kept_third"))
     (kept.root / ".proofs" / "kept" / "kept_second-right-full.json").write_text('{"of": ')
-    assert there(kept) == "t"
+    assert there(kept) == ""
 
 
 @pytest.mark.slow
