@@ -77,8 +77,9 @@ test: $(TEST)/.installed lint ## everything CI runs, on the newest JAX
 	$(TEST)/bin/python $(PYTEST) --junitxml=build/gate.xml
 
 graduate: export PUZZLES_GRADUATE = 1
-graduate: $(TEST)/.installed ## all of what `make test` samples: production, fuzz; wheels and forks
+graduate: $(TEST)/.installed $(COLAB)/.installed ## all of what `make test` samples: production, fuzz; wheels and forks
 	$(TEST)/bin/python $(PYTEST) -m graduate
+	$(COLAB)/bin/python -m pytest tests/author/test_wheel.py
 
 test-colab: $(COLAB)/.installed ## the same tests on the JAX that Colab has
 	$(COLAB)/bin/python $(PYTEST) $(OLDER)

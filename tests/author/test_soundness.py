@@ -7,7 +7,7 @@ import dataclasses
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from planted import Rung, line
+from planted import Rung
 
 import puzzles
 from puzzles import Puzzle
@@ -67,11 +67,7 @@ def test_the_margin_is_the_largest_error_in_units_of_the_tolerance(rung: Rung) -
     assert found is not None
     assert 0.6 < found.error < 1
     assert found.tolerance == 2e-5
-    assert margin.margin_problem(puzzle, found) == (
-        f"toy/toy_warm_up.py:{line(puzzle, 'PUZZLE = ')}: the solution passes by little: its "
-        f"largest error is {found} times the tolerance, 2e-05 ({found.label}, seed {found.seed}); "
-        "compute it more exactly, or give `tolerance`"
-    )
+    assert f"is {found} times the tolerance, 2e-05" in str(margin.margin_problem(puzzle, found))
 
 
 @pytest.mark.parametrize(
@@ -100,15 +96,11 @@ def test_a_tolerance_may_go_by_dtype_and_the_last_digit_of_a_bf16_is_free() -> N
     assert largest_error(near, next_to_it, None, neighbours=True) == 0
 
 
-def test_a_rejected_reference_is_told_how_far_off_it_is_and_gets_no_diagnosis(rung: Rung) -> None:
+def test_a_rejected_reference_gets_no_diagnosis(rung: Rung) -> None:
     alike = ('old="x_ref[...] * 2",\n            new="x_ref[...] + 2"', 'code="\\n"')
     puzzle = rung(near(3.0), alike)  # the first mistake gives the solution's own numbers
-    problem = proof.solution_problem(puzzle, seeds=(0,))
-    assert problem is not None
-    assert "the solution is rejected (seed 0); mend it, or its spec (its largest error is 2." in (
-        problem
-    )
-    assert "times the tolerance, 2e-05: give `tolerance` if that is rounding):" in problem
+    problem = str(proof.solution_problem(puzzle, seeds=(0,)))
+    assert "the solution is rejected (seed 0); mend it" in problem
     assert "Your numbers are those of" not in problem
 
 

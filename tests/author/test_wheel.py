@@ -23,16 +23,14 @@ def environment(folder, wheel):
     python = folder / "bin" / "python"
     ipython = f"ipython=={COLAB_IPYTHON}" if jax.__version__ == COLAB_JAX else "ipython"
     packages = [wheel, f"jax=={jax.__version__}", ipython]
-    if jax.__version__.startswith("0.9."):  # its TPU simulator imports absl, and does not bring it
-        packages.append("absl-py")
     subprocess.run([python, "-m", "pip", "install", "--quiet", *packages], check=True)
     return python
 
 
-def run(python, script, folder, *arguments, **options):
+def run(python, script, folder, **options):
     """Run `script` where its folder, the current one and PYTHONPATH are not importable."""
     done = subprocess.run(
-        [python, "-I", *script, *arguments],
+        [python, "-I", *script],
         capture_output=True,
         text=True,
         cwd=folder,
