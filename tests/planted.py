@@ -1,8 +1,12 @@
-"""A scaffolded rung into which a test plants a fault."""
+"""A scaffolded rung into which a test plants a fault, and sessions of cells."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 from puzzles import Puzzle
 
@@ -14,3 +18,22 @@ def line(puzzle: Puzzle, needle: str) -> int:
     """The first line of the module that holds `needle`."""
     lines = puzzle.path.read_text(encoding="utf-8").splitlines()
     return next(number for number, text in enumerate(lines, 1) if needle in text)
+
+
+def ipython(
+    sessions: list[list[str]],
+    folder: Path,
+    settings: Mapping[str, str],
+    python: Sequence[str] = (sys.executable,),
+) -> list[list[dict]]:
+    """What each cell of each session showed and raised, in a process of its own."""
+    done = subprocess.run(
+        [*python, Path(__file__).with_name("run_cells.py")],
+        input=json.dumps(sessions),
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env=settings,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)

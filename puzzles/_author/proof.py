@@ -66,15 +66,13 @@ def mistake_problem(puzzle: Puzzle, mistake: Mistake, seeds: Sequence[int] = SEE
 def verdict_problem(puzzle: Puzzle, mistake: Mistake, verdict: Verdict, seed: int) -> str | None:
     """Why a verdict on `mistake` is not that of its stage in its own words, or None if it is."""
     who = f"{puzzle.place(_quoted(mistake.name))}: mistake '{mistake.name}'"
+    tells = "that tells it from the solution"
     if verdict.passed:
-        return (
-            f"{who} survives (seed {seed}): add a case, or an assertion to the audit, that "
-            "tells it from the solution"
-        )
+        return f"{who} survives (seed {seed}): add a case, or an assertion to the audit, {tells}"
     if verdict.seed is not None:
         return (
             f"{who} is caught by a fresh case only ({verdict.case}, seed {seed}), which not "
-            "everybody meets: add a case to `cases` that tells it from the solution"
+            f"everybody meets: add a case to `cases` {tells}"
         )
     if verdict.stage != mistake.stage:
         return (
@@ -150,8 +148,7 @@ def fresh_problems(
 ) -> Iterator[str]:
     """What is wrong with the cases that `fresh` draws: too many, too large, or not passed.
 
-    some: chooses those that the solution is judged on, of the cases: one of each shape, and one of
-    each change of data.
+    some: chooses those, one of each shape and of each change, that the solution is judged on.
     """
     if puzzle.fresh is None:
         return

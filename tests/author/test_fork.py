@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 import sample
-from planted import Rung
+from planted import Rung, ipython
 
 import puzzles
 from puzzles import __main__ as cli
@@ -27,7 +27,7 @@ from puzzles._author import gate, notebook, proof, repository, scaffold
 pytestmark = pytest.mark.newest  # JAX changes nothing here
 
 ROOT = repository.ROOT
-TESTS = Path(__file__).parents[1]
+CPU = {"JAX_PLATFORMS": "cpu"}
 GUIDE = (ROOT / "CLAUDE.md").read_text(encoding="utf-8")
 
 
@@ -57,16 +57,7 @@ def _code(notebook: Path) -> list[str]:
 
 def _session(packages: str, folder: Path, cells: list[str]) -> list[dict]:
     """What each cell showed when they ran one after another, with `packages` on Python's path."""
-    done = subprocess.run(
-        [sys.executable, TESTS / "run_cells.py"],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": packages, "JAX_PLATFORMS": "cpu"},
-        input=json.dumps([cells]),
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)[0]
+    return ipython([cells], folder, {**os.environ, "PYTHONPATH": packages, **CPU})[0]
 
 
 # A ladder that another package brings
@@ -240,7 +231,7 @@ def test_the_guide_is_short_and_the_agents_file_points_to_it() -> None:
 
 def run(folder: Path, *command: str, path: Path | None = None, **settings: str) -> str:
     """What a command prints; it must succeed. `path` is where Python finds packages first."""
-    own = {"PYTHONPATH": str(path or folder), "JAX_PLATFORMS": "cpu", **settings}
+    own = {"PYTHONPATH": str(path or folder), **CPU, **settings}
     done = subprocess.run(
         [sys.executable, *command],
         cwd=folder,

@@ -50,13 +50,6 @@ def test_lab_copies_what_is_missing_and_never_overwrites(copy):
     assert (mine / second).read_bytes() == (copy / second).read_bytes()
 
 
-def test_lab_copies_by_that_rule_and_opens_the_copies(copy):
-    commands = make(copy, "--dry-run", "lab")
-    (line,) = [line for line in commands.splitlines() if "cp " in line]
-    assert line.lstrip().startswith('if [ ! -e "my/$notebook" ]; then cp "$notebook" my/')
-    assert commands.splitlines()[-1].startswith("cd my && ")
-
-
 @pytest.mark.parametrize(
     ("target", "stamp"),
     [

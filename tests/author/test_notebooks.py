@@ -6,12 +6,12 @@ import re
 import subprocess
 import sys
 import types
-from pathlib import Path
 
 import nbclient
 import nbformat
 import pytest
 import sample
+from planted import ipython
 
 import puzzles
 from puzzles import _regions
@@ -21,7 +21,6 @@ from puzzles._author import notebook as builder
 from puzzles._ladders import ladder_module
 
 ROOT = repository.ROOT
-TESTS = Path(__file__).parents[1]
 LADDERS = puzzles.ladders()
 RUNGS = [puzzle for name in LADDERS for puzzle in puzzles.ladder(name)]
 # Notebooks are solved on the JAX that Colab has, each of them; on the newest, where every solution
@@ -262,24 +261,11 @@ def test_the_setup_cell_installs_only_what_is_missing(learner, environment, tmp_
         [PRETEND.format(missing=missing, network=network), setup, restore]
         for missing, network in pretences
     ]
-    *installed, offline = [cells[1] for cells in ipython(sessions, tmp_path)]
+    *installed, offline = [cells[1] for cells in ipython(sessions, tmp_path, os.environ)]
     assert [cell["error"] for cell in installed] == [None] * 3
     install = f"pip install -q {repository.repository().install}\n"
     assert [cell["shown"] for cell in installed] == ["", install, install]
     assert offline["error"].startswith("AssertionError('not installed: is there a network?")
-
-
-def ipython(sessions, folder):
-    """What each cell of each session showed and raised."""
-    done = subprocess.run(
-        [sys.executable, TESTS / "run_cells.py"],
-        input=json.dumps(sessions),
-        capture_output=True,
-        text=True,
-        cwd=folder,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
 
 
 def nbval(folder, **settings):

@@ -8,11 +8,11 @@ from pathlib import Path
 import jax
 import sample
 from hatchling.builders.wheel import WheelBuilder
+from planted import ipython
 
 import puzzles
 from puzzles._author import notebook, repository
 
-TESTS = Path(__file__).parents[1]
 COLAB_JAX, COLAB_IPYTHON = "0.7.2", "7.34.0"
 EXTRAS = ("jupytext", "nbformat", "nbclient", "libtpu", "flatbuffers", "jupyterlab", "pytest")
 
@@ -25,20 +25,6 @@ def environment(folder, wheel):
     packages = [wheel, f"jax=={jax.__version__}", ipython]
     subprocess.run([python, "-m", "pip", "install", "--quiet", *packages], check=True)
     return python
-
-
-def run(python, script, folder, **options):
-    """Run `script` where its folder, the current one and PYTHONPATH are not importable."""
-    done = subprocess.run(
-        [python, "-I", *script],
-        capture_output=True,
-        text=True,
-        cwd=folder,
-        env={"JAX_PLATFORMS": "cpu", "HOME": str(folder), "PATH": "/usr/bin:/bin"},
-        **options,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 def code(notebook):
@@ -66,7 +52,12 @@ def test_the_wheel_needs_no_extras_to_run_the_notebook_and_judge_a_solution(tmp_
         f"here = [n for n in {EXTRAS!r} if u.find_spec(n)];"
         "print(json.dumps([puzzles.__file__, here]))"
     )
-    file, here = json.loads(run(python, ["-c", probe], folder))
+    alone = [python, "-I"]  # where its folder, the current one and PYTHONPATH are not importable
+    settings = {"JAX_PLATFORMS": "cpu", "HOME": str(folder), "PATH": "/usr/bin:/bin"}
+    done = subprocess.run(
+        [*alone, "-c", probe], capture_output=True, check=True, cwd=folder, env=settings
+    )
+    file, here = json.loads(done.stdout)
     assert Path(file).is_relative_to(tmp_path / "environment")
     assert here == []
 
@@ -78,8 +69,7 @@ def test_the_wheel_needs_no_extras_to_run_the_notebook_and_judge_a_solution(tmp_
     bad = good.replace(mistake.old, mistake.new)
     attempts = [bad, good, "hint(add_ten)", "solution(add_ten)", "progress()"]
     session = [*learner, *attempts]
-    script = [TESTS / "run_cells.py"]
-    (shown,) = json.loads(run(python, script, folder, input=json.dumps([session])))
+    (shown,) = ipython([session], folder, settings, alone)
     assert [cell["error"] for cell in shown] == [None] * len(session), shown
     said = [cell["shown"] for cell in shown]
     assert said[0] == "", "the setup cell installs nothing where the package is"
