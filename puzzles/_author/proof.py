@@ -43,7 +43,7 @@ _DRAWS, _SHAPES, _FRESH_STEPS = 100, 8, 100
 @keeping_traces()
 def mistake_problem(puzzle: Puzzle, mistake: Mistake, seeds: Sequence[int] = SEEDS) -> str | None:
     """Why `mistake` is not rejected at its stage in its own words, or None if it is."""
-    who = f"{puzzle.place(_quoted(mistake.name))}: mistake '{mistake.name}'"
+    who = f"{puzzle.place(mistake.quoted)}: mistake '{mistake.name}'"
     if not mistake.says.strip():
         return f"{who} says nothing: `says` tells the learner why it is wrong"
     vague = len(mistake.says.split()) < 3 and not _MARK.search(mistake.says)
@@ -65,7 +65,7 @@ def mistake_problem(puzzle: Puzzle, mistake: Mistake, seeds: Sequence[int] = SEE
 
 def verdict_problem(puzzle: Puzzle, mistake: Mistake, verdict: Verdict, seed: int) -> str | None:
     """Why a verdict on `mistake` is not that of its stage in its own words, or None if it is."""
-    who = f"{puzzle.place(_quoted(mistake.name))}: mistake '{mistake.name}'"
+    who = f"{puzzle.place(mistake.quoted)}: mistake '{mistake.name}'"
     tells = "that tells it from the solution"
     if verdict.passed:
         return f"{who} survives (seed {seed}): add a case, or an assertion to the audit, {tells}"
@@ -98,7 +98,7 @@ def alternative_problem(
     puzzle: Puzzle, alternative: Alternative, thorough: bool = True
 ) -> str | None:
     """Why a correct solution is not accepted, or None if it is; nothing is compiled for a TPU."""
-    who = f"{puzzle.place(_quoted(alternative.name))}: alternative '{alternative.name}'"
+    who = f"{puzzle.place(alternative.quoted)}: alternative '{alternative.name}'"
     try:
         fn = variant(puzzle, alternative)
     except (_regions.RegionError, SyntaxError) as error:
@@ -161,7 +161,8 @@ def fresh_problems(
         )
         return
     for case in some(drawn):
-        steps = _steps(case) if puzzle.kernel else 0
+        launches = case.reference.launches if puzzle.kernel else ()
+        steps = sum(one.steps * (one.times or 1) for one in launches)
         if steps > _FRESH_STEPS:
             yield (
                 f"{place}: {case.label} takes the solution {steps} grid steps: {_FRESH_STEPS} are "
@@ -173,11 +174,6 @@ def fresh_problems(
                 f"{place}: it draws a case that the solution does not pass; mend one of them, or "
                 f"say in `keeps` what the data must keep:\n{verdict}"
             )
-
-
-def _steps(case: Case) -> int:
-    launches = trace_call(case.judged(case.puzzle.solution), *case.args).launches
-    return sum(one.steps * (one.times or 1) for one in launches)
 
 
 def _rounds_early(puzzle: Puzzle) -> bool:
@@ -245,7 +241,7 @@ def compiler_problems(
     """
     who = {puzzle.solution: ""}
     for one in alternatives:
-        who[variant(puzzle, one)] = f"{puzzle.place(_quoted(one.name))}: alternative '{one.name}'"
+        who[variant(puzzle, one)] = f"{puzzle.place(one.quoted)}: alternative '{one.name}'"
 
     def traced(fn: Callable) -> list[Traced]:
         return [trace_call(case.judged(fn), *case.args) for case in cases(puzzle)]
@@ -286,8 +282,3 @@ def starter_problem(puzzle: Puzzle) -> str | None:
             "region"
         )
     return None
-
-
-def _quoted(name: str) -> str:
-    """A name as a module spells it."""
-    return f'"{name}"'
