@@ -71,16 +71,21 @@ def _data_equations(jaxpr: Jaxpr, data: set) -> Iterator[JaxprEqn]:
 
 
 def _where(equation: JaxprEqn) -> str:
-    """The learner's line; of a backward pass JAX knows only the call that is differentiated."""
-    if "transpose(" in str(equation.source_info.name_stack):
+    """The learner's line, or that it is in the backward pass."""
+    if _in_backward_pass(equation):
         return ", in the backward pass"
     line = line_of(equation)
     return f": `{line}`" if line else ""
 
 
+def _in_backward_pass(equation: JaxprEqn) -> bool:
+    """There JAX knows no other line than that of the call which is differentiated."""
+    return "transpose(" in str(equation.source_info.name_stack)
+
+
 def line_of(equation: JaxprEqn) -> str:
     """The learner's source line that made `equation`, or '' if it is not known."""
-    frame = _frame(equation)
+    frame = None if _in_backward_pass(equation) else _frame(equation)
     return "" if frame is None else linecache.getline(frame.file_name, frame.line_num).strip()
 
 
