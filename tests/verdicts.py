@@ -29,6 +29,8 @@ _FIRST = re.compile(
     r"The first is .*?: expected \S+, got \S+?\.(?=\s|$)"
 )
 _FLOAT = re.compile(r"-?\d+\.\d+(?:e[+-]?\d+)?%?|-?\d+e[+-]?\d+|\bnan\b|-?\binf\b")
+# Which line of a module: it moves with every edit above it.
+_LINE = re.compile(r"(?<=>):\d+")
 _COMPUTED = ("numbers", "rounded-twice", "other-in-simulator", "garbage")
 
 
@@ -42,6 +44,7 @@ def line(puzzle: Puzzle, change: Mistake | Alternative, verdict: Verdict) -> str
         says = _FLOAT.sub("#", _FIRST.sub(r"Some of \1 elements\2 are wrong.", says))
     first = _FLOAT.sub("#", verdict.first or "")
     name = change.name if isinstance(change, Mistake) else f"= {change.name}"
+    says = _LINE.sub(":#", says)
     fields = (puzzle.name, name, verdict.stage, verdict.rule, says, verdict.diagnosis or "", first)
     return "\t".join(" ⏎ ".join(" ".join(x.split()) for x in text.split("\n")) for text in fields)
 
