@@ -28,7 +28,7 @@ def overlapped(launch: Launch, first: int = 1) -> None:
         advice = "Start the next copy before you compute with this one"
         if name not in inputs:
             advice = "What is sent need not be waited for before its slot is written again"
-        assert its.exposed <= first, (
+        assert its.pauses <= first, (
             f"at {its.exposed} of {its.count} waits for a copy from `{name}`, the kernel has "
             f"computed nothing since that copy started: it only waits. {advice}"
         )
