@@ -333,8 +333,7 @@ PUZZLE = Puzzle(
             "uses the exact GELU",
             old="approximate=True).astype(o_ref",
             new="approximate=False).astype(o_ref",
-            says="the spec has the tanh form, `approximate=True`; the exact one is some steps of bf16 away below -2, "
-            "and its `erfc` does not lower for a TPU",
+            says="the spec has the tanh form, `approximate=True`; the exact one is some steps of bf16 away below -2",
         ),
         Mistake(
             "activates at every k step and keeps only the last",

@@ -172,6 +172,17 @@ PUZZLE = Puzzle(
             says="the kernel and the index maps read k from the last grid axis",
         ),
         Mistake(
+            "counts k elsewhere than last, in grid and maps",
+            edits=(
+                ("grid=(M // bm, N // bn, K // bk)", "grid=(K // bk, M // bm, N // bn)"),
+                (_A, "pl.BlockSpec((bk, bm), lambda k, i, j: (k, i))"),
+                ("lambda i, j, k: (k, j)", "lambda k, i, j: (k, j)"),
+                ("lambda i, j, k: (i, j)", "lambda k, i, j: (i, j)"),
+                (_SEMANTICS, '("arbitrary", "parallel", "parallel")'),
+            ),
+            says="the kernel takes `pl.program_id(2)` for k, so k is the last axis of the grid",
+        ),
+        Mistake(
             "counts columns of blocks first in the grid, and rows in the maps",
             old="grid=(M // bm, N // bn, K // bk)",
             new="grid=(N // bn, M // bm, K // bk)",

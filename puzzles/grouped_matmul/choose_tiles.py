@@ -168,12 +168,16 @@ def audit(launch: Launch, *, args) -> None:
     moved = f"tiles {tiles} move {launch.hbm_bytes / 2**20:.1f} MiB where {best / 2**20:.1f} are enough"
     again, often = weights.hbm_bytes / (2 * E * K * N), rows.hbm_bytes / (2 * M * K)
     more = weights.hbm_bytes - others[1].hbm_bytes, rows.hbm_bytes - others[0].hbm_bytes
-    what = f"lhs is fetched {often:.1f} times: larger bn, fewer columns of blocks"
+    what = f"lhs is fetched {often:.1f} times"
     if more[0] > more[1]:
         how = "keep K whole, if VMEM lets you" if tiles[1] < K == wanted[1] else "larger bm, fewer visits"
         what = f"each weight is fetched {again:.1f} times: {how}"
-    elif tiles[0] > wanted[0] and tiles[2] >= wanted[2]:
-        what = f"lhs is fetched {often:.1f} times: a visit brings bm rows, however few its group has"
+    elif tiles[2] < wanted[2]:
+        what += ": larger bn, fewer columns of blocks"
+    elif wanted[:2] == (M, K) != tiles[:2]:
+        what += ": where bm is all of M and bk all of K, it comes once"
+    elif tiles[0] > wanted[0]:
+        what += ": a visit brings bm rows, however few its group has"
     assert launch.hbm_bytes <= _MOST * best, f"{moved}; {what}"
 
 
