@@ -10,7 +10,7 @@ import inspect
 import linecache
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any
 
@@ -201,27 +201,19 @@ def learners_line(error: BaseException) -> tuple[str, str] | None:
 
 
 def meanwhile(error: BaseException) -> str:
-    """What JAX was doing when `error` was raised, in words that the table of words knows, or ''.
-
-    "in a kernel", perhaps "with x_ref in HBM", "in a kernel's index map", "in a derivative", "in a
-    backward rule".
-    """
-    frames = [frame for frame, _ in _frames(error)]
-    places = {(os.path.basename(f.f_code.co_filename), f.f_code.co_name) for f in frames}
+    """What JAX was doing when `error` was raised, as `words.toml` calls it, or ''."""
+    codes = [frame.f_code for frame, _ in _frames(error)]
+    places = {(os.path.basename(code.co_filename), code.co_name) for code in codes}
     calls = [name for file, name in places if file == "pallas_call.py"]
     if any("jvp" in name for name in calls):
         return "in a derivative"
     if not calls:
         return "in a backward rule" if ("custom_derivatives.py", "_flatten_bwd") in places else ""
-    maps = [f.f_code.co_name for f in frames if f.f_code.co_filename.endswith("pallas/core.py")]
-    if {"to_block_mapping", "__call__"} & set(maps):
+    specs = {c.co_name for c in codes if re.search(r"pallas.core\.py$", c.co_filename)}
+    if specs & {"to_block_mapping", "__call__"}:
         return "in a kernel's index map"
     (_, line), known = learners_line(error) or ("", ""), _names(error)
-    far = [
-        one
-        for one in re.findall(r"(\w+)\[", line)
-        if re.search(r"<(any|hbm)>", str(known.get(one)))
-    ]
+    far = [n for n in re.findall(r"(\w+)\[", line) if re.search("<(any|hbm)>", str(known.get(n)))]
     return f"in a kernel with {far[0]} in HBM" if far else "in a kernel"
 
 
@@ -245,13 +237,10 @@ def meant(error: BaseException) -> str:
 
     Of a single letter nobody knows, and `_` and `In` are IPython's own.
     """
-    known: Iterable[str] = ()
-    if isinstance(error, NameError):
-        known = _names(error)
-    elif isinstance(error, AttributeError) and isinstance(error.obj, ModuleType):
-        known = dir(error.obj)
-    name = getattr(error, "name", None) or ""
-    usual = [one for one in known if not one.startswith("_") and one not in ("In", "Out")]
+    module, name = getattr(error, "obj", None), getattr(error, "name", None) or ""
+    known = dir(module) if isinstance(module, ModuleType) else []
+    known = [*_names(error)] if isinstance(error, NameError) else known
+    usual = {one for one in known if not one.startswith("_")} - {"In", "Out"}
     close = difflib.get_close_matches(name, usual, 1) if len(name) > 1 else []
     return f". Did you mean `{close[0]}`?" if close else ""
 
