@@ -248,6 +248,11 @@ def vjp(fn: Callable, *primals: Any) -> tuple[Any, Callable]:
     import jax
 
     result, pullback = jax.vjp(fn, *primals)
+    if isinstance(result, tuple) and not isinstance(jax.eval_shape(fn, *primals), tuple):
+        raise TypeError(
+            "the forward rule returns a pair: first what the function itself returns, here one "
+            "array, then what the backward rule will need"
+        )
 
     def back(cotangent: Any) -> Any:
         jax.eval_shape(lambda *others: jax.vjp(fn, *others)[0], *primals)

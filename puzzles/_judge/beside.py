@@ -50,7 +50,8 @@ def _par(puzzle: Puzzle, scale: Scale) -> str | None:
         mine, par = puzzle.par(*scale.mine.launches), puzzle.par(*scale.par.launches)
     except Exception:  # the author asks for operands that this launch does not have
         return None
-    return mine if mine == par else f"{mine}; the reference: {par}"
+    theirs = f"the reference: {par}" if par and mine != par else ""
+    return "; ".join(filter(None, (mine, theirs)))
 
 
 def _grids(launches: tuple[Launch, ...]) -> str:

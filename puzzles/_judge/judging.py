@@ -18,7 +18,8 @@ from puzzles._judge.beside import beside
 from puzzles._judge.case import Case, cases, execute, fresh_case, on_tpu
 from puzzles._judge.fresh import own_seed
 from puzzles._judge.limits import jax_at_rest, learners_code
-from puzzles._judge.memory import memory, memory_if_small, own_launches, right
+from puzzles._judge.memory import memory, memory_if_small, right
+from puzzles._judge.origin import own_launches
 from puzzles._judge.scale import Scale, at_scale, compare
 from puzzles._judge.values import rounded_once, same_form, same_numbers
 from puzzles._judge.verdict import Rejected, Verdict

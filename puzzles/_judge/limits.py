@@ -34,6 +34,8 @@ def settings_kept() -> Iterator[None]:
     before = dict(jax.config.values)
     try:
         with np.errstate(), jax_at_rest():
+            # Which of JAX's functions called tells where an error was made, as in a notebook.
+            jax.config.update("jax_traceback_filtering", "off")
             yield
     finally:
         after = jax.config.values  # gathered anew each time it is asked for

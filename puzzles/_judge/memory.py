@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Collection, Mapping
 from functools import partial
 
 import numpy as np
 
-from puzzles._jax import JaxprEqn, kernel_file
 from puzzles._judge.case import Case, on_tpu
 from puzzles._judge.numbers import index_words, number_words
+from puzzles._judge.origin import elsewhere, own_launches
 from puzzles._judge.rules import rule_of, simulated_rule
 from puzzles._judge.values import mismatches, of_which, same_form
 from puzzles._judge.verdict import Rejected
-from puzzles._launch import (
-    Launch,
-    Traced,
-    faults,
-    kernel_calls,
-)
-from puzzles._puzzle import Puzzle
+from puzzles._launch import Traced, faults
 from puzzles._rules import sentence
 from puzzles._tpu import SimulationError, beyond, simulate, simulated_steps
 
@@ -86,24 +79,6 @@ def memory_if_small(case: Case, traced: Traced) -> None:
         _same(case, _flat(case, traced))
 
 
-def own_launches(case: Case, traced: Traced, thorough: bool = False) -> tuple[Launch, ...]:
-    """The launches that are simulated here: all if `thorough`, else those of no other rung."""
-    calls = kernel_calls(traced.jaxpr.jaxpr)
-    return tuple(
-        launch
-        for call, launch in zip(calls, traced.launches, strict=True)
-        if thorough or not _elsewhere(case, call)
-    )
-
-
-def _elsewhere(case: Case, call: JaxprEqn) -> bool:
-    """Whether a kernel stands in another rung's module: there it is simulated."""
-    file = kernel_file(call.params["jaxpr"])
-    here = (one for one in list(sys.modules.values()) if getattr(one, "__file__", None) == file)
-    rung = any(isinstance(getattr(one, "PUZZLE", None), Puzzle) for one in here)
-    return rung and file != str(case.puzzle.path)
-
-
 def _mapped(case: Case, traced: Traced) -> None:
     for finding in (f for one in traced.launches for f in faults(one)):
         if finding.kind != "misaligned":
@@ -112,7 +87,7 @@ def _mapped(case: Case, traced: Traced) -> None:
 
 
 def _flat(case: Case, traced: Traced, thorough: bool = False) -> list[np.ndarray]:
-    left_out = None if thorough else partial(_elsewhere, case)
+    left_out = None if thorough else partial(elsewhere, case)
     try:
         return simulate(traced, left_out=left_out)
     except SimulationError as error:

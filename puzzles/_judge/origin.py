@@ -1,17 +1,38 @@
-"""Which output of which launch becomes a result? A trace, read backwards."""
+"""Which launches are an answer's own, and which output of which becomes a result?"""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from puzzles._jax import Jaxpr, JaxprEqn, Literal
+from puzzles._jax import Jaxpr, JaxprEqn, Literal, kernel_file
+from puzzles._judge.case import Case
 from puzzles._launch import PALLAS_CALL, Launch, Operand, Traced, callee, kernel_calls
+from puzzles._puzzle import Puzzle
 
 Undo = Callable[[np.ndarray], np.ndarray]  # marks on a result to marks on what it was made of
+
+
+def own_launches(case: Case, traced: Traced, thorough: bool = False) -> tuple[Launch, ...]:
+    """The launches that are looked into here: all if `thorough`, else those of no other rung."""
+    calls = kernel_calls(traced.jaxpr.jaxpr)
+    return tuple(
+        launch
+        for call, launch in zip(calls, traced.launches, strict=True)
+        if thorough or not elsewhere(case, call)
+    )
+
+
+def elsewhere(case: Case, call: JaxprEqn) -> bool:
+    """Whether a kernel stands in another rung's module: there it is judged."""
+    file = kernel_file(call.params["jaxpr"])
+    here = (one for one in list(sys.modules.values()) if getattr(one, "__file__", None) == file)
+    rung = any(isinstance(getattr(one, "PUZZLE", None), Puzzle) for one in here)
+    return rung and file != str(case.puzzle.path)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import linecache
 import os
 import re
 from collections.abc import Callable, Iterator
-from types import CodeType, FunctionType, TracebackType
+from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any
 
 import jax
@@ -152,6 +152,14 @@ def _starter(puzzle: Puzzle) -> dict[str, ast.FunctionDef]:
     return _regions.functions(puzzle.starter_text)
 
 
+@functools.cache
+def handed_out(puzzle: Puzzle) -> frozenset[str]:
+    """The lines of the functions that are handed out whole."""
+    lines = [line.strip() for line in puzzle.starter_text.splitlines()]
+    whole = [node for name, node in _starter(puzzle).items() if name not in puzzle.blanks]
+    return frozenset(line for n in whole for line in lines[n.lineno - 1 : n.end_lineno])
+
+
 def partly_filled(puzzle: Puzzle, fn: Callable) -> str | None:
     """The name of a function with a gap as it was handed out, where others are filled in."""
     handed_out = _starter(puzzle)
@@ -184,7 +192,8 @@ def same_spec(puzzle: Puzzle, fn: Callable) -> bool:
 def learners_line(error: BaseException) -> tuple[str, str] | None:
     """(function, line of code) of the learner's innermost frame in `error`'s traceback, or None."""
     found = None
-    for code, number in _frames(error.__traceback__):
+    for frame, number in _frames(error):
+        code = frame.f_code
         if is_learners(code.co_filename) and not author_wrote(code.co_filename, number):
             line = linecache.getline(code.co_filename, number).strip()
             found = code.co_name, line
@@ -192,12 +201,20 @@ def learners_line(error: BaseException) -> tuple[str, str] | None:
 
 
 def meanwhile(error: BaseException) -> str:
-    """What JAX was doing when `error` was raised: "in a kernel", "in a derivative", or ''."""
-    codes = [code for code, _ in _frames(error.__traceback__)]
-    calls = [code for code in codes if os.path.basename(code.co_filename) == "pallas_call.py"]
-    if any("jvp" in code.co_name for code in calls):
+    """What JAX was doing when `error` was raised, as `words.toml` calls it, or ''."""
+    codes = [frame.f_code for frame, _ in _frames(error)]
+    places = {(os.path.basename(code.co_filename), code.co_name) for code in codes}
+    calls = [name for file, name in places if file == "pallas_call.py"]
+    if any("jvp" in name for name in calls):
         return "in a derivative"
-    return "in a kernel" if calls else ""
+    if not calls:
+        return "in a backward rule" if ("custom_derivatives.py", "_flatten_bwd") in places else ""
+    specs = {c.co_name for c in codes if re.search(r"pallas.core\.py$", c.co_filename)}
+    if specs & {"to_block_mapping", "__call__"}:
+        return "in a kernel's index map"
+    (_, line), known = learners_line(error) or ("", ""), _names(error)
+    far = [n for n in re.findall(r"(\w+)\[", line) if re.search("<(any|hbm)>", str(known.get(n)))]
+    return f"in a kernel with {far[0]} in HBM" if far else "in a kernel"
 
 
 @functools.lru_cache(maxsize=256)
@@ -216,14 +233,25 @@ def line_of(function: Any) -> str:
 
 
 def meant(error: BaseException) -> str:
-    """What a misspelt name may have meant, of those that the learner's frame holds, or ''."""
-    known: list[str] = []
-    tb = error.__traceback__
-    while tb is not None:
-        known, tb = [*tb.tb_frame.f_locals, *tb.tb_frame.f_globals], tb.tb_next
-    name = error.name if isinstance(error, NameError) else None
-    close = difflib.get_close_matches(name, known, 1) if name else []
-    return f" Did you mean `{close[0]}`?" if close else ""
+    """What a misspelt name may have meant, of those that the learner's frame or a module holds.
+
+    Of a single letter nobody knows, and `_` and `In` are IPython's own.
+    """
+    module, name = getattr(error, "obj", None), getattr(error, "name", None) or ""
+    known = dir(module) if isinstance(module, ModuleType) else []
+    known = [*_names(error)] if isinstance(error, NameError) else known
+    usual = {one for one in known if not one.startswith("_")} - {"In", "Out"}
+    close = difflib.get_close_matches(name, usual, 1) if len(name) > 1 else []
+    return f". Did you mean `{close[0]}`?" if close else ""
+
+
+def _names(error: BaseException) -> dict[str, Any]:
+    """What the names in the learner's innermost frame stand for."""
+    known: dict[str, Any] = {}
+    for frame, _ in _frames(error):
+        if is_learners(frame.f_code.co_filename):
+            known = frame.f_globals | frame.f_locals
+    return known
 
 
 @functools.cache
@@ -238,9 +266,10 @@ def is_learners(filename: str) -> bool:
     return "site-packages" not in path and not path.startswith(_LIBRARIES)
 
 
-def _frames(tb: TracebackType | None) -> Iterator[tuple[CodeType, int]]:
+def _frames(error: BaseException) -> Iterator[tuple[FrameType, int]]:
+    tb = error.__traceback__
     while tb is not None:
-        yield tb.tb_frame.f_code, tb.tb_lineno
+        yield tb.tb_frame, tb.tb_lineno
         tb = tb.tb_next
 
 

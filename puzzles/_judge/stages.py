@@ -6,6 +6,7 @@ import inspect
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -41,6 +42,7 @@ _LISTED = 500_000
 # So many operations a program may grow by from case to case, however few elements there are more.
 _FEW = 50
 _NOT_RUN = "it was not run"
+_PLAN = "the launch is not what this rung asks for"  # where only its plan was written
 
 
 def trace(case: Case, fn: Callable) -> Traced:
@@ -170,8 +172,9 @@ def pallas(case: Case, traced: Traced) -> None:
         if case.puzzle.outside:
             more = ", ".join(f"`{one}`" for one in case.puzzle.outside)
             free += f", and in this rung {more}"
-        says = f"`{name}` works on the data outside the kernel{where}. Allowed outside are {free}; "
-        says += "what else the spec asks for belongs in a kernel or its index maps."
+        says = f"`{name}` works on the data outside the kernel{where}. Allowed outside are {free}, "
+        says += "as far as they cost no more than the reference's; what else the spec asks for "
+        says += "belongs in a kernel or its index maps."
         raise Rejected("work-outside", says, case=case.label)
 
 
@@ -242,6 +245,7 @@ def work(case: Case, launches: tuple[Launch, ...]) -> None:
     audit = case.puzzle.audit
     if audit is None:
         return
+    reject = partial(Rejected, case=case.label, title=_PLAN if case.puzzle.launches else None)
     parameters = inspect.signature(audit).parameters
     extra = {"args": case.args} if "args" in parameters else {}
     wanted = len(parameters) - len(extra)
@@ -249,19 +253,19 @@ def work(case: Case, launches: tuple[Launch, ...]) -> None:
     if looped is not None:
         why = f"`{looped}` is launched in a loop whose length only running it tells."
         asked = f"This rung asks for {wanted} launch{'es' * (wanted != 1)} in all."
-        raise Rejected("loop-of-launches", f"{why} {asked}", case=case.label)
+        raise reject("loop-of-launches", f"{why} {asked}")
     made = sum(one.times or 0 for one in launches)
     if made != wanted or len(launches) != wanted:
         counts = f"{made} launches where this rung asks for {wanted}"
-        raise Rejected("launches", f"`{case.puzzle.name}` makes {counts}.", case=case.label)
+        raise reject("launches", f"`{case.puzzle.name}` makes {counts}.")
     try:
         audit(*launches, **extra)
     except AssertionError as error:
-        raise Rejected("audit", str(error), case=case.label) from None
+        raise reject("audit", str(error)) from None
     except Exception as error:  # it looked for operands that the learner's launch does not have
         why = f"its operands or dots are of another form than expected ({error})"
         says = f"This rung cannot read your launch: {why}."
-        raise Rejected("audit-unreadable", says, case=case.label) from None
+        raise reject("audit-unreadable", says) from None
 
 
 def tpu(traces: Mapping[Case, Traced], compiler: Compiler | None) -> list[str]:

@@ -19,8 +19,9 @@ from puzzles._judge.exchanged import exchanged
 from puzzles._judge.likeness import early, left_undone, likeness, unstored
 from puzzles._judge.narrowing import foreign, narrowings
 from puzzles._judge.numbers import Mismatch, compare, index_words, number_words, tolerance_of
-from puzzles._judge.origin import origin
+from puzzles._judge.origin import origin, own_launches
 from puzzles._judge.picture import block_map
+from puzzles._judge.source import handed_out
 from puzzles._judge.verdict import Rejected
 from puzzles._launch import Launch, Operand, Traced, faults, first_not_finite
 from puzzles._puzzle import Puzzle
@@ -102,9 +103,10 @@ def same_numbers(
             says += f" It lies in block {block} of `{operand.name}`, "
             says += f"held last by grid step {step}." if step else "which no grid step holds."
         picture = block_map(operand, place.marks)
-    fault = _first_fault(traced)
+    own = own_launches(case, traced) if traced is not None else ()
+    fault = _first_fault(own)
     named = diagnosis(case, flat, again, traced, None if fault is None else fault[0])
-    launches = (place.launch,) if place is not None else traced.launches if traced else ()
+    launches = own if place is None else tuple(one for one in own if one is place.launch)
     look = None if fault is None else fault[1]
     if look is None and math.isnan(float(wrong.got)):
         look = _first_of(early, launches, case) or _first_of(unstored, launches, case)
@@ -112,7 +114,7 @@ def same_numbers(
         tolerance = tolerance_of(want, case.puzzle.tolerance)
         if look is None and math.isfinite(wrong.expected) and not math.isfinite(wrong.got):
             if again.in_time():
-                look = _not_finite(traced or (program() if program is not None else None))
+                look = _not_finite(case, traced or (program() if program is not None else None))
         if look is None:
             look = _first_of(left_undone, launches, case) or hazard(launches)
         if look is None and traced is not None and wrong.excess * tolerance < _ROUNDED:
@@ -145,14 +147,15 @@ def same_numbers(
     )
 
 
-def _not_finite(traced: Traced | None) -> str | None:
-    """Where the first number that is not finite was made, as far as that can be found."""
+def _not_finite(case: Case, traced: Traced | None) -> str | None:
+    """The learner's line that makes the first number that is not finite, if that can be found."""
     if traced is None or on_tpu():
         return None
     try:
-        return first_not_finite(traced)
+        found = first_not_finite(traced)
     except Exception:  # it ran once, without being watched: then nothing more is known
         return None
+    return None if found and found.split("`")[1] in handed_out(case.puzzle) else found
 
 
 def mismatches(case: Case, flat: Sequence[np.ndarray]) -> tuple[int, np.ndarray, Mismatch] | None:
@@ -194,9 +197,8 @@ def _first_of(
     return next(filter(None, (fact(one, case.reference.launches) for one in launches)), None)
 
 
-def _first_fault(traced: Traced | None) -> tuple[str, str] | None:
+def _first_fault(launches: Sequence[Launch]) -> tuple[str, str] | None:
     """Kind and words of a fault that may explain wrong numbers, however the kernel computes."""
-    launches = traced.launches if traced is not None else ()
     found = (f for one in launches for f in faults(one) if f.kind != "misaligned")
     return next(((f.kind, f.words) for f in found), None) or explains(launches)
 

@@ -57,12 +57,14 @@ class Waits:
     """A kernel's waits for copies from one ref.
 
     exposed: those at which nothing was computed since the copy was started: no work hides it.
-    most: copies from this ref that are in flight at one of these waits.
+    most: copies from this ref that are in flight at one of these waits. pauses: exposed waits,
+    where those of copies that were in flight together, as of the halves of a slot, are one.
     """
 
     count: int = 0
     exposed: int = 0
     most: int = 0
+    pauses: int = 0
 
 
 _STEPS = 200_000  # events over all steps that are followed
@@ -77,6 +79,7 @@ def waits(events: Sequence[Event], program_ids: np.ndarray) -> Mapping[str, Wait
     started: list[_Started] = []
     found: dict[str, Waits] = {}
     computed = 0
+    paused: dict[str, tuple[int, int]] = {}  # at the last exposed wait: computed, and waits before
     for ids in program_ids:
         for event in events:
             for _ in range(event.times(ids)[0]):
@@ -86,7 +89,8 @@ def waits(events: Sequence[Event], program_ids: np.ndarray) -> Mapping[str, Wait
                     (source, _), _, (semaphore, index) = event.parts(ids)
                     name, slot = called(source), _numbers(index)
                     if event.name == "dma_start":
-                        started.append(_Started(name, semaphore, slot, computed))
+                        before = found.get(name, Waits()).count
+                        started.append(_Started(name, semaphore, slot, computed, before))
                         continue
                     mine = [copy for copy in started if copy.signals(semaphore, slot)]
                     if not mine:
@@ -96,22 +100,29 @@ def waits(events: Sequence[Event], program_ids: np.ndarray) -> Mapping[str, Wait
                     most = sum(copy.source == over.source for copy in started)
                     started.remove(over)
                     old = found.get(over.source, Waits())
+                    exposed = over.computed == computed
+                    last, waited = paused.get(over.source, (-1, 0))
+                    together = last == computed and over.waited <= waited
                     found[over.source] = Waits(
                         old.count + 1,
-                        old.exposed + (over.computed == computed),
+                        old.exposed + exposed,
                         max(old.most, most),
+                        old.pauses + (exposed and not together),
                     )
+                    if exposed:
+                        paused[over.source] = computed, old.count
     return found
 
 
 @dataclass(frozen=True, eq=False)
 class _Started:
-    """A copy in flight. computed: how often something was computed before it; index: if known."""
+    """A copy in flight. index: if known. computed, waited: how often, before it was started."""
 
     source: str
     semaphore: Any
     index: tuple[int, ...] | None
     computed: int
+    waited: int  # for copies from the same ref
 
     def signals(self, semaphore: Any, index: tuple[int, ...] | None) -> bool:
         """Whether its end is told by this semaphore of an array, as far as the index is known."""

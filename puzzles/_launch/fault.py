@@ -14,7 +14,7 @@ from puzzles._launch.finding import ERROR, WARNING, Finding, ints
 from puzzles._launch.launch import Launch
 from puzzles._launch.operand import Operand, first_seen, row_keys, spread
 from puzzles._launch.touched import begun_elsewhere
-from puzzles._launch.work import LEAST
+from puzzles._launch.work import LEAST, MOST
 
 PARALLEL = ("parallel", "core_parallel", "subcore_parallel")
 
@@ -100,6 +100,12 @@ def _second_core(launch: Launch) -> Iterator[Finding]:
         "Write it in each part of the axis; or, where it is to go on from one part to the next, "
         f"mark axis {axis} 'arbitrary'."
     )
+    begins = (touch.weight[MOST] for touch in launch.touches if touch.writes and touch.ref == name)
+    if axis == len(launch.grid) - 1 and any(np.ptp(one, axis=axis).any() for one in begins):
+        remedy = (
+            f"The kernel begins it by `pl.program_id({axis})`: so the steps of its sum go along "
+            f"axis {axis} of the grid, for the index maps, too, and that axis is 'arbitrary'."
+        )
     yield Finding("parallel", ERROR, says, remedy, operand=name, step=place)
 
 

@@ -16,16 +16,22 @@ CALLS = {
 
 
 def longest_body(closed: ClosedJaxpr) -> list[JaxprEqn]:
-    """The equations of the kernel that has most of them, nested ones included."""
-    bodies = (list(_within(call.params["jaxpr"])) for call in kernel_calls(closed.jaxpr))
+    """The equations of the kernel that has most of them, nested ones included.
+
+    Those of a function that JAX traced once, as it does `//`, are there once, however often it is
+    called: `emit_pipeline` calls index maps for each slot, and that is nobody's loop.
+    """
+    bodies = (list(_within(call.params["jaxpr"], set())) for call in kernel_calls(closed.jaxpr))
     return max(bodies, key=len, default=[])
 
 
-def _within(jaxpr: Jaxpr) -> Iterator[JaxprEqn]:
+def _within(jaxpr: Jaxpr, seen: set[int]) -> Iterator[JaxprEqn]:
     for equation in jaxpr.eqns:
         yield equation
         for inner in subjaxprs(equation):
-            yield from _within(inner)
+            if id(inner) not in seen:
+                seen.add(id(inner))
+                yield from _within(inner, seen)
 
 
 def longest_loop(jaxpr: Jaxpr) -> int:

@@ -244,9 +244,13 @@ class _Follower:
         taken, room = (self.size(*end) for end in ends)
         if taken == room:
             return None
+        here, there = (self.watch.form(self.number(ref))[1] for ref, _ in ends)
+        why = "both ends have one shape"
+        if here != there:
+            why = f"one end is of {here}, the other of {there}, and a copy casts nothing"
         return "unequal", (
             f"{_who(text)} takes {taken:,} bytes from {source} to {target}, which "
-            f"holds {room:,}: both ends have one shape."
+            f"holds {room:,}: {why}."
         )
 
     def told(self, name: str, given: dict[str, Any], text: str) -> tuple[str, str] | None:

@@ -173,7 +173,7 @@ def audit(launch: Launch, *, args) -> None:
     moved = f"tiles {tiles} move {launch.hbm_bytes / 2**20:.1f} MiB where {best / 2**20:.1f} are enough"
     again, often = weights.hbm_bytes / (2 * E * K * N), rows.hbm_bytes / (2 * M * K)
     more = weights.hbm_bytes - others[1].hbm_bytes, rows.hbm_bytes - others[0].hbm_bytes
-    what = f"lhs is fetched {often:.1f} times: larger bn, fewer columns of blocks"
+    what = f"lhs is fetched {often:.1f} times"
     if more[0] > more[1]:
         how = "keep K whole, if VMEM lets you" if tiles[1] < K == wanted[1] else "larger bm, fewer visits"
         what = f"each weight is fetched {again:.1f} times: {how}"

@@ -284,6 +284,21 @@ PUZZLE = Puzzle(
             ),
         ),
         Alternative(
+            "brings each slot in two copies",
+            edits=(
+                ("    def fetch(i, slot):\n", "    def fetch(i, slot, half):\n"),
+                ("pl.ds(i * 64, 64)", "pl.ds(i * 64 + half * 32, 32)"),
+                ("slots_ref.at[slot], sems", "slots_ref.at[slot, pl.ds(half * 32, 32)], sems"),
+                (_FIRST, "    fetch(0, 0, 0).start()\n    fetch(0, 0, 1).start()\n"),
+                (
+                    "            fetch(i + 1, 1 - slot).start()\n",
+                    "            fetch(i + 1, 1 - slot, 0).start()\n"
+                    "            fetch(i + 1, 1 - slot, 1).start()\n",
+                ),
+                (_WAIT, "        fetch(i, slot, 0).wait()\n        fetch(i, slot, 1).wait()\n"),
+            ),
+        ),
+        Alternative(
             "takes the last round out of the loop",
             code="""
 def double_buffered_sum_kernel(x_ref, o_ref, slots_ref, sems):

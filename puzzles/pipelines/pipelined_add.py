@@ -213,6 +213,13 @@ PUZZLE = Puzzle(
             ),
         ),
         Alternative(
+            "numbers the blocks along one axis",
+            edits=(
+                (_BLOCK, _BLOCK.replace("i, j: (i, j)", "t: (t // (N // bn), t % (N // bn))")),
+                ("grid=(M // bm, N // bn)", "grid=(M // bm * (N // bn),)"),
+            ),
+        ),
+        Alternative(
             "copies by hand, with two slots",
             code="""
 def pipelined_add(x, y):

@@ -364,8 +364,8 @@ def test_copies_in_flight_at_each_wait():
 
 def test_waits_that_no_work_hides_are_counted_for_each_ref():
     x = S((32, 128), f32)
-    assert only(serial_add, x).waits == {"x_ref": Waits(4, exposed=4, most=1)}
-    ahead, at_once = Waits(4, exposed=1, most=2), Waits(4, exposed=4, most=1)
+    assert only(serial_add, x).waits == {"x_ref": Waits(4, exposed=4, most=1, pauses=4)}
+    ahead, at_once = Waits(4, 1, most=2, pauses=1), Waits(4, 4, most=1, pauses=4)
     assert only(streamed_add, x, x).waits == {"x_ref": ahead, "y_ref": ahead, "o_buf": at_once}
 
 
@@ -413,7 +413,7 @@ def test_a_wait_is_for_the_copy_of_its_semaphore():
         )(x, y)  # fmt: skip
 
     x = S((32, 128), f32)
-    waits = {"y_ref": Waits(1, exposed=1, most=1), "x_ref": Waits(1, exposed=0, most=1)}
+    waits = {"y_ref": Waits(1, 1, most=1, pauses=1), "x_ref": Waits(1, 0, most=1, pauses=0)}
     assert only(run, x, x).waits == waits
 
 
@@ -439,7 +439,8 @@ def test_copies_in_flight_are_followed_from_step_to_step():
 
     launch = only(run, S((32, 128), f32))
     assert list(launch.in_flight) == [2, 2, 2, 1]
-    assert launch.waits == {"x_ref": Waits(4, exposed=4, most=2)}  # nothing is computed at all
+    # nothing is computed at all, and the next copy is started before each wait: one long pause
+    assert launch.waits == {"x_ref": Waits(4, exposed=4, most=2, pauses=1)}
 
 
 def test_copies_that_data_decide_are_not_counted_in_flight():

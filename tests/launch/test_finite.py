@@ -54,6 +54,15 @@ def test_a_line_of_a_kernel_is_named_under_a_branch_too() -> None:
     assert found.endswith("it divides by 0.")
 
 
+def test_a_column_of_divisors_is_told_by_its_number() -> None:
+    def kernel(x_ref, o_ref):
+        o_ref[...] = jax.lax.div(x_ref[...] + 1, x_ref[:, :1] * 0)
+
+    found = first_not_finite(launched(kernel))
+    assert found is not None
+    assert found.endswith("it divides by 0.")
+
+
 def test_what_stays_finite_or_was_not_to_begin_with_has_no_such_line() -> None:
     def kernel(x_ref, o_ref):
         o_ref[...] = 2 * x_ref[...]
