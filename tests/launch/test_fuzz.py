@@ -1,4 +1,7 @@
-"""Random launches: what is read from a trace is what JAX's TPU simulator does, step by step."""
+"""Random launches: what is read from a trace is what their index maps say at every step.
+
+And what JAX's TPU simulator does, step by step.
+"""
 
 from __future__ import annotations
 
@@ -657,9 +660,8 @@ def compare_dots(run: Ran) -> None:
     assert launch.unknown_branches == unknown
 
 
-def features(run: Ran) -> Counter:
+def features(case: Case, launch: Launch) -> Counter:
     """What an example really has."""
-    case, launch = run.case, run.launch
     inputs, outputs = launch.inputs, launch.outputs[:-1]
     moving = [x for x in (*inputs, *outputs) if x.space != "any"]
     return Counter(
@@ -702,20 +704,111 @@ THEMES = {
 }
 
 
+FEW = hypothesis.settings(
+    max_examples=16,
+    derandomize=True,
+    database=None,
+    deadline=None,
+    phases=[hypothesis.Phase.generate],  # shrinking would take minutes
+    suppress_health_check=list(hypothesis.HealthCheck),
+)
+
+# What index maps and guards say: every step by plain Python, without a trace.
+
+
+def steps_of(case: Case) -> list[tuple[tuple[int, ...], Env]]:
+    """Program ids of each step, those of batches first; and where its expressions are evaluated."""
+    tables = [t.array(case.bounds) for t in case.tables]
+    grid = (*(size for size, _ in case.vmaps[::-1]), *case.grid)
+    return [(ids, Env(case.bounds, ids[len(case.vmaps) :], tables)) for ids in np.ndindex(*grid)]
+
+
+def block_at(case: Case, x: Block, axes: list[int | None], ids: Any, env: Env) -> list:
+    """(first element, how many) along every axis; `axes` has that of each `vmap`, or None."""
+    if x.space == "any":
+        return [(0, d.size) for d in x.dims]
+    found = []
+    for d in x.dims:
+        size = d.block or 1
+        found.append((int(value(d.index, env)) * (1 if d.element else size), size))
+    for batch, axis in enumerate(axes):
+        if axis is not None:
+            found.insert(axis, (ids[len(axes) - 1 - batch], 1))
+    return found
+
+
+def times(case: Case, guard: tuple, env: Env, inputs: Any) -> int:
+    """How often a step executes what is guarded; at most, where a block in VMEM decides."""
+    kind, *given = guard
+    if kind in ("when", "both"):
+        return int(all(value(e, env) for e in given))
+    if kind == "last":
+        return int(env.ids[given[0]] == case.grid[given[0]] - 1)
+    if kind == "repeat":
+        return given[0]
+    if kind in ("loop", "switch"):
+        return min(int(value(given[0], env)), 2 if kind == "switch" else 99)
+    if kind == "in smem":
+        return int(inputs[given[0]] % 5 < 2)
+    assert kind in ("always", "in vmem")
+    return 1
+
+
+@pytest.mark.parametrize("theme", THEMES)
+def test_a_launch_is_read_as_its_index_maps_say(theme: str) -> None:
+    had: Counter = Counter()
+
+    @FEW
+    @hypothesis.given(cases(theme))
+    def compare_all(case: Case) -> None:
+        arguments = arguments_of(case)
+        launch = trace(function_of(case), *arguments)[-1]
+        steps = steps_of(case)
+        assert launch.program_ids.tolist() == [list(ids) for ids, _ in steps]
+        batched = [[axes[n] for _, axes in case.vmaps] for n in range(len(case.inputs))]
+        batched += [[0] * len(case.vmaps) for _ in case.outputs]
+        operands = (*launch.inputs, *launch.outputs[:-1])
+        for operand, x, axes in zip(operands, case.inputs + case.outputs, batched, strict=True):
+            held = [block_at(case, x, axes, *step) for step in steps]
+            moved = [b for n, b in enumerate(held) if n == 0 or b != held[n - 1]]
+            moved = [] if x.space == "any" else moved
+            assert [list(blocks(operand, n)) for n in range(len(held))] == held, operand.name
+            assert operand.transfers == len(moved)
+            inside = sum(
+                math.prod(min(n, size - at) for (at, n), size in zip(b, operand.shape, strict=True))
+                for b in moved
+            )
+            assert operand.hbm_bytes == inside * np.dtype(operand.dtype).itemsize
+        for n, guard in enumerate(case.dots):
+            executed = np.zeros(launch.steps, int)
+            for dot in launch.dots:
+                executed += dot.executed * (dot.lhs == (n + 1, 2))
+            assert executed.tolist() == [
+                times(case, guard, env, _first_elements(case, arguments, batched, ids, env))
+                for ids, env in steps
+            ], guard
+        had.update(features(case, launch))
+
+    compare_all()
+    assert not set(THEMES[theme]) - set(had), "no example has it: draw more that have"
+
+
+def _first_elements(case: Case, arguments: list, batched: list, ids: Any, env: Env) -> list:
+    """Of the block of each input at a step."""
+    corners = [
+        tuple(at for at, _ in block_at(case, x, axes, ids, env))
+        for x, axes in zip(case.inputs, batched, strict=False)
+    ]
+    return [np.asarray(a)[c] for a, c in zip(arguments[2:], corners, strict=True)]
+
+
 @pytest.mark.slow
 @pytest.mark.graduate
-@pytest.mark.parametrize("theme", sample.some(list(THEMES), 2))
+@pytest.mark.parametrize("theme", sample.some(list(THEMES)))
 def test_a_launch_does_what_was_read(theme: str, monkeypatch: pytest.MonkeyPatch) -> None:
     had: Counter = Counter()
 
-    @hypothesis.settings(
-        max_examples=16,
-        derandomize=True,
-        database=None,
-        deadline=None,
-        phases=[hypothesis.Phase.generate],  # shrinking would take minutes
-        suppress_health_check=list(hypothesis.HealthCheck),
-    )
+    @FEW
     @hypothesis.given(cases(theme))
     def compare_all(case: Case) -> None:
         run = ran(case, monkeypatch)
@@ -723,7 +816,7 @@ def test_a_launch_does_what_was_read(theme: str, monkeypatch: pytest.MonkeyPatch
         compare_scalars(run)
         compare_values(run)
         compare_dots(run)
-        had.update(features(run))
+        had.update(features(run.case, run.launch))
 
     compare_all()
     assert not set(THEMES[theme]) - set(had), "no example has it: draw more that have"
