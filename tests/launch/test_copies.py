@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from random import Random
 
 import jax
 import jax.numpy as jnp
@@ -138,6 +139,10 @@ def test_a_stream_of_copies_is_counted_through_its_loop():
     assert [(o.transfers, o.hbm_bytes) for o in one.inputs + one.outputs] == [(5, 5 * 8192)] * 3
     assert one.exact
     assert one.least is one
+    # x and y, one ahead; the result's copy is waited for at once
+    assert list(one.in_flight) == [4, 3, 3] * 4 + [2, 1, 1]
+    ahead, at_once = Waits(5, exposed=1, most=2), Waits(5, exposed=5, most=1)
+    assert one.waits == {"x_ref": ahead, "y_ref": ahead, "o_buf": at_once}
 
 
 def test_a_portion_is_a_block_or_the_largest_slice_that_is_copied():
@@ -265,40 +270,6 @@ def test_copies_between_two_places_in_hbm_are_read_and_written():
     assert (one.hbm_bytes_read, one.hbm_bytes_written) == (32768, 32768)
 
 
-def test_copies_under_a_branch_are_those_of_its_steps():
-    def fn(x):
-        def kernel(x_ref, o_ref):
-            @pl.when(pl.program_id(0) % 2 == 0)
-            def _():
-                pltpu.sync_copy(x_ref.at[pl.ds(0, 8)], o_ref)
-
-        spec = pl.BlockSpec((8, 128), lambda i: (i, 0))
-        return pl.pallas_call(kernel, grid=(5,), in_specs=[HBM], out_specs=spec,
-                              out_shape=S((40, 128), f32))(x)  # fmt: skip
-
-    one = only(fn, S((64, 128), f32))
-    assert one.copies[0].executed.tolist() == [1, 0, 1, 0, 1]
-    assert one.hbm_bytes_read == 3 * 4096
-
-
-def test_what_a_copy_brings_to_smem_is_not_known():
-    def fn(n, x):
-        def kernel(n_ref, x_ref, o_ref, scalars):
-            pltpu.sync_copy(n_ref, scalars)
-            o_ref[...] = x_ref[...]
-
-            @pl.when(scalars[0] > 0)
-            def _():
-                o_ref[...] = x_ref[...] * 2.0
-
-        return pl.pallas_call(kernel, in_specs=[HBM, pl.BlockSpec()], out_shape=x,
-                              scratch_shapes=[pltpu.SMEM((8,), i32)])(n, x)  # fmt: skip
-
-    one = only(fn, jnp.ones(8, i32), S((8, 128), f32))
-    assert (one.flops, one.least.flops) == (1024, 0)
-    assert one.hbm_bytes_read == 4096 + 32
-
-
 def test_scalars_that_a_copy_overwrites_are_forgotten_and_those_that_it_reads_are_not():
     def fn(n, m, x):
         def kernel(n_ref, m_ref, far_ref, x_ref, o_ref, scalars):
@@ -335,62 +306,104 @@ def test_such_kernels_run_on_a_cpu_and_in_the_simulator(fn):
         np.testing.assert_allclose(got[0], expected, rtol=1e-4, atol=1e-3)
 
 
-def serial_add(x, rows=8):
-    def kernel(x_ref, o_ref, buf):
-        def body(i, _):
-            window = pl.ds(i * rows, rows)
-            pltpu.sync_copy(x_ref.at[window], buf)
-            o_ref[window] = 2 * buf[...]
-            return 0
-
-        lax.fori_loop(0, x_ref.shape[0] // rows, body, 0)
-
-    return pl.pallas_call(
-        kernel, in_specs=[HBM], out_shape=S(x.shape, x.dtype),
-        scratch_shapes=[pltpu.VMEM((rows, x.shape[1]), x.dtype)], interpret=True,
-    )(x)  # fmt: skip
+# Any order of starts, work and waits, and what a replay of it counts.
 
 
-def test_copies_in_flight_at_each_wait():
-    x = S((32, 128), f32)
-    assert list(only(serial_add, x).in_flight) == [1] * 4
-    # x and y, one ahead; the result's copy is waited for at once
-    rounds = [4, 3, 3] * 3 + [2, 1, 1]
-    assert list(only(streamed_add, x, x).in_flight) == rounds
-    assert (
-        list(only(lambda x: pl.pallas_call(lambda a, o: None, out_shape=x)(x), x).in_flight) == []
-    )
+def schedule(r: Random, steps: int) -> list[tuple]:
+    """What each of some steps does: ("start", ref, row, rows, slot), ("wait", slot), ("work",)."""
+    flying: dict[int, tuple] = {}
+    done = []
+    for step in range(steps):
+        for _ in range(r.randint(0, 5)):
+            kind = r.choice(["start", "start", "wait", "wait", "work"])
+            free = [slot for slot in range(3) if slot not in flying]
+            if kind == "start" and free:
+                slot = r.choice(free)
+                flying[slot] = r.choice("xy"), 8 * r.randint(0, 6), r.choice([8, 16]), slot
+                done.append((step, "start", *flying[slot]))
+            elif kind == "wait" and flying:
+                slot = r.choice(list(flying))
+                done.append((step, "wait", *flying.pop(slot)))
+            elif kind == "work":
+                done.append((step, "work"))
+    return done + [(steps - 1, "wait", *copy) for copy in flying.values()]
 
 
-def test_waits_that_no_work_hides_are_counted_for_each_ref():
-    x = S((32, 128), f32)
-    assert only(serial_add, x).waits == {"x_ref": Waits(4, exposed=4, most=1)}
-    ahead, at_once = Waits(4, exposed=1, most=2), Waits(4, exposed=4, most=1)
-    assert only(streamed_add, x, x).waits == {"x_ref": ahead, "y_ref": ahead, "o_buf": at_once}
+def scheduled(actions: list[tuple], steps: int) -> Launch:
+    def kernel(x_ref, y_ref, o_ref, buf, sems):
+        o_ref[...] = jnp.zeros_like(o_ref)
+        for step, kind, *copy in actions:
+
+            def act(kind=kind, copy=copy):
+                if kind == "work":
+                    o_ref[...] += 1.0
+                    return
+                name, row, rows, slot = copy
+                source = {"x": x_ref, "y": y_ref}[name].at[pl.ds(row + pl.program_id(0), rows)]
+                target = buf.at[slot, pl.ds(0, rows)]
+                getattr(pltpu.make_async_copy(source, target, sems.at[slot]), kind)()
+
+            pl.when(pl.program_id(0) == step)(act)
+
+    call = pl.pallas_call(
+        kernel, grid=(steps,), in_specs=[HBM, HBM], out_shape=S((8, 128), f32),
+        out_specs=pl.BlockSpec((8, 128), lambda i: (0, 0)), interpret=True,
+        scratch_shapes=[pltpu.VMEM((3, 16, 128), f32), pltpu.SemaphoreType.DMA((3,))],
+    )  # fmt: skip
+    return only(lambda x, y: call(x, y), *[S((80, 128), f32)] * 2)
 
 
-def test_the_pieces_that_are_copied_begin_where_the_kernel_says():
-    def kernel(table_ref, x_ref, o_ref, sem):
-        i = pl.program_id(0)
-        rows = x_ref.at[1].at[pl.ds(8 * table_ref[i], 8)]
-        pltpu.sync_copy(rows.at[:, pl.ds(128, 128)], o_ref)
+def test_copies_waits_and_pieces_are_those_of_a_replay():
+    exposed = hidden = 0
+    for seed in range(40):
+        r = Random(seed)
+        steps = r.randint(1, 4)
+        actions = schedule(r, steps)
+        launch = scheduled(actions, steps)
+        flying, in_flight, found, pieces, work = {}, [], {}, {}, 0
+        for step, kind, *copy in actions:
+            if kind == "work":
+                work += 1
+                continue
+            name, row, rows, slot = copy
+            if kind == "start":
+                flying[slot] = name, work
+                pieces.setdefault((f"{name}_ref", (rows, 128)), []).append([row + step, 0])
+                continue
+            in_flight.append(len(flying))
+            most = sum(one == name for one, _ in flying.values())
+            count, alone, before = found.get(name, (0, 0, 0))
+            nothing_done = flying.pop(slot)[1] == work
+            found[name] = count + 1, alone + nothing_done, max(before, most)
+        assert list(launch.in_flight) == in_flight
+        assert launch.waits == {f"{name}_ref": Waits(*counts) for name, counts in found.items()}
+        got = {(one.name, one.sizes): begins.tolist() for one, begins in launch.pieces.items()}
+        assert got == pieces
+        started = [(step, copy[2]) for step, kind, *copy in actions if kind == "start"]
+        assert launch.hbm_bytes_read == sum(rows for _, rows in started) * 128 * 4
+        executed = sum((copy.executed for copy in launch.copies), np.zeros(steps, int))
+        assert executed.tolist() == [sum(at == n for at, _ in started) for n in range(steps)]
+        exposed += sum(one.exposed for one in launch.waits.values())
+        hidden += sum(one.count - one.exposed for one in launch.waits.values())
+    assert min(exposed, hidden) > 20
 
-    def run(table, x):
+
+def test_where_data_decide_no_copies_are_in_flight_and_no_pieces_begin():
+    def kernel(x_ref, go_ref, o_ref, buf):
+        @pl.when(go_ref[0, 0] > 0)
+        def _():
+            pltpu.sync_copy(x_ref, buf)
+
+        o_ref[...] = buf[...]
+
+    def run(x, go):
         return pl.pallas_call(
-            kernel,
-            grid_spec=pltpu.PrefetchScalarGridSpec(
-                num_scalar_prefetch=1, grid=(3,), in_specs=[HBM],
-                out_specs=pl.BlockSpec((8, 128), lambda i, _: (i, 0)),
-                scratch_shapes=[pltpu.SemaphoreType.DMA],
-            ),
-            out_shape=S((24, 128), f32), interpret=True,
-        )(table, x)  # fmt: skip
+            kernel, in_specs=[HBM, pl.BlockSpec(memory_space=pltpu.VMEM)], out_shape=x,
+            scratch_shapes=[pltpu.VMEM(x.shape, x.dtype)], interpret=True,
+        )(x, go)  # fmt: skip
 
-    x = S((2, 32, 256), f32)
-    ((piece, begins),) = only(run, jnp.array([3, 0, 2]), x).pieces.items()
-    assert (piece.name, piece.output, piece.sizes) == ("x_ref", False, (1, 8, 128))
-    assert begins.tolist() == [[1, 24, 128], [1, 0, 128], [1, 16, 128]]
-    assert only(lambda t, x: run(t + 1, x), S((3,), jnp.int32), x).pieces == {}  # data decide
+    launch = only(run, S((8, 128), f32), S((8, 128), f32))
+    assert (launch.in_flight, launch.waits, launch.pieces) == (None, None, {})
 
 
 def test_a_wait_is_for_the_copy_of_its_semaphore():
@@ -415,46 +428,3 @@ def test_a_wait_is_for_the_copy_of_its_semaphore():
     x = S((32, 128), f32)
     waits = {"y_ref": Waits(1, exposed=1, most=1), "x_ref": Waits(1, exposed=0, most=1)}
     assert only(run, x, x).waits == waits
-
-
-def test_copies_in_flight_are_followed_from_step_to_step():
-    def kernel(x_ref, o_ref, buf, sems):
-        i, n = pl.program_id(0), pl.num_programs(0)
-
-        def fetch(i):
-            slot = lax.rem(i, 2)
-            return pltpu.make_async_copy(x_ref.at[pl.ds(i * 8, 8)], buf.at[slot], sems.at[slot])
-
-        pl.when(i == 0)(lambda: fetch(0).start())
-        pl.when(i + 1 < n)(lambda: fetch(i + 1).start())
-        fetch(i).wait()
-        o_ref[...] = buf[lax.rem(i, 2)]
-
-    def run(x):
-        return pl.pallas_call(
-            kernel, grid=(4,), in_specs=[HBM], out_specs=pl.BlockSpec((8, 128), lambda i: (i, 0)),
-            scratch_shapes=[pltpu.VMEM((2, 8, 128), f32), pltpu.SemaphoreType.DMA((2,))],
-            out_shape=S((32, 128), f32), interpret=True,
-        )(x)  # fmt: skip
-
-    launch = only(run, S((32, 128), f32))
-    assert list(launch.in_flight) == [2, 2, 2, 1]
-    assert launch.waits == {"x_ref": Waits(4, exposed=4, most=2)}  # nothing is computed at all
-
-
-def test_copies_that_data_decide_are_not_counted_in_flight():
-    def kernel(x_ref, go_ref, o_ref, buf):
-        @pl.when(go_ref[0, 0] > 0)
-        def _():
-            pltpu.sync_copy(x_ref, buf)
-
-        o_ref[...] = buf[...]
-
-    def run(x, go):
-        return pl.pallas_call(
-            kernel, in_specs=[HBM, pl.BlockSpec(memory_space=pltpu.VMEM)], out_shape=x,
-            scratch_shapes=[pltpu.VMEM(x.shape, x.dtype)], interpret=True,
-        )(x, go)  # fmt: skip
-
-    launch = only(run, S((8, 128), f32), S((8, 128), f32))
-    assert (launch.in_flight, launch.waits) == (None, None)
