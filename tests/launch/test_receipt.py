@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import jax
 import jax.numpy as jnp
 import pytest
@@ -261,22 +259,6 @@ def test_a_puzzle_without_arguments_is_counted_on_its_first_case(capsys):
 def test_a_chip_that_is_not_there_is_named(capsys):
     puzzles.receipt(over_rows(twice), chip="v3")
     assert "no chip is called 'v3'" in capsys.readouterr().out
-
-
-@pytest.mark.skipif(
-    not hasattr(pl, "kernel") or not hasattr(pltpu, "create_tensorcore_mesh"),
-    reason="0.7 has no pl.kernel",
-)
-@pytest.mark.parametrize("look", [puzzles.receipt, puzzles.show])
-def test_a_kernel_on_a_mesh_is_named_as_what_is_not_read(look, capsys):
-    def fn(x):
-        mesh = pltpu.create_tensorcore_mesh("core", num_cores=1)
-        body = lambda x_ref, o_ref: pltpu.sync_copy(x_ref, o_ref)  # noqa: E731
-        return pl.kernel(body, out_type=S(x.shape, x.dtype), mesh=mesh)(x)
-
-    look(fn, S((16, 128), f32))
-    said = capsys.readouterr().out
-    assert re.search(r"reads `pallas_call`s, and there is none; what `pl\.kernel` makes", said)
 
 
 def aliased(given):
