@@ -91,7 +91,7 @@ def matmul_kernel(a_ref, b_ref, o_ref, acc_ref):
         o_ref[...] = acc_ref[...].astype(o_ref.dtype)
 
 
-def multiply(a, b, bm=128, bk=128, bn=128):
+def multiply(a, b, bm=128, bk=128, bn=128, limit=None):
     (m, k), n = a.shape, b.shape[1]
     return pl.pallas_call(
         matmul_kernel,
@@ -104,7 +104,7 @@ def multiply(a, b, bm=128, bk=128, bn=128):
         out_shape=S((m, n), a.dtype),
         scratch_shapes=[pltpu.VMEM((bm, bn), f32)],
         compiler_params=pltpu.CompilerParams(
-            dimension_semantics=("parallel", "parallel", "arbitrary")
+            dimension_semantics=("parallel", "parallel", "arbitrary"), vmem_limit_bytes=limit
         ),
     )(a, b)
 

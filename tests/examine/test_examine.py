@@ -65,12 +65,8 @@ def test_a_finding_has_operand_step_line_and_remedy() -> None:
     assert found.code == 1
     assert "✗ out-of-bounds · kernel · x_ref · step (3,)\n" in str(found)
     assert f"→ {one.remedy}" in str(found)
-
-
-def test_one_thing_is_told_once() -> None:
-    """The blocks show it, and the simulator stops at it."""
-    found = wrong()
-    assert [one.kind for one in found.findings] == ["out-of-bounds"]
+    # The blocks show it, and the simulator would stop at it: it is told once.
+    assert len(found.findings) == 1
     assert "uninitialised, hazard: what comes after the first error" in found.not_looked
 
 
@@ -278,12 +274,10 @@ def test_what_names_no_function_says_so(target, says, capsys: pytest.CaptureFixt
     assert says in capsys.readouterr().err
 
 
-@pytest.mark.slow
-def test_a_shell_gets_json_and_a_code() -> None:
-    command = [sys.executable, "-m", "puzzles", "examine", "kernels:stream", "f32[32,128]"]
-    done = subprocess.run([*command, "--json"], cwd=ROOT / "docs", capture_output=True, text=True)
-    assert done.returncode == 1, done.stderr
-    assert json.loads(done.stdout)["findings"][0]["kind"] == "hazard"
+def test_a_shell_gets_json_and_a_code(monkeypatch, capsys: pytest.CaptureFixture) -> None:
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    assert shell.command("kernels:stream", ["f32[32,128]"], "v5e", True) == 1
+    assert json.loads(capsys.readouterr().out)["findings"][0]["kind"] == "hazard"
 
 
 def test_the_pictures_of_the_page_are_what_it_says() -> None:
