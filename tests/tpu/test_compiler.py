@@ -6,11 +6,11 @@ import re
 
 import jax
 import jax.numpy as jnp
+import launches
 import pytest
 import sample
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
-from launches import multiply
 
 from puzzles import _tpu
 from puzzles._launch import as_tpu, kernel_calls, trace, trace_call
@@ -80,17 +80,6 @@ def compiler():
         yield one
 
 
-GOOD = {
-    "matmul": (multiply, shape(256, 384), shape(384, 128)),
-    "matmul in bf16": (multiply, *[shape(256, 256, dtype=jnp.bfloat16)] * 2),
-    "interpret=False": (launch(interpret=False), shape(256, 256)),
-    "one dimension": (launch(block=(1024,)), shape(4096)),
-    "traced //": (launch(thirds_kernel), shape(256, 256)),
-    "jit": (jax.jit(jax.jit(launch())), shape(256, 256)),
-    "vmap": (jax.vmap(launch()), shape(3, 256, 256)),
-}  # fmt: skip
-
-
 def dynamic(n, ids, x):
     """Scalar prefetch with a grid whose length is data."""
     spec = pltpu.PrefetchScalarGridSpec(
@@ -107,37 +96,33 @@ def dynamic(n, ids, x):
     return pl.pallas_call(kernel, grid_spec=spec, out_shape=out, interpret=True)(ids, x)
 
 
-GOOD["dynamic grid"] = (dynamic, shape(dtype=jnp.int32), shape(4, dtype=jnp.int32), shape(512, 128))
-
-
-def pipelined(x):
-    def kernel(x_ref, o_ref):
-        rows = pl.BlockSpec((128, 256), lambda i: (i, 0))
-        pltpu.emit_pipeline(copy_kernel, grid=(2,), in_specs=[rows], out_specs=[rows])(x_ref, o_ref)
-
-    hbm = pl.BlockSpec(memory_space=pl.ANY)
-    out = jax.ShapeDtypeStruct(x.shape, x.dtype)
-    return pl.pallas_call(kernel, in_specs=[hbm], out_specs=hbm, out_shape=out, interpret=True)(x)
-
-
-GOOD["emit_pipeline"] = (pipelined, shape(256, 256))
-
-_double = jax.custom_vjp(lambda x: 2 * launch()(x))
-_double.defvjp(lambda x: (_double(x), None), lambda _, g: (2 * launch()(g),))
-GOOD["custom_vjp"] = (jax.grad(lambda x: _double(x).sum()), shape(256, 256))
+# Beside those of launches.py, which `examine` lowers.
+GOOD = {
+    "interpret=False": lambda: (launch(interpret=False), shape(256, 256)),
+    "one dimension": lambda: (launch(block=(1024,)), shape(4096)),
+    "traced //": lambda: (launch(thirds_kernel), shape(256, 256)),
+    "dynamic grid": lambda: (
+        dynamic,
+        shape(dtype=jnp.int32),
+        shape(4, dtype=jnp.int32),
+        shape(512, 128),
+    ),
+}
+COMPILED = {**GOOD, **launches.LAUNCHES}
+del COMPILED["sharded"]
 
 
 @pytest.mark.parametrize("name", GOOD)
 def test_a_right_program_lowers(name):
-    lower(traced(*GOOD[name]))
+    lower(traced(*GOOD[name]()))
 
 
 @needs_libtpu
 @pytest.mark.slow
 @pytest.mark.graduate
-@pytest.mark.parametrize("name", sample.some(list(GOOD)))
+@pytest.mark.parametrize("name", sample.some(list(COMPILED)))
 def test_a_right_program_compiles_for_every_chip(compiler, name):
-    assert compiler.compile(traced(*GOOD[name])) == dict.fromkeys(supported_chips())
+    assert compiler.compile(traced(*COMPILED[name]())) == dict.fromkeys(supported_chips())
 
 
 @pytest.mark.parametrize("block", [(128, 100), (100, 128), (1, 128), (128, None), (100,)])
@@ -233,15 +218,15 @@ def test_an_unknown_error_is_one_clean_line():
 @graduate
 def test_too_little_vmem_is_found_by_the_compiler_alone(compiler):
     arguments = [shape(2048, 2048)] * 2
-    lower(traced(lambda a, b: multiply(a, b, 1024, 1024, 1024), *arguments))
+    lower(traced(lambda a, b: launches.multiply(a, b, 1024, 1024, 1024), *arguments))
     chips = ("v4", "v5e", "v6e")
     says = compiler.compile(
-        traced(lambda a, b: multiply(a, b, 1024, 1024, 1024), *arguments), chips
+        traced(lambda a, b: launches.multiply(a, b, 1024, 1024, 1024), *arguments), chips
     )
     assert re.search(r"needs [\d.]+ MiB of VMEM, and a core of v4 has 16 MiB", says["v4"])
     assert re.search(r"a kernel on v5e gets 16 MiB.*vmem_limit_bytes.*128 MiB", says["v5e"])
     assert says["v6e"] is None
-    raised = traced(lambda a, b: multiply(a, b, 1024, 1024, 1024, 64 * 2**20), *arguments)
+    raised = traced(lambda a, b: launches.multiply(a, b, 1024, 1024, 1024, 64 * 2**20), *arguments)
     assert compiler.compile(raised, ["v5e"]) == {"v5e": None}
 
 
@@ -279,7 +264,7 @@ def test_of_many_programs_the_first_that_is_refused_is_told(compiler, monkeypatc
     assert [len(programs) for programs in asked] == [2], "equal programs are compiled once"
 
     arguments = [shape(2048, 2048)] * 2
-    large = traced(lambda a, b: multiply(a, b, 1024, 1024, 1024), *arguments)
+    large = traced(lambda a, b: launches.multiply(a, b, 1024, 1024, 1024), *arguments)
     told = compiler.compile_all([good[0], large, good[1], large], ["v5e", "v6e"])
     assert told["v6e"] is None
     number, why = told["v5e"]
@@ -348,14 +333,9 @@ def test_what_is_missing_is_named_with_the_line_that_installs_it(monkeypatch, mo
 @pytest.mark.skipif(not hasattr(pltpu, "get_tpu_info_for_chip"), reason="JAX 0.8.1 or newer")
 @pytest.mark.parametrize("name", CHIPS)
 def test_the_figures_are_those_of_jax(name):
-    versions = {
-        "v4": "TPU_V4",
-        "v5e": "TPU_V5E",
-        "v5p": "TPU_V5P",
-        "v6e": "TPU_V6E",
-        "7x": "TPU_7X",
-    }
-    info = pltpu.get_tpu_info_for_chip(pltpu.ChipVersion[versions[name]], 1)
+    info = pltpu.get_tpu_info_for_chip(
+        pltpu.ChipVersion[f"TPU_{name.upper()}" if name[0] == "v" else "TPU_7X"], 1
+    )
     chip = CHIPS[name]
     assert chip.vmem_bytes == info.vmem_capacity_bytes
     assert chip.smem_bytes == info.smem_capacity_bytes
