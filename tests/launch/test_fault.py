@@ -113,23 +113,7 @@ def test_what_is_wrong_with_blocks_is_what_trying_every_step_finds() -> None:
     assert len(kinds) == 6, kinds
 
 
-# What is said, and what blocks alone do not tell.
-
-
-@pytest.mark.parametrize(
-    ("index", "step", "block", "says"),
-    [
-        (lambda i: i + 1, (3,), (4, 0), "Axis 0 has 4 blocks of 8, numbered 0 to 3."),
-        (lambda i: i - 1, (0,), (-1, 0), "and negative indices do not wrap on a TPU."),
-        (lambda i: i * 8, (1,), (8, 0), "an index map counts blocks, not elements."),
-    ],
-)
-def test_a_block_outside_the_array_is_explained(index, step, block, says):
-    fault = one(x32, x32, (4,), pl.BlockSpec((8, 128), lambda i: (index(i), 0)), ROW)
-    assert (fault.step, fault.block) == (step, block)
-    assert fault.words.startswith(f"`x_ref` at grid step {step}: block {block} is out of bounds.")
-    assert says in fault.words
-    assert fault.launch == "kernel"
+# What index maps in blocks do not tell; the words of the others are those of tests/verdicts.
 
 
 def test_an_element_window_may_not_start_outside():
@@ -142,30 +126,6 @@ def test_an_element_window_may_not_start_outside():
     fault = one(x32, S((48, 128), f32), (6,), halo(99), ROW)
     assert (fault.kind, fault.step, fault.block) == ("out-of-bounds", (4,), (32, 0))
     assert "32 elements" in fault.words
-
-
-def matrix(order):
-    """A sum over k into o_ref, whose block is (i, j): `order` places i, j, k in the grid."""
-
-    def axis(name):
-        return lambda *ids: ids[order.index(name)]
-
-    i, k = axis("i"), axis("k")
-    return (
-        S((16, 384), f32),
-        S((16, 128), f32),
-        tuple({"i": 2, "k": 3}[name] for name in order),
-        pl.BlockSpec((8, 128), lambda *ids: (i(*ids), k(*ids))),
-        pl.BlockSpec((8, 128), lambda *ids: (i(*ids), 0)),
-    )
-
-
-def test_a_reduction_over_the_outer_axis_revisits_its_output():
-    # Grid (3, 2): blocks 0 1 0 1 0 1; step 2 = (1, 0) is the first to come back.
-    words = one(*matrix("ki")).words
-    assert "visited again at grid step (1, 0) after other blocks were" in words
-    assert "a kernel that reads it now finds what another block left in its buffer" in words
-    assert "move the axis that comes back to it inwards, past the axes that lead away." in words
 
 
 def test_an_aliased_output_is_revisited_in_its_own_words():
@@ -204,23 +164,6 @@ def test_an_output_that_is_aliased_or_in_any_memory_may_have_blocks_that_nobody_
     assert found(x32, x32, (3,), ROW, pl.BlockSpec(memory_space=pl.ANY)) == ()
 
 
-@pytest.mark.parametrize("word", ["parallel", pltpu.PARALLEL])
-def test_a_parallel_reduction_shares_its_output(word):
-    words = one(*matrix("ik"), semantics=("parallel", word)).words
-    assert "(0, 0) and (0, 1), which differ along axis 1, marked 'parallel'" in words
-    assert words.endswith("Mark axis 1 'arbitrary', if the index map is meant to leave it out.")
-    assert found(*matrix("ik"), semantics=("parallel", pltpu.ARBITRARY)) == ()
-
-
-def test_parallel_axes_come_first():
-    x, out = S((16, 384), f32), S((16, 384), f32)
-    spec = pl.BlockSpec((8, 128), lambda i, j: (i, j))
-    fault = one(x, out, (2, 3), spec, spec, semantics=("arbitrary", "parallel"))
-    assert (fault.kind, fault.operand) == ("parallel", None)
-    assert "marks grid axis 1 'parallel' after axis 0" in fault.words
-    assert found(x, out, (2, 3), spec, spec, semantics=("parallel", "parallel")) == ()
-
-
 def test_an_input_that_the_kernel_writes_into_is_told():
     def kernel(x_ref, o_ref):
         x_ref[...] += 10
@@ -245,6 +188,9 @@ def test_dimension_semantics_have_a_word_for_each_axis():
     assert "has 2 entries and the grid (4,) 1 axis" in fault.words
     fault = one(x32, x32, (4,), ROW, ROW, semantics="sideways")
     assert "unknown word 'sideways'" in fault.words
+    spec, x = pl.BlockSpec((8, 128), lambda i, j: (i, j)), S((32, 384), f32)
+    fault = one(x, x, (4, 3), spec, spec, semantics=("arbitrary", pltpu.PARALLEL))
+    assert "marks grid axis 1 'parallel' after axis 0" in fault.words
 
 
 @pytest.mark.parametrize(
@@ -287,9 +233,12 @@ def test_blocks_that_fit_are_not_misaligned(shape, block):
     assert found(S(shape, f32), S(shape, f32), grid, spec, spec) == ()
 
 
-def test_blocks_in_smem_have_no_tiles():
+def test_blocks_in_smem_have_no_tiles_and_scalars_do_not_go_to_vmem():
     scalars = pl.BlockSpec((1, 1), lambda i: (i, 0), memory_space=pltpu.SMEM)
     assert found(S((4, 3), f32), x32, (4,), scalars, ROW) == ()
+    smem, vmem = pl.BlockSpec(memory_space=pltpu.SMEM), pl.BlockSpec()
+    assert one(S((), f32), x32, (), vmem, vmem).says.startswith("`x_ref`: a scalar cannot be")
+    assert found(S((), f32), x32, (), smem, vmem) == ()
 
 
 def test_faults_come_in_the_order_of_their_steps():
@@ -302,13 +251,6 @@ def test_faults_come_in_the_order_of_their_steps():
         ("misaligned", None),
         ("never-written", None),
     ]
-
-
-def test_a_scalar_does_not_go_to_vmem():
-    smem, vmem = pl.BlockSpec(memory_space=pltpu.SMEM), pl.BlockSpec()
-    assert one(S((), f32), x32, (), vmem, vmem).says.startswith("`x_ref`: a scalar cannot be")
-    assert found(S((), f32), x32, (), smem, vmem) == ()
-    assert found(x32, S((), f32), (), vmem, smem) == ()
 
 
 def with_numbers(kernel, numbers, rows=32) -> tuple[Finding, ...]:
