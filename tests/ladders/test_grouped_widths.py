@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import re
 from typing import Any
 
@@ -160,8 +161,13 @@ WAY = (
 @pytest.mark.graduate
 @pytest.mark.parametrize("name", WAY)
 def test_rungs_on_the_way_are_right_at_any_shape_or_refuse_it(name: str) -> None:
-    refused, puzzle = {}, find(name)
-    for number in sample.some(range(WAY.index(name), 210, 7), 2):
+    refused, puzzle, numbers = {}, find(name), range(WAY.index(name), 210, 7)
+    if not sample.ALL:  # the two smallest, one of them of whole blocks
+        numbers = [
+            min(some, key=lambda n: math.prod(drawn(n)[:3]))
+            for some in (numbers[::2], numbers[1::2])
+        ]
+    for number in numbers:
         r, (M, K, N, sizes) = np.random.default_rng((8, number)), drawn(number)
         if number % 2:  # whole blocks of every rung; else whatever comes
             M, K, N = 64 * -(-M // 64), 128 * -(-K // 128), 256 * -(-N // 256)
