@@ -5,11 +5,8 @@
 
 from __future__ import annotations
 
-import functools
-
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
@@ -91,7 +88,7 @@ def matmul_kernel(a_ref, b_ref, o_ref, acc_ref):
         o_ref[...] = acc_ref[...].astype(o_ref.dtype)
 
 
-def multiply(a, b, bm=128, bk=128, bn=128):
+def multiply(a, b, bm=128, bk=128, bn=128, limit=None):
     (m, k), n = a.shape, b.shape[1]
     return pl.pallas_call(
         matmul_kernel,
@@ -104,7 +101,7 @@ def multiply(a, b, bm=128, bk=128, bn=128):
         out_shape=S((m, n), a.dtype),
         scratch_shapes=[pltpu.VMEM((bm, bn), f32)],
         compiler_params=pltpu.CompilerParams(
-            dimension_semantics=("parallel", "parallel", "arbitrary")
+            dimension_semantics=("parallel", "parallel", "arbitrary"), vmem_limit_bytes=limit
         ),
     )(a, b)
 
@@ -119,10 +116,6 @@ def jitted_matmul():
 
 def batched_matmul():
     return jax.vmap(multiply, in_axes=(0, None)), S((2, 256, 256), f32), S((256, 128), f32)
-
-
-def partial_matmul():
-    return functools.partial(multiply, bm=256), S((256, 256), f32), S((256, 128), f32)
 
 
 class Layer:
@@ -140,10 +133,6 @@ class Layer:
 
 def callable_object():
     return Layer(), S((256, 128), f32)
-
-
-def bound_method():
-    return Layer().forward, S((256, 128), f32)
 
 
 @jax.custom_vjp
@@ -447,19 +436,13 @@ def sharded():
     return jax.jit(jax.shard_map(fn, **how)), S((128, 128), f32)
 
 
-def random_index():
-    rng = np.random.default_rng(0)
-    fn, _, x = picked_blocks()
-    return fn, jnp.asarray(rng.integers(0, 8, 4), i32), x
-
-
 LAUNCHES = {
     make.__name__: make
     for make in (
         add_vectors, scale_rows, ragged_rows, ragged_sum, matmul, jitted_matmul, batched_matmul,
-        partial_matmul, callable_object, bound_method, gradient, softmax_rows, squeezed_batch,
+        callable_object, gradient, softmax_rows, squeezed_batch,
         picked_blocks, in_place, filled_elsewhere, one_copy, two_buffers, scoped_copy,
         inner_pipeline, counted_loop, masked_blocks, running_sum, large_blocks, quantised,
-        two_launches, in_a_scan, sharded, random_index,
+        two_launches, in_a_scan, sharded,
     )
 }  # fmt: skip

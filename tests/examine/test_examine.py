@@ -6,6 +6,7 @@ import functools
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import jax
@@ -65,22 +66,12 @@ def test_a_finding_has_operand_step_line_and_remedy() -> None:
     assert found.code == 1
     assert "✗ out-of-bounds · kernel · x_ref · step (3,)\n" in str(found)
     assert f"→ {one.remedy}" in str(found)
-
-
-def test_one_thing_is_told_once() -> None:
-    """The blocks show it, and the simulator stops at it."""
-    found = wrong()
-    assert [one.kind for one in found.findings] == ["out-of-bounds"]
+    # The blocks show it, and the simulator would stop at it: it is told once.
+    assert len(found.findings) == 1
     assert "uninitialised, hazard: what comes after the first error" in found.not_looked
-
-
-def test_json_has_every_field() -> None:
-    data = json.loads(wrong().to_json())
-    (one,) = data["findings"]
-    assert one["kind"] == "out-of-bounds"
-    assert one["step"] == [3]
-    assert data["launches"][0]["grid"] == [4]
-    assert (data["code"], data["chips"]) == (1, ["v5e"])
+    data = json.loads(found.to_json())
+    assert (data["findings"][0]["kind"], data["findings"][0]["step"]) == ("out-of-bounds", [3])
+    assert (data["code"], data["chips"], data["launches"][0]["grid"]) == (1, ["v5e"], [4])
     assert data["looked"]
 
 
@@ -168,21 +159,17 @@ def over(grid, block=(8, 128)):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("grid", "most"), [((10, 100), 3.0), ((1000, 1000), 5.0)])
-def test_a_large_grid_is_simulated_in_part_and_it_says_so(grid, most) -> None:
-    """Seconds of one process: other people's are not ours."""
-    import time
-
+def test_what_is_too_large_is_simulated_in_part_or_not_and_it_says_so() -> None:
     examine(over((2, 2)), X)  # what JAX imports and compiles once
-    start = time.process_time()
-    found = examine(over(grid), X)
-    seconds = time.process_time() - start
-    steps = f"{grid[0] * grid[1]:,}"
+    start = time.process_time()  # of one process: other people's seconds are not ours
+    found = examine(over((1000, 1000)), X)
+    assert time.process_time() - start < 5
     assert (
-        f"uninitialised, hazard: in the simulator, the first 250 of {steps} steps" in found.looked
+        "uninitialised, hazard: in the simulator, the first 250 of 1,000,000 steps" in found.looked
     )
-    assert any(f"{steps} steps were too many" in line for line in found.not_looked)
-    assert seconds < most
+    assert any("1,000,000 steps were too many" in line for line in found.not_looked)
+    found = examine(launches.softmax_rows()[0], S((2**20, 128), f32))
+    assert any("hazard: the arrays take 1,024 MiB" in line for line in found.not_looked)
 
 
 def test_a_fault_in_the_last_of_many_steps_is_found_nevertheless() -> None:
@@ -203,12 +190,6 @@ def test_a_grid_of_a_billion_steps_is_a_sentence(capsys: pytest.CaptureFixture) 
     for look in (puzzles.show, puzzles.receipt):
         look(fn, X)
         assert "a grid counts blocks, not elements" in capsys.readouterr().out
-
-
-def test_large_arrays_are_not_simulated_and_it_says_so() -> None:
-    fn, _ = launches.softmax_rows()
-    found = examine(fn, S((2**20, 128), f32))
-    assert any("hazard: the arrays take 1,024 MiB" in line for line in found.not_looked)
 
 
 def test_what_is_steered_by_data_asks_for_it() -> None:
@@ -237,24 +218,13 @@ def test_seed_draws_the_data_of_shapes() -> None:
     assert not drawn(S((8,), i32), 1).any()
 
 
-@pytest.mark.parametrize(
-    ("text", "shape", "dtype"),
-    [
-        ("f32[1024,512]", (1024, 512), "float32"),
-        ("bf16[8]", (8,), "bfloat16"),
-        ("i32[]", (), "int32"),
-        ("u8[2, 3]", (2, 3), "uint8"),
-        ("bool[4]", (4,), "bool"),
-        ("float8_e4m3fn[8,128]", (8, 128), "float8_e4m3fn"),
-    ],
-)
-def test_shapes_are_written_as_jax_prints_them(text, shape, dtype) -> None:
-    made = shell.argument(text)
-    assert isinstance(made, jax.ShapeDtypeStruct)
-    assert (made.shape, made.dtype) == (shape, jnp.dtype(dtype))
-
-
-def test_other_arguments_are_numbers_and_python() -> None:
+def test_arguments_are_written_as_jax_prints_shapes_or_as_numbers_and_python() -> None:
+    for text, shape, dtype in [
+        ("f32[1024,512]", (1024, 512), f32), ("bf16[8]", (8,), jnp.bfloat16), ("i32[]", (), i32),
+        ("u8[2, 3]", (2, 3), jnp.uint8), ("bool[4]", (4,), jnp.bool_),
+        ("float8_e4m3fn[8,128]", (8, 128), jnp.float8_e4m3fn),
+    ]:  # fmt: skip
+        assert shell.argument(text) == S(shape, dtype)
     assert shell.argument("i32[3]=5,0,7").tolist() == [5, 0, 7]
     assert shell.argument("i32[2,2]=1").tolist() == [[1, 1], [1, 1]]
     assert shell.argument("(128, 256)") == (128, 256)
@@ -278,12 +248,10 @@ def test_what_names_no_function_says_so(target, says, capsys: pytest.CaptureFixt
     assert says in capsys.readouterr().err
 
 
-@pytest.mark.slow
-def test_a_shell_gets_json_and_a_code() -> None:
-    command = [sys.executable, "-m", "puzzles", "examine", "kernels:stream", "f32[32,128]"]
-    done = subprocess.run([*command, "--json"], cwd=ROOT / "docs", capture_output=True, text=True)
-    assert done.returncode == 1, done.stderr
-    assert json.loads(done.stdout)["findings"][0]["kind"] == "hazard"
+def test_a_shell_gets_json_and_a_code(monkeypatch, capsys: pytest.CaptureFixture) -> None:
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    assert shell.command("kernels:stream", ["f32[32,128]"], "v5e", True) == 1
+    assert json.loads(capsys.readouterr().out)["findings"][0]["kind"] == "hazard"
 
 
 def test_the_pictures_of_the_page_are_what_it_says() -> None:

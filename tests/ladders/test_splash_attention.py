@@ -37,6 +37,7 @@ SOLUTION = find("splash_multi_head").solution
 # What JAX is handed: an object of one of its classes for all heads, or one for each.
 KINDS = ("CausalMask", "LocalMask", "ChunkedCausalMask", "FullMask", "NumpyMask", "one each")
 NUMBERS = range(120)
+drill = pytest.mark.skipif(not sample.ALL, reason="make graduate")
 
 lines: dict[int, str] = {}
 
@@ -139,7 +140,7 @@ def drawn(number: int) -> Case:
 
 @pytest.mark.slow
 @pytest.mark.graduate
-@pytest.mark.parametrize("number", sample.some(NUMBERS, 12))
+@pytest.mark.parametrize("number", sample.some(NUMBERS, 2))
 def test_same_numbers_and_no_more_work_than_production(number: int) -> None:
     with np.errstate(invalid="ignore"):
         lines[number] = graduation.examine(SOLUTION, drawn(number))
@@ -183,17 +184,17 @@ def _mistaken(name: str) -> Callable:
 
 
 @pytest.mark.slow
+@pytest.mark.graduate
 @pytest.mark.parametrize(
     ("fn", "says"),
-    [
+    sample.some([
         (_with_dead_steps, "grid steps, and JAX's splash attention takes"),
         (_with_a_cap_of_half, "are not those of dense attention in f32"),
         (_mistaken("masks dead visits and skips none"), "dots, and JAX's splash attention takes"),
         (_mistaken("lets full tiles see other documents"), "are not those of dense attention"),
         (_mistaken("deals the key heads out in turn"), "are not those of dense attention"),
-    ],
-    ids=["dead steps", "wrong cap", "no skip", "leaking documents", "wrong groups"],
-)
+    ]),
+)  # fmt: skip
 def test_what_is_wrong_or_wasteful_does_not_graduate(fn: Callable, says: str) -> None:
     if not graduation.has_splash() and "JAX's" in says:
         pytest.skip("this JAX has no splash attention to compare with")
@@ -205,6 +206,8 @@ def test_what_is_wrong_or_wasteful_does_not_graduate(fn: Callable, says: str) ->
         graduation.examine(fn, Case(*arrays, mask, ids, 4.0))
 
 
+@pytest.mark.graduate
+@drill
 def test_patterns_of_a_window_are_more_than_production_moves() -> None:
     arrays = graduation.draw(0, 1, 1, 512, 512, 64, 64, jnp.float32)
     theirs = (("LocalMask", ((512, 512), (199, 0), 0)),)
@@ -286,6 +289,8 @@ def test_a_list_of_another_mask_is_refused_in_a_sentence() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.graduate
+@drill
 def test_a_learner_reads_the_table_or_what_is_wrong() -> None:
     table = graduation.graduate(SOLUTION)
     assert table.startswith(graduation.HEAD)

@@ -21,6 +21,7 @@ from puzzles.splash_attention._gradients import Case
 
 SOLUTION = find("splash_vjp").solution
 CALLS = range(104)
+drill = pytest.mark.skipif(not sample.ALL, reason="make graduate")
 HEADS = [(1, 1), (2, 1), (4, 1), (3, 3), (4, 2), (6, 2), (8, 4)]
 
 lines: list[str] = []
@@ -99,7 +100,7 @@ def computed(r: np.random.Generator, T: int, S: int) -> tuple[str, tuple]:
 
 @pytest.mark.slow
 @pytest.mark.graduate
-@pytest.mark.parametrize("number", sample.some(CALLS, 3))
+@pytest.mark.parametrize("number", sample.some(CALLS))
 def test_gradients_are_those_of_dense_attention_and_of_production(number: int) -> None:
     lines.append(graduation.examine(SOLUTION, drawn(number), number))
 
@@ -123,23 +124,25 @@ def _with_a_cap_of_half(q, k, v, mask, segment_ids=None, soft_cap=None, *, bq, b
 
 
 @pytest.mark.slow
+@pytest.mark.graduate
 @pytest.mark.parametrize(
     ("fn", "says"),
-    [
+    sample.some([
         (_mistaken("forgets delta"), "dq of dense attention in f32"),
         (_mistaken("gives no gradient to keys and values"), "dk of dense attention in f32"),
         (_mistaken("forgets the segments on the way back"), "dq of dense attention in f32"),
         (_mistaken("computes the forward pass again"), "dots a tile: 2, 2, 3, 4, where 2, 3, 4"),
         (_with_a_cap_of_half, "o of dense attention in f32"),
-    ],
-    ids=["no delta", "no keys", "leaking documents", "once more", "wrong cap"],
-)
+    ]),
+)  # fmt: skip
 def test_what_is_wrong_or_wasteful_does_not_graduate(fn: Callable, says: str) -> None:
     with pytest.raises(AssertionError, match=says):
         graduation.examine(fn, some_call(segments=True, cap=4.0))
 
 
 @pytest.mark.slow
+@pytest.mark.graduate
+@drill
 def test_a_learner_reads_the_table_or_what_is_wrong() -> None:
     head, row = graduation.graduate(SOLUTION).splitlines()
     assert head == graduation.HEAD
@@ -174,6 +177,8 @@ def attending(case: Case) -> Callable:
     return attention
 
 
+@pytest.mark.graduate
+@drill
 def test_a_batch_is_one_vmap_and_jit_changes_nothing() -> None:
     case = some_call(segments=True, cap=9.0)
     attention = attending(case)

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import sample
 
 from puzzles import find
 from puzzles.splash_attention import _graduation as graduation
@@ -58,7 +59,8 @@ def test_lse_is_that_of_production() -> None:
     np.testing.assert_allclose(lse[:, 0], theirs_lse[0], rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("cut", [128, 256, 384])
+@pytest.mark.graduate
+@pytest.mark.parametrize("cut", sample.some([128, 256, 384]))
 def test_two_parts_merge_into_the_whole(cut: int) -> None:
     q, k, v = drawn(1, 256, 512, 64, 32)
     mask = window(256, 512, 100)  # no row sees the second half, and some see nothing
@@ -103,7 +105,8 @@ def sinking(arrays: tuple[jax.Array, ...], mask: np.ndarray, sink: float) -> np.
     return weights @ v / (weights.sum(axis=1, keepdims=True) + np.exp(sink))
 
 
-@pytest.mark.parametrize("sink", [-3.0, 2.5, 20.0])
+@pytest.mark.graduate
+@pytest.mark.parametrize("sink", sample.some([-3.0, 2.5, 20.0]))
 def test_a_sink_is_a_part_without_values(sink: float) -> None:
     q, k, v = drawn(3, 256, 256, 64, 32)
     mask = window(256, 256, 90)

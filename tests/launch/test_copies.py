@@ -2,142 +2,21 @@
 
 from __future__ import annotations
 
-import functools
+from random import Random
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
-from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
+from launched import one as one_launch
+from launched import reference
 
-from puzzles._launch import Launch, Waits, quickly, trace, trace_call, with_interpret
-from puzzles._tpu import simulate
+from puzzles._launch import Launch, Waits
 
 f32, i32 = jnp.float32, jnp.int32
 S = jax.ShapeDtypeStruct
 HBM = pl.BlockSpec(memory_space=pl.ANY)
-
-
-def only(fn, *args) -> Launch:
-    (launch,) = trace(fn, *args)
-    return launch
-
-
-def traffic(launch: Launch) -> dict[tuple[str, str], tuple[int, int]]:
-    """(times, bytes) of all copies between two refs."""
-    found: dict[tuple[str, str], tuple[int, int]] = {}
-    for copy in launch.copies:
-        ends = copy.source, copy.target
-        times, size = found.get(ends, (0, 0))
-        found[ends] = times + copy.times, size + copy.bytes
-    return found
-
-
-def streamed_add(x, y, rows=8):
-    def kernel(x_ref, y_ref, o_ref, x_buf, y_buf, o_buf, sems):
-        count = x_ref.shape[0] // rows
-
-        def fetches(i, slot):
-            window = pl.ds(i * rows, rows)
-            return (
-                pltpu.make_async_copy(x_ref.at[window], x_buf.at[slot], sems.at[0, slot]),
-                pltpu.make_async_copy(y_ref.at[window], y_buf.at[slot], sems.at[1, slot]),
-            )
-
-        for fetch in fetches(0, 0):
-            fetch.start()
-
-        def body(i, _):
-            slot = lax.rem(i, 2)
-
-            @pl.when(i + 1 < count)
-            def _():
-                for fetch in fetches(i + 1, 1 - slot):
-                    fetch.start()
-
-            for fetch in fetches(i, slot):
-                fetch.wait()
-            o_buf[...] = x_buf[slot] + y_buf[slot]
-            pltpu.sync_copy(o_buf, o_ref.at[pl.ds(i * rows, rows)])
-            return 0
-
-        lax.fori_loop(0, count, body, 0)
-
-    two = pltpu.VMEM((2, rows, x.shape[1]), x.dtype)
-    return pl.pallas_call(
-        kernel,
-        in_specs=[HBM, HBM],
-        out_specs=HBM,
-        out_shape=S(x.shape, x.dtype),
-        scratch_shapes=[two, two, pltpu.VMEM((rows, x.shape[1]), x.dtype),
-                        pltpu.SemaphoreType.DMA((2, 2))],
-        interpret=True,
-    )(x, y)  # fmt: skip
-
-
-def piped_matmul(a, b, bm=64, bk=128, bn=128):
-    (M, K), N = a.shape, b.shape[1]
-
-    def body(a_ref, b_ref, o_ref):
-        @pl.when(pl.program_id(2) == 0)
-        def _():
-            o_ref[...] = jnp.zeros_like(o_ref)
-
-        o_ref[...] += jnp.dot(a_ref[...], b_ref[...], preferred_element_type=f32)
-
-    def kernel(a_ref, b_ref, o_ref):
-        pltpu.emit_pipeline(
-            body,
-            grid=(M // bm, N // bn, K // bk),
-            in_specs=[
-                pl.BlockSpec((bm, bk), lambda i, j, k: (i, k)),
-                pl.BlockSpec((bk, bn), lambda i, j, k: (k, j)),
-            ],
-            out_specs=[pl.BlockSpec((bm, bn), lambda i, j, k: (i, j))],
-        )(a_ref, b_ref, o_ref)
-
-    return pl.pallas_call(
-        kernel, in_specs=[HBM, HBM], out_specs=HBM, out_shape=S((M, N), f32), interpret=True
-    )(a, b)
-
-
-def ragged_sums(lengths, x):
-    """Row block i sums its first `lengths[i]` blocks of 128 columns."""
-
-    def kernel(lengths_ref, x_ref, o_ref):
-        i = pl.program_id(0)
-        o_ref[...] = jnp.zeros_like(o_ref)
-
-        def body(x_ref):
-            o_ref[...] += x_ref[...]
-
-        spec = pl.BlockSpec((64, 128), lambda k: (i, k))
-        pltpu.emit_pipeline(body, grid=(lengths_ref[i],), in_specs=[spec])(x_ref)
-
-    spec = pltpu.PrefetchScalarGridSpec(
-        num_scalar_prefetch=1,
-        grid=(x.shape[0] // 64,),
-        in_specs=[HBM],
-        out_specs=pl.BlockSpec((64, 128), lambda i, lengths: (i, 0)),
-    )
-    out = S((x.shape[0], 128), x.dtype)
-    return pl.pallas_call(kernel, grid_spec=spec, out_shape=out, interpret=True)(lengths, x)
-
-
-def test_a_stream_of_copies_is_counted_through_its_loop():
-    # 5 windows of 8 x 256 f32 (8 KiB): each of x and y comes once, and each sum leaves once.
-    one = only(streamed_add, S((40, 256), f32), S((40, 256), f32))
-    assert traffic(one) == {
-        ("x_ref", "x_buf"): (5, 5 * 8192),
-        ("y_ref", "y_buf"): (5, 5 * 8192),
-        ("o_buf", "o_ref"): (5, 5 * 8192),
-    }
-    assert (one.hbm_bytes_read, one.hbm_bytes_written) == (2 * 5 * 8192, 5 * 8192)
-    assert [(o.transfers, o.hbm_bytes) for o in one.inputs + one.outputs] == [(5, 5 * 8192)] * 3
-    assert one.exact
-    assert one.least is one
 
 
 def test_a_portion_is_a_block_or_the_largest_slice_that_is_copied():
@@ -154,62 +33,49 @@ def test_a_portion_is_a_block_or_the_largest_slice_that_is_copied():
         return pl.pallas_call(kernel, grid=(2,), in_specs=[HBM, HBM], out_specs=spec,
                               out_shape=S((2, 16, 256), f32))(x, y)  # fmt: skip
 
-    one = only(fn, S((3, 64, 256), f32), S((8, 128), f32))
+    one = one_launch(fn, S((3, 64, 256), f32), S((8, 128), f32))
     assert [o.portion for o in one.inputs + one.outputs] == [(1, 16, 256), (0, 0), (1, 16, 256)]
     assert one.hbm_bytes_read == 2 * (16 * 256 + 8 * 128) * 4
-
-
-def test_a_copy_knows_its_line_its_ends_and_its_steps():
-    one = only(streamed_add, S((40, 256), f32), S((40, 256), f32))
-    first, last = one.copies[0], one.copies[-1]
-    assert first.line == "fetch.start()"
-    assert last.line == "pltpu.sync_copy(o_buf, o_ref.at[pl.ds(i * rows, rows)])"
-    assert (first.spaces, last.spaces) == (("hbm", "vmem"), ("vmem", "hbm"))
-    assert (first.bytes_each, first.executed.tolist()) == (8192, [1])
-    assert first.exact
 
 
 def test_a_pipeline_in_a_kernel_is_counted_block_by_block():
     # The grid (3, 4, 2): a's index changes at every one of 24 steps (64 x 128 f32), b's as well
     # (128 x 128 f32), and the output's 12 times.
-    one = only(piped_matmul, S((192, 256), f32), S((256, 512), f32))
+    one = reference("pipelined_matmul", S((192, 256), f32), S((256, 512), f32))
     assert one.hbm_bytes_read == 24 * 64 * 128 * 4 + 24 * 128 * 128 * 4
     assert one.hbm_bytes_written == 192 * 512 * 4
     assert [o.transfers for o in one.inputs + one.outputs] == [24, 24, 12]
     assert one.dots[0].executed.tolist() == [24]
-    assert all("emit_pipeline" in copy.line or "a_ref, b_ref, o_ref" in copy.line
+    assert all("emit_pipeline" in copy.line or ")(a_ref, b_ref, o_ref)" in copy.line
                for copy in one.copies)  # fmt: skip
 
 
 def test_a_pipeline_too_long_to_follow_is_bounded():
-    # 16^3 steps of (256, 256) blocks: each would fetch two of 256 KiB, if no index ever stayed.
-    square = S((4096, 4096), f32)
-    one = only(functools.partial(piped_matmul, bm=256, bk=256, bn=256), square, square)
+    # 32 * 16 * 16 steps: each would fetch (64, 128) and (128, 128), if no index ever stayed.
+    one = reference("pipelined_matmul", S((2048, 2048), f32), S((2048, 2048), f32))
     assert not one.exact
     if one.unknown_loops:  # on 0.7 it is a `while`, of which one turn is counted
         assert one.least.dot_flops == 0 < one.dot_flops
         return
-    assert 4096 * 2 * 2**18 <= one.hbm_bytes_read < 1.01 * 4096 * 2 * 2**18
+    most = 8192 * (64 + 128) * 128 * 4
+    assert most <= one.hbm_bytes_read < 1.01 * most
     assert one.least.hbm_bytes_read < one.hbm_bytes_read
     assert one.bound == "at most"
-    assert one.dot_flops == one.least.dot_flops == 2 * 4096**3
+    assert one.dot_flops == one.least.dot_flops == 2 * 2048**3
 
 
-def test_a_pipeline_as_long_as_the_data_say():
+def test_a_pipeline_is_as_long_as_the_data_say_or_no_certain_traffic():
     # 1 + 3 + 0 + 2 blocks of 64 x 128 f32; four lengths are prefetched.
-    lengths, x = jnp.array([1, 3, 0, 2], i32), S((256, 512), f32)
-    one = only(ragged_sums, lengths, x)
+    x = S((4, 256, 128), f32)
+    one = reference("ragged_row_sums", x, jnp.array([64, 192, 0, 128], i32))
     assert one.hbm_bytes_read == 6 * 64 * 128 * 4 + 4 * 4
     assert sum(copy.executed for copy in one.copies).tolist() == [1, 3, 0, 2]
     assert one.exact
-
-
-def test_a_pipeline_of_unknown_length_is_no_certain_traffic():
-    one = only(ragged_sums, S((4,), i32), S((256, 512), f32))
-    assert not one.exact
-    assert one.unknown_loops
-    assert one.hbm_bytes_read > one.least.hbm_bytes_read == 16  # the lengths alone
-    assert one.least.least is one.least
+    blind = reference("ragged_row_sums", x, S((4,), i32))
+    assert not blind.exact
+    assert blind.unknown_loops
+    assert blind.hbm_bytes_read > blind.least.hbm_bytes_read == 16  # the lengths alone
+    assert blind.least.least is blind.least
 
 
 def test_the_last_block_of_a_pipeline_moves_as_much_as_is_there():
@@ -225,7 +91,7 @@ def test_the_last_block_of_a_pipeline_moves_as_much_as_is_there():
         out = S(x.shape, x.dtype)
         return pl.pallas_call(kernel, in_specs=[HBM], out_specs=HBM, out_shape=out)(x)
 
-    one = only(fn, S((300, 256), f32))
+    one = one_launch(fn, S((300, 256), f32))
     assert one.hbm_bytes_read == one.hbm_bytes_written == (256 + 48) * 256 * 4
     assert {copy.bytes_each for copy in one.copies} == {128 * 128 * 4, 48 * 128 * 4}
 
@@ -246,57 +112,12 @@ def test_a_slice_whose_size_depends_on_data_is_at_most_its_axis():
             kernel, in_specs=[HBM], out_specs=HBM, out_shape=out, scratch_shapes=scratch
         )(x)
 
-    one = only(fn, S((64, 128), f32))
+    one = one_launch(fn, S((64, 128), f32))
     (copy,) = one.copies
     assert (copy.exact, copy.bytes_each) == (False, 16 * 128 * 4)  # the smaller of both ends
     assert not one.exact
+    assert (one.hbm_bytes_read, one.hbm_bytes_written) == (16 * 128 * 4,) * 2  # both are in HBM
     assert one.least.hbm_bytes == 0
-
-
-def test_copies_between_two_places_in_hbm_are_read_and_written():
-    def fn(x):
-        def kernel(x_ref, o_ref):
-            pltpu.sync_copy(x_ref, o_ref)
-
-        return pl.pallas_call(kernel, in_specs=[HBM], out_specs=HBM, out_shape=x)(x)
-
-    one = only(fn, S((64, 128), f32))
-    assert one.copies[0].spaces == ("hbm", "hbm")
-    assert (one.hbm_bytes_read, one.hbm_bytes_written) == (32768, 32768)
-
-
-def test_copies_under_a_branch_are_those_of_its_steps():
-    def fn(x):
-        def kernel(x_ref, o_ref):
-            @pl.when(pl.program_id(0) % 2 == 0)
-            def _():
-                pltpu.sync_copy(x_ref.at[pl.ds(0, 8)], o_ref)
-
-        spec = pl.BlockSpec((8, 128), lambda i: (i, 0))
-        return pl.pallas_call(kernel, grid=(5,), in_specs=[HBM], out_specs=spec,
-                              out_shape=S((40, 128), f32))(x)  # fmt: skip
-
-    one = only(fn, S((64, 128), f32))
-    assert one.copies[0].executed.tolist() == [1, 0, 1, 0, 1]
-    assert one.hbm_bytes_read == 3 * 4096
-
-
-def test_what_a_copy_brings_to_smem_is_not_known():
-    def fn(n, x):
-        def kernel(n_ref, x_ref, o_ref, scalars):
-            pltpu.sync_copy(n_ref, scalars)
-            o_ref[...] = x_ref[...]
-
-            @pl.when(scalars[0] > 0)
-            def _():
-                o_ref[...] = x_ref[...] * 2.0
-
-        return pl.pallas_call(kernel, in_specs=[HBM, pl.BlockSpec()], out_shape=x,
-                              scratch_shapes=[pltpu.SMEM((8,), i32)])(n, x)  # fmt: skip
-
-    one = only(fn, jnp.ones(8, i32), S((8, 128), f32))
-    assert (one.flops, one.least.flops) == (1024, 0)
-    assert one.hbm_bytes_read == 4096 + 32
 
 
 def test_scalars_that_a_copy_overwrites_are_forgotten_and_those_that_it_reads_are_not():
@@ -320,77 +141,115 @@ def test_scalars_that_a_copy_overwrites_are_forgotten_and_those_that_it_reads_ar
         )
         return pl.pallas_call(kernel, grid_spec=spec, out_shape=x)(n, m, n, x)
 
-    one = only(fn, jnp.zeros(8, i32), jnp.ones(8, i32), S((8, 128), f32))
+    one = one_launch(fn, jnp.zeros(8, i32), jnp.ones(8, i32), S((8, 128), f32))
     assert (one.flops, one.least.flops) == (2 * 1024, 1024)
-    assert set(traffic(one)) == {("far_ref", "n_ref"), ("m_ref", "scalars")}
+    ends = {(copy.source, copy.target): copy.spaces for copy in one.copies}
+    assert ends == {("far_ref", "n_ref"): ("hbm", "smem"), ("m_ref", "scalars"): ("smem", "smem")}
 
 
-@pytest.mark.parametrize("fn", [streamed_add, piped_matmul])
-def test_such_kernels_run_on_a_cpu_and_in_the_simulator(fn):
-    shapes = ((40, 256), (40, 256)) if fn is streamed_add else ((128, 256), (256, 128))
-    a, b = (np.random.default_rng(n).normal(size=s) for n, s in enumerate(shapes))
-    expected = a + b if fn is streamed_add else a @ b
-    traced = trace_call(fn, jnp.asarray(a, f32), jnp.asarray(b, f32))
-    for got in (quickly(with_interpret(traced.jaxpr, True), traced.leaves), simulate(traced)):
-        np.testing.assert_allclose(got[0], expected, rtol=1e-4, atol=1e-3)
+# Any order of starts, work and waits, and what a replay of it counts.
 
 
-def serial_add(x, rows=8):
-    def kernel(x_ref, o_ref, buf):
-        def body(i, _):
-            window = pl.ds(i * rows, rows)
-            pltpu.sync_copy(x_ref.at[window], buf)
-            o_ref[window] = 2 * buf[...]
-            return 0
-
-        lax.fori_loop(0, x_ref.shape[0] // rows, body, 0)
-
-    return pl.pallas_call(
-        kernel, in_specs=[HBM], out_shape=S(x.shape, x.dtype),
-        scratch_shapes=[pltpu.VMEM((rows, x.shape[1]), x.dtype)], interpret=True,
-    )(x)  # fmt: skip
-
-
-def test_copies_in_flight_at_each_wait():
-    x = S((32, 128), f32)
-    assert list(only(serial_add, x).in_flight) == [1] * 4
-    # x and y, one ahead; the result's copy is waited for at once
-    rounds = [4, 3, 3] * 3 + [2, 1, 1]
-    assert list(only(streamed_add, x, x).in_flight) == rounds
-    assert (
-        list(only(lambda x: pl.pallas_call(lambda a, o: None, out_shape=x)(x), x).in_flight) == []
-    )
+def schedule(r: Random, steps: int) -> list[tuple]:
+    """What each of some steps does: ("start", ref, row, rows, slot), ("wait", slot), ("work",)."""
+    flying: dict[int, tuple] = {}
+    done = []
+    for step in range(steps):
+        for _ in range(r.randint(0, 5)):
+            kind = r.choice(["start", "start", "wait", "wait", "work"])
+            free = [slot for slot in range(3) if slot not in flying]
+            if kind == "start" and free:
+                slot = r.choice(free)
+                flying[slot] = r.choice("xy"), 8 * r.randint(0, 6), r.choice([8, 16]), slot
+                done.append((step, "start", *flying[slot]))
+            elif kind == "wait" and flying:
+                slot = r.choice(list(flying))
+                done.append((step, "wait", *flying.pop(slot)))
+            elif kind == "work":
+                done.append((step, "work"))
+    return done + [(steps - 1, "wait", *copy) for copy in flying.values()]
 
 
-def test_waits_that_no_work_hides_are_counted_for_each_ref():
-    x = S((32, 128), f32)
-    assert only(serial_add, x).waits == {"x_ref": Waits(4, exposed=4, most=1, pauses=4)}
-    ahead, at_once = Waits(4, 1, most=2, pauses=1), Waits(4, 4, most=1, pauses=4)
-    assert only(streamed_add, x, x).waits == {"x_ref": ahead, "y_ref": ahead, "o_buf": at_once}
+def scheduled(actions: list[tuple], steps: int) -> Launch:
+    def kernel(x_ref, y_ref, o_ref, buf, sems):
+        o_ref[...] = jnp.zeros_like(o_ref)
+        for step, kind, *copy in actions:
+
+            def act(kind=kind, copy=copy):
+                if kind == "work":
+                    o_ref[...] += 1.0
+                    return
+                name, row, rows, slot = copy
+                source = {"x": x_ref, "y": y_ref}[name].at[pl.ds(row + pl.program_id(0), rows)]
+                target = buf.at[slot, pl.ds(0, rows)]
+                getattr(pltpu.make_async_copy(source, target, sems.at[slot]), kind)()
+
+            pl.when(pl.program_id(0) == step)(act)
+
+    call = pl.pallas_call(
+        kernel, grid=(steps,), in_specs=[HBM, HBM], out_shape=S((8, 128), f32),
+        out_specs=pl.BlockSpec((8, 128), lambda i: (0, 0)), interpret=True,
+        scratch_shapes=[pltpu.VMEM((3, 16, 128), f32), pltpu.SemaphoreType.DMA((3,))],
+    )  # fmt: skip
+    return one_launch(lambda x, y: call(x, y), *[S((80, 128), f32)] * 2)
 
 
-def test_the_pieces_that_are_copied_begin_where_the_kernel_says():
-    def kernel(table_ref, x_ref, o_ref, sem):
-        i = pl.program_id(0)
-        rows = x_ref.at[1].at[pl.ds(8 * table_ref[i], 8)]
-        pltpu.sync_copy(rows.at[:, pl.ds(128, 128)], o_ref)
+def test_copies_waits_and_pieces_are_those_of_a_replay():
+    exposed = hidden = 0
+    for seed in range(40):
+        r = Random(seed)
+        steps = r.randint(1, 4)
+        actions = schedule(r, steps)
+        launch = scheduled(actions, steps)
+        flying, in_flight, found, pieces, work = {}, [], {}, {}, 0
+        for step, kind, *copy in actions:
+            if kind == "work":
+                work += 1
+                continue
+            name, row, rows, slot = copy
+            if kind == "start":
+                flying[slot] = name, work
+                pieces.setdefault((f"{name}_ref", (rows, 128)), []).append([row + step, 0])
+                continue
+            in_flight.append(len(flying))
+            most = sum(one == name for one, _ in flying.values())
+            count, alone, before = found.get(name, (0, 0, 0))
+            nothing_done = flying.pop(slot)[1] == work
+            found[name] = count + 1, alone + nothing_done, max(before, most)
+        assert list(launch.in_flight) == in_flight
+        waits = {name: (one.count, one.exposed, one.most) for name, one in launch.waits.items()}
+        assert waits == {f"{name}_ref": counts for name, counts in found.items()}
+        got = {(one.name, one.sizes): begins.tolist() for one, begins in launch.pieces.items()}
+        assert got == pieces
+        started = [(step, copy[2]) for step, kind, *copy in actions if kind == "start"]
+        assert launch.hbm_bytes_read == sum(rows for _, rows in started) * 128 * 4
+        executed = sum((copy.executed for copy in launch.copies), np.zeros(steps, int))
+        assert executed.tolist() == [sum(at == n for at, _ in started) for n in range(steps)]
+        assert all(copy.exact and copy.spaces == ("hbm", "vmem") for copy in launch.copies)
+        assert {copy.line for copy in launch.copies} <= {
+            "getattr(pltpu.make_async_copy(source, target, sems.at[slot]), kind)()"
+        }
+        exposed += sum(one.exposed for one in launch.waits.values())
+        hidden += sum(one.count - one.exposed for one in launch.waits.values())
+    assert min(exposed, hidden) > 20
 
-    def run(table, x):
+
+def test_where_data_decide_no_copies_are_in_flight_and_no_pieces_begin():
+    def kernel(x_ref, go_ref, o_ref, buf):
+        @pl.when(go_ref[0, 0] > 0)
+        def _():
+            pltpu.sync_copy(x_ref, buf)
+
+        o_ref[...] = buf[...]
+
+    def run(x, go):
         return pl.pallas_call(
-            kernel,
-            grid_spec=pltpu.PrefetchScalarGridSpec(
-                num_scalar_prefetch=1, grid=(3,), in_specs=[HBM],
-                out_specs=pl.BlockSpec((8, 128), lambda i, _: (i, 0)),
-                scratch_shapes=[pltpu.SemaphoreType.DMA],
-            ),
-            out_shape=S((24, 128), f32), interpret=True,
-        )(table, x)  # fmt: skip
+            kernel, in_specs=[HBM, pl.BlockSpec(memory_space=pltpu.VMEM)], out_shape=x,
+            scratch_shapes=[pltpu.VMEM(x.shape, x.dtype)], interpret=True,
+        )(x, go)  # fmt: skip
 
-    x = S((2, 32, 256), f32)
-    ((piece, begins),) = only(run, jnp.array([3, 0, 2]), x).pieces.items()
-    assert (piece.name, piece.output, piece.sizes) == ("x_ref", False, (1, 8, 128))
-    assert begins.tolist() == [[1, 24, 128], [1, 0, 128], [1, 16, 128]]
-    assert only(lambda t, x: run(t + 1, x), S((3,), jnp.int32), x).pieces == {}  # data decide
+    launch = one_launch(run, S((8, 128), f32), S((8, 128), f32))
+    assert (launch.in_flight, launch.waits, launch.pieces) == (None, None, {})
 
 
 def test_a_wait_is_for_the_copy_of_its_semaphore():
@@ -413,49 +272,5 @@ def test_a_wait_is_for_the_copy_of_its_semaphore():
         )(x, y)  # fmt: skip
 
     x = S((32, 128), f32)
-    waits = {"y_ref": Waits(1, 1, most=1, pauses=1), "x_ref": Waits(1, 0, most=1, pauses=0)}
-    assert only(run, x, x).waits == waits
-
-
-def test_copies_in_flight_are_followed_from_step_to_step():
-    def kernel(x_ref, o_ref, buf, sems):
-        i, n = pl.program_id(0), pl.num_programs(0)
-
-        def fetch(i):
-            slot = lax.rem(i, 2)
-            return pltpu.make_async_copy(x_ref.at[pl.ds(i * 8, 8)], buf.at[slot], sems.at[slot])
-
-        pl.when(i == 0)(lambda: fetch(0).start())
-        pl.when(i + 1 < n)(lambda: fetch(i + 1).start())
-        fetch(i).wait()
-        o_ref[...] = buf[lax.rem(i, 2)]
-
-    def run(x):
-        return pl.pallas_call(
-            kernel, grid=(4,), in_specs=[HBM], out_specs=pl.BlockSpec((8, 128), lambda i: (i, 0)),
-            scratch_shapes=[pltpu.VMEM((2, 8, 128), f32), pltpu.SemaphoreType.DMA((2,))],
-            out_shape=S((32, 128), f32), interpret=True,
-        )(x)  # fmt: skip
-
-    launch = only(run, S((32, 128), f32))
-    assert list(launch.in_flight) == [2, 2, 2, 1]
-    # nothing is computed at all, and the next copy is started before each wait: one long pause
-    assert launch.waits == {"x_ref": Waits(4, exposed=4, most=2, pauses=1)}
-
-
-def test_copies_that_data_decide_are_not_counted_in_flight():
-    def kernel(x_ref, go_ref, o_ref, buf):
-        @pl.when(go_ref[0, 0] > 0)
-        def _():
-            pltpu.sync_copy(x_ref, buf)
-
-        o_ref[...] = buf[...]
-
-    def run(x, go):
-        return pl.pallas_call(
-            kernel, in_specs=[HBM, pl.BlockSpec(memory_space=pltpu.VMEM)], out_shape=x,
-            scratch_shapes=[pltpu.VMEM(x.shape, x.dtype)], interpret=True,
-        )(x, go)  # fmt: skip
-
-    launch = only(run, S((8, 128), f32), S((8, 128), f32))
-    assert (launch.in_flight, launch.waits) == (None, None)
+    waits = {"y_ref": Waits(1, exposed=1, most=1, pauses=1), "x_ref": Waits(1, 0, most=1)}
+    assert one_launch(run, x, x).waits == waits

@@ -1,4 +1,7 @@
-"""Random launches: what is read from a trace is what JAX's TPU simulator does, step by step."""
+"""Random launches: what is read from a trace is what their index maps say at every step.
+
+And what JAX's TPU simulator does, step by step.
+"""
 
 from __future__ import annotations
 
@@ -95,7 +98,6 @@ class Case:
     vmaps: tuple[tuple[int, tuple[int | None, ...]], ...]
     jitted: bool
     chained: bool  # another launch makes the tables
-    log: str
 
 
 @dataclass(frozen=True)
@@ -109,7 +111,7 @@ class Env:
 
 
 def value(expression: tuple, env: Env) -> Any:
-    """An index, a condition or a trip count."""
+    """An index, a condition or a trip count; test_launch.py has the arithmetic of integers."""
     kind, *given = expression
     ids, xp = env.ids, env.xp
     if kind == "constant":
@@ -127,16 +129,6 @@ def value(expression: tuple, env: Env) -> Any:
         return size - 1 - i
     if kind == "halved":
         return i // 2
-    if kind == "odd":
-        return i % 2
-    if kind == "floor":  # of a negative number, too
-        return (2 * i - 5) // 3 + 2
-    if kind == "wrapped":
-        return (i - 2) % 3
-    if kind == "remainder":  # with the sign of the dividend
-        return (np.fmod(i - 2, 3) if xp is np else lax.rem(i - 2, jnp.int32(3))) + 2
-    if kind == "late":
-        return xp.maximum(i - 1, 0)
     if kind == "capped":
         return xp.minimum(i, given[1])
     j = ids[given[1]]
@@ -212,7 +204,6 @@ def cases(draw: Any, theme: str) -> Case:
         vmaps=tuple(vmaps),
         jitted=chance.random() < 0.5,
         chained=bool(tables) and chance.randint(0, 3) == 3,
-        log=chance.choice(["vmem", "smem"]),
     )
 
 
@@ -245,8 +236,7 @@ class _Maker:
         if axes:
             i, j = chance.choice(axes), chance.choice(axes)
             choices += [("id", i)] * 3
-            choices += [(chance.choice(["odd", "floor", "reversed"]), i)]
-            choices += [(chance.choice(["wrapped", "remainder", "late", "halved"]), i)]
+            choices += [("reversed", i), ("halved", i)]
             choices += [("capped", i, chance.randint(0, 2))]
             choices += [(chance.choice(["causal", "sum", "flat"]), i, j)]
         return chance.choice(choices)
@@ -338,53 +328,22 @@ class _Maker:
         return [n for n, x in enumerate(inputs) if x.space == kind[3:]][:1]
 
 
-# The kernel: it keeps a log of what it sees, one row a step.
-
-
-def columns(case: Case) -> int:
-    """Program ids, (first, count, sum) of each input, one counter a dot."""
-    return len(case.bounds) + 3 * len(case.inputs) + len(case.dots)
-
-
-def row_of(case: Case, ids: Any) -> Any:
-    """The row of the log for some program ids."""
-    row = 0
-    for i, bound in zip(ids, case.bounds, strict=True):
-        row = row * bound + i
-    return row
-
-
 def kernel_of(case: Case) -> Any:
     def kernel(*refs: Any) -> None:
         tables, rest = refs[: len(case.tables)], refs[len(case.tables) :]
         inputs, outputs, log = rest[: len(case.inputs)], rest[len(case.inputs) : -1], rest[-1]
         ids = [pl.program_id(a) for a in range(len(case.bounds))]
-        row, env = row_of(case, ids), Env(case.bounds, ids, tables, jnp)
-        seen = [n for x, ref in zip(case.inputs, inputs, strict=True) for n in _seen(x, ref)]
-        log[row] = jnp.stack([jnp.int32(n) for n in [*ids, *seen, *[0] * len(case.dots)]])
+        env = Env(case.bounds, ids, tables, jnp)
         for out, ref in zip(case.outputs, outputs, strict=True):
-            ref[...] = jnp.full(ref.shape, row + 1, out.dtype)
+            ref[...] = jnp.ones(ref.shape, out.dtype)
         for n, guard in enumerate(case.dots):
-            column = columns(case) - len(case.dots) + n
 
-            def tick(n: int = n, column: int = column) -> None:
-                two = jnp.dot(jnp.ones((n + 1, 2)), jnp.ones((2, n + 3)))
-                log[row, column] += (two[0, 0] / 2).astype(jnp.int32)
+            def tick(n: int = n) -> None:
+                log[0, 0] += jnp.dot(jnp.ones((n + 1, 2)), jnp.ones((2, n + 3)))[0, 0]
 
             _guarded(guard, tick, env, inputs)
 
     return kernel
-
-
-def _seen(x: Block, ref: Any) -> tuple:
-    if x.space == "any":
-        return 0, 0, 0
-    block = ref[...]
-    there = block == block
-    if jnp.issubdtype(block.dtype, jnp.integer):
-        there = block != jnp.iinfo(block.dtype).max  # what the simulator pads with
-    numbers = jnp.where(there, block, 0).astype(jnp.int32)
-    return numbers[(0,) * numbers.ndim], there.sum(), numbers.sum()
 
 
 def _guarded(guard: tuple, tick: Any, env: Env, inputs: Any) -> None:
@@ -417,12 +376,7 @@ def function_of(case: Case) -> Any:
             tables = [_copied(t) for t in tables]
         sizes = jnp.sum(sizes, axis=1)
         grid = [sizes[a] if a in case.dynamic else g for a, g in enumerate(case.grid)]
-        rows = math.prod(case.bounds)
-        log = pl.BlockSpec(
-            (rows, columns(case)),
-            lambda *_: (0, 0),
-            memory_space=pltpu.SMEM if case.log == "smem" else pltpu.VMEM,
-        )
+        log = pl.BlockSpec((8, 128), lambda *_: (0, 0))
         spec = pltpu.PrefetchScalarGridSpec(
             num_scalar_prefetch=len(tables),
             grid=tuple(grid),
@@ -433,7 +387,7 @@ def function_of(case: Case) -> Any:
         return pl.pallas_call(
             kernel_of(case),
             grid_spec=spec,
-            out_shape=[*shapes, jax.ShapeDtypeStruct((rows, columns(case)), jnp.int32)],
+            out_shape=[*shapes, jax.ShapeDtypeStruct((8, 128), jnp.float32)],
             input_output_aliases={len(tables) + i: o for i, o in case.aliases},
             interpret=True,
         )(*tables, *inputs)
@@ -482,7 +436,6 @@ class Recorder(watch.Watch):
         }
         fresh = iter(range(grid.num_inputs, grid.num_inputs + grid.num_outputs))
         self.places = [aliased[o] if o in aliased else next(fresh) for o in range(grid.num_outputs)]
-        self.given: list[np.ndarray] = []  # what buffers are allocated with
         self.fetches: dict[int, list[tuple[int, Any]]] = {}
         self.stores: dict[int, list[tuple[int, Any]]] = {}
         self.fetched_at: list[tuple[int, tuple[int, ...]]] = []  # steps with their program ids
@@ -504,8 +457,6 @@ class Recorder(watch.Watch):
         elif name == "_check_for_revisiting":
             blocks = given["output_blocks"]
             self.outputs.append([None if b is None else slices(b) for b in blocks])
-        elif name == "_allocate_buffer":
-            self.given.append(np.asarray(given["val"]))
         return super().call(*args, callback=callback, **more)
 
     def note(self, where: dict, given: dict) -> None:
@@ -519,18 +470,8 @@ def slices(transforms: Any) -> tuple[tuple[int, int], ...]:
     return tuple((i, 1) if isinstance(i, int) else (i.start, i.size) for i in indexer.indices)
 
 
-@dataclass
-class Ran:
-    """One launch as it was read and as it ran."""
-
-    case: Case
-    launch: Launch
-    watch: Recorder
-    results: list[np.ndarray]
-    arguments: list[Any]
-
-
-def ran(case: Case, monkeypatch: pytest.MonkeyPatch) -> Ran:
+def ran(case: Case, monkeypatch: pytest.MonkeyPatch) -> tuple[Launch, Recorder]:
+    """A launch as it is read and as it runs."""
     watches: list[Recorder] = []
 
     def watched(equation: Any, how: Any) -> Recorder:
@@ -541,7 +482,7 @@ def ran(case: Case, monkeypatch: pytest.MonkeyPatch) -> Ran:
     traced = trace_call(function_of(case), *arguments)
     with monkeypatch.context() as patch:
         patch.setattr(simulator, "Watch", watched)
-        results = _tpu.simulate(traced)
+        _tpu.simulate(traced)
     # Shapes are enough, but for what index maps and branches may read.
     shapes = [
         x if block.space == "smem" else jax.ShapeDtypeStruct(x.shape, x.dtype)
@@ -549,7 +490,7 @@ def ran(case: Case, monkeypatch: pytest.MonkeyPatch) -> Ran:
     ]
     found = trace(function_of(case), *arguments[:2], *shapes)
     assert len(found) == len(watches) == 1 + case.chained * len(case.tables)
-    return Ran(case, found[-1], watches[-1], results, arguments)
+    return found[-1], watches[-1]
 
 
 def blocks(operand: Operand, step: int) -> tuple[tuple[int, int], ...]:
@@ -557,14 +498,13 @@ def blocks(operand: Operand, step: int) -> tuple[tuple[int, int], ...]:
     return tuple(zip(operand.starts[step].tolist(), operand.sizes, strict=True))
 
 
-def compare_moves(run: Ran) -> None:
+def compare_moves(case: Case, launch: Launch, watch: Recorder) -> None:
     """Program ids, the block of each step, which blocks move in which step, and their bytes."""
-    launch, watch = run.launch, run.watch
-    assert launch.grid == (*(size for size, _ in run.case.vmaps[::-1]), *run.case.grid)
+    assert launch.grid == (*(size for size, _ in case.vmaps[::-1]), *case.grid)
     assert [tuple(p) for p in launch.program_ids.tolist()] == watch.points
     for step, point in watch.fetched_at:
         assert watch.points[step] == point
-    assert launch.aliases == run.case.aliases
+    assert launch.aliases == case.aliases
     for n, operand in enumerate(launch.inputs):
         expected = [(s, blocks(operand, s)) for s in np.flatnonzero(operand.fetched)]
         compare(operand, expected, watch.fetches.get(n, []))
@@ -591,75 +531,8 @@ def compare(operand: Operand, expected: list, moved: list) -> None:
     assert operand.hbm_bytes == inside * np.dtype(operand.dtype).itemsize
 
 
-def compare_scalars(run: Ran) -> None:
-    launch, watch = run.launch, run.watch
-    tables = [t.array(run.case.bounds) for t in run.case.tables]
-    assert launch.num_scalar_prefetch == len(tables)
-    buffers = 1 + max([len(launch.inputs) - 1, *watch.places])
-    for n, (operand, table) in enumerate(zip(launch.scalars, tables, strict=True)):
-        np.testing.assert_array_equal(watch.given[buffers + n], table)
-        assert (operand.transfers, operand.hbm_bytes) == (1, table.nbytes)
-        assert operand.shape == table.shape
-
-
-def compare_values(run: Ran) -> None:
-    """The launch replayed in NumPy with the blocks that were read: what steps see and leave."""
-    case, launch = run.case, run.launch
-    *results, log = run.results
-    arrays = [np.asarray(x, np.float64) for x in run.arguments[2:]]
-    for array, operand in zip(arrays, launch.inputs, strict=True):
-        assert array.shape == operand.shape
-    aliased = {o: arrays[i] for i, o in case.aliases}
-    made = [aliased.get(n, np.full(o.shape, np.nan)) for n, o in enumerate(launch.outputs[:-1])]
-    held: dict[int, np.ndarray] = {}
-    batched, first = len(case.vmaps), columns(case) - len(case.dots)
-    for step, ids in enumerate(launch.program_ids.tolist()):
-        own = ids[batched:]
-        row = row_of(case, own)
-        seen = log[tuple(ids[:batched])][row][:first].tolist()
-        expected = [*own]
-        for n, operand in enumerate(launch.inputs):
-            if operand.fetched[step]:
-                held[n] = part(arrays[n], operand, step).copy()
-            block = held.get(n)
-            expected += [0, 0, 0] if block is None else [block.flat[0], block.size, block.sum()]
-        assert seen == expected
-        for n, operand in enumerate(launch.outputs[:-1]):
-            if step + 1 == launch.steps or operand.fetched[step + 1]:
-                part(made[n], operand, step)[...] = row + 1
-    for result, expected in zip(results, made, strict=True):
-        known = ~np.isnan(expected)
-        np.testing.assert_array_equal(np.asarray(result, np.float64)[known], expected[known])
-
-
-def part(array: np.ndarray, operand: Operand, step: int) -> np.ndarray:
-    return array[tuple(slice(at, at + n) for at, n in blocks(operand, step))]
-
-
-def compare_dots(run: Ran) -> None:
-    """How often each step executes each dot, against the counter that the kernel keeps."""
-    case, launch, log = run.case, run.launch, run.results[-1]
-    batched, first = len(case.vmaps), columns(case) - len(case.dots)
-    unknown = 0
-    for n, guard in enumerate(case.dots):
-        read = np.zeros(launch.steps, int)
-        for dot in launch.dots:
-            read += dot.executed * (dot.lhs == (n + 1, 2))
-        counted = [
-            log[tuple(ids[:batched])][row_of(case, ids[batched:])][first + n]
-            for ids in launch.program_ids.tolist()
-        ]
-        if guard[0] == "in vmem":
-            unknown += 1
-            assert (read >= counted).all()
-        else:
-            assert read.tolist() == counted, guard
-    assert launch.unknown_branches == unknown
-
-
-def features(run: Ran) -> Counter:
+def features(case: Case, launch: Launch) -> Counter:
     """What an example really has."""
-    case, launch = run.case, run.launch
     inputs, outputs = launch.inputs, launch.outputs[:-1]
     moving = [x for x in (*inputs, *outputs) if x.space != "any"]
     return Counter(
@@ -702,28 +575,118 @@ THEMES = {
 }
 
 
+FEW = hypothesis.settings(
+    max_examples=16,
+    derandomize=True,
+    database=None,
+    deadline=None,
+    phases=[hypothesis.Phase.generate],  # shrinking would take minutes
+    suppress_health_check=list(hypothesis.HealthCheck),
+)
+
+# What index maps and guards say: every step by plain Python, without a trace.
+
+
+def steps_of(case: Case) -> list[tuple[tuple[int, ...], Env]]:
+    """Program ids of each step, those of batches first; and where its expressions are evaluated."""
+    tables = [t.array(case.bounds) for t in case.tables]
+    grid = (*(size for size, _ in case.vmaps[::-1]), *case.grid)
+    return [(ids, Env(case.bounds, ids[len(case.vmaps) :], tables)) for ids in np.ndindex(*grid)]
+
+
+def block_at(case: Case, x: Block, axes: list[int | None], ids: Any, env: Env) -> list:
+    """(first element, how many) along every axis; `axes` has that of each `vmap`, or None."""
+    if x.space == "any":
+        return [(0, d.size) for d in x.dims]
+    found = []
+    for d in x.dims:
+        size = d.block or 1
+        found.append((int(value(d.index, env)) * (1 if d.element else size), size))
+    for batch, axis in enumerate(axes):
+        if axis is not None:
+            found.insert(axis, (ids[len(axes) - 1 - batch], 1))
+    return found
+
+
+def times(case: Case, guard: tuple, env: Env, inputs: Any) -> int:
+    """How often a step executes what is guarded; at most, where a block in VMEM decides."""
+    kind, *given = guard
+    if kind in ("when", "both"):
+        return int(all(value(e, env) for e in given))
+    if kind == "last":
+        return int(env.ids[given[0]] == case.grid[given[0]] - 1)
+    if kind == "repeat":
+        return given[0]
+    if kind in ("loop", "switch"):
+        return min(int(value(given[0], env)), 2 if kind == "switch" else 99)
+    if kind == "in smem":
+        return int(inputs[given[0]] % 5 < 2)
+    assert kind in ("always", "in vmem")
+    return 1
+
+
+@pytest.mark.parametrize("theme", THEMES)
+def test_a_launch_is_read_as_its_index_maps_say(theme: str) -> None:
+    had: Counter = Counter()
+
+    @FEW
+    @hypothesis.given(cases(theme))
+    def compare_all(case: Case) -> None:
+        arguments = arguments_of(case)
+        launch = trace(function_of(case), *arguments)[-1]
+        scalars = [(o.shape, o.transfers, o.hbm_bytes) for o in launch.scalars]
+        assert scalars == [(x.shape, 1, x.nbytes) for x in arguments[1]]
+        steps = steps_of(case)
+        assert launch.program_ids.tolist() == [list(ids) for ids, _ in steps]
+        batched = [[axes[n] for _, axes in case.vmaps] for n in range(len(case.inputs))]
+        batched += [[0] * len(case.vmaps) for _ in case.outputs]
+        operands = (*launch.inputs, *launch.outputs[:-1])
+        for operand, x, axes in zip(operands, case.inputs + case.outputs, batched, strict=True):
+            held = [block_at(case, x, axes, *step) for step in steps]
+            moved = [b for n, b in enumerate(held) if n == 0 or b != held[n - 1]]
+            moved = [] if x.space == "any" else moved
+            assert [list(blocks(operand, n)) for n in range(len(held))] == held, operand.name
+            assert operand.transfers == len(moved)
+            inside = sum(
+                math.prod(min(n, size - at) for (at, n), size in zip(b, operand.shape, strict=True))
+                for b in moved
+            )
+            assert operand.hbm_bytes == inside * np.dtype(operand.dtype).itemsize
+        for n, guard in enumerate(case.dots):
+            executed = np.zeros(launch.steps, int)
+            for dot in launch.dots:
+                executed += dot.executed * (dot.lhs == (n + 1, 2))
+            assert executed.tolist() == [
+                times(case, guard, env, _first_elements(case, arguments, batched, ids, env))
+                for ids, env in steps
+            ], guard
+        had.update(features(case, launch))
+
+    compare_all()
+    assert not set(THEMES[theme]) - set(had), "no example has it: draw more that have"
+
+
+def _first_elements(case: Case, arguments: list, batched: list, ids: Any, env: Env) -> list:
+    """Of the block of each input at a step."""
+    corners = [
+        tuple(at for at, _ in block_at(case, x, axes, ids, env))
+        for x, axes in zip(case.inputs, batched, strict=False)
+    ]
+    return [np.asarray(a)[c] for a, c in zip(arguments[2:], corners, strict=True)]
+
+
 @pytest.mark.slow
 @pytest.mark.graduate
-@pytest.mark.parametrize("theme", sample.some(list(THEMES), 2))
+@pytest.mark.parametrize("theme", sample.some(list(THEMES)))
 def test_a_launch_does_what_was_read(theme: str, monkeypatch: pytest.MonkeyPatch) -> None:
     had: Counter = Counter()
 
-    @hypothesis.settings(
-        max_examples=16,
-        derandomize=True,
-        database=None,
-        deadline=None,
-        phases=[hypothesis.Phase.generate],  # shrinking would take minutes
-        suppress_health_check=list(hypothesis.HealthCheck),
-    )
+    @FEW
     @hypothesis.given(cases(theme))
     def compare_all(case: Case) -> None:
-        run = ran(case, monkeypatch)
-        compare_moves(run)
-        compare_scalars(run)
-        compare_values(run)
-        compare_dots(run)
-        had.update(features(run))
+        launch, watch = ran(case, monkeypatch)
+        compare_moves(case, launch, watch)
+        had.update(features(case, launch))
 
     compare_all()
     assert not set(THEMES[theme]) - set(had), "no example has it: draw more that have"

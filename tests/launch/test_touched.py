@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
 
 import jax
 import jax.numpy as jnp
@@ -13,22 +15,26 @@ from jax.experimental.pallas import tpu as pltpu
 from puzzles._launch import Launch, trace_call
 from puzzles._launch.touched import begun_elsewhere
 
-SPEC = pl.BlockSpec((8, 128), lambda i, j: (i, j))
+GRID = [(i, j) for i in range(2) for j in range(3)]
+MAPS: dict[str, Callable] = {
+    "its own block": lambda i, j: (i, j),
+    "a row's": lambda i, j: (i, 0),
+    "a column's, again": lambda i, j: (0, j),
+    "one for all": lambda i, j: (0, 0),
+}
 
 
-def launched(
-    kernel: Callable, *, x_map: Callable = lambda i, j: (i, j), column: bool = False
-) -> Launch:
-    """Two inputs in 2 × 3 blocks, the output in 2 × 3, or a column of 2; scratch of a block."""
-    out = pl.BlockSpec((8, 128), (lambda i, j: (i, 0)) if column else (lambda i, j: (i, j)))
+def launched(kernel: Callable, out: str = "its own block") -> Launch:
+    """Two inputs and the output in 2 × 3 blocks, or fewer; scratch of a block."""
+    rows, columns = (1 + max(at) for at in zip(*(MAPS[out](*ids) for ids in GRID), strict=True))
 
     def call(x, y):
         return pl.pallas_call(
             kernel,
             grid=(2, 3),
-            in_specs=[pl.BlockSpec((8, 128), x_map), SPEC],
-            out_specs=out,
-            out_shape=jax.ShapeDtypeStruct((16, 128 if column else 384), jnp.float32),
+            in_specs=[pl.BlockSpec((8, 128), MAPS["its own block"])] * 2,
+            out_specs=pl.BlockSpec((8, 128), MAPS[out]),
+            out_shape=jax.ShapeDtypeStruct((8 * rows, 128 * columns), jnp.float32),
             scratch_shapes=[pltpu.VMEM((8, 128), jnp.float32)],
             interpret=True,
         )(x, y)
@@ -37,111 +43,107 @@ def launched(
     return launch
 
 
-def stores(x_ref, y_ref, o_ref, acc_ref):
-    o_ref[...] = x_ref[...] + y_ref[...]
+@dataclass(frozen=True)
+class Line:
+    """`target = source`, or `+=` if it `adds`, at the steps where (a·i + b·j) % 3 < c."""
+
+    target: str
+    source: str
+    adds: bool
+    a: int
+    b: int
+    c: int
+    data: bool  # and only where data say so
+
+    def runs(self, i, j):
+        return (self.a * i + self.b * j) % 3 < self.c
 
 
-def sums(x_ref, y_ref, o_ref, acc_ref):
-    @pl.when(pl.program_id(1) == 0)
-    def _():
-        acc_ref[...] = jnp.zeros_like(acc_ref)
-
-    acc_ref[...] += x_ref[...] + y_ref[...]
-
-    @pl.when(pl.program_id(1) == pl.num_programs(1) - 1)
-    def _():
-        o_ref[...] = acc_ref[...]
-
-
-def sums_in_a_loop(x_ref, y_ref, o_ref, acc_ref):
-    o_ref[...] = jnp.zeros_like(o_ref)
-
-    def add(n, _):
-        rows = pl.ds(2 * n, 2)
-        o_ref[rows, :] += x_ref[rows, :] + y_ref[rows, :]
-
-    jax.lax.fori_loop(0, 4, add, None)
+def drawn(r: Random) -> list[Line]:
+    return [
+        Line(
+            target=r.choice(["o_ref", "acc_ref"]),
+            source=r.choice(["x_ref", "y_ref", "acc_ref"]),
+            adds=r.random() < 0.5,
+            a=r.randint(0, 2),
+            b=r.randint(0, 2),
+            c=r.randint(0, 3),
+            data=r.random() < 0.2,
+        )
+        for _ in range(r.randint(1, 4))
+    ]
 
 
-def by_data(x_ref, y_ref, o_ref, acc_ref):
-    @pl.when(x_ref[0, 0] > 0)
-    def _():
-        o_ref[...] = y_ref[...]
+def kernel_of(lines: list[Line]) -> Callable:
+    def kernel(x_ref, y_ref, o_ref, acc_ref):
+        refs = dict(x_ref=x_ref, y_ref=y_ref, o_ref=o_ref, acc_ref=acc_ref)
+        for line in lines:
 
-    o_ref[...] += y_ref[...]
+            def act(line=line):
+                target, new = refs[line.target], refs[line.source][...]
+                target[...] = target[...] + new if line.adds else new
+
+            runs = line.runs(pl.program_id(0), pl.program_id(1))
+            pl.when(runs & (x_ref[0, 0] > 0) if line.data else runs)(act)
+
+    return kernel
 
 
-@pytest.mark.parametrize("kernel", [stores, sums_in_a_loop])
-def test_of_a_kernel_that_reads_what_was_written_nothing_is_told(kernel: Callable) -> None:
-    seen = launched(kernel).touched
+def expected(lines: list[Line], out: str) -> tuple[tuple, tuple, tuple, tuple]:
+    """Step by step and line by line, with what is in each buffer: early, unread, unwritten, ..."""
+    early: dict[str, int] = {}
+    read, stored, visits = set(), set(), []
+    full = {"o_ref": False, "acc_ref": False}
+    for step, (i, j) in enumerate(GRID):
+        block = MAPS[out](i, j)
+        if not visits or visits[-1][0] != block:
+            visits.append((block, step))
+            full["o_ref"] = False
+        for line in lines:
+            read |= {"x_ref"} if line.data else set()
+            if not line.runs(i, j):
+                continue
+            needed = {line.source, *([line.target] if line.adds else [])}
+            read |= needed
+            for name in needed & full.keys():
+                if not full[name] and not line.data:
+                    early.setdefault(name, step)
+            full[line.target] = True
+            stored |= {block} if line.target == "o_ref" else set()
+    left = [(block, step) for block, step in visits if block not in stored]
+    blocks, gone = {block for block, _ in visits}, {block for block, _ in left}
+    return (
+        tuple((name, early[name]) for name in full if name in early),
+        tuple(name for name in ("x_ref", "y_ref") if name not in read),
+        () if stored else ("o_ref",),
+        (("o_ref", len(gone), len(blocks), *left[0]),) if stored and left else (),
+    )
+
+
+def test_what_is_touched_is_what_a_replay_of_the_kernel_touches() -> None:
+    said = [0, 0, 0, 0]
+    for seed in range(120):
+        r = Random(seed)
+        lines, out = drawn(r), r.choice(list(MAPS))
+        seen = launched(kernel_of(lines), out).touched
+        found = seen.early, seen.unread, seen.unwritten, seen.unstored
+        assert found == expected(lines, out), (lines, out)
+        said = [count + bool(one) for count, one in zip(said, found, strict=True)]
+    assert min(said) >= 5, "too few have something to tell"
+
+
+def test_a_loop_over_parts_of_a_block_is_followed() -> None:
+    def sums(x_ref, y_ref, o_ref, acc_ref):
+        o_ref[...] = jnp.zeros_like(o_ref)
+
+        def add(n, _):
+            rows = pl.ds(2 * n, 2)
+            o_ref[rows, :] += x_ref[rows, :] + y_ref[rows, :]
+
+        jax.lax.fori_loop(0, 4, add, None)
+
+    seen = launched(sums).touched
     assert (seen.early, seen.unread, seen.unwritten) == ((), (), ())
-
-
-def test_a_sum_that_is_zeroed_at_its_first_step_is_not_read_early() -> None:
-    seen = launched(sums, column=True).touched
-    assert (seen.early, seen.unwritten) == ((), ())
-
-
-def test_what_a_branch_on_data_may_have_written_is_not_read_early() -> None:
-    assert launched(by_data).touched.early == ()
-
-
-def test_an_output_that_is_only_added_to_is_read_at_its_first_step() -> None:
-    def adds(x_ref, y_ref, o_ref, acc_ref):
-        o_ref[...] += x_ref[...] + y_ref[...]
-
-    assert launched(adds).touched.early == (("o_ref", 0),)
-
-
-def test_an_output_that_is_added_to_at_the_last_step_is_read_there() -> None:
-    def adds_last(x_ref, y_ref, o_ref, acc_ref):
-        acc_ref[...] = x_ref[...] + y_ref[...]
-
-        @pl.when(pl.program_id(1) == 2)
-        def _():
-            o_ref[...] += acc_ref[...]
-
-    assert launched(adds_last, column=True).touched.early == (("o_ref", 2),)
-
-
-def test_every_block_of_an_output_needs_its_own_first_write_and_scratch_needs_one() -> None:
-    def zeroed_once(x_ref, y_ref, o_ref, acc_ref):
-        i, j = pl.program_id(0), pl.program_id(1)
-
-        @pl.when((i == 0) & (j == 0))
-        def _():
-            o_ref[...] = jnp.zeros_like(o_ref)
-            acc_ref[...] = jnp.zeros_like(acc_ref)
-
-        acc_ref[...] += x_ref[...]
-        o_ref[...] += y_ref[...]
-
-    assert launched(zeroed_once, column=True).touched.early == (("o_ref", 3),)
-
-
-def test_inputs_that_nobody_reads_and_outputs_that_nobody_writes_are_named() -> None:
-    def idle(x_ref, y_ref, o_ref, acc_ref):
-        @pl.when(pl.program_id(0) == 2)  # there are 0 and 1
-        def _():
-            o_ref[...] = x_ref[...]
-
-        acc_ref[...] = y_ref[...]
-
-    seen = launched(idle).touched
-    assert seen.unread == ("x_ref",)
-    assert seen.unwritten == ("o_ref",)
-
-
-def test_blocks_of_an_output_into_which_nothing_is_written_are_counted() -> None:
-    def some(x_ref, y_ref, o_ref, acc_ref):
-        @pl.when(pl.program_id(1) + pl.program_id(0) > 1)
-        def _():
-            o_ref[...] = x_ref[...] + y_ref[...]
-
-    # Blocks (0, 0), (0, 1) and (1, 0) stay as they are; in a column the row's last step writes.
-    assert launched(some).touched.unstored == (("o_ref", 3, 6, (0, 0), 0),)
-    assert launched(some, column=True).touched.unstored == ()
-    assert launched(stores).touched.unstored == ()
 
 
 def test_a_copy_by_hand_reads_its_source_and_writes_its_target() -> None:
@@ -180,30 +182,21 @@ def test_a_second_core_begins_in_the_middle_of_a_parallel_axis_with_its_own_scra
     assert begun_elsewhere(*about, parallel) == told
 
 
-def test_a_step_without_arithmetic_is_not_idle_where_a_block_has_no_other_store() -> None:
-    def kernel(x_ref, o_ref):
-        @pl.when(pl.program_id(0) == 1)
+@pytest.mark.parametrize(
+    ("out", "idle"), [("its own block", []), ("a row's", [1, 4]), ("one for all", [1, 4])]
+)
+def test_a_step_without_arithmetic_is_not_idle_where_a_block_has_no_other_store(out, idle) -> None:
+    def kernel(x_ref, y_ref, o_ref, acc_ref):
+        middle = pl.program_id(1) == 1
+
+        @pl.when(middle)
         def _():
             o_ref[...] = jnp.zeros_like(o_ref)
 
-        @pl.when(pl.program_id(0) != 1)
+        @pl.when(~middle)
         def _():
             o_ref[...] = x_ref[...] + 1
 
-    def launch(out):
-        (one,) = trace_call(
-            lambda x: pl.pallas_call(
-                kernel,
-                grid=(3,),
-                in_specs=[pl.BlockSpec((8, 128), lambda i: (i, 0))],
-                out_specs=pl.BlockSpec((8, 128), out),
-                out_shape=jax.ShapeDtypeStruct((24, 128), jnp.float32),
-            )(x),
-            jnp.zeros((24, 128)),
-        ).launches
-        return one
-
-    own, shared = launch(lambda i: (i, 0)), launch(lambda i: (0, 0))
-    assert own.busy.tolist() == shared.busy.tolist() == [True, False, True]
-    assert own.idle.tolist() == [False, False, False]
-    assert shared.idle.tolist() == [False, True, False]
+    launch = launched(kernel, out)
+    assert [step for step, busy in enumerate(launch.busy) if not busy] == [1, 4]
+    assert [step for step, one in enumerate(launch.idle) if one] == idle
