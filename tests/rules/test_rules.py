@@ -1,0 +1,57 @@
+"""The table of rules and the words: what is read, and what `python -m puzzles rules` says."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+
+from puzzles import __main__
+from puzzles._rules import RULES, record, rows, sentence, stuck, title_of, words
+
+pytestmark = pytest.mark.newest
+
+WORDS = tomllib.loads((files("puzzles._rules") / "words.toml").read_text(encoding="utf-8"))
+
+
+def test_every_rule_speaks_at_a_stage_that_has_a_headline() -> None:
+    assert all(title_of(rule.stage) for rule in RULES.values())
+    assert all(rule.asks for rule in RULES.values())
+
+
+@pytest.mark.parametrize("table", ["exceptions", "mosaic", "libtpu"])
+def test_a_row_s_groups_are_those_of_its_pattern(table: str) -> None:
+    for row in words._table(table):
+        asked = {int(n) for n in re.findall(r"\{(\d+)\}", row.says)}
+        assert not asked or max(asked) < row.pattern.groups, row.says
+
+
+def test_the_first_row_that_matches_speaks() -> None:
+    (first, found), *_ = rows("libtpu", "error: 'f16' is no type")
+    assert first.says == "float16 is not a type of the TPU: use bfloat16."
+    assert found[0] == "'f16'"
+    assert list(rows("libtpu", "all is well")) == []
+
+
+def test_a_sentence_wants_its_facts() -> None:
+    assert "`o_ref` is stored at 1,024 grid steps" in sentence(
+        "stored often", name="o_ref", often=1024, enough=8
+    )
+    with pytest.raises(KeyError):
+        sentence("stored often", name="o_ref")
+    assert stuck("wait never ends")[0] == "waits for more than arrives"
+
+
+def test_a_rule_that_decides_nothing_and_says_nothing_is_red(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The committed record passes; one in which a rule has lost its mistakes does not."""
+    assert __main__.main(["rules"]) == 0
+    assert "DECIDES NOTHING" not in capsys.readouterr().out
+    (tmp_path / "toy.txt").write_text("toy\ta mistake\tvalues\tnumbers\tsays\t\t\n")
+    monkeypatch.setattr(record, "RECORD", tmp_path)
+    assert __main__.main(["rules"]) == 1
+    assert "DECIDES NOTHING: delete it, or say why it stays" in capsys.readouterr().out
