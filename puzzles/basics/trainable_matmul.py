@@ -178,6 +178,12 @@ PUZZLE = Puzzle(
             says="`g` comes from whatever follows the product, and the product itself is not it",
         ),
         Mistake(
+            "hands on an operand for the gradient at the result",
+            old="solution(a, b, g)",
+            new="solution(a, b, a)",
+            says="what `matmul_gradients` takes third is `g`, the gradient at the result",
+        ),
+        Mistake(
             "gives no gradient to b",
             old=_BACK,
             new="return find(\"matmul_gradients\").solution(a, b, g)[0], jnp.zeros_like(b)",

@@ -356,7 +356,7 @@ PUZZLE = Puzzle(
             "takes the zeros from the array that is aliased",
             old=_OTHERS,
             new="others = jnp.where(first, zeros_ref[...], o_ref[...]).astype(jnp.float32)",
-            says="Inside the kernel the shapes are those of the blocks, not of the arrays",
+            says="`zeros_ref` stays in HBM as a whole",
             stage="error",
         ),
         Mistake(

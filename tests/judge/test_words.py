@@ -192,7 +192,7 @@ TOLD = {
     "another rung's launch, given the wrong arrays": (
         "trainable_matmul",
         (("solution(a, b, g)", "solution(a, b, a)"),),
-        "elements of da are wrong",
+        "what `matmul_gradients` takes third is `g`",
         "Look here first",
     ),
     "blocks, where nothing is computed": (
