@@ -78,12 +78,15 @@ def over_rows(x, in_spec=ROW, out_spec=ROW):
     return only(lambda x: call(copy_kernel, x, grid, [in_spec], out_spec)(x), x)
 
 
-def test_buffers_are_two_unless_a_block_never_changes_or_the_spec_says_so():
+def test_buffers_are_two_unless_there_is_one_block_or_the_spec_says_so():
     one = over_rows(X, pl.BlockSpec((8, 128), lambda i: (0, 0)))
     assert [o.buffers for o in one.operands] == [1, 2]
     assert [o.transfers for o in one.operands] == [1, 4]
     once = pl.BlockSpec((8, 128), lambda i: (i, 0), pipeline_mode=pl.Buffered(1))
     assert [o.buffers for o in over_rows(X, once).operands] == [1, 2]
+    whole = only(lambda x: pl.pallas_call(copy_kernel, out_shape=x)(x), X)  # no grid, no specs
+    assert (whole.grid, whole.steps, whole.program_ids.shape) == ((), 1, (1, 0))
+    assert [(o.block, o.buffers, o.transfers) for o in whole.operands] == [(X.shape, 1, 1)] * 2
 
 
 @pytest.mark.parametrize(
@@ -96,16 +99,6 @@ def test_a_block_takes_whole_tiles_of_vmem(dtype, width, tiles):
     one = over_rows(S((16, width), dtype), spec, spec)
     assert one.vmem_bytes == 4 * tiles * 4096
     assert one.hbm_bytes == 2 * 16 * width * (4 if dtype is bool else jnp.dtype(dtype).itemsize)
-
-
-def test_no_grid_and_no_specs_is_one_step_over_whole_arrays():
-    one = only(lambda x: pl.pallas_call(copy_kernel, out_shape=x)(x), S((24, 256), f32))
-    assert (one.grid, one.steps) == ((), 1)
-    assert one.program_ids.shape == (1, 0)
-    assert one.inputs[0].block == (24, 256)
-    assert one.inputs[0].blocks.tolist() == [[0, 0]]
-    assert one.hbm_bytes == 2 * 24 * 256 * 4
-    assert one.vmem_bytes == 2 * 24 * 256 * 4  # one buffer each
 
 
 def gather_kernel(rows_ref, x_ref, o_ref):
