@@ -15,9 +15,10 @@ import pytest
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
+from launched import one as only
 from launches import multiply
 
-from puzzles._launch import Abstract, Launch, trace
+from puzzles._launch import Abstract, trace
 from puzzles._launch.evaluate import Walk
 from puzzles._receipt import receipt_text
 
@@ -25,11 +26,6 @@ f32, bf16, i32 = jnp.float32, jnp.bfloat16, jnp.int32
 S = jax.ShapeDtypeStruct
 ROW = pl.BlockSpec((8, 128), lambda i: (i, 0))
 X = S((32, 128), f32)
-
-
-def only(fn, *args) -> Launch:
-    (launch,) = trace(fn, *args)
-    return launch
 
 
 def call(kernel, out, grid=(), specs=None, out_specs=None, scratch=(), scalars=0, **kw):
