@@ -142,7 +142,7 @@ def test_a_sentence_says_what_happens_at_a_moment():
 
 
 def scaled(count):
-    """Halves of a scratch, twice as many rounds as `count` says, which lies in SMEM."""
+    """As many blocks come, one after another, as `count` says, which lies in SMEM."""
 
     def kernel(count_ref, x_ref, o_ref, buf, sem):
         def body(i, _):
@@ -218,5 +218,8 @@ def test_the_page_carries_a_sentence_for_each_moment_and_no_small_text(name):
     page = _draw.walk_page([whole])
     embedded = json.loads(re.search(r'<script type="application/json">(.*?)</script>', page)[1])
     assert len(embedded["copies"]["says"]) == len(whole["copies"]["moments"])
+    # What is copied by hand counts in the meters.
+    meter = {"double_buffered_matmul": "384 KiB</b> of 768 KiB"}
+    assert f"read <b>{meter.get(name, '1.88 MiB</b> of 1.88 MiB')}" in page
     film = page.split('class="pz-film"')[1].split('class="pz-legend"')[0]
     assert min(float(size) for size in re.findall(r'font-size="([\d.]+)"', film)) >= 11

@@ -58,9 +58,3 @@ def test_a_planted_fault_is_found_and_named(
     assert told[0].severity == "error"
     assert told[0].launch
     assert found.code == 1
-
-
-def test_at_least_thirty_faults_are_planted_some_in_kernels_of_jax() -> None:
-    assert len(sabotage.PLANTED) >= 50
-    assert sum(planted.place != "launches" for planted in sabotage.PLANTED) >= 10
-    assert len({planted.kind for planted in sabotage.PLANTED}) >= 12

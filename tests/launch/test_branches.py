@@ -55,6 +55,8 @@ def test_a_known_part_of_a_condition_may_decide_alone(name):
     one = launched(kernel)
     assert one.dots[0].executed.tolist() == most
     assert one.least.dots[0].executed.tolist() == least
+    assert one.scoped_vmem_bytes == 8 * 128 * 4
+    assert one.vmem_bytes == one.scoped_vmem_bytes + 2 * 2 * 8 * 128 * 4
     assert one.copies[0].executed.tolist() == most
     assert one.least.copies[0].executed.tolist() == least
     assert one.flops == sum(most) * 2 * 8 * 128 * 128

@@ -180,7 +180,8 @@ def scheduled(actions: list[tuple], steps: int) -> Launch:
                     o_ref[...] += 1.0
                     return
                 name, row, rows, slot = copy
-                source = {"x": x_ref, "y": y_ref}[name].at[pl.ds(row + pl.program_id(0), rows)]
+                more = {"x": x_ref, "y": y_ref}[name].at[pl.ds(row, rows + 8)]
+                source = more.at[pl.ds(pl.program_id(0), rows)]
                 target = buf.at[slot, pl.ds(0, rows)]
                 getattr(pltpu.make_async_copy(source, target, sems.at[slot]), kind)()
 

@@ -15,9 +15,10 @@ import pytest
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
+from launched import one as only
 from launches import multiply
 
-from puzzles._launch import Abstract, Launch, trace
+from puzzles._launch import Abstract, trace
 from puzzles._launch.evaluate import Walk
 from puzzles._receipt import receipt_text
 
@@ -25,11 +26,6 @@ f32, bf16, i32 = jnp.float32, jnp.bfloat16, jnp.int32
 S = jax.ShapeDtypeStruct
 ROW = pl.BlockSpec((8, 128), lambda i: (i, 0))
 X = S((32, 128), f32)
-
-
-def only(fn, *args) -> Launch:
-    (launch,) = trace(fn, *args)
-    return launch
 
 
 def call(kernel, out, grid=(), specs=None, out_specs=None, scratch=(), scalars=0, **kw):
@@ -78,12 +74,15 @@ def over_rows(x, in_spec=ROW, out_spec=ROW):
     return only(lambda x: call(copy_kernel, x, grid, [in_spec], out_spec)(x), x)
 
 
-def test_buffers_are_two_unless_a_block_never_changes_or_the_spec_says_so():
+def test_buffers_are_two_unless_there_is_one_block_or_the_spec_says_so():
     one = over_rows(X, pl.BlockSpec((8, 128), lambda i: (0, 0)))
     assert [o.buffers for o in one.operands] == [1, 2]
     assert [o.transfers for o in one.operands] == [1, 4]
     once = pl.BlockSpec((8, 128), lambda i: (i, 0), pipeline_mode=pl.Buffered(1))
     assert [o.buffers for o in over_rows(X, once).operands] == [1, 2]
+    whole = only(lambda x: pl.pallas_call(copy_kernel, out_shape=x)(x), X)  # no grid, no specs
+    assert (whole.grid, whole.steps, whole.program_ids.shape) == ((), 1, (1, 0))
+    assert [(o.block, o.buffers, o.transfers) for o in whole.operands] == [(X.shape, 1, 1)] * 2
 
 
 @pytest.mark.parametrize(
@@ -103,16 +102,6 @@ def test_rows_are_padded_to_whole_words_and_then_to_tiles_of_8(dtype, held):
 def test_mosaic_holds_a_bool_as_int32():
     one = over_rows(S((16, 128), jnp.bool_))  # four bytes an element, on both ways
     assert (one.vmem_bytes, one.hbm_bytes) == (4 * 4096, 2 * 16 * 128 * 4)
-
-
-def test_no_grid_and_no_specs_is_one_step_over_whole_arrays():
-    one = only(lambda x: pl.pallas_call(copy_kernel, out_shape=x)(x), S((24, 256), f32))
-    assert (one.grid, one.steps) == ((), 1)
-    assert one.program_ids.shape == (1, 0)
-    assert one.inputs[0].block == (24, 256)
-    assert one.inputs[0].blocks.tolist() == [[0, 0]]
-    assert one.hbm_bytes == 2 * 24 * 256 * 4
-    assert one.vmem_bytes == 2 * 24 * 256 * 4  # one buffer each
 
 
 def gather_kernel(rows_ref, x_ref, o_ref):

@@ -12,7 +12,7 @@ import sample
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from puzzles import _tpu, find, mutate
+from puzzles import _tpu
 from puzzles._launch import Traced, as_tpu, trace_call
 from puzzles._tpu import INSTALL_LIBTPU, Compiler, LoweringError, lower, supported_chips
 
@@ -108,10 +108,3 @@ def test_libtpu_says_the_same():
             elif newest:
                 assert refused == set(answers), (form, answers)
                 assert all("broadcasted_iota" in answer[1] for answer in answers.values())
-
-
-def test_what_a_newcomer_writes_in_masked_store_is_named_with_its_line():
-    puzzle = find("masked_store")
-    wrong = mutate(puzzle, puzzle.mistake("makes a column of a 1-D mask"))
-    with pytest.raises(LoweringError, match=r"refuses `mine = .*\[:, None\]`"):
-        lower(trace_call(wrong, *puzzle.arguments(0)))

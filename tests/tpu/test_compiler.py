@@ -11,9 +11,10 @@ import pytest
 import sample
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
+from launched import traced
 
 from puzzles import _tpu
-from puzzles._launch import as_tpu, kernel_calls, trace, trace_call
+from puzzles._launch import kernel_calls, trace
 from puzzles._tpu import (
     CHIPS,
     INSTALL_LIBTPU,
@@ -35,11 +36,6 @@ F32 = jnp.float32
 
 def shape(*dims, dtype=F32):
     return jax.ShapeDtypeStruct(dims, dtype)
-
-
-def traced(fn, *args):
-    with as_tpu():
-        return trace_call(fn, *args)
 
 
 def copy_kernel(x_ref, o_ref):
