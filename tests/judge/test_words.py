@@ -204,7 +204,7 @@ TOLD = {
     "columns that are wide enough": (
         "choose_tiles",
         (("return chosen", "return (256, 256, 1024) if (M, N) == (1024, 4096) else chosen"),),
-        "where bm is all of M and bk all of K, it comes once",
+        "it stays if bm is all of M and K is whole",
         "larger bn",
     ),
     "a copy that would have to cast": (
