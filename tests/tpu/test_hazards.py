@@ -46,14 +46,18 @@ def faults(fn, *args):
 def test_a_hazard_has_the_same_words_however_copies_run_and_without_running(which):
     puzzle = puzzles.find(which[0])
     fn = puzzles.mutate(puzzle, puzzle.mistake(which[1]))
+    told = {}  # which line of a helper is quoted, the judge decides
     for case in range(len(puzzle.cases)):
         args = puzzle.arguments(case)
-        if told := [one.says for one in faults(fn, *args)]:
-            break
+        for one in faults(fn, *args)[:1]:
+            told.setdefault(unquoted(one.says), (one.says, args))
+    says, args = told[unquoted(ON_RECORD[which])]
     for eager in (False, True):
-        assert refused(fn, *args, eager=eager).says == told[0]
-    # Which line of a helper is quoted, the judge decides.
-    assert re.sub("`[^`]+`", "", told[0]) == re.sub("`[^`]+`", "", ON_RECORD[which])
+        assert refused(fn, *args, eager=eager).says == says
+
+
+def unquoted(says: str) -> str:
+    return re.sub("`[^`]+`", "", says)
 
 
 def test_what_rungs_do_has_no_hazards():
