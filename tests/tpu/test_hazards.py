@@ -53,11 +53,16 @@ def test_a_hazard_has_the_same_words_however_copies_run_and_without_running(whic
             told.setdefault(unquoted(one.says), (one.says, args))
     says, args = told[unquoted(ON_RECORD[which])]
     for eager in (False, True):
-        assert refused(fn, *args, eager=eager).says == says
+        seen = refused(fn, *args, eager=eager).says
+        # The simulator of JAX 0.7 does not know the line of a wait without a start.
+        assert seen == says or (OLD and unquoted(seen) == unquoted(says))
+
+
+OLD = jax.__version_info__ < (0, 8)
 
 
 def unquoted(says: str) -> str:
-    return re.sub("`[^`]+`", "", says)
+    return re.sub("(, in )?`[^`]+`", "", says)
 
 
 def test_what_rungs_do_has_no_hazards():

@@ -79,6 +79,7 @@ def test_few_rows_take_what_the_receipt_says():
 
 @needs_libtpu
 @pytest.mark.slow
+@pytest.mark.skipif(jax.__version_info__ < (0, 8), reason="its libtpu takes them")
 def test_no_block_of_8_rows_is_cut_from_8_bits():
     with Compiler() as compiler:
         assert "window params" in compiler.compile(cut(8, jnp.int8), ["v5e"])["v5e"]
