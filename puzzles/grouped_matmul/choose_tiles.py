@@ -177,10 +177,12 @@ def audit(launch: Launch, *, args) -> None:
     if more[0] > more[1]:
         how = "keep K whole, if VMEM lets you" if tiles[1] < K == wanted[1] else "larger bm, fewer visits"
         what = f"each weight is fetched {again:.1f} times: {how}"
+    elif tiles[2] < wanted[2]:
+        what += ": larger bn, fewer columns of blocks"
     elif wanted[:2] == (M, K) and tiles[:2] != (M, K):
-        what = f"lhs is fetched {often:.1f} times: it stays if bm is all of M and K is whole"
-    elif tiles[0] > wanted[0] and tiles[2] >= wanted[2]:
-        what = f"lhs is fetched {often:.1f} times: a visit brings bm rows, however few its group has"
+        what += ": it stays if bm is all of M and K is whole"
+    elif tiles[0] > wanted[0]:
+        what += ": a visit brings bm rows, however few its group has"
     assert launch.hbm_bytes <= _MOST * best, f"{moved}; {what}"
 
 
