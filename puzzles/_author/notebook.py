@@ -14,6 +14,7 @@ from puzzles._author.cells import markdown, rung_cells, setup_cell
 from puzzles._author.report import plural
 from puzzles._author.repository import ROOT, BuildError, Repository, repository
 from puzzles._ladders import ladder, ladder_module, ladders
+from puzzles._rules import PAGE, RECORD, rules_page
 
 CLOSING = """\
 # The end of this ladder. Whatever is still open is worth coming back to.
@@ -89,7 +90,7 @@ def dumps(notebook: NotebookNode) -> str:
 def generated(root: Path = ROOT, names: Sequence[str] | None = None) -> dict[str, str]:
     """Every generated file of the project at `root` and what it must hold, by name.
 
-    names: ladders, all by default. A README without the build's marks is nobody's business.
+    names: ladders, all by default. A README without marks, and no page of rules, stay so.
     """
     names = ladders() if names is None else names
     files = {f"{name}.ipynb": dumps(learner_notebook(name, root)) for name in names}
@@ -97,6 +98,8 @@ def generated(root: Path = ROOT, names: Sequence[str] | None = None) -> dict[str
     if _TABLE.search(readme):
         readme = _TABLE.sub(lambda _: _table(names, repository(root)), readme, count=1)
         files["README.md"] = _COUNTS.sub(lambda _: _counts(names), readme, count=1)
+    if (root / PAGE).exists():
+        files[PAGE] = rules_page(root / RECORD)
     return files
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 import tomllib
 from dataclasses import dataclass
-from importlib.metadata import metadata
 from pathlib import Path
+
+from puzzles._rules import home
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -109,6 +110,4 @@ def upstream() -> Repository:
     """Where this package comes from, as its clone's setting says, or else its installation."""
     if (ROOT / "pyproject.toml").exists():
         return repository()
-    urls = metadata("pallas-puzzles").get_all("Project-URL") or []
-    (url,) = [one.removeprefix("Repository, ") for one in urls if one.startswith("Repository, ")]
-    return Repository(url, "HEAD")
+    return Repository(home(), "HEAD")

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from puzzles._launch import ERROR, NOTE, SEVERITIES, WARNING, Finding, Launch
 from puzzles._receipt import receipt_text
+from puzzles._rules import address
 
 _MARKS = {ERROR: "✗", WARNING: "!", NOTE: "·"}
 _COLOURS = {ERROR: "#aa4499", WARNING: "#997700", NOTE: "#888888", "": "#117733"}
@@ -56,6 +57,8 @@ class Examination:
             return f"{self.headline}\n  {self.unread}"
         parts = [self.headline, *(_text(one) for one in self.findings), "", self._receipt()]
         parts += [f"{label:<11} {line}" for label, line in self._scope()]
+        if self.findings:
+            parts.append(f"{'each kind':<11} {address('').rstrip('#')}")
         return "\n".join(parts)
 
     def _receipt(self) -> str:
@@ -123,10 +126,11 @@ def _text(one: Finding) -> str:
 def _item(one: Finding) -> str:
     remedy = f"<br>→ {_code(one.remedy)}" if one.remedy else ""
     line = f"<br><code style='opacity:.7'>{html.escape(one.line)}</code>" if one.line else ""
+    means = f"<a href='{address(one.kind)}' target='_blank'>what {one.kind} means</a>"
     return (
         f"<div style='margin-top:8px;border-left:3px solid {_COLOURS[one.severity]};"
         f"padding-left:8px'><b>{html.escape(_where(one))}</b><br>{_code(one.says)}{remedy}{line}"
-        "</div>"
+        f"<br>{means}</div>"
     )
 
 

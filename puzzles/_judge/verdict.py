@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from puzzles._draw import block_squares
-from puzzles._rules import RULES, title_of
+from puzzles._rules import RULES, address, title_of
 
 _just_shown: Verdict | None = None
 
@@ -48,8 +48,15 @@ class Verdict:
 
     def __str__(self) -> str:
         parts = [self.first, self.diagnosis, self.says, self.picture, self.receipt, *self.notes]
+        if self._is_a_fault:
+            parts.append(f"Rule `{self.rule}`: {address(self.rule)}")
         body = "\n".join(_indent(part) for part in parts if part)
         return f"{self.headline}\n{body}"
+
+    @property
+    def _is_a_fault(self) -> bool:
+        """Whether a rule is broken, and not only a gap left open."""
+        return bool(self.rule) and self.stage != "unsolved"
 
     def _ipython_display_(self) -> None:
         """Show the verdict, unless it is what `check` has just shown as the cell's last line."""
@@ -80,6 +87,11 @@ class Verdict:
             )
         for text in self.notes:
             parts.append(f"<div style='margin-top:4px;opacity:.8'>{_code(text)}</div>")
+        if self._is_a_fault:
+            link = f"<a href='{address(self.rule)}' target='_blank'>{self.rule}</a>"
+            parts.append(
+                f"<div style='margin-top:4px;opacity:.8'>What this rule means: {link}</div>"
+            )
         return (
             f"<div style='border-left:4px solid {colour};padding:4px 0 4px 12px;"
             f"max-width:56em'>{''.join(parts)}</div>"

@@ -2,13 +2,18 @@
 
 `RULES` has a row of `rules.toml` for each rule by which an answer is refused. `rows`, `sentence`
 and their like read `words.toml`: what is said of the messages of JAX, Mosaic, libtpu and the
-simulator, and of an answer. `listed` prints what each rule decides. Nothing is judged here.
+simulator, and of an answer. `listed` prints what each rule decides; `rules_page` is the text of
+`docs/rules.md`, and `address` is where a rule stands in it. Nothing is judged here.
 """
 
 from __future__ import annotations
 
-from puzzles._rules.record import listed
+from puzzles._rules.page import PAGE, address, home, rules_page
+from puzzles._rules.record import RECORD, listed
 from puzzles._rules.table import RULES, Rule
 from puzzles._rules.words import Row, instead, rows, sentence, stuck, title_of
 
-__all__ = ["RULES", "Row", "Rule", "instead", "listed", "rows", "sentence", "stuck", "title_of"]
+__all__ = [
+    "PAGE", "RECORD", "RULES", "Row", "Rule", "address", "home", "instead", "listed", "rows",
+    "rules_page", "sentence", "stuck", "title_of",
+]  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 from puzzles._rules.table import RULES
@@ -10,16 +11,22 @@ from puzzles._rules.table import RULES
 RECORD = Path("tests") / "verdicts"
 
 
-def decided(folder: Path) -> Counter[str]:
-    """How many mistakes each rule decides, of the verdicts on record in a folder.
+def mistakes(folder: Path) -> Iterator[tuple[str, str, str]]:
+    """(rung, mistake, the rule that decides it) of the verdicts on record in a folder.
 
     Their lines hold, tabs between them: rung, answer, stage, rule, words. Answers that are right
     begin with "= ".
     """
-    files = sorted(folder.glob("*.txt"))
-    lines = (line for file in files for line in file.read_text(encoding="utf-8").splitlines())
-    rows = (line.split("\t") for line in lines if line)
-    return Counter(rule for _, answer, _, rule, *_ in rows if not answer.startswith("= "))
+    for file in sorted(folder.glob("*.txt")):
+        for line in filter(None, file.read_text(encoding="utf-8").splitlines()):
+            rung, answer, _, rule, *_ = line.split("\t")
+            if not answer.startswith("= "):
+                yield rung, answer, rule
+
+
+def decided(folder: Path) -> Counter[str]:
+    """How many mistakes each rule decides, of the verdicts on record in a folder."""
+    return Counter(rule for _, _, rule in mistakes(folder))
 
 
 def listed() -> int:

@@ -9,10 +9,13 @@ from importlib.resources import files
 
 @dataclass(frozen=True)
 class Rule:
-    """stage: of a verdict. asks: what has to hold. why: why it stays though it decides nothing."""
+    """stage: of a verdict, or "examine". asks: what has to hold. means: what it is on a TPU that it
+    protects from. remedy: what to try. why: why it stays though it decides nothing."""
 
     stage: str
     asks: str
+    means: str
+    remedy: str
     why: str = ""
 
 

@@ -10,8 +10,11 @@ from pathlib import Path
 import pytest
 
 from puzzles import __main__
-from puzzles._rules import RULES, record, rows, sentence, stuck, title_of, words
+from puzzles._judge import Verdict
+from puzzles._launch import KINDS
+from puzzles._rules import PAGE, RULES, address, record, rows, sentence, stuck, title_of, words
 
+ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.newest
 
 WORDS = tomllib.loads((files("puzzles._rules") / "words.toml").read_text(encoding="utf-8"))
@@ -20,6 +23,24 @@ WORDS = tomllib.loads((files("puzzles._rules") / "words.toml").read_text(encodin
 def test_every_rule_speaks_at_a_stage_that_has_a_headline() -> None:
     assert all(title_of(rule.stage) for rule in RULES.values())
     assert all(rule.asks for rule in RULES.values())
+
+
+def test_every_kind_of_finding_is_a_rule_with_its_section_on_the_page() -> None:
+    """A link that leads nowhere leaves a stuck reader alone."""
+    text = (ROOT / PAGE).read_text(encoding="utf-8")
+    sections = set(re.findall(r"^### (\S+)$", text, re.MULTILINE))
+    assert sections == set(RULES)
+    assert set(KINDS) <= sections
+    assert address("hazard").endswith(f"{PAGE}#hazard")
+
+
+def test_a_verdict_leads_to_its_rule_and_an_open_gap_to_none() -> None:
+    wrong = Verdict(False, "memory", "It is read too early.", rule="hazard")
+    assert f"Rule `hazard`: {address('hazard')}" in str(wrong)
+    assert f"href='{address('hazard')}'" in wrong.html()
+    left = Verdict(False, "unsolved", "Fill it in.", rule="untouched")
+    assert "Rule" not in str(left)
+    assert "href" not in left.html()
 
 
 @pytest.mark.parametrize("table", ["exceptions", "mosaic", "libtpu"])

@@ -1,0 +1,59 @@
+"""`docs/rules.md`: what each rule asks, what it means on a TPU, and what to try."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from importlib.metadata import PackageNotFoundError, metadata
+from itertools import groupby
+from pathlib import Path
+
+from puzzles._rules.record import mistakes
+from puzzles._rules.table import RULES, Rule
+from puzzles._rules.words import title_of
+
+PAGE = "docs/rules.md"
+_TOP = """\
+# Every rule, and what it means on a TPU
+
+A verdict of `check` and a finding of `examine` name the rule that decided. Here is what each rule
+asks, why a TPU cares, what to try, and an answer on record that breaks it. How many such answers
+there are, `python -m puzzles rules` counts. This page is written by `python -m puzzles build` from
+`puzzles/_rules/`.
+"""
+
+
+def rules_page(record: Path) -> str:
+    """The page, with an example for each rule that decides a mistake in the folder `record`."""
+    examples: dict[str, tuple[str, str]] = {}
+    for rung, mistake, rule in mistakes(record):
+        examples.setdefault(rule, (rung, mistake))
+    parts = [_TOP]
+    for stage, rules in groupby(RULES.items(), key=lambda row: row[1].stage):
+        title = title_of(stage)
+        parts.append(f"\n## {title[0].upper()}{title[1:]}\n")
+        for name, rule in rules:
+            parts += _section(name, rule, None if stage == "unsolved" else examples.get(name))
+    return "".join(parts)
+
+
+def _section(name: str, rule: Rule, example: tuple[str, str] | None) -> Iterator[str]:
+    yield f"\n### {name}\n\n**Asks:** {rule.asks}.\n\n{rule.means}\n\n**Try:** {rule.remedy}\n"
+    if example is not None:
+        rung, mistake = example
+        yield f"\n**An answer that breaks it:** in `{rung}`, one that {mistake}.\n"
+
+
+def address(rule: str) -> str:
+    """Where a rule stands in the page, in the repository that this package comes from."""
+    return f"{home()}/blob/HEAD/{PAGE}#{rule}" if home() else f"{PAGE}#{rule}"
+
+
+@cache
+def home() -> str:
+    """The repository that this package was installed from; "" where it is not installed."""
+    try:
+        urls = metadata("pallas-puzzles").get_all("Project-URL") or []
+    except PackageNotFoundError:
+        return ""
+    return next((u.removeprefix("Repository, ") for u in urls if u.startswith("Repository, ")), "")
