@@ -156,7 +156,8 @@ class _Call:
 
         vmapped = self.mapping.vmapped_dims
         axes = [a for a in range(len(grid)) if a not in vmapped]
-        copying = any(one.primitive.name == "dma_start" for one in equations(self.kernel))
+        names_of_copies = ("dma_start", "dma_wait")
+        copying = any(one.primitive.name in names_of_copies for one in equations(self.kernel))
         walk = Walk(grid, axes, events=copying)
         walk.start(close(self.kernel), refs)
         tally = walk.tally

@@ -21,7 +21,7 @@ from puzzles._tpu.lowering import LoweringError, lower
 from puzzles._tpu.moments import Moment, Timeline, Trip, timeline
 from puzzles._tpu.refusals import budget, compiled, known_to_fit, lowered, room
 from puzzles._tpu.sanitizer import Sanitized, beyond, sanitize, simulated_steps, speaks
-from puzzles._tpu.simulator import SimulationError, drawn, simulate
+from puzzles._tpu.simulator import SimulationError, drawn, foreseen, simulate
 
 __all__ = [
     "CHIPS",
@@ -41,6 +41,7 @@ __all__ = [
     "compiled",
     "drawn",
     "estimated_cycles",
+    "foreseen",
     "has_libtpu",
     "known_to_fit",
     "lower",
