@@ -18,7 +18,7 @@ from puzzles._judge.beside import beside
 from puzzles._judge.case import Case, cases, execute, fresh_case, on_tpu
 from puzzles._judge.fresh import own_seed
 from puzzles._judge.limits import jax_at_rest, learners_code
-from puzzles._judge.memory import known, memory
+from puzzles._judge.memory import memory, memory_of_fresh
 from puzzles._judge.origin import own_launches
 from puzzles._judge.scale import Scale, at_scale, compare
 from puzzles._judge.values import rounded_once, same_form, same_numbers
@@ -64,7 +64,7 @@ def judge_fresh(puzzle: Puzzle, fn: Callable, seed: int) -> Verdict:
                 if puzzle.kernel:
                     traced = _traced(case, fn)
                     _numbers(case, traced, again)
-                    known(case, traced)
+                    memory_of_fresh(case, traced)
                 else:
                     _plain(case, fn, again)
         return _passed(puzzle, None)
@@ -165,7 +165,7 @@ def _kernel(
         with _told_as_fresh(fresh):
             traced = _traced(fresh, fn)
             _numbers(fresh, traced, again)
-            known(fresh, traced)
+            memory_of_fresh(fresh, traced)
             # In other sizes other rungs' kernels are lowered there.
             own = {fresh: traced} if own_launches(fresh, traced) else {}
     scale = at_scale(puzzle, fn)
