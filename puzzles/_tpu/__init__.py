@@ -1,8 +1,9 @@
 """What would a TPU say? A traced function in; results, or a refusal in words, out.
 
 `simulate` runs it on JAX's simulator of a TPU, where memory that nobody wrote is NaN; `timeline`
-follows the copies that a kernel makes by hand, without running it; `lower` asks Mosaic; a
-`Compiler` asks libtpu, for every one of `CHIPS`, in a worker process. None needs a TPU.
+follows the copies that a kernel makes by hand, without running it, and `foreseen` is what that and
+the blocks say the simulator would stop at, or let pass; `lower` asks Mosaic; a `Compiler` asks
+libtpu, for every one of `CHIPS`, in a worker process. None needs a TPU.
 `sanitize`, `room`, `lowered` and `compiled` give what these refuse as findings.
 """
 

@@ -120,7 +120,7 @@ class _Unknown(Exception):
     """Nothing is known from here on; `args[0]` says why."""
 
 
-@lru_cache(maxsize=4)  # a verdict asks several times of the same launches
+@lru_cache(maxsize=16)  # a verdict asks several times of the same launches
 def timeline(launch: Launch) -> Timeline | None:
     """What becomes of the copies that a kernel makes by hand; None if it makes none."""
     if not any(event.name in _COPIES for event in launch.events):

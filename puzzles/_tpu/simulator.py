@@ -76,16 +76,16 @@ def simulate(
     a copy is in flight, a copy nobody waits for, a wait that would never end, a `pl.ANY` ref that
     is indexed. `seed` orders parallel axes; copies are made when waited for, or at once if `eager`.
     """
+    if (known := foreseen(traced, left_out)) is not None:
+        raise SimulationError(known)
     return run(traced, How(seed, eager), left_out).results
 
 
 def run(traced: Traced, how: How, left_out: LeftOut = None) -> Run:
-    """The same, with what was seen; what is known without running it is told first."""
+    """What it gives, and what was seen; nothing is foreseen."""
     for leaf in traced.leaves:
         if isinstance(leaf, jax.ShapeDtypeStruct):
             raise TypeError(f"simulating needs data, and {leaf} is only a shape")
-    if (known := foreseen(traced, left_out)) is not None:
-        raise SimulationError(known)
     made = Run()
     launch = functools.partial(_launch, made, how, left_out)
     made.results += map(np.asarray, run_program(traced.jaxpr, traced.leaves, launch))
