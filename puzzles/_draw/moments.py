@@ -11,7 +11,7 @@ from puzzles._tpu import Timeline, timeline
 def copies_data(launch: Launch) -> dict[str, Any] | None:
     """What the picture of a launch's copies needs; None if its kernel starts none by hand."""
     found = timeline(launch)
-    if found is None:
+    if found is None or not launch.copies:
         return None
     computing, overlapped = found.overlap
     return {

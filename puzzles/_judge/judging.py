@@ -18,7 +18,7 @@ from puzzles._judge.beside import beside
 from puzzles._judge.case import Case, cases, execute, fresh_case, on_tpu
 from puzzles._judge.fresh import own_seed
 from puzzles._judge.limits import jax_at_rest, learners_code
-from puzzles._judge.memory import memory, memory_if_small, right
+from puzzles._judge.memory import memory, memory_of_fresh
 from puzzles._judge.origin import own_launches
 from puzzles._judge.scale import Scale, at_scale, compare
 from puzzles._judge.values import rounded_once, same_form, same_numbers
@@ -63,8 +63,8 @@ def judge_fresh(puzzle: Puzzle, fn: Callable, seed: int) -> Verdict:
             with _told_as_fresh(case):
                 if puzzle.kernel:
                     traced = _traced(case, fn)
-                    if not _numbers(case, traced, again, quick=True):
-                        memory_if_small(case, traced)
+                    _numbers(case, traced, again)
+                    memory_of_fresh(case, traced)
                 else:
                     _plain(case, fn, again)
         return _passed(puzzle, None)
@@ -155,20 +155,17 @@ def _kernel(
     """All stages of a rung with a kernel."""
     _glance(puzzle, fn, listed[0], again)
     traces: dict[Case, Traced] = {}
-    simulated: set[Case] = set()  # cases whose numbers came from the simulator
     for case in listed:
         traces[case] = _traced(case, fn)
-        # The interpreter runs the first case, as a learner's own call of `fn` would.
-        if _numbers(case, traces[case], again, quick=case is not listed[0]):
-            simulated.add(case)
-    where = memory(traces, thorough, simulated)
+        _numbers(case, traces[case], again)
+    where = memory(traces, thorough)
     for case, traced in traces.items():
         stages.work(case, traced.launches)
     if fresh is not None:  # before costs: what is wrong at other sizes is no matter of cost
         with _told_as_fresh(fresh):
             traced = _traced(fresh, fn)
-            if not _numbers(fresh, traced, again, quick=True):
-                memory_if_small(fresh, traced)
+            _numbers(fresh, traced, again)
+            memory_of_fresh(fresh, traced)
             # In other sizes other rungs' kernels are lowered there.
             own = {fresh: traced} if own_launches(fresh, traced) else {}
     scale = at_scale(puzzle, fn)
@@ -281,14 +278,9 @@ def _plain(case: Case, fn: Callable, again: Again) -> tuple[Launch, ...]:
     return launches
 
 
-def _numbers(case: Case, traced: Traced, again: Again, quick: bool) -> bool:
-    """Compare with the spec's numbers; True if the simulator gave them. quick: it may."""
-    flat = right(case, traced) if quick else None
-    simulated = flat is not None
-    if flat is None:
-        flat = stages.numbers(case, traced, again)
-    rounded_once(case, flat, again)
-    return simulated
+def _numbers(case: Case, traced: Traced, again: Again) -> None:
+    """Compare with the spec's numbers."""
+    rounded_once(case, stages.numbers(case, traced, again), again)
 
 
 @contextmanager

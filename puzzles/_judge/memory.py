@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 import numpy as np
 
-from puzzles._judge.case import Case, on_tpu
+from puzzles._judge.case import Case
 from puzzles._judge.numbers import index_words, number_words
 from puzzles._judge.origin import elsewhere, own_launches
 from puzzles._judge.rules import rule_of, simulated_rule
-from puzzles._judge.values import mismatches, of_which, same_form
+from puzzles._judge.values import mismatches, of_which
 from puzzles._judge.verdict import Rejected
-from puzzles._launch import Traced, faults
+from puzzles._launch import Launch, Traced, faults
 from puzzles._rules import sentence
-from puzzles._tpu import SimulationError, beyond, simulate, simulated_steps
+from puzzles._tpu import SimulationError, beyond, foreseen, simulate, simulated_steps
 
 # Small cases first, the smallest always, until these are spent.
 _SIMULATED_STEPS = 450
@@ -23,60 +23,52 @@ _THOROUGH_STEPS = 1000
 _QUICK_STEPS = 300
 
 
-def right(case: Case, traced: Traced) -> list[np.ndarray] | None:
-    """The flat results in the simulator, if it quickly finds that all is well; else None.
+def memory(traces: Mapping[Case, Traced], thorough: bool) -> str:
+    """What is known of every case without running it, then the simulator; says what it took.
 
-    Then the interpreter need not run the case: it is less strict. Otherwise it has to, since its
-    numbers say more of what is wrong. So does a TPU, where there is one.
+    It takes one case, the smallest, where the interpreter shows the rest: there, too, memory that
+    nobody wrote is NaN.
     """
-    if on_tpu() or not _quickly(case, traced):
-        return None
-    try:
-        same_form(case, traced.out)
-        _mapped(case, traced)
-        flat = _flat(case, traced)
-    except Rejected:
-        return None
-    return flat if mismatches(case, flat) is None else None
-
-
-def _quickly(case: Case, traced: Traced) -> bool:
-    """Whether the simulator takes the case at a small price, and not only in other rungs."""
-    own = own_launches(case, traced)
-    return bool(own) and simulated_steps(own) <= _QUICK_STEPS and not beyond(own)
-
-
-def memory(traces: Mapping[Case, Traced], thorough: bool, known: Collection[Case] = ()) -> str:
-    """Faults of the index maps on every case, then the simulator; says what was simulated.
-
-    known: the cases on which the simulator was `right` already.
-    """
+    own = {case: own_launches(case, traced, thorough) for case, traced in traces.items()}
+    steps = {case: simulated_steps(launches) for case, launches in own.items()}
     for case, traced in traces.items():
         _mapped(case, traced)
-    launches = {case: own_launches(case, traced, thorough) for case, traced in traces.items()}
-    if not any(launches.values()):
+    for case in sorted(traces, key=lambda one: steps[one]):
+        _copied(case, traces[case])
+    if not any(own.values()):
         return "its kernels are other rungs': there"
-    known = {case for case in known if launches[case] == own_launches(case, traces[case])}
-    left = _THOROUGH_STEPS if thorough else _SIMULATED_STEPS
-    unable = {case: why for case, own in launches.items() if (why := beyond(own))}
+    unable = {case: why for case, launches in own.items() if (why := beyond(launches))}
     chosen: list[Case] = []
-    steps = {case: simulated_steps(own) for case, own in launches.items() if case not in unable}
-    for case in sorted(steps, key=lambda one: steps[one]):
-        left -= steps[case] * (case not in known)
-        if left >= 0 or not chosen or case in known:
+    left = _THOROUGH_STEPS if thorough else _SIMULATED_STEPS
+    for case in sorted((one for one in traces if one not in unable), key=lambda one: steps[one]):
+        left -= steps[case]
+        if not chosen or (left >= 0 and (thorough or _fetched(own[case]))):
             chosen.append(case)
     for case in chosen:
-        if case not in known:
-            _same(case, _flat(case, traces[case], thorough=thorough))
+        _same(case, _flat(case, traces[case], thorough=thorough))
     but = f"; it cannot take {next(iter(unable.values()))}" if unable else ""
     return f"{len(chosen)} of {len(traces)} cases{but}"
+
+
+def memory_of_fresh(case: Case, traced: Traced) -> None:
+    """What is known of one case; the simulator, where the interpreter does not show the rest."""
+    _mapped(case, traced)
+    _copied(case, traced)
+    if _fetched(own_launches(case, traced)):
+        memory_if_small(case, traced)
 
 
 def memory_if_small(case: Case, traced: Traced) -> None:
     """Faults of the index maps on one case; then the simulator, if that is quickly done."""
     _mapped(case, traced)
-    if _quickly(case, traced):
+    own = own_launches(case, traced)
+    if own and simulated_steps(own) <= _QUICK_STEPS and not beyond(own):
         _same(case, _flat(case, traced))
+
+
+def _fetched(launches: Sequence[Launch]) -> bool:
+    """Whether the interpreter puts into an output what a TPU does not: the array it aliases."""
+    return any(launch.aliases for launch in launches)
 
 
 def _mapped(case: Case, traced: Traced) -> None:
@@ -84,6 +76,12 @@ def _mapped(case: Case, traced: Traced) -> None:
         if finding.kind != "misaligned":
             step = finding.step if len(traced.launches) == 1 else None
             raise Rejected(rule_of(finding), finding.words, case=case.label, step=step)
+
+
+def _copied(case: Case, traced: Traced) -> None:
+    """Copies by hand, and refs that stay in HBM, without running them."""
+    if (found := foreseen(traced, partial(elsewhere, case))) is not None:
+        raise Rejected(simulated_rule(found), found.words, case=case.label)
 
 
 def _flat(case: Case, traced: Traced, thorough: bool = False) -> list[np.ndarray]:

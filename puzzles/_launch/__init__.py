@@ -23,6 +23,7 @@ from puzzles._launch.finding import (
     Finding,
     line_of,
     placed,
+    text_of,
 )
 from puzzles._launch.finite import first_not_finite
 from puzzles._launch.graph import Abstract, Unreadable
@@ -115,6 +116,7 @@ __all__ = [
     "runs_in_python",
     "step_number",
     "subjaxprs",
+    "text_of",
     "trace",
     "trace_call",
     "waste",

@@ -57,22 +57,19 @@ def _named(
         yield names[[ref is look.ref for ref in refs].index(True)], look.element, look.weight
 
 
-def read_launches(jaxpr: ClosedJaxpr, leaves: Sequence[Any]) -> tuple[Launch, ...]:
-    """Every `pallas_call` of a traced program on its arguments, in order; raises `Abstract`."""
+def read_calls(jaxpr: ClosedJaxpr, leaves: Sequence[Any]) -> tuple[Call, ...]:
+    """Every `pallas_call` of a traced program on its arguments, in order; no step is looked at."""
     graph = Graph(jaxpr, leaves)
-    calls = [_Call(node, graph) for node in graph.calls]
+    calls = tuple(Call(node, graph) for node in graph.calls)
     graph.evaluate(source for call in calls for source in call.needs())
+    return calls
+
+
+def read_launches(calls: Sequence[Call]) -> tuple[Launch, ...]:
+    """What each does at every step; raises `Abstract`."""
     for call in calls:
         _listable(call.name, call.grid())
     return tuple(call.launch() for call in calls)
-
-
-def read_grids(jaxpr: ClosedJaxpr, leaves: Sequence[Any]) -> tuple[tuple[str, tuple], ...]:
-    """Name and grid of every `pallas_call`, without a look at any step; raises `Abstract`."""
-    graph = Graph(jaxpr, leaves)
-    calls = [_Call(node, graph) for node in graph.calls]
-    graph.evaluate(source for call in calls for source in call.bounds)
-    return tuple((call.name, call.grid()) for call in calls)
 
 
 LISTED = 4_000_000  # steps of which each is listed: some seconds, and a gigabyte
@@ -86,7 +83,7 @@ def _listable(name: str, grid: tuple[int, ...]) -> None:
         )
 
 
-class _Call:
+class Call:
     """One `pallas_call` equation taken apart."""
 
     def __init__(self, node: Node, graph: Graph) -> None:
@@ -156,7 +153,8 @@ class _Call:
 
         vmapped = self.mapping.vmapped_dims
         axes = [a for a in range(len(grid)) if a not in vmapped]
-        copying = any(one.primitive.name == "dma_start" for one in equations(self.kernel))
+        names_of_copies = ("dma_start", "dma_wait")
+        copying = any(one.primitive.name in names_of_copies for one in equations(self.kernel))
         walk = Walk(grid, axes, events=copying)
         walk.start(close(self.kernel), refs)
         tally = walk.tally

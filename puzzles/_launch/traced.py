@@ -17,7 +17,7 @@ from puzzles._launch.compiling import remembered
 from puzzles._launch.jaxprs import OTHER_KERNELS, equations, kernel_calls, part, with_interpret
 from puzzles._launch.launch import Launch
 from puzzles._launch.mesh import as_tpu
-from puzzles._launch.reading import read_grids, read_launches
+from puzzles._launch.reading import Call, read_calls, read_launches
 from puzzles._launch.sameness import fingerprint
 
 
@@ -34,14 +34,18 @@ class Traced:
     out: Any
 
     @cached_property
+    def _calls(self) -> tuple[Call, ...]:
+        return read_calls(self.jaxpr, self.leaves)
+
+    @property
     def grids(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
         """Name and grid of every `pallas_call`, at no cost, however large a grid is."""
-        return read_grids(self.jaxpr, self.leaves)
+        return tuple((call.name, call.grid()) for call in self._calls)
 
     @cached_property
     def launches(self) -> tuple[Launch, ...]:
         """Every `pallas_call`, in order; raises `Abstract` where a grid or a map needs data."""
-        return read_launches(self.jaxpr, self.leaves)
+        return read_launches(self._calls)
 
     @property
     def other_kernels(self) -> tuple[str, ...]:

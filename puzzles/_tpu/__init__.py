@@ -1,8 +1,9 @@
 """What would a TPU say? A traced function in; results, or a refusal in words, out.
 
 `simulate` runs it on JAX's simulator of a TPU, where memory that nobody wrote is NaN; `timeline`
-follows the copies that a kernel makes by hand, without running it; `lower` asks Mosaic; a
-`Compiler` asks libtpu, for every one of `CHIPS`, in a worker process. None needs a TPU.
+follows the copies that a kernel makes by hand, without running it, and `foreseen` is what that and
+the blocks say the simulator would stop at, or let pass; `lower` asks Mosaic; a `Compiler` asks
+libtpu, for every one of `CHIPS`, in a worker process. None needs a TPU.
 `sanitize`, `room`, `lowered` and `compiled` give what these refuse as findings.
 """
 
@@ -21,7 +22,7 @@ from puzzles._tpu.lowering import LoweringError, lower
 from puzzles._tpu.moments import Moment, Timeline, Trip, timeline
 from puzzles._tpu.refusals import budget, compiled, known_to_fit, lowered, room
 from puzzles._tpu.sanitizer import Sanitized, beyond, sanitize, simulated_steps, speaks
-from puzzles._tpu.simulator import SimulationError, drawn, simulate
+from puzzles._tpu.simulator import SimulationError, drawn, foreseen, simulate
 
 __all__ = [
     "CHIPS",
@@ -41,6 +42,7 @@ __all__ = [
     "compiled",
     "drawn",
     "estimated_cycles",
+    "foreseen",
     "has_libtpu",
     "known_to_fit",
     "lower",

@@ -6,27 +6,31 @@ the kernel's own order; how long each of them takes is not known here.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-import numpy as np
-
+from puzzles._jax import is_remote
 from puzzles._launch import (
+    ERROR,
     UNNAMED,
     Event,
+    Finding,
     Launch,
     Part,
     Ranges,
+    line_of,
     overlap,
     ranges_of,
     ranges_shown,
+    text_of,
 )
-from puzzles._tpu.hazards import Flight, Flights, Hazard, Outside, Stuck, line
-from puzzles._tpu.simulator_words import hazard_words, stuck_words
+from puzzles._rules import stuck
+from puzzles._tpu.hazards import Flight, Flights, Hazard, Outside, Stuck
 
 MOMENTS = 256  # that are followed
+_COPIES = ("dma_start", "dma_wait")
 _LOOKS = 200_000  # at an event in a step; most may have nothing to do there
 _TOO_LONG = "The kernel goes on for longer than is followed here."
 
@@ -72,7 +76,7 @@ class Moment:
 
 @dataclass(frozen=True)
 class Wrong:
-    """What goes wrong at a moment, in the line `line`.
+    """What goes wrong at a moment, in the line whose text is `line`.
 
     kind: "hazard", "outside", "unequal" (the two ends of a copy), "stuck".
     """
@@ -80,7 +84,12 @@ class Wrong:
     moment: int
     kind: str
     line: str
-    says: str
+    finding: Finding
+
+    @property
+    def says(self) -> str:
+        """What is wrong, and what to try."""
+        return self.finding.words
 
 
 @dataclass(frozen=True)
@@ -111,10 +120,10 @@ class _Unknown(Exception):
     """Nothing is known from here on; `args[0]` says why."""
 
 
-@lru_cache(maxsize=4)  # a verdict asks several times of the same launches
+@lru_cache(maxsize=16)  # a verdict asks several times of the same launches
 def timeline(launch: Launch) -> Timeline | None:
-    """What becomes of the copies that a kernel starts by hand; None if it starts none."""
-    if not any(event.name == "dma_start" for event in launch.events):
+    """What becomes of the copies that a kernel makes by hand; None if it makes none."""
+    if not any(event.name in _COPIES for event in launch.events):
         return None
     follower = _Follower(launch)
     unknown = ""
@@ -123,6 +132,12 @@ def timeline(launch: Launch) -> Timeline | None:
     except _Unknown as error:
         unknown = error.args[0]
     return follower.result(unknown)
+
+
+def copied(launch: Launch) -> Finding | None:
+    """The first thing that is wrong with a kernel's copies by hand, as far as it is followed."""
+    found = timeline(launch)
+    return found.faults[0].finding if found and found.faults else None
 
 
 class _Follower:
@@ -140,6 +155,7 @@ class _Follower:
         self.under_way: dict[Flight, int] = {}  # the places of their trips
         self.fresh = True  # what comes next is a new moment
         self.step, self.ids = 0, [0] * len(launch.grid)
+        self.info: Any = None  # where the equation stands that is told about
 
     def result(self, unknown: str) -> Timeline:
         """All of it, with the slots of a buffer side by side."""
@@ -170,7 +186,7 @@ class _Follower:
                 most, least = event.times(self.ids)
                 if looks > _LOOKS or most > 1:
                     raise _Unknown(_TOO_LONG)
-                if most != least and event.name in ("dma_start", "dma_wait"):
+                if most != least and event.name in _COPIES:
                     raise _Unknown(
                         "Data decide which copies come next: their order is known only when the "
                         "kernel runs."
@@ -183,52 +199,49 @@ class _Follower:
             self.watch.nothing_left()
         except Stuck as error:
             self.moment("ends", "", fresh=True)
-            self.wrong("", ("stuck", stuck_words(error, "")))
+            self.ids, self.info = [], None
+            self.wrong("stuck", self.stuck(error))
 
     def ends(self, event: Event) -> Sequence[Part]:
         """Source and target of a copy; nothing for another event."""
         return event.parts(self.ids)[:2] if event.name == "dma_start" else ()
 
     def one(self, event: Event, copied: set[Any]) -> None:
-        text, info = line(event.equation.source_info), {"source_info": event.equation.source_info}
-        parts = event.parts(self.ids)
+        self.info = event.equation.source_info
+        text, parts = text_of(self.info), event.parts(self.ids)
         if event.name == "dma_start":
-            (source, here), (target, there), _ = parts
-            given = {
-                "src_id": self.number(source),
-                "dst_id": self.number(target),
-                "src_transforms": here,
-                "dst_transforms": there,
-                "dst_sem_id": self.semaphore(parts[2]),
-            }
+            if is_remote(event.equation):
+                raise _Unknown("A copy goes to another device.")
+            source, target = ((self.number(ref), there) for ref, there in parts[:2])
+            semaphore = self.semaphore(parts[2])
             self.fresh = True
-            self.size(source, here)
-            unequal, says = self.unequal(parts, text), self.told("dma_start", given | info, text)
+            self.size(*parts[0])
+            unequal = self.unequal(parts, text)
+            refused = self.told(
+                lambda: self.watch.start(source, target, semaphore, text), starts=True
+            )
             self.started(parts, text)
-            if what := unequal or says:
-                self.note(len(self.moments), text, what)
+            if what := unequal or refused:
+                self.note(len(self.moments), *what)
         elif event.name == "dma_wait":
-            source, here = parts[0]
-            size = self.size(source, here)
+            semaphore, size = self.semaphore(parts[2]), self.size(*parts[0])
             self.moment("waits", text)
-            says = self.told("dma_wait", {"sem_id": self.semaphore(parts[2]), "size": size}, text)
-            if says:
-                self.wrong(text, says)
+            if what := self.told(lambda: self.watch.wait(semaphore, size), starts=False):
+                self.wrong(*what)
                 raise _Unknown("The kernel never gets beyond its last wait.")
             self.landed()
         elif event.name == "work":
             self.moment("computes", text)
         elif parts[0][0] in copied:
             ref, transforms = parts[0]
-            ranges = ranges_of(transforms)
+            ranges, number = ranges_of(transforms), self.number(ref)
             slots = tuple(
                 n for n, s in enumerate(self.slots) if s.ref == ref and overlap(s.ranges, ranges)
             )
             self.moment("computes", text, slots)
-            given = {"buffer_id": self.number(ref), "transforms": transforms}
-            name = "get" if event.name == "get" else "store"
-            if says := self.told(name, given | info, text):
-                self.wrong(text, says)
+            how = "reads" if event.name == "get" else "writes"
+            if what := self.told(lambda: self.watch.touch(how, number, ranges), starts=False):
+                self.wrong(*what)
 
     def size(self, ref: Any, transforms: Sequence[Any]) -> int:
         """Bytes of a part of a buffer."""
@@ -237,7 +250,7 @@ class _Follower:
                 raise _Unknown("How much is copied is known only when the kernel runs.")
         return self.watch.size_of(self.number(ref), transforms)
 
-    def unequal(self, parts: Sequence[Part], text: str) -> tuple[str, str] | None:
+    def unequal(self, parts: Sequence[Part], text: str) -> tuple[str, Finding] | None:
         """A copy whose ends do not hold equally much."""
         ends = parts[:2]
         source, target = (f"`{self.name(self.number(ref))}{_part(ref, t)}`" for ref, t in ends)
@@ -248,30 +261,65 @@ class _Follower:
         why = "both ends have one shape"
         if here != there:
             why = f"one end is of {here}, the other of {there}, and a copy casts nothing"
-        return "unequal", (
-            f"{_who(text)} takes {taken:,} bytes from {source} to {target}, which "
-            f"holds {room:,}: {why}."
+        says = (
+            f"{_who(text)} takes {taken:,} bytes from {source} to {target}, which holds {room:,}:"
         )
+        return "unequal", self.finding("hazard", says, f"{why}.")
 
-    def told(self, name: str, given: dict[str, Any], text: str) -> tuple[str, str] | None:
+    def told(self, tell: Callable[[], None], starts: bool) -> tuple[str, Finding] | None:
         """Tell the watch; what it objects to, and of which kind that is."""
-        step = tuple(self.ids) if self.launch.grid else ()
         try:
-            self.watch.seen(name, given)
+            tell()
         except Hazard as error:
-            names = {"name": self.name(error.buffer), "other": self.name(error.other)}
-            return "hazard", hazard_words(error, names, text, name == "dma_start", step)
+            return "hazard", self.hazard(error, starts)
         except Stuck as error:
-            at = f" at grid step {step}" if step else ""
-            return "stuck", stuck_words(error, f"{at}, in `{text}`")
+            return "stuck", self.stuck(error)
         except Outside as error:
-            where = ", ".join(f"{a}" if b is None else f"{a}:{b}" for a, b in error.ranges)
-            name = self.name(error.buffer)
-            return "outside", (
-                f"{_who(text)} reaches outside `{name}`, which has shape "
-                f"{error.shape}: `{name}[{where}]`."
-            )
+            return "outside", self.outside(error)
         return None
+
+    @property
+    def at(self) -> tuple[int, ...] | None:
+        """The grid step, where there is a grid."""
+        return tuple(self.ids) or None
+
+    def finding(self, kind: str, says: str, remedy: str, operand: str | None = None) -> Finding:
+        name, line = self.launch.name, line_of(self.info)
+        return Finding(kind, ERROR, says, remedy, name, operand, self.at, line)
+
+    def hazard(self, error: Hazard, starts: bool) -> Finding:
+        """Who touches what while a copy is in flight; starts: it is the start of a copy."""
+        text, name = text_of(self.info), self.name(error.buffer)
+        names = {"name": name, "other": self.name(error.other)}
+        who = f"the copy that `{text}` starts" if starts else f"`{text}`"
+        at = f"At grid step {self.at}, " if self.at else ""
+        says = f"{at}{who if text else 'the kernel'} "
+        says += error.args[0].format(
+            **{key: one or "a scoped buffer" for key, one in names.items()}
+        )
+        says, _, remedy = says.rpartition(". ")
+        return self.finding("hazard", f"{says[0].upper()}{says[1:]}.", remedy, name or None)
+
+    def stuck(self, error: Stuck) -> Finding:
+        """What the kernel waits for in vain, or leaves behind."""
+        rule, *facts = error.args
+        what, remedy = stuck(rule)
+        what = what.format(*facts)
+        if rule == "copy never waited for" and facts[0]:
+            what += f": it was started in `{facts[0]}`"
+        at, text = f" at grid step {self.at}" if self.at else "", text_of(self.info)
+        where = f"{at}, in `{text}`" if text else at
+        return self.finding("hazard", f"The kernel {what}{where}.", remedy)
+
+    def outside(self, error: Outside) -> Finding:
+        """A copy that begins or ends where its buffer has nothing."""
+        where = ", ".join(f"{a}" if b is None else f"{a}:{b}" for a, b in error.ranges)
+        name, at = self.name(error.buffer), f" at grid step {self.at}" if self.at else ""
+        says = (
+            f"{_who(text_of(self.info))} reaches outside `{name}`, which has shape {error.shape}: "
+            f"`{name}[{where}]`{at}."
+        )
+        return self.finding("out-of-bounds", says, "Check the bounds of what is copied.", name)
 
     def moment(
         self, kind: str, text: str, slots: tuple[int, ...] = (), *, fresh: bool = False
@@ -288,14 +336,14 @@ class _Follower:
         self.moments.append(Moment(self.step, kind, text, slots))
         self.fresh = False
 
-    def wrong(self, text: str, what: tuple[str, str]) -> None:
+    def wrong(self, kind: str, finding: Finding) -> None:
         self.moments[-1] = replace(self.moments[-1], wrong=True)
-        self.note(len(self.moments) - 1, text, what)
+        self.note(len(self.moments) - 1, kind, finding)
 
-    def note(self, moment: int, text: str, what: tuple[str, str]) -> None:
+    def note(self, moment: int, kind: str, finding: Finding) -> None:
         """The same in each round is one."""
-        kind, says = what
-        self.faults.setdefault((kind, text), Wrong(moment, kind, text, says))
+        text = text_of(self.info)
+        self.faults.setdefault((kind, text), Wrong(moment, kind, text, finding))
 
     def started(self, parts: Sequence[Part], text: str) -> None:
         """The row of a copy is its end in the core; of two, where it goes to."""
@@ -330,8 +378,7 @@ class _Follower:
             raise _Unknown("Which buffers are copied is known only when the kernel runs.")
         if ref not in self.numbers:
             self.numbers[ref] = len(self.numbers)
-            contents = np.broadcast_to(np.zeros((), ref.dtype), ref.shape)
-            self.watch.allocated(self.numbers[ref], contents)
+            self.watch.allocated(self.numbers[ref], tuple(ref.shape), ref.dtype)
         return self.numbers[ref]
 
     def name(self, number: int | None) -> str:

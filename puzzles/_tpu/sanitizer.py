@@ -16,7 +16,7 @@ import numpy as np
 from puzzles._jax import Jaxpr, is_remote
 from puzzles._launch import ERROR, Finding, Launch, Traced, kernel_calls, subjaxprs
 from puzzles._tpu.seen import Seen, comparable
-from puzzles._tpu.simulator import Run, SimulationError, drawn, run
+from puzzles._tpu.simulator import Run, SimulationError, drawn, foreseen, run
 from puzzles._tpu.watch import How, Watch
 
 # The simulator takes about a millisecond a step, and to compile a launch as long as some of them.
@@ -56,10 +56,12 @@ def beyond(launches: Sequence[Launch]) -> str | None:
 
 
 def sanitize(traced: Traced, launches: Sequence[Launch], seed: int = 0) -> Sanitized:
-    """Everything that the simulator finds in a program whose launches are known.
+    """What is foreseen of a program whose launches are known, or else what the simulator finds.
 
     Arguments that are only shapes get data: floats from `seed`, zeros for the rest.
     """
+    if not speaks(traced) and (known := foreseen(traced)) is not None:
+        return Sanitized((known,), why_not="what comes after the first error")
     if (why := _refused(traced, launches)) is not None:
         return Sanitized(why_not=why)
     leaves = tuple(

@@ -28,13 +28,17 @@ from puzzles._launch import (
     Endless,
     Finding,
     Traced,
+    Unreadable,
+    faults,
     fingerprint,
+    kernel_calls,
     on_cpu,
     remembered,
     run_program,
     with_interpret,
 )
 from puzzles._tpu import simulator_words as words
+from puzzles._tpu.moments import copied
 from puzzles._tpu.watch import Enough, How, Watch
 
 
@@ -72,11 +76,13 @@ def simulate(
     a copy is in flight, a copy nobody waits for, a wait that would never end, a `pl.ANY` ref that
     is indexed. `seed` orders parallel axes; copies are made when waited for, or at once if `eager`.
     """
+    if (known := foreseen(traced, left_out)) is not None:
+        raise SimulationError(known)
     return run(traced, How(seed, eager), left_out).results
 
 
 def run(traced: Traced, how: How, left_out: LeftOut = None) -> Run:
-    """The same, with what was seen."""
+    """What it gives, and what was seen; nothing is foreseen."""
     for leaf in traced.leaves:
         if isinstance(leaf, jax.ShapeDtypeStruct):
             raise TypeError(f"simulating needs data, and {leaf} is only a shape")
@@ -84,6 +90,26 @@ def run(traced: Traced, how: How, left_out: LeftOut = None) -> Run:
     launch = functools.partial(_launch, made, how, left_out)
     made.results += map(np.asarray, run_program(traced.jaxpr, traced.leaves, launch))
     return made
+
+
+def foreseen(traced: Traced, left_out: LeftOut = None) -> Finding | None:
+    """What the simulator would stop at, or let pass, as far as the launches alone tell it.
+
+    An indexed ref in HBM, a block that is nowhere or comes back after another, a copy by hand.
+    Nothing where a launch cannot be read, as in a loop around it whose turns choose its blocks.
+    """
+    try:
+        launches = traced.launches
+    except Unreadable:
+        return None
+    for call, launch in zip(kernel_calls(traced.jaxpr.jaxpr), launches, strict=True):
+        if left_out is None or not left_out(call):
+            kinds = ("out-of-bounds", "revisited")
+            wrong = (f for f in faults(launch) if f.kind in kinds and f.severity == ERROR)
+            found = words.indexed_hbm(call) or next(wrong, None) or copied(launch)
+            if found is not None:
+                return found
+    return None
 
 
 def _launch(
@@ -97,8 +123,6 @@ def _launch(
     """`program` in the simulator; it is one equation, a `pallas_call`."""
     if left_out is not None and left_out(group[0]):
         return on_cpu(with_interpret(program, True), values)
-    if (refused := words.indexed_hbm(group[0])) is not None:
-        raise SimulationError(refused)
     equation, program = _simulated(group[0], program, how.seed)
     watch = Watch(equation, how)
     made_up.watches.append(watch)

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 from puzzles._jax import Jaxpr, JaxprEqn, Var
 from puzzles._launch import ERROR, WARNING, Finding, entered, line_of
 from puzzles._rules import stuck
-from puzzles._tpu.hazards import Hazard, Outside, Stuck
+from puzzles._tpu.hazards import Stuck
 from puzzles._tpu.watch import Watch, launch_name, memory_space, parameters
 
-_BLOCK = re.compile(r'Out-of-bounds block index \((.*?)\) for (\w+) "(.*?)" in iteration \((.*?)\)')
 _ACCESS = re.compile(r"of \(\d+ \d+ (\w+) (\d+)\): \w+ \[(\(.*\))\] but \w+ has shape (\(.*?\))")
-_REVISIT = re.compile(
-    r"Revisited block (\(.*\)) of output (\d+) in .*? iterations \((.*?)\) through"
-)
 _SLICE = re.compile(r"slice\((-?\d+), (-?\d+), (?:\d+|None)\)|(-?\d+)")
 
 
@@ -36,17 +32,8 @@ def translate(error: Exception, watch: Watch) -> Finding | str:
 def _translated(error: Exception, watch: Watch) -> Finding | str:
     text = _gist(error)
     if isinstance(error, Stuck):
-        what, remedy = _stuck(error)
+        what, remedy = stuck(error.args[0])
         return Finding("hazard", ERROR, f"The kernel {what}{_at(watch)}.", remedy, step=watch.step)
-    if isinstance(error, Hazard):
-        return _hazard(error, watch)
-    if isinstance(error, Outside):
-        return _outside("hbm", error.buffer, error.ranges, error.shape, watch)
-    if found := _BLOCK.search(text):
-        index, _, name, step = found.groups()
-        return _block(name, _ints(index), _ints(step), _extent(text, watch))
-    if found := _REVISIT.search(text):
-        return _revisit(found, watch)
     if "Advanced indexers" in text:
         return _advanced(watch)
     if "parallel semantics must form a prefix" in text:
@@ -56,42 +43,6 @@ def _translated(error: Exception, watch: Watch) -> Finding | str:
     if access is not None:
         return _outside(*access, watch)
     return f"The TPU simulator stops{_at(watch)}: {text}"
-
-
-def _stuck(error: Stuck) -> tuple[str, str]:
-    """What a kernel waits for in vain, or leaves behind, and what to do."""
-    what, remedy = stuck(error.args[0])
-    what = what.format(*error.args[1:])
-    if error.args[0] == "copy never waited for" and error.args[1:]:
-        what += f": it was started in `{error.args[1]}`"
-    return what, remedy
-
-
-def stuck_words(error: Stuck, where: str) -> str:
-    """What a kernel waits for in vain, or leaves behind; where: words for the step and the line."""
-    what, remedy = _stuck(error)
-    return f"The kernel {what}{where}. {remedy}"
-
-
-def hazard_words(
-    error: Hazard, names: Mapping[str, str | None], line: str | None, starts: bool, step: Any
-) -> str:
-    """Who touches what while a copy is in flight; names: of the buffers `name` and `other`.
-
-    starts: `line` starts a copy that does.
-    """
-    known = {key: name or "a scoped buffer" for key, name in names.items()}
-    who = f"the copy that `{line}` starts" if starts else f"`{line}`"
-    at = f"At grid step {step}, " if step else ""
-    says = f"{at}{who if line else 'the kernel'} {error.args[0].format(**known)}"
-    return says[0].upper() + says[1:]
-
-
-def _hazard(error: Hazard, watch: Watch) -> Finding:
-    names = {"name": watch.name_of(error.buffer), "other": watch.name_of(error.other)}
-    whole = hazard_words(error, names, watch.line(), watch.failed[0] == "dma_start", watch.step)
-    says, _, remedy = whole.rpartition(". ")
-    return Finding("hazard", ERROR, f"{says}.", remedy, operand=names["name"], step=watch.step)
 
 
 def _gist(error: Exception) -> str:
@@ -118,45 +69,6 @@ def _ranges(text: str) -> tuple[tuple[int, int | None], ...]:
 
 def _shown(ranges: Sequence[tuple[int, int | None]]) -> str:
     return ", ".join(f"{a}" if b is None else f"{a}:{b}" for a, b in ranges)
-
-
-def _block_index(ranges: Sequence[tuple[int, int | None]]) -> tuple[int, ...]:
-    return tuple(a if b is None else a // max(b - a, 1) for a, b in ranges)
-
-
-def _extent(text: str, watch: Watch) -> tuple[int, ...] | None:
-    """How many blocks the array has along each axis, from the simulator's message."""
-    found = re.search(r"\w+ \[(\(.*\))\] but \w+ has shape (\(.*?\))", text)
-    if not found:
-        return None
-    ranges, shape = _ranges(found[1]), _ints(found[2])
-    return tuple(
-        n if b is None else -(-n // max(b - a, 1)) for (a, b), n in zip(ranges, shape, strict=False)
-    )
-
-
-def _block(
-    name: str | None, index: tuple[int, ...], step: Any, extent: tuple[int, ...] | None
-) -> Finding:
-    which = f"`{name}`" if name else "an operand"
-    has = f", but there are only {' x '.join(map(str, extent))} blocks" if extent else ""
-    says = f"The index map of {which} gives block {index} at grid step {step}{has}."
-    remedy = "An index map counts blocks, not elements, from 0: look at it, and at the grid."
-    return Finding("out-of-bounds", ERROR, says, remedy, operand=name, step=step, block=index)
-
-
-def _revisit(found: re.Match, watch: Watch) -> Finding:
-    ranges, number, before = _ranges(found[1]), int(found[2]), _ints(found[3])
-    grid = watch.equation.params["grid_mapping"]
-    name = parameters(watch.equation)[grid.num_index_operands + grid.num_inputs + number]
-    step = watch.step
-    says = (
-        f"Block {_block_index(ranges)} of `{name}` is visited at grid step {before}, then another "
-        f"block, then again at step {step}. Only consecutive steps share an output block: what was "
-        "there before is lost."
-    )
-    remedy = "Let the axis that accumulates be the last one of the grid."
-    return Finding("revisited", ERROR, says, remedy, operand=name, step=step)
 
 
 def _advanced(watch: Watch) -> Finding:
@@ -192,14 +104,6 @@ def _access(text: str, watch: Watch) -> tuple[str, int, Any, Any] | None:
 
 def _outside(space: str, buffer: int, ranges: Any, shape: Any, watch: Watch) -> Finding:
     name = watch.name_of(buffer)
-    call, given = watch.failed
-    from_kernel = given.get("source_info") is not None or call not in ("get", "store")
-    if not from_kernel:  # the block of an output, carried back to HBM
-        extent = tuple(
-            n if b is None else -(-n // max(b - a, 1))
-            for (a, b), n in zip(ranges, shape or (), strict=False)
-        )
-        return _block(name, _block_index(ranges), watch.step, extent or None)
     which = f"`{name or 'ref'}[{_shown(ranges)}]`"
     of = f", which has shape {tuple(shape)}" if shape else ""
     if watch.in_index_map():

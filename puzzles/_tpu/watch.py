@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import inspect
+import io
 import queue
 import threading
 from collections.abc import Callable, Iterator
@@ -15,9 +17,8 @@ import jax
 import numpy as np
 
 from puzzles._jax import Jaxpr, JaxprEqn, Var, array_of, user_frame
-from puzzles._launch import line_of, subjaxprs
-from puzzles._tpu import hazards
-from puzzles._tpu.hazards import WATCHED, Flights, Stuck
+from puzzles._launch import line_of, subjaxprs, text_of
+from puzzles._tpu.hazards import Stuck
 from puzzles._tpu.seen import Seen, comparable, floating, inside
 
 WAIT_SECONDS = 5.0
@@ -60,7 +61,7 @@ class Watch:
         self._points: list[tuple[int, ...]] = []
         self._done = 0
         self._buffers: list[int] = []
-        self._flights = Flights()
+        self._forms: dict[int, tuple[tuple[int, ...], Any]] = {}
 
     @property
     def launch(self) -> str:
@@ -93,34 +94,25 @@ class Watch:
         given, keywords = jax.tree.unflatten(callback.in_tree, args)
         plain = function.func if isinstance(function, partial) else function
         name = getattr(plain, "__name__", "")
-        told: dict[str, Any] = {}
         if name == "_initialize_shared_memory":
             keywords = keywords | self._decided(function)
         elif name == "_allocate_buffer" and self._how.unwritten == "zero":
             given = (*given[:-1], self._zeroed(np.asarray(given[-1])))
         try:
-            # With one core nobody else can signal: a wait for what was not started never ends.
-            if name == "_validate":
-                self._flights.nothing_left()
-            elif name in WATCHED:
-                told = _named(function, given, keywords)
-                self._flights.seen(name, told)
-            waits = name in ("dma_wait", "semaphore_wait")
-            run = _in_time if waits else _at_once
-            result = run(partial(function, *given, **keywords))
+            result = _RUN.get(name, _at_once)(partial(function, *given, **keywords))
         except BaseException as error:
             if self.failure is None:
                 self.failure = error
                 self.failed = (name, _named(function, given, keywords))
             raise
         if self._how.noting and name in ("get", "store"):
-            self._note(name, told, result)
+            self._note(name, _named(function, given, keywords), result)
         if name == "_check_for_revisiting":
             self._done += 1
         elif name == "_allocate_buffer":
             self._buffers.append(int(jax.tree.leaves(result)[-1]))
-            contents = _named(function, given, keywords).get("val")
-            self._flights.allocated(self._buffers[-1], contents)
+            contents = np.asarray(_named(function, given, keywords).get("val"))
+            self._forms[self._buffers[-1]] = contents.shape, contents.dtype
         return [np.asarray(x) for x in jax.tree.leaves(result)]
 
     def _decided(self, function: Any) -> dict[str, Any]:
@@ -164,14 +156,14 @@ class Watch:
         position = self._buffers.index(buffer)
         if position < len(allocated):
             return allocated[position]
-        form = self._flights.form(buffer)
+        form = self._forms[buffer]
         names = {name for name, aval in _scoped(self.equation.params["jaxpr"])
                  if (tuple(aval.shape), aval.dtype) == form}  # fmt: skip
         return names.pop() if len(names) == 1 else None
 
     def line(self) -> str | None:
         """The learner's line that failed, stripped."""
-        return hazards.line(self.failed[1].get("source_info"))[:100] or None
+        return text_of(self.failed[1].get("source_info"))[:100] or None
 
     def in_index_map(self) -> bool:
         """True if what failed belongs to an index map, not to the kernel."""
@@ -190,14 +182,14 @@ def _shapes(equation: JaxprEqn) -> dict[str, tuple[int, ...]]:
     return {name: tuple(array_of(one).shape) for name, one in mappings}
 
 
-def _at_once(wait: Callable[[], Any]) -> Any:
-    return wait()
+def _at_once(run: Callable[[], Any]) -> Any:
+    return run()
 
 
-def _in_time(wait: Callable[[], Any]) -> Any:
+def _in_time(rule: str, wait: Callable[[], Any]) -> Any:
     """What a wait returns; with one core, one that lasts seconds waits for what never comes.
 
-    Counts balance where a wait names more bytes than its copy moves. The thread is given up.
+    The thread is given up.
     """
     done: queue.SimpleQueue = queue.SimpleQueue()
 
@@ -211,10 +203,26 @@ def _in_time(wait: Callable[[], Any]) -> Any:
     try:
         result, error = done.get(timeout=WAIT_SECONDS)
     except queue.Empty:
-        raise Stuck("wait never ends") from None
+        raise Stuck(rule) from None
     if error is not None:
         raise error
     return result
+
+
+def _silently(validate: Callable[[], Any]) -> Any:
+    """What the end of a launch returns; the simulator prints which semaphores are not at zero."""
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        result = validate()
+    if printed.getvalue():
+        raise Stuck("semaphore left signalled")
+    return result
+
+
+_RUN: dict[str, Callable[[Callable[[], Any]], Any]] = {
+    "dma_wait": partial(_in_time, "wait never ends"),
+    "semaphore_wait": partial(_in_time, "semaphore never signalled"),
+    "_validate": _silently,
+}
 
 
 def _named(function: Any, args: tuple, keywords: dict[str, Any]) -> dict[str, Any]:

@@ -21,7 +21,7 @@ import puzzles
 from puzzles import Examination, examine
 from puzzles._examine import examining, shell
 from puzzles._launch import KINDS
-from puzzles._tpu import drawn, watch
+from puzzles._tpu import drawn, simulator
 
 f32, i32 = jnp.float32, jnp.int32
 S = jax.ShapeDtypeStruct
@@ -273,12 +273,11 @@ def test_callables_of_every_kind_are_shown_and_counted(capsys: pytest.CaptureFix
             assert "= 2 steps" in (said := capsys.readouterr().out) or "= 4 steps" in said
 
 
-def test_where_the_watch_sees_nothing_the_numbers_still_tell(
+def test_where_copies_cannot_be_followed_the_numbers_still_tell(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A read through a view that the watch does not understand, say."""
-    monkeypatch.setattr(watch.Flights, "seen", lambda *_: None)
-    monkeypatch.setattr(watch.Flights, "nothing_left", lambda *_: None)
+    """Where data decide which of them come next, say."""
+    monkeypatch.setattr(simulator, "copied", lambda _: None)
 
     def kernel(x_ref, o_ref, buffer, semaphore):
         copy = pltpu.make_async_copy(x_ref, buffer, semaphore)

@@ -14,6 +14,9 @@ its own tests compare it with.
 
 from __future__ import annotations
 
+import math
+
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -26,7 +29,7 @@ from jax.experimental.pallas.ops.tpu.ragged_paged_attention.kernel import (
 from puzzles import Mistake, find, judge, mutate, trace
 from puzzles._launch import faults, quickly, trace_call, with_interpret
 from puzzles._puzzle import load
-from puzzles._tpu import hazards, simulate
+from puzzles._tpu import simulate, watch
 from puzzles.pipelines._paged import drawn, pages_needed
 
 PAGE = 16
@@ -70,15 +73,18 @@ def interpreted(fn, *args):
 def simulated(fn, *args, monkeypatch):
     """The result, and how many pages of (PAGE, H) were copied from HBM."""
     copied = []
-    start = hazards.Flights._start
+    call = watch.Watch.call
 
-    def counted(self, given, device):
-        copied.append(self.size_of(int(given["src_id"]), given["src_transforms"]))
-        start(self, given, device)
+    def counted(self, *args, callback, **more):
+        told = watch._named(callback.callback_func, *jax.tree.unflatten(callback.in_tree, args))
+        if "src_transforms" in told:
+            *_, part = (t.indices for t in told["src_transforms"] if hasattr(t, "indices"))
+            copied.append(math.prod(int(i.size) for i in part if hasattr(i, "stride")))
+        return call(self, *args, callback=callback, **more)
 
-    monkeypatch.setattr(hazards.Flights, "_start", counted)
+    monkeypatch.setattr(watch.Watch, "call", counted)
     (out,) = simulate(trace_call(fn, *args))
-    return out, sum(copied) // (PAGE * args[0].shape[2] * args[1].dtype.itemsize)
+    return out, sum(copied) // (PAGE * args[0].shape[2])
 
 
 SUMMIT = find("paged_grouped_attention").solution

@@ -13,7 +13,7 @@ from jax.experimental.pallas import tpu as pltpu
 
 from puzzles._jax import interpret_params
 from puzzles._launch import as_tpu, trace_call
-from puzzles._tpu import SimulationError, simulate, watch
+from puzzles._tpu import SimulationError, simulate, simulator, watch
 
 X = jnp.asarray(np.random.default_rng(0).normal(size=(256, 256)), jnp.float32)
 TILE = pl.BlockSpec((128, 128), lambda i, j: (i, j))
@@ -76,8 +76,8 @@ def test_a_block_outside_the_array_is_named_with_its_step(name, shift):
     error = refused(launch(**{name[0]: off}), X)
     step = (1, 0) if shift == 1 else (0, 0)
     assert (error.kind, error.operand, error.step) == ("out-of-bounds", name, step)
-    assert f"`{name}` gives block ({step[0] + shift}, 0) at grid step {step}" in error.words
-    assert "only 2 x 2 blocks" in error.words
+    says = f"`{name}` at grid step {step}: block ({step[0] + shift}, 0) is out of bounds."
+    assert f"{says} Axis 0 has 2 blocks of 128" in error.words
 
 
 def loads(x_ref, o_ref):
@@ -122,14 +122,14 @@ def test_scratch_and_prefetched_scalars_have_their_names():
 
     good, short = jnp.ones(2, jnp.int32), jnp.ones(1, jnp.int32)
     np.testing.assert_array_equal(simulated(run, good, X, 2)[0], X)
-    assert "`s_ref[1]` at grid step (1, 0)" in refused(run, short, X, 2).says
+    assert "`s_ref[1]` is read at grid step (1, 0)" in refused(run, short, X, 2).says
     assert "`sum_ref[1, 0:128]` at grid step (0, 1)" in refused(run, good, X, 1).says
 
 
 def test_an_output_block_visited_again_later_is_refused():
     error = refused(launch(o=pl.BlockSpec((128, 128), lambda i, j: (0, j))), X)
     assert (error.kind, error.operand, error.step) == ("revisited", "o_ref", (1, 0))
-    assert "then again at step (1, 0)" in error.words
+    assert "is visited again at grid step (1, 0) after other blocks were" in error.words
 
 
 def test_parallel_axes_come_first():
@@ -312,7 +312,27 @@ def test_a_wait_of_which_nothing_is_known_ends_nevertheless(monkeypatch):
         o_ref[...] = buffer[...]
 
     monkeypatch.setattr(watch, "WAIT_SECONDS", 0.3)
-    monkeypatch.setattr(watch.Flights, "seen", lambda *_: None)
+    monkeypatch.setattr(simulator, "copied", lambda _: None)
     says = refused(launch(kernel, x=HBM, scratch=COPY), X).words
-    assert "waits for more than arrives" in says
-    assert "Wait with the same two Refs" in says
+    assert "waits for a copy that is not on its way, or for more than it brings" in says
+    assert "in `pltpu.make_async_copy(x_ref.at[:128, :128], buffer, semaphore).wait()`" in says
+
+
+@pytest.mark.parametrize(
+    ("kernel", "says"),
+    [
+        ("waits", "waits for a semaphore that nothing signals"),
+        ("signals", "ends with a semaphore that is not back at zero"),
+    ],
+)
+def test_a_semaphore_is_waited_for_as_often_as_it_is_signalled(monkeypatch, capsys, kernel, says):
+    def unequal(x_ref, o_ref, semaphore):
+        o_ref[...] = x_ref[...]
+        if kernel == "signals":
+            pl.semaphore_signal(semaphore)
+        else:
+            pl.semaphore_wait(semaphore)
+
+    monkeypatch.setattr(watch, "WAIT_SECONDS", 0.3)
+    assert says in refused(launch(unequal, scratch=[pltpu.SemaphoreType.REGULAR]), X).words
+    assert capsys.readouterr() == ("", "")
