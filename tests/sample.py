@@ -10,7 +10,7 @@ import functools
 import hashlib
 import os
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -57,24 +57,22 @@ def share(things: Sequence[T], every: int = 1) -> list[T]:
     return list(things[seed() % step :: step])
 
 
-def covering(things: Sequence[T], kinds: Callable[[T], Sequence[str]], count: int) -> list[T]:
-    """About `count` of `things`, among them two of each kind that they have; all under graduate.
+def covering(
+    things: Sequence[T], kinds: Callable[[T], Mapping[str, int]], weight: Callable[[T], float]
+) -> list[T]:
+    """The light ones of `things` that hold of each kind as many as are asked for; all if graduate.
 
-    In the order of a hash of the package's text: first what adds a kind that is not there twice.
+    kinds: those of one thing, each with how many of it are wanted, where there are so many.
     """
-    if ALL or count >= len(things):
+    if ALL:
         return list(things)
-    order = sorted(
-        range(len(things)), key=lambda n: hashlib.sha256(f"{seed()} {n}".encode()).digest()
-    )
     seen: Counter[str] = Counter()
     chosen = []
-    for n in order:
-        if any(seen[kind] < 2 for kind in kinds(things[n])):
-            seen.update(kinds(things[n]))
+    for n in sorted(range(len(things)), key=lambda n: weight(things[n])):
+        wanted = kinds(things[n])
+        if any(seen[kind] < count for kind, count in wanted.items()):
+            seen.update(wanted.keys())
             chosen.append(n)
-    rest = (n for n in order if n not in set(chosen))
-    chosen += [next(rest) for _ in range(max(0, count - len(chosen)))]
     return [things[n] for n in sorted(chosen)]
 
 

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -53,8 +54,13 @@ def sources() -> dict[str, str]:
     return found
 
 
-def imports(text: str) -> Iterator[tuple[str, str]]:
+@cache
+def imports(text: str) -> list[tuple[str, str]]:
     """(module, name) of every import from this package, in functions, too."""
+    return list(_imports(text))
+
+
+def _imports(text: str) -> Iterator[tuple[str, str]]:
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "puzzles":
             yield from ((str(node.module), alias.name) for alias in node.names)
@@ -64,6 +70,7 @@ def imports(text: str) -> Iterator[tuple[str, str]]:
             yield from ((a.name, "") for a in node.names if a.name.split(".")[0] == "puzzles")
 
 
+@cache
 def exported(text: str) -> set[str]:
     """The names in a door's `__all__`."""
     for node in ast.parse(text).body:

@@ -43,7 +43,10 @@ def test_the_compiler_agrees(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fault", sample.share(sabotage.PLANTED), ids=lambda fault: fault.name[:60])
+@pytest.mark.graduate
+@pytest.mark.parametrize(
+    "fault", sample.share(sabotage.PLANTED, 3), ids=lambda fault: fault.name[:60]
+)
 def test_a_planted_fault_is_found_and_named(
     fault: sabotage.Planted, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -41,14 +41,6 @@ def test_a_copy_that_explains_the_numbers_is_told_and_no_other_mistake_is_named(
     assert "Your numbers are those of" not in text
 
 
-def test_a_mistake_that_has_the_same_fault_keeps_its_name() -> None:
-    puzzle = puzzles.find("double_buffered_sum")
-    forgets = next(m for m in puzzle.mistakes if m.name == "forgets the prologue")
-    text = str(judge(puzzle, puzzles.mutate(puzzle, forgets)))
-    assert "Look here first: The kernel waits for a copy that is not on its way" in text
-    assert forgets.says in text
-
-
 @pytest.mark.parametrize(
     ("name", "old", "new", "says"),
     [

@@ -19,11 +19,6 @@ ROW_SUM, VECTOR_ADD = puzzles.find("row_sum"), puzzles.find("vector_add")
 
 BY_HEART = {
     "right up to seven blocks": ("vector_add", ("grid=(N // bn,)", "grid=(min(7, N // bn),)")),
-    "knows the sizes by heart": ("vector_add", ("grid=(N // bn,)", "grid=({4096: 4}.get(N, 7),)")),
-    "constants tuned to the cases": (
-        "row_sum",
-        ("grid=(M // bm, N // bn)", "grid=(M // bm, 3 if M == 128 else 1)"),
-    ),
     "adds up three blocks at most": (
         "row_sum",
         (
@@ -31,10 +26,6 @@ BY_HEART = {
             "    @pl.when(pl.program_id(1) < 3)\n    def _():\n"
             "        o_ref[...] += jnp.sum(x_ref[...], axis=1, keepdims=True)",
         ),
-    ),
-    "another answer for other sizes": (
-        "row_sum",
-        ("    M, N = x.shape\n", "    M, N = x.shape\n    if M not in (128, 192): x = x * 0\n"),
     ),
 }
 
@@ -148,25 +139,11 @@ def test_verify_looks_at_what_is_drawn(draw: Callable, says: str) -> None:
     assert list(proof.fresh_problems(VECTOR_ADD)) == []
 
 
-WILD = {
-    "cuts off what is negative": ("vector_add", "x_ref[...] +", "jnp.maximum(x_ref[...], -4) +"),
-    "takes NaN for zero": ("vector_add", "x_ref[...] +", "jnp.nan_to_num(x_ref[...]) +"),
-    "clips what it sums": (
-        "row_sum",
-        "jnp.sum(x_ref[...],",
-        "jnp.sum(jnp.clip(x_ref[...], -6, 6),",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", WILD)
-def test_some_fresh_data_are_not_ordinary(name: str) -> None:
-    """Each is right wherever numbers are as usual."""
-    rung, old, new = WILD[name]
-    puzzle = dataclasses.replace(puzzles.find(rung), scale=None)
-    fn = edited(rung, (old, new))
-    verdicts = [judge_fresh(puzzle, fn, seed) for seed in range(24)]
-    told = [str(one) for one in verdicts if not one.passed]
+def test_some_fresh_data_are_not_ordinary() -> None:
+    """A sum that is cut off is right wherever numbers are as usual."""
+    fn = edited("vector_add", ("x_ref[...] +", "jnp.maximum(x_ref[...], -4) +"))
+    puzzle = dataclasses.replace(VECTOR_ADD, scale=None)
+    told = [str(v) for seed in range(24) if not (v := judge_fresh(puzzle, fn, seed)).passed]
     assert told
     assert all("and in its data " in one for one in told)
 

@@ -21,53 +21,9 @@ def verdict(name: str, old: str, new: str, puzzle: Puzzle | None = None) -> Verd
     return judge(puzzle, mutate(puzzle, Mistake("errs", old=old, new=new)), seed=0)
 
 
-@pytest.mark.parametrize("count", [2, 4])
-def test_a_wrong_number_of_prefetched_arrays_is_counted(count):
-    says = verdict(
-        "launch_grouped_matmul", "num_scalar_prefetch=3", f"num_scalar_prefetch={count}"
-    ).says
-    assert f"`num_scalar_prefetch={count}` says that the first {count} arrays" in says
-    assert "Count all three." in says
-
-
 def test_without_scalar_prefetch_nobody_hears_of_it():
     verdict_ = verdict("vector_add", "in_specs=[\n", "in_specs=[\n            None,\n")
     assert "num_scalar_prefetch" not in verdict_.says
-
-
-def test_the_index_map_that_takes_too_few_is_named():
-    spec = "pl.BlockSpec((bm, bn), lambda j, i, g{}: (i, j))"
-    says = verdict("launch_masked_store", spec.format(", *_"), spec.format("")).says
-    assert f"It is the index map in `out_specs={spec.format('')},`." in says
-
-
-def test_a_whole_ref_in_an_index_map_is_told_to_be_read_number_by_number():
-    says = verdict("permuted_matmul", "(perm_ref[e], k, j)", "(perm_ref[...][e], k, j)").says
-    assert "one number at a time, as in `perm_ref[n]`" in says
-
-
-def test_scratch_of_a_narrow_dtype_is_told_where_it_was_asked_for():
-    old, new = "VMEM((bm, bn), jnp.float32)", "VMEM((bm, bn), lhs.dtype)"
-    says = verdict("launch_grouped_matmul", old, new).says
-    assert "`scratch_shapes=[pltpu.VMEM(shape, jnp.float32)]`" in says
-    assert "value.astype" not in says
-
-
-def test_axes_that_do_not_fit_are_shown_for_every_way_to_sum():
-    says = verdict("grouped_matmul_transposed", "(((1,), (1,))", "(((0,), (0,))").says
-    assert "over the last axes of both, (bm, bk) and (bn, bk)" in says
-
-
-@pytest.mark.slow
-def test_what_a_rung_allows_outside_is_in_the_sentence():
-    says = verdict(
-        "moe_layer",
-        "return jnp.sum(weights[:, :, None] * slots, axis=1)",
-        'return jnp.einsum("mk,mkd->md", weights, slots)',
-    ).says
-    assert "`dot_general` works on the data outside" in says
-    assert "in this rung `top_k`, `sort`, `gather`" in says
-    assert "arithmetic" not in says
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import sample
 from jax.experimental import pallas as pl
 
 import puzzles
@@ -73,27 +74,6 @@ def test_a_cast_that_is_fused_into_a_sum_is_not_lost(kernel: bool) -> None:
     np.testing.assert_allclose(got, rounded + np.asarray(y)[:, :1], atol=1e-4)
 
 
-TWICE = [
-    (name, mistake)
-    for name in ("fused_matmul", "matmul_bf16")
-    for mistake in puzzles.find(name).mistakes
-    if mistake.name in ("rounds the sum before it adds the bias", "finishes in the output Ref")
-    or mistake.name == "rounds the sum before the last block is added"
-]
-
-
-@pytest.mark.parametrize(("name", "mistake"), TWICE)
-def test_two_roundings_are_within_the_tolerance_and_refused(name: str, mistake: Mistake) -> None:
-    puzzle = puzzles.find(name)
-    fn = variant(puzzle, mistake)
-    if mistake.name != "rounds the sum before the last block is added":
-        once = dataclasses.replace(puzzle, roundings=None)
-        assert judge(once, fn).title == "it rounds on the way"  # its text, not its numbers, say so
-    verdict = judge(puzzle, fn)
-    assert verdict.stage == "values"
-    assert mistake.says in str(verdict.diagnosis)
-
-
 def test_the_verdict_has_both_numbers_and_says_what_once_means() -> None:
     puzzle = dataclasses.replace(FUSED, mistakes=())
     says = judge(puzzle, variant(FUSED, FUSED.mistake("finishes in the output Ref"))).says
@@ -114,11 +94,12 @@ def test_another_formula_is_told_before_another_rounding() -> None:
         assert f"Look for {first}" in judge(puzzle, variant(FUSED, mistake)).says
 
 
+@pytest.mark.graduate
 @pytest.mark.parametrize("name", ["fused_matmul", "matmul_bf16"])
 def test_right_answers_are_far_from_the_limit(name: str) -> None:
     puzzle = puzzles.find(name)
     for fn in (puzzle.solution, *(variant(puzzle, one) for one in puzzle.alternatives)):
-        for case in cases(puzzle):
+        for case in cases(puzzle)[: None if sample.ALL else 1]:
             traced = trace_call(fn, *case.args)
             got = quickly(with_interpret(traced.jaxpr, True), traced.leaves)[0]
             assert too_far(case.exact[0], got)[0] < SHARE / 20

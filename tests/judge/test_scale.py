@@ -184,33 +184,6 @@ def test_what_raises_at_production_scale_only_is_told_so() -> None:
     assert "at production scale" in verdict.headline
 
 
-@pytest.mark.parametrize(
-    ("puzzle", "edit", "says"),
-    [
-        (
-            "causal_prefetch",
-            ("((i + 1) * bq - 1) // bk", "((i + 1) * bq) // bk"),
-            "Grid step (0, 2) is the first to move one in vain: block (2, 0), where the reference "
-            "keeps the one before.",
-        ),
-        (
-            "causal_attention",
-            ("@pl.when(j * bk <= (i + 1) * bq - 1)", "@pl.when(j * bk <= (i + 1) * bq)"),
-            "The first where the reference has none is grid step (0, 2).",
-        ),
-    ],
-)
-def test_the_first_step_that_costs_too_much_is_named(
-    puzzle: str, edit: tuple[str, str], says: str
-) -> None:
-    notebook = Notebook()
-    text = solved(puzzle)
-    assert text.count(edit[0]) == 1
-    notebook.run(text.replace(*edit))
-    verdict = puzzles.judge(puzzles.find(puzzle), notebook[puzzle])
-    assert (verdict.stage, verdict.says[-len(says) :]) == ("work", says)
-
-
 def test_a_column_may_fill_all_lanes_of_its_vectors() -> None:
     """As JAX's own kernel keeps its statistics: on a TPU the exponentials cost the same."""
     text, notebook = solved("attention_one_block"), Notebook()

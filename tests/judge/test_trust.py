@@ -33,10 +33,8 @@ STAGES = ("trace", "pallas", "numbers", "memory", "work", "tpu")
 
 
 @pytest.mark.parametrize("stage", STAGES)
-@pytest.mark.parametrize("after", [False, True])
 def test_an_interrupt_in_any_stage_is_one_sentence(
     stage: str,
-    after: bool,
     notebook: Notebook,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture,
@@ -45,8 +43,7 @@ def test_an_interrupt_in_any_stage_is_one_sentence(
     real = getattr(module, stage)
 
     def interrupted(*args: object, **named: object) -> None:
-        if after:
-            real(*args, **named)
+        real(*args, **named)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
@@ -61,7 +58,7 @@ def test_an_interrupt_in_any_stage_is_one_sentence(
 # The signal may come inside a destructor, where Python can only report it.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.slow
-@pytest.mark.parametrize("milliseconds", [5, 20, 60, 120, 200, 300])
+@pytest.mark.parametrize("milliseconds", [5, 60, 200])
 def test_the_stop_button_works_at_any_moment(milliseconds: int, notebook: Notebook) -> None:
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
@@ -91,54 +88,13 @@ def test_an_unknown_failure_of_the_simulator_is_a_sentence(
     passes(notebook)
 
 
-HUGE = {
-    "scratch": (
-        "tiled_matmul",
-        "pltpu.VMEM((bm, bn), jnp.float32)]",
-        "pltpu.VMEM((bm, bn), jnp.float32), pltpu.VMEM((1 << 20, 1 << 20), jnp.float32)]",
-        "a_ref, b_ref, o_ref, acc_ref)",
-        "a_ref, b_ref, o_ref, acc_ref, huge_ref)",
-    ),
-    "an operand": (
-        "tiled_matmul",
-        "    )(a, b)",
-        "    )(jnp.pad(a, ((0, 1 << 20), (0, 1 << 20))), b)",
-        "",
-        "",
-    ),
-}
-
-
-@pytest.mark.parametrize("case", HUGE)
-def test_what_does_not_fit_into_memory_is_said_and_not_tried(
-    case: str, capsys: pytest.CaptureFixture
-) -> None:
-    name, old, new, first, second = HUGE[case]
-    text = solved(name)
-    assert text.count(old) == 1
-    text = text.replace(old, new)
-    if first:
-        text = text.replace(first, second, 1)
-    notebook = Notebook()
-    notebook.run(text)
-    verdict = puzzles.check(notebook[name])
-    said = capsys.readouterr().out
-    assert verdict is not None
-    assert not verdict.passed
-    assert "checker itself failed" not in said
-    assert "GiB" in said or "TiB" in said or "memory" in said
-    notebook.run(solved(name))
-    passes(notebook, name)
-
-
 @pytest.mark.parametrize(
     "name", ["jax", "jnp", "pl", "pltpu", "INTERPRET", "row_sum_spec", "check"]
 )
-@pytest.mark.parametrize("value", ["None", "3", "lambda *args: 0"])
 def test_a_shadowed_name_is_the_learners_error_and_heals(
-    name: str, value: str, notebook: Notebook, capsys: pytest.CaptureFixture
+    name: str, notebook: Notebook, capsys: pytest.CaptureFixture
 ) -> None:
-    notebook.run(f"{name} = {value}")
+    notebook.run(f"{name} = None")
     verdict = puzzles.check(notebook["row_sum"])
     said = capsys.readouterr().out
     assert "checker itself failed" not in said
@@ -153,7 +109,7 @@ def test_a_shadowed_name_is_the_learners_error_and_heals(
 @pytest.mark.slow
 def test_cells_run_in_any_order_and_two_notebooks_share_a_kernel() -> None:
     """All cells of two ladders in one namespace, shuffled: every check passes, twice."""
-    rungs = [*find_rungs("basics")[:8], *find_rungs("splash_attention")[:4]]
+    rungs = [*find_rungs("basics")[:4], *find_rungs("splash_attention")[:2]]
     order = random.Random(20).sample(rungs, len(rungs))
     notebook = Notebook()
     for name in order:

@@ -141,15 +141,6 @@ def test_what_depends_on_data_that_are_not_there_names_the_remedy():
         trace(lambda n, x: call(copy_kernel, x, (n,), [spec], spec)(x), S((), i32), x)
 
 
-def test_aliases_point_past_scalar_prefetch():
-    def fn(rows, x):
-        spec = pl.BlockSpec((8, 128), lambda i, rows: (rows[i], 0))
-        how = dict(scalars=1, input_output_aliases={1: 0})
-        return call(gather_kernel, x, (2,), [spec], spec, **how)(rows, x)
-
-    assert only(fn, jnp.array([1, 0], i32), S((16, 128), f32)).aliases == ((0, 0),)
-
-
 def test_an_abstract_scalar_that_only_the_kernel_reads_is_fine():
     def kernel(n_ref, x_ref, o_ref):
         @pl.when(pl.program_id(0) < n_ref[0])
@@ -210,15 +201,6 @@ def test_compiler_params_are_plain_words():
     assert (plain.dimension_semantics, plain.vmem_limit_bytes) == (None, None)
     assert mine.dimension_semantics == ("parallel", "parallel", "arbitrary")
     assert (mine.vmem_limit_bytes, mine.name, mine.interpret) == (2**25, "mine", True)
-
-
-def test_squeezed_axes_are_none_and_count_as_one():
-    head = pl.BlockSpec((None, 128, 64), lambda h, i: (h, i, 0))
-    one = only(lambda x: call(copy_kernel, x, (4, 2), [head], head)(x), S((4, 256, 64), f32))
-    assert one.inputs[0].block == (None, 128, 64)
-    assert one.inputs[0].sizes == (1, 128, 64)
-    assert one.inputs[0].hbm_bytes == 4 * 256 * 64 * 4
-    assert one.inputs[0].vmem_bytes == 2 * 128 * 128 * 4  # 64 lanes are padded to 128
 
 
 def test_a_reduction_counts_one_flop_an_element_and_only_where_it_runs():
