@@ -1,4 +1,4 @@
-"""From one copy by hand to paged attention: thirteen puzzles."""
+"""From one copy by hand to paged attention: fourteen puzzles."""
 
 ORDER = 4
 AFTER = ("basics",)
@@ -17,6 +17,7 @@ RUNGS = (
     "paged_attention",
     "paged_attention_dma",
     "paged_grouped_attention",
+    "gapless_attention",
 )
 
 # Appended to the notebook's setup cell.

@@ -22,7 +22,7 @@ from puzzles import INTERPRET
 # * Is what I want to **read** there yet?
 # * Is the slot that I want to **write** free again? Two rounds ago a copy left from it.
 #
-# Read the loop with both. Stuck? `show`, below, marks the place.
+# Stuck? `show`, below, marks the place.
 
 # %%
 def fix_the_copy_spec(x: Float[Array, "M N"]) -> Float[Array, "M N"]:
