@@ -1,4 +1,4 @@
-"""Rung 14: decoding without a gap between texts."""
+"""Rung 15: decoding without a gap between texts."""
 
 import jax
 import jax.numpy as jnp

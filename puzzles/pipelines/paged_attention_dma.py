@@ -1,4 +1,4 @@
-"""Rung 12: attention over pages, with copies of its own."""
+"""Rung 13: attention over pages, with copies of its own."""
 
 import jax
 import jax.numpy as jnp

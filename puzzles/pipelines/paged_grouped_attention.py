@@ -1,4 +1,4 @@
-"""Rung 13: grouped queries over pages."""
+"""Rung 14: grouped queries over pages."""
 
 import jax
 import jax.numpy as jnp
