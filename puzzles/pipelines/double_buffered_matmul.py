@@ -162,6 +162,26 @@ PUZZLE = Puzzle(
             says="b's columns are those that `i` counts, and `j` says which columns of the output are wanted",
         ),
         Mistake(
+            "starts the first tiles in the first grid step only",
+            old=_FIRST,
+            new="""    @pl.when((i == 0) & (j == 0))
+    def _():
+        for copy in fetch(0, 0):
+            copy.start()
+
+""",
+            says="from the second block on, nobody starts the tiles of k = 0, and old ones are multiplied: every "
+            "grid step has a loop of its own, and needs its own prologue",
+        ),
+        Mistake(
+            "takes a's tile from row j, and b's from column i",
+            edits=(
+                ("pl.ds(i * 128, 128), pl.ds(k * 128, 128)]", "pl.ds(j * 128, 128), pl.ds(k * 128, 128)]"),
+                ("pl.ds(k * 128, 128), pl.ds(j * 128, 128)]", "pl.ds(k * 128, 128), pl.ds(i * 128, 128)]"),
+            ),
+            says="`i` and `j` have changed places: `i` counts blocks of a's rows, `j` blocks of b's columns",
+        ),
+        Mistake(
             "takes a's tile from row j",
             old="a_ref.at[pl.ds(i * 128, 128), pl.ds(k * 128, 128)]",
             new="a_ref.at[pl.ds(j * 128, 128), pl.ds(k * 128, 128)]",

@@ -119,7 +119,7 @@ PUZZLE = Puzzle(
             old=_RUN,
             new="",
             says="nothing was written (NaN here): `emit_pipeline` only returns a function; call it with "
-            "the refs. (Or a block of the output is read, as by `+=`, before anything is stored in it.)",
+            "the refs. Or a block of the output is read, as by `+=`, before anything is stored in it",
         ),
         Mistake(
             "adds where the arrays lie",
@@ -154,6 +154,19 @@ PUZZLE = Puzzle(
             old="grid=(M // bm, N // bn)",
             new="grid=(M // bm, 1)",
             says="only the first column of blocks is written: the grid has N // bn of them",
+        ),
+        Mistake(
+            "names the axes in another order in its maps than in its grid",
+            old="lambda i, j: (i, j)",
+            new="lambda i, j: (j, i)",
+            says="the grid counts blocks of M first, and the maps blocks of N first, so some blocks are beyond the "
+            "edge and others are never visited (NaN there)",
+        ),
+        Mistake(
+            "counts elements in its maps",
+            old="lambda i, j: (i, j)",
+            new="lambda i, j: (i * bm, j * bn)",
+            says="a map gives the numbers of blocks, (i, j), and not where their first element lies",
         ),
         Mistake(
             "writes every block of a row to the same place",
