@@ -204,7 +204,9 @@ def gapless_attention(
 # pages.
 #
 # For kernels of your own: `interpret=pltpu.InterpretParams()` runs them in JAX's simulator of a TPU.
-# There a copy comes only when it is waited for, and fresh memory is NaN.
+# There a copy comes only when it is waited for, and fresh memory is NaN. In JAX 0.10,
+# `InterpretParams(detect_races=True)` also prints both lines of a read without a wait; of two copies
+# whose semaphore is the same it tells nothing, and `check` does.
 
 # %% tags=["author"]
 from puzzles import Alternative, Launch, Mistake, Puzzle, array, rng

@@ -11,7 +11,7 @@ from puzzles import INTERPRET
 # %% [markdown]
 # ## sum_pages: four copies, one wait
 #
-# A page is small, and every round of a loop costs time of its own. So bring four pages a round, each
+# A page is small, and every round costs time of its own. So bring four pages a round, each
 # from where the table says, side by side into one slot.
 #
 # ```text
