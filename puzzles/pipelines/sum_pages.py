@@ -223,6 +223,16 @@ PUZZLE = Puzzle(
             stage="work",
         ),
         Mistake(
+            "sends for the pages of a round when it needs them",
+            old="    send_for(0, 0)\n",
+            new="",
+            edits=(
+                ("        @pl.when(i + 1 < rounds)\n        def _():\n" + _NEXT, "        send_for(i, slot)\n"),
+            ),
+            says="at 3 of 3 waits for a copy from `pages_ref`",
+            stage="work",
+        ),
+        Mistake(
             "waits for the whole slot four times",
             old=_WAIT,
             new="        for _ in range(4):\n    " + _WAIT,

@@ -217,6 +217,14 @@ def test_copies_overlap_from_the_second_page_on():
     assert list(launch.in_flight) == [4, 3, 4, 3, 4, 3, 2, 1]
 
 
+def test_one_wait_takes_the_bytes_of_four_copies():
+    puzzle = find("sum_pages")
+    (launch,) = trace(puzzle.solution, *puzzle.arguments(0))
+    assert list(launch.in_flight) == [8, 8, 4]
+    (its,) = (launch.waits or {}).values()
+    assert (its.count, its.most, its.pauses) == (3, 8, 1)
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 def test_only_the_first_wait_of_all_texts_is_bare(shape):
     args = made(np.random.default_rng(1), *SHAPES[shape])
