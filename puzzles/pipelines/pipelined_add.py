@@ -83,9 +83,11 @@ def make_inputs(key, M, N):
 
 def audit(launch: Launch) -> None:
     in_hbm(launch)
-    x = launch.inputs[0]
-    one_block = x.portion == x.shape and x.shape[0] > 64  # 64 rows may come at once
-    assert not one_block, "all of x comes as one block: cut it, there is nothing to overlap"
+    for one in launch.inputs:
+        one_block = one.portion == one.shape and one.shape[0] > 64  # 64 rows may come at once
+        assert not one_block, (
+            f"all of {one.name.removesuffix('_ref')} comes as one block: cut it, there is nothing to overlap"
+        )
     overlapped(launch)
 
 
@@ -199,6 +201,19 @@ PUZZLE = Puzzle(
             old="bm, bn = 64, 128",
             new="bm, bn = M, N",
             says="all of x comes as one block",
+            stage="work",
+        ),
+        Mistake(
+            "takes all of y as one block",
+            edits=(
+                ("in_specs=[block, block]", "in_specs=[block, pl.BlockSpec((M, N), lambda i, j: (0, 0))]"),
+                (
+                    "o_block[...] = x_block[...] + y_block[...]",
+                    "at = pl.ds(pl.program_id(0) * 64, 64), pl.ds(pl.program_id(1) * 128, 128)\n"
+                    "    o_block[...] = x_block[...] + y_block[at]",
+                ),
+            ),
+            says="all of y comes as one block",
             stage="work",
         ),
         Mistake(
