@@ -328,3 +328,12 @@ def test_decoding_is_bound_by_memory():
     launch = reference("paged_grouped_attention", *shapes, lengths, table)
     chip = CHIPS["v5e"]
     assert launch.intensity * 20 < chip.flops_per_second / chip.hbm_bytes_per_second
+
+
+def test_the_table_of_many_long_texts_does_not_fit_into_smem():
+    q, pool = S((64, 8, 128), jnp.bfloat16), S((2, 64, 16, 128), jnp.bfloat16)
+    launch = reference(
+        "gapless_attention", q, pool, pool, S((64,), i32), S((64, 131072 // 16), i32)
+    )
+    assert 2 * 2**20 <= launch.smem_bytes < 2.01 * 2**20
+    assert CHIPS["v5e"].smem_bytes == 2**20
