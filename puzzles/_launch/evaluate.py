@@ -204,13 +204,18 @@ class Walk:
             tally.dots[path] = (equation, tally.dots.get(path, (None, 0))[1] + weight)
 
     def happens(
-        self, name: str, equation: JaxprEqn, values: Sequence[Any], weight: np.ndarray
+        self,
+        name: str,
+        equation: JaxprEqn,
+        values: Sequence[Any],
+        weight: np.ndarray,
+        size: int = 0,
     ) -> None:
         if not self.events or self.tally.cut:
             return
         self.tally.cut = len(self.tally.events) == EVENTS
         if not self.tally.cut:
-            self.tally.events.append(Event(name, equation, tuple(values), weight))
+            self.tally.events.append(Event(name, equation, tuple(values), weight, size))
 
     def give_up(self, saved: Tally, long: bool) -> None:
         """Back to what was counted before a loop whose length is not known, or too long.
@@ -254,7 +259,9 @@ class Walk:
     def _dma_start(
         self, equation: JaxprEqn, values: list[Any], weight: np.ndarray, path: tuple
     ) -> list[Any]:
+        sizes = set()
         for move, size, steps in moved(equation, values, self.rank):
+            sizes.add(size)
             here = np.where(steps, weight, 0) * (1 if move.exact else _in_doubt(self.rank))
             copies, key = self.tally.copies, (path, move, size)
             within, before = copies.get(key) or (tuple(self.within), 0)
@@ -266,15 +273,18 @@ class Walk:
             target.contents = None  # what arrives there is not known
         elif isinstance(target, Cells):
             target.lost()
-        self.tally.flights.append((1, weight))
-        self.happens("dma_start", equation, values, weight)
+        size = sizes.pop() if len(sizes) == 1 else 0
+        self.tally.flights.append((1, size, weight))
+        self.happens("dma_start", equation, values, weight, size)
         return []
 
     def _dma_wait(
         self, equation: JaxprEqn, values: list[Any], weight: np.ndarray, _: tuple
     ) -> list[Any]:
-        self.tally.flights.append((-1, weight))
-        self.happens("dma_wait", equation, values, weight)
+        sizes = {size for _, size, _ in moved(equation, values, self.rank)}
+        size = sizes.pop() if len(sizes) == 1 else 0
+        self.tally.flights.append((-1, size, weight))
+        self.happens("dma_wait", equation, values, weight, size)
         return []
 
     def _get(

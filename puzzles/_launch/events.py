@@ -22,13 +22,15 @@ Part = tuple[Any, tuple[Any, ...]]
 class Event:
     """One execution of an equation: `name` is dma_start, dma_wait, get, swap, or work.
 
-    `weight` says over the grid how often, at most and at least, as a walk counts.
+    `weight` says over the grid how often, at most and at least, as a walk counts. size: the bytes
+    of a copy, or of a wait for some; 0 if they are not known.
     """
 
     name: str
     equation: JaxprEqn
     values: tuple[Any, ...]
     weight: np.ndarray
+    size: int = 0
 
     def times(self, ids: Sequence[int]) -> tuple[int, int]:
         """How often the step of these program ids executes it, at most and at least."""
@@ -90,7 +92,9 @@ def waits(events: Sequence[Event], program_ids: np.ndarray) -> Mapping[str, Wait
                     name, slot = called(source), _numbers(index)
                     if event.name == "dma_start":
                         before = found.get(name, Waits()).count
-                        started.append(_Started(name, semaphore, slot, computed, before))
+                        started.append(
+                            _Started(name, semaphore, slot, computed, before, event.size)
+                        )
                         continue
                     mine = [copy for copy in started if copy.signals(semaphore, slot)]
                     if not mine:
@@ -100,7 +104,11 @@ def waits(events: Sequence[Event], program_ids: np.ndarray) -> Mapping[str, Wait
                     most = sum(copy.source == over.source for copy in started)
                     started.remove(over)
                     old = found.get(over.source, Waits())
-                    exposed = over.computed == computed
+                    exposed, left = over.computed == computed, event.size - over.size
+                    for copy in mine:  # whose bytes this wait takes, too
+                        if left > 0 and copy is not over:
+                            started.remove(copy)
+                            exposed, left = exposed or copy.computed == computed, left - copy.size
                     last, waited = paused.get(over.source, (-1, 0))
                     together = last == computed and over.waited <= waited
                     found[over.source] = Waits(
@@ -123,6 +131,7 @@ class _Started:
     index: tuple[int, ...] | None
     computed: int
     waited: int  # for copies from the same ref
+    size: int
 
     def signals(self, semaphore: Any, index: tuple[int, ...] | None) -> bool:
         """Whether its end is told by this semaphore of an array, as far as the index is known."""

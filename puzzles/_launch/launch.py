@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from puzzles._launch.events import Event, Waits, waits
-from puzzles._launch.moves import Copy, Piece, in_flight, pieces
+from puzzles._launch.moves import Copy, Flight, Piece, in_flight, pieces
 from puzzles._launch.operand import Operand, spread
 from puzzles._launch.touched import Touched, alone, storing, touched
 from puzzles._launch.work import Dot, Touch
@@ -69,7 +69,7 @@ class Launch:
     line: str | None = None  # where it is launched
     unused: frozenset[int] = frozenset()  # outputs that the program drops: scratch, in effect
     made: tuple[Made, ...] = ()  # what XLA does for an aliased output before the launch
-    flights: tuple[tuple[int, np.ndarray], ...] = ()  # starts (1) and waits (-1), with weights
+    flights: tuple[Flight, ...] = ()
     # Reads of scalars: the ref, the element in a flat array, how often; both over the grid.
     looks: tuple[tuple[str, np.ndarray, np.ndarray], ...] = ()
     # What a kernel that copies by hand does, in its order; `cut` says that this is its beginning.

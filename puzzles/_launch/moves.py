@@ -199,23 +199,35 @@ def _dtype(ref: Any, transforms: Sequence[Any]) -> Any:
 
 
 _EVENTS = 4_000_000  # starts and waits over all steps
+# A start (1) or a wait (-1), its bytes, or 0 if they are not known, and its weights.
+Flight = tuple[int, int, np.ndarray]
 
 
-def in_flight(events: Sequence[tuple[int, np.ndarray]], grid: tuple[int, ...]) -> np.ndarray | None:
-    """Copies in flight at each wait, from starts (1) and waits (-1) in the order of the kernel.
+def in_flight(events: Sequence[Flight], grid: tuple[int, ...]) -> np.ndarray | None:
+    """Copies in flight at each wait, from starts and waits in the order of the kernel.
 
-    None where data decide which of them are executed, a loop was too long to be walked, or there
-    are more waits than starts.
+    One wait may take the bytes of several copies, if all copies have as many. None where data
+    decide which of them are executed, a loop was too long to be walked, or there are more waits
+    than starts.
     """
     steps = math.prod(grid)
     if len(events) * steps > _EVENTS:
         return None
-    for _, weight in events:
+    for _, _, weight in events:
         if weight.max(initial=0) > 1 or (weight[0] != weight[1]).any():
             return None
     if not events:
         return np.zeros(0, np.int64)
-    executed = np.stack([spread(weight[0], grid) for _, weight in events], axis=1)
-    changes = np.broadcast_to([sign for sign, _ in events], executed.shape)[executed > 0]
-    waits = np.cumsum(changes)[changes < 0] + 1
+    executed = np.stack([spread(weight[0], grid) for _, _, weight in events], axis=1) > 0
+    changes = np.broadcast_to(
+        [sign * _copies(size, events) for sign, size, _ in events], executed.shape
+    )[executed]
+    waits = (np.cumsum(changes) - changes)[changes < 0]
     return None if (waits < 1).any() else waits  # a copy to another device is waited for twice
+
+
+def _copies(size: int, events: Sequence[Flight]) -> int:
+    """How many copies have so many bytes: one, where not all copies have the same size."""
+    started = {size for sign, size, _ in events if sign > 0}
+    (one,) = started if len(started) == 1 else (0,)
+    return size // one if one and size % one == 0 else 1

@@ -142,7 +142,7 @@ class Tally:
     busy: np.ndarray = field(default_factory=lambda: np.zeros((), bool))
     strays: tuple[Any, ...] = ()
     lies: tuple[Lie, ...] = ()  # the first of each `multiple_of`
-    flights: list[tuple[int, np.ndarray]] = field(default_factory=list)  # see Launch.in_flight
+    flights: list[tuple[int, int, np.ndarray]] = field(default_factory=list)  # see Launch.in_flight
     events: list[Any] = field(default_factory=list)  # see Launch.events
     cut: bool = False  # there are more of them
     looks: tuple[Any, ...] = ()  # reads of scalars: the first LOOKS of them

@@ -155,7 +155,8 @@ class Flights:
             count = len(self._on(end.semaphore))
             shared = (
                 f" There was a wait on its semaphore, but {count} copies were in flight on it, "
-                "and any of them may have ended that wait: give each its own."
+                "and any of them may have ended that wait: give each its own, or wait for the "
+                "bytes of all."
                 if count > 1
                 else " There was a wait on its semaphore, but for fewer bytes than it brings."
             )

@@ -1,4 +1,4 @@
-"""From one copy by hand to paged attention: thirteen puzzles."""
+"""From one copy by hand to paged attention: fifteen puzzles."""
 
 ORDER = 4
 AFTER = ("basics",)
@@ -15,8 +15,10 @@ RUNGS = (
     "ragged_row_sums",
     "gather_pages",
     "paged_attention",
+    "sum_pages",
     "paged_attention_dma",
     "paged_grouped_attention",
+    "gapless_attention",
 )
 
 # Appended to the notebook's setup cell.

@@ -116,6 +116,11 @@ def audit(launch: Launch) -> None:
             "enough: bring each tile once for each block of the result"
         )
     overlapped(launch, first=launch.outputs[0].transfers)
+    waits = (launch.waits or {}).values()
+    assert a.shape[1] <= 128 or not waits or any(its.exposed < its.count for its in waits), (
+        "no copy comes while the kernel computes: fetch tiles along K, and start the next ones before "
+        "the dot of these"
+    )
 
 
 def scale(M=1024, K=2048, N=1024):
@@ -160,6 +165,26 @@ PUZZLE = Puzzle(
             old="b_ref.at[pl.ds(k * 128, 128), pl.ds(j * 128, 128)]",
             new="b_ref.at[pl.ds(k * 128, 128), pl.ds(i * 128, 128)]",
             says="b's columns are those that `i` counts, and `j` says which columns of the output are wanted",
+        ),
+        Mistake(
+            "starts the first tiles in the first grid step only",
+            old=_FIRST,
+            new="""    @pl.when((i == 0) & (j == 0))
+    def _():
+        for copy in fetch(0, 0):
+            copy.start()
+
+""",
+            says="from the second block on, nobody starts the tiles of k = 0, and old ones are multiplied: every "
+            "grid step has a loop of its own, and needs its own prologue",
+        ),
+        Mistake(
+            "takes a's tile from row j, and b's from column i",
+            edits=(
+                ("pl.ds(i * 128, 128), pl.ds(k * 128, 128)]", "pl.ds(j * 128, 128), pl.ds(k * 128, 128)]"),
+                ("pl.ds(k * 128, 128), pl.ds(j * 128, 128)]", "pl.ds(k * 128, 128), pl.ds(i * 128, 128)]"),
+            ),
+            says="`i` and `j` have changed places: `i` counts blocks of a's rows, `j` blocks of b's columns",
         ),
         Mistake(
             "takes a's tile from row j",
@@ -277,6 +302,39 @@ PUZZLE = Puzzle(
                 (_WAIT, "        for copy in fetch(k, slot):\n            copy.start()\n" + _WAIT),
             ),
             says="6 of 6 waits for a copy from `a_ref`, the kernel has computed nothing since that copy started",
+            stage="work",
+        ),
+        Mistake(
+            "fetches strips along all of K, and waits for them",
+            code="""
+def double_buffered_matmul(a, b):
+    (M, K), (_, N) = a.shape, b.shape
+
+    def kernel(a_ref, b_ref, o_ref, a_strip, b_strip, sems):
+        i, j = pl.program_id(0) * 128, pl.program_id(1) * 128
+        a_copy = pltpu.make_async_copy(a_ref.at[pl.ds(i, 128)], a_strip, sems.at[0])
+        b_copy = pltpu.make_async_copy(b_ref.at[:, pl.ds(j, 128)], b_strip, sems.at[1])
+        a_copy.start()
+        b_copy.start()
+        a_copy.wait()
+        b_copy.wait()
+        o_ref[...] = jnp.dot(a_strip[...], b_strip[...], preferred_element_type=jnp.float32)
+
+    return pl.pallas_call(
+        kernel,
+        grid=(M // 128, N // 128),
+        in_specs=[pl.BlockSpec(memory_space=pl.ANY)] * 2,
+        out_specs=pl.BlockSpec((128, 128), lambda i, j: (i, j)),
+        out_shape=jax.ShapeDtypeStruct((M, N), jnp.float32),
+        scratch_shapes=[
+            pltpu.VMEM((128, K), jnp.float32),
+            pltpu.VMEM((K, 128), jnp.float32),
+            pltpu.SemaphoreType.DMA((2,)),
+        ],
+        interpret=INTERPRET,
+    )(a, b)
+""",
+            says="no copy comes while the kernel computes",
             stage="work",
         ),
         Mistake(

@@ -10,7 +10,7 @@ from puzzles import INTERPRET
 # %% [markdown]
 # ## fix_the_copy: find the bug
 #
-# This kernel doubles a long array, 64 rows at a time. Rows come into two slots of `in_ref` and leave
+# This kernel doubles a long array, 64 rows a round. Rows come into two slots of `in_ref` and leave
 # from two slots of `out_ref`, and all four copies may be in flight at once.
 #
 # Under `interpret=True` every number is right: there a copy is over as soon as it is started, and
@@ -22,7 +22,7 @@ from puzzles import INTERPRET
 # * Is what I want to **read** there yet?
 # * Is the slot that I want to **write** free again? Two rounds ago a copy left from it.
 #
-# Read the loop with both. Stuck? `show`, below, marks the place.
+# Stuck? `show`, below, marks the place.
 
 # %%
 def fix_the_copy_spec(x: Float[Array, "M N"]) -> Float[Array, "M N"]:

@@ -1,4 +1,4 @@
-"""Rung 12: attention over pages, with copies of its own."""
+"""Rung 13: attention over pages, with copies of its own."""
 
 import jax
 import jax.numpy as jnp
@@ -150,8 +150,7 @@ def paged_attention_dma(
 # %% [markdown]
 # Something is lost, too. In `paged_attention` the next text's first page was fetched during the step
 # before; in the reference here each text begins by waiting for its first page, and nothing else runs.
-# JAX's `paged_attention` (2024) starts that page in the last round of the text before. SMEM remembers
-# which slot it went to.
+# The rung at the end, `gapless_attention`, wins that back.
 
 # %% tags=["author"]
 from puzzles import Alternative, Launch, Mistake, Puzzle, array, rng

@@ -1,4 +1,4 @@
-"""Rung 13: grouped queries over pages."""
+"""Rung 14: grouped queries over pages."""
 
 import jax
 import jax.numpy as jnp
@@ -156,19 +156,7 @@ def paged_grouped_attention(
 
 
 # %% [markdown]
-# JAX has this kernel, too: `paged_attention` (2024) in `jax.experimental.pallas.ops.tpu`. This
-# project's tests compare the reference with it, on queries that are scaled before, with one page a
-# block: the same numbers, in f32 and in bf16, and no more pages fetched.
-#
-# What serves today does more. In JAX's `ragged_paged_attention` (2025) and in tpu-inference's v3
-# (2025), which vLLM runs on TPUs and of which SGLang's sglang-jax has its own version, a page holds
-# keys and values of all heads side by side: (P, page, 2 K, H), and v3 packs it. A round brings several
-# pages on one semaphore, the first of the next text are started in the last round of this one, and a
-# text may ask many queries. v3 waits once for the sum of a round's bytes, and writes new keys and
-# values into their pages.
-#
-# For kernels of your own: `interpret=pltpu.InterpretParams()` runs them in JAX's simulator of a TPU.
-# There a copy comes only when it is waited for, and fresh memory is NaN.
+# Still, in the reference, each text and key head begins with a bare wait for its first page.
 
 # %% tags=["author"]
 from puzzles import Alternative, Launch, Mistake, Puzzle, array, rng

@@ -83,9 +83,11 @@ def make_inputs(key, M, N):
 
 def audit(launch: Launch) -> None:
     in_hbm(launch)
-    x = launch.inputs[0]
-    one_block = x.portion == x.shape and x.shape[0] > 64  # 64 rows may come at once
-    assert not one_block, "all of x comes as one block: cut it, there is nothing to overlap"
+    for one in launch.inputs:
+        one_block = one.portion == one.shape and one.shape[0] > 64  # 64 rows may come at once
+        assert not one_block, (
+            f"all of {one.name.removesuffix('_ref')} comes as one block: cut it, there is nothing to overlap"
+        )
     overlapped(launch)
 
 
@@ -119,7 +121,7 @@ PUZZLE = Puzzle(
             old=_RUN,
             new="",
             says="nothing was written (NaN here): `emit_pipeline` only returns a function; call it with "
-            "the refs. (Or a block of the output is read, as by `+=`, before anything is stored in it.)",
+            "the refs. Or a block of the output is read, as by `+=`, before anything is stored in it",
         ),
         Mistake(
             "adds where the arrays lie",
@@ -156,6 +158,19 @@ PUZZLE = Puzzle(
             says="only the first column of blocks is written: the grid has N // bn of them",
         ),
         Mistake(
+            "names the axes in another order in its maps than in its grid",
+            old="lambda i, j: (i, j)",
+            new="lambda i, j: (j, i)",
+            says="the grid counts blocks of M first, and the maps blocks of N first, so some blocks are beyond the "
+            "edge and others are never visited (NaN there)",
+        ),
+        Mistake(
+            "counts elements in its maps",
+            old="lambda i, j: (i, j)",
+            new="lambda i, j: (i * bm, j * bn)",
+            says="a map gives the numbers of blocks, (i, j), and not where their first element lies",
+        ),
+        Mistake(
             "writes every block of a row to the same place",
             edits=(
                 (
@@ -186,6 +201,19 @@ PUZZLE = Puzzle(
             old="bm, bn = 64, 128",
             new="bm, bn = M, N",
             says="all of x comes as one block",
+            stage="work",
+        ),
+        Mistake(
+            "takes all of y as one block",
+            edits=(
+                ("in_specs=[block, block]", "in_specs=[block, pl.BlockSpec((M, N), lambda i, j: (0, 0))]"),
+                (
+                    "o_block[...] = x_block[...] + y_block[...]",
+                    "at = pl.ds(pl.program_id(0) * 64, 64), pl.ds(pl.program_id(1) * 128, 128)\n"
+                    "    o_block[...] = x_block[...] + y_block[at]",
+                ),
+            ),
+            says="all of y comes as one block",
             stage="work",
         ),
         Mistake(

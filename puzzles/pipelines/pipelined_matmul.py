@@ -204,6 +204,20 @@ PUZZLE = Puzzle(
             says="axis 2 is not k here: k has to be the innermost, so that a block's steps follow one another",
         ),
         Mistake(
+            "has k in the middle of its grid, and not of its maps",
+            old=_GRID,
+            new="grid=(M // bm, K // bk, N // bn)",
+            says="the grid counts blocks of K second, and the maps take the second number for j: their order is "
+            "i, j, k, and k is the innermost",
+        ),
+        Mistake(
+            "has k outermost in its grid, and not in its maps",
+            old=_GRID,
+            new="grid=(K // bk, M // bm, N // bn)",
+            says="the grid counts blocks of K first, and the maps take the first number for i: their order is "
+            "i, j, k, and k is the innermost",
+        ),
+        Mistake(
             "accumulates in the output, with k outermost",
             edits=(
                 *_OUTERMOST,

@@ -24,9 +24,17 @@ from puzzles import INTERPRET
 # An axis of `pallas_call`'s grid has one length for all `b`, so it would walk over the dots. A
 # pipeline's grid is made inside the kernel and may hold a traced number.
 #
-# The lengths come by **scalar prefetch**. With a `grid_spec` that is a
-# `pltpu.PrefetchScalarGridSpec(num_scalar_prefetch=1, …)`, the first argument of the call is copied to
-# SMEM before the first step, and the kernel gets its ref first.
+# It must be there before any row is fetched. So lengths come by **scalar prefetch**: with a `grid_spec`
+# that is a `pltpu.PrefetchScalarGridSpec(num_scalar_prefetch=1, …)`, the first argument of the call is
+# copied to SMEM before the first step, and the kernel gets its ref first.
+#
+# ```text
+# call      lengths                            x
+#              |                               |
+#           SMEM, before step 0                HBM, as it is
+#              |                               |
+# kernel    lengths_ref = [130, 0, 64]         x_ref                o_ref
+# ```
 #
 # `pl.cdiv(a, b)` divides and rounds up. The last step may have rows that do not count: mask them
 # before you sum.

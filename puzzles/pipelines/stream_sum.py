@@ -113,6 +113,13 @@ PUZZLE = Puzzle(
     overlaps.""",
     mistakes=[
         Mistake(
+            "returns the sum from the loop's body",
+            old=_ADD,
+            new="        return o_ref[...] + jnp.sum(rows_ref[...], axis=0, keepdims=True)\n",
+            says="where that was None, it returns nothing",
+            stage="error",
+        ),
+        Mistake(
             "does not wait",
             old=_COPY,
             new="        copy.start()\n",

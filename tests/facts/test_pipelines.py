@@ -56,6 +56,36 @@ def test_a_simulated_copy_comes_when_it_is_waited_for():
     assert (rows(True) == 1).all()
 
 
+@pytest.mark.newest
+@pytest.mark.parametrize(("shared", "told"), [(False, True), (True, False)])
+def test_detect_races_tells_a_missing_wait_and_no_shared_semaphore(shared, told, capfd):
+    def kernel(x_ref, o_ref, rows_ref, sem):
+        parts = [pl.ds(0, 8), pl.ds(8, 8)]
+        come = [pltpu.make_async_copy(x_ref.at[rows], rows_ref.at[rows], sem) for rows in parts]
+        for copy in come:
+            copy.start()
+        for copy, rows in zip(come, parts, strict=True):
+            if shared:
+                copy.wait()  # the bytes of either end it
+            o_ref[rows] = 2 * rows_ref[rows]
+        for copy in () if shared else come:
+            copy.wait()
+
+    def doubled(x, interpret=True):
+        return pl.pallas_call(
+            kernel, in_specs=[HBM], out_shape=S(x.shape, x.dtype), interpret=interpret,
+            scratch_shapes=[pltpu.VMEM(x.shape, x.dtype), pltpu.SemaphoreType.DMA],
+        )(x)  # fmt: skip
+
+    x = random(16, 128)
+    jax.block_until_ready(doubled(x, pltpu.InterpretParams(detect_races=True)))
+    said = "".join(capfd.readouterr())
+    assert ("RACE DETECTED" in said) is told
+    assert (said.count(f"{__file__}:") >= 2) is told
+    with pytest.raises(SimulationError, match="has not been waited for"):
+        simulated(doubled, x)
+
+
 def halves(waited: int):
     """Twice x: its halves come on one semaphore, and one wait takes the bytes of `waited` rows."""
 
@@ -298,3 +328,12 @@ def test_decoding_is_bound_by_memory():
     launch = reference("paged_grouped_attention", *shapes, lengths, table)
     chip = CHIPS["v5e"]
     assert launch.intensity * 20 < chip.flops_per_second / chip.hbm_bytes_per_second
+
+
+def test_the_table_of_many_long_texts_does_not_fit_into_smem():
+    q, pool = S((64, 8, 128), jnp.bfloat16), S((2, 64, 16, 128), jnp.bfloat16)
+    launch = reference(
+        "gapless_attention", q, pool, pool, S((64,), i32), S((64, 131072 // 16), i32)
+    )
+    assert 2 * 2**20 <= launch.smem_bytes < 2.01 * 2**20
+    assert CHIPS["v5e"].smem_bytes == 2**20

@@ -9,11 +9,12 @@ core none shows here. Pages that are fetched are counted by the copies that both
 
 JAX's `ragged_paged_attention` masks values, too, and its tests pad pages with NaN. The simulator
 cannot run it (it reshapes Refs), so numbers on such pages are compared with the plain function that
-its own tests compare it with.
+its own tests compare it with. So are those on the shapes of `paged_attention`'s own test.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import jax
@@ -22,6 +23,7 @@ import numpy as np
 import pytest
 import sample
 from jax.experimental.pallas.ops.tpu.paged_attention import paged_attention as production
+from jax.experimental.pallas.ops.tpu.paged_attention import util
 from jax.experimental.pallas.ops.tpu.ragged_paged_attention.kernel import (
     ref_ragged_paged_attention as ragged,
 )
@@ -87,29 +89,52 @@ def simulated(fn, *args, monkeypatch):
     return out, sum(copied) // (PAGE * args[0].shape[2])
 
 
-SUMMIT = find("paged_grouped_attention").solution
+SUMMIT = find("gapless_attention").solution
+GROUPED = ("paged_grouped_attention", "gapless_attention")
+PAGED = ("paged_attention", "paged_attention_dma", *GROUPED)
 
 
+@pytest.mark.parametrize("name", GROUPED)
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("garbage", [np.nan, 1.0])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_numbers_are_those_of_a_dense_reference(shape, garbage, shared):
+def test_numbers_are_those_of_a_dense_reference(shape, garbage, shared, name):
     args = made(np.random.default_rng(7), *SHAPES[shape], garbage=garbage, shared=shared)
-    np.testing.assert_allclose(interpreted(SUMMIT, *args), dense(*args), rtol=2e-5, atol=2e-5)
-
-
-PAGED = ("paged_attention", "paged_attention_dma", "paged_grouped_attention")
+    got = interpreted(find(name).solution, *args)
+    np.testing.assert_allclose(got, dense(*args), rtol=2e-5, atol=2e-5)
 
 
 @pytest.mark.parametrize("name", PAGED)
 def test_bf16_is_summed_in_f32_and_rounded_once(name):
     args = made(np.random.default_rng(8), (1, 0, PAGE + 5, 3 * PAGE), 1, 1, 3, dtype="bfloat16")
     q, k, v, *rest = args
-    pages = (k, v) if name == "paged_grouped_attention" else (k[0], v[0])
+    pages = (k, v) if name in GROUPED else (k[0], v[0])
     got = interpreted(find(name).solution, q, *pages, *rest)
     assert got.dtype == jnp.bfloat16
     rounding = 2.0**-8 * np.abs(dense(*args)) + 1e-5  # half a unit in the last place
     assert (np.abs(got.astype(np.float64) - dense(*args)) <= rounding).all()
+
+
+# dtype, page, key heads, query heads a key head, head dim: the parameters of JAX's own
+# test_paged_attention that these rungs have.
+JAXS = list(itertools.product(("float32", "bfloat16"), (16, 32, 64), (1, 8), (1, 4, 8), (128, 256)))
+
+
+@pytest.mark.graduate
+@pytest.mark.parametrize(("dtype", "page", "K", "group", "H"), sample.some(JAXS, 3))
+def test_numbers_on_the_shapes_of_jaxs_own_test(dtype, page, K, group, H):
+    r = np.random.default_rng(page * K + group)
+    lengths, each = np.array([0, 3, 256, 513, 1023, 2048], np.int32), 2048 // page
+    k, v = (jnp.asarray(x, dtype) for x in r.normal(size=(2, K, 6 * each, page, H)))
+    q = jnp.asarray(r.normal(size=(6, K * group, H)), dtype)
+    table = r.permutation(6 * each).reshape(6, each).astype(np.int32)
+    got = interpreted(SUMMIT, q, k, v, lengths, table)
+    k, v = (x[:, table].swapaxes(0, 1).reshape(6, K, 2048, H) for x in (k, v))
+    want = util.grouped_query_attention_reference(q / np.sqrt(H).astype(dtype), k, v, lengths)
+    # theirs is NaN where a text has no key
+    assert (got[0] == 0).all()
+    got, want = (np.asarray(x[1:], np.float32) for x in (got, want))
+    np.testing.assert_allclose(got, want, rtol=2e-2, atol=1e-2)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -141,7 +166,8 @@ def test_numbers_on_texts_that_are_drawn(seed):
 def test_one_head_is_a_group_of_one(name):
     q, k, v, lengths, table = made(np.random.default_rng(3), *SHAPES["one head"])
     got = interpreted(find(name).solution, q, k[0], v[0], lengths, table)
-    np.testing.assert_array_equal(got, interpreted(SUMMIT, q, k, v, lengths, table))
+    grouped = find("paged_grouped_attention").solution
+    np.testing.assert_array_equal(got, interpreted(grouped, q, k, v, lengths, table))
 
 
 def clean(args):
@@ -176,21 +202,43 @@ def test_numbers_and_fetches_beside_jax(shape, dtype, monkeypatch):
     assert pages == needed <= pages_of_jax
 
 
+@pytest.mark.parametrize("name", GROUPED)
 @pytest.mark.parametrize("shape", SHAPES)
-def test_no_more_pages_are_fetched_than_the_lengths_need(shape):
+def test_no_more_pages_are_fetched_than_the_lengths_need(shape, name):
     args = made(np.random.default_rng(1), *SHAPES[shape])
-    (launch,) = trace(SUMMIT, *args)
+    (launch,) = trace(find(name).solution, *args)
+    heads = args[1].shape[0]
+    at_once, steps = (1, heads) if name == "paged_grouped_attention" else (heads, 1)
     copies = sum(copy.times for copy in launch.copies)
-    assert copies == 2 * args[1].shape[0] * pages_needed(args[3], PAGE)
-    assert launch.steps == len(args[3]) * args[1].shape[0]
+    assert copies * at_once == 2 * heads * pages_needed(args[3], PAGE)
+    assert launch.steps == len(args[3]) * steps
     assert launch.exact
     assert not faults(launch)
 
 
 def test_copies_overlap_from_the_second_page_on():
     args = made(np.random.default_rng(1), (4 * PAGE,), 2, 1, 4)
-    (launch,) = trace(SUMMIT, *args)
+    (launch,) = trace(find("paged_grouped_attention").solution, *args)
     assert list(launch.in_flight) == [4, 3, 4, 3, 4, 3, 2, 1]
+
+
+def test_one_wait_takes_the_bytes_of_four_copies():
+    puzzle = find("sum_pages")
+    (launch,) = trace(puzzle.solution, *puzzle.arguments(0))
+    assert list(launch.in_flight) == [8, 8, 4]
+    (its,) = (launch.waits or {}).values()
+    assert (its.count, its.most, its.pauses) == (3, 8, 1)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_only_the_first_wait_of_all_texts_is_bare(shape):
+    args = made(np.random.default_rng(1), *SHAPES[shape])
+    (launch,) = trace(SUMMIT, *args)
+    assert launch.waits is not None
+    assert all(its.pauses <= 1 for its in launch.waits.values())
+    (launch,) = trace(find("paged_grouped_attention").solution, *args)
+    some = np.count_nonzero(args[3]) * args[1].shape[0]
+    assert all(its.pauses == some for its in launch.waits.values())
 
 
 @pytest.mark.parametrize("name", ["pipelined_add", "pipelined_matmul", "launch_pipeline"])

@@ -1,0 +1,494 @@
+"""Rung 15: decoding without a gap between texts."""
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+from jaxtyping import Array, Float, Int
+
+from puzzles import INTERPRET
+
+# %% [markdown]
+# ## gapless_attention: the next text's pages are on their way
+#
+# In the last two rungs each text begins with a gap: nothing runs while its first page comes. But the work
+# of the last round before could hide that copy.
+#
+# ```text
+# round     text 0: 0   text 0: 1          text 2: 0          (text 1 has no pages)
+# starts    text 0: 1   text 2: 0          ...
+# waits     text 0: 0   text 0: 1          text 2: 0
+# slot          0           1                  0
+# ```
+#
+# So a round starts what comes **next**: this text's next round or, in its last, round 0 of the next
+# text that has one. `after(text)` finds it.
+#
+# Into which slot? A grid step does not know how many rounds the steps before it had. `slot_ref`,
+# scratch in SMEM, keeps the number from step to step.
+#
+# A round brings up to four pages of all key heads, on one semaphore for its slot:
+# `copies(text, i, slot, do)` calls `do`, `started` or `awaited`, with each copy of round `i`.
+
+# %% jupyter={"source_hidden": true} cellView="form"
+# @title The online softmax, for all heads at once (`splash_attention` derives it)
+def start(m_ref, l_ref, acc_ref):
+    m_ref[...] = jnp.full_like(m_ref, -jnp.inf)
+    l_ref[...] = jnp.zeros_like(l_ref)
+    acc_ref[...] = jnp.zeros_like(acc_ref)
+
+
+def attend_heads(q, k, v, seen, m_ref, l_ref, acc_ref):
+    f32 = jnp.float32
+    s = jnp.einsum("kgh,ksh->kgs", q, k, preferred_element_type=f32) / q.shape[2] ** 0.5
+    s = jnp.where(seen, s, -1e30)
+    m = jnp.maximum(m_ref[...], jnp.max(s, axis=2, keepdims=True))
+    p, old = jnp.exp(s - m), jnp.exp(m_ref[...] - m)
+    l_ref[...] = old * l_ref[...] + jnp.sum(p, axis=2, keepdims=True)
+    pv = jnp.einsum("kgs,ksh->kgh", p, v.astype(f32), preferred_element_type=f32)
+    acc_ref[...] = old * acc_ref[...] + pv
+    m_ref[...] = m
+
+
+def result(l_ref, acc_ref):
+    return jnp.where(l_ref[...] == 0, 0, acc_ref[...] / l_ref[...])
+
+# %%
+def gapless_attention_spec(
+    q: Float[Array, "B N H"],
+    k_pages: Float[Array, "K P page H"],
+    v_pages: Float[Array, "K P page H"],
+    lengths: Int[Array, " B"],
+    table: Int[Array, "B pages"],
+) -> Float[Array, "B N H"]:
+    (B, N, H), K = q.shape, k_pages.shape[0]
+    groups, k_pages, v_pages = (x.astype(jnp.float32) for x in (q, k_pages, v_pages))
+    k, v = (pages[:, table].reshape(K, B, -1, H) for pages in (k_pages, v_pages))
+    seen = jnp.arange(k.shape[2]) < lengths[:, None]
+    groups = groups.reshape(B, K, N // K, H)
+    s = jnp.einsum("bkgh,kbsh->bkgs", groups, k) / H**0.5
+    s = jnp.where(seen[:, None, None], s, -jnp.inf)
+    p = jnp.exp(s - jnp.max(s, axis=3, keepdims=True))
+    p = jnp.where(seen[:, None, None], p, 0)
+    total = jnp.sum(p, axis=3, keepdims=True)
+    o = jnp.einsum("bkgs,kbsh->bkgh", p, jnp.where(seen[:, :, None], v, 0))
+    return jnp.where(total == 0, 0, o / total).reshape(B, N, H).astype(q.dtype)
+
+
+# %%
+def started(copy):
+    copy.start()
+
+
+def awaited(copy):
+    copy.wait()
+
+
+def gapless_attention_kernel(
+    lengths_ref, table_ref, q_ref, k_pages_ref, v_pages_ref, o_ref,
+    k_slots, v_slots, sems, slot_ref, m_ref, l_ref, acc_ref,
+):  # fmt: skip
+    b, texts, page = pl.program_id(0), pl.num_programs(0), k_pages_ref.shape[2]
+    most, keys = table_ref.shape[0] // lengths_ref.shape[0], k_slots.shape[2]  # keys of a round
+    length = lengths_ref[b]
+    rounds = pl.cdiv(length, keys)
+
+    def after(text):
+        # The first text behind `text` that has keys, or `texts` if there is none.
+        def look(j, found):
+            other = texts - 1 - j
+            return jnp.where((other > text) & (lengths_ref[other] > 0), other, found)
+
+        return jax.lax.fori_loop(0, texts, look, texts)
+
+    def copies(text, i, slot, do):
+        for r in range(keys // page):
+            at, rows = i * (keys // page) + r, pl.ds(r * page, page)
+
+            @pl.when(at * page < lengths_ref[text])
+            def _(at=at, rows=rows):
+                at = table_ref[text * most + at]
+                for pages_ref, slots in ((k_pages_ref, k_slots), (v_pages_ref, v_slots)):
+                    target = slots.at[slot, :, rows]
+                    do(pltpu.make_async_copy(pages_ref.at[:, at], target, sems.at[slot]))
+
+    # The prologue.
+    ### BEGIN SOLUTION
+    @pl.when(b == 0)
+    def _():
+        slot_ref[0] = 0
+        first = after(-1)
+
+        @pl.when(first < texts)
+        def _():
+            copies(first, 0, 0, started)
+    ### END SOLUTION
+
+    start(m_ref, l_ref, acc_ref)
+
+    def one_round(i, _):
+        # `slot` of this round. Start what comes next, if anything does, and wait for this round.
+        ### BEGIN SOLUTION
+        slot = slot_ref[0]
+        slot_ref[0] = 1 - slot
+        last = i + 1 == rounds
+        text = jnp.where(last, after(b), b)
+
+        @pl.when(text < texts)
+        def _():
+            copies(text, jnp.where(last, 0, i + 1), 1 - slot, started)
+
+        copies(b, i, slot, awaited)
+        ### END SOLUTION
+        seen = i * keys + jax.lax.broadcasted_iota(jnp.int32, (1, 1, keys), 2) < length
+        counts = i * keys + jax.lax.broadcasted_iota(jnp.int32, (1, keys, 1), 1) < length
+        v = jnp.where(counts, v_slots[slot], 0)
+        attend_heads(q_ref[...], k_slots[slot], v, seen, m_ref, l_ref, acc_ref)
+
+    jax.lax.fori_loop(0, rounds, one_round, None)
+    o_ref[...] = result(l_ref, acc_ref).astype(o_ref.dtype)
+
+
+def gapless_attention(
+    q: Float[Array, "B N H"],
+    k_pages: Float[Array, "K P page H"],
+    v_pages: Float[Array, "K P page H"],
+    lengths: Int[Array, " B"],
+    table: Int[Array, "B pages"],
+) -> Float[Array, "B N H"]:
+    (B, N, H), (K, _, page, _) = q.shape, k_pages.shape
+    group = N // K
+    block = pl.BlockSpec((None, K, group, H), lambda b, *_: (b, 0, 0, 0))
+    two_slots = pltpu.VMEM((2, K, 4 * page, H), k_pages.dtype)
+    o = pl.pallas_call(
+        gapless_attention_kernel,
+        grid_spec=pltpu.PrefetchScalarGridSpec(
+            num_scalar_prefetch=2,
+            grid=(B,),
+            in_specs=[
+                block,
+                pl.BlockSpec(memory_space=pl.ANY),
+                pl.BlockSpec(memory_space=pl.ANY),
+            ],
+            out_specs=block,
+            scratch_shapes=[
+                two_slots,
+                two_slots,
+                pltpu.SemaphoreType.DMA((2,)),
+                pltpu.SMEM((1,), jnp.int32),
+                *(pltpu.VMEM((K, group, n), jnp.float32) for n in (1, 1, H)),
+            ],
+        ),
+        out_shape=jax.ShapeDtypeStruct((B, K, group, H), q.dtype),
+        interpret=INTERPRET,
+    )(lengths, table.reshape(-1), q.reshape(B, K, group, H), k_pages, v_pages)
+    return o.reshape(B, N, H)
+
+
+# %% [markdown]
+# In the reference one wait of the whole launch has no work beside it: the first.
+
+# %% active="ipynb"
+# show(gapless_attention)
+
+# %% [markdown]
+# JAX's `paged_attention` (2024), in `jax.experimental.pallas.ops.tpu`, makes the same chain, over texts
+# and key heads; its slot lies in SMEM, too. This project's tests compare the reference with it, on
+# queries that are scaled before, with one page a block: the same numbers, in f32 and in bf16, and no
+# more pages fetched. Both keep all of the table in SMEM: for 64 texts of up to 131,072 keys, in pages
+# of 16, that is 2 MiB, where v5e has 1.
+#
+# What serves today does more. In JAX's `ragged_paged_attention` (2025) and in tpu-inference's v3
+# (2025), which vLLM runs on TPUs and of which SGLang's sglang-jax has its own version, a page holds
+# keys and values of all heads side by side: (P, page, 2 K, H), and v3 packs it. A text may ask many
+# queries. v3 waits once for the sum of a round's bytes, and writes new keys and values into their
+# pages.
+#
+# For kernels of your own: `interpret=pltpu.InterpretParams()` runs them in JAX's simulator of a TPU.
+# There a copy comes only when it is waited for, and fresh memory is NaN. In JAX 0.10,
+# `InterpretParams(detect_races=True)` also prints both lines of a read without a wait; of two copies
+# whose semaphore is the same it tells nothing, and `check` does.
+
+# %% tags=["author"]
+from puzzles import Alternative, Launch, Mistake, Puzzle, array, rng
+from puzzles.pipelines._audits import overlapped
+from puzzles.pipelines._paged import drawn, fetches_no_more
+
+
+def make_inputs(key, lengths, N, K, page, P, pages, garbage, shared, H=128, dtype="float32"):
+    return drawn(
+        rng(key), lengths, page, P, pages, garbage, shared, heads=(K,), queries=N, H=H, dtype=dtype
+    )
+
+
+def audit(launch: Launch, *, args) -> None:
+    fetches_no_more(launch, args[3], args[1].shape[2], heads=args[1].shape[0])
+    overlapped(launch)
+
+
+def scale(B=8, N=32, K=8, page=16, P=1024, pages=32, H=128):
+    S, bf16 = jax.ShapeDtypeStruct, jnp.bfloat16
+    lengths = array([(331 * b + 1) % (page * pages) for b in range(B)], jnp.int32)
+    table = array([[(37 * b + 5 * i) % P for i in range(pages)] for b in range(B)], jnp.int32)
+    pool = S((K, P, page, H), bf16)
+    return S((B, N, H), bf16), pool, pool, lengths, table
+
+
+def par(launch: Launch) -> str:
+    waits = (launch.waits or {}).values()
+    return f"{max((one.pauses for one in waits), default=0)} gaps in {launch.steps} texts"
+
+
+_SLOT = "        slot = slot_ref[0]\n"
+_FLIP = "        slot_ref[0] = 1 - slot\n"
+_LAST = "        last = i + 1 == rounds\n"
+_TEXT = "        text = jnp.where(last, after(b), b)\n"
+_NEXT = """        @pl.when(text < texts)
+        def _():
+            copies(text, jnp.where(last, 0, i + 1), 1 - slot, started)
+
+"""
+_WAIT = "        copies(b, i, slot, awaited)\n"
+_FIRST = """        first = after(-1)
+
+        @pl.when(first < texts)
+        def _():
+            copies(first, 0, 0, started)
+"""
+_PROLOGUE = "    @pl.when(b == 0)\n    def _():\n        slot_ref[0] = 0\n" + _FIRST
+
+PUZZLE = Puzzle(
+    spec=gapless_attention_spec,
+    solution=gapless_attention,
+    inputs=make_inputs,
+    cases=[
+        dict(lengths=(37, 160, 16), N=8, K=2, page=16, P=16, pages=11, garbage=1.0, shared=False),
+        dict(
+            lengths=(0, 0, 31, 278, 0, 0, 64, 1, 0, 128),
+            N=4,
+            K=2,
+            page=32,
+            P=200,
+            pages=9,
+            garbage=float("nan"),
+            shared=True,
+            H=256,
+        ),
+        dict(
+            lengths=(20, 0, 99, 5), N=6, K=2, page=16, P=12, pages=7, garbage=float("nan"),
+            shared=False, dtype="bfloat16",
+        ),
+    ],
+    fresh=lambda r: dict(
+        lengths=((17, 0), (8, 33), (0, 24), (72, 16))[r.integers(4)],
+        N=6,
+        K=3,
+        page=8,
+        P=16,
+        pages=9,
+        garbage=float("nan"),
+        shared=False,
+    ),
+    hints=[
+        "Each round starts exactly one other round, whichever text that belongs to. Only the very first "
+        "of the launch is started by nobody: how often does the prologue run?",
+        "`slot_ref[0]` is read and stored like any number in SMEM. `jnp.where(…, after(b), b)` chooses a "
+        "text; `@pl.when` guards against there being none.",
+        "Prologue, in the first grid step: slot 0, and round 0 of the first text that has keys. A round: "
+        "read the slot, store the other; choose the next text and round; start it into the other slot if "
+        "it exists; wait for your own.",
+    ],
+    explain="""Rounds form one chain over all texts: each starts the next, and empty texts are no
+    link in it. So the launch waits idly once, at its beginning. The chain relies on grid steps that
+    run in order on one core, as they do unless `dimension_semantics` says "parallel".""",
+    mistakes=[
+        Mistake(
+            "begins again with each text",
+            edits=(
+                ("    @pl.when(b == 0)\n    def _():\n        slot_ref[0] = 0\n" + _FIRST,
+                 "    slot_ref[0] = 0\n\n    @pl.when(rounds > 0)\n    def _():\n        copies(b, 0, 0, started)\n"),
+                (_TEXT, ""),
+                (_NEXT, "        @pl.when(i + 1 < rounds)\n        def _():\n            copies(b, i + 1, 1 - slot, started)\n\n"),
+                (_LAST, ""),
+            ),
+            says="it only waits. Start the next copy before",
+            stage="work",
+        ),
+        Mistake(
+            "takes the next text, whether it has pages or not",
+            old=_TEXT,
+            new="        text = jnp.where(last, b + 1, b)\n",
+            says="a text without keys breaks the chain: nobody starts the text behind it. `after(b)` skips it",
+        ),
+        Mistake(
+            "starts text 0 in the prologue, whether it has pages or not",
+            old=_FIRST,
+            new="        copies(0, 0, 0, started)\n",
+            says="where text 0 has no keys, nobody starts the first text that has: `after(-1)` finds it",
+        ),
+        Mistake(
+            "starts text b in the prologue of each step",
+            old=_PROLOGUE,
+            new="    @pl.when(b == 0)\n    def _():\n        slot_ref[0] = 0\n\n    copies(b, 0, slot_ref[0], started)\n",
+            says="has not been waited for: on a TPU it may land",
+            stage="memory",
+        ),
+        Mistake(
+            "sets the slot to 0 in each step",
+            edits=(
+                ("    @pl.when(b == 0)\n    def _():\n        slot_ref[0] = 0\n", "    slot_ref[0] = 0\n\n    @pl.when(b == 0)\n    def _():\n"),
+            ),
+            says="a text begins with slot 0, and its first round may lie in slot 1: only the first grid step sets it",
+        ),
+        Mistake(
+            "takes the slot by the number of the round",
+            edits=((_SLOT, "        slot = jax.lax.rem(i, 2)\n"),),
+            says="round 0 of a text is looked for in slot 0, and the text before may have put it into slot 1: "
+            "`slot_ref` remembers",
+        ),
+        Mistake(
+            "never flips the slot",
+            old=_FLIP,
+            new="",
+            says="every round looks into slot 0: store `1 - slot` for the round that comes next",
+        ),
+        Mistake(
+            "starts the next round in the slot in use",
+            old="1 - slot, started",
+            new="slot, started",
+            says="what comes next pushes out what is used now: it goes to `1 - slot`",
+        ),
+        Mistake(
+            "starts the same round of the next text",
+            old="jnp.where(last, 0, i + 1)",
+            new="i + 1",
+            says="the next text's round 0 is never sent for: in the last round, what comes next is round 0",
+        ),
+        Mistake(
+            "has no prologue",
+            old=_FIRST,
+            new="",
+            says="nobody starts the very first round: its slot holds what lay there (NaN here)",
+        ),
+        Mistake(
+            "goes on to the next text in each round",
+            old=_TEXT,
+            new="        text = after(b)\n",
+            says="rounds 1 and later of this text are never sent for: only its last round goes on to the next text",
+        ),
+        Mistake(
+            "never says which slot is the first",
+            old="    def _():\n        slot_ref[0] = 0\n",
+            new="    def _():\n",
+            says="nobody stored a first slot: fresh SMEM holds any number. The prologue sets it to 0",
+        ),
+        Mistake(
+            "starts nothing for the next text",
+            edits=(
+                (_TEXT, ""),
+                (_NEXT, "        @pl.when(i + 1 < rounds)\n        def _():\n            copies(b, i + 1, 1 - slot, started)\n\n"),
+                (_LAST, ""),
+            ),
+            says="the first text is right, and nobody starts round 0 of the others: in its last round, a text "
+            "starts the next one's",
+        ),
+        Mistake(
+            "reads the slot after it has flipped",
+            old=_SLOT + _FLIP,
+            new="        slot_ref[0] = 1 - slot_ref[0]\n" + _SLOT,
+            says="the prologue fills slot 0, and the first round looks into slot 1: read the slot, then store the other",
+        ),
+        Mistake(
+            "skips a text when it looks for the next one",
+            old="after(b), b)",
+            new="after(b + 1), b)",
+            says="the text right behind this one is never started: `after(b)` is the first one behind `b`",
+        ),
+        Mistake(
+            "begins with the first text behind text 0",
+            old="after(-1)",
+            new="after(0)",
+            says="text 0 is never started: `after(0)` looks behind it, and `after(-1)` looks at it, too",
+        ),
+        Mistake(
+            "counts one round more than there are",
+            old="i + 1 == rounds",
+            new="i == rounds",
+            says="no round is the last: that is the one with i + 1 == rounds, as i begins at 0",
+        ),
+        Mistake(
+            "does not ask whether there is a next text",
+            old=_NEXT,
+            new="        copies(text, jnp.where(last, 0, i + 1), 1 - slot, started)\n\n",
+            says="and there is no such entry",
+            stage="memory",
+        ),
+        Mistake(
+            "does not wait",
+            old=_WAIT,
+            new="",
+            says="has not been waited for. On a TPU the old numbers may",
+            stage="memory",
+        ),
+        Mistake(
+            "waits in the other slot",
+            old=_WAIT,
+            new="        copies(b, i, 1 - slot, awaited)\n",
+            says="has not been waited for. On a TPU the old numbers may",
+            stage="memory",
+        ),
+        Mistake(
+            "waits for what comes next",
+            old="1 - slot, started)\n\n" + _WAIT,
+            new="1 - slot, started)\n            copies(text, jnp.where(last, 0, i + 1), 1 - slot, awaited)\n\n" + _WAIT,
+            says="The kernel waits for a copy that is not on its way at grid step (1,)",
+            stage="memory",
+        ),
+    ],
+    alternatives=[
+        Alternative(
+            "flips the slot at the end of the round",
+            edits=(
+                (_FLIP, ""),
+                (_WAIT, _WAIT + _FLIP),
+            ),
+        ),
+        Alternative(
+            "has a branch for each kind of next round",
+            old=_LAST + _TEXT + "\n" + _NEXT,
+            new="""        other = after(b)
+
+        @pl.when(i + 1 < rounds)
+        def _():
+            copies(b, i + 1, 1 - slot, started)
+
+        @pl.when((i + 1 == rounds) & (other < texts))
+        def _():
+            copies(other, 0, 1 - slot, started)
+
+""",
+        ),
+        Alternative(
+            "counts the rounds of the texts before, and remembers nothing",
+            old=_SLOT + _FLIP,
+            new="""        def add(other, total):
+            return total + pl.cdiv(lengths_ref[other], keys)
+
+        slot = jax.lax.rem(jax.lax.fori_loop(0, b, add, 0) + i, 2)
+""",
+        ),
+        Alternative(
+            "sets the slot in any step before the first text with keys",
+            old=_PROLOGUE,
+            new="""    @pl.when((after(-1) == b) & (rounds > 0))
+    def _():
+        slot_ref[0] = 0
+        copies(b, 0, 0, started)
+""",
+        ),
+    ],
+    audit=audit,
+    scale=scale,
+    par=par,
+    tolerance={"float32": 2e-4, "bfloat16": 1e-2},
+)

@@ -1,0 +1,268 @@
+"""Rung 12: several copies, one semaphore, one wait."""
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+from jaxtyping import Array, Float, Int
+
+from puzzles import INTERPRET
+
+# %% [markdown]
+# ## sum_pages: four copies, one wait
+#
+# A page is small, and every round costs time of its own. So bring four pages a round, each
+# from where the table says, side by side into one slot.
+#
+# ```text
+# table = [5, 2, 7, 1,   3, 0, 6, 4]
+#
+# HBM     page 5    page 2    page 7    page 1
+#            |         |         |         |         each adds its bytes to sems[0]
+# slot 0  [ r = 0  |  r = 1  |  r = 2  |  r = 3 ]    one wait takes the bytes of all
+# ```
+#
+# Four copies, four semaphores? One will do. It counts **bytes**: each copy adds its own, and `.wait()`
+# waits for as many as *its* description has, whoever brought them, and takes them off. So one wait for
+# a whole slot is a wait for all four. Its description may have the slot as its source, too: nobody
+# starts it, so nothing is copied.
+#
+# The two slots still need one each: the next round's bytes could end this round's wait.
+
+# %%
+def sum_pages_spec(
+    pages: Float[Array, "P page H"], table: Int[Array, " n"]
+) -> Float[Array, "page H"]:
+    return jnp.sum(pages[table], axis=0)
+
+
+# %%
+def sum_pages_kernel(table_ref, pages_ref, o_ref, slots_ref, sems):
+    rounds = table_ref.shape[0] // 4
+
+    def send_for(i, slot):
+        # Start the copies of pages 4 i … 4 i + 3 of the table into the four places of the slot.
+        ### BEGIN SOLUTION
+        for r in range(4):
+            page = pages_ref.at[table_ref[4 * i + r]]
+            pltpu.make_async_copy(page, slots_ref.at[slot, r], sems.at[slot]).start()
+        ### END SOLUTION
+
+    send_for(0, 0)
+    o_ref[...] = jnp.zeros_like(o_ref)
+
+    def add(i, _):
+        slot = jax.lax.rem(i, 2)
+
+        @pl.when(i + 1 < rounds)
+        def _():
+            send_for(i + 1, 1 - slot)
+
+        # Wait once, for all four.
+        ### BEGIN SOLUTION
+        whole = slots_ref.at[slot]
+        pltpu.make_async_copy(whole, whole, sems.at[slot]).wait()
+        ### END SOLUTION
+        o_ref[...] += jnp.sum(slots_ref[slot], axis=0)
+
+    jax.lax.fori_loop(0, rounds, add, None)
+
+
+def sum_pages(pages: Float[Array, "P page H"], table: Int[Array, " n"]) -> Float[Array, "page H"]:
+    _, page, H = pages.shape
+    return pl.pallas_call(
+        sum_pages_kernel,
+        in_specs=[pl.BlockSpec(memory_space=pltpu.SMEM), pl.BlockSpec(memory_space=pl.ANY)],
+        out_shape=jax.ShapeDtypeStruct((page, H), pages.dtype),
+        scratch_shapes=[pltpu.VMEM((2, 4, page, H), pages.dtype), pltpu.SemaphoreType.DMA((2,))],
+        interpret=INTERPRET,
+    )(table, pages)
+
+
+# %% [markdown]
+# tpu-inference's `ragged_paged_attention` v3 (2025) waits like this: once for all the bytes of a round.
+
+# %% active="ipynb"
+# show(sum_pages)
+
+# %% tags=["author"]
+from puzzles import Alternative, Launch, Mistake, Puzzle, array, rng
+from puzzles.pipelines._audits import overlapped
+
+
+def make_inputs(key, P, page, H, table):
+    pages = rng(key).normal(0.5, 1, (P, page, H))
+    return array(pages, jnp.float32), array(table, jnp.int32)
+
+
+def audit(launch: Launch, *, args) -> None:
+    pages, table = args
+    most = pages[0].size * pages.dtype.itemsize * len(table)
+    (its,) = (one for one in launch.inputs if len(one.shape) == 3)
+    assert its.hbm_bytes <= most, (
+        f"{its.hbm_bytes:,} bytes of pages are fetched, and the table names {most:,}: fetch each entry's "
+        "page once"
+    )
+    overlapped(launch)
+
+
+def scale(P=4096, page=16, H=128, n=512):
+    table = array([(1237 * i) % P for i in range(n)], jnp.int32)
+    return jax.ShapeDtypeStruct((P, page, H), jnp.float32), table
+
+
+_PAGE = "            page = pages_ref.at[table_ref[4 * i + r]]\n"
+_START = "            pltpu.make_async_copy(page, slots_ref.at[slot, r], sems.at[slot]).start()\n"
+_WHOLE = "        whole = slots_ref.at[slot]\n"
+_WAIT = "        pltpu.make_async_copy(whole, whole, sems.at[slot]).wait()\n"
+_NEXT = "            send_for(i + 1, 1 - slot)\n"
+
+PUZZLE = Puzzle(
+    spec=sum_pages_spec,
+    solution=sum_pages,
+    inputs=make_inputs,
+    cases=[
+        dict(P=24, page=16, H=128, table=[5, 2, 7, 1, 11, 20, 3, 9, 23, 14, 6, 17]),
+        dict(P=8, page=8, H=256, table=[6, 1, 3, 4]),
+        dict(P=40, page=8, H=128, table=[*range(31, 3, -1), 31, 2, 2, 38]),
+    ],
+    fresh=lambda r: dict(
+        P=16,
+        page=8,
+        H=128,
+        table=([3, 15, 8, 3, 0, 1, 12, 5], [*range(15, -1, -1), 4, 9, 4, 2])[r.integers(2)],
+    ),
+    hints=[
+        "A slot has four places and one semaphore. How many bytes has the semaphore counted when all "
+        "four pages are there, and which description has as many?",
+        "`slots_ref.at[slot, r]` is one place, `slots_ref.at[slot]` the whole slot. A description is "
+        "made by `pltpu.make_async_copy(source, target, sem)`, started or not.",
+        "In `send_for`: a Python loop over four places; name the page that the table's entry says, "
+        "describe its copy on the slot's semaphore, start it. Then one description whose target is "
+        "the slot, and only `.wait()` of it.",
+    ],
+    explain="""A wait takes as many bytes off its semaphore as its description has. So copies may
+    share a semaphore if nothing is touched before the bytes of all of them were waited for. In the
+    reference each slot has one.""",
+    mistakes=[
+        Mistake(
+            "waits for one page of the four",
+            old=_WHOLE,
+            new="        whole = slots_ref.at[slot, 0]\n",
+            says="but 4 copies were in flight on it, and any of them may have ended that wait: give each its own, or wait for the bytes of all",
+            stage="memory",
+        ),
+        Mistake(
+            "has one semaphore for both slots",
+            edits=(
+                ("slots_ref.at[slot, r], sems.at[slot]", "slots_ref.at[slot, r], sems.at[0]"),
+                ("whole, whole, sems.at[slot]", "whole, whole, sems.at[0]"),
+            ),
+            says="but 8 copies were in flight on it",
+            stage="memory",
+        ),
+        Mistake(
+            "waits on the other slot's semaphore",
+            old="whole, whole, sems.at[slot]",
+            new="whole, whole, sems.at[1 - slot]",
+            says="reads `slots_ref[0]`, and the copy into it",
+            stage="memory",
+        ),
+        Mistake(
+            "does not wait",
+            old=_WAIT,
+            new="",
+            says="has not been waited for. On a TPU the old numbers may still be there, or a part of the new",
+            stage="memory",
+        ),
+        Mistake(
+            "starts the copy of the whole slot, too",
+            old=_WAIT,
+            new="        pltpu.make_async_copy(whole, whole, sems.at[slot]).start()\n" + _WAIT,
+            says="has not been waited for",
+            stage="memory",
+        ),
+        Mistake(
+            "takes entry i + r of the table",
+            old="table_ref[4 * i + r]",
+            new="table_ref[i + r]",
+            says="a round moves on by one entry, and has four pages: its first entry is 4 * i",
+        ),
+        Mistake(
+            "takes entry i of the table four times",
+            old="table_ref[4 * i + r]",
+            new="table_ref[i]",
+            says="a round brings one page four times: its entries are 4 * i + r",
+        ),
+        Mistake(
+            "does not read the table",
+            old="table_ref[4 * i + r]",
+            new="4 * i + r",
+            says="the first pages of memory are summed, in order: the table says which ones",
+        ),
+        Mistake(
+            "brings all four pages to the first place",
+            old="slots_ref.at[slot, r]",
+            new="slots_ref.at[slot, 0]",
+            says="only place 0 of a slot is ever filled (NaN in the others): page r goes to place r",
+        ),
+        Mistake(
+            "brings three pages of the four",
+            old="range(4)",
+            new="range(3)",
+            says="the fourth place of a slot is never filled (NaN here): a round has pages 4 i … 4 i + 3",
+        ),
+        Mistake(
+            "waits for each page when it starts it",
+            edits=(
+                (_START, "            copy = pltpu.make_async_copy(page, slots_ref.at[slot, r], sems.at[slot])\n"
+                 "            copy.start()\n            copy.wait()\n"),
+                (_WHOLE + _WAIT, ""),
+            ),
+            says="the kernel has computed nothing since that copy started: it only waits",
+            stage="work",
+        ),
+        Mistake(
+            "sends for the pages of a round when it needs them",
+            old="    send_for(0, 0)\n",
+            new="",
+            edits=(
+                ("        @pl.when(i + 1 < rounds)\n        def _():\n" + _NEXT, "        send_for(i, slot)\n"),
+            ),
+            says="at 3 of 3 waits for a copy from `pages_ref`",
+            stage="work",
+        ),
+        Mistake(
+            "waits for the whole slot four times",
+            old=_WAIT,
+            new="        for _ in range(4):\n    " + _WAIT,
+            says="waits for a copy that is not on its way",
+            stage="memory",
+        ),
+    ],
+    alternatives=[
+        Alternative(
+            "waits four times, for a page each",
+            old=_WHOLE + _WAIT,
+            new="        for r in range(4):\n            place = slots_ref.at[slot, r]\n"
+            "            pltpu.make_async_copy(pages_ref.at[0], place, sems.at[slot]).wait()\n",
+        ),
+        Alternative(
+            "describes the wait by four pages in HBM",
+            old="whole, whole, sems",
+            new="pages_ref.at[pl.ds(0, 4)], whole, sems",
+        ),
+        Alternative(
+            "has a semaphore for each page",
+            edits=(
+                ("slots_ref.at[slot, r], sems.at[slot]", "slots_ref.at[slot, r], sems.at[slot, r]"),
+                (_WHOLE + _WAIT,
+                 "        for r in range(4):\n            place = slots_ref.at[slot, r]\n"
+                 "            pltpu.make_async_copy(place, place, sems.at[slot, r]).wait()\n"),
+                ("SemaphoreType.DMA((2,))", "SemaphoreType.DMA((2, 4))"),
+            ),
+        ),
+    ],
+    audit=audit,
+    scale=scale,
+)
