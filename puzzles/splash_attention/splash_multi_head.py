@@ -14,8 +14,8 @@ from puzzles import INTERPRET, find
 # %% [markdown]
 # ## splash_multi_head: all of it
 #
-# The summit: many heads, grouped keys, any mask, as an array or as a rule, for all heads or one for each,
-# documents, capped scores, f32 and bf16. Two questions are left.
+# The summit: many heads, grouped keys, any mask, an array or a rule, for all heads or for each, documents, capped scores, f32 and
+# bf16.
 #
 # **Where do heads go in a flat list?** If every head has its own mask, stack the heads' rows
 # and make one list: with `R = T // bq` rows of tiles a head, visit `t` belongs to head `rows[t] // R`, and to its
@@ -29,8 +29,7 @@ from puzzles import INTERPRET, find
 # ```
 #
 # **What if something is absent?** Without segments there are no ids to fetch; without partial tiles, or with a rule,
-# no masks. `None` then stands in place of the operand and its spec, and the kernel gets `None` in place of a Ref. A
-# `rule` that nobody gave is `None`, too. Ask with *Python's* `if`: that runs while the kernel is traced, and decides which code there is.
+# no masks. `None` then stands in place of the operand, its spec and its Ref. A `rule` that nobody gave is `None`, too. Ask with *Python's* `if`: that runs while the kernel is traced, and decides which code there is.
 #
 # You write the kernel; `splash_specs`, a spec for each of the six operands, present or not, and one for the output; and the grid. All
 # heads share a rule.
@@ -290,11 +289,11 @@ def splash_multi_head(
 # * **Steps**: here yours are fewer, but for the full mask. JAX's kernel pads every row of tiles to the widest. (Steps are not
 #   time. A step with nothing to do is short, and only a TPU can tell how short.)
 # * **Tiles computed**: the same.
-# * **Blocks and bytes**: yours are never more in this launch. (Training, in Part IV, moves more.) For a causal mask and a window JAX
+# * **Blocks and bytes**: yours are never more in this launch. For a causal mask and a window JAX
 #   stores no patterns. It hands the kernel row numbers, 128 copies of each, and the kernel compares them with column numbers. You
 #   know the rows from the list. (Columns are counted as 128 wide, yours too.)
-# * **Lists**: the price, and the one column in which you may lose. Yours have 16 bytes a tile, JAX's tables are of small integers.
-#   (What padding adds in SMEM is not counted. A flat list needs none.)
+# * **Lists**: the price, as SMEM stores it. Yours have 16 bytes a tile. JAX's tables are of small integers, but each row of them is padded
+#   to 128. For 131,072 tokens they take less than your list.
 #
 # And at T = 131,072? The list of a causal mask in blocks of 512 has 32,896 tiles, which take half of SMEM. Nothing is
 # as large as T × T. Below is your launch, or the reference's while yours has nothing to count; then a picture of
