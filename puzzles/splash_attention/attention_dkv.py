@@ -191,6 +191,7 @@ def attention_dkv(
 ) -> tuple[Float[Array, "K S H"], Float[Array, "K S Hv"]]:
     (N, T, H), (K, S, Hv), (_, bq, bk) = q.shape, v.shape, partial_masks.shape
     assert N % K == 0 and T % bq == 0 and S % bk == 0, "groups and blocks must divide evenly"
+    assert lse.shape == delta.shape == (N, 1, T), f"lse and delta are rows, {N, 1, T}: {lse.shape} and {delta.shape}"
     R, J = T // bq, S // bk  # rows of tiles in a query head, columns in a key head
     assert int(tiles[0][-1]) + 1 in (R, N * R) and tiles[1].max() < J, "the list is that of another mask"
     rows, cols, masks, flags = by_columns(tiles, N, K, R, J)
@@ -225,9 +226,9 @@ def attention_dkv(
     q_ids, kv_ids = None, None
     if segment_ids is not None:
         q_ids, kv_ids = segment_ids[0].reshape(1, T), segment_ids[1].reshape(1, S)
-    patterns = None
-    if rule is None and (flags & 3 == 1).any():
-        patterns = np.swapaxes(partial_masks, 1, 2)  # turned over, too
+    needs_patterns = rule is None and (flags & 3 == 1).any()
+    assert not needs_patterns or len(partial_masks), "partial tiles need a rule, or patterns"
+    patterns = np.swapaxes(partial_masks, 1, 2) if needs_patterns else None  # turned over, too
     operands = (q, k, v, do, lse, delta, patterns, q_ids, kv_ids)
     dk, dv = pl.pallas_call(
         functools.partial(attention_dkv_kernel, soft_cap=soft_cap, rule=rule),

@@ -159,6 +159,7 @@ def attention_dq(
 ) -> Float[Array, "N T H"]:
     (N, T, H), (K, S, Hv), (_, bq, bk) = q.shape, v.shape, partial_masks.shape
     assert N % K == 0 and T % bq == 0 and S % bk == 0, "groups and blocks must divide evenly"
+    assert lse.shape == delta.shape == (N, 1, T), f"lse and delta are rows, {N, 1, T}: {lse.shape} and {delta.shape}"
     R = T // bq  # rows of tiles in a head
     rows, cols, masks, flags = tiles
     assert int(rows[-1]) + 1 in (R, N * R) and cols.max() < S // bk, "the list is that of another mask"
@@ -189,7 +190,9 @@ def attention_dq(
     q_ids, kv_ids = None, None
     if segment_ids is not None:
         q_ids, kv_ids = segment_ids[0].reshape(T, 1), segment_ids[1].reshape(1, S)
-    patterns = partial_masks if rule is None and (flags & 3 == 1).any() else None
+    needs_patterns = rule is None and (flags & 3 == 1).any()
+    assert not needs_patterns or len(partial_masks), "partial tiles need a rule, or patterns"
+    patterns = partial_masks if needs_patterns else None
     operands = (q, k, v, do, lse, delta, patterns, q_ids, kv_ids)
     return pl.pallas_call(
         functools.partial(attention_dq_kernel, soft_cap=soft_cap, rule=rule),

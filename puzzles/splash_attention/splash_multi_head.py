@@ -620,6 +620,18 @@ PUZZLE = Puzzle(
             says="acc is a sum with the old maximum, as l is: it needs the same alpha",
         ),
         Mistake(
+            "does not correct l",
+            old="l_ref[...] = alpha * l_ref[...] + jnp.sum",
+            new="l_ref[...] = l_ref[...] + jnp.sum",
+            says="l is a sum with the old maximum, as acc is: it needs the same alpha",
+        ),
+        Mistake(
+            "keeps the maximum of the last tile alone",
+            old="m_ref[...] = m_new",
+            new="m_ref[...] = jnp.max(s, axis=1, keepdims=True)",
+            says="m is the largest score so far: the larger of what it was and the tile's maximum",
+        ),
+        Mistake(
             "starts where a walk starts",
             old=_FIRST,
             new="@pl.when(pl.program_id(1) == 0)",

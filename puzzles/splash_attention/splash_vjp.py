@@ -503,7 +503,21 @@ PUZZLE = Puzzle(
             "drops the axis of delta",
             old=_DELTA,
             new="delta = jnp.sum(products, axis=-1)",
-            says="A block shape has one entry for each axis of its array",
+            says="(4, 1, 640) and (4, 640)",
+            stage="error",
+        ),
+        Mistake(
+            "keeps delta a column",
+            old=_DELTA,
+            new="delta = jnp.sum(products, axis=-1, keepdims=True)",
+            says="(4, 1, 640) and (4, 640, 1)",
+            stage="error",
+        ),
+        Mistake(
+            "forgets the rule on the way back",
+            old=_ARGS,
+            new=_ARGS.replace(", rule", ""),
+            says="partial tiles need a rule, or patterns",
             stage="error",
         ),
         Mistake(
