@@ -31,7 +31,7 @@ from puzzles import INTERPRET, find
 # **What if something is absent?** Without segments there are no ids to fetch; without partial tiles, or with a rule,
 # no masks. `None` then stands in place of the operand, its spec and its Ref. A `rule` that nobody gave is `None`, too. Ask with *Python's* `if`: that runs while the kernel is traced, and decides which code there is.
 #
-# You write the kernel; `splash_specs`, a spec for each of the six operands, present or not, and one for the output; and the grid. All
+# You write what a tile does; `splash_specs`, a spec for each of six operands, present or not, and for the output; and the grid. All
 # heads share a rule.
 #
 # <details><summary>More: what a list costs</summary>
@@ -106,7 +106,6 @@ def splash_multi_head_kernel(
     o_ref, m_ref, l_ref, acc_ref,
     *, soft_cap, rule,
 ):  # fmt: skip
-    ### BEGIN SOLUTION
     t = pl.program_id(1)
     flags = flags_ref[t]
     kind = flags & 3
@@ -119,6 +118,7 @@ def splash_multi_head_kernel(
 
     @pl.when(kind != 0)
     def _():
+        ### BEGIN SOLUTION
         s = jax.lax.dot_general(
             q_ref[...],
             k_ref[...],
@@ -145,12 +145,12 @@ def splash_multi_head_kernel(
         pv = jnp.dot(p.astype(v_ref.dtype), v_ref[...], preferred_element_type=jnp.float32)
         acc_ref[...] = alpha * acc_ref[...] + pv
         m_ref[...] = m_new
+        ### END SOLUTION
 
     @pl.when(flags & 8 != 0)
     def _():
         l = l_ref[...]
         o_ref[...] = (acc_ref[...] / jnp.where(l == 0.0, 1.0, l)).astype(o_ref.dtype)
-    ### END SOLUTION
 
 
 def splash_specs(
@@ -450,11 +450,11 @@ PUZZLE = Puzzle(
         "Nothing here is new but the way it is put together. The kernel is that of splash_attention with the casts of "
         "multi_head_attention, the cap of soft_cap_attention, the ids of segment_attention and the numbers of computed_masks. In the launch, ask for each "
         "operand: which head, which row, which column does visit t of list h need?",
-        "t is grid axis 1 now: `pl.program_id(1)`. Python's `if x is not None:` drops code while tracing. What is seen can start as plain `True`, "
+        "Python's `if x is not None:` drops code while tracing. What is seen can start as plain `True`, "
         "until there is something to say: `jnp.where` and `&` take it. Masked scores are `-jnp.inf`. Index maps have two program ids before the four "
         "Refs, and `//`, `%`, `R`, `N` and `K` may be used in them. Of the seven specs, two have heads of queries (those of q and of the output), two of keys, three have none.",
-        "Kernel: start, one tile, store. In the tile: dot, scale, cap, seen, mask, the online softmax, with p cast for its dot; the "
-        "result cast at the store. Launch: the grid is (lists walked side by side, length of a list), and there are as many of the "
+        "In the tile: dot, scale, cap, seen, mask, the online softmax, with p cast for its dot. "
+        "Launch: the grid is (lists walked side by side, length of a list), and there are as many of the "
         "former as heads share a list. The query head is h plus what the row says; the key head is that, divided by the "
         "size of a group; q, its ids and the output go by row, k, v and their ids by column.",
     ],

@@ -306,6 +306,24 @@ def splash_vjp(
 # [JAX's kernel](https://github.com/jax-ml/jax/blob/main/jax/experimental/pallas/ops/tpu/splash_attention/splash_attention_kernel.py),
 # with [FlashAttention-2](https://arxiv.org/abs/2307.08691) beside it, which states both passes. The backward pass is derived in
 # appendix B of [FlashAttention](https://arxiv.org/abs/2205.14135).
+#
+# <details><summary>More: where you meet this ladder in JAX's source</summary>
+#
+# As JAX 0.10.2 (2026) has it, in `splash_attention_kernel.py`:
+#
+# * `flash_attention_kernel`: its `init`, `body` and `end` are your start, tile and store. m and l are (bq, 128), all lanes alike, and
+#   `jnp.tile` makes them as wide as the scores. `run` is a loop over the keys of a block, `block_kv_compute` at a time.
+# * `_apply_mask_and_soft_cap`: the cap, then stored patterns or a rule, and ids. What is hidden gets
+#   `DEFAULT_MASK_VALUE`, -0.7 times the largest f32, where yours gets -inf. So a row that sees nothing in a block that runs becomes a mean, and one whose
+#   blocks never run ends with 1 / l for an l of 0: NaN.
+# * `_next_nonzero`: `block_mask` holds the kinds, `data_next` your cols and `mask_next` your masks.
+# * `_flash_attention_dq_kernel`, `_flash_attention_dkv_kernel`: rows of lse and di, and in the latter, by `k_in_lanes=False`, the tile
+#   turned over.
+#
+# The tables are made in `splash_attention_mask_info.py`: `_process_mask`, and for a mask that is a JAX array `_process_dynamic_mask`. Both
+# make them for each of `head_shards`.
+#
+# </details>
 
 # %% tags=["author"]
 from puzzles import Alternative, Launch, Mistake, Puzzle, array, rng, vjp

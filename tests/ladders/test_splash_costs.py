@@ -6,6 +6,7 @@ Nothing runs here: launches are traced, and counted by one rule on both sides, t
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -17,9 +18,14 @@ import numpy as np
 import pytest
 import sample
 
-from puzzles import find
+from puzzles import _tpu, find, trace
+from puzzles._launch import trace_call
+from puzzles._tpu import Compiler
 from puzzles.splash_attention import _gradients as graduation
+from puzzles.splash_attention._costs import banded_tiles
+from puzzles.splash_attention._costs import causal as causal_rule
 from puzzles.splash_attention._gradients import COUNTED, Case, rule_of, shipped
+from puzzles.splash_attention._production import production
 
 SOLUTION = find("splash_vjp").solution
 needs_splash = pytest.mark.skipif(not graduation.has_splash(), reason="this JAX ships no splash")
@@ -201,3 +207,61 @@ def test_patterns_that_are_stored_where_a_rule_would_do_cost_more_bytes() -> Non
     for launch in graduation.LAUNCHES:
         assert stored["reference"][launch].bytes > stored["JAX's"][launch].bytes
         assert stored["JAX's"][launch].bytes > by_rule["reference"][launch].bytes
+
+
+@needs_splash
+@sample.drill
+def test_the_longest_lists_beside_productions_tables() -> None:
+    """Of a causal mask, in blocks of 512: JAX's tables are smaller, and both fit."""
+    T = 131_072
+    q = jax.ShapeDtypeStruct((1, T, 128), BF16)
+    (theirs,) = trace(production([shipped("CausalMask", (T, T))], None, 512, 512), q, q, q)
+    tiles, _ = banded_tiles(T, 512)
+    mine = sum(x.nbytes for x in tiles)
+    assert sum(x.smem_bytes for x in theirs.scalars) < mine < 2**20
+
+
+needs_libtpu = pytest.mark.skipif(
+    not _tpu.has_libtpu() or importlib.util.find_spec("flatbuffers") is None,
+    reason="no libtpu here",
+)
+
+
+@needs_libtpu
+@pytest.mark.graduate
+@pytest.mark.parametrize(
+    ("N", "K", "T", "block"), sample.some([(64, 8, 16_384, 128), (8, 1, 131_072, 512)])
+)
+def test_each_launch_takes_long_texts_on_a_tpu(N: int, K: int, T: int, block: int) -> None:
+    tiles, patterns = banded_tiles(T, block)
+    q, k = (jax.ShapeDtypeStruct((n, T, 128), BF16) for n in (N, K))
+    row = jax.ShapeDtypeStruct((N, 1, T), F32)
+    forward = importlib.import_module(find("splash_vjp").module).forward_over_tiles
+    backward = [find(name).solution for name in ("attention_dq", "attention_dkv")]
+    calls = []
+    for rule, masks in ((causal_rule, patterns[:0]), (None, patterns)):
+        rest = dict(tiles=tiles, partial_masks=masks, segment_ids=None, soft_cap=None, rule=rule)
+        calls.append((partial(forward, **rest), (q, k, k)))
+        calls += [(partial(fn, **rest), (q, k, k, q, row, row)) for fn in backward]
+    with Compiler() as compiler:
+        for fn, args in calls:
+            refused = compiler.compile(trace_call(fn, *args), ["v5e", "v6e"])
+            assert not any(refused.values()), refused
+
+
+@needs_libtpu
+@sample.drill
+def test_blocks_of_1024_fit_a_v5e_by_rule_and_not_by_patterns() -> None:
+    q, k = (jax.ShapeDtypeStruct((n, 4096, 128), BF16) for n in (8, 2))
+    case = Case(q, k, k, causal_rule, bq=1024, bk=1024)
+
+    def step(mask: Any) -> Callable:
+        def pulled(q: Any, k: Any, v: Any, do: Any) -> Any:
+            return jax.vjp(lambda *x: SOLUTION(*x, mask, bq=1024, bk=1024), q, k, v)[1](do)
+
+        return pulled
+
+    with Compiler() as compiler:
+        for mask, fits in ((causal_rule, True), (case.stored, False)):
+            refused = compiler.compile(trace_call(step(mask), q, k, k, q), ["v5e"])["v5e"]
+            assert (refused is None) == fits, refused
