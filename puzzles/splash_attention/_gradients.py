@@ -12,9 +12,10 @@ import numpy as np
 from puzzles import Launch, array, find, trace
 from puzzles._judge import execute, is_starter
 from puzzles._launch import trace_call
-from puzzles.splash_attention._costs import WINDOW, window
+from puzzles.splash_attention._costs import WINDOW
 from puzzles.splash_attention._graduation import Case, draw
 from puzzles.splash_attention._production import Cost, has_splash, shipped
+from puzzles.splash_attention.computed_masks import Rule
 
 __all__ = [
     "Case",
@@ -37,6 +38,8 @@ BACKWARD, FORWARD = (2e-2, 3e-2), (3e-3, 3e-3)
 OF_ALL, F32_ON_CPU = 0.1, 5e-5
 NAMES = "o", "dq", "dk", "dv"
 PASSES = "forward", "dq", "dk and dv"
+STEP = "the whole step"
+LAUNCHES = *PASSES, STEP
 DOTS = 2, 3, 4  # a tile of each
 
 HEAD = (
@@ -126,10 +129,10 @@ def backward_launches(fn: Callable, case: Case) -> tuple[Launch, ...]:
     """What `fn(q, k, v, ids)` launches, forward and back."""
     do = jax.ShapeDtypeStruct((*case.q.shape[:2], case.v.shape[-1]), case.q.dtype)
 
-    def pulled(q: Any, k: Any, v: Any, do: Any) -> Any:
-        return jax.vjp(lambda q, k, v: fn(q, k, v, case.segment_ids), q, k, v)[1](do)
+    def pulled(q: Any, k: Any, v: Any, ids: Any, do: Any) -> Any:
+        return jax.vjp(lambda q, k, v: fn(q, k, v, ids), q, k, v)[1](do)
 
-    return trace(pulled, case.q, case.k, case.v, do)
+    return trace(pulled, case.q, case.k, case.v, case.segment_ids, do)
 
 
 def examine(fn: Callable, case: Case, seed: int = 0) -> str:
@@ -210,7 +213,10 @@ def graduate(fn: Callable) -> str:
 
 
 def step_costs(fn: Callable, case: Case) -> dict[str, dict[str, Cost]]:
-    """What a step of training costs, by launch (forward, dq, dkv): `fn`, and JAX's kernels if there are any."""
+    """What a step of training costs, by launch and in sum: `fn`, and JAX's kernels if there are any.
+
+    JAX's backward pass is two kernels, or one, "fused", which stands under dk and dv.
+    """
 
     def attention(q: Any, k: Any, v: Any, ids: Any) -> Any:
         return fn(q, k, v, case.mask, ids, case.soft_cap, bq=case.bq, bk=case.bk)
@@ -219,31 +225,78 @@ def step_costs(fn: Callable, case: Case) -> dict[str, dict[str, Cost]]:
     if has_splash():
         forward, dkv, dq = backward_launches(productions_attention(case), case)
         table["JAX's"] = dict(zip(PASSES, (forward, dq, dkv), strict=True))
-    return {who: {name: Cost.of([one]) for name, one in rows.items()} for who, rows in table.items()}
+        forward, fused = backward_launches(productions_attention(case, fused=True), case)
+        table["JAX's fused"] = {PASSES[0]: forward, PASSES[2]: fused}
+    return {
+        who: {name: Cost.of([one]) for name, one in rows.items()} | {STEP: Cost.of(rows.values())}
+        for who, rows in table.items()
+    }
 
 
-def causal_and_window(T: int, block: int) -> dict[str, Case]:
-    """A causal mask, and a window, of T tokens: 8 query heads, 2 key heads, no data."""
+def rule_of(name: str, args: tuple) -> Rule | None:
+    """The rule of one of JAX's masks, given by its class and arguments; None where it has none."""
+    if name == "CausalMask":
+        offset = args[1] if len(args) > 1 else 0
+        return lambda row, column: column <= row + offset
+    if name == "LocalMask":
+        (left, right), offset = args[1:]
+        return lambda row, column: (
+            (column >= row + offset - left) & (column <= row + offset + right)
+        )
+    if name == "ChunkedCausalMask":
+        size = args[1]
+        return lambda row, column: (column // size == row // size) & (column <= row)
+    return None
+
+
+def computed_masks(T: int, block: int) -> dict[str, Case]:
+    """The masks that JAX computes, of T tokens: 8 query heads, 2 key heads, no data."""
     q, k = (jax.ShapeDtypeStruct((n, T, 128), jnp.bfloat16) for n in (8, 2))
-    near = window(*np.indices((T, T), np.int32))
     masks = {
-        "causal": (np.tri(T, dtype=bool), "CausalMask", ((T, T),)),
-        f"window of {WINDOW}": (near, "LocalMask", ((T, T), (WINDOW - 1, 0), 0)),
+        "causal": ("CausalMask", ((T, T),)),
+        f"window of {WINDOW}": ("LocalMask", ((T, T), (WINDOW - 1, 0), 0)),
+        "chunks of 1000": ("ChunkedCausalMask", ((T, T), 1000)),
     }
     return {
-        name: Case(q, k, k, mask, bq=block, bk=block, theirs=((kind, args),))
-        for name, (mask, kind, args) in masks.items()
+        name: Case(q, k, k, rule_of(*mask), bq=block, bk=block, theirs=(mask,))
+        for name, mask in masks.items()
     }
+
+
+# What is compared, and how it is printed: by what it is divided.
+COUNTED = {"steps": 1, "dots": 1, "fetched": 1, "bytes": 2**20, "lists": 1}
+COST_HEAD = f"{'yours/two kernels/fused':44}" + "".join(
+    f"{what:>{width}}"
+    for what, width in {"steps": 20, "dots": 21, "fetched": 21, "MiB moved": 21, "bytes of lists": 24}.items()
+)
+
+
+def cost_lines(table: dict[str, dict[str, Cost]], name: str) -> list[str]:
+    """A line for each launch, and one for all of them, of what `step_costs` gives."""
+    lines = []
+    for launch in LAUNCHES:
+        rows = [rows[launch] for rows in table.values() if launch in rows]
+        cells = []
+        for what, unit in COUNTED.items():
+            numbers = (getattr(one, what) / unit for one in rows)
+            cells.append("/".join(f"{n:,.2f}" if unit > 1 else f"{n:,.0f}" for n in numbers))
+        lines.append(f"{name:28}{launch:16}{cells[0]:>20}" + "".join(f"{c:>21}" for c in cells[1:]))
+    return lines
 
 
 def costs(fn: Callable, T: int = 4096, block: int = 512) -> str:
-    """A table: steps, dots and bytes of a step of training, `fn` beside JAX's kernels, without any data."""
+    """A table: a step of training by `fn` and by JAX's kernels, launch by launch, without any data."""
     lines = [f"8 query heads, 2 key heads, T = {T:,}, H = 128, bf16, blocks of {block}"]
-    for name, case in causal_and_window(T, block).items():
+    for name, case in computed_masks(T, block).items():
         table = step_costs(fn, case)
-        lines += ["", f"{name:16}" + "".join(f"{who:>10}: steps    dots   GiB" for who in table)]
-        for launch in PASSES:
-            row = (rows[launch] for rows in table.values())
-            cells = (f"{one.steps:17,}{one.dots:8,}{one.bytes / 2**30:6.2f}" for one in row)
+        lines += ["", f"{name:16}" + "".join(f"{who:>12}: steps   dots     MiB" for who in table)]
+        for launch in LAUNCHES:
+            cells = (_cell(rows.get(launch)) for rows in table.values())
             lines.append(f"  {launch:14}{''.join(cells)}")
     return "\n".join(lines)
+
+
+def _cell(cost: Cost | None) -> str:
+    if cost is None:
+        return f"{'-':>19}{'-':>7}{'-':>8}"
+    return f"{cost.steps:19,}{cost.dots:7,}{cost.bytes / 2**20:8,.1f}"

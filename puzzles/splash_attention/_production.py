@@ -17,8 +17,8 @@ from puzzles._launch import Operand
 class Cost:
     """What launches do: grid steps, blocks of operands fetched, dots executed, FLOPs of those, bytes moved.
 
-    `bytes` are those of whole tiles of 8 × 128 numbers. `lists` are the bytes of what is prefetched into
-    SMEM, which `bytes` leaves out.
+    `bytes` are those of whole tiles of 8 × 128 numbers. `lists` are the bytes that prefetched arrays take
+    in SMEM, padding included; `bytes` leaves them out.
     """
 
     steps: int
@@ -37,8 +37,8 @@ class Cost:
             dots=sum(int(dot.executed.sum()) for one in launches for dot in one.dots),
             flops=sum(one.dot_flops for one in launches),
             bytes=sum(moved(o) for one in launches for o in one.inputs)
-            + sum(moved(o) for one in launches for o in one.outputs if len(o.shape) == 3),
-            lists=sum(o.hbm_bytes for one in launches for o in one.scalars),
+            + sum(moved(o) for one in launches for o in one.outputs if len(o.shape) > 2),
+            lists=sum(o.smem_bytes for one in launches for o in one.scalars),
         )
 
 

@@ -23,8 +23,7 @@ from jaxtyping import Int
 # the **first** of its row (start m, l, acc), is it the **last** (store), and what **kind** is it? SMEM has 1 MiB (TPU v4 and
 # newer) for all the lists, so the answers share one number: **`flags = kind + 4 · first + 8 · last`**.
 #
-# One trap is a row without tiles: without a visit nobody writes its output. So it gets one **dead visit**: kind 0, first and last at
-# once, any column.
+# A row without tiles is a trap: without a visit nobody writes its output. It gets a **dead visit**: kind 0, first and last, any column.
 #
 # ![A table of blocks with an empty row takes 20 steps as a dense grid, 15 with its rows padded to the widest, and 9 as a list, one of them a dead visit.](diagrams/splash_attention/active_tiles.svg)
 #

@@ -27,31 +27,36 @@ from puzzles import INTERPRET
 #                                       12: dead, k₂ is seen by nobody
 # ```
 #
-# An output block stays in VMEM only while its visits follow each other. So `by_columns`, which is given, orders the visits anew: 4
-# and 8 mark the first and the last of a *column*. A column that nobody sees gets a dead visit: its gradients are zeros, and somebody
-# has to write them.
+# An output block stays in VMEM only while its visits follow each other. So `by_columns` orders the visits anew: 4
+# and 8 mark the first and the last of a *column*. A column that nobody sees gets a dead visit, which writes zeros.
 #
-# **Grouped queries** need no code in the kernel. The visits of all query heads to a column of their key head follow each other in
-# the list: a longer sum, and where all share a mask, a list `N // K` times as long.
+# **A tile is turned over**: `k·qᵀ` has keys down and queries along the lanes. So `lse` and `delta` are used as they lie in HBM,
+# as rows, and `p` and `ds` are transposed already. JAX's kernel does the same.
 #
-# Fill in the start, the two sums and the stores. `p` and `ds` are given, (bq, bk) and in f32, as you computed them in
-# `attention_dq`: without the last 1/√H.  Dots take `q`'s dtype, and give f32.
-
+# **Grouped queries**: where heads share a mask, the grid's last axis, `g`, repeats each visit for every query head of the group.
+# `opens` and `closes` mark a column's first and last step.
+#
+# Fill in the start, the two sums and the stores. `p` and `ds` are given, (bk, bq) and in f32, without the last 1/√H. Dots take `q`'s
+# dtype, and give f32.
 # %%
+from puzzles.splash_attention.computed_masks import Rule
+
+
 def attention_dkv_spec(
     q: Float[Array, "N T H"],
     k: Float[Array, "K S H"],
     v: Float[Array, "K S Hv"],
     do: Float[Array, "N T Hv"],
-    lse: Float[Array, "N T 1"],
-    delta: Float[Array, "N T 1"],
+    lse: Float[Array, "N 1 T"],
+    delta: Float[Array, "N 1 T"],
     tiles: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray],
     partial_masks: Bool[np.ndarray, "P bq bk"],
     segment_ids: tuple[Int[Array, " T"], Int[Array, " S"]] | None = None,
     soft_cap: float | None = None,
+    rule: Rule | None = None,
 ) -> tuple[Float[Array, "K S H"], Float[Array, "K S Hv"]]:
     del lse, delta  # JAX differentiates dense attention by itself
-    seen = dense_mask(tiles, partial_masks, q.shape[1], k.shape[1], segment_ids)
+    seen = dense_mask(tiles, partial_masks, q.shape[1], k.shape[1], segment_ids, rule)
     return jax.vjp(lambda k, v: dense_attention(q, k, v, seen, soft_cap), k, v)[1](do)
 
 
@@ -64,13 +69,16 @@ def dense_attention(q, k, v, seen, soft_cap=None):
     return jnp.einsum("nts,nsh->nth", jnp.where(seen, weights, 0.0), v32).astype(q.dtype)
 
 
-def dense_mask(tiles, partial_masks, T, S, segment_ids=None):
+def dense_mask(tiles, partial_masks, T, S, segment_ids=None, rule=None):
     _, bq, bk = partial_masks.shape
     heads = (int(tiles[0][-1]) + 1) * bq // T  # 1: one mask for all; N: one for each
     seen = np.zeros((heads * T // bq, bq, S // bk, bk), bool)
-    for row, col, mask, flag in zip(*tiles, strict=True):
-        if flag & 3:
-            seen[row, :, col] = partial_masks[mask] | (flag & 3 == 2)
+    if rule is None:
+        for row, col, mask, flag in zip(*tiles, strict=True):
+            if flag & 3:
+                seen[row, :, col] = partial_masks[mask] | (flag & 3 == 2)
+    else:
+        seen[:] = rule(*np.indices((T, S), np.int32)).reshape(seen.shape)
     seen = seen.reshape(heads, T, S)
     return seen if segment_ids is None else seen & (segment_ids[0][:, None] == segment_ids[1])
 
@@ -91,11 +99,8 @@ def by_columns(tiles, N, K, R, J):
     """
     rows, cols, masks, flags = tiles
     kinds = flags & 3
-    if rows[-1] < R:  # one mask for all heads: the list of one group of query heads
-        rows = np.concatenate([rows + head * R for head in range(N // K)])
-        cols, masks, kinds = (np.tile(x, N // K) for x in (cols, masks, kinds))
     live = kinds > 0
-    heads = (rows[-1] + 1) // R * K // N  # key heads in the list: 1 or K
+    heads = max(1, (rows[-1] + 1) // R * K // N)  # key heads in the list: 1 or K
     cols = rows // R * K // N * J + cols
     unseen = np.setdiff1d(np.arange(heads * J), cols[live])  # a dead visit each
     rows, masks, kinds = (np.append(x[live], np.zeros_like(unseen)) for x in (rows, masks, kinds))
@@ -110,14 +115,15 @@ def by_columns(tiles, N, K, R, J):
 # %% jupyter={"source_hidden": true} cellView="form"
 # @title p and ds of a tile (spoils attention_dq)
 def weights(q, k, v, do, lse, delta, seen, soft_cap):
+    """p and ds of a tile, turned over: (bk, bq), so that lse and delta are rows."""
     contract = functools.partial(jax.lax.dot_general, preferred_element_type=jnp.float32)
-    s = q.shape[-1] ** -0.5 * contract(q, k, (((1,), (1,)), ((), ())))
+    s = q.shape[-1] ** -0.5 * contract(k, q, (((1,), (1,)), ((), ())))
     slope = 1.0
     if soft_cap is not None:
         bent = jnp.tanh(s / soft_cap)
         s, slope = soft_cap * bent, 1.0 - bent * bent
     p = jnp.where(seen, jnp.exp(s - lse), 0.0)
-    dp = contract(do, v, (((1,), (1,)), ((), ())))
+    dp = contract(v, do, (((1,), (1,)), ((), ())))
     return p, p * (dp - delta) * slope
 
 
@@ -127,13 +133,16 @@ def attention_dkv_kernel(
     q_ref, k_ref, v_ref, do_ref, lse_ref, delta_ref,
     mask_ref, q_ids_ref, kv_ids_ref,  # each of these may be None
     dk_ref, dv_ref, dk_acc_ref, dv_acc_ref,
-    *, soft_cap,
+    *, soft_cap, rule,
 ):  # fmt: skip
-    flags = flags_ref[pl.program_id(1)]
+    t, g = pl.program_id(1), pl.program_id(2)
+    flags = flags_ref[t]
     kind = flags & 3
+    opens = (flags & 4 != 0) & (g == 0)
+    closes = (flags & 8 != 0) & (g == pl.num_programs(2) - 1)
     scale = q_ref.shape[-1] ** -0.5  # 1/√H
 
-    @pl.when(flags & 4 != 0)
+    @pl.when(opens)
     def _():
         ### BEGIN SOLUTION
         dk_acc_ref[...] = jnp.zeros_like(dk_acc_ref)
@@ -146,20 +155,20 @@ def attention_dkv_kernel(
         seen = True
         if mask_ref is not None:
             seen = mask_ref[...] | (kind == 2)
+        if rule is not None:
+            shape = k.shape[0], q.shape[0]
+            row = rows_ref[t] * q.shape[0] + jax.lax.broadcasted_iota(jnp.int32, shape, 1)
+            column = cols_ref[t] * k.shape[0] + jax.lax.broadcasted_iota(jnp.int32, shape, 0)
+            seen = rule(row, column)
         if q_ids_ref is not None:
-            seen &= q_ids_ref[...] == kv_ids_ref[...]
+            seen &= jnp.expand_dims(kv_ids_ref[0], -1) == q_ids_ref[...]
         p, ds = weights(q, k, v, do, lse_ref[...], delta_ref[...], seen, soft_cap)
         ### BEGIN SOLUTION
-        over_queries = (((0,), (0,)), ((), ()))
-        dv_acc_ref[...] += jax.lax.dot_general(
-            p.astype(q.dtype), do, over_queries, preferred_element_type=jnp.float32
-        )
-        dk_acc_ref[...] += jax.lax.dot_general(
-            ds.astype(q.dtype), q, over_queries, preferred_element_type=jnp.float32
-        )
+        dv_acc_ref[...] += jnp.dot(p.astype(q.dtype), do, preferred_element_type=jnp.float32)
+        dk_acc_ref[...] += jnp.dot(ds.astype(q.dtype), q, preferred_element_type=jnp.float32)
         ### END SOLUTION
 
-    @pl.when(flags & 8 != 0)
+    @pl.when(closes)
     def _():
         ### BEGIN SOLUTION
         dk_ref[...] = (scale * dk_acc_ref[...]).astype(dk_ref.dtype)
@@ -172,24 +181,35 @@ def attention_dkv(
     k: Float[Array, "K S H"],
     v: Float[Array, "K S Hv"],
     do: Float[Array, "N T Hv"],
-    lse: Float[Array, "N T 1"],
-    delta: Float[Array, "N T 1"],
+    lse: Float[Array, "N 1 T"],
+    delta: Float[Array, "N 1 T"],
     tiles: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray],
     partial_masks: Bool[np.ndarray, "P bq bk"],
     segment_ids: tuple[Int[Array, " T"], Int[Array, " S"]] | None = None,
     soft_cap: float | None = None,
+    rule: Rule | None = None,
 ) -> tuple[Float[Array, "K S H"], Float[Array, "K S Hv"]]:
     (N, T, H), (K, S, Hv), (_, bq, bk) = q.shape, v.shape, partial_masks.shape
     assert N % K == 0 and T % bq == 0 and S % bk == 0, "groups and blocks must divide evenly"
+    assert lse.shape == delta.shape == (N, 1, T), f"lse and delta are rows, {N, 1, T}: {lse.shape} and {delta.shape}"
     R, J = T // bq, S // bk  # rows of tiles in a query head, columns in a key head
     assert int(tiles[0][-1]) + 1 in (R, N * R) and tiles[1].max() < J, "the list is that of another mask"
     rows, cols, masks, flags = by_columns(tiles, N, K, R, J)
     lists = (int(cols[-1]) + 1) // J  # 1: one mask for all heads, K: the list has all of them
+    shared = int(tiles[0][-1]) < R
+    assert rule is None or shared, "all heads share a rule: give it the list of one head"
+    G = N // K if shared else 1  # query heads that a visit is made for
 
-    def by_row(h, t, rows, cols, masks, flags):
-        return h * (N // K) + rows[t] // R, rows[t] % R, 0
+    def head(h, t, g, rows, flags):
+        return h * (N // K) + rows[t] // R + jnp.where(flags[t] & 3 == 0, 0, g)
 
-    def by_column(h, t, rows, cols, masks, flags):
+    def by_row(h, t, g, rows, cols, masks, flags):
+        return head(h, t, g, rows, flags), rows[t] % R, 0
+
+    def along_row(h, t, g, rows, cols, masks, flags):
+        return head(h, t, g, rows, flags), 0, rows[t] % R
+
+    def by_column(h, t, g, rows, cols, masks, flags):
         return h + cols[t] // J, cols[t] % J, 0
 
     specs = [
@@ -197,22 +217,24 @@ def attention_dkv(
         pl.BlockSpec((None, bk, H), by_column),
         pl.BlockSpec((None, bk, Hv), by_column),
         pl.BlockSpec((None, bq, Hv), by_row),
-        pl.BlockSpec((None, bq, 1), by_row),
-        pl.BlockSpec((None, bq, 1), by_row),
-        pl.BlockSpec((None, bq, bk), lambda h, t, rows, cols, masks, flags: (masks[t], 0, 0)),
-        pl.BlockSpec((bq, 1), lambda h, t, rows, cols, masks, flags: (rows[t] % R, 0)),
-        pl.BlockSpec((1, bk), lambda h, t, rows, cols, masks, flags: (0, cols[t] % J)),
+        pl.BlockSpec((None, 1, bq), along_row),
+        pl.BlockSpec((None, 1, bq), along_row),
+        pl.BlockSpec((None, bk, bq), lambda h, t, g, rows, cols, masks, flags: (masks[t], 0, 0)),
+        pl.BlockSpec((1, bq), lambda h, t, g, rows, cols, masks, flags: (0, rows[t] % R)),
+        pl.BlockSpec((1, bk), lambda h, t, g, rows, cols, masks, flags: (0, cols[t] % J)),
     ]
     q_ids, kv_ids = None, None
     if segment_ids is not None:
-        q_ids, kv_ids = segment_ids[0].reshape(T, 1), segment_ids[1].reshape(1, S)
-    patterns = partial_masks if (flags & 3 == 1).any() else None
+        q_ids, kv_ids = segment_ids[0].reshape(1, T), segment_ids[1].reshape(1, S)
+    needs_patterns = rule is None and (flags & 3 == 1).any()
+    assert not needs_patterns or len(partial_masks), "partial tiles need a rule, or patterns"
+    patterns = np.swapaxes(partial_masks, 1, 2) if needs_patterns else None  # turned over, too
     operands = (q, k, v, do, lse, delta, patterns, q_ids, kv_ids)
     dk, dv = pl.pallas_call(
-        functools.partial(attention_dkv_kernel, soft_cap=soft_cap),
+        functools.partial(attention_dkv_kernel, soft_cap=soft_cap, rule=rule),
         grid_spec=pltpu.PrefetchScalarGridSpec(
             num_scalar_prefetch=4,
-            grid=(K // lists, len(rows)),
+            grid=(K // lists, len(rows), G),
             in_specs=[None if x is None else spec for x, spec in zip(operands, specs, strict=True)],
             out_specs=[specs[1], specs[2]],
             scratch_shapes=[
@@ -224,7 +246,9 @@ def attention_dkv(
             jax.ShapeDtypeStruct(k.shape, k.dtype),
             jax.ShapeDtypeStruct(v.shape, v.dtype),
         ],
-        compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel", "arbitrary")),
+        compiler_params=pltpu.CompilerParams(
+            dimension_semantics=("parallel", "arbitrary", "arbitrary")
+        ),
         interpret=INTERPRET,
     )(rows, cols, masks, flags, *operands)
     return dk, dv
@@ -232,27 +256,29 @@ def attention_dkv(
 
 # %% tags=["author"]
 from puzzles import Alternative, Mistake, Puzzle
-from puzzles.splash_attention.attention_dq import audit, make_inputs, scale
+from puzzles.splash_attention.attention_dq import audit, make_inputs
+from puzzles.splash_attention.attention_dq import scale as scale_of_dq
 from puzzles.splash_attention.causal_attention import dots
+
+
+def scale(T=4096, S=5376):
+    """Fewer queries than keys: the last columns are seen by nobody."""
+    return scale_of_dq(T=T, S=S)
 
 
 def fresh(r):
     # mostly of the shapes of the cases, whose programs are compiled by now, and other documents
     if r.integers(2):
-        return dict(N=4, K=2, R=6, S=640, H=16, Hv=32, bq=32, masks=4, segments=int(r.choice([3, 4])))
+        return dict(N=4, K=2, R=6, S=1280, H=16, Hv=32, bq=128, bk=256, masks=4, segments=int(r.choice([3, 4])))
     N, K = ((8, 4), (3, 3), (2, 1))[r.integers(3)]
-    return dict(N=N, K=K, R=3, S=256, H=32, Hv=16, bq=16, masks=0, cap=2.0, bf16=True)
+    return dict(N=N, K=K, R=2, S=384, H=32, Hv=16, bq=256, bk=128, segments=int(r.choice([0, 2])), cap=2.0, bf16=True, rule="prefix")
 
 
 _START = """        dk_acc_ref[...] = jnp.zeros_like(dk_acc_ref)
         dv_acc_ref[...] = jnp.zeros_like(dv_acc_ref)
 """
-_DV = """dv_acc_ref[...] += jax.lax.dot_general(
-            p.astype(q.dtype), do, over_queries, preferred_element_type=jnp.float32
-        )"""
-_DK = """dk_acc_ref[...] += jax.lax.dot_general(
-            ds.astype(q.dtype), q, over_queries, preferred_element_type=jnp.float32
-        )"""
+_DV = "dv_acc_ref[...] += jnp.dot(p.astype(q.dtype), do, preferred_element_type=jnp.float32)"
+_DK = "dk_acc_ref[...] += jnp.dot(ds.astype(q.dtype), q, preferred_element_type=jnp.float32)"
 _STORE_DK = "dk_ref[...] = (scale * dk_acc_ref[...]).astype(dk_ref.dtype)"
 _STORE_DV = "dv_ref[...] = dv_acc_ref[...].astype(dv_ref.dtype)"
 _LIST = "rows, cols, masks, flags = by_columns(tiles, N, K, R, J)"
@@ -262,12 +288,11 @@ PUZZLE = Puzzle(
     solution=attention_dkv,
     inputs=make_inputs,
     cases=[
-        dict(N=4, K=2, R=6, S=640, H=16, Hv=32, bq=32, masks=4, segments=3),
-        dict(N=8, K=4, R=3, S=256, H=32, Hv=16, bq=16, masks=0, cap=2.0, bf16=True),
+        dict(N=4, K=2, R=6, S=1280, H=16, Hv=32, bq=128, bk=256, masks=4, segments=3),
+        dict(N=8, K=4, R=2, S=384, H=32, Hv=16, bq=256, bk=128, segments=2, cap=2.0, bf16=True, rule="prefix"),
     ],
     fresh=fresh,
     keeps=dict.fromkeys(("q", "k", "v", "do", "lse", "delta"), "all"),  # lse and delta are made of the others
-    waivers={"sizes": "patterns are 128 columns wide, as the lists of all its cases are made"},
     scale=scale,
     par=dots,
     tolerance={"float32": 2e-4, "bfloat16": 3e-2},  # p and ds are rounded to bf16 before their dots
@@ -275,10 +300,10 @@ PUZZLE = Puzzle(
     hints=[
         "A key's gradient is a sum over queries, tile after tile. Where does a column begin, what does each tile add, and what "
         "is still to do when the column ends?",
-        "`jax.lax.dot_general(x, y, (((0,), (0,)), ((), ())))` sums over the rows of both blocks. `.astype` before a dot, "
+        "The tile lies turned over, so queries are the last axis of `p` and `ds`, and the first of `do` and `q`: `jnp.dot`. `.astype` before a dot, "
         "`preferred_element_type=jnp.float32` in it, and `.astype` with the output's dtype at the store.",
-        "Start: both accumulators are zeros. A tile: dv's grows by a dot of p and do, dk's by a dot of ds and q, both over the "
-        "first axis. End: two stores, one of them scaled.",
+        "Start: both accumulators are zeros. A tile: dv's grows by a dot of p and do, dk's by a dot of ds and q. "
+        "End: two stores, one of them scaled.",
     ],
     explain="""An output that many steps add to wants these steps side by side: dq wants rows, dk and dv want columns, so
     they are two launches over two orders of one list. s is computed again in each. That costs dots, and saves T × S numbers in HBM.""",
@@ -287,7 +312,7 @@ PUZZLE = Puzzle(
             "walks the list row by row",
             old=_LIST,
             new="""rows, cols, masks, flags = tiles
-    rows, cols = rows.copy(), cols + rows // (R * N // K) * J""",
+    cols = cols + rows // (R * N // K) * J""",
             says="by rows, a column is left and met again, and 4 and 8 mark rows: take the list of by_columns",
         ),
         Mistake(
@@ -367,20 +392,20 @@ PUZZLE = Puzzle(
         ),
         Mistake(
             "stores in live tiles only",
-            old="@pl.when(flags & 8 != 0)",
-            new="@pl.when((flags & 8 != 0) & (kind != 0))",
+            old="@pl.when(closes)",
+            new="@pl.when(closes & (kind != 0))",
             says="nobody writes a column that no query sees: its one visit is dead, and the last all the same",
         ),
         Mistake(
             "starts where a walk starts",
-            old="@pl.when(flags & 4 != 0)",
-            new="@pl.when(pl.program_id(1) == 0)",
+            old="@pl.when(opens)",
+            new="@pl.when((t == 0) & (g == 0))",
             says="each column needs fresh sums, and its first visit can be any t",
         ),
         Mistake(
-            "sums over the keys",
-            old="over_queries = (((0,), (0,)), ((), ()))",
-            new="over_queries = (((1,), (0,)), ((), ()))",
+            "turns p over once more",
+            old=_DV,
+            new=_DV.replace("p.astype(q.dtype)", "p.T.astype(q.dtype)"),
             says="The axes that are summed over must be equally long",
             stage="error",
         ),
@@ -409,18 +434,18 @@ PUZZLE = Puzzle(
         ),
         Mistake(
             "promises that visits are independent",
-            old='dimension_semantics=("parallel", "arbitrary")',
-            new='dimension_semantics=("parallel", "parallel")',
+            old='dimension_semantics=("parallel", "arbitrary", "arbitrary")',
+            new='dimension_semantics=("parallel", "parallel", "arbitrary")',
             says="which differ along axis 1, marked 'parallel'",
             stage="memory",
         ),
     ],
     alternatives=[
         Alternative(
-            "transposes, and scales ds",
+            "names the axes, and scales ds",
             edits=(
-                (_DV, "dv_acc_ref[...] += jnp.dot(p.T.astype(q.dtype), do, preferred_element_type=jnp.float32)"),
-                (_DK, "dk_acc_ref[...] += jnp.dot((scale * ds.T).astype(q.dtype), q, preferred_element_type=jnp.float32)"),
+                (_DV, "dv_acc_ref[...] += jax.lax.dot_general(p.astype(q.dtype), do, (((1,), (0,)), ((), ())), preferred_element_type=jnp.float32)"),
+                (_DK, "dk_acc_ref[...] += jnp.dot((scale * ds).astype(q.dtype), q, preferred_element_type=jnp.float32)"),
                 (_STORE_DK, "dk_ref[...] = dk_acc_ref[...].astype(dk_ref.dtype)"),
             ),
         ),
@@ -430,7 +455,7 @@ PUZZLE = Puzzle(
                 (
                     _DV,
                     """def add(acc_ref, x, y):
-            more = jax.lax.dot_general(x.astype(y.dtype), y, over_queries, preferred_element_type=jnp.float32)
+            more = jnp.dot(x.astype(y.dtype), y, preferred_element_type=jnp.float32)
             acc_ref[...] = acc_ref[...] + more
 
         add(dv_acc_ref, p, do)""",

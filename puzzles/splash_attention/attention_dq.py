@@ -14,8 +14,8 @@ from puzzles import INTERPRET
 # %% [markdown]
 # ## attention_dq: the weights again, and their gradient
 #
-# The forward pass kept `lse`, and with it each weight comes back in any tile: `exp(s - lse)` is divided already. `do` is the
-# gradient at the result, and three lines lead from it to the queries:
+# With `lse` each weight comes back in any tile: `exp(s - lse)` is divided already. `do` is the gradient at the result, and three
+# lines lead from it to the queries:
 #
 # ```text
 # forward                    backward
@@ -32,27 +32,31 @@ from puzzles import INTERPRET
 # ```
 #
 # Why `delta`? A row's weights sum to 1: where one grows, the others shrink. So each `dp` counts from the row's mean of `dp`,
-# weighted by `p`. That mean needs all keys, and a tile has a few. But the sum of p·(do·v) is do·(sum of p·v), which is do·o:
+# weighted by `p`. A tile has only a few keys of a row. But the sum of p·(do·v) is do·(sum of p·v), which is do·o:
 # one number a row, known before the launch.
 #
 # Fill in the work of a tile. `s` is scaled, capped and in f32; `slope` is the derivative of the cap; `seen` says which scores count.
+# `lse` and `delta` lie in HBM as rows, since a column would take 128 lanes a number; in a tile they are columns, (bq, 1).
 # In a row that sees nothing `lse` is -inf, and dq is zeros. Dots take the arrays' own dtype, and give f32.
-
 # %%
+from puzzles.splash_attention.computed_masks import Rule
+
+
 def attention_dq_spec(
     q: Float[Array, "N T H"],
     k: Float[Array, "K S H"],
     v: Float[Array, "K S Hv"],
     do: Float[Array, "N T Hv"],
-    lse: Float[Array, "N T 1"],
-    delta: Float[Array, "N T 1"],
+    lse: Float[Array, "N 1 T"],
+    delta: Float[Array, "N 1 T"],
     tiles: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray],
     partial_masks: Bool[np.ndarray, "P bq bk"],
     segment_ids: tuple[Int[Array, " T"], Int[Array, " S"]] | None = None,
     soft_cap: float | None = None,
+    rule: Rule | None = None,
 ) -> Float[Array, "N T H"]:
     del lse, delta  # JAX differentiates dense attention by itself
-    seen = dense_mask(tiles, partial_masks, q.shape[1], k.shape[1], segment_ids)
+    seen = dense_mask(tiles, partial_masks, q.shape[1], k.shape[1], segment_ids, rule)
     return jax.vjp(lambda q: dense_attention(q, k, v, seen, soft_cap), q)[1](do)[0]
 
 
@@ -65,13 +69,16 @@ def dense_attention(q, k, v, seen, soft_cap=None):
     return jnp.einsum("nts,nsh->nth", jnp.where(seen, weights, 0.0), v32).astype(q.dtype)
 
 
-def dense_mask(tiles, partial_masks, T, S, segment_ids=None):
+def dense_mask(tiles, partial_masks, T, S, segment_ids=None, rule=None):
     _, bq, bk = partial_masks.shape
     heads = (int(tiles[0][-1]) + 1) * bq // T  # 1: one mask for all; N: one for each
     seen = np.zeros((heads * T // bq, bq, S // bk, bk), bool)
-    for row, col, mask, flag in zip(*tiles, strict=True):
-        if flag & 3:
-            seen[row, :, col] = partial_masks[mask] | (flag & 3 == 2)
+    if rule is None:
+        for row, col, mask, flag in zip(*tiles, strict=True):
+            if flag & 3:
+                seen[row, :, col] = partial_masks[mask] | (flag & 3 == 2)
+    else:
+        seen[:] = rule(*np.indices((T, S), np.int32)).reshape(seen.shape)
     seen = seen.reshape(heads, T, S)
     return seen if segment_ids is None else seen & (segment_ids[0][:, None] == segment_ids[1])
 
@@ -82,9 +89,10 @@ def attention_dq_kernel(
     q_ref, k_ref, v_ref, do_ref, lse_ref, delta_ref,
     mask_ref, q_ids_ref, kv_ids_ref,  # each of these may be None
     dq_ref, acc_ref,
-    *, soft_cap,
+    *, soft_cap, rule,
 ):  # fmt: skip
-    flags = flags_ref[pl.program_id(1)]
+    t = pl.program_id(1)
+    flags = flags_ref[t]
     kind = flags & 3
     scale = q_ref.shape[-1] ** -0.5  # 1/√H
 
@@ -105,14 +113,19 @@ def attention_dq_kernel(
         seen = True
         if mask_ref is not None:
             seen = mask_ref[...] | (kind == 2)
+        if rule is not None:
+            row = rows_ref[t] * q.shape[0] + jax.lax.broadcasted_iota(jnp.int32, s.shape, 0)
+            column = cols_ref[t] * k.shape[0] + jax.lax.broadcasted_iota(jnp.int32, s.shape, 1)
+            seen = rule(row, column)
         if q_ids_ref is not None:
             seen &= q_ids_ref[...] == kv_ids_ref[...]
+        lse, delta = (jnp.expand_dims(ref[0], -1) for ref in (lse_ref, delta_ref))  # (bq, 1)
         ### BEGIN SOLUTION
-        p = jnp.where(seen, jnp.exp(s - lse_ref[...]), 0.0)
+        p = jnp.where(seen, jnp.exp(s - lse), 0.0)
         dp = jax.lax.dot_general(
             do, v, (((1,), (1,)), ((), ())), preferred_element_type=jnp.float32
         )
-        ds = p * (dp - delta_ref[...]) * slope
+        ds = p * (dp - delta) * slope
         dq = jnp.dot(ds.astype(k.dtype), k, preferred_element_type=jnp.float32)
         acc_ref[...] += scale * dq
         ### END SOLUTION
@@ -136,23 +149,29 @@ def attention_dq(
     k: Float[Array, "K S H"],
     v: Float[Array, "K S Hv"],
     do: Float[Array, "N T Hv"],
-    lse: Float[Array, "N T 1"],
-    delta: Float[Array, "N T 1"],
+    lse: Float[Array, "N 1 T"],
+    delta: Float[Array, "N 1 T"],
     tiles: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray],
     partial_masks: Bool[np.ndarray, "P bq bk"],
     segment_ids: tuple[Int[Array, " T"], Int[Array, " S"]] | None = None,
     soft_cap: float | None = None,
+    rule: Rule | None = None,
 ) -> Float[Array, "N T H"]:
     (N, T, H), (K, S, Hv), (_, bq, bk) = q.shape, v.shape, partial_masks.shape
     assert N % K == 0 and T % bq == 0 and S % bk == 0, "groups and blocks must divide evenly"
+    assert lse.shape == delta.shape == (N, 1, T), f"lse and delta are rows, {N, 1, T}: {lse.shape} and {delta.shape}"
     R = T // bq  # rows of tiles in a head
     rows, cols, masks, flags = tiles
     assert int(rows[-1]) + 1 in (R, N * R) and cols.max() < S // bk, "the list is that of another mask"
     lists = (int(rows[-1]) + 1) // R  # 1: one mask for all heads, N: one for each
+    assert rule is None or lists == 1, "all heads share a rule: give it the list of one head"
     cols, masks = next_used(cols, flags & 3 > 0), next_used(masks, flags & 3 == 1)
 
     def by_row(h, t, rows, cols, masks, flags):
         return h + rows[t] // R, rows[t] % R, 0
+
+    def along_row(h, t, rows, cols, masks, flags):
+        return h + rows[t] // R, 0, rows[t] % R
 
     def by_column(h, t, rows, cols, masks, flags):
         return (h + rows[t] // R) // (N // K), cols[t], 0
@@ -162,8 +181,8 @@ def attention_dq(
         pl.BlockSpec((None, bk, H), by_column),
         pl.BlockSpec((None, bk, Hv), by_column),
         pl.BlockSpec((None, bq, Hv), by_row),
-        pl.BlockSpec((None, bq, 1), by_row),
-        pl.BlockSpec((None, bq, 1), by_row),
+        pl.BlockSpec((None, 1, bq), along_row),
+        pl.BlockSpec((None, 1, bq), along_row),
         pl.BlockSpec((None, bq, bk), lambda h, t, rows, cols, masks, flags: (masks[t], 0, 0)),
         pl.BlockSpec((bq, 1), lambda h, t, rows, cols, masks, flags: (rows[t] % R, 0)),
         pl.BlockSpec((1, bk), lambda h, t, rows, cols, masks, flags: (0, cols[t])),
@@ -171,10 +190,12 @@ def attention_dq(
     q_ids, kv_ids = None, None
     if segment_ids is not None:
         q_ids, kv_ids = segment_ids[0].reshape(T, 1), segment_ids[1].reshape(1, S)
-    patterns = partial_masks if (flags & 3 == 1).any() else None
+    needs_patterns = rule is None and (flags & 3 == 1).any()
+    assert not needs_patterns or len(partial_masks), "partial tiles need a rule, or patterns"
+    patterns = partial_masks if needs_patterns else None
     operands = (q, k, v, do, lse, delta, patterns, q_ids, kv_ids)
     return pl.pallas_call(
-        functools.partial(attention_dq_kernel, soft_cap=soft_cap),
+        functools.partial(attention_dq_kernel, soft_cap=soft_cap, rule=rule),
         grid_spec=pltpu.PrefetchScalarGridSpec(
             num_scalar_prefetch=4,
             grid=(N // lists, len(rows)),
@@ -192,9 +213,10 @@ def attention_dq(
 from puzzles import Alternative, Launch, Mistake, Puzzle, array, find, rng
 from puzzles.splash_attention.attention import root
 from puzzles.splash_attention.causal_attention import dots
+from puzzles.splash_attention.computed_masks import RULES, tiles_of_rule
 
 
-def make_masks(R, S, bq, heads, group):
+def make_masks(R, S, bq, heads, group, bk=128):
     """(T, S), or (heads, T, S): tiles of all kinds, empty rows, a row and a column of tiles that are empty.
 
     With 6 rows and 5 columns of tiles, some have a single one, full or partial.
@@ -206,8 +228,8 @@ def make_masks(R, S, bq, heads, group):
         return i >= 0
     masks = []
     for head in range(heads):
-        row, col = (i // bq + 2 * head) % R, (j // 128 + head // group) % (S // 128)
-        y, x = i % bq, j % 128
+        row, col = (i // bq + 2 * head) % R, (j // bk + head // group) % (S // bk)
+        y, x = i % bq, j % bk
         mask = (row == 0) & (col == 0) & (x < 3 * y + 40)
         mask |= (row == 2) & ((col == 0) | (col == 1) & ((x - y) % 3 == 0))
         mask |= (row == 3) & ((col == 1) | (col == 0) & (y >= bq // 2))
@@ -231,7 +253,7 @@ def make_segments(r, T, S, count):
 
 
 def forward(q, k, v, do, seen, cap):
-    """(lse, delta) of dense attention, in float64; -inf and 0 where a row sees nothing."""
+    """(lse, delta) of dense attention, found in float64, as rows; -inf and 0 where a row sees nothing."""
     q, k, v, do = (np.asarray(x, np.float64) for x in (q, k, v, do))
     k, v = (np.repeat(x, len(q) // len(k), axis=0) for x in (k, v))
     s = q @ k.swapaxes(1, 2) * q.shape[-1] ** -0.5
@@ -243,10 +265,11 @@ def forward(q, k, v, do, seen, cap):
     with np.errstate(divide="ignore"):
         lse = np.where(total == 0, -np.inf, top + np.log(total))
     o = e @ v / np.where(total == 0, 1, total)
-    return (array(x, jnp.float32) for x in (lse, (o * do).sum(axis=-1, keepdims=True)))
+    delta = (o * do).sum(axis=-1)
+    return (array(x[:, None], jnp.float32) for x in (lse[..., 0], delta))
 
 
-def make_inputs(key, N, K, R, S, H, Hv, bq, masks, segments=0, cap=None, bf16=False):
+def make_inputs(key, N, K, R, S, H, Hv, bq, bk, masks=1, segments=0, cap=None, bf16=False, rule=None):
     """Scores of some units; of every 16th query all lie near 95, or near -95, where exp alone is lost."""
     r, T, dtype = rng(key), R * bq, jnp.bfloat16 if bf16 else jnp.float32
     q, k = (np.round(8 * r.normal(size=shape)) / 8 for shape in ((N, T, H), (K, S, H)))
@@ -258,11 +281,15 @@ def make_inputs(key, N, K, R, S, H, Hv, bq, masks, segments=0, cap=None, bf16=Fa
         q[:, 2::4, 1] = 12
     v, do = r.normal(0.5, 1, (K, S, Hv)), r.normal(size=(N, T, Hv))
     q, k, v, do = (array(x, dtype) for x in (q, k, v, do))
-    tiles, partial_masks = listed(make_masks(R, S, bq, masks, N // K), bq)
+    rule = RULES[rule] if rule else None
+    if rule is None:
+        tiles, partial_masks = listed(make_masks(R, S, bq, masks, N // K, bk), bq, bk)
+    else:
+        tiles, partial_masks = tiles_of_rule(rule, T, S, bq, bk), np.zeros((0, bq, bk), bool)
     ids = make_segments(r, T, S, segments) if segments else None
-    lse, delta = forward(q, k, v, do, dense_mask(tiles, partial_masks, T, S, ids), cap)
+    lse, delta = forward(q, k, v, do, dense_mask(tiles, partial_masks, T, S, ids, rule), cap)
     ids = ids and tuple(array(x, jnp.int32) for x in ids)
-    return q, k, v, do, lse, delta, tiles, partial_masks, ids, cap
+    return q, k, v, do, lse, delta, tiles, partial_masks, ids, cap, rule
 
 
 def listed(mask, bq, bk=128):
@@ -288,7 +315,7 @@ def window(T, S, width):
 def scale(N=8, K=2, T=5376, S=4096, H=128, width=1024, cap=30.0):
     shapes = (N, T, H), (K, S, H), (K, S, H), (N, T, H)
     arrays = [jax.ShapeDtypeStruct(shape, jnp.bfloat16) for shape in shapes]
-    arrays += [jax.ShapeDtypeStruct((N, T, 1), jnp.float32)] * 2
+    arrays += [jax.ShapeDtypeStruct((N, 1, T), jnp.float32)] * 2
     ids = tuple(jax.ShapeDtypeStruct((n,), jnp.int32) for n in (T, S))
     return *arrays, *window(T, S, width), ids, cap
 
@@ -296,9 +323,9 @@ def scale(N=8, K=2, T=5376, S=4096, H=128, width=1024, cap=30.0):
 def fresh(r):
     # mostly of the shapes of the cases, whose programs are compiled by now, and other documents
     if r.integers(2):
-        return dict(N=4, K=2, R=6, S=640, H=16, Hv=32, bq=32, masks=4, segments=int(r.choice([3, 4])))
+        return dict(N=4, K=2, R=6, S=1280, H=16, Hv=32, bq=128, bk=256, masks=4, segments=int(r.choice([3, 4])))
     N, K = ((8, 4), (3, 3), (2, 1))[r.integers(3)]
-    return dict(N=N, K=K, R=3, S=256, H=32, Hv=16, bq=16, masks=0, cap=2.0, bf16=True)
+    return dict(N=N, K=K, R=2, S=384, H=32, Hv=16, bq=256, bk=128, segments=int(r.choice([0, 2])), cap=2.0, bf16=True, rule="prefix")
 
 
 def audit(launch: Launch, *, args) -> None:
@@ -314,11 +341,11 @@ def audit(launch: Launch, *, args) -> None:
         )
 
 
-_P = "p = jnp.where(seen, jnp.exp(s - lse_ref[...]), 0.0)"
+_P = "p = jnp.where(seen, jnp.exp(s - lse), 0.0)"
 _DP = """dp = jax.lax.dot_general(
             do, v, (((1,), (1,)), ((), ())), preferred_element_type=jnp.float32
         )"""
-_DS = "ds = p * (dp - delta_ref[...]) * slope"
+_DS = "ds = p * (dp - delta) * slope"
 _DQ = "dq = jnp.dot(ds.astype(k.dtype), k, preferred_element_type=jnp.float32)"
 _SUM = "acc_ref[...] += scale * dq"
 
@@ -327,19 +354,18 @@ PUZZLE = Puzzle(
     solution=attention_dq,
     inputs=make_inputs,
     cases=[
-        dict(N=4, K=2, R=6, S=640, H=16, Hv=32, bq=32, masks=4, segments=3),
-        dict(N=8, K=4, R=3, S=256, H=32, Hv=16, bq=16, masks=0, cap=2.0, bf16=True),
+        dict(N=4, K=2, R=6, S=1280, H=16, Hv=32, bq=128, bk=256, masks=4, segments=3),
+        dict(N=8, K=4, R=2, S=384, H=32, Hv=16, bq=256, bk=128, segments=2, cap=2.0, bf16=True, rule="prefix"),
     ],
     fresh=fresh,
     keeps=dict.fromkeys(("q", "k", "v", "do", "lse", "delta"), "all"),  # lse and delta are made of the others
-    waivers={"sizes": "patterns are 128 columns wide, as the lists of all its cases are made"},
     scale=scale,
     par=dots,
     tolerance={"float32": 2e-4, "bfloat16": 3e-2},  # p and ds are rounded to bf16 before their dots
     hints=[
         "Follow the right column of the drawing line by line: the weights of this tile, the gradient that reaches them, the "
         "gradient that reaches the scores, and from there back through the product with k. What must a hidden weight be?",
-        "`lse_ref[...]` and `delta_ref[...]` are columns, (bq, 1), and broadcast. `jnp.where` drops what is hidden, even "
+        "`lse` and `delta` are columns, (bq, 1), and broadcast. `jnp.where` drops what is hidden, even "
         "where an exponential is infinite. `jax.lax.dot_general` contracts the last axes of `do` and `v`; "
         "`.astype` before the dot that takes ds.",
         "Five lines: p is an exponential where seen and 0 elsewhere; dp a dot; ds a product of three factors, one of them a "
@@ -364,7 +390,7 @@ PUZZLE = Puzzle(
         Mistake(
             "adds delta",
             old=_DS,
-            new="ds = p * (dp + delta_ref[...]) * slope",
+            new="ds = p * (dp + delta) * slope",
             says="delta is the mean that dp counts from: subtract it",
         ),
         Mistake(
@@ -376,7 +402,7 @@ PUZZLE = Puzzle(
         Mistake(
             "takes delta out after the product with p",
             old=_DS,
-            new="ds = (p * dp - delta_ref[...]) * slope",
+            new="ds = (p * dp - delta) * slope",
             says="delta is weighted as dp is: p multiplies their difference",
         ),
         Mistake(
@@ -405,43 +431,43 @@ PUZZLE = Puzzle(
         Mistake(
             "lets hidden scores count",
             old=_P,
-            new="p = jnp.exp(s - lse_ref[...])",
+            new="p = jnp.exp(s - lse)",
             says="`seen` is not used: a hidden weight is 0",
         ),
         Mistake(
             "hides scores by -inf before the exponential",
             old=_P,
-            new="p = jnp.exp(jnp.where(seen, s, -jnp.inf) - lse_ref[...])",
+            new="p = jnp.exp(jnp.where(seen, s, -jnp.inf) - lse)",
             says="in a row that sees nothing lse is -inf, and -inf - -inf is NaN: choose after the subtraction",
         ),
         Mistake(
             "gives NaN by a product with the mask",
             old=_P,
-            new="p = jnp.exp(s - lse_ref[...]) * seen",
+            new="p = jnp.exp(s - lse) * seen",
             says="a hidden exponential may be infinite, and infinity times 0 is NaN: choose with `jnp.where`",
         ),
         Mistake(
             "divides exponentials",
             old=_P,
-            new="p = jnp.where(seen, jnp.exp(s) / jnp.exp(lse_ref[...]), 0.0)",
+            new="p = jnp.where(seen, jnp.exp(s) / jnp.exp(lse), 0.0)",
             says="exp(s) overflows above 88, and for very negative scores it is 0 / 0: subtract first",
         ),
         Mistake(
             "takes powers of two",
             old=_P,
-            new="p = jnp.where(seen, jnp.exp2(s - lse_ref[...]), 0.0)",
+            new="p = jnp.where(seen, jnp.exp2(s - lse), 0.0)",
             says="lse is a natural logarithm: its exponential is exp",
         ),
         Mistake(
             "turns the exponent around",
             old=_P,
-            new="p = jnp.where(seen, jnp.exp(lse_ref[...] - s), 0.0)",
+            new="p = jnp.where(seen, jnp.exp(lse - s), 0.0)",
             says="lse lies above every score of its row, so exp(s - lse) is at most 1, and the other way round it is at least 1",
         ),
         Mistake(
             "ignores the slope of the cap",
             old=_DS,
-            new="ds = p * (dp - delta_ref[...])",
+            new="ds = p * (dp - delta)",
             says="where the cap bends a score, less of the gradient passes: multiply ds by slope",
         ),
         Mistake(
@@ -467,7 +493,7 @@ PUZZLE = Puzzle(
         Mistake(
             "uses delta as a row",
             old=_DS,
-            new="ds = p * (dp - delta_ref[...].T) * slope",
+            new="ds = p * (dp - delta.T) * slope",
             says="Inside the kernel the shapes are those of the blocks",
             stage="error",
         ),
@@ -499,21 +525,21 @@ PUZZLE = Puzzle(
         Alternative(
             "hides within the exponent",
             old=_P,
-            new="p = jnp.exp(jnp.where(seen, s - lse_ref[...], -jnp.inf))",
+            new="p = jnp.exp(jnp.where(seen, s - lse, -jnp.inf))",
         ),
         Alternative(
             "multiplies out, transposes, and puts the scale into ds",
             edits=(
                 (_DP, "dp = jnp.dot(do, v.T, preferred_element_type=jnp.float32)"),
-                (_DS, "ds = scale * slope * (p * dp - p * delta_ref[...])"),
+                (_DS, "ds = scale * slope * (p * dp - p * delta)"),
                 (_SUM, "acc_ref[...] = acc_ref[...] + dq"),
             ),
         ),
         Alternative(
             "masks the gradient of the scores, and scales at the end",
             edits=(
-                (_P, "p = jnp.exp(jnp.minimum(s - lse_ref[...], 0.0))"),
-                (_DS, "ds = jnp.where(seen, p * (dp - delta_ref[...]) * slope, 0.0)"),
+                (_P, "p = jnp.exp(jnp.minimum(s - lse, 0.0))"),
+                (_DS, "ds = jnp.where(seen, p * (dp - delta) * slope, 0.0)"),
                 (_SUM, "acc_ref[...] += dq"),
                 ("dq_ref[...] = acc_ref[...].astype", "dq_ref[...] = (scale * acc_ref[...]).astype"),
             ),

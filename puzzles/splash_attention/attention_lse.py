@@ -149,7 +149,8 @@ def attention_lse(
 # %% [markdown]
 # Is one number a row really all? Below are the weights again, from q, k and the reference's lse: no maximum, no sum, and
 # rows that see nothing give no weights. JAX's kernel writes the same number in 128 copies, one a lane, and XLA keeps one of them:
-# (heads, T), 4 bytes a row. Yours is a column: small to write down, but for the next kernel it lies 128 lanes wide in HBM.
+# (heads, T), 4 bytes a row. Yours is a column: as the output of a kernel it lies 128 lanes wide in HBM, too. The
+# backward pass gets it as a row.
 
 # %% active="ipynb"
 # T, H = 512, 64

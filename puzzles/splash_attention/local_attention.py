@@ -194,6 +194,13 @@ PUZZLE = Puzzle(
             says="a row that is masked completely in its first block computes -inf - (-inf), which is NaN",
         ),
         Mistake(
+            "writes both conditions as one chain",
+            old="mask = (row - window < column) & (column <= row)",
+            new="mask = row - window < column <= row",
+            says="An array of answers is neither true nor false. Join comparisons by `&`",
+            stage="error",
+        ),
+        Mistake(
             "skips only above the diagonal",
             old=_SKIP,
             new="needed = first_column <= last_row",

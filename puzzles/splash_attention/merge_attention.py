@@ -162,6 +162,8 @@ def make_inputs(key, B, T, Hv):
     lse2[..., 12::16, :] += 6.5
     lse1[..., 2::8, :] = -np.inf
     lse2[..., 6::8, :] = -np.inf
+    lse2[..., 10::16, :] += 100  # beside an empty part, too, exp alone is lost
+    lse1[..., 14::16, :] -= 120
     for lse in (lse1, lse2):
         lse[..., 7::16, :] = -np.inf
     parts = []
@@ -258,6 +260,12 @@ PUZZLE = Puzzle(
             new="m = jnp.maximum(lse1, -1e30)",
             says="where the other part is far above it, or the only one that sees anything, exp(lse2 - lse1) overflows: shift by the "
             "larger of the two",
+        ),
+        Mistake(
+            "shifts by nothing where a part is empty",
+            old=_M,
+            new="m = jnp.where(jnp.isinf(lse1) | jnp.isinf(lse2), 0.0, jnp.maximum(lse1, lse2))",
+            says="beside an empty part the other is not shifted, and at an lse of 100 its exponential overflows: shift by the larger lse there, too",
         ),
         Mistake(
             "shifts by the smaller lse",

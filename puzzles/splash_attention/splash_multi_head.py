@@ -14,8 +14,8 @@ from puzzles import INTERPRET, find
 # %% [markdown]
 # ## splash_multi_head: all of it
 #
-# The summit: many heads, grouped keys, any mask, as an array or as a rule, for all heads or one for each,
-# documents, capped scores, f32 and bf16. Two questions are left.
+# The summit: many heads, grouped keys, any mask, an array or a rule, for all heads or for each, documents, capped scores, f32 and
+# bf16.
 #
 # **Where do heads go in a flat list?** If every head has its own mask, stack the heads' rows
 # and make one list: with `R = T // bq` rows of tiles a head, visit `t` belongs to head `rows[t] // R`, and to its
@@ -29,10 +29,9 @@ from puzzles import INTERPRET, find
 # ```
 #
 # **What if something is absent?** Without segments there are no ids to fetch; without partial tiles, or with a rule,
-# no masks. `None` then stands in place of the operand and its spec, and the kernel gets `None` in place of a Ref. A
-# `rule` that nobody gave is `None`, too. Ask with *Python's* `if`: that runs while the kernel is traced, and decides which code there is.
+# no masks. `None` then stands in place of the operand, its spec and its Ref. A `rule` that nobody gave is `None`, too. Ask with *Python's* `if`: that runs while the kernel is traced, and decides which code there is.
 #
-# You write the kernel; `splash_specs`, a spec for each of the six operands, present or not, and one for the output; and the grid. All
+# You write what a tile does; `splash_specs`, a spec for each of six operands, present or not, and for the output; and the grid. All
 # heads share a rule.
 #
 # <details><summary>More: what a list costs</summary>
@@ -107,7 +106,6 @@ def splash_multi_head_kernel(
     o_ref, m_ref, l_ref, acc_ref,
     *, soft_cap, rule,
 ):  # fmt: skip
-    ### BEGIN SOLUTION
     t = pl.program_id(1)
     flags = flags_ref[t]
     kind = flags & 3
@@ -120,6 +118,7 @@ def splash_multi_head_kernel(
 
     @pl.when(kind != 0)
     def _():
+        ### BEGIN SOLUTION
         s = jax.lax.dot_general(
             q_ref[...],
             k_ref[...],
@@ -146,12 +145,12 @@ def splash_multi_head_kernel(
         pv = jnp.dot(p.astype(v_ref.dtype), v_ref[...], preferred_element_type=jnp.float32)
         acc_ref[...] = alpha * acc_ref[...] + pv
         m_ref[...] = m_new
+        ### END SOLUTION
 
     @pl.when(flags & 8 != 0)
     def _():
         l = l_ref[...]
         o_ref[...] = (acc_ref[...] / jnp.where(l == 0.0, 1.0, l)).astype(o_ref.dtype)
-    ### END SOLUTION
 
 
 def splash_specs(
@@ -290,11 +289,11 @@ def splash_multi_head(
 # * **Steps**: here yours are fewer, but for the full mask. JAX's kernel pads every row of tiles to the widest. (Steps are not
 #   time. A step with nothing to do is short, and only a TPU can tell how short.)
 # * **Tiles computed**: the same.
-# * **Blocks and bytes**: yours are never more in this launch. (Training, in Part IV, moves more.) For a causal mask and a window JAX
+# * **Blocks and bytes**: yours are never more in this launch. For a causal mask and a window JAX
 #   stores no patterns. It hands the kernel row numbers, 128 copies of each, and the kernel compares them with column numbers. You
 #   know the rows from the list. (Columns are counted as 128 wide, yours too.)
-# * **Lists**: the price, and the one column in which you may lose. Yours have 16 bytes a tile, JAX's tables are of small integers.
-#   (What padding adds in SMEM is not counted. A flat list needs none.)
+# * **Lists**: the price, as SMEM stores it. Yours have 16 bytes a tile. JAX's tables are of small integers, but each row of them is padded
+#   to 128. For 131,072 tokens they take less than your list.
 #
 # And at T = 131,072? The list of a causal mask in blocks of 512 has 32,896 tiles, which take half of SMEM. Nothing is
 # as large as T × T. Below is your launch, or the reference's while yours has nothing to count; then a picture of
@@ -451,11 +450,11 @@ PUZZLE = Puzzle(
         "Nothing here is new but the way it is put together. The kernel is that of splash_attention with the casts of "
         "multi_head_attention, the cap of soft_cap_attention, the ids of segment_attention and the numbers of computed_masks. In the launch, ask for each "
         "operand: which head, which row, which column does visit t of list h need?",
-        "t is grid axis 1 now: `pl.program_id(1)`. Python's `if x is not None:` drops code while tracing. What is seen can start as plain `True`, "
+        "Python's `if x is not None:` drops code while tracing. What is seen can start as plain `True`, "
         "until there is something to say: `jnp.where` and `&` take it. Masked scores are `-jnp.inf`. Index maps have two program ids before the four "
         "Refs, and `//`, `%`, `R`, `N` and `K` may be used in them. Of the seven specs, two have heads of queries (those of q and of the output), two of keys, three have none.",
-        "Kernel: start, one tile, store. In the tile: dot, scale, cap, seen, mask, the online softmax, with p cast for its dot; the "
-        "result cast at the store. Launch: the grid is (lists walked side by side, length of a list), and there are as many of the "
+        "In the tile: dot, scale, cap, seen, mask, the online softmax, with p cast for its dot. "
+        "Launch: the grid is (lists walked side by side, length of a list), and there are as many of the "
         "former as heads share a list. The query head is h plus what the row says; the key head is that, divided by the "
         "size of a group; q, its ids and the output go by row, k, v and their ids by column.",
     ],
@@ -619,6 +618,18 @@ PUZZLE = Puzzle(
             old="acc_ref[...] = alpha * acc_ref[...] + pv",
             new="acc_ref[...] = acc_ref[...] + pv",
             says="acc is a sum with the old maximum, as l is: it needs the same alpha",
+        ),
+        Mistake(
+            "does not correct l",
+            old="l_ref[...] = alpha * l_ref[...] + jnp.sum",
+            new="l_ref[...] = l_ref[...] + jnp.sum",
+            says="l is a sum with the old maximum, as acc is: it needs the same alpha",
+        ),
+        Mistake(
+            "keeps the maximum of the last tile alone",
+            old="m_ref[...] = m_new",
+            new="m_ref[...] = jnp.max(s, axis=1, keepdims=True)",
+            says="m is the largest score so far: the larger of what it was and the tile's maximum",
         ),
         Mistake(
             "starts where a walk starts",

@@ -42,7 +42,7 @@ def test_what_is_summed_in_a_narrow_output_is_rounded_at_every_step() -> None:
 
 
 def test_a_rounding_is_followed_into_the_kernel_that_gets_it() -> None:
-    delta = "delta = jnp.sum(products, axis=-1, keepdims=True)"
+    delta = "delta = jnp.sum(products, axis=-1)[:, None]"
     verdict = judged("splash_vjp", (delta, f"{delta}.astype(q.dtype)"))
     assert verdict.title == "it rounds on the way"
 
