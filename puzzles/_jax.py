@@ -9,6 +9,7 @@ import contextlib
 import dataclasses
 import importlib
 import inspect
+import logging
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -98,6 +99,7 @@ __all__ = [
     "retraced",
     "scan_counts",
     "simulator_callbacks",
+    "unused_copies_untold",
     "user_frame",
     "with_compiler_param",
     "written_refs",
@@ -327,6 +329,24 @@ def come_to_rest() -> None:
     context = getattr(source_info_util, "_source_info_context", None)
     if context is not None:
         context.context = source_info_util.new_source_info()
+
+
+@contextlib.contextmanager
+def unused_copies_untold() -> Iterator[None]:
+    """Within it, JAX does not log that a copy was described and neither started nor waited for.
+
+    Here a function is traced several times, and a verdict says so once.
+    """
+    root = logging.getLogger()
+    root.addFilter(_is_no_unused_copy)
+    try:
+        yield
+    finally:
+        root.removeFilter(_is_no_unused_copy)
+
+
+def _is_no_unused_copy(record: logging.LogRecord) -> bool:
+    return not str(record.msg).startswith("AsyncCopyDescriptor was not used")
 
 
 def kernel_file(kernel: Any) -> str:

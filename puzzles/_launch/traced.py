@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from puzzles._jax import ClosedJaxpr, JaxprEqn, jaxpr_as_fun, retraced
+from puzzles._jax import ClosedJaxpr, JaxprEqn, jaxpr_as_fun, retraced, unused_copies_untold
 from puzzles._launch.compiling import remembered
 from puzzles._launch.jaxprs import OTHER_KERNELS, equations, kernel_calls, part, with_interpret
 from puzzles._launch.launch import Launch
@@ -123,7 +123,7 @@ def trace_call(fn: Callable, *args: object) -> Traced:
 
     def trace() -> tuple[ClosedJaxpr, Any]:
         # A trace remembers its mesh, and lowering for a TPU will ask for it.
-        with as_tpu(), retraced():
+        with as_tpu(), retraced(), unused_copies_untold():
             return jax.make_jaxpr(call, return_shape=True)(*traced)
 
     if not _keeping:

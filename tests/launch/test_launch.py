@@ -281,6 +281,23 @@ def test_effects_in_a_kernel_do_not_happen(capfd):
     assert "step" not in "".join(capfd.readouterr())
 
 
+def test_a_copy_that_is_never_started_is_not_logged_at_each_trace(caplog):
+    """JAX itself writes a red line whenever the function is traced, here several times."""
+
+    def kernel(x_ref, o_ref, sem):
+        pltpu.make_async_copy(x_ref, o_ref, sem)
+        o_ref[...] = x_ref[...]
+
+    def copies(x):
+        return call(kernel, X, scratch=[pltpu.SemaphoreType.DMA])(x)
+
+    jax.make_jaxpr(copies)(jnp.ones(X.shape))
+    assert "was not used" in caplog.text
+    caplog.clear()
+    trace(copies, X)
+    assert caplog.text == ""
+
+
 def test_a_launch_inside_a_loop_is_read_once_and_says_how_often_it_runs():
     def fn(x):
         step = lambda _, y: pl.pallas_call(copy_kernel, out_shape=y)(y)  # noqa: E731
