@@ -278,6 +278,7 @@ def first_sentence(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     text = re.sub(r"\s+", " ", lines[0]).rstrip(":") if lines else "no message"
     text = re.sub(r" There are \d+ mismatches, including$", "", text)
+    text = re.sub(r"^(Custom VJP \w+ rule)\b.* but (?=at output|got|instead)", r"\1 … ", text)
     text = re.sub(r"Blocked\(block_size=(\d+)\)", r"\1", text)
     text = re.sub(r"\bargs\[(\d+)\]", r"input \1 (counted from 0)", text)
     return f"{type(error).__name__}: {text}"
