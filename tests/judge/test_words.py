@@ -51,6 +51,30 @@ SAID = {
         "return product(a, b), a",
         "let that be a tuple, also of one array",
     ),
+    "three gradients for two arguments": (
+        "trainable_matmul",
+        "solution(a, b, g)\n",
+        "solution(a, b, g) + (g,)\n",
+        "The backward rule returns one gradient for each argument of the function",
+    ),
+    "an index map that is no function": (
+        "launch_vector_add",
+        "out_specs=pl.BlockSpec((bm, bn), lambda i, j: (i, j))",
+        "out_specs=pl.BlockSpec((bm, bn), (i, j))",
+        "An index map is a function, which JAX calls with the program ids",
+    ),
+    "square brackets for a program id": (
+        "row_sum",
+        "pl.program_id(1) == 0",
+        "pl.program_id[1] == 0",
+        "its axis stands in round brackets, `pl.program_id(0)`",
+    ),
+    "a right-hand side that keeps its batch axis": (
+        "batched_matmul",
+        "pl.BlockSpec((None, bk, bn)",
+        "pl.BlockSpec((1, bk, bn)",
+        "The blocks still have their leading axis",
+    ),
     "residuals before the result": (
         "trainable_matmul",
         KEPT,
