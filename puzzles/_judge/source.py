@@ -125,7 +125,13 @@ def _named(fn: FunctionType) -> Iterator[tuple[str, Any]]:
 
 
 def asks_the_spec(puzzle: Puzzle, fn: Callable) -> bool:
-    """Whether a function, or one of the learner's that it names, names the puzzle's spec."""
+    """Whether a function, or one of the learner's that it names, names the puzzle's spec.
+
+    A spec that takes a result, and says whether it is right, gives none: anybody may ask it.
+    """
+    takes, gets = (len(inspect.signature(f).parameters) for f in (puzzle.spec, puzzle.solution))
+    if takes > gets:
+        return False
     named = (value for _, names in _reached(fn) for _, value in names)
     return any(one.__name__ == puzzle.spec.__name__ for value in named for one in _layers(value))
 

@@ -301,6 +301,20 @@ PUZZLE = Puzzle(
     ],
     alternatives=[
         Alternative(
+            "asks the spec about one choice after the other, wide ones first",
+            code="""
+def choose_blocks(M, K, N, vmem_bytes):
+    def sizes(n):
+        return [b for b in range(1024, 0, -128) if n % b == 0]
+
+    for bm in sizes(M):
+        for bn in sizes(N):
+            for bk in sizes(K):
+                if choose_blocks_spec(M, K, N, vmem_bytes, (bm, bk, bn)):
+                    return bm, bk, bn
+""",
+        ),
+        Alternative(
             "grows square output blocks while they fit",
             code="""
 def choose_blocks(M, K, N, vmem_bytes):
