@@ -206,6 +206,22 @@ def learners_line(error: BaseException) -> tuple[str, str] | None:
     return found
 
 
+def launch_of(error: BaseException) -> str:
+    """The line that launches the kernel in which `error` was raised, if it names a result, or ''.
+
+    Of several launches of one kernel it tells which: `da = pl.pallas_call(`.
+    """
+    if not meanwhile(error).startswith("in a kernel"):
+        return ""
+    lines = [
+        linecache.getline(frame.f_code.co_filename, number).strip()
+        for frame, number in _frames(error)
+        if is_learners(frame.f_code.co_filename)
+    ]
+    named = [line for line in lines[:-1] if re.match(r"\w+(, \w+)* = .*pallas_call\(", line)]
+    return named[-1] if named else ""
+
+
 def meanwhile(error: BaseException) -> str:
     """What JAX was doing when `error` was raised, as `words.toml` calls it, or ''."""
     codes = [frame.f_code for frame, _ in _frames(error)]

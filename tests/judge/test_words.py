@@ -51,6 +51,12 @@ SAID = {
         "return product(a, b), a",
         "let that be a tuple, also of one array",
     ),
+    "the second of two launches": (
+        "matmul_gradients",
+        "contract=(0, 0)",
+        "contract=(1, 1)",
+        "in `matmul_gradients_kernel`, launched by `db = pl.pallas_call(`, raises",
+    ),
     "three gradients for two arguments": (
         "trainable_matmul",
         "solution(a, b, g)\n",
