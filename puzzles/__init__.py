@@ -3,7 +3,7 @@
 Learners: `from puzzles import check, hint, solution, show, receipt, progress, INTERPRET`.
 Authors: `Puzzle`, `Mistake`, `Alternative`, `find`, `ladder`, `ladders`, `judge`, `mutate`,
 `trace`, `rng`, `array`.
-For kernels of your own: `examine`.
+For kernels of your own: `examine`, `sweep`.
 Importing this package starts no JAX backend.
 """
 
@@ -16,6 +16,7 @@ from puzzles._ladders import UnknownPuzzle, find, ladder, ladders
 from puzzles._launch import Copy, Dot, Finding, Launch, Operand, pipelines_on_cpu, trace
 from puzzles._puzzle import Alternative, Mistake, Puzzle, array, mutate, rng, vjp
 from puzzles._show import estimated_cycles, plot, receipt, show
+from puzzles._sweep import sweep
 
 __version__ = "0.2.0"
 
@@ -49,6 +50,7 @@ __all__ = [
     "rng",
     "show",
     "solution",
+    "sweep",
     "trace",
     "vjp",
 ]

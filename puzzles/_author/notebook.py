@@ -13,6 +13,7 @@ from nbformat.v4 import new_code_cell, new_notebook
 from puzzles._author.cells import markdown, rung_cells, setup_cell
 from puzzles._author.report import plural
 from puzzles._author.repository import ROOT, BuildError, Repository, repository
+from puzzles._author.shapes import with_shapes
 from puzzles._ladders import ladder, ladder_module, ladders
 from puzzles._rules import PAGE, RECORD, rules_page
 
@@ -63,7 +64,10 @@ def _notebook(ladder_name: str, where: Repository, solved: bool) -> NotebookNode
         if puzzle.name in parts:
             part = where.with_images(parts[puzzle.name])
             cells.append(markdown(f"{puzzle.name}-part", part))
-        cells += rung_cells(puzzle, number, where, solved=solved)
+        own = rung_cells(puzzle, number, where, solved=solved)
+        if not solved:
+            with_shapes(puzzle, own)
+        cells += own
     if module.RUNGS:
         cells.append(new_code_cell(CLOSING, id=f"{ladder_name}-progress"))
     if name := next((puzzle.name for puzzle in ladder(ladder_name) if puzzle.kernel), None):

@@ -125,7 +125,13 @@ def _named(fn: FunctionType) -> Iterator[tuple[str, Any]]:
 
 
 def asks_the_spec(puzzle: Puzzle, fn: Callable) -> bool:
-    """Whether a function, or one of the learner's that it names, names the puzzle's spec."""
+    """Whether a function, or one of the learner's that it names, names the puzzle's spec.
+
+    A spec that takes a result, and says whether it is right, gives none: anybody may ask it.
+    """
+    takes, gets = (len(inspect.signature(f).parameters) for f in (puzzle.spec, puzzle.solution))
+    if takes > gets:
+        return False
     named = (value for _, names in _reached(fn) for _, value in names)
     return any(one.__name__ == puzzle.spec.__name__ for value in named for one in _layers(value))
 
@@ -198,6 +204,22 @@ def learners_line(error: BaseException) -> tuple[str, str] | None:
             line = linecache.getline(code.co_filename, number).strip()
             found = code.co_name, line
     return found
+
+
+def launch_of(error: BaseException) -> str:
+    """The line that launches the kernel in which `error` was raised, if it names a result, or ''.
+
+    Of several launches of one kernel it tells which: `da = pl.pallas_call(`.
+    """
+    if not meanwhile(error).startswith("in a kernel"):
+        return ""
+    lines = [
+        linecache.getline(frame.f_code.co_filename, number).strip()
+        for frame, number in _frames(error)
+        if is_learners(frame.f_code.co_filename)
+    ]
+    named = [line for line in lines[:-1] if re.match(r"\w+(, \w+)* = .*pallas_call\(", line)]
+    return named[-1] if named else ""
 
 
 def meanwhile(error: BaseException) -> str:
@@ -278,6 +300,7 @@ def first_sentence(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     text = re.sub(r"\s+", " ", lines[0]).rstrip(":") if lines else "no message"
     text = re.sub(r" There are \d+ mismatches, including$", "", text)
+    text = re.sub(r"^(Custom VJP \w+ rule)\b.* but (?=at output|got|instead)", r"\1 … ", text)
     text = re.sub(r"Blocked\(block_size=(\d+)\)", r"\1", text)
     text = re.sub(r"\bargs\[(\d+)\]", r"input \1 (counted from 0)", text)
     return f"{type(error).__name__}: {text}"

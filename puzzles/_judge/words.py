@@ -16,6 +16,8 @@ def told(error: Exception) -> str:
     where = source.learners_line(error)
     place, line = where or ("", "")
     whose = f"`{line}` in `{place}`" if line else f"`{place}`"  # typed where no file keeps it
+    launch = source.launch_of(error)
+    whose += f", launched by `{launch}`," if launch else ""
     says = f"{whose} raises\n{gist}" if where else gist
     return "\n".join(filter(None, (says, _known(error, line), _of_the_call(error))))
 

@@ -11,22 +11,22 @@ from puzzles import INTERPRET
 # ## add_ten: your first kernel
 #
 # A JAX function takes arrays and returns arrays. A **kernel** takes **Refs** and returns nothing. A
-# Ref is a handle to a buffer, here in VMEM, the TPU's on-chip memory: 16 to 128 MiB right beside the
-# arithmetic units. `pallas_call` copies the input there from HBM, the large memory where
-# `jax.Array`s live, and afterwards the output back.
+# Ref is a handle to a buffer, here in VMEM, the TPU's small memory right beside the arithmetic
+# units. `pallas_call` copies the input there from HBM, the large memory where `jax.Array`s live, and
+# the output back.
 #
 # ![x is copied from HBM to VMEM, the kernel reads x_ref and writes o_ref, and the result is copied back to HBM.](diagrams/basics/add_ten.svg)
 #
 # A kernel does three things:
 #
-# 1. **read** a Ref into values: `x = x_ref[...]` (the `...` means "all of it");
+# 1. **read** a Ref: `x = x_ref[...]` (the `...` means "all of it");
 # 2. **compute** with `jax.numpy`;
 # 3. **write** into the output Ref: `o_ref[...] = y`.
 #
-# Until then, an output Ref holds garbage: NaN for floats, on a CPU, so that you notice.
+# Until then, an output Ref holds garbage (for floats, NaN on a CPU).
 #
-# `out_shape` says what comes out: a `jax.ShapeDtypeStruct` is a shape and dtype without data.
-# `Float[Array, "M N"]` is a note to you: floats, M rows, N columns. Add ten to every element.
+# `out_shape` says what comes out. `Float[Array, "M N"]` is a note to you: floats, M rows, N columns.
+# Add ten to every element.
 
 # %%
 def add_ten_spec(x: Float[Array, "M N"]) -> Float[Array, "M N"]:
@@ -49,11 +49,12 @@ def add_ten(x: Float[Array, "M N"]) -> Float[Array, "M N"]:
 
 
 # %% [markdown]
-# `interpret=INTERPRET` runs the kernel on a CPU, unless there is a TPU. A pass prints a *receipt*:
-# the bytes moved between HBM and VMEM, the VMEM used, and the least time, by a simple model: nothing
-# is measured. Its example is a v5e, one kind of TPU (it has 128 MiB of VMEM, of which a kernel gets
-# 16 unless it asks for more). Before that, `check` runs your kernel in a simulator of the TPU's
-# memory, and lowers it for Mosaic, the compiler of TPU kernels.
+# A `jax.ShapeDtypeStruct` is a shape and dtype without data. `interpret=INTERPRET` runs the kernel on
+# a CPU, unless there is a TPU. A pass prints a *receipt*: the bytes moved between HBM and VMEM, the
+# VMEM used, and the least time, by a simple model: nothing is measured. Its example is a v5e, one
+# kind of TPU. VMEM is 16 to 128 MiB, by the kind: on a v5e 128, of which a kernel gets 16 unless it
+# asks for more. Before that, `check` runs your kernel in a simulator of the TPU's memory, and lowers
+# it for Mosaic, the compiler of TPU kernels.
 #
 # <details>
 # <summary>More: the other front door</summary>

@@ -64,94 +64,28 @@ def choose_blocks(M: int, K: int, N: int, vmem_bytes: int) -> tuple[int, int, in
 
 # %% [markdown]
 # `bk` is not in the formula, as long as it is less than `K`. But a step costs time by itself, and a
-# small `bk` makes many steps. For a product of 1024 × 1024 matrices, the TPU compiler estimates
-# that blocks of 128 take 16 times as many cycles as blocks of 512; and with `bm` and `bn` at 512, a
-# `bk` of 128 takes 1.6 times as many as one of 512. So give `bk` what VMEM is left. If that is too
-# little, ask for more by `pltpu.CompilerParams(vmem_limit_bytes=...)`.
+# small `bk` makes many steps: for a product of 1024 × 1024 matrices, with `bm` and `bn` at 512, the
+# TPU compiler estimates 1.6 times as many cycles for a `bk` of 128 as for one of 512. So give `bk`
+# what VMEM is left.
 #
-# Now tune. The cell below tries six choices. The bar is the FLOPs per byte, and `|` marks the ridge;
-# "at best" is the receipt's simple model, the time that a v5e's HBM or matrix unit needs. **On a TPU
-# the cell measures**: after a call that compiles, ten in a row, and it waits for the last alone, since
-# to start a call and to wait for it takes time, too. On a CPU the plot shows the model, to which all
-# choices beyond the ridge are one, or, with libtpu installed and `PUZZLES_TPU=1` set, the TPU
-# compiler's estimate. It says which.
+# Now tune: `sweep` tries choices of keywords, for any function. **On a TPU it measures.** On a CPU it
+# plots the receipt's simple model, to which all choices beyond the ridge are one.
 #
 # <details>
 # <summary>More: all of K in one block</summary>
 #
 # Then `a`'s index stops changing while j runs, so `a` is read once. A strip that fits into VMEM is
-# another good answer.
+# another good answer. If VMEM is too little, ask for more by
+# `pltpu.CompilerParams(vmem_limit_bytes=...)`.
 #
 # </details>
 
 # %% active="ipynb"
-# import importlib.util
-# import os
-# import statistics
-# import time
+# from puzzles import sweep
 #
-# from puzzles import estimated_cycles, plot
-#
-#
-# wanted = os.environ.get("PUZZLES_TPU") == "1" and importlib.util.find_spec("libtpu")
-# ask_libtpu = INTERPRET and wanted
-# told = "µs at best on a v5e, by the receipt (nothing was measured)"
-# if ask_libtpu:
-#     told = "cycles on a v5e, by libtpu's estimate"
-# if not INTERPRET:
-#     told = "µs measured on this TPU"
-#
-#
-# def measure(fn, *shapes, calls=10, repeats=5):
-#     """Microseconds of a call, one of ten in a row: the median of five rows."""
-#     operands = [jnp.ones(s.shape, s.dtype) for s in shapes]
-#     run = jax.jit(fn)
-#     jax.block_until_ready(run(*operands))  # compiles
-#     taken = []
-#     for _ in range(repeats):
-#         start = time.perf_counter()
-#         jax.block_until_ready([run(*operands) for _ in range(calls)][-1])
-#         taken.append((time.perf_counter() - start) / calls)
-#     return 1e6 * statistics.median(taken)
-#
-#
-# def sweep(choices, size):
-#     """Print a row for each choice of blocks, and plot what tells most about them here."""
-#     square = jax.ShapeDtypeStruct((size, size), jnp.bfloat16)
-#     found = {}
-#     print("   bm   bk   bn  VMEM MiB  HBM MiB  at best µs  FLOP/byte")
-#     for bm, bk, bn in choices:
-#
-#         def named(a, b):
-#             with jax.named_scope(f"blocks_{bm}_{bk}_{bn}"):  # so a profile tells them apart
-#                 return matmul(a, b, bm=bm, bk=bk, bn=bn)
-#
-#         (launch,) = trace(named, square, square)
-#         best = 1e6 * max(launch.dot_flops / 197e12, launch.hbm_bytes / 820e9)
-#         bar = "█" * round(launch.intensity / 16)
-#         bar = bar[:15].ljust(15) + "|" + bar[15:]
-#         row = f"{bm:5}{bk:5}{bn:5}{launch.vmem_bytes / 2**20:10.2f}{launch.hbm_bytes / 2**20:9.0f}"
-#         print(f"{row}{best:12.0f}{launch.intensity:11.0f}  {bar}")
-#         value = best
-#         if ask_libtpu:
-#             value = estimated_cycles(named, square, square) or 0  # 0: it gave none
-#         elif not INTERPRET:
-#             value = measure(named, square, square)
-#         found[f"{bm}, {bk}, {bn}"] = value
-#     plot(found, f"{size} × {size}, {told}")
-#
-#
-# sweep(
-#     [
-#         (128, 128, 128),
-#         (256, 256, 256),
-#         (512, 512, 512),
-#         (512, 1024, 512),
-#         (1024, 256, 1024),
-#         (1024, 512, 1024),
-#     ],
-#     size=2048 if ask_libtpu else 4096,  # libtpu walks through every step: about a minute
-# )
+# square = jax.ShapeDtypeStruct((4096, 4096), jnp.bfloat16)
+# wide = [(128, 128, 128), (256, 256, 256), (512, 512, 512), (512, 1024, 512), (1024, 512, 1024)]
+# sweep(matmul, [dict(bm=bm, bk=bk, bn=bn) for bm, bk, bn in wide], square, square)
 
 # %% tags=["author"]
 import dataclasses
@@ -300,6 +234,20 @@ PUZZLE = Puzzle(
         ),
     ],
     alternatives=[
+        Alternative(
+            "asks the spec about one choice after the other, wide ones first",
+            code="""
+def choose_blocks(M, K, N, vmem_bytes):
+    def sizes(n):
+        return [b for b in range(1024, 0, -128) if n % b == 0]
+
+    for bm in sizes(M):
+        for bn in sizes(N):
+            for bk in sizes(K):
+                if choose_blocks_spec(M, K, N, vmem_bytes, (bm, bk, bn)):
+                    return bm, bk, bn
+""",
+        ),
         Alternative(
             "grows square output blocks while they fit",
             code="""

@@ -63,7 +63,8 @@ def make_inputs(key, M, N):
     return tuple(array(r.normal(size=(M, N)), jnp.float32) for _ in range(2))
 
 
-def scale(M=16300, N=8100):
+def scale(M=16300, N=16100):
+    # So wide and so high that a strip of whole rows or whole columns does not fit into 16 MiB.
     return tuple(jax.ShapeDtypeStruct((M, N), jnp.float32) for _ in range(2))
 
 
@@ -132,6 +133,18 @@ PUZZLE = Puzzle(
             "gives the whole arrays to every step",
             edits=_with("pl.BlockSpec((M, N), lambda i, j: (0, 0))"),
             says="all of it as one block: cut it into smaller ones",
+            stage="work",
+        ),
+        Mistake(
+            "takes whole rows in one block",
+            edits=_with("pl.BlockSpec((bm, N), lambda i: (i, 0))", "grid=(pl.cdiv(M, bm),)"),
+            says="for blocks of (64, 16100): take smaller ones",
+            stage="work",
+        ),
+        Mistake(
+            "takes whole columns in one block",
+            edits=_with("pl.BlockSpec((M, bn), lambda j: (0, j))", "grid=(pl.cdiv(N, bn),)"),
+            says="for blocks of (16300, 256): take smaller ones",
             stage="work",
         ),
         Mistake(
@@ -209,8 +222,8 @@ PUZZLE = Puzzle(
             ),
         ),
         Alternative(
-            "takes whole rows of blocks",
-            edits=_with("pl.BlockSpec((bm, N), lambda i: (i, 0))", "grid=(pl.cdiv(M, bm),)"),
+            "takes strips of eight whole rows",
+            edits=_with("pl.BlockSpec((8, N), lambda i: (i, 0))", "grid=(pl.cdiv(M, 8),)"),
         ),
         Alternative(
             "takes the smallest legal blocks, and counts them without cdiv",

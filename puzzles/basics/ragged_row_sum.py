@@ -115,6 +115,25 @@ PUZZLE = Puzzle(
             "`jnp.where` would choose; it lets column N through, by `<=`",
         ),
         Mistake(
+            "multiplies by its mask",
+            old=_MASK,
+            new="x_ref[...] * (column < N)",
+            says="the garbage beyond the edge may be NaN, as it is here, and NaN × 0 is NaN: choose by "
+            "`jnp.where`",
+        ),
+        Mistake(
+            "lets column N through",
+            old="column < N",
+            new="column <= N",
+            says="the columns of the array are 0 to N - 1, so column N is garbage already: `<`, not `<=`",
+        ),
+        Mistake(
+            "counts every block's columns from bn",
+            old="column = j * bn",
+            new="column = bn",
+            says="block j begins at column j * bn",
+        ),
+        Mistake(
             "compares columns of the block with N",
             old="column = j * bn + ",
             new="column = ",

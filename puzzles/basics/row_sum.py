@@ -75,7 +75,7 @@ def row_sum(x: Float[Array, "M N"]) -> Float[Array, "M 1"]:
 #
 # A Python `for` in a body is unrolled: its lines are there as often as it runs. A real loop is
 # `jax.lax.fori_loop(0, n, body, init)`. With `x_ref[pl.ds(8 * c, 8), :]` it reads eight rows at a
-# time: `pl.ds(start, size)` is a slice whose start is known only when it runs.
+# time: `pl.ds(start, size)` is a slice whose start may be known only when it runs.
 #
 # </details>
 
@@ -137,6 +137,12 @@ PUZZLE = Puzzle(
             new="    o_ref[...] = jnp.zeros_like(o_ref)\n",
             says="one of these: zeros are stored at every step, and not at j = 0 alone; a step stores "
             "its sum by `=`, and does not add it by `+=`",
+        ),
+        Mistake(
+            "stores each block's sum over the sum so far",
+            old="o_ref[...] += jnp.sum",
+            new="o_ref[...] = jnp.sum",
+            says="a block's sum is added, by `o_ref[...] +=`",
         ),
         Mistake(
             "sets the sum to zero in the very first grid step only",

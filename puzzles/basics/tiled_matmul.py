@@ -149,6 +149,25 @@ PUZZLE = Puzzle(
             "by `=`, and not added by `acc_ref[...] +=`",
         ),
         Mistake(
+            "stores at a k that never comes",
+            old="pl.num_programs(2) - 1)",
+            new="pl.num_programs(2))",
+            says="k runs from 0 to `pl.num_programs(2) - 1`, so nothing is stored in the output",
+        ),
+        Mistake(
+            "never stores its sum",
+            old=_STORE,
+            new="",
+            says="the accumulator is scratch, and the output gets what is stored in `o_ref`: at the last "
+            "k, that is to be the sum",
+        ),
+        Mistake(
+            "stores each product over the sum",
+            old="acc_ref[...] += ",
+            new="acc_ref[...] = ",
+            says="a product is added to the accumulator, by `acc_ref[...] +=`",
+        ),
+        Mistake(
             "zeroes the accumulator in the very first grid step only",
             old="pl.when(k == 0)",
             new="pl.when((pl.program_id(0) == 0) & (pl.program_id(1) == 0) & (k == 0))",
@@ -223,7 +242,7 @@ PUZZLE = Puzzle(
             "multiplies element by element",
             old=_DOT,
             new="a_ref[...] * b_ref[...]",
-            says="the shapes are those of the blocks",
+            says="`*` multiplies element by element. A product of matrices is `jnp.dot(x, y)`.",
             stage="error",
         ),
         Mistake(

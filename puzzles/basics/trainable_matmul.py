@@ -147,6 +147,7 @@ PUZZLE = Puzzle(
     fresh=fresh,
     scale=scale,
     observe=observe,
+    outside=["mul", "div", "neg", "max", "min"],  # a gradient that is scaled or clipped is told as such
     picture=False,  # two functions of whole arrays: nothing new moves through space
     results=[
         f"{what}{how}" for how in ("", " under jit", " under vmap") for what in ("the product", "da", "db")
@@ -184,6 +185,52 @@ PUZZLE = Puzzle(
             says="what `matmul_gradients` takes third is `g`, the gradient at the result",
         ),
         Mistake(
+            "hands on b for the gradient at the result",
+            old="solution(a, b, g)",
+            new="solution(a, b, b)",
+            says="what `matmul_gradients` takes third is `g`, the gradient at the result",
+        ),
+        Mistake(
+            "saves the product in place of b",
+            old="product(a, b), (a, b)",
+            new="product(a, b), (a, product(a, b))",
+            says="the residuals are both operands: `da` is g · bᵀ, and the backward rule gets `b` from "
+            "nowhere else",
+        ),
+        Mistake(
+            "doubles the gradients",
+            old=_BACK,
+            new="da, db = find(\"matmul_gradients\").solution(a, b, g)\n    return 2 * da, 2 * db",
+            says="what the product owes JAX is g · bᵀ and aᵀ · g as they are: a factor of the loss is in "
+            "`g` already",
+        ),
+        Mistake(
+            "turns the gradients round",
+            old=_BACK,
+            new="da, db = find(\"matmul_gradients\").solution(a, b, g)\n    return -da, -db",
+            says="a gradient points uphill; the minus belongs to the step of whoever trains",
+        ),
+        Mistake(
+            "clips the gradients",
+            old=_BACK,
+            new="da, db = find(\"matmul_gradients\").solution(a, b, g)\n"
+            "    return jnp.clip(da, -1, 1), jnp.clip(db, -1, 1)",
+            says="a rule returns the gradient as it is; whoever trains may clip it afterwards",
+        ),
+        Mistake(
+            "divides the gradients by the rows of a",
+            old=_BACK,
+            new="da, db = find(\"matmul_gradients\").solution(a, b, g)\n"
+            "    return da / a.shape[0], db / a.shape[0]",
+            says="where a loss is a mean, its divisor is in `g` already",
+        ),
+        Mistake(
+            "gives no gradient to a",
+            old=_BACK,
+            new="return jnp.zeros_like(a), find(\"matmul_gradients\").solution(a, b, g)[1]",
+            says="zeros for `a`'s gradient mean that nothing before the product ever learns",
+        ),
+        Mistake(
             "gives no gradient to b",
             old=_BACK,
             new="return find(\"matmul_gradients\").solution(a, b, g)[0], jnp.zeros_like(b)",
@@ -193,14 +240,28 @@ PUZZLE = Puzzle(
             "returns the gradients in the wrong order",
             old=_BACK,
             new="return find(\"matmul_gradients\").solution(a, b, g)[::-1]",
-            says="The backward rule returns one gradient for each argument of the function, of its shape",
+            says="Gradient 0, counted from 0, is [256,512] and its argument is [256,256]",
+            stage="error",
+        ),
+        Mistake(
+            "hands on its residuals in the wrong order",
+            old="product(a, b), (a, b)",
+            new="product(a, b), (b, a)",
+            says="look at the order of what is returned, of the residuals",
+            stage="error",
+        ),
+        Mistake(
+            "returns nothing",
+            old=_BACK,
+            new=_BACK.removeprefix("return "),
+            says="The backward rule returned None: is a `return` missing?",
             stage="error",
         ),
         Mistake(
             "returns one gradient",
             old=_BACK,
             new="return find(\"matmul_gradients\").solution(a, b, g)[0]",
-            says="must produce a tuple of length equal",
+            says="The backward rule returned one array: it is a tuple that it returns",
             stage="error",
         ),
         Mistake(

@@ -143,6 +143,12 @@ PUZZLE = Puzzle(
             says="the spec has a plus",
         ),
         Mistake(
+            "multiplies",
+            old="x_ref[...] + y_ref[...]",
+            new="x_ref[...] * y_ref[...]",
+            says="the spec has a plus",
+        ),
+        Mistake(
             "leaves garbage in its output",
             old="o_ref[...] = x_ref[...]",
             new="o_ref = x_ref[...]",

@@ -45,6 +45,36 @@ SAID = {
         "A backward rule does not see the arguments",
     ),
     "a name in a launch": ("launch_matmul", "K // bk)", "KK // bk)", "need that cell to be run."),
+    "the second of two launches": (
+        "matmul_gradients",
+        "contract=(0, 0)",
+        "contract=(1, 1)",
+        "in `matmul_gradients_kernel`, launched by `db = pl.pallas_call(`, raises",
+    ),
+    "three gradients for two arguments": (
+        "trainable_matmul",
+        "solution(a, b, g)\n",
+        "solution(a, b, g) + (g,)\n",
+        "The backward rule returns one gradient for each argument of the function",
+    ),
+    "an index map that is no function": (
+        "launch_vector_add",
+        "out_specs=pl.BlockSpec((bm, bn), lambda i, j: (i, j))",
+        "out_specs=pl.BlockSpec((bm, bn), (i, j))",
+        "An index map is a function, which JAX calls with the program ids",
+    ),
+    "square brackets for a program id": (
+        "row_sum",
+        "pl.program_id(1) == 0",
+        "pl.program_id[1] == 0",
+        "its axis stands in round brackets, `pl.program_id(0)`",
+    ),
+    "a right-hand side that keeps its batch axis": (
+        "batched_matmul",
+        "pl.BlockSpec((None, bk, bn)",
+        "pl.BlockSpec((1, bk, bn)",
+        "The blocks still have their leading axis",
+    ),
     "residuals before the result": (
         "trainable_matmul",
         KEPT,

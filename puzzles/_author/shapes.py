@@ -1,0 +1,75 @@
+"""Above a kernel's gap, the shapes of its Refs, as the reference's launches have them."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Sequence
+
+from nbformat import NotebookNode
+
+from puzzles._author.cells import plain
+from puzzles._judge import Case, cases, fresh_cases
+from puzzles._launch import trace_call
+from puzzles._puzzle import Puzzle
+
+_DRAWS = 30  # of the fresh case: what listed cases have in common may differ there
+
+# The sizes of each Ref of a kernel, by its name, in one launch; with the dims of its case.
+Sizes = dict[str, tuple[int, ...]]
+Launched = tuple[dict[str, int], str, Sizes]
+
+
+def with_shapes(puzzle: Puzzle, listed: Sequence[NotebookNode]) -> None:
+    """Write a comment at the top of each kernel with a gap: `# x_ref: (64, 128)`.
+
+    A size that differs from case to case stands by the name of its dim. Where it has none, or
+    might be one of two, the kernel gets no comment at all.
+    """
+    if not puzzle.kernel:
+        return
+    drawn = {case.label: case for case in (*fresh_cases(puzzle, _DRAWS), *cases(puzzle))}
+    launched = [one for case in drawn.values() for one in _launched(case)]
+    for cell in (one for one in listed if one.cell_type == "code"):
+        lines = cell.source.split("\n")
+        for node in reversed(ast.parse(plain(cell.source)).body):
+            if isinstance(node, ast.FunctionDef) and node.name in puzzle.blanks:
+                first = node.body[0].lineno - 1
+                lines[first:first] = _comments([one for one in launched if one[1] == node.name])
+        cell.source = "\n".join(lines)
+
+
+def _launched(case: Case) -> list[Launched]:
+    """What the reference launches; prefetched scalars and semaphores have no blocks."""
+    usual = inspect.signature(case.puzzle.solution).parameters
+    dims = {name: usual[name].default for name in sorted(case.puzzle.settings)} | dict(case.dims)
+    found = []
+    for one in trace_call(case.judged(case.puzzle.solution), *case.args).launches:
+        refs = (*one.inputs, *one.outputs, *one.scratch)
+        data = [ref for ref in refs if ref.space != "semaphore_mem"]
+        sizes = {ref.name: tuple(n for n in ref.block if n is not None) for ref in data}
+        found.append((dims, one.name, sizes))
+    return found
+
+
+def _comments(launched: Sequence[Launched]) -> list[str]:
+    """A line for each shape, with the Refs that have it; none if one of them is not known."""
+    alike: dict[str, list[str]] = {}
+    for ref in launched[0][2] if launched else ():
+        seen = [(dims, sizes.get(ref, ())) for dims, _, sizes in launched]
+        if len({len(sizes) for _, sizes in seen}) > 1:
+            return []
+        names = [_size([(dims, sizes[n]) for dims, sizes in seen]) for n in range(len(seen[0][1]))]
+        if None in names:
+            return []
+        shape = f"({', '.join(map(str, names))}{',' if len(names) == 1 else ''})"
+        alike.setdefault(shape, []).append(ref)
+    return [f"    # {', '.join(refs)}: {shape}" for shape, refs in alike.items()]
+
+
+def _size(seen: Sequence[tuple[dict[str, int], int]]) -> int | str | None:
+    """A size as all cases have it, or the only dim that it is in each of them."""
+    if len({size for _, size in seen}) == 1:
+        return seen[0][1]
+    names = [name for name in seen[0][0] if all(dims.get(name) == size for dims, size in seen)]
+    return names[0] if len(names) == 1 else None

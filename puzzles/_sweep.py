@@ -1,0 +1,78 @@
+"""Which choice is best? A row for each, and a plot of what tells most about them here."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from puzzles._check import say
+from puzzles._launch import trace
+from puzzles._show import estimated_cycles, plot
+from puzzles._tpu import CHIPS
+
+_IN_A_ROW, _ROWS = 10, 5  # calls that are started before the last is waited for, and how often
+
+
+def sweep(
+    fn: Callable, choices: Sequence[Mapping[str, int]], *args: Any, chip: str = "v5e"
+) -> None:
+    """Print what `fn(*args, **choice)` costs for each choice, and plot what ranks them.
+
+    On a TPU that is measured: after a call that compiles, ten calls are started in a row, and the
+    last is waited for. Elsewhere it is the receipt's least time, or, with libtpu installed and
+    PUZZLES_TPU=1 set, libtpu's estimate of cycles. The title says which. Shapes will do for args.
+    """
+    import jax
+
+    ask_libtpu = os.environ.get("PUZZLES_TPU") == "1" and importlib.util.find_spec("libtpu")
+    told = f"µs at best on a {chip}, by the receipt (nothing was measured)"
+    if jax.default_backend() == "tpu":
+        told = "µs measured on this TPU"
+    elif ask_libtpu:
+        told = f"cycles on a {chip}, by libtpu's estimate"
+    say("".join(f"{name:>8}" for name in choices[0]) + "  VMEM MiB  HBM MiB  at best µs  FLOP/byte")
+    found = {}
+    for choice in choices:
+        chosen = functools.partial(fn, **choice)
+        row, value = _row(choice, chosen, args, chip)
+        say(row)
+        if jax.default_backend() == "tpu":
+            value = _measured(chosen, "_".join(map(str, choice.values())), args)
+        elif ask_libtpu:
+            value = estimated_cycles(chosen, *args, chip=chip) or 0  # 0: it gave none
+        found[", ".join(map(str, choice.values()))] = value
+    plot(found, told)
+
+
+def _row(choice: Mapping[str, int], chosen: Callable, args: tuple, chip: str) -> tuple[str, float]:
+    """A choice and its costs, and the microseconds that HBM or the matrix unit needs."""
+    launches, its = trace(chosen, *args), CHIPS[chip]
+    moved, flops = (sum(getattr(one, n) for one in launches) for n in ("hbm_bytes", "dot_flops"))
+    best = 1e6 * max(flops / its.flops_per_second, moved / its.hbm_bytes_per_second)
+    vmem = max((one.vmem_bytes for one in launches), default=0)
+    costs = f"{vmem / 2**20:10.2f}{moved / 2**20:9.0f}{best:12.0f}{flops / max(1, moved):11.0f}"
+    return "".join(f"{value:8}" for value in choice.values()) + costs, best
+
+
+def _measured(chosen: Callable, name: str, args: tuple) -> float:
+    """Microseconds of a call, one of ten in a row: the median of five rows."""
+    import jax
+    import jax.numpy as jnp
+
+    def named(*operands: Any) -> Any:
+        with jax.named_scope(name):  # so a profile tells the choices apart
+            return chosen(*operands)
+
+    leaves = jax.tree.map(lambda one: jnp.ones(one.shape, one.dtype), args)
+    run, taken = jax.jit(named), []
+    jax.block_until_ready(run(*leaves))  # compiles
+    for _ in range(_ROWS):
+        start = time.perf_counter()
+        jax.block_until_ready([run(*leaves) for _ in range(_IN_A_ROW)][-1])
+        taken.append((time.perf_counter() - start) / _IN_A_ROW)
+    return 1e6 * statistics.median(taken)

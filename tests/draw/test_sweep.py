@@ -1,0 +1,56 @@
+"""Choices of keywords, one row for each, and a plot of what ranks them."""
+
+from __future__ import annotations
+
+import sys
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import puzzles
+
+CHOICES = [dict(bm=128, bk=128, bn=128), dict(bm=512, bk=256, bn=512)]
+
+
+def test_a_sweep_on_a_cpu_ranks_by_the_receipt_and_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.delenv("PUZZLES_TPU", raising=False)
+    square = jax.ShapeDtypeStruct((1024, 1024), jnp.bfloat16)
+    puzzles.sweep(puzzles.find("matmul_bf16").solution, CHOICES, square, square)
+    names, small, large, title, *bars = capsys.readouterr().out.splitlines()
+    assert names.split() == [
+        "bm",
+        "bk",
+        "bn",
+        "VMEM",
+        "MiB",
+        "HBM",
+        "MiB",
+        "at",
+        "best",
+        "µs",
+        "FLOP/byte",
+    ]
+    # a is read N / bn times, b M / bm times, and the product is written once: 2 MiB each
+    assert small.split()[3:] == ["0.25", "34", "43", "60"]
+    assert large.split()[3:] == ["3.00", "10", "13", "205"]
+    assert title == "µs at best on a v5e, by the receipt (nothing was measured)"
+    assert [bar.split("  ")[0] for bar in bars] == ["128, 128, 128", "512, 256, 512"]
+
+
+def test_on_a_tpu_each_choice_is_called(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
+    called = []
+
+    def scaled(x: jax.Array, by: int) -> jax.Array:
+        called.append(by)
+        return x * by
+
+    puzzles.sweep(scaled, [dict(by=2), dict(by=3)], jax.ShapeDtypeStruct((8, 128), jnp.float32))
+    assert set(called) == {2, 3}
+    assert "µs measured on this TPU" in capsys.readouterr().out
