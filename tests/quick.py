@@ -25,6 +25,7 @@ FLAT = {
     "_receipt": ["tests/launch"],
     "_regions": ["tests/test_regions.py", "tests/author"],
     "_show": ["tests/draw"],
+    "_sweep": ["tests/draw"],
 }
 
 

@@ -68,6 +68,8 @@ def _notebook(ladder_name: str, where: Repository, solved: bool) -> NotebookNode
         if not solved:
             with_shapes(puzzle, own)
         cells += own
+    if outro := getattr(module, "OUTRO", ""):
+        cells.append(markdown(f"{ladder_name}-outro", where.with_images(outro)))
     if module.RUNGS:
         cells.append(new_code_cell(CLOSING, id=f"{ladder_name}-progress"))
     if name := next((puzzle.name for puzzle in ladder(ladder_name) if puzzle.kernel), None):

@@ -46,3 +46,19 @@ The same parts, put to the work that TPUs are built for.""",
 
 A kernel that is called in a model has to be differentiated, too.""",
 }
+
+OUTRO = """## The way on
+
+You began with one Ref. By now you can say of a kernel which block is where at which step, when it
+moves, what it costs, and how JAX learns its gradient. Three ladders take that as known. Begin with
+any of them:
+
+* `splash_attention.ipynb`, if attention is your work: a softmax that never stores its scores, and
+  masks that save work.
+* `grouped_matmul.ipynb`, if you build mixtures of experts: index maps that look up where to go.
+* `pipelines.ipynb`, if you want to copy by hand: what `pallas_call` did for you here, and paged
+  attention.
+
+And your own kernels? The last cell shows `examine`, which needs no puzzle: it says what is wrong,
+doubtful or slow in the launches of any function. `puzzles.sweep` tries block sizes for it.
+"""

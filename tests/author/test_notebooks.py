@@ -113,6 +113,16 @@ def test_a_kernel_with_a_gap_says_the_shapes_of_its_refs(learner):
     assert "_ref: (" not in shown["launch_matmul-3"]  # whose shapes are the question
 
 
+def test_a_ladder_ends_with_the_way_on(learner):
+    ids = [cell.id for cell in learner["basics"].cells]
+    assert ids[-3:] == ["basics-outro", "basics-progress", "basics-examine"]
+    (outro,) = (cell.source for cell in learner["basics"].cells if cell.id == "basics-outro")
+    named = set(re.findall(r"`(\w+)\.ipynb`", outro))
+    assert named == {
+        name for name in LADDERS if "basics" in getattr(ladder_module(name), "AFTER", ())
+    }
+
+
 def test_a_size_that_might_be_either_of_two_dims_is_not_told():
     one, two = (dict(M=16, bm=16, N=8), 16), (dict(M=32, bm=32, N=8), 32)
     assert shapes._size([one, two]) is None
