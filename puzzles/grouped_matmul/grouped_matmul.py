@@ -39,8 +39,7 @@ from puzzles import INTERPRET, find
 # zeros that goes in: what no step writes stays zero. With `memory_space=pl.ANY` it stays in HBM, whole:
 # leave `zeros_ref` alone.
 #
-# Write what a visit does at its last `k`. (Rows of nobody may hold NaN, and so may what lies beyond the
-# edge where a tile hangs over. Nothing is written there.)
+# Write what a visit does at its last `k`. (Rows of nobody may hold NaN; so may what hangs over an edge.)
 #
 # <details><summary>More: why that array does not clear the tiles that are visited</summary>
 #
