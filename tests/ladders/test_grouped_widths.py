@@ -1,4 +1,4 @@
-"""Widths that nobody tuned for: right numbers, or a sentence that names the axis and its tile."""
+"""Widths that nobody tuned for: right numbers, or a sentence that names what to pad to."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ RUNGS = (  # those with tiles that fit the layer
 )
 PRODUCTS = (*RUNGS, "launch_grouped_matmul")
 BUFFERS = 12 * 2**20  # of 16 MiB on the smallest chips: the rest is for what a body holds itself
-REFUSED = "do not divide (M|K|N)|does not fit into VMEM"
+REFUSED = "do not divide (M|K|N)"
 
 
 def shapes(name: str, M: int, K: int, N: int, E: int, dtype: Any = jnp.float32) -> list:
@@ -113,15 +113,9 @@ def test_few_rows_and_columns_that_hang_over_are_right(name: str, M: int) -> Non
 @pytest.mark.graduate
 @drill
 @pytest.mark.parametrize("name", PRODUCTS)
-def test_products_of_shapes_that_nobody_chose_are_right_or_refused(name: str) -> None:
-    refused = []
+def test_products_of_shapes_that_nobody_chose_are_right(name: str) -> None:
     for number in range(315)[PRODUCTS.index(name) :: 7]:
-        try:
-            equal(name, *arguments(name, *drawn(number)))
-        except ValueError as error:
-            refused.append(str(error))
-    assert all(re.search(REFUSED, one) for one in refused), refused
-    assert not refused or name == "launch_grouped_matmul"
+        equal(name, *arguments(name, *drawn(number)))
 
 
 # The rungs on the way to a product
