@@ -43,17 +43,24 @@ def grouped_matmul_transposed_spec(
 
 
 # %% jupyter={"source_hidden": true} cellView="form"
-# @title The tiles (given): they divide K and N, and fit into VMEM
-def tiles(K, N, dtype):
+# @title The tiles (given): they fit into VMEM
+def tiles(M, K, N, dtype):
     bm, most = (512, 2048 // dtype.itemsize) if min(K, N) >= 512 else (64, 128)  # for the check
-    # the largest multiple of 128 that divides the axis, or else all of it
-    bk, bn = (max((b for b in range(128, most + 1, 128) if n % b == 0), default=n) for n in (K, N))
-    # two buffers for each block, and one for sums in f32; the rest of 16 MiB is for the body
-    if 2 * (bm * bk + bk * bn + bm * bn) * dtype.itemsize + 4 * max(bm, bk) * bn > 12 * 2**20:
-        wide = ((axis, n) for axis, n in (("K", K), ("N", N)) if n % 128 and n > max(most, 512))
-        pad = " and ".join(f"{axis}={n} to {-(-n // 512) * 512}" for axis, n in wide)
-        raise ValueError(f"tiles bk={bk}, bn={bn} do not fit into VMEM: pad {pad}, with zeros")
-    return bm, bk, bn
+    # equal blocks of K, for beyond its edge lies garbage, which would be in the sum
+    equal = [K // n for n in range(1, K // 128 + 1) if K % (128 * n) == 0]
+    wide = [b for b in equal if most // 2 <= b <= most * 5 // 4]
+    thin = [b for b in equal if b < most // 2]
+    widths = [max(n, 128) for n in (most, most // 2, most * 3 // 8, most // 4)]
+    pairs = [(min(rows, M), width) for rows in (bm, bm // 2, bm // 4) for width in widths]
+    for bk in (*wide[:1], K, *thin[:1]):  # all of K, if only thin ones are equal
+        for bm, width in pairs:
+            # the last rows and columns may hang over: what lies beyond the edge is not written
+            bn = min(128 * pl.cdiv(N, 128 * pl.cdiv(N, width)), N)
+            # two buffers for each block, and one for sums in f32; the rest of 16 MiB is for the body
+            if 2 * (bm * bk + bk * bn + bm * bn) * dtype.itemsize + 4 * bm * bn <= 11.5 * 2**20:
+                return bm, bk, bn
+    padded = pl.cdiv(K, 512) * 512
+    raise ValueError(f"bk={K}, all of K, does not fit into VMEM: pad K to {padded}, with zeros")
 
 
 # %%
@@ -89,14 +96,15 @@ def grouped_matmul_transposed(
     (M, K), (E, N, columns) = lhs.shape, rhs.shape
     if (E, columns) != (len(group_sizes), K):
         raise ValueError(f"{len(group_sizes)} groups and K={K} do not fit rhs of shape {rhs.shape}")
-    bm, bk, bn = tiles(K, N, lhs.dtype)
+    bm, bk, bn = tiles(M, K, N, lhs.dtype)
     offsets = find("group_offsets").solution(group_sizes)
-    group_ids, tile_ids, num_steps = find("tile_metadata").solution(group_sizes, M, bm)
+    whole = pl.cdiv(M, bm) * bm  # the last tile may hang over
+    group_ids, tile_ids, num_steps = find("tile_metadata").solution(group_sizes, whole, bm)
     return pl.pallas_call(
         grouped_matmul_transposed_kernel,
         grid_spec=pltpu.PrefetchScalarGridSpec(
             num_scalar_prefetch=3,
-            grid=(N // bn, num_steps, K // bk),
+            grid=(pl.cdiv(N, bn), num_steps, K // bk),
             in_specs=[
                 pl.BlockSpec((bm, bk), lambda j, s, k, offsets, groups, tiles: (tiles[s], k)),
                 ### BEGIN SOLUTION
@@ -140,7 +148,7 @@ _MINE = "mine = (offsets_ref[group] <= row) & (row < offsets_ref[group + 1])"
 _FIRST = "first = (step == 0) | (tile != tile_ids_ref[jnp.maximum(step - 1, 0)])"
 _OTHERS = "others = jnp.where(first, 0.0, o_ref[...].astype(jnp.float32))"
 _MAP = "lambda j, s, k, offsets, groups, tiles: (groups[s], j, k)"
-_METADATA = 'group_ids, tile_ids, num_steps = find("tile_metadata").solution(group_sizes, M, bm)'
+_METADATA = 'group_ids, tile_ids, num_steps = find("tile_metadata").solution(group_sizes, whole, bm)'
 
 PUZZLE = Puzzle(
     spec=grouped_matmul_transposed_spec,
@@ -150,8 +158,8 @@ PUZZLE = Puzzle(
         dict(M=256, K=256, N=384, sizes=(50, 0, 80, 30, 3)),
         # large tiles; step 1 begins tile 1, in which most rows are nobody's
         dict(M=1024, K=1024, N=512, sizes=(0, 512, 20), dtype="bfloat16"),
-        # less than a tile: nobody's rows in tile 0; and an axis that is one block of any length
-        dict(M=256, K=256, N=100, sizes=(10, 0, 0, 20, 0, 0, 0, 0, 0, 3, 0)),
+        # less than a tile: nobody's rows in tile 0; and tiles that hang over
+        dict(M=250, K=256, N=200, sizes=(10, 0, 0, 20, 0, 0, 0, 0, 0, 3, 0)),
     ],
     hints=[
         "Which axes of the two blocks are summed over? And in which order does rhs, as it is stored, have its "

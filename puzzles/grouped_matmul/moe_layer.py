@@ -105,7 +105,6 @@ def moe_layer(
 ) -> Float[Array, "M D"]:
     M, D = x.shape
     rows, weights, order, group_sizes = route(x, router_logits, top_k)
-    rows = jnp.pad(rows, ((0, -len(rows) % 512), (0, 0)))  # whole tiles; the rows added are nobody's
     hidden = jax.nn.silu(grouped(rows, w_gate, group_sizes)) * grouped(rows, w_up, group_sizes)
     out = grouped(hidden, w_down, group_sizes)
     # back to the order of the slots, and their weighted sum for each token
