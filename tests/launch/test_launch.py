@@ -353,3 +353,21 @@ def test_a_million_steps_are_counted_without_data():
     assert [x.transfers for x in one.operands] == [1_000_000, 1_000_000, 10_000, 0]
     assert one.flops == 1_000_000 * (2 * 128**3 + 128 * 128)
     assert one.hbm_bytes_written == 12800 * 12800 * 2
+
+
+def test_squeezed_axes_are_none_and_count_as_one():
+    head = pl.BlockSpec((None, 128, 64), lambda h, i: (h, i, 0))
+    one = only(lambda x: call(copy_kernel, x, (4, 2), [head], head)(x), S((4, 256, 64), f32))
+    assert one.inputs[0].block == (None, 128, 64)
+    assert one.inputs[0].sizes == (1, 128, 64)
+    assert one.inputs[0].hbm_bytes == 4 * 256 * 64 * 4
+    assert one.inputs[0].vmem_bytes == 2 * 128 * 128 * 4  # 64 lanes are padded to 128
+
+
+def test_aliases_point_past_scalar_prefetch():
+    def fn(rows, x):
+        spec = pl.BlockSpec((8, 128), lambda i, rows: (rows[i], 0))
+        how = dict(scalars=1, input_output_aliases={1: 0})
+        return call(gather_kernel, x, (2,), [spec], spec, **how)(rows, x)
+
+    assert only(fn, jnp.array([1, 0], i32), S((16, 128), f32)).aliases == ((0, 0),)
