@@ -127,6 +127,10 @@ def _judge(
     if not puzzle.kernel and source.asks_the_spec(puzzle, fn):
         says = f"`{puzzle.spec.__name__}` is what your function is compared with: do without it."
         raise Rejected("calls-spec", says, title="it calls the spec")
+    if (asked := source.differentiates_itself(fn)) is not None:
+        rule, of = asked
+        says = sentence("rule of itself", rule=rule, of=of)
+        raise Rejected("rule-of-itself", says, title="its rule has no end")
     listed = cases(puzzle, seed or 0)
     drawn = own_seed(puzzle, fn) if seed is None else seed
     fresh = fresh_case(puzzle, drawn)

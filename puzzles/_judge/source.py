@@ -22,6 +22,7 @@ from puzzles._puzzle import Puzzle
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _RULED = (jax.custom_vjp, jax.custom_jvp)
+_DERIVATIVES = {"grad", "value_and_grad", "vjp", "linearize", "jacrev", "hessian"}
 _LIBRARIES = tuple(os.path.dirname(os.path.abspath(str(m.__file__))) for m in (jax, os))
 
 
@@ -134,6 +135,34 @@ def asks_the_spec(puzzle: Puzzle, fn: Callable) -> bool:
         return False
     named = (value for _, names in _reached(fn) for _, value in names)
     return any(one.__name__ == puzzle.spec.__name__ for value in named for one in _layers(value))
+
+
+def differentiates_itself(fn: Callable) -> tuple[str, str] | None:
+    """(backward rule, function) where a rule differentiates the function whose rule it is.
+
+    JAX asks the rule again for that, without an end, and takes more memory each time.
+    """
+    for _, named in _reached(fn):
+        for name, value in named:
+            rule = getattr(value, "bwd", None) if isinstance(value, jax.custom_vjp) else None
+            node = None if rule is None else _parsed(unwrap(rule))
+            if node is not None and any(name in _ids(call) for call in _derivatives(node)):
+                return node.name, name
+    return None
+
+
+def _derivatives(node: ast.FunctionDef) -> Iterator[ast.AST]:
+    """What a function hands to `jax.grad` and its like, and inner functions that it names there."""
+    own = {one.name: one for one in ast.walk(node) if isinstance(one, ast.FunctionDef)}
+    for call in (one for one in ast.walk(node) if isinstance(one, ast.Call)):
+        if getattr(call.func, "attr", getattr(call.func, "id", "")) in _DERIVATIVES:
+            for given in call.args:
+                yield given
+                yield from (own[name] for name in _ids(given) & set(own))
+
+
+def _ids(node: ast.AST) -> set[str]:
+    return {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
 
 
 def is_starter(puzzle: Puzzle, fn: Callable) -> str | None:

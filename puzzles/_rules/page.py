@@ -26,8 +26,8 @@ there are, `python -m puzzles rules` counts. This page is written by `python -m 
 def rules_page(record: Path) -> str:
     """The page, with an example for each rule that decides a mistake in the folder `record`."""
     examples: dict[str, tuple[str, str]] = {}
-    for rung, mistake, rule in mistakes(record):
-        examples.setdefault(rule, (rung, mistake))
+    for rung, mistake, name in mistakes(record):
+        examples.setdefault(name, (rung, mistake))
     parts = [_TOP]
     for stage, rules in groupby(RULES.items(), key=lambda row: row[1].stage):
         title = title_of(stage)

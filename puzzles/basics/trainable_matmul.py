@@ -191,6 +191,20 @@ PUZZLE = Puzzle(
             says="what `matmul_gradients` takes third is `g`, the gradient at the result",
         ),
         Mistake(
+            "differentiates product in product's own rule",
+            old=_BACK,
+            new="return jax.vjp(product, a, b)[1](g)",
+            says="whose rule it is: JAX would ask it again, without an end",
+            stage="error",
+        ),
+        Mistake(
+            "differentiates product in a function of its own rule",
+            old=_BACK,
+            new="def loss(a, b):\n        return jnp.sum(product(a, b) * g)\n\n    return jax.grad(loss, argnums=(0, 1))(a, b)",
+            says="differentiates `product`, whose rule it is",
+            stage="error",
+        ),
+        Mistake(
             "saves the product in place of b",
             old="product(a, b), (a, b)",
             new="product(a, b), (a, product(a, b))",
