@@ -19,7 +19,7 @@ CHECKED := puzzles tests diagrams docs
 PYTEST := -m pytest -n 2 --dist loadscope --no-loadscope-reorder --durations=15 $(PYTEST_ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help env environments lab copy quick test graduate test-colab test-matrix test-browser lint build verify verdicts mutants bench examine-bench clean
+.PHONY: help env environments lab copy quick test graduate test-colab test-matrix test-browser lint build verify verdicts mutants bench steps examine-bench clean
 
 help: ## list the targets
 	@awk -F ':.*## |##@ ' '/^##@ / { printf "%s%s\n", line, $$2; line = "\n" } \
@@ -102,6 +102,9 @@ verdicts: $(TEST)/.installed ## judge every mistake and alternative, write tests
 
 bench: $(TEST)/.installed ## time every check, and the import
 	JAX_PLATFORMS=cpu $(TEST)/bin/python tests/bench.py
+
+steps: $(TEST)/.installed ## what a grid step costs by libtpu's estimate, beside the receipt
+	JAX_PLATFORMS=cpu $(TEST)/bin/python tests/steps.py
 
 examine-bench: $(TEST)/.installed ## examine JAX's own kernels, and kernels with planted faults
 	JAX_PLATFORMS=cpu $(TEST)/bin/python tests/examine_bench.py

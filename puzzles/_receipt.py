@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from puzzles._launch import Launch, itemsize
 from puzzles._tpu import CHIPS, Chip, budget
@@ -13,7 +13,7 @@ _CLOSE = 0.8  # of the limit of VMEM
 _FEW = 2000  # FLOPs of dots for an exp: with more, exps are not worth a line
 _PADDED = 4  # times what it holds, from which on an array's padding is worth a line
 _LEFT_OUT = (
-    "the vector unit's time, what a step or a copy costs beside its bytes, relayouts, other "
+    "the vector unit's time, what a copy costs beside its bytes, relayouts, other "
     "devices, and all that XLA does around the launch"
 )
 _MANY, _SMALL = 64, 2e-7  # steps, and seconds for each
@@ -181,15 +181,40 @@ def _time(launch: Launch, chip: Chip) -> str:
 
 
 def _steps(launch: Launch, chip: Chip) -> str:
-    """That steps cost something by themselves, where they are many and small."""
-    moving = launch.hbm_bytes / chip.hbm_bytes_per_second
-    each = max(moving, launch.dot_flops / chip.flops_per_second) / max(1, launch.steps)
-    if launch.steps < _MANY or each > _SMALL or not launch.exact:
+    """That steps take time by themselves, where that is more than what they move and multiply."""
+    each = max(times(launch.hbm_bytes, launch.dot_flops, chip)) / max(1, launch.steps)
+    if not launch.exact or launch.steps < _MANY:
+        return ""
+    if chip.step_seconds and _pipelined(launch):
+        return _by_steps(launch.steps, chip) if chip.step_seconds > each else ""
+    if each > _SMALL:
         return ""
     return (
         f"{launch.steps:,} of {seconds_words(each)} each by this model, which leaves out what a "
         "step costs by itself: larger blocks make fewer"
     )
+
+
+def step_seconds(launches: Sequence[Launch], chip: Chip) -> float:
+    """What the steps take by themselves in which Pallas moves blocks; 0 where they are few."""
+    steps = sum(one.steps * (one.times or 1) for one in launches if _pipelined(one))
+    return steps * chip.step_seconds if steps >= _MANY else 0.0
+
+
+def _pipelined(launch: Launch) -> bool:
+    """Whether Pallas moves blocks from step to step, and not the kernel alone."""
+    return any(operand.piped for operand in (*launch.inputs, *launch.outputs))
+
+
+def _by_steps(steps: int, chip: Chip) -> str:
+    """So many steps, and what they take by themselves."""
+    each, whole = (seconds_words(n * chip.step_seconds) for n in (1, steps))
+    return f"{steps:,} of {each} each are {whole}, by libtpu's estimate: larger blocks make fewer"
+
+
+def times(moved: int, flops: int, chip: Chip) -> tuple[float, float]:
+    """The seconds that HBM takes for bytes, and the matrix unit for FLOPs, at least."""
+    return moved / chip.hbm_bytes_per_second, flops / chip.flops_per_second
 
 
 def _data(launch: Launch) -> str:

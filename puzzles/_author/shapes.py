@@ -10,7 +10,7 @@ from nbformat import NotebookNode
 
 from puzzles._author.cells import plain
 from puzzles._judge import Case, cases, fresh_cases
-from puzzles._launch import trace_call
+from puzzles._launch import Launch, trace_call
 from puzzles._puzzle import Puzzle
 
 _DRAWS = 30  # of the fresh case: what listed cases have in common may differ there
@@ -30,6 +30,11 @@ def with_shapes(puzzle: Puzzle, listed: Sequence[NotebookNode]) -> None:
         return
     drawn = {case.label: case for case in (*fresh_cases(puzzle, _DRAWS), *cases(puzzle))}
     launched = [one for case in drawn.values() for one in _launched(case)]
+    if puzzle.scale is not None:  # there a function that chooses tiles by width chooses others
+        usual = inspect.signature(puzzle.scale).parameters.values()
+        dims = {one.name: one.default for one in usual}
+        judged = puzzle.observe(puzzle.solution) if puzzle.observe else puzzle.solution
+        launched += _read(trace_call(judged, *puzzle.scale()).launches, dims)
     for cell in (one for one in listed if one.cell_type == "code"):
         lines = cell.source.split("\n")
         for node in reversed(ast.parse(plain(cell.source)).body):
@@ -40,11 +45,16 @@ def with_shapes(puzzle: Puzzle, listed: Sequence[NotebookNode]) -> None:
 
 
 def _launched(case: Case) -> list[Launched]:
-    """What the reference launches; prefetched scalars and semaphores have no blocks."""
+    """What the reference launches on a case."""
     usual = inspect.signature(case.puzzle.solution).parameters
     dims = {name: usual[name].default for name in sorted(case.puzzle.settings)} | dict(case.dims)
+    return _read(trace_call(case.judged(case.puzzle.solution), *case.args).launches, dims)
+
+
+def _read(launches: Sequence[Launch], dims: dict[str, int]) -> list[Launched]:
+    """The sizes of each launch's Refs; prefetched scalars and semaphores have no blocks."""
     found = []
-    for one in trace_call(case.judged(case.puzzle.solution), *case.args).launches:
+    for one in launches:
         refs = (*one.inputs, *one.outputs, *one.scratch)
         data = [ref for ref in refs if ref.space != "semaphore_mem"]
         sizes = {ref.name: tuple(n for n in ref.block if n is not None) for ref in data}

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from puzzles._judge.cost import Cost
 from puzzles._judge.scale import Scale
 from puzzles._launch import Launch
 from puzzles._puzzle import Puzzle
-from puzzles._receipt import amount, scaled, seconds_words
+from puzzles._receipt import amount, scaled, seconds_words, step_seconds, times
 from puzzles._tpu import CHIPS
 
 _CHIP = CHIPS["v5e"]
@@ -38,7 +39,7 @@ def beside(puzzle: Puzzle, scale: Scale, ran: tuple[str, ...]) -> str:
     if told := _par(puzzle, scale):
         lines.append(told)
     lines += [f"{name:<{wide[0]}}  {a:<{wide[1]}}  {b}".rstrip() for name, a, b in rows]
-    lines += [_time(mine.bytes, mine.flops if mine.dot_flops else 0), f"ran    {', '.join(ran)}"]
+    lines += [_time(mine), f"ran    {', '.join(ran)}"]
     return "\n".join(lines)
 
 
@@ -60,8 +61,14 @@ def _grids(launches: tuple[Launch, ...]) -> str:
     return ", ".join(str(one.grid) for one in launches)
 
 
-def _time(moved: int, flops: int) -> str:
-    """What bandwidth and the matrix unit alone would take."""
-    memory, matrix = moved / _CHIP.hbm_bytes_per_second, flops / _CHIP.flops_per_second
+def _time(cost: Cost) -> str:
+    """What bounds it: HBM and the matrix unit, which work at the same time, or its many steps."""
+    memory, matrix = times(cost.bytes, cost.flops if cost.dot_flops else 0, _CHIP)
+    least, steps = max(memory, matrix), step_seconds(cost.launches, _CHIP)
     slower = "the matrix unit" if matrix > memory else "HBM"
-    return f"at least {seconds_words(max(memory, matrix))} on one {_CHIP.name}, bound by {slower}"
+    if steps <= least:
+        return f"at least {seconds_words(least)} on one {_CHIP.name}, bound by {slower}"
+    return (
+        f"about {seconds_words(steps)} on one {_CHIP.name}, bound by its steps, of "
+        f"{seconds_words(_CHIP.step_seconds)} each; {slower} alone needs {seconds_words(least)}"
+    )

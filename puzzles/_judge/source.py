@@ -236,9 +236,9 @@ def learners_line(error: BaseException) -> tuple[str, str] | None:
 
 
 def launch_of(error: BaseException) -> str:
-    """The line that launches the kernel in which `error` was raised, if it names a result, or ''.
+    """Where a function has several launches, the line of that in whose kernel `error` arose, or ''.
 
-    Of several launches of one kernel it tells which: `da = pl.pallas_call(`.
+    It names a result: `da = pl.pallas_call(`.
     """
     if not meanwhile(error).startswith("in a kernel"):
         return ""
@@ -246,9 +246,17 @@ def launch_of(error: BaseException) -> str:
         linecache.getline(frame.f_code.co_filename, number).strip()
         for frame, number in _frames(error)
         if is_learners(frame.f_code.co_filename)
+        and len(re.findall(r"pallas_call\(", _source(frame.f_code))) > 1
     ]
-    named = [line for line in lines[:-1] if re.match(r"\w+(, \w+)* = .*pallas_call\(", line)]
+    named = [line for line in lines if re.match(r"\w+(, \w+)* = .*pallas_call\(", line)]
     return named[-1] if named else ""
+
+
+def _source(code: CodeType) -> str:
+    try:
+        return inspect.getsource(code)
+    except OSError:
+        return ""
 
 
 def meanwhile(error: BaseException) -> str:

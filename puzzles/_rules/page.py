@@ -17,7 +17,7 @@ _TOP = """\
 # Every rule, and what it means on a TPU
 
 A verdict of `check` and a finding of `examine` name the rule that decided. Here is what each rule
-asks, why a TPU cares, what to try, and an answer on record that breaks it. How many such answers
+asks, why a TPU cares, what to try, and, if one is on record, an answer that breaks it. How many
 there are, `python -m puzzles rules` counts. This page is written by `python -m puzzles build` from
 `puzzles/_rules/`.
 """

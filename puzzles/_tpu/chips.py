@@ -12,7 +12,8 @@ class Chip:
     """One TensorCore: bf16 FLOP/s, HBM bytes/s and sizes in bytes.
 
     scoped_vmem_bytes is what a kernel may use unless it passes `vmem_limit_bytes`. topology is
-    the name under which libtpu knows the smallest slice.
+    the name under which libtpu knows the smallest slice. step_seconds is what a step of a pipelined
+    grid takes at least, however little it moves; 0 where nobody has estimated it.
     """
 
     name: str
@@ -22,6 +23,7 @@ class Chip:
     vmem_bytes: int
     scoped_vmem_bytes: int
     smem_bytes: int = _MIB
+    step_seconds: float = 0.0
 
     @property
     def ridge(self) -> float:
@@ -29,13 +31,15 @@ class Chip:
         return self.flops_per_second / self.hbm_bytes_per_second
 
 
-# Per TensorCore, as `pltpu.get_tpu_info_for_chip` has them; 0.7 has no such function.
+# Per TensorCore, as `pltpu.get_tpu_info_for_chip` has them; 0.7 has no such function. What a step
+# takes is libtpu's estimate of launches of small blocks, and no measurement: 595 to 800 cycles of
+# 1.5 GHz on v5e; on v5p 455 to 520 of 1.75 GHz, of matmuls 259 and more. `make steps` prints them.
 CHIPS = {
     chip.name: chip
     for chip in (
         Chip("v4", "v4:2x2x1", 137.5e12, 615e9, 16 * _MIB, 16 * _MIB),
-        Chip("v5e", "v5e:2x2", 197e12, 820e9, 128 * _MIB, 16 * _MIB),
-        Chip("v5p", "v5p:2x2x1", 229.5e12, 1230e9, 64 * _MIB, 16 * _MIB),
+        Chip("v5e", "v5e:2x2", 197e12, 820e9, 128 * _MIB, 16 * _MIB, step_seconds=0.4e-6),
+        Chip("v5p", "v5p:2x2x1", 229.5e12, 1230e9, 64 * _MIB, 16 * _MIB, step_seconds=0.265e-6),
         Chip("v6e", "v6e:2x2", 920e12, 1640e9, 128 * _MIB, 32 * _MIB),
         Chip("7x", "tpu7x:2x2x1", 1155e12, 3700e9, 64 * _MIB, 32 * _MIB),
     )

@@ -69,7 +69,7 @@ def choose_blocks(M: int, K: int, N: int, vmem_bytes: int) -> tuple[int, int, in
 # what VMEM is left.
 #
 # Now tune: `sweep` tries choices of keywords, for any function. **On a TPU it measures.** On a CPU it
-# plots the receipt's simple model, to which all choices beyond the ridge are one.
+# plots the receipt's simple model, in which all choices beyond the ridge take the same time.
 #
 # <details>
 # <summary>More: all of K in one block</summary>

@@ -74,6 +74,10 @@ def vector_add(x: Float[Array, " N"], y: Float[Array, " N"]) -> Float[Array, " N
 # %% active="ipynb"
 # show(vector_add)
 
+# %% [markdown]
+# Why does the receipt say "bound by its steps"? A grid step takes time of its own, however little it
+# moves, and blocks of 1,024 numbers make many. Later you choose larger ones.
+
 # %% tags=["author"]
 from puzzles import Alternative, Mistake, Puzzle, array, rng
 

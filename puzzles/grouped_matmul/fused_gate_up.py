@@ -47,7 +47,7 @@ def fused_gate_up_spec(
 # @title The tiles (given): two blocks of weights have to fit
 def tiles_for_two(M, K, N, dtype):
     large = min(K, N) >= 512
-    bm, most = (512, 2048 // dtype.itemsize) if large else (64, 128)  # for the check
+    bm, most = (512, 2048 // dtype.itemsize) if large else (64, 128)  # small widths, as in the check
     long = most // 2 if large else most
     # equal blocks of K, for beyond its edge lies garbage, which would be in the sum
     equal = [K // n for n in range(1, K // 128 + 1) if K % (128 * n) == 0]

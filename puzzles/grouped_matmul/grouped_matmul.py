@@ -64,7 +64,7 @@ def grouped_matmul_spec(
 # %% jupyter={"source_hidden": true} cellView="form"
 # @title The tiles (given): they fit into VMEM
 def tiles(M, K, N, dtype):
-    bm, most = (512, 2048 // dtype.itemsize) if min(K, N) >= 512 else (64, 128)  # for the check
+    bm, most = (512, 2048 // dtype.itemsize) if min(K, N) >= 512 else (64, 128)  # small widths, as in the check
     # equal blocks of K, for beyond its edge lies garbage, which would be in the sum
     equal = [K // n for n in range(1, K // 128 + 1) if K % (128 * n) == 0]
     wide = [b for b in equal if most // 2 <= b <= most * 5 // 4]

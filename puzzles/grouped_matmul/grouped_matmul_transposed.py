@@ -23,7 +23,7 @@ from puzzles import INTERPRET, find
 #             lhs            rhs               result         summed over
 # forward     x   M × K      w  E × K × N      y   M × N      K: columns of lhs, rows of rhs
 # backward    dy  M × K      w  E × N × K      dx  M × N      K: columns of lhs, columns of rhs
-#                     └ the forward's N └ the forward's K
+#                     └ forward's N └ forward's K
 # ```
 #
 # Do not transpose `w` in HBM: that would read and write the weights of all experts, used or not. Take
@@ -45,7 +45,7 @@ def grouped_matmul_transposed_spec(
 # %% jupyter={"source_hidden": true} cellView="form"
 # @title The tiles (given): they fit into VMEM
 def tiles(M, K, N, dtype):
-    bm, most = (512, 2048 // dtype.itemsize) if min(K, N) >= 512 else (64, 128)  # for the check
+    bm, most = (512, 2048 // dtype.itemsize) if min(K, N) >= 512 else (64, 128)  # small widths, as in the check
     # equal blocks of K, for beyond its edge lies garbage, which would be in the sum
     equal = [K // n for n in range(1, K // 128 + 1) if K % (128 * n) == 0]
     wide = [b for b in equal if most // 2 <= b <= most * 5 // 4]

@@ -286,7 +286,7 @@ PUZZLE = Puzzle(
     solution=moe_layer,
     inputs=make_inputs,
     cases=[
-        dict(M=30, D=128, F=256, E=5, top_k=3, shunned=2),
+        dict(M=64, D=128, F=256, E=5, top_k=3, shunned=2),
     ],
     observe=observe,
     glance=glance,

@@ -211,7 +211,7 @@ PUZZLE = Puzzle(
             "prefetches past the end",
             old=_NEXT,
             new="        fetch(i + 1, 1 - slot).start()\n",
-            says="The kernel reaches outside `x_ref`, which has shape (320, 384): `x_ref[320:384, 0:384]`",
+            says="starts reaches outside `x_ref`, which has shape (320, 384): `x_ref[320:384, 0:384]`",
             stage="memory",
         ),
         Mistake(

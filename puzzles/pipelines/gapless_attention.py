@@ -24,7 +24,7 @@ from puzzles import INTERPRET
 # So a round starts what comes **next**: this text's next round or, in its last, round 0 of the next
 # text that has one. `after(text)` finds it.
 #
-# Into which slot? A grid step does not know how many rounds the steps before it had. `slot_ref`,
+# Into which slot? That depends on how many rounds all the steps before it had. `slot_ref`,
 # scratch in SMEM, keeps the number from step to step.
 #
 # A round brings up to four pages of all key heads, on one semaphore for its slot:
@@ -194,8 +194,8 @@ def gapless_attention(
 # %% [markdown]
 # JAX's `paged_attention` (2024), in `jax.experimental.pallas.ops.tpu`, makes the same chain, over texts
 # and key heads; its slot lies in SMEM, too. This project's tests compare the reference with it, on
-# queries that are scaled before, with one page a block: the same numbers, in f32 and in bf16, and no
-# more pages fetched. Both keep all of the table in SMEM: for 64 texts of up to 131,072 keys, in pages
+# scaled queries, texts with keys, one page a block: numbers within 0.01, as it rounds f32 pages to
+# bf16, and no more pages fetched. Both keep all of the table in SMEM: for 64 texts of up to 131,072 keys, in pages
 # of 16, that is 2 MiB, where v5e has 1.
 #
 # What serves today does more. In JAX's `ragged_paged_attention` (2025) and in tpu-inference's v3
@@ -206,8 +206,8 @@ def gapless_attention(
 #
 # For kernels of your own: `interpret=pltpu.InterpretParams()` runs them in JAX's simulator of a TPU.
 # There a copy comes only when it is waited for, and fresh memory is NaN. In JAX 0.10,
-# `InterpretParams(detect_races=True)` also prints both lines of a read without a wait; of two copies
-# whose semaphore is the same it tells nothing, and `check` does.
+# `InterpretParams(detect_races=True)` also prints both lines of a read before its wait; of no wait at
+# all, or a shared semaphore, it tells nothing, and `check` does.
 
 # %% tags=["author"]
 from puzzles import Alternative, Launch, Mistake, Puzzle, array, rng

@@ -23,7 +23,7 @@ from puzzles import INTERPRET
 # b = 2           16      16 keys        nothing         nothing         nothing
 # ```
 #
-# `attend`, in the folded cell, updates a softmax by one page. Keys that `seen` leaves out get weight 0.
+# `attend`, in the folded cell, updates a softmax by one page. Keys that `seen` leaves out get weight 0, if any key counts.
 #
 # Two things are yours. **The kernel** works only where a page holds keys that count, and puts zeros for
 # the values of the others: NaN may lie there. **The index map** repeats the last page past the end:

@@ -21,11 +21,11 @@ from puzzles import INTERPRET
 # b = 2  [######|......|......]       64       1
 # ```
 #
-# An axis of `pallas_call`'s grid has one length for all `b`, so it would walk over the dots. A
+# An axis of `pallas_call`'s grid has one length for all `b`, so it would walk over the empty blocks, too. A
 # pipeline's grid is made inside the kernel and may hold a traced number.
 #
-# It must be there before any row is fetched. So lengths come by **scalar prefetch**: with a `grid_spec`
-# that is a `pltpu.PrefetchScalarGridSpec(num_scalar_prefetch=1, …)`, the first argument of the call is
+# As `start` in `copy_rows`, the lengths lie in SMEM, but they come by **scalar prefetch**, which index
+# maps can read, too: with a `grid_spec` that is a `pltpu.PrefetchScalarGridSpec(num_scalar_prefetch=1, …)`, the first argument of the call is
 # copied to SMEM before the first step, and the kernel gets its ref first.
 #
 # ```text

@@ -57,7 +57,7 @@ one kernel walks it, for any mask. At the end it stands beside JAX's own SplashA
 more steps or dots.""",
     "attention_lse": """## Part IV: training
 
-A `pallas_call` has no derivative of its own, so `jax.grad` of the summit raises. You write it: two kernels walk the
+JAX cannot run a `pallas_call` backwards, so `jax.grad` of the summit raises. You write it: two kernels walk the
 list again, by rows for q, by columns for k and v, with no more steps, dots or bytes than JAX's two backward kernels.
 The forward pass keeps one number a row for them, which also joins attention that was cut in pieces.""",
 }

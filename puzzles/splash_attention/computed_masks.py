@@ -14,7 +14,7 @@ from puzzles import INTERPRET, find
 # %% [markdown]
 # ## computed_masks: a rule instead of patterns
 #
-# `splash_attention` fetches a stored pattern for each partial tile. Where the mask is a formula, as in Part II, that is a
+# `splash_attention` fetches stored patterns for its partial tiles. Where the mask is a formula, as in Part II, that is a
 # waste: the kernel can compute it from row and column numbers. So let the mask be a **rule**, a function of both:
 #
 # ```text

@@ -124,7 +124,7 @@ def merge_attention(
 # while len(o) > 1:
 #     o, lse = merge(o[::2], lse[::2], o[1::2], lse[1::2])
 #     rounds += 1
-# print(f"whole: {parts * steps} steps, one after another; split: {parts} times {steps}, side by side, and {rounds} rounds of merges")
+# print(f"whole: {parts * steps} steps, one after another; split: {parts} times {steps}, for cores to share, and {rounds} rounds of merges")
 # print(f"o differs from the whole by at most {abs(o[0] - whole(q, k, v, True)).max():.0e}")
 
 # %% [markdown]

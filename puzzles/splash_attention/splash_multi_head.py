@@ -252,8 +252,7 @@ def splash_multi_head(
 # %% [markdown]
 # ### Graduation
 #
-# Is it as good as the real one? Here is **your** function beside the attention that comes with JAX, on three small
-# calls: dense attention in f32;
+# Is it as good as the real one? Here is **your** function, on three small calls, beside dense attention in f32;
 # [`jax.nn.dot_product_attention`](https://docs.jax.dev/en/latest/_autosummary/jax.nn.dot_product_attention.html), where
 # it has what it takes; and JAX's production
 # [SplashAttention](https://github.com/jax-ml/jax/tree/main/jax/experimental/pallas/ops/tpu/splash_attention), within the
@@ -293,7 +292,7 @@ def splash_multi_head(
 #   stores no patterns. It hands the kernel row numbers, 128 copies of each, and the kernel compares them with column numbers. You
 #   know the rows from the list. (Columns are counted as 128 wide, yours too.)
 # * **Lists**: the price, as SMEM stores it. Yours have 16 bytes a tile. JAX's tables are of small integers, but each row of them is padded
-#   to 128. For 131,072 tokens they take less than your list.
+#   to 128. For a causal mask of 131,072 tokens they take less than your list.
 #
 # And at T = 131,072? The list of a causal mask in blocks of 512 has 32,896 tiles, which take half of SMEM. Nothing is
 # as large as T × T. Below is your launch, or the reference's while yours has nothing to count; then a picture of

@@ -255,7 +255,7 @@ def splash_vjp(
 # print(graduation.graduate(splash_vjp))
 
 # %% [markdown]
-# ### Does a step cost what production's costs?
+# ### Does training cost what production's costs?
 #
 # Here is the reference beside JAX's SplashAttention, launch by launch, for the three masks that JAX computes. You take them as
 # rules. A column counts as 128 wide, on both sides.
@@ -270,8 +270,7 @@ def splash_vjp(
 # patterns, and cost more bytes than JAX's.
 #
 # JAX's kernel has a way with five dots, too, which stands here under dk and dv. With `use_fused_bwd_kernel=True` the walk by columns adds
-# `ds·k` as well. But the rows of dq then come back again and again, so each column writes a dq of its own to HBM, and XLA adds them up, which
-# is not counted here: fewer dots, more bytes written. tokamax's kernel (2026) has this way alone.
+# `ds·k` as well. But the rows of dq then come back again and again, so each column writes a dq of its own to HBM, and XLA adds them up, and what that moves is not counted here: fewer dots, more bytes. tokamax's kernel (2026) has this way alone.
 
 # %% [markdown]
 # ### The whole climb
@@ -293,8 +292,7 @@ def splash_vjp(
 #   "at most" knows nothing of these. With H = 64 the FLOPs are half as many and the exponentials as many as before, and blocks are
 #   padded to 128 lanes all the same. tokamax, below, takes exponentials to the base 2.
 # * **Documents.** Ids are known too late for a list made in NumPy: tiles between two documents are computed and masked, here and with the
-#   `segment_ids` of JAX's kernel. But that takes a mask as a JAX array, too. Its tables are then made on the device, and these tiles are
-#   skipped. Of such a mask tokamax (2026) makes the flat list on the device, and launches a grid whose length is known only there.
+#   `segment_ids` of JAX's kernel. But that takes a mask as a JAX array, too. Its tables are then made on the device, and the dots of these tiles are skipped. Of such a mask tokamax (2026) makes the flat list on the device, and launches a grid whose length is known only there.
 # * **Layouts.** In JAX's kernel q, k and v may each lie in memory with the sequence as their last axis; `QKVLayout` says which.
 # * **A flat list.** [tokamax](https://github.com/openxla/tokamax) has a newer version of JAX's kernel, which calls itself experimental
 #   (2026). Its forward pass, too, walks active tiles with first and last flags.
@@ -311,17 +309,16 @@ def splash_vjp(
 #
 # As JAX 0.10.2 (2026) has it, in `splash_attention_kernel.py`:
 #
-# * `flash_attention_kernel`: its `init`, `body` and `end` are your start, tile and store. m and l are (bq, 128), all lanes alike, and
-#   `jnp.tile` makes them as wide as the scores. `run` is a loop over the keys of a block, `block_kv_compute` at a time.
+# * `flash_attention_kernel`: its `init`, `body` and `end` are your start, tile and store. m and l are (bq, 128), all lanes alike; `jnp.tile` makes m as wide as the scores, 1 / l as the output. `run` is a loop over the keys of a block, `block_kv_compute` at a time.
 # * `_apply_mask_and_soft_cap`: the cap, then stored patterns or a rule, and ids. What is hidden gets
-#   `DEFAULT_MASK_VALUE`, -0.7 times the largest f32, where yours gets -inf. So a row that sees nothing in a block that runs becomes a mean, and one whose
-#   blocks never run ends with 1 / l for an l of 0: NaN.
+#   `DEFAULT_MASK_VALUE`, -0.7 times the largest f32, where yours gets -inf. So a row that sees nothing at all becomes a mean, or, where none of its
+# blocks runs, ends with 1 / l for an l of 0: NaN.
 # * `_next_nonzero`: `block_mask` holds the kinds, `data_next` your cols and `mask_next` your masks.
 # * `_flash_attention_dq_kernel`, `_flash_attention_dkv_kernel`: rows of lse and di, and in the latter, by `k_in_lanes=False`, the tile
 #   turned over.
 #
-# The tables are made in `splash_attention_mask_info.py`: `_process_mask`, and for a mask that is a JAX array `_process_dynamic_mask`. Both
-# make them for each of `head_shards`.
+# The tables are made in `splash_attention_mask_info.py`: `_process_mask`, and for a mask that is a JAX array `_process_dynamic_mask`. There is one
+# table a head, or one for each of `head_shards` where a shard's heads share a NumPy mask.
 #
 # </details>
 

@@ -85,4 +85,4 @@ def test_make_alone_lists_the_targets_by_who_needs_them(copy):
 
 def test_a_learners_folder_and_the_environments_are_git_ignored():
     lines = (repository.ROOT / ".gitignore").read_text().splitlines()
-    assert {"/my/", ".venv*/"} <= set(lines)
+    assert {"/my/", ".venv*"} <= set(lines)

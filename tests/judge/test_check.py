@@ -474,7 +474,7 @@ def test_a_pass_shows_receipt_lesson_and_progress(
     for word in (
         "✓ vector_add: solved",
         "16,384 steps",
-        "bound by HBM",
+        "bound by its steps",
         "Mosaic",
         "Next: add_reversed",
     ):
