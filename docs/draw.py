@@ -64,7 +64,8 @@ def pictures() -> dict[str, str]:
     found = "\n".join(str(stream).splitlines()[:5])
     return {
         "examine-matmul.svg": screen(
-            re.sub(r"==[\d.]+", "", str(matmul)), "examine on a matmul with two slips"
+            re.sub(r"==[\d.]+|\neach kind .*", "", str(matmul)),
+            "examine on a matmul with two slips",
         ),
         "examine-stream.svg": screen(found, "examine on a copy that is read too early"),
     }

@@ -32,7 +32,7 @@ def with_shapes(puzzle: Puzzle, listed: Sequence[NotebookNode]) -> None:
     launched = [one for case in drawn.values() for one in _launched(case)]
     if puzzle.scale is not None:  # there a function that chooses tiles by width chooses others
         usual = inspect.signature(puzzle.scale).parameters.values()
-        dims = {one.name: one.default for one in usual}
+        dims = _chosen(puzzle) | {one.name: one.default for one in usual}
         judged = puzzle.observe(puzzle.solution) if puzzle.observe else puzzle.solution
         launched += _read(trace_call(judged, *puzzle.scale()).launches, dims)
     for cell in (one for one in listed if one.cell_type == "code"):
@@ -46,9 +46,14 @@ def with_shapes(puzzle: Puzzle, listed: Sequence[NotebookNode]) -> None:
 
 def _launched(case: Case) -> list[Launched]:
     """What the reference launches on a case."""
-    usual = inspect.signature(case.puzzle.solution).parameters
-    dims = {name: usual[name].default for name in sorted(case.puzzle.settings)} | dict(case.dims)
+    dims = _chosen(case.puzzle) | dict(case.dims)
     return _read(trace_call(case.judged(case.puzzle.solution), *case.args).launches, dims)
+
+
+def _chosen(puzzle: Puzzle) -> dict[str, int]:
+    """The sizes of blocks that the reference takes unless it is told others."""
+    usual = inspect.signature(puzzle.solution).parameters
+    return {name: usual[name].default for name in sorted(puzzle.settings)}
 
 
 def _read(launches: Sequence[Launch], dims: dict[str, int]) -> list[Launched]:

@@ -21,12 +21,12 @@ from puzzles import INTERPRET
 # b = 2  [######|......|......]       64       1
 # ```
 #
-# An axis of `pallas_call`'s grid has one length for all `b`, so it would walk over the empty blocks, too. A
+# An axis of `pallas_call`'s grid has one length for all `b`, so it would walk over empty blocks. A
 # pipeline's grid is made inside the kernel and may hold a traced number.
 #
-# As `start` in `copy_rows`, the lengths lie in SMEM, but they come by **scalar prefetch**, which index
-# maps can read, too: with a `grid_spec` that is a `pltpu.PrefetchScalarGridSpec(num_scalar_prefetch=1, …)`, the first argument of the call is
-# copied to SMEM before the first step, and the kernel gets its ref first.
+# Lengths lie in SMEM, like `start` in `copy_rows`, but come by **scalar prefetch**, for index maps
+# too: with a `grid_spec` that is a `pltpu.PrefetchScalarGridSpec(num_scalar_prefetch=1, …)`, the
+# call's first argument is copied to SMEM before step 0, and the kernel gets its ref first.
 #
 # ```text
 # call      lengths                            x
@@ -36,8 +36,7 @@ from puzzles import INTERPRET
 # kernel    lengths_ref = [130, 0, 64]         x_ref                o_ref
 # ```
 #
-# `pl.cdiv(a, b)` divides and rounds up. The last step may have rows that do not count: mask them
-# before you sum.
+# `pl.cdiv(a, b)` divides and rounds up. In the last step, mask rows that do not count.
 
 # %%
 def ragged_row_sums_spec(

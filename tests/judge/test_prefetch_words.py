@@ -51,7 +51,7 @@ def test_kernels_of_other_rungs_are_simulated_there_and_by_verify():
     assert memory(traces, thorough=False) == "its kernels are other rungs': there"
     assert memory(traces, thorough=True) == "1 of 1 cases"
     own = find("grouped_outer")
-    *_, small, _ = cases(own)
+    small, *_ = cases(own)
     traced = trace_call(small.judged(own.solution), *small.args)
     assert memory({small: traced}, thorough=False) == "1 of 1 cases"
 

@@ -102,7 +102,7 @@ def test_many_small_steps_are_said_to_cost_more_than_the_model():
     assert said["steps"].startswith("64 of 400 ns each are 25.6 µs, by libtpu's estimate")
     # nobody has estimated a step of v6e; 8 KiB at 1,640 GB/s: 5 ns
     other = rows(over_rows(twice), S((8 * 64, 128), f32), chip="v6e")
-    assert other["steps"].startswith("64 of 4.99 ns each by this model, which leaves out")
+    assert other["steps"].startswith("64 of 5 ns each by this model, which leaves out")
     assert "steps" not in rows(over_rows(twice), S((8 * 63, 128), f32))
     assert "steps" not in rows(over_rows(twice, (1024, 1024)), S((64 * 1024, 1024), f32))
 
@@ -235,7 +235,7 @@ def test_a_puzzle_without_arguments_is_counted_on_its_first_case(capsys):
     puzzles.receipt(fn, *puzzles.find("tiled_matmul").arguments(0))
     assert alone == capsys.readouterr().out
     assert "grid   (2, 2, 3) = 12 steps" in alone
-    assert "\nwithout the vector unit's time, what a step" in alone
+    assert "\nwithout the vector unit's time, what a copy" in alone
     puzzles.receipt(puzzles.find("choose_blocks").solution)  # a configuration makes a launch
     assert "HBM" in capsys.readouterr().out
 
