@@ -83,8 +83,8 @@ def _comments(launched: Sequence[Launched]) -> list[str]:
 
 
 def _size(seen: Sequence[tuple[dict[str, int], int]]) -> int | str | None:
-    """A size as all cases have it, or the only dim that it is in each of them."""
-    if len({size for _, size in seen}) == 1:
-        return seen[0][1]
+    """The only dim that it is in each case, or else the size that all of them have."""
     names = [name for name in seen[0][0] if all(dims.get(name) == size for dims, size in seen)]
-    return names[0] if len(names) == 1 else None
+    if len(names) == 1:  # it is chosen, even where each case chooses the same
+        return names[0]
+    return seen[0][1] if len({size for _, size in seen}) == 1 else None

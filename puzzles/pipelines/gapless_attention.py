@@ -186,7 +186,7 @@ def gapless_attention(
 
 
 # %% [markdown]
-# In the reference one wait of the whole launch has no work beside it: the first.
+# In the reference one round of the launch waits with no work beside it: the first.
 
 # %% active="ipynb"
 # show(gapless_attention)
@@ -290,7 +290,7 @@ PUZZLE = Puzzle(
         shared=False,
     ),
     hints=[
-        "Each round starts exactly one other round, whichever text that belongs to. Only the very first "
+        "Each round but the last starts one other, whichever text that belongs to. Only the very first "
         "of the launch is started by nobody: how often does the prologue run?",
         "`slot_ref[0]` is read and stored like any number in SMEM. `jnp.where(…, after(b), b)` chooses a "
         "text; `@pl.when` guards against there being none.",

@@ -104,7 +104,7 @@ def merge_attention(
 # all_of_it = whole(*(x.reshape(-1, H) for x in (q, k, v)), mask.reshape(chips * n, -1))
 # print(f"o of all chips differs from the whole by at most {abs(np.concatenate(out) - all_of_it).max():.0e}")
 # print(f"a share of q, k and v: {3 * q[0].nbytes:,} bytes; in a turn {2 * q[0].nbytes:,} leave, and as many arrive; all scores: {all_of_it.shape[0]**2 * 4:,}")
-# print("scores that each chip computes:", *mask.sum(axis=(1, 2, 3)))
+# print("scores that each chip needs:", *mask.sum(axis=(1, 2, 3)))
 
 # %% [markdown]
 # **One query, many keys.** When a model writes, it has one new query and all the keys so far. There is one row of tiles to
@@ -114,7 +114,7 @@ def merge_attention(
 
 # %% active="ipynb"
 # parts, S = 4, 4096
-# q = np.random.default_rng(1).normal(size=(8, H)).astype(np.float32)  # eight queries: no block has fewer rows
+# q = np.random.default_rng(1).normal(size=(8, H)).astype(np.float32)  # eight queries: rows lie in tiles of 8
 # k, v = np.random.default_rng(2).normal(size=(2, S, H)).astype(np.float32)
 # full = np.full((1, S // parts // 128), 2, np.int32)  # a row of full tiles, for each part the same
 # tiles, patterns = find("active_tiles").solution(full, 0 * full), np.ones((1, 8, 128), bool)

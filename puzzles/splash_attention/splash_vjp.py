@@ -318,7 +318,7 @@ def splash_vjp(
 #   turned over.
 #
 # The tables are made in `splash_attention_mask_info.py`: `_process_mask`, and for a mask that is a JAX array `_process_dynamic_mask`. There is one
-# table a head, or one for each of `head_shards` where a shard's heads share a NumPy mask.
+# table a head, or one for each of `head_shards` where a shard's heads share a static mask.
 #
 # </details>
 
