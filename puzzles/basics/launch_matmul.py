@@ -16,7 +16,7 @@ from puzzles import INTERPRET
 # its blocks as they lie, and the kernel contracts their *first* axis: `jax.lax.dot_general` is
 # `dot` with the axes named.
 #
-# Two parts are new:
+# Two need a word:
 #
 # * `scratch_shapes=[pltpu.VMEM(shape, dtype)]`, one entry for each scratch Ref.
 # * `compiler_params=pltpu.CompilerParams(dimension_semantics=(...))`, one word for each grid axis.

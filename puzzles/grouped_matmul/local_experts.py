@@ -138,7 +138,7 @@ def local_experts(
 # %% [markdown]
 # Now on several devices: the first cell made four of your CPU; on a TPU its chips take part. Under
 # `jax.shard_map` each runs the reference on its own experts (yours, if you change `product`), and
-# `jax.lax.psum` adds up what they give. For each row all but one give zeros, so the sum is exact. And all
+# `jax.lax.psum` adds up what they give. For no row do two give more than zeros: the sum is exact. And all
 # wait for the one with most visits: it matters that a router spreads its tokens evenly.
 #
 # Here every chip sees every row. The other way sends each row to the chips of its experts, and the
