@@ -315,7 +315,8 @@ def test_a_wait_of_which_nothing_is_known_ends_nevertheless(monkeypatch):
     monkeypatch.setattr(simulator, "copied", lambda _: None)
     says = refused(launch(kernel, x=HBM, scratch=COPY), X).words
     assert "waits for a copy that is not on its way, or for more than it brings" in says
-    assert "in `pltpu.make_async_copy(x_ref.at[:128, :128], buffer, semaphore).wait()`" in says
+    line = "in `pltpu.make_async_copy(x_ref.at[:128, :128], buffer, semaphore).wait()`"
+    assert line in says or jax.__version_info__ < (0, 8)  # there the simulator knows no line
 
 
 @pytest.mark.parametrize(
