@@ -95,7 +95,6 @@ __all__ = [
     "is_remote",
     "jaxpr_as_fun",
     "read_refs",
-    "refs_written",
     "reset_tpu_interpret_mode_state",
     "retraced",
     "scan_counts",
@@ -348,13 +347,6 @@ def unused_copies_untold() -> Iterator[None]:
 
 def _is_no_unused_copy(record: logging.LogRecord) -> bool:
     return not str(record.msg).startswith("AsyncCopyDescriptor was not used")
-
-
-def refs_written(kernel: Any) -> set[int]:
-    """The positions of a kernel's refs into which it may write, by the effects of its jaxpr."""
-    effects = (e for e in kernel.effects if type(e).__name__ in ("WriteEffect", "AccumEffect"))
-    refs = (getattr(e, "input", None) or e.input_index for e in effects)  # 0.10 has variables
-    return {ref if isinstance(ref, int) else kernel.invars.index(ref) for ref in refs}
 
 
 def kernel_file(kernel: Any) -> str:

@@ -16,7 +16,6 @@ from puzzles._jax import (
     array_of,
     close,
     compiler_param,
-    refs_written,
     unknown_params,
     written_refs,
 )
@@ -138,10 +137,10 @@ class Call:
         scratch = tuple(zip(names[last:], self.avals[last:], strict=True))
         scalars = tuple(resident(name, aval, grid, prefetched=True) for name, aval in prefetch)
         data = tuple(self.graph.value(source) for source in self.scalars)
-        lasts = set() if math.prod(grid) == 1 else refs_written(self.kernel)
+        changed = written_refs(self.kernel) if math.prod(grid) != 1 else ()
         refs: list[Any] = [
             # What the kernel writes is in a later step no longer what was passed in.
-            Ref.whole(o.shape, None if n in lasts else x, name=o.name)
+            Ref.whole(o.shape, None if n in changed else x, name=o.name)
             for n, (o, x) in enumerate(zip(scalars, data, strict=True))
         ]
         operands: list[Operand] = []
