@@ -45,7 +45,7 @@ def memory(traces: Mapping[Case, Traced], thorough: bool) -> str:
         if not chosen or (left >= 0 and (thorough or _fetched(own[case]))):
             chosen.append(case)
     for case in chosen:
-        _same(case, _flat(case, traces[case], thorough=thorough))
+        _same(case, _flat(case, traces[case], thorough=thorough), own[case])
     but = f"; it cannot take {next(iter(unable.values()))}" if unable else ""
     return f"{len(chosen)} of {len(traces)} cases{but}"
 
@@ -63,7 +63,7 @@ def memory_if_small(case: Case, traced: Traced) -> None:
     _mapped(case, traced)
     own = own_launches(case, traced)
     if own and simulated_steps(own) <= _QUICK_STEPS and not beyond(own):
-        _same(case, _flat(case, traced))
+        _same(case, _flat(case, traced), own)
 
 
 def _fetched(launches: Sequence[Launch]) -> bool:
@@ -92,14 +92,14 @@ def _flat(case: Case, traced: Traced, thorough: bool = False) -> list[np.ndarray
         raise Rejected(simulated_rule(error.finding), error.says, case=case.label) from None
 
 
-def _same(case: Case, flat: list[np.ndarray]) -> None:
+def _same(case: Case, flat: list[np.ndarray], launches: Sequence[Launch]) -> None:
     found = mismatches(case, flat)
     if found is None:
         return
     position, _, wrong = found
-    unwritten = np.isnan(float(wrong.got))
-    cause = sentence("nan in the simulator" if unwritten else "other in the simulator")
+    aliased = any(one.outputs[out].piped for one in launches for _, out in one.aliases)
+    cause = "aliased" if aliased else "nan" if np.isnan(float(wrong.got)) else "other"
     where = f"element {index_words(wrong.first)}{of_which(case, position)}"
     what = f"{number_words(wrong.got)} instead of {number_words(wrong.expected)}"
-    says = f"In the TPU simulator, {where} is {what}: {cause}."
+    says = f"In the TPU simulator, {where} is {what}: {sentence(f'{cause} in the simulator')}."
     raise Rejected("other-in-simulator", says, case=case.label)
