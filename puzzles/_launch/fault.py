@@ -170,12 +170,12 @@ def _out_of_bounds(launch: Launch, operand: Operand) -> Iterator[Finding]:
         says = (
             f"`{operand.name}` at grid step {launch.at(step)}: its block takes the elements "
             f"{first} to {first + operand.sizes[axis] - 1} of axis {axis}, which has "
-            f"{operand.shape[axis]:,}, numbered from 0. What is indexed by `pl.Element` lies "
-            "inside, or in the padding that it asks for."
+            f"{operand.shape[axis]:,} elements, numbered from 0. What is indexed by `pl.Element` "
+            "lies inside, or in the padding that it asks for."
         )
         remedy = "Look at what its index map returns for this step, or give it `padding=`."
         place = launch.at(step)
-        yield Finding("out-of-bounds", ERROR, says, remedy, operand=operand.name, step=place)
+        yield Finding("out-of-bounds", ERROR, says, remedy, None, operand.name, place, block=block)
         return
     says = f"`{operand.name}` at grid step {launch.at(step)}: block {block} is out of bounds. "
     whole = operand.stride[axis] == operand.sizes[axis]
