@@ -19,7 +19,7 @@ CHECKED := puzzles tests diagrams docs
 PYTEST := -m pytest -n 2 --dist loadscope --no-loadscope-reorder --durations=15 $(PYTEST_ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help env environments lab copy quick test graduate test-colab test-matrix test-browser lint build verify verdicts mutants bench steps examine-bench clean
+.PHONY: help env environments lab copy quick test graduate test-colab test-matrix test-browser lint build verify verdicts receipts mutants bench steps examine-bench clean
 
 help: ## list the targets
 	@awk -F ':.*## |##@ ' '/^##@ / { printf "%s%s\n", line, $$2; line = "\n" } \
@@ -99,6 +99,9 @@ lint: $(TEST)/.installed ## ruff and mypy
 
 verdicts: $(TEST)/.installed ## judge every mistake and alternative, write tests/verdicts: NAMES="basics" for some
 	JAX_PLATFORMS=cpu $(TEST)/bin/python tests/verdicts.py $(NAMES)
+
+receipts: $(TEST)/.installed ## write tests/receipts.txt, the references' costs at production shapes: NAMES for some
+	JAX_PLATFORMS=cpu $(TEST)/bin/python tests/receipts.py $(NAMES)
 
 bench: $(TEST)/.installed ## time every check, and the import
 	JAX_PLATFORMS=cpu $(TEST)/bin/python tests/bench.py

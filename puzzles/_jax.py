@@ -62,16 +62,16 @@ if refused := too_old(jax.__version__):
 try:
     from jax._src import callback, source_info_util
     from jax._src import core as _core
-    from jax._src.core import AbstractValue, Jaxpr, JaxprEqn, Literal, Var, jaxpr_as_fun
     from jax._src.interpreters import partial_eval
     from jax._src.state.types import AccumEffect, ReadEffect, WriteEffect
     from jax.experimental.pallas.tpu import InterpretParams, reset_tpu_interpret_mode_state
+    from jax.extend import core as _public
+    from jax.extend.core import Jaxpr, JaxprEqn, Literal, Var, jaxpr_as_fun
 except ImportError as error:
     raise UnsupportedJax(lacking(jax.__version__, error)) from None
 
 __all__ = [
     "CPU_FLAGS",
-    "AbstractValue",
     "ClosedJaxpr",
     "InterpretParams",
     "Jaxpr",
@@ -120,7 +120,7 @@ if CPU_FLAGS:
 
 # Until 0.10 a ClosedJaxpr held a Jaxpr and its constants. 0.11 made them one class, which answers
 # to `.jaxpr` and `.consts`; 0.12 dropped the second name.
-ClosedJaxpr = getattr(_core, "ClosedJaxpr", Jaxpr)
+ClosedJaxpr = getattr(_public, "ClosedJaxpr", Jaxpr)
 
 # On 0.11 and later kernels and index maps are traced by `trace_to_jaxpr`, which is cached by
 # function; 0.10 has that name too, but neither the other one nor kernels under it.

@@ -117,7 +117,10 @@ def test_an_old_jax_is_refused_in_one_sentence():
 @pytest.mark.parametrize(
     ("setup", "name"),
     [
-        ("from jax._src import core; del core.jaxpr_as_fun", "jax._src.core.jaxpr_as_fun"),
+        (
+            "from jax._src.state import types; del types.ReadEffect",
+            "jax._src.state.types.ReadEffect",
+        ),
         (
             "import sys; sys.modules['jax._src.interpreters.partial_eval'] = None\n"
             "import jax._src.interpreters as i; del i.partial_eval",

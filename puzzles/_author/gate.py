@@ -108,7 +108,10 @@ def _each(
 
 def _uncompiled(puzzle: Puzzle) -> list[str]:
     with Compiler() as compiler:
-        return list(proof.compiler_problems(puzzle, compiler, puzzle.alternatives))
+        return [
+            *proof.compiler_problems(puzzle, compiler, puzzle.alternatives),
+            *proof.production_problems(puzzle, compiler),
+        ]
 
 
 def _text(puzzle: Puzzle) -> list[str]:

@@ -6,8 +6,10 @@ import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from puzzles import _regions
 from puzzles._author.margin import how_far
@@ -257,6 +259,30 @@ def compiler_problems(
         verdict = judge(puzzle, fn, compiler=compiler)
         if why := _rejected(name, verdict) if name else _solution_rejected(puzzle, verdict, 0):
             yield why
+
+
+def production_problems(puzzle: Puzzle, compiler: Compiler) -> Iterator[str]:
+    """What v5e's compiler refuses of the solution at its production shape, and in bf16 if some
+    case has arrays of bf16; a smaller shape may fit where this one does not.
+    """
+    if puzzle.scale is None:
+        return
+    given, *leaves = puzzle.scale(), *(jax.tree.leaves(case.args) for case in cases(puzzle))
+    shapes = {"": given}
+    if any(getattr(x, "dtype", None) == jnp.bfloat16 for case in leaves for x in case):
+        shapes[" in bf16"] = jax.tree.map(_in_bf16, given)
+    judged = puzzle.observe(puzzle.solution) if puzzle.observe else puzzle.solution
+    for how, args in shapes.items():
+        if why := compiler.compile(trace_call(judged, *args), ["v5e"])["v5e"]:
+            yield f"{puzzle.place('scale=')}: the production shape{how} does not compile: {why}"
+
+
+def _in_bf16(x: Any) -> Any:
+    if getattr(x, "dtype", None) != jnp.float32:
+        return x
+    if isinstance(x, jax.ShapeDtypeStruct):
+        return jax.ShapeDtypeStruct(x.shape, jnp.bfloat16)
+    return jnp.asarray(x, jnp.bfloat16)
 
 
 def starter_problem(puzzle: Puzzle) -> str | None:

@@ -22,6 +22,7 @@ class Examination:
 
     looked, not_looked: what was looked for, and what not, with the reason. unread: why the function
     could not be read; then nothing else is known. cycles: libtpu's estimate, where there is one.
+    unseen: "memory" and the like, which nobody looked at in some of the launches.
     """
 
     name: str
@@ -32,6 +33,7 @@ class Examination:
     chips: tuple[str, ...] = ("v5e",)
     cycles: str = ""
     unread: str = ""
+    unseen: tuple[str, ...] = ()
 
     @property
     def worst(self) -> str:
@@ -50,7 +52,9 @@ class Examination:
             return f"? {self.name}: it could not be read"
         counts = {s: sum(f.severity == s for f in self.findings) for s in SEVERITIES}
         told = ", ".join(f"{n} {s}{'s' * (n != 1)}" for s, n in counts.items() if n)
-        return f"{_MARKS.get(self.worst, '✓')} {self.name}: {told or 'nothing found'}"
+        without = f"; not looked at: {', '.join(self.unseen)}" if self.unseen else ""
+        mark = _MARKS.get(self.worst, "?" if self.unseen else "✓")
+        return f"{mark} {self.name}: {told or 'nothing found'}{without}"
 
     def __str__(self) -> str:
         if self.unread:
@@ -82,6 +86,7 @@ class Examination:
                 "cycles": self.cycles,
                 "looked": self.looked,
                 "not_looked": self.not_looked,
+                "unseen": self.unseen,
             },
             indent=2,
             ensure_ascii=False,

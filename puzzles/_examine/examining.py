@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from puzzles._examine.examination import Examination
-from puzzles._judge import told, unwrap, work_outside
+from puzzles._judge import equations_outside, told, unwrap
 from puzzles._launch import (
+    ERROR,
     NOTE,
     SEVERITIES,
     WARNING,
@@ -19,6 +20,8 @@ from puzzles._launch import (
     Unreadable,
     alone,
     faults,
+    for_gpus,
+    line_of,
     nothing_launched,
     runs_in_python,
     trace_call,
@@ -43,6 +46,10 @@ from puzzles._tpu import (
 
 _NUMBERS = "wrong numbers: nobody said which are right"
 _ESTIMATED = ("v5e", "v5p")
+_GPU = (
+    "this kernel is for GPUs, as its `compiler_params` or its mesh say, and what is read here are "
+    "kernels for TPUs."
+)
 
 
 def examine(
@@ -54,6 +61,8 @@ def examine(
     simulator gives data drawn from `seed` (zeros for integers); all else is static. chips: of v4,
     v5e, v5p, v6e, 7x. Raises ValueError for another chip, and nothing for what `fn` does.
     """
+    if not chips:
+        raise ValueError(f"name at least one chip: {', '.join(CHIPS)}")
     for chip in chips:
         if chip not in CHIPS:
             raise ValueError(f"no chip is called {chip!r}; there are {', '.join(CHIPS)}")
@@ -68,6 +77,8 @@ def _examined(fn: Any, args: tuple, chips: tuple[str, ...], seed: int) -> Examin
         return Examination(name, unread=f"this needs what launches a kernel, and got {fn!r:.60}")
     try:
         traced = trace_call(fn, *args)
+        if for_gpus(traced.jaxpr.jaxpr):
+            return Examination(name, unread=_GPU)
         launches = traced.launches
     except Unreadable as error:
         return Examination(name, unread=str(error))
@@ -84,8 +95,9 @@ def _examined(fn: Any, args: tuple, chips: tuple[str, ...], seed: int) -> Examin
     work.costs()
     work.not_looked.append(_NUMBERS)
     return Examination(
-        name, work.sorted(), launches, tuple(work.looked), tuple(work.not_looked), chips, cycles
-    )
+        name, work.findings, launches, tuple(work.looked), tuple(work.not_looked), chips, cycles,
+        unseen=tuple(dict.fromkeys(work.unseen)),
+    )  # fmt: skip
 
 
 def name_of(fn: Any) -> str:
@@ -103,25 +115,40 @@ class _Examination:
         self.traced, self.launches, self.chips = traced, launches, chips
         self.each = alone(traced, launches)
         self.whole = runs_in_python(traced.jaxpr.jaxpr)
-        self.findings: list[Finding] = []
+        # Findings by launch, kind and operand.
+        self.told: dict[tuple[int | None, str, str | None], Finding] = {}
+        self.refused: set[int] = set()  # launches that Mosaic does not lower
+        self.unseen: list[str] = []  # memory and the like: "nothing found" is not said of it
         self.looked: list[str] = []
         self.not_looked: list[str] = []
         if traced.other_kernels:
             self.not_looked.append(f"anything in `{traced.other_kernels[0]}`, of `pl.kernel`")
 
-    def add(self, found: Iterator[Finding] | Sequence[Finding]) -> None:
-        """Keep what is new: of two finders that see one thing, the first tells it."""
-        for one in found:
-            if all(_about(one) != _about(other) for other in self.findings):
-                self.findings.append(one)
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """The worst first; what is equal of several launches of one name, once."""
+        each = dict.fromkeys(self.told.values())
+        return tuple(sorted(each, key=lambda one: SEVERITIES.index(one.severity)))
 
-    def sorted(self) -> tuple[Finding, ...]:
-        return tuple(sorted(self.findings, key=lambda one: SEVERITIES.index(one.severity)))
+    def add(self, found: Iterable[Finding], launch: int | None = None) -> None:
+        """Keep what is new of a launch: of two finders that see one thing, the first tells it."""
+        for one in found:
+            self.told.setdefault((launch, one.kind, one.operand), one)
+
+    def where_cores_share(self, one: Finding) -> Finding:
+        """What two cores do to each other, told of the chips whose cores share a grid."""
+        if one.kind != "parallel" or one.severity != ERROR or one.operand is None:
+            return one
+        if chips := tuple(chip for chip in self.chips if CHIPS[chip].megacore):
+            return replace(one, chips=chips)
+        named = " and ".join(name for name, chip in CHIPS.items() if chip.megacore)
+        says = f"{one.says} That is on {named}, whose two cores share a grid."
+        return replace(one, severity=WARNING, says=says)
 
     def maps(self) -> None:
         """What the blocks of every step say."""
-        for launch in self.launches:
-            self.add(faults(launch))
+        for n, launch in enumerate(self.launches):
+            self.add(map(self.where_cores_share, faults(launch)), n)
         steps = sum(launch.steps for launch in self.launches)
         self.looked.append(
             "out-of-bounds, never-written, revisited, alias, parallel, misaligned, promise: the "
@@ -131,35 +158,48 @@ class _Examination:
     def lowering(self) -> None:
         """What Mosaic refuses, told of the kernel that it refuses."""
         whole = list(lowered(self.traced))
-        found = [
-            replace(one, launch=launch.name, line=one.line or launch.line)
-            for program, launch in (zip(self.each, self.launches, strict=True) if whole else ())
-            for one in lowered(program)
-        ]
+        for n, (program, launch) in enumerate(zip(self.each, self.launches, strict=True)):
+            # What speaks to other devices lowers only inside of its `shard_map`.
+            refused = list(lowered(program)) if whole and not speaks(program) else []
+            self.refused |= {n} if refused else set()
+            self.add(
+                (replace(f, launch=launch.name, line=f.line or launch.line) for f in refused), n
+            )
         if not whole:  # the compiler's own word on blocks
-            self.findings = [
-                replace(f, severity=WARNING) if f.kind == "misaligned" else f for f in self.findings
-            ]
-        if whole and not found:
-            self.not_looked.append(f"lowering of what is around the kernels: {whole[0].says}")
-        self.add(found)
+            for about, f in self.told.items():
+                if f.kind == "misaligned":
+                    self.told[about] = replace(f, severity=WARNING)
+        if whole and not self.refused:
+            if any(map(speaks, self.each)):
+                self.add(whole)
+            else:
+                self.not_looked.append(f"lowering of what is around the kernels: {whole[0].says}")
         self.looked.append("lowering: Mosaic")
 
     def simulation(self, seed: int) -> None:
         """What the simulator finds in the program, or in each kernel alone."""
-        programs: list[tuple[Traced, tuple[Launch, ...]]] = [(self.traced, self.launches)]
+        programs: list[tuple[Traced, tuple[Launch, ...], int | None]]
+        programs = [(self.traced, self.launches, None)]
         if not self.whole:
-            pairs = zip(self.each, self.launches, strict=True)
-            programs = [(one, (launch,)) for one, launch in pairs]
-        for program, launches in programs:
+            pairs = enumerate(zip(self.each, self.launches, strict=True))
+            programs = [(one, (launch,), n) for n, (one, launch) in pairs]
+        for program, launches, n in programs:
             made = self.sanitized(program, launches, seed)
-            self.add(one for one in made.findings if not self.explained(one))
+            new = [one for one in made.findings if not self.explained(one)]
+            for one in map(self.where_cores_share, new):
+                self.add([one], self.number(one) if n is None else n)
             if made.steps:
                 self.looked.append(f"uninitialised, hazard: in the simulator, {made.steps}")
             if made.why_not:
                 self.not_looked.append(f"uninitialised, hazard: {made.why_not}")
+            if not made.steps and not made.findings:
+                self.unseen.append("memory")
         self.looked = list(dict.fromkeys(self.looked))
         self.not_looked = list(dict.fromkeys(self.not_looked))
+
+    def number(self, one: Finding) -> int | None:
+        """The first launch that has the name that a finding gives."""
+        return next((n for n, it in enumerate(self.launches) if it.name == one.launch), None)
 
     def explained(self, one: Finding) -> bool:
         """Whether the blocks already say why the numbers are not always the same."""
@@ -175,8 +215,8 @@ class _Examination:
 
     def memories(self) -> None:
         """VMEM and SMEM, by chip."""
-        for launch in self.launches:
-            self.add(list(room(launch, self.chips)))
+        for n, launch in enumerate(self.launches):
+            self.add(room(launch, self.chips), n)
         self.looked.append(f"vmem, smem: for {', '.join(self.chips)}")
 
     def compilation(self) -> str:
@@ -184,26 +224,28 @@ class _Examination:
         if not has_libtpu():
             self.not_looked.append(f"compile: libtpu is not installed: {INSTALL_LIBTPU}")
             return ""
-        pairs = list(zip(self.each, self.launches, strict=True))
-        here = [(one, launch) for one, launch in pairs if not speaks(one)]
-        if len(here) < len(pairs):
+        here = [n for n, one in enumerate(self.each) if n not in self.refused and not speaks(one)]
+        if any(map(speaks, self.each)):
             self.not_looked.append("compile: kernels that speak to other devices")
         if not here:
             return ""
         try:
             with Compiler() as compiler:
-                found = list(compiled([one for one, _ in here], compiler, self.chips))
+                found = list(compiled([self.each[n] for n in here], compiler, self.chips))
         except CompilerMissing as error:
             self.not_looked.append(f"compile: {error}")
             return ""
         refused = {chip for _, one in found for chip in one.chips}
         fine = [chip for chip in self.chips if chip not in refused]
-        self.findings = list(known_to_fit(self.findings, fine))
+        for about, estimate in list(self.told.items()):
+            if about[0] in here:
+                del self.told[about]
+                self.add(known_to_fit([estimate], fine), about[0])
         for number, one in found:
-            _, launch = here[number]
-            self.add([replace(one, launch=launch.name, line=launch.line)])
+            launch = self.launches[here[number]]
+            self.add([replace(one, launch=launch.name, line=launch.line)], here[number])
         self.looked.append(f"compile: libtpu, for {', '.join(self.chips)}")
-        return "" if found else self.cycles()
+        return "" if found or self.refused else self.cycles()
 
     def cycles(self) -> str:
         chip = next((chip for chip in self.chips if chip in _ESTIMATED), None)
@@ -216,19 +258,15 @@ class _Examination:
 
     def costs(self) -> None:
         """What costs time, and is right all the same."""
-        for launch in self.launches:
-            self.add(waste(launch))
-        outside = work_outside(self.traced.jaxpr)
+        for n, launch in enumerate(self.launches):
+            self.add(waste(launch), n)
+        outside = equations_outside(self.traced.jaxpr)
         if outside:
-            names = ", ".join(dict.fromkeys(f"`{name}`" for name, _ in outside[:4]))
-            line = next((line for _, line in outside if line), None)
+            names = ", ".join(dict.fromkeys(f"`{one.primitive.name}`" for one in outside[:4]))
+            line = next(filter(None, (line_of(one.source_info) for one in outside)), None)
             says = (
                 f"{len(outside)} floating-point operation{'s' * (len(outside) != 1)} on the data "
                 f"run outside of the kernels: {names}. XLA reads and writes HBM for them."
             )
             self.add([Finding("outside", NOTE, says, line=line)])
         self.looked.append("idle, refetch, outside: what costs time only")
-
-
-def _about(one: Finding) -> tuple[object, ...]:
-    return one.kind, one.launch, one.operand

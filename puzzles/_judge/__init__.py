@@ -11,7 +11,7 @@ from puzzles._judge.case import Case, cases, execute, fresh_case, fresh_cases
 from puzzles._judge.explain import alike
 from puzzles._judge.judging import judge, judge_fresh
 from puzzles._judge.numbers import largest_error, tolerance_of
-from puzzles._judge.outside import work_outside
+from puzzles._judge.outside import equations_outside
 from puzzles._judge.raised import told
 from puzzles._judge.rounding import narrow
 from puzzles._judge.scale import USUAL, at_scale, excesses
@@ -26,6 +26,7 @@ __all__ = [
     "at_scale",
     "cases",
     "ellipsis_left",
+    "equations_outside",
     "excesses",
     "execute",
     "fresh_case",
@@ -40,5 +41,4 @@ __all__ = [
     "told",
     "tolerance_of",
     "unwrap",
-    "work_outside",
 ]

@@ -80,10 +80,10 @@ def copies(run: Run) -> Finding | None:
 def same_in_simulator(run: Run) -> Finding | None:
     """In the simulator it gives the same numbers, and uses nothing before it is there."""
     left_out = None if run.answer.thorough else partial(elsewhere, run.case)
-    return _simulated(run, left_out)
+    return _simulated(run, left_out, run.looked_into)
 
 
-def _simulated(run: Run, left_out: Callable | None) -> Finding | None:
+def _simulated(run: Run, left_out: Callable | None, launches: Sequence[Launch]) -> Finding | None:
     try:
         flat = simulate(run.traced, left_out=left_out)
     except SimulationError as error:
@@ -92,14 +92,15 @@ def _simulated(run: Run, left_out: Callable | None) -> Finding | None:
     if found is None:
         return None
     position, _, wrong = found
-    unwritten = np.isnan(float(wrong.got))
+    aliased = any(one.outputs[out].piped for one in launches for _, out in one.aliases)
+    cause = "aliased" if aliased else "nan" if np.isnan(float(wrong.got)) else "other"
     return run.wrong(
         "other-in-simulator",
         index=index_words(wrong.first),
         which=run.case.which(position),
         got=number_words(wrong.got),
         expected=number_words(wrong.expected),
-        cause=sentence("nan in the simulator" if unwritten else "other in the simulator"),
+        cause=sentence(f"{cause} in the simulator"),
     )
 
 
@@ -113,7 +114,7 @@ def if_small(run: Run) -> Finding | None:
     if (found := blocks(run)) is not None:
         return found
     if run.own and simulated_steps(run.own) <= _QUICK_STEPS and not beyond(run.own):
-        return _simulated(run, partial(elsewhere, run.case))
+        return _simulated(run, partial(elsewhere, run.case), run.own)
     return None
 
 

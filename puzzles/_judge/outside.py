@@ -26,6 +26,8 @@ _FREE = {
     "bitcast_convert_type",
     "copy",
     "copy_p",
+    "get",
+    "swap",
     "optimization_barrier",
     "stop_gradient",
     "split",
@@ -33,14 +35,19 @@ _FREE = {
 
 
 def work_outside(closed: ClosedJaxpr, allowed: Sequence[str] = ()) -> list[tuple[str, str]]:
-    """(primitive, where) of each floating-point equation outside kernels that uses data.
+    """(primitive, where) of each of `equations_outside`."""
+    return [(one.primitive.name, _where(one)) for one in equations_outside(closed, allowed)]
+
+
+def equations_outside(closed: ClosedJaxpr, allowed: Sequence[str] = ()) -> list[JaxprEqn]:
+    """Each floating-point equation outside kernels that uses data.
 
     Free are layout, casts, integer and boolean work, what is computed from constants alone, what
     a rung's `observe` does, and the primitives in `allowed`.
     """
     free = _FREE | set(allowed)
     return [
-        (equation.primitive.name, _where(equation))
+        equation
         for equation in _data_equations(closed.jaxpr, set(closed.jaxpr.invars))
         if equation.primitive.name not in free
         and equation.primitive.name != PALLAS_CALL

@@ -156,6 +156,8 @@ def _written_inputs(launch: Launch) -> Iterator[Finding]:
 def _out_of_bounds(launch: Launch, operand: Operand) -> Iterator[Finding]:
     low = np.array([p[0] for p in operand.padding], np.int64)
     high = np.array([s + p[1] for s, p in zip(operand.shape, operand.padding, strict=True)])
+    if operand.elements:  # only numbered blocks may hang over the end
+        high -= np.where(operand.elements, np.array(operand.sizes) - 1, 0)
     starts = operand.starts
     wrong = ((starts < -low) | (starts >= high)).any(axis=1)
     if not wrong.any():
@@ -163,6 +165,18 @@ def _out_of_bounds(launch: Launch, operand: Operand) -> Iterator[Finding]:
     step = int(np.argmax(wrong))
     block = ints(operand.blocks[step])
     axis = int(np.argmax((starts[step] < -low) | (starts[step] >= high)))
+    if operand.elements and operand.elements[axis] and operand.sizes[axis] > 1:
+        first = int(starts[step][axis])
+        says = (
+            f"`{operand.name}` at grid step {launch.at(step)}: its block takes the elements "
+            f"{first} to {first + operand.sizes[axis] - 1} of axis {axis}, which has "
+            f"{operand.shape[axis]:,} elements, numbered from 0. What is indexed by `pl.Element` "
+            "lies inside, or in the padding that it asks for."
+        )
+        remedy = "Look at what its index map returns for this step, or give it `padding=`."
+        place = launch.at(step)
+        yield Finding("out-of-bounds", ERROR, says, remedy, None, operand.name, place, block=block)
+        return
     says = f"`{operand.name}` at grid step {launch.at(step)}: block {block} is out of bounds. "
     whole = operand.stride[axis] == operand.sizes[axis]
     count, unit = _counts(operand)[axis], "block"

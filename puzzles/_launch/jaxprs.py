@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from puzzles._jax import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, close
@@ -95,6 +96,24 @@ def entered(equation: JaxprEqn) -> Iterator[tuple[Jaxpr, dict[Var, Var]]]:
 def kernel_calls(jaxpr: Jaxpr) -> Iterator[JaxprEqn]:
     """Every `pallas_call` of a program, depth first."""
     return (one for one in equations(jaxpr) if one.primitive.name == PALLAS_CALL)
+
+
+def for_gpus(jaxpr: Jaxpr) -> bool:
+    """Whether a kernel of a program is for GPUs: the types of its settings, or its mesh, say so."""
+    settings = (
+        one
+        for equation in equations(jaxpr)
+        if equation.primitive.name in (PALLAS_CALL, *OTHER_KERNELS)
+        for one in map(equation.params.get, ("compiler_params", "mesh", "meshes"))
+    )
+    return any(re.search(r"pallas\.(triton|mosaic_gpu)", _modules(one)) for one in settings)
+
+
+def _modules(settings: Any) -> str:
+    """Where the types of a kernel's settings come from; 0.7 files them by backend."""
+    each = settings.values() if isinstance(settings, Mapping) else settings
+    each = each if isinstance(settings, Mapping | tuple) else (settings,)
+    return " ".join(type(one).__module__ for one in each)
 
 
 def with_interpret(closed: ClosedJaxpr, interpret: object) -> ClosedJaxpr:

@@ -39,6 +39,7 @@ class Operand:
     smem_bytes: int
     portion: tuple[int, ...] = ()  # sizes of the largest piece that is moved, or held, at once
     line: str | None = None  # where its index map is written
+    elements: tuple[bool, ...] = ()  # which axes are indexed by `pl.Element`
 
     @property
     def piped(self) -> bool:
@@ -134,6 +135,7 @@ def blocked(
         vmem_bytes=buffers * vmem_size(sizes, aval.dtype) if space == "vmem" else 0,
         smem_bytes=buffers * smem_size(sizes, aval.dtype) if space == "smem" else 0,
         line=line_of_function(mapping.index_map_jaxpr.jaxpr.debug_info.func_src_info),
+        elements=tuple(kind == "Element" for kind in kinds),
     )
 
 

@@ -27,7 +27,7 @@ from puzzles._launch.launch import Launch, Made
 from puzzles._launch.moves import Copy
 from puzzles._launch.operand import Operand, blocked, itemsize, resident, spread, vmem_size
 from puzzles._launch.smem import UNKNOWN, Buffer, Look, Ref, Stray, memory_space
-from puzzles._launch.work import LEAST, MOST, Dot, Lie
+from puzzles._launch.work import LEAST, MOST, Dot, Lie, Touch
 
 
 def _strays(
@@ -195,7 +195,7 @@ class Call:
                 aliases=tuple((i - first, o) for i, o in self.p["input_output_aliases"]),
                 vmem_limit_bytes=self.compiler_param("vmem_limit_bytes"),
                 interpret=self.p["interpret"],
-                written_inputs=self.written_inputs(names),
+                written_inputs=self.written_inputs(names, touches),
                 stray_reads=(*self.map_strays, *_strays(tally.strays, refs, names, grid)),
                 lies=tuple(_lies(tally.lies, grid)),
                 touches=touches,
@@ -261,11 +261,14 @@ class Call:
     def compiler_param(self, key: str) -> Any:
         return compiler_param(self.p["compiler_params"], key)
 
-    def written_inputs(self, names: Sequence[str]) -> tuple[str, ...]:
+    def written_inputs(self, names: Sequence[str], touches: Sequence[Touch]) -> tuple[str, ...]:
         aliased = {i for i, _ in self.p["input_output_aliases"]}
         first = len(self.scalars)
         inputs = range(first, first + self.mapping.num_inputs)
-        return tuple(names[n] for n in inputs if n in written_refs(self.kernel) - aliased)
+        # JAX also counts as written what a copy to another device only sends.
+        stored = {touch.ref for touch in touches if touch.writes}
+        written = written_refs(self.kernel) - aliased
+        return tuple(names[n] for n in inputs if n in written and names[n] in stored)
 
     def semantics(self) -> tuple[str, ...] | None:
         given = self.compiler_param("dimension_semantics")

@@ -12,7 +12,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from puzzles._jax import ClosedJaxpr, JaxprEqn, jaxpr_as_fun, retraced, unused_copies_untold
+from puzzles._jax import (
+    ClosedJaxpr,
+    JaxprEqn,
+    Literal,
+    jaxpr_as_fun,
+    retraced,
+    unused_copies_untold,
+)
 from puzzles._launch.compiling import remembered
 from puzzles._launch.jaxprs import OTHER_KERNELS, equations, kernel_calls, part, with_interpret
 from puzzles._launch.launch import Launch
@@ -68,7 +75,8 @@ def _alone(traced: Traced, call: JaxprEqn, launch: Launch) -> Traced:
     mapping = call.params["grid_mapping"].grid
     bounds = [n for n, size in zip(launch.grid, mapping, strict=True) if not isinstance(size, int)]
     steering = [*(np.int32(n) for n in bounds), *launch.scalar_values]
-    known = dict(zip(call.invars, steering, strict=False))
+    given = zip(call.invars, steering, strict=False)  # a bound may stand in the program itself
+    known = {v: value for v, value in given if not isinstance(v, Literal)}
     leaves = [known.get(v) for v in inputs]
     shapes = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in inputs]
     filled = (s if x is None else jnp.asarray(x) for x, s in zip(leaves, shapes, strict=True))

@@ -13,7 +13,8 @@ class Chip:
 
     scoped_vmem_bytes is what a kernel may use unless it passes `vmem_limit_bytes`. topology is
     the name under which libtpu knows the smallest slice. step_seconds is what a step of a pipelined
-    grid takes at least, however little it moves; 0 where nobody has estimated it.
+    grid takes at least, however little it moves; 0 where nobody has estimated it. megacore: its two
+    cores work as one device, and share out the parallel axes of a grid.
     """
 
     name: str
@@ -24,6 +25,7 @@ class Chip:
     scoped_vmem_bytes: int
     smem_bytes: int = _MIB
     step_seconds: float = 0.0
+    megacore: bool = False
 
     @property
     def ridge(self) -> float:
@@ -37,9 +39,18 @@ class Chip:
 CHIPS = {
     chip.name: chip
     for chip in (
-        Chip("v4", "v4:2x2x1", 137.5e12, 615e9, 16 * _MIB, 16 * _MIB),
+        Chip("v4", "v4:2x2x1", 137.5e12, 615e9, 16 * _MIB, 16 * _MIB, megacore=True),
         Chip("v5e", "v5e:2x2", 197e12, 820e9, 128 * _MIB, 16 * _MIB, step_seconds=0.4e-6),
-        Chip("v5p", "v5p:2x2x1", 229.5e12, 1230e9, 64 * _MIB, 16 * _MIB, step_seconds=0.265e-6),
+        Chip(
+            "v5p",
+            "v5p:2x2x1",
+            229.5e12,
+            1230e9,
+            64 * _MIB,
+            16 * _MIB,
+            step_seconds=0.265e-6,
+            megacore=True,
+        ),
         Chip("v6e", "v6e:2x2", 920e12, 1640e9, 128 * _MIB, 32 * _MIB),
         Chip("7x", "tpu7x:2x2x1", 1155e12, 3700e9, 64 * _MIB, 32 * _MIB),
     )

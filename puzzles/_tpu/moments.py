@@ -214,9 +214,10 @@ class _Follower:
                 raise _Unknown("A copy goes to another device.")
             source, target = ((self.number(ref), there) for ref, there in parts[:2])
             semaphore = self.semaphore(parts[2])
-            self.fresh = True
-            self.size(*parts[0])
             unequal = self.unequal(parts, text)
+            if not self.size(*parts[0]) and unequal is None:
+                return  # nothing moves
+            self.fresh = True
             refused = self.told(
                 lambda: self.watch.start(source, target, semaphore, text), starts=True
             )
@@ -225,6 +226,8 @@ class _Follower:
                 self.note(len(self.moments), *what)
         elif event.name == "dma_wait":
             semaphore, size = self.semaphore(parts[2]), self.size(*parts[0])
+            if not size:
+                return
             self.moment("waits", text)
             if what := self.told(lambda: self.watch.wait(semaphore, size), starts=False):
                 self.wrong(*what)

@@ -252,7 +252,7 @@ PUZZLE = Puzzle(
             "never takes step 0 for a first visit",
             old="first = (step == 0) | (tile",
             new="first = (tile",
-            says="NaN stands for memory that nothing wrote",
+            says="Write all of it at its first visit",
             stage="memory",
         ),
         Mistake(
@@ -315,14 +315,14 @@ PUZZLE = Puzzle(
             "never clears the other rows",
             old=_OTHERS,
             new="others = o_ref[...].astype(jnp.float32)",
-            says="NaN stands for memory that nothing wrote",
+            says="Write all of it at its first visit",
             stage="memory",
         ),
         Mistake(
             "clears at the very first grid step only",
             old=_FIRST,
             new="first = step == 0",
-            says="the kernel relies on something that `interpret=True` does and a TPU does not",
+            says="Write all of it at its first visit",
             stage="memory",
         ),
         Mistake(

@@ -269,7 +269,7 @@ PUZZLE = Puzzle(
             "counts rows instead of visits",
             old=_VISITS,
             new="visits = offsets",
-            says="`rhs_ref` at grid step (0, 0, 0)",
+            says="steps are visits, not rows: group_offsets of the *counts* says at which visit each group begins",
         ),
         Mistake(
             "takes the end of each group's visits for its beginning",

@@ -84,7 +84,8 @@ def double_buffered_sum(x: Float[Array, "M N"]) -> Float[Array, "1 N"]:
 # %% [markdown]
 # At each wait of the reference two copies are in flight, the one that is waited for and the next; only
 # at the last wait is it alone. Who waits first and then starts the next copy has one in flight at all
-# waits.
+# waits: its copies take turns, and where they take longer than the sums, each adds its own latency to
+# the time. The latencies of two in flight overlap.
 #
 # What does it bring? libtpu, Google's compiler, estimates for TPU v5e and x of 8,192 × 1,024 numbers
 # 222,024 cycles for `stream_sum` and 12,847 for the reference here; where libtpu is installed,
@@ -115,7 +116,9 @@ def scale(M=16384, N=1024):
 
 def par(launch: Launch) -> str:
     x = (launch.waits or {}).get(launch.inputs[0].name)
-    return f"work hides {x.count - x.exposed} of {x.count} copies" if x else ""
+    if not x:
+        return ""
+    return f"work hides {x.count - x.exposed} of {x.count} copies, up to {x.most} in flight at a wait"
 
 
 _FIRST = "    fetch(0, 0).start()\n"
@@ -267,6 +270,11 @@ PUZZLE = Puzzle(
         ),
     ],
     alternatives=[
+        Alternative(
+            "waits before it starts the next copy",
+            old=_NEXT + _WAIT,
+            new=_WAIT + "\n" + _NEXT.rstrip("\n") + "\n",
+        ),
         Alternative(
             "waits in another description, and prefetches with jnp.where on the slot",
             old="            fetch(i + 1, 1 - slot).start()\n",

@@ -150,11 +150,11 @@ def audit(launch: Launch, *, args) -> None:
 
 
 def scale(B=8, page=16, P=1024, pages=64, H=128):
-    S, f32 = jax.ShapeDtypeStruct, jnp.float32
+    S, bf16 = jax.ShapeDtypeStruct, jnp.bfloat16
     lengths = array([(331 * b) % (page * pages) for b in range(B)], jnp.int32)
     table = array([[(37 * b + 5 * i) % P for i in range(pages)] for b in range(B)], jnp.int32)
-    pool = S((P, page, H), f32)
-    return S((B, 1, H), f32), pool, pool, lengths, table
+    pool = S((P, page, H), bf16)
+    return S((B, 1, H), bf16), pool, pool, lengths, table
 
 
 def par(launch: Launch) -> str:

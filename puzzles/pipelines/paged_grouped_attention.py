@@ -179,11 +179,11 @@ def audit(launch: Launch, *, args) -> None:
 
 
 def scale(B=8, N=32, K=8, page=16, P=1024, pages=32, H=128):
-    S, f32 = jax.ShapeDtypeStruct, jnp.float32
+    S, bf16 = jax.ShapeDtypeStruct, jnp.bfloat16
     lengths = array([(331 * b) % (page * pages) for b in range(B)], jnp.int32)
     table = array([[(37 * b + 5 * i) % P for i in range(pages)] for b in range(B)], jnp.int32)
-    pool = S((K, P, page, H), f32)
-    return S((B, N, H), f32), pool, pool, lengths, table
+    pool = S((K, P, page, H), bf16)
+    return S((B, N, H), bf16), pool, pool, lengths, table
 
 
 def par(launch: Launch) -> str:
@@ -274,6 +274,14 @@ PUZZLE = Puzzle(
                 ("v_pages_ref.at[head, at]", "v_pages_ref.at[0, at]"),
             ),
             says="all groups get the pages of head 0: `head` says whose they are, and counts key heads already",
+        ),
+        Mistake(
+            "names the page before the head",
+            edits=(
+                ("k_pages_ref.at[head, at]", "k_pages_ref.at[at, head]"),
+                ("v_pages_ref.at[head, at]", "v_pages_ref.at[at, head]"),
+            ),
+            says="page and head have changed places: pages are (K, P, page, H), so the head comes first",
         ),
         Mistake(
             "takes keys and values from the same array",

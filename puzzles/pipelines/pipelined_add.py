@@ -121,7 +121,8 @@ PUZZLE = Puzzle(
             old=_RUN,
             new="",
             says="nothing was written (NaN here): `emit_pipeline` only returns a function; call it with "
-            "the refs. Or a block of the output is read, as by `+=`, before anything is stored in it",
+            "the refs. Or the body returns a sum and stores none; or a block of the output is read, as by "
+            "`+=`, before anything is stored in it",
         ),
         Mistake(
             "adds where the arrays lie",
@@ -163,6 +164,20 @@ PUZZLE = Puzzle(
             new="lambda i, j: (j, i)",
             says="the grid counts blocks of M first, and the maps blocks of N first, so some blocks are beyond the "
             "edge and others are never visited (NaN there)",
+        ),
+        Mistake(
+            "counts the blocks of N first in its grid",
+            old="grid=(M // bm, N // bn)",
+            new="grid=(N // bn, M // bm)",
+            says="the grid counts blocks of N first, and the maps take its first number for i, which counts "
+            "blocks of M",
+        ),
+        Mistake(
+            "calls the pipeline without the output",
+            old="pipeline(x_ref, y_ref, o_ref)",
+            new="pipeline(x_ref, y_ref)",
+            says="A pipeline has a spec for each of its Refs, inputs in `in_specs` and outputs in",
+            stage="error",
         ),
         Mistake(
             "counts elements in its maps",

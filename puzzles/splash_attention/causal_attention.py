@@ -31,8 +31,8 @@ from puzzles import INTERPRET
 #
 # ![A map of score blocks: those on and below the diagonal are computed, those above it are dashed, skipped.](diagrams/splash_attention/causal_attention.svg)
 #
-# In your `attention_one_block` kernel one block's work moves under a condition, and one line masks. For any `bq` and `bk`:
-# compare rows with columns, not `i` with `j`.
+# Here is `attention_one_block` with its work under a condition. Fill in this and the mask, for any `bq` and `bk`: compare
+# rows with columns, not `i` with `j`.
 
 # %%
 def causal_attention_spec(
@@ -46,7 +46,6 @@ def causal_attention_spec(
 
 # %%
 def causal_attention_kernel(q_ref, k_ref, v_ref, o_ref, m_ref, l_ref, acc_ref):
-    ### BEGIN SOLUTION
     i, j = pl.program_id(0), pl.program_id(1)
     (bq, H), bk = q_ref.shape, k_ref.shape[0]
 
@@ -56,7 +55,12 @@ def causal_attention_kernel(q_ref, k_ref, v_ref, o_ref, m_ref, l_ref, acc_ref):
         l_ref[...] = jnp.zeros_like(l_ref)
         acc_ref[...] = jnp.zeros_like(acc_ref)
 
-    @pl.when(j * bk <= (i + 1) * bq - 1)
+    # needed: is there a score in this block that counts?
+    ### BEGIN SOLUTION
+    needed = j * bk <= (i + 1) * bq - 1
+    ### END SOLUTION
+
+    @pl.when(needed)
     def _():
         s = jax.lax.dot_general(
             q_ref[...],
@@ -64,9 +68,12 @@ def causal_attention_kernel(q_ref, k_ref, v_ref, o_ref, m_ref, l_ref, acc_ref):
             (((1,), (1,)), ((), ())),
             preferred_element_type=jnp.float32,
         )
+        # s: scaled by 1/√H, and masked
+        ### BEGIN SOLUTION
         row = i * bq + jax.lax.broadcasted_iota(jnp.int32, s.shape, 0)
         column = j * bk + jax.lax.broadcasted_iota(jnp.int32, s.shape, 1)
         s = jnp.where(column <= row, s * H**-0.5, -jnp.inf)
+        ### END SOLUTION
         m_new = jnp.maximum(m_ref[...], jnp.max(s, axis=1, keepdims=True))
         p = jnp.exp(s - m_new)
         alpha = jnp.exp(m_ref[...] - m_new)
@@ -78,7 +85,6 @@ def causal_attention_kernel(q_ref, k_ref, v_ref, o_ref, m_ref, l_ref, acc_ref):
     @pl.when(j == pl.num_programs(1) - 1)
     def _():
         o_ref[...] = acc_ref[...] / l_ref[...]
-    ### END SOLUTION
 
 
 def causal_attention(
@@ -157,7 +163,7 @@ def dots(launch):
     return f"dots in {busy.sum():,} of {launch.steps:,} steps"
 
 
-_SKIP = "@pl.when(j * bk <= (i + 1) * bq - 1)"
+_SKIP = "needed = j * bk <= (i + 1) * bq - 1"
 _MASK = "s = jnp.where(column <= row, s * H**-0.5, -jnp.inf)"
 _POSITIONS = """        row = i * bq + jax.lax.broadcasted_iota(jnp.int32, s.shape, 0)
         column = j * bk + jax.lax.broadcasted_iota(jnp.int32, s.shape, 1)
@@ -186,9 +192,8 @@ PUZZLE = Puzzle(
         "`@pl.when(condition)` around the work of a block; `q_ref.shape` and `k_ref.shape` tell bq and "
         "bk. `jax.lax.broadcasted_iota(jnp.int32, s.shape, 0)` numbers the rows of a block, "
         "with a 1 its columns; `jnp.where` masks.",
-        "Three parts, as in attention_one_block: start at j = 0; one block's work, now under a condition "
-        "that compares the block's first column with its last row, and with the scores masked as soon as "
-        "they are scaled; divide and store at the last j, whether or not that step has work.",
+        "Needed: one comparison, of the block's first column with its last row. Mask: two numberings of the block, each from "
+        "where the block begins in the arrays; then the scaled score where the column is no later than the row, and -inf where it is.",
     ],
     explain="""A block has work exactly if its first column is no later than its last row, whatever
     bq and bk. Blocks that fail this are jumped over; only those that the diagonal crosses need the
@@ -197,34 +202,34 @@ PUZZLE = Puzzle(
         Mistake(
             "masks every block and skips none",
             old=_SKIP,
-            new="@pl.when(j >= 0)",
+            new="needed = j >= 0",
             says="dots run in 32,768 of 32,768 steps; in the reference in 16,512",
             stage="work",
         ),
         Mistake(
             "skips the blocks that the diagonal crosses",
             old=_SKIP,
-            new="@pl.when((j + 1) * bk - 1 <= i * bq)",
+            new="needed = (j + 1) * bk - 1 <= i * bq",
             says="it computes only blocks that lie wholly below the diagonal; those that it crosses "
             "hold scores that count, and a row's own is one of them",
         ),
         Mistake(
             "compares block numbers",
             old=_SKIP,
-            new="@pl.when(j <= i)",
+            new="needed = j <= i",
             says="`j <= i` is the diagonal only where bq == bk; compare rows with columns",
         ),
         Mistake(
             "asks only the first row of a block",
             old=_SKIP,
-            new="@pl.when(j * bk <= i * bq)",
+            new="needed = j * bk <= i * bq",
             says="the last row of the block sees more columns than the first, and where bq > bk that "
             "makes whole blocks",
         ),
         Mistake(
             "skips blocks that reach beyond their rows",
             old=_SKIP,
-            new="@pl.when((j + 1) * bk <= (i + 1) * bq)",
+            new="needed = (j + 1) * bk <= (i + 1) * bq",
             says="a block whose last columns lie in the future can have first columns that count: compare its first "
             "column with the last row",
         ),
@@ -243,7 +248,7 @@ PUZZLE = Puzzle(
         Mistake(
             "ends the diagonal at the last key",
             edits=(
-                (_SKIP, "@pl.when(j * bk <= (i + 1) * bq - 1 + pl.num_programs(1) * bk - pl.num_programs(0) * bq)"),
+                (_SKIP, "needed = j * bk <= (i + 1) * bq - 1 + pl.num_programs(1) * bk - pl.num_programs(0) * bq"),
                 ("column <= row", "column <= row + pl.num_programs(1) * bk - pl.num_programs(0) * bq"),
             ),
             says="row t sees the columns up to t, also where T and S differ: the diagonal begins at row 0, column 0",
@@ -332,9 +337,9 @@ PUZZLE = Puzzle(
         ),
         Mistake(
             "branches with Python's if",
-            old=f"    {_SKIP}\n    def _():\n        s = ",
-            new="    if j * bk <= (i + 1) * bq - 1:\n        s = ",
-            says="if j * bk",
+            old="    @pl.when(needed)\n    def _():\n        s = ",
+            new="    if needed:\n        s = ",
+            says="`if needed:` in `causal_attention_kernel`",
             stage="error",
         ),
     ],

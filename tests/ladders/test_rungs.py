@@ -72,6 +72,27 @@ def test_solution_compiles_for_a_tpu(puzzle: Puzzle, compiler: _tpu.Compiler) ->
         assert list(proof.compiler_problems(puzzle, compiler, others, chips, chips)) == []
 
 
+def test_a_production_shape_that_does_not_compile_is_told(compiler: _tpu.Compiler) -> None:
+    """A table of 2 MiB, where SMEM has 1; and a rung of f32, once a case of it is bf16."""
+    summit, tiled = puzzles.find("gapless_attention"), puzzles.find("tiled_matmul")
+
+    def long_texts() -> tuple:
+        return summit.solution.__globals__["scale"](B=64, P=8192, pages=8192)
+
+    (plain, narrow) = proof.production_problems(
+        dataclasses.replace(summit, scale=long_texts), compiler
+    )
+    assert "the production shape does not compile: an array in SMEM takes 2 MiB" in plain
+    assert "the production shape in bf16 does not compile" in narrow
+    assert list(proof.production_problems(tiled, compiler)) == []
+
+    def narrowed(*given: object, **dims: int) -> tuple:
+        return tuple(x.astype("bfloat16") for x in tiled.inputs(*given, **dims))
+
+    (told,) = proof.production_problems(dataclasses.replace(tiled, inputs=narrowed), compiler)
+    assert "in bf16 does not compile: Mosaic refuses `acc_ref[...] += jnp.dot(" in told
+
+
 def test_the_compiler_knows_the_generations_that_are_promised() -> None:
     if not _tpu.has_libtpu():
         pytest.skip(_tpu.INSTALL_LIBTPU)

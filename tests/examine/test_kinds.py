@@ -1,0 +1,149 @@
+"""Kinds of kernels that `examine` once blamed, died of, or passed: one small kernel each."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+from launches import mesh
+
+from puzzles import examine
+from puzzles._examine import examining
+
+f32, i32 = jnp.float32, jnp.int32
+S = jax.ShapeDtypeStruct
+ANY = pl.BlockSpec(memory_space=pl.ANY)
+ROWS = pl.BlockSpec((8, 128), lambda i: (i, 0))
+
+
+@pytest.fixture(autouse=True)
+def no_libtpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(examining, "has_libtpu", lambda: False)
+
+
+def negate(x_ref, o_ref):
+    o_ref[...] = -x_ref[...]
+
+
+def test_a_grid_bound_that_stands_in_the_program_is_a_number() -> None:
+    def fn(x):
+        bound = jnp.int32(3)
+        return pl.pallas_call(negate, grid=(bound,), in_specs=[ROWS], out_specs=ROWS, out_shape=x)(
+            x
+        )
+
+    found = examine(fn, S((24, 128), f32))
+    assert (found.findings, found.launches[0].grid) == ((), (3,))
+
+
+def test_a_copy_of_no_rows_is_no_copy() -> None:
+    def kernel(count, x_ref, _, o_ref, sem):
+        rows = pl.ds(0, count[0])
+        copy = pltpu.make_async_copy(x_ref.at[rows], o_ref.at[rows], sem)
+        copy.start()
+        copy.wait()
+
+    def fn(count, x, old):
+        spec = pltpu.PrefetchScalarGridSpec(
+            num_scalar_prefetch=1, grid=(1,), in_specs=[ANY, ANY], out_specs=ANY,
+            scratch_shapes=[pltpu.SemaphoreType.DMA],
+        )  # fmt: skip
+        return pl.pallas_call(kernel, grid_spec=spec, out_shape=x, input_output_aliases={2: 0})(
+            count, x, old
+        )
+
+    pages = S((4, 8, 128), f32)
+    for rows in (0, 3):
+        assert examine(fn, jnp.array([rows], i32), pages, pages).findings == ()
+
+
+def test_elements_that_hang_over_the_end_are_told_in_elements() -> None:
+    window = pl.BlockSpec((pl.Element(16), pl.Element(128)), lambda i: (8 * i, 0))
+
+    def fn(x):
+        out = pl.BlockSpec((16, 128), lambda i: (i, 0))
+        return pl.pallas_call(
+            negate, grid=(3,), in_specs=[window], out_specs=out, out_shape=S((48, 128), f32)
+        )(x)
+
+    assert examine(fn, S((32, 128), f32)).findings == ()
+    (one,) = examine(fn, S((24, 128), f32)).findings
+    assert (one.kind, one.operand, one.step) == ("out-of-bounds", "x_ref", (2,))
+    assert "the elements 16 to 31 of axis 0, which has 24 elements" in one.says
+
+
+def test_a_parallel_sum_is_wrong_where_two_cores_share_a_grid() -> None:
+    def kernel(x_ref, o_ref):
+        @pl.when(pl.program_id(0) == 0)
+        def _():
+            o_ref[...] = jnp.zeros_like(o_ref)
+
+        o_ref[...] += x_ref[...]
+
+    def fn(x):
+        return pl.pallas_call(
+            kernel, grid=(2,), in_specs=[ROWS], out_specs=pl.BlockSpec((8, 128), lambda i: (0, 0)),
+            out_shape=S((8, 128), f32),
+            compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel",)),
+        )(x)  # fmt: skip
+
+    x = S((16, 128), f32)
+    (one,) = examine(fn, x, chips=("v5e", "v6e", "7x")).findings
+    assert (one.kind, one.severity) == ("parallel", "warning")
+    assert "v4 and v5p" in one.says
+    (one,) = examine(fn, x, chips=("v5e", "v5p")).findings
+    assert (one.severity, one.chips) == ("error", ("v5p",))
+
+
+def test_an_input_that_is_sent_is_not_written_and_memory_was_not_looked_at() -> None:
+    def kernel(x_ref, o_ref, send, recv):
+        copy = pltpu.make_async_remote_copy(x_ref, o_ref, send, recv, device_id=0)
+        copy.start()
+        copy.wait()
+
+    def local(x):
+        return pl.pallas_call(
+            kernel, in_specs=[ANY], out_specs=ANY, out_shape=x,
+            scratch_shapes=[pltpu.SemaphoreType.DMA] * 2,
+        )(x)  # fmt: skip
+
+    P = jax.sharding.PartitionSpec
+    fn = jax.shard_map(local, mesh=mesh(), in_specs=P("x"), out_specs=P("x"), check_vma=False)
+    found = examine(fn, S((8, 128), f32))
+    assert not any(one.kind == "alias" for one in found.findings)
+    assert found.headline.endswith("not looked at: memory")
+    assert not found.headline.startswith("✓")
+
+
+def test_a_finding_is_told_of_each_launch_of_one_name() -> None:
+    def fn(x, y):
+        def half(z, beyond):
+            spec = pl.BlockSpec((8, 128), lambda i: (0, i + beyond))
+            return pl.pallas_call(
+                negate, grid=(1,), in_specs=[spec], out_specs=ROWS, out_shape=S((8, 128), f32),
+                name="one",
+            )(z)  # fmt: skip
+
+        return half(x, 1) + half(y, 2)
+
+    found = examine(fn, S((8, 128), f32), S((8, 128), f32))
+    assert len(found.launches) == 2
+    blocks = [one.block for one in found.findings if one.kind == "out-of-bounds"]
+    assert blocks == [(0, 1), (0, 2)]
+
+
+def test_kernels_for_gpus_are_told_in_a_sentence() -> None:
+    triton = pytest.importorskip("jax.experimental.pallas.triton")
+
+    def fn(x):
+        return pl.pallas_call(negate, out_shape=x, compiler_params=triton.CompilerParams())(x)
+
+    found = examine(fn, S((8, 128), f32))
+    assert (found.code, "for GPUs" in found.unread) == (2, True)
+
+
+def test_no_chip_is_a_sentence() -> None:
+    with pytest.raises(ValueError, match="name at least one chip: v4"):
+        examine(negate, chips=())

@@ -1,0 +1,27 @@
+"""What the references cost at production shapes is what stands on record, byte for byte."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import receipts
+
+import puzzles
+
+RECORDED = receipts.on_record()
+
+
+@pytest.mark.parametrize("name", [one.name for one in receipts.rungs()])
+def test_a_receipt_is_as_it_was(name):
+    assert receipts.receipt(puzzles.find(name)) == RECORDED[name], "changed: `make receipts`"
+
+
+def test_every_receipt_on_record_is_of_a_rung():
+    assert list(RECORDED) == [one.name for one in receipts.rungs()]
+
+
+def test_another_launch_has_another_receipt():
+    rung = puzzles.find("row_sum")
+    other = dataclasses.replace(rung, solution=puzzles.find("ragged_row_sum").solution)
+    assert receipts.receipt(other) != RECORDED["row_sum"]

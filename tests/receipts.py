@@ -1,0 +1,72 @@
+"""`make receipts`: what each reference solution costs at its production shape, launch by launch.
+
+They stand in `tests/receipts.txt`: who changes how a launch is read or told writes them again, and
+the difference is read. Arguments are names of rungs; without any, all of them.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import puzzles
+from puzzles._judge import at_scale
+from puzzles._launch import Launch, Operand
+from puzzles._puzzle import Puzzle
+from puzzles._receipt import receipt_text
+
+FILE = Path(__file__).parent / "receipts.txt"
+
+
+def receipt(puzzle: Puzzle) -> str:
+    """A receipt and a table of operands for each launch of the solution, rung and shape above."""
+    scale = at_scale(puzzle, puzzle.solution)
+    assert scale is not None, f"the blocks of {puzzle.name} depend on data"
+    lines = [f"## {puzzle.name} at {scale.label}"]
+    for launch in scale.par.launches:
+        lines += [receipt_text((launch,), title=launch.name), *map(operand, launch.operands)]
+        lines += waits(launch)
+    return "\n".join(lines)
+
+
+def operand(one: Operand) -> str:
+    """What a ref of a kernel moves and holds."""
+    moved = f"{one.transfers:,} transfers of {one.portion}, {one.hbm_bytes:,} bytes"
+    held = f"{one.buffers} in {one.space}, {one.vmem_bytes or one.smem_bytes:,} bytes"
+    return f"  {one.name} {one.shape} {one.dtype}: {moved}; {held}"
+
+
+def waits(launch: Launch) -> Iterator[str]:
+    """How often the kernel waits for its own copies."""
+    for name, one in (launch.waits or {}).items():
+        yield f"  {name}: waits {one.count:,}, exposed {one.exposed:,}, at most {one.most} at once"
+
+
+def on_record() -> dict[str, str]:
+    """The committed receipts by the name of their rung."""
+    blocks = FILE.read_text(encoding="utf-8").rstrip("\n").split("\n\n") if FILE.exists() else []
+    return {re.match(r"## (\w+) at", one)[1]: one for one in blocks}  # type: ignore[index]
+
+
+def rungs() -> list[Puzzle]:
+    """Those with a production shape; the others launch nothing."""
+    everything = (one for ladder in puzzles.ladders() for one in puzzles.ladder(ladder))
+    return [one for one in everything if one.scale is not None]
+
+
+def main(names: list[str]) -> int:
+    """Trace and write; prints the names of those that have changed."""
+    before = on_record()
+    everything = rungs()
+    wanted = {one.name: receipt(one) for one in everything if not names or one.name in names}
+    after = {one.name: wanted.get(one.name) or before.get(one.name, "") for one in everything}
+    FILE.write_text("\n\n".join(filter(None, after.values())) + "\n", encoding="utf-8")
+    changed = [name for name, text in wanted.items() if before.get(name) != text]
+    print(f"{len(wanted)} receipts, {len(changed)} of them new or changed: {' '.join(changed)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
