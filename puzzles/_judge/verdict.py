@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import html as escape_html
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field
 
 from puzzles._draw import block_squares
-from puzzles._rules import RULES, address, title_of
+from puzzles._launch import Finding as Known
+from puzzles._rules import RULES, Finding, address, title_of
 
 _just_shown: Verdict | None = None
 
@@ -38,6 +38,21 @@ class Verdict:
     title: str | None = None
     first: str | None = None
     rule: str = ""
+
+    @classmethod
+    def of(cls, finding: Finding, puzzle: str) -> Verdict:
+        """That an answer to `puzzle` breaks a rule."""
+        stage, where = RULES[finding.rule].stage, finding.where
+        return cls(
+            False,
+            stage,
+            finding.says,
+            puzzle=puzzle,
+            case=where.case,
+            step=where.step,
+            title=finding.headline,
+            rule=finding.rule,
+        )
 
     @property
     def headline(self) -> str:
@@ -99,21 +114,18 @@ class Verdict:
 
 
 class Rejected(Exception):
-    """A rule that is broken; carries the fields of the verdict, whose stage is the rule's."""
+    """Carries a finding out of the learner's code, to whoever has asked."""
 
-    def __init__(self, rule: str, says: str, **fields: Any) -> None:
-        super().__init__(says)
-        self.verdict = Verdict(False, RULES[rule].stage, says, rule=rule, **fields)
+    def __init__(self, finding: Finding) -> None:
+        super().__init__(finding.rule)
+        self.finding = finding
 
-    def on_fresh_case(self, puzzle: str, seed: int, unusual: str) -> Rejected:
-        """This of the case that `seed` drew: what is unusual in it, and how to meet it again."""
-        data = f", and in its data {unusual}" if unusual else ""
-        note = (
-            "The puzzle's own cases pass. This one was drawn for your code, so that sizes known by "
-            f"heart do not help{data}. `check({puzzle}, seed={seed})` draws it again."
-        )
-        self.verdict = replace(self.verdict, seed=seed, notes=(*self.verdict.notes, note))
-        return self
+
+def rule_of(finding: Known) -> str:
+    """The rule that what is known of a launch breaks."""
+    if finding.kind == "parallel" and finding.operand is not None:
+        return "parallel-state"
+    return finding.kind
 
 
 def _indent(text: str) -> str:

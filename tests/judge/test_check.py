@@ -16,7 +16,7 @@ from learner import Notebook, solved
 
 import puzzles
 from puzzles import _check
-from puzzles._judge import judge, stages
+from puzzles._judge import judge, memory
 
 
 @pytest.fixture
@@ -449,7 +449,7 @@ def test_an_interrupt_is_reported_and_leaves_nothing_behind(
 def test_a_bug_of_the_checker_is_owned(
     notebook: Notebook, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stages, "faults", lambda launch: 1 / 0)
+    monkeypatch.setattr(memory, "faults", lambda launch: 1 / 0)
     assert puzzles.check(notebook["vector_add"]) is None
     assert "our bug, not yours" in capsys.readouterr().out
 
