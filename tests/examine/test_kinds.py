@@ -147,3 +147,19 @@ def test_kernels_for_gpus_are_told_in_a_sentence() -> None:
 def test_no_chip_is_a_sentence() -> None:
     with pytest.raises(ValueError, match="name at least one chip: v4"):
         examine(negate, chips=())
+
+
+def test_a_chain_that_kills_the_compiler_is_not_simulated() -> None:
+    def fn(x, turns):
+        def kernel(x_ref, o_ref):
+            value = x_ref[...]
+            for _ in range(turns):
+                value = value * 0.5 + 1.0
+            o_ref[...] = value
+
+        return pl.pallas_call(kernel, out_shape=x)(x)
+
+    found = examine(fn, S((8, 128), f32), 2000)
+    assert (found.findings, found.unseen) == ((), ("memory",))
+    assert any("4,000 operations that wait" in one for one in found.not_looked)
+    assert examine(fn, S((8, 128), f32), 20).unseen == ()
