@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from puzzles._jax import Jaxpr, is_remote
+from puzzles._jax import Jaxpr, is_key, is_remote
 from puzzles._launch import ERROR, Finding, Launch, Traced, kernel_calls, longest_chain, subjaxprs
 from puzzles._tpu.seen import Seen, comparable
 from puzzles._tpu.simulator import Run, SimulationError, drawn, foreseen, run
@@ -95,7 +95,10 @@ def _refused(traced: Traced, launches: Sequence[Launch]) -> str | None:
     for launch in launches:
         if any(value is None for value in launch.scalar_values):
             return f"{launch.name} is steered by data: pass arrays for its integer arguments"
-    chains = (longest_chain(call.params["jaxpr"]) for call in kernel_calls(traced.jaxpr.jaxpr))
+    kernels = [call.params["jaxpr"] for call in kernel_calls(traced.jaxpr.jaxpr)]
+    if any(is_key(ref.aval) for kernel in kernels for ref in kernel.invars):
+        return "a kernel takes random keys, which the simulator does not know"
+    chains = map(longest_chain, kernels)
     if (chain := max(chains, default=0)) > CHAIN:
         return (
             f"a kernel has {chain:,} operations that wait for each other's results, and XLA's CPU "
