@@ -12,6 +12,7 @@ from typing import Any
 
 from puzzles._examine.examination import Examination
 from puzzles._examine.examining import examine
+from puzzles._examine.places import home_of, place
 from puzzles._examine.targets import Unfit, argument, load
 from puzzles._launch import Finding
 
@@ -28,7 +29,11 @@ class Asked:
 
 @dataclass(frozen=True)
 class Report:
-    """What of an examination leaves its process. gaps: what was not looked at, and might be."""
+    """What of an examination leaves its process.
+
+    gaps: what was not looked at, and might be. places: of each finding the path and the line, where
+    they are known. home: those of the function.
+    """
 
     target: str
     text: str
@@ -36,14 +41,16 @@ class Report:
     findings: tuple[Finding, ...]
     unread: str
     gaps: tuple[str, ...]
+    places: tuple[tuple[str, int] | None, ...] = ()
+    home: tuple[str, int] | None = None
 
     @classmethod
-    def of(cls, target: str, found: Examination) -> Report:
+    def of(cls, target: str, found: Examination, fn: object = None) -> Report:
         # Which numbers are right nobody said, and that is the same for all kernels.
         missed = tuple(s for s in found.not_looked if not s.startswith("wrong numbers"))
         return cls(
             target, str(found), json.loads(found.to_json()), found.findings, found.unread,
-            found.unseen + missed,
+            found.unseen + missed, tuple(place(one.line) for one in found.findings), home_of(fn),
         )  # fmt: skip
 
     @classmethod
@@ -92,4 +99,4 @@ def _answer(pipe: Connection, asked: Asked) -> None:
 def looked_at(asked: Asked) -> Report:
     """The same in this process."""
     fn, args = load(asked.target), [argument(text) for text in asked.arguments]
-    return Report.of(asked.target, examine(fn, *args, chips=asked.chips, seed=asked.seed))
+    return Report.of(asked.target, examine(fn, *args, chips=asked.chips, seed=asked.seed), fn)

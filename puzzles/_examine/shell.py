@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from pathlib import Path
 
 from puzzles._examine.apart import Asked, Report, apart
+from puzzles._examine.sarif import sarif
 from puzzles._launch import ERROR, SEVERITIES
 from puzzles._tpu import CHIPS
 
@@ -20,6 +22,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--chips", type=_chips, default="v5e", help=f"some of {','.join(CHIPS)}")
     parser.add_argument("--seed", type=int, default=0, help="draws data for shapes")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
+    parser.add_argument("--sarif", metavar="FILE", type=Path, help="write SARIF 2.1.0 there")
     parser.add_argument("--timeout", type=_seconds, metavar="SECONDS", help="for each target")
     parser.add_argument(
         "--fail-on", choices=SEVERITIES, default=ERROR, help="the mildest finding that exits with 1"
@@ -37,6 +40,8 @@ def command(given: argparse.Namespace) -> int:
     asked = Asked(given.target, tuple(given.arguments), given.chips, given.seed)
     report = apart(asked, given.timeout)
     code = report.data["code"] = _code(report, given.fail_on, given.strict)
+    if given.sarif:
+        _write(given.sarif, sarif([report]))
     if given.json:
         print(json.dumps(report.data, indent=2, ensure_ascii=False))
     else:
@@ -46,6 +51,11 @@ def command(given: argparse.Namespace) -> int:
             f"strict: not looked at in {report.target}:", *report.gaps, sep="\n  ", file=sys.stderr
         )
     return code
+
+
+def _write(file: Path, data: dict) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(data, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def _code(report: Report, fail_on: str, strict: bool) -> int:
