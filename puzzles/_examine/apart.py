@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
+from puzzles._examine.costs import Costs, costs, dearer
 from puzzles._examine.examination import Examination
 from puzzles._examine.examining import examine
 from puzzles._examine.places import home_of, place
@@ -19,12 +20,21 @@ from puzzles._launch import Finding
 
 @dataclass(frozen=True)
 class Asked:
-    """A target as it is typed, with what steers its examination."""
+    """A target as it is typed, with what steers its examination.
+
+    before: what its launches did cost, as the file called `kept` says.
+    """
 
     target: str
     arguments: tuple[str, ...] = ()
     chips: tuple[str, ...] = ("v5e",)
     seed: int = 0
+    before: Costs | None = None
+    kept: str = ""
+
+    @property
+    def name(self) -> str:
+        return " ".join((self.target, *self.arguments))
 
 
 @dataclass(frozen=True)
@@ -43,6 +53,7 @@ class Report:
     gaps: tuple[str, ...]
     places: tuple[tuple[str, int] | None, ...] = ()
     home: tuple[str, int] | None = None
+    costs: Costs | None = None
 
     @classmethod
     def of(cls, target: str, found: Examination, fn: object = None) -> Report:
@@ -51,6 +62,7 @@ class Report:
         return cls(
             target, str(found), json.loads(found.to_json()), found.findings, found.unread,
             found.unseen + missed, tuple(place(one.line) for one in found.findings), home_of(fn),
+            costs(found.launches),
         )  # fmt: skip
 
     @classmethod
@@ -99,4 +111,7 @@ def _answer(pipe: Connection, asked: Asked) -> None:
 def looked_at(asked: Asked) -> Report:
     """The same in this process."""
     fn, args = load(asked.target), [argument(text) for text in asked.arguments]
-    return Report.of(asked.target, examine(fn, *args, chips=asked.chips, seed=asked.seed), fn)
+    found = examine(fn, *args, chips=asked.chips, seed=asked.seed)
+    if asked.before is not None:
+        found = found.with_more(dearer(found.launches, asked.before, asked.kept))
+    return Report.of(asked.target, found, fn)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
+from puzzles._examine import costs
 from puzzles._examine.apart import Asked, Report, apart
 from puzzles._examine.sarif import sarif
 from puzzles._launch import ERROR, SEVERITIES
@@ -23,6 +25,10 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=0, help="draws data for shapes")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.add_argument("--sarif", metavar="FILE", type=Path, help="write SARIF 2.1.0 there")
+    parser.add_argument(
+        "--baseline", metavar="FILE", type=Path, help="costs of launches: written, later compared"
+    )
+    parser.add_argument("--update-baseline", action="store_true", help="write them anew")
     parser.add_argument("--timeout", type=_seconds, metavar="SECONDS", help="for each target")
     parser.add_argument(
         "--fail-on", choices=SEVERITIES, default=ERROR, help="the mildest finding that exits with 1"
@@ -37,8 +43,19 @@ def command(given: argparse.Namespace) -> int:
 
     0: nothing found of `--fail-on` or worse; 1: something; 2: it could not be looked at.
     """
+    try:
+        if given.update_baseline and not given.baseline:
+            raise costs.Unkept("--update-baseline needs the file: --baseline FILE")
+        kept = costs.read(given.baseline) if given.baseline else {}
+    except costs.Unkept as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
     asked = Asked(given.target, tuple(given.arguments), given.chips, given.seed)
-    report = apart(asked, given.timeout)
+    known = None if given.update_baseline else kept.get(asked.name)
+    report = apart(replace(asked, before=known, kept=str(given.baseline)), given.timeout)
+    if given.baseline and known is None and report.costs:
+        costs.write(given.baseline, {**kept, asked.name: report.costs})
+        print(f"the costs of {asked.name} are written to {given.baseline}", file=sys.stderr)
     code = report.data["code"] = _code(report, given.fail_on, given.strict)
     if given.sarif:
         _write(given.sarif, sarif([report]))

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from pathlib import Path
 
 import pytest
 
-from puzzles._examine import apart, command, options, shell, targets
+from puzzles.__main__ import main
+from puzzles._examine import apart, shell, targets
 from puzzles._launch import Finding
 
 MODULES = {
@@ -53,12 +53,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def run(*typed: str) -> int:
-    parser = argparse.ArgumentParser()
-    options(parser)
-    return command(parser.parse_args(typed))
-
-
 @pytest.mark.parametrize(
     ("target", "says"),
     [
@@ -100,14 +94,17 @@ def test_a_path_is_a_module_also_within_a_package() -> None:
 def test_what_could_not_be_looked_at_exits_with_2(
     target, says, capfd: pytest.CaptureFixture
 ) -> None:
-    assert run(target, "f32[8,128]", "--timeout", "8" if "hangs" in target else "600") == 2
+    assert (
+        main(["examine", target, "f32[8,128]", "--timeout", "8" if "hangs" in target else "600"])
+        == 2
+    )
     assert says in capfd.readouterr().out
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("folder")
 def test_standard_output_is_one_json_document(capfd: pytest.CaptureFixture) -> None:
-    assert run("printing:double", "f32[16,128]", "--json") == 0
+    assert main(["examine", "printing:double", "f32[16,128]", "--json"]) == 0
     said = capfd.readouterr()
     assert json.loads(said.out)["code"] == 0
     assert all(one in said.err for one in ("a module may print", "and C, below", "step 1"))
@@ -134,7 +131,7 @@ def report(*severities: str, unread: str = "", gaps: tuple[str, ...] = ()) -> ap
 )
 def test_exit_codes(seen, typed, code, monkeypatch, capsys: pytest.CaptureFixture) -> None:
     monkeypatch.setattr(shell, "apart", lambda *_: seen)
-    assert run("m:f", *typed) == code
+    assert main(["examine", "m:f", *typed]) == code
     assert ("not looked at in m:f:\n  memory" in capsys.readouterr().err) == (
         code == 2 and not seen.unread
     )
@@ -143,5 +140,5 @@ def test_exit_codes(seen, typed, code, monkeypatch, capsys: pytest.CaptureFixtur
 @pytest.mark.parametrize("typed", [["--chips", "v9"], ["--timeout", "0"], ["--fail-on", "all"]])
 def test_what_is_typed_wrong_exits_with_2(typed) -> None:
     with pytest.raises(SystemExit) as ended:
-        run("m:f", *typed)
+        main(["examine", "m:f", *typed])
     assert ended.value.code == 2
