@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import html
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from puzzles._launch import ERROR, NOTE, SEVERITIES, WARNING, Finding, Launch
@@ -44,6 +44,11 @@ class Examination:
     def code(self) -> int:
         """For a shell: 0 without an error, 1 with one, 2 if it could not be read."""
         return 2 if self.unread else int(self.worst == ERROR)
+
+    def with_more(self, findings: Iterable[Finding]) -> Examination:
+        """The same with findings of somebody else."""
+        each = sorted((*self.findings, *findings), key=lambda one: SEVERITIES.index(one.severity))
+        return dataclasses.replace(self, findings=tuple(each))
 
     @property
     def headline(self) -> str:

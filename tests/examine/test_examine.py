@@ -19,7 +19,7 @@ from jax.experimental.pallas import tpu as pltpu
 
 import puzzles
 from puzzles import Examination, examine
-from puzzles._examine import examining, shell
+from puzzles._examine import examining, targets
 from puzzles._launch import KINDS
 from puzzles._tpu import drawn, simulator
 
@@ -224,34 +224,15 @@ def test_arguments_are_written_as_jax_prints_shapes_or_as_numbers_and_python() -
         ("u8[2, 3]", (2, 3), jnp.uint8), ("bool[4]", (4,), jnp.bool_),
         ("float8_e4m3fn[8,128]", (8, 128), jnp.float8_e4m3fn),
     ]:  # fmt: skip
-        assert shell.argument(text) == S(shape, dtype)
-    assert shell.argument("i32[3]=5,0,7").tolist() == [5, 0, 7]
-    assert shell.argument("i32[2,2]=1").tolist() == [[1, 1], [1, 1]]
-    assert shell.argument("(128, 256)") == (128, 256)
-    assert shell.argument("None") is None
+        assert targets.argument(text) == S(shape, dtype)
+    assert targets.argument("i32[3]=5,0,7").tolist() == [5, 0, 7]
+    assert targets.argument("i32[2,2]=1").tolist() == [[1, 1], [1, 1]]
+    assert targets.argument("(128, 256)") == (128, 256)
+    assert targets.argument("None") is None
     for text, says in [("f32[8", "is no argument"), ("f33[8]", "is no type"),
                        ("i32[3]=1,2", "2 numbers for 3 elements")]:  # fmt: skip
-        with pytest.raises(shell.Unfit, match=says):
-            shell.argument(text)
-
-
-@pytest.mark.parametrize(
-    ("target", "says"),
-    [
-        ("kernels", "names no function: write module:function"),
-        ("no_such_module:f", "'no_such_module' cannot be imported"),
-        ("json:nothing", "'json' has no 'nothing'"),
-    ],
-)
-def test_what_names_no_function_says_so(target, says, capsys: pytest.CaptureFixture) -> None:
-    assert shell.command(target, [], "v5e", False) == 2
-    assert says in capsys.readouterr().err
-
-
-def test_a_shell_gets_json_and_a_code(monkeypatch, capsys: pytest.CaptureFixture) -> None:
-    monkeypatch.syspath_prepend(ROOT / "docs")
-    assert shell.command("kernels:stream", ["f32[32,128]"], "v5e", True) == 1
-    assert json.loads(capsys.readouterr().out)["findings"][0]["kind"] == "hazard"
+        with pytest.raises(targets.Unfit, match=says):
+            targets.argument(text)
 
 
 def test_the_pictures_of_the_page_are_what_it_says() -> None:
