@@ -53,6 +53,8 @@ class Verdict:
         body = "\n".join(_indent(part) for part in parts if part)
         return f"{self.headline}\n{body}"
 
+    __repr__ = __str__  # what a notebook keeps as plain text
+
     @property
     def _is_a_fault(self) -> bool:
         """Whether a rule is broken, and not only a gap left open."""
