@@ -487,10 +487,15 @@ def test_judging_prints_nothing(notebook: Notebook, capsys: pytest.CaptureFixtur
     assert capsys.readouterr().out == ""
 
 
-def test_hints_come_one_by_one_and_start_again(capsys: pytest.CaptureFixture[str]) -> None:
-    for number in (1, 2, 3, 1):
+def test_hints_come_one_by_one_and_it_is_said_when_they_start_again(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_check, "_hinted", {})
+    for number, again in ((1, False), (2, False), (3, False), (1, True), (2, False)):
         puzzles.hint("row_sum")
-        assert f"hint {number} of 3" in _says(capsys)
+        said = _says(capsys)
+        assert f"hint {number} of 3" in said
+        assert (", again from the first:" in said) is again
 
 
 def test_solution_shows_code_without_marks_and_why(capsys: pytest.CaptureFixture[str]) -> None:
@@ -500,6 +505,11 @@ def test_solution_shows_code_without_marks_and_why(capsys: pytest.CaptureFixture
     assert "Why it works" in text
     assert "SOLUTION" not in text
     assert "PUZZLE" not in text
+
+
+def test_the_plain_text_of_a_verdict_is_what_print_gives(notebook: Notebook) -> None:
+    verdict = puzzles.judge(puzzles.find("vector_add"), _kernel(notebook, "..."))
+    assert repr(verdict) == str(verdict)
 
 
 def test_html_says_what_the_text_says(notebook: Notebook) -> None:
