@@ -14,8 +14,9 @@ import numpy as np
 
 from puzzles._judge import source, stages
 from puzzles._judge.again import Again
-from puzzles._judge.beside import beside
+from puzzles._judge.beside import beside, line
 from puzzles._judge.case import Case, cases, execute, fresh_case, on_tpu
+from puzzles._judge.cost import Cost
 from puzzles._judge.fresh import own_seed
 from puzzles._judge.limits import jax_at_rest, learners_code
 from puzzles._judge.memory import memory, memory_of_fresh
@@ -67,7 +68,7 @@ def judge_fresh(puzzle: Puzzle, fn: Callable, seed: int) -> Verdict:
                     memory_of_fresh(case, traced)
                 else:
                     _plain(case, fn, again)
-        return _passed(puzzle, None)
+        return _passed(puzzle)
 
     return _guarded(puzzle, fn, judged)
 
@@ -143,8 +144,11 @@ def _judge(
     if fresh is not None:
         with _told_as_fresh(fresh):
             _plain(fresh, fn, again)
-    receipt = receipt_text(planned, title=case.label) if planned else None
-    return _passed(puzzle, receipt, notes=(sentence("no kernel"),))
+    told = sentence("no kernel")
+    if not planned:
+        return _passed(puzzle, notes=(told,))
+    details = f"{receipt_text(planned, title=case.label)}\n{told}"
+    return _passed(puzzle, line(puzzle, case.label, Cost(planned, ())), details)
 
 
 def _kernel(
@@ -185,17 +189,20 @@ def _kernel(
         f"TPU simulator ({where})",
         *lowered,
     )
-    return _passed(puzzle, _receipt(puzzle, traces, scale, ran), tuple(_remarks(fn, traces, scale)))
+    notes = tuple(_remarks(fn, traces, scale))
+    return _passed(puzzle, *_receipt(puzzle, traces, scale, ran), notes)
 
 
 def _receipt(
     puzzle: Puzzle, traces: Mapping[Case, Traced], scale: Scale | None, ran: tuple[str, ...]
-) -> str:
-    """What the launches cost: at production scale, or on the case that moves most."""
+) -> tuple[str, str]:
+    """What the launches cost, and details: at production scale, or on the case that moves most."""
     if scale is not None:
-        return beside(puzzle, scale, ran)
+        return line(puzzle, scale.label, scale.mine, scale.par), beside(scale, ran)
     largest = max(traces, key=lambda case: sum(one.hbm_bytes for one in traces[case].launches))
-    return receipt_text(traces[largest].launches, ran=ran, title=largest.label)
+    launches = traces[largest].launches
+    told = line(puzzle, largest.label, Cost(launches, ()))
+    return told, receipt_text(launches, ran=ran, title=largest.label)
 
 
 def _remarks(fn: Callable, traces: Mapping[Case, Traced], scale: Scale | None) -> Iterator[str]:
@@ -296,6 +303,13 @@ def _told_as_fresh(case: Case) -> Iterator[None]:
         raise rejected.on_fresh_case(case.puzzle.name, case.seed, case.unusual) from None
 
 
-def _passed(puzzle: Puzzle, receipt: str | None, notes: tuple[str, ...] = ()) -> Verdict:
-    lesson = _first_sentence(puzzle.explain)
-    return Verdict(True, "passed", lesson, None, puzzle.name, receipt=receipt, notes=notes)
+def _passed(
+    puzzle: Puzzle,
+    receipt: str | None = None,
+    details: str | None = None,
+    notes: tuple[str, ...] = (),
+) -> Verdict:
+    says = _first_sentence(puzzle.explain)
+    return Verdict(
+        True, "passed", says, puzzle=puzzle.name, receipt=receipt, details=details, notes=notes
+    )
