@@ -12,8 +12,9 @@ from functools import cache
 
 from puzzles._judge import explain, memory, running, source, values, work
 from puzzles._judge.answer import Answer, Run
-from puzzles._judge.beside import beside
+from puzzles._judge.beside import beside, line
 from puzzles._judge.case import Case
+from puzzles._judge.cost import Cost
 from puzzles._judge.numbers import on_tpu
 from puzzles._judge.raised import jax_at_rest
 from puzzles._judge.scale import Scale
@@ -226,9 +227,17 @@ def _explained(verdict: Verdict, run: Run) -> Verdict:
 
 
 def _passed(answer: Answer) -> Verdict:
-    puzzle, receipt, notes = answer.puzzle, _receipt(answer), tuple(_remarks(answer))
-    lesson = _lesson(puzzle)
-    return Verdict(True, "passed", lesson, None, puzzle.name, receipt=receipt, notes=notes)
+    puzzle = answer.puzzle
+    cost, details = _receipt(answer)
+    return Verdict(
+        True,
+        "passed",
+        _lesson(puzzle),
+        puzzle=puzzle.name,
+        receipt=cost,
+        details=details,
+        notes=tuple(_remarks(answer, details)),
+    )
 
 
 def _lesson(puzzle: Puzzle) -> str:
@@ -238,11 +247,15 @@ def _lesson(puzzle: Puzzle) -> str:
     return flat if end < 0 else flat[: end + 1]
 
 
-def _receipt(answer: Answer) -> str | None:
-    """What the launches cost: at production scale, or on the case that moves most."""
-    if not answer.puzzle.kernel:
+def _receipt(answer: Answer) -> tuple[str | None, str | None]:
+    """What the launches cost, and details: at production scale, or on the case that moves most."""
+    puzzle = answer.puzzle
+    if not puzzle.kernel:
         last = answer.runs[-1]
-        return receipt_text(last.launches, title=last.label) if last.launches else None
+        if not last.launches:
+            return None, None
+        details = f"{receipt_text(last.launches, title=last.label)}\n{sentence('no kernel')}"
+        return line(puzzle, last.label, Cost(last.launches, ())), details
     ran = (
         f"values on {len(answer.runs)} case{'s' * (len(answer.runs) > 1)}",
         "compiled on this TPU" if on_tpu() else "CPU interpreter",
@@ -251,15 +264,18 @@ def _receipt(answer: Answer) -> str | None:
         *filter(None, [answer.ran.get("libtpu")]),
     )
     if answer.scale is not None:
-        return beside(answer.puzzle, answer.scale, ran)
+        scale = answer.scale
+        return line(puzzle, scale.label, scale.mine, scale.par), beside(scale, ran)
     largest = max(answer.runs, key=lambda run: sum(one.hbm_bytes for one in run.launches))
-    return receipt_text(largest.launches, ran=ran, title=largest.label)
+    told = line(puzzle, largest.label, Cost(tuple(largest.launches), ()))
+    return told, receipt_text(largest.launches, ran=ran, title=largest.label)
 
 
-def _remarks(answer: Answer) -> Iterator[str]:
-    """What is worth a sentence beside a pass."""
+def _remarks(answer: Answer, details: str | None) -> Iterator[str]:
+    """What is worth a sentence beside a pass; that nothing was launched stands in its details."""
     if not answer.puzzle.kernel:
-        yield sentence("no kernel")
+        if details is None:
+            yield sentence("no kernel")
         return
     launches = [one for run in answer.runs for one in run.launches]
     if not on_tpu() and not all(one.interpret for one in launches):

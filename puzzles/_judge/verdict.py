@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from puzzles._draw import block_squares
 from puzzles._launch import Finding as Known
+from puzzles._receipt import receipt_html
 from puzzles._rules import RULES, Finding, address, title_of
 
 _just_shown: Verdict | None = None
@@ -18,10 +19,10 @@ class Verdict:
 
     says: where, what, what to try. diagnosis: the mistake that the numbers match, in its own words.
     step: program ids of the grid step to look at. picture: right and wrong blocks as text.
-    receipt: what the launch costs, on a pass. notes: more lines, such as progress. seed: what drew
-    the fresh case, where that is the case that failed. title: in place of the stage's own.
-    first: what may explain all of it, to be read before the rest. rule: what decided, a name in
-    `RULES`; empty on a pass.
+    receipt: what the launch costs, on a pass, and details: its parts, to be unfolded. notes: more
+    lines, such as progress. seed: what drew the fresh case, where that is the case that failed.
+    title: in place of the stage's own. first: what may explain all of it, to be read before the
+    rest. rule: what decided, a name in `RULES`; empty on a pass.
     """
 
     passed: bool
@@ -32,6 +33,7 @@ class Verdict:
     case: str | None = None
     step: tuple[int, ...] | None = None
     receipt: str | None = None
+    details: str | None = None
     picture: str | None = None
     notes: tuple[str, ...] = field(default=())
     seed: int | None = None
@@ -66,7 +68,10 @@ class Verdict:
         if self._is_a_fault:
             parts.append(f"Rule `{self.rule}`: {address(self.rule)}")
         body = "\n".join(_indent(part) for part in parts if part)
-        return f"{self.headline}\n{body}"
+        folded = f"\n\n{_indent(self.details)}" if self.details else ""
+        return f"{self.headline}\n{body}{folded}"
+
+    __repr__ = __str__  # what a notebook keeps as plain text
 
     @property
     def _is_a_fault(self) -> bool:
@@ -88,17 +93,12 @@ class Verdict:
         if self.stage == "unsolved":
             colour = "#888888"
         parts = [f"<b>{escape_html.escape(self.headline)}</b>"]
-        for text in (self.first, self.diagnosis, self.says):
+        for text in (self.first, self.diagnosis, self.says, self.receipt):
             if text:
                 parts.append(f"<div style='margin-top:4px'>{_code(text)}</div>")
         if self.picture:
             parts.append(
                 block_squares(self.picture.replace(" (. right, x wrong)", ", right and wrong"))
-            )
-        if self.receipt:
-            parts.append(
-                "<pre style='margin:6px 0 0 0;background:transparent;color:inherit;"
-                f"font-family:monospace;line-height:1.35'>{escape_html.escape(self.receipt)}</pre>"
             )
         for text in self.notes:
             parts.append(f"<div style='margin-top:4px;opacity:.8'>{_code(text)}</div>")
@@ -106,6 +106,11 @@ class Verdict:
             link = f"<a href='{address(self.rule)}' target='_blank'>{self.rule}</a>"
             parts.append(
                 f"<div style='margin-top:4px;opacity:.8'>What this rule means: {link}</div>"
+            )
+        if self.details:
+            parts.append(
+                "<details style='margin-top:4px'><summary style='opacity:.8'>details</summary>"
+                f"{receipt_html(self.details)}</details>"
             )
         return (
             f"<div style='border-left:4px solid {colour};padding:4px 0 4px 12px;"
