@@ -17,6 +17,7 @@ from puzzles._judge.again import Again
 from puzzles._judge.beside import beside
 from puzzles._judge.case import Case, cases, execute, fresh_case, on_tpu
 from puzzles._judge.fresh import own_seed
+from puzzles._judge.halfway import right_so_far
 from puzzles._judge.limits import jax_at_rest, learners_code
 from puzzles._judge.memory import memory, memory_of_fresh
 from puzzles._judge.origin import own_launches
@@ -50,7 +51,9 @@ def judge(
     """
     again = Again(partial(_elsewhere, fn), patience)
     with jax_at_rest():
-        return _guarded(puzzle, fn, lambda: _judge(puzzle, fn, seed, thorough, compiler, again))
+        return _guarded(
+            puzzle, fn, again, lambda: _judge(puzzle, fn, seed, thorough, compiler, again)
+        )
 
 
 def judge_fresh(puzzle: Puzzle, fn: Callable, seed: int) -> Verdict:
@@ -69,11 +72,11 @@ def judge_fresh(puzzle: Puzzle, fn: Callable, seed: int) -> Verdict:
                     _plain(case, fn, again)
         return _passed(puzzle, None)
 
-    return _guarded(puzzle, fn, judged)
+    return _guarded(puzzle, fn, again, judged)
 
 
-def _guarded(puzzle: Puzzle, fn: Callable, judged: Callable[[], Verdict]) -> Verdict:
-    """What `judged` returns, or what its `Rejected` says; "unsolved" where `fn` is a starter."""
+def _guarded(puzzle: Puzzle, fn: Callable, again: Again, judged: Callable[[], Verdict]) -> Verdict:
+    """What `judged` returns, or what its `Rejected` says; "unsolved" where `fn` has gaps left."""
     try:
         untouched = source.is_starter(puzzle, fn)
         if untouched:
@@ -85,9 +88,9 @@ def _guarded(puzzle: Puzzle, fn: Callable, judged: Callable[[], Verdict]) -> Ver
         except Rejected:
             left = source.ellipsis_left(puzzle, fn)
             if left:
-                raise Rejected(
-                    "ellipsis-left", f"A `...` still stands for a value in `{left[0]}`: `{left[1]}`"
-                ) from None
+                says = f"A `...` still stands for a value in `{left[0]}`: `{left[1]}`"
+                done = right_so_far(puzzle, fn, again)
+                raise Rejected("ellipsis-left", f"{says}\n{done}".strip()) from None
             unfilled = source.partly_filled(puzzle, fn) if puzzle.starter is None else None
             if unfilled:
                 raise Rejected("untouched", _where_to_start(puzzle, unfilled)) from None
