@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.experimental import pallas as pl
-from learner import Notebook, solved
+from learner import Notebook, edited, solved
 
 import puzzles
 from puzzles import _check
@@ -250,6 +250,39 @@ def test_a_dot_left_in_a_launch_rung_is_unsolved_and_named(
     )
     assert verdict.stage == "unsolved"
     assert "`grid=...,`" in _says(capsys)
+
+
+DA = """        grid=(M // bm, K // bk, N // bn),
+        in_specs=[
+            pl.BlockSpec((bm, bn), lambda i, j, n: (i, n)),
+            pl.BlockSpec((bk, bn), lambda i, j, n: (j, n)),
+        ],
+"""
+DB = """        grid=(K // bk, N // bn, M // bm),
+        in_specs=[
+            pl.BlockSpec((bm, bk), lambda i, j, m: (m, i)),
+            pl.BlockSpec((bm, bn), lambda i, j, m: (m, j)),
+        ],
+"""
+GAP = "        grid=...,\n        in_specs=...,\n"
+
+
+@pytest.mark.parametrize(
+    ("filled", "stage", "says"),
+    [
+        ([], "unsolved", "What is left is the launch that gives `db`."),
+        ([("(j, n)", "(n, j)")], "values", "da needs block (j, n) of `b`"),
+        ([(DA, GAP)], "unsolved", "`grid=...,`"),
+    ],
+)
+def test_of_two_launches_one_is_judged_before_the_other_is_filled_in(
+    capsys: pytest.CaptureFixture[str], filled: list[tuple[str, str]], stage: str, says: str
+) -> None:
+    verdict = puzzles.check(edited("matmul_gradients", (DB, GAP), *filled))
+    assert verdict.stage == stage
+    said = _says(capsys)
+    assert says in said
+    assert ("`da`: right" in said) == (not filled)
 
 
 def test_a_program_id_that_the_interpreter_cannot_answer_is_named(
