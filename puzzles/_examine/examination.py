@@ -45,6 +45,10 @@ class Examination:
         """For a shell: 0 without an error, 1 with one, 2 if it could not be read."""
         return 2 if self.unread else int(self.worst == ERROR)
 
+    def fails(self, level: str) -> bool:
+        """Whether it has a finding of this severity, or of a worse one."""
+        return bool(self.findings) and SEVERITIES.index(self.worst) <= SEVERITIES.index(level)
+
     def with_more(self, findings: Iterable[Finding]) -> Examination:
         """The same with findings of somebody else."""
         each = sorted((*self.findings, *findings), key=lambda one: SEVERITIES.index(one.severity))
