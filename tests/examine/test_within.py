@@ -108,6 +108,7 @@ def test_a_severity_that_is_none_is_refused() -> None:
 
 TESTS = """
 import jax
+import kernels
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 
@@ -130,17 +131,30 @@ def test_right(examined):
 def test_wrong(examined):
     examined(lambda x: doubled(x, 1), X)
 
+def test_race(examined):
+    examined(kernels.stream, X)
+
 def test_not_a_kernel(examined):
     examined(lambda x: x, X)
 """
 
 
-def test_the_fixture_fails_a_test_with_the_findings(pytester: pytest.Pytester) -> None:
+def test_the_fixture_fails_a_test_with_the_findings(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(ROOT / "docs")
     pytester.makepyfile(TESTS)
     done = pytester.runpytest_inprocess("-p", "pytest_pallas_puzzles", "-p", "no:cacheprovider")
-    done.assert_outcomes(passed=1, failed=2)
-    done.stdout.fnmatch_lines(["*out-of-bounds · kernel · x_ref*", "*no `pallas_call` in there*"])
-    done.stdout.fnmatch_lines(["*in test_the_fixture*read = pl.BlockSpec*"])
+    done.assert_outcomes(passed=1, failed=3)
+    done.stdout.fnmatch_lines(
+        [
+            "*out-of-bounds · kernel · x_ref*",
+            "*in test_the_fixture*read = pl.BlockSpec*",
+            "*hazard · stream_kernel · buffers*",
+            "*in kernels.py:*o_ref* = buffers*",
+            "*no `pallas_call` in there*",
+        ]
+    )
 
 
 def test_the_plugin_is_an_entry_point_that_imports_pytest_alone() -> None:
