@@ -76,6 +76,8 @@ class Examination:
             parts.append(f"{'each kind':<11} {address('').rstrip('#')}")
         return "\n".join(parts)
 
+    __repr__ = __str__  # what a notebook keeps as plain text
+
     def _receipt(self) -> str:
         return receipt_text(self.launches, self.chips[0], cycles=self.cycles, limits=True)
 
@@ -131,7 +133,7 @@ class Examination:
 
 def _where(one: Finding) -> str:
     """Its kind, and what of launch, operand, step and chips it names."""
-    step = "" if one.step is None else f"step {one.step}"
+    step = f"step {one.step}" if one.step else ""
     return " · ".join(filter(None, (one.kind, one.launch, one.operand, step, ", ".join(one.chips))))
 
 

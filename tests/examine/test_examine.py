@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import launches
 import pytest
 import sabotage
+from IPython.core.formatters import PlainTextFormatter
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
@@ -82,6 +83,11 @@ def test_html_escapes_what_it_quotes() -> None:
     page = examine(lambda x: pl.pallas_call(kernel, out_shape=x)(x), S((8, 128), f32))._repr_html_()
     assert "&lt;lambda&gt;: 1 error" in page
     assert "<code>cumsum</code>" in page
+
+
+def test_where_html_is_not_shown_a_notebook_has_what_print_gives() -> None:
+    found = examine(lambda x: x + 1, X)
+    assert PlainTextFormatter()(found) == str(found)
 
 
 @pytest.mark.parametrize(
