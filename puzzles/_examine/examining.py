@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from puzzles._examine.examination import Examination
+from puzzles._examine.ignores import without_ignored
 from puzzles._judge import equations_outside, told, unwrap
 from puzzles._launch import (
     ERROR,
@@ -68,7 +69,7 @@ def examine(
             raise ValueError(f"no chip is called {chip!r}; there are {', '.join(CHIPS)}")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return _examined(fn, args, tuple(chips), seed)
+        return without_ignored(_examined(fn, args, tuple(chips), seed))
 
 
 def _examined(fn: Any, args: tuple, chips: tuple[str, ...], seed: int) -> Examination:
