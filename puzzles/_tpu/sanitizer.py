@@ -6,6 +6,7 @@ parallel axis run. A kernel that is right gives the same numbers however these t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,7 +17,7 @@ import numpy as np
 from puzzles._jax import Jaxpr, is_key, is_remote
 from puzzles._launch import ERROR, Finding, Launch, Traced, kernel_calls, longest_chain, subjaxprs
 from puzzles._tpu.seen import Seen, comparable
-from puzzles._tpu.simulator import Run, SimulationError, drawn, foreseen, run
+from puzzles._tpu.simulator import EDGE, Run, SimulationError, drawn, foreseen, run
 from puzzles._tpu.watch import How, Watch
 
 # The simulator takes about a millisecond a step, and to compile a launch as long as some of them.
@@ -74,6 +75,9 @@ def sanitize(traced: Traced, launches: Sequence[Launch], seed: int = 0) -> Sanit
     said = "all steps" if most is None else f"the first {most} of {total:,} steps"
     try:
         found = _differences(program, most, any(map(_ordered_by_seed, launches)))
+        if found is None and most is not None and _hangs_over(launches):
+            found = _edges(program)
+            said += ", and the first two and the last of each axis for what hangs over an edge"
     except SimulationError as error:
         if error.finding is None:
             return Sanitized(why_not=error.says)
@@ -85,6 +89,30 @@ def sanitize(traced: Traced, launches: Sequence[Launch], seed: int = 0) -> Sanit
         return Sanitized(why_not=f"the simulator cannot run this: {error}")
     why = "" if most is None else f"{total:,} steps were too many: the first {most} stand for all"
     return Sanitized((found,) if found else (), said, why)
+
+
+def _hangs_over(launches: Sequence[Launch]) -> bool:
+    """Whether an input's last block does, and the steps at the edges are not too many."""
+    edges = [math.prod(min(n, EDGE) for n in one.grid) for one in launches]
+    pairs = list(zip(edges, launches, strict=True))
+    flops = sum(n * one.flops / max(1, one.steps) * (one.times or 1) for n, one in pairs)
+    if flops > _FLOPS or sum(n * (one.times or 1) for n, one in pairs) > WHOLE_STEPS:
+        return False
+    inputs = (operand for one in launches for operand in one.inputs if operand.piped)
+    return any(n % size for one in inputs for n, size in zip(one.shape, one.sizes, strict=True))
+
+
+def _edges(program: Traced) -> Finding | None:
+    """What depends on the padding of inputs in steps at the edges of each axis."""
+    try:
+        with_nan, with_zeros = (
+            run(program, How(unwritten=what, edges=True, noting=True))
+            for what in ("padding", "zero")
+        )
+    except (SimulationError, NotImplementedError):  # others lack the steps in between
+        return None
+    same = _same(with_nan, with_zeros)
+    return None if same else _unwritten(with_nan, _where(with_nan, with_zeros))
 
 
 def _refused(traced: Traced, launches: Sequence[Launch]) -> str | None:

@@ -33,14 +33,16 @@ class How:
     """What a TPU leaves open, and a run decides; all but the seed without compiling it again.
 
     seed: orders parallel axes. eager: copies are made when started, not when waited for. unwritten:
-    what memory holds at first, "nan" or "zero". most: steps after which a launch is cut off.
-    noting: keep what is carried back to HBM.
+    what memory holds at first, "nan", "zero", or "padding": NaN beyond the edges of inputs alone.
+    most: steps after which a launch is cut off. edges: of a longer axis the first and last ids
+    only. noting: keep what is carried back to HBM.
     """
 
     seed: int = 0
     eager: bool = False
     unwritten: str = "nan"
     most: int | None = None
+    edges: bool = False
     noting: bool = False
 
 
@@ -96,7 +98,7 @@ class Watch:
         name = getattr(plain, "__name__", "")
         if name == "_initialize_shared_memory":
             keywords = keywords | self._decided(function)
-        elif name == "_allocate_buffer" and self._how.unwritten == "zero":
+        elif name == "_allocate_buffer" and self._how.unwritten != "nan":
             given = (*given[:-1], self._zeroed(np.asarray(given[-1])))
         try:
             result = _RUN.get(name, _at_once)(partial(function, *given, **keywords))
@@ -118,7 +120,8 @@ class Watch:
     def _decided(self, function: Any) -> dict[str, Any]:
         params = function.keywords["interpret_params"]
         mode = "eager" if self._how.eager else "on_wait"
-        chosen = dict(uninitialized_memory=self._how.unwritten, dma_execution_mode=mode)
+        contents = "nan" if self._how.unwritten == "nan" else "zero"
+        chosen = dict(uninitialized_memory=contents, dma_execution_mode=mode)
         return {"interpret_params": dataclasses.replace(params, **chosen)}
 
     def _zeroed(self, value: np.ndarray) -> np.ndarray:
@@ -127,6 +130,8 @@ class Watch:
         position = len(self._buffers)
         name = names[position] if position < len(names) else None
         if position < grid.num_inputs:  # with padding to whole blocks
+            if self._how.unwritten == "padding":
+                return value
             zeros = np.zeros_like(value)
             inside = tuple(map(slice, _shapes(self.equation)[str(name)]))
             zeros[inside] = value[inside]

@@ -180,3 +180,30 @@ def test_a_kernel_that_takes_a_random_key_is_read_and_not_simulated() -> None:
         assert any("takes random keys" in one for one in found.not_looked)
         (launch,) = found.launches
         assert (launch.hbm_bytes_read, launch.hbm_bytes_written) == (8, 4096)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_an_edge_is_looked_at_though_the_grid_is_too_long(masked: bool) -> None:
+    def kernel(x_ref, o_ref):
+        @pl.when(pl.program_id(0) == 0)
+        def _():
+            o_ref[...] = jnp.zeros_like(o_ref)
+
+        x = x_ref[...]
+        if masked:
+            row = 8 * pl.program_id(0) + jax.lax.broadcasted_iota(i32, x.shape, 0)
+            x = jnp.where(row < 5004, x, 0.0)
+        o_ref[...] += jnp.sum(x, axis=0, keepdims=True)
+
+    def fn(x):
+        out = pl.BlockSpec((1, 128), lambda i: (0, 0))
+        return pl.pallas_call(
+            kernel, grid=(626,), in_specs=[ROWS], out_specs=out, out_shape=S((1, 128), f32)
+        )(x)
+
+    for rows in (5008, 5008, 5004):  # a launch that was cut off leaves nothing behind
+        found = examine(fn, S((rows, 128), f32))
+        assert found.unseen == ()
+    assert any("the last of each axis" in one for one in found.looked)
+    told = [(one.kind, one.operand, one.step) for one in found.findings]
+    assert told == ([] if masked else [("uninitialised", "x_ref", (625,))])
