@@ -340,7 +340,7 @@ def simulator_callbacks(instead: Callable[..., Any]) -> Iterator[None]:
 
 
 def forget_callbacks() -> None:
-    """Forget what JAX keeps of a callback that raised: the next to be called would raise it, too."""
+    """Forget what JAX keeps of a callback that raised: the next one would raise it, too."""
     tokens = getattr(importlib.import_module("jax._src.dispatch"), "runtime_tokens", None)
     if tokens is not None:
         tokens.clear()

@@ -34,6 +34,7 @@ from puzzles._tpu import (
     CompilerMissing,
     NoEstimate,
     Sanitized,
+    again_whole,
     compiled,
     estimated_cycles,
     has_libtpu,
@@ -100,6 +101,17 @@ def _examined(fn: Any, args: tuple, chips: tuple[str, ...], seed: int) -> Examin
     )  # fmt: skip
 
 
+def without_loss(launch: Launch, one: Finding) -> Finding:
+    """A block that comes back, and is written whole each time, costs time alone on one core."""
+    if not again_whole(launch, one):
+        return one
+    says = (
+        f"{one.says.partition(' On a TPU')[0]} No step reads it, and each visit writes all of it: "
+        "the last one counts, and the others compute and write back what is lost."
+    )
+    return replace(one, severity=WARNING, says=says)
+
+
 def name_of(fn: Any) -> str:
     """What a callable is called: its function's name, or its class."""
     plain = unwrap(fn)
@@ -148,7 +160,8 @@ class _Examination:
     def maps(self) -> None:
         """What the blocks of every step say."""
         for n, launch in enumerate(self.launches):
-            self.add(map(self.where_cores_share, faults(launch)), n)
+            found = (without_loss(launch, one) for one in faults(launch))
+            self.add(map(self.where_cores_share, found), n)
         steps = sum(launch.steps for launch in self.launches)
         self.looked.append(
             "out-of-bounds, never-written, revisited, alias, parallel, misaligned, promise: the "

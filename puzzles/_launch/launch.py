@@ -13,7 +13,7 @@ import numpy as np
 from puzzles._launch.events import Event, Waits, waits
 from puzzles._launch.moves import Copy, Flight, Piece, in_flight, pieces
 from puzzles._launch.operand import Operand, spread
-from puzzles._launch.touched import Touched, alone, storing, touched
+from puzzles._launch.touched import Touched, alone, rewritten, storing, touched
 from puzzles._launch.work import Dot, Touch
 
 
@@ -115,6 +115,15 @@ class Launch:
     def at(self, step: int) -> tuple[int, ...]:
         """The program ids of a step that is counted from 0."""
         return tuple(int(n) for n in self.program_ids[step])
+
+    def rewritten(self, name: str | None) -> bool:
+        """Whether an output's blocks are never read, and written whole whenever they are visited.
+
+        Then a visit that comes back finds nothing that it needs, and the last one counts.
+        """
+        aliased = {position for _, position in self.aliases}
+        outputs = (one for n, one in enumerate(self.outputs) if n not in aliased)
+        return any(o.name == name and rewritten(self.touches, o, self.grid) for o in outputs)
 
     @property
     def stores(self) -> tuple[tuple[str, int], ...]:

@@ -33,6 +33,7 @@ from puzzles._launch import (
     ERROR,
     Endless,
     Finding,
+    Launch,
     Traced,
     Unreadable,
     faults,
@@ -98,11 +99,12 @@ def run(traced: Traced, how: How, left_out: LeftOut = None) -> Run:
     return made
 
 
-def foreseen(traced: Traced, left_out: LeftOut = None) -> Finding | None:
+def foreseen(traced: Traced, left_out: LeftOut = None, rewritten: bool = False) -> Finding | None:
     """What the simulator would stop at, or let pass, as far as the launches alone tell it.
 
     An indexed ref in HBM, a block that is nowhere or comes back after another, a copy by hand.
     Nothing where a launch cannot be read, as in a loop around it whose turns choose its blocks.
+    rewritten: a block may come back if it is written whole each time.
     """
     try:
         launches = traced.launches
@@ -112,10 +114,17 @@ def foreseen(traced: Traced, left_out: LeftOut = None) -> Finding | None:
         if left_out is None or not left_out(call):
             kinds = ("out-of-bounds", "revisited")
             wrong = (f for f in faults(launch) if f.kind in kinds and f.severity == ERROR)
+            if rewritten:
+                wrong = (f for f in wrong if not again_whole(launch, f))
             found = words.indexed_hbm(call) or next(wrong, None) or copied(launch)
             if found is not None:
                 return found
     return None
+
+
+def again_whole(launch: Launch, found: Finding) -> bool:
+    """Whether a finding is of an output that is revisited, and written whole each time."""
+    return found.kind == "revisited" and launch.rewritten(found.operand)
 
 
 def _launch(

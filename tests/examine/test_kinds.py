@@ -207,3 +207,43 @@ def test_an_edge_is_looked_at_though_the_grid_is_too_long(masked: bool) -> None:
     assert any("the last of each axis" in one for one in found.looked)
     told = [(one.kind, one.operand, one.step) for one in found.findings]
     assert told == ([] if masked else [("uninitialised", "x_ref", (625,))])
+
+
+@pytest.mark.parametrize("reads", [False, True])
+def test_a_block_that_comes_back_and_is_written_whole_is_no_error(reads: bool) -> None:
+    def kernel(x_ref, o_ref):
+        o_ref[...] = jnp.where(pl.program_id(1) < 2, x_ref[...], 0.0) + (o_ref[...] if reads else 0)
+
+    def fn(x):
+        return pl.pallas_call(
+            kernel,
+            grid=(2, 4),
+            in_specs=[pl.BlockSpec((8, 128), lambda n, t: (jnp.minimum(2 * n + t, 3), 0))],
+            out_specs=pl.BlockSpec((8, 128), lambda n, t: (2 * n + t, 0)),
+            out_shape=S((48, 128), f32),
+        )(x)
+
+    (one,) = (f for f in examine(fn, S((32, 128), f32)).findings if f.kind == "revisited")
+    assert (one.severity, one.step) == ("error" if reads else "warning", (1, 0))
+    assert ("the last one counts" in one.says) is not reads
+    if not reads:
+        assert any("all steps" in line for line in examine(fn, S((32, 128), f32)).looked)
+
+
+def test_a_loop_of_many_turns_in_one_step_is_cut_off() -> None:
+    def fn(x, turns):
+        def kernel(x_ref, o_ref):
+            o_ref[...] = x_ref[...]
+
+            def body(_, nothing):
+                o_ref[...] += x_ref[...]
+                return nothing
+
+            jax.lax.fori_loop(0, turns, body, 0)
+
+        return pl.pallas_call(kernel, out_shape=x)(x)
+
+    found = examine(fn, S((8, 128), f32), 10**7)
+    assert (found.findings, found.unseen) == ((), ("memory",))
+    assert any("the first 20,000 times, up to grid step ()" in one for one in found.not_looked)
+    assert examine(fn, S((8, 128), f32), 10).unseen == ()
