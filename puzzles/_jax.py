@@ -307,13 +307,17 @@ def abstract_device(**wanted: Any) -> Any:
 
 def answers_about_tpus() -> Iterator[tuple[Any, str]]:
     """(module, name) of the functions that `emit_pipeline` asks which TPU it is traced for."""
-    for module, name in (("tpu_info", "get_tpu_info"), ("pipeline", "_get_tpu_generation")):
+    for path in (
+        "jax._src.pallas.mosaic.tpu_info.get_tpu_info",
+        "jax._src.pallas.mosaic.pipeline._get_tpu_generation",
+    ):
+        place, _, name = path.rpartition(".")
         try:
-            found = importlib.import_module(f"jax._src.pallas.mosaic.{module}")
+            module = importlib.import_module(place)
         except ImportError:  # 0.7 has no `tpu_info`
             continue
-        if hasattr(found, name):
-            yield found, name
+        if hasattr(module, name):
+            yield module, name
 
 
 def interpret_params(**wanted: Any) -> Any:

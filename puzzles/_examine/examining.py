@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -19,6 +20,7 @@ from puzzles._launch import (
     Traced,
     Unreadable,
     alone,
+    devices_called,
     faults,
     for_gpus,
     line_of,
@@ -77,7 +79,7 @@ def _examined(fn: Any, args: tuple, chips: tuple[str, ...], seed: int) -> Examin
     if not callable(fn):
         return Examination(name, unread=f"this needs what launches a kernel, and got {fn!r:.60}")
     try:
-        traced = trace_call(fn, *args)
+        traced, asked = _traced(fn, args, chips[0])
         if for_gpus(traced.jaxpr.jaxpr):
             return Examination(name, unread=_GPU)
         launches = traced.launches
@@ -88,6 +90,8 @@ def _examined(fn: Any, args: tuple, chips: tuple[str, ...], seed: int) -> Examin
     if not launches:
         return Examination(name, unread=nothing_launched(traced))
     work = _Examination(traced, launches, chips)
+    if asked:
+        work.looked.append(f"all as on a {chips[0]}, which it is told where it asks for the device")
     work.maps()
     work.lowering()
     work.simulation(seed)
@@ -99,6 +103,16 @@ def _examined(fn: Any, args: tuple, chips: tuple[str, ...], seed: int) -> Examin
         name, work.findings, launches, tuple(work.looked), tuple(work.not_looked), chips, cycles,
         unseen=tuple(dict.fromkeys(work.unseen)),
     )  # fmt: skip
+
+
+def _traced(fn: Callable, args: tuple, chip: str) -> tuple[Traced, bool]:
+    """The function's trace, and whether it took that JAX answers as on this chip."""
+    try:
+        return trace_call(fn, *args), False
+    except Exception:
+        with contextlib.suppress(Exception), devices_called(CHIPS[chip].kind):
+            return trace_call(fn, *args), True
+        raise
 
 
 def without_loss(launch: Launch, one: Finding) -> Finding:

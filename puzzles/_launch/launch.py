@@ -125,6 +125,10 @@ class Launch:
         outputs = (one for n, one in enumerate(self.outputs) if n not in aliased)
         return any(o.name == name and rewritten(self.touches, o, self.grid) for o in outputs)
 
+    def when(self, step: int) -> str:
+        """ " at grid step (1, 0)"; nothing without a grid, where there is one step."""
+        return f" at grid step {self.at(step)}" if self.grid else ""
+
     @property
     def stores(self) -> tuple[tuple[str, int], ...]:
         """Each output, and how many steps store into it for certain."""

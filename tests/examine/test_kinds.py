@@ -247,3 +247,20 @@ def test_a_loop_of_many_turns_in_one_step_is_cut_off() -> None:
     assert (found.findings, found.unseen) == ((), ("memory",))
     assert any("the first 20,000 times, up to grid step ()" in one for one in found.not_looked)
     assert examine(fn, S((8, 128), f32), 10).unseen == ()
+
+
+def test_who_asks_for_the_device_is_answered_as_on_the_first_chip() -> None:
+    def fn(x):
+        rows = {"TPU v5 lite": 8, "TPU v6 lite": 16}[jax.devices()[0].device_kind]
+        spec = pl.BlockSpec((rows, 128), lambda i: (i, 0))
+        return pl.pallas_call(
+            negate, grid=(32 // rows,), in_specs=[spec], out_specs=spec, out_shape=x
+        )(x)
+
+    before = jax.devices()
+    for chip, grid in (("v5e", (4,)), ("v6e", (2,))):
+        found = examine(fn, S((32, 128), f32), chips=(chip,))
+        assert (found.findings, found.launches[0].grid) == ((), grid)
+        assert any(f"all as on a {chip}" in one for one in found.looked)
+    assert "KeyError" in examine(fn, S((32, 128), f32), chips=("v4",)).unread
+    assert jax.devices() == before
