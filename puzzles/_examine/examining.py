@@ -6,6 +6,7 @@ import contextlib
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from puzzles._examine.examination import Examination
@@ -126,6 +127,19 @@ def without_loss(launch: Launch, one: Finding) -> Finding:
     return replace(one, severity=WARNING, says=says)
 
 
+def moved_by_the_kernel(launch: Launch, pair: tuple[str, str]) -> Finding:
+    """An index map that reads what the kernel writes."""
+    operand, scalar = pair
+    says = (
+        f"The index map of `{operand}` reads `{scalar}`, and the kernel writes into it. The "
+        "pipeline asks for a block before its step, how long before depends on the number of its "
+        "buffers: whether it gets the old number or the new one is a matter of timing. Fetches are counted with the old."
+    )
+    remedy = f"Compute `{scalar}` before the launch, or copy the blocks by hand."
+    line = next((one.line for one in launch.operands if one.name == operand), None)
+    return Finding("hazard", WARNING, says, remedy, launch.name, operand, line=line or launch.line)
+
+
 def name_of(fn: Any) -> str:
     """What a callable is called: its function's name, or its class."""
     plain = unwrap(fn)
@@ -176,6 +190,7 @@ class _Examination:
         for n, launch in enumerate(self.launches):
             found = (without_loss(launch, one) for one in faults(launch))
             self.add(map(self.where_cores_share, found), n)
+            self.add(map(partial(moved_by_the_kernel, launch), launch.moved), n)
         steps = sum(launch.steps for launch in self.launches)
         self.looked.append(
             "out-of-bounds, never-written, revisited, alias, parallel, misaligned, promise: the "

@@ -67,6 +67,7 @@ class Launch:
     times: int | None = 1  # how often a loop around the launch runs it; None: only running it tells
     certain: Launch | None = None  # what `least` is where it differs
     line: str | None = None  # where it is launched
+    moved: tuple[tuple[str, str], ...] = ()  # operands whose map reads a scalar that is written
     unused: frozenset[int] = frozenset()  # outputs that the program drops: scratch, in effect
     made: tuple[Made, ...] = ()  # what XLA does for an aliased output before the launch
     flights: tuple[Flight, ...] = ()
@@ -85,11 +86,13 @@ class Launch:
     def exact(self) -> bool:
         """Whether all counts are exact."""
         copied = all(copy.exact for copy in self.copies)
-        return copied and not self.unknown_branches and not self.unknown_loops
+        return copied and not self.moved and not self.unknown_branches and not self.unknown_loops
 
     @property
     def bound(self) -> str:
         """What a count is: "" if it is exact, "at most", "at least", or else "about"."""
+        if self.moved:
+            return "about"
         if self.unknown_loops:
             most = self.unknown_branches or not all(copy.exact for copy in self.copies)
             return "about" if most else "at least"

@@ -264,3 +264,25 @@ def test_who_asks_for_the_device_is_answered_as_on_the_first_chip() -> None:
         assert any(f"all as on a {chip}" in one for one in found.looked)
     assert "KeyError" in examine(fn, S((32, 128), f32), chips=("v4",)).unread
     assert jax.devices() == before
+
+
+@pytest.mark.parametrize("writes", [False, True])
+def test_a_table_that_the_kernel_writes_makes_its_index_maps_doubtful(writes: bool) -> None:
+    def kernel(ids, x_ref, o_ref):
+        if writes:
+            ids[2] = 1
+        o_ref[...] = x_ref[...]
+
+    def fn(ids, x):
+        spec = pltpu.PrefetchScalarGridSpec(
+            num_scalar_prefetch=1, grid=(3,),
+            in_specs=[pl.BlockSpec((8, 128), lambda i, ids: (ids[i], 0))],
+            out_specs=pl.BlockSpec((8, 128), lambda i, ids: (i, 0)),
+        )  # fmt: skip
+        return pl.pallas_call(kernel, grid_spec=spec, out_shape=x)(ids, x)
+
+    found = examine(fn, jnp.arange(3), S((24, 128), f32))
+    assert [(f.kind, f.severity, f.operand) for f in found.findings] == (
+        [("hazard", "warning", "x_ref")] if writes else []
+    )
+    assert (found.launches[0].exact, found.launches[0].bound) == (not writes, "about" * writes)
