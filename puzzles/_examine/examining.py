@@ -29,6 +29,7 @@ from puzzles._launch import (
     runs_in_python,
     trace_call,
     waste,
+    with_kernels_launched,
 )
 from puzzles._tpu import (
     CHIPS,
@@ -109,10 +110,10 @@ def _examined(fn: Any, args: tuple, chips: tuple[str, ...], seed: int) -> Examin
 def _traced(fn: Callable, args: tuple, chip: str) -> tuple[Traced, bool]:
     """The function's trace, and whether it took that JAX answers as on this chip."""
     try:
-        return trace_call(fn, *args), False
+        return with_kernels_launched(trace_call(fn, *args)), False
     except Exception:
         with contextlib.suppress(Exception), devices_called(CHIPS[chip].kind):
-            return trace_call(fn, *args), True
+            return with_kernels_launched(trace_call(fn, *args)), True
         raise
 
 
@@ -133,7 +134,8 @@ def moved_by_the_kernel(launch: Launch, pair: tuple[str, str]) -> Finding:
     says = (
         f"The index map of `{operand}` reads `{scalar}`, and the kernel writes into it. The "
         "pipeline asks for a block before its step, how long before depends on the number of its "
-        "buffers: whether it gets the old number or the new one is a matter of timing. Fetches are counted with the old."
+        "buffers: whether it gets the old number or the new one is a matter of timing. Fetches "
+        "are counted with the old."
     )
     remedy = f"Compute `{scalar}` before the launch, or copy the blocks by hand."
     line = next((one.line for one in launch.operands if one.name == operand), None)

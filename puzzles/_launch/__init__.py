@@ -40,6 +40,7 @@ from puzzles._launch.jaxprs import (
     with_interpret,
     with_parameter,
 )
+from puzzles._launch.kernels import with_kernels_launched
 from puzzles._launch.launch import Launch
 from puzzles._launch.mesh import as_tpu, devices_called, pipelines_on_cpu
 from puzzles._launch.moves import Copy
@@ -127,5 +128,6 @@ __all__ = [
     "waste",
     "with_exact_dots",
     "with_interpret",
+    "with_kernels_launched",
     "with_parameter",
 ]

@@ -286,3 +286,27 @@ def test_a_table_that_the_kernel_writes_makes_its_index_maps_doubtful(writes: bo
         [("hazard", "warning", "x_ref")] if writes else []
     )
     assert (found.launches[0].exact, found.launches[0].bound) == (not writes, "about" * writes)
+
+
+@pytest.mark.skipif(not hasattr(pl, "kernel"), reason="this JAX has no `pl.kernel`")
+@pytest.mark.parametrize("waits", [False, True])
+def test_what_pl_kernel_makes_is_read_as_a_launch(waits: bool) -> None:
+    def fn(x):
+        mesh = pltpu.create_tensorcore_mesh("core", num_cores=1)
+
+        def copies(x_ref, o_ref):
+            def run(sem):
+                copy = pltpu.make_async_copy(x_ref, o_ref, sem)
+                copy.start()
+                if waits:
+                    copy.wait()
+
+            pl.run_scoped(run, pltpu.SemaphoreType.DMA)
+
+        return pl.kernel(copies, out_type=x, mesh=mesh)(x)
+
+    for whole in (fn, lambda x: pl.pallas_call(negate, out_shape=x)(fn(x))):
+        found = examine(whole, S((8, 128), f32))
+        assert (found.unread, found.unseen) == ("", ())
+        assert found.launches[0].hbm_bytes == 2 * 4096
+        assert [one.kind for one in found.findings] == ([] if waits else ["hazard"])
