@@ -90,13 +90,10 @@ class Launch:
 
     @property
     def bound(self) -> str:
-        """What a count is: "" if it is exact, "at most", "at least", or else "about"."""
+        """What is said of counts: "" if they are exact, "at most", "at least" of `least`, or "about"."""
         if self.moved:
             return "about"
-        if self.unknown_loops:
-            most = self.unknown_branches or not all(copy.exact for copy in self.copies)
-            return "about" if most else "at least"
-        return "" if self.exact else "at most"
+        return "at least" if self.unknown_loops else "" if self.exact else "at most"
 
     @cached_property
     def touched(self) -> Touched:
