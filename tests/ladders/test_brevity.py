@@ -19,7 +19,7 @@ BUDGETS = {
 }
 # Words of any rung of a ladder in all.
 WHOLE = {"basics": 235}
-# Words before the cell to fill in, of each of a ladder's first four rungs, before anybody is used to it.
+# Words before that cell, of each of a ladder's first four rungs, before anybody is used to it.
 OPENINGS = {"basics": 130}
 # Words of a ladder's front page, which leads to its first puzzle.
 INTROS = {"basics": 120, "pipelines": 120}
