@@ -201,6 +201,21 @@ def scan_counts(params: Mapping[str, Any]) -> tuple[int, int]:
     return params["num_consts"], params["num_carry"]
 
 
+def is_key(form: Any) -> bool:
+    """Whether an array, or its shape, or a Ref, is of random keys, which have no bytes to NumPy."""
+    return jax.dtypes.issubdtype(form.dtype, jax.dtypes.prng_key)
+
+
+def key_bits(form: Any) -> jax.ShapeDtypeStruct:
+    """The shape of the numbers that random keys of this form are made of."""
+    return jax.eval_shape(jax.random.key_data, jax.ShapeDtypeStruct(form.shape, form.dtype))
+
+
+def keys_of(bits: Any, form: Any) -> Any:
+    """Random keys of this form, made of numbers."""
+    return jax.random.wrap_key_data(bits, impl=form.dtype._impl.name)
+
+
 def array_of(block_mapping: Any) -> Any:
     """Shape and dtype of the array that a block mapping cuts into blocks."""
     # 0.7 says `array_shape_dtype`
@@ -287,13 +302,17 @@ def abstract_device(**wanted: Any) -> Any:
 
 def answers_about_tpus() -> Iterator[tuple[Any, str]]:
     """(module, name) of the functions that `emit_pipeline` asks which TPU it is traced for."""
-    for module, name in (("tpu_info", "get_tpu_info"), ("pipeline", "_get_tpu_generation")):
+    for path in (
+        "jax._src.pallas.mosaic.tpu_info.get_tpu_info",
+        "jax._src.pallas.mosaic.pipeline._get_tpu_generation",
+    ):
+        place, _, name = path.rpartition(".")
         try:
-            found = importlib.import_module(f"jax._src.pallas.mosaic.{module}")
+            module = importlib.import_module(place)
         except ImportError:  # 0.7 has no `tpu_info`
             continue
-        if hasattr(found, name):
-            yield found, name
+        if hasattr(module, name):
+            yield module, name
 
 
 def interpret_params(**wanted: Any) -> Any:

@@ -12,36 +12,27 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental import pallas as pl
 
-from puzzles._judge import stages
-from puzzles._judge.again import Again
-from puzzles._judge.case import Case, execute
-from puzzles._puzzle import Puzzle
+from puzzles._judge.answer import Answer, Run
+from puzzles._judge.case import Case
 
 
-def right_so_far(puzzle: Puzzle, fn: Callable, again: Again) -> str:
-    """Which results of an unfinished `fn` are right on the first case, in words, or "".
+def results_there(answer: Answer) -> dict[str, Run]:
+    """By its name, a run of each result that has its launch, on the first case; {} if none has.
 
-    Raises Rejected, with the cause, where one that has its launch is wrong.
+    Asked within `unfilled_give_nan`.
     """
+    puzzle = answer.puzzle
     if not puzzle.results:
-        return ""
-    case = Case(puzzle, 0)
-    with _unfilled_give_nan():
-        try:
-            flat = execute(stages.trace(case, fn))
-        except Exception:  # a gap elsewhere: it is told that there is one
-            return ""
-        there = [n for n, x in enumerate(flat) if not np.isnan(x).all()]
-        if not 0 < len(there) < len(flat):
-            return ""
-        for n in there:
-            part = Case(dataclasses.replace(puzzle, observe=_only(n), results=()), 0)
-            stages.numbers(part, stages.trace(part, fn), again)
-    done, left = (
-        " and ".join(f"`{name}`" for n, name in enumerate(puzzle.results) if (n in there) is made)
-        for made in (True, False)
-    )
-    return f"{done}: right (case {case.label}). What is left is the launch that gives {left}."
+        return {}
+    try:
+        flat = Run(answer, Case(puzzle, 0)).flat
+    except Exception:  # a gap elsewhere: it is told that there is one
+        return {}
+    there = [n for n, x in enumerate(flat) if not np.isnan(x).all()]
+    if len(there) == len(flat):
+        return {}
+    alone = {n: dataclasses.replace(puzzle, observe=_only(n), results=()) for n in there}
+    return {puzzle.results[n]: Run(answer, Case(part, 0)) for n, part in alone.items()}
 
 
 def _only(n: int) -> Callable[[Callable], Callable]:
@@ -49,7 +40,7 @@ def _only(n: int) -> Callable[[Callable], Callable]:
 
 
 @contextmanager
-def _unfilled_give_nan() -> Iterator[None]:
+def unfilled_give_nan() -> Iterator[None]:
     """A call of `pallas_call` that still holds a `...` launches nothing, and gives NaN."""
     launch = pl.pallas_call
 
