@@ -10,13 +10,17 @@ from jax.experimental.pallas import tpu as pltpu
 from puzzles import INTERPRET, find, trace
 
 # %% [markdown]
-# ## choose_tiles: what is fetched once, and what again and again
+# ## choose_tiles: bytes, products and steps
 #
-# In training an expert gets hundreds of rows or more; in decoding, one new token a request, a handful.
-# What do tiles cost? These are the numbers that the folded launch moves, for `E` groups of `M // E` rows,
-# with `V` visits and `C = N // bn` columns of blocks:
+# In training an expert gets hundreds of rows; in decoding, a handful. What do tiles cost on v5e? Say, the
+# largest of three times, for `E` groups of `M // E` rows, `V` visits, `C = N // bn` columns of blocks:
 #
 # ```text
+# bytes       2 for each number moved, 820e9 a second
+# products    2 × V × bm × K × N FLOPs, 197e12 a second: a visit computes bm rows, however few are its own
+# steps       C × V × (K // bk), 0.4 µs each at least, by libtpu's estimate
+#
+# numbers moved
 #             K whole, bk = K            K cut, bk < K
 # lhs         M × K, C times             bm × K for each visit, C times
 # weights     E × K × N, once            K × N for each visit
@@ -27,9 +31,10 @@ from puzzles import INTERPRET, find, trace
 # fetched once, if `bm` is all of `M`.) VMEM must hold two buffers for each operand's block, the output's
 # too, and the f32 accumulator once.
 #
-# Choose `(bm, bk, bn)` for bf16, so that they fit into `vmem_bytes` and move at most 5 % more than the
-# best tiles do. `bm` is a multiple of 16 and divides `M`; `bk` and `bn` are multiples of 128 and divide
-# `K` and `N`. `visits(M, E, bm)` counts for you.
+# Choose `(bm, bk, bn)` for bf16 that fit into `vmem_bytes` and cost at most 5 % more than the best.
+# They divide `M`, `K`, `N`; `bk` and `bn` are multiples of 128, `bm` of 16, and **at least 128**, unless
+# `M` is less: the matrix unit loads a block of weights, then lets rows stream past it, and few rows do not
+# hide the loading. `visits(M, E, bm)` counts for you.
 
 # %% jupyter={"source_hidden": true} cellView="form"
 # @title The launch, with tiles to choose (given)
@@ -62,6 +67,11 @@ def launched(M, K, N, E, bm, bk, bn):
     return launch
 
 
+def prices(launch):
+    """Seconds on v5e for what is moved, multiplied, and for steps."""
+    return launch.hbm_bytes / 820e9, launch.dot_flops / 197e12, launch.steps * 0.4e-6
+
+
 @functools.cache
 def visits(M: int, E: int, bm: int) -> int:
     """How many tiles of `bm` rows E groups of M // E rows touch, one after another."""
@@ -71,23 +81,24 @@ def visits(M: int, E: int, bm: int) -> int:
 
 # %%
 def choose_tiles_spec(M: int, K: int, N: int, E: int, vmem_bytes: int) -> tuple[int, int, int]:
-    """Of all tiles, those that move least: a receipt for each, which is much too slow."""
+    """Of all tiles, those that cost least: a receipt for each, which is much too slow."""
     rows, some, others = (range(b, n + 1, b) for n, b in ((M, 16), (K, 128), (N, 128)))
     every = ((bm, bk, bn) for bm in rows for bk in some for bn in others)
-    tiles = [one for one in every if not (M % one[0] or K % one[1] or N % one[2])]
+    whole = [one for one in every if not (M % one[0] or K % one[1] or N % one[2])]
+    tiles = [one for one in whole if one[0] >= min(128, M)]
     receipts = {one: launched(M, K, N, E, *one) for one in tiles}
     fit = [one for one in tiles if receipts[one].vmem_bytes <= vmem_bytes]
-    return min(fit, key=lambda one: receipts[one].hbm_bytes)
+    return min(fit, key=lambda one: max(prices(receipts[one])))
 
 
 # %%
 def choose_tiles(M: int, K: int, N: int, E: int, vmem_bytes: int) -> tuple[int, int, int]:
     ### BEGIN SOLUTION
-    def divisors(n, step):
-        return [b for b in range(step, n + 1, step) if n % b == 0]
+    def divisors(n, step, least=0):
+        return [b for b in range(step, n + 1, step) if n % b == 0 and b >= least]
 
     least, chosen = float("inf"), None
-    for bm in divisors(M, 16):
+    for bm in divisors(M, 16, least=min(128, M)):
         V = visits(M, E, bm)
         for bk in divisors(K, 128):
             for bn in divisors(N, 128):
@@ -95,29 +106,30 @@ def choose_tiles(M: int, K: int, N: int, E: int, vmem_bytes: int) -> tuple[int, 
                 buffers = 2 * 2 * (bm * bk + bk * bn + bm * bn) + 4 * bm * bn
                 lhs = (M * K if bk == K else V * bm * K) * (1 if bm == M and bk == K else columns)
                 weights = E * K * N if bk == K else V * K * N
-                moved = 2 * (lhs + weights + M * N)
-                if buffers <= vmem_bytes and moved < least:
-                    least, chosen = moved, (bm, bk, bn)
+                moved, products = lhs + weights + M * N, V * bm * K * N
+                steps = columns * V * (K // bk)
+                price = max(2 * moved / 820e9, 2 * products / 197e12, steps * 0.4e-6)
+                if buffers <= vmem_bytes and price < least:
+                    least, chosen = price, (bm, bk, bn)
     return chosen
     ### END SOLUTION
 
 
 # %% [markdown]
-# Below are 8 or 64 experts, many rows or few. **Bytes are one side only.** The reference counts nothing
-# else, and takes 16 rows each time. But the matrix unit loads a block of weights, then lets rows stream
-# past it: the more rows for each loading, the better. None of the tiles that
+# Below are 8 or 64 experts, many rows or few. With many, products can be the price: the first layer's
+# tiles move 284 MiB, so 317 FLOPs for each byte, where v5e can do 240. With few, bytes are, most of
+# them weights; and a `bm` far above a group's rows would make products dearer still. None of the tiles that
 # [tokamax](https://github.com/openxla/tokamax/tree/main/tokamax/data/autotuning) has tuned for its
-# Megablox on TPUs (2026) has fewer than 128. The best of that kind move 284 MiB in the first layer: 317
-# FLOPs a byte, where v5e can do 240. Nor should `bm` be far more than a group has: a visit computes all
-# of them. (And a router's groups are not equal, as these are.)
+# Megablox on TPUs (2026) has fewer than 128 rows. (A router's groups are not equal, as these are.)
 
 # %% active="ipynb"
-# print("      M   E  rows each            tiles  MiB moved  FLOP/byte")
+# print("      M   E  rows each            tiles  MiB moved  ms for bytes  products  steps")
 # for M, E in ((16384, 8), (16384, 64), (512, 64)):
 #     bm, bk, bn = find("choose_tiles").solution(M, 2048, 1408, E, 12 * 2**20)
 #     one = launched(M, 2048, 1408, E, bm, bk, bn)
-#     useful = 2 * M * 2048 * 1408 / one.hbm_bytes
-#     print(f"{M:7}{E:4}{M // E:11}{(bm, bk, bn)!s:>17}{one.hbm_bytes / 2**20:11.0f}{useful:11.0f}")
+#     of_bytes, products, steps = (1e3 * seconds for seconds in prices(one))
+#     print(f"{M:7}{E:4}{M // E:11}{(bm, bk, bn)!s:>17}{one.hbm_bytes / 2**20:11.0f}", end="")
+#     print(f"{of_bytes:14.2f}{products:10.2f}{steps:7.2f}")
 
 # %% tags=["author"]
 import dataclasses
@@ -126,7 +138,7 @@ import numpy as np
 
 from puzzles import Alternative, Launch, Mistake, Puzzle
 
-_MOST = 1.05  # times the best tiles' bytes
+_MOST = 1.05  # times the best tiles' price
 
 
 def make_inputs(key, M, K, N, E, mebibytes):
@@ -151,6 +163,10 @@ def accepts(tiles, M, K, N, E, vmem_bytes):
         of = 16 if name == "bm" else 128
         assert tile % of == 0, f"{name} = {tile} is no multiple of {of}"
         assert size % tile == 0, f"{name} = {tile} does not divide {axis} = {size}"
+    assert tiles[0] >= min(128, M), (
+        f"bm = {tiles[0]}: the matrix unit would load each block of weights for {tiles[0]} rows; take "
+        f"{min(128, M)} at least"
+    )
 
 
 def launches(tiles, M, K, N, E, vmem_bytes):
@@ -169,8 +185,7 @@ def audit(launch: Launch, *, args) -> None:
     )
     wanted = choose_tiles(*args)
     least = launched(M, K, N, E, *wanted)
-    best, others = least.hbm_bytes, least.inputs
-    moved = f"tiles {tiles} move {launch.hbm_bytes / 2**20:.1f} MiB where {best / 2**20:.1f} are enough"
+    others, mine, best = least.inputs, prices(launch), max(prices(least))
     again, often = weights.hbm_bytes / (2 * E * K * N), rows.hbm_bytes / (2 * M * K)
     more = weights.hbm_bytes - others[1].hbm_bytes, rows.hbm_bytes - others[0].hbm_bytes
     what = f"lhs is fetched {often:.1f} times"
@@ -181,12 +196,22 @@ def audit(launch: Launch, *, args) -> None:
         what += ": larger bn, fewer columns of blocks"
     elif wanted[:2] == (M, K) and tiles[:2] != (M, K):
         what += ": it stays if bm is all of M and K is whole"
+    elif tiles[1] < K == wanted[1]:
+        what += ", by all visits: keep K whole, if VMEM lets you"
     elif tiles[0] > wanted[0]:
         what += ": a visit brings bm rows, however few its group has"
-    assert launch.hbm_bytes <= _MOST * best, f"{moved}; {what}"
+    if max(mine) == mine[1]:
+        more = launch.dot_flops / (2 * M * K * N)
+        what = f"they multiply {more:.1f} times what is needed: a visit computes bm rows, however few its group has"
+    elif max(mine) == mine[2]:
+        what = f"{launch.steps:,} steps of 0.4 µs: larger bk or bn, or fewer visits"
+    assert max(mine) <= _MOST * best, (
+        f"tiles {tiles} take {max(mine) * 1e6:.0f} µs where {best * 1e6:.0f} are enough; {what}"
+    )
 
 
-_FITS = "if buffers <= vmem_bytes and moved < least:"
+_FITS = "if buffers <= vmem_bytes and price < least:"
+_PRICE = "price = max(2 * moved / 820e9, 2 * products / 197e12, steps * 0.4e-6)"
 _BUFFERS = "buffers = 2 * 2 * (bm * bk + bk * bn + bm * bn) + 4 * bm * bn"
 
 PUZZLE = Puzzle(
@@ -197,24 +222,24 @@ PUZZLE = Puzzle(
         dict(M=1024, K=2048, N=1408, E=64, mebibytes=12),  # few rows an expert
         dict(M=16384, K=2048, N=1408, E=8, mebibytes=12),  # many: whole K pays
         dict(M=4096, K=4096, N=2048, E=8, mebibytes=4),  # whole K leaves too little for the rest
+        dict(M=1920, K=4096, N=1536, E=128, mebibytes=16),  # no power of two: 15 rows an expert
         dict(M=256, K=1024, N=2560, E=4, mebibytes=3),
         dict(M=8192, K=512, N=1408, E=4, mebibytes=3),
         dict(M=4096, K=4096, N=1408, E=4, mebibytes=8),
-        dict(M=1920, K=4096, N=1536, E=128, mebibytes=16),  # no power of two: 15 rows an expert
         dict(M=1920, K=4096, N=14336, E=8, mebibytes=4),
         dict(M=1024, K=2048, N=768, E=4, mebibytes=2),  # the best takes all that there is
         dict(M=1024, K=512, N=4096, E=4, mebibytes=4),  # a tile for more than one expert's rows
     ],
     hints=[
-        "What does a larger bm save, and when does it save nothing? What does whole K cost in VMEM?",
+        "What does a larger bm save, and what does it cost where groups are small? What does whole K cost in VMEM?",
         "The candidates are the multiples that divide an axis. Three short loops try them all: the table in the "
-        "text gives the numbers moved, and no launch is needed.",
+        "text gives the price, and no launch is needed.",
         "For each candidate: bytes of the buffers (two for each of three bf16 blocks, one f32 accumulator); numbers "
-        "moved for lhs, weights and result, by the left or the right column of the table. Keep what fits and moves least.",
+        "moved for lhs, weights and result, by the left or the right column of the table; the largest of the three times. Keep what fits and costs least.",
     ],
-    explain="""Whole K makes an expert's weights come once for all of its rows, cut K once for every tile of them. So
-    K stays whole unless that leaves no room for columns wide enough; then `bm` decides how often weights come.
-    With few rows an expert nothing is left to reuse, and nearly all that is moved is weights.""",
+    explain="""Whole K makes an expert's weights come once for all of its rows, cut K once for every tile of them. With
+    many rows an expert, products can be the price, and then cut K costs nothing if columns are wide. With few rows
+    an expert nothing is left to reuse, and most of what is moved is weights.""",
     kernel=False,
     accepts=accepts,
     launches=launches,
@@ -229,11 +254,10 @@ PUZZLE = Puzzle(
             stage="work",
         ),
         Mistake(
-            "takes the smallest tiles",
-            old=_FITS,
-            new="if chosen is None:",
-            says="tiles (16, 128, 128) move",
-            stage="work",
+            "takes as few rows as bytes allow",
+            old="divisors(M, 16, least=min(128, M))",
+            new="divisors(M, 16)",
+            says="load each block of weights for 16 rows",
         ),
         Mistake(
             "counts one buffer for each operand",
@@ -245,7 +269,7 @@ PUZZLE = Puzzle(
         Mistake(
             "forgets that VMEM is limited",
             old=_FITS,
-            new="if moved < least:",
+            new="if price < least:",
             says="MiB of VMEM where",
             stage="work",
         ),
@@ -264,23 +288,30 @@ PUZZLE = Puzzle(
             stage="work",
         ),
         Mistake(
-            "looks at the weights alone",
-            old="moved = 2 * (lhs + weights + M * N)",
-            new="moved = weights",
-            says="larger bn, fewer columns of blocks",
+            "looks at bytes alone",
+            old=_PRICE,
+            new="price = moved",
+            says="times what is needed",
+            stage="work",
+        ),
+        Mistake(
+            "forgets that steps take time",
+            old=_PRICE,
+            new="price = max(2 * moved / 820e9, 2 * products / 197e12)",
+            says="steps of 0.4",
             stage="work",
         ),
         Mistake(
             "always answers 128, 128, 128",
             old="    return chosen",
             new="    return 128, 128, 128",
-            says="tiles (128, 128, 128) move",
+            says="tiles (128, 128, 128) take",
             stage="work",
         ),
         Mistake(
             "always keeps K whole, and columns narrow",
             old="    return chosen",
-            new="    return 16, K, 128",
+            new="    return min(128, M), K, 128",
             says="larger bn, fewer columns of blocks",
             stage="work",
         ),
@@ -301,26 +332,29 @@ PUZZLE = Puzzle(
         Alternative(
             "takes the largest rows among the best",
             old=_FITS,
-            new="if buffers <= vmem_bytes and (moved, -bm) < (least, -(chosen or (0,))[0]):",
+            new="if buffers <= vmem_bytes and (price, -bm) < (least, -(chosen or (0,))[0]):",
         ),
         Alternative(
-            "sorts all candidates by what they move",
+            "sorts all candidates by their price",
             code="""
 def choose_tiles(M, K, N, E, vmem_bytes):
     def fits(bm, bk, bn):
         return 4 * (bm * bk + bk * bn + 2 * bm * bn) <= vmem_bytes
 
-    def moved(tiles):
+    def price(tiles):
         bm, bk, bn = tiles
+        C, V = N // bn, visits(M, E, bm)
+        moved = V * K * (bm * C + N)
         if bk == K:
-            return M * K * (1 if bm == M else N // bn) + E * K * N
-        return visits(M, E, bm) * K * (bm * (N // bn) + N)
+            moved = M * K * (1 if bm == M else C) + E * K * N
+        return max((moved + M * N) / 410e9, V * bm * K * N / 98.5e12, C * V * (K // bk) / 2.5e6)
 
     def divisors(n, step):
         return [b for b in range(n, 0, -1) if n % b == 0 and b % step == 0]
 
-    every = [(a, b, c) for a in divisors(M, 16) for b in divisors(K, 128) for c in divisors(N, 128)]
-    return min((one for one in every if fits(*one)), key=moved)
+    rows = [bm for bm in divisors(M, 16) if bm >= 128 or bm == M]
+    every = [(a, b, c) for a in rows for b in divisors(K, 128) for c in divisors(N, 128)]
+    return min((one for one in every if fits(*one)), key=price)
 """,
         ),
     ],

@@ -143,9 +143,9 @@ def make_inputs(key, M, K, N, sizes, dtype="float32"):
     return lhs, rhs, array(sizes, jnp.int32)
 
 
-def scale(M=8192, K=4096, N=14336, E=8):
+def scale(M=70_000, K=8192, N=4096, E=160):
     lhs, rhs = (jax.ShapeDtypeStruct((M, width), jnp.bfloat16) for width in (K, N))
-    return lhs, rhs, routed(E)
+    return lhs, rhs, routed(E, M - 100)
 
 
 _OPENS = "opens = (step == 0) | (group != group_ids_ref[jnp.maximum(step - 1, 0)])"
@@ -314,7 +314,7 @@ PUZZLE = Puzzle(
             new="""num_steps = len(group_sizes) * (whole // bm)
     group_ids = jnp.repeat(jnp.arange(len(group_sizes)), whole // bm)
     tile_ids = jnp.tile(jnp.arange(whole // bm), len(group_sizes))""",
-            says="dots run in 7,168 of 7,168 steps; in the reference in 1,232 of 1,232",
+            says="dots run in 701,440 of 701,440 steps; in the reference in 8,960 of 8,960",
             stage="work",
         ),
         Mistake(

@@ -132,9 +132,9 @@ def make_inputs(key, M, K, N, sizes, dtype="float32"):
     return grouped_matmul.make_inputs(key, M, K, N, sizes, dtype)
 
 
-def scale(M=8192, K=8200, N=2000, E=8):
+def scale(M=48_000, K=2100, N=4200, E=160):
     lhs, rhs = (jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((M, K), (E, K, N)))
-    return lhs, rhs, grouped_matmul.routed(E).at[-1].add(92)  # into the last tile
+    return lhs, rhs, grouped_matmul.routed(E, M)  # into the last tile
 
 
 def fresh(r):
@@ -236,7 +236,7 @@ PUZZLE = Puzzle(
             "goes on to the end of the metadata",
             old=_GRID,
             new=_GRID.replace("num_steps", "len(groups)"),
-            says="Blocks of `rhs_ref` are fetched 36,920 times, where 36,400 are enough",
+            says="dots run in 154,326 of 154,326 steps; in the reference in 149,413 of 149,413",
             stage="work",
         ),
         Mistake(
@@ -315,7 +315,7 @@ PUZZLE = Puzzle(
                 ),
                 ("offsets, lhs, rhs)", "offsets, lhs, rhs)[:, :n]"),
             ),
-            says="writes 520 MiB to HBM",
+            says="writes 5.64 GiB to HBM",
             stage="work",
         ),
     ],

@@ -105,7 +105,7 @@ def make_inputs(key, **dims):
     return masked_store.make_inputs(key, **dims)
 
 
-def scale(G=3, M=10240, N=20480):
+def scale(G=160, M=960, N=20_480):
     return masked_store.scale(G, M, N)
 
 

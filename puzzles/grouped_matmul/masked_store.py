@@ -102,9 +102,9 @@ def make_inputs(key, G, M, N, ranges=None):
     return array(x, jnp.float32), array(starts, jnp.int32), array(ends, jnp.int32)
 
 
-def scale(G=128, M=4096, N=512):
+def scale(G=160, M=35_200, N=512):
     starts = jnp.arange(G, dtype=jnp.int32) * (M // G)
-    return jax.ShapeDtypeStruct((G, M, N), jnp.float32), starts, starts + 30
+    return jax.ShapeDtypeStruct((G, M, N), jnp.float32), starts, starts + min(30, M // G)
 
 
 def par(launch: Launch) -> str:

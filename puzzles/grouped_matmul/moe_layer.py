@@ -186,7 +186,7 @@ def moe_layer(
 #   TPUs. The default continues Megablox, with **quantised** weights and activations, and with tables of
 #   tuned tile sizes. The other, `gmm_v2`, makes its list inside the kernel and gives each group tiles of its
 #   own, which begin where the group does: hardly a row is computed for two groups, and at a group's
-#   end only a part of the tile is.
+#   end only a part of the tile is. It runs if you ask for it, by `implementation="mosaic_tpu_v2"`.
 # * [`jax.lax.ragged_dot`](https://docs.jax.dev/en/latest/_autosummary/jax.lax.ragged_dot.html) has
 #   the same arguments, as an operation of XLA. The reference kernels are tested against it. Try it
 #   first; a cell at the end of this notebook times both on a TPU.

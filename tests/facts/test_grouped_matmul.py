@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import functools
 import importlib.util
-import itertools
 
 import jax
 import jax.numpy as jnp
@@ -182,28 +181,30 @@ def test_one_fused_launch_moves_less_than_two():
 def test_with_few_rows_the_weights_are_most_of_what_is_moved():
     args = 512, 2048, 1408, 64, 12 * 2**20
     launch = choose_tiles.launched(*args[:4], *choose_tiles.choose_tiles(*args))
-    assert launch.inputs[1].hbm_bytes > 0.98 * launch.hbm_bytes
+    assert launch.inputs[1].hbm_bytes > 0.9 * launch.hbm_bytes
 
 
 def test_the_best_tiles_are_those_of_all_receipts():
     for args in ((64, 256, 256, 2, 2**20), (64, 512, 256, 4, 2**19)):
         best, chosen = (
-            choose_tiles.launched(*args[:4], *fn(*args)).hbm_bytes
+            max(choose_tiles.prices(choose_tiles.launched(*args[:4], *fn(*args))))
             for fn in (choose_tiles.choose_tiles_spec, choose_tiles.choose_tiles)
         )
         assert chosen <= 1.001 * best  # the list of visits takes some bytes, too
 
 
-def test_by_bytes_alone_tiles_have_sixteen_rows_and_with_128_they_still_feed_v5e():
+def test_products_are_the_price_where_experts_have_many_rows_and_bytes_where_few():
     K, N, mebibytes = 2048, 1408, 12 * 2**20
+    dearest = []
     for M, E in ((16_384, 8), (16_384, 64), (512, 64)):
-        assert choose_tiles.choose_tiles(M, K, N, E, mebibytes)[0] == 16
-    M, E = 16_384, 8
-    rows = [bm for bm in range(128, M + 1, 128) if M % bm == 0]
-    some, others = ([b for b in range(128, n + 1, 128) if n % b == 0] for n in (K, N))
-    every = [choose_tiles.launched(M, K, N, E, *t) for t in itertools.product(rows, some, others)]
-    least = min(x.hbm_bytes for x in every if x.vmem_bytes <= mebibytes)
-    assert (round(least / 2**20), round(2 * M * K * N / least)) == (284, 317)
+        tiles = choose_tiles.choose_tiles(M, K, N, E, mebibytes)
+        one = choose_tiles.launched(M, K, N, E, *tiles)
+        prices = choose_tiles.prices(one)
+        dearest.append(("bytes", "products", "steps")[prices.index(max(prices))])
+        if (M, E) == (16_384, 8):
+            moved = one.hbm_bytes
+            assert (round(moved / 2**20), round(2 * M * K * N / moved)) == (284, 317)
+    assert dearest == ["products", "bytes", "bytes"]
 
 
 def call(name: str) -> str:

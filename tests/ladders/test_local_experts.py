@@ -47,4 +47,7 @@ def test_the_cell_about_several_devices_runs_on_any_number_of_them(devices: int)
     code = "\n".join(line.removeprefix("#").removeprefix(" ") for line in cell.splitlines())
     setup = "import jax.numpy as jnp, numpy as np\nfrom puzzles import find, trace"
     first = SETUP_FIRST.replace('devices", 4', f'devices", {devices}')
-    assert f"over {devices} devices equals the whole" in said(first, setup, code)
+    says = f"the sum over {devices} devices equals the whole"
+    assert f"the reference: {says}" in said(first, setup, code)
+    mine = "local_experts = find('local_experts').solution"
+    assert f"yours: {says}" in said(first, setup, mine, code)
