@@ -22,7 +22,7 @@ from puzzles._jax import (
 from puzzles._launch.evaluate import Walk, program_ids
 from puzzles._launch.finding import line_of
 from puzzles._launch.graph import Abstract, Graph, Node, Source, TooLarge, ask
-from puzzles._launch.jaxprs import PALLAS_CALL, equations
+from puzzles._launch.jaxprs import PALLAS_CALL, equations, launch_name, parameter_names
 from puzzles._launch.launch import Launch, Made
 from puzzles._launch.moves import Copy
 from puzzles._launch.operand import Operand, blocked, itemsize, resident, spread, vmem_size
@@ -97,7 +97,7 @@ class Call:
         self.bounds, self.scalars = node.inputs[:bounds], node.inputs[bounds:scalars]
         self.inputs = node.inputs[scalars:]
         self.avals = [v.aval for v in self.kernel.invars]
-        self.name = p.get("name") or self.kernel.debug_info.func_name
+        self.name, self.names = launch_name(node.equation), parameter_names(node.equation)
         self.map_strays: list[tuple[str, int, int]] = []  # reads of scalars by index maps
         self.map_looks: list[tuple[str, np.ndarray, np.ndarray]] = []
 
@@ -120,18 +120,8 @@ class Call:
             grid.append(int(size))
         return tuple(grid)
 
-    def names(self) -> list[str]:
-        """The kernel's own parameter names, or else where each operand comes from."""
-        given = self.kernel.debug_info.arg_names
-        if given is not None and len(given) == len(self.avals) and all(given):
-            return list(given)
-        origins = [m.origin for m in self.mapping.block_mappings]
-        before, after = len(self.scalars), len(self.avals) - len(self.scalars) - len(origins)
-        scalars = [f"scalars[{n}]" for n in range(before)]
-        return scalars + origins + [f"scratch[{n}]" for n in range(after)]
-
     def launch(self) -> Launch:
-        grid, names, first = self.grid(), self.names(), len(self.scalars)
+        grid, names, first = self.grid(), self.names, len(self.scalars)
         last = first + len(self.mapping.block_mappings)
         prefetch = zip(names[:first], self.avals[:first], strict=True)
         scratch = tuple(zip(names[last:], self.avals[last:], strict=True))
