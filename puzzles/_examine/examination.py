@@ -74,7 +74,7 @@ class Examination:
                 yield ("" if number else label), line
 
     def to_json(self) -> str:
-        """The same as JSON: findings with all their fields, launches with their counts."""
+        """The examination as JSON: findings with all their fields, launches with their counts."""
         return json.dumps(
             {
                 "name": self.name,

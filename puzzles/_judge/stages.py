@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -30,8 +30,8 @@ from puzzles._launch import (
     kernel_calls,
     longest_body,
     longest_loop,
-    subjaxprs,
     trace_call,
+    visited,
 )
 from puzzles._tpu import Compiler, compiled, lowered, supported_chips
 
@@ -178,6 +178,9 @@ def pallas(case: Case, traced: Traced) -> None:
         raise Rejected("work-outside", says, case=case.label)
 
 
+_ASKS = ("program_id", "num_programs")
+
+
 def _asked_by_index_maps(traced: Traced) -> str | None:
     """`program_id` or `num_programs`, if an index map asks: the CPU answers, Mosaic refuses."""
     for call in kernel_calls(traced.jaxpr.jaxpr):
@@ -188,25 +191,21 @@ def _asked_by_index_maps(traced: Traced) -> str | None:
 
 
 def _asked_in_a_scope(traced: Traced) -> str | None:
-    """The same, if a kernel asks inside `run_scoped`: a TPU answers, the CPU cannot."""
+    """What a kernel asks inside `run_scoped`, if it does: a TPU answers, the CPU cannot."""
     for call in kernel_calls(traced.jaxpr.jaxpr):
-        for scope in _scopes(call.params["jaxpr"]):
-            if asked := _asked(scope):
-                return asked
+        for equation, path in visited(call.params["jaxpr"]):
+            if equation.primitive.name in _ASKS and any(map(_is_scope, path)):
+                return equation.primitive.name
     return None
 
 
-def _scopes(jaxpr: Jaxpr) -> Iterator[Jaxpr]:
-    for equation in jaxpr.eqns:
-        for inner in subjaxprs(equation):
-            if equation.primitive.name == "run_scoped":
-                yield inner
-            yield from _scopes(inner)
+def _is_scope(equation: JaxprEqn) -> bool:
+    return equation.primitive.name == "run_scoped"
 
 
 def _asked(jaxpr: Jaxpr) -> str | None:
     names = (inner.primitive.name for inner in equations(jaxpr))
-    return next((name for name in names if name in ("program_id", "num_programs")), None)
+    return next((name for name in names if name in _ASKS), None)
 
 
 def numbers(case: Case, traced: Traced, again: Again) -> list[np.ndarray]:

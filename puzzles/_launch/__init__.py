@@ -38,6 +38,8 @@ from puzzles._launch.jaxprs import (
     longest_loop,
     parameter_names,
     subjaxprs,
+    turns,
+    visited,
     with_interpret,
     with_parameter,
 )
@@ -126,6 +128,8 @@ __all__ = [
     "text_of",
     "trace",
     "trace_call",
+    "turns",
+    "visited",
     "waste",
     "with_exact_dots",
     "with_interpret",

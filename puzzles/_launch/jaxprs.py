@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,6 +22,10 @@ CALLS = {
 HOLDERS = CALLS | {"scan", "while", "cond", "run_scoped", PALLAS_CALL}
 # What takes the place of an equation; one that holds programs is given with those rewritten.
 Rule = Callable[[JaxprEqn], Sequence[JaxprEqn]]
+
+
+def _around_kernels(equation: JaxprEqn) -> bool:
+    return equation.primitive.name not in (PALLAS_CALL, *OTHER_KERNELS)
 
 
 def longest_body(closed: ClosedJaxpr) -> list[JaxprEqn]:
@@ -44,12 +49,12 @@ def _within(jaxpr: Jaxpr, seen: set[int]) -> Iterator[JaxprEqn]:
 
 def longest_loop(jaxpr: Jaxpr) -> int:
     """Turns of the longest loop of known length, kernels included and the loops inside it, too."""
-    return max((_turns(equation) for equation in jaxpr.eqns), default=1)
+    return max((turns(path) for _, path in visited(jaxpr, lambda _: True)), default=1)
 
 
-def _turns(equation: JaxprEqn) -> int:
-    inside = max(map(longest_loop, subjaxprs(equation)), default=1)
-    return inside * (equation.params["length"] if equation.primitive.name == "scan" else 1)
+def turns(path: Iterable[JaxprEqn]) -> int:
+    """How often what `path` leads to runs, as far as loops of known length say."""
+    return math.prod(one.params["length"] for one in path if one.primitive.name == "scan")
 
 
 def subjaxprs(equation: JaxprEqn) -> Iterator[Jaxpr]:
@@ -78,13 +83,21 @@ def callee(equation: JaxprEqn) -> ClosedJaxpr | None:
 
 def equations(jaxpr: Jaxpr) -> Iterator[JaxprEqn]:
     """Every equation outside kernels, depth first: a kernel's call is yielded, not entered."""
+    return (equation for equation, _ in visited(jaxpr))
+
+
+def visited(
+    jaxpr: Jaxpr,
+    enters: Callable[[JaxprEqn], bool] = _around_kernels,
+    path: tuple[JaxprEqn, ...] = (),
+) -> Iterator[tuple[JaxprEqn, tuple[JaxprEqn, ...]]]:
+    """Every equation that holds no program, or is not entered, depth first; and those around it."""
     for equation in jaxpr.eqns:
-        kernel = equation.primitive.name in (PALLAS_CALL, *OTHER_KERNELS)
-        nested = () if kernel else tuple(subjaxprs(equation))
+        nested = tuple(subjaxprs(equation)) if enters(equation) else ()
         if not nested:
-            yield equation
+            yield equation, path
         for inner in nested:
-            yield from equations(inner)
+            yield from visited(inner, enters, (*path, equation))
 
 
 def entered(equation: JaxprEqn) -> Iterator[tuple[Jaxpr, dict[Var, Var]]]:
@@ -172,10 +185,6 @@ def _setting(name: str, setting: object) -> Rule:
         return [equation.replace(params={**equation.params, name: setting})]
 
     return rule
-
-
-def _around_kernels(equation: JaxprEqn) -> bool:
-    return equation.primitive.name != PALLAS_CALL
 
 
 def _in_holders(equation: JaxprEqn) -> bool:

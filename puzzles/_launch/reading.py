@@ -181,7 +181,6 @@ class Call:
                 busy=spread(tally.busy[which] if tally.busy.ndim else tally.busy, grid),
                 scoped_vmem_bytes=sum(vmem_size(a.shape, a.dtype) for a in scoped),
                 dimension_semantics=self.semantics(),
-                num_scalar_prefetch=first,
                 aliases=tuple((i - first, o) for i, o in self.p["input_output_aliases"]),
                 vmem_limit_bytes=self.compiler_param("vmem_limit_bytes"),
                 interpret=self.p["interpret"],
