@@ -201,6 +201,21 @@ def scan_counts(params: Mapping[str, Any]) -> tuple[int, int]:
     return params["num_consts"], params["num_carry"]
 
 
+def is_key(form: Any) -> bool:
+    """Whether an array, or its shape, or a Ref, is of random keys, which have no bytes to NumPy."""
+    return jax.dtypes.issubdtype(form.dtype, jax.dtypes.prng_key)
+
+
+def key_bits(form: Any) -> jax.ShapeDtypeStruct:
+    """The shape of the numbers that random keys of this form are made of."""
+    return jax.eval_shape(jax.random.key_data, jax.ShapeDtypeStruct(form.shape, form.dtype))
+
+
+def keys_of(bits: Any, form: Any) -> Any:
+    """Random keys of this form, made of numbers."""
+    return jax.random.wrap_key_data(bits, impl=form.dtype._impl.name)
+
+
 def array_of(block_mapping: Any) -> Any:
     """Shape and dtype of the array that a block mapping cuts into blocks."""
     # 0.7 says `array_shape_dtype`

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import html
 import math
+import re
 from collections.abc import Callable, Sequence
+from itertools import groupby
 
 from puzzles._launch import Launch, itemsize
 from puzzles._tpu import CHIPS, Chip, budget
@@ -15,6 +18,9 @@ _PADDED = 4  # times what it holds, from which on an array's padding is worth a 
 _LEFT_OUT = (
     "the vector unit's time, what a copy costs beside its bytes, relayouts, other "
     "devices, and all that XLA does around the launch"
+)
+_HANGING = (
+    "white-space:pre-wrap;overflow-wrap:anywhere;padding-left:7ch;text-indent:-7ch;min-height:1em"
 )
 _MANY, _SMALL = 64, 2e-7  # steps, and seconds for each
 
@@ -29,14 +35,21 @@ def amount(count: float) -> str:
 
 
 def amounts(one: float, other: float) -> tuple[str, str]:
-    """Two numbers of bytes, in bytes where their amounts would read alike."""
-    shown = amount(one), amount(other)
-    return shown if shown[0] != shown[1] else (f"{one:,.0f} B", f"{other:,.0f} B")
+    """Two numbers of bytes in one unit, and in bytes where they would read alike."""
+    low, high = sorted((one, other))
+    power = next(n for n, _ in enumerate(_UNITS) if (low or high) < 1024 ** (n + 1))
+    while high >= 10_000 * 1024**power and power + 1 < len(_UNITS):
+        power += 1
+    mine, theirs = (
+        f"{_three(x / 1024**power)} {_UNITS[power]}" if x else "0 B" for x in (one, other)
+    )
+    alike = mine == theirs and one != other
+    return (f"{one:,.0f} B", f"{other:,.0f} B") if alike else (mine, theirs)
 
 
 def _three(x: float) -> str:
     """Three digits, but never an exponent."""
-    return f"{x:.0f}" if x >= 999.5 else f"{x:.3g}"
+    return f"{x:,.0f}" if x >= 999.5 else f"{x:.3g}"
 
 
 def scaled(count: float) -> str:
@@ -89,6 +102,19 @@ def receipt_text(
     if ran:
         parts.append(f"ran    {', '.join(ran)}")
     return "\n".join(parts)
+
+
+def receipt_html(text: str) -> str:
+    """A receipt whose lines wrap under what follows their labels; a table scrolls by itself."""
+    shown = []
+    for table, lines in groupby(text.splitlines(), lambda line: len(re.split("  +", line)) > 4):
+        if table:
+            rows = html.escape("\n".join(lines))
+            shown.append(f"<div style='white-space:pre;overflow-x:auto'>{rows}</div>")
+            continue
+        shown += (f"<div style='{_HANGING}'>{html.escape(line)}</div>" for line in lines)
+    style = "margin-top:6px;font-family:monospace;line-height:1.35"
+    return f"<div style='{style}'>{''.join(shown)}</div>"
 
 
 def _one(launches: tuple[Launch, ...], chip: Chip) -> str:

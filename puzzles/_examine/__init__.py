@@ -9,6 +9,6 @@ from __future__ import annotations
 
 from puzzles._examine.examination import Examination
 from puzzles._examine.examining import examine
-from puzzles._examine.shell import command
+from puzzles._examine.shell import command, options
 
-__all__ = ["Examination", "command", "examine"]
+__all__ = ["Examination", "command", "examine", "options"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import html
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from puzzles._launch import ERROR, NOTE, SEVERITIES, WARNING, Finding, Launch
@@ -45,6 +45,11 @@ class Examination:
         """For a shell: 0 without an error, 1 with one, 2 if it could not be read."""
         return 2 if self.unread else int(self.worst == ERROR)
 
+    def with_more(self, findings: Iterable[Finding]) -> Examination:
+        """An examination that holds findings of somebody else, too, the worst first."""
+        each = sorted((*self.findings, *findings), key=lambda one: SEVERITIES.index(one.severity))
+        return dataclasses.replace(self, findings=tuple(each))
+
     @property
     def headline(self) -> str:
         """The first line."""
@@ -64,6 +69,8 @@ class Examination:
         if self.findings:
             parts.append(f"{'each kind':<11} {address('').rstrip('#')}")
         return "\n".join(parts)
+
+    __repr__ = __str__  # what a notebook keeps as plain text
 
     def _receipt(self) -> str:
         return receipt_text(self.launches, self.chips[0], cycles=self.cycles, limits=True)
@@ -118,7 +125,7 @@ class Examination:
 
 def _where(one: Finding) -> str:
     """Its kind, and what of launch, operand, step and chips it names."""
-    step = "" if one.step is None else f"step {one.step}"
+    step = f"step {one.step}" if one.step else ""
     return " · ".join(filter(None, (one.kind, one.launch, one.operand, step, ", ".join(one.chips))))
 
 

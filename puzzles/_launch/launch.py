@@ -115,6 +115,10 @@ class Launch:
         """The program ids of a step that is counted from 0."""
         return tuple(int(n) for n in self.program_ids[step])
 
+    def when(self, step: int) -> str:
+        """ " at grid step (1, 0)"; nothing without a grid, where there is one step."""
+        return f" at grid step {self.at(step)}" if self.grid else ""
+
     @property
     def stores(self) -> tuple[tuple[str, int], ...]:
         """Each output, and how many steps store into it for certain."""

@@ -16,6 +16,7 @@ from puzzles._jax import (
     array_of,
     close,
     compiler_param,
+    is_key,
     unknown_params,
     written_refs,
 )
@@ -104,9 +105,8 @@ class Call:
     def needs(self) -> tuple[Source, ...]:
         """Grid bounds, prefetched scalars and other inputs in SMEM."""
         first = len(self.scalars)
-        smem = (
-            s for n, s in enumerate(self.inputs) if memory_space(self.avals[first + n]) == "smem"
-        )
+        inputs = zip(self.inputs, self.avals[first:], strict=False)
+        smem = (s for s, aval in inputs if memory_space(aval) == "smem" and not is_key(aval))
         return (*self.bounds, *self.scalars, *smem)
 
     def grid(self) -> tuple[int, ...]:

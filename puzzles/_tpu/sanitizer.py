@@ -13,8 +13,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from puzzles._jax import JaxprEqn, is_remote
-from puzzles._launch import ERROR, Finding, Launch, Traced, equations, kernel_calls
+from puzzles._jax import JaxprEqn, is_key, is_remote
+from puzzles._launch import ERROR, Finding, Launch, Traced, equations, kernel_calls, longest_chain
 from puzzles._tpu.seen import Seen, comparable
 from puzzles._tpu.simulator import Run, SimulationError, drawn, foreseen, run
 from puzzles._tpu.watch import How, Watch
@@ -25,6 +25,7 @@ WHOLE_STEPS = 500  # a program with more is simulated in part: the first steps o
 FIRST_STEPS = 250  # of all launches together
 BYTES = 2**28  # of arrays: it copies them
 _FLOPS = 2e10  # in all
+CHAIN = 2000  # XLA's CPU compiler recurses along it; at twice as many Python died
 
 _OTHER: dict[str, Any] = {"seed": 1, "unwritten": "zero", "eager": True}
 
@@ -94,6 +95,15 @@ def _refused(traced: Traced, launches: Sequence[Launch]) -> str | None:
     for launch in launches:
         if any(value is None for value in launch.scalar_values):
             return f"{launch.name} is steered by data: pass arrays for its integer arguments"
+    kernels = [call.params["jaxpr"] for call in kernel_calls(traced.jaxpr.jaxpr)]
+    if any(is_key(ref.aval) for kernel in kernels for ref in kernel.invars):
+        return "a kernel takes random keys, which the simulator does not know"
+    chains = map(longest_chain, kernels)
+    if (chain := max(chains, default=0)) > CHAIN:
+        return (
+            f"a kernel has {chain:,} operations that wait for each other's results, and XLA's CPU "
+            f"compiler is given up to {CHAIN:,}: is it a Python loop, which is unrolled?"
+        )
     forms = [*traced.leaves, *jax.tree.leaves(traced.out)]
     size = sum(int(np.prod(x.shape, dtype=np.int64)) * x.dtype.itemsize for x in forms)
     if size > BYTES:

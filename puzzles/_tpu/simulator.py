@@ -19,6 +19,9 @@ from puzzles._jax import (
     JaxprEqn,
     compiler_param,
     interpret_params,
+    is_key,
+    key_bits,
+    keys_of,
     reset_tpu_interpret_mode_state,
     simulator_callbacks,
     with_compiler_param,
@@ -183,8 +186,10 @@ def _here(*given: Any) -> Any:
     return _watching[-1].here(*given)
 
 
-def drawn(form: Any, seed: int) -> np.ndarray:
+def drawn(form: Any, seed: int) -> Any:
     """Made-up data of a shape and dtype: floats around zero, everything else 0."""
+    if is_key(form):
+        return keys_of(jnp.zeros(key_bits(form).shape, jnp.uint32), form)
     if not jnp.issubdtype(form.dtype, jnp.floating):
         return np.zeros(form.shape, form.dtype)
     return np.random.default_rng(seed).standard_normal(form.shape, np.float32).astype(form.dtype)

@@ -27,17 +27,7 @@ from puzzles import INTERPRET
 #                                       12: dead, k₂ is seen by nobody
 # ```
 #
-# An output block stays in VMEM only while its visits follow each other. So `by_columns` orders the visits anew: 4
-# and 8 mark the first and the last of a *column*. A column that nobody sees gets a dead visit, which writes zeros.
-#
-# **A tile is turned over**: `k·qᵀ` has keys down and queries along the lanes. So `lse` and `delta` are used as they lie in HBM,
-# as rows, and `p` and `ds` are transposed already. JAX's kernel does the same.
-#
-# **Grouped queries**: where heads share a mask, the grid's last axis, `g`, repeats each visit for every query head of the group.
-# `opens` and `closes` mark a column's first and last step.
-#
-# Fill in the start, the two sums and the stores. `p` and `ds` are given, (bk, bq) and in f32, without the last 1/√H. Dots take `q`'s
-# dtype, and give f32.
+# An output block stays in VMEM only while its visits follow each other.
 # %%
 from puzzles.splash_attention.computed_masks import Rule
 
@@ -60,6 +50,8 @@ def attention_dkv_spec(
     return jax.vjp(lambda k, v: dense_attention(q, k, v, seen, soft_cap), k, v)[1](do)
 
 
+# %% jupyter={"source_hidden": true} cellView="form"
+# @title What the spec calls: dense attention, and the mask that a list stands for
 def dense_attention(q, k, v, seen, soft_cap=None):
     q32, k32, v32 = (x.astype(jnp.float32) for x in (q, k, v))
     k32, v32 = (jnp.repeat(x, len(q) // len(k), axis=0) for x in (k32, v32))
@@ -83,6 +75,11 @@ def dense_mask(tiles, partial_masks, T, S, segment_ids=None, rule=None):
     return seen if segment_ids is None else seen & (segment_ids[0][:, None] == segment_ids[1])
 
 
+# %% [markdown]
+# So `by_columns` orders the visits anew: 4 and 8 mark the first and the last of a *column*. A column that nobody sees gets a
+# dead visit, which writes zeros.
+
+# %%
 def next_used(index: np.ndarray, used: np.ndarray) -> np.ndarray:
     """`index`, but where it is not used, the next entry that is; at the end, the last one."""
     where = np.flatnonzero(used)
@@ -112,70 +109,11 @@ def by_columns(tiles, N, K, R, J):
     return next_used(rows, kinds > 0), cols, next_used(masks, kinds == 1), flags.astype(np.int32)
 
 
-# %% jupyter={"source_hidden": true} cellView="form"
-# @title p and ds of a tile (spoils attention_dq)
-def weights(q, k, v, do, lse, delta, seen, soft_cap):
-    """p and ds of a tile, turned over: (bk, bq), so that lse and delta are rows."""
-    contract = functools.partial(jax.lax.dot_general, preferred_element_type=jnp.float32)
-    s = q.shape[-1] ** -0.5 * contract(k, q, (((1,), (1,)), ((), ())))
-    slope = 1.0
-    if soft_cap is not None:
-        bent = jnp.tanh(s / soft_cap)
-        s, slope = soft_cap * bent, 1.0 - bent * bent
-    p = jnp.where(seen, jnp.exp(s - lse), 0.0)
-    dp = contract(v, do, (((1,), (1,)), ((), ())))
-    return p, p * (dp - delta) * slope
-
+# %% [markdown]
+# **Grouped queries**: where heads share a mask, the grid's last axis, `g`, repeats each visit for every query head of the
+# group.
 
 # %%
-def attention_dkv_kernel(
-    rows_ref, cols_ref, masks_ref, flags_ref,
-    q_ref, k_ref, v_ref, do_ref, lse_ref, delta_ref,
-    mask_ref, q_ids_ref, kv_ids_ref,  # each of these may be None
-    dk_ref, dv_ref, dk_acc_ref, dv_acc_ref,
-    *, soft_cap, rule,
-):  # fmt: skip
-    t, g = pl.program_id(1), pl.program_id(2)
-    flags = flags_ref[t]
-    kind = flags & 3
-    opens = (flags & 4 != 0) & (g == 0)
-    closes = (flags & 8 != 0) & (g == pl.num_programs(2) - 1)
-    scale = q_ref.shape[-1] ** -0.5  # 1/√H
-
-    @pl.when(opens)
-    def _():
-        ### BEGIN SOLUTION
-        dk_acc_ref[...] = jnp.zeros_like(dk_acc_ref)
-        dv_acc_ref[...] = jnp.zeros_like(dv_acc_ref)
-        ### END SOLUTION
-
-    @pl.when(kind != 0)
-    def _():
-        q, k, v, do = q_ref[...], k_ref[...], v_ref[...], do_ref[...]
-        seen = True
-        if mask_ref is not None:
-            seen = mask_ref[...] | (kind == 2)
-        if rule is not None:
-            shape = k.shape[0], q.shape[0]
-            row = rows_ref[t] * q.shape[0] + jax.lax.broadcasted_iota(jnp.int32, shape, 1)
-            column = cols_ref[t] * k.shape[0] + jax.lax.broadcasted_iota(jnp.int32, shape, 0)
-            seen = rule(row, column)
-        if q_ids_ref is not None:
-            seen &= jnp.expand_dims(kv_ids_ref[0], -1) == q_ids_ref[...]
-        p, ds = weights(q, k, v, do, lse_ref[...], delta_ref[...], seen, soft_cap)
-        ### BEGIN SOLUTION
-        dv_acc_ref[...] += jnp.dot(p.astype(q.dtype), do, preferred_element_type=jnp.float32)
-        dk_acc_ref[...] += jnp.dot(ds.astype(q.dtype), q, preferred_element_type=jnp.float32)
-        ### END SOLUTION
-
-    @pl.when(closes)
-    def _():
-        ### BEGIN SOLUTION
-        dk_ref[...] = (scale * dk_acc_ref[...]).astype(dk_ref.dtype)
-        dv_ref[...] = dv_acc_ref[...].astype(dv_ref.dtype)
-        ### END SOLUTION
-
-
 def attention_dkv(
     q: Float[Array, "N T H"],
     k: Float[Array, "K S H"],
@@ -252,6 +190,78 @@ def attention_dkv(
         interpret=INTERPRET,
     )(rows, cols, masks, flags, *operands)
     return dk, dv
+
+
+# %% [markdown]
+# **A tile is turned over**: `k·qᵀ` has keys down and queries along the lanes. So `lse` and `delta` are used as they lie in HBM,
+# as rows, and `p` and `ds` are transposed already. JAX's kernel does the same.
+
+# %% jupyter={"source_hidden": true} cellView="form"
+# @title p and ds of a tile (spoils attention_dq)
+def weights(q, k, v, do, lse, delta, seen, soft_cap):
+    """p and ds of a tile, turned over: (bk, bq), so that lse and delta are rows."""
+    contract = functools.partial(jax.lax.dot_general, preferred_element_type=jnp.float32)
+    s = q.shape[-1] ** -0.5 * contract(k, q, (((1,), (1,)), ((), ())))
+    slope = 1.0
+    if soft_cap is not None:
+        bent = jnp.tanh(s / soft_cap)
+        s, slope = soft_cap * bent, 1.0 - bent * bent
+    p = jnp.where(seen, jnp.exp(s - lse), 0.0)
+    dp = contract(v, do, (((1,), (1,)), ((), ())))
+    return p, p * (dp - delta) * slope
+
+
+# %% [markdown]
+# Fill in the start, the two sums and the stores. `opens` and `closes` mark a column's first and last step. `p` and `ds` are given,
+# (bk, bq) and in f32, without the last 1/√H. Dots take `q`'s dtype, and give f32.
+
+# %%
+def attention_dkv_kernel(
+    rows_ref, cols_ref, masks_ref, flags_ref,
+    q_ref, k_ref, v_ref, do_ref, lse_ref, delta_ref,
+    mask_ref, q_ids_ref, kv_ids_ref,  # each of these may be None
+    dk_ref, dv_ref, dk_acc_ref, dv_acc_ref,
+    *, soft_cap, rule,
+):  # fmt: skip
+    t, g = pl.program_id(1), pl.program_id(2)
+    flags = flags_ref[t]
+    kind = flags & 3
+    opens = (flags & 4 != 0) & (g == 0)
+    closes = (flags & 8 != 0) & (g == pl.num_programs(2) - 1)
+    scale = q_ref.shape[-1] ** -0.5  # 1/√H
+
+    @pl.when(opens)
+    def _():
+        ### BEGIN SOLUTION
+        dk_acc_ref[...] = jnp.zeros_like(dk_acc_ref)
+        dv_acc_ref[...] = jnp.zeros_like(dv_acc_ref)
+        ### END SOLUTION
+
+    @pl.when(kind != 0)
+    def _():
+        q, k, v, do = q_ref[...], k_ref[...], v_ref[...], do_ref[...]
+        seen = True
+        if mask_ref is not None:
+            seen = mask_ref[...] | (kind == 2)
+        if rule is not None:
+            shape = k.shape[0], q.shape[0]
+            row = rows_ref[t] * q.shape[0] + jax.lax.broadcasted_iota(jnp.int32, shape, 1)
+            column = cols_ref[t] * k.shape[0] + jax.lax.broadcasted_iota(jnp.int32, shape, 0)
+            seen = rule(row, column)
+        if q_ids_ref is not None:
+            seen &= jnp.expand_dims(kv_ids_ref[0], -1) == q_ids_ref[...]
+        p, ds = weights(q, k, v, do, lse_ref[...], delta_ref[...], seen, soft_cap)
+        ### BEGIN SOLUTION
+        dv_acc_ref[...] += jnp.dot(p.astype(q.dtype), do, preferred_element_type=jnp.float32)
+        dk_acc_ref[...] += jnp.dot(ds.astype(q.dtype), q, preferred_element_type=jnp.float32)
+        ### END SOLUTION
+
+    @pl.when(closes)
+    def _():
+        ### BEGIN SOLUTION
+        dk_ref[...] = (scale * dk_acc_ref[...]).astype(dk_ref.dtype)
+        dv_ref[...] = dv_acc_ref[...].astype(dv_ref.dtype)
+        ### END SOLUTION
 
 
 # %% tags=["author"]

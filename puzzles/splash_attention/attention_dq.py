@@ -34,10 +34,6 @@ from puzzles import INTERPRET
 # Why `delta`? A row's weights sum to 1: where one grows, the others shrink. So each `dp` counts from the row's mean of `dp`,
 # weighted by `p`. A tile has only a few keys of a row. But the sum of p·(do·v) is do·(sum of p·v), which is do·o:
 # one number a row, known before the launch.
-#
-# Fill in the work of a tile. `s` is scaled, capped and in f32; `slope` is the derivative of the cap; `seen` says which scores count.
-# `lse` and `delta` lie in HBM as rows, since a column would take 128 lanes a number; in a tile they are columns, (bq, 1).
-# In a row that sees nothing `lse` is -inf, and dq is zeros. Dots take the arrays' own dtype, and give f32.
 # %%
 from puzzles.splash_attention.computed_masks import Rule
 
@@ -60,6 +56,8 @@ def attention_dq_spec(
     return jax.vjp(lambda q: dense_attention(q, k, v, seen, soft_cap), q)[1](do)[0]
 
 
+# %% jupyter={"source_hidden": true} cellView="form"
+# @title What the spec calls: dense attention, and the mask that a list stands for
 def dense_attention(q, k, v, seen, soft_cap=None):
     q32, k32, v32 = (x.astype(jnp.float32) for x in (q, k, v))
     k32, v32 = (jnp.repeat(x, len(q) // len(k), axis=0) for x in (k32, v32))
@@ -83,58 +81,11 @@ def dense_mask(tiles, partial_masks, T, S, segment_ids=None, rule=None):
     return seen if segment_ids is None else seen & (segment_ids[0][:, None] == segment_ids[1])
 
 
+# %% [markdown]
+# The launch has the summit's grid, and cuts `do` as `q`. `lse` and `delta` lie in HBM as rows, since a column would take 128
+# lanes a number.
+
 # %%
-def attention_dq_kernel(
-    rows_ref, cols_ref, masks_ref, flags_ref,
-    q_ref, k_ref, v_ref, do_ref, lse_ref, delta_ref,
-    mask_ref, q_ids_ref, kv_ids_ref,  # each of these may be None
-    dq_ref, acc_ref,
-    *, soft_cap, rule,
-):  # fmt: skip
-    t = pl.program_id(1)
-    flags = flags_ref[t]
-    kind = flags & 3
-    scale = q_ref.shape[-1] ** -0.5  # 1/√H
-
-    @pl.when(flags & 4 != 0)
-    def _():
-        acc_ref[...] = jnp.zeros_like(acc_ref)
-
-    @pl.when(kind != 0)
-    def _():
-        q, k, v, do = q_ref[...], k_ref[...], v_ref[...], do_ref[...]
-        s = scale * jax.lax.dot_general(
-            q, k, (((1,), (1,)), ((), ())), preferred_element_type=jnp.float32
-        )
-        slope = 1.0
-        if soft_cap is not None:
-            bent = jnp.tanh(s / soft_cap)
-            s, slope = soft_cap * bent, 1.0 - bent * bent
-        seen = True
-        if mask_ref is not None:
-            seen = mask_ref[...] | (kind == 2)
-        if rule is not None:
-            row = rows_ref[t] * q.shape[0] + jax.lax.broadcasted_iota(jnp.int32, s.shape, 0)
-            column = cols_ref[t] * k.shape[0] + jax.lax.broadcasted_iota(jnp.int32, s.shape, 1)
-            seen = rule(row, column)
-        if q_ids_ref is not None:
-            seen &= q_ids_ref[...] == kv_ids_ref[...]
-        lse, delta = (jnp.expand_dims(ref[0], -1) for ref in (lse_ref, delta_ref))  # (bq, 1)
-        ### BEGIN SOLUTION
-        p = jnp.where(seen, jnp.exp(s - lse), 0.0)
-        dp = jax.lax.dot_general(
-            do, v, (((1,), (1,)), ((), ())), preferred_element_type=jnp.float32
-        )
-        ds = p * (dp - delta) * slope
-        dq = jnp.dot(ds.astype(k.dtype), k, preferred_element_type=jnp.float32)
-        acc_ref[...] += scale * dq
-        ### END SOLUTION
-
-    @pl.when(flags & 8 != 0)
-    def _():
-        dq_ref[...] = acc_ref[...].astype(dq_ref.dtype)
-
-
 def next_used(index: np.ndarray, used: np.ndarray) -> np.ndarray:
     """`index`, but where it is not used, the next entry that is; at the end, the last one."""
     where = np.flatnonzero(used)
@@ -207,6 +158,63 @@ def attention_dq(
         compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel", "arbitrary")),
         interpret=INTERPRET,
     )(rows, cols, masks, flags, *operands)
+
+
+# %% [markdown]
+# Fill in the work of a tile. `s` is scaled, capped and in f32; `slope` is the derivative of the cap; `seen` says which scores count;
+# `lse` and `delta` are columns, (bq, 1). In a row that sees nothing `lse` is -inf, and dq is zeros. Dots take the arrays' own
+# dtype, and give f32.
+
+# %%
+def attention_dq_kernel(
+    rows_ref, cols_ref, masks_ref, flags_ref,
+    q_ref, k_ref, v_ref, do_ref, lse_ref, delta_ref,
+    mask_ref, q_ids_ref, kv_ids_ref,  # each of these may be None
+    dq_ref, acc_ref,
+    *, soft_cap, rule,
+):  # fmt: skip
+    t = pl.program_id(1)
+    flags = flags_ref[t]
+    kind = flags & 3
+    scale = q_ref.shape[-1] ** -0.5  # 1/√H
+
+    @pl.when(flags & 4 != 0)
+    def _():
+        acc_ref[...] = jnp.zeros_like(acc_ref)
+
+    @pl.when(kind != 0)
+    def _():
+        q, k, v, do = q_ref[...], k_ref[...], v_ref[...], do_ref[...]
+        s = scale * jax.lax.dot_general(
+            q, k, (((1,), (1,)), ((), ())), preferred_element_type=jnp.float32
+        )
+        slope = 1.0
+        if soft_cap is not None:
+            bent = jnp.tanh(s / soft_cap)
+            s, slope = soft_cap * bent, 1.0 - bent * bent
+        seen = True
+        if mask_ref is not None:
+            seen = mask_ref[...] | (kind == 2)
+        if rule is not None:
+            row = rows_ref[t] * q.shape[0] + jax.lax.broadcasted_iota(jnp.int32, s.shape, 0)
+            column = cols_ref[t] * k.shape[0] + jax.lax.broadcasted_iota(jnp.int32, s.shape, 1)
+            seen = rule(row, column)
+        if q_ids_ref is not None:
+            seen &= q_ids_ref[...] == kv_ids_ref[...]
+        lse, delta = (jnp.expand_dims(ref[0], -1) for ref in (lse_ref, delta_ref))  # (bq, 1)
+        ### BEGIN SOLUTION
+        p = jnp.where(seen, jnp.exp(s - lse), 0.0)
+        dp = jax.lax.dot_general(
+            do, v, (((1,), (1,)), ((), ())), preferred_element_type=jnp.float32
+        )
+        ds = p * (dp - delta) * slope
+        dq = jnp.dot(ds.astype(k.dtype), k, preferred_element_type=jnp.float32)
+        acc_ref[...] += scale * dq
+        ### END SOLUTION
+
+    @pl.when(flags & 8 != 0)
+    def _():
+        dq_ref[...] = acc_ref[...].astype(dq_ref.dtype)
 
 
 # %% tags=["author"]

@@ -19,7 +19,7 @@ from puzzles import INTERPRET, find
 #
 # **Where do heads go in a flat list?** If every head has its own mask, stack the heads' rows
 # and make one list: with `R = T // bq` rows of tiles a head, visit `t` belongs to head `rows[t] // R`, and to its
-# row `rows[t] % R`. If all share one mask, one head's list is enough, and the grid walks it once for every head:
+# row `rows[t] % R`. If all share one mask, one head's list is enough, walked once for every head:
 #
 # ```text
 # grid (heads, len(rows))        head of step (h, t):  h + rows[t] // R
@@ -29,7 +29,7 @@ from puzzles import INTERPRET, find
 # ```
 #
 # **What if something is absent?** Without segments there are no ids to fetch; without partial tiles, or with a rule,
-# no masks. `None` then stands in place of the operand, its spec and its Ref. A `rule` that nobody gave is `None`, too. Ask with *Python's* `if`: that runs while the kernel is traced, and decides which code there is.
+# no masks. `None` then stands in place of the operand, its spec and its Ref. A `rule` that nobody gave is `None`, too. Ask with *Python's* `if`, which runs while the kernel is traced.
 #
 # You write what a tile does; `splash_specs`, a spec for each of six operands, present or not, and for the output; and the grid. All
 # heads share a rule.
@@ -57,15 +57,15 @@ from puzzles.splash_attention.computed_masks import Rule, tiles_of_rule
 
 
 def splash_multi_head_spec(
-    q: Float[Array, "N T H"],
-    k: Float[Array, "K S H"],
-    v: Float[Array, "K S Hv"],
+    q: Float[Array, "N T H"],  # N heads of T queries, H wide
+    k: Float[Array, "K S H"],  # K heads of S keys
+    v: Float[Array, "K S Hv"],  # values are Hv wide
     mask: Bool[np.ndarray, "*N T S"] | Rule,
     segment_ids: tuple[Int[Array, " T"], Int[Array, " S"]] | None = None,
     soft_cap: float | None = None,
     *,
-    bq: int = 128,
-    bk: int = 128,
+    bq: int = 128,  # queries of a tile
+    bk: int = 128,  # keys of a tile
 ) -> Float[Array, "N T Hv"]:
     del bq, bk  # a matter of speed, not of numbers
     groups = len(q) // len(k)

@@ -14,8 +14,7 @@ from puzzles import INTERPRET, find
 # %% [markdown]
 # ## splash_vjp: attention that trains
 #
-# Everything is there: a forward pass that returns `lse`, and both backward passes. `jax.custom_vjp` joins them, as in
-# `trainable_matmul`:
+# `jax.custom_vjp` joins what is there, a forward pass that returns `lse` and both backward passes, as in `trainable_matmul`:
 #
 # ```text
 #                 reads                    walks            dots in a tile
@@ -26,15 +25,12 @@ from puzzles import INTERPRET, find
 # attention_dkv   q k v do lse delta       the columns      4     q·kᵀ  do·vᵀ  pᵀ·do  dsᵀ·q   → dk, dv
 # ```
 #
-# What is kept in HBM is as long as the sequence. The T × S weights are not among it: the backward pass computes them again.
+# What is kept in HBM is as long as the sequence. The T × S weights are computed again.
 #
 # * What is known while tracing (the list, the patterns, the cap, the rule) is named by `nondiff_argnums`. The backward rule gets it first, and
 #   returns nothing for it.
 # * The ids are arrays of integers: the gradient of the pair is `None`.
-# * `o` and `do` may be bf16. Multiply and add up `delta` in f32, and make it a row, (N, 1, T), as `lse` is one.
-#
-# Write both rules with `forward_over_tiles` below, and with `find("attention_dq").solution` and
-# `find("attention_dkv").solution`, which take the same eleven arguments.
+# * `o` and `do` may be bf16. Multiply and add up `delta` in f32, and make it a row, (N, 1, T), like `lse`.
 # %%
 from puzzles.splash_attention.computed_masks import Rule, tiles_of_rule
 
@@ -64,7 +60,7 @@ def splash_vjp_spec(
 
 
 # %% jupyter={"source_hidden": true} cellView="form"
-# @title The forward pass, with lse (spoils attention_lse and splash_multi_head)
+# @title Two helpers that splash_multi_head gave
 def next_used(index: np.ndarray, used: np.ndarray) -> np.ndarray:
     """`index`, but where it is not used, the next entry that is; at the end, the last one."""
     where = np.flatnonzero(used)
@@ -81,6 +77,8 @@ def tiles_of_heads(mask: np.ndarray, bq: int, bk: int) -> tuple[tuple[np.ndarray
     return find("active_tiles").solution(block_mask, mask_index), partial_masks
 
 
+# %% jupyter={"source_hidden": true} cellView="form"
+# @title The kernel of the forward pass, with lse (spoils attention_lse and splash_multi_head)
 def forward_kernel(
     rows_ref, cols_ref, masks_ref, flags_ref,
     q_ref, k_ref, v_ref, mask_ref, q_ids_ref, kv_ids_ref,  # the last three may be None
@@ -133,6 +131,8 @@ def forward_kernel(
         lse_ref[...] = m_ref[...] + jnp.log(l)  # -inf where nothing is seen
 
 
+# %% jupyter={"source_hidden": true} cellView="form"
+# @title Its launch (spoils splash_multi_head)
 def forward_over_tiles(q, k, v, tiles, partial_masks, segment_ids, soft_cap, rule):
     """(o, lse): attention over a list, and the logarithm of each row's sum of exponentials, (N, 1, T)."""
     (N, T, H), (K, S, Hv), (_, bq, bk) = q.shape, v.shape, partial_masks.shape
@@ -189,35 +189,14 @@ def forward_over_tiles(q, k, v, tiles, partial_masks, segment_ids, soft_cap, rul
     return o, lse.reshape(N, 1, T)  # a column in the kernel; kept as a row
 
 
+# %% [markdown]
+# `splash_vjp` makes the list and calls `trainable`, whose rules come next.
+
 # %%
 @functools.partial(jax.custom_vjp, nondiff_argnums=(4, 5, 6, 7))
 def trainable(q, k, v, segment_ids, tiles, partial_masks, soft_cap, rule):
     o, _ = forward_over_tiles(q, k, v, tiles, partial_masks, segment_ids, soft_cap, rule)
     return o
-
-
-def trainable_forward(q, k, v, segment_ids, tiles, partial_masks, soft_cap, rule):
-    # returns the result, and a tuple of what to keep
-    ### BEGIN SOLUTION
-    o, lse = forward_over_tiles(q, k, v, tiles, partial_masks, segment_ids, soft_cap, rule)
-    return o, (q, k, v, segment_ids, o, lse)
-    ### END SOLUTION
-
-
-def trainable_backward(tiles, partial_masks, soft_cap, rule, kept, do):
-    # returns the gradients of q, k, v and segment_ids
-    ### BEGIN SOLUTION
-    q, k, v, segment_ids, o, lse = kept
-    products = o.astype(jnp.float32) * do.astype(jnp.float32)
-    delta = jnp.sum(products, axis=-1)[:, None]
-    args = q, k, v, do, lse, delta, tiles, partial_masks, segment_ids, soft_cap, rule
-    dq = find("attention_dq").solution(*args)
-    dk, dv = find("attention_dkv").solution(*args)
-    return dq, dk, dv, None
-    ### END SOLUTION
-
-
-trainable.defvjp(trainable_forward, trainable_backward)
 
 
 def splash_vjp(
@@ -240,6 +219,35 @@ def splash_vjp(
         assert np.shape(mask) in shapes, "a mask is a rule or an array, (T, S) or (N, T, S)"
         rule, (tiles, partial_masks) = None, tiles_of_heads(mask, bq, bk)
     return trainable(q, k, v, segment_ids, tiles, partial_masks, soft_cap, rule)
+
+
+# %% [markdown]
+# Write both rules with `forward_over_tiles`, and with `find("attention_dq").solution` and
+# `find("attention_dkv").solution`, which take the same eleven arguments.
+
+# %%
+def trainable_forward(q, k, v, segment_ids, tiles, partial_masks, soft_cap, rule):
+    # returns the result, and a tuple of what to keep
+    ### BEGIN SOLUTION
+    o, lse = forward_over_tiles(q, k, v, tiles, partial_masks, segment_ids, soft_cap, rule)
+    return o, (q, k, v, segment_ids, o, lse)
+    ### END SOLUTION
+
+
+def trainable_backward(tiles, partial_masks, soft_cap, rule, kept, do):
+    # returns the gradients of q, k, v and segment_ids
+    ### BEGIN SOLUTION
+    q, k, v, segment_ids, o, lse = kept
+    products = o.astype(jnp.float32) * do.astype(jnp.float32)
+    delta = jnp.sum(products, axis=-1)[:, None]
+    args = q, k, v, do, lse, delta, tiles, partial_masks, segment_ids, soft_cap, rule
+    dq = find("attention_dq").solution(*args)
+    dk, dv = find("attention_dkv").solution(*args)
+    return dq, dk, dv, None
+    ### END SOLUTION
+
+
+trainable.defvjp(trainable_forward, trainable_backward)
 
 
 # %% [markdown]

@@ -147,3 +147,36 @@ def test_kernels_for_gpus_are_told_in_a_sentence() -> None:
 def test_no_chip_is_a_sentence() -> None:
     with pytest.raises(ValueError, match="name at least one chip: v4"):
         examine(negate, chips=())
+
+
+def test_a_chain_that_kills_the_compiler_is_not_simulated() -> None:
+    def fn(x, turns):
+        def kernel(x_ref, o_ref):
+            value = x_ref[...]
+            for _ in range(turns):
+                value = value * 0.5 + 1.0
+            o_ref[...] = value
+
+        return pl.pallas_call(kernel, out_shape=x)(x)
+
+    found = examine(fn, S((8, 128), f32), 2000)
+    assert (found.findings, found.unseen) == ((), ("memory",))
+    assert any("4,000 operations that wait" in one for one in found.not_looked)
+    assert examine(fn, S((8, 128), f32), 20).unseen == ()
+
+
+def test_a_kernel_that_takes_a_random_key_is_read_and_not_simulated() -> None:
+    def kernel(key_ref, o_ref):
+        o_ref[...] = jax.random.uniform(key_ref[...], shape=o_ref.shape)
+
+    def fn(key):
+        spec = pl.BlockSpec(memory_space=pltpu.SMEM)
+        return pl.pallas_call(kernel, in_specs=[spec], out_shape=S((8, 128), f32))(key)
+
+    key = pltpu.to_pallas_key(jax.random.key(0))
+    for given in (key, jax.eval_shape(lambda: key)):
+        found = examine(fn, given)
+        assert (found.unread, found.findings, found.unseen) == ("", (), ("memory",))
+        assert any("takes random keys" in one for one in found.not_looked)
+        (launch,) = found.launches
+        assert (launch.hbm_bytes_read, launch.hbm_bytes_written) == (8, 4096)
