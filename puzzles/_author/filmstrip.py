@@ -15,7 +15,6 @@ from puzzles._launch import Launch, Operand, trace
 _PANEL, _GAP, _LEFT, _TOP = 132.0, 34.0, 96.0, 62.0
 _SLICED = 1.6  # how many times smaller an array is whose slices lie side by side
 _THINNEST = 12.0  # pixels of a block's height
-_OVERHANG = 0.9  # of the room beside an array that a block over its edge may take
 
 
 # Rows of an operand's block, from, to (not included), and a word for them; without a word, rows

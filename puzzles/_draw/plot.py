@@ -35,7 +35,7 @@ def plot_svg(values: Sequence[float] | Mapping[str, float], title: str) -> str |
 
 
 def plot_text(values: Sequence[float] | Mapping[str, float], title: str) -> str:
-    """The same numbers as a table: a line for each name, or for each place."""
+    """Numbers as a table: a line for each name, or for each place."""
     named = values if isinstance(values, Mapping) else dict(enumerate(values))
     wide = max(len(str(name)) for name in named)
     rows = [f"{name!s:>{wide}}  {number(value)}" for name, value in named.items()]

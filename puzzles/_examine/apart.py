@@ -114,7 +114,7 @@ def _answer(pipe: Connection, asked: Asked) -> None:
 
 
 def looked_at(asked: Asked) -> Report:
-    """The same in this process."""
+    """What is seen of a target that is loaded and examined in this process."""
     fn, args = made(load(asked.target), [argument(text) for text in asked.arguments])
     found = examine(fn, *args, chips=asked.chips, seed=asked.seed)
     if asked.before is not None:

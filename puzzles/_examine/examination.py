@@ -52,7 +52,7 @@ class Examination:
         return bool(self.findings) and SEVERITIES.index(self.worst) <= SEVERITIES.index(level)
 
     def with_more(self, findings: Iterable[Finding]) -> Examination:
-        """The same with findings of somebody else."""
+        """An examination that holds findings of somebody else, too, the worst first."""
         each = sorted((*self.findings, *findings), key=lambda one: SEVERITIES.index(one.severity))
         return dataclasses.replace(self, findings=tuple(each))
 
@@ -88,7 +88,7 @@ class Examination:
                 yield ("" if number else label), line
 
     def to_json(self) -> str:
-        """The same as JSON: findings with all their fields, launches with their counts."""
+        """The examination as JSON: findings with all their fields, launches with their counts."""
         return json.dumps(
             {
                 "name": self.name,

@@ -13,7 +13,7 @@ import numpy as np
 from puzzles._jax import Jaxpr, JaxprEqn
 from puzzles._judge.narrowing import Narrowing, narrowings
 from puzzles._judge.outside import line_of, observed
-from puzzles._launch import PALLAS_CALL, Dot, Launch, Operand, Traced, itemsize, subjaxprs
+from puzzles._launch import PALLAS_CALL, Dot, Launch, Operand, Traced, itemsize, turns, visited
 
 # The same bytes under another shape: nothing moves.
 _VIEWS = {
@@ -54,7 +54,7 @@ class Cost:
             for one in launch.made
             if one.how == "copies"
         )
-        made = (*constants, *_made(traced.jaxpr.jaxpr, 1), *copied)
+        made = (*constants, *_made(traced.jaxpr.jaxpr), *copied)
         return cls(traced.launches, made, tuple(narrowings(traced)))
 
     def _total(self, name: str) -> int:
@@ -144,13 +144,13 @@ class Cost:
 
     @cached_property
     def least(self) -> Cost:
-        """The same where branches or loops depend on data: only the work that is certain."""
+        """The work that is certain, whatever branches and loops that depend on data do."""
         certain = (replace(one.least, busy=one.busy) for one in self.launches)
         return replace(self, launches=tuple(certain))
 
     @cached_property
     def blocks(self) -> list[set[tuple]]:
-        """Which blocks the launches cut, in whatever order and how often an array is given."""
+        """For each launch the blocks that it cuts its arrays into, without order or repetition."""
         return [set(map(_cut, (*one.inputs, *one.outputs))) for one in self.launches]
 
 
@@ -166,24 +166,18 @@ def _cut(operand: Operand) -> tuple:
     return operand.output, operand.shape, str(operand.dtype), block, operand.space
 
 
-def _made(jaxpr: Jaxpr, times: int, caller: str = "") -> Iterator[Made]:
+def _made(jaxpr: Jaxpr) -> Iterator[Made]:
     """The arrays that equations outside kernels make, nested ones included.
 
-    caller: the learner's line that called `jaxpr`, for equations that have none of their own.
+    One without a line of the learner's own has that of the call which leads to it.
     """
-    for equation in jaxpr.eqns:
-        if equation.primitive.name == PALLAS_CALL:
+    for equation, path in visited(jaxpr):
+        if equation.primitive.name == PALLAS_CALL or _is_view(equation) or observed(equation):
             continue
-        inner, line = tuple(subjaxprs(equation)), line_of(equation) or caller
-        if inner:
-            often = times
-            if equation.primitive.name == "scan":
-                often *= equation.params["length"]
-            for one in inner:
-                yield from _made(one, often, line)
-        elif not _is_view(equation) and not observed(equation):
-            size = sum(_bytes(v.aval) for v in equation.outvars)
-            yield Made(size * times, equation.primitive.name, line)
+        size = sum(_bytes(v.aval) for v in equation.outvars)
+        lines = map(line_of, (equation, *reversed(path)))
+        line = next(filter(None, lines), "")
+        yield Made(size * turns(path), equation.primitive.name, line)
 
 
 def _is_view(equation: JaxprEqn) -> bool:

@@ -135,7 +135,10 @@ def early(launch: Launch, usual: Sequence[Launch]) -> str | None:
 
 
 def unstored(launch: Launch, usual: Sequence[Launch]) -> str | None:
-    """Blocks of an output into which no step writes; as `early`."""
+    """An output with blocks into which no step writes, in words, or None.
+
+    usual: what the reference launches on the same case; what it does, too, explains nothing.
+    """
     known = {name for one in usual for name, *_ in one.touched.unstored}
     for name, count, total, block, step in launch.touched.unstored:
         if name not in known:

@@ -7,7 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from puzzles._jax import Jaxpr
+from puzzles._jax import Jaxpr, JaxprEqn
 from puzzles._judge import source
 from puzzles._judge.answer import Answer, Run
 from puzzles._judge.copied import unequal
@@ -21,8 +21,8 @@ from puzzles._launch import (
     kernel_calls,
     longest_body,
     longest_loop,
-    subjaxprs,
     trace_call,
+    visited,
 )
 from puzzles._rules import RULES, Finding, Where, sentence
 
@@ -130,9 +130,10 @@ def in_a_kernel(run: Run) -> Finding | None:
 def asks_outside(run: Run) -> Finding | None:
     """No index map asks for `program_id`: the CPU answers, Mosaic refuses."""
     maps = (
-        mapping.index_map_jaxpr.jaxpr
+        equation
         for call in kernel_calls(run.traced.jaxpr.jaxpr)
         for mapping in call.params["grid_mapping"].block_mappings
+        for equation in equations(mapping.index_map_jaxpr.jaxpr)
     )
     asked = _asked(maps)
     return None if asked is None else run.wrong("map-asks", asked=asked)
@@ -156,7 +157,7 @@ def runs(run: Run) -> Finding | None:
         _ = run.flat
     except Exception as error:
         calls = kernel_calls(run.traced.jaxpr.jaxpr)
-        asked = _asked(scope for call in calls for scope in _scopes(call.params["jaxpr"]))
+        asked = _asked(e for call in calls for e in _in_scopes(call.params["jaxpr"]))
         if asked:  # a TPU answers, the CPU cannot
             return run.wrong("scope-asks", asked=asked)
         if unexplained(error) and (found := _first_unsafe(run)) is not None:
@@ -172,17 +173,15 @@ def _first_unsafe(run: Run) -> Finding | None:
     return run.wrong(found.rule, title=sentence("unsafe"), says=found.says)
 
 
-def _scopes(jaxpr: Jaxpr) -> Iterator[Jaxpr]:
-    for equation in jaxpr.eqns:
-        for inner in subjaxprs(equation):
-            if equation.primitive.name == "run_scoped":
-                yield inner
-            yield from _scopes(inner)
+def _in_scopes(kernel: Jaxpr) -> Iterator[JaxprEqn]:
+    for equation, path in visited(kernel):
+        if any(outer.primitive.name == "run_scoped" for outer in path):
+            yield equation
 
 
-def _asked(some: Iterable[Jaxpr]) -> str | None:
-    """`program_id` or `num_programs`, if one of some programs asks."""
-    names = (inner.primitive.name for jaxpr in some for inner in equations(jaxpr))
+def _asked(some: Iterable[JaxprEqn]) -> str | None:
+    """`program_id` or `num_programs`, if one of some equations asks."""
+    names = (equation.primitive.name for equation in some)
     return next((name for name in names if name in ("program_id", "num_programs")), None)
 
 

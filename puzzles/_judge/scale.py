@@ -19,8 +19,7 @@ from puzzles._tpu import CHIPS
 _EXACT = 1.0
 _BY_BLOCKS = 1.34
 _BY_TRAFFIC = 2.0
-# What is always allowed beside the reference's share: of steps without work, and of dots that only
-# sum.
+# Always allowed beside the reference's share of steps without work, and of dots that only sum.
 _SOME = 0.02
 # Of its arrays, or what of them is moved, made outside of kernels.
 _MADE = 0.01

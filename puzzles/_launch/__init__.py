@@ -10,7 +10,6 @@ nothing is known of puzzles.
 from __future__ import annotations
 
 from puzzles._launch.compiling import remembered
-from puzzles._launch.evaluate import callee
 from puzzles._launch.events import Event, Part, Waits
 from puzzles._launch.faithful import TURNS, Endless, before_last_casts, with_exact_dots
 from puzzles._launch.fault import faults, step_number
@@ -29,14 +28,19 @@ from puzzles._launch.finite import first_not_finite
 from puzzles._launch.graph import Abstract, Unreadable
 from puzzles._launch.jaxprs import (
     PALLAS_CALL,
+    callee,
     entered,
     equations,
     for_gpus,
     kernel_calls,
+    launch_name,
     longest_body,
     longest_chain,
     longest_loop,
+    parameter_names,
     subjaxprs,
+    turns,
+    visited,
     with_interpret,
     with_parameter,
 )
@@ -48,7 +52,7 @@ from puzzles._launch.operand import Operand, absent, itemsize, row_keys
 from puzzles._launch.run import on_cpu, quickly, run_program, runs_in_python
 from puzzles._launch.sameness import fingerprint
 from puzzles._launch.slices import Ranges, overlap, ranges_of, ranges_shown
-from puzzles._launch.smem import UNNAMED
+from puzzles._launch.smem import UNNAMED, memory_space
 from puzzles._launch.traced import (
     Traced,
     alone,
@@ -104,13 +108,16 @@ __all__ = [
     "keeping_traces",
     "kernel_calls",
     "kernels",
+    "launch_name",
     "line_of",
     "longest_body",
     "longest_chain",
     "longest_loop",
+    "memory_space",
     "nothing_launched",
     "on_cpu",
     "overlap",
+    "parameter_names",
     "pipelines_on_cpu",
     "placed",
     "quickly",
@@ -125,6 +132,8 @@ __all__ = [
     "text_of",
     "trace",
     "trace_call",
+    "turns",
+    "visited",
     "waste",
     "with_exact_dots",
     "with_interpret",

@@ -41,7 +41,7 @@ def program_ids(grid: tuple[int, ...]) -> list[np.ndarray]:
 
 
 def _in_doubt(rank: int) -> np.ndarray:
-    """What a weight is multiplied with where it is not certain: most stays, least is 0."""
+    """The factor of a weight (most, least) where nobody knows whether it counts: (1, 0)."""
     return np.array([1, 0], np.int64).reshape(2, *(1,) * rank)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import jax
@@ -11,18 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from puzzles._jax import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, x64
+from puzzles._launch.jaxprs import HOLDERS, rewritten
 
 # Turns of one `while`: a second or so on a CPU, and more than any kernel of a puzzle takes.
 TURNS = 1_000_000
-# How equations that hold no program are rewritten, those within others included.
-Rule = Callable[[JaxprEqn], Sequence[JaxprEqn]]
-# What holds programs that run as they are written. The jaxprs of others, of `reduce` or `scatter`
-# for example, say what XLA is to do with two numbers.
-_HOLDERS = {
-    "pallas_call", "run_scoped", "scan", "while", "cond",
-    "jit", "pjit", "closed_call", "core_call", "checkpoint", "remat", "remat2",
-    "custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr",
-}  # fmt: skip
 _UNSIGNED = {16: jnp.uint16, 8: jnp.uint8}
 # What rounds a product, which the CPU would else leave unrounded where a sum follows.
 _PRODUCTS = {"mul", "square", "integer_pow"}
@@ -39,26 +30,26 @@ class Endless(Exception):
 
 
 def faithful(closed: ClosedJaxpr) -> ClosedJaxpr:
-    """The same program, kernels included, that XLA's CPU compiler cannot make more precise.
+    """The program, kernels included, written so that XLA's CPU compiler cannot round less often.
 
     JAX 0.10 keeps narrow floats in f32 from one operation to the next. Seen as integers and back,
     each result is rounded. So is a product in f32, which a CPU would add to before it rounds: of
     two branches that compute the same score and its maximum, one may, and `exp(s - m)` differs.
     And each `while` counts its turns: `Endless` is raised where it ran.
     """
-    return swap(closed, _pinned)
+    return rewritten(closed, _pinned)
 
 
 def with_exact_dots(closed: ClosedJaxpr) -> ClosedJaxpr:
-    """The same program whose dots to f32 are summed in f64, to be run within `x64`.
+    """The program with dots to f32 that are summed in f64, to be run within `x64`.
 
     The order of an f32 sum is the machine's: over thousands of terms that cancel, two differ.
     """
-    return swap(closed, _summed_in_f64)
+    return rewritten(closed, _summed_in_f64)
 
 
 def before_last_casts(closed: ClosedJaxpr) -> ClosedJaxpr:
-    """The same program without the casts to a narrow float that its results end with."""
+    """The program without the casts to a narrow float that its results end with."""
     jaxpr = closed.jaxpr
     casts = {
         e.outvars[0]: e.invars[0]
@@ -66,34 +57,6 @@ def before_last_casts(closed: ClosedJaxpr) -> ClosedJaxpr:
         if e.primitive.name == "convert_element_type" and _narrow(e.outvars[0]) is not None
     }
     return closed.replace(jaxpr=jaxpr.replace(outvars=[casts.get(v, v) for v in jaxpr.outvars]))
-
-
-def swap(value: Any, rule: Rule) -> Any:
-    """A program, or what holds some, with each equation replaced by what `rule` makes of it."""
-    if isinstance(value, ClosedJaxpr):
-        return value.replace(jaxpr=_rewritten(value.jaxpr, rule))
-    if isinstance(value, Jaxpr):
-        return _rewritten(value, rule)
-    if type(value) in (tuple, list):
-        return type(value)(swap(one, rule) for one in value)
-    return value
-
-
-def _rewritten(jaxpr: Jaxpr, rule: Rule) -> Jaxpr:
-    return jaxpr.replace(eqns=[new for e in jaxpr.eqns for new in rule(_entered(e, rule))])
-
-
-def _entered(equation: JaxprEqn, rule: Rule) -> JaxprEqn:
-    if equation.primitive.name not in _HOLDERS:
-        return equation
-    params = {key: swap(value, rule) for key, value in equation.params.items()}
-    if (grid := params.get("grid_mapping")) is not None:
-        maps = (
-            replace(one, index_map_jaxpr=swap(one.index_map_jaxpr, rule))
-            for one in grid.block_mappings
-        )
-        params["grid_mapping"] = replace(grid, block_mappings=tuple(maps))
-    return equation.replace(params=params)
 
 
 def _summed_in_f64(equation: JaxprEqn) -> Sequence[JaxprEqn]:
@@ -121,7 +84,7 @@ def _summed_in_f64(equation: JaxprEqn) -> Sequence[JaxprEqn]:
 def _pinned(equation: JaxprEqn) -> Sequence[JaxprEqn]:
     """One equation, and what pins its results."""
     name = equation.primitive.name
-    if name in _HOLDERS:
+    if name in HOLDERS:
         return [_counted(equation) if name == "while" else equation]
     if name in ("div", "rem") and jnp.issubdtype(equation.outvars[0].aval.dtype, jnp.integer):
         by = equation.invars[1]

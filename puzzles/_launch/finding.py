@@ -63,19 +63,19 @@ def placed(file: str, number: int) -> str:
 
 
 def line_of(info: Any) -> str | None:
-    """The same of an equation, from its `source_info`: its innermost line outside of JAX."""
+    """`file:number: text` of an equation's innermost line outside of JAX, by its `source_info`."""
     frame = None if info is None else user_frame(info)
     return None if frame is None else placed(frame.file_name, frame.start_line)
 
 
 def text_of(info: Any) -> str:
-    """The text of that line alone, "" where it is not known."""
+    """The text of an equation's innermost line outside of JAX, "" where it is not known."""
     frame = None if info is None else user_frame(info)
     return "" if frame is None else text_at(frame.file_name, frame.start_line)
 
 
 def line_of_function(described: Any) -> str | None:
-    """The same of a function that JAX has traced, from the `func_src_info` of its debug info."""
+    """`file:number: text` of a function that JAX has traced, by the `func_src_info` of it."""
     _, _, place = str(described or "").rpartition(" at ")
     file, _, number = place.rpartition(":")
     if not number.isdigit() or not file or file.startswith(_JAX):  # JAX's own, where none is given

@@ -12,9 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from puzzles._jax import JaxprEqn, user_frame
-from puzzles._launch.faithful import equations_reading, swap
+from puzzles._launch.faithful import equations_reading
 from puzzles._launch.finding import text_of
-from puzzles._launch.jaxprs import with_interpret
+from puzzles._launch.jaxprs import rewritten, with_interpret
 from puzzles._launch.run import on_cpu
 from puzzles._launch.traced import Traced
 
@@ -58,7 +58,7 @@ def first_not_finite(traced: Traced) -> str | None:
 
         return [equation, *equations_reading(ask, [equation.outvars[0], *operands])]
 
-    program = swap(with_interpret(traced.jaxpr, True), rule)
+    program = rewritten(with_interpret(traced.jaxpr, True), rule)
     on_cpu(program, traced.leaves, object())
     jax.effects_barrier()
     if not seen:

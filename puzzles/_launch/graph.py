@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from puzzles._jax import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, scan_counts
-from puzzles._launch.jaxprs import PALLAS_CALL, callee, kernel_calls, subjaxprs, with_interpret
+from puzzles._launch.jaxprs import PALLAS_CALL, callee, interpreted, kernel_calls, subjaxprs
 from puzzles._launch.primitives import bind
 from puzzles._launch.run import quickly
 
@@ -88,8 +88,8 @@ class Graph:
                     return results[s.node][s.index]
                 return given[s.index] if s.index >= 0 else s.constant
 
-            for node in nodes:
-                results[node] = bind(_interpreted(node.equation), *map(read, node.inputs))
+            for node in nodes:  # earlier launches may be among them
+                results[node] = bind(interpreted(node.equation), *map(read, node.inputs))
             return [read(s) for s in computed]
 
         leaves = [self._leaves[n] for n in needed]
@@ -190,16 +190,3 @@ def _slice(sources: Iterable[Source]) -> list[Node]:
             found.add(node)
             stack += [s.node for s in node.inputs]
     return sorted(found, key=lambda node: node.order)
-
-
-def _interpreted(equation: JaxprEqn) -> JaxprEqn:
-    """`equation` with every kernel in it interpreted: an earlier launch's result may be needed."""
-
-    def swap(value: Any) -> Any:
-        if isinstance(value, ClosedJaxpr):
-            return with_interpret(value, True)
-        return tuple(map(swap, value)) if type(value) is tuple else value
-
-    if equation.primitive.name == PALLAS_CALL:
-        return equation.replace(params={**equation.params, "interpret": True})
-    return equation.replace(params={k: swap(v) for k, v in equation.params.items()})

@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from puzzles._jax import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, close
 
 PALLAS_CALL = "pallas_call"
 OTHER_KERNELS = {"mpmd_map", "core_map"}  # what `pl.kernel` makes
+# What only calls a program that it holds.
 CALLS = {
     "jit", "pjit", "closed_call", "core_call", "call", "remat", "remat2", "checkpoint",
     "custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr",
 }  # fmt: skip
+# What holds programs that run as they are written. The jaxprs of others, of `reduce` or `scatter`
+# for example, say what XLA is to do with two numbers.
+HOLDERS = CALLS | {"scan", "while", "cond", "run_scoped", PALLAS_CALL}
+# What takes the place of an equation; one that holds programs is given with those rewritten.
+Rule = Callable[[JaxprEqn], Sequence[JaxprEqn]]
+
+
+def _around_kernels(equation: JaxprEqn) -> bool:
+    return equation.primitive.name not in (PALLAS_CALL, *OTHER_KERNELS)
 
 
 def longest_body(closed: ClosedJaxpr) -> list[JaxprEqn]:
@@ -53,12 +65,12 @@ def longest_chain(jaxpr: Jaxpr) -> int:
 
 def longest_loop(jaxpr: Jaxpr) -> int:
     """Turns of the longest loop of known length, kernels included and the loops inside it, too."""
-    return max((_turns(equation) for equation in jaxpr.eqns), default=1)
+    return max((turns(path) for _, path in visited(jaxpr, lambda _: True)), default=1)
 
 
-def _turns(equation: JaxprEqn) -> int:
-    inside = max(map(longest_loop, subjaxprs(equation)), default=1)
-    return inside * (equation.params["length"] if equation.primitive.name == "scan" else 1)
+def turns(path: Iterable[JaxprEqn]) -> int:
+    """How often what `path` leads to runs, as far as loops of known length say."""
+    return math.prod(one.params["length"] for one in path if one.primitive.name == "scan")
 
 
 def subjaxprs(equation: JaxprEqn) -> Iterator[Jaxpr]:
@@ -87,13 +99,21 @@ def callee(equation: JaxprEqn) -> ClosedJaxpr | None:
 
 def equations(jaxpr: Jaxpr) -> Iterator[JaxprEqn]:
     """Every equation outside kernels, depth first: a kernel's call is yielded, not entered."""
+    return (equation for equation, _ in visited(jaxpr))
+
+
+def visited(
+    jaxpr: Jaxpr,
+    enters: Callable[[JaxprEqn], bool] = _around_kernels,
+    path: tuple[JaxprEqn, ...] = (),
+) -> Iterator[tuple[JaxprEqn, tuple[JaxprEqn, ...]]]:
+    """Every equation that holds no program, or is not entered, depth first; and those around it."""
     for equation in jaxpr.eqns:
-        kernel = equation.primitive.name in (PALLAS_CALL, *OTHER_KERNELS)
-        nested = () if kernel else tuple(subjaxprs(equation))
+        nested = tuple(subjaxprs(equation)) if enters(equation) else ()
         if not nested:
-            yield equation
+            yield equation, path
         for inner in nested:
-            yield from equations(inner)
+            yield from visited(inner, enters, (*path, equation))
 
 
 def entered(equation: JaxprEqn) -> Iterator[tuple[Jaxpr, dict[Var, Var]]]:
@@ -112,6 +132,27 @@ def entered(equation: JaxprEqn) -> Iterator[tuple[Jaxpr, dict[Var, Var]]]:
 def kernel_calls(jaxpr: Jaxpr) -> Iterator[JaxprEqn]:
     """Every `pallas_call` of a program, depth first."""
     return (one for one in equations(jaxpr) if one.primitive.name == PALLAS_CALL)
+
+
+def launch_name(call: JaxprEqn) -> str:
+    """The name of a `pallas_call`: the one it is given, else its kernel's."""
+    return call.params.get("name") or call.params["jaxpr"].debug_info.func_name
+
+
+def parameter_names(call: JaxprEqn) -> list[str]:
+    """The names of a kernel's parameters: prefetched scalars, inputs, outputs, scratch.
+
+    Where the kernel does not name them all, where each operand comes from.
+    """
+    kernel, grid = call.params["jaxpr"], call.params["grid_mapping"]
+    given = kernel.debug_info.arg_names
+    if given is not None and len(given) == len(kernel.invars) and all(given):
+        return list(given)
+    origins = [mapping.origin for mapping in grid.block_mappings]
+    before = grid.num_index_operands
+    after = len(kernel.invars) - before - len(origins)
+    scalars = [f"scalars[{n}]" for n in range(before)]
+    return scalars + origins + [f"scratch[{n}]" for n in range(after)]
 
 
 def for_gpus(jaxpr: Jaxpr) -> bool:
@@ -133,7 +174,7 @@ def _modules(settings: Any) -> str:
 
 
 def with_interpret(closed: ClosedJaxpr, interpret: object) -> ClosedJaxpr:
-    """The same program with `interpret` set on every `pallas_call`, nested ones included.
+    """The program with `interpret` set on every `pallas_call`, nested ones included.
 
     This is how a launch written with `interpret=INTERPRET` is simulated or compiled for a TPU
     without touching the learner's function.
@@ -142,28 +183,59 @@ def with_interpret(closed: ClosedJaxpr, interpret: object) -> ClosedJaxpr:
 
 
 def with_parameter(closed: ClosedJaxpr, name: str, setting: object) -> ClosedJaxpr:
-    """The same program with a parameter of every `pallas_call` set, nested ones included."""
+    """The program with a parameter of every `pallas_call` set, nested ones included."""
+    return rewritten(closed, _setting(name, setting), _around_kernels)
 
-    def swap(value: Any) -> Any:
-        if isinstance(value, ClosedJaxpr):
-            return value.replace(jaxpr=rewrite(value.jaxpr))
-        if isinstance(value, Jaxpr):
-            return rewrite(value)
-        if isinstance(value, tuple | list):
-            return type(value)(swap(v) for v in value) if type(value) in (tuple, list) else value
-        return value
 
-    def rewrite(jaxpr: Jaxpr) -> Jaxpr:
-        return jaxpr.replace(eqns=[one(e) for e in jaxpr.eqns])
+def interpreted(equation: JaxprEqn) -> JaxprEqn:
+    """An equation with every kernel in it interpreted."""
+    rule = _setting("interpret", True)
+    (made,) = rule(_within_rewritten(equation, rule, _around_kernels))
+    return made
 
-    def one(equation: JaxprEqn) -> JaxprEqn:
-        if equation.primitive.name == PALLAS_CALL:
-            return equation.replace(params={**equation.params, name: setting})
-        if not any(True for _ in subjaxprs(equation)):
-            return equation
-        return equation.replace(params={k: swap(v) for k, v in equation.params.items()})
 
-    return swap(closed)
+def _setting(name: str, setting: object) -> Rule:
+    def rule(equation: JaxprEqn) -> Sequence[JaxprEqn]:
+        if equation.primitive.name != PALLAS_CALL:
+            return [equation]
+        return [equation.replace(params={**equation.params, name: setting})]
+
+    return rule
+
+
+def _in_holders(equation: JaxprEqn) -> bool:
+    return equation.primitive.name in HOLDERS
+
+
+def rewritten(value: Any, rule: Rule, enters: Callable[[JaxprEqn], bool] = _in_holders) -> Any:
+    """A program, or what holds some, with each equation replaced by what `rule` makes of it.
+
+    `enters` says of which equations the programs are rewritten, too: kernels and their index maps
+    among them, unless told otherwise.
+    """
+    if isinstance(value, ClosedJaxpr):
+        return value.replace(jaxpr=rewritten(value.jaxpr, rule, enters))
+    if isinstance(value, Jaxpr):
+        given = (_within_rewritten(equation, rule, enters) for equation in value.eqns)
+        return value.replace(eqns=[new for equation in given for new in rule(equation)])
+    if type(value) in (tuple, list):
+        return type(value)(rewritten(item, rule, enters) for item in value)
+    return value
+
+
+def _within_rewritten(
+    equation: JaxprEqn, rule: Rule, enters: Callable[[JaxprEqn], bool]
+) -> JaxprEqn:
+    if not enters(equation) or not any(True for _ in subjaxprs(equation)):
+        return equation
+    params = {key: rewritten(value, rule, enters) for key, value in equation.params.items()}
+    if (grid := params.get("grid_mapping")) is not None:
+        maps = (
+            replace(block, index_map_jaxpr=rewritten(block.index_map_jaxpr, rule, enters))
+            for block in grid.block_mappings
+        )
+        params["grid_mapping"] = replace(grid, block_mappings=tuple(maps))
+    return equation.replace(params=params)
 
 
 def part(jaxpr: Jaxpr, group: Sequence[JaxprEqn]) -> tuple[ClosedJaxpr, list[Var]]:

@@ -54,7 +54,6 @@ class Launch:
     busy: np.ndarray  # (steps,) bool: the step executes floating arithmetic
     scoped_vmem_bytes: int  # what `pl.run_scoped` allocates in the kernel
     dimension_semantics: tuple[str, ...] | None  # of the whole grid, as Mosaic sees it
-    num_scalar_prefetch: int
     aliases: tuple[tuple[int, int], ...]  # (position in inputs, position in outputs)
     vmem_limit_bytes: int | None
     interpret: Any
@@ -79,7 +78,7 @@ class Launch:
 
     @property
     def least(self) -> Launch:
-        """The same launch with lower bounds for counts: compare these with a budget."""
+        """The launch with lower bounds for counts: compare these with a budget."""
         return self if self.certain is None else self.certain
 
     @property

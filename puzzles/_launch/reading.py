@@ -23,7 +23,7 @@ from puzzles._jax import (
 from puzzles._launch.evaluate import Walk, program_ids
 from puzzles._launch.finding import line_of
 from puzzles._launch.graph import Abstract, Graph, Node, Source, TooLarge, ask
-from puzzles._launch.jaxprs import PALLAS_CALL, equations
+from puzzles._launch.jaxprs import PALLAS_CALL, equations, launch_name, parameter_names
 from puzzles._launch.launch import Launch, Made
 from puzzles._launch.moves import Copy
 from puzzles._launch.operand import Operand, blocked, itemsize, resident, spread, vmem_size
@@ -98,7 +98,7 @@ class Call:
         self.bounds, self.scalars = node.inputs[:bounds], node.inputs[bounds:scalars]
         self.inputs = node.inputs[scalars:]
         self.avals = [v.aval for v in self.kernel.invars]
-        self.name = p.get("name") or self.kernel.debug_info.func_name
+        self.name, self.names = launch_name(node.equation), parameter_names(node.equation)
         self.map_strays: list[tuple[str, int, int]] = []  # reads of scalars by index maps
         self.moved: list[tuple[str, str]] = []  # see `Launch.moved`
         self.map_looks: list[tuple[str, np.ndarray, np.ndarray]] = []
@@ -121,18 +121,8 @@ class Call:
             grid.append(int(size))
         return tuple(grid)
 
-    def names(self) -> list[str]:
-        """The kernel's own parameter names, or else where each operand comes from."""
-        given = self.kernel.debug_info.arg_names
-        if given is not None and len(given) == len(self.avals) and all(given):
-            return list(given)
-        origins = [m.origin for m in self.mapping.block_mappings]
-        before, after = len(self.scalars), len(self.avals) - len(self.scalars) - len(origins)
-        scalars = [f"scalars[{n}]" for n in range(before)]
-        return scalars + origins + [f"scratch[{n}]" for n in range(after)]
-
     def launch(self) -> Launch:
-        grid, names, first = self.grid(), self.names(), len(self.scalars)
+        grid, names, first = self.grid(), self.names, len(self.scalars)
         last = first + len(self.mapping.block_mappings)
         prefetch = zip(names[:first], self.avals[:first], strict=True)
         scratch = tuple(zip(names[last:], self.avals[last:], strict=True))
@@ -192,7 +182,6 @@ class Call:
                 busy=spread(tally.busy[which] if tally.busy.ndim else tally.busy, grid),
                 scoped_vmem_bytes=sum(vmem_size(a.shape, a.dtype) for a in scoped),
                 dimension_semantics=self.semantics(),
-                num_scalar_prefetch=first,
                 aliases=tuple((i - first, o) for i, o in self.p["input_output_aliases"]),
                 vmem_limit_bytes=self.compiler_param("vmem_limit_bytes"),
                 interpret=self.p["interpret"],

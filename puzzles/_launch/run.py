@@ -21,15 +21,9 @@ from puzzles._jax import (
 )
 from puzzles._launch.compiling import compiled
 from puzzles._launch.faithful import TURNS, Endless
-from puzzles._launch.jaxprs import PALLAS_CALL, kernel_calls, part, subjaxprs
+from puzzles._launch.jaxprs import CALLS, PALLAS_CALL, kernel_calls, part, subjaxprs
 from puzzles._launch.sameness import fingerprint
 
-# Calls that only wrap; their bodies are run in place. `custom_vjp` must be: the simulator's
-# effects are refused under it ("Effects not supported").
-_WRAPPERS = {
-    "jit", "pjit", "closed_call", "core_call", "checkpoint", "remat", "remat2",
-    "custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr",
-}  # fmt: skip
 # How to run a group of equations, which are also given, as a program on its inputs.
 Run = Callable[[list[JaxprEqn], ClosedJaxpr, list[Any]], Sequence[Any]]
 
@@ -154,4 +148,6 @@ def _cond(params: dict[str, Any], values: list[Any], within: Callable) -> list[A
     return within(params["branches"][min(max(int(values[0]), 0), last)], values[1:])
 
 
-_CONTROL = dict.fromkeys(_WRAPPERS, _call) | {"scan": _scan, "while": _while, "cond": _cond}
+# A call's body is run in place. That of `custom_vjp` must be: the simulator's effects are refused
+# under it ("Effects not supported").
+_CONTROL = dict.fromkeys(CALLS, _call) | {"scan": _scan, "while": _while, "cond": _cond}

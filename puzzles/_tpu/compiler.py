@@ -92,9 +92,9 @@ class Compiler:
     def compile_all(
         self, traces: Sequence[Traced], chips: Sequence[str] | None = None
     ) -> dict[str, tuple[int, str] | None]:
-        """The same for several programs at once, which takes a third of the time.
+        """For each of `chips` None, or the first program that it refuses, by number, and why.
 
-        Instead of None, a chip gets the number of the first program that it refuses, and why.
+        Several programs at once take a third of the time that they take one by one.
         """
         if not _known:
             self.start()

@@ -25,7 +25,7 @@ def estimated_cycles(traced: Traced, chip: str) -> int:
     """
     if chip not in _CHIPS:
         raise NoEstimate(f"libtpu estimates them for {' and '.join(_CHIPS)} only")
-    if any(launch.num_scalar_prefetch for launch in traced.launches):
+    if any(launch.scalars for launch in traced.launches):
         raise NoEstimate("libtpu takes prefetched scalars for zeros, and these steer the kernel")
     with tempfile.TemporaryDirectory() as folder:
         environment = {

@@ -327,7 +327,7 @@ class _Follower:
     def moment(
         self, kind: str, text: str, slots: tuple[int, ...] = (), *, fresh: bool = False
     ) -> None:
-        """The same moment goes on if what happens is of its kind, and nothing was started since."""
+        """Add a moment, or go on with the last one: of the same kind, and nothing started since."""
         if not (self.fresh or fresh) and self.moments[-1].kind == kind:
             last = self.moments[-1]
             both = tuple(dict.fromkeys((*last.slots, *slots)))
@@ -344,7 +344,7 @@ class _Follower:
         self.note(len(self.moments) - 1, kind, finding)
 
     def note(self, moment: int, kind: str, finding: Finding) -> None:
-        """The same in each round is one."""
+        """Keep a finding, once for each kind and line: a loop makes it again in each round."""
         text = text_of(self.info)
         self.faults.setdefault((kind, text), Wrong(moment, kind, text, finding))
 

@@ -7,9 +7,9 @@ import re
 import types
 
 from puzzles._jax import ClosedJaxpr, JaxprEqn, array_of
-from puzzles._launch import ERROR, Finding, kernel_calls, placed
+from puzzles._launch import ERROR, Finding, kernel_calls, parameter_names, placed
 from puzzles._rules import instead, rows, sentence
-from puzzles._tpu.watch import parameters, source_line
+from puzzles._tpu.watch import source_line
 
 TILE_RULE = (
     "the last two dimensions of a block must be multiples of (8, 128), "
@@ -65,7 +65,7 @@ def _block(origin: str, program: ClosedJaxpr) -> tuple[str | None, object, objec
         for position, mapping in enumerate(grid.block_mappings):
             if mapping.origin == origin:
                 array = array_of(mapping)
-                name = parameters(call)[grid.num_index_operands + position]
+                name = parameter_names(call)[grid.num_index_operands + position]
                 block = tuple(getattr(b, "block_size", None) for b in mapping.block_shape)
                 return name, block, tuple(array.shape)
     return None, None, None

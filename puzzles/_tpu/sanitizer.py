@@ -14,8 +14,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from puzzles._jax import Jaxpr, is_key, is_remote
-from puzzles._launch import ERROR, Finding, Launch, Traced, kernel_calls, longest_chain, subjaxprs
+from puzzles._jax import JaxprEqn, is_key, is_remote
+from puzzles._launch import ERROR, Finding, Launch, Traced, equations, kernel_calls, longest_chain
 from puzzles._tpu.seen import Seen, comparable
 from puzzles._tpu.simulator import EDGE, Run, SimulationError, drawn, foreseen, run
 from puzzles._tpu.watch import How, Watch
@@ -150,19 +150,15 @@ def _refused(traced: Traced, launches: Sequence[Launch]) -> str | None:
 
 def speaks(traced: Traced) -> bool:
     """Whether a kernel copies to other devices, or waits for them."""
-    return any(_speaks_in(call.params["jaxpr"]) for call in kernel_calls(traced.jaxpr.jaxpr))
+    calls = kernel_calls(traced.jaxpr.jaxpr)
+    return any(_speaks(e) for call in calls for e in equations(call.params["jaxpr"]))
 
 
-def _speaks_in(kernel: Jaxpr) -> bool:
-    for equation in kernel.eqns:
-        name = equation.primitive.name
-        if name in ("axis_index", "get_barrier_semaphore"):
-            return True
-        if name == "dma_start" and is_remote(equation):
-            return True
-        if any(map(_speaks_in, subjaxprs(equation))):
-            return True
-    return False
+def _speaks(equation: JaxprEqn) -> bool:
+    name = equation.primitive.name
+    if name == "dma_start":
+        return is_remote(equation)
+    return name in ("axis_index", "get_barrier_semaphore")
 
 
 def _most(launches: Sequence[Launch]) -> int | None:

@@ -8,10 +8,19 @@ from dataclasses import replace
 from typing import Any
 
 from puzzles._jax import Jaxpr, JaxprEqn, Var
-from puzzles._launch import ERROR, WARNING, Finding, entered, line_of
+from puzzles._launch import (
+    ERROR,
+    WARNING,
+    Finding,
+    entered,
+    launch_name,
+    line_of,
+    memory_space,
+    parameter_names,
+)
 from puzzles._rules import stuck
 from puzzles._tpu.hazards import Stuck
-from puzzles._tpu.watch import Watch, launch_name, memory_space, parameters
+from puzzles._tpu.watch import Watch
 
 _ACCESS = re.compile(r"of \(\d+ \d+ (\w+) (\d+)\): \w+ \[(\(.*\))\] but \w+ has shape (\(.*?\))")
 _SLICE = re.compile(r"slice\((-?\d+), (-?\d+), (?:\d+|None)\)|(-?\d+)")
@@ -136,9 +145,9 @@ def _int(value: Any) -> int | None:
 def indexed_hbm(equation: JaxprEqn) -> Finding | None:
     """That the kernel indexes a ref in HBM; 0.7.2 lets it pass, 0.10 does not."""
     kernel = equation.params["jaxpr"]
-    names = dict(zip(kernel.invars, parameters(equation), strict=True))
+    names = dict(zip(kernel.invars, parameter_names(equation), strict=True))
     for ref, stored in _accessed(kernel, {v: v for v in kernel.invars}):
-        if memory_space(ref) in ("any", "hbm"):
+        if memory_space(ref.aval) in ("any", "hbm"):
             name = names.get(ref)
             which = f"`{name}`" if name else "A ref in HBM"
             says = f"{which} stays in HBM (`memory_space=pl.ANY`), and a kernel cannot index that:"

@@ -16,8 +16,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from puzzles._jax import Jaxpr, JaxprEqn, Var, array_of, user_frame
-from puzzles._launch import line_of, subjaxprs, text_of
+from puzzles._jax import Jaxpr, JaxprEqn, array_of, user_frame
+from puzzles._launch import launch_name, line_of, memory_space, parameter_names, subjaxprs, text_of
 from puzzles._tpu.hazards import Stuck
 from puzzles._tpu.seen import Seen, comparable, floating, inside
 
@@ -79,7 +79,7 @@ class Watch:
         """The names of the refs that are fetched from HBM."""
         grid = _grid(self.equation)
         first = grid.num_index_operands
-        return parameters(self.equation)[first : first + grid.num_inputs]
+        return parameter_names(self.equation)[first : first + grid.num_inputs]
 
     def here(self, *given: Any) -> Any:
         """The simulator's `grid_point_recorder`; 0.10 threads a token through it, 0.7 does not."""
@@ -145,7 +145,7 @@ class Watch:
             inside = tuple(map(slice, _shapes(self.equation)[str(name)]))
             zeros[inside] = value[inside]
             return zeros
-        scalars = parameters(self.equation)[: grid.num_index_operands]
+        scalars = parameter_names(self.equation)[: grid.num_index_operands]
         return value if name in scalars else np.zeros_like(value)
 
     def _note(self, name: str, given: dict[str, Any], result: Any) -> None:
@@ -191,7 +191,7 @@ class Watch:
 def _shapes(equation: JaxprEqn) -> dict[str, tuple[int, ...]]:
     """The arrays that the kernel's refs are blocks of."""
     grid = _grid(equation)
-    names = parameters(equation)[grid.num_index_operands :]
+    names = parameter_names(equation)[grid.num_index_operands :]
     mappings = zip(names, grid.block_mappings, strict=False)
     return {name: tuple(array_of(one).shape) for name, one in mappings}
 
@@ -271,25 +271,6 @@ def _grid(equation: JaxprEqn) -> Any:
     return equation.params["grid_mapping"]
 
 
-def launch_name(equation: JaxprEqn) -> str:
-    """The name of a launch."""
-    return equation.params.get("name") or equation.params["jaxpr"].debug_info.func_name
-
-
-def parameters(equation: JaxprEqn) -> list[str]:
-    """The names of the kernel's parameters: prefetched scalars, inputs, outputs, scratch."""
-    kernel = equation.params["jaxpr"]
-    names = getattr(kernel.debug_info, "arg_names", None) or ()
-    known = [str(name) for name in names][: len(kernel.invars)]
-    return known + [f"operand {n}" for n in range(len(known), len(kernel.invars))]
-
-
-def memory_space(ref: Var) -> str:
-    """'vmem', 'smem', 'any', 'hbm', 'semaphore_mem'; '' where none is given, which means VMEM."""
-    space = getattr(ref.aval, "memory_space", None)
-    return str(getattr(space, "value", "") or "")
-
-
 def _scoped(jaxpr: Jaxpr) -> Iterator[tuple[str, Any]]:
     """The names that `run_scoped` gives to what it allocates, and their avals."""
     for equation in jaxpr.eqns:
@@ -303,7 +284,7 @@ def _scoped(jaxpr: Jaxpr) -> Iterator[tuple[str, Any]]:
 
 def _allocated(equation: JaxprEqn) -> list[str]:
     """Parameter names in the order in which the simulator allocates buffers (on both versions)."""
-    grid, names = _grid(equation), parameters(equation)
+    grid, names = _grid(equation), parameter_names(equation)
     scalars, inputs = grid.num_index_operands, grid.num_inputs
     aliased = {out for _, out in equation.params["input_output_aliases"]}
     outputs = range(scalars + inputs, scalars + inputs + grid.num_outputs)
@@ -313,6 +294,6 @@ def _allocated(equation: JaxprEqn) -> list[str]:
     order += [
         n
         for n, ref in enumerate(equation.params["jaxpr"].invars)
-        if n >= scalars and memory_space(ref) not in ("any", "hbm", "semaphore_mem")
+        if n >= scalars and memory_space(ref.aval) not in ("any", "hbm", "semaphore_mem")
     ]
     return [names[n] for n in order]
