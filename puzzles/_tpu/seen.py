@@ -44,7 +44,7 @@ def inside(value: np.ndarray, transforms: Any, shape: tuple[int, ...]) -> np.nda
 
 
 def reshapes(transform: Any) -> bool:
-    """Whether a transform of a ref is `ref.reshape`; `bitcast`, which changes the dtype, is none."""
+    """Whether a transform of a ref is `ref.reshape`; `bitcast` is none: it changes the dtype."""
     return "Reshape" in type(transform).__name__
 
 
