@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,3 +41,30 @@ def inside(value: np.ndarray, transforms: Any, shape: tuple[int, ...]) -> np.nda
         return value
     kept = [max(0, n - a) for (a, _, index), n in zip(ranges, shape, strict=True) if not index]
     return value[tuple(map(slice, kept))] if len(kept) == value.ndim else value
+
+
+def reshapes(transform: Any) -> bool:
+    """Whether a transform of a ref is `ref.reshape`; `bitcast` is none: it changes the dtype."""
+    return "Reshape" in type(transform).__name__
+
+
+def taken(value: np.ndarray, transforms: Sequence[Any]) -> np.ndarray:
+    """What reshapes and slices leave of an array; raises where they reach beyond it."""
+    for one in transforms:
+        if reshapes(one):
+            value = value.reshape(one.shape)
+            continue
+        place = tuple(map(_place, one.indices))
+        for index, size in zip(place, value.shape, strict=True):
+            last = index.stop if isinstance(index, slice) else index + 1
+            if last > size:
+                raise NotImplementedError("a slice beyond the edge of a reshaped ref")
+        value = value[place]
+    return value
+
+
+def _place(index: Any) -> slice | int:
+    if not hasattr(index, "stride"):
+        return int(index)
+    start, size, stride = int(index.start), int(index.size), int(index.stride)
+    return slice(start, start + (size - 1) * stride + 1, stride)

@@ -8,7 +8,7 @@ import inspect
 import io
 import queue
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
@@ -19,7 +19,7 @@ import numpy as np
 from puzzles._jax import Jaxpr, JaxprEqn, array_of, user_frame
 from puzzles._launch import launch_name, line_of, memory_space, parameter_names, subjaxprs, text_of
 from puzzles._tpu.hazards import Stuck
-from puzzles._tpu.seen import Seen, comparable, floating, inside
+from puzzles._tpu.seen import Seen, comparable, floating, inside, reshapes, taken
 
 WAIT_SECONDS = 5.0
 
@@ -100,6 +100,9 @@ class Watch:
         given, keywords = jax.tree.unflatten(callback.in_tree, args)
         plain = function.func if isinstance(function, partial) else function
         name = getattr(plain, "__name__", "")
+        later: Sequence[Any] = ()
+        if name == "get":
+            given, later = _until_reshaped(plain, given)
         if name == "_initialize_shared_memory":
             keywords = keywords | self._decided(function)
         elif name == "_allocate_buffer" and self._how.unwritten != "nan":
@@ -111,6 +114,9 @@ class Watch:
             if self._how.calls is not None and self.calls > self._how.calls:
                 raise Enough
             result = _RUN.get(name, _at_once)(partial(function, *given, **keywords))
+            if later:
+                *token, whole = jax.tree.leaves(result)
+                result = (*token, taken(np.asarray(whole), later))
         except BaseException as error:
             if self.failure is None:
                 self.failure = error
@@ -194,6 +200,16 @@ def _shapes(equation: JaxprEqn) -> dict[str, tuple[int, ...]]:
     names = parameter_names(equation)[grid.num_index_operands :]
     mappings = zip(names, grid.block_mappings, strict=False)
     return {name: tuple(array_of(one).shape) for name, one in mappings}
+
+
+def _until_reshaped(plain: Any, given: tuple) -> tuple[tuple, Sequence[Any]]:
+    """A read up to the first `ref.reshape`, which the simulator does not know, and the rest."""
+    at = _parameters(plain).index("transforms")
+    each = tuple(given[at]) if at < len(given) else ()
+    first = next((n for n, one in enumerate(each) if reshapes(one)), len(each))
+    if first == len(each):
+        return given, ()
+    return (*given[:at], each[:first], *given[at + 1 :]), each[first:]
 
 
 def _passed(function: Any, *given: Any, **keywords: Any) -> Any:

@@ -11,6 +11,8 @@ from launches import mesh
 
 from puzzles import examine
 from puzzles._examine import examining
+from puzzles._launch import trace_call
+from puzzles._tpu import simulate
 
 f32, i32 = jnp.float32, jnp.int32
 S = jax.ShapeDtypeStruct
@@ -310,3 +312,31 @@ def test_what_pl_kernel_makes_is_read_as_a_launch(waits: bool) -> None:
         assert (found.unread, found.unseen) == ("", ())
         assert found.launches[0].hbm_bytes == 2 * 4096
         assert [one.kind for one in found.findings] == ([] if waits else ["hazard"])
+
+
+@pytest.mark.parametrize("first", [False, True])
+def test_a_kernel_that_reads_through_a_reshape_is_simulated(first: bool) -> None:
+    def kernel(x_ref, o_ref, acc_ref):
+        if first:
+            acc_ref[...] = jnp.zeros_like(acc_ref)
+        acc_ref[...] += x_ref.reshape(16, 128)[...] + x_ref.reshape(16, 128)[pl.ds(1, 1)]
+        o_ref[...] = acc_ref[...]
+
+    def fn(x):
+        return pl.pallas_call(
+            kernel, grid=(2,),
+            in_specs=[pl.BlockSpec((2, 8, 128), lambda i: (i, 0, 0))],
+            out_specs=pl.BlockSpec((16, 128), lambda i: (i, 0)),
+            out_shape=S((32, 128), f32),
+            scratch_shapes=[pltpu.VMEM((16, 128), f32)],
+        )(x)  # fmt: skip
+
+    found = examine(fn, S((4, 8, 128), f32))
+    told = [(one.kind, one.operand, one.step) for one in found.findings]
+    assert told == ([] if first else [("uninitialised", "acc_ref", (0,))])
+    assert found.unseen == ()
+    x = jnp.arange(4096.0).reshape(4, 8, 128)
+    rows = x.reshape(2, 16, 128)
+    if first:
+        (out,) = simulate(trace_call(fn, x))
+        assert (out == (rows + rows[:, 1:2]).reshape(32, 128)).all()
