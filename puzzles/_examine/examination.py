@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from puzzles._launch import ERROR, NOTE, SEVERITIES, WARNING, Finding, Launch
-from puzzles._receipt import receipt_text
+from puzzles._receipt import receipt_html, receipt_text
 from puzzles._rules import address
 
 _MARKS = {ERROR: "✗", WARNING: "!", NOTE: "·"}
@@ -114,10 +114,7 @@ class Examination:
             parts.append(f"<div>{_code(self.unread)}</div>")
         parts += map(_item, self.findings)
         if self.launches:
-            parts.append(
-                "<pre style='margin:8px 0 0 0;background:transparent;color:inherit;"
-                f"font-family:monospace;line-height:1.35'>{html.escape(self._receipt())}</pre>"
-            )
+            parts.append(receipt_html(self._receipt()))
         rows = "".join(
             f"<tr><th style='text-align:left;vertical-align:top;font-weight:normal;opacity:.7'>"
             f"{label}</th><td style='text-align:left'>{_code(line)}</td></tr>"

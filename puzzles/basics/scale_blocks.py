@@ -28,8 +28,8 @@ from puzzles import INTERPRET
 # i = 1      4       5       6
 # ```
 #
-# In the kernel, `pl.program_id(axis)` says where you are, `pl.num_programs(axis)` how long the axis
-# is.
+# In the kernel, `pl.program_id(axis)` is your place on a grid axis, `pl.num_programs(axis)` its
+# length.
 
 # %%
 def scale_blocks_spec(x: Float[Array, "M N"]) -> Float[Array, "M N"]:
