@@ -26,10 +26,11 @@ def settle(given: argparse.Namespace) -> list[list[str]]:
     What is typed comes before the file in the folder that this runs in, and that before defaults.
     """
     said = _said()
-    for key in _DEFAULTS:
+    typed = vars(given)
+    for key, default in _DEFAULTS.items():
         name = key.replace("-", "_")
-        if getattr(given, name, None) is None:
-            setattr(given, name, _value(key, said.get(key, _DEFAULTS[key])))
+        if typed.get(name) is None:
+            typed[name] = _value(key, said.get(key, default))
     if given.target:
         return [[given.target, *given.arguments]]
     if not given.targets:

@@ -104,13 +104,16 @@ def _watched(seen: Seen) -> Iterator[None]:
         for name, value in list(getattr(module, "__dict__", {}).items())
         if value is original and module is not sys.modules[__name__]
     ]
-    for module, name in holders:
-        setattr(module, name, pallas_call)
+
+    def put(function: Callable) -> None:
+        for module, name in holders:
+            setattr(module, name, function)
+
+    put(pallas_call)
     try:
         yield
     finally:
-        for module, name in holders:
-            setattr(module, name, original)
+        put(original)
 
 
 def _form(leaf: Any) -> Any:
