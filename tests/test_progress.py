@@ -131,13 +131,13 @@ def test_a_pass_names_the_next_rung_that_is_not_solved(
     for one in rungs[1:3]:
         _progress.add(one.name)
     puzzles.check(rungs[0].solution)
-    assert shown[-1].endswith(f"3/{len(rungs)}. Next: {rungs[3].name}.")
+    assert f"3/{len(rungs)}. Next: {rungs[3].name}.\n\n" in shown[-1]  # the details follow
     for one in rungs[2:]:
         _progress.add(one.name)
     monkeypatch.setattr(_progress, "_solved", _progress.solved() - {rungs[1].name})
     (notebook / _progress.FILE).unlink()
     puzzles.check(rungs[0].solution)
-    assert shown[-1].endswith(f"{len(rungs) - 1}/{len(rungs)}. Next: {rungs[1].name}.")
+    assert f"{len(rungs) - 1}/{len(rungs)}. Next: {rungs[1].name}.\n\n" in shown[-1]
     _progress.add(rungs[1].name)
     puzzles.check(rungs[0].solution)
-    assert shown[-1].endswith(f"{len(rungs)}/{len(rungs)}. All of it is solved.")
+    assert f"{len(rungs)}/{len(rungs)}. All of it is solved.\n\n" in shown[-1]
