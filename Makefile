@@ -15,7 +15,7 @@ COLAB_JAX := 0.7.2
 # The last release of each minor version in between; test and test-colab run both ends.
 MATRIX := 0.8.3 0.9.2
 
-CHECKED := puzzles tests diagrams docs
+CHECKED := puzzles tests diagrams docs pytest_pallas_puzzles.py
 PYTEST := -m pytest -n 2 --dist loadscope --no-loadscope-reorder --durations=15 $(PYTEST_ARGS)
 
 .DEFAULT_GOAL := help

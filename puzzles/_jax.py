@@ -90,14 +90,19 @@ __all__ = [
     "compiler_param",
     "copy_ends",
     "copy_parts",
+    "forget_callbacks",
     "has_tpu",
     "interpret_params",
+    "is_key",
     "is_remote",
     "jaxpr_as_fun",
+    "key_bits",
+    "keys_of",
     "read_refs",
     "reset_tpu_interpret_mode_state",
     "retraced",
     "scan_counts",
+    "simulated_ids",
     "simulator_callbacks",
     "unused_copies_untold",
     "user_frame",
@@ -336,6 +341,31 @@ def simulator_callbacks(instead: Callable[..., Any]) -> Iterator[None]:
     finally:
         if original is not None:
             callback.io_callback_impl = original
+
+
+def forget_callbacks() -> None:
+    """Forget what JAX keeps of a callback that raised: the next one would raise it, too."""
+    tokens = getattr(importlib.import_module("jax._src.dispatch"), "runtime_tokens", None)
+    if tokens is not None:
+        tokens.clear()
+
+
+@contextlib.contextmanager
+def simulated_ids(ids: Sequence[Any]) -> Iterator[None]:
+    """Within it, the simulator is compiled with these program ids along each axis of a grid.
+
+    Raises NotImplementedError where its name is gone.
+    """
+    name = "_get_randomized_grid_coordinates"
+    module = inspect.getmodule(reset_tpu_interpret_mode_state)
+    original = getattr(module, name, None)
+    if original is None:
+        raise NotImplementedError(f"this JAX has no {name}")
+    setattr(module, name, lambda *_: tuple(map(jax.numpy.asarray, ids)))
+    try:
+        yield
+    finally:
+        setattr(module, name, original)
 
 
 def come_to_rest() -> None:

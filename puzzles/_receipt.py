@@ -153,7 +153,11 @@ def _flight(launch: Launch) -> str:
 def bounded(launch: Launch, count: str, words: Callable[[float], str]) -> str:
     """A count of a launch in words, after "at most" or "at least" where it is only a bound."""
     most, least = getattr(launch, count), getattr(launch.least, count)
-    return words(most) if most == least else f"{launch.bound} {words(most)}"
+    if most == least:
+        return words(most)
+    if launch.unknown_loops and not least:
+        return f"{words(most)} if each loop runs once"
+    return f"{launch.bound} {words(least if launch.unknown_loops else most)}"
 
 
 def _comparable(launch: Launch) -> bool:
@@ -292,8 +296,10 @@ def _vmem(launch: Launch, chip: Chip) -> str:
 
 
 def _smem(launch: Launch, chip: Chip) -> str:
-    used = launch.smem_bytes
-    return f"{amount(used)} of {amount(chip.smem_bytes)}" if used else ""
+    used, most = launch.smem_bytes, chip.smem_bytes
+    if used > most:
+        return " of ".join(amounts(used, most)) + ": does not fit"
+    return f"{amount(used)} of {amount(most)}" if used else ""
 
 
 def _fitting(launch: Launch, chip: Chip) -> str:
@@ -316,8 +322,8 @@ def _times(launch: Launch) -> str:
 
 
 def _table(launches: tuple[Launch, ...], chip: Chip) -> str:
-    """A row for each launch."""
-    rows = [("", "grid", "steps", "read", "written", "VMEM", "FLOPs", "per byte")]
+    """A row for each launch, without the columns in which none has anything."""
+    rows = [("", "grid", "steps", "read", "written", "VMEM", "SMEM", "FLOPs", "per byte")]
     for number, one in enumerate(launches, 1):
         often = "" if one.times == 1 else f", {_times(one)}"
         rows.append(
@@ -327,18 +333,21 @@ def _table(launches: tuple[Launch, ...], chip: Chip) -> str:
                 f"{one.steps:,}",
                 bounded(one, "hbm_bytes_read", amount),
                 bounded(one, "hbm_bytes_written", amount),
-                amount(one.vmem_bytes) + _fitting(one, chip).partition(".")[0].replace(":", ","),
+                f"{amount(one.vmem_bytes)} of {amount(budget(one, chip))}"
+                + _fitting(one, chip).partition(".")[0],
+                _smem(one, chip),
                 bounded(one, "flops", scaled),
                 f"{one.intensity:.3g}" if one.dots and _comparable(one) else "",
             )
         )
-    wide = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    columns = [column for column in zip(*rows, strict=True) if any(column[1:])]
+    wide = [max(map(len, column)) for column in columns]
     lines = []
-    for name, *cells in rows:
+    for name, *cells in zip(*columns, strict=True):
         padded = (text.rjust(width) for text, width in zip(cells, wide[1:], strict=True))
         lines.append("  ".join([name.ljust(wide[0]), *padded]))
     lines.append(
-        f"{chip.name} gives a kernel {amount(chip.scoped_vmem_bytes)} of VMEM; its matrix unit "
-        f"needs {chip.ridge:.0f} FLOPs per byte to be busy{_rounded(*launches)}."
+        f"{chip.name}'s matrix unit needs {chip.ridge:.0f} FLOPs per byte to be busy"
+        f"{_rounded(*launches)}."
     )
     return "\n".join(lines)

@@ -10,5 +10,6 @@ from __future__ import annotations
 from puzzles._examine.examination import Examination
 from puzzles._examine.examining import examine
 from puzzles._examine.shell import command, options
+from puzzles._examine.within import every_launch
 
-__all__ = ["Examination", "command", "examine", "options"]
+__all__ = ["Examination", "command", "every_launch", "examine", "options"]

@@ -6,15 +6,16 @@ import json
 import multiprocessing
 import os
 import signal
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from typing import Any
 
 from puzzles._examine.costs import Costs, costs, dearer
 from puzzles._examine.examination import Examination
 from puzzles._examine.examining import examine
+from puzzles._examine.ignores import without_ignored
 from puzzles._examine.places import home_of, place
-from puzzles._examine.targets import Unfit, argument, load
+from puzzles._examine.targets import Unfit, argument, load, made
 from puzzles._launch import Finding
 
 
@@ -31,6 +32,10 @@ class Asked:
     seed: int = 0
     before: Costs | None = None
     kept: str = ""
+
+    def compared(self, before: Costs | None, kept: str) -> Asked:
+        """The same, with costs to compare with."""
+        return replace(self, before=before, kept=kept)
 
     @property
     def name(self) -> str:
@@ -110,8 +115,9 @@ def _answer(pipe: Connection, asked: Asked) -> None:
 
 def looked_at(asked: Asked) -> Report:
     """The same in this process."""
-    fn, args = load(asked.target), [argument(text) for text in asked.arguments]
+    fn, args = made(load(asked.target), [argument(text) for text in asked.arguments])
     found = examine(fn, *args, chips=asked.chips, seed=asked.seed)
     if asked.before is not None:
-        found = found.with_more(dearer(found.launches, asked.before, asked.kept))
+        more = dearer(found.launches, asked.before, asked.kept)
+        found = without_ignored(found.with_more(more))
     return Report.of(asked.target, found, fn)

@@ -55,8 +55,8 @@ def dearer(launches: Sequence[Launch], before: Costs, file: str) -> Iterator[Fin
             more = [key for key in _WORDS if now.get(key, 0) > then.get(key, now.get(key, 0))]
             if not more:
                 continue
-            told = (f"{now[key]:,} {_WORDS[key]}, where it had {then[key]:,}" for key in more)
-            says = f"`{name}` has {'; '.join(told)} in {file}."
+            told = "; ".join(f"{now[key]:,} {_WORDS[key]}, not {then[key]:,}" for key in more)
+            says = f"`{name}` costs more than {file} says: {told}."
         remedy = "If that is meant, run it once with `--update-baseline`, and commit the file."
         yield Finding("dearer", ERROR, says, remedy, launch=launch.name, line=launch.line)
 

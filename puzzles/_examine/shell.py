@@ -5,69 +5,78 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 from puzzles._examine import costs
 from puzzles._examine.apart import Asked, Report, apart
 from puzzles._examine.sarif import sarif
-from puzzles._launch import ERROR, SEVERITIES
+from puzzles._examine.settings import chips, seconds, settle
+from puzzles._examine.targets import Unfit
+from puzzles._launch import SEVERITIES
 from puzzles._tpu import CHIPS
 
 
 def options(parser: argparse.ArgumentParser) -> None:
     """What may be typed after `examine`."""
-    parser.add_argument("target", metavar="TARGET", help="module:function or file.py:function")
-    parser.add_argument(
-        "arguments", metavar="ARGUMENT", nargs="*", help="f32[8,128], i32[3]=5,0,7, or a literal"
-    )
-    parser.add_argument("--chips", type=_chips, default="v5e", help=f"some of {','.join(CHIPS)}")
-    parser.add_argument("--seed", type=int, default=0, help="draws data for shapes")
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
-    parser.add_argument("--sarif", metavar="FILE", type=Path, help="write SARIF 2.1.0 there")
-    parser.add_argument(
-        "--baseline", metavar="FILE", type=Path, help="costs of launches: written, later compared"
-    )
-    parser.add_argument("--update-baseline", action="store_true", help="write them anew")
-    parser.add_argument("--timeout", type=_seconds, metavar="SECONDS", help="for each target")
-    parser.add_argument(
-        "--fail-on", choices=SEVERITIES, default=ERROR, help="the mildest finding that exits with 1"
-    )
-    parser.add_argument(
-        "--strict", action="store_true", help="exit with 2 where something was not looked at"
-    )
+    add = parser.add_argument
+    add("target", metavar="TARGET", nargs="?", help="module:function, file.py:function; "
+        "by default the targets in pyproject.toml")  # fmt: skip
+    add("arguments", metavar="ARGUMENT", nargs="*", help="f32[8,128], i32[3]=5,0,7, or a literal")
+    add("--chips", type=chips, help=f"some of {','.join(CHIPS)}; v5e by default")
+    add("--seed", type=int, help="draws data for shapes")
+    add("--json", action="store_true", help="print one JSON document")
+    add("--sarif", metavar="FILE", type=Path, help="write SARIF 2.1.0 there")
+    add("--baseline", metavar="FILE", type=Path, help="costs: written, and later compared")
+    add("--update-baseline", action="store_true", help="write the costs anew")
+    add("--timeout", type=seconds, metavar="SECONDS", help="for each target")
+    add("--fail-on", choices=SEVERITIES, help="the mildest finding that exits with 1; error")
+    add("--strict", action=argparse.BooleanOptionalAction, default=None,
+        help="exit with 2 where something was not looked at")  # fmt: skip
 
 
 def command(given: argparse.Namespace) -> int:
-    """Examine what was typed, and print; the shell's exit code.
+    """Examine what was typed, or what the settings name, and print; the shell's exit code.
 
     0: nothing found of `--fail-on` or worse; 1: something; 2: it could not be looked at.
     """
     try:
+        targets = settle(given)
         if given.update_baseline and not given.baseline:
-            raise costs.Unkept("--update-baseline needs the file: --baseline FILE")
+            raise Unfit("--update-baseline needs the file: --baseline FILE")
         kept = costs.read(given.baseline) if given.baseline else {}
-    except costs.Unkept as error:
+    except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    asked = Asked(given.target, tuple(given.arguments), given.chips, given.seed)
-    known = None if given.update_baseline else kept.get(asked.name)
-    report = apart(replace(asked, before=known, kept=str(given.baseline)), given.timeout)
-    if given.baseline and known is None and report.costs:
-        costs.write(given.baseline, {**kept, asked.name: report.costs})
-        print(f"the costs of {asked.name} are written to {given.baseline}", file=sys.stderr)
-    code = report.data["code"] = _code(report, given.fail_on, given.strict)
+    reports, codes = [], set()
+    for target, *arguments in targets:
+        report = _report(Asked(target, tuple(arguments), given.chips, given.seed), given, kept)
+        report.data["code"] = _code(report, given.fail_on, given.strict)
+        if not given.json:
+            print(report.text, end="\n\n" if len(targets) > 1 else "\n", flush=True)
+        if report.data["code"] == 2 and not report.unread:
+            missed = "\n  ".join(report.gaps)
+            print(f"strict: not looked at in {report.target}:\n  {missed}", file=sys.stderr)
+        reports.append(report)
+        codes.add(report.data["code"])
+    code = next(code for code in (1, 2, 0) if code in codes)
     if given.sarif:
-        _write(given.sarif, sarif([report]))
+        _write(given.sarif, sarif(reports))
     if given.json:
-        print(json.dumps(report.data, indent=2, ensure_ascii=False))
-    else:
-        print(report.text)
-    if code == 2 and not report.unread:
-        print(
-            f"strict: not looked at in {report.target}:", *report.gaps, sep="\n  ", file=sys.stderr
-        )
+        each = [report.data for report in reports]
+        document = each[0] if given.target else {"code": code, "examinations": each}
+        print(json.dumps(document, indent=2, ensure_ascii=False))
     return code
+
+
+def _report(asked: Asked, given: argparse.Namespace, kept: dict[str, costs.Costs]) -> Report:
+    """The report on one target; its costs are kept where none are known, or where asked for."""
+    before = None if given.update_baseline else kept.get(asked.name)
+    report = apart(asked.compared(before, str(given.baseline)), given.timeout)
+    if given.baseline and before is None and report.costs:
+        kept[asked.name] = report.costs
+        costs.write(given.baseline, kept)
+        print(f"the costs of {asked.name} are written to {given.baseline}", file=sys.stderr)
+    return report
 
 
 def _write(file: Path, data: dict) -> None:
@@ -80,20 +89,3 @@ def _code(report: Report, fail_on: str, strict: bool) -> int:
     if any(SEVERITIES.index(f.severity) <= SEVERITIES.index(fail_on) for f in report.findings):
         return 1
     return 2 if report.unread or (strict and report.gaps) else 0
-
-
-def _chips(text: str) -> tuple[str, ...]:
-    chips = tuple(text.split(","))
-    for chip in chips:
-        if chip not in CHIPS:
-            raise argparse.ArgumentTypeError(
-                f"no chip is called {chip!r}; there are {', '.join(CHIPS)}"
-            )
-    return chips
-
-
-def _seconds(text: str) -> float:
-    seconds = float(text)
-    if seconds <= 0:
-        raise argparse.ArgumentTypeError("a time-out is longer than nothing")
-    return seconds

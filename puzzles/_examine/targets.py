@@ -5,11 +5,12 @@ from __future__ import annotations
 import ast
 import importlib
 import importlib.util
+import inspect
 import operator
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import reduce
 from pathlib import Path
 from types import ModuleType
@@ -50,6 +51,31 @@ def load(target: str) -> Callable:
         return reduce(getattr, path.split("."), found)
     except AttributeError:
         raise Unfit(f"{where!r} has no {path!r}") from None
+
+
+def made(fn: Callable, args: Sequence[object]) -> tuple[Callable, Sequence[object]]:
+    """The function and its arguments that `fn` returns, where it asks for none and returns such.
+
+    That is a tuple of both, `(fn, x, y)` or `(fn, (x, y))`. Else `fn` itself, with `args`.
+    """
+    if args or not _asks_for_nothing(fn):
+        return fn, args
+    try:
+        result = fn()
+    except Exception:  # it may be a kernel that no CPU runs; if not, the examination says why
+        return fn, args
+    if not isinstance(result, tuple) or not result or not callable(result[0]):
+        return fn, args
+    inner, *rest = result
+    return inner, list(rest[0]) if len(rest) == 1 and isinstance(rest[0], tuple | list) else rest
+
+
+def _asks_for_nothing(fn: Callable) -> bool:
+    try:
+        inspect.signature(fn).bind()
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def _module(where: str) -> ModuleType:

@@ -39,9 +39,8 @@ class Answer:
         self.puzzle, self.fn, self.thorough, self.compiler = puzzle, fn, thorough, compiler
         self.clock = Clock(PATIENCE if patience is None else patience)
         self.ran: dict[str, str] = {}  # what has looked at it, for the receipt
-        self.elsewhere: dict[
-            Case, list[np.ndarray] | None
-        ] = {}  # results that an explainer asked for
+        # What an explainer asked for on other cases.
+        self.elsewhere: dict[Case, list[np.ndarray] | None] = {}
         self.scale: Scale | None = None  # what it costs at production scale, once that is asked
         self._seed = seed
         self.on = cache(lambda case: Run(self, case))

@@ -312,7 +312,7 @@ PUZZLE = Puzzle(
             "drops the axis it reduces",
             old=_NEW,
             new=_NEW.replace(", keepdims=True", ""),
-            says="the shapes are those of the blocks",
+            says="is a column, (rows, 1), as `keepdims=True` gives it",
             stage="error",
         ),
         Mistake(

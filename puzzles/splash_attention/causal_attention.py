@@ -240,6 +240,13 @@ PUZZLE = Puzzle(
             says="`broadcasted_iota(dtype, shape, 0)` counts along axis 0: it numbers the rows, and with a 1 the columns",
         ),
         Mistake(
+            "numbers rows and columns in one dimension",
+            old=_POSITIONS,
+            new="        row, column = i * bq + jnp.arange(bq), j * bk + jnp.arange(bk)\n",
+            says="Two lists of numbers do not span a block",
+            stage="error",
+        ),
+        Mistake(
             "masks by position in the block",
             old=_POSITIONS,
             new=_POSITIONS.replace("i * bq + ", "").replace("j * bk + ", ""),

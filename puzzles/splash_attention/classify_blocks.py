@@ -154,6 +154,17 @@ def make_inputs(key, T, S, bq, bk, kind):
     return mask, bq, bk
 
 
+def observe(fn):
+    """The function, for a mask that is a view: its rows do not lie one behind the other."""
+
+    def of_a_part(mask, bq, bk):
+        part = np.concatenate([mask, ~mask], axis=1)[:, : mask.shape[1]]
+        part.flags.writeable = False
+        return fn(part, bq, bk)
+
+    return of_a_part
+
+
 def fresh(r):
     shapes = [
         (96, 160, 32, 16, "causal"),
@@ -245,6 +256,7 @@ PUZZLE = Puzzle(
     spec=classify_blocks_spec,
     solution=classify_blocks,
     inputs=make_inputs,
+    observe=observe,
     cases=[
         dict(T=256, S=384, bq=64, bk=128, kind="causal"),
         dict(T=384, S=320, bq=128, bk=64, kind="window"),
@@ -271,6 +283,12 @@ PUZZLE = Puzzle(
     kernel=False,
     accepts=accepts,
     mistakes=[
+        Mistake(
+            "counts on rows that lie one behind the other",
+            old=_BLOCKS,
+            new="blocks = np.lib.stride_tricks.as_strided(mask, (T // bq, S // bk, bq, bk), (bq * S, bk, S, 1))",
+            says="which holds another one: its own is stored nowhere",
+        ),
         Mistake(
             "calls every block that has work full",
             old=_KINDS,

@@ -270,6 +270,13 @@ PUZZLE = Puzzle(
             stage="error",
         ),
         Mistake(
+            "lists the scratch of acc first",
+            old=_SCRATCH,
+            new="".join(sorted(_SCRATCH.splitlines(True), reverse=True)),
+            says="the Refs stand in the order of `scratch_shapes`",
+            stage="error",
+        ),
+        Mistake(
             "makes the statistics as long as a block of keys",
             old=_SCRATCH,
             new=_SCRATCH.replace("(bq, 1)", "(bk, 1)"),

@@ -264,7 +264,7 @@ def online_softmax(x):
             "drops the axis it reduces",
             old=_NEW,
             new="m_new = jnp.maximum(m_old, jnp.max(x, axis=1))",
-            says="the shapes are those of the blocks",
+            says="is a column, (rows, 1), as `keepdims=True` gives it",
             stage="error",
         ),
     ],

@@ -253,8 +253,8 @@ trainable.defvjp(trainable_forward, trainable_backward)
 # %% [markdown]
 # ### The same gradients as JAX's?
 #
-# **Your** gradients of a small call that has a bit of everything, beside those that JAX finds for dense attention in f32, and
-# beside those of JAX's SplashAttention (its two backward kernels, `use_fused_bwd_kernel=False`, the same blocks), within the tolerances
+# **Your** gradients of a small call that has a bit of everything, beside those of dense attention in float64, and beside those
+# of JAX's SplashAttention (its two backward kernels, `use_fused_bwd_kernel=False`, the same blocks), within the tolerances
 # of its own tests.
 
 # %% active="ipynb"

@@ -61,7 +61,7 @@ def test_a_dearer_launch_fails_in_numbers_until_it_is_meant(wrote, capsys) -> No
     (one,) = (f for f in json.loads(capsys.readouterr().out)["findings"] if f["kind"] == "dearer")
     says = one["says"]
     assert one["launch"] == "add_kernel"
-    assert f"{12 * block:,} bytes of HBM read and written, where it had {9 * block:,}" in says
+    assert f"{12 * block:,} bytes of HBM read and written, not {9 * block:,}" in says
     (result, *_) = json.loads(Path("found.sarif").read_text())["runs"][0]["results"]
     assert result["ruleId"] == "dearer"
     assert result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] == "add.py"

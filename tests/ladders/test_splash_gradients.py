@@ -128,11 +128,11 @@ def _with_a_cap_of_half(q, k, v, mask, segment_ids=None, soft_cap=None, *, bq, b
 @pytest.mark.parametrize(
     ("fn", "says"),
     sample.some([
-        (_mistaken("forgets delta"), "dq of dense attention in f32"),
-        (_mistaken("gives no gradient to keys and values"), "dk of dense attention in f32"),
-        (_mistaken("forgets the segments on the way back"), "dq of dense attention in f32"),
+        (_mistaken("forgets delta"), "dq of dense attention in float64"),
+        (_mistaken("gives no gradient to keys and values"), "dk of dense attention in float64"),
+        (_mistaken("forgets the segments on the way back"), "dq of dense attention in float64"),
         (_mistaken("computes the forward pass again"), "dots a tile: 2, 2, 3, 4, where 2, 3, 4"),
-        (_with_a_cap_of_half, "o of dense attention in f32"),
+        (_with_a_cap_of_half, "o of dense attention in float64"),
     ]),
 )  # fmt: skip
 def test_what_is_wrong_or_wasteful_does_not_graduate(fn: Callable, says: str) -> None:
@@ -151,7 +151,7 @@ def test_a_learner_reads_the_table_or_what_is_wrong() -> None:
     assert queries.startswith("not yet: the result is float32 (4, 256, 64), and should be")
     zeros = graduation.graduate(lambda q, k, v, *args, **blocks: q[..., :1] * 0 * v[0, 0])
     assert zeros.startswith("not yet: ")
-    assert "of dense attention in f32" in zeros
+    assert "of dense attention in float64" in zeros
     starter = _puzzle.starter_function(find("splash_vjp"))
     assert graduation.graduate(starter) == "not yet: `trainable_forward` is as you found it"
 
@@ -168,6 +168,18 @@ def test_rows_and_columns_that_nobody_sees_have_gradients_of_zero() -> None:
     for x in (dk, dv):
         assert not x[:, 256:].any()
         assert x[:, :228].any(axis=-1).all()
+
+
+def test_the_dense_gradients_are_those_that_jax_finds() -> None:
+    case = some_call(segments=True, cap=4.0)
+    spec = find("splash_vjp").spec
+    do = jnp.cos(jnp.arange(4 * 256 * 64.0)).reshape(4, 256, 64)
+    found = graduation.gradients(
+        lambda q, k, v, ids: spec(q, k, v, case.mask, ids, case.soft_cap), case, do
+    )
+    for got, want in zip(graduation.dense(case, do), found, strict=True):
+        assert got.dtype == np.float64
+        np.testing.assert_allclose(got, want, atol=2e-5 * np.abs(want).max())
 
 
 def attending(case: Case) -> Callable:
