@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from types import FunctionType, SimpleNamespace
 from typing import Any
 
 import jax
@@ -14,16 +14,16 @@ from jax.experimental import pallas as pl
 
 from puzzles._judge.answer import Answer, Run
 from puzzles._judge.case import Case
+from puzzles._judge.source import unjitted
 
 
 def results_there(answer: Answer) -> dict[str, Run]:
-    """By its name, a run of each result that has its launch, on the first case; {} if none has.
-
-    Asked within `unfilled_give_nan`.
-    """
-    puzzle = answer.puzzle
-    if not puzzle.results:
+    """By its name, a run of each result that has its launch, on the first case; {} if none has."""
+    puzzle, fn = answer.puzzle, unjitted(answer.fn)
+    if not puzzle.results or not isinstance(fn, FunctionType):
         return {}
+    clock, answer = answer.clock, Answer(puzzle, _without_gaps(fn))
+    answer.clock = clock
     try:
         flat = Run(answer, Case(puzzle, 0)).flat
     except Exception:  # a gap elsewhere: it is told that there is one
@@ -39,20 +39,18 @@ def _only(n: int) -> Callable[[Callable], Callable]:
     return lambda fn: lambda *args: jax.tree.leaves(fn(*args))[n]
 
 
-@contextmanager
-def unfilled_give_nan() -> Iterator[None]:
-    """A call of `pallas_call` that still holds a `...` launches nothing, and gives NaN."""
-    launch = pl.pallas_call
+def _without_gaps(fn: FunctionType) -> FunctionType:
+    """`fn`, where a `pallas_call` that still holds a `...` launches nothing, and gives NaN."""
 
     def pallas_call(kernel: Any, *args: Any, **options: Any) -> Any:
         given = (*options.values(), *getattr(kernel, "keywords", {}).values())
         if not any(value is ... for value in given):
-            return launch(kernel, *args, **options)
+            return pl.pallas_call(kernel, *args, **options)
         nan = jax.tree.map(lambda x: jnp.full(x.shape, jnp.nan, x.dtype), options["out_shape"])
         return lambda *operands: nan
 
-    pl.pallas_call = pallas_call
-    try:
-        yield
-    finally:
-        pl.pallas_call = launch
+    seen = SimpleNamespace(**{**vars(pl), "pallas_call": pallas_call})
+    names = {name: seen if value is pl else value for name, value in fn.__globals__.items()}
+    copy = FunctionType(fn.__code__, names, fn.__name__, fn.__defaults__, fn.__closure__)
+    copy.__kwdefaults__ = fn.__kwdefaults__
+    return copy

@@ -179,11 +179,10 @@ def _refused(answer: Answer, questions: Sequence[Asked]) -> Verdict | None:
 
 def _unfinished(answer: Answer, left: Finding) -> Verdict:
     """That a gap is left; but what has its launch already is judged before."""
-    with halfway.unfilled_give_nan():
-        there = halfway.results_there(answer) if left.rule == "ellipsis-left" else {}
-        for run in there.values():
-            if (found := values.same_numbers(run)) is not None:
-                return _told(answer, run, found)
+    there = halfway.results_there(answer) if left.rule == "ellipsis-left" else {}
+    for run in there.values():
+        if (found := values.same_numbers(run)) is not None:
+            return _told(answer, run, found)
     verdict = _told(answer, None, left)
     if not there:
         return verdict
