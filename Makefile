@@ -15,11 +15,11 @@ COLAB_JAX := 0.7.2
 # The last release of each minor version in between; test and test-colab run both ends.
 MATRIX := 0.8.3 0.9.2
 
-CHECKED := puzzles tests diagrams docs
+CHECKED := puzzles tests diagrams docs pytest_pallas_puzzles.py
 PYTEST := -m pytest -n 2 --dist loadscope --no-loadscope-reorder --durations=15 $(PYTEST_ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help env environments lab copy quick test graduate test-colab test-matrix test-browser lint build verify verdicts receipts mutants bench steps examine-bench clean
+.PHONY: help env environments lab copy quick test graduate test-colab test-matrix test-browser lint build verify verdicts receipts mutants bench size steps examine-bench clean
 
 help: ## list the targets
 	@awk -F ':.*## |##@ ' '/^##@ / { printf "%s%s\n", line, $$2; line = "\n" } \
@@ -105,6 +105,9 @@ receipts: $(TEST)/.installed ## write tests/receipts.txt, the references' costs 
 
 bench: $(TEST)/.installed ## time every check, and the import
 	JAX_PLATFORMS=cpu $(TEST)/bin/python tests/bench.py
+
+size: $(TEST)/.installed ## lines of each wing, private names and patches of JAX, beside their limits
+	JAX_PLATFORMS=cpu PYTHONPATH=. $(TEST)/bin/python tests/size.py
 
 steps: $(TEST)/.installed ## what a grid step costs by libtpu's estimate, beside the receipt
 	JAX_PLATFORMS=cpu $(TEST)/bin/python tests/steps.py

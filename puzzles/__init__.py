@@ -3,7 +3,7 @@
 Learners: `from puzzles import check, hint, solution, show, receipt, progress, INTERPRET`.
 Authors: `Puzzle`, `Mistake`, `Alternative`, `find`, `ladder`, `ladders`, `judge`, `mutate`,
 `trace`, `rng`, `array`.
-For kernels of your own: `examine`, `sweep`.
+For kernels of your own: `examine`, `examining`, `sweep`.
 Importing this package starts no JAX backend.
 """
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from puzzles._check import check, hint, progress, solution
 from puzzles._examine import Examination, examine
+from puzzles._examine import every_launch as examining
 from puzzles._judge import Verdict, judge
 from puzzles._ladders import UnknownPuzzle, find, ladder, ladders
 from puzzles._launch import Copy, Dot, Finding, Launch, Operand, pipelines_on_cpu, trace
@@ -37,6 +38,7 @@ __all__ = [
     "check",
     "estimated_cycles",
     "examine",
+    "examining",
     "find",
     "hint",
     "judge",

@@ -47,18 +47,8 @@ def _parser() -> argparse.ArgumentParser:
     rules.set_defaults(run=lambda given: _rules.listed())
 
     examine = commands.add_parser("examine", help="what is wrong or dear in a kernel's launch")
-    examine.set_defaults(
-        run=lambda given: _examine.command(
-            given.target, given.arguments, given.chips, given.json, given.seed
-        )
-    )
-    examine.add_argument("target", metavar="module:function")
-    examine.add_argument(
-        "arguments", metavar="ARGUMENT", nargs="*", help="f32[8,128], i32[3]=5,0,7, or a literal"
-    )
-    examine.add_argument("--chips", default="v5e", help="some of v4,v5e,v5p,v6e,7x")
-    examine.add_argument("--json", action="store_true", help="print JSON")
-    examine.add_argument("--seed", type=int, default=0, help="draws data for shapes")
+    examine.set_defaults(run=_examine.command)
+    _examine.options(examine)
 
     new = commands.add_parser("new", help="a project, a ladder or a puzzle to start from")
     kinds = new.add_subparsers(required=True, metavar="project | ladder | puzzle")

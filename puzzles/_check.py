@@ -114,9 +114,10 @@ def hint(fn: Callable | str) -> None:
     except UnknownPuzzle as error:
         say(str(error))
         return
-    number = _hinted.get(puzzle.name, 0)
-    _hinted[puzzle.name] = (number + 1) % len(puzzle.hints)
-    say(f"hint {number + 1} of {len(puzzle.hints)} for {puzzle.name}: {puzzle.hints[number]}")
+    shown, total = _hinted.get(puzzle.name, 0), len(puzzle.hints)
+    _hinted[puzzle.name] = shown + 1
+    number, again = shown % total, ", again from the first" if shown and not shown % total else ""
+    say(f"hint {number + 1} of {total} for {puzzle.name}{again}: {puzzle.hints[number]}")
 
 
 def solution(fn: Callable | str) -> None:
@@ -159,10 +160,11 @@ def _bar(rungs: tuple[str, ...]) -> str:
 def _progress_line(name: str) -> str:
     puzzle = find(name)
     rungs = tuple(ladder_module(puzzle.ladder).RUNGS)
-    following = rungs[rungs.index(name) + 1 :]
-    ahead = f" Next: {following[0]}." if following else " That was the last rung."
+    here, solved = rungs.index(name), _progress.solved()
+    left = [rung for rung in rungs[here + 1 :] + rungs[:here] if rung not in solved]
+    ahead = f"Next: {left[0]}." if left else "All of it is solved."
     bar = _bar(rungs)
-    return f"{puzzle.ladder} {bar} {bar.count('■')}/{len(rungs)}.{ahead}"
+    return f"{puzzle.ladder} {bar} {bar.count('■')}/{len(rungs)}. {ahead}"
 
 
 def _show(verdict: Verdict) -> None:

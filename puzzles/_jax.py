@@ -90,14 +90,19 @@ __all__ = [
     "compiler_param",
     "copy_ends",
     "copy_parts",
+    "forget_callbacks",
     "has_tpu",
     "interpret_params",
+    "is_key",
     "is_remote",
     "jaxpr_as_fun",
+    "key_bits",
+    "keys_of",
     "read_refs",
     "reset_tpu_interpret_mode_state",
     "retraced",
     "scan_counts",
+    "simulated_ids",
     "simulator_callbacks",
     "unused_copies_untold",
     "user_frame",
@@ -201,6 +206,21 @@ def scan_counts(params: Mapping[str, Any]) -> tuple[int, int]:
     return params["num_consts"], params["num_carry"]
 
 
+def is_key(form: Any) -> bool:
+    """Whether an array, or its shape, or a Ref, is of random keys, which have no bytes to NumPy."""
+    return jax.dtypes.issubdtype(form.dtype, jax.dtypes.prng_key)
+
+
+def key_bits(form: Any) -> jax.ShapeDtypeStruct:
+    """The shape of the numbers that random keys of this form are made of."""
+    return jax.eval_shape(jax.random.key_data, jax.ShapeDtypeStruct(form.shape, form.dtype))
+
+
+def keys_of(bits: Any, form: Any) -> Any:
+    """Random keys of this form, made of numbers."""
+    return jax.random.wrap_key_data(bits, impl=form.dtype._impl.name)
+
+
 def array_of(block_mapping: Any) -> Any:
     """Shape and dtype of the array that a block mapping cuts into blocks."""
     # 0.7 says `array_shape_dtype`
@@ -287,13 +307,17 @@ def abstract_device(**wanted: Any) -> Any:
 
 def answers_about_tpus() -> Iterator[tuple[Any, str]]:
     """(module, name) of the functions that `emit_pipeline` asks which TPU it is traced for."""
-    for module, name in (("tpu_info", "get_tpu_info"), ("pipeline", "_get_tpu_generation")):
+    for path in (
+        "jax._src.pallas.mosaic.tpu_info.get_tpu_info",
+        "jax._src.pallas.mosaic.pipeline._get_tpu_generation",
+    ):
+        place, _, name = path.rpartition(".")
         try:
-            found = importlib.import_module(f"jax._src.pallas.mosaic.{module}")
+            module = importlib.import_module(place)
         except ImportError:  # 0.7 has no `tpu_info`
             continue
-        if hasattr(found, name):
-            yield found, name
+        if hasattr(module, name):
+            yield module, name
 
 
 def interpret_params(**wanted: Any) -> Any:
@@ -317,6 +341,31 @@ def simulator_callbacks(instead: Callable[..., Any]) -> Iterator[None]:
     finally:
         if original is not None:
             callback.io_callback_impl = original
+
+
+def forget_callbacks() -> None:
+    """Forget what JAX keeps of a callback that raised: the next one would raise it, too."""
+    tokens = getattr(importlib.import_module("jax._src.dispatch"), "runtime_tokens", None)
+    if tokens is not None:
+        tokens.clear()
+
+
+@contextlib.contextmanager
+def simulated_ids(ids: Sequence[Any]) -> Iterator[None]:
+    """Within it, the simulator is compiled with these program ids along each axis of a grid.
+
+    Raises NotImplementedError where its name is gone.
+    """
+    name = "_get_randomized_grid_coordinates"
+    module = inspect.getmodule(reset_tpu_interpret_mode_state)
+    original = getattr(module, name, None)
+    if original is None:
+        raise NotImplementedError(f"this JAX has no {name}")
+    setattr(module, name, lambda *_: tuple(map(jax.numpy.asarray, ids)))
+    try:
+        yield
+    finally:
+        setattr(module, name, original)
 
 
 def come_to_rest() -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import html
 import math
+import re
 from collections.abc import Callable, Sequence
+from itertools import groupby
 
 from puzzles._launch import Launch, itemsize
 from puzzles._tpu import CHIPS, Chip, budget
@@ -15,6 +18,9 @@ _PADDED = 4  # times what it holds, from which on an array's padding is worth a 
 _LEFT_OUT = (
     "the vector unit's time, what a copy costs beside its bytes, relayouts, other "
     "devices, and all that XLA does around the launch"
+)
+_HANGING = (
+    "white-space:pre-wrap;overflow-wrap:anywhere;padding-left:7ch;text-indent:-7ch;min-height:1em"
 )
 _MANY, _SMALL = 64, 2e-7  # steps, and seconds for each
 
@@ -29,14 +35,21 @@ def amount(count: float) -> str:
 
 
 def amounts(one: float, other: float) -> tuple[str, str]:
-    """Two numbers of bytes, in bytes where their amounts would read alike."""
-    shown = amount(one), amount(other)
-    return shown if shown[0] != shown[1] else (f"{one:,.0f} B", f"{other:,.0f} B")
+    """Two numbers of bytes in one unit, and in bytes where they would read alike."""
+    low, high = sorted((one, other))
+    power = next(n for n, _ in enumerate(_UNITS) if (low or high) < 1024 ** (n + 1))
+    while high >= 10_000 * 1024**power and power + 1 < len(_UNITS):
+        power += 1
+    mine, theirs = (
+        f"{_three(x / 1024**power)} {_UNITS[power]}" if x else "0 B" for x in (one, other)
+    )
+    alike = mine == theirs and one != other
+    return (f"{one:,.0f} B", f"{other:,.0f} B") if alike else (mine, theirs)
 
 
 def _three(x: float) -> str:
     """Three digits, but never an exponent."""
-    return f"{x:.0f}" if x >= 999.5 else f"{x:.3g}"
+    return f"{x:,.0f}" if x >= 999.5 else f"{x:.3g}"
 
 
 def scaled(count: float) -> str:
@@ -91,6 +104,19 @@ def receipt_text(
     return "\n".join(parts)
 
 
+def receipt_html(text: str) -> str:
+    """A receipt whose lines wrap under what follows their labels; a table scrolls by itself."""
+    shown = []
+    for table, lines in groupby(text.splitlines(), lambda line: len(re.split("  +", line)) > 4):
+        if table:
+            rows = html.escape("\n".join(lines))
+            shown.append(f"<div style='white-space:pre;overflow-x:auto'>{rows}</div>")
+            continue
+        shown += (f"<div style='{_HANGING}'>{html.escape(line)}</div>" for line in lines)
+    style = "margin-top:6px;font-family:monospace;line-height:1.35"
+    return f"<div style='{style}'>{''.join(shown)}</div>"
+
+
 def _one(launches: tuple[Launch, ...], chip: Chip) -> str:
     (launch,) = launches
     often = "" if launch.times == 1 else f", {_times(launch)}: the rest is for one of them"
@@ -127,7 +153,11 @@ def _flight(launch: Launch) -> str:
 def bounded(launch: Launch, count: str, words: Callable[[float], str]) -> str:
     """A count of a launch in words, after "at most" or "at least" where it is only a bound."""
     most, least = getattr(launch, count), getattr(launch.least, count)
-    return words(most) if most == least else f"{launch.bound} {words(most)}"
+    if most == least:
+        return words(most)
+    if launch.unknown_loops and not least:
+        return f"{words(most)} if each loop runs once"
+    return f"{launch.bound} {words(least if launch.unknown_loops else most)}"
 
 
 def _comparable(launch: Launch) -> bool:
@@ -266,8 +296,10 @@ def _vmem(launch: Launch, chip: Chip) -> str:
 
 
 def _smem(launch: Launch, chip: Chip) -> str:
-    used = launch.smem_bytes
-    return f"{amount(used)} of {amount(chip.smem_bytes)}" if used else ""
+    used, most = launch.smem_bytes, chip.smem_bytes
+    if used > most:
+        return " of ".join(amounts(used, most)) + ": does not fit"
+    return f"{amount(used)} of {amount(most)}" if used else ""
 
 
 def _fitting(launch: Launch, chip: Chip) -> str:
@@ -290,8 +322,8 @@ def _times(launch: Launch) -> str:
 
 
 def _table(launches: tuple[Launch, ...], chip: Chip) -> str:
-    """A row for each launch."""
-    rows = [("", "grid", "steps", "read", "written", "VMEM", "FLOPs", "per byte")]
+    """A row for each launch, without the columns in which none has anything."""
+    rows = [("", "grid", "steps", "read", "written", "VMEM", "SMEM", "FLOPs", "per byte")]
     for number, one in enumerate(launches, 1):
         often = "" if one.times == 1 else f", {_times(one)}"
         rows.append(
@@ -301,18 +333,21 @@ def _table(launches: tuple[Launch, ...], chip: Chip) -> str:
                 f"{one.steps:,}",
                 bounded(one, "hbm_bytes_read", amount),
                 bounded(one, "hbm_bytes_written", amount),
-                amount(one.vmem_bytes) + _fitting(one, chip).partition(".")[0].replace(":", ","),
+                f"{amount(one.vmem_bytes)} of {amount(budget(one, chip))}"
+                + _fitting(one, chip).partition(".")[0],
+                _smem(one, chip),
                 bounded(one, "flops", scaled),
                 f"{one.intensity:.3g}" if one.dots and _comparable(one) else "",
             )
         )
-    wide = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    columns = [column for column in zip(*rows, strict=True) if any(column[1:])]
+    wide = [max(map(len, column)) for column in columns]
     lines = []
-    for name, *cells in rows:
+    for name, *cells in zip(*columns, strict=True):
         padded = (text.rjust(width) for text, width in zip(cells, wide[1:], strict=True))
         lines.append("  ".join([name.ljust(wide[0]), *padded]))
     lines.append(
-        f"{chip.name} gives a kernel {amount(chip.scoped_vmem_bytes)} of VMEM; its matrix unit "
-        f"needs {chip.ridge:.0f} FLOPs per byte to be busy{_rounded(*launches)}."
+        f"{chip.name}'s matrix unit needs {chip.ridge:.0f} FLOPs per byte to be busy"
+        f"{_rounded(*launches)}."
     )
     return "\n".join(lines)

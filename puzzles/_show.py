@@ -14,7 +14,7 @@ from puzzles._judge import ellipsis_left, is_function, told, unwrap
 from puzzles._ladders import UnknownPuzzle
 from puzzles._launch import Launch, Traced, Unreadable, nothing_launched, trace_call
 from puzzles._puzzle import Puzzle
-from puzzles._receipt import receipt_text
+from puzzles._receipt import receipt_html, receipt_text
 from puzzles._tpu import CHIPS, NoEstimate
 from puzzles._tpu import estimated_cycles as cycles_by_libtpu
 
@@ -50,7 +50,8 @@ def receipt(fn: Callable, *args: object, chip: str = "v5e", cycles: bool = False
             raise _Sentence(f"no chip is called {chip!r}; there are {', '.join(CHIPS)}")
         launches, traced = _looked_at(fn, args, "receipt")
         words = _cycles(traced, chip) if cycles else ""
-        say(receipt_text(tuple(launches), chip, cycles=words, limits=True))
+        text = receipt_text(tuple(launches), chip, cycles=words, limits=True)
+        display(text, receipt_html(text))
 
     _told(count, "counting this")
 

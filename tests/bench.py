@@ -148,20 +148,24 @@ def _ladder(name: str) -> dict[str, Times]:
 def _wrong(puzzle: Puzzle) -> tuple[list[float], list[tuple[float, str]]]:
     """Seconds for each mistake in the numbers, without and with its name, nothing compiled yet."""
     from puzzles import Mistake, mutate
-    from puzzles._judge import case, values
+    from puzzles._judge import case, explain, judging
     from puzzles._launch import compiling
 
     plain, named = [], []
-    diagnosis = values.diagnosis
+    explainers = judging.EXPLAINERS
+    nameless = {
+        rule: tuple(one for one in some if one.ask is not explain.mistake_on_record)
+        for rule, some in explainers.items()
+    }
     natural = [
         Mistake(n, old, new) for n, (rung, old, new) in NATURAL.items() if rung == puzzle.name
     ]
     for mistake in (*(m for m in puzzle.mistakes if m.stage == "values"), *natural):
-        for seconds, known in ((plain, lambda *_, **__: None), (named, diagnosis)):
+        for seconds, known in ((plain, nameless), (named, explainers)):
             compiling._compiled.clear()
             for kept in (case._traced, case._mistaken, case._program_of, case._faults_of):
                 kept.cache_clear()
-            values.diagnosis = known
+            judging.EXPLAINERS = known
             took = _seconds(mutate(puzzle, mistake), "values")
             seconds.append(took if seconds is plain else (took, mistake.name))
     return plain, named

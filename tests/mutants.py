@@ -27,7 +27,7 @@ from mutate import Mutant, mutants
 import puzzles
 from puzzles import Puzzle, _tpu
 from puzzles._author import gate
-from puzzles._judge import Case, cases, judge, numbers, values
+from puzzles._judge import Case, cases, judge, judging, numbers
 from puzzles._judge.case import execute
 from puzzles._launch import trace_call
 from puzzles._puzzle import load
@@ -154,15 +154,15 @@ def hunt(name: str) -> Tally:
     """Judge every mutant of one rung."""
     puzzle, tally = puzzles.find(name), Tally(name)
     excuses = dict(EQUIVALENT.get(name, {}))
-    diagnosis = values.diagnosis
+    explainers = judging.EXPLAINERS
     dims = [dict(one) for one in puzzle.cases]
     dims += shadows(puzzle)
     before = signal.signal(signal.SIGALRM, _alarm)
     try:
-        values.diagnosis = lambda *_: None  # which mistake it is does not matter here
+        judging.EXPLAINERS = {}  # why it is wrong does not matter here
         _judge_all(puzzle, tally, excuses, dims)
-    finally:  # who judges in this process afterwards has a timer of its own, and a diagnosis
-        values.diagnosis = diagnosis
+    finally:  # who judges in this process afterwards has a timer of its own, and explainers
+        judging.EXPLAINERS = explainers
         signal.signal(signal.SIGALRM, before)
     tally.survivors += [f"{one}: excused, but there is no such change" for one in excuses]
     return tally

@@ -120,3 +120,24 @@ def test_scripts_and_ci_leave_no_file(
     puzzles.progress()
     assert "This count lasts as long as this session." in capsys.readouterr().out
     assert list(notebook.iterdir()) == []
+
+
+def test_a_pass_names_the_next_rung_that_is_not_solved(
+    notebook: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[str] = []
+    monkeypatch.setattr("puzzles._check.display", lambda text, page: shown.append(text))
+    rungs = puzzles.ladder("basics")
+    for one in rungs[1:3]:
+        _progress.add(one.name)
+    puzzles.check(rungs[0].solution)
+    assert shown[-1].endswith(f"3/{len(rungs)}. Next: {rungs[3].name}.")
+    for one in rungs[2:]:
+        _progress.add(one.name)
+    monkeypatch.setattr(_progress, "_solved", _progress.solved() - {rungs[1].name})
+    (notebook / _progress.FILE).unlink()
+    puzzles.check(rungs[0].solution)
+    assert shown[-1].endswith(f"{len(rungs) - 1}/{len(rungs)}. Next: {rungs[1].name}.")
+    _progress.add(rungs[1].name)
+    puzzles.check(rungs[0].solution)
+    assert shown[-1].endswith(f"{len(rungs)}/{len(rungs)}. All of it is solved.")

@@ -151,8 +151,8 @@ def copies_section(data: Data) -> str:
     words = says(data)
     return (
         f'<div class="pz-copies" data-edges="{" ".join(map(px, x))}">{head}{wrong}'
-        f'<div class="pz-bar"><span class="pz-moment" aria-live="polite">moment <b>{k}</b> '
-        f'<i>of 0 … {len(words) - 1}</i></span></div><div class="pz-slot pz-reel"></div>'
+        f'<div class="pz-bar"><span class="pz-moment" aria-live="polite">moment <b>{k + 1}</b> '
+        f'<i>of {len(words)}</i></span></div><div class="pz-slot pz-reel"></div>'
         f'<div class="pz-film"><div class="pz-names">{steps}{labels}</div>'
         '<div class="pz-roll" tabindex="-1"><div class="pz-frames">'
         f'{_svg(data, marks, x)}<div class="pz-here" style="left:{px(x[k])}px;'
@@ -170,6 +170,13 @@ def code(words: str) -> str:
     """Escaped, with what stands between backticks as code."""
     pieces = html.escape(words).split("`")
     return "".join(p if i % 2 == 0 else f"<code>{p}</code>" for i, p in enumerate(pieces))
+
+
+def folded(words: str) -> str:
+    """The first sentence, and the others under a fold."""
+    first, dot, rest = words.partition(". ")
+    fold = f"<details><summary>more</summary>{code(rest)}</details>" if rest else ""
+    return f"{code(first + dot.strip())}{fold}"
 
 
 def _width(data: Data) -> float:

@@ -63,6 +63,7 @@ def _data(launch: Launch, wrong: tuple[Finding, ...], limit: int) -> Data:
     dots = sum((dot.executed for dot in launch.dots), np.zeros(launch.steps, np.int64))
     unit = "dot" if launch.dots else ""
     plain = not launch.dots and not launch.busy.any()  # there is no arithmetic to count
+    certain = launch.least if launch.unknown_loops else launch
     results = {o.name for o in launch.outputs if o.piped}
     moves = plain and not (results and results <= set(launch.touched.unwritten))
     work = dots if launch.dots else (launch.busy | moves).astype(np.int64)
@@ -88,8 +89,8 @@ def _data(launch: Launch, wrong: tuple[Finding, ...], limit: int) -> Data:
         "worked": encode(np.cumsum(work > 0)[at]) if launch.steps else "",
         "maximal": int(work.max(initial=0)),
         "busy": None if plain else int((work > 0).sum()),
-        "read": launch.hbm_bytes_read,
-        "written": launch.hbm_bytes_written,
+        "read": certain.hbm_bytes_read,
+        "written": certain.hbm_bytes_written,
         "faults": found,
         "operands": [
             *(

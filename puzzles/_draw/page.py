@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 from puzzles._draw.assets import script, style, version
-from puzzles._draw.copies import code, copies_section, says
+from puzzles._draw.copies import copies_section, folded, says
 from puzzles._draw.data import Data, decode
 from puzzles._draw.lists import list_panel
 from puzzles._draw.operand import STATE_MARKS, operand_panel
@@ -90,7 +90,7 @@ def _faults(data: Data) -> str:
         if fault["at"] is not None and data["kept"] > 1:
             step = tuple_words(program_ids(data, fault["at"]))
             go = f' <span data-go="{fault["at"]}" data-step="{step}"></span>'
-        items.append(f'<li><span class="pz-x">✗</span> {code(fault["says"])}{go}</li>')
+        items.append(f'<li><span class="pz-x">✗</span> {folded(fault["says"])}{go}</li>')
     return f'<ul class="pz-faults">{"".join(items)}</ul>' if items else ""
 
 
@@ -101,10 +101,10 @@ def _bar(data: Data) -> str:
         f'<span class="pz-id"><code>program_id({axis})</code> = <b>{i}</b> <i>of {size}</i> </span>'
         for axis, (i, size) in enumerate(zip(program_ids(data, k), data["grid"], strict=True))
     )
-    step, last = int(decode(data["at"])[k]), data["steps"] - 1
+    step = int(decode(data["at"])[k]) + 1
     return (
         '<div class="pz-bar pz-steps"><span class="pz-step" aria-live="polite">'
-        f"grid step <b>{step:,}</b> <i>of 0 … {last:,}</i></span> {ids}</div>"
+        f"step <b>{step:,}</b> <i>of {data['steps']:,}</i></span> {ids}</div>"
     )
 
 

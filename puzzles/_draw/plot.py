@@ -30,7 +30,8 @@ def plot_svg(values: Sequence[float] | Mapping[str, float], title: str) -> str |
             axes.plot(values, marker="o", markersize=3)
         picture = io.StringIO()
         figure.savefig(picture, format="svg", metadata={"Date": None})
-    return picture.getvalue()
+    # It shrinks with a narrow page: else the longest bar's number is beyond its edge.
+    return picture.getvalue().replace("<svg ", '<svg style="max-width:100%;height:auto" ', 1)
 
 
 def plot_text(values: Sequence[float] | Mapping[str, float], title: str) -> str:

@@ -223,7 +223,7 @@ const player = ({bar, slot, live, count, open, name, frame}) => {
 };
 const links = (root, name, play) => {
   for (const span of root.querySelectorAll('[data-' + name + ']')) {
-    const words = 'look at ' + (span.dataset.step || name + ' ' + span.dataset[name]);
+    const words = 'look at ' + (span.dataset.step || name + ' ' + (+span.dataset[name] + 1));
     const link = button(words, words, {});
     link.addEventListener('click', () => { play.jump(+span.dataset[name]); play.slider.focus(); });
     span.replaceWith(link);
@@ -242,12 +242,12 @@ const film = (root, data) => {
     frame: k => {
       here.style.left = x[k] + 'px';
       here.style.width = x[k + 1] - x[k] + 'px';
-      live.querySelector('b').textContent = k;
+      live.querySelector('b').textContent = k + 1;
       said.innerHTML = data.says[k];
       if (x[k] < roll.scrollLeft || x[k + 1] > roll.scrollLeft + roll.clientWidth) {
         roll.scrollLeft = x[k] - roll.clientWidth / 2;
       }
-      return 'moment ' + k + ': ' + said.textContent;
+      return 'moment ' + (k + 1) + ': ' + said.textContent;
     }});
   links(root, 'moment', play);
   frames.addEventListener('click', event => {
@@ -291,7 +291,7 @@ const start = root => {
       parts.forEach(part => part.show(k));
       lists.forEach(show => show(k));
       ids.forEach((id, a) => { id.textContent = p[a]; });
-      step.querySelector('b').textContent = at[k].toLocaleString('en');
+      step.querySelector('b').textContent = (at[k] + 1).toLocaleString('en');
       core.className = 'pz-core pz-' + (work[k] ? 'work' : 'skipped');
       core.querySelector('.pz-did').textContent = did(work[k]);
       cursor.style.left = 100 * k / data.kept + '%';
@@ -302,7 +302,7 @@ const start = root => {
         meter.querySelector('.pz-full').style.width =
           (+meter.dataset.total ? 100 * sum / meter.dataset.total : 0) + '%';
       });
-      return 'step ' + at[k] + ', program ids ' + tuple(p) + '; '
+      return 'step ' + (at[k] + 1) + ', program ids ' + tuple(p) + '; '
         + parts.map(part => part.says(k)).join('; ') + '; the body ' + did(work[k]);
     }});
   if (data.kept > 1) links(root, 'go', walk);

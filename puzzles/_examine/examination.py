@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 import html
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from puzzles._launch import ERROR, NOTE, SEVERITIES, WARNING, Finding, Launch
-from puzzles._receipt import receipt_text
+from puzzles._receipt import receipt_html, receipt_text
 from puzzles._rules import address
 
 _MARKS = {ERROR: "✗", WARNING: "!", NOTE: "·"}
@@ -22,7 +22,8 @@ class Examination:
 
     looked, not_looked: what was looked for, and what not, with the reason. unread: why the function
     could not be read; then nothing else is known. cycles: libtpu's estimate, where there is one.
-    unseen: "memory" and the like, which nobody looked at in some of the launches.
+    unseen: "memory" and the like, which nobody looked at in some of the launches. ignored: what
+    comments in the source ignore, with their reasons.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Examination:
     cycles: str = ""
     unread: str = ""
     unseen: tuple[str, ...] = ()
+    ignored: tuple[str, ...] = ()
 
     @property
     def worst(self) -> str:
@@ -44,6 +46,15 @@ class Examination:
     def code(self) -> int:
         """For a shell: 0 without an error, 1 with one, 2 if it could not be read."""
         return 2 if self.unread else int(self.worst == ERROR)
+
+    def fails(self, level: str) -> bool:
+        """Whether it has a finding of this severity, or of a worse one."""
+        return bool(self.findings) and SEVERITIES.index(self.worst) <= SEVERITIES.index(level)
+
+    def with_more(self, findings: Iterable[Finding]) -> Examination:
+        """The same with findings of somebody else."""
+        each = sorted((*self.findings, *findings), key=lambda one: SEVERITIES.index(one.severity))
+        return dataclasses.replace(self, findings=tuple(each))
 
     @property
     def headline(self) -> str:
@@ -65,11 +76,14 @@ class Examination:
             parts.append(f"{'each kind':<11} {address('').rstrip('#')}")
         return "\n".join(parts)
 
+    __repr__ = __str__  # what a notebook keeps as plain text
+
     def _receipt(self) -> str:
         return receipt_text(self.launches, self.chips[0], cycles=self.cycles, limits=True)
 
     def _scope(self) -> Iterator[tuple[str, str]]:
-        for label, lines in (("looked for", self.looked), ("not for", self.not_looked)):
+        scope = {"looked for": self.looked, "not for": self.not_looked, "ignored": self.ignored}
+        for label, lines in scope.items():
             for number, line in enumerate(lines):
                 yield ("" if number else label), line
 
@@ -87,6 +101,7 @@ class Examination:
                 "looked": self.looked,
                 "not_looked": self.not_looked,
                 "unseen": self.unseen,
+                "ignored": self.ignored,
             },
             indent=2,
             ensure_ascii=False,
@@ -99,10 +114,7 @@ class Examination:
             parts.append(f"<div>{_code(self.unread)}</div>")
         parts += map(_item, self.findings)
         if self.launches:
-            parts.append(
-                "<pre style='margin:8px 0 0 0;background:transparent;color:inherit;"
-                f"font-family:monospace;line-height:1.35'>{html.escape(self._receipt())}</pre>"
-            )
+            parts.append(receipt_html(self._receipt()))
         rows = "".join(
             f"<tr><th style='text-align:left;vertical-align:top;font-weight:normal;opacity:.7'>"
             f"{label}</th><td style='text-align:left'>{_code(line)}</td></tr>"
@@ -118,7 +130,7 @@ class Examination:
 
 def _where(one: Finding) -> str:
     """Its kind, and what of launch, operand, step and chips it names."""
-    step = "" if one.step is None else f"step {one.step}"
+    step = f"step {one.step}" if one.step else ""
     return " · ".join(filter(None, (one.kind, one.launch, one.operand, step, ", ".join(one.chips))))
 
 

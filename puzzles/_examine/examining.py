@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from puzzles._examine.examination import Examination
+from puzzles._examine.ignores import without_ignored
 from puzzles._judge import equations_outside, told, unwrap
 from puzzles._launch import (
     ERROR,
@@ -19,6 +22,7 @@ from puzzles._launch import (
     Traced,
     Unreadable,
     alone,
+    devices_called,
     faults,
     for_gpus,
     line_of,
@@ -26,6 +30,7 @@ from puzzles._launch import (
     runs_in_python,
     trace_call,
     waste,
+    with_kernels_launched,
 )
 from puzzles._tpu import (
     CHIPS,
@@ -34,6 +39,7 @@ from puzzles._tpu import (
     CompilerMissing,
     NoEstimate,
     Sanitized,
+    again_whole,
     compiled,
     estimated_cycles,
     has_libtpu,
@@ -68,7 +74,7 @@ def examine(
             raise ValueError(f"no chip is called {chip!r}; there are {', '.join(CHIPS)}")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return _examined(fn, args, tuple(chips), seed)
+        return without_ignored(_examined(fn, args, tuple(chips), seed))
 
 
 def _examined(fn: Any, args: tuple, chips: tuple[str, ...], seed: int) -> Examination:
@@ -76,7 +82,7 @@ def _examined(fn: Any, args: tuple, chips: tuple[str, ...], seed: int) -> Examin
     if not callable(fn):
         return Examination(name, unread=f"this needs what launches a kernel, and got {fn!r:.60}")
     try:
-        traced = trace_call(fn, *args)
+        traced, asked = _traced(fn, args, chips[0])
         if for_gpus(traced.jaxpr.jaxpr):
             return Examination(name, unread=_GPU)
         launches = traced.launches
@@ -87,6 +93,8 @@ def _examined(fn: Any, args: tuple, chips: tuple[str, ...], seed: int) -> Examin
     if not launches:
         return Examination(name, unread=nothing_launched(traced))
     work = _Examination(traced, launches, chips)
+    if asked:
+        work.looked.append(f"all as on a {chips[0]}, which it is told where it asks for the device")
     work.maps()
     work.lowering()
     work.simulation(seed)
@@ -98,6 +106,41 @@ def _examined(fn: Any, args: tuple, chips: tuple[str, ...], seed: int) -> Examin
         name, work.findings, launches, tuple(work.looked), tuple(work.not_looked), chips, cycles,
         unseen=tuple(dict.fromkeys(work.unseen)),
     )  # fmt: skip
+
+
+def _traced(fn: Callable, args: tuple, chip: str) -> tuple[Traced, bool]:
+    """The function's trace, and whether it took that JAX answers as on this chip."""
+    try:
+        return with_kernels_launched(trace_call(fn, *args)), False
+    except Exception:
+        with contextlib.suppress(Exception), devices_called(CHIPS[chip].kind):
+            return with_kernels_launched(trace_call(fn, *args)), True
+        raise
+
+
+def without_loss(launch: Launch, one: Finding) -> Finding:
+    """A block that comes back, and is written whole each time, costs time alone on one core."""
+    if not again_whole(launch, one):
+        return one
+    says = (
+        f"{one.says.partition(' On a TPU')[0]} No step reads it, and each visit writes all of it: "
+        "the last one counts, and the others compute and write back what is lost."
+    )
+    return replace(one, severity=WARNING, says=says)
+
+
+def moved_by_the_kernel(launch: Launch, pair: tuple[str, str]) -> Finding:
+    """An index map that reads what the kernel writes."""
+    operand, scalar = pair
+    says = (
+        f"The index map of `{operand}` reads `{scalar}`, and the kernel writes into it. The "
+        "pipeline asks for a block before its step, how long before depends on the number of its "
+        "buffers: whether it gets the old number or the new one is a matter of timing. Fetches "
+        "are counted with the old."
+    )
+    remedy = f"Compute `{scalar}` before the launch, or copy the blocks by hand."
+    line = next((one.line for one in launch.operands if one.name == operand), None)
+    return Finding("hazard", WARNING, says, remedy, launch.name, operand, line=line or launch.line)
 
 
 def name_of(fn: Any) -> str:
@@ -148,7 +191,9 @@ class _Examination:
     def maps(self) -> None:
         """What the blocks of every step say."""
         for n, launch in enumerate(self.launches):
-            self.add(map(self.where_cores_share, faults(launch)), n)
+            found = (without_loss(launch, one) for one in faults(launch))
+            self.add(map(self.where_cores_share, found), n)
+            self.add(map(partial(moved_by_the_kernel, launch), launch.moved), n)
         steps = sum(launch.steps for launch in self.launches)
         self.looked.append(
             "out-of-bounds, never-written, revisited, alias, parallel, misaligned, promise: the "

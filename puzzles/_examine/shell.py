@@ -1,89 +1,91 @@
-"""`python -m puzzles examine module:function 'f32[1024,512]' …`, and how arguments are written."""
+"""`python -m puzzles examine module:function 'f32[1024,512]' …`: the reports, and exit codes."""
 
 from __future__ import annotations
 
-import ast
-import importlib
-import operator
-import os
-import re
+import argparse
+import json
 import sys
-from collections.abc import Callable, Sequence
-from functools import reduce
-from typing import Any
+from pathlib import Path
 
-import jax
-import jax.numpy as jnp
-import numpy as np
-
-from puzzles._examine.examining import examine
-
-_TYPES = {"f": "float", "bf": "bfloat", "i": "int", "s": "int", "u": "uint", "b": "bool"}
-_SHAPE = re.compile(r"(?P<kind>[a-z]+)(?P<bits>\w*)\[(?P<dims>[\d,\s]*)\](?:=(?P<data>.+))?")
+from puzzles._examine import costs
+from puzzles._examine.apart import Asked, Report, apart
+from puzzles._examine.sarif import sarif
+from puzzles._examine.settings import chips, seconds, settle
+from puzzles._examine.targets import Unfit
+from puzzles._launch import SEVERITIES
+from puzzles._tpu import CHIPS
 
 
-class Unfit(ValueError):
-    """What was typed names no function or no argument; the text says what would."""
+def options(parser: argparse.ArgumentParser) -> None:
+    """What may be typed after `examine`."""
+    add = parser.add_argument
+    add("target", metavar="TARGET", nargs="?", help="module:function, file.py:function; "
+        "by default the targets in pyproject.toml")  # fmt: skip
+    add("arguments", metavar="ARGUMENT", nargs="*", help="f32[8,128], i32[3]=5,0,7, or a literal")
+    add("--chips", type=chips, help=f"some of {','.join(CHIPS)}; v5e by default")
+    add("--seed", type=int, help="draws data for shapes")
+    add("--json", action="store_true", help="print one JSON document")
+    add("--sarif", metavar="FILE", type=Path, help="write SARIF 2.1.0 there")
+    add("--baseline", metavar="FILE", type=Path, help="costs: written, and later compared")
+    add("--update-baseline", action="store_true", help="write the costs anew")
+    add("--timeout", type=seconds, metavar="SECONDS", help="for each target")
+    add("--fail-on", choices=SEVERITIES, help="the mildest finding that exits with 1; error")
+    add("--strict", action=argparse.BooleanOptionalAction, default=None,
+        help="exit with 2 where something was not looked at")  # fmt: skip
 
 
-def command(target: str, written: Sequence[str], chips: str, as_json: bool, seed: int = 0) -> int:
-    """Examine `module:function` on arguments as they are typed, and print; the shell's exit code.
+def command(given: argparse.Namespace) -> int:
+    """Examine what was typed, or what the settings name, and print; the shell's exit code.
 
-    0: no error; 1: an error was found; 2: it could not be read.
+    0: nothing found of `--fail-on` or worse; 1: something; 2: it could not be looked at.
     """
     try:
-        fn, args = load(target), [argument(text) for text in written]
-        found = examine(fn, *args, chips=chips.split(","), seed=seed)
+        targets = settle(given)
+        if given.update_baseline and not given.baseline:
+            raise Unfit("--update-baseline needs the file: --baseline FILE")
+        kept = costs.read(given.baseline) if given.baseline else {}
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    print(found.to_json() if as_json else found)
-    return found.code
+    reports, codes = [], set()
+    for target, *arguments in targets:
+        report = _report(Asked(target, tuple(arguments), given.chips, given.seed), given, kept)
+        report.data["code"] = _code(report, given.fail_on, given.strict)
+        if not given.json:
+            print(report.text, end="\n\n" if len(targets) > 1 else "\n", flush=True)
+        if report.data["code"] == 2 and not report.unread:
+            missed = "\n  ".join(report.gaps)
+            print(f"strict: not looked at in {report.target}:\n  {missed}", file=sys.stderr)
+        reports.append(report)
+        codes.add(report.data["code"])
+    code = next(code for code in (1, 2, 0) if code in codes)
+    if given.sarif:
+        _write(given.sarif, sarif(reports))
+    if given.json:
+        each = [report.data for report in reports]
+        document = each[0] if given.target else {"code": code, "examinations": each}
+        print(json.dumps(document, indent=2, ensure_ascii=False))
+    return code
 
 
-def load(target: str) -> Callable:
-    """The object that `module:function` or `module:object.attribute` names."""
-    module, _, path = target.partition(":")
-    if not path:
-        raise Unfit(f"{target!r} names no function: write module:function, as in kernels:matmul")
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
-    try:
-        found: Any = importlib.import_module(module)
-    except ImportError as error:
-        raise Unfit(f"{module!r} cannot be imported: {error}") from None
-    try:
-        return reduce(getattr, path.split("."), found)
-    except AttributeError:
-        raise Unfit(f"{module!r} has no {path!r}") from None
+def _report(asked: Asked, given: argparse.Namespace, kept: dict[str, costs.Costs]) -> Report:
+    """The report on one target; its costs are kept where none are known, or where asked for."""
+    before = None if given.update_baseline else kept.get(asked.name)
+    report = apart(asked.compared(before, str(given.baseline)), given.timeout)
+    if given.baseline and before is None and report.costs:
+        kept[asked.name] = report.costs
+        costs.write(given.baseline, kept)
+        print(f"the costs of {asked.name} are written to {given.baseline}", file=sys.stderr)
+    return report
 
 
-def argument(text: str) -> object:
-    """One argument: `f32[8,128]` is a shape, `i32[3]=5,0,7` an array, all else is Python."""
-    found = _SHAPE.fullmatch(text.strip())
-    if found is None:
-        try:
-            return ast.literal_eval(text)
-        except (SyntaxError, ValueError):
-            raise Unfit(
-                f"{text!r} is no argument: write f32[8,128] for a shape, i32[3]=5,0,7 for "
-                "numbers, or a Python literal"
-            ) from None
-    dtype = _dtype(found["kind"], found["bits"])
-    shape = tuple(int(n) for n in found["dims"].replace(" ", "").split(",") if n)
-    if found["data"] is None:
-        return jax.ShapeDtypeStruct(shape, dtype)
-    numbers = np.array([float(n) for n in found["data"].split(",")])
-    count = reduce(operator.mul, shape, 1)
-    if len(numbers) not in (1, count):
-        raise Unfit(f"{text!r} has {len(numbers)} numbers for {count} elements")
-    return jnp.asarray(np.broadcast_to(numbers, count).reshape(shape), dtype)
+def _write(file: Path, data: dict) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(data, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def _dtype(kind: str, bits: str) -> np.dtype:
-    for name in (f"{_TYPES.get(kind, kind)}{bits}", f"{kind}{bits}", f"float{bits}"):
-        try:
-            return jnp.dtype(name)
-        except TypeError:
-            continue
-    raise Unfit(f"{kind}{bits!r} is no type: f32, bf16, i32, u8, bool, float8_e4m3fn")
+def _code(report: Report, fail_on: str, strict: bool) -> int:
+    """What was found comes first: it ends the simulation, and so leaves gaps by itself."""
+    if any(SEVERITIES.index(f.severity) <= SEVERITIES.index(fail_on) for f in report.findings):
+        return 1
+    return 2 if report.unread or (strict and report.gaps) else 0

@@ -6,53 +6,59 @@ from puzzles._judge.cost import Cost
 from puzzles._judge.scale import Scale
 from puzzles._launch import Launch
 from puzzles._puzzle import Puzzle
-from puzzles._receipt import amount, scaled, seconds_words, step_seconds, times
+from puzzles._receipt import amount, amounts, scaled, seconds_words, step_seconds, times
 from puzzles._tpu import CHIPS
 
 _CHIP = CHIPS["v5e"]
 
 
-def beside(puzzle: Puzzle, scale: Scale, ran: tuple[str, ...]) -> str:
-    """Both costs as a table, led by the number that the rung is about."""
+def line(puzzle: Puzzle, label: str, mine: Cost, par: Cost | None = None) -> str:
+    """The number that the rung is about, and what bounds it: "At N=512: 6 steps; at least ..."."""
+    plainly = f"{mine.steps:,} step{'s' * (mine.steps != 1)}, {amount(mine.bytes)} moved"
+    told = _par(puzzle, mine, par or mine) or plainly
+    return f"At {label}: {'; '.join((told, *_bound(mine)[:1]))}."
+
+
+def beside(scale: Scale, ran: tuple[str, ...]) -> str:
+    """Both costs as a table, of what is not zero; what is made outside only where it differs."""
     mine, par = scale.mine, scale.par
-    rows = [
+    made, theirs = (f"at most {size}" for size in amounts(mine.outside, par.outside))
+    rows: list[tuple[str, str, str]] = [
         (name, a, b)
-        for name, a, b in (
-            ("grid", _grids(mine.launches), _grids(par.launches)),
-            ("steps", f"{mine.steps:,}", f"{par.steps:,}"),
-            ("with dots", f"{mine.with_dots:,}", f"{par.with_dots:,}"),
-            ("blocks", f"{mine.transfers:,} moved", f"{par.transfers:,} moved"),
-            ("HBM", amount(mine.bytes), amount(par.bytes)),
-            ("made outside", amount(mine.outside), amount(par.outside)),
-            ("VMEM", amount(mine.vmem), amount(par.vmem)),
-            ("SMEM", amount(mine.smem), amount(par.smem)),
-            ("FLOPs", scaled(mine.flops), scaled(par.flops)),
+        for name, worth, a, b in (
+            ("grid", _grids(mine.launches) != "()", _grids(mine.launches), _grids(par.launches)),
+            ("steps", mine.steps > 1, f"{mine.steps:,}", f"{par.steps:,}"),
+            ("with dots", mine.with_dots, f"{mine.with_dots:,}", f"{par.with_dots:,}"),
+            ("blocks", mine.transfers, f"{mine.transfers:,} moved", f"{par.transfers:,} moved"),
+            ("HBM", mine.bytes, *amounts(mine.bytes, par.bytes)),
+            ("made outside", False, made, theirs),
+            ("VMEM", mine.vmem, *amounts(mine.vmem, par.vmem)),
+            ("SMEM", mine.smem, *amounts(mine.smem, par.smem)),
+            ("FLOPs", mine.dots, scaled(mine.flops), scaled(par.flops)),
         )
-        if {a, b} != {"0"} and {a, b} != {"0 B"}
+        if worth or a != b
     ]
     if all(a == b for _, a, b in rows):
         rows = [("", "yours, and the reference's", ""), *((name, a, "") for name, a, _ in rows)]
     else:
         rows = [("", "yours", "reference"), *rows]
     wide = [max(len(row[column]) for row in rows) for column in range(3)]
-    lines = [f"at production scale: {scale.label}"]
-    if told := _par(puzzle, scale):
-        lines.append(told)
-    lines += [f"{name:<{wide[0]}}  {a:<{wide[1]}}  {b}".rstrip() for name, a, b in rows]
-    lines += [_time(mine), f"ran    {', '.join(ran)}"]
+    lines = [f"{name:<{wide[0]}}  {a:<{wide[1]}}  {b}".rstrip() for name, a, b in rows]
+    lines += _bound(mine)[1:]
+    if mine.steps > 1:
+        lines.append(f"ran    {', '.join(ran)}")
     return "\n".join(lines)
 
 
-def _par(puzzle: Puzzle, scale: Scale) -> str | None:
-    """The number that the rung is about: 'dots in 36 of 64 steps; par: 36 of 64'."""
+def _par(puzzle: Puzzle, mine: Cost, par: Cost) -> str | None:
+    """The number that the rung is about: 'dots in 36 of 64 steps (the reference: 28 of 64)'."""
     if puzzle.par is None:
         return None
     try:
-        mine, par = puzzle.par(*scale.mine.launches), puzzle.par(*scale.par.launches)
+        told, theirs = puzzle.par(*mine.launches), puzzle.par(*par.launches)
     except Exception:  # the author asks for operands that this launch does not have
         return None
-    theirs = f"the reference: {par}" if par and mine != par else ""
-    return "; ".join(filter(None, (mine, theirs)))
+    return f"{told} (the reference: {theirs})" if theirs and told != theirs else told
 
 
 def _grids(launches: tuple[Launch, ...]) -> str:
@@ -61,14 +67,21 @@ def _grids(launches: tuple[Launch, ...]) -> str:
     return ", ".join(str(one.grid) for one in launches)
 
 
-def _time(cost: Cost) -> str:
-    """What bounds it: HBM and the matrix unit, which work at the same time, or its many steps."""
-    memory, matrix = times(cost.bytes, cost.flops if cost.dot_flops else 0, _CHIP)
-    least, steps = max(memory, matrix), step_seconds(cost.launches, _CHIP)
+def _bound(cost: Cost) -> tuple[str, ...]:
+    """What bounds it: HBM and the matrix unit, which work at the same time, or its many steps.
+
+    Then, where it is the steps: how long one takes, and all else.
+    """
+    least = cost.least
+    memory, matrix = times(least.bytes, least.flops if least.dot_flops else 0, _CHIP)
+    seconds, steps = max(memory, matrix), step_seconds(cost.launches, _CHIP)
+    if not seconds:
+        return ()
     slower = "the matrix unit" if matrix > memory else "HBM"
-    if steps <= least:
-        return f"at least {seconds_words(least)} on one {_CHIP.name}, bound by {slower}"
+    if steps <= seconds:
+        return (f"at least {seconds_words(seconds)} on one {_CHIP.name}, bound by {slower}",)
     return (
-        f"about {seconds_words(steps)} on one {_CHIP.name}, bound by its steps, of "
-        f"{seconds_words(_CHIP.step_seconds)} each; {slower} alone needs {seconds_words(least)}"
+        f"about {seconds_words(steps)} on one {_CHIP.name}, bound by its steps",
+        f"each step takes {seconds_words(_CHIP.step_seconds)} by itself, by libtpu's estimate; "
+        f"{slower} alone needs {seconds_words(seconds)}",
     )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import inspect
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from typing import Any
@@ -13,7 +14,8 @@ import numpy as np
 
 from puzzles._jax import ClosedJaxpr, jaxpr_as_fun, x64
 from puzzles._judge.copied import explains
-from puzzles._judge.source import unjitted
+from puzzles._judge.numbers import Mismatch, compare, on_tpu
+from puzzles._judge.source import text_of, unjitted
 from puzzles._judge.wild import change_of, wild
 from puzzles._launch import (
     Traced,
@@ -29,10 +31,7 @@ from puzzles._launch import (
 )
 from puzzles._puzzle import Mistake, Puzzle, mutate
 
-
-def on_tpu() -> bool:
-    """True if JAX's default backend is a TPU."""
-    return jax.default_backend() == "tpu"
+_SEEDS = 1_000_000  # few digits to type
 
 
 def execute(traced: Traced) -> list[np.ndarray]:
@@ -118,6 +117,21 @@ class Case:
         with x64():
             return quickly(program, traced.leaves)
 
+    def mismatch(self, flat: Sequence[np.ndarray]) -> tuple[int, np.ndarray, Mismatch] | None:
+        """The first result that is not the spec's: its position, what was wanted, where it is."""
+        for position, want in enumerate(jax.tree.leaves(self.expected)):
+            wrong = compare(want, flat[position], self.puzzle.tolerance)
+            if wrong is not None:
+                return position, want, wrong
+        return None
+
+    def which(self, position: int) -> str:
+        """' of dq', or ' of result 1', where there are several results; else nothing."""
+        if len(jax.tree.leaves(self.expected)) < 2:
+            return ""
+        names = self.puzzle.results
+        return f" of {names[position] if names else f'result {position}'}"
+
     @cached_property
     def reference(self) -> Traced:
         """The solution as it runs here."""
@@ -185,6 +199,18 @@ def cases(puzzle: Puzzle, seed: int = 0) -> tuple[Case, ...]:
 def fresh_case(puzzle: Puzzle, seed: int) -> Case | None:
     """The case that `seed` draws, or None where the puzzle draws none."""
     return None if puzzle.fresh is None else Case(puzzle, len(puzzle.cases), seed)
+
+
+def own_seed(puzzle: Puzzle, fn: Callable) -> int:
+    """The seed that belongs to the text of `fn` and of the puzzle: any edit draws another one.
+
+    So whoever learns the listed cases by heart meets another. 0 where there is no text of `fn`.
+    """
+    text = text_of(fn)
+    if text is None:
+        return 0
+    both = f"{text}\n{puzzle.path.read_text(encoding='utf-8')}"
+    return int(hashlib.sha256(both.encode()).hexdigest(), 16) % _SEEDS
 
 
 def fresh_cases(puzzle: Puzzle, draws: int) -> list[Case]:

@@ -4,23 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from puzzles._judge.verdict import Rejected
 from puzzles._launch import Launch
 from puzzles._tpu import timeline
 
 _MANY = 2000  # copies: a kernel that goes outside with so many is not worth the wait
 
 
-def copies_fit(label: str, launches: Sequence[Launch]) -> None:
-    """Both ends of a copy hold equally much; JAX fails at others in words of its own, or passes."""
+def unequal(launches: Sequence[Launch]) -> tuple[str, str] | None:
+    """(rule, words) where ends of a copy hold not equally much, or one of many goes outside.
+
+    JAX fails at others in words of its own, or passes.
+    """
     for launch in launches:
         found = timeline(launch)
         many = launch.cut or sum(copy.times for copy in launch.copies) > _MANY
         for one in found.faults if found else ():
             if one.kind == "unequal":
-                raise Rejected("unequal-copy", one.says, case=label)
+                return "unequal-copy", one.says
             if one.kind == "outside" and many:
-                raise Rejected("out-of-bounds", one.says, case=label, title="it was not run")
+                return "out-of-bounds", one.says
+    return None
 
 
 def explains(launches: Sequence[Launch]) -> tuple[str, str] | None:

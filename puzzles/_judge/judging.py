@@ -1,35 +1,137 @@
-"""The verdict on a function: the stages in their order. Pure: nothing is printed here."""
+"""The verdict on a function: the questions in their order, and then who explains. Nothing is
+printed here."""
 
 from __future__ import annotations
 
 import dataclasses
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from functools import cache, partial
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
 
-import jax
-import numpy as np
-
-from puzzles._judge import source, stages
-from puzzles._judge.again import Again
-from puzzles._judge.beside import beside
-from puzzles._judge.case import Case, cases, execute, fresh_case, on_tpu
-from puzzles._judge.fresh import own_seed
-from puzzles._judge.limits import jax_at_rest, learners_code
-from puzzles._judge.memory import memory, memory_of_fresh
-from puzzles._judge.origin import own_launches
-from puzzles._judge.scale import Scale, at_scale, compare
-from puzzles._judge.values import rounded_once, same_form, same_numbers
+from puzzles._judge import explain, halfway, memory, running, source, values, work
+from puzzles._judge.answer import Answer, Run
+from puzzles._judge.beside import beside, line
+from puzzles._judge.case import Case
+from puzzles._judge.cost import Cost
+from puzzles._judge.numbers import on_tpu
+from puzzles._judge.raised import jax_at_rest
+from puzzles._judge.scale import Scale
 from puzzles._judge.verdict import Rejected, Verdict
-from puzzles._launch import Launch, Traced, trace_call
 from puzzles._puzzle import Puzzle
 from puzzles._receipt import receipt_text
-from puzzles._rules import sentence
+from puzzles._rules import Finding, sentence
 from puzzles._tpu import Compiler
 
 _OFTEN = 1.5  # times the reference's stores, from which on they are worth a remark
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Questions, each of which gives a `Finding` or None, and of what: they are asked of the first
+    one all, then of the next."""
+
+    of: Callable[[Answer], Sequence | Iterator]
+    questions: Sequence[Callable]
+
+
+def itself(answer: Answer) -> list[Answer]:
+    return [answer]
+
+
+def each_case(answer: Answer) -> tuple[Run, ...]:
+    return answer.runs
+
+
+def drawn_case(answer: Answer) -> list[Run]:
+    return [] if answer.fresh is None else [answer.fresh]
+
+
+def drawn_case_with_kernels(answer: Answer) -> list[Run]:
+    """In other sizes other rungs' kernels are lowered there."""
+    return [run for run in drawn_case(answer) if run.own]
+
+
+def at_a_glance(answer: Answer) -> list[Run]:
+    """The first case, of which the rung wants a part seen before all else."""
+    if answer.puzzle.glance is None:
+        return []
+    first = answer.runs[0].case
+    return [answer.on(_part(answer.puzzle, first.number, first.seed))]
+
+
+@cache
+def _part(puzzle: Puzzle, number: int, seed: int) -> Case:
+    return Case(dataclasses.replace(puzzle, observe=puzzle.glance, results=()), number, seed)
+
+
+READ = (*running.MAY_RUN, running.in_a_kernel, running.asks_outside, running.works_outside)
+NUMBERS = (running.runs, values.same_form, values.same_numbers)
+DRAWN = Asked(
+    drawn_case,
+    (
+        *READ, *NUMBERS, values.rounded_once,
+        memory.blocks, memory.copies, memory.where_the_interpreter_hides_it,
+    ),
+)  # fmt: skip
+PLAINLY = (values.accepted, values.same_form, values.same_numbers, work.audit)
+
+# Of an answer with kernels, in this order; the first finding is the verdict.
+QUESTIONS = (
+    Asked(itself, (running.differentiates_itself,)),
+    Asked(at_a_glance, (*READ, *NUMBERS)),  # a wrong result before its gradients
+    Asked(each_case, (*READ, *NUMBERS, values.rounded_once)),
+    Asked(each_case, (memory.blocks,)),
+    Asked(memory.smallest_first, (memory.copies,)),
+    Asked(memory.simulated, (memory.same_in_simulator,)),
+    Asked(each_case, (work.audit,)),
+    DRAWN,  # before costs: what is wrong at other sizes is no matter of cost
+    Asked(work.at_production_scale, (work.blocks, work.rounds, work.dearer)),
+    Asked(each_case, (memory.lowers,)),
+    Asked(itself, (memory.compiles,)),
+    Asked(drawn_case_with_kernels, (memory.lowers,)),
+)
+# Of one without.
+PLAIN_QUESTIONS = (
+    Asked(itself, (running.asks_the_spec, running.differentiates_itself)),
+    Asked(each_case, PLAINLY),
+    Asked(itself, (running.unrolled,)),
+    Asked(drawn_case, PLAINLY),
+)
+
+
+@dataclass(frozen=True)
+class Explainer:
+    """Who may know why numbers are wrong, and which part of the verdict that would be.
+
+    Of each part the first answer stays. dear: tries something; asked while there is time.
+    """
+
+    part: str
+    ask: Callable
+    dear: bool = False
+
+
+# Asked by rule, once an answer is wrong, the cheap ones first and two seconds in all. When a
+# mistake on record is found that gives these numbers, nothing more is looked for.
+_ON_RECORD = Explainer("diagnosis", explain.mistake_on_record, dear=True)
+EXPLAINERS = {
+    "numbers": (
+        Explainer("picture", explain.map_of_blocks),
+        Explainer("listing", explain.numbers_listed),
+        Explainer("first", explain.fault_of_a_launch),
+        Explainer("first", explain.garbage),
+        _ON_RECORD,
+        Explainer("like", explain.nearness),
+        Explainer("like", explain.like_others),
+        Explainer("first", explain.not_finite, dear=True),
+        Explainer("first", explain.undone),
+        Explainer("first", explain.rounds_on_the_way),
+        Explainer("first", explain.part_exchanged, dear=True),
+    ),
+    "rounded-twice": (_ON_RECORD,),
+}
 
 
 def judge(
@@ -48,165 +150,159 @@ def judge(
     `check` leaves to the analysis, for time. compiler: compiles with the real TPU compiler, too.
     patience: seconds for which the cause of wrong numbers is looked for; two unless given.
     """
-    again = Again(partial(_elsewhere, fn), patience)
+    answer = Answer(puzzle, fn, seed, thorough, compiler, patience)
     with jax_at_rest():
-        return _guarded(puzzle, fn, lambda: _judge(puzzle, fn, seed, thorough, compiler, again))
+        return _refused(answer, QUESTIONS if puzzle.kernel else PLAIN_QUESTIONS) or _passed(answer)
 
 
 def judge_fresh(puzzle: Puzzle, fn: Callable, seed: int) -> Verdict:
     """The verdict on `fn` by the case that `seed` draws, and by no other."""
-    again = Again(partial(_elsewhere, fn))
-
-    def judged() -> Verdict:
-        case = fresh_case(puzzle, seed)
-        if case is not None:
-            with _told_as_fresh(case):
-                if puzzle.kernel:
-                    traced = _traced(case, fn)
-                    _numbers(case, traced, again)
-                    memory_of_fresh(case, traced)
-                else:
-                    _plain(case, fn, again)
-        return _passed(puzzle, None)
-
-    return _guarded(puzzle, fn, judged)
+    answer = Answer(puzzle, fn, seed)
+    refused = _refused(answer, (DRAWN,) if puzzle.kernel else (Asked(drawn_case, PLAINLY),))
+    return refused or Verdict(True, "passed", _lesson(puzzle), None, puzzle.name)
 
 
-def _guarded(puzzle: Puzzle, fn: Callable, judged: Callable[[], Verdict]) -> Verdict:
-    """What `judged` returns, or what its `Rejected` says; "unsolved" where `fn` is a starter."""
-    try:
-        untouched = source.is_starter(puzzle, fn)
-        if untouched:
-            raise Rejected("untouched", _where_to_start(puzzle, untouched))
+def _refused(answer: Answer, questions: Sequence[Asked]) -> Verdict | None:
+    """What the questions find, "unsolved" where a gap is left open; None if they find nothing."""
+    puzzle = answer.puzzle
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = source.untouched(puzzle, answer.fn)
+        if found is not None:
+            return _told(answer, None, found)
+        run, found = first_finding(answer, questions)
+        if found is None:
+            return None
+        left = source.left_open(puzzle, answer.fn)
+        return _told(answer, run, found) if left is None else _unfinished(answer, left)
+
+
+def _unfinished(answer: Answer, left: Finding) -> Verdict:
+    """That a gap is left; but what has its launch already is judged before."""
+    with halfway.unfilled_give_nan():
+        there = halfway.results_there(answer) if left.rule == "ellipsis-left" else {}
+        for run in there.values():
+            if (found := values.same_numbers(run)) is not None:
+                return _told(answer, run, found)
+    verdict = _told(answer, None, left)
+    if not there:
+        return verdict
+    done, to_do = (
+        " and ".join(f"`{name}`" for name in answer.puzzle.results if (name in there) is made)
+        for made in (True, False)
+    )
+    case = next(iter(there.values())).label
+    said = sentence("right so far", done=done, left=to_do, case=case)
+    return replace(verdict, says=f"{verdict.says}\n{said}")
+
+
+def first_finding(answer: Answer, questions: Sequence[Asked]) -> tuple[Run | None, Finding | None]:
+    """The first finding of some questions, and what it is about."""
+    for asked in questions:
+        of = None
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                verdict = judged()
-        except Rejected:
-            left = source.ellipsis_left(puzzle, fn)
-            if left:
-                raise Rejected(
-                    "ellipsis-left", f"A `...` still stands for a value in `{left[0]}`: `{left[1]}`"
-                ) from None
-            unfilled = source.partly_filled(puzzle, fn) if puzzle.starter is None else None
-            if unfilled:
-                raise Rejected("untouched", _where_to_start(puzzle, unfilled)) from None
-            raise
-    except Rejected as rejected:
-        verdict = dataclasses.replace(rejected.verdict, puzzle=puzzle.name)
-        old = _old_notebook(puzzle, fn)
-        return dataclasses.replace(verdict, notes=(*verdict.notes, *([old] if old else [])))
+            for of in asked.of(answer):
+                for question in asked.questions:
+                    if (found := question(of)) is not None:
+                        return of, found
+        except Rejected as rejected:
+            return of, rejected.finding
+    return None, None
+
+
+def _told(answer: Answer, run: Run | None, found: Finding) -> Verdict:
+    """A finding as a verdict, with what explains it, and how to meet its case again."""
+    puzzle = answer.puzzle
+    verdict = Verdict.of(found, puzzle.name)
+    if isinstance(run, Run):
+        verdict = _explained(verdict, run)
+        if run.case.fresh:
+            seed, unusual = run.case.seed, run.case.unusual
+            data = f", and in its data {unusual}" if unusual else ""
+            note = sentence("drawn for your code", data=data, puzzle=puzzle.name, seed=seed)
+            verdict = replace(verdict, seed=seed, notes=(*verdict.notes, note))
+    if not source.same_spec(puzzle, answer.fn):
+        note = sentence("another spec", spec=puzzle.spec.__name__)
+        verdict = replace(verdict, notes=(*verdict.notes, note))
     return verdict
 
 
-def _old_notebook(puzzle: Puzzle, fn: Callable) -> str | None:
-    """What to say if the notebook holds another spec than this version of the puzzles."""
-    if source.same_spec(puzzle, fn):
-        return None
-    return (
-        f"`{puzzle.spec.__name__}` in your notebook is not the one that this version checks "
-        "against: take the newest notebook, or the version of the puzzles that yours came with."
+def _explained(verdict: Verdict, run: Run) -> Verdict:
+    parts: dict[str, str] = {}
+    for one in EXPLAINERS.get(verdict.rule, ()):
+        if one.part not in parts and "diagnosis" not in parts:
+            said = one.ask(run, run.answer.clock) if one.dear else one.ask(run)
+            if said is not None:
+                parts[one.part] = said
+    first = parts.get("first")
+    like = f" {parts['like']}" if "like" in parts else ""
+    return replace(
+        verdict,
+        says=f"{verdict.says}{like}{parts.get('listing', '')}",
+        diagnosis=parts.get("diagnosis"),
+        picture=parts.get("picture"),
+        first=None if first is None else sentence("look first", says=first),
     )
 
 
-def _where_to_start(puzzle: Puzzle, name: str) -> str:
-    if puzzle.starter is not None:
-        return f"`{name}` is as you found it. Find the bug, then run this cell again."
-    return f"Fill in `{name}` where it says YOUR CODE HERE. Stuck? `hint({puzzle.name})`."
+def _passed(answer: Answer) -> Verdict:
+    puzzle = answer.puzzle
+    cost, details = _receipt(answer)
+    return Verdict(
+        True,
+        "passed",
+        _lesson(puzzle),
+        puzzle=puzzle.name,
+        receipt=cost,
+        details=details,
+        notes=tuple(_remarks(answer, details)),
+    )
 
 
-def _judge(
-    puzzle: Puzzle,
-    fn: Callable,
-    seed: int | None,
-    thorough: bool,
-    compiler: Compiler | None,
-    again: Again,
-) -> Verdict:
-    """All stages, of a rung with a kernel and of one without."""
-    if not puzzle.kernel and source.asks_the_spec(puzzle, fn):
-        says = f"`{puzzle.spec.__name__}` is what your function is compared with: do without it."
-        raise Rejected("calls-spec", says, title="it calls the spec")
-    if (asked := source.differentiates_itself(fn)) is not None:
-        rule, of = asked
-        says = sentence("rule of itself", rule=rule, of=of)
-        raise Rejected("rule-of-itself", says, title="its rule has no end")
-    listed = cases(puzzle, seed or 0)
-    drawn = own_seed(puzzle, fn) if seed is None else seed
-    fresh = fresh_case(puzzle, drawn)
-    if puzzle.kernel:
-        return _kernel(puzzle, fn, listed, fresh, thorough, compiler, again)
-    for case in listed:
-        planned = _plain(case, fn, again)
-    if puzzle.jit:
-        stages.unrolled(listed, fn)
-    if fresh is not None:
-        with _told_as_fresh(fresh):
-            _plain(fresh, fn, again)
-    receipt = receipt_text(planned, title=case.label) if planned else None
-    return _passed(puzzle, receipt, notes=(sentence("no kernel"),))
+def _lesson(puzzle: Puzzle) -> str:
+    """The first sentence of what the rung explains."""
+    flat = " ".join(puzzle.explain.split())
+    end = flat.find(". ")
+    return flat if end < 0 else flat[: end + 1]
 
 
-def _kernel(
-    puzzle: Puzzle,
-    fn: Callable,
-    listed: Sequence[Case],
-    fresh: Case | None,
-    thorough: bool,
-    compiler: Compiler | None,
-    again: Again,
-) -> Verdict:
-    """All stages of a rung with a kernel."""
-    _glance(puzzle, fn, listed[0], again)
-    traces: dict[Case, Traced] = {}
-    for case in listed:
-        traces[case] = _traced(case, fn)
-        _numbers(case, traces[case], again)
-    where = memory(traces, thorough)
-    for case, traced in traces.items():
-        stages.work(case, traced.launches)
-    if fresh is not None:  # before costs: what is wrong at other sizes is no matter of cost
-        with _told_as_fresh(fresh):
-            traced = _traced(fresh, fn)
-            _numbers(fresh, traced, again)
-            memory_of_fresh(fresh, traced)
-            # In other sizes other rungs' kernels are lowered there.
-            own = {fresh: traced} if own_launches(fresh, traced) else {}
-    scale = at_scale(puzzle, fn)
-    if scale is not None:
-        compare(puzzle, scale)
-    lowered = stages.tpu(traces, compiler)
-    if fresh is not None:
-        with _told_as_fresh(fresh):
-            stages.tpu(own, None)
+def _receipt(answer: Answer) -> tuple[str | None, str | None]:
+    """What the launches cost, and details: at production scale, or on the case that moves most."""
+    puzzle = answer.puzzle
+    if not puzzle.kernel:
+        last = answer.runs[-1]
+        if not last.launches:
+            return None, None
+        details = f"{receipt_text(last.launches, title=last.label)}\n{sentence('no kernel')}"
+        return line(puzzle, last.label, Cost(last.launches, ())), details
     ran = (
-        f"values on {len(traces)} case{'s' * (len(traces) > 1)}",
+        f"values on {len(answer.runs)} case{'s' * (len(answer.runs) > 1)}",
         "compiled on this TPU" if on_tpu() else "CPU interpreter",
-        f"TPU simulator ({where})",
-        *lowered,
+        f"TPU simulator ({answer.ran['simulator']})",
+        "Mosaic lowering",
+        *filter(None, [answer.ran.get("libtpu")]),
     )
-    return _passed(puzzle, _receipt(puzzle, traces, scale, ran), tuple(_remarks(fn, traces, scale)))
+    if answer.scale is not None:
+        scale = answer.scale
+        return line(puzzle, scale.label, scale.mine, scale.par), beside(scale, ran)
+    largest = max(answer.runs, key=lambda run: sum(one.hbm_bytes for one in run.launches))
+    told = line(puzzle, largest.label, Cost(tuple(largest.launches), ()))
+    return told, receipt_text(largest.launches, ran=ran, title=largest.label)
 
 
-def _receipt(
-    puzzle: Puzzle, traces: Mapping[Case, Traced], scale: Scale | None, ran: tuple[str, ...]
-) -> str:
-    """What the launches cost: at production scale, or on the case that moves most."""
-    if scale is not None:
-        return beside(puzzle, scale, ran)
-    largest = max(traces, key=lambda case: sum(one.hbm_bytes for one in traces[case].launches))
-    return receipt_text(traces[largest].launches, ran=ran, title=largest.label)
-
-
-def _remarks(fn: Callable, traces: Mapping[Case, Traced], scale: Scale | None) -> Iterator[str]:
-    """What is worth a sentence beside a pass."""
-    launches = [one for traced in traces.values() for one in traced.launches]
+def _remarks(answer: Answer, details: str | None) -> Iterator[str]:
+    """What is worth a sentence beside a pass; that nothing was launched stands in its details."""
+    if not answer.puzzle.kernel:
+        if details is None:
+            yield sentence("no kernel")
+        return
+    launches = [one for run in answer.runs for one in run.launches]
     if not on_tpu() and not all(one.interpret for one in launches):
         yield sentence("interpret left out")
-    if re.search(r"interpret\s*=\s*True\b", source.text_of(fn) or ""):
+    if re.search(r"interpret\s*=\s*True\b", source.text_of(answer.fn) or ""):
         yield sentence("interpret always")
-    if scale is not None:
-        yield from _stores(scale)
+    if answer.scale is not None:
+        yield from _stores(answer.scale)
 
 
 def _stores(scale: Scale) -> Iterator[str]:
@@ -217,85 +313,3 @@ def _stores(scale: Scale) -> Iterator[str]:
         for (name, often), (_, enough) in zip(mine.stores, par.stores, strict=False):
             if often > _OFTEN * enough:
                 yield sentence("stored often", name=name, often=often, enough=enough)
-
-
-def _traced(case: Case, fn: Callable) -> Traced:
-    """`fn` traced on one case, and found to launch kernels."""
-    traced = stages.trace(case, fn)
-    stages.pallas(case, traced)
-    return traced
-
-
-def _elsewhere(fn: Callable, case: Case) -> list[np.ndarray] | None:
-    """The flat results of `fn` on a case that is not judged now; None where it raises."""
-    try:
-        if case.puzzle.kernel:
-            return execute(stages.trace(case, fn))
-        with learners_code(case.puzzle, case.label):
-            return [np.asarray(x) for x in jax.tree.leaves(case.plainly(fn))]
-    except Exception:  # it is another case that is told
-        return None
-
-
-def _glance(puzzle: Puzzle, fn: Callable, case: Case, again: Again) -> None:
-    """What a rung wants judged before all else: a wrong result before its gradients are run."""
-    if puzzle.glance is not None:
-        part = _part(puzzle, case.number, case.seed)
-        stages.numbers(part, _traced(part, fn), again)
-
-
-@cache
-def _part(puzzle: Puzzle, number: int, seed: int) -> Case:
-    return Case(dataclasses.replace(puzzle, observe=puzzle.glance, results=()), number, seed)
-
-
-def _first_sentence(text: str) -> str:
-    flat = " ".join(text.split())
-    end = flat.find(". ")
-    return flat if end < 0 else flat[: end + 1]
-
-
-def _plain(case: Case, fn: Callable, again: Again) -> tuple[Launch, ...]:
-    """What a case without a kernel launches: no `pallas`, `memory` or `tpu` stage."""
-    puzzle, args = case.puzzle, case.args  # an author's own fault is not the learner's
-    if puzzle.accepts is None:
-        _ = case.expected
-    with learners_code(puzzle, case.label):
-        result = case.plainly(fn)
-    if result is None:
-        says = f"`{puzzle.name}` returns None: is a `return` missing?"
-        raise Rejected("none", says, case=case.label)
-    if puzzle.accepts is not None:
-        try:
-            puzzle.accepts(result, *args)
-        except AssertionError as error:
-            raise Rejected("not-accepted", str(error), case=case.label) from None
-    else:
-        same_form(case, result)
-        flat = [np.asarray(x) for x in jax.tree.leaves(result)]
-        traced = (lambda: trace_call(case.judged(fn), *args)) if puzzle.jit else None
-        same_numbers(case, flat, again, program=traced)
-    if puzzle.launches is None:
-        return ()
-    launches = puzzle.launches(result, *args)
-    stages.work(case, launches)
-    return launches
-
-
-def _numbers(case: Case, traced: Traced, again: Again) -> None:
-    """Compare with the spec's numbers."""
-    rounded_once(case, stages.numbers(case, traced, again), again)
-
-
-@contextmanager
-def _told_as_fresh(case: Case) -> Iterator[None]:
-    """A rejection within it says how to repeat the case."""
-    try:
-        yield
-    except Rejected as rejected:
-        raise rejected.on_fresh_case(case.puzzle.name, case.seed, case.unusual) from None
-
-
-def _passed(puzzle: Puzzle, receipt: str | None, notes: tuple[str, ...] = ()) -> Verdict:
-    lesson = _first_sentence(puzzle.explain)
-    return Verdict(True, "passed", lesson, None, puzzle.name, receipt=receipt, notes=notes)

@@ -129,7 +129,7 @@ def early(launch: Launch, usual: Sequence[Launch]) -> str | None:
         return None
     name, step = min(found, key=lambda one: one[1])
     return (
-        f"`{name}` is read at grid step {launch.at(step)} before anything is written to it: it "
+        f"`{name}` is read{launch.when(step)} before anything is written to it: it "
         "holds garbage then (NaN here). Reading is also what `+=` does."
     )
 

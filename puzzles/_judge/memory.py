@@ -1,21 +1,29 @@
-"""The `memory` stage: what the index maps and the TPU simulator say of each case."""
+"""Is memory used as a TPU wants it? What the index maps, the simulator and Mosaic say of a run."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import numpy as np
 
-from puzzles._judge.case import Case
+from puzzles._judge.answer import Answer, Run
 from puzzles._judge.numbers import index_words, number_words
-from puzzles._judge.origin import elsewhere, own_launches
-from puzzles._judge.rules import rule_of, simulated_rule
-from puzzles._judge.values import mismatches, of_which
-from puzzles._judge.verdict import Rejected
-from puzzles._launch import Launch, Traced, faults
-from puzzles._rules import sentence
-from puzzles._tpu import SimulationError, beyond, foreseen, simulate, simulated_steps
+from puzzles._judge.origin import elsewhere
+from puzzles._judge.verdict import rule_of
+from puzzles._launch import Finding as Known
+from puzzles._launch import Launch, faults
+from puzzles._rules import Finding, sentence
+from puzzles._tpu import (
+    SimulationError,
+    beyond,
+    compiled,
+    foreseen,
+    lowered,
+    simulate,
+    simulated_steps,
+    supported_chips,
+)
 
 # Small cases first, the smallest always, until these are spent.
 _SIMULATED_STEPS = 450
@@ -23,47 +31,30 @@ _THOROUGH_STEPS = 1000
 _QUICK_STEPS = 300
 
 
-def memory(traces: Mapping[Case, Traced], thorough: bool) -> str:
-    """What is known of every case without running it, then the simulator; says what it took.
+def smallest_first(answer: Answer) -> Sequence[Run]:
+    """The runs by how many steps the simulator would take."""
+    return sorted(answer.runs, key=lambda run: simulated_steps(run.looked_into))
 
-    It takes one case, the smallest, where the interpreter shows the rest: there, too, memory that
-    nobody wrote is NaN.
+
+def simulated(answer: Answer) -> Iterator[Run]:
+    """The runs that the simulator takes: one, the smallest, where the interpreter shows the rest.
+
+    There, too, memory that nobody wrote is NaN.
     """
-    own = {case: own_launches(case, traced, thorough) for case, traced in traces.items()}
-    steps = {case: simulated_steps(launches) for case, launches in own.items()}
-    for case, traced in traces.items():
-        _mapped(case, traced)
-    for case in sorted(traces, key=lambda one: steps[one]):
-        _copied(case, traces[case])
-    if not any(own.values()):
-        return "its kernels are other rungs': there"
-    unable = {case: why for case, launches in own.items() if (why := beyond(launches))}
-    chosen: list[Case] = []
-    left = _THOROUGH_STEPS if thorough else _SIMULATED_STEPS
-    for case in sorted((one for one in traces if one not in unable), key=lambda one: steps[one]):
-        left -= steps[case]
-        if not chosen or (left >= 0 and (thorough or _fetched(own[case]))):
-            chosen.append(case)
-    for case in chosen:
-        _same(case, _flat(case, traces[case], thorough=thorough), own[case])
+    runs = smallest_first(answer)
+    if not any(run.looked_into for run in runs):
+        answer.ran["simulator"] = "its kernels are other rungs': there"
+        return
+    unable = {run: why for run in answer.runs if (why := beyond(run.looked_into))}
+    left = _THOROUGH_STEPS if answer.thorough else _SIMULATED_STEPS
+    taken = 0
+    for run in (one for one in runs if one not in unable):
+        left -= simulated_steps(run.looked_into)
+        if not taken or (left >= 0 and (answer.thorough or _fetched(run.looked_into))):
+            yield run
+            taken += 1
     but = f"; it cannot take {next(iter(unable.values()))}" if unable else ""
-    return f"{len(chosen)} of {len(traces)} cases{but}"
-
-
-def memory_of_fresh(case: Case, traced: Traced) -> None:
-    """What is known of one case; the simulator, where the interpreter does not show the rest."""
-    _mapped(case, traced)
-    _copied(case, traced)
-    if _fetched(own_launches(case, traced)):
-        memory_if_small(case, traced)
-
-
-def memory_if_small(case: Case, traced: Traced) -> None:
-    """Faults of the index maps on one case; then the simulator, if that is quickly done."""
-    _mapped(case, traced)
-    own = own_launches(case, traced)
-    if own and simulated_steps(own) <= _QUICK_STEPS and not beyond(own):
-        _same(case, _flat(case, traced), own)
+    answer.ran["simulator"] = f"{taken} of {len(runs)} cases{but}"
 
 
 def _fetched(launches: Sequence[Launch]) -> bool:
@@ -71,35 +62,82 @@ def _fetched(launches: Sequence[Launch]) -> bool:
     return any(launch.aliases for launch in launches)
 
 
-def _mapped(case: Case, traced: Traced) -> None:
-    for finding in (f for one in traced.launches for f in faults(one)):
-        if finding.kind != "misaligned":
-            step = finding.step if len(traced.launches) == 1 else None
-            raise Rejected(rule_of(finding), finding.words, case=case.label, step=step)
+def blocks(run: Run) -> Finding | None:
+    """The blocks of every step are there, written once and aligned with those they alias."""
+    for fault in (f for one in run.launches for f in faults(one)):
+        if fault.kind != "misaligned":
+            step = fault.step if len(run.launches) == 1 else None
+            return run.wrong(rule_of(fault), step=step, says=fault.words)
+    return None
 
 
-def _copied(case: Case, traced: Traced) -> None:
+def copies(run: Run) -> Finding | None:
     """Copies by hand, and refs that stay in HBM, without running them."""
-    if (found := foreseen(traced, partial(elsewhere, case))) is not None:
-        raise Rejected(simulated_rule(found), found.words, case=case.label)
+    found = foreseen(run.traced, partial(elsewhere, run.case))
+    return None if found is None else run.wrong(_simulated_rule(found), says=found.words)
 
 
-def _flat(case: Case, traced: Traced, thorough: bool = False) -> list[np.ndarray]:
-    left_out = None if thorough else partial(elsewhere, case)
+def same_in_simulator(run: Run) -> Finding | None:
+    """In the simulator it gives the same numbers, and uses nothing before it is there."""
+    left_out = None if run.answer.thorough else partial(elsewhere, run.case)
+    return _simulated(run, left_out, run.looked_into)
+
+
+def _simulated(run: Run, left_out: Callable | None, launches: Sequence[Launch]) -> Finding | None:
     try:
-        return simulate(traced, left_out=left_out)
+        flat = simulate(run.traced, left_out=left_out)
     except SimulationError as error:
-        raise Rejected(simulated_rule(error.finding), error.says, case=case.label) from None
-
-
-def _same(case: Case, flat: list[np.ndarray], launches: Sequence[Launch]) -> None:
-    found = mismatches(case, flat)
+        return run.wrong(_simulated_rule(error.finding), says=error.says)
+    found = run.case.mismatch(flat)
     if found is None:
-        return
+        return None
     position, _, wrong = found
     aliased = any(one.outputs[out].piped for one in launches for _, out in one.aliases)
     cause = "aliased" if aliased else "nan" if np.isnan(float(wrong.got)) else "other"
-    where = f"element {index_words(wrong.first)}{of_which(case, position)}"
-    what = f"{number_words(wrong.got)} instead of {number_words(wrong.expected)}"
-    says = f"In the TPU simulator, {where} is {what}: {sentence(f'{cause} in the simulator')}."
-    raise Rejected("other-in-simulator", says, case=case.label)
+    return run.wrong(
+        "other-in-simulator",
+        index=index_words(wrong.first),
+        which=run.case.which(position),
+        got=number_words(wrong.got),
+        expected=number_words(wrong.expected),
+        cause=sentence(f"{cause} in the simulator"),
+    )
+
+
+def where_the_interpreter_hides_it(run: Run) -> Finding | None:
+    """The simulator, where the interpreter does not show the rest."""
+    return if_small(run) if _fetched(run.own) else None
+
+
+def if_small(run: Run) -> Finding | None:
+    """Faults of the index maps; then the simulator, if that is quickly done."""
+    if (found := blocks(run)) is not None:
+        return found
+    if run.own and simulated_steps(run.own) <= _QUICK_STEPS and not beyond(run.own):
+        return _simulated(run, partial(elsewhere, run.case), run.own)
+    return None
+
+
+def _simulated_rule(finding: Known | None) -> str:
+    """The rule by which the simulator stops; where that is not the kernel's fault, its own."""
+    if finding is None:
+        return "simulator"
+    return "not-a-slice" if finding.kind == "lowering" else rule_of(finding)
+
+
+def lowers(run: Run) -> Finding | None:
+    """Block rules and Mosaic lowering."""
+    seen = (f for one in run.launches for f in faults(one) if f.kind == "misaligned")
+    for finding in (*seen, *lowered(run.traced)):
+        return run.wrong(finding.kind, says=finding.words)
+    return None
+
+
+def compiles(answer: Answer) -> Finding | None:
+    """Libtpu takes every case, where it is asked."""
+    if answer.compiler is None:
+        return None
+    for number, finding in compiled([run.traced for run in answer.runs], answer.compiler):
+        return answer.runs[number].wrong("compile", says=finding.words)
+    answer.ran["libtpu"] = f"libtpu for {', '.join(supported_chips())}"
+    return None

@@ -43,6 +43,12 @@ class Origin:
     operand: Operand
     marks: np.ndarray
 
+    @property
+    def block(self) -> tuple[int, ...]:
+        """The index of the block that holds the first mark."""
+        corner = np.unravel_index(int(np.argmax(self.marks)), self.operand.shape)
+        return tuple(int(n) // size for n, size in zip(corner, self.operand.sizes, strict=True))
+
 
 def origin(traced: Traced, position: int, marks: np.ndarray) -> Origin | None:
     """Where the flat result `position` comes from, if only layout lies between; else None."""

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import numpy as np
 
-from puzzles._judge.case import Case, on_tpu
+from puzzles._judge.case import Case
+from puzzles._judge.numbers import on_tpu
 from puzzles._puzzle import Puzzle
+from puzzles._rules import sentence
 
 # The part of the elements that may be further from the f32 result than one rounding takes them: a
 # right answer has none, two roundings 16 % and more.
@@ -49,26 +52,15 @@ def narrow(dtype: np.dtype) -> bool:
     return dtype.itemsize <= 2 and jax.numpy.issubdtype(dtype, jax.numpy.floating)
 
 
-def roundings(case: Case, flat: Sequence[np.ndarray]) -> str | None:
-    """What to say if a result is rounded more often than once, else None."""
+def roundings(case: Case, flat: Sequence[np.ndarray]) -> dict[str, Any] | None:
+    """The facts of a result that is rounded more often than once, else None."""
     if case.puzzle.roundings is None or on_tpu():
         return None
     for exact, got in zip(case.exact, flat, strict=True):
         part, steps = too_far(exact, got) if narrow(got.dtype) else (0.0, 0.0)
         if part > SHARE:
             kind = got.dtype.name
-            look = [
-                "another `.astype`",
-                "a dot without `preferred_element_type=jnp.float32`",
-                f"a Ref of {kind} that is stored to and read again",
-            ]
-            look.insert(3 if steps < _STEPS else 0, "a formula that is only nearly the spec's")
-            return (
-                f"{part:.1%} of the elements are further from the f32 result than one rounding to "
-                f"{kind} takes them, and no more than {SHARE:.0%} may be. Their median is "
-                f"{steps:.2g} steps of {kind} away; a rounding takes half a step at most. "
-                "Rounded once means: all arithmetic is in f32, and only the finished value becomes "
-                f"{kind}, by the one `.astype` of the store. Look for {', for '.join(look[:3])}, "
-                f"or for {look[3]}."
-            )
+            first = "a rounding first" if steps < _STEPS else "a formula first"
+            look = sentence(first, kind=kind)
+            return {"part": part, "kind": kind, "share": SHARE, "steps": steps, "look": look}
     return None

@@ -9,13 +9,9 @@ from functools import lru_cache
 
 from puzzles._judge.cost import Cost
 from puzzles._judge.dearer import SAYS
-from puzzles._judge.limits import learners_code
-from puzzles._judge.narrowing import foreign
-from puzzles._judge.rules import rule_of
-from puzzles._judge.verdict import Rejected
-from puzzles._launch import Abstract, faults, trace_call
+from puzzles._judge.raised import learners_code
+from puzzles._launch import Abstract, trace_call
 from puzzles._puzzle import Puzzle
-from puzzles._rules import sentence
 from puzzles._tpu import CHIPS
 
 # Where blocks differ, costs that follow from them do, too: how full the tiles along the edge of a
@@ -33,7 +29,6 @@ _LIST = 0.004
 # Of SMEM, where the reference prefetches nothing: a table may stand for arithmetic.
 _TABLE = 0.125
 _CHIP = CHIPS["v5e"]
-_ROUNDS = "it rounds on the way"
 
 
 @dataclass(frozen=True)
@@ -79,7 +74,7 @@ def at_scale(puzzle: Puzzle, fn: Callable) -> Scale | None:
     if puzzle.scale is None:
         return None
     args = _arguments(puzzle)  # an author's own fault is not the learner's
-    with learners_code(puzzle, f"at production scale, {label(puzzle)}"):
+    with learners_code(f"at production scale, {label(puzzle)}"):
         try:
             mine = _cost(puzzle, fn, args)
         except Abstract:
@@ -101,26 +96,6 @@ def _cost(puzzle: Puzzle, fn: Callable, args: tuple) -> Cost:
 def reference(puzzle: Puzzle) -> Cost:
     """What the solution costs at the production shape, computed once."""
     return _cost(puzzle, puzzle.solution, _arguments(puzzle))
-
-
-def compare(puzzle: Puzzle, scale: Scale) -> None:
-    """Raises `Rejected` for blocks that are not there or not written, or a cost that is too high.
-
-    Too high is what is above the reference's by more than its slack; the first is told.
-    """
-    at = "At production scale, "
-    for fault in (f for one in scale.mine.launches for f in faults(one)):
-        raise Rejected(rule_of(fault), at + fault.words, case=scale.label)
-    for dot in scale.mine.dots if not scale.par.dots else ():
-        if dot.rounds:  # there a dot stands for a sum or a product in f32
-            where = f"`{dot.line}`" if dot.line else "a dot"
-            says = at + sentence("rounding dot", where=where)
-            raise Rejected("rounds-on-the-way", says, case=scale.label, title=_ROUNDS)
-    for one in foreign(scale.mine.narrowings, scale.par.narrowings):
-        says = at + one.words
-        raise Rejected("rounds-on-the-way", says, case=scale.label, title=_ROUNDS)
-    for excess in excesses(scale, puzzle.slack):
-        raise Rejected(f"cost-{excess.what}", at + excess.says, case=scale.label)
 
 
 def excesses(scale: Scale, slack: Mapping[str, float]) -> Iterator[Excess]:

@@ -19,6 +19,7 @@ import jax
 from puzzles import _regions
 from puzzles._jax import Jitted
 from puzzles._puzzle import Puzzle
+from puzzles._rules import Finding, Where
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _RULED = (jax.custom_vjp, jax.custom_jvp)
@@ -213,6 +214,25 @@ def ellipsis_left(puzzle: Puzzle, fn: Callable) -> tuple[str, str] | None:
             source, _ = inspect.getsourcelines(unwrap(code))
             return name, source[line - 1].strip()
     return None
+
+
+def untouched(puzzle: Puzzle, fn: Callable) -> Finding | None:
+    """Nothing is written yet."""
+    name = is_starter(puzzle, fn)
+    return None if name is None else _as_found(puzzle, name)
+
+
+def left_open(puzzle: Puzzle, fn: Callable) -> Finding | None:
+    """A gap is left, though something is written."""
+    if (left := ellipsis_left(puzzle, fn)) is not None:
+        return Finding("ellipsis-left", Where(), {"name": left[0], "line": left[1]})
+    name = partly_filled(puzzle, fn) if puzzle.starter is None else None
+    return None if name is None else _as_found(puzzle, name)
+
+
+def _as_found(puzzle: Puzzle, name: str) -> Finding:
+    form = "" if puzzle.starter is None else "bug"
+    return Finding("untouched", Where(), {"name": name, "puzzle": puzzle.name}, form)
 
 
 def same_spec(puzzle: Puzzle, fn: Callable) -> bool:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import html as escape_html
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field
 
 from puzzles._draw import block_squares
-from puzzles._rules import RULES, address, title_of
+from puzzles._launch import Finding as Known
+from puzzles._receipt import receipt_html
+from puzzles._rules import RULES, Finding, address, title_of
 
 _just_shown: Verdict | None = None
 
@@ -18,10 +19,10 @@ class Verdict:
 
     says: where, what, what to try. diagnosis: the mistake that the numbers match, in its own words.
     step: program ids of the grid step to look at. picture: right and wrong blocks as text.
-    receipt: what the launch costs, on a pass. notes: more lines, such as progress. seed: what drew
-    the fresh case, where that is the case that failed. title: in place of the stage's own.
-    first: what may explain all of it, to be read before the rest. rule: what decided, a name in
-    `RULES`; empty on a pass.
+    receipt: what the launch costs, on a pass, and details: its parts, to be unfolded. notes: more
+    lines, such as progress. seed: what drew the fresh case, where that is the case that failed.
+    title: in place of the stage's own. first: what may explain all of it, to be read before the
+    rest. rule: what decided, a name in `RULES`; empty on a pass.
     """
 
     passed: bool
@@ -32,12 +33,28 @@ class Verdict:
     case: str | None = None
     step: tuple[int, ...] | None = None
     receipt: str | None = None
+    details: str | None = None
     picture: str | None = None
     notes: tuple[str, ...] = field(default=())
     seed: int | None = None
     title: str | None = None
     first: str | None = None
     rule: str = ""
+
+    @classmethod
+    def of(cls, finding: Finding, puzzle: str) -> Verdict:
+        """That an answer to `puzzle` breaks a rule."""
+        stage, where = RULES[finding.rule].stage, finding.where
+        return cls(
+            False,
+            stage,
+            finding.says,
+            puzzle=puzzle,
+            case=where.case,
+            step=where.step,
+            title=finding.headline,
+            rule=finding.rule,
+        )
 
     @property
     def headline(self) -> str:
@@ -51,7 +68,10 @@ class Verdict:
         if self._is_a_fault:
             parts.append(f"Rule `{self.rule}`: {address(self.rule)}")
         body = "\n".join(_indent(part) for part in parts if part)
-        return f"{self.headline}\n{body}"
+        folded = f"\n\n{_indent(self.details)}" if self.details else ""
+        return f"{self.headline}\n{body}{folded}"
+
+    __repr__ = __str__  # what a notebook keeps as plain text
 
     @property
     def _is_a_fault(self) -> bool:
@@ -73,17 +93,12 @@ class Verdict:
         if self.stage == "unsolved":
             colour = "#888888"
         parts = [f"<b>{escape_html.escape(self.headline)}</b>"]
-        for text in (self.first, self.diagnosis, self.says):
+        for text in (self.first, self.diagnosis, self.says, self.receipt):
             if text:
                 parts.append(f"<div style='margin-top:4px'>{_code(text)}</div>")
         if self.picture:
             parts.append(
                 block_squares(self.picture.replace(" (. right, x wrong)", ", right and wrong"))
-            )
-        if self.receipt:
-            parts.append(
-                "<pre style='margin:6px 0 0 0;background:transparent;color:inherit;"
-                f"font-family:monospace;line-height:1.35'>{escape_html.escape(self.receipt)}</pre>"
             )
         for text in self.notes:
             parts.append(f"<div style='margin-top:4px;opacity:.8'>{_code(text)}</div>")
@@ -92,6 +107,11 @@ class Verdict:
             parts.append(
                 f"<div style='margin-top:4px;opacity:.8'>What this rule means: {link}</div>"
             )
+        if self.details:
+            parts.append(
+                "<details style='margin-top:4px'><summary style='opacity:.8'>details</summary>"
+                f"{receipt_html(self.details)}</details>"
+            )
         return (
             f"<div style='border-left:4px solid {colour};padding:4px 0 4px 12px;"
             f"max-width:56em'>{''.join(parts)}</div>"
@@ -99,21 +119,18 @@ class Verdict:
 
 
 class Rejected(Exception):
-    """A rule that is broken; carries the fields of the verdict, whose stage is the rule's."""
+    """Carries a finding out of the learner's code, to whoever has asked."""
 
-    def __init__(self, rule: str, says: str, **fields: Any) -> None:
-        super().__init__(says)
-        self.verdict = Verdict(False, RULES[rule].stage, says, rule=rule, **fields)
+    def __init__(self, finding: Finding) -> None:
+        super().__init__(finding.rule)
+        self.finding = finding
 
-    def on_fresh_case(self, puzzle: str, seed: int, unusual: str) -> Rejected:
-        """This of the case that `seed` drew: what is unusual in it, and how to meet it again."""
-        data = f", and in its data {unusual}" if unusual else ""
-        note = (
-            "The puzzle's own cases pass. This one was drawn for your code, so that sizes known by "
-            f"heart do not help{data}. `check({puzzle}, seed={seed})` draws it again."
-        )
-        self.verdict = replace(self.verdict, seed=seed, notes=(*self.verdict.notes, note))
-        return self
+
+def rule_of(finding: Known) -> str:
+    """The rule that what is known of a launch breaks."""
+    if finding.kind == "parallel" and finding.operand is not None:
+        return "parallel-state"
+    return finding.kind
 
 
 def _indent(text: str) -> str:

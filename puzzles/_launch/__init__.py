@@ -34,13 +34,15 @@ from puzzles._launch.jaxprs import (
     for_gpus,
     kernel_calls,
     longest_body,
+    longest_chain,
     longest_loop,
     subjaxprs,
     with_interpret,
     with_parameter,
 )
+from puzzles._launch.kernels import with_kernels_launched
 from puzzles._launch.launch import Launch
-from puzzles._launch.mesh import as_tpu, pipelines_on_cpu
+from puzzles._launch.mesh import as_tpu, devices_called, pipelines_on_cpu
 from puzzles._launch.moves import Copy
 from puzzles._launch.operand import Operand, absent, itemsize, row_keys
 from puzzles._launch.run import on_cpu, quickly, run_program, runs_in_python
@@ -91,6 +93,7 @@ __all__ = [
     "as_tpu",
     "before_last_casts",
     "callee",
+    "devices_called",
     "entered",
     "equations",
     "faults",
@@ -103,6 +106,7 @@ __all__ = [
     "kernels",
     "line_of",
     "longest_body",
+    "longest_chain",
     "longest_loop",
     "nothing_launched",
     "on_cpu",
@@ -124,5 +128,6 @@ __all__ = [
     "waste",
     "with_exact_dots",
     "with_interpret",
+    "with_kernels_launched",
     "with_parameter",
 ]

@@ -321,7 +321,12 @@ class Walk:
         self, equation: JaxprEqn, values: list[Any], weight: np.ndarray, _: tuple
     ) -> list[Any]:
         self.happens("swap", equation, values, weight)
-        self.touch(values, weight, True)
+        ref, *stored = equation.invars[:2]
+        whole = equation.primitive.name == "swap" and stored[0].aval.size == math.prod(
+            ref.aval.shape
+        )
+        refs = [value for value in values if isinstance(value, Buffer | Ref)]
+        self.tally.touches += [Touch(ref, True, weight, whole) for ref in refs]
         for value in values:
             if isinstance(value, Ref):
                 value.contents = None  # the kernel writes it: no longer what was passed in

@@ -57,7 +57,7 @@ def step_number(launch: Launch, finding: Finding) -> int | None:
 def _stray_reads(launch: Launch) -> Iterator[Finding]:
     for name, step, index in launch.stray_reads:
         says = (
-            f"`{name}[{index}]` is read at grid step {launch.at(step)}, and there is no such "
+            f"`{name}[{index}]` is read{launch.when(step)}, and there is no such "
             "entry: a TPU reads whatever lies beside it in SMEM, even if the result is not used."
         )
         remedy = (
@@ -71,11 +71,10 @@ def _stray_reads(launch: Launch) -> Iterator[Finding]:
 def _lies(launch: Launch) -> Iterator[Finding]:
     for line, step, multiple, value in launch.lies:
         place = launch.at(step)
-        when = f" at grid step {place}" if launch.grid else ""
         says = (
-            f"`pl.multiple_of(..., {multiple})` gets {value}{when}, which is no multiple of "
-            f"{multiple}: the compiler relies on the promise, and addresses other rows than "
-            "the interpreter does."
+            f"`pl.multiple_of(..., {multiple})` gets {value}{launch.when(step)}, which is no "
+            f"multiple of {multiple}: the compiler relies on the promise, and addresses other rows "
+            "than the interpreter does."
         )
         remedy = "Promise what holds in every step."
         yield Finding("promise", ERROR, says, remedy, step=place, line=line)
@@ -131,12 +130,12 @@ def _stray_semaphores(launch: Launch) -> Iterator[Finding]:
         steps &= spread(event.weight[LEAST] > 0, launch.grid)
         if steps.any():
             told.add(ref)
-            place = launch.at(int(np.argmax(steps)))
+            step = int(np.argmax(steps))
+            place = launch.at(step)
             ((_, named),) = event.parts(place)[2:]
             which = ", ".join(str(int(i)) for one in named for i in one.indices)
-            when = f" at grid step {place}" if launch.grid else ""
             says = (
-                f"`{ref.name}[{which}]` is used{when}, and there is no such "
+                f"`{ref.name}[{which}]` is used{launch.when(step)}, and there is no such "
                 f"semaphore: `{ref.name}` has shape {tuple(shape)}, and each axis counts from 0."
             )
             remedy = "One for each copy that may be in flight is enough: take them in turn."
@@ -168,7 +167,7 @@ def _out_of_bounds(launch: Launch, operand: Operand) -> Iterator[Finding]:
     if operand.elements and operand.elements[axis] and operand.sizes[axis] > 1:
         first = int(starts[step][axis])
         says = (
-            f"`{operand.name}` at grid step {launch.at(step)}: its block takes the elements "
+            f"`{operand.name}`{launch.when(step)}: its block takes the elements "
             f"{first} to {first + operand.sizes[axis] - 1} of axis {axis}, which has "
             f"{operand.shape[axis]:,} elements, numbered from 0. What is indexed by `pl.Element` "
             "lies inside, or in the padding that it asks for."
@@ -177,7 +176,7 @@ def _out_of_bounds(launch: Launch, operand: Operand) -> Iterator[Finding]:
         place = launch.at(step)
         yield Finding("out-of-bounds", ERROR, says, remedy, None, operand.name, place, block=block)
         return
-    says = f"`{operand.name}` at grid step {launch.at(step)}: block {block} is out of bounds. "
+    says = f"`{operand.name}`{launch.when(step)}: block {block} is out of bounds. "
     whole = operand.stride[axis] == operand.sizes[axis]
     count, unit = _counts(operand)[axis], "block"
     if not whole:

@@ -35,6 +35,22 @@ def _within(jaxpr: Jaxpr, seen: set[int]) -> Iterator[JaxprEqn]:
                 yield from _within(inner, seen)
 
 
+def longest_chain(jaxpr: Jaxpr) -> int:
+    """How many equations that XLA may fuse wait for each other's results, at most."""
+    depths: dict[Var, int] = {}
+    longest = 0
+    for equation in jaxpr.eqns:
+        inside = max(map(longest_chain, subjaxprs(equation)), default=0)
+        longest = max(longest, inside)
+        if equation.effects or equation.primitive.name == "dot_general":
+            continue
+        given = (depths.get(v, 0) for v in equation.invars if isinstance(v, Var))
+        depth = max(given, default=0) + max(1, inside)
+        depths |= dict.fromkeys(equation.outvars, depth)
+        longest = max(longest, depth)
+    return longest
+
+
 def longest_loop(jaxpr: Jaxpr) -> int:
     """Turns of the longest loop of known length, kernels included and the loops inside it, too."""
     return max((_turns(equation) for equation in jaxpr.eqns), default=1)

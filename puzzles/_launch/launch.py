@@ -13,7 +13,7 @@ import numpy as np
 from puzzles._launch.events import Event, Waits, waits
 from puzzles._launch.moves import Copy, Flight, Piece, in_flight, pieces
 from puzzles._launch.operand import Operand, spread
-from puzzles._launch.touched import Touched, alone, storing, touched
+from puzzles._launch.touched import Touched, alone, rewritten, storing, touched
 from puzzles._launch.work import Dot, Touch
 
 
@@ -67,6 +67,7 @@ class Launch:
     times: int | None = 1  # how often a loop around the launch runs it; None: only running it tells
     certain: Launch | None = None  # what `least` is where it differs
     line: str | None = None  # where it is launched
+    moved: tuple[tuple[str, str], ...] = ()  # operands whose map reads a scalar that is written
     unused: frozenset[int] = frozenset()  # outputs that the program drops: scratch, in effect
     made: tuple[Made, ...] = ()  # what XLA does for an aliased output before the launch
     flights: tuple[Flight, ...] = ()
@@ -85,15 +86,14 @@ class Launch:
     def exact(self) -> bool:
         """Whether all counts are exact."""
         copied = all(copy.exact for copy in self.copies)
-        return copied and not self.unknown_branches and not self.unknown_loops
+        return copied and not self.moved and not self.unknown_branches and not self.unknown_loops
 
     @property
     def bound(self) -> str:
-        """What a count is: "" if it is exact, "at most", "at least", or else "about"."""
-        if self.unknown_loops:
-            most = self.unknown_branches or not all(copy.exact for copy in self.copies)
-            return "about" if most else "at least"
-        return "" if self.exact else "at most"
+        """What is said of counts: "" if they are exact, "at most", "at least" of `least`, or "about"."""
+        if self.moved:
+            return "about"
+        return "at least" if self.unknown_loops else "" if self.exact else "at most"
 
     @cached_property
     def touched(self) -> Touched:
@@ -115,6 +115,19 @@ class Launch:
     def at(self, step: int) -> tuple[int, ...]:
         """The program ids of a step that is counted from 0."""
         return tuple(int(n) for n in self.program_ids[step])
+
+    def rewritten(self, name: str | None) -> bool:
+        """Whether an output's blocks are never read, and written whole whenever they are visited.
+
+        Then a visit that comes back finds nothing that it needs, and the last one counts.
+        """
+        aliased = {position for _, position in self.aliases}
+        outputs = (one for n, one in enumerate(self.outputs) if n not in aliased)
+        return any(o.name == name and rewritten(self.touches, o, self.grid) for o in outputs)
+
+    def when(self, step: int) -> str:
+        """ " at grid step (1, 0)"; nothing without a grid, where there is one step."""
+        return f" at grid step {self.at(step)}" if self.grid else ""
 
     @property
     def stores(self) -> tuple[tuple[str, int], ...]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -26,6 +27,27 @@ def as_tpu() -> AbstractContextManager:
     if device is None:
         return nullcontext()
     return jax.sharding.use_abstract_mesh(AbstractMesh((), (), abstract_device=device))
+
+
+@contextmanager
+def devices_called(kind: str) -> Iterator[None]:
+    """Within it, who asks JAX for its devices or its backend is answered as on one such TPU."""
+    device = SimpleNamespace(
+        device_kind=kind, platform="tpu", id=0, process_index=0, num_cores=1, coords=(0, 0, 0)
+    )
+    answers: dict[str, Callable] = {
+        "devices": lambda *_, **__: [device],
+        "local_devices": lambda *_, **__: [device],
+        "default_backend": lambda: "tpu",
+    }
+    before = {name: getattr(jax, name) for name in answers}
+    for name, answer in answers.items():
+        setattr(jax, name, answer)
+    try:
+        yield
+    finally:
+        for name, answer in before.items():
+            setattr(jax, name, answer)
 
 
 def pipelines_on_cpu() -> None:

@@ -16,6 +16,7 @@ from puzzles._jax import (
     array_of,
     close,
     compiler_param,
+    is_key,
     unknown_params,
     written_refs,
 )
@@ -99,14 +100,14 @@ class Call:
         self.avals = [v.aval for v in self.kernel.invars]
         self.name = p.get("name") or self.kernel.debug_info.func_name
         self.map_strays: list[tuple[str, int, int]] = []  # reads of scalars by index maps
+        self.moved: list[tuple[str, str]] = []  # see `Launch.moved`
         self.map_looks: list[tuple[str, np.ndarray, np.ndarray]] = []
 
     def needs(self) -> tuple[Source, ...]:
         """Grid bounds, prefetched scalars and other inputs in SMEM."""
         first = len(self.scalars)
-        smem = (
-            s for n, s in enumerate(self.inputs) if memory_space(self.avals[first + n]) == "smem"
-        )
+        inputs = zip(self.inputs, self.avals[first:], strict=False)
+        smem = (s for s, aval in inputs if memory_space(aval) == "smem" and not is_key(aval))
         return (*self.bounds, *self.scalars, *smem)
 
     def grid(self) -> tuple[int, ...]:
@@ -206,6 +207,7 @@ class Call:
                 events=tuple(tally.events),
                 cut=tally.cut,
                 line=self.line,
+                moved=tuple(self.moved),
                 made=tuple(self.made(names)),
                 unused=self.unused,
             )
@@ -224,7 +226,11 @@ class Call:
         walk = Walk(grid)
         outs = walk.start(mapping.index_map_jaxpr, [*program_ids(grid), *refs])
         self.map_strays += _strays(walk.tally.strays, refs, names, grid)
-        self.map_looks += _named(walk.tally.looks, refs, names)
+        looks = list(_named(walk.tally.looks, refs, names))
+        self.map_looks += looks
+        if math.prod(grid) != 1:
+            written = {names[n] for n in written_refs(self.kernel)}
+            self.moved += dict.fromkeys((name, s) for s, *_ in looks if s in written)
         index = []
         for entry in _entries(mapping.index_map_out_tree, outs):
             entry = getattr(entry, "start", entry)  # a pl.ds of a BoundedSlice

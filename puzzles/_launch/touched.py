@@ -94,6 +94,16 @@ def alone(
     return found
 
 
+def rewritten(touches: Sequence[Touch], operand: Operand, grid: tuple[int, ...]) -> bool:
+    """Whether no step reads an output, and each visit to a block stores into all of it."""
+    mine = [touch for touch in touches if touch.ref == operand.name]
+    if not operand.piped or any(not t.writes and t.weight[MOST].any() for t in mine):
+        return False
+    stored = _steps([touch for touch in mine if touch.whole], True, LEAST, grid)
+    visits = np.flatnonzero(operand.fetched)
+    return bool(np.logical_or.reduceat(stored, visits).all())
+
+
 def storing(touches: Sequence[Touch], name: str, grid: tuple[int, ...]) -> int:
     """How many grid steps store into a ref for certain."""
     mine = [touch for touch in touches if touch.ref == name]

@@ -97,11 +97,15 @@ class Dot:
 
 @dataclass(frozen=True, eq=False)
 class Touch:
-    """One read or write of a ref in the text of a kernel, with the weight of the steps."""
+    """One read or write of a ref in the text of a kernel, with the weight of the steps.
+
+    whole: a store into all of it.
+    """
 
     ref: Any
     writes: bool
     weight: np.ndarray
+    whole: bool = False
 
 
 @dataclass(frozen=True, eq=False)

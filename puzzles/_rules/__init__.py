@@ -1,6 +1,7 @@
 """Every way to be wrong, once: the table of rules, and the words for other programs' messages.
 
-`RULES` has a row of `rules.toml` for each rule by which an answer is refused. `rows`, `sentence`
+`RULES` has a row of `rules.toml` for each rule by which an answer is refused; a `Finding` says
+which of them is broken, where, and by what facts, and finds its sentence there. `rows`, `sentence`
 and their like read `words.toml`: what is said of the messages of JAX, Mosaic, libtpu and the
 simulator, and of an answer. `listed` prints what each rule decides; `rules_page` is the text of
 `docs/rules.md`, and `address` is where a rule stands in it. Nothing is judged here.
@@ -10,10 +11,10 @@ from __future__ import annotations
 
 from puzzles._rules.page import PAGE, address, home, rules_page
 from puzzles._rules.record import RECORD, listed
-from puzzles._rules.table import RULES, Rule
+from puzzles._rules.table import RULES, Finding, Rule, Where
 from puzzles._rules.words import Row, instead, rows, sentence, stuck, title_of
 
 __all__ = [
-    "PAGE", "RECORD", "RULES", "Row", "Rule", "address", "home", "instead", "listed", "rows",
-    "rules_page", "sentence", "stuck", "title_of",
+    "PAGE", "RECORD", "RULES", "Finding", "Row", "Rule", "Where", "address", "home", "instead",
+    "listed", "rows", "rules_page", "sentence", "stuck", "title_of",
 ]  # fmt: skip

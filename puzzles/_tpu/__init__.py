@@ -22,7 +22,7 @@ from puzzles._tpu.lowering import LoweringError, lower
 from puzzles._tpu.moments import Moment, Timeline, Trip, timeline
 from puzzles._tpu.refusals import budget, compiled, known_to_fit, lowered, room
 from puzzles._tpu.sanitizer import Sanitized, beyond, sanitize, simulated_steps, speaks
-from puzzles._tpu.simulator import SimulationError, drawn, foreseen, simulate
+from puzzles._tpu.simulator import SimulationError, again_whole, drawn, foreseen, simulate
 
 __all__ = [
     "CHIPS",
@@ -37,6 +37,7 @@ __all__ = [
     "SimulationError",
     "Timeline",
     "Trip",
+    "again_whole",
     "beyond",
     "budget",
     "compiled",

@@ -18,6 +18,7 @@ from typing import IO, Any
 
 import jax
 
+from puzzles._jax import is_key, key_bits, keys_of
 from puzzles._launch import Traced, as_function, kernel_calls
 from puzzles._tpu import libtpu_words, mosaic_words
 from puzzles._tpu.chips import CHIPS
@@ -212,6 +213,12 @@ class Compiler:
 def _exported(traced: Traced) -> bytes:
     from jax import export  # on 0.7 `jax.export` exists only once it is imported
 
-    shapes = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in traced.leaves]
-    function = jax.jit(as_function(traced, False))
-    return bytes(export.export(function, platforms=["tpu"])(*shapes).serialize())
+    forms = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in traced.leaves]
+    shapes = [key_bits(form) if is_key(form) else form for form in forms]  # keys are not exported
+
+    def function(*leaves: Any) -> list:
+        given = zip(leaves, forms, strict=True)
+        made = (keys_of(leaf, form) if is_key(form) else leaf for leaf, form in given)
+        return as_function(traced, False)(*made)
+
+    return bytes(export.export(jax.jit(function), platforms=["tpu"])(*shapes).serialize())

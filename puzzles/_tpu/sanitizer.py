@@ -6,6 +6,7 @@ parallel axis run. A kernel that is right gives the same numbers however these t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,10 +14,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from puzzles._jax import Jaxpr, is_remote
-from puzzles._launch import ERROR, Finding, Launch, Traced, kernel_calls, subjaxprs
+from puzzles._jax import Jaxpr, is_key, is_remote
+from puzzles._launch import ERROR, Finding, Launch, Traced, kernel_calls, longest_chain, subjaxprs
 from puzzles._tpu.seen import Seen, comparable
-from puzzles._tpu.simulator import Run, SimulationError, drawn, foreseen, run
+from puzzles._tpu.simulator import EDGE, Run, SimulationError, drawn, foreseen, run
 from puzzles._tpu.watch import How, Watch
 
 # The simulator takes about a millisecond a step, and to compile a launch as long as some of them.
@@ -25,6 +26,8 @@ WHOLE_STEPS = 500  # a program with more is simulated in part: the first steps o
 FIRST_STEPS = 250  # of all launches together
 BYTES = 2**28  # of arrays: it copies them
 _FLOPS = 2e10  # in all
+CALLS = 20_000  # of Python by one launch, for reads, writes and copies: a second or two
+CHAIN = 2000  # XLA's CPU compiler recurses along it; at twice as many Python died
 
 _OTHER: dict[str, Any] = {"seed": 1, "unwritten": "zero", "eager": True}
 
@@ -60,7 +63,7 @@ def sanitize(traced: Traced, launches: Sequence[Launch], seed: int = 0) -> Sanit
 
     Arguments that are only shapes get data: floats from `seed`, zeros for the rest.
     """
-    if not speaks(traced) and (known := foreseen(traced)) is not None:
+    if not speaks(traced) and (known := foreseen(traced, rewritten=True)) is not None:
         return Sanitized((known,), why_not="what comes after the first error")
     if (why := _refused(traced, launches)) is not None:
         return Sanitized(why_not=why)
@@ -72,7 +75,10 @@ def sanitize(traced: Traced, launches: Sequence[Launch], seed: int = 0) -> Sanit
     total = sum(one.steps * (one.times or 1) for one in launches)
     said = "all steps" if most is None else f"the first {most} of {total:,} steps"
     try:
-        found = _differences(program, most, any(map(_ordered_by_seed, launches)))
+        first, found = _differences(program, most, any(map(_ordered_by_seed, launches)))
+        if found is None and most is not None and _hangs_over(launches):
+            found = _edges(program)
+            said += ", and the first two and the last of each axis for what hangs over an edge"
     except SimulationError as error:
         if error.finding is None:
             return Sanitized(why_not=error.says)
@@ -83,7 +89,39 @@ def sanitize(traced: Traced, launches: Sequence[Launch], seed: int = 0) -> Sanit
     except NotImplementedError as error:
         return Sanitized(why_not=f"the simulator cannot run this: {error}")
     why = "" if most is None else f"{total:,} steps were too many: the first {most} stand for all"
+    if long := [one for one in first.watches if one.calls > CALLS]:
+        why = (
+            f"`{long[0].launch}` reads, writes and copies too often: the first {CALLS:,} times, up "
+            f"to grid step {long[0].step}, stand for all"
+        )
+        said = f"the first {CALLS:,} reads, writes and copies of `{long[0].launch}`"
+        if not any(one.carried for one in first.watches):  # nothing that could be compared
+            said = ""
     return Sanitized((found,) if found else (), said, why)
+
+
+def _hangs_over(launches: Sequence[Launch]) -> bool:
+    """Whether an input's last block does, and the steps at the edges are not too many."""
+    edges = [math.prod(min(n, EDGE) for n in one.grid) for one in launches]
+    pairs = list(zip(edges, launches, strict=True))
+    flops = sum(n * one.flops / max(1, one.steps) * (one.times or 1) for n, one in pairs)
+    if flops > _FLOPS or sum(n * (one.times or 1) for n, one in pairs) > WHOLE_STEPS:
+        return False
+    inputs = (operand for one in launches for operand in one.inputs if operand.piped)
+    return any(n % size for one in inputs for n, size in zip(one.shape, one.sizes, strict=True))
+
+
+def _edges(program: Traced) -> Finding | None:
+    """What depends on the padding of inputs in steps at the edges of each axis."""
+    try:
+        with_nan, with_zeros = (
+            run(program, How(unwritten=what, edges=True, noting=True, revisits=True, calls=CALLS))
+            for what in ("padding", "zero")
+        )
+    except (SimulationError, NotImplementedError):  # others lack the steps in between
+        return None
+    same = _same(with_nan, with_zeros)
+    return None if same else _unwritten(with_nan, _where(with_nan, with_zeros))
 
 
 def _refused(traced: Traced, launches: Sequence[Launch]) -> str | None:
@@ -94,6 +132,15 @@ def _refused(traced: Traced, launches: Sequence[Launch]) -> str | None:
     for launch in launches:
         if any(value is None for value in launch.scalar_values):
             return f"{launch.name} is steered by data: pass arrays for its integer arguments"
+    kernels = [call.params["jaxpr"] for call in kernel_calls(traced.jaxpr.jaxpr)]
+    if any(is_key(ref.aval) for kernel in kernels for ref in kernel.invars):
+        return "a kernel takes random keys, which the simulator does not know"
+    chains = map(longest_chain, kernels)
+    if (chain := max(chains, default=0)) > CHAIN:
+        return (
+            f"a kernel has {chain:,} operations that wait for each other's results, and XLA's CPU "
+            f"compiler is given up to {CHAIN:,}: is it a Python loop, which is unrolled?"
+        )
     forms = [*traced.leaves, *jax.tree.leaves(traced.out)]
     size = sum(int(np.prod(x.shape, dtype=np.int64)) * x.dtype.itemsize for x in forms)
     if size > BYTES:
@@ -128,21 +175,22 @@ def _most(launches: Sequence[Launch]) -> int | None:
     return max(2, min(FIRST_STEPS // max(1, len(launches)), int(share)))
 
 
-def _differences(program: Traced, most: int | None, ordered: bool) -> Finding | None:
+def _differences(program: Traced, most: int | None, ordered: bool) -> tuple[Run, Finding | None]:
     def again(open_questions: Sequence[str] = ()) -> Run:
         answers = {what: _OTHER[what] for what in open_questions}
-        return run(program, How(**answers, most=most, noting=True))
+        how = How(**answers, most=most, noting=True, revisits=True, calls=CALLS)
+        return run(program, how)
 
     asked = ("seed", "unwritten", "eager")[0 if ordered else 1 :]
     first = again()
     if _same(first, again(asked)):
-        return None
+        return first, None
     tell = {"seed": _ordered, "unwritten": _unwritten, "eager": _early}
     for what in asked:
         other = again((what,))
         if not _same(first, other):
-            return tell[what](first, _where(first, other))
-    return None
+            return first, tell[what](first, _where(first, other))
+    return first, None
 
 
 def _ordered_by_seed(launch: Launch) -> bool:

@@ -7,7 +7,8 @@ import functools
 import logging
 import threading
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass, field
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -18,8 +19,13 @@ from puzzles._jax import (
     ClosedJaxpr,
     JaxprEqn,
     compiler_param,
+    forget_callbacks,
     interpret_params,
+    is_key,
+    key_bits,
+    keys_of,
     reset_tpu_interpret_mode_state,
+    simulated_ids,
     simulator_callbacks,
     with_compiler_param,
 )
@@ -27,6 +33,7 @@ from puzzles._launch import (
     ERROR,
     Endless,
     Finding,
+    Launch,
     Traced,
     Unreadable,
     faults,
@@ -92,11 +99,12 @@ def run(traced: Traced, how: How, left_out: LeftOut = None) -> Run:
     return made
 
 
-def foreseen(traced: Traced, left_out: LeftOut = None) -> Finding | None:
+def foreseen(traced: Traced, left_out: LeftOut = None, rewritten: bool = False) -> Finding | None:
     """What the simulator would stop at, or let pass, as far as the launches alone tell it.
 
     An indexed ref in HBM, a block that is nowhere or comes back after another, a copy by hand.
     Nothing where a launch cannot be read, as in a loop around it whose turns choose its blocks.
+    rewritten: a block may come back if it is written whole each time.
     """
     try:
         launches = traced.launches
@@ -106,10 +114,17 @@ def foreseen(traced: Traced, left_out: LeftOut = None) -> Finding | None:
         if left_out is None or not left_out(call):
             kinds = ("out-of-bounds", "revisited")
             wrong = (f for f in faults(launch) if f.kind in kinds and f.severity == ERROR)
+            if rewritten:
+                wrong = (f for f in wrong if not again_whole(launch, f))
             found = words.indexed_hbm(call) or next(wrong, None) or copied(launch)
             if found is not None:
                 return found
     return None
+
+
+def again_whole(launch: Launch, found: Finding) -> bool:
+    """Whether a finding is of an output that is revisited, and written whole each time."""
+    return found.kind == "revisited" and launch.rewritten(found.operand)
 
 
 def _launch(
@@ -123,16 +138,21 @@ def _launch(
     """`program` in the simulator; it is one equation, a `pallas_call`."""
     if left_out is not None and left_out(group[0]):
         return on_cpu(with_interpret(program, True), values)
+    ids = _at_edges(program) if how.edges else None
+    if ids is not None:
+        program = _with_grid(program, tuple(map(len, ids)))
     equation, program = _simulated(group[0], program, how.seed)
     watch = Watch(equation, how)
     made_up.watches.append(watch)
     try:
-        with _listening(watch):
-            return jax.block_until_ready(on_cpu(program, values, key=program))
+        with _listening(watch), nullcontext() if ids is None else simulated_ids(ids):
+            key = program if ids is None else (program, *(one.tobytes() for one in ids))
+            return jax.block_until_ready(on_cpu(program, values, key=key))
     except Endless as error:
         at, name = watch.step, watch.launch
         raise SimulationError(Finding("hazard", ERROR, str(error), "", name, step=at)) from None
     except Exception as error:
+        forget_callbacks()
         cause = watch.failure or error
         if not isinstance(cause, Exception):  # an interrupt that came inside a callback
             raise cause from None
@@ -142,6 +162,26 @@ def _launch(
         raise SimulationError(words.translate(cause, watch)) from None
     finally:
         reset_tpu_interpret_mode_state()
+
+
+EDGE = 3  # steps of an axis at its edges: the first two, and the last
+
+
+def _at_edges(program: ClosedJaxpr) -> list[np.ndarray]:
+    """For each axis of the grid of a launch the program ids of its first steps and of its last."""
+    (call,) = program.jaxpr.eqns
+    grid = call.params["grid_mapping"].grid
+    if not all(isinstance(n, int | np.integer) for n in grid):
+        raise NotImplementedError("a grid whose length is data")
+    cut = ([*range(n)] if n <= EDGE else [*range(EDGE - 1), n - 1] for n in grid)
+    return [np.array(axis, np.int32) for axis in cut]
+
+
+def _with_grid(program: ClosedJaxpr, grid: tuple[int, ...]) -> ClosedJaxpr:
+    (call,) = program.jaxpr.eqns
+    mapping = replace(call.params["grid_mapping"], grid=grid)
+    call = call.replace(params={**call.params, "grid_mapping": mapping})
+    return program.replace(jaxpr=program.jaxpr.replace(eqns=[call]))
 
 
 def _simulated(equation: JaxprEqn, program: ClosedJaxpr, seed: int) -> tuple[JaxprEqn, ClosedJaxpr]:
@@ -183,8 +223,10 @@ def _here(*given: Any) -> Any:
     return _watching[-1].here(*given)
 
 
-def drawn(form: Any, seed: int) -> np.ndarray:
+def drawn(form: Any, seed: int) -> Any:
     """Made-up data of a shape and dtype: floats around zero, everything else 0."""
+    if is_key(form):
+        return keys_of(jnp.zeros(key_bits(form).shape, jnp.uint32), form)
     if not jnp.issubdtype(form.dtype, jnp.floating):
         return np.zeros(form.shape, form.dtype)
     return np.random.default_rng(seed).standard_normal(form.shape, np.float32).astype(form.dtype)

@@ -33,15 +33,20 @@ class How:
     """What a TPU leaves open, and a run decides; all but the seed without compiling it again.
 
     seed: orders parallel axes. eager: copies are made when started, not when waited for. unwritten:
-    what memory holds at first, "nan" or "zero". most: steps after which a launch is cut off.
-    noting: keep what is carried back to HBM.
+    what memory holds at first, "nan", "zero", or "padding": NaN beyond the edges of inputs alone.
+    most: steps after which a launch is cut off. edges: of a longer axis the first and last ids
+    only. noting: keep what is carried back to HBM. revisits: a block may come back. calls: after
+    so many callbacks of one launch it is cut off.
     """
 
     seed: int = 0
     eager: bool = False
     unwritten: str = "nan"
     most: int | None = None
+    edges: bool = False
     noting: bool = False
+    revisits: bool = False
+    calls: int | None = None
 
 
 class Watch:
@@ -60,6 +65,7 @@ class Watch:
         self.failed: tuple[str, dict[str, Any]] = ("", {})
         self._points: list[tuple[int, ...]] = []
         self._done = 0
+        self.calls = 0  # of Python by the simulator, so far
         self._buffers: list[int] = []
         self._forms: dict[int, tuple[tuple[int, ...], Any]] = {}
 
@@ -96,9 +102,14 @@ class Watch:
         name = getattr(plain, "__name__", "")
         if name == "_initialize_shared_memory":
             keywords = keywords | self._decided(function)
-        elif name == "_allocate_buffer" and self._how.unwritten == "zero":
+        elif name == "_allocate_buffer" and self._how.unwritten != "nan":
             given = (*given[:-1], self._zeroed(np.asarray(given[-1])))
+        self.calls += 1
+        if self._how.revisits and name == "_check_for_revisiting":
+            function = partial(_passed, function)
         try:
+            if self._how.calls is not None and self.calls > self._how.calls:
+                raise Enough
             result = _RUN.get(name, _at_once)(partial(function, *given, **keywords))
         except BaseException as error:
             if self.failure is None:
@@ -118,7 +129,8 @@ class Watch:
     def _decided(self, function: Any) -> dict[str, Any]:
         params = function.keywords["interpret_params"]
         mode = "eager" if self._how.eager else "on_wait"
-        chosen = dict(uninitialized_memory=self._how.unwritten, dma_execution_mode=mode)
+        contents = "nan" if self._how.unwritten == "nan" else "zero"
+        chosen = dict(uninitialized_memory=contents, dma_execution_mode=mode)
         return {"interpret_params": dataclasses.replace(params, **chosen)}
 
     def _zeroed(self, value: np.ndarray) -> np.ndarray:
@@ -127,6 +139,8 @@ class Watch:
         position = len(self._buffers)
         name = names[position] if position < len(names) else None
         if position < grid.num_inputs:  # with padding to whole blocks
+            if self._how.unwritten == "padding":
+                return value
             zeros = np.zeros_like(value)
             inside = tuple(map(slice, _shapes(self.equation)[str(name)]))
             zeros[inside] = value[inside]
@@ -180,6 +194,11 @@ def _shapes(equation: JaxprEqn) -> dict[str, tuple[int, ...]]:
     names = parameters(equation)[grid.num_index_operands :]
     mappings = zip(names, grid.block_mappings, strict=False)
     return {name: tuple(array_of(one).shape) for name, one in mappings}
+
+
+def _passed(function: Any, *given: Any, **keywords: Any) -> Any:
+    """What a check returns that finds nothing."""
+    return _named(function, given, keywords).get("token", ())
 
 
 def _at_once(run: Callable[[], Any]) -> Any:

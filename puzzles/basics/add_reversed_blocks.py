@@ -61,6 +61,12 @@ def add_reversed_blocks(x: Float[Array, " N"], y: Float[Array, " N"]) -> Float[A
     )(x, y)
 
 
+# %% [markdown]
+# Wrong numbers? See which blocks your index map chooses. One that lies outside the array is marked.
+
+# %% active="ipynb"
+# show(add_reversed_blocks)
+
 # %% tags=["author"]
 from puzzles import Alternative, Mistake, Puzzle, array, rng
 

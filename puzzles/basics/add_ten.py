@@ -23,7 +23,7 @@ from puzzles import INTERPRET
 # 2. **compute** with `jax.numpy`;
 # 3. **write** into the output Ref: `o_ref[...] = y`.
 #
-# Until then, an output Ref holds garbage (for floats, NaN on a CPU).
+# Before you write, an output Ref holds garbage (for floats, NaN on a CPU).
 #
 # `out_shape` says what comes out. `Float[Array, "M N"]` is a note to you: floats, M rows, N columns.
 # Add ten to every element.

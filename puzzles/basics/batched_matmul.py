@@ -11,15 +11,20 @@ from puzzles import INTERPRET
 # %% [markdown]
 # ## batched_matmul: None in a block shape
 #
-# A batch of products needs a fourth grid axis and no new kernel. Where a block shape says `None`,
-# the block takes **one** index of that axis, and the axis is **squeezed**: it is not there in the
-# Ref. A block of shape `(None, bm, bk)` arrives as `(bm, bk)`. The index map still returns three
-# indices, the first being the batch element itself.
+# Where a block shape says `None`, the block takes **one** index of that axis, and the axis is
+# **squeezed**: it is not there in the Ref. If whole matrices fit into VMEM, one axis is enough:
+#
+# ```python
+# grid=(B,),                                           # step b:
+# pl.BlockSpec((None, M, K), lambda b: (b, 0, 0)),     # lhs_ref is lhs[b], of shape (M, K)
+# ```
+#
+# The index map still returns three indices, the first being the batch element itself.
 #
 # ![The last steps of batch element 0 are followed by the first step of batch element 1, in the second matrix of each operand.](diagrams/basics/batched_matmul.svg)
 #
-# The kernel is `tiled_matmul`'s with k on grid axis 3. Write the grid and the specs, the batch
-# first.
+# Large matrices need i, j and k, too. The kernel is `tiled_matmul`'s with k on grid axis 3. Write the
+# grid and the specs, the batch first.
 
 # %%
 def batched_matmul_spec(

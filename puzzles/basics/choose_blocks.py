@@ -17,8 +17,7 @@ from puzzles import find, trace
 #   \;=\; \frac{1}{1/b_n + 1/b_m + 1/K}$$
 #
 # A v5e multiplies up to 197 TFLOP/s and reads up to 820 GB/s: 240 FLOPs in the time of one byte.
-# Below that **ridge** the matrix unit waits for memory, *memory-bound*; above it, memory waits,
-# *compute-bound*.
+# Below that **ridge** the matrix unit waits, *memory-bound*; above it, memory waits, *compute-bound*.
 #
 # ![A roofline for a v5e: 128 and 256 blocks lie on the slope, memory-bound; 512 blocks just reach the ridge of 240 FLOPs a byte, 1024 blocks lie beyond it.](diagrams/basics/choose_blocks.svg)
 #
@@ -63,10 +62,8 @@ def choose_blocks(M: int, K: int, N: int, vmem_bytes: int) -> tuple[int, int, in
 
 
 # %% [markdown]
-# `bk` is not in the formula, as long as it is less than `K`. But a step costs time by itself, and a
-# small `bk` makes many steps: for a product of 1024 × 1024 matrices, with `bm` and `bn` at 512, the
-# TPU compiler estimates 1.6 times as many cycles for a `bk` of 128 as for one of 512. So give `bk`
-# what VMEM is left.
+# `bk` is not in the formula, as long as it is less than `K`. But every step costs time by itself, and
+# a small `bk` makes many. So give `bk` what VMEM is left.
 #
 # Now tune: `sweep` tries choices of keywords, for any function. **On a TPU it measures.** On a CPU it
 # plots the receipt's simple model, in which all choices beyond the ridge take the same time.

@@ -44,8 +44,12 @@ def fused_matmul_kernel(a_ref, b_ref, bias_ref, o_ref, acc_ref):
 
     @pl.when(k == pl.num_programs(2) - 1)
     def _():
+        # The complete sum, with the bias in it: call it x.
         ### BEGIN SOLUTION
         x = acc_ref[...] + bias_ref[...]
+        ### END SOLUTION
+        # Activate x, and store it in bf16.
+        ### BEGIN SOLUTION
         o_ref[...] = jax.nn.gelu(x, approximate=True).astype(o_ref.dtype)
         ### END SOLUTION
 
@@ -142,7 +146,7 @@ PUZZLE = Puzzle(
         "When is the sum complete, and still in VMEM? That is where bias and activation belong.",
         "`bias_ref[...]` is a row, (1, bn), and broadcasts against the accumulator. "
         "`jax.nn.gelu(x, approximate=True)` is the tanh form.",
-        "Two lines: add the bias to the accumulator's value; then activate, convert and store.",
+        "One line in each gap: add the bias to the accumulator's value; then activate, convert and store.",
     ],
     explain="""At the last k the complete sum is in VMEM, so bias and activation cost arithmetic but
     no traffic. Both come before the one rounding to bf16.""",
@@ -172,11 +176,14 @@ PUZZLE = Puzzle(
         ),
         Mistake(
             "finishes in the output Ref",
-            old="""        x = acc_ref[...] + bias_ref[...]
-        o_ref[...] = jax.nn.gelu(x, approximate=True).astype(o_ref.dtype)""",
-            new="""        o_ref[...] = acc_ref[...].astype(o_ref.dtype)
-        o_ref[...] = (o_ref[...] + bias_ref[...]).astype(o_ref.dtype)
-        o_ref[...] = jax.nn.gelu(o_ref[...].astype(jnp.float32), approximate=True).astype(o_ref.dtype)""",
+            edits=(
+                (
+                    "x = acc_ref[...] + bias_ref[...]",
+                    "o_ref[...] = acc_ref[...].astype(o_ref.dtype)\n"
+                    "        o_ref[...] = (o_ref[...] + bias_ref[...]).astype(o_ref.dtype)",
+                ),
+                (_GELU, _GELU.replace("(x,", "(o_ref[...].astype(jnp.float32),")),
+            ),
             says="`o_ref` is bf16, so each store into it rounds: three times instead of once",
         ),
         Mistake(

@@ -95,7 +95,7 @@ PUZZLE = Puzzle(
     fresh=fresh,
     scale=scale,
     slack={"bytes": 1.0},  # every block is needed once
-    par=lambda launch: f"{launch.steps:,} steps, {launch.hbm_bytes / 2**20:,.0f} MiB moved",
+    par=lambda launch: f"{launch.steps:,} steps, {launch.hbm_bytes / 2**30:.2f} GiB moved",
     hints=[
         "Start from the output: one step makes one block of bm × bn. How many does it take to cover "
         "each axis, the ragged last one included?",

@@ -27,7 +27,8 @@ from puzzles import INTERPRET
 # contracts it, wherever it lies in the two blocks.
 #
 # The kernel takes `contract`, two numbers: which axis of its first block is summed against which
-# axis of its second. For each call, write `contract`, the grid and the input specs.
+# axis of its second. For each call, write `contract`, the grid and the input specs. You may
+# check after the first.
 
 # %%
 def matmul_gradients_spec(

@@ -19,7 +19,7 @@ from puzzles import INTERPRET
 # next can read and add to. So you can accumulate in `o_ref`, if
 #
 # * the steps that share an output block are **consecutive**: the axis that you sum over comes last;
-# * somebody writes the first value: every `i` begins with a fresh block of garbage.
+# * your kernel writes the first value: every `i` begins with a fresh block of garbage.
 #
 # `@pl.when(condition)` runs the function below it only where `condition` holds, here in the last row
 # of steps:
@@ -32,8 +32,8 @@ from puzzles import INTERPRET
 #     ...
 # ```
 #
-# Read program ids at the top of the kernel: inside `pl.when`, a CPU cannot answer. A Ref tells its
-# `.shape` and `.dtype` unread, so `jnp.zeros_like(o_ref)` makes zeros to store.
+# Read program ids at the top of the kernel: inside `pl.when`, a CPU cannot answer. A Ref has a
+# `.shape` and a `.dtype`, so `jnp.zeros_like(o_ref)` makes zeros to store.
 
 # %%
 def row_sum_spec(x: Float[Array, "M N"]) -> Float[Array, "M 1"]:

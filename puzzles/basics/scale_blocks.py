@@ -17,8 +17,8 @@ from puzzles import INTERPRET
 # ![The steps go along a row of blocks, then along the next: the last grid axis runs fastest.](diagrams/basics/scale_blocks.svg)
 #
 # Not every block shape can run on a TPU. Data lies in VMEM in tiles of 8 rows by 128 columns. So a
-# block's last dimension has to be a multiple of 128 and the one before it a multiple of 8 (32 in
-# int8), unless a dimension spans the whole axis of its array.
+# block's last dimension has to be a multiple of 128 and the one before it a multiple of 8, unless a
+# dimension spans the whole axis of its array. (For int8, see `matmul_bf16`.)
 #
 # Number the blocks from 1, and multiply each block of `x` by its number:
 #
@@ -28,8 +28,8 @@ from puzzles import INTERPRET
 # i = 1      4       5       6
 # ```
 #
-# In the kernel, `pl.program_id(axis)` says where you are, `pl.num_programs(axis)` how long the axis
-# is.
+# In the kernel, `pl.program_id(axis)` is your place on a grid axis, `pl.num_programs(axis)` its
+# length.
 
 # %%
 def scale_blocks_spec(x: Float[Array, "M N"]) -> Float[Array, "M N"]:

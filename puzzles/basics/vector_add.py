@@ -59,8 +59,8 @@ def vector_add(x: Float[Array, " N"], y: Float[Array, " N"]) -> Float[Array, " N
 # %% [markdown]
 # While one step computes, the next step's blocks are already on their way from HBM, and the
 # previous step's results on their way back. `show` draws your launch, step by step: which block of
-# each operand is fetched, reused and written. It draws wrong launches, too, and marks what is
-# wrong: that is when it helps most.
+# each operand is fetched, reused and written. It draws wrong launches, too, and marks a
+# block that is out of place: that is when it helps most. What you compute it does not judge.
 #
 # <details>
 # <summary>More: why 1024, and why the blank in " N"</summary>

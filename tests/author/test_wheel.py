@@ -13,6 +13,7 @@ from planted import ipython
 import puzzles
 from puzzles._author import notebook, repository
 
+PLUGIN = "pytest_pallas_puzzles.py"
 COLAB_JAX, COLAB_IPYTHON = "0.7.2", "7.34.0"
 EXTRAS = ("jupytext", "nbformat", "nbclient", "libtpu", "flatbuffers", "jupyterlab", "pytest")
 
@@ -32,10 +33,10 @@ def code(notebook):
 
 
 def test_the_wheel_holds_the_package_and_nothing_else():
-    listed = ["git", "ls-files", "-co", "--exclude-standard", "puzzles"]
+    listed = ["git", "ls-files", "-co", "--exclude-standard", "puzzles", PLUGIN]
     done = subprocess.run(listed, cwd=repository.ROOT, capture_output=True, text=True, check=True)
     there = {name for name in done.stdout.splitlines() if (repository.ROOT / name).exists()}
-    assert {"puzzles/basics/add_ten.py", "puzzles/_author/_project/.gitignore"} <= there
+    assert {"puzzles/basics/add_ten.py", PLUGIN, "puzzles/_author/_project/.gitignore"} <= there
     files = WheelBuilder(str(repository.ROOT)).recurse_included_files()
     assert {one.distribution_path for one in files} == there
 

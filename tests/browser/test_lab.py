@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -187,12 +187,12 @@ def test_a_learner_runs_all_fails_passes_walks_and_reloads(
     _shot(page, "3-right")
 
     walk = _cell(page, "show(vector_add)").locator(".pz-walk")
-    expect(walk.locator(".pz-step")).to_contain_text("grid step 0")
+    expect(walk.locator(".pz-step")).to_contain_text("step 1 of")
     slider = walk.locator("input[type=range]")
     slider.focus()
     page.keyboard.press("ArrowRight")
     page.keyboard.press("ArrowRight")
-    expect(walk.locator(".pz-step")).to_contain_text("grid step 2")
+    expect(walk.locator(".pz-step")).to_contain_text("step 3 of")
     _shot(page, "4-walk")
 
     page.keyboard.press("Escape")
@@ -206,7 +206,7 @@ def test_a_learner_runs_all_fails_passes_walks_and_reloads(
     slider = walk.locator("input[type=range]")
     slider.focus()
     page.keyboard.press("ArrowRight")
-    expect(walk.locator(".pz-step")).to_contain_text("grid step 1")
+    expect(walk.locator(".pz-step")).to_contain_text("step 2 of")
     _shot(page, "5-reloaded")
 
 
@@ -241,25 +241,25 @@ def test_copies_are_walked_by_keys_in_either_theme_and_on_a_phone(
     page.goto(file.as_uri())
     copies = page.locator(".pz-copies")
     slider, moment = copies.locator("input[type=range]"), copies.locator(".pz-moment b")
-    expect(moment).to_have_text("0")
+    expect(moment).to_have_text("1")
     slider.focus()
     for _ in range(3):
         page.keyboard.press("ArrowRight")
-    expect(moment).to_have_text("3")
+    expect(moment).to_have_text("4")
     says = copies.locator(".pz-now-says")
     expect(says).to_contain_text("The kernel computes on a_slots[1], b_slots[1]")
     expect(says).to_contain_text("In flight: a_slots[0] ← a_ref[0:128, 256:384]")
     page.keyboard.press("End")
-    expect(moment).to_have_text("11")
+    expect(moment).to_have_text("12")
     assert page.evaluate(_SEEN), "the cursor is out of sight"
     # The walk through the grid has keys of its own.
-    expect(page.locator(".pz-step b")).to_have_text("0")
+    expect(page.locator(".pz-step b")).to_have_text("1")
     page.locator(".pz-time input[type=range]").focus()
     page.keyboard.press("ArrowRight")
-    expect(page.locator(".pz-step b")).to_have_text("1")
-    expect(moment).to_have_text("11")
+    expect(page.locator(".pz-step b")).to_have_text("2")
+    expect(moment).to_have_text("12")
     copies.locator(".pz-frames").click(position={"x": 5, "y": 60})
-    expect(moment).not_to_have_text("11")
+    expect(moment).not_to_have_text("12")
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert page.evaluate(_SMALLEST) >= 11
     _shot(page, f"6-copies-{ink[1:]}-{width}")
@@ -276,6 +276,101 @@ _SMALLEST = """() => Math.min(...[...document.querySelectorAll('.pz-walk *')]
   .filter(e => !['SCRIPT', 'STYLE'].includes(e.tagName)
     && [...e.childNodes].some(n => n.nodeType === 3 && n.data.trim()))
   .map(e => parseFloat(getComputedStyle(e).fontSize)))"""
+
+
+def _pass(puzzles) -> str:
+    fn = puzzles.find("tiled_matmul").solution
+    return puzzles.judge(puzzles.find("tiled_matmul"), fn).html()
+
+
+def _refusal(puzzles) -> str:
+    puzzle = puzzles.find("matmul_bf16")
+    return puzzles.judge(puzzle, puzzles.find("tiled_matmul").solution).html()
+
+
+def _receipt(puzzles) -> str:
+    from puzzles._receipt import receipt_html, receipt_text
+
+    one, several = puzzles.find("tiled_matmul"), puzzles.find("matmul_gradients")
+    launches = (puzzles.trace(rung.solution, *rung.arguments(0)) for rung in (one, several))
+    return "".join(receipt_html(receipt_text(each, limits=True)) for each in launches)
+
+
+def _walk(puzzles) -> str:
+    from puzzles import _draw
+    from puzzles._puzzle import starter_function
+
+    puzzle = puzzles.find("fix_the_grid")
+    (launch,) = puzzles.trace(starter_function(puzzle), *puzzle.arguments(0))
+    return _draw.walk_page([_draw.walk_data(launch)])
+
+
+def _bars(puzzles) -> str:
+    from puzzles import _draw
+
+    named = {"the longest of all of these names": 1234567.0, "64, 128, 256": 1.0}
+    return _draw.plot_svg(named, "cycles on a v5e, by libtpu's estimate")
+
+
+# Texts that end beyond the page, and beyond a box that cuts what it holds and does not scroll.
+_CUT = """() => {
+  const found = [], walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  for (let node; node = walker.nextNode();) {
+    const box = node.parentElement;
+    if (!node.data.trim() || box.closest('script,style,title,desc')) continue;
+    if (!box.checkVisibility()) continue;
+    const range = document.createRange();
+    range.selectNodeContents(node);
+    const right = Math.max(...[...range.getClientRects()].map(r => r.right));
+    let edge = innerWidth;
+    for (let up = box; up; up = up.parentElement) {
+      const how = getComputedStyle(up).overflowX;
+      if (how === 'auto' || how === 'scroll' || getComputedStyle(up).textOverflow === 'ellipsis') {
+        edge = Infinity;
+      } else if (how !== 'visible' && edge !== Infinity) {
+        edge = Math.min(edge, up.getBoundingClientRect().right);
+      }
+    }
+    if (right > edge + 1) found.push(node.data.trim());
+  }
+  return found;
+}"""
+
+
+@pytest.mark.parametrize(
+    "shown", [_pass, _refusal, _receipt, _walk, _bars], ids=lambda f: f.__name__
+)
+@pytest.mark.parametrize(("paper", "ink"), [("#ffffff", "#1f2328"), ("#111111", "#e6edf3")])
+def test_nothing_is_cut_on_a_narrow_page(
+    shown: Callable, paper: str, ink: str, page: Page, tmp_path: Path
+) -> None:
+    import puzzles
+
+    file = tmp_path / "narrow.html"
+    file.write_text(
+        f"<meta charset=utf-8><body style='background:{paper};color:{ink};font:14px sans-serif'>"
+        + shown(puzzles)
+    )
+    page.set_viewport_size({"width": 400, "height": 900})
+    page.goto(file.as_uri())
+    for fold in page.locator("summary").all():
+        fold.click()
+    assert page.evaluate(_CUT) == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= 400
+    _shot(page, f"7-narrow{shown.__name__}-{ink[1:]}")
+
+
+def test_what_is_cut_is_found(page: Page) -> None:
+    page.set_viewport_size({"width": 400, "height": 900})
+    for style, found in (
+        ("white-space:pre", ["longer " * 20]),
+        ("white-space:pre;overflow:hidden;width:200px", ["longer " * 20]),
+        ("white-space:pre;overflow-x:auto", []),
+        ("", []),
+    ):
+        page.set_content(f"<div style='{style}'>{'longer ' * 20}</div>")
+        assert page.evaluate(_CUT) == [one.strip() for one in found]
+
 
 DIAGRAMS = sorted((ROOT / "diagrams").glob("*/*.svg"))
 

@@ -288,7 +288,7 @@ def test_a_page_is_whole_can_be_read_loads_nothing_and_begins_without_a_script(n
     assert len(current) == sum("count" in o for o in data["operands"])
     assert all(re.match(r"M[\d.]+ [\d.]+h", path["d"] or "") for path in current)
     assert not {"button", "input"} & {tag for tag, _ in first.found}
-    for words in ("grid step 0 of", "In all: read ", *(o["name"] for o in data["operands"])):
+    for words in ("step 1 of", "In all: read ", *(o["name"] for o in data["operands"])):
         assert words in first.text
 
 
@@ -326,7 +326,8 @@ def test_a_fault_is_drawn_where_it_happens(name, shown):
     assert (fault["operand"], fault["at"]) == (operand, step)
     assert says in fault["says"]
     assert f"✗ {fault['says']}" in text
-    assert fault["says"].replace("`", "") in parsed.text
+    first, _, rest = fault["says"].replace("`", "").partition(". ")
+    assert f"✗ {first}.more{rest}" in parsed.text  # the other sentences are folded
     assert f"✗ {operand}" in parsed.text
     assert parsed.having("pz-m-fault"), "nothing is drawn as a fault"
     assert data["open"] == (data["kept"] - 1 if step is None else step)

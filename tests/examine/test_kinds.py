@@ -147,3 +147,166 @@ def test_kernels_for_gpus_are_told_in_a_sentence() -> None:
 def test_no_chip_is_a_sentence() -> None:
     with pytest.raises(ValueError, match="name at least one chip: v4"):
         examine(negate, chips=())
+
+
+def test_a_chain_that_kills_the_compiler_is_not_simulated() -> None:
+    def fn(x, turns):
+        def kernel(x_ref, o_ref):
+            value = x_ref[...]
+            for _ in range(turns):
+                value = value * 0.5 + 1.0
+            o_ref[...] = value
+
+        return pl.pallas_call(kernel, out_shape=x)(x)
+
+    found = examine(fn, S((8, 128), f32), 2000)
+    assert (found.findings, found.unseen) == ((), ("memory",))
+    assert any("4,000 operations that wait" in one for one in found.not_looked)
+    assert examine(fn, S((8, 128), f32), 20).unseen == ()
+
+
+def test_a_kernel_that_takes_a_random_key_is_read_and_not_simulated() -> None:
+    def kernel(key_ref, o_ref):
+        o_ref[...] = jax.random.uniform(key_ref[...], shape=o_ref.shape)
+
+    def fn(key):
+        spec = pl.BlockSpec(memory_space=pltpu.SMEM)
+        return pl.pallas_call(kernel, in_specs=[spec], out_shape=S((8, 128), f32))(key)
+
+    key = pltpu.to_pallas_key(jax.random.key(0))
+    for given in (key, jax.eval_shape(lambda: key)):
+        found = examine(fn, given)
+        assert (found.unread, found.findings, found.unseen) == ("", (), ("memory",))
+        assert any("takes random keys" in one for one in found.not_looked)
+        (launch,) = found.launches
+        assert (launch.hbm_bytes_read, launch.hbm_bytes_written) == (8, 4096)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_an_edge_is_looked_at_though_the_grid_is_too_long(masked: bool) -> None:
+    def kernel(x_ref, o_ref):
+        @pl.when(pl.program_id(0) == 0)
+        def _():
+            o_ref[...] = jnp.zeros_like(o_ref)
+
+        x = x_ref[...]
+        if masked:
+            row = 8 * pl.program_id(0) + jax.lax.broadcasted_iota(i32, x.shape, 0)
+            x = jnp.where(row < 5004, x, 0.0)
+        o_ref[...] += jnp.sum(x, axis=0, keepdims=True)
+
+    def fn(x):
+        out = pl.BlockSpec((1, 128), lambda i: (0, 0))
+        return pl.pallas_call(
+            kernel, grid=(626,), in_specs=[ROWS], out_specs=out, out_shape=S((1, 128), f32)
+        )(x)
+
+    for rows in (5008, 5008, 5004):  # a launch that was cut off leaves nothing behind
+        found = examine(fn, S((rows, 128), f32))
+        assert found.unseen == ()
+    assert any("the last of each axis" in one for one in found.looked)
+    told = [(one.kind, one.operand, one.step) for one in found.findings]
+    assert told == ([] if masked else [("uninitialised", "x_ref", (625,))])
+
+
+@pytest.mark.parametrize("reads", [False, True])
+def test_a_block_that_comes_back_and_is_written_whole_is_no_error(reads: bool) -> None:
+    def kernel(x_ref, o_ref):
+        o_ref[...] = jnp.where(pl.program_id(1) < 2, x_ref[...], 0.0) + (o_ref[...] if reads else 0)
+
+    def fn(x):
+        return pl.pallas_call(
+            kernel,
+            grid=(2, 4),
+            in_specs=[pl.BlockSpec((8, 128), lambda n, t: (jnp.minimum(2 * n + t, 3), 0))],
+            out_specs=pl.BlockSpec((8, 128), lambda n, t: (2 * n + t, 0)),
+            out_shape=S((48, 128), f32),
+        )(x)
+
+    (one,) = (f for f in examine(fn, S((32, 128), f32)).findings if f.kind == "revisited")
+    assert (one.severity, one.step) == ("error" if reads else "warning", (1, 0))
+    assert ("the last one counts" in one.says) is not reads
+    if not reads:
+        assert any("all steps" in line for line in examine(fn, S((32, 128), f32)).looked)
+
+
+def test_a_loop_of_many_turns_in_one_step_is_cut_off() -> None:
+    def fn(x, turns):
+        def kernel(x_ref, o_ref):
+            o_ref[...] = x_ref[...]
+
+            def body(_, nothing):
+                o_ref[...] += x_ref[...]
+                return nothing
+
+            jax.lax.fori_loop(0, turns, body, 0)
+
+        return pl.pallas_call(kernel, out_shape=x)(x)
+
+    found = examine(fn, S((8, 128), f32), 10**7)
+    assert (found.findings, found.unseen) == ((), ("memory",))
+    assert any("the first 20,000 times, up to grid step ()" in one for one in found.not_looked)
+    assert examine(fn, S((8, 128), f32), 10).unseen == ()
+
+
+def test_who_asks_for_the_device_is_answered_as_on_the_first_chip() -> None:
+    def fn(x):
+        rows = {"TPU v5 lite": 8, "TPU v6 lite": 16}[jax.devices()[0].device_kind]
+        spec = pl.BlockSpec((rows, 128), lambda i: (i, 0))
+        return pl.pallas_call(
+            negate, grid=(32 // rows,), in_specs=[spec], out_specs=spec, out_shape=x
+        )(x)
+
+    before = jax.devices()
+    for chip, grid in (("v5e", (4,)), ("v6e", (2,))):
+        found = examine(fn, S((32, 128), f32), chips=(chip,))
+        assert (found.findings, found.launches[0].grid) == ((), grid)
+        assert any(f"all as on a {chip}" in one for one in found.looked)
+    assert "KeyError" in examine(fn, S((32, 128), f32), chips=("v4",)).unread
+    assert jax.devices() == before
+
+
+@pytest.mark.parametrize("writes", [False, True])
+def test_a_table_that_the_kernel_writes_makes_its_index_maps_doubtful(writes: bool) -> None:
+    def kernel(ids, x_ref, o_ref):
+        if writes:
+            ids[2] = 1
+        o_ref[...] = x_ref[...]
+
+    def fn(ids, x):
+        spec = pltpu.PrefetchScalarGridSpec(
+            num_scalar_prefetch=1, grid=(3,),
+            in_specs=[pl.BlockSpec((8, 128), lambda i, ids: (ids[i], 0))],
+            out_specs=pl.BlockSpec((8, 128), lambda i, ids: (i, 0)),
+        )  # fmt: skip
+        return pl.pallas_call(kernel, grid_spec=spec, out_shape=x)(ids, x)
+
+    found = examine(fn, jnp.arange(3), S((24, 128), f32))
+    assert [(f.kind, f.severity, f.operand) for f in found.findings] == (
+        [("hazard", "warning", "x_ref")] if writes else []
+    )
+    assert (found.launches[0].exact, found.launches[0].bound) == (not writes, "about" * writes)
+
+
+@pytest.mark.skipif(not hasattr(pl, "kernel"), reason="this JAX has no `pl.kernel`")
+@pytest.mark.parametrize("waits", [False, True])
+def test_what_pl_kernel_makes_is_read_as_a_launch(waits: bool) -> None:
+    def fn(x):
+        mesh = pltpu.create_tensorcore_mesh("core", num_cores=1)
+
+        def copies(x_ref, o_ref):
+            def run(sem):
+                copy = pltpu.make_async_copy(x_ref, o_ref, sem)
+                copy.start()
+                if waits:
+                    copy.wait()
+
+            pl.run_scoped(run, pltpu.SemaphoreType.DMA)
+
+        return pl.kernel(copies, out_type=x, mesh=mesh)(x)
+
+    for whole in (fn, lambda x: pl.pallas_call(negate, out_shape=x)(fn(x))):
+        found = examine(whole, S((8, 128), f32))
+        assert (found.unread, found.unseen) == ("", ())
+        assert found.launches[0].hbm_bytes == 2 * 4096
+        assert [one.kind for one in found.findings] == ([] if waits else ["hazard"])

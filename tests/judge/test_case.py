@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 import puzzles
-from puzzles._judge import cases, diagnosis, judge
-from puzzles._judge.again import Again
+from puzzles._judge import cases, judge
+from puzzles._judge.answer import Answer, Clock
+from puzzles._judge.explain import mistake_on_record
 
 CLASSIFY = puzzles.find("classify_blocks")
 
@@ -43,6 +44,15 @@ def test_a_function_that_writes_into_its_arguments_spoils_nothing() -> None:
     assert judge(CLASSIFY, CLASSIFY.solution).passed
 
 
+def named(wrong, case, numbers):
+    """What is said of an answer that gives some numbers on some cases."""
+    answer = Answer(case.puzzle, case.puzzle.solution)
+    run = answer.on(case)
+    run.flat = numbers[case]
+    answer.elsewhere.update(numbers)
+    return mistake_on_record(run, Clock(60.0))
+
+
 @pytest.mark.slow
 def test_a_mistake_that_is_wrong_before_is_not_named() -> None:
     """Its numbers on the case that fails are not enough: the cases before it passed."""
@@ -52,19 +62,18 @@ def test_a_mistake_that_is_wrong_before_is_not_named() -> None:
     theirs = second.mistaken(wrong)
     assert theirs is not None
 
-    again = Again(lambda case: case.mistaken(wrong))
-    assert diagnosis.diagnosis(second, theirs, again) is None
-    assert wrong.says in str(diagnosis.diagnosis(first, again(first), again))
+    assert named(wrong, second, {second: theirs}) is None
+    assert wrong.says in str(named(wrong, first, {c: c.mistaken(wrong) for c in (first, second)}))
 
 
 @pytest.mark.slow
 def test_a_mistake_that_gives_something_else_on_the_next_case_is_not_named() -> None:
     puzzle = puzzles.find("add_ten")
     wrong = puzzle.mistake(next(m.name for m in puzzle.mistakes if m.stage == "values"))
-    first = cases(puzzle)[0]
+    first, second = cases(puzzle)[:2]
     theirs = first.mistaken(wrong)
-    assert diagnosis.diagnosis(first, theirs, Again(lambda case: case.expected)) is None
-    assert diagnosis.diagnosis(first, theirs, Again(lambda case: None)) is None
+    for elsewhere in (second.expected, None):
+        assert named(wrong, first, {first: theirs, second: elsewhere}) is None
 
 
 def test_an_authors_own_fault_is_no_verdict() -> None:

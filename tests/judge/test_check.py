@@ -12,11 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.experimental import pallas as pl
-from learner import Notebook, solved
+from learner import Notebook, edited, solved
 
 import puzzles
 from puzzles import _check
-from puzzles._judge import judge, stages
+from puzzles._judge import judge, memory
 
 
 @pytest.fixture
@@ -252,6 +252,39 @@ def test_a_dot_left_in_a_launch_rung_is_unsolved_and_named(
     assert "`grid=...,`" in _says(capsys)
 
 
+DA = """        grid=(M // bm, K // bk, N // bn),
+        in_specs=[
+            pl.BlockSpec((bm, bn), lambda i, j, n: (i, n)),
+            pl.BlockSpec((bk, bn), lambda i, j, n: (j, n)),
+        ],
+"""
+DB = """        grid=(K // bk, N // bn, M // bm),
+        in_specs=[
+            pl.BlockSpec((bm, bk), lambda i, j, m: (m, i)),
+            pl.BlockSpec((bm, bn), lambda i, j, m: (m, j)),
+        ],
+"""
+GAP = "        grid=...,\n        in_specs=...,\n"
+
+
+@pytest.mark.parametrize(
+    ("filled", "stage", "says"),
+    [
+        ([], "unsolved", "What is left is the launch that gives `db`."),
+        ([("(j, n)", "(n, j)")], "values", "da needs block (j, n) of `b`"),
+        ([(DA, GAP)], "unsolved", "`grid=...,`"),
+    ],
+)
+def test_of_two_launches_one_is_judged_before_the_other_is_filled_in(
+    capsys: pytest.CaptureFixture[str], filled: list[tuple[str, str]], stage: str, says: str
+) -> None:
+    verdict = puzzles.check(edited("matmul_gradients", (DB, GAP), *filled))
+    assert verdict.stage == stage
+    said = _says(capsys)
+    assert says in said
+    assert ("`da`: right" in said) == (not filled)
+
+
 def test_a_program_id_that_the_interpreter_cannot_answer_is_named(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -332,7 +365,7 @@ def test_what_the_simulator_cannot_take_is_not_held_against_a_kernel(
     )
     verdict = judge(one, fn)
     assert verdict.passed, str(verdict)
-    assert f"TPU simulator (0 of 1 cases; it cannot take {what})" in str(verdict.receipt)
+    assert f"TPU simulator (0 of 1 cases; it cannot take {what})" in str(verdict.details)
 
 
 def test_what_a_puzzle_without_a_kernel_observes_is_judged() -> None:
@@ -449,7 +482,7 @@ def test_an_interrupt_is_reported_and_leaves_nothing_behind(
 def test_a_bug_of_the_checker_is_owned(
     notebook: Notebook, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stages, "faults", lambda launch: 1 / 0)
+    monkeypatch.setattr(memory, "faults", lambda launch: 1 / 0)
     assert puzzles.check(notebook["vector_add"]) is None
     assert "our bug, not yours" in capsys.readouterr().out
 
@@ -475,10 +508,32 @@ def test_a_pass_shows_receipt_lesson_and_progress(
         "✓ vector_add: solved",
         "16,384 steps",
         "bound by its steps",
-        "Mosaic",
         "Next: add_reversed",
     ):
-        assert word in text, text
+        assert word in text.partition("\n\n")[0], text
+    assert "Mosaic" in text.partition("\n\n")[2]
+
+
+@pytest.mark.parametrize("rung", puzzles.ladder("basics")[:4], ids=lambda rung: rung.name)
+def test_a_pass_of_the_first_rungs_is_short_before_its_details(
+    rung: puzzles.Puzzle, capsys: pytest.CaptureFixture[str]
+) -> None:
+    verdict = puzzles.check(rung.solution)
+    assert verdict is not None
+    assert verdict.passed
+    short, _, details = _says(capsys).partition("\n\n")
+    assert len(short.splitlines()) <= 5
+    assert "\n\n" not in details
+    assert "HBM" in details
+    before, _, folded = verdict.html().partition("<details")
+    assert "VMEM" in folded
+    assert "VMEM" not in before
+
+
+def test_a_pass_says_nothing_of_what_the_first_rung_has_not_met() -> None:
+    said = str(puzzles.judge(puzzles.find("add_ten"), puzzles.find("add_ten").solution))
+    for word in ("FLOP", "grid", "steps", "Mosaic", "simulator", "made outside"):
+        assert word not in said, said
 
 
 def test_judging_prints_nothing(notebook: Notebook, capsys: pytest.CaptureFixture[str]) -> None:
@@ -487,10 +542,15 @@ def test_judging_prints_nothing(notebook: Notebook, capsys: pytest.CaptureFixtur
     assert capsys.readouterr().out == ""
 
 
-def test_hints_come_one_by_one_and_start_again(capsys: pytest.CaptureFixture[str]) -> None:
-    for number in (1, 2, 3, 1):
+def test_hints_come_one_by_one_and_it_is_said_when_they_start_again(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_check, "_hinted", {})
+    for number, again in ((1, False), (2, False), (3, False), (1, True), (2, False)):
         puzzles.hint("row_sum")
-        assert f"hint {number} of 3" in _says(capsys)
+        said = _says(capsys)
+        assert f"hint {number} of 3" in said
+        assert (", again from the first:" in said) is again
 
 
 def test_solution_shows_code_without_marks_and_why(capsys: pytest.CaptureFixture[str]) -> None:
@@ -500,6 +560,11 @@ def test_solution_shows_code_without_marks_and_why(capsys: pytest.CaptureFixture
     assert "Why it works" in text
     assert "SOLUTION" not in text
     assert "PUZZLE" not in text
+
+
+def test_the_plain_text_of_a_verdict_is_what_print_gives(notebook: Notebook) -> None:
+    verdict = puzzles.judge(puzzles.find("vector_add"), _kernel(notebook, "..."))
+    assert repr(verdict) == str(verdict)
 
 
 def test_html_says_what_the_text_says(notebook: Notebook) -> None:

@@ -6,8 +6,8 @@ import pytest
 
 import puzzles
 from puzzles import Mistake, judge
-from puzzles._judge import stages
-from puzzles._judge.words import remedy
+from puzzles._judge import answer
+from puzzles._judge.raised import remedy
 
 
 def judged(name: str, *edits: tuple[str, str]) -> str:
@@ -59,7 +59,7 @@ def test_ends_of_a_copy_that_differ_are_both_named(name, old, new, says) -> None
 
 
 def test_a_long_kernel_that_goes_outside_is_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stages, "execute", lambda traced: pytest.fail("it was run"))
+    monkeypatch.setattr(answer, "execute", lambda traced: pytest.fail("it was run"))
     text = judged("pipelined_add", ("grid=(M // bm, N // bn)", "grid=(M, N)"))
     assert "it was not run" in text
     assert "reaches outside `x_ref`" in text

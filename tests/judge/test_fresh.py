@@ -12,7 +12,8 @@ from learner import Notebook, edited, solved
 
 import puzzles
 from puzzles._author import proof
-from puzzles._judge import cases, fresh, fresh_case, judge, judge_fresh, source
+from puzzles._judge import cases, fresh_case, judge, judge_fresh, source
+from puzzles._judge.case import own_seed
 
 ROW_SUM, VECTOR_ADD = puzzles.find("row_sum"), puzzles.find("vector_add")
 
@@ -49,7 +50,7 @@ def test_sizes_known_by_heart_do_not_help(name: str) -> None:
 
 def test_the_same_code_meets_the_same_case_and_any_edit_another() -> None:
     def seed(*edits: tuple[str, str]) -> int:
-        return fresh.own_seed(ROW_SUM, edited("row_sum", *edits))
+        return own_seed(ROW_SUM, edited("row_sum", *edits))
 
     assert seed() == seed()
     in_the_kernel = ("o_ref[...] = jnp.zeros_like(o_ref)", "o_ref[...] = jnp.zeros_like(o_ref) * 1")
@@ -66,7 +67,7 @@ def test_helpers_and_constants_belong_to_the_code() -> None:
         notebook.run(
             "def row_sum(x, inner=row_sum):\n    return (lambda: helper(x) + SIZE)()\nother = 3\n"
         )
-        return fresh.own_seed(ROW_SUM, notebook["row_sum"])
+        return own_seed(ROW_SUM, notebook["row_sum"])
 
     assert len({seed("x", 1), seed("x", 2), seed("x + 1", 1)}) == 3
     assert seed("x", 1) == seed("x", 1)
@@ -76,7 +77,7 @@ def test_without_a_source_the_seed_is_fixed() -> None:
     names: dict = {"jnp": jnp}
     exec("def row_sum(x):\n    return jnp.sum(x, axis=1, keepdims=True)", names)
     assert source.text_of(names["row_sum"]) is None
-    assert fresh.own_seed(ROW_SUM, names["row_sum"]) == 0
+    assert own_seed(ROW_SUM, names["row_sum"]) == 0
 
 
 def test_a_seed_draws_the_data_of_all_cases() -> None:

@@ -6,8 +6,6 @@ import pytest
 
 import puzzles
 from puzzles import Mistake, Verdict, judge
-from puzzles._judge.scale import at_scale, compare
-from puzzles._judge.verdict import Rejected
 
 pytestmark = pytest.mark.slow
 
@@ -15,16 +13,6 @@ pytestmark = pytest.mark.slow
 def judged(name: str, *edits: tuple[str, str]) -> Verdict:
     puzzle = puzzles.find(name)
     return judge(puzzle, puzzles.mutate(puzzle, Mistake("differs", edits=edits)))
-
-
-def beside_the_reference(name: str, edit: tuple[str, str]) -> Verdict:
-    """What production scale alone says: `make graduate` shows that the cases before it pass."""
-    puzzle = puzzles.find(name)
-    scale = at_scale(puzzle, puzzles.mutate(puzzle, Mistake("differs", edits=(edit,))))
-    assert scale is not None
-    with pytest.raises(Rejected) as rejected:
-        compare(puzzle, scale)
-    return rejected.value.verdict
 
 
 SUM = "acc_ref[...] += scale * dq"

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from puzzles import Mistake, Puzzle, Verdict, find
-from puzzles._judge import cases, execute, judge, stages
+from puzzles._judge import cases, execute, judge, judging, memory
+from puzzles._judge.answer import Answer
 from puzzles._judge.judging import _stores
-from puzzles._judge.memory import memory
 from puzzles._judge.scale import at_scale
 from puzzles._launch import compiling, kernel_calls, trace_call
 from puzzles._puzzle import mutate, variant
@@ -30,12 +30,12 @@ def test_without_scalar_prefetch_nobody_hears_of_it():
 def test_a_wrong_result_is_told_before_its_gradients_are_run(monkeypatch):
     launches = []
 
-    def counted(case, traced, again):
+    def counted(traced):
         launches.append(len(traced.launches))
-        return numbers(case, traced, again)
+        return execute(traced)
 
-    numbers = stages.numbers
-    monkeypatch.setattr(stages, "numbers", counted)
+    monkeypatch.setattr("puzzles._judge.answer.execute", counted)
+    monkeypatch.setattr(judging, "EXPLAINERS", {"numbers": (judging._ON_RECORD,)})
     puzzle = find("moe_layer")
     wrong = judge(puzzle, mutate(puzzle, puzzle.mistake("does not unsort")), seed=0)
     assert wrong.stage == "values"
@@ -43,22 +43,25 @@ def test_a_wrong_result_is_told_before_its_gradients_are_run(monkeypatch):
     assert launches == [3]
 
 
+def simulated(name, number, thorough):
+    """What the receipt says of the simulator, given the solution on one case."""
+    answer = Answer(find(name), find(name).solution, thorough=thorough)
+    answer.runs = (answer.on(cases(find(name))[number]),)
+    for run in memory.simulated(answer):
+        assert memory.same_in_simulator(run) is None
+    return answer.ran["simulator"]
+
+
 @pytest.mark.slow
 def test_kernels_of_other_rungs_are_simulated_there_and_by_verify():
-    puzzle = find("moe_layer")
-    (case,) = cases(puzzle)
-    traces = {case: trace_call(case.judged(puzzle.solution), *case.args)}
-    assert memory(traces, thorough=False) == "its kernels are other rungs': there"
-    assert memory(traces, thorough=True) == "1 of 1 cases"
-    own = find("grouped_outer")
-    small, *_ = cases(own)
-    traced = trace_call(small.judged(own.solution), *small.args)
-    assert memory({small: traced}, thorough=False) == "1 of 1 cases"
+    assert simulated("moe_layer", 0, thorough=False) == "its kernels are other rungs': there"
+    assert simulated("moe_layer", 0, thorough=True) == "1 of 1 cases"
+    assert simulated("grouped_outer", 0, thorough=False) == "1 of 1 cases"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("thorough", "simulated"), [(False, 1), (True, 3)])
-def test_of_kernels_of_several_rungs_the_own_one_is_simulated(monkeypatch, thorough, simulated):
+@pytest.mark.parametrize(("thorough", "count"), [(False, 1), (True, 3)])
+def test_of_kernels_of_several_rungs_the_own_one_is_simulated(monkeypatch, thorough, count):
     watched = []
 
     def counted(*given):
@@ -67,12 +70,8 @@ def test_of_kernels_of_several_rungs_the_own_one_is_simulated(monkeypatch, thoro
 
     watch = simulator.Watch
     monkeypatch.setattr(simulator, "Watch", counted)
-    puzzle = find("splash_vjp")
-    case = cases(puzzle)[1]
-    traced = trace_call(case.judged(puzzle.solution), *case.args)
-    assert len(traced.launches) == 3
-    assert memory({case: traced}, thorough) == "1 of 1 cases"
-    assert len(watched) == simulated
+    assert simulated("splash_vjp", 1, thorough) == "1 of 1 cases"
+    assert len(watched) == count
 
 
 def test_of_equal_kernels_one_is_compiled(monkeypatch):

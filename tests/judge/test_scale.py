@@ -13,9 +13,11 @@ from jax.experimental.pallas import tpu as pltpu
 from learner import Notebook, solved
 
 import puzzles
+from puzzles._judge.beside import beside as table
 from puzzles._judge.cost import Cost
 from puzzles._judge.scale import Excess, Scale, excesses
 from puzzles._launch import trace_call
+from puzzles._receipt import amounts
 
 f32 = jnp.float32
 M, K, N = 2048, 4096, 8192
@@ -166,14 +168,35 @@ def judged(name: str, *edits: tuple[str, str]) -> puzzles.Verdict:
 
 
 def test_a_pass_shows_both_costs_and_the_production_shape() -> None:
-    receipt = judged("row_sum").receipt or ""
-    assert "at production scale: M=1,024, N=262,144" in receipt
-    assert "yours, and the reference's\n" in receipt
-    assert "about 13.1 ms on one v5e, bound by its steps, of 400 ns each" in receipt
-    other = judged("row_sum", ("bm, bn = 64, 128", "bm, bn = 32, 128")).receipt or ""
-    assert "reference\n" in other
-    assert "16 blocks of sums in 32,768 steps\n" in receipt
-    assert "32 blocks of sums in 65,536 steps; the reference: 16 blocks of sums in" in other
+    same = judged("row_sum")
+    assert same.receipt == (
+        "At M=1,024, N=262,144: 16 blocks of sums in 32,768 steps; about 13.1 ms on one v5e, bound "
+        "by its steps."
+    )
+    assert "yours, and the reference's\n" in str(same.details)
+    assert "each step takes 400 ns by itself" in str(same.details)
+    other = judged("row_sum", ("bm, bn = 64, 128", "bm, bn = 32, 128"))
+    assert "reference\n" in str(other.details)
+    assert "steps (the reference: 16 blocks of sums in 32,768 steps); about" in str(other.receipt)
+
+
+def test_what_is_made_outside_is_said_where_it_differs() -> None:
+    plain, padded = (
+        Cost.of(trace_call(fn, A, B))
+        for fn in (matmul, lambda a, b: matmul(jnp.pad(a, ((0, 256), (0, 0))), b))
+    )
+    for mine, par in ((padded, plain), (plain, padded)):
+        assert "made outside" in table(Scale("", mine, par), ())
+        assert "made outside" not in table(Scale("", mine, mine), ())
+
+
+def test_both_sides_have_one_unit() -> None:
+    assert amounts(3003 * 2**20, 990 * 2**20) == ("3,003 MiB", "990 MiB")
+    assert amounts(2**30, 3 * 2**20) == ("1,024 MiB", "3 MiB")
+    assert amounts(10 * 2**30, 3 * 2**20) == ("10 GiB", "0.00293 GiB")
+    assert amounts(0, 5 * 2**20) == ("0 B", "5 MiB")
+    assert amounts(2**20, 2**20) == ("1 MiB", "1 MiB")
+    assert amounts(2**20, 2**20 + 1) == ("1,048,576 B", "1,048,577 B")
 
 
 def test_what_raises_at_production_scale_only_is_told_so() -> None:

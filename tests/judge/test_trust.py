@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import random
 import signal
 import socket
@@ -12,7 +13,7 @@ import pytest
 from learner import Notebook, solved
 
 import puzzles
-from puzzles._judge import judging, memory, stages
+from puzzles._judge import judging, memory
 from puzzles._ladders import find
 
 
@@ -29,25 +30,30 @@ def passes(notebook: Notebook, name: str = "row_sum") -> None:
     assert verdict.passed, str(verdict)
 
 
-STAGES = ("trace", "pallas", "numbers", "memory", "work", "tpu")
+QUESTIONS = [(n, k) for n, one in enumerate(judging.QUESTIONS) for k in range(len(one.questions))]
+# row_sum shows no part at a glance.
+ASKED = [place for place in QUESTIONS if judging.QUESTIONS[place[0]].of is not judging.at_a_glance]
 
 
-@pytest.mark.parametrize("stage", STAGES)
-def test_an_interrupt_in_any_stage_is_one_sentence(
-    stage: str,
+@pytest.mark.parametrize("place", ASKED)
+def test_an_interrupt_in_any_question_is_one_sentence(
+    place: tuple[int, int],
     notebook: Notebook,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture,
 ) -> None:
-    module = judging if stage == "memory" else stages
-    real = getattr(module, stage)
+    number, which = place
+    asked = judging.QUESTIONS[number]
 
-    def interrupted(*args: object, **named: object) -> None:
-        real(*args, **named)
+    def interrupted(of: object) -> None:
+        asked.questions[which](of)
         raise KeyboardInterrupt
 
+    questions = (*asked.questions[:which], interrupted, *asked.questions[which + 1 :])
+    row = dataclasses.replace(asked, questions=questions)
     with monkeypatch.context() as patched:
-        patched.setattr(module, stage, interrupted)
+        rows = (*judging.QUESTIONS[:number], row, *judging.QUESTIONS[number + 1 :])
+        patched.setattr(judging, "QUESTIONS", rows)
         assert puzzles.check(notebook["row_sum"]) is None
     assert capsys.readouterr().out == (
         "interrupted: nothing was judged, nothing is lost; run the cell again.\n"

@@ -63,6 +63,18 @@ SAID = {
         "out_specs=pl.BlockSpec((bm, bn), (i, j))",
         "An index map is a function, which JAX calls with the program ids",
     ),
+    "data for a block's number": (
+        "add_reversed_blocks",
+        "return (n - 1 - i,)",
+        "return y[n - 1 - i]",
+        "An index map returns whole numbers, which count blocks",
+    ),
+    "a fraction for a block's number": (
+        "add_reversed_blocks",
+        "return (n - 1 - i,)",
+        "return ((2 * n - 2 - 2 * i) / 2,)",
+        "no fraction (`//` divides)",
+    ),
     "square brackets for a program id": (
         "row_sum",
         "pl.program_id(1) == 0",

@@ -17,7 +17,9 @@ BUDGETS = {
     "grouped_matmul": (144, 180),
     "pipelines": (120, 150),
 }
-# The same of each of a ladder's first four rungs, before anybody is used to it.
+# Words of any rung of a ladder in all.
+WHOLE = {"basics": 235}
+# Words before that cell, of each of a ladder's first four rungs, before anybody is used to it.
 OPENINGS = {"basics": 130}
 # Words of a ladder's front page, which leads to its first puzzle.
 INTROS = {"basics": 120, "pipelines": 120}
@@ -33,11 +35,14 @@ _NOT_PROSE = re.compile(
 )
 
 
-def words_before(puzzle: Puzzle) -> int:
-    """Words of Markdown in a rung before the cell to fill in, without code, pictures and folds."""
+def words_before(puzzle: Puzzle, *, whole: bool = False) -> int:
+    """Words of Markdown in a rung before the cell to fill in, without code, pictures and folds.
+
+    whole: the words after it, too.
+    """
     text = []
     for marker, body in _regions.split_cells(puzzle.text):
-        if _regions.BEGIN in body:
+        if _regions.BEGIN in body and not whole:
             break
         if "[markdown]" in marker:
             text.append(re.sub(r"(?m)^# ?", "", body))
@@ -61,6 +66,12 @@ def test_a_learner_soon_writes(ladder: str) -> None:
 def test_a_ladder_opens_with_few_words(ladder: str) -> None:
     opening = {puzzle.name: words_before(puzzle) for puzzle in puzzles.ladder(ladder)[:4]}
     assert {name: count for name, count in opening.items() if count > OPENINGS[ladder]} == {}
+
+
+@pytest.mark.parametrize("ladder", sorted(WHOLE))
+def test_no_rung_is_long_in_all(ladder: str) -> None:
+    words = {puzzle.name: words_before(puzzle, whole=True) for puzzle in puzzles.ladder(ladder)}
+    assert {name: count for name, count in words.items() if count > WHOLE[ladder]} == {}
 
 
 @pytest.mark.parametrize("ladder", sorted(INTROS))

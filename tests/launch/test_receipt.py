@@ -137,6 +137,11 @@ def both(x_ref, o_ref):
     looping(x_ref, o_ref)
 
 
+def beside(x_ref, o_ref):
+    both(x_ref, o_ref)
+    o_ref[...] += jnp.dot(x_ref[...], x_ref[...], preferred_element_type=f32)
+
+
 TAKEN = "1 branch on data or in too long a loop, counted as taken"
 ONCE = "1 loop of unknown length, counted once"
 
@@ -145,8 +150,9 @@ ONCE = "1 loop of unknown length, counted once"
     ("kernel", "flops", "data"),
     [
         (branching, "at most 8.39 M, ", TAKEN),
-        (looping, "at least 8.39 M", ONCE),
-        (both, "about 16.8 M", f"{TAKEN}; {ONCE}"),
+        (looping, "8.39 M if each loop runs once", ONCE),
+        (both, "16.8 M if each loop runs once", f"{TAKEN}; {ONCE}"),
+        (beside, "at least 8.42 M", f"{TAKEN}; {ONCE}"),
     ],
 )
 def test_what_depends_on_data_is_a_bound(kernel, flops, data):
@@ -219,13 +225,31 @@ def test_the_receipt_of_several_launches_is_a_table():
     )
     head, columns, first, second, third, chip = receipt_text(three, title="all").splitlines()
     assert head == "receipt for all"
-    assert columns.split() == ["grid", "steps", "read", "written", "VMEM", "FLOPs", "per", "byte"]
+    assert columns.split() == ["grid", "steps", "read", "written", "VMEM", "FLOPs"]
     assert first.split("  ")[0] == "1 twice"
-    assert "20 MiB, does not fit" in first
+    assert "20 MiB of 16 MiB: does not fit" in first
     assert "(320,)    320" in second
     assert second.count("16 KiB") == 1  # two buffers each of two operands
-    assert "at least" in third
-    assert chip.startswith("v5e gives a kernel 16 MiB")
+    assert "83.9 M if each loop runs once" in third
+    assert chip.startswith("v5e's matrix unit needs 240 FLOPs per byte")
+
+
+def test_the_table_has_scalars_and_the_limit_of_each_launch():
+    def prefetched(x):
+        spec = pl.BlockSpec((8, 128), lambda i, s_ref: (s_ref[i], 0))
+        grid = pltpu.PrefetchScalarGridSpec(
+            num_scalar_prefetch=1, grid=(2,), in_specs=[spec], out_specs=spec
+        )
+        scalars = jnp.zeros(2**18 + 1024, i32)
+        return pl.pallas_call(
+            lambda s_ref, x_ref, o_ref: twice(x_ref, o_ref), grid_spec=grid, out_shape=x
+        )(scalars, x)
+
+    both = trace(lambda x: (limited(24 * 2**20)(x), prefetched(x[:16, :128])), S((2560, 1024), f32))
+    _, columns, first, second, _ = receipt_text(both).splitlines()
+    assert columns.split() == ["grid", "steps", "read", "written", "VMEM", "SMEM", "FLOPs"]
+    assert "20 MiB of 24 MiB: close" in first
+    assert "1,052,672 B of 1,048,576 B: does not fit" in second
 
 
 def test_a_puzzle_without_arguments_is_counted_on_its_first_case(capsys):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import puzzles
-from puzzles._judge import again, judge
+from puzzles._judge import answer, judge
 from puzzles._puzzle import variant
 
 
@@ -21,8 +21,8 @@ def test_when_time_is_over_the_place_alone_is_told() -> None:
 
 def test_time_begins_with_the_first_question(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
-    monkeypatch.setattr(again.time, "monotonic", lambda: now[0])
-    one = again.Again(lambda case: None, 2.0)
+    monkeypatch.setattr(answer.time, "monotonic", lambda: now[0])
+    one = answer.Clock(2.0)
     now[0] = 200.0
     assert one.in_time()
     now[0] = 201.9

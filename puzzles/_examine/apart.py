@@ -1,0 +1,123 @@
+"""One target in a Python of its own: what it prints, exits with or hangs in reaches nobody else."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection
+from typing import Any
+
+from puzzles._examine.costs import Costs, costs, dearer
+from puzzles._examine.examination import Examination
+from puzzles._examine.examining import examine
+from puzzles._examine.ignores import without_ignored
+from puzzles._examine.places import home_of, place
+from puzzles._examine.targets import Unfit, argument, load, made
+from puzzles._launch import Finding
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A target as it is typed, with what steers its examination.
+
+    before: what its launches did cost, as the file called `kept` says.
+    """
+
+    target: str
+    arguments: tuple[str, ...] = ()
+    chips: tuple[str, ...] = ("v5e",)
+    seed: int = 0
+    before: Costs | None = None
+    kept: str = ""
+
+    def compared(self, before: Costs | None, kept: str) -> Asked:
+        """The same, with costs to compare with."""
+        return replace(self, before=before, kept=kept)
+
+    @property
+    def name(self) -> str:
+        return " ".join((self.target, *self.arguments))
+
+
+@dataclass(frozen=True)
+class Report:
+    """What of an examination leaves its process.
+
+    gaps: what was not looked at, and might be. places: of each finding the path and the line, where
+    they are known. home: those of the function.
+    """
+
+    target: str
+    text: str
+    data: dict[str, Any]
+    findings: tuple[Finding, ...]
+    unread: str
+    gaps: tuple[str, ...]
+    places: tuple[tuple[str, int] | None, ...] = ()
+    home: tuple[str, int] | None = None
+    costs: Costs | None = None
+
+    @classmethod
+    def of(cls, target: str, found: Examination, fn: object = None) -> Report:
+        # Which numbers are right nobody said, and that is the same for all kernels.
+        missed = tuple(s for s in found.not_looked if not s.startswith("wrong numbers"))
+        return cls(
+            target, str(found), json.loads(found.to_json()), found.findings, found.unread,
+            found.unseen + missed, tuple(place(one.line) for one in found.findings), home_of(fn),
+            costs(found.launches),
+        )  # fmt: skip
+
+    @classmethod
+    def unlooked(cls, target: str, why: str) -> Report:
+        return cls.of(target, Examination(target, unread=why))
+
+
+def apart(asked: Asked, timeout: float | None = None) -> Report:
+    """The report on one target, whatever becomes of the Python that examines it."""
+    spawn = multiprocessing.get_context("spawn")
+    ours, theirs = spawn.Pipe(duplex=False)
+    process = spawn.Process(target=_answer, args=(theirs, asked))
+    process.start()
+    theirs.close()
+    try:
+        if not ours.poll(timeout):
+            return Report.unlooked(asked.target, f"it was not done after {timeout:g} seconds")
+        return ours.recv()
+    except EOFError:
+        process.join()
+        return Report.unlooked(asked.target, f"its Python {_ended(process.exitcode)}")
+    finally:
+        process.kill()  # threads of its own may keep it
+        process.join()
+
+
+def _ended(code: int | None) -> str:
+    if code is not None and code < 0:
+        return f"was ended by {signal.Signals(-code).name} before anything was known"
+    return f"ended with exit code {code} before anything was known"
+
+
+def _answer(pipe: Connection, asked: Asked) -> None:
+    os.dup2(2, 1)  # standard output is the report's; what C prints goes where errors go, too
+    try:
+        report = looked_at(asked)
+    except Unfit as error:
+        report = Report.unlooked(asked.target, str(error))
+    except SystemExit as error:
+        report = Report.unlooked(asked.target, f"it calls sys.exit({error.code!r})")
+    except Exception as error:
+        report = Report.unlooked(asked.target, f"{type(error).__name__}: {error}")
+    pipe.send(report)
+
+
+def looked_at(asked: Asked) -> Report:
+    """The same in this process."""
+    fn, args = made(load(asked.target), [argument(text) for text in asked.arguments])
+    found = examine(fn, *args, chips=asked.chips, seed=asked.seed)
+    if asked.before is not None:
+        more = dearer(found.launches, asked.before, asked.kept)
+        found = without_ignored(found.with_more(more))
+    return Report.of(asked.target, found, fn)

@@ -1,0 +1,92 @@
+"""What launches cost, kept in a file: a later one that costs more is a finding."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from puzzles._launch import ERROR, Finding, Launch
+
+Costs = dict[str, dict[str, int]]  # by the launch's name, then by what is counted
+
+_WORDS = {
+    "steps": "grid steps",
+    "bytes": "bytes of HBM read and written",
+    "vmem": "bytes of VMEM",
+    "dots": "dots",
+    "times": "runs of the launch",
+}
+
+
+class Unkept(ValueError):
+    """A file that holds no costs; the text says what would."""
+
+
+def costs(launches: Sequence[Launch]) -> Costs:
+    """What each launch costs; of several of one name the second is `name #2`."""
+    return dict(zip(_names(launches), map(_cost, launches), strict=True))
+
+
+def _names(launches: Sequence[Launch]) -> Iterator[str]:
+    seen: dict[str, int] = {}
+    for one in launches:
+        seen[one.name] = seen.get(one.name, 0) + 1
+        yield one.name if seen[one.name] == 1 else f"{one.name} #{seen[one.name]}"
+
+
+def _cost(one: Launch) -> dict[str, int]:
+    counted = {
+        "steps": one.steps,
+        "bytes": one.hbm_bytes,
+        "vmem": one.vmem_bytes,
+        "dots": sum(int(dot.executed.sum()) for dot in one.dots),
+    }
+    return counted if one.times is None else counted | {"times": one.times}
+
+
+def dearer(launches: Sequence[Launch], before: Costs, file: str) -> Iterator[Finding]:
+    """A finding for each launch that costs more than before, or was not there."""
+    for launch, (name, now) in zip(launches, costs(launches).items(), strict=True):
+        then = before.get(name)
+        if then is None:
+            says = f"`{name}` is not in {file}, so nobody can say whether it became dearer."
+        else:
+            more = [key for key in _WORDS if now.get(key, 0) > then.get(key, now.get(key, 0))]
+            if not more:
+                continue
+            told = "; ".join(f"{now[key]:,} {_WORDS[key]}, not {then[key]:,}" for key in more)
+            says = f"`{name}` costs more than {file} says: {told}."
+        remedy = "If that is meant, run it once with `--update-baseline`, and commit the file."
+        yield Finding("dearer", ERROR, says, remedy, launch=launch.name, line=launch.line)
+
+
+def read(file: Path) -> dict[str, Costs]:
+    """The costs of every target in a file; empty where it is absent."""
+    try:
+        kept = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except ValueError as error:
+        raise Unkept(f"{file} is no JSON: {error}") from None
+    numbers = (
+        isinstance(n, int)
+        for target in _values(kept, file)
+        for launch in _values(target, file)
+        for n in _values(launch, file)
+    )
+    if not all(numbers):
+        raise Unkept(f"{file} holds no costs: delete it, and it is written anew")
+    return kept
+
+
+def _values(data: object, file: Path) -> Iterator[object]:
+    if not isinstance(data, Mapping):
+        raise Unkept(f"{file} holds no costs: delete it, and it is written anew")
+    return iter(data.values())
+
+
+def write(file: Path, kept: Mapping[str, Costs]) -> None:
+    """Write the costs of all targets, in the order of their names."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(kept, indent=2, sort_keys=True) + "\n", encoding="utf-8")

@@ -1,0 +1,138 @@
+"""What a shell names: a function by its module or its file, and arguments as they are typed."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import importlib.util
+import inspect
+import operator
+import os
+import re
+import sys
+from collections.abc import Callable, Sequence
+from functools import reduce
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+_TYPES = {"f": "float", "bf": "bfloat", "i": "int", "s": "int", "u": "uint", "b": "bool"}
+_SHAPE = re.compile(r"(?P<kind>[a-z]+)(?P<bits>\w*)\[(?P<dims>[\d,\s]*)\](?:=(?P<data>.+))?")
+
+
+class Unfit(ValueError):
+    """What was typed names no function or no argument; the text says what would."""
+
+
+def load(target: str) -> Callable:
+    """The object that `module:function`, `file.py:function` or `module:object.attr` names."""
+    where, _, path = target.rpartition(":")
+    if not where or not path:
+        raise Unfit(f"{target!r} names no function: write module:function, as in kernels:matmul")
+    try:
+        found: Any = _module(where)
+    except Unfit:
+        raise
+    except SystemExit as error:
+        raise Unfit(f"{where!r} calls sys.exit({error.code!r}) while it is imported") from None
+    except SyntaxError as error:
+        place = f"{os.path.basename(error.filename or '')}:{error.lineno}"
+        raise Unfit(f"{where!r} cannot be imported: {place}: {error.msg}") from None
+    except ImportError as error:
+        raise Unfit(f"{where!r} cannot be imported: {error}") from None
+    except Exception as error:
+        says = f"{type(error).__name__}: {error}"
+        raise Unfit(f"{where!r} raises while it is imported: {says}") from None
+    try:
+        return reduce(getattr, path.split("."), found)
+    except AttributeError:
+        raise Unfit(f"{where!r} has no {path!r}") from None
+
+
+def made(fn: Callable, args: Sequence[object]) -> tuple[Callable, Sequence[object]]:
+    """The function and its arguments that `fn` returns, where it asks for none and returns such.
+
+    That is a tuple of both, `(fn, x, y)` or `(fn, (x, y))`. Else `fn` itself, with `args`.
+    """
+    if args or not _asks_for_nothing(fn):
+        return fn, args
+    try:
+        result = fn()
+    except Exception:  # it may be a kernel that no CPU runs; if not, the examination says why
+        return fn, args
+    if not isinstance(result, tuple) or not result or not callable(result[0]):
+        return fn, args
+    inner, *rest = result
+    return inner, list(rest[0]) if len(rest) == 1 and isinstance(rest[0], tuple | list) else rest
+
+
+def _asks_for_nothing(fn: Callable) -> bool:
+    try:
+        inspect.signature(fn).bind()
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def _module(where: str) -> ModuleType:
+    """A module by its name, or by its file's path; a file of a package keeps its package."""
+    if not where.endswith(".py") and "/" not in where:
+        _look_in(os.getcwd())
+        return importlib.import_module(where)
+    file = Path(where).resolve()
+    if not file.is_file():
+        raise Unfit(f"{where!r} is no file: a path ends with .py, a module has dots and no slash")
+    names, folder = [file.stem], file.parent
+    while (folder / "__init__.py").exists():
+        names, folder = [folder.name, *names], folder.parent
+    _look_in(str(folder))
+    if len(names) > 1:
+        return importlib.import_module(".".join(names))
+    # A file may be called as a module that is there already, such as types.py.
+    name = f"examined_{file.stem}" if file.stem in sys.modules else file.stem
+    spec = importlib.util.spec_from_file_location(name, file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _look_in(folder: str) -> None:
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+
+
+def argument(text: str) -> object:
+    """One argument: `f32[8,128]` is a shape, `i32[3]=5,0,7` an array, all else is Python."""
+    found = _SHAPE.fullmatch(text.strip())
+    if found is None:
+        try:
+            return ast.literal_eval(text)
+        except (SyntaxError, ValueError):
+            raise Unfit(
+                f"{text!r} is no argument: write f32[8,128] for a shape, i32[3]=5,0,7 for "
+                "numbers, or a Python literal"
+            ) from None
+    dtype = _dtype(found["kind"], found["bits"])
+    shape = tuple(int(n) for n in found["dims"].replace(" ", "").split(",") if n)
+    if found["data"] is None:
+        return jax.ShapeDtypeStruct(shape, dtype)
+    numbers = np.array([float(n) for n in found["data"].split(",")])
+    count = reduce(operator.mul, shape, 1)
+    if len(numbers) not in (1, count):
+        raise Unfit(f"{text!r} has {len(numbers)} numbers for {count} elements")
+    return jnp.asarray(np.broadcast_to(numbers, count).reshape(shape), dtype)
+
+
+def _dtype(kind: str, bits: str) -> np.dtype:
+    for name in (f"{_TYPES.get(kind, kind)}{bits}", f"{kind}{bits}", f"float{bits}"):
+        try:
+            return jnp.dtype(name)
+        except TypeError:
+            continue
+    raise Unfit(f"{kind}{bits!r} is no type: f32, bf16, i32, u8, bool, float8_e4m3fn")

@@ -1,0 +1,123 @@
+"""`with examining():` every launch that is traced within it, examined when it ends."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import wraps
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import pallas as pl
+
+from puzzles._examine.examination import Examination
+from puzzles._examine.examining import examine
+from puzzles._launch import ERROR, SEVERITIES, kernels, trace_call
+
+# Examinations of launches that were seen before: a suite of tests launches one kernel often.
+_known: dict[Hashable, Examination] = {}
+
+
+class Found(AssertionError):
+    """What was found, so that a test fails by it; the text is the examinations'."""
+
+
+@dataclass
+class Seen:
+    """What a `with examining()` saw: one examination for each launch that differs."""
+
+    examinations: list[Examination] = field(default_factory=list)
+    _calls: list[tuple[Callable, tuple]] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        if not self.examinations:
+            return (
+                "no launch was traced: what `jax.jit` has traced before is not traced again, "
+                "until `jax.clear_caches()`"
+            )
+        return "\n\n".join(map(str, self.examinations))
+
+
+@contextmanager
+def every_launch(
+    *, chips: Sequence[str] = ("v5e",), seed: int = 0, fail_on: str | None = ERROR
+) -> Iterator[Seen]:
+    """Examine every `pl.pallas_call` that is called within it; raise what is found at its end.
+
+    Launches are examined alone, each form once. Integers that are known while the launch is traced
+    are used as they are; for what is traced itself there are shapes only. fail_on: the mildest
+    finding that raises, None for none. What the block itself raises comes first, and unchanged.
+    """
+    if fail_on is not None and fail_on not in SEVERITIES:
+        raise ValueError(f"fail_on is one of {', '.join(SEVERITIES)}, or None")
+    seen = Seen()
+    with _watched(seen):
+        yield seen
+    for call, args in seen._calls:
+        found = _examined(call, args, tuple(chips), seed)
+        if found not in seen.examinations:
+            seen.examinations.append(found)
+    bad = [one for one in seen.examinations if fail_on is not None and one.fails(fail_on)]
+    if bad:
+        raise Found("\n\n".join(map(str, bad)))
+
+
+def _examined(call: Callable, args: tuple, chips: tuple[str, ...], seed: int) -> Examination:
+    try:
+        forms = frozenset(kernels(trace_call(call, *args)))
+    except Exception:  # examine says why
+        return examine(call, *args, chips=chips, seed=seed)
+    numbers = tuple(_bytes(leaf) for leaf in jax.tree.leaves(args))
+    key = (forms, numbers, chips, seed)
+    if key not in _known:
+        _known[key] = examine(call, *args, chips=chips, seed=seed)
+    return _known[key]
+
+
+def _bytes(leaf: object) -> Hashable:
+    return np.asarray(leaf).tobytes() if isinstance(leaf, jax.Array) else None
+
+
+@contextmanager
+def _watched(seen: Seen) -> Iterator[None]:
+    """Within it, `pl.pallas_call` notes what it is called with, whoever imported it."""
+    original = pl.pallas_call
+
+    @wraps(original)
+    def pallas_call(*given: Any, **named: Any) -> Callable:
+        launch = original(*given, **named)
+
+        @wraps(launch)
+        def launched(*args: Any) -> Any:
+            seen._calls.append((launch, jax.tree.map(_form, args)))
+            return launch(*args)
+
+        return launched
+
+    holders = [
+        (module, name)
+        for module in list(sys.modules.values())
+        for name, value in list(getattr(module, "__dict__", {}).items())
+        if value is original and module is not sys.modules[__name__]
+    ]
+    for module, name in holders:
+        setattr(module, name, pallas_call)
+    try:
+        yield
+    finally:
+        for module, name in holders:
+            setattr(module, name, original)
+
+
+def _form(leaf: Any) -> Any:
+    """An argument without its numbers, unless they may steer a launch."""
+    if isinstance(leaf, jax.core.Tracer):
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
+    array = isinstance(leaf, jax.Array | np.ndarray | np.generic)
+    if array and not jnp.issubdtype(leaf.dtype, jnp.integer):
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
+    return jnp.asarray(leaf) if array else leaf

@@ -1,0 +1,157 @@
+"""A function as an answer to a puzzle, and what it does on each case, made when it is asked for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from functools import cache, cached_property
+from typing import Any
+
+import jax
+import numpy as np
+
+from puzzles._judge.case import Case, cases, execute, fresh_case, own_seed
+from puzzles._judge.numbers import Mismatch
+from puzzles._judge.origin import Origin, origin, own_launches
+from puzzles._judge.raised import learners_code
+from puzzles._judge.scale import Scale
+from puzzles._launch import Launch, Traced, trace_call
+from puzzles._puzzle import Puzzle
+from puzzles._rules import Finding, Where
+from puzzles._tpu import Compiler
+
+# Seconds for which the cause of wrong numbers is looked for; then the place alone is told.
+PATIENCE = 2.0
+
+
+class Answer:
+    """What `judge` was asked: its arguments, the runs, and what has been done for the verdict."""
+
+    def __init__(
+        self,
+        puzzle: Puzzle,
+        fn: Callable,
+        seed: int | None = None,
+        thorough: bool = False,
+        compiler: Compiler | None = None,
+        patience: float | None = None,
+    ) -> None:
+        self.puzzle, self.fn, self.thorough, self.compiler = puzzle, fn, thorough, compiler
+        self.clock = Clock(PATIENCE if patience is None else patience)
+        self.ran: dict[str, str] = {}  # what has looked at it, for the receipt
+        # What an explainer asked for on other cases.
+        self.elsewhere: dict[Case, list[np.ndarray] | None] = {}
+        self.scale: Scale | None = None  # what it costs at production scale, once that is asked
+        self._seed = seed
+        self.on = cache(lambda case: Run(self, case))
+
+    @cached_property
+    def runs(self) -> tuple[Run, ...]:
+        """It on each listed case."""
+        return tuple(map(self.on, cases(self.puzzle, self._seed or 0)))
+
+    @cached_property
+    def fresh(self) -> Run | None:
+        """It on the case that is drawn: by its own text, if no seed was given."""
+        seed = own_seed(self.puzzle, self.fn) if self._seed is None else self._seed
+        case = fresh_case(self.puzzle, seed)
+        return None if case is None else self.on(case)
+
+
+class Run:
+    """An answer on one case; what the learner's code raises there is a `Rejected`."""
+
+    def __init__(self, answer: Answer, case: Case) -> None:
+        self.answer, self.case, self.puzzle, self.label = answer, case, case.puzzle, case.label
+
+    @cached_property
+    def traced(self) -> Traced:
+        """The program of a function with kernels."""
+        args, _ = self.case.args, self.case.expected  # an author's own fault is not the learner's
+        with learners_code(self.label):
+            return trace_call(self.case.judged(self.answer.fn), *args)
+
+    @cached_property
+    def grids(self) -> Sequence[tuple[str, tuple[int, ...]]]:
+        """The name and grid of each launch, before anything is listed for each of its steps."""
+        with learners_code(self.label):
+            return self.traced.grids
+
+    @cached_property
+    def launches(self) -> tuple[Launch, ...]:
+        """Those of its kernels; of a function without, what it plans."""
+        with learners_code(self.label):
+            if self.puzzle.kernel:
+                return self.traced.launches
+        planned = self.puzzle.launches
+        return () if planned is None else planned(self.result, *self.case.args)
+
+    @cached_property
+    def own(self) -> tuple[Launch, ...]:
+        """The launches that are of no other rung."""
+        return own_launches(self.case, self.traced)
+
+    @cached_property
+    def looked_into(self) -> tuple[Launch, ...]:
+        """The launches that are simulated here: of no other rung, or all if it is thorough."""
+        return own_launches(self.case, self.traced, self.answer.thorough)
+
+    @cached_property
+    def result(self) -> Any:
+        """What a function without a kernel returns."""
+        if self.puzzle.accepts is None:
+            _ = self.case.expected
+        with learners_code(self.label):
+            return self.case.plainly(self.answer.fn)
+
+    @cached_property
+    def flat(self) -> list[np.ndarray]:
+        """All results; raises what running them raises."""
+        if self.puzzle.kernel:
+            return execute(self.traced)
+        return [np.asarray(x) for x in jax.tree.leaves(self.result)]
+
+    @cached_property
+    def differs(self) -> tuple[int, np.ndarray, Mismatch] | None:
+        """The first result that is not the spec's: its position, what was wanted, where it is."""
+        return self.case.mismatch(self.flat)
+
+    @property
+    def mismatch(self) -> tuple[int, np.ndarray, Mismatch]:
+        """That, where it is known that there is one."""
+        assert self.differs is not None
+        return self.differs
+
+    @cached_property
+    def place(self) -> Origin | None:
+        """The output of a launch that the first wrong result is, where only layout lies between."""
+        if self.differs is None or not self.puzzle.kernel:
+            return None
+        position, _, wrong = self.mismatch
+        return origin(self.traced, position, wrong.wrong)
+
+    def wrong(
+        self,
+        rule: str,
+        /,
+        form: str = "",
+        title: str | None = None,
+        step: tuple[int, ...] | None = None,
+        **facts: object,
+    ) -> Finding:
+        """That a rule is broken on this case."""
+        return Finding(rule, Where(self.label, step), facts, form, title)
+
+
+class Clock:
+    """How long a cause is looked for, from the first question whether there is time."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._end: float | None = None
+
+    def in_time(self) -> bool:
+        """Whether one more thing may be tried."""
+        if self._end is None:
+            self._end = time.monotonic() + self._seconds
+        return time.monotonic() < self._end

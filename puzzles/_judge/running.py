@@ -1,0 +1,205 @@
+"""May it be run, and does it? Its launches can be read, are no longer than a rung's, and work in a
+kernel: what is asked of a run before its numbers. A question gives a `Finding`, or None."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+from puzzles._jax import Jaxpr
+from puzzles._judge import source
+from puzzles._judge.answer import Answer, Run
+from puzzles._judge.copied import unequal
+from puzzles._judge.memory import if_small
+from puzzles._judge.outside import by_pipeline, line_of, work_outside
+from puzzles._judge.raised import learners_code, raised, unexplained
+from puzzles._launch import (
+    TURNS,
+    equations,
+    faults,
+    kernel_calls,
+    longest_body,
+    longest_loop,
+    subjaxprs,
+    trace_call,
+)
+from puzzles._rules import RULES, Finding, Where, sentence
+
+# What a puzzle's kernel and grid never need; XLA would compile or run them for minutes.
+_EQUATIONS = 1000
+_STEPS = 2000
+_LISTED = 500_000
+# So many operations a program may grow by from case to case, however few elements there are more.
+_FEW = 50
+NOT_RUN = RULES["large-grid"].title
+
+
+def asks_the_spec(answer: Answer) -> Finding | None:
+    """A function without a kernel does not ask the spec that it is compared with."""
+    puzzle = answer.puzzle
+    if puzzle.kernel or not source.asks_the_spec(puzzle, answer.fn):
+        return None
+    return Finding("calls-spec", Where(), {"spec": puzzle.spec.__name__})
+
+
+def differentiates_itself(answer: Answer) -> Finding | None:
+    """No rule of differentiation asks for itself."""
+    if (asked := source.differentiates_itself(answer.fn)) is None:
+        return None
+    return Finding("rule-of-itself", Where(), {"rule": asked[0], "of": asked[1]})
+
+
+def traced(run: Run) -> None:
+    """It raises nothing while JAX traces it."""
+    _ = run.traced
+
+
+def loops(run: Run) -> Finding | None:
+    """No loop in it takes hours."""
+    turns = longest_loop(run.traced.jaxpr.jaxpr)
+    return run.wrong("long-loop", turns=turns) if turns > TURNS else None
+
+
+def grids(run: Run) -> Finding | None:
+    """Grids are counted before anything is listed for each of their steps."""
+    for name, grid in run.grids:
+        for axis, size in enumerate(grid):
+            if size < 0:
+                return run.wrong("negative-grid", grid=grid, name=name, size=size, axis=axis)
+    largest = max((grid for _, grid in run.grids), key=math.prod, default=())
+    if math.prod(largest) > _LISTED:
+        return run.wrong("large-grid", grid=largest, steps=math.prod(largest))
+    return None
+
+
+def readable(run: Run) -> Finding | None:
+    """Its launches can be read, and have steps."""
+    for one in run.launches:
+        if not one.steps and len(one.aliases) < len(one.outputs):
+            return run.wrong("empty-grid", grid=one.grid, name=one.name)
+    return None
+
+
+def body(run: Run) -> Finding | None:
+    """No kernel is unrolled into more operations than a compiler takes."""
+    made = longest_body(run.traced.jaxpr)
+    if len(made) <= _EQUATIONS:
+        return None
+    if 2 * (slots := sum(by_pipeline(equation) for equation in made)) > len(made):
+        return run.wrong("grown-kernel", form="pipeline", count=len(made), often=slots)
+    line, often = Counter(map(line_of, made)).most_common(1)[0]
+    form = "line" if line else ""
+    return run.wrong("grown-kernel", form=form, count=len(made), often=often, line=line)
+
+
+def steps(run: Run) -> Finding | None:
+    """Nothing is run that would take minutes only to be wrong."""
+    count = sum(one.steps * (one.times or 1) for one in run.launches)
+    if count <= _STEPS:
+        return None
+    for fault in (f for one in run.launches for f in faults(one)):
+        if fault.kind == "out-of-bounds":
+            says = sentence("too large to run", steps=count, says=fault.words)
+            step = fault.step if len(run.launches) == 1 else None
+            return run.wrong("out-of-bounds", step=step, title=NOT_RUN, says=says)
+    return run.wrong("large-grid", form="together", steps=count) if count > 4 * _STEPS else None
+
+
+def copies_fit(run: Run) -> Finding | None:
+    """Both ends of a copy hold equally much, and of many none goes outside."""
+    found = unequal(run.launches)
+    if found is None:
+        return None
+    rule, says = found
+    return run.wrong(rule, title=NOT_RUN if rule == "out-of-bounds" else None, says=says)
+
+
+# What a run is asked before it is run, however it is judged then.
+MAY_RUN = (traced, loops, grids, readable, body, steps, copies_fit)
+
+
+def in_a_kernel(run: Run) -> Finding | None:
+    """There is a kernel."""
+    if run.launches:
+        return None
+    other = (*run.traced.other_kernels, "")[0]
+    return run.wrong("no-kernel", form="other" if other else "", name=run.puzzle.name, other=other)
+
+
+def asks_outside(run: Run) -> Finding | None:
+    """No index map asks for `program_id`: the CPU answers, Mosaic refuses."""
+    maps = (
+        mapping.index_map_jaxpr.jaxpr
+        for call in kernel_calls(run.traced.jaxpr.jaxpr)
+        for mapping in call.params["grid_mapping"].block_mappings
+    )
+    asked = _asked(maps)
+    return None if asked is None else run.wrong("map-asks", asked=asked)
+
+
+def works_outside(run: Run) -> Finding | None:
+    """The work is done in the kernel."""
+    allowed = run.puzzle.outside
+    outside = work_outside(run.traced.jaxpr, allowed=tuple(allowed))
+    if not outside:
+        return None
+    name, where = outside[0]
+    names = ", ".join(f"`{one}`" for one in allowed)
+    more = sentence("allowed here", names=names) if names else ""
+    return run.wrong("work-outside", name=name, where=where, more=more)
+
+
+def runs(run: Run) -> Finding | None:
+    """It raises nothing while it runs; where nobody says why, the simulator may know the place."""
+    try:
+        _ = run.flat
+    except Exception as error:
+        calls = kernel_calls(run.traced.jaxpr.jaxpr)
+        asked = _asked(scope for call in calls for scope in _scopes(call.params["jaxpr"]))
+        if asked:  # a TPU answers, the CPU cannot
+            return run.wrong("scope-asks", asked=asked)
+        if unexplained(error) and (found := _first_unsafe(run)) is not None:
+            return found
+        return raised(error, run.label)
+    return None
+
+
+def _first_unsafe(run: Run) -> Finding | None:
+    found = if_small(run)
+    if found is None:
+        return None
+    return run.wrong(found.rule, title=sentence("unsafe"), says=found.says)
+
+
+def _scopes(jaxpr: Jaxpr) -> Iterator[Jaxpr]:
+    for equation in jaxpr.eqns:
+        for inner in subjaxprs(equation):
+            if equation.primitive.name == "run_scoped":
+                yield inner
+            yield from _scopes(inner)
+
+
+def _asked(some: Iterable[Jaxpr]) -> str | None:
+    """`program_id` or `num_programs`, if one of some programs asks."""
+    names = (inner.primitive.name for jaxpr in some for inner in equations(jaxpr))
+    return next((name for name in names if name in ("program_id", "num_programs")), None)
+
+
+def unrolled(answer: Answer) -> Finding | None:
+    """No Python loop goes through the elements of an array: `jax.jit` compiles each turn apart."""
+    if not answer.puzzle.jit:
+        return None
+    sizes = [_operations_and_elements(run) for run in answer.runs]
+    (least, fewer), (most, more) = min(sizes), max(sizes)
+    if most - least < max(_FEW, more - fewer):
+        return None
+    here, other = (answer.runs[sizes.index(one)] for one in ((most, more), (least, fewer)))
+    return here.wrong("unrolled", most=most, least=least, other=other.label)
+
+
+def _operations_and_elements(run: Run) -> tuple[int, int]:
+    with learners_code(run.label):
+        program = trace_call(run.case.judged(run.answer.fn), *run.case.args)
+    count = sum(1 for _ in equations(program.jaxpr.jaxpr))
+    return count, sum(math.prod(leaf.shape) for leaf in program.leaves)

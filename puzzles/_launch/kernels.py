@@ -1,0 +1,72 @@
+"""What `pl.kernel` makes, read as a launch: JAX itself lowers it as a `pallas_call`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import jax
+from jax.experimental import pallas as pl
+
+from puzzles._jax import ClosedJaxpr, Jaxpr, JaxprEqn
+from puzzles._launch.jaxprs import kernel_calls, subjaxprs
+from puzzles._launch.mesh import as_tpu
+from puzzles._launch.traced import Traced
+
+_KIND = "mpmd_map"  # since JAX 0.10
+_MESH = "TensorCoreMesh"  # other meshes are those of other cores
+
+
+def with_kernels_launched(traced: Traced) -> Traced:
+    """The same program with a `pallas_call` for each kernel of one function on one TensorCore."""
+    if _KIND not in traced.other_kernels:
+        return traced
+    return replace(traced, jaxpr=_swapped(traced.jaxpr))
+
+
+def _swapped(value: Any) -> Any:
+    if isinstance(value, ClosedJaxpr) and value is not getattr(value, "jaxpr", None):
+        return value.replace(jaxpr=_swapped(value.jaxpr))
+    if isinstance(value, Jaxpr):
+        return value.replace(eqns=[_launched(one) for one in value.eqns])
+    if type(value) in (tuple, list):
+        return type(value)(map(_swapped, value))
+    return value
+
+
+def _launched(equation: JaxprEqn) -> JaxprEqn:
+    if equation.primitive.name != _KIND:
+        if not any(True for _ in subjaxprs(equation)):
+            return equation
+        return equation.replace(params={k: _swapped(v) for k, v in equation.params.items()})
+    p = equation.params
+    if len(p["jaxprs"]) != 1 or type(p["meshes"][0]).__name__ != _MESH or p["external_meshes"]:
+        return equation
+    (kernel,), (mesh,) = p["jaxprs"], p["meshes"]
+    if set(mesh.shape.values()) != {1}:  # of several cores each runs it at once
+        return equation
+    arrays = [v.aval for v in equation.invars]
+    scratch = [v.aval for v in kernel.invars[len(arrays) + len(p["out_avals"]) :]]
+    anywhere = pl.BlockSpec(memory_space=pl.ANY)
+
+    def launch(*given: Any) -> Any:
+        return pl.pallas_call(
+            lambda *_: None,  # the kernel is put in below, as it was traced: with its names
+            grid=tuple(mesh.shape.items()),
+            in_specs=[anywhere] * len(arrays),
+            out_specs=[anywhere] * len(p["out_avals"]),
+            out_shape=[jax.ShapeDtypeStruct(a.shape, a.dtype) for a in p["out_avals"]],
+            scratch_shapes=[pl.MemoryRef(a.inner_aval, a.memory_space) for a in scratch],
+            input_output_aliases=dict(p["input_output_aliases"]),
+            compiler_params=p["compiler_params"],
+            name=p["name"],
+        )(*given)
+
+    forms = (jax.ShapeDtypeStruct(a.shape, a.dtype) for a in arrays)
+    with as_tpu():
+        (call,) = kernel_calls(jax.make_jaxpr(launch)(*forms).jaxpr)
+    params = {**call.params, "jaxpr": kernel}
+    return call.replace(
+        params=params, invars=equation.invars, outvars=equation.outvars,
+        source_info=equation.source_info,
+    )  # fmt: skip

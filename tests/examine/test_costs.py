@@ -1,0 +1,106 @@
+"""The baseline of costs: a dearer launch fails in numbers, by its name."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from puzzles.__main__ import main
+from puzzles._examine import apart, costs, shell
+
+CHEAP = """
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+
+def add_kernel(x_ref, w_ref, o_ref):
+    o_ref[...] = x_ref[...] + w_ref[...]
+
+def add(x, w):
+    row = pl.BlockSpec((8, 128), lambda i: (i, 0))
+    weights = pl.BlockSpec((8, 128), lambda i: (0, 0))
+    return pl.pallas_call(
+        add_kernel, grid=(4,), in_specs=[row, weights], out_specs=row, out_shape=x
+    )(x, w)
+"""
+DEARER = CHEAP.replace("lambda i: (0, 0)", "lambda i: (i % 2, 0)")
+TYPED = ("f32[32,128]", "f32[16,128]", "--baseline", "costs.json")
+
+
+@pytest.fixture
+def wrote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Writes the module that is examined; it is examined here, in this process."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(shell, "apart", lambda asked, _: apart.looked_at(asked))
+
+    def write(text: str) -> None:
+        Path("add.py").write_text(text)
+
+    return write
+
+
+def ran(*more: str) -> int:
+    return main(["examine", "./add.py:add", *TYPED, *more])
+
+
+def test_a_dearer_launch_fails_in_numbers_until_it_is_meant(wrote, capsys) -> None:
+    wrote(CHEAP)
+    assert ran() == 0
+    assert "are written to costs.json" in capsys.readouterr().err
+    (kept,) = json.loads(Path("costs.json").read_text()).values()
+    block = 8 * 128 * 4
+    assert kept["add_kernel"]["bytes"] == 9 * block
+    assert kept["add_kernel"]["steps"] == 4
+    assert ran() == 0
+    wrote(DEARER)
+    capsys.readouterr()
+    assert ran("--json", "--sarif", "found.sarif") == 1
+    (one,) = (f for f in json.loads(capsys.readouterr().out)["findings"] if f["kind"] == "dearer")
+    says = one["says"]
+    assert one["launch"] == "add_kernel"
+    assert f"{12 * block:,} bytes of HBM read and written, not {9 * block:,}" in says
+    (result, *_) = json.loads(Path("found.sarif").read_text())["runs"][0]["results"]
+    assert result["ruleId"] == "dearer"
+    assert result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] == "add.py"
+    assert ran("--update-baseline") == 0
+    assert ran() == 0
+    wrote(CHEAP)
+    assert ran() == 0, "what became cheaper does not fail"
+
+
+def test_a_launch_that_is_not_in_the_file_fails(wrote, capsys) -> None:
+    wrote(CHEAP)
+    ran()
+    wrote(CHEAP.replace("add_kernel", "sum_kernel"))
+    assert ran() == 1
+    assert "`sum_kernel` is not in costs.json" in capsys.readouterr().out
+
+
+def test_two_launches_of_one_name_are_two() -> None:
+    class One:
+        name = "kernel"
+
+    assert list(costs._names([One(), One()])) == ["kernel", "kernel #2"]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("{", "is no JSON"),
+        ("[]", "holds no costs"),
+        ('{"a": {"b": {"steps": "many"}}}', "no costs"),
+    ],
+)
+def test_a_file_that_holds_no_costs_exits_with_2(text, says, wrote, capsys) -> None:
+    Path("costs.json").write_text(text)
+    assert ran() == 2
+    assert says in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("wrote")
+def test_a_baseline_is_named_before_it_is_updated(capsys) -> None:
+    assert main(["examine", "./add.py:add", "--update-baseline"]) == 2
+    assert "--baseline FILE" in capsys.readouterr().err

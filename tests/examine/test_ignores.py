@@ -1,0 +1,139 @@
+"""`# examine: ignore[rule] why`, `module:make` and the settings in pyproject.toml."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import puzzles
+from puzzles.__main__ import main
+from puzzles._examine import apart, shell, targets
+
+X = jax.ShapeDtypeStruct((32, 128), jnp.float32)
+TEXT = """
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+
+def kernel(x_ref, o_ref):
+    o_ref[...] = x_ref[...] * 2
+
+def beyond(x):
+    ABOVE
+    return pl.pallas_call(
+        kernel,
+        grid=(4,),
+        in_specs=[pl.BlockSpec((8, 128), lambda i: (i + 1, 0))],
+        out_specs=pl.BlockSpec((8, 128), lambda i: (i, 0)),  # WITHIN
+        out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype),
+    )(x)
+
+def make():
+    return beyond, jax.ShapeDtypeStruct((32, 128), jnp.float32)
+"""
+IGNORE = "examine: ignore[out-of-bounds]"
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., ModuleType]:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("puzzles._examine.examining.has_libtpu", lambda: False)
+    monkeypatch.setattr(shell, "apart", lambda asked, _: apart.looked_at(asked))
+
+    def write(above: str = "pass", within: str = "") -> ModuleType:
+        file = tmp_path / "written.py"
+        file.write_text(TEXT.replace("ABOVE", above).replace("WITHIN", within))
+        spec = importlib.util.spec_from_file_location("written", file)
+        made = importlib.util.module_from_spec(spec)
+        monkeypatch.setitem(sys.modules, "written", made)
+        spec.loader.exec_module(made)
+        return made
+
+    return write
+
+
+@pytest.mark.parametrize(
+    "where", [{"above": f"# {IGNORE} the last"}, {"within": f"{IGNORE} the last"}]
+)
+def test_a_comment_with_a_reason_ignores_a_finding(module, where: dict) -> None:
+    found = puzzles.examine(module(**where).beyond, X)
+    assert found.findings == ()
+    (told,) = found.ignored
+    assert told.startswith("out-of-bounds at written.py:")
+    assert told.endswith(": the last")
+    assert told in str(found)
+    assert json.loads(found.to_json())["ignored"] == [told]
+
+
+@pytest.mark.parametrize(
+    ("comment", "says"),
+    [
+        (IGNORE, "write the reason after `ignore[out-of-bounds]`"),
+        ("examine: ignore[out-of-bound] the last", "no rule is called `out-of-bound`"),
+        ("examine: ignore[hazard] the last", ""),
+    ],
+)
+def test_a_comment_that_ignores_nothing(module, comment: str, says: str) -> None:
+    found = puzzles.examine(module(within=comment).beyond, X)
+    assert [one.kind for one in found.findings] == ["out-of-bounds"]
+    assert says in " ".join(found.ignored)
+    assert bool(found.ignored) == bool(says)
+
+
+def test_a_comment_speaks_of_its_own_statement_alone(module) -> None:
+    found = puzzles.examine(module(above=f"y = 1  # {IGNORE} of another line").beyond, X)
+    assert [one.kind for one in found.findings] == ["out-of-bounds"]
+
+
+def test_make_returns_a_function_and_its_arguments() -> None:
+    assert targets.made(lambda: (abs, 1, 2), []) == (abs, [1, 2])
+    assert targets.made(lambda: (abs, (1, 2)), []) == (abs, [1, 2])
+    for fn in (abs, lambda: 3, lambda: (1, 2), lambda: 1 / 0):
+        assert targets.made(fn, []) == (fn, [])
+    assert targets.made(abs, [1]) == (abs, [1])
+
+
+def test_settings_stand_in_pyproject(module, capsys: pytest.CaptureFixture) -> None:
+    module()
+    Path("pyproject.toml").write_text(
+        "[tool.puzzles.examine]\n"
+        "targets = ['written.py:make', \"written.py:beyond 'f32[32, 128]'\"]\n"
+        "chips = ['v6e', 'v5e']\nbaseline = 'costs.json'\ntimeout = 300\n"
+    )
+    assert main(["examine", "--json"]) == 1
+    said = json.loads(capsys.readouterr().out)
+    assert said["code"] == 1
+    assert [one["name"] for one in said["examinations"]] == ["beyond", "beyond"]
+    assert said["examinations"][0]["chips"] == ["v6e", "v5e"]
+    assert len(json.loads(Path("costs.json").read_text())) == 2
+    assert main(["examine", "written.py:make", "--chips", "v5e", "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["chips"] == ["v5e"]
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("chip = 'v5e'", "has 'chip'; there are chips, seed, timeout, fail-on"),
+        ("chips = ['v9']", "`chips` in [tool.puzzles.examine] of pyproject.toml: no chip"),
+        ("fail-on = 'all'", "'all' is none of error, warning, note"),
+        ("timeout = 0", "a time-out is longer than nothing"),
+        ("targets = 'm:f'", "a list of texts is asked for"),
+        ("targets = [", "pyproject.toml cannot be read"),
+        ("", "name a target"),
+    ],
+)
+def test_settings_that_cannot_be_read_exit_with_2(
+    line: str, says: str, tmp_path, monkeypatch, capsys
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("pyproject.toml").write_text(f"[tool.puzzles.examine]\n{line}\n")
+    assert main(["examine"]) == 2
+    assert says in capsys.readouterr().err

@@ -1,0 +1,144 @@
+"""What a CI job trusts: exit codes that hold, and one JSON document whatever a kernel prints."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from puzzles.__main__ import main
+from puzzles._examine import apart, shell, targets
+from puzzles._launch import Finding
+
+MODULES = {
+    "fine": "def fn(x): return x\n",
+    "syntax": "def fn(x: return x\n",
+    "raises": "raise RuntimeError('no TPU here')\n",
+    "exits_early": "import sys\nsys.exit(0)\n",
+    "exits": "import sys\ndef fn(x): sys.exit(0)\n",
+    "dies": "import os\ndef fn(x): os.abort()\n",
+    "hangs": "import time\ndef fn(x): time.sleep(3600)\n",
+    "apart/types": "def fn(x): return x\n",
+    "package/__init__": "",
+    "package/other": "def fn(x): return x\n",
+    "package/inner": "from .other import fn\n",
+    "printing": """
+import os
+import jax
+from jax.experimental import pallas as pl
+
+print("a module may print, too")
+os.write(1, b"and C, below Python")
+
+def kernel(x_ref, o_ref):
+    pl.debug_print("step {}", pl.program_id(0))
+    o_ref[...] = x_ref[...] * 2
+
+def double(x):
+    spec = pl.BlockSpec((8, 128), lambda i: (i, 0))
+    return pl.pallas_call(kernel, grid=(2,), in_specs=[spec], out_specs=spec, out_shape=x)(x)
+""",
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name, text in MODULES.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / f"{name}.py").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", [*sys.path])
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("target", "says"),
+    [
+        ("kernels", "names no function: write module:function"),
+        ("no_such_module:f", "'no_such_module' cannot be imported: No module named"),
+        ("./no_such_file.py:f", "'./no_such_file.py' is no file"),
+        ("json:nothing", "'json' has no 'nothing'"),
+        ("syntax:fn", "'syntax' cannot be imported: syntax.py:1: "),
+        ("raises:fn", "'raises' raises while it is imported: RuntimeError: no TPU here"),
+        ("exits_early:fn", "'exits_early' calls sys.exit(0) while it is imported"),
+    ],
+)
+@pytest.mark.usefixtures("folder")
+def test_what_names_no_function_is_one_sentence(target: str, says: str) -> None:
+    with pytest.raises(targets.Unfit) as told:
+        targets.load(target)
+    assert says in str(told.value)
+    assert "\n" not in str(told.value)
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_path_is_a_module_also_within_a_package() -> None:
+    assert targets.load("./fine.py:fn")(1) == 1
+    assert targets.load("apart/types.py:fn")(1) == 1, "a module of Python has that name"
+    assert targets.load("package/inner.py:fn")(1) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("target", "says"),
+    [
+        ("raises:fn", "RuntimeError: no TPU here"),
+        ("exits:fn", "it calls sys.exit(0)"),
+        ("dies:fn", "its Python was ended by SIGABRT"),
+        ("hangs:fn", "it was not done after 8 seconds"),
+    ],
+)
+@pytest.mark.usefixtures("folder")
+def test_what_could_not_be_looked_at_exits_with_2(
+    target, says, capfd: pytest.CaptureFixture
+) -> None:
+    assert (
+        main(["examine", target, "f32[8,128]", "--timeout", "8" if "hangs" in target else "600"])
+        == 2
+    )
+    assert says in capfd.readouterr().out
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("folder")
+def test_standard_output_is_one_json_document(capfd: pytest.CaptureFixture) -> None:
+    assert main(["examine", "printing:double", "f32[16,128]", "--json"]) == 0
+    said = capfd.readouterr()
+    assert json.loads(said.out)["code"] == 0
+    assert all(one in said.err for one in ("a module may print", "and C, below", "step 1"))
+
+
+def report(*severities: str, unread: str = "", gaps: tuple[str, ...] = ()) -> apart.Report:
+    findings = tuple(Finding("idle", severity, "says") for severity in severities)
+    return apart.Report("m:f", "text", {}, findings, unread, gaps)
+
+
+@pytest.mark.parametrize(
+    ("seen", "typed", "code"),
+    [
+        (report(), [], 0),
+        (report("error", gaps=("memory",)), ["--strict"], 1),
+        (report("warning"), [], 0),
+        (report("warning"), ["--fail-on", "warning"], 1),
+        (report("note"), ["--fail-on", "warning"], 0),
+        (report("note"), ["--fail-on", "note"], 1),
+        (report(unread="no kernel"), [], 2),
+        (report(gaps=("memory",)), [], 0),
+        (report(gaps=("memory",)), ["--strict"], 2),
+    ],
+)
+def test_exit_codes(seen, typed, code, monkeypatch, capsys: pytest.CaptureFixture) -> None:
+    monkeypatch.setattr(shell, "apart", lambda *_: seen)
+    assert main(["examine", "m:f", *typed]) == code
+    assert ("not looked at in m:f:\n  memory" in capsys.readouterr().err) == (
+        code == 2 and not seen.unread
+    )
+
+
+@pytest.mark.parametrize("typed", [["--chips", "v9"], ["--timeout", "0"], ["--fail-on", "all"]])
+def test_what_is_typed_wrong_exits_with_2(typed) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["examine", "m:f", *typed])
+    assert ended.value.code == 2

@@ -1,0 +1,72 @@
+"""The engine grows in no way that `make size` counts without somebody raising a number there.
+
+These are ratchets, what it is today; the limits that it is to come under stand beside them.
+"""
+
+from __future__ import annotations
+
+import pytest
+from size import Measure, measures, patches, private_names, recursions, wings
+
+pytestmark = pytest.mark.newest  # JAX changes nothing here
+
+
+@pytest.mark.parametrize("measure", measures(), ids=lambda measure: measure.what)
+def test_nothing_is_more_than_it_was(measure: Measure) -> None:
+    assert measure.count <= measure.ratchet, measure.found
+
+
+@pytest.mark.parametrize("measure", measures(), ids=lambda measure: measure.what)
+def test_what_has_fallen_is_held(measure: Measure) -> None:
+    slack = 500 if measure.what.startswith("lines") else 0
+    assert measure.ratchet - measure.count <= slack, "lower the ratchet in tests/size.py"
+
+
+def test_private_names_are_seen_however_they_are_taken() -> None:
+    text = """
+from jax._src import callback, core as _core
+from jax._src.mesh import AbstractDevice
+from jax.extend.core import Jaxpr
+_core.reset_trace_state(Jaxpr)
+found = getattr(callback, "io_callback_impl", None)
+logger = "jax._src.callback"
+"""
+    assert private_names(text) == {
+        "core.reset_trace_state", "mesh.AbstractDevice", "callback.io_callback_impl", "callback",
+    }  # fmt: skip
+
+
+def test_patches_are_seen_however_they_are_made() -> None:
+    text = """
+from jax._src import core, source_info_util
+context = getattr(source_info_util, "_context", None)
+core.trace = None
+context.context = None
+core.table["jvp"] = None
+setattr(module, name, None)
+self.core = mine.trace = None
+"""
+    assert patches(text) == {
+        "core.trace", "context.context", "core.table['jvp']", "setattr(module, name, None)",
+    }  # fmt: skip
+
+
+def test_a_recursion_is_seen_through_a_helper() -> None:
+    text = """
+def outer(jaxpr):
+    return [helper(e) for e in jaxpr.eqns]
+
+def helper(equation):
+    return outer(equation.params["jaxpr"])
+
+def flat(jaxpr):
+    return list(jaxpr.eqns)
+"""
+    assert recursions(text) == {"outer"}
+
+
+def test_lines_are_summed_by_wing() -> None:
+    assert wings({"_jax.py": "a\nb\n", "_launch/a.py": "a\n", "_launch/b.py": ""}) == {
+        "flat": 2,
+        "_launch": 1,
+    }
