@@ -90,7 +90,7 @@ class Launch:
 
     @property
     def bound(self) -> str:
-        """What is said of counts: "" if they are exact, "at most", "at least" of `least`, or "about"."""
+        """How a count is meant: "" if exact, "at most", "about", or "at least" of `least`."""
         if self.moved:
             return "about"
         return "at least" if self.unknown_loops else "" if self.exact else "at most"
