@@ -8,28 +8,24 @@ _STORES_EARLY = (
     "pointless divisions, but the same numbers and the same traffic"
 )
 
-
-def _at_every(axis: int) -> dict[tuple[str, str], str]:
-    last = f"pl.num_programs({axis}) - 1"
-    return {(f"@pl.when(j == {last})", f"j == {last} -> (j <= {last})"): _STORES_EARLY}
-
-
-def _at_every_tile(line: str) -> dict[tuple[str, str], str]:
-    changes = (
-        "flags & 8 -> (flags | 8)",
-        "flags & 8 -> flags",
-        "flags & 8 -> 8",
-        "0 -> 1",
-        "0 -> (-1)",
-        "8 -> 9",
-        "8 -> (7)",
-    )
-    return {(line, change): _STORES_EARLY for change in changes}
-
+_CHANGES_OF_LAST = (
+    "flags & 8 -> (flags | 8)",
+    "flags & 8 -> flags",
+    "flags & 8 -> 8",
+    "0 -> 1",
+    "0 -> (-1)",
+    "8 -> 9",
+    "8 -> (7)",
+)
 
 EQUIVALENT: dict[str, dict[tuple[str, str], str]] = {
-    "attention_one_block": _at_every(1),
-    "causal_attention": _at_every(1),
-    "splash_attention": _at_every_tile("last = flags & 8 != 0"),
-    "splash_multi_head": _at_every_tile("@pl.when(flags & 8 != 0)"),
+    "attention_one_block": {
+        (
+            "@pl.when(j == pl.num_programs(1) - 1)",
+            "j == pl.num_programs(1) - 1 -> (j <= pl.num_programs(1) - 1)",
+        ): _STORES_EARLY
+    },
+    "splash_attention": {
+        ("last = flags & 8 != 0", change): _STORES_EARLY for change in _CHANGES_OF_LAST
+    },
 }
