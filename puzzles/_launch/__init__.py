@@ -44,11 +44,11 @@ from puzzles._launch.jaxprs import (
     with_interpret,
     with_parameter,
 )
-from puzzles._launch.kernels import with_kernels_launched
 from puzzles._launch.launch import Launch
 from puzzles._launch.mesh import as_tpu, devices_called, pipelines_on_cpu
 from puzzles._launch.moves import Copy
 from puzzles._launch.operand import Operand, absent, itemsize, row_keys
+from puzzles._launch.other import with_kernels_launched
 from puzzles._launch.run import on_cpu, quickly, run_program, runs_in_python
 from puzzles._launch.sameness import fingerprint
 from puzzles._launch.slices import Ranges, overlap, ranges_of, ranges_shown
