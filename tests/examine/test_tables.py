@@ -55,7 +55,8 @@ def test_a_planted_fault_is_found_and_named(
     elif not has_libtpu():
         pytest.skip("needs libtpu")
     fn, *args = fault.launch()
-    found = examine(fn, *args)
+    # Two cores share a grid on v5p; on v5e, which has one, what they would do is a warning.
+    found = examine(fn, *args, chips=("v5p",) if fault.kind == "parallel" else ("v5e",))
     told = [one for one in found.findings if fault.found_by(one)]
     assert told, found
     assert told[0].severity == "error"
