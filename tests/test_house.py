@@ -172,7 +172,7 @@ def test_wings_are_linted_formatted_and_typed_and_prose_is_not(place: str, tmp_p
         (tmp_path / "puzzles" / name).mkdir(exist_ok=True)
         (tmp_path / "puzzles" / name / "__init__.py").touch()
     wing = place in ("_launch", ".")
-    shutil.copy(ROOT / "pytest_pallas_puzzles.py", tmp_path)
+    (tmp_path / "pytest_pallas_puzzles.py").touch()
     planted = tmp_path / "puzzles" / place / ("_planted.py" if place == "." else "planted.py")
     planted.write_text(f'def planted() -> int:\n    return "{"x" * 100}"\n\n\nX   =  1\n')
     for tool, *arguments in (["ruff", "check"], ["ruff", "format", "--check"], ["mypy"]):

@@ -18,7 +18,7 @@ from puzzles import INTERPRET
 #
 # Not every block shape can run on a TPU. Data lies in VMEM in tiles of 8 rows by 128 columns. So a
 # block's last dimension has to be a multiple of 128 and the one before it a multiple of 8, unless a
-# dimension spans the whole axis of its array. (For int8, see `matmul_bf16`.)
+# dimension spans the whole axis of its array. (Of int8, `matmul_bf16` tells later.)
 #
 # Number the blocks from 1, and multiply each block of `x` by its number:
 #
