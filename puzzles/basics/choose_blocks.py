@@ -66,7 +66,7 @@ def choose_blocks(M: int, K: int, N: int, vmem_bytes: int) -> tuple[int, int, in
 # a small `bk` makes many. So give `bk` what VMEM is left.
 #
 # Now tune: `sweep` tries choices of keywords, for any function. **On a TPU it measures.** On a CPU it
-# plots the receipt's simple model, in which all choices beyond the ridge take the same time.
+# plots bytes and FLOPs, without the steps' time: all choices beyond the ridge take the same.
 #
 # <details>
 # <summary>More: all of K in one block</summary>

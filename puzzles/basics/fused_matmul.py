@@ -12,8 +12,8 @@ from puzzles import INTERPRET
 # ## fused_matmul: finish the job while it is in VMEM
 #
 # Here is a layer: `gelu(a @ b + bias)`. In plain JAX, XLA **fuses** bias and activation into its
-# matmul by itself. But it cannot look into your kernel: activated outside, the product goes to HBM,
-# comes back, and goes out again. Whoever takes the matmul away from XLA owes it the rest.
+# matmul by itself. But it cannot look into your kernel: activated outside, the product may go to
+# HBM, come back, and go out again. Whoever takes the matmul away from XLA owes it the rest.
 #
 # At the last k, the finished sum lies in VMEM. What you do to it *there*, before the store, moves no
 # bytes except the bias. But an activation is not linear: it has to see the **complete** sum, with
@@ -84,9 +84,9 @@ def fused_matmul(
 
 # %% [markdown]
 # What does it save? Here are two receipts for a layer of 8192 tokens, 4096 → 4096, in large blocks:
-# the bare matmul, and the reference fused kernel. The reads differ by 128 KiB, for the bias.
-# Outside, bias and activation would read and write the product once more: 128 MiB beside the 576
-# MiB of the bare matmul.
+# the bare matmul, and the reference fused kernel. The reads differ by 128 KiB, for the bias. Outside,
+# bias and activation would read and write the product once more: 128 MiB beside the 576 MiB of the
+# bare matmul, unless XLA finds room for the product in VMEM.
 
 # %% active="ipynb"
 # operands = [jax.ShapeDtypeStruct(shape, jnp.bfloat16) for shape in ((8192, 4096), (4096, 4096))]

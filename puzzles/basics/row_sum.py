@@ -32,7 +32,7 @@ from puzzles import INTERPRET
 #     ...
 # ```
 #
-# Read program ids at the top of the kernel: inside `pl.when`, a CPU cannot answer. A Ref has a
+# Read program ids at the top: inside `pl.when` or a loop, a CPU cannot answer. A Ref has a
 # `.shape` and a `.dtype`, so `jnp.zeros_like(o_ref)` makes zeros to store.
 
 # %%

@@ -18,7 +18,7 @@ from puzzles import INTERPRET
 #
 # Not every block shape can run on a TPU. Data lies in VMEM in tiles of 8 rows by 128 columns. So a
 # block's last dimension has to be a multiple of 128 and the one before it a multiple of 8, unless a
-# dimension spans the whole axis of its array. (Of int8, `matmul_bf16` tells later.)
+# dimension spans the whole axis of its array. (Int8: `matmul_bf16`, later.)
 #
 # Number the blocks from 1, and multiply each block of `x` by its number:
 #
@@ -66,7 +66,7 @@ def scale_blocks(x: Float[Array, "M N"]) -> Float[Array, "M N"]:
 # take integers, or at the end of the text one array; a float does without:
 # `pl.debug_print("x", x_ref[0, 0])`. A `check` runs your kernel several times, so lines may come
 # again. On a TPU they go to the log, and only if `xla_tpu_enable_log_recorder` is set:
-# `jax.jit(scale_blocks).lower(x).compile({"xla_tpu_enable_log_recorder": "true"})`.
+# `jax.jit(scale_blocks).lower(x).compile({"xla_tpu_enable_log_recorder": "true"})(x)`.
 
 # %% tags=["author"]
 from puzzles import Alternative, Mistake, Puzzle, array, rng

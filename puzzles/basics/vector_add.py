@@ -65,8 +65,8 @@ def vector_add(x: Float[Array, " N"], y: Float[Array, " N"]) -> Float[Array, " N
 # <details>
 # <summary>More: why 1024, and why the blank in " N"</summary>
 #
-# The TPU's vector registers hold 8 × 128 numbers of 32 bits, and a one-dimensional block should
-# fill whole registers. In a type of one axis, such as `Float[Array, " N"]`, the blank keeps linters
+# The TPU's vector registers hold 8 × 128 numbers of 32 bits, and a one-dimensional block of
+# whole registers fits every JAX. In a type of one axis, such as `Float[Array, " N"]`, the blank keeps linters
 # from taking the letter for a variable.
 #
 # </details>

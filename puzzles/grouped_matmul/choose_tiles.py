@@ -12,7 +12,7 @@ from puzzles import INTERPRET, find, trace
 # %% [markdown]
 # ## choose_tiles: bytes, products and steps
 #
-# In training an expert gets hundreds of rows; in decoding, a handful. What do tiles cost on v5e? Say, the
+# In training an expert gets hundreds or thousands of rows; in decoding, a handful. What do tiles cost on v5e? The
 # largest of three times, for `E` groups of `M // E` rows, `V` visits, `C = N // bn` columns of blocks:
 #
 # ```text

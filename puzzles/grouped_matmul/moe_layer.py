@@ -172,14 +172,14 @@ def moe_layer(
 # **The layer trains.** Look back at what carried you: the data that steer a kernel are a few
 # integers in SMEM, prefetched; index maps look them up and so decide what is fetched; the grid is a
 # flat list of what has to be done; a mask cleans up where a boundary cuts a tile; and work that
-# nobody needs is not masked but never visited. That is SplashAttention too, in
+# nobody needs is not masked but never visited. That is the splash ladder, too, in
 # `splash_attention.ipynb` from `classify_blocks` on: there a mask makes the list, here a router does.
 #
 # In production there are, in 2026:
 #
 # * [Megablox](https://github.com/jax-ml/jax/tree/main/jax/experimental/pallas/ops/tpu/megablox), in
 #   JAX itself. `gmm` is `grouped_matmul`, transposed or not, with the same list of visits, but with
-#   garbage in nobody's rows; `tgmm` is `grouped_outer`, and visits empty groups, too. It adds
+#   garbage in nobody's rows; `tgmm`, given lhs transposed, is `grouped_outer`, and visits empty groups, too. It adds
 #   `group_offset`: when the **experts are sharded** over chips, each chip goes through the visits to
 #   its own experts only. So does `local_experts`, later.
 # * [tokamax](https://github.com/openxla/tokamax/tree/main/tokamax/_src/ops/ragged_dot), with two for

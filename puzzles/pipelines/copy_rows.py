@@ -11,7 +11,7 @@ from puzzles import INTERPRET
 # %% [markdown]
 # ## copy_rows: one copy by hand
 #
-# So far `pallas_call` copied every block. From here on, you do.
+# So far `pallas_call` copied every block. Here you do.
 #
 # With `memory_space=pl.ANY` an array stays where it is, mostly in HBM. A kernel cannot read it there,
 # only copy a piece of it to VMEM, and back:
@@ -106,7 +106,7 @@ PUZZLE = Puzzle(
         "When may you read `rows_ref`? And when may the copy to `o_ref` start?",
         "`.start()` sends for the rows, and `.wait()` returns when they are there. The way back is "
         "a second `pltpu.make_async_copy`, with `rows_ref` as its source; the semaphore can be the same.",
-        "Six statements: start and wait for the rows; store twice what is in the buffer; describe the "
+        "Six statements: start and wait for the rows; store the buffer's double; describe the "
         "copy back, start it, and wait for it before the kernel ends.",
     ],
     explain="""Each copy is waited for before anybody needs what it brings, or wants its buffer

@@ -126,7 +126,7 @@ PUZZLE = Puzzle(
     hints=[
         "Go through one round with the two questions. At which line is something read that may not be "
         "there?",
-        "`.wait()` on the incoming copy has to stand between its `.start()`, one round earlier, and the "
+        "`.wait()` on the incoming copy has to stand between its `.start()`, a round earlier or before the loop, and the "
         "first line that reads its slot.",
         "Only the order is wrong. In a round: free the outgoing slot, make sure of the incoming one, "
         "compute, send.",

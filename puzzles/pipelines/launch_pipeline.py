@@ -13,7 +13,7 @@ from puzzles import INTERPRET
 # %% [markdown]
 # ## launch_pipeline: three buffers
 #
-# Two slots hide the time of copies as long as each takes less time than a step. If one takes longer,
+# Two slots hide the time of copies as long as a step's copies take less time than a step. If they take longer,
 # the kernel waits.
 #
 # A third slot helps: copies then start **two** steps ahead, and a late one has another step to

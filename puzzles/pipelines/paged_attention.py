@@ -200,7 +200,7 @@ PUZZLE = Puzzle(
     ),
     hints=[
         "When does page `i` hold a key that counts? In the last such page, which keys count? And which "
-        "block must a step without keys name, so that nothing is fetched?",
+        "block must a step past a text's last page name, so that nothing is fetched?",
         "`jax.lax.broadcasted_iota(jnp.int32, (1, page), 1)` numbers the keys of a page along a row, "
         "`(page, 1), 0` along a column; `pl.cdiv` counts the pages of a length; `jnp.minimum` and `jnp.maximum` "
         "keep an index in its bounds.",

@@ -47,7 +47,7 @@ things that stay in VMEM: a maximum, a sum and an accumulator. One kernel body g
 heads.""",
     "causal_attention": """## Part II: masks
 
-A mask says which scores count. A kernel that only obeys it wastes about half of its work, or more; one that
+A mask says which scores count. A kernel that only obeys it wastes half of its work under a causal mask; one that
 reads it block by block can leave out what is masked whole, arithmetic and traffic. Masks by position, by distance and by document, and a
 cap on the scores, are a line or two each.""",
     "classify_blocks": """## Part III: splash

@@ -14,7 +14,7 @@ from puzzles import INTERPRET, find
 # %% [markdown]
 # ## computed_masks: a rule instead of patterns
 #
-# `splash_attention` fetches stored patterns for its partial tiles. Where the mask is a formula, as in Part II, that is a
+# `splash_attention` fetches stored patterns for its partial tiles. Where the mask is a formula, as in `causal_attention`, that is a
 # waste: the kernel can compute it from row and column numbers. So let the mask be a **rule**, a function of both:
 #
 # ```text
@@ -145,7 +145,7 @@ def computed_masks(
 
 # %% [markdown]
 # What is it worth? A window of 1024 keys at 4096 tokens, in both references. JAX's SplashAttention does the same with a `CausalMask`,
-# `ChunkedCausalMask` or `LocalMask` that all heads share. Masks that differ from head to head, and a `NumpyMask`, it stores in patterns.
+# `ChunkedCausalMask` or `LocalMask` that all heads share. Others it stores in patterns.
 
 # %% active="ipynb"
 # T, H, b = 4096, 128, 512

@@ -36,7 +36,7 @@ from puzzles import INTERPRET, find
 #
 # <details><summary>More: what each type is good for</summary>
 #
-# Between 128 and 256, bf16 numbers are 1 apart, and an exponential whose argument is off by 1 is off by a factor of 2.7.
+# Between 128 and 256, bf16 numbers are 1 apart, and an exponential whose argument is off by 1/2 is off by a factor of 1.6.
 # So scores stay in f32.
 #
 # And if `p` stays in f32, too? By default a TPU rounds the f32 operands of a dot to bf16, so `pv` gains nothing (and `l` is a sum in f32

@@ -39,7 +39,7 @@ from puzzles import INTERPRET
 # <details><summary>More: blocks between two documents</summary>
 #
 # The reference computes blocks between two documents, and masks them. A kernel may compare its ids first and skip the dots. The
-# fetches stay: index maps see i and j, not the ids.
+# fetches stay here: index maps see i and j, not the ids.
 #
 # </details>
 

@@ -278,7 +278,7 @@ trainable.defvjp(trainable_forward, trainable_backward)
 # patterns, and cost more bytes than JAX's.
 #
 # JAX's kernel has a way with five dots, too, which stands here under dk and dv. With `use_fused_bwd_kernel=True` the walk by columns adds
-# `ds·k` as well. But the rows of dq then come back again and again, so each column writes a dq of its own to HBM, and XLA adds them up, and what that moves is not counted here: fewer dots, more bytes. tokamax's kernel (2026) has this way alone.
+# `ds·k` as well. But the rows of dq then come back again and again, so each column writes a dq of its own to HBM, and XLA adds them up, which is not counted here: fewer dots, and with many columns more bytes. tokamax's kernel (2026) is always fused.
 
 # %% [markdown]
 # ### The whole climb
@@ -300,7 +300,7 @@ trainable.defvjp(trainable_forward, trainable_backward)
 #   "at most" knows nothing of these. With H = 64 the FLOPs are half as many and the exponentials as many as before, and blocks are
 #   padded to 128 lanes all the same. tokamax, below, takes exponentials to the base 2.
 # * **Documents.** Ids are known too late for a list made in NumPy: tiles between two documents are computed and masked, here and with the
-#   `segment_ids` of JAX's kernel. But that takes a mask as a JAX array, too. Its tables are then made on the device, and the dots of these tiles are skipped. Of such a mask tokamax (2026) makes the flat list on the device, and launches a grid whose length is known only there.
+#   `segment_ids` of JAX's kernel. But that takes a mask as a JAX array, too. Its tables are then made on the device, and these dots are skipped, but it keeps the mask whole in HBM. Of such a mask tokamax (2026) makes the flat list on the device, and launches a grid whose length is known only there.
 # * **Layouts.** In JAX's kernel q, k and v may each lie in memory with the sequence as their last axis; `QKVLayout` says which.
 # * **A flat list.** [tokamax](https://github.com/openxla/tokamax) has a newer version of JAX's kernel, which calls itself experimental
 #   (2026). Its forward pass, too, walks active tiles with first and last flags.

@@ -111,6 +111,7 @@ def test_online_softmax_reads_x_once_for_one_more_exponential_a_row_and_block():
     blocks = 4096 // 128
     assert second.transcendentals == 1024 * 4096
     assert online.transcendentals == second.transcendentals + 1024 * blocks
+    assert online.steps * CHIPS["v5e"].step_seconds > size / CHIPS["v5e"].hbm_bytes_per_second
 
 
 # Attention
