@@ -144,7 +144,9 @@ def test_the_fixture_fails_a_test_with_the_findings(
 ) -> None:
     monkeypatch.syspath_prepend(ROOT / "docs")
     pytester.makepyfile(TESTS)
-    done = pytester.runpytest_inprocess("-p", "pytest_pallas_puzzles", "-p", "no:cacheprovider")
+    done = pytester.runpytest_inprocess(
+        "-p", "no:pallas-puzzles", "-p", "pytest_pallas_puzzles", "-p", "no:cacheprovider"
+    )
     done.assert_outcomes(passed=1, failed=3)
     done.stdout.fnmatch_lines(
         [

@@ -107,5 +107,5 @@ def test_stores_that_later_ones_overwrite_are_a_remark_and_no_fault(name, answer
     assert scale is not None
     notes = list(_stores(scale))
     assert len(notes) == said
-    assert all(one.startswith("One thing: `o_ref` is stored at 1,232 grid steps") for one in notes)
+    assert all(one.startswith("One thing: `o_ref` is stored at 8,960 grid steps") for one in notes)
     assert not list(_stores(at_scale(puzzle, puzzle.solution)))
