@@ -167,7 +167,7 @@ PLANTED = (
             "uninitialised", "o_scratch_ref"),
     Planted(SPLASH, "splash", "l_scratch_ref[...] = jnp.zeros_like(l_scratch_ref)", "pass",
             "uninitialised", "l_scratch_ref"),
-    # Its slot is kept in SMEM from step to step, and is unknown: the semaphore is told, not the slot.
+    # Its slot is kept in SMEM and so unknown: the semaphore is told, not the slot.
     Planted(PAGED, "paged", "k = async_copy_k.wait_and_get_loaded()",
             "k = async_copy_k._vmem_buffer[...].astype(jnp.float32).reshape(-1, 128)",
             "hazard", "a semaphore that is not back at zero"),
