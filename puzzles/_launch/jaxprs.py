@@ -24,7 +24,7 @@ HOLDERS = CALLS | {"scan", "while", "cond", "run_scoped", PALLAS_CALL}
 Rule = Callable[[JaxprEqn], Sequence[JaxprEqn]]
 
 
-def _around_kernels(equation: JaxprEqn) -> bool:
+def around_kernels(equation: JaxprEqn) -> bool:
     return equation.primitive.name not in (PALLAS_CALL, *OTHER_KERNELS)
 
 
@@ -104,7 +104,7 @@ def equations(jaxpr: Jaxpr) -> Iterator[JaxprEqn]:
 
 def visited(
     jaxpr: Jaxpr,
-    enters: Callable[[JaxprEqn], bool] = _around_kernels,
+    enters: Callable[[JaxprEqn], bool] = around_kernels,
     path: tuple[JaxprEqn, ...] = (),
 ) -> Iterator[tuple[JaxprEqn, tuple[JaxprEqn, ...]]]:
     """Every equation that holds no program, or is not entered, depth first; and those around it."""
@@ -184,13 +184,13 @@ def with_interpret(closed: ClosedJaxpr, interpret: object) -> ClosedJaxpr:
 
 def with_parameter(closed: ClosedJaxpr, name: str, setting: object) -> ClosedJaxpr:
     """The program with a parameter of every `pallas_call` set, nested ones included."""
-    return rewritten(closed, _setting(name, setting), _around_kernels)
+    return rewritten(closed, _setting(name, setting), around_kernels)
 
 
 def interpreted(equation: JaxprEqn) -> JaxprEqn:
     """An equation with every kernel in it interpreted."""
     rule = _setting("interpret", True)
-    (made,) = rule(_within_rewritten(equation, rule, _around_kernels))
+    (made,) = rule(_within_rewritten(equation, rule, around_kernels))
     return made
 
 

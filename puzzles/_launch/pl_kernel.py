@@ -8,8 +8,8 @@ from typing import Any
 import jax
 from jax.experimental import pallas as pl
 
-from puzzles._jax import ClosedJaxpr, Jaxpr, JaxprEqn
-from puzzles._launch.jaxprs import kernel_calls, subjaxprs
+from puzzles._jax import JaxprEqn
+from puzzles._launch.jaxprs import around_kernels, kernel_calls, rewritten
 from puzzles._launch.mesh import as_tpu
 from puzzles._launch.traced import Traced
 
@@ -21,24 +21,13 @@ def with_kernels_launched(traced: Traced) -> Traced:
     """The same program with a `pallas_call` for each kernel of one function on one TensorCore."""
     if _KIND not in traced.other_kernels:
         return traced
-    return replace(traced, jaxpr=_swapped(traced.jaxpr))
-
-
-def _swapped(value: Any) -> Any:
-    if isinstance(value, ClosedJaxpr) and value is not getattr(value, "jaxpr", None):
-        return value.replace(jaxpr=_swapped(value.jaxpr))
-    if isinstance(value, Jaxpr):
-        return value.replace(eqns=[_launched(one) for one in value.eqns])
-    if type(value) in (tuple, list):
-        return type(value)(map(_swapped, value))
-    return value
+    jaxpr = rewritten(traced.jaxpr, lambda equation: [_launched(equation)], around_kernels)
+    return replace(traced, jaxpr=jaxpr)
 
 
 def _launched(equation: JaxprEqn) -> JaxprEqn:
     if equation.primitive.name != _KIND:
-        if not any(True for _ in subjaxprs(equation)):
-            return equation
-        return equation.replace(params={k: _swapped(v) for k, v in equation.params.items()})
+        return equation
     p = equation.params
     if len(p["jaxprs"]) != 1 or type(p["meshes"][0]).__name__ != _MESH or p["external_meshes"]:
         return equation
