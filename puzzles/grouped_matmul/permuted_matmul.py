@@ -11,7 +11,7 @@ from puzzles import INTERPRET
 # %% [markdown]
 # ## permuted_matmul: index maps that read data
 #
-# Here are `E` matrices and `E` weights, to be multiplied in pairs: matrix `e` with `rhs[perm[e]]`. But
+# Here are `E` matrices and `E` weights, to be multiplied: matrix `e` with `rhs[perm[e]]`. But
 # `perm` is an array, known only when the program runs:
 #
 # ```text
@@ -24,7 +24,7 @@ from puzzles import INTERPRET
 # ```
 #
 # The obvious way, `rhs[perm]`, writes a permuted copy of all weights to HBM first.
-# Better let an index map choose. It has to know `perm` early: while one step computes, the pipeline
+# Better let an index map choose. It needs `perm` early: while one step computes, the pipeline
 # already asks what the next one needs.
 #
 # Hence **scalar prefetch**. Before the first step, small arrays of integers are copied to SMEM, the
