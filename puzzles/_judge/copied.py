@@ -17,7 +17,7 @@ def unequal(launches: Sequence[Launch]) -> tuple[str, str] | None:
     """
     for launch in launches:
         found = timeline(launch)
-        many = launch.cut or sum(copy.times for copy in launch.copies) > _MANY
+        many = launch.log.cut or sum(copy.times for copy in launch.copies) > _MANY
         for one in found.faults if found else ():
             if one.kind == "unequal":
                 return "unequal-copy", one.says

@@ -274,7 +274,6 @@ class Walk:
         elif isinstance(target, Cells):
             target.lost()
         size = sizes.pop() if len(sizes) == 1 else 0
-        self.tally.flights.append((1, size, weight))
         self.happens("dma_start", equation, values, weight, size)
         return []
 
@@ -283,7 +282,6 @@ class Walk:
     ) -> list[Any]:
         sizes = {size for _, size, _ in moved(equation, values, self.rank)}
         size = sizes.pop() if len(sizes) == 1 else 0
-        self.tally.flights.append((-1, size, weight))
         self.happens("dma_wait", equation, values, weight, size)
         return []
 
