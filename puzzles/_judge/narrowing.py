@@ -9,7 +9,15 @@ from typing import Any
 from puzzles._jax import Jaxpr, JaxprEqn, Literal, Var
 from puzzles._judge.outside import line_of, observed
 from puzzles._judge.rounding import narrow
-from puzzles._launch import ARITHMETIC, PALLAS_CALL, REDUCTIONS, TRANSCENDENTAL, Traced, entered
+from puzzles._launch import (
+    ARITHMETIC,
+    PALLAS_CALL,
+    REDUCTIONS,
+    TRANSCENDENTAL,
+    Traced,
+    entered,
+    equations,
+)
 from puzzles._rules import sentence
 
 _EXACT = {"max", "min", "neg", "abs", "sign", "floor", "ceil", "round", "clamp"}
@@ -118,8 +126,8 @@ def _made_of_numbers(equation: JaxprEqn, written: set[Var]) -> bool:
 
 def _moves(equation: JaxprEqn) -> bool:
     """Whether it, or all within a call like that of `jnp.where`, only hands numbers on."""
-    inner = [one for jaxpr, _ in entered(equation) for one in jaxpr.eqns]
-    return all(map(_moves, inner)) if inner else equation.primitive.name in _MOVES
+    inner = [one for jaxpr, _ in entered(equation) for one in equations(jaxpr)]
+    return all(one.primitive.name in _MOVES for one in inner or [equation])
 
 
 def _rounds(equation: JaxprEqn) -> bool:

@@ -17,7 +17,7 @@ import jax
 import numpy as np
 
 from puzzles._jax import Jaxpr, JaxprEqn, array_of, user_frame
-from puzzles._launch import launch_name, line_of, memory_space, parameter_names, subjaxprs, text_of
+from puzzles._launch import launch_name, line_of, memory_space, parameter_names, text_of, visited
 from puzzles._tpu.hazards import Stuck
 from puzzles._tpu.seen import Seen, comparable, floating, inside, reshapes, taken
 
@@ -288,14 +288,12 @@ def _grid(equation: JaxprEqn) -> Any:
 
 
 def _scoped(jaxpr: Jaxpr) -> Iterator[tuple[str, Any]]:
-    """The names that `run_scoped` gives to what it allocates, and their avals."""
-    for equation in jaxpr.eqns:
-        for inner in subjaxprs(equation):
-            if equation.primitive.name == "run_scoped":
-                names = inner.debug_info.arg_names or ()
-                if len(names) == len(inner.invars):
-                    yield from zip(map(str, names), (v.aval for v in inner.invars), strict=True)
-            yield from _scoped(inner)
+    """The names that `run_scoped` gives to what it allocates, and their avals; some come twice."""
+    for _, path in visited(jaxpr):
+        for inner in (e.params["jaxpr"] for e in path if e.primitive.name == "run_scoped"):
+            names = inner.debug_info.arg_names or ()
+            if len(names) == len(inner.invars):
+                yield from zip(map(str, names), (v.aval for v in inner.invars), strict=True)
 
 
 def _allocated(equation: JaxprEqn) -> list[str]:
