@@ -34,7 +34,7 @@ from jaxtyping import Int
 # <details><summary>More: padded rows</summary>
 #
 # JAX's SplashAttention shrinks the grid: each row lists the blocks it needs, and shorter rows are padded to the
-# **widest** with steps that do nothing. A causal mask gains nothing in that way, since its last row is full.
+# **widest** with steps that do nothing. A square causal mask gains nothing: its last row is full.
 #
 # </details>
 
