@@ -78,7 +78,10 @@ class Cost:
 
     @cached_property
     def transfers(self) -> int:
-        """Blocks read and written back, by the pipeline or by the kernel's own copies."""
+        """Blocks of arrays read and written back, by the pipeline or the kernel's own copies.
+
+        Scalars that go to SMEM are none.
+        """
         return sum(_moves(one) * (one.times or 1) for one in self.launches)
 
     @cached_property
@@ -155,7 +158,7 @@ def multiplies(launch: Launch) -> np.ndarray:
 
 
 def _moves(launch: Launch) -> int:
-    piped = sum(o.transfers for o in (*launch.inputs, *launch.outputs) if o.piped)
+    piped = sum(o.transfers for o in (*launch.inputs, *launch.outputs) if o.space == "vmem")
     return piped + sum(int(copy.executed.sum()) for copy in launch.copies)
 
 

@@ -189,7 +189,7 @@ def test_a_pass_shows_both_costs_and_the_production_shape() -> None:
         "by its steps."
     )
     assert "yours, and the reference's\n" in str(same.details)
-    assert "each step takes 400 ns by itself" in str(same.details)
+    assert "takes 400 ns by itself" in str(same.details)
     other = judged("row_sum", ("bm, bn = 64, 128", "bm, bn = 32, 128"))
     assert "reference\n" in str(other.details)
     assert "steps (the reference: 16 blocks of sums in 32,768 steps); about" in str(other.receipt)
