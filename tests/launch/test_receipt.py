@@ -8,7 +8,6 @@ import pytest
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
-from puzzles._judge.scale import Scale
 
 import puzzles
 from puzzles._judge.cost import Cost
