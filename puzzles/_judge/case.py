@@ -41,10 +41,11 @@ def execute(traced: Traced) -> list[np.ndarray]:
     if on_tpu():
         return [np.asarray(x) for x in jax.jit(jaxpr_as_fun(traced.jaxpr))(*traced.leaves)]
     program = with_interpret(traced.jaxpr, True)
-    if not _several(program):
+    if not traced.before and not _several(program):
         return quickly(program, traced.leaves)
-    # One by one, kernels that are equal, here or in another answer, are compiled once.
-    return [np.asarray(x) for x in run_program(program, traced.leaves)]
+    # One by one, kernels that are equal, here or in another answer, are compiled once; so is what
+    # comes before them.
+    return [np.asarray(x) for x in run_program(program, traced.leaves, before=traced.before)]
 
 
 def _several(program: ClosedJaxpr) -> bool:
