@@ -226,6 +226,8 @@ def line_exchanged(run: Run, clock: Clock) -> str | None:
         for how, i, j, k, end in matched.get_opcodes():
             if how == "equal" or not j or j - i > _LINES or not clock.in_time():
                 continue
+            if len(mine) < 2 + j - i:  # all that the learner has written is no place
+                continue
             text = "\n".join([*mine[:i], *theirs[k:end], *mine[j:]])
             if _right_as(run, fn, name, text):
                 line, more = mine[min(i, j - 1)].strip(), j - i - 1

@@ -71,6 +71,10 @@ def test_the_only_line_that_is_wrong_is_named(old: str, new: str, look: str) -> 
     )
 
 
+def test_a_kernel_of_one_line_is_no_place() -> None:
+    assert first("add_ten", ("x_ref[...] + 10", "jnp.sin(x_ref[...])")) is None
+
+
 def test_a_wrong_kernel_is_named_where_the_launch_is_the_learners_too() -> None:
     edits = ((one, one.replace("alpha", TWICE)) for one in (L, ACC))
     assert first("attention_lse", *edits) == (
