@@ -280,7 +280,12 @@ def test_what_never_meets_the_wrong_element_is_told_however_blocks_are_cut() -> 
     first = judged(
         "launch_vector_add",
         ("bm, bn = 64, 256", "bm, bn = 32, 512"),
-        (spec + spec, spec + spec.replace("(i, j)),", "(0, j)),")),
+        ("(pl.cdiv(M, bm), pl.cdiv(N, bn))", "(pl.cdiv(N, bn), pl.cdiv(M, bm))"),
+        (spec + spec, spec.replace("(i, j)", "(j, i)") + spec.replace("(i, j)", "(0, i)")),
+        (
+            "        out_specs=pl.BlockSpec((bm, bn), lambda i, j: (i, j))",
+            "        out_specs=pl.BlockSpec((bm, bn), lambda i, j: (j, i))",
+        ),
     ).first
     assert str(first) == (
         "Look here first: no grid step that holds some of `o_ref[0:64, 0:256]` holds "
