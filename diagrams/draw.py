@@ -272,7 +272,6 @@ DIAGRAMS: dict[str, Callable[[], str]] = {
             "... and so on.",
         ],
         "One grid step, one block",
-        to_scale=True,
     ),
     "basics/add_reversed_blocks": strip(
         "add_reversed_blocks",
@@ -284,7 +283,6 @@ DIAGRAMS: dict[str, Callable[[], str]] = {
             "... and meet in the middle.",
         ],
         "Two index maps, two ways to walk",
-        to_scale=True,
     ),
     "basics/scale_blocks": strip(
         "scale_blocks",
@@ -297,7 +295,6 @@ DIAGRAMS: dict[str, Callable[[], str]] = {
             "The last axis runs fastest.",
         ],
         "The order of a two-dimensional grid",
-        to_scale=True,
     ),
     "basics/outer_product": strip(
         "outer_product",
@@ -309,8 +306,6 @@ DIAGRAMS: dict[str, Callable[[], str]] = {
             "i moves on: both are fetched.",
         ],
         "What an index map ignores is reused",
-        to_scale=True,
-        down=("a_ref",),
     ),
     "basics/launch_vector_add": strip(
         "launch_vector_add",
@@ -323,8 +318,7 @@ DIAGRAMS: dict[str, Callable[[], str]] = {
             "The next row of blocks.",
         ],
         "One step, one output block",
-        to_scale=True,
-        unsaid=("masked",),
+        unsaid=("beyond",),
     ),
     "basics/row_sum": strip(
         "row_sum",
@@ -337,7 +331,6 @@ DIAGRAMS: dict[str, Callable[[], str]] = {
             "A fresh block again.",
         ],
         "An output block stays until its index changes",
-        to_scale=True,
     ),
     "basics/ragged_row_sum": strip(
         "ragged_row_sum",
@@ -349,7 +342,6 @@ DIAGRAMS: dict[str, Callable[[], str]] = {
             "84 of 128 columns do not exist.",
         ],
         "The last block hangs over the edge",
-        to_scale=True,
     ),
     "basics/tiled_matmul": strip(
         "tiled_matmul",
@@ -362,7 +354,6 @@ DIAGRAMS: dict[str, Callable[[], str]] = {
             "The next output block begins.",
         ],
         "One output block is a sum over k",
-        to_scale=True,
     ),
     "basics/launch_matmul": strip(
         "launch_matmul",
@@ -374,7 +365,6 @@ DIAGRAMS: dict[str, Callable[[], str]] = {
             "... and the output block is done.",
         ],
         "A transposed operand, fetched as it lies",
-        to_scale=True,
     ),
     "basics/batched_matmul": strip(
         "batched_matmul",
@@ -386,7 +376,6 @@ DIAGRAMS: dict[str, Callable[[], str]] = {
             "The whole matrix 2.",
         ],
         "A batch axis is an axis of the grid",
-        to_scale=True,
     ),
     "basics/fused_matmul": strip(
         "fused_matmul",
@@ -398,7 +387,6 @@ DIAGRAMS: dict[str, Callable[[], str]] = {
             "Only now a new bias block.",
         ],
         "Bias and activation ride along",
-        to_scale=True,
     ),
     "basics/choose_blocks": roofline,
     "splash_attention/online_softmax": rescaled,

@@ -70,10 +70,13 @@ def growing(added: Sequence[tuple[Hashable, str]], shown: Sequence[Hashable]) ->
 
 
 class Book:
-    """The pages of one picture: how many, where it opens, what a page is called, what changes."""
+    """The pages of one picture: how many, where it opens, what a page is called, what changes.
 
-    def __init__(self, name: str, pages: int, opened: int) -> None:
-        self.name, self.pages, self.opened = name, pages, opened
+    turned: False where no page but the opening is ever shown.
+    """
+
+    def __init__(self, name: str, pages: int, opened: int, turned: bool = True) -> None:
+        self.name, self.pages, self.opened, self.turned = name, pages, opened, turned
         self._kept: list[Changing] = []
 
     def attributes(self, **values: Changing) -> str:
@@ -83,7 +86,7 @@ class Book:
             name = name.rstrip("_")
             if name != "html":
                 stand.append(f'{name}="{value.at(self.opened)}"')
-            if not value.still:
+            if self.turned and not value.still:
                 change.append(f"{name}{len(self._kept)}")
                 self._kept.append(value)
         return " ".join([*stand, *[f'data-s="{" ".join(change)}"'] * bool(change)])

@@ -14,7 +14,7 @@ from puzzles._draw.data import Data, decode
 from puzzles._draw.lists import list_panel
 from puzzles._draw.operand import moving_panel, still_panel
 from puzzles._draw.palette import MARKS, swatch
-from puzzles._draw.panel import untouched, views
+from puzzles._draw.panel import overhang, views
 from puzzles._draw.strip import meters, strip
 from puzzles._draw.track import Track, program_ids, tracks, tuple_words
 from puzzles._draw.words import described, moved, sampled, title, working
@@ -41,7 +41,7 @@ def _walk(data: Data) -> str:
     for number, alike in together:
         operand, track, view = data["operands"][number], seen[number], where[number]
         if track is not None and view is not None:
-            panel = moving_panel(data, book, alike, track, view, untouched(view, track))
+            panel = moving_panel(data, book, alike, track, view)
         elif operand["role"] == "scalar":
             panel = list_panel(data, book, operand)
         else:
@@ -161,8 +161,8 @@ def _legend(data: Data, seen: Sequence[Track | None]) -> str:
     names = {name for track in seen if track is not None for name in track.marks()}
     if any(o.get("never") for o in data["operands"]):
         names.add("untouched")
-    if any("filled" in o for o in data["operands"]):
-        names.add("summed")
+    names |= {"summed" for o in data["operands"] if "filled" in o}
+    names |= {"beyond" for o in data["operands"] if "count" in o and overhang(o)}
     if data["faults"]:
         names.add("fault")
     items = (f"<span>{swatch(m)} {MARKS[m].means}</span>" for m in MARKS if m in names)

@@ -451,7 +451,7 @@ def test_prefetched_numbers_are_listed_and_untouched_blocks_are_hatched():
     assert "022334" in parsed.text.replace(" ", "")
     weights = data["operands"][2]
     assert unpacked(weights["never"]) == [1]
-    assert [a["d"] for a in parsed.having("pz-never")][1]
+    assert [bool(a["d"]) for a in parsed.having("pz-never")] == [True]
     assert "no step ever touches it" in parsed.text
     assert [unpacked(one) for one in data["operands"][0]["used"]] == [[0, 1, 2, 3, 4, 5]]
     assert len(parsed.having("pz-used")) == 1
