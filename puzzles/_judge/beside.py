@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from puzzles._judge.cost import Cost
-from puzzles._judge.scale import Scale
+from puzzles._judge.costs import Scale
 from puzzles._launch import Launch
 from puzzles._puzzle import Puzzle
 from puzzles._receipt import (
