@@ -8,7 +8,7 @@ import pytest
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
-from puzzles._judge.scale import Scale
+from puzzles._judge.costs import Scale
 
 import puzzles
 from puzzles._judge.beside import beside as beside_reference
