@@ -136,7 +136,7 @@ def roofline() -> str:
     body.append(p.text(x1 + 6, bottom - 8, f"ridge: {chip.ridge:.0f}", size=11))
     for label, intensity in points:
         x, y = at(intensity, min(peak, intensity * slope))
-        colour = p.BLUE if intensity >= chip.ridge else p.VERMILLION
+        colour = p.BLUE if intensity >= chip.ridge else p.PURPLE
         shape = "h10v10h-10z" if intensity >= chip.ridge else "l6 10h-12z"
         corner = (x - 5, y - 5) if intensity >= chip.ridge else (x, y - 6)
         body.append(f'<path d="M{p.px(corner[0])} {p.px(corner[1])}{shape}" fill="{colour}"/>')
@@ -172,13 +172,13 @@ def rescaled() -> str:
                     f'<path d="{was}" fill="none" stroke="{p.INK}" stroke-dasharray="3 3"'
                     ' stroke-opacity=".6"/>'
                 )
-            colour = p.BLUE if k < before else p.VERMILLION
+            colour = p.BLUE if k < before else p.PURPLE
             bar = p.rect(at + 3, bottom - tall, wide - 6, tall)
             body.append(f'<path d="{bar}" fill="{colour}"/>')
             body.append(p.text(at + wide / 2, bottom + 16, str(x), size=11, anchor="middle"))
         total = sum(math.exp(x - m) for x in seen)
         body.append(p.text(x0, bottom + 36, f"l = {total:.3f}", size=12, room=gap - 12))
-    words = "bars: the terms of l; red: this block's; dashed: before the correction"
+    words = "bars: the terms of l; purple: this block's; dashed: before the correction"
     body.append(p.text(20, bottom + 62, words, size=11, muted=True, room=560))
     says = f"{title}: bars for 1, 3, then 2, 5, then 4, 0; at 5 the first two shrink to 0.135."
     return p.document(600, 275, "".join(body), title, says)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import html as escape_html
 from dataclasses import dataclass, field
 
-from puzzles._draw import block_squares
+from puzzles._draw import GREEN, VERMILLION, block_squares
 from puzzles._launch import Finding as Known
 from puzzles._receipt import receipt_html
 from puzzles._rules import RULES, Finding, address, title_of
@@ -89,7 +89,7 @@ class Verdict:
         display({"text/plain": str(self), "text/html": self.html()}, raw=True)
 
     def html(self) -> str:
-        colour = {True: "#117733", False: "#aa4499"}[self.passed]
+        colour = GREEN if self.passed else VERMILLION
         if self.stage == "unsolved":
             colour = "#888888"
         parts = [f"<b>{escape_html.escape(self.headline)}</b>"]
