@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 
 from puzzles._draw.book import Book, Changing, each, growing, numbers
-from puzzles._draw.data import Data, decode
+from puzzles._draw.data import Data
 from puzzles._draw.palette import cell, rect, text_width
 from puzzles._draw.panel import (
     Box,
@@ -145,9 +145,10 @@ def _fill(book: Book, operand: Data, boxes: Sequence[Box]) -> str:
     """How much of its sum is in the block, from below."""
     if "filled" not in operand:
         return ""
-    shares = decode(operand["filled"]) / 100
-    filled = zip(boxes, shares, strict=True)
-    paths = [rect(x + 2, y + h - 2 - s * (h - 4), w - 4, s * (h - 4)) for (x, y, w, h), s in filled]
+    paths = []
+    for (x, y, w, h), percent in zip(boxes, operand["filled"], strict=True):
+        high = (h - 4) * percent / 100
+        paths.append(rect(x + 2, y + h - 2 - high, w - 4, high))
     return f'<path class="pz-m-summed" {book.attributes(d=each(paths))}/>'
 
 
@@ -164,7 +165,7 @@ def _slice_words(book: Book, track: Track, view: Data) -> str:
 
 def _never_words(operand: Data) -> str:
     """How many blocks no step touches; empty if there are none."""
-    count, total = len(decode(operand["never"])), math.prod(operand["counts"])
+    count, total = len(operand["never"]), math.prod(operand["counts"])
     return f"{count:,} of {total:,} blocks never touched" if count else ""
 
 

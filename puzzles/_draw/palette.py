@@ -200,16 +200,6 @@ def swatch(mark: str) -> str:
     )
 
 
-def picture(width: float, height: float, body: str, label: str, classes: str = "") -> str:
-    """An inline SVG for a cell's output: transparent, in the text colour of the page around it."""
-    kind = f' class="{classes}"' if classes else ""
-    w, h = px(width), px(height)
-    return (
-        f'<svg{kind} width="{w}" height="{h}" viewBox="0 0 {w} {h}" '
-        f'role="img" aria-label="{html.escape(label)}">{body}</svg>'
-    )
-
-
 def document(
     width: float, height: float, body: str, title: str, description: str, rules: str = ""
 ) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from puzzles._draw.data import Data, decode
+from puzzles._draw.data import Data
 from puzzles._draw.palette import hatch, px, rect, text
 from puzzles._draw.track import Track
 
@@ -203,7 +203,7 @@ def _stacked(above: Box, below: Box) -> bool:
 
 def _runs(operand: Data) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
     """First and last block of every run of untouched blocks in a row."""
-    counts, numbers = operand["counts"], decode(operand["never"])
+    counts, numbers = operand["counts"], np.array(operand["never"])
     if not len(numbers):
         return
     row = counts[-1] if counts else 1

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from puzzles._draw.palette import cell, picture, text, text_width
+import html
+
+from puzzles._draw.palette import cell, text, text_width
 
 _EACH = 22.0  # pixels from one square to the next: a number of three digits has room
 _CELLS = {".", "x"}
@@ -28,5 +30,7 @@ def block_squares(words: str) -> str:
         width = max(width, _EACH * (len(marks) + first))
         y += 20
     width += 10
-    style = "<div style='margin:6px 0 0 0'>"
-    return f"{style}{picture(width, y, ''.join(drawn), words)}</div>"
+    return (
+        f'<div style="margin-top:6px"><svg width="{width:g}" height="{y}" role="img" '
+        f'aria-label="{html.escape(words)}">{"".join(drawn)}</svg></div>'
+    )
