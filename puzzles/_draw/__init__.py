@@ -8,13 +8,16 @@ notebooks share: palette, marks, and where copies lie in time.
 
 from __future__ import annotations
 
+from puzzles._draw.assets import mark_rules
 from puzzles._draw.copies import KERNEL, copies_edges, copies_marked
 from puzzles._draw.data import walk_data
 from puzzles._draw.page import walk_page
 from puzzles._draw.palette import (
     BLUE,
+    GREEN,
     INK,
     MARKS,
+    PURPLE,
     VERMILLION,
     cell,
     document,
@@ -26,24 +29,30 @@ from puzzles._draw.palette import (
 )
 from puzzles._draw.plot import plot_svg, plot_text
 from puzzles._draw.squares import block_squares
+from puzzles._draw.still import Still, stills
 from puzzles._draw.words import walk_text
 
 __all__ = [
     "BLUE",
+    "GREEN",
     "INK",
     "KERNEL",
     "MARKS",
+    "PURPLE",
     "VERMILLION",
+    "Still",
     "block_squares",
     "cell",
     "copies_edges",
     "copies_marked",
     "document",
     "legend",
+    "mark_rules",
     "plot_svg",
     "plot_text",
     "px",
     "rect",
+    "stills",
     "text",
     "text_width",
     "walk_data",

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from puzzles._draw import block_squares
+from puzzles._draw import GREEN, VERMILLION, block_squares
 from puzzles._judge import source
 from puzzles._judge.answer import Answer
 from puzzles._judge.cost import Cost
@@ -111,7 +111,7 @@ class Verdict:
         display({"text/plain": str(self), "text/html": self.html()}, raw=True)
 
     def html(self) -> str:
-        colour = {True: "#117733", False: "#aa4499"}[self.passed]
+        colour = GREEN if self.passed else VERMILLION
         if self.stage == "unsolved":
             colour = "#888888"
         parts = [f"<b>{escape_html.escape(self.headline)}</b>"]

@@ -106,14 +106,14 @@ def test_a_map_of_several_planes_says_what_their_numbers_count() -> None:
 
 
 def test_a_map_is_small_and_never_all_right() -> None:
-    assert drawn((2, 3), (1, 2)).splitlines()[1:] == [". . .", ". . x"]
+    assert drawn((2, 3), (1, 2)).splitlines()[1:] == ["  0 1 2", "0 . . .", "1 . . x"]
     far = drawn((40, 40), (39, 39)).splitlines()[1:]
-    assert len(far) == 9
-    assert far[0] == "…"
-    assert far[-1] == "… . . . . . . . x"
-    near = drawn((40, 40), (0, 0)).splitlines()[1:]
-    assert near[0] == "x . . . . . . . …"
-    assert near[-1] == "…"
+    assert len(far) == 11
+    assert far[:2] == ["    … 32 33 34 35 36 37 38 39", "…"]
+    assert far[-2] == "39  …  .  .  .  .  .  .  .  x"
+    near = drawn((40, 40), (0, 0), (9, 0), (0, 9)).splitlines()[1:]
+    assert near[1] == "0 x . . . . . . . …"
+    assert near[-2:] == ["…", "wrong: 3 of 1,600 blocks, in 2 of 40 rows, in 2 of 40 columns"]
 
 
 @pytest.mark.parametrize("shape", [(6, 2, 2), (2, 3, 2, 2)])
