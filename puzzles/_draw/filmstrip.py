@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from puzzles import _draw as p
-from puzzles._ladders import find
-from puzzles._launch import Launch, Operand, trace
+from puzzles._draw import palette as p
+from puzzles._launch import Launch, Operand
 
 _PANEL, _GAP, _LEFT, _TOP = 132.0, 34.0, 96.0, 62.0
 _SLICED = 1.6  # how many times smaller an array is whose slices lie side by side
@@ -20,27 +18,6 @@ _THINNEST = 12.0  # pixels of a block's height
 # Rows of an operand's block, from, to (not included), and a word for them; without a word, rows
 # that do not count.
 Bands = Mapping[str, Sequence[tuple[int, int, str]]]
-
-
-def strip(
-    name: str,
-    shapes: Sequence[object],
-    first: int,
-    notes: Sequence[str],
-    title: str,
-    **style: Any,
-) -> Callable[[], str]:
-    """Draws consecutive steps of a rung's reference launch, from `first`, one note beside each.
-
-    shapes: the arguments, without data where no grid or index map reads them. style: see `film`.
-    """
-
-    def draw() -> str:
-        (launch,) = trace(find(name).solution, *shapes)
-        steps = range(first, first + len(notes))
-        return film(launch, steps, title, f"{title}. " + " ".join(notes), notes, **style)
-
-    return draw
 
 
 def film(
