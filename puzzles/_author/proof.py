@@ -205,7 +205,8 @@ def _solution_rejected(puzzle: Puzzle, verdict: Verdict, seed: int) -> str | Non
 def _dear(puzzle: Puzzle) -> set[str]:
     """The costs that some alternative has above the usual limit at the production shape."""
     scales = [at_scale(puzzle, variant(puzzle, one)) for one in puzzle.alternatives]
-    return {excess.what for scale in scales if scale for excess in excesses(scale, {})}
+    found = (one for scale in scales if scale for one in excesses(scale, {}))
+    return {one.rule.removeprefix("cost-") for one in found}
 
 
 def scale_problems(puzzle: Puzzle) -> Iterator[str]:
