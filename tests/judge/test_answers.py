@@ -6,9 +6,12 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import sample
 from learner import Notebook, edited, solved
 
 from puzzles import find, judge
+from puzzles._judge import answer as judged
+from puzzles._judge.raised import remedy
 from puzzles._judge.source import handed_out
 
 LISTED = tomllib.loads(Path(__file__).with_name("answers.toml").read_text(encoding="utf-8"))
@@ -22,7 +25,14 @@ NEVER = (
 )
 
 
-@pytest.mark.parametrize("answer", ANSWERS, ids=lambda answer: answer["name"])
+RIGHT = [answer for answer in ANSWERS if answer["stage"] == "passed"]
+WRONG = [answer for answer in ANSWERS if answer not in RIGHT]
+
+
+@pytest.mark.graduate
+@pytest.mark.parametrize(
+    "answer", [*RIGHT, *sample.share(WRONG, 2)], ids=lambda answer: answer["name"]
+)
 def test_what_is_said_of_an_answer(answer: dict) -> None:
     rung, said = answer["rung"], answer.get("says", ())
     verdict = judge(find(rung), edited(rung, *answer["edits"]))
@@ -52,3 +62,16 @@ def test_only_functions_without_a_gap_are_handed_out() -> None:
     assert "p = jnp.exp(s - m_new)" in lines
     assert "return pl.pallas_call(" not in lines
     assert "p = jnp.exp(s - m_new)" not in handed_out(find("attention_one_block"))
+
+
+@pytest.mark.parametrize("error", LISTED["error"], ids=lambda error: error["says"])
+def test_errors_about_copies_and_pipelines_have_a_remedy(error: dict) -> None:
+    assert error["says"] in str(remedy(error["gist"], error.get("line", "")))
+
+
+def test_a_long_kernel_that_goes_outside_is_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(judged, "execute", lambda traced: pytest.fail("it was run"))
+    fn = edited("pipelined_add", ("grid=(M // bm, N // bn)", "grid=(M, N)"))
+    text = str(judge(find("pipelined_add"), fn))
+    assert "it was not run" in text
+    assert "reaches outside `x_ref`" in text
