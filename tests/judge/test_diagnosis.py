@@ -15,9 +15,9 @@ from learner import edited
 import puzzles
 from puzzles import Verdict
 from puzzles._judge import judge
-from puzzles._judge.likeness import likeness
+from puzzles._judge.explain import block_map
+from puzzles._judge.numbers import likeness
 from puzzles._judge.origin import origin
-from puzzles._judge.picture import block_map
 from puzzles._launch import trace_call
 
 ROW_SUM = puzzles.find("row_sum")

@@ -126,6 +126,11 @@ def test_scratch_and_prefetched_scalars_have_their_names():
     assert "`sum_ref[1, 0:128]` at grid step (0, 1)" in refused(run, good, X, 1).says
 
 
+def test_parallel_axes_come_first():
+    error = refused(launch(dimension_semantics=("arbitrary", "parallel")), X)
+    assert error.kind == "parallel"
+
+
 def scoped(x_ref, o_ref):
     def body(buffer):
         buffer[...] = x_ref[:128, :128]
