@@ -126,12 +126,6 @@ def test_scratch_and_prefetched_scalars_have_their_names():
     assert "`sum_ref[1, 0:128]` at grid step (0, 1)" in refused(run, good, X, 1).says
 
 
-def test_an_output_block_visited_again_later_is_refused():
-    error = refused(launch(o=pl.BlockSpec((128, 128), lambda i, j: (0, j))), X)
-    assert (error.kind, error.operand, error.step) == ("revisited", "o_ref", (1, 0))
-    assert "is visited again at grid step (1, 0) after other blocks were" in error.words
-
-
 def test_parallel_axes_come_first():
     error = refused(launch(dimension_semantics=("arbitrary", "parallel")), X)
     assert error.kind == "parallel"
