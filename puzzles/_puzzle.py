@@ -75,7 +75,7 @@ class Puzzle:
         what grids and index maps read: what an answer costs is compared with the solution there.
     slack: how many times the solution's `bytes`, `steps`, `dot_flops`, ... an answer may cost at
         that shape: more where a right one needs it, or less, as `{"bytes": 1.0}` where any blocks
-        can do with the same bytes (the names are those of `_judge/scale.py`).
+        can do with the same bytes (the names are those of `_judge/costs.py`).
     par: `(*launches) -> str`, the number that the rung is about; a pass shows it beside the
         solution's, at that shape.
     fresh: `(rng) -> dict` of a case's dims, small and out of at most eight shapes; one such case

@@ -11,10 +11,10 @@ import jax
 import numpy as np
 
 from puzzles._judge.case import Case, cases, execute, fresh_case, own_seed
+from puzzles._judge.costs import Scale
 from puzzles._judge.numbers import Mismatch
 from puzzles._judge.origin import Origin, origin, own_launches
 from puzzles._judge.raised import learners_code
-from puzzles._judge.scale import Scale
 from puzzles._launch import Launch, Traced, trace_call
 from puzzles._puzzle import Puzzle
 from puzzles._rules import Finding, Where

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 from puzzles._judge.cost import Cost
-from puzzles._judge.scale import Scale
+from puzzles._judge.costs import Scale
 from puzzles._launch import Launch
 from puzzles._puzzle import Puzzle
-from puzzles._receipt import amount, amounts, scaled, seconds_words, step_seconds, times
+from puzzles._receipt import (
+    amount,
+    amounts,
+    scaled,
+    seconds_words,
+    step_seconds,
+    stored,
+    times,
+)
 from puzzles._tpu import CHIPS
 
 _CHIP = CHIPS["v5e"]
@@ -23,13 +31,14 @@ def beside(scale: Scale, ran: tuple[str, ...]) -> str:
     """Both costs as a table, of what is not zero; what is made outside only where it differs."""
     mine, par = scale.mine, scale.par
     made, theirs = (f"at most {size}" for size in amounts(mine.outside, par.outside))
+    several = mine.steps > 1 or any(one.copies for one in mine.launches)
     rows: list[tuple[str, str, str]] = [
         (name, a, b)
         for name, worth, a, b in (
             ("grid", _grids(mine.launches) != "()", _grids(mine.launches), _grids(par.launches)),
             ("steps", mine.steps > 1, f"{mine.steps:,}", f"{par.steps:,}"),
             ("with dots", mine.with_dots, f"{mine.with_dots:,}", f"{par.with_dots:,}"),
-            ("blocks", mine.transfers, f"{mine.transfers:,} moved", f"{par.transfers:,} moved"),
+            ("blocks", several, f"{mine.transfers:,} moved", f"{par.transfers:,} moved"),
             ("HBM", mine.bytes, *amounts(mine.bytes, par.bytes)),
             ("made outside", False, made, theirs),
             ("VMEM", mine.vmem, *amounts(mine.vmem, par.vmem)),
@@ -44,9 +53,12 @@ def beside(scale: Scale, ran: tuple[str, ...]) -> str:
         rows = [("", "yours", "reference"), *rows]
     wide = [max(len(row[column]) for row in rows) for column in range(3)]
     lines = [f"{name:<{wide[0]}}  {a:<{wide[1]}}  {b}".rstrip() for name, a, b in rows]
-    lines += _bound(mine)[1:]
-    if mine.steps > 1:
-        lines.append(f"ran    {', '.join(ran)}")
+    told = {
+        "a step": "".join(_bound(mine)[1:]),
+        "stored": stored(mine.launches),
+        "ran": ", ".join(ran) if mine.steps > 1 else "",
+    }
+    lines += [f"{name:<{wide[0]}}  {text}" for name, text in told.items() if text]
     return "\n".join(lines)
 
 
@@ -82,6 +94,6 @@ def _bound(cost: Cost) -> tuple[str, ...]:
         return (f"at least {seconds_words(seconds)} on one {_CHIP.name}, bound by {slower}",)
     return (
         f"about {seconds_words(steps)} on one {_CHIP.name}, bound by its steps",
-        f"each step takes {seconds_words(_CHIP.step_seconds)} by itself, by libtpu's estimate; "
+        f"takes {seconds_words(_CHIP.step_seconds)} by itself, by libtpu's estimate; "
         f"{slower} alone needs {seconds_words(seconds)}",
     )

@@ -12,13 +12,12 @@ from collections.abc import Callable, Iterator, Sequence
 import jax
 import numpy as np
 
-from puzzles._judge import rounding
+from puzzles._judge.accuracy import foreign, narrowings, rounded_alike
 from puzzles._judge.answer import Clock, Run
 from puzzles._judge.case import Case, cases, fresh_case
 from puzzles._judge.copied import explains, hazard
 from puzzles._judge.exchanged import exchanged
 from puzzles._judge.likeness import early, left_undone, likeness, unstored
-from puzzles._judge.narrowing import foreign, narrowings
 from puzzles._judge.numbers import compare, equal, number_words, on_tpu, tolerance_of
 from puzzles._judge.picture import block_map
 from puzzles._judge.running import MAY_RUN
@@ -110,7 +109,7 @@ def rounds_on_the_way(run: Run) -> str | None:
     if wrong.excess * tolerance_of(want, run.puzzle.tolerance) >= _ROUNDED:
         return None
     found = foreign(narrowings(run.traced), narrowings(run.case.reference))
-    return found[0].words if found else None
+    return found[0].says if found else None
 
 
 def not_finite(run: Run, clock: Clock) -> str | None:
@@ -226,7 +225,7 @@ def _gives(case: Case, mistake: Mistake, numbers: Sequence[np.ndarray] | None) -
 def alike(puzzle: Puzzle, one: Sequence[np.ndarray], other: Sequence[np.ndarray]) -> bool:
     """Whether a puzzle tells two flat results apart, by their numbers or by their roundings."""
     return equal(one, other, puzzle.tolerance) and all(
-        rounding.rounded_alike(puzzle, a, b) for a, b in zip(one, other, strict=True)
+        rounded_alike(puzzle, a, b) for a, b in zip(one, other, strict=True)
     )
 
 

@@ -15,9 +15,9 @@ from puzzles._judge.answer import Answer, Run
 from puzzles._judge.beside import beside, line
 from puzzles._judge.case import Case
 from puzzles._judge.cost import Cost
+from puzzles._judge.costs import Scale
 from puzzles._judge.numbers import on_tpu
 from puzzles._judge.raised import jax_at_rest
-from puzzles._judge.scale import Scale
 from puzzles._judge.verdict import Rejected, Verdict
 from puzzles._puzzle import Puzzle
 from puzzles._receipt import receipt_text

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from puzzles._judge import rounding
+from puzzles._judge.accuracy import roundings
 from puzzles._judge.answer import Run
 from puzzles._judge.numbers import index_words, number_words
 from puzzles._launch import Launch, Operand
@@ -93,5 +93,5 @@ def _writer(launch: Launch, operand: Operand, block: tuple[int, ...]) -> tuple[i
 
 def rounded_once(run: Run) -> Finding | None:
     """The right numbers are not rounded more often than the puzzle allows."""
-    facts = rounding.roundings(run.case, run.flat)
+    facts = roundings(run.case, run.flat)
     return None if facts is None else run.wrong("rounded-twice", **facts)

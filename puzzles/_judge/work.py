@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import inspect
 
+from puzzles._judge.accuracy import foreign
 from puzzles._judge.answer import Answer, Run
-from puzzles._judge.narrowing import foreign
-from puzzles._judge.scale import Scale, at_scale, excesses
+from puzzles._judge.costs import Scale, at_scale, excesses
 from puzzles._judge.verdict import rule_of
 from puzzles._launch import Launch, faults
-from puzzles._rules import Finding, Where, sentence
+from puzzles._rules import Finding, sentence
 
 
 def audit(run: Run) -> Finding | None:
@@ -60,7 +60,7 @@ def blocks(both: tuple[Answer, Scale]) -> Finding | None:
     """There, too, all blocks are there, and those of results are written."""
     _, scale = both
     for fault in (f for one in scale.mine.launches for f in faults(one)):
-        return _at_scale(scale, rule_of(fault), fault.words)
+        return scale.wrong(rule_of(fault), says=fault.words)
     return None
 
 
@@ -70,19 +70,13 @@ def rounds(both: tuple[Answer, Scale]) -> Finding | None:
     for dot in scale.mine.dots if not scale.par.dots else ():
         if dot.rounds:  # there a dot stands for a sum or a product in f32
             where = f"`{dot.line}`" if dot.line else "a dot"
-            return _at_scale(scale, "rounds-on-the-way", sentence("rounding dot", where=where))
+            return scale.wrong("rounds-on-the-way", "dot", who=where)
     for one in foreign(scale.mine.narrowings, scale.par.narrowings):
-        return _at_scale(scale, "rounds-on-the-way", one.words)
+        return scale.wrong(one.rule, one.form, **one.facts)
     return None
 
 
 def dearer(both: tuple[Answer, Scale]) -> Finding | None:
     """No cost is above the reference's by more than its slack."""
     answer, scale = both
-    for excess in excesses(scale, answer.puzzle.slack):
-        return _at_scale(scale, f"cost-{excess.what}", excess.says)
-    return None
-
-
-def _at_scale(scale: Scale, rule: str, says: str) -> Finding:
-    return Finding(rule, Where(scale.label, scale=True), {"says": says})
+    return next(excesses(scale, answer.puzzle.slack), None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -61,12 +61,14 @@ class Waits:
     exposed: those at which nothing was computed since the copy was started: no work hides it.
     most: copies from this ref that are in flight at one of these waits. pauses: exposed waits,
     where those of copies that were in flight together, as of the halves of a slot, are one.
+    hidden: the share of the kernel's work that runs between a copy's start and its wait, summed up.
     """
 
     count: int = 0
     exposed: int = 0
     most: int = 0
     pauses: int = 0
+    hidden: float = 0
 
 
 _STEPS = 200_000  # events over all steps that are followed
@@ -116,10 +118,11 @@ def waits(events: Sequence[Event], program_ids: np.ndarray) -> Mapping[str, Wait
                         old.exposed + exposed,
                         max(old.most, most),
                         old.pauses + (exposed and not together),
+                        old.hidden + computed - over.computed,
                     )
                     if exposed:
                         paused[over.source] = computed, old.count
-    return found
+    return {name: replace(its, hidden=its.hidden / max(1, computed)) for name, its in found.items()}
 
 
 @dataclass(frozen=True, eq=False)
