@@ -19,7 +19,7 @@ import numpy as np
 from puzzles._jax import Jaxpr, JaxprEqn, array_of, user_frame
 from puzzles._launch import launch_name, line_of, memory_space, parameter_names, subjaxprs, text_of
 from puzzles._tpu.hazards import Stuck
-from puzzles._tpu.seen import Seen, comparable, floating, inside, reshapes, taken
+from puzzles._tpu.seen import Seen, comparable, floating, inside, recasts, taken
 
 WAIT_SECONDS = 5.0
 
@@ -115,7 +115,7 @@ class Watch:
         name = getattr(plain, "__name__", "")
         later: Sequence[Any] = ()
         if name == "get":
-            given, later = _until_reshaped(plain, given)
+            given, later = _until_recast(plain, given)
         if name == "_initialize_shared_memory":
             keywords = keywords | self._decided(function)
         elif name == "_allocate_buffer" and self._how.unwritten != "nan":
@@ -126,7 +126,7 @@ class Watch:
         try:
             if self._how.calls is not None and self.calls > self._how.calls:
                 raise Enough
-            result = self._runs.get(name, _at_once)(partial(function, *given, **keywords))
+            result = held = self._runs.get(name, _at_once)(partial(function, *given, **keywords))
             if later:
                 *token, whole = jax.tree.leaves(result)
                 result = (*token, taken(np.asarray(whole), later))
@@ -136,7 +136,7 @@ class Watch:
                 self.failed = (name, _named(function, given, keywords))
             raise
         if self._how.noting and name in ("get", "store"):
-            self._note(name, _named(function, given, keywords), result)
+            self._note(name, _named(function, given, keywords), held)
         if name == "_check_for_revisiting":
             self._done += 1
         elif name == "_allocate_buffer":
@@ -215,11 +215,11 @@ def _shapes(equation: JaxprEqn) -> dict[str, tuple[int, ...]]:
     return {name: tuple(array_of(one).shape) for name, one in mappings}
 
 
-def _until_reshaped(plain: Any, given: tuple) -> tuple[tuple, Sequence[Any]]:
-    """A read up to the first `ref.reshape`, which the simulator does not know, and the rest."""
+def _until_recast(plain: Any, given: tuple) -> tuple[tuple, Sequence[Any]]:
+    """A read up to the first `ref.reshape` or `bitcast`, which the simulator does not know."""
     at = _parameters(plain).index("transforms")
     each = tuple(given[at]) if at < len(given) else ()
-    first = next((n for n, one in enumerate(each) if reshapes(one)), len(each))
+    first = next((n for n, one in enumerate(each) if recasts(one)), len(each))
     if first == len(each):
         return given, ()
     return (*given[:at], each[:first], *given[at + 1 :]), each[first:]
