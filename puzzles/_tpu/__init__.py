@@ -23,6 +23,7 @@ from puzzles._tpu.moments import Moment, Timeline, Trip, timeline
 from puzzles._tpu.refusals import budget, compiled, known_to_fit, lowered, room
 from puzzles._tpu.sanitizer import Sanitized, beyond, sanitize, simulated_steps, speaks
 from puzzles._tpu.simulator import SimulationError, again_whole, drawn, foreseen, simulate
+from puzzles._tpu.together import axes_around, sanitize_together
 
 __all__ = [
     "CHIPS",
@@ -38,6 +39,7 @@ __all__ = [
     "Timeline",
     "Trip",
     "again_whole",
+    "axes_around",
     "beyond",
     "budget",
     "compiled",
@@ -50,6 +52,7 @@ __all__ = [
     "lowered",
     "room",
     "sanitize",
+    "sanitize_together",
     "simulate",
     "simulated_steps",
     "speaks",

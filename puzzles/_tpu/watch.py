@@ -8,7 +8,7 @@ import inspect
 import io
 import queue
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
@@ -19,7 +19,7 @@ import numpy as np
 from puzzles._jax import Jaxpr, JaxprEqn, array_of, user_frame
 from puzzles._launch import launch_name, line_of, memory_space, parameter_names, subjaxprs, text_of
 from puzzles._tpu.hazards import Stuck
-from puzzles._tpu.seen import Seen, comparable, floating, inside, reshapes, taken
+from puzzles._tpu.seen import Seen, comparable, floating, inside, recasts, taken
 
 WAIT_SECONDS = 5.0
 
@@ -56,14 +56,22 @@ class Watch:
     names and on the names of their parameters, which is all that is used here.
     """
 
-    def __init__(self, equation: JaxprEqn, how: How) -> None:
+    def __init__(
+        self,
+        equation: JaxprEqn,
+        how: How,
+        steps: Sequence[tuple[int, ...]] = (),
+        runs: Mapping[str, Callable[[Callable[[], Any]], Any]] | None = None,
+    ) -> None:
+        """steps: the grid's, where nobody calls `here`. runs: how callbacks that wait are run."""
         self.equation = equation
+        self._runs = _RUN if runs is None else runs
         self._how = how
         self.carried: list[Seen] = []  # blocks on their way back to HBM, as numbers to compare
         self.nans: list[Seen] = []  # each ref's first NaN that a line of the kernel reads
         self.failure: BaseException | None = None
         self.failed: tuple[str, dict[str, Any]] = ("", {})
-        self._points: list[tuple[int, ...]] = []
+        self._points = list(steps)
         self._done = 0
         self.calls = 0  # of Python by the simulator, so far
         self._buffers: list[int] = []
@@ -94,6 +102,11 @@ class Watch:
         """The program ids of the step in progress."""
         return self._points[self._done] if self._done < len(self._points) else None
 
+    @property
+    def launched(self) -> bool:
+        """Whether the kernel's parameters have their buffers."""
+        return len(self._buffers) >= len(_allocated(self.equation))
+
     def call(self, *args: Any, callback: Any, **_: Any) -> Any:
         """In place of JAX's `io_callback_impl`."""
         function = callback.callback_func
@@ -102,7 +115,7 @@ class Watch:
         name = getattr(plain, "__name__", "")
         later: Sequence[Any] = ()
         if name == "get":
-            given, later = _until_reshaped(plain, given)
+            given, later = _until_recast(plain, given)
         if name == "_initialize_shared_memory":
             keywords = keywords | self._decided(function)
         elif name == "_allocate_buffer" and self._how.unwritten != "nan":
@@ -113,7 +126,7 @@ class Watch:
         try:
             if self._how.calls is not None and self.calls > self._how.calls:
                 raise Enough
-            result = _RUN.get(name, _at_once)(partial(function, *given, **keywords))
+            result = held = self._runs.get(name, _at_once)(partial(function, *given, **keywords))
             if later:
                 *token, whole = jax.tree.leaves(result)
                 result = (*token, taken(np.asarray(whole), later))
@@ -123,7 +136,7 @@ class Watch:
                 self.failed = (name, _named(function, given, keywords))
             raise
         if self._how.noting and name in ("get", "store"):
-            self._note(name, _named(function, given, keywords), result)
+            self._note(name, _named(function, given, keywords), held)
         if name == "_check_for_revisiting":
             self._done += 1
         elif name == "_allocate_buffer":
@@ -202,11 +215,11 @@ def _shapes(equation: JaxprEqn) -> dict[str, tuple[int, ...]]:
     return {name: tuple(array_of(one).shape) for name, one in mappings}
 
 
-def _until_reshaped(plain: Any, given: tuple) -> tuple[tuple, Sequence[Any]]:
-    """A read up to the first `ref.reshape`, which the simulator does not know, and the rest."""
+def _until_recast(plain: Any, given: tuple) -> tuple[tuple, Sequence[Any]]:
+    """A read up to the first `ref.reshape` or `bitcast`, which the simulator does not know."""
     at = _parameters(plain).index("transforms")
     each = tuple(given[at]) if at < len(given) else ()
-    first = next((n for n, one in enumerate(each) if reshapes(one)), len(each))
+    first = next((n for n, one in enumerate(each) if recasts(one)), len(each))
     if first == len(each):
         return given, ()
     return (*given[:at], each[:first], *given[at + 1 :]), each[first:]
@@ -258,6 +271,14 @@ _RUN: dict[str, Callable[[Callable[[], Any]], Any]] = {
     "semaphore_wait": partial(_in_time, "semaphore never signalled"),
     "_validate": _silently,
 }
+
+
+def given_to(callback: Any, args: Sequence[Any]) -> tuple[str, dict[str, Any]]:
+    """The name of the function that a callback calls, and what it is given by name."""
+    function = callback.callback_func
+    plain = function.func if isinstance(function, partial) else function
+    given, keywords = jax.tree.unflatten(callback.in_tree, args)
+    return getattr(plain, "__name__", ""), _named(function, given, keywords)
 
 
 def _named(function: Any, args: tuple, keywords: dict[str, Any]) -> dict[str, Any]:
