@@ -11,7 +11,7 @@ import numpy as np
 from puzzles._jax import Jaxpr, JaxprEqn, Literal, Var
 from puzzles._judge.case import Case
 from puzzles._judge.numbers import narrow, on_tpu
-from puzzles._judge.outside import line_of, observed
+from puzzles._judge.origin import line_of, observed
 from puzzles._launch import ARITHMETIC, PALLAS_CALL, REDUCTIONS, TRANSCENDENTAL, Traced, entered
 from puzzles._puzzle import Puzzle
 from puzzles._rules import Finding, Where, sentence

@@ -12,7 +12,7 @@ import numpy as np
 
 from puzzles._jax import Jaxpr, JaxprEqn
 from puzzles._judge.accuracy import narrowings
-from puzzles._judge.outside import line_of, observed
+from puzzles._judge.origin import line_of, observed
 from puzzles._launch import PALLAS_CALL, Dot, Launch, Operand, Traced, itemsize, turns, visited
 from puzzles._rules import Finding
 

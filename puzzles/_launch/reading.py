@@ -59,11 +59,9 @@ def _named(
 
 
 def read_calls(jaxpr: ClosedJaxpr, leaves: Sequence[Any]) -> tuple[Call, ...]:
-    """Every `pallas_call` of a traced program on its arguments, in order; no step is looked at."""
+    """Every `pallas_call` of a traced program on its arguments, in order; nothing is computed."""
     graph = Graph(jaxpr, leaves)
-    calls = tuple(Call(node, graph) for node in graph.calls)
-    graph.evaluate(source for call in calls for source in call.needs())
-    return calls
+    return tuple(Call(node, graph) for node in graph.calls)
 
 
 def read_launches(calls: Sequence[Call]) -> tuple[Launch, ...]:

@@ -13,9 +13,9 @@ from jax.experimental.pallas import tpu as pltpu
 from learner import Notebook, solved
 
 import puzzles
-from puzzles._judge.beside import beside as table
 from puzzles._judge.cost import Cost
 from puzzles._judge.costs import Scale, excesses
+from puzzles._judge.verdict import beside as table
 from puzzles._launch import trace_call
 from puzzles._receipt import amounts
 from puzzles._rules import Finding

@@ -10,9 +10,9 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 import puzzles
-from puzzles._judge.beside import beside as beside_reference
 from puzzles._judge.cost import Cost
-from puzzles._judge.scale import Scale
+from puzzles._judge.costs import Scale
+from puzzles._judge.verdict import beside as beside_reference
 from puzzles._launch import trace
 from puzzles._receipt import receipt_text
 
