@@ -378,14 +378,14 @@ DIAGRAMS: dict[str, Callable[[], str]] = {
     ),
     "basics/batched_matmul": strip(
         "batched_matmul",
-        [_array(2, 128, 256), _array(2, 256, 256)],
-        2,
+        [_array(3, 128, 256), _array(3, 256, 256)],
+        0,
         [
-            "Batch element 0, second row of blocks,",
-            "its last step.",
-            "Then element 1, from the start.",
+            "The whole matrix 0 of each array.",
+            "The whole matrix 1.",
+            "The whole matrix 2.",
         ],
-        "A batch axis is one more axis of the grid",
+        "A batch axis is an axis of the grid",
         to_scale=True,
     ),
     "basics/fused_matmul": strip(

@@ -38,10 +38,9 @@ def version() -> str:
     return hashlib.sha256(_read("walk.js").encode()).hexdigest()[:8]
 
 
-def script(words: str, marks: str) -> str:
-    """walk.js, with what Python and it must say alike: `words` and `marks` as JSON."""
-    filled = _read("walk.js").replace("__WORDS__", words).replace("__MARKS__", marks)
-    return filled.replace("__VERSION__", version())
+def script() -> str:
+    """walk.js, which turns the pages of its own release only."""
+    return _read("walk.js").replace("__VERSION__", version())
 
 
 @cache

@@ -14,8 +14,8 @@ import numpy as np
 from puzzles._draw.moments import copies_data
 from puzzles._launch import Finding, Launch, Operand, faults, itemsize, row_keys, step_number
 
-STEPS = 4096  # a walk with more steps is sampled
-CHARACTERS = 110_000  # of encoded numbers, or else it is sampled more thinly
+STEPS, FEWEST = 1024, 256  # a walk with more steps is sampled
+PICTURES = 2048  # of operands that move, one for each step that is shown
 _NUMBERS = 128  # of a prefetched array that are printed
 _READS = 6  # different entries of a prefetched array that a step reads
 _CELLS = 1 << 18  # of an array's blocks: with more, what is never touched is not looked for
@@ -43,17 +43,10 @@ def decode(text: str) -> np.ndarray:
 
 def walk_data(launch: Launch) -> Data:
     """Everything a picture of `launch` needs, as JSON would hold it."""
-    wrong, limit, copied = faults(launch), STEPS, copies_data(launch)
-    while True:
-        data = _data(launch, wrong, limit)
-        if copied:
-            data |= {"copies": copied}
-        size = sum(len(v) for o in data["operands"] for v in o.values() if isinstance(v, str))
-        lists = (o[key] for o in data["operands"] for key in ("axes", "used") if key in o)
-        size += sum(len(one) for found in lists for one in found)
-        if size <= CHARACTERS or limit <= 256:
-            return data
-        limit //= 2
+    moving = sum(o.piped for o in launch.inputs + launch.outputs)
+    limit = max(FEWEST, min(STEPS, PICTURES // max(1, moving)))
+    data, copied = _data(launch, faults(launch), limit), copies_data(launch)
+    return data | ({"copies": copied} if copied else {})
 
 
 def _data(launch: Launch, wrong: tuple[Finding, ...], limit: int) -> Data:
@@ -98,10 +91,13 @@ def _data(launch: Launch, wrong: tuple[Finding, ...], limit: int) -> Data:
                 for o, contents in zip(launch.scalars, launch.scalar_values, strict=True)
             ),
             *(
-                _operand(o, at, launch.steps) if o.piped else _far(o, launch)
+                _operand(o, at, launch) if o.piped else _far(o, launch)
                 for o in launch.inputs + launch.outputs
             ),
-            *(_still(o, "scratch") if o.piped else _far(o, launch) for o in launch.scratch),
+            *(
+                _still(o, "scratch") | _filled(o, launch, at) if o.piped else _far(o, launch)
+                for o in launch.scratch
+            ),
         ],
         **({} if launch.exact else {"bound": launch.bound}),
         **({"hand": _by_hand(launch, at)} if launch.copies else {}),
@@ -152,6 +148,12 @@ def _still(operand: Operand, role: str) -> Data:
     }
 
 
+def _filled(operand: Operand, launch: Launch, at: np.ndarray) -> Data:
+    """How many percent of its sum a ref holds after each step, if it sums anything."""
+    share = None if "sem" in operand.space else launch.added(operand)
+    return {} if share is None else {"filled": encode(np.round(100 * share[at]).astype(np.int64))}
+
+
 def _far(operand: Operand, launch: Launch) -> Data:
     """A ref that stays in HBM, with what the kernel itself copies: [times, bytes] each way."""
     out = [copy for copy in launch.copies if copy.source == operand.name]
@@ -173,7 +175,7 @@ def _scalar(
     return data | {"numbers": numbers, "used": [encode(one[at]) for one in read]}
 
 
-def _operand(operand: Operand, at: np.ndarray, steps: int) -> Data:
+def _operand(operand: Operand, at: np.ndarray, launch: Launch) -> Data:
     counts = [-(-n // max(1, b)) for n, b in zip(operand.shape, operand.sizes, strict=True)]
     moves, sizes = _moves(operand), _sizes(operand)
     moved = np.cumsum(np.where(moves, sizes, 0))
@@ -190,9 +192,9 @@ def _operand(operand: Operand, at: np.ndarray, steps: int) -> Data:
     data["each"] = unit
     if unit and (moved != np.cumsum(moves) * unit).any():
         data["moved"] = encode(moved[at] // unit)  # not every block weighs the same
-    if len(at) < steps:  # neighbours are missing, so say which of those shown move
+    if len(at) < launch.steps:  # neighbours are missing, so say which of those shown move
         data["moves"] = encode(moves[at].astype(np.int64))
-    return data
+    return data | _filled(operand, launch, at)
 
 
 def _moves(operand: Operand) -> np.ndarray:

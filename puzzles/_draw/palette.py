@@ -57,6 +57,7 @@ MARKS = {
     "written": Mark("written back to HBM after this step", GREEN, 1, INK, 2),
     "held": Mark("stays in VMEM, not yet written back", GREEN, 0.45, INK, 3),
     "done": Mark("written before", GREEN, 0.2),
+    "summed": Mark("how much of its sum is in", GREEN, 0.85),
     "work": Mark("the body computes", INK, 0.75),
     "skipped": Mark("the body skips its work", INK, 0.06, INK, 1, "3 2"),
     "waits": Mark("the kernel waits", INK, 0.06, INK, 1, "3 2"),

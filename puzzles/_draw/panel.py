@@ -12,10 +12,12 @@ from puzzles._draw.data import Data, decode
 from puzzles._draw.palette import hatch, px, rect, text
 from puzzles._draw.track import Track
 
+Box = tuple[float, float, float, float]  # x, y, width, height
 LONGEST = 160  # pixels of the longest axis of a launch's matrices
 SLICES = 12  # that are drawn side by side; of more, only the current one
 _ROW = 300  # pixels that they share
 _EDGE = 26  # room for block numbers, and for a block outside the array
+_RIM = 8  # right and below, where nothing lies outside
 _BOXES = 240  # areas of untouched blocks that are hatched, in all slices of an operand
 
 
@@ -25,8 +27,13 @@ def views(data: Data) -> list[Data | None]:
     longest = max((size for o in moving for size in _drawn(o)), default=1)
     flat = all(len(_drawn(o)) < 2 for o in moving)
     scale = (210 if flat else LONGEST) / max(1, longest)
+    faulty = {f["operand"] for f in data["faults"]}
     return [
-        _view(o, scale) if "count" in o else _still(o, scale) if o["role"] == "scratch" else None
+        _view(o, scale, _EDGE if o["name"] in faulty else _RIM)
+        if "count" in o
+        else _still(o, scale)
+        if o["role"] == "scratch"
+        else None
         for o in data["operands"]
     ]
 
@@ -52,7 +59,7 @@ def _axes(operand: Data) -> tuple[int | None, int | None]:
     return (None, *chosen)[-2:] if chosen else (None, None)  # type: ignore[return-value]
 
 
-def _view(operand: Data, scale: float) -> Data:
+def _view(operand: Data, scale: float, rim: float) -> Data:
     rows, cols = _axes(operand)
     lead = [a for a in range(len(operand["shape"])) if a not in (rows, cols)]
     slices = math.prod(operand["counts"][a] for a in lead)
@@ -79,8 +86,8 @@ def _view(operand: Data, scale: float) -> Data:
         "h": height,
         "kx": width / operand["shape"][cols] if cols is not None and width else 1.0,
         "ky": height / operand["shape"][rows] if rows is not None and height else 1.0,
-        "width": max(x) + width + _EDGE,
-        "height": y[-1] + height + _EDGE,
+        "width": max(x) + width + rim,
+        "height": y[-1] + height + rim,
     }
 
 
@@ -101,7 +108,7 @@ def slice_of(view: Data, operand: Data, block: Iterable[int]) -> int:
     return number
 
 
-def place(view: Data, track: Track, block: tuple[int, ...]) -> tuple[float, float, float, float]:
+def place(view: Data, track: Track, block: tuple[int, ...]) -> Box:
     """x, y, width and height of a block; beside the array if it lies outside."""
     spot = 0 if view["one"] else slice_of(view, track.operand, block)
     spans, shape = track.spans(block), track.operand["shape"]
@@ -121,14 +128,7 @@ def place(view: Data, track: Track, block: tuple[int, ...]) -> tuple[float, floa
     return view["x"][spot] + x, view["y"][spot] + y, w, h
 
 
-def path(view: Data, track: Track, blocks: list[tuple[int, ...]], shown: int) -> str:
-    """Many blocks as one piece of path data; only those of the slice `shown` if one is drawn."""
-    keep = [b for b in blocks if not view["one"] or slice_of(view, track.operand, b) == shown]
-    drawn = (rect(*place(view, track, b)) for b in keep if not track.outside(b))
-    return "".join(dict.fromkeys(drawn))
-
-
-def now_path(place: tuple[float, float, float, float]) -> str:
+def now_path(place: Box) -> str:
     """The current block; its outline stays inside, but goes around it where there is no room."""
     x, y, w, h = place
     inset = 1.0 if min(w, h) >= 9 else -1.0
@@ -140,7 +140,7 @@ def untouched(view: Data, track: Track) -> dict[str, list[str]]:
 
     Nothing if they are so scattered that drawing them would take too many characters.
     """
-    boxes: dict[str, list[tuple[float, float, float, float]]] = {}
+    boxes: dict[str, list[Box]] = {}
     for first, last in _runs(track.operand):
         x, y, _, h = place(view, track, first)
         u, v, w, g = place(view, track, last)
@@ -159,9 +159,7 @@ def untouched(view: Data, track: Track) -> dict[str, list[str]]:
     }
 
 
-def _stacked(
-    above: tuple[float, float, float, float], below: tuple[float, float, float, float]
-) -> bool:
+def _stacked(above: Box, below: Box) -> bool:
     same = abs(above[0] - below[0]) < 0.01 and abs(above[2] - below[2]) < 0.01
     return same and abs(above[1] + above[3] - below[1]) < 0.01
 

@@ -88,17 +88,6 @@ class Track:
         }
         return {name for name, present in wanted.items() if present}
 
-    def before(self, k: int) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]]:
-        """Blocks that earlier steps held, and those that they moved more than once, in order."""
-        seen = dict.fromkeys(map(tuple, self.blocks[:k].tolist()))
-        moved: dict[tuple[int, ...], int] = {}
-        twice: dict[tuple[int, ...], None] = {}
-        for block, moves in zip(map(tuple, self.blocks[:k].tolist()), self.moves[:k], strict=True):
-            moved[block] = moved.get(block, 0) + int(moves)
-            if moved[block] > 1:
-                twice.setdefault(block)
-        return list(seen), list(twice)
-
 
 def tracks(data: Data) -> list[Track | None]:
     """One track for each operand that moves in blocks, None for the others."""

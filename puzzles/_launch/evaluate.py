@@ -105,6 +105,15 @@ class Walk:
         with np.errstate(all="ignore"):
             return self.closed(closed, args, np.ones((2, *(1,) * self.rank), np.int64), ())
 
+    def in_turn(self, closed: ClosedJaxpr, args: Sequence[Any]) -> None:
+        """Walk it step by step: what one step stores among the scalars, the next ones load."""
+        for ids in np.ndindex(*self.grid):
+            weight = np.zeros((2, *self.grid), np.int64)
+            weight[(slice(None), *ids)] = 1
+            self.ids = [np.full((1,) * self.rank, n, np.int32) for n in ids]
+            with np.errstate(all="ignore"):
+                self.closed(closed, args, weight, ())
+
     def about(self, equation: JaxprEqn) -> _About:
         """What it says of itself, read once."""
         found = self.seen.get(id(equation))
@@ -162,6 +171,9 @@ class Walk:
             return self.closed(about.callee, values, weight, path)
         if any(isinstance(value, Buffer | Ref) for value in values):  # nobody knows what for
             self.touch(values, weight * _in_doubt(self.rank), False, True)
+            for value in values:
+                if isinstance(value, Cells | Ref):
+                    value.lost()
         for n, jaxpr in enumerate(about.bodies):
             blind = [UNKNOWN] * len(jaxpr.invars)
             self.run(jaxpr, [UNKNOWN] * len(jaxpr.constvars), blind, weight, (*path, n))
@@ -269,9 +281,7 @@ class Walk:
         (source, _), (target, _) = copy_ends(equation.params["tree"], values)
         self.touch([source], weight, False)
         self.touch([target], weight, True)
-        if isinstance(target, Ref):
-            target.contents = None  # what arrives there is not known
-        elif isinstance(target, Cells):
+        if isinstance(target, Cells | Ref):
             target.lost()
         size = sizes.pop() if len(sizes) == 1 else 0
         self.tally.flights.append((1, size, weight))
@@ -327,15 +337,13 @@ class Walk:
         )
         refs = [value for value in values if isinstance(value, Buffer | Ref)]
         self.tally.touches += [Touch(ref, True, weight, whole) for ref in refs]
-        for value in values:
-            if isinstance(value, Ref):
-                value.contents = None  # the kernel writes it: no longer what was passed in
-        if isinstance(cells := values[0], Cells):
+        into = values[0]
+        if isinstance(into, Cells | Ref):
             if equation.primitive.name == "swap":
                 transforms = equation.params["tree"].unflatten(values[2:])
-                cells.store(transforms, values[1], weight)
+                into.store(transforms, values[1], weight)
             else:
-                cells.lost()
+                into.lost()
         return [UNKNOWN] * len(equation.outvars)
 
     _masked_swap = _swap

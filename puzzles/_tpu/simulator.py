@@ -95,7 +95,8 @@ def run(traced: Traced, how: How, left_out: LeftOut = None) -> Run:
             raise TypeError(f"simulating needs data, and {leaf} is only a shape")
     made = Run()
     launch = functools.partial(_launch, made, how, left_out)
-    made.results += map(np.asarray, run_program(traced.jaxpr, traced.leaves, launch))
+    flat = run_program(traced.jaxpr, traced.leaves, launch, traced.before)
+    made.results += map(np.asarray, flat)
     return made
 
 

@@ -11,7 +11,7 @@ from puzzles import INTERPRET
 # %% [markdown]
 # ## permuted_matmul: index maps that read data
 #
-# Here are `E` matrices and `E` weights, to be multiplied in pairs: matrix `e` with `rhs[perm[e]]`. But
+# Here are `E` matrices and `E` weights, to be multiplied: matrix `e` with `rhs[perm[e]]`. But
 # `perm` is an array, known only when the program runs:
 #
 # ```text
@@ -23,8 +23,8 @@ from puzzles import INTERPRET
 #  e = 2          lhs[2]   rhs[1]         o[2] = lhs[2] × rhs[1]
 # ```
 #
-# The obvious way, `rhs[perm]`, writes a permuted copy of all weights to HBM before the first product.
-# Better let an index map choose. It has to know `perm` early: while one step computes, the pipeline
+# The obvious way, `rhs[perm]`, writes a permuted copy of all weights to HBM first.
+# Better let an index map choose. It needs `perm` early: while one step computes, the pipeline
 # already asks what the next one needs.
 #
 # Hence **scalar prefetch**. Before the first step, small arrays of integers are copied to SMEM, the
@@ -38,7 +38,7 @@ from puzzles import INTERPRET
 #
 # ![At each of three steps lhs and the output move on by one, while the block of rhs is the one that perm names.](diagrams/grouped_matmul/permuted_matmul.svg)
 #
-# The kernel, folded, is `batched_matmul`'s, and does not look at `perm_ref`. Write the three BlockSpecs.
+# The kernel, folded, is `tiled_matmul`'s with k on axis 3, and does not look at `perm_ref`. Write the three BlockSpecs.
 
 # %%
 def permuted_matmul_spec(
@@ -144,7 +144,7 @@ PUZZLE = Puzzle(
     inputs=make_inputs,
     cases=[dict(E=4, M=192, K=256, N=512), dict(E=5, M=64, K=384, N=256), dict(E=144, M=64, K=128, N=256)],
     hints=[
-        "Write the specs of batched_matmul first. In which of the three does a block come from another batch "
+        "Write the specs without perm first. In which of the three does a block come from another batch "
         "element than e?",
         "With one array prefetched and four grid axes, each index map takes five parameters. The last is a "
         "Ref in SMEM: index it by a program id and you get a number.",

@@ -27,7 +27,7 @@ FIRST = {
         "copy_rows", ("copy(rows_ref, o_ref, sem)", "copy(o_ref, rows_ref, sem)"),
     ),
     "reaches outside `a_ref`": (
-        "launch_pipeline", ("lambda i, j, k: (i, k)", "lambda i, j, k: (k, i)"),
+        "launch_pipeline", ("lambda j, i: (i, 0)", "lambda j, i: (i + j, 0)"),
     ),
 }  # fmt: skip
 

@@ -15,9 +15,9 @@ from learner import edited
 import puzzles
 from puzzles import Verdict
 from puzzles._judge import judge
-from puzzles._judge.likeness import likeness
+from puzzles._judge.explain import block_map
+from puzzles._judge.numbers import likeness
 from puzzles._judge.origin import origin
-from puzzles._judge.picture import block_map
 from puzzles._launch import trace_call
 
 ROW_SUM = puzzles.find("row_sum")
@@ -248,7 +248,8 @@ def test_numbers_that_are_like_nothing_get_no_likeness() -> None:
                 "in_specs=[pl.BlockSpec((bm, bn), lambda i, j: (i, j))]",
                 "in_specs=[pl.BlockSpec((bm, bn), lambda i, j: (i, 0))]",
             ),
-            "your launch never gets 15 of the 20 blocks of `x_ref` that the reference takes, for",
+            "with another index map the numbers would be right. At grid step (0, 1) `x_ref` holds "
+            "block (0, 0), in the reference block (0, 1).",
         ),
         (
             (
@@ -265,12 +266,25 @@ def test_what_a_launch_leaves_undone_is_looked_at_first(change: tuple[str, str],
     assert str(judged("scale_blocks", change).first).startswith(f"Look here first: {look}")
 
 
-def test_only_what_the_reference_takes_is_missed() -> None:
+def test_a_map_that_looks_up_other_pages_is_told_with_its_first_step() -> None:
     at = "(table_ref[i], 0, 0))]"  # six entries, 40 pages
     first = judged("gather_pages", (at, at.replace("table_ref[i]", "table_ref[i] & 31"))).first
     assert str(first).startswith(
-        "Look here first: your launch never gets 2 of the 6 blocks of `page_ref` that the reference"
-        " takes, for example the one at (33, 0, 0)."
+        "Look here first: with another index map the numbers would be right. At grid step (2,) "
+        "`page_ref` holds block (1, 0, 0), in the reference block (33, 0, 0)."
+    )
+
+
+def test_what_never_meets_the_wrong_element_is_told_however_blocks_are_cut() -> None:
+    spec = "            pl.BlockSpec((bm, bn), lambda i, j: (i, j)),\n"
+    first = judged(
+        "launch_vector_add",
+        ("bm, bn = 64, 256", "bm, bn = 32, 512"),
+        (spec + spec, spec + spec.replace("(i, j)),", "(0, j)),")),
+    ).first
+    assert str(first) == (
+        "Look here first: no grid step that holds some of `o_ref[0:64, 0:256]` holds "
+        "`y_ref[32:64, 0:256]`; in the reference one does."
     )
 
 

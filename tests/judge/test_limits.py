@@ -103,9 +103,9 @@ UNROLLED = "    for _ in range(600):\n        o_ref[...] += 0.0 * x_ref[:, :1]\n
     [
         ("row_sum", SUM, SUM + "\n" + UNROLLED, "by `o_ref[...] += 0.0 * x_ref[:, :1]`"),
         (
-            "launch_pipeline",
-            "(k, j), pipeline_mode=pl.Buffered(3)",
-            "(k, j), pipeline_mode=pl.Buffered(64)",
+            "pipelined_matmul",
+            "lambda i, j, k: (k, j))",
+            "lambda i, j, k: (k, j), pipeline_mode=pl.Buffered(64))",
             "of them by `emit_pipeline`: what",
         ),
     ],

@@ -28,8 +28,8 @@ SAID = {
     "another size": ("scale_blocks", NUMBER, "N + 1", "The size of a block is in `x_ref.shape`"),
     "a name in an index map": (
         "batched_matmul",
-        "lambda b, i, j, k: (b, i, k)",
-        "lambda B, i, j, k: (b, i, k)",
+        "(None, M, K), lambda b: (b",
+        "(None, M, K), lambda B: (b",
         "`b` is no argument of this index map",
     ),
     "a name in a pipeline's index map": (
@@ -83,8 +83,8 @@ SAID = {
     ),
     "a right-hand side that keeps its batch axis": (
         "batched_matmul",
-        "pl.BlockSpec((None, bk, bn)",
-        "pl.BlockSpec((1, bk, bn)",
+        "pl.BlockSpec((None, K, N)",
+        "pl.BlockSpec((1, K, N)",
         "The blocks still have their leading axis",
     ),
     "residuals before the result": (

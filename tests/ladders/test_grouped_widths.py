@@ -26,8 +26,6 @@ from puzzles.grouped_matmul import (
 from puzzles.grouped_matmul.quantized_grouped_matmul import quantised
 
 pytestmark = pytest.mark.newest  # JAX changes nothing here
-# Each takes seconds for each shape: one of them in `make test`, the others under `make graduate`.
-drill = pytest.mark.skipif(not sample.ALL, reason="make graduate")
 
 S = jax.ShapeDtypeStruct
 RUNGS = (  # those with tiles that fit the layer
@@ -106,9 +104,7 @@ def test_few_rows_and_columns_that_hang_over_are_right(name: str, M: int) -> Non
     equal(name, *arguments(name, M, 160, 200, (M // 3, 0, M - M // 3)))
 
 
-@pytest.mark.slow
-@pytest.mark.graduate
-@drill
+@sample.drill
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_products_of_shapes_that_nobody_chose_are_right(name: str) -> None:
     for number in range(315)[PRODUCTS.index(name) :: 7]:
@@ -192,9 +188,7 @@ def test_every_rung_of_the_ladder_meets_shapes_that_nobody_chose() -> None:
     assert tried == {puzzle.name for puzzle in puzzles.ladder("grouped_matmul")}
 
 
-@pytest.mark.slow
-@pytest.mark.graduate
-@drill
+@sample.drill
 @pytest.mark.parametrize("number", range(30))
 def test_layers_that_nobody_chose_choose_tiles_and_train(number: int) -> None:
     """The result of the layer and its five gradients are those of the dense one."""
@@ -300,10 +294,9 @@ def real(name: str, M: int, K: int, N: int, E: int) -> list:
     return [*some, S((E,), jnp.int32), *([S((), jnp.int32)] if local else [])]
 
 
-@pytest.mark.slow
-@pytest.mark.graduate
+@sample.drill
 @pytest.mark.skipif(not has_libtpu(), reason="needs libtpu")
-@pytest.mark.parametrize("layer", sample.some(list(LAYERS), 1))
+@pytest.mark.parametrize("layer", LAYERS)
 @pytest.mark.parametrize("M", [16, 100, 8192])  # eight tokens of a text; a tile that hangs over
 def test_real_layers_compile_for_tpus(layer: str, M: int) -> None:
     E, D, F = LAYERS[layer]
@@ -366,11 +359,15 @@ def test_scales_are_one_a_column(shape: tuple[int, ...]) -> None:
         )  # fmt: skip
 
 
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16], ids=["f32", "bf16"])
-@pytest.mark.parametrize("K", [1024, 1408, 1536, 2560, 2880, 4096, 11008, 14336])
-@pytest.mark.parametrize("N", [1024, 1408, 2880, 14336])
-def test_tiles_of_wide_layers_fit_every_chip(K: int, N: int, dtype) -> None:
-    M, dtype = 8192, jnp.dtype(dtype)
+WIDE = itertools.product(
+    (1024, 1408, 1536, 2560, 2880, 4096, 11008, 14336), (1024, 1408, 2880, 14336), ("f32", "bf16")
+)
+
+
+@pytest.mark.graduate
+@pytest.mark.parametrize(("K", "N", "dtype"), sample.share(list(WIDE), 5))
+def test_tiles_of_wide_layers_fit_every_chip(K: int, N: int, dtype: str) -> None:
+    M, dtype = 8192, jnp.dtype({"f32": jnp.float32, "bf16": jnp.bfloat16}[dtype])
     _, bk, bn = grouped_matmul.tiles(M, K, N, dtype)
     assert K % bk == 0
     needed = []

@@ -47,9 +47,8 @@ def test_where_jax_runs_already_the_setup_cell_does_no_harm() -> None:
     assert said(COUNTS, SETUP_FIRST, STARTS, COUNTS) == "1\n1"
 
 
-@pytest.mark.slow
-@pytest.mark.graduate
-@pytest.mark.parametrize("devices", sample.some([1, 2, 4]))
+@sample.drill
+@pytest.mark.parametrize("devices", [1, 2, 4])
 def test_the_cell_about_several_devices_runs_on_any_number_of_them(devices: int) -> None:
     """One is what a session has that ran JAX before the first cell, or a small TPU."""
     code = cell_of("local_experts", "jax.shard_map")

@@ -94,10 +94,12 @@ GROUPED = ("paged_grouped_attention", "gapless_attention")
 PAGED = ("paged_attention", "paged_attention_dma", *GROUPED)
 
 
-@pytest.mark.parametrize("name", GROUPED)
-@pytest.mark.parametrize("shared", [False, True])
-@pytest.mark.parametrize("garbage", [np.nan, 1.0])
+@pytest.mark.graduate
 @pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(
+    ("name", "shared", "garbage"),
+    sample.share(list(itertools.product(GROUPED, (False, True), (np.nan, 1.0))), 3),
+)
 def test_numbers_are_those_of_a_dense_reference(shape, garbage, shared, name):
     args = made(np.random.default_rng(7), *SHAPES[shape], garbage=garbage, shared=shared)
     got = interpreted(find(name).solution, *args)
@@ -121,7 +123,7 @@ JAXS = list(itertools.product(("float32", "bfloat16"), (16, 32, 64), (1, 8), (1,
 
 
 @pytest.mark.graduate
-@pytest.mark.parametrize(("dtype", "page", "K", "group", "H"), sample.some(JAXS, 3))
+@pytest.mark.parametrize(("dtype", "page", "K", "group", "H"), sample.some(JAXS))
 def test_numbers_on_the_shapes_of_jaxs_own_test(dtype, page, K, group, H):
     r = np.random.default_rng(page * K + group)
     lengths, each = np.array([0, 3, 256, 513, 1023, 2048], np.int32), 2048 // page

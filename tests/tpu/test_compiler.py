@@ -32,7 +32,6 @@ needs_libtpu = pytest.mark.skipif(
     not _tpu.has_libtpu() or importlib.util.find_spec("flatbuffers") is None,
     reason=INSTALL_LIBTPU,
 )
-graduate = pytest.mark.skipif(not sample.ALL, reason="make graduate")
 F32 = jnp.float32
 
 
@@ -212,8 +211,7 @@ def test_an_unknown_error_is_one_clean_line():
 
 @needs_libtpu
 @pytest.mark.slow
-@pytest.mark.graduate
-@graduate
+@sample.drill
 def test_too_little_vmem_is_found_by_the_compiler_alone(compiler):
     arguments = [shape(2048, 2048)] * 2
     lower(traced(lambda a, b: launches.multiply(a, b, 1024, 1024, 1024), *arguments))
@@ -230,8 +228,7 @@ def test_too_little_vmem_is_found_by_the_compiler_alone(compiler):
 
 @needs_libtpu
 @pytest.mark.slow
-@pytest.mark.graduate
-@graduate
+@sample.drill
 def test_a_slice_that_may_be_misaligned_is_explained(compiler):
     def kernel(x_ref, o_ref):
         o_ref[:, :128] = x_ref[:, pl.ds(pl.program_id(0), 128)]
@@ -251,8 +248,7 @@ def test_too_much_smem_is_explained(compiler):
 
 @needs_libtpu
 @pytest.mark.slow
-@pytest.mark.graduate
-@graduate
+@sample.drill
 def test_of_many_programs_the_first_that_is_refused_is_told(compiler, monkeypatch):
     asked = []
     real = compiler._one

@@ -1,0 +1,284 @@
+"""Why are the numbers wrong? What tries something, while there is time.
+
+Is it a mistake on record, known by its program or its numbers? Which part, exchanged for the
+reference's, makes the numbers right?
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+import jax
+import numpy as np
+
+from puzzles._jax import JaxprEqn
+from puzzles._judge.accuracy import rounded_alike
+from puzzles._judge.answer import Clock, Run
+from puzzles._judge.case import Case, cases, execute, fresh_case
+from puzzles._judge.explain import fault
+from puzzles._judge.memory import explains
+from puzzles._judge.numbers import compare, equal, on_tpu
+from puzzles._judge.running import MAY_RUN
+from puzzles._launch import (
+    Operand,
+    Traced,
+    faults,
+    fingerprint,
+    kernel_calls,
+    trace_call,
+    with_parameter,
+)
+from puzzles._puzzle import Mistake, Puzzle, mutate
+from puzzles._rules import Finding, sentence
+
+_TRIED = 3  # index maps that differ; with more of them the walk is another one
+Right = Callable[[Sequence[np.ndarray]], bool]
+
+
+def mistake_on_record(run: Run, clock: Clock) -> str | None:
+    """The mistake on record whose numbers on this case these are, in its own words.
+
+    On the cases before it, and on the next, it has to give what the judged function gives there.
+    One that is the same program is asked first, and needs neither to run nor a next case. Where
+    the launch has a fault that explains the numbers by itself, the mistake must have it, too.
+    """
+    case, puzzle = run.case, run.puzzle
+    if case.fresh:  # every mistake on record is wrong on a listed case, and all of those passed
+        return None
+    numbers_right = run.differs is None  # then it is rounded too often, whatever the launch does
+    known = None if numbers_right else fault(run)
+    mistakes = [
+        m
+        for m in puzzle.mistakes
+        if m.stage == "values" and (known is None or known[0] in _faults_of(case, m))
+    ]
+    found = None
+    if puzzle.kernel and not numbers_right:
+        program = fingerprint(run.traced.jaxpr)
+        timely = (m for m in mistakes if clock.in_time())
+        same = (m for m in timely if program == _program_of(case, m))
+        found = next((m for m in same if _right_before(case, m)), None)
+    only_nan = _only_nan(run)
+    if found is None and not (known is not None and only_nan):
+        timely = (m for m in mistakes if clock.in_time())
+        found = next((m for m in timely if _same_values(run, m)), None)
+    if found is None:
+        return None
+    what = "kernel" if puzzle.kernel else "function"
+    said = "all wrong is nan" if only_nan else "known numbers"
+    return sentence(said, what=what, mistake=found.name, says=found.says)
+
+
+def _only_nan(run: Run) -> bool:
+    """Whether every wrong number is NaN, which tells little: many causes have the same."""
+    found = [
+        (got, compare(want, got, run.puzzle.tolerance))
+        for want, got in zip(jax.tree.leaves(run.case.expected), run.flat, strict=True)
+    ]
+    wrong = [got[one.wrong] for got, one in found if one is not None]
+    return bool(wrong) and all(np.isnan(x.astype(np.float32)).all() for x in wrong)
+
+
+def _same_values(run: Run, mistake: Mistake) -> bool:
+    """Whether a mistake gives these numbers here, the right ones before, and the same on the next
+    on which it is wrong.
+
+    One case alone may not tell: whatever reads a huge number that it should not, gives that.
+    """
+    case = run.case
+    return (
+        _right_before(case, mistake)
+        and _gives(case, mistake, run.flat)
+        and all(_gives(one, mistake, elsewhere(run, one)) for one in _after(case, mistake))
+    )
+
+
+def _after(case: Case, mistake: Mistake) -> Iterator[Case]:
+    """The cases that follow, at last a fresh one, up to one on which the mistake is wrong."""
+    puzzle = case.puzzle
+    fresh = fresh_case(puzzle, case.seed)
+    for one in (*cases(puzzle, case.seed)[case.number + 1 :], *([fresh] if fresh else [])):
+        yield one
+        if not _gives(one, mistake, jax.tree.leaves(one.expected)):
+            return
+
+
+def _right_before(case: Case, mistake: Mistake) -> bool:
+    before = cases(case.puzzle, case.seed)[: case.number]
+    return all(_gives(one, mistake, jax.tree.leaves(one.expected)) for one in before)
+
+
+def _gives(case: Case, mistake: Mistake, numbers: Sequence[np.ndarray] | None) -> bool:
+    theirs = mistaken(case, mistake)
+    if theirs is None or numbers is None:
+        return theirs is numbers
+    return alike(case.puzzle, theirs, numbers)
+
+
+def alike(puzzle: Puzzle, one: Sequence[np.ndarray], other: Sequence[np.ndarray]) -> bool:
+    """Whether a puzzle tells two flat results apart, by their numbers or by their roundings."""
+    return equal(one, other, puzzle.tolerance) and all(
+        rounded_alike(puzzle, a, b) for a, b in zip(one, other, strict=True)
+    )
+
+
+def elsewhere(run: Run, case: Case) -> list[np.ndarray] | None:
+    """The flat results of the same answer on a case that is not judged now; None if it raises."""
+    kept, other = run.answer.elsewhere, run.answer.on(case)
+    if case not in kept:
+        try:
+            found = _first_wrong(other) if case.puzzle.kernel else None
+            kept[case] = other.flat if found is None else None
+        except Exception:  # it is another case that is told
+            kept[case] = None
+    return kept[case]
+
+
+def _first_wrong(run: Run) -> Finding | None:
+    return next(filter(None, (ask(run) for ask in MAY_RUN)), None)
+
+
+@lru_cache(maxsize=512)
+def _program_of(case: Case, mistake: Mistake) -> Hashable | None:
+    """What tells the program of a wrong solution from others; None if it cannot be traced."""
+    try:
+        return fingerprint(_traced(case, mistake).jaxpr)
+    except Exception:
+        return None
+
+
+@lru_cache(maxsize=512)
+def _faults_of(case: Case, mistake: Mistake) -> frozenset[str]:
+    """The kinds of faults that a wrong solution's launches have here."""
+    try:
+        launches = _traced(case, mistake).launches
+        copied = explains(launches)
+        kinds = {fault.kind for one in launches for fault in faults(one)}
+        return frozenset(kinds | ({copied[0]} if copied else set()))
+    except Exception:
+        return frozenset()
+
+
+@lru_cache(maxsize=512)
+def mistaken(case: Case, mistake: Mistake) -> tuple[np.ndarray, ...] | None:
+    """The flat results of a wrong solution, computed once; None if it raises."""
+    try:
+        if not case.puzzle.kernel:
+            plain = case.plainly(_wrong(case.puzzle, mistake))
+            return tuple(np.asarray(x) for x in jax.tree.leaves(plain))
+        return tuple(execute(_traced(case, mistake)))
+    except Exception:
+        return None
+
+
+@lru_cache(maxsize=128)
+def _traced(case: Case, mistake: Mistake) -> Traced:
+    return trace_call(case.judged(_wrong(case.puzzle, mistake)), *case.args)
+
+
+@lru_cache(maxsize=512)
+def _wrong(puzzle: Puzzle, mistake: Mistake) -> Callable:
+    return mutate(puzzle, mistake)
+
+
+def part_exchanged(run: Run, clock: Clock) -> str | None:
+    """What of the launch, exchanged for the reference's, makes the numbers right."""
+    if on_tpu() or not run.puzzle.kernel:
+        return None
+    right = lambda flat: run.case.mismatch(flat) is None  # noqa: E731
+    kernel = _written_kernel(run.puzzle)
+    return exchanged(run.traced, run.case.reference, right, kernel, clock.in_time)
+
+
+def _written_kernel(puzzle: Puzzle) -> str | None:
+    """The kernel's name, where the learner writes both it and its launch."""
+    kernel = f"{puzzle.name}_kernel"
+    return kernel if {puzzle.name, kernel} <= set(puzzle.blanks) else None
+
+
+def exchanged(
+    mine: Traced,
+    reference: Traced,
+    right: Right,
+    kernel: str | None,
+    in_time: Callable[[], bool],
+) -> str | None:
+    """Where wrong numbers come from: an index map, or some together, or the kernel; or None.
+
+    Both launch one kernel, on equal grids and on blocks of equal shapes. right: whether the flat
+    results are. kernel: its name, where the learner has written both kernel and launch. in_time:
+    whether one more exchange may be tried.
+    """
+    both = [list(kernel_calls(one.jaxpr.jaxpr)) for one in (mine, reference)]
+    if any(len(calls) != 1 for calls in both):
+        return None
+    here, there = (calls[0] for calls in both)
+    if _form(here) != _form(there):
+        return None
+
+    def would_do(parameter: str, setting: object) -> bool:
+        if not in_time():
+            return False
+        program = with_parameter(mine.jaxpr, parameter, setting)
+        try:
+            return right(execute(replace(mine, jaxpr=program)))
+        except Exception:  # what one launch takes need not fit another
+            return False
+
+    maps = _maps(mine, reference)
+    together = [maps] if len(maps) > 1 else []
+    for some in [*([one] for one in maps), *together] if len(maps) <= _TRIED else ():
+        if would_do("grid_mapping", _with_maps(here, there, some)):
+            shown = [_shown(*_operands(mine, reference)[n], mine) for n in some]
+            what = "another index map" if len(some) == 1 else "other index maps"
+            return sentence("map exchanged", what=what, shown=" ".join(shown))
+    same_refs = _refs(here) == _refs(there)
+    if kernel is not None and same_refs and would_do("jaxpr", there.params["jaxpr"]):
+        return sentence("kernel exchanged", kernel=kernel)
+    return None
+
+
+def _operands(mine: Traced, reference: Traced) -> list[tuple[Operand, Operand]]:
+    """Inputs and outputs, with those of the reference."""
+    both = ((*one.launches[0].inputs, *one.launches[0].outputs) for one in (mine, reference))
+    return list(zip(*both, strict=True))
+
+
+def _maps(mine: Traced, reference: Traced) -> list[int]:
+    """The positions of operands that hold other blocks than in the reference."""
+    pairs = enumerate(_operands(mine, reference))
+    return [n for n, (a, b) in pairs if not np.array_equal(a.blocks, b.blocks)]
+
+
+def _with_maps(here: JaxprEqn, there: JaxprEqn, chosen: Sequence[int]) -> Any:
+    """The grid mapping of a launch, in which some operands have the index maps of another."""
+    mapping, other = (one.params["grid_mapping"] for one in (here, there))
+    maps = list(mapping.block_mappings)
+    for n in chosen:
+        theirs = other.block_mappings[n]
+        out_tree = theirs.index_map_out_tree
+        maps[n] = replace(
+            maps[n], index_map_jaxpr=theirs.index_map_jaxpr, index_map_out_tree=out_tree
+        )
+    return replace(mapping, block_mappings=tuple(maps))
+
+
+def _form(call: JaxprEqn) -> tuple:
+    """What two launches share whose index maps can be exchanged: grid and blocks."""
+    mapping = call.params["grid_mapping"]
+    blocks = _refs(call)[: mapping.num_index_operands + len(mapping.block_mappings)]
+    return mapping.grid, mapping.num_inputs, blocks
+
+
+def _refs(call: JaxprEqn) -> list[str]:
+    return [str(v.aval) for v in call.params["jaxpr"].invars]
+
+
+def _shown(mine: Operand, theirs: Operand, launched: Traced) -> str:
+    step = int(np.argmax((mine.blocks != theirs.blocks).any(axis=1)))
+    ids = launched.launches[0].program_ids
+    at, is_, has = (tuple(int(n) for n in x[step]) for x in (ids, mine.blocks, theirs.blocks))
+    return sentence("other block", step=at, name=mine.name, block=is_, theirs=has)
