@@ -161,7 +161,7 @@ def unequal(launches: Sequence[Launch]) -> tuple[str, str] | None:
     JAX fails at others in words of its own, or passes.
     """
     for launch in launches:
-        many = launch.cut or sum(copy.times for copy in launch.copies) > _MANY
+        many = launch.log.cut or sum(copy.times for copy in launch.copies) > _MANY
         for one in _faults(launch):
             if one.kind == "unequal":
                 return "unequal-copy", one.says

@@ -228,7 +228,7 @@ class Launch:
 
     def added(self, operand: Operand) -> np.ndarray | None:
         """(steps,) what share of its sum a ref holds after each step; None if it sums nothing."""
-        return added(self.touches, operand, self.grid)
+        return added(self.log.touches, operand, self.grid)
 
     @property
     def stores(self) -> tuple[tuple[str, int], ...]:
