@@ -73,7 +73,6 @@ test-colab test-jax-%: export PUZZLES_SHARE = 6
 OLDER := -m 'not newest'
 
 test: $(TEST)/.installed lint ## everything CI runs, on the newest JAX
-	$(TEST)/bin/python -m puzzles build --check
 	$(TEST)/bin/python $(PYTEST) --junitxml=build/gate.xml
 
 graduate: export PUZZLES_GRADUATE = 1

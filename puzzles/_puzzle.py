@@ -75,13 +75,13 @@ class Puzzle:
         what grids and index maps read: what an answer costs is compared with the solution there.
     slack: how many times the solution's `bytes`, `steps`, `dot_flops`, ... an answer may cost at
         that shape: more where a right one needs it, or less, as `{"bytes": 1.0}` where any blocks
-        can do with the same bytes (the names are those of `_judge/scale.py`).
+        can do with the same bytes (the names are those of `_judge/costs.py`).
     par: `(*launches) -> str`, the number that the rung is about; a pass shows it beside the
         solution's, at that shape.
     fresh: `(rng) -> dict` of a case's dims, small and out of at most eight shapes; one such case
         is drawn for each answer after all `cases` pass.
     keeps: what the data of that case must keep of what `inputs` draws, by argument: some of "sign",
-        "size", "jump", "order", "zero", "finite" (the names of `_judge/wild.py`), or "all".
+        "size", "jump", "order", "zero", "finite" (the names of `_judge/case.py`), or "all".
     roundings: how often a result may be rounded to its dtype on the way, where a rung asks for it.
     tolerance: relative and absolute, in units of the expected values' root mean square, for all
         results or by their dtype's name; unless given, 2e-5 for f32 and 1e-2 for bf16.

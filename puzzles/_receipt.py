@@ -87,14 +87,16 @@ def receipt_text(
     title: str = "",
     cycles: str = "",
     limits: bool = False,
+    refused: Sequence[str] = (),
 ) -> str:
     """The receipt of one launch, or a table of several; cycles, ran: what is said of these.
 
-    limits: say what the model leaves out.
+    limits: say what the model leaves out. refused: why no TPU runs it, if none does.
     """
     head = f"receipt for {title}" if title else "receipt"
     body = _one if len(launches) == 1 else _table
-    parts = [head, body(launches, CHIPS[chip])]
+    parts = [head, *(f"TPU    does not compile: {why}" for why in refused)]
+    parts.append(body(launches, CHIPS[chip]))
     if cycles:
         parts.append(f"cycles {cycles}")
     if limits:
@@ -125,7 +127,7 @@ def _one(launches: tuple[Launch, ...], chip: Chip) -> str:
         "grid": f"{launch.grid} = {launch.steps:,} step{'s' * (launch.steps != 1)}{often}",
         "HBM": f"read {read}, written {bounded(launch, 'hbm_bytes_written', amount)}",
         "copies": _flight(launch),
-        "stored": _stored(launch),
+        "stored": stored(launches),
         "VMEM": _vmem(launch, chip),
         "SMEM": _smem(launch, chip),
         "FLOPs": _flops(launch, chip),
@@ -272,17 +274,18 @@ def _before(launch: Launch) -> str:
     return f"{'; '.join(made)}: not counted above" if made else ""
 
 
-def _stored(launch: Launch) -> str:
-    """Arrays whose rows are padded to much more than they hold."""
-    found = []
-    for operand in launch.inputs + launch.outputs:
+def stored(launches: Sequence[Launch]) -> str:
+    """Arrays whose rows are padded to much more than they hold, each told once."""
+    told: dict[str, None] = {}
+    for operand in (o for one in launches for o in one.inputs + one.outputs):
         if len(operand.shape) < 2 or operand.space == "smem":
             continue
         rows, lanes = math.prod(operand.shape[:-1]), operand.shape[-1]
         padded = -(-lanes // 128) * 128
         if padded >= _PADDED * lanes > 0:
             size = amount(rows * padded * itemsize(operand.dtype))
-            found.append(f"{operand.name} {operand.shape} takes {size} of HBM")
+            told[f"{operand.name} {operand.shape} takes {size} of HBM"] = None
+    found = list(told)
     if not found:
         return ""
     more = f" and {len(found) - 3} more" if len(found) > 3 else ""
@@ -350,4 +353,6 @@ def _table(launches: tuple[Launch, ...], chip: Chip) -> str:
         f"{chip.name}'s matrix unit needs {chip.ridge:.0f} FLOPs per byte to be busy"
         f"{_rounded(*launches)}."
     )
+    if padded_rows := stored(launches):
+        lines.append(f"stored {padded_rows}")
     return "\n".join(lines)

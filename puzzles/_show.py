@@ -15,7 +15,7 @@ from puzzles._ladders import UnknownPuzzle
 from puzzles._launch import Launch, Traced, Unreadable, nothing_launched, trace_call
 from puzzles._puzzle import Puzzle
 from puzzles._receipt import receipt_html, receipt_text
-from puzzles._tpu import CHIPS, NoEstimate
+from puzzles._tpu import CHIPS, NoEstimate, lowered
 from puzzles._tpu import estimated_cycles as cycles_by_libtpu
 
 
@@ -50,7 +50,8 @@ def receipt(fn: Callable, *args: object, chip: str = "v5e", cycles: bool = False
             raise _Sentence(f"no chip is called {chip!r}; there are {', '.join(CHIPS)}")
         launches, traced = _looked_at(fn, args, "receipt")
         words = _cycles(traced, chip) if cycles else ""
-        text = receipt_text(tuple(launches), chip, cycles=words, limits=True)
+        refused = [finding.words for finding in lowered(traced)] if traced else []
+        text = receipt_text(tuple(launches), chip, cycles=words, limits=True, refused=refused)
         display(text, receipt_html(text))
 
     _told(count, "counting this")

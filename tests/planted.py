@@ -10,6 +10,7 @@ from pathlib import Path
 
 from puzzles import Puzzle
 
+ROOT = Path(__file__).parents[1]
 FRONT = '"""Toy."""\nTITLE = "Toy"\nAFTER = ("basics",)\nRUNGS = ({})\nINTRO = "Toys."\n'
 Rung = Callable[..., Puzzle]
 
@@ -37,3 +38,11 @@ def ipython(
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
+
+
+def clone() -> list[str]:
+    """What a clone of the repository holds, with what is not committed yet."""
+    listed = ["git", "ls-files", "-co", "--exclude-standard"]
+    done = subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True)
+    there = [name for name in done.stdout.splitlines() if (ROOT / name).exists()]
+    return [name for name in there if not name.startswith(".venv")]  # a link to one, perhaps

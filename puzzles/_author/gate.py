@@ -45,7 +45,7 @@ def _right(name: str, quick: bool = False) -> Report:
     """One part of a rung: its solution and its starter."""
     report, puzzle = Report(name), find(name)
     seeds = proof.SEEDS[:1] if quick else proof.SEEDS
-    solution = report.of("solution", proof.solution_problem, puzzle, seeds)
+    solution = report.of("solution", proof.solution_problem, puzzle, seeds, not quick)
     report.counts = {"cases": str(len(puzzle.cases)), "hints": str(len(puzzle.hints))}
     problems: list[str] = []
     if not solution:  # what would make the rest empty is told first

@@ -119,8 +119,13 @@ def _rejected(who: str, verdict: Verdict) -> str | None:
 
 
 @keeping_traces()
-def solution_problem(puzzle: Puzzle, seeds: Sequence[int] = SEEDS) -> str | None:
-    """Why the reference solution does not pass, or None; nothing is compiled for a TPU."""
+def solution_problem(
+    puzzle: Puzzle, seeds: Sequence[int] = SEEDS, thorough: bool = True
+) -> str | None:
+    """Why the reference solution does not pass, or None; nothing is compiled for a TPU.
+
+    thorough: simulates also the cases that `check` leaves to the analysis.
+    """
     if puzzle.results and puzzle.accepts is None:
         made = len(jax.tree.leaves(cases(puzzle, seeds[0])[0].expected))
         if made != len(puzzle.results):
@@ -132,7 +137,7 @@ def solution_problem(puzzle: Puzzle, seeds: Sequence[int] = SEEDS) -> str | None
             "cast last, for answers are compared with what it casts"
         )
     for seed in seeds:
-        verdict = judge(puzzle, puzzle.solution, seed=seed, thorough=seed == seeds[0])
+        verdict = judge(puzzle, puzzle.solution, seed=seed, thorough=thorough and seed == seeds[0])
         if verdict.stage == "work":
             place = puzzle.place("audit=")
             return (
@@ -200,7 +205,8 @@ def _solution_rejected(puzzle: Puzzle, verdict: Verdict, seed: int) -> str | Non
 def _dear(puzzle: Puzzle) -> set[str]:
     """The costs that some alternative has above the usual limit at the production shape."""
     scales = [at_scale(puzzle, variant(puzzle, one)) for one in puzzle.alternatives]
-    return {excess.what for scale in scales if scale for excess in excesses(scale, {})}
+    found = (one for scale in scales if scale for one in excesses(scale, {}))
+    return {one.rule.removeprefix("cost-") for one in found}
 
 
 def scale_problems(puzzle: Puzzle) -> Iterator[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 from collections.abc import Sequence
+from functools import cache
 
 from nbformat import NotebookNode
 
@@ -26,8 +27,19 @@ def with_shapes(puzzle: Puzzle, listed: Sequence[NotebookNode]) -> None:
     A size that differs from case to case stands by the name of its dim. Where it has none, or
     might be one of two, the kernel gets no comment at all.
     """
-    if not puzzle.kernel:
-        return
+    comments = _comments(puzzle) if puzzle.kernel else {}
+    for cell in (one for one in listed if one.cell_type == "code" and comments):
+        lines = cell.source.split("\n")
+        for node in reversed(ast.parse(plain(cell.source)).body):
+            if isinstance(node, ast.FunctionDef) and node.name in puzzle.blanks:
+                first = node.body[0].lineno - 1
+                lines[first:first] = comments[node.name]
+        cell.source = "\n".join(lines)
+
+
+@cache
+def _comments(puzzle: Puzzle) -> dict[str, list[str]]:
+    """The lines for each kernel with a gap: read once, however often a rung is shown."""
     drawn = {case.label: case for case in (*fresh_cases(puzzle, _DRAWS), *cases(puzzle))}
     launched = [one for case in drawn.values() for one in _launched(case)]
     if puzzle.scale is not None:  # there a function that chooses tiles by width chooses others
@@ -35,13 +47,7 @@ def with_shapes(puzzle: Puzzle, listed: Sequence[NotebookNode]) -> None:
         dims = _chosen(puzzle) | {one.name: one.default for one in usual}
         judged = puzzle.observe(puzzle.solution) if puzzle.observe else puzzle.solution
         launched += _read(trace_call(judged, *puzzle.scale()).launches, dims)
-    for cell in (one for one in listed if one.cell_type == "code"):
-        lines = cell.source.split("\n")
-        for node in reversed(ast.parse(plain(cell.source)).body):
-            if isinstance(node, ast.FunctionDef) and node.name in puzzle.blanks:
-                first = node.body[0].lineno - 1
-                lines[first:first] = _comments([one for one in launched if one[1] == node.name])
-        cell.source = "\n".join(lines)
+    return {name: _alike([one for one in launched if one[1] == name]) for name in puzzle.blanks}
 
 
 def _launched(case: Case) -> list[Launched]:
@@ -67,7 +73,7 @@ def _read(launches: Sequence[Launch], dims: dict[str, int]) -> list[Launched]:
     return found
 
 
-def _comments(launched: Sequence[Launched]) -> list[str]:
+def _alike(launched: Sequence[Launched]) -> list[str]:
     """A line for each shape, with the Refs that have it; none if one of them is not known."""
     alike: dict[str, list[str]] = {}
     for ref in launched[0][2] if launched else ():

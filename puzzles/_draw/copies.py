@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import html
+import itertools
 from typing import Any
 
+from puzzles._draw.book import Book, each, numbers
 from puzzles._draw.palette import MARKS, hatch, px, rect, swatch, text, text_width
 from puzzles._draw.track import tuple_words
 
@@ -133,12 +135,13 @@ def copies_text(data: Data) -> list[str]:
 
 
 def copies_section(data: Data) -> str:
-    """The picture with its words; the script puts buttons and a slider in."""
+    """The picture with its words, a page a moment; the script puts buttons and a slider in."""
     head = f'<div class="pz-copied"><b>Copies by hand.</b> {html.escape(summary(data))}</div>'
     if not data["moments"]:
         return f'<div class="pz-copies">{head}</div>'
     wrong = "".join(
-        f'<li><span class="pz-x">✗</span> {code(what)} <span data-moment="{at}"></span></li>'
+        f'<li><span class="pz-x">✗</span> {code(what)} '
+        f'<span data-go="{at}" title="look at moment {at + 1}"></span></li>'
         for at, what in faults(data)
     )
     wrong = f'<ul class="pz-faults">{wrong}</ul>' if wrong else ""
@@ -147,23 +150,22 @@ def copies_section(data: Data) -> str:
     )
     steps = '<div class="pz-grid">grid step</div>' if data["steps"] else ""
     marks, x = copies_marked(data), copies_edges(data, _width(data))
-    k = data["open"]
-    words = says(data)
-    return (
-        f'<div class="pz-copies" data-edges="{" ".join(map(px, x))}">{head}{wrong}'
-        f'<div class="pz-bar"><span class="pz-moment" aria-live="polite">moment <b>{k + 1}</b> '
-        f'<i>of {len(words)}</i></span></div><div class="pz-slot pz-reel"></div>'
+    count = len(data["moments"])
+    book = Book("moment", count, data["open"])
+    moment = book.element("b", numbers(range(1, count + 1)))
+    here = each([f"left:{px(a)}px;width:{px(b - a)}px" for a, b in itertools.pairwise(x)])
+    words = book.element("span", each([code(sentence(data, n)) for n in range(count)]))
+    return book.bound(
+        f"{head}{wrong}"
+        f'<div class="pz-bar"><span class="pz-moment" aria-live="polite" data-say>moment {moment} '
+        f'<i>of {count}</i></span></div><div class="pz-slot pz-reel"></div>'
         f'<div class="pz-film"><div class="pz-names">{steps}{labels}</div>'
-        '<div class="pz-roll" tabindex="-1"><div class="pz-frames">'
-        f'{_svg(data, marks, x)}<div class="pz-here" style="left:{px(x[k])}px;'
-        f'width:{px(x[k + 1] - x[k])}px"></div></div></div></div>'
-        f'<div class="pz-now-says">{words[k]}</div>{_legend(data, marks)}</div>'
+        '<div class="pz-roll" tabindex="-1"><div class="pz-frames pz-area" '
+        f'data-edges="{" ".join(map(px, x))}">{_svg(data, marks, x)}'
+        f'<div class="pz-here" {book.attributes(style=here)}></div></div></div></div>'
+        f'<div class="pz-now-says" data-say>{words}</div>{_legend(data, marks)}',
+        "pz-copies",
     )
-
-
-def says(data: Data) -> list[str]:
-    """The sentence of every moment, as HTML."""
-    return [code(sentence(data, n)) for n in range(len(data["moments"]))]
 
 
 def code(words: str) -> str:

@@ -8,26 +8,27 @@ from typing import Any
 
 import numpy as np
 
-from puzzles._draw.data import Data, decode
+from puzzles._draw.book import Book, each
+from puzzles._draw.data import Data
 from puzzles._draw.words import describe, still_words
 
 
-def list_panel(data: Data, number: int) -> str:
-    """A prefetched array: its numbers in rows that wrap, those of the opening step marked."""
-    operand = data["operands"][number]
+def list_panel(data: Data, book: Book, operand: Data) -> str:
+    """A prefetched array: its numbers in rows that wrap, those that a step reads marked."""
     shape, _ = describe(operand)
-    used = entries(operand, data["open"])
+    used = entries(operand, data["kept"])
+    words = book.element("div", each([read_words(operand, one) for one in used]), "pz-read")
     return (
-        f'<div class="pz-list" data-list="{number}"><div class="pz-name"><b>'
-        f'{html.escape(operand["name"])}</b> <span class="pz-what">{html.escape(shape)}; '
-        f"{html.escape(still_words(operand))}</span></div>{_cells(operand, used)}"
-        f'<div class="pz-read">{read_words(operand, used)}</div></div>'
+        f'<div class="pz-list"><div class="pz-name"><b>{html.escape(operand["name"])}</b> '
+        f'<span class="pz-what">{html.escape(shape)}; {html.escape(still_words(operand))}</span>'
+        f"</div>{_cells(book, operand, used)}{words}</div>"
     )
 
 
-def entries(operand: Data, k: int) -> list[int]:
-    """The elements of the flat array that a step reads."""
-    return sorted({int(decode(one)[k]) for one in operand.get("used", ())} - {-1})
+def entries(operand: Data, kept: int) -> list[list[int]]:
+    """The elements of the flat array that each step reads."""
+    read = np.array(operand.get("used", ()), np.int64).reshape(-1, kept)
+    return [sorted(set(column) - {-1}) for column in read.T.tolist()]
 
 
 def read_words(operand: Data, used: list[int]) -> str:
@@ -42,15 +43,19 @@ def read_words(operand: Data, used: list[int]) -> str:
     return "reads " + ", ".join(found) if found else "not read"
 
 
-def _cells(operand: Data, used: list[int]) -> str:
+def _cells(book: Book, operand: Data, used: list[list[int]]) -> str:
     if "numbers" not in operand:
         return ""
     numbers: list[Any] = [int(x) for x in operand["numbers"]]
     width = operand["shape"][-1] if len(operand["shape"]) > 1 else max(1, len(numbers))
     rows = [range(i, min(i + width, len(numbers))) for i in range(0, len(numbers), width)]
+
+    def marked(n: int) -> str:
+        return book.attributes(class_=each(["pz-used" * (n in one) for one in used]))
+
     drawn = "".join(
         '<div class="pz-cells">'
-        + "".join(f"<i{' class=pz-used' * (n in used)}>{numbers[n]}</i>" for n in row)
+        + "".join(f"<i {marked(n)}>{numbers[n]}</i>" for n in row)
         + "</div>"
         for row in rows
     )

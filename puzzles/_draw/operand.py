@@ -1,16 +1,26 @@
-"""One operand of a walk: what it is, what it does, its picture; or its numbers, if prefetched."""
+"""One operand of a walk, or several that always move together: words, and a picture a page."""
 
 from __future__ import annotations
 
 import html
 import math
+from collections.abc import Sequence
 
-from puzzles._draw.data import Data, decode
-from puzzles._draw.palette import cell, text_width
-from puzzles._draw.panel import frame, lines_and_numbers, now_path, path, place, slice_of
-from puzzles._draw.track import WORDS, Track, plural, tuple_words
+from puzzles._draw.book import Book, Changing, each, growing, numbers
+from puzzles._draw.data import Data
+from puzzles._draw.palette import cell, rect, text_width
+from puzzles._draw.panel import (
+    Box,
+    beyond,
+    frame,
+    lines_and_numbers,
+    now_path,
+    place,
+    slice_of,
+    untouched,
+)
+from puzzles._draw.track import WORDS, Track, tuple_words
 from puzzles._draw.words import describe, still_words
-from puzzles._receipt import amount
 
 STATE_MARKS = {
     "fetched": "fetched",
@@ -23,98 +33,158 @@ STATE_MARKS = {
 }
 
 
-def operand_panel(
-    data: Data, number: int, track: Track | None, view: Data | None, never: dict[str, list[str]]
-) -> str:
-    """An operand's words and its picture at the step where the walk opens."""
-    operand = data["operands"][number]
-    faulty = any(f["operand"] == operand["name"] for f in data["faults"])
-    mark = '<span class="pz-x" title="a fault, see above">✗</span> ' if faulty else ""
-    shape, cut = describe(operand)
-    head = (
-        f'<div class="pz-name">{mark}<b>{html.escape(operand["name"])}</b></div>'
-        f'<div class="pz-what">{html.escape(shape)}{"<br>" * bool(cut)}{html.escape(cut)}</div>'
+def head(data: Data, alike: Sequence[Data]) -> str:
+    """Names, and under them what they are; those of which the same is to be said in one line."""
+    faulty = {f["operand"] for f in data["faults"]}
+    named: dict[tuple[str, str], list[str]] = {}
+    for operand in alike:
+        named.setdefault(describe(operand), []).append(operand["name"])
+    drawn = ""
+    for (shape, cut), names in named.items():
+        mark = '<span class="pz-x" title="a fault, see above">✗</span> '
+        drawn += (
+            f'<div class="pz-name">{mark * bool(faulty & set(names))}'
+            f"<b>{html.escape(', '.join(names))}</b></div>"
+            f'<div class="pz-what">{html.escape(shape)}{"<br>" * bool(cut)}{html.escape(cut)}</div>'
+        )
+    return drawn
+
+
+def marks_of(data: Data, track: Track) -> list[str]:
+    """The mark of the block that each page holds."""
+    faults = [f for f in data["faults"] if f["operand"] == track.operand["name"]]
+    always = any(f["kind"] == "misaligned" for f in faults)  # in every block of it
+    at_fault = {f["at"] for f in faults if f["kind"] != "never-written"}
+    return [
+        "fault" if always or k in at_fault else STATE_MARKS[track.state(k)]
+        for k in range(data["kept"])
+    ]
+
+
+def moving_panel(data: Data, book: Book, alike: Sequence[Data], track: Track, view: Data) -> str:
+    """Operands that move in blocks: which block each page holds, and the array with its marks."""
+    operand, pages = track.operand, range(data["kept"])
+    where = book.element("b", each([tuple_words(track.block(k)) for k in pages]))
+    state_words = book.element("span", each([WORDS[track.state(k)] for k in pages]))
+    dot = book.attributes(class_=each([f"pz-dot pz-d-{mark}" for mark in marks_of(data, track)]))
+    noun = "written back" if track.output else "fetched"
+    small = (_slice_words(book, track, view), _never_words(operand))
+    lines = (line for one in alike for line in describe(one))
+    width = max(138, view["width"], *(1.1 * text_width(line, 11) for line in lines))
+    grid = " by ".join(str(c) for c in operand["counts"]) or "one"
+    return (
+        f'<div class="pz-panel" style="width:{width:.0f}px">{head(data, alike)}'
+        f'<div class="pz-where" data-say>block {where}</div><div class="pz-state" data-say>'
+        f'<span {dot}></span>{state_words}</div><svg width="{view["width"]:g}" '
+        f'height="{view["height"]:g}" role="img" viewBox="0 0 {view["width"]:g} '
+        f'{view["height"]:g}" aria-label="{html.escape(operand["name"])}: {grid} blocks; the words '
+        f'above say which one this step holds">{picture(data, book, track, view)}</svg>'
+        f'<div class="pz-sofar">{noun} {book.element("b", numbers(track.count))}× so far</div>'
+        f'<div class="pz-slice">{"<br>".join(filter(None, small))}</div></div>'
     )
-    if track is None or view is None:
-        room = f' style="width:{max(126, view["width"]):g}px"' if view else ""
-        return f'<div class="pz-panel"{room}>{head}{_still(operand, view)}</div>'
-    k = data["open"]
-    block, state = track.block(k), track.state(k)
-    shown = slice_of(view, operand, block)
-    seen, twice = track.before(k)
-    at_fault = any(
-        f["operand"] == operand["name"] and f["at"] == k and f["kind"] != "never-written"
-        for f in data["faults"]
-    ) or _always(data, operand)
-    outlines, lines = never.get(str(shown if view["one"] else 0), ("", ""))
+
+
+def picture(data: Data, book: Book, track: Track, view: Data) -> str:
+    """The array: what is never touched, what lies before a page, the block that it holds."""
+    operand, output, marks = track.operand, track.output, marks_of(data, track)
+    blocks = [track.block(k) for k in range(data["kept"])]
+    boxes = [place(view, track, block) for block in blocks]
+    keys = [str(slice_of(view, operand, block)) if view["one"] else "0" for block in blocks]
+    seen, twice = _before(track, blocks, boxes, keys)
+    never = untouched(view, track)
+    areas = [never.get(key, ("", "")) for key in keys]
     gaps = [f["operand"] for f in data["faults"] if f["kind"] == "never-written"]
     lost = operand["name"] in gaps
-    classes = {
-        "never": "fault" if lost else "untouched",
-        "seen": "done" if track.output else "read",
-        "twice": "fault" if track.output else "reread",
-        "now": "fault" if at_fault else STATE_MARKS[state],
-    }
-    # Where an earlier step has tinted the block, what stays is an outline on top.
-    over = " pz-over" * (state in ("reused", "held") and block in seen)
-    box = place(view, track, block)
-    drawn = (
-        f'{frame(view)}<path class="pz-never pz-m-{classes["never"]}" d="{outlines}"/>'
-        f'<path class="pz-lines{" pz-lost" * lost}" d="{lines}"/>'
-        f'<path class="pz-seen pz-m-{classes["seen"]}" d="{path(view, track, seen, shown)}"/>'
-        f'<path class="pz-twice pz-m-{classes["twice"]}" d="{path(view, track, twice, shown)}"/>'
-        f'{lines_and_numbers(view, operand)}<path class="pz-now pz-m-{classes["now"]}{over}" '
-        f'd="{now_path(box)}"/>'
+    known: set[tuple[int, ...]] = set()
+    over = []  # where an earlier step has tinted the block, what stays is an outline on top
+    for block, mark in zip(blocks, marks, strict=True):
+        over.append(" pz-over" * (mark in ("reused", "held") and block in known))
+        known.add(block)
+    now = book.attributes(
+        class_=each([f"pz-now pz-m-{mark}{o}" for mark, o in zip(marks, over, strict=True)]),
+        d=each([now_path(box) for box in boxes]),
     )
-    grid = " by ".join(str(c) for c in operand["counts"]) or "one"
-    svg = (
-        f'<svg width="{view["width"]:g}" height="{view["height"]:g}" role="img" viewBox="0 0 '
-        f'{view["width"]:g} {view["height"]:g}" aria-label="{html.escape(operand["name"])}: {grid} '
-        f'blocks; the words above say which one this step holds">{drawn}</svg>'
+    layers = [
+        (f"pz-never pz-m-{'fault' if lost else 'untouched'}", each([area for area, _ in areas])),
+        (f"pz-lines{' pz-lost' * lost}", each([lines for _, lines in areas])),
+        (f"pz-seen pz-m-{'done' if output else 'read'}", seen),
+        (f"pz-twice pz-m-{'fault' if output else 'reread'}", twice),
+        ("pz-m-beyond", each([beyond(view, track, block) for block in blocks])),
+    ]
+    drawn = "".join(
+        f'<path class="{name}" {book.attributes(d=d)}/>'
+        for name, d in layers
+        if any(d.texts) or not d.still
     )
-    which = "<br>".join(filter(None, (_slice_words(operand, view, shown), _never_words(operand))))
-    width = max(138, view["width"], *(1.1 * text_width(line, 11) for line in describe(operand)))
     return (
-        f'<div class="pz-panel" data-operand="{number}" style="width:{width:.0f}px">'
-        f'{head}<div class="pz-where">block <b>{tuple_words(block)}</b></div>'
-        f'<div class="pz-state"><span class="pz-dot pz-d-{classes["now"]}"></span>'
-        f"<span>{WORDS[state]}</span></div>{svg}"
-        f'<div class="pz-sofar">{_so_far(operand, int(track.count[k]), int(track.moved[k]))}</div>'
-        f'<div class="pz-slice">{which}</div></div>'
+        f"{frame(view)}{drawn}{lines_and_numbers(view, operand)}<path {now}/>"
+        f"{_fill(book, operand, boxes)}"
     )
 
 
-def _always(data: Data, operand: Data) -> bool:
-    """True if the fault of an operand is in every one of its blocks."""
-    kinds = [f["kind"] for f in data["faults"] if f["operand"] == operand["name"]]
-    return "misaligned" in kinds
+def _before(
+    track: Track, blocks: list[tuple[int, ...]], boxes: list[Box], keys: list[str]
+) -> tuple[Changing, Changing]:
+    """Blocks that earlier steps held, and those that they moved more than once."""
+    moved: dict[tuple[int, ...], int] = {}
+    drawn: tuple[set[str], set[str]] = (set(), set())  # many thin blocks have one rectangle
+    added: tuple[list[tuple[str, str]], list[tuple[str, str]]] = ([], [])
+    for k, (block, box, key) in enumerate(zip(blocks, boxes, keys, strict=True)):
+        new = block not in moved
+        moved[block] = moved.get(block, 0) + int(track.moves[k])
+        again = bool(track.moves[k]) and moved[block] == 2
+        for layer, wanted in enumerate((new, again)):
+            piece = rect(*box) if wanted and not track.outside(block) else ""
+            fresh = piece and f"{key} {piece}" not in drawn[layer]
+            drawn[layer].add(f"{key} {piece}")
+            added[layer].append((key, piece if fresh else ""))
+    return growing(added[0], keys), growing(added[1], keys)
 
 
-def _so_far(operand: Data, times: int, size: int) -> str:
-    noun = "write" if operand["role"] == "output" else "fetch"
-    return f"{plural(times, noun)}, {amount(size)}"
+def _fill(book: Book, operand: Data, boxes: Sequence[Box]) -> str:
+    """How much of its sum is in the block, from below."""
+    if "filled" not in operand:
+        return ""
+    paths = []
+    for (x, y, w, h), percent in zip(boxes, operand["filled"], strict=True):
+        high = (h - 4) * percent / 100
+        paths.append(rect(x + 2, y + h - 2 - high, w - 4, high))
+    return f'<path class="pz-m-summed" {book.attributes(d=each(paths))}/>'
 
 
-def _slice_words(operand: Data, view: Data, shown: int) -> str:
+def _slice_words(book: Book, track: Track, view: Data) -> str:
     if view["slices"] == 1:
         return ""
     lead = ", ".join(str(a) for a in view["lead"])
     axes = f"axis {lead}" if len(view["lead"]) == 1 else f"axes {lead}"
     if not view["one"]:
         return f"[ ] counts along {axes}"
-    return f"slice <b>{shown}</b> of {view['slices']:,} along {axes}"
+    shown = numbers([slice_of(view, track.operand, tuple(b)) for b in track.blocks.tolist()])
+    return f"slice {book.element('b', shown)} of {view['slices']:,} along {axes}"
 
 
 def _never_words(operand: Data) -> str:
     """How many blocks no step touches; empty if there are none."""
-    count, total = len(decode(operand["never"])), math.prod(operand["counts"])
+    count, total = len(operand["never"]), math.prod(operand["counts"])
     return f"{count:,} of {total:,} blocks never touched" if count else ""
 
 
-def _still(operand: Data, view: Data | None) -> str:
+def still_panel(
+    data: Data, book: Book, alike: Sequence[Data], operand: Data, view: Data | None
+) -> str:
+    """What stays in place: scratch, whose sum may grow, and what lies in HBM."""
     words = f'<div class="pz-state">{html.escape(still_words(operand))}</div>'
     if view is None:
-        return f'{words}<div class="pz-any"></div>'
-    box = cell(1, 1, view["w"], view["h"], "resident")
+        return f'<div class="pz-panel">{head(data, alike)}{words}</div>'
     size = f'width="{view["width"]:g}" height="{view["height"]:g}"'
-    return f'{words}<svg class="pz-scratch" {size} aria-hidden="true">{box}</svg>'
+    return (
+        f'<div class="pz-panel" style="width:{max(126, view["width"]):g}px">'
+        f'{head(data, alike)}{words}<svg class="pz-scratch" {size} aria-hidden="true">'
+        f"{still_box(data, book, operand, view)}</svg></div>"
+    )
+
+
+def still_box(data: Data, book: Book, operand: Data, view: Data) -> str:
+    """Scratch, and how much of its sum is in it."""
+    box = (1.0, 1.0, view["w"], view["h"])
+    return cell(*box, "resident") + _fill(book, operand, [box] * data["kept"])

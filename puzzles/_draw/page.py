@@ -3,74 +3,100 @@
 from __future__ import annotations
 
 import html
-import json
-from typing import Any
 
-from puzzles._draw.assets import script, style, version
-from puzzles._draw.copies import copies_section, folded, says
-from puzzles._draw.data import Data, decode
+import numpy as np
+
+from puzzles._draw.assets import script, style
+from puzzles._draw.book import Book, each, numbers
+from puzzles._draw.copies import copies_section, folded
+from puzzles._draw.data import Data
 from puzzles._draw.lists import list_panel
-from puzzles._draw.operand import STATE_MARKS, operand_panel
+from puzzles._draw.operand import moving_panel, still_panel
 from puzzles._draw.palette import MARKS, swatch
-from puzzles._draw.panel import untouched, views
-from puzzles._draw.strip import strip
-from puzzles._draw.track import WORDS, Track, program_ids, tracks, tuple_words
-from puzzles._draw.words import described, moved, sampled, title, working
-from puzzles._receipt import amount
+from puzzles._draw.panel import views
+from puzzles._draw.strip import meters, strip
+from puzzles._draw.track import Track, program_ids, tracks, tuple_words
+from puzzles._draw.words import moved, sampled, summary, title, working
+
+# What operands have alike that always move together, and what those that stay.
+_TOGETHER = ("role", "space", "counts", "blocks", "count", "never", "filled")
+_STAYING = ("role", "space", "shape", "dtype", "filled", "from", "to")
 
 
 def walk_page(walks: list[Data]) -> str:
     """All walks, stacked. Equal data give equal bytes; nothing is loaded from anywhere."""
-    moving = script(_json(WORDS), _json(STATE_MARKS))
-    return f"<style>{style()}</style>{''.join(map(_walk, walks))}<script>{moving}</script>"
-
-
-def _json(value: Any) -> str:
-    """JSON that may stand in a <script>."""
-    text = json.dumps(value, separators=(",", ":"), ensure_ascii=True)
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+    return f"<style>{style()}</style>{''.join(map(_walk, walks))}<script>{script()}</script>"
 
 
 def _walk(data: Data) -> str:
     if not data["steps"]:
         body = _faults(data) + "<p>The grid is empty: no step runs.</p>"
         return f'<div class="pz-walk">{_head(data)}{body}</div>'
-    seen, where = tracks(data), views(data)
-    nevers = [untouched(v, t) if v and t else {} for v, t in zip(where, seen, strict=True)]
-    panels = [
-        list_panel(data, number)
-        if data["operands"][number]["role"] == "scalar"
-        else operand_panel(data, number, track, view, never)
-        for number, (track, view, never) in enumerate(zip(seen, where, nevers, strict=True))
-    ]
-    sides: dict[str, str] = {"scalar": "", "any": "", "input": "", "output": "", "scratch": ""}
-    for panel, operand in zip(panels, data["operands"], strict=True):
-        sides[operand["role"]] += panel
+    book = Book("grid step", data["kept"], data["open"])
+    seen, where, together = tracks(data), views(data), groups(data)
+    sides = {"scalar": "", "any": "", "input": "", "output": "", "scratch": ""}
+    still, idle = "", []
+    for number, alike in together:
+        operand, track, view = data["operands"][number], seen[number], where[number]
+        if track is not None and view is not None:
+            panel = moving_panel(data, book, alike, track, view)
+        elif operand["role"] == "scalar":
+            panel = list_panel(data, book, operand)
+        else:
+            panel = still_panel(data, book, alike, operand, view)
+        if data["kept"] > 1 and _idle(data, operand, track):
+            still += panel
+            idle += [one["name"] for one in alike]
+        else:
+            sides[operand["role"]] += panel
     stacks = {r: f'<div class="pz-stack">{s}</div>' if s else "" for r, s in sides.items()}
-    lists = f'<div class="pz-lists">{sides["scalar"]}</div>' * bool(sides["scalar"])
-    embedded = data | {"views": where, "nevers": nevers}
-    copied = ""
-    if "copies" in data:
-        copied = copies_section(data["copies"])
-        embedded["copies"] = {"says": says(data["copies"]), "open": data["copies"]["open"]}
+    named = html.escape(", ".join(idle))
+    folds = (
+        f'<details class="pz-idle"><summary>these stay where they are: {named}</summary>'
+        f'<div class="pz-board">{still}</div></details>'
+    ) * bool(idle)
+    copied = copies_section(data["copies"]) if "copies" in data else ""
     parts = [
         _head(data),
         _faults(data),
         copied,
-        _bar(data),
+        _bar(data, book),
         strip(data, seen),
-        lists,
-        f'<div class="pz-board">{stacks["any"]}{sides["input"]}<div class="pz-after">{_body(data)}'
-        f"{sides['output']}{stacks['scratch']}</div></div>",
-        _legend(data, seen),
-        _table(data),
-        f'<script type="application/json">{_json(embedded)}</script>',
+        meters(data, book),
+        f'<div class="pz-lists">{sides["scalar"]}</div>' * bool(sides["scalar"]),
+        f'<div class="pz-board">{stacks["any"]}{sides["input"]}<div class="pz-after">'
+        f"{_body(data, book)}{sides['output']}{stacks['scratch']}</div></div>",
+        folds,
+        _legend(book.marks(still + "".join(sides.values())), bool(data["faults"])),
+        _numbers(data),
     ]
     alone = " pz-alone" * bool(copied and data["kept"] == 1)  # no grid to walk through
-    return (
-        f'<div class="pz-walk{alone}" role="group" data-script="{version()}" '
-        f'aria-label="Grid walk of {html.escape(title(data))}">{"".join(parts)}</div>'
-    )
+    label = f"Grid walk of {html.escape(title(data))}"
+    return book.bound("".join(parts), f"pz-walk{alone}", label)
+
+
+def groups(data: Data) -> list[tuple[int, list[Data]]]:
+    """Operands that always move together, block by block, or stay alike: the first's number, and
+    all of them.
+    """
+    faulty = {f["operand"] for f in data["faults"]}
+    found: dict[str, tuple[int, list[Data]]] = {}
+    for number, operand in enumerate(data["operands"]):
+        alike = _TOGETHER if "count" in operand else _STAYING
+        key = repr([operand.get(what) for what in alike])
+        if operand["role"] == "scalar" or operand["name"] in faulty:
+            key = operand["name"]
+        found.setdefault(key, (number, []))[1].append(operand)
+    return list(found.values())
+
+
+def _idle(data: Data, operand: Data, track: Track | None) -> bool:
+    """Whether no step changes anything of it."""
+    if any(f["operand"] == operand["name"] for f in data["faults"]):
+        return False
+    if track is not None:
+        return not track.output and len(np.unique(track.blocks, axis=0)) < 2
+    return operand["role"] in ("scratch", "any") and "filled" not in operand
 
 
 def _head(data: Data) -> str:
@@ -89,32 +115,34 @@ def _faults(data: Data) -> str:
         go = ""
         if fault["at"] is not None and data["kept"] > 1:
             step = tuple_words(program_ids(data, fault["at"]))
-            go = f' <span data-go="{fault["at"]}" data-step="{step}"></span>'
+            go = f' <span data-go="{fault["at"]}" title="look at {step}"></span>'
         items.append(f'<li><span class="pz-x">✗</span> {folded(fault["says"])}{go}</li>')
     return f'<ul class="pz-faults">{"".join(items)}</ul>' if items else ""
 
 
-def _bar(data: Data) -> str:
+def _bar(data: Data, book: Book) -> str:
     """The step and its program ids; the script puts its buttons before them."""
-    k = data["open"]
+    at = np.array(data["at"])
     ids = "".join(
-        f'<span class="pz-id"><code>program_id({axis})</code> = <b>{i}</b> <i>of {size}</i> </span>'
-        for axis, (i, size) in enumerate(zip(program_ids(data, k), data["grid"], strict=True))
+        f'<span class="pz-id" data-say><code>program_id({axis})</code> = '
+        f"{book.element('b', numbers(column))} <i>of {size}</i> </span>"
+        for axis, (column, size) in enumerate(
+            zip(np.unravel_index(at, data["grid"] or (1,)), data["grid"], strict=False)
+        )
     )
-    step = int(decode(data["at"])[k]) + 1
     return (
-        '<div class="pz-bar pz-steps"><span class="pz-step" aria-live="polite">'
-        f"step <b>{step:,}</b> <i>of {data['steps']:,}</i></span> {ids}</div>"
+        '<div class="pz-bar pz-steps"><span class="pz-step" aria-live="polite" data-say>step '
+        f"{book.element('b', numbers(at + 1))} <i>of {data['steps']:,}</i></span> {ids}</div>"
     )
 
 
-def _body(data: Data) -> str:
-    k = data["open"]
-    work = int(decode(data["work"])[k])
-    kind = "work" if work else "skipped"
+def _body(data: Data, book: Book) -> str:
+    work = data["work"]
+    core = book.attributes(class_=each([f"pz-core pz-{'work' if n else 'skipped'}" for n in work]))
+    words = book.element("span", each([did(data, n) for n in work]), "pz-did")
     return (
-        '<div class="pz-body"><div class="pz-arrow" aria-hidden="true">→</div><div class="pz-core '
-        f'pz-{kind}"><b>body</b><span class="pz-did">{did(data, work)}</span></div>'
+        '<div class="pz-body"><div class="pz-arrow" aria-hidden="true">→</div>'
+        f"<div {core} data-say><b>body</b>{words}</div>"
         '<div class="pz-arrow" aria-hidden="true">→</div></div>'
     )
 
@@ -126,26 +154,14 @@ def did(data: Data, work: int) -> str:
     return f"{work} dot{'s' * (work != 1)}" if data["unit"] else "computes"
 
 
-def _legend(data: Data, seen: list[Track | None]) -> str:
-    """The marks that this walk shows."""
-    names = {name for track in seen if track is not None for name in track.marks()}
-    if any(o.get("never") for o in data["operands"]):
-        names.add("untouched")
-    if data["faults"]:
-        names.add("fault")
-    items = (f"<span>{swatch(m)} {MARKS[m].means}</span>" for m in MARKS if m in names)
+def _legend(marks: set[str], faulty: bool) -> str:
+    """What the marks mean that this walk shows."""
+    shown = [m for m in MARKS if m in marks or (faulty and m == "fault")]
+    items = (f"<span>{swatch(m)} {MARKS[m].means}</span>" for m in shown)
     return f'<div class="pz-legend">{"".join(items)}</div>'
 
 
-def _table(data: Data) -> str:
-    heads = ("", "array and block", "memory", "moved", "bytes")
-    rows = "".join(
-        f"<tr><th scope='row'>{html.escape(o['name'])}</th><td>{html.escape(described(o))}</td>"
-        f"<td>{o['space'].upper()}</td><td>{o['transfers']:,}×</td><td>{amount(o['bytes'])}</td></tr>"
-        for o in data["operands"]
-    )
-    top = "".join(f"<th scope='col'>{h}</th>" for h in heads)
-    return (
-        f"<details class='pz-all'><summary>each operand in numbers</summary><table><thead><tr>{top}"
-        f"</tr></thead><tbody>{rows}</tbody></table></details>"
-    )
+def _numbers(data: Data) -> str:
+    """Each operand and the totals, as the plain text has them."""
+    lines = "<br>".join(map(html.escape, summary(data)))
+    return f"<details><summary>each operand in numbers</summary>{lines}</details>"

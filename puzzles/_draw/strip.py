@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import html
+from collections.abc import Sequence
 
 import numpy as np
 
-from puzzles._draw.data import Data, decode
+from puzzles._draw.book import Book, each
+from puzzles._draw.data import Data
 from puzzles._draw.palette import px
-from puzzles._draw.track import Track
+from puzzles._draw.track import Track, tracks
 from puzzles._draw.words import work_name
 from puzzles._receipt import amount
 
@@ -16,57 +18,64 @@ COLUMNS = 512  # at most; of more steps, a column shows the share that moves
 _HIGH, _LOW = 14.0, 4.0
 
 
-def strip(data: Data, seen: list[Track | None]) -> str:
+def strip(data: Data, seen: Sequence[Track | None]) -> str:
     """Labels on the left; slider, rows and cursor on the right, all of one width."""
-    kept, k = data["kept"], data["open"]
+    kept = data["kept"]
     group = -(-kept // COLUMNS)
     ends = np.minimum(np.arange(group, kept + group, group), kept)
     columns = kept / group
-    at = decode(data["at"])
-    names, rows = [], []
-    for track in seen:
-        if track is None:
-            continue
-        share = _shares(track.count, at, ends)
-        kinds = ("written", "held") if track.output else ("fetched", "reused")
-        names.append(track.operand["name"])
-        rows.append(_row(share, columns, *kinds))
-    work = decode(data["worked"])
-    names.append(work_name(data))
+    at = np.array(data["at"])
+    together: dict[
+        tuple[bool, tuple[int, ...]], list[str]
+    ] = {}  # those that move in the same steps
+    for track in filter(None, seen):
+        key = track.output, tuple(track.operand["count"])
+        together.setdefault(key, []).append(track.operand["name"])
+    names, rows = list(together.values()), []
+    for output, count in together:
+        kinds = ("written", "held") if output else ("fetched", "reused")
+        rows.append(_row(_shares(np.array(count), at, ends), columns, *kinds))
+    work = np.array(data["worked"])
+    names.append([work_name(data)])
     rows.append(_row(_shares(work, at, ends), columns, "work", "skipped"))
     marked = [f["at"] // group for f in data["faults"] if f["at"] is not None]
     if marked:
-        names.append("fault")
+        names.append(["fault"])
         share = np.zeros(len(ends))
         share[marked] = 1
         rows.append(_row(share, columns, "fault", ""))
-    labels = "".join(f'<div title="{html.escape(x)}">{html.escape(x)}</div>' for x in names)
-    read, written = so_far(data, seen, k)
-    left, width = 100 * k / kept, 100 / kept
+    labels = "".join(
+        f'<div title="{html.escape(", ".join(x))}">{html.escape(_few(x))}</div>' for x in names
+    )
     return (
         f'<div class="pz-strip"><div class="pz-labels"><div>step</div>{labels}</div>'
-        f'<div class="pz-time" style="--n:{kept}"><div class="pz-slot"></div>{"".join(rows)}'
-        f'<div class="pz-cursor" style="left:{left:.4g}%;width:{width:.4g}%"></div></div></div>'
-        f'<div class="pz-bytes">{_meter("read", "read", read, data["read"])}'
-        f"{_meter('written', 'done', written, data['written'])}</div>"
+        f'<div class="pz-time pz-area" style="--n:{kept}"><div class="pz-slot"></div>'
+        f'{"".join(rows)}<div class="pz-cursor"></div></div></div>'
     )
 
 
-def so_far(data: Data, seen: list[Track | None], k: int) -> tuple[int, int]:
+def _few(names: Sequence[str]) -> str:
+    return ", ".join(names) if len(names) < 3 else f"{names[0]} and {len(names) - 1} more"
+
+
+def meters(data: Data, book: Book) -> str:
     """Bytes that have been read and written, up to and with a step: blocks, lists, copies."""
-    moved = [(t.output, int(t.moved[k])) for t in seen if t is not None]
-    moved += [(False, o["bytes"]) for o in data["operands"] if o["role"] == "scalar"]
-    moved += [(way == "out", int(decode(all_)[k])) for way, all_ in data.get("hand", {}).items()]
-    return sum(b for out, b in moved if not out), sum(b for out, b in moved if out)
-
-
-def _meter(name: str, mark: str, size: int, total: int) -> str:
-    full = 100 * size / total if total else 0
-    return (
-        f'<div class="pz-meter" data-total="{total}"><span>{name} <b>{amount(size)}</b> of '
-        f'{amount(total)}</span><div class="pz-track"><div class="pz-full pz-f-{mark}" '
-        f'style="width:{full:.4g}%"></div></div></div>'
-    )
+    sums = {way: np.zeros(data["kept"], np.int64) for way in ("read", "written")}
+    for track in filter(None, tracks(data)):
+        sums["written" if track.output else "read"] += track.moved
+    sums["read"] += sum(o["bytes"] for o in data["operands"] if o["role"] == "scalar")
+    for way, moved in data.get("hand", {}).items():
+        sums["written" if way == "out" else "read"] += np.array(moved)
+    drawn = []
+    for way, mark in (("read", "read"), ("written", "done")):
+        said = book.element("b", each([amount(size) for size in sums[way].tolist()]))
+        full = 100 * sums[way] / (data[way] or 1)
+        wide = book.attributes(style=each([f"width:{share:.4g}%" for share in full.tolist()]))
+        drawn.append(
+            f'<div class="pz-meter"><span>{way} {said} of {amount(data[way])}</span>'
+            f'<div class="pz-track"><div class="pz-full pz-f-{mark}" {wide}></div></div></div>'
+        )
+    return f'<div class="pz-bytes">{"".join(drawn)}</div>'
 
 
 def _shares(counts: np.ndarray, at: np.ndarray, ends: np.ndarray) -> np.ndarray:

@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 
 from puzzles._jax import Jaxpr, JaxprEqn
-from puzzles._judge.narrowing import Narrowing, narrowings
-from puzzles._judge.outside import line_of, observed
+from puzzles._judge.accuracy import narrowings
+from puzzles._judge.origin import line_of, observed
 from puzzles._launch import PALLAS_CALL, Dot, Launch, Operand, Traced, itemsize, turns, visited
+from puzzles._rules import Finding
 
 # The same bytes under another shape: nothing moves.
 _VIEWS = {
@@ -42,7 +43,7 @@ class Cost:
 
     launches: tuple[Launch, ...]
     made: tuple[Made, ...]
-    narrowings: tuple[Narrowing, ...] = ()
+    narrowings: tuple[Finding, ...] = ()
 
     @classmethod
     def of(cls, traced: Traced) -> Cost:
@@ -77,7 +78,10 @@ class Cost:
 
     @cached_property
     def transfers(self) -> int:
-        """Blocks read and written back, by the pipeline or by the kernel's own copies."""
+        """Blocks of arrays read and written back, by the pipeline or the kernel's own copies.
+
+        Scalars that go to SMEM are none.
+        """
         return sum(_moves(one) * (one.times or 1) for one in self.launches)
 
     @cached_property
@@ -114,13 +118,7 @@ class Cost:
     @cached_property
     def with_dots(self) -> int:
         """Grid steps in which at least one dot runs."""
-        count = 0
-        for one in self.launches:
-            runs = np.zeros(one.steps, bool)
-            for dot in one.dots:
-                runs |= dot.executed > 0
-            count += int(runs.sum()) * (one.times or 1)
-        return count
+        return sum(int(multiplies(one).sum()) * (one.times or 1) for one in self.launches)
 
     @cached_property
     def transcendentals(self) -> int:
@@ -153,8 +151,13 @@ class Cost:
         return [set(map(_cut, (*one.inputs, *one.outputs))) for one in self.launches]
 
 
+def multiplies(launch: Launch) -> np.ndarray:
+    """(steps,) bool: in which at least one dot runs."""
+    return np.any([np.zeros(launch.steps, bool), *(d.executed > 0 for d in launch.dots)], axis=0)
+
+
 def _moves(launch: Launch) -> int:
-    piped = sum(o.transfers for o in (*launch.inputs, *launch.outputs) if o.piped)
+    piped = sum(o.transfers for o in (*launch.inputs, *launch.outputs) if o.space == "vmem")
     return piped + sum(int(copy.executed.sum()) for copy in launch.copies)
 
 

@@ -12,7 +12,7 @@ holds only what is certain.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -105,6 +105,15 @@ class Walk:
         with np.errstate(all="ignore"):
             return self.closed(closed, args, np.ones((2, *(1,) * self.rank), np.int64), ())
 
+    def in_turn(self, closed: ClosedJaxpr, args: Sequence[Any]) -> None:
+        """Walk it step by step: what one step stores among the scalars, the next ones load."""
+        for ids in np.ndindex(*self.grid):
+            weight = np.zeros((2, *self.grid), np.int64)
+            weight[(slice(None), *ids)] = 1
+            self.ids = [np.full((1,) * self.rank, n, np.int32) for n in ids]
+            with np.errstate(all="ignore"):
+                self.closed(closed, args, weight, ())
+
     def about(self, equation: JaxprEqn) -> _About:
         """What it says of itself, read once."""
         found = self.seen.get(id(equation))
@@ -155,13 +164,15 @@ class Walk:
         if about.operations:
             self.count(about, weight, path)
         unknown = [UNKNOWN] * len(equation.outvars)
-        handler = getattr(self, "_" + equation.primitive.name, None)
-        if handler is not None:
-            return handler(equation, values, weight, path)
+        if (meaning := MEANINGS.get(equation.primitive.name)) is not None:
+            return meaning(self, equation, values, weight, path)
         if about.callee is not None:
             return self.closed(about.callee, values, weight, path)
         if any(isinstance(value, Buffer | Ref) for value in values):  # nobody knows what for
             self.touch(values, weight * _in_doubt(self.rank), False, True)
+            for value in values:
+                if isinstance(value, Cells | Ref):
+                    value.lost()
         for n, jaxpr in enumerate(about.bodies):
             blind = [UNKNOWN] * len(jaxpr.invars)
             self.run(jaxpr, [UNKNOWN] * len(jaxpr.constvars), blind, weight, (*path, n))
@@ -269,9 +280,7 @@ class Walk:
         (source, _), (target, _) = copy_ends(equation.params["tree"], values)
         self.touch([source], weight, False)
         self.touch([target], weight, True)
-        if isinstance(target, Ref):
-            target.contents = None  # what arrives there is not known
-        elif isinstance(target, Cells):
+        if isinstance(target, Cells | Ref):
             target.lost()
         size = sizes.pop() if len(sizes) == 1 else 0
         self.happens("dma_start", equation, values, weight, size)
@@ -325,18 +334,14 @@ class Walk:
         )
         refs = [value for value in values if isinstance(value, Buffer | Ref)]
         self.tally.touches += [Touch(ref, True, weight, whole) for ref in refs]
-        for value in values:
-            if isinstance(value, Ref):
-                value.contents = None  # the kernel writes it: no longer what was passed in
-        if isinstance(cells := values[0], Cells):
+        into = values[0]
+        if isinstance(into, Cells | Ref):
             if equation.primitive.name == "swap":
                 transforms = equation.params["tree"].unflatten(values[2:])
-                cells.store(transforms, values[1], weight)
+                into.store(transforms, values[1], weight)
             else:
-                cells.lost()
+                into.lost()
         return [UNKNOWN] * len(equation.outvars)
-
-    _masked_swap = _swap
 
     def _addupdate(
         self, equation: JaxprEqn, values: list[Any], weight: np.ndarray, path: tuple
@@ -427,3 +432,22 @@ class Walk:
         lost = [UNKNOWN] * len(carry)
         self.closed(body, [*consts, *lost, *blind], weight * length, path)
         return [*lost, *ys]
+
+
+# What a primitive does; all others are calls, or arithmetic on what is known.
+MEANINGS: dict[str, Callable[..., list[Any]]] = {
+    "program_id": Walk._program_id,
+    "num_programs": Walk._num_programs,
+    "multiple_of": Walk._multiple_of,
+    "run_scoped": Walk._run_scoped,
+    "dma_start": Walk._dma_start,
+    "dma_wait": Walk._dma_wait,
+    "get": Walk._get,
+    "masked_load": Walk._masked_load,
+    "swap": Walk._swap,
+    "masked_swap": Walk._swap,
+    "addupdate": Walk._addupdate,
+    "cond": Walk._cond,
+    "while": Walk._while,
+    "scan": Walk._scan,
+}

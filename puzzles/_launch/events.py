@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from puzzles._jax import JaxprEqn, copy_parts
-from puzzles._launch.smem import called
+from puzzles._launch.smem import at_step, called
 from puzzles._launch.work import LEAST, MOST
 
 EVENTS = 4096  # that are kept: one for each execution of an equation, for all steps at once
@@ -34,7 +34,7 @@ class Event:
 
     def times(self, ids: Sequence[int]) -> tuple[int, int]:
         """How often the step of these program ids executes it, at most and at least."""
-        return int(_at(self.weight[MOST], ids)), int(_at(self.weight[LEAST], ids))
+        return int(at_step(self.weight[MOST], ids)), int(at_step(self.weight[LEAST], ids))
 
     def parts(self, ids: Sequence[int]) -> tuple[Part, ...]:
         """What it names at that step: of a copy source, target and semaphore, else what it touches.
@@ -43,7 +43,7 @@ class Event:
         """
         if self.name == "work":
             return ()
-        values = [_at(v, ids) if isinstance(v, np.ndarray) else v for v in self.values]
+        values = [at_step(v, ids) if isinstance(v, np.ndarray) else v for v in self.values]
         params = self.equation.params
         if self.name in ("dma_start", "dma_wait"):
             return copy_parts(params["tree"], values)
@@ -61,12 +61,14 @@ class Waits:
     exposed: those at which nothing was computed since the copy was started: no work hides it.
     most: copies from this ref that are in flight at one of these waits. pauses: exposed waits,
     where those of copies that were in flight together, as of the halves of a slot, are one.
+    hidden: the share of the kernel's work that runs between a copy's start and its wait, summed up.
     """
 
     count: int = 0
     exposed: int = 0
     most: int = 0
     pauses: int = 0
+    hidden: float = 0
 
 
 _STEPS = 200_000  # events over all steps that are followed
@@ -116,10 +118,11 @@ def waits(events: Sequence[Event], program_ids: np.ndarray) -> Mapping[str, Wait
                         old.exposed + exposed,
                         max(old.most, most),
                         old.pauses + (exposed and not together),
+                        old.hidden + computed - over.computed,
                     )
                     if exposed:
                         paused[over.source] = computed, old.count
-    return found
+    return {name: replace(its, hidden=its.hidden / max(1, computed)) for name, its in found.items()}
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,8 +147,3 @@ def _numbers(transforms: Sequence[Any]) -> tuple[int, ...] | None:
         return tuple(int(i) for t in transforms for i in getattr(t, "indices", ()))
     except TypeError:
         return None
-
-
-def _at(value: np.ndarray, ids: Sequence[int]) -> Any:
-    """A value at one step: a number, or an array of its own axes."""
-    return value[tuple(min(i, n - 1) for i, n in zip(ids, value.shape, strict=False))]

@@ -14,7 +14,7 @@ from puzzles._launch.events import Event, Waits, waits
 from puzzles._launch.moves import Copy, Piece, copied, in_flight, pieces
 from puzzles._launch.operand import Operand, spread
 from puzzles._launch.smem import Look, Stray
-from puzzles._launch.touched import Touched, alone, rewritten, storing, touched
+from puzzles._launch.touched import Touched, added, alone, rewritten, storing, touched
 from puzzles._launch.work import LEAST, MOST, Dot, Lie, Touch
 
 
@@ -225,6 +225,10 @@ class Launch:
     def when(self, step: int) -> str:
         """ " at grid step (1, 0)"; nothing without a grid, where there is one step."""
         return f" at grid step {self.at(step)}" if self.grid else ""
+
+    def added(self, operand: Operand) -> np.ndarray | None:
+        """(steps,) what share of its sum a ref holds after each step; None if it sums nothing."""
+        return added(self.log.touches, operand, self.grid)
 
     @property
     def stores(self) -> tuple[tuple[str, int], ...]:

@@ -20,7 +20,7 @@ from puzzles._jax import (
     unknown_params,
     written_refs,
 )
-from puzzles._launch.evaluate import Walk, program_ids
+from puzzles._launch.evaluate import FUEL, Walk, program_ids
 from puzzles._launch.finding import line_of
 from puzzles._launch.graph import Abstract, Graph, Node, Source, TooLarge, ask
 from puzzles._launch.jaxprs import PALLAS_CALL, equations, launch_name, parameter_names
@@ -99,10 +99,11 @@ class Call:
         scratch = tuple(zip(names[last:], self.avals[last:], strict=True))
         scalars = tuple(resident(name, aval, grid, prefetched=True) for name, aval in prefetch)
         data = tuple(self.graph.value(source) for source in self.scalars)
-        changed = written_refs(self.kernel) if math.prod(grid) != 1 else ()
+        changed = [n for n in written_refs(self.kernel) if n < first] if len(grid) else []
+        in_turn = bool(changed) and self.affordable(grid)
         refs: list[Any] = [
             # What the kernel writes is in a later step no longer what was passed in.
-            Ref.whole(o.shape, None if n in changed else x, name=o.name)
+            Ref.whole(o.shape, x if in_turn or n not in changed else None, name=o.name)
             for n, (o, x) in enumerate(zip(scalars, data, strict=True))
         ]
         operands: list[Operand] = []
@@ -121,7 +122,7 @@ class Call:
         names_of_copies = ("dma_start", "dma_wait")
         copying = any(one.primitive.name in names_of_copies for one in equations(self.kernel))
         walk = Walk(grid, axes, events=copying)
-        walk.start(close(self.kernel), refs)
+        (walk.in_turn if in_turn else walk.start)(close(self.kernel), refs)
         tally = walk.tally
         scoped = [a for avals in tally.scoped.values() for a in avals if memory_space(a) == "vmem"]
 
@@ -180,6 +181,10 @@ class Call:
             times=self.times,
         )
         return launch if launch.exact else replace(launch, counts=(counts, counted(LEAST)))
+
+    def affordable(self, grid: tuple[int, ...]) -> bool:
+        """Whether the kernel can be walked step by step, a few seconds long."""
+        return 1000 * sum(1 for _ in equations(self.kernel)) * math.prod(grid) < FUEL
 
     def index(
         self, mapping: Any, grid: tuple[int, ...], name: str, names: Sequence[str]

@@ -103,6 +103,13 @@ def called(ref: Any) -> str:
     return getattr(ref, "name", "") or "a ref"
 
 
+def at_step(value: Any, ids: Sequence[int]) -> Any:
+    """A value over the grid at one step: a number, or an array of its own axes."""
+    if np.ndim(value) < len(ids):
+        return value
+    return value[tuple(min(i, n - 1) for i, n in zip(ids, value.shape, strict=False))]
+
+
 _INSIDE = np.iinfo(np.int32).max
 LOOKS = 32  # reads of scalars that are kept: executions of an equation, for all steps at once
 
@@ -156,6 +163,32 @@ class Ref:
         """A ref to all of an array."""
         start = (np.zeros((), np.int32),) * len(shape)
         return cls(contents, start, (True,) * len(shape), absent, name=name)
+
+    def store(self, transforms: Sequence[Any], value: Any, weight: np.ndarray) -> None:
+        """Keep a number that a single grid step stores for certain; else nothing is known.
+
+        weight: (2, *grid), of the whole grid.
+        """
+        contents = self.contents
+        self.lost()
+        steps = np.argwhere(weight[0])
+        indices = [getattr(one, "indices", (None,)) for one in transforms]
+        if contents is None or len(steps) != 1 or weight.sum() != 2 or len(indices) > 1:
+            return
+        index = [getattr(one, "start", one) for one in (*indices, (0,) * contents.ndim)[0]]
+        if not all(isinstance(one, int | np.integer | np.ndarray) for one in (value, *index)):
+            return
+        new, *place = (np.asarray(at_step(one, steps[0])) for one in (value, *index))
+        if new.size == 1 and len(place) == contents.ndim and all(one.size == 1 for one in place):
+            where = tuple(int(one.reshape(())) for one in place)
+            if all(0 <= i < n for i, n in zip(where, contents.shape, strict=True)):
+                contents = np.array(contents)  # the old one is what was passed in
+                contents[where] = new.reshape(())
+            self.contents = contents
+
+    def lost(self) -> None:
+        """Somebody has written, and nobody knows what or where."""
+        self.contents = None
 
     def load(self, transforms: Sequence[Any], shape: tuple[int, ...], rank: int) -> Any:
         """One element for every grid step; `outside` says who asks for none that is there."""

@@ -104,6 +104,26 @@ def rewritten(touches: Sequence[Touch], operand: Operand, grid: tuple[int, ...])
     return bool(np.logical_or.reduceat(stored, visits).all())
 
 
+def added(touches: Sequence[Touch], operand: Operand, grid: tuple[int, ...]) -> np.ndarray | None:
+    """What share of its sum a ref holds after each step; None if no step adds to what it holds.
+
+    A sum begins where a step writes before it reads, and an output's with its block.
+    """
+    mine = [touch for touch in touches if touch.ref == operand.name]
+    writes, first = _steps(mine, True, MOST, grid), np.zeros(len(operand.fetched), np.int64)
+    for touch in mine:
+        first[(first == 0) & spread(touch.weight[MOST] > 0, grid)] = 1 + touch.writes
+    begins = (first == 2) | (operand.fetched & operand.output)
+    begins[:1] = True
+    if not (writes & (first == 1) & ~begins).any():
+        return None
+    starts, count = np.flatnonzero(begins), np.cumsum(writes)
+    run = np.cumsum(begins) - 1
+    before = (count - writes)[starts]
+    totals = np.add.reduceat(writes.astype(np.int64), starts)
+    return (count - before[run]) / np.maximum(totals, 1)[run]
+
+
 def storing(touches: Sequence[Touch], name: str, grid: tuple[int, ...]) -> int:
     """How many grid steps store into a ref for certain."""
     mine = [touch for touch in touches if touch.ref == name]

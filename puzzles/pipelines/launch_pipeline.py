@@ -1,6 +1,4 @@
-"""Rung 8: both calls by yourself, and a third buffer."""
-
-import functools
+"""Rung 8: a copy that starts as soon as its slot is free."""
 
 import jax
 import jax.numpy as jnp
@@ -11,40 +9,25 @@ from jaxtyping import Array, Float
 from puzzles import INTERPRET
 
 # %% [markdown]
-# ## launch_pipeline: three buffers
+# ## launch_pipeline: as soon as the slot is free
 #
-# Two slots hide the time of copies as long as a step's copies take less time than a step. If they take longer,
-# the kernel waits.
-#
-# A third slot helps: copies then start **two** steps ahead, and a late one has another step to
-# arrive. `pl.BlockSpec(…, pipeline_mode=pl.Buffered(3))` asks for it, for one operand of
-# `emit_pipeline`:
+# `emit_pipeline` starts a copy **one step** before its block is used. For a large block that stays,
+# that is late. Here `b` comes in strips of all its rows, and each meets every block of `a`:
 #
 # ```text
-#               while step k computes
-# Buffered(2)   slot: [ k ] [ k+1 flies ]
-# Buffered(3)   slot: [ k ] [ k+1 flies ] [ k+2 flies ]
+# step (j, i)         0,0   0,1   0,2   0,3   1,0   1,1   1,2   1,3
+# slot 0            [ strip 0 is used       ]
+# slot 1                                    [ strip 1 is used       ]
+# emit_pipeline                       [ 1 > ]                 [ 2 > ]
+# your copies       [ 1 >                   ][ 2 >                  ]
 # ```
 #
-# It costs one block of VMEM more. It moves no byte less.
+# The other slot is free from the strip's first step on. A copy that starts there has a column of
+# steps to arrive: with two slots as before, and not a byte more.
 #
-# The kernel body is that of `pipelined_matmul`, with the accumulator as its first argument. Write the
-# two calls around it: the pipeline's grid and specs, with three slots for `b`, and then what
-# `pallas_call` needs. Blocks are (bm, bk) of `a` and (bk, bn) of `b`.
-
-# %% jupyter={"source_hidden": true} cellView="form"
-# @title The kernel's body (spoils pipelined_matmul)
-def multiply_blocks(acc_ref, a_block, b_block, o_block):
-    @pl.when(pl.program_id(2) == 0)
-    def _():
-        acc_ref[...] = jnp.zeros_like(acc_ref)
-
-    acc_ref[...] += jnp.dot(a_block[...], b_block[...], preferred_element_type=jnp.float32)
-
-    @pl.when(pl.program_id(2) == pl.num_programs(2) - 1)
-    def _():
-        o_block[...] = acc_ref[...]
-
+# So the body copies `b`'s strips itself; the pipeline brings `a` and takes the result. Write what
+# happens at a strip's first step, then the prologue and the pipeline: strips are its outer axis,
+# blocks of `a` the inner one.
 
 # %%
 def launch_pipeline_spec(a: Float[Array, "M K"], b: Float[Array, "K N"]) -> Float[Array, "M N"]:
@@ -52,41 +35,62 @@ def launch_pipeline_spec(a: Float[Array, "M K"], b: Float[Array, "K N"]) -> Floa
 
 
 # %%
-def launch_pipeline(a: Float[Array, "M K"], b: Float[Array, "K N"]) -> Float[Array, "M N"]:
-    (M, K), (_, N) = a.shape, b.shape
-    bm, bk, bn = 64, 128, 256
+def launch_pipeline_kernel(a_ref, b_ref, o_ref, strips, sems):
+    (M, K), bm, bn = a_ref.shape, 64, 128
+    n = b_ref.shape[1] // bn
 
-    def kernel(a_ref, b_ref, o_ref, acc_ref):
-        pltpu.emit_pipeline(
-            functools.partial(multiply_blocks, acc_ref),
-            ### BEGIN SOLUTION
-            grid=(M // bm, N // bn, K // bk),
-            in_specs=[
-                pl.BlockSpec((bm, bk), lambda i, j, k: (i, k)),
-                pl.BlockSpec((bk, bn), lambda i, j, k: (k, j), pipeline_mode=pl.Buffered(3)),
-            ],
-            out_specs=[pl.BlockSpec((bm, bn), lambda i, j, k: (i, j))],
-            ### END SOLUTION
-        )(a_ref, b_ref, o_ref)
+    def fetch(j):
+        strip, slot = b_ref.at[:, pl.ds(j * bn, bn)], jax.lax.rem(j, 2)
+        return pltpu.make_async_copy(strip, strips.at[slot], sems.at[slot])
 
-    return pl.pallas_call(
-        kernel,
+    def multiply(a_block, o_block):
+        j, i = pl.program_id(0), pl.program_id(1)
+        # At the first step of strip j: start the next one, if there is one, and wait for this one.
         ### BEGIN SOLUTION
+        @pl.when(i == 0)
+        def _():
+            @pl.when(j + 1 < n)
+            def _():
+                fetch(j + 1).start()
+
+            fetch(j).wait()
+        ### END SOLUTION
+        strip = strips[jax.lax.rem(j, 2)]
+        o_block[...] = jnp.dot(a_block[...], strip, preferred_element_type=jnp.float32)
+
+    # Start strip 0, emit a pipeline of `multiply`, and run it on what it brings and takes.
+    ### BEGIN SOLUTION
+    fetch(0).start()
+    pltpu.emit_pipeline(
+        multiply,
+        grid=(n, M // bm),
+        in_specs=[pl.BlockSpec((bm, K), lambda j, i: (i, 0))],
+        out_specs=[pl.BlockSpec((bm, bn), lambda j, i: (i, j))],
+    )(a_ref, o_ref)
+    ### END SOLUTION
+
+
+def launch_pipeline(a: Float[Array, "M K"], b: Float[Array, "K N"]) -> Float[Array, "M N"]:
+    (M, K), N = a.shape, b.shape[1]
+    return pl.pallas_call(
+        launch_pipeline_kernel,
         in_specs=[pl.BlockSpec(memory_space=pl.ANY), pl.BlockSpec(memory_space=pl.ANY)],
         out_specs=pl.BlockSpec(memory_space=pl.ANY),
         out_shape=jax.ShapeDtypeStruct((M, N), jnp.float32),
-        scratch_shapes=[pltpu.VMEM((bm, bn), jnp.float32)],
-        ### END SOLUTION
+        scratch_shapes=[pltpu.VMEM((2, K, 128), b.dtype), pltpu.SemaphoreType.DMA((2,))],
         interpret=INTERPRET,
     )(a, b)
 
 
 # %% [markdown]
-# Count the copies in flight: the reference has one more than with two slots, until no block is left to
-# start.
+# On v5e a strip in bf16 takes as long to come as a product of 240 rows with it, however large it is. A
+# step has 64.
+#
+# `emit_pipeline` can start early, too: give a spec `pipeline_mode=pl.Buffered(2, use_lookahead=True)`.
+# A third slot, `pl.Buffered(3)`, only gives a copy one step more, for the VMEM of a block.
 
 # %% active="ipynb"
-# receipt(launch_pipeline, jnp.ones((128, 512)), jnp.ones((512, 512)))
+# show(launch_pipeline)
 
 # %% tags=["author"]
 from puzzles import Alternative, Launch, Mistake, Puzzle, array, rng
@@ -100,165 +104,370 @@ def make_inputs(key, M, K, N):
 
 
 def audit(launch: Launch) -> None:
-    in_hbm(launch)
+    in_hbm(launch, blocks=True)
     multiplied_once(launch)
-    overlapped(launch, first=launch.steps)
-    b = launch.inputs[1].name
-    its = (launch.waits or {}).get(b)  # None where data decide what is copied
-    assert its is None or its.most >= 3, (
-        f"at most {its.most} copies from `{b}` are under way at once, with three slots it would be 3: "
-        "give b's spec pipeline_mode=pl.Buffered(3)"
+    b = launch.inputs[1]
+    assert b.portion != b.shape, (
+        f"all of `{b.name}` comes at once, and nothing runs before it is there: bring it in strips of 128 columns"
+    )
+    times = b.hbm_bytes / (b.shape[0] * b.shape[1] * jnp.dtype(b.dtype).itemsize)
+    assert times <= 1, (
+        f"`{b.name}` is copied {times:.3g} times: bring a strip where its number changes, and nowhere else"
+    )
+    its = (launch.waits or {}).get(b.name)  # None where data decide what is copied
+    overlapped(launch, first=max(launch.steps, its.count if its else 1))
+    could = 1 - 1 / its.count if its else 0  # nothing runs yet when the first strip comes
+    assert not its or its.hidden >= 0.6 * could, (
+        f"{its.hidden:.0%} of the work runs between starts of `{b.name}`'s copies and the waits for them, "
+        f"and {could:.0%} could: start a strip at the first step of the one before it, when its slot is free"
     )
 
 
-def scale(M=256, K=512, N=1024):
+def scale(M=512, K=512, N=1024):
     return tuple(jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((M, K), (K, N)))
 
 
 def par(launch: Launch) -> str:
-    return f"up to {int(launch.in_flight.max())} copies in flight"
+    its = (launch.waits or {}).get(launch.inputs[1].name)
+    return f"{its.hidden:.0%} of the work runs while strips of b come" if its else ""
 
 
-_GRID = "            grid=(M // bm, N // bn, K // bk),\n"
-_A = "pl.BlockSpec((bm, bk), lambda i, j, k: (i, k))"
-_B = "pl.BlockSpec((bk, bn), lambda i, j, k: (k, j), pipeline_mode=pl.Buffered(3))"
-_O = "pl.BlockSpec((bm, bn), lambda i, j, k: (i, j))"
-_B2 = "pl.BlockSpec((bk, bn), lambda i, j, k: (k, j))"
-_OUTSIDE = """        in_specs=[pl.BlockSpec(memory_space=pl.ANY), pl.BlockSpec(memory_space=pl.ANY)],
-        out_specs=pl.BlockSpec(memory_space=pl.ANY),
+_NEXT = """            @pl.when(j + 1 < n)
+            def _():
+                fetch(j + 1).start()
+
 """
+_WAIT = "            fetch(j).wait()\n"
+_STEP = "        @pl.when(i == 0)\n        def _():\n" + _NEXT + _WAIT
+_FIRST = "    fetch(0).start()\n"
+_GRID = "        grid=(n, M // bm),\n"
+_A = "pl.BlockSpec((bm, K), lambda j, i: (i, 0))"
+_O = "pl.BlockSpec((bm, bn), lambda j, i: (i, j))"
+_PIPELINE = f"""    pltpu.emit_pipeline(
+        multiply,
+{_GRID}        in_specs=[{_A}],
+        out_specs=[{_O}],
+    )(a_ref, o_ref)
+"""
+_DOT = "        o_block[...] = jnp.dot(a_block[...], strip, preferred_element_type=jnp.float32)\n"
+_HAND = "        strip = strips[jax.lax.rem(j, 2)]\n"
+_LATE = """        @pl.when((i == M // bm - 1) & (j + 1 < n))
+        def _():
+            fetch(j + 1).start()
+
+"""
+
+
+def _all_by_the_pipeline(mode: str) -> str:
+    return f"""
+def launch_pipeline_kernel(a_ref, b_ref, o_ref):
+    (M, K), N, bm, bn = a_ref.shape, b_ref.shape[1], 64, 128
+
+    def multiply(a_block, strip, o_block):
+        o_block[...] = jnp.dot(a_block[...], strip[...], preferred_element_type=jnp.float32)
+
+    pltpu.emit_pipeline(
+        multiply,
+        grid=(N // bn, M // bm),
+        in_specs=[
+            {_A},
+            pl.BlockSpec((K, bn), lambda j, i: (0, j){mode}),
+        ],
+        out_specs=[{_O}],
+    )(a_ref, b_ref, o_ref)
+
+
+def launch_pipeline(a, b):
+    (M, K), N = a.shape, b.shape[1]
+    return pl.pallas_call(
+        launch_pipeline_kernel,
+        in_specs=[pl.BlockSpec(memory_space=pl.ANY), pl.BlockSpec(memory_space=pl.ANY)],
+        out_specs=pl.BlockSpec(memory_space=pl.ANY),
+        out_shape=jax.ShapeDtypeStruct((M, N), jnp.float32),
+        interpret=INTERPRET,
+    )(a, b)
+"""
+
 
 PUZZLE = Puzzle(
     spec=launch_pipeline_spec,
     solution=launch_pipeline,
     inputs=make_inputs,
-    cases=[dict(M=128, K=384, N=512), dict(M=192, K=512, N=256)],
-    fresh=lambda r: dict(M=64, K=128 * int(r.choice([3, 5, 7])), N=512),
+    cases=[dict(M=256, K=384, N=640), dict(M=192, K=256, N=256)],
+    fresh=lambda r: dict(M=192, K=128 * int(r.choice([1, 2, 4])), N=256),
     hints=[
-        "There are two calls. Which of them knows blocks, and which only knows where whole arrays lie?",
-        "`emit_pipeline` takes `grid`, `in_specs` and `out_specs` as `pallas_call` does; `pl.Buffered(3)` goes "
-        "into b's `pl.BlockSpec`, as its `pipeline_mode`. Outside, every array has `memory_space=pl.ANY`.",
-        "Inside: three axes, k last; maps (i, k), (k, j) and (i, j). Outside: where the arrays stay, the "
-        "shape of the result, and scratch of one output block.",
+        "At which step has strip j - 1 been used for the last time? Who needs strip j + 1, and when?",
+        "`@pl.when` guards a strip's first step, `i` 0; a second guard inside it keeps the last strip from "
+        "starting one more. `emit_pipeline` is given specs, and then refs, of two operands only.",
+        "In the body, under the guard: start j + 1 if it exists, then wait for j. Below: start strip 0; a grid "
+        "of two axes, strips first; a's block is (i, 0), all of K, and the result's is (i, j).",
     ],
-    explain="""The inner call knows blocks, the outer one only that the arrays stay in HBM and
-    that there is an accumulator. With three slots for b its copies start two steps ahead: one
-    block of VMEM buys patience with a late copy, and not a byte of traffic.""",
+    explain="""A slot is free from the moment its last block has been used. A copy that starts then
+    has as long to arrive as its slots allow, and costs neither a byte nor a slot more. `emit_pipeline`
+    waits until one step before, unless it is told to look ahead.""",
     mistakes=[
         Mistake(
-            "gives b two slots",
-            old=_B,
-            new=_B2,
-            says="at most 2 copies from `b_ref` are under way at once, with three slots it would be 3",
+            "starts the next strip in the last step of this one",
+            edits=((_NEXT, ""), (_HAND, _LATE + _HAND)),
+            says="20% of the work runs between starts of `b_ref`'s copies and the waits for them, and 80% could",
             stage="work",
         ),
         Mistake(
-            "gives the grid to the launch, too",
-            old="        kernel,\n",
-            new="        kernel,\n        grid=(2,),\n",
-            says="The grid over blocks belongs to `emit_pipeline`",
+            "gives all three operands to the pipeline",
+            code=_all_by_the_pipeline(""),
+            says="start a strip at the first step of the one before it, when its slot is free",
             stage="work",
         ),
         Mistake(
-            "gives the third slot to a",
-            edits=((_B, _B2), (_A, _A[:-1] + ", pipeline_mode=pl.Buffered(3))")),
-            says="give b's spec pipeline_mode=pl.Buffered(3)",
+            "gives all three operands to the pipeline, and b a third slot",
+            code=_all_by_the_pipeline(", pipeline_mode=pl.Buffered(3)"),
+            says="40% of the work runs between",
             stage="work",
         ),
         Mistake(
-            "gives the memory of b's third slot to a, and more",
-            edits=((_B, _B2), (_A, _A[:-1] + ", pipeline_mode=pl.Buffered(4))")),
-            says="at most 2 copies from `b_ref` are under way at once",
+            "brings all of b at once",
+            code="""
+def launch_pipeline(a, b):
+    (M, K), N = a.shape, b.shape[1]
+
+    def kernel(a_ref, b_ref, o_ref, b_all):
+        pltpu.sync_copy(b_ref, b_all)
+
+        def multiply(a_block, o_block):
+            o_block[...] = jnp.dot(a_block[...], b_all[...], preferred_element_type=jnp.float32)
+
+        pltpu.emit_pipeline(
+            multiply,
+            grid=(M // 64,),
+            in_specs=[pl.BlockSpec((64, K), lambda i: (i, 0))],
+            out_specs=[pl.BlockSpec((64, N), lambda i: (i, 0))],
+        )(a_ref, o_ref)
+
+    return pl.pallas_call(
+        kernel,
+        in_specs=[pl.BlockSpec(memory_space=pl.ANY), pl.BlockSpec(memory_space=pl.ANY)],
+        out_specs=pl.BlockSpec(memory_space=pl.ANY),
+        out_shape=jax.ShapeDtypeStruct((M, N), jnp.float32),
+        scratch_shapes=[pltpu.VMEM(b.shape, b.dtype)],
+        interpret=INTERPRET,
+    )(a, b)
+""",
+            says="all of `b_ref` comes at once",
             stage="work",
         ),
         Mistake(
-            "gives the third slot to the result",
-            edits=((_B, _B2), (_O, _O[:-1] + ", pipeline_mode=pl.Buffered(3))")),
-            says="more than two slots only inputs may have",
-            stage="error",
+            "starts each strip when it is needed",
+            edits=((_FIRST, ""), (_NEXT, "            fetch(j).start()\n")),
+            says="0% of the work runs between",
+            stage="work",
         ),
         Mistake(
-            "swaps the maps of b",
-            old="(bk, bn), lambda i, j, k: (k, j)",
-            new="(bk, bn), lambda i, j, k: (j, k)",
-            says="b's block is (k, j): its rows go with k, its columns with j",
+            "fetches its strip anew at each step",
+            old=_STEP,
+            new="        fetch(j).start()\n        fetch(j).wait()\n",
+            edits=((_FIRST, ""),),
+            says="`b_ref` is copied 4 times: bring a strip where its number changes",
+            stage="work",
         ),
         Mistake(
-            "takes a's first block at every k",
-            old="(bm, bk), lambda i, j, k: (i, k)",
-            new="(bm, bk), lambda i, j, k: (i, 0)",
-            says="a's first block meets every block of b: its columns go with k",
+            "starts and waits at every step",
+            old=_STEP,
+            new="        @pl.when(j + 1 < n)\n        def _():\n            fetch(j + 1).start()\n\n        fetch(j).wait()\n",
+            says="has not been waited for: on a TPU it may land on top of what is written now",
+            stage="memory",
         ),
         Mistake(
-            "takes b's first columns for every block",
-            old="(bk, bn), lambda i, j, k: (k, j)",
-            new="(bk, bn), lambda i, j, k: (k, 0)",
-            says="every block of columns is the first: b's columns go with j",
-        ),
-        Mistake(
-            "writes all blocks of a row to one place",
-            old="(bm, bn), lambda i, j, k: (i, j)",
-            new="(bm, bn), lambda i, j, k: (i, 0)",
-            says="only the first column of blocks is written, and not with its own sums: the output's "
-            "block is (i, j)",
-        ),
-        Mistake(
-            "has a grid without k's blocks",
-            old=_GRID,
-            new="            grid=(M // bm, N // bn, 1),\n",
-            says="each sum ends after its first product: k has K // bk steps",
-        ),
-        Mistake(
-            "has k as the outermost axis",
-            edits=(
-                (_GRID, "            grid=(K // bk, N // bn, M // bm),\n"),
-                ("(bm, bk), lambda i, j, k: (i, k)", "(bm, bk), lambda k, j, i: (i, k)"),
-                ("(bk, bn), lambda i, j, k: (k, j)", "(bk, bn), lambda k, j, i: (k, j)"),
-                ("(bm, bn), lambda i, j, k: (i, j)", "(bm, bn), lambda k, j, i: (i, j)"),
-            ),
-            says="the body counts k on axis 2, the innermost: with another order it zeroes and stores at "
-            "the wrong steps",
-        ),
-        Mistake(
-            "keeps a bf16 accumulator",
-            edits=(
-                ("scratch_shapes=[pltpu.VMEM((bm, bn), jnp.float32)]", "scratch_shapes=[pltpu.VMEM((bm, bn), jnp.bfloat16)]"),
-            ),
-            says="Invalid dtype for `swap`",
-            stage="error",
-        ),
-        Mistake(
-            "forgets the scratch",
-            old="        scratch_shapes=[pltpu.VMEM((bm, bn), jnp.float32)],\n",
+            "waits at every step",
+            old=_WAIT,
             new="",
-            says="missing 1 required positional argument: 'acc_ref'",
+            edits=((_HAND, "        fetch(j).wait()\n" + _HAND),),
+            says="waits for a copy that is not on its way, in `fetch(j).wait()`",
+            stage="memory",
+        ),
+        Mistake(
+            "forgets the prologue",
+            old=_FIRST,
+            new="",
+            says="nobody starts strip 0: the first strip is what lay in its slot (NaN here)",
+        ),
+        Mistake(
+            "starts strip 0 at the first step of each strip",
+            old=_FIRST,
+            new="",
+            edits=((_NEXT, "            fetch(0).start()\n\n" + _NEXT),),
+            says="strip 0 comes again and again, on top of the one that is used: the prologue runs once, before "
+            "the pipeline",
+        ),
+        Mistake(
+            "starts a strip more than there are",
+            old=_NEXT,
+            new="            fetch(j + 1).start()\n",
+            says="reaches outside `b_ref`, which has shape (384, 640): `b_ref[0:384, 640:768]`",
+            stage="memory",
+        ),
+        Mistake(
+            "waits for the next strip",
+            old=_WAIT,
+            new=_NEXT.replace(".start()", ".wait()").rstrip("\n") + "\n",
+            says="The last wait was for a copy into `strips[1]`",
+            stage="memory",
+        ),
+        Mistake(
+            "never waits",
+            old=_WAIT,
+            new="",
+            says="`strip = strips[jax.lax.rem(j, 2)]` reads `strips[0]`",
+            stage="memory",
+        ),
+        Mistake(
+            "waits at the last step of each strip",
+            old=_WAIT,
+            new="",
+            edits=((_DOT, _DOT + "\n        @pl.when(i == M // bm - 1)\n        def _():\n            fetch(j).wait()\n"),),
+            says="On a TPU the old numbers may still be there",
+            stage="memory",
+        ),
+        Mistake(
+            "is two strips ahead, with two slots",
+            edits=(
+                (_FIRST, _FIRST + "    if n > 1:\n        fetch(1).start()\n"),
+                (_NEXT, _NEXT.replace("j + 1", "j + 2")),
+            ),
+            says="strip j + 2 comes into the slot of strip j, which is about to be used: with two slots, the "
+            "next strip is j + 1",
+        ),
+        Mistake(
+            "takes slots in turn by step",
+            old="strips[jax.lax.rem(j, 2)]",
+            new="strips[jax.lax.rem(i, 2)]",
+            says="the slot changes with the step, and should with the strip: strip j is in slot j % 2",
+        ),
+        Mistake(
+            "has strips as the inner axis of its grid, and not of its maps",
+            old=_GRID,
+            new="        grid=(M // bm, n),\n",
+            says="the grid counts blocks of rows first, and `j`, the first number of the maps and the body, "
+            "counts strips: strips come first",
+        ),
+        Mistake(
+            "takes a's first block at every step",
+            old="lambda j, i: (i, 0)",
+            new="lambda j, i: (0, 0)",
+            says="every block of rows is the first: a's rows go with i",
+        ),
+        Mistake(
+            "gives a's rows to j",
+            old="lambda j, i: (i, 0)",
+            new="lambda j, i: (j, 0)",
+            says="j counts strips of b, and a's block of rows is i",
+        ),
+        Mistake(
+            "writes each block of the result to its mirror place",
+            old="lambda j, i: (i, j)",
+            new="lambda j, i: (j, i)",
+            says="blocks of the result lie in other places: rows go with i, columns with j, so its block is (i, j)",
+        ),
+        Mistake(
+            "leaves out the last strip",
+            old=_GRID,
+            new="        grid=(n - 1, M // bm),\n",
+            says="the last strip's columns were never written (NaN there): the grid has n strips",
+        ),
+        Mistake(
+            "runs the pipeline on b, too",
+            old=")(a_ref, o_ref)",
+            new=")(a_ref, b_ref, o_ref)",
+            says="A pipeline has a spec for each of its Refs",
             stage="error",
+        ),
+        Mistake(
+            "emits the pipeline and never runs it",
+            old="    )(a_ref, o_ref)",
+            new="    )",
+            says="nothing was written (NaN here): `emit_pipeline` only returns a function; call it with the refs",
         ),
         Mistake(
             "turns the overlap of copies and work off",
-            old='        )(a_ref, b_ref, o_ref)',
-            new='            no_pipelining=True,\n        )(a_ref, b_ref, o_ref)',
-            says="at 12 of 12 waits for a copy from `a_ref`, the kernel has computed nothing since that copy started",
+            old="    )(a_ref, o_ref)",
+            new="        no_pipelining=True,\n    )(a_ref, o_ref)",
+            says="at 20 of 20 waits for a copy from `a_ref`, the kernel has computed nothing since that copy started",
             stage="work",
         ),
     ],
     alternatives=[
-        Alternative("gives a three slots, too", old=_A, new=_A[:-1] + ", pipeline_mode=pl.Buffered(3))"),
-        Alternative("gives b four slots", old="(k, j), pipeline_mode=pl.Buffered(3)", new="(k, j), pipeline_mode=pl.Buffered(4)"),
+        Alternative("waits before it starts the next strip", old=_NEXT + _WAIT, new=_WAIT + "\n" + _NEXT.rstrip("\n") + "\n"),
         Alternative(
-            "walks j before i",
-            edits=(
-                (_GRID, "            grid=(N // bn, M // bm, K // bk),\n"),
-                ("(bm, bk), lambda i, j, k: (i, k)", "(bm, bk), lambda j, i, k: (i, k)"),
-                ("(bk, bn), lambda i, j, k: (k, j)", "(bk, bn), lambda j, i, k: (k, j)"),
-                ("(bm, bn), lambda i, j, k: (i, j)", "(bm, bn), lambda j, i, k: (i, j)"),
-            ),
+            "lets the pipeline look ahead",
+            code=_all_by_the_pipeline(", pipeline_mode=pl.Buffered(2, use_lookahead=True)"),
+        ),
+        Alternative("takes blocks of 32 rows", old="64, 128\n    n", new="32, 128\n    n"),
+        Alternative(
+            "has a prologue in the body",
+            old=_FIRST,
+            new="",
+            edits=((_NEXT, "            pl.when(j == 0)(fetch(0).start)\n\n" + _NEXT),),
         ),
         Alternative(
-            "names HBM for what stays there",
-            old=_OUTSIDE,
-            new="        in_specs=2 * (pl.BlockSpec(memory_space=pltpu.MemorySpace.HBM),),\n"
-            "        out_specs=pl.BlockSpec(memory_space=pltpu.MemorySpace.HBM),\n",
+            "starts the next strip once this one has been used",
+            edits=((_NEXT, ""), (_DOT, _DOT + "\n        @pl.when((i == 0) & (j + 1 < n))\n        def _():\n            fetch(j + 1).start()\n")),
+        ),
+        Alternative(
+            "runs a pipeline for each strip, in a loop",
+            old=_PIPELINE,
+            new="""
+    def strip_by_strip(j, _):
+        pl.when(j + 1 < n)(lambda: fetch(j + 1).start())
+        fetch(j).wait()
+
+        def multiply(a_block, o_block):
+            strip = strips[j % 2]
+            o_block[...] = jnp.dot(a_block[...], strip, preferred_element_type=jnp.float32)
+
+        pltpu.emit_pipeline(
+            multiply,
+            grid=(M // bm,),
+            in_specs=[pl.BlockSpec((bm, K), lambda i: (i, 0))],
+            out_specs=[pl.BlockSpec((bm, bn), lambda i: (i, 0))],
+        )(a_ref, o_ref.at[:, pl.ds(j * bn, bn)])
+
+    jax.lax.fori_loop(0, n, strip_by_strip, None)
+""",
+        ),
+        Alternative(
+            "leaves a and the result to pallas_call",
+            code="""
+def launch_pipeline(a, b):
+    (M, K), N = a.shape, b.shape[1]
+    bm, bn = 64, 128
+
+    def kernel(a_ref, b_ref, o_ref, strips, sems):
+        j, i = pl.program_id(0), pl.program_id(1)
+
+        def fetch(j):
+            strip = b_ref.at[:, pl.ds(j * bn, bn)]
+            return pltpu.make_async_copy(strip, strips.at[j % 2], sems.at[j % 2])
+
+        @pl.when(i == 0)
+        def _():
+            pl.when(j == 0)(lambda: fetch(0).start())
+            pl.when(j + 1 < N // bn)(lambda: fetch(j + 1).start())
+            fetch(j).wait()
+
+        o_ref[...] = jnp.dot(a_ref[...], strips[j % 2], preferred_element_type=jnp.float32)
+
+    return pl.pallas_call(
+        kernel,
+        grid=(N // bn, M // bm),
+        in_specs=[
+            pl.BlockSpec((bm, K), lambda j, i: (i, 0)),
+            pl.BlockSpec(memory_space=pl.ANY),
+        ],
+        out_specs=pl.BlockSpec((bm, bn), lambda j, i: (i, j)),
+        out_shape=jax.ShapeDtypeStruct((M, N), jnp.float32),
+        scratch_shapes=[pltpu.VMEM((2, K, bn), b.dtype), pltpu.SemaphoreType.DMA((2,))],
+        interpret=INTERPRET,
+    )(a, b)
+""",
         ),
     ],
     audit=audit,

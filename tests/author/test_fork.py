@@ -17,33 +17,18 @@ from pathlib import Path
 
 import pytest
 import sample
-from planted import Rung, ipython
+from planted import Rung, clone, ipython
 
 import puzzles
 from puzzles import __main__ as cli
 from puzzles import _ladders
-from puzzles._author import gate, notebook, proof, repository, scaffold
+from puzzles._author import gate, proof, repository, scaffold
 
 pytestmark = pytest.mark.newest  # JAX changes nothing here
 
 ROOT = repository.ROOT
 CPU = {"JAX_PLATFORMS": "cpu"}
 GUIDE = (ROOT / "CLAUDE.md").read_text(encoding="utf-8")
-
-
-def clone() -> list[str]:
-    """What a clone of the repository holds, with what is not committed yet."""
-    listed = ["git", "ls-files", "-co", "--exclude-standard"]
-    done = subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True)
-    there = [name for name in done.stdout.splitlines() if (ROOT / name).exists()]
-    return [name for name in there if not name.startswith(".venv")]  # a link to one, perhaps
-
-
-def test_only_the_setting_and_what_is_built_from_it_name_this_repository() -> None:
-    owner = repository.repository().slug.split("/")[0]
-    files = [name for name in clone() if not (ROOT / name).is_symlink()]
-    naming = {name for name in files if owner in _text(ROOT / name)}
-    assert naming <= {"LICENSE", "pyproject.toml", *notebook.generated()}
 
 
 def _text(path: Path) -> str:

@@ -7,9 +7,10 @@ import subprocess
 
 import pytest
 
-from puzzles._author import notebook, repository
+import puzzles
+from puzzles._author import repository
 
-NOTEBOOKS = sorted(name for name in notebook.generated() if name.endswith(".ipynb"))
+NOTEBOOKS = sorted(f"{name}.ipynb" for name in puzzles.ladders())
 
 pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
 

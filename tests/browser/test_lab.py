@@ -305,6 +305,42 @@ def _walk(puzzles) -> str:
     return _draw.walk_page([_draw.walk_data(launch)])
 
 
+def _many_operands(puzzles) -> str:
+    from puzzles import _draw
+
+    puzzle = puzzles.find("attention_dkv")
+    (launch,) = puzzles.trace(puzzle.solution, *puzzle.arguments(0))
+    return _draw.walk_page([_draw.walk_data(launch)])
+
+
+def _copied(puzzles) -> str:
+    from puzzles import _draw
+
+    puzzle = puzzles.find("double_buffered_matmul")
+    (launch,) = puzzles.trace(puzzle.solution, *puzzle.arguments(0))
+    return _draw.walk_page([_draw.walk_data(launch)])
+
+
+def _sweep(puzzles) -> str:
+    """What a sweep prints and plots, as a notebook has it."""
+    import html
+
+    import jax
+    import jax.numpy as jnp
+
+    from puzzles import _show, _sweep
+
+    said: list[str] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_sweep, "say", lambda words: said.append(f"<pre>{html.escape(words)}</pre>"))
+        patch.setattr(_show, "display", lambda words, page: said.append(page))
+        square = jax.ShapeDtypeStruct((4096, 4096), jnp.bfloat16)
+        sides = [dict(bm=n, bk=n, bn=n) for n in (128, 256, 512, 1024)]
+        puzzles.sweep(puzzles.find("matmul_bf16").solution, sides, square, square)
+    # A notebook wraps what is printed, and keeps its spaces.
+    return "<style>pre{white-space:pre-wrap;margin:0;font-size:12px}</style>" + "".join(said)
+
+
 def _bars(puzzles) -> str:
     from puzzles import _draw
 
@@ -337,8 +373,32 @@ _CUT = """() => {
 }"""
 
 
+# Pairs of texts that share more than a pixel in both directions.
+_OVERLAP = """() => {
+  const lines = [], walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  for (let node; node = walker.nextNode();) {
+    const box = node.parentElement;
+    if (!node.data.trim() || box.closest('script,style,title,desc')) continue;
+    if (!box.checkVisibility()) continue;
+    const range = document.createRange();
+    range.selectNodeContents(node);
+    for (const r of range.getClientRects()) lines.push([node, r]);
+  }
+  const found = [];
+  lines.forEach(([node, a], n) => lines.slice(n + 1).forEach(([other, b]) => {
+    if (node !== other && Math.min(a.right, b.right) - Math.max(a.left, b.left) > 1
+        && Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > 3) {
+      found.push(node.data.trim() + ' / ' + other.data.trim());
+    }
+  }));
+  return found;
+}"""
+
+
 @pytest.mark.parametrize(
-    "shown", [_pass, _refusal, _receipt, _walk, _bars], ids=lambda f: f.__name__
+    "shown",
+    [_pass, _refusal, _receipt, _walk, _many_operands, _copied, _sweep, _bars],
+    ids=lambda f: f.__name__,
 )
 @pytest.mark.parametrize(("paper", "ink"), [("#ffffff", "#1f2328"), ("#111111", "#e6edf3")])
 def test_nothing_is_cut_on_a_narrow_page(
@@ -356,6 +416,7 @@ def test_nothing_is_cut_on_a_narrow_page(
     for fold in page.locator("summary").all():
         fold.click()
     assert page.evaluate(_CUT) == []
+    assert page.evaluate(_OVERLAP) == []
     assert page.evaluate("document.documentElement.scrollWidth") <= 400
     _shot(page, f"7-narrow{shown.__name__}-{ink[1:]}")
 
@@ -372,15 +433,20 @@ def test_what_is_cut_is_found(page: Page) -> None:
         assert page.evaluate(_CUT) == [one.strip() for one in found]
 
 
+def test_what_overlaps_is_found(page: Page) -> None:
+    page.set_content("<p>one</p><p id=two>two</p>")
+    assert page.evaluate(_OVERLAP) == []
+    page.set_content("<p>one</p><p style='margin-top:-32px'>two</p>")
+    assert page.evaluate(_OVERLAP) == ["one / two"]
+
+
 DIAGRAMS = sorted((ROOT / "diagrams").glob("*/*.svg"))
 
-# Boxes of all texts, and of the picture, in the picture's own coordinates.
+# Boxes of all texts, and of the picture, on the page.
 _BOXES = """() => {
   const svg = document.documentElement, all = [...svg.querySelectorAll('text')];
-  const box = t => { const b = t.getBBox(); return [b.x, b.y, b.x + b.width, b.y + b.height]; };
-  const v = svg.viewBox.baseVal;
-  return {whole: [v.x, v.y, v.x + v.width, v.y + v.height],
-          texts: all.map(t => [t.textContent, box(t)])};
+  const box = t => { const b = t.getBoundingClientRect(); return [b.x, b.y, b.right, b.bottom]; };
+  return {whole: box(svg), texts: all.map(t => [t.textContent, box(t)])};
 }"""
 
 

@@ -83,11 +83,20 @@ def test_overlap_is_that_of_the_receipt():
         assert most == int(launch.in_flight.max())
 
 
+THREE = "gives all three operands to the pipeline, and b a third slot"
+
+
 @pytest.mark.parametrize(
-    "name", ["pipelined_add", "pipelined_matmul", "launch_pipeline", "ragged_row_sums"]
+    ("name", "mistake"),
+    [
+        ("pipelined_add", None),
+        ("pipelined_matmul", None),
+        ("launch_pipeline", THREE),
+        ("ragged_row_sums", None),
+    ],
 )
-def test_the_copies_of_a_pipeline_are_read_too(name):
-    found, _ = drawn(name)
+def test_the_copies_of_a_pipeline_are_read_too(name, mistake):
+    found, _ = drawn(name, mistake)
     assert found["unknown"] == ""
     assert found["faults"] == []
     buffers = {row.partition("[")[0] for row in found["rows"]}
@@ -208,7 +217,7 @@ def test_kernels_without_copies_have_no_such_picture(shown):
     puzzles.show(puzzles.find("tiled_matmul").solution)
     ((text, page),) = shown
     assert "by hand" not in text
-    assert 'class="pz-copies"' not in page
+    assert 'class="pz-copies' not in page
 
 
 @pytest.mark.parametrize("name", ["double_buffered_matmul", "launch_pipeline"])
@@ -216,10 +225,15 @@ def test_the_page_carries_a_sentence_for_each_moment_and_no_small_text(name):
     puzzle = puzzles.find(name)
     whole = data(puzzle.solution, *puzzle.arguments(0))
     page = _draw.walk_page([whole])
-    embedded = json.loads(re.search(r'<script type="application/json">(.*?)</script>', page)[1])
-    assert len(embedded["copies"]["says"]) == len(whole["copies"]["moments"])
+    book = json.loads(re.search(r'<script type="application/json">(.*?)</script>', page)[1])
+    assert (book["name"], book["pages"]) == ("moment", len(whole["copies"]["moments"]))
+    said = next(texts for texts, *_ in book["kept"] if texts and "In flight" in texts[0])
+    assert all(one.startswith("The kernel ") for one in said)
+    assert len(said) > 5
     # What is copied by hand counts in the meters.
     meter = {"double_buffered_matmul": "384 KiB</b> of 768 KiB"}
-    assert f"read <b>{meter.get(name, '1.88 MiB</b> of 1.88 MiB')}" in page
+    assert f"read <b>{meter.get(name, '2.81 MiB</b> of 2.81 MiB')}" in re.sub(
+        r' data-s="[^"]*"', "", page
+    )
     film = page.split('class="pz-film"')[1].split('class="pz-legend"')[0]
     assert min(float(size) for size in re.findall(r'font-size="([\d.]+)"', film)) >= 11

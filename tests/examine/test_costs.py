@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from puzzles.__main__ import main
-from puzzles._examine import apart, costs, shell
+from puzzles._examine import apart, costs, examining, shell
 
 CHEAP = """
 import jax
@@ -35,6 +35,7 @@ def wrote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], No
     """Writes the module that is examined; it is examined here, in this process."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(shell, "apart", lambda asked, _: apart.looked_at(asked))
+    monkeypatch.setattr(examining, "has_libtpu", lambda: False)
 
     def write(text: str) -> None:
         Path("add.py").write_text(text)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+import importlib
+
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
@@ -340,3 +344,108 @@ def test_a_kernel_that_reads_through_a_reshape_is_simulated(first: bool) -> None
     if first:
         (out,) = simulate(trace_call(fn, x))
         assert (out == (rows + rows[:, 1:2]).reshape(32, 128)).all()
+
+
+@pytest.mark.parametrize("body", ["sums", "writes", "sums within"])
+def test_a_block_of_an_inner_pipeline_that_comes_back_is_told(body: str) -> None:
+    def pipelined(x_ref, o_ref):
+        if body == "writes":
+            o_ref[...] = -x_ref[...]
+            return
+
+        @pl.when(pl.program_id(1 if body == "sums within" else 0) == 0)
+        def _():
+            o_ref[...] = jnp.zeros_like(o_ref)
+
+        o_ref[...] += x_ref[...]
+
+    def kernel(x_hbm, o_hbm):
+        pltpu.emit_pipeline(
+            pipelined, grid=(2, 3),
+            in_specs=[pl.BlockSpec((8, 128), lambda i, j: (3 * i + j, 0))],
+            out_specs=[pl.BlockSpec((8, 128), lambda i, j: (i if body == "sums within" else j, 0))],
+        )(x_hbm, o_hbm)  # fmt: skip
+
+    def fn(x):
+        rows = 16 if body == "sums within" else 24
+        return pl.pallas_call(kernel, in_specs=[ANY], out_specs=ANY, out_shape=S((rows, 128), f32))(
+            x
+        )
+
+    found = examine(fn, S((48, 128), f32))
+    told = [(one.kind, one.severity, one.operand) for one in found.findings]
+    severity = {"sums": "error", "writes": "warning"}.get(body)
+    assert told == ([("revisited", severity, "o_hbm")] if severity else [])
+    assert not severity or "`o_hbm[0:8]` is a block" in found.findings[0].says
+
+
+def test_scalars_that_the_kernel_writes_are_followed_from_step_to_step() -> None:
+    def kernel(cursor, x_hbm, o_ref, buffer, sem):
+        n = cursor[0]
+        copy = pltpu.make_async_copy(x_hbm.at[n], buffer, sem)
+        copy.start()
+        copy.wait()
+
+        @pl.when(n == 0)
+        def _():
+            o_ref[...] = jnp.dot(buffer[...], jnp.ones((128, 128), f32))
+
+        @pl.when(n > 0)
+        def _():
+            o_ref[...] = buffer[...]
+
+        cursor[0] = n + 1
+
+    def fn(cursor, x):
+        spec = pltpu.PrefetchScalarGridSpec(
+            num_scalar_prefetch=1, grid=(4,), in_specs=[ANY],
+            out_specs=pl.BlockSpec((None, 8, 128), lambda i, cursor: (i, 0, 0)),
+            scratch_shapes=[pltpu.VMEM((8, 128), f32), pltpu.SemaphoreType.DMA],
+        )  # fmt: skip
+        return pl.pallas_call(kernel, grid_spec=spec, out_shape=x)(cursor, x)
+
+    pages = S((4, 8, 128), f32)
+    found = examine(fn, jnp.zeros(1, i32), pages)
+    (launch,) = found.launches
+    assert (found.findings, found.unseen, launch.exact) == ((), (), True)
+    assert launch.dot_flops == 2 * 8 * 128 * 128
+    (copied,) = {one.executed.tobytes(): one for one in launch.copies}.values()
+    assert copied.executed.tolist() == [1, 1, 1, 1]
+    (one,) = examine(fn, jnp.ones(1, i32), pages).findings  # the last step takes what is not there
+    assert (one.kind, one.operand, one.step) == ("out-of-bounds", "x_hbm", (3,))
+
+
+def test_counts_of_ragged_paged_attention_follow_its_place_in_smem() -> None:
+    lib = "jax.experimental.pallas.ops.tpu.ragged_paged_attention.kernel"
+    kernel = importlib.import_module(lib).ragged_paged_attention
+    fn = functools.partial(kernel, num_kv_pages_per_block=8, num_queries_per_block=64)
+    table = jnp.asarray(np.random.default_rng(0).permutation(63).reshape(3, 21), i32)
+    lengths, starts, count = (jnp.array(n, i32) for n in ([328, 180, 255], [0, 192, 320, 384], [3]))
+    q, pages = S((384, 32, 128), jnp.bfloat16), S((64, 16, 32, 128), jnp.bfloat16)
+    (launch,) = trace_call(fn, q, pages, lengths, table, starts, count).launches
+    assert launch.exact
+    # 15 blocks of keys for each of two groups of heads: 8 pages of 64 KiB, and 2 dots a head.
+    assert sum(one.times for one in launch.copies) == 240
+    assert sum(one.bytes for one in launch.copies) == 240 * 2**16
+    assert sum(int(one.executed.sum()) for one in launch.dots) == 480
+
+
+@pytest.mark.parametrize("first", [False, True])
+def test_a_kernel_that_reads_through_a_bitcast_is_simulated(first: bool) -> None:
+    def kernel(x_ref, o_ref, acc_ref):
+        if first:
+            acc_ref[...] = x_ref[...]
+        o_ref[...] = acc_ref.bitcast(jnp.uint32)[pl.ds(0, 8)]
+
+    def fn(x):
+        scratch = [pltpu.VMEM(x.shape, x.dtype)]
+        return pl.pallas_call(kernel, out_shape=S((8, 128), jnp.uint32), scratch_shapes=scratch)(x)
+
+    x = jax.random.normal(jax.random.key(0), (16, 128), jnp.bfloat16)
+    found = examine(fn, x)
+    told = [(one.kind, one.operand) for one in found.findings]
+    assert (told, found.unseen) == ([] if first else [("uninitialised", "acc_ref")], ())
+    if first:
+        (out,) = simulate(trace_call(fn, x))
+        low, high = (np.asarray(x)[n::2].view(np.uint16).astype(np.uint32) for n in (0, 1))
+        assert (out == low + (high << 16)).all()

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import sample
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from launched import interpreted, one, reference, simulated, traced
@@ -169,6 +170,7 @@ def a_round(name: str, rows: int) -> float:
     return (many - few) / 16
 
 
+@sample.drill
 def test_the_estimate_counts_a_copy_that_is_waited_for_and_none_that_was_started_before():
     block = 64 * 1024 * 4
     serial = [a_round("stream_sum", rows) for rows in (64, 512)]
@@ -239,13 +241,28 @@ def test_a_slot_that_has_left_does_not_come_back():
         assert not (run(fn, x) == 2).all()
 
 
-def buffered(count: int):
-    text = puzzles.find("launch_pipeline").text
-    new = text.replace(
-        "(k, j), pipeline_mode=pl.Buffered(3)", f"(k, j), pipeline_mode=pl.Buffered({count})"
-    )
-    assert count == 3 or new != text
-    return _puzzle.load(puzzles.find("launch_pipeline"), new, f"{count}-slots")["launch_pipeline"]
+def strips(mode=None):
+    """a @ b by a pipeline alone: a strip of b, buffered so, meets four blocks of a."""
+
+    def multiply(a_block, strip, o_block):
+        o_block[...] = jnp.dot(a_block[...], strip[...], preferred_element_type=f32)
+
+    def kernel(a_ref, b_ref, o_ref):
+        (M, K), N = a_ref.shape, b_ref.shape[1]
+        pltpu.emit_pipeline(
+            multiply,
+            grid=(N // 128, M // 64),
+            in_specs=[
+                pl.BlockSpec((64, K), lambda j, i: (i, 0)),
+                pl.BlockSpec((K, 128), lambda j, i: (0, j), pipeline_mode=mode),
+            ],
+            out_specs=[pl.BlockSpec((64, 128), lambda j, i: (i, j))],
+        )(a_ref, b_ref, o_ref)
+
+    return lambda a, b: pl.pallas_call(
+        kernel, in_specs=[HBM, HBM], out_specs=HBM, interpret=True,
+        out_shape=S((a.shape[0], b.shape[1]), f32),
+    )(a, b)  # fmt: skip
 
 
 def test_a_block_whose_index_stays_is_fetched_once():
@@ -265,19 +282,40 @@ def test_a_block_whose_index_stays_is_fetched_once():
     assert one(call, S((24, 128), f32)).hbm_bytes_read == (3 + 1) * 8 * 128 * 4
 
 
-MATRICES = S((128, 512), f32), S((512, 512), f32)
+MATRICES = S((256, 512), f32), S((512, 640), f32)
 
 
-def test_a_third_slot_costs_a_block_and_moves_the_same_bytes():
-    two, three = (one(buffered(count), *MATRICES) for count in (2, 3))
-    assert three.vmem_bytes - two.vmem_bytes == 128 * 256 * 4
+def hidden(launch) -> float:
+    """The part of a strip's work that runs from the start of the next one's copy to its wait."""
+    its = launch.waits["b_ref"]
+    assert its.count == 5
+    return round(5 * its.hidden / 4, 2)
+
+
+def test_a_pipeline_starts_a_copy_one_step_ahead_and_earlier_if_it_looks_ahead():
+    assert hidden(one(strips(), *MATRICES)) == 1 / 4
+    assert hidden(one(strips(pl.Buffered(2, use_lookahead=True)), *MATRICES)) == 1
+    assert hidden(reference("launch_pipeline", *MATRICES)) == 1
+
+
+def test_a_copy_that_starts_early_costs_no_byte_and_no_slot():
+    late, early = one(strips(), *MATRICES), reference("launch_pipeline", *MATRICES)
+    assert late.hbm_bytes == early.hbm_bytes
+    assert late.vmem_bytes == early.vmem_bytes
+
+
+def test_a_third_slot_is_one_step_and_one_block_more():
+    two, three = (one(strips(pl.Buffered(count)), *MATRICES) for count in (2, 3))
+    assert hidden(three) - hidden(two) == 1 / 4
+    assert three.vmem_bytes - two.vmem_bytes == 512 * 128 * 4
     assert three.hbm_bytes == two.hbm_bytes
 
 
-def test_a_third_slot_is_one_copy_more_in_flight():
-    two, three = (one(buffered(count), *MATRICES).in_flight for count in (2, 3))
-    assert (three[:8] - two[:8]).tolist() == [1] * 8
-    assert max(three) == max(two) + 1
+def test_a_strip_comes_in_the_time_of_240_rows():
+    chip = CHIPS["v5e"]
+    for K, bn in ((512, 128), (4096, 512)):
+        comes = 2 * K * bn / chip.hbm_bytes_per_second
+        assert round(comes * chip.flops_per_second / (2 * K * bn), -1) == 240
 
 
 def test_a_pipeline_is_as_long_as_its_sequence():

@@ -17,7 +17,7 @@ import puzzles
 from puzzles import Mistake
 from puzzles._author import proof
 from puzzles._judge import cases, judge
-from puzzles._judge.rounding import SHARE, too_far
+from puzzles._judge.accuracy import SHARE, too_far
 from puzzles._launch import quickly, trace_call, with_interpret
 from puzzles._puzzle import variant
 from puzzles._tpu import simulate

@@ -10,6 +10,7 @@ import socket
 from collections.abc import Callable
 
 import pytest
+import sample
 from learner import Notebook, solved
 
 import puzzles
@@ -35,7 +36,8 @@ QUESTIONS = [(n, k) for n, one in enumerate(judging.QUESTIONS) for k in range(le
 ASKED = [place for place in QUESTIONS if judging.QUESTIONS[place[0]].of is not judging.at_a_glance]
 
 
-@pytest.mark.parametrize("place", ASKED)
+@pytest.mark.graduate
+@pytest.mark.parametrize("place", sample.share(ASKED, 4))
 def test_an_interrupt_in_any_question_is_one_sentence(
     place: tuple[int, int],
     notebook: Notebook,

@@ -28,7 +28,7 @@ from jax.experimental.pallas.ops.tpu.ragged_paged_attention.kernel import (
     ref_ragged_paged_attention as ragged,
 )
 
-from puzzles import Mistake, find, judge, mutate, trace
+from puzzles import find, trace
 from puzzles._launch import faults, quickly, trace_call, with_interpret
 from puzzles._puzzle import load
 from puzzles._tpu import foreseen, simulate, watch
@@ -94,10 +94,12 @@ GROUPED = ("paged_grouped_attention", "gapless_attention")
 PAGED = ("paged_attention", "paged_attention_dma", *GROUPED)
 
 
-@pytest.mark.parametrize("name", GROUPED)
-@pytest.mark.parametrize("shared", [False, True])
-@pytest.mark.parametrize("garbage", [np.nan, 1.0])
+@pytest.mark.graduate
 @pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(
+    ("name", "shared", "garbage"),
+    sample.share(list(itertools.product(GROUPED, (False, True), (np.nan, 1.0))), 3),
+)
 def test_numbers_are_those_of_a_dense_reference(shape, garbage, shared, name):
     args = made(np.random.default_rng(7), *SHAPES[shape], garbage=garbage, shared=shared)
     got = interpreted(find(name).solution, *args)
@@ -121,7 +123,7 @@ JAXS = list(itertools.product(("float32", "bfloat16"), (16, 32, 64), (1, 8), (1,
 
 
 @pytest.mark.graduate
-@pytest.mark.parametrize(("dtype", "page", "K", "group", "H"), sample.some(JAXS, 3))
+@pytest.mark.parametrize(("dtype", "page", "K", "group", "H"), sample.some(JAXS))
 def test_numbers_on_the_shapes_of_jaxs_own_test(dtype, page, K, group, H):
     r = np.random.default_rng(page * K + group)
     lengths, each = np.array([0, 3, 256, 513, 1023, 2048], np.int32), 2048 // page
@@ -257,20 +259,3 @@ def test_arrays_that_come_to_vmem_as_a_whole_are_refused(name):
     (launch,) = trace(whole, *puzzle.arguments(0))
     with pytest.raises(AssertionError, match="comes to VMEM as a whole before the pipeline"):
         puzzle.audit(launch)
-
-
-@pytest.mark.parametrize(
-    ("name", "old", "new", "says"),
-    [
-        ("double_buffered_sum", "        interpret=", "        grid=(2,),\n        interpret=",
-         "`x_ref` is copied 2 times: bring each part of it once"),
-        ("pipelined_matmul", "        in_specs=[pl.BlockSpec(memory_space",
-         "        grid=(2,),\n        in_specs=[pl.BlockSpec(memory_space",
-         "the dots of 2 whole products run: each of the launch's 2 grid steps runs all of"),
-    ],
-)  # fmt: skip
-def test_work_done_twice_is_told_before_copies_that_wait(name, old, new, says):
-    puzzle = find(name)
-    verdict = judge(puzzle, mutate(puzzle, Mistake("works twice", old=old, new=new)))
-    assert says in verdict.says
-    assert verdict.stage == "work"

@@ -37,7 +37,6 @@ SOLUTION = find("splash_multi_head").solution
 # What JAX is handed: an object of one of its classes for all heads, or one for each.
 KINDS = ("CausalMask", "LocalMask", "ChunkedCausalMask", "FullMask", "NumpyMask", "one each")
 NUMBERS = range(120)
-drill = pytest.mark.skipif(not sample.ALL, reason="make graduate")
 
 lines: dict[int, str] = {}
 
@@ -206,8 +205,7 @@ def test_what_is_wrong_or_wasteful_does_not_graduate(fn: Callable, says: str) ->
         graduation.examine(fn, Case(*arrays, mask, ids, 4.0))
 
 
-@pytest.mark.graduate
-@drill
+@sample.drill
 def test_patterns_of_a_window_are_more_than_production_moves() -> None:
     arrays = graduation.draw(0, 1, 1, 512, 512, 64, 64, jnp.float32)
     theirs = (("LocalMask", ((512, 512), (199, 0), 0)),)
@@ -288,9 +286,7 @@ def test_a_list_of_another_mask_is_refused_in_a_sentence() -> None:
             jax.eval_shape(lambda *x, t=tiles, p=patterns: over_tiles(*x, t, p), q, k, k)
 
 
-@pytest.mark.slow
-@pytest.mark.graduate
-@drill
+@sample.drill
 def test_a_learner_reads_the_table_or_what_is_wrong() -> None:
     table = graduation.graduate(SOLUTION)
     assert table.startswith(graduation.HEAD)

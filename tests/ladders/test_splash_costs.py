@@ -228,10 +228,8 @@ needs_libtpu = pytest.mark.skipif(
 
 
 @needs_libtpu
-@pytest.mark.graduate
-@pytest.mark.parametrize(
-    ("N", "K", "T", "block"), sample.some([(64, 8, 16_384, 128), (8, 1, 131_072, 512)])
-)
+@sample.drill
+@pytest.mark.parametrize(("N", "K", "T", "block"), [(64, 8, 16_384, 128), (8, 1, 131_072, 512)])
 def test_each_launch_takes_long_texts_on_a_tpu(N: int, K: int, T: int, block: int) -> None:
     tiles, patterns = banded_tiles(T, block)
     q, k = (jax.ShapeDtypeStruct((n, T, 128), BF16) for n in (N, K))

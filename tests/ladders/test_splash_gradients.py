@@ -21,7 +21,6 @@ from puzzles.splash_attention._gradients import Case
 
 SOLUTION = find("splash_vjp").solution
 CALLS = range(104)
-drill = pytest.mark.skipif(not sample.ALL, reason="make graduate")
 HEADS = [(1, 1), (2, 1), (4, 1), (3, 3), (4, 2), (6, 2), (8, 4)]
 
 lines: list[str] = []
@@ -140,9 +139,7 @@ def test_what_is_wrong_or_wasteful_does_not_graduate(fn: Callable, says: str) ->
         graduation.examine(fn, some_call(segments=True, cap=4.0))
 
 
-@pytest.mark.slow
-@pytest.mark.graduate
-@drill
+@sample.drill
 def test_a_learner_reads_the_table_or_what_is_wrong() -> None:
     head, row = graduation.graduate(SOLUTION).splitlines()
     assert head == graduation.HEAD
@@ -189,8 +186,7 @@ def attending(case: Case) -> Callable:
     return attention
 
 
-@pytest.mark.graduate
-@drill
+@sample.drill
 def test_a_batch_is_one_vmap_and_jit_changes_nothing() -> None:
     case = some_call(segments=True, cap=9.0)
     attention = attending(case)

@@ -273,5 +273,8 @@ def test_a_wait_is_for_the_copy_of_its_semaphore():
         )(x, y)  # fmt: skip
 
     x = S((32, 128), f32)
-    waits = {"y_ref": Waits(1, exposed=1, most=1, pauses=1), "x_ref": Waits(1, 0, most=1)}
+    waits = {
+        "y_ref": Waits(1, exposed=1, most=1, pauses=1),
+        "x_ref": Waits(1, 0, most=1, hidden=0.5),
+    }
     assert one_launch(run, x, x).waits == waits

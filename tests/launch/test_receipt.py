@@ -10,6 +10,9 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 import puzzles
+from puzzles._judge.cost import Cost
+from puzzles._judge.costs import Scale
+from puzzles._judge.verdict import beside as beside_reference
 from puzzles._launch import trace
 from puzzles._receipt import receipt_text
 
@@ -117,6 +120,39 @@ def test_a_column_is_stored_wider_than_it_is():
         "o_ref (192, 1) takes 96 KiB of HBM: lanes are padded to 128, and not counted above"
     )
     assert "stored" not in rows(over_rows(twice), S((64, 128), f32))
+    # Several launches, and a pass, say the same of it, once.
+    launches = trace(over_rows(kernel, (64, 128), out=1), S((192, 128), f32))
+    assert receipt_text(launches * 2).count(said["stored"]) == 1
+    cost = Cost(launches, ())
+    assert f"stored  {said['stored']}" in beside_reference(Scale("", cost, cost), ())
+
+
+def test_scalars_are_no_blocks():
+    puzzle = puzzles.find("copy_rows")
+    cost = Cost(trace(puzzle.solution, *puzzle.arguments(0)), ())
+    assert cost.transfers == 2  # rows in, rows out; where they begin goes to SMEM
+    assert {one.space for one in cost.launches[0].inputs if one.piped} == {"smem"}
+
+
+def test_a_launch_that_does_not_compile_says_so_in_its_receipt(capsys):
+    def kernel(x_ref, o_ref, slot, sem):
+        copy = pltpu.make_async_copy(x_ref, slot, sem)
+        copy.start()
+        copy.wait()
+        o_ref[...] = slot[...].astype(f32)
+
+    def copied(dtype):
+        slots = [pltpu.VMEM((16, 128), dtype), pltpu.SemaphoreType.DMA]
+        return lambda x: pl.pallas_call(
+            kernel, in_specs=[HBM], out_shape=x, scratch_shapes=slots, interpret=True
+        )(x)
+
+    puzzles.receipt(copied(jnp.bfloat16), S((16, 128), f32))
+    said = capsys.readouterr().out
+    assert "TPU    does not compile: Mosaic refuses" in said
+    assert "source and target element type mismatch" in said
+    puzzles.receipt(copied(f32), S((16, 128), f32))
+    assert "does not compile" not in capsys.readouterr().out
 
 
 def branching(x_ref, o_ref):

@@ -92,8 +92,7 @@ def test_what_libtpu_takes_is_not_refused(form):
 
 
 @pytest.mark.slow
-@pytest.mark.graduate
-@pytest.mark.skipif(not sample.ALL, reason="make graduate")
+@sample.drill
 def test_libtpu_says_the_same():
     if not _tpu.has_libtpu() or importlib.util.find_spec("flatbuffers") is None:
         pytest.skip(INSTALL_LIBTPU)

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import importlib.util
-import itertools
 import os
 import re
 
@@ -32,7 +31,6 @@ needs_libtpu = pytest.mark.skipif(
     not _tpu.has_libtpu() or importlib.util.find_spec("flatbuffers") is None,
     reason=INSTALL_LIBTPU,
 )
-graduate = pytest.mark.skipif(not sample.ALL, reason="make graduate")
 F32 = jnp.float32
 
 
@@ -212,8 +210,7 @@ def test_an_unknown_error_is_one_clean_line():
 
 @needs_libtpu
 @pytest.mark.slow
-@pytest.mark.graduate
-@graduate
+@sample.drill
 def test_too_little_vmem_is_found_by_the_compiler_alone(compiler):
     arguments = [shape(2048, 2048)] * 2
     lower(traced(lambda a, b: launches.multiply(a, b, 1024, 1024, 1024), *arguments))
@@ -230,8 +227,7 @@ def test_too_little_vmem_is_found_by_the_compiler_alone(compiler):
 
 @needs_libtpu
 @pytest.mark.slow
-@pytest.mark.graduate
-@graduate
+@sample.drill
 def test_a_slice_that_may_be_misaligned_is_explained(compiler):
     def kernel(x_ref, o_ref):
         o_ref[:, :128] = x_ref[:, pl.ds(pl.program_id(0), 128)]
@@ -251,8 +247,7 @@ def test_too_much_smem_is_explained(compiler):
 
 @needs_libtpu
 @pytest.mark.slow
-@pytest.mark.graduate
-@graduate
+@sample.drill
 def test_of_many_programs_the_first_that_is_refused_is_told(compiler, monkeypatch):
     asked = []
     real = compiler._one
@@ -365,11 +360,11 @@ def test_libtpu_estimates_cycles_or_says_why_not():
 
 
 @needs_libtpu
+@sample.drill
 @pytest.mark.newest
 def test_a_receipt_s_cause_and_time_are_libtpu_s_where_steps_are_priced():
     """On launches that the price of a step was not fitted to; `make steps` prints all of them."""
-    several = itertools.islice(steps.held_out(), None, None, 1 if sample.ALL else 3)
-    found = list(steps.estimated(several, ["v5e"]))
+    found = list(steps.estimated(steps.held_out(), ["v5e"]))
     assert len(found) >= 4
     assert sum(one.agrees for one in found) >= 0.9 * len(found)
     assert sum(1 / 3 <= one.ratio <= 3 for one in found) >= 0.9 * len(found)

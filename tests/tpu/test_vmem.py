@@ -7,6 +7,7 @@ import importlib.util
 import jax
 import jax.numpy as jnp
 import pytest
+import sample
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
@@ -62,7 +63,7 @@ FEW = [(kept, n, dtype) for dtype in (f32, bf16, jnp.int8) for n in (1, 3, 8, 12
 
 
 @needs_libtpu
-@pytest.mark.slow
+@sample.drill
 @pytest.mark.skipif(
     jax.__version_info__ < (0, 8), reason="its libtpu names only a part of what it needs"
 )

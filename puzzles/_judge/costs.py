@@ -1,0 +1,311 @@
+"""Does an answer cost more at production scale than the reference? `COSTS` has a row for each cost.
+
+Both are traced there without data. What is said of a cost that is too high stands in `rules.toml`,
+as `cost-<name>`; here are the facts that its sentence names beside `mine` and `par`, both `Cost`s.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from puzzles._judge.cost import ALIASES, Cost, multiplies
+from puzzles._judge.raised import learners_code
+from puzzles._launch import (
+    Abstract,
+    Launch,
+    Operand,
+    Traced,
+    fingerprint,
+    kernel_calls,
+    launch_name,
+    parameter_names,
+    trace_call,
+)
+from puzzles._puzzle import Puzzle
+from puzzles._receipt import amount, amounts, scaled
+from puzzles._rules import Finding, Where, sentence
+from puzzles._tpu import CHIPS
+
+# Where blocks differ, costs that follow from them do, too: how full the tiles along the edge of a
+# mask or a group are, how often a block is fetched again.
+_EXACT = 1.0
+_BY_BLOCKS = 1.34
+_BY_TRAFFIC = 2.0
+# Always allowed beside the reference's share of steps without work, and of dots that only sum.
+_SOME = 0.02
+# Of its arrays, or what of them is moved, made outside of kernels.
+_MADE = 0.01
+# And of bytes and SMEM: one more list of numbers may help to find blocks.
+_LIST = 0.004
+# Of SMEM, where the reference prefetches nothing: a table may stand for arithmetic.
+_TABLE = 0.125
+_CHIP = CHIPS["v5e"]
+Facts = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Scale:
+    """An answer and the reference solution at the puzzle's production shape, `label` in words."""
+
+    label: str
+    mine: Cost
+    par: Cost
+
+    def wrong(self, rule: str, /, form: str = "", **facts: object) -> Finding:
+        """That a rule is broken there."""
+        return Finding(rule, Where(self.label, scale=True), facts, form)
+
+
+@dataclass(frozen=True)
+class Limit:
+    """A cost, by its name in `Puzzle.slack` and in `Cost`, and the most that it may be.
+
+    same: times the reference's, where an answer cuts its arrays as the reference does. others: and
+    where it does not; None if it is not asked then. more: what is allowed beside that, of both
+    costs and whether the blocks are the same. asked: whether it is asked of them at all. facts:
+    what its sentence names; `form` is which sentence.
+    """
+
+    name: str
+    same: float
+    others: float | None
+    facts: Callable[[Cost, Cost], Facts] = lambda mine, par: {}
+    more: Callable[[Cost, Cost, bool], float] = lambda mine, par, same: 0
+    asked: Callable[[Cost, Cost], bool] = lambda mine, par: True
+
+
+def excesses(scale: Scale, slack: Mapping[str, float]) -> Iterator[Finding]:
+    """Every cost above its limit, those that explain others first."""
+    mine, par = scale.mine.least, scale.par
+    same = mine.blocks == par.blocks
+    for limit in COSTS:
+        times = limit.same if same else limit.others
+        if times is None or not limit.asked(mine, par):
+            continue
+        most = getattr(par, limit.name) * slack.get(limit.name, times)
+        if getattr(mine, limit.name) > most + limit.more(mine, par, same):
+            facts = {"mine": mine, "par": par, **limit.facts(mine, par)}
+            yield scale.wrong(f"cost-{limit.name}", **facts)
+
+
+def label(puzzle: Puzzle) -> str:
+    """The production shape as verdicts name it: the defaults of `Puzzle.scale`."""
+    assert puzzle.scale is not None
+    parameters = inspect.signature(puzzle.scale).parameters.values()
+    return ", ".join(f"{one.name}={_spelt(one.default)}" for one in parameters)
+
+
+def _spelt(value: object) -> str:
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def at_scale(puzzle: Puzzle, fn: Callable) -> Scale | None:
+    """`fn` beside the reference, both traced without data; None where the puzzle has no scale.
+
+    Raises `Rejected` where `fn` raises; where its blocks depend on data, None.
+    """
+    if puzzle.scale is None:
+        return None
+    args, known = puzzle.scale(), _reference(puzzle)  # an author's own fault is no learner's
+    if known is None:
+        return None
+    program, par = known
+    with learners_code(f"at production scale, {label(puzzle)}"):
+        try:
+            traced = _traced(puzzle, fn, args)
+            mine = par if _program(traced) == program else Cost.of(traced)
+        except Abstract:
+            return None
+    return Scale(label(puzzle), mine, par)
+
+
+def _traced(puzzle: Puzzle, fn: Callable, args: tuple) -> Traced:
+    return trace_call(fn if puzzle.observe is None else puzzle.observe(fn), *args)
+
+
+@lru_cache(maxsize=128)
+def _reference(puzzle: Puzzle) -> tuple[Hashable, Cost] | None:
+    """The solution's program at the production shape, and what that costs, read once.
+
+    None where its blocks depend on data that `scale` does not give.
+    """
+    assert puzzle.scale is not None
+    traced = _traced(puzzle, puzzle.solution, puzzle.scale())
+    try:
+        return _program(traced), Cost.of(traced)
+    except Abstract:
+        return None
+
+
+def _program(traced: Traced) -> Hashable:
+    """Equal where the same is launched on the same data, by lines and names of equal text."""
+    calls = kernel_calls(traced.jaxpr.jaxpr)
+    names = tuple((launch_name(call), *parameter_names(call)) for call in calls)
+    return fingerprint(traced.jaxpr, lines=True), names, fingerprint(traced.leaves)
+
+
+def _count(mine: Cost, par: Cost) -> Facts:
+    looped = next((one.name for one in mine.launches if one.times is None), None)
+    if looped is not None:
+        wanted = f"{par.count} launch{'es' * (par.count != 1)}"
+        return {"form": "looped", "name": looped, "wanted": wanted}
+    return {"are": "is" if par.count == 1 else "are"}
+
+
+def _made(mine: Cost, par: Cost) -> Facts:
+    known = Counter((one.bytes, one.primitive) for one in par.made)
+    seen = Counter((one.bytes, one.primitive) for one in mine.made)
+    new = [one for one in mine.made if (one.bytes, one.primitive) in seen - known]
+    lines = {one.line for one in par.made}
+    most = max(new or mine.made, key=lambda one: (one.bytes, one.line not in lines))
+    return {
+        "form": "aliased" if most.primitive == ALIASES else "",
+        "made": amount(mine.outside),
+        "enough": amount(par.outside),
+        "primitive": most.primitive,
+        "where": f" in `{most.line}`" if most.line else "",
+        "size": amount(most.bytes),
+    }
+
+
+def _vmem(mine: Cost, par: Cost) -> Facts:
+    launch = max(mine.launches, key=lambda one: one.vmem_bytes)
+    refs = (*launch.inputs, *launch.outputs, *launch.scratch)
+    most = max(refs, key=lambda one: one.vmem_bytes)
+    form = "scratch" if most in launch.scratch else "whole" if most.sizes == most.shape else ""
+    needed, given = amounts(launch.vmem_bytes, launch.vmem_limit_bytes or _CHIP.scoped_vmem_bytes)
+    return {
+        "form": form,
+        "needed": needed,
+        "given": given,
+        "chip": _CHIP.name,
+        "name": most.name,
+        "takes": amount(most.vmem_bytes),
+        "sizes": most.sizes,
+    }
+
+
+def _dots(mine: Cost, par: Cost) -> Facts:
+    done, enough = scaled(mine.dot_flops), scaled(par.dot_flops)
+    return {"done": done, "enough": enough, "first": _first_dot(mine, par)}
+
+
+def _first_dot(mine: Cost, par: Cost) -> str:
+    """The first step that multiplies in vain, where the steps are the reference's."""
+    as_many = len(mine.launches) == len(par.launches)
+    for launch, other in zip(mine.launches, par.launches, strict=True) if as_many else ():
+        if launch.grid == other.grid != () and launch.dots and other.dots:
+            step = _first_more(multiplies(launch), multiplies(other))
+            if step is not None:
+                return sentence("first dot in vain", step=launch.at(step))
+    if mine.steps != par.steps:
+        return sentence("another grid", mine=_grids(mine), par=_grids(par))
+    return ""
+
+
+def _grids(cost: Cost) -> str:
+    return " and ".join(str(one.grid) for one in cost.launches)
+
+
+def _first_more(mine: np.ndarray, par: np.ndarray) -> int | None:
+    """The first step at which only the answer does something, if the reference's are all there."""
+    more = mine & ~par
+    return int(np.argmax(more)) if more.any() and not (par & ~mine).any() else None
+
+
+def _moved(mine: Cost, par: Cost) -> Facts:
+    moved, enough = amounts(mine.bytes, par.bytes)
+    return {"moved": moved, "enough": enough, "whose": _whose(mine, par)}
+
+
+def _whose(mine: Cost, par: Cost) -> str:
+    """Whose blocks are moved more often than the same array's in the reference."""
+    pairs = list(_pairs(mine, par))
+    more = [one.hbm_bytes - like.hbm_bytes for _, one, _, like in pairs]
+    if not pairs or max(more) <= 0:
+        return ""
+    launch, operand, other, like = pairs[more.index(max(more))]
+    if operand.transfers > like.transfers and operand.sizes == like.sizes:
+        count = sentence("times enough", times=operand.transfers, enough=like.transfers)
+    else:
+        sizes = amount(operand.hbm_bytes), amount(like.hbm_bytes)
+        count = sentence("bytes enough", size=sizes[0], enough=sizes[1])
+    verb = "written" if operand.output else "fetched"
+    moves = sentence("a block moves") if operand.piped else ""
+    said = sentence("whose blocks", name=operand.name, verb=verb, count=count, moves=moves)
+    alike = launch.grid == other.grid != () and operand.sizes == like.sizes
+    if alike and operand.piped and like.piped:
+        step = _first_more(operand.fetched, like.fetched)
+        if step is not None:
+            block = tuple(int(n) for n in operand.blocks[step])
+            said += sentence("first move in vain", step=launch.at(step), block=block)
+    return said
+
+
+def _pairs(mine: Cost, par: Cost) -> Iterator[tuple[Launch, Operand, Launch, Operand]]:
+    """Each operand of an answer, with its launch, and that of the same array in the reference."""
+    left = _operands(par)
+    for launch, operand in _operands(mine):
+        form = (operand.output, operand.shape, operand.dtype)
+        for other, like in left:
+            if (like.output, like.shape, like.dtype) == form:
+                left.remove((other, like))
+                yield launch, operand, other, like
+                break
+
+
+def _operands(cost: Cost) -> list[tuple[Launch, Operand]]:
+    return [(one, o) for one in cost.launches for o in (*one.inputs, *one.outputs)]
+
+
+def _fits(mine: Cost, par: Cost, same: bool) -> float:
+    """What a kernel gets of VMEM, or asks for in the reference."""
+    given = (one.vmem_limit_bytes or 0 for one in par.launches)
+    return max(_CHIP.scoped_vmem_bytes, *given, par.vmem)
+
+
+# In the order in which they are told.
+COSTS = (
+    Limit("count", _EXACT, _EXACT, _count),
+    Limit(
+        "outside", _EXACT, _EXACT, _made,
+        more=lambda mine, par, same: _MADE * min(par.bytes, par.arrays),
+    ),
+    Limit("vmem", 0, 0, _vmem, more=_fits),
+    Limit(  # where the reference has none, a dot may stand for a sum
+        "dot_flops", _EXACT, _BY_BLOCKS, _dots,
+        more=lambda mine, par, same: _SOME * par.dot_flops,
+        asked=lambda mine, par: par.dot_flops > 0,
+    ),
+    Limit(  # a column's may stand in all lanes of its vectors
+        "transcendentals", _BY_BLOCKS, _BY_BLOCKS,
+        asked=lambda mine, par: mine.lanes > _BY_BLOCKS * par.lanes,
+    ),
+    Limit(
+        "idle", 0, 0,
+        more=lambda mine, par, same: mine.steps
+        * (par.idle / max(1, par.steps) * (_EXACT if same else _BY_BLOCKS) + _SOME),
+    ),
+    Limit("transfers", _EXACT, None, lambda mine, par: {"whose": _whose(mine, par)}),
+    Limit(
+        "bytes", _EXACT, _BY_TRAFFIC, _moved,
+        more=lambda mine, par, same: _LIST * par.bytes * same,
+    ),
+    Limit("steps", _EXACT, None, lambda mine, par: {"grid": _grids(mine), "wanted": _grids(par)}),
+    Limit(
+        "smem", _EXACT, None,
+        lambda mine, par: {"used": amount(mine.smem), "enough": amount(par.smem)},
+        more=lambda mine, par, same: (_LIST if par.smem else _TABLE) * _CHIP.smem_bytes,
+    ),
+    Limit("with_dots", _EXACT, None, _dots, asked=lambda mine, par: par.dot_flops > 0),
+)  # fmt: skip
+
+# Times the reference's that each cost may be at most, unless `Puzzle.slack` says otherwise.
+USUAL = {one.name: max(_EXACT, one.same, one.others or 0) for one in COSTS}
