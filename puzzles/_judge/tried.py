@@ -199,7 +199,7 @@ def map_exchanged(run: Run, clock: Clock) -> str | None:
     maps = [n for n, (a, b) in enumerate(pairs) if not np.array_equal(a.blocks, b.blocks)]
     together = [maps] if len(maps) > 1 else []
     for some in [*([one] for one in maps), *together] if len(maps) <= _TRIED else ():
-        if clock.in_time() and _right_with(run, "grid_mapping", _with_maps(*calls, some)):
+        if clock.in_time() and _right_with(run, _with_maps(*calls, some)):
             shown = [_shown(run.launches[0], *pairs[n]) for n in some]
             what = "another index map" if len(some) == 1 else "other index maps"
             return sentence("map exchanged", what=what, shown=" ".join(shown))
@@ -248,17 +248,6 @@ def _right_as(run: Run, fn: FunctionType, name: str, text: str) -> bool:
         return False
 
 
-def kernel_exchanged(run: Run, clock: Clock) -> str | None:
-    """The kernel, where the learner has written both it and its launch."""
-    kernel = f"{run.puzzle.name}_kernel"
-    calls = _calls(run) if {run.puzzle.name, kernel} <= set(run.puzzle.blanks) else None
-    if calls is None or _refs(calls[0]) != _refs(calls[1]):
-        return None
-    if clock.in_time() and _right_with(run, "jaxpr", calls[1].params["jaxpr"]):
-        return sentence("kernel exchanged", kernel=kernel)
-    return None
-
-
 def _calls(run: Run) -> tuple[JaxprEqn, JaxprEqn] | None:
     """The only launch, and that of the reference, if grid and blocks are equal."""
     if on_tpu() or not run.puzzle.kernel:
@@ -276,9 +265,9 @@ def _form(call: JaxprEqn) -> tuple:
     return mapping.grid, mapping.num_inputs, blocks
 
 
-def _right_with(run: Run, parameter: str, setting: object) -> bool:
-    """Whether the numbers are right where a parameter of the launch is another."""
-    program = with_parameter(run.traced.jaxpr, parameter, setting)
+def _right_with(run: Run, mapping: object) -> bool:
+    """Whether the numbers are right where the launch has other index maps."""
+    program = with_parameter(run.traced.jaxpr, "grid_mapping", mapping)
     try:
         return run.case.mismatch(execute(replace(run.traced, jaxpr=program))) is None
     except Exception:  # what one launch takes need not fit another
