@@ -230,9 +230,11 @@ def line_exchanged(run: Run, clock: Clock) -> str | None:
                 continue
             text = "\n".join([*mine[:i], *theirs[k:end], *mine[j:]])
             if _right_as(run, fn, name, text):
-                line, more = mine[min(i, j - 1)].strip(), j - i - 1
-                form = how if more < 1 else "replace more"
-                return sentence(f"line exchanged: {form}", line=line, more=more)
+                form = how if j - i < 2 else "replace more"
+                line = mine[min(i, len(mine) - 1)].strip()
+                if i == len(mine):
+                    form = "append"
+                return sentence(f"line exchanged: {form}", line=line, more=j - i - 1)
     return None
 
 
