@@ -230,11 +230,10 @@ def line_exchanged(run: Run, clock: Clock) -> str | None:
                 continue
             text = "\n".join([*mine[:i], *theirs[k:end], *mine[j:]])
             if _right_as(run, fn, name, text):
-                form = how if j - i < 2 else "replace more"
+                form = "several" if j - i > 1 else "append" if i == len(mine) else how
                 line = mine[min(i, len(mine) - 1)].strip()
-                if i == len(mine):
-                    form = "append"
-                return sentence(f"line exchanged: {form}", line=line, more=j - i - 1)
+                more = "line" if j - i == 2 else f"{j - i - 1} lines"
+                return sentence(f"line exchanged: {form}", line=line, more=more)
     return None
 
 
