@@ -2,15 +2,15 @@
 
 `walk_data` takes a launch apart, `walk_page` and `walk_text` draw the walk through its grid, and
 the copies that it makes by hand; `block_squares` draws the map of right and wrong blocks,
-`plot_svg` and `plot_text` a few numbers. The rest is what walks, verdicts and the diagrams of the
-notebooks share: palette, marks, and where copies lie in time.
+`plot_svg` and `plot_text` a few numbers, `film` some steps of a launch. The rest is what walks,
+verdicts and the diagrams of the notebooks share: palette, marks, and where copies lie in time.
 """
 
 from __future__ import annotations
 
-from puzzles._draw.assets import mark_rules
 from puzzles._draw.copies import KERNEL, copies_edges, copies_marked
 from puzzles._draw.data import walk_data
+from puzzles._draw.filmstrip import film
 from puzzles._draw.page import walk_page
 from puzzles._draw.palette import (
     BLUE,
@@ -29,7 +29,6 @@ from puzzles._draw.palette import (
 )
 from puzzles._draw.plot import plot_svg, plot_text
 from puzzles._draw.squares import block_squares
-from puzzles._draw.still import Still, stills
 from puzzles._draw.words import walk_text
 
 __all__ = [
@@ -40,19 +39,17 @@ __all__ = [
     "MARKS",
     "PURPLE",
     "VERMILLION",
-    "Still",
     "block_squares",
     "cell",
     "copies_edges",
     "copies_marked",
     "document",
+    "film",
     "legend",
-    "mark_rules",
     "plot_svg",
     "plot_text",
     "px",
     "rect",
-    "stills",
     "text",
     "text_width",
     "walk_data",

@@ -209,7 +209,7 @@ def _remarks(answer: Answer, details: str | None) -> Iterator[str]:
             yield sentence("no kernel")
         return
     launches = [one for run in answer.runs for one in run.launches]
-    if not on_tpu() and not all(one.interpret for one in launches):
+    if not on_tpu() and not all(one.settings.interpret for one in launches):
         yield sentence("interpret left out")
     if re.search(r"interpret\s*=\s*True\b", source.text_of(answer.fn) or ""):
         yield sentence("interpret always")

@@ -2,39 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
-from puzzles import _draw as p
-from puzzles._ladders import find
-from puzzles._launch import Launch, trace
+from puzzles._draw import palette as p
+from puzzles._draw.assets import mark_rules
+from puzzles._draw.data import walk_data
+from puzzles._draw.still import Still, stills
+from puzzles._launch import Launch
 
 _GAP, _LEFT, _TOP = 20.0, 96.0, 62.0
 
 # Rows of an operand's block, from, to (not included), and a word for them; without a word, rows
 # that do not count.
 Bands = Mapping[str, Sequence[tuple[int, int, str]]]
-
-
-def strip(
-    name: str,
-    shapes: Sequence[object],
-    first: int,
-    notes: Sequence[str],
-    title: str,
-    **style: Any,
-) -> Callable[[], str]:
-    """Draws consecutive steps of a rung's reference launch, from `first`, one note beside each.
-
-    shapes: the arguments, without data where no grid or index map reads them. style: see `film`.
-    """
-
-    def draw() -> str:
-        (launch,) = trace(find(name).solution, *shapes)
-        steps = range(first, first + len(notes))
-        return film(launch, steps, title, f"{title}. " + " ".join(notes), notes, **style)
-
-    return draw
 
 
 def film(
@@ -51,12 +31,12 @@ def film(
 
     unsaid: marks that the notes explain. bands: for each step the rows of blocks to mark.
     """
-    data = p.walk_data(launch)
+    data = walk_data(launch)
     if bands:  # rows that are stored say more than how many visits have been
         data["operands"] = [{k: v for k, v in o.items() if k != "filled"} for o in data["operands"]]
     sliced = any(len(o["shape"]) > 2 for o in data["operands"])  # side by side
     size = 1.1 if bands else 0.5 if sliced else 0.7  # beside a walk's: a row has a note, too
-    rows = [p.stills(data, step, size) for step in steps]
+    rows = [stills(data, step, size) for step in steps]
     heads = [(one.operand["name"], " × ".join(map(str, one.operand["shape"]))) for one in rows[0]]
     room = 44.0 if bands else 0.0  # for a word beside a block
     wide = [
@@ -73,10 +53,10 @@ def film(
     high = max(one.height for one in rows[0]) + 12
     used: set[str] = set()
     y = _TOP + 20
-    for n, (stills, note, name) in enumerate(zip(rows, notes, names, strict=True)):
+    for n, (drawn_step, note, name) in enumerate(zip(rows, notes, names, strict=True)):
         body.append(p.text(20, y + 36, name, size=12, mono=True, room=first - 30))
         body.append(p.text(20, y + 50, "grid step", size=11, muted=True, room=first - 30))
-        for x, still in zip(lefts, stills, strict=False):
+        for x, still in zip(lefts, drawn_step, strict=False):
             shown = bands[n].get(still.operand["name"], ()) if bands else ()
             drawn = still.drawn + "".join(_band(still, *one) for one in shown)
             body.append(f'<g transform="translate({p.px(x)} {p.px(y)})">{drawn}</g>')
@@ -88,10 +68,10 @@ def film(
     said = [mark for mark in p.MARKS if mark in used and mark not in unsaid]
     legend, height = p.legend(said, 20, y + 6, width - 40)
     body.append(legend)
-    return p.document(width, y + height + 26, "".join(body), title, says, p.mark_rules(used))
+    return p.document(width, y + height + 26, "".join(body), title, says, mark_rules(used))
 
 
-def _band(still: p.Still, start: int, end: int, word: str) -> str:
+def _band(still: Still, start: int, end: int, word: str) -> str:
     """Some rows of the block of a step, with their word to the right."""
     x, y, w, h = still.block
     each = h / still.operand["sizes"][-2]
