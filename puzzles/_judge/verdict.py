@@ -126,7 +126,8 @@ class Verdict:
         for text in self.notes:
             parts.append(f"<div style='margin-top:4px;opacity:.8'>{_code(text)}</div>")
         if self._is_a_fault:
-            link = f"<a href='{address(self.rule)}' target='_blank'>{self.rule}</a>"
+            where = f"href='{address(self.rule)}' target='_blank' style='color:inherit'"
+            link = f"<a {where}>{self.rule}</a>"
             parts.append(
                 f"<div style='margin-top:4px;opacity:.8'>What this rule means: {link}</div>"
             )

@@ -30,7 +30,7 @@ def test_a_sweep_on_a_cpu_ranks_by_the_receipt_and_says_so(
         "HBM",
         "MiB",
         "steps",
-        "FLOP/byte",
+        "FLOP/B",
         "µs",
     ]
     # a is read N / bn times, b M / bm times, and the product is written once: 2 MiB each
