@@ -14,8 +14,10 @@ from puzzles._draw.filmstrip import film
 from puzzles._draw.page import walk_page
 from puzzles._draw.palette import (
     BLUE,
+    GREEN,
     INK,
     MARKS,
+    PURPLE,
     VERMILLION,
     cell,
     document,
@@ -31,9 +33,11 @@ from puzzles._draw.words import walk_text
 
 __all__ = [
     "BLUE",
+    "GREEN",
     "INK",
     "KERNEL",
     "MARKS",
+    "PURPLE",
     "VERMILLION",
     "block_squares",
     "cell",

@@ -99,14 +99,14 @@ def test_a_map_of_several_planes_says_what_their_numbers_count() -> None:
 
 
 def test_a_map_is_small_and_never_all_right() -> None:
-    assert drawn((2, 3), (1, 2)).splitlines()[1:] == [". . .", ". . x"]
+    assert drawn((2, 3), (1, 2)).splitlines()[1:] == ["  0 1 2", "0 . . .", "1 . . x"]
     far = drawn((40, 40), (39, 39)).splitlines()[1:]
-    assert len(far) == 9
-    assert far[0] == "…"
-    assert far[-1] == "… . . . . . . . x"
-    near = drawn((40, 40), (0, 0)).splitlines()[1:]
-    assert near[0] == "x . . . . . . . …"
-    assert near[-1] == "…"
+    assert len(far) == 11
+    assert far[:2] == ["    … 32 33 34 35 36 37 38 39", "…"]
+    assert far[-2] == "39  …  .  .  .  .  .  .  .  x"
+    near = drawn((40, 40), (0, 0), (9, 0), (0, 9)).splitlines()[1:]
+    assert near[1] == "0 x . . . . . . . …"
+    assert near[-2:] == ["…", "wrong: 3 of 1,600 blocks, in 2 of 40 rows, in 2 of 40 columns"]
 
 
 @pytest.mark.parametrize("shape", [(6, 2, 2), (2, 3, 2, 2)])
@@ -163,6 +163,24 @@ def test_numbers_that_are_like_nothing_get_no_likeness() -> None:
     assert likeness(want, scattered, np.isnan(scattered), {}, None, 4e-5) is None
     odd = {"tiles": (np.zeros(6), np.zeros((2, 3))), "rule": len, "segment_ids": None, "cap": 2.0}
     assert likeness(want, got, got != want, odd, None, 4e-5) is None
+
+
+def test_what_never_meets_the_wrong_element_is_told_however_blocks_are_cut() -> None:
+    spec = "            pl.BlockSpec((bm, bn), lambda i, j: (i, j)),\n"
+    first = judged(
+        "launch_vector_add",
+        ("bm, bn = 64, 256", "bm, bn = 32, 512"),
+        ("(pl.cdiv(M, bm), pl.cdiv(N, bn))", "(pl.cdiv(N, bn), pl.cdiv(M, bm))"),
+        (spec + spec, spec.replace("(i, j)", "(j, i)") + spec.replace("(i, j)", "(0, i)")),
+        (
+            "        out_specs=pl.BlockSpec((bm, bn), lambda i, j: (i, j))",
+            "        out_specs=pl.BlockSpec((bm, bn), lambda i, j: (j, i))",
+        ),
+    ).first
+    assert str(first) == (
+        "Look here first: no grid step that holds some of `o_ref[0:64, 0:256]` holds "
+        "`y_ref[32:64, 0:256]`; in the reference one does."
+    )
 
 
 def test_a_named_mistake_is_not_called_close() -> None:

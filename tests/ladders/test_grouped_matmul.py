@@ -25,6 +25,7 @@ from jax.experimental.pallas.ops.tpu.megablox.gmm import gmm, make_group_metadat
 
 from puzzles import Launch, find, trace
 from puzzles._launch import faults
+from puzzles.grouped_matmul import fused_gate_up
 from puzzles.grouped_matmul.tile_metadata import tile_metadata
 
 set_hypothesis_home_dir(tempfile.gettempdir())  # its folder is no place to collect tests from
@@ -446,3 +447,26 @@ def test_nothing_to_do_is_no_step():
     assert steps == 0
     assert not group_ids.any()
     assert not tile_ids.any()
+
+
+@pytest.mark.parametrize("dims", [dict(sizes=(50, 0, 40, 3)), dict(E=144)], ids=["few", "many"])
+def test_gate_and_up_in_one_launch_train(dims):
+    """Seven launches, and the gradients of the dense form; rows of nobody have none."""
+    lhs, w_gate, w_up, sizes = fused_gate_up.make_inputs(
+        jax.random.key(0), M=128, K=72, N=136, **dims
+    )
+    lhs, w_gate = jnp.nan_to_num(lhs), w_gate.at[0].divide(40)
+    weights = jnp.asarray(np.random.default_rng(0).normal(size=(128, 136)), jnp.float32)
+
+    def gradients(fn):
+        def loss(*operands):
+            return jnp.sum(weights * fn(*operands, sizes))
+
+        return jax.grad(loss, argnums=(0, 1, 2))
+
+    got = gradients(fused_gate_up.gated)(lhs, w_gate, w_up)
+    want = gradients(fused_gate_up.fused_gate_up_spec)(lhs, w_gate, w_up)
+    for a, b in zip(got, want, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4 * np.sqrt(np.mean(b**2)))
+    assert not np.any(got[0][int(sizes.sum()) :])
+    assert len(trace(gradients(fused_gate_up.gated), lhs, w_gate, w_up)) == 7

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 from functools import partial
 
 import jax
@@ -307,8 +308,12 @@ def test_a_wait_of_which_nothing_is_known_ends_nevertheless(monkeypatch):
 
     monkeypatch.setattr(watch, "WAIT_SECONDS", 0.3)
     monkeypatch.setattr(simulator, "copied", lambda _: None)
+    before = set(threading.enumerate())
     says = refused(launch(kernel, x=HBM, scratch=COPY), X).words
     assert "waits for a copy that is not on its way, or for more than it brings" in says
+    for thread in set(threading.enumerate()) - before:
+        thread.join(10)
+        assert not thread.is_alive(), "what waits in vain goes on waiting"
     line = "in `pltpu.make_async_copy(x_ref.at[:128, :128], buffer, semaphore).wait()`"
     assert line in says or jax.__version_info__ < (0, 8)  # there the simulator knows no line
 
