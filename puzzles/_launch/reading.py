@@ -275,7 +275,7 @@ class Call:
         if given is None:
             return None
         words = [str(getattr(word, "value", word)).lower() for word in given]
-        if all(len(word) == 1 for word in words):  # JAX made a tuple of one word's letters
+        if words and all(len(word) == 1 for word in words):  # JAX made a tuple of one word's letters
             words = ["".join(words)]
         mapped, rank = set(self.mapping.vmapped_dims), len(self.mapping.grid)
         if len(words) + len(mapped) != rank:

@@ -473,3 +473,11 @@ def test_a_store_with_a_mask_of_several_axes_is_simulated(first: bool) -> None:
         right = np.zeros((8, 4, 128), np.float32)
         right[3:, 2:] = x[3:]
         assert (out == right).all()
+
+
+def test_no_words_for_no_axes_are_right() -> None:
+    def fn(x):
+        params = pltpu.CompilerParams(dimension_semantics=())
+        return pl.pallas_call(negate, out_shape=x, compiler_params=params)(x)
+
+    assert examine(fn, S((8, 128), f32)).findings == ()
