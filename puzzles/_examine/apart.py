@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import multiprocessing
 import os
 import signal
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from typing import Any
@@ -17,6 +19,8 @@ from puzzles._examine.ignores import without_ignored
 from puzzles._examine.places import home_of, place
 from puzzles._examine.targets import Unfit, argument, load, made
 from puzzles._launch import Finding
+
+DEVICES = 8  # kernels that speak to each other run on as many as their mesh has
 
 
 @dataclass(frozen=True)
@@ -80,7 +84,8 @@ def apart(asked: Asked, timeout: float | None = None) -> Report:
     spawn = multiprocessing.get_context("spawn")
     ours, theirs = spawn.Pipe(duplex=False)
     process = spawn.Process(target=_answer, args=(theirs, asked))
-    process.start()
+    with _several_devices():
+        process.start()
     theirs.close()
     try:
         if not ours.poll(timeout):
@@ -92,6 +97,21 @@ def apart(asked: Asked, timeout: float | None = None) -> Report:
     finally:
         process.kill()  # threads of its own may keep it
         process.join()
+
+
+@contextlib.contextmanager
+def _several_devices() -> Iterator[None]:
+    """A process that starts within it has several CPU devices, and threads for them to wait in."""
+    before, flag = dict(os.environ), "--xla_force_host_platform_device_count"
+    flags = before.get("XLA_FLAGS", "")
+    if flag not in flags:
+        os.environ["XLA_FLAGS"] = f"{flags} {flag}={DEVICES}".strip()
+    os.environ.setdefault("NPROC", str(2 * DEVICES))
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
 
 
 def _ended(code: int | None) -> str:

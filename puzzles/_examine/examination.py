@@ -8,12 +8,13 @@ import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from puzzles._draw import GREEN, VERMILLION
 from puzzles._launch import ERROR, NOTE, SEVERITIES, WARNING, Finding, Launch
 from puzzles._receipt import receipt_html, receipt_text
 from puzzles._rules import address
 
 _MARKS = {ERROR: "✗", WARNING: "!", NOTE: "·"}
-_COLOURS = {ERROR: "#aa4499", WARNING: "#997700", NOTE: "#888888", "": "#117733"}
+_COLOURS = {ERROR: VERMILLION, WARNING: "#997700", NOTE: "#888888", "": GREEN}
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -41,6 +41,7 @@ from puzzles._tpu import (
     NoEstimate,
     Sanitized,
     again_whole,
+    axes_around,
     compiled,
     estimated_cycles,
     has_libtpu,
@@ -48,6 +49,7 @@ from puzzles._tpu import (
     lowered,
     room,
     sanitize,
+    sanitize_together,
     speaks,
 )
 
@@ -73,9 +75,16 @@ def examine(
     for chip in chips:
         if chip not in CHIPS:
             raise ValueError(f"no chip is called {chip!r}; there are {', '.join(CHIPS)}")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return without_ignored(_examined(fn, args, tuple(chips), seed))
+    under_way.append(fn)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return without_ignored(_examined(fn, args, tuple(chips), seed))
+    finally:
+        under_way.pop()
+
+
+under_way: list[Any] = []  # what is examined now: who notes launches leaves its out
 
 
 def _examined(fn: Any, args: tuple, chips: tuple[str, ...], seed: int) -> Examination:
@@ -195,7 +204,7 @@ class _Examination:
             found = (without_loss(launch, one) for one in faults(launch))
             self.add(map(self.where_cores_share, found), n)
             self.add(revisited_inside(launch), n)
-            self.add(map(partial(moved_by_the_kernel, launch), launch.moved), n)
+            self.add(map(partial(moved_by_the_kernel, launch), launch.log.moved), n)
         steps = sum(launch.steps for launch in self.launches)
         self.looked.append(
             "out-of-bounds, never-written, revisited, alias, parallel, misaligned, promise: the "
@@ -226,12 +235,12 @@ class _Examination:
     def simulation(self, seed: int) -> None:
         """What the simulator finds in the program, or in each kernel alone."""
         programs: list[tuple[Traced, tuple[Launch, ...], int | None]]
-        programs = [(self.traced, self.launches, None)]
-        if not self.whole:
+        programs, around = [(self.traced, self.launches, None)], axes_around(self.traced)
+        if not self.whole or any(map(speaks, self.each)):
             pairs = enumerate(zip(self.each, self.launches, strict=True))
             programs = [(one, (launch,), n) for n, (one, launch) in pairs]
         for program, launches, n in programs:
-            made = self.sanitized(program, launches, seed)
+            made = self.sanitized(program, launches, seed, around[n or 0])
             new = [one for one in made.findings if not self.explained(one)]
             for one in map(self.where_cores_share, new):
                 self.add([one], self.number(one) if n is None else n)
@@ -254,8 +263,12 @@ class _Examination:
         known = [f for f in self.findings if f.kind == cause and f.operand]
         return any(one.operand in (None, f.operand) for f in known)
 
-    def sanitized(self, program: Traced, launches: Sequence[Launch], seed: int) -> Sanitized:
+    def sanitized(
+        self, program: Traced, launches: Sequence[Launch], seed: int, axes: Mapping[str, int]
+    ) -> Sanitized:
         try:
+            if speaks(program):
+                return sanitize_together(program, launches[0], axes, seed)
             return sanitize(program, launches, seed)
         except Exception as error:  # the simulator runs what XLA's CPU compiler takes
             return Sanitized(why_not=f"the program does not run on a CPU: {told(error)}")

@@ -15,7 +15,7 @@ import numpy as np
 from jax.experimental import pallas as pl
 
 from puzzles._examine.examination import Examination
-from puzzles._examine.examining import examine
+from puzzles._examine.examining import examine, under_way
 from puzzles._launch import ERROR, SEVERITIES, kernels, trace_call
 
 # Examinations of launches that were seen before: a suite of tests launches one kernel often.
@@ -93,7 +93,8 @@ def _watched(seen: Seen) -> Iterator[None]:
 
         @wraps(launch)
         def launched(*args: Any) -> Any:
-            seen._calls.append((launch, jax.tree.map(_form, args)))
+            if not under_way:  # what `examine` traces, it tells of itself
+                seen._calls.append((launch, jax.tree.map(_form, args)))
             return launch(*args)
 
         return launched

@@ -19,7 +19,7 @@ from puzzles._judge.costs import Scale
 from puzzles._judge.numbers import Mismatch
 from puzzles._judge.origin import Origin, origin, own_launches
 from puzzles._judge.raised import learners_code
-from puzzles._judge.source import unjitted
+from puzzles._judge.source import unjitted, with_names
 from puzzles._launch import Launch, Traced, trace_call
 from puzzles._puzzle import Puzzle
 from puzzles._rules import Finding, Where
@@ -202,6 +202,4 @@ def _without_gaps(fn: FunctionType) -> FunctionType:
 
     seen = SimpleNamespace(**{**vars(pl), "pallas_call": pallas_call})
     names = {name: seen if value is pl else value for name, value in fn.__globals__.items()}
-    copy = FunctionType(fn.__code__, names, fn.__name__, fn.__defaults__, fn.__closure__)
-    copy.__kwdefaults__ = fn.__kwdefaults__
-    return copy
+    return with_names(fn, names)

@@ -143,8 +143,7 @@ class Cost:
     @cached_property
     def least(self) -> Cost:
         """The work that is certain, whatever branches and loops that depend on data do."""
-        certain = (replace(one.least, busy=one.busy) for one in self.launches)
-        return replace(self, launches=tuple(certain))
+        return replace(self, launches=tuple(one.least for one in self.launches))
 
     @cached_property
     def blocks(self) -> list[set[tuple]]:

@@ -240,11 +240,30 @@ def _shown(planes: np.ndarray) -> list[int]:
 
 
 def _rows(plane: np.ndarray) -> list[str]:
-    """A window of a plane that holds its first wrong block, if it has one."""
+    """A window of a plane that holds its first wrong block, if it has one, with block numbers.
+
+    Of a larger plane, the wrong blocks are counted.
+    """
     first = np.unravel_index(int(plane.argmax()), plane.shape)
     top, left = (max(0, int(n) - _SIDE + 1) for n in first)
-    rows = ["…"] * (top > 0)
-    for row in plane[top : top + _SIDE]:
-        marks = ["x" if block else "." for block in row[left : left + _SIDE]]
-        rows.append(" ".join(["…"] * (left > 0) + marks + ["…"] * (left + _SIDE < len(row))))
-    return rows + ["…"] * (top + _SIDE < len(plane))
+    window = plane[top : top + _SIDE, left : left + _SIDE]
+    below, right = plane.shape[0] > top + _SIDE, plane.shape[1] > left + _SIDE
+    numbers = [str(left + n) for n in range(window.shape[1])]
+    wide, side = len(numbers[-1]), len(str(top + len(window) - 1))
+
+    def line(label: str, cells: list[str]) -> str:
+        shown = ["…"] * (left > 0) + cells + ["…"] * right
+        return f"{label:>{side}} {' '.join(cell.rjust(wide) for cell in shown)}"
+
+    rows = [line("", numbers)]
+    rows += ["…"] * (top > 0)
+    for n, row in enumerate(window):
+        rows.append(line(str(top + n), ["x" if wrong else "." for wrong in row]))
+    rows += ["…"] * below
+    if window.size < plane.size:
+        wrong = [f"{int(plane.sum()):,} of {plane.size:,} blocks"]
+        for axis, name in ((1, "rows"), (0, "columns")):
+            lines = np.asarray(plane.any(axis))
+            wrong += [f"in {int(lines.sum()):,} of {len(lines):,} {name}"] * (len(plane) > 1)
+        rows.append(f"wrong: {', '.join(wrong)}")
+    return rows

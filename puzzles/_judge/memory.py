@@ -18,6 +18,7 @@ from puzzles._tpu import (
     SimulationError,
     beyond,
     compiled,
+    first_nan,
     foreseen,
     lowered,
     simulate,
@@ -96,13 +97,15 @@ def _simulated(run: Run, left_out: Callable | None, launches: Sequence[Launch]) 
     position, _, wrong = found
     aliased = any(one.outputs[out].piped for one in launches for _, out in one.aliases)
     cause = "aliased" if aliased else "nan" if np.isnan(float(wrong.got)) else "other"
+    read = first_nan(run.traced, left_out) if cause == "nan" else None
+    where = sentence("first read of nan", name=read[0], line=read[1]) if read else ""
     return run.wrong(
         "other-in-simulator",
         index=index_words(wrong.first),
         which=run.case.which(position),
         got=number_words(wrong.got),
         expected=number_words(wrong.expected),
-        cause=sentence(f"{cause} in the simulator"),
+        cause=sentence(f"{cause} in the simulator") + where,
     )
 
 
@@ -158,7 +161,7 @@ def unequal(launches: Sequence[Launch]) -> tuple[str, str] | None:
     JAX fails at others in words of its own, or passes.
     """
     for launch in launches:
-        many = launch.cut or sum(copy.times for copy in launch.copies) > _MANY
+        many = launch.log.cut or sum(copy.times for copy in launch.copies) > _MANY
         for one in _faults(launch):
             if one.kind == "unequal":
                 return "unequal-copy", one.says

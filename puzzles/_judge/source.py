@@ -47,6 +47,22 @@ def unjitted(fn: Callable) -> Callable:
     return unjitted(getattr(fn, "__wrapped__", fn)) if isinstance(fn, Jitted) else fn
 
 
+def with_names(fn: FunctionType, names: dict[str, Any]) -> FunctionType:
+    """A copy of a function for which the names of its module stand for something else."""
+    copy = FunctionType(fn.__code__, names, fn.__name__, fn.__defaults__, fn.__closure__)
+    copy.__kwdefaults__ = fn.__kwdefaults__
+    return copy
+
+
+def lines_of(fn: Any) -> list[str]:
+    """The lines of a function, without blank ones and comments; none where they are not known."""
+    try:
+        lines = inspect.getsource(unwrap(fn)).splitlines()
+    except (TypeError, OSError):
+        return []
+    return [line.rstrip() for line in lines if line.strip() and not line.strip().startswith("#")]
+
+
 def learners_functions(puzzle: Puzzle, fn: Callable) -> dict[str, ast.FunctionDef]:
     """The learner's versions of the functions with a region, by name, where source is known."""
     plain = unwrap(fn)

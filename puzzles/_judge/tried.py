@@ -6,9 +6,11 @@ reference's, makes the numbers right?
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from types import FunctionType
 from typing import Any
 
 import jax
@@ -16,13 +18,15 @@ import numpy as np
 
 from puzzles._jax import JaxprEqn
 from puzzles._judge.accuracy import rounded_alike
-from puzzles._judge.answer import Clock, Run
+from puzzles._judge.answer import Answer, Clock, Run
 from puzzles._judge.case import Case, cases, execute, fresh_case
 from puzzles._judge.explain import fault
 from puzzles._judge.memory import explains
 from puzzles._judge.numbers import compare, equal, on_tpu
 from puzzles._judge.running import MAY_RUN
+from puzzles._judge.source import lines_of, unjitted, unwrap, with_names
 from puzzles._launch import (
+    Launch,
     Operand,
     Traced,
     faults,
@@ -34,8 +38,8 @@ from puzzles._launch import (
 from puzzles._puzzle import Mistake, Puzzle, mutate
 from puzzles._rules import Finding, sentence
 
+_LINES = 3  # of the learner's that are exchanged together: where many differ, it is another kernel
 _TRIED = 3  # index maps that differ; with more of them the walk is another one
-Right = Callable[[Sequence[np.ndarray]], bool]
 
 
 def mistake_on_record(run: Run, clock: Clock) -> str | None:
@@ -184,73 +188,107 @@ def _wrong(puzzle: Puzzle, mistake: Mistake) -> Callable:
     return mutate(puzzle, mistake)
 
 
-def part_exchanged(run: Run, clock: Clock) -> str | None:
-    """What of the launch, exchanged for the reference's, makes the numbers right."""
-    if on_tpu() or not run.puzzle.kernel:
-        return None
-    right = lambda flat: run.case.mismatch(flat) is None  # noqa: E731
-    kernel = _written_kernel(run.puzzle)
-    return exchanged(run.traced, run.case.reference, right, kernel, clock.in_time)
+def map_exchanged(run: Run, clock: Clock) -> str | None:
+    """An index map, or some together, with the reference's in place of which the numbers are right.
 
-
-def _written_kernel(puzzle: Puzzle) -> str | None:
-    """The kernel's name, where the learner writes both it and its launch."""
-    kernel = f"{puzzle.name}_kernel"
-    return kernel if {puzzle.name, kernel} <= set(puzzle.blanks) else None
-
-
-def exchanged(
-    mine: Traced,
-    reference: Traced,
-    right: Right,
-    kernel: str | None,
-    in_time: Callable[[], bool],
-) -> str | None:
-    """Where wrong numbers come from: an index map, or some together, or the kernel; or None.
-
-    Both launch one kernel, on equal grids and on blocks of equal shapes. right: whether the flat
-    results are. kernel: its name, where the learner has written both kernel and launch. in_time:
-    whether one more exchange may be tried.
+    Both launch one kernel, on equal grids and on blocks of equal shapes.
     """
-    both = [list(kernel_calls(one.jaxpr.jaxpr)) for one in (mine, reference)]
-    if any(len(calls) != 1 for calls in both):
+    if (calls := _calls(run)) is None:
         return None
-    here, there = (calls[0] for calls in both)
-    if _form(here) != _form(there):
-        return None
-
-    def would_do(parameter: str, setting: object) -> bool:
-        if not in_time():
-            return False
-        program = with_parameter(mine.jaxpr, parameter, setting)
-        try:
-            return right(execute(replace(mine, jaxpr=program)))
-        except Exception:  # what one launch takes need not fit another
-            return False
-
-    maps = _maps(mine, reference)
+    pairs = _operands(run)
+    maps = [n for n, (a, b) in enumerate(pairs) if not np.array_equal(a.blocks, b.blocks)]
     together = [maps] if len(maps) > 1 else []
     for some in [*([one] for one in maps), *together] if len(maps) <= _TRIED else ():
-        if would_do("grid_mapping", _with_maps(here, there, some)):
-            shown = [_shown(*_operands(mine, reference)[n], mine) for n in some]
+        if clock.in_time() and _right_with(run, "grid_mapping", _with_maps(*calls, some)):
+            shown = [_shown(run.launches[0], *pairs[n]) for n in some]
             what = "another index map" if len(some) == 1 else "other index maps"
             return sentence("map exchanged", what=what, shown=" ".join(shown))
-    same_refs = _refs(here) == _refs(there)
-    if kernel is not None and same_refs and would_do("jaxpr", there.params["jaxpr"]):
+    return None
+
+
+def line_exchanged(run: Run, clock: Clock) -> str | None:
+    """A line or few of the learner's, with others in place of which the numbers are right.
+
+    Those others are the reference's, where the functions differ there. A bug that the rung wants
+    found is not given away.
+    """
+    puzzle, fn, other = run.puzzle, unjitted(run.answer.fn), unwrap(run.puzzle.solution)
+    if on_tpu() or not puzzle.kernel or puzzle.starter is not None:
+        return None
+    if not isinstance(fn, FunctionType) or not isinstance(other, FunctionType):
+        return None
+    for name in puzzle.blanks:
+        mine, theirs = (
+            lines_of(one if name == puzzle.name else one.__globals__.get(name))
+            for one in (fn, other)
+        )
+        matched = difflib.SequenceMatcher(None, mine, theirs, autojunk=False)
+        for how, i, j, k, end in matched.get_opcodes():
+            if how == "equal" or not j or j - i > _LINES or not clock.in_time():
+                continue
+            if len(mine) < 2 + j - i:  # all that the learner has written is no place
+                continue
+            text = "\n".join([*mine[:i], *theirs[k:end], *mine[j:]])
+            if _right_as(run, fn, name, text):
+                line, more = mine[min(i, j - 1)].strip(), j - i - 1
+                form = how if more < 1 else "replace more"
+                return sentence(f"line exchanged: {form}", line=line, more=more)
+    return None
+
+
+def _right_as(run: Run, fn: FunctionType, name: str, text: str) -> bool:
+    """Whether the answer's numbers are right where one of its functions has another text."""
+    names = dict(fn.__globals__)
+    try:
+        exec(compile(text, "<exchanged>", "exec", dont_inherit=True), names)
+        answer = names[name] if name == run.puzzle.name else with_names(fn, names)
+        changed = Run(Answer(run.puzzle, answer), run.case)
+        return _first_wrong(changed) is None and changed.differs is None
+    except Exception:  # what stands beside it may need the line that was there
+        return False
+
+
+def kernel_exchanged(run: Run, clock: Clock) -> str | None:
+    """The kernel, where the learner has written both it and its launch."""
+    kernel = f"{run.puzzle.name}_kernel"
+    calls = _calls(run) if {run.puzzle.name, kernel} <= set(run.puzzle.blanks) else None
+    if calls is None or _refs(calls[0]) != _refs(calls[1]):
+        return None
+    if clock.in_time() and _right_with(run, "jaxpr", calls[1].params["jaxpr"]):
         return sentence("kernel exchanged", kernel=kernel)
     return None
 
 
-def _operands(mine: Traced, reference: Traced) -> list[tuple[Operand, Operand]]:
+def _calls(run: Run) -> tuple[JaxprEqn, JaxprEqn] | None:
+    """The only launch, and that of the reference, if grid and blocks are equal."""
+    if on_tpu() or not run.puzzle.kernel:
+        return None
+    both = [list(kernel_calls(one.jaxpr.jaxpr)) for one in (run.traced, run.case.reference)]
+    if any(len(calls) != 1 for calls in both):
+        return None
+    (here,), (there,) = both
+    return (here, there) if _form(here) == _form(there) else None
+
+
+def _form(call: JaxprEqn) -> tuple:
+    mapping = call.params["grid_mapping"]
+    blocks = _refs(call)[: mapping.num_index_operands + len(mapping.block_mappings)]
+    return mapping.grid, mapping.num_inputs, blocks
+
+
+def _right_with(run: Run, parameter: str, setting: object) -> bool:
+    """Whether the numbers are right where a parameter of the launch is another."""
+    program = with_parameter(run.traced.jaxpr, parameter, setting)
+    try:
+        return run.case.mismatch(execute(replace(run.traced, jaxpr=program))) is None
+    except Exception:  # what one launch takes need not fit another
+        return False
+
+
+def _operands(run: Run) -> list[tuple[Operand, Operand]]:
     """Inputs and outputs, with those of the reference."""
-    both = ((*one.launches[0].inputs, *one.launches[0].outputs) for one in (mine, reference))
-    return list(zip(*both, strict=True))
-
-
-def _maps(mine: Traced, reference: Traced) -> list[int]:
-    """The positions of operands that hold other blocks than in the reference."""
-    pairs = enumerate(_operands(mine, reference))
-    return [n for n, (a, b) in pairs if not np.array_equal(a.blocks, b.blocks)]
+    launches = (run.launches[0], run.case.reference.launches[0])
+    return list(zip(*((*one.inputs, *one.outputs) for one in launches), strict=True))
 
 
 def _with_maps(here: JaxprEqn, there: JaxprEqn, chosen: Sequence[int]) -> Any:
@@ -266,19 +304,12 @@ def _with_maps(here: JaxprEqn, there: JaxprEqn, chosen: Sequence[int]) -> Any:
     return replace(mapping, block_mappings=tuple(maps))
 
 
-def _form(call: JaxprEqn) -> tuple:
-    """What two launches share whose index maps can be exchanged: grid and blocks."""
-    mapping = call.params["grid_mapping"]
-    blocks = _refs(call)[: mapping.num_index_operands + len(mapping.block_mappings)]
-    return mapping.grid, mapping.num_inputs, blocks
-
-
 def _refs(call: JaxprEqn) -> list[str]:
     return [str(v.aval) for v in call.params["jaxpr"].invars]
 
 
-def _shown(mine: Operand, theirs: Operand, launched: Traced) -> str:
+def _shown(launch: Launch, mine: Operand, theirs: Operand) -> str:
     step = int(np.argmax((mine.blocks != theirs.blocks).any(axis=1)))
-    ids = launched.launches[0].program_ids
-    at, is_, has = (tuple(int(n) for n in x[step]) for x in (ids, mine.blocks, theirs.blocks))
-    return sentence("other block", step=at, name=mine.name, block=is_, theirs=has)
+    has, other = (tuple(int(n) for n in one.blocks[step]) for one in (mine, theirs))
+    facts = {"name": mine.name, "block": has, "theirs": other}
+    return sentence("other block", step=launch.at(step), **facts)

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from puzzles._draw import block_squares
+from puzzles._draw import GREEN, VERMILLION, block_squares
 from puzzles._judge import source
 from puzzles._judge.answer import Answer
 from puzzles._judge.cost import Cost
@@ -111,7 +111,7 @@ class Verdict:
         display({"text/plain": str(self), "text/html": self.html()}, raw=True)
 
     def html(self) -> str:
-        colour = {True: "#117733", False: "#aa4499"}[self.passed]
+        colour = GREEN if self.passed else VERMILLION
         if self.stage == "unsolved":
             colour = "#888888"
         parts = [f"<b>{escape_html.escape(self.headline)}</b>"]
@@ -209,7 +209,7 @@ def _remarks(answer: Answer, details: str | None) -> Iterator[str]:
             yield sentence("no kernel")
         return
     launches = [one for run in answer.runs for one in run.launches]
-    if not on_tpu() and not all(one.interpret for one in launches):
+    if not on_tpu() and not all(one.settings.interpret for one in launches):
         yield sentence("interpret left out")
     if re.search(r"interpret\s*=\s*True\b", source.text_of(answer.fn) or ""):
         yield sentence("interpret always")

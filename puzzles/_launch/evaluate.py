@@ -284,7 +284,6 @@ class Walk:
         if isinstance(target, Cells | Ref):
             target.lost()
         size = sizes.pop() if len(sizes) == 1 else 0
-        self.tally.flights.append((1, size, weight))
         self.happens("dma_start", equation, values, weight, size)
         return []
 
@@ -293,7 +292,6 @@ class Walk:
     ) -> list[Any]:
         sizes = {size for _, size, _ in moved(equation, values, self.rank)}
         size = sizes.pop() if len(sizes) == 1 else 0
-        self.tally.flights.append((-1, size, weight))
         self.happens("dma_wait", equation, values, weight, size)
         return []
 

@@ -104,9 +104,7 @@ def rewritten(touches: Sequence[Touch], operand: Operand, grid: tuple[int, ...])
     return bool(np.logical_or.reduceat(stored, visits).all())
 
 
-def added(
-    touches: Sequence[Touch], operand: Operand, grid: tuple[int, ...]
-) -> np.ndarray | None:
+def added(touches: Sequence[Touch], operand: Operand, grid: tuple[int, ...]) -> np.ndarray | None:
     """What share of its sum a ref holds after each step; None if no step adds to what it holds.
 
     A sum begins where a step writes before it reads, and an output's with its block.

@@ -22,7 +22,15 @@ from puzzles._tpu.lowering import LoweringError, lower
 from puzzles._tpu.moments import Moment, Timeline, Trip, timeline
 from puzzles._tpu.refusals import budget, compiled, known_to_fit, lowered, room
 from puzzles._tpu.sanitizer import Sanitized, beyond, sanitize, simulated_steps, speaks
-from puzzles._tpu.simulator import SimulationError, again_whole, drawn, foreseen, simulate
+from puzzles._tpu.simulator import (
+    SimulationError,
+    again_whole,
+    drawn,
+    first_nan,
+    foreseen,
+    simulate,
+)
+from puzzles._tpu.together import axes_around, sanitize_together
 
 __all__ = [
     "CHIPS",
@@ -38,11 +46,13 @@ __all__ = [
     "Timeline",
     "Trip",
     "again_whole",
+    "axes_around",
     "beyond",
     "budget",
     "compiled",
     "drawn",
     "estimated_cycles",
+    "first_nan",
     "foreseen",
     "has_libtpu",
     "known_to_fit",
@@ -50,6 +60,7 @@ __all__ = [
     "lowered",
     "room",
     "sanitize",
+    "sanitize_together",
     "simulate",
     "simulated_steps",
     "speaks",

@@ -123,7 +123,7 @@ class _Unknown(Exception):
 @lru_cache(maxsize=16)  # a verdict asks several times of the same launches
 def timeline(launch: Launch) -> Timeline | None:
     """What becomes of the copies that a kernel makes by hand; None if it makes none."""
-    if not any(event.name in _COPIES for event in launch.events):
+    if not any(event.name in _COPIES for event in launch.log.events):
         return None
     follower = _Follower(launch)
     unknown = ""
@@ -177,7 +177,7 @@ class _Follower:
         return Timeline(tuple(self.slots[n] for n in order), trips, moments, faults, unknown)
 
     def follow(self) -> None:
-        events, looks = self.launch.events, 0
+        events, looks = self.launch.log.events, 0
         copied = {part[0] for event in events for part in self.ends(event)}
         for step, ids in enumerate(self.launch.program_ids.tolist()):
             self.step, self.ids, self.fresh = step, ids, True
@@ -193,7 +193,7 @@ class _Follower:
                     )
                 if most:
                     self.one(event, copied)
-            if self.launch.cut:
+            if self.launch.log.cut:
                 raise _Unknown(_TOO_LONG)
         try:
             self.watch.nothing_left()

@@ -63,9 +63,11 @@ def sanitize(traced: Traced, launches: Sequence[Launch], seed: int = 0) -> Sanit
 
     Arguments that are only shapes get data: floats from `seed`, zeros for the rest.
     """
-    if not speaks(traced) and (known := foreseen(traced, rewritten=True)) is not None:
+    if not speaks(traced) and (known := foreseen(traced, rewritten=True)):
         return Sanitized((known,), why_not="what comes after the first error")
-    if (why := _refused(traced, launches)) is not None:
+    if speaks(traced):
+        return Sanitized(why_not="the kernel speaks to other devices")
+    if (why := refused(traced, launches)) is not None:
         return Sanitized(why_not=why)
     leaves = tuple(
         drawn(x, seed + n) if isinstance(x, jax.ShapeDtypeStruct) else x
@@ -120,15 +122,15 @@ def _edges(program: Traced) -> Finding | None:
         )
     except (SimulationError, NotImplementedError):  # others lack the steps in between
         return None
-    same = _same(with_nan, with_zeros)
-    return None if same else _unwritten(with_nan, _where(with_nan, with_zeros))
+    if agree(with_nan, with_zeros):
+        return None
+    return unwritten(with_nan, difference(with_nan, with_zeros))
 
 
-def _refused(traced: Traced, launches: Sequence[Launch]) -> str | None:
+def refused(traced: Traced, launches: Sequence[Launch]) -> str | None:
+    """What the simulator cannot take of a program, or in a reasonable time."""
     if (why := beyond(launches)) is not None:
         return f"the simulator cannot take {why}"
-    if speaks(traced):
-        return "the kernel speaks to other devices, and one is simulated"
     for launch in launches:
         if any(value is None for value in launch.scalar_values):
             return f"{launch.name} is steered by data: pass arrays for its integer arguments"
@@ -179,13 +181,13 @@ def _differences(program: Traced, most: int | None, ordered: bool) -> tuple[Run,
 
     asked = ("seed", "unwritten", "eager")[0 if ordered else 1 :]
     first = again()
-    if _same(first, again(asked)):
+    if agree(first, again(asked)):
         return first, None
-    tell = {"seed": _ordered, "unwritten": _unwritten, "eager": _early}
+    tell = {"seed": _ordered, "unwritten": unwritten, "eager": early}
     for what in asked:
         other = again((what,))
-        if not _same(first, other):
-            return first, tell[what](first, _where(first, other))
+        if not agree(first, other):
+            return first, tell[what](first, difference(first, other))
     return first, None
 
 
@@ -195,15 +197,15 @@ def _ordered_by_seed(launch: Launch) -> bool:
     return bool(launch.scratch) and any(word == "parallel" and n > 1 for word, n in words)
 
 
-def _same(one: Run, other: Run) -> bool:
+def agree(one: Run, other: Run) -> bool:
     """Whether the results are; of a launch that was cut off, the blocks carried back so far."""
     if one.cut or other.cut:
-        return _where(one, other) is None
+        return difference(one, other) is None
     pairs = zip(one.results, other.results, strict=True)
     return all(comparable(a) == comparable(b) for a, b in pairs)
 
 
-def _where(one: Run, other: Run) -> tuple[Watch, Seen] | None:
+def difference(one: Run, other: Run) -> tuple[Watch, Seen] | None:
     """The first block carried back to HBM that differs."""
     for mine, theirs in zip(one.watches, other.watches, strict=False):
         blocks = {(b.operand, b.step): b.what for b in theirs.carried}
@@ -213,7 +215,7 @@ def _where(one: Run, other: Run) -> tuple[Watch, Seen] | None:
     return None
 
 
-def _unwritten(first: Run, where: tuple[Watch, Seen] | None) -> Finding:
+def unwritten(first: Run, where: tuple[Watch, Seen] | None) -> Finding:
     remedy = (
         "Write it before it is read: set an accumulator to zero in the first step of its axis, "
         "and mask what hangs over an edge with `jnp.where`."
@@ -237,7 +239,7 @@ def _unwritten(first: Run, where: tuple[Watch, Seen] | None) -> Finding:
     return _told("uninitialised", says, remedy, watch, read.operand, read.step, read.what)
 
 
-def _early(_: Run, where: tuple[Watch, Seen] | None) -> Finding:
+def early(_: Run, where: tuple[Watch, Seen] | None) -> Finding:
     says, remedy = "The numbers change with the moment at which copies land", (
         "Wait for a copy before its target is read, and start the next one into a buffer only "
         "after it was used."

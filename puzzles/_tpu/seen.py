@@ -43,24 +43,36 @@ def inside(value: np.ndarray, transforms: Any, shape: tuple[int, ...]) -> np.nda
     return value[tuple(map(slice, kept))] if len(kept) == value.ndim else value
 
 
-def reshapes(transform: Any) -> bool:
-    """Whether a transform of a ref is `ref.reshape`; `bitcast` is none: it changes the dtype."""
-    return "Reshape" in type(transform).__name__
+def recasts(transform: Any) -> bool:
+    """Whether a transform of a ref is `ref.reshape` or `ref.bitcast`."""
+    return any(what in type(transform).__name__ for what in ("Reshape", "Bitcast"))
 
 
 def taken(value: np.ndarray, transforms: Sequence[Any]) -> np.ndarray:
-    """What reshapes and slices leave of an array; raises where they reach beyond it."""
+    """What reshapes, bitcasts and slices leave of an array; raises where they reach beyond it."""
     for one in transforms:
-        if reshapes(one):
-            value = value.reshape(one.shape)
+        if recasts(one):
+            recast = _bitcast if "Bitcast" in type(one).__name__ else np.reshape
+            value = recast(value, one.dtype if recast is _bitcast else one.shape)
             continue
         place = tuple(map(_place, one.indices))
         for index, size in zip(place, value.shape, strict=True):
             last = index.stop if isinstance(index, slice) else index + 1
             if last > size:
-                raise NotImplementedError("a slice beyond the edge of a reshaped ref")
+                raise NotImplementedError("a slice beyond the edge of a ref with another form")
         value = value[place]
     return value
+
+
+def _bitcast(value: np.ndarray, dtype: Any) -> np.ndarray:
+    """The same bits: rows that lie in one word of 32 bits become one row, or the other way."""
+    old, new = value.dtype.itemsize, np.dtype(dtype).itemsize
+    *leading, rows, lanes = value.shape
+    if new > old:
+        words = value.reshape(*leading, rows * old // new, new // old, lanes)
+        return np.ascontiguousarray(np.swapaxes(words, -1, -2)).view(dtype)[..., 0]
+    parts = np.ascontiguousarray(value)[..., None].view(dtype)
+    return np.swapaxes(parts, -1, -2).reshape(*leading, rows * old // new, lanes)
 
 
 def _place(index: Any) -> slice | int:

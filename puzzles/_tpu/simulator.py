@@ -46,6 +46,7 @@ from puzzles._launch import (
 )
 from puzzles._tpu import simulator_words as words
 from puzzles._tpu.moments import copied
+from puzzles._tpu.seen import floating
 from puzzles._tpu.watch import Enough, How, Watch
 
 
@@ -100,6 +101,21 @@ def run(traced: Traced, how: How, left_out: LeftOut = None) -> Run:
     return made
 
 
+def first_nan(traced: Traced, left_out: LeftOut = None) -> tuple[str, str] | None:
+    """The ref, and the line, of the first NaN that is read from no input.
+
+    None where it is not known, or NaN is among the data.
+    """
+    data = [x for x in map(np.asarray, traced.leaves) if floating(x)]
+    if any(np.isnan(x).any() for x in data):
+        return None
+    for watch in run(traced, How(noting=True), left_out).watches:
+        for seen in watch.nans:
+            if seen.operand is not None and seen.operand not in watch.inputs and seen.what:
+                return seen.operand, seen.what.partition(": ")[2]
+    return None
+
+
 def foreseen(traced: Traced, left_out: LeftOut = None, rewritten: bool = False) -> Finding | None:
     """What the simulator would stop at, or let pass, as far as the launches alone tell it.
 
@@ -142,11 +158,11 @@ def _launch(
     ids = _at_edges(program) if how.edges else None
     if ids is not None:
         program = _with_grid(program, tuple(map(len, ids)))
-    equation, program = _simulated(group[0], program, how.seed)
+    equation, program = simulated(group[0], program, how.seed)
     watch = Watch(equation, how)
     made_up.watches.append(watch)
     try:
-        with _listening(watch), nullcontext() if ids is None else simulated_ids(ids):
+        with listening(watch), nullcontext() if ids is None else simulated_ids(ids):
             key = program if ids is None else (program, *(one.tobytes() for one in ids))
             return jax.block_until_ready(on_cpu(program, values, key=key))
     except Endless as error:
@@ -185,7 +201,7 @@ def _with_grid(program: ClosedJaxpr, grid: tuple[int, ...]) -> ClosedJaxpr:
     return program.replace(jaxpr=program.jaxpr.replace(eqns=[call]))
 
 
-def _simulated(equation: JaxprEqn, program: ClosedJaxpr, seed: int) -> tuple[JaxprEqn, ClosedJaxpr]:
+def simulated(equation: JaxprEqn, program: ClosedJaxpr, seed: int) -> tuple[JaxprEqn, ClosedJaxpr]:
     """A launch and the program that simulates it, of all that are equal the first.
 
     The same kernel on other data is not compiled again, and its callbacks name the same lines.
@@ -217,7 +233,7 @@ def _every_axis_has_a_word(program: ClosedJaxpr) -> ClosedJaxpr:
 
 _lock = threading.Lock()
 _programs: dict[Hashable, tuple[JaxprEqn, ClosedJaxpr]] = {}
-_watching: list[Watch] = []  # the last is the one whose launch runs
+_watching: list[Any] = []  # the last is the one whose launch runs
 
 
 def _here(*given: Any) -> Any:
@@ -245,7 +261,7 @@ def _strictest(seed: int | None) -> Any:
 
 
 @contextlib.contextmanager
-def _listening(watch: Watch) -> Iterator[None]:
+def listening(watch: Any) -> Iterator[None]:
     """Route the simulator's callbacks through `watch`, and keep JAX's log of them silent.
 
     JAX copies the arguments of every callback to a device and back; the simulator's want NumPy

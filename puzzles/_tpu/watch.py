@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import dataclasses
 import inspect
 import io
 import queue
+import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
@@ -19,9 +21,10 @@ import numpy as np
 from puzzles._jax import Jaxpr, JaxprEqn, array_of, user_frame
 from puzzles._launch import launch_name, line_of, memory_space, parameter_names, subjaxprs, text_of
 from puzzles._tpu.hazards import Stuck
-from puzzles._tpu.seen import Seen, comparable, floating, inside, reshapes, taken
+from puzzles._tpu.seen import Seen, comparable, floating, inside, recasts, taken
 
-WAIT_SECONDS = 5.0
+WAIT_SECONDS = 5.0  # at most, and less where nothing else happens at several looks in a row
+_LOOKS, _IN_VAIN = 50, 8
 
 
 class Enough(Exception):
@@ -56,14 +59,22 @@ class Watch:
     names and on the names of their parameters, which is all that is used here.
     """
 
-    def __init__(self, equation: JaxprEqn, how: How) -> None:
+    def __init__(
+        self,
+        equation: JaxprEqn,
+        how: How,
+        steps: Sequence[tuple[int, ...]] = (),
+        runs: Mapping[str, Callable[[Callable[[], Any]], Any]] | None = None,
+    ) -> None:
+        """steps: the grid's, where nobody calls `here`. runs: how callbacks that wait are run."""
         self.equation = equation
+        self._runs = _RUN if runs is None else runs
         self._how = how
         self.carried: list[Seen] = []  # blocks on their way back to HBM, as numbers to compare
         self.nans: list[Seen] = []  # each ref's first NaN that a line of the kernel reads
         self.failure: BaseException | None = None
         self.failed: tuple[str, dict[str, Any]] = ("", {})
-        self._points: list[tuple[int, ...]] = []
+        self._points = list(steps)
         self._done = 0
         self.calls = 0  # of Python by the simulator, so far
         self._buffers: list[int] = []
@@ -94,6 +105,11 @@ class Watch:
         """The program ids of the step in progress."""
         return self._points[self._done] if self._done < len(self._points) else None
 
+    @property
+    def launched(self) -> bool:
+        """Whether the kernel's parameters have their buffers."""
+        return len(self._buffers) >= len(_allocated(self.equation))
+
     def call(self, *args: Any, callback: Any, **_: Any) -> Any:
         """In place of JAX's `io_callback_impl`."""
         function = callback.callback_func
@@ -102,7 +118,7 @@ class Watch:
         name = getattr(plain, "__name__", "")
         later: Sequence[Any] = ()
         if name == "get":
-            given, later = _until_reshaped(plain, given)
+            given, later = _until_recast(plain, given)
         if name == "_initialize_shared_memory":
             keywords = keywords | self._decided(function)
         elif name == "_allocate_buffer" and self._how.unwritten != "nan":
@@ -113,7 +129,7 @@ class Watch:
         try:
             if self._how.calls is not None and self.calls > self._how.calls:
                 raise Enough
-            result = _RUN.get(name, _at_once)(partial(function, *given, **keywords))
+            result = held = self._runs.get(name, _at_once)(partial(function, *given, **keywords))
             if later:
                 *token, whole = jax.tree.leaves(result)
                 result = (*token, taken(np.asarray(whole), later))
@@ -123,7 +139,7 @@ class Watch:
                 self.failed = (name, _named(function, given, keywords))
             raise
         if self._how.noting and name in ("get", "store"):
-            self._note(name, _named(function, given, keywords), result)
+            self._note(name, _named(function, given, keywords), held)
         if name == "_check_for_revisiting":
             self._done += 1
         elif name == "_allocate_buffer":
@@ -202,11 +218,11 @@ def _shapes(equation: JaxprEqn) -> dict[str, tuple[int, ...]]:
     return {name: tuple(array_of(one).shape) for name, one in mappings}
 
 
-def _until_reshaped(plain: Any, given: tuple) -> tuple[tuple, Sequence[Any]]:
-    """A read up to the first `ref.reshape`, which the simulator does not know, and the rest."""
+def _until_recast(plain: Any, given: tuple) -> tuple[tuple, Sequence[Any]]:
+    """A read up to the first `ref.reshape` or `bitcast`, which the simulator does not know."""
     at = _parameters(plain).index("transforms")
     each = tuple(given[at]) if at < len(given) else ()
-    first = next((n for n, one in enumerate(each) if reshapes(one)), len(each))
+    first = next((n for n, one in enumerate(each) if recasts(one)), len(each))
     if first == len(each):
         return given, ()
     return (*given[:at], each[:first], *given[at + 1 :]), each[first:]
@@ -222,9 +238,9 @@ def _at_once(run: Callable[[], Any]) -> Any:
 
 
 def _in_time(rule: str, wait: Callable[[], Any]) -> Any:
-    """What a wait returns; with one core, one that lasts seconds waits for what never comes.
+    """What a wait returns; with one core, one that only waits waits for what never comes.
 
-    The thread is given up.
+    Its thread is ended: the simulator of 0.7 waits in a loop without a pause.
     """
     done: queue.SimpleQueue = queue.SimpleQueue()
 
@@ -234,14 +250,29 @@ def _in_time(rule: str, wait: Callable[[], Any]) -> Any:
         except BaseException as error:
             done.put((None, error))
 
-    threading.Thread(target=run, daemon=True).start()
-    try:
-        result, error = done.get(timeout=WAIT_SECONDS)
-    except queue.Empty:
-        raise Stuck(rule) from None
-    if error is not None:
-        raise error
-    return result
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    in_vain = 0
+    for _ in range(_LOOKS):
+        with contextlib.suppress(queue.Empty):
+            result, error = done.get(timeout=WAIT_SECONDS / _LOOKS)
+            if error is not None:
+                raise error
+            return result
+        in_vain = in_vain + 1 if _only_waits(thread) else 0
+        if in_vain == _IN_VAIN:
+            break
+    ident, end = ctypes.c_ulong(thread.ident or 0), ctypes.py_object(SystemExit)
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, end)
+    raise Stuck(rule)
+
+
+def _only_waits(thread: threading.Thread) -> bool:
+    """Whether it is in the semaphore's own `wait`, and makes no copy that is due."""
+    frame = sys._current_frames().get(thread.ident or 0)
+    while frame is not None and "jax" not in frame.f_code.co_filename:
+        frame = frame.f_back
+    return frame is not None and frame.f_code.co_name == "wait"
 
 
 def _silently(validate: Callable[[], Any]) -> Any:
@@ -258,6 +289,14 @@ _RUN: dict[str, Callable[[Callable[[], Any]], Any]] = {
     "semaphore_wait": partial(_in_time, "semaphore never signalled"),
     "_validate": _silently,
 }
+
+
+def given_to(callback: Any, args: Sequence[Any]) -> tuple[str, dict[str, Any]]:
+    """The name of the function that a callback calls, and what it is given by name."""
+    function = callback.callback_func
+    plain = function.func if isinstance(function, partial) else function
+    given, keywords = jax.tree.unflatten(callback.in_tree, args)
+    return getattr(plain, "__name__", ""), _named(function, given, keywords)
 
 
 def _named(function: Any, args: tuple, keywords: dict[str, Any]) -> dict[str, Any]:

@@ -156,7 +156,7 @@ PUZZLE = Puzzle(
         "In `fetch`: name both tiles, describe both copies, return the two. In `step`: a `for` over the "
         "pair that waits for each; then `+=` with the dot of the two slots.",
     ],
-    explain="""Both copies of the next round fly while this round's dot runs. In the reference
+    explain="""In the reference both copies of the next round fly while this round's dot runs, and
     each operand has its slots and its semaphores. The bytes are those of `tiled_matmul` with such
     blocks: which tiles are needed, and how often, has not changed.""",
     mistakes=[

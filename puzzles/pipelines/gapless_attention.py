@@ -434,7 +434,7 @@ PUZZLE = Puzzle(
             "does not wait",
             old=_WAIT,
             new="",
-            says="or before a copy into it was waited for",
+            says="It is first read from `v_slots`, in `v = jnp.where(counts, v_slots[slot], 0)`",
             stage="memory",
         ),
         Mistake(

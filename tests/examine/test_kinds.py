@@ -428,3 +428,24 @@ def test_counts_of_ragged_paged_attention_follow_its_place_in_smem() -> None:
     assert sum(one.times for one in launch.copies) == 240
     assert sum(one.bytes for one in launch.copies) == 240 * 2**16
     assert sum(int(one.executed.sum()) for one in launch.dots) == 480
+
+
+@pytest.mark.parametrize("first", [False, True])
+def test_a_kernel_that_reads_through_a_bitcast_is_simulated(first: bool) -> None:
+    def kernel(x_ref, o_ref, acc_ref):
+        if first:
+            acc_ref[...] = x_ref[...]
+        o_ref[...] = acc_ref.bitcast(jnp.uint32)[pl.ds(0, 8)]
+
+    def fn(x):
+        scratch = [pltpu.VMEM(x.shape, x.dtype)]
+        return pl.pallas_call(kernel, out_shape=S((8, 128), jnp.uint32), scratch_shapes=scratch)(x)
+
+    x = jax.random.normal(jax.random.key(0), (16, 128), jnp.bfloat16)
+    found = examine(fn, x)
+    told = [(one.kind, one.operand) for one in found.findings]
+    assert (told, found.unseen) == ([] if first else [("uninitialised", "acc_ref")], ())
+    if first:
+        (out,) = simulate(trace_call(fn, x))
+        low, high = (np.asarray(x)[n::2].view(np.uint16).astype(np.uint32) for n in (0, 1))
+        assert (out == low + (high << 16)).all()

@@ -12,7 +12,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 import pytest_pallas_puzzles
-from puzzles import examining
+from puzzles import examine, examining
 from puzzles._examine import within
 
 pytest_plugins = ["pytester"]
@@ -99,6 +99,12 @@ def test_nothing_traced_says_why_that_may_be() -> None:
     with examining() as seen:
         pass
     assert "no launch was traced" in str(seen)
+
+
+def test_what_is_examined_by_name_is_told_there_alone() -> None:
+    with examining() as seen:
+        assert examine(lambda x: doubled(x, 1), X).code == 1
+    assert seen.examinations == []
 
 
 def test_a_severity_that_is_none_is_refused() -> None:

@@ -1,4 +1,4 @@
-"""An index map is named only if the reference's, put in its place, makes the numbers right."""
+"""A map or a line is named only if the reference's, put in its place, makes the numbers right."""
 
 from __future__ import annotations
 
@@ -40,8 +40,44 @@ def test_two_maps_that_are_wrong_together_are_told_together() -> None:
     assert "`v_ref`" in look
 
 
+L, ACC = "alpha * l_ref[...] +", "alpha * acc_ref[...] +"
+TWICE = "alpha * alpha"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "look"),
+    [
+        (
+            L,
+            L.replace("alpha", TWICE),
+            "with something else in place of `l_ref[...] = alpha * alpha * l_ref[...] + "
+            "jnp.sum(p, axis=1, keepdims=True)`",
+        ),
+        (
+            "        m_ref[...] = m_new\n",
+            "        m_ref[...] = m_new\n        acc_ref[...] *= 2\n",
+            "without `acc_ref[...] *= 2`",
+        ),
+        (
+            "        s *= q_ref.shape[1] ** -0.5\n",
+            "",
+            "with something more after `)`",
+        ),
+    ],
+)
+def test_the_only_line_that_is_wrong_is_named(old: str, new: str, look: str) -> None:
+    assert first("attention_lse", (old, new)) == (
+        f"Look here first: {look} the numbers would be right."
+    )
+
+
+def test_a_kernel_of_one_line_is_no_place() -> None:
+    assert first("add_ten", ("x_ref[...] + 10", "jnp.sin(x_ref[...])")) is None
+
+
 def test_a_wrong_kernel_is_named_where_the_launch_is_the_learners_too() -> None:
-    assert first("attention_lse", ("alpha * l_ref", "alpha * alpha * l_ref")) == (
+    edits = ((one, one.replace("alpha", TWICE)) for one in (L, ACC))
+    assert first("attention_lse", *edits) == (
         "Look here first: with another `attention_lse_kernel` in your launch the numbers would be "
         "right: look into it, and into what it calls."
     )
@@ -58,4 +94,4 @@ def test_a_wrong_kernel_is_named_where_the_launch_is_the_learners_too() -> None:
     ],
 )
 def test_no_map_is_blamed_for_a_wrong_kernel(edits: list[tuple[str, str]]) -> None:
-    assert first("flash_attention", *edits) is None
+    assert "index map" not in str(first("flash_attention", *edits))

@@ -1,0 +1,237 @@
+"""Kernels of other projects, as they are installed: whose, of which version, at which shape.
+
+What is here is right, as far as its own tests say; `examine` has to blame none of it. `dots` is a
+number of matrix products counted by hand, where that is easy.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import production as jax_own
+from production import BATCHED, FLASH, GATHER, GMM, MATMUL, OPS, PAGED, QKV, RAGGED, SPLASH
+
+f32, bf16, i8, i32 = jnp.float32, jnp.bfloat16, jnp.int8, jnp.int32
+S = jax.ShapeDtypeStruct
+REPOSITORIES = {"jax": "jax-ml/jax", "tokamax": "openxla/tokamax"}
+TOKAMAX = "tokamax._src.ops"
+
+
+@dataclass(frozen=True)
+class Foreign:
+    """A kernel: the package that brings it, its name, its shape in words, and what makes it."""
+
+    package: str
+    name: str
+    shape: str
+    make: Callable[[], tuple]
+    dots: int | None = None
+
+    @property
+    def version(self) -> str | None:
+        """Of the package; None where it is not installed."""
+        try:
+            return version(self.package)
+        except PackageNotFoundError:
+            return None
+
+
+def kernels() -> Iterator[Foreign]:
+    """All of them, whether they are installed or not."""
+    for name, shape, make, *dots in (*JAX, *GROUPED):
+        yield Foreign("jax", name, shape, make, *dots)
+    for name, shape, make, *dots in TOKAMAX_KERNELS:
+        yield Foreign("tokamax", name, shape, make, *dots)
+
+
+def of(path: str, name: str):
+    return getattr(importlib.import_module(path), name)
+
+
+def splash(mask: str, mqa: bool = False, **options):
+    lib, masks = importlib.import_module(SPLASH), importlib.import_module(f"{SPLASH[:-7]}_mask")
+    names = ("block_q", "block_kv", "block_kv_compute", "block_q_dkv", "block_kv_dkv",
+             "block_kv_dkv_compute", "block_q_dq", "block_kv_dq")  # fmt: skip
+    sizes = lib.BlockSizes(**dict.fromkeys(names, 128))
+    of_one = {"full": masks.FullMask, "causal": masks.CausalMask}[mask]
+    heads = masks.MultiHeadMask([of_one((256, 256))] * 2)
+    make = lib.make_splash_mqa if mqa else lib.make_splash_mha
+    made = make(mask=heads, head_shards=1, q_seq_shards=1, block_sizes=sizes, **options)
+    if mqa:
+        return made, S((2, 256, 128), f32), S((256, 128), f32), S((256, 128), f32)
+    return made, *QKV
+
+
+def splash_segments():
+    kernel, *qkv = splash("full")
+    ids = jnp.asarray(np.repeat([0, 1, 2, 3], 64), i32)
+    return kernel, *qkv, of(SPLASH, "SegmentIds")(q=ids, kv=ids)
+
+
+def flash(**options):
+    names = of(FLASH, "BlockSizes").__dataclass_fields__
+    sizes = of(FLASH, "BlockSizes")(**{n: 1 if n == "block_b" else 128 for n in names})
+    return functools.partial(of(FLASH, "flash_attention"), block_sizes=sizes, **options)
+
+
+def flash_segments():
+    ids = jnp.asarray(np.repeat([0, 1], 128)[None], i32)
+    fn = flash()
+    return (
+        lambda q, k, v, ids: fn(q, k, v, segment_ids=of(FLASH, "SegmentIds")(q=ids, kv=ids)),
+        *BATCHED,
+        ids,
+    )
+
+
+def grouped(sizes, m=512, dtype=bf16, transposed=False, tile=128):
+    gmm = functools.partial(of(GMM, "gmm"), tiling=(tile,) * 3, transpose_rhs=transposed)
+    return gmm, S((m, 256), dtype), S((len(sizes), 256, 256), dtype), jnp.array(sizes, i32)
+
+
+PAGES = S((2, 16, 16, 128), bf16)
+TABLE = jnp.asarray(np.random.default_rng(0).permutation(16).reshape(2, 8), i32)
+LENGTHS = jnp.array([100, 37], i32)
+
+
+def paged(queries=8, **options):
+    fn = functools.partial(of(PAGED, "paged_attention"), pages_per_compute_block=4, **options)
+    return fn, S((2, queries, 128), bf16), PAGES, PAGES, LENGTHS, TABLE
+
+
+def paged_int8():
+    tensor = of(f"{OPS}.paged_attention.quantization_utils", "QuantizedTensor")
+    fn = functools.partial(of(PAGED, "paged_attention"), pages_per_compute_block=4)
+    pages = S(PAGES.shape, i8), S((*PAGES.shape[:-1], 1), f32)
+
+    def quantized(q, weights, scales, lengths, table):
+        both = tensor(weight=weights, scales=scales)
+        return fn(q, both, both, lengths, table)
+
+    return quantized, S((2, 8, 128), f32), *pages, LENGTHS, TABLE
+
+
+def ragged_paged():
+    fn = functools.partial(of(RAGGED, "ragged_paged_attention"), num_kv_pages_per_block=8,
+                           num_queries_per_block=64, vmem_limit_bytes=2**25)  # fmt: skip
+    table = jnp.asarray(np.random.default_rng(0).permutation(63).reshape(3, 21), i32)
+    lengths, starts, count = (jnp.array(n, i32) for n in ([328, 180, 255], [0, 192, 320, 384], [3]))
+    q, pages = S((384, 32, 128), bf16), S((64, 16, 32, 128), bf16)
+    return fn, q, pages, lengths, table, starts, count
+
+
+def multiplied(m, k, n, block, dtype):
+    fn = functools.partial(of(MATMUL, "matmul"), block_shape=(block, block), block_k=block)
+    return fn, S((m, k), dtype), S((k, n), dtype)
+
+
+def gathered(shape, names):
+    mesh = jax.sharding.AbstractMesh(shape, names)
+    return functools.partial(of(GATHER, "all_gather"), mesh=mesh, axis_name="x"), S((128, 128), f32)
+
+
+def random(path, name, shape):
+    fn = of(f"{OPS}.random.{path}", name)
+    return lambda key: fn(key, 32, shape), jnp.array([1, 2], jnp.uint32)
+
+
+JAX = (
+    ("splash_attention", "causal, 2 heads of 256 × 128", jax_own.splash, 12),
+    ("splash_attention", "window of 64, 2 heads of 256 × 128", jax_own.splash_local),
+    ("splash_attention", "causal, its gradient", jax_own.splash_gradient),
+    ("splash_attention", "causal, under vmap", jax_own.splash_batched, 24),
+    ("splash_attention", "full mask, 2 heads of 256 × 128", lambda: splash("full"), 16),
+    ("splash_attention", "causal, one head of keys", lambda: splash("causal", mqa=True), 12),
+    ("splash_attention", "causal, soft cap",
+     lambda: splash("causal", attn_logits_soft_cap=20.0), 12),
+    ("splash_attention", "segments of 64", splash_segments, 16),
+    ("flash_attention", "causal, 1 × 2 × 256 × 128", jax_own.flash),
+    ("flash_attention", "causal, its gradient", jax_own.flash_gradient),
+    ("flash_attention", "all keys, 1 × 2 × 256 × 128", lambda: (flash(), *BATCHED), 16),
+    ("flash_attention", "with a bias", lambda: (flash(), *BATCHED, S((1, 2, 256, 256), f32)), 16),
+    ("flash_attention", "segments of 128", flash_segments),
+    ("paged_attention", "2 × 8 heads, pages of 16", jax_own.paged),
+    ("paged_attention", "a grid axis for the keys", lambda: paged(inline_seq_dim=False)),
+    ("paged_attention", "2 × 16 heads, soft cap",
+     lambda: paged(16, attn_logits_soft_cap=20.0)),
+    ("paged_attention", "int8 pages", paged_int8),
+    ("ragged_paged_attention", "2 sequences, pages of 16", jax_own.ragged_paged),
+    ("ragged_paged_attention", "3 sequences of 192, 128, 64 queries", ragged_paged, 480),
+    ("matmul", "256 × 384 × 256, f32", jax_own.matmul, 12),
+    ("matmul", "512 × 512 × 512, bf16, blocks of 256",
+     lambda: multiplied(512, 512, 512, 256, bf16), 8),
+    ("all_gather", "4 devices, 32 × 128 of each", lambda: gathered((4,), ("x",))),
+    ("all_gather", "rings of 2 of 4 devices", lambda: gathered((2, 2), ("x", "y"))),
+    ("philox_random_bits", "512 × 512",
+     lambda: random("philox", "philox_random_bits", (512, 512))),
+    ("plthreefry_random_bits", "300 × 400",
+     lambda: random("threefry", "plthreefry_random_bits", (300, 400))),
+    ("example_kernel.double", "64 × 128",
+     lambda: (of(f"{OPS}.example_kernel", "double"), S((64, 128), f32))),
+)  # fmt: skip
+GROUPED = (
+    ("megablox.gmm", "sizes 100, 0, 156, 200, 56", jax_own.gmm),
+    ("megablox.tgmm", "sizes 100, 0, 156, 200, 56", jax_own.tgmm),
+    ("megablox.gmm", "its gradient", jax_own.gmm_gradient),
+    ("megablox.gmm", "4 groups of 128: 4 tiles × 2 × 2", lambda: grouped([128] * 4), 16),
+    ("megablox.gmm", "transposed weights", lambda: grouped([128] * 4, transposed=True), 16),
+    ("megablox.gmm", "one group has all of 300 rows",
+     lambda: grouped([0, 384, 0], m=384, dtype=f32), 12),
+)  # fmt: skip
+
+
+def tokamax_splash(mqa: bool = False):
+    lib = importlib.import_module(
+        f"{TOKAMAX}.experimental.tpu.splash_attention.splash_attention_kernel"
+    )
+    masks = importlib.import_module(
+        f"{TOKAMAX}.experimental.tpu.splash_attention.splash_attention_mask"
+    )
+    names = ("block_q", "block_kv", "block_kv_compute", "block_q_dkv", "block_kv_dkv",
+             "block_kv_dkv_compute")  # fmt: skip
+    config = lib.SplashConfig(**dict.fromkeys(names, 128))
+    make = lib.make_splash_mqa_single_device if mqa else lib.make_splash_mha_single_device
+    kernel = make(masks.CausalMask((256, 256)), config=config)
+    return kernel, S((2, 256, 128), f32), *[S((256, 128) if mqa else (2, 256, 128), f32)] * 2
+
+
+def tokamax_gradient():
+    kernel, *qkv = tokamax_splash()
+    return jax.grad(lambda *qkv: jnp.sum(kernel(*qkv)), argnums=(0, 1, 2)), *qkv
+
+
+def tokamax_grouped(name: str):
+    fn = of(f"{TOKAMAX}.ragged_dot.pallas_mosaic_tpu_kernel", name)
+    fn = functools.partial(fn, precision=jax.lax.Precision.DEFAULT, out_dtype=f32)
+    sizes = jnp.array([100, 0, 156, 200, 56], i32)
+    shapes = {"gmm": ((512, 256), (5, 256, 256)), "tgmm": ((256, 512), (512, 256))}[name]
+    return fn, *(S(shape, bf16) for shape in shapes), sizes
+
+
+LOSS = f"{TOKAMAX}.linear_softmax_cross_entropy_loss.pallas_mosaic_tpu_kernel"
+
+
+def tokamax_loss(backward: bool):
+    name = f"linear_softmax_cross_entropy_loss_{'bwd' if backward else 'fwd'}_pallas_mosaic_tpu"
+    fn = functools.partial(of(LOSS, name), b_block_size=1024, h_block_size=256, v_block_size=512)
+    labels = jnp.asarray(np.random.default_rng(0).integers(0, 1024, 1024), i32)
+    before = (S((), f32), S((1024,), f32)) if backward else ()
+    return fn, *before, S((1024, 512), f32), labels, S((512, 1024), f32)
+
+
+TOKAMAX_KERNELS = (
+    ("splash_attention", "causal, 2 heads of 256 × 128", tokamax_splash, 12),
+    ("splash_attention", "causal, one head of keys", lambda: tokamax_splash(mqa=True), 12),
+    ("splash_attention", "causal, its gradient", tokamax_gradient),
+    ("ragged_dot gmm", "sizes 100, 0, 156, 200, 56", lambda: tokamax_grouped("gmm")),
+    ("ragged_dot tgmm", "sizes 100, 0, 156, 200, 56", lambda: tokamax_grouped("tgmm")),
+    ("linear_softmax_cross_entropy_loss", "1024 × 512 × 1024", lambda: tokamax_loss(False)),
+    ("linear_softmax_cross_entropy_loss", "its gradient", lambda: tokamax_loss(True)),
+)
