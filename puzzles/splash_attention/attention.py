@@ -21,7 +21,7 @@ from jaxtyping import Array, Float
 #        │         │ ÷ sum  │         │ │   │ S   └───┘
 #        └─────────┘        └─────────┘ └───┘
 #
-#   1/√H keeps the scores of standard normal vectors near ±1, whatever H is
+#   1/√H gives the scores of standard normal vectors variance 1, whatever H is
 # ```
 #
 # The spec is this definition, one query at a time, in float64. There `exp` overflows above a score of 709.

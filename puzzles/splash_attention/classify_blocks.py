@@ -20,7 +20,7 @@ from jaxtyping import Bool, Int
 #   0  skip: none of it counts    1  partial: some of it counts    2  full: all of it counts
 # ```
 #
-# Partial blocks need their mask stored. But block (2, 1) holds the same pattern as block (0, 0). Only two patterns are different,
+# Partial blocks get their mask stored. But block (2, 1) holds the same pattern as block (0, 0). Only two patterns are different,
 # however long the sequence is. So store each
 # **once**, in `partial_masks` (P, bq, bk), and let `mask_index` say which one a partial block has.
 #

@@ -108,7 +108,7 @@ def merge_attention(
 
 # %% [markdown]
 # **One query, many keys.** When a model writes, it has one new query and all the keys so far. There is one row of tiles to
-# walk, and everything waits for it. Cut the keys into parts that wait for nobody, and merge at the end, in pairs: this is
+# walk, and everything waits for it. Cut the keys into parts that wait for nobody, and merge at the end, here in pairs:
 # split-K, or [Flash-Decoding](https://crfm.stanford.edu/2023/10/12/flashdecoding.html). `jax.vmap` puts the parts on a grid axis of their own,
 # and `*B` merges all pairs of a round at once.
 

@@ -30,7 +30,7 @@ from puzzles import INTERPRET
 #                   0
 # ```
 #
-# Attention from a library shows you no scores, and if it takes no cap, you cannot add one.
+# Attention from a library often hides its scores: if it takes no cap, you cannot add one.
 # (`jax.nn.dot_product_attention` takes none.) In your kernel each block of scores exists for one step, between two dots.
 #
 # Three things happen to a score before the running maximum: the scale 1/√H, the cap, the mask. tanh is not linear, so

@@ -266,7 +266,7 @@ def splash_multi_head(
 # * **Rows that see nothing.** JAX's kernel asks for none, and gives them a mean of values, or NaN; `jax.nn` gives
 #   a mean. Yours are zeros, as the last lines show. Numbers are compared on all other rows.
 # * **p stays in f32 there**, `v` is cast to f32, and the rounding is left to the matrix unit. You cast `p` yourself.
-# * **Columns are 128 wide there.** A TPU's vector registers hold 8 × 128 numbers, and a column fills one lane of 128.
+# * **Columns are 128 wide there.** A vector register holds 8 × 128 f32 numbers, and a column fills one lane of 128.
 #   JAX's kernel keeps row numbers, ids of queries, m and l in all 128 lanes.
 
 # %% active="ipynb"

@@ -300,12 +300,12 @@ trainable.defvjp(trainable_forward, trainable_backward)
 #   "at most" knows nothing of these. With H = 64 the FLOPs are half as many and the exponentials as many as before, and blocks are
 #   padded to 128 lanes all the same. tokamax, below, takes exponentials to the base 2.
 # * **Documents.** Ids are known too late for a list made in NumPy: tiles between two documents are computed and masked, here and with the
-#   `segment_ids` of JAX's kernel. But that takes a mask as a JAX array, too. Its tables are then made on the device, and these dots are skipped, but it keeps the mask whole in HBM. Of such a mask tokamax (2026) makes the flat list on the device, and launches a grid whose length is known only there.
+#   `segment_ids` of JAX's kernel. But that takes a mask as a JAX array, too. Its tables are then made on the device, and these dots are skipped, but it keeps the mask whole in HBM, as tokamax (2026) does, which makes the flat list on the device, and launches a grid whose length is known only there.
 # * **Layouts.** In JAX's kernel q, k and v may each lie in memory with the sequence as their last axis; `QKVLayout` says which.
 # * **A flat list.** [tokamax](https://github.com/openxla/tokamax) has a newer version of JAX's kernel, which calls itself experimental
 #   (2026). Its forward pass, too, walks active tiles with first and last flags.
 # * **Many chips.** JAX's kernel can be cut across chips by heads (`head_shards`) and by queries (`q_seq_shards`), and not by keys.
-#   Cutting the keys is ring attention. tokamax has it (`ring_attention_kernel.py`), and you have both pieces: `attention_lse` and
+#   Ring attention cuts the keys. tokamax has it (`ring_attention_kernel.py`), and you have both pieces: `attention_lse` and
 #   `merge_attention`.
 #
 # The next thing to read is
