@@ -122,7 +122,6 @@ EXPLAINERS = {
         Explainer("first", explain.rounds_on_the_way),
         Explainer("first", tried.map_exchanged, dear=True),
         Explainer("first", tried.line_exchanged, dear=True),
-        Explainer("first", tried.kernel_exchanged, dear=True),
         Explainer("first", explain.apart),
     ),
     "rounded-twice": (_ON_RECORD,),

@@ -199,7 +199,7 @@ def map_exchanged(run: Run, clock: Clock) -> str | None:
     maps = [n for n, (a, b) in enumerate(pairs) if not np.array_equal(a.blocks, b.blocks)]
     together = [maps] if len(maps) > 1 else []
     for some in [*([one] for one in maps), *together] if len(maps) <= _TRIED else ():
-        if clock.in_time() and _right_with(run, "grid_mapping", _with_maps(*calls, some)):
+        if clock.in_time() and _right_with(run, _with_maps(*calls, some)):
             shown = [_shown(run.launches[0], *pairs[n]) for n in some]
             what = "another index map" if len(some) == 1 else "other index maps"
             return sentence("map exchanged", what=what, shown=" ".join(shown))
@@ -230,8 +230,9 @@ def line_exchanged(run: Run, clock: Clock) -> str | None:
                 continue
             text = "\n".join([*mine[:i], *theirs[k:end], *mine[j:]])
             if _right_as(run, fn, name, text):
-                line, more = mine[min(i, j - 1)].strip(), j - i - 1
-                form = how if more < 1 else "replace more"
+                form = "several" if j - i > 1 else "append" if i == len(mine) else how
+                line = mine[min(i, len(mine) - 1)].strip()
+                more = "line" if j - i == 2 else f"{j - i - 1} lines"
                 return sentence(f"line exchanged: {form}", line=line, more=more)
     return None
 
@@ -246,17 +247,6 @@ def _right_as(run: Run, fn: FunctionType, name: str, text: str) -> bool:
         return _first_wrong(changed) is None and changed.differs is None
     except Exception:  # what stands beside it may need the line that was there
         return False
-
-
-def kernel_exchanged(run: Run, clock: Clock) -> str | None:
-    """The kernel, where the learner has written both it and its launch."""
-    kernel = f"{run.puzzle.name}_kernel"
-    calls = _calls(run) if {run.puzzle.name, kernel} <= set(run.puzzle.blanks) else None
-    if calls is None or _refs(calls[0]) != _refs(calls[1]):
-        return None
-    if clock.in_time() and _right_with(run, "jaxpr", calls[1].params["jaxpr"]):
-        return sentence("kernel exchanged", kernel=kernel)
-    return None
 
 
 def _calls(run: Run) -> tuple[JaxprEqn, JaxprEqn] | None:
@@ -276,9 +266,9 @@ def _form(call: JaxprEqn) -> tuple:
     return mapping.grid, mapping.num_inputs, blocks
 
 
-def _right_with(run: Run, parameter: str, setting: object) -> bool:
-    """Whether the numbers are right where a parameter of the launch is another."""
-    program = with_parameter(run.traced.jaxpr, parameter, setting)
+def _right_with(run: Run, mapping: object) -> bool:
+    """Whether the numbers are right where the launch has other index maps."""
+    program = with_parameter(run.traced.jaxpr, "grid_mapping", mapping)
     try:
         return run.case.mismatch(execute(replace(run.traced, jaxpr=program))) is None
     except Exception:  # what one launch takes need not fit another

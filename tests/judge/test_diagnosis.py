@@ -165,24 +165,6 @@ def test_numbers_that_are_like_nothing_get_no_likeness() -> None:
     assert likeness(want, got, got != want, odd, None, 4e-5) is None
 
 
-def test_what_never_meets_the_wrong_element_is_told_however_blocks_are_cut() -> None:
-    spec = "            pl.BlockSpec((bm, bn), lambda i, j: (i, j)),\n"
-    first = judged(
-        "launch_vector_add",
-        ("bm, bn = 64, 256", "bm, bn = 32, 512"),
-        ("(pl.cdiv(M, bm), pl.cdiv(N, bn))", "(pl.cdiv(N, bn), pl.cdiv(M, bm))"),
-        (spec + spec, spec.replace("(i, j)", "(j, i)") + spec.replace("(i, j)", "(0, i)")),
-        (
-            "        out_specs=pl.BlockSpec((bm, bn), lambda i, j: (i, j))",
-            "        out_specs=pl.BlockSpec((bm, bn), lambda i, j: (j, i))",
-        ),
-    ).first
-    assert str(first) == (
-        "Look here first: no grid step that holds some of `o_ref[0:64, 0:256]` holds "
-        "`y_ref[32:64, 0:256]`; in the reference one does."
-    )
-
-
 def test_a_named_mistake_is_not_called_close() -> None:
     puzzle = puzzles.find("fused_matmul")
     verdict = judge(puzzle, puzzles.mutate(puzzle, puzzle.mistake("activates twice")))
