@@ -5,7 +5,7 @@ without it, on the oldest JAX and on the newest.
 
 Results in narrow floats are seen as integers and back. XLA's compiler for CPUs, that of JAX 0.7.2
 and that of 0.10.2, adds up bf16 products that were never rounded, as those of
-`jnp.sum((a * b).astype(jnp.float32))`. `xla_allow_excess_precision=false` does not prevent it.
+`jnp.sum((a * b).astype(jnp.float32))`. `xla_allow_excess_precision=false` helps on 0.7.2 alone.
 
 Products in f32 go through a choice. That compiler multiplies and subtracts in one step where it
 can: of two branches that compute the same score and its maximum, one may be so, and `exp(s - m)`
