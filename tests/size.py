@@ -185,11 +185,11 @@ def measures() -> list[Measure]:
     fields = tuple(Launch.__dataclass_fields__)
     return [
         Measure("lines of the engine", sum(wings(files).values()), 13_000, 19_500),
-        Measure("lines of tests", lines_of_tests(), 14_000, 18_850),
+        Measure("lines of tests", lines_of_tests(), 14_000, 19_400),
         Measure("names of jax._src", tuple(sorted(private)), 16, 16),
-        Measure("patches of JAX", tuple(sorted(patched)), 4, 8),
+        Measure("patches of JAX", tuple(sorted(patched)), 4, 4),
         Measure("fields of Launch", fields, 14, 14),
-        Measure("recursions over .eqns", tuple(sorted(walked)), 1, 15),
+        Measure("recursions over .eqns", tuple(sorted(walked)), 1, 12),
     ]
 
 

@@ -144,7 +144,8 @@ def _text(one: Finding) -> str:
 def _item(one: Finding) -> str:
     remedy = f"<br>→ {_code(one.remedy)}" if one.remedy else ""
     line = f"<br><code style='opacity:.7'>{html.escape(one.line)}</code>" if one.line else ""
-    means = f"<a href='{address(one.kind)}' target='_blank'>what {one.kind} means</a>"
+    where = f"href='{address(one.kind)}' target='_blank' style='color:inherit'"
+    means = f"<a {where}>what {one.kind} means</a>"
     return (
         f"<div style='margin-top:8px;border-left:3px solid {_COLOURS[one.severity]};"
         f"padding-left:8px'><b>{html.escape(_where(one))}</b><br>{_code(one.says)}{remedy}{line}"

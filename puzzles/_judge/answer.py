@@ -64,6 +64,8 @@ class Answer:
     @cached_property
     def fresh(self) -> Run | None:
         """It on the case that is drawn: by its own text, if no seed was given."""
+        if self.puzzle.fresh is None:  # its text is read for nothing
+            return None
         seed = own_seed(self.puzzle, self.fn) if self._seed is None else self._seed
         case = fresh_case(self.puzzle, seed)
         return None if case is None else self.on(case)

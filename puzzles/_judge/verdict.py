@@ -26,6 +26,7 @@ from puzzles._receipt import (
     step_seconds,
     stored,
     times,
+    wait_seconds,
 )
 from puzzles._rules import RULES, Finding, address, sentence, title_of
 from puzzles._tpu import CHIPS
@@ -125,7 +126,8 @@ class Verdict:
         for text in self.notes:
             parts.append(f"<div style='margin-top:4px;opacity:.8'>{_code(text)}</div>")
         if self._is_a_fault:
-            link = f"<a href='{address(self.rule)}' target='_blank'>{self.rule}</a>"
+            where = f"href='{address(self.rule)}' target='_blank' style='color:inherit'"
+            link = f"<a {where}>{self.rule}</a>"
             parts.append(
                 f"<div style='margin-top:4px;opacity:.8'>What this rule means: {link}</div>"
             )
@@ -261,7 +263,7 @@ def beside(scale: Scale, ran: tuple[str, ...]) -> str:
     wide = [max(len(row[column]) for row in rows) for column in range(3)]
     lines = [f"{name:<{wide[0]}}  {a:<{wide[1]}}  {b}".rstrip() for name, a, b in rows]
     told = {
-        "a step": "".join(_bound(mine)[1:]),
+        "time": "".join(_bound(mine)[1:]),
         "stored": stored(mine.launches),
         "ran": ", ".join(ran) if mine.steps > 1 else "",
     }
@@ -287,24 +289,24 @@ def _grids(launches: tuple[Launch, ...]) -> str:
 
 
 def _bound(cost: Cost) -> tuple[str, ...]:
-    """What bounds it: HBM and the matrix unit, which work at the same time, or its many steps.
+    """What bounds it: HBM and the matrix unit, which work at the same time, its steps, its waits.
 
-    Then, where it is the steps: how long one takes, and all else.
+    Then, where it is steps or waits: how long one takes, and all else.
     """
     least = cost.least
     memory, matrix = times(least.bytes, least.flops if least.dot_flops else 0, _CHIP)
     seconds, steps = max(memory, matrix), step_seconds(cost.launches, _CHIP)
+    waits = wait_seconds(cost.launches, _CHIP)
     if not seconds:
         return ()
     slower = "the matrix unit" if matrix > memory else "HBM"
-    if steps <= seconds:
+    if max(steps, waits) <= seconds:
         return (sentence("bound by", time=seconds_words(seconds), chip=_CHIP.name, slower=slower),)
-    return (
-        sentence("bound by its steps", time=seconds_words(steps), chip=_CHIP.name),
-        sentence(
-            "a step",
-            time=seconds_words(_CHIP.step_seconds),
-            slower=slower,
-            alone=seconds_words(seconds),
-        ),
-    )
+    alone = dict(slower=slower, alone=seconds_words(seconds))
+    if waits > steps:
+        each, whole = (seconds_words(time) for time in (_CHIP.wait_seconds, waits + memory))
+        by = sentence("bound by its waits", time=whole, chip=_CHIP.name)
+        return (by, sentence("a wait", time=each, **alone))
+    each, whole = (seconds_words(time) for time in (_CHIP.step_seconds, steps))
+    by = sentence("bound by its steps", time=whole, chip=_CHIP.name)
+    return (by, sentence("a step", time=each, **alone))

@@ -252,7 +252,8 @@ class Call:
         if given is None:
             return None
         words = [str(getattr(word, "value", word)).lower() for word in given]
-        if all(len(word) == 1 for word in words):  # JAX made a tuple of one word's letters
+        # JAX made a tuple of one word's letters; without a grid there may be no word at all.
+        if words and all(len(word) == 1 for word in words):
             words = ["".join(words)]
         mapped, rank = set(self.mapping.vmapped_dims), len(self.mapping.grid)
         if len(words) + len(mapped) != rank:

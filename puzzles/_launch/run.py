@@ -22,7 +22,7 @@ from puzzles._jax import (
 )
 from puzzles._launch.compiling import compiled
 from puzzles._launch.faithful import TURNS, Endless
-from puzzles._launch.jaxprs import CALLS, PALLAS_CALL, kernel_calls, part, subjaxprs
+from puzzles._launch.jaxprs import CALLS, PALLAS_CALL, kernel_calls, part, subjaxprs, visited
 from puzzles._launch.sameness import fingerprint
 
 # How to run a group of equations, which are also given, as a program on its inputs.
@@ -121,14 +121,8 @@ def _groups(jaxpr: Jaxpr) -> Iterator[tuple[bool, list[JaxprEqn]]]:
 
 def runs_in_python(jaxpr: Jaxpr) -> bool:
     """Whether `run_program` gets to every launch: not to those of `shard_map`, for example."""
-    for equation in filter(_launches, jaxpr.eqns):
-        if equation.primitive.name == PALLAS_CALL:
-            continue
-        if equation.primitive.name not in _CONTROL:
-            return False
-        if not all(map(runs_in_python, subjaxprs(equation))):
-            return False
-    return True
+    paths = (path for equation, path in visited(jaxpr) if equation.primitive.name == PALLAS_CALL)
+    return all(one.primitive.name in _CONTROL for path in paths for one in path)
 
 
 def _launches(equation: JaxprEqn) -> bool:

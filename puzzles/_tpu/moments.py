@@ -318,11 +318,15 @@ class _Follower:
         """A copy that begins or ends where its buffer has nothing."""
         where = ", ".join(f"{a}" if b is None else f"{a}:{b}" for a, b in error.ranges)
         name, at = self.name(error.buffer), f" at grid step {self.at}" if self.at else ""
+        text = text_of(self.info)
+        remedy = "Check the bounds of what is copied."
+        if not text:
+            remedy = "In a pipeline, index maps and the grid count blocks, and not elements."
         says = (
-            f"{_who(text_of(self.info))} reaches outside `{name}`, which has shape {error.shape}: "
+            f"{_who(text)} reaches outside `{name}`, which has shape {error.shape}: "
             f"`{name}[{where}]`{at}."
         )
-        return self.finding("out-of-bounds", says, "Check the bounds of what is copied.", name)
+        return self.finding("out-of-bounds", says, remedy, name)
 
     def moment(
         self, kind: str, text: str, slots: tuple[int, ...] = (), *, fresh: bool = False

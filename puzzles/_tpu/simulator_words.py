@@ -49,7 +49,7 @@ def _translated(error: Exception, watch: Watch) -> Finding | str:
         says = 'In `dimension_semantics` a "parallel" axis comes after an "arbitrary" one.'
         return Finding("parallel", WARNING, says, "Make the parallel axes the first of the grid.")
     access = _access(text, watch)
-    if access is not None:
+    if access is not None and not _fits(*access[2:]):
         return _outside(*access, watch)
     return f"The TPU simulator stops{_at(watch)}: {text}"
 
@@ -109,6 +109,12 @@ def _access(text: str, watch: Watch) -> tuple[str, int, Any, Any] | None:
     )
     shape = tuple(indexer.shape for indexer in given.get("transforms", ())[:1])
     return "", _int(given.get("buffer_id")) or 0, ranges, shape[0] if shape else None
+
+
+def _fits(ranges: Any, shape: Any) -> bool:
+    """Whether an access is inside, so that it is the simulator that stops for another reason."""
+    ends = ((a, a + 1 if b is None else b) for a, b in ranges)
+    return bool(shape) and all(a >= 0 and b <= n for (a, b), n in zip(ends, shape, strict=False))
 
 
 def _outside(space: str, buffer: int, ranges: Any, shape: Any, watch: Watch) -> Finding:

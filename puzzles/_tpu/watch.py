@@ -19,7 +19,15 @@ import jax
 import numpy as np
 
 from puzzles._jax import Jaxpr, JaxprEqn, array_of, user_frame
-from puzzles._launch import launch_name, line_of, memory_space, parameter_names, subjaxprs, text_of
+from puzzles._launch import (
+    launch_name,
+    line_of,
+    memory_space,
+    parameter_names,
+    ranges_of,
+    text_of,
+    visited,
+)
 from puzzles._tpu.hazards import Stuck
 from puzzles._tpu.seen import Seen, comparable, floating, inside, recasts, taken
 
@@ -124,12 +132,15 @@ class Watch:
         elif name == "_allocate_buffer" and self._how.unwritten != "nan":
             given = (*given[:-1], self._zeroed(np.asarray(given[-1])))
         self.calls += 1
+        called = function
         if self._how.revisits and name == "_check_for_revisiting":
-            function = partial(_passed, function)
+            called = partial(_passed, function)
+        elif name == "swap":
+            called = partial(_swapped, function)
         try:
             if self._how.calls is not None and self.calls > self._how.calls:
                 raise Enough
-            result = held = self._runs.get(name, _at_once)(partial(function, *given, **keywords))
+            result = held = self._runs.get(name, _at_once)(partial(called, *given, **keywords))
             if later:
                 *token, whole = jax.tree.leaves(result)
                 result = (*token, taken(np.asarray(whole), later))
@@ -233,6 +244,31 @@ def _passed(function: Any, *given: Any, **keywords: Any) -> Any:
     return _named(function, given, keywords).get("token", ())
 
 
+def _swapped(function: Any, *given: Any, **keywords: Any) -> Any:
+    """What a store gives back; the simulator takes a mask of several axes for one of the first."""
+    plain = function.func if isinstance(function, partial) else function
+    at = _parameters(plain).index
+    transforms, mask = given[at("transforms")], given[at("mask")]
+    if mask is None or len(transforms) != 1 or not _lies_inside(transforms[0]):
+        return function(*given, **keywords)
+    value, mask = np.asarray(given[at("val")]), np.asarray(mask)
+
+    def store(new: np.ndarray) -> Any:
+        put = {at("val"): new, at("mask"): None}
+        return function(*(put.get(n, one) for n, one in enumerate(given)), **keywords)
+
+    old = np.asarray(jax.tree.leaves(store(value))[-1])
+    *token, _ = jax.tree.leaves(store(np.where(mask, value, old)))
+    return (*token, np.where(mask, old, value))
+
+
+def _lies_inside(indexer: Any) -> bool:
+    """Whether an index is within the shape that it is of."""
+    ranges = ranges_of([indexer])
+    pairs = zip(ranges or (), indexer.shape, strict=False)
+    return ranges is not None and all(a >= 0 and b <= n for (a, b, _), n in pairs)
+
+
 def _at_once(run: Callable[[], Any]) -> Any:
     return run()
 
@@ -327,14 +363,12 @@ def _grid(equation: JaxprEqn) -> Any:
 
 
 def _scoped(jaxpr: Jaxpr) -> Iterator[tuple[str, Any]]:
-    """The names that `run_scoped` gives to what it allocates, and their avals."""
-    for equation in jaxpr.eqns:
-        for inner in subjaxprs(equation):
-            if equation.primitive.name == "run_scoped":
-                names = inner.debug_info.arg_names or ()
-                if len(names) == len(inner.invars):
-                    yield from zip(map(str, names), (v.aval for v in inner.invars), strict=True)
-            yield from _scoped(inner)
+    """The names that `run_scoped` gives to what it allocates, and their avals; some come twice."""
+    for _, path in visited(jaxpr):
+        for inner in (e.params["jaxpr"] for e in path if e.primitive.name == "run_scoped"):
+            names = inner.debug_info.arg_names or ()
+            if len(names) == len(inner.invars):
+                yield from zip(map(str, names), (v.aval for v in inner.invars), strict=True)
 
 
 def _allocated(equation: JaxprEqn) -> list[str]:

@@ -311,6 +311,12 @@ def fused_gate_up(lhs, w_gate, w_up, group_sizes):
             says="dots run in",
             stage="work",
         ),
+        Mistake(
+            "stores the gate alone",
+            old=_HIDDEN,
+            new="hidden = jax.nn.silu(gate_ref[...])",
+            says="the gate multiplies what comes up: the second sum is missing",
+        ),
     ],
     alternatives=[
         Alternative(

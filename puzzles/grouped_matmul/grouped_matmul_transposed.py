@@ -154,6 +154,13 @@ PUZZLE = Puzzle(
     concerns the rows, and those did not change.""",
     mistakes=[
         Mistake(
+            "leaves the batches out of the dimension numbers",
+            old="last_axes = (((1,), (1,)), ((), ()))",
+            new="last_axes = ((1,), (1,))",
+            says="what is summed over, then batches",
+            stage="error",
+        ),
+        Mistake(
             "contracts as if rhs were K × N",
             old=_DOT,
             new="jnp.dot(lhs_ref[...], rhs_ref[...], preferred_element_type=jnp.float32)",

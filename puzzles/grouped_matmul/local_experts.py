@@ -289,6 +289,29 @@ def local_experts(lhs, rhs, group_sizes, first):
             says="`dynamic_update_slice` works on the data outside the kernel",
             stage="pallas",
         ),
+        Mistake(
+            "rolls the list by experts instead of visits",
+            edits=((_GROUPS, _GROUPS.replace("-begin", "-first")), (_TILES, _TILES.replace("-begin", "-first"))),
+            says="an entry of the list is a visit, and a group may have several, or none: roll by visits[first]",
+        ),
+        Mistake(
+            "numbers groups from the first one that has rows",
+            old=_GROUPS,
+            new="group_ids = jnp.roll(group_ids, -begin)\n    group_ids = group_ids - group_ids[0]",
+            says="the first own group may be empty, and has no visit then: subtract `first`",
+        ),
+        Mistake(
+            "cuts out L offsets",
+            old="(L + 1,)",
+            new="(L,)",
+            says="L groups have L + 1 offsets: the last one is where the last group ends",
+        ),
+        Mistake(
+            "takes a step for each own row",
+            old=_STEPS,
+            new="begin, num_steps = visits[first], jnp.sum(jax.lax.dynamic_slice(group_sizes, (first,), (L,)))",
+            says="steps are visits, not rows: the own ones end at visits[first + L]",
+        ),
     ],
     alternatives=[
         Alternative(

@@ -149,6 +149,15 @@ PUZZLE = Puzzle(
     grouped matmul this store is all of the kernel that knows of groups.""",
     mistakes=[
         Mistake(
+            "slices as many rows as the group has",
+            old=_STORE,
+            new="""first = jnp.clip(starts_ref[g] - i * bm, 0, bm)
+    rows = pl.ds(first, jnp.clip(ends_ref[g] - i * bm, 0, bm) - first)
+    o_ref[rows, :] = x_ref[rows, :]""",
+            says="How large a slice is must be known while Python runs",
+            stage="error",
+        ),
+        Mistake(
             "stores every row",
             old=_STORE,
             new="o_ref[...] = x_ref[...]",

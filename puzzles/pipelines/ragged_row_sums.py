@@ -218,7 +218,7 @@ PUZZLE = Puzzle(
             "takes one block more than there are",
             old="pl.cdiv(length, 64)",
             new="length // 64 + 1",
-            says="The kernel reaches outside `x_ref`",
+            says="reaches outside `x_ref`, which has shape",
             stage="memory",
         ),
         Mistake(

@@ -449,3 +449,35 @@ def test_a_kernel_that_reads_through_a_bitcast_is_simulated(first: bool) -> None
         (out,) = simulate(trace_call(fn, x))
         low, high = (np.asarray(x)[n::2].view(np.uint16).astype(np.uint32) for n in (0, 1))
         assert (out == low + (high << 16)).all()
+
+
+@pytest.mark.skipif(not hasattr(pltpu, "store"), reason="this JAX has no `pltpu.store`")
+@pytest.mark.parametrize("first", [False, True])
+def test_a_store_with_a_mask_of_several_axes_is_simulated(first: bool) -> None:
+    def kernel(x_ref, o_ref):
+        if first:
+            o_ref[...] = jnp.zeros_like(o_ref)
+        part = o_ref.at[:, pl.ds(2, 2)]
+        row = jax.lax.broadcasted_iota(i32, part.shape, 0)
+        pltpu.store(part, x_ref[...], mask=row >= 3)
+
+    def fn(x):
+        return pl.pallas_call(kernel, out_shape=S((8, 4, 128), f32))(x)
+
+    x = jax.random.normal(jax.random.key(0), (8, 2, 128))
+    found = examine(fn, x)
+    told = [(one.kind, one.operand) for one in found.findings]
+    assert (told, found.unseen) == ([] if first else [("uninitialised", "o_ref")], ())
+    if first:
+        (out,) = simulate(trace_call(fn, x))
+        right = np.zeros((8, 4, 128), np.float32)
+        right[3:, 2:] = x[3:]
+        assert (out == right).all()
+
+
+def test_no_words_for_no_axes_are_right() -> None:
+    def fn(x):
+        params = pltpu.CompilerParams(dimension_semantics=())
+        return pl.pallas_call(negate, out_shape=x, compiler_params=params)(x)
+
+    assert examine(fn, S((8, 128), f32)).findings == ()
