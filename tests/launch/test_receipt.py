@@ -111,7 +111,7 @@ def test_many_small_steps_are_said_to_cost_more_than_the_model():
 
 
 def test_waits_that_no_work_hides_are_said_to_cost_more_than_their_bytes():
-    # two copies of 256 KiB, one after the other: 0.64 us of bytes in all, and 0.8 us of waiting for each
+    # two copies of 256 KiB, one after the other: 0.64 us of bytes, and twice 0.8 us of waiting
     x = S((128, 1024), f32)
     one_by_one = rows(puzzles.find("stream_sum").solution, x)
     assert one_by_one["time"].startswith("at least 644 ns")
