@@ -14,7 +14,8 @@ import numpy as np
 
 import puzzles
 from puzzles import _draw as p
-from puzzles._author import film, strip
+from puzzles._author import strip
+from puzzles._draw import film
 from puzzles._tpu import CHIPS
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -136,7 +137,7 @@ def roofline() -> str:
     body.append(p.text(x1 + 6, bottom - 8, f"ridge: {chip.ridge:.0f}", size=11))
     for label, intensity in points:
         x, y = at(intensity, min(peak, intensity * slope))
-        colour = p.BLUE if intensity >= chip.ridge else p.VERMILLION
+        colour = p.BLUE if intensity >= chip.ridge else p.PURPLE
         shape = "h10v10h-10z" if intensity >= chip.ridge else "l6 10h-12z"
         corner = (x - 5, y - 5) if intensity >= chip.ridge else (x, y - 6)
         body.append(f'<path d="M{p.px(corner[0])} {p.px(corner[1])}{shape}" fill="{colour}"/>')
@@ -172,13 +173,13 @@ def rescaled() -> str:
                     f'<path d="{was}" fill="none" stroke="{p.INK}" stroke-dasharray="3 3"'
                     ' stroke-opacity=".6"/>'
                 )
-            colour = p.BLUE if k < before else p.VERMILLION
+            colour = p.BLUE if k < before else p.PURPLE
             bar = p.rect(at + 3, bottom - tall, wide - 6, tall)
             body.append(f'<path d="{bar}" fill="{colour}"/>')
             body.append(p.text(at + wide / 2, bottom + 16, str(x), size=11, anchor="middle"))
         total = sum(math.exp(x - m) for x in seen)
         body.append(p.text(x0, bottom + 36, f"l = {total:.3f}", size=12, room=gap - 12))
-    words = "bars: the terms of l; red: this block's; dashed: before the correction"
+    words = "bars: the terms of l; purple: this block's; dashed: before the correction"
     body.append(p.text(20, bottom + 62, words, size=11, muted=True, room=560))
     says = f"{title}: bars for 1, 3, then 2, 5, then 4, 0; at 5 the first two shrink to 0.135."
     return p.document(600, 275, "".join(body), title, says)
@@ -272,7 +273,6 @@ DIAGRAMS: dict[str, Callable[[], str]] = {
             "... and so on.",
         ],
         "One grid step, one block",
-        to_scale=True,
     ),
     "basics/add_reversed_blocks": strip(
         "add_reversed_blocks",
@@ -284,7 +284,6 @@ DIAGRAMS: dict[str, Callable[[], str]] = {
             "... and meet in the middle.",
         ],
         "Two index maps, two ways to walk",
-        to_scale=True,
     ),
     "basics/scale_blocks": strip(
         "scale_blocks",
@@ -297,7 +296,6 @@ DIAGRAMS: dict[str, Callable[[], str]] = {
             "The last axis runs fastest.",
         ],
         "The order of a two-dimensional grid",
-        to_scale=True,
     ),
     "basics/outer_product": strip(
         "outer_product",
@@ -309,8 +307,6 @@ DIAGRAMS: dict[str, Callable[[], str]] = {
             "i moves on: both are fetched.",
         ],
         "What an index map ignores is reused",
-        to_scale=True,
-        down=("a_ref",),
     ),
     "basics/launch_vector_add": strip(
         "launch_vector_add",
@@ -323,8 +319,7 @@ DIAGRAMS: dict[str, Callable[[], str]] = {
             "The next row of blocks.",
         ],
         "One step, one output block",
-        to_scale=True,
-        unsaid=("masked",),
+        unsaid=("beyond",),
     ),
     "basics/row_sum": strip(
         "row_sum",
@@ -337,7 +332,6 @@ DIAGRAMS: dict[str, Callable[[], str]] = {
             "A fresh block again.",
         ],
         "An output block stays until its index changes",
-        to_scale=True,
     ),
     "basics/ragged_row_sum": strip(
         "ragged_row_sum",
@@ -349,7 +343,6 @@ DIAGRAMS: dict[str, Callable[[], str]] = {
             "84 of 128 columns do not exist.",
         ],
         "The last block hangs over the edge",
-        to_scale=True,
     ),
     "basics/tiled_matmul": strip(
         "tiled_matmul",
@@ -362,7 +355,6 @@ DIAGRAMS: dict[str, Callable[[], str]] = {
             "The next output block begins.",
         ],
         "One output block is a sum over k",
-        to_scale=True,
     ),
     "basics/launch_matmul": strip(
         "launch_matmul",
@@ -374,7 +366,6 @@ DIAGRAMS: dict[str, Callable[[], str]] = {
             "... and the output block is done.",
         ],
         "A transposed operand, fetched as it lies",
-        to_scale=True,
     ),
     "basics/batched_matmul": strip(
         "batched_matmul",
@@ -386,7 +377,6 @@ DIAGRAMS: dict[str, Callable[[], str]] = {
             "The whole matrix 2.",
         ],
         "A batch axis is an axis of the grid",
-        to_scale=True,
     ),
     "basics/fused_matmul": strip(
         "fused_matmul",
@@ -398,7 +388,6 @@ DIAGRAMS: dict[str, Callable[[], str]] = {
             "Only now a new bias block.",
         ],
         "Bias and activation ride along",
-        to_scale=True,
     ),
     "basics/choose_blocks": roofline,
     "splash_attention/online_softmax": rescaled,

@@ -92,6 +92,7 @@ __all__ = [
     "copy_parts",
     "forget_callbacks",
     "has_tpu",
+    "instead",
     "interpret_params",
     "is_key",
     "is_remote",
@@ -152,6 +153,17 @@ def has_tpu() -> bool:
 
 
 @contextlib.contextmanager
+def instead(module: Any, name: str, function: Any) -> Iterator[None]:
+    """Within it, JAX's `module` has `function` of this name; every passing patch is made here."""
+    original = getattr(module, name)
+    setattr(module, name, function)
+    try:
+        yield
+    finally:
+        setattr(module, name, original)
+
+
+@contextlib.contextmanager
 def retraced() -> Iterator[None]:
     """Within it, no kernel or index map is answered from an earlier trace of the same function.
 
@@ -162,11 +174,8 @@ def retraced() -> Iterator[None]:
     if _cached is None or _uncached is None:  # before 0.11
         yield
         return
-    partial_eval.trace_to_jaxpr = _uncached
-    try:
+    with instead(partial_eval, "trace_to_jaxpr", _uncached):
         yield
-    finally:
-        partial_eval.trace_to_jaxpr = _cached
 
 
 def call_at_fault(error: BaseException) -> tuple[Any, int]:
@@ -330,17 +339,11 @@ def _with_known(function: Callable[..., Any], wanted: dict[str, Any]) -> Any:
     return function(**{k: v for k, v in wanted.items() if k in known})
 
 
-@contextlib.contextmanager
-def simulator_callbacks(instead: Callable[..., Any]) -> Iterator[None]:
-    """Within it, JAX hands every callback to `instead`; where its name is gone, to nobody."""
-    original = getattr(callback, "io_callback_impl", None)
-    if original is not None:
-        callback.io_callback_impl = instead
-    try:
-        yield
-    finally:
-        if original is not None:
-            callback.io_callback_impl = original
+def simulator_callbacks(watcher: Callable[..., Any]) -> contextlib.AbstractContextManager:
+    """Within it, JAX hands every callback to `watcher`; where its name is gone, to nobody."""
+    if not hasattr(callback, "io_callback_impl"):
+        return contextlib.nullcontext()
+    return instead(callback, "io_callback_impl", watcher)
 
 
 def forget_callbacks() -> None:
@@ -350,22 +353,16 @@ def forget_callbacks() -> None:
         tokens.clear()
 
 
-@contextlib.contextmanager
-def simulated_ids(ids: Sequence[Any]) -> Iterator[None]:
+def simulated_ids(ids: Sequence[Any]) -> contextlib.AbstractContextManager:
     """Within it, the simulator is compiled with these program ids along each axis of a grid.
 
     Raises NotImplementedError where its name is gone.
     """
     name = "_get_randomized_grid_coordinates"
     module = inspect.getmodule(reset_tpu_interpret_mode_state)
-    original = getattr(module, name, None)
-    if original is None:
+    if not hasattr(module, name):
         raise NotImplementedError(f"this JAX has no {name}")
-    setattr(module, name, lambda *_: tuple(map(jax.numpy.asarray, ids)))
-    try:
-        yield
-    finally:
-        setattr(module, name, original)
+    return instead(module, name, lambda *_: tuple(map(jax.numpy.asarray, ids)))
 
 
 def come_to_rest() -> None:

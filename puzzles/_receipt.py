@@ -16,7 +16,7 @@ _CLOSE = 0.8  # of the limit of VMEM
 _FEW = 2000  # FLOPs of dots for an exp: with more, exps are not worth a line
 _PADDED = 4  # times what it holds, from which on an array's padding is worth a line
 _LEFT_OUT = (
-    "the vector unit's time, what a copy costs beside its bytes, relayouts, other "
+    "the vector unit's time, what a hidden copy costs beside its bytes, relayouts, other "
     "devices, and all that XLA does around the launch"
 )
 _HANGING = (
@@ -135,6 +135,7 @@ def _one(launches: tuple[Launch, ...], chip: Chip) -> str:
         "roof": roof(launch.intensity, chip) if launch.dots and _comparable(launch) else "",
         "time": "" if launch.dots else _time(launch, chip),
         "steps": _steps(launch, chip),
+        "waits": _waits(launch, chip),
         "data": _data(launch),
         "before": _before(launch),
     }
@@ -231,6 +232,31 @@ def step_seconds(launches: Sequence[Launch], chip: Chip) -> float:
     """What the steps take by themselves in which Pallas moves blocks; 0 where they are few."""
     steps = sum(one.steps * (one.times or 1) for one in launches if _pipelined(one))
     return steps * chip.step_seconds if steps >= _MANY else 0.0
+
+
+def wait_seconds(launches: Sequence[Launch], chip: Chip) -> float:
+    """What kernels wait for copies from HBM that no work hides, beside their bytes, at least.
+
+    Copies from several refs may be waited for at once: of a launch only one ref's count.
+    """
+    return chip.wait_seconds * sum(_pauses(one) * (one.times or 1) for one in launches)
+
+
+def _pauses(launch: Launch) -> int:
+    far = {copy.source for copy in launch.copies if copy.spaces[0] == "hbm"}
+    found = (launch.waits or {}) if far else {}
+    return max((its.pauses for name, its in found.items() if name in far), default=0)
+
+
+def _waits(launch: Launch, chip: Chip) -> str:
+    """That the kernel's waits take long, where that is more than what it moves and multiplies."""
+    whole = wait_seconds((launch,), chip)
+    if whole <= max(times(launch.hbm_bytes, launch.dot_flops, chip)):
+        return ""
+    return (
+        f"{_pauses(launch):,} for copies that no work hides, of {seconds_words(chip.wait_seconds)} "
+        f"each beside their bytes: {seconds_words(whole)}, by libtpu's estimate"
+    )
 
 
 def _pipelined(launch: Launch) -> bool:

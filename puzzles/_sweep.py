@@ -12,6 +12,7 @@ from typing import Any
 
 from puzzles._check import say
 from puzzles._launch import trace
+from puzzles._receipt import step_seconds, times, wait_seconds
 from puzzles._show import estimated_cycles, plot
 from puzzles._tpu import CHIPS
 
@@ -24,23 +25,25 @@ def sweep(
     """Print what `fn(*args, **choice)` costs for each choice, and plot what ranks them.
 
     On a TPU that is measured: after a call that compiles, ten calls are started in a row, and the
-    last is waited for. Elsewhere it is the receipt's least time, or, with libtpu installed and
+    last is waited for. Elsewhere it is the receipt's time, or, with libtpu installed and
     PUZZLES_TPU=1 set, libtpu's estimate of cycles. The title says which. Shapes will do for args.
     """
     import jax
 
     ask_libtpu = os.environ.get("PUZZLES_TPU") == "1" and importlib.util.find_spec("libtpu")
-    told = f"µs at best on a {chip}, by the receipt (nothing was measured)"
+    told = f"µs on a {chip}, by the receipt (nothing was measured)"
     if jax.default_backend() == "tpu":
         told = "µs measured on this TPU"
     elif ask_libtpu:
         told = f"cycles on a {chip}, by libtpu's estimate"
-    say("".join(f"{name:>8}" for name in choices[0]) + "  VMEM MiB  HBM MiB  at best µs  FLOP/byte")
+    wide = max(5, *(len(name) + 1 for name in choices[0]))
+    names = "".join(f"{name:>{wide}}" for name in choices[0])
+    say(f"{names} VMEM MiB HBM MiB  steps FLOP/B     µs")  # so narrow that a phone has room for it
     found = {}
     for choice in choices:
         chosen = functools.partial(fn, **choice)
-        row, value = _row(choice, chosen, args, chip)
-        say(row)
+        costs, value = _costs(chosen, args, chip)
+        say("".join(f"{one:{wide}}" for one in choice.values()) + costs)
         if jax.default_backend() == "tpu":
             value = _measured(chosen, "_".join(map(str, choice.values())), args)
         elif ask_libtpu:
@@ -49,14 +52,16 @@ def sweep(
     plot(found, told)
 
 
-def _row(choice: Mapping[str, int], chosen: Callable, args: tuple, chip: str) -> tuple[str, float]:
-    """A choice and its costs, and the microseconds that HBM or the matrix unit needs."""
+def _costs(chosen: Callable, args: tuple, chip: str) -> tuple[str, float]:
+    """What a choice costs, and the microseconds that it needs by the receipt."""
     launches, its = trace(chosen, *args), CHIPS[chip]
     moved, flops = (sum(getattr(one, n) for one in launches) for n in ("hbm_bytes", "dot_flops"))
-    best = 1e6 * max(flops / its.flops_per_second, moved / its.hbm_bytes_per_second)
+    by_itself = step_seconds(launches, its), wait_seconds(launches, its)
+    needed = 1e6 * max(*times(moved, flops, its), *by_itself)
+    steps = sum(one.steps for one in launches)
     vmem = max((one.vmem_bytes for one in launches), default=0)
-    costs = f"{vmem / 2**20:10.2f}{moved / 2**20:9.0f}{best:12.0f}{flops / max(1, moved):11.0f}"
-    return "".join(f"{value:8}" for value in choice.values()) + costs, best
+    memory = f"{vmem / 2**20:9.2f}{moved / 2**20:8.0f}"
+    return f"{memory}{steps:7}{flops / max(1, moved):7.0f}{needed:7.0f}", needed
 
 
 def _measured(chosen: Callable, name: str, args: tuple) -> float:

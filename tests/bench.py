@@ -148,13 +148,13 @@ def _ladder(name: str) -> dict[str, Times]:
 def _wrong(puzzle: Puzzle) -> tuple[list[float], list[tuple[float, str]]]:
     """Seconds for each mistake in the numbers, without and with its name, nothing compiled yet."""
     from puzzles import Mistake, mutate
-    from puzzles._judge import case, explain, judging
+    from puzzles._judge import judging, tried
     from puzzles._launch import compiling
 
     plain, named = [], []
     explainers = judging.EXPLAINERS
     nameless = {
-        rule: tuple(one for one in some if one.ask is not explain.mistake_on_record)
+        rule: tuple(one for one in some if one.ask is not tried.mistake_on_record)
         for rule, some in explainers.items()
     }
     natural = [
@@ -163,7 +163,7 @@ def _wrong(puzzle: Puzzle) -> tuple[list[float], list[tuple[float, str]]]:
     for mistake in (*(m for m in puzzle.mistakes if m.stage == "values"), *natural):
         for seconds, known in ((plain, nameless), (named, explainers)):
             compiling._compiled.clear()
-            for kept in (case._traced, case._mistaken, case._program_of, case._faults_of):
+            for kept in (tried._traced, tried.mistaken, tried._program_of, tried._faults_of):
                 kept.cache_clear()
             judging.EXPLAINERS = known
             took = _seconds(mutate(puzzle, mistake), "values")

@@ -73,6 +73,11 @@ def covering(
         if any(seen[kind] < count for kind, count in wanted.items()):
             seen.update(wanted.keys())
             chosen.append(n)
+    for n in reversed(chosen.copy()):  # the heaviest first: what later ones made superfluous
+        wanted = kinds(things[n])
+        if all(seen[kind] > count for kind, count in wanted.items()):
+            seen.subtract(wanted.keys())
+            chosen.remove(n)
     return [things[n] for n in sorted(chosen)]
 
 

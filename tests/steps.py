@@ -18,10 +18,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
 
 import puzzles
 from puzzles._launch import Traced, trace_call
-from puzzles._receipt import times
+from puzzles._receipt import times, wait_seconds
 from puzzles._tpu import CHIPS, Compiler
 
 # By what the matrix unit does in a second: four of 128 × 128 cells, two operations in each.
@@ -55,6 +56,7 @@ class Estimate:
     cycles: int
     memory: float
     matrix: float
+    waits: float
 
     @property
     def by_steps(self) -> float:
@@ -64,13 +66,16 @@ class Estimate:
     def ratio(self) -> float:
         """libtpu's time, in units of the receipt's."""
         seconds = self.cycles / HERTZ[self.chip]
-        return seconds / max(self.memory, self.matrix, self.by_steps)
+        waited = self.waits + self.memory if self.waits else 0.0
+        return seconds / max(self.memory, self.matrix, self.by_steps, waited)
 
     @property
     def agrees(self) -> bool:
-        """Whether both say that steps are what it is bound by, or both that they are not."""
+        """Whether both say that steps or waits are what it is bound by, or that they are not."""
         work = max(self.memory, self.matrix)
-        return (self.by_steps > work) == (self.cycles / HERTZ[self.chip] > _SURE * work)
+        return (max(self.by_steps, self.waits) > work) == (
+            self.cycles / HERTZ[self.chip] > _SURE * work
+        )
 
 
 def fitted() -> Iterator[tuple[str, Traced]]:
@@ -81,6 +86,37 @@ def fitted() -> Iterator[tuple[str, Traced]]:
             for block in BLOCKS:
                 name = f"{what} {size} by {block}"
                 yield name, trace_call(_elementwise(block, inputs), *(x,) * inputs)
+
+
+def waited_for() -> Iterator[tuple[str, Traced]]:
+    """Copies by hand, each waited for as soon as it is started."""
+    for rows in (8, 32, 128):
+        for count in (16, 64):
+            x = jax.ShapeDtypeStruct((rows * count, 1024), jnp.float32)
+            yield f"{count} copies of {4 * rows} KiB", trace_call(_one_by_one(rows, count), x)
+
+
+def _one_by_one(rows: int, count: int) -> Callable:
+    def kernel(x_ref: Any, o_ref: Any, rows_ref: Any, sem: Any) -> None:
+        o_ref[...] = jnp.zeros_like(o_ref)
+
+        @pl.loop(0, count)
+        def _(n: Any) -> None:
+            copy = pltpu.make_async_copy(x_ref.at[pl.ds(n * rows, rows)], rows_ref, sem)
+            copy.start()
+            copy.wait()
+            o_ref[...] += rows_ref[:8]
+
+    def call(x: jax.Array) -> jax.Array:
+        return pl.pallas_call(
+            kernel,
+            in_specs=[pl.BlockSpec(memory_space=pl.ANY)],
+            out_shape=jax.ShapeDtypeStruct((8, 1024), jnp.float32),
+            scratch_shapes=[pltpu.VMEM((rows, 1024), jnp.float32), pltpu.SemaphoreType.DMA],
+            interpret=True,
+        )(x)
+
+    return call
 
 
 def held_out() -> Iterator[tuple[str, Traced]]:
@@ -142,12 +178,14 @@ def _estimate(name: str, chip: str, traced: Traced, cycles: int) -> Estimate:
     moved = sum(one.hbm_bytes for one in traced.launches)
     flops = sum(one.dot_flops for one in traced.launches)
     steps = sum(one.steps for one in traced.launches)
-    return Estimate(name, chip, steps, cycles, *times(moved, flops, CHIPS[chip]))
+    waits = wait_seconds(traced.launches, CHIPS[chip])
+    return Estimate(name, chip, steps, cycles, *times(moved, flops, CHIPS[chip]), waits)
 
 
 def main() -> int:
     """Print every estimate, and how many of them the receipt agrees with."""
-    for title, launches in (("fitted to", fitted()), ("held out", held_out())):
+    kinds = ("fitted to", fitted()), ("held out", held_out()), ("waited for", waited_for())
+    for title, launches in kinds:
         print(f"{title:<34}chip    steps  cycles a step  HBM, MXU a step  libtpu / receipt  cause")
         found = []
         for one in estimated(launches, list(HERTZ)):

@@ -2,7 +2,7 @@
 
 `verify` proves puzzles, `build` writes their notebooks and diagrams, `new_project`, `new_ladder`
 and `new_puzzle` write what to start from. Each prints what it did and returns the exit status; a
-`BuildError` says what to mend. `strip` and `film` are what a project's diagrams are drawn with.
+`BuildError` says what to mend. `strip` is what a project's diagrams are drawn with.
 """
 
 from __future__ import annotations
@@ -15,14 +15,13 @@ from puzzles._author.commands import (
     new_puzzle,
     watch,
 )
-from puzzles._author.filmstrip import film, strip
+from puzzles._author.diagrams import strip
 from puzzles._author.gate import verify
 from puzzles._author.repository import BuildError
 
 __all__ = [
     "BuildError",
     "build",
-    "film",
     "look_for_no_tpu",
     "new_ladder",
     "new_project",

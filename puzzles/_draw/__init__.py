@@ -2,19 +2,22 @@
 
 `walk_data` takes a launch apart, `walk_page` and `walk_text` draw the walk through its grid, and
 the copies that it makes by hand; `block_squares` draws the map of right and wrong blocks,
-`plot_svg` and `plot_text` a few numbers. The rest is what walks, verdicts and the diagrams of the
-notebooks share: palette, marks, and where copies lie in time.
+`plot_svg` and `plot_text` a few numbers, `film` some steps of a launch. The rest is what walks,
+verdicts and the diagrams of the notebooks share: palette, marks, and where copies lie in time.
 """
 
 from __future__ import annotations
 
 from puzzles._draw.copies import KERNEL, copies_edges, copies_marked
 from puzzles._draw.data import walk_data
+from puzzles._draw.filmstrip import film
 from puzzles._draw.page import walk_page
 from puzzles._draw.palette import (
     BLUE,
+    GREEN,
     INK,
     MARKS,
+    PURPLE,
     VERMILLION,
     cell,
     document,
@@ -30,15 +33,18 @@ from puzzles._draw.words import walk_text
 
 __all__ = [
     "BLUE",
+    "GREEN",
     "INK",
     "KERNEL",
     "MARKS",
+    "PURPLE",
     "VERMILLION",
     "block_squares",
     "cell",
     "copies_edges",
     "copies_marked",
     "document",
+    "film",
     "legend",
     "plot_svg",
     "plot_text",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
@@ -19,17 +20,33 @@ _VARIABLES = {
 }
 
 
+# What the paths of a picture are beside their marks.
+_SHAPES = {
+    "never": "stroke:none!important",
+    "lines": "fill:none;stroke:currentColor;stroke-opacity:.45",
+    "lost": f"stroke:{VERMILLION};stroke-opacity:1",
+    "over": "fill:none",
+}
+
+
+def mark_rules(names: Iterable[str]) -> str:
+    """The rules of a picture that shows these marks."""
+    marks = [f".pz-m-{name}{{{MARKS[name].css()}}}" for name in MARKS if name in set(names)]
+    return "\n".join([*marks, *(f".pz-{name}{{{rule}}}" for name, rule in _SHAPES.items())])
+
+
 @cache
 def style() -> str:
     """The rules of every walk on a page: colours, marks, and walk.css."""
     variables = ";".join(f"--pz-{name}:{value}" for name, value in _VARIABLES.items())
-    marks = [f".pz-m-{name}{{{mark.css()}}}" for name, mark in MARKS.items()]
     bars = [
         f".pz-s-{name}{{fill:{MARKS[name].fill};fill-opacity:{MARKS[name].opacity:g}}}"
         for name in ("fetched", "written", "reused", "held", "work")
     ]
     fault = f".pz-s-fault{{fill:{VERMILLION}}}"
-    return "\n".join([f".pz-walk{{{variables}}}", *marks, *bars, fault, _read("walk.css")])
+    return "\n".join(
+        [f".pz-walk{{{variables}}}", mark_rules(MARKS), *bars, fault, _read("walk.css")]
+    )
 
 
 @cache

@@ -8,6 +8,7 @@ script, walk.js, knows nothing but how to put them in: where none runs, the open
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +16,6 @@ from typing import Any
 import numpy as np
 
 from puzzles._draw.assets import version
-from puzzles._draw.data import encode
 
 
 @dataclass(frozen=True)
@@ -69,11 +69,25 @@ def growing(added: Sequence[tuple[Hashable, str]], shown: Sequence[Hashable]) ->
     return Changing(kept, np.array(which, np.int64), np.array(ends, np.int64))
 
 
-class Book:
-    """The pages of one picture: how many, where it opens, what a page is called, what changes."""
+def encode(values: np.ndarray) -> str:
+    """Integers as their differences, run by run: [0, 1, 2, 2, 2] -> "0 1*2 0*2"."""
+    if not len(values):
+        return ""
+    steps = np.diff(values.astype(np.int64), prepend=0)
+    starts = np.flatnonzero(np.diff(steps, prepend=steps[0] + 1))
+    lengths = np.diff(starts, append=len(steps))
+    pairs = zip(steps[starts].tolist(), lengths.tolist(), strict=True)
+    return " ".join(f"{d}*{n}" if n > 1 else f"{d}" for d, n in pairs)
 
-    def __init__(self, name: str, pages: int, opened: int) -> None:
-        self.name, self.pages, self.opened = name, pages, opened
+
+class Book:
+    """The pages of one picture: how many, where it opens, what a page is called, what changes.
+
+    turned: False where no page but the opening is ever shown.
+    """
+
+    def __init__(self, name: str, pages: int, opened: int, turned: bool = True) -> None:
+        self.name, self.pages, self.opened, self.turned = name, pages, opened, turned
         self._kept: list[Changing] = []
 
     def attributes(self, **values: Changing) -> str:
@@ -83,7 +97,7 @@ class Book:
             name = name.rstrip("_")
             if name != "html":
                 stand.append(f'{name}="{value.at(self.opened)}"')
-            if not value.still:
+            if self.turned and not value.still:
                 change.append(f"{name}{len(self._kept)}")
                 self._kept.append(value)
         return " ".join([*stand, *[f'data-s="{" ".join(change)}"'] * bool(change)])
@@ -93,6 +107,11 @@ class Book:
         kind = f' class="{class_}"' if class_ else ""
         attributes = self.attributes(html=html)
         return f"<{tag}{kind}{' ' * bool(attributes)}{attributes}>{html.at(self.opened)}</{tag}>"
+
+    def marks(self, drawn: str) -> set[str]:
+        """The marks that are in the opening, or come in on another page."""
+        texts = (text for one in self._kept for text in one.texts)
+        return set(re.findall(r"pz-m-(\w+)", " ".join((drawn, *texts))))
 
     def bound(self, inside: str, classes: str, label: str = "") -> str:
         """The whole of it: what is inside, and what the script needs."""

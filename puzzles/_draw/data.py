@@ -1,4 +1,4 @@
-"""A launch as plain data for a picture: what each step holds and moves, in few bytes.
+"""A launch as plain data for a picture: what each step that is shown holds and moves.
 
 The pages are made from this data and nothing else, so equal data give equal bytes on any JAX.
 """
@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from puzzles._draw.moments import copies_data
 from puzzles._launch import Finding, Launch, Operand, faults, itemsize, row_keys, step_number
+from puzzles._tpu import Timeline, timeline
 
 STEPS, FEWEST = 1024, 256  # a walk with more steps is sampled
 PICTURES = 2048  # of operands that move, one for each step that is shown
@@ -23,29 +23,11 @@ _CELLS = 1 << 18  # of an array's blocks: with more, what is never touched is no
 Data = dict[str, Any]
 
 
-def encode(values: np.ndarray) -> str:
-    """Integers as their differences, run by run: [0, 1, 2, 2, 2] -> "0 1*2 0*2"."""
-    if not len(values):
-        return ""
-    steps = np.diff(values.astype(np.int64), prepend=0)
-    starts = np.flatnonzero(np.diff(steps, prepend=steps[0] + 1))
-    lengths = np.diff(starts, append=len(steps))
-    pairs = zip(steps[starts].tolist(), lengths.tolist(), strict=True)
-    return " ".join(f"{d}*{n}" if n > 1 else f"{d}" for d, n in pairs)
-
-
-def decode(text: str) -> np.ndarray:
-    """The integers that `encode` wrote."""
-    pairs = [(token.split("*") + ["1"])[:2] for token in text.split()]
-    steps = np.array([int(d) for d, _ in pairs], np.int64)
-    return np.cumsum(np.repeat(steps, [int(n) for _, n in pairs]))
-
-
 def walk_data(launch: Launch) -> Data:
     """Everything a picture of `launch` needs, as JSON would hold it."""
     moving = sum(o.piped for o in launch.inputs + launch.outputs)
     limit = max(FEWEST, min(STEPS, PICTURES // max(1, moving)))
-    data, copied = _data(launch, faults(launch), limit), copies_data(launch)
+    data, copied = _data(launch, faults(launch), limit), _copies(launch)
     return data | ({"copies": copied} if copied else {})
 
 
@@ -75,11 +57,11 @@ def _data(launch: Launch, wrong: tuple[Finding, ...], limit: int) -> Data:
         "grid": list(launch.grid),
         "steps": launch.steps,
         "kept": len(at),
-        "at": encode(at),
+        "at": at.tolist(),
         "open": _opening(found, len(at)),
         "unit": unit,
-        "work": encode(work[at]) if launch.steps else "",
-        "worked": encode(np.cumsum(work > 0)[at]) if launch.steps else "",
+        "work": work[at].tolist(),
+        "worked": np.cumsum(work > 0)[at].tolist(),
         "maximal": int(work.max(initial=0)),
         "busy": None if plain else int((work > 0).sum()),
         "read": certain.hbm_bytes_read,
@@ -112,7 +94,7 @@ def _by_hand(launch: Launch, at: np.ndarray) -> Data:
         way: sum((c.bytes_each * c.executed for c in launch.copies if c.spaces[end] == "hbm"), none)
         for way, end in ways.items()
     }
-    return {way: encode(np.cumsum(sizes)[at]) for way, sizes in each.items()}
+    return {way: np.cumsum(sizes)[at].tolist() for way, sizes in each.items()}
 
 
 def _kept(steps: int, limit: int, wrong: list[int]) -> np.ndarray:
@@ -142,7 +124,6 @@ def _still(operand: Operand, role: str) -> Data:
         "dtype": str(operand.dtype),
         "block": list(operand.block),
         "space": operand.space,
-        "axes": [],
         "transfers": operand.transfers,
         "bytes": operand.hbm_bytes,
     }
@@ -151,7 +132,7 @@ def _still(operand: Operand, role: str) -> Data:
 def _filled(operand: Operand, launch: Launch, at: np.ndarray) -> Data:
     """How many percent of its sum a ref holds after each step, if it sums anything."""
     share = None if "sem" in operand.space else launch.added(operand)
-    return {} if share is None else {"filled": encode(np.round(100 * share[at]).astype(np.int64))}
+    return {} if share is None else {"filled": np.round(100 * share[at]).astype(int).tolist()}
 
 
 def _far(operand: Operand, launch: Launch) -> Data:
@@ -172,28 +153,23 @@ def _scalar(
     if contents is None:
         return data
     numbers = np.asarray(contents).reshape(-1)[:_NUMBERS].tolist()
-    return data | {"numbers": numbers, "used": [encode(one[at]) for one in read]}
+    return data | {"numbers": numbers, "used": [one[at].tolist() for one in read]}
 
 
 def _operand(operand: Operand, at: np.ndarray, launch: Launch) -> Data:
     counts = [-(-n // max(1, b)) for n, b in zip(operand.shape, operand.sizes, strict=True)]
     moves, sizes = _moves(operand), _sizes(operand)
-    moved = np.cumsum(np.where(moves, sizes, 0))
     data = _still(operand, "output" if operand.output else "input") | {
         "sizes": list(operand.sizes),
         "stride": list(operand.stride),
         "low": [low for low, _ in operand.padding],
         "counts": counts,
-        "axes": [encode(operand.blocks[at, axis]) for axis in range(len(operand.shape))],
-        "count": encode(np.cumsum(moves)[at]),
-        "never": encode(_never(operand, counts)),
+        "blocks": operand.blocks[at].tolist(),
+        "moves": moves[at].tolist(),
+        "count": np.cumsum(moves)[at].tolist(),
+        "moved": np.cumsum(np.where(moves, sizes, 0))[at].tolist(),
+        "never": _never(operand, counts).tolist(),
     }
-    unit = math.gcd(*sizes.tolist()) if len(sizes) else 0
-    data["each"] = unit
-    if unit and (moved != np.cumsum(moves) * unit).any():
-        data["moved"] = encode(moved[at] // unit)  # not every block weighs the same
-    if len(at) < launch.steps:  # neighbours are missing, so say which of those shown move
-        data["moves"] = encode(moves[at].astype(np.int64))
     return data | _filled(operand, launch, at)
 
 
@@ -225,3 +201,33 @@ def _never(operand: Operand, counts: list[int]) -> np.ndarray:
     index = index[((index >= 0) & (index < np.array(counts, np.int64))).all(axis=1)]
     radix = np.array([math.prod(counts[a + 1 :]) for a in range(len(counts))], np.int64)
     return np.setdiff1d(np.arange(total), index @ radix)
+
+
+def _copies(launch: Launch) -> Data | None:
+    """What the picture of a launch's copies needs; None if its kernel starts none by hand."""
+    found = timeline(launch)
+    if found is None or not launch.copies:
+        return None
+    computing, overlapped = found.overlap
+    return {
+        "rows": [f"{slot.name}{slot.part}" for slot in found.slots],
+        "trips": [[t.slot, t.start, t.end, int(t.inward), t.other, t.line] for t in found.trips],
+        "moments": [[m.kind, m.line, list(m.slots), int(m.wrong)] for m in found.moments],
+        "steps": _beginnings(launch, found),
+        "open": found.faults[0].moment if found.faults else 0,
+        "faults": [[one.moment, one.says] for one in found.faults],
+        "computing": computing,
+        "overlapped": overlapped,
+        "unknown": found.unknown,
+    }
+
+
+def _beginnings(launch: Launch, found: Timeline) -> list[list[Any]]:
+    """The moment at which each grid step begins, and its program ids."""
+    if not launch.grid:
+        return []
+    ids = launch.program_ids
+    firsts: dict[int, int] = {}
+    for number, moment in enumerate(found.moments):
+        firsts.setdefault(moment.step, number)
+    return [[at, [int(i) for i in ids[step]]] for step, at in firsts.items()]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from puzzles._draw.book import Book, each
-from puzzles._draw.data import Data, decode
+from puzzles._draw.data import Data
 from puzzles._draw.words import describe, still_words
 
 
@@ -27,7 +27,7 @@ def list_panel(data: Data, book: Book, operand: Data) -> str:
 
 def entries(operand: Data, kept: int) -> list[list[int]]:
     """The elements of the flat array that each step reads."""
-    read = np.array([decode(one) for one in operand.get("used", ())], np.int64).reshape(-1, kept)
+    read = np.array(operand.get("used", ()), np.int64).reshape(-1, kept)
     return [sorted(set(column) - {-1}) for column in read.T.tolist()]
 
 

@@ -7,9 +7,18 @@ import math
 from collections.abc import Sequence
 
 from puzzles._draw.book import Book, Changing, each, growing, numbers
-from puzzles._draw.data import Data, decode
+from puzzles._draw.data import Data
 from puzzles._draw.palette import cell, rect, text_width
-from puzzles._draw.panel import Box, frame, lines_and_numbers, now_path, place, slice_of
+from puzzles._draw.panel import (
+    Box,
+    beyond,
+    frame,
+    lines_and_numbers,
+    now_path,
+    place,
+    slice_of,
+    untouched,
+)
 from puzzles._draw.track import WORDS, Track, tuple_words
 from puzzles._draw.words import describe, still_words
 
@@ -41,50 +50,51 @@ def head(data: Data, alike: Sequence[Data]) -> str:
     return drawn
 
 
-def moving_panel(
-    data: Data, book: Book, alike: Sequence[Data], track: Track, view: Data,
-    never: dict[str, list[str]],
-) -> str:  # fmt: skip
-    """Operands that move in blocks: which block each page holds, and the array with its marks."""
-    operand, pages = track.operand, range(data["kept"])
-    blocks = [track.block(k) for k in pages]
-    states = [track.state(k) for k in pages]
-    faults = [f for f in data["faults"] if f["operand"] == operand["name"]]
+def marks_of(data: Data, track: Track) -> list[str]:
+    """The mark of the block that each page holds."""
+    faults = [f for f in data["faults"] if f["operand"] == track.operand["name"]]
     always = any(f["kind"] == "misaligned" for f in faults)  # in every block of it
     at_fault = {f["at"] for f in faults if f["kind"] != "never-written"}
-    marks = [
-        "fault" if always or k in at_fault else STATE_MARKS[state] for k, state in enumerate(states)
+    return [
+        "fault" if always or k in at_fault else STATE_MARKS[track.state(k)]
+        for k in range(data["kept"])
     ]
-    shown = [slice_of(view, operand, block) for block in blocks]
-    where = book.element("b", each([tuple_words(block) for block in blocks]))
-    state_words = book.element("span", each([WORDS[state] for state in states]))
-    dot = book.attributes(class_=each([f"pz-dot pz-d-{mark}" for mark in marks]))
-    svg = _svg(data, book, track, view, never, blocks, marks, shown)
+
+
+def moving_panel(data: Data, book: Book, alike: Sequence[Data], track: Track, view: Data) -> str:
+    """Operands that move in blocks: which block each page holds, and the array with its marks."""
+    operand, pages = track.operand, range(data["kept"])
+    where = book.element("b", each([tuple_words(track.block(k)) for k in pages]))
+    state_words = book.element("span", each([WORDS[track.state(k)] for k in pages]))
+    dot = book.attributes(class_=each([f"pz-dot pz-d-{mark}" for mark in marks_of(data, track)]))
     noun = "written back" if track.output else "fetched"
-    small = (_slice_words(book, operand, view, shown), _never_words(operand))
+    small = (_slice_words(book, track, view), _never_words(operand))
     lines = (line for one in alike for line in describe(one))
     width = max(138, view["width"], *(1.1 * text_width(line, 11) for line in lines))
+    grid = " by ".join(str(c) for c in operand["counts"]) or "one"
     return (
         f'<div class="pz-panel" style="width:{width:.0f}px">{head(data, alike)}'
         f'<div class="pz-where" data-say>block {where}</div><div class="pz-state" data-say>'
-        f"<span {dot}></span>{state_words}</div>{svg}"
+        f'<span {dot}></span>{state_words}</div><svg width="{view["width"]:g}" '
+        f'height="{view["height"]:g}" role="img" viewBox="0 0 {view["width"]:g} '
+        f'{view["height"]:g}" aria-label="{html.escape(operand["name"])}: {grid} blocks; the words '
+        f'above say which one this step holds">{picture(data, book, track, view)}</svg>'
         f'<div class="pz-sofar">{noun} {book.element("b", numbers(track.count))}× so far</div>'
         f'<div class="pz-slice">{"<br>".join(filter(None, small))}</div></div>'
     )
 
 
-def _svg(
-    data: Data, book: Book, track: Track, view: Data, never: dict[str, list[str]],
-    blocks: list[tuple[int, ...]], marks: list[str], shown: list[int],
-) -> str:  # fmt: skip
+def picture(data: Data, book: Book, track: Track, view: Data) -> str:
     """The array: what is never touched, what lies before a page, the block that it holds."""
-    operand, output = track.operand, track.output
+    operand, output, marks = track.operand, track.output, marks_of(data, track)
+    blocks = [track.block(k) for k in range(data["kept"])]
     boxes = [place(view, track, block) for block in blocks]
-    keys = [str(n) if view["one"] else "0" for n in shown]
+    keys = [str(slice_of(view, operand, block)) if view["one"] else "0" for block in blocks]
     seen, twice = _before(track, blocks, boxes, keys)
+    never = untouched(view, track)
     areas = [never.get(key, ("", "")) for key in keys]
-    kinds = [f["operand"] for f in data["faults"] if f["kind"] == "never-written"]
-    lost = operand["name"] in kinds
+    gaps = [f["operand"] for f in data["faults"] if f["kind"] == "never-written"]
+    lost = operand["name"] in gaps
     known: set[tuple[int, ...]] = set()
     over = []  # where an earlier step has tinted the block, what stays is an outline on top
     for block, mark in zip(blocks, marks, strict=True):
@@ -99,14 +109,16 @@ def _svg(
         (f"pz-lines{' pz-lost' * lost}", each([lines for _, lines in areas])),
         (f"pz-seen pz-m-{'done' if output else 'read'}", seen),
         (f"pz-twice pz-m-{'fault' if output else 'reread'}", twice),
+        ("pz-m-beyond", each([beyond(view, track, block) for block in blocks])),
     ]
-    drawn = "".join(f'<path class="{name}" {book.attributes(d=d)}/>' for name, d in layers)
-    grid = " by ".join(str(c) for c in operand["counts"]) or "one"
+    drawn = "".join(
+        f'<path class="{name}" {book.attributes(d=d)}/>'
+        for name, d in layers
+        if any(d.texts) or not d.still
+    )
     return (
-        f'<svg width="{view["width"]:g}" height="{view["height"]:g}" role="img" viewBox="0 0 '
-        f'{view["width"]:g} {view["height"]:g}" aria-label="{html.escape(operand["name"])}: {grid} '
-        f'blocks; the words above say which one this step holds">{frame(view)}{drawn}'
-        f"{lines_and_numbers(view, operand)}<path {now}/>{_fill(book, operand, boxes)}</svg>"
+        f"{frame(view)}{drawn}{lines_and_numbers(view, operand)}<path {now}/>"
+        f"{_fill(book, operand, boxes)}"
     )
 
 
@@ -133,25 +145,27 @@ def _fill(book: Book, operand: Data, boxes: Sequence[Box]) -> str:
     """How much of its sum is in the block, from below."""
     if "filled" not in operand:
         return ""
-    shares = decode(operand["filled"]) / 100
-    filled = zip(boxes, shares, strict=True)
-    paths = [rect(x + 2, y + h - 2 - s * (h - 4), w - 4, s * (h - 4)) for (x, y, w, h), s in filled]
+    paths = []
+    for (x, y, w, h), percent in zip(boxes, operand["filled"], strict=True):
+        high = (h - 4) * percent / 100
+        paths.append(rect(x + 2, y + h - 2 - high, w - 4, high))
     return f'<path class="pz-m-summed" {book.attributes(d=each(paths))}/>'
 
 
-def _slice_words(book: Book, operand: Data, view: Data, shown: list[int]) -> str:
+def _slice_words(book: Book, track: Track, view: Data) -> str:
     if view["slices"] == 1:
         return ""
     lead = ", ".join(str(a) for a in view["lead"])
     axes = f"axis {lead}" if len(view["lead"]) == 1 else f"axes {lead}"
     if not view["one"]:
         return f"[ ] counts along {axes}"
-    return f"slice {book.element('b', numbers(shown))} of {view['slices']:,} along {axes}"
+    shown = numbers([slice_of(view, track.operand, tuple(b)) for b in track.blocks.tolist()])
+    return f"slice {book.element('b', shown)} of {view['slices']:,} along {axes}"
 
 
 def _never_words(operand: Data) -> str:
     """How many blocks no step touches; empty if there are none."""
-    count, total = len(decode(operand["never"])), math.prod(operand["counts"])
+    count, total = len(operand["never"]), math.prod(operand["counts"])
     return f"{count:,} of {total:,} blocks never touched" if count else ""
 
 
@@ -162,11 +176,15 @@ def still_panel(
     words = f'<div class="pz-state">{html.escape(still_words(operand))}</div>'
     if view is None:
         return f'<div class="pz-panel">{head(data, alike)}{words}</div>'
-    box = (1.0, 1.0, view["w"], view["h"])
-    drawn = cell(*box, "resident") + _fill(book, operand, [box] * data["kept"])
     size = f'width="{view["width"]:g}" height="{view["height"]:g}"'
     return (
         f'<div class="pz-panel" style="width:{max(126, view["width"]):g}px">'
-        f"{head(data, alike)}{words}"
-        f'<svg class="pz-scratch" {size} aria-hidden="true">{drawn}</svg></div>'
+        f'{head(data, alike)}{words}<svg class="pz-scratch" {size} aria-hidden="true">'
+        f"{still_box(data, book, operand, view)}</svg></div>"
     )
+
+
+def still_box(data: Data, book: Book, operand: Data, view: Data) -> str:
+    """Scratch, and how much of its sum is in it."""
+    box = (1.0, 1.0, view["w"], view["h"])
+    return cell(*box, "resident") + _fill(book, operand, [box] * data["kept"])

@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Sequence
 
 import numpy as np
 
 from puzzles._draw.assets import script, style
 from puzzles._draw.book import Book, each, numbers
 from puzzles._draw.copies import copies_section, folded
-from puzzles._draw.data import Data, decode
+from puzzles._draw.data import Data
 from puzzles._draw.lists import list_panel
 from puzzles._draw.operand import moving_panel, still_panel
 from puzzles._draw.palette import MARKS, swatch
-from puzzles._draw.panel import untouched, views
+from puzzles._draw.panel import views
 from puzzles._draw.strip import meters, strip
 from puzzles._draw.track import Track, program_ids, tracks, tuple_words
-from puzzles._draw.words import described, moved, sampled, title, working
-from puzzles._receipt import amount
+from puzzles._draw.words import moved, sampled, summary, title, working
 
 # What operands have alike that always move together, and what those that stay.
-_TOGETHER = ("role", "space", "counts", "axes", "count", "never", "filled")
+_TOGETHER = ("role", "space", "counts", "blocks", "count", "never", "filled")
 _STAYING = ("role", "space", "shape", "dtype", "filled", "from", "to")
 
 
@@ -41,7 +39,7 @@ def _walk(data: Data) -> str:
     for number, alike in together:
         operand, track, view = data["operands"][number], seen[number], where[number]
         if track is not None and view is not None:
-            panel = moving_panel(data, book, alike, track, view, untouched(view, track))
+            panel = moving_panel(data, book, alike, track, view)
         elif operand["role"] == "scalar":
             panel = list_panel(data, book, operand)
         else:
@@ -69,8 +67,8 @@ def _walk(data: Data) -> str:
         f'<div class="pz-board">{stacks["any"]}{sides["input"]}<div class="pz-after">'
         f"{_body(data, book)}{sides['output']}{stacks['scratch']}</div></div>",
         folds,
-        _legend(data, seen),
-        _table(data),
+        _legend(book.marks(still + "".join(sides.values())), bool(data["faults"])),
+        _numbers(data),
     ]
     alone = " pz-alone" * bool(copied and data["kept"] == 1)  # no grid to walk through
     label = f"Grid walk of {html.escape(title(data))}"
@@ -124,7 +122,7 @@ def _faults(data: Data) -> str:
 
 def _bar(data: Data, book: Book) -> str:
     """The step and its program ids; the script puts its buttons before them."""
-    at = decode(data["at"])
+    at = np.array(data["at"])
     ids = "".join(
         f'<span class="pz-id" data-say><code>program_id({axis})</code> = '
         f"{book.element('b', numbers(column))} <i>of {size}</i> </span>"
@@ -139,7 +137,7 @@ def _bar(data: Data, book: Book) -> str:
 
 
 def _body(data: Data, book: Book) -> str:
-    work = decode(data["work"]).tolist()
+    work = data["work"]
     core = book.attributes(class_=each([f"pz-core pz-{'work' if n else 'skipped'}" for n in work]))
     words = book.element("span", each([did(data, n) for n in work]), "pz-did")
     return (
@@ -156,28 +154,14 @@ def did(data: Data, work: int) -> str:
     return f"{work} dot{'s' * (work != 1)}" if data["unit"] else "computes"
 
 
-def _legend(data: Data, seen: Sequence[Track | None]) -> str:
-    """The marks that this walk shows."""
-    names = {name for track in seen if track is not None for name in track.marks()}
-    if any(o.get("never") for o in data["operands"]):
-        names.add("untouched")
-    if any("filled" in o for o in data["operands"]):
-        names.add("summed")
-    if data["faults"]:
-        names.add("fault")
-    items = (f"<span>{swatch(m)} {MARKS[m].means}</span>" for m in MARKS if m in names)
+def _legend(marks: set[str], faulty: bool) -> str:
+    """What the marks mean that this walk shows."""
+    shown = [m for m in MARKS if m in marks or (faulty and m == "fault")]
+    items = (f"<span>{swatch(m)} {MARKS[m].means}</span>" for m in shown)
     return f'<div class="pz-legend">{"".join(items)}</div>'
 
 
-def _table(data: Data) -> str:
-    heads = ("", "array and block", "memory", "moved", "bytes")
-    rows = "".join(
-        f"<tr><th scope='row'>{html.escape(o['name'])}</th><td>{html.escape(described(o))}</td>"
-        f"<td>{o['space'].upper()}</td><td>{o['transfers']:,}×</td><td>{amount(o['bytes'])}</td></tr>"
-        for o in data["operands"]
-    )
-    top = "".join(f"<th scope='col'>{h}</th>" for h in heads)
-    return (
-        f"<details class='pz-all'><summary>each operand in numbers</summary><table><thead><tr>{top}"
-        f"</tr></thead><tbody>{rows}</tbody></table></details>"
-    )
+def _numbers(data: Data) -> str:
+    """Each operand and the totals, as the plain text has them."""
+    lines = "<br>".join(map(html.escape, summary(data)))
+    return f"<details><summary>each operand in numbers</summary>{lines}</details>"

@@ -65,6 +65,7 @@ MARKS = {
     "outward": Mark("a copy out of the slot is in flight", GREEN),
     "landed": Mark("landed, not yet used", SKY, 0.4),
     "untouched": Mark("no step ever touches it", INK, 0.05, hatch="/"),
+    "beyond": Mark("beyond the array's edge", PURPLE, 0.35, PURPLE, 1, hatch="\\"),
     "masked": Mark("masked out", PURPLE, 0.35, PURPLE, 1, hatch="\\"),
     "resident": Mark("stays in place for the whole walk", INK, 0.1, INK, 1),
     "fault": Mark("what is wrong", VERMILLION, 0.3, VERMILLION, 2.5, hatch="x"),
@@ -199,29 +200,22 @@ def swatch(mark: str) -> str:
     )
 
 
-def picture(width: float, height: float, body: str, label: str, classes: str = "") -> str:
-    """An inline SVG for a cell's output: transparent, in the text colour of the page around it."""
-    kind = f' class="{classes}"' if classes else ""
-    w, h = px(width), px(height)
-    return (
-        f'<svg{kind} width="{w}" height="{h}" viewBox="0 0 {w} {h}" '
-        f'role="img" aria-label="{html.escape(label)}">{body}</svg>'
-    )
-
-
-def document(width: float, height: float, body: str, title: str, description: str) -> str:
+def document(
+    width: float, height: float, body: str, title: str, description: str, rules: str = ""
+) -> str:
     """A standalone SVG file: a card with paper of its own, dark where the reader prefers dark.
 
     An image cannot know the theme of the page that embeds it, and its system's preference may be
     the other one. On its own paper it is legible either way.
     """
     style = (
-        f"svg{{color:{TEXT}}}.paper{{fill:{PAPER}}}@media(prefers-color-scheme:dark)"
+        f"{rules}svg{{color:{TEXT}}}.paper{{fill:{PAPER}}}@media(prefers-color-scheme:dark)"
         f"{{svg{{color:{DARK_TEXT}}}.paper{{fill:{DARK_PAPER}}}}}"
     )
+    body = body.replace(f' font-family="{SANS}"', "")  # said once, for all of it
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{px(width)}" height="{px(height)}" '
-        f'viewBox="0 0 {px(width)} {px(height)}" role="img">\n'
+        f'viewBox="0 0 {px(width)} {px(height)}" role="img" font-family="{SANS}">\n'
         f"<title>{html.escape(title)}</title>\n<desc>{html.escape(description)}</desc>\n"
         f"<style>{style}</style>\n"
         f'<rect class="paper" width="{px(width)}" height="{px(height)}" rx="8"/>\n{body}\n</svg>\n'

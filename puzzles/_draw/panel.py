@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from puzzles._draw.data import Data, decode
+from puzzles._draw.data import Data
 from puzzles._draw.palette import hatch, px, rect, text
 from puzzles._draw.track import Track
 
@@ -16,20 +16,24 @@ Box = tuple[float, float, float, float]  # x, y, width, height
 LONGEST = 160  # pixels of the longest axis of a launch's matrices
 SLICES = 12  # that are drawn side by side; of more, only the current one
 _ROW = 300  # pixels that they share
-_EDGE = 26  # room for block numbers, and for a block outside the array
+EDGE = 26  # room for block numbers, and for a block outside the array
+_HANGING = 64  # pixels at most of what is beyond an edge
 _RIM = 8  # right and below, where nothing lies outside
 _BOXES = 240  # areas of untouched blocks that are hatched, in all slices of an operand
 
 
-def views(data: Data) -> list[Data | None]:
-    """Where each operand's blocks lie: one scale for all, so that equal lengths look equal."""
+def views(data: Data, size: float = 1.0) -> list[Data | None]:
+    """Where each operand's blocks lie: one scale for all, so that equal lengths look equal.
+
+    size: how large, beside a walk's.
+    """
     moving = [o for o in data["operands"] if "count" in o]
     longest = max((size for o in moving for size in _drawn(o)), default=1)
     flat = all(len(_drawn(o)) < 2 for o in moving)
-    scale = (210 if flat else LONGEST) / max(1, longest)
+    scale = size * (210 if flat else LONGEST) / max(1, longest)
     faulty = {f["operand"] for f in data["faults"]}
     return [
-        _view(o, scale, _EDGE if o["name"] in faulty else _RIM)
+        _view(o, scale, size * _ROW, EDGE if o["name"] in faulty else _RIM)
         if "count" in o
         else _still(o, scale)
         if o["role"] == "scratch"
@@ -59,7 +63,7 @@ def _axes(operand: Data) -> tuple[int | None, int | None]:
     return (None, *chosen)[-2:] if chosen else (None, None)  # type: ignore[return-value]
 
 
-def _view(operand: Data, scale: float, rim: float) -> Data:
+def _view(operand: Data, scale: float, row: float, rim: float) -> Data:
     rows, cols = _axes(operand)
     lead = [a for a in range(len(operand["shape"])) if a not in (rows, cols)]
     slices = math.prod(operand["counts"][a] for a in lead)
@@ -68,12 +72,15 @@ def _view(operand: Data, scale: float, rim: float) -> Data:
     if many:  # side by side, and so small that they fit into one row, or into two
         across = slices if slices <= 6 else -(-slices // 2)
         alone = operand["shape"][cols] * scale if cols is not None else 34.0
-        scale *= min(0.72, (_ROW / across - 14) / alone)
+        scale *= min(0.72, (row / across - 14) / alone)
     width = _length(operand, cols, scale, 34)
     height = _length(operand, rows, scale, 26)
+    kx = width / operand["shape"][cols] if cols is not None and width else 1.0
+    ky = height / operand["shape"][rows] if rows is not None and height else 1.0
+    over = overhang(operand)
     spots = range(slices if many else 1)
-    x = [_EDGE + (i % across) * (width + 14) for i in spots]
-    y = [_EDGE + (i // across) * (height + 22) for i in spots]
+    x = [EDGE + (i % across) * (width + 14) for i in spots]
+    y = [EDGE + (i // across) * (height + 22) for i in spots]
     return {
         "rows": rows,
         "cols": cols,
@@ -84,10 +91,10 @@ def _view(operand: Data, scale: float, rim: float) -> Data:
         "y": y,
         "w": width,
         "h": height,
-        "kx": width / operand["shape"][cols] if cols is not None and width else 1.0,
-        "ky": height / operand["shape"][rows] if rows is not None and height else 1.0,
-        "width": max(x) + width + rim,
-        "height": y[-1] + height + rim,
+        "kx": kx,
+        "ky": ky,
+        "width": max(x) + width + max(rim, _hanging(over, cols, kx) + 1),
+        "height": y[-1] + height + max(rim, _hanging(over, rows, ky) + 1),
     }
 
 
@@ -128,6 +135,36 @@ def place(view: Data, track: Track, block: tuple[int, ...]) -> Box:
     return view["x"][spot] + x, view["y"][spot] + y, w, h
 
 
+def overhang(operand: Data) -> dict[int | None, int]:
+    """Elements by which the last block along an axis hangs over the edge, where it does."""
+    if operand["stride"] != operand["sizes"] or any(operand["low"]):
+        return {}
+    ends = zip(operand["counts"], operand["sizes"], operand["shape"], strict=True)
+    found: dict[int | None, int]
+    found = {axis: count * size - whole for axis, (count, size, whole) in enumerate(ends)}
+    return {axis: over for axis, over in found.items() if over > 0}
+
+
+def _hanging(over: dict[int | None, int], axis: int | None, scale: float) -> float:
+    """Pixels of what hangs over: to scale, but a block may be much larger than its array."""
+    return min(over.get(axis, 0) * scale, _HANGING)
+
+
+def beyond(view: Data, track: Track, block: tuple[int, ...]) -> str:
+    """What of a block hangs over the edge, to the right and below."""
+    over, counts = overhang(track.operand), track.operand["counts"]
+    last: dict[int | None, int] = {
+        a: n for a, n in over.items() if a is not None and block[a] == counts[a] - 1
+    }
+    if not last:
+        return ""
+    x, y, w, h = place(view, track, block)
+    right = _hanging(last, view["cols"], view["kx"])
+    below = _hanging(last, view["rows"], view["ky"])
+    drawn = rect(x + w, y, right, h) * (right > 0)
+    return drawn + rect(x, y + h, w + right, below) * (below > 0)
+
+
 def now_path(place: Box) -> str:
     """The current block; its outline stays inside, but goes around it where there is no room."""
     x, y, w, h = place
@@ -166,7 +203,7 @@ def _stacked(above: Box, below: Box) -> bool:
 
 def _runs(operand: Data) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
     """First and last block of every run of untouched blocks in a row."""
-    counts, numbers = operand["counts"], decode(operand["never"])
+    counts, numbers = operand["counts"], np.array(operand["never"])
     if not len(numbers):
         return
     row = counts[-1] if counts else 1
@@ -203,7 +240,7 @@ def lines_and_numbers(view: Data, operand: Data) -> str:
             labels.append(_label(x + middle, y - 5, number, room))
         for number, middle, room in _numbered(down):
             if room >= 11:
-                labels.append(_label(x - 5, y + middle + 4, number, _EDGE - 6, "end"))
+                labels.append(_label(x - 5, y + middle + 4, number, EDGE - 6, "end"))
     else:
         for spot, (u, v) in enumerate(zip(view["x"], view["y"], strict=True)):
             index = np.unravel_index(spot, [operand["counts"][a] for a in view["lead"]])

@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 from collections.abc import Mapping, Sequence
 
+from puzzles._draw.palette import BLUE
+
 _ROW = 0.3  # inches of height for a bar
 
 
@@ -22,16 +24,19 @@ def plot_svg(values: Sequence[float] | Mapping[str, float], title: str) -> str |
         axes.set_title(title, loc="left")
         axes.spines[["top", "right"]].set_visible(False)
         if isinstance(values, Mapping):
-            bars = axes.barh(list(values), list(values.values()))
+            bars = axes.barh(list(values), list(values.values()), color=BLUE)
             axes.bar_label(bars, [number(value) for value in values.values()], padding=3)
             axes.invert_yaxis()
             axes.margins(x=0.15)  # room for the longest bar's number
         else:
-            axes.plot(values, marker="o", markersize=3)
+            axes.plot(values, marker="o", markersize=3, color=BLUE)
         picture = io.StringIO()
-        figure.savefig(picture, format="svg", metadata={"Date": None})
-    # It shrinks with a narrow page: else the longest bar's number is beyond its edge.
-    return picture.getvalue().replace("<svg ", '<svg style="max-width:100%;height:auto" ', 1)
+        figure.savefig(picture, format="svg", metadata={"Date": None}, transparent=True)
+    # It shrinks with a narrow page: else the longest bar's number is beyond its edge. Ink has the
+    # colour of the text around it, in a dark theme, too.
+    style = "max-width:100%;height:auto;fill:currentColor"
+    drawn = picture.getvalue().replace("<svg ", f'<svg style="{style}" ', 1)
+    return drawn.replace("#000000", "currentColor")
 
 
 def plot_text(values: Sequence[float] | Mapping[str, float], title: str) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from puzzles._draw.book import Book, each
-from puzzles._draw.data import Data, decode
+from puzzles._draw.data import Data
 from puzzles._draw.palette import px
 from puzzles._draw.track import Track, tracks
 from puzzles._draw.words import work_name
@@ -24,16 +24,18 @@ def strip(data: Data, seen: Sequence[Track | None]) -> str:
     group = -(-kept // COLUMNS)
     ends = np.minimum(np.arange(group, kept + group, group), kept)
     columns = kept / group
-    at = decode(data["at"])
-    together: dict[tuple[bool, str], list[str]] = {}  # those that move in the same steps
+    at = np.array(data["at"])
+    together: dict[
+        tuple[bool, tuple[int, ...]], list[str]
+    ] = {}  # those that move in the same steps
     for track in filter(None, seen):
-        key = track.output, track.operand["count"]
+        key = track.output, tuple(track.operand["count"])
         together.setdefault(key, []).append(track.operand["name"])
     names, rows = list(together.values()), []
     for output, count in together:
         kinds = ("written", "held") if output else ("fetched", "reused")
-        rows.append(_row(_shares(decode(count), at, ends), columns, *kinds))
-    work = decode(data["worked"])
+        rows.append(_row(_shares(np.array(count), at, ends), columns, *kinds))
+    work = np.array(data["worked"])
     names.append([work_name(data)])
     rows.append(_row(_shares(work, at, ends), columns, "work", "skipped"))
     marked = [f["at"] // group for f in data["faults"] if f["at"] is not None]
@@ -63,7 +65,7 @@ def meters(data: Data, book: Book) -> str:
         sums["written" if track.output else "read"] += track.moved
     sums["read"] += sum(o["bytes"] for o in data["operands"] if o["role"] == "scalar")
     for way, moved in data.get("hand", {}).items():
-        sums["written" if way == "out" else "read"] += decode(moved)
+        sums["written" if way == "out" else "read"] += np.array(moved)
     drawn = []
     for way, mark in (("read", "read"), ("written", "done")):
         said = book.element("b", each([amount(size) for size in sums[way].tolist()]))

@@ -1,4 +1,4 @@
-"""One operand of a walk, decoded: what it holds and does at each step that is shown."""
+"""One operand of a walk: what it holds and does at each step that is shown."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from puzzles._draw.data import Data, decode
+from puzzles._draw.data import Data
 
 WORDS = {
     "fetched": "fetched",
@@ -26,15 +26,10 @@ class Track:
     def __init__(self, operand: Data, at: np.ndarray) -> None:
         self.operand, self.at = operand, at
         self.output = operand["role"] == "output"
-        columns = [decode(axis) for axis in operand["axes"]]
-        self.blocks = np.array(columns, np.int64).reshape(len(columns), len(at)).T
-        self.count = decode(operand["count"])
-        counted = operand["each"] * self.count
-        self.moved = operand["each"] * decode(operand["moved"]) if "moved" in operand else counted
-        if "moves" in operand:
-            self.moves = decode(operand["moves"]) > 0
-        else:
-            self.moves = np.diff(self.count, prepend=0) > 0
+        shape = len(at), len(operand["shape"])
+        self.blocks = np.array(operand["blocks"], np.int64).reshape(shape)
+        self.count, self.moved = np.array(operand["count"]), np.array(operand["moved"])
+        self.moves = np.array(operand["moves"], bool)
 
     def block(self, k: int) -> tuple[int, ...]:
         """The block that step holds."""
@@ -71,33 +66,16 @@ class Track:
             found.setdefault(self.block(int(k)), int(k))
         return found
 
-    def marks(self) -> set[str]:
-        """The marks of all its steps."""
-        blocks = len(np.unique(self.blocks, axis=0))
-        moved = self.blocks[self.moves]
-        again = len(np.unique(moved, axis=0)) < len(moved)
-        now, still, past, twice = (
-            ("written", "held", "done", "done") if self.output
-            else ("fetched", "reused", "read", "reread")
-        )  # fmt: skip
-        wanted = {
-            now: self.moves.any(),
-            still: not self.moves.all(),
-            past: blocks > 1,
-            twice: again,
-        }
-        return {name for name, present in wanted.items() if present}
-
 
 def tracks(data: Data) -> list[Track | None]:
     """One track for each operand that moves in blocks, None for the others."""
-    at = decode(data["at"])
+    at = np.array(data["at"])
     return [Track(o, at) if "count" in o else None for o in data["operands"]]
 
 
 def program_ids(data: Data, k: int) -> tuple[int, ...]:
     """The program ids of a step that is shown."""
-    step = int(decode(data["at"])[k])
+    step = data["at"][k]
     return tuple(int(i) for i in np.unravel_index(step, data["grid"])) if data["grid"] else ()
 
 

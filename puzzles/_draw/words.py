@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from puzzles._draw.copies import copies_text
-from puzzles._draw.data import Data, decode
+from puzzles._draw.data import Data
 from puzzles._draw.track import Track, plural, program_ids, tracks, tuple_words
 from puzzles._receipt import amount
 
@@ -35,7 +35,7 @@ def title(data: Data) -> str:
 
 def _table(data: Data) -> Iterator[str]:
     moving = [track for track in tracks(data) if track is not None]
-    work, at = decode(data["work"]), decode(data["at"])
+    work, at = data["work"], data["at"]
     first = max(0, min(data["open"] - ROWS // 2, data["kept"] - ROWS))
     shown = range(first, min(first + ROWS, data["kept"]))
     heads = ["step", "program ids", *(t.operand["name"] for t in moving), work_name(data)]

@@ -8,12 +8,13 @@ import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from puzzles._draw import GREEN, VERMILLION
 from puzzles._launch import ERROR, NOTE, SEVERITIES, WARNING, Finding, Launch
 from puzzles._receipt import receipt_html, receipt_text
 from puzzles._rules import address
 
 _MARKS = {ERROR: "✗", WARNING: "!", NOTE: "·"}
-_COLOURS = {ERROR: "#aa4499", WARNING: "#997700", NOTE: "#888888", "": "#117733"}
+_COLOURS = {ERROR: VERMILLION, WARNING: "#997700", NOTE: "#888888", "": GREEN}
 
 
 @dataclass(frozen=True)
@@ -143,7 +144,8 @@ def _text(one: Finding) -> str:
 def _item(one: Finding) -> str:
     remedy = f"<br>→ {_code(one.remedy)}" if one.remedy else ""
     line = f"<br><code style='opacity:.7'>{html.escape(one.line)}</code>" if one.line else ""
-    means = f"<a href='{address(one.kind)}' target='_blank'>what {one.kind} means</a>"
+    where = f"href='{address(one.kind)}' target='_blank' style='color:inherit'"
+    means = f"<a {where}>what {one.kind} means</a>"
     return (
         f"<div style='margin-top:8px;border-left:3px solid {_COLOURS[one.severity]};"
         f"padding-left:8px'><b>{html.escape(_where(one))}</b><br>{_code(one.says)}{remedy}{line}"

@@ -204,7 +204,7 @@ class _Examination:
             found = (without_loss(launch, one) for one in faults(launch))
             self.add(map(self.where_cores_share, found), n)
             self.add(revisited_inside(launch), n)
-            self.add(map(partial(moved_by_the_kernel, launch), launch.moved), n)
+            self.add(map(partial(moved_by_the_kernel, launch), launch.log.moved), n)
         steps = sum(launch.steps for launch in self.launches)
         self.looked.append(
             "out-of-bounds, never-written, revisited, alias, parallel, misaligned, promise: the "

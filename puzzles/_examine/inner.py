@@ -30,14 +30,14 @@ def revisited_inside(launch: Launch) -> Iterator[Finding]:
 
     In the kernel's order; up to where data decide what is copied, and no further.
     """
-    pipes = {id(e) for e in launch.events if e.name == "dma_start" and _piped(e.equation)}
-    if not pipes or len(launch.events) * launch.steps > _STEPS:
+    pipes = {id(e) for e in launch.log.events if e.name == "dma_start" and _piped(e.equation)}
+    if not pipes or len(launch.log.events) * launch.steps > _STEPS:
         return
     told: set[str] = set()
     for ids in launch.program_ids.tolist():
         seen: set[Any] = set()  # a buffer, and the part of an array that it was copied to
         first: dict[Any, str] = {}  # what was done first to a buffer since it was copied
-        for event in launch.events:
+        for event in launch.log.events:
             most, least = event.times(ids)
             if most != least and id(event) in pipes:
                 return

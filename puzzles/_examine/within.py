@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any
@@ -16,6 +16,7 @@ from jax.experimental import pallas as pl
 
 from puzzles._examine.examination import Examination
 from puzzles._examine.examining import examine, under_way
+from puzzles._jax import instead
 from puzzles._launch import ERROR, SEVERITIES, kernels, trace_call
 
 # Examinations of launches that were seen before: a suite of tests launches one kernel often.
@@ -105,16 +106,10 @@ def _watched(seen: Seen) -> Iterator[None]:
         for name, value in list(getattr(module, "__dict__", {}).items())
         if value is original and module is not sys.modules[__name__]
     ]
-
-    def put(function: Callable) -> None:
+    with ExitStack() as stack:
         for module, name in holders:
-            setattr(module, name, function)
-
-    put(pallas_call)
-    try:
+            stack.enter_context(instead(module, name, pallas_call))
         yield
-    finally:
-        put(original)
 
 
 def _form(leaf: Any) -> Any:

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from puzzles._judge.case import Case, cases, execute, fresh_case, fresh_cases
 from puzzles._judge.costs import USUAL, at_scale, excesses
-from puzzles._judge.explain import alike
 from puzzles._judge.judging import judge, judge_fresh
 from puzzles._judge.numbers import largest_error, narrow, tolerance_of
-from puzzles._judge.outside import equations_outside
+from puzzles._judge.origin import equations_outside
 from puzzles._judge.raised import told
 from puzzles._judge.source import ellipsis_left, is_function, is_starter, unwrap
+from puzzles._judge.tried import alike
 from puzzles._judge.verdict import Verdict, shown
 
 __all__ = [

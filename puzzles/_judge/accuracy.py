@@ -11,8 +11,16 @@ import numpy as np
 from puzzles._jax import Jaxpr, JaxprEqn, Literal, Var
 from puzzles._judge.case import Case
 from puzzles._judge.numbers import narrow, on_tpu
-from puzzles._judge.outside import line_of, observed
-from puzzles._launch import ARITHMETIC, PALLAS_CALL, REDUCTIONS, TRANSCENDENTAL, Traced, entered
+from puzzles._judge.origin import line_of, observed
+from puzzles._launch import (
+    ARITHMETIC,
+    PALLAS_CALL,
+    REDUCTIONS,
+    TRANSCENDENTAL,
+    Traced,
+    entered,
+    equations,
+)
 from puzzles._puzzle import Puzzle
 from puzzles._rules import Finding, Where, sentence
 
@@ -160,8 +168,8 @@ def _made_of_numbers(equation: JaxprEqn, written: set[Var]) -> bool:
 
 def _moves(equation: JaxprEqn) -> bool:
     """Whether it, or all within a call like that of `jnp.where`, only hands numbers on."""
-    inner = [one for jaxpr, _ in entered(equation) for one in jaxpr.eqns]
-    return all(map(_moves, inner)) if inner else equation.primitive.name in _MOVES
+    inner = [one for jaxpr, _ in entered(equation) for one in equations(jaxpr)]
+    return all(one.primitive.name in _MOVES for one in inner or [equation])
 
 
 def _rounds(equation: JaxprEqn) -> bool:

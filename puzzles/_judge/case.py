@@ -1,10 +1,15 @@
-"""One case of a puzzle: what a function is called with there, and what it has to give."""
+"""One case of a puzzle: what a function is called with there, and what it has to give.
+
+The fresh case's data are drawn wild: other signs, sizes and repeats than the listed cases have. An
+answer that clips, that takes what is small for zero, or that skips a block in which nothing is
+positive, is right on ordinary numbers. `Puzzle.keeps` says what a rung's data must keep.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import inspect
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from typing import Any
@@ -13,15 +18,11 @@ import jax
 import numpy as np
 
 from puzzles._jax import ClosedJaxpr, jaxpr_as_fun, x64
-from puzzles._judge.copied import explains
 from puzzles._judge.numbers import Mismatch, compare, on_tpu
 from puzzles._judge.source import text_of, unjitted
-from puzzles._judge.wild import change_of, wild
 from puzzles._launch import (
     Traced,
     before_last_casts,
-    faults,
-    fingerprint,
     kernel_calls,
     quickly,
     run_program,
@@ -29,7 +30,8 @@ from puzzles._launch import (
     with_exact_dots,
     with_interpret,
 )
-from puzzles._puzzle import Mistake, Puzzle, mutate
+from puzzles._puzzle import Puzzle, array
+from puzzles._rules import sentence
 
 _SEEDS = 1_000_000  # few digits to type
 
@@ -39,10 +41,11 @@ def execute(traced: Traced) -> list[np.ndarray]:
     if on_tpu():
         return [np.asarray(x) for x in jax.jit(jaxpr_as_fun(traced.jaxpr))(*traced.leaves)]
     program = with_interpret(traced.jaxpr, True)
-    if not _several(program):
+    if not traced.before and not _several(program):
         return quickly(program, traced.leaves)
-    # One by one, kernels that are equal, here or in another answer, are compiled once.
-    return [np.asarray(x) for x in run_program(program, traced.leaves)]
+    # One by one, kernels that are equal, here or in another answer, are compiled once; so is what
+    # comes before them.
+    return [np.asarray(x) for x in run_program(program, traced.leaves, before=traced.before)]
 
 
 def _several(program: ClosedJaxpr) -> bool:
@@ -150,43 +153,12 @@ class Case:
             return _compiled(self.judged(fn), self.args)
         return self.judged(fn)(*jax.tree.map(lambda x: x, self.args))  # lists are new ones
 
-    def mistaken(self, mistake: Mistake) -> tuple[np.ndarray, ...] | None:
-        """The flat results of a wrong solution, computed once; None if it raises."""
-        return _mistaken(self, mistake)
-
-    def program_of(self, mistake: Mistake) -> Hashable | None:
-        """What tells the program of a wrong solution from others; None if it cannot be traced."""
-        return _program_of(self, mistake)
-
-    def faults_of(self, mistake: Mistake) -> frozenset[str]:
-        """The kinds of faults that a wrong solution's launches have here."""
-        return _faults_of(self, mistake)
-
 
 def settings(puzzle: Puzzle, fn: Callable) -> dict[str, int]:
     """The puzzle's settings that `fn` takes by keyword, too, with its own defaults."""
     own = inspect.signature(fn).parameters if puzzle.settings else {}
     found = {name: own[name].default for name in puzzle.settings if name in own}
     return {name: default for name, default in found.items() if isinstance(default, int)}
-
-
-@lru_cache(maxsize=512)
-def _program_of(case: Case, mistake: Mistake) -> Hashable | None:
-    try:
-        return fingerprint(_traced(case, mistake).jaxpr)
-    except Exception:
-        return None
-
-
-@lru_cache(maxsize=512)
-def _faults_of(case: Case, mistake: Mistake) -> frozenset[str]:
-    try:
-        launches = _traced(case, mistake).launches
-        copied = explains(launches)
-        kinds = {fault.kind for one in launches for fault in faults(one)}
-        return frozenset(kinds | ({copied[0]} if copied else set()))
-    except Exception:
-        return frozenset()
 
 
 @lru_cache(maxsize=512)
@@ -223,27 +195,6 @@ def fresh_cases(puzzle: Puzzle, draws: int) -> list[Case]:
     return list(dict.fromkeys(drawn.values()))
 
 
-@lru_cache(maxsize=512)
-def _mistaken(case: Case, mistake: Mistake) -> tuple[np.ndarray, ...] | None:
-    try:
-        if not case.puzzle.kernel:
-            plain = case.plainly(_wrong(case.puzzle, mistake))
-            return tuple(np.asarray(x) for x in jax.tree.leaves(plain))
-        return tuple(execute(_traced(case, mistake)))
-    except Exception:
-        return None
-
-
-@lru_cache(maxsize=128)
-def _traced(case: Case, mistake: Mistake) -> Traced:
-    return trace_call(case.judged(_wrong(case.puzzle, mistake)), *case.args)
-
-
-@lru_cache(maxsize=512)
-def _wrong(puzzle: Puzzle, mistake: Mistake) -> Callable:
-    return mutate(puzzle, mistake)
-
-
 def _compiled(fn: Callable, args: tuple) -> Any:
     traced = trace_call(fn, *args)
     flat = quickly(with_interpret(traced.jaxpr, True), traced.leaves)
@@ -257,3 +208,87 @@ def _read_only(leaf: Any) -> Any:
     copy = leaf.copy()
     copy.flags.writeable = False
     return copy.view()
+
+
+_PERIOD = 8  # rows or columns that come again: no block is shorter
+Change = Callable[[np.ndarray, np.random.Generator], np.ndarray]
+
+
+def wild(puzzle: Puzzle, args: tuple, seed: int) -> tuple[tuple, str]:
+    """Arguments in which one thing is changed, and that in words; "" where nothing is.
+
+    Of each argument floats are changed, and no more than `puzzle.keeps` lets.
+    """
+    r, name = np.random.default_rng([seed, 1]), change_of(seed)
+    names = inspect.signature(puzzle.spec).parameters
+    changed, which = [], []
+    for argument, value in zip(names, args, strict=False):
+        kept = puzzle.keeps.get(argument, "").split()
+        floats = [x for x in jax.tree.leaves(value) if _is_float(x)]
+        if floats and name not in kept and "all" not in kept:
+            value = jax.tree.map(lambda x: _changed(x, name, r) if _is_float(x) else x, value)
+            which.append(f"`{argument}`")
+        changed.append(value)
+    if not which:
+        return args, ""
+    says = sentence(f"drawn {name}", which=" and ".join(which), period=_PERIOD)
+    return (*changed, *args[len(changed) :]), says
+
+
+def change_of(seed: int) -> str:
+    """The name of what is changed in the data of the fresh case that `seed` draws."""
+    return list(CHANGES)[seed % len(CHANGES)]
+
+
+def _is_float(x: Any) -> bool:
+    return isinstance(x, jax.Array) and jax.numpy.issubdtype(x.dtype, jax.numpy.floating)
+
+
+def _changed(x: Any, name: str, r: np.random.Generator) -> Any:
+    return array(CHANGES[name](np.array(x, np.float32), r), x.dtype) if x.ndim and x.size else x
+
+
+def _half(x: np.ndarray) -> tuple[slice, ...]:
+    """The first half along the longest axis."""
+    longest = int(np.argmax(x.shape))
+    return tuple(slice(n // 2) if a == longest else slice(None) for a, n in enumerate(x.shape))
+
+
+def _negative(x: np.ndarray, r: np.random.Generator) -> np.ndarray:
+    x[_half(x)] = -np.abs(x[_half(x)])
+    return x
+
+
+def _size(x: np.ndarray, r: np.random.Generator) -> np.ndarray:
+    return x * np.float32(2.0 ** r.choice([-6, -3, 2]))
+
+
+def _jump(x: np.ndarray, r: np.random.Generator) -> np.ndarray:
+    x[_half(x)] *= np.float32(2.0**-5)
+    return x
+
+
+def _repeats(x: np.ndarray, r: np.random.Generator) -> np.ndarray:
+    longest = int(np.argmax(x.shape))
+    return x.take(np.arange(x.shape[longest]) % _PERIOD, longest)
+
+
+def _zeros(x: np.ndarray, r: np.random.Generator) -> np.ndarray:
+    x[_half(x)] = 0
+    return x
+
+
+def _nan(x: np.ndarray, r: np.random.Generator) -> np.ndarray:
+    x.reshape(-1)[int(r.integers(x.size))] = np.nan
+    return x
+
+
+# By the name that `Puzzle.keeps` has for what must not be changed.
+CHANGES: dict[str, Change] = {
+    "sign": _negative,
+    "size": _size,
+    "jump": _jump,
+    "order": _repeats,
+    "zero": _zeros,
+    "finite": _nan,
+}

@@ -12,7 +12,7 @@ import numpy as np
 
 from puzzles._jax import Jaxpr, JaxprEqn
 from puzzles._judge.accuracy import narrowings
-from puzzles._judge.outside import line_of, observed
+from puzzles._judge.origin import line_of, observed
 from puzzles._launch import PALLAS_CALL, Dot, Launch, Operand, Traced, itemsize, turns, visited
 from puzzles._rules import Finding
 
@@ -143,8 +143,7 @@ class Cost:
     @cached_property
     def least(self) -> Cost:
         """The work that is certain, whatever branches and loops that depend on data do."""
-        certain = (replace(one.least, busy=one.busy) for one in self.launches)
-        return replace(self, launches=tuple(certain))
+        return replace(self, launches=tuple(one.least for one in self.launches))
 
     @cached_property
     def blocks(self) -> list[set[tuple]]:

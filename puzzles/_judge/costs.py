@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -17,7 +17,17 @@ import numpy as np
 
 from puzzles._judge.cost import ALIASES, Cost, multiplies
 from puzzles._judge.raised import learners_code
-from puzzles._launch import Abstract, Launch, Operand, trace_call
+from puzzles._launch import (
+    Abstract,
+    Launch,
+    Operand,
+    Traced,
+    fingerprint,
+    kernel_calls,
+    launch_name,
+    parameter_names,
+    trace_call,
+)
 from puzzles._puzzle import Puzzle
 from puzzles._receipt import amount, amounts, scaled
 from puzzles._rules import Finding, Where, sentence
@@ -103,25 +113,42 @@ def at_scale(puzzle: Puzzle, fn: Callable) -> Scale | None:
     """
     if puzzle.scale is None:
         return None
-    args = puzzle.scale()  # an author's own fault is not the learner's
+    args, known = puzzle.scale(), _reference(puzzle)  # an author's own fault is no learner's
+    if known is None:
+        return None
+    program, par = known
     with learners_code(f"at production scale, {label(puzzle)}"):
         try:
-            mine = _cost(puzzle, fn, args)
+            traced = _traced(puzzle, fn, args)
+            mine = par if _program(traced) == program else Cost.of(traced)
         except Abstract:
             return None
-    return Scale(label(puzzle), mine, reference(puzzle))
+    return Scale(label(puzzle), mine, par)
 
 
-def _cost(puzzle: Puzzle, fn: Callable, args: tuple) -> Cost:
-    judged = fn if puzzle.observe is None else puzzle.observe(fn)
-    return Cost.of(trace_call(judged, *args))
+def _traced(puzzle: Puzzle, fn: Callable, args: tuple) -> Traced:
+    return trace_call(fn if puzzle.observe is None else puzzle.observe(fn), *args)
 
 
 @lru_cache(maxsize=128)
-def reference(puzzle: Puzzle) -> Cost:
-    """What the solution costs at the production shape, computed once."""
+def _reference(puzzle: Puzzle) -> tuple[Hashable, Cost] | None:
+    """The solution's program at the production shape, and what that costs, read once.
+
+    None where its blocks depend on data that `scale` does not give.
+    """
     assert puzzle.scale is not None
-    return _cost(puzzle, puzzle.solution, puzzle.scale())
+    traced = _traced(puzzle, puzzle.solution, puzzle.scale())
+    try:
+        return _program(traced), Cost.of(traced)
+    except Abstract:
+        return None
+
+
+def _program(traced: Traced) -> Hashable:
+    """Equal where the same is launched on the same data, by lines and names of equal text."""
+    calls = kernel_calls(traced.jaxpr.jaxpr)
+    names = tuple((launch_name(call), *parameter_names(call)) for call in calls)
+    return fingerprint(traced.jaxpr, lines=True), names, fingerprint(traced.leaves)
 
 
 def _count(mine: Cost, par: Cost) -> Facts:

@@ -1,34 +1,28 @@
-"""Why are the numbers wrong? What looks for a cause, each alone: a run in, a sentence out, or None.
-
-The cheap ones state a fact of the launches; the dear ones try something, while there is time.
-"""
+"""Why are the numbers wrong? What states a fact of a run: a run in, a sentence out, or None."""
 
 from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
-import jax
 import numpy as np
 
-from puzzles._judge.accuracy import foreign, narrowings, rounded_alike
+from puzzles._judge.accuracy import foreign, narrowings
 from puzzles._judge.answer import Clock, Run
-from puzzles._judge.case import Case, cases, fresh_case
-from puzzles._judge.copied import explains, hazard
-from puzzles._judge.exchanged import exchanged
-from puzzles._judge.likeness import early, left_undone, likeness, unstored
-from puzzles._judge.numbers import compare, equal, number_words, on_tpu, tolerance_of
-from puzzles._judge.picture import block_map
-from puzzles._judge.running import MAY_RUN
+from puzzles._judge.memory import explains, hazard
+from puzzles._judge.numbers import likeness, number_words, on_tpu, tolerance_of
+from puzzles._judge.origin import origin
 from puzzles._judge.source import handed_out
-from puzzles._launch import Launch, faults, fingerprint, first_not_finite
-from puzzles._puzzle import Mistake, Puzzle
-from puzzles._rules import Finding, sentence
+from puzzles._launch import Launch, Operand, faults, first_not_finite
+from puzzles._rules import sentence
 
 _NEAR = 10.0  # times the tolerance
 _ROUNDED = 0.05  # relatively: a number and a sum of some, rounded to bf16, are no farther off
 _WHOLE = 20  # elements of a vector that is printed whole
+_SIDE = 8  # blocks shown along an axis
+_PLANES = 4
+_CELLS = 1_000_000  # of boxes; with more it is not looked for
 
 
 def map_of_blocks(run: Run) -> str | None:
@@ -47,11 +41,11 @@ def numbers_listed(run: Run) -> str | None:
 
 def fault_of_a_launch(run: Run) -> str | None:
     """A fault that makes numbers wrong however the kernel computes."""
-    found = _fault(run)
+    found = fault(run)
     return None if found is None else found[1]
 
 
-def _fault(run: Run) -> tuple[str, str] | None:
+def fault(run: Run) -> tuple[str, str] | None:
     """The kind and the words of the first one."""
     own = run.own if run.puzzle.kernel else ()
     found = (f for one in own for f in faults(one) if f.kind != "misaligned")
@@ -63,12 +57,12 @@ def garbage(run: Run) -> str | None:
     _, _, wrong = run.mismatch
     if not math.isnan(float(wrong.got)):
         return None
-    return _first_of(early, run) or _first_of(unstored, run)
+    return _first_fact(run, "read early") or _first_fact(run, "not stored in all")
 
 
 def undone(run: Run) -> str | None:
-    """What a launch never reads, writes or fetches, and a buffer that is used in flight."""
-    return _first_of(left_undone, run) or hazard(_launches(run))
+    """What a launch never reads or writes, and a buffer that is used in flight."""
+    return _first_fact(run, "never stored", "never used") or hazard(_launches(run))
 
 
 def _launches(run: Run) -> Sequence[Launch]:
@@ -78,10 +72,27 @@ def _launches(run: Run) -> Sequence[Launch]:
     return [one for one in run.own if run.place is None or one is run.place.launch]
 
 
-def _first_of(fact: Callable[[Launch, Sequence[Launch]], str | None], run: Run) -> str | None:
-    """The first launch's words about a fact, where there is one that is not the reference's."""
+def _first_fact(run: Run, *kinds: str) -> str | None:
+    """The first of some facts; what the reference does on the same case, too, explains nothing."""
     usual = run.case.reference.launches if run.puzzle.kernel else ()
-    return next(filter(None, (fact(one, usual) for one in _launches(run))), None)
+    known = {(kind, name) for one in usual for kind, name, _ in _facts(one)}
+    for launch in _launches(run):
+        for kind, name, facts in _facts(launch):
+            if kind in kinds and (kind, name) not in known:
+                return sentence(kind, name=name, **facts)
+    return None
+
+
+def _facts(launch: Launch) -> Iterator[tuple[str, str, dict[str, object]]]:
+    """What a right kernel seldom does: its sentence, the ref, and other facts of it."""
+    seen = launch.touched
+    for name, step in sorted(seen.early, key=lambda one: one[1]):
+        yield "read early", name, {"when": launch.when(step)}
+    for name, count, total, block, step in seen.unstored:
+        facts = {"count": count, "total": total, "block": block, "step": launch.at(step)}
+        yield "not stored in all", name, facts
+    yield from (("never stored", name, {}) for name in seen.unwritten)
+    yield from (("never used", name, {}) for name in seen.unread)
 
 
 def nearness(run: Run) -> str | None:
@@ -127,119 +138,132 @@ def not_finite(run: Run, clock: Clock) -> str | None:
     return None if found and found.split("`")[1] in handed_out(run.puzzle) else found
 
 
-def part_exchanged(run: Run, clock: Clock) -> str | None:
-    """What of the launch, exchanged for the reference's, makes the numbers right."""
-    if on_tpu() or not run.puzzle.kernel:
-        return None
-    right = lambda flat: run.case.mismatch(flat) is None  # noqa: E731
-    kernel = _written_kernel(run.puzzle)
-    return exchanged(run.traced, run.case.reference, right, kernel, clock.in_time)
+def apart(run: Run) -> str | None:
+    """The footprint of the first wrong element: what part of an input no step holds with it, where
+    a step of the reference does and computes.
 
-
-def _written_kernel(puzzle: Puzzle) -> str | None:
-    """The kernel's name, where the learner writes both it and its launch."""
-    kernel = f"{puzzle.name}_kernel"
-    return kernel if {puzzle.name, kernel} <= set(puzzle.blanks) else None
-
-
-def mistake_on_record(run: Run, clock: Clock) -> str | None:
-    """The mistake on record whose numbers on this case these are, in its own words.
-
-    On the cases before it, and on the next, it has to give what the judged function gives there.
-    One that is the same program is asked first, and needs neither to run nor a next case. Where
-    the launch has a fault that explains the numbers by itself, the mistake must have it, too.
+    It is compared in elements, and for all of the reference's block around that element: blocks
+    may be cut otherwise.
     """
-    case, puzzle = run.case, run.puzzle
-    if case.fresh:  # every mistake on record is wrong on a listed case, and all of those passed
+    if not run.puzzle.kernel or (mine := run.place) is None:
         return None
-    numbers_right = run.differs is None  # then it is rounded too often, whatever the launch does
-    fault = None if numbers_right else _fault(run)
-    mistakes = [
-        m
-        for m in puzzle.mistakes
-        if m.stage == "values" and (fault is None or fault[0] in case.faults_of(m))
-    ]
-    found = None
-    if puzzle.kernel and not numbers_right:
-        program = fingerprint(run.traced.jaxpr)
-        timely = (m for m in mistakes if clock.in_time())
-        same = (m for m in timely if program == case.program_of(m))
-        found = next((m for m in same if _right_before(case, m)), None)
-    only_nan = _only_nan(run)
-    if found is None and not (fault is not None and only_nan):
-        timely = (m for m in mistakes if clock.in_time())
-        found = next((m for m in timely if _same_values(run, m)), None)
-    if found is None:
+    position, _, wrong = run.mismatch
+    par = origin(run.case.reference, position, wrong.wrong)
+    if par is None or par.operand.shape != mine.operand.shape:
         return None
-    what = "kernel" if puzzle.kernel else "function"
-    said = "all wrong is nan" if only_nan else "known numbers"
-    return sentence(said, what=what, mistake=found.name, says=found.says)
+    element = np.argwhere(mine.marks)[0]
+    around = _boxes(par.operand)[_hold(par.operand, np.stack([element, element + 1], axis=-1))]
+    if not len(around):
+        return None
+    left = list(par.launch.inputs)
+    working = par.launch.least.busy | ~par.launch.busy.any()
+    for operand in mine.launch.inputs:
+        other = next((o for o in left if _same_array(o, operand)), None)
+        if other is None:
+            continue
+        left.remove(other)
+        have = _boxes(operand)[_hold(mine.operand, around[0])]
+        want = _boxes(other)[_hold(par.operand, around[0]) & working]
+        if (gap := _gap(have, want)) is not None:
+            where = {"out": mine.operand.name, "at": _slices(around[0])}
+            return sentence("apart", **where, name=operand.name, part=_slices(gap))
+    return None
 
 
-def _only_nan(run: Run) -> bool:
-    """Whether every wrong number is NaN, which tells little: many causes have the same."""
-    found = [
-        (got, compare(want, got, run.puzzle.tolerance))
-        for want, got in zip(jax.tree.leaves(run.case.expected), run.flat, strict=True)
-    ]
-    wrong = [got[one.wrong] for got, one in found if one is not None]
-    return bool(wrong) and all(np.isnan(x.astype(np.float32)).all() for x in wrong)
+def _slices(box: np.ndarray) -> str:
+    return ", ".join(f"{first}:{end}" for first, end in box)
 
 
-def _same_values(run: Run, mistake: Mistake) -> bool:
-    """Whether a mistake gives these numbers here, the right ones before, and the same on the next
-    on which it is wrong.
+def _same_array(one: Operand, other: Operand) -> bool:
+    both = (one, other)
+    return all(o.piped for o in both) and len({(o.shape, str(o.dtype)) for o in both}) == 1
 
-    One case alone may not tell: whatever reads a huge number that it should not, gives that.
+
+def _boxes(operand: Operand) -> np.ndarray:
+    """First and one past the last element of every step's block: (steps, rank, 2)."""
+    ends = np.minimum(operand.starts + operand.sizes, operand.shape)
+    return np.stack([np.maximum(operand.starts, 0), ends], axis=-1)
+
+
+def _hold(operand: Operand, box: np.ndarray) -> np.ndarray:
+    """(steps,) bool: whose block has some of a box of elements."""
+    boxes = _boxes(operand)
+    return np.all((boxes[..., 0] < box[:, 1]) & (box[:, 0] < boxes[..., 1]), axis=-1)
+
+
+def _gap(have: np.ndarray, want: np.ndarray) -> np.ndarray | None:
+    """The first box that some of `want` cover and none of `have`, cut where any of them ends."""
+    cuts = [np.unique(axis) for axis in np.concatenate([have, want]).transpose(1, 0, 2)]
+    if not cuts or math.prod(map(len, cuts)) > _CELLS:
+        return None
+    seen = np.zeros([len(one) - 1 for one in cuts], bool)
+    asked = np.zeros_like(seen)
+    for marks, boxes in ((asked, want), (seen, have)):
+        for box in np.unique(boxes, axis=0):
+            pairs = zip(cuts, box, strict=True)
+            marks[tuple(slice(*np.searchsorted(one, ends)) for one, ends in pairs)] = True
+    gone = np.argwhere(asked & ~seen)
+    if not len(gone):
+        return None
+    return np.array([one[n : n + 2] for one, n in zip(cuts, gone[0], strict=True)])
+
+
+def block_map(operand: Operand, wrong: np.ndarray) -> str | None:
+    """Rows of `.` and `x`, with "…" where more blocks lie; None if there is only one block."""
+    bad = np.asarray(wrong)
+    for axis, size in enumerate(b or 1 for b in operand.block):
+        starts = np.arange(0, bad.shape[axis], size)
+        bad = np.asarray(np.logical_or.reduceat(bad, starts, axis=axis))
+    if bad.size < 2:
+        return None
+    lead = bad.shape[:-2]
+    planes = bad.reshape((-1, *bad.shape[-2:])) if bad.ndim > 1 else bad.reshape(1, 1, -1)
+    shown = _shown(planes)
+    rows = []
+    for number in shown:
+        if len(planes) > 1:
+            rows.append(f"[{', '.join(str(n) for n in np.unravel_index(number, lead))}]")
+        rows += _rows(planes[number])
+    if left := len(planes) - len(shown):
+        hidden = int(planes.any(axis=(1, 2)).sum() - planes[shown].any(axis=(1, 2)).sum())
+        rows.append(sentence("more planes", left=left, hidden=hidden or "none"))
+    axes = "axis 0" if len(lead) == 1 else f"axes {', '.join(map(str, range(len(lead))))}"
+    which = sentence("planes", axes=axes) if len(planes) > 1 else ""
+    return "\n".join([sentence("map of blocks", name=operand.name, which=which), *rows])
+
+
+def _shown(planes: np.ndarray) -> list[int]:
+    """The numbers of a few planes, those with wrong blocks before others, in their order."""
+    wrong = np.asarray(planes.any(axis=(1, 2)))
+    order = sorted(range(len(planes)), key=lambda n: (not wrong[n], n))
+    return sorted(order[:_PLANES])
+
+
+def _rows(plane: np.ndarray) -> list[str]:
+    """A window of a plane that holds its first wrong block, if it has one, with block numbers.
+
+    Of a larger plane, the wrong blocks are counted.
     """
-    case = run.case
-    return (
-        _right_before(case, mistake)
-        and _gives(case, mistake, run.flat)
-        and all(_gives(one, mistake, elsewhere(run, one)) for one in _after(case, mistake))
-    )
+    first = np.unravel_index(int(plane.argmax()), plane.shape)
+    top, left = (max(0, int(n) - _SIDE + 1) for n in first)
+    window = plane[top : top + _SIDE, left : left + _SIDE]
+    below, right = plane.shape[0] > top + _SIDE, plane.shape[1] > left + _SIDE
+    numbers = [str(left + n) for n in range(window.shape[1])]
+    wide, side = len(numbers[-1]), len(str(top + len(window) - 1))
 
+    def line(label: str, cells: list[str]) -> str:
+        shown = ["…"] * (left > 0) + cells + ["…"] * right
+        return f"{label:>{side}} {' '.join(cell.rjust(wide) for cell in shown)}"
 
-def _after(case: Case, mistake: Mistake) -> Iterator[Case]:
-    """The cases that follow, at last a fresh one, up to one on which the mistake is wrong."""
-    puzzle = case.puzzle
-    fresh = fresh_case(puzzle, case.seed)
-    for one in (*cases(puzzle, case.seed)[case.number + 1 :], *([fresh] if fresh else [])):
-        yield one
-        if not _gives(one, mistake, jax.tree.leaves(one.expected)):
-            return
-
-
-def _right_before(case: Case, mistake: Mistake) -> bool:
-    before = cases(case.puzzle, case.seed)[: case.number]
-    return all(_gives(one, mistake, jax.tree.leaves(one.expected)) for one in before)
-
-
-def _gives(case: Case, mistake: Mistake, numbers: Sequence[np.ndarray] | None) -> bool:
-    theirs = case.mistaken(mistake)
-    if theirs is None or numbers is None:
-        return theirs is numbers
-    return alike(case.puzzle, theirs, numbers)
-
-
-def alike(puzzle: Puzzle, one: Sequence[np.ndarray], other: Sequence[np.ndarray]) -> bool:
-    """Whether a puzzle tells two flat results apart, by their numbers or by their roundings."""
-    return equal(one, other, puzzle.tolerance) and all(
-        rounded_alike(puzzle, a, b) for a, b in zip(one, other, strict=True)
-    )
-
-
-def elsewhere(run: Run, case: Case) -> list[np.ndarray] | None:
-    """The flat results of the same answer on a case that is not judged now; None if it raises."""
-    kept, other = run.answer.elsewhere, run.answer.on(case)
-    if case not in kept:
-        try:
-            found = _first_wrong(other) if case.puzzle.kernel else None
-            kept[case] = other.flat if found is None else None
-        except Exception:  # it is another case that is told
-            kept[case] = None
-    return kept[case]
-
-
-def _first_wrong(run: Run) -> Finding | None:
-    return next(filter(None, (ask(run) for ask in MAY_RUN)), None)
+    rows = [line("", numbers)]
+    rows += ["…"] * (top > 0)
+    for n, row in enumerate(window):
+        rows.append(line(str(top + n), ["x" if wrong else "." for wrong in row]))
+    rows += ["…"] * below
+    if window.size < plane.size:
+        wrong = [f"{int(plane.sum()):,} of {plane.size:,} blocks"]
+        for axis, name in ((1, "rows"), (0, "columns")):
+            lines = np.asarray(plane.any(axis))
+            wrong += [f"in {int(lines.sum()):,} of {len(lines):,} {name}"] * (len(plane) > 1)
+        rows.append(f"wrong: {', '.join(wrong)}")
+    return rows

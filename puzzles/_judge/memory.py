@@ -1,16 +1,16 @@
-"""Is memory used as a TPU wants it? What the index maps, the simulator and Mosaic say of a run."""
+"""Is memory used as a TPU wants it? What index maps, copies, the simulator and Mosaic say."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 
 from puzzles._judge.answer import Answer, Run
 from puzzles._judge.numbers import index_words, number_words
 from puzzles._judge.origin import elsewhere
-from puzzles._judge.verdict import rule_of
 from puzzles._launch import Finding as Known
 from puzzles._launch import Launch, faults
 from puzzles._rules import Finding, sentence
@@ -18,17 +18,20 @@ from puzzles._tpu import (
     SimulationError,
     beyond,
     compiled,
+    first_nan,
     foreseen,
     lowered,
     simulate,
     simulated_steps,
     supported_chips,
+    timeline,
 )
 
 # Small cases first, the smallest always, until these are spent.
 _SIMULATED_STEPS = 450
 _THOROUGH_STEPS = 1000
 _QUICK_STEPS = 300
+_MANY = 2000  # copies: a kernel that goes outside with so many is not worth the wait
 
 
 def smallest_first(answer: Answer) -> Sequence[Run]:
@@ -43,7 +46,7 @@ def simulated(answer: Answer) -> Iterator[Run]:
     """
     runs = smallest_first(answer)
     if not any(run.looked_into for run in runs):
-        answer.ran["simulator"] = "its kernels are other rungs': there"
+        answer.ran["simulator"] = sentence("simulated elsewhere")
         return
     unable = {run: why for run in answer.runs if (why := beyond(run.looked_into))}
     left = _THOROUGH_STEPS if answer.thorough else _SIMULATED_STEPS
@@ -94,13 +97,15 @@ def _simulated(run: Run, left_out: Callable | None, launches: Sequence[Launch]) 
     position, _, wrong = found
     aliased = any(one.outputs[out].piped for one in launches for _, out in one.aliases)
     cause = "aliased" if aliased else "nan" if np.isnan(float(wrong.got)) else "other"
+    read = first_nan(run.traced, left_out) if cause == "nan" else None
+    where = sentence("first read of nan", name=read[0], line=read[1]) if read else ""
     return run.wrong(
         "other-in-simulator",
         index=index_words(wrong.first),
         which=run.case.which(position),
         got=number_words(wrong.got),
         expected=number_words(wrong.expected),
-        cause=sentence(f"{cause} in the simulator"),
+        cause=sentence(f"{cause} in the simulator") + where,
     )
 
 
@@ -141,3 +146,54 @@ def compiles(answer: Answer) -> Finding | None:
         return answer.runs[number].wrong("compile", says=finding.words)
     answer.ran["libtpu"] = f"libtpu for {', '.join(supported_chips())}"
     return None
+
+
+def rule_of(finding: Known) -> str:
+    """The rule that what is known of a launch breaks."""
+    if finding.kind == "parallel" and finding.operand is not None:
+        return "parallel-state"
+    return finding.kind
+
+
+def unequal(launches: Sequence[Launch]) -> tuple[str, str] | None:
+    """(rule, words) where ends of a copy hold not equally much, or one of many goes outside.
+
+    JAX fails at others in words of its own, or passes.
+    """
+    for launch in launches:
+        many = launch.log.cut or sum(copy.times for copy in launch.copies) > _MANY
+        for one in _faults(launch):
+            if one.kind == "unequal":
+                return "unequal-copy", one.says
+            if one.kind == "outside" and many:
+                return "out-of-bounds", one.says
+    return None
+
+
+def explains(launches: Sequence[Launch]) -> tuple[str, str] | None:
+    """(kind, words) of what makes numbers wrong, however the kernel computes: None if nothing.
+
+    A copy from where nothing is, one that is waited for and was not started, an output in HBM that
+    nobody copies to. The kind tells one such fault from another.
+    """
+    for launch in launches:
+        told = [one for one in _faults(launch) if one.line or one.kind == "outside"]
+        if any(one.kind in ("outside", "stuck") for one in told):  # and what came before it
+            return f"{told[0].kind} {told[0].line}", told[0].says
+        filled = {copy.target for copy in launch.copies if copy.times}
+        for out in launch.outputs:
+            if launch.copies and not out.piped and out.name not in filled:
+                return f"unwritten {out.name}", sentence("no copy goes there", name=out.name)
+    return None
+
+
+def hazard(launches: Sequence[Launch]) -> str | None:
+    """What touches a buffer while a copy is in flight, if anything does."""
+    found = (one for launch in launches for one in _faults(launch))
+    return next((one.says for one in found if one.kind == "hazard"), None)
+
+
+def _faults(launch: Launch) -> Sequence[Any]:
+    """What is wrong with the copies that a kernel makes by hand."""
+    found = timeline(launch)
+    return found.faults if found else ()

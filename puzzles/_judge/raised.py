@@ -1,18 +1,32 @@
-"""What a function may not do to the checker: leave settings behind, or an exception untold."""
+"""What a function may do to the checker: leave settings behind, or an exception; and its words."""
 
 from __future__ import annotations
 
+import difflib
+import inspect
+import linecache
+import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import CodeType, FrameType, ModuleType
+from typing import Any
 
 import jax
 import numpy as np
 
 from puzzles._jax import call_at_fault, come_to_rest, params_at_fault
-from puzzles._judge import source
-from puzzles._judge.verdict import Rejected
+from puzzles._judge.source import author_wrote, is_learners, unwrap
 from puzzles._launch import Endless, Unreadable
 from puzzles._rules import Finding, Where, rows, sentence
+
+
+class Rejected(Exception):
+    """Carries a finding out of the learner's code, to whoever has asked."""
+
+    def __init__(self, finding: Finding) -> None:
+        super().__init__(finding.rule)
+        self.finding = finding
 
 
 @contextmanager
@@ -67,11 +81,11 @@ def told(error: Exception) -> str:
     """The learner's exception: their line, the gist, the remedy where we know one."""
     if isinstance(error, Endless):
         return str(error)
-    gist = source.first_sentence(error) + source.meant(error)
-    where = source.learners_line(error)
+    gist = first_sentence(error) + meant(error)
+    where = learners_line(error)
     place, line = where or ("", "")
     whose = f"`{line}` in `{place}`" if line else f"`{place}`"  # typed where no file keeps it
-    launch = source.launch_of(error)
+    launch = launch_of(error)
     whose += f", launched by `{launch}`," if launch else ""
     says = f"{whose} raises\n{gist}" if where else gist
     return "\n".join(filter(None, (says, _known(error, line), _of_the_call(error))))
@@ -79,20 +93,20 @@ def told(error: Exception) -> str:
 
 def unexplained(error: Exception) -> bool:
     """Whether nothing is known of an exception: no line of the learner's, and no remedy."""
-    if isinstance(error, Endless) or source.learners_line(error) is not None:
+    if isinstance(error, Endless) or learners_line(error) is not None:
         return False
     return _known(error, "") is None
 
 
 def _known(error: Exception, line: str) -> str | None:
-    return remedy(f"{type(error).__name__}: {error}", line, source.meanwhile(error))
+    return remedy(f"{type(error).__name__}: {error}", line, meanwhile(error))
 
 
 def _of_the_call(error: Exception) -> str:
     """What the call says: prefetched Refs, an index map at fault, arrays without a spec."""
     index_map, prefetched = call_at_fault(error)
     if "positional argument" in str(error):
-        line = source.line_of(index_map)
+        line = line_of(index_map)
         which = sentence("index map in", line=line) if line else ""
         also = sentence("prefetched first") if prefetched else ""
         return " ".join(filter(None, (which, also)))
@@ -110,3 +124,103 @@ def remedy(gist: str, line: str = "", meanwhile: str = "in a kernel") -> str | N
     for row, found in rows("exceptions", f"{gist}\n{line}\n{meanwhile}"):
         return row.says.format(*found.groups())
     return None
+
+
+def learners_line(error: BaseException) -> tuple[str, str] | None:
+    """(function, line of code) of the learner's innermost frame in `error`'s traceback, or None."""
+    found = None
+    for frame, number in _frames(error):
+        code = frame.f_code
+        if is_learners(code.co_filename) and not author_wrote(code.co_filename, number):
+            line = linecache.getline(code.co_filename, number).strip()
+            found = code.co_name, line
+    return found
+
+
+def launch_of(error: BaseException) -> str:
+    """Where a function has several launches, the line of that in whose kernel `error` arose, or ''.
+
+    It names a result: `da = pl.pallas_call(`.
+    """
+    if not meanwhile(error).startswith("in a kernel"):
+        return ""
+    lines = [
+        linecache.getline(frame.f_code.co_filename, number).strip()
+        for frame, number in _frames(error)
+        if is_learners(frame.f_code.co_filename)
+        and len(re.findall(r"pallas_call\(", _source(frame.f_code))) > 1
+    ]
+    named = [line for line in lines if re.match(r"\w+(, \w+)* = .*pallas_call\(", line)]
+    return named[-1] if named else ""
+
+
+def _source(code: CodeType) -> str:
+    try:
+        return inspect.getsource(code)
+    except OSError:
+        return ""
+
+
+def meanwhile(error: BaseException) -> str:
+    """What JAX was doing when `error` was raised, as `words.toml` calls it, or ''."""
+    codes = [frame.f_code for frame, _ in _frames(error)]
+    places = {(os.path.basename(code.co_filename), code.co_name) for code in codes}
+    calls = [name for file, name in places if file == "pallas_call.py"]
+    if any("jvp" in name for name in calls):
+        return "in a derivative"
+    if not calls:
+        return "in a backward rule" if ("custom_derivatives.py", "_flatten_bwd") in places else ""
+    specs = {c.co_name for c in codes if re.search(r"pallas.core\.py$", c.co_filename)}
+    if specs & {"to_block_mapping", "__call__"}:
+        return "in a kernel's index map"
+    (_, line), known = learners_line(error) or ("", ""), _names(error)
+    far = [n for n in re.findall(r"(\w+)\[", line) if re.search("<(any|hbm)>", str(known.get(n)))]
+    return f"in a kernel with {far[0]} in HBM" if far else "in a kernel"
+
+
+def line_of(function: Any) -> str:
+    """The learner's line on which a function begins, or ''."""
+    code = getattr(unwrap(function), "__code__", None)
+    if code is None or not is_learners(code.co_filename):
+        return ""
+    return linecache.getline(code.co_filename, code.co_firstlineno).strip()
+
+
+def meant(error: BaseException) -> str:
+    """What a misspelt name may have meant, of those that the learner's frame or a module holds.
+
+    Of a single letter nobody knows, and `_` and `In` are IPython's own.
+    """
+    module, name = getattr(error, "obj", None), getattr(error, "name", None) or ""
+    known = dir(module) if isinstance(module, ModuleType) else []
+    known = [*_names(error)] if isinstance(error, NameError) else known
+    usual = {one for one in known if not one.startswith("_")} - {"In", "Out"}
+    close = difflib.get_close_matches(name, usual, 1) if len(name) > 1 else []
+    return f". Did you mean `{close[0]}`?" if close else ""
+
+
+def _names(error: BaseException) -> dict[str, Any]:
+    """What the names in the learner's innermost frame stand for."""
+    known: dict[str, Any] = {}
+    for frame, _ in _frames(error):
+        if is_learners(frame.f_code.co_filename):
+            known = frame.f_globals | frame.f_locals
+    return known
+
+
+def _frames(error: BaseException) -> Iterator[tuple[FrameType, int]]:
+    tb = error.__traceback__
+    while tb is not None:
+        yield tb.tb_frame, tb.tb_lineno
+        tb = tb.tb_next
+
+
+def first_sentence(error: BaseException) -> str:
+    """The gist of an exception: its type and the first line that says something."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    text = re.sub(r"\s+", " ", lines[0]).rstrip(":") if lines else "no message"
+    text = re.sub(r" There are \d+ mismatches, including$", "", text)
+    text = re.sub(r"^(Custom VJP \w+ rule)\b.* but (?=at output|got|instead)", r"\1 … ", text)
+    text = re.sub(r"Blocked\(block_size=(\d+)\)", r"\1", text)
+    text = re.sub(r"\bargs\[(\d+)\]", r"input \1 (counted from 0)", text)
+    return f"{type(error).__name__}: {text}"

@@ -10,9 +10,8 @@ from collections.abc import Iterable, Iterator
 from puzzles._jax import Jaxpr, JaxprEqn
 from puzzles._judge import source
 from puzzles._judge.answer import Answer, Run
-from puzzles._judge.copied import unequal
-from puzzles._judge.memory import if_small
-from puzzles._judge.outside import by_pipeline, line_of, work_outside
+from puzzles._judge.memory import if_small, unequal
+from puzzles._judge.origin import by_pipeline, line_of, work_outside
 from puzzles._judge.raised import learners_code, raised, unexplained
 from puzzles._launch import (
     TURNS,

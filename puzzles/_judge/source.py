@@ -1,17 +1,15 @@
-"""The learner's own text: is it a starter still, and which of their lines raised?"""
+"""The learner's own text: is it a starter still, what does it name, and whose is a line?"""
 
 from __future__ import annotations
 
 import ast
 import contextlib
-import difflib
 import functools
 import inspect
 import linecache
 import os
-import re
 from collections.abc import Callable, Iterator
-from types import CodeType, FrameType, FunctionType, ModuleType
+from types import CodeType, FunctionType
 from typing import Any
 
 import jax
@@ -47,6 +45,22 @@ def unjitted(fn: Callable) -> Callable:
         inner = unjitted(fn.func)
         return fn if inner is fn.func else functools.partial(inner, *fn.args, **fn.keywords)
     return unjitted(getattr(fn, "__wrapped__", fn)) if isinstance(fn, Jitted) else fn
+
+
+def with_names(fn: FunctionType, names: dict[str, Any]) -> FunctionType:
+    """A copy of a function for which the names of its module stand for something else."""
+    copy = FunctionType(fn.__code__, names, fn.__name__, fn.__defaults__, fn.__closure__)
+    copy.__kwdefaults__ = fn.__kwdefaults__
+    return copy
+
+
+def lines_of(fn: Any) -> list[str]:
+    """The lines of a function, without blank ones and comments; none where they are not known."""
+    try:
+        lines = inspect.getsource(unwrap(fn)).splitlines()
+    except (TypeError, OSError):
+        return []
+    return [line.rstrip() for line in lines if line.strip() and not line.strip().startswith("#")]
 
 
 def learners_functions(puzzle: Puzzle, fn: Callable) -> dict[str, ast.FunctionDef]:
@@ -244,93 +258,11 @@ def same_spec(puzzle: Puzzle, fn: Callable) -> bool:
     return mine is None or other is None or _regions.same_code(mine, other)
 
 
-def learners_line(error: BaseException) -> tuple[str, str] | None:
-    """(function, line of code) of the learner's innermost frame in `error`'s traceback, or None."""
-    found = None
-    for frame, number in _frames(error):
-        code = frame.f_code
-        if is_learners(code.co_filename) and not author_wrote(code.co_filename, number):
-            line = linecache.getline(code.co_filename, number).strip()
-            found = code.co_name, line
-    return found
-
-
-def launch_of(error: BaseException) -> str:
-    """Where a function has several launches, the line of that in whose kernel `error` arose, or ''.
-
-    It names a result: `da = pl.pallas_call(`.
-    """
-    if not meanwhile(error).startswith("in a kernel"):
-        return ""
-    lines = [
-        linecache.getline(frame.f_code.co_filename, number).strip()
-        for frame, number in _frames(error)
-        if is_learners(frame.f_code.co_filename)
-        and len(re.findall(r"pallas_call\(", _source(frame.f_code))) > 1
-    ]
-    named = [line for line in lines if re.match(r"\w+(, \w+)* = .*pallas_call\(", line)]
-    return named[-1] if named else ""
-
-
-def _source(code: CodeType) -> str:
-    try:
-        return inspect.getsource(code)
-    except OSError:
-        return ""
-
-
-def meanwhile(error: BaseException) -> str:
-    """What JAX was doing when `error` was raised, as `words.toml` calls it, or ''."""
-    codes = [frame.f_code for frame, _ in _frames(error)]
-    places = {(os.path.basename(code.co_filename), code.co_name) for code in codes}
-    calls = [name for file, name in places if file == "pallas_call.py"]
-    if any("jvp" in name for name in calls):
-        return "in a derivative"
-    if not calls:
-        return "in a backward rule" if ("custom_derivatives.py", "_flatten_bwd") in places else ""
-    specs = {c.co_name for c in codes if re.search(r"pallas.core\.py$", c.co_filename)}
-    if specs & {"to_block_mapping", "__call__"}:
-        return "in a kernel's index map"
-    (_, line), known = learners_line(error) or ("", ""), _names(error)
-    far = [n for n in re.findall(r"(\w+)\[", line) if re.search("<(any|hbm)>", str(known.get(n)))]
-    return f"in a kernel with {far[0]} in HBM" if far else "in a kernel"
-
-
 @functools.lru_cache(maxsize=256)
 def author_wrote(filename: str, number: int) -> bool:
     """True for a line of an author cell: it calls the learner's function, and is not theirs."""
     lines = linecache.getlines(filename)[:number]
     return any(line.startswith("# %%") and '"author"' in line for line in lines)
-
-
-def line_of(function: Any) -> str:
-    """The learner's line on which a function begins, or ''."""
-    code = getattr(unwrap(function), "__code__", None)
-    if code is None or not is_learners(code.co_filename):
-        return ""
-    return linecache.getline(code.co_filename, code.co_firstlineno).strip()
-
-
-def meant(error: BaseException) -> str:
-    """What a misspelt name may have meant, of those that the learner's frame or a module holds.
-
-    Of a single letter nobody knows, and `_` and `In` are IPython's own.
-    """
-    module, name = getattr(error, "obj", None), getattr(error, "name", None) or ""
-    known = dir(module) if isinstance(module, ModuleType) else []
-    known = [*_names(error)] if isinstance(error, NameError) else known
-    usual = {one for one in known if not one.startswith("_")} - {"In", "Out"}
-    close = difflib.get_close_matches(name, usual, 1) if len(name) > 1 else []
-    return f". Did you mean `{close[0]}`?" if close else ""
-
-
-def _names(error: BaseException) -> dict[str, Any]:
-    """What the names in the learner's innermost frame stand for."""
-    known: dict[str, Any] = {}
-    for frame, _ in _frames(error):
-        if is_learners(frame.f_code.co_filename):
-            known = frame.f_globals | frame.f_locals
-    return known
 
 
 @functools.cache
@@ -343,24 +275,6 @@ def is_learners(filename: str) -> bool:
         ladder = os.path.dirname(os.path.relpath(path, _PACKAGE))
         return bool(ladder) and not ladder.startswith("_")
     return "site-packages" not in path and not path.startswith(_LIBRARIES)
-
-
-def _frames(error: BaseException) -> Iterator[tuple[FrameType, int]]:
-    tb = error.__traceback__
-    while tb is not None:
-        yield tb.tb_frame, tb.tb_lineno
-        tb = tb.tb_next
-
-
-def first_sentence(error: BaseException) -> str:
-    """The gist of an exception: its type and the first line that says something."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    text = re.sub(r"\s+", " ", lines[0]).rstrip(":") if lines else "no message"
-    text = re.sub(r" There are \d+ mismatches, including$", "", text)
-    text = re.sub(r"^(Custom VJP \w+ rule)\b.* but (?=at output|got|instead)", r"\1 … ", text)
-    text = re.sub(r"Blocked\(block_size=(\d+)\)", r"\1", text)
-    text = re.sub(r"\bargs\[(\d+)\]", r"input \1 (counted from 0)", text)
-    return f"{type(error).__name__}: {text}"
 
 
 def is_function(fn: object) -> bool:

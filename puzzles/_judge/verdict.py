@@ -1,15 +1,38 @@
-"""A verdict and how it reads, as text and as HTML."""
+"""A verdict and how it reads, as text and as HTML; and what a pass says: the rung's lesson, what
+the answer costs beside the reference, and remarks."""
 
 from __future__ import annotations
 
 import html as escape_html
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from puzzles._draw import block_squares
-from puzzles._launch import Finding as Known
-from puzzles._receipt import receipt_html
-from puzzles._rules import RULES, Finding, address, title_of
+from puzzles._draw import GREEN, VERMILLION, block_squares
+from puzzles._judge import source
+from puzzles._judge.answer import Answer
+from puzzles._judge.cost import Cost
+from puzzles._judge.costs import Scale
+from puzzles._judge.numbers import on_tpu
+from puzzles._launch import Launch
+from puzzles._puzzle import Puzzle
+from puzzles._receipt import (
+    amount,
+    amounts,
+    receipt_html,
+    receipt_text,
+    scaled,
+    seconds_words,
+    step_seconds,
+    stored,
+    times,
+    wait_seconds,
+)
+from puzzles._rules import RULES, Finding, address, sentence, title_of
+from puzzles._tpu import CHIPS
 
+_CHIP = CHIPS["v5e"]
+_OFTEN = 1.5  # times the reference's stores, from which on they are worth a remark
 _just_shown: Verdict | None = None
 
 
@@ -89,7 +112,7 @@ class Verdict:
         display({"text/plain": str(self), "text/html": self.html()}, raw=True)
 
     def html(self) -> str:
-        colour = {True: "#117733", False: "#aa4499"}[self.passed]
+        colour = GREEN if self.passed else VERMILLION
         if self.stage == "unsolved":
             colour = "#888888"
         parts = [f"<b>{escape_html.escape(self.headline)}</b>"]
@@ -103,7 +126,8 @@ class Verdict:
         for text in self.notes:
             parts.append(f"<div style='margin-top:4px;opacity:.8'>{_code(text)}</div>")
         if self._is_a_fault:
-            link = f"<a href='{address(self.rule)}' target='_blank'>{self.rule}</a>"
+            where = f"href='{address(self.rule)}' target='_blank' style='color:inherit'"
+            link = f"<a {where}>{self.rule}</a>"
             parts.append(
                 f"<div style='margin-top:4px;opacity:.8'>What this rule means: {link}</div>"
             )
@@ -116,21 +140,6 @@ class Verdict:
             f"<div style='border-left:4px solid {colour};padding:4px 0 4px 12px;"
             f"max-width:56em'>{''.join(parts)}</div>"
         )
-
-
-class Rejected(Exception):
-    """Carries a finding out of the learner's code, to whoever has asked."""
-
-    def __init__(self, finding: Finding) -> None:
-        super().__init__(finding.rule)
-        self.finding = finding
-
-
-def rule_of(finding: Known) -> str:
-    """The rule that what is known of a launch breaks."""
-    if finding.kind == "parallel" and finding.operand is not None:
-        return "parallel-state"
-    return finding.kind
 
 
 def _indent(text: str) -> str:
@@ -148,3 +157,156 @@ def shown(verdict: Verdict) -> None:
     """Say that `verdict` is on the screen: a notebook that echoes a cell's last value skips it."""
     global _just_shown
     _just_shown = verdict
+
+
+def passed(answer: Answer) -> Verdict:
+    puzzle = answer.puzzle
+    cost, details = _receipt(answer)
+    return Verdict(
+        True,
+        "passed",
+        lesson(puzzle),
+        puzzle=puzzle.name,
+        receipt=cost,
+        details=details,
+        notes=tuple(_remarks(answer, details)),
+    )
+
+
+def lesson(puzzle: Puzzle) -> str:
+    """The first sentence of what the rung explains."""
+    flat = " ".join(puzzle.explain.split())
+    end = flat.find(". ")
+    return flat if end < 0 else flat[: end + 1]
+
+
+def _receipt(answer: Answer) -> tuple[str | None, str | None]:
+    """What the launches cost, and details: at production scale, or on the case that moves most."""
+    puzzle = answer.puzzle
+    if not puzzle.kernel:
+        last = answer.runs[-1]
+        if not last.launches:
+            return None, None
+        details = f"{receipt_text(last.launches, title=last.label)}\n{sentence('no kernel')}"
+        return line(puzzle, last.label, Cost(last.launches, ())), details
+    ran = (
+        f"values on {len(answer.runs)} case{'s' * (len(answer.runs) > 1)}",
+        "compiled on this TPU" if on_tpu() else "CPU interpreter",
+        f"TPU simulator ({answer.ran['simulator']})",
+        "Mosaic lowering",
+        *filter(None, [answer.ran.get("libtpu")]),
+    )
+    if answer.scale is not None:
+        scale = answer.scale
+        return line(puzzle, scale.label, scale.mine, scale.par), beside(scale, ran)
+    largest = max(answer.runs, key=lambda run: sum(one.hbm_bytes for one in run.launches))
+    told = line(puzzle, largest.label, Cost(tuple(largest.launches), ()))
+    return told, receipt_text(largest.launches, ran=ran, title=largest.label)
+
+
+def _remarks(answer: Answer, details: str | None) -> Iterator[str]:
+    """What is worth a sentence beside a pass; that nothing was launched stands in its details."""
+    if not answer.puzzle.kernel:
+        if details is None:
+            yield sentence("no kernel")
+        return
+    launches = [one for run in answer.runs for one in run.launches]
+    if not on_tpu() and not all(one.settings.interpret for one in launches):
+        yield sentence("interpret left out")
+    if re.search(r"interpret\s*=\s*True\b", source.text_of(answer.fn) or ""):
+        yield sentence("interpret always")
+    if answer.scale is not None:
+        yield from _stores(answer.scale)
+
+
+def _stores(scale: Scale) -> Iterator[str]:
+    """A remark where an output is stored much more often than in the reference, on its grid."""
+    if [one.grid for one in scale.mine.launches] != [one.grid for one in scale.par.launches]:
+        return
+    for mine, par in zip(scale.mine.launches, scale.par.launches, strict=True):
+        for (name, often), (_, enough) in zip(mine.stores, par.stores, strict=False):
+            if often > _OFTEN * enough:
+                yield sentence("stored often", name=name, often=often, enough=enough)
+
+
+def line(puzzle: Puzzle, label: str, mine: Cost, par: Cost | None = None) -> str:
+    """The number that the rung is about, and what bounds it: "At N=512: 6 steps; at least ..."."""
+    plainly = f"{mine.steps:,} step{'s' * (mine.steps != 1)}, {amount(mine.bytes)} moved"
+    told = _par(puzzle, mine, par or mine) or plainly
+    return f"At {label}: {'; '.join((told, *_bound(mine)[:1]))}."
+
+
+def beside(scale: Scale, ran: tuple[str, ...]) -> str:
+    """Both costs as a table, of what is not zero; what is made outside only where it differs."""
+    mine, par = scale.mine, scale.par
+    made, theirs = (f"at most {size}" for size in amounts(mine.outside, par.outside))
+    several = mine.steps > 1 or any(one.copies for one in mine.launches)
+    rows: list[tuple[str, str, str]] = [
+        (name, a, b)
+        for name, worth, a, b in (
+            ("grid", _grids(mine.launches) != "()", _grids(mine.launches), _grids(par.launches)),
+            ("steps", mine.steps > 1, f"{mine.steps:,}", f"{par.steps:,}"),
+            ("with dots", mine.with_dots, f"{mine.with_dots:,}", f"{par.with_dots:,}"),
+            ("blocks", several, f"{mine.transfers:,} moved", f"{par.transfers:,} moved"),
+            ("HBM", mine.bytes, *amounts(mine.bytes, par.bytes)),
+            ("made outside", False, made, theirs),
+            ("VMEM", mine.vmem, *amounts(mine.vmem, par.vmem)),
+            ("SMEM", mine.smem, *amounts(mine.smem, par.smem)),
+            ("FLOPs", mine.dots, scaled(mine.flops), scaled(par.flops)),
+        )
+        if worth or a != b
+    ]
+    if all(a == b for _, a, b in rows):
+        rows = [("", "yours, and the reference's", ""), *((name, a, "") for name, a, _ in rows)]
+    else:
+        rows = [("", "yours", "reference"), *rows]
+    wide = [max(len(row[column]) for row in rows) for column in range(3)]
+    lines = [f"{name:<{wide[0]}}  {a:<{wide[1]}}  {b}".rstrip() for name, a, b in rows]
+    told = {
+        "time": "".join(_bound(mine)[1:]),
+        "stored": stored(mine.launches),
+        "ran": ", ".join(ran) if mine.steps > 1 else "",
+    }
+    lines += [f"{name:<{wide[0]}}  {text}" for name, text in told.items() if text]
+    return "\n".join(lines)
+
+
+def _par(puzzle: Puzzle, mine: Cost, par: Cost) -> str | None:
+    """The number that the rung is about: 'dots in 36 of 64 steps (the reference: 28 of 64)'."""
+    if puzzle.par is None:
+        return None
+    try:
+        told, theirs = puzzle.par(*mine.launches), puzzle.par(*par.launches)
+    except Exception:  # the author asks for operands that this launch does not have
+        return None
+    return f"{told} (the reference: {theirs})" if theirs and told != theirs else told
+
+
+def _grids(launches: tuple[Launch, ...]) -> str:
+    if len(launches) > 3:
+        return f"{len(launches)} launches"
+    return ", ".join(str(one.grid) for one in launches)
+
+
+def _bound(cost: Cost) -> tuple[str, ...]:
+    """What bounds it: HBM and the matrix unit, which work at the same time, its steps, its waits.
+
+    Then, where it is steps or waits: how long one takes, and all else.
+    """
+    least = cost.least
+    memory, matrix = times(least.bytes, least.flops if least.dot_flops else 0, _CHIP)
+    seconds, steps = max(memory, matrix), step_seconds(cost.launches, _CHIP)
+    waits = wait_seconds(cost.launches, _CHIP)
+    if not seconds:
+        return ()
+    slower = "the matrix unit" if matrix > memory else "HBM"
+    if max(steps, waits) <= seconds:
+        return (sentence("bound by", time=seconds_words(seconds), chip=_CHIP.name, slower=slower),)
+    alone = dict(slower=slower, alone=seconds_words(seconds))
+    if waits > steps:
+        each, whole = (seconds_words(time) for time in (_CHIP.wait_seconds, waits + memory))
+        by = sentence("bound by its waits", time=whole, chip=_CHIP.name)
+        return (by, sentence("a wait", time=each, **alone))
+    each, whole = (seconds_words(time) for time in (_CHIP.step_seconds, steps))
+    by = sentence("bound by its steps", time=whole, chip=_CHIP.name)
+    return (by, sentence("a step", time=each, **alone))

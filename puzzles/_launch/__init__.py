@@ -47,7 +47,7 @@ from puzzles._launch.jaxprs import (
 from puzzles._launch.launch import Launch
 from puzzles._launch.mesh import as_tpu, devices_called, pipelines_on_cpu
 from puzzles._launch.moves import Copy
-from puzzles._launch.operand import Operand, absent, itemsize, row_keys
+from puzzles._launch.operand import Operand, itemsize, row_keys
 from puzzles._launch.pl_kernel import with_kernels_launched
 from puzzles._launch.run import on_cpu, quickly, run_program, runs_in_python
 from puzzles._launch.sameness import fingerprint
@@ -91,7 +91,6 @@ __all__ = [
     "Traced",
     "Unreadable",
     "Waits",
-    "absent",
     "alone",
     "as_function",
     "as_tpu",

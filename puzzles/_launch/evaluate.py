@@ -12,7 +12,7 @@ holds only what is certain.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -164,9 +164,8 @@ class Walk:
         if about.operations:
             self.count(about, weight, path)
         unknown = [UNKNOWN] * len(equation.outvars)
-        handler = getattr(self, "_" + equation.primitive.name, None)
-        if handler is not None:
-            return handler(equation, values, weight, path)
+        if (meaning := MEANINGS.get(equation.primitive.name)) is not None:
+            return meaning(self, equation, values, weight, path)
         if about.callee is not None:
             return self.closed(about.callee, values, weight, path)
         if any(isinstance(value, Buffer | Ref) for value in values):  # nobody knows what for
@@ -284,7 +283,6 @@ class Walk:
         if isinstance(target, Cells | Ref):
             target.lost()
         size = sizes.pop() if len(sizes) == 1 else 0
-        self.tally.flights.append((1, size, weight))
         self.happens("dma_start", equation, values, weight, size)
         return []
 
@@ -293,7 +291,6 @@ class Walk:
     ) -> list[Any]:
         sizes = {size for _, size, _ in moved(equation, values, self.rank)}
         size = sizes.pop() if len(sizes) == 1 else 0
-        self.tally.flights.append((-1, size, weight))
         self.happens("dma_wait", equation, values, weight, size)
         return []
 
@@ -345,8 +342,6 @@ class Walk:
             else:
                 into.lost()
         return [UNKNOWN] * len(equation.outvars)
-
-    _masked_swap = _swap
 
     def _addupdate(
         self, equation: JaxprEqn, values: list[Any], weight: np.ndarray, path: tuple
@@ -437,3 +432,22 @@ class Walk:
         lost = [UNKNOWN] * len(carry)
         self.closed(body, [*consts, *lost, *blind], weight * length, path)
         return [*lost, *ys]
+
+
+# What a primitive does; all others are calls, or arithmetic on what is known.
+MEANINGS: dict[str, Callable[..., list[Any]]] = {
+    "program_id": Walk._program_id,
+    "num_programs": Walk._num_programs,
+    "multiple_of": Walk._multiple_of,
+    "run_scoped": Walk._run_scoped,
+    "dma_start": Walk._dma_start,
+    "dma_wait": Walk._dma_wait,
+    "get": Walk._get,
+    "masked_load": Walk._masked_load,
+    "swap": Walk._swap,
+    "masked_swap": Walk._swap,
+    "addupdate": Walk._addupdate,
+    "cond": Walk._cond,
+    "while": Walk._while,
+    "scan": Walk._scan,
+}

@@ -10,7 +10,7 @@ import numpy as np
 
 from puzzles._jax import copy_parts
 from puzzles._launch.alignment import misaligned
-from puzzles._launch.finding import ERROR, WARNING, Finding, ints
+from puzzles._launch.finding import ERROR, WARNING, Finding, ints, line_of
 from puzzles._launch.launch import Launch
 from puzzles._launch.operand import Operand, first_seen, row_keys, spread
 from puzzles._launch.touched import begun_elsewhere
@@ -33,7 +33,7 @@ def faults(launch: Launch) -> tuple[Finding, ...]:
     for n, operand in enumerate(launch.outputs):
         if operand.space in ("vmem", "smem"):
             found += _revisited(launch, operand, aliased.get(n))
-        if operand.space in ("vmem", "smem") and n not in launch.unused:
+        if operand.space in ("vmem", "smem") and n not in launch.around.unused:
             found += _shared(launch, operand)
             if n not in aliased:
                 found += _unwritten(operand)
@@ -55,7 +55,12 @@ def step_number(launch: Launch, finding: Finding) -> int | None:
 
 
 def _stray_reads(launch: Launch) -> Iterator[Finding]:
-    for name, step, index in launch.stray_reads:
+    for stray in launch.log.strays:
+        asked = spread(stray.asked, launch.grid)
+        if not asked.any():
+            continue
+        name, step = stray.ref.name, int(np.argmax(asked))
+        index = int(spread(stray.index, launch.grid)[step])
         says = (
             f"`{name}[{index}]` is read{launch.when(step)}, and there is no such "
             "entry: a TPU reads whatever lies beside it in SMEM, even if the result is not used."
@@ -69,8 +74,10 @@ def _stray_reads(launch: Launch) -> Iterator[Finding]:
 
 
 def _lies(launch: Launch) -> Iterator[Finding]:
-    for line, step, multiple, value in launch.lies:
-        place = launch.at(step)
+    for lie in launch.log.lies:
+        step, multiple = int(np.argmax(spread(lie.steps, launch.grid))), lie.multiple
+        value = int(spread(lie.value, launch.grid)[step])
+        place, line = launch.at(step), line_of(lie.equation.source_info)
         says = (
             f"`pl.multiple_of(..., {multiple})` gets {value}{launch.when(step)}, which is no "
             f"multiple of {multiple}: the compiler relies on the promise, and addresses other rows "
@@ -86,7 +93,7 @@ def _second_core(launch: Launch) -> Iterator[Finding]:
         return
     early = {name for name, _ in launch.touched.early}  # who begins reads it, and may not use it
     scratch = [one for one in launch.scratch if one.name not in early]
-    found = begun_elsewhere(launch.touches, scratch, launch.grid, launch.program_ids, axes)
+    found = begun_elsewhere(launch.log.touches, scratch, launch.grid, launch.program_ids, axes)
     if found is None:
         return
     name, step, axis = found
@@ -99,7 +106,8 @@ def _second_core(launch: Launch) -> Iterator[Finding]:
         "Write it in each part of the axis; or, where it is to go on from one part to the next, "
         f"mark axis {axis} 'arbitrary'."
     )
-    begins = (touch.weight[MOST] for touch in launch.touches if touch.writes and touch.ref == name)
+    stores = (one for one in launch.log.touches if one.writes and one.ref == name)
+    begins = (store.weight[MOST] for store in stores)
     if axis == len(launch.grid) - 1 and any(np.ptp(one, axis=axis).any() for one in begins):
         remedy = (
             f"The kernel begins it by `pl.program_id({axis})`: so the steps of its sum go along "
@@ -111,7 +119,7 @@ def _second_core(launch: Launch) -> Iterator[Finding]:
 def _stray_semaphores(launch: Launch) -> Iterator[Finding]:
     """The first copy that names a semaphore beyond the last, for each array of semaphores."""
     told = set()
-    for event in launch.events:
+    for event in launch.log.events:
         if event.name not in ("dma_start", "dma_wait"):
             continue
         ref, transforms = copy_parts(event.equation.params["tree"], event.values)[2]
@@ -143,7 +151,7 @@ def _stray_semaphores(launch: Launch) -> Iterator[Finding]:
 
 
 def _written_inputs(launch: Launch) -> Iterator[Finding]:
-    for name in launch.written_inputs:
+    for name in launch.log.written_inputs:
         says = (
             f"`{name}` is an input, and the kernel writes into it: a later step that keeps the "
             "block finds it changed, one that fetches it again does not."
@@ -256,8 +264,8 @@ def _unwritten(operand: Operand) -> Iterator[Finding]:
 
 
 def _grid_faults(launch: Launch) -> Iterator[Finding]:
-    if launch.params is not None:
-        says = f"`compiler_params` of {launch.name} is a {launch.params}, which no compiler reads."
+    if (unknown := launch.settings.unknown) is not None:
+        says = f"`compiler_params` of {launch.name} is a {unknown}, which no compiler reads."
         remedy = "Pass `pltpu.CompilerParams(...)`, with its settings by name."
         yield Finding("parallel", ERROR, says, remedy)
         return

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -64,10 +64,15 @@ class Graph:
         self._order = 0
         self._values: dict[Source, np.ndarray] = {}
         leaves = [Source(index=n, abstract=_lacks(n, x)) for n, x in enumerate(arguments)]
-        self._inline(jaxpr.jaxpr, _constants(jaxpr), leaves, 1)
+        self._outermost: dict[Var, Source] = {}
+        self._inline(jaxpr.jaxpr, _constants(jaxpr), leaves, 1, self._outermost)
 
-    def evaluate(self, sources: Iterable[Source]) -> None:
-        """Compute all of `sources` that do not depend on an abstract value, in one compilation."""
+    def evaluate(self, sources: Iterable[Source], known: Mapping[Var, Any]) -> None:
+        """Compute all of `sources` that do not depend on an abstract value, in one compilation.
+
+        known: values of variables of the program.
+        """
+        self._values |= {self._outermost[v]: np.asarray(x) for v, x in known.items()}
         wanted = [s for s in sources if not s.abstract and s not in self._values]
         computed = [s for s in wanted if s.node is not None]
         for source in wanted:
@@ -101,9 +106,15 @@ class Graph:
         return self._values.get(source)
 
     def _inline(
-        self, jaxpr: Jaxpr, consts: Sequence[Source], args: Sequence[Source], times: int | None
+        self,
+        jaxpr: Jaxpr,
+        consts: Sequence[Source],
+        args: Sequence[Source],
+        times: int | None,
+        env: dict[Var, Source] | None = None,
     ) -> list[Source]:
-        env: dict[Any, Source] = dict(zip(jaxpr.invars, args, strict=True))
+        env = {} if env is None else env
+        env.update(zip(jaxpr.invars, args, strict=True))
         env.update(zip(jaxpr.constvars, consts, strict=True))
 
         def read(atom: Any) -> Source:

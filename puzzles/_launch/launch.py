@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from puzzles._launch.events import Event, Waits, waits
-from puzzles._launch.moves import Copy, Flight, Piece, in_flight, pieces
+from puzzles._launch.moves import Copy, Piece, copied, in_flight, pieces
 from puzzles._launch.operand import Operand, spread
+from puzzles._launch.smem import Look, Stray
 from puzzles._launch.touched import Touched, added, alone, rewritten, storing, touched
-from puzzles._launch.work import Dot, Touch
+from puzzles._launch.work import LEAST, MOST, Dot, Lie, Touch
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,61 @@ class Made:
     output: str
     bytes: int
     how: str
+
+
+@dataclass(frozen=True, eq=False)
+class Counts:
+    """What a launch executes in all its steps, at most or at least."""
+
+    dots: tuple[Dot, ...]
+    flops: int
+    transcendentals: int  # counted among the flops, too
+    lanes: int  # of the vectors that hold those: a column takes 128 lanes for each of its rows
+    copies: tuple[Copy, ...]  # that the kernel starts by hand
+
+
+@dataclass(frozen=True, eq=False)
+class Log:
+    """What was seen on a walk over a kernel and its index maps.
+
+    branches, loops: how many depend on data. events: what a kernel that copies by hand does, in
+    its order; `cut` says that this is its beginning. touches: reads and writes of its refs, in the
+    order of the text. looks, strays: reads of scalars, and of such as are not there.
+    """
+
+    branches: int
+    loops: int
+    busy: np.ndarray  # (steps,) bool: the step executes floating arithmetic
+    events: tuple[Event, ...]
+    cut: bool
+    touches: tuple[Touch, ...]
+    looks: tuple[Look, ...]
+    strays: tuple[Stray, ...]
+    lies: tuple[Lie, ...]
+    moved: tuple[tuple[str, str], ...]  # operands whose map reads a scalar that the kernel writes
+    written_inputs: tuple[str, ...]  # that it writes into, aliased ones aside
+    scoped_vmem_bytes: int  # what `pl.run_scoped` allocates
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a `pallas_call` is told beside its blocks."""
+
+    dimension_semantics: tuple[str, ...] | None  # of the whole grid, as Mosaic sees it
+    aliases: tuple[tuple[int, int], ...]  # (position in inputs, position in outputs)
+    interpret: Any
+    unknown: str | None  # the type of `compiler_params`, where it is none that JAX knows
+
+
+@dataclass(frozen=True)
+class Around:
+    """What the program does around a launch.
+
+    unused: outputs that it drops: scratch, in effect. made: what it does for an aliased output.
+    """
+
+    unused: frozenset[int]
+    made: tuple[Made, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,53 +100,95 @@ class Launch:
     scratch: tuple[Operand, ...]
     scalars: tuple[Operand, ...]  # scalar prefetch
     scalar_values: tuple[np.ndarray | None, ...]  # contents, None where unknown
-    dots: tuple[Dot, ...]
-    flops: int
-    transcendentals: int  # counted among the flops, too
-    lanes: int  # of the vectors that hold those: a column takes 128 lanes for each of its rows
-    copies: tuple[Copy, ...]  # that the kernel starts by hand
-    unknown_branches: int
-    unknown_loops: int
-    busy: np.ndarray  # (steps,) bool: the step executes floating arithmetic
-    scoped_vmem_bytes: int  # what `pl.run_scoped` allocates in the kernel
-    dimension_semantics: tuple[str, ...] | None  # of the whole grid, as Mosaic sees it
-    aliases: tuple[tuple[int, int], ...]  # (position in inputs, position in outputs)
+    counts: tuple[Counts, Counts]  # at `MOST`, and at `LEAST`: the same, where all is certain
+    log: Log
+    settings: Settings
     vmem_limit_bytes: int | None
-    interpret: Any
-    written_inputs: tuple[str, ...] = ()  # inputs that the kernel writes into, aliased ones aside
-    stray_reads: tuple[tuple[str, int, int], ...] = ()  # (ref, first step, index that is not there)
-    # Each `pl.multiple_of` that does not hold: the line, the first step, the multiple, the value.
-    lies: tuple[tuple[str | None, int, int, int], ...] = ()
-    params: str | None = None  # the type of `compiler_params`, where it is none that JAX knows
-    touches: tuple[Touch, ...] = ()  # reads and writes of its refs, in the order of the text
-    times: int | None = 1  # how often a loop around the launch runs it; None: only running it tells
-    certain: Launch | None = None  # what `least` is where it differs
-    line: str | None = None  # where it is launched
-    moved: tuple[tuple[str, str], ...] = ()  # operands whose map reads a scalar that is written
-    unused: frozenset[int] = frozenset()  # outputs that the program drops: scratch, in effect
-    made: tuple[Made, ...] = ()  # what XLA does for an aliased output before the launch
-    flights: tuple[Flight, ...] = ()
-    # Reads of scalars: the ref, the element in a flat array, how often; both over the grid.
-    looks: tuple[tuple[str, np.ndarray, np.ndarray], ...] = ()
-    # What a kernel that copies by hand does, in its order; `cut` says that this is its beginning.
-    events: tuple[Event, ...] = ()
-    cut: bool = False
+    around: Around
+    line: str | None  # where it is launched
+    times: int | None  # how often a loop around it runs it; None: only running it tells
 
-    @property
+    @cached_property
     def least(self) -> Launch:
         """The launch with lower bounds for counts: compare these with a budget."""
-        return self if self.certain is None else self.certain
+        certain = self.counts[LEAST]
+        if certain is self.counts[MOST]:
+            return self
+        each = (self.inputs, self.outputs, self.scratch)
+        inputs, outputs, scratch = (tuple(copied(o, certain.copies) for o in some) for some in each)
+        changed = replace(self, inputs=inputs, outputs=outputs, scratch=scratch)
+        return replace(changed, counts=(certain, certain))
+
+    @property
+    def dots(self) -> tuple[Dot, ...]:
+        """Each dot of the kernel, and which steps execute it."""
+        return self.counts[MOST].dots
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations."""
+        return self.counts[MOST].flops
+
+    @property
+    def transcendentals(self) -> int:
+        """Of those the exps and their like."""
+        return self.counts[MOST].transcendentals
+
+    @property
+    def lanes(self) -> int:
+        """Of the vectors that hold exps."""
+        return self.counts[MOST].lanes
+
+    @property
+    def copies(self) -> tuple[Copy, ...]:
+        """Those that the kernel starts by hand."""
+        return self.counts[MOST].copies
+
+    @property
+    def unknown_branches(self) -> int:
+        """Branches that depend on data."""
+        return self.log.branches
+
+    @property
+    def unknown_loops(self) -> int:
+        """Loops whose length depends on data."""
+        return self.log.loops
+
+    @property
+    def busy(self) -> np.ndarray:
+        """(steps,) bool: the step executes floating arithmetic, at most."""
+        return self.log.busy
+
+    @property
+    def scoped_vmem_bytes(self) -> int:
+        """What `pl.run_scoped` allocates in the kernel."""
+        return self.log.scoped_vmem_bytes
+
+    @property
+    def dimension_semantics(self) -> tuple[str, ...] | None:
+        """Of the whole grid, as Mosaic sees it."""
+        return self.settings.dimension_semantics
+
+    @property
+    def aliases(self) -> tuple[tuple[int, int], ...]:
+        """Pairs of an input and an output, by position."""
+        return self.settings.aliases
+
+    @property
+    def made(self) -> tuple[Made, ...]:
+        """What XLA does for aliased outputs before the launch."""
+        return self.around.made
 
     @property
     def exact(self) -> bool:
         """Whether all counts are exact."""
-        copied = all(copy.exact for copy in self.copies)
-        return copied and not self.moved and not self.unknown_branches and not self.unknown_loops
+        in_doubt = self.log.moved or self.unknown_branches or self.unknown_loops
+        return not in_doubt and all(copy.exact for copy in self.copies)
 
     @property
     def bound(self) -> str:
         """How a count is meant: "" if exact, "at most", "about", or "at least" of `least`."""
-        if self.moved:
+        if self.log.moved:
             return "about"
         return "at least" if self.unknown_loops else "" if self.exact else "at most"
 
@@ -99,7 +197,7 @@ class Launch:
         """What is read before it is written, never read or written, or never fetched."""
         started = [self.outputs[position].name for _, position in self.aliases]
         blocks = [o for o in self.inputs + self.outputs if o.piped and o.name not in started]
-        return touched(self.touches, blocks, self.scratch, self.grid)
+        return touched(self.log.touches, blocks, self.scratch, self.grid)
 
     @cached_property
     def idle(self) -> np.ndarray:
@@ -109,7 +207,7 @@ class Launch:
         """
         if not self.busy.any():
             return np.zeros_like(self.busy)
-        return ~(self.busy | alone(self.touches, self.outputs, self.grid))
+        return ~(self.busy | alone(self.log.touches, self.outputs, self.grid))
 
     def at(self, step: int) -> tuple[int, ...]:
         """The program ids of a step that is counted from 0."""
@@ -122,7 +220,7 @@ class Launch:
         """
         aliased = {position for _, position in self.aliases}
         outputs = (one for n, one in enumerate(self.outputs) if n not in aliased)
-        return any(o.name == name and rewritten(self.touches, o, self.grid) for o in outputs)
+        return any(o.name == name and rewritten(self.log.touches, o, self.grid) for o in outputs)
 
     def when(self, step: int) -> str:
         """ " at grid step (1, 0)"; nothing without a grid, where there is one step."""
@@ -130,12 +228,12 @@ class Launch:
 
     def added(self, operand: Operand) -> np.ndarray | None:
         """(steps,) what share of its sum a ref holds after each step; None if it sums nothing."""
-        return added(self.touches, operand, self.grid)
+        return added(self.log.touches, operand, self.grid)
 
     @property
     def stores(self) -> tuple[tuple[str, int], ...]:
         """Each output, and how many steps store into it for certain."""
-        return tuple((o.name, storing(self.touches, o.name, self.grid)) for o in self.outputs)
+        return tuple((o.name, storing(self.log.touches, o.name, self.grid)) for o in self.outputs)
 
     @property
     def steps(self) -> int:
@@ -189,7 +287,7 @@ class Launch:
     @cached_property
     def in_flight(self) -> np.ndarray | None:
         """Copies in flight at each wait, in order: what it waits for counts; None if unknown."""
-        return in_flight(self.flights, self.grid)
+        return None if self.log.cut else in_flight(self.log.events, self.grid)
 
     @cached_property
     def waits(self) -> Mapping[str, Waits] | None:
@@ -197,19 +295,19 @@ class Launch:
 
         None where data decide about them, or only the beginning is known.
         """
-        return None if self.cut else waits(self.events, self.program_ids)
+        return None if self.log.cut else waits(self.log.events, self.program_ids)
 
     @cached_property
     def pieces(self) -> Mapping[Piece, np.ndarray]:
         """Where what the kernel's own copies take of HBM begins: (copies, axes); {} if unknown."""
-        return {} if self.cut else pieces(self.events, self.grid) or {}
+        return {} if self.log.cut else pieces(self.log.events, self.grid) or {}
 
     def elements_read(self, name: str) -> tuple[np.ndarray, ...]:
         """Which elements of a scalar ref each step reads: (steps,) each, -1 where it does not."""
         found: dict[bytes, np.ndarray] = {}
-        for ref, element, weight in self.looks:
-            if ref == name:
-                steps = spread(np.where(weight > 0, element, -1), self.grid)
+        for look in self.log.looks:
+            if look.ref.name == name:
+                steps = spread(np.where(look.weight > 0, look.element, -1), self.grid)
                 found.setdefault(steps.tobytes(), steps)
         return tuple(found.values())
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from types import SimpleNamespace
 from typing import Any
 
 import jax
 from jax.sharding import AbstractMesh
 
-from puzzles._jax import abstract_device, answers_about_tpus
+from puzzles._jax import abstract_device, answers_about_tpus, instead
 
 
 def as_tpu() -> AbstractContextManager:
@@ -40,14 +40,10 @@ def devices_called(kind: str) -> Iterator[None]:
         "local_devices": lambda *_, **__: [device],
         "default_backend": lambda: "tpu",
     }
-    before = {name: getattr(jax, name) for name in answers}
-    for name, answer in answers.items():
-        setattr(jax, name, answer)
-    try:
+    with ExitStack() as stack:
+        for name, answer in answers.items():
+            stack.enter_context(instead(jax, name, answer))
         yield
-    finally:
-        for name, answer in before.items():
-            setattr(jax, name, answer)
 
 
 def pipelines_on_cpu() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ import numpy as np
 from puzzles._jax import JaxprEqn, copy_ends
 from puzzles._launch.events import Event
 from puzzles._launch.finding import text_of
-from puzzles._launch.operand import itemsize, spread
+from puzzles._launch.operand import Operand, itemsize, spread
 from puzzles._launch.smem import called, place
 
 
@@ -82,6 +82,25 @@ class Copy:
     def bytes_written(self) -> int:
         """What they write to HBM."""
         return self.bytes * (self.spaces[1] == "hbm")
+
+
+def copied(operand: Operand, copies: Sequence[Copy]) -> Operand:
+    """An operand that stays in HBM, with what the kernel itself copies from it and to it."""
+    if operand.piped:
+        return operand
+    mine = [
+        (copy, extents)
+        for copy in copies
+        for end, extents in zip((copy.source, copy.target), copy.extents, strict=True)
+        if end == operand.name and len(extents) == len(operand.shape)
+    ]
+    portions = [(0,) * len(operand.shape), *(extents for copy, extents in mine if copy.times)]
+    return replace(
+        operand,
+        transfers=sum(copy.times for copy, _ in mine),
+        hbm_bytes=sum(copy.bytes for copy, _ in mine),
+        portion=tuple(map(max, zip(*portions, strict=True))),
+    )
 
 
 @dataclass(frozen=True)
@@ -198,36 +217,32 @@ def _dtype(ref: Any, transforms: Sequence[Any]) -> Any:
     return dtype
 
 
-_EVENTS = 4_000_000  # starts and waits over all steps
-# A start (1) or a wait (-1), its bytes, or 0 if they are not known, and its weights.
-Flight = tuple[int, int, np.ndarray]
+_EVENTS = 4_000_000  # over all steps
 
 
-def in_flight(events: Sequence[Flight], grid: tuple[int, ...]) -> np.ndarray | None:
-    """Copies in flight at each wait, from starts and waits in the order of the kernel.
+def in_flight(events: Sequence[Event], grid: tuple[int, ...]) -> np.ndarray | None:
+    """Copies in flight at each wait, in the order of the kernel.
 
     One wait may take the bytes of several copies, if all copies have as many. None where data
-    decide which of them are executed, a loop was too long to be walked, or there are more waits
-    than starts.
+    decide which of them are executed, or there are more waits than starts.
     """
-    steps = math.prod(grid)
-    if len(events) * steps > _EVENTS:
+    events = [event for event in events if event.name in ("dma_start", "dma_wait")]
+    if len(events) * math.prod(grid) > _EVENTS:
         return None
-    for _, _, weight in events:
-        if weight.max(initial=0) > 1 or (weight[0] != weight[1]).any():
+    for most, least in (event.weight for event in events):
+        if most.max(initial=0) > 1 or (most != least).any():
             return None
     if not events:
         return np.zeros(0, np.int64)
-    executed = np.stack([spread(weight[0], grid) for _, _, weight in events], axis=1) > 0
-    changes = np.broadcast_to(
-        [sign * _copies(size, events) for sign, size, _ in events], executed.shape
-    )[executed]
+    executed = np.stack([spread(event.weight[0], grid) for event in events], axis=1) > 0
+    sizes = {event.size for event in events if event.name == "dma_start"}
+    (each,) = sizes if len(sizes) == 1 else (0,)
+    ends = (-_times(event.size, each) if event.name == "dma_wait" else 1 for event in events)
+    changes = np.broadcast_to([*ends], executed.shape)[executed]
     waits = (np.cumsum(changes) - changes)[changes < 0]
     return None if (waits < 1).any() else waits  # a copy to another device is waited for twice
 
 
-def _copies(size: int, events: Sequence[Flight]) -> int:
-    """How many copies have so many bytes: one, where not all copies have the same size."""
-    started = {size for sign, size, _ in events if sign > 0}
-    (one,) = started if len(started) == 1 else (0,)
-    return size // one if one and size % one == 0 else 1
+def _times(size: int, each: int) -> int:
+    """How many copies of `each` bytes have so many: one, where not all have the same size."""
+    return size // each if each and size % each == 0 else 1

@@ -164,14 +164,6 @@ def row_keys(blocks: np.ndarray) -> np.ndarray:
     return np.broadcast_to(linear(list(blocks.T)), (len(blocks),))
 
 
-def absent(wanted: np.ndarray, mine: np.ndarray) -> tuple[int, int, tuple[int, ...]]:
-    """How many different rows of `wanted` are not in `mine`, of how many, and the first of them."""
-    keys = row_keys(np.concatenate([wanted, mine]))
-    rows, first = np.unique(keys[: len(wanted)], return_index=True)
-    left = first[~np.isin(rows, keys[len(wanted) :])]
-    return len(left), len(rows), tuple(int(n) for n in wanted[left.min()]) if len(left) else ()
-
-
 def changes(key: np.ndarray) -> np.ndarray:
     """Steps whose key, shape (steps,), is not the previous step's; the first step always."""
     changed = np.ones(len(key), bool)

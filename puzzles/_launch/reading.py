@@ -24,46 +24,17 @@ from puzzles._launch.evaluate import FUEL, Walk, program_ids
 from puzzles._launch.finding import line_of
 from puzzles._launch.graph import Abstract, Graph, Node, Source, TooLarge, ask
 from puzzles._launch.jaxprs import PALLAS_CALL, equations, launch_name, parameter_names
-from puzzles._launch.launch import Launch, Made
-from puzzles._launch.moves import Copy
+from puzzles._launch.launch import Around, Counts, Launch, Log, Made, Settings
+from puzzles._launch.moves import Copy, copied
 from puzzles._launch.operand import Operand, blocked, itemsize, resident, spread, vmem_size
 from puzzles._launch.smem import UNKNOWN, Buffer, Look, Ref, Stray, memory_space
-from puzzles._launch.work import LEAST, MOST, Dot, Lie, Touch
-
-
-def _strays(
-    strays: Sequence[Stray], refs: Sequence[Any], names: Sequence[str], grid: tuple[int, ...]
-) -> Iterator[tuple[str, int, int]]:
-    """The first step of each read of a scalar that is not there, with the ref's name."""
-    for stray in strays:
-        asked = spread(stray.asked, grid)
-        if asked.any():
-            step = int(np.argmax(asked))
-            index = int(spread(stray.index, grid)[step])
-            yield names[[ref is stray.ref for ref in refs].index(True)], step, index
-
-
-def _lies(lies: Sequence[Lie], grid: tuple[int, ...]) -> Iterator[tuple[str | None, int, int, int]]:
-    for lie in lies:
-        step = int(np.argmax(spread(lie.steps, grid)))
-        value = int(spread(lie.value, grid)[step])
-        yield line_of(lie.equation.source_info), step, lie.multiple, value
-
-
-def _named(
-    looks: Sequence[Look], refs: Sequence[Any], names: Sequence[str]
-) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
-    """Each read of a scalar with the ref's name: see `Launch.looks`."""
-    for look in looks:
-        yield names[[ref is look.ref for ref in refs].index(True)], look.element, look.weight
+from puzzles._launch.work import LEAST, MOST, Dot, Touch
 
 
 def read_calls(jaxpr: ClosedJaxpr, leaves: Sequence[Any]) -> tuple[Call, ...]:
-    """Every `pallas_call` of a traced program on its arguments, in order; no step is looked at."""
+    """Every `pallas_call` of a traced program on its arguments, in order; nothing is computed."""
     graph = Graph(jaxpr, leaves)
-    calls = tuple(Call(node, graph) for node in graph.calls)
-    graph.evaluate(source for call in calls for source in call.needs())
-    return calls
+    return tuple(Call(node, graph) for node in graph.calls)
 
 
 def read_launches(calls: Sequence[Call]) -> tuple[Launch, ...]:
@@ -99,9 +70,9 @@ class Call:
         self.inputs = node.inputs[scalars:]
         self.avals = [v.aval for v in self.kernel.invars]
         self.name, self.names = launch_name(node.equation), parameter_names(node.equation)
-        self.map_strays: list[tuple[str, int, int]] = []  # reads of scalars by index maps
-        self.moved: list[tuple[str, str]] = []  # see `Launch.moved`
-        self.map_looks: list[tuple[str, np.ndarray, np.ndarray]] = []
+        self.map_strays: list[Stray] = []  # reads of scalars by index maps
+        self.map_looks: list[Look] = []
+        self.moved: list[tuple[str, str]] = []  # see `Log.moved`
 
     def needs(self) -> tuple[Source, ...]:
         """Grid bounds, prefetched scalars and other inputs in SMEM."""
@@ -160,50 +131,56 @@ class Call:
             replace(one, ref=called[id(one.ref)]) for one in tally.touches if id(one.ref) in called
         )
 
-        def counted(which: int) -> Launch:
-            copies = tuple(
-                Copy.of(within, move, size, n[which], grid)
-                for (_, move, size), (within, n) in tally.copies.items()
-            )
-            return Launch(
-                name=self.name,
-                grid=grid,
-                inputs=tuple(copied(o, copies) for o in operands if not o.output),
-                outputs=tuple(copied(o, copies) for o in operands if o.output),
-                scratch=tuple(copied(resident(*one, grid), copies) for one in scratch),
-                scalars=scalars,
-                scalar_values=data,
-                dots=tuple(Dot.of(e, spread(n[which], grid)) for e, n in tally.dots.values()),
-                flops=tally.flops[which],
-                transcendentals=tally.transcendentals[which],
-                lanes=tally.lanes[which],
-                copies=copies,
-                unknown_branches=len(tally.branches),
-                unknown_loops=len(tally.loops),
-                busy=spread(tally.busy[which] if tally.busy.ndim else tally.busy, grid),
-                scoped_vmem_bytes=sum(vmem_size(a.shape, a.dtype) for a in scoped),
-                dimension_semantics=self.semantics(),
-                aliases=tuple((i - first, o) for i, o in self.p["input_output_aliases"]),
-                vmem_limit_bytes=self.compiler_param("vmem_limit_bytes"),
-                interpret=self.p["interpret"],
-                written_inputs=self.written_inputs(names, touches),
-                stray_reads=(*self.map_strays, *_strays(tally.strays, refs, names, grid)),
-                lies=tuple(_lies(tally.lies, grid)),
-                touches=touches,
-                looks=(*self.map_looks, *_named(tally.looks, refs, names)),
-                params=unknown_params(self.p["compiler_params"]),
-                times=self.times,
-                flights=tuple(tally.flights),
-                events=tuple(tally.events),
-                cut=tally.cut,
-                line=self.line,
-                moved=tuple(self.moved),
-                made=tuple(self.made(names)),
-                unused=self.unused,
+        def counted(which: int) -> Counts:
+            return Counts(
+                tuple(Dot.of(e, spread(n[which], grid)) for e, n in tally.dots.values()),
+                tally.flops[which],
+                tally.transcendentals[which],
+                tally.lanes[which],
+                tuple(
+                    Copy.of(within, move, size, n[which], grid)
+                    for (_, move, size), (within, n) in tally.copies.items()
+                ),
             )
 
-        most = counted(MOST)
-        return most if most.exact else replace(most, certain=counted(LEAST))
+        counts = counted(MOST)
+        log = Log(
+            branches=len(tally.branches),
+            loops=len(tally.loops),
+            busy=spread(tally.busy[MOST] if tally.busy.ndim else tally.busy, grid),
+            events=tuple(tally.events),
+            cut=tally.cut,
+            touches=touches,
+            looks=(*self.map_looks, *tally.looks),
+            strays=(*self.map_strays, *tally.strays),
+            lies=tally.lies,
+            moved=tuple(self.moved),
+            written_inputs=self.written_inputs(names, touches),
+            scoped_vmem_bytes=sum(vmem_size(a.shape, a.dtype) for a in scoped),
+        )
+        settings = Settings(
+            self.semantics(),
+            tuple((i - first, o) for i, o in self.p["input_output_aliases"]),
+            self.p["interpret"],
+            unknown_params(self.p["compiler_params"]),
+        )
+        launch = Launch(
+            name=self.name,
+            grid=grid,
+            inputs=tuple(copied(o, counts.copies) for o in operands if not o.output),
+            outputs=tuple(copied(o, counts.copies) for o in operands if o.output),
+            scratch=tuple(copied(resident(*one, grid), counts.copies) for one in scratch),
+            scalars=scalars,
+            scalar_values=data,
+            counts=(counts, counts),
+            log=log,
+            settings=settings,
+            vmem_limit_bytes=self.compiler_param("vmem_limit_bytes"),
+            around=Around(self.unused, tuple(self.made(names))),
+            line=self.line,
+            times=self.times,
+        )
+        return launch if launch.exact else replace(launch, counts=(counts, counted(LEAST)))
 
     def affordable(self, grid: tuple[int, ...]) -> bool:
         """Whether the kernel can be walked step by step, a few seconds long."""
@@ -216,15 +193,15 @@ class Call:
         what, refs = f"the index map of {name} in {self.name}", []
         for source, aval, scalar in zip(self.scalars, self.avals, names, strict=False):
             absent = partial(ask, f"{what} reads {scalar}, which", source)
-            refs.append(Ref.whole(aval.shape, self.graph.value(source), absent))
+            refs.append(Ref.whole(aval.shape, self.graph.value(source), absent, scalar))
         walk = Walk(grid)
         outs = walk.start(mapping.index_map_jaxpr, [*program_ids(grid), *refs])
-        self.map_strays += _strays(walk.tally.strays, refs, names, grid)
-        looks = list(_named(walk.tally.looks, refs, names))
-        self.map_looks += looks
+        self.map_strays += walk.tally.strays
+        self.map_looks += walk.tally.looks
         if math.prod(grid) != 1:
             written = {names[n] for n in written_refs(self.kernel)}
-            self.moved += dict.fromkeys((name, s) for s, *_ in looks if s in written)
+            read = (look.ref.name for look in walk.tally.looks)
+            self.moved += dict.fromkeys((name, scalar) for scalar in read if scalar in written)
         index = []
         for entry in _entries(mapping.index_map_out_tree, outs):
             entry = getattr(entry, "start", entry)  # a pl.ds of a BoundedSlice
@@ -283,25 +260,6 @@ class Call:
             return tuple(words)
         rest = iter(words)
         return tuple("parallel" if a in mapped else next(rest) for a in range(rank))
-
-
-def copied(operand: Operand, copies: Sequence[Copy]) -> Operand:
-    """An operand that stays in HBM, with what the kernel itself copies from it and to it."""
-    if operand.piped:
-        return operand
-    mine = [
-        (copy, extents)
-        for copy in copies
-        for end, extents in zip((copy.source, copy.target), copy.extents, strict=True)
-        if end == operand.name and len(extents) == len(operand.shape)
-    ]
-    portions = [(0,) * len(operand.shape), *(extents for copy, extents in mine if copy.times)]
-    return replace(
-        operand,
-        transfers=sum(copy.times for copy, _ in mine),
-        hbm_bytes=sum(copy.bytes for copy, _ in mine),
-        portion=tuple(map(max, zip(*portions, strict=True))),
-    )
 
 
 def _window(operand: Operand, index: Sequence[np.ndarray], contents: np.ndarray) -> Ref:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -16,12 +16,13 @@ from puzzles._jax import (
     Jaxpr,
     JaxprEqn,
     Literal,
+    Var,
     close,
     scan_counts,
 )
 from puzzles._launch.compiling import compiled
 from puzzles._launch.faithful import TURNS, Endless
-from puzzles._launch.jaxprs import CALLS, PALLAS_CALL, kernel_calls, part, subjaxprs
+from puzzles._launch.jaxprs import CALLS, PALLAS_CALL, kernel_calls, part, subjaxprs, visited
 from puzzles._launch.sameness import fingerprint
 
 # How to run a group of equations, which are also given, as a program on its inputs.
@@ -56,15 +57,36 @@ def _plainly(_: object, program: ClosedJaxpr, values: list[Any]) -> list[jax.Arr
     return on_cpu(program, values)
 
 
-def run_program(closed: ClosedJaxpr, args: Sequence[Any], launch: Run = _plainly) -> list[Any]:
+def before_launches(closed: ClosedJaxpr, args: Sequence[Any]) -> dict[Var, Any]:
+    """What a program computes before it first launches: the value of each variable."""
+    launches, group = next(_groups(closed.jaxpr), (True, []))
+    if launches:
+        return {}
+    program, needed = part(closed.jaxpr, group)
+    env = _given(closed, args)
+    return dict(zip(program.jaxpr.outvars, on_cpu(program, [env[v] for v in needed]), strict=True))
+
+
+def _given(closed: ClosedJaxpr, args: Sequence[Any]) -> dict[Any, Any]:
+    constants = zip(closed.jaxpr.constvars, closed.consts, strict=True)
+    return dict(constants) | dict(zip(closed.jaxpr.invars, args, strict=True))
+
+
+def run_program(
+    closed: ClosedJaxpr,
+    args: Sequence[Any],
+    launch: Run = _plainly,
+    before: Mapping[Var, Any] | None = None,
+) -> list[Any]:
     """The flat results of a program: `launch` runs each `pallas_call`, the CPU what lies between.
+
+    before: what `before_launches` gives of it, where that is known.
 
     Equations between two launches are one group: compiled one by one they cost 10 ms each. Loops
     and branches around a launch are run in Python, since all values are known.
     """
     jaxpr = closed.jaxpr
-    env: dict[Any, Any] = dict(zip(jaxpr.constvars, closed.consts, strict=True))
-    env |= zip(jaxpr.invars, args, strict=True)
+    env = _given(closed, args) | dict(before or {})
 
     def read(atom: Any) -> Any:
         return atom.val if isinstance(atom, Literal) else env[atom]
@@ -73,6 +95,8 @@ def run_program(closed: ClosedJaxpr, args: Sequence[Any], launch: Run = _plainly
         return run_program(inner, values, launch)
 
     for launches, group in _groups(jaxpr):
+        if all(v in env for e in group for v in e.outvars):
+            continue
         control = _CONTROL.get(group[0].primitive.name) if launches else None
         made: Sequence[Any]
         if control is not None:
@@ -97,14 +121,8 @@ def _groups(jaxpr: Jaxpr) -> Iterator[tuple[bool, list[JaxprEqn]]]:
 
 def runs_in_python(jaxpr: Jaxpr) -> bool:
     """Whether `run_program` gets to every launch: not to those of `shard_map`, for example."""
-    for equation in filter(_launches, jaxpr.eqns):
-        if equation.primitive.name == PALLAS_CALL:
-            continue
-        if equation.primitive.name not in _CONTROL:
-            return False
-        if not all(map(runs_in_python, subjaxprs(equation))):
-            return False
-    return True
+    paths = (path for equation, path in visited(jaxpr) if equation.primitive.name == PALLAS_CALL)
+    return all(one.primitive.name in _CONTROL for path in paths for one in path)
 
 
 def _launches(equation: JaxprEqn) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,6 +16,7 @@ from puzzles._jax import (
     ClosedJaxpr,
     JaxprEqn,
     Literal,
+    Var,
     jaxpr_as_fun,
     retraced,
     unused_copies_untold,
@@ -25,6 +26,7 @@ from puzzles._launch.jaxprs import OTHER_KERNELS, equations, kernel_calls, part,
 from puzzles._launch.launch import Launch
 from puzzles._launch.mesh import as_tpu
 from puzzles._launch.reading import Call, read_calls, read_launches
+from puzzles._launch.run import before_launches
 from puzzles._launch.sameness import fingerprint
 
 
@@ -44,15 +46,33 @@ class Traced:
     def _calls(self) -> tuple[Call, ...]:
         return read_calls(self.jaxpr, self.leaves)
 
+    @cached_property
+    def before(self) -> Mapping[Var, Any]:
+        """What is computed before the first launch, where a launch is steered by such numbers.
+
+        So it is compiled once, whether a launch is read, interpreted or simulated.
+        """
+        if any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in self.leaves):
+            return {}
+        steered = any(source.node for call in self._calls for source in call.needs())
+        return before_launches(self.jaxpr, self.leaves) if steered else {}
+
+    @cached_property
+    def _known(self) -> tuple[Call, ...]:
+        for call in self._calls[:1]:  # they share a graph
+            needs = (source for one in self._calls for source in one.needs())
+            call.graph.evaluate(needs, self.before)
+        return self._calls
+
     @property
     def grids(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
         """Name and grid of every `pallas_call`, at no cost, however large a grid is."""
-        return tuple((call.name, call.grid()) for call in self._calls)
+        return tuple((call.name, call.grid()) for call in self._known)
 
     @cached_property
     def launches(self) -> tuple[Launch, ...]:
         """Every `pallas_call`, in order; raises `Abstract` where a grid or a map needs data."""
-        return read_launches(self._calls)
+        return read_launches(self._known)
 
     @property
     def other_kernels(self) -> tuple[str, ...]:

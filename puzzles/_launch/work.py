@@ -146,14 +146,12 @@ class Tally:
     busy: np.ndarray = field(default_factory=lambda: np.zeros((), bool))
     strays: tuple[Any, ...] = ()
     lies: tuple[Lie, ...] = ()  # the first of each `multiple_of`
-    flights: list[tuple[int, int, np.ndarray]] = field(default_factory=list)  # see Launch.in_flight
-    events: list[Any] = field(default_factory=list)  # see Launch.events
+    events: list[Any] = field(default_factory=list)  # see Log.events
     cut: bool = False  # there are more of them
     looks: tuple[Any, ...] = ()  # reads of scalars: the first LOOKS of them
     touches: list[Touch] = field(default_factory=list)  # in the order of the kernel's text
 
     def copy(self) -> Tally:
         dots, copies, scoped = dict(self.dots), dict(self.copies), dict(self.scoped)
-        flights, events, touches = list(self.flights), list(self.events), list(self.touches)
-        own: dict[str, Any] = dict(dots=dots, copies=copies, scoped=scoped, flights=flights)
-        return replace(self, **own, events=events, touches=touches)
+        own: dict[str, Any] = dict(dots=dots, copies=copies, scoped=scoped)
+        return replace(self, **own, events=list(self.events), touches=list(self.touches))

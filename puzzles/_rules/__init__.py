@@ -9,10 +9,19 @@ simulator, and of an answer. `listed` prints what each rule decides; `rules_page
 
 from __future__ import annotations
 
-from puzzles._rules.page import PAGE, address, home, rules_page
-from puzzles._rules.record import RECORD, listed
-from puzzles._rules.table import RULES, Finding, Rule, Where
-from puzzles._rules.words import Row, instead, rows, sentence, stuck, title_of
+from puzzles._rules.page import PAGE, RECORD, address, home, listed, rules_page
+from puzzles._rules.table import (
+    RULES,
+    Finding,
+    Row,
+    Rule,
+    Where,
+    instead,
+    rows,
+    sentence,
+    stuck,
+    title_of,
+)  # fmt: skip
 
 __all__ = [
     "PAGE", "RECORD", "RULES", "Finding", "Row", "Rule", "Where", "address", "home", "instead",

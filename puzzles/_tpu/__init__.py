@@ -22,7 +22,14 @@ from puzzles._tpu.lowering import LoweringError, lower
 from puzzles._tpu.moments import Moment, Timeline, Trip, timeline
 from puzzles._tpu.refusals import budget, compiled, known_to_fit, lowered, room
 from puzzles._tpu.sanitizer import Sanitized, beyond, sanitize, simulated_steps, speaks
-from puzzles._tpu.simulator import SimulationError, again_whole, drawn, foreseen, simulate
+from puzzles._tpu.simulator import (
+    SimulationError,
+    again_whole,
+    drawn,
+    first_nan,
+    foreseen,
+    simulate,
+)
 from puzzles._tpu.together import axes_around, sanitize_together
 
 __all__ = [
@@ -45,6 +52,7 @@ __all__ = [
     "compiled",
     "drawn",
     "estimated_cycles",
+    "first_nan",
     "foreseen",
     "has_libtpu",
     "known_to_fit",

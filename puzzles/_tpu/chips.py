@@ -13,7 +13,8 @@ class Chip:
 
     scoped_vmem_bytes is what a kernel may use unless it passes `vmem_limit_bytes`. topology is
     the name under which libtpu knows the smallest slice. step_seconds is what a step of a pipelined
-    grid takes at least, however little it moves; 0 where nobody has estimated it. megacore: its two
+    grid takes at least, however little it moves, and wait_seconds what a copy from HBM takes at
+    least beside its bytes; 0 where nobody has estimated it. megacore: its two
     cores work as one device, and share out the parallel axes of a grid.
     """
 
@@ -26,6 +27,7 @@ class Chip:
     scoped_vmem_bytes: int
     smem_bytes: int = _MIB
     step_seconds: float = 0.0
+    wait_seconds: float = 0.0
     megacore: bool = False
 
     @property
@@ -36,7 +38,9 @@ class Chip:
 
 # Per TensorCore, as `pltpu.get_tpu_info_for_chip` has them; 0.7 has no such function. What a step
 # takes is libtpu's estimate of launches of small blocks, and no measurement: 595 to 800 cycles of
-# 1.5 GHz on v5e; on v5p 455 to 520 of 1.75 GHz, of matmuls 259 and more. `make steps` prints them.
+# 1.5 GHz on v5e; on v5p 455 to 520 of 1.75 GHz, of matmuls 259 and more. So is what a kernel waits
+# for a copy that it has just started, of 32 to 512 KiB: 1,178 to 1,303 cycles beside those of its
+# bytes on v5e, 386 to 721 on v5p. `make steps` prints both.
 CHIPS = {
     chip.name: chip
     for chip in (
@@ -50,6 +54,7 @@ CHIPS = {
             128 * _MIB,
             16 * _MIB,
             step_seconds=0.4e-6,
+            wait_seconds=0.8e-6,
         ),
         Chip(
             "v5p",
@@ -60,6 +65,7 @@ CHIPS = {
             64 * _MIB,
             16 * _MIB,
             step_seconds=0.265e-6,
+            wait_seconds=0.22e-6,
             megacore=True,
         ),
         Chip("v6e", "TPU v6 lite", "v6e:2x2", 920e12, 1640e9, 128 * _MIB, 32 * _MIB),

@@ -123,7 +123,7 @@ class _Unknown(Exception):
 @lru_cache(maxsize=16)  # a verdict asks several times of the same launches
 def timeline(launch: Launch) -> Timeline | None:
     """What becomes of the copies that a kernel makes by hand; None if it makes none."""
-    if not any(event.name in _COPIES for event in launch.events):
+    if not any(event.name in _COPIES for event in launch.log.events):
         return None
     follower = _Follower(launch)
     unknown = ""
@@ -177,7 +177,7 @@ class _Follower:
         return Timeline(tuple(self.slots[n] for n in order), trips, moments, faults, unknown)
 
     def follow(self) -> None:
-        events, looks = self.launch.events, 0
+        events, looks = self.launch.log.events, 0
         copied = {part[0] for event in events for part in self.ends(event)}
         for step, ids in enumerate(self.launch.program_ids.tolist()):
             self.step, self.ids, self.fresh = step, ids, True
@@ -193,7 +193,7 @@ class _Follower:
                     )
                 if most:
                     self.one(event, copied)
-            if self.launch.cut:
+            if self.launch.log.cut:
                 raise _Unknown(_TOO_LONG)
         try:
             self.watch.nothing_left()
@@ -318,11 +318,15 @@ class _Follower:
         """A copy that begins or ends where its buffer has nothing."""
         where = ", ".join(f"{a}" if b is None else f"{a}:{b}" for a, b in error.ranges)
         name, at = self.name(error.buffer), f" at grid step {self.at}" if self.at else ""
+        text = text_of(self.info)
+        remedy = "Check the bounds of what is copied."
+        if not text:
+            remedy = "In a pipeline, index maps and the grid count blocks, and not elements."
         says = (
-            f"{_who(text_of(self.info))} reaches outside `{name}`, which has shape {error.shape}: "
+            f"{_who(text)} reaches outside `{name}`, which has shape {error.shape}: "
             f"`{name}[{where}]`{at}."
         )
-        return self.finding("out-of-bounds", says, "Check the bounds of what is copied.", name)
+        return self.finding("out-of-bounds", says, remedy, name)
 
     def moment(
         self, kind: str, text: str, slots: tuple[int, ...] = (), *, fresh: bool = False

@@ -46,6 +46,7 @@ from puzzles._launch import (
 )
 from puzzles._tpu import simulator_words as words
 from puzzles._tpu.moments import copied
+from puzzles._tpu.seen import floating
 from puzzles._tpu.watch import Enough, How, Watch
 
 
@@ -95,8 +96,24 @@ def run(traced: Traced, how: How, left_out: LeftOut = None) -> Run:
             raise TypeError(f"simulating needs data, and {leaf} is only a shape")
     made = Run()
     launch = functools.partial(_launch, made, how, left_out)
-    made.results += map(np.asarray, run_program(traced.jaxpr, traced.leaves, launch))
+    flat = run_program(traced.jaxpr, traced.leaves, launch, traced.before)
+    made.results += map(np.asarray, flat)
     return made
+
+
+def first_nan(traced: Traced, left_out: LeftOut = None) -> tuple[str, str] | None:
+    """The ref, and the line, of the first NaN that is read from no input.
+
+    None where it is not known, or NaN is among the data.
+    """
+    data = [x for x in map(np.asarray, traced.leaves) if floating(x)]
+    if any(np.isnan(x).any() for x in data):
+        return None
+    for watch in run(traced, How(noting=True), left_out).watches:
+        for seen in watch.nans:
+            if seen.operand is not None and seen.operand not in watch.inputs and seen.what:
+                return seen.operand, seen.what.partition(": ")[2]
+    return None
 
 
 def foreseen(traced: Traced, left_out: LeftOut = None, rewritten: bool = False) -> Finding | None:

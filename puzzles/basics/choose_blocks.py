@@ -10,22 +10,23 @@ from puzzles import find, trace
 # %% [markdown]
 # ## choose_blocks: spend VMEM to save traffic
 #
-# For one block of a product, a strip of `a` and a strip of `b` pass through VMEM. So all of `a` is
-# read `N / bn` times, and all of `b` is read `M / bm` times. In bf16, the FLOPs per byte come to
+# For one block of a product, strips of `a` and `b` pass through VMEM. So all of `a` is read `N / bn`
+# times, and all of `b` is read `M / bm` times. In bf16, the FLOPs per byte come to
 #
 # $$\frac{2MKN}{2\,(MK \cdot N/b_n \;+\; KN \cdot M/b_m \;+\; MN)}
 #   \;=\; \frac{1}{1/b_n + 1/b_m + 1/K}$$
 #
 # A v5e multiplies up to 197 TFLOP/s and reads up to 820 GB/s: 240 FLOPs in the time of one byte.
 # Below that **ridge** the matrix unit waits, *memory-bound*; above it, memory waits, *compute-bound*.
+# A step takes 0.4 µs by itself, by libtpu's estimate.
 #
 # ![A roofline for a v5e: 128 and 256 blocks lie on the slope, memory-bound; 512 blocks just reach the ridge of 240 FLOPs a byte, 1024 blocks lie beyond it.](diagrams/basics/choose_blocks.svg)
 #
-# What stops you from taking huge blocks is VMEM: **two** buffers for every blocked operand (one in
-# use, one in flight), output included, and the f32 accumulator once.
+# Huge blocks need VMEM: **two** buffers for every blocked operand, output included, and the f32
+# accumulator once.
 #
-# Choose `(bm, bk, bn)` for a bf16 matmul so that it fits into `vmem_bytes` and is compute-bound on
-# a v5e. Blocks divide their axes and are multiples of 128.
+# Choose `(bm, bk, bn)` for a bf16 matmul that fits into `vmem_bytes`, and whose bytes and steps take
+# no longer than its FLOPs on a v5e. Blocks divide their axes and are multiples of 128.
 
 # %%
 matmul = find("matmul_bf16").solution
@@ -39,7 +40,8 @@ def choose_blocks_spec(M: int, K: int, N: int, vmem_bytes: int, blocks: tuple) -
     a = jax.ShapeDtypeStruct((M, K), jnp.bfloat16)
     b = jax.ShapeDtypeStruct((K, N), jnp.bfloat16)
     (launch,) = trace(functools.partial(matmul, bm=bm, bk=bk, bn=bn), a, b)
-    return launch.vmem_bytes <= vmem_bytes and launch.flops / launch.hbm_bytes >= 197e12 / 820e9
+    waits = max(launch.hbm_bytes / 820e9, launch.steps * 0.4e-6)
+    return launch.vmem_bytes <= vmem_bytes and waits <= launch.dot_flops / 197e12
 
 
 # %%
@@ -48,25 +50,27 @@ def choose_blocks(M: int, K: int, N: int, vmem_bytes: int) -> tuple[int, int, in
     def sizes(n):
         return [b for b in range(128, n + 1, 128) if n % b == 0]
 
-    best, chosen = 0.0, (128, 128, 128)
+    least, chosen = float("inf"), (128, 128, 128)
     for bm in sizes(M):
         for bn in sizes(N):
             for bk in sizes(K):
                 buffers = 2 * 2 * (bm * bk + bk * bn + bm * bn)
                 accumulator = 4 * bm * bn
-                reuse = 1 / (1 / bm + 1 / bn)
-                if buffers + accumulator <= vmem_bytes and reuse >= best:
-                    best, chosen = reuse, (bm, bk, bn)
+                moved = 2 * (M * K * (N // bn) + K * N * (M // bm) + M * N)
+                steps = (M // bm) * (N // bn) * (K // bk)
+                price = moved / 820e9 + steps * 0.4e-6
+                if buffers + accumulator <= vmem_bytes and price < least:
+                    least, chosen = price, (bm, bk, bn)
     return chosen
     ### END SOLUTION
 
 
 # %% [markdown]
-# `bk` is not in the formula, as long as it is less than `K`. But every step costs time by itself, and
-# a small `bk` makes many. So give `bk` what VMEM is left.
+# `bk` is not in the formula, as long as it is less than `K`: it only makes the steps few. So give it
+# what VMEM is left.
 #
 # Now tune: `sweep` tries choices of keywords, for any function. **On a TPU it measures.** On a CPU it
-# plots bytes and FLOPs, without the steps' time: all choices beyond the ridge take the same.
+# plots the receipt's time.
 #
 # <details>
 # <summary>More: all of K in one block</summary>
@@ -137,6 +141,11 @@ def audit(launch: Launch) -> None:
         f"{chip.ridge:.0f}. A FLOP costs 1/bm + 1/bn, so the smaller of the two decides; these take "
         f"{launch.vmem_bytes / 2**20:.2f} of {launch.vmem_limit_bytes / 2**20:g} MiB of VMEM"
     )
+    waits, works = launch.steps * chip.step_seconds, launch.dot_flops / chip.flops_per_second
+    assert waits <= works, (
+        f"blocks {blocks} make {launch.steps:,} steps, which take {1e6 * waits:.0f} µs by "
+        f"themselves where the FLOPs take {1e6 * works:.0f}: a deeper bk makes fewer of them"
+    )
 
 
 PUZZLE = Puzzle(
@@ -150,8 +159,8 @@ PUZZLE = Puzzle(
         dict(M=512, K=5120, N=13824, mebibytes=8),
         # 512 divides neither M nor N.
         dict(M=2688, K=4096, N=6912, mebibytes=8),
-        # Only (512, 128, 512) will do, and it fills the budget to the byte.
-        dict(M=7680, K=4096, N=15360, mebibytes=2.5),
+        # Only (512, 256, 512) will do, and it fills the budget to the byte.
+        dict(M=7680, K=4096, N=15360, mebibytes=3),
         # So short a K that what is written counts as well.
         dict(M=6144, K=1024, N=8192, mebibytes=12),
     ],
@@ -162,10 +171,10 @@ PUZZLE = Puzzle(
         "The candidates for an axis are the multiples of 128 that divide it. Three short loops try "
         "them all; a launch is not needed, only arithmetic.",
         "For each candidate, add up the buffers in bytes: two for each of the three bf16 blocks, one "
-        "f32 accumulator. Keep the one with the largest 1 / (1/bm + 1/bn) that fits.",
+        "f32 accumulator. Of those that fit, keep the one with the least time for bytes and steps.",
     ],
     explain="""For bk < K, traffic falls with bm and bn and does not depend on bk, so spend VMEM on the output
-    block: the largest 1 / (1/bm + 1/bn) that divides and fits, and bk what is left.""",
+    block, and on bk what is left: it makes the steps few.""",
     kernel=False,
     accepts=accepts,
     launches=launches,
@@ -173,7 +182,7 @@ PUZZLE = Puzzle(
     mistakes=[
         Mistake(
             "takes 128 everywhere",
-            old="if buffers + accumulator <= vmem_bytes and reuse >= best:",
+            old="if buffers + accumulator <= vmem_bytes and price < least:",
             new="if bm == bk == bn == 128:",
             says="(128, 128, 128) give 63 FLOPs a byte",
             stage="work",
@@ -187,14 +196,17 @@ PUZZLE = Puzzle(
         ),
         Mistake(
             "forgets the accumulator and the output's buffers",
-            edits=(("+ bk * bn + bm * bn)", "+ bk * bn)"), ("accumulator = 4 * bm * bn", "accumulator = 0")),
+            edits=(
+                ("+ bk * bn + bm * bn)", "+ bk * bn)"),
+                ("accumulator = 4 * bm * bn", "accumulator = 0"),
+            ),
             says="the output's too",
             stage="work",
         ),
         Mistake(
             "takes the whole matrices",
-            old="if buffers + accumulator <= vmem_bytes and reuse >= best:",
-            new="if reuse >= best:",
+            old="if buffers + accumulator <= vmem_bytes and price < least:",
+            new="if price < least:",
             says="MiB are allowed",
             stage="work",
         ),
@@ -205,23 +217,30 @@ PUZZLE = Puzzle(
             says="does not divide K",
         ),
         Mistake(
-            "always answers 512, 128, 512",
+            "always answers 512, 256, 512",
             old="    return chosen",
-            new="    return 512, 128, 512",
+            new="    return 512, 256, 512",
             says="does not divide M",
         ),
         Mistake(
             "makes the blocks deep instead of wide",
-            old="reuse = 1 / (1 / bm + 1 / bn)",
-            new="reuse = bk",
+            old="price = moved / 820e9 + steps * 0.4e-6",
+            new="price = -bk",
             says="the smaller of the two decides",
             stage="work",
         ),
         Mistake(
             "makes one side as long as it can be",
-            old="reuse = 1 / (1 / bm + 1 / bn)",
-            new="reuse = bm",
+            old="price = moved / 820e9 + steps * 0.4e-6",
+            new="price = -bm",
             says="give 123 FLOPs a byte, memory-bound",
+            stage="work",
+        ),
+        Mistake(
+            "forgets that steps take time",
+            old="price = moved / 820e9 + steps * 0.4e-6",
+            new="price = moved",
+            says="a deeper bk makes fewer of them",
             stage="work",
         ),
         Mistake(
@@ -267,7 +286,7 @@ def choose_blocks(M, K, N, vmem_bytes):
 
     def traffic(blocks):
         bm, bk, bn = blocks
-        return M * K * (N // bn) + K * N * (M // bm), bk
+        return M * K * (N // bn) + K * N * (M // bm), -bk
 
     def fits(blocks):
         bm, bk, bn = blocks

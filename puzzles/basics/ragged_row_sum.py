@@ -23,7 +23,7 @@ from puzzles import INTERPRET
 # garbage may be NaN (here it is), and NaN × 0 is NaN. Nor is dropping NaNs: on a TPU, garbage may
 # be any number.
 #
-# ![The third block of a row hangs over the right edge of x; the part outside the array is marked as masked out.](diagrams/basics/ragged_row_sum.svg)
+# ![The third block of a row hangs over the right edge of x; what lies beyond the array is marked.](diagrams/basics/ragged_row_sum.svg)
 #
 # `jax.lax.broadcasted_iota(jnp.int32, shape, 1)` gives a block of column numbers 0, 1, 2, ... `N`
 # is a Python int: `functools.partial` binds it. The rest is `row_sum`. Do the ragged rows need a

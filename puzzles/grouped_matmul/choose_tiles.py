@@ -38,7 +38,7 @@ from puzzles import INTERPRET, find, trace
 
 # %% jupyter={"source_hidden": true} cellView="form"
 # @title The launch, with tiles to choose (given)
-def launched(M, K, N, E, bm, bk, bn):
+def launched(M, K, N, E, bm, bk, bn, sizes=None):
     """What `grouped_matmul` does with these tiles, by its receipt: nothing is run."""
 
     def grouped(lhs, rhs, group_sizes):
@@ -63,7 +63,7 @@ def launched(M, K, N, E, bm, bk, bn):
         )(offsets, group_ids, tile_ids, lhs, rhs, jnp.zeros((M, N), lhs.dtype))
 
     lhs, rhs = (jax.ShapeDtypeStruct(s, jnp.bfloat16) for s in ((M, K), (E, K, N)))
-    (launch,) = trace(grouped, lhs, rhs, jnp.full(E, M // E))
+    (launch,) = trace(grouped, lhs, rhs, jnp.full(E, M // E) if sizes is None else sizes)
     return launch
 
 
@@ -120,7 +120,10 @@ def choose_tiles(M: int, K: int, N: int, E: int, vmem_bytes: int) -> tuple[int, 
 # tiles move 284 MiB, so 317 FLOPs for each byte, where v5e can do 240. With few, bytes are, most of
 # them weights; and a `bm` far above a group's rows would make products dearer still. None of the tiles that
 # [tokamax](https://github.com/openxla/tokamax/tree/main/tokamax/data/autotuning) has tuned for its
-# Megablox on TPUs (2026) has fewer than 128 rows. (A router's groups are not equal, as these are.)
+# Megablox on TPUs (2026) has fewer than 128 rows.
+#
+# A router's groups are not equal, as these are, so edges of tiles cut more of them. In the last two lines the
+# tiles that are best for equal groups cost 1.5 times as much as the others, if a router makes the groups.
 
 # %% active="ipynb"
 # print("      M   E  rows each            tiles  MiB moved  ms for bytes  products  steps")
@@ -130,6 +133,12 @@ def choose_tiles(M: int, K: int, N: int, E: int, vmem_bytes: int) -> tuple[int, 
 #     of_bytes, products, steps = (1e3 * seconds for seconds in prices(one))
 #     print(f"{M:7}{E:4}{M // E:11}{(bm, bk, bn)!s:>17}{one.hbm_bytes / 2**20:11.0f}", end="")
 #     print(f"{of_bytes:14.2f}{products:10.2f}{steps:7.2f}")
+#
+# layer, r = (8192, 7168, 2048, 128), np.random.default_rng(0)
+# routed = jnp.asarray(r.multinomial(8192, r.dirichlet(np.full(128, 0.3))))
+# for tiles in (find("choose_tiles").solution(*layer, 32 * 2**20), (128, 7168, 512)):
+#     equal, skewed = (1e3 * max(prices(launched(*layer, *tiles, sizes))) for sizes in (None, routed))
+#     print(f"{tiles}: {equal:.2f} ms for equal groups, {skewed:.2f} ms for a router's")
 
 # %% tags=["author"]
 import dataclasses
@@ -229,6 +238,7 @@ PUZZLE = Puzzle(
         dict(M=1920, K=4096, N=14336, E=8, mebibytes=4),
         dict(M=1024, K=2048, N=768, E=4, mebibytes=2),  # the best takes all that there is
         dict(M=1024, K=512, N=4096, E=4, mebibytes=4),  # a tile for more than one expert's rows
+        dict(M=8192, K=4096, N=14336, E=8, mebibytes=32),  # twice the VMEM of most
     ],
     hints=[
         "What does a larger bm save, and what does it cost where groups are small? What does whole K cost in VMEM?",

@@ -53,30 +53,34 @@ from puzzles import INTERPRET, find
 def grouped_matmul_spec(
     lhs: Float[Array, "M K"], rhs: Float[Array, "E K N"], group_sizes: Int[Array, " E"]
 ) -> Float[Array, "M N"]:
-    row, end = jnp.arange(lhs.shape[0])[:, None], jnp.cumsum(group_sizes)
-    out = jnp.zeros((lhs.shape[0], rhs.shape[2]), lhs.dtype)
-    for e in range(rhs.shape[0]):  # all rows times every expert: E times the work
-        product = jnp.dot(lhs, rhs[e], preferred_element_type=jnp.float32).astype(lhs.dtype)
-        out = jnp.where((end[e] - group_sizes[e] <= row) & (row < end[e]), product, out)
-    return out
+    row, ends = jnp.arange(lhs.shape[0]), jnp.cumsum(group_sizes)
+    group = jnp.sum(row[:, None] >= ends, axis=1)  # of each row; beyond the last it is nobody's
+    # all rows times every expert: E times the work
+    each = jnp.einsum("mk,ekn->emn", lhs, rhs, preferred_element_type=jnp.float32)
+    return each.at[group, row].get(mode="fill", fill_value=0).astype(lhs.dtype)
 
 
 # %% jupyter={"source_hidden": true} cellView="form"
 # @title The tiles (given): they fit into VMEM
-def tiles(M, K, N, dtype):
-    bm, most = (512, 2048 // dtype.itemsize) if min(K, N) >= 512 else (64, 128)  # small widths, as in the check
+def tiles(M, K, N, dtype, weights=1):
+    """Rows, blocks of K and of N; `weights` products share the rows (later, in fused_gate_up)."""
+    large = min(K, N) >= 512
+    bm, most = (512, 2048 // dtype.itemsize) if large else (64, 128)  # small widths, as in the check
+    long = most // weights if large else most
     # equal blocks of K, for beyond its edge lies garbage, which would be in the sum
     equal = [K // n for n in range(1, K // 128 + 1) if K % (128 * n) == 0]
-    wide = [b for b in equal if most // 2 <= b <= most * 5 // 4]
-    thin = [b for b in equal if b < most // 2]
-    widths = [max(n, 128) for n in (most, most // 2, most * 3 // 8, most // 4)]
+    wide = [b for b in equal if long // 2 <= b <= long * 5 // 4]
+    thin = [b for b in equal if b < long // 2]
+    widths = [max(n, 128) for n in (most, most * 5 // 8, most // 2, most * 3 // 8, most // 4)]
     pairs = [(min(rows, M), width) for rows in (bm, bm // 2, bm // 4) for width in widths]
     for bk in (*wide[:1], K, *thin[:1]):  # all of K, if only thin ones are equal
-        for bm, width in pairs:
+        # all of a long K: fewer rows leave room for more columns, and rows come once for each block of those
+        for bm, width in pairs[len(widths) :] if large and bk not in wide else pairs:
             # the last rows and columns may hang over: what lies beyond the edge is not written
             bn = min(128 * pl.cdiv(N, 128 * pl.cdiv(N, width)), N)
-            # two buffers for each block, and one for sums in f32; the rest of 16 MiB is for the body
-            if 2 * (bm * bk + bk * bn + bm * bn) * dtype.itemsize + 4 * bm * bn <= 11.5 * 2**20:
+            # two buffers for each block, and one for each sum in f32; the rest of 16 MiB is for the body
+            buffers = 2 * (bm * bk + weights * bk * bn + bm * bn) * dtype.itemsize
+            if buffers + 4 * weights * bm * bn <= 11.5 * 2**20:
                 return bm, bk, bn
     padded = pl.cdiv(K, 512) * 512
     raise ValueError(f"bk={K}, all of K, does not fit into VMEM: pad K to {padded}, with zeros")
@@ -177,8 +181,17 @@ def rows_of(r, M, width, sizes, dtype):
     return array(x, dtype)
 
 
-def make_inputs(key, M, K, N, sizes, dtype="float32"):
-    r = rng(key)
+def crowd(E, M):
+    """Sizes of E groups: most are empty, many of one row, three share what is left of two fifths."""
+    r = np.random.default_rng(E)
+    sizes = (r.random(E) < 0.2).astype(int)
+    few = r.choice(E, 3, replace=False)
+    sizes[few] += r.multinomial(M * 2 // 5 - sizes.sum(), np.full(3, 1 / 3))
+    return tuple(int(n) for n in sizes)
+
+
+def make_inputs(key, M, K, N, sizes=(), dtype="float32", E=0):
+    r, sizes = rng(key), sizes or crowd(E, M)
     rhs = array(r.normal(size=(len(sizes), K, N)), dtype)
     return rows_of(r, M, K, sizes, dtype), rhs, array(sizes, jnp.int32)
 
@@ -201,16 +214,10 @@ def par(launch: Launch) -> str:
 
 
 def fresh(r):
-    # the shapes of the first case, whose programs are compiled by now: sizes are data
-    sizes = [
-        (0, 7, 64, 1, 100),
-        (3, 128, 0, 17, 64),
-        (200, 5, 0, 0, 51),
-        (0, 0, 60, 9, 1),
-        (64, 64, 1, 63, 64),
-        (10, 20, 0, 226, 0),
-    ][r.integers(6)]
-    return dict(M=256, K=256, N=384, sizes=sizes)
+    # the shapes of the first case, whose programs are compiled by now: sizes are data. A group that
+    # begins on a tile's edge and does not fill it; one that ends a row before, on, or behind an edge
+    behind, more = int(r.integers(-1, 2)), int(r.integers(2))
+    return dict(M=256, K=256, N=384, sizes=(64, 10, 0, 54 + behind, 64 * more))
 
 
 _ROW = "row = tile * o_ref.shape[0] + jax.lax"
@@ -232,7 +239,7 @@ PUZZLE = Puzzle(
         dict(M=1024, K=1024, N=512, sizes=(0, 512, 200, 312)),  # large tiles
         # single rows at the edges of tiles; step 4 begins tile 3, in which most rows are nobody's
         dict(M=256, K=384, N=128, sizes=(64, 0, 63, 1, 65, 7), dtype="bfloat16"),
-        dict(M=128, K=128, N=256, sizes=(10, 0, 0, 20, 0, 0, 0, 0, 0, 3, 0)),  # less than a tile: nobody's rows in tile 0
+        dict(M=128, K=128, N=256, E=144),  # less than a tile: nobody's rows in tile 0
         dict(M=100, K=256, N=200, sizes=(30, 0, 47)),  # tiles hang over
     ],
     hints=[

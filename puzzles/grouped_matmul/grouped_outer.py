@@ -50,13 +50,11 @@ from puzzles import INTERPRET, find
 def grouped_outer_spec(
     lhs: Float[Array, "M K"], rhs: Float[Array, "M N"], group_sizes: Int[Array, " E"]
 ) -> Float[Array, "E K N"]:
-    row, end = jnp.arange(lhs.shape[0])[:, None], jnp.cumsum(group_sizes)
-    out = []
-    for e in range(group_sizes.shape[0]):
-        mine = (end[e] - group_sizes[e] <= row) & (row < end[e])
-        x, y = jnp.where(mine, lhs, 0), jnp.where(mine, rhs, 0)
-        out.append(jnp.dot(x.T, y, preferred_element_type=jnp.float32).astype(lhs.dtype))
-    return jnp.stack(out)
+    row, ends = jnp.arange(lhs.shape[0]), jnp.cumsum(group_sizes)
+    group = jnp.sum(row[:, None] >= ends, axis=1)  # of each row; beyond the last it is nobody's
+    mine = (group == jnp.arange(len(group_sizes))[:, None])[:, :, None]  # (E, M, 1)
+    x, y = jnp.where(mine, lhs, 0), jnp.where(mine, rhs, 0)
+    return jnp.einsum("emk,emn->ekn", x, y, preferred_element_type=jnp.float32).astype(lhs.dtype)
 
 
 # %% jupyter={"source_hidden": true} cellView="form"
@@ -134,11 +132,11 @@ def grouped_outer(
 
 # %% tags=["author"]
 from puzzles import Alternative, Mistake, Puzzle, array, rng
-from puzzles.grouped_matmul.grouped_matmul import fresh, par, routed, rows_of
+from puzzles.grouped_matmul.grouped_matmul import crowd, fresh, par, routed, rows_of
 
 
-def make_inputs(key, M, K, N, sizes, dtype="float32"):
-    r = rng(key)
+def make_inputs(key, M, K, N, sizes=(), dtype="float32", E=0):
+    r, sizes = rng(key), sizes or crowd(E, M)
     lhs, rhs = (rows_of(r, M, width, sizes, dtype) for width in (K, N))
     return lhs, rhs, array(sizes, jnp.int32)
 
@@ -176,6 +174,7 @@ PUZZLE = Puzzle(
         # visit, and nobody's rows
         dict(M=120, K=200, N=128, sizes=(0, 0, 0, 0, 0, 0, 0, 0, 0, 120, 0)),
         dict(M=120, K=200, N=128, sizes=(50, 10, 50)),
+        dict(M=120, K=136, N=128, E=144),
     ],
     hints=[
         "A group's visits are consecutive, as the steps of one output block were in tiled_matmul. There k told "

@@ -40,58 +40,17 @@ def local_experts_spec(
     group_sizes: Int[Array, " E"],
     first: Int[Array, ""],  # first + L is at most E
 ) -> Float[Array, "M N"]:
-    row, end = jnp.arange(lhs.shape[0])[:, None], jnp.cumsum(group_sizes)
-    out = jnp.zeros((lhs.shape[0], rhs.shape[2]), lhs.dtype)
-    for n in range(rhs.shape[0]):
-        e = first + n
-        product = jnp.dot(lhs, rhs[n], preferred_element_type=jnp.float32).astype(lhs.dtype)
-        out = jnp.where((end[e] - group_sizes[e] <= row) & (row < end[e]), product, out)
-    return out
-
-
-# %% jupyter={"source_hidden": true} cellView="form"
-# @title The kernel and the tiles, as they were (spoils grouped_matmul)
-def tiles(M, K, N, dtype):
-    bm, most = (512, 2048 // dtype.itemsize) if min(K, N) >= 512 else (64, 128)  # small widths, as in the check
-    # equal blocks of K, for beyond its edge lies garbage, which would be in the sum
-    equal = [K // n for n in range(1, K // 128 + 1) if K % (128 * n) == 0]
-    wide = [b for b in equal if most // 2 <= b <= most * 5 // 4]
-    thin = [b for b in equal if b < most // 2]
-    widths = [max(n, 128) for n in (most, most // 2, most * 3 // 8, most // 4)]
-    pairs = [(min(rows, M), width) for rows in (bm, bm // 2, bm // 4) for width in widths]
-    for bk in (*wide[:1], K, *thin[:1]):  # all of K, if only thin ones are equal
-        for bm, width in pairs:
-            # the last rows and columns may hang over: what lies beyond the edge is not written
-            bn = min(128 * pl.cdiv(N, 128 * pl.cdiv(N, width)), N)
-            # two buffers for each block, and one for sums in f32; the rest of 16 MiB is for the body
-            if 2 * (bm * bk + bk * bn + bm * bn) * dtype.itemsize + 4 * bm * bn <= 11.5 * 2**20:
-                return bm, bk, bn
-    padded = pl.cdiv(K, 512) * 512
-    raise ValueError(f"bk={K}, all of K, does not fit into VMEM: pad K to {padded}, with zeros")
-
-
-def local_experts_kernel(
-    offsets_ref, group_ids_ref, tile_ids_ref, lhs_ref, rhs_ref, zeros_ref, o_ref, acc_ref
-):
-    step, k = pl.program_id(1), pl.program_id(2)
-
-    @pl.when(k == 0)
-    def _():
-        acc_ref[...] = jnp.zeros_like(acc_ref)
-
-    acc_ref[...] += jnp.dot(lhs_ref[...], rhs_ref[...], preferred_element_type=jnp.float32)
-
-    @pl.when(k == pl.num_programs(2) - 1)
-    def _():
-        group, tile = group_ids_ref[step], tile_ids_ref[step]
-        row = tile * o_ref.shape[0] + jax.lax.broadcasted_iota(jnp.int32, o_ref.shape, 0)
-        mine = (offsets_ref[group] <= row) & (row < offsets_ref[group + 1])
-        first = (step == 0) | (tile != tile_ids_ref[jnp.maximum(step - 1, 0)])
-        others = jnp.where(first, 0.0, o_ref[...].astype(jnp.float32))
-        o_ref[...] = jnp.where(mine, acc_ref[...], others).astype(o_ref.dtype)
+    row, ends = jnp.arange(lhs.shape[0]), jnp.cumsum(group_sizes)
+    group = jnp.sum(row[:, None] >= ends, axis=1)  # of each row
+    number = jnp.where(group < first, len(rhs), group - first)  # in rhs, if it is this chip's
+    each = jnp.einsum("mk,lkn->lmn", lhs, rhs, preferred_element_type=jnp.float32)
+    return each.at[number, row].get(mode="fill", fill_value=0).astype(lhs.dtype)
 
 
 # %%
+from puzzles.grouped_matmul.grouped_matmul import grouped_matmul_kernel, tiles  # as they were
+
+
 def local_experts(
     lhs: Float[Array, "M K"],
     rhs: Float[Array, "L K N"],
@@ -115,7 +74,7 @@ def local_experts(
     offsets = jax.lax.dynamic_slice(offsets, (first,), (L + 1,))
     ### END SOLUTION
     return pl.pallas_call(
-        local_experts_kernel,
+        grouped_matmul_kernel,
         grid_spec=pltpu.PrefetchScalarGridSpec(
             num_scalar_prefetch=3,
             grid=(pl.cdiv(N, bn), num_steps, K // bk),
@@ -184,8 +143,8 @@ from puzzles import Alternative, Mistake, Puzzle
 from puzzles.grouped_matmul import grouped_matmul
 
 
-def make_inputs(key, M, K, N, sizes, first, L, dtype="float32"):
-    lhs, rhs, group_sizes = grouped_matmul.make_inputs(key, M, K, N, sizes, dtype)
+def make_inputs(key, first, L, **dims):
+    lhs, rhs, group_sizes = grouped_matmul.make_inputs(key, **dims)
     return lhs, rhs[first : first + L], group_sizes, jnp.int32(first)
 
 
@@ -217,8 +176,8 @@ PUZZLE = Puzzle(
     inputs=make_inputs,
     cases=[
         dict(M=256, K=256, N=384, sizes=(150, 30, 20, 0, 30, 20), first=2, L=3),
-        # the last chip, and tiles that hang over
-        dict(M=124, K=384, N=200, sizes=(30, 0, 0, 20, 0, 0, 0, 0, 0, 0, 0, 70), first=10, L=2, dtype="bfloat16"),
+        # the last chip of four, and tiles that hang over
+        dict(M=124, K=72, N=136, E=144, first=108, L=36, dtype="bfloat16"),
         dict(M=256, K=256, N=384, sizes=(3, 100, 0, 0, 0, 17), first=2, L=3),  # nothing to do
         dict(M=256, K=256, N=384, sizes=(0, 0, 30, 70, 90, 66), first=3, L=3),  # more visits than tiles
     ],
@@ -330,6 +289,29 @@ def local_experts(lhs, rhs, group_sizes, first):
             says="`dynamic_update_slice` works on the data outside the kernel",
             stage="pallas",
         ),
+        Mistake(
+            "rolls the list by experts instead of visits",
+            edits=((_GROUPS, _GROUPS.replace("-begin", "-first")), (_TILES, _TILES.replace("-begin", "-first"))),
+            says="an entry of the list is a visit, and a group may have several, or none: roll by visits[first]",
+        ),
+        Mistake(
+            "numbers groups from the first one that has rows",
+            old=_GROUPS,
+            new="group_ids = jnp.roll(group_ids, -begin)\n    group_ids = group_ids - group_ids[0]",
+            says="the first own group may be empty, and has no visit then: subtract `first`",
+        ),
+        Mistake(
+            "cuts out L offsets",
+            old="(L + 1,)",
+            new="(L,)",
+            says="L groups have L + 1 offsets: the last one is where the last group ends",
+        ),
+        Mistake(
+            "takes a step for each own row",
+            old=_STEPS,
+            new="begin, num_steps = visits[first], jnp.sum(jax.lax.dynamic_slice(group_sizes, (first,), (L,)))",
+            says="steps are visits, not rows: the own ones end at visits[first + L]",
+        ),
     ],
     alternatives=[
         Alternative(
@@ -338,7 +320,7 @@ def local_experts(lhs, rhs, group_sizes, first):
             new="group_ids = jnp.roll(group_ids, -begin)",
             edits=(
                 (f"    {_OFFSETS}\n", ""),
-                ("tile_ids_ref, lhs_ref, rhs_ref", "tile_ids_ref, first_ref, lhs_ref, rhs_ref"),
+                ("        grouped_matmul_kernel,", "        lambda o, g, t, first, *refs: grouped_matmul_kernel(o, g, t, *refs),"),
                 ("num_scalar_prefetch=3", "num_scalar_prefetch=4"),
                 ("tiles: (tiles[s], k)", "tiles, first: (tiles[s], k)"),
                 ("tiles: (groups[s], k, j)", "tiles, first: (groups[s] - first[0], k, j)"),
@@ -354,7 +336,7 @@ def local_experts(lhs, rhs, group_sizes, first):
                 (_TILES, "tile_ids = tile_ids[at]"),
             ),
         ),
-        Alternative("takes other tiles", old="else (64, 128)", new="else (32, 128)"),
+        Alternative("takes other tiles", old="tiles(M, K, N, lhs.dtype)", new="tiles(M, K, N, lhs.dtype)\n    bm = bm if bm > 64 else min(bm, 32)"),
     ],
     scale=scale,
     par=grouped_matmul.par,

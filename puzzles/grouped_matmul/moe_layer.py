@@ -186,7 +186,8 @@ def moe_layer(
 #   TPUs. The default continues Megablox, with **quantised** weights and activations, and with tables of
 #   tuned tile sizes. The other, `gmm_v2`, makes its list inside the kernel and gives each group tiles of its
 #   own, which begin where the group does: hardly a row is computed for two groups, and at a group's
-#   end only a part of the tile is. It runs if you ask for it, by `implementation="mosaic_tpu_v2"`.
+#   end only a part of the tile is. It runs if you ask for it, by `implementation="mosaic_tpu_v2"`,
+#   and install from the repository: release 0.0.12 is without it.
 # * [`jax.lax.ragged_dot`](https://docs.jax.dev/en/latest/_autosummary/jax.lax.ragged_dot.html) has
 #   the same arguments, as an operation of XLA. The reference kernels are tested against it. Try it
 #   first; a cell at the end of this notebook times both on a TPU.
@@ -253,7 +254,7 @@ def par(*launches: Launch) -> str:
 def fresh(r):
     # the slots of the case, whose programs are compiled by now, and another router; or other sizes
     if r.integers(4) == 0:
-        return dict(M=40, D=64, F=128, E=9, top_k=2)
+        return dict(M=5, D=48, F=72, E=144, top_k=2)
     router = (dict(favourite=1), dict(favourite=3), dict(shunned=0))
     top_k = int(r.choice((2, 4)))
     return dict(M=88 // top_k, D=128, F=256, E=4, top_k=top_k, **router[r.integers(len(router))])
@@ -331,6 +332,18 @@ PUZZLE = Puzzle(
             old=_SUM,
             new="return jnp.sum(slots, axis=1)",
             says="each slot counts with its weight",
+        ),
+        Mistake(
+            "takes the weights in the order of their size",
+            old=_WEIGHTS,
+            new="weights = jax.nn.softmax(jnp.sort(logits, axis=1), axis=1)",
+            says="weight j of a token belongs to its expert j: leave the logits as top_k returns them",
+        ),
+        Mistake(
+            "takes the mean over a token's slots",
+            old=_SUM,
+            new="return jnp.mean(weights[:, :, None] * slots, axis=1)",
+            says="the weights add up to 1 already: a sum, not a mean",
         ),
         Mistake(
             "keeps the gradient from the router",

@@ -148,10 +148,10 @@ PUZZLE = Puzzle(
             stage="memory",
         ),
         Mistake(
-            "copies the rows back before it doubles them",
+            "sends the rows back undoubled",
             old=_DOUBLE + _GO,
             new=_GO + _DOUBLE,
-            says="the rows come back as they were: nobody had doubled them when they left",
+            says="the rows come back as they were: nothing had doubled them when they left",
         ),
         Mistake(
             "clears the buffer while the rows go back",

@@ -156,7 +156,7 @@ PUZZLE = Puzzle(
         "In `fetch`: name both tiles, describe both copies, return the two. In `step`: a `for` over the "
         "pair that waits for each; then `+=` with the dot of the two slots.",
     ],
-    explain="""Both copies of the next round fly while this round's dot runs. In the reference
+    explain="""In the reference both copies of the next round fly while this round's dot runs, and
     each operand has its slots and its semaphores. The bytes are those of `tiled_matmul` with such
     blocks: which tiles are needed, and how often, has not changed.""",
     mistakes=[
@@ -213,6 +213,20 @@ PUZZLE = Puzzle(
             says="each round moves on by one column of a and one row of b: tile k begins at number 128 * k",
         ),
         Mistake(
+            "counts tiles of a where its columns are counted",
+            old="pl.ds(i * 128, 128), pl.ds(k * 128, 128)]",
+            new="pl.ds(i * 128, 128), pl.ds(k, 128)]",
+            says="a's tile moves on by one column in each round: tile k begins at column 128 * k",
+        ),
+        Mistake(
+            "counts tiles everywhere",
+            edits=(
+                ("pl.ds(i * 128, 128), pl.ds(k * 128, 128)]", "pl.ds(i, 128), pl.ds(k, 128)]"),
+                ("pl.ds(k * 128, 128), pl.ds(j * 128, 128)]", "pl.ds(k, 128), pl.ds(j, 128)]"),
+            ),
+            says="`pl.ds` counts numbers, not tiles: tile n of an axis begins at number 128 * n",
+        ),
+        Mistake(
             "counts tiles of b where its rows are counted",
             old="b_ref.at[pl.ds(k * 128, 128), pl.ds(j * 128, 128)]",
             new="b_ref.at[pl.ds(k, 128), pl.ds(j * 128, 128)]",
@@ -250,6 +264,13 @@ PUZZLE = Puzzle(
             edits=((_WAIT, "        fetch(k, slot)[0].wait()\n"),),
             says="There was a wait on its semaphore, but 2 copies were in flight on it",
             stage="memory",
+        ),
+        Mistake(
+            "returns one description of the two",
+            old="        return a_copy, b_copy\n",
+            new="        return a_copy\n",
+            says="One copy is looped over as if it were several",
+            stage="error",
         ),
         Mistake(
             "has one semaphore for each operand, and none for each slot",

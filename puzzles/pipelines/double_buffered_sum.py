@@ -252,6 +252,12 @@ PUZZLE = Puzzle(
             stage="memory",
         ),
         Mistake(
+            "fetches the rows in use once more",
+            old="            fetch(i + 1, 1 - slot).start()\n",
+            new="            fetch(i, 1 - slot).start()\n",
+            says="the first rows are added twice, and the last never: the rows that come next are `i + 1`",
+        ),
+        Mistake(
             "fetches rows two ahead",
             old="            fetch(i + 1, 1 - slot).start()\n",
             new="            fetch(i + 2, 1 - slot).start()\n",

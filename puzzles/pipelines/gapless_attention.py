@@ -334,6 +334,13 @@ PUZZLE = Puzzle(
             stage="work",
         ),
         Mistake(
+            "runs the prologue in every step",
+            old="    @pl.when(b == 0)\n",
+            new="    @pl.when(b >= 0)\n",
+            says="each step says slot 0 again and starts the first text anew, where the step before has started "
+            "this one: the prologue runs in step 0 alone",
+        ),
+        Mistake(
             "sets the slot to 0 in each step",
             edits=(
                 ("    @pl.when(b == 0)\n    def _():\n        slot_ref[0] = 0\n", "    slot_ref[0] = 0\n\n    @pl.when(b == 0)\n    def _():\n"),
@@ -427,7 +434,7 @@ PUZZLE = Puzzle(
             "does not wait",
             old=_WAIT,
             new="",
-            says="or before a copy into it was waited for",
+            says="It is first read from `v_slots`, in `v = jnp.where(counts, v_slots[slot], 0)`",
             stage="memory",
         ),
         Mistake(

@@ -107,6 +107,9 @@ def audit(launch: Launch) -> None:
     in_hbm(launch, blocks=True)
     multiplied_once(launch)
     b = launch.inputs[1]
+    assert b.portion != b.shape, (
+        f"all of `{b.name}` comes at once, and nothing runs before it is there: bring it in strips of 128 columns"
+    )
     times = b.hbm_bytes / (b.shape[0] * b.shape[1] * jnp.dtype(b.dtype).itemsize)
     assert times <= 1, (
         f"`{b.name}` is copied {times:.3g} times: bring a strip where its number changes, and nowhere else"
@@ -219,6 +222,37 @@ PUZZLE = Puzzle(
             "gives all three operands to the pipeline, and b a third slot",
             code=_all_by_the_pipeline(", pipeline_mode=pl.Buffered(3)"),
             says="40% of the work runs between",
+            stage="work",
+        ),
+        Mistake(
+            "brings all of b at once",
+            code="""
+def launch_pipeline(a, b):
+    (M, K), N = a.shape, b.shape[1]
+
+    def kernel(a_ref, b_ref, o_ref, b_all):
+        pltpu.sync_copy(b_ref, b_all)
+
+        def multiply(a_block, o_block):
+            o_block[...] = jnp.dot(a_block[...], b_all[...], preferred_element_type=jnp.float32)
+
+        pltpu.emit_pipeline(
+            multiply,
+            grid=(M // 64,),
+            in_specs=[pl.BlockSpec((64, K), lambda i: (i, 0))],
+            out_specs=[pl.BlockSpec((64, N), lambda i: (i, 0))],
+        )(a_ref, o_ref)
+
+    return pl.pallas_call(
+        kernel,
+        in_specs=[pl.BlockSpec(memory_space=pl.ANY), pl.BlockSpec(memory_space=pl.ANY)],
+        out_specs=pl.BlockSpec(memory_space=pl.ANY),
+        out_shape=jax.ShapeDtypeStruct((M, N), jnp.float32),
+        scratch_shapes=[pltpu.VMEM(b.shape, b.dtype)],
+        interpret=INTERPRET,
+    )(a, b)
+""",
+            says="all of `b_ref` comes at once",
             stage="work",
         ),
         Mistake(

@@ -274,6 +274,28 @@ PUZZLE = Puzzle(
             says="each page is masked as if it were the first: page i begins at key i * page",
         ),
         Mistake(
+            "numbers the keys and values of every page from 0",
+            edits=(("seen = i * page + jax", "seen = jax"), ("counts = i * page + jax", "counts = jax")),
+            says="page i begins at key i * page, for `seen` and for the values: each is masked as if it were the first",
+        ),
+        Mistake(
+            "lets one key and its value too many in",
+            edits=(("(1, page), 1) < length", "(1, page), 1) <= length"), ("(page, 1), 0) < length", "(page, 1), 0) <= length")),
+            says="keys are numbered from 0, so number `length` is the first that does not count, nor does its value",
+        ),
+        Mistake(
+            "takes the first length for every text",
+            old="page, length = k_ref.shape[0], lengths_ref[b]",
+            new="page, length = k_ref.shape[0], lengths_ref[0]",
+            says="all texts are as long as the first: `b` says whose length it is",
+        ),
+        Mistake(
+            "averages the keys",
+            old="attend(q_ref[...], k_ref[...], v, seen,",
+            new="attend(q_ref[...], v, k_ref[...], seen,",
+            says="keys and values have changed places: the query meets keys, and values are averaged",
+        ),
+        Mistake(
             "skips a page that is not full",
             old=_GUARD,
             new="@pl.when((i + 1) * page <= length)",

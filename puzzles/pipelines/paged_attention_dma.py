@@ -250,6 +250,18 @@ PUZZLE = Puzzle(
             says="text b's entries begin at number b * most",
         ),
         Mistake(
+            "takes the number of an entry for a page",
+            old=_AT,
+            new="        at = b * most + i\n",
+            says="b * most + i is the number of an entry of the table: the page is what `table_ref` holds there",
+        ),
+        Mistake(
+            "counts a text's entries by its pages",
+            old=_AT,
+            new="        at = table_ref[b * n + i]\n",
+            says="a row of the table has `most` entries, however many of them the text uses",
+        ),
+        Mistake(
             "takes the values for keys",
             old="make_async_copy(k_pages_ref.at[at]",
             new="make_async_copy(v_pages_ref.at[at]",
@@ -260,6 +272,13 @@ PUZZLE = Puzzle(
             old="make_async_copy(v_pages_ref.at[at]",
             new="make_async_copy(k_pages_ref.at[at]",
             says="what is averaged are the keys: `v_pages_ref` is never read",
+        ),
+        Mistake(
+            "has a prologue for the first text only",
+            old="    @pl.when(n > 0)\n",
+            new="    @pl.when(b == 0)\n",
+            says="nobody starts the first page of the other texts, and an old one is used: each text has its "
+            "own prologue",
         ),
         Mistake(
             "starts the first page of a text that has none",

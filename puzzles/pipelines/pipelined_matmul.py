@@ -181,6 +181,23 @@ PUZZLE = Puzzle(
             says="the sum starts anew while j is 0, and goes on while it is not: axis 2 is k",
         ),
         Mistake(
+            "zeroes where i is 0",
+            old="@pl.when(pl.program_id(2) == 0)",
+            new="@pl.when(pl.program_id(0) == 0)",
+            says="the sum starts anew at every step while i is 0, and never after that: axis 2 is k",
+        ),
+        Mistake(
+            "stores where i is the last",
+            old="pl.when(pl.program_id(2) == pl.num_programs(2) - 1)",
+            new="pl.when(pl.program_id(0) == pl.num_programs(0) - 1)",
+            says="only the last row of blocks is stored (NaN in the others): a sum is complete at the last k, axis 2",
+        ),
+        Mistake(
+            "has k as the outermost axis, and counts axis 2",
+            edits=_OUTERMOST,
+            says="the body counts k on axis 2, and here it is axis 0: k has to be the innermost",
+        ),
+        Mistake(
             "has k as the outermost axis, renamed",
             edits=(
                 *_OUTERMOST,

@@ -196,6 +196,13 @@ PUZZLE = Puzzle(
             says="the garbage is NaN here, and NaN times 0 is NaN: choose with `jnp.where`",
         ),
         Mistake(
+            "keeps what does not count",
+            old="jnp.where(row < length, rows, 0)",
+            new="jnp.where(row < length, 0, rows)",
+            says="the rows that count become zeros, and the garbage stays: `jnp.where` takes what to use where "
+            "it holds first",
+        ),
+        Mistake(
             "numbers the columns",
             old="rows.shape, 0)",
             new="rows.shape, 1)",
@@ -211,7 +218,7 @@ PUZZLE = Puzzle(
             "takes one block more than there are",
             old="pl.cdiv(length, 64)",
             new="length // 64 + 1",
-            says="The kernel reaches outside `x_ref`",
+            says="reaches outside `x_ref`, which has shape",
             stage="memory",
         ),
         Mistake(

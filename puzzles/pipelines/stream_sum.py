@@ -199,6 +199,13 @@ PUZZLE = Puzzle(
             stage="memory",
         ),
         Mistake(
+            "brings all rows twice",
+            old=_COPY,
+            new=_COPY + _COPY,
+            says="Blocks of `x_ref` are fetched 512 times, where 256 are enough",
+            stage="work",
+        ),
+        Mistake(
             "brings the whole array in at once",
             edits=(
                 (_ROWS + _MADE, "        copy = pltpu.make_async_copy(x_ref, rows_ref, sem)\n"),

@@ -58,6 +58,6 @@ more steps or dots.""",
     "attention_lse": """## Part IV: training
 
 JAX cannot run a `pallas_call` backwards, so `jax.grad` of the summit raises. You write it: two kernels walk the
-list again, by rows for q, by columns for k and v, with no more steps, dots or bytes than JAX's two backward kernels.
+list again, by rows for q, by columns for k and v, with no more steps or dots than JAX's two backward kernels.
 The forward pass keeps one number a row for them, which also joins attention that was cut in pieces.""",
 }

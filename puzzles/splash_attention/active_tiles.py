@@ -34,7 +34,7 @@ from jaxtyping import Int
 # <details><summary>More: padded rows</summary>
 #
 # JAX's SplashAttention shrinks the grid: each row lists the blocks it needs, and shorter rows are padded to the
-# **widest** with steps that do nothing. A causal mask gains nothing in that way, since its last row is full.
+# **widest** with steps that do nothing. A square causal mask gains nothing: its last row is full.
 #
 # </details>
 
@@ -85,7 +85,7 @@ def active_tiles(
 # What is the list worth? Steps a head, for 4096 tokens in blocks of 128. The last mask is causal within a window
 # of 512, but 16 of its rows may look at everything before them: one wide row of blocks makes the padded
 # grid wide everywhere. (JAX's kernel shrinks its grid only where all heads have the same mask. The list does not care.
-# [tokamax](https://github.com/openxla/tokamax), Google's newer library, has an experimental kernel that walks a list, too, as of 2026.)
+# [tokamax](https://github.com/openxla/tokamax), OpenXLA's newer library, has an experimental kernel that walks a list, too, as of 2026.)
 
 # %% active="ipynb"
 # t, s = np.arange(4096)[:, None], np.arange(4096)[None, :]

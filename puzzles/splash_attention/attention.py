@@ -21,7 +21,7 @@ from jaxtyping import Array, Float
 #        │         │ ÷ sum  │         │ │   │ S   └───┘
 #        └─────────┘        └─────────┘ └───┘
 #
-#   1/√H keeps the scores of random vectors near ±1, however long the vectors are
+#   1/√H keeps the scores of standard normal vectors near ±1, whatever H is
 # ```
 #
 # The spec is this definition, one query at a time, in float64. There `exp` overflows above a score of 709.

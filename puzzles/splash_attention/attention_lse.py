@@ -27,7 +27,7 @@ from puzzles import INTERPRET, find
 #           ──→ lse  (T, 1) ─── kept ──────────────────→ exp(s - lse) = p
 # ```
 #
-# How does it follow from m and l? The sum itself would overflow. And what is it in a row that sees nothing, where the sum
+# How does it follow from m and l? The sum itself may overflow. And what is it in a row that sees nothing, where the sum
 # has no terms?
 #
 # The kernel is that of `splash_attention`, with values of a width Hv of their own. Fill in what the last visit of a row

@@ -16,8 +16,8 @@ from puzzles import INTERPRET, find
 # $$o = \frac{\sum_s e^{x_s - m} \, v_s}{\sum_s e^{x_s - m}} = \frac{\text{acc}}{l}$$
 #
 # `l` you can keep up to date. `acc` is a row of `H` such sums, one for each column of `v`, and a new maximum makes it wrong by the
-# same factor. That is the whole step from online softmax to [FlashAttention](https://arxiv.org/abs/2205.14135): **whatever was summed
-# with the old maximum is corrected by the same `alpha`**.
+# same factor. This leads from online softmax to [FlashAttention](https://arxiv.org/abs/2205.14135)'s forward pass: **whatever was
+# summed with the old maximum is corrected by the same `alpha`**.
 #
 # ```text
 #                     j = 0          j = 1          j = 2

@@ -14,7 +14,7 @@ from puzzles import INTERPRET
 #
 # At step (i, j) the kernel looks up a kind: 0, skip; 1, mask by the block's pattern; 2, take the scores as they are.
 #
-# What decides about branches and fetches must be there before the first block is fetched.
+# What decides about fetches must be there before the first block is fetched.
 # **Scalar prefetch** does that: the first operands of the call are copied whole into SMEM, the memory of the scalar
 # unit, before the grid starts. `grid_spec=` says how many, in a
 # `pltpu.PrefetchScalarGridSpec`: `num_scalar_prefetch=2`. They reach:

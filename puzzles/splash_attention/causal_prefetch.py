@@ -166,7 +166,7 @@ PUZZLE = Puzzle(
     right for any bq and bk, since the last row of block i is (i + 1)·bq - 1 and sees columns up to
     its own number, which lies in block ((i + 1)·bq - 1) // bk. Where that is beyond the end of k, j never
     gets there and the clamp does nothing. A map that names block 0 in skipped steps is right, too: it fetches the next
-    row's first block early, and one block for nothing after the last row.""",
+    row's first block early, and one block for nothing if the last row skips steps.""",
     mistakes=[
         Mistake(
             "leaves the map as it was",

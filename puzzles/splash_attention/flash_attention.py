@@ -108,7 +108,7 @@ def flash_attention(
 # move as many bytes as the plain way.
 #
 # What stops you is VMEM. It holds the blocks and the scratch, and, where blocks are large, what the body computes: `s` and
-# `p` have bq × bk numbers each. The last blocks below do not fit into the 16 MiB that a v5e gives a kernel. This is the
+# `p` have bq × bk numbers each. The last blocks do not fit into the 16 MiB that a v5e gives a kernel unasked. This is the
 # reference, counted; try other blocks.
 
 # %% active="ipynb"

@@ -277,7 +277,7 @@ PUZZLE = Puzzle(
             "computes its scores in bf16",
             old=_QK,
             new="s = jax.lax.dot_general(q_ref[...], k_ref[...], last_axes)",
-            says="large scores in bf16 are off by up to 1/2, and their exponentials by more than half: "
+            says="scores near 200 in bf16 are off by up to 1/2, and their exponentials by more than half: "
             "ask the first dot for f32",
         ),
         Mistake(

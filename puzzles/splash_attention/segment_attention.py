@@ -141,8 +141,8 @@ def segment_attention(
 # ### A length that blocks do not divide
 #
 # Every length so far was a multiple of its block. For all others **pad** the sequence to the next multiple, and cut off the padded
-# queries: rows that nobody asked for. The padded keys come after all others, so this causal mask hides them already. Where a mask is
-# not causal, ids do it: give these keys an id that no query has.
+# queries: rows that nobody asked for. The padded keys come after all others, so where T ≤ S this causal mask hides them already.
+# Elsewhere, ids do it: give these keys an id that no query has.
 
 # %% active="ipynb"
 # T, H = 300, 64

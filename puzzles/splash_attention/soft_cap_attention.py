@@ -240,7 +240,7 @@ def soft_cap_attention_kernel(q_ref, k_ref, v_ref, o_ref, m_ref, l_ref, acc_ref,
     def _():
         o_ref[...] = acc_ref[...] / l_ref[...]
 """,
-            says="that holds for caps below 88: above, exp(cap) overflows in f32, and here is one of 100. Keep the running maximum",
+            says="that holds for small caps: above 88, exp(cap) overflows in f32, and here is one of 100. Keep the running maximum",
         ),
         Mistake(
             "caps the queries before the launch",

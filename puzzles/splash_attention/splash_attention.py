@@ -146,7 +146,7 @@ def splash_attention(
 # made from block numbers.
 #
 # The price: the list is as long as the work, 16 bytes a tile, and it has to fit into SMEM, 1 MiB. That
-# is why flags are packed into one number, and why long sequences take large blocks. And its one axis is
+# is why flags are packed into one number, and why long sequences need large blocks. And its one axis is
 # `arbitrary`: on a chip with two cores that share a grid, a list cannot be shared out. Heads can; they come next.
 
 # %% active="ipynb"
@@ -316,7 +316,7 @@ PUZZLE = Puzzle(
             old=_FLAGS,
             new="first, last = flags == 4, flags & 8 != 0",
             says="m, l and acc are never started, or nothing is ever stored. flags holds the kind, too, so a first visit has "
-            "5, 6 or 12 there, and a last one 9, 10 or 12: ask for the bit alone, `flags & 4 != 0` and `flags & 8 != 0`",
+            "5, 6 or more there, and a last one 9 or more: ask for the bit alone, `flags & 4 != 0` and `flags & 8 != 0`",
         ),
         Mistake(
             "starts only at the first step of all",

@@ -275,7 +275,7 @@ def splash_multi_head(
 # print(graduation.graduate(splash_multi_head))
 
 # %% [markdown]
-# Long sequences cannot run on a CPU, but they can be counted. Each mask below is handed to JAX as an object of JAX's own
+# Long sequences take long on a CPU, but they can be counted. Each mask below is handed to JAX as an object of JAX's own
 # class for it: `CausalMask`, `LocalMask`, `FullMask`, and `NumpyMask` for what has no class. "Dense attention" writes
 # scores and weights to HBM in f32, and reads them again.
 

@@ -26,13 +26,6 @@ def test_the_scaffolds_puzzle_has_no_problem(rung: Rung) -> None:
     assert str(report).startswith("ok  toy/toy_warm_up ")
 
 
-def test_a_rung_without_a_module_is_told_on_the_front_page(rung: Rung) -> None:
-    rung(front=FRONT.format('"toy_warm_up", "gone"'))
-    assert gate.verify_rung("gone", use_libtpu=False).problems == [
-        "toy/__init__.py: RUNGS names 'gone', and there is no gone.py: write it, or take it out"
-    ]
-
-
 def test_files_are_not_compared_while_a_module_does_not_load(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:

@@ -442,13 +442,11 @@ def test_what_overlaps_is_found(page: Page) -> None:
 
 DIAGRAMS = sorted((ROOT / "diagrams").glob("*/*.svg"))
 
-# Boxes of all texts, and of the picture, in the picture's own coordinates.
+# Boxes of all texts, and of the picture, on the page.
 _BOXES = """() => {
   const svg = document.documentElement, all = [...svg.querySelectorAll('text')];
-  const box = t => { const b = t.getBBox(); return [b.x, b.y, b.x + b.width, b.y + b.height]; };
-  const v = svg.viewBox.baseVal;
-  return {whole: [v.x, v.y, v.x + v.width, v.y + v.height],
-          texts: all.map(t => [t.textContent, box(t)])};
+  const box = t => { const b = t.getBoundingClientRect(); return [b.x, b.y, b.right, b.bottom]; };
+  return {whole: box(svg), texts: all.map(t => [t.textContent, box(t)])};
 }"""
 
 

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import sample
 
 from puzzles.__main__ import main
 from puzzles._examine import apart, shell, targets
@@ -80,16 +81,17 @@ def test_a_path_is_a_module_also_within_a_package() -> None:
     assert targets.load("package/inner.py:fn")(1) == 1
 
 
+UNSEEN = [
+    ("raises:fn", "RuntimeError: no TPU here"),
+    ("exits:fn", "it calls sys.exit(0)"),
+    ("dies:fn", "its Python was ended by SIGABRT"),
+    ("hangs:fn", "it was not done after 8 seconds"),
+]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("target", "says"),
-    [
-        ("raises:fn", "RuntimeError: no TPU here"),
-        ("exits:fn", "it calls sys.exit(0)"),
-        ("dies:fn", "its Python was ended by SIGABRT"),
-        ("hangs:fn", "it was not done after 8 seconds"),
-    ],
-)
+@pytest.mark.graduate
+@pytest.mark.parametrize(("target", "says"), sample.some(UNSEEN))
 @pytest.mark.usefixtures("folder")
 def test_what_could_not_be_looked_at_exits_with_2(
     target, says, capfd: pytest.CaptureFixture

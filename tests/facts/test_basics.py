@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import sample
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from launched import interpreted, one, reference, simulated, traced
@@ -379,6 +380,7 @@ def test_two_launches_move_what_lies_between_them():
     assert sum(launch.hbm_bytes for launch in launches) == 768 * MIB
 
 
+@sample.drill
 def test_small_blocks_take_more_cycles_by_the_compilers_estimate():
     square = S((1024, 1024), bf16)
 

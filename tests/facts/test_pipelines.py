@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import sample
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from launched import interpreted, one, reference, simulated, traced
@@ -169,6 +170,7 @@ def a_round(name: str, rows: int) -> float:
     return (many - few) / 16
 
 
+@sample.drill
 def test_the_estimate_counts_a_copy_that_is_waited_for_and_none_that_was_started_before():
     block = 64 * 1024 * 4
     serial = [a_round("stream_sum", rows) for rows in (64, 512)]

@@ -244,6 +244,19 @@ def test_padding_with_an_id_of_its_own_is_seen_by_nobody():
     np.testing.assert_allclose(out, puzzle.spec(q, k, v, ids, ids), atol=1e-5)
 
 
+def test_the_causal_mask_hides_padded_keys_where_there_are_no_more_queries_than_keys():
+    puzzle = puzzles.find("segment_attention")
+    q, k, v = np.random.default_rng(0).normal(size=(3, 256, 16)).astype(np.float32)
+    for T, S, nobody in ((200, 200, 0), (100, 200, 0), (256, 100, 0), (256, 100, -2)):
+        ids = np.zeros(T, np.int32), np.zeros(S, np.int32)
+        padded = [np.pad(x[:n], ((0, 256 - n), (0, 0))) for x, n in ((q, T), (k, S), (v, S))]
+        kv_ids = np.pad(ids[1], (0, 256 - S), constant_values=nobody)
+        out = interpreted(puzzle.solution, *padded, np.zeros(256, np.int32), kv_ids)[:T]
+        wrong = abs(out - puzzle.spec(q[:T], k[:S], v[:S], *ids)).max(axis=1) > 1e-4
+        assert wrong.any() == (T > S and nobody == 0)
+        assert not wrong[:S].any()
+
+
 def test_a_cap_adds_no_traffic_and_brings_a_mask_back():
     x = S((1024, 64), f32)
     plain = reference("causal_attention", x, x, x)

@@ -11,7 +11,7 @@ import pytest
 import puzzles
 from puzzles._judge import cases, judge
 from puzzles._judge.answer import Answer, Clock
-from puzzles._judge.explain import mistake_on_record
+from puzzles._judge.tried import mistake_on_record, mistaken
 from puzzles._puzzle import variant
 
 CLASSIFY = puzzles.find("classify_blocks")
@@ -63,11 +63,11 @@ def test_a_mistake_that_is_wrong_before_is_not_named() -> None:
     puzzle = puzzles.find("add_ten")
     wrong = puzzle.mistake(next(m.name for m in puzzle.mistakes if m.stage == "values"))
     first, second = cases(puzzle)[:2]
-    theirs = second.mistaken(wrong)
+    theirs = mistaken(second, wrong)
     assert theirs is not None
 
     assert named(wrong, second, {second: theirs}) is None
-    assert wrong.says in str(named(wrong, first, {c: c.mistaken(wrong) for c in (first, second)}))
+    assert wrong.says in str(named(wrong, first, {c: mistaken(c, wrong) for c in (first, second)}))
 
 
 @pytest.mark.slow
@@ -75,7 +75,7 @@ def test_a_mistake_that_gives_something_else_on_the_next_case_is_not_named() -> 
     puzzle = puzzles.find("add_ten")
     wrong = puzzle.mistake(next(m.name for m in puzzle.mistakes if m.stage == "values"))
     first, second = cases(puzzle)[:2]
-    theirs = first.mistaken(wrong)
+    theirs = mistaken(first, wrong)
     for elsewhere in (second.expected, None):
         assert named(wrong, first, {first: theirs, second: elsewhere}) is None
 

@@ -10,7 +10,7 @@ from puzzles import Mistake, Puzzle, Verdict, find
 from puzzles._judge import cases, execute, judge, judging, memory
 from puzzles._judge.answer import Answer
 from puzzles._judge.costs import at_scale
-from puzzles._judge.judging import _stores
+from puzzles._judge.verdict import _stores
 from puzzles._launch import compiling, kernel_calls, trace_call
 from puzzles._puzzle import mutate, variant
 from puzzles._tpu import simulator

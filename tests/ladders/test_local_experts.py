@@ -15,6 +15,18 @@ STARTS = "from puzzles import INTERPRET"
 COUNTS = "print(len(jax.devices()))"
 
 
+SETUP = "import jax.numpy as jnp, numpy as np\nfrom puzzles import find, trace"
+
+
+def cell_of(name: str, word: str) -> str:
+    """The code of the notebook's cell of a rung that holds a word."""
+    from puzzles import _regions, find
+
+    cells = _regions.split_cells(find(name).text)
+    (cell,) = [body for marker, body in cells if 'active="ipynb"' in marker and word in body]
+    return "\n".join(line.removeprefix("#").removeprefix(" ") for line in cell.splitlines())
+
+
 def said(*lines: str, **environment: str) -> str:
     """What a fresh Python prints."""
     done = subprocess.run(
@@ -39,14 +51,24 @@ def test_where_jax_runs_already_the_setup_cell_does_no_harm() -> None:
 @pytest.mark.parametrize("devices", [1, 2, 4])
 def test_the_cell_about_several_devices_runs_on_any_number_of_them(devices: int) -> None:
     """One is what a session has that ran JAX before the first cell, or a small TPU."""
-    from puzzles import _regions, find
-
-    cells = _regions.split_cells(find("local_experts").text)
-    (cell,) = [body for marker, body in cells if 'active="ipynb"' in marker]
-    code = "\n".join(line.removeprefix("#").removeprefix(" ") for line in cell.splitlines())
-    setup = "import jax.numpy as jnp, numpy as np\nfrom puzzles import find, trace"
+    code = cell_of("local_experts", "jax.shard_map")
     first = SETUP_FIRST.replace('devices", 4', f'devices", {devices}')
     says = f"the sum over {devices} devices equals the whole"
-    assert f"the reference: {says}" in said(first, setup, code)
+    assert f"the reference: {says}" in said(first, SETUP, code)
     mine = "local_experts = find('local_experts').solution"
-    assert f"yours: {says}" in said(first, setup, mine, code)
+    assert f"yours: {says}" in said(first, SETUP, mine, code)
+
+
+@pytest.mark.slow
+@pytest.mark.graduate
+@pytest.mark.parametrize("devices", sample.some([1, 2, 4]))
+def test_the_layer_in_which_all_meet_equals_a_dense_mixture(devices: int) -> None:
+    """The cell asserts it. It runs what a learner wrote where that is right, and only there."""
+    code = cell_of("quantized_grouped_matmul", "jax.shard_map")
+    first = SETUP_FIRST.replace('devices", 4', f'devices", {devices}')
+    mine = "def local_experts(*args):\n    return find('local_experts').solution(*args)"
+    wrong = "def fused_gate_up(lhs, w_gate, w_up, sizes):\n    return 0 * lhs @ w_gate[0]"
+    printed = said(first, SETUP, mine, wrong, code)
+    assert f"{devices} devices, f32" in printed
+    assert f"{devices} devices, int8" in printed
+    assert printed.endswith("yours: local_experts")

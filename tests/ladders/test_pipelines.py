@@ -28,7 +28,7 @@ from jax.experimental.pallas.ops.tpu.ragged_paged_attention.kernel import (
     ref_ragged_paged_attention as ragged,
 )
 
-from puzzles import Mistake, find, judge, mutate, trace
+from puzzles import find, trace
 from puzzles._launch import faults, quickly, trace_call, with_interpret
 from puzzles._puzzle import load
 from puzzles._tpu import foreseen, simulate, watch
@@ -259,20 +259,3 @@ def test_arrays_that_come_to_vmem_as_a_whole_are_refused(name):
     (launch,) = trace(whole, *puzzle.arguments(0))
     with pytest.raises(AssertionError, match="comes to VMEM as a whole before the pipeline"):
         puzzle.audit(launch)
-
-
-@pytest.mark.parametrize(
-    ("name", "old", "new", "says"),
-    [
-        ("double_buffered_sum", "        interpret=", "        grid=(2,),\n        interpret=",
-         "`x_ref` is copied 2 times: bring each part of it once"),
-        ("pipelined_matmul", "        in_specs=[pl.BlockSpec(memory_space",
-         "        grid=(2,),\n        in_specs=[pl.BlockSpec(memory_space",
-         "the dots of 2 whole products run: each of the launch's 2 grid steps runs all of"),
-    ],
-)  # fmt: skip
-def test_work_done_twice_is_told_before_copies_that_wait(name, old, new, says):
-    puzzle = find(name)
-    verdict = judge(puzzle, mutate(puzzle, Mistake("works twice", old=old, new=new)))
-    assert says in verdict.says
-    assert verdict.stage == "work"

@@ -200,7 +200,7 @@ def test_compiler_params_are_plain_words():
     )
     assert (plain.dimension_semantics, plain.vmem_limit_bytes) == (None, None)
     assert mine.dimension_semantics == ("parallel", "parallel", "arbitrary")
-    assert (mine.vmem_limit_bytes, mine.name, mine.interpret) == (2**25, "mine", True)
+    assert (mine.vmem_limit_bytes, mine.name, mine.settings.interpret) == (2**25, "mine", True)
 
 
 def test_a_reduction_counts_one_flop_an_element_and_only_where_it_runs():

@@ -8,11 +8,11 @@ import pytest
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
-from puzzles._judge.scale import Scale
 
 import puzzles
-from puzzles._judge.beside import beside as beside_reference
 from puzzles._judge.cost import Cost
+from puzzles._judge.costs import Scale
+from puzzles._judge.verdict import beside as beside_reference
 from puzzles._launch import trace
 from puzzles._receipt import receipt_text
 
@@ -108,6 +108,20 @@ def test_many_small_steps_are_said_to_cost_more_than_the_model():
     assert other["steps"].startswith("64 of 5 ns each by this model, which leaves out")
     assert "steps" not in rows(over_rows(twice), S((8 * 63, 128), f32))
     assert "steps" not in rows(over_rows(twice, (1024, 1024)), S((64 * 1024, 1024), f32))
+
+
+def test_waits_that_no_work_hides_are_said_to_cost_more_than_their_bytes():
+    # two copies of 256 KiB, one after the other: 0.64 us of bytes, and 0.8 us of waiting for each
+    x = S((128, 1024), f32)
+    one_by_one = rows(puzzles.find("stream_sum").solution, x)
+    assert one_by_one["time"].startswith("at least 644 ns")
+    assert one_by_one["waits"] == (
+        "2 for copies that no work hides, of 800 ns each beside their bytes: 1.6 µs, by libtpu's "
+        "estimate"
+    )
+    assert "waits" not in rows(puzzles.find("stream_sum").solution, x, chip="v6e")  # unknown
+    # The first is never hidden; of many copies it is not what takes longest.
+    assert "waits" not in rows(puzzles.find("double_buffered_sum").solution, S((4096, 1024), f32))
 
 
 def test_a_column_is_stored_wider_than_it_is():
@@ -295,7 +309,7 @@ def test_a_puzzle_without_arguments_is_counted_on_its_first_case(capsys):
     puzzles.receipt(fn, *puzzles.find("tiled_matmul").arguments(0))
     assert alone == capsys.readouterr().out
     assert "grid   (2, 2, 3) = 12 steps" in alone
-    assert "\nwithout the vector unit's time, what a copy" in alone
+    assert "\nwithout the vector unit's time, what a hidden copy" in alone
     puzzles.receipt(puzzles.find("choose_blocks").solution)  # a configuration makes a launch
     assert "HBM" in capsys.readouterr().out
 

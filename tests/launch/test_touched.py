@@ -178,7 +178,7 @@ def test_a_second_core_begins_in_the_middle_of_a_parallel_axis_with_its_own_scra
         o_ref[...] = acc_ref[...]
 
     launch = launched(begins)
-    about = launch.touches, launch.scratch, launch.grid, launch.program_ids
+    about = launch.log.touches, launch.scratch, launch.grid, launch.program_ids
     assert begun_elsewhere(*about, parallel) == told
 
 

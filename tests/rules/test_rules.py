@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import tomllib
+from collections.abc import Iterator
 from importlib.resources import files
 from pathlib import Path
 
@@ -12,7 +14,7 @@ import pytest
 from puzzles import __main__
 from puzzles._judge import Verdict
 from puzzles._launch import KINDS
-from puzzles._rules import PAGE, RULES, address, record, rows, sentence, stuck, title_of, words
+from puzzles._rules import PAGE, RULES, address, page, rows, sentence, stuck, table, title_of
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.newest
@@ -43,9 +45,9 @@ def test_a_verdict_leads_to_its_rule_and_an_open_gap_to_none() -> None:
     assert "href" not in left.html()
 
 
-@pytest.mark.parametrize("table", ["exceptions", "mosaic", "libtpu"])
-def test_a_row_s_groups_are_those_of_its_pattern(table: str) -> None:
-    for row in words._table(table):
+@pytest.mark.parametrize("name", ["exceptions", "mosaic", "libtpu"])
+def test_a_row_s_groups_are_those_of_its_pattern(name: str) -> None:
+    for row in table._table(name):
         asked = {int(n) for n in re.findall(r"\{(\d+)\}", row.says)}
         assert not asked or max(asked) < row.pattern.groups, row.says
 
@@ -73,6 +75,40 @@ def test_a_rule_that_decides_nothing_and_says_nothing_is_red(
     assert __main__.main(["rules"]) == 0
     assert "DECIDES NOTHING" not in capsys.readouterr().out
     (tmp_path / "toy.txt").write_text("toy\ta mistake\tvalues\tnumbers\tsays\t\t\n")
-    monkeypatch.setattr(record, "RECORD", tmp_path)
+    monkeypatch.setattr(page, "RECORD", tmp_path)
     assert __main__.main(["rules"]) == 1
     assert "DECIDES NOTHING: delete it, or say why it stays" in capsys.readouterr().out
+
+
+def strings(text: str) -> Iterator[str]:
+    """What a file spells out and is no docstring; X stands for what is filled in."""
+    tree = ast.parse(text)
+    known = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            known |= {id(part) for part in node.values}
+            parts = (part.value if isinstance(part, ast.Constant) else "X" for part in node.values)
+            yield "".join(map(str, parts))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield "" if id(node) in known else node.value
+
+
+def is_sentence(text: str) -> bool:
+    """Whether it is told to somebody: of eight words, or of four and a full stop.
+
+    HTML and patterns are not.
+    """
+    words = len(text.split())
+    return not text.startswith(("<", "^")) and (words >= 8 or (words >= 4 and text.endswith(".")))
+
+
+def test_what_a_verdict_says_stands_with_the_words() -> None:
+    """Whoever mends a sentence finds all of them in one place."""
+    for path in sorted((ROOT / "puzzles" / "_judge").glob("*.py")):
+        found = [one for one in strings(path.read_text(encoding="utf-8")) if is_sentence(one)]
+        assert not found, path.name
+
+
+def test_a_sentence_in_a_file_is_seen() -> None:
+    text = 'def f(name):\n    "This is a docstring."\n    return f"`{name}` is never read."'
+    assert [one for one in strings(text) if is_sentence(one)] == ["`X` is never read."]

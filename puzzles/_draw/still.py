@@ -1,0 +1,51 @@
+"""One step of a walk as pictures that need no page around them: for diagrams."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from puzzles._draw.book import Book
+from puzzles._draw.data import Data
+from puzzles._draw.operand import picture, still_box
+from puzzles._draw.panel import EDGE, Box, place, views
+from puzzles._draw.track import tracks
+
+
+@dataclass(frozen=True)
+class Still:
+    """An operand at one step: its picture, and where in it the block lies that the step holds."""
+
+    operand: Data
+    width: float
+    height: float
+    drawn: str
+    block: Box
+
+    @property
+    def marks(self) -> set[str]:
+        """The marks that are in the picture."""
+        return set(re.findall(r'pz-m-(\w+)[^>]* d="M', self.drawn))
+
+
+def stills(data: Data, step: int, size: float) -> list[Still]:
+    """What moves in blocks, and scratch that sums, at a step that is counted from 0.
+
+    size: how large, beside a walk's.
+    """
+    found = []
+    book = Book("grid step", data["kept"], step, turned=False)
+    where = zip(data["operands"], tracks(data), views(data, size), strict=True)
+    for operand, track, view in where:
+        if track is not None and view is not None:
+            block = place(view, track, track.block(step))
+            drawn = picture(data | {"open": step}, book, track, view)
+        elif view is not None and "filled" in operand:
+            block = (1.0, 1.0, view["w"], view["h"])
+            drawn = (
+                f'<g transform="translate(0 {EDGE - 1})">{still_box(data, book, operand, view)}</g>'
+            )
+        else:
+            continue
+        found.append(Still(operand, view["width"], view["height"], drawn, block))
+    return found

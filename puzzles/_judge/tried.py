@@ -1,0 +1,305 @@
+"""Why are the numbers wrong? What tries something, while there is time.
+
+Is it a mistake on record, known by its program or its numbers? Which part, exchanged for the
+reference's, makes the numbers right?
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from types import FunctionType
+from typing import Any
+
+import jax
+import numpy as np
+
+from puzzles._jax import JaxprEqn
+from puzzles._judge.accuracy import rounded_alike
+from puzzles._judge.answer import Answer, Clock, Run
+from puzzles._judge.case import Case, cases, execute, fresh_case
+from puzzles._judge.explain import fault
+from puzzles._judge.memory import explains
+from puzzles._judge.numbers import compare, equal, on_tpu
+from puzzles._judge.running import MAY_RUN
+from puzzles._judge.source import lines_of, unjitted, unwrap, with_names
+from puzzles._launch import (
+    Launch,
+    Operand,
+    Traced,
+    faults,
+    fingerprint,
+    kernel_calls,
+    trace_call,
+    with_parameter,
+)
+from puzzles._puzzle import Mistake, Puzzle, mutate
+from puzzles._rules import Finding, sentence
+
+_LINES = 3  # of the learner's that are exchanged together: where many differ, it is another kernel
+_TRIED = 3  # index maps that differ; with more of them the walk is another one
+
+
+def mistake_on_record(run: Run, clock: Clock) -> str | None:
+    """The mistake on record whose numbers on this case these are, in its own words.
+
+    On the cases before it, and on the next, it has to give what the judged function gives there.
+    One that is the same program is asked first, and needs neither to run nor a next case. Where
+    the launch has a fault that explains the numbers by itself, the mistake must have it, too.
+    """
+    case, puzzle = run.case, run.puzzle
+    if case.fresh:  # every mistake on record is wrong on a listed case, and all of those passed
+        return None
+    numbers_right = run.differs is None  # then it is rounded too often, whatever the launch does
+    known = None if numbers_right else fault(run)
+    mistakes = [
+        m
+        for m in puzzle.mistakes
+        if m.stage == "values" and (known is None or known[0] in _faults_of(case, m))
+    ]
+    found = None
+    if puzzle.kernel and not numbers_right:
+        program = fingerprint(run.traced.jaxpr)
+        timely = (m for m in mistakes if clock.in_time())
+        same = (m for m in timely if program == _program_of(case, m))
+        found = next((m for m in same if _right_before(case, m)), None)
+    only_nan = _only_nan(run)
+    if found is None and not (known is not None and only_nan):
+        timely = (m for m in mistakes if clock.in_time())
+        found = next((m for m in timely if _same_values(run, m)), None)
+    if found is None:
+        return None
+    what = "kernel" if puzzle.kernel else "function"
+    said = "all wrong is nan" if only_nan else "known numbers"
+    return sentence(said, what=what, mistake=found.name, says=found.says)
+
+
+def _only_nan(run: Run) -> bool:
+    """Whether every wrong number is NaN, which tells little: many causes have the same."""
+    found = [
+        (got, compare(want, got, run.puzzle.tolerance))
+        for want, got in zip(jax.tree.leaves(run.case.expected), run.flat, strict=True)
+    ]
+    wrong = [got[one.wrong] for got, one in found if one is not None]
+    return bool(wrong) and all(np.isnan(x.astype(np.float32)).all() for x in wrong)
+
+
+def _same_values(run: Run, mistake: Mistake) -> bool:
+    """Whether a mistake gives these numbers here, the right ones before, and the same on the next
+    on which it is wrong.
+
+    One case alone may not tell: whatever reads a huge number that it should not, gives that.
+    """
+    case = run.case
+    return (
+        _right_before(case, mistake)
+        and _gives(case, mistake, run.flat)
+        and all(_gives(one, mistake, elsewhere(run, one)) for one in _after(case, mistake))
+    )
+
+
+def _after(case: Case, mistake: Mistake) -> Iterator[Case]:
+    """The cases that follow, at last a fresh one, up to one on which the mistake is wrong."""
+    puzzle = case.puzzle
+    fresh = fresh_case(puzzle, case.seed)
+    for one in (*cases(puzzle, case.seed)[case.number + 1 :], *([fresh] if fresh else [])):
+        yield one
+        if not _gives(one, mistake, jax.tree.leaves(one.expected)):
+            return
+
+
+def _right_before(case: Case, mistake: Mistake) -> bool:
+    before = cases(case.puzzle, case.seed)[: case.number]
+    return all(_gives(one, mistake, jax.tree.leaves(one.expected)) for one in before)
+
+
+def _gives(case: Case, mistake: Mistake, numbers: Sequence[np.ndarray] | None) -> bool:
+    theirs = mistaken(case, mistake)
+    if theirs is None or numbers is None:
+        return theirs is numbers
+    return alike(case.puzzle, theirs, numbers)
+
+
+def alike(puzzle: Puzzle, one: Sequence[np.ndarray], other: Sequence[np.ndarray]) -> bool:
+    """Whether a puzzle tells two flat results apart, by their numbers or by their roundings."""
+    return equal(one, other, puzzle.tolerance) and all(
+        rounded_alike(puzzle, a, b) for a, b in zip(one, other, strict=True)
+    )
+
+
+def elsewhere(run: Run, case: Case) -> list[np.ndarray] | None:
+    """The flat results of the same answer on a case that is not judged now; None if it raises."""
+    kept, other = run.answer.elsewhere, run.answer.on(case)
+    if case not in kept:
+        try:
+            found = _first_wrong(other) if case.puzzle.kernel else None
+            kept[case] = other.flat if found is None else None
+        except Exception:  # it is another case that is told
+            kept[case] = None
+    return kept[case]
+
+
+def _first_wrong(run: Run) -> Finding | None:
+    return next(filter(None, (ask(run) for ask in MAY_RUN)), None)
+
+
+@lru_cache(maxsize=512)
+def _program_of(case: Case, mistake: Mistake) -> Hashable | None:
+    """What tells the program of a wrong solution from others; None if it cannot be traced."""
+    try:
+        return fingerprint(_traced(case, mistake).jaxpr)
+    except Exception:
+        return None
+
+
+@lru_cache(maxsize=512)
+def _faults_of(case: Case, mistake: Mistake) -> frozenset[str]:
+    """The kinds of faults that a wrong solution's launches have here."""
+    try:
+        launches = _traced(case, mistake).launches
+        copied = explains(launches)
+        kinds = {fault.kind for one in launches for fault in faults(one)}
+        return frozenset(kinds | ({copied[0]} if copied else set()))
+    except Exception:
+        return frozenset()
+
+
+@lru_cache(maxsize=512)
+def mistaken(case: Case, mistake: Mistake) -> tuple[np.ndarray, ...] | None:
+    """The flat results of a wrong solution, computed once; None if it raises."""
+    try:
+        if not case.puzzle.kernel:
+            plain = case.plainly(_wrong(case.puzzle, mistake))
+            return tuple(np.asarray(x) for x in jax.tree.leaves(plain))
+        return tuple(execute(_traced(case, mistake)))
+    except Exception:
+        return None
+
+
+@lru_cache(maxsize=128)
+def _traced(case: Case, mistake: Mistake) -> Traced:
+    return trace_call(case.judged(_wrong(case.puzzle, mistake)), *case.args)
+
+
+@lru_cache(maxsize=512)
+def _wrong(puzzle: Puzzle, mistake: Mistake) -> Callable:
+    return mutate(puzzle, mistake)
+
+
+def map_exchanged(run: Run, clock: Clock) -> str | None:
+    """An index map, or some together, with the reference's in place of which the numbers are right.
+
+    Both launch one kernel, on equal grids and on blocks of equal shapes.
+    """
+    if (calls := _calls(run)) is None:
+        return None
+    pairs = _operands(run)
+    maps = [n for n, (a, b) in enumerate(pairs) if not np.array_equal(a.blocks, b.blocks)]
+    together = [maps] if len(maps) > 1 else []
+    for some in [*([one] for one in maps), *together] if len(maps) <= _TRIED else ():
+        if clock.in_time() and _right_with(run, _with_maps(*calls, some)):
+            shown = [_shown(run.launches[0], *pairs[n]) for n in some]
+            what = "another index map" if len(some) == 1 else "other index maps"
+            return sentence("map exchanged", what=what, shown=" ".join(shown))
+    return None
+
+
+def line_exchanged(run: Run, clock: Clock) -> str | None:
+    """A line or few of the learner's, with others in place of which the numbers are right.
+
+    Those others are the reference's, where the functions differ there. A bug that the rung wants
+    found is not given away.
+    """
+    puzzle, fn, other = run.puzzle, unjitted(run.answer.fn), unwrap(run.puzzle.solution)
+    if on_tpu() or not puzzle.kernel or puzzle.starter is not None:
+        return None
+    if not isinstance(fn, FunctionType) or not isinstance(other, FunctionType):
+        return None
+    for name in puzzle.blanks:
+        mine, theirs = (
+            lines_of(one if name == puzzle.name else one.__globals__.get(name))
+            for one in (fn, other)
+        )
+        matched = difflib.SequenceMatcher(None, mine, theirs, autojunk=False)
+        for how, i, j, k, end in matched.get_opcodes():
+            if how == "equal" or not j or j - i > _LINES or not clock.in_time():
+                continue
+            if len(mine) < 2 + j - i:  # all that the learner has written is no place
+                continue
+            text = "\n".join([*mine[:i], *theirs[k:end], *mine[j:]])
+            if _right_as(run, fn, name, text):
+                form = "several" if j - i > 1 else "append" if i == len(mine) else how
+                line = mine[min(i, len(mine) - 1)].strip()
+                more = "line" if j - i == 2 else f"{j - i - 1} lines"
+                return sentence(f"line exchanged: {form}", line=line, more=more)
+    return None
+
+
+def _right_as(run: Run, fn: FunctionType, name: str, text: str) -> bool:
+    """Whether the answer's numbers are right where one of its functions has another text."""
+    names = dict(fn.__globals__)
+    try:
+        exec(compile(text, "<exchanged>", "exec", dont_inherit=True), names)
+        answer = names[name] if name == run.puzzle.name else with_names(fn, names)
+        changed = Run(Answer(run.puzzle, answer), run.case)
+        return _first_wrong(changed) is None and changed.differs is None
+    except Exception:  # what stands beside it may need the line that was there
+        return False
+
+
+def _calls(run: Run) -> tuple[JaxprEqn, JaxprEqn] | None:
+    """The only launch, and that of the reference, if grid and blocks are equal."""
+    if on_tpu() or not run.puzzle.kernel:
+        return None
+    both = [list(kernel_calls(one.jaxpr.jaxpr)) for one in (run.traced, run.case.reference)]
+    if any(len(calls) != 1 for calls in both):
+        return None
+    (here,), (there,) = both
+    return (here, there) if _form(here) == _form(there) else None
+
+
+def _form(call: JaxprEqn) -> tuple:
+    mapping = call.params["grid_mapping"]
+    blocks = _refs(call)[: mapping.num_index_operands + len(mapping.block_mappings)]
+    return mapping.grid, mapping.num_inputs, blocks
+
+
+def _right_with(run: Run, mapping: object) -> bool:
+    """Whether the numbers are right where the launch has other index maps."""
+    program = with_parameter(run.traced.jaxpr, "grid_mapping", mapping)
+    try:
+        return run.case.mismatch(execute(replace(run.traced, jaxpr=program))) is None
+    except Exception:  # what one launch takes need not fit another
+        return False
+
+
+def _operands(run: Run) -> list[tuple[Operand, Operand]]:
+    """Inputs and outputs, with those of the reference."""
+    launches = (run.launches[0], run.case.reference.launches[0])
+    return list(zip(*((*one.inputs, *one.outputs) for one in launches), strict=True))
+
+
+def _with_maps(here: JaxprEqn, there: JaxprEqn, chosen: Sequence[int]) -> Any:
+    """The grid mapping of a launch, in which some operands have the index maps of another."""
+    mapping, other = (one.params["grid_mapping"] for one in (here, there))
+    maps = list(mapping.block_mappings)
+    for n in chosen:
+        theirs = other.block_mappings[n]
+        out_tree = theirs.index_map_out_tree
+        maps[n] = replace(
+            maps[n], index_map_jaxpr=theirs.index_map_jaxpr, index_map_out_tree=out_tree
+        )
+    return replace(mapping, block_mappings=tuple(maps))
+
+
+def _refs(call: JaxprEqn) -> list[str]:
+    return [str(v.aval) for v in call.params["jaxpr"].invars]
+
+
+def _shown(launch: Launch, mine: Operand, theirs: Operand) -> str:
+    step = int(np.argmax((mine.blocks != theirs.blocks).any(axis=1)))
+    has, other = (tuple(int(n) for n in one.blocks[step]) for one in (mine, theirs))
+    facts = {"name": mine.name, "block": has, "theirs": other}
+    return sentence("other block", step=launch.at(step), **facts)

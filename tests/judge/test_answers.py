@@ -1,0 +1,77 @@
+"""What is said of every answer in answers.toml: a sentence and a remedy of its own, or none."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+import sample
+from learner import Notebook, edited, solved
+
+from puzzles import find, judge
+from puzzles._judge import answer as judged
+from puzzles._judge.raised import remedy
+from puzzles._judge.source import handed_out
+
+LISTED = tomllib.loads(Path(__file__).with_name("answers.toml").read_text(encoding="utf-8"))
+ANSWERS = LISTED["answer"]
+# What none of them is told, unless it is listed as said.
+NEVER = (
+    "Your numbers are those of",
+    "read it with `x_ref[...]`",
+    "shapes are those of the blocks",
+    "Traceback",
+)
+
+
+RIGHT = [answer for answer in ANSWERS if answer["stage"] == "passed"]
+WRONG = [answer for answer in ANSWERS if answer not in RIGHT]
+
+
+@pytest.mark.graduate
+@pytest.mark.parametrize(
+    "answer", [*RIGHT, *sample.share(WRONG, 2)], ids=lambda answer: answer["name"]
+)
+def test_what_is_said_of_an_answer(answer: dict) -> None:
+    rung, said = answer["rung"], answer.get("says", ())
+    verdict = judge(find(rung), edited(rung, *answer["edits"]))
+    text = str(verdict)
+    assert verdict.stage == answer["stage"], text
+    assert [words for words in said if words not in text] == [], text
+    unsaid = (one for one in NEVER if not any(one in words for words in said))
+    assert [words for words in (*answer.get("never", ()), *unsaid) if words in text] == [], text
+
+
+def test_no_answer_is_listed_twice() -> None:
+    assert len({answer["name"] for answer in ANSWERS}) == len(ANSWERS)
+    assert len({(one["rung"], str(one["edits"])) for one in ANSWERS}) == len(ANSWERS)
+
+
+def test_names_of_ipython_are_not_what_was_meant() -> None:
+    notebook = Notebook()
+    notebook.run(solved("scale_blocks").replace("pl.program_id(0) * ", "ii + In1 * "))
+    notebook.names |= {"_ii": "", "In": [], "Out": {}, "_i": ""}
+    verdict = judge(find("scale_blocks"), notebook["scale_blocks"])
+    assert verdict.stage == "error"
+    assert "Did you mean" not in verdict.says
+
+
+def test_only_functions_without_a_gap_are_handed_out() -> None:
+    lines = handed_out(find("flash_attention"))
+    assert "p = jnp.exp(s - m_new)" in lines
+    assert "return pl.pallas_call(" not in lines
+    assert "p = jnp.exp(s - m_new)" not in handed_out(find("attention_one_block"))
+
+
+@pytest.mark.parametrize("error", LISTED["error"], ids=lambda error: error["says"])
+def test_errors_about_copies_and_pipelines_have_a_remedy(error: dict) -> None:
+    assert error["says"] in str(remedy(error["gist"], error.get("line", "")))
+
+
+def test_a_long_kernel_that_goes_outside_is_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(judged, "execute", lambda traced: pytest.fail("it was run"))
+    fn = edited("pipelined_add", ("grid=(M // bm, N // bn)", "grid=(M, N)"))
+    text = str(judge(find("pipelined_add"), fn))
+    assert "it was not run" in text
+    assert "reaches outside `x_ref`" in text
