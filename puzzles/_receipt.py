@@ -16,7 +16,7 @@ _CLOSE = 0.8  # of the limit of VMEM
 _FEW = 2000  # FLOPs of dots for an exp: with more, exps are not worth a line
 _PADDED = 4  # times what it holds, from which on an array's padding is worth a line
 _LEFT_OUT = (
-    "the vector unit's time, what a hidden copy costs beside its bytes, relayouts, other "
+    "the vector unit's time, what a step or a hidden copy costs beside its bytes, relayouts, other "
     "devices, and all that XLA does around the launch"
 )
 _HANGING = (
@@ -315,7 +315,7 @@ def stored(launches: Sequence[Launch]) -> str:
     if not found:
         return ""
     more = f" and {len(found) - 3} more" if len(found) > 3 else ""
-    return f"{', '.join(found[:3])}{more}: lanes are padded to 128, and not counted above"
+    return f"{', '.join(found[:3])}{more}: padded to 128 columns, which is not counted above"
 
 
 def _vmem(launch: Launch, chip: Chip) -> str:

@@ -46,7 +46,7 @@ def _table(data: Data) -> Iterator[str]:
             mark = _mark(track, k)
             marks.add(mark)
             cells.append(f"{tuple_words(track.block(k))} {mark}".strip())
-        rows.append([*cells, str(work[k]) if data["unit"] else "works" if work[k] else "idle"])
+        rows.append([*cells, str(work[k]) if data["unit"] else "computes" if work[k] else "idle"])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         yield "  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip()
@@ -97,7 +97,7 @@ def working(data: Data) -> str:
             return "the body stores nothing"
         return "the body does no floating-point arithmetic"
     bound = f"{data['bound']} " if "bound" in data else ""
-    return f"the body works in {bound}{data['busy']:,} of {plural(data['steps'], 'step')}"
+    return f"the body computes in {bound}{data['busy']:,} of {plural(data['steps'], 'step')}"
 
 
 def sampled(data: Data) -> str:

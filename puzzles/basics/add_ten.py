@@ -53,8 +53,8 @@ def add_ten(x: Float[Array, "M N"]) -> Float[Array, "M N"]:
 # a CPU, unless there is a TPU. A pass prints a *receipt*: the bytes moved between HBM and VMEM, the
 # VMEM used, and the least time, by a simple model: nothing is measured. Its example is a v5e, one
 # kind of TPU. VMEM is 16 to 128 MiB, by the kind: on a v5e 128, of which a kernel gets 16 unless it
-# asks for more. Before that, `check` runs your kernel in a simulator of the TPU's memory, and lowers
-# it for Mosaic, the compiler of TPU kernels.
+# asks for more. Before a pass, `check` runs your kernel in a simulator of the TPU's memory, and
+# lowers it for Mosaic, the compiler of TPU kernels.
 #
 # <details>
 # <summary>More: the other front door</summary>

@@ -22,7 +22,7 @@ from puzzles import INTERPRET
 #
 # ![The third step of a row of blocks hangs over the right edge of all three arrays.](diagrams/basics/launch_vector_add.svg)
 #
-# Use blocks of `bm` × `bn`: VMEM, with its megabytes, would not hold a large array in one.
+# Use blocks of `bm` × `bn`: as one block, a large array would not fit into VMEM.
 
 # %%
 def launch_vector_add_spec(x: Float[Array, "M N"], y: Float[Array, "M N"]) -> Float[Array, "M N"]:

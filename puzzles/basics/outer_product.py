@@ -85,7 +85,10 @@ PUZZLE = Puzzle(
     cases=[dict(M=3072, N=2048)],
     fresh=fresh,
     scale=scale,
-    par=lambda launch: f"{launch.hbm_bytes_read / 2**10:,.0f} KiB read",
+    par=lambda launch: (
+        f"{launch.hbm_bytes_read / 2**10:,.0f} KiB read, "
+        f"{launch.hbm_bytes_written / 2**20:,.0f} MiB written"
+    ),
     hints=[
         "Rows of the result come from `a`, columns from `b`. Which program id counts rows?",
         "`pl.BlockSpec((bm,), lambda i, j: (...,))`: two arguments, for the grid; one index, for the "

@@ -18,7 +18,7 @@ from puzzles import INTERPRET
 # While the index does not change, the output block **stays in VMEM**, and what one step wrote the
 # next can read and add to. So you can accumulate in `o_ref`, if
 #
-# * the steps that share an output block are **consecutive**: the axis that you sum over comes last;
+# * the steps that share an output block are **consecutive**: you sum over the grid's last axis;
 # * your kernel writes the first value: every `i` begins with a fresh block of garbage.
 #
 # `@pl.when(condition)` runs the function below it only where `condition` holds, here in the last row
@@ -32,8 +32,8 @@ from puzzles import INTERPRET
 #     ...
 # ```
 #
-# Read program ids at the top: inside `pl.when` or a loop, a CPU cannot answer. A Ref has a
-# `.shape` and a `.dtype`, so `jnp.zeros_like(o_ref)` makes zeros to store.
+# Read program ids at the top: inside `pl.when` or a loop, interpret mode has none. A Ref has
+# a `.shape` and a `.dtype`, so `jnp.zeros_like(o_ref)` makes zeros to store.
 
 # %%
 def row_sum_spec(x: Float[Array, "M N"]) -> Float[Array, "M 1"]:
@@ -71,7 +71,7 @@ def row_sum(x: Float[Array, "M N"]) -> Float[Array, "M 1"]:
 # <summary>More: why (M, 1), and loops in a body</summary>
 #
 # A sum along the rows of a block, with `keepdims=True`, leaves a column. An output of shape (M,)
-# would need 1-D blocks, and a TPU takes none of 64 elements out of more.
+# would need 1-D blocks, and a TPU cuts none of 64 elements out of a longer array.
 #
 # A Python `for` in a body is unrolled: its lines are there as often as it runs. A real loop is
 # `jax.lax.fori_loop(0, n, body, init)`. With `x_ref[pl.ds(8 * c, 8), :]` it reads eight rows at a
@@ -135,7 +135,7 @@ PUZZLE = Puzzle(
             "keeps only the last block's sum",
             old=_ZERO,
             new="    o_ref[...] = jnp.zeros_like(o_ref)\n",
-            says="one of these: zeros are stored at every step, and not at j = 0 alone; a step stores "
+            says="one of these: zeros are stored at every step or at the last, and not at j = 0 alone; a step stores "
             "its sum by `=`, and does not add it by `+=`",
         ),
         Mistake(

@@ -17,8 +17,8 @@ from puzzles import INTERPRET
 # ![The steps go along a row of blocks, then along the next: the last grid axis runs fastest.](diagrams/basics/scale_blocks.svg)
 #
 # Not every block shape can run on a TPU. Data lies in VMEM in tiles of 8 rows by 128 columns. So a
-# block's last dimension has to be a multiple of 128 and the one before it a multiple of 8, unless a
-# dimension spans the whole axis of its array. (Int8: `matmul_bf16`, later.)
+# block's last dimension must be a multiple of 128 and the one before it a multiple of 8, unless a
+# dimension spans the whole axis of its array. (Int8 needs more: `matmul_bf16`, later.)
 #
 # Number the blocks from 1, and multiply each block of `x` by its number:
 #
@@ -61,11 +61,11 @@ def scale_blocks(x: Float[Array, "M N"]) -> Float[Array, "M N"]:
 
 
 # %% [markdown]
-# Does a kernel surprise you? `print(x_ref[...])` in its body shows no numbers: Python runs the body
-# before any step, to see what it does. `pl.debug_print("i = {}", i)` prints at every step. Braces
-# take integers, or at the end of the text one array; a float does without:
-# `pl.debug_print("x", x_ref[0, 0])`. A `check` runs your kernel several times, so lines may come
-# again. On a TPU they go to the log, and only if `xla_tpu_enable_log_recorder` is set:
+# Does a kernel surprise you? `print(x_ref[...])` in its body shows no numbers: JAX traces the body before
+# any step. `pl.debug_print("i = {}", i)` prints at every step. Braces are for integers, or at the
+# text's end for one array; a float has none: `pl.debug_print("x", x_ref[0, 0])`. A `check` runs your
+# kernel several times, at several shapes: expect many lines. On a TPU they go to the log, and only
+# if `xla_tpu_enable_log_recorder` is set:
 # `jax.jit(scale_blocks).lower(x).compile({"xla_tpu_enable_log_recorder": "true"})(x)`.
 
 # %% tags=["author"]
@@ -101,6 +101,13 @@ PUZZLE = Puzzle(
     explain="""Program ids are scalars that the kernel can compute with, so a block can know where
     it lies. Row-major numbering is also the order in which the grid runs.""",
     mistakes=[
+        Mistake(
+            "scales one element of each block",
+            old="o_ref[...] = x_ref[...] * number",
+            new="i, j = pl.program_id(0), pl.program_id(1)\n    o_ref[i, j] = x_ref[i, j] * number",
+            says="`x_ref` is the block already: numbers in the brackets pick one element of it, and the "
+            "rest stays garbage (NaN here); `[...]` is all of it",
+        ),
         Mistake(
             "numbers the blocks down the columns",
             old="pl.program_id(0) * pl.num_programs(1) + pl.program_id(1) + 1",
@@ -198,13 +205,6 @@ PUZZLE = Puzzle(
                 ("x_ref[...] * number", "x_ref[...] * number + 1"),
             ),
             says="the 1 belongs to the number of the block, before it multiplies",
-        ),
-        Mistake(
-            "scales one element of each block",
-            old="o_ref[...] = x_ref[...] * number",
-            new="i, j = pl.program_id(0), pl.program_id(1)\n    o_ref[i, j] = x_ref[i, j] * number",
-            says="`x_ref` is the block already: numbers in the brackets pick one element of it, and the "
-            "rest stays garbage (NaN here); `[...]` is all of it",
         ),
         Mistake(
             "writes its result to the transposed block",

@@ -60,14 +60,14 @@ def vector_add(x: Float[Array, " N"], y: Float[Array, " N"]) -> Float[Array, " N
 # While one step computes, the next step's blocks are already on their way from HBM, and the
 # previous step's results on their way back. `show` draws your launch, step by step: which block of
 # each operand is fetched, reused and written. It draws wrong launches, too, and marks a
-# block that is out of place: that is when it helps most. What you compute it does not judge.
+# block that is out of place: that is when it helps most. It does not judge what you compute.
 #
 # <details>
 # <summary>More: why 1024, and why the blank in " N"</summary>
 #
-# The TPU's vector registers hold 8 × 128 numbers of 32 bits, and a one-dimensional block of
-# whole registers fits every JAX. In a type of one axis, such as `Float[Array, " N"]`, the blank keeps linters
-# from taking the letter for a variable.
+# The TPU's vector registers hold 8 × 128 numbers of 32 bits, and every version of JAX takes a
+# one-dimensional block of whole registers. In a type of one axis, such as `Float[Array, " N"]`, the
+# blank keeps linters from taking the letter for a variable.
 #
 # </details>
 

@@ -523,8 +523,8 @@ def test_a_walk_whose_branches_depend_on_data_says_at_most(shown):
     fn, args = call((4,), by_row, by_row, kernel=kernel)
     puzzles.show(fn, *args)
     ((text, page),) = shown
-    assert "The body works in at most 3 of 4 steps." in text
-    assert "the body works in at most 3 of 4 steps" in page
+    assert "The body computes in at most 3 of 4 steps." in text
+    assert "the body computes in at most 3 of 4 steps" in page
 
 
 def test_several_launches_are_stacked_each_with_data_of_its_own(shown):
@@ -621,7 +621,7 @@ def test_a_starter_whose_launch_is_complete_can_be_seen(shown):
     ((text, _),) = shown
     assert "The body stores nothing." in text
     assert "idle" in text
-    assert "works" not in text
+    assert "computes" not in text
     assert text.endswith("The body stores nothing.")
 
 
