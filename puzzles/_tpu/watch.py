@@ -252,12 +252,14 @@ def _swapped(function: Any, *given: Any, **keywords: Any) -> Any:
     plain = function.func if isinstance(function, partial) else function
     places = [_parameters(plain).index(name) for name in ("transforms", "val", "mask")]
     transforms, value, mask = (given[place] for place in places)
-    indexer = transforms[0] if len(transforms) == 1 else None
+    indexer: Any = transforms[0] if len(transforms) == 1 else None
     first = getattr(indexer, "indices", (None,))[:1]
     if mask is None or not first or not hasattr(first[0], "stride") or not _lies_inside(indexer):
         return function(*given, **keywords)
     value, mask, (rows,) = np.asarray(value), np.asarray(mask), first
-    token, old, step = [], [], min(value.shape)
+    token: list[Any] = []
+    old: list[np.ndarray] = []
+    step = min(value.shape)
     for n in range(0, len(value), step):
         part = value[n : n + step]
         here = dataclasses.replace(rows, start=rows.start + n * rows.stride, size=len(part))
