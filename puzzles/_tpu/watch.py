@@ -256,7 +256,8 @@ def _swapped(function: Any, *given: Any, **keywords: Any) -> Any:
     first = getattr(indexer, "indices", (None,))[:1]
     if mask is None or not first or not hasattr(first[0], "stride") or not _lies_inside(indexer):
         return function(*given, **keywords)
-    value, mask, (rows,) = np.asarray(value), np.asarray(mask), first
+    rows: Any = first[0]
+    value, mask = np.asarray(value), np.asarray(mask)
     token: list[Any] = []
     old: list[np.ndarray] = []
     step = min(value.shape)
