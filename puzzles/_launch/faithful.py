@@ -1,4 +1,21 @@
-"""Programs rewritten so that running them on the CPU rounds where they say so, and ends."""
+"""Programs rewritten so that running them on the CPU rounds where they say so, and ends.
+
+What is spliced in, and why. Each can go once its test in tests/launch/test_faithful.py passes
+without it, on the oldest JAX and on the newest.
+
+Results in narrow floats are seen as integers and back. XLA's compiler for CPUs, that of JAX 0.7.2
+and that of 0.10.2, adds up bf16 products that were never rounded, as those of
+`jnp.sum((a * b).astype(jnp.float32))`. `xla_allow_excess_precision=false` helps on 0.7.2 alone.
+
+Products in f32 go through a choice. That compiler multiplies and subtracts in one step where it
+can: of two branches that compute the same score and its maximum, one may be so, and `exp(s - m)`
+differs. Only a lower instruction set prevents it, for the whole process.
+
+Divisions of integers never divide by 0. The compiler of JAX 0.10 dies of a divisor that it finds to
+be 0, and Python with it.
+
+Each `while` counts its turns. That is no bug of XLA's: a learner's loop may never end.
+"""
 
 from __future__ import annotations
 
@@ -30,12 +47,9 @@ class Endless(Exception):
 
 
 def faithful(closed: ClosedJaxpr) -> ClosedJaxpr:
-    """The program, kernels included, written so that XLA's CPU compiler cannot round less often.
+    """The program, kernels included, with all that the module's docstring lists.
 
-    JAX 0.10 keeps narrow floats in f32 from one operation to the next. Seen as integers and back,
-    each result is rounded. So is a product in f32, which a CPU would add to before it rounds: of
-    two branches that compute the same score and its maximum, one may, and `exp(s - m)` differs.
-    And each `while` counts its turns: `Endless` is raised where it ran.
+    It raises `Endless` where a `while` turns too often.
     """
     return rewritten(closed, _pinned)
 
@@ -108,10 +122,7 @@ def _narrow(var: Var) -> Any:
 
 
 def _divided(equation: JaxprEqn) -> Sequence[JaxprEqn]:
-    """A division of integers that gives what XLA says it does by 0, and never divides by that.
-
-    JAX 0.10's compiler dies of a divisor that it finds to be 0, and Python with it.
-    """
+    """A division of integers that gives what XLA says it does by 0, and never divides by that."""
     bind = equation.primitive.bind
 
     def divide(x: jax.Array, y: jax.Array) -> jax.Array:

@@ -245,21 +245,31 @@ def _passed(function: Any, *given: Any, **keywords: Any) -> Any:
 
 
 def _swapped(function: Any, *given: Any, **keywords: Any) -> Any:
-    """What a store gives back; the simulator takes a mask of several axes for one of the first."""
+    """What a store gives back: one with a mask is made in pieces, as many rows as its least axis.
+
+    The simulator takes what a mask has in further rows for a place outside.
+    """
     plain = function.func if isinstance(function, partial) else function
-    at = _parameters(plain).index
-    transforms, mask = given[at("transforms")], given[at("mask")]
-    if mask is None or len(transforms) != 1 or not _lies_inside(transforms[0]):
+    places = [_parameters(plain).index(name) for name in ("transforms", "val", "mask")]
+    transforms, value, mask = (given[place] for place in places)
+    indexer: Any = transforms[0] if len(transforms) == 1 else None
+    first = getattr(indexer, "indices", (None,))[:1]
+    if mask is None or not first or not hasattr(first[0], "stride") or not _lies_inside(indexer):
         return function(*given, **keywords)
-    value, mask = np.asarray(given[at("val")]), np.asarray(mask)
-
-    def store(new: np.ndarray) -> Any:
-        put = {at("val"): new, at("mask"): None}
-        return function(*(put.get(n, one) for n, one in enumerate(given)), **keywords)
-
-    old = np.asarray(jax.tree.leaves(store(value))[-1])
-    *token, _ = jax.tree.leaves(store(np.where(mask, value, old)))
-    return (*token, np.where(mask, old, value))
+    rows: Any = first[0]
+    value, mask = np.asarray(value), np.asarray(mask)
+    token: list[Any] = []
+    old: list[np.ndarray] = []
+    step = min(value.shape)
+    for n in range(0, len(value), step):
+        part = value[n : n + step]
+        here = dataclasses.replace(rows, start=rows.start + n * rows.stride, size=len(part))
+        there = dataclasses.replace(indexer, indices=(here, *indexer.indices[1:]))
+        put = dict(zip(places, ((there,), part, mask[n : n + step]), strict=True))
+        made = function(*(put.get(n, one) for n, one in enumerate(given)), **keywords)
+        *token, piece = jax.tree.leaves(made)
+        old.append(np.asarray(piece))
+    return (*token, np.concatenate(old))
 
 
 def _lies_inside(indexer: Any) -> bool:

@@ -236,7 +236,8 @@ def scale(B=8, N=32, K=8, page=16, P=1024, pages=32, H=128):
 
 def par(launch: Launch) -> str:
     waits = (launch.waits or {}).values()
-    return f"{max((one.pauses for one in waits), default=0)} gaps in {launch.steps} texts"
+    gaps = max((one.pauses for one in waits), default=0)
+    return f"{gaps} gap{'s' * (gaps != 1)} in {launch.steps} texts"
 
 
 _SLOT = "        slot = slot_ref[0]\n"

@@ -177,7 +177,7 @@ def scale(B=8, page=16, P=1024, pages=32, H=128):
 
 
 def par(launch: Launch) -> str:
-    return f"{sum(copy.times for copy in launch.copies)} pages fetched in {launch.steps} steps"
+    return f"{sum(copy.times for copy in launch.copies):,} pages fetched in {launch.steps:,} steps"
 
 
 _AT = "        at = table_ref[b * most + i]\n"

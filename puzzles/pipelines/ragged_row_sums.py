@@ -152,6 +152,12 @@ PUZZLE = Puzzle(
     step and a short one takes few. Only the last step of a sequence needs the mask.""",
     mistakes=[
         Mistake(
+            "multiplies by the mask",
+            old="jnp.where(row < length, rows, 0)",
+            new="jnp.where(row < length, 1.0, 0.0) * rows",
+            says="the garbage is NaN here, and NaN times 0 is NaN: choose with `jnp.where`",
+        ),
+        Mistake(
             "does not mask",
             old=_MASK,
             new="        pass\n",
@@ -188,12 +194,6 @@ PUZZLE = Puzzle(
             new="row < length - i * 64",
             says="the rows before a block are counted in the row's number and taken off the length, too: "
             "one of the two is enough",
-        ),
-        Mistake(
-            "multiplies by the mask",
-            old="jnp.where(row < length, rows, 0)",
-            new="jnp.where(row < length, 1.0, 0.0) * rows",
-            says="the garbage is NaN here, and NaN times 0 is NaN: choose with `jnp.where`",
         ),
         Mistake(
             "keeps what does not count",
