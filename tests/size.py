@@ -184,7 +184,7 @@ def measures() -> list[Measure]:
     walked = {f"{path}:{name}" for path, text in files.items() for name in recursions(text)}
     fields = tuple(Launch.__dataclass_fields__)
     return [
-        Measure("lines of the engine", sum(wings(files).values()), 13_000, 19_500),
+        Measure("lines of the engine", sum(wings(files).values()), 13_000, 20_250),
         Measure("lines of tests", lines_of_tests(), 14_000, 19_560),
         Measure("names of jax._src", tuple(sorted(private)), 16, 16),
         Measure("patches of JAX", tuple(sorted(patched)), 4, 4),
