@@ -29,7 +29,7 @@ from puzzles._tpu import simulator_words as words
 from puzzles._tpu.hazards import Stuck
 from puzzles._tpu.sanitizer import Sanitized, agree, difference, early, refused, unwritten
 from puzzles._tpu.simulator import Run, drawn, forget_callbacks, listening, simulated
-from puzzles._tpu.watch import How, Watch, given_to
+from puzzles._tpu.watch import How, Watch, given_to, in_a_thread
 
 STEPS = 500  # of all devices
 CALLS = 20_000  # of Python by each
@@ -294,15 +294,7 @@ class _Together:
 
     def wait(self, device: int, rule: str, wait: Callable[[], Any]) -> Any:
         """What a wait returns; in vain if all wait, or are done. The thread is then given up."""
-        done: queue.SimpleQueue = queue.SimpleQueue()
-
-        def run() -> None:
-            try:
-                done.put((wait(), None))
-            except BaseException as error:
-                done.put((None, error))
-
-        threading.Thread(target=run, daemon=True).start()
+        _, done = in_a_thread(wait)
         before, self.at[device] = self.at[device], "waiting" if rule else "done"
         looks, moves = 0, self.moves
         while True:

@@ -283,21 +283,27 @@ def _at_once(run: Callable[[], Any]) -> Any:
     return run()
 
 
+def in_a_thread(run: Callable[[], Any]) -> tuple[threading.Thread, queue.SimpleQueue]:
+    """The thread that runs it, and the queue that gets what it returned and what it raised."""
+    done: queue.SimpleQueue = queue.SimpleQueue()
+
+    def begin() -> None:
+        try:
+            done.put((run(), None))
+        except BaseException as error:
+            done.put((None, error))
+
+    thread = threading.Thread(target=begin, daemon=True)
+    thread.start()
+    return thread, done
+
+
 def _in_time(rule: str, wait: Callable[[], Any]) -> Any:
     """What a wait returns; with one core, one that only waits waits for what never comes.
 
     Its thread is ended: the simulator of 0.7 waits in a loop without a pause.
     """
-    done: queue.SimpleQueue = queue.SimpleQueue()
-
-    def run() -> None:
-        try:
-            done.put((wait(), None))
-        except BaseException as error:
-            done.put((None, error))
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
+    thread, done = in_a_thread(wait)
     in_vain = 0
     for _ in range(_LOOKS):
         with contextlib.suppress(queue.Empty):
