@@ -161,7 +161,7 @@ def attention_dq(
 
 
 # %% [markdown]
-# Fill in the work of a tile. `s` is scaled, capped and in f32; `slope` is the derivative of the cap; `seen` says which scores count;
+# Fill in `slope`, the derivative of the cap, and the work of a tile. `s` is scaled, capped and in f32; `seen` says which scores count;
 # `lse` and `delta` are columns, (bq, 1). In a row that sees nothing `lse` is -inf, and dq is zeros. Dots take the arrays' own
 # dtype, and give f32.
 
@@ -191,7 +191,10 @@ def attention_dq_kernel(
         slope = 1.0
         if soft_cap is not None:
             bent = jnp.tanh(s / soft_cap)
-            s, slope = soft_cap * bent, 1.0 - bent * bent
+            s = soft_cap * bent
+            ### BEGIN SOLUTION
+            slope = 1.0 - bent * bent
+            ### END SOLUTION
         seen = True
         if mask_ref is not None:
             seen = mask_ref[...] | (kind == 2)
@@ -353,6 +356,7 @@ _P = "p = jnp.where(seen, jnp.exp(s - lse), 0.0)"
 _DP = """dp = jax.lax.dot_general(
             do, v, (((1,), (1,)), ((), ())), preferred_element_type=jnp.float32
         )"""
+_SLOPE = "slope = 1.0 - bent * bent"
 _DS = "ds = p * (dp - delta) * slope"
 _DQ = "dq = jnp.dot(ds.astype(k.dtype), k, preferred_element_type=jnp.float32)"
 _SUM = "acc_ref[...] += scale * dq"
@@ -376,7 +380,7 @@ PUZZLE = Puzzle(
         "`lse` and `delta` are columns, (bq, 1), and broadcast. `jnp.where` drops what is hidden, even "
         "where an exponential is infinite. `jax.lax.dot_general` contracts the last axes of `do` and `v`; "
         "`.astype` before the dot that takes ds.",
-        "Five lines: p is an exponential where seen and 0 elsewhere; dp a dot; ds a product of three factors, one of them a "
+        "The slope is 1 where the score is 0, and 0 where `bent` is ±1. Then five lines: p is an exponential where seen and 0 elsewhere; dp a dot; ds a product of three factors, one of them a "
         "difference; dq a dot of ds; and acc grows by that times the scale.",
     ],
     explain="""With lse a weight needs neither maximum nor sum, so tiles no longer depend on each other: there is no alpha here, and
@@ -473,6 +477,24 @@ PUZZLE = Puzzle(
             says="lse lies above every score of its row, so exp(s - lse) is at most 1, and the other way round it is at least 1",
         ),
         Mistake(
+            "keeps the cap as a factor of its slope",
+            old=_SLOPE,
+            new="slope = soft_cap * (1.0 - bent * bent)",
+            says="the cap multiplies and divides, cap · tanh(s / cap), and its slope has neither: a small score passes as it is",
+        ),
+        Mistake(
+            "divides the slope by the cap",
+            old=_SLOPE,
+            new="slope = (1.0 - bent * bent) / soft_cap",
+            says="s / cap gives the slope a 1 / cap, and the cap in front of tanh takes it away again",
+        ),
+        Mistake(
+            "takes the slope for 1 - tanh",
+            old=_SLOPE,
+            new="slope = 1.0 - bent",
+            says="the derivative of tanh is 1 - tanh²",
+        ),
+        Mistake(
             "ignores the slope of the cap",
             old=_DS,
             new="ds = p * (dp - delta)",
@@ -530,6 +552,11 @@ PUZZLE = Puzzle(
         ),
     ],
     alternatives=[
+        Alternative(
+            "finds the slope from the capped score",
+            old=_SLOPE,
+            new="slope = 1.0 - (s / soft_cap) ** 2",
+        ),
         Alternative(
             "hides within the exponent",
             old=_P,

@@ -156,8 +156,8 @@ PUZZLE = Puzzle(
     ],
     explain="""Scale, cap, mask, in this order: the cap sees true scores, and what is masked stays at -inf,
     and its exponential is zero. Nothing else in the kernel knows that a score was bent, and no
-    byte of traffic is added. The slope of the bend is 1 - tanh(s / cap)²: 1 near 0, and 0 where it levels off. A gradient
-    goes through it, in Part IV.""",
+    byte of traffic is added. In Part IV a gradient goes through the bend, and you will need its slope: 1 near 0, and 0 where it
+    levels off.""",
     mistakes=[
         Mistake(
             "caps after the mask",
