@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -34,6 +35,8 @@ TYPED = ("f32[32,128]", "f32[16,128]", "--baseline", "costs.json")
 def wrote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     """Writes the module that is examined; it is examined here, in this process."""
     monkeypatch.chdir(tmp_path)
+    # Two files of one length, written in one second, are one to Python's cache.
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
     monkeypatch.setattr(shell, "apart", lambda asked, _: apart.looked_at(asked))
     monkeypatch.setattr(examining, "has_libtpu", lambda: False)
 

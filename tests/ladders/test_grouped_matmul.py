@@ -449,7 +449,8 @@ def test_nothing_to_do_is_no_step():
     assert not tile_ids.any()
 
 
-@pytest.mark.parametrize("dims", [dict(sizes=(50, 0, 40, 3)), dict(E=144)], ids=["few", "many"])
+@pytest.mark.graduate
+@pytest.mark.parametrize("dims", sample.some([dict(sizes=(50, 0, 40, 3)), dict(E=144)]), ids=str)
 def test_gate_and_up_in_one_launch_train(dims):
     """Seven launches, and the gradients of the dense form; rows of nobody have none."""
     lhs, w_gate, w_up, sizes = fused_gate_up.make_inputs(

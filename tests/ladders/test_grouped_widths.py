@@ -267,8 +267,8 @@ def test_real_layers_take_few_more_steps_than_megablox_with_its_usual_tiles(laye
         assert -(-K // bk) * -(-N // bn) <= 1.1 * -(-K // 1024) * -(-N // 1024), (K, N, bk, bn)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("layer", LAYERS)
+@pytest.mark.graduate
+@pytest.mark.parametrize("layer", sample.share(list(LAYERS), 3))
 def test_real_layers_cost_little_more_than_megablox_at_its_best(layer: str) -> None:
     """A router's rows: bytes as at the best of three tilings, steps as at the usual one."""
     E, D, F = LAYERS[layer]
