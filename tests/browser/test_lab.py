@@ -348,16 +348,27 @@ def _bars(puzzles) -> str:
     return _draw.plot_svg(named, "cycles on a v5e, by libtpu's estimate")
 
 
-# Texts that end beyond the page, and beyond a box that cuts what it holds and does not scroll.
-_CUT = """() => {
-  const found = [], walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+# Each text that is shown, and the boxes of its lines.
+_TEXTS = """function* texts() {
+  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
   for (let node; node = walker.nextNode();) {
     const box = node.parentElement;
     if (!node.data.trim() || box.closest('script,style,title,desc')) continue;
     if (!box.checkVisibility()) continue;
     const range = document.createRange();
     range.selectNodeContents(node);
-    const right = Math.max(...[...range.getClientRects()].map(r => r.right));
+    yield [node, [...range.getClientRects()]];
+  }
+}"""
+
+# Texts that end beyond the page, and beyond a box that cuts what it holds and does not scroll.
+_CUT = (
+    f"() => {{ {_TEXTS}"
+    + """
+  const found = [];
+  for (const [node, rects] of texts()) {
+    const box = node.parentElement;
+    const right = Math.max(...rects.map(r => r.right));
     let edge = innerWidth;
     for (let up = box; up; up = up.parentElement) {
       const how = getComputedStyle(up).overflowX;
@@ -371,19 +382,14 @@ _CUT = """() => {
   }
   return found;
 }"""
+)
 
 
 # Pairs of texts that share more than a pixel in both directions.
-_OVERLAP = """() => {
-  const lines = [], walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
-  for (let node; node = walker.nextNode();) {
-    const box = node.parentElement;
-    if (!node.data.trim() || box.closest('script,style,title,desc')) continue;
-    if (!box.checkVisibility()) continue;
-    const range = document.createRange();
-    range.selectNodeContents(node);
-    for (const r of range.getClientRects()) lines.push([node, r]);
-  }
+_OVERLAP = (
+    f"() => {{ {_TEXTS}"
+    + """
+  const lines = [...texts()].flatMap(([node, rects]) => rects.map(r => [node, r]));
   const found = [];
   lines.forEach(([node, a], n) => lines.slice(n + 1).forEach(([other, b]) => {
     if (node !== other && Math.min(a.right, b.right) - Math.max(a.left, b.left) > 1
@@ -393,6 +399,7 @@ _OVERLAP = """() => {
   }));
   return found;
 }"""
+)
 
 
 @pytest.mark.parametrize(
