@@ -16,7 +16,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import production as jax_own
-from production import BATCHED, FLASH, GATHER, GMM, MATMUL, OPS, PAGED, QKV, RAGGED, SPLASH
+from production import (
+    BATCHED,
+    FLASH,
+    GATHER,
+    GMM,
+    LENGTHS,
+    MATMUL,
+    OPS,
+    PAGED,
+    PAGES,
+    QKV,
+    RAGGED,
+    SPLASH,
+    TABLE,
+)
 
 f32, bf16, i8, i32 = jnp.float32, jnp.bfloat16, jnp.int8, jnp.int32
 S = jax.ShapeDtypeStruct
@@ -56,14 +70,10 @@ def of(path: str, name: str):
 
 
 def splash(mask: str, mqa: bool = False, **options):
-    lib, masks = importlib.import_module(SPLASH), importlib.import_module(f"{SPLASH[:-7]}_mask")
-    names = ("block_q", "block_kv", "block_kv_compute", "block_q_dkv", "block_kv_dkv",
-             "block_kv_dkv_compute", "block_q_dq", "block_kv_dq")  # fmt: skip
-    sizes = lib.BlockSizes(**dict.fromkeys(names, 128))
-    of_one = {"full": masks.FullMask, "causal": masks.CausalMask}[mask]
-    heads = masks.MultiHeadMask([of_one((256, 256))] * 2)
-    make = lib.make_splash_mqa if mqa else lib.make_splash_mha
-    made = make(mask=heads, head_shards=1, q_seq_shards=1, block_sizes=sizes, **options)
+    def of_one(masks):
+        return {"full": masks.FullMask, "causal": masks.CausalMask}[mask]((256, 256))
+
+    made = jax_own.splash_kernel(of_one, mqa=mqa, **options)
     if mqa:
         return made, S((2, 256, 128), f32), S((256, 128), f32), S((256, 128), f32)
     return made, *QKV
@@ -75,15 +85,9 @@ def splash_segments():
     return kernel, *qkv, of(SPLASH, "SegmentIds")(q=ids, kv=ids)
 
 
-def flash(**options):
-    names = of(FLASH, "BlockSizes").__dataclass_fields__
-    sizes = of(FLASH, "BlockSizes")(**{n: 1 if n == "block_b" else 128 for n in names})
-    return functools.partial(of(FLASH, "flash_attention"), block_sizes=sizes, **options)
-
-
 def flash_segments():
     ids = jnp.asarray(np.repeat([0, 1], 128)[None], i32)
-    fn = flash()
+    fn = jax_own.flash_kernel()
     return (
         lambda q, k, v, ids: fn(q, k, v, segment_ids=of(FLASH, "SegmentIds")(q=ids, kv=ids)),
         *BATCHED,
@@ -94,16 +98,6 @@ def flash_segments():
 def grouped(sizes, m=512, dtype=bf16, transposed=False, tile=128):
     gmm = functools.partial(of(GMM, "gmm"), tiling=(tile,) * 3, transpose_rhs=transposed)
     return gmm, S((m, 256), dtype), S((len(sizes), 256, 256), dtype), jnp.array(sizes, i32)
-
-
-PAGES = S((2, 16, 16, 128), bf16)
-TABLE = jnp.asarray(np.random.default_rng(0).permutation(16).reshape(2, 8), i32)
-LENGTHS = jnp.array([100, 37], i32)
-
-
-def paged(queries=8, **options):
-    fn = functools.partial(of(PAGED, "paged_attention"), pages_per_compute_block=4, **options)
-    return fn, S((2, queries, 128), bf16), PAGES, PAGES, LENGTHS, TABLE
 
 
 def paged_int8():
@@ -154,13 +148,15 @@ JAX = (
     ("splash_attention", "segments of 64", splash_segments, 16),
     ("flash_attention", "causal, 1 × 2 × 256 × 128", jax_own.flash),
     ("flash_attention", "causal, its gradient", jax_own.flash_gradient),
-    ("flash_attention", "all keys, 1 × 2 × 256 × 128", lambda: (flash(), *BATCHED), 16),
-    ("flash_attention", "with a bias", lambda: (flash(), *BATCHED, S((1, 2, 256, 256), f32)), 16),
+    ("flash_attention", "all keys, 1 × 2 × 256 × 128",
+     lambda: (jax_own.flash_kernel(), *BATCHED), 16),
+    ("flash_attention", "with a bias",
+     lambda: (jax_own.flash_kernel(), *BATCHED, S((1, 2, 256, 256), f32)), 16),
     ("flash_attention", "segments of 128", flash_segments),
     ("paged_attention", "2 × 8 heads, pages of 16", jax_own.paged),
-    ("paged_attention", "a grid axis for the keys", lambda: paged(inline_seq_dim=False)),
+    ("paged_attention", "a grid axis for the keys", lambda: jax_own.paged(inline_seq_dim=False)),
     ("paged_attention", "2 × 16 heads, soft cap",
-     lambda: paged(16, attn_logits_soft_cap=20.0)),
+     lambda: jax_own.paged(queries=16, attn_logits_soft_cap=20.0)),
     ("paged_attention", "int8 pages", paged_int8),
     ("ragged_paged_attention", "2 sequences, pages of 16", jax_own.ragged_paged),
     ("ragged_paged_attention", "3 sequences of 192, 128, 64 queries", ragged_paged, 480),

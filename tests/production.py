@@ -23,8 +23,8 @@ MATMUL = f"{OPS}.matmul"
 GATHER = f"{OPS}.all_gather"
 
 
-def _splash(mask, module=None):
-    """A SplashAttentionKernel: an object that is called."""
+def splash_kernel(mask, module=None, mqa=False, **options):
+    """A SplashAttentionKernel of two heads, in blocks of 128: an object that is called."""
     lib = module or importlib.import_module(SPLASH)
     masks = importlib.import_module(SPLASH.replace("_kernel", "_mask"))
     sizes = lib.BlockSizes(
@@ -32,7 +32,8 @@ def _splash(mask, module=None):
         block_kv_dkv_compute=128, block_q_dq=128, block_kv_dq=128,
     )  # fmt: skip
     heads = masks.MultiHeadMask([mask(masks)] * 2)
-    return lib.make_splash_mha(mask=heads, head_shards=1, q_seq_shards=1, block_sizes=sizes)
+    make = lib.make_splash_mqa if mqa else lib.make_splash_mha
+    return make(mask=heads, head_shards=1, q_seq_shards=1, block_sizes=sizes, **options)
 
 
 def _causal(masks):
@@ -48,35 +49,35 @@ BATCHED = (S((1, 2, 256, 128), f32),) * 3
 
 
 def splash(module=None):
-    return _splash(_causal, module), *QKV
+    return splash_kernel(_causal, module), *QKV
 
 
 def splash_local(module=None):
-    return _splash(_local, module), *QKV
+    return splash_kernel(_local, module), *QKV
 
 
 def splash_gradient(module=None):
-    kernel = _splash(_causal, module)
+    kernel = splash_kernel(_causal, module)
     return jax.grad(lambda *qkv: jnp.sum(kernel(*qkv)), argnums=(0, 1, 2)), *QKV
 
 
 def splash_batched(module=None):
-    return jax.vmap(_splash(_causal, module)), *(S((2, *x.shape), x.dtype) for x in QKV)
+    return jax.vmap(splash_kernel(_causal, module)), *(S((2, *x.shape), x.dtype) for x in QKV)
 
 
-def _flash(module):
+def flash_kernel(module=None, **options):
     lib = module or importlib.import_module(FLASH)
     names = (field.name for field in dataclasses.fields(lib.BlockSizes))
     sizes = lib.BlockSizes(**{name: 1 if name == "block_b" else 128 for name in names})
-    return functools.partial(lib.flash_attention, causal=True, block_sizes=sizes)
+    return functools.partial(lib.flash_attention, block_sizes=sizes, **options)
 
 
 def flash(module=None):
-    return _flash(module), *BATCHED
+    return flash_kernel(module, causal=True), *BATCHED
 
 
 def flash_gradient(module=None):
-    fn = _flash(module)
+    fn = flash_kernel(module, causal=True)
     return jax.grad(lambda *qkv: jnp.sum(fn(*qkv)), argnums=(0, 1, 2)), *BATCHED
 
 
@@ -105,24 +106,26 @@ def gmm_gradient():
     return jax.grad(loss, argnums=(0, 1)), S((512, 256), f32), S((5, 256, 256), f32), SIZES
 
 
-def paged(module=None):
+PAGES = S((2, 16, 16, 128), bf16)
+TABLE = jnp.asarray(np.random.default_rng(0).permutation(16).reshape(2, 8), i32)
+LENGTHS = jnp.array([100, 37], i32)
+
+
+def paged(module=None, queries=8, **options):
     lib = module or importlib.import_module(PAGED)
-    pages = S((2, 16, 16, 128), bf16)
-    table = jnp.asarray(np.random.default_rng(0).permutation(16).reshape(2, 8), i32)
-    fn = functools.partial(lib.paged_attention, pages_per_compute_block=4)
-    return fn, S((2, 8, 128), bf16), pages, pages, jnp.array([100, 37], i32), table
+    fn = functools.partial(lib.paged_attention, pages_per_compute_block=4, **options)
+    return fn, S((2, queries, 128), bf16), PAGES, PAGES, LENGTHS, TABLE
 
 
 def ragged_paged(module=None):
     lib = module or importlib.import_module(RAGGED)
-    table = jnp.asarray(np.random.default_rng(0).permutation(16).reshape(2, 8), i32)
     fn = functools.partial(
         lib.ragged_paged_attention, num_kv_pages_per_block=4, num_queries_per_block=16,
         vmem_limit_bytes=2**25,
     )  # fmt: skip
     lengths, starts, count = (jnp.array(n, i32) for n in ([100, 37], [0, 20, 32], [2]))
     q, kv = S((32, 4, 128), bf16), S((16, 16, 4, 128), bf16)
-    return fn, q, kv, lengths, table, starts, count
+    return fn, q, kv, lengths, TABLE, starts, count
 
 
 def matmul(module=None):
