@@ -10,28 +10,9 @@ from pathlib import Path
 from puzzles._examine import costs
 from puzzles._examine.apart import Asked, Report, apart
 from puzzles._examine.sarif import sarif
-from puzzles._examine.settings import chips, seconds, settle
+from puzzles._examine.settings import settle
 from puzzles._examine.targets import Unfit
 from puzzles._launch import SEVERITIES
-from puzzles._tpu import CHIPS
-
-
-def options(parser: argparse.ArgumentParser) -> None:
-    """What may be typed after `examine`."""
-    add = parser.add_argument
-    add("target", metavar="TARGET", nargs="?", help="module:function, file.py:function; "
-        "by default the targets in pyproject.toml")  # fmt: skip
-    add("arguments", metavar="ARGUMENT", nargs="*", help="f32[8,128], i32[3]=5,0,7, or a literal")
-    add("--chips", type=chips, help=f"some of {','.join(CHIPS)}; v5e by default")
-    add("--seed", type=int, help="draws data for shapes")
-    add("--json", action="store_true", help="print one JSON document")
-    add("--sarif", metavar="FILE", type=Path, help="write SARIF 2.1.0 there")
-    add("--baseline", metavar="FILE", type=Path, help="costs: written, and later compared")
-    add("--update-baseline", action="store_true", help="write the costs anew")
-    add("--timeout", type=seconds, metavar="SECONDS", help="for each target")
-    add("--fail-on", choices=SEVERITIES, help="the mildest finding that exits with 1; error")
-    add("--strict", action=argparse.BooleanOptionalAction, default=None,
-        help="exit with 2 where something was not looked at")  # fmt: skip
 
 
 def command(given: argparse.Namespace) -> int:
