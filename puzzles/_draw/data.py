@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from puzzles._launch import Finding, Launch, Operand, faults, itemsize, row_keys, step_number
-from puzzles._tpu import Timeline, timeline
+from puzzles._tpu import timeline
 
 STEPS, FEWEST = 1024, 256  # a walk with more steps is sampled
 PICTURES = 2048  # of operands that move, one for each step that is shown
@@ -27,8 +27,11 @@ def walk_data(launch: Launch) -> Data:
     """Everything a picture of `launch` needs, as JSON would hold it."""
     moving = sum(o.piped for o in launch.inputs + launch.outputs)
     limit = max(FEWEST, min(STEPS, PICTURES // max(1, moving)))
-    data, copied = _data(launch, faults(launch), limit), _copies(launch)
-    return data | ({"copies": copied} if copied else {})
+    data, copied = _data(launch, faults(launch), limit), timeline(launch)
+    if copied is None or not launch.copies:  # its kernel starts none by hand
+        return data
+    ids = [tuple(one) for one in launch.program_ids.tolist()] if launch.grid else []
+    return data | {"copies": copied, "ids": ids}
 
 
 def _data(launch: Launch, wrong: tuple[Finding, ...], limit: int) -> Data:
@@ -201,33 +204,3 @@ def _never(operand: Operand, counts: list[int]) -> np.ndarray:
     index = index[((index >= 0) & (index < np.array(counts, np.int64))).all(axis=1)]
     radix = np.array([math.prod(counts[a + 1 :]) for a in range(len(counts))], np.int64)
     return np.setdiff1d(np.arange(total), index @ radix)
-
-
-def _copies(launch: Launch) -> Data | None:
-    """What the picture of a launch's copies needs; None if its kernel starts none by hand."""
-    found = timeline(launch)
-    if found is None or not launch.copies:
-        return None
-    computing, overlapped = found.overlap
-    return {
-        "rows": [f"{slot.name}{slot.part}" for slot in found.slots],
-        "trips": [[t.slot, t.start, t.end, int(t.inward), t.other, t.line] for t in found.trips],
-        "moments": [[m.kind, m.line, list(m.slots), int(m.wrong)] for m in found.moments],
-        "steps": _beginnings(launch, found),
-        "open": found.faults[0].moment if found.faults else 0,
-        "faults": [[one.moment, one.says] for one in found.faults],
-        "computing": computing,
-        "overlapped": overlapped,
-        "unknown": found.unknown,
-    }
-
-
-def _beginnings(launch: Launch, found: Timeline) -> list[list[Any]]:
-    """The moment at which each grid step begins, and its program ids."""
-    if not launch.grid:
-        return []
-    ids = launch.program_ids
-    firsts: dict[int, int] = {}
-    for number, moment in enumerate(found.moments):
-        firsts.setdefault(moment.step, number)
-    return [[at, [int(i) for i in ids[step]]] for step, at in firsts.items()]

@@ -8,11 +8,11 @@ import numpy as np
 
 from puzzles._draw.assets import script, style
 from puzzles._draw.book import Book, each, numbers
-from puzzles._draw.copies import copies_section, folded
+from puzzles._draw.copies import copies_section
 from puzzles._draw.data import Data
 from puzzles._draw.lists import list_panel
 from puzzles._draw.operand import moving_panel, still_panel
-from puzzles._draw.palette import MARKS, swatch
+from puzzles._draw.palette import code, key
 from puzzles._draw.panel import views
 from puzzles._draw.strip import meters, strip
 from puzzles._draw.track import Track, program_ids, tracks, tuple_words
@@ -55,7 +55,7 @@ def _walk(data: Data) -> str:
         f'<details class="pz-idle"><summary>these stay where they are: {named}</summary>'
         f'<div class="pz-board">{still}</div></details>'
     ) * bool(idle)
-    copied = copies_section(data["copies"]) if "copies" in data else ""
+    copied = copies_section(data["copies"], data["ids"]) if "copies" in data else ""
     parts = [
         _head(data),
         _faults(data),
@@ -67,7 +67,7 @@ def _walk(data: Data) -> str:
         f'<div class="pz-board">{stacks["any"]}{sides["input"]}<div class="pz-after">'
         f"{_body(data, book)}{sides['output']}{stacks['scratch']}</div></div>",
         folds,
-        _legend(book.marks(still + "".join(sides.values())), bool(data["faults"])),
+        key(book.marks(still + "".join(sides.values())) | ({"fault"} if data["faults"] else set())),
         _numbers(data),
     ]
     alone = " pz-alone" * bool(copied and data["kept"] == 1)  # no grid to walk through
@@ -154,11 +154,11 @@ def did(data: Data, work: int) -> str:
     return f"{work} dot{'s' * (work != 1)}" if data["unit"] else "computes"
 
 
-def _legend(marks: set[str], faulty: bool) -> str:
-    """What the marks mean that this walk shows."""
-    shown = [m for m in MARKS if m in marks or (faulty and m == "fault")]
-    items = (f"<span>{swatch(m)} {MARKS[m].means}</span>" for m in shown)
-    return f'<div class="pz-legend">{"".join(items)}</div>'
+def folded(words: str) -> str:
+    """The first sentence, and the others under a fold."""
+    first, dot, rest = words.partition(". ")
+    fold = f"<details><summary>more</summary>{code(rest)}</details>" if rest else ""
+    return f"{code(first + dot.strip())}{fold}"
 
 
 def _numbers(data: Data) -> str:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
+from puzzles._draw.assets import marks_in
 from puzzles._draw.book import Book
 from puzzles._draw.data import Data
 from puzzles._draw.operand import picture, still_box
@@ -25,7 +25,7 @@ class Still:
     @property
     def marks(self) -> set[str]:
         """The marks that are in the picture."""
-        return set(re.findall(r'pz-m-(\w+)[^>]* d="M', self.drawn))
+        return marks_in(self.drawn)
 
 
 def stills(data: Data, step: int, size: float) -> list[Still]:
