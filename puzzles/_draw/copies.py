@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from puzzles._draw.book import Book, each, numbers
 from puzzles._draw.palette import code, hatch, key, px, rect, text, text_width
-from puzzles._draw.track import tuple_words
+from puzzles._draw.phrases import tuple_words
 from puzzles._tpu import Timeline
 
 Marked = dict[str, list[tuple[int, int, int]]]  # (row, from, up to) of every mark, in moments

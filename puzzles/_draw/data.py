@@ -1,6 +1,7 @@
 """A launch as plain data for a picture: what each step that is shown holds and moves.
 
-The pages are made from this data and nothing else, so equal data give equal bytes on any JAX.
+The pages are made from this data and nothing else, so equal data give equal bytes on any JAX. What
+moves in blocks has a "count"; positions count the steps that are shown, from 0.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ Data = dict[str, Any]
 
 
 def walk_data(launch: Launch) -> Data:
-    """Everything a picture of `launch` needs, as JSON would hold it."""
+    """Everything a picture of `launch` needs."""
     moving = sum(o.piped for o in launch.inputs + launch.outputs)
     limit = max(FEWEST, min(STEPS, PICTURES // max(1, moving)))
     data, copied = _data(launch, faults(launch), limit), timeline(launch)
@@ -167,13 +168,37 @@ def _operand(operand: Operand, at: np.ndarray, launch: Launch) -> Data:
         "stride": list(operand.stride),
         "low": [low for low, _ in operand.padding],
         "counts": counts,
-        "blocks": operand.blocks[at].tolist(),
+        "blocks": list(map(tuple, operand.blocks[at].tolist())),
         "moves": moves[at].tolist(),
         "count": np.cumsum(moves)[at].tolist(),
         "moved": np.cumsum(np.where(moves, sizes, 0))[at].tolist(),
         "never": _never(operand, counts).tolist(),
     }
-    return data | _filled(operand, launch, at)
+    return data | {"states": _states(data)} | _filled(operand, launch, at)
+
+
+def spans(operand: Data, block: tuple[int, ...]) -> list[tuple[int, int]]:
+    """First and last + 1 element of a block along every axis, edges not clipped."""
+    each = zip(block, operand["stride"], operand["low"], operand["sizes"], strict=True)
+    return [(i * stride - low, i * stride - low + size) for i, stride, low, size in each]
+
+
+def outside(operand: Data, block: tuple[int, ...]) -> bool:
+    """True if a block starts outside the array, its padding included."""
+    whole = zip(spans(operand, block), operand["shape"], operand["low"], strict=True)
+    return any(start < -low or start >= size for (start, _), size, low in whole)
+
+
+def _states(operand: Data) -> list[str]:
+    """What becomes of the block at each step that is shown, as `STATES` calls it."""
+    stays, goes = ("held", "written") if operand["role"] == "output" else ("reused", "fetched")
+    found, moved = [], set()
+    for block, moves in zip(operand["blocks"], operand["moves"], strict=True):
+        again = "re" * (block in moved)
+        state = f"{again}{goes}" if moves else stays
+        found.append("outside" if outside(operand, block) else state)
+        moved |= {block} if moves else set()
+    return found
 
 
 def _moves(operand: Operand) -> np.ndarray:

@@ -14,8 +14,8 @@ from puzzles._draw.lists import list_panel
 from puzzles._draw.operand import moving_panel, still_panel
 from puzzles._draw.palette import code, key
 from puzzles._draw.panel import views
+from puzzles._draw.phrases import program_ids, tuple_words
 from puzzles._draw.strip import meters, strip
-from puzzles._draw.track import Track, program_ids, tracks, tuple_words
 from puzzles._draw.words import moved, sampled, summary, title, working
 
 # What operands have alike that always move together, and what those that stay.
@@ -33,18 +33,18 @@ def _walk(data: Data) -> str:
         body = _faults(data) + "<p>The grid is empty: no step runs.</p>"
         return f'<div class="pz-walk">{_head(data)}{body}</div>'
     book = Book("grid step", data["kept"], data["open"])
-    seen, where, together = tracks(data), views(data), groups(data)
+    where = views(data)
     sides = {"scalar": "", "any": "", "input": "", "output": "", "scratch": ""}
     still, idle = "", []
-    for number, alike in together:
-        operand, track, view = data["operands"][number], seen[number], where[number]
-        if track is not None and view is not None:
-            panel = moving_panel(data, book, alike, track, view)
+    for number, alike in groups(data):
+        operand, view = alike[0], where[number]
+        if "count" in operand and view is not None:
+            panel = moving_panel(data, book, alike, view)
         elif operand["role"] == "scalar":
             panel = list_panel(data, book, operand)
         else:
-            panel = still_panel(data, book, alike, operand, view)
-        if data["kept"] > 1 and _idle(data, operand, track):
+            panel = still_panel(data, book, alike, view)
+        if data["kept"] > 1 and _idle(data, operand):
             still += panel
             idle += [one["name"] for one in alike]
         else:
@@ -61,7 +61,7 @@ def _walk(data: Data) -> str:
         _faults(data),
         copied,
         _bar(data, book),
-        strip(data, seen),
+        strip(data),
         meters(data, book),
         f'<div class="pz-lists">{sides["scalar"]}</div>' * bool(sides["scalar"]),
         f'<div class="pz-board">{stacks["any"]}{sides["input"]}<div class="pz-after">'
@@ -90,12 +90,12 @@ def groups(data: Data) -> list[tuple[int, list[Data]]]:
     return list(found.values())
 
 
-def _idle(data: Data, operand: Data, track: Track | None) -> bool:
+def _idle(data: Data, operand: Data) -> bool:
     """Whether no step changes anything of it."""
     if any(f["operand"] == operand["name"] for f in data["faults"]):
         return False
-    if track is not None:
-        return not track.output and len(np.unique(track.blocks, axis=0)) < 2
+    if "count" in operand:
+        return operand["role"] == "input" and len(set(operand["blocks"])) < 2
     return operand["role"] in ("scratch", "any") and "filled" not in operand
 
 

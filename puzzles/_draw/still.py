@@ -9,7 +9,6 @@ from puzzles._draw.book import Book
 from puzzles._draw.data import Data
 from puzzles._draw.operand import picture, still_box
 from puzzles._draw.panel import EDGE, Box, place, views
-from puzzles._draw.track import tracks
 
 
 @dataclass(frozen=True)
@@ -35,11 +34,10 @@ def stills(data: Data, step: int, size: float) -> list[Still]:
     """
     found = []
     book = Book("grid step", data["kept"], step, turned=False)
-    where = zip(data["operands"], tracks(data), views(data, size), strict=True)
-    for operand, track, view in where:
-        if track is not None and view is not None:
-            block = place(view, track, track.block(step))
-            drawn = picture(data | {"open": step}, book, track, view)
+    for operand, view in zip(data["operands"], views(data, size), strict=True):
+        if "count" in operand and view is not None:
+            block = place(view, operand, operand["blocks"][step])
+            drawn = picture(data, book, operand, view)
         elif view is not None and "filled" in operand:
             block = (1.0, 1.0, view["w"], view["h"])
             drawn = (

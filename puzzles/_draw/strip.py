@@ -10,7 +10,6 @@ import numpy as np
 from puzzles._draw.book import Book, each
 from puzzles._draw.data import Data
 from puzzles._draw.palette import px
-from puzzles._draw.track import Track, tracks
 from puzzles._draw.words import work_name
 from puzzles._receipt import amount
 
@@ -18,22 +17,21 @@ COLUMNS = 512  # at most; of more steps, a column shows the share that moves
 _HIGH, _LOW = 14.0, 4.0
 
 
-def strip(data: Data, seen: Sequence[Track | None]) -> str:
+def strip(data: Data) -> str:
     """Labels on the left; slider, rows and cursor on the right, all of one width."""
     kept = data["kept"]
     group = -(-kept // COLUMNS)
     ends = np.minimum(np.arange(group, kept + group, group), kept)
     columns = kept / group
     at = np.array(data["at"])
-    together: dict[
-        tuple[bool, tuple[int, ...]], list[str]
-    ] = {}  # those that move in the same steps
-    for track in filter(None, seen):
-        key = track.output, tuple(track.operand["count"])
-        together.setdefault(key, []).append(track.operand["name"])
+    together: dict[tuple[str, tuple[int, ...]], list[str]] = {}  # what moves in the same steps
+    for operand in data["operands"]:
+        if "count" in operand:
+            key = operand["role"], tuple(operand["count"])
+            together.setdefault(key, []).append(operand["name"])
     names, rows = list(together.values()), []
-    for output, count in together:
-        kinds = ("written", "held") if output else ("fetched", "reused")
+    for role, count in together:
+        kinds = ("written", "held") if role == "output" else ("fetched", "reused")
         rows.append(_row(_shares(np.array(count), at, ends), columns, *kinds))
     work = np.array(data["worked"])
     names.append([work_name(data)])
@@ -61,9 +59,11 @@ def _few(names: Sequence[str]) -> str:
 def meters(data: Data, book: Book) -> str:
     """Bytes that have been read and written, up to and with a step: blocks, lists, copies."""
     sums = {way: np.zeros(data["kept"], np.int64) for way in ("read", "written")}
-    for track in filter(None, tracks(data)):
-        sums["written" if track.output else "read"] += track.moved
-    sums["read"] += sum(o["bytes"] for o in data["operands"] if o["role"] == "scalar")
+    for operand in data["operands"]:
+        if "count" in operand:
+            sums["written" if operand["role"] == "output" else "read"] += operand["moved"]
+        elif operand["role"] == "scalar":
+            sums["read"] += operand["bytes"]
     for way, moved in data.get("hand", {}).items():
         sums["written" if way == "out" else "read"] += np.array(moved)
     drawn = []
