@@ -6,7 +6,10 @@ import html
 import itertools
 from collections.abc import Sequence
 
+import numpy as np
+
 from puzzles._draw.book import Book, each, numbers
+from puzzles._draw.data import Data
 from puzzles._draw.palette import code, hatch, key, px, rect, text, text_width
 from puzzles._draw.phrases import tuple_words
 from puzzles._tpu import Timeline
@@ -136,11 +139,9 @@ def copies_text(found: Timeline) -> list[str]:
     return lines + [f"✗ {fault(found)}"] * bool(found.faults)
 
 
-def copies_section(found: Timeline, ids: Sequence[tuple[int, ...]]) -> str:
-    """The picture with its words, a page a moment; the script puts buttons and a slider in.
-
-    ids: each grid step's program ids; none without a grid.
-    """
+def copies_section(data: Data) -> str:
+    """The picture with its words, a page a moment; the script puts buttons and a slider in."""
+    found: Timeline = data["copies"]
     head = f'<div class="pz-copied"><b>Copies by hand.</b> {html.escape(summary(found))}</div>'
     if not found.moments:
         return f'<div class="pz-copies">{head}</div>'
@@ -152,15 +153,15 @@ def copies_section(found: Timeline, ids: Sequence[tuple[int, ...]]) -> str:
     labels = '<div class="pz-kernel">kernel</div>' + "".join(
         f'<div title="{html.escape(name)}">{html.escape(name)}</div>' for name in rows(found)
     )
-    steps = '<div class="pz-grid">grid step</div>' * bool(ids)
+    steps = '<div class="pz-grid">grid step</div>' * bool(data["grid"])
     count = len(found.moments)
     x = edges(found, max(_NARROW, min(_WIDE, _ROOM // count)))
-    top = _STEPS if ids else 0.0
+    top = _STEPS if data["grid"] else 0.0
     width, height = px(x[-1]), px(top + _ROW * (1 + len(found.slots)))
     picture = (
         f'<svg width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
         f'role="img" aria-label="one row a slot, time from left to right; the words below say what '
-        f'happens at a moment">{copies_picture(found, x, top, ids)}</svg>'
+        f'happens at a moment">{copies_picture(found, x, top, data["grid"])}</svg>'
     )
     names = [name for name, spans in marked(found).items() if spans]
     note = (
@@ -186,11 +187,11 @@ def copies_section(found: Timeline, ids: Sequence[tuple[int, ...]]) -> str:
 
 
 def copies_picture(
-    found: Timeline, x: Sequence[float], top: float = 0.0, ids: Sequence[tuple[int, ...]] = ()
+    found: Timeline, x: Sequence[float], top: float = 0.0, grid: Sequence[int] = ()
 ) -> str:
     """A row for the kernel and one for each slot, below `top`; x: where moments begin.
 
-    ids: each grid step's program ids, which stand above.
+    grid: the launch's, whose steps stand above.
     """
     bottom = top + _ROW * (1 + len(found.slots))
     lines = [f"M0 {px(top + _ROW * (n + 1) - 0.5)}H{px(x[-1])}" for n in range(len(found.slots))]
@@ -199,9 +200,9 @@ def copies_picture(
     for n, moment in enumerate(found.moments):
         begins.setdefault(moment.step, n)
     after = [*begins.values(), len(found.moments)][1:]
-    for (step, at), end in zip(begins.items() if ids else (), after, strict=False):
+    for (step, at), end in zip(begins.items() if grid else (), after, strict=False):
         lines.append(f"M{px(x[at] + 0.5)} 4V{px(bottom)}")
-        words = tuple_words(ids[step])
+        words = tuple_words(np.unravel_index(step, grid))
         if text_width(words, 11) <= x[end] - x[at] - 8:
             drawn.append(text(x[at] + 4, 14, words, size=11))
     drawn.append(

@@ -12,11 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from puzzles._launch import Finding, Launch, Operand, faults, itemsize, row_keys, step_number
+from puzzles._launch import Launch, Operand, faults, itemsize, row_keys, step_number
 from puzzles._tpu import timeline
 
-STEPS, FEWEST = 1024, 256  # a walk with more steps is sampled
-PICTURES = 2048  # of operands that move, one for each step that is shown
+STEPS = 480  # a walk with more is sampled
 _NUMBERS = 128  # of a prefetched array that are printed
 _READS = 6  # different entries of a prefetched array that a step reads
 _CELLS = 1 << 18  # of an array's blocks: with more, what is never touched is not looked for
@@ -26,18 +25,9 @@ Data = dict[str, Any]
 
 def walk_data(launch: Launch) -> Data:
     """Everything a picture of `launch` needs."""
-    moving = sum(o.piped for o in launch.inputs + launch.outputs)
-    limit = max(FEWEST, min(STEPS, PICTURES // max(1, moving)))
-    data, copied = _data(launch, faults(launch), limit), timeline(launch)
-    if copied is None or not launch.copies:  # its kernel starts none by hand
-        return data
-    ids = [tuple(one) for one in launch.program_ids.tolist()] if launch.grid else []
-    return data | {"copies": copied, "ids": ids}
-
-
-def _data(launch: Launch, wrong: tuple[Finding, ...], limit: int) -> Data:
+    wrong = faults(launch)
     numbers = [step_number(launch, f) for f in wrong]
-    at = _kept(launch.steps, limit, [n for n in numbers if n is not None])
+    at = _kept(launch.steps, [n for n in numbers if n is not None])
     position = {int(step): n for n, step in enumerate(at)}
     dots = sum((dot.executed for dot in launch.dots), np.zeros(launch.steps, np.int64))
     unit = "dot" if launch.dots else ""
@@ -87,6 +77,7 @@ def _data(launch: Launch, wrong: tuple[Finding, ...], limit: int) -> Data:
         ],
         **({} if launch.exact else {"bound": launch.bound}),
         **({"hand": _by_hand(launch, at)} if launch.copies else {}),
+        **({"copies": timeline(launch)} if launch.copies else {}),
     }
 
 
@@ -101,12 +92,12 @@ def _by_hand(launch: Launch, at: np.ndarray) -> Data:
     return {way: np.cumsum(sizes)[at].tolist() for way, sizes in each.items()}
 
 
-def _kept(steps: int, limit: int, wrong: list[int]) -> np.ndarray:
+def _kept(steps: int, wrong: list[int]) -> np.ndarray:
     """The steps that are shown: all, or an even sample with every fault and its neighbours."""
-    if steps <= limit:
+    if steps <= STEPS:
         return np.arange(steps)
     # Samples come in pairs of neighbours: what is reused shows only from one step to the next.
-    first = np.linspace(0, steps - 2, limit // 2).round().astype(np.int64)
+    first = np.linspace(0, steps - 2, STEPS // 2).round().astype(np.int64)
     near = [number + d for number in wrong for d in (-1, 0, 1)]
     near = [step for step in near if 0 <= step < steps]
     return np.unique(np.concatenate([first, first + 1, np.array(near, np.int64)]))

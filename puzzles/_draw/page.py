@@ -55,7 +55,7 @@ def _walk(data: Data) -> str:
         f'<details class="pz-idle"><summary>these stay where they are: {named}</summary>'
         f'<div class="pz-board">{still}</div></details>'
     ) * bool(idle)
-    copied = copies_section(data["copies"], data["ids"]) if "copies" in data else ""
+    copied = copies_section(data) if data.get("copies") else ""
     parts = [
         _head(data),
         _faults(data),
@@ -114,7 +114,7 @@ def _faults(data: Data) -> str:
     for fault in data["faults"]:
         go = ""
         if fault["at"] is not None and data["kept"] > 1:
-            step = tuple_words(program_ids(data, fault["at"]))
+            step = tuple_words(program_ids(data, data["at"][fault["at"]]))
             go = f' <span data-go="{fault["at"]}" title="look at {step}"></span>'
         items.append(f'<li><span class="pz-x">✗</span> {folded(fault["says"])}{go}</li>')
     return f'<ul class="pz-faults">{"".join(items)}</ul>' if items else ""

@@ -20,9 +20,8 @@ STATES = {
 }
 
 
-def program_ids(data: Data, k: int) -> tuple[int, ...]:
-    """The program ids of a step that is shown."""
-    step = data["at"][k]
+def program_ids(data: Data, step: int) -> tuple[int, ...]:
+    """The program ids of a grid step, counted from 0."""
     return tuple(int(i) for i in np.unravel_index(step, data["grid"])) if data["grid"] else ()
 
 

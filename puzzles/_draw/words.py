@@ -23,7 +23,7 @@ def walk_text(data: Data) -> str:
     parts = [title(data), *(f"✗ {fault['says']}" for fault in data["faults"])]
     if data["steps"]:
         parts += [*_table(data), ""]
-    copied = copies_text(data["copies"]) if "copies" in data else []
+    copied = copies_text(data["copies"]) if data.get("copies") else []
     return "\n".join([*parts, *summary(data), *copied])
 
 
@@ -41,7 +41,7 @@ def _table(data: Data) -> Iterator[str]:
     heads = ["step", "program ids", *(operand["name"] for operand in moving), work_name(data)]
     rows, letters = [heads], set()
     for k in shown:
-        cells = [f"{at[k]}", tuple_words(program_ids(data, k))]
+        cells = [f"{at[k]}", tuple_words(program_ids(data, at[k]))]
         for operand in moving:
             letter = _letter(operand, k)
             letters.add(letter)
