@@ -6,7 +6,7 @@ import json
 import multiprocessing
 import os
 import signal
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -34,14 +34,6 @@ class Asked:
     seed: int = 0
     before: Costs | None = None
     kept: str = ""
-
-    def compared(self, before: Costs | None, kept: str) -> Asked:
-        """The same, with costs to compare with."""
-        return replace(self, before=before, kept=kept)
-
-    @property
-    def name(self) -> str:
-        return " ".join((self.target, *self.arguments))
 
 
 @dataclass(frozen=True)

@@ -29,8 +29,8 @@ def command(given: argparse.Namespace) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     reports, codes = [], set()
-    for target, *arguments in targets:
-        report = _report(Asked(target, tuple(arguments), given.chips, given.seed), given, kept)
+    for target in targets:
+        report = _report(target, given, kept)
         report.data["code"] = _code(report, given.fail_on, given.strict)
         if not given.json:
             print(report.text, end="\n\n" if len(targets) > 1 else "\n", flush=True)
@@ -49,14 +49,17 @@ def command(given: argparse.Namespace) -> int:
     return code
 
 
-def _report(asked: Asked, given: argparse.Namespace, kept: dict[str, costs.Costs]) -> Report:
+def _report(target: list[str], given: argparse.Namespace, kept: dict[str, costs.Costs]) -> Report:
     """The report on one target; its costs are kept where none are known, or where asked for."""
-    before = None if given.update_baseline else kept.get(asked.name)
-    report = apart(asked.compared(before, str(given.baseline)), given.timeout)
+    name, (function, *arguments) = " ".join(target), target
+    before = None if given.update_baseline else kept.get(name)
+    file = str(given.baseline)
+    asked = Asked(function, tuple(arguments), given.chips, given.seed, before, file)
+    report = apart(asked, given.timeout)
     if given.baseline and before is None and report.costs:
-        kept[asked.name] = report.costs
+        kept[name] = report.costs
         costs.write(given.baseline, kept)
-        print(f"the costs of {asked.name} are written to {given.baseline}", file=sys.stderr)
+        print(f"the costs of {name} are written to {file}", file=sys.stderr)
     return report
 
 
