@@ -41,7 +41,6 @@ def walk_data(launch: Launch) -> Data:
             "kind": f.kind,
             "operand": f.operand,
             "at": None if number is None else position[number],
-            "block": None if f.block is None else list(f.block),
             "says": f.words,
         }
         for f, number in zip(wrong, numbers, strict=True)
@@ -60,6 +59,7 @@ def walk_data(launch: Launch) -> Data:
         "busy": None if plain else int((work > 0).sum()),
         "read": certain.hbm_bytes_read,
         "written": certain.hbm_bytes_written,
+        "moved": _moved(launch, at),
         "faults": found,
         "operands": [
             *(
@@ -76,20 +76,21 @@ def walk_data(launch: Launch) -> Data:
             ),
         ],
         **({} if launch.exact else {"bound": launch.bound}),
-        **({"hand": _by_hand(launch, at)} if launch.copies else {}),
         **({"copies": timeline(launch)} if launch.copies else {}),
     }
 
 
-def _by_hand(launch: Launch, at: np.ndarray) -> Data:
-    """Bytes that the kernel's own copies have brought in and out, up to and with each step."""
-    none = np.zeros(launch.steps, np.int64)
-    ways = {"in": 0, "out": 1}
-    each = {
-        way: sum((c.bytes_each * c.executed for c in launch.copies if c.spaces[end] == "hbm"), none)
-        for way, end in ways.items()
-    }
-    return {way: np.cumsum(sizes)[at].tolist() for way, sizes in each.items()}
+def _moved(launch: Launch, at: np.ndarray) -> Data:
+    """Bytes that have been read and written up to and with each step: lists, blocks, copies."""
+    found = {way: np.zeros(launch.steps, np.int64) for way in ("read", "written")}
+    found["read"][:1] = sum(one.hbm_bytes for one in launch.scalars)
+    for one in launch.inputs + launch.outputs:
+        if one.piped:
+            found["written" if one.output else "read"] += _moves(one) * _sizes(one)
+    for copy in launch.copies:
+        for way, space in zip(found, copy.spaces, strict=True):
+            found[way] += copy.bytes_each * copy.executed * (space == "hbm")
+    return {way: np.cumsum(sizes)[at].tolist() for way, sizes in found.items()}
 
 
 def _kept(steps: int, wrong: list[int]) -> np.ndarray:
@@ -153,7 +154,7 @@ def _scalar(
 
 def _operand(operand: Operand, at: np.ndarray, launch: Launch) -> Data:
     counts = [-(-n // max(1, b)) for n, b in zip(operand.shape, operand.sizes, strict=True)]
-    moves, sizes = _moves(operand), _sizes(operand)
+    moves = _moves(operand)
     data = _still(operand, "output" if operand.output else "input") | {
         "sizes": list(operand.sizes),
         "stride": list(operand.stride),
@@ -162,7 +163,6 @@ def _operand(operand: Operand, at: np.ndarray, launch: Launch) -> Data:
         "blocks": list(map(tuple, operand.blocks[at].tolist())),
         "moves": moves[at].tolist(),
         "count": np.cumsum(moves)[at].tolist(),
-        "moved": np.cumsum(np.where(moves, sizes, 0))[at].tolist(),
         "never": _never(operand, counts).tolist(),
     }
     return data | {"states": _states(data)} | _filled(operand, launch, at)

@@ -51,19 +51,11 @@ def _few(names: Sequence[str]) -> str:
 
 
 def meters(data: Data, book: Book) -> str:
-    """Bytes that have been read and written, up to and with a step: blocks, lists, copies."""
-    sums = {way: np.zeros(data["kept"], np.int64) for way in ("read", "written")}
-    for operand in data["operands"]:
-        if "count" in operand:
-            sums["written" if operand["role"] == "output" else "read"] += operand["moved"]
-        elif operand["role"] == "scalar":
-            sums["read"] += operand["bytes"]
-    for way, moved in data.get("hand", {}).items():
-        sums["written" if way == "out" else "read"] += np.array(moved)
+    """Bytes that have been read and written, up to and with a step."""
     drawn = []
     for way, mark in (("read", "read"), ("written", "done")):
-        said = book.element("b", each([amount(size) for size in sums[way].tolist()]))
-        full = 100 * sums[way] / (data[way] or 1)
+        said = book.element("b", each([amount(size) for size in data["moved"][way]]))
+        full = 100 * np.array(data["moved"][way]) / (data[way] or 1)
         wide = book.attributes(style=each([f"width:{share:.4g}%" for share in full.tolist()]))
         drawn.append(
             f'<div class="pz-meter"><span>{way} {said} of {amount(data[way])}</span>'
