@@ -19,10 +19,6 @@ _WORDS = {
 }
 
 
-class Unkept(ValueError):
-    """A file that holds no costs; the text says what would."""
-
-
 def costs(launches: Sequence[Launch]) -> Costs:
     """What each launch costs; of several of one name the second is `name #2`."""
     return dict(zip(_names(launches), map(_cost, launches), strict=True))
@@ -62,7 +58,7 @@ def dearer(launches: Sequence[Launch], before: Costs, file: str) -> Iterator[Fin
 
 
 def read(file: Path) -> dict[str, Costs]:
-    """The costs of every target in a file; empty where it is absent."""
+    """The costs of every target in a file, empty where it is absent; ValueError for another."""
     if not file.exists():
         return {}
     try:
@@ -73,7 +69,7 @@ def read(file: Path) -> dict[str, Costs]:
     except (ValueError, AttributeError):  # no JSON, or no objects of objects
         counts = [None]
     if not all(isinstance(n, int) for n in counts):
-        raise Unkept(f"{file} holds no costs: delete it, and it is written anew")
+        raise ValueError(f"{file} holds no costs: delete it, and it is written anew")
     return kept
 
 
