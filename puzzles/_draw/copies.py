@@ -1,4 +1,4 @@
-"""The copies that a kernel makes by hand, moment by moment: one row a slot, as picture and text."""
+"""The copies that a kernel makes by hand, moment by moment: one row a slot."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ _ROW, _BAR, _STEPS = 36.0, 14.0, 20.0  # pixels: a row, the bar in it, the line 
 _NARROW, _WIDE, _ROOM = 24.0, 64.0, 640.0  # of a moment, and what all of them would like to have
 _SHORT = 0.4  # of a moment: a wait for a copy that has flown for a while
 _KERNEL = -1  # the row above those of the slots
-_COLUMNS = 64  # of the table of characters
-_LETTERS = {"inward": ">", "outward": "<", "landed": ".", "work": "#", "fault": "!"}
+_MARKS = ("waits", "landed", "inward", "outward", "work", "fault")  # the last lies on top
 
 
 def rows(found: Timeline) -> list[str]:
@@ -88,7 +87,7 @@ def edges(found: Timeline, wide: float) -> list[float]:
 def marked(found: Timeline) -> Marked:
     """(row, from, up to) of every mark, in moments."""
     last = len(found.moments)
-    spans: Marked = {name: [] for name in ("waits", *_LETTERS)}
+    spans: Marked = {name: [] for name in _MARKS}
     for n, moment in enumerate(found.moments):
         if moment.kind != "ends":
             spans["work" if moment.kind == "computes" else "waits"].append((_KERNEL, n, n + 1))
@@ -114,28 +113,8 @@ def marked(found: Timeline) -> Marked:
 
 
 def copies_text(found: Timeline) -> list[str]:
-    """A table of characters, and what it comes to."""
+    """What the picture comes to."""
     lines = ["", f"copies by hand: {summary(found)}"]
-    if not found.moments:
-        return lines
-    shown = min(len(found.moments), _COLUMNS)
-    names = ["kernel", *rows(found)]
-    table = [[" "] * shown for _ in names]
-    spans = marked(found)
-    for name, letter in _LETTERS.items():
-        for at, start, stop in spans[name]:
-            for n in range(start, min(stop, shown)):
-                table[at + 1][n] = letter
-    for n, moment in enumerate(found.moments[:shown]):
-        if table[0][n] != "!":
-            table[0][n] = "." if moment.kind == "ends" else moment.kind[0]
-    wide = max(map(len, names))
-    for name, row in zip(names, table, strict=True):
-        lines.append(f"{name:<{wide}}  {' '.join(row)}".rstrip())
-    letters = "w waits, c computes; > copied into, < copied out of, . landed, # computed on"
-    lines.append(letters + "; ! wrong" * bool(spans["fault"]))
-    if shown < len(found.moments):
-        lines.append(f"the first {shown} of {len(found.moments)} moments")
     return lines + [f"✗ {fault(found)}"] * bool(found.faults)
 
 
@@ -209,7 +188,7 @@ def copies_picture(
         f'<path d="{"".join(lines)}" stroke="currentColor" stroke-opacity=".25" fill="none"/>'
     )
     spans = marked(found)
-    for name in ("waits", "landed", "inward", "outward", "work", "fault"):
+    for name in _MARKS:
         boxes = []
         for row, start, stop in spans[name]:
             y = top + _ROW * (row + 1) + (11 if row == _KERNEL else 18)

@@ -47,21 +47,26 @@ def shown(monkeypatch):
     return found
 
 
-def table(text):
-    """The rows of the table of characters, by their names."""
-    rows = re.findall(
-        r"^(kernel|\w+(?: of \w+)?(?:\[[\d:, ]+\])?) {2,}((?:[wc<>.#! ] ?)+)$", text, re.M
-    )
-    return {name: marks.rstrip()[::2] for name, marks in rows}
+LETTERS = {"waits": "w", "inward": ">", "outward": "<", "landed": ".", "work": "#", "fault": "!"}
+
+
+def table(found):
+    """The marks of each row as letters, a column a moment."""
+    letters = {name: [" "] * len(found.moments) for name in ("kernel", *rows(found))}
+    for name, spans in marked(found).items():
+        for row, start, stop in spans:
+            one = letters[["kernel", *rows(found)][row + 1]]
+            one[start:stop] = LETTERS[name] * (stop - start)
+    return {name: "".join(one).rstrip() for name, one in letters.items()}
 
 
 def test_one_buffer_and_two_slots_look_plainly_different():
     serial, says = drawn("stream_sum")
-    assert table(says) == {"kernel": "wc" * 5, "rows_ref": ">#" * 5}
+    assert table(serial) == {"kernel": "w#" * 5, "rows_ref": ">#" * 5}
     assert "computes at 5 moments, and nothing flies meanwhile" in says
     ahead, says = drawn("double_buffered_sum")
-    assert table(says) == {
-        "kernel": "wc" * 5,
+    assert table(ahead) == {
+        "kernel": "w#" * 5,
         "slots_ref[0]": ">#>>>#>>>#",
         "slots_ref[1]": ">>>#>>>#",
     }
@@ -69,7 +74,7 @@ def test_one_buffer_and_two_slots_look_plainly_different():
     # A wait is short where its copy could fly before.
     assert edges(serial, 10) == [10 * n for n in range(11)]
     assert np.diff(edges(ahead, 10))[::2].tolist() == [10, 4, 4, 4, 4]
-    assert table(drawn("copy_rows")[1]) == {"kernel": "wcw", "rows_ref": ">#<"}
+    assert table(drawn("copy_rows")[0]) == {"kernel": "w#w", "rows_ref": ">#<"}
 
 
 def test_overlap_is_that_of_the_receipt():
