@@ -11,6 +11,7 @@ from typing import Any
 
 from puzzles._examine.examination import Examination
 from puzzles._examine.ignores import without_ignored
+from puzzles._examine.inner import revisited_inside
 from puzzles._judge import equations_outside, told, unwrap
 from puzzles._launch import (
     ERROR,
@@ -199,6 +200,7 @@ class _Examination:
         for n, launch in enumerate(self.launches):
             found = (without_loss(launch, one) for one in faults(launch))
             self.add(map(self.where_cores_share, found), n)
+            self.add(revisited_inside(launch), n)
             self.add(map(partial(moved_by_the_kernel, launch), launch.log.moved), n)
         steps = sum(launch.steps for launch in self.launches)
         self.looked.append(

@@ -346,6 +346,39 @@ def test_a_kernel_that_reads_through_a_reshape_is_simulated(first: bool) -> None
         assert (out == (rows + rows[:, 1:2]).reshape(32, 128)).all()
 
 
+@pytest.mark.parametrize("body", ["sums", "writes", "sums within"])
+def test_a_block_of_an_inner_pipeline_that_comes_back_is_told(body: str) -> None:
+    def pipelined(x_ref, o_ref):
+        if body == "writes":
+            o_ref[...] = -x_ref[...]
+            return
+
+        @pl.when(pl.program_id(1 if body == "sums within" else 0) == 0)
+        def _():
+            o_ref[...] = jnp.zeros_like(o_ref)
+
+        o_ref[...] += x_ref[...]
+
+    def kernel(x_hbm, o_hbm):
+        pltpu.emit_pipeline(
+            pipelined, grid=(2, 3),
+            in_specs=[pl.BlockSpec((8, 128), lambda i, j: (3 * i + j, 0))],
+            out_specs=[pl.BlockSpec((8, 128), lambda i, j: (i if body == "sums within" else j, 0))],
+        )(x_hbm, o_hbm)  # fmt: skip
+
+    def fn(x):
+        rows = 16 if body == "sums within" else 24
+        return pl.pallas_call(kernel, in_specs=[ANY], out_specs=ANY, out_shape=S((rows, 128), f32))(
+            x
+        )
+
+    found = examine(fn, S((48, 128), f32))
+    told = [(one.kind, one.severity, one.operand) for one in found.findings]
+    severity = {"sums": "error", "writes": "warning"}.get(body)
+    assert told == ([("revisited", severity, "o_hbm")] if severity else [])
+    assert not severity or "`o_hbm[0:8]` is a block" in found.findings[0].says
+
+
 def test_scalars_that_the_kernel_writes_are_followed_from_step_to_step() -> None:
     def kernel(cursor, x_hbm, o_ref, buffer, sem):
         n = cursor[0]

@@ -1,0 +1,93 @@
+"""Blocks of a pipeline inside of a kernel, `emit_pipeline`'s, that come back after others."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from typing import Any
+
+from jax.experimental.pallas import tpu as pltpu
+
+from puzzles._jax import JaxprEqn
+from puzzles._launch import (
+    ERROR,
+    WARNING,
+    Event,
+    Finding,
+    Launch,
+    Part,
+    line_of,
+    ranges_of,
+    ranges_shown,
+)
+
+_STEPS = 200_000  # events over all steps that are looked at
+_PIPELINE = inspect.getsourcefile(inspect.unwrap(pltpu.emit_pipeline))
+
+
+def revisited_inside(launch: Launch) -> Iterator[Finding]:
+    """The first block of each array that a pipeline writes back a second time.
+
+    In the kernel's order; up to where data decide what is copied, and no further.
+    """
+    pipes = {id(e) for e in launch.log.events if e.name == "dma_start" and _piped(e.equation)}
+    if not pipes or len(launch.log.events) * launch.steps > _STEPS:
+        return
+    told: set[str] = set()
+    for ids in launch.program_ids.tolist():
+        seen: set[Any] = set()  # a buffer, and the part of an array that it was copied to
+        first: dict[Any, str] = {}  # what was done first to a buffer since it was copied
+        for event in launch.log.events:
+            most, least = event.times(ids)
+            if most != least and id(event) in pipes:
+                return
+            if not least or event.name in ("work", "dma_wait"):
+                continue
+            if event.name != "dma_start":
+                first.setdefault(event.parts(ids)[0][0], event.name)
+                continue
+            source, target, _ = event.parts(ids)
+            seen = {one for one in seen if one[1] != _place(source)}  # it is fetched again
+            if id(event) not in pipes or _place(target) is None:
+                continue
+            block = source[0], _place(target)
+            if block in seen and target[0].name not in told:
+                told.add(target[0].name)
+                yield _finding(launch, event, target, first.get(source[0]) == "get")
+            seen.add(block)
+            first.pop(source[0], None)
+
+
+def _piped(equation: JaxprEqn) -> bool:
+    """Whether JAX's pipeline starts this copy."""
+    traceback = equation.source_info.traceback
+    return any(f.file_name == _PIPELINE for f in (traceback.frames if traceback else ()))
+
+
+def _place(part: Part) -> Any:
+    """A part of an array in HBM; None for any other, or where it is not known."""
+    ref, transforms = part
+    ranges = ranges_of(transforms)
+    return None if getattr(ref, "space", "") != "hbm" or ranges is None else (ref, ranges)
+
+
+def _finding(launch: Launch, event: Event, target: Part, reads: bool) -> Finding:
+    ref, transforms = target
+    says = (
+        f"`{ref.name}{ranges_shown(ranges_of(transforms), ref.shape)}` is a block that the "
+        "pipeline inside of the kernel comes back to after it went on to others. It has written "
+        "the first result to HBM by then, and does not fetch it: "
+    )
+    says += (
+        "the body reads what another block left in the buffer."
+        if reads
+        else "the body writes it again, and the last result counts."
+    )
+    remedy = (
+        "Move the axis that comes back to it inwards in the pipeline's grid, so that all visits "
+        "to a block follow each other."
+    )
+    return Finding(
+        "revisited", ERROR if reads else WARNING, says, remedy, launch.name, ref.name,
+        line=line_of(event.equation.source_info) or launch.line,
+    )  # fmt: skip
