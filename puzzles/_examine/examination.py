@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import html
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -21,8 +22,9 @@ class Examination:
     """The findings on a function's launches, the worst first; `str()` gives all of it.
 
     looked, not_looked: what was looked for, and what not, with the reason. unread: why the function
-    could not be read; then nothing else is known. unseen: "memory" and the like, which nobody
-    looked at in some of the launches. ignored: what comments in the source ignore, and why.
+    could not be read; then nothing else is known. cycles: libtpu's estimate, where there is one.
+    unseen: "memory" and the like, which nobody looked at in some of the launches. ignored: what
+    comments in the source ignore, with their reasons.
     """
 
     name: str
@@ -31,6 +33,7 @@ class Examination:
     looked: tuple[str, ...] = ()
     not_looked: tuple[str, ...] = ()
     chips: tuple[str, ...] = ("v5e",)
+    cycles: str = ""
     unread: str = ""
     unseen: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()
@@ -77,7 +80,7 @@ class Examination:
     __repr__ = __str__  # what a notebook keeps as plain text
 
     def _receipt(self) -> str:
-        return receipt_text(self.launches, self.chips[0], limits=True)
+        return receipt_text(self.launches, self.chips[0], cycles=self.cycles, limits=True)
 
     def _scope(self) -> Iterator[tuple[str, str]]:
         scope = {"looked for": self.looked, "not for": self.not_looked, "ignored": self.ignored}
@@ -95,6 +98,7 @@ class Examination:
                 "chips": self.chips,
                 "findings": [dataclasses.asdict(one) for one in self.findings],
                 "launches": [_counts(one) for one in self.launches],
+                "cycles": self.cycles,
                 "looked": self.looked,
                 "not_looked": self.not_looked,
                 "unseen": self.unseen,
@@ -105,10 +109,24 @@ class Examination:
         )
 
     def _repr_html_(self) -> str:
-        """How a notebook shows it: the same words, on lines that wrap."""
+        """How a notebook shows it."""
+        parts = [f"<b>{html.escape(self.headline)}</b>"]
+        if self.unread:
+            parts.append(f"<div>{_code(self.unread)}</div>")
+        parts += map(_item, self.findings)
+        if self.launches:
+            parts.append(receipt_html(self._receipt()))
+        rows = "".join(
+            f"<tr><th style='text-align:left;vertical-align:top;font-weight:normal;opacity:.7'>"
+            f"{label}</th><td style='text-align:left'>{_code(line)}</td></tr>"
+            for label, line in self._scope()
+        )
+        parts.append(f"<table style='margin-top:6px'>{rows}</table>" if rows else "")
         colour = _COLOURS[ERROR if self.unread else self.worst]
-        style = f"border-left:4px solid {colour};padding:4px 0 4px 12px;max-width:62em"
-        return f"<div style='{style}'>{receipt_html(str(self))}</div>"
+        return (
+            f"<div style='border-left:4px solid {colour};padding:4px 0 4px 12px;max-width:62em'>"
+            f"{''.join(parts)}</div>"
+        )
 
 
 def _where(one: Finding) -> str:
@@ -121,6 +139,25 @@ def _text(one: Finding) -> str:
     lines = [f"{_MARKS[one.severity]} {_where(one)}", one.says]
     lines += [f"→ {one.remedy}"] * bool(one.remedy) + [f"in {one.line}"] * bool(one.line)
     return "\n    ".join(line for part in lines for line in part.splitlines())
+
+
+def _item(one: Finding) -> str:
+    remedy = f"<br>→ {_code(one.remedy)}" if one.remedy else ""
+    line = f"<br><code style='opacity:.7'>{html.escape(one.line)}</code>" if one.line else ""
+    where = f"href='{address(one.kind)}' target='_blank' style='color:inherit'"
+    means = f"<a {where}>what {one.kind} means</a>"
+    return (
+        f"<div style='margin-top:8px;border-left:3px solid {_COLOURS[one.severity]};"
+        f"padding-left:8px'><b>{html.escape(_where(one))}</b><br>{_code(one.says)}{remedy}{line}"
+        f"<br>{means}</div>"
+    )
+
+
+def _code(text: str) -> str:
+    """Escaped text with `backticks` as code and line breaks kept."""
+    pieces = html.escape(text).split("`")
+    marked = [p if n % 2 == 0 else f"<code>{p}</code>" for n, p in enumerate(pieces)]
+    return "".join(marked).replace("\n", "<br>")
 
 
 def _counts(one: Launch) -> dict[str, object]:

@@ -38,10 +38,12 @@ from puzzles._tpu import (
     INSTALL_LIBTPU,
     Compiler,
     CompilerMissing,
+    NoEstimate,
     Sanitized,
     again_whole,
     axes_around,
     compiled,
+    estimated_cycles,
     has_libtpu,
     known_to_fit,
     lowered,
@@ -52,6 +54,7 @@ from puzzles._tpu import (
 )
 
 _NUMBERS = "wrong numbers: nobody said which are right"
+_ESTIMATED = ("v5e", "v5p")
 _GPU = (
     "this kernel is for GPUs, as its `compiler_params` or its mesh say, and what is read here are "
     "kernels for TPUs."
@@ -106,11 +109,11 @@ def _examined(fn: Any, args: tuple, chips: tuple[str, ...], seed: int) -> Examin
     work.lowering()
     work.simulation(seed)
     work.memories()
-    work.compilation()
+    cycles = work.compilation()
     work.costs()
     work.not_looked.append(_NUMBERS)
     return Examination(
-        name, work.findings, launches, tuple(work.looked), tuple(work.not_looked), chips,
+        name, work.findings, launches, tuple(work.looked), tuple(work.not_looked), chips, cycles,
         unseen=tuple(dict.fromkeys(work.unseen)),
     )  # fmt: skip
 
@@ -276,22 +279,22 @@ class _Examination:
             self.add(room(launch, self.chips), n)
         self.looked.append(f"vmem, smem: for {', '.join(self.chips)}")
 
-    def compilation(self) -> None:
-        """What libtpu refuses."""
+    def compilation(self) -> str:
+        """What libtpu refuses; the cycles that it estimates."""
         if not has_libtpu():
             self.not_looked.append(f"compile: libtpu is not installed: {INSTALL_LIBTPU}")
-            return
+            return ""
         here = [n for n, one in enumerate(self.each) if n not in self.refused and not speaks(one)]
         if any(map(speaks, self.each)):
             self.not_looked.append("compile: kernels that speak to other devices")
         if not here:
-            return
+            return ""
         try:
             with Compiler() as compiler:
                 found = list(compiled([self.each[n] for n in here], compiler, self.chips))
         except CompilerMissing as error:
             self.not_looked.append(f"compile: {error}")
-            return
+            return ""
         refused = {chip for _, one in found for chip in one.chips}
         fine = [chip for chip in self.chips if chip not in refused]
         for about, estimate in list(self.told.items()):
@@ -302,6 +305,16 @@ class _Examination:
             launch = self.launches[here[number]]
             self.add([replace(one, launch=launch.name, line=launch.line)], here[number])
         self.looked.append(f"compile: libtpu, for {', '.join(self.chips)}")
+        return "" if found or self.refused else self.cycles()
+
+    def cycles(self) -> str:
+        chip = next((chip for chip in self.chips if chip in _ESTIMATED), None)
+        if chip is None:
+            return ""
+        try:
+            return f"{estimated_cycles(self.traced, chip):,} on {chip} by libtpu's estimate"
+        except NoEstimate:
+            return ""
 
     def costs(self) -> None:
         """What costs time, and is right all the same."""
