@@ -45,7 +45,8 @@ class Proofs:
         anew = self.fresh or os.environ.get("CI") == "true"
         if anew or kept["of"] != of:
             return None
-        return Report(rung, kept["counts"], mistakes=kept["mistakes"], before=True)
+        name = f"{ladder_of(rung)}/{rung}"
+        return Report(name, kept["counts"], mistakes=kept["mistakes"], before=True)
 
     def keep(self, rung: str, kind: str, report: Report) -> None:
         """Keep a proof that holds and was asked for before; one that fails is forgotten."""

@@ -52,6 +52,9 @@ def _cases(puzzle: Puzzle) -> Iterator[str]:
 
 
 def _names(puzzle: Puzzle) -> Iterator[str]:
+    if puzzle.path.stem != puzzle.name:
+        place = puzzle.place(f"def {puzzle.name}(", author=False)
+        yield f"{place}: its puzzle is called '{puzzle.name}': give file and function one name"
     names = [m.name for m in (*puzzle.mistakes, *puzzle.alternatives)]
     for name in sorted({n for n in names if names.count(n) > 1}):
         place = puzzle.place(f'"{name}"')

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import shutil
-from pathlib import Path
 
 import pytest
 import sample
@@ -14,7 +12,7 @@ from planted import Rung
 
 import puzzles
 from puzzles import Alternative, Mistake
-from puzzles._author import diagrams, leaks, proof, repository
+from puzzles._author import leaks, proof
 from puzzles._puzzle import variant
 
 pytestmark = pytest.mark.newest
@@ -37,14 +35,6 @@ def test_other_words_of_a_mistake() -> None:
 def test_an_alternative_that_is_wrong() -> None:
     other = Alternative(WRONG.name, WRONG.old, WRONG.new, WRONG.edits, WRONG.code)
     assert "is rejected" in str(proof.alternative_problem(ROW_SUM, other, thorough=False))
-
-
-def test_a_diagram_that_is_not_today_s(tmp_path: Path) -> None:
-    shutil.copytree(repository.ROOT / "diagrams", tmp_path / "diagrams")
-    assert diagrams.out_of_date(tmp_path) == []
-    drawn = tmp_path / "diagrams" / "basics" / "row_sum.svg"
-    drawn.write_text(drawn.read_text() + "<!-- by hand -->")
-    assert diagrams.out_of_date(tmp_path) == ["diagrams/basics/row_sum.svg"]
 
 
 def test_a_fact_without_a_source() -> None:

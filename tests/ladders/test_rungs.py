@@ -78,7 +78,7 @@ def test_solution_compiles_for_a_tpu(puzzle: Puzzle, compiler: _tpu.Compiler) ->
         others, some = puzzle.alternatives, puzzle
         if not sample.ALL:
             others, some = (), _first_case_of(puzzle)
-        assert list(proof.compiler_problems(some, compiler, others, chips, chips)) == []
+        assert list(proof.compiler_problems(some, compiler, others, chips)) == []
 
 
 def test_a_production_shape_that_does_not_compile_is_told(compiler: _tpu.Compiler) -> None:
@@ -220,7 +220,7 @@ def test_what_proves_a_rung_is_worth_something(puzzle: Puzzle) -> None:
 
 @pytest.mark.newest
 @each_puzzle
-def test_the_production_shape_compares_costs_and_every_slack_is_needed(puzzle: Puzzle) -> None:
+def test_the_production_shape_compares_costs(puzzle: Puzzle) -> None:
     with keeping_traces():
         assert list(proof.scale_problems(puzzle)) == []
 
