@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import builtins
 import inspect
 import re
@@ -70,7 +69,6 @@ def rung_cells(
         raise BuildError(f"{at_line(puzzle.file, error)}") from None
     _, header = _regions.split_cells(texts[0])[0]
     starter, solution = (_parse(text.removeprefix(header)) for text in texts)
-    _check_names(puzzle, starter)
     _check_names(puzzle, solution)
     cells = solution if solved else starter
     for position, cell in enumerate(cells, 1):
@@ -142,24 +140,13 @@ def _check_names(puzzle: Puzzle, cells: list[NotebookNode]) -> None:
         raise BuildError(
             f"{place}: SyntaxError: {error.msg}, in a cell that runs in the notebook only"
         ) from None
-    unknown = free - {*dir(builtins), "__name__", *_filled_in(puzzle)}
+    unknown = free - {*dir(builtins), "__name__"}
     if unknown:
         raise BuildError(
             f"{_first_use(puzzle, unknown)}: {', '.join(sorted(unknown))} is defined neither in "
             "the setup cell nor in this puzzle's cells: import or define it in one of these, or "
             "add it to SETUP in puzzles/_author/cells.py"
         )
-
-
-def _filled_in(puzzle: Puzzle) -> set[str]:
-    """Names that the learner's lines bind: the given lines after a gap may use them."""
-    regions = _regions.regions(puzzle.text)
-    return {
-        node.id
-        for node in ast.walk(ast.parse(puzzle.text))
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
-        if any(region.first <= node.lineno <= region.last for region in regions)
-    }
 
 
 def _first_use(puzzle: Puzzle, names: set[str]) -> str:

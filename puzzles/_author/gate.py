@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import time
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 from puzzles._author import proof, review
 from puzzles._author.margin import margin, margin_problem
@@ -15,7 +16,7 @@ from puzzles._author.report import Report, raised, total
 from puzzles._author.repository import BuildError, project
 from puzzles._author.soundness import soundness_problems
 from puzzles._author.tree import ladder_problems, ladders_of, project_problems, unlisted
-from puzzles._ladders import UnknownPuzzle, find, ladder_module, ladder_of, ladders
+from puzzles._ladders import UnknownPuzzle, find, front_page, ladder_module, ladder_of, ladders
 from puzzles._launch import keeping_traces
 from puzzles._puzzle import Puzzle
 from puzzles._tpu import INSTALL_LIBTPU, Compiler, has_libtpu, supported_chips
@@ -79,7 +80,7 @@ def _with_text(name: str, report: Report) -> Report:
     if report.raised:
         return report
     puzzle = find(name)
-    report.undone = review.undone(puzzle)
+    report.undone = review.undone(puzzle.path, puzzle.file)
     report.problems += review.text_problems(puzzle)
     try:
         from puzzles._author.leaks import leaks
@@ -149,8 +150,9 @@ def verify(names: Sequence[str] = (), quick: bool = False, fresh: bool = False) 
         whole.append("the project's files were not compared: mend the rungs above first")
     elif not names:
         whole += project_problems(root, local)
-    undone = [line for name in fronts for line in review.undone_of_ladder(name)]
-    undone += [] if names else review.undone_of_project(root)
+    files = {front_page(name): Path(str(ladder_module(name).__file__)) for name in fronts}
+    files |= {} if names else {name: root / name for name in ("pyproject.toml", "README.md")}
+    undone = [line for shown, path in files.items() for line in review.undone(path, shown)]
     for problem in whole:
         print(f"BAD {problem}")
     for line in undone:

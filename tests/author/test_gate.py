@@ -47,7 +47,7 @@ def test_a_module_that_no_ladder_names_is_not_an_unknown_puzzle(rung: Rung, tmp_
 
 def test_what_a_scaffold_asks_for_is_listed_until_it_is_done(rung: Rung) -> None:
     puzzle = rung()
-    asked = review.undone(puzzle)
+    asked = review.undone(puzzle.path, puzzle.file)
     at = line(puzzle, "✎ Write three hints")
     assert f"toy/toy_warm_up.py:{at}: left undone: Write three hints: the idea, the API, the " in (
         "\n".join(asked)
@@ -55,7 +55,7 @@ def test_what_a_scaffold_asks_for_is_listed_until_it_is_done(rung: Rung) -> None
     text = puzzle.path.read_text(encoding="utf-8")
     assert len(asked) == text.count("✎")
     puzzle.path.write_text(text.replace("✎", ""), encoding="utf-8")
-    assert review.undone(puzzle) == []
+    assert review.undone(puzzle.path, puzzle.file) == []
 
 
 def test_what_is_generated_and_edited_by_hand_is_named(
