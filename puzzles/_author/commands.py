@@ -57,14 +57,8 @@ def build(check: bool = False, solved: Path | None = None) -> int:
     check: write nothing; 1 if one of them is out of date. solved: write solved notebooks into that
     folder instead.
     """
-    try:
-        from puzzles._author import notebook
-    except ModuleNotFoundError as error:
-        if error.name not in ("jupytext", "nbformat"):
-            raise
-        raise BuildError(
-            f"building notebooks needs {error.name}: pip install -e '.[author]'"
-        ) from None
+    from puzzles._author import notebook  # needs the author's extra
+
     root = project()
     names = ladders_of(root)
     if not names:

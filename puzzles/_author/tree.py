@@ -95,12 +95,10 @@ def project_problems(root: Path, names: Sequence[str]) -> Iterator[str]:
             yield f"{shown}: a stray diagram: no rung of {ladder} shows it; link or delete it"
     if any(problem for name in names for problem in missing(name)):
         return  # of which nothing can be built
-    try:
-        from puzzles._author import notebook
+    from puzzles._author import notebook  # needs the author's extra
 
+    try:
         for name in notebook.out_of_date(root, names):
             yield f"{name} is out of date: python -m puzzles build"
-    except ImportError as error:
-        yield f"the notebooks cannot be checked: {error}; pip install 'pallas-puzzles[author]'"
     except BuildError as error:
         yield str(error)

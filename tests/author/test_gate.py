@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 from pathlib import Path
 
 import jax
@@ -12,7 +11,6 @@ from planted import FRONT, Rung, line
 
 import puzzles
 from puzzles import __main__ as cli
-from puzzles import _author
 from puzzles._author import gate, proof, report, review, scaffold, tree
 
 pytestmark = pytest.mark.newest  # JAX changes nothing here
@@ -86,19 +84,6 @@ def test_what_is_generated_and_edited_by_hand_is_named(
     assert [one for one in tree.project_problems(tmp_path, ["toy"]) if "stray" not in one] == [
         f"{name} is out of date: python -m puzzles build" for name in edited
     ]
-
-
-def test_without_the_authors_extra_the_install_line_is_named(
-    rung: Rung, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rung()
-    monkeypatch.setitem(sys.modules, "jupytext", None)
-    for module in ("cells", "notebook"):
-        monkeypatch.delitem(sys.modules, f"puzzles._author.{module}", raising=False)
-        monkeypatch.delattr(_author, module, raising=False)
-    (said,) = tree.project_problems(tmp_path, ["toy"])
-    assert said.startswith("the notebooks cannot be checked: ")
-    assert said.endswith("pip install 'pallas-puzzles[author]'")
 
 
 def test_a_front_page_is_looked_at_though_only_a_rung_is_named(
