@@ -14,20 +14,8 @@ import jax.numpy as jnp
 from puzzles import _regions
 from puzzles._author.margin import how_far
 from puzzles._author.repository import at_line
-from puzzles._judge import (
-    Case,
-    Verdict,
-    at_scale,
-    cases,
-    fresh_cases,
-    judge,
-    judge_fresh,
-)
-from puzzles._launch import (
-    keeping_traces,
-    kernels,
-    trace_call,
-)
+from puzzles._judge import Case, Verdict, at_scale, cases, fresh_cases, judge, judge_fresh
+from puzzles._launch import keeping_traces, kernels, trace_call
 from puzzles._puzzle import Alternative, Mistake, Puzzle, load, starter_function, variant
 from puzzles._tpu import Compiler
 
