@@ -54,7 +54,7 @@ def test_a_missing_extra_names_the_install_line(missing, monkeypatch, capsys):
     monkeypatch.delattr(_author, "notebook")
     assert cli.main(["build"]) == 1
     said = capsys.readouterr().err
-    assert said == f"error: building notebooks needs {missing}: pip install -e '.[author]'\n"
+    assert said == f"error: this needs {missing}: pip install -e '.[author]'\n"
 
 
 def test_a_module_that_cannot_be_built_is_one_sentence(monkeypatch, capsys):

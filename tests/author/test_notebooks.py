@@ -142,7 +142,8 @@ def test_the_setup_cell_is_the_same_everywhere(name, learner, solved):
 
 def test_the_project_fits_together_and_only_its_setting_names_the_repository(tmp_path):
     """What is committed is what `build` writes here; in a fork, it names the fork alone."""
-    assert list(tree.tree_problems(ROOT, LADDERS)) == []
+    assert [problem for name in LADDERS for problem in tree.ladder_problems(name)] == []
+    assert list(tree.project_problems(ROOT, LADDERS)) == []
     fork = "https://github.com/somebody/kernels"
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     url = repository.repository().url
@@ -207,13 +208,6 @@ def test_a_line_without_a_name_of_its_own_gives_nothing_away():
 
 
 # What a builder refuses
-
-
-@pytest.mark.parametrize("needed", ["TITLE", "INTRO"])
-def test_a_ladder_without_a_title_or_an_intro_is_named(needed, monkeypatch):
-    monkeypatch.delattr(ladder_module("basics"), needed)
-    with pytest.raises(repository.BuildError, match=rf"basics/__init__\.py: .* needs {needed}"):
-        builder.learner_notebook("basics")
 
 
 @pytest.mark.parametrize("url", ["https://gitlab.com/a/b", "https://github.com/a"])
