@@ -11,7 +11,7 @@ are rougher, value heads may differ, and rows may attend to nothing, which JAX's
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import sample
+from masks import KINDS, drawn
 
 from puzzles import _puzzle, find, mutate
 from puzzles.splash_attention import _graduation as graduation
@@ -34,107 +35,7 @@ info_lib = pytest.importorskip(
 )
 
 SOLUTION = find("splash_multi_head").solution
-# What JAX is handed: an object of one of its classes for all heads, or one for each.
-KINDS = ("CausalMask", "LocalMask", "ChunkedCausalMask", "FullMask", "NumpyMask", "one each")
 NUMBERS = range(120)
-
-lines: dict[int, str] = {}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def table(request: pytest.FixtureRequest) -> Iterator[None]:
-    yield
-    if not lines:
-        return
-    with request.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
-        print("\n" + "\n".join([graduation.HEAD, *(lines[number] for number in sorted(lines))]))
-
-
-def scattered(r: np.random.Generator, T: int, S: int) -> np.ndarray:
-    """Squares of 1 to 128 elements, each seen or not by chance."""
-    size, share = int(r.choice([1, 32, 64, 128])), r.uniform(0.02, 0.98)
-    return np.kron(r.random((T // size, S // size)) < share, np.ones((size, size))) > 0
-
-
-def rectangles(r: np.random.Generator, T: int, S: int) -> np.ndarray:
-    """A few rectangles with edges anywhere; often rows of blocks are empty."""
-    mask = np.zeros((T, S), bool)
-    for _ in range(r.integers(1, 5)):
-        (a, b), (c, d) = (sorted(r.integers(0, n, 2)) for n in (T, S))
-        mask[a : b + 1, c : d + 1] = True
-    return mask
-
-
-def band(r: np.random.Generator, T: int, S: int) -> np.ndarray:
-    """A window around a row's own number, plus an offset."""
-    i, j = np.indices((T, S))
-    ahead = j - i - r.integers(-T // 4, S // 4 + 1)
-    return (ahead <= r.integers(0, S // 2)) & (-ahead <= r.integers(0, T))
-
-
-def rough(r: np.random.Generator, T: int, S: int) -> np.ndarray:
-    """A mask without a formula; two of them, joined, as often as one."""
-    one, other = (r.choice([scattered, rectangles, band])(r, T, S) for _ in range(2))
-    return [one, other, one & other, one | other][r.integers(4)]
-
-
-Mask = Callable | np.ndarray  # as the learner's function takes it: a rule, or booleans
-
-
-def one_mask(r: np.random.Generator, kind: str, T: int, S: int) -> tuple[Mask, tuple]:
-    """A mask, and the arguments with which JAX's class `kind` makes the same."""
-    offset = int(r.integers(-T // 4, S // 4 + 1)) * int(r.integers(2))
-    if kind == "CausalMask":
-        return lambda row, column: column <= row + offset, ((T, S), offset)
-    if kind == "LocalMask":
-        left, right = (None if r.random() < 0.2 else int(r.integers(n)) for n in (T, S // 2))
-        most, least = (2 * (T + S) if n is None else n for n in (left, right))
-
-        def near(row: Any, column: Any) -> Any:
-            behind = row + offset - column
-            return (behind <= most) & (behind >= -least)
-
-        return near, ((T, S), (left, right), offset)
-    if kind == "ChunkedCausalMask":
-        size = int(r.integers(1, max(T, S)))
-
-        def chunk(row: Any, column: Any) -> Any:
-            return (column <= row) & (row // size == column // size)
-
-        return chunk, ((T, S), size)
-    if kind == "FullMask":
-        return np.ones((T, S), bool), ((T, S),)
-    mask = rough(r, T, S)
-    return mask, (mask,)
-
-
-def drawn(number: int) -> Case:
-    """T, S, heads, head dims, blocks, dtype, the mask, 1 to 4 documents, a cap or none."""
-    r, kind = np.random.default_rng([7, number]), KINDS[number % len(KINDS)]
-    N, K = r.choice([(1, 1), (2, 1), (4, 1), (4, 4), (6, 2), (8, 4)])
-    bq, bk = (int(n) for n in r.choice([(128, 128), (128, 256), (256, 128), (256, 256)]))
-    T, S = (256 * int(r.integers(1, 5 if N < 6 else 3)) for _ in range(2))
-    H = int(r.choice([64, 128]))
-    Hv, dtype = [H, H, 192 - H][r.integers(3)], [jnp.float32, jnp.bfloat16][r.integers(2)]
-    arrays = graduation.draw(number, int(N), int(K), T, S, H, Hv, dtype)
-    if kind == "one each":
-        kinds = r.choice(KINDS[:-1], N)
-        masks, args = zip(*(one_mask(r, one, T, S) for one in kinds), strict=True)
-        whole = np.indices((T, S), np.int32)
-        mask = np.stack([one(*whole) if callable(one) else one for one in masks])
-        theirs = tuple(zip(kinds, args, strict=True))
-    else:
-        mask, args = one_mask(r, kind, T, S)
-        theirs = ((kind, args),)
-    ids, documents = None, r.integers(1, 5)
-    if documents > 1:
-        cuts = np.sort(r.integers(1, min(T, S), documents - 1))
-        ids = tuple(
-            jnp.asarray(np.searchsorted(cuts, np.arange(n), side="right"), jnp.int32)
-            for n in (T, S)
-        )
-    cap = [None, float(r.uniform(1, 50))][r.integers(2)]
-    return Case(*arrays, mask, ids, cap, bq, bk, theirs)
 
 
 @pytest.mark.slow
@@ -142,7 +43,7 @@ def drawn(number: int) -> Case:
 @pytest.mark.parametrize("number", sample.some(NUMBERS, 2))
 def test_same_numbers_and_no_more_work_than_production(number: int) -> None:
     with np.errstate(invalid="ignore"):
-        lines[number] = graduation.examine(SOLUTION, drawn(number))
+        graduation.examine(SOLUTION, drawn(number))
 
 
 def test_what_is_drawn_has_all_that_the_summit_takes() -> None:
