@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import jax.numpy as jnp
-import numpy as np
 import pytest
 
 from puzzles import Mistake, Puzzle, Verdict, find
@@ -11,7 +9,6 @@ from puzzles._judge import cases, execute, judge, judging, memory
 from puzzles._judge.answer import Answer
 from puzzles._judge.costs import at_scale
 from puzzles._judge.verdict import _stores
-from puzzles._launch import compiling, kernel_calls, trace_call
 from puzzles._puzzle import mutate, variant
 from puzzles._tpu import simulator
 
@@ -72,23 +69,6 @@ def test_of_kernels_of_several_rungs_the_own_one_is_simulated(monkeypatch, thoro
     monkeypatch.setattr(simulator, "Watch", counted)
     assert simulated("splash_vjp", 1, thorough) == "1 of 1 cases"
     assert len(watched) == count
-
-
-def test_of_equal_kernels_one_is_compiled(monkeypatch):
-    compiled = []
-
-    def counted(program, args):
-        compiled.extend(kernel_calls(program.jaxpr))
-        return compile_(program, args)
-
-    compile_ = compiling._compile
-    monkeypatch.setattr(compiling, "_compile", counted)
-    monkeypatch.setattr(compiling, "_compiled", {})
-    matmul = find("tiled_matmul").solution
-    a = jnp.asarray(np.random.default_rng(0).normal(size=(256, 256)), jnp.float32)
-    (got,) = execute(trace_call(lambda a, b: matmul(a, b) + matmul(b, a), a, a.T))
-    np.testing.assert_allclose(got, a @ a.T + a.T @ a, atol=1e-2)
-    assert len(compiled) == 1
 
 
 @pytest.mark.slow

@@ -19,7 +19,7 @@ import pytest
 import sample
 from masks import drawn, learners
 
-from puzzles import _tpu, find, trace
+from puzzles import find, trace
 from puzzles._launch import trace_call
 from puzzles._tpu import Compiler
 from puzzles.splash_attention import _gradients as graduation
@@ -110,16 +110,11 @@ def test_the_longest_lists_beside_productions_tables() -> None:
     assert sum(x.smem_bytes for x in theirs.scalars) < mine < 2**20
 
 
-needs_libtpu = pytest.mark.skipif(
-    not _tpu.has_libtpu() or importlib.util.find_spec("flatbuffers") is None,
-    reason="no libtpu here",
-)
-
-
-@needs_libtpu
 @sample.drill
 @pytest.mark.parametrize(("N", "K", "T", "block"), [(64, 8, 16_384, 128), (8, 1, 131_072, 512)])
-def test_each_launch_takes_long_texts_on_a_tpu(N: int, K: int, T: int, block: int) -> None:
+def test_each_launch_takes_long_texts_on_a_tpu(
+    compiler: Compiler, N: int, K: int, T: int, block: int
+) -> None:
     tiles, patterns = banded_tiles(T, block)
     q, k = (jax.ShapeDtypeStruct((n, T, 128), BF16) for n in (N, K))
     row = jax.ShapeDtypeStruct((N, 1, T), F32)
@@ -130,15 +125,13 @@ def test_each_launch_takes_long_texts_on_a_tpu(N: int, K: int, T: int, block: in
         rest = dict(tiles=tiles, partial_masks=masks, segment_ids=None, soft_cap=None, rule=rule)
         calls.append((partial(forward, **rest), (q, k, k)))
         calls += [(partial(fn, **rest), (q, k, k, q, row, row)) for fn in backward]
-    with Compiler() as compiler:
-        for fn, args in calls:
-            refused = compiler.compile(trace_call(fn, *args), ["v5e", "v6e"])
-            assert not any(refused.values()), refused
+    for fn, args in calls:
+        refused = compiler.compile(trace_call(fn, *args), ["v5e", "v6e"])
+        assert not any(refused.values()), refused
 
 
-@needs_libtpu
 @sample.drill
-def test_blocks_of_1024_fit_a_v5e_by_rule_and_not_by_patterns() -> None:
+def test_blocks_of_1024_fit_a_v5e_by_rule_and_not_by_patterns(compiler: Compiler) -> None:
     q, k = (jax.ShapeDtypeStruct((n, 4096, 128), BF16) for n in (8, 2))
     case = Case(q, k, k, causal_rule, bq=1024, bk=1024)
 
@@ -148,7 +141,6 @@ def test_blocks_of_1024_fit_a_v5e_by_rule_and_not_by_patterns() -> None:
 
         return pulled
 
-    with Compiler() as compiler:
-        for mask, fits in ((causal_rule, True), (case.stored, False)):
-            refused = compiler.compile(trace_call(step(mask), q, k, k, q), ["v5e"])["v5e"]
-            assert (refused is None) == fits, refused
+    for mask, fits in ((causal_rule, True), (case.stored, False)):
+        refused = compiler.compile(trace_call(step(mask), q, k, k, q), ["v5e"])["v5e"]
+        assert (refused is None) == fits, refused
