@@ -30,6 +30,11 @@ from puzzles._tpu import (
 f32, bf16 = jnp.float32, jnp.bfloat16
 KIB, MIB = 2**10, 2**20
 S = jax.ShapeDtypeStruct
+ROW = pl.BlockSpec((8, 128), lambda i: (i, 0))
+
+
+def copied(x_ref, o_ref):
+    o_ref[...] = x_ref[...]
 
 
 def call(kernel, out, grid=(), specs=None, out_spec=None, scratch=()):
@@ -92,27 +97,19 @@ def test_scratch_is_kept_from_the_first_step_to_the_last():
 
 
 def test_interpret_clamps_a_block_that_lies_outside():
-    def kernel(x_ref, o_ref):
-        o_ref[...] = x_ref[...]
-
     beyond = pl.BlockSpec((8, 128), lambda i: (8 * i, 0))
-    spec = pl.BlockSpec((8, 128), lambda i: (i, 0))
     x = jnp.arange(32 * 128, dtype=f32).reshape(32, 128)
-    copy = call(kernel, x, (4,), [beyond], spec)
+    copy = call(copied, x, (4,), [beyond], ROW)
     np.testing.assert_array_equal(interpreted(copy, x)[::8, 0], x[[0, 24, 24, 24], 0])
     with pytest.raises(SimulationError):
         simulated(copy, x)
 
 
 def test_an_index_map_rounds_down_below_zero_too():
-    def kernel(x_ref, o_ref):
-        o_ref[...] = x_ref[...]
-
     # (i - 3) // 2 is -2, -1, -1, 0
     back = pl.BlockSpec((8, 128), lambda i: ((i - 3) // 2 + 2, 0))
-    spec = pl.BlockSpec((8, 128), lambda i: (i, 0))
     x = jnp.arange(32 * 128, dtype=f32).reshape(32, 128)
-    copy = call(kernel, x, (4,), [back], spec)
+    copy = call(copied, x, (4,), [back], ROW)
     assert one(copy, x).inputs[0].blocks[:, 0].tolist() == [0, 1, 1, 2]
     np.testing.assert_array_equal(simulated(copy, x)[::8, 0], x[[0, 8, 8, 16], 0])
     lower(traced(copy, x))
@@ -125,18 +122,6 @@ def test_fix_the_grid_is_right_to_the_last_digit_under_interpret_alone(case):
     np.testing.assert_array_equal(interpreted(starter, *args), puzzle.spec(*args))
     with pytest.raises(SimulationError, match="again"):
         simulated(starter, *args)
-
-
-def test_a_tpu_takes_no_1d_block_of_64():
-    def kernel(x_ref, o_ref):
-        o_ref[...] = x_ref[...]
-
-    spec = pl.BlockSpec((64,), lambda i: (i,))
-    x = jnp.arange(192.0)
-    copy = call(kernel, x, (3,), [spec], spec)
-    np.testing.assert_array_equal(interpreted(copy, x), x)
-    with pytest.raises(LoweringError):
-        lower(traced(copy, x))
 
 
 def test_a_python_loop_is_unrolled_and_a_fori_loop_is_not():
@@ -210,18 +195,14 @@ def test_python_runs_a_body_once_and_not_for_each_step():
 
 
 def test_an_index_map_is_arithmetic_on_program_ids_and_looks_up_no_list():
-    def kernel(x_ref, o_ref):
-        o_ref[...] = x_ref[...]
-
-    spec = pl.BlockSpec((8, 128), lambda i: (i, 0))
     x = jnp.arange(32 * 128, dtype=f32).reshape(32, 128)
     turned = pl.BlockSpec((8, 128), lambda i: (jnp.where(i < 2, 3 - i, (i * i) % 4), 0))
-    copy = call(kernel, x, (4,), [turned], spec)
+    copy = call(copied, x, (4,), [turned], ROW)
     np.testing.assert_array_equal(simulated(copy, x)[::8, 0], x[[24, 16, 0, 8], 0])
     lower(traced(copy, x))
     for by in (lambda i: ([3, 2, 1, 0][i], 0), lambda i: (3 if i == 0 else 0, 0)):
         with pytest.raises(jax.errors.JAXTypeError):
-            interpreted(call(kernel, x, (4,), [pl.BlockSpec((8, 128), by)], spec), x)
+            interpreted(call(copied, x, (4,), [pl.BlockSpec((8, 128), by)], ROW), x)
 
 
 # Products
@@ -348,20 +329,6 @@ def test_small_blocks_take_more_cycles_by_the_compilers_estimate():
     large = cycles(512, 512, 512)
     assert round(cycles(128, 128, 128) / large) == 16
     assert round(cycles(512, 128, 512) / large, 1) == 1.6
-
-
-def test_narrow_numbers_are_packed():
-    def copy(rows, dtype):
-        spec = pl.BlockSpec((rows, 128), lambda i: (i, 0))
-
-        def kernel(x_ref, o_ref):
-            o_ref[...] = x_ref[...]
-
-        x = S((128, 128), dtype)
-        return one(call(kernel, x, (128 // rows,), [spec], spec), x).vmem_bytes
-
-    assert copy(8, f32) == 2 * copy(8, bf16) == copy(16, bf16)
-    assert copy(32, f32) == 4 * copy(32, jnp.int8)
 
 
 @pytest.mark.parametrize(("bm", "bk", "bn"), [(128, 128, 128), (256, 512, 512), (512, 128, 256)])

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import sample
 from launched import interpreted, reference
 
 import puzzles
@@ -21,7 +22,7 @@ from puzzles.splash_attention import computed_masks, splash_multi_head
 from puzzles.splash_attention._production import shipped
 
 f32, bf16, i32 = jnp.float32, jnp.bfloat16, jnp.int32
-MIB, GIB = 2**20, 2**30
+MIB = 2**20
 S = jax.ShapeDtypeStruct
 needs_splash = pytest.mark.skipif(not graduation.has_splash(), reason="this JAX ships no splash")
 
@@ -93,18 +94,6 @@ def test_online_softmax_reads_x_once_for_one_more_exponential_a_row_and_block():
 # Attention
 
 
-def test_flash_attention_reads_keys_once_for_every_block_of_queries():
-    q = S((8192, 128), f32)
-    once = 8192 * 128 * 4
-    small = reference("flash_attention", q, q, q)
-    assert small.inputs[0].block == (64, 128)
-    assert small.hbm_bytes_read == once + 128 * 2 * once
-    plain = 4 * 8192**2 * 4  # scores and weights, each written and read
-    assert small.hbm_bytes == pytest.approx(plain, rel=0.01)
-    large = reference("flash_attention", q, q, q, bq=1024, bk=512)
-    assert large.hbm_bytes_read == once + 8 * 2 * once
-
-
 @pytest.mark.slow
 def test_what_the_body_holds_needs_vmem_too(compiler):
     q = S((8192, 128), f32)
@@ -123,16 +112,6 @@ def test_what_the_body_holds_needs_vmem_too(compiler):
     assert not compiles
 
 
-def test_a_group_shares_its_keys_without_a_copy_and_with_the_same_traffic():
-    N, K, T, H = 32, 8, 8192, 128
-    q, k, repeated = S((N, T, H), bf16), S((K, T, H), bf16), S((N, T, H), bf16)
-    assert 2 * K * T * H * 2 == 32 * MIB
-    assert 2 * N * T * H * 2 == 128 * MIB
-    shared = reference("multi_head_attention", q, k, k, bq=1024, bk=512)
-    copied = reference("multi_head_attention", q, repeated, repeated, bq=1024, bk=512)
-    assert shared.hbm_bytes_read == copied.hbm_bytes_read
-
-
 def kinds(mask: np.ndarray, bq: int, bk: int) -> list[str]:
     """Each row of blocks as a word: a for all, s for some, n for none."""
     T, n = mask.shape
@@ -148,30 +127,6 @@ def below(T: int, n: int, window: int | None = None) -> np.ndarray:
 def test_the_causal_picture_and_the_half_that_it_throws_away():
     assert kinds(below(256, 384), 64, 128) == ["snn", "snn", "asn", "asn"]
     assert (~below(1024, 1024)).mean() == pytest.approx(0.5, abs=0.001)
-
-
-def test_skipping_work_saves_no_traffic_and_repeating_an_index_saves_half():
-    for n in (1024, 4096):
-        x = S((n, 128), f32)
-        plain, clamped = (
-            reference(f"causal_{name}", x, x, x) for name in ("attention", "prefetch")
-        )
-        everything = reference("flash_attention", x, x, x, bq=128, bk=64)
-        assert plain.hbm_bytes_read == everything.hbm_bytes_read
-        assert plain.grid == clamped.grid
-        assert plain.dot_flops == clamped.dot_flops
-        about_half = pytest.approx(0.5, abs=0.1)
-        assert clamped.hbm_bytes_read / plain.hbm_bytes_read == about_half
-        assert plain.dot_flops / everything.dot_flops == about_half
-
-
-def test_the_second_row_of_causal_prefetch_fetches_one_block():
-    x, k = S((256, 64), f32), S((512, 64), f32)
-    plain, clamped = (reference(f"causal_{name}", x, k, k) for name in ("attention", "prefetch"))
-    assert plain.grid == (4, 4)
-    assert plain.inputs[1].blocks[4:8, 0].tolist() == [0, 1, 2, 3]
-    assert clamped.inputs[1].blocks[4:8, 0].tolist() == [0, 0, 0, 0]
-    assert (plain.dots[0].executed[4:8] > 0).tolist() == [True, False, False, False]
 
 
 def test_the_picture_of_a_window_and_row_255():
@@ -211,21 +166,6 @@ def test_the_causal_mask_hides_padded_keys_where_there_are_no_more_queries_than_
 # Masks as tables and lists
 
 
-@pytest.mark.parametrize(("bq", "bk", "number"), [(64, 128, 2), (128, 128, 1), (64, 64, 1)])
-def test_a_causal_mask_has_one_pattern_or_two_however_long(bq, bk, number):
-    for T in (256, 512, 1024):
-        _, _, patterns = classify_blocks(causal(T), bq, bk)
-        assert len(patterns) == number
-
-
-def test_blocks_of_the_causal_picture():
-    t, s = np.arange(256)[:, None], np.arange(384)[None, :]
-    block_mask, mask_index, patterns = classify_blocks(s <= t, 64, 128)
-    assert block_mask.tolist() == [[1, 0, 0], [1, 0, 0], [2, 1, 0], [2, 1, 0]]
-    assert mask_index[block_mask == 1].tolist() == [0, 1, 0, 1]
-    assert len(patterns) == 2
-
-
 def test_one_kernel_has_the_dots_of_a_mask_and_the_steps_and_fetches_of_a_dense_grid():
     x, t = S((512, 64), f32), np.arange(512)
     masks = (
@@ -253,18 +193,6 @@ def test_a_wide_row_widens_the_padded_grid_and_not_the_list():
     (padded, listed), (wide, long) = found
     assert wide > 5 * padded
     assert long < 1.2 * listed
-
-
-def test_one_mask_is_walked_by_every_head_and_many_masks_are_one_list():
-    q, k = S((4, 256, 64), f32), S((2, 256, 64), f32)
-    shared = reference("splash_multi_head", q, k, k, causal(256))
-    each = reference("splash_multi_head", q, k, k, np.stack([causal(256)] * 4))
-    assert shared.grid == (4, 3)
-    assert each.grid == (1, 12)
-    assert shared.dimension_semantics[0] == "parallel"
-    assert sum(x.smem_bytes for x in each.scalars) == 4 * sum(x.smem_bytes for x in shared.scalars)
-    assert len(shared.inputs) == 4  # no segments: no ids
-    assert len(reference("splash_multi_head", q, k, k, causal(256) | True).inputs) == 3
 
 
 @pytest.fixture(scope="module")
@@ -309,6 +237,7 @@ def test_production_computes_the_masks_that_have_a_formula():
 
 
 @needs_splash
+@sample.drill
 def test_rows_that_see_nothing_differ_and_the_learners_are_zeros():
     with np.errstate(invalid="ignore"):
         _, mine, theirs, plain = graduation.blind(splash_multi_head.splash_multi_head)
@@ -316,17 +245,6 @@ def test_rows_that_see_nothing_differ_and_the_learners_are_zeros():
     assert "the mean of v[:256]" in theirs
     assert theirs.endswith("NaN")
     assert plain.count("the mean of all v") == 2
-
-
-@needs_splash
-def test_what_production_leaves_to_its_caller():
-    i, j = np.indices((256, 256))
-    q, k, v = graduation.draw(0, 1, 1, 256, 256, 64, 64, f32)
-    case = graduation.Case(q, k, v, j <= i)
-    scaled, _ = graduation.splash(case)
-    unscaled, _ = graduation.splash(graduation.Case(q * 8, k, v, j <= i))
-    np.testing.assert_allclose(scaled, graduation.dense(case), atol=1e-4)
-    assert abs(unscaled - scaled).max() > 0.1
 
 
 def window_of_1024(row, column):

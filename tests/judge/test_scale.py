@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from learner import edited
+from learner import judged
 
 import puzzles
 from puzzles._judge.cost import Cost
@@ -10,10 +10,6 @@ from puzzles._judge.costs import Scale
 from puzzles._judge.verdict import beside as table
 from puzzles._launch import trace_call
 from puzzles._receipt import amounts
-
-
-def judged(name: str, *edits: tuple[str, str]) -> puzzles.Verdict:
-    return puzzles.judge(puzzles.find(name), edited(name, *edits))
 
 
 def test_a_pass_shows_both_costs_and_the_production_shape() -> None:

@@ -23,6 +23,7 @@ import pytest
 import sample
 from hypothesis.configuration import set_hypothesis_home_dir
 from jax.experimental.pallas.ops.tpu.megablox.gmm import gmm, make_group_metadata, tgmm
+from launched import one as launched
 
 from puzzles import Launch, find, trace
 from puzzles._launch import faults
@@ -75,11 +76,6 @@ def visits(sizes, bm: int, first: int = 0, count: int | None = None) -> int:
     pairs = list(zip(ends - sizes, ends, strict=True))
     own = pairs[first:] if count is None else pairs[first : first + count]
     return sum(len(range(a // bm, -(-b // bm))) for a, b in own if b > a)
-
-
-def launched(fn, *args) -> Launch:
-    (launch,) = trace(fn, *args)
-    return launch
 
 
 def same_work(mine: Launch, theirs: Launch, extra: int = 0, dots: int = 1) -> None:

@@ -80,28 +80,6 @@ def test_what_lies_outside_a_block_is_named_with_its_line(kernel, name, step, sa
     assert says in error.words
 
 
-def test_scratch_and_prefetched_scalars_have_their_names():
-    def kernel(s_ref, x_ref, o_ref, sum_ref):
-        o_ref[...] = x_ref[...] * s_ref[pl.program_id(0)].astype(jnp.float32)
-        sum_ref[pl.program_id(1)] = x_ref[0]
-
-    def run(scales, array, rows):
-        spec = pltpu.PrefetchScalarGridSpec(
-            num_scalar_prefetch=1,
-            grid=(2, 2),
-            in_specs=[pl.BlockSpec((128, 128), lambda i, j, s_ref: (i, j))],
-            out_specs=pl.BlockSpec((128, 128), lambda i, j, s_ref: (i, j)),
-            scratch_shapes=[pltpu.VMEM((rows, 128), jnp.float32)],
-        )
-        out = jax.ShapeDtypeStruct((256, 256), jnp.float32)
-        return pl.pallas_call(kernel, grid_spec=spec, out_shape=out, interpret=True)(scales, array)
-
-    good, short = jnp.ones(2, jnp.int32), jnp.ones(1, jnp.int32)
-    np.testing.assert_array_equal(simulated(run, good, X, 2)[0], X)
-    assert "`s_ref[1]` is read at grid step (1, 0)" in refused(run, short, X, 2).says
-    assert "`sum_ref[1, 0:128]` at grid step (0, 1)" in refused(run, good, X, 1).says
-
-
 def scoped(x_ref, o_ref):
     def body(buffer):
         buffer[...] = x_ref[:128, :128]
