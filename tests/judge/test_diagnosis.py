@@ -10,21 +10,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.experimental import pallas as pl
-from learner import edited
+from learner import judged
 
 import puzzles
-from puzzles import Verdict
 from puzzles._judge import judge
 from puzzles._judge.explain import _gap, block_map
 from puzzles._judge.numbers import likeness
 from puzzles._judge.origin import origin
 from puzzles._launch import trace_call
-
-ROW_SUM = puzzles.find("row_sum")
-
-
-def judged(puzzle: str, *edits: tuple[str, str]) -> Verdict:
-    return judge(puzzles.find(puzzle), edited(puzzle, *edits))
 
 
 def two_outputs(x):

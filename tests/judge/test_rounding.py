@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import re
 
 import jax
 import jax.numpy as jnp
@@ -71,17 +70,6 @@ def test_a_cast_that_is_fused_into_a_sum_is_not_lost(kernel: bool) -> None:
     got = quickly(with_interpret(traced.jaxpr, True), traced.leaves)[0]
     rounded = np.asarray(x).astype(jnp.bfloat16).astype(np.float64).sum(1, keepdims=True)
     np.testing.assert_allclose(got, rounded + np.asarray(y)[:, :1], atol=1e-4)
-
-
-def test_the_verdict_has_both_numbers_and_says_what_once_means() -> None:
-    puzzle = dataclasses.replace(FUSED, mistakes=())
-    says = judge(puzzle, variant(FUSED, FUSED.mistake("finishes in the output Ref"))).says
-    found = re.search(r"([\d.]+)% of the elements are further from the f32 result than one", says)
-    assert found is not None
-    assert 20 < float(found[1]) < 60
-    assert "no more than 2% may be" in says
-    assert "Rounded once means: all arithmetic is in f32" in says
-    assert "became" not in says
 
 
 def test_another_formula_is_told_before_another_rounding() -> None:
