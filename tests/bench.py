@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,25 +33,7 @@ SLOWEST = "slowest first check, but for the two summits"
 IMPORT = "import puzzles, beyond JAX itself"
 ALL = "all notebooks, one after another"
 SLOW = "slowest refusal, with all that is said of its cause"
-# What honest people wrote and no mistake on record is: the search for a cause finds nothing.
-NATURAL = {
-    "caps what is masked, at a large finite number": (
-        "splash_multi_head",
-        "        s = jnp.where(seen, s, -jnp.inf)\n",
-        "        s = jnp.where(seen, s, -1e30)\n"
-        "        if soft_cap is not None:\n            s = soft_cap * jnp.tanh(s / soft_cap)\n",
-    ),
-    "looks a row too far back": (
-        "local_attention",
-        "needed = (first_column <= last_row) & (last_column > first_row - window)",
-        "needed = (first_column <= last_row) & (last_column > last_row - window)",
-    ),
-    "takes one maximum for all rows": (
-        "attention_one_block",
-        "p = jnp.exp(s - m_new)",
-        "p = jnp.exp(s - jnp.max(s))",
-    ),
-}
+NATURAL = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))["answer"]
 
 # First check, the same again, each wrong answer without and with its name, the starter.
 Times = tuple[float, float, list[float], list[tuple[float, str]], float]
@@ -158,7 +141,9 @@ def _wrong(puzzle: Puzzle) -> tuple[list[float], list[tuple[float, str]]]:
         for rule, some in explainers.items()
     }
     natural = [
-        Mistake(n, old, new) for n, (rung, old, new) in NATURAL.items() if rung == puzzle.name
+        Mistake(one["name"], one["old"], one["new"])
+        for one in NATURAL
+        if one["rung"] == puzzle.name
     ]
     for mistake in (*(m for m in puzzle.mistakes if m.stage == "values"), *natural):
         for seconds, known in ((plain, nameless), (named, explainers)):
