@@ -35,7 +35,7 @@ def no_libtpu(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.slow
 @pytest.mark.graduate
 @pytest.mark.usefixtures("no_libtpu")
-@pytest.mark.parametrize("name", sample.share(list(RIGHT), 3))
+@pytest.mark.parametrize("name", sample.share(list(RIGHT), 6))
 def test_nothing_is_wrong_with_a_right_kernel(name: str) -> None:
     fn, *args = RIGHT[name]()
     found = examine(fn, *args)
