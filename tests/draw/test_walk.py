@@ -94,15 +94,6 @@ LAUNCHES = {
 }
 
 
-@pytest.fixture
-def shown(monkeypatch) -> list[tuple[str, str]]:
-    """What `show` displays: (text, page), one entry a call."""
-    found: list[tuple[str, str]] = []
-    monkeypatch.setattr(_show, "display", lambda text, page: found.append((text, page)))
-    monkeypatch.setattr(_show, "say", lambda text: found.append((text, "")))
-    return found
-
-
 def data_of(fn, args) -> list[dict[str, Any]]:
     """What `show` draws of a function's launches."""
     return [_draw.walk_data(launch) for launch in _show._seen(fn, args)]
