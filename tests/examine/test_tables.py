@@ -27,11 +27,6 @@ def _weight(fault: sabotage.Planted) -> tuple[bool, str]:
 FAULTS = sample.covering(sabotage.PLANTED, lambda fault: {fault.kind: 1}, _weight)
 
 
-@pytest.fixture
-def no_libtpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(examining, "has_libtpu", lambda: False)
-
-
 @pytest.mark.slow
 @pytest.mark.graduate
 @pytest.mark.usefixtures("no_libtpu")

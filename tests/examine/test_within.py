@@ -22,8 +22,7 @@ X = jnp.ones((32, 128), jnp.float32)
 
 
 @pytest.fixture(autouse=True)
-def no_libtpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("puzzles._examine.examining.has_libtpu", lambda: False)
+def nothing_known(no_libtpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(within, "_known", {})
 
 
