@@ -36,7 +36,7 @@ SLOW = "slowest refusal, with all that is said of its cause"
 NATURAL = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))["answer"]
 
 # First check, the same again, each wrong answer without and with its name, the starter.
-Times = tuple[float, float, list[float], list[tuple[float, str]], float]
+Times = tuple[float, float, list[float], list[float], float]
 
 _IMPORT = """
 import time
@@ -61,16 +61,7 @@ def main(arguments: list[str]) -> None:
     print(f"\n{'':56}{'now':>8}{'aim':>8}")
     for label, (now, aim) in figures(rows).items():
         print(f"{label:56}{now:8.2f}{aim:8.1f}", flush=True)
-    print("\nthe slowest refusals, in seconds")
-    for seconds, rung, name in refusals(rows)[:10]:
-        print(f"{seconds:8.2f}  {rung}: {name}")
     print("", *gate.lines(), sep="\n")
-
-
-def refusals(rows: dict[str, Times]) -> list[tuple[float, str, str]]:
-    """(seconds, rung, what it does) of every wrong answer that was timed, the slowest first."""
-    timed = [(s, rung, name) for rung, times in rows.items() for s, name in times[3]]
-    return sorted(timed, reverse=True)
 
 
 def figures(rows: dict[str, Times]) -> dict[str, tuple[float, float]]:
@@ -78,7 +69,7 @@ def figures(rows: dict[str, Times]) -> dict[str, tuple[float, float]]:
     ordinary = [times for rung, times in rows.items() if rung not in SUMMITS]
     first, again, *_ = zip(*ordinary, strict=True)
     wrong = [seconds for times in rows.values() for seconds in times[2]]
-    named = [seconds for times in rows.values() for seconds, _ in times[3]]
+    named = [seconds for times in rows.values() for seconds in times[3]]
     imported = statistics.median(float(_python("-c", _IMPORT)) for _ in range(5))
     found = {
         FIRST: (statistics.median(first), MEDIAN),
@@ -99,8 +90,7 @@ def figures(rows: dict[str, Times]) -> dict[str, tuple[float, float]]:
 
 
 def _row(label: str, times: Times) -> str:
-    cold, warm, wrong, told, unsolved = times
-    named = [seconds for seconds, _ in told]
+    cold, warm, wrong, named, unsolved = times
     medians = "".join(f"{statistics.median(x):8.2f}" if x else f"{'-':>8}" for x in (wrong, named))
     return f"{label:28}{cold:8.2f}{warm:8.2f}{medians}{unsolved:10.2f}"
 
@@ -128,7 +118,7 @@ def _ladder(name: str) -> dict[str, Times]:
     return times
 
 
-def _wrong(puzzle: Puzzle) -> tuple[list[float], list[tuple[float, str]]]:
+def _wrong(puzzle: Puzzle) -> tuple[list[float], list[float]]:
     """Seconds for each mistake in the numbers, without and with its name, nothing compiled yet."""
     from puzzles import Mistake, mutate
     from puzzles._judge import judging, tried
@@ -151,8 +141,7 @@ def _wrong(puzzle: Puzzle) -> tuple[list[float], list[tuple[float, str]]]:
             for kept in (tried._traced, tried.mistaken, tried._program_of, tried._faults_of):
                 kept.cache_clear()
             judging.EXPLAINERS = known
-            took = _seconds(mutate(puzzle, mistake), "values")
-            seconds.append(took if seconds is plain else (took, mistake.name))
+            seconds.append(_seconds(mutate(puzzle, mistake), "values"))
     return plain, named
 
 
