@@ -3,7 +3,7 @@
 Each change of what the learner writes is judged as an answer of theirs would be. One that passes
 must be equivalent: the same values on every case, under other keys and on cases that mix the dims
 of those on record, no cost higher, and compiled for every TPU. Whatever passes and is not is a
-survivor, unless `tests/equivalents.py` says why it is right, too.
+survivor, unless `tests/equivalents.toml` says why it is right, too.
 
     python tests/mutants.py [--all] [NAME ...]      --all also lists the equivalent ones
 """
@@ -17,12 +17,13 @@ import multiprocessing
 import os
 import signal
 import sys
+import tomllib
 from collections import Counter
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import jax
 import numpy as np
-from equivalents import EQUIVALENT
 from mutate import Mutant, mutants
 
 import puzzles
@@ -33,6 +34,7 @@ from puzzles._judge.case import execute
 from puzzles._launch import trace_call
 from puzzles._puzzle import load
 
+EQUIVALENTS = Path(__file__).with_name("equivalents.toml")
 SECONDS = 60  # a change can make a loop endless
 SHADOWS = 4
 SAME = 1e-5
@@ -47,6 +49,13 @@ class TooLong(BaseException):
 
 def _alarm(*_: object) -> None:
     raise TooLong
+
+
+def equivalents(name: str) -> dict[tuple[str, str], str]:
+    """Why a change of a rung is right, by the solution's line and the change."""
+    listed = tomllib.loads(EQUIVALENTS.read_text(encoding="utf-8"))["equivalent"]
+    mine = (one for one in listed if one["rung"] == name)
+    return {(one["line"], change): one["why"] for one in mine for change in one["changes"]}
 
 
 def shadows(puzzle: Puzzle) -> list[dict]:
@@ -136,7 +145,7 @@ def refused(puzzle: Puzzle, fn: Callable, compiler: _tpu.Compiler) -> str | None
 
 def hunt(name: str) -> dict[str, list[str]]:
     """Judge every mutant of one rung: a line for each, by what became of it."""
-    puzzle, excuses = puzzles.find(name), dict(EQUIVALENT.get(name, {}))
+    puzzle, excuses = puzzles.find(name), equivalents(name)
     found: dict[str, list[str]] = {kind: [] for kind in KINDS}
     explainers = judging.EXPLAINERS
     dims = [dict(one) for one in puzzle.cases]
