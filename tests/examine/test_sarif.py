@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
-import sys
 from pathlib import Path
 
 import jax
@@ -13,7 +11,6 @@ import pytest
 
 from puzzles import examine
 from puzzles._examine.apart import Asked, Report, looked_at
-from puzzles._examine.places import place
 from puzzles._examine.sarif import sarif
 
 ROOT = Path(__file__).parents[2]
@@ -51,18 +48,6 @@ def test_what_was_not_looked_at_is_told() -> None:
     assert told["message"]["text"] == "m:f: it has no kernel"
     assert told["level"] in ("error", "warning", "note")
     assert not run["invocations"][0]["executionSuccessful"]
-
-
-def test_of_two_files_of_one_name_the_one_with_the_text_is_meant(monkeypatch, tmp_path) -> None:
-    for folder, text in [("a", "x = 1\n"), ("b", "y = 1\n")]:
-        (tmp_path / folder).mkdir()
-        (tmp_path / folder / "same.py").write_text(text)
-        module = type(os)(folder)
-        module.__file__ = str(tmp_path / folder / "same.py")
-        monkeypatch.setitem(sys.modules, f"same_{folder}", module)
-    assert place("same.py:1: y = 1") == (str(tmp_path / "b" / "same.py"), 1)
-    assert place("same.py:1: z = 1") is None
-    assert place(None) is None
 
 
 def test_a_finding_without_a_line_stands_at_its_function() -> None:

@@ -103,9 +103,8 @@ def test_many_small_steps_are_said_to_cost_more_than_the_model():
     # 8 KiB a step at 820 GB/s: 10 ns
     said = rows(over_rows(twice), S((8 * 64, 128), f32))
     assert said["steps"].startswith("64 of 400 ns each are 25.6 µs, by libtpu's estimate")
-    # nobody has estimated a step of v6e; 8 KiB at 1,640 GB/s: 5 ns
-    other = rows(over_rows(twice), S((8 * 64, 128), f32), chip="v6e")
-    assert other["steps"].startswith("64 of 5 ns each by this model, which leaves out")
+    # nobody has estimated a step of v6e
+    assert "steps" not in rows(over_rows(twice), S((8 * 64, 128), f32), chip="v6e")
     assert "steps" not in rows(over_rows(twice), S((8 * 63, 128), f32))
     assert "steps" not in rows(over_rows(twice, (1024, 1024)), S((64 * 1024, 1024), f32))
 
