@@ -13,10 +13,8 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 import puzzles
-from puzzles import _draw, _show
+from puzzles import _draw
 from puzzles._draw.copies import edges, marked, rows, sentence
-from puzzles._puzzle import starter_function
-from puzzles._tpu import timeline
 from puzzles._tpu.moments import MOMENTS
 
 f32 = jnp.float32
@@ -37,14 +35,6 @@ def drawn(name, mistake=None):
         fn = puzzles.mutate(puzzle, puzzle.mistake(mistake))
     whole = data(fn, *puzzle.arguments(0))
     return whole["copies"], _draw.walk_text(whole)
-
-
-@pytest.fixture
-def shown(monkeypatch):
-    """What `show` displays: (text, page), one entry a call."""
-    found = []
-    monkeypatch.setattr(_show, "display", lambda text, page: found.append((text, page)))
-    return found
 
 
 LETTERS = {"waits": "w", "inward": ">", "outward": "<", "landed": ".", "work": "#", "fault": "!"}
@@ -75,17 +65,6 @@ def test_one_buffer_and_two_slots_look_plainly_different():
     assert edges(serial, 10) == [10 * n for n in range(11)]
     assert np.diff(edges(ahead, 10))[::2].tolist() == [10, 4, 4, 4, 4]
     assert table(drawn("copy_rows")[0]) == {"kernel": "w#w", "rows_ref": ">#<"}
-
-
-def test_overlap_is_that_of_the_receipt():
-    for name in ("stream_sum", "double_buffered_sum", "double_buffered_matmul"):
-        puzzle = puzzles.find(name)
-        (launch,) = puzzles.trace(puzzle.solution, *puzzle.arguments(0))
-        found = timeline(launch)
-        starts, waits = len(found.trips), len(launch.in_flight)
-        assert starts == waits
-        most = max(len(found.flying(n)) for n in range(len(found.moments)))
-        assert most == int(launch.in_flight.max())
 
 
 THREE = "gives all three operands to the pipeline, and b a third slot"
@@ -208,14 +187,6 @@ def test_a_slot_that_data_choose_is_not_guessed():
     found = data(run, S((8, 128), f32), S((8, 128), f32))["copies"]
     assert rows(found) == ["buf[?]"]
     assert found.faults == ()
-
-
-def test_a_learners_unfinished_kernel_is_drawn(shown):
-    """Shapes will do, and no kernel runs."""
-    puzzles.show(starter_function(puzzles.find("fix_the_copy")))
-    ((text, page),) = shown
-    assert "copies by hand: " in text
-    assert "Copies by hand." in page
 
 
 def test_kernels_without_copies_have_no_such_picture(shown):

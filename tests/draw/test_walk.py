@@ -5,9 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import html.parser
-import itertools
 import json
-import math
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -24,7 +22,6 @@ from jax.experimental.pallas import tpu as pltpu
 import puzzles
 from puzzles import _draw, _show
 from puzzles._draw import palette
-from puzzles._draw.book import encode
 from puzzles._draw.data import STEPS
 from puzzles._draw.panel import views
 from puzzles._draw.phrases import STATES
@@ -96,15 +93,6 @@ LAUNCHES = {
 }
 
 
-@pytest.fixture
-def shown(monkeypatch) -> list[tuple[str, str]]:
-    """What `show` displays: (text, page), one entry a call."""
-    found: list[tuple[str, str]] = []
-    monkeypatch.setattr(_show, "display", lambda text, page: found.append((text, page)))
-    monkeypatch.setattr(_show, "say", lambda text: found.append((text, "")))
-    return found
-
-
 def data_of(fn, args) -> list[dict[str, Any]]:
     """What `show` draws of a function's launches."""
     return [_draw.walk_data(launch) for launch in _show._seen(fn, args)]
@@ -135,28 +123,6 @@ def unpacked(text: str) -> list[int]:
     return found
 
 
-def recounted(operand: dict[str, Any], steps: int) -> tuple[int, int]:
-    """(transfers, bytes) of an operand, from nothing but its blocks at every step."""
-    index = list(map(tuple, operand["blocks"]))
-    assert len(index) == steps
-    dtype = jnp.dtype(operand["dtype"])
-    item = 4 if dtype.kind == "b" else dtype.itemsize  # a kernel gets bools as int32
-    size = transfers = 0
-    for before, block in itertools.pairwise([None, *index]):
-        if block == before:
-            continue
-        transfers += 1
-        extents = (
-            min(i * stride - low + b, whole) - max(i * stride - low, 0)
-            for i, stride, low, b, whole in zip(
-                block, operand["stride"], operand["low"], operand["sizes"], operand["shape"],
-                strict=True,
-            )
-        )  # fmt: skip
-        size += item * math.prod(max(0, e) for e in extents)
-    return transfers, size
-
-
 @pytest.mark.graduate
 @pytest.mark.parametrize("name", sample.share(RUNGS, 3))
 def test_a_walk_agrees_with_the_receipt(name, shown):
@@ -183,8 +149,8 @@ def test_a_walk_agrees_with_the_receipt(name, shown):
             assert (mine["transfers"], mine["bytes"]) == (operand.transfers, operand.hbm_bytes)
             if "count" in mine:
                 assert mine["count"][-1] == mine["transfers"]
-                if data["kept"] == data["steps"]:
-                    assert recounted(mine, data["steps"]) == (mine["transfers"], mine["bytes"])
+                if data["kept"] == data["steps"]:  # tests/launch proves what these transfer
+                    assert np.array_equal(mine["blocks"], operand.blocks)
             read += 0 if operand.output else mine["bytes"]
             written += mine["bytes"] if operand.output else 0
         assert (read, written) == (launch.hbm_bytes_read, launch.hbm_bytes_written)
@@ -216,13 +182,6 @@ def digest(name: str) -> str:
 @pytest.mark.parametrize("name", LAUNCHES)
 def test_the_data_of_a_page_are_the_same_on_every_jax(name):
     assert digest(name) == DIGESTS[name]
-
-
-def test_what_is_kept_can_be_read():
-    for values in ([], [5], [0, 0, 0], [3, 1, 4, 1, 5], list(range(9)) * 3, [-1, 10**12]):
-        text = encode(np.array(values, np.int64))
-        assert unpacked(text) == values
-    assert encode(np.array([0, 1, 2, 2, 2])) == "0 1*2 0*2"
 
 
 def opened(page: str) -> str:
@@ -633,22 +592,3 @@ def test_colours_stand_out_in_light_and_dark(paper):
     for colour in (palette.BLUE, palette.GREEN, palette.PURPLE, palette.VERMILLION):
         low, high = sorted((luminance(colour), luminance(paper)))
         assert (high + 0.05) / (low + 0.05) >= 3, colour
-
-
-def test_text_keeps_to_its_room():
-    for words in ("o_ref", "W" * 40, "a long caption that has no room, not by far", "…" * 9):
-        for room in (20.0, 60.0, 300.0):
-            drawn = palette.text(0, 0, words, room=room)
-            width = float(re.search(r'textLength="([\d.]+)"', drawn).group(1))
-            assert width <= room + 0.05, (words, room)
-    assert "&lt;" in palette.text(0, 0, "<b>")
-
-
-@pytest.mark.parametrize("kind", ["/", "\\", "x"])
-def test_hatching_stays_in_its_block(kind):
-    x, y, w, h = 10.0, 20.0, 33.0, 47.0
-    numbers = re.findall(r"[ML](-?[\d.]+) (-?[\d.]+)", palette.hatch(x, y, w, h, kind))
-    assert len(numbers) > 8
-    for a, b in numbers:
-        assert x - 0.1 <= float(a) <= x + w + 0.1
-        assert y - 0.1 <= float(b) <= y + h + 0.1

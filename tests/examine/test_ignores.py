@@ -15,7 +15,7 @@ import pytest
 
 import puzzles
 from puzzles.__main__ import main
-from puzzles._examine import apart, shell, targets
+from puzzles._examine import targets
 
 X = jax.ShapeDtypeStruct((32, 128), jnp.float32)
 TEXT = """
@@ -43,13 +43,9 @@ IGNORE = "examine: ignore[out-of-bounds]"
 
 
 @pytest.fixture
-def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., ModuleType]:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("puzzles._examine.examining.has_libtpu", lambda: False)
-    monkeypatch.setattr(shell, "apart", lambda asked, _: apart.looked_at(asked))
-
+def module(folder_here: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., ModuleType]:
     def write(above: str = "pass", within: str = "") -> ModuleType:
-        file = tmp_path / "written.py"
+        file = folder_here / "written.py"
         file.write_text(TEXT.replace("ABOVE", above).replace("WITHIN", within))
         spec = importlib.util.spec_from_file_location("written", file)
         made = importlib.util.module_from_spec(spec)
