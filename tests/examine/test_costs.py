@@ -90,7 +90,7 @@ def test_two_launches_of_one_name_are_two() -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("{", "is no JSON"),
+        ("{", "holds no costs"),
         ("[]", "holds no costs"),
         ('{"a": {"b": {"steps": "many"}}}', "no costs"),
     ],
