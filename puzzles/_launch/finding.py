@@ -11,6 +11,7 @@ from typing import Any
 import jax
 
 from puzzles._jax import user_frame
+from puzzles._rules import fault
 
 _JAX = os.path.join(os.path.dirname(jax.__file__), "_src")
 
@@ -48,6 +49,24 @@ class Finding:
     def words(self) -> str:
         """What it says, and then the remedy."""
         return f"{self.says} {self.remedy}".strip()
+
+
+def told(
+    kind: str,
+    words: str,
+    severity: str = ERROR,
+    *,
+    launch: str | None = None,
+    operand: str | None = None,
+    step: tuple[int, ...] | None = None,
+    block: tuple[int, ...] | None = None,
+    line: str | None = None,
+    **facts: object,
+) -> Finding:
+    """A finding in words of that name: they may say where it is, and what else they are given."""
+    where: dict[str, Any] = dict(launch=launch, operand=operand, step=step, block=block)
+    says, remedy = fault(words, **where, **facts)
+    return Finding(kind, severity, says, remedy, line=line, **where)
 
 
 def text_at(file: str, number: int) -> str:
