@@ -18,13 +18,13 @@ from typing import Any
 
 import numpy as np
 
-from puzzles._jax import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, copy_ends, scan_counts
-from puzzles._launch.events import EVENTS, Event
+from puzzles._jax import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, copy_parts, scan_counts
+from puzzles._launch.events import EVENTS, Event, accessed
 from puzzles._launch.jaxprs import callee, subjaxprs
 from puzzles._launch.logic import LOGIC, Partly, decided
 from puzzles._launch.moves import moved
 from puzzles._launch.primitives import evaluate
-from puzzles._launch.smem import LOOKS, UNKNOWN, UNNAMED, Buffer, Cells, Look, Ref, Stray, place
+from puzzles._launch.smem import LOOKS, UNKNOWN, UNNAMED, Buffer, Cells, Ref, place
 from puzzles._launch.work import LEAST, MOST, Lie, Tally, Touch, work
 
 SMALL = 64  # own elements of a value worth knowing; a mask of a block is not
@@ -43,6 +43,11 @@ def program_ids(grid: tuple[int, ...]) -> list[np.ndarray]:
 def _in_doubt(rank: int) -> np.ndarray:
     """The factor of a weight (most, least) where nobody knows whether it counts: (1, 0)."""
     return np.array([1, 0], np.int64).reshape(2, *(1,) * rank)
+
+
+def _only(sizes: set[int]) -> int:
+    """Of several sizes none is known."""
+    return sizes.pop() if len(sizes) == 1 else 0
 
 
 def _shaped(value: Any, shape: tuple[int, ...]) -> Any:
@@ -169,7 +174,8 @@ class Walk:
         if about.callee is not None:
             return self.closed(about.callee, values, weight, path)
         if any(isinstance(value, Buffer | Ref) for value in values):  # nobody knows what for
-            self.touch(values, weight * _in_doubt(self.rank), False, True)
+            for writes in (False, True):
+                self.touch(values, weight * _in_doubt(self.rank), writes)
             for value in values:
                 if isinstance(value, Cells | Ref):
                     value.lost()
@@ -185,10 +191,12 @@ class Walk:
         except Exception:  # a primitive without a meaning outside a TPU kernel
             return unknown
 
-    def touch(self, values: Sequence[Any], weight: np.ndarray, *ways: bool) -> None:
-        """The refs among `values` are read (False), written (True), or both, in this order."""
-        refs = [value for value in values if isinstance(value, Buffer | Ref)]
-        self.tally.touches += [Touch(ref, way, weight) for ref in refs for way in ways]
+    def touch(
+        self, values: Sequence[Any], weight: np.ndarray, writes: bool, whole: bool = False
+    ) -> None:
+        """The refs among `values` are read or written."""
+        refs = (value for value in values if isinstance(value, Buffer | Ref))
+        self.tally.touches += [Touch(ref, writes, weight, whole) for ref in refs]
 
     def worth(self, equation: JaxprEqn, values: list[Any]) -> bool:
         """Whether a result can be known and may decide something: small, and without effects."""
@@ -277,36 +285,26 @@ class Walk:
             copies, key = self.tally.copies, (path, move, size)
             within, before = copies.get(key) or (tuple(self.within), 0)
             copies[key] = (within, before + here)
-        (source, _), (target, _) = copy_ends(equation.params["tree"], values)
+        (source, _), (target, _), _ = copy_parts(equation.params["tree"], values)
         self.touch([source], weight, False)
         self.touch([target], weight, True)
         if isinstance(target, Cells | Ref):
             target.lost()
-        size = sizes.pop() if len(sizes) == 1 else 0
-        self.happens("dma_start", equation, values, weight, size)
+        self.happens("dma_start", equation, values, weight, _only(sizes))
         return []
 
     def _dma_wait(
         self, equation: JaxprEqn, values: list[Any], weight: np.ndarray, _: tuple
     ) -> list[Any]:
         sizes = {size for _, size, _ in moved(equation, values, self.rank)}
-        size = sizes.pop() if len(sizes) == 1 else 0
-        self.happens("dma_wait", equation, values, weight, size)
+        self.happens("dma_wait", equation, values, weight, _only(sizes))
         return []
 
-    def _get(
+    def _load(
         self, equation: JaxprEqn, values: list[Any], weight: np.ndarray, _: tuple
     ) -> list[Any]:
         self.happens("get", equation, values, weight)
-        transforms = equation.params["tree"].unflatten(values[1:])
-        self.touch(values[:1], weight, False)
-        return [self.load(equation, values[0], transforms, weight)]
-
-    def _masked_load(
-        self, equation: JaxprEqn, values: list[Any], weight: np.ndarray, _: tuple
-    ) -> list[Any]:
-        self.happens("get", equation, values, weight)
-        ref, transforms, mask, _other = equation.params["args_tree"].unflatten(values)
+        ref, transforms, _, mask = accessed(equation, values)
         self.touch([ref], weight, False)
         return [UNKNOWN if mask is not None else self.load(equation, ref, transforms, weight)]
 
@@ -317,37 +315,28 @@ class Walk:
             return _shaped(ref.load(transforms), equation.outvars[0].aval.shape)
         if not isinstance(ref, Ref):
             return UNKNOWN
-        found = ref.load(transforms, equation.outvars[0].aval.shape, self.rank)
-        if ref.taken is not None and len(self.tally.looks) < LOOKS:
-            self.tally.looks += (Look(ref, weight[MOST], ref.taken),)
-        if ref.outside is not None:
-            self.tally.strays += (Stray(ref, weight[MOST], ref.outside),)
+        found, look = ref.load(transforms, equation.outvars[0].aval.shape, weight[MOST])
+        if look is not None and len(self.tally.looks) < LOOKS:
+            self.tally.looks += (look,)
+        if look is not None and look.index is not None:
+            self.tally.strays += (look,)
         return found
 
-    def _swap(
+    def _store(
         self, equation: JaxprEqn, values: list[Any], weight: np.ndarray, _: tuple
     ) -> list[Any]:
         self.happens("swap", equation, values, weight)
-        ref, *stored = equation.invars[:2]
-        whole = equation.primitive.name == "swap" and stored[0].aval.size == math.prod(
-            ref.aval.shape
-        )
-        refs = [value for value in values if isinstance(value, Buffer | Ref)]
-        self.tally.touches += [Touch(ref, True, weight, whole) for ref in refs]
-        into = values[0]
-        if isinstance(into, Cells | Ref):
-            if equation.primitive.name == "swap":
-                transforms = equation.params["tree"].unflatten(values[2:])
-                into.store(transforms, values[1], weight)
-            else:
-                into.lost()
+        ref, transforms, stored, _ = accessed(equation, values)
+        plain = equation.primitive.name == "swap"
+        into, what = (math.prod(v.aval.shape) for v in equation.invars[:2])
+        if equation.primitive.name == "addupdate":
+            self.touch([ref], weight, False)
+        self.touch([ref], weight, True, whole=plain and into == what)
+        if isinstance(ref, Cells | Ref) and plain:
+            ref.store(transforms, stored, weight)
+        elif isinstance(ref, Cells | Ref):
+            ref.lost()
         return [UNKNOWN] * len(equation.outvars)
-
-    def _addupdate(
-        self, equation: JaxprEqn, values: list[Any], weight: np.ndarray, path: tuple
-    ) -> list[Any]:
-        self.touch(values, weight, False)
-        return self._swap(equation, values, weight, path)
 
     def merge(self, which: np.ndarray, new: Any, old: Any) -> Any:
         """`new` where `which`, else `old`."""
@@ -442,11 +431,11 @@ MEANINGS: dict[str, Callable[..., list[Any]]] = {
     "run_scoped": Walk._run_scoped,
     "dma_start": Walk._dma_start,
     "dma_wait": Walk._dma_wait,
-    "get": Walk._get,
-    "masked_load": Walk._masked_load,
-    "swap": Walk._swap,
-    "masked_swap": Walk._swap,
-    "addupdate": Walk._addupdate,
+    "get": Walk._load,
+    "masked_load": Walk._load,
+    "swap": Walk._store,
+    "masked_swap": Walk._store,
+    "addupdate": Walk._store,
     "cond": Walk._cond,
     "while": Walk._while,
     "scan": Walk._scan,

@@ -69,11 +69,11 @@ def _holding(launch: Launch, operand: Operand, step: int) -> dict[str, Any]:
 
 
 def _stray_reads(launch: Launch) -> Iterator[Finding]:
-    for stray in launch.log.strays:
-        asked = spread(stray.asked, launch.grid)
+    for look in launch.log.strays:
+        asked = spread(look.stray, launch.grid)
         if asked.any():
-            step, name = int(np.argmax(asked)), stray.ref.name
-            facts = dict(index=int(spread(stray.index, launch.grid)[step]), **_at(launch, step))
+            step, name = int(np.argmax(asked)), look.ref.name
+            facts = dict(index=int(spread(look.index, launch.grid)[step]), **_at(launch, step))
             yield told("out-of-bounds", "no such entry", operand=name, **facts)
 
 

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from puzzles._jax import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, scan_counts
-from puzzles._launch.jaxprs import PALLAS_CALL, callee, interpreted, kernel_calls, subjaxprs
+from puzzles._launch.jaxprs import PALLAS_CALL, callee, kernel_calls, subjaxprs, with_interpret
 from puzzles._launch.primitives import bind
 from puzzles._launch.run import quickly
 
@@ -94,11 +94,12 @@ class Graph:
                 return given[s.index] if s.index >= 0 else s.constant
 
             for node in nodes:  # earlier launches may be among them
-                results[node] = bind(interpreted(node.equation), *map(read, node.inputs))
+                results[node] = bind(node.equation, *map(read, node.inputs))
             return [read(s) for s in computed]
 
         leaves = [self._leaves[n] for n in needed]
-        values = quickly(jax.make_jaxpr(run)(*leaves), leaves)
+        program = with_interpret(jax.make_jaxpr(run)(*leaves), True)
+        values = quickly(program, leaves)
         self._values.update(zip(computed, values, strict=True))
 
     def value(self, source: Source) -> np.ndarray | None:

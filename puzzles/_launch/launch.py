@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from puzzles._launch.events import Event, Waits, waits
-from puzzles._launch.moves import Copy, Piece, copied, in_flight, pieces
+from puzzles._launch.events import Event, Waits, in_flight, replay
+from puzzles._launch.moves import Copy, Piece, copied, pieces
 from puzzles._launch.operand import Operand, spread
-from puzzles._launch.smem import Look, Stray
+from puzzles._launch.smem import Look
 from puzzles._launch.touched import Touched, added, alone, rewritten, storing, touched
 from puzzles._launch.work import LEAST, MOST, Dot, Lie, Touch
 
@@ -57,7 +57,7 @@ class Log:
     cut: bool
     touches: tuple[Touch, ...]
     looks: tuple[Look, ...]
-    strays: tuple[Stray, ...]
+    strays: tuple[Look, ...]
     lies: tuple[Lie, ...]
     moved: tuple[tuple[str, str], ...]  # operands whose map reads a scalar that the kernel writes
     written_inputs: tuple[str, ...]  # that it writes into, aliased ones aside
@@ -287,7 +287,7 @@ class Launch:
     @cached_property
     def in_flight(self) -> np.ndarray | None:
         """Copies in flight at each wait, in order: what it waits for counts; None if unknown."""
-        return None if self.log.cut else in_flight(self.log.events, self.grid)
+        return None if self.log.cut else in_flight(self.log.events, self.program_ids)
 
     @cached_property
     def waits(self) -> Mapping[str, Waits] | None:
@@ -295,7 +295,8 @@ class Launch:
 
         None where data decide about them, or only the beginning is known.
         """
-        return None if self.log.cut else waits(self.log.events, self.program_ids)
+        replayed = None if self.log.cut else replay(self.log.events, self.program_ids)
+        return None if replayed is None else replayed[0]
 
     @cached_property
     def pieces(self) -> Mapping[Piece, np.ndarray]:

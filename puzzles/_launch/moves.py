@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from puzzles._jax import JaxprEqn, copy_ends
+from puzzles._jax import JaxprEqn, copy_parts
 from puzzles._launch.events import Event
 from puzzles._launch.finding import text_of
 from puzzles._launch.operand import Operand, itemsize, spread
@@ -118,8 +118,8 @@ def moved(
     equation: JaxprEqn, values: Sequence[Any], rank: int
 ) -> Iterator[tuple[Move, int, np.ndarray]]:
     """What a `dma_start` moves, its size in bytes, and over the grid, which steps move so much."""
-    avals = copy_ends(equation.params["tree"], [v.aval for v in equation.invars])
-    known = copy_ends(equation.params["tree"], values)
+    avals = copy_parts(equation.params["tree"], [v.aval for v in equation.invars])[:2]
+    known = copy_parts(equation.params["tree"], values)[:2]
     (source, seen_as), (target, _) = avals
     names = [called(ref) for ref, _ in known]
     ends = [
@@ -191,9 +191,9 @@ def pieces(events: Sequence[Event], grid: tuple[int, ...]) -> dict[Piece, np.nda
             continue
         most, least = event.weight
         tree, known = event.equation.params["tree"], event.values
-        avals = copy_ends(tree, [v.aval for v in event.equation.invars])
+        avals = copy_parts(tree, [v.aval for v in event.equation.invars])[:2]
         for n, ((aval, seen_as), (ref, there)) in enumerate(
-            zip(avals, copy_ends(tree, known), strict=True)
+            zip(avals, copy_parts(tree, known)[:2], strict=True)
         ):
             if place(aval) != "hbm":
                 continue
@@ -215,34 +215,3 @@ def _dtype(ref: Any, transforms: Sequence[Any]) -> Any:
     for transform in transforms:
         dtype = getattr(transform, "dtype", dtype)
     return dtype
-
-
-_EVENTS = 4_000_000  # over all steps
-
-
-def in_flight(events: Sequence[Event], grid: tuple[int, ...]) -> np.ndarray | None:
-    """Copies in flight at each wait, in the order of the kernel.
-
-    One wait may take the bytes of several copies, if all copies have as many. None where data
-    decide which of them are executed, or there are more waits than starts.
-    """
-    events = [event for event in events if event.name in ("dma_start", "dma_wait")]
-    if len(events) * math.prod(grid) > _EVENTS:
-        return None
-    for most, least in (event.weight for event in events):
-        if most.max(initial=0) > 1 or (most != least).any():
-            return None
-    if not events:
-        return np.zeros(0, np.int64)
-    executed = np.stack([spread(event.weight[0], grid) for event in events], axis=1) > 0
-    sizes = {event.size for event in events if event.name == "dma_start"}
-    (each,) = sizes if len(sizes) == 1 else (0,)
-    ends = (-_times(event.size, each) if event.name == "dma_wait" else 1 for event in events)
-    changes = np.broadcast_to([*ends], executed.shape)[executed]
-    waits = (np.cumsum(changes) - changes)[changes < 0]
-    return None if (waits < 1).any() else waits  # a copy to another device is waited for twice
-
-
-def _times(size: int, each: int) -> int:
-    """How many copies of `each` bytes have so many: one, where not all have the same size."""
-    return size // each if each and size % each == 0 else 1

@@ -27,7 +27,7 @@ from puzzles._launch.jaxprs import PALLAS_CALL, equations, launch_name, paramete
 from puzzles._launch.launch import Around, Counts, Launch, Log, Made, Settings
 from puzzles._launch.moves import Copy, copied
 from puzzles._launch.operand import Operand, blocked, itemsize, resident, spread, vmem_size
-from puzzles._launch.smem import UNKNOWN, Buffer, Look, Ref, Stray, memory_space
+from puzzles._launch.smem import UNKNOWN, Buffer, Look, Ref, memory_space
 from puzzles._launch.work import LEAST, MOST, Dot, Touch
 
 
@@ -70,7 +70,7 @@ class Call:
         self.inputs = node.inputs[scalars:]
         self.avals = [v.aval for v in self.kernel.invars]
         self.name, self.names = launch_name(node.equation), parameter_names(node.equation)
-        self.map_strays: list[Stray] = []  # reads of scalars by index maps
+        self.map_strays: list[Look] = []  # reads of scalars by index maps
         self.map_looks: list[Look] = []
         self.moved: list[tuple[str, str]] = []  # see `Log.moved`
 

@@ -90,17 +90,21 @@ def alone(traced: Traced, launches: Sequence[Launch]) -> list[Traced]:
     return [_alone(traced, call, one) for call, one in zip(calls, launches, strict=True)]
 
 
-def _alone(traced: Traced, call: JaxprEqn, launch: Launch) -> Traced:
+def _alone(traced: Traced, call: JaxprEqn, launch: Launch | None = None) -> Traced:
     program, inputs = part(traced.jaxpr.jaxpr, [call])
-    mapping = call.params["grid_mapping"].grid
-    bounds = [n for n, size in zip(launch.grid, mapping, strict=True) if not isinstance(size, int)]
-    steering = [*(np.int32(n) for n in bounds), *launch.scalar_values]
-    given = zip(call.invars, steering, strict=False)  # a bound may stand in the program itself
-    known = {v: value for v, value in given if not isinstance(v, Literal)}
-    leaves = [known.get(v) for v in inputs]
-    shapes = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in inputs]
-    filled = (s if x is None else jnp.asarray(x) for x, s in zip(leaves, shapes, strict=True))
-    return Traced(program, tuple(filled), [v.aval for v in call.outvars])
+    known: dict[Any, Any] = {}
+    if launch is not None:
+        mapping = call.params["grid_mapping"].grid
+        given = zip(launch.grid, mapping, strict=True)
+        bounds = [np.int32(n) for n, size in given if not isinstance(size, int)]
+        steering = zip(call.invars, [*bounds, *launch.scalar_values], strict=False)
+        # a bound may stand in the program itself
+        known = {v: x for v, x in steering if x is not None and not isinstance(v, Literal)}
+    leaves = (
+        jnp.asarray(known[v]) if v in known else jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype)
+        for v in inputs
+    )
+    return Traced(program, tuple(leaves), [v.aval for v in call.outvars])
 
 
 def nothing_launched(traced: Traced) -> str:
@@ -115,12 +119,8 @@ def nothing_launched(traced: Traced) -> str:
 
 def kernels(traced: Traced) -> dict[Hashable, Traced]:
     """Each kernel call as a program of its own, by its fingerprint: equal ones are there once."""
-    found = {}
-    for call in kernel_calls(traced.jaxpr.jaxpr):
-        program, inputs = part(traced.jaxpr.jaxpr, [call])
-        shapes = (jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in inputs)
-        found[fingerprint(program)] = Traced(program, tuple(shapes), None)
-    return found
+    each = (_alone(traced, call) for call in kernel_calls(traced.jaxpr.jaxpr))
+    return {fingerprint(one.jaxpr): one for one in each}
 
 
 def is_traced(x: object) -> bool:
