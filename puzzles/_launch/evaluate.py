@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,11 +20,10 @@ import numpy as np
 from puzzles._jax import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, copy_parts, scan_counts
 from puzzles._launch.events import EVENTS, Event, accessed
 from puzzles._launch.jaxprs import callee, subjaxprs
-from puzzles._launch.logic import LOGIC, Partly, decided
 from puzzles._launch.moves import moved
 from puzzles._launch.primitives import evaluate
 from puzzles._launch.smem import LOOKS, UNKNOWN, UNNAMED, Buffer, Cells, Ref, place
-from puzzles._launch.work import LEAST, MOST, Lie, Tally, Touch, work
+from puzzles._launch.work import LEAST, MOST, Lie, Log, Touch, work
 
 SMALL = 64  # own elements of a value worth knowing; a mask of a block is not
 LARGE = 4_000_000  # elements of such a value over all steps
@@ -55,27 +53,6 @@ def _shaped(value: Any, shape: tuple[int, ...]) -> Any:
     return value.reshape(value.shape + shape) if isinstance(value, np.ndarray) else value
 
 
-@dataclass(frozen=True)
-class _About:
-    """What an equation says of itself, whatever its values: a loop comes by it often.
-
-    own: elements of its largest result; None where none can be known, since it has effects.
-    """
-
-    equation: JaxprEqn
-    callee: ClosedJaxpr | None
-    bodies: tuple[Jaxpr, ...]
-    operations: int
-    lanes: int  # of exps and their like, in whole vectors
-    own: int | None
-
-    @classmethod
-    def of(cls, equation: JaxprEqn) -> _About:
-        shapes = [getattr(v.aval, "shape", (2 * SMALL,)) for v in equation.outvars]
-        own = None if equation.effects else max(map(math.prod, shapes), default=None)
-        return cls(equation, callee(equation), tuple(subjaxprs(equation)), *work(equation), own)
-
-
 class Walk:
     """One pass over a jaxpr for a grid; `axes` are the grid axes that the kernel can name.
 
@@ -88,11 +65,9 @@ class Walk:
         self.grid, self.rank, self.events = grid, len(grid), events
         self.ids = program_ids(grid)
         self.axes = range(self.rank) if axes is None else axes
-        self.tally = Tally()
+        self.log = Log()
         self.fuel = FUEL
         self.within: list[JaxprEqn] = []  # the equations around the one that is walked, and it
-        self.seen: dict[int, _About] = {}  # by the id of an equation
-        self.literals: dict[int, tuple[Literal, Any]] = {}  # and their values
 
     def total(self, weight: np.ndarray) -> np.ndarray:
         """(most, least) executions over all steps, as Python's integers."""
@@ -119,21 +94,6 @@ class Walk:
             with np.errstate(all="ignore"):
                 self.closed(closed, args, weight, ())
 
-    def about(self, equation: JaxprEqn) -> _About:
-        """What it says of itself, read once."""
-        found = self.seen.get(id(equation))
-        if found is None:
-            found = self.seen[id(equation)] = _About.of(equation)
-        return found
-
-    def literal(self, one: Literal) -> Any:
-        """Its value, read once."""
-        found = self.literals.get(id(one))
-        if found is None:
-            value = self.known(np.asarray(one.val, one.aval.dtype))
-            found = self.literals[id(one)] = one, value
-        return found[1]
-
     def closed(
         self, closed: ClosedJaxpr, args: Sequence[Any], weight: np.ndarray, path: tuple
     ) -> list[Any]:
@@ -151,7 +111,9 @@ class Walk:
         env.update(zip(jaxpr.invars, args, strict=True))
 
         def read(atom: Any) -> Any:
-            return self.literal(atom) if isinstance(atom, Literal) else env[atom]
+            if isinstance(atom, Literal):
+                return self.known(np.asarray(atom.val, atom.aval.dtype))
+            return env[atom]
 
         for n, equation in enumerate(jaxpr.eqns):
             values = [read(v) for v in equation.invars]
@@ -165,25 +127,23 @@ class Walk:
     def step(
         self, equation: JaxprEqn, values: list[Any], weight: np.ndarray, path: tuple
     ) -> list[Any]:
-        about = self.about(equation)
-        if about.operations:
-            self.count(about, weight, path)
+        operations, lanes = work(equation)
+        if operations:
+            self.count(equation, operations, lanes, weight, path)
         unknown = [UNKNOWN] * len(equation.outvars)
         if (meaning := MEANINGS.get(equation.primitive.name)) is not None:
             return meaning(self, equation, values, weight, path)
-        if about.callee is not None:
-            return self.closed(about.callee, values, weight, path)
+        if (inner := callee(equation)) is not None:
+            return self.closed(inner, values, weight, path)
         if any(isinstance(value, Buffer | Ref) for value in values):  # nobody knows what for
             for writes in (False, True):
                 self.touch(values, weight * _in_doubt(self.rank), writes)
             for value in values:
                 if isinstance(value, Cells | Ref):
                     value.lost()
-        for n, jaxpr in enumerate(about.bodies):
+        for n, jaxpr in enumerate(subjaxprs(equation)):
             blind = [UNKNOWN] * len(jaxpr.invars)
             self.run(jaxpr, [UNKNOWN] * len(jaxpr.constvars), blind, weight, (*path, n))
-        if equation.primitive.name in LOGIC and not all(isinstance(v, np.ndarray) for v in values):
-            return [decided(equation, values, self.rank)]
         if not self.worth(equation, values):
             return unknown
         try:
@@ -194,33 +154,37 @@ class Walk:
     def touch(
         self, values: Sequence[Any], weight: np.ndarray, writes: bool, whole: bool = False
     ) -> None:
-        """The refs among `values` are read or written."""
-        refs = (value for value in values if isinstance(value, Buffer | Ref))
-        self.tally.touches += [Touch(ref, writes, weight, whole) for ref in refs]
+        """The kernel's parameters among `values` are read or written."""
+        parameters = (one for one in values if isinstance(one, Buffer | Ref) and not one.path)
+        self.log.touches += [Touch(one.name, writes, weight, whole) for one in parameters]
 
     def worth(self, equation: JaxprEqn, values: list[Any]) -> bool:
         """Whether a result can be known and may decide something: small, and without effects."""
-        own = self.about(equation).own
-        if own is None or own > SMALL or not all(isinstance(v, np.ndarray) for v in values):
+        if equation.effects or not all(isinstance(v, np.ndarray) for v in values):
+            return False
+        shapes = (getattr(v.aval, "shape", (2 * SMALL,)) for v in equation.outvars)
+        own = max(map(math.prod, shapes), default=2 * SMALL)
+        if own > SMALL:
             return False
         if own <= 1:
             return True
         lead = np.broadcast_shapes(*(v.shape[: self.rank] for v in values))
         return own * math.prod(lead) <= LARGE
 
-    def count(self, about: _About, weight: np.ndarray, path: tuple) -> None:
+    def count(
+        self, equation: JaxprEqn, operations: int, lanes: int, weight: np.ndarray, path: tuple
+    ) -> None:
         """Add its operations, as often as `weight` says."""
-        equation, tally, steps = about.equation, self.tally, self.total(weight)
-        operations = about.operations * steps
-        tally.flops = tally.flops + operations
-        tally.transcendentals = tally.transcendentals + operations * bool(about.lanes)
-        tally.lanes = tally.lanes + about.lanes * steps
-        tally.busy = tally.busy | (weight > 0)
-        last = tally.events[-1] if tally.events else None
+        log, steps = self.log, self.total(weight)
+        log.flops = log.flops + operations * steps
+        log.transcendentals = log.transcendentals + operations * steps * bool(lanes)
+        log.lanes = log.lanes + lanes * steps
+        log.busy = log.busy | (weight > 0)
+        last = log.events[-1] if log.events else None
         if last is None or last.name != "work" or last.weight is not weight:  # one is enough
             self.happens("work", equation, (), weight)
         if equation.primitive.name == "dot_general":
-            tally.dots[path] = (equation, tally.dots.get(path, (None, 0))[1] + weight)
+            log.dots[path] = (equation, log.dots.get(path, (None, 0))[1] + weight)
 
     def happens(
         self,
@@ -230,19 +194,19 @@ class Walk:
         weight: np.ndarray,
         size: int = 0,
     ) -> None:
-        if not self.events or self.tally.cut:
+        if not self.events or self.log.cut:
             return
-        self.tally.cut = len(self.tally.events) == EVENTS
-        if not self.tally.cut:
-            self.tally.events.append(Event(name, equation, tuple(values), weight, size))
+        self.log.cut = len(self.log.events) == EVENTS
+        if not self.log.cut:
+            self.log.events.append(Event(name, equation, tuple(values), weight, size))
 
-    def give_up(self, saved: Tally, long: bool) -> None:
+    def give_up(self, saved: Log, long: bool) -> None:
         """Back to what was counted before a loop whose length is not known, or too long.
 
         How it begins is still known.
         """
-        saved.events, saved.cut = self.tally.events, self.tally.cut or long
-        self.tally = saved
+        saved.events, saved.cut = self.log.events, self.log.cut or long
+        self.log = saved
 
     def _program_id(self, equation: JaxprEqn, *_: Any) -> list[Any]:
         return [self.ids[self.axes[equation.params["axis"]]]]
@@ -253,11 +217,11 @@ class Walk:
     def _multiple_of(
         self, equation: JaxprEqn, values: list[Any], weight: np.ndarray, _: tuple
     ) -> list[Any]:
-        (value,), promised, before = values, equation.params["values"], self.tally.lies
+        (value,), promised, before = values, equation.params["values"], self.log.lies
         if isinstance(value, np.ndarray) and value.ndim == self.rank and len(promised) == 1:
             steps = (value % promised[0] != 0) & (weight[LEAST] > 0)
             if steps.any() and all(lie.equation is not equation for lie in before):
-                self.tally.lies = (*before, Lie(equation, steps, promised[0], value))
+                self.log.lies = (*before, Lie(equation, steps, promised[0], value))
         return values
 
     def _run_scoped(
@@ -265,7 +229,7 @@ class Walk:
     ) -> list[Any]:
         jaxpr = equation.params["jaxpr"]
         avals = [v.aval for v in jaxpr.invars]
-        self.tally.scoped[path] = avals
+        self.log.scoped[path] = avals
         names = jaxpr.debug_info.arg_names or ()
         names = names if len(names) == len(avals) else [""] * len(avals)
         named = [name if name and name.isidentifier() else UNNAMED for name in names]
@@ -282,7 +246,7 @@ class Walk:
         for move, size, steps in moved(equation, values, self.rank):
             sizes.add(size)
             here = np.where(steps, weight, 0) * (1 if move.exact else _in_doubt(self.rank))
-            copies, key = self.tally.copies, (path, move, size)
+            copies, key = self.log.copies, (path, move, size)
             within, before = copies.get(key) or (tuple(self.within), 0)
             copies[key] = (within, before + here)
         (source, _), (target, _), _ = copy_parts(equation.params["tree"], values)
@@ -316,10 +280,10 @@ class Walk:
         if not isinstance(ref, Ref):
             return UNKNOWN
         found, look = ref.load(transforms, equation.outvars[0].aval.shape, weight[MOST])
-        if look is not None and len(self.tally.looks) < LOOKS:
-            self.tally.looks += (look,)
+        if look is not None and len(self.log.looks) < LOOKS:
+            self.log.looks += (look,)
         if look is not None and look.index is not None:
-            self.tally.strays += (look,)
+            self.log.strays += (look,)
         return found
 
     def _store(
@@ -351,30 +315,25 @@ class Walk:
         self, equation: JaxprEqn, values: list[Any], weight: np.ndarray, path: tuple
     ) -> list[Any]:
         branches, which = equation.params["branches"], values[0]
-        if not isinstance(which, np.ndarray):
-            self.tally.branches |= {path}
-        known = which if isinstance(which, Partly) else Partly.of(which, self.rank)
-        doubt = ~known.known
-        outs: list[Any] | None = None
-        index = np.clip(known.value.astype(np.int64), 0, len(branches) - 1)
-        for n, branch in enumerate(branches):
-            sure = known.known & (index == n)
-            taken = np.where(sure, weight, 0)
-            if doubt.any():  # most: every branch; least: none
-                taken = taken + np.where(doubt, weight, 0) * _in_doubt(self.rank)
-            if not taken.any():
-                continue
-            new = self.closed(branch, values[1:], taken, (*path, n))
-            pairs = zip(new, new if outs is None else outs, strict=True)
-            outs = [self.merge(sure, a, b) for a, b in pairs]
-        if outs is None or doubt.any():
+        if not isinstance(which, np.ndarray):  # most: every branch; least: none
+            self.log.branches |= {path}
+            for n, branch in enumerate(branches):
+                self.closed(branch, values[1:], weight * _in_doubt(self.rank), (*path, n))
             return [UNKNOWN] * len(equation.outvars)
-        return outs
+        outs: list[Any] | None = None
+        index = np.clip(which.astype(np.int64), 0, len(branches) - 1)
+        for n, branch in enumerate(branches):
+            taken = np.where(index == n, weight, 0)
+            if taken.any():
+                new = self.closed(branch, values[1:], taken, (*path, n))
+                pairs = zip(new, new if outs is None else outs, strict=True)
+                outs = [self.merge(index == n, a, b) for a, b in pairs]
+        return [UNKNOWN] * len(equation.outvars) if outs is None else outs
 
     def _while(
         self, equation: JaxprEqn, values: list[Any], weight: np.ndarray, path: tuple
     ) -> list[Any]:
-        p, saved = equation.params, self.tally.copy()
+        p, saved = equation.params, self.log.copy()
         split = p["cond_nconsts"] + p["body_nconsts"]
         test, consts = values[: p["cond_nconsts"]], values[p["cond_nconsts"] : split]
         carry, active = values[split:], weight
@@ -388,7 +347,7 @@ class Walk:
             new = self.closed(p["body_jaxpr"], [*consts, *carry], active, (*path, 1))
             carry = [self.merge(active[MOST] > 0, a, b) for a, b in zip(new, carry, strict=True)]
         self.give_up(saved, self.fuel <= 0)
-        self.tally.loops |= {path}  # the body counts once, though it may never run
+        self.log.loops |= {path}  # the body counts once, though it may never run
         blind = [UNKNOWN] * len(carry)
         once = weight * _in_doubt(self.rank)
         self.closed(p["body_jaxpr"], [*consts, *blind], once, (*path, 1))
@@ -397,7 +356,7 @@ class Walk:
     def _scan(
         self, equation: JaxprEqn, values: list[Any], weight: np.ndarray, path: tuple
     ) -> list[Any]:
-        p, saved = equation.params, self.tally.copy()
+        p, saved = equation.params, self.log.copy()
         body, length, (first, carried) = p["jaxpr"], p["length"], scan_counts(p)
         split = first + carried
         consts, carry = values[:first], values[first:split]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -24,11 +23,10 @@ from puzzles._launch.evaluate import FUEL, Walk, program_ids
 from puzzles._launch.finding import line_of
 from puzzles._launch.graph import Abstract, Graph, Node, Source, TooLarge, ask
 from puzzles._launch.jaxprs import PALLAS_CALL, equations, launch_name, parameter_names
-from puzzles._launch.launch import Around, Counts, Launch, Log, Made, Settings
-from puzzles._launch.moves import Copy, copied
-from puzzles._launch.operand import Operand, blocked, itemsize, resident, spread, vmem_size
+from puzzles._launch.launch import Around, Launch, Made, Settings
+from puzzles._launch.operand import Operand, blocked, itemsize, resident
 from puzzles._launch.smem import UNKNOWN, Buffer, Look, Ref, memory_space
-from puzzles._launch.work import LEAST, MOST, Dot, Touch
+from puzzles._launch.work import Touch
 
 
 def read_calls(jaxpr: ClosedJaxpr, leaves: Sequence[Any]) -> tuple[Call, ...]:
@@ -123,64 +121,30 @@ class Call:
         copying = any(one.primitive.name in names_of_copies for one in equations(self.kernel))
         walk = Walk(grid, axes, events=copying)
         (walk.in_turn if in_turn else walk.start)(close(self.kernel), refs)
-        tally = walk.tally
-        scoped = [a for avals in tally.scoped.values() for a in avals if memory_space(a) == "vmem"]
-
-        called = {id(ref): name for ref, name in zip(refs, names, strict=True)}
-        touches = tuple(
-            replace(one, ref=called[id(one.ref)]) for one in tally.touches if id(one.ref) in called
-        )
-
-        def counted(which: int) -> Counts:
-            return Counts(
-                tuple(Dot.of(e, spread(n[which], grid)) for e, n in tally.dots.values()),
-                tally.flops[which],
-                tally.transcendentals[which],
-                tally.lanes[which],
-                tuple(
-                    Copy.of(within, move, size, n[which], grid)
-                    for (_, move, size), (within, n) in tally.copies.items()
-                ),
-            )
-
-        counts = counted(MOST)
-        log = Log(
-            branches=len(tally.branches),
-            loops=len(tally.loops),
-            busy=spread(tally.busy[MOST] if tally.busy.ndim else tally.busy, grid),
-            events=tuple(tally.events),
-            cut=tally.cut,
-            touches=touches,
-            looks=(*self.map_looks, *tally.looks),
-            strays=(*self.map_strays, *tally.strays),
-            lies=tally.lies,
-            moved=tuple(self.moved),
-            written_inputs=self.written_inputs(names, touches),
-            scoped_vmem_bytes=sum(vmem_size(a.shape, a.dtype) for a in scoped),
-        )
+        log = walk.log
+        log.looks, log.strays = (*self.map_looks, *log.looks), (*self.map_strays, *log.strays)
+        log.moved, log.written_inputs = tuple(self.moved), self.written_inputs(log.touches)
         settings = Settings(
             self.semantics(),
             tuple((i - first, o) for i, o in self.p["input_output_aliases"]),
             self.p["interpret"],
             unknown_params(self.p["compiler_params"]),
         )
-        launch = Launch(
+        return Launch(
             name=self.name,
             grid=grid,
-            inputs=tuple(copied(o, counts.copies) for o in operands if not o.output),
-            outputs=tuple(copied(o, counts.copies) for o in operands if o.output),
-            scratch=tuple(copied(resident(*one, grid), counts.copies) for one in scratch),
+            inputs=tuple(o for o in operands if not o.output),
+            outputs=tuple(o for o in operands if o.output),
+            scratch=tuple(resident(*one, grid) for one in scratch),
             scalars=scalars,
             scalar_values=data,
-            counts=(counts, counts),
             log=log,
             settings=settings,
             vmem_limit_bytes=self.compiler_param("vmem_limit_bytes"),
             around=Around(self.unused, tuple(self.made(names))),
             line=self.line,
             times=self.times,
-        )
-        return launch if launch.exact else replace(launch, counts=(counts, counted(LEAST)))
+        ).with_copies()
 
     def affordable(self, grid: tuple[int, ...]) -> bool:
         """Whether the kernel can be walked step by step, a few seconds long."""
@@ -196,11 +160,11 @@ class Call:
             refs.append(Ref.whole(aval.shape, self.graph.value(source), absent, scalar))
         walk = Walk(grid)
         outs = walk.start(mapping.index_map_jaxpr, [*program_ids(grid), *refs])
-        self.map_strays += walk.tally.strays
-        self.map_looks += walk.tally.looks
+        self.map_strays += walk.log.strays
+        self.map_looks += walk.log.looks
         if math.prod(grid) != 1:
             written = {names[n] for n in written_refs(self.kernel)}
-            read = (look.ref.name for look in walk.tally.looks)
+            read = (look.ref.name for look in walk.log.looks)
             self.moved += dict.fromkeys((name, scalar) for scalar in read if scalar in written)
         index = []
         for entry in _entries(mapping.index_map_out_tree, outs):
@@ -238,14 +202,14 @@ class Call:
     def compiler_param(self, key: str) -> Any:
         return compiler_param(self.p["compiler_params"], key)
 
-    def written_inputs(self, names: Sequence[str], touches: Sequence[Touch]) -> tuple[str, ...]:
+    def written_inputs(self, touches: Sequence[Touch]) -> tuple[str, ...]:
         aliased = {i for i, _ in self.p["input_output_aliases"]}
         first = len(self.scalars)
         inputs = range(first, first + self.mapping.num_inputs)
         # JAX also counts as written what a copy to another device only sends.
         stored = {touch.ref for touch in touches if touch.writes}
         written = written_refs(self.kernel) - aliased
-        return tuple(names[n] for n in inputs if n in written and names[n] in stored)
+        return tuple(self.names[n] for n in inputs if n in written and self.names[n] in stored)
 
     def semantics(self) -> tuple[str, ...] | None:
         given = self.compiler_param("dimension_semantics")

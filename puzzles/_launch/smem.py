@@ -144,6 +144,7 @@ class Ref:
     visible: tuple[bool, ...]
     absent: Callable[[], Any] | None = None
     name: str = ""
+    path: tuple[int, ...] = ()  # see `Buffer`
 
     @classmethod
     def whole(
