@@ -13,6 +13,7 @@ from puzzles._jax import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, scan_counts
 from puzzles._launch.jaxprs import PALLAS_CALL, callee, kernel_calls, subjaxprs, with_interpret
 from puzzles._launch.primitives import bind
 from puzzles._launch.run import quickly
+from puzzles._rules import sentence
 
 
 class Unreadable(ValueError):
@@ -174,12 +175,8 @@ class Graph:
 def ask(what: str, source: Source) -> NoReturn:
     """Raise `Abstract`: what depends on data, on which, and the remedy."""
     names = " and ".join(sorted(source.abstract))
-    if not names.startswith("argument"):
-        raise Abstract(f"{what} depends on {names}: launch it outside of the loop to look at it.")
-    raise Abstract(
-        f"{what} depends on data: pass arrays instead of ShapeDtypeStructs "
-        f"(for example group_sizes) for {names}; for all other arguments shapes are enough."
-    )
+    why = "needs data" if names.startswith("argument") else "inside a loop"
+    raise Abstract(sentence(why, what=what, names=names))
 
 
 def _constants(closed: ClosedJaxpr) -> list[Source]:

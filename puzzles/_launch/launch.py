@@ -76,7 +76,9 @@ class Launch:
     @cached_property
     def least(self) -> Launch:
         """The launch with lower bounds for counts: compare these with a budget."""
-        return self if self.exact else replace(self, which=LEAST).with_copies()
+        if self.exact or self.which == LEAST:
+            return self
+        return replace(self, which=LEAST).with_copies()
 
     def with_copies(self) -> Launch:
         """The same, with what the kernel itself copies from and to operands that stay in HBM."""

@@ -25,8 +25,9 @@ from puzzles._launch.graph import Abstract, Graph, Node, Source, TooLarge, ask
 from puzzles._launch.jaxprs import PALLAS_CALL, equations, launch_name, parameter_names
 from puzzles._launch.launch import Around, Launch, Made, Settings
 from puzzles._launch.operand import Operand, blocked, itemsize, resident
-from puzzles._launch.smem import UNKNOWN, Buffer, Look, Ref, memory_space
-from puzzles._launch.work import Touch
+from puzzles._launch.smem import UNKNOWN, Buffer, Ref, memory_space
+from puzzles._launch.work import Log, Touch
+from puzzles._rules import sentence
 
 
 def read_calls(jaxpr: ClosedJaxpr, leaves: Sequence[Any]) -> tuple[Call, ...]:
@@ -47,10 +48,8 @@ LISTED = 4_000_000  # steps of which each is listed: some seconds, and a gigabyt
 
 def _listable(name: str, grid: tuple[int, ...]) -> None:
     if (steps := math.prod(grid)) > LISTED:
-        raise TooLarge(
-            f"the grid {grid} of {name} has {steps:,} steps, and up to {LISTED:,} can be listed "
-            "here: a grid counts blocks, not elements. Take larger blocks, or a smaller shape."
-        )
+        facts = dict(grid=grid, name=name, steps=steps, most=LISTED)
+        raise TooLarge(sentence("too large to list", **facts))
 
 
 class Call:
@@ -68,8 +67,7 @@ class Call:
         self.inputs = node.inputs[scalars:]
         self.avals = [v.aval for v in self.kernel.invars]
         self.name, self.names = launch_name(node.equation), parameter_names(node.equation)
-        self.map_strays: list[Look] = []  # reads of scalars by index maps
-        self.map_looks: list[Look] = []
+        self.maps: list[Log] = []  # of walks over index maps
         self.moved: list[tuple[str, str]] = []  # see `Log.moved`
 
     def needs(self) -> tuple[Source, ...]:
@@ -122,7 +120,8 @@ class Call:
         walk = Walk(grid, axes, events=copying)
         (walk.in_turn if in_turn else walk.start)(close(self.kernel), refs)
         log = walk.log
-        log.looks, log.strays = (*self.map_looks, *log.looks), (*self.map_strays, *log.strays)
+        logs = (*self.maps, log)
+        log.looks, log.strays = sum((x.looks for x in logs), ()), sum((x.strays for x in logs), ())
         log.moved, log.written_inputs = tuple(self.moved), self.written_inputs(log.touches)
         settings = Settings(
             self.semantics(),
@@ -140,7 +139,7 @@ class Call:
             scalar_values=data,
             log=log,
             settings=settings,
-            vmem_limit_bytes=self.compiler_param("vmem_limit_bytes"),
+            vmem_limit_bytes=compiler_param(self.p["compiler_params"], "vmem_limit_bytes"),
             around=Around(self.unused, tuple(self.made(names))),
             line=self.line,
             times=self.times,
@@ -160,21 +159,18 @@ class Call:
             refs.append(Ref.whole(aval.shape, self.graph.value(source), absent, scalar))
         walk = Walk(grid)
         outs = walk.start(mapping.index_map_jaxpr, [*program_ids(grid), *refs])
-        self.map_strays += walk.log.strays
-        self.map_looks += walk.log.looks
+        self.maps.append(walk.log)
         if math.prod(grid) != 1:
             written = {names[n] for n in written_refs(self.kernel)}
             read = (look.ref.name for look in walk.log.looks)
             self.moved += dict.fromkeys((name, scalar) for scalar in read if scalar in written)
         index = []
-        for entry in _entries(mapping.index_map_out_tree, outs):
+        given = jax.tree.unflatten(mapping.index_map_out_tree, outs)
+        for entry in given if isinstance(given, tuple | list) else (given,):
             entry = getattr(entry, "start", entry)  # a pl.ds of a BoundedSlice
             if entry is UNKNOWN:
-                raise Abstract(
-                    f"{what} cannot be evaluated without running it: compute its block indices "
-                    "from program ids and scalar prefetch alone"
-                    + (f", one number at a time, as in `{names[0]}[n]`." if refs else ".")
-                )
+                asks = f", one number at a time, as in `{names[0]}[n]`" if refs else ""
+                raise Abstract(sentence("map unknown", what=what, asks=asks))
             value = np.asarray(entry)
             while value.ndim > len(grid):  # an axis indexed by an array stands for its first
                 value = value[..., 0]
@@ -199,9 +195,6 @@ class Call:
             size = math.prod(array.shape) * itemsize(aval.dtype)
             yield Made(names[first + self.mapping.num_inputs + o], size, how)
 
-    def compiler_param(self, key: str) -> Any:
-        return compiler_param(self.p["compiler_params"], key)
-
     def written_inputs(self, touches: Sequence[Touch]) -> tuple[str, ...]:
         aliased = {i for i, _ in self.p["input_output_aliases"]}
         first = len(self.scalars)
@@ -212,7 +205,7 @@ class Call:
         return tuple(self.names[n] for n in inputs if n in written and self.names[n] in stored)
 
     def semantics(self) -> tuple[str, ...] | None:
-        given = self.compiler_param("dimension_semantics")
+        given = compiler_param(self.p["compiler_params"], "dimension_semantics")
         if given is None:
             return None
         words = [str(getattr(word, "value", word)).lower() for word in given]
@@ -231,8 +224,3 @@ def _window(operand: Operand, index: Sequence[np.ndarray], contents: np.ndarray)
     starts = tuple(i * s for i, s in zip(index, operand.stride, strict=True))
     visible = tuple(b is not None for b in operand.block)
     return Ref(contents, starts, visible, name=operand.name)
-
-
-def _entries(tree: Any, leaves: list[Any]) -> tuple[Any, ...]:
-    out = jax.tree.unflatten(tree, leaves)
-    return tuple(out) if isinstance(out, tuple | list) else (out,)

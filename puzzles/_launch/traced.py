@@ -28,6 +28,7 @@ from puzzles._launch.mesh import as_tpu
 from puzzles._launch.reading import Call, read_calls, read_launches
 from puzzles._launch.run import before_launches
 from puzzles._launch.sameness import fingerprint
+from puzzles._rules import sentence
 
 
 @dataclass(frozen=True)
@@ -110,11 +111,8 @@ def _alone(traced: Traced, call: JaxprEqn, launch: Launch | None = None) -> Trac
 def nothing_launched(traced: Traced) -> str:
     """What to say of a program without a `pallas_call`."""
     if not traced.other_kernels:
-        return "no `pallas_call` in there: there is nothing to show"
-    return (
-        "this reads `pallas_call`s, and there is none; what `pl.kernel` makes "
-        f"(`{traced.other_kernels[0]}`) it cannot read: launch the same body by `pl.pallas_call`."
-    )
+        return sentence("nothing launched")
+    return sentence("launched otherwise", how=traced.other_kernels[0])
 
 
 def kernels(traced: Traced) -> dict[Hashable, Traced]:
