@@ -25,6 +25,10 @@ from puzzles._launch.primitives import evaluate
 from puzzles._launch.smem import LOOKS, UNKNOWN, UNNAMED, Buffer, Cells, Ref, place
 from puzzles._launch.work import LEAST, MOST, Lie, Log, Touch, work
 
+# Of what an equation is given, or gives: arrays over the grid, refs, or UNKNOWN.
+Values = list[Any]
+Path = tuple[int, ...]  # where an equation stands: its place in each program around it
+
 SMALL = 64  # own elements of a value worth knowing; a mask of a block is not
 LARGE = 4_000_000  # elements of such a value over all steps
 _GLIMPSE = 64  # rounds of a loop that is too long, to know how it begins
@@ -80,12 +84,12 @@ class Walk:
             return UNKNOWN
         return value.reshape((1,) * self.rank + value.shape)
 
-    def start(self, closed: ClosedJaxpr, args: Sequence[Any]) -> list[Any]:
+    def start(self, closed: ClosedJaxpr, args: Values) -> Values:
         """Walk a whole jaxpr, every step once."""
         with np.errstate(all="ignore"):
             return self.closed(closed, args, np.ones((2, *(1,) * self.rank), np.int64), ())
 
-    def in_turn(self, closed: ClosedJaxpr, args: Sequence[Any]) -> None:
+    def in_turn(self, closed: ClosedJaxpr, args: Values) -> None:
         """Walk it step by step: what one step stores among the scalars, the next ones load."""
         for ids in np.ndindex(*self.grid):
             weight = np.zeros((2, *self.grid), np.int64)
@@ -94,19 +98,12 @@ class Walk:
             with np.errstate(all="ignore"):
                 self.closed(closed, args, weight, ())
 
-    def closed(
-        self, closed: ClosedJaxpr, args: Sequence[Any], weight: np.ndarray, path: tuple
-    ) -> list[Any]:
+    def closed(self, closed: ClosedJaxpr, args: Values, weight: np.ndarray, path: Path) -> Values:
         return self.run(closed.jaxpr, [self.known(c) for c in closed.consts], args, weight, path)
 
     def run(
-        self,
-        jaxpr: Jaxpr,
-        consts: Sequence[Any],
-        args: Sequence[Any],
-        weight: np.ndarray,
-        path: tuple,
-    ) -> list[Any]:
+        self, jaxpr: Jaxpr, consts: Values, args: Values, weight: np.ndarray, path: Path
+    ) -> Values:
         env: dict[Any, Any] = dict(zip(jaxpr.constvars, consts, strict=True))
         env.update(zip(jaxpr.invars, args, strict=True))
 
@@ -124,9 +121,7 @@ class Walk:
             env.update(zip(equation.outvars, outs, strict=True))
         return [read(v) for v in jaxpr.outvars]
 
-    def step(
-        self, equation: JaxprEqn, values: list[Any], weight: np.ndarray, path: tuple
-    ) -> list[Any]:
+    def step(self, equation: JaxprEqn, values: Values, weight: np.ndarray, path: Path) -> Values:
         operations, lanes = work(equation)
         if operations:
             self.count(equation, operations, lanes, weight, path)
@@ -215,8 +210,8 @@ class Walk:
         return [self.known(np.int32(self.grid[self.axes[equation.params["axis"]]]))]
 
     def _multiple_of(
-        self, equation: JaxprEqn, values: list[Any], weight: np.ndarray, _: tuple
-    ) -> list[Any]:
+        self, equation: JaxprEqn, values: Values, weight: np.ndarray, _: Path
+    ) -> Values:
         (value,), promised, before = values, equation.params["values"], self.log.lies
         if isinstance(value, np.ndarray) and value.ndim == self.rank and len(promised) == 1:
             steps = (value % promised[0] != 0) & (weight[LEAST] > 0)
@@ -225,8 +220,8 @@ class Walk:
         return values
 
     def _run_scoped(
-        self, equation: JaxprEqn, values: list[Any], weight: np.ndarray, path: tuple
-    ) -> list[Any]:
+        self, equation: JaxprEqn, values: Values, weight: np.ndarray, path: Path
+    ) -> Values:
         jaxpr = equation.params["jaxpr"]
         avals = [v.aval for v in jaxpr.invars]
         self.log.scoped[path] = avals
@@ -240,13 +235,13 @@ class Walk:
         return self.run(jaxpr, values, made, weight, path)
 
     def _dma_start(
-        self, equation: JaxprEqn, values: list[Any], weight: np.ndarray, path: tuple
-    ) -> list[Any]:
+        self, equation: JaxprEqn, values: Values, weight: np.ndarray, path: Path
+    ) -> Values:
         sizes = set()
-        for move, size, steps in moved(equation, values, self.rank):
-            sizes.add(size)
+        for move, steps in moved(equation, values, self.rank):
+            sizes.add(move.bytes_each)
             here = np.where(steps, weight, 0) * (1 if move.exact else _in_doubt(self.rank))
-            copies, key = self.log.copies, (path, move, size)
+            copies, key = self.log.copies, (path, move)
             within, before = copies.get(key) or (tuple(self.within), 0)
             copies[key] = (within, before + here)
         (source, _), (target, _), _ = copy_parts(equation.params["tree"], values)
@@ -257,16 +252,12 @@ class Walk:
         self.happens("dma_start", equation, values, weight, _only(sizes))
         return []
 
-    def _dma_wait(
-        self, equation: JaxprEqn, values: list[Any], weight: np.ndarray, _: tuple
-    ) -> list[Any]:
-        sizes = {size for _, size, _ in moved(equation, values, self.rank)}
+    def _dma_wait(self, equation: JaxprEqn, values: Values, weight: np.ndarray, _: Path) -> Values:
+        sizes = {move.bytes_each for move, _ in moved(equation, values, self.rank)}
         self.happens("dma_wait", equation, values, weight, _only(sizes))
         return []
 
-    def _load(
-        self, equation: JaxprEqn, values: list[Any], weight: np.ndarray, _: tuple
-    ) -> list[Any]:
+    def _load(self, equation: JaxprEqn, values: Values, weight: np.ndarray, _: Path) -> Values:
         self.happens("get", equation, values, weight)
         ref, transforms, _, mask = accessed(equation, values)
         self.touch([ref], weight, False)
@@ -282,13 +273,11 @@ class Walk:
         found, look = ref.load(transforms, equation.outvars[0].aval.shape, weight[MOST])
         if look is not None and len(self.log.looks) < LOOKS:
             self.log.looks += (look,)
-        if look is not None and look.index is not None:
+        if look is not None and look.stray.any():
             self.log.strays += (look,)
         return found
 
-    def _store(
-        self, equation: JaxprEqn, values: list[Any], weight: np.ndarray, _: tuple
-    ) -> list[Any]:
+    def _store(self, equation: JaxprEqn, values: Values, weight: np.ndarray, _: Path) -> Values:
         self.happens("swap", equation, values, weight)
         ref, transforms, stored, _ = accessed(equation, values)
         plain = equation.primitive.name == "swap"
@@ -311,9 +300,7 @@ class Walk:
         extra = (1,) * (max(new.ndim, old.ndim) - self.rank)
         return np.where(which.reshape(which.shape[: self.rank] + extra), new, old)
 
-    def _cond(
-        self, equation: JaxprEqn, values: list[Any], weight: np.ndarray, path: tuple
-    ) -> list[Any]:
+    def _cond(self, equation: JaxprEqn, values: Values, weight: np.ndarray, path: Path) -> Values:
         branches, which = equation.params["branches"], values[0]
         if not isinstance(which, np.ndarray):  # most: every branch; least: none
             self.log.branches |= {path}
@@ -330,9 +317,7 @@ class Walk:
                 outs = [self.merge(index == n, a, b) for a, b in pairs]
         return [UNKNOWN] * len(equation.outvars) if outs is None else outs
 
-    def _while(
-        self, equation: JaxprEqn, values: list[Any], weight: np.ndarray, path: tuple
-    ) -> list[Any]:
+    def _while(self, equation: JaxprEqn, values: Values, weight: np.ndarray, path: Path) -> Values:
         p, saved = equation.params, self.log.copy()
         split = p["cond_nconsts"] + p["body_nconsts"]
         test, consts = values[: p["cond_nconsts"]], values[p["cond_nconsts"] : split]
@@ -353,9 +338,7 @@ class Walk:
         self.closed(p["body_jaxpr"], [*consts, *blind], once, (*path, 1))
         return blind
 
-    def _scan(
-        self, equation: JaxprEqn, values: list[Any], weight: np.ndarray, path: tuple
-    ) -> list[Any]:
+    def _scan(self, equation: JaxprEqn, values: Values, weight: np.ndarray, path: Path) -> Values:
         p, saved = equation.params, self.log.copy()
         body, length, (first, carried) = p["jaxpr"], p["length"], scan_counts(p)
         split = first + carried
@@ -383,7 +366,7 @@ class Walk:
 
 
 # What a primitive does; all others are calls, or arithmetic on what is known.
-MEANINGS: dict[str, Callable[..., list[Any]]] = {
+MEANINGS: dict[str, Callable[..., Values]] = {
     "program_id": Walk._program_id,
     "num_programs": Walk._num_programs,
     "multiple_of": Walk._multiple_of,

@@ -51,22 +51,12 @@ class Finding:
         return f"{self.says} {self.remedy}".strip()
 
 
-def told(
-    kind: str,
-    words: str,
-    severity: str = ERROR,
-    *,
-    launch: str | None = None,
-    operand: str | None = None,
-    step: tuple[int, ...] | None = None,
-    block: tuple[int, ...] | None = None,
-    line: str | None = None,
-    **facts: object,
-) -> Finding:
-    """A finding in words of that name: they may say where it is, and what else they are given."""
-    where: dict[str, Any] = dict(launch=launch, operand=operand, step=step, block=block)
-    says, remedy = fault(words, **where, **facts)
-    return Finding(kind, severity, says, remedy, line=line, **where)
+def told(kind: str, words: str, severity: str = ERROR, /, **facts: Any) -> Finding:
+    """A finding in the words of that name, of facts; some of these say where it is."""
+    says, remedy = fault(words, **facts)
+    where = ("launch", "operand", "step", "line", "block")
+    named = {name: facts[name] for name in where if name in facts}
+    return Finding(kind, severity, says, remedy, **named)
 
 
 def text_at(file: str, number: int) -> str:

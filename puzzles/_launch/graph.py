@@ -24,10 +24,6 @@ class Abstract(Unreadable):
     """A grid or an index map needs the data of an argument of which only the shape is given."""
 
 
-class TooLarge(Unreadable):
-    """A grid has more steps than can be listed."""
-
-
 @dataclass(frozen=True, eq=False)
 class Node:
     """One equation outside kernels, with where its inputs come from.

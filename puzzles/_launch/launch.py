@@ -111,8 +111,8 @@ class Launch:
     def copies(self) -> tuple[Copy, ...]:
         """Those that the kernel starts by hand."""
         return tuple(
-            Copy.of(within, move, size, weight[self.which], self.grid)
-            for (_, move, size), (within, weight) in self.log.copies.items()
+            Copy.of(move, within, spread(weight[self.which], self.grid))
+            for (_, move), (within, weight) in self.log.copies.items()
         )
 
     @property
@@ -211,13 +211,13 @@ class Launch:
     def hbm_bytes_read(self) -> int:
         """Bytes that scalar prefetch, the pipeline and the kernel's own copies read."""
         piped = sum(o.hbm_bytes for o in self.scalars + self.inputs if o.piped)
-        return piped + sum(copy.bytes_read for copy in self.copies)
+        return piped + sum(copy.bytes for copy in self.copies if copy.spaces[0] == "hbm")
 
     @property
     def hbm_bytes_written(self) -> int:
         """Bytes that the pipeline writes back, and the kernel's own copies write."""
         piped = sum(o.hbm_bytes for o in self.outputs if o.piped)
-        return piped + sum(copy.bytes_written for copy in self.copies)
+        return piped + sum(copy.bytes for copy in self.copies if copy.spaces[1] == "hbm")
 
     @property
     def hbm_bytes(self) -> int:

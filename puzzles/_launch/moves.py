@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -21,47 +21,32 @@ class Move:
     """The refs at both ends of a copy, their memory spaces, and how much of them it takes.
 
     `extents` are the sizes of both slices along the axes of their refs, the largest where data
-    decide; `exact` says that none do.
+    decide, as `bytes_each` is; `exact` says that none do.
     """
 
     source: str
     target: str
-    spaces: tuple[str, str]
+    spaces: tuple[str, str]  # of source and target: "hbm", "vmem", "smem"
+    bytes_each: int
     extents: tuple[tuple[int, ...], tuple[int, ...]]
     exact: bool
 
 
-@dataclass(frozen=True, eq=False)
-class Copy:
+@dataclass(frozen=True)
+class Copy(Move):
     """One copy in the text of a kernel: `make_async_copy`, `sync_copy`, or what a pipeline starts.
 
     A place that copies slices of several sizes is one Copy for each of them.
     """
 
     line: str  # of the kernel, stripped; empty where it is not known
-    source: str  # names of refs
-    target: str
-    spaces: tuple[str, str]  # of source and target: "hbm", "vmem", "smem"
-    bytes_each: int
-    extents: tuple[tuple[int, ...], tuple[int, ...]]  # of both slices, along the axes of their refs
-    exact: bool  # False: the slice's size depends on data, and bytes_each is the largest possible
-    executed: np.ndarray  # (steps,) int: how often each grid step starts it
+    executed: np.ndarray = field(compare=False)  # (steps,) int: how often each step starts it
 
     @classmethod
-    def of(
-        cls,
-        within: Sequence[JaxprEqn],
-        move: Move,
-        size: int,
-        weight: np.ndarray,
-        grid: tuple[int, ...],
-    ) -> Copy:
+    def of(cls, move: Move, within: Sequence[JaxprEqn], executed: np.ndarray) -> Copy:
         """The copy that the last equation of `within` starts, inside those before it."""
         line = next(filter(None, (text_of(one.source_info) for one in reversed(within))), "")
-        executed = spread(weight, grid)
-        return cls(
-            line, move.source, move.target, move.spaces, size, move.extents, move.exact, executed
-        )
+        return cls(**vars(move), line=line, executed=executed)
 
     @property
     def times(self) -> int:
@@ -72,16 +57,6 @@ class Copy:
     def bytes(self) -> int:
         """What all its executions move."""
         return self.bytes_each * self.times
-
-    @property
-    def bytes_read(self) -> int:
-        """What they read from HBM."""
-        return self.bytes * (self.spaces[0] == "hbm")
-
-    @property
-    def bytes_written(self) -> int:
-        """What they write to HBM."""
-        return self.bytes * (self.spaces[1] == "hbm")
 
 
 def copied(operand: Operand, copies: Sequence[Copy]) -> Operand:
@@ -116,8 +91,8 @@ class Piece:
 
 def moved(
     equation: JaxprEqn, values: Sequence[Any], rank: int
-) -> Iterator[tuple[Move, int, np.ndarray]]:
-    """What a `dma_start` moves, its size in bytes, and over the grid, which steps move so much."""
+) -> Iterator[tuple[Move, np.ndarray]]:
+    """What a `dma_start` moves, and over the grid, which steps move so much."""
     avals = copy_parts(equation.params["tree"], [v.aval for v in equation.invars])[:2]
     known = copy_parts(equation.params["tree"], values)[:2]
     (source, seen_as), (target, _) = avals
@@ -129,12 +104,12 @@ def moved(
     counts = [math.prod(part.sizes) for part in ends]  # one of them, or arrays over the grid
     exact = [count for count, part in zip(counts, ends, strict=True) if part.exact]
     count = np.asarray(exact[0] if exact else min(counts, key=np.max))
-    extents = tuple(tuple(int(np.max(size)) for size in part.sizes) for part in ends)
-    places = place(source), place(target)
-    move = Move(names[0], names[1], places, (extents[0], extents[1]), bool(exact))
+    first, second = (tuple(int(np.max(size)) for size in part.sizes) for part in ends)
+    places, item = (place(source), place(target)), itemsize(_dtype(source, seen_as))
     count = count.reshape(count.shape or (1,) * rank)
     for one in np.unique(count):
-        yield move, int(one) * itemsize(_dtype(source, seen_as)), count == one
+        size = int(one) * item
+        yield Move(names[0], names[1], places, size, (first, second), bool(exact)), count == one
 
 
 @dataclass

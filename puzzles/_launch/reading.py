@@ -21,7 +21,7 @@ from puzzles._jax import (
 )
 from puzzles._launch.evaluate import FUEL, Walk, program_ids
 from puzzles._launch.finding import line_of
-from puzzles._launch.graph import Abstract, Graph, Node, Source, TooLarge, ask
+from puzzles._launch.graph import Abstract, Graph, Node, Source, Unreadable, ask
 from puzzles._launch.jaxprs import PALLAS_CALL, equations, launch_name, parameter_names
 from puzzles._launch.launch import Around, Launch, Made, Settings
 from puzzles._launch.operand import Operand, blocked, itemsize, resident
@@ -36,20 +36,14 @@ def read_calls(jaxpr: ClosedJaxpr, leaves: Sequence[Any]) -> tuple[Call, ...]:
     return tuple(Call(node, graph) for node in graph.calls)
 
 
-def read_launches(calls: Sequence[Call]) -> tuple[Launch, ...]:
-    """What each does at every step; raises `Abstract`."""
-    for call in calls:
-        _listable(call.name, call.grid())
-    return tuple(call.launch() for call in calls)
-
-
 LISTED = 4_000_000  # steps of which each is listed: some seconds, and a gigabyte
 
 
-def _listable(name: str, grid: tuple[int, ...]) -> None:
+def listable(name: str, grid: tuple[int, ...]) -> None:
+    """Raises `Unreadable` where a grid is not."""
     if (steps := math.prod(grid)) > LISTED:
         facts = dict(grid=grid, name=name, steps=steps, most=LISTED)
-        raise TooLarge(sentence("too large to list", **facts))
+        raise Unreadable(sentence("too large to list", **facts))
 
 
 class Call:

@@ -118,18 +118,18 @@ LOOKS = 32  # reads of scalars that are kept: executions of an equation, for all
 class Look:
     """A read of a scalar: which steps execute it, and the element in each, in a flat array.
 
-    index: what a step asks for that is not there; None if none does.
+    index: what a step asks for that is not there, else `_INSIDE`.
     """
 
     ref: Ref
     weight: np.ndarray
     element: np.ndarray
-    index: np.ndarray | None
+    index: np.ndarray
 
     @property
     def stray(self) -> np.ndarray:
         """(per grid step) bool: the step reads outside."""
-        return np.asarray((self.weight > 0) & (self.index is not None and self.index != _INSIDE))
+        return np.asarray((self.weight > 0) & (self.index != _INSIDE))
 
 
 @dataclass(eq=False)
@@ -197,7 +197,7 @@ class Ref:
         if indices is None or len(indices) != sum(self.visible) or math.prod(shape) != 1:
             return UNKNOWN, None
         asked = iter(indices)
-        place, outside = [], None
+        place, outside = [], np.array(_INSIDE)
         for size, start, visible in zip(self.contents.shape, self.start, self.visible, strict=True):
             index = next(asked) if visible else 0
             index = getattr(index, "start", index)  # a slice of one element

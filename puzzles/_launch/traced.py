@@ -25,7 +25,7 @@ from puzzles._launch.compiling import remembered
 from puzzles._launch.jaxprs import OTHER_KERNELS, equations, kernel_calls, part, with_interpret
 from puzzles._launch.launch import Launch
 from puzzles._launch.mesh import as_tpu
-from puzzles._launch.reading import Call, read_calls, read_launches
+from puzzles._launch.reading import Call, listable, read_calls
 from puzzles._launch.run import before_launches
 from puzzles._launch.sameness import fingerprint
 from puzzles._rules import sentence
@@ -73,7 +73,9 @@ class Traced:
     @cached_property
     def launches(self) -> tuple[Launch, ...]:
         """Every `pallas_call`, in order; raises `Abstract` where a grid or a map needs data."""
-        return read_launches(self._known)
+        for name, grid in self.grids:
+            listable(name, grid)
+        return tuple(call.launch() for call in self._known)
 
     @property
     def other_kernels(self) -> tuple[str, ...]:
