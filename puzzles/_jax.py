@@ -63,7 +63,7 @@ try:
     from jax._src import callback, source_info_util
     from jax._src import core as _core
     from jax._src.interpreters import partial_eval
-    from jax._src.state.types import AccumEffect, ReadEffect, WriteEffect
+    from jax._src.state.types import AccumEffect, WriteEffect
     from jax.experimental.pallas.tpu import InterpretParams, reset_tpu_interpret_mode_state
     from jax.extend import core as _public
     from jax.extend.core import Jaxpr, JaxprEqn, Literal, Var, jaxpr_as_fun
@@ -88,7 +88,6 @@ __all__ = [
     "close",
     "come_to_rest",
     "compiler_param",
-    "copy_ends",
     "copy_parts",
     "forget_callbacks",
     "has_tpu",
@@ -99,7 +98,6 @@ __all__ = [
     "jaxpr_as_fun",
     "key_bits",
     "keys_of",
-    "read_refs",
     "reset_tpu_interpret_mode_state",
     "retraced",
     "scan_counts",
@@ -278,11 +276,6 @@ def copy_parts(tree: Any, leaves: Sequence[Any]) -> tuple[tuple[Any, tuple[Any, 
     return tuple(refs)
 
 
-def copy_ends(tree: Any, leaves: Sequence[Any]) -> tuple[tuple[Any, tuple[Any, ...]], ...]:
-    """((ref, its transforms) of the source, the same of the target) of a `dma_start`'s operands."""
-    return copy_parts(tree, leaves)[:2]
-
-
 def is_remote(equation: JaxprEqn) -> bool:
     """Whether a `dma_start` copies to another device."""
     return equation.params["tree"].unflatten(equation.invars)[-1] is not None
@@ -290,19 +283,10 @@ def is_remote(equation: JaxprEqn) -> bool:
 
 def written_refs(jaxpr: Jaxpr) -> frozenset[int]:
     """Positions of those of a kernel's parameters that it writes into."""
-    return frozenset(_positions(jaxpr, WriteEffect | AccumEffect))
-
-
-def read_refs(jaxpr: Jaxpr) -> frozenset[int]:
-    """Positions of those of a kernel's parameters that it reads."""
-    return frozenset(_positions(jaxpr, ReadEffect))
-
-
-def _positions(jaxpr: Jaxpr, kind: Any) -> Iterator[int]:
-    for effect in jaxpr.effects:
-        if isinstance(effect, kind):
-            at = getattr(effect, "input_index", None)  # 0.7; newer ones hold the variable
-            yield jaxpr.invars.index(effect.input) if at is None else at
+    found = (one for one in jaxpr.effects if isinstance(one, WriteEffect | AccumEffect))
+    # 0.7 says at which position; newer ones hold the variable
+    places = ((getattr(one, "input_index", None), one) for one in found)
+    return frozenset(jaxpr.invars.index(one.input) if n is None else n for n, one in places)
 
 
 def abstract_device(**wanted: Any) -> Any:

@@ -285,7 +285,7 @@ def _before(launch: Launch) -> str:
         "computes": "XLA computes {0} of `{1}`",
         "copies": "XLA copies {0} for `{1}`, unless the argument is donated",
     }
-    made = [words[one.how].format(amount(one.bytes), one.output) for one in launch.made]
+    made = [words[one.how].format(amount(one.bytes), one.output) for one in launch.around.made]
     return f"{'; '.join(made)}: not counted above" if made else ""
 
 

@@ -118,8 +118,8 @@ def test_an_old_jax_is_refused_in_one_sentence():
     ("setup", "name"),
     [
         (
-            "from jax._src.state import types; del types.ReadEffect",
-            "jax._src.state.types.ReadEffect",
+            "from jax._src.state import types; del types.WriteEffect",
+            "jax._src.state.types.WriteEffect",
         ),
         (
             "import sys; sys.modules['jax._src.interpreters.partial_eval'] = None\n"

@@ -52,7 +52,7 @@ class Cost:
         copied = (
             Made(one.bytes * (launch.times or 1), ALIASES, "")
             for launch in traced.launches
-            for one in launch.made
+            for one in launch.around.made
             if one.how == "copies"
         )
         made = (*constants, *_made(traced.jaxpr.jaxpr), *copied)

@@ -13,19 +13,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from puzzles._jax import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, copy_ends, scan_counts
-from puzzles._launch.events import EVENTS, Event
+from puzzles._jax import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, copy_parts, scan_counts
+from puzzles._launch.events import EVENTS, Event, accessed
 from puzzles._launch.jaxprs import callee, subjaxprs
-from puzzles._launch.logic import LOGIC, Partly, decided
 from puzzles._launch.moves import moved
 from puzzles._launch.primitives import evaluate
-from puzzles._launch.smem import LOOKS, UNKNOWN, UNNAMED, Buffer, Cells, Look, Ref, Stray, place
-from puzzles._launch.work import LEAST, MOST, Lie, Tally, Touch, work
+from puzzles._launch.smem import LOOKS, UNKNOWN, UNNAMED, Buffer, Cells, Ref, place
+from puzzles._launch.work import LEAST, MOST, Lie, Log, Touch, work
+
+# Of what an equation is given, or gives: arrays over the grid, refs, or UNKNOWN.
+Values = list[Any]
+Path = tuple[int, ...]  # where an equation stands: its place in each program around it
 
 SMALL = 64  # own elements of a value worth knowing; a mask of a block is not
 LARGE = 4_000_000  # elements of such a value over all steps
@@ -45,30 +47,14 @@ def _in_doubt(rank: int) -> np.ndarray:
     return np.array([1, 0], np.int64).reshape(2, *(1,) * rank)
 
 
+def _only(sizes: set[int]) -> int:
+    """Of several sizes none is known."""
+    return sizes.pop() if len(sizes) == 1 else 0
+
+
 def _shaped(value: Any, shape: tuple[int, ...]) -> Any:
     """A scalar over the grid with axes of its own, each of one element."""
     return value.reshape(value.shape + shape) if isinstance(value, np.ndarray) else value
-
-
-@dataclass(frozen=True)
-class _About:
-    """What an equation says of itself, whatever its values: a loop comes by it often.
-
-    own: elements of its largest result; None where none can be known, since it has effects.
-    """
-
-    equation: JaxprEqn
-    callee: ClosedJaxpr | None
-    bodies: tuple[Jaxpr, ...]
-    operations: int
-    lanes: int  # of exps and their like, in whole vectors
-    own: int | None
-
-    @classmethod
-    def of(cls, equation: JaxprEqn) -> _About:
-        shapes = [getattr(v.aval, "shape", (2 * SMALL,)) for v in equation.outvars]
-        own = None if equation.effects else max(map(math.prod, shapes), default=None)
-        return cls(equation, callee(equation), tuple(subjaxprs(equation)), *work(equation), own)
 
 
 class Walk:
@@ -83,11 +69,9 @@ class Walk:
         self.grid, self.rank, self.events = grid, len(grid), events
         self.ids = program_ids(grid)
         self.axes = range(self.rank) if axes is None else axes
-        self.tally = Tally()
+        self.log = Log()
         self.fuel = FUEL
         self.within: list[JaxprEqn] = []  # the equations around the one that is walked, and it
-        self.seen: dict[int, _About] = {}  # by the id of an equation
-        self.literals: dict[int, tuple[Literal, Any]] = {}  # and their values
 
     def total(self, weight: np.ndarray) -> np.ndarray:
         """(most, least) executions over all steps, as Python's integers."""
@@ -100,12 +84,12 @@ class Walk:
             return UNKNOWN
         return value.reshape((1,) * self.rank + value.shape)
 
-    def start(self, closed: ClosedJaxpr, args: Sequence[Any]) -> list[Any]:
+    def start(self, closed: ClosedJaxpr, args: Values) -> Values:
         """Walk a whole jaxpr, every step once."""
         with np.errstate(all="ignore"):
             return self.closed(closed, args, np.ones((2, *(1,) * self.rank), np.int64), ())
 
-    def in_turn(self, closed: ClosedJaxpr, args: Sequence[Any]) -> None:
+    def in_turn(self, closed: ClosedJaxpr, args: Values) -> None:
         """Walk it step by step: what one step stores among the scalars, the next ones load."""
         for ids in np.ndindex(*self.grid):
             weight = np.zeros((2, *self.grid), np.int64)
@@ -114,39 +98,19 @@ class Walk:
             with np.errstate(all="ignore"):
                 self.closed(closed, args, weight, ())
 
-    def about(self, equation: JaxprEqn) -> _About:
-        """What it says of itself, read once."""
-        found = self.seen.get(id(equation))
-        if found is None:
-            found = self.seen[id(equation)] = _About.of(equation)
-        return found
-
-    def literal(self, one: Literal) -> Any:
-        """Its value, read once."""
-        found = self.literals.get(id(one))
-        if found is None:
-            value = self.known(np.asarray(one.val, one.aval.dtype))
-            found = self.literals[id(one)] = one, value
-        return found[1]
-
-    def closed(
-        self, closed: ClosedJaxpr, args: Sequence[Any], weight: np.ndarray, path: tuple
-    ) -> list[Any]:
+    def closed(self, closed: ClosedJaxpr, args: Values, weight: np.ndarray, path: Path) -> Values:
         return self.run(closed.jaxpr, [self.known(c) for c in closed.consts], args, weight, path)
 
     def run(
-        self,
-        jaxpr: Jaxpr,
-        consts: Sequence[Any],
-        args: Sequence[Any],
-        weight: np.ndarray,
-        path: tuple,
-    ) -> list[Any]:
+        self, jaxpr: Jaxpr, consts: Values, args: Values, weight: np.ndarray, path: Path
+    ) -> Values:
         env: dict[Any, Any] = dict(zip(jaxpr.constvars, consts, strict=True))
         env.update(zip(jaxpr.invars, args, strict=True))
 
         def read(atom: Any) -> Any:
-            return self.literal(atom) if isinstance(atom, Literal) else env[atom]
+            if isinstance(atom, Literal):
+                return self.known(np.asarray(atom.val, atom.aval.dtype))
+            return env[atom]
 
         for n, equation in enumerate(jaxpr.eqns):
             values = [read(v) for v in equation.invars]
@@ -157,27 +121,24 @@ class Walk:
             env.update(zip(equation.outvars, outs, strict=True))
         return [read(v) for v in jaxpr.outvars]
 
-    def step(
-        self, equation: JaxprEqn, values: list[Any], weight: np.ndarray, path: tuple
-    ) -> list[Any]:
-        about = self.about(equation)
-        if about.operations:
-            self.count(about, weight, path)
+    def step(self, equation: JaxprEqn, values: Values, weight: np.ndarray, path: Path) -> Values:
+        operations, lanes = work(equation)
+        if operations:
+            self.count(equation, operations, lanes, weight, path)
         unknown = [UNKNOWN] * len(equation.outvars)
         if (meaning := MEANINGS.get(equation.primitive.name)) is not None:
             return meaning(self, equation, values, weight, path)
-        if about.callee is not None:
-            return self.closed(about.callee, values, weight, path)
+        if (inner := callee(equation)) is not None:
+            return self.closed(inner, values, weight, path)
         if any(isinstance(value, Buffer | Ref) for value in values):  # nobody knows what for
-            self.touch(values, weight * _in_doubt(self.rank), False, True)
+            for writes in (False, True):
+                self.touch(values, weight * _in_doubt(self.rank), writes)
             for value in values:
                 if isinstance(value, Cells | Ref):
                     value.lost()
-        for n, jaxpr in enumerate(about.bodies):
+        for n, jaxpr in enumerate(subjaxprs(equation)):
             blind = [UNKNOWN] * len(jaxpr.invars)
             self.run(jaxpr, [UNKNOWN] * len(jaxpr.constvars), blind, weight, (*path, n))
-        if equation.primitive.name in LOGIC and not all(isinstance(v, np.ndarray) for v in values):
-            return [decided(equation, values, self.rank)]
         if not self.worth(equation, values):
             return unknown
         try:
@@ -185,34 +146,40 @@ class Walk:
         except Exception:  # a primitive without a meaning outside a TPU kernel
             return unknown
 
-    def touch(self, values: Sequence[Any], weight: np.ndarray, *ways: bool) -> None:
-        """The refs among `values` are read (False), written (True), or both, in this order."""
-        refs = [value for value in values if isinstance(value, Buffer | Ref)]
-        self.tally.touches += [Touch(ref, way, weight) for ref in refs for way in ways]
+    def touch(
+        self, values: Sequence[Any], weight: np.ndarray, writes: bool, whole: bool = False
+    ) -> None:
+        """The kernel's parameters among `values` are read or written."""
+        parameters = (one for one in values if isinstance(one, Buffer | Ref) and not one.path)
+        self.log.touches += [Touch(one.name, writes, weight, whole) for one in parameters]
 
     def worth(self, equation: JaxprEqn, values: list[Any]) -> bool:
         """Whether a result can be known and may decide something: small, and without effects."""
-        own = self.about(equation).own
-        if own is None or own > SMALL or not all(isinstance(v, np.ndarray) for v in values):
+        if equation.effects or not all(isinstance(v, np.ndarray) for v in values):
+            return False
+        shapes = (getattr(v.aval, "shape", (2 * SMALL,)) for v in equation.outvars)
+        own = max(map(math.prod, shapes), default=2 * SMALL)
+        if own > SMALL:
             return False
         if own <= 1:
             return True
         lead = np.broadcast_shapes(*(v.shape[: self.rank] for v in values))
         return own * math.prod(lead) <= LARGE
 
-    def count(self, about: _About, weight: np.ndarray, path: tuple) -> None:
+    def count(
+        self, equation: JaxprEqn, operations: int, lanes: int, weight: np.ndarray, path: tuple
+    ) -> None:
         """Add its operations, as often as `weight` says."""
-        equation, tally, steps = about.equation, self.tally, self.total(weight)
-        operations = about.operations * steps
-        tally.flops = tally.flops + operations
-        tally.transcendentals = tally.transcendentals + operations * bool(about.lanes)
-        tally.lanes = tally.lanes + about.lanes * steps
-        tally.busy = tally.busy | (weight > 0)
-        last = tally.events[-1] if tally.events else None
+        log, steps = self.log, self.total(weight)
+        log.flops = log.flops + operations * steps
+        log.transcendentals = log.transcendentals + operations * steps * bool(lanes)
+        log.lanes = log.lanes + lanes * steps
+        log.busy = log.busy | (weight > 0)
+        last = log.events[-1] if log.events else None
         if last is None or last.name != "work" or last.weight is not weight:  # one is enough
             self.happens("work", equation, (), weight)
         if equation.primitive.name == "dot_general":
-            tally.dots[path] = (equation, tally.dots.get(path, (None, 0))[1] + weight)
+            log.dots[path] = (equation, log.dots.get(path, (None, 0))[1] + weight)
 
     def happens(
         self,
@@ -222,19 +189,19 @@ class Walk:
         weight: np.ndarray,
         size: int = 0,
     ) -> None:
-        if not self.events or self.tally.cut:
+        if not self.events or self.log.cut:
             return
-        self.tally.cut = len(self.tally.events) == EVENTS
-        if not self.tally.cut:
-            self.tally.events.append(Event(name, equation, tuple(values), weight, size))
+        self.log.cut = len(self.log.events) == EVENTS
+        if not self.log.cut:
+            self.log.events.append(Event(name, equation, tuple(values), weight, size))
 
-    def give_up(self, saved: Tally, long: bool) -> None:
+    def give_up(self, saved: Log, long: bool) -> None:
         """Back to what was counted before a loop whose length is not known, or too long.
 
         How it begins is still known.
         """
-        saved.events, saved.cut = self.tally.events, self.tally.cut or long
-        self.tally = saved
+        saved.events, saved.cut = self.log.events, self.log.cut or long
+        self.log = saved
 
     def _program_id(self, equation: JaxprEqn, *_: Any) -> list[Any]:
         return [self.ids[self.axes[equation.params["axis"]]]]
@@ -243,21 +210,21 @@ class Walk:
         return [self.known(np.int32(self.grid[self.axes[equation.params["axis"]]]))]
 
     def _multiple_of(
-        self, equation: JaxprEqn, values: list[Any], weight: np.ndarray, _: tuple
-    ) -> list[Any]:
-        (value,), promised, before = values, equation.params["values"], self.tally.lies
+        self, equation: JaxprEqn, values: Values, weight: np.ndarray, _: Path
+    ) -> Values:
+        (value,), promised, before = values, equation.params["values"], self.log.lies
         if isinstance(value, np.ndarray) and value.ndim == self.rank and len(promised) == 1:
             steps = (value % promised[0] != 0) & (weight[LEAST] > 0)
             if steps.any() and all(lie.equation is not equation for lie in before):
-                self.tally.lies = (*before, Lie(equation, steps, promised[0], value))
+                self.log.lies = (*before, Lie(equation, steps, promised[0], value))
         return values
 
     def _run_scoped(
-        self, equation: JaxprEqn, values: list[Any], weight: np.ndarray, path: tuple
-    ) -> list[Any]:
+        self, equation: JaxprEqn, values: Values, weight: np.ndarray, path: Path
+    ) -> Values:
         jaxpr = equation.params["jaxpr"]
         avals = [v.aval for v in jaxpr.invars]
-        self.tally.scoped[path] = avals
+        self.log.scoped[path] = avals
         names = jaxpr.debug_info.arg_names or ()
         names = names if len(names) == len(avals) else [""] * len(avals)
         named = [name if name and name.isidentifier() else UNNAMED for name in names]
@@ -268,45 +235,31 @@ class Walk:
         return self.run(jaxpr, values, made, weight, path)
 
     def _dma_start(
-        self, equation: JaxprEqn, values: list[Any], weight: np.ndarray, path: tuple
-    ) -> list[Any]:
+        self, equation: JaxprEqn, values: Values, weight: np.ndarray, path: Path
+    ) -> Values:
         sizes = set()
-        for move, size, steps in moved(equation, values, self.rank):
-            sizes.add(size)
+        for move, steps in moved(equation, values, self.rank):
+            sizes.add(move.bytes_each)
             here = np.where(steps, weight, 0) * (1 if move.exact else _in_doubt(self.rank))
-            copies, key = self.tally.copies, (path, move, size)
+            copies, key = self.log.copies, (path, move)
             within, before = copies.get(key) or (tuple(self.within), 0)
             copies[key] = (within, before + here)
-        (source, _), (target, _) = copy_ends(equation.params["tree"], values)
+        (source, _), (target, _), _ = copy_parts(equation.params["tree"], values)
         self.touch([source], weight, False)
         self.touch([target], weight, True)
         if isinstance(target, Cells | Ref):
             target.lost()
-        size = sizes.pop() if len(sizes) == 1 else 0
-        self.happens("dma_start", equation, values, weight, size)
+        self.happens("dma_start", equation, values, weight, _only(sizes))
         return []
 
-    def _dma_wait(
-        self, equation: JaxprEqn, values: list[Any], weight: np.ndarray, _: tuple
-    ) -> list[Any]:
-        sizes = {size for _, size, _ in moved(equation, values, self.rank)}
-        size = sizes.pop() if len(sizes) == 1 else 0
-        self.happens("dma_wait", equation, values, weight, size)
+    def _dma_wait(self, equation: JaxprEqn, values: Values, weight: np.ndarray, _: Path) -> Values:
+        sizes = {move.bytes_each for move, _ in moved(equation, values, self.rank)}
+        self.happens("dma_wait", equation, values, weight, _only(sizes))
         return []
 
-    def _get(
-        self, equation: JaxprEqn, values: list[Any], weight: np.ndarray, _: tuple
-    ) -> list[Any]:
+    def _load(self, equation: JaxprEqn, values: Values, weight: np.ndarray, _: Path) -> Values:
         self.happens("get", equation, values, weight)
-        transforms = equation.params["tree"].unflatten(values[1:])
-        self.touch(values[:1], weight, False)
-        return [self.load(equation, values[0], transforms, weight)]
-
-    def _masked_load(
-        self, equation: JaxprEqn, values: list[Any], weight: np.ndarray, _: tuple
-    ) -> list[Any]:
-        self.happens("get", equation, values, weight)
-        ref, transforms, mask, _other = equation.params["args_tree"].unflatten(values)
+        ref, transforms, _, mask = accessed(equation, values)
         self.touch([ref], weight, False)
         return [UNKNOWN if mask is not None else self.load(equation, ref, transforms, weight)]
 
@@ -317,37 +270,26 @@ class Walk:
             return _shaped(ref.load(transforms), equation.outvars[0].aval.shape)
         if not isinstance(ref, Ref):
             return UNKNOWN
-        found = ref.load(transforms, equation.outvars[0].aval.shape, self.rank)
-        if ref.taken is not None and len(self.tally.looks) < LOOKS:
-            self.tally.looks += (Look(ref, weight[MOST], ref.taken),)
-        if ref.outside is not None:
-            self.tally.strays += (Stray(ref, weight[MOST], ref.outside),)
+        found, look = ref.load(transforms, equation.outvars[0].aval.shape, weight[MOST])
+        if look is not None and len(self.log.looks) < LOOKS:
+            self.log.looks += (look,)
+        if look is not None and look.stray.any():
+            self.log.strays += (look,)
         return found
 
-    def _swap(
-        self, equation: JaxprEqn, values: list[Any], weight: np.ndarray, _: tuple
-    ) -> list[Any]:
+    def _store(self, equation: JaxprEqn, values: Values, weight: np.ndarray, _: Path) -> Values:
         self.happens("swap", equation, values, weight)
-        ref, *stored = equation.invars[:2]
-        whole = equation.primitive.name == "swap" and stored[0].aval.size == math.prod(
-            ref.aval.shape
-        )
-        refs = [value for value in values if isinstance(value, Buffer | Ref)]
-        self.tally.touches += [Touch(ref, True, weight, whole) for ref in refs]
-        into = values[0]
-        if isinstance(into, Cells | Ref):
-            if equation.primitive.name == "swap":
-                transforms = equation.params["tree"].unflatten(values[2:])
-                into.store(transforms, values[1], weight)
-            else:
-                into.lost()
+        ref, transforms, stored, _ = accessed(equation, values)
+        plain = equation.primitive.name == "swap"
+        into, what = (math.prod(v.aval.shape) for v in equation.invars[:2])
+        if equation.primitive.name == "addupdate":
+            self.touch([ref], weight, False)
+        self.touch([ref], weight, True, whole=plain and into == what)
+        if isinstance(ref, Cells | Ref) and plain:
+            ref.store(transforms, stored, weight)
+        elif isinstance(ref, Cells | Ref):
+            ref.lost()
         return [UNKNOWN] * len(equation.outvars)
-
-    def _addupdate(
-        self, equation: JaxprEqn, values: list[Any], weight: np.ndarray, path: tuple
-    ) -> list[Any]:
-        self.touch(values, weight, False)
-        return self._swap(equation, values, weight, path)
 
     def merge(self, which: np.ndarray, new: Any, old: Any) -> Any:
         """`new` where `which`, else `old`."""
@@ -358,34 +300,25 @@ class Walk:
         extra = (1,) * (max(new.ndim, old.ndim) - self.rank)
         return np.where(which.reshape(which.shape[: self.rank] + extra), new, old)
 
-    def _cond(
-        self, equation: JaxprEqn, values: list[Any], weight: np.ndarray, path: tuple
-    ) -> list[Any]:
+    def _cond(self, equation: JaxprEqn, values: Values, weight: np.ndarray, path: Path) -> Values:
         branches, which = equation.params["branches"], values[0]
-        if not isinstance(which, np.ndarray):
-            self.tally.branches |= {path}
-        known = which if isinstance(which, Partly) else Partly.of(which, self.rank)
-        doubt = ~known.known
-        outs: list[Any] | None = None
-        index = np.clip(known.value.astype(np.int64), 0, len(branches) - 1)
-        for n, branch in enumerate(branches):
-            sure = known.known & (index == n)
-            taken = np.where(sure, weight, 0)
-            if doubt.any():  # most: every branch; least: none
-                taken = taken + np.where(doubt, weight, 0) * _in_doubt(self.rank)
-            if not taken.any():
-                continue
-            new = self.closed(branch, values[1:], taken, (*path, n))
-            pairs = zip(new, new if outs is None else outs, strict=True)
-            outs = [self.merge(sure, a, b) for a, b in pairs]
-        if outs is None or doubt.any():
+        if not isinstance(which, np.ndarray):  # most: every branch; least: none
+            self.log.branches |= {path}
+            for n, branch in enumerate(branches):
+                self.closed(branch, values[1:], weight * _in_doubt(self.rank), (*path, n))
             return [UNKNOWN] * len(equation.outvars)
-        return outs
+        outs: list[Any] | None = None
+        index = np.clip(which.astype(np.int64), 0, len(branches) - 1)
+        for n, branch in enumerate(branches):
+            taken = np.where(index == n, weight, 0)
+            if taken.any():
+                new = self.closed(branch, values[1:], taken, (*path, n))
+                pairs = zip(new, new if outs is None else outs, strict=True)
+                outs = [self.merge(index == n, a, b) for a, b in pairs]
+        return [UNKNOWN] * len(equation.outvars) if outs is None else outs
 
-    def _while(
-        self, equation: JaxprEqn, values: list[Any], weight: np.ndarray, path: tuple
-    ) -> list[Any]:
-        p, saved = equation.params, self.tally.copy()
+    def _while(self, equation: JaxprEqn, values: Values, weight: np.ndarray, path: Path) -> Values:
+        p, saved = equation.params, self.log.copy()
         split = p["cond_nconsts"] + p["body_nconsts"]
         test, consts = values[: p["cond_nconsts"]], values[p["cond_nconsts"] : split]
         carry, active = values[split:], weight
@@ -399,16 +332,14 @@ class Walk:
             new = self.closed(p["body_jaxpr"], [*consts, *carry], active, (*path, 1))
             carry = [self.merge(active[MOST] > 0, a, b) for a, b in zip(new, carry, strict=True)]
         self.give_up(saved, self.fuel <= 0)
-        self.tally.loops |= {path}  # the body counts once, though it may never run
+        self.log.loops |= {path}  # the body counts once, though it may never run
         blind = [UNKNOWN] * len(carry)
         once = weight * _in_doubt(self.rank)
         self.closed(p["body_jaxpr"], [*consts, *blind], once, (*path, 1))
         return blind
 
-    def _scan(
-        self, equation: JaxprEqn, values: list[Any], weight: np.ndarray, path: tuple
-    ) -> list[Any]:
-        p, saved = equation.params, self.tally.copy()
+    def _scan(self, equation: JaxprEqn, values: Values, weight: np.ndarray, path: Path) -> Values:
+        p, saved = equation.params, self.log.copy()
         body, length, (first, carried) = p["jaxpr"], p["length"], scan_counts(p)
         split = first + carried
         consts, carry = values[:first], values[first:split]
@@ -435,18 +366,18 @@ class Walk:
 
 
 # What a primitive does; all others are calls, or arithmetic on what is known.
-MEANINGS: dict[str, Callable[..., list[Any]]] = {
+MEANINGS: dict[str, Callable[..., Values]] = {
     "program_id": Walk._program_id,
     "num_programs": Walk._num_programs,
     "multiple_of": Walk._multiple_of,
     "run_scoped": Walk._run_scoped,
     "dma_start": Walk._dma_start,
     "dma_wait": Walk._dma_wait,
-    "get": Walk._get,
-    "masked_load": Walk._masked_load,
-    "swap": Walk._swap,
-    "masked_swap": Walk._swap,
-    "addupdate": Walk._addupdate,
+    "get": Walk._load,
+    "masked_load": Walk._load,
+    "swap": Walk._store,
+    "masked_swap": Walk._store,
+    "addupdate": Walk._store,
     "cond": Walk._cond,
     "while": Walk._while,
     "scan": Walk._scan,

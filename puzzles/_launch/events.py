@@ -44,14 +44,21 @@ class Event:
         if self.name == "work":
             return ()
         values = [at_step(v, ids) if isinstance(v, np.ndarray) else v for v in self.values]
-        params = self.equation.params
         if self.name in ("dma_start", "dma_wait"):
-            return copy_parts(params["tree"], values)
-        if "args_tree" in params:
-            ref, transforms, *_ = params["args_tree"].unflatten(values)
-            return ((ref, tuple(transforms)),)
-        first = 1 if self.name == "get" else 2  # a store has its value second
-        return ((values[0], tuple(params["tree"].unflatten(values[first:]))),)
+            return copy_parts(self.equation.params["tree"], values)
+        ref, transforms, *_ = accessed(self.equation, values)
+        return ((ref, transforms),)
+
+
+def accessed(equation: JaxprEqn, values: Sequence[Any]) -> tuple[Any, tuple[Any, ...], Any, Any]:
+    """Of a load or a store: the ref, its transforms, what is stored, and the mask."""
+    name, params = equation.primitive.name, equation.params
+    if "args_tree" in params:
+        ref, transforms, one, other = params["args_tree"].unflatten(values)
+        stored, mask = (None, one) if name == "masked_load" else (one, other)
+        return ref, tuple(transforms), stored, mask
+    first = 1 if name == "get" else 2  # a store has its value second
+    return values[0], tuple(params["tree"].unflatten(values[first:])), values[first - 1], None
 
 
 @dataclass(frozen=True)
@@ -74,13 +81,26 @@ class Waits:
 _STEPS = 200_000  # events over all steps that are followed
 
 
-def waits(events: Sequence[Event], program_ids: np.ndarray) -> Mapping[str, Waits] | None:
-    """By the name of the ref that is copied from; None where data decide, or there is too much."""
+def in_flight(events: Sequence[Event], program_ids: np.ndarray) -> np.ndarray | None:
+    """Copies in flight at each wait, in the order of the kernel, whatever it computes meanwhile."""
+    copying = [event for event in events if event.name in ("dma_start", "dma_wait")]
+    replayed = replay(copying, program_ids)
+    return None if replayed is None else np.array(replayed[1], np.int64)
+
+
+def replay(
+    events: Sequence[Event], program_ids: np.ndarray
+) -> tuple[Mapping[str, Waits], list[int]] | None:
+    """The waits by the name of the ref that is copied from, and the copies in flight at each.
+
+    None where data decide, a wait has nothing to wait for, or there is too much.
+    """
     if len(events) * len(program_ids) > _STEPS:
         return None
     if any((event.weight[MOST] != event.weight[LEAST]).any() for event in events):
         return None
     started: list[_Started] = []
+    flying: list[int] = []
     found: dict[str, Waits] = {}
     computed = 0
     paused: dict[str, tuple[int, int]] = {}  # at the last exposed wait: computed, and waits before
@@ -101,6 +121,7 @@ def waits(events: Sequence[Event], program_ids: np.ndarray) -> Mapping[str, Wait
                     mine = [copy for copy in started if copy.signals(semaphore, slot)]
                     if not mine:
                         return None
+                    flying.append(len(started))
                     # one semaphore may tell of several arrays, and a wait may describe another
                     over = next((copy for copy in mine if copy.source == name), mine[0])
                     most = sum(copy.source == over.source for copy in started)
@@ -122,7 +143,10 @@ def waits(events: Sequence[Event], program_ids: np.ndarray) -> Mapping[str, Wait
                     )
                     if exposed:
                         paused[over.source] = computed, old.count
-    return {name: replace(its, hidden=its.hidden / max(1, computed)) for name, its in found.items()}
+    shares = {
+        name: replace(its, hidden=its.hidden / max(1, computed)) for name, its in found.items()
+    }
+    return shares, flying
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from puzzles._jax import copy_parts
 from puzzles._launch.alignment import misaligned
-from puzzles._launch.finding import ERROR, WARNING, Finding, ints, line_of
+from puzzles._launch.finding import WARNING, Finding, ints, line_of, told
 from puzzles._launch.launch import Launch
 from puzzles._launch.operand import Operand, first_seen, row_keys, spread
 from puzzles._launch.touched import begun_elsewhere
@@ -26,17 +27,20 @@ def faults(launch: Launch) -> tuple[Finding, ...]:
     aliased = {o: launch.inputs[i].name for i, o in launch.aliases if i >= 0}
     aliased_to = {name: launch.outputs[o].name for o, name in aliased.items()}
     for operand in launch.inputs + launch.outputs:
-        if operand.space in ("vmem", "smem"):
+        if operand.piped:
             found += _out_of_bounds(launch, operand)
         if operand.space == "vmem":
             found += misaligned(operand)
     for n, operand in enumerate(launch.outputs):
-        if operand.space in ("vmem", "smem"):
-            found += _revisited(launch, operand, aliased.get(n))
-        if operand.space in ("vmem", "smem") and n not in launch.around.unused:
+        if not operand.piped:
+            continue
+        found += _revisited(launch, operand, aliased.get(n))
+        if n not in launch.around.unused:
             found += _shared(launch, operand)
-            if n not in aliased:
-                found += _unwritten(operand)
+            if n not in aliased and (gap := _gap(operand)) is not None:
+                said, block = gap
+                where = dict(operand=operand.name, block=block)
+                found.append(told("never-written", "never written", **where, gap=said))
     revisited = {f.operand for f in found if f.kind == "revisited"}
     found += (f for f in _read_too_late(launch) if aliased_to[f.operand or ""] not in revisited)
     lines = {o.name: o.line for o in launch.operands}
@@ -54,37 +58,31 @@ def step_number(launch: Launch, finding: Finding) -> int | None:
     return int(np.ravel_multi_index(finding.step, launch.grid)) if launch.grid else 0
 
 
+def _at(launch: Launch, step: int) -> dict[str, Any]:
+    """Where: a step."""
+    return dict(step=launch.at(step), when=launch.when(step))
+
+
+def _holding(launch: Launch, operand: Operand, step: int) -> dict[str, Any]:
+    """Where: an operand, a step, and the block that it holds then."""
+    return dict(operand=operand.name, block=ints(operand.blocks[step]), **_at(launch, step))
+
+
 def _stray_reads(launch: Launch) -> Iterator[Finding]:
-    for stray in launch.log.strays:
-        asked = spread(stray.asked, launch.grid)
-        if not asked.any():
-            continue
-        name, step = stray.ref.name, int(np.argmax(asked))
-        index = int(spread(stray.index, launch.grid)[step])
-        says = (
-            f"`{name}[{index}]` is read{launch.when(step)}, and there is no such "
-            "entry: a TPU reads whatever lies beside it in SMEM, even if the result is not used."
-        )
-        remedy = (
-            "If it is meant to lie there, keep it inside with `jnp.maximum` or `jnp.minimum`, or "
-            "read under `pl.when`. If not, is the index right, and the order of the arrays?"
-        )
-        place = launch.at(step)
-        yield Finding("out-of-bounds", ERROR, says, remedy, operand=name, step=place)
+    for look in launch.log.strays:
+        asked = spread(look.stray, launch.grid)
+        if asked.any():
+            step, name = int(np.argmax(asked)), look.ref.name
+            facts = dict(index=int(spread(look.index, launch.grid)[step]), **_at(launch, step))
+            yield told("out-of-bounds", "no such entry", operand=name, **facts)
 
 
 def _lies(launch: Launch) -> Iterator[Finding]:
     for lie in launch.log.lies:
-        step, multiple = int(np.argmax(spread(lie.steps, launch.grid))), lie.multiple
-        value = int(spread(lie.value, launch.grid)[step])
-        place, line = launch.at(step), line_of(lie.equation.source_info)
-        says = (
-            f"`pl.multiple_of(..., {multiple})` gets {value}{launch.when(step)}, which is no "
-            f"multiple of {multiple}: the compiler relies on the promise, and addresses other rows "
-            "than the interpreter does."
-        )
-        remedy = "Promise what holds in every step."
-        yield Finding("promise", ERROR, says, remedy, step=place, line=line)
+        step = int(np.argmax(spread(lie.steps, launch.grid)))
+        value, line = int(spread(lie.value, launch.grid)[step]), line_of(lie.equation.source_info)
+        facts = dict(multiple=lie.multiple, value=value, **_at(launch, step))
+        yield told("promise", "no multiple", line=line, **facts)
 
 
 def _second_core(launch: Launch) -> Iterator[Finding]:
@@ -97,35 +95,23 @@ def _second_core(launch: Launch) -> Iterator[Finding]:
     if found is None:
         return
     name, step, axis = found
-    place = launch.at(step)
-    says = (
-        f"`{name}` at grid step {place}: axis {axis} is marked 'parallel', so that a second core "
-        "may begin there, with scratch of its own, and reads what only the first one has written."
-    )
-    remedy = (
-        "Write it in each part of the axis; or, where it is to go on from one part to the next, "
-        f"mark axis {axis} 'arbitrary'."
-    )
     stores = (one for one in launch.log.touches if one.writes and one.ref == name)
     begins = (store.weight[MOST] for store in stores)
-    if axis == len(launch.grid) - 1 and any(np.ptp(one, axis=axis).any() for one in begins):
-        remedy = (
-            f"The kernel begins it by `pl.program_id({axis})`: so the steps of its sum go along "
-            f"axis {axis} of the grid, for the index maps, too, and that axis is 'arbitrary'."
-        )
-    yield Finding("parallel", ERROR, says, remedy, operand=name, step=place)
+    last = axis == len(launch.grid) - 1 and any(np.ptp(one, axis=axis).any() for one in begins)
+    words = "begun by another axis" if last else "begun by one core"
+    yield told("parallel", words, operand=name, step=launch.at(step), axis=axis)
 
 
 def _stray_semaphores(launch: Launch) -> Iterator[Finding]:
     """The first copy that names a semaphore beyond the last, for each array of semaphores."""
-    told = set()
+    done = set()
     for event in launch.log.events:
         if event.name not in ("dma_start", "dma_wait"):
             continue
         ref, transforms = copy_parts(event.equation.params["tree"], event.values)[2]
         indices = [i for one in transforms for i in getattr(one, "indices", ())]
         shape = getattr(ref, "shape", ())
-        if ref in told or len(indices) != len(shape):
+        if ref in done or len(indices) != len(shape):
             continue
         known = [
             ((index := np.asarray(one)) < 0) | (index >= size)
@@ -137,27 +123,17 @@ def _stray_semaphores(launch: Launch) -> Iterator[Finding]:
         steps = np.logical_or.reduce([spread(outside, launch.grid) for outside in known])
         steps &= spread(event.weight[LEAST] > 0, launch.grid)
         if steps.any():
-            told.add(ref)
+            done.add(ref)
             step = int(np.argmax(steps))
-            place = launch.at(step)
-            ((_, named),) = event.parts(place)[2:]
+            ((_, named),) = event.parts(launch.at(step))[2:]
             which = ", ".join(str(int(i)) for one in named for i in one.indices)
-            says = (
-                f"`{ref.name}[{which}]` is used{launch.when(step)}, and there is no such "
-                f"semaphore: `{ref.name}` has shape {tuple(shape)}, and each axis counts from 0."
-            )
-            remedy = "One for each copy that may be in flight is enough: take them in turn."
-            yield Finding("out-of-bounds", ERROR, says, remedy, operand=ref.name, step=place)
+            facts = dict(which=which, shape=tuple(shape), **_at(launch, step))
+            yield told("out-of-bounds", "no such semaphore", operand=ref.name, **facts)
 
 
 def _written_inputs(launch: Launch) -> Iterator[Finding]:
     for name in launch.log.written_inputs:
-        says = (
-            f"`{name}` is an input, and the kernel writes into it: a later step that keeps the "
-            "block finds it changed, one that fetches it again does not."
-        )
-        remedy = "Compute into the output or into scratch."
-        yield Finding("alias", ERROR, says, remedy, operand=name)
+        yield told("alias", "written input", operand=name)
 
 
 def _out_of_bounds(launch: Launch, operand: Operand) -> Iterator[Finding]:
@@ -170,41 +146,24 @@ def _out_of_bounds(launch: Launch, operand: Operand) -> Iterator[Finding]:
     if not wrong.any():
         return
     step = int(np.argmax(wrong))
-    block = ints(operand.blocks[step])
     axis = int(np.argmax((starts[step] < -low) | (starts[step] >= high)))
-    if operand.elements and operand.elements[axis] and operand.sizes[axis] > 1:
+    size, stride, length = operand.sizes[axis], operand.stride[axis], operand.shape[axis]
+    facts = dict(axis=axis, **_holding(launch, operand, step))
+    if operand.elements and operand.elements[axis] and size > 1:
         first = int(starts[step][axis])
-        says = (
-            f"`{operand.name}`{launch.when(step)}: its block takes the elements "
-            f"{first} to {first + operand.sizes[axis] - 1} of axis {axis}, which has "
-            f"{operand.shape[axis]:,} elements, numbered from 0. What is indexed by `pl.Element` "
-            "lies inside, or in the padding that it asks for."
-        )
-        remedy = "Look at what its index map returns for this step, or give it `padding=`."
-        place = launch.at(step)
-        yield Finding("out-of-bounds", ERROR, says, remedy, None, operand.name, place, block=block)
+        facts |= dict(first=first, last=first + size - 1, length=length)
+        yield told("out-of-bounds", "elements outside", **facts)
         return
-    says = f"`{operand.name}`{launch.when(step)}: block {block} is out of bounds. "
-    whole = operand.stride[axis] == operand.sizes[axis]
-    count, unit = _counts(operand)[axis], "block"
-    if not whole:
-        count, unit = operand.shape[axis], "element"
-    of = f" of {operand.sizes[axis]:,}" if whole and operand.sizes[axis] > 1 else ""
+    count, unit, of, why = length, "element", "", ""
+    if stride == size:
+        count, unit, of = _counts(operand)[axis], "block", f" of {size:,}" if size > 1 else ""
+    if (index := int(operand.blocks[step][axis])) < 0:
+        why = ", and negative indices do not wrap on a TPU"
+    elif 1 < stride <= index > count and not index % stride:
+        why = "; an index map counts blocks, not elements"
     which = f"numbered 0 to {count - 1}" if count > 1 else "number 0"
-    says += f"Axis {axis} has {_many(count, unit)}{of}, {which}"
-    if block[axis] < 0:
-        says += ", and negative indices do not wrap on a TPU"
-    elif 1 < operand.stride[axis] <= block[axis] > count and not block[axis] % operand.stride[axis]:
-        says += "; an index map counts blocks, not elements"
-    yield Finding(
-        "out-of-bounds",
-        ERROR,
-        f"{says}.",
-        "Look at what its index map returns for this step, and at how long the grid is.",
-        operand=operand.name,
-        step=launch.at(step),
-        block=block,
-    )
+    facts |= dict(many=_many(count, unit), of=of, which=which, why=why)
+    yield told("out-of-bounds", "block outside", **facts)
 
 
 def _revisited(launch: Launch, operand: Operand, alias: str | None) -> Iterator[Finding]:
@@ -214,86 +173,56 @@ def _revisited(launch: Launch, operand: Operand, alias: str | None) -> Iterator[
     if not again.any():
         return
     step = int(runs[np.argmax(again)])
-    block = ints(operand.blocks[step])
-    says = f"`{operand.name}`: block {block} is visited again at grid step {launch.at(step)} "
-    says += "after other blocks were. "
-    if alias is None:
-        says += (
-            "On a TPU its first result was already written back to HBM when the pipeline moved on: "
-            "a kernel that reads it now finds what another block left in its buffer, and one that "
-            "only writes it does the work again."
-        )
-    else:
-        says += (
-            f"It shares its memory with `{alias}`: through that the kernel gets the block as it "
-            "was before the first result reached HBM, or after, as timing has it; an output's own "
-            "block is never fetched."
-        )
-    remedy = (
-        "All visits to a block have to follow each other: in the grid, move the axis that comes "
-        "back to it inwards, past the axes that lead away. Where no order suits every output, it "
-        "takes two launches; where the block was not to come back, another grid."
-    )
-    for other in _unwritten(operand):  # then it is not the order of the grid
-        remedy = f"{other.words.split('. An output')[0]}. Does its index map use every program id?"
-    place = launch.at(step)
-    yield Finding("revisited", ERROR, says, remedy, operand=operand.name, step=place, block=block)
+    words = "revisited" if alias is None else "revisited, and aliased"
+    found = told("revisited", words, alias=alias, **_holding(launch, operand, step))
+    if (gap := _gap(operand)) is not None:  # then it is not the order of the grid
+        found = replace(found, remedy=f"{gap[0]} Does its index map use every program id?")
+    yield found
 
 
-def _unwritten(operand: Operand) -> Iterator[Finding]:
+def _gap(operand: Operand) -> tuple[str, tuple[int, ...]] | None:
+    """That some of an output's blocks are visited by no step, and the first of those."""
     if operand.stride != operand.sizes:
-        return  # overlapping windows: the blocks do not tile the array
+        return None  # overlapping windows: the blocks do not tile the array
     counts = _counts(operand)
     total = math.prod(counts)
     inside = ((operand.blocks >= 0) & (operand.blocks < np.array(counts, np.int64))).all(axis=1)
     index = operand.blocks[inside & operand.fetched].astype(np.int64)
     radix = np.array([math.prod(counts[a + 1 :]) for a in range(len(counts))], np.int64)
-    key = index @ radix
-    visited = np.sort(key[first_seen(key) == np.arange(len(key))])
-    if len(visited) >= total:
-        return
+    visited = np.unique(index @ radix)
+    missing = total - len(visited)
+    if not missing:
+        return None
     gaps = np.flatnonzero(visited != np.arange(len(visited)))
     block = ints(np.unravel_index(int(gaps[0]) if len(gaps) else len(visited), counts))
-    says = (
-        f"`{operand.name}`: {total - len(visited):,} of its {_many(total, 'block')} "
-        f"{'is' if total - len(visited) == 1 else 'are'} visited by no grid step, for example "
-        f"{block}. An output starts out uninitialised, so garbage stays there."
+    said = (
+        f"`{operand.name}`: {missing:,} of its {_many(total, 'block')} "
+        f"{'is' if missing == 1 else 'are'} visited by no grid step, for example {block}."
     )
-    remedy = "Check the grid, or alias an input that already holds the values."
-    yield Finding("never-written", ERROR, says, remedy, operand=operand.name, block=block)
+    return said, block
 
 
 def _grid_faults(launch: Launch) -> Iterator[Finding]:
+    name, words = launch.name, launch.dimension_semantics
     if (unknown := launch.settings.unknown) is not None:
-        says = f"`compiler_params` of {launch.name} is a {unknown}, which no compiler reads."
-        remedy = "Pass `pltpu.CompilerParams(...)`, with its settings by name."
-        yield Finding("parallel", ERROR, says, remedy)
+        yield told("parallel", "unknown params", launch=name, unknown=unknown)
         return
-    words = launch.dimension_semantics
-    for word in words or ():
-        if word not in ("parallel", "arbitrary", "core_parallel", "subcore_parallel"):
-            says = f"`dimension_semantics` of {launch.name} has the unknown word {word!r}."
-            yield Finding("parallel", ERROR, says, "An axis is 'parallel' or 'arbitrary'.")
-            return
+    known = (*PARALLEL, "arbitrary")
+    if (strange := next((word for word in words or () if word not in known), None)) is not None:
+        yield told("parallel", "unknown word", launch=name, word=strange)
+        return
     if words is None:
         return
     if len(words) != len(launch.grid):
-        says = (
-            f"`dimension_semantics` of {launch.name} has {_many(len(words), 'entry')} and the grid "
-            f"{launch.grid} {_many(len(launch.grid), 'axis')}."
-        )
-        yield Finding("parallel", ERROR, says, "Give one word per grid axis.")
+        entries, rank = _many(len(words), "entry"), _many(len(launch.grid), "axis")
+        facts = dict(grid=launch.grid, entries=entries, axes=rank)
+        yield told("parallel", "words for axes", launch=name, **facts)
         return
     marks = [word in PARALLEL for word in words]
     first = marks.index(False) if False in marks else len(marks)
     if True in marks[first:]:
         axis = marks.index(True, first)
-        says = (
-            f"`dimension_semantics` of {launch.name} marks grid axis {axis} 'parallel' after axis "
-            f"{first}, which is not: parallel axes come first."
-        )
-        remedy = f"Reorder the grid, or mark axis {axis} 'arbitrary'."
-        yield Finding("parallel", WARNING, says, remedy)
+        yield told("parallel", "parallel after", WARNING, launch=name, axis=axis, first=first)
 
 
 def _shared_axes(launch: Launch) -> list[int]:
@@ -305,29 +234,15 @@ def _shared_axes(launch: Launch) -> list[int]:
 
 
 def _shared(launch: Launch, operand: Operand) -> Iterator[Finding]:
-    axes = _shared_axes(launch)
-    if not axes:
-        return
-    keys = row_keys(operand.blocks)
-    origin = first_seen(keys)
-    for axis in axes:
+    origin = first_seen(row_keys(operand.blocks))
+    for axis in _shared_axes(launch):
         ids = launch.program_ids[:, axis]
         clash = ids != ids[origin]
-        if not clash.any():
-            continue
-        step = int(np.argmax(clash))
-        block = ints(operand.blocks[step])
-        says = (
-            f"`{operand.name}`: block {block} is held at grid steps "
-            f"{launch.at(int(origin[step]))} and {launch.at(step)}, which differ along axis "
-            f"{axis}, marked 'parallel': two cores may hold it at once, and one result is lost."
-        )
-        remedy = f"Mark axis {axis} 'arbitrary', if the index map is meant to leave it out."
-        place = launch.at(step)
-        yield Finding(
-            "parallel", ERROR, says, remedy, operand=operand.name, step=place, block=block
-        )
-        return
+        if clash.any():
+            step = int(np.argmax(clash))
+            facts = dict(axis=axis, before=launch.at(int(origin[step])))
+            yield told("parallel", "held by two cores", **facts, **_holding(launch, operand, step))
+            return
 
 
 def _read_too_late(launch: Launch) -> Iterator[Finding]:
@@ -342,21 +257,10 @@ def _read_too_late(launch: Launch) -> Iterator[Finding]:
         reads, writes = keys[: launch.steps], keys[launch.steps :]
         first = first_seen(np.concatenate([writes, reads]))[launch.steps :]
         late = source.fetched & (first < np.arange(launch.steps))
-        if not late.any():
-            continue
-        step = int(np.argmax(late))
-        block, place = ints(source.blocks[step]), launch.at(step)
-        says = (
-            f"`{source.name}`: block {block} is fetched at grid step {place}, and `{target.name}`, "
-            f"which shares its memory, has had the same block since grid step "
-            f"{launch.at(int(first[step]))}: whether the old numbers or the new ones arrive is a "
-            "matter of timing."
-        )
-        remedy = (
-            "Fetch a block no later than the step that writes it, or leave `input_output_aliases` "
-            "out."
-        )
-        yield Finding("alias", ERROR, says, remedy, operand=source.name, step=place, block=block)
+        if late.any():
+            step = int(np.argmax(late))
+            facts = dict(target=target.name, since=launch.at(int(first[step])))
+            yield told("alias", "read too late", **facts, **_holding(launch, source, step))
 
 
 def _counts(operand: Operand) -> tuple[int, ...]:

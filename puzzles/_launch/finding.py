@@ -11,6 +11,7 @@ from typing import Any
 import jax
 
 from puzzles._jax import user_frame
+from puzzles._rules import fault
 
 _JAX = os.path.join(os.path.dirname(jax.__file__), "_src")
 _PLACES: dict[str, tuple[str, int]] = {}  # what `placed` was asked for, by what it returned
@@ -49,6 +50,14 @@ class Finding:
     def words(self) -> str:
         """What it says, and then the remedy."""
         return f"{self.says} {self.remedy}".strip()
+
+
+def told(kind: str, words: str, severity: str = ERROR, /, **facts: Any) -> Finding:
+    """A finding in the words of that name, of facts; some of these say where it is."""
+    says, remedy = fault(words, **facts)
+    where = ("launch", "operand", "step", "line", "block")
+    named = {name: facts[name] for name in where if name in facts}
+    return Finding(kind, severity, says, remedy, **named)
 
 
 def text_at(file: str, number: int) -> str:

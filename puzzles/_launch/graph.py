@@ -10,9 +10,10 @@ import jax
 import numpy as np
 
 from puzzles._jax import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, scan_counts
-from puzzles._launch.jaxprs import PALLAS_CALL, callee, interpreted, kernel_calls, subjaxprs
+from puzzles._launch.jaxprs import PALLAS_CALL, callee, kernel_calls, subjaxprs, with_interpret
 from puzzles._launch.primitives import bind
 from puzzles._launch.run import quickly
+from puzzles._rules import sentence
 
 
 class Unreadable(ValueError):
@@ -21,10 +22,6 @@ class Unreadable(ValueError):
 
 class Abstract(Unreadable):
     """A grid or an index map needs the data of an argument of which only the shape is given."""
-
-
-class TooLarge(Unreadable):
-    """A grid has more steps than can be listed."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,11 +91,12 @@ class Graph:
                 return given[s.index] if s.index >= 0 else s.constant
 
             for node in nodes:  # earlier launches may be among them
-                results[node] = bind(interpreted(node.equation), *map(read, node.inputs))
+                results[node] = bind(node.equation, *map(read, node.inputs))
             return [read(s) for s in computed]
 
         leaves = [self._leaves[n] for n in needed]
-        values = quickly(jax.make_jaxpr(run)(*leaves), leaves)
+        program = with_interpret(jax.make_jaxpr(run)(*leaves), True)
+        values = quickly(program, leaves)
         self._values.update(zip(computed, values, strict=True))
 
     def value(self, source: Source) -> np.ndarray | None:
@@ -173,12 +171,8 @@ class Graph:
 def ask(what: str, source: Source) -> NoReturn:
     """Raise `Abstract`: what depends on data, on which, and the remedy."""
     names = " and ".join(sorted(source.abstract))
-    if not names.startswith("argument"):
-        raise Abstract(f"{what} depends on {names}: launch it outside of the loop to look at it.")
-    raise Abstract(
-        f"{what} depends on data: pass arrays instead of ShapeDtypeStructs "
-        f"(for example group_sizes) for {names}; for all other arguments shapes are enough."
-    )
+    why = "needs data" if names.startswith("argument") else "inside a loop"
+    raise Abstract(sentence(why, what=what, names=names))
 
 
 def _constants(closed: ClosedJaxpr) -> list[Source]:

@@ -34,17 +34,12 @@ def longest_body(closed: ClosedJaxpr) -> list[JaxprEqn]:
     Those of a function that JAX traced once, as it does `//`, are there once, however often it is
     called: `emit_pipeline` calls index maps for each slot, and that is nobody's loop.
     """
-    bodies = (list(_within(call.params["jaxpr"], set())) for call in kernel_calls(closed.jaxpr))
-    return max(bodies, key=len, default=[])
+    return max(map(_body, kernel_calls(closed.jaxpr)), key=len, default=[])
 
 
-def _within(jaxpr: Jaxpr, seen: set[int]) -> Iterator[JaxprEqn]:
-    for equation in jaxpr.eqns:
-        yield equation
-        for inner in subjaxprs(equation):
-            if id(inner) not in seen:
-                seen.add(id(inner))
-                yield from _within(inner, seen)
+def _body(call: JaxprEqn) -> list[JaxprEqn]:
+    within = visited(call.params["jaxpr"], lambda _: True)
+    return list({id(one): one for last, path in within for one in (*path, last)}.values())
 
 
 def longest_chain(jaxpr: Jaxpr) -> int:
@@ -184,23 +179,13 @@ def with_interpret(closed: ClosedJaxpr, interpret: object) -> ClosedJaxpr:
 
 def with_parameter(closed: ClosedJaxpr, name: str, setting: object) -> ClosedJaxpr:
     """The program with a parameter of every `pallas_call` set, nested ones included."""
-    return rewritten(closed, _setting(name, setting), around_kernels)
 
-
-def interpreted(equation: JaxprEqn) -> JaxprEqn:
-    """An equation with every kernel in it interpreted."""
-    rule = _setting("interpret", True)
-    (made,) = rule(_within_rewritten(equation, rule, around_kernels))
-    return made
-
-
-def _setting(name: str, setting: object) -> Rule:
     def rule(equation: JaxprEqn) -> Sequence[JaxprEqn]:
         if equation.primitive.name != PALLAS_CALL:
             return [equation]
         return [equation.replace(params={**equation.params, name: setting})]
 
-    return rule
+    return rewritten(closed, rule, around_kernels)
 
 
 def _in_holders(equation: JaxprEqn) -> bool:

@@ -10,12 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from puzzles._launch.events import Event, Waits, waits
-from puzzles._launch.moves import Copy, Piece, copied, in_flight, pieces
+from puzzles._launch.events import Waits, in_flight, replay
+from puzzles._launch.moves import Copy, Piece, copied, pieces
 from puzzles._launch.operand import Operand, spread
-from puzzles._launch.smem import Look, Stray
 from puzzles._launch.touched import Touched, added, alone, rewritten, storing, touched
-from puzzles._launch.work import LEAST, MOST, Dot, Lie, Touch
+from puzzles._launch.work import LEAST, MOST, Dot, Log
 
 
 @dataclass(frozen=True)
@@ -28,40 +27,6 @@ class Made:
     output: str
     bytes: int
     how: str
-
-
-@dataclass(frozen=True, eq=False)
-class Counts:
-    """What a launch executes in all its steps, at most or at least."""
-
-    dots: tuple[Dot, ...]
-    flops: int
-    transcendentals: int  # counted among the flops, too
-    lanes: int  # of the vectors that hold those: a column takes 128 lanes for each of its rows
-    copies: tuple[Copy, ...]  # that the kernel starts by hand
-
-
-@dataclass(frozen=True, eq=False)
-class Log:
-    """What was seen on a walk over a kernel and its index maps.
-
-    branches, loops: how many depend on data. events: what a kernel that copies by hand does, in
-    its order; `cut` says that this is its beginning. touches: reads and writes of its refs, in the
-    order of the text. looks, strays: reads of scalars, and of such as are not there.
-    """
-
-    branches: int
-    loops: int
-    busy: np.ndarray  # (steps,) bool: the step executes floating arithmetic
-    events: tuple[Event, ...]
-    cut: bool
-    touches: tuple[Touch, ...]
-    looks: tuple[Look, ...]
-    strays: tuple[Stray, ...]
-    lies: tuple[Lie, ...]
-    moved: tuple[tuple[str, str], ...]  # operands whose map reads a scalar that the kernel writes
-    written_inputs: tuple[str, ...]  # that it writes into, aliased ones aside
-    scoped_vmem_bytes: int  # what `pl.run_scoped` allocates
 
 
 @dataclass(frozen=True)
@@ -100,69 +65,71 @@ class Launch:
     scratch: tuple[Operand, ...]
     scalars: tuple[Operand, ...]  # scalar prefetch
     scalar_values: tuple[np.ndarray | None, ...]  # contents, None where unknown
-    counts: tuple[Counts, Counts]  # at `MOST`, and at `LEAST`: the same, where all is certain
     log: Log
     settings: Settings
     vmem_limit_bytes: int | None
     around: Around
     line: str | None  # where it is launched
     times: int | None  # how often a loop around it runs it; None: only running it tells
+    which: int = MOST  # of the counts in `log`
 
     @cached_property
     def least(self) -> Launch:
         """The launch with lower bounds for counts: compare these with a budget."""
-        certain = self.counts[LEAST]
-        if certain is self.counts[MOST]:
+        if self.exact or self.which == LEAST:
             return self
-        each = (self.inputs, self.outputs, self.scratch)
-        inputs, outputs, scratch = (tuple(copied(o, certain.copies) for o in some) for some in each)
-        changed = replace(self, inputs=inputs, outputs=outputs, scratch=scratch)
-        return replace(changed, counts=(certain, certain))
+        return replace(self, which=LEAST).with_copies()
 
-    @property
+    def with_copies(self) -> Launch:
+        """The same, with what the kernel itself copies from and to operands that stay in HBM."""
+        each = (self.inputs, self.outputs, self.scratch)
+        inputs, outputs, scratch = (tuple(copied(o, self.copies) for o in some) for some in each)
+        return replace(self, inputs=inputs, outputs=outputs, scratch=scratch)
+
+    @cached_property
     def dots(self) -> tuple[Dot, ...]:
         """Each dot of the kernel, and which steps execute it."""
-        return self.counts[MOST].dots
+        found = self.log.dots.values()
+        return tuple(Dot.of(e, spread(weight[self.which], self.grid)) for e, weight in found)
 
     @property
     def flops(self) -> int:
         """Floating-point operations."""
-        return self.counts[MOST].flops
+        return self.log.flops[self.which]
 
     @property
     def transcendentals(self) -> int:
         """Of those the exps and their like."""
-        return self.counts[MOST].transcendentals
+        return self.log.transcendentals[self.which]
 
     @property
     def lanes(self) -> int:
         """Of the vectors that hold exps."""
-        return self.counts[MOST].lanes
+        return self.log.lanes[self.which]
 
-    @property
+    @cached_property
     def copies(self) -> tuple[Copy, ...]:
         """Those that the kernel starts by hand."""
-        return self.counts[MOST].copies
+        return tuple(
+            Copy.of(move, within, spread(weight[self.which], self.grid))
+            for (_, move), (within, weight) in self.log.copies.items()
+        )
 
     @property
     def unknown_branches(self) -> int:
         """Branches that depend on data."""
-        return self.log.branches
+        return len(self.log.branches)
 
     @property
     def unknown_loops(self) -> int:
         """Loops whose length depends on data."""
-        return self.log.loops
+        return len(self.log.loops)
 
-    @property
+    @cached_property
     def busy(self) -> np.ndarray:
         """(steps,) bool: the step executes floating arithmetic, at most."""
-        return self.log.busy
-
-    @property
-    def scoped_vmem_bytes(self) -> int:
-        """What `pl.run_scoped` allocates in the kernel."""
-        return self.log.scoped_vmem_bytes
+        busy = self.log.busy
+        return spread(busy[MOST] if busy.ndim else busy, self.grid)
 
     @property
     def dimension_semantics(self) -> tuple[str, ...] | None:
@@ -173,11 +140,6 @@ class Launch:
     def aliases(self) -> tuple[tuple[int, int], ...]:
         """Pairs of an input and an output, by position."""
         return self.settings.aliases
-
-    @property
-    def made(self) -> tuple[Made, ...]:
-        """What XLA does for aliased outputs before the launch."""
-        return self.around.made
 
     @property
     def exact(self) -> bool:
@@ -249,13 +211,13 @@ class Launch:
     def hbm_bytes_read(self) -> int:
         """Bytes that scalar prefetch, the pipeline and the kernel's own copies read."""
         piped = sum(o.hbm_bytes for o in self.scalars + self.inputs if o.piped)
-        return piped + sum(copy.bytes_read for copy in self.copies)
+        return piped + sum(copy.bytes for copy in self.copies if copy.spaces[0] == "hbm")
 
     @property
     def hbm_bytes_written(self) -> int:
         """Bytes that the pipeline writes back, and the kernel's own copies write."""
         piped = sum(o.hbm_bytes for o in self.outputs if o.piped)
-        return piped + sum(copy.bytes_written for copy in self.copies)
+        return piped + sum(copy.bytes for copy in self.copies if copy.spaces[1] == "hbm")
 
     @property
     def hbm_bytes(self) -> int:
@@ -265,7 +227,7 @@ class Launch:
     @property
     def vmem_bytes(self) -> int:
         """Bytes of all buffers and scratch in VMEM, padded to tiles; without values of the body."""
-        return sum(o.vmem_bytes for o in self.operands) + self.scoped_vmem_bytes
+        return sum(o.vmem_bytes for o in self.operands) + self.log.scoped_vmem_bytes
 
     @property
     def smem_bytes(self) -> int:
@@ -287,7 +249,7 @@ class Launch:
     @cached_property
     def in_flight(self) -> np.ndarray | None:
         """Copies in flight at each wait, in order: what it waits for counts; None if unknown."""
-        return None if self.log.cut else in_flight(self.log.events, self.grid)
+        return None if self.log.cut else in_flight(self.log.events, self.program_ids)
 
     @cached_property
     def waits(self) -> Mapping[str, Waits] | None:
@@ -295,7 +257,8 @@ class Launch:
 
         None where data decide about them, or only the beginning is known.
         """
-        return None if self.log.cut else waits(self.log.events, self.program_ids)
+        replayed = None if self.log.cut else replay(self.log.events, self.program_ids)
+        return None if replayed is None else replayed[0]
 
     @cached_property
     def pieces(self) -> Mapping[Piece, np.ndarray]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from puzzles._jax import JaxprEqn, copy_ends
+from puzzles._jax import JaxprEqn, copy_parts
 from puzzles._launch.events import Event
 from puzzles._launch.finding import text_of
 from puzzles._launch.operand import Operand, itemsize, spread
@@ -21,47 +21,32 @@ class Move:
     """The refs at both ends of a copy, their memory spaces, and how much of them it takes.
 
     `extents` are the sizes of both slices along the axes of their refs, the largest where data
-    decide; `exact` says that none do.
+    decide, as `bytes_each` is; `exact` says that none do.
     """
 
     source: str
     target: str
-    spaces: tuple[str, str]
+    spaces: tuple[str, str]  # of source and target: "hbm", "vmem", "smem"
+    bytes_each: int
     extents: tuple[tuple[int, ...], tuple[int, ...]]
     exact: bool
 
 
-@dataclass(frozen=True, eq=False)
-class Copy:
+@dataclass(frozen=True)
+class Copy(Move):
     """One copy in the text of a kernel: `make_async_copy`, `sync_copy`, or what a pipeline starts.
 
     A place that copies slices of several sizes is one Copy for each of them.
     """
 
     line: str  # of the kernel, stripped; empty where it is not known
-    source: str  # names of refs
-    target: str
-    spaces: tuple[str, str]  # of source and target: "hbm", "vmem", "smem"
-    bytes_each: int
-    extents: tuple[tuple[int, ...], tuple[int, ...]]  # of both slices, along the axes of their refs
-    exact: bool  # False: the slice's size depends on data, and bytes_each is the largest possible
-    executed: np.ndarray  # (steps,) int: how often each grid step starts it
+    executed: np.ndarray = field(compare=False)  # (steps,) int: how often each step starts it
 
     @classmethod
-    def of(
-        cls,
-        within: Sequence[JaxprEqn],
-        move: Move,
-        size: int,
-        weight: np.ndarray,
-        grid: tuple[int, ...],
-    ) -> Copy:
+    def of(cls, move: Move, within: Sequence[JaxprEqn], executed: np.ndarray) -> Copy:
         """The copy that the last equation of `within` starts, inside those before it."""
         line = next(filter(None, (text_of(one.source_info) for one in reversed(within))), "")
-        executed = spread(weight, grid)
-        return cls(
-            line, move.source, move.target, move.spaces, size, move.extents, move.exact, executed
-        )
+        return cls(**vars(move), line=line, executed=executed)
 
     @property
     def times(self) -> int:
@@ -72,16 +57,6 @@ class Copy:
     def bytes(self) -> int:
         """What all its executions move."""
         return self.bytes_each * self.times
-
-    @property
-    def bytes_read(self) -> int:
-        """What they read from HBM."""
-        return self.bytes * (self.spaces[0] == "hbm")
-
-    @property
-    def bytes_written(self) -> int:
-        """What they write to HBM."""
-        return self.bytes * (self.spaces[1] == "hbm")
 
 
 def copied(operand: Operand, copies: Sequence[Copy]) -> Operand:
@@ -116,10 +91,10 @@ class Piece:
 
 def moved(
     equation: JaxprEqn, values: Sequence[Any], rank: int
-) -> Iterator[tuple[Move, int, np.ndarray]]:
-    """What a `dma_start` moves, its size in bytes, and over the grid, which steps move so much."""
-    avals = copy_ends(equation.params["tree"], [v.aval for v in equation.invars])
-    known = copy_ends(equation.params["tree"], values)
+) -> Iterator[tuple[Move, np.ndarray]]:
+    """What a `dma_start` moves, and over the grid, which steps move so much."""
+    avals = copy_parts(equation.params["tree"], [v.aval for v in equation.invars])[:2]
+    known = copy_parts(equation.params["tree"], values)[:2]
     (source, seen_as), (target, _) = avals
     names = [called(ref) for ref, _ in known]
     ends = [
@@ -129,12 +104,12 @@ def moved(
     counts = [math.prod(part.sizes) for part in ends]  # one of them, or arrays over the grid
     exact = [count for count, part in zip(counts, ends, strict=True) if part.exact]
     count = np.asarray(exact[0] if exact else min(counts, key=np.max))
-    extents = tuple(tuple(int(np.max(size)) for size in part.sizes) for part in ends)
-    places = place(source), place(target)
-    move = Move(names[0], names[1], places, (extents[0], extents[1]), bool(exact))
+    first, second = (tuple(int(np.max(size)) for size in part.sizes) for part in ends)
+    places, item = (place(source), place(target)), itemsize(_dtype(source, seen_as))
     count = count.reshape(count.shape or (1,) * rank)
     for one in np.unique(count):
-        yield move, int(one) * itemsize(_dtype(source, seen_as)), count == one
+        size = int(one) * item
+        yield Move(names[0], names[1], places, size, (first, second), bool(exact)), count == one
 
 
 @dataclass
@@ -191,9 +166,9 @@ def pieces(events: Sequence[Event], grid: tuple[int, ...]) -> dict[Piece, np.nda
             continue
         most, least = event.weight
         tree, known = event.equation.params["tree"], event.values
-        avals = copy_ends(tree, [v.aval for v in event.equation.invars])
+        avals = copy_parts(tree, [v.aval for v in event.equation.invars])[:2]
         for n, ((aval, seen_as), (ref, there)) in enumerate(
-            zip(avals, copy_ends(tree, known), strict=True)
+            zip(avals, copy_parts(tree, known)[:2], strict=True)
         ):
             if place(aval) != "hbm":
                 continue
@@ -215,34 +190,3 @@ def _dtype(ref: Any, transforms: Sequence[Any]) -> Any:
     for transform in transforms:
         dtype = getattr(transform, "dtype", dtype)
     return dtype
-
-
-_EVENTS = 4_000_000  # over all steps
-
-
-def in_flight(events: Sequence[Event], grid: tuple[int, ...]) -> np.ndarray | None:
-    """Copies in flight at each wait, in the order of the kernel.
-
-    One wait may take the bytes of several copies, if all copies have as many. None where data
-    decide which of them are executed, or there are more waits than starts.
-    """
-    events = [event for event in events if event.name in ("dma_start", "dma_wait")]
-    if len(events) * math.prod(grid) > _EVENTS:
-        return None
-    for most, least in (event.weight for event in events):
-        if most.max(initial=0) > 1 or (most != least).any():
-            return None
-    if not events:
-        return np.zeros(0, np.int64)
-    executed = np.stack([spread(event.weight[0], grid) for event in events], axis=1) > 0
-    sizes = {event.size for event in events if event.name == "dma_start"}
-    (each,) = sizes if len(sizes) == 1 else (0,)
-    ends = (-_times(event.size, each) if event.name == "dma_wait" else 1 for event in events)
-    changes = np.broadcast_to([*ends], executed.shape)[executed]
-    waits = (np.cumsum(changes) - changes)[changes < 0]
-    return None if (waits < 1).any() else waits  # a copy to another device is waited for twice
-
-
-def _times(size: int, each: int) -> int:
-    """How many copies of `each` bytes have so many: one, where not all have the same size."""
-    return size // each if each and size % each == 0 else 1

@@ -7,8 +7,7 @@ is computed eight times, not sixty-four.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -78,21 +77,6 @@ def _rem(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return np.where(y == 0, x, np.fmod(x, np.where(y == 0, np.ones_like(y), y)))
 
 
-def _shift(function: Callable[..., np.ndarray], arithmetic: bool = False) -> Callable:
-    def shift(x: np.ndarray, by: np.ndarray) -> np.ndarray:
-        bits = x.dtype.itemsize * 8
-        inside = (by >= 0) & (by < bits)
-        shifted = function(x, np.where(inside, by, bits - 1 if arithmetic else 0))
-        return shifted if arithmetic else np.where(inside, shifted, np.zeros_like(x))
-
-    return shift
-
-
-def _shift_right_logical(x: np.ndarray, by: np.ndarray) -> np.ndarray:
-    unsigned = np.dtype(f"u{x.dtype.itemsize}")
-    return np.right_shift(x.view(unsigned), by.astype(unsigned)).view(x.dtype)
-
-
 def _select(which: np.ndarray, *cases: np.ndarray) -> np.ndarray:
     out = cases[0]
     for n, case in enumerate(cases[1:], 1):
@@ -114,19 +98,6 @@ def _broadcast_in_dim(equation: JaxprEqn, values: list[np.ndarray], rank: int) -
     return np.broadcast_to(values[0].reshape(lead + tuple(own)), lead + equation.params["shape"])
 
 
-def _slice(equation: JaxprEqn, values: list[np.ndarray], rank: int) -> np.ndarray:
-    p = equation.params
-    strides: Sequence[int] = p["strides"] or (1,) * len(p["start_indices"])
-    own = map(slice, p["start_indices"], p["limit_indices"], strides)
-    return values[0][(slice(None),) * rank + tuple(own)]
-
-
-def _concatenate(equation: JaxprEqn, values: list[np.ndarray], rank: int) -> np.ndarray:
-    lead = np.broadcast_shapes(*(v.shape[:rank] for v in values))
-    full = [np.broadcast_to(v, lead + v.shape[rank:]) for v in values]
-    return np.concatenate(full, axis=rank + equation.params["dimension"])
-
-
 def _iota(equation: JaxprEqn, _: list[np.ndarray], rank: int) -> np.ndarray:
     shape, axis = equation.params["shape"], equation.params["dimension"]
     along = np.arange(shape[axis]).reshape([-1 if a == axis else 1 for a in range(len(shape))])
@@ -137,16 +108,6 @@ def _is_bool(dtype: Any) -> bool:
     return np.dtype(dtype) == np.dtype(bool)
 
 
-def _reduce(function: Callable[..., np.ndarray]) -> Rule:
-    def rule(equation: JaxprEqn, values: list[np.ndarray], rank: int) -> np.ndarray:
-        axes = tuple(rank + a for a in equation.params["axes"])
-        if not axes or not math.prod(values[0].shape[a] for a in axes):
-            raise NotImplementedError("a reduction of nothing")
-        return function(values[0], axis=axes)
-
-    return rule
-
-
 _ELEMENTWISE: dict[str, Callable[..., np.ndarray]] = {
     "add": np.add, "add_any": np.add, "sub": np.subtract, "mul": np.multiply, "div": _div,
     "rem": _rem, "max": np.maximum, "min": np.minimum, "neg": np.negative, "sign": np.sign,
@@ -154,8 +115,6 @@ _ELEMENTWISE: dict[str, Callable[..., np.ndarray]] = {
     "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal,
     "gt": np.greater, "ge": np.greater_equal,
     "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor, "not": np.invert,
-    "shift_left": _shift(np.left_shift), "shift_right_logical": _shift(_shift_right_logical),
-    "shift_right_arithmetic": _shift(np.right_shift, arithmetic=True),
     "select_n": _select, "clamp": lambda low, x, high: np.minimum(np.maximum(x, low), high),
 }  # fmt: skip
 _SAME_DATA = (
@@ -168,12 +127,5 @@ RULES: dict[str, Rule] = {
     "convert_element_type": lambda e, v, _: v[0] != 0 if _is_bool(e.params["new_dtype"]) else v[0],
     "integer_pow": lambda e, v, _: np.power(v[0], e.params["y"]),
     "broadcast_in_dim": _broadcast_in_dim,
-    "slice": _slice,
-    "concatenate": _concatenate,
     "iota": _iota,
-    "reduce_sum": _reduce(np.sum),
-    "reduce_max": _reduce(np.max),
-    "reduce_min": _reduce(np.min),
-    "reduce_and": _reduce(np.bitwise_and.reduce),
-    "reduce_or": _reduce(np.bitwise_or.reduce),
 }

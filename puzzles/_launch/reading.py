@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -22,13 +21,13 @@ from puzzles._jax import (
 )
 from puzzles._launch.evaluate import FUEL, Walk, program_ids
 from puzzles._launch.finding import line_of
-from puzzles._launch.graph import Abstract, Graph, Node, Source, TooLarge, ask
+from puzzles._launch.graph import Abstract, Graph, Node, Source, Unreadable, ask
 from puzzles._launch.jaxprs import PALLAS_CALL, equations, launch_name, parameter_names
-from puzzles._launch.launch import Around, Counts, Launch, Log, Made, Settings
-from puzzles._launch.moves import Copy, copied
-from puzzles._launch.operand import Operand, blocked, itemsize, resident, spread, vmem_size
-from puzzles._launch.smem import UNKNOWN, Buffer, Look, Ref, Stray, memory_space
-from puzzles._launch.work import LEAST, MOST, Dot, Touch
+from puzzles._launch.launch import Around, Launch, Made, Settings
+from puzzles._launch.operand import Operand, blocked, itemsize, resident
+from puzzles._launch.smem import UNKNOWN, Buffer, Ref, memory_space
+from puzzles._launch.work import Log, Touch
+from puzzles._rules import sentence
 
 
 def read_calls(jaxpr: ClosedJaxpr, leaves: Sequence[Any]) -> tuple[Call, ...]:
@@ -37,22 +36,14 @@ def read_calls(jaxpr: ClosedJaxpr, leaves: Sequence[Any]) -> tuple[Call, ...]:
     return tuple(Call(node, graph) for node in graph.calls)
 
 
-def read_launches(calls: Sequence[Call]) -> tuple[Launch, ...]:
-    """What each does at every step; raises `Abstract`."""
-    for call in calls:
-        _listable(call.name, call.grid())
-    return tuple(call.launch() for call in calls)
-
-
 LISTED = 4_000_000  # steps of which each is listed: some seconds, and a gigabyte
 
 
-def _listable(name: str, grid: tuple[int, ...]) -> None:
+def listable(name: str, grid: tuple[int, ...]) -> None:
+    """Raises `Unreadable` where a grid is not."""
     if (steps := math.prod(grid)) > LISTED:
-        raise TooLarge(
-            f"the grid {grid} of {name} has {steps:,} steps, and up to {LISTED:,} can be listed "
-            "here: a grid counts blocks, not elements. Take larger blocks, or a smaller shape."
-        )
+        facts = dict(grid=grid, name=name, steps=steps, most=LISTED)
+        raise Unreadable(sentence("too large to list", **facts))
 
 
 class Call:
@@ -70,8 +61,7 @@ class Call:
         self.inputs = node.inputs[scalars:]
         self.avals = [v.aval for v in self.kernel.invars]
         self.name, self.names = launch_name(node.equation), parameter_names(node.equation)
-        self.map_strays: list[Stray] = []  # reads of scalars by index maps
-        self.map_looks: list[Look] = []
+        self.maps: list[Log] = []  # of walks over index maps
         self.moved: list[tuple[str, str]] = []  # see `Log.moved`
 
     def needs(self) -> tuple[Source, ...]:
@@ -123,64 +113,31 @@ class Call:
         copying = any(one.primitive.name in names_of_copies for one in equations(self.kernel))
         walk = Walk(grid, axes, events=copying)
         (walk.in_turn if in_turn else walk.start)(close(self.kernel), refs)
-        tally = walk.tally
-        scoped = [a for avals in tally.scoped.values() for a in avals if memory_space(a) == "vmem"]
-
-        called = {id(ref): name for ref, name in zip(refs, names, strict=True)}
-        touches = tuple(
-            replace(one, ref=called[id(one.ref)]) for one in tally.touches if id(one.ref) in called
-        )
-
-        def counted(which: int) -> Counts:
-            return Counts(
-                tuple(Dot.of(e, spread(n[which], grid)) for e, n in tally.dots.values()),
-                tally.flops[which],
-                tally.transcendentals[which],
-                tally.lanes[which],
-                tuple(
-                    Copy.of(within, move, size, n[which], grid)
-                    for (_, move, size), (within, n) in tally.copies.items()
-                ),
-            )
-
-        counts = counted(MOST)
-        log = Log(
-            branches=len(tally.branches),
-            loops=len(tally.loops),
-            busy=spread(tally.busy[MOST] if tally.busy.ndim else tally.busy, grid),
-            events=tuple(tally.events),
-            cut=tally.cut,
-            touches=touches,
-            looks=(*self.map_looks, *tally.looks),
-            strays=(*self.map_strays, *tally.strays),
-            lies=tally.lies,
-            moved=tuple(self.moved),
-            written_inputs=self.written_inputs(names, touches),
-            scoped_vmem_bytes=sum(vmem_size(a.shape, a.dtype) for a in scoped),
-        )
+        log = walk.log
+        logs = (*self.maps, log)
+        log.looks, log.strays = sum((x.looks for x in logs), ()), sum((x.strays for x in logs), ())
+        log.moved, log.written_inputs = tuple(self.moved), self.written_inputs(log.touches)
         settings = Settings(
             self.semantics(),
             tuple((i - first, o) for i, o in self.p["input_output_aliases"]),
             self.p["interpret"],
             unknown_params(self.p["compiler_params"]),
         )
-        launch = Launch(
+        return Launch(
             name=self.name,
             grid=grid,
-            inputs=tuple(copied(o, counts.copies) for o in operands if not o.output),
-            outputs=tuple(copied(o, counts.copies) for o in operands if o.output),
-            scratch=tuple(copied(resident(*one, grid), counts.copies) for one in scratch),
+            inputs=tuple(o for o in operands if not o.output),
+            outputs=tuple(o for o in operands if o.output),
+            scratch=tuple(resident(*one, grid) for one in scratch),
             scalars=scalars,
             scalar_values=data,
-            counts=(counts, counts),
             log=log,
             settings=settings,
-            vmem_limit_bytes=self.compiler_param("vmem_limit_bytes"),
+            vmem_limit_bytes=compiler_param(self.p["compiler_params"], "vmem_limit_bytes"),
             around=Around(self.unused, tuple(self.made(names))),
             line=self.line,
             times=self.times,
-        )
-        return launch if launch.exact else replace(launch, counts=(counts, counted(LEAST)))
+        ).with_copies()
 
     def affordable(self, grid: tuple[int, ...]) -> bool:
         """Whether the kernel can be walked step by step, a few seconds long."""
@@ -196,21 +153,18 @@ class Call:
             refs.append(Ref.whole(aval.shape, self.graph.value(source), absent, scalar))
         walk = Walk(grid)
         outs = walk.start(mapping.index_map_jaxpr, [*program_ids(grid), *refs])
-        self.map_strays += walk.tally.strays
-        self.map_looks += walk.tally.looks
+        self.maps.append(walk.log)
         if math.prod(grid) != 1:
             written = {names[n] for n in written_refs(self.kernel)}
-            read = (look.ref.name for look in walk.tally.looks)
+            read = (look.ref.name for look in walk.log.looks)
             self.moved += dict.fromkeys((name, scalar) for scalar in read if scalar in written)
         index = []
-        for entry in _entries(mapping.index_map_out_tree, outs):
+        given = jax.tree.unflatten(mapping.index_map_out_tree, outs)
+        for entry in given if isinstance(given, tuple | list) else (given,):
             entry = getattr(entry, "start", entry)  # a pl.ds of a BoundedSlice
             if entry is UNKNOWN:
-                raise Abstract(
-                    f"{what} cannot be evaluated without running it: compute its block indices "
-                    "from program ids and scalar prefetch alone"
-                    + (f", one number at a time, as in `{names[0]}[n]`." if refs else ".")
-                )
+                asks = f", one number at a time, as in `{names[0]}[n]`" if refs else ""
+                raise Abstract(sentence("map unknown", what=what, asks=asks))
             value = np.asarray(entry)
             while value.ndim > len(grid):  # an axis indexed by an array stands for its first
                 value = value[..., 0]
@@ -235,20 +189,17 @@ class Call:
             size = math.prod(array.shape) * itemsize(aval.dtype)
             yield Made(names[first + self.mapping.num_inputs + o], size, how)
 
-    def compiler_param(self, key: str) -> Any:
-        return compiler_param(self.p["compiler_params"], key)
-
-    def written_inputs(self, names: Sequence[str], touches: Sequence[Touch]) -> tuple[str, ...]:
+    def written_inputs(self, touches: Sequence[Touch]) -> tuple[str, ...]:
         aliased = {i for i, _ in self.p["input_output_aliases"]}
         first = len(self.scalars)
         inputs = range(first, first + self.mapping.num_inputs)
         # JAX also counts as written what a copy to another device only sends.
         stored = {touch.ref for touch in touches if touch.writes}
         written = written_refs(self.kernel) - aliased
-        return tuple(names[n] for n in inputs if n in written and names[n] in stored)
+        return tuple(self.names[n] for n in inputs if n in written and self.names[n] in stored)
 
     def semantics(self) -> tuple[str, ...] | None:
-        given = self.compiler_param("dimension_semantics")
+        given = compiler_param(self.p["compiler_params"], "dimension_semantics")
         if given is None:
             return None
         words = [str(getattr(word, "value", word)).lower() for word in given]
@@ -267,8 +218,3 @@ def _window(operand: Operand, index: Sequence[np.ndarray], contents: np.ndarray)
     starts = tuple(i * s for i, s in zip(index, operand.stride, strict=True))
     visible = tuple(b is not None for b in operand.block)
     return Ref(contents, starts, visible, name=operand.name)
-
-
-def _entries(tree: Any, leaves: list[Any]) -> tuple[Any, ...]:
-    out = jax.tree.unflatten(tree, leaves)
-    return tuple(out) if isinstance(out, tuple | list) else (out,)

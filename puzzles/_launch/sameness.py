@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import linecache
 from collections.abc import Hashable, Mapping
 from typing import Any
 
 import jax
 import numpy as np
 
-from puzzles._jax import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, user_frame
+from puzzles._jax import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
+from puzzles._launch.finding import text_of
 
 # Where a program came from: it runs the same.
 _ORIGINS = {"debug_info", "name_and_src_info", "source_info"}
@@ -79,12 +79,8 @@ class _Reader:
             tuple(map(self.read, equation.invars)),
             tuple((name, self.read(params[name])) for name in params if name not in _LEFT_OUT),
             tuple(map(self.read, equation.outvars)),
-            self.line(equation) if self.lines else None,
+            text_of(equation.source_info) if self.lines else None,
         )
-
-    def line(self, equation: JaxprEqn) -> str:
-        frame = user_frame(equation.source_info)
-        return "" if frame is None else linecache.getline(frame.file_name, frame.start_line).strip()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

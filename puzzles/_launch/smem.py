@@ -116,25 +116,20 @@ LOOKS = 32  # reads of scalars that are kept: executions of an equation, for all
 
 @dataclass(frozen=True)
 class Look:
-    """A read of a scalar: which steps execute it, and the element in each, in a flat array."""
+    """A read of a scalar: which steps execute it, and the element in each, in a flat array.
+
+    index: what a step asks for that is not there, else `_INSIDE`.
+    """
 
     ref: Ref
     weight: np.ndarray
     element: np.ndarray
-
-
-@dataclass(frozen=True)
-class Stray:
-    """A read of a scalar that is not there: which steps execute it, and the index in each."""
-
-    ref: Ref
-    weight: np.ndarray
     index: np.ndarray
 
     @property
-    def asked(self) -> np.ndarray:
+    def stray(self) -> np.ndarray:
         """(per grid step) bool: the step reads outside."""
-        return (self.weight > 0) & (self.index != _INSIDE)
+        return np.asarray((self.weight > 0) & (self.index != _INSIDE))
 
 
 @dataclass(eq=False)
@@ -148,9 +143,8 @@ class Ref:
     start: tuple[np.ndarray, ...]
     visible: tuple[bool, ...]
     absent: Callable[[], Any] | None = None
-    outside: np.ndarray | None = None  # of the last load: per grid step, an index that is not there
-    taken: np.ndarray | None = None  # of the last load: per grid step, the element, in a flat array
     name: str = ""
+    path: tuple[int, ...] = ()  # see `Buffer`
 
     @classmethod
     def whole(
@@ -190,32 +184,34 @@ class Ref:
         """Somebody has written, and nobody knows what or where."""
         self.contents = None
 
-    def load(self, transforms: Sequence[Any], shape: tuple[int, ...], rank: int) -> Any:
-        """One element for every grid step; `outside` says who asks for none that is there."""
-        self.outside = self.taken = None
+    def load(
+        self, transforms: Sequence[Any], shape: tuple[int, ...], weight: np.ndarray
+    ) -> tuple[Any, Look | None]:
+        """One element for every grid step of a weight's, and what is to be kept of this read."""
+        rank = weight.ndim
         if self.contents is None:
-            return UNKNOWN if self.absent is None else self.absent()
+            return (UNKNOWN if self.absent is None else self.absent()), None
         indices = getattr(transforms[0], "indices", None) if len(transforms) == 1 else None
         if indices is None and not transforms and math.prod(shape) == 1:
             indices = (0,) * sum(self.visible)  # `ref[...]` of a block that is a single scalar
         if indices is None or len(indices) != sum(self.visible) or math.prod(shape) != 1:
-            return UNKNOWN
+            return UNKNOWN, None
         asked = iter(indices)
-        place = []
+        place, outside = [], np.array(_INSIDE)
         for size, start, visible in zip(self.contents.shape, self.start, self.visible, strict=True):
             index = next(asked) if visible else 0
             index = getattr(index, "start", index)  # a slice of one element
             if not isinstance(index, int | np.integer | np.ndarray):
-                return UNKNOWN
+                return UNKNOWN, None
             flat = np.reshape(index, np.shape(index)[:rank])
             if flat.dtype.kind == "f":  # the CPU cuts it off, Mosaic will refuse it
                 flat = np.nan_to_num(flat, posinf=size, neginf=-1).astype(np.int64)
             wrong = np.where((flat + start < 0) | (flat + start >= size), flat, _INSIDE)
             if (wrong != _INSIDE).any():
-                self.outside = wrong
+                outside = wrong
             place.append(np.clip(flat + start, 0, size - 1))
         elements = np.arange(self.contents.size).reshape(self.contents.shape)
-        self.taken = np.asarray(elements[tuple(place)])
+        look = Look(self, weight, np.asarray(elements[tuple(place)]), outside)
         found = np.asarray(self.contents[tuple(place)])
         lead = found.shape if found.ndim == rank else (1,) * rank
-        return found.reshape(lead + shape)
+        return found.reshape(lead + shape), look

@@ -25,9 +25,10 @@ from puzzles._launch.compiling import remembered
 from puzzles._launch.jaxprs import OTHER_KERNELS, equations, kernel_calls, part, with_interpret
 from puzzles._launch.launch import Launch
 from puzzles._launch.mesh import as_tpu
-from puzzles._launch.reading import Call, read_calls, read_launches
+from puzzles._launch.reading import Call, listable, read_calls
 from puzzles._launch.run import before_launches
 from puzzles._launch.sameness import fingerprint
+from puzzles._rules import sentence
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,9 @@ class Traced:
     @cached_property
     def launches(self) -> tuple[Launch, ...]:
         """Every `pallas_call`, in order; raises `Abstract` where a grid or a map needs data."""
-        return read_launches(self._known)
+        for name, grid in self.grids:
+            listable(name, grid)
+        return tuple(call.launch() for call in self._known)
 
     @property
     def other_kernels(self) -> tuple[str, ...]:
@@ -90,37 +93,34 @@ def alone(traced: Traced, launches: Sequence[Launch]) -> list[Traced]:
     return [_alone(traced, call, one) for call, one in zip(calls, launches, strict=True)]
 
 
-def _alone(traced: Traced, call: JaxprEqn, launch: Launch) -> Traced:
+def _alone(traced: Traced, call: JaxprEqn, launch: Launch | None = None) -> Traced:
     program, inputs = part(traced.jaxpr.jaxpr, [call])
-    mapping = call.params["grid_mapping"].grid
-    bounds = [n for n, size in zip(launch.grid, mapping, strict=True) if not isinstance(size, int)]
-    steering = [*(np.int32(n) for n in bounds), *launch.scalar_values]
-    given = zip(call.invars, steering, strict=False)  # a bound may stand in the program itself
-    known = {v: value for v, value in given if not isinstance(v, Literal)}
-    leaves = [known.get(v) for v in inputs]
-    shapes = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in inputs]
-    filled = (s if x is None else jnp.asarray(x) for x, s in zip(leaves, shapes, strict=True))
-    return Traced(program, tuple(filled), [v.aval for v in call.outvars])
+    known: dict[Any, Any] = {}
+    if launch is not None:
+        mapping = call.params["grid_mapping"].grid
+        given = zip(launch.grid, mapping, strict=True)
+        bounds = [np.int32(n) for n, size in given if not isinstance(size, int)]
+        steering = zip(call.invars, [*bounds, *launch.scalar_values], strict=False)
+        # a bound may stand in the program itself
+        known = {v: x for v, x in steering if x is not None and not isinstance(v, Literal)}
+    leaves = (
+        jnp.asarray(known[v]) if v in known else jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype)
+        for v in inputs
+    )
+    return Traced(program, tuple(leaves), [v.aval for v in call.outvars])
 
 
 def nothing_launched(traced: Traced) -> str:
     """What to say of a program without a `pallas_call`."""
     if not traced.other_kernels:
-        return "no `pallas_call` in there: there is nothing to show"
-    return (
-        "this reads `pallas_call`s, and there is none; what `pl.kernel` makes "
-        f"(`{traced.other_kernels[0]}`) it cannot read: launch the same body by `pl.pallas_call`."
-    )
+        return sentence("nothing launched")
+    return sentence("launched otherwise", how=traced.other_kernels[0])
 
 
 def kernels(traced: Traced) -> dict[Hashable, Traced]:
     """Each kernel call as a program of its own, by its fingerprint: equal ones are there once."""
-    found = {}
-    for call in kernel_calls(traced.jaxpr.jaxpr):
-        program, inputs = part(traced.jaxpr.jaxpr, [call])
-        shapes = (jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in inputs)
-        found[fingerprint(program)] = Traced(program, tuple(shapes), None)
-    return found
+    each = (_alone(traced, call) for call in kernel_calls(traced.jaxpr.jaxpr))
+    return {fingerprint(one.jaxpr): one for one in each}
 
 
 def is_traced(x: object) -> bool:

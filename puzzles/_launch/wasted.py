@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from puzzles._launch.finding import NOTE, Finding
+from puzzles._launch.finding import NOTE, Finding, ints, told
 from puzzles._launch.launch import Launch
 from puzzles._launch.operand import first_seen, row_keys
 
@@ -24,15 +24,8 @@ def _idle(launch: Launch) -> Iterator[Finding]:
     if idle <= _IDLE * launch.steps:
         return
     step = launch.at(int(np.argmax(launch.idle)))
-    says = (
-        f"{idle:,} of {launch.steps:,} grid steps of {launch.name} do no arithmetic, the first is "
-        f"{step}: each still costs the time of a step, and its blocks may be fetched."
-    )
-    remedy = (
-        "Let the grid list only the blocks with work, by scalar prefetch, or let the index maps "
-        "of these steps return the block that is already there."
-    )
-    yield Finding("idle", NOTE, says, remedy, launch.name, step=step, line=launch.line)
+    where = dict(launch=launch.name, step=step, line=launch.line)
+    yield told("idle", "idle", NOTE, **where, idle=idle, steps=launch.steps)
 
 
 def _again(launch: Launch) -> Iterator[Finding]:
@@ -47,17 +40,7 @@ def _again(launch: Launch) -> Iterator[Finding]:
         if more <= _AGAIN * launch.hbm_bytes:
             continue
         number = int(runs[np.argmin(fresh)])
-        block = tuple(int(n) for n in operand.blocks[number])
-        says = (
-            f"`{operand.name}` is fetched {operand.transfers:,} times and has {different:,} "
-            f"blocks: {more / launch.hbm_bytes:.0%} of all bytes that {launch.name} moves are "
-            f"blocks fetched again, the first is {block}."
-        )
-        remedy = (
-            "A block stays for free as long as its index does not change: larger blocks of the "
-            "other operands, or another order of the grid's axes, fetch it less often."
-        )
-        yield Finding(
-            "refetch", NOTE, says, remedy, launch.name, operand.name,
-            launch.at(number), operand.line, block=block,
-        )  # fmt: skip
+        where = dict(operand=operand.name, block=ints(operand.blocks[number]), line=operand.line)
+        where |= dict(launch=launch.name, step=launch.at(number))
+        facts = dict(often=operand.transfers, different=different, share=more / launch.hbm_bytes)
+        yield told("refetch", "fetched again", NOTE, **where, **facts)

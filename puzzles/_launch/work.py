@@ -1,4 +1,4 @@
-"""How much arithmetic an equation is, and the tally of what a kernel executes."""
+"""How much arithmetic an equation is, and the log of what a kernel executes."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ import numpy as np
 
 from puzzles._jax import JaxprEqn
 from puzzles._launch.finding import text_of
+from puzzles._launch.operand import vmem_size
+from puzzles._launch.smem import Look, memory_space
 
 ARITHMETIC = {
     "add", "add_any", "sub", "mul", "div", "rem", "max", "min", "neg", "abs", "sign", "floor",
@@ -97,12 +99,12 @@ class Dot:
 
 @dataclass(frozen=True, eq=False)
 class Touch:
-    """One read or write of a ref in the text of a kernel, with the weight of the steps.
+    """One read or write of a kernel's parameter in its text, with the weight of the steps.
 
     whole: a store into all of it.
     """
 
-    ref: Any
+    ref: str
     writes: bool
     weight: np.ndarray
     whole: bool = False
@@ -129,10 +131,14 @@ def _none() -> np.ndarray:
 
 
 @dataclass
-class Tally:
-    """What was executed: pairs (most, least); weights are such pairs, and broadcast over the grid.
+class Log:
+    """What a walk over a kernel has seen, then a walk over each of its index maps.
 
-    `branches` and `loops` are the places of those that depend on data.
+    Counts are pairs (most, least); weights are such pairs, and broadcast over the grid. branches,
+    loops: the places of those that depend on data. events: what a kernel that copies by hand does,
+    in its order; `cut` says that this is its beginning. touches: reads and writes of its
+    parameters, in the order of the text. looks, strays: the first LOOKS reads of scalars, and those
+    of such as are not there.
     """
 
     flops: np.ndarray = field(default_factory=_none)
@@ -140,18 +146,26 @@ class Tally:
     lanes: np.ndarray = field(default_factory=_none)  # of those
     dots: dict[tuple, tuple[JaxprEqn, np.ndarray]] = field(default_factory=dict)
     copies: dict[tuple, tuple[tuple[JaxprEqn, ...], np.ndarray]] = field(default_factory=dict)
-    scoped: dict[tuple, list[Any]] = field(default_factory=dict)
+    scoped: dict[tuple, list[Any]] = field(default_factory=dict)  # what `pl.run_scoped` allocates
     branches: frozenset[tuple] = frozenset()
     loops: frozenset[tuple] = frozenset()
-    busy: np.ndarray = field(default_factory=lambda: np.zeros((), bool))
-    strays: tuple[Any, ...] = ()
+    busy: np.ndarray = field(default_factory=lambda: np.zeros((), bool))  # with arithmetic
+    strays: tuple[Look, ...] = ()
     lies: tuple[Lie, ...] = ()  # the first of each `multiple_of`
-    events: list[Any] = field(default_factory=list)  # see Log.events
-    cut: bool = False  # there are more of them
-    looks: tuple[Any, ...] = ()  # reads of scalars: the first LOOKS of them
-    touches: list[Touch] = field(default_factory=list)  # in the order of the kernel's text
+    events: list[Any] = field(default_factory=list)
+    cut: bool = False
+    looks: tuple[Look, ...] = ()
+    touches: list[Touch] = field(default_factory=list)
+    moved: tuple[tuple[str, str], ...] = ()  # operands whose map reads what the kernel writes
+    written_inputs: tuple[str, ...] = ()  # that the kernel writes into, aliased ones aside
 
-    def copy(self) -> Tally:
+    def copy(self) -> Log:
         dots, copies, scoped = dict(self.dots), dict(self.copies), dict(self.scoped)
         own: dict[str, Any] = dict(dots=dots, copies=copies, scoped=scoped)
         return replace(self, **own, events=list(self.events), touches=list(self.touches))
+
+    @property
+    def scoped_vmem_bytes(self) -> int:
+        """What `pl.run_scoped` allocates in VMEM."""
+        avals = (aval for avals in self.scoped.values() for aval in avals)
+        return sum(vmem_size(a.shape, a.dtype) for a in avals if memory_space(a) == "vmem")

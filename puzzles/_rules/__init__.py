@@ -3,8 +3,8 @@
 `RULES` has a row of `rules.toml` for each rule by which an answer is refused; a `Finding` says
 which of them is broken, where, and by what facts, and finds its sentence there. `rows`, `sentence`
 and their like read `words.toml`: what is said of the messages of JAX, Mosaic, libtpu and the
-simulator, and of an answer. `listed` prints what each rule decides; `rules_page` is the text of
-`docs/rules.md`, and `address` is where a rule stands in it. Nothing is judged here.
+simulator, of a launch, and of an answer. `listed` prints what each rule decides; `rules_page` is
+the text of `docs/rules.md`, and `address` is where a rule stands in it. Nothing is judged here.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from puzzles._rules.table import (
     Row,
     Rule,
     Where,
+    fault,
     instead,
     rows,
     sentence,
@@ -24,6 +25,6 @@ from puzzles._rules.table import (
 )  # fmt: skip
 
 __all__ = [
-    "PAGE", "RECORD", "RULES", "Finding", "Row", "Rule", "Where", "address", "home", "instead",
-    "listed", "rows", "rules_page", "sentence", "stuck", "title_of",
+    "PAGE", "RECORD", "RULES", "Finding", "Row", "Rule", "Where", "address", "fault", "home",
+    "instead", "listed", "rows", "rules_page", "sentence", "stuck", "title_of",
 ]  # fmt: skip

@@ -53,6 +53,12 @@ def stuck(what: str) -> tuple[str, str]:
     return words["says"], words["remedy"]
 
 
+def fault(name: str, /, **facts: object) -> tuple[str, str]:
+    """What is wrong with a launch, and what to try, with its facts filled in."""
+    words = _read()["faults"][name]
+    return words["says"].format(**facts), words["remedy"].format(**facts)
+
+
 def sentence(name: str, /, **facts: object) -> str:
     """What is said under a name, with its facts filled in."""
     return _read()["sentences"][name].format(**facts)

@@ -323,7 +323,7 @@ def test_what_another_launch_wrote_was_counted_there():
         return aliased(lambda _: first)(x)
 
     second = trace(fn, S((16, 128), f32))[1]
-    assert second.made == ()
+    assert second.around.made == ()
 
 
 def test_a_copy_to_another_device_has_no_flights():

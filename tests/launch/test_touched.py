@@ -83,8 +83,11 @@ def kernel_of(lines: list[Line]) -> Callable:
                 target, new = refs[line.target], refs[line.source][...]
                 target[...] = target[...] + new if line.adds else new
 
+            def where_data_say_so(act=act):
+                pl.when(x_ref[0, 0] > 0)(act)
+
             runs = line.runs(pl.program_id(0), pl.program_id(1))
-            pl.when(runs & (x_ref[0, 0] > 0) if line.data else runs)(act)
+            pl.when(runs)(where_data_say_so if line.data else act)
 
     return kernel
 
@@ -100,9 +103,9 @@ def expected(lines: list[Line], out: str) -> tuple[tuple, tuple, tuple, tuple]:
             visits.append((block, step))
             full["o_ref"] = False
         for line in lines:
-            read |= {"x_ref"} if line.data else set()
             if not line.runs(i, j):
                 continue
+            read |= {"x_ref"} if line.data else set()
             needed = {line.source, *([line.target] if line.adds else [])}
             read |= needed
             for name in needed & full.keys():
