@@ -125,12 +125,3 @@ def test_the_backward_pass_needs_one_number_where_the_weights_have_gigabytes() -
     o, lse = attend(q, k, v, *listed(mask, 128, 128))
     weights = np.where(mask, np.exp(np.asarray(q @ k.T) / 8 - lse), 0)
     np.testing.assert_allclose(weights @ v, o, rtol=1e-4, atol=1e-5)
-
-
-def test_in_a_causal_ring_the_first_chip_works_in_one_turn_and_the_last_in_all() -> None:
-    chips, n = 4, 8
-    shares = np.tri(chips * n, dtype=bool).reshape(chips, n, chips, n)
-    busy = shares.any(axis=(1, 3)).sum(axis=1)
-    assert busy.tolist() == [1, 2, 3, 4]
-    striped = np.tri(chips * n, dtype=bool).reshape(n, chips, n, chips).sum(axis=(0, 2))
-    assert striped.max() / striped.min() < 1.3
