@@ -9,11 +9,12 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from puzzles._judge.accuracy import foreign, narrowings
-from puzzles._judge.answer import Run
+from puzzles._judge.answer import Clock, Run
 from puzzles._judge.memory import explains, hazard
-from puzzles._judge.numbers import likeness, number_words, tolerance_of
+from puzzles._judge.numbers import likeness, number_words, on_tpu, tolerance_of
 from puzzles._judge.origin import origin
-from puzzles._launch import Launch, Operand, faults
+from puzzles._judge.source import handed_out
+from puzzles._launch import Launch, Operand, faults, first_not_finite
 from puzzles._rules import sentence
 
 _NEAR = 10.0  # times the tolerance
@@ -120,6 +121,21 @@ def rounds_on_the_way(run: Run) -> str | None:
         return None
     found = foreign(narrowings(run.traced), narrowings(run.case.reference))
     return found[0].says if found else None
+
+
+def not_finite(run: Run, clock: Clock) -> str | None:
+    """The learner's line that makes the first number that is not finite."""
+    _, _, wrong = run.mismatch
+    known = run.puzzle.kernel or run.puzzle.jit  # there is a program to be watched
+    if on_tpu() or not known or not math.isfinite(wrong.expected) or math.isfinite(wrong.got):
+        return None
+    if not clock.in_time():
+        return None
+    try:
+        found = first_not_finite(run.traced)
+    except Exception:  # it ran once, without being watched: then nothing more is known
+        return None
+    return None if found and found.split("`")[1] in handed_out(run.puzzle) else found
 
 
 def apart(run: Run) -> str | None:

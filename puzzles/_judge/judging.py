@@ -117,6 +117,7 @@ EXPLAINERS = {
         _ON_RECORD,
         Explainer("like", explain.nearness),
         Explainer("like", explain.like_others),
+        Explainer("first", explain.not_finite, dear=True),
         Explainer("first", explain.undone),
         Explainer("first", explain.rounds_on_the_way),
         Explainer("first", tried.map_exchanged, dear=True),

@@ -203,6 +203,13 @@ def _starter(puzzle: Puzzle) -> dict[str, ast.FunctionDef]:
 
 
 @functools.cache
+def handed_out(puzzle: Puzzle) -> frozenset[str]:
+    """The lines of the functions that are handed out whole."""
+    lines = [line.strip() for line in puzzle.starter_text.splitlines()]
+    whole = [node for name, node in _starter(puzzle).items() if name not in puzzle.blanks]
+    return frozenset(line for n in whole for line in lines[n.lineno - 1 : n.end_lineno])
+
+
 def partly_filled(puzzle: Puzzle, fn: Callable) -> str | None:
     """The name of a function with a gap as it was handed out, where others are filled in."""
     handed_out = _starter(puzzle)

@@ -25,6 +25,7 @@ from puzzles._launch.finding import (
     placed,
     text_of,
 )
+from puzzles._launch.finite import first_not_finite
 from puzzles._launch.graph import Abstract, Unreadable
 from puzzles._launch.jaxprs import (
     PALLAS_CALL,
@@ -101,6 +102,7 @@ __all__ = [
     "equations",
     "faults",
     "fingerprint",
+    "first_not_finite",
     "for_gpus",
     "itemsize",
     "keeping_traces",

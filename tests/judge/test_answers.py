@@ -11,6 +11,7 @@ from learner import Notebook, edited, solved
 
 from puzzles import find, judge
 from puzzles._judge.raised import remedy
+from puzzles._judge.source import handed_out
 
 LISTED = tomllib.loads(Path(__file__).with_name("answers.toml").read_text(encoding="utf-8"))
 ANSWERS = LISTED["answer"]
@@ -53,6 +54,13 @@ def test_names_of_ipython_are_not_what_was_meant() -> None:
     verdict = judge(find("scale_blocks"), notebook["scale_blocks"])
     assert verdict.stage == "error"
     assert "Did you mean" not in verdict.says
+
+
+def test_only_functions_without_a_gap_are_handed_out() -> None:
+    lines = handed_out(find("flash_attention"))
+    assert "p = jnp.exp(s - m_new)" in lines
+    assert "return pl.pallas_call(" not in lines
+    assert "p = jnp.exp(s - m_new)" not in handed_out(find("attention_one_block"))
 
 
 @pytest.mark.parametrize("error", LISTED["error"], ids=lambda error: error["says"])
