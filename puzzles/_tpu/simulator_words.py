@@ -19,8 +19,7 @@ from puzzles._launch import (
     parameter_names,
 )
 from puzzles._rules import stuck
-from puzzles._tpu.hazards import Stuck
-from puzzles._tpu.watch import Watch
+from puzzles._tpu.watch import Stuck, Watch
 
 _ACCESS = re.compile(r"of \(\d+ \d+ (\w+) (\d+)\): \w+ \[(\(.*\))\] but \w+ has shape (\(.*?\))")
 _SLICE = re.compile(r"slice\((-?\d+), (-?\d+), (?:\d+|None)\)|(-?\d+)")

@@ -26,10 +26,9 @@ from puzzles._jax import JaxprEqn, jaxpr_as_fun, reset_tpu_interpret_mode_state
 from puzzles._launch import ERROR, PALLAS_CALL, Finding, Launch, Traced, line_of, visited
 from puzzles._rules import stuck
 from puzzles._tpu import simulator_words as words
-from puzzles._tpu.hazards import Stuck
 from puzzles._tpu.sanitizer import Sanitized, agree, difference, early, refused, unwritten
 from puzzles._tpu.simulator import Run, drawn, forget_callbacks, listening, simulated
-from puzzles._tpu.watch import How, Watch, given_to, in_a_thread
+from puzzles._tpu.watch import How, Stuck, Watch, given_to, in_a_thread
 
 STEPS = 500  # of all devices
 CALLS = 20_000  # of Python by each

@@ -28,11 +28,14 @@ from puzzles._launch import (
     text_of,
     visited,
 )
-from puzzles._tpu.hazards import Stuck
 from puzzles._tpu.seen import Seen, comparable, floating, inside, recasts, taken
 
 WAIT_SECONDS = 5.0  # at most, and less where nothing else happens at several looks in a row
 _LOOKS, _IN_VAIN = 50, 8
+
+
+class Stuck(Exception):
+    """A semaphore or copy that is waited for in vain, or left behind; `args[0]` says which."""
 
 
 class Enough(Exception):
