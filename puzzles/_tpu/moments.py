@@ -6,7 +6,6 @@ the kernel's own order; how long each of them takes is not known here.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -28,6 +27,7 @@ from puzzles._launch import (
 )
 from puzzles._rules import stuck
 from puzzles._tpu.hazards import REMEDY, Flight, Flights, Place
+from puzzles._tpu.seen import bytes_of
 
 MOMENTS = 256  # that are followed
 _COPIES = ("dma_start", "dma_wait")
@@ -359,18 +359,10 @@ def _place(part: Part) -> Place:
 def _size(part: Part) -> int:
     """Bytes of a part of a buffer."""
     buffer = _place(part).buffer
-    size, dtype = tuple(buffer.shape), buffer.dtype
-    for transform in part[1]:
-        dtype = getattr(transform, "dtype", dtype)
-        indices = getattr(transform, "indices", None)
-        if indices is None:
-            size = tuple(getattr(transform, "shape", size))
-            continue
-        slices = [index for index in indices if hasattr(index, "stride")]
-        if not all(hasattr(index.size, "__int__") for index in slices):
-            raise _Unknown("How much is copied is known only when the kernel runs.")
-        size = tuple(int(index.size) for index in slices)
-    return math.prod(size) * np.dtype(dtype).itemsize
+    size = bytes_of(tuple(buffer.shape), buffer.dtype, part[1])
+    if size is None:
+        raise _Unknown("How much is copied is known only when the kernel runs.")
+    return size
 
 
 def _semaphore(part: Part) -> Hashable:

@@ -109,7 +109,7 @@ def first_nan(traced: Traced, left_out: LeftOut = None) -> tuple[str, str] | Non
     data = [x for x in map(np.asarray, traced.leaves) if floating(x)]
     if any(np.isnan(x).any() for x in data):
         return None
-    for watch in run(traced, How(noting=True), left_out).watches:
+    for watch in run(traced, How(), left_out).watches:
         for seen in watch.nans:
             if seen.operand is not None and seen.operand not in watch.inputs and seen.what:
                 return seen.operand, seen.what.partition(": ")[2]

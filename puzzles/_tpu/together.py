@@ -26,9 +26,9 @@ from puzzles._jax import JaxprEqn, jaxpr_as_fun, reset_tpu_interpret_mode_state
 from puzzles._launch import ERROR, PALLAS_CALL, Finding, Launch, Traced, line_of, visited
 from puzzles._rules import stuck
 from puzzles._tpu import simulator_words as words
-from puzzles._tpu.sanitizer import Sanitized, agree, difference, early, refused, unwritten
+from puzzles._tpu.sanitizer import Sanitized, differing, refused
 from puzzles._tpu.simulator import Run, drawn, forget_callbacks, listening, simulated
-from puzzles._tpu.watch import How, Stuck, Watch, given_to, in_a_thread
+from puzzles._tpu.watch import How, Stuck, Watch, given_to
 
 STEPS = 500  # of all devices
 CALLS = 20_000  # of Python by each
@@ -80,24 +80,19 @@ def sanitize_together(
     execute = _on_each(jaxpr_as_fun(program), traced, axes, here[:count], args)
     said = f"all steps on {count} devices"
     try:
-        first, other, late = (
-            _Together(equation, launch, count, How(**how, noting=True, revisits=True, calls=CALLS))
-            .run(execute, args) for how in _HOW
-        )  # fmt: skip
+        _, found = differing(
+            lambda how: _Together(equation, launch, count, how).run(execute, args),
+            How(calls=CALLS),
+            ("eager", "unwritten"),
+        )
     except _Found as error:
         return Sanitized((error.finding,), said, "what comes after the first error")
     except NotImplementedError as error:
         return Sanitized(why_not=f"the simulator cannot run this: {error}")
-    if agree(first, other):
+    if found is None:
         return Sanitized((), said)
-    tell, which = (unwritten, other) if agree(first, late) else (early, late)
-    found = tell(first, difference(first, which))
     line = found.line or launch.line
     return Sanitized((dataclasses.replace(found, launch=launch.name, line=line),), said)
-
-
-# Copies when they are waited for; the other way in all; at once, and nothing else.
-_HOW: tuple[dict[str, Any], ...] = ({}, {"eager": True, "unwritten": "zero"}, {"eager": True})
 
 
 def _rows(leaf: Any, count: int, seed: int) -> Any:
@@ -120,6 +115,20 @@ def _on_each(
         given = tuple(parts if one else everywhere for one in drawn)
         fn = jax.shard_map(fn, mesh=mesh, in_specs=given, out_specs=parts, check_vma=False)
     return jax.jit(fn).lower(*args).compile()
+
+
+def _in_a_thread(run: Callable[[], Any]) -> queue.SimpleQueue:
+    """The queue that gets what it returned and what it raised."""
+    done: queue.SimpleQueue = queue.SimpleQueue()
+
+    def begin() -> None:
+        try:
+            done.put((run(), None))
+        except BaseException as error:
+            done.put((None, error))
+
+    threading.Thread(target=begin, daemon=True).start()
+    return done
 
 
 class _Found(Exception):
@@ -293,7 +302,7 @@ class _Together:
 
     def wait(self, device: int, rule: str, wait: Callable[[], Any]) -> Any:
         """What a wait returns; in vain if all wait, or are done. The thread is then given up."""
-        _, done = in_a_thread(wait)
+        done = _in_a_thread(wait)
         before, self.at[device] = self.at[device], "waiting" if rule else "done"
         looks, moves = 0, self.moves
         while True:
