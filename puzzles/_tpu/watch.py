@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import inspect
-import io
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
@@ -19,6 +17,8 @@ from puzzles._jax import JaxprEqn, array_of
 from puzzles._launch import launch_name, line_of, memory_space, parameter_names, ranges_of, text_of
 from puzzles._tpu.hazards import Place
 from puzzles._tpu.seen import Seen, bytes_of, comparable, floating, inside, recasts, taken
+
+End = tuple[int, int]  # a device, and its semaphore
 
 
 class Stuck(Exception):
@@ -71,23 +71,21 @@ class Watch:
         self,
         equation: JaxprEqn,
         how: How,
-        steps: Sequence[tuple[int, ...]] = (),
-        runs: Mapping[str, Callable[[Callable[[], Any]], Any]] | None = None,
+        steps: Sequence[tuple[int, ...]] | None = None,
     ) -> None:
-        """steps: the grid's, where nobody calls `here`. runs: how callbacks that wait are run."""
+        """steps: the grid's, of one of several devices, where nobody calls `here`."""
         self.equation = equation
-        self._alone = runs is None
-        self._runs = {"_validate": _silently} if runs is None else runs
+        self._alone = steps is None
         self._how = how
         self.carried: list[Seen] = []  # blocks on their way back to HBM, as numbers to compare
         self.nans: list[Seen] = []  # each ref's first NaN that a line of the kernel reads
         self.failure: BaseException | None = None
         self.failed: tuple[str, dict[str, Any]] = ("", {})
-        self._points = list(steps)
+        self._points = list(steps or ())
         self._done = 0
         self.calls = 0  # of Python by the simulator, so far
         self._buffers: dict[int, Buffer] = {}
-        self._held: Counter[int] = Counter()  # what a semaphore is at once all copies have ended
+        self._held: Counter[End] = Counter()  # what semaphores are at once all copies have ended
 
     @property
     def launch(self) -> str:
@@ -142,7 +140,7 @@ class Watch:
         make = partial(function, *given, **keywords)
         if name == "swap":
             make = partial(_swapped, function, *given, **keywords)
-        elif name == "_check_for_revisiting":  # which the blocks tell, and not always wrong
+        elif name in ("_check_for_revisiting", "_validate"):  # blocks and `_account` tell
             make = partial(told.get, "token", ())
         try:
             if self._how.calls is not None and self.calls > self._how.calls:
@@ -150,7 +148,7 @@ class Watch:
             self._inside(name, told)
             if self._alone:
                 self._account(name, told)
-            result = held = self._runs[name](make) if name in self._runs else make()
+            result = held = make()
             if later:
                 *token, whole = jax.tree.leaves(result)
                 result = (*token, taken(np.asarray(whole), later))
@@ -179,20 +177,33 @@ class Watch:
             if at is not None and place.beyond:
                 raise Outside(place, name == "dma_start")
 
+    def brings(self, name: str, given: dict[str, Any]) -> dict[End, int]:
+        """What a copy or a signal brings to semaphores; of a copy, its target comes last."""
+        device = given.get("device_id")
+        if name == "semaphore_signal":
+            there = given.get("target_device_id")
+            end = int(device if there is None else there), int(given["sem_id"])
+            return {end: int(given["inc"])}
+        if name != "dma_start":
+            return {}
+        source, there = self._buffers[int(given["src_id"])], given.get("dst_device_id")
+        size = bytes_of(source.shape, source.dtype, given["src_transforms"]) or 0
+        target = int(device if there is None else there), int(given["dst_sem_id"])
+        if given.get("src_sem_id") is None:
+            return {target: size}
+        return {(int(device), int(given["src_sem_id"])): size, target: size}
+
     def _account(self, name: str, given: dict[str, Any]) -> None:
         """Raises `Stuck` at a wait for more than was started, or signalled: it would never end."""
-        if name == "dma_start":
-            source = self._buffers[int(given["src_id"])]
-            size = bytes_of(source.shape, source.dtype, given["src_transforms"]) or 0
-            ends = [given["dst_sem_id"], given["src_sem_id"]]
-            self._held.update({int(end): size for end in ends if end is not None})
-        elif name == "semaphore_signal":
-            self._held[int(given["sem_id"])] += int(given["inc"])
-        elif name in _WAITS:
-            rule, wanted = _WAITS[name]
-            self._held[int(given["sem_id"])] -= int(given[wanted])
-            if self._held[int(given["sem_id"])] < 0:
+        self._held.update(self.brings(name, given))
+        if name in WAITS:
+            rule, wanted = WAITS[name]
+            end = int(given["device_id"]), int(given["sem_id"])
+            self._held[end] -= int(given[wanted])
+            if self._held[end] < 0:
                 raise Stuck(rule)
+        elif name == "_validate" and any(self._held.values()):
+            raise Stuck("semaphore left signalled")
 
     def _decided(self, function: Any) -> dict[str, Any]:
         params = function.keywords["interpret_params"]
@@ -285,21 +296,12 @@ def _swapped(function: Any, *given: Any, **keywords: Any) -> Any:
     return (*token, np.concatenate(old))
 
 
-def _silently(validate: Callable[[], Any]) -> Any:
-    """What the end of a launch returns; the simulator prints which semaphores are not at zero."""
-    with contextlib.redirect_stdout(io.StringIO()) as printed:
-        result = validate()
-    if printed.getvalue():
-        raise Stuck("semaphore left signalled")
-    return result
-
-
 # The buffers that a callback names, and the transforms that name parts of them.
 _ENDS: dict[str, tuple[tuple[str, str], ...]] = dict.fromkeys(
     ("get", "store", "swap"), (("buffer_id", "transforms"),)
 ) | {"dma_start": (("src_id", "src_transforms"), ("dst_id", "dst_transforms"))}
 # The rule that a wait in vain breaks, and what says how much it waits for.
-_WAITS = {
+WAITS = {
     "dma_wait": ("wait never ends", "size"),
     "semaphore_wait": ("semaphore never signalled", "value"),
 }
