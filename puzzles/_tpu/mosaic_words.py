@@ -26,8 +26,8 @@ LINE_RULE = "a 1-D block must be the whole array or a multiple of 1024"
 MASK_RULE = "a 1-D mask does not become a column"
 
 
-def lowering(error: Exception, program: ClosedJaxpr) -> tuple[Finding, str | None]:
-    """What to say of an exception of Mosaic's lowering, and the rule that is broken, if known."""
+def lowering(error: Exception, program: ClosedJaxpr) -> Finding:
+    """What to say of an exception of Mosaic's lowering."""
     text = str(error)
     if "block shape" in text and (found := re.search(r"Block spec for (\S+)", text)):
         rule = LINE_RULE if "rank 1" in text else TILE_RULE
@@ -35,7 +35,7 @@ def lowering(error: Exception, program: ClosedJaxpr) -> tuple[Finding, str | Non
         named = f"`{operand}`" if operand else found[1]
         whose = f"the block {block} of {named}, whose array has shape {shape}" if block else named
         says = f"Mosaic refuses {whose}: {rule}."
-        return Finding("misaligned", ERROR, says, operand=operand), rule
+        return Finding("misaligned", ERROR, says, operand=operand)
     where = _learners_line(error, program)
     line = _short(linecache.getline(*where).strip()) if where else None
     place = placed(*where) if where else None
@@ -45,12 +45,12 @@ def lowering(error: Exception, program: ClosedJaxpr) -> tuple[Finding, str | Non
         remedy = f": {other}" if other else ""
         used = f" It is used in `{line}`." if line else ""
         says = f"`{found[1]}` has no TPU lowering in Pallas{remedy}.{used}"
-        return Finding("lowering", ERROR, says, line=place), sentence("no tpu form")
+        return Finding("lowering", ERROR, says, line=place)
     for row, _ in rows("mosaic", text):
         says = f"Mosaic refuses {refused}: {row.rule}."
-        return Finding("lowering", ERROR, says, row.says, line=place), row.rule
+        return Finding("lowering", ERROR, says, row.says, line=place)
     reason = gist(text) or sentence("wordless", error=type(error).__name__)
-    return Finding("lowering", ERROR, f"Mosaic refuses {refused}: {reason}", line=place), None
+    return Finding("lowering", ERROR, f"Mosaic refuses {refused}: {reason}", line=place)
 
 
 def mask_column(equation: JaxprEqn) -> Finding:

@@ -17,13 +17,13 @@ HBM = pl.BlockSpec(memory_space=pl.ANY)
 X = jnp.asarray(np.random.default_rng(1).normal(size=(112, 256)), jnp.float32)
 
 
-def simulated(fn, *args, eager=False):
-    return simulate(traced(fn, *args), eager=eager)
+def simulated(fn, *args):
+    return simulate(traced(fn, *args))
 
 
-def refused(fn, *args, eager=False):
+def refused(fn, *args):
     with pytest.raises(SimulationError) as caught:
-        simulated(fn, *args, eager=eager)
+        simulated(fn, *args)
     return caught.value
 
 
