@@ -86,6 +86,7 @@ class Watch:
         self.calls = 0  # of Python by the simulator, so far
         self._buffers: dict[int, Buffer] = {}
         self._held: Counter[End] = Counter()  # what semaphores are at once all copies have ended
+        self._signalled: set[End] = set()  # those that tell of no copies
 
     @property
     def launch(self) -> str:
@@ -195,14 +196,17 @@ class Watch:
 
     def _account(self, name: str, given: dict[str, Any]) -> None:
         """Raises `Stuck` at a wait for more than was started, or signalled: it would never end."""
-        self._held.update(self.brings(name, given))
+        brings = self.brings(name, given)
+        self._held.update(brings)
+        if name == "semaphore_signal":
+            self._signalled.update(brings)
         if name in WAITS:
             rule, wanted = WAITS[name]
             end = int(given["device_id"]), int(given["sem_id"])
             self._held[end] -= int(given[wanted])
             if self._held[end] < 0:
                 raise Stuck(rule)
-        elif name == "_validate" and any(self._held.values()):
+        elif name == "_validate" and any(self._held[end] for end in self._signalled):
             raise Stuck("semaphore left signalled")
 
     def _decided(self, function: Any) -> dict[str, Any]:
