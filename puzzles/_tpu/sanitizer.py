@@ -228,8 +228,8 @@ def _unwritten(where: tuple[Watch, Seen] | None) -> Finding:
     reads = [seen for seen in watch.nans if seen.operand not in watch.inputs] or watch.nans
     if not reads:
         says += f": the kernel leaves elements of `{carried.operand}` as they were."
-        at = carried.operand, carried.step
-        return Finding("uninitialised", ERROR, says, remedy, watch.launch, *at)
+        name, step = carried.operand, carried.step
+        return Finding("uninitialised", ERROR, says, remedy, watch.launch, name, step)
     read = reads[0]
     what = "padding beyond the edge of " if read.operand in watch.inputs else ""
     name = f"`{read.operand}`" if read.operand else "a scoped buffer"

@@ -180,19 +180,20 @@ class Watch:
 
     def brings(self, name: str, given: dict[str, Any]) -> dict[End, int]:
         """What a copy or a signal brings to semaphores; of a copy, its target comes last."""
-        device = given.get("device_id")
-        if name == "semaphore_signal":
-            there = given.get("target_device_id")
-            end = int(device if there is None else there), int(given["sem_id"])
-            return {end: int(given["inc"])}
-        if name != "dma_start":
+        if name not in ("semaphore_signal", "dma_start"):
             return {}
-        source, there = self._buffers[int(given["src_id"])], given.get("dst_device_id")
+        here = int(given["device_id"])
+        there = given["target_device_id" if name == "semaphore_signal" else "dst_device_id"]
+        there = here if there is None else int(there)
+        if name == "semaphore_signal":
+            return {(there, int(given["sem_id"])): int(given["inc"])}
+        source = self._buffers[int(given["src_id"])]
         size = bytes_of(source.shape, source.dtype, given["src_transforms"]) or 0
-        target = int(device if there is None else there), int(given["dst_sem_id"])
-        if given.get("src_sem_id") is None:
-            return {target: size}
-        return {(int(device), int(given["src_sem_id"])): size, target: size}
+        brings: Counter[End] = Counter()
+        if given["src_sem_id"] is not None:
+            brings[here, int(given["src_sem_id"])] = size
+        brings[there, int(given["dst_sem_id"])] += size
+        return brings
 
     def _account(self, name: str, given: dict[str, Any]) -> None:
         """Raises `Stuck` at a wait for more than was started, or signalled: it would never end."""
@@ -247,7 +248,7 @@ class Watch:
     def name_of(self, buffer: int | None) -> str | None:
         """The kernel's parameter that a buffer of the simulator belongs to."""
         known = None if buffer is None else self._buffers.get(buffer)
-        return known and known.name
+        return None if known is None else known.name
 
     def line(self) -> str | None:
         """The learner's line that failed, stripped."""
