@@ -18,9 +18,16 @@ from puzzles._tpu.compiler import (
     supported_chips,
 )
 from puzzles._tpu.cycles import NoEstimate, estimated_cycles
-from puzzles._tpu.lowering import LoweringError, lower
 from puzzles._tpu.moments import Moment, Timeline, Trip, timeline
-from puzzles._tpu.refusals import budget, compiled, known_to_fit, lowered, room
+from puzzles._tpu.refusals import (
+    LoweringError,
+    budget,
+    compiled,
+    known_to_fit,
+    lower,
+    lowered,
+    room,
+)
 from puzzles._tpu.sanitizer import Sanitized, beyond, sanitize, simulated_steps, speaks
 from puzzles._tpu.simulator import (
     SimulationError,

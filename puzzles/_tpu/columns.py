@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from puzzles._jax import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
-from puzzles._launch import kernel_calls, subjaxprs
+from puzzles._launch import entered, kernel_calls
 
 
 def mask_columns(closed: ClosedJaxpr) -> Iterator[JaxprEqn]:
@@ -24,24 +24,18 @@ def mask_columns(closed: ClosedJaxpr) -> Iterator[JaxprEqn]:
 
 
 def _walk(jaxpr: Jaxpr, lying: set[Var]) -> Iterator[JaxprEqn]:
-    """lying: the vectors of `jaxpr` that lie along the lanes for certain; it grows."""
+    """lying: the vectors that lie along the lanes for certain; it grows."""
     for equation in jaxpr.eqns:
-        inner = list(subjaxprs(equation))
-        for one in inner:
-            arguments = equation.invars[len(equation.invars) - len(one.invars) :]
-            pairs = zip(one.invars, arguments, strict=False)
-            known = {name for name, value in pairs if isinstance(value, Var) and value in lying}
-            yield from _walk(one, known)
-            if len(one.outvars) == len(equation.outvars):
-                results = zip(equation.outvars, one.outvars, strict=True)
-                lying |= {
-                    name for name, value in results if isinstance(value, Var) and value in known
-                }
-        if not inner:
-            if _stands_up(equation, lying):
-                yield equation
-            if _lies(equation, lying):
-                lying.update(equation.outvars)
+        if _stands_up(equation, lying):
+            yield equation
+        if _lies(equation, lying):
+            lying.update(equation.outvars)
+        for inner, outer in entered(equation):
+            lying.update(own for own, one in outer.items() if one in lying)
+            yield from _walk(inner, lying)
+            if len(inner.outvars) == len(equation.outvars):
+                pairs = zip(equation.outvars, inner.outvars, strict=True)
+                lying.update(result for result, own in pairs if own in lying)
 
 
 def _shape(value: Any) -> tuple[int, ...]:

@@ -104,7 +104,7 @@ class Compiler:
             try:
                 exported = _exported(traced)
             except Exception as error:
-                refused, _ = mosaic_words.lowering(error, traced.jaxpr)
+                refused = mosaic_words.lowering(error, traced.jaxpr)
                 return dict.fromkeys(chips, (number, refused.words))
             kernels = sum(1 for _ in kernel_calls(traced.jaxpr.jaxpr))
             request = {"program": base64.b64encode(exported).decode(), "kernels": kernels}

@@ -6,77 +6,60 @@ that share one may end in any order, and a wait counts bytes, whosesoever they a
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
-from puzzles._launch import Ranges, overlap, ranges_of, ranges_shown
-
-
-class Hazard(Exception):
-    """An access that a copy in flight forbids; `args[0]` says which, `buffer` is touched."""
-
-    def __init__(self, buffer: int, says: str, other: int | None = None) -> None:
-        super().__init__(says)
-        self.buffer, self.other = buffer, other  # `{name}` and `{other}` in what it says
-
-
-class Outside(Exception):
-    """A copy is started from or to where its buffer has nothing."""
-
-    def __init__(self, buffer: int, ranges: Ranges, shape: tuple[int, ...]) -> None:
-        super().__init__(ranges, shape)
-        self.buffer, self.shape = buffer, shape
-        self.ranges = tuple((a, None if index else b) for a, b, index in ranges)
-
-
-class Stuck(Exception):
-    """A semaphore or copy that is waited for in vain, or left behind; `args` say which, and how."""
-
-
-Place = tuple[int, Sequence[Any]]  # a buffer, and the transforms that name a part of it
+from puzzles._launch import Ranges, overlap, ranges_shown
 
 
 @dataclass(frozen=True)
-class End:
-    """A part of a buffer at one end of a copy, and the semaphore that tells when it is free."""
+class Place:
+    """A part of a buffer; which one, nobody knows where `ranges` is None."""
 
-    buffer: int
-    ranges: Ranges | None  # None: not known
-    semaphore: int
+    buffer: Any
+    ranges: Ranges | None
+
+    @property
+    def part(self) -> str:
+        """`[0, 64:128]`, or nothing for all of the buffer."""
+        return "[?]" if self.ranges is None else ranges_shown(self.ranges, self.buffer.shape)
+
+    def __str__(self) -> str:
+        return f"{self.buffer.name}{self.part}"
+
+    @property
+    def beyond(self) -> bool:
+        """Whether it reaches to where the buffer has nothing."""
+        shape = self.buffer.shape
+        if self.ranges is None or len(self.ranges) != len(shape):
+            return False
+        return any(a < 0 or b > n for (a, b, _), n in zip(self.ranges, shape, strict=True))
+
+    def meets(self, other: Place) -> bool:
+        """Whether two places surely share an element."""
+        return self.buffer == other.buffer and overlap(self.ranges, other.ranges)
 
 
 @dataclass(frozen=True, eq=False)
 class Flight:
-    """A copy that is under way: both ends, and the line that started it."""
+    """A copy of `size` bytes that is under way, and the line that started it."""
 
-    source: End
-    target: End
+    source: Place
+    target: Place
+    semaphore: Hashable  # which tells of its end
+    size: int
     line: str
 
-    @property
-    def semaphore(self) -> int:
-        """What tells of its end."""
-        return self.target.semaphore
 
-
-_WORDS = {
-    ("reads", "target"): (
-        "and the copy into it, started in `{line}`, has not been waited for. On a TPU the old "
-        "numbers may still be there, or a part of the new ones.{shared} Wait for that copy first."
+REMEDY = "Wait for that copy first."
+_LATE = {
+    ("reads", "into"): (
+        ". On a TPU the old numbers may still be there, or a part of the new ones."
     ),
-    ("writes", "target"): (
-        "and the copy into it, started in `{line}`, has not been waited for: on a TPU it may land "
-        "on top of what is written now.{shared} Wait for that copy first."
-    ),
-    ("writes", "source"): (
-        "and the copy out of it, started in `{line}`, has not been waited for: on a TPU it may "
-        "carry away the new numbers.{shared} Wait for that copy first."
-    ),
+    ("writes", "into"): ": on a TPU it may land on top of what is written now.",
+    ("writes", "out of"): ": on a TPU it may carry away the new numbers.",
 }
 
 
@@ -84,106 +67,65 @@ class Flights:
     """The copies of one launch between their start and the wait that tells of their end."""
 
     def __init__(self) -> None:
-        self._forms: dict[int, tuple[tuple[int, ...], Any]] = {}
-        self._flights: list[Flight] = []
-        self._due: Counter[int] = Counter()  # bytes started and not yet waited for, by semaphore
-        self._waited: Counter[int] = Counter()  # waits since the semaphore was last at zero
+        self.flying: list[Flight] = []  # or maybe: in the order of their starts
+        self._due: Counter[Hashable] = Counter()  # bytes started and not yet waited for
+        self._waited: Counter[Hashable] = Counter()  # waits since the semaphore was last at zero
         self._ended: Flight | None = None  # the last copy that was waited for
 
-    def allocated(self, buffer: int, shape: tuple[int, ...], dtype: Any) -> None:
-        """A buffer of this shape and dtype."""
-        self._forms[buffer] = shape, np.dtype(dtype)
+    def start(self, flight: Flight) -> None:
+        """A copy starts, be it right or wrong."""
+        self.flying.append(flight)
+        self._due[flight.semaphore] += flight.size
 
-    @property
-    def flying(self) -> tuple[Flight, ...]:
-        """The copies that are in flight, or may be, in the order of their starts."""
-        return tuple(self._flights)
-
-    def form(self, buffer: int) -> tuple[tuple[int, ...], Any]:
-        """Shape and dtype of a buffer."""
-        return self._forms[buffer]
-
-    def start(self, source: Place, target: Place, semaphore: int, line: str) -> None:
-        """A copy starts; raises `Hazard` and `Outside`, and the copy is in flight all the same."""
-        ends = [End(buffer, ranges_of(there), semaphore) for buffer, there in (source, target)]
-        try:
-            for how, end in zip(("reads", "writes"), ends, strict=True):
-                self._inside(end.buffer, end.ranges)
-                self.touch(how, end.buffer, end.ranges)
-        finally:
-            self._flights.append(Flight(ends[0], ends[1], line))
-            self._due[semaphore] += self.size_of(*source)
-
-    def wait(self, semaphore: int, size: int) -> None:
-        """A wait for so many bytes; raises `Stuck` where nothing will ever end it."""
+    def wait(self, semaphore: Hashable, size: int) -> tuple[str, ...]:
+        """A wait for so many bytes; by which words, and numbers, it will never end, if it won't."""
         due = self._due[semaphore]
         if due <= 0:
-            raise Stuck("copy never started")
+            return ("copy never started",)
         if size > due:
-            raise Stuck("copy too small", f"{size:,}", f"{due:,}")
+            return "copy too small", f"{size:,}", f"{due:,}"
         self._due[semaphore] -= size
         self._waited[semaphore] += 1
         if self._due[semaphore] == 0:
             self._waited[semaphore] = 0
             self._ended = self._on(semaphore)[-1]
-            self._flights = [one for one in self._flights if one.semaphore != semaphore]
+            self.flying = [one for one in self.flying if one.semaphore != semaphore]
+        return ()
 
-    def nothing_left(self) -> None:
-        """At the end of the launch; raises `Stuck`."""
-        for semaphore, due in self._due.items():
-            if due > 0:
-                raise Stuck("copy never waited for", self._on(semaphore)[-1].line)
+    def left(self) -> Flight | None:
+        """A copy that nobody has waited for."""
+        open_ends = (self._on(semaphore) for semaphore, due in self._due.items() if due > 0)
+        return next((flights[-1] for flights in open_ends), None)
 
-    def touch(self, how: str, buffer: int, ranges: Ranges | None) -> None:
-        """The kernel "reads" or "writes" a part of a buffer; raises `Hazard`."""
-        for flight in self._flights:
-            ends = {"target": flight.target}
-            if how != "reads":
-                ends["source"] = flight.source
-            for role, end in ends.items():
-                if end.buffer == buffer and overlap(end.ranges, ranges):
-                    other = self._ended.target.buffer if self._ended else None
-                    raise Hazard(buffer, self._says(how, role, flight, end, ranges), other)
+    def forbidden(self, how: str, place: Place) -> str:
+        """Why the kernel must not do that ("reads" or "writes") to a place; "" where it may."""
+        for flight in self.flying:
+            ways = {"into": flight.target}
+            if how == "writes":
+                ways["out of"] = flight.source
+            for way, end in ways.items():
+                if end.meets(place):
+                    return (
+                        f"{how} `{place}`, and the copy {way} it, started in "
+                        f"`{flight.line or 'the kernel'}`, has not been waited for"
+                        f"{_LATE[how, way]}{self._waits(flight.semaphore)}"
+                    )
+        return ""
 
-    def _on(self, semaphore: int) -> list[Flight]:
-        return [one for one in self._flights if one.semaphore == semaphore]
+    def _on(self, semaphore: Hashable) -> list[Flight]:
+        return [one for one in self.flying if one.semaphore == semaphore]
 
-    def _says(self, how: str, role: str, flight: Flight, end: End, ranges: Any) -> str:
-        """`reads` / the place / why not; the place is filled in by who knows the names."""
-        shared = ""
-        if self._waited[end.semaphore]:
-            count = len(self._on(end.semaphore))
-            shared = (
+    def _waits(self, semaphore: Hashable) -> str:
+        """What was waited for instead."""
+        if self._waited[semaphore]:
+            count = len(self._on(semaphore))
+            if count == 1:
+                return " There was a wait on its semaphore, but for fewer bytes than it brings."
+            return (
                 f" There was a wait on its semaphore, but {count} copies were in flight on it, "
                 "and any of them may have ended that wait: give each its own, or wait for the "
                 "bytes of all."
-                if count > 1
-                else " There was a wait on its semaphore, but for fewer bytes than it brings."
             )
-        elif self._ended is not None:
-            last = self._ended.target
-            piece = ranges_shown(last.ranges, self._forms[last.buffer][0])
-            shared = f" The last wait was for a copy into `{{other}}{piece}`."
-        started = (flight.line or "the kernel").replace("{", "{{").replace("}", "}}")
-        why = _WORDS[how, role].format(line=started, shared=shared)
-        shape = self._forms.get(end.buffer, ((), None))[0]
-        return f"{how} `{{name}}{ranges_shown(ranges, shape)}`, {why}"
-
-    def _inside(self, buffer: int, ranges: Ranges | None) -> None:
-        shape = self._forms.get(buffer, ((), None))[0]
-        if ranges is None or len(ranges) != len(shape):
-            return
-        if any(a < 0 or b > n for (a, b, _), n in zip(ranges, shape, strict=True)):
-            raise Outside(buffer, ranges, shape)
-
-    def size_of(self, buffer: int, transforms: Sequence[Any]) -> int:
-        """Bytes of a part of a buffer."""
-        shape, dtype = self._forms.get(buffer, ((), np.dtype(np.int8)))
-        size: tuple[int, ...] = shape
-        for transform in transforms:
-            dtype = getattr(transform, "dtype", dtype)
-            if (indices := getattr(transform, "indices", None)) is not None:
-                size = tuple(int(i.size) for i in indices if hasattr(i, "stride"))
-            else:
-                size = tuple(getattr(transform, "shape", size))
-        return math.prod(size) * np.dtype(dtype).itemsize
+        if self._ended is not None:
+            return f" The last wait was for a copy into `{self._ended.target}`."
+        return ""

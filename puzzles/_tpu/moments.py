@@ -6,10 +6,12 @@ the kernel's own order; how long each of them takes is not known here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
+
+import numpy as np
 
 from puzzles._jax import is_remote
 from puzzles._launch import (
@@ -19,15 +21,13 @@ from puzzles._launch import (
     Finding,
     Launch,
     Part,
-    Ranges,
     line_of,
-    overlap,
     ranges_of,
-    ranges_shown,
     text_of,
 )
 from puzzles._rules import stuck
-from puzzles._tpu.hazards import Flight, Flights, Hazard, Outside, Stuck
+from puzzles._tpu.hazards import REMEDY, Flight, Flights, Place
+from puzzles._tpu.seen import bytes_of
 
 MOMENTS = 256  # that are followed
 _COPIES = ("dma_start", "dma_wait")
@@ -37,12 +37,15 @@ _TOO_LONG = "The kernel goes on for longer than is followed here."
 
 @dataclass(frozen=True)
 class Slot:
-    """A part of a buffer that copies come to or go from: `part` is "[0]", or "" for all of it."""
+    """A part of a buffer that copies come to or go from."""
 
-    name: str
-    part: str
-    ref: Any
-    ranges: Ranges | None
+    name: str  # of the buffer, as it is shown
+    place: Place
+
+    @property
+    def part(self) -> str:
+        """Such as "[0]", or "" for all of the buffer."""
+        return self.place.part
 
 
 @dataclass(frozen=True)
@@ -141,13 +144,11 @@ def copied(launch: Launch) -> Finding | None:
 
 
 class _Follower:
-    """Tells the watch what happens, and writes down what is in flight."""
+    """Tells `Flights` what happens, and writes down what is in flight."""
 
     def __init__(self, launch: Launch) -> None:
         self.launch = launch
-        self.watch = Flights()
-        self.numbers: dict[Any, int] = {}  # of buffers, for the watch
-        self.semaphores: dict[tuple[Any, Ranges], int] = {}
+        self.flights = Flights()
         self.slots: list[Slot] = []
         self.trips: list[Trip] = []
         self.moments: list[Moment] = []
@@ -159,10 +160,11 @@ class _Follower:
 
     def result(self, unknown: str) -> Timeline:
         """All of it, with the slots of a buffer side by side."""
-        refs = list(dict.fromkeys(slot.ref for slot in self.slots))
+        refs = list(dict.fromkeys(slot.place.buffer for slot in self.slots))
+        places = [slot.place for slot in self.slots]
         order = sorted(
-            range(len(self.slots)),
-            key=lambda n: (refs.index(self.slots[n].ref), self.slots[n].ranges or ()),
+            range(len(places)),
+            key=lambda n: (refs.index(places[n].buffer), places[n].ranges or ()),
         )
         place = {n: at for at, n in enumerate(order)}
         moments = tuple(
@@ -178,7 +180,8 @@ class _Follower:
 
     def follow(self) -> None:
         events, looks = self.launch.log.events, 0
-        copied = {part[0] for event in events for part in self.ends(event)}
+        starts = [event for event in events if event.name == "dma_start"]
+        copied = {ref for event in starts for ref, _ in event.parts(self.ids)[:2]}
         for step, ids in enumerate(self.launch.program_ids.tolist()):
             self.step, self.ids, self.fresh = step, ids, True
             for event in events:
@@ -195,16 +198,11 @@ class _Follower:
                     self.one(event, copied)
             if self.launch.log.cut:
                 raise _Unknown(_TOO_LONG)
-        try:
-            self.watch.nothing_left()
-        except Stuck as error:
+        if (left := self.flights.left()) is not None:
             self.moment("ends", "", fresh=True)
             self.ids, self.info = [], None
-            self.wrong("stuck", self.stuck(error))
-
-    def ends(self, event: Event) -> Sequence[Part]:
-        """Source and target of a copy; nothing for another event."""
-        return event.parts(self.ids)[:2] if event.name == "dma_start" else ()
+            started = f": it was started in `{left.line}`" if left.line else ""
+            self.wrong("stuck", self.stuck("copy never waited for", then=started))
 
     def one(self, event: Event, copied: set[Any]) -> None:
         self.info = event.equation.source_info
@@ -212,74 +210,64 @@ class _Follower:
         if event.name == "dma_start":
             if is_remote(event.equation):
                 raise _Unknown("A copy goes to another device.")
-            source, target = ((self.number(ref), there) for ref, there in parts[:2])
-            semaphore = self.semaphore(parts[2])
-            unequal = self.unequal(parts, text)
-            if not self.size(*parts[0]) and unequal is None:
-                return  # nothing moves
-            self.fresh = True
-            refused = self.told(
-                lambda: self.watch.start(source, target, semaphore, text), starts=True
-            )
-            self.started(parts, text)
-            if what := unequal or refused:
-                self.note(len(self.moments), *what)
+            self.start(parts, text)
         elif event.name == "dma_wait":
-            semaphore, size = self.semaphore(parts[2]), self.size(*parts[0])
+            semaphore, size = _semaphore(parts[2]), _size(parts[0])
             if not size:
                 return
             self.moment("waits", text)
-            if what := self.told(lambda: self.watch.wait(semaphore, size), starts=False):
-                self.wrong(*what)
+            if what := self.flights.wait(semaphore, size):
+                self.wrong("stuck", self.stuck(*what))
                 raise _Unknown("The kernel never gets beyond its last wait.")
             self.landed()
         elif event.name == "work":
             self.moment("computes", text)
         elif parts[0][0] in copied:
-            ref, transforms = parts[0]
-            ranges, number = ranges_of(transforms), self.number(ref)
-            slots = tuple(
-                n for n, s in enumerate(self.slots) if s.ref == ref and overlap(s.ranges, ranges)
-            )
-            self.moment("computes", text, slots)
+            place = _place(parts[0])
+            touched = (n for n, slot in enumerate(self.slots) if slot.place.meets(place))
+            self.moment("computes", text, tuple(touched))
             how = "reads" if event.name == "get" else "writes"
-            if what := self.told(lambda: self.watch.touch(how, number, ranges), starts=False):
-                self.wrong(*what)
+            if why := self.flights.forbidden(how, place):
+                self.wrong("hazard", self.hazard(f"`{text}`", why, place))
 
-    def size(self, ref: Any, transforms: Sequence[Any]) -> int:
-        """Bytes of a part of a buffer."""
-        for index in (i for one in transforms for i in getattr(one, "indices", ())):
-            if hasattr(index, "stride") and not hasattr(index.size, "__int__"):
-                raise _Unknown("How much is copied is known only when the kernel runs.")
-        return self.watch.size_of(self.number(ref), transforms)
+    def start(self, parts: Sequence[Part], text: str) -> None:
+        """A copy starts; what is wrong with it is noted, and it is in flight all the same."""
+        source, target = map(_place, parts[:2])
+        semaphore, size = _semaphore(parts[2]), _size(parts[0])
+        unequal = self.unequal(parts, text)
+        if not size and unequal is None:
+            return  # nothing moves
+        refused = [] if unequal is None else [("unequal", unequal)]
+        for how, place in (("reads", source), ("writes", target)):
+            if place.beyond:
+                refused.append(("outside", self.outside(place)))
+            if why := self.flights.forbidden(how, place):
+                refused.append(
+                    ("hazard", self.hazard(f"the copy that `{text}` starts", why, place))
+                )
+        flight = Flight(source, target, semaphore, size, text)
+        self.fresh = True
+        self.flights.start(flight)
+        self.started(flight)
+        if refused:
+            self.note(len(self.moments), *refused[0])
 
-    def unequal(self, parts: Sequence[Part], text: str) -> tuple[str, Finding] | None:
+    def unequal(self, parts: Sequence[Part], text: str) -> Finding | None:
         """A copy whose ends do not hold equally much."""
         ends = parts[:2]
-        source, target = (f"`{self.name(self.number(ref))}{_part(ref, t)}`" for ref, t in ends)
-        taken, room = (self.size(*end) for end in ends)
+        taken, room = map(_size, ends)
         if taken == room:
             return None
-        here, there = (self.watch.form(self.number(ref))[1] for ref, _ in ends)
+        source, target = (_place(end) for end in ends)
+        here, there = (np.dtype(ref.dtype) for ref, _ in ends)
         why = "both ends have one shape"
         if here != there:
             why = f"one end is of {here}, the other of {there}, and a copy casts nothing"
         says = (
-            f"{_who(text)} takes {taken:,} bytes from {source} to {target}, which holds {room:,}:"
+            f"{_who(text)} takes {taken:,} bytes from `{source}` to `{target}`, which holds "
+            f"{room:,}:"
         )
-        return "unequal", self.finding("hazard", says, f"{why}.")
-
-    def told(self, tell: Callable[[], None], starts: bool) -> tuple[str, Finding] | None:
-        """Tell the watch; what it objects to, and of which kind that is."""
-        try:
-            tell()
-        except Hazard as error:
-            return "hazard", self.hazard(error, starts)
-        except Stuck as error:
-            return "stuck", self.stuck(error)
-        except Outside as error:
-            return "outside", self.outside(error)
-        return None
+        return self.finding("hazard", says, f"{why}.")
 
     @property
     def at(self) -> tuple[int, ...] | None:
@@ -290,41 +278,30 @@ class _Follower:
         name, line = self.launch.name, line_of(self.info)
         return Finding(kind, ERROR, says, remedy, name, operand, self.at, line)
 
-    def hazard(self, error: Hazard, starts: bool) -> Finding:
-        """Who touches what while a copy is in flight; starts: it is the start of a copy."""
-        text, name = text_of(self.info), self.name(error.buffer)
-        names = {"name": name, "other": self.name(error.other)}
-        who = f"the copy that `{text}` starts" if starts else f"`{text}`"
+    def hazard(self, who: str, why: str, place: Place) -> Finding:
+        """Who touches what while a copy is in flight, and why it must not."""
         at = f"At grid step {self.at}, " if self.at else ""
-        says = f"{at}{who if text else 'the kernel'} "
-        says += error.args[0].format(
-            **{key: one or "a scoped buffer" for key, one in names.items()}
-        )
-        says, _, remedy = says.rpartition(". ")
-        return self.finding("hazard", f"{says[0].upper()}{says[1:]}.", remedy, name or None)
+        says = f"{at}{who if text_of(self.info) else 'the kernel'} {why}"
+        return self.finding("hazard", f"{says[0].upper()}{says[1:]}", REMEDY, place.buffer.name)
 
-    def stuck(self, error: Stuck) -> Finding:
+    def stuck(self, rule: str, *facts: str, then: str = "") -> Finding:
         """What the kernel waits for in vain, or leaves behind."""
-        rule, *facts = error.args
         what, remedy = stuck(rule)
-        what = what.format(*facts)
-        if rule == "copy never waited for" and facts[0]:
-            what += f": it was started in `{facts[0]}`"
         at, text = f" at grid step {self.at}" if self.at else "", text_of(self.info)
         where = f"{at}, in `{text}`" if text else at
-        return self.finding("hazard", f"The kernel {what}{where}.", remedy)
+        return self.finding("hazard", f"The kernel {what.format(*facts)}{then}{where}.", remedy)
 
-    def outside(self, error: Outside) -> Finding:
+    def outside(self, place: Place) -> Finding:
         """A copy that begins or ends where its buffer has nothing."""
-        where = ", ".join(f"{a}" if b is None else f"{a}:{b}" for a, b in error.ranges)
-        name, at = self.name(error.buffer), f" at grid step {self.at}" if self.at else ""
-        text = text_of(self.info)
+        where = ", ".join(f"{a}" if index else f"{a}:{b}" for a, b, index in place.ranges or ())
+        name, shape = place.buffer.name, place.buffer.shape
+        at, text = f" at grid step {self.at}" if self.at else "", text_of(self.info)
         remedy = "Check the bounds of what is copied."
         if not text:
             remedy = "In a pipeline, index maps and the grid count blocks, and not elements."
         says = (
-            f"{_who(text)} reaches outside `{name}`, which has shape {error.shape}: "
-            f"`{name}[{where}]`{at}."
+            f"{_who(text)} reaches outside `{name}`, which has shape {shape}: `{name}[{where}]`"
+            f"{at}."
         )
         return self.finding("out-of-bounds", says, remedy, name)
 
@@ -352,62 +329,53 @@ class _Follower:
         text = text_of(self.info)
         self.faults.setdefault((kind, text), Wrong(moment, kind, text, finding))
 
-    def started(self, parts: Sequence[Part], text: str) -> None:
+    def started(self, flight: Flight) -> None:
         """The row of a copy is its end in the core; of two, where it goes to."""
-        source, target, _ = parts
-        inward = not (_far(target[0]) and not _far(source[0]))
+        source, target = flight.source, flight.target
+        inward = not (_far(target) and not _far(source))
         own, other = (target, source) if inward else (source, target)
-        there = self.name(self.number(other[0])) + _part(*other)
-        trip = Trip(self.slot(own, other[0]), there, inward, len(self.moments), None, text)
-        self.under_way[self.watch.flying[-1]] = len(self.trips)
-        self.trips.append(trip)
+        name = own.buffer.name  # a buffer that nobody has named is that of an array
+        slot = Slot(f"buffer of {other.buffer.name}" if name == UNNAMED else name, own)
+        if slot not in self.slots:
+            self.slots.append(slot)
+        row, now = self.slots.index(slot), len(self.moments)
+        self.under_way[flight] = len(self.trips)
+        self.trips.append(Trip(row, str(other), inward, now, None, flight.line))
 
     def landed(self) -> None:
-        """What the watch no longer has in flight ends with this moment."""
-        flying = set(self.watch.flying)
-        for flight in [one for one in self.under_way if one not in flying]:
+        """What no longer is in flight ends with this moment."""
+        for flight in [one for one in self.under_way if one not in self.flights.flying]:
             place = self.under_way.pop(flight)
             self.trips[place] = replace(self.trips[place], end=len(self.moments))
 
-    def slot(self, own: Part, other: Any) -> int:
-        """The row of one end of a copy; a buffer that nobody has named is that of an array."""
-        ref, transforms = own
-        name = self.name(self.number(ref))
-        name = f"buffer of {other.name}" if name == UNNAMED else name
-        one = Slot(name, _part(*own), ref, ranges_of(transforms))
-        if one not in self.slots:
-            self.slots.append(one)
-        return self.slots.index(one)
 
-    def number(self, ref: Any) -> int:
-        """What the watch calls a buffer."""
-        if not hasattr(ref, "dtype"):
-            raise _Unknown("Which buffers are copied is known only when the kernel runs.")
-        if ref not in self.numbers:
-            self.numbers[ref] = len(self.numbers)
-            self.watch.allocated(self.numbers[ref], tuple(ref.shape), ref.dtype)
-        return self.numbers[ref]
+def _place(part: Part) -> Place:
+    ref, transforms = part
+    if not hasattr(ref, "dtype"):
+        raise _Unknown("Which buffers are copied is known only when the kernel runs.")
+    return Place(ref, ranges_of(transforms))
 
-    def name(self, number: int | None) -> str:
-        return next((ref.name for ref, n in self.numbers.items() if n == number), "")
 
-    def semaphore(self, part: Part) -> int:
-        """What the watch calls a semaphore."""
-        ref, transforms = part
-        indices = ranges_of(transforms)
-        if indices is None:
-            raise _Unknown("Which semaphore is used is known only when the kernel runs.")
-        return self.semaphores.setdefault((ref, indices), len(self.semaphores))
+def _size(part: Part) -> int:
+    """Bytes of a part of a buffer."""
+    buffer = _place(part).buffer
+    size = bytes_of(tuple(buffer.shape), buffer.dtype, part[1])
+    if size is None:
+        raise _Unknown("How much is copied is known only when the kernel runs.")
+    return size
+
+
+def _semaphore(part: Part) -> Hashable:
+    ref, transforms = part
+    indices = ranges_of(transforms)
+    if indices is None:
+        raise _Unknown("Which semaphore is used is known only when the kernel runs.")
+    return ref, indices
 
 
 def _who(text: str) -> str:
     return f"The copy that `{text}` starts" if text else "A copy"
 
 
-def _far(ref: Any) -> bool:
-    return getattr(ref, "space", "") == "hbm"
-
-
-def _part(ref: Any, transforms: Sequence[Any]) -> str:
-    ranges = ranges_of(transforms)
-    return "[?]" if ranges is None else ranges_shown(ranges, ref.shape)
+def _far(place: Place) -> bool:
+    return getattr(place.buffer, "space", "") == "hbm"

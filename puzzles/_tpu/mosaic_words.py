@@ -6,10 +6,17 @@ import linecache
 import re
 import types
 
-from puzzles._jax import ClosedJaxpr, JaxprEqn, array_of
-from puzzles._launch import ERROR, Finding, kernel_calls, parameter_names, placed
+from puzzles._jax import ClosedJaxpr, JaxprEqn, array_of, user_frame
+from puzzles._launch import (
+    ERROR,
+    Finding,
+    kernel_calls,
+    line_of,
+    parameter_names,
+    placed,
+    text_of,
+)
 from puzzles._rules import instead, rows, sentence
-from puzzles._tpu.watch import source_line
 
 TILE_RULE = (
     "the last two dimensions of a block must be multiples of (8, 128), "
@@ -19,8 +26,8 @@ LINE_RULE = "a 1-D block must be the whole array or a multiple of 1024"
 MASK_RULE = "a 1-D mask does not become a column"
 
 
-def lowering(error: Exception, program: ClosedJaxpr) -> tuple[Finding, str | None]:
-    """What to say of an exception of Mosaic's lowering, and the rule that is broken, if known."""
+def lowering(error: Exception, program: ClosedJaxpr) -> Finding:
+    """What to say of an exception of Mosaic's lowering."""
     text = str(error)
     if "block shape" in text and (found := re.search(r"Block spec for (\S+)", text)):
         rule = LINE_RULE if "rank 1" in text else TILE_RULE
@@ -28,9 +35,9 @@ def lowering(error: Exception, program: ClosedJaxpr) -> tuple[Finding, str | Non
         named = f"`{operand}`" if operand else found[1]
         whose = f"the block {block} of {named}, whose array has shape {shape}" if block else named
         says = f"Mosaic refuses {whose}: {rule}."
-        return Finding("misaligned", ERROR, says, operand=operand), rule
+        return Finding("misaligned", ERROR, says, operand=operand)
     where = _learners_line(error, program)
-    line = _shown(*where) if where else None
+    line = _short(linecache.getline(*where).strip()) if where else None
     place = placed(*where) if where else None
     refused = f"`{line}`" if line else "the kernel"
     if found := re.search(r"Unimplemented primitive.*?: ([\w-]+)", text):
@@ -38,24 +45,21 @@ def lowering(error: Exception, program: ClosedJaxpr) -> tuple[Finding, str | Non
         remedy = f": {other}" if other else ""
         used = f" It is used in `{line}`." if line else ""
         says = f"`{found[1]}` has no TPU lowering in Pallas{remedy}.{used}"
-        return Finding("lowering", ERROR, says, line=place), sentence("no tpu form")
+        return Finding("lowering", ERROR, says, line=place)
     for row, _ in rows("mosaic", text):
         says = f"Mosaic refuses {refused}: {row.rule}."
-        return Finding("lowering", ERROR, says, row.says, line=place), row.rule
+        return Finding("lowering", ERROR, says, row.says, line=place)
     reason = gist(text) or sentence("wordless", error=type(error).__name__)
-    return Finding("lowering", ERROR, f"Mosaic refuses {refused}: {reason}", line=place), None
+    return Finding("lowering", ERROR, f"Mosaic refuses {refused}: {reason}", line=place)
 
 
 def mask_column(equation: JaxprEqn) -> Finding:
     """What to say of the equation that makes a column of a 1-D mask."""
-    where = source_line(equation.source_info)
-    line = _shown(*where) if where else None
+    line = _short(text_of(equation.source_info))
     refused = f"`{line}`" if line else "the kernel"
-    says, remedy = (
-        f"The TPU compiler refuses {refused}: {MASK_RULE}.",
-        sentence("rows in two dimensions"),
-    )
-    return Finding("lowering", ERROR, says, remedy, line=placed(*where) if where else None)
+    says = f"The TPU compiler refuses {refused}: {MASK_RULE}."
+    remedy = sentence("rows in two dimensions")
+    return Finding("lowering", ERROR, says, remedy, line=line_of(equation.source_info))
 
 
 def _block(origin: str, program: ClosedJaxpr) -> tuple[str | None, object, object]:
@@ -89,14 +93,12 @@ def _learners_line(error: Exception, program: ClosedJaxpr) -> tuple[str, int] | 
         if not re.search(r"[\\/](?:jax|jaxlib)[\\/]|[\\/]puzzles[\\/]_\w+\.py$|<frozen", name):
             last = (name, tb.tb_lineno)
         tb = tb.tb_next
-    calls = {source_line(call.source_info) for call in kernel_calls(program.jaxpr)}
-    if last is None or last in calls:
-        return None
-    return last
+    frames = (user_frame(call.source_info) for call in kernel_calls(program.jaxpr))
+    calls = {(frame.file_name, frame.start_line) for frame in frames if frame is not None}
+    return None if last in calls else last
 
 
-def _shown(file: str, line: int) -> str | None:
-    text = linecache.getline(file, line).strip()
+def _short(text: str) -> str:
     return text if len(text) <= 100 else text[:97] + "..."
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from puzzles._launch import ERROR, Finding, Launch, Traced
+import jax
+
+from puzzles._launch import ERROR, Finding, Launch, Traced, as_function
+from puzzles._tpu import columns, mosaic_words
 from puzzles._tpu.chips import CHIPS, Chip
 from puzzles._tpu.compiler import Compiler
 from puzzles._tpu.libtpu_words import amount
-from puzzles._tpu.lowering import LoweringError, lower
 
 
 def budget(launch: Launch, chip: Chip) -> int:
@@ -48,6 +50,29 @@ def room(launch: Launch, chips: Sequence[str]) -> Iterator[Finding]:
         yield Finding(
             "smem", ERROR, says, remedy, launch.name, line=launch.line, chips=tuple(small)
         )
+
+
+class LoweringError(Exception):
+    """What Mosaic will not lower, as a `finding`."""
+
+    def __init__(self, finding: Finding) -> None:
+        super().__init__(finding.words)
+        self.finding = finding
+
+
+def lower(traced: Traced) -> None:
+    """Lower `traced` by Mosaic, which needs neither a TPU nor libtpu; raises `LoweringError`.
+
+    Finds broken rules of blocks, operations without a TPU form, and 1-D masks that become columns,
+    which libtpu refuses; not too little memory.
+    """
+    shapes = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in traced.leaves]
+    try:
+        jax.jit(as_function(traced, False)).trace(*shapes).lower(lowering_platforms=("tpu",))
+    except Exception as error:
+        raise LoweringError(mosaic_words.lowering(error, traced.jaxpr)) from None
+    for equation in columns.mask_columns(traced.jaxpr):
+        raise LoweringError(mosaic_words.mask_column(equation))
 
 
 def lowered(traced: Traced) -> Iterator[Finding]:

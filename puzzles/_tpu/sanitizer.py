@@ -7,8 +7,9 @@ parallel axis run. A kernel that is right gives the same numbers however these t
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -29,7 +30,8 @@ _FLOPS = 2e10  # in all
 CALLS = 20_000  # of Python by one launch, for reads, writes and copies: a second or two
 CHAIN = 2000  # XLA's CPU compiler recurses along it; at twice as many Python died
 
-_OTHER: dict[str, Any] = {"seed": 1, "unwritten": "zero", "eager": True}
+# What a TPU leaves open, and the other way in which it may turn out.
+_OTHER: dict[str, Any] = {"seed": 1, "eager": True, "unwritten": "zero"}
 
 
 @dataclass(frozen=True)
@@ -63,10 +65,8 @@ def sanitize(traced: Traced, launches: Sequence[Launch], seed: int = 0) -> Sanit
 
     Arguments that are only shapes get data: floats from `seed`, zeros for the rest.
     """
-    if not speaks(traced) and (known := foreseen(traced, rewritten=True)):
+    if known := foreseen(traced, rewritten=True):
         return Sanitized((known,), why_not="what comes after the first error")
-    if speaks(traced):
-        return Sanitized(why_not="the kernel speaks to other devices")
     if (why := refused(traced, launches)) is not None:
         return Sanitized(why_not=why)
     leaves = tuple(
@@ -77,7 +77,8 @@ def sanitize(traced: Traced, launches: Sequence[Launch], seed: int = 0) -> Sanit
     total = sum(one.steps * (one.times or 1) for one in launches)
     said = "all steps" if most is None else f"the first {most} of {total:,} steps"
     try:
-        first, found = _differences(program, most, any(map(_ordered_by_seed, launches)))
+        asked = [what for what in _OTHER if what != "seed" or any(map(_ordered_by_seed, launches))]
+        first, found = differing(partial(run, program), How(most=most, calls=CALLS), asked)
         if found is None and most is not None and _hangs_over(launches):
             found = _edges(program)
             said += ", and the first two and the last of each axis for what hangs over an edge"
@@ -117,14 +118,14 @@ def _edges(program: Traced) -> Finding | None:
     """What depends on the padding of inputs in steps at the edges of each axis."""
     try:
         with_nan, with_zeros = (
-            run(program, How(unwritten=what, edges=True, noting=True, revisits=True, calls=CALLS))
+            run(program, How(unwritten=what, edges=True, calls=CALLS))
             for what in ("padding", "zero")
         )
     except (SimulationError, NotImplementedError):  # others lack the steps in between
         return None
     if agree(with_nan, with_zeros):
         return None
-    return unwritten(with_nan, difference(with_nan, with_zeros))
+    return _unwritten(difference(with_nan, with_zeros))
 
 
 def refused(traced: Traced, launches: Sequence[Launch]) -> str | None:
@@ -173,21 +174,17 @@ def _most(launches: Sequence[Launch]) -> int | None:
     return max(2, min(FIRST_STEPS // max(1, len(launches)), int(share)))
 
 
-def _differences(program: Traced, most: int | None, ordered: bool) -> tuple[Run, Finding | None]:
-    def again(open_questions: Sequence[str] = ()) -> Run:
-        answers = {what: _OTHER[what] for what in open_questions}
-        how = How(**answers, most=most, noting=True, revisits=True, calls=CALLS)
-        return run(program, how)
-
-    asked = ("seed", "unwritten", "eager")[0 if ordered else 1 :]
-    first = again()
-    if agree(first, again(asked)):
+def differing(
+    run: Callable[[How], Run], how: How, asked: Sequence[str]
+) -> tuple[Run, Finding | None]:
+    """The first of several runs, and which of the questions asked makes others differ from it."""
+    first, other = run(how), run(replace(how, **{what: _OTHER[what] for what in asked}))
+    if agree(first, other):
         return first, None
-    tell = {"seed": _ordered, "unwritten": unwritten, "eager": early}
     for what in asked:
-        other = again((what,))
+        other = run(replace(how, **{what: _OTHER[what]}))
         if not agree(first, other):
-            return first, tell[what](first, difference(first, other))
+            return first, _TOLD[what](difference(first, other))
     return first, None
 
 
@@ -215,7 +212,7 @@ def difference(one: Run, other: Run) -> tuple[Watch, Seen] | None:
     return None
 
 
-def unwritten(first: Run, where: tuple[Watch, Seen] | None) -> Finding:
+def _unwritten(where: tuple[Watch, Seen] | None) -> Finding:
     remedy = (
         "Write it before it is read: set an accumulator to zero in the first step of its axis, "
         "and mask what hangs over an edge with `jnp.where`."
@@ -231,38 +228,36 @@ def unwritten(first: Run, where: tuple[Watch, Seen] | None) -> Finding:
     reads = [seen for seen in watch.nans if seen.operand not in watch.inputs] or watch.nans
     if not reads:
         says += f": the kernel leaves elements of `{carried.operand}` as they were."
-        return _told("uninitialised", says, remedy, watch, carried.operand, carried.step, None)
+        name, step = carried.operand, carried.step
+        return Finding("uninitialised", ERROR, says, remedy, watch.launch, name, step)
     read = reads[0]
     what = "padding beyond the edge of " if read.operand in watch.inputs else ""
     name = f"`{read.operand}`" if read.operand else "a scoped buffer"
     says += f": {what}{name} is read at grid step {read.step}, and nothing was written there."
-    return _told("uninitialised", says, remedy, watch, read.operand, read.step, read.what)
+    at = read.operand, read.step, read.what
+    return Finding("uninitialised", ERROR, says, remedy, watch.launch, *at)
 
 
-def early(_: Run, where: tuple[Watch, Seen] | None) -> Finding:
-    says, remedy = "The numbers change with the moment at which copies land", (
+def _early(where: tuple[Watch, Seen] | None) -> Finding:
+    remedy = (
         "Wait for a copy before its target is read, and start the next one into a buffer only "
         "after it was used."
-    )  # fmt: skip
-    return _block("hazard", says, remedy, where)
+    )
+    return _changes("hazard", "moment at which copies land", remedy, where)
 
 
-def _ordered(_: Run, where: tuple[Watch, Seen] | None) -> Finding:
-    says, remedy = "The numbers change with the order of the steps along a 'parallel' axis", (
-        "Mark the axis 'arbitrary', or let its steps share neither scratch nor output blocks."
-    )  # fmt: skip
-    return _block("parallel", says, remedy, where)
+def _ordered(where: tuple[Watch, Seen] | None) -> Finding:
+    remedy = "Mark the axis 'arbitrary', or let its steps share neither scratch nor output blocks."
+    return _changes("parallel", "order of the steps along a 'parallel' axis", remedy, where)
 
 
-def _block(kind: str, says: str, remedy: str, where: tuple[Watch, Seen] | None) -> Finding:
+def _changes(kind: str, why: str, remedy: str, where: tuple[Watch, Seen] | None) -> Finding:
+    says = f"The numbers change with the {why}"
     if where is None:
         return Finding(kind, ERROR, f"{says}.", remedy)
     watch, block = where
     says += f": `{block.operand}` has others after grid step {block.step}."
-    return _told(kind, says, remedy, watch, block.operand, block.step, None)
+    return Finding(kind, ERROR, says, remedy, watch.launch, block.operand, block.step)
 
 
-def _told(
-    kind: str, says: str, remedy: str, watch: Watch, operand: Any, step: Any, line: Any
-) -> Finding:
-    return Finding(kind, ERROR, says, remedy, watch.launch, operand, step, line)
+_TOLD = {"seed": _ordered, "eager": _early, "unwritten": _unwritten}

@@ -75,18 +75,16 @@ class Run:
 LeftOut = Callable[[JaxprEqn], bool] | None
 
 
-def simulate(
-    traced: Traced, *, seed: int = 0, eager: bool = False, left_out: LeftOut = None
-) -> list[np.ndarray]:
+def simulate(traced: Traced, *, seed: int = 0, left_out: LeftOut = None) -> list[np.ndarray]:
     """The flat results of `traced` on its leaves, on a simulated TPU with one core.
 
     Raises `SimulationError`, also for what JAX's simulator itself lets pass: a buffer touched while
     a copy is in flight, a copy nobody waits for, a wait that would never end, a `pl.ANY` ref that
-    is indexed. `seed` orders parallel axes; copies are made when waited for, or at once if `eager`.
+    is indexed. `seed` orders parallel axes; copies are made when waited for.
     """
     if (known := foreseen(traced, left_out)) is not None:
         raise SimulationError(known)
-    return run(traced, How(seed, eager), left_out).results
+    return run(traced, How(seed), left_out).results
 
 
 def run(traced: Traced, how: How, left_out: LeftOut = None) -> Run:
@@ -109,7 +107,7 @@ def first_nan(traced: Traced, left_out: LeftOut = None) -> tuple[str, str] | Non
     data = [x for x in map(np.asarray, traced.leaves) if floating(x)]
     if any(np.isnan(x).any() for x in data):
         return None
-    for watch in run(traced, How(noting=True), left_out).watches:
+    for watch in run(traced, How(), left_out).watches:
         for seen in watch.nans:
             if seen.operand is not None and seen.operand not in watch.inputs and seen.what:
                 return seen.operand, seen.what.partition(": ")[2]

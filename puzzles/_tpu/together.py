@@ -6,14 +6,9 @@ watch; a wait is in vain only once all of them wait, or have ended.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import io
 import math
-import queue
-import re
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -23,20 +18,18 @@ import jax
 import numpy as np
 
 from puzzles._jax import JaxprEqn, jaxpr_as_fun, reset_tpu_interpret_mode_state
-from puzzles._launch import ERROR, PALLAS_CALL, Finding, Launch, Traced, line_of, visited
+from puzzles._launch import ERROR, PALLAS_CALL, Finding, Launch, Traced, line_of, text_of, visited
 from puzzles._rules import stuck
 from puzzles._tpu import simulator_words as words
-from puzzles._tpu.hazards import Stuck
-from puzzles._tpu.sanitizer import Sanitized, agree, difference, early, refused, unwritten
+from puzzles._tpu.sanitizer import Sanitized, differing, refused
 from puzzles._tpu.simulator import Run, drawn, forget_callbacks, listening, simulated
-from puzzles._tpu.watch import How, Watch, given_to, in_a_thread
+from puzzles._tpu.watch import WAITS, End, How, Watch, given_to
 
 STEPS = 500  # of all devices
 CALLS = 20_000  # of Python by each
-TURN = 30  # looks, 10 ms apart, after which the next copy is made all the same
-QUIET = 300  # looks, 10 ms apart, at which no device has done anything
-_ENDS = ("src_sem_id", "dst_sem_id")
-_LEFT = re.compile(r"Semaphore (\d+) has non-zero count")
+PATIENCE = 15  # seconds in which no device has done anything
+# Where the simulator lets devices wait for each other, however the kernel is written.
+_MEETINGS = ("_barrier", "_clean_up_shared_memory")
 
 
 def axes_around(traced: Traced) -> list[dict[str, int]]:
@@ -81,24 +74,19 @@ def sanitize_together(
     execute = _on_each(jaxpr_as_fun(program), traced, axes, here[:count], args)
     said = f"all steps on {count} devices"
     try:
-        first, other, late = (
-            _Together(equation, launch, count, How(**how, noting=True, revisits=True, calls=CALLS))
-            .run(execute, args) for how in _HOW
-        )  # fmt: skip
+        _, found = differing(
+            lambda how: _Together(equation, launch, count, how).run(execute, args),
+            How(calls=CALLS),
+            ("eager", "unwritten"),
+        )
     except _Found as error:
         return Sanitized((error.finding,), said, "what comes after the first error")
     except NotImplementedError as error:
         return Sanitized(why_not=f"the simulator cannot run this: {error}")
-    if agree(first, other):
+    if found is None:
         return Sanitized((), said)
-    tell, which = (unwritten, other) if agree(first, late) else (early, late)
-    found = tell(first, difference(first, which))
     line = found.line or launch.line
     return Sanitized((dataclasses.replace(found, launch=launch.name, line=line),), said)
-
-
-# Copies when they are waited for; the other way in all; at once, and nothing else.
-_HOW: tuple[dict[str, Any], ...] = ({}, {"eager": True, "unwritten": "zero"}, {"eager": True})
 
 
 def _rows(leaf: Any, count: int, seed: int) -> Any:
@@ -128,41 +116,37 @@ class _Found(Exception):
         self.finding = finding
 
 
-End = tuple[int, int]  # a device, and its semaphore
-
-
 @dataclasses.dataclass(eq=False)
 class _Copy:
-    """A copy that is kept back: what makes it, and where it is to arrive."""
+    """A copy that is kept back: what makes it, and what it brings to which semaphores."""
 
     make: Callable[[], Any]
+    brings: dict[End, int]
     target: End
-    made: bool = False
 
 
 class _Together:
-    """A watch for each device, and what they are at: computing, waiting, or done."""
+    """A watch for each device, and what the devices wait for.
+
+    Of the copies that tell one semaphore the simulator makes the last first; here they are made in
+    turn, as kernels of JAX's own count on: the simulator is told of a copy when somebody waits for
+    either end of it, and what came to that end before was waited for.
+    """
 
     def __init__(self, equation: JaxprEqn, launch: Launch, count: int, how: How) -> None:
-        self.launch, self.count = launch, count
+        self.launch, self.count, self.late = launch, count, not how.eager
         steps = [tuple(ids) for ids in launch.program_ids.tolist()]
-        self.watches = [Watch(equation, how, steps, self.runs(n)) for n in range(count)]
-        self.at = ["computing"] * count
-        self.moves = 0  # of all devices
-        self.lock, self.copying = threading.Lock(), threading.Lock()
+        self.watches = [Watch(equation, how, steps) for _ in range(count)]
+        self.changed = threading.Condition()
+        self.pending: dict[int, Callable[[bool], bool]] = {}  # what a device waits for
+        self.met: Counter[str] = Counter()  # how often a device has come to a meeting
+        self.kept: list[_Copy] = []
+        self.told: Counter[End] = Counter()  # what came to a semaphore, less what was waited for
         self.barriers: set[int] = set()  # semaphores, by their number
         self.ends: set[int] = set()  # those that tell of copies
-        self.left: set[int] = set()
         self.gone: Finding | None = None
-        self.failed: Watch | None = None  # the first one
+        self.failed = False
         self.starved = False
-        # Copies that are still to be told to the simulator, by device and semaphore. Of those that
-        # tell one semaphore it makes the last first; here they are made in turn, as kernels of
-        # JAX's own count on: the next one is told when the one before was waited for.
-        self.late = not how.eager
-        self.later: dict[End, list[_Copy]] = {}
-        self.coming: Counter[End] = Counter()  # told, less those that were waited for
-        self.semaphores = [(n, -1) for n in range(count)]  # that each device waits for, or did
 
     def run(self, execute: Callable, args: list[Any]) -> Run:
         """What all devices give; raises `_Found`, or NotImplementedError."""
@@ -174,13 +158,15 @@ class _Together:
             raise self.translated(error) from None
         finally:
             reset_tpu_interpret_mode_state()
-        if self.left:
+        left = {number for (_, number), count in self.told.items() if count > 0}
+        left |= {number for copy in self.kept for _, number in copy.brings}
+        if left:
             rule = "semaphore left signalled"
-            if self.barriers & self.left:
+            if self.barriers & left:
                 rule = "barrier left signalled"
-            elif self.ends & self.left:
+            elif self.ends & left:
                 rule = "remote copy never waited for"
-            raise _Found(self.stuck(rule, None))
+            raise _Found(self.stuck(rule, None, None))
         return Run(results, self.watches)
 
     def translated(self, error: Exception) -> Exception:
@@ -188,21 +174,18 @@ class _Together:
             return _Found(self.gone)
         if self.starved:
             return NotImplementedError("a device did not get its turn: set NPROC=16 before JAX")
-        cause = error if self.failed is None else self.failed.failure
-        if self.failed is None or not isinstance(cause, Exception):
+        watch = next((one for one in self.watches if one.failure is not None), None)
+        cause = error if watch is None else watch.failure
+        if watch is None or not isinstance(cause, Exception):
             return NotImplementedError(f"{type(cause).__name__}: {cause}")
-        if isinstance(cause, Stuck):
-            return _Found(self.stuck(cause.args[0], self.failed))
-        found = words.translate(cause, self.failed)
+        found = words.translate(cause, watch)
         return NotImplementedError(found) if isinstance(found, str) else _Found(found)
 
-    def stuck(self, rule: str, watch: Watch | None) -> Finding:
+    def stuck(self, rule: str, step: tuple[int, ...] | None, info: Any) -> Finding:
         what, remedy = stuck(rule)
-        says, line = f"The kernel {what}", self.launch.line
-        if watch is not None:
-            where = f" at grid step {watch.step}" if watch.step else ""
-            says += f"{where}, in `{watch.line()}`" if watch.line() else where
-            line = line_of(watch.failed[1].get("source_info")) or line
+        says = f"The kernel {what}{f' at grid step {step}' if step else ''}"
+        says += f", in `{text_of(info)}`" if text_of(info) else ""
+        line = line_of(info) or self.launch.line
         return Finding("hazard", ERROR, f"{says}.", remedy, self.launch.name, line=line)
 
     def here(self, *given: Any) -> Any:
@@ -213,118 +196,111 @@ class _Together:
     def call(self, *args: Any, callback: Any, **more: Any) -> Any:
         """In place of JAX's `io_callback_impl`, in the thread of a device."""
         name, given = given_to(callback, args)
-        self.moves += 1
         device = int(given.get("device_id", 0))
-        for key in ("dst_device_id", "target_device_id"):
-            there = given.get(key)
-            if there is not None and not 0 <= int(there) < self.count:
-                self.gone = self.gone or self.beyond(int(there), name, given, device)
-                raise RuntimeError("a device that is not there")
-            if there is not None and name == "dma_start":
-                self.until_there(self.watches[int(there)])
         watch = self.watches[device]
         make = partial(watch.call, *args, callback=callback, **more)
-        if name == "dma_start":
-            self.ends |= {int(given[end]) for end in _ENDS if given.get(end) is not None}
+        brings = watch.brings(name, given)
         try:
-            if name == "dma_start" and self.late:
-                self.postpone(make, device, given)
-                return [np.asarray(given["token"])] if "token" in given else []
-            if name in ("dma_wait", "semaphore_wait"):
-                self.semaphores[device] = device, int(given["sem_id"])
+            self.are_there(name, given, device, brings)
+            if name == "dma_start":
+                ends = [self.watches[there] for there, _ in brings]
+                self.until(device, lambda _: all(one.launched for one in ends))
+                self.ends |= {number for _, number in brings}
+                if self.late:
+                    with self.changed:
+                        self.kept.append(_Copy(make, brings, list(brings)[-1]))
+                        self.changed.notify_all()
+                    return [np.asarray(given["token"])] if "token" in given else []
+            elif name in _MEETINGS:
+                self.meet(name, device)
+            elif name in WAITS:
+                self.wait(name, given, device)
             result = make()
         except BaseException:
-            self.failed = self.failed or watch
+            with self.changed:
+                self.failed = True
+                self.changed.notify_all()
             raise
         if name == "get_barrier_semaphore":
             self.barriers.add(int(result[-1]))
+        with self.changed:
+            self.told.update(brings)
+            self.changed.notify_all()
         return result
 
-    def postpone(self, make: Callable[[], Any], device: int, given: Mapping[str, Any]) -> None:
-        """Keep a copy until somebody waits for either end of it."""
-        there = given.get("dst_device_id")
-        copy = _Copy(make, (device if there is None else int(there), int(given["dst_sem_id"])))
-        ends = {copy.target}
-        if given.get("src_sem_id") is not None:
-            ends.add((device, int(given["src_sem_id"])))
-        for end in ends:
-            self.later.setdefault(end, []).append(copy)
+    def are_there(
+        self, name: str, given: Mapping[str, Any], device: int, brings: Mapping[End, int]
+    ) -> None:
+        """Whether devices that something comes to are."""
+        for there, _ in brings:
+            if not 0 <= there < self.count:
+                what = "copies to" if name == "dma_start" else "signals"
+                step, info = self.watches[device].step, given.get("source_info")
+                says = (
+                    f"Device {device} {what} device {there}"
+                    f"{f' at grid step {step}' if step else ''}, and there are {self.count}, "
+                    "numbered from 0."
+                )
+                remedy = "Take the number of a neighbour modulo the length of the axis."
+                at, line = self.launch.name, line_of(info) or self.launch.line
+                self.gone = self.gone or Finding(
+                    "out-of-bounds", ERROR, says, remedy, at, None, step, line
+                )
+                raise RuntimeError("a device that is not there")
 
-    def made(self, end: End, looks: int) -> bool:
-        """Whether the first copy that is kept for this end was, or is now, told to the simulator.
+    def meet(self, name: str, device: int) -> None:
+        """Wait until all have come as often."""
+        with self.changed:
+            all_there = (self.met[name] // self.count + 1) * self.count
+            self.met[name] += 1
+            self.changed.notify_all()
+        self.until(device, lambda _: self.met[name] >= all_there)
 
-        looks: for how long nobody has done anything.
+    def wait(self, name: str, given: Mapping[str, Any], device: int) -> None:
+        """Wait until the simulator's own wait will end at once."""
+        rule, wanted = WAITS[name]
+        end, count = (device, int(given["sem_id"])), int(given[wanted])
+        step, info = self.watches[device].step, given.get("source_info")
+        in_vain = partial(self.stuck, rule, step, info)
+        with self.changed:
+            self.until(device, lambda anyhow: self.comes(end, count, anyhow), in_vain)
+            self.told[end] -= count
+
+    def comes(self, end: End, count: int, anyhow: bool) -> bool:
+        """Whether so much has come to a semaphore, if copies that are due are told.
+
+        anyhow: also those before whose turn it is.
         """
-        with self.copying:
-            kept, early = self.later.get(end), looks < TURN or "computing" in self.at
-            if not kept or (not kept[0].made and self.coming[kept[0].target] and early):
+        while self.told[end] < count:
+            copy = next((one for one in self.kept if end in one.brings), None)
+            if copy is None:
                 return False
-            copy = kept.pop(0)
-            if not copy.made:
-                copy.made = True
-                self.coming[copy.target] += 1
-                copy.make()
-            return True
+            if self.told[copy.target] > 0 and copy.target != end and not anyhow:
+                return False
+            self.kept.remove(copy)
+            copy.make()
+            self.told.update(copy.brings)
+            self.changed.notify_all()
+        return True
 
-    def until_there(self, target: Watch) -> None:
-        """Wait until a device has the buffers of its launch; that is no check for a barrier."""
-        looks = 0
-        while not (target.launched or self.failed or self.gone or self.starved):
-            looks += 1
-            self.starved |= looks > 4 * QUIET
-            time.sleep(0.01)
-
-    def beyond(self, there: int, name: str, given: Mapping[str, Any], device: int) -> Finding:
-        what = "copies to" if name == "dma_start" else "signals"
-        step = self.watches[device].step
-        says = (
-            f"Device {device} {what} device {there}{f' at grid step {step}' if step else ''}, and "
-            f"there are {self.count}, numbered from 0."
-        )
-        remedy = "Take the number of a neighbour modulo the length of the axis."
-        line = line_of(given.get("source_info")) or self.launch.line
-        return Finding("out-of-bounds", ERROR, says, remedy, self.launch.name, None, step, line)
-
-    def runs(self, device: int) -> dict[str, Callable[[Callable[[], Any]], Any]]:
-        """How what may wait for another device is run."""
-        rules = {"dma_wait": "wait never ends", "semaphore_wait": "semaphore never signalled"}
-        rules |= dict.fromkeys(("_barrier", "_clean_up_shared_memory"), "")
-        waits = {name: partial(self.wait, device, rule) for name, rule in rules.items()}
-        return waits | {"_validate": partial(self.validate, device)}
-
-    def wait(self, device: int, rule: str, wait: Callable[[], Any]) -> Any:
-        """What a wait returns; in vain if all wait, or are done. The thread is then given up."""
-        _, done = in_a_thread(wait)
-        before, self.at[device] = self.at[device], "waiting" if rule else "done"
-        looks, moves = 0, self.moves
-        while True:
-            try:
-                result, error = done.get(timeout=0.01)
-                break
-            except queue.Empty:
-                if rule and self.made(self.semaphores[device], looks):
-                    looks = 0
-                    continue
-                looks, moves = (looks + 1, moves) if moves == self.moves else (0, self.moves)
-                if looks > QUIET and "computing" not in self.at and not self.failed:
-                    raise Stuck(rule or "wait never ends") from None
-                self.starved |= looks > 4 * QUIET
+    def until(
+        self,
+        device: int,
+        ready: Callable[[bool], bool],
+        in_vain: Callable[[], Finding] | None = None,
+    ) -> None:
+        """Let a device wait; in vain, if all of them do, and copies out of turn would not help."""
+        with self.changed:
+            self.pending[device] = ready
+            while not ready(False):
+                all_wait = len(self.pending) == self.count
+                if all_wait and not any(one(False) for one in self.pending.values()):
+                    if not any(one(True) for one in self.pending.values()) and in_vain is not None:
+                        self.gone = self.gone or in_vain()
+                        raise RuntimeError("the wait never ends")
+                    if ready(False):
+                        break
+                self.starved |= not self.changed.wait(PATIENCE)
                 if self.failed or self.gone or self.starved:
-                    raise RuntimeError("another device is the cause") from None
-        self.at[device], self.moves = before, self.moves + 1
-        if rule and self.coming[self.semaphores[device]]:
-            self.coming[self.semaphores[device]] -= 1
-        if error is not None:
-            raise error
-        return result
-
-    def validate(self, device: int, validate: Callable[[], Any]) -> Any:
-        """What the end of a launch returns; the simulator prints which semaphores are not at zero.
-
-        Nobody stops here: the other devices wait.
-        """
-        with self.lock, contextlib.redirect_stdout(io.StringIO()) as printed:
-            result = validate()
-        self.left |= set(map(int, _LEFT.findall(printed.getvalue())))
-        self.at[device] = "done"
-        return result
+                    raise RuntimeError("another device is the cause")
+            del self.pending[device]

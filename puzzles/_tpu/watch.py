@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import dataclasses
 import inspect
-import io
-import queue
-import sys
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
@@ -18,21 +13,20 @@ from typing import Any
 import jax
 import numpy as np
 
-from puzzles._jax import Jaxpr, JaxprEqn, array_of, user_frame
-from puzzles._launch import (
-    launch_name,
-    line_of,
-    memory_space,
-    parameter_names,
-    ranges_of,
-    text_of,
-    visited,
-)
-from puzzles._tpu.hazards import Stuck
-from puzzles._tpu.seen import Seen, comparable, floating, inside, recasts, taken
+from puzzles._jax import JaxprEqn, array_of
+from puzzles._launch import launch_name, line_of, memory_space, parameter_names, ranges_of, text_of
+from puzzles._tpu.hazards import Place
+from puzzles._tpu.seen import Seen, bytes_of, comparable, floating, inside, recasts, taken
 
-WAIT_SECONDS = 5.0  # at most, and less where nothing else happens at several looks in a row
-_LOOKS, _IN_VAIN = 50, 8
+End = tuple[int, int]  # a device, and its semaphore
+
+
+class Stuck(Exception):
+    """A semaphore or copy that is waited for in vain, or left behind; `args[0]` says which."""
+
+
+class Outside(Exception):
+    """An access to where a buffer has nothing: `args` are its place, and whether it is a copy."""
 
 
 class Enough(Exception):
@@ -46,8 +40,7 @@ class How:
     seed: orders parallel axes. eager: copies are made when started, not when waited for. unwritten:
     what memory holds at first, "nan", "zero", or "padding": NaN beyond the edges of inputs alone.
     most: steps after which a launch is cut off. edges: of a longer axis the first and last ids
-    only. noting: keep what is carried back to HBM. revisits: a block may come back. calls: after
-    so many callbacks of one launch it is cut off.
+    only. calls: after so many callbacks of one launch it is cut off.
     """
 
     seed: int = 0
@@ -55,9 +48,16 @@ class How:
     unwritten: str = "nan"
     most: int | None = None
     edges: bool = False
-    noting: bool = False
-    revisits: bool = False
     calls: int | None = None
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """What the simulator allocated: its name is None where the kernel allocates it for itself."""
+
+    name: str | None
+    shape: tuple[int, ...]
+    dtype: Any
 
 
 class Watch:
@@ -71,27 +71,32 @@ class Watch:
         self,
         equation: JaxprEqn,
         how: How,
-        steps: Sequence[tuple[int, ...]] = (),
-        runs: Mapping[str, Callable[[Callable[[], Any]], Any]] | None = None,
+        steps: Sequence[tuple[int, ...]] | None = None,
     ) -> None:
-        """steps: the grid's, where nobody calls `here`. runs: how callbacks that wait are run."""
+        """steps: the grid's, of one of several devices, where nobody calls `here`."""
         self.equation = equation
-        self._runs = _RUN if runs is None else runs
+        self._alone = steps is None
         self._how = how
         self.carried: list[Seen] = []  # blocks on their way back to HBM, as numbers to compare
         self.nans: list[Seen] = []  # each ref's first NaN that a line of the kernel reads
         self.failure: BaseException | None = None
         self.failed: tuple[str, dict[str, Any]] = ("", {})
-        self._points = list(steps)
+        self._points = list(steps or ())
         self._done = 0
         self.calls = 0  # of Python by the simulator, so far
-        self._buffers: list[int] = []
-        self._forms: dict[int, tuple[tuple[int, ...], Any]] = {}
+        self._buffers: dict[int, Buffer] = {}
+        self._held: Counter[End] = Counter()  # what semaphores are at once all copies have ended
+        self._signalled: set[End] = set()  # those that tell of no copies
 
     @property
     def launch(self) -> str:
         """The name of the launch."""
         return launch_name(self.equation)
+
+    @property
+    def scalars(self) -> list[str]:
+        """The names of the refs that are prefetched."""
+        return parameter_names(self.equation)[: _grid(self.equation).num_index_operands]
 
     @property
     def inputs(self) -> list[str]:
@@ -132,32 +137,78 @@ class Watch:
         elif name == "_allocate_buffer" and self._how.unwritten != "nan":
             given = (*given[:-1], self._zeroed(np.asarray(given[-1])))
         self.calls += 1
-        called = function
-        if self._how.revisits and name == "_check_for_revisiting":
-            called = partial(_passed, function)
-        elif name == "swap":
-            called = partial(_swapped, function)
+        told = _named(function, given, keywords)
+        make = partial(function, *given, **keywords)
+        if name == "swap":
+            make = partial(_swapped, function, *given, **keywords)
+        elif name in ("_check_for_revisiting", "_validate"):  # blocks and `_account` tell
+            make = partial(told.get, "token", ())
         try:
             if self._how.calls is not None and self.calls > self._how.calls:
                 raise Enough
-            result = held = self._runs.get(name, _at_once)(partial(called, *given, **keywords))
+            self._inside(name, told)
+            if self._alone:
+                self._account(name, told)
+            result = held = make()
             if later:
                 *token, whole = jax.tree.leaves(result)
                 result = (*token, taken(np.asarray(whole), later))
         except BaseException as error:
             if self.failure is None:
                 self.failure = error
-                self.failed = (name, _named(function, given, keywords))
+                self.failed = (name, told)
             raise
-        if self._how.noting and name in ("get", "store"):
-            self._note(name, _named(function, given, keywords), held)
+        if name in ("get", "store"):
+            self._note(name, told, held)
         if name == "_check_for_revisiting":
             self._done += 1
         elif name == "_allocate_buffer":
-            self._buffers.append(int(jax.tree.leaves(result)[-1]))
-            contents = np.asarray(_named(function, given, keywords).get("val"))
-            self._forms[self._buffers[-1]] = contents.shape, contents.dtype
+            contents, names = np.asarray(told["val"]), _allocated(self.equation)
+            known = names[len(self._buffers)] if len(self._buffers) < len(names) else None
+            buffer = Buffer(known, contents.shape, contents.dtype)
+            self._buffers[int(jax.tree.leaves(result)[-1])] = buffer
         return [np.asarray(x) for x in jax.tree.leaves(result)]
+
+    def _inside(self, name: str, given: dict[str, Any]) -> None:
+        """Raises `Outside` where a line of the kernel reads, writes or copies what is not there."""
+        ends = _ENDS.get(name, ()) if given.get("source_info") is not None else ()
+        for buffer, transforms in ends:
+            at = self._buffers.get(int(given[buffer]))
+            place = Place(at, ranges_of(given[transforms] or ()))
+            if at is not None and place.beyond:
+                raise Outside(place, name == "dma_start")
+
+    def brings(self, name: str, given: dict[str, Any]) -> dict[End, int]:
+        """What a copy or a signal brings to semaphores; of a copy, its target comes last."""
+        if name not in ("semaphore_signal", "dma_start"):
+            return {}
+        here = int(given["device_id"])
+        there = given["target_device_id" if name == "semaphore_signal" else "dst_device_id"]
+        there = here if there is None else int(there)
+        if name == "semaphore_signal":
+            return {(there, int(given["sem_id"])): int(given["inc"])}
+        source = self._buffers[int(given["src_id"])]
+        size = bytes_of(source.shape, source.dtype, given["src_transforms"]) or 0
+        brings: Counter[End] = Counter()
+        if given["src_sem_id"] is not None:
+            brings[here, int(given["src_sem_id"])] = size
+        brings[there, int(given["dst_sem_id"])] += size
+        return brings
+
+    def _account(self, name: str, given: dict[str, Any]) -> None:
+        """Raises `Stuck` at a wait for more than was started, or signalled: it would never end."""
+        brings = self.brings(name, given)
+        self._held.update(brings)
+        if name == "semaphore_signal":
+            self._signalled.update(brings)
+        if name in WAITS:
+            rule, wanted = WAITS[name]
+            end = int(given["device_id"]), int(given["sem_id"])
+            self._held[end] -= int(given[wanted])
+            if self._held[end] < 0:
+                raise Stuck(rule)
+        elif name == "_validate" and any(self._held[end] for end in self._signalled):
+            raise Stuck("semaphore left signalled")
 
     def _decided(self, function: Any) -> dict[str, Any]:
         params = function.keywords["interpret_params"]
@@ -178,8 +229,7 @@ class Watch:
             inside = tuple(map(slice, _shapes(self.equation)[str(name)]))
             zeros[inside] = value[inside]
             return zeros
-        scalars = parameter_names(self.equation)[: grid.num_index_operands]
-        return value if name in scalars else np.zeros_like(value)
+        return value if name in self.scalars else np.zeros_like(value)
 
     def _note(self, name: str, given: dict[str, Any], result: Any) -> None:
         info, transforms = given.get("source_info"), given.get("transforms") or ()
@@ -197,28 +247,12 @@ class Watch:
 
     def name_of(self, buffer: int | None) -> str | None:
         """The kernel's parameter that a buffer of the simulator belongs to."""
-        if buffer not in self._buffers:
-            return None
-        allocated = _allocated(self.equation)
-        position = self._buffers.index(buffer)
-        if position < len(allocated):
-            return allocated[position]
-        form = self._forms[buffer]
-        names = {name for name, aval in _scoped(self.equation.params["jaxpr"])
-                 if (tuple(aval.shape), aval.dtype) == form}  # fmt: skip
-        return names.pop() if len(names) == 1 else None
+        known = None if buffer is None else self._buffers.get(buffer)
+        return None if known is None else known.name
 
     def line(self) -> str | None:
         """The learner's line that failed, stripped."""
         return text_of(self.failed[1].get("source_info"))[:100] or None
-
-    def in_index_map(self) -> bool:
-        """True if what failed belongs to an index map, not to the kernel."""
-        info = self.failed[1].get("source_info")
-        if info is None:
-            return False
-        maps = (m.index_map_jaxpr.jaxpr for m in _grid(self.equation).block_mappings)
-        return any(e.source_info is info for m in maps for e in m.eqns)
 
 
 def _shapes(equation: JaxprEqn) -> dict[str, tuple[int, ...]]:
@@ -239,11 +273,6 @@ def _until_recast(plain: Any, given: tuple) -> tuple[tuple, Sequence[Any]]:
     return (*given[:at], each[:first], *given[at + 1 :]), each[first:]
 
 
-def _passed(function: Any, *given: Any, **keywords: Any) -> Any:
-    """What a check returns that finds nothing."""
-    return _named(function, given, keywords).get("token", ())
-
-
 def _swapped(function: Any, *given: Any, **keywords: Any) -> Any:
     """What a store gives back: one with a mask is made in pieces, as many rows as its least axis.
 
@@ -254,7 +283,7 @@ def _swapped(function: Any, *given: Any, **keywords: Any) -> Any:
     transforms, value, mask = (given[place] for place in places)
     indexer: Any = transforms[0] if len(transforms) == 1 else None
     first = getattr(indexer, "indices", (None,))[:1]
-    if mask is None or not first or not hasattr(first[0], "stride") or not _lies_inside(indexer):
+    if mask is None or not first or not hasattr(first[0], "stride"):
         return function(*given, **keywords)
     rows: Any = first[0]
     value, mask = np.asarray(value), np.asarray(mask)
@@ -272,74 +301,14 @@ def _swapped(function: Any, *given: Any, **keywords: Any) -> Any:
     return (*token, np.concatenate(old))
 
 
-def _lies_inside(indexer: Any) -> bool:
-    """Whether an index is within the shape that it is of."""
-    ranges = ranges_of([indexer])
-    pairs = zip(ranges or (), indexer.shape, strict=False)
-    return ranges is not None and all(a >= 0 and b <= n for (a, b, _), n in pairs)
-
-
-def _at_once(run: Callable[[], Any]) -> Any:
-    return run()
-
-
-def in_a_thread(run: Callable[[], Any]) -> tuple[threading.Thread, queue.SimpleQueue]:
-    """The thread that runs it, and the queue that gets what it returned and what it raised."""
-    done: queue.SimpleQueue = queue.SimpleQueue()
-
-    def begin() -> None:
-        try:
-            done.put((run(), None))
-        except BaseException as error:
-            done.put((None, error))
-
-    thread = threading.Thread(target=begin, daemon=True)
-    thread.start()
-    return thread, done
-
-
-def _in_time(rule: str, wait: Callable[[], Any]) -> Any:
-    """What a wait returns; with one core, one that only waits waits for what never comes.
-
-    Its thread is ended: the simulator of 0.7 waits in a loop without a pause.
-    """
-    thread, done = in_a_thread(wait)
-    in_vain = 0
-    for _ in range(_LOOKS):
-        with contextlib.suppress(queue.Empty):
-            result, error = done.get(timeout=WAIT_SECONDS / _LOOKS)
-            if error is not None:
-                raise error
-            return result
-        in_vain = in_vain + 1 if _only_waits(thread) else 0
-        if in_vain == _IN_VAIN:
-            break
-    ident, end = ctypes.c_ulong(thread.ident or 0), ctypes.py_object(SystemExit)
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, end)
-    raise Stuck(rule)
-
-
-def _only_waits(thread: threading.Thread) -> bool:
-    """Whether it is in the semaphore's own `wait`, and makes no copy that is due."""
-    frame = sys._current_frames().get(thread.ident or 0)
-    while frame is not None and "jax" not in frame.f_code.co_filename:
-        frame = frame.f_back
-    return frame is not None and frame.f_code.co_name == "wait"
-
-
-def _silently(validate: Callable[[], Any]) -> Any:
-    """What the end of a launch returns; the simulator prints which semaphores are not at zero."""
-    with contextlib.redirect_stdout(io.StringIO()) as printed:
-        result = validate()
-    if printed.getvalue():
-        raise Stuck("semaphore left signalled")
-    return result
-
-
-_RUN: dict[str, Callable[[Callable[[], Any]], Any]] = {
-    "dma_wait": partial(_in_time, "wait never ends"),
-    "semaphore_wait": partial(_in_time, "semaphore never signalled"),
-    "_validate": _silently,
+# The buffers that a callback names, and the transforms that name parts of them.
+_ENDS: dict[str, tuple[tuple[str, str], ...]] = dict.fromkeys(
+    ("get", "store", "swap"), (("buffer_id", "transforms"),)
+) | {"dma_start": (("src_id", "src_transforms"), ("dst_id", "dst_transforms"))}
+# The rule that a wait in vain breaks, and what says how much it waits for.
+WAITS = {
+    "dma_wait": ("wait never ends", "size"),
+    "semaphore_wait": ("semaphore never signalled", "value"),
 }
 
 
@@ -368,23 +337,8 @@ def _parameters(function: Callable) -> tuple[str, ...]:
         return ()
 
 
-def source_line(info: Any) -> tuple[str, int] | None:
-    """File and line outside JAX at which an equation was traced, from its `source_info`."""
-    frame = user_frame(info)
-    return None if frame is None else (frame.file_name, frame.start_line)
-
-
 def _grid(equation: JaxprEqn) -> Any:
     return equation.params["grid_mapping"]
-
-
-def _scoped(jaxpr: Jaxpr) -> Iterator[tuple[str, Any]]:
-    """The names that `run_scoped` gives to what it allocates, and their avals; some come twice."""
-    for _, path in visited(jaxpr):
-        for inner in (e.params["jaxpr"] for e in path if e.primitive.name == "run_scoped"):
-            names = inner.debug_info.arg_names or ()
-            if len(names) == len(inner.invars):
-                yield from zip(map(str, names), (v.aval for v in inner.invars), strict=True)
 
 
 def _allocated(equation: JaxprEqn) -> list[str]:

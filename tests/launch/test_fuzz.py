@@ -452,7 +452,9 @@ class Recorder(watch.Watch):
         if name == "get" and given.get("input_name") is not None:
             self.note(self.fetches, given)
             self.fetched_at.append((self._done, tuple(map(int, given["grid_loop_idx"]))))
-        elif name == "store" and int(given["buffer_id"]) in self._buffers[: 1 + max(self.places)]:
+        elif (
+            name == "store" and int(given["buffer_id"]) in [*self._buffers][: 1 + max(self.places)]
+        ):
             self.note(self.stores, given)
         elif name == "_check_for_revisiting":
             blocks = given["output_blocks"]
@@ -460,7 +462,7 @@ class Recorder(watch.Watch):
         return super().call(*args, callback=callback, **more)
 
     def note(self, where: dict, given: dict) -> None:
-        buffer = self._buffers.index(int(given["buffer_id"]))
+        buffer = [*self._buffers].index(int(given["buffer_id"]))
         where.setdefault(buffer, []).append((self._done, slices(given["transforms"])))
 
 

@@ -2,39 +2,27 @@
 
 from __future__ import annotations
 
-import re
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import sample
-import verdicts
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from launched import traced
 
-import puzzles
 from puzzles._tpu import SimulationError, simulate, timeline
 
 HBM = pl.BlockSpec(memory_space=pl.ANY)
 X = jnp.asarray(np.random.default_rng(1).normal(size=(112, 256)), jnp.float32)
-ON_RECORD = {
-    which: line.split("\t")[4]
-    for which, line in verdicts.on_record("pipelines").items()
-    if line.split("\t")[3] == "hazard"
-    and which[0] != "gapless_attention"  # its slot is kept in SMEM: only running it tells
-}
-assert len(ON_RECORD) > 30
 
 
-def simulated(fn, *args, eager=False):
-    return simulate(traced(fn, *args), eager=eager)
+def simulated(fn, *args):
+    return simulate(traced(fn, *args))
 
 
-def refused(fn, *args, eager=False):
+def refused(fn, *args):
     with pytest.raises(SimulationError) as caught:
-        simulated(fn, *args, eager=eager)
+        simulated(fn, *args)
     return caught.value
 
 
@@ -42,30 +30,6 @@ def faults(fn, *args):
     """What a timeline of all launches finds, without running any."""
     followed = [timeline(launch) for launch in traced(fn, *args).launches]
     return [one for copies in followed if copies for one in copies.faults]
-
-
-@pytest.mark.graduate
-@pytest.mark.parametrize("which", sample.share(list(ON_RECORD), 3), ids="-".join)
-def test_a_hazard_has_the_same_words_however_copies_run_and_without_running(which):
-    puzzle = puzzles.find(which[0])
-    fn = puzzles.mutate(puzzle, puzzle.mistake(which[1]))
-    told = {}  # which line of a helper is quoted, the judge decides
-    for case in range(len(puzzle.cases)):
-        args = puzzle.arguments(case)
-        for one in faults(fn, *args)[:1]:
-            told.setdefault(unquoted(one.says), (one.says, args))
-    says, args = told[unquoted(ON_RECORD[which])]
-    for eager in (False, True):
-        seen = refused(fn, *args, eager=eager).says
-        # The simulator of JAX 0.7 does not know the line of a wait without a start.
-        assert seen == says or (OLD and unquoted(seen) == unquoted(says))
-
-
-OLD = jax.__version_info__ < (0, 8)
-
-
-def unquoted(says: str) -> str:
-    return re.sub("(, in )?`[^`]+`", "", says)
 
 
 def copied(body, *scratch):

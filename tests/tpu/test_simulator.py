@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import threading
 from functools import partial
 
 import jax
@@ -224,8 +223,7 @@ def test_the_cpu_dispatches_in_order_so_that_no_callback_waits_for_its_caller():
     assert jax.config.values["jax_cpu_enable_async_dispatch"] is False
 
 
-@pytest.mark.slow
-def test_a_wait_of_which_nothing_is_known_ends_nevertheless(monkeypatch):
+def test_a_wait_for_more_than_comes_is_told_where_copies_are_not_followed(monkeypatch):
     """As many waits as starts, and too few bytes; the TPU would hang."""
 
     def kernel(x_ref, o_ref, buffer, semaphore):
@@ -233,14 +231,9 @@ def test_a_wait_of_which_nothing_is_known_ends_nevertheless(monkeypatch):
         pltpu.make_async_copy(x_ref.at[:128, :128], buffer, semaphore).wait()
         o_ref[...] = buffer[...]
 
-    monkeypatch.setattr(watch, "WAIT_SECONDS", 0.3)
     monkeypatch.setattr(simulator, "copied", lambda _: None)
-    before = set(threading.enumerate())
     says = refused(launch(kernel, x=HBM, scratch=COPY), X).words
     assert "waits for a copy that is not on its way, or for more than it brings" in says
-    for thread in set(threading.enumerate()) - before:
-        thread.join(10)
-        assert not thread.is_alive(), "what waits in vain goes on waiting"
     line = "in `pltpu.make_async_copy(x_ref.at[:128, :128], buffer, semaphore).wait()`"
     assert line in says or jax.__version_info__ < (0, 8)  # there the simulator knows no line
 
@@ -252,7 +245,7 @@ def test_a_wait_of_which_nothing_is_known_ends_nevertheless(monkeypatch):
         ("signals", "ends with a semaphore that is not back at zero"),
     ],
 )
-def test_a_semaphore_is_waited_for_as_often_as_it_is_signalled(monkeypatch, capsys, kernel, says):
+def test_a_semaphore_is_waited_for_as_often_as_it_is_signalled(capsys, kernel, says):
     def unequal(x_ref, o_ref, semaphore):
         o_ref[...] = x_ref[...]
         if kernel == "signals":
@@ -260,6 +253,5 @@ def test_a_semaphore_is_waited_for_as_often_as_it_is_signalled(monkeypatch, caps
         else:
             pl.semaphore_wait(semaphore)
 
-    monkeypatch.setattr(watch, "WAIT_SECONDS", 0.3)
     assert says in refused(launch(unequal, scratch=[pltpu.SemaphoreType.REGULAR]), X).words
     assert capsys.readouterr() == ("", "")
