@@ -34,9 +34,10 @@ from puzzles import find
 # %%
 def tiles_per_group_spec(group_sizes: Int[Array, " E"], bm: int) -> Int[Array, " E"]:
     counts, end = [], 0
-    for size in np.asarray(group_sizes):
+    for size in np.asarray(group_sizes).tolist():
         start, end = end, end + size
-        counts.append(len({row // bm for row in range(start, end)}))
+        tiles = [(tile * bm, (tile + 1) * bm) for tile in range(end // bm + 1)]
+        counts.append(sum(max(start, first) < min(end, behind) for first, behind in tiles))
     return np.array(counts, np.int32)
 
 
