@@ -111,8 +111,8 @@ def scale(M=12_288, K=8192, N=512, E=160):
 
 
 def fresh(r):
-    tiles = ((0, 1, 0, 0, 1, 0, 0, 2, 1, 0, 1, 1), (5, 0, 3))[r.integers(2)]
-    K, N = (int(r.choice(sizes)) for sizes in ((128, 512), (256, 768)))
+    tiles = ((0, 1, 0, 0, 2, 0, 1, 1), (5, 0, 3))[r.integers(2)]
+    K, N = (int(r.choice(sizes)) for sizes in ((128, 384), (256, 768)))
     return dict(tiles=tiles, K=K, N=N)
 
 
