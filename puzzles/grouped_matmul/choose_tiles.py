@@ -4,6 +4,7 @@ import functools
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
@@ -41,9 +42,11 @@ from puzzles import INTERPRET, find, trace
 def launched(M, K, N, E, bm, bk, bn, sizes=None):
     """What `grouped_matmul` does with these tiles, by its receipt: nothing is run."""
 
-    def grouped(lhs, rhs, group_sizes):
-        offsets = find("group_offsets").solution(group_sizes)
-        group_ids, tile_ids, num_steps = find("tile_metadata").solution(group_sizes, M, bm)
+    group_sizes = np.full(E, M // E) if sizes is None else sizes
+    offsets = find("group_offsets").spec(group_sizes)  # in NumPy: nothing is compiled
+    group_ids, tile_ids, num_steps = find("tile_metadata").spec(group_sizes, M, bm)
+
+    def grouped(lhs, rhs):
         return pl.pallas_call(
             find("grouped_matmul").solution.__globals__["grouped_matmul_kernel"],
             grid_spec=pltpu.PrefetchScalarGridSpec(
@@ -63,7 +66,7 @@ def launched(M, K, N, E, bm, bk, bn, sizes=None):
         )(offsets, group_ids, tile_ids, lhs, rhs, jnp.zeros((M, N), lhs.dtype))
 
     lhs, rhs = (jax.ShapeDtypeStruct(s, jnp.bfloat16) for s in ((M, K), (E, K, N)))
-    (launch,) = trace(grouped, lhs, rhs, jnp.full(E, M // E) if sizes is None else sizes)
+    (launch,) = trace(grouped, lhs, rhs)
     return launch
 
 
@@ -135,15 +138,13 @@ def choose_tiles(M: int, K: int, N: int, E: int, vmem_bytes: int) -> tuple[int, 
 #     print(f"{of_bytes:14.2f}{products:10.2f}{steps:7.2f}")
 #
 # layer, r = (8192, 7168, 2048, 128), np.random.default_rng(0)
-# routed = jnp.asarray(r.multinomial(8192, r.dirichlet(np.full(128, 0.3))))
+# routed = r.multinomial(8192, r.dirichlet(np.full(128, 0.3)))
 # for tiles in (find("choose_tiles").solution(*layer, 32 * 2**20), (128, 7168, 512)):
 #     equal, skewed = (1e3 * max(prices(launched(*layer, *tiles, sizes))) for sizes in (None, routed))
 #     print(f"{tiles}: {equal:.2f} ms for equal groups, {skewed:.2f} ms for a router's")
 
 # %% tags=["author"]
 import dataclasses
-
-import numpy as np
 
 from puzzles import Alternative, Launch, Mistake, Puzzle
 

@@ -139,13 +139,15 @@ def local_experts(
 #     print(f"experts {n} to {n + L - 1}: {sizes[n : n + L].sum():3} rows, {one.grid[1]} visits")
 
 # %% tags=["author"]
-from puzzles import Alternative, Mistake, Puzzle
+import numpy as np
+
+from puzzles import Alternative, Mistake, Puzzle, array
 from puzzles.grouped_matmul import grouped_matmul
 
 
 def make_inputs(key, first, L, **dims):
     lhs, rhs, group_sizes = grouped_matmul.make_inputs(key, **dims)
-    return lhs, rhs[first : first + L], group_sizes, jnp.int32(first)
+    return lhs, array(np.asarray(rhs)[first : first + L], rhs.dtype), group_sizes, jnp.int32(first)
 
 
 def scale(M=70_000, K=8192, N=4096, E=160, L=20):

@@ -252,12 +252,12 @@ def par(*launches: Launch) -> str:
 
 
 def fresh(r):
-    # the slots of the case, whose programs are compiled by now, and another router; or other sizes
+    # the slots of the case, whose kernels are compiled by now, and another router; or other sizes
     if r.integers(4) == 0:
         return dict(M=5, D=48, F=72, E=144, top_k=2)
     router = (dict(favourite=1), dict(favourite=3), dict(shunned=0))
     top_k = int(r.choice((2, 4)))
-    return dict(M=88 // top_k, D=128, F=256, E=4, top_k=top_k, **router[r.integers(len(router))])
+    return dict(M=192 // top_k, D=128, F=72, E=5, top_k=top_k, **router[r.integers(len(router))])
 
 
 def audit(
@@ -287,7 +287,7 @@ PUZZLE = Puzzle(
     solution=moe_layer,
     inputs=make_inputs,
     cases=[
-        dict(M=64, D=128, F=256, E=5, top_k=3, shunned=2),
+        dict(M=64, D=128, F=72, E=5, top_k=3, shunned=2),
     ],
     observe=observe,
     glance=glance,

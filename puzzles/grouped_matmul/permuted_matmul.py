@@ -103,6 +103,8 @@ def permuted_matmul(
 # %% tags=["author"]
 import math
 
+import numpy as np
+
 from puzzles import Alternative, Launch, Mistake, Puzzle, array, rng
 
 
@@ -121,7 +123,7 @@ def make_inputs(key, E, M, K, N):
 
 def scale(E=40, M=128, K=8192, N=1024):
     lhs, rhs = (jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((E, M, K), (E, K, N)))
-    return lhs, rhs, jnp.roll(jnp.arange(E), 1)
+    return lhs, rhs, array(np.roll(np.arange(E), 1), jnp.int32)
 
 
 def par(launch: Launch) -> str:
@@ -142,7 +144,7 @@ PUZZLE = Puzzle(
     spec=permuted_matmul_spec,
     solution=permuted_matmul,
     inputs=make_inputs,
-    cases=[dict(E=4, M=192, K=256, N=512), dict(E=5, M=64, K=384, N=256), dict(E=144, M=64, K=128, N=256)],
+    cases=[dict(E=4, M=192, K=256, N=512), dict(E=5, M=64, K=384, N=256), dict(E=40, M=64, K=128, N=256)],
     hints=[
         "Write the specs without perm first. In which of the three does a block come from another batch "
         "element than e?",

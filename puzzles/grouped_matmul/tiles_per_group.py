@@ -34,9 +34,10 @@ from puzzles import find
 # %%
 def tiles_per_group_spec(group_sizes: Int[Array, " E"], bm: int) -> Int[Array, " E"]:
     counts, end = [], 0
-    for size in np.asarray(group_sizes):
+    for size in np.asarray(group_sizes).tolist():
         start, end = end, end + size
-        counts.append(len({row // bm for row in range(start, end)}))
+        tiles = [(tile * bm, (tile + 1) * bm) for tile in range(end // bm + 1)]
+        counts.append(sum(max(start, first) < min(end, behind) for first, behind in tiles))
     return np.array(counts, np.int32)
 
 
@@ -77,7 +78,7 @@ PUZZLE = Puzzle(
         dict(bm=64, sizes=(0, 64, 0, 30, 60, 0, 1, 166, 0)),
         dict(bm=128, sizes=(100, 0, 156, 200, 56)),
         dict(bm=48, E=11, total=1000, empty=2),
-        dict(bm=128, sizes=(0, 640, 0)),
+        dict(bm=128, sizes=(0, 640, 0, 0, 0)),
         # more tiles than int16 counts; ends that f32 cannot count, beside a tile's end
         dict(bm=256, sizes=(4097, 0, 16_775_167, 2047, 2, 3, 40_000)),
     ],

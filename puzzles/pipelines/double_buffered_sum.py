@@ -110,7 +110,7 @@ def audit(launch: Launch) -> None:
     overlapped(launch)
 
 
-def scale(M=16384, N=1024):
+def scale(M=4096, N=2048):
     return (jax.ShapeDtypeStruct((M, N), jnp.float32),)
 
 
@@ -271,7 +271,7 @@ PUZZLE = Puzzle(
                 ("slot = jax.lax.rem(i, 2)", "slot = i"),
                 ("fetch(i + 1, 1 - slot)", "fetch(i + 1, slot + 1)"),
             ),
-            says="`slots_ref` takes 64 MiB",
+            says="`slots_ref` takes 32 MiB",
             stage="work",
         ),
     ],

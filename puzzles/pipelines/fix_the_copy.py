@@ -100,7 +100,7 @@ def audit(launch: Launch) -> None:
     overlapped(launch)
 
 
-def scale(M=16384, N=1024):
+def scale(M=4096, N=2048):
     return (jax.ShapeDtypeStruct((M, N), jnp.float32),)
 
 

@@ -240,6 +240,18 @@ def par(launch: Launch) -> str:
     return f"{gaps} gap{'s' * (gaps != 1)} in {launch.steps} texts"
 
 
+def fresh(r):
+    # mostly the shapes of the first case, whose programs are compiled by now: lengths are data
+    if r.integers(4) == 0:
+        lengths, N, K, page, P, pages = (8, 33), 6, 3, 8, 16, 9
+    else:
+        lengths = ((17, 0, 0), (0, 49, 170), (176, 0, 5), (144, 16, 80))[r.integers(4)]
+        N, K, page, P, pages = 8, 2, 16, 16, 11
+    return dict(
+        lengths=lengths, N=N, K=K, page=page, P=P, pages=pages, garbage=float("nan"), shared=False
+    )
+
+
 _SLOT = "        slot = slot_ref[0]\n"
 _FLIP = "        slot_ref[0] = 1 - slot\n"
 _LAST = "        last = i + 1 == rounds\n"
@@ -280,16 +292,7 @@ PUZZLE = Puzzle(
             shared=False, dtype="bfloat16",
         ),
     ],
-    fresh=lambda r: dict(
-        lengths=((17, 0), (8, 33), (0, 24), (72, 16))[r.integers(4)],
-        N=6,
-        K=3,
-        page=8,
-        P=16,
-        pages=9,
-        garbage=float("nan"),
-        shared=False,
-    ),
+    fresh=fresh,
     hints=[
         "Each round but the last starts one other, whichever text that belongs to. Only the very first "
         "of the launch is started by nobody: how often does the prologue run?",

@@ -86,7 +86,7 @@ def audit(launch: Launch) -> None:
     by_hand(launch)
 
 
-def scale(M=16384, N=1024):
+def scale(M=4096, N=2048):
     return (jax.ShapeDtypeStruct((M, N), jnp.float32),)
 
 
@@ -202,7 +202,7 @@ PUZZLE = Puzzle(
             "brings all rows twice",
             old=_COPY,
             new=_COPY + _COPY,
-            says="Blocks of `x_ref` are fetched 512 times, where 256 are enough",
+            says="Blocks of `x_ref` are fetched 128 times, where 64 are enough",
             stage="work",
         ),
         Mistake(
@@ -212,7 +212,7 @@ PUZZLE = Puzzle(
                 ("0, x_ref.shape[0] // 64, add", "0, 1, add"),
                 ("pltpu.VMEM((64, N), x.dtype)", "pltpu.VMEM(x.shape, x.dtype)"),
             ),
-            says="`rows_ref` takes 64 MiB",
+            says="`rows_ref` takes 32 MiB",
             stage="work",
         ),
     ],

@@ -106,9 +106,17 @@ def audit(launch: Launch, *, args) -> None:
     overlapped(launch)
 
 
-def scale(P=4096, page=16, H=128, n=512):
+def scale(P=4096, page=16, H=128, n=128):
     table = array([(1237 * i) % P for i in range(n)], jnp.int32)
     return jax.ShapeDtypeStruct((P, page, H), jnp.float32), table
+
+
+def fresh(r):
+    # mostly the shapes of the first case, whose programs are compiled by now: the table is data
+    if r.integers(4) == 0:
+        return dict(P=16, page=8, H=128, table=[*range(15, -1, -1), 4, 9, 4, 2])
+    tables = ([3, 15, 8, 3, 0, 1, 22, 5, 9, 9, 23, 17], [*range(23, 11, -1)], [*range(12)])
+    return dict(P=24, page=16, H=128, table=tables[r.integers(3)])
 
 
 _PAGE = "            page = pages_ref.at[table_ref[4 * i + r]]\n"
@@ -126,12 +134,7 @@ PUZZLE = Puzzle(
         dict(P=8, page=8, H=256, table=[6, 1, 3, 4]),
         dict(P=40, page=8, H=128, table=[*range(31, 3, -1), 31, 2, 2, 38]),
     ],
-    fresh=lambda r: dict(
-        P=16,
-        page=8,
-        H=128,
-        table=([3, 15, 8, 3, 0, 1, 12, 5], [*range(15, -1, -1), 4, 9, 4, 2])[r.integers(2)],
-    ),
+    fresh=fresh,
     hints=[
         "A slot has four places and one semaphore. How many bytes has the semaphore counted when all "
         "four pages are there, and which description has as many?",

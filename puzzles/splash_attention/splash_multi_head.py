@@ -328,7 +328,7 @@ def make_masks(T, S, heads):
     if heads == 0:
         return np.ones((T, S), bool)
     bq, bk = blocks(T, S)
-    i, j = np.indices((T, S))
+    i, j = np.ogrid[:T, :S]
     R, last, masks = T // bq, S // bk - 1, []
     for head in range(heads):
         row, col, y, x = (i // bq + 3 * head) % R, j // bk, i % bq, j % bk
