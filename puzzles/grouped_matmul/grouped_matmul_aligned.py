@@ -93,8 +93,8 @@ from puzzles import Alternative, Launch, Mistake, Puzzle, array, rng
 
 
 def make_inputs(key, K, N, tiles=(), E=0):
-    """Groups of so many tiles of 64 rows; or E groups, of which every tenth has one."""
-    r, tiles = rng(key), tiles or [int(e % 10 == 7) for e in range(E)]
+    """Groups of so many tiles of 64 rows; or E groups, of which every thirtieth has one."""
+    r, tiles = rng(key), tiles or [int(e % 30 == 7) for e in range(E)]
     sizes = [64 * n for n in tiles]
     return (
         array(r.normal(size=(sum(sizes), K)), jnp.float32),
@@ -130,7 +130,7 @@ PUZZLE = Puzzle(
     spec=grouped_matmul_aligned_spec,
     solution=grouped_matmul_aligned,
     inputs=make_inputs,
-    cases=[dict(tiles=(1, 0, 2, 3), K=256, N=512), dict(E=40, K=128, N=256)],
+    cases=[dict(tiles=(1, 0, 2, 3), K=256, N=512), dict(E=144, K=128, N=256)],
     hints=[
         "Write tiled_matmul's call first. Only one of its three operands has an axis that tiled_matmul's had not.",
         "`None` squeezes the expert axis out of a block. The index map gets i, j, k and then the Ref with the group "

@@ -174,7 +174,7 @@ PUZZLE = Puzzle(
         # visit, and nobody's rows
         dict(M=120, K=200, N=128, sizes=(0, 120, 0)),
         dict(M=120, K=200, N=128, sizes=(50, 10, 50)),
-        dict(M=120, K=136, N=128, E=40),
+        dict(M=120, K=136, N=128, E=144),
     ],
     hints=[
         "A group's visits are consecutive, as the steps of one output block were in tiled_matmul. There k told "

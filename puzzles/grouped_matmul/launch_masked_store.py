@@ -138,7 +138,7 @@ PUZZLE = Puzzle(
     cases=[
         dict(G=4, M=192, N=256, ranges=((4, 63), (63, 63), (63, 129), (129, 170))),
         dict(G=3, M=128, N=384, ranges=((0, 0), (10, 70), (70, 128))),
-        dict(G=40, M=64, N=256),
+        dict(G=144, M=64, N=256),
     ],
     hints=[
         "Begin with the kernel's parameters: which of its Refs are prefetched, which are blocks? Then the grid, in "

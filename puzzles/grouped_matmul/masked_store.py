@@ -135,7 +135,7 @@ PUZZLE = Puzzle(
         # none at first and at last; one that fills a block and goes on at both sides
         dict(G=7, M=256, N=128, ranges=((0, 0), (10, 63), (63, 65), (66, 193), (193, 194), (227, 256), (256, 256))),
         dict(G=1, M=128, N=384, ranges=((10, 100),)),
-        dict(G=40, M=128, N=128),
+        dict(G=144, M=128, N=128),
     ],
     hints=[
         "A step has a block of new numbers and, in the output block, what the steps before it have left. "

@@ -144,7 +144,7 @@ PUZZLE = Puzzle(
     spec=permuted_matmul_spec,
     solution=permuted_matmul,
     inputs=make_inputs,
-    cases=[dict(E=4, M=192, K=256, N=512), dict(E=5, M=64, K=384, N=256), dict(E=40, M=64, K=128, N=256)],
+    cases=[dict(E=4, M=192, K=256, N=512), dict(E=5, M=64, K=384, N=256), dict(E=144, M=64, K=128, N=256)],
     hints=[
         "Write the specs without perm first. In which of the three does a block come from another batch "
         "element than e?",

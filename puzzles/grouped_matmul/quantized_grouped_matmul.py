@@ -285,7 +285,7 @@ PUZZLE = Puzzle(
     cases=[
         dict(M=128, K=256, N=384, sizes=(50, 0, 40, 3)),
         # many experts; no visit to the last tile, and tiles that hang over
-        dict(M=100, K=128, N=200, E=40, dtype="bfloat16"),
+        dict(M=100, K=128, N=200, E=144, dtype="bfloat16"),
     ],
     hints=[
         "What may be taken out of a sum is taken out once, when the sum is done. Whose scales does a visit need, and of which "

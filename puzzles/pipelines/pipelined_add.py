@@ -91,7 +91,7 @@ def audit(launch: Launch) -> None:
     overlapped(launch)
 
 
-def scale(M=512, N=256):
+def scale(M=1024, N=512):
     return (jax.ShapeDtypeStruct((M, N), jnp.float32),) * 2
 
 
