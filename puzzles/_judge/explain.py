@@ -12,7 +12,6 @@ from puzzles._judge.accuracy import foreign, narrowings
 from puzzles._judge.answer import Clock, Run
 from puzzles._judge.memory import explains, hazard
 from puzzles._judge.numbers import likeness, number_words, on_tpu, tolerance_of
-from puzzles._judge.origin import origin
 from puzzles._judge.source import handed_out
 from puzzles._launch import Launch, Operand, faults, first_not_finite
 from puzzles._rules import sentence
@@ -22,7 +21,6 @@ _ROUNDED = 0.05  # relatively: a number and a sum of some, rounded to bf16, are 
 _WHOLE = 20  # elements of a vector that is printed whole
 _SIDE = 8  # blocks shown along an axis
 _PLANES = 4
-_CELLS = 1_000_000  # of boxes; with more it is not looked for
 
 
 def map_of_blocks(run: Run) -> str | None:
@@ -136,76 +134,6 @@ def not_finite(run: Run, clock: Clock) -> str | None:
     except Exception:  # it ran once, without being watched: then nothing more is known
         return None
     return None if found and found.split("`")[1] in handed_out(run.puzzle) else found
-
-
-def apart(run: Run) -> str | None:
-    """The footprint of the first wrong element: what part of an input no step holds with it, where
-    a step of the reference does and computes.
-
-    It is compared in elements, and for all of the reference's block around that element: blocks
-    may be cut otherwise.
-    """
-    if not run.puzzle.kernel or (mine := run.place) is None:
-        return None
-    position, _, wrong = run.mismatch
-    par = origin(run.case.reference, position, wrong.wrong)
-    if par is None or par.operand.shape != mine.operand.shape:
-        return None
-    element = np.argwhere(mine.marks)[0]
-    around = _boxes(par.operand)[_hold(par.operand, np.stack([element, element + 1], axis=-1))]
-    if not len(around):
-        return None
-    left = list(par.launch.inputs)
-    working = par.launch.least.busy | ~par.launch.busy.any()
-    for operand in mine.launch.inputs:
-        other = next((o for o in left if _same_array(o, operand)), None)
-        if other is None:
-            continue
-        left.remove(other)
-        have = _boxes(operand)[_hold(mine.operand, around[0])]
-        want = _boxes(other)[_hold(par.operand, around[0]) & working]
-        if (gap := _gap(have, want)) is not None:
-            where = {"out": mine.operand.name, "at": _slices(around[0])}
-            return sentence("apart", **where, name=operand.name, part=_slices(gap))
-    return None
-
-
-def _slices(box: np.ndarray) -> str:
-    return ", ".join(f"{first}:{end}" for first, end in box)
-
-
-def _same_array(one: Operand, other: Operand) -> bool:
-    both = (one, other)
-    return all(o.piped for o in both) and len({(o.shape, str(o.dtype)) for o in both}) == 1
-
-
-def _boxes(operand: Operand) -> np.ndarray:
-    """First and one past the last element of every step's block: (steps, rank, 2)."""
-    ends = np.minimum(operand.starts + operand.sizes, operand.shape)
-    return np.stack([np.maximum(operand.starts, 0), ends], axis=-1)
-
-
-def _hold(operand: Operand, box: np.ndarray) -> np.ndarray:
-    """(steps,) bool: whose block has some of a box of elements."""
-    boxes = _boxes(operand)
-    return np.all((boxes[..., 0] < box[:, 1]) & (box[:, 0] < boxes[..., 1]), axis=-1)
-
-
-def _gap(have: np.ndarray, want: np.ndarray) -> np.ndarray | None:
-    """The first box that some of `want` cover and none of `have`, cut where any of them ends."""
-    cuts = [np.unique(axis) for axis in np.concatenate([have, want]).transpose(1, 0, 2)]
-    if not cuts or math.prod(map(len, cuts)) > _CELLS:
-        return None
-    seen = np.zeros([len(one) - 1 for one in cuts], bool)
-    asked = np.zeros_like(seen)
-    for marks, boxes in ((asked, want), (seen, have)):
-        for box in np.unique(boxes, axis=0):
-            pairs = zip(cuts, box, strict=True)
-            marks[tuple(slice(*np.searchsorted(one, ends)) for one, ends in pairs)] = True
-    gone = np.argwhere(asked & ~seen)
-    if not len(gone):
-        return None
-    return np.array([one[n : n + 2] for one, n in zip(cuts, gone[0], strict=True)])
 
 
 def block_map(operand: Operand, wrong: np.ndarray) -> str | None:

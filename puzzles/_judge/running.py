@@ -34,17 +34,9 @@ _FEW = 50
 NOT_RUN = RULES["large-grid"].title
 
 
-def asks_the_spec(answer: Answer) -> Finding | None:
-    """A function without a kernel does not ask the spec that it is compared with."""
-    puzzle = answer.puzzle
-    if puzzle.kernel or not source.asks_the_spec(puzzle, answer.fn):
-        return None
-    return Finding("calls-spec", Where(), {"spec": puzzle.spec.__name__})
-
-
 def differentiates_itself(answer: Answer) -> Finding | None:
     """No rule of differentiation asks for itself."""
-    if (asked := source.differentiates_itself(answer.fn)) is None:
+    if (asked := source.differentiates_itself(answer.puzzle, answer.fn)) is None:
         return None
     return Finding("rule-of-itself", Where(), {"rule": asked[0], "of": asked[1]})
 

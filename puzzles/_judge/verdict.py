@@ -213,7 +213,7 @@ def _remarks(answer: Answer, details: str | None) -> Iterator[str]:
     launches = [one for run in answer.runs for one in run.launches]
     if not on_tpu() and not all(one.settings.interpret for one in launches):
         yield sentence("interpret left out")
-    if re.search(r"interpret\s*=\s*True\b", source.text_of(answer.fn) or ""):
+    if re.search(r"interpret\s*=\s*True\b", source.text_of(answer.puzzle, answer.fn)):
         yield sentence("interpret always")
     if answer.scale is not None:
         yield from _stores(answer.scale)

@@ -15,7 +15,7 @@ from learner import edited
 import puzzles
 from puzzles import Verdict
 from puzzles._judge import judge
-from puzzles._judge.explain import _gap, block_map
+from puzzles._judge.explain import block_map
 from puzzles._judge.numbers import likeness
 from puzzles._judge.origin import origin
 from puzzles._launch import trace_call
@@ -163,25 +163,6 @@ def test_numbers_that_are_like_nothing_get_no_likeness() -> None:
     assert likeness(want, scattered, np.isnan(scattered), {}, None, 4e-5) is None
     odd = {"tiles": (np.zeros(6), np.zeros((2, 3))), "rule": len, "segment_ids": None, "cap": 2.0}
     assert likeness(want, got, got != want, odd, None, 4e-5) is None
-
-
-def test_a_gap_is_wanted_and_not_there_element_by_element() -> None:
-    r = np.random.default_rng(0)
-    found = 0
-    for _ in range(300):
-        first = r.integers(0, 6, size=(11, 2))
-        boxes = np.stack([first, first + r.integers(1, 5, size=(11, 2))], axis=-1)
-        have, want = np.zeros((2, 12, 12), bool)
-        for marks, some in ((have, boxes[:9]), (want, boxes[9:])):
-            for (top, bottom), (left, right) in some:
-                marks[top:bottom, left:right] = True
-        gap = _gap(boxes[:9], boxes[9:])
-        assert (gap is None) == (not (want & ~have).any())
-        if gap is not None:
-            part = tuple(slice(*ends) for ends in gap)
-            assert (want & ~have)[part].all()
-            found += 1
-    assert 0 < found < 300
 
 
 def test_a_named_mistake_is_not_called_close() -> None:

@@ -155,12 +155,3 @@ def test_windows_line_endings_change_nothing(capsys: pytest.CaptureFixture) -> N
     assert verdict.stage == "error"
     assert "program_idd" in str(verdict)
     assert "\r" not in str(verdict)
-
-
-def test_an_answer_that_asks_the_spec_is_no_answer() -> None:
-    puzzle = puzzles.find("group_offsets")
-    code = "def group_offsets(group_sizes):\n    return group_offsets_spec(group_sizes)\n"
-    answer = puzzles.mutate(puzzle, puzzles.Mistake("asks the spec", code=code))
-    verdict = puzzles.judge(puzzle, answer)
-    assert verdict.title == "it calls the spec"
-    assert "`group_offsets_spec` is what your function is compared with" in verdict.says
