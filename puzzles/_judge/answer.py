@@ -43,13 +43,20 @@ class Answer:
         patience: float | None = None,
     ) -> None:
         self.puzzle, self.fn, self.thorough, self.compiler = puzzle, fn, thorough, compiler
-        self.clock = Clock(PATIENCE if patience is None else patience)
+        self._patience = PATIENCE if patience is None else patience
+        self._end: float | None = None
         self.ran: dict[str, str] = {}  # what has looked at it, for the receipt
         # What an explainer asked for on other cases.
         self.elsewhere: dict[Case, list[np.ndarray] | None] = {}
         self.scale: Scale | None = None  # what it costs at production scale, once that is asked
         self._seed = seed
         self.on = cache(lambda case: Run(self, case))
+
+    def in_time(self) -> bool:
+        """Whether the cause may still be looked for: from the first question on, for `patience`."""
+        if self._end is None:
+            self._end = time.monotonic() + self._patience
+        return time.monotonic() < self._end
 
     @cached_property
     def runs(self) -> tuple[Run, ...]:
@@ -149,17 +156,3 @@ class Run:
     ) -> Finding:
         """That a rule is broken on this case."""
         return Finding(rule, Where(self.label, step), facts, form, title)
-
-
-class Clock:
-    """How long a cause is looked for, from the first question whether there is time."""
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-        self._end: float | None = None
-
-    def in_time(self) -> bool:
-        """Whether one more thing may be tried."""
-        if self._end is None:
-            self._end = time.monotonic() + self._seconds
-        return time.monotonic() < self._end

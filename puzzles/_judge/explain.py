@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from puzzles._judge.accuracy import foreign, narrowings
-from puzzles._judge.answer import Clock, Run
+from puzzles._judge.answer import Run
 from puzzles._judge.memory import explains, hazard
 from puzzles._judge.numbers import likeness, number_words, on_tpu, tolerance_of
 from puzzles._judge.source import handed_out
@@ -121,13 +121,13 @@ def rounds_on_the_way(run: Run) -> str | None:
     return found[0].says if found else None
 
 
-def not_finite(run: Run, clock: Clock) -> str | None:
+def not_finite(run: Run) -> str | None:
     """The learner's line that makes the first number that is not finite."""
     _, _, wrong = run.mismatch
     known = run.puzzle.kernel or run.puzzle.jit  # there is a program to be watched
     if on_tpu() or not known or not math.isfinite(wrong.expected) or math.isfinite(wrong.got):
         return None
-    if not clock.in_time():
+    if not run.answer.in_time():
         return None
     try:
         found = first_not_finite(run.traced)

@@ -97,17 +97,17 @@ PLAIN_QUESTIONS = (
 class Explainer:
     """Who may know why numbers are wrong, and which part of the verdict that would be.
 
-    Of each part the first answer stays. dear: tries something; asked while there is time.
+    Of each part the first answer stays.
     """
 
     part: str
-    ask: Callable
-    dear: bool = False
+    ask: Callable[[Run], str | None]
 
 
-# Asked by rule, once an answer is wrong, the cheap ones first and two seconds in all. When a
-# mistake on record is found that gives these numbers, nothing more is looked for.
-_ON_RECORD = Explainer("diagnosis", tried.mistake_on_record, dear=True)
+# Asked by rule, once an answer is wrong, the cheap ones first; who tries something does so while
+# there is time. When a mistake on record is found that gives these numbers, nothing more is looked
+# for.
+_ON_RECORD = Explainer("diagnosis", tried.mistake_on_record)
 EXPLAINERS = {
     "numbers": (
         Explainer("picture", explain.map_of_blocks),
@@ -117,11 +117,10 @@ EXPLAINERS = {
         _ON_RECORD,
         Explainer("like", explain.nearness),
         Explainer("like", explain.like_others),
-        Explainer("first", explain.not_finite, dear=True),
+        Explainer("first", explain.not_finite),
         Explainer("first", explain.undone),
         Explainer("first", explain.rounds_on_the_way),
-        Explainer("first", tried.map_exchanged, dear=True),
-        Explainer("first", tried.line_exchanged, dear=True),
+        Explainer("first", tried.line_exchanged),
     ),
     "rounded-twice": (_ON_RECORD,),
 }
@@ -194,8 +193,7 @@ def _explained(verdict: Verdict, run: Run) -> Verdict:
     parts: dict[str, str] = {}
     for one in EXPLAINERS.get(verdict.rule, ()):
         if one.part not in parts and "diagnosis" not in parts:
-            said = one.ask(run, run.answer.clock) if one.dear else one.ask(run)
-            if said is not None:
+            if (said := one.ask(run)) is not None:
                 parts[one.part] = said
     first = parts.get("first")
     like = f" {parts['like']}" if "like" in parts else ""

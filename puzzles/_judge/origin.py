@@ -21,24 +21,10 @@ from puzzles._puzzle import Puzzle
 Undo = Callable[[np.ndarray], np.ndarray]  # marks on a result to marks on what it was made of
 # Layout only: no number changes but by a cast.
 _FREE = {
-    "reshape",
-    "transpose",
-    "squeeze",
-    "expand_dims",
-    "slice",
-    "dynamic_slice",
-    "pad",
-    "broadcast_in_dim",
-    "convert_element_type",
-    "bitcast_convert_type",
-    "copy",
-    "copy_p",
-    "get",
-    "swap",
-    "optimization_barrier",
-    "stop_gradient",
-    "split",
-}
+    "reshape", "transpose", "squeeze", "expand_dims", "slice", "dynamic_slice", "pad", "split",
+    "broadcast_in_dim", "convert_element_type", "bitcast_convert_type", "copy", "copy_p", "get",
+    "swap", "optimization_barrier", "stop_gradient",
+}  # fmt: skip
 
 
 def own_launches(case: Case, traced: Traced, thorough: bool = False) -> tuple[Launch, ...]:
@@ -141,11 +127,6 @@ def _undo(equation: JaxprEqn, output: int) -> Undo | None:
     return None
 
 
-def work_outside(closed: ClosedJaxpr, allowed: Sequence[str] = ()) -> list[tuple[str, str]]:
-    """(primitive, where) of each of `equations_outside`."""
-    return [(one.primitive.name, _where(one)) for one in equations_outside(closed, allowed)]
-
-
 def equations_outside(closed: ClosedJaxpr, allowed: Sequence[str] = ()) -> list[JaxprEqn]:
     """Each floating-point equation outside kernels that uses data.
 
@@ -184,7 +165,7 @@ def _data_equations(jaxpr: Jaxpr, data: set) -> Iterator[JaxprEqn]:
             yield equation
 
 
-def _where(equation: JaxprEqn) -> str:
+def where_made(equation: JaxprEqn) -> str:
     """The learner's line, or that it is in the backward pass."""
     if _in_backward_pass(equation):
         return ", in the backward pass"

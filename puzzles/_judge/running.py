@@ -6,12 +6,13 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from puzzles._jax import Jaxpr, JaxprEqn
 from puzzles._judge import source
 from puzzles._judge.answer import Answer, Run
 from puzzles._judge.memory import if_small, unequal
-from puzzles._judge.origin import by_pipeline, line_of, work_outside
+from puzzles._judge.origin import by_pipeline, equations_outside, line_of, where_made
 from puzzles._judge.raised import learners_code, raised, unexplained
 from puzzles._launch import (
     TURNS,
@@ -133,10 +134,10 @@ def asks_outside(run: Run) -> Finding | None:
 def works_outside(run: Run) -> Finding | None:
     """The work is done in the kernel."""
     allowed = run.puzzle.outside
-    outside = work_outside(run.traced.jaxpr, allowed=tuple(allowed))
+    outside = equations_outside(run.traced.jaxpr, allowed=tuple(allowed))
     if not outside:
         return None
-    name, where = outside[0]
+    name, where = outside[0].primitive.name, where_made(outside[0])
     names = ", ".join(f"`{one}`" for one in allowed)
     more = sentence("allowed here", names=names) if names else ""
     return run.wrong("work-outside", name=name, where=where, more=more)
@@ -151,17 +152,10 @@ def runs(run: Run) -> Finding | None:
         asked = _asked(e for call in calls for e in _in_scopes(call.params["jaxpr"]))
         if asked:  # a TPU answers, the CPU cannot
             return run.wrong("scope-asks", asked=asked)
-        if unexplained(error) and (found := _first_unsafe(run)) is not None:
-            return found
+        if unexplained(error) and (found := if_small(run)) is not None:
+            return replace(found, title=sentence("unsafe"))
         return raised(error, run.label)
     return None
-
-
-def _first_unsafe(run: Run) -> Finding | None:
-    found = if_small(run)
-    if found is None:
-        return None
-    return run.wrong(found.rule, title=sentence("unsafe"), says=found.says)
 
 
 def _in_scopes(kernel: Jaxpr) -> Iterator[JaxprEqn]:
