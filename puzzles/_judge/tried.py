@@ -21,7 +21,7 @@ from puzzles._judge.explain import fault
 from puzzles._judge.memory import explains
 from puzzles._judge.numbers import compare, equal, on_tpu
 from puzzles._judge.running import MAY_RUN
-from puzzles._judge.source import lines_of, unjitted, unwrap, with_names
+from puzzles._judge.source import filled_in, lines_of, unjitted, unwrap, with_names
 from puzzles._launch import (
     Traced,
     faults,
@@ -191,11 +191,9 @@ def line_exchanged(run: Run) -> str | None:
         return None
     if not isinstance(fn, FunctionType) or not isinstance(other, FunctionType):
         return None
+    written = [filled_in(puzzle, one) for one in (fn, other)]
     for name in puzzle.blanks:
-        mine, theirs = (
-            lines_of(one if name == puzzle.name else one.__globals__.get(name))
-            for one in (fn, other)
-        )
+        mine, theirs = (lines_of(one[name]) for one in written)
         matched = difflib.SequenceMatcher(None, mine, theirs, autojunk=False)
         for how, i, j, k, end in matched.get_opcodes():
             if how == "equal" or not j or j - i > _LINES or not run.answer.in_time():
