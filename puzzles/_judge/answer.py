@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cache, cached_property
 from typing import Any
 
@@ -87,12 +87,6 @@ class Run:
             return trace_call(self.case.judged(self.answer.fn), *args)
 
     @cached_property
-    def grids(self) -> Sequence[tuple[str, tuple[int, ...]]]:
-        """The name and grid of each launch, before anything is listed for each of its steps."""
-        with learners_code(self.label):
-            return self.traced.grids
-
-    @cached_property
     def launches(self) -> tuple[Launch, ...]:
         """Those of its kernels; of a function without, what it plans."""
         with learners_code(self.label):
@@ -109,7 +103,7 @@ class Run:
     @cached_property
     def looked_into(self) -> tuple[Launch, ...]:
         """The launches that are simulated here: of no other rung, or all if it is thorough."""
-        return own_launches(self.case, self.traced, self.answer.thorough)
+        return self.launches if self.answer.thorough else self.own
 
     @cached_property
     def result(self) -> Any:

@@ -137,14 +137,6 @@ def _reference(puzzle: Puzzle) -> Cost | None:
         return None
 
 
-def _count(mine: Cost, par: Cost) -> Facts:
-    looped = next((one.name for one in mine.launches if one.times is None), None)
-    if looped is not None:
-        wanted = f"{par.count} launch{'es' * (par.count != 1)}"
-        return {"form": "looped", "name": looped, "wanted": wanted}
-    return {"are": "is" if par.count == 1 else "are"}
-
-
 def _made(mine: Cost, par: Cost) -> Facts:
     known = Counter((one.bytes, one.primitive) for one in par.made)
     seen = Counter((one.bytes, one.primitive) for one in mine.made)
@@ -259,7 +251,10 @@ def _fits(mine: Cost, par: Cost, same: bool) -> float:
 
 # In the order in which they are told.
 COSTS = (
-    Limit("count", _EXACT, _EXACT, _count),
+    Limit(
+        "count", _EXACT, _EXACT,
+        lambda mine, par: {"are": "is" if par.count == 1 else "are"},
+    ),
     Limit(
         "outside", _EXACT, _EXACT, _made,
         more=lambda mine, par, same: _MADE * min(par.bytes, par.arrays),

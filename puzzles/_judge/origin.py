@@ -27,13 +27,13 @@ _FREE = {
 }  # fmt: skip
 
 
-def own_launches(case: Case, traced: Traced, thorough: bool = False) -> tuple[Launch, ...]:
-    """The launches that are looked into here: all if `thorough`, else those of no other rung."""
+def own_launches(case: Case, traced: Traced) -> tuple[Launch, ...]:
+    """The launches that are of no other rung."""
     calls = kernel_calls(traced.jaxpr.jaxpr)
     return tuple(
         launch
         for call, launch in zip(calls, traced.launches, strict=True)
-        if thorough or not elsewhere(case, call)
+        if not elsewhere(case, call)
     )
 
 
@@ -188,16 +188,6 @@ def observed(equation: JaxprEqn) -> bool:
     """Whether a rung's author made it, to observe the learner's function."""
     frame = _frame(equation)
     return frame is not None and source.author_wrote(frame.file_name, frame.line_num)
-
-
-def by_pipeline(equation: JaxprEqn) -> bool:
-    """Whether `emit_pipeline` made it for itself, and not the learner's body that it calls."""
-    for frame in _frames(equation):
-        if source.is_learners(frame.file_name):
-            return False
-        if "emit_pipeline" in frame.function_name:
-            return True
-    return False
 
 
 def _frame(equation: JaxprEqn) -> Any:

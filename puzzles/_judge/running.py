@@ -12,7 +12,7 @@ from puzzles._jax import Jaxpr, JaxprEqn
 from puzzles._judge import source
 from puzzles._judge.answer import Answer, Run
 from puzzles._judge.memory import if_small, unequal
-from puzzles._judge.origin import by_pipeline, equations_outside, line_of, where_made
+from puzzles._judge.origin import equations_outside, line_of, where_made
 from puzzles._judge.raised import learners_code, raised, unexplained
 from puzzles._launch import (
     TURNS,
@@ -55,19 +55,23 @@ def loops(run: Run) -> Finding | None:
 
 def grids(run: Run) -> Finding | None:
     """Grids are counted before anything is listed for each of their steps."""
-    for name, grid in run.grids:
+    with learners_code(run.label):
+        launched = run.traced.grids
+    for name, grid in launched:
         for axis, size in enumerate(grid):
             if size < 0:
                 return run.wrong("negative-grid", grid=grid, name=name, size=size, axis=axis)
-    largest = max((grid for _, grid in run.grids), key=math.prod, default=())
+    largest = max((grid for _, grid in launched), key=math.prod, default=())
     if math.prod(largest) > _LISTED:
         return run.wrong("large-grid", grid=largest, steps=math.prod(largest))
     return None
 
 
 def readable(run: Run) -> Finding | None:
-    """Its launches can be read, and have steps."""
+    """Its launches can be read and counted, and have steps."""
     for one in run.launches:
+        if one.times is None:
+            return run.wrong("loop-of-launches", name=one.name)
         if not one.steps and len(one.aliases) < len(one.outputs):
             return run.wrong("empty-grid", grid=one.grid, name=one.name)
     return None
@@ -78,8 +82,6 @@ def body(run: Run) -> Finding | None:
     made = longest_body(run.traced.jaxpr)
     if len(made) <= _EQUATIONS:
         return None
-    if 2 * (slots := sum(by_pipeline(equation) for equation in made)) > len(made):
-        return run.wrong("grown-kernel", form="pipeline", count=len(made), often=slots)
     line, often = Counter(map(line_of, made)).most_common(1)[0]
     form = "line" if line else ""
     return run.wrong("grown-kernel", form=form, count=len(made), often=often, line=line)
@@ -87,7 +89,7 @@ def body(run: Run) -> Finding | None:
 
 def steps(run: Run) -> Finding | None:
     """Nothing is run that would take minutes only to be wrong."""
-    count = sum(one.steps * (one.times or 1) for one in run.launches)
+    count = sum(one.steps * one.times for one in run.launches if one.times)
     if count <= _STEPS:
         return None
     for fault in (f for one in run.launches for f in faults(one)):

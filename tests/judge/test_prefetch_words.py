@@ -9,10 +9,8 @@ import pytest
 from puzzles import Mistake, Puzzle, Verdict, find
 from puzzles._judge import cases, execute, judge, judging, memory
 from puzzles._judge.answer import Answer
-from puzzles._judge.costs import at_scale
-from puzzles._judge.verdict import _stores
 from puzzles._launch import compiling, kernel_calls, trace_call
-from puzzles._puzzle import mutate, variant
+from puzzles._puzzle import mutate
 from puzzles._tpu import simulator
 
 
@@ -89,23 +87,3 @@ def test_of_equal_kernels_one_is_compiled(monkeypatch):
     (got,) = execute(trace_call(lambda a, b: matmul(a, b) + matmul(b, a), a, a.T))
     np.testing.assert_allclose(got, a @ a.T + a.T @ a, atol=1e-2)
     assert len(compiled) == 1
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "answer", "said"),
-    [
-        ("grouped_matmul", "stores at every k", True),
-        ("grouped_outer", "stores at every visit", True),
-        ("grouped_outer", "asks the offsets where a group opens and closes", False),
-    ],
-)
-def test_stores_that_later_ones_overwrite_are_a_remark_and_no_fault(name, answer, said):
-    puzzle = find(name)
-    (other,) = [one for one in puzzle.alternatives if one.name == answer]
-    scale = at_scale(puzzle, variant(puzzle, other))
-    assert scale is not None
-    notes = list(_stores(scale))
-    assert len(notes) == said
-    assert all(one.startswith("One thing: `o_ref` is stored at 8,960 grid steps") for one in notes)
-    assert not list(_stores(at_scale(puzzle, puzzle.solution)))

@@ -60,11 +60,9 @@ def test_the_first_row_that_matches_speaks() -> None:
 
 
 def test_a_sentence_wants_its_facts() -> None:
-    assert "`o_ref` is stored at 1,024 grid steps" in sentence(
-        "stored often", name="o_ref", often=1024, enough=8
-    )
+    assert "1,024 times, where 8 are enough" in sentence("times enough", times=1024, enough=8)
     with pytest.raises(KeyError):
-        sentence("stored often", name="o_ref")
+        sentence("times enough", times=1024)
     assert stuck("wait never ends")[0].startswith("waits for a copy that is not on its way")
 
 
