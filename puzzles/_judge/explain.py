@@ -20,7 +20,6 @@ _NEAR = 10.0  # times the tolerance
 _ROUNDED = 0.05  # relatively: a number and a sum of some, rounded to bf16, are no farther off
 _WHOLE = 20  # elements of a vector that is printed whole
 _SIDE = 8  # blocks shown along an axis
-_PLANES = 4
 
 
 def map_of_blocks(run: Run) -> str | None:
@@ -137,41 +136,33 @@ def not_finite(run: Run) -> str | None:
 
 
 def block_map(operand: Operand, wrong: np.ndarray) -> str | None:
-    """Rows of `.` and `x`, with "…" where more blocks lie; None if there is only one block."""
+    """Rows of `.` and `x`, with "…" where more blocks lie; None if there is only one block.
+
+    Of an array that is cut along more than two axes: the plane of the last two of these in which
+    the first wrong block lies.
+    """
     bad = np.asarray(wrong)
     for axis, size in enumerate(b or 1 for b in operand.block):
         starts = np.arange(0, bad.shape[axis], size)
         bad = np.asarray(np.logical_or.reduceat(bad, starts, axis=axis))
     if bad.size < 2:
         return None
-    lead = bad.shape[:-2]
-    planes = bad.reshape((-1, *bad.shape[-2:])) if bad.ndim > 1 else bad.reshape(1, 1, -1)
-    shown = _shown(planes)
-    rows = []
-    for number in shown:
-        if len(planes) > 1:
-            rows.append(f"[{', '.join(str(n) for n in np.unravel_index(number, lead))}]")
-        rows += _rows(planes[number])
-    if left := len(planes) - len(shown):
-        hidden = int(planes.any(axis=(1, 2)).sum() - planes[shown].any(axis=(1, 2)).sum())
-        rows.append(sentence("more planes", left=left, hidden=hidden or "none"))
-    axes = "axis 0" if len(lead) == 1 else f"axes {', '.join(map(str, range(len(lead))))}"
-    which = sentence("planes", axes=axes) if len(planes) > 1 else ""
-    return "\n".join([sentence("map of blocks", name=operand.name, which=which), *rows])
-
-
-def _shown(planes: np.ndarray) -> list[int]:
-    """The numbers of a few planes, those with wrong blocks before others, in their order."""
-    wrong = np.asarray(planes.any(axis=(1, 2)))
-    order = sorted(range(len(planes)), key=lambda n: (not wrong[n], n))
-    return sorted(order[:_PLANES])
+    bad = np.atleast_2d(bad)
+    last = bad.ndim - 1
+    down = max((axis for axis in range(last) if bad.shape[axis] > 1), default=last - 1)
+    first = np.unravel_index(int(bad.argmax()), bad.shape)
+    index = [slice(None) if axis in (down, last) else int(n) for axis, n in enumerate(first)]
+    plane = bad[tuple(index)]
+    marks = ", ".join(":" if isinstance(one, slice) else str(one) for one in index)
+    which = f" [{marks}]" if plane.size < bad.size else ""
+    rows = [sentence("map of blocks", name=operand.name, which=which), *_rows(plane)]
+    if bad.size > np.prod(np.minimum(plane.shape, _SIDE)):
+        rows.append(sentence("wrong blocks", count=int(bad.sum()), total=bad.size))
+    return "\n".join(rows)
 
 
 def _rows(plane: np.ndarray) -> list[str]:
-    """A window of a plane that holds its first wrong block, if it has one, with block numbers.
-
-    Of a larger plane, the wrong blocks are counted.
-    """
+    """A window of a plane that holds its first wrong block, if it has one, with block numbers."""
     first = np.unravel_index(int(plane.argmax()), plane.shape)
     top, left = (max(0, int(n) - _SIDE + 1) for n in first)
     window = plane[top : top + _SIDE, left : left + _SIDE]
@@ -187,11 +178,4 @@ def _rows(plane: np.ndarray) -> list[str]:
     rows += ["…"] * (top > 0)
     for n, row in enumerate(window):
         rows.append(line(str(top + n), ["x" if wrong else "." for wrong in row]))
-    rows += ["…"] * below
-    if window.size < plane.size:
-        wrong = [f"{int(plane.sum()):,} of {plane.size:,} blocks"]
-        for axis, name in ((1, "rows"), (0, "columns")):
-            lines = np.asarray(plane.any(axis))
-            wrong += [f"in {int(lines.sum()):,} of {len(lines):,} {name}"] * (len(plane) > 1)
-        rows.append(f"wrong: {', '.join(wrong)}")
-    return rows
+    return rows + ["…"] * below
