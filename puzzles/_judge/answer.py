@@ -13,9 +13,9 @@ import numpy as np
 from puzzles._judge.case import Case, cases, execute, fresh_case, own_seed
 from puzzles._judge.costs import Scale
 from puzzles._judge.numbers import Mismatch
-from puzzles._judge.origin import Origin, origin, own_launches
+from puzzles._judge.origin import Origin, elsewhere, origin
 from puzzles._judge.raised import learners_code
-from puzzles._launch import Launch, Traced, trace_call
+from puzzles._launch import Launch, Traced, kernel_calls, trace_call
 from puzzles._puzzle import Puzzle
 from puzzles._rules import Finding, Where
 from puzzles._tpu import Compiler
@@ -98,7 +98,9 @@ class Run:
     @cached_property
     def own(self) -> tuple[Launch, ...]:
         """The launches that are of no other rung."""
-        return own_launches(self.case, self.traced)
+        calls = kernel_calls(self.traced.jaxpr.jaxpr)
+        pairs = zip(calls, self.traced.launches, strict=True)
+        return tuple(launch for call, launch in pairs if not elsewhere(self.case, call))
 
     @cached_property
     def looked_into(self) -> tuple[Launch, ...]:

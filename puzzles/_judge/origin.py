@@ -27,16 +27,6 @@ _FREE = {
 }  # fmt: skip
 
 
-def own_launches(case: Case, traced: Traced) -> tuple[Launch, ...]:
-    """The launches that are of no other rung."""
-    calls = kernel_calls(traced.jaxpr.jaxpr)
-    return tuple(
-        launch
-        for call, launch in zip(calls, traced.launches, strict=True)
-        if not elsewhere(case, call)
-    )
-
-
 def elsewhere(case: Case, call: JaxprEqn) -> bool:
     """Whether a kernel stands in another rung's module: there it is judged."""
     file = kernel_file(call.params["jaxpr"])

@@ -43,33 +43,25 @@ def jax_at_rest() -> Iterator[None]:
 
 
 @contextmanager
-def settings_kept() -> Iterator[None]:
-    """Put JAX's settings back as they were: x64, matmul precision, debugging."""
+def learners_code(label: str) -> Iterator[None]:
+    """What a learner's code does within it to Python or to JAX's settings ends with it.
+
+    What it raises is a `Rejected` on the case called `label`.
+    """
     before = dict(jax.config.values)
     try:
         with np.errstate(), jax_at_rest():
             # Which of JAX's functions called tells where an error was made, as in a notebook.
             jax.config.update("jax_traceback_filtering", "off")
             yield
-    finally:
-        after = jax.config.values  # gathered anew each time it is asked for
-        for name in [name for name, value in before.items() if after.get(name) is not value]:
-            jax.config.update(name, before[name])
-
-
-@contextmanager
-def learners_code(label: str) -> Iterator[None]:
-    """What a learner's code does within it to Python or to JAX's settings ends with it.
-
-    What it raises is a `Rejected` on the case called `label`.
-    """
-    try:
-        with settings_kept():
-            yield
     except Unreadable as error:
         raise Rejected(Finding("unreadable", Where(label), {"says": str(error)})) from None
     except Exception as error:
         raise Rejected(raised(error, label)) from None
+    finally:
+        after = jax.config.values  # gathered anew each time it is asked for
+        for name in [name for name, value in before.items() if after.get(name) is not value]:
+            jax.config.update(name, before[name])
 
 
 def raised(error: Exception, label: str) -> Finding:

@@ -19,7 +19,7 @@ from puzzles._judge.answer import Answer, Run
 from puzzles._judge.case import Case, cases, execute, fresh_case
 from puzzles._judge.explain import fault
 from puzzles._judge.memory import explains
-from puzzles._judge.numbers import compare, equal, on_tpu
+from puzzles._judge.numbers import compare, on_tpu
 from puzzles._judge.running import MAY_RUN
 from puzzles._judge.source import filled_in, lines_of, unjitted, unwrap, with_names
 from puzzles._launch import (
@@ -116,8 +116,12 @@ def _gives(case: Case, mistake: Mistake, numbers: Sequence[np.ndarray] | None) -
 
 def alike(puzzle: Puzzle, one: Sequence[np.ndarray], other: Sequence[np.ndarray]) -> bool:
     """Whether a puzzle tells two flat results apart, by their numbers or by their roundings."""
-    return equal(one, other, puzzle.tolerance) and all(
-        rounded_alike(puzzle, a, b) for a, b in zip(one, other, strict=True)
+    return len(one) == len(other) and all(
+        a.shape == b.shape
+        and a.dtype == b.dtype
+        and compare(a, b, puzzle.tolerance) is None
+        and rounded_alike(puzzle, a, b)
+        for a, b in zip(one, other, strict=True)
     )
 
 
