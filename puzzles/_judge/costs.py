@@ -95,11 +95,8 @@ def label(puzzle: Puzzle) -> str:
     """The production shape as verdicts name it: the defaults of `Puzzle.scale`."""
     assert puzzle.scale is not None
     parameters = inspect.signature(puzzle.scale).parameters.values()
-    return ", ".join(f"{one.name}={_spelt(one.default)}" for one in parameters)
-
-
-def _spelt(value: object) -> str:
-    return f"{value:,}" if isinstance(value, int) else str(value)
+    given = {one.name: one.default for one in parameters}
+    return ", ".join(f"{n}={x:,}" if isinstance(x, int) else f"{n}={x}" for n, x in given.items())
 
 
 def at_scale(puzzle: Puzzle, fn: Callable) -> Scale | None:

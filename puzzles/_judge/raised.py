@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import difflib
-import inspect
 import linecache
 import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import CodeType, FrameType, ModuleType
+from types import FrameType, ModuleType
 from typing import Any
 
 import jax
 import numpy as np
 
 from puzzles._jax import call_at_fault, come_to_rest, params_at_fault
-from puzzles._judge.source import author_wrote, is_learners, unwrap
+from puzzles._judge.source import author_wrote, is_learners, lines_of, unwrap
 from puzzles._launch import Endless, Unreadable
 from puzzles._rules import Finding, Where, rows, sentence
 
@@ -140,17 +139,10 @@ def launch_of(error: BaseException) -> str:
         linecache.getline(frame.f_code.co_filename, number).strip()
         for frame, number in _frames(error)
         if is_learners(frame.f_code.co_filename)
-        and len(re.findall(r"pallas_call\(", _source(frame.f_code))) > 1
+        and sum("pallas_call(" in line for line in lines_of(frame.f_code)) > 1
     ]
     named = [line for line in lines if re.match(r"\w+(, \w+)* = .*pallas_call\(", line)]
     return named[-1] if named else ""
-
-
-def _source(code: CodeType) -> str:
-    try:
-        return inspect.getsource(code)
-    except OSError:
-        return ""
 
 
 def meanwhile(error: BaseException) -> str:

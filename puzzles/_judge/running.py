@@ -11,13 +11,12 @@ from dataclasses import replace
 from puzzles._jax import Jaxpr, JaxprEqn
 from puzzles._judge import source
 from puzzles._judge.answer import Answer, Run
-from puzzles._judge.memory import if_small, unequal
+from puzzles._judge.memory import blocks, if_small, unequal
 from puzzles._judge.origin import equations_outside, line_of, where_made
 from puzzles._judge.raised import learners_code, raised, unexplained
 from puzzles._launch import (
     TURNS,
     equations,
-    faults,
     kernel_calls,
     longest_body,
     longest_loop,
@@ -90,13 +89,9 @@ def body(run: Run) -> Finding | None:
 def steps(run: Run) -> Finding | None:
     """Nothing is run that would take minutes only to be wrong."""
     count = sum(one.steps * one.times for one in run.launches if one.times)
-    if count <= _STEPS:
-        return None
-    for fault in (f for one in run.launches for f in faults(one)):
-        if fault.kind == "out-of-bounds":
-            says = sentence("too large to run", steps=count, says=fault.words)
-            step = fault.step if len(run.launches) == 1 else None
-            return run.wrong("out-of-bounds", step=step, title=NOT_RUN, says=says)
+    found = blocks(run) if count > _STEPS else None
+    if found is not None and found.rule == "out-of-bounds":
+        return replace(found, title=NOT_RUN)
     return run.wrong("large-grid", form="together", steps=count) if count > 4 * _STEPS else None
 
 
