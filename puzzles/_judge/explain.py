@@ -11,7 +11,7 @@ import numpy as np
 from puzzles._judge.accuracy import foreign, narrowings
 from puzzles._judge.answer import Run
 from puzzles._judge.memory import explains, hazard
-from puzzles._judge.numbers import likeness, number_words, on_tpu, tolerance_of
+from puzzles._judge.numbers import number_words, on_tpu, tolerance_of
 from puzzles._judge.source import handed_out
 from puzzles._launch import Launch, Operand, faults, first_not_finite
 from puzzles._rules import sentence
@@ -19,6 +19,8 @@ from puzzles._rules import sentence
 _NEAR = 10.0  # times the tolerance
 _ROUNDED = 0.05  # relatively: a number and a sum of some, rounded to bf16, are no farther off
 _WHOLE = 20  # elements of a vector that is printed whole
+_LARGE = 2_000_000  # elements that are compared at leisure
+_MANY = 1000  # blocks
 _SIDE = 8  # blocks shown along an axis
 
 
@@ -99,14 +101,71 @@ def nearness(run: Run) -> str | None:
 
 
 def like_others(run: Run) -> str | None:
-    """What the wrong numbers have in common with the right ones, or with an argument."""
+    """What wrong numbers have in common with the right ones, or with an argument.
+
+    It holds for all of them, or for all of the first wrong block.
+    """
     position, want, wrong = run.mismatch
-    place = run.place
-    whole = place.operand if place is not None and place.marks is wrong.wrong else None
-    names = inspect.signature(run.puzzle.spec).parameters
-    given = dict(zip(names, run.case.args, strict=False))
+    got, place = run.flat[position], run.place
     same = 2 * tolerance_of(want, run.puzzle.tolerance)
-    return likeness(want, run.flat[position], wrong.wrong, given, whole, same)
+    if not 1 < want.size <= _LARGE or want.dtype.kind in "biu" or got.dtype.kind in "biu":
+        return None
+    want, got = want.astype(np.float64), got.astype(np.float64)
+    names = inspect.signature(run.puzzle.spec).parameters
+    for name, value in zip(names, run.case.args, strict=False):
+        same_form = getattr(value, "shape", None) == got.shape  # a pair of arrays has none
+        if same_form and _equal(got, np.asarray(value, np.float64)):
+            return sentence("numbers of an argument", name=name)
+    if got.ndim == 2 and got.shape[0] == got.shape[1] > 1 and _equal(got.T, want):
+        return sentence("swapped")
+    if (law := _law(want, got, same)) is not None:
+        return sentence("every number", law=law)
+    if place is None or place.marks is not wrong.wrong or None in place.operand.block:
+        return None
+    here = _cut(place.operand, place.block)
+    sizes = zip(want.shape, place.operand.sizes, strict=True)
+    counts = tuple(-(-n // size) for n, size in sizes)
+    if math.prod(counts) < 2:
+        return None
+    if (law := _law(want[here], got[here], same)) is not None:
+        return sentence("every number here", law=law)
+    for other in np.ndindex(counts) if math.prod(counts) <= _MANY else ():
+        theirs = want[_cut(place.operand, other)]
+        if other != place.block and theirs.shape == got[here].shape and _equal(got[here], theirs):
+            return sentence("of another block", other=other)
+    return None
+
+
+def _cut(operand: Operand, block: tuple[int, ...]) -> tuple[slice, ...]:
+    pairs = zip(block, operand.sizes, strict=True)
+    return tuple(slice(n * size, (n + 1) * size) for n, size in pairs)
+
+
+def _equal(one: np.ndarray, other: np.ndarray) -> bool:
+    scale = np.sqrt(np.mean(np.square(other))) if other.size else 0.0
+    return bool(np.isfinite(scale) and np.allclose(one, other, rtol=1e-5, atol=1e-5 * scale))
+
+
+def _law(want: np.ndarray, got: np.ndarray, same: float) -> str | None:
+    """One factor, or one summand, that makes all wrong numbers of the right ones."""
+    if want.size < 2 or not (np.isfinite(want).all() and np.isfinite(got).all()):
+        return None
+    scale = float(np.sqrt(np.mean(want**2)))
+    if not scale or np.ptp(want) <= 10 * same * scale:
+        return None
+    clear = np.abs(want) > 0.1 * scale
+    ratios = got[clear] / want[clear]
+    factor = float(np.median(ratios))
+    if not got.any():
+        return "0"
+    if np.allclose(got, factor * want, rtol=0, atol=same * abs(factor) * scale):
+        if abs(factor + 1) < same:
+            return sentence("other sign")
+        return sentence("one factor", factor=factor)
+    summand = float(np.median(got - want))
+    if np.allclose(got, want + summand, rtol=0, atol=same * min(abs(summand), scale)):
+        return sentence("too large" if summand > 0 else "too small", by=abs(summand))
+    return None
 
 
 def rounds_on_the_way(run: Run) -> str | None:

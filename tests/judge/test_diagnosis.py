@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import re
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -15,8 +17,8 @@ from learner import edited
 import puzzles
 from puzzles import Verdict
 from puzzles._judge import judge
-from puzzles._judge.explain import block_map
-from puzzles._judge.numbers import likeness
+from puzzles._judge.explain import block_map, like_others
+from puzzles._judge.numbers import compare
 from puzzles._judge.origin import origin
 from puzzles._launch import trace_call
 
@@ -145,20 +147,38 @@ def test_who_is_close_is_told_how_close(error: str, close: bool) -> None:
         assert 1 < float(number[1]) < 10
 
 
+def likeness(want: np.ndarray, got: np.ndarray, **args: object) -> str | None:
+    """What is said of `got` where the spec gives `want` of these arguments."""
+    names = [inspect.Parameter(n, inspect.Parameter.POSITIONAL_OR_KEYWORD) for n in args]
+
+    def spec() -> None: ...
+
+    spec.__signature__ = inspect.Signature(names)  # type: ignore[attr-defined]
+    run = SimpleNamespace(
+        mismatch=(0, want, compare(want, got, None)),
+        flat=[got],
+        place=None,
+        puzzle=SimpleNamespace(spec=spec, tolerance=None),
+        case=SimpleNamespace(args=tuple(args.values())),
+    )
+    return like_others(run)  # type: ignore[arg-type]
+
+
 def test_numbers_are_told_from_arguments_that_are_several_arrays() -> None:
     want, ids = np.arange(1.0, 5.0), (np.zeros(2, np.int32), np.zeros(3, np.int32))
-    words = likeness(want, want[::-1], want > 0, {"ids": ids, "x": want[::-1]}, None, 1e-3)
-    assert words == "They are the numbers of `x`, unchanged."
+    assert likeness(want, want[::-1], ids=ids, x=want[::-1]) == (
+        "They are the numbers of `x`, unchanged."
+    )
 
 
 def test_numbers_that_are_like_nothing_get_no_likeness() -> None:
     r = np.random.default_rng(0)
     want, got = r.normal(size=(2, 16, 256))
-    assert likeness(want, got, got != want, {"x": want}, None, 4e-5) is None
+    assert likeness(want, got, x=want) is None
     scattered = np.where(r.random((16, 256)) < 0.5, want, np.nan)
-    assert likeness(want, scattered, np.isnan(scattered), {}, None, 4e-5) is None
+    assert likeness(want, scattered) is None
     odd = {"tiles": (np.zeros(6), np.zeros((2, 3))), "rule": len, "segment_ids": None, "cap": 2.0}
-    assert likeness(want, got, got != want, odd, None, 4e-5) is None
+    assert likeness(want, got, **odd) is None
 
 
 def test_a_named_mistake_is_not_called_close() -> None:
