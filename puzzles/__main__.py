@@ -18,8 +18,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return options.run(options)
     except (_author.BuildError, UnknownPuzzle) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+        says = str(error)
+    except ModuleNotFoundError as error:
+        if error.name not in ("jupytext", "nbformat"):
+            raise
+        says = f"this needs {error.name}: pip install -e '.[author]'"
+    print(f"error: {says}", file=sys.stderr)
+    return 1
 
 
 def _parser() -> argparse.ArgumentParser:

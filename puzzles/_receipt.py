@@ -22,22 +22,18 @@ _LEFT_OUT = (
 _HANGING = (
     "white-space:pre-wrap;overflow-wrap:anywhere;padding-left:7ch;text-indent:-7ch;min-height:1em"
 )
-_MANY, _SMALL = 64, 2e-7  # steps, and seconds for each
+_MANY = 64  # steps
 
 
 def amount(count: float) -> str:
     """Bytes with a binary unit: 1536 -> '1.5 KiB'."""
-    for unit in _UNITS:
-        if count < 1024 or unit == _UNITS[-1]:
-            return f"{count:.0f} B" if unit == "B" else f"{_three(count)} {unit}"
-        count /= 1024
-    raise AssertionError
+    return amounts(count, count)[0]
 
 
 def amounts(one: float, other: float) -> tuple[str, str]:
     """Two numbers of bytes in one unit, and in bytes where they would read alike."""
     low, high = sorted((one, other))
-    power = next(n for n, _ in enumerate(_UNITS) if (low or high) < 1024 ** (n + 1))
+    power = next((n for n in range(4) if (low or high) < 1024 ** (n + 1)), 4)
     while high >= 10_000 * 1024**power and power + 1 < len(_UNITS):
         power += 1
     mine, theirs = (
@@ -215,16 +211,15 @@ def _time(launch: Launch, chip: Chip) -> str:
 
 def _steps(launch: Launch, chip: Chip) -> str:
     """That steps take time by themselves, where that is more than what they move and multiply."""
-    each = max(times(launch.hbm_bytes, launch.dot_flops, chip)) / max(1, launch.steps)
-    if not launch.exact or launch.steps < _MANY:
+    whole = launch.steps * chip.step_seconds
+    if not launch.exact or launch.steps < _MANY or not _pipelined(launch):
         return ""
-    if chip.step_seconds and _pipelined(launch):
-        return _by_steps(launch.steps, chip) if chip.step_seconds > each else ""
-    if each > _SMALL:
+    if whole <= max(times(launch.hbm_bytes, launch.dot_flops, chip)):
         return ""
+    each = seconds_words(chip.step_seconds)
     return (
-        f"{launch.steps:,} of {seconds_words(each)} each by this model, which leaves out what a "
-        "step costs by itself: larger blocks make fewer"
+        f"{launch.steps:,} of {each} each are {seconds_words(whole)}, by libtpu's estimate: larger "
+        "blocks make fewer"
     )
 
 
@@ -262,12 +257,6 @@ def _waits(launch: Launch, chip: Chip) -> str:
 def _pipelined(launch: Launch) -> bool:
     """Whether Pallas moves blocks from step to step, and not the kernel alone."""
     return any(operand.piped for operand in (*launch.inputs, *launch.outputs))
-
-
-def _by_steps(steps: int, chip: Chip) -> str:
-    """So many steps, and what they take by themselves."""
-    each, whole = (seconds_words(n * chip.step_seconds) for n in (1, steps))
-    return f"{steps:,} of {each} each are {whole}, by libtpu's estimate: larger blocks make fewer"
 
 
 def times(moved: int, flops: int, chip: Chip) -> tuple[float, float]:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,28 +33,10 @@ SLOWEST = "slowest first check, but for the two summits"
 IMPORT = "import puzzles, beyond JAX itself"
 ALL = "all notebooks, one after another"
 SLOW = "slowest refusal, with all that is said of its cause"
-# What honest people wrote and no mistake on record is: the search for a cause finds nothing.
-NATURAL = {
-    "caps what is masked, at a large finite number": (
-        "splash_multi_head",
-        "        s = jnp.where(seen, s, -jnp.inf)\n",
-        "        s = jnp.where(seen, s, -1e30)\n"
-        "        if soft_cap is not None:\n            s = soft_cap * jnp.tanh(s / soft_cap)\n",
-    ),
-    "looks a row too far back": (
-        "local_attention",
-        "needed = (first_column <= last_row) & (last_column > first_row - window)",
-        "needed = (first_column <= last_row) & (last_column > last_row - window)",
-    ),
-    "takes one maximum for all rows": (
-        "attention_one_block",
-        "p = jnp.exp(s - m_new)",
-        "p = jnp.exp(s - jnp.max(s))",
-    ),
-}
+NATURAL = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))["answer"]
 
 # First check, the same again, each wrong answer without and with its name, the starter.
-Times = tuple[float, float, list[float], list[tuple[float, str]], float]
+Times = tuple[float, float, list[float], list[float], float]
 
 _IMPORT = """
 import time
@@ -78,16 +61,7 @@ def main(arguments: list[str]) -> None:
     print(f"\n{'':56}{'now':>8}{'aim':>8}")
     for label, (now, aim) in figures(rows).items():
         print(f"{label:56}{now:8.2f}{aim:8.1f}", flush=True)
-    print("\nthe slowest refusals, in seconds")
-    for seconds, rung, name in refusals(rows)[:10]:
-        print(f"{seconds:8.2f}  {rung}: {name}")
     print("", *gate.lines(), sep="\n")
-
-
-def refusals(rows: dict[str, Times]) -> list[tuple[float, str, str]]:
-    """(seconds, rung, what it does) of every wrong answer that was timed, the slowest first."""
-    timed = [(s, rung, name) for rung, times in rows.items() for s, name in times[3]]
-    return sorted(timed, reverse=True)
 
 
 def figures(rows: dict[str, Times]) -> dict[str, tuple[float, float]]:
@@ -95,7 +69,7 @@ def figures(rows: dict[str, Times]) -> dict[str, tuple[float, float]]:
     ordinary = [times for rung, times in rows.items() if rung not in SUMMITS]
     first, again, *_ = zip(*ordinary, strict=True)
     wrong = [seconds for times in rows.values() for seconds in times[2]]
-    named = [seconds for times in rows.values() for seconds, _ in times[3]]
+    named = [seconds for times in rows.values() for seconds in times[3]]
     imported = statistics.median(float(_python("-c", _IMPORT)) for _ in range(5))
     found = {
         FIRST: (statistics.median(first), MEDIAN),
@@ -116,8 +90,7 @@ def figures(rows: dict[str, Times]) -> dict[str, tuple[float, float]]:
 
 
 def _row(label: str, times: Times) -> str:
-    cold, warm, wrong, told, unsolved = times
-    named = [seconds for seconds, _ in told]
+    cold, warm, wrong, named, unsolved = times
     medians = "".join(f"{statistics.median(x):8.2f}" if x else f"{'-':>8}" for x in (wrong, named))
     return f"{label:28}{cold:8.2f}{warm:8.2f}{medians}{unsolved:10.2f}"
 
@@ -145,7 +118,7 @@ def _ladder(name: str) -> dict[str, Times]:
     return times
 
 
-def _wrong(puzzle: Puzzle) -> tuple[list[float], list[tuple[float, str]]]:
+def _wrong(puzzle: Puzzle) -> tuple[list[float], list[float]]:
     """Seconds for each mistake in the numbers, without and with its name, nothing compiled yet."""
     from puzzles import Mistake, mutate
     from puzzles._judge import judging, tried
@@ -158,7 +131,9 @@ def _wrong(puzzle: Puzzle) -> tuple[list[float], list[tuple[float, str]]]:
         for rule, some in explainers.items()
     }
     natural = [
-        Mistake(n, old, new) for n, (rung, old, new) in NATURAL.items() if rung == puzzle.name
+        Mistake(one["name"], one["old"], one["new"])
+        for one in NATURAL
+        if one["rung"] == puzzle.name
     ]
     for mistake in (*(m for m in puzzle.mistakes if m.stage == "values"), *natural):
         for seconds, known in ((plain, nameless), (named, explainers)):
@@ -166,8 +141,7 @@ def _wrong(puzzle: Puzzle) -> tuple[list[float], list[tuple[float, str]]]:
             for kept in (tried._traced, tried.mistaken, tried._program_of, tried._faults_of):
                 kept.cache_clear()
             judging.EXPLAINERS = known
-            took = _seconds(mutate(puzzle, mistake), "values")
-            seconds.append(took if seconds is plain else (took, mistake.name))
+            seconds.append(_seconds(mutate(puzzle, mistake), "values"))
     return plain, named
 
 

@@ -7,6 +7,8 @@ import math
 import os
 import re
 import sys
+from collections.abc import Iterator
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -34,6 +36,17 @@ def no_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     answer = sys.modules.get("puzzles._judge.answer")
     if answer is not None:
         monkeypatch.setattr(answer, "PATIENCE", math.inf)
+
+
+@pytest.fixture(scope="session")
+def compiler() -> Iterator[Any]:
+    """The real TPU compiler, one worker for all tests of a process."""
+    from puzzles._tpu import INSTALL_LIBTPU, Compiler, has_libtpu
+
+    if not has_libtpu() or find_spec("flatbuffers") is None:
+        pytest.skip(INSTALL_LIBTPU)
+    with Compiler() as one:
+        yield one
 
 
 def together(nodeid: str) -> str:

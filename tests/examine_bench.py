@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, version
 
 os.environ["XLA_FLAGS"] = (
     os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=4"
@@ -34,14 +35,16 @@ def main() -> int:
 def others(words: Sequence[str] = ()) -> int:
     """How many right kernels are blamed, cannot be read, or are counted wrong."""
     print(f"{'right kernels':72}{'s':>6}  {'counts':12}findings")
-    false, times, missing = 0, {}, set()
+    false, times = 0, {}
     rows = [(f"here: {name}", make, None) for name, make in launches.LAUNCHES.items()]
-    for one in foreign.kernels():
-        if one.version is None:
-            missing.add(one.package)
+    for package, (repository, kernels) in foreign.KERNELS.items():
+        try:
+            whose = f"{repository} {version(package)}"
+        except PackageNotFoundError:
+            print(f"skipped: {package} is not installed")
             continue
-        whose = f"{foreign.REPOSITORIES[one.package]} {one.version} {one.name}: {one.shape}"
-        rows.append((whose, one.make, one.dots))
+        for name, shape, make, *dots in kernels:
+            rows.append((f"{whose} {name}: {shape}", make, dots[0] if dots else None))
     for whose, make, dots in rows:
         if words and not any(word in whose for word in words):
             continue
@@ -55,8 +58,6 @@ def others(words: Sequence[str] = ()) -> int:
         counts = checked(found, ran, dots)
         false += bool(blamed) or counts == "WRONG"
         print(f"{whose[:71]:72}{times[whose]:6.1f}  {counts:12}{found.unread or said}", flush=True)
-    for package in sorted(missing):
-        print(f"skipped: {package} is not installed")
     slowest = max(times, key=lambda one: times[one])
     theirs = sum(not whose.startswith("here") for whose in times)
     print(f"\n{len(times)} right kernels, {theirs} of other projects: {false} false alarms")

@@ -1,16 +1,14 @@
 """Kernels of other projects, as they are installed: whose, of which version, at which shape.
 
-What is here is right, as far as its own tests say; `examine` has to blame none of it. `dots` is a
-number of matrix products counted by hand, where that is easy.
+What is here is right, as far as its own tests say; `examine` has to blame none of it. Of each
+kernel the name, the shape in words, what makes it, and the number of matrix products, counted by
+hand, where that is easy.
 """
 
 from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 
 import jax
 import jax.numpy as jnp
@@ -34,35 +32,7 @@ from production import (
 
 f32, bf16, i8, i32 = jnp.float32, jnp.bfloat16, jnp.int8, jnp.int32
 S = jax.ShapeDtypeStruct
-REPOSITORIES = {"jax": "jax-ml/jax", "tokamax": "openxla/tokamax"}
 TOKAMAX = "tokamax._src.ops"
-
-
-@dataclass(frozen=True)
-class Foreign:
-    """A kernel: the package that brings it, its name, its shape in words, and what makes it."""
-
-    package: str
-    name: str
-    shape: str
-    make: Callable[[], tuple]
-    dots: int | None = None
-
-    @property
-    def version(self) -> str | None:
-        """Of the package; None where it is not installed."""
-        try:
-            return version(self.package)
-        except PackageNotFoundError:
-            return None
-
-
-def kernels() -> Iterator[Foreign]:
-    """All of them, whether they are installed or not."""
-    for name, shape, make, *dots in (*JAX, *GROUPED):
-        yield Foreign("jax", name, shape, make, *dots)
-    for name, shape, make, *dots in TOKAMAX_KERNELS:
-        yield Foreign("tokamax", name, shape, make, *dots)
 
 
 def of(path: str, name: str):
@@ -171,8 +141,6 @@ JAX = (
      lambda: random("threefry", "plthreefry_random_bits", (300, 400))),
     ("example_kernel.double", "64 × 128",
      lambda: (of(f"{OPS}.example_kernel", "double"), S((64, 128), f32))),
-)  # fmt: skip
-GROUPED = (
     ("megablox.gmm", "sizes 100, 0, 156, 200, 56", jax_own.gmm),
     ("megablox.tgmm", "sizes 100, 0, 156, 200, 56", jax_own.tgmm),
     ("megablox.gmm", "its gradient", jax_own.gmm_gradient),
@@ -231,3 +199,5 @@ TOKAMAX_KERNELS = (
     ("linear_softmax_cross_entropy_loss", "1024 × 512 × 1024", lambda: tokamax_loss(False)),
     ("linear_softmax_cross_entropy_loss", "its gradient", lambda: tokamax_loss(True)),
 )
+# By package: its repository, and its kernels.
+KERNELS = {"jax": ("jax-ml/jax", JAX), "tokamax": ("openxla/tokamax", TOKAMAX_KERNELS)}

@@ -110,14 +110,6 @@ def matmul():
     return multiply, S((256, 384), bf16), S((384, 256), bf16)
 
 
-def jitted_matmul():
-    return jax.jit(multiply, static_argnames="bm"), S((256, 256), f32), S((256, 128), f32)
-
-
-def batched_matmul():
-    return jax.vmap(multiply, in_axes=(0, None)), S((2, 256, 256), f32), S((256, 128), f32)
-
-
 class Layer:
     """A callable object, whose weights are its own."""
 
@@ -129,26 +121,6 @@ class Layer:
 
     def forward(self, x):
         return multiply(x, self.w)
-
-
-def callable_object():
-    return Layer(), S((256, 128), f32)
-
-
-@jax.custom_vjp
-def trainable(a, b):
-    return multiply(a, b)
-
-
-trainable.defvjp(
-    lambda a, b: (multiply(a, b), (a, b)),
-    lambda res, g: (multiply(g, res[1].T), multiply(res[0].T, g)),
-)
-
-
-def gradient():
-    fn = jax.grad(lambda a, b: jnp.sum(trainable(a, b) ** 2), argnums=(0, 1))
-    return fn, S((256, 128), f32), S((128, 128), f32)
 
 
 def softmax_rows():
@@ -284,21 +256,6 @@ def scoped_copy():
     return scoped, S((32, 128), f32)
 
 
-def inner_pipeline():
-    def kernel(x_ref, o_ref):
-        def body(x, o):
-            o[...] = x[...] * 2.0
-
-        pltpu.emit_pipeline(body, grid=(4,), in_specs=rows(1), out_specs=rows(1))(x_ref, o_ref)
-
-    def piped(x):
-        return pl.pallas_call(kernel, in_specs=[ANY], out_specs=ANY, out_shape=S(x.shape, x.dtype))(
-            x
-        )
-
-    return piped, S((32, 128), f32)
-
-
 def counted_loop():
     def kernel(n_ref, x_ref, o_ref):
         o_ref[...] = lax.fori_loop(0, n_ref[0], lambda _, c: c + x_ref[...], jnp.zeros((8, 128)))
@@ -399,22 +356,6 @@ def quantised():
     return dequantised, S((64, 128), bf16), S((128, 128), jnp.int8), S((1, 128), f32)
 
 
-def two_launches():
-    def kernel(x_ref, o_ref):
-        o_ref[...] = x_ref[...] * 2.0
-
-    def twice(x):
-        def one(x):
-            return pl.pallas_call(
-                kernel, grid=(4,), in_specs=rows(1), out_specs=rows(1)[0],
-                out_shape=S(x.shape, x.dtype),
-            )(x)  # fmt: skip
-
-        return one(jnp.sin(one(x)))
-
-    return twice, S((32, 128), f32)
-
-
 def in_a_scan():
     fn, x = softmax_rows()
 
@@ -439,10 +380,8 @@ def sharded():
 LAUNCHES = {
     make.__name__: make
     for make in (
-        add_vectors, scale_rows, ragged_rows, ragged_sum, matmul, jitted_matmul, batched_matmul,
-        callable_object, gradient, softmax_rows, squeezed_batch,
+        add_vectors, scale_rows, ragged_rows, ragged_sum, matmul, softmax_rows, squeezed_batch,
         picked_blocks, in_place, filled_elsewhere, one_copy, two_buffers, scoped_copy,
-        inner_pipeline, counted_loop, masked_blocks, running_sum, large_blocks, quantised,
-        two_launches, in_a_scan, sharded,
+        counted_loop, masked_blocks, running_sum, large_blocks, quantised, in_a_scan, sharded,
     )
 }  # fmt: skip

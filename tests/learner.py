@@ -8,7 +8,7 @@ import textwrap
 from typing import Any
 
 import puzzles
-from puzzles import _regions
+from puzzles import Verdict, _regions
 
 _numbers = itertools.count(1)
 
@@ -43,3 +43,8 @@ def edited(puzzle: str, *edits: tuple[str, str]) -> Any:
     notebook = Notebook()
     notebook.run(text)
     return notebook[puzzle]
+
+
+def judged(puzzle: str, *edits: tuple[str, str]) -> Verdict:
+    """What is said of that answer."""
+    return puzzles.judge(puzzles.find(puzzle), edited(puzzle, *edits))

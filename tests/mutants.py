@@ -3,7 +3,7 @@
 Each change of what the learner writes is judged as an answer of theirs would be. One that passes
 must be equivalent: the same values on every case, under other keys and on cases that mix the dims
 of those on record, no cost higher, and compiled for every TPU. Whatever passes and is not is a
-survivor, unless `tests/equivalents.py` says why it is right, too.
+survivor, unless `tests/equivalents.toml` says why it is right, too.
 
     python tests/mutants.py [--all] [NAME ...]      --all also lists the equivalent ones
 """
@@ -17,11 +17,13 @@ import multiprocessing
 import os
 import signal
 import sys
+import tomllib
+from collections import Counter
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import jax
 import numpy as np
-from equivalents import EQUIVALENT
 from mutate import Mutant, mutants
 
 import puzzles
@@ -32,9 +34,13 @@ from puzzles._judge.case import execute
 from puzzles._launch import trace_call
 from puzzles._puzzle import load
 
+EQUIVALENTS = Path(__file__).with_name("equivalents.toml")
 SECONDS = 60  # a change can make a loop endless
 SHADOWS = 4
 SAME = 1e-5
+# What may become of a mutant. "late" is rejected: a minute was not enough to judge it, so that it
+# is endless or slow.
+KINDS = ("rejected", "late", "equivalent", "excused", "survives")
 
 
 class TooLong(BaseException):
@@ -45,24 +51,11 @@ def _alarm(*_: object) -> None:
     raise TooLong
 
 
-@dataclasses.dataclass
-class Tally:
-    """What became of a rung's mutants."""
-
-    rung: str
-    rejected: int = 0
-    equivalent: list[str] = dataclasses.field(default_factory=list)
-    excused: list[str] = dataclasses.field(default_factory=list)
-    survivors: list[str] = dataclasses.field(default_factory=list)
-    late: list[str] = dataclasses.field(default_factory=list)  # counted as rejected
-
-    def __str__(self) -> str:
-        total = self.rejected + len(self.equivalent) + len(self.excused) + len(self.survivors)
-        return (
-            f"{self.rung:<30}{total:5} mutants{self.rejected:6} rejected"
-            f"{len(self.equivalent):5} equivalent{len(self.excused):4} excused"
-            f"{len(self.survivors):4} survive"
-        )
+def equivalents(name: str) -> dict[tuple[str, str], str]:
+    """Why a change of a rung is right, by the solution's line and the change."""
+    listed = tomllib.loads(EQUIVALENTS.read_text(encoding="utf-8"))["equivalent"]
+    mine = (one for one in listed if one["rung"] == name)
+    return {(one["line"], change): one["why"] for one in mine for change in one["changes"]}
 
 
 def shadows(puzzle: Puzzle) -> list[dict]:
@@ -150,50 +143,47 @@ def refused(puzzle: Puzzle, fn: Callable, compiler: _tpu.Compiler) -> str | None
     return None
 
 
-def hunt(name: str) -> Tally:
-    """Judge every mutant of one rung."""
-    puzzle, tally = puzzles.find(name), Tally(name)
-    excuses = dict(EQUIVALENT.get(name, {}))
+def hunt(name: str) -> dict[str, list[str]]:
+    """Judge every mutant of one rung: a line for each, by what became of it."""
+    puzzle, excuses = puzzles.find(name), equivalents(name)
+    found: dict[str, list[str]] = {kind: [] for kind in KINDS}
     explainers = judging.EXPLAINERS
     dims = [dict(one) for one in puzzle.cases]
     dims += shadows(puzzle)
     before = signal.signal(signal.SIGALRM, _alarm)
     try:
         judging.EXPLAINERS = {}  # why it is wrong does not matter here
-        _judge_all(puzzle, tally, excuses, dims)
+        with _tpu.Compiler() as compiler:
+            for mutant in mutants(puzzle.text, puzzle.cases[0]):
+                line = puzzle.text.splitlines()[mutant.line - 1].strip()
+                excuse = excuses.pop((line, mutant.change), None)
+                kind, why = _became(puzzle, mutant, dims, compiler)
+                if kind == "survives" and excuse is not None:
+                    kind, why = "excused", excuse
+                because = f": {why}" if why else ""
+                found[kind].append(f"line {mutant.line}: {mutant.change}{because}")
     finally:  # who judges in this process afterwards has a timer of its own, and explainers
         judging.EXPLAINERS = explainers
         signal.signal(signal.SIGALRM, before)
-    tally.survivors += [f"{one}: excused, but there is no such change" for one in excuses]
-    return tally
+    found["survives"] += [f"{one}: excused, but there is no such change" for one in excuses]
+    return found
 
 
-def _judge_all(puzzle: Puzzle, tally: Tally, excuses: dict, dims: Sequence[dict]) -> None:
-    with _tpu.Compiler() as compiler:
-        for mutant in mutants(puzzle.text, puzzle.cases[0]):
-            signal.alarm(SECONDS)
-            try:
-                why = _survives(puzzle, mutant, dims, compiler)
-            except TooLong:
-                why = "rejected"
-                tally.late.append(f"line {mutant.line}: {mutant.change}")
-                compiler.start()  # its last answer may still be on the way
-            finally:
-                signal.alarm(0)
-            line = puzzle.text.splitlines()[mutant.line - 1].strip()
-            _count(tally, mutant, why, excuses.pop((line, mutant.change), None))
-
-
-def _count(tally: Tally, mutant: Mutant, why: str | None, excuse: str | None) -> None:
-    entry = f"line {mutant.line}: {mutant.change}"
+def _became(
+    puzzle: Puzzle, mutant: Mutant, dims: Sequence[dict], compiler: _tpu.Compiler
+) -> tuple[str, str]:
+    """What became of a mutant, and why: of `KINDS`, all but "excused"."""
+    signal.alarm(SECONDS)
+    try:
+        why = _survives(puzzle, mutant, dims, compiler)
+    except TooLong:
+        compiler.start()  # its last answer may still be on the way
+        return "late", ""
+    finally:
+        signal.alarm(0)
     if why == "rejected":
-        tally.rejected += 1
-    elif why is None:
-        tally.equivalent.append(entry)
-    elif excuse is not None:
-        tally.excused.append(f"{entry}: {excuse}")
-    else:
-        tally.survivors.append(f"{entry}: {why}")
+        return "rejected", ""
+    return ("equivalent", "") if why is None else ("survives", why)
 
 
 def _survives(
@@ -214,35 +204,27 @@ def _survives(
 
 def main(arguments: Sequence[str]) -> int:
     """Print a line for each rung and each survivor; 1 if there is one."""
-    everything = "--all" in arguments
+    told = ["survives", "late", *(["equivalent"] if "--all" in arguments else [])]
     asked = [a for a in arguments if not a.startswith("-")]
     names = gate.selected(asked, puzzles.ladders())
     context = multiprocessing.get_context("spawn")
-    totals = [0, 0, 0, 0]
+    totals: Counter[str] = Counter()
     with concurrent.futures.ProcessPoolExecutor(os.cpu_count(), mp_context=context) as pool:
-        for tally in pool.map(hunt, names):
-            print(tally, flush=True)
-            for line in tally.survivors:
-                print(f"    SURVIVES {line}")
-            for line in tally.late:
-                print(
-                    f"    {SECONDS} s were not enough to judge it, so it is endless or slow: {line}"
-                )
-            if everything:
-                for line in tally.equivalent:
-                    print(f"    equivalent {line}")
-            counts = (
-                tally.rejected,
-                len(tally.equivalent),
-                len(tally.excused),
-                len(tally.survivors),
-            )
-            totals = [a + b for a, b in zip(totals, counts, strict=True)]
-    print(
-        f"{len(names)} rungs, {sum(totals)} mutants: {totals[0]} rejected, {totals[1]} equivalent, "
-        f"{totals[2]} excused with a reason, {totals[3]} survive"
-    )
-    return int(totals[3] > 0)
+        for name, found in zip(names, pool.map(hunt, names), strict=True):
+            counts = Counter({kind: len(lines) for kind, lines in found.items()})
+            print(row(name, counts), flush=True)
+            for kind in told:
+                for line in found[kind]:
+                    print(f"    {kind} {line}")
+            totals += counts
+    print(row(f"{len(names)} rungs", totals))
+    return int(totals["survives"] > 0)
+
+
+def row(name: str, counts: Counter[str]) -> str:
+    """How many mutants there are, and what became of them."""
+    each = "".join(f"{counts[kind]:6} {kind}" for kind in KINDS)
+    return f"{name:<30}{counts.total():6} mutants{each}"
 
 
 if __name__ == "__main__":

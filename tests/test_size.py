@@ -6,7 +6,7 @@ These are ratchets, what it is today; the limits that it is to come under stand 
 from __future__ import annotations
 
 import pytest
-from size import Measure, measures, patches, private_names, recursions, wings
+from size import Measure, measures, patches, private_names, recursions
 
 pytestmark = pytest.mark.newest  # JAX changes nothing here
 
@@ -63,10 +63,3 @@ def flat(jaxpr):
     return list(jaxpr.eqns)
 """
     assert recursions(text) == {"outer"}
-
-
-def test_lines_are_summed_by_wing() -> None:
-    assert wings({"_jax.py": "a\nb\n", "_launch/a.py": "a\n", "_launch/b.py": ""}) == {
-        "flat": 2,
-        "_launch": 1,
-    }

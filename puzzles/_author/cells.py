@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import ast
 import builtins
 import inspect
 import re
 import symtable
 from collections.abc import Iterator
-from functools import cache
 
 import jupytext
 from nbformat import NotebookNode
@@ -70,10 +68,7 @@ def rung_cells(
     except _regions.RegionError as error:
         raise BuildError(f"{at_line(puzzle.file, error)}") from None
     _, header = _regions.split_cells(texts[0])[0]
-    _check_header(puzzle, header)
-    _check_notebook_only(puzzle)
     starter, solution = (_parse(text.removeprefix(header)) for text in texts)
-    _check_names(puzzle, starter)
     _check_names(puzzle, solution)
     cells = solution if solved else starter
     for position, cell in enumerate(cells, 1):
@@ -129,68 +124,29 @@ def _hints(puzzle: Puzzle) -> str:
     )
 
 
-def _imports(source: str) -> dict[str, str]:
-    """What each name that `source` imports at its top level stands for."""
-    found = {}
-    for node in ast.parse(source).body:
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                found[alias.asname or alias.name.split(".")[0]] = alias.name
-        elif isinstance(node, ast.ImportFrom):
-            for alias in node.names:
-                found[alias.asname or alias.name] = f"{node.module}.{alias.name}"
-    return found
-
-
 def plain(source: str) -> str:
     """A cell as Python can parse it: without IPython's `%magic` and `!shell` lines."""
     return re.sub(r"(?m)^( *)[%!].*$", r"\1pass", source)
 
 
-@cache
-def _setup_imports() -> dict[str, str]:
-    return _imports(plain(SETUP))
-
-
-def _check_header(puzzle: Puzzle, header: str) -> None:
-    """What stands before the first cell is imports that the setup cell makes too."""
-    for node in ast.parse(header).body:
-        docstring = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-        if not docstring and not isinstance(node, ast.Import | ast.ImportFrom):
-            raise BuildError(
-                f"{puzzle.file}:{node.lineno}: only imports may stand before the first "
-                "'# %%', for no notebook shows what is there; move this into a cell"
-            )
-    for name, origin in _imports(header).items():
-        if _setup_imports().get(name) != origin:
-            raise BuildError(
-                f"{puzzle.place(name, author=False)}: the setup cell does not import {name!r} "
-                f"({origin}): import it in a cell of this puzzle, or add it to SETUP in "
-                "puzzles/_author/cells.py"
-            )
-
-
 def _check_names(puzzle: Puzzle, cells: list[NotebookNode]) -> None:
     """A puzzle runs after the setup cell alone: it uses no name from elsewhere."""
-    source = "\n".join(plain(cell.source) for cell in cells if cell.cell_type == "code")
-    known = {*_setup_imports(), *dir(builtins), "__name__", *_filled_in(puzzle)}
-    unknown = _free_names(source) - known
+    setup = SETUP.format(installed="True", install="", first="")
+    code = [setup, *(cell.source for cell in cells if cell.cell_type == "code")]
+    try:
+        free = _free_names(plain("\n".join(code)))
+    except SyntaxError as error:  # the rest was imported
+        place = puzzle.place((error.text or "").strip(), author=False)
+        raise BuildError(
+            f"{place}: SyntaxError: {error.msg}, in a cell that runs in the notebook only"
+        ) from None
+    unknown = free - {*dir(builtins), "__name__"}
     if unknown:
         raise BuildError(
             f"{_first_use(puzzle, unknown)}: {', '.join(sorted(unknown))} is defined neither in "
-            "the setup cell nor in this puzzle's cells"
+            "the setup cell nor in this puzzle's cells: import or define it in one of these, or "
+            "add it to SETUP in puzzles/_author/cells.py"
         )
-
-
-def _filled_in(puzzle: Puzzle) -> set[str]:
-    """Names that the learner's lines bind: the given lines after a gap may use them."""
-    regions = _regions.regions(puzzle.text)
-    return {
-        node.id
-        for node in ast.walk(ast.parse(puzzle.text))
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
-        if any(region.first <= node.lineno <= region.last for region in regions)
-    }
 
 
 def _first_use(puzzle: Puzzle, names: set[str]) -> str:
@@ -201,22 +157,6 @@ def _first_use(puzzle: Puzzle, names: set[str]) -> str:
         if word.search(line) and not prose:
             return f"{puzzle.file}:{number}"
     return f"{puzzle.file}:1"
-
-
-def _check_notebook_only(puzzle: Puzzle) -> None:
-    """Cells that are comments in the module are Python in the notebook; no import reads them."""
-    line = 0
-    for marker, body in _regions.split_cells(puzzle.text):
-        line += bool(marker)
-        if 'active="ipynb"' in marker:
-            try:
-                ast.parse(plain(re.sub(r"(?m)^# ?", "", body)))
-            except SyntaxError as error:
-                place = f"{puzzle.file}:{line + (error.lineno or 1)}"
-                raise BuildError(
-                    f"{place}: SyntaxError: {error.msg}, in a cell that runs in the notebook only"
-                ) from None
-        line += body.count("\n")
 
 
 def _free_names(source: str) -> set[str]:

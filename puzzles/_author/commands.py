@@ -11,7 +11,7 @@ from pathlib import Path
 
 import jax
 
-from puzzles._author import diagrams, scaffold
+from puzzles._author import scaffold
 from puzzles._author.repository import BuildError, ladders_folder, project
 from puzzles._author.tree import ladders_of, missing, unlisted
 from puzzles._jax import has_tpu
@@ -57,14 +57,8 @@ def build(check: bool = False, solved: Path | None = None) -> int:
     check: write nothing; 1 if one of them is out of date. solved: write solved notebooks into that
     folder instead.
     """
-    try:
-        from puzzles._author import notebook
-    except ModuleNotFoundError as error:
-        if error.name not in ("jupytext", "nbformat"):
-            raise
-        raise BuildError(
-            f"building notebooks needs {error.name}: pip install -e '.[author]'"
-        ) from None
+    from puzzles._author import notebook  # needs the author's extra
+
     root = project()
     names = ladders_of(root)
     if not names:
@@ -75,14 +69,13 @@ def build(check: bool = False, solved: Path | None = None) -> int:
     for problem in (problem for name in names for problem in missing(name)):
         raise BuildError(problem)
     if check:
-        stale = [*notebook.out_of_date(root, names), *diagrams.out_of_date(root)]
-        if stale:
+        if stale := notebook.out_of_date(root, names):
             print(f"out of date: {', '.join(stale)}. Run python -m puzzles build", file=sys.stderr)
         return int(bool(stale))
     if solved:
         written = notebook.write_solved(solved, root, names)
     else:
-        written = [*diagrams.write(root), *notebook.write(root, names)]
+        written = notebook.write(root, names)
     _wrote(written)
     if not written:
         print("everything is up to date")

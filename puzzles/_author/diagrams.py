@@ -34,7 +34,7 @@ def strip(
     return draw
 
 
-def drawn(root: Path) -> dict[Path, str]:
+def drawn(root: Path) -> dict[str, str]:
     """Every diagram of the project at `root` as it would be drawn now; none without a script."""
     script = root / "diagrams" / "draw.py"
     if not script.exists():
@@ -44,25 +44,4 @@ def drawn(root: Path) -> dict[Path, str]:
         raise BuildError(
             f"{script} has no DIAGRAMS: a dict of functions that draw, by '<ladder>/<rung>'"
         )
-    return {root / "diagrams" / f"{name}.svg": draw() for name, draw in diagrams.items()}
-
-
-def out_of_date(root: Path) -> list[str]:
-    """Names of the diagrams whose file is not what would be drawn now, and of stray files."""
-    wanted = drawn(root)
-    stale = [path for path, svg in wanted.items() if _text(path) != svg]
-    stray = [path for path in (root / "diagrams").glob("*/*.svg") if wanted and path not in wanted]
-    return sorted(path.relative_to(root).as_posix() for path in (*stale, *stray))
-
-
-def write(root: Path) -> list[Path]:
-    """Draw every diagram; returns those that changed."""
-    changed = [(path, svg) for path, svg in drawn(root).items() if _text(path) != svg]
-    for path, svg in changed:
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(svg, encoding="utf-8")
-    return [path for path, _ in changed]
-
-
-def _text(path: Path) -> str | None:
-    return path.read_text(encoding="utf-8") if path.exists() else None
+    return {f"diagrams/{name}.svg": draw() for name, draw in diagrams.items()}

@@ -10,10 +10,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from puzzles._judge import cases, fresh_cases, tolerance_of
+from puzzles._judge import cases, tolerance_of
 from puzzles._puzzle import Puzzle
 
-_DRAWS = 30  # of the fresh case
 _LENIENT = 10.0  # times the usual tolerance of a dtype
 
 
@@ -27,12 +26,8 @@ class Fault:
 
 def faults(puzzle: Puzzle) -> Iterator[Fault]:
     """Each with its name in `waivers`."""
-    dull = list(_dull(puzzle))
-    yield from dull
-    yield from _by_heart(puzzle)
+    yield from _dull(puzzle)
     yield from _not_finite(puzzle)
-    if all(fault.name != "constant" for fault in dull):  # constant data has constant results
-        yield from _void(puzzle)
     yield from _lenient(puzzle)
 
 
@@ -54,27 +49,6 @@ def _dull(puzzle: Puzzle) -> Iterator[Fault]:
                 yield Fault(f"{says} numbers", "signed")
 
 
-def _by_heart(puzzle: Puzzle) -> Iterator[Fault]:
-    """A size that is the same in every case can be written into an answer, and it passes."""
-    if puzzle.fresh is None:
-        return
-    all_cases = (*cases(puzzle), *fresh_cases(puzzle, _DRAWS))
-    shapes = [list(map(np.shape, jax.tree.leaves(case.args))) for case in all_cases]
-    for position in range(min(map(len, shapes))):
-        forms = {one[position] for one in shapes}
-        if len(set(map(len, forms))) > 1:
-            continue
-        for axis, sizes in enumerate(zip(*forms, strict=True)):
-            if len(set(sizes)) == 1 and sizes[0] > 1:
-                yield Fault(
-                    f"{puzzle.place('fresh=')}: axis {axis} of array {position} of the arguments "
-                    f"is {sizes[0]} long in every case, so an answer may know it by heart: let "
-                    "`fresh` draw another length now and then",
-                    "sizes",
-                )
-                return
-
-
 def _not_finite(puzzle: Puzzle) -> Iterator[Fault]:
     """NaN equals NaN here: what is not finite hides every mistake, unless the data asks for it."""
     if puzzle.accepts is not None:
@@ -91,22 +65,6 @@ def _not_finite(puzzle: Puzzle) -> Iterator[Fault]:
                 "finite",
             )
             return
-
-
-def _void(puzzle: Puzzle) -> Iterator[Fault]:
-    """A case in which a result is the same number throughout proves nothing of it."""
-    if puzzle.accepts is not None:
-        return
-    for case in cases(puzzle):
-        for position, leaf in enumerate(map(np.asarray, jax.tree.leaves(case.expected))):
-            if leaf.size > 1 and (leaf == leaf.flat[0]).all():
-                which = puzzle.results[position] if puzzle.results else f"result {position}"
-                yield Fault(
-                    f"{puzzle.place('cases=')}: {which} is {leaf.flat[0]} throughout in one case "
-                    f"({case.label}), which then proves nothing of it: change its dims or data",
-                    "same",
-                )
-                return
 
 
 def _lenient(puzzle: Puzzle) -> Iterator[Fault]:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import jax
 import numpy as np
 
 from puzzles._judge import Case, cases, execute, largest_error, tolerance_of
-from puzzles._launch import trace_call
 from puzzles._puzzle import Puzzle
 
 LIMIT = 0.5  # another JAX, another chip, another key: the rest is theirs
@@ -18,13 +17,9 @@ LIMIT = 0.5  # another JAX, another chip, another key: the rest is theirs
 
 @dataclass(frozen=True)
 class Margin:
-    """The solution's largest error over cases and keys; 1 is the tolerance, 0 where it is exact.
-
-    computed: without the last digit of a bf16, which alone is half of the tolerance.
-    """
+    """The solution's largest error over cases and keys; 1 is the tolerance, 0 where it is exact."""
 
     error: float
-    computed: float
     tolerance: float
     label: str
     seed: int
@@ -33,40 +28,34 @@ class Margin:
         return "exact" if self.error == 0 else f"{self.error:.2g}"
 
 
-def margin(puzzle: Puzzle, seeds: Sequence[int]) -> Margin | None:
-    """The largest error of the reference solution; None where a predicate judges."""
+def margin(puzzle: Puzzle, seeds: Sequence[int], neighbours: bool = True) -> Margin | None:
+    """The largest error of the reference solution; None where a predicate judges.
+
+    neighbours: forgives the last digit of a bf16, which alone is half of the tolerance.
+    """
     if puzzle.accepts is not None:
         return None
-    found = [_margin(case) for seed in seeds for case in cases(puzzle, seed)]
-    worst = max(found, key=lambda one: one.error)
-    return replace(worst, computed=max(one.computed for one in found))
-
-
-def _margin(case: Case) -> Margin:
-    wanted = [np.asarray(leaf) for leaf in jax.tree.leaves(case.expected)]
-    pairs = list(zip(wanted, _results(case), strict=True))
-    return max((_of(case, *pair) for pair in pairs), key=lambda one: one.error)
-
-
-def _of(case: Case, want: np.ndarray, got: np.ndarray) -> Margin:
-    given = case.puzzle.tolerance
-    error = computed = math.inf
-    if want.shape == got.shape:
-        error = largest_error(want, got, given)
-        computed = largest_error(want, got, given, neighbours=True)
-    return Margin(error, computed, tolerance_of(want, given), case.label, case.seed)
+    found = []
+    for case in (case for seed in seeds for case in cases(puzzle, seed)):
+        for leaf, got in zip(jax.tree.leaves(case.expected), _results(case), strict=True):
+            want = np.asarray(leaf)
+            error = math.inf
+            if want.shape == got.shape:
+                error = largest_error(want, got, puzzle.tolerance, neighbours)
+            allowed = tolerance_of(want, puzzle.tolerance)
+            found.append(Margin(error, allowed, case.label, case.seed))
+    return max(found, key=lambda one: one.error)
 
 
 def _results(case: Case) -> list[np.ndarray]:
-    solution = case.puzzle.solution
     if case.puzzle.kernel:
-        return execute(trace_call(case.judged(solution), *case.args))
-    return [np.asarray(leaf) for leaf in jax.tree.leaves(case.plainly(solution))]
+        return execute(case.reference)
+    return [np.asarray(leaf) for leaf in jax.tree.leaves(case.plainly(case.puzzle.solution))]
 
 
 def margin_problem(puzzle: Puzzle, found: Margin | None) -> str | None:
     """That the reference is right by little, or None."""
-    if found is None or found.computed < LIMIT:
+    if found is None or found.error < LIMIT:
         return None
     place = puzzle.place("tolerance=" if puzzle.tolerance else "PUZZLE = ")
     return (
@@ -78,7 +67,7 @@ def margin_problem(puzzle: Puzzle, found: Margin | None) -> str | None:
 def how_far(puzzle: Puzzle, seed: int) -> str:
     """What to say of a reference whose numbers are not the spec's."""
     try:
-        found = margin(puzzle, [seed])
+        found = margin(puzzle, [seed], neighbours=False)
     except Exception:  # another form than the spec's, or a case that raises: the verdict says so
         return ""
     if found is None or math.isinf(found.error):

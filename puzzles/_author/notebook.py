@@ -10,9 +10,10 @@ import nbformat
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_notebook
 
+from puzzles._author import diagrams
 from puzzles._author.cells import markdown, rung_cells, setup_cell
 from puzzles._author.report import plural
-from puzzles._author.repository import ROOT, BuildError, Repository, repository
+from puzzles._author.repository import ROOT, Repository, repository
 from puzzles._author.shapes import with_shapes
 from puzzles._ladders import ladder, ladder_module, ladders
 from puzzles._rules import PAGE, RECORD, rules_page
@@ -45,10 +46,6 @@ def solved_notebook(ladder_name: str, root: Path = ROOT) -> NotebookNode:
 
 def _notebook(ladder_name: str, where: Repository, solved: bool) -> NotebookNode:
     module = ladder_module(ladder_name)
-    for needed in ("TITLE", "INTRO"):
-        if not hasattr(module, needed):
-            path = module.__name__.replace(".", "/")
-            raise BuildError(f"{path}/__init__.py: a ladder needs {needed}")
     parts = getattr(module, "PARTS", {})
     cells = [
         markdown(f"{ladder_name}-title", f"# {module.TITLE}\n\n{where.badge(ladder_name)}"),
@@ -99,7 +96,8 @@ def generated(root: Path = ROOT, names: Sequence[str] | None = None) -> dict[str
     names: ladders, all by default. A README without marks, and no page of rules, stay so.
     """
     names = ladders() if names is None else names
-    files = {f"{name}.ipynb": dumps(learner_notebook(name, root)) for name in names}
+    files = diagrams.drawn(root)
+    files |= {f"{name}.ipynb": dumps(learner_notebook(name, root)) for name in names}
     readme = _read(root / "README.md") or ""
     if _TABLE.search(readme):
         readme = _TABLE.sub(lambda _: _table(names, repository(root)), readme, count=1)
@@ -146,6 +144,7 @@ def write(root: Path = ROOT, names: Sequence[str] | None = None) -> list[Path]:
     changed = []
     for name, text in generated(root, names).items():
         if _read(root / name) != text:
+            (root / name).parent.mkdir(exist_ok=True)
             (root / name).write_bytes(text.encode("utf-8"))
             changed.append(root / name)
     return changed

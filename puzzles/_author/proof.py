@@ -14,26 +14,8 @@ import jax.numpy as jnp
 from puzzles import _regions
 from puzzles._author.margin import how_far
 from puzzles._author.repository import at_line
-from puzzles._judge import (
-    USUAL,
-    Case,
-    Verdict,
-    at_scale,
-    cases,
-    excesses,
-    fresh_cases,
-    judge,
-    judge_fresh,
-    narrow,
-)
-from puzzles._launch import (
-    Traced,
-    before_last_casts,
-    equations,
-    keeping_traces,
-    kernels,
-    trace_call,
-)
+from puzzles._judge import Case, Verdict, at_scale, cases, fresh_cases, judge, judge_fresh
+from puzzles._launch import keeping_traces, kernels, trace_call
 from puzzles._puzzle import Alternative, Mistake, Puzzle, load, starter_function, variant
 from puzzles._tpu import Compiler
 
@@ -131,11 +113,6 @@ def solution_problem(
         if made != len(puzzle.results):
             place = puzzle.place("results=")
             return f"{place}: {len(puzzle.results)} names for {made} results: name each of them"
-    if puzzle.roundings is not None and _rounds_early(puzzle):
-        return (
-            f"{puzzle.place('roundings=')}: the spec rounds on the way: let it compute in f32 and "
-            "cast last, for answers are compared with what it casts"
-        )
     for seed in seeds:
         verdict = judge(puzzle, puzzle.solution, seed=seed, thorough=thorough and seed == seeds[0])
         if verdict.stage == "work":
@@ -183,16 +160,6 @@ def fresh_problems(
             )
 
 
-def _rounds_early(puzzle: Puzzle) -> bool:
-    """Whether the spec computes anything in a narrow float, or ends without a cast to one."""
-    case = cases(puzzle)[0]
-    traced = trace_call(puzzle.spec, *case.args)
-    exact = before_last_casts(traced.jaxpr).jaxpr
-    lasting = {id(v) for v in traced.jaxpr.jaxpr.outvars}
-    made = [v for e in equations(traced.jaxpr.jaxpr) for v in e.outvars if id(v) not in lasting]
-    return any(narrow(v.aval.dtype) for v in (*made, *exact.outvars))
-
-
 def _solution_rejected(puzzle: Puzzle, verdict: Verdict, seed: int) -> str | None:
     if verdict.passed:
         return None
@@ -202,15 +169,8 @@ def _solution_rejected(puzzle: Puzzle, verdict: Verdict, seed: int) -> str | Non
     return f"{place}: the solution is rejected (seed {seed}); mend it, or its spec{far}:\n{plain}"
 
 
-def _dear(puzzle: Puzzle) -> set[str]:
-    """The costs that some alternative has above the usual limit at the production shape."""
-    scales = [at_scale(puzzle, variant(puzzle, one)) for one in puzzle.alternatives]
-    found = (one for scale in scales if scale for one in excesses(scale, {}))
-    return {one.rule.removeprefix("cost-") for one in found}
-
-
 def scale_problems(puzzle: Puzzle) -> Iterator[str]:
-    """Is there a production shape at which the solution is read, and a reason for each slack?"""
+    """Is there a production shape at which the solution is read?"""
     if not puzzle.kernel:
         return
     if puzzle.scale is None:
@@ -225,13 +185,6 @@ def scale_problems(puzzle: Puzzle) -> Iterator[str]:
             "map reads data that `scale` does not give, so no cost is compared: return real arrays "
             "for what they read"
         )
-    needed = _dear(puzzle) if puzzle.slack else set()
-    for what, times in puzzle.slack.items():
-        if what not in needed and times > USUAL.get(what, 0):
-            yield (
-                f"{puzzle.place('slack=')}: no alternative needs slack for {what!r}: add the right "
-                f"answer that does, or take it out; known are {', '.join(sorted(USUAL))}"
-            )
 
 
 def compiler_problems(
@@ -239,27 +192,21 @@ def compiler_problems(
     compiler: Compiler,
     alternatives: Sequence[Alternative],
     chips: Sequence[str] | None = None,
-    theirs: Sequence[str] | None = None,
 ) -> Iterator[str]:
     """What a TPU's compiler refuses: the solution, and each kernel of it and of `alternatives`.
 
     All of them pass. Many at once take a fifth of the time; who is refused, verdicts then tell.
-    chips, theirs: which the solution is compiled for, and which the alternatives' other kernels;
-    None for all that libtpu knows.
+    chips: those compiled for, None for all that libtpu knows.
     """
     who = {puzzle.solution: ""}
     for one in alternatives:
         who[variant(puzzle, one)] = f"{puzzle.place(one.quoted)}: alternative '{one.name}'"
-
-    def traced(fn: Callable) -> list[Traced]:
-        return [trace_call(case.judged(fn), *case.args) for case in cases(puzzle)]
-
-    solution, *others = map(traced, who)
-    ours = {key: kernel for one in solution for key, kernel in kernels(one).items()}
-    new = {key: k for other in others for one in other for key, k in kernels(one).items()}
-    compiled = compiler.compile_all([solution[0], *ours.values()], chips)
-    also = compiler.compile_all([k for key, k in new.items() if key not in ours], theirs)
-    if not any((*compiled.values(), *also.values())):
+    programs = {}
+    for fn in who:
+        for case in cases(puzzle):
+            programs.update(kernels(trace_call(case.judged(fn), *case.args)))
+    whole = cases(puzzle)[0].reference
+    if not any(compiler.compile_all([whole, *programs.values()], chips).values()):
         return
     for fn, name in who.items():
         verdict = judge(puzzle, fn, compiler=compiler)

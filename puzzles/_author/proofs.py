@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 
 from puzzles._author.report import Report
@@ -45,7 +45,8 @@ class Proofs:
         anew = self.fresh or os.environ.get("CI") == "true"
         if anew or kept["of"] != of:
             return None
-        return Report(rung, kept["counts"], mistakes=kept["mistakes"], before=True)
+        name = f"{ladder_of(rung)}/{rung}"
+        return Report(name, kept["counts"], mistakes=kept["mistakes"], before=True)
 
     def keep(self, rung: str, kind: str, report: Report) -> None:
         """Keep a proof that holds and was asked for before; one that fails is forgotten."""
@@ -66,18 +67,11 @@ def digest(rung: str, kind: str) -> str:
     """Of all that a proof rests on."""
     packages = ("numpy", "jax", "libtpu") if "compiled" in kind else ("numpy", "jax")
     said = [kind, os.environ.get("JAX_PLATFORMS"), platform.python_version()]
-    found = hashlib.sha256(repr([*said, *map(_version, packages)]).encode())
+    found = hashlib.sha256(repr([*said, *map(version, packages)]).encode())
     found.update(_engine())
     for path in sorted(_rests_on(rung)):
         found.update(f"{path.parent.name}/{path.name}\n".encode() + path.read_bytes())
     return found.hexdigest()
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "unknown"
 
 
 @cache

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from puzzles import _regions
 from puzzles._author.report import plural
-from puzzles._ladders import front_page, ladder_module
 from puzzles._puzzle import Puzzle
 
 UNDONE = "✎"  # what a scaffold's comments begin with: instructions to be followed and deleted
@@ -52,6 +51,9 @@ def _cases(puzzle: Puzzle) -> Iterator[str]:
 
 
 def _names(puzzle: Puzzle) -> Iterator[str]:
+    if puzzle.path.stem != puzzle.name:
+        place = puzzle.place(f"def {puzzle.name}(", author=False)
+        yield f"{place}: its puzzle is called '{puzzle.name}': give file and function one name"
     names = [m.name for m in (*puzzle.mistakes, *puzzle.alternatives)]
     for name in sorted({n for n in names if names.count(n) > 1}):
         place = puzzle.place(f'"{name}"')
@@ -81,29 +83,11 @@ def root(puzzle: Puzzle) -> Path:
     return puzzle.path.parents[puzzle.module.count(".")]
 
 
-def undone(puzzle: Puzzle) -> list[str]:
-    """What a scaffold's comments still ask for, each with its place."""
-    lines = puzzle.path.read_text(encoding="utf-8").splitlines()
-    return _undone(puzzle.file, lines)
-
-
-def undone_of_ladder(name: str) -> list[str]:
-    """What the scaffold's comments in a ladder's `__init__.py` still ask for."""
-    module = ladder_module(name)
-    with open(str(module.__file__), encoding="utf-8") as file:
-        return _undone(front_page(name), file.read().splitlines())
-
-
-def undone_of_project(root: Path) -> list[str]:
-    """What is still asked for in the files beside a project's ladders."""
-    paths = [path for path in (root / "pyproject.toml", root / "README.md") if path.exists()]
-    texts = {path.name: path.read_text(encoding="utf-8").splitlines() for path in paths}
-    return [line for name, lines in texts.items() for line in _undone(name, lines)]
-
-
-def _undone(file: str, lines: list[str]) -> list[str]:
+def undone(path: Path, shown: str) -> list[str]:
+    """What a scaffold's comments still ask for in a file, each with its place; `shown` names it."""
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     return [
-        f"{file}:{number}: left undone: {line.split(UNDONE, 1)[1].strip()}"
+        f"{shown}:{number}: left undone: {line.split(UNDONE, 1)[1].strip()}"
         for number, line in enumerate(lines, 1)
         if UNDONE in line
     ]

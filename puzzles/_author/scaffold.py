@@ -130,16 +130,12 @@ def rung_text(name: str, like: str | None = None, bare: bool = False) -> str:
     bare: without the example's manual; one comment is left, as in a copy.
     """
     path = find(like).path if like else EXAMPLE / f"{_RUNG}.py"
-    text = renamed(path.read_text(encoding="utf-8"), like or _RUNG, name)
+    old = rf"(?<![\w/]){like or _RUNG}(?=\b|_)"  # not in the path of a picture
+    text = re.sub(old, name, path.read_text(encoding="utf-8"))
     if like or bare:
         what = f"a copy of {like}" if like else "the scaffold's example"
         text = f"# ✎ Still {what}: make it yours.\n{_MANUAL.sub('', text)}"
     return text
-
-
-def renamed(text: str, old: str, new: str) -> str:
-    """A rung's text under another name; paths of pictures stay."""
-    return re.sub(rf"(?<![\w/]){old}(?=\b|_)", new, text)
 
 
 def _check_name(name: str) -> None:

@@ -10,15 +10,13 @@ from functools import cache
 from nbformat import NotebookNode
 
 from puzzles._author.cells import plain
-from puzzles._judge import Case, cases, fresh_cases
+from puzzles._judge import cases, fresh_cases
 from puzzles._launch import Launch, trace_call
 from puzzles._puzzle import Puzzle
 
 _DRAWS = 30  # of the fresh case: what listed cases have in common may differ there
 
-# The sizes of each Ref of a kernel, by its name, in one launch; with the dims of its case.
-Sizes = dict[str, tuple[int, ...]]
-Launched = tuple[dict[str, int], str, Sizes]
+Sizes = dict[str, tuple[int, ...]]  # of each Ref of a kernel in one launch, by its name
 
 
 def with_shapes(puzzle: Puzzle, listed: Sequence[NotebookNode]) -> None:
@@ -41,43 +39,33 @@ def with_shapes(puzzle: Puzzle, listed: Sequence[NotebookNode]) -> None:
 def _comments(puzzle: Puzzle) -> dict[str, list[str]]:
     """The lines for each kernel with a gap: read once, however often a rung is shown."""
     drawn = {case.label: case for case in (*fresh_cases(puzzle, _DRAWS), *cases(puzzle))}
-    launched = [one for case in drawn.values() for one in _launched(case)]
+    runs = [(dict(case.dims), case.reference) for case in drawn.values()]
     if puzzle.scale is not None:  # there a function that chooses tiles by width chooses others
         usual = inspect.signature(puzzle.scale).parameters.values()
-        dims = _chosen(puzzle) | {one.name: one.default for one in usual}
         judged = puzzle.observe(puzzle.solution) if puzzle.observe else puzzle.solution
-        launched += _read(trace_call(judged, *puzzle.scale()).launches, dims)
-    return {name: _alike([one for one in launched if one[1] == name]) for name in puzzle.blanks}
+        dims = {one.name: one.default for one in usual}
+        runs.append((dims, trace_call(judged, *puzzle.scale())))
+    parameters = inspect.signature(puzzle.solution).parameters
+    chosen = {name: parameters[name].default for name in sorted(puzzle.settings)}
+    launched = [(chosen | dims, one) for dims, traced in runs for one in traced.launches]
+    return {
+        name: _alike([(dims, _sizes(one)) for dims, one in launched if one.name == name])
+        for name in puzzle.blanks
+    }
 
 
-def _launched(case: Case) -> list[Launched]:
-    """What the reference launches on a case."""
-    dims = _chosen(case.puzzle) | dict(case.dims)
-    return _read(trace_call(case.judged(case.puzzle.solution), *case.args).launches, dims)
+def _sizes(launch: Launch) -> Sizes:
+    """The sizes of a launch's Refs; prefetched scalars and semaphores have no blocks."""
+    refs = (*launch.inputs, *launch.outputs, *launch.scratch)
+    data = [ref for ref in refs if ref.space != "semaphore_mem"]
+    return {ref.name: tuple(n for n in ref.block if n is not None) for ref in data}
 
 
-def _chosen(puzzle: Puzzle) -> dict[str, int]:
-    """The sizes of blocks that the reference takes unless it is told others."""
-    usual = inspect.signature(puzzle.solution).parameters
-    return {name: usual[name].default for name in sorted(puzzle.settings)}
-
-
-def _read(launches: Sequence[Launch], dims: dict[str, int]) -> list[Launched]:
-    """The sizes of each launch's Refs; prefetched scalars and semaphores have no blocks."""
-    found = []
-    for one in launches:
-        refs = (*one.inputs, *one.outputs, *one.scratch)
-        data = [ref for ref in refs if ref.space != "semaphore_mem"]
-        sizes = {ref.name: tuple(n for n in ref.block if n is not None) for ref in data}
-        found.append((dims, one.name, sizes))
-    return found
-
-
-def _alike(launched: Sequence[Launched]) -> list[str]:
+def _alike(launched: Sequence[tuple[dict[str, int], Sizes]]) -> list[str]:
     """A line for each shape, with the Refs that have it; none if one of them is not known."""
     alike: dict[str, list[str]] = {}
-    for ref in launched[0][2] if launched else ():
-        seen = [(dims, sizes.get(ref, ())) for dims, _, sizes in launched]
+    for ref in launched[0][1] if launched else ():
+        seen = [(dims, sizes.get(ref, ())) for dims, sizes in launched]
         if len({len(sizes) for _, sizes in seen}) > 1:
             return []
         names = [_size([(dims, sizes[n]) for dims, sizes in seen]) for n in range(len(seen[0][1]))]

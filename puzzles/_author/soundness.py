@@ -7,33 +7,24 @@ says the reason.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
+from types import CodeType
 from typing import Any
 
 import jax
 import numpy as np
 
-from puzzles import _regions
 from puzzles._author import evidence
-from puzzles._author.circular import circular
 from puzzles._author.evidence import Fault
 from puzzles._author.report import plural
 from puzzles._judge import Case, cases
-from puzzles._launch import Launch
+from puzzles._launch import kernel_calls, trace_call
 from puzzles._puzzle import Puzzle
 
-# What a rung may do without, if it says why.
-WAIVERS = {
-    "work": "no mistake of stage 'work'",
-    "blocks": "an axis of the grid that always has one block",
-    "single": "an axis along which a block of a result stays, and that never has one step",
-    "finite": "results that are not finite though the data are",
-    "constant": "an argument whose numbers are all the same",
-    "same": "a result whose numbers are all the same in some case",
-    "sizes": "an axis that is equally long in all cases, fresh ones too",
-    "signed": "an argument without negative numbers",
-    "tolerance": "a tolerance far above its dtype's",
-}
+# What a rung may do without, if it says why: a mistake of stage 'work'; several blocks on an axis;
+# finite results, data that vary, signs; a tolerance near its dtype's.
+WAIVERS = ("work", "blocks", "finite", "constant", "signed", "tolerance")
 
 
 def soundness_problems(puzzle: Puzzle) -> Iterator[str]:
@@ -55,11 +46,10 @@ def soundness_problems(puzzle: Puzzle) -> Iterator[str]:
 
 
 def _faults(puzzle: Puzzle) -> Iterator[Fault]:
-    for asked in (_unseeded, circular, _not_interpreted, _too_few_others, _alike):
+    for asked in (_unseeded, _circular, _not_interpreted, _too_few_others):
         yield from map(Fault, asked(puzzle))
     yield from _unaudited(puzzle)
     yield from _one_block(puzzle)
-    yield from _one_step(puzzle)
     yield from evidence.faults(puzzle)
 
 
@@ -80,28 +70,54 @@ def _same(one: Any, other: Any) -> bool:
     return all(callable(x) or np.asarray(x).tobytes() == np.asarray(y).tobytes() for x, y in pairs)
 
 
+def _circular(puzzle: Puzzle) -> Iterator[str]:
+    """What judges the solution must not be made of it."""
+    case = cases(puzzle)[0]
+    judge, args = puzzle.spec, case.args
+    if puzzle.accepts is not None:
+        judge, args = puzzle.accepts, (case.plainly(puzzle.solution), *case.args)
+    place = puzzle.place(f"def {judge.__name__}(", author=judge is not puzzle.spec)
+    remedy = "write what is wanted in plain jax.numpy"
+    called, launches = _called(puzzle, judge, args)
+    if name := min({*puzzle.blanks, puzzle.name} & called, default=None):
+        yield (
+            f"{place}: `{judge.__name__}` reaches `{name}`, which the learner writes: nothing "
+            f"independent is proven; {remedy}"
+        )
+    elif launches:
+        yield f"{place}: the spec launches a kernel itself: {remedy}"
+
+
+def _called(puzzle: Puzzle, judge: Callable, args: tuple) -> tuple[set[str], bool]:
+    """Names of the module's functions that `judge` calls, directly or through others; and whether
+    it launches a kernel.
+    """
+    called: set[CodeType] = set()
+    before = sys.getprofile()
+    sys.setprofile(lambda frame, event, value: called.add(frame.f_code))
+    try:
+        if puzzle.kernel:  # a function that was not traced before, so that all of it is called
+            traced = trace_call(lambda *args: judge(*args), *args)
+        else:
+            judge(*args)
+    finally:
+        sys.setprofile(before)
+    names = {code.co_name for code in called if code.co_filename == str(puzzle.path)}
+    return names, puzzle.kernel and next(kernel_calls(traced.jaxpr.jaxpr), None) is not None
+
+
 def _not_interpreted(puzzle: Puzzle) -> Iterator[str]:
     """README's central promise: the same cells run unchanged on a TPU."""
-    tree = ast.parse(puzzle.text)
-    passed_on = {
-        parameter.arg
-        for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef | ast.Lambda)
-        for parameter in (*node.args.args, *node.args.kwonlyargs)
-    }
     remedy = "write `interpret=INTERPRET`, so that the same cell runs on a TPU"
-    for node in ast.walk(tree):
+    for node in ast.walk(ast.parse(puzzle.text)):
         if not isinstance(node, ast.Call):
             continue
-        given = next((word for word in node.keywords if word.arg == "interpret"), None)
         launch = ast.unparse(node.func).rpartition(".")[2] == "pallas_call"
-        if given is not None:
-            value = given.value
-            named = isinstance(value, ast.Name) and value.id not in {"INTERPRET", *passed_on}
-            if isinstance(value, ast.Constant) or named:
-                at = f"{puzzle.file}:{value.lineno}"
-                yield f"{at}: `interpret={ast.unparse(value)}` in a launch: {remedy}"
-        elif launch and all(word.arg is not None for word in node.keywords):
+        options = {word.arg: word.value for word in node.keywords}
+        if isinstance(value := options.get("interpret"), ast.Constant):
+            at = f"{puzzle.file}:{value.lineno}"
+            yield f"{at}: `interpret={ast.unparse(value)}` in a launch: {remedy}"
+        elif launch and not {"interpret", None} & options.keys():  # None: `**options`
             yield f"{puzzle.file}:{node.lineno}: a launch without `interpret`: {remedy}"
 
 
@@ -112,32 +128,6 @@ def _too_few_others(puzzle: Puzzle) -> Iterator[str]:
             f"{puzzle.place('alternatives=')}: {plural(count, 'alternative')}: at least 2 are "
             "wanted; how else would an expert write it?"
         )
-    seen = {_program(_regions.without_marks(puzzle.text)): "the solution"}
-    for one in puzzle.alternatives:
-        try:
-            program = _program(_regions.without_marks(one.apply(puzzle.text)))
-        except (_regions.RegionError, SyntaxError):
-            continue  # `alternative_problem` says so
-        if program in seen:
-            place = puzzle.place(f'"{one.name}"')
-            yield (
-                f"{place}: alternative '{one.name}' is {seen[program]} in other layout: write "
-                "another correct answer, or take it out"
-            )
-        seen.setdefault(program, f"'{one.name}'")
-
-
-def _program(text: str) -> str:
-    return ast.dump(ast.parse(text))
-
-
-def _alike(puzzle: Puzzle) -> Iterator[str]:
-    for number, dims in enumerate(puzzle.cases):
-        if dims in puzzle.cases[:number]:
-            yield (
-                f"{puzzle.place('cases=')}: two cases are {dict(dims)}: make one differ, or take "
-                "it out"
-            )
 
 
 def _unaudited(puzzle: Puzzle) -> Iterator[Fault]:
@@ -165,36 +155,4 @@ def _one_block(puzzle: Puzzle) -> Iterator[Fault]:
         f"{puzzle.place('cases=')}: no case has more than one block on every axis of its grid "
         f"(grids {shown}): make one larger",
         "blocks",
-    )
-
-
-def _one_step(puzzle: Puzzle) -> Iterator[Fault]:
-    """Where a result is finished over several steps, the first one is the last in some case."""
-    if not puzzle.kernel:
-        return
-    stays: dict[tuple[str, int], list[bool]] = {}
-    single: set[tuple[str, int]] = set()
-    for case in cases(puzzle):
-        for launch in case.reference.launches:
-            for axis, size in enumerate(launch.grid) if launch.steps else ():
-                if size == 1:
-                    single.add((launch.name, axis))
-                else:
-                    stays.setdefault((launch.name, axis), []).append(_stays(launch, axis))
-    kernels = {name for name in puzzle.blanks if name.endswith("_kernel")}
-    for (name, axis), each in stays.items():
-        if all(each) and (name, axis) not in single and name in kernels:
-            yield Fault(
-                f"{puzzle.place('cases=')}: no case has a single step on axis {axis} of {name}'s "
-                "grid, along which a block of the result stays: who begins in one step and ends in "
-                "another is right by luck. Make one smaller",
-                "single",
-            )
-
-
-def _stays(launch: Launch, axis: int) -> bool:
-    """Whether some output's block is the same all along an axis of the grid."""
-    return any(
-        one.piped and not np.diff(one.blocks.reshape(*launch.grid, -1), axis=axis).any()
-        for one in launch.outputs
     )

@@ -2,13 +2,14 @@
 
 `walk_data` takes a launch apart, `walk_page` and `walk_text` draw the walk through its grid, and
 the copies that it makes by hand; `block_squares` draws the map of right and wrong blocks,
-`plot_svg` and `plot_text` a few numbers, `film` some steps of a launch. The rest is what walks,
-verdicts and the diagrams of the notebooks share: palette, marks, and where copies lie in time.
+`plot_svg` and `plot_text` a few numbers, `film` some steps of a launch, `copies_strip` its copies.
+The rest is what walks, verdicts and the diagrams of the notebooks share: palette and marks.
 """
 
 from __future__ import annotations
 
-from puzzles._draw.copies import KERNEL, copies_edges, copies_marked
+from puzzles._draw.assets import mark_rules, marks_in
+from puzzles._draw.copies import copies_strip
 from puzzles._draw.data import walk_data
 from puzzles._draw.filmstrip import film
 from puzzles._draw.page import walk_page
@@ -20,6 +21,7 @@ from puzzles._draw.palette import (
     PURPLE,
     VERMILLION,
     cell,
+    code,
     document,
     legend,
     px,
@@ -35,17 +37,18 @@ __all__ = [
     "BLUE",
     "GREEN",
     "INK",
-    "KERNEL",
     "MARKS",
     "PURPLE",
     "VERMILLION",
     "block_squares",
     "cell",
-    "copies_edges",
-    "copies_marked",
+    "code",
+    "copies_strip",
     "document",
     "film",
     "legend",
+    "mark_rules",
+    "marks_in",
     "plot_svg",
     "plot_text",
     "px",

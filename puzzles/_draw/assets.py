@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
@@ -27,6 +28,11 @@ _SHAPES = {
     "lost": f"stroke:{VERMILLION};stroke-opacity:1",
     "over": "fill:none",
 }
+
+
+def marks_in(drawn: str) -> set[str]:
+    """The marks of what a picture's paths draw; empty paths draw nothing."""
+    return set(re.findall(r'pz-m-(\w+)[^>]* d="M', drawn))
 
 
 def mark_rules(names: Iterable[str]) -> str:

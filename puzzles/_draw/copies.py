@@ -1,31 +1,38 @@
-"""The copies that a kernel makes by hand, moment by moment: one row a slot, as picture and text."""
+"""The copies that a kernel makes by hand, moment by moment: one row a slot."""
 
 from __future__ import annotations
 
 import html
 import itertools
-from typing import Any
+from collections.abc import Sequence
+
+import numpy as np
 
 from puzzles._draw.book import Book, each, numbers
-from puzzles._draw.palette import MARKS, hatch, px, rect, swatch, text, text_width
-from puzzles._draw.track import tuple_words
+from puzzles._draw.data import Data
+from puzzles._draw.palette import code, hatch, key, px, rect, text, text_width
+from puzzles._draw.phrases import tuple_words
+from puzzles._tpu import Timeline
 
-Data = dict[str, Any]
 Marked = dict[str, list[tuple[int, int, int]]]  # (row, from, up to) of every mark, in moments
 
 _ROW, _BAR, _STEPS = 36.0, 14.0, 20.0  # pixels: a row, the bar in it, the line of grid steps
 _NARROW, _WIDE, _ROOM = 24.0, 64.0, 640.0  # of a moment, and what all of them would like to have
 _SHORT = 0.4  # of a moment: a wait for a copy that has flown for a while
-KERNEL = -1  # the row above those of the slots
-_COLUMNS = 64  # of the table of characters
-_LETTERS = {"inward": ">", "outward": "<", "landed": ".", "work": "#", "fault": "!"}
+_KERNEL = -1  # the row above those of the slots
+_MARKS = ("waits", "landed", "inward", "outward", "work", "fault")  # the last lies on top
 
 
-def summary(data: Data) -> str:
+def rows(found: Timeline) -> list[str]:
+    """What the slots are called."""
+    return [f"{slot.name}{slot.part}" for slot in found.slots]
+
+
+def summary(found: Timeline) -> str:
     """Whether anything overlaps."""
-    computing, overlapped = data["computing"], data["overlapped"]
-    if not data["moments"]:
-        return data["unknown"]
+    computing, overlapped = found.overlap
+    if not found.moments:
+        return found.unknown
     if not computing:
         words = "the kernel computes at no moment"
     elif not overlapped:
@@ -33,228 +40,193 @@ def summary(data: Data) -> str:
     else:
         words = f"while the kernel computes, a copy is in flight at {overlapped} of "
         words += _moments(computing)
-    return f"{words[0].upper()}{words[1:]}. {data['unknown']}".strip()
+    return f"{words[0].upper()}{words[1:]}. {found.unknown}".strip()
 
 
-def faults(data: Data) -> list[tuple[int, str]]:
-    """Where the first thing goes wrong, and what; it brings others with it."""
-    more = len(data["faults"]) - 1
-    also = " What goes wrong after it is crossed, too." if more > 0 else ""
-    return [(at, says + also) for at, says in data["faults"][:1]]
+def fault(found: Timeline) -> str:
+    """The first thing that goes wrong, if any does; it brings others with it."""
+    if not found.faults:
+        return ""
+    also = " What goes wrong after it is crossed, too." if len(found.faults) > 1 else ""
+    return found.faults[0].says + also
 
 
 def _moments(count: int) -> str:
     return "1 moment" if count == 1 else f"{count} moments"
 
 
-def _flying(data: Data, moment: int) -> list[list[Any]]:
-    last = len(data["moments"])
-    return [t for t in data["trips"] if t[1] <= moment < (last if t[2] is None else t[2])]
-
-
-def sentence(data: Data, moment: int) -> str:
+def sentence(found: Timeline, number: int) -> str:
     """What happens at a moment; code stands between backticks."""
-    kind, line, slots, _ = data["moments"][moment]
-    what = f"The kernel {kind}"
-    if kind == "computes" and slots:
-        what += " on " + _listed(data["rows"][n] for n in slots)
-    if line:
-        what += f": `{line}`"
+    moment, names = found.moments[number], rows(found)
+    what = f"The kernel {moment.kind}"
+    if moment.kind == "computes" and moment.slots:
+        what += " on " + ", ".join(f"`{names[slot]}`" for slot in moment.slots)
+    if moment.line:
+        what += f": `{moment.line}`"
     flying = [
-        f"`{data['rows'][slot]}` {'←' if inward else '→'} `{other}`"
-        for slot, _, _, inward, other, _ in _flying(data, moment)
+        f"`{names[trip.slot]}` {'←' if trip.inward else '→'} `{trip.other}`"
+        for trip in found.flying(number)
     ]
     return f"{what}. In flight: {', '.join(flying) or 'nothing'}."
 
 
-def _listed(names: Any) -> str:
-    return ", ".join(f"`{name}`" for name in names)
-
-
-def copies_edges(data: Data, wide: float) -> list[float]:
+def edges(found: Timeline, wide: float) -> list[float]:
     """Where every moment begins, and the last ends; a wait is short if its copies could fly before.
 
     That is, if the kernel has computed since they were started.
     """
-    edges, computed = [0.0], [0]
-    for n, (kind, *_) in enumerate(data["moments"]):
-        started = [t[1] for t in data["trips"] if t[2] == n + 1]
-        short = kind == "waits" and started and computed[max(started)] < computed[n]
-        edges.append(edges[-1] + (round(_SHORT * wide) if short else wide))
-        computed.append(computed[-1] + (kind == "computes"))
-    return edges
+    ends, computed = [0.0], [0]
+    for n, moment in enumerate(found.moments):
+        started = [trip.start for trip in found.trips if trip.end == n + 1]
+        short = moment.kind == "waits" and started and computed[max(started)] < computed[n]
+        ends.append(ends[-1] + (round(_SHORT * wide) if short else wide))
+        computed.append(computed[-1] + (moment.kind == "computes"))
+    return ends
 
 
-def copies_marked(data: Data) -> Marked:
+def marked(found: Timeline) -> Marked:
     """(row, from, up to) of every mark, in moments."""
-    last = len(data["moments"])
-    found: Marked = {name: [] for name in _LETTERS}
-    for slot, start, end, inward, _, _ in data["trips"]:
+    last = len(found.moments)
+    spans: Marked = {name: [] for name in _MARKS}
+    for n, moment in enumerate(found.moments):
+        if moment.kind != "ends":
+            spans["work" if moment.kind == "computes" else "waits"].append((_KERNEL, n, n + 1))
+    for trip in found.trips:
+        slot, end = trip.slot, trip.end
         stop = last if end is None else end
-        found["inward" if inward else "outward"].append((slot, start, stop))
-        if inward and end is not None:
-            later = [t[1] for t in data["trips"] if t[0] == slot and t[1] >= end]
+        spans["inward" if trip.inward else "outward"].append((slot, trip.start, stop))
+        if trip.inward and end is not None:
+            later = [one.start for one in found.trips if one.slot == slot and one.start >= end]
             until = min(later, default=last)
-            uses = [n for n in range(end, until) if slot in data["moments"][n][2]]
+            uses = [n for n in range(end, until) if slot in found.moments[n].slots]
             if uses and uses[0] > end:
-                found["landed"].append((slot, end, uses[0]))
-    for n, (kind, _, slots, wrong) in enumerate(data["moments"]):
-        busy = {t[0] for t in _flying(data, n)}
-        for slot in slots:
-            found["fault" if wrong and slot in busy else "work"].append((slot, n, n + 1))
-        if kind == "waits" and wrong:
-            found["fault"].append((KERNEL, n, n + 1))
-        if kind == "ends" and wrong:
-            found["fault"] += [(slot, n, n + 1) for slot in sorted(busy)]
-    return found
+                spans["landed"].append((slot, end, uses[0]))
+    for n, moment in enumerate(found.moments):
+        busy = {trip.slot for trip in found.flying(n)}
+        for slot in moment.slots:
+            spans["fault" if moment.wrong and slot in busy else "work"].append((slot, n, n + 1))
+        if moment.kind == "waits" and moment.wrong:
+            spans["fault"].append((_KERNEL, n, n + 1))
+        if moment.kind == "ends" and moment.wrong:
+            spans["fault"] += [(slot, n, n + 1) for slot in sorted(busy)]
+    return spans
 
 
-def copies_text(data: Data) -> list[str]:
-    """A table of characters, and what it comes to."""
-    lines = ["", f"copies by hand: {summary(data)}"]
-    if not data["moments"]:
-        return lines
-    shown = min(len(data["moments"]), _COLUMNS)
-    rows = [["." if m[0] == "ends" else m[0][0] for m in data["moments"][:shown]]]
-    rows += [[" "] * shown for _ in data["rows"]]
-    marks = copies_marked(data)
-    for name, letter in _LETTERS.items():
-        for row, start, stop in marks[name]:
-            for n in range(start, min(stop, shown)):
-                rows[row + 1][n] = letter
-    names = ["kernel", *data["rows"]]
-    wide = max(map(len, names))
-    for name, letters in zip(names, rows, strict=True):
-        lines.append(f"{name:<{wide}}  {' '.join(letters)}".rstrip())
-    key = "w waits, c computes; > copied into, < copied out of, . landed, # computed on"
-    lines.append(key + "; ! wrong" * bool(marks["fault"]))
-    if shown < len(data["moments"]):
-        lines.append(f"the first {shown} of {len(data['moments'])} moments")
-    lines += [f"✗ {says}" for _, says in faults(data)]
-    return lines
+def copies_text(found: Timeline) -> list[str]:
+    """What the picture comes to."""
+    lines = ["", f"copies by hand: {summary(found)}"]
+    return lines + [f"✗ {fault(found)}"] * bool(found.faults)
 
 
 def copies_section(data: Data) -> str:
     """The picture with its words, a page a moment; the script puts buttons and a slider in."""
-    head = f'<div class="pz-copied"><b>Copies by hand.</b> {html.escape(summary(data))}</div>'
-    if not data["moments"]:
+    found: Timeline = data["copies"]
+    head = f'<div class="pz-copied"><b>Copies by hand.</b> {html.escape(summary(found))}</div>'
+    if not found.moments:
         return f'<div class="pz-copies">{head}</div>'
-    wrong = "".join(
-        f'<li><span class="pz-x">✗</span> {code(what)} '
-        f'<span data-go="{at}" title="look at moment {at + 1}"></span></li>'
-        for at, what in faults(data)
-    )
-    wrong = f'<ul class="pz-faults">{wrong}</ul>' if wrong else ""
+    opened = found.faults[0].moment if found.faults else 0
+    wrong = (
+        f'<ul class="pz-faults"><li><span class="pz-x">✗</span> {code(fault(found))} '
+        f'<span data-go="{opened}" title="look at moment {opened + 1}"></span></li></ul>'
+    ) * bool(found.faults)
     labels = '<div class="pz-kernel">kernel</div>' + "".join(
-        f'<div title="{html.escape(name)}">{html.escape(name)}</div>' for name in data["rows"]
+        f'<div title="{html.escape(name)}">{html.escape(name)}</div>' for name in rows(found)
     )
-    steps = '<div class="pz-grid">grid step</div>' if data["steps"] else ""
-    marks, x = copies_marked(data), copies_edges(data, _width(data))
-    count = len(data["moments"])
-    book = Book("moment", count, data["open"])
+    steps = '<div class="pz-grid">grid step</div>' * bool(data["grid"])
+    count = len(found.moments)
+    x = edges(found, max(_NARROW, min(_WIDE, _ROOM // count)))
+    top = _STEPS if data["grid"] else 0.0
+    width, height = px(x[-1]), px(top + _ROW * (1 + len(found.slots)))
+    picture = (
+        f'<svg width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
+        f'role="img" aria-label="one row a slot, time from left to right; the words below say what '
+        f'happens at a moment">{copies_picture(found, x, top, data["grid"])}</svg>'
+    )
+    names = [name for name, spans in marked(found).items() if spans]
+    note = (
+        "Moments are in the kernel's own order, and not to scale: how long each takes, a chip "
+        "says. A wait is drawn short where its copy could fly while the kernel computed."
+    )
+    book = Book("moment", count, opened)
     moment = book.element("b", numbers(range(1, count + 1)))
     here = each([f"left:{px(a)}px;width:{px(b - a)}px" for a, b in itertools.pairwise(x)])
-    words = book.element("span", each([code(sentence(data, n)) for n in range(count)]))
+    words = book.element("span", each([code(sentence(found, n)) for n in range(count)]))
     return book.bound(
         f"{head}{wrong}"
         f'<div class="pz-bar"><span class="pz-moment" aria-live="polite" data-say>moment {moment} '
         f'<i>of {count}</i></span></div><div class="pz-slot pz-reel"></div>'
         f'<div class="pz-film"><div class="pz-names">{steps}{labels}</div>'
         '<div class="pz-roll" tabindex="-1"><div class="pz-frames pz-area" '
-        f'data-edges="{" ".join(map(px, x))}">{_svg(data, marks, x)}'
+        f'data-edges="{" ".join(map(px, x))}">{picture}'
         f'<div class="pz-here" {book.attributes(style=here)}></div></div></div></div>'
-        f'<div class="pz-now-says" data-say>{words}</div>{_legend(data, marks)}',
+        f'<div class="pz-now-says" data-say>{words}</div>{key(names)}'
+        f'<div class="pz-sofar">{note}</div>',
         "pz-copies",
     )
 
 
-def code(words: str) -> str:
-    """Escaped, with what stands between backticks as code."""
-    pieces = html.escape(words).split("`")
-    return "".join(p if i % 2 == 0 else f"<code>{p}</code>" for i, p in enumerate(pieces))
+def copies_picture(
+    found: Timeline, x: Sequence[float], top: float = 0.0, grid: Sequence[int] = ()
+) -> str:
+    """A row for the kernel and one for each slot, below `top`; x: where moments begin.
 
-
-def folded(words: str) -> str:
-    """The first sentence, and the others under a fold."""
-    first, dot, rest = words.partition(". ")
-    fold = f"<details><summary>more</summary>{code(rest)}</details>" if rest else ""
-    return f"{code(first + dot.strip())}{fold}"
-
-
-def _width(data: Data) -> float:
-    return max(_NARROW, min(_WIDE, _ROOM // len(data["moments"])))
-
-
-def _top(data: Data) -> float:
-    return _STEPS if data["steps"] else 0.0
-
-
-def _svg(data: Data, marks: Marked, x: list[float]) -> str:
-    count, top = len(data["moments"]), _top(data)
-    width, height = x[-1], top + _ROW * (1 + len(data["rows"]))
-    lines = [f"M0 {px(top + _ROW * (n + 1) - 0.5)}H{px(width)}" for n in range(len(data["rows"]))]
+    grid: the launch's, whose steps stand above.
+    """
+    bottom = top + _ROW * (1 + len(found.slots))
+    lines = [f"M0 {px(top + _ROW * (n + 1) - 0.5)}H{px(x[-1])}" for n in range(len(found.slots))]
     drawn = []
-    for n, (at, ids) in enumerate(data["steps"]):
-        after = data["steps"][n + 1][0] if n + 1 < len(data["steps"]) else count
-        lines.append(f"M{px(x[at] + 0.5)} 4V{px(height)}")
-        words, room = tuple_words(ids), x[after] - x[at] - 8
-        if text_width(words, 11) <= room:
+    begins: dict[int, int] = {}
+    for n, moment in enumerate(found.moments):
+        begins.setdefault(moment.step, n)
+    after = [*begins.values(), len(found.moments)][1:]
+    for (step, at), end in zip(begins.items() if grid else (), after, strict=False):
+        lines.append(f"M{px(x[at] + 0.5)} 4V{px(bottom)}")
+        words = tuple_words(np.unravel_index(step, grid))
+        if text_width(words, 11) <= x[end] - x[at] - 8:
             drawn.append(text(x[at] + 4, 14, words, size=11))
     drawn.append(
         f'<path d="{"".join(lines)}" stroke="currentColor" stroke-opacity=".25" fill="none"/>'
     )
-    boxes: dict[str, list[tuple[float, float, float, float]]] = {}
-    for n, (kind, *_) in enumerate(data["moments"]):
-        if kind != "ends":
-            box = (x[n] + 2, top + 11, x[n + 1] - x[n] - 4, _BAR)
-            boxes.setdefault("work" if kind == "computes" else "waits", []).append(box)
-    for name, spans in marks.items():
-        for row, start, stop in spans:
-            y = top + _ROW * (row + 1) + (11 if row == KERNEL else 18)
+    spans = marked(found)
+    for name in _MARKS:
+        boxes = []
+        for row, start, stop in spans[name]:
+            y = top + _ROW * (row + 1) + (11 if row == _KERNEL else 18)
             inset = 1.5 if name in ("inward", "outward") else 0.5 if name == "landed" else 2
-            boxes.setdefault(name, []).append(
-                (x[start] + inset, y, x[stop] - x[start] - 2 * inset, _BAR)
-            )
-    for name in ("waits", "landed", "inward", "outward", "work", "fault"):
-        if name in boxes:
-            path = "".join(rect(*box) for box in boxes[name])
-            drawn.append(f'<path class="pz-m-{name}" d="{path}"/>')
-    if "fault" in boxes:
-        crosses = "".join(hatch(*box, "x") for box in boxes["fault"])
+            boxes.append((x[start] + inset, y, x[stop] - x[start] - 2 * inset, _BAR))
+        if boxes:
+            drawn.append(f'<path class="pz-m-{name}" d="{"".join(rect(*b) for b in boxes)}"/>')
+    if spans["fault"]:
+        crosses = "".join(hatch(*box, "x") for box in boxes)
         drawn.append(f'<path class="pz-lines pz-lost" d="{crosses}"/>')
-    drawn += _written(data, x)
-    return (
-        f'<svg width="{px(width)}" height="{px(height)}" viewBox="0 0 {px(width)} {px(height)}" '
-        f'role="img" aria-label="one row a slot, time from left to right; the words below say what '
-        f'happens at a moment">{"".join(drawn)}</svg>'
-    )
+    return "".join(drawn) + _written(found, x, top)
 
 
-def _written(data: Data, x: list[float]) -> list[str]:
+def copies_strip(found: Timeline, left: float, wide: float) -> tuple[str, float, float]:
+    """The picture with the names of its rows in the `left` pixels before it, its width and height.
+
+    wide: pixels of a moment.
+    """
+    x = [left + edge for edge in edges(found, wide)]
+    drawn = copies_picture(found, x)
+    for n, name in enumerate(["kernel", *rows(found)]):
+        drawn += text(left - 10, _ROW * n + (29 if n else 22), name, size=12, anchor="end")
+    return drawn, x[-1], _ROW * (1 + len(found.slots))
+
+
+def _written(found: Timeline, x: Sequence[float], top: float) -> str:
     """Over the bars what they carry, where there is room; in a row all with an array, or none."""
-    found, top = [], _top(data)
-    for row in range(len(data["rows"])):
+    drawn = ""
+    for row in range(len(found.slots)):
         y, bars = top + _ROW * (row + 1) + 13, []
-        for slot, start, end, _, other, _ in data["trips"]:
-            if slot == row:
-                stop = len(data["moments"]) if end is None else end
-                bars.append((x[start] + 3, x[stop] - x[start] - 6, other))
+        for trip in found.trips:
+            if trip.slot == row:
+                stop = len(found.moments) if trip.end is None else trip.end
+                bars.append((x[trip.start] + 3, x[stop] - x[trip.start] - 6, trip.other))
         if any(text_width(words, 11) > room for _, room, words in bars):
             bars = [
                 (at, room, words[words.find("[") :]) for at, room, words in bars if "[" in words
             ]
         fitting = (bar for bar in bars if text_width(bar[2], 11) <= bar[1])
-        found += [text(at, y, words, size=11) for at, _, words in fitting]
-    return found
-
-
-def _legend(data: Data, marks: Marked) -> str:
-    names = {name for name, spans in marks.items() if spans}
-    drawn = {"waits": "waits", "computes": "work"}
-    names |= {drawn[kind] for kind, *_ in data["moments"] if kind in drawn}
-    items = (f"<span>{swatch(m)} {MARKS[m].means}</span>" for m in MARKS if m in names)
-    note = (
-        "Moments are in the kernel's own order, and not to scale: how long each takes, a chip "
-        "says. A wait is drawn short where its copy could fly while the kernel computed."
-    )
-    return f'<div class="pz-legend">{"".join(items)}</div><div class="pz-sofar">{note}</div>'
+        drawn += "".join(text(at, y, words, size=11) for at, _, words in fitting)
+    return drawn

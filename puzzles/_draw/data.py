@@ -1,6 +1,7 @@
 """A launch as plain data for a picture: what each step that is shown holds and moves.
 
-The pages are made from this data and nothing else, so equal data give equal bytes on any JAX.
+The pages are made from this data and nothing else, so equal data give equal bytes on any JAX. What
+moves in blocks has a "count"; positions count the steps that are shown, from 0.
 """
 
 from __future__ import annotations
@@ -11,11 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from puzzles._launch import Finding, Launch, Operand, faults, itemsize, row_keys, step_number
-from puzzles._tpu import Timeline, timeline
+from puzzles._launch import Launch, Operand, faults, itemsize, row_keys, step_number
+from puzzles._tpu import timeline
 
-STEPS, FEWEST = 1024, 256  # a walk with more steps is sampled
-PICTURES = 2048  # of operands that move, one for each step that is shown
+STEPS = 480  # a walk with more is sampled
 _NUMBERS = 128  # of a prefetched array that are printed
 _READS = 6  # different entries of a prefetched array that a step reads
 _CELLS = 1 << 18  # of an array's blocks: with more, what is never touched is not looked for
@@ -24,16 +24,10 @@ Data = dict[str, Any]
 
 
 def walk_data(launch: Launch) -> Data:
-    """Everything a picture of `launch` needs, as JSON would hold it."""
-    moving = sum(o.piped for o in launch.inputs + launch.outputs)
-    limit = max(FEWEST, min(STEPS, PICTURES // max(1, moving)))
-    data, copied = _data(launch, faults(launch), limit), _copies(launch)
-    return data | ({"copies": copied} if copied else {})
-
-
-def _data(launch: Launch, wrong: tuple[Finding, ...], limit: int) -> Data:
+    """Everything a picture of `launch` needs."""
+    wrong = faults(launch)
     numbers = [step_number(launch, f) for f in wrong]
-    at = _kept(launch.steps, limit, [n for n in numbers if n is not None])
+    at = _kept(launch.steps, [n for n in numbers if n is not None])
     position = {int(step): n for n, step in enumerate(at)}
     dots = sum((dot.executed for dot in launch.dots), np.zeros(launch.steps, np.int64))
     unit = "dot" if launch.dots else ""
@@ -47,7 +41,6 @@ def _data(launch: Launch, wrong: tuple[Finding, ...], limit: int) -> Data:
             "kind": f.kind,
             "operand": f.operand,
             "at": None if number is None else position[number],
-            "block": None if f.block is None else list(f.block),
             "says": f.words,
         }
         for f, number in zip(wrong, numbers, strict=True)
@@ -66,6 +59,7 @@ def _data(launch: Launch, wrong: tuple[Finding, ...], limit: int) -> Data:
         "busy": None if plain else int((work > 0).sum()),
         "read": certain.hbm_bytes_read,
         "written": certain.hbm_bytes_written,
+        "moved": _moved(launch, at),
         "faults": found,
         "operands": [
             *(
@@ -82,27 +76,29 @@ def _data(launch: Launch, wrong: tuple[Finding, ...], limit: int) -> Data:
             ),
         ],
         **({} if launch.exact else {"bound": launch.bound}),
-        **({"hand": _by_hand(launch, at)} if launch.copies else {}),
+        **({"copies": timeline(launch)} if launch.copies else {}),
     }
 
 
-def _by_hand(launch: Launch, at: np.ndarray) -> Data:
-    """Bytes that the kernel's own copies have brought in and out, up to and with each step."""
-    none = np.zeros(launch.steps, np.int64)
-    ways = {"in": 0, "out": 1}
-    each = {
-        way: sum((c.bytes_each * c.executed for c in launch.copies if c.spaces[end] == "hbm"), none)
-        for way, end in ways.items()
-    }
-    return {way: np.cumsum(sizes)[at].tolist() for way, sizes in each.items()}
+def _moved(launch: Launch, at: np.ndarray) -> Data:
+    """Bytes that have been read and written up to and with each step: lists, blocks, copies."""
+    found = {way: np.zeros(launch.steps, np.int64) for way in ("read", "written")}
+    found["read"][:1] = sum(one.hbm_bytes for one in launch.scalars)
+    for one in launch.inputs + launch.outputs:
+        if one.piped:
+            found["written" if one.output else "read"] += _moves(one) * _sizes(one)
+    for copy in launch.copies:
+        for way, space in zip(found, copy.spaces, strict=True):
+            found[way] += copy.bytes_each * copy.executed * (space == "hbm")
+    return {way: np.cumsum(sizes)[at].tolist() for way, sizes in found.items()}
 
 
-def _kept(steps: int, limit: int, wrong: list[int]) -> np.ndarray:
+def _kept(steps: int, wrong: list[int]) -> np.ndarray:
     """The steps that are shown: all, or an even sample with every fault and its neighbours."""
-    if steps <= limit:
+    if steps <= STEPS:
         return np.arange(steps)
     # Samples come in pairs of neighbours: what is reused shows only from one step to the next.
-    first = np.linspace(0, steps - 2, limit // 2).round().astype(np.int64)
+    first = np.linspace(0, steps - 2, STEPS // 2).round().astype(np.int64)
     near = [number + d for number in wrong for d in (-1, 0, 1)]
     near = [step for step in near if 0 <= step < steps]
     return np.unique(np.concatenate([first, first + 1, np.array(near, np.int64)]))
@@ -158,19 +154,42 @@ def _scalar(
 
 def _operand(operand: Operand, at: np.ndarray, launch: Launch) -> Data:
     counts = [-(-n // max(1, b)) for n, b in zip(operand.shape, operand.sizes, strict=True)]
-    moves, sizes = _moves(operand), _sizes(operand)
+    moves = _moves(operand)
     data = _still(operand, "output" if operand.output else "input") | {
         "sizes": list(operand.sizes),
         "stride": list(operand.stride),
         "low": [low for low, _ in operand.padding],
         "counts": counts,
-        "blocks": operand.blocks[at].tolist(),
+        "blocks": list(map(tuple, operand.blocks[at].tolist())),
         "moves": moves[at].tolist(),
         "count": np.cumsum(moves)[at].tolist(),
-        "moved": np.cumsum(np.where(moves, sizes, 0))[at].tolist(),
         "never": _never(operand, counts).tolist(),
     }
-    return data | _filled(operand, launch, at)
+    return data | {"states": _states(data)} | _filled(operand, launch, at)
+
+
+def spans(operand: Data, block: tuple[int, ...]) -> list[tuple[int, int]]:
+    """First and last + 1 element of a block along every axis, edges not clipped."""
+    each = zip(block, operand["stride"], operand["low"], operand["sizes"], strict=True)
+    return [(i * stride - low, i * stride - low + size) for i, stride, low, size in each]
+
+
+def outside(operand: Data, block: tuple[int, ...]) -> bool:
+    """True if a block starts outside the array, its padding included."""
+    whole = zip(spans(operand, block), operand["shape"], operand["low"], strict=True)
+    return any(start < -low or start >= size for (start, _), size, low in whole)
+
+
+def _states(operand: Data) -> list[str]:
+    """What becomes of the block at each step that is shown, as `STATES` calls it."""
+    stays, goes = ("held", "written") if operand["role"] == "output" else ("reused", "fetched")
+    found, moved = [], set()
+    for block, moves in zip(operand["blocks"], operand["moves"], strict=True):
+        again = "re" * (block in moved)
+        state = f"{again}{goes}" if moves else stays
+        found.append("outside" if outside(operand, block) else state)
+        moved |= {block} if moves else set()
+    return found
 
 
 def _moves(operand: Operand) -> np.ndarray:
@@ -201,33 +220,3 @@ def _never(operand: Operand, counts: list[int]) -> np.ndarray:
     index = index[((index >= 0) & (index < np.array(counts, np.int64))).all(axis=1)]
     radix = np.array([math.prod(counts[a + 1 :]) for a in range(len(counts))], np.int64)
     return np.setdiff1d(np.arange(total), index @ radix)
-
-
-def _copies(launch: Launch) -> Data | None:
-    """What the picture of a launch's copies needs; None if its kernel starts none by hand."""
-    found = timeline(launch)
-    if found is None or not launch.copies:
-        return None
-    computing, overlapped = found.overlap
-    return {
-        "rows": [f"{slot.name}{slot.part}" for slot in found.slots],
-        "trips": [[t.slot, t.start, t.end, int(t.inward), t.other, t.line] for t in found.trips],
-        "moments": [[m.kind, m.line, list(m.slots), int(m.wrong)] for m in found.moments],
-        "steps": _beginnings(launch, found),
-        "open": found.faults[0].moment if found.faults else 0,
-        "faults": [[one.moment, one.says] for one in found.faults],
-        "computing": computing,
-        "overlapped": overlapped,
-        "unknown": found.unknown,
-    }
-
-
-def _beginnings(launch: Launch, found: Timeline) -> list[list[Any]]:
-    """The moment at which each grid step begins, and its program ids."""
-    if not launch.grid:
-        return []
-    ids = launch.program_ids
-    firsts: dict[int, int] = {}
-    for number, moment in enumerate(found.moments):
-        firsts.setdefault(moment.step, number)
-    return [[at, [int(i) for i in ids[step]]] for step, at in firsts.items()]

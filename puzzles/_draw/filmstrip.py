@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from puzzles._draw import palette as p
-from puzzles._draw.assets import mark_rules
-from puzzles._draw.data import walk_data
-from puzzles._draw.still import Still, stills
+from puzzles._draw.assets import mark_rules, marks_in
+from puzzles._draw.book import Book
+from puzzles._draw.data import Data, walk_data
+from puzzles._draw.operand import picture, still_box
+from puzzles._draw.panel import EDGE, Box, place, views
 from puzzles._launch import Launch
 
 _GAP, _LEFT, _TOP = 20.0, 96.0, 62.0
@@ -15,6 +18,17 @@ _GAP, _LEFT, _TOP = 20.0, 96.0, 62.0
 # Rows of an operand's block, from, to (not included), and a word for them; without a word, rows
 # that do not count.
 Bands = Mapping[str, Sequence[tuple[int, int, str]]]
+
+
+@dataclass(frozen=True)
+class Still:
+    """An operand at one step: its picture, and where in it the block lies that the step holds."""
+
+    operand: Data
+    width: float
+    height: float
+    drawn: str
+    block: Box
 
 
 def film(
@@ -36,7 +50,7 @@ def film(
         data["operands"] = [{k: v for k, v in o.items() if k != "filled"} for o in data["operands"]]
     sliced = any(len(o["shape"]) > 2 for o in data["operands"])  # side by side
     size = 1.1 if bands else 0.5 if sliced else 0.7  # beside a walk's: a row has a note, too
-    rows = [stills(data, step, size) for step in steps]
+    rows = [_stills(data, step, size) for step in steps]
     heads = [(one.operand["name"], " × ".join(map(str, one.operand["shape"]))) for one in rows[0]]
     room = 44.0 if bands else 0.0  # for a word beside a block
     wide = [
@@ -51,7 +65,6 @@ def film(
         body.append(p.text(x, _TOP - 6, name, size=12, mono=True))
         body.append(p.text(x, _TOP + 9, shape, size=11, muted=True))
     high = max(one.height for one in rows[0]) + 12
-    used: set[str] = set()
     y = _TOP + 20
     for n, (drawn_step, note, name) in enumerate(zip(rows, notes, names, strict=True)):
         body.append(p.text(20, y + 36, name, size=12, mono=True, room=first - 30))
@@ -60,15 +73,39 @@ def film(
             shown = bands[n].get(still.operand["name"], ()) if bands else ()
             drawn = still.drawn + "".join(_band(still, *one) for one in shown)
             body.append(f'<g transform="translate({p.px(x)} {p.px(y)})">{drawn}</g>')
-            used |= still.marks | ({"masked"} if any(not word for *_, word in shown) else set())
         body.append(p.text(lefts[-1], y + 38, note, size=12))
         y += high
     longest = max(p.text_width(note, 12) for note in notes)
     width = max(lefts[-1] + longest + 26, 80 + p.text_width(title, 16))
+    used = marks_in("".join(body))
+    if any(not word for step in bands for marked in step.values() for *_, word in marked):
+        used.add("masked")
     said = [mark for mark in p.MARKS if mark in used and mark not in unsaid]
     legend, height = p.legend(said, 20, y + 6, width - 40)
     body.append(legend)
     return p.document(width, y + height + 26, "".join(body), title, says, mark_rules(used))
+
+
+def _stills(data: Data, step: int, size: float) -> list[Still]:
+    """What moves in blocks, and scratch that sums, at a step that is counted from 0.
+
+    size: how large, beside a walk's.
+    """
+    found = []
+    book = Book("grid step", data["kept"], step, turned=False)
+    for operand, view in zip(data["operands"], views(data, size), strict=True):
+        if "count" in operand and view is not None:
+            block = place(view, operand, operand["blocks"][step])
+            drawn = picture(data, book, operand, view)
+        elif view is not None and "filled" in operand:
+            block = (1.0, 1.0, view["w"], view["h"])
+            drawn = (
+                f'<g transform="translate(0 {EDGE - 1})">{still_box(data, book, operand, view)}</g>'
+            )
+        else:
+            continue
+        found.append(Still(operand, view["width"], view["height"], drawn, block))
+    return found
 
 
 def _band(still: Still, start: int, end: int, word: str) -> str:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 
 from puzzles._draw.book import Book, Changing, each, growing, numbers
-from puzzles._draw.data import Data
+from puzzles._draw.data import Data, outside
 from puzzles._draw.palette import cell, rect, text_width
 from puzzles._draw.panel import (
     Box,
@@ -19,18 +19,8 @@ from puzzles._draw.panel import (
     slice_of,
     untouched,
 )
-from puzzles._draw.track import WORDS, Track, tuple_words
+from puzzles._draw.phrases import STATES, tuple_words
 from puzzles._draw.words import describe, still_words
-
-STATE_MARKS = {
-    "fetched": "fetched",
-    "refetched": "fetched",
-    "reused": "reused",
-    "held": "held",
-    "written": "written",
-    "rewritten": "written",
-    "outside": "fault",
-}
 
 
 def head(data: Data, alike: Sequence[Data]) -> str:
@@ -50,25 +40,25 @@ def head(data: Data, alike: Sequence[Data]) -> str:
     return drawn
 
 
-def marks_of(data: Data, track: Track) -> list[str]:
+def marks_of(data: Data, operand: Data) -> list[str]:
     """The mark of the block that each page holds."""
-    faults = [f for f in data["faults"] if f["operand"] == track.operand["name"]]
+    faults = [f for f in data["faults"] if f["operand"] == operand["name"]]
     always = any(f["kind"] == "misaligned" for f in faults)  # in every block of it
     at_fault = {f["at"] for f in faults if f["kind"] != "never-written"}
     return [
-        "fault" if always or k in at_fault else STATE_MARKS[track.state(k)]
-        for k in range(data["kept"])
+        "fault" if always or k in at_fault else STATES[state][1]
+        for k, state in enumerate(operand["states"])
     ]
 
 
-def moving_panel(data: Data, book: Book, alike: Sequence[Data], track: Track, view: Data) -> str:
+def moving_panel(data: Data, book: Book, alike: Sequence[Data], view: Data) -> str:
     """Operands that move in blocks: which block each page holds, and the array with its marks."""
-    operand, pages = track.operand, range(data["kept"])
-    where = book.element("b", each([tuple_words(track.block(k)) for k in pages]))
-    state_words = book.element("span", each([WORDS[track.state(k)] for k in pages]))
-    dot = book.attributes(class_=each([f"pz-dot pz-d-{mark}" for mark in marks_of(data, track)]))
-    noun = "written back" if track.output else "fetched"
-    small = (_slice_words(book, track, view), _never_words(operand))
+    operand = alike[0]
+    where = book.element("b", each(list(map(tuple_words, operand["blocks"]))))
+    state_words = book.element("span", each([STATES[state][0] for state in operand["states"]]))
+    dot = book.attributes(class_=each([f"pz-dot pz-d-{mark}" for mark in marks_of(data, operand)]))
+    noun = "written back" if operand["role"] == "output" else "fetched"
+    small = (_slice_words(book, operand, view), _never_words(operand))
     lines = (line for one in alike for line in describe(one))
     width = max(138, view["width"], *(1.1 * text_width(line, 11) for line in lines))
     grid = " by ".join(str(c) for c in operand["counts"]) or "one"
@@ -78,20 +68,19 @@ def moving_panel(data: Data, book: Book, alike: Sequence[Data], track: Track, vi
         f'<span {dot}></span>{state_words}</div><svg width="{view["width"]:g}" '
         f'height="{view["height"]:g}" role="img" viewBox="0 0 {view["width"]:g} '
         f'{view["height"]:g}" aria-label="{html.escape(operand["name"])}: {grid} blocks; the words '
-        f'above say which one this step holds">{picture(data, book, track, view)}</svg>'
-        f'<div class="pz-sofar">{noun} {book.element("b", numbers(track.count))}× so far</div>'
+        f'above say which one this step holds">{picture(data, book, operand, view)}</svg>'
+        f'<div class="pz-sofar">{noun} {book.element("b", numbers(operand["count"]))}× so far</div>'
         f'<div class="pz-slice">{"<br>".join(filter(None, small))}</div></div>'
     )
 
 
-def picture(data: Data, book: Book, track: Track, view: Data) -> str:
+def picture(data: Data, book: Book, operand: Data, view: Data) -> str:
     """The array: what is never touched, what lies before a page, the block that it holds."""
-    operand, output, marks = track.operand, track.output, marks_of(data, track)
-    blocks = [track.block(k) for k in range(data["kept"])]
-    boxes = [place(view, track, block) for block in blocks]
+    output, marks, blocks = operand["role"] == "output", marks_of(data, operand), operand["blocks"]
+    boxes = [place(view, operand, block) for block in blocks]
     keys = [str(slice_of(view, operand, block)) if view["one"] else "0" for block in blocks]
-    seen, twice = _before(track, blocks, boxes, keys)
-    never = untouched(view, track)
+    seen, twice = _before(operand, boxes, keys)
+    never = untouched(view, operand)
     areas = [never.get(key, ("", "")) for key in keys]
     gaps = [f["operand"] for f in data["faults"] if f["kind"] == "never-written"]
     lost = operand["name"] in gaps
@@ -109,7 +98,7 @@ def picture(data: Data, book: Book, track: Track, view: Data) -> str:
         (f"pz-lines{' pz-lost' * lost}", each([lines for _, lines in areas])),
         (f"pz-seen pz-m-{'done' if output else 'read'}", seen),
         (f"pz-twice pz-m-{'fault' if output else 'reread'}", twice),
-        ("pz-m-beyond", each([beyond(view, track, block) for block in blocks])),
+        ("pz-m-beyond", each([beyond(view, operand, block) for block in blocks])),
     ]
     drawn = "".join(
         f'<path class="{name}" {book.attributes(d=d)}/>'
@@ -122,19 +111,18 @@ def picture(data: Data, book: Book, track: Track, view: Data) -> str:
     )
 
 
-def _before(
-    track: Track, blocks: list[tuple[int, ...]], boxes: list[Box], keys: list[str]
-) -> tuple[Changing, Changing]:
+def _before(operand: Data, boxes: list[Box], keys: list[str]) -> tuple[Changing, Changing]:
     """Blocks that earlier steps held, and those that they moved more than once."""
     moved: dict[tuple[int, ...], int] = {}
     drawn: tuple[set[str], set[str]] = (set(), set())  # many thin blocks have one rectangle
     added: tuple[list[tuple[str, str]], list[tuple[str, str]]] = ([], [])
-    for k, (block, box, key) in enumerate(zip(blocks, boxes, keys, strict=True)):
+    steps = zip(operand["blocks"], operand["moves"], boxes, keys, strict=True)
+    for block, moves, box, key in steps:
         new = block not in moved
-        moved[block] = moved.get(block, 0) + int(track.moves[k])
-        again = bool(track.moves[k]) and moved[block] == 2
+        moved[block] = moved.get(block, 0) + moves
+        again = moves and moved[block] == 2
         for layer, wanted in enumerate((new, again)):
-            piece = rect(*box) if wanted and not track.outside(block) else ""
+            piece = rect(*box) if wanted and not outside(operand, block) else ""
             fresh = piece and f"{key} {piece}" not in drawn[layer]
             drawn[layer].add(f"{key} {piece}")
             added[layer].append((key, piece if fresh else ""))
@@ -152,14 +140,14 @@ def _fill(book: Book, operand: Data, boxes: Sequence[Box]) -> str:
     return f'<path class="pz-m-summed" {book.attributes(d=each(paths))}/>'
 
 
-def _slice_words(book: Book, track: Track, view: Data) -> str:
+def _slice_words(book: Book, operand: Data, view: Data) -> str:
     if view["slices"] == 1:
         return ""
     lead = ", ".join(str(a) for a in view["lead"])
     axes = f"axis {lead}" if len(view["lead"]) == 1 else f"axes {lead}"
     if not view["one"]:
         return f"[ ] counts along {axes}"
-    shown = numbers([slice_of(view, track.operand, tuple(b)) for b in track.blocks.tolist()])
+    shown = numbers([slice_of(view, operand, block) for block in operand["blocks"]])
     return f"slice {book.element('b', shown)} of {view['slices']:,} along {axes}"
 
 
@@ -169,10 +157,9 @@ def _never_words(operand: Data) -> str:
     return f"{count:,} of {total:,} blocks never touched" if count else ""
 
 
-def still_panel(
-    data: Data, book: Book, alike: Sequence[Data], operand: Data, view: Data | None
-) -> str:
+def still_panel(data: Data, book: Book, alike: Sequence[Data], view: Data | None) -> str:
     """What stays in place: scratch, whose sum may grow, and what lies in HBM."""
+    operand = alike[0]
     words = f'<div class="pz-state">{html.escape(still_words(operand))}</div>'
     if view is None:
         return f'<div class="pz-panel">{head(data, alike)}{words}</div>'

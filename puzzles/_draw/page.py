@@ -8,14 +8,14 @@ import numpy as np
 
 from puzzles._draw.assets import script, style
 from puzzles._draw.book import Book, each, numbers
-from puzzles._draw.copies import copies_section, folded
+from puzzles._draw.copies import copies_section
 from puzzles._draw.data import Data
 from puzzles._draw.lists import list_panel
 from puzzles._draw.operand import moving_panel, still_panel
-from puzzles._draw.palette import MARKS, swatch
+from puzzles._draw.palette import code, key
 from puzzles._draw.panel import views
+from puzzles._draw.phrases import program_ids, tuple_words
 from puzzles._draw.strip import meters, strip
-from puzzles._draw.track import Track, program_ids, tracks, tuple_words
 from puzzles._draw.words import moved, sampled, summary, title, working
 
 # What operands have alike that always move together, and what those that stay.
@@ -33,18 +33,18 @@ def _walk(data: Data) -> str:
         body = _faults(data) + "<p>The grid is empty: no step runs.</p>"
         return f'<div class="pz-walk">{_head(data)}{body}</div>'
     book = Book("grid step", data["kept"], data["open"])
-    seen, where, together = tracks(data), views(data), groups(data)
+    where = views(data)
     sides = {"scalar": "", "any": "", "input": "", "output": "", "scratch": ""}
     still, idle = "", []
-    for number, alike in together:
-        operand, track, view = data["operands"][number], seen[number], where[number]
-        if track is not None and view is not None:
-            panel = moving_panel(data, book, alike, track, view)
+    for number, alike in groups(data):
+        operand, view = alike[0], where[number]
+        if "count" in operand and view is not None:
+            panel = moving_panel(data, book, alike, view)
         elif operand["role"] == "scalar":
             panel = list_panel(data, book, operand)
         else:
-            panel = still_panel(data, book, alike, operand, view)
-        if data["kept"] > 1 and _idle(data, operand, track):
+            panel = still_panel(data, book, alike, view)
+        if data["kept"] > 1 and _idle(data, operand):
             still += panel
             idle += [one["name"] for one in alike]
         else:
@@ -55,19 +55,19 @@ def _walk(data: Data) -> str:
         f'<details class="pz-idle"><summary>these stay where they are: {named}</summary>'
         f'<div class="pz-board">{still}</div></details>'
     ) * bool(idle)
-    copied = copies_section(data["copies"]) if "copies" in data else ""
+    copied = copies_section(data) if data.get("copies") else ""
     parts = [
         _head(data),
         _faults(data),
         copied,
         _bar(data, book),
-        strip(data, seen),
+        strip(data),
         meters(data, book),
         f'<div class="pz-lists">{sides["scalar"]}</div>' * bool(sides["scalar"]),
         f'<div class="pz-board">{stacks["any"]}{sides["input"]}<div class="pz-after">'
         f"{_body(data, book)}{sides['output']}{stacks['scratch']}</div></div>",
         folds,
-        _legend(book.marks(still + "".join(sides.values())), bool(data["faults"])),
+        key(book.marks(still + "".join(sides.values())) | ({"fault"} if data["faults"] else set())),
         _numbers(data),
     ]
     alone = " pz-alone" * bool(copied and data["kept"] == 1)  # no grid to walk through
@@ -90,12 +90,12 @@ def groups(data: Data) -> list[tuple[int, list[Data]]]:
     return list(found.values())
 
 
-def _idle(data: Data, operand: Data, track: Track | None) -> bool:
+def _idle(data: Data, operand: Data) -> bool:
     """Whether no step changes anything of it."""
     if any(f["operand"] == operand["name"] for f in data["faults"]):
         return False
-    if track is not None:
-        return not track.output and len(np.unique(track.blocks, axis=0)) < 2
+    if "count" in operand:
+        return operand["role"] == "input" and len(set(operand["blocks"])) < 2
     return operand["role"] in ("scratch", "any") and "filled" not in operand
 
 
@@ -114,7 +114,7 @@ def _faults(data: Data) -> str:
     for fault in data["faults"]:
         go = ""
         if fault["at"] is not None and data["kept"] > 1:
-            step = tuple_words(program_ids(data, fault["at"]))
+            step = tuple_words(program_ids(data, data["at"][fault["at"]]))
             go = f' <span data-go="{fault["at"]}" title="look at {step}"></span>'
         items.append(f'<li><span class="pz-x">✗</span> {folded(fault["says"])}{go}</li>')
     return f'<ul class="pz-faults">{"".join(items)}</ul>' if items else ""
@@ -154,11 +154,11 @@ def did(data: Data, work: int) -> str:
     return f"{work} dot{'s' * (work != 1)}" if data["unit"] else "computes"
 
 
-def _legend(marks: set[str], faulty: bool) -> str:
-    """What the marks mean that this walk shows."""
-    shown = [m for m in MARKS if m in marks or (faulty and m == "fault")]
-    items = (f"<span>{swatch(m)} {MARKS[m].means}</span>" for m in shown)
-    return f'<div class="pz-legend">{"".join(items)}</div>'
+def folded(words: str) -> str:
+    """The first sentence, and the others under a fold."""
+    first, dot, rest = words.partition(". ")
+    fold = f"<details><summary>more</summary>{code(rest)}</details>" if rest else ""
+    return f"{code(first + dot.strip())}{fold}"
 
 
 def _numbers(data: Data) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
 # Okabe and Ito's colours for every kind of colour vision. All but the light "sky", which never
@@ -198,6 +198,19 @@ def swatch(mark: str) -> str:
         '<svg width="14" height="14" viewBox="0 0 14 14" aria-hidden="true" '
         f'style="vertical-align:-2px">{cell(0.5, 0.5, 13, 13, mark)}</svg>'
     )
+
+
+def key(marks: Container[str]) -> str:
+    """What marks mean, as HTML."""
+    items = (f"<span>{swatch(m)} {MARKS[m].means}</span>" for m in MARKS if m in marks)
+    return f'<div class="pz-legend">{"".join(items)}</div>'
+
+
+def code(words: str) -> str:
+    """Escaped, line breaks kept, with what stands between backticks as code."""
+    pieces = html.escape(words).split("`")
+    marked = [p if i % 2 == 0 else f"<code>{p}</code>" for i, p in enumerate(pieces)]
+    return "".join(marked).replace("\n", "<br>")
 
 
 def document(

@@ -8,9 +8,8 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from puzzles._draw.data import Data
+from puzzles._draw.data import Data, spans
 from puzzles._draw.palette import hatch, px, rect, text
-from puzzles._draw.track import Track
 
 Box = tuple[float, float, float, float]  # x, y, width, height
 LONGEST = 160  # pixels of the longest axis of a launch's matrices
@@ -115,17 +114,17 @@ def slice_of(view: Data, operand: Data, block: Iterable[int]) -> int:
     return number
 
 
-def place(view: Data, track: Track, block: tuple[int, ...]) -> Box:
+def place(view: Data, operand: Data, block: tuple[int, ...]) -> Box:
     """x, y, width and height of a block; beside the array if it lies outside."""
-    spot = 0 if view["one"] else slice_of(view, track.operand, block)
-    spans, shape = track.spans(block), track.operand["shape"]
+    spot = 0 if view["one"] else slice_of(view, operand, block)
+    ends, shape = spans(operand, block), operand["shape"]
 
     def along(axis: int | None, whole: float, scale: float) -> tuple[float, float]:
         if axis is None:
             return 0.0, whole
-        low, high = max(spans[axis][0], 0), min(spans[axis][1], shape[axis])
+        low, high = max(ends[axis][0], 0), min(ends[axis][1], shape[axis])
         if high <= low:
-            return (-18.0, 14.0) if spans[axis][0] < 0 else (whole + 4, 14.0)
+            return (-18.0, 14.0) if ends[axis][0] < 0 else (whole + 4, 14.0)
         if (high - low) * scale < 2:  # thinner than a line: on whole pixels, where many coincide
             return float(math.floor(low * scale)), 2.0
         return low * scale, (high - low) * scale
@@ -150,15 +149,15 @@ def _hanging(over: dict[int | None, int], axis: int | None, scale: float) -> flo
     return min(over.get(axis, 0) * scale, _HANGING)
 
 
-def beyond(view: Data, track: Track, block: tuple[int, ...]) -> str:
+def beyond(view: Data, operand: Data, block: tuple[int, ...]) -> str:
     """What of a block hangs over the edge, to the right and below."""
-    over, counts = overhang(track.operand), track.operand["counts"]
+    over, counts = overhang(operand), operand["counts"]
     last: dict[int | None, int] = {
         a: n for a, n in over.items() if a is not None and block[a] == counts[a] - 1
     }
     if not last:
         return ""
-    x, y, w, h = place(view, track, block)
+    x, y, w, h = place(view, operand, block)
     right = _hanging(last, view["cols"], view["kx"])
     below = _hanging(last, view["rows"], view["ky"])
     drawn = rect(x + w, y, right, h) * (right > 0)
@@ -172,16 +171,16 @@ def now_path(place: Box) -> str:
     return rect(x + inset, y + inset, w - 2 * inset, h - 2 * inset)
 
 
-def untouched(view: Data, track: Track) -> dict[str, list[str]]:
+def untouched(view: Data, operand: Data) -> dict[str, list[str]]:
     """Slice -> outlines and hatching of the blocks that no step touches, neighbours joined.
 
     Nothing if they are so scattered that drawing them would take too many characters.
     """
     boxes: dict[str, list[Box]] = {}
-    for first, last in _runs(track.operand):
-        x, y, _, h = place(view, track, first)
-        u, v, w, g = place(view, track, last)
-        spot = slice_of(view, track.operand, first) if view["one"] else 0
+    for first, last in _runs(operand):
+        x, y, _, h = place(view, operand, first)
+        u, v, w, g = place(view, operand, last)
+        spot = slice_of(view, operand, first) if view["one"] else 0
         joined = boxes.setdefault(str(spot), [])
         box = (x, y, u + w - x, max(h, v + g - y))
         if joined and _stacked(joined[-1], box):

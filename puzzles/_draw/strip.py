@@ -10,46 +10,38 @@ import numpy as np
 from puzzles._draw.book import Book, each
 from puzzles._draw.data import Data
 from puzzles._draw.palette import px
-from puzzles._draw.track import Track, tracks
 from puzzles._draw.words import work_name
 from puzzles._receipt import amount
 
-COLUMNS = 512  # at most; of more steps, a column shows the share that moves
 _HIGH, _LOW = 14.0, 4.0
 
 
-def strip(data: Data, seen: Sequence[Track | None]) -> str:
+def strip(data: Data) -> str:
     """Labels on the left; slider, rows and cursor on the right, all of one width."""
-    kept = data["kept"]
-    group = -(-kept // COLUMNS)
-    ends = np.minimum(np.arange(group, kept + group, group), kept)
-    columns = kept / group
     at = np.array(data["at"])
-    together: dict[
-        tuple[bool, tuple[int, ...]], list[str]
-    ] = {}  # those that move in the same steps
-    for track in filter(None, seen):
-        key = track.output, tuple(track.operand["count"])
-        together.setdefault(key, []).append(track.operand["name"])
+    together: dict[tuple[str, tuple[int, ...]], list[str]] = {}  # what moves in the same steps
+    for operand in data["operands"]:
+        if "count" in operand:
+            key = operand["role"], tuple(operand["count"])
+            together.setdefault(key, []).append(operand["name"])
     names, rows = list(together.values()), []
-    for output, count in together:
-        kinds = ("written", "held") if output else ("fetched", "reused")
-        rows.append(_row(_shares(np.array(count), at, ends), columns, *kinds))
-    work = np.array(data["worked"])
+    for role, count in together:
+        kinds = ("written", "held") if role == "output" else ("fetched", "reused")
+        rows.append(_row(_shares(count, at), *kinds))
     names.append([work_name(data)])
-    rows.append(_row(_shares(work, at, ends), columns, "work", "skipped"))
-    marked = [f["at"] // group for f in data["faults"] if f["at"] is not None]
+    rows.append(_row(_shares(data["worked"], at), "work", "skipped"))
+    marked = [f["at"] for f in data["faults"] if f["at"] is not None]
     if marked:
         names.append(["fault"])
-        share = np.zeros(len(ends))
+        share = np.zeros(len(at))
         share[marked] = 1
-        rows.append(_row(share, columns, "fault", ""))
+        rows.append(_row(share, "fault", ""))
     labels = "".join(
         f'<div title="{html.escape(", ".join(x))}">{html.escape(_few(x))}</div>' for x in names
     )
     return (
         f'<div class="pz-strip"><div class="pz-labels"><div>step</div>{labels}</div>'
-        f'<div class="pz-time pz-area" style="--n:{kept}"><div class="pz-slot"></div>'
+        f'<div class="pz-time pz-area" style="--n:{len(at)}"><div class="pz-slot"></div>'
         f'{"".join(rows)}<div class="pz-cursor"></div></div></div>'
     )
 
@@ -59,17 +51,11 @@ def _few(names: Sequence[str]) -> str:
 
 
 def meters(data: Data, book: Book) -> str:
-    """Bytes that have been read and written, up to and with a step: blocks, lists, copies."""
-    sums = {way: np.zeros(data["kept"], np.int64) for way in ("read", "written")}
-    for track in filter(None, tracks(data)):
-        sums["written" if track.output else "read"] += track.moved
-    sums["read"] += sum(o["bytes"] for o in data["operands"] if o["role"] == "scalar")
-    for way, moved in data.get("hand", {}).items():
-        sums["written" if way == "out" else "read"] += np.array(moved)
+    """Bytes that have been read and written, up to and with a step."""
     drawn = []
     for way, mark in (("read", "read"), ("written", "done")):
-        said = book.element("b", each([amount(size) for size in sums[way].tolist()]))
-        full = 100 * sums[way] / (data[way] or 1)
+        said = book.element("b", each([amount(size) for size in data["moved"][way]]))
+        full = 100 * np.array(data["moved"][way]) / (data[way] or 1)
         wide = book.attributes(style=each([f"width:{share:.4g}%" for share in full.tolist()]))
         drawn.append(
             f'<div class="pz-meter"><span>{way} {said} of {amount(data[way])}</span>'
@@ -78,13 +64,12 @@ def meters(data: Data, book: Book) -> str:
     return f'<div class="pz-bytes">{"".join(drawn)}</div>'
 
 
-def _shares(counts: np.ndarray, at: np.ndarray, ends: np.ndarray) -> np.ndarray:
-    """Of each column's steps, those not shown included, the share that a running count counts."""
-    last, steps = counts[ends - 1], at[ends - 1] + 1
-    return np.diff(last, prepend=0) / np.diff(steps, prepend=0)
+def _shares(counts: Sequence[int], at: np.ndarray) -> np.ndarray:
+    """Of each step and those before it that are not shown, how many a running count counts."""
+    return np.diff(counts, prepend=0) / np.diff(at, prepend=-1)
 
 
-def _row(shares: np.ndarray, columns: float, high: str, low: str) -> str:
+def _row(shares: np.ndarray, high: str, low: str) -> str:
     """One row of bars: full where all steps of a column move, low where none does."""
     gap = 0.12 if len(shares) <= 96 else 0.0
     heights = np.where(shares > 0, np.maximum(_HIGH * shares, 2.0), 0.0)
@@ -92,7 +77,7 @@ def _row(shares: np.ndarray, columns: float, high: str, low: str) -> str:
     starts, ends = [0, *cuts.tolist()], [*cuts.tolist(), len(shares)]
     moved = still = ""
     for a, b in zip(starts, ends, strict=True):  # neighbours of one height are one bar
-        x, w, h = a + gap / 2, min(b, columns) - a - gap, heights[a] or _LOW
+        x, w, h = a + gap / 2, b - a - gap, heights[a] or _LOW
         bar = f"M{n2(x)} {px(_HIGH - h)}h{n2(w)}v{px(h)}h-{n2(w)}z"
         if heights[a]:
             moved += bar
@@ -100,7 +85,7 @@ def _row(shares: np.ndarray, columns: float, high: str, low: str) -> str:
             still += bar
     quiet = f'<path class="pz-s-{low}" d="{still}"/>' if low else ""
     return (
-        f'<svg viewBox="0 0 {n2(columns)} {_HIGH:g}" preserveAspectRatio="none" aria-hidden="true">'
+        f'<svg viewBox="0 0 {len(shares)} {_HIGH:g}" preserveAspectRatio="none" aria-hidden="true">'
         f'<path class="pz-s-{high}" d="{moved}"/>{quiet}</svg>'
     )
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from puzzles._draw.copies import copies_text
 from puzzles._draw.data import Data
-from puzzles._draw.track import Track, plural, program_ids, tracks, tuple_words
+from puzzles._draw.phrases import STATES, plural, program_ids, tuple_words
 from puzzles._receipt import amount
 
 ROWS = 24  # steps that are listed
@@ -23,7 +23,7 @@ def walk_text(data: Data) -> str:
     parts = [title(data), *(f"✗ {fault['says']}" for fault in data["faults"])]
     if data["steps"]:
         parts += [*_table(data), ""]
-    copied = copies_text(data["copies"]) if "copies" in data else []
+    copied = copies_text(data["copies"]) if data.get("copies") else []
     return "\n".join([*parts, *summary(data), *copied])
 
 
@@ -34,34 +34,31 @@ def title(data: Data) -> str:
 
 
 def _table(data: Data) -> Iterator[str]:
-    moving = [track for track in tracks(data) if track is not None]
+    moving = [operand for operand in data["operands"] if "count" in operand]
     work, at = data["work"], data["at"]
     first = max(0, min(data["open"] - ROWS // 2, data["kept"] - ROWS))
     shown = range(first, min(first + ROWS, data["kept"]))
-    heads = ["step", "program ids", *(t.operand["name"] for t in moving), work_name(data)]
-    rows, marks = [heads], set()
+    heads = ["step", "program ids", *(operand["name"] for operand in moving), work_name(data)]
+    rows, letters = [heads], set()
     for k in shown:
-        cells = [f"{at[k]}", tuple_words(program_ids(data, k))]
-        for track in moving:
-            mark = _mark(track, k)
-            marks.add(mark)
-            cells.append(f"{tuple_words(track.block(k))} {mark}".strip())
+        cells = [f"{at[k]}", tuple_words(program_ids(data, at[k]))]
+        for operand in moving:
+            letter = _letter(operand, k)
+            letters.add(letter)
+            cells.append(f"{tuple_words(operand['blocks'][k])} {letter}".strip())
         rows.append([*cells, str(work[k]) if data["unit"] else "computes" if work[k] else "idle"])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         yield "  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip()
     if len(shown) < data["steps"]:
         yield f"steps {at[shown[0]]} to {at[shown[-1]]} of {data['steps']:,}"
-    yield "; ".join(f"{mark} {words}" for mark, words in _KEY.items() if mark in marks)
+    yield "; ".join(f"{letter} {words}" for letter, words in _KEY.items() if letter in letters)
 
 
-def _mark(track: Track, k: int) -> str:
-    state = track.state(k)
-    if state == "outside":
-        return "!"
-    if track.output and state == "held":
-        return "=" if k and track.block(k) == track.block(k - 1) else ""
-    return {"written": "W", "rewritten": "W", "reused": "="}.get(state, "F")
+def _letter(operand: Data, k: int) -> str:
+    state, blocks = operand["states"][k], operand["blocks"]
+    stays = state == "held" and k and blocks[k] == blocks[k - 1]
+    return "=" if stays else STATES[state][2]
 
 
 def work_name(data: Data) -> str:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import multiprocessing
 import os
 import signal
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -16,9 +14,9 @@ from puzzles._examine.costs import Costs, costs, dearer
 from puzzles._examine.examination import Examination
 from puzzles._examine.examining import examine
 from puzzles._examine.ignores import without_ignored
-from puzzles._examine.places import home_of, place
 from puzzles._examine.targets import Unfit, argument, load, made
-from puzzles._launch import Finding
+from puzzles._judge import unwrap
+from puzzles._launch import Finding, place
 
 DEVICES = 8  # kernels that speak to each other run on as many as their mesh has
 
@@ -36,14 +34,6 @@ class Asked:
     seed: int = 0
     before: Costs | None = None
     kept: str = ""
-
-    def compared(self, before: Costs | None, kept: str) -> Asked:
-        """The same, with costs to compare with."""
-        return replace(self, before=before, kept=kept)
-
-    @property
-    def name(self) -> str:
-        return " ".join((self.target, *self.arguments))
 
 
 @dataclass(frozen=True)
@@ -84,8 +74,7 @@ def apart(asked: Asked, timeout: float | None = None) -> Report:
     spawn = multiprocessing.get_context("spawn")
     ours, theirs = spawn.Pipe(duplex=False)
     process = spawn.Process(target=_answer, args=(theirs, asked))
-    with _several_devices():
-        process.start()
+    process.start()
     theirs.close()
     try:
         if not ours.poll(timeout):
@@ -99,19 +88,12 @@ def apart(asked: Asked, timeout: float | None = None) -> Report:
         process.join()
 
 
-@contextlib.contextmanager
-def _several_devices() -> Iterator[None]:
-    """A process that starts within it has several CPU devices, and threads for them to wait in."""
-    before, flag = dict(os.environ), "--xla_force_host_platform_device_count"
-    flags = before.get("XLA_FLAGS", "")
-    if flag not in flags:
-        os.environ["XLA_FLAGS"] = f"{flags} {flag}={DEVICES}".strip()
-    os.environ.setdefault("NPROC", str(2 * DEVICES))
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
+def home_of(fn: Any) -> tuple[str, int] | None:
+    """The path and the first line of a function, where a file holds it."""
+    code = getattr(unwrap(fn), "__code__", None)
+    if code is None or not os.path.isfile(code.co_filename):
+        return None
+    return os.path.abspath(code.co_filename), code.co_firstlineno
 
 
 def _ended(code: int | None) -> str:
@@ -122,13 +104,16 @@ def _ended(code: int | None) -> str:
 
 def _answer(pipe: Connection, asked: Asked) -> None:
     os.dup2(2, 1)  # standard output is the report's; what C prints goes where errors go, too
+    # JAX reads when it first runs how many CPU devices it has, and threads for them to wait in.
+    flags, several = os.environ.get("XLA_FLAGS", ""), "--xla_force_host_platform_device_count"
+    if several not in flags:
+        os.environ["XLA_FLAGS"] = f"{flags} {several}={DEVICES}"
+    os.environ.setdefault("NPROC", str(2 * DEVICES))
     try:
         report = looked_at(asked)
     except Unfit as error:
         report = Report.unlooked(asked.target, str(error))
-    except SystemExit as error:
-        report = Report.unlooked(asked.target, f"it calls sys.exit({error.code!r})")
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         report = Report.unlooked(asked.target, f"{type(error).__name__}: {error}")
     pipe.send(report)
 

@@ -19,10 +19,6 @@ _WORDS = {
 }
 
 
-class Unkept(ValueError):
-    """A file that holds no costs; the text says what would."""
-
-
 def costs(launches: Sequence[Launch]) -> Costs:
     """What each launch costs; of several of one name the second is `name #2`."""
     return dict(zip(_names(launches), map(_cost, launches), strict=True))
@@ -62,28 +58,19 @@ def dearer(launches: Sequence[Launch], before: Costs, file: str) -> Iterator[Fin
 
 
 def read(file: Path) -> dict[str, Costs]:
-    """The costs of every target in a file; empty where it is absent."""
+    """The costs of every target in a file, empty where it is absent; ValueError for another."""
+    if not file.exists():
+        return {}
     try:
         kept = json.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}
-    except ValueError as error:
-        raise Unkept(f"{file} is no JSON: {error}") from None
-    numbers = (
-        isinstance(n, int)
-        for target in _values(kept, file)
-        for launch in _values(target, file)
-        for n in _values(launch, file)
-    )
-    if not all(numbers):
-        raise Unkept(f"{file} holds no costs: delete it, and it is written anew")
+        counts = [
+            n for target in kept.values() for launch in target.values() for n in launch.values()
+        ]
+    except (ValueError, AttributeError):  # no JSON, or no objects of objects
+        counts = [None]
+    if not all(isinstance(n, int) for n in counts):
+        raise ValueError(f"{file} holds no costs: delete it, and it is written anew")
     return kept
-
-
-def _values(data: object, file: Path) -> Iterator[object]:
-    if not isinstance(data, Mapping):
-        raise Unkept(f"{file} holds no costs: delete it, and it is written anew")
-    return iter(data.values())
 
 
 def write(file: Path, kept: Mapping[str, Costs]) -> None:

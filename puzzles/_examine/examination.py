@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from puzzles._draw import GREEN, VERMILLION
+from puzzles._draw import GREEN, VERMILLION, code
 from puzzles._launch import ERROR, NOTE, SEVERITIES, WARNING, Finding, Launch
 from puzzles._receipt import receipt_html, receipt_text
 from puzzles._rules import address
@@ -112,13 +112,13 @@ class Examination:
         """How a notebook shows it."""
         parts = [f"<b>{html.escape(self.headline)}</b>"]
         if self.unread:
-            parts.append(f"<div>{_code(self.unread)}</div>")
+            parts.append(f"<div>{code(self.unread)}</div>")
         parts += map(_item, self.findings)
         if self.launches:
             parts.append(receipt_html(self._receipt()))
         rows = "".join(
             f"<tr><th style='text-align:left;vertical-align:top;font-weight:normal;opacity:.7'>"
-            f"{label}</th><td style='text-align:left'>{_code(line)}</td></tr>"
+            f"{label}</th><td style='text-align:left'>{code(line)}</td></tr>"
             for label, line in self._scope()
         )
         parts.append(f"<table style='margin-top:6px'>{rows}</table>" if rows else "")
@@ -142,22 +142,15 @@ def _text(one: Finding) -> str:
 
 
 def _item(one: Finding) -> str:
-    remedy = f"<br>→ {_code(one.remedy)}" if one.remedy else ""
+    remedy = f"<br>→ {code(one.remedy)}" if one.remedy else ""
     line = f"<br><code style='opacity:.7'>{html.escape(one.line)}</code>" if one.line else ""
     where = f"href='{address(one.kind)}' target='_blank' style='color:inherit'"
     means = f"<a {where}>what {one.kind} means</a>"
     return (
         f"<div style='margin-top:8px;border-left:3px solid {_COLOURS[one.severity]};"
-        f"padding-left:8px'><b>{html.escape(_where(one))}</b><br>{_code(one.says)}{remedy}{line}"
+        f"padding-left:8px'><b>{html.escape(_where(one))}</b><br>{code(one.says)}{remedy}{line}"
         f"<br>{means}</div>"
     )
-
-
-def _code(text: str) -> str:
-    """Escaped text with `backticks` as code and line breaks kept."""
-    pieces = html.escape(text).split("`")
-    marked = [p if n % 2 == 0 else f"<code>{p}</code>" for n, p in enumerate(pieces)]
-    return "".join(marked).replace("\n", "<br>")
 
 
 def _counts(one: Launch) -> dict[str, object]:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from puzzles._examine.examination import Examination
-from puzzles._examine.places import place
+from puzzles._launch import place
 from puzzles._rules import RULES
 
 _COMMENT = re.compile(r"#\s*examine:\s*ignore\[(?P<rules>[^\]]*)\]\s*(?P<why>.*)")

@@ -1,11 +1,11 @@
-"""What `[tool.puzzles.examine]` in pyproject.toml says, for what is not typed."""
+"""What may be typed after `examine`, and `[tool.puzzles.examine]` in pyproject.toml, read alike."""
 
 from __future__ import annotations
 
 import argparse
 import shlex
 import tomllib
-from collections.abc import Callable
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,25 @@ from puzzles._launch import ERROR, SEVERITIES
 from puzzles._tpu import CHIPS
 
 FILE, TABLE = "pyproject.toml", "[tool.puzzles.examine]"
-_DEFAULTS = {
-    "chips": "v5e", "seed": "0", "timeout": None, "fail-on": ERROR, "strict": False,
-    "baseline": None, "targets": (),
-}  # fmt: skip
+_DEFAULTS = {"chips": ("v5e",), "seed": 0, "fail_on": ERROR}
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    """What may be typed after `examine`; what is not typed is None, or False."""
+    add = parser.add_argument
+    add("target", metavar="TARGET", nargs="?", help="module:function, file.py:function; "
+        "by default the targets in pyproject.toml")  # fmt: skip
+    add("arguments", metavar="ARGUMENT", nargs="*", help="f32[8,128], i32[3]=5,0,7, or a literal")
+    add("--chips", type=chips, help=f"some of {','.join(CHIPS)}; v5e by default")
+    add("--seed", type=int, help="draws data for shapes")
+    add("--json", action="store_true", help="print one JSON document")
+    add("--sarif", metavar="FILE", type=Path, help="write SARIF 2.1.0 there")
+    add("--baseline", metavar="FILE", type=Path, help="costs: written, and later compared")
+    add("--update-baseline", action="store_true", help="write the costs anew")
+    add("--timeout", type=seconds, metavar="SECONDS", help="for each target")
+    add("--fail-on", choices=SEVERITIES, help="the mildest finding that exits with 1; error")
+    add("--strict", action=argparse.BooleanOptionalAction, default=None,
+        help="exit with 2 where something was not looked at")  # fmt: skip
 
 
 def settle(given: argparse.Namespace) -> list[list[str]]:
@@ -26,16 +41,20 @@ def settle(given: argparse.Namespace) -> list[list[str]]:
     What is typed comes before the file in the folder that this runs in, and that before defaults.
     """
     said = _said()
-    typed = vars(given)
-    for key, default in _DEFAULTS.items():
-        name = key.replace("-", "_")
-        if typed.get(name) is None:
-            typed[name] = _value(key, said.get(key, default))
+    targets = said.pop("targets", [])
+    file = argparse.ArgumentParser(f"{TABLE} of {FILE}", argparse.SUPPRESS, allow_abbrev=False)
+    options(file)
+    file.set_defaults(**_DEFAULTS)
+    for name, value in vars(file.parse_args([*_typed(said)])).items():
+        if getattr(given, name) is None:
+            setattr(given, name, value)
     if given.target:
         return [[given.target, *given.arguments]]
-    if not given.targets:
+    if not isinstance(targets, list) or not all(isinstance(one, str) for one in targets):
+        raise Unfit(f"`targets` in {TABLE} of {FILE}: a list of texts is asked for")
+    if not targets:
         raise Unfit(f"name a target, module:function, or write `targets` into {TABLE} of {FILE}")
-    return given.targets
+    return [shlex.split(one) for one in targets]
 
 
 def _said() -> dict[str, Any]:
@@ -45,42 +64,16 @@ def _said() -> dict[str, Any]:
         return {}
     except ValueError as error:
         raise Unfit(f"{FILE} cannot be read: {error}") from None
-    said = data.get("tool", {}).get("puzzles", {}).get("examine", {})
-    for key in said:
-        if key not in _DEFAULTS:
-            raise Unfit(f"{TABLE} of {FILE} has {key!r}; there are {', '.join(_DEFAULTS)}")
-    return said
+    return data.get("tool", {}).get("puzzles", {}).get("examine", {})
 
 
-def _value(key: str, said: Any) -> Any:
-    """A value of the file, read as it would be if it were typed."""
-    try:
-        if key == "targets":
-            return [shlex.split(one) for one in _list(said)]
-        if key == "chips":
-            return chips(said if isinstance(said, str) else ",".join(_list(said)))
-        if key == "strict":
-            return _one_of((True, False), said)
-        if key == "fail-on":
-            return _one_of(SEVERITIES, said)
-        if said is None:
-            return None
-        read: dict[str, Callable[[str], Any]] = {"seed": int, "timeout": seconds, "baseline": Path}
-        return read[key](str(said))
-    except (ValueError, argparse.ArgumentTypeError) as error:
-        raise Unfit(f"`{key}` in {TABLE} of {FILE}: {error}") from None
-
-
-def _list(said: Any) -> list[str]:
-    if not isinstance(said, list | tuple) or not all(isinstance(one, str) and one for one in said):
-        raise ValueError(f"a list of texts is asked for, and there is {said!r}")
-    return list(said)
-
-
-def _one_of(choices: tuple, said: Any) -> Any:
-    if said not in choices:
-        raise ValueError(f"{said!r} is none of {', '.join(map(str, choices))}")
-    return said
+def _typed(said: Mapping[str, Any]) -> Iterator[str]:
+    """The file's options as somebody would type them."""
+    for key, value in said.items():
+        if isinstance(value, bool):
+            yield f"--{key}" if value else f"--no-{key}"
+        else:
+            yield f"--{key}={','.join(map(str, value)) if isinstance(value, list) else value}"
 
 
 def chips(text: str) -> tuple[str, ...]:

@@ -10,28 +10,9 @@ from pathlib import Path
 from puzzles._examine import costs
 from puzzles._examine.apart import Asked, Report, apart
 from puzzles._examine.sarif import sarif
-from puzzles._examine.settings import chips, seconds, settle
+from puzzles._examine.settings import settle
 from puzzles._examine.targets import Unfit
 from puzzles._launch import SEVERITIES
-from puzzles._tpu import CHIPS
-
-
-def options(parser: argparse.ArgumentParser) -> None:
-    """What may be typed after `examine`."""
-    add = parser.add_argument
-    add("target", metavar="TARGET", nargs="?", help="module:function, file.py:function; "
-        "by default the targets in pyproject.toml")  # fmt: skip
-    add("arguments", metavar="ARGUMENT", nargs="*", help="f32[8,128], i32[3]=5,0,7, or a literal")
-    add("--chips", type=chips, help=f"some of {','.join(CHIPS)}; v5e by default")
-    add("--seed", type=int, help="draws data for shapes")
-    add("--json", action="store_true", help="print one JSON document")
-    add("--sarif", metavar="FILE", type=Path, help="write SARIF 2.1.0 there")
-    add("--baseline", metavar="FILE", type=Path, help="costs: written, and later compared")
-    add("--update-baseline", action="store_true", help="write the costs anew")
-    add("--timeout", type=seconds, metavar="SECONDS", help="for each target")
-    add("--fail-on", choices=SEVERITIES, help="the mildest finding that exits with 1; error")
-    add("--strict", action=argparse.BooleanOptionalAction, default=None,
-        help="exit with 2 where something was not looked at")  # fmt: skip
 
 
 def command(given: argparse.Namespace) -> int:
@@ -48,8 +29,8 @@ def command(given: argparse.Namespace) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     reports, codes = [], set()
-    for target, *arguments in targets:
-        report = _report(Asked(target, tuple(arguments), given.chips, given.seed), given, kept)
+    for target in targets:
+        report = _report(target, given, kept)
         report.data["code"] = _code(report, given.fail_on, given.strict)
         if not given.json:
             print(report.text, end="\n\n" if len(targets) > 1 else "\n", flush=True)
@@ -68,14 +49,17 @@ def command(given: argparse.Namespace) -> int:
     return code
 
 
-def _report(asked: Asked, given: argparse.Namespace, kept: dict[str, costs.Costs]) -> Report:
+def _report(target: list[str], given: argparse.Namespace, kept: dict[str, costs.Costs]) -> Report:
     """The report on one target; its costs are kept where none are known, or where asked for."""
-    before = None if given.update_baseline else kept.get(asked.name)
-    report = apart(asked.compared(before, str(given.baseline)), given.timeout)
+    name, (function, *arguments) = " ".join(target), target
+    before = None if given.update_baseline else kept.get(name)
+    file = str(given.baseline)
+    asked = Asked(function, tuple(arguments), given.chips, given.seed, before, file)
+    report = apart(asked, given.timeout)
     if given.baseline and before is None and report.costs:
-        kept[asked.name] = report.costs
+        kept[name] = report.costs
         costs.write(given.baseline, kept)
-        print(f"the costs of {asked.name} are written to {given.baseline}", file=sys.stderr)
+        print(f"the costs of {name} are written to {file}", file=sys.stderr)
     return report
 
 

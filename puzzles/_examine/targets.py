@@ -37,16 +37,9 @@ def load(target: str) -> Callable:
         found: Any = _module(where)
     except Unfit:
         raise
-    except SystemExit as error:
-        raise Unfit(f"{where!r} calls sys.exit({error.code!r}) while it is imported") from None
-    except SyntaxError as error:
-        place = f"{os.path.basename(error.filename or '')}:{error.lineno}"
-        raise Unfit(f"{where!r} cannot be imported: {place}: {error.msg}") from None
-    except ImportError as error:
-        raise Unfit(f"{where!r} cannot be imported: {error}") from None
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         says = f"{type(error).__name__}: {error}"
-        raise Unfit(f"{where!r} raises while it is imported: {says}") from None
+        raise Unfit(f"{where!r} cannot be imported: {says}") from None
     try:
         return reduce(getattr, path.split("."), found)
     except AttributeError:

@@ -23,10 +23,6 @@ from puzzles._launch import ERROR, SEVERITIES, kernels, trace_call
 _known: dict[Hashable, Examination] = {}
 
 
-class Found(AssertionError):
-    """What was found, so that a test fails by it; the text is the examinations'."""
-
-
 @dataclass
 class Seen:
     """What a `with examining()` saw: one examination for each launch that differs."""
@@ -64,7 +60,7 @@ def every_launch(
             seen.examinations.append(found)
     bad = [one for one in seen.examinations if fail_on is not None and one.fails(fail_on)]
     if bad:
-        raise Found("\n\n".join(map(str, bad)))
+        raise AssertionError("\n\n".join(map(str, bad)))
 
 
 def _examined(call: Callable, args: tuple, chips: tuple[str, ...], seed: int) -> Examination:

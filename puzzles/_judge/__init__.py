@@ -8,9 +8,9 @@ are wrong, the `EXPLAINERS` beside them are asked for the cause. Nothing is prin
 from __future__ import annotations
 
 from puzzles._judge.case import Case, cases, execute, fresh_case, fresh_cases
-from puzzles._judge.costs import USUAL, at_scale, excesses
+from puzzles._judge.costs import at_scale
 from puzzles._judge.judging import judge, judge_fresh
-from puzzles._judge.numbers import largest_error, narrow, tolerance_of
+from puzzles._judge.numbers import largest_error, tolerance_of
 from puzzles._judge.origin import equations_outside
 from puzzles._judge.raised import told
 from puzzles._judge.source import ellipsis_left, is_function, is_starter, unwrap
@@ -18,7 +18,6 @@ from puzzles._judge.tried import alike
 from puzzles._judge.verdict import Verdict, shown
 
 __all__ = [
-    "USUAL",
     "Case",
     "Verdict",
     "alike",
@@ -26,7 +25,6 @@ __all__ = [
     "cases",
     "ellipsis_left",
     "equations_outside",
-    "excesses",
     "execute",
     "fresh_case",
     "fresh_cases",
@@ -35,7 +33,6 @@ __all__ = [
     "judge",
     "judge_fresh",
     "largest_error",
-    "narrow",
     "shown",
     "told",
     "tolerance_of",

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from puzzles._draw import GREEN, VERMILLION, block_squares
+from puzzles._draw import GREEN, VERMILLION, block_squares, code
 from puzzles._judge import source
 from puzzles._judge.answer import Answer
 from puzzles._judge.cost import Cost
@@ -117,13 +117,13 @@ class Verdict:
         parts = [f"<b>{escape_html.escape(self.headline)}</b>"]
         for text in (self.first, self.diagnosis, self.says, self.receipt):
             if text:
-                parts.append(f"<div style='margin-top:4px'>{_code(text)}</div>")
+                parts.append(f"<div style='margin-top:4px'>{code(text)}</div>")
         if self.picture:
             parts.append(
                 block_squares(self.picture.replace(" (. right, x wrong)", ", right and wrong"))
             )
         for text in self.notes:
-            parts.append(f"<div style='margin-top:4px;opacity:.8'>{_code(text)}</div>")
+            parts.append(f"<div style='margin-top:4px;opacity:.8'>{code(text)}</div>")
         if self._is_a_fault:
             where = f"href='{address(self.rule)}' target='_blank' style='color:inherit'"
             link = f"<a {where}>{self.rule}</a>"
@@ -143,13 +143,6 @@ class Verdict:
 
 def _indent(text: str) -> str:
     return "\n".join(f"  {line}".rstrip() for line in text.splitlines())
-
-
-def _code(text: str) -> str:
-    """Escaped text with `backticks` as code and line breaks kept."""
-    pieces = escape_html.escape(text).split("`")
-    marked = [p if n % 2 == 0 else f"<code>{p}</code>" for n, p in enumerate(pieces)]
-    return "".join(marked).replace("\n", "<br>")
 
 
 def shown(verdict: Verdict) -> None:

@@ -21,6 +21,7 @@ from puzzles._launch.finding import (
     WARNING,
     Finding,
     line_of,
+    place,
     placed,
     text_of,
 )
@@ -118,6 +119,7 @@ __all__ = [
     "overlap",
     "parameter_names",
     "pipelines_on_cpu",
+    "place",
     "placed",
     "quickly",
     "ranges_of",

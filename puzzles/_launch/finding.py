@@ -13,6 +13,7 @@ import jax
 from puzzles._jax import user_frame
 
 _JAX = os.path.join(os.path.dirname(jax.__file__), "_src")
+_PLACES: dict[str, tuple[str, int]] = {}  # what `placed` was asked for, by what it returned
 
 ERROR, WARNING, NOTE = "error", "warning", "note"
 SEVERITIES = (ERROR, WARNING, NOTE)
@@ -59,7 +60,15 @@ def placed(file: str, number: int) -> str:
     """`file:number: text`, with the file's name alone; a cell of a notebook is "cell"."""
     name = "cell" if file.startswith("<") or "ipykernel" in file else os.path.basename(file)
     text = text_at(file, number)
-    return f"{name}:{number}: {text}" if text else f"{name}:{number}"
+    line = f"{name}:{number}: {text}" if text else f"{name}:{number}"
+    _PLACES[line] = os.path.abspath(file), number
+    return line
+
+
+def place(line: str | None) -> tuple[str, int] | None:
+    """The path and the number behind what `placed` returned; None where that is no file."""
+    found = _PLACES.get(line or "")
+    return found if found and os.path.isfile(found[0]) else None
 
 
 def line_of(info: Any) -> str | None:

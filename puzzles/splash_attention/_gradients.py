@@ -265,27 +265,6 @@ def computed_masks(T: int, block: int) -> dict[str, Case]:
     }
 
 
-# What is compared, and how it is printed: by what it is divided.
-COUNTED = {"steps": 1, "dots": 1, "fetched": 1, "bytes": 2**20, "lists": 1}
-COST_HEAD = f"{'yours/two kernels/fused':44}" + "".join(
-    f"{what:>{width}}"
-    for what, width in {"steps": 20, "dots": 21, "fetched": 21, "MiB moved": 21, "bytes of lists": 24}.items()
-)
-
-
-def cost_lines(table: dict[str, dict[str, Cost]], name: str) -> list[str]:
-    """A line for each launch, and one for all of them, of what `step_costs` gives."""
-    lines = []
-    for launch in LAUNCHES:
-        rows = [rows[launch] for rows in table.values() if launch in rows]
-        cells = []
-        for what, unit in COUNTED.items():
-            numbers = (getattr(one, what) / unit for one in rows)
-            cells.append("/".join(f"{n:,.2f}" if unit > 1 else f"{n:,.0f}" for n in numbers))
-        lines.append(f"{name:28}{launch:16}{cells[0]:>20}" + "".join(f"{c:>21}" for c in cells[1:]))
-    return lines
-
-
 def costs(fn: Callable, T: int = 4096, block: int = 512) -> str:
     """A table: a step of training by `fn` and by JAX's kernels, launch by launch, without any data."""
     lines = [f"8 query heads, 2 key heads, T = {T:,}, H = 128, bf16, blocks of {block}"]

@@ -9,7 +9,6 @@ import pytest
 import sample
 from planted import FRONT, Rung
 
-from puzzles import _ladders
 from puzzles._author import gate, repository, scaffold, tree
 
 pytestmark = pytest.mark.newest  # JAX changes nothing here
@@ -19,7 +18,7 @@ FAULTS, UNSEEN = LISTED["fault"], LISTED["unseen"]
 
 
 @pytest.fixture
-def told(rung: Rung, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def told(rung: Rung, tmp_path: Path):
     """What `verify --quick` says of the scaffold's rung with a fault, and of its ladder."""
 
     def verify(fault: dict) -> list[str]:
@@ -41,12 +40,9 @@ def told(rung: Rung, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         except Exception:  # the module cannot be imported: the gate is to say so
             pass
         if "place" not in fault:
-            return gate.verify_rung("toy_warm_up", use_libtpu=False, quick=True).problems
-        known = {**_ladders._ladder_modules(), "twin": _ladders.ladder_module("toy")}
-        if "ORDER" in front:
-            monkeypatch.setattr(_ladders, "_ladder_modules", lambda: known)
-        strays = tree.strays(tmp_path, ["toy"]) if "files" in fault else ()
-        return [*tree.front_problems("toy"), *tree.missing("toy"), *strays]
+            return gate.verify_rung("toy_warm_up", libtpu=False, quick=True).problems
+        files = tree.project_problems(tmp_path, ["toy"]) if "files" in fault else ()
+        return [*tree.ladder_problems("toy"), *(one for one in files if "stray" in one)]
 
     return verify
 

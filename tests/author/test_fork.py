@@ -22,7 +22,7 @@ from planted import Rung, clone, ipython
 import puzzles
 from puzzles import __main__ as cli
 from puzzles import _ladders
-from puzzles._author import gate, proof, repository, scaffold
+from puzzles._author import proof, repository, review, scaffold
 
 pytestmark = pytest.mark.newest  # JAX changes nothing here
 
@@ -178,7 +178,8 @@ def test_a_copy_has_its_own_name_shows_the_same_picture_and_holds_as_the_rung_do
     assert proof.starter_problem(copy) is None
     assert [proof.mistake_problem(copy, one, seeds=(0,)) for one in copy.mistakes[:3]] == [None] * 3
     picture = "there is no image diagrams/basics/row_sum.svg: draw it, or mend the link"
-    assert [problem.split(": ", 1)[1] for problem in gate._text(copy)] == [picture]  # not in toy
+    told = [problem.split(": ", 1)[1] for problem in review.text_problems(copy)]
+    assert told == [picture]  # not in toy
 
 
 def test_what_is_bare_has_one_comment_left_to_do() -> None:

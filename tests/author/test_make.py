@@ -69,10 +69,6 @@ def test_an_environment_is_made_once_and_again_when_pyproject_changes(copy, targ
     assert "pip install" in make(copy, "--dry-run", target)
 
 
-def test_a_tpu_vm_gets_its_own_installation(copy):
-    assert ".[lab,tpu]" in make(copy, "--dry-run", "lab", "EXTRAS=lab,tpu")
-
-
 def test_make_alone_lists_the_targets_by_who_needs_them(copy):
     said = make(copy)
     assert re.findall(r"(?m)^\w.*$", said) == [

@@ -120,13 +120,20 @@ def test_verify_says_how_far_it_is_and_how_much_was_proven_before(
 ) -> None:
     monkeypatch.delenv("CI", raising=False)
     monkeypatch.setattr(gate, "has_libtpu", lambda: False)
-    monkeypatch.setattr(gate, "Proofs", lambda _, fresh: proofs.Proofs(tmp_path, fresh))
+    asked = []
+
+    def kept(_: Path, fresh: bool) -> proofs.Proofs:
+        asked.append(fresh)
+        return proofs.Proofs(tmp_path, fresh)
+
+    monkeypatch.setattr(gate, "Proofs", kept)
     mistakes = len(_ladders.find("classify_blocks").mistakes)
-    for fresh, before in ((False, False), (False, True), (True, False)):
-        assert gate.verify(["classify_blocks"], fresh=fresh) == 0
+    for before in (False, True):
+        assert gate.verify(["classify_blocks"], fresh=not before) == 0
         first, rung, last = capsys.readouterr().out.splitlines()
         assert first.startswith("libtpu is not installed, so nothing is compiled for a TPU: ")
         assert rung.startswith("[1/1] ok  splash_attention/classify_blocks  ")
         assert rung.endswith("(proven before)") == before
         assert last.startswith(f"1 rung, {mistakes} mistakes, 0 rungs with problems")
         assert (", 1 proven before (--fresh proves all anew), in " in last) == before
+    assert asked == [True, False]

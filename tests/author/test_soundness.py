@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from planted import Rung
 
-import puzzles
 from puzzles import Puzzle
 from puzzles._author import margin, proof, soundness
 from puzzles._judge import largest_error
@@ -96,11 +93,3 @@ def test_a_rejected_reference_gets_no_diagnosis(rung: Rung) -> None:
     problem = str(proof.solution_problem(puzzle, seeds=(0,)))
     assert "the solution is rejected (seed 0); mend it" in problem
     assert "Your numbers are those of" not in problem
-
-
-def test_a_sum_that_never_begins_and_ends_in_one_step_is_named() -> None:
-    puzzle = puzzles.find("row_sum")
-    assert problems(puzzle) == []
-    cases = [dict(M=128, N=384), dict(M=192, N=256)]
-    (problem,) = problems(dataclasses.replace(puzzle, cases=cases))
-    assert "no case has a single step on axis 1 of row_sum_kernel's grid" in problem

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import html
 import os
 import shutil
 import socket
@@ -12,11 +13,18 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
 import pytest
 from playwright.sync_api import Locator, Page, expect, sync_playwright
+
+import puzzles
+from puzzles import _draw, _show, _sweep
+from puzzles._puzzle import starter_function
+from puzzles._receipt import receipt_html, receipt_text
 
 ROOT = Path(__file__).parents[2]
 SHOTS = Path(__file__).parent / "screenshots"
@@ -229,13 +237,8 @@ VIEWS = [("#ffffff", "#1f2328", 1000), ("#111111", "#e6edf3", 1000), ("#ffffff",
 def test_copies_are_walked_by_keys_in_either_theme_and_on_a_phone(
     paper: str, ink: str, width: int, page: Page, tmp_path: Path
 ) -> None:
-    import puzzles
-    from puzzles import _draw
-
-    puzzle = puzzles.find("double_buffered_matmul")
-    (launch,) = puzzles.trace(puzzle.solution, *puzzle.arguments(0))
     file = tmp_path / "copies.html"
-    body = _draw.walk_page([_draw.walk_data(launch)])
+    body = _walk("double_buffered_matmul")
     file.write_text(f"<meta charset=utf-8><body style='background:{paper};color:{ink}'>{body}")
     page.set_viewport_size({"width": width, "height": 900})
     page.goto(file.as_uri())
@@ -278,58 +281,28 @@ _SMALLEST = """() => Math.min(...[...document.querySelectorAll('.pz-walk *')]
   .map(e => parseFloat(getComputedStyle(e).fontSize)))"""
 
 
-def _pass(puzzles) -> str:
-    fn = puzzles.find("tiled_matmul").solution
-    return puzzles.judge(puzzles.find("tiled_matmul"), fn).html()
+def _verdict_on(rung: str, answer: str) -> str:
+    """What is said in a rung of another one's solution."""
+    return puzzles.judge(puzzles.find(rung), puzzles.find(answer).solution).html()
 
 
-def _refusal(puzzles) -> str:
-    puzzle = puzzles.find("matmul_bf16")
-    return puzzles.judge(puzzle, puzzles.find("tiled_matmul").solution).html()
-
-
-def _receipt(puzzles) -> str:
-    from puzzles._receipt import receipt_html, receipt_text
-
-    one, several = puzzles.find("tiled_matmul"), puzzles.find("matmul_gradients")
-    launches = (puzzles.trace(rung.solution, *rung.arguments(0)) for rung in (one, several))
+def _receipts() -> str:
+    """Of one launch, and of several."""
+    rungs = map(puzzles.find, ("tiled_matmul", "matmul_gradients"))
+    launches = (puzzles.trace(rung.solution, *rung.arguments(0)) for rung in rungs)
     return "".join(receipt_html(receipt_text(each, limits=True)) for each in launches)
 
 
-def _walk(puzzles) -> str:
-    from puzzles import _draw
-    from puzzles._puzzle import starter_function
-
-    puzzle = puzzles.find("fix_the_grid")
-    (launch,) = puzzles.trace(starter_function(puzzle), *puzzle.arguments(0))
+def _walk(rung: str, solved: bool = True) -> str:
+    """The page of a rung's launch, in the reference or as the learner begins with it."""
+    puzzle = puzzles.find(rung)
+    fn = puzzle.solution if solved else starter_function(puzzle)
+    (launch,) = puzzles.trace(fn, *puzzle.arguments(0))
     return _draw.walk_page([_draw.walk_data(launch)])
 
 
-def _many_operands(puzzles) -> str:
-    from puzzles import _draw
-
-    puzzle = puzzles.find("attention_dkv")
-    (launch,) = puzzles.trace(puzzle.solution, *puzzle.arguments(0))
-    return _draw.walk_page([_draw.walk_data(launch)])
-
-
-def _copied(puzzles) -> str:
-    from puzzles import _draw
-
-    puzzle = puzzles.find("double_buffered_matmul")
-    (launch,) = puzzles.trace(puzzle.solution, *puzzle.arguments(0))
-    return _draw.walk_page([_draw.walk_data(launch)])
-
-
-def _sweep(puzzles) -> str:
+def _sweep_of_tiles() -> str:
     """What a sweep prints and plots, as a notebook has it."""
-    import html
-
-    import jax
-    import jax.numpy as jnp
-
-    from puzzles import _show, _sweep
-
     said: list[str] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_sweep, "say", lambda words: said.append(f"<pre>{html.escape(words)}</pre>"))
@@ -341,11 +314,17 @@ def _sweep(puzzles) -> str:
     return "<style>pre{white-space:pre-wrap;margin:0;font-size:12px}</style>" + "".join(said)
 
 
-def _bars(puzzles) -> str:
-    from puzzles import _draw
-
-    named = {"the longest of all of these names": 1234567.0, "64, 128, 256": 1.0}
-    return _draw.plot_svg(named, "cycles on a v5e, by libtpu's estimate")
+BARS = {"the longest of all of these names": 1234567.0, "64, 128, 256": 1.0}
+SHOWN = {
+    "pass": lambda: _verdict_on("tiled_matmul", "tiled_matmul"),
+    "refusal": lambda: _verdict_on("matmul_bf16", "tiled_matmul"),
+    "receipt": _receipts,
+    "walk": lambda: _walk("fix_the_grid", solved=False),
+    "many_operands": lambda: _walk("attention_dkv"),
+    "copied": lambda: _walk("double_buffered_matmul"),
+    "sweep": _sweep_of_tiles,
+    "bars": lambda: _draw.plot_svg(BARS, "cycles on a v5e, by libtpu's estimate"),
+}
 
 
 # Each text that is shown, and the boxes of its lines.
@@ -402,21 +381,15 @@ _OVERLAP = (
 )
 
 
-@pytest.mark.parametrize(
-    "shown",
-    [_pass, _refusal, _receipt, _walk, _many_operands, _copied, _sweep, _bars],
-    ids=lambda f: f.__name__,
-)
+@pytest.mark.parametrize("name", SHOWN)
 @pytest.mark.parametrize(("paper", "ink"), [("#ffffff", "#1f2328"), ("#111111", "#e6edf3")])
 def test_nothing_is_cut_on_a_narrow_page(
-    shown: Callable, paper: str, ink: str, page: Page, tmp_path: Path
+    name: str, paper: str, ink: str, page: Page, tmp_path: Path
 ) -> None:
-    import puzzles
-
     file = tmp_path / "narrow.html"
     file.write_text(
         f"<meta charset=utf-8><body style='background:{paper};color:{ink};font:14px sans-serif'>"
-        + shown(puzzles)
+        + SHOWN[name]()
     )
     page.set_viewport_size({"width": 400, "height": 900})
     page.goto(file.as_uri())
@@ -425,7 +398,7 @@ def test_nothing_is_cut_on_a_narrow_page(
     assert page.evaluate(_CUT) == []
     assert page.evaluate(_OVERLAP) == []
     assert page.evaluate("document.documentElement.scrollWidth") <= 400
-    _shot(page, f"7-narrow{shown.__name__}-{ink[1:]}")
+    _shot(page, f"7-narrow_{name}-{ink[1:]}")
 
 
 def test_what_is_cut_is_found(page: Page) -> None:

@@ -13,10 +13,8 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 import puzzles
-from puzzles import _draw, _show
-from puzzles._draw.copies import copies_edges, copies_marked, sentence
-from puzzles._puzzle import starter_function
-from puzzles._tpu import timeline
+from puzzles import _draw
+from puzzles._draw.copies import edges, marked, rows, sentence
 from puzzles._tpu.moments import MOMENTS
 
 f32 = jnp.float32
@@ -39,48 +37,34 @@ def drawn(name, mistake=None):
     return whole["copies"], _draw.walk_text(whole)
 
 
-@pytest.fixture
-def shown(monkeypatch):
-    """What `show` displays: (text, page), one entry a call."""
-    found = []
-    monkeypatch.setattr(_show, "display", lambda text, page: found.append((text, page)))
-    return found
+LETTERS = {"waits": "w", "inward": ">", "outward": "<", "landed": ".", "work": "#", "fault": "!"}
 
 
-def table(text):
-    """The rows of the table of characters, by their names."""
-    rows = re.findall(
-        r"^(kernel|\w+(?: of \w+)?(?:\[[\d:, ]+\])?) {2,}((?:[wc<>.#! ] ?)+)$", text, re.M
-    )
-    return {name: marks.rstrip()[::2] for name, marks in rows}
+def table(found):
+    """The marks of each row as letters, a column a moment."""
+    letters = {name: [" "] * len(found.moments) for name in ("kernel", *rows(found))}
+    for name, spans in marked(found).items():
+        for row, start, stop in spans:
+            one = letters[["kernel", *rows(found)][row + 1]]
+            one[start:stop] = LETTERS[name] * (stop - start)
+    return {name: "".join(one).rstrip() for name, one in letters.items()}
 
 
 def test_one_buffer_and_two_slots_look_plainly_different():
     serial, says = drawn("stream_sum")
-    assert table(says) == {"kernel": "wc" * 5, "rows_ref": ">#" * 5}
+    assert table(serial) == {"kernel": "w#" * 5, "rows_ref": ">#" * 5}
     assert "computes at 5 moments, and nothing flies meanwhile" in says
     ahead, says = drawn("double_buffered_sum")
-    assert table(says) == {
-        "kernel": "wc" * 5,
+    assert table(ahead) == {
+        "kernel": "w#" * 5,
         "slots_ref[0]": ">#>>>#>>>#",
         "slots_ref[1]": ">>>#>>>#",
     }
     assert "a copy is in flight at 4 of 5 moments" in says
     # A wait is short where its copy could fly before.
-    assert copies_edges(serial, 10) == [10 * n for n in range(11)]
-    assert np.diff(copies_edges(ahead, 10))[::2].tolist() == [10, 4, 4, 4, 4]
-    assert table(drawn("copy_rows")[1]) == {"kernel": "wcw", "rows_ref": ">#<"}
-
-
-def test_overlap_is_that_of_the_receipt():
-    for name in ("stream_sum", "double_buffered_sum", "double_buffered_matmul"):
-        puzzle = puzzles.find(name)
-        (launch,) = puzzles.trace(puzzle.solution, *puzzle.arguments(0))
-        found = timeline(launch)
-        starts, waits = len(found.trips), len(launch.in_flight)
-        assert starts == waits
-        most = max(len(found.flying(n)) for n in range(len(found.moments)))
-        assert most == int(launch.in_flight.max())
+    assert edges(serial, 10) == [10 * n for n in range(11)]
+    assert np.diff(edges(ahead, 10))[::2].tolist() == [10, 4, 4, 4, 4]
+    assert table(drawn("copy_rows")[0]) == {"kernel": "w#w", "rows_ref": ">#<"}
 
 
 THREE = "gives all three operands to the pipeline, and b a third slot"
@@ -97,11 +81,11 @@ THREE = "gives all three operands to the pipeline, and b a third slot"
 )
 def test_the_copies_of_a_pipeline_are_read_too(name, mistake):
     found, _ = drawn(name, mistake)
-    assert found["unknown"] == ""
-    assert found["faults"] == []
-    buffers = {row.partition("[")[0] for row in found["rows"]}
+    assert found.unknown == ""
+    assert found.faults == ()
+    buffers = {row.partition("[")[0] for row in rows(found)}
     assert all(one.startswith("buffer of ") for one in buffers)
-    third = [row for row in found["rows"] if row.endswith("[2]")]
+    third = [row for row in rows(found) if row.endswith("[2]")]
     assert third == (["buffer of b_ref[2]"] if name == "launch_pipeline" else [])
 
 
@@ -122,21 +106,21 @@ FAULTS = {  # the slot, the sentence, the moment
 def test_what_is_touched_too_early_is_crossed_in_its_slot(which):
     slot, says, at = FAULTS[which]
     found, text = drawn(*which)
-    assert found["open"] == at
-    assert says in found["faults"][0][1]
-    marked = copies_marked(found)
-    assert (found["rows"].index(slot), at, at + 1) in marked["fault"]
-    assert bool(marked["landed"]) == (which[1] == "waits for the next copy")
+    assert found.faults[0].moment == at
+    assert says in found.faults[0].says
+    spans = marked(found)
+    assert (rows(found).index(slot), at, at + 1) in spans["fault"]
+    assert bool(spans["landed"]) == (which[1] == "waits for the next copy")
     # Only what goes wrong first is told.
-    assert f"✗ {found['faults'][0][1]}" in text
+    assert f"✗ {found.faults[0].says}" in text
     assert text.count("✗") == 1
-    assert ("What goes wrong after it is crossed, too." in text) == (len(found["faults"]) > 1)
+    assert ("What goes wrong after it is crossed, too." in text) == (len(found.faults) > 1)
 
 
 def test_a_wait_in_vain_ends_the_picture():
     found, _ = drawn("double_buffered_sum", "forgets the prologue")
-    assert len(found["moments"]) == 1
-    assert copies_marked(found)["fault"] == [(-1, 0, 1)]
+    assert len(found.moments) == 1
+    assert marked(found)["fault"] == [(-1, 0, 1)]
 
 
 def test_a_sentence_says_what_happens_at_a_moment():
@@ -174,17 +158,17 @@ def scaled(count):
 
 def test_where_data_decide_the_page_says_so_and_draws_nothing(shown):
     found = scaled(S((1,), jnp.int32))
-    assert found["moments"] == []
-    assert "Data decide which copies come next" in found["unknown"]
+    assert found.moments == ()
+    assert "Data decide which copies come next" in found.unknown
     known = scaled(jnp.array([3], jnp.int32))
-    assert len(known["moments"]) == 6
-    assert known["unknown"] == ""
+    assert len(known.moments) == 6
+    assert known.unknown == ""
 
 
 def test_a_long_kernel_is_shown_from_its_beginning():
     found = scaled(jnp.array([500], jnp.int32))
-    assert len(found["moments"]) == MOMENTS
-    assert f"Only the first {MOMENTS} moments are shown." in found["unknown"]
+    assert len(found.moments) == MOMENTS
+    assert f"Only the first {MOMENTS} moments are shown." in found.unknown
 
 
 def test_a_slot_that_data_choose_is_not_guessed():
@@ -201,16 +185,8 @@ def test_a_slot_that_data_choose_is_not_guessed():
         )(at, x)  # fmt: skip
 
     found = data(run, S((8, 128), f32), S((8, 128), f32))["copies"]
-    assert found["rows"] == ["buf[?]"]
-    assert found["faults"] == []
-
-
-def test_a_learners_unfinished_kernel_is_drawn(shown):
-    """Shapes will do, and no kernel runs."""
-    puzzles.show(starter_function(puzzles.find("fix_the_copy")))
-    ((text, page),) = shown
-    assert "copies by hand: " in text
-    assert "Copies by hand." in page
+    assert rows(found) == ["buf[?]"]
+    assert found.faults == ()
 
 
 def test_kernels_without_copies_have_no_such_picture(shown):
@@ -226,7 +202,7 @@ def test_the_page_carries_a_sentence_for_each_moment_and_no_small_text(name):
     whole = data(puzzle.solution, *puzzle.arguments(0))
     page = _draw.walk_page([whole])
     book = json.loads(re.search(r'<script type="application/json">(.*?)</script>', page)[1])
-    assert (book["name"], book["pages"]) == ("moment", len(whole["copies"]["moments"]))
+    assert (book["name"], book["pages"]) == ("moment", len(whole["copies"].moments))
     said = next(texts for texts, *_ in book["kept"] if texts and "In flight" in texts[0])
     assert all(one.startswith("The kernel ") for one in said)
     assert len(said) > 5

@@ -15,36 +15,13 @@ ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / "diagrams").glob("*/*.svg"))
 
 
-def test_every_diagram_is_what_would_be_drawn_now() -> None:
-    assert diagrams.out_of_date(ROOT) == []
-
-
-def test_an_outdated_and_a_stray_diagram_are_named_and_only_what_changed_is_written(
-    tmp_path: Path,
-) -> None:
-    assert diagrams.out_of_date(tmp_path) == []
-    folder = tmp_path / "diagrams" / "basics"
-    folder.mkdir(parents=True)
-    script = (
-        'DIAGRAMS = {"basics/a": lambda: "<svg/>", "basics/b": lambda: "b", "new/c": lambda: "c"}'
-    )
-    (folder.parent / "draw.py").write_text(script)
-    (folder / "a.svg").write_text("<svg/>")
-    (folder / "b.svg").write_text("old")
-    (folder / "d.svg").write_text("stray")
-    stale = ["diagrams/basics/b.svg", "diagrams/basics/d.svg", "diagrams/new/c.svg"]
-    assert diagrams.out_of_date(tmp_path) == stale
-    assert diagrams.write(tmp_path) == [folder / "b.svg", folder.parent / "new" / "c.svg"]
-    assert diagrams.out_of_date(tmp_path) == ["diagrams/basics/d.svg"]
-
-
 def test_a_script_that_draws_nothing_is_told_what_it_lacks(tmp_path: Path) -> None:
     (tmp_path / "diagrams").mkdir()
     (tmp_path / "diagrams" / "draw.py").touch()
     with pytest.raises(
         repository.BuildError, match=r"draw\.py has no DIAGRAMS: a dict of functions"
     ):
-        diagrams.write(tmp_path)
+        diagrams.drawn(tmp_path)
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)

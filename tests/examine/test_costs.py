@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from puzzles.__main__ import main
-from puzzles._examine import apart, costs, examining, shell
+from puzzles._examine import costs
 
 CHEAP = """
 import jax
@@ -32,13 +32,10 @@ TYPED = ("f32[32,128]", "f32[16,128]", "--baseline", "costs.json")
 
 
 @pytest.fixture
-def wrote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Writes the module that is examined; it is examined here, in this process."""
-    monkeypatch.chdir(tmp_path)
+def wrote(folder_here: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Writes the module that is examined."""
     # Two files of one length, written in one second, are one to Python's cache.
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    monkeypatch.setattr(shell, "apart", lambda asked, _: apart.looked_at(asked))
-    monkeypatch.setattr(examining, "has_libtpu", lambda: False)
 
     def write(text: str) -> None:
         Path("add.py").write_text(text)

@@ -20,7 +20,7 @@ from jax.experimental.pallas import tpu as pltpu
 
 import puzzles
 from puzzles import Examination, examine
-from puzzles._examine import examining, targets
+from puzzles._examine import targets
 from puzzles._launch import KINDS
 from puzzles._tpu import drawn, simulator
 
@@ -28,11 +28,7 @@ f32, i32 = jnp.float32, jnp.int32
 S = jax.ShapeDtypeStruct
 ROOT = Path(__file__).parents[2]
 X = S((32, 128), f32)
-
-
-@pytest.fixture(autouse=True)
-def no_libtpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(examining, "has_libtpu", lambda: False)
+pytestmark = pytest.mark.usefixtures("no_libtpu")
 
 
 def right() -> Examination:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-import importlib
-
+import foreign
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,19 +12,14 @@ from jax.experimental.pallas import tpu as pltpu
 from launches import mesh
 
 from puzzles import examine
-from puzzles._examine import examining
 from puzzles._launch import trace_call
 from puzzles._tpu import simulate
 
 f32, i32 = jnp.float32, jnp.int32
 S = jax.ShapeDtypeStruct
+pytestmark = pytest.mark.usefixtures("no_libtpu")
 ANY = pl.BlockSpec(memory_space=pl.ANY)
 ROWS = pl.BlockSpec((8, 128), lambda i: (i, 0))
-
-
-@pytest.fixture(autouse=True)
-def no_libtpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(examining, "has_libtpu", lambda: False)
 
 
 def negate(x_ref, o_ref):
@@ -416,13 +409,8 @@ def test_scalars_that_the_kernel_writes_are_followed_from_step_to_step() -> None
 
 
 def test_counts_of_ragged_paged_attention_follow_its_place_in_smem() -> None:
-    lib = "jax.experimental.pallas.ops.tpu.ragged_paged_attention.kernel"
-    kernel = importlib.import_module(lib).ragged_paged_attention
-    fn = functools.partial(kernel, num_kv_pages_per_block=8, num_queries_per_block=64)
-    table = jnp.asarray(np.random.default_rng(0).permutation(63).reshape(3, 21), i32)
-    lengths, starts, count = (jnp.array(n, i32) for n in ([328, 180, 255], [0, 192, 320, 384], [3]))
-    q, pages = S((384, 32, 128), jnp.bfloat16), S((64, 16, 32, 128), jnp.bfloat16)
-    (launch,) = trace_call(fn, q, pages, lengths, table, starts, count).launches
+    fn, *args = foreign.ragged_paged()
+    (launch,) = trace_call(fn, *args).launches
     assert launch.exact
     # 15 blocks of keys for each of two groups of heads: 8 pages of 64 KiB, and 2 dots a head.
     assert sum(one.times for one in launch.copies) == 240

@@ -27,15 +27,10 @@ def _weight(fault: sabotage.Planted) -> tuple[bool, str]:
 FAULTS = sample.covering(sabotage.PLANTED, lambda fault: {fault.kind: 1}, _weight)
 
 
-@pytest.fixture
-def no_libtpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(examining, "has_libtpu", lambda: False)
-
-
 @pytest.mark.slow
 @pytest.mark.graduate
 @pytest.mark.usefixtures("no_libtpu")
-@pytest.mark.parametrize("name", sample.share(list(RIGHT), 3))
+@pytest.mark.parametrize("name", sample.share(list(RIGHT), 6))
 def test_nothing_is_wrong_with_a_right_kernel(name: str) -> None:
     fn, *args = RIGHT[name]()
     found = examine(fn, *args)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import tomllib
 from pathlib import Path
 
@@ -22,8 +23,7 @@ X = jnp.ones((32, 128), jnp.float32)
 
 
 @pytest.fixture(autouse=True)
-def no_libtpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("puzzles._examine.examining.has_libtpu", lambda: False)
+def nothing_known(no_libtpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(within, "_known", {})
 
 
@@ -112,25 +112,15 @@ def test_a_severity_that_is_none_is_refused() -> None:
         pass
 
 
-TESTS = """
+TESTS = f"""
 import jax
 import kernels
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 
-def doubled(x, beyond=0):
-    def kernel(x_ref, o_ref):
-        o_ref[...] = x_ref[...] * 2
-
-    read = pl.BlockSpec((8, 128), lambda i: (i + beyond, 0))
-    write = pl.BlockSpec((8, 128), lambda i: (i, 0))
-    return pl.pallas_call(
-        kernel, grid=(4,), in_specs=[read], out_specs=write, interpret=True,
-        out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype),
-    )(x)
-
 X = jax.ShapeDtypeStruct((32, 128), jnp.float32)
 
+{inspect.getsource(doubled)}
 def test_right(examined):
     assert examined(doubled, X).launches[0].steps == 4
 
@@ -157,7 +147,7 @@ def test_the_fixture_fails_a_test_with_the_findings(
     done.stdout.fnmatch_lines(
         [
             "*out-of-bounds · kernel · x_ref*",
-            "*in test_the_fixture*read = pl.BlockSpec*",
+            "*in test_the_fixture*in_specs=?pl.BlockSpec*i + beyond*",
             "*hazard · stream_kernel · buffers*",
             "*in kernels.py:*o_ref* = buffers*",
             "*no `pallas_call` in there*",

@@ -18,7 +18,6 @@ from launched import interpreted, one, reference, simulated, traced
 import puzzles
 from puzzles import _puzzle
 from puzzles._tpu import (
-    CHIPS,
     INSTALL_LIBTPU,
     LoweringError,
     NoEstimate,
@@ -31,6 +30,11 @@ from puzzles._tpu import (
 f32, bf16 = jnp.float32, jnp.bfloat16
 KIB, MIB = 2**10, 2**20
 S = jax.ShapeDtypeStruct
+ROW = pl.BlockSpec((8, 128), lambda i: (i, 0))
+
+
+def copied(x_ref, o_ref):
+    o_ref[...] = x_ref[...]
 
 
 def call(kernel, out, grid=(), specs=None, out_spec=None, scratch=()):
@@ -92,53 +96,23 @@ def test_scratch_is_kept_from_the_first_step_to_the_last():
 # Blocks
 
 
-@pytest.mark.parametrize("block", [(4, 128), (8, 64)])
-def test_interpret_takes_blocks_that_a_tpu_refuses(block):
-    def kernel(x_ref, o_ref):
-        o_ref[...] = x_ref[...]
-
-    spec = pl.BlockSpec(block, lambda i, j: (i, j))
-    x = jnp.arange(16 * 256, dtype=f32).reshape(16, 256)
-    copy = call(kernel, x, (16 // block[0], 256 // block[1]), [spec], spec)
-    np.testing.assert_array_equal(interpreted(copy, x), x)
-    with pytest.raises(LoweringError):
-        lower(traced(copy, x))
-
-
 def test_interpret_clamps_a_block_that_lies_outside():
-    def kernel(x_ref, o_ref):
-        o_ref[...] = x_ref[...]
-
     beyond = pl.BlockSpec((8, 128), lambda i: (8 * i, 0))
-    spec = pl.BlockSpec((8, 128), lambda i: (i, 0))
     x = jnp.arange(32 * 128, dtype=f32).reshape(32, 128)
-    copy = call(kernel, x, (4,), [beyond], spec)
+    copy = call(copied, x, (4,), [beyond], ROW)
     np.testing.assert_array_equal(interpreted(copy, x)[::8, 0], x[[0, 24, 24, 24], 0])
     with pytest.raises(SimulationError):
         simulated(copy, x)
 
 
 def test_an_index_map_rounds_down_below_zero_too():
-    def kernel(x_ref, o_ref):
-        o_ref[...] = x_ref[...]
-
     # (i - 3) // 2 is -2, -1, -1, 0
     back = pl.BlockSpec((8, 128), lambda i: ((i - 3) // 2 + 2, 0))
-    spec = pl.BlockSpec((8, 128), lambda i: (i, 0))
     x = jnp.arange(32 * 128, dtype=f32).reshape(32, 128)
-    copy = call(kernel, x, (4,), [back], spec)
+    copy = call(copied, x, (4,), [back], ROW)
     assert one(copy, x).inputs[0].blocks[:, 0].tolist() == [0, 1, 1, 2]
     np.testing.assert_array_equal(simulated(copy, x)[::8, 0], x[[0, 8, 8, 16], 0])
     lower(traced(copy, x))
-
-
-def test_an_outer_product_reads_36_kib_and_not_48(capsys):
-    launch = reference("outer_product", *puzzles.find("outer_product").arguments(0))
-    assert [x.transfers for x in launch.inputs] == [3, 6]
-    assert launch.hbm_bytes_read == 36 * KIB
-    assert launch.steps * 2 * 1024 * 4 == 48 * KIB
-    puzzles.receipt(puzzles.find("outer_product").solution)
-    assert "read 36 KiB" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("case", [0, 1])
@@ -148,18 +122,6 @@ def test_fix_the_grid_is_right_to_the_last_digit_under_interpret_alone(case):
     np.testing.assert_array_equal(interpreted(starter, *args), puzzle.spec(*args))
     with pytest.raises(SimulationError, match="again"):
         simulated(starter, *args)
-
-
-def test_a_tpu_takes_no_1d_block_of_64():
-    def kernel(x_ref, o_ref):
-        o_ref[...] = x_ref[...]
-
-    spec = pl.BlockSpec((64,), lambda i: (i,))
-    x = jnp.arange(192.0)
-    copy = call(kernel, x, (3,), [spec], spec)
-    np.testing.assert_array_equal(interpreted(copy, x), x)
-    with pytest.raises(LoweringError):
-        lower(traced(copy, x))
 
 
 def test_a_python_loop_is_unrolled_and_a_fori_loop_is_not():
@@ -233,18 +195,14 @@ def test_python_runs_a_body_once_and_not_for_each_step():
 
 
 def test_an_index_map_is_arithmetic_on_program_ids_and_looks_up_no_list():
-    def kernel(x_ref, o_ref):
-        o_ref[...] = x_ref[...]
-
-    spec = pl.BlockSpec((8, 128), lambda i: (i, 0))
     x = jnp.arange(32 * 128, dtype=f32).reshape(32, 128)
     turned = pl.BlockSpec((8, 128), lambda i: (jnp.where(i < 2, 3 - i, (i * i) % 4), 0))
-    copy = call(kernel, x, (4,), [turned], spec)
+    copy = call(copied, x, (4,), [turned], ROW)
     np.testing.assert_array_equal(simulated(copy, x)[::8, 0], x[[24, 16, 0, 8], 0])
     lower(traced(copy, x))
     for by in (lambda i: ([3, 2, 1, 0][i], 0), lambda i: (3 if i == 0 else 0, 0)):
         with pytest.raises(jax.errors.JAXTypeError):
-            interpreted(call(kernel, x, (4,), [pl.BlockSpec((8, 128), by)], spec), x)
+            interpreted(call(copied, x, (4,), [pl.BlockSpec((8, 128), by)], ROW), x)
 
 
 # Products
@@ -258,13 +216,6 @@ def test_bf16_has_the_range_of_f32_and_8_bits():
     for start, apart in [(16, 0.125), (32, 0.25), (64, 0.5), (128, 1), (256, 2)]:
         between = np.linspace(start, 2 * start - apart, 2000).astype(bf).astype(float)
         assert np.diff(np.unique(between)).tolist() == [apart] * 127  # 128 neighbours
-
-
-def test_a_bf16_score_may_be_off_by_half_and_its_exponential_by_more():
-    off = float(np.dtype(bf16).type(129.5)) - 129.5
-    assert abs(off) == 0.5
-    assert np.exp(0.5) - 1 > 0.5
-    assert round(float(np.exp(1.0)), 1) == 2.7
 
 
 @pytest.mark.parametrize(("case", "peak"), [(0, 64), (1, 96)])
@@ -302,16 +253,6 @@ def test_a_backward_rule_gives_no_forward_mode_and_no_second_derivative():
         jax.jvp(loss, (a,), (a,))
     with pytest.raises((AssertionError, NotImplementedError)):
         jax.grad(lambda a: jnp.sum(jax.grad(loss)(a) ** 2))(a)
-
-
-def test_gradients_take_the_arrays_as_they_lie():
-    shapes = (256, 384), (384, 512), (256, 512)
-    operands = (S(shape, f32) for shape in shapes)
-    launches = puzzles.trace(puzzles.find("matmul_gradients").solution, *operands)
-    assert [[x.shape for x in one.inputs] for one in launches] == [
-        [(256, 512), (384, 512)],
-        [(256, 384), (256, 512)],
-    ]
 
 
 def test_vmap_is_the_launch_of_batched_matmul_and_puts_b_before_tiled_matmuls_axes():
@@ -374,12 +315,6 @@ def test_xla_fuses_bias_and_activation_by_itself_and_reads_three_sums_arrays_onc
     assert done.stdout.split() == ["1", "True", "0", "512"]
 
 
-def test_two_launches_move_what_lies_between_them():
-    big, add = S((8192, 4096), f32), puzzles.find("launch_vector_add").solution
-    launches = puzzles.trace(lambda x, y, z: add(add(x, y), z), big, big, big)
-    assert sum(launch.hbm_bytes for launch in launches) == 768 * MIB
-
-
 @sample.drill
 def test_small_blocks_take_more_cycles_by_the_compilers_estimate():
     square = S((1024, 1024), bf16)
@@ -396,26 +331,6 @@ def test_small_blocks_take_more_cycles_by_the_compilers_estimate():
     assert round(cycles(512, 128, 512) / large, 1) == 1.6
 
 
-def test_narrow_numbers_are_packed():
-    def copy(rows, dtype):
-        spec = pl.BlockSpec((rows, 128), lambda i: (i, 0))
-
-        def kernel(x_ref, o_ref):
-            o_ref[...] = x_ref[...]
-
-        x = S((128, 128), dtype)
-        return one(call(kernel, x, (128 // rows,), [spec], spec), x).vmem_bytes
-
-    assert copy(8, f32) == 2 * copy(8, bf16) == copy(16, bf16)
-    assert copy(32, f32) == 4 * copy(32, jnp.int8)
-
-
-def test_gelu_is_slightly_negative_left_of_zero():
-    x = jnp.linspace(-3.0, -0.1, 30)
-    assert (jax.nn.gelu(x, approximate=True) < 0).all()
-    assert (jax.nn.gelu(x, approximate=True) > -0.2).all()
-
-
 @pytest.mark.parametrize(("bm", "bk", "bn"), [(128, 128, 128), (256, 512, 512), (512, 128, 256)])
 def test_a_matmul_reads_a_for_each_column_of_blocks_and_b_for_each_row(bm, bk, bn):
     M, K, N = 1024, 2048, 1536
@@ -425,22 +340,3 @@ def test_a_matmul_reads_a_for_each_column_of_blocks_and_b_for_each_row(bm, bk, b
     assert b.transfers * bk * bn == M // bm * K * N
     flops_per_byte = 2 * M * K * N / launch.hbm_bytes
     assert flops_per_byte == pytest.approx(1 / (1 / bn + 1 / bm + 1 / K))
-
-
-def test_with_all_of_k_in_one_block_a_is_read_once():
-    M, K, N = 1024, 512, 1536
-    launch = reference("matmul_bf16", S((M, K), bf16), S((K, N), bf16), bm=256, bk=K, bn=256)
-    assert launch.inputs[0].transfers * 256 * K == M * K
-
-
-def test_512_blocks_just_reach_the_ridge_of_a_v5e():
-    square = S((4096, 4096), bf16)
-    ridge = CHIPS["v5e"].ridge
-    found = {
-        n: 2 * 4096**3 / reference("matmul_bf16", square, square, bm=n, bk=256, bn=n).hbm_bytes
-        for n in (128, 256, 512, 1024)
-    }
-    assert found[128] < 64
-    assert found[256] < ridge
-    assert ridge < found[512] < 1.01 * ridge
-    assert ridge < found[1024]

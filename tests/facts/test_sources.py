@@ -1,22 +1,56 @@
-"""Every fact that the prose states has a source: tests/facts/*.toml has the sentence and where."""
+"""Every fact that the prose states has a source: tests/facts/*.toml has the sentence and where.
+
+A source is one that can be opened, a test, or what `holds`: an expression of Python that is true.
+"""
 
 from __future__ import annotations
 
 import ast
+import inspect
 import tomllib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
+from launched import reference
 
 import puzzles
 from puzzles import _ladders
+from puzzles._receipt import receipt_text
+from puzzles._tpu import CHIPS
+from puzzles.splash_attention import splash_multi_head
+from puzzles.splash_attention._costs import banded_tiles
 
 ROOT = Path(__file__).parents[2]
 LISTS = sorted((ROOT / "tests" / "facts").glob("*.toml"))
 Fact = dict[str, str]
+S = jax.ShapeDtypeStruct
+
+
+def arrays(dtype: type) -> Callable:
+    """A function that makes an array's form of its sizes."""
+    return lambda *shape: S(shape, dtype)
+
+
+# What an expression that holds may speak of.
+NAMES = {
+    "arguments": lambda rung, case: puzzles.find(rung).arguments(case),
+    "bf16": arrays(jnp.bfloat16),
+    "f32": arrays(jnp.float32),
+    "i32": arrays(jnp.int32),
+    "solution": lambda rung: puzzles.find(rung).solution,
+    "trace": puzzles.trace,
+    "KIB": 2**10,
+    "MIB": 2**20,
+    "GIB": 2**30,
+    **{one.__name__: one for one in (banded_tiles, inspect, jax, receipt_text, reference)},
+    **dict(np=np, jnp=jnp, S=S, CHIPS=CHIPS, splash_multi_head=splash_multi_head),
+}
 
 
 def facts(path: Path) -> list[Fact]:
@@ -48,6 +82,9 @@ def functions(path: str) -> frozenset[str]:
     return frozenset(name for name in names if name.startswith("test_"))
 
 
+SOURCES = {"source", "test", "holds"}
+
+
 def problems(listed: list[Fact]) -> Iterator[str]:
     """What is wrong with a list of facts, each with its remedy."""
     for fact in listed:
@@ -64,10 +101,10 @@ def repeated(listed: list[Fact]) -> Iterator[str]:
 
 def problems_of(fact: Fact) -> Iterator[str]:
     rung, says = fact.get("rung", ""), fact.get("says", "")
-    if unknown := set(fact) - {"rung", "says", "source", "test"}:
+    if unknown := set(fact) - {"rung", "says", *SOURCES}:
         yield (
             f"{rung}: {says!r} has {', '.join(sorted(unknown))}: a fact has a rung, what it says, "
-            "and a source or a test"
+            "and one of source, test, holds"
         )
     try:
         stands = bool(says) and says in page(rung)
@@ -80,8 +117,8 @@ def problems_of(fact: Fact) -> Iterator[str]:
                 "for its source again"
             )
     source, test = fact.get("source"), fact.get("test")
-    if (source is None) == (test is None):
-        yield f"{rung}: {says!r} must have a source or a test, and not both"
+    if len(fact.keys() & SOURCES) != 1:
+        yield f"{rung}: {says!r} must have one of source, test, holds"
     if source is not None and "https://" not in source and ".py" not in source:
         yield (
             f"{rung}: {source!r} is no source that can be opened: give a URL, or a file of JAX "
@@ -96,6 +133,15 @@ def problems_of(fact: Fact) -> Iterator[str]:
 @pytest.mark.parametrize("path", LISTS, ids=lambda path: path.stem)
 def test_every_fact_stands_on_its_page_and_has_its_source(path: Path) -> None:
     assert list(problems(facts(path))) == []
+
+
+@pytest.mark.parametrize(
+    "fact",
+    [fact for path in LISTS for fact in facts(path) if "holds" in fact],
+    ids=lambda fact: fact["rung"],
+)
+def test_what_a_page_states_holds(fact: Fact) -> None:
+    assert eval(fact["holds"], NAMES), fact["holds"]
 
 
 def test_no_fact_is_listed_in_two_files() -> None:
@@ -126,8 +172,8 @@ TRUE: Fact = {
         ({"says": "A kernel returns an array."}, "mend the sentence in the list"),
         ({"rung": "add_nine"}, "name the rung on whose page"),
         ({"source": "everybody knows"}, "give a URL, or a file of JAX"),
-        ({"test": "tests/facts/test_sources.py::test_a_fact_is_listed_once"}, "and not both"),
-        ({"source": None}, "must have a source or a test"),
+        ({"test": "tests/facts/test_sources.py::test_a_fact_is_listed_once"}, "must have one of"),
+        ({"source": None}, "must have one of"),
         ({"source": None, "test": "tests/facts/test_sources.py::test_nothing"}, "there is no test"),
         ({"source": None, "test": "tests/test_none.py::test_nothing"}, "there is no test"),
         ({"note": "?"}, "has note"),

@@ -14,8 +14,6 @@ from puzzles._judge.answer import Answer
 from puzzles._judge.tried import mistake_on_record, mistaken
 from puzzles._puzzle import variant
 
-CLASSIFY = puzzles.find("classify_blocks")
-
 
 def test_a_case_is_made_once_and_named_by_its_dims() -> None:
     puzzle = puzzles.find("row_sum")
@@ -27,22 +25,6 @@ def test_a_case_is_made_once_and_named_by_its_dims() -> None:
     assert one.label != two.label
     assert cases(puzzle, 1)[0] != one
     assert not np.array_equal(cases(puzzle, 1)[0].args[0], one.args[0])
-
-
-def test_a_function_that_writes_into_its_arguments_spoils_nothing() -> None:
-    before = [np.array(x) for x in cases(CLASSIFY)[0].args if isinstance(x, np.ndarray)]
-    assert before
-
-    def classify_blocks(mask, bq, bk):
-        mask[:] = True
-        return CLASSIFY.solution(mask, bq, bk)
-
-    verdict = judge(CLASSIFY, classify_blocks)
-    assert verdict.stage == "error"
-    assert "read-only" in str(verdict)
-    after = [x for x in cases(CLASSIFY)[0].args if isinstance(x, np.ndarray)]
-    assert all(np.array_equal(a, b) for a, b in zip(before, after, strict=True))
-    assert judge(CLASSIFY, CLASSIFY.solution).passed
 
 
 def named(wrong, case, numbers):

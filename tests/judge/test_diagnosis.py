@@ -12,21 +12,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.experimental import pallas as pl
-from learner import edited
+from learner import judged
 
 import puzzles
-from puzzles import Verdict
 from puzzles._judge import judge
 from puzzles._judge.explain import block_map, like_others
 from puzzles._judge.numbers import compare
 from puzzles._judge.origin import origin
 from puzzles._launch import trace_call
-
-ROW_SUM = puzzles.find("row_sum")
-
-
-def judged(puzzle: str, *edits: tuple[str, str]) -> Verdict:
-    return judge(puzzles.find(puzzle), edited(puzzle, *edits))
 
 
 def two_outputs(x):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import re
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +14,6 @@ from jax.experimental import pallas as pl
 
 import puzzles
 from puzzles import Mistake
-from puzzles._author import proof
 from puzzles._judge import cases, judge
 from puzzles._judge.accuracy import SHARE, too_far
 from puzzles._launch import quickly, trace_call, with_interpret
@@ -74,17 +72,6 @@ def test_a_cast_that_is_fused_into_a_sum_is_not_lost(kernel: bool) -> None:
     np.testing.assert_allclose(got, rounded + np.asarray(y)[:, :1], atol=1e-4)
 
 
-def test_the_verdict_has_both_numbers_and_says_what_once_means() -> None:
-    puzzle = dataclasses.replace(FUSED, mistakes=())
-    says = judge(puzzle, variant(FUSED, FUSED.mistake("finishes in the output Ref"))).says
-    found = re.search(r"([\d.]+)% of the elements are further from the f32 result than one", says)
-    assert found is not None
-    assert 20 < float(found[1]) < 60
-    assert "no more than 2% may be" in says
-    assert "Rounded once means: all arithmetic is in f32" in says
-    assert "became" not in says
-
-
 def test_another_formula_is_told_before_another_rounding() -> None:
     old, new = "o_ref[...] = jax.nn.gelu(x, approximate=True)", "(x * jax.nn.sigmoid(1.702 * x))"
     quick = Mistake("quick gelu", old=old, new=f"o_ref[...] = {new}")
@@ -103,14 +90,3 @@ def test_right_answers_are_far_from_the_limit(name: str) -> None:
             traced = trace_call(fn, *case.args)
             got = quickly(with_interpret(traced.jaxpr, True), traced.leaves)[0]
             assert too_far(case.exact[0], got)[0] < SHARE / 20
-
-
-def test_a_spec_that_rounds_on_the_way_cannot_be_compared_with() -> None:
-    def early(a, b, bias):
-        return jax.nn.gelu((a @ b) + bias.astype(jnp.bfloat16), approximate=True)
-
-    puzzle = dataclasses.replace(FUSED, spec=early)
-    problem = proof.solution_problem(puzzle, seeds=(0,))
-    assert problem is not None
-    assert problem.startswith(FUSED.place("roundings="))
-    assert "the spec rounds on the way: let it compute in f32 and cast last" in problem

@@ -15,9 +15,7 @@ its own tests compare it with. So are those on the shapes of `paged_attention`'s
 from __future__ import annotations
 
 import itertools
-import math
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -27,11 +25,12 @@ from jax.experimental.pallas.ops.tpu.paged_attention import util
 from jax.experimental.pallas.ops.tpu.ragged_paged_attention.kernel import (
     ref_ragged_paged_attention as ragged,
 )
+from launched import interpreted, simulated
 
 from puzzles import find, trace
-from puzzles._launch import faults, quickly, trace_call, with_interpret
+from puzzles._launch import faults, trace_call
 from puzzles._puzzle import load
-from puzzles._tpu import foreseen, simulate, watch
+from puzzles._tpu import foreseen
 from puzzles.pipelines._paged import drawn, pages_needed
 
 PAGE = 16
@@ -67,26 +66,11 @@ def dense(q, k_pages, v_pages, lengths, table):
     return out
 
 
-def interpreted(fn, *args):
-    traced = trace_call(fn, *args)
-    return quickly(with_interpret(traced.jaxpr, True), traced.leaves)[0]
-
-
-def simulated(fn, *args, monkeypatch):
-    """The result, and how many pages of (PAGE, H) were copied from HBM."""
-    copied = []
-    call = watch.Watch.call
-
-    def counted(self, *args, callback, **more):
-        told = watch._named(callback.callback_func, *jax.tree.unflatten(callback.in_tree, args))
-        if "src_transforms" in told:
-            *_, part = (t.indices for t in told["src_transforms"] if hasattr(t, "indices"))
-            copied.append(math.prod(int(i.size) for i in part if hasattr(i, "stride")))
-        return call(self, *args, callback=callback, **more)
-
-    monkeypatch.setattr(watch.Watch, "call", counted)
-    (out,) = simulate(trace_call(fn, *args))
-    return out, sum(copied) // (PAGE * args[0].shape[2])
+def pages_of(fn, *args) -> int:
+    """How many pages of (PAGE, H) its copies bring from HBM."""
+    (launch,) = trace(fn, *args)
+    assert launch.exact
+    return sum(copy.bytes for copy in launch.copies) // (PAGE * args[0].shape[2] * args[1].itemsize)
 
 
 SUMMIT = find("gapless_attention").solution
@@ -164,14 +148,6 @@ def test_numbers_on_texts_that_are_drawn(seed):
     np.testing.assert_allclose(interpreted(SUMMIT, *args), dense(*args), rtol=2e-5, atol=2e-5)
 
 
-@pytest.mark.parametrize("name", ["paged_attention", "paged_attention_dma"])
-def test_one_head_is_a_group_of_one(name):
-    q, k, v, lengths, table = made(np.random.default_rng(3), *SHAPES["one head"])
-    got = interpreted(find(name).solution, q, k[0], v[0], lengths, table)
-    grouped = find("paged_grouped_attention").solution
-    np.testing.assert_array_equal(got, interpreted(grouped, q, k, v, lengths, table))
-
-
 def clean(args):
     """The arguments without NaN, and without texts that have no keys: JAX's kernel takes these."""
     q, k, v, lengths, table = args
@@ -192,16 +168,13 @@ WITH_KEYS = [
 
 @pytest.mark.graduate
 @pytest.mark.parametrize(("shape", "dtype"), sample.some(WITH_KEYS, 2))
-def test_numbers_and_fetches_beside_jax(shape, dtype, monkeypatch):
+def test_numbers_and_fetches_beside_jax(shape, dtype):
     args = clean(made(np.random.default_rng(5), *SHAPES[shape], garbage=1.0, dtype=dtype))
-    with monkeypatch.context() as patch:
-        mine, pages = simulated(SUMMIT, *args, monkeypatch=patch)
-    with monkeypatch.context() as patch:
-        other, pages_of_jax = simulated(theirs, *args, monkeypatch=patch)
+    mine, other = (simulated(fn, *args) for fn in (SUMMIT, theirs))
     assert mine.dtype == dtype
     np.testing.assert_allclose(np.asarray(mine, np.float32), other, rtol=1e-2, atol=1e-2)
     needed = 2 * args[1].shape[0] * pages_needed(args[3], PAGE)
-    assert pages == needed <= pages_of_jax
+    assert pages_of(SUMMIT, *args) == needed <= pages_of(theirs, *args)
 
 
 @pytest.mark.parametrize("shape", SHAPES)

@@ -8,7 +8,7 @@ import functools
 import hashlib
 import math
 import re
-from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import sample
@@ -18,6 +18,7 @@ import puzzles
 from puzzles import Puzzle, _regions, _tpu, judge
 from puzzles._author import margin, proof, review, soundness
 from puzzles._judge import memory
+from puzzles._ladders import ladder_module
 from puzzles._launch import keeping_traces
 from puzzles._puzzle import variant
 from puzzles._rules import RULES
@@ -51,15 +52,6 @@ def _pairs(pairs: list) -> pytest.MarkDecorator:
     )
 
 
-@pytest.fixture(scope="module")
-def compiler() -> Iterator[_tpu.Compiler]:
-    """The real TPU compiler, one worker for all tests here."""
-    if not _tpu.has_libtpu():
-        pytest.skip(_tpu.INSTALL_LIBTPU)
-    with _tpu.Compiler() as one:
-        yield one
-
-
 @pytest.mark.graduate
 @some_puzzles
 def test_solution_passes(puzzle: Puzzle) -> None:
@@ -78,7 +70,7 @@ def test_solution_compiles_for_a_tpu(puzzle: Puzzle, compiler: _tpu.Compiler) ->
         others, some = puzzle.alternatives, puzzle
         if not sample.ALL:
             others, some = (), _first_case_of(puzzle)
-        assert list(proof.compiler_problems(some, compiler, others, chips, chips)) == []
+        assert list(proof.compiler_problems(some, compiler, others, chips)) == []
 
 
 def test_a_production_shape_that_does_not_compile_is_told(compiler: _tpu.Compiler) -> None:
@@ -102,9 +94,8 @@ def test_a_production_shape_that_does_not_compile_is_told(compiler: _tpu.Compile
     assert "in bf16 does not compile: Mosaic refuses `acc_ref[...] += jnp.dot(" in told
 
 
+@pytest.mark.usefixtures("compiler")
 def test_the_compiler_knows_the_generations_that_are_promised() -> None:
-    if not _tpu.has_libtpu():
-        pytest.skip(_tpu.INSTALL_LIBTPU)
     assert set(_tpu.supported_chips()) >= {"v4", "v5e", "v5p", "v6e"}
 
 
@@ -220,7 +211,7 @@ def test_what_proves_a_rung_is_worth_something(puzzle: Puzzle) -> None:
 
 @pytest.mark.newest
 @each_puzzle
-def test_the_production_shape_compares_costs_and_every_slack_is_needed(puzzle: Puzzle) -> None:
+def test_the_production_shape_compares_costs(puzzle: Puzzle) -> None:
     with keeping_traces():
         assert list(proof.scale_problems(puzzle)) == []
 
@@ -236,20 +227,12 @@ def test_the_reference_is_far_from_being_refused(puzzle: Puzzle) -> None:
 @pytest.mark.newest
 @each_puzzle
 def test_nothing_that_a_scaffold_asks_for_is_left_undone(puzzle: Puzzle) -> None:
-    assert review.undone(puzzle) == []
+    assert review.undone(puzzle.path, puzzle.file) == []
 
 
 def test_no_ladder_asks_for_anything_more() -> None:
-    assert [line for name in puzzles.ladders() for line in review.undone_of_ladder(name)] == []
-
-
-def test_basics_has_its_seventeen_rungs_and_sixty_mistakes() -> None:
-    basics = puzzles.ladder("basics")
-    assert [p.name for p in basics][::7] == ["add_ten", "ragged_row_sum", "choose_blocks"]
-    assert len(basics) == 17
-    assert sum(len(p.mistakes) for p in basics) >= 60
-    stages = {m.stage for p in basics for m in p.mistakes}
-    assert stages >= {"error", "pallas", "values", "memory", "work", "tpu"}
+    fronts = [Path(str(ladder_module(name).__file__)) for name in puzzles.ladders()]
+    assert [line for path in fronts for line in review.undone(path, path.parent.name)] == []
 
 
 @pytest.mark.parametrize(
@@ -258,6 +241,7 @@ def test_basics_has_its_seventeen_rungs_and_sixty_mistakes() -> None:
         ("attention_one_block", "flash_attention"),
         ("tiled_matmul", "matmul_bf16"),
         ("tiled_matmul", "permuted_matmul"),
+        ("tiled_matmul", "grouped_matmul_aligned"),
     ],
 )
 def test_a_kernel_body_that_is_said_not_to_change_does_not(earlier: str, later: str) -> None:
@@ -271,16 +255,3 @@ def _body(name: str) -> str:
     text = text.replace(".astype(o_ref.dtype)", "").replace("lhs_ref", "a_ref")
     text = text.replace(", preferred_element_type=jnp.float32", "")  # an f32 dot's anyway
     return re.sub(r"(program_id|num_programs)\(\d\)", r"\1", text.replace("rhs_ref", "b_ref"))
-
-
-def test_splash_attention_has_its_twenty_two_rungs_and_seventy_mistakes() -> None:
-    rungs = puzzles.ladder("splash_attention")
-    assert [p.name for p in rungs][::5] == [
-        "attention",
-        "multi_head_attention",
-        "soft_cap_attention",
-        "computed_masks",
-        "attention_dkv",
-    ]
-    assert len(rungs) == 22
-    assert sum(len(p.mistakes) for p in rungs) >= 70

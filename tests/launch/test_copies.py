@@ -12,7 +12,7 @@ from jax.experimental.pallas import tpu as pltpu
 from launched import one as one_launch
 from launched import reference
 
-from puzzles._launch import Launch, Waits
+from puzzles._launch import Launch
 
 f32, i32 = jnp.float32, jnp.int32
 S = jax.ShapeDtypeStruct
@@ -251,30 +251,3 @@ def test_where_data_decide_no_copies_are_in_flight_and_no_pieces_begin():
 
     launch = one_launch(run, S((8, 128), f32), S((8, 128), f32))
     assert (launch.in_flight, launch.waits, launch.pieces) == (None, None, {})
-
-
-def test_a_wait_is_for_the_copy_of_its_semaphore():
-    def run(x, y):
-        def kernel(x_ref, y_ref, o_ref, x_buf, y_buf, sems):
-            come = [
-                pltpu.make_async_copy(ref.at[pl.ds(0, 8)], buf, sems.at[n])
-                for n, (ref, buf) in enumerate(((x_ref, x_buf), (y_ref, y_buf)))
-            ]
-            come[0].start()
-            come[1].start()
-            pltpu.make_async_copy(y_buf, y_buf, sems.at[1]).wait()  # another ref, as many bytes
-            o_ref[...] = y_buf[...] + 1
-            pltpu.make_async_copy(y_ref.at[pl.ds(8, 8)], x_buf, sems.at[0]).wait()
-            o_ref[...] += x_buf[...]
-
-        return pl.pallas_call(
-            kernel, in_specs=[HBM, HBM], out_shape=S((8, 128), f32), interpret=True,
-            scratch_shapes=[pltpu.VMEM((8, 128), f32)] * 2 + [pltpu.SemaphoreType.DMA((2,))],
-        )(x, y)  # fmt: skip
-
-    x = S((32, 128), f32)
-    waits = {
-        "y_ref": Waits(1, exposed=1, most=1, pauses=1),
-        "x_ref": Waits(1, 0, most=1, hidden=0.5),
-    }
-    assert one_launch(run, x, x).waits == waits

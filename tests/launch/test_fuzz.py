@@ -636,6 +636,7 @@ def test_a_launch_is_read_as_its_index_maps_say(theme: str) -> None:
         launch = trace(function_of(case), *arguments)[-1]
         scalars = [(o.shape, o.transfers, o.hbm_bytes) for o in launch.scalars]
         assert scalars == [(x.shape, 1, x.nbytes) for x in arguments[1]]
+        assert launch.aliases == case.aliases
         steps = steps_of(case)
         assert launch.program_ids.tolist() == [list(ids) for ids, _ in steps]
         batched = [[axes[n] for _, axes in case.vmaps] for n in range(len(case.inputs))]

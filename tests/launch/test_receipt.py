@@ -46,16 +46,6 @@ def twice(x_ref, o_ref):
     o_ref[...] = x_ref[...] * 2.0
 
 
-def test_copies_by_hand_are_bytes_and_their_kernel_is_memory_bound():
-    # 3 arrays of 128 x 128 f32: 64 KiB each. 2 * 128^3 + 128^2 FLOPs for 192 KiB: 21.4 a byte.
-    square = S((128, 128), f32)
-    said = rows(puzzles.find("double_buffered_matmul").solution, square, square)
-    assert said["HBM"] == "read 128 KiB, written 64 KiB"
-    assert "21.4 per byte" in said["FLOPs"]
-    assert said["FLOPs"].endswith("memory-bound")
-    assert "at most 8.9%" in said["roof"]
-
-
 def test_the_ridge_is_said_to_be_of_bf16_where_operands_are_f32():
     rounded = "needs 240 to be busy, with f32 operands rounded to bf16, as by default"
     for dtype, said in ((f32, True), (jnp.bfloat16, False)):
@@ -63,15 +53,6 @@ def test_the_ridge_is_said_to_be_of_bf16_where_operands_are_f32():
         launches = trace(puzzles.find("grouped_matmul").solution, x, w, sizes)
         assert (rounded in receipt_text(launches)) is said
         assert (rounded.replace("240", "240 FLOPs per byte") in receipt_text(launches * 2)) is said
-
-
-def test_without_a_dot_bandwidth_is_the_measure():
-    # 2 * 32 MiB at 820 GB/s: 81.8 us
-    said = rows(over_rows(twice, (1024, 1024)), S((8192, 1024), f32))
-    assert said["time"] == "at least 81.8 µs: 64 MiB at 820 GB/s"
-    assert "roof" not in said
-    assert "no dot among them" in said["FLOPs"]
-    assert "bound" not in said["FLOPs"]
 
 
 def test_a_launch_that_moves_nothing_has_no_roof():
@@ -84,28 +65,12 @@ def test_a_launch_that_moves_nothing_has_no_roof():
     assert set(rows(fn, S((8, 128), f32))) == {"grid", "HBM", "VMEM", "FLOPs"}
 
 
-def test_exps_are_named_where_they_are_many():
-    def kernel(x_ref, o_ref):
-        s = jnp.dot(x_ref[...], x_ref[...].T, preferred_element_type=f32)
-        o_ref[...] = jnp.exp(s)
-
-    # 128 x 128 exps a step, 2 * 128 FLOPs for each
-    said = rows(over_rows(kernel, (128, 128)), S((256, 128), f32))
-    assert said["exps"] == (
-        "32.8 k, one for every 256 FLOPs of the dots; the vector unit, which makes them, is not in "
-        "this model"
-    )
-    alone = rows(over_rows(lambda x_ref, o_ref: twice(x_ref, o_ref)), S((256, 128), f32))
-    assert "exps" not in alone
-
-
 def test_many_small_steps_are_said_to_cost_more_than_the_model():
     # 8 KiB a step at 820 GB/s: 10 ns
     said = rows(over_rows(twice), S((8 * 64, 128), f32))
     assert said["steps"].startswith("64 of 400 ns each are 25.6 µs, by libtpu's estimate")
-    # nobody has estimated a step of v6e; 8 KiB at 1,640 GB/s: 5 ns
-    other = rows(over_rows(twice), S((8 * 64, 128), f32), chip="v6e")
-    assert other["steps"].startswith("64 of 5 ns each by this model, which leaves out")
+    # nobody has estimated a step of v6e
+    assert "steps" not in rows(over_rows(twice), S((8 * 64, 128), f32), chip="v6e")
     assert "steps" not in rows(over_rows(twice), S((8 * 63, 128), f32))
     assert "steps" not in rows(over_rows(twice, (1024, 1024)), S((64 * 1024, 1024), f32))
 
@@ -366,12 +331,3 @@ def test_a_copy_to_another_device_has_no_flights():
 
     fn, x = production.all_gather()
     assert trace(fn, x)[0].in_flight is None
-
-
-def test_a_receipt_tells_the_copies_in_flight_at_each_wait():
-    double, stream = (
-        puzzles.find(f"{name}_sum").solution for name in ("double_buffered", "stream")
-    )
-    assert rows(double, S((256, 128), f32))["copies"] == "in flight at each wait: 2 2 2 1"
-    many = rows(stream, S((64 * 20, 128), f32))["copies"]
-    assert many == "in flight at each wait: 1 1 1 1 1 1 … 1 1 1"

@@ -146,20 +146,6 @@ def test_a_loop_over_parts_of_a_block_is_followed() -> None:
     assert (seen.early, seen.unread, seen.unwritten) == ((), (), ())
 
 
-def test_a_copy_by_hand_reads_its_source_and_writes_its_target() -> None:
-    def copies(x_ref, y_ref, o_ref, acc_ref):
-        def body(semaphore):
-            copy = pltpu.make_async_copy(x_ref, o_ref, semaphore)
-            copy.start()
-            copy.wait()
-
-        pl.run_scoped(body, pltpu.SemaphoreType.DMA)
-        o_ref[...] += y_ref[...]
-
-    seen = launched(copies).touched
-    assert (seen.early, seen.unread, seen.unwritten) == ((), (), ())
-
-
 @pytest.mark.parametrize(
     ("parallel", "zeroes", "told"),
     [((0,), 0, ("acc_ref", 3, 0)), ((0,), 1, None), ((1,), 1, ("acc_ref", 2, 1)), ((), 0, None)],

@@ -14,7 +14,7 @@ import pytest
 from puzzles import __main__
 from puzzles._judge import Verdict
 from puzzles._launch import KINDS
-from puzzles._rules import PAGE, RULES, address, page, rows, sentence, stuck, table, title_of
+from puzzles._rules import PAGE, RULES, address, page, table, title_of
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.newest
@@ -50,20 +50,6 @@ def test_a_row_s_groups_are_those_of_its_pattern(name: str) -> None:
     for row in table._table(name):
         asked = {int(n) for n in re.findall(r"\{(\d+)\}", row.says)}
         assert not asked or max(asked) < row.pattern.groups, row.says
-
-
-def test_the_first_row_that_matches_speaks() -> None:
-    (first, found), *_ = rows("libtpu", "error: 'f16' is no type")
-    assert first.says == "float16 is not a type of the TPU: use bfloat16."
-    assert found[0] == "'f16'"
-    assert list(rows("libtpu", "all is well")) == []
-
-
-def test_a_sentence_wants_its_facts() -> None:
-    assert "1,024 times, where 8 are enough" in sentence("times enough", times=1024, enough=8)
-    with pytest.raises(KeyError):
-        sentence("times enough", times=1024)
-    assert stuck("wait never ends")[0].startswith("waits for a copy that is not on its way")
 
 
 def test_a_rule_that_decides_nothing_and_says_nothing_is_red(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable
 
 import jax
@@ -12,9 +11,8 @@ import sample
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from puzzles import _tpu
 from puzzles._launch import Traced, as_tpu, trace_call
-from puzzles._tpu import INSTALL_LIBTPU, Compiler, LoweringError, lower, supported_chips
+from puzzles._tpu import LoweringError, lower, supported_chips
 
 BM = 64
 S = jax.ShapeDtypeStruct
@@ -93,17 +91,14 @@ def test_what_libtpu_takes_is_not_refused(form):
 
 @pytest.mark.slow
 @sample.drill
-def test_libtpu_says_the_same():
-    if not _tpu.has_libtpu() or importlib.util.find_spec("flatbuffers") is None:
-        pytest.skip(INSTALL_LIBTPU)
+def test_libtpu_says_the_same(compiler):
     every = {**REFUSED, **TAKEN}
     newest = "7x" in supported_chips()  # the libtpu of JAX 0.7.2 takes the masks, too
-    with Compiler() as compiler:
-        for form, mask in every.items():
-            answers = compiler.compile_all([traced(mask)])
-            refused = {chip for chip, answer in answers.items() if answer}
-            if form in TAKEN:
-                assert not refused, (form, answers)
-            elif newest:
-                assert refused == set(answers), (form, answers)
-                assert all("broadcasted_iota" in answer[1] for answer in answers.values())
+    for form, mask in every.items():
+        answers = compiler.compile_all([traced(mask)])
+        refused = {chip for chip, answer in answers.items() if answer}
+        if form in TAKEN:
+            assert not refused, (form, answers)
+        elif newest:
+            assert refused == set(answers), (form, answers)
+            assert all("broadcasted_iota" in answer[1] for answer in answers.values())

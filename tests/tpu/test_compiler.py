@@ -27,10 +27,6 @@ from puzzles._tpu import (
 )
 from puzzles._tpu import compiler as compiler_module
 
-needs_libtpu = pytest.mark.skipif(
-    not _tpu.has_libtpu() or importlib.util.find_spec("flatbuffers") is None,
-    reason=INSTALL_LIBTPU,
-)
 F32 = jnp.float32
 
 
@@ -70,12 +66,6 @@ def refused(fn, *args):
     return caught.value
 
 
-@pytest.fixture(scope="module")
-def compiler():
-    with Compiler() as one:
-        yield one
-
-
 def dynamic(n, ids, x):
     """Scalar prefetch with a grid whose length is data."""
     spec = pltpu.PrefetchScalarGridSpec(
@@ -113,7 +103,6 @@ def test_a_right_program_lowers(name):
     lower(traced(*GOOD[name]()))
 
 
-@needs_libtpu
 @pytest.mark.slow
 @pytest.mark.graduate
 @pytest.mark.parametrize("name", sample.some(list(COMPILED)))
@@ -121,7 +110,7 @@ def test_a_right_program_compiles_for_every_chip(compiler, name):
     assert compiler.compile(traced(*COMPILED[name]())) == dict.fromkeys(supported_chips())
 
 
-@pytest.mark.parametrize("block", [(128, 100), (100, 128), (1, 128), (128, None), (100,)])
+@pytest.mark.parametrize("block", [(128, 100), (100, 128), (1, 128), (128, None), (64,)])
 def test_a_misaligned_block_is_refused_with_the_rule(block):
     error = refused(launch(block=block), shape(*(200, 300)[: len(block)]))
     assert error.operand == "x_ref"
@@ -208,7 +197,6 @@ def test_an_unknown_error_is_one_clean_line():
     assert rule is None
 
 
-@needs_libtpu
 @pytest.mark.slow
 @sample.drill
 def test_too_little_vmem_is_found_by_the_compiler_alone(compiler):
@@ -225,7 +213,6 @@ def test_too_little_vmem_is_found_by_the_compiler_alone(compiler):
     assert compiler.compile(raised, ["v5e"]) == {"v5e": None}
 
 
-@needs_libtpu
 @pytest.mark.slow
 @sample.drill
 def test_a_slice_that_may_be_misaligned_is_explained(compiler):
@@ -236,7 +223,6 @@ def test_a_slice_that_may_be_misaligned_is_explained(compiler):
     assert "start at a multiple of 128 on axis 1" in compiler.compile(program, ["v5e"])["v5e"]
 
 
-@needs_libtpu
 @pytest.mark.slow
 def test_too_much_smem_is_explained(compiler):
     program = traced(
@@ -245,7 +231,6 @@ def test_too_much_smem_is_explained(compiler):
     assert "SMEM has 1 MiB" in compiler.compile(program, ["v5e"])["v5e"]
 
 
-@needs_libtpu
 @pytest.mark.slow
 @sample.drill
 def test_of_many_programs_the_first_that_is_refused_is_told(compiler, monkeypatch):
@@ -270,7 +255,6 @@ def test_of_many_programs_the_first_that_is_refused_is_told(compiler, monkeypatc
     assert "`cumsum` has no TPU lowering" in why
 
 
-@needs_libtpu
 @pytest.mark.slow
 def test_a_kernel_that_is_lost_among_others_is_missed(compiler):
     unused = traced(lambda x: (launch()(x), x + 1)[1], shape(256, 256))
@@ -279,23 +263,22 @@ def test_a_kernel_that_is_lost_among_others_is_missed(compiler):
     assert told["v5e"] == (1, "it compiled, but no kernel is left in it: is its result used?")
 
 
-@needs_libtpu
 @pytest.mark.slow
+@pytest.mark.usefixtures("compiler")
 def test_a_dead_worker_is_an_answer_and_the_next_request_works():
-    with Compiler() as compiler:
-        assert compiler._ask(abort=True) == "the TPU compiler crashed on this kernel"
-        assert compiler.compile(traced(launch(), shape(256, 256)), ["v5e"]) == {"v5e": None}
+    with Compiler() as mortal:
+        assert mortal._ask(abort=True) == "the TPU compiler crashed on this kernel"
+        assert mortal.compile(traced(launch(), shape(256, 256)), ["v5e"]) == {"v5e": None}
 
 
-@needs_libtpu
 @pytest.mark.slow
+@pytest.mark.usefixtures("compiler")
 def test_a_worker_that_takes_too_long_is_an_answer():
-    with Compiler(timeout=0.01) as compiler:
-        (says,) = compiler.compile(traced(launch(), shape(256, 256)), ["v5e"]).values()
+    with Compiler(timeout=0.01) as hasty:
+        (says,) = hasty.compile(traced(launch(), shape(256, 256)), ["v5e"]).values()
     assert says == "the TPU compiler gave no answer within 0.01 s"
 
 
-@needs_libtpu
 @pytest.mark.slow
 def test_a_chip_that_libtpu_does_not_know_is_an_answer(compiler, monkeypatch):
     monkeypatch.setattr(compiler_module, "_known", [("v5e",)])
@@ -303,7 +286,6 @@ def test_a_chip_that_libtpu_does_not_know_is_an_answer(compiler, monkeypatch):
     assert says.startswith("the installed libtpu does not know 7x")
 
 
-@needs_libtpu
 @pytest.mark.slow
 def test_the_compiler_prints_nothing_here(compiler, capfd):
     compiler.compile(traced(launch(), shape(256, 256)), ["v5e"])
@@ -336,15 +318,11 @@ def test_the_figures_are_those_of_jax(name):
     assert chip.flops_per_second == pytest.approx(info.bf16_ops_per_second, rel=0.01)
 
 
-def test_the_ridge_is_flops_per_byte():
-    assert CHIPS["v5e"].ridge == pytest.approx(240, abs=1)
-
-
 def test_the_environment_of_this_process_is_left_alone():
     assert "TPU_WORKER_HOSTNAMES" not in os.environ
 
 
-@needs_libtpu
+@pytest.mark.usefixtures("compiler")
 def test_libtpu_estimates_cycles_or_says_why_not():
     def cycles(*dims):
         try:
@@ -359,9 +337,9 @@ def test_libtpu_estimates_cycles_or_says_why_not():
         assert "too old" in small  # that of JAX 0.7
 
 
-@needs_libtpu
 @sample.drill
 @pytest.mark.newest
+@pytest.mark.usefixtures("compiler")
 def test_a_receipt_s_cause_and_time_are_libtpu_s_where_steps_are_priced():
     """On launches that the price of a step was not fitted to; `make steps` prints all of them."""
     found = list(steps.estimated(steps.held_out(), ["v5e"]))

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import sample
 import verdicts
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
@@ -24,6 +25,7 @@ ON_RECORD = {
     if line.split("\t")[3] == "hazard"
     and which[0] != "gapless_attention"  # its slot is kept in SMEM: only running it tells
 }
+assert len(ON_RECORD) > 30
 
 
 def simulated(fn, *args, eager=False):
@@ -42,7 +44,8 @@ def faults(fn, *args):
     return [one for copies in followed if copies for one in copies.faults]
 
 
-@pytest.mark.parametrize("which", ON_RECORD, ids="-".join)
+@pytest.mark.graduate
+@pytest.mark.parametrize("which", sample.share(list(ON_RECORD), 3), ids="-".join)
 def test_a_hazard_has_the_same_words_however_copies_run_and_without_running(which):
     puzzle = puzzles.find(which[0])
     fn = puzzles.mutate(puzzle, puzzle.mistake(which[1]))
@@ -65,31 +68,11 @@ def unquoted(says: str) -> str:
     return re.sub("(, in )?`[^`]+`", "", says)
 
 
-def test_what_rungs_do_has_no_hazards():
-    assert len(ON_RECORD) > 30
-    for puzzle in puzzles.ladder("pipelines"):
-        if puzzle.kernel and puzzle.launches is None:
-            assert faults(puzzle.solution, *puzzle.arguments(0)) == []
-
-
 def copied(body, *scratch):
     return lambda x: pl.pallas_call(
         body, in_specs=[HBM], out_specs=HBM, out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype),
         scratch_shapes=[*scratch, pltpu.SemaphoreType.DMA((2,))], interpret=True,
     )(x)  # fmt: skip
-
-
-def test_a_buffer_on_its_way_out_is_not_written():
-    def kernel(x_ref, o_ref, buf, sems):
-        pltpu.sync_copy(x_ref, buf)
-        out = {0: pltpu.make_async_copy(buf, o_ref, sems.at[0])}
-        {0: out[0]}[0].start()  # a line with braces
-        buf[...] = buf[...] + 1.0
-        out[0].wait()
-
-    says = refused(copied(kernel, pltpu.VMEM(X.shape, X.dtype)), X).says
-    assert "`buf[...] = buf[...] + 1.0` writes `buf`, and the copy out of it" in says
-    assert "started in `{0: out[0]}[0].start()  # a line with braces`, has not been" in says
 
 
 @pytest.mark.parametrize(
@@ -126,37 +109,6 @@ def test_a_buffer_on_its_way_out_may_be_read():
     np.testing.assert_array_equal(simulated(copied(kernel, pltpu.VMEM(X.shape, X.dtype)), X)[0], X)
 
 
-def test_two_halves_of_a_buffer_are_two_places():
-    def kernel(x_ref, o_ref, buf, sems):
-        halves = [pl.ds(0, 56), pl.ds(56, 56)]
-        ins = [
-            pltpu.make_async_copy(x_ref.at[h], buf.at[h], sems.at[n]) for n, h in enumerate(halves)
-        ]
-        for one in ins:
-            one.start()
-        for n, (one, h) in enumerate(zip(ins, halves, strict=True)):
-            one.wait()
-            buf[h] = buf[h] * 2.0
-            pltpu.make_async_copy(buf.at[h], o_ref.at[h], sems.at[n]).start()
-        for n, h in enumerate(halves):
-            pltpu.make_async_copy(buf.at[h], o_ref.at[h], sems.at[n]).wait()
-
-    (out,) = simulated(copied(kernel, pltpu.VMEM(X.shape, X.dtype)), X)
-    np.testing.assert_array_equal(out, 2 * X)
-
-
-def test_copies_of_one_semaphore_are_over_when_all_are_waited_for():
-    def kernel(x_ref, o_ref, buf, sems):
-        halves = [pl.ds(0, 56), pl.ds(56, 56)]
-        for h in halves:
-            pltpu.make_async_copy(x_ref.at[h], buf.at[h], sems.at[0]).start()
-        pltpu.make_async_copy(x_ref, buf, sems.at[0]).wait()  # the bytes of both
-        pltpu.sync_copy(buf, o_ref)
-
-    (out,) = simulated(copied(kernel, pltpu.VMEM(X.shape, X.dtype)), X)
-    np.testing.assert_array_equal(out, X)
-
-
 def test_a_copy_into_a_scope_is_waited_for():
     def kernel(x_ref, o_ref, sems):
         def body(tmp):
@@ -167,17 +119,3 @@ def test_a_copy_into_a_scope_is_waited_for():
 
     says = refused(copied(kernel), X).says
     assert "started in `pltpu.make_async_copy(x_ref, tmp, sems.at[0]).start()`" in says
-
-
-def test_an_array_in_hbm_that_is_being_written_is_not_read():
-    def kernel(x_ref, o_ref, buf, sems):
-        pltpu.sync_copy(x_ref, buf)
-        out = pltpu.make_async_copy(buf, o_ref, sems.at[0])
-        out.start()
-        again = pltpu.make_async_copy(o_ref, buf, sems.at[1])
-        again.start()
-        out.wait()
-        again.wait()
-
-    says = refused(copied(kernel, pltpu.VMEM(X.shape, X.dtype)), X).says
-    assert "The copy that `again.start()` starts reads `o_ref`, and the copy into it" in says

@@ -56,31 +56,6 @@ def refused(fn, *args):
     return caught.value.finding
 
 
-def test_an_output_block_that_no_step_writes_is_nan():
-    (out,) = simulated(launch(grid=(1, 2)), X)
-    assert not np.isnan(out[:128]).any()
-    assert np.isnan(out[128:]).all()
-
-
-def test_scratch_that_was_not_initialised_is_nan():
-    def kernel(x_ref, o_ref, acc_ref):
-        acc_ref[...] += x_ref[...]
-        o_ref[...] = acc_ref[...]
-
-    (out,) = simulated(launch(kernel, scratch=[pltpu.VMEM((128, 128), jnp.float32)]), X)
-    assert np.isnan(out).all()
-
-
-@pytest.mark.parametrize(("name", "shift"), [("x_ref", 1), ("o_ref", -1)])
-def test_a_block_outside_the_array_is_named_with_its_step(name, shift):
-    off = pl.BlockSpec((128, 128), lambda i, j: (i + shift, j))
-    error = refused(launch(**{name[0]: off}), X)
-    step = (1, 0) if shift == 1 else (0, 0)
-    assert (error.kind, error.operand, error.step) == ("out-of-bounds", name, step)
-    says = f"`{name}` at grid step {step}: block ({step[0] + shift}, 0) is out of bounds."
-    assert f"{says} Axis 0 has 2 blocks of 128" in error.words
-
-
 def loads(x_ref, o_ref):
     o_ref[...] = x_ref[pl.ds(pl.program_id(0) * 64, 128)]
 
@@ -103,33 +78,6 @@ def test_what_lies_outside_a_block_is_named_with_its_line(kernel, name, step, sa
     error = refused(launch(kernel), X)
     assert (error.kind, error.operand, error.step) == ("out-of-bounds", name, step)
     assert says in error.words
-
-
-def test_scratch_and_prefetched_scalars_have_their_names():
-    def kernel(s_ref, x_ref, o_ref, sum_ref):
-        o_ref[...] = x_ref[...] * s_ref[pl.program_id(0)].astype(jnp.float32)
-        sum_ref[pl.program_id(1)] = x_ref[0]
-
-    def run(scales, array, rows):
-        spec = pltpu.PrefetchScalarGridSpec(
-            num_scalar_prefetch=1,
-            grid=(2, 2),
-            in_specs=[pl.BlockSpec((128, 128), lambda i, j, s_ref: (i, j))],
-            out_specs=pl.BlockSpec((128, 128), lambda i, j, s_ref: (i, j)),
-            scratch_shapes=[pltpu.VMEM((rows, 128), jnp.float32)],
-        )
-        out = jax.ShapeDtypeStruct((256, 256), jnp.float32)
-        return pl.pallas_call(kernel, grid_spec=spec, out_shape=out, interpret=True)(scales, array)
-
-    good, short = jnp.ones(2, jnp.int32), jnp.ones(1, jnp.int32)
-    np.testing.assert_array_equal(simulated(run, good, X, 2)[0], X)
-    assert "`s_ref[1]` is read at grid step (1, 0)" in refused(run, short, X, 2).says
-    assert "`sum_ref[1, 0:128]` at grid step (0, 1)" in refused(run, good, X, 1).says
-
-
-def test_parallel_axes_come_first():
-    error = refused(launch(dimension_semantics=("arbitrary", "parallel")), X)
-    assert error.kind == "parallel"
 
 
 def scoped(x_ref, o_ref):
@@ -222,27 +170,6 @@ def test_loops_and_branches_around_a_launch(reverse):
 
     np.testing.assert_array_equal(simulated(maybe, X, jnp.bool_(True))[0], X)
     np.testing.assert_array_equal(simulated(maybe, X, jnp.bool_(False))[0], -X)
-
-
-def test_vmap_of_scalar_prefetch():
-    def run(shift, x):
-        spec = pltpu.PrefetchScalarGridSpec(
-            num_scalar_prefetch=1,
-            grid=(2,),
-            in_specs=[pl.BlockSpec((128, 256), lambda i, s_ref: (s_ref[i], 0))],
-            out_specs=pl.BlockSpec((128, 256), lambda i, s_ref: (i, 0)),
-        )
-
-        def kernel(s_ref, x_ref, o_ref):
-            return copy_kernel(x_ref, o_ref)
-
-        out = jax.ShapeDtypeStruct(x.shape, x.dtype)
-        return pl.pallas_call(kernel, grid_spec=spec, out_shape=out, interpret=True)(shift, x)
-
-    order = jnp.array([[0, 1], [1, 0]])
-    swapped = jnp.stack([X, jnp.roll(X, 128, 0)])
-    got = simulated(jax.vmap(run, in_axes=(0, None)), order, X)
-    np.testing.assert_array_equal(got[0], swapped)
 
 
 def test_parallel_axes_run_in_the_order_of_the_seed_and_steps_stay_right():

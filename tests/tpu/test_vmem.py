@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-
 import jax
 import jax.numpy as jnp
 import pytest
@@ -11,14 +9,8 @@ import sample
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from puzzles import _tpu
 from puzzles._launch import trace_call
-from puzzles._tpu import INSTALL_LIBTPU, Compiler
 
-needs_libtpu = pytest.mark.skipif(
-    not _tpu.has_libtpu() or importlib.util.find_spec("flatbuffers") is None,
-    reason=INSTALL_LIBTPU,
-)
 f32, bf16 = jnp.float32, jnp.bfloat16
 S = jax.ShapeDtypeStruct
 
@@ -62,27 +54,23 @@ def cut(rows, dtype, limit=None, blocks=4):
 FEW = [(kept, n, dtype) for dtype in (f32, bf16, jnp.int8) for n in (1, 3, 8, 12)]
 
 
-@needs_libtpu
 @sample.drill
 @pytest.mark.skipif(
     jax.__version_info__ < (0, 8), reason="its libtpu names only a part of what it needs"
 )
-def test_few_rows_take_what_the_receipt_says():
-    with Compiler() as compiler:
-        for kernel, rows, dtype in [*FEW, (cut, 8, f32), (cut, 8, bf16), (cut, 32, jnp.int8)]:
-            (launch,) = kernel(rows, dtype).launches
-            need, name = launch.vmem_bytes, (kernel.__name__, rows, jnp.dtype(dtype).name)
-            said = compiler.compile(kernel(rows, dtype, need), ["v4", "v5e"])
-            assert said == {"v4": None, "v5e": None}, name
-            said = compiler.compile(kernel(rows, dtype, int(0.97 * need)), ["v4", "v5e"])
-            assert all("MiB of VMEM" in (why or "") for why in said.values()), name
+def test_few_rows_take_what_the_receipt_says(compiler):
+    for kernel, rows, dtype in [*FEW, (cut, 8, f32), (cut, 8, bf16), (cut, 32, jnp.int8)]:
+        (launch,) = kernel(rows, dtype).launches
+        need, name = launch.vmem_bytes, (kernel.__name__, rows, jnp.dtype(dtype).name)
+        said = compiler.compile(kernel(rows, dtype, need), ["v4", "v5e"])
+        assert said == {"v4": None, "v5e": None}, name
+        said = compiler.compile(kernel(rows, dtype, int(0.97 * need)), ["v4", "v5e"])
+        assert all("MiB of VMEM" in (why or "") for why in said.values()), name
 
 
-@needs_libtpu
 @pytest.mark.slow
 @pytest.mark.skipif(jax.__version_info__ < (0, 8), reason="its libtpu takes them")
-def test_a_block_of_8_bits_cuts_no_tile_of_32_rows():
+def test_a_block_of_8_bits_cuts_no_tile_of_32_rows(compiler):
     """Of 32 rows it does, if it has 8; of 40 it does not."""
-    with Compiler() as compiler:
-        assert "window params" in compiler.compile(cut(8, jnp.int8), ["v5e"])["v5e"]
-        assert compiler.compile(cut(8, jnp.int8, blocks=5), ["v5e"])["v5e"] is None
+    assert "window params" in compiler.compile(cut(8, jnp.int8), ["v5e"])["v5e"]
+    assert compiler.compile(cut(8, jnp.int8, blocks=5), ["v5e"])["v5e"] is None

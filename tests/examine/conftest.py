@@ -1,0 +1,23 @@
+"""What tests of `examine` share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from puzzles._examine import apart, examining, shell
+
+
+@pytest.fixture
+def no_libtpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is compiled."""
+    monkeypatch.setattr(examining, "has_libtpu", lambda: False)
+
+
+@pytest.fixture
+def folder_here(tmp_path: Path, no_libtpu: None, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder to be in; what the shell examines, it examines in this process."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(shell, "apart", lambda asked, _: apart.looked_at(asked))
+    return tmp_path
