@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cache, cached_property
-from types import FunctionType, SimpleNamespace
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jax.experimental import pallas as pl
 
 from puzzles._judge.case import Case, cases, execute, fresh_case, own_seed
 from puzzles._judge.costs import Scale
 from puzzles._judge.numbers import Mismatch
-from puzzles._judge.origin import Origin, origin, own_launches
+from puzzles._judge.origin import Origin, elsewhere, origin
 from puzzles._judge.raised import learners_code
-from puzzles._judge.source import unjitted, with_names
-from puzzles._launch import Launch, Traced, trace_call
+from puzzles._launch import Launch, Traced, kernel_calls, trace_call
 from puzzles._puzzle import Puzzle
 from puzzles._rules import Finding, Where
 from puzzles._tpu import Compiler
@@ -48,13 +43,20 @@ class Answer:
         patience: float | None = None,
     ) -> None:
         self.puzzle, self.fn, self.thorough, self.compiler = puzzle, fn, thorough, compiler
-        self.clock = Clock(PATIENCE if patience is None else patience)
+        self._patience = PATIENCE if patience is None else patience
+        self._end: float | None = None
         self.ran: dict[str, str] = {}  # what has looked at it, for the receipt
         # What an explainer asked for on other cases.
         self.elsewhere: dict[Case, list[np.ndarray] | None] = {}
         self.scale: Scale | None = None  # what it costs at production scale, once that is asked
         self._seed = seed
         self.on = cache(lambda case: Run(self, case))
+
+    def in_time(self) -> bool:
+        """Whether the cause may still be looked for: from the first question on, for `patience`."""
+        if self._end is None:
+            self._end = time.monotonic() + self._patience
+        return time.monotonic() < self._end
 
     @cached_property
     def runs(self) -> tuple[Run, ...]:
@@ -85,12 +87,6 @@ class Run:
             return trace_call(self.case.judged(self.answer.fn), *args)
 
     @cached_property
-    def grids(self) -> Sequence[tuple[str, tuple[int, ...]]]:
-        """The name and grid of each launch, before anything is listed for each of its steps."""
-        with learners_code(self.label):
-            return self.traced.grids
-
-    @cached_property
     def launches(self) -> tuple[Launch, ...]:
         """Those of its kernels; of a function without, what it plans."""
         with learners_code(self.label):
@@ -102,12 +98,14 @@ class Run:
     @cached_property
     def own(self) -> tuple[Launch, ...]:
         """The launches that are of no other rung."""
-        return own_launches(self.case, self.traced)
+        calls = kernel_calls(self.traced.jaxpr.jaxpr)
+        pairs = zip(calls, self.traced.launches, strict=True)
+        return tuple(launch for call, launch in pairs if not elsewhere(self.case, call))
 
     @cached_property
     def looked_into(self) -> tuple[Launch, ...]:
         """The launches that are simulated here: of no other rung, or all if it is thorough."""
-        return own_launches(self.case, self.traced, self.answer.thorough)
+        return self.launches if self.answer.thorough else self.own
 
     @cached_property
     def result(self) -> Any:
@@ -154,54 +152,3 @@ class Run:
     ) -> Finding:
         """That a rule is broken on this case."""
         return Finding(rule, Where(self.label, step), facts, form, title)
-
-
-class Clock:
-    """How long a cause is looked for, from the first question whether there is time."""
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-        self._end: float | None = None
-
-    def in_time(self) -> bool:
-        """Whether one more thing may be tried."""
-        if self._end is None:
-            self._end = time.monotonic() + self._seconds
-        return time.monotonic() < self._end
-
-
-def results_there(answer: Answer) -> dict[str, Run]:
-    """By its name, a run of each result that has its launch, on the first case; {} if none has."""
-    puzzle, fn = answer.puzzle, unjitted(answer.fn)
-    if not puzzle.results or not isinstance(fn, FunctionType):
-        return {}
-    clock, answer = answer.clock, Answer(puzzle, _without_gaps(fn))
-    answer.clock = clock
-    try:
-        flat = Run(answer, Case(puzzle, 0)).flat
-    except Exception:  # a gap elsewhere: it is told that there is one
-        return {}
-    there = [n for n, x in enumerate(flat) if not np.isnan(x).all()]
-    if len(there) == len(flat):
-        return {}
-    alone = {n: dataclasses.replace(puzzle, observe=_only(n), results=()) for n in there}
-    return {puzzle.results[n]: Run(answer, Case(part, 0)) for n, part in alone.items()}
-
-
-def _only(n: int) -> Callable[[Callable], Callable]:
-    return lambda fn: lambda *args: jax.tree.leaves(fn(*args))[n]
-
-
-def _without_gaps(fn: FunctionType) -> FunctionType:
-    """`fn`, where a `pallas_call` that still holds a `...` launches nothing, and gives NaN."""
-
-    def pallas_call(kernel: Any, *args: Any, **options: Any) -> Any:
-        given = (*options.values(), *getattr(kernel, "keywords", {}).values())
-        if not any(value is ... for value in given):
-            return pl.pallas_call(kernel, *args, **options)
-        nan = jax.tree.map(lambda x: jnp.full(x.shape, jnp.nan, x.dtype), options["out_shape"])
-        return lambda *operands: nan
-
-    seen = SimpleNamespace(**{**vars(pl), "pallas_call": pallas_call})
-    names = {name: seen if value is pl else value for name, value in fn.__globals__.items()}
-    return with_names(fn, names)

@@ -178,8 +178,8 @@ def own_seed(puzzle: Puzzle, fn: Callable) -> int:
 
     So whoever learns the listed cases by heart meets another. 0 where there is no text of `fn`.
     """
-    text = text_of(fn)
-    if text is None:
+    text = text_of(puzzle, fn)
+    if not text:
         return 0
     both = f"{text}\n{puzzle.path.read_text(encoding='utf-8')}"
     return int(hashlib.sha256(both.encode()).hexdigest(), 16) % _SEEDS

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -22,10 +22,6 @@ from puzzles._launch import (
     Launch,
     Operand,
     Traced,
-    fingerprint,
-    kernel_calls,
-    launch_name,
-    parameter_names,
     trace_call,
 )
 from puzzles._puzzle import Puzzle
@@ -99,11 +95,8 @@ def label(puzzle: Puzzle) -> str:
     """The production shape as verdicts name it: the defaults of `Puzzle.scale`."""
     assert puzzle.scale is not None
     parameters = inspect.signature(puzzle.scale).parameters.values()
-    return ", ".join(f"{one.name}={_spelt(one.default)}" for one in parameters)
-
-
-def _spelt(value: object) -> str:
-    return f"{value:,}" if isinstance(value, int) else str(value)
+    given = {one.name: one.default for one in parameters}
+    return ", ".join(f"{n}={x:,}" if isinstance(x, int) else f"{n}={x}" for n, x in given.items())
 
 
 def at_scale(puzzle: Puzzle, fn: Callable) -> Scale | None:
@@ -113,14 +106,12 @@ def at_scale(puzzle: Puzzle, fn: Callable) -> Scale | None:
     """
     if puzzle.scale is None:
         return None
-    args, known = puzzle.scale(), _reference(puzzle)  # an author's own fault is no learner's
-    if known is None:
+    args, par = puzzle.scale(), _reference(puzzle)  # an author's own fault is no learner's
+    if par is None:
         return None
-    program, par = known
     with learners_code(f"at production scale, {label(puzzle)}"):
         try:
-            traced = _traced(puzzle, fn, args)
-            mine = par if _program(traced) == program else Cost.of(traced)
+            mine = Cost.of(_traced(puzzle, fn, args))
         except Abstract:
             return None
     return Scale(label(puzzle), mine, par)
@@ -131,32 +122,16 @@ def _traced(puzzle: Puzzle, fn: Callable, args: tuple) -> Traced:
 
 
 @lru_cache(maxsize=128)
-def _reference(puzzle: Puzzle) -> tuple[Hashable, Cost] | None:
-    """The solution's program at the production shape, and what that costs, read once.
+def _reference(puzzle: Puzzle) -> Cost | None:
+    """What the solution costs at the production shape, read once.
 
     None where its blocks depend on data that `scale` does not give.
     """
     assert puzzle.scale is not None
-    traced = _traced(puzzle, puzzle.solution, puzzle.scale())
     try:
-        return _program(traced), Cost.of(traced)
+        return Cost.of(_traced(puzzle, puzzle.solution, puzzle.scale()))
     except Abstract:
         return None
-
-
-def _program(traced: Traced) -> Hashable:
-    """Equal where the same is launched on the same data, by lines and names of equal text."""
-    calls = kernel_calls(traced.jaxpr.jaxpr)
-    names = tuple((launch_name(call), *parameter_names(call)) for call in calls)
-    return fingerprint(traced.jaxpr, lines=True), names, fingerprint(traced.leaves)
-
-
-def _count(mine: Cost, par: Cost) -> Facts:
-    looped = next((one.name for one in mine.launches if one.times is None), None)
-    if looped is not None:
-        wanted = f"{par.count} launch{'es' * (par.count != 1)}"
-        return {"form": "looped", "name": looped, "wanted": wanted}
-    return {"are": "is" if par.count == 1 else "are"}
 
 
 def _made(mine: Cost, par: Cost) -> Facts:
@@ -273,7 +248,10 @@ def _fits(mine: Cost, par: Cost, same: bool) -> float:
 
 # In the order in which they are told.
 COSTS = (
-    Limit("count", _EXACT, _EXACT, _count),
+    Limit(
+        "count", _EXACT, _EXACT,
+        lambda mine, par: {"are": "is" if par.count == 1 else "are"},
+    ),
     Limit(
         "outside", _EXACT, _EXACT, _made,
         more=lambda mine, par, same: _MADE * min(par.bytes, par.arrays),

@@ -9,10 +9,9 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from puzzles._judge.accuracy import foreign, narrowings
-from puzzles._judge.answer import Clock, Run
+from puzzles._judge.answer import Run
 from puzzles._judge.memory import explains, hazard
-from puzzles._judge.numbers import likeness, number_words, on_tpu, tolerance_of
-from puzzles._judge.origin import origin
+from puzzles._judge.numbers import number_words, on_tpu, tolerance_of
 from puzzles._judge.source import handed_out
 from puzzles._launch import Launch, Operand, faults, first_not_finite
 from puzzles._rules import sentence
@@ -20,9 +19,9 @@ from puzzles._rules import sentence
 _NEAR = 10.0  # times the tolerance
 _ROUNDED = 0.05  # relatively: a number and a sum of some, rounded to bf16, are no farther off
 _WHOLE = 20  # elements of a vector that is printed whole
+_LARGE = 2_000_000  # elements that are compared at leisure
+_MANY = 1000  # blocks
 _SIDE = 8  # blocks shown along an axis
-_PLANES = 4
-_CELLS = 1_000_000  # of boxes; with more it is not looked for
 
 
 def map_of_blocks(run: Run) -> str | None:
@@ -102,14 +101,71 @@ def nearness(run: Run) -> str | None:
 
 
 def like_others(run: Run) -> str | None:
-    """What the wrong numbers have in common with the right ones, or with an argument."""
+    """What wrong numbers have in common with the right ones, or with an argument.
+
+    It holds for all of them, or for all of the first wrong block.
+    """
     position, want, wrong = run.mismatch
-    place = run.place
-    whole = place.operand if place is not None and place.marks is wrong.wrong else None
-    names = inspect.signature(run.puzzle.spec).parameters
-    given = dict(zip(names, run.case.args, strict=False))
+    got, place = run.flat[position], run.place
     same = 2 * tolerance_of(want, run.puzzle.tolerance)
-    return likeness(want, run.flat[position], wrong.wrong, given, whole, same)
+    if not 1 < want.size <= _LARGE or want.dtype.kind in "biu" or got.dtype.kind in "biu":
+        return None
+    want, got = want.astype(np.float64), got.astype(np.float64)
+    names = inspect.signature(run.puzzle.spec).parameters
+    for name, value in zip(names, run.case.args, strict=False):
+        same_form = getattr(value, "shape", None) == got.shape  # a pair of arrays has none
+        if same_form and _equal(got, np.asarray(value, np.float64)):
+            return sentence("numbers of an argument", name=name)
+    if got.ndim == 2 and got.shape[0] == got.shape[1] > 1 and _equal(got.T, want):
+        return sentence("swapped")
+    if (law := _law(want, got, same)) is not None:
+        return sentence("every number", law=law)
+    if place is None or place.marks is not wrong.wrong or None in place.operand.block:
+        return None
+    here = _cut(place.operand, place.block)
+    sizes = zip(want.shape, place.operand.sizes, strict=True)
+    counts = tuple(-(-n // size) for n, size in sizes)
+    if math.prod(counts) < 2:
+        return None
+    if (law := _law(want[here], got[here], same)) is not None:
+        return sentence("every number here", law=law)
+    for other in np.ndindex(counts) if math.prod(counts) <= _MANY else ():
+        theirs = want[_cut(place.operand, other)]
+        if other != place.block and theirs.shape == got[here].shape and _equal(got[here], theirs):
+            return sentence("of another block", other=other)
+    return None
+
+
+def _cut(operand: Operand, block: tuple[int, ...]) -> tuple[slice, ...]:
+    pairs = zip(block, operand.sizes, strict=True)
+    return tuple(slice(n * size, (n + 1) * size) for n, size in pairs)
+
+
+def _equal(one: np.ndarray, other: np.ndarray) -> bool:
+    scale = np.sqrt(np.mean(np.square(other))) if other.size else 0.0
+    return bool(np.isfinite(scale) and np.allclose(one, other, rtol=1e-5, atol=1e-5 * scale))
+
+
+def _law(want: np.ndarray, got: np.ndarray, same: float) -> str | None:
+    """One factor, or one summand, that makes all wrong numbers of the right ones."""
+    if want.size < 2 or not (np.isfinite(want).all() and np.isfinite(got).all()):
+        return None
+    scale = float(np.sqrt(np.mean(want**2)))
+    if not scale or np.ptp(want) <= 10 * same * scale:
+        return None
+    clear = np.abs(want) > 0.1 * scale
+    ratios = got[clear] / want[clear]
+    factor = float(np.median(ratios))
+    if not got.any():
+        return "0"
+    if np.allclose(got, factor * want, rtol=0, atol=same * abs(factor) * scale):
+        if abs(factor + 1) < same:
+            return sentence("other sign")
+        return sentence("one factor", factor=factor)
+    summand = float(np.median(got - want))
+    if np.allclose(got, want + summand, rtol=0, atol=same * min(abs(summand), scale)):
+        return sentence("too large" if summand > 0 else "too small", by=abs(summand))
+    return None
 
 
 def rounds_on_the_way(run: Run) -> str | None:
@@ -123,13 +179,13 @@ def rounds_on_the_way(run: Run) -> str | None:
     return found[0].says if found else None
 
 
-def not_finite(run: Run, clock: Clock) -> str | None:
+def not_finite(run: Run) -> str | None:
     """The learner's line that makes the first number that is not finite."""
     _, _, wrong = run.mismatch
     known = run.puzzle.kernel or run.puzzle.jit  # there is a program to be watched
     if on_tpu() or not known or not math.isfinite(wrong.expected) or math.isfinite(wrong.got):
         return None
-    if not clock.in_time():
+    if not run.answer.in_time():
         return None
     try:
         found = first_not_finite(run.traced)
@@ -138,112 +194,34 @@ def not_finite(run: Run, clock: Clock) -> str | None:
     return None if found and found.split("`")[1] in handed_out(run.puzzle) else found
 
 
-def apart(run: Run) -> str | None:
-    """The footprint of the first wrong element: what part of an input no step holds with it, where
-    a step of the reference does and computes.
-
-    It is compared in elements, and for all of the reference's block around that element: blocks
-    may be cut otherwise.
-    """
-    if not run.puzzle.kernel or (mine := run.place) is None:
-        return None
-    position, _, wrong = run.mismatch
-    par = origin(run.case.reference, position, wrong.wrong)
-    if par is None or par.operand.shape != mine.operand.shape:
-        return None
-    element = np.argwhere(mine.marks)[0]
-    around = _boxes(par.operand)[_hold(par.operand, np.stack([element, element + 1], axis=-1))]
-    if not len(around):
-        return None
-    left = list(par.launch.inputs)
-    working = par.launch.least.busy | ~par.launch.busy.any()
-    for operand in mine.launch.inputs:
-        other = next((o for o in left if _same_array(o, operand)), None)
-        if other is None:
-            continue
-        left.remove(other)
-        have = _boxes(operand)[_hold(mine.operand, around[0])]
-        want = _boxes(other)[_hold(par.operand, around[0]) & working]
-        if (gap := _gap(have, want)) is not None:
-            where = {"out": mine.operand.name, "at": _slices(around[0])}
-            return sentence("apart", **where, name=operand.name, part=_slices(gap))
-    return None
-
-
-def _slices(box: np.ndarray) -> str:
-    return ", ".join(f"{first}:{end}" for first, end in box)
-
-
-def _same_array(one: Operand, other: Operand) -> bool:
-    both = (one, other)
-    return all(o.piped for o in both) and len({(o.shape, str(o.dtype)) for o in both}) == 1
-
-
-def _boxes(operand: Operand) -> np.ndarray:
-    """First and one past the last element of every step's block: (steps, rank, 2)."""
-    ends = np.minimum(operand.starts + operand.sizes, operand.shape)
-    return np.stack([np.maximum(operand.starts, 0), ends], axis=-1)
-
-
-def _hold(operand: Operand, box: np.ndarray) -> np.ndarray:
-    """(steps,) bool: whose block has some of a box of elements."""
-    boxes = _boxes(operand)
-    return np.all((boxes[..., 0] < box[:, 1]) & (box[:, 0] < boxes[..., 1]), axis=-1)
-
-
-def _gap(have: np.ndarray, want: np.ndarray) -> np.ndarray | None:
-    """The first box that some of `want` cover and none of `have`, cut where any of them ends."""
-    cuts = [np.unique(axis) for axis in np.concatenate([have, want]).transpose(1, 0, 2)]
-    if not cuts or math.prod(map(len, cuts)) > _CELLS:
-        return None
-    seen = np.zeros([len(one) - 1 for one in cuts], bool)
-    asked = np.zeros_like(seen)
-    for marks, boxes in ((asked, want), (seen, have)):
-        for box in np.unique(boxes, axis=0):
-            pairs = zip(cuts, box, strict=True)
-            marks[tuple(slice(*np.searchsorted(one, ends)) for one, ends in pairs)] = True
-    gone = np.argwhere(asked & ~seen)
-    if not len(gone):
-        return None
-    return np.array([one[n : n + 2] for one, n in zip(cuts, gone[0], strict=True)])
-
-
 def block_map(operand: Operand, wrong: np.ndarray) -> str | None:
-    """Rows of `.` and `x`, with "…" where more blocks lie; None if there is only one block."""
+    """Rows of `.` and `x`, with "…" where more blocks lie; None if there is only one block.
+
+    Of an array that is cut along more than two axes: the plane of the last two of these in which
+    the first wrong block lies.
+    """
     bad = np.asarray(wrong)
     for axis, size in enumerate(b or 1 for b in operand.block):
         starts = np.arange(0, bad.shape[axis], size)
         bad = np.asarray(np.logical_or.reduceat(bad, starts, axis=axis))
     if bad.size < 2:
         return None
-    lead = bad.shape[:-2]
-    planes = bad.reshape((-1, *bad.shape[-2:])) if bad.ndim > 1 else bad.reshape(1, 1, -1)
-    shown = _shown(planes)
-    rows = []
-    for number in shown:
-        if len(planes) > 1:
-            rows.append(f"[{', '.join(str(n) for n in np.unravel_index(number, lead))}]")
-        rows += _rows(planes[number])
-    if left := len(planes) - len(shown):
-        hidden = int(planes.any(axis=(1, 2)).sum() - planes[shown].any(axis=(1, 2)).sum())
-        rows.append(sentence("more planes", left=left, hidden=hidden or "none"))
-    axes = "axis 0" if len(lead) == 1 else f"axes {', '.join(map(str, range(len(lead))))}"
-    which = sentence("planes", axes=axes) if len(planes) > 1 else ""
-    return "\n".join([sentence("map of blocks", name=operand.name, which=which), *rows])
-
-
-def _shown(planes: np.ndarray) -> list[int]:
-    """The numbers of a few planes, those with wrong blocks before others, in their order."""
-    wrong = np.asarray(planes.any(axis=(1, 2)))
-    order = sorted(range(len(planes)), key=lambda n: (not wrong[n], n))
-    return sorted(order[:_PLANES])
+    bad = np.atleast_2d(bad)
+    last = bad.ndim - 1
+    down = max((axis for axis in range(last) if bad.shape[axis] > 1), default=last - 1)
+    first = np.unravel_index(int(bad.argmax()), bad.shape)
+    index = [slice(None) if axis in (down, last) else int(n) for axis, n in enumerate(first)]
+    plane = bad[tuple(index)]
+    marks = ", ".join(":" if isinstance(one, slice) else str(one) for one in index)
+    which = f" [{marks}]" if plane.size < bad.size else ""
+    rows = [sentence("map of blocks", name=operand.name, which=which), *_rows(plane)]
+    if bad.size > np.prod(np.minimum(plane.shape, _SIDE)):
+        rows.append(sentence("wrong blocks", count=int(bad.sum()), total=bad.size))
+    return "\n".join(rows)
 
 
 def _rows(plane: np.ndarray) -> list[str]:
-    """A window of a plane that holds its first wrong block, if it has one, with block numbers.
-
-    Of a larger plane, the wrong blocks are counted.
-    """
+    """A window of a plane that holds its first wrong block, if it has one, with block numbers."""
     first = np.unravel_index(int(plane.argmax()), plane.shape)
     top, left = (max(0, int(n) - _SIDE + 1) for n in first)
     window = plane[top : top + _SIDE, left : left + _SIDE]
@@ -259,11 +237,4 @@ def _rows(plane: np.ndarray) -> list[str]:
     rows += ["…"] * (top > 0)
     for n, row in enumerate(window):
         rows.append(line(str(top + n), ["x" if wrong else "." for wrong in row]))
-    rows += ["…"] * below
-    if window.size < plane.size:
-        wrong = [f"{int(plane.sum()):,} of {plane.size:,} blocks"]
-        for axis, name in ((1, "rows"), (0, "columns")):
-            lines = np.asarray(plane.any(axis))
-            wrong += [f"in {int(lines.sum()):,} of {len(lines):,} {name}"] * (len(plane) > 1)
-        rows.append(f"wrong: {', '.join(wrong)}")
-    return rows
+    return rows + ["…"] * below

@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any
 
 from puzzles._judge import explain, memory, running, source, tried, wanted
-from puzzles._judge.answer import Answer, Run, results_there
+from puzzles._judge.answer import Answer, Run
 from puzzles._judge.case import Case
 from puzzles._judge.raised import Rejected, jax_at_rest
 from puzzles._judge.verdict import Verdict, lesson, passed
@@ -86,7 +86,7 @@ QUESTIONS = (
 )
 # Of one without.
 PLAIN_QUESTIONS = (
-    Asked(itself, (running.asks_the_spec, running.differentiates_itself)),
+    Asked(itself, (running.differentiates_itself,)),
     Asked(each_case, PLAINLY),
     Asked(itself, (running.unrolled,)),
     Asked(drawn_case, PLAINLY),
@@ -97,17 +97,17 @@ PLAIN_QUESTIONS = (
 class Explainer:
     """Who may know why numbers are wrong, and which part of the verdict that would be.
 
-    Of each part the first answer stays. dear: tries something; asked while there is time.
+    Of each part the first answer stays.
     """
 
     part: str
-    ask: Callable
-    dear: bool = False
+    ask: Callable[[Run], str | None]
 
 
-# Asked by rule, once an answer is wrong, the cheap ones first and two seconds in all. When a
-# mistake on record is found that gives these numbers, nothing more is looked for.
-_ON_RECORD = Explainer("diagnosis", tried.mistake_on_record, dear=True)
+# Asked by rule, once an answer is wrong, the cheap ones first; who tries something does so while
+# there is time. When a mistake on record is found that gives these numbers, nothing more is looked
+# for.
+_ON_RECORD = Explainer("diagnosis", tried.mistake_on_record)
 EXPLAINERS = {
     "numbers": (
         Explainer("picture", explain.map_of_blocks),
@@ -117,12 +117,10 @@ EXPLAINERS = {
         _ON_RECORD,
         Explainer("like", explain.nearness),
         Explainer("like", explain.like_others),
-        Explainer("first", explain.not_finite, dear=True),
+        Explainer("first", explain.not_finite),
         Explainer("first", explain.undone),
         Explainer("first", explain.rounds_on_the_way),
-        Explainer("first", tried.map_exchanged, dear=True),
-        Explainer("first", tried.line_exchanged, dear=True),
-        Explainer("first", explain.apart),
+        Explainer("first", tried.line_exchanged),
     ),
     "rounded-twice": (_ON_RECORD,),
 }
@@ -157,25 +155,7 @@ def _refused(answer: Answer, questions: Sequence[Asked]) -> Verdict | None:
         if found is None:
             return None
         left = source.left_open(puzzle, answer.fn)
-        return _told(answer, run, found) if left is None else _unfinished(answer, left)
-
-
-def _unfinished(answer: Answer, left: Finding) -> Verdict:
-    """That a gap is left; but what has its launch already is judged before."""
-    there = results_there(answer) if left.rule == "ellipsis-left" else {}
-    for run in there.values():
-        if (found := wanted.same_numbers(run)) is not None:
-            return _told(answer, run, found)
-    verdict = _told(answer, None, left)
-    if not there:
-        return verdict
-    done, to_do = (
-        " and ".join(f"`{name}`" for name in answer.puzzle.results if (name in there) is made)
-        for made in (True, False)
-    )
-    case = next(iter(there.values())).label
-    said = sentence("right so far", done=done, left=to_do, case=case)
-    return replace(verdict, says=f"{verdict.says}\n{said}")
+        return _told(answer, run, found) if left is None else _told(answer, None, left)
 
 
 def first_finding(answer: Answer, questions: Sequence[Asked]) -> tuple[Run | None, Finding | None]:
@@ -213,8 +193,7 @@ def _explained(verdict: Verdict, run: Run) -> Verdict:
     parts: dict[str, str] = {}
     for one in EXPLAINERS.get(verdict.rule, ()):
         if one.part not in parts and "diagnosis" not in parts:
-            said = one.ask(run, run.answer.clock) if one.dear else one.ask(run)
-            if said is not None:
+            if (said := one.ask(run)) is not None:
                 parts[one.part] = said
     first = parts.get("first")
     like = f" {parts['like']}" if "like" in parts else ""

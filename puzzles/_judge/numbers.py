@@ -1,26 +1,20 @@
-"""Are two arrays equal, up to rounding? Where are they not, and what are wrong numbers like?"""
+"""Are two arrays equal, up to rounding? Where are they not, and by how much?"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 import numpy as np
 
-from puzzles._launch import Operand
 from puzzles._puzzle import Tolerance
-from puzzles._rules import sentence
 
 # Relative tolerance by the width of the mantissa; a TPU rounds the operands of f32 dots to bf16.
 _TOLERANCE = {"float32": 2e-5, "bfloat16": 1e-2, "float16": 2e-3, "float64": 1e-12}
 _TPU_TOLERANCE = 2e-2
-_FEW = 1000  # elements that are compared before all are
-_LARGE = 8_000_000  # elements that are compared at leisure
-_SAMPLE = 10_000  # elements
-_MANY = 1000  # blocks
 
 
 def on_tpu() -> bool:
@@ -56,44 +50,32 @@ def compare(want: np.ndarray, got: np.ndarray, tolerance: Tolerance) -> Mismatch
     want, got = np.asarray(want), np.asarray(got)
     if np.array_equal(want, got):  # a tenth of the time that tolerances take
         return None
-    size = _size(want)
-    wrong = _wrong(want, got, tolerance, size)
+    found = _errors(want, got, tolerance)
+    wrong = found > 1
     if not wrong.any():
         return None
-    excess = np.inf
-    if want.dtype.kind not in "biu":
-        w, g = (x[wrong].astype(np.float64) for x in (want, got))
-        with np.errstate(all="ignore"):
-            ratios = np.abs(g - w) / (tolerance_of(want, tolerance) * (np.abs(w) + size))
-        excess = float(np.max(np.where(np.isnan(ratios), np.inf, ratios)))
     first = tuple(int(n) for n in np.unravel_index(int(np.argmax(wrong)), wrong.shape))
-    return Mismatch(wrong, first, want[first], got[first], int(wrong.sum()), excess)
+    return Mismatch(wrong, first, want[first], got[first], int(wrong.sum()), float(found.max()))
 
 
-def _size(want: np.ndarray) -> float:
-    """The root mean square of what is finite in `want`."""
+def _errors(
+    want: np.ndarray, got: np.ndarray, tolerance: Tolerance, neighbours: bool = False
+) -> np.ndarray:
+    """Each element's error in units of what is allowed there: 1 is the limit.
+
+    What is no float, or not finite, is equal or infinitely far.
+    """
     if want.dtype.kind in "biu":
-        return 0.0
-    w = want.astype(np.float64)
-    finite = np.isfinite(w)
-    if not finite.all():
-        w = w[finite]
-    return math.sqrt(np.vdot(w, w) / w.size) if w.size else 0.0
-
-
-def _wrong(want: np.ndarray, got: np.ndarray, tolerance: Tolerance, size: float) -> np.ndarray:
-    """Which elements are not `want`'s; `size` is what the absolute tolerance is a part of."""
-    if want.dtype.kind in "biu":
-        return want != got
-    allowed = tolerance_of(want, tolerance)
+        return np.where(want == got, 0.0, np.inf)
     w, g = want.astype(np.float64), got.astype(np.float64)
-    with np.errstate(all="ignore"):
-        near = np.abs(g - w) <= allowed * (np.abs(w) + size)
     finite = np.isfinite(w)
-    if finite.all():
-        return ~near
-    same = (g == w) | (np.isnan(g) & np.isnan(w))  # an infinite number would be near to all
-    return ~np.where(finite, near, same)
+    size = math.sqrt(np.mean(np.square(w[finite]))) if finite.any() else 0.0
+    with np.errstate(all="ignore"):
+        digit = np.abs(np.spacing(want)).astype(np.float64) if neighbours else 0.0
+        off = np.maximum(np.abs(g - w) - digit, 0)
+        found = off / (tolerance_of(want, tolerance) * (np.abs(w) + size))
+    same = (g == w) | (np.isnan(g) & np.isnan(w))
+    return np.where(same, 0.0, np.where(finite & ~np.isnan(found), found, np.inf))
 
 
 def tolerance_of(want: np.ndarray, tolerance: Tolerance) -> float:
@@ -110,37 +92,7 @@ def largest_error(
 
     neighbours: forgives a last digit of the dtype, which one number rounded twice may differ by.
     """
-    want, got = np.asarray(want), np.asarray(got)
-    if want.dtype.kind in "biu":
-        return 0.0 if (want == got).all() else math.inf
-    w, g = want.astype(np.float64), got.astype(np.float64)
-    known = np.isfinite(w)
-    if not (np.isfinite(g) == known).all() or not known.any():
-        return 0.0 if np.array_equal(w, g, equal_nan=True) else math.inf
-    digit = np.abs(np.spacing(want[known])).astype(np.float64)
-    w, g = w[known], g[known]
-    off = np.maximum(np.abs(g - w) - neighbours * digit, 0)
-    allowed = tolerance_of(want, tolerance) * (_size(want) + np.abs(w))
-    if ((allowed == 0) & (off > 0)).any():
-        return math.inf
-    return float((off / np.where(allowed == 0, 1, allowed)).max())
-
-
-def equal(one: Sequence[np.ndarray], other: Sequence[np.ndarray], tolerance: Tolerance) -> bool:
-    """Whether two flat results agree in number, form and values."""
-    return len(one) == len(other) and all(
-        a.shape == b.shape and a.dtype == b.dtype and _agree(a, b, tolerance)
-        for a, b in zip(one, other, strict=True)
-    )
-
-
-def _agree(want: np.ndarray, got: np.ndarray, tolerance: Tolerance) -> bool:
-    """Whether no element is wrong; what differs everywhere, a few elements tell."""
-    size, few = _size(want), slice(None, None, max(1, want.size // _FEW))
-    return not any(
-        _wrong(a, b, tolerance, size).any()
-        for a, b in ((want.ravel()[few], got.ravel()[few]), (want, got))
-    )
+    return float(_errors(np.asarray(want), np.asarray(got), tolerance, neighbours).max(initial=0))
 
 
 def index_words(index: tuple[int, ...]) -> str:
@@ -151,106 +103,3 @@ def number_words(x: Any) -> str:
     if np.asarray(x).dtype.kind in "biu":
         return str(x)
     return f"{float(x):.6g}"
-
-
-def likeness(
-    want: np.ndarray,
-    got: np.ndarray,
-    wrong: np.ndarray,
-    args: Mapping[str, Any],
-    operand: Operand | None,
-    same: float,
-) -> str | None:
-    """A sentence about wrong numbers that holds for all of them, or for all of the first block.
-
-    `operand` is the output that the result is, where its blocks lie in the result as they are;
-    `same` is how far numbers may be apart, relatively, that count as the same.
-    """
-    if not 1 < want.size <= _LARGE or want.dtype.kind in "biu" or got.dtype.kind in "biu":
-        return None
-    want, got = want.astype(np.float64), got.astype(np.float64)
-    for name, value in args.items():
-        same_form = getattr(value, "shape", None) == got.shape  # a pair of arrays has none
-        if same_form and _equal(got, np.asarray(value, np.float64)):
-            return sentence("numbers of an argument", name=name)
-    if got.ndim == 2 and got.shape[0] == got.shape[1] > 1 and _equal(got.T, want):
-        return sentence("swapped")
-    whole = _law(want, got, same)
-    if whole is not None:
-        return sentence("every number", law=whole)
-    if operand is None or operand.shape != want.shape or None in operand.block:
-        return _box(wrong, got, "all elements")
-    first = tuple(int(n) for n in np.unravel_index(int(np.argmax(wrong)), wrong.shape))
-    block = tuple(n // size for n, size in zip(first, operand.sizes, strict=True))
-    here = _cut(operand, block)
-    counts = tuple(-(-n // size) for n, size in zip(want.shape, operand.sizes, strict=True))
-    if np.prod(counts) > 1:
-        law = _law(want[here], got[here], same)
-        if law is not None:
-            return sentence("every number here", law=law)
-        for other in np.ndindex(counts) if np.prod(counts) <= _MANY else ():
-            theirs = want[_cut(operand, other)]
-            if other != block and theirs.shape == got[here].shape and _equal(got[here], theirs):
-                return sentence("of another block", other=other)
-    return _box(wrong[here], got[here], "this block")
-
-
-def _cut(operand: Operand, block: tuple[int, ...]) -> tuple[slice, ...]:
-    pairs = zip(block, operand.sizes, strict=True)
-    return tuple(slice(n * size, (n + 1) * size) for n, size in pairs)
-
-
-def _equal(one: np.ndarray, other: np.ndarray) -> bool:
-    scale = np.sqrt(np.mean(np.square(other))) if other.size else 0.0
-    return bool(np.isfinite(scale) and np.allclose(one, other, rtol=1e-5, atol=1e-5 * scale))
-
-
-def _law(want: np.ndarray, got: np.ndarray, same: float) -> str | None:
-    """One factor, or one summand, that makes all wrong numbers of the right ones."""
-    if want.size > _SAMPLE:  # what holds for all of them holds for some
-        step = -(-want.size // _SAMPLE)
-        if _law(want.ravel()[::step], got.ravel()[::step], same) is None:
-            return None
-    if want.size < 2 or not (np.isfinite(want).all() and np.isfinite(got).all()):
-        return None
-    scale = float(np.sqrt(np.mean(want**2)))
-    if not scale or np.ptp(want) <= 10 * same * scale:
-        return None
-    clear = np.abs(want) > 0.1 * scale
-    ratios = got[clear] / want[clear]
-    factor = float(np.median(ratios))
-    if not got.any():
-        return "0"
-    if np.allclose(got, factor * want, rtol=0, atol=same * abs(factor) * scale):
-        if abs(factor + 1) < same:
-            return sentence("other sign")
-        return sentence("one factor", factor=factor)
-    summand = float(np.median(got - want))
-    if np.allclose(got, want + summand, rtol=0, atol=same * min(abs(summand), scale)):
-        return sentence("too large" if summand > 0 else "too small", by=abs(summand))
-    return None
-
-
-def _box(wrong: np.ndarray, got: np.ndarray, of: str) -> str | None:
-    """Which slice alone is right, or wrong, where what is wrong is NaN."""
-    if wrong.all() or not np.isnan(got[wrong]).all():
-        return None
-    more = wrong.mean() > 0.5  # then what is right is said
-    marks = ~wrong if more else wrong
-    spans = [np.flatnonzero(marks.any(axis=_others(marks, axis))) for axis in range(marks.ndim)]
-    ends = [(int(span[0]), int(span[-1]) + 1) for span in spans]
-    if np.prod([last - first for first, last in ends]) != marks.sum():
-        return None
-    slices = zip(ends, marks.shape, strict=True)
-    index = ", ".join(_span(first, last, size) for (first, last), size in slices)
-    return sentence("only right" if more else "only wrong", of=of, index=index)
-
-
-def _others(marks: np.ndarray, axis: int) -> tuple[int, ...]:
-    return tuple(a for a in range(marks.ndim) if a != axis)
-
-
-def _span(first: int, last: int, size: int) -> str:
-    if (first, last) == (0, size):
-        return ":"
-    return str(first) if last == first + 1 else f"{first}:{last}"

@@ -21,34 +21,10 @@ from puzzles._puzzle import Puzzle
 Undo = Callable[[np.ndarray], np.ndarray]  # marks on a result to marks on what it was made of
 # Layout only: no number changes but by a cast.
 _FREE = {
-    "reshape",
-    "transpose",
-    "squeeze",
-    "expand_dims",
-    "slice",
-    "dynamic_slice",
-    "pad",
-    "broadcast_in_dim",
-    "convert_element_type",
-    "bitcast_convert_type",
-    "copy",
-    "copy_p",
-    "get",
-    "swap",
-    "optimization_barrier",
-    "stop_gradient",
-    "split",
-}
-
-
-def own_launches(case: Case, traced: Traced, thorough: bool = False) -> tuple[Launch, ...]:
-    """The launches that are looked into here: all if `thorough`, else those of no other rung."""
-    calls = kernel_calls(traced.jaxpr.jaxpr)
-    return tuple(
-        launch
-        for call, launch in zip(calls, traced.launches, strict=True)
-        if thorough or not elsewhere(case, call)
-    )
+    "reshape", "transpose", "squeeze", "expand_dims", "slice", "dynamic_slice", "pad", "split",
+    "broadcast_in_dim", "convert_element_type", "bitcast_convert_type", "copy", "copy_p", "get",
+    "swap", "optimization_barrier", "stop_gradient",
+}  # fmt: skip
 
 
 def elsewhere(case: Case, call: JaxprEqn) -> bool:
@@ -141,11 +117,6 @@ def _undo(equation: JaxprEqn, output: int) -> Undo | None:
     return None
 
 
-def work_outside(closed: ClosedJaxpr, allowed: Sequence[str] = ()) -> list[tuple[str, str]]:
-    """(primitive, where) of each of `equations_outside`."""
-    return [(one.primitive.name, _where(one)) for one in equations_outside(closed, allowed)]
-
-
 def equations_outside(closed: ClosedJaxpr, allowed: Sequence[str] = ()) -> list[JaxprEqn]:
     """Each floating-point equation outside kernels that uses data.
 
@@ -184,7 +155,7 @@ def _data_equations(jaxpr: Jaxpr, data: set) -> Iterator[JaxprEqn]:
             yield equation
 
 
-def _where(equation: JaxprEqn) -> str:
+def where_made(equation: JaxprEqn) -> str:
     """The learner's line, or that it is in the backward pass."""
     if _in_backward_pass(equation):
         return ", in the backward pass"
@@ -207,16 +178,6 @@ def observed(equation: JaxprEqn) -> bool:
     """Whether a rung's author made it, to observe the learner's function."""
     frame = _frame(equation)
     return frame is not None and source.author_wrote(frame.file_name, frame.line_num)
-
-
-def by_pipeline(equation: JaxprEqn) -> bool:
-    """Whether `emit_pipeline` made it for itself, and not the learner's body that it calls."""
-    for frame in _frames(equation):
-        if source.is_learners(frame.file_name):
-            return False
-        if "emit_pipeline" in frame.function_name:
-            return True
-    return False
 
 
 def _frame(equation: JaxprEqn) -> Any:

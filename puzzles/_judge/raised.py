@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import difflib
-import inspect
 import linecache
 import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import CodeType, FrameType, ModuleType
+from types import FrameType, ModuleType
 from typing import Any
 
 import jax
 import numpy as np
 
 from puzzles._jax import call_at_fault, come_to_rest, params_at_fault
-from puzzles._judge.source import author_wrote, is_learners, unwrap
+from puzzles._judge.source import author_wrote, is_learners, lines_of, unwrap
 from puzzles._launch import Endless, Unreadable
 from puzzles._rules import Finding, Where, rows, sentence
 
@@ -43,33 +42,25 @@ def jax_at_rest() -> Iterator[None]:
 
 
 @contextmanager
-def settings_kept() -> Iterator[None]:
-    """Put JAX's settings back as they were: x64, matmul precision, debugging."""
+def learners_code(label: str) -> Iterator[None]:
+    """What a learner's code does within it to Python or to JAX's settings ends with it.
+
+    What it raises is a `Rejected` on the case called `label`.
+    """
     before = dict(jax.config.values)
     try:
         with np.errstate(), jax_at_rest():
             # Which of JAX's functions called tells where an error was made, as in a notebook.
             jax.config.update("jax_traceback_filtering", "off")
             yield
-    finally:
-        after = jax.config.values  # gathered anew each time it is asked for
-        for name in [name for name, value in before.items() if after.get(name) is not value]:
-            jax.config.update(name, before[name])
-
-
-@contextmanager
-def learners_code(label: str) -> Iterator[None]:
-    """What a learner's code does within it to Python or to JAX's settings ends with it.
-
-    What it raises is a `Rejected` on the case called `label`.
-    """
-    try:
-        with settings_kept():
-            yield
     except Unreadable as error:
         raise Rejected(Finding("unreadable", Where(label), {"says": str(error)})) from None
     except Exception as error:
         raise Rejected(raised(error, label)) from None
+    finally:
+        after = jax.config.values  # gathered anew each time it is asked for
+        for name in [name for name, value in before.items() if after.get(name) is not value]:
+            jax.config.update(name, before[name])
 
 
 def raised(error: Exception, label: str) -> Finding:
@@ -148,17 +139,10 @@ def launch_of(error: BaseException) -> str:
         linecache.getline(frame.f_code.co_filename, number).strip()
         for frame, number in _frames(error)
         if is_learners(frame.f_code.co_filename)
-        and len(re.findall(r"pallas_call\(", _source(frame.f_code))) > 1
+        and sum("pallas_call(" in line for line in lines_of(frame.f_code)) > 1
     ]
     named = [line for line in lines if re.match(r"\w+(, \w+)* = .*pallas_call\(", line)]
     return named[-1] if named else ""
-
-
-def _source(code: CodeType) -> str:
-    try:
-        return inspect.getsource(code)
-    except OSError:
-        return ""
 
 
 def meanwhile(error: BaseException) -> str:

@@ -6,17 +6,17 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from puzzles._jax import Jaxpr, JaxprEqn
 from puzzles._judge import source
 from puzzles._judge.answer import Answer, Run
-from puzzles._judge.memory import if_small, unequal
-from puzzles._judge.origin import by_pipeline, line_of, work_outside
+from puzzles._judge.memory import blocks, if_small, unequal
+from puzzles._judge.origin import equations_outside, line_of, where_made
 from puzzles._judge.raised import learners_code, raised, unexplained
 from puzzles._launch import (
     TURNS,
     equations,
-    faults,
     kernel_calls,
     longest_body,
     longest_loop,
@@ -34,17 +34,9 @@ _FEW = 50
 NOT_RUN = RULES["large-grid"].title
 
 
-def asks_the_spec(answer: Answer) -> Finding | None:
-    """A function without a kernel does not ask the spec that it is compared with."""
-    puzzle = answer.puzzle
-    if puzzle.kernel or not source.asks_the_spec(puzzle, answer.fn):
-        return None
-    return Finding("calls-spec", Where(), {"spec": puzzle.spec.__name__})
-
-
 def differentiates_itself(answer: Answer) -> Finding | None:
     """No rule of differentiation asks for itself."""
-    if (asked := source.differentiates_itself(answer.fn)) is None:
+    if (asked := source.differentiates_itself(answer.puzzle, answer.fn)) is None:
         return None
     return Finding("rule-of-itself", Where(), {"rule": asked[0], "of": asked[1]})
 
@@ -62,19 +54,23 @@ def loops(run: Run) -> Finding | None:
 
 def grids(run: Run) -> Finding | None:
     """Grids are counted before anything is listed for each of their steps."""
-    for name, grid in run.grids:
+    with learners_code(run.label):
+        launched = run.traced.grids
+    for name, grid in launched:
         for axis, size in enumerate(grid):
             if size < 0:
                 return run.wrong("negative-grid", grid=grid, name=name, size=size, axis=axis)
-    largest = max((grid for _, grid in run.grids), key=math.prod, default=())
+    largest = max((grid for _, grid in launched), key=math.prod, default=())
     if math.prod(largest) > _LISTED:
         return run.wrong("large-grid", grid=largest, steps=math.prod(largest))
     return None
 
 
 def readable(run: Run) -> Finding | None:
-    """Its launches can be read, and have steps."""
+    """Its launches can be read and counted, and have steps."""
     for one in run.launches:
+        if one.times is None:
+            return run.wrong("loop-of-launches", name=one.name)
         if not one.steps and len(one.aliases) < len(one.outputs):
             return run.wrong("empty-grid", grid=one.grid, name=one.name)
     return None
@@ -85,8 +81,6 @@ def body(run: Run) -> Finding | None:
     made = longest_body(run.traced.jaxpr)
     if len(made) <= _EQUATIONS:
         return None
-    if 2 * (slots := sum(by_pipeline(equation) for equation in made)) > len(made):
-        return run.wrong("grown-kernel", form="pipeline", count=len(made), often=slots)
     line, often = Counter(map(line_of, made)).most_common(1)[0]
     form = "line" if line else ""
     return run.wrong("grown-kernel", form=form, count=len(made), often=often, line=line)
@@ -94,14 +88,10 @@ def body(run: Run) -> Finding | None:
 
 def steps(run: Run) -> Finding | None:
     """Nothing is run that would take minutes only to be wrong."""
-    count = sum(one.steps * (one.times or 1) for one in run.launches)
-    if count <= _STEPS:
-        return None
-    for fault in (f for one in run.launches for f in faults(one)):
-        if fault.kind == "out-of-bounds":
-            says = sentence("too large to run", steps=count, says=fault.words)
-            step = fault.step if len(run.launches) == 1 else None
-            return run.wrong("out-of-bounds", step=step, title=NOT_RUN, says=says)
+    count = sum(one.steps * one.times for one in run.launches if one.times)
+    found = blocks(run) if count > _STEPS else None
+    if found is not None and found.rule == "out-of-bounds":
+        return replace(found, title=NOT_RUN)
     return run.wrong("large-grid", form="together", steps=count) if count > 4 * _STEPS else None
 
 
@@ -141,10 +131,10 @@ def asks_outside(run: Run) -> Finding | None:
 def works_outside(run: Run) -> Finding | None:
     """The work is done in the kernel."""
     allowed = run.puzzle.outside
-    outside = work_outside(run.traced.jaxpr, allowed=tuple(allowed))
+    outside = equations_outside(run.traced.jaxpr, allowed=tuple(allowed))
     if not outside:
         return None
-    name, where = outside[0]
+    name, where = outside[0].primitive.name, where_made(outside[0])
     names = ", ".join(f"`{one}`" for one in allowed)
     more = sentence("allowed here", names=names) if names else ""
     return run.wrong("work-outside", name=name, where=where, more=more)
@@ -159,17 +149,10 @@ def runs(run: Run) -> Finding | None:
         asked = _asked(e for call in calls for e in _in_scopes(call.params["jaxpr"]))
         if asked:  # a TPU answers, the CPU cannot
             return run.wrong("scope-asks", asked=asked)
-        if unexplained(error) and (found := _first_unsafe(run)) is not None:
-            return found
+        if unexplained(error) and (found := if_small(run)) is not None:
+            return replace(found, title=sentence("unsafe"))
         return raised(error, run.label)
     return None
-
-
-def _first_unsafe(run: Run) -> Finding | None:
-    found = if_small(run)
-    if found is None:
-        return None
-    return run.wrong(found.rule, title=sentence("unsafe"), says=found.says)
 
 
 def _in_scopes(kernel: Jaxpr) -> Iterator[JaxprEqn]:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import ast
-import contextlib
 import functools
 import inspect
 import linecache
 import os
 from collections.abc import Callable, Iterator
-from types import CodeType, FunctionType
+from types import FunctionType
 from typing import Any
 
 import jax
@@ -20,7 +19,6 @@ from puzzles._puzzle import Puzzle
 from puzzles._rules import Finding, Where
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-_RULED = (jax.custom_vjp, jax.custom_jvp)
 _DERIVATIVES = {"grad", "value_and_grad", "vjp", "linearize", "jacrev", "hessian"}
 _LIBRARIES = tuple(os.path.dirname(os.path.abspath(str(m.__file__))) for m in (jax, os))
 
@@ -63,16 +61,23 @@ def lines_of(fn: Any) -> list[str]:
     return [line.rstrip() for line in lines if line.strip() and not line.strip().startswith("#")]
 
 
-def learners_functions(puzzle: Puzzle, fn: Callable) -> dict[str, ast.FunctionDef]:
-    """The learner's versions of the functions with a region, by name, where source is known."""
+def filled_in(puzzle: Puzzle, fn: Callable) -> dict[str, Any]:
+    """The learner's versions of the functions with a region, by name; None of one that is gone."""
     plain = unwrap(fn)
     scope = getattr(plain, "__globals__", {})
-    found = {}
-    for name in puzzle.blanks:
-        one = plain if name == puzzle.name else unwrap(scope.get(name))
-        if (node := _parsed(one)) is not None:
-            found[name] = node
-    return found
+    return {n: plain if n == puzzle.name else unwrap(scope.get(n)) for n in puzzle.blanks}
+
+
+def text_of(puzzle: Puzzle, fn: Callable) -> str:
+    """The source of a function and of all that the learner has filled in; "" if it is not known."""
+    own = (fn, *filled_in(puzzle, fn).values())
+    return "\n".join(line for one in own for line in lines_of(one))
+
+
+def learners_functions(puzzle: Puzzle, fn: Callable) -> dict[str, ast.FunctionDef]:
+    """What the learner has filled in, by name, where its source is known."""
+    nodes = {name: _parsed(one) for name, one in filled_in(puzzle, fn).items()}
+    return {name: node for name, node in nodes.items() if node is not None}
 
 
 @functools.lru_cache(maxsize=64)
@@ -84,85 +89,17 @@ def _parsed(fn: Any) -> ast.FunctionDef | None:
         return None
 
 
-def text_of(fn: Callable) -> str | None:
-    """The source of a learner's function, of all functions of theirs that it names, and their
-    constants; None where it cannot be had."""
-    texts: dict[Any, str] = {}
-    try:
-        for one, named in _reached(fn):
-            texts[one] = inspect.getsource(one.__code__)  # of a function: of what it wraps
-            for name, value in named:
-                if isinstance(value, bool | int | float | str | tuple):
-                    texts[name] = f"{name} = {value!r}"
-    except (TypeError, OSError):
-        return None
-    return "\n".join(texts.values())
-
-
-def _reached(fn: Callable) -> Iterator[tuple[FunctionType, list[tuple[str, Any]]]]:
-    """A function, the learner's that it names, those that these name; with all that each names."""
-    seen: set[FunctionType] = set()
-    waiting = [*_layers(fn)]
-    while waiting:
-        one = waiting.pop(0)
-        if one in seen:
-            continue
-        seen.add(one)
-        named = list(_named(one))
-        yield one, named
-        layers = (layer for _, value in named for layer in _layers(value))
-        waiting += [one for one in layers if is_learners(one.__code__.co_filename)]
-
-
-def _layers(fn: Any) -> Iterator[FunctionType]:
-    """The plain functions of a chain of wrappers, the outermost first; and derivatives' rules."""
-    while fn is not None:
-        if isinstance(fn, FunctionType):
-            yield fn
-        for rule in ("fwd", "bwd", "jvp") if isinstance(fn, _RULED) else ():
-            yield from _layers(getattr(fn, rule, None))
-        partial = isinstance(fn, functools.partial)
-        fn = fn.func if partial else getattr(fn, "__wrapped__", None)
-
-
-def _named(fn: FunctionType) -> Iterator[tuple[str, Any]]:
-    """What a function's code, nested functions included, names outside of it."""
-    inside = zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True)
-    for name, cell in inside:
-        with contextlib.suppress(ValueError):  # a cell that is still empty
-            yield name, cell.cell_contents
-    codes = [fn.__code__]
-    while codes:
-        code = codes.pop()
-        codes += [one for one in code.co_consts if isinstance(one, CodeType)]
-        yield from (
-            (name, fn.__globals__[name]) for name in code.co_names if name in fn.__globals__
-        )
-
-
-def asks_the_spec(puzzle: Puzzle, fn: Callable) -> bool:
-    """Whether a function, or one of the learner's that it names, names the puzzle's spec.
-
-    A spec that takes a result, and says whether it is right, gives none: anybody may ask it.
-    """
-    takes, gets = (len(inspect.signature(f).parameters) for f in (puzzle.spec, puzzle.solution))
-    if takes > gets:
-        return False
-    named = (value for _, names in _reached(fn) for _, value in names)
-    return any(one.__name__ == puzzle.spec.__name__ for value in named for one in _layers(value))
-
-
-def differentiates_itself(fn: Callable) -> tuple[str, str] | None:
+def differentiates_itself(puzzle: Puzzle, fn: Callable) -> tuple[str, str] | None:
     """(backward rule, function) where a rule differentiates the function whose rule it is.
 
     JAX asks the rule again for that, without an end, and takes more memory each time.
     """
-    for _, named in _reached(fn):
-        for name, value in named:
-            rule = getattr(value, "bwd", None) if isinstance(value, jax.custom_vjp) else None
-            node = None if rule is None else _parsed(unwrap(rule))
-            if node is not None and any(name in _ids(call) for call in _derivatives(node)):
-                return node.name, name
+    written = learners_functions(puzzle, fn)
+    for name, value in getattr(unwrap(fn), "__globals__", {}).items():
+        rule = getattr(value, "bwd", None) if isinstance(value, jax.custom_vjp) else None
+        node = written.get(getattr(rule, "__name__", ""))
+        if node is not None and any(name in _ids(call) for call in _derivatives(node)):
+            return node.name, name
     return None
 
 
@@ -223,9 +160,8 @@ def ellipsis_left(puzzle: Puzzle, fn: Callable) -> tuple[str, str] | None:
     """(function, line of code) where a `...` still stands for a value, or None."""
     for name, node in learners_functions(puzzle, fn).items():
         for place in _regions.ellipsis_values(node):
-            code = unwrap(fn).__globals__[name] if name != puzzle.name else fn
             line = place.lineno if hasattr(place, "lineno") else 1
-            source, _ = inspect.getsourcelines(unwrap(code))
+            source, _ = inspect.getsourcelines(filled_in(puzzle, fn)[name])
             return name, source[line - 1].strip()
     return None
 

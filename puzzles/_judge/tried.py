@@ -1,6 +1,6 @@
 """Why are the numbers wrong? What tries something, while there is time.
 
-Is it a mistake on record, known by its program or its numbers? Which part, exchanged for the
+Is it a mistake on record, known by its program or its numbers? Which line, exchanged for the
 reference's, makes the numbers right?
 """
 
@@ -8,41 +8,33 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import replace
 from functools import lru_cache
 from types import FunctionType
-from typing import Any
 
 import jax
 import numpy as np
 
-from puzzles._jax import JaxprEqn
 from puzzles._judge.accuracy import rounded_alike
-from puzzles._judge.answer import Answer, Clock, Run
+from puzzles._judge.answer import Answer, Run
 from puzzles._judge.case import Case, cases, execute, fresh_case
 from puzzles._judge.explain import fault
 from puzzles._judge.memory import explains
-from puzzles._judge.numbers import compare, equal, on_tpu
+from puzzles._judge.numbers import compare, on_tpu
 from puzzles._judge.running import MAY_RUN
-from puzzles._judge.source import lines_of, unjitted, unwrap, with_names
+from puzzles._judge.source import filled_in, lines_of, unjitted, unwrap, with_names
 from puzzles._launch import (
-    Launch,
-    Operand,
     Traced,
     faults,
     fingerprint,
-    kernel_calls,
     trace_call,
-    with_parameter,
 )
 from puzzles._puzzle import Mistake, Puzzle, mutate
 from puzzles._rules import Finding, sentence
 
 _LINES = 3  # of the learner's that are exchanged together: where many differ, it is another kernel
-_TRIED = 3  # index maps that differ; with more of them the walk is another one
 
 
-def mistake_on_record(run: Run, clock: Clock) -> str | None:
+def mistake_on_record(run: Run) -> str | None:
     """The mistake on record whose numbers on this case these are, in its own words.
 
     On the cases before it, and on the next, it has to give what the judged function gives there.
@@ -62,12 +54,12 @@ def mistake_on_record(run: Run, clock: Clock) -> str | None:
     found = None
     if puzzle.kernel and not numbers_right:
         program = fingerprint(run.traced.jaxpr)
-        timely = (m for m in mistakes if clock.in_time())
+        timely = (m for m in mistakes if run.answer.in_time())
         same = (m for m in timely if program == _program_of(case, m))
         found = next((m for m in same if _right_before(case, m)), None)
     only_nan = _only_nan(run)
     if found is None and not (known is not None and only_nan):
-        timely = (m for m in mistakes if clock.in_time())
+        timely = (m for m in mistakes if run.answer.in_time())
         found = next((m for m in timely if _same_values(run, m)), None)
     if found is None:
         return None
@@ -124,8 +116,12 @@ def _gives(case: Case, mistake: Mistake, numbers: Sequence[np.ndarray] | None) -
 
 def alike(puzzle: Puzzle, one: Sequence[np.ndarray], other: Sequence[np.ndarray]) -> bool:
     """Whether a puzzle tells two flat results apart, by their numbers or by their roundings."""
-    return equal(one, other, puzzle.tolerance) and all(
-        rounded_alike(puzzle, a, b) for a, b in zip(one, other, strict=True)
+    return len(one) == len(other) and all(
+        a.shape == b.shape
+        and a.dtype == b.dtype
+        and compare(a, b, puzzle.tolerance) is None
+        and rounded_alike(puzzle, a, b)
+        for a, b in zip(one, other, strict=True)
     )
 
 
@@ -188,25 +184,7 @@ def _wrong(puzzle: Puzzle, mistake: Mistake) -> Callable:
     return mutate(puzzle, mistake)
 
 
-def map_exchanged(run: Run, clock: Clock) -> str | None:
-    """An index map, or some together, with the reference's in place of which the numbers are right.
-
-    Both launch one kernel, on equal grids and on blocks of equal shapes.
-    """
-    if (calls := _calls(run)) is None:
-        return None
-    pairs = _operands(run)
-    maps = [n for n, (a, b) in enumerate(pairs) if not np.array_equal(a.blocks, b.blocks)]
-    together = [maps] if len(maps) > 1 else []
-    for some in [*([one] for one in maps), *together] if len(maps) <= _TRIED else ():
-        if clock.in_time() and _right_with(run, _with_maps(*calls, some)):
-            shown = [_shown(run.launches[0], *pairs[n]) for n in some]
-            what = "another index map" if len(some) == 1 else "other index maps"
-            return sentence("map exchanged", what=what, shown=" ".join(shown))
-    return None
-
-
-def line_exchanged(run: Run, clock: Clock) -> str | None:
+def line_exchanged(run: Run) -> str | None:
     """A line or few of the learner's, with others in place of which the numbers are right.
 
     Those others are the reference's, where the functions differ there. A bug that the rung wants
@@ -217,14 +195,12 @@ def line_exchanged(run: Run, clock: Clock) -> str | None:
         return None
     if not isinstance(fn, FunctionType) or not isinstance(other, FunctionType):
         return None
+    written = [filled_in(puzzle, one) for one in (fn, other)]
     for name in puzzle.blanks:
-        mine, theirs = (
-            lines_of(one if name == puzzle.name else one.__globals__.get(name))
-            for one in (fn, other)
-        )
+        mine, theirs = (lines_of(one[name]) for one in written)
         matched = difflib.SequenceMatcher(None, mine, theirs, autojunk=False)
         for how, i, j, k, end in matched.get_opcodes():
-            if how == "equal" or not j or j - i > _LINES or not clock.in_time():
+            if how == "equal" or not j or j - i > _LINES or not run.answer.in_time():
                 continue
             if len(mine) < 2 + j - i:  # all that the learner has written is no place
                 continue
@@ -247,59 +223,3 @@ def _right_as(run: Run, fn: FunctionType, name: str, text: str) -> bool:
         return _first_wrong(changed) is None and changed.differs is None
     except Exception:  # what stands beside it may need the line that was there
         return False
-
-
-def _calls(run: Run) -> tuple[JaxprEqn, JaxprEqn] | None:
-    """The only launch, and that of the reference, if grid and blocks are equal."""
-    if on_tpu() or not run.puzzle.kernel:
-        return None
-    both = [list(kernel_calls(one.jaxpr.jaxpr)) for one in (run.traced, run.case.reference)]
-    if any(len(calls) != 1 for calls in both):
-        return None
-    (here,), (there,) = both
-    return (here, there) if _form(here) == _form(there) else None
-
-
-def _form(call: JaxprEqn) -> tuple:
-    mapping = call.params["grid_mapping"]
-    blocks = _refs(call)[: mapping.num_index_operands + len(mapping.block_mappings)]
-    return mapping.grid, mapping.num_inputs, blocks
-
-
-def _right_with(run: Run, mapping: object) -> bool:
-    """Whether the numbers are right where the launch has other index maps."""
-    program = with_parameter(run.traced.jaxpr, "grid_mapping", mapping)
-    try:
-        return run.case.mismatch(execute(replace(run.traced, jaxpr=program))) is None
-    except Exception:  # what one launch takes need not fit another
-        return False
-
-
-def _operands(run: Run) -> list[tuple[Operand, Operand]]:
-    """Inputs and outputs, with those of the reference."""
-    launches = (run.launches[0], run.case.reference.launches[0])
-    return list(zip(*((*one.inputs, *one.outputs) for one in launches), strict=True))
-
-
-def _with_maps(here: JaxprEqn, there: JaxprEqn, chosen: Sequence[int]) -> Any:
-    """The grid mapping of a launch, in which some operands have the index maps of another."""
-    mapping, other = (one.params["grid_mapping"] for one in (here, there))
-    maps = list(mapping.block_mappings)
-    for n in chosen:
-        theirs = other.block_mappings[n]
-        out_tree = theirs.index_map_out_tree
-        maps[n] = replace(
-            maps[n], index_map_jaxpr=theirs.index_map_jaxpr, index_map_out_tree=out_tree
-        )
-    return replace(mapping, block_mappings=tuple(maps))
-
-
-def _refs(call: JaxprEqn) -> list[str]:
-    return [str(v.aval) for v in call.params["jaxpr"].invars]
-
-
-def _shown(launch: Launch, mine: Operand, theirs: Operand) -> str:
-    step = int(np.argmax((mine.blocks != theirs.blocks).any(axis=1)))
-    has, other = (tuple(int(n) for n in one.blocks[step]) for one in (mine, theirs))
-    facts = {"name": mine.name, "block": has, "theirs": other}
-    return sentence("other block", step=launch.at(step), **facts)

@@ -32,7 +32,6 @@ from puzzles._rules import RULES, Finding, address, sentence, title_of
 from puzzles._tpu import CHIPS
 
 _CHIP = CHIPS["v5e"]
-_OFTEN = 1.5  # times the reference's stores, from which on they are worth a remark
 _just_shown: Verdict | None = None
 
 
@@ -206,20 +205,8 @@ def _remarks(answer: Answer, details: str | None) -> Iterator[str]:
     launches = [one for run in answer.runs for one in run.launches]
     if not on_tpu() and not all(one.settings.interpret for one in launches):
         yield sentence("interpret left out")
-    if re.search(r"interpret\s*=\s*True\b", source.text_of(answer.fn) or ""):
+    if re.search(r"interpret\s*=\s*True\b", source.text_of(answer.puzzle, answer.fn)):
         yield sentence("interpret always")
-    if answer.scale is not None:
-        yield from _stores(answer.scale)
-
-
-def _stores(scale: Scale) -> Iterator[str]:
-    """A remark where an output is stored much more often than in the reference, on its grid."""
-    if [one.grid for one in scale.mine.launches] != [one.grid for one in scale.par.launches]:
-        return
-    for mine, par in zip(scale.mine.launches, scale.par.launches, strict=True):
-        for (name, often), (_, enough) in zip(mine.stores, par.stores, strict=False):
-            if often > _OFTEN * enough:
-                yield sentence("stored often", name=name, often=often, enough=enough)
 
 
 def line(puzzle: Puzzle, label: str, mine: Cost, par: Cost | None = None) -> str:

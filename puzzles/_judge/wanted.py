@@ -110,28 +110,11 @@ def audit(run: Run) -> Finding | None:
     extra = {"args": run.case.args} if "args" in parameters else {}
     # Where only a launch's plan was written, the numbers are no matter.
     title = sentence("not what is asked") if puzzle.launches else None
-    return _counted(run, run.launches, len(parameters) - len(extra), title) or _asked(
-        run, extra, title
-    )
-
-
-def _counted(
-    run: Run, launches: tuple[Launch, ...], wanted: int, title: str | None
-) -> Finding | None:
-    looped = next((one.name for one in launches if one.times is None), None)
-    if looped is not None:
-        asked = f"{wanted} launch{'es' * (wanted != 1)}"
-        return run.wrong("loop-of-launches", title=title, name=looped, wanted=asked)
-    made = sum(one.times or 0 for one in launches)
-    if made != wanted or len(launches) != wanted:
-        return run.wrong("launches", title=title, name=run.puzzle.name, made=made, wanted=wanted)
-    return None
-
-
-def _asked(run: Run, extra: dict, title: str | None) -> Finding | None:
-    assert run.puzzle.audit is not None
+    made, wanted = sum(one.times or 0 for one in run.launches), len(parameters) - len(extra)
+    if made != wanted or len(run.launches) != wanted:
+        return run.wrong("launches", title=title, name=puzzle.name, made=made, wanted=wanted)
     try:
-        run.puzzle.audit(*run.launches, **extra)
+        ask(*run.launches, **extra)
     except AssertionError as error:
         return run.wrong("audit", title=title, says=str(error))
     except Exception as error:  # it looked for operands that the learner's launch does not have

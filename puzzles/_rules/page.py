@@ -72,14 +72,9 @@ def mistakes(folder: Path) -> Iterator[tuple[str, str, str]]:
                 yield rung, answer, rule
 
 
-def decided(folder: Path) -> Counter[str]:
-    """How many mistakes each rule decides, of the verdicts on record in a folder."""
-    return Counter(rule for _, _, rule in mistakes(folder))
-
-
 def listed() -> int:
     """Print each rule with its count; 1 if one decides nothing and does not say why it stays."""
-    counts, idle = decided(RECORD), 0
+    counts, idle = Counter(rule for _, _, rule in mistakes(RECORD)), 0
     if not counts:
         print(f"no verdicts on record in {RECORD}: here is what each rule asks")
     for name, rule in RULES.items():

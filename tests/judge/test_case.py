@@ -10,7 +10,7 @@ import pytest
 
 import puzzles
 from puzzles._judge import cases, judge
-from puzzles._judge.answer import Answer, Clock
+from puzzles._judge.answer import Answer
 from puzzles._judge.tried import mistake_on_record, mistaken
 from puzzles._puzzle import variant
 
@@ -32,11 +32,11 @@ def named(wrong, case, numbers):
 
     Its program is another than the solution's, which on JAX 0.7 is a mistake's on the first case.
     """
-    answer = Answer(case.puzzle, variant(case.puzzle, case.puzzle.alternatives[0]))
+    answer = Answer(case.puzzle, variant(case.puzzle, case.puzzle.alternatives[0]), patience=60)
     run = answer.on(case)
     run.flat = numbers[case]
     answer.elsewhere.update(numbers)
-    return mistake_on_record(run, Clock(60.0))
+    return mistake_on_record(run)
 
 
 @pytest.mark.slow

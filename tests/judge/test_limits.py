@@ -88,7 +88,7 @@ def test_when_time_is_over_the_place_alone_is_told() -> None:
 def test_time_begins_with_the_first_question(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
     monkeypatch.setattr(answer.time, "monotonic", lambda: now[0])
-    one = answer.Clock(2.0)
+    one = answer.Answer(ROW_SUM, ROW_SUM.solution, patience=2.0)
     now[0] = 200.0
     assert one.in_time()
     now[0] = 201.9

@@ -1,4 +1,4 @@
-"""Which kernels of an answer are simulated, and what a pass remarks on."""
+"""Which kernels of an answer are simulated."""
 
 from __future__ import annotations
 
@@ -7,9 +7,6 @@ import pytest
 from puzzles import find
 from puzzles._judge import cases, memory
 from puzzles._judge.answer import Answer
-from puzzles._judge.costs import at_scale
-from puzzles._judge.verdict import _stores
-from puzzles._puzzle import variant
 from puzzles._tpu import simulator
 
 
@@ -41,23 +38,3 @@ def test_of_kernels_of_several_rungs_the_own_one_is_simulated(monkeypatch, thoro
     monkeypatch.setattr(simulator, "Watch", counted)
     assert simulated("splash_vjp", 1, thorough) == "1 of 1 cases"
     assert len(watched) == count
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "answer", "said"),
-    [
-        ("grouped_matmul", "stores at every k", True),
-        ("grouped_outer", "stores at every visit", True),
-        ("grouped_outer", "asks the offsets where a group opens and closes", False),
-    ],
-)
-def test_stores_that_later_ones_overwrite_are_a_remark_and_no_fault(name, answer, said):
-    puzzle = find(name)
-    (other,) = [one for one in puzzle.alternatives if one.name == answer]
-    scale = at_scale(puzzle, variant(puzzle, other))
-    assert scale is not None
-    notes = list(_stores(scale))
-    assert len(notes) == said
-    assert all(one.startswith("One thing: `o_ref` is stored at 8,960 grid steps") for one in notes)
-    assert not list(_stores(at_scale(puzzle, puzzle.solution)))
