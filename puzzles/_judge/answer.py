@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable
 from functools import cache, cached_property
+from types import FunctionType, SimpleNamespace
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jax.experimental import pallas as pl
 
 from puzzles._judge.case import Case, cases, execute, fresh_case, own_seed
 from puzzles._judge.costs import Scale
 from puzzles._judge.numbers import Mismatch
 from puzzles._judge.origin import Origin, elsewhere, origin
 from puzzles._judge.raised import learners_code
+from puzzles._judge.source import unjitted, with_names
 from puzzles._launch import Launch, Traced, kernel_calls, trace_call
 from puzzles._puzzle import Puzzle
 from puzzles._rules import Finding, Where
@@ -152,3 +157,39 @@ class Run:
     ) -> Finding:
         """That a rule is broken on this case."""
         return Finding(rule, Where(self.label, step), facts, form, title)
+
+
+def results_there(answer: Answer) -> dict[str, Run]:
+    """By its name, a run of each result that has its launch, on the first case; {} if none has."""
+    puzzle, fn = answer.puzzle, unjitted(answer.fn)
+    if not puzzle.results or not isinstance(fn, FunctionType):
+        return {}
+    answer = Answer(puzzle, _without_gaps(fn))
+    try:
+        flat = Run(answer, Case(puzzle, 0)).flat
+    except Exception:  # a gap elsewhere: it is told that there is one
+        return {}
+    there = [n for n, x in enumerate(flat) if not np.isnan(x).all()]
+    if len(there) == len(flat):
+        return {}
+    alone = {n: dataclasses.replace(puzzle, observe=_only(n), results=()) for n in there}
+    return {puzzle.results[n]: Run(answer, Case(part, 0)) for n, part in alone.items()}
+
+
+def _only(n: int) -> Callable[[Callable], Callable]:
+    return lambda fn: lambda *args: jax.tree.leaves(fn(*args))[n]
+
+
+def _without_gaps(fn: FunctionType) -> FunctionType:
+    """`fn`, where a `pallas_call` that still holds a `...` launches nothing, and gives NaN."""
+
+    def pallas_call(kernel: Any, *args: Any, **options: Any) -> Any:
+        given = (*options.values(), *getattr(kernel, "keywords", {}).values())
+        if not any(value is ... for value in given):
+            return pl.pallas_call(kernel, *args, **options)
+        nan = jax.tree.map(lambda x: jnp.full(x.shape, jnp.nan, x.dtype), options["out_shape"])
+        return lambda *operands: nan
+
+    seen = SimpleNamespace(**{**vars(pl), "pallas_call": pallas_call})
+    names = {name: seen if value is pl else value for name, value in fn.__globals__.items()}
+    return with_names(fn, names)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -22,6 +22,10 @@ from puzzles._launch import (
     Launch,
     Operand,
     Traced,
+    fingerprint,
+    kernel_calls,
+    launch_name,
+    parameter_names,
     trace_call,
 )
 from puzzles._puzzle import Puzzle
@@ -106,12 +110,14 @@ def at_scale(puzzle: Puzzle, fn: Callable) -> Scale | None:
     """
     if puzzle.scale is None:
         return None
-    args, par = puzzle.scale(), _reference(puzzle)  # an author's own fault is no learner's
-    if par is None:
+    args, known = puzzle.scale(), _reference(puzzle)  # an author's own fault is no learner's
+    if known is None:
         return None
+    program, par = known
     with learners_code(f"at production scale, {label(puzzle)}"):
         try:
-            mine = Cost.of(_traced(puzzle, fn, args))
+            traced = _traced(puzzle, fn, args)
+            mine = par if _program(traced) == program else Cost.of(traced)
         except Abstract:
             return None
     return Scale(label(puzzle), mine, par)
@@ -122,16 +128,24 @@ def _traced(puzzle: Puzzle, fn: Callable, args: tuple) -> Traced:
 
 
 @lru_cache(maxsize=128)
-def _reference(puzzle: Puzzle) -> Cost | None:
-    """What the solution costs at the production shape, read once.
+def _reference(puzzle: Puzzle) -> tuple[Hashable, Cost] | None:
+    """The solution's program at the production shape, and what that costs, read once.
 
     None where its blocks depend on data that `scale` does not give.
     """
     assert puzzle.scale is not None
+    traced = _traced(puzzle, puzzle.solution, puzzle.scale())
     try:
-        return Cost.of(_traced(puzzle, puzzle.solution, puzzle.scale()))
+        return _program(traced), Cost.of(traced)
     except Abstract:
         return None
+
+
+def _program(traced: Traced) -> Hashable:
+    """Equal where the same is launched on the same data, by lines and names of equal text."""
+    calls = kernel_calls(traced.jaxpr.jaxpr)
+    names = tuple((launch_name(call), *parameter_names(call)) for call in calls)
+    return fingerprint(traced.jaxpr, lines=True), names, fingerprint(traced.leaves)
 
 
 def _made(mine: Cost, par: Cost) -> Facts:

@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any
 
 from puzzles._judge import explain, memory, running, source, tried, wanted
-from puzzles._judge.answer import Answer, Run
+from puzzles._judge.answer import Answer, Run, results_there
 from puzzles._judge.case import Case
 from puzzles._judge.raised import Rejected, jax_at_rest
 from puzzles._judge.verdict import Verdict, lesson, passed
@@ -155,7 +155,25 @@ def _refused(answer: Answer, questions: Sequence[Asked]) -> Verdict | None:
         if found is None:
             return None
         left = source.left_open(puzzle, answer.fn)
-        return _told(answer, run, found) if left is None else _told(answer, None, left)
+        return _told(answer, run, found) if left is None else _unfinished(answer, left)
+
+
+def _unfinished(answer: Answer, left: Finding) -> Verdict:
+    """That a gap is left; but what has its launch already is judged before."""
+    there = results_there(answer) if left.rule == "ellipsis-left" else {}
+    for run in there.values():
+        if (found := wanted.same_numbers(run)) is not None:
+            return _told(answer, run, found)
+    verdict = _told(answer, None, left)
+    if not there:
+        return verdict
+    done, to_do = (
+        " and ".join(f"`{name}`" for name in answer.puzzle.results if (name in there) is made)
+        for made in (True, False)
+    )
+    case = next(iter(there.values())).label
+    said = sentence("right so far", done=done, left=to_do, case=case)
+    return replace(verdict, says=f"{verdict.says}\n{said}")
 
 
 def first_finding(answer: Answer, questions: Sequence[Asked]) -> tuple[Run | None, Finding | None]:
