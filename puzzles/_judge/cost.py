@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -34,6 +34,16 @@ class Made:
     line: str
 
 
+def _sum(count: Callable[[Launch], int]) -> cached_property[int]:
+    """A count of all launches together."""
+    return cached_property(lambda cost: sum(count(one) * (one.times or 1) for one in cost.launches))
+
+
+def _most(count: Callable[[Launch], int]) -> cached_property[int]:
+    """A count of the launch that has most of it."""
+    return cached_property(lambda cost: max(map(count, cost.launches), default=0))
+
+
 @dataclass(frozen=True)
 class Cost:
     """The launches of an answer and what is made outside of them; sums run over all launches.
@@ -58,36 +68,26 @@ class Cost:
         made = (*constants, *_made(traced.jaxpr.jaxpr), *copied)
         return cls(traced.launches, made, tuple(narrowings(traced)))
 
-    def _total(self, name: str) -> int:
-        return sum(getattr(one, name) * (one.times or 1) for one in self.launches)
-
     @cached_property
     def count(self) -> float:
         """Launches; one in a loop of unknown length counts as infinitely many."""
         return sum(math.inf if one.times is None else one.times for one in self.launches)
 
-    @cached_property
-    def steps(self) -> int:
-        """Grid steps."""
-        return self._total("steps")
-
-    @cached_property
-    def idle(self) -> int:
-        """Grid steps without floating-point arithmetic that no block of a result needs."""
-        return sum(int(one.idle.sum()) * (one.times or 1) for one in self.launches)
-
-    @cached_property
-    def transfers(self) -> int:
-        """Blocks of arrays read and written back, by the pipeline or the kernel's own copies.
-
-        Scalars that go to SMEM are none.
-        """
-        return sum(_moves(one) * (one.times or 1) for one in self.launches)
-
-    @cached_property
-    def bytes(self) -> int:
-        """Bytes that the launches read from HBM and write to it."""
-        return self._total("hbm_bytes")
+    steps = _sum(lambda one: one.steps)
+    # Those without floating-point arithmetic that no block of a result needs.
+    idle = _sum(lambda one: int(one.idle.sum()))
+    with_dots = _sum(lambda one: int(multiplies(one).sum()))
+    # Blocks of arrays read and written back, by the pipeline or the kernel's own copies.
+    transfers = _sum(lambda one: _moves(one))
+    bytes = _sum(lambda one: one.hbm_bytes)
+    flops = _sum(lambda one: one.flops)
+    dot_flops = _sum(lambda one: one.dot_flops)
+    # Exps, tanhs and their like.
+    transcendentals = _sum(lambda one: one.transcendentals)
+    # Elements of the vectors that hold those: a column is no cheaper than 128 of them.
+    lanes = _sum(lambda one: one.lanes)
+    smem = _most(lambda one: one.smem_bytes)
+    vmem = _most(lambda one: one.vmem_bytes)
 
     @cached_property
     def arrays(self) -> int:
@@ -100,45 +100,10 @@ class Cost:
         """Bytes of the arrays made outside."""
         return sum(one.bytes for one in self.made)
 
-    @cached_property
-    def flops(self) -> int:
-        """Floating-point operations."""
-        return self._total("flops")
-
     @property
     def dots(self) -> list[Dot]:
         """The dots of all kernels."""
         return [dot for one in self.launches for dot in one.dots]
-
-    @cached_property
-    def dot_flops(self) -> int:
-        """Operations of executed dots."""
-        return self._total("dot_flops")
-
-    @cached_property
-    def with_dots(self) -> int:
-        """Grid steps in which at least one dot runs."""
-        return sum(int(multiplies(one).sum()) * (one.times or 1) for one in self.launches)
-
-    @cached_property
-    def transcendentals(self) -> int:
-        """Exps, tanhs and their like."""
-        return self._total("transcendentals")
-
-    @cached_property
-    def lanes(self) -> int:
-        """Elements of the vectors that hold those: a column is no cheaper than 128 of them."""
-        return self._total("lanes")
-
-    @cached_property
-    def smem(self) -> int:
-        """Bytes of SMEM that the most demanding launch needs."""
-        return max((one.smem_bytes for one in self.launches), default=0)
-
-    @cached_property
-    def vmem(self) -> int:
-        """Bytes of VMEM that the buffers of the most demanding launch take."""
-        return max((one.vmem_bytes for one in self.launches), default=0)
 
     @cached_property
     def least(self) -> Cost:
