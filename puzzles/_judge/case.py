@@ -83,19 +83,19 @@ class Case:
         return ", ".join(f"{name}={value}" for name, value in self.dims.items())
 
     @cached_property
+    def _drawn(self) -> tuple[tuple, str]:
+        drawn = self.puzzle.drawn(self.dims, self.number, self.seed)
+        return wild(self.puzzle, drawn, self.seed) if self.fresh else (drawn, "")
+
+    @cached_property
     def args(self) -> tuple:
         """The arguments, drawn once; no function that gets them can write into them."""
-        drawn = self.puzzle.drawn(self.dims, self.number, self.seed)
-        if self.fresh:
-            drawn, _ = wild(self.puzzle, drawn, self.seed)
-        return jax.tree.map(_read_only, drawn)
+        return jax.tree.map(_read_only, self._drawn[0])
 
     @property
     def unusual(self) -> str:
         """What is unusual in a fresh case's data, in words; "" if nothing is."""
-        if not self.fresh:
-            return ""
-        return wild(self.puzzle, self.puzzle.drawn(self.dims, self.number, self.seed), self.seed)[1]
+        return self._drawn[1]
 
     @cached_property
     def expected(self) -> Any:
@@ -143,7 +143,8 @@ class Case:
     def judged(self, fn: Callable) -> Callable:
         """What is judged of `fn`: itself with the case's settings, or what is observed of that."""
         fn = unjitted(fn)
-        given = {name: self.dims[name] for name in settings(self.puzzle, fn) if name in self.dims}
+        own = inspect.signature(fn).parameters if self.puzzle.settings else {}
+        given = {n: self.dims[n] for n in self.puzzle.settings if n in own and n in self.dims}
         fn = partial(fn, **given) if given else fn
         return fn if self.puzzle.observe is None else self.puzzle.observe(fn)
 
@@ -152,13 +153,6 @@ class Case:
         if self.puzzle.jit:
             return _compiled(self.judged(fn), self.args)
         return self.judged(fn)(*jax.tree.map(lambda x: x, self.args))  # lists are new ones
-
-
-def settings(puzzle: Puzzle, fn: Callable) -> dict[str, int]:
-    """The puzzle's settings that `fn` takes by keyword, too, with its own defaults."""
-    own = inspect.signature(fn).parameters if puzzle.settings else {}
-    found = {name: own[name].default for name in puzzle.settings if name in own}
-    return {name: default for name, default in found.items() if isinstance(default, int)}
 
 
 @lru_cache(maxsize=512)
@@ -211,7 +205,8 @@ def _read_only(leaf: Any) -> Any:
 
 
 _PERIOD = 8  # rows or columns that come again: no block is shorter
-Change = Callable[[np.ndarray, np.random.Generator], np.ndarray]
+# As `Puzzle.keeps` calls what must not be changed.
+_CHANGES = ("sign", "size", "jump", "order", "zero", "finite")
 
 
 def wild(puzzle: Puzzle, args: tuple, seed: int) -> tuple[tuple, str]:
@@ -237,7 +232,7 @@ def wild(puzzle: Puzzle, args: tuple, seed: int) -> tuple[tuple, str]:
 
 def change_of(seed: int) -> str:
     """The name of what is changed in the data of the fresh case that `seed` draws."""
-    return list(CHANGES)[seed % len(CHANGES)]
+    return _CHANGES[seed % len(_CHANGES)]
 
 
 def _is_float(x: Any) -> bool:
@@ -245,50 +240,22 @@ def _is_float(x: Any) -> bool:
 
 
 def _changed(x: Any, name: str, r: np.random.Generator) -> Any:
-    return array(CHANGES[name](np.array(x, np.float32), r), x.dtype) if x.ndim and x.size else x
-
-
-def _half(x: np.ndarray) -> tuple[slice, ...]:
-    """The first half along the longest axis."""
+    if not (x.ndim and x.size):
+        return x
+    changed = np.array(x, np.float32)
     longest = int(np.argmax(x.shape))
-    return tuple(slice(n // 2) if a == longest else slice(None) for a, n in enumerate(x.shape))
-
-
-def _negative(x: np.ndarray, r: np.random.Generator) -> np.ndarray:
-    x[_half(x)] = -np.abs(x[_half(x)])
-    return x
-
-
-def _size(x: np.ndarray, r: np.random.Generator) -> np.ndarray:
-    return x * np.float32(2.0 ** r.choice([-6, -3, 2]))
-
-
-def _jump(x: np.ndarray, r: np.random.Generator) -> np.ndarray:
-    x[_half(x)] *= np.float32(2.0**-5)
-    return x
-
-
-def _repeats(x: np.ndarray, r: np.random.Generator) -> np.ndarray:
-    longest = int(np.argmax(x.shape))
-    return x.take(np.arange(x.shape[longest]) % _PERIOD, longest)
-
-
-def _zeros(x: np.ndarray, r: np.random.Generator) -> np.ndarray:
-    x[_half(x)] = 0
-    return x
-
-
-def _nan(x: np.ndarray, r: np.random.Generator) -> np.ndarray:
-    x.reshape(-1)[int(r.integers(x.size))] = np.nan
-    return x
-
-
-# By the name that `Puzzle.keeps` has for what must not be changed.
-CHANGES: dict[str, Change] = {
-    "sign": _negative,
-    "size": _size,
-    "jump": _jump,
-    "order": _repeats,
-    "zero": _zeros,
-    "finite": _nan,
-}
+    first_half = changed[(slice(None),) * longest + (slice(x.shape[longest] // 2),)]
+    match name:
+        case "sign":
+            first_half[...] = -np.abs(first_half)
+        case "size":
+            changed *= np.float32(2.0 ** r.choice([-6, -3, 2]))
+        case "jump":
+            first_half *= np.float32(2.0**-5)
+        case "order":
+            changed = changed.take(np.arange(x.shape[longest]) % _PERIOD, longest)
+        case "zero":
+            first_half[...] = 0
+        case "finite":
+            changed.reshape(-1)[int(r.integers(x.size))] = np.nan
+    return array(changed, x.dtype)
