@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from traceback import walk_tb
 from types import FrameType, ModuleType
 from typing import Any
 
@@ -119,13 +120,14 @@ def remedy(gist: str, line: str = "", meanwhile: str = "in a kernel") -> str | N
 
 def learners_line(error: BaseException) -> tuple[str, str] | None:
     """(function, line of code) of the learner's innermost frame in `error`'s traceback, or None."""
-    found = None
-    for frame, number in _frames(error):
-        code = frame.f_code
-        if is_learners(code.co_filename) and not author_wrote(code.co_filename, number):
-            line = linecache.getline(code.co_filename, number).strip()
-            found = code.co_name, line
-    return found
+    if not (own := _own_frames(error)):
+        return None
+    frame, number = own[-1]
+    return frame.f_code.co_name, _line(frame, number)
+
+
+def _line(frame: FrameType, number: int) -> str:
+    return linecache.getline(frame.f_code.co_filename, number).strip()
 
 
 def launch_of(error: BaseException) -> str:
@@ -136,10 +138,9 @@ def launch_of(error: BaseException) -> str:
     if not meanwhile(error).startswith("in a kernel"):
         return ""
     lines = [
-        linecache.getline(frame.f_code.co_filename, number).strip()
-        for frame, number in _frames(error)
-        if is_learners(frame.f_code.co_filename)
-        and sum("pallas_call(" in line for line in lines_of(frame.f_code)) > 1
+        _line(frame, number)
+        for frame, number in _own_frames(error)
+        if sum("pallas_call(" in line for line in lines_of(frame.f_code)) > 1
     ]
     named = [line for line in lines if re.match(r"\w+(, \w+)* = .*pallas_call\(", line)]
     return named[-1] if named else ""
@@ -147,7 +148,7 @@ def launch_of(error: BaseException) -> str:
 
 def meanwhile(error: BaseException) -> str:
     """What JAX was doing when `error` was raised, as `words.toml` calls it, or ''."""
-    codes = [frame.f_code for frame, _ in _frames(error)]
+    codes = [frame.f_code for frame, _ in walk_tb(error.__traceback__)]
     places = {(os.path.basename(code.co_filename), code.co_name) for code in codes}
     calls = [name for file, name in places if file == "pallas_call.py"]
     if any("jvp" in name for name in calls):
@@ -185,18 +186,18 @@ def meant(error: BaseException) -> str:
 
 def _names(error: BaseException) -> dict[str, Any]:
     """What the names in the learner's innermost frame stand for."""
-    known: dict[str, Any] = {}
-    for frame, _ in _frames(error):
-        if is_learners(frame.f_code.co_filename):
-            known = frame.f_globals | frame.f_locals
-    return known
+    own = _own_frames(error)
+    return own[-1][0].f_globals | own[-1][0].f_locals if own else {}
 
 
-def _frames(error: BaseException) -> Iterator[tuple[FrameType, int]]:
-    tb = error.__traceback__
-    while tb is not None:
-        yield tb.tb_frame, tb.tb_lineno
-        tb = tb.tb_next
+def _own_frames(error: BaseException) -> list[tuple[FrameType, int]]:
+    """The learner's frames of a traceback, the innermost last, and the numbers of their lines."""
+    return [
+        (frame, number)
+        for frame, number in walk_tb(error.__traceback__)
+        if is_learners(frame.f_code.co_filename)
+        and not author_wrote(frame.f_code.co_filename, number)
+    ]
 
 
 def first_sentence(error: BaseException) -> str:
