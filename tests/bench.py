@@ -127,7 +127,7 @@ def _wrong(puzzle: Puzzle) -> tuple[list[float], list[float]]:
     plain, named = [], []
     explainers = judging.EXPLAINERS
     nameless = {
-        rule: tuple(one for one in some if one.ask is not tried.mistake_on_record)
+        rule: tuple(one for one in some if one[1] is not tried.mistake_on_record)
         for rule, some in explainers.items()
     }
     natural = [

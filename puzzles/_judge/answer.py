@@ -51,8 +51,6 @@ class Answer:
         self._patience = PATIENCE if patience is None else patience
         self._end: float | None = None
         self.ran: dict[str, str] = {}  # what has looked at it, for the receipt
-        # What an explainer asked for on other cases.
-        self.elsewhere: dict[Case, list[np.ndarray] | None] = {}
         self.scale: Scale | None = None  # what it costs at production scale, once that is asked
         self._seed = seed
         self.on = cache(lambda case: Run(self, case))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
@@ -24,7 +24,6 @@ from puzzles._launch import (
     Traced,
     fingerprint,
     kernel_calls,
-    launch_name,
     parameter_names,
     trace_call,
 )
@@ -52,11 +51,15 @@ Facts = dict[str, Any]
 
 @dataclass(frozen=True)
 class Scale:
-    """An answer and the reference solution at the puzzle's production shape, `label` in words."""
+    """An answer and the reference solution at the puzzle's production shape, `label` in words.
+
+    slack: the puzzle's own limits.
+    """
 
     label: str
     mine: Cost
     par: Cost
+    slack: Mapping[str, float] = field(default_factory=dict)
 
     def wrong(self, rule: str, /, form: str = "", **facts: object) -> Finding:
         """That a rule is broken there."""
@@ -81,18 +84,19 @@ class Limit:
     asked: Callable[[Cost, Cost], bool] = lambda mine, par: True
 
 
-def excesses(scale: Scale, slack: Mapping[str, float]) -> Iterator[Finding]:
-    """Every cost above its limit, those that explain others first."""
+def dearer(scale: Scale) -> Finding | None:
+    """The first cost above its limit: those that explain others come first."""
     mine, par = scale.mine.least, scale.par
     same = mine.blocks == par.blocks
     for limit in COSTS:
         times = limit.same if same else limit.others
         if times is None or not limit.asked(mine, par):
             continue
-        most = getattr(par, limit.name) * slack.get(limit.name, times)
+        most = getattr(par, limit.name) * scale.slack.get(limit.name, times)
         if getattr(mine, limit.name) > most + limit.more(mine, par, same):
             facts = {"mine": mine, "par": par, **limit.facts(mine, par)}
-            yield scale.wrong(f"cost-{limit.name}", **facts)
+            return scale.wrong(f"cost-{limit.name}", **facts)
+    return None
 
 
 def label(puzzle: Puzzle) -> str:
@@ -120,7 +124,7 @@ def at_scale(puzzle: Puzzle, fn: Callable) -> Scale | None:
             mine = par if _program(traced) == program else Cost.of(traced)
         except Abstract:
             return None
-    return Scale(label(puzzle), mine, par)
+    return Scale(label(puzzle), mine, par, puzzle.slack)
 
 
 def _traced(puzzle: Puzzle, fn: Callable, args: tuple) -> Traced:
@@ -142,10 +146,9 @@ def _reference(puzzle: Puzzle) -> tuple[Hashable, Cost] | None:
 
 
 def _program(traced: Traced) -> Hashable:
-    """Equal where the same is launched on the same data, by lines and names of equal text."""
-    calls = kernel_calls(traced.jaxpr.jaxpr)
-    names = tuple((launch_name(call), *parameter_names(call)) for call in calls)
-    return fingerprint(traced.jaxpr, lines=True), names, fingerprint(traced.leaves)
+    """Equal where the same is launched, by kernels whose Refs have the same names."""
+    names = (tuple(parameter_names(call)) for call in kernel_calls(traced.jaxpr.jaxpr))
+    return fingerprint(traced.jaxpr), *names
 
 
 def _made(mine: Cost, par: Cost) -> Facts:

@@ -3,7 +3,6 @@ printed here."""
 
 from __future__ import annotations
 
-import dataclasses
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -13,6 +12,7 @@ from typing import Any
 from puzzles._judge import explain, memory, running, source, tried, wanted
 from puzzles._judge.answer import Answer, Run, results_there
 from puzzles._judge.case import Case
+from puzzles._judge.costs import dearer
 from puzzles._judge.raised import Rejected, jax_at_rest
 from puzzles._judge.verdict import Verdict, lesson, passed
 from puzzles._puzzle import Puzzle
@@ -55,7 +55,7 @@ def at_a_glance(answer: Answer) -> list[Run]:
 
 @cache
 def _part(puzzle: Puzzle, number: int, seed: int) -> Case:
-    return Case(dataclasses.replace(puzzle, observe=puzzle.glance, results=()), number, seed)
+    return Case(replace(puzzle, observe=puzzle.glance, results=()), number, seed)
 
 
 READ = (*running.MAY_RUN, running.in_a_kernel, running.asks_outside, running.works_outside)
@@ -79,7 +79,7 @@ QUESTIONS = (
     Asked(memory.simulated, (memory.same_in_simulator,)),
     Asked(each_case, (wanted.audit,)),
     DRAWN,  # before costs: what is wrong at other sizes is no matter of cost
-    Asked(wanted.at_production_scale, (wanted.blocks, wanted.rounds, wanted.dearer)),
+    Asked(wanted.at_production_scale, (wanted.blocks, wanted.rounds, dearer)),
     Asked(each_case, (memory.lowers,)),
     Asked(itself, (memory.compiles,)),
     Asked(drawn_case_with_kernels, (memory.lowers,)),
@@ -93,34 +93,23 @@ PLAIN_QUESTIONS = (
 )
 
 
-@dataclass(frozen=True)
-class Explainer:
-    """Who may know why numbers are wrong, and which part of the verdict that would be.
-
-    Of each part the first answer stays.
-    """
-
-    part: str
-    ask: Callable[[Run], str | None]
-
-
-# Asked by rule, once an answer is wrong, the cheap ones first; who tries something does so while
-# there is time. When a mistake on record is found that gives these numbers, nothing more is looked
-# for.
-_ON_RECORD = Explainer("diagnosis", tried.mistake_on_record)
-EXPLAINERS = {
+# Who may know why numbers are wrong, by rule, and which part of the verdict that would be: of each
+# part the first answer stays. The cheap ones are asked first, and who tries something does so while
+# there is time. When a mistake on record gives these numbers, nothing more is looked for.
+_ON_RECORD = ("diagnosis", tried.mistake_on_record)
+EXPLAINERS: dict[str, tuple[tuple[str, Callable[[Run], str | None]], ...]] = {
     "numbers": (
-        Explainer("picture", explain.map_of_blocks),
-        Explainer("listing", explain.numbers_listed),
-        Explainer("first", explain.fault_of_a_launch),
-        Explainer("first", explain.garbage),
+        ("picture", explain.map_of_blocks),
+        ("listing", explain.numbers_listed),
+        ("first", explain.fault_of_a_launch),
+        ("first", explain.garbage),
         _ON_RECORD,
-        Explainer("like", explain.nearness),
-        Explainer("like", explain.like_others),
-        Explainer("first", explain.not_finite),
-        Explainer("first", explain.undone),
-        Explainer("first", explain.rounds_on_the_way),
-        Explainer("first", tried.line_exchanged),
+        ("like", explain.nearness),
+        ("like", explain.like_others),
+        ("first", explain.not_finite),
+        ("first", explain.undone),
+        ("first", explain.rounds_on_the_way),
+        ("first", tried.line_exchanged),
     ),
     "rounded-twice": (_ON_RECORD,),
 }
@@ -167,12 +156,9 @@ def _unfinished(answer: Answer, left: Finding) -> Verdict:
     verdict = _told(answer, None, left)
     if not there:
         return verdict
-    done, to_do = (
-        " and ".join(f"`{name}`" for name in answer.puzzle.results if (name in there) is made)
-        for made in (True, False)
-    )
-    case = next(iter(there.values())).label
-    said = sentence("right so far", done=done, left=to_do, case=case)
+    missing = [name for name in answer.puzzle.results if name not in there]
+    done, to_do = (" and ".join(f"`{name}`" for name in names) for names in (there, missing))
+    said = sentence("right so far", done=done, left=to_do, case=answer.runs[0].label)
     return replace(verdict, says=f"{verdict.says}\n{said}")
 
 
@@ -209,10 +195,10 @@ def _told(answer: Answer, run: Run | None, found: Finding) -> Verdict:
 
 def _explained(verdict: Verdict, run: Run) -> Verdict:
     parts: dict[str, str] = {}
-    for one in EXPLAINERS.get(verdict.rule, ()):
-        if one.part not in parts and "diagnosis" not in parts:
-            if (said := one.ask(run)) is not None:
-                parts[one.part] = said
+    for part, ask in EXPLAINERS.get(verdict.rule, ()):
+        if part not in parts and "diagnosis" not in parts:
+            if (said := ask(run)) is not None:
+                parts[part] = said
     first = parts.get("first")
     like = f" {parts['like']}" if "like" in parts else ""
     return replace(

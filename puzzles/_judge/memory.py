@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from puzzles._judge.answer import Answer, Run
-from puzzles._judge.numbers import index_words, number_words
+from puzzles._judge.numbers import number_words
 from puzzles._judge.origin import elsewhere
 from puzzles._launch import Finding as Known
 from puzzles._launch import Launch, faults
@@ -77,7 +77,7 @@ def blocks(run: Run) -> Finding | None:
 def copies(run: Run) -> Finding | None:
     """Copies by hand, and refs that stay in HBM, without running them."""
     found = foreseen(run.traced, partial(elsewhere, run.case))
-    return None if found is None else run.wrong(_simulated_rule(found), says=found.words)
+    return None if found is None else run.wrong(rule_of(found), says=found.words)
 
 
 def same_in_simulator(run: Run) -> Finding | None:
@@ -89,8 +89,9 @@ def same_in_simulator(run: Run) -> Finding | None:
 def _simulated(run: Run, left_out: Callable | None, launches: Sequence[Launch]) -> Finding | None:
     try:
         flat = simulate(run.traced, left_out=left_out)
-    except SimulationError as error:
-        return run.wrong(_simulated_rule(error.finding), says=error.says)
+    except SimulationError as error:  # without a finding it is not the kernel's fault
+        rule = rule_of(error.finding) if error.finding else "simulator"
+        return run.wrong(rule, says=error.says)
     found = run.case.mismatch(flat)
     if found is None:
         return None
@@ -101,7 +102,7 @@ def _simulated(run: Run, left_out: Callable | None, launches: Sequence[Launch]) 
     where = sentence("first read of nan", name=read[0], line=read[1]) if read else ""
     return run.wrong(
         "other-in-simulator",
-        index=index_words(wrong.first),
+        index=list(wrong.first),
         which=run.case.which(position),
         got=number_words(wrong.got),
         expected=number_words(wrong.expected),
@@ -121,13 +122,6 @@ def if_small(run: Run) -> Finding | None:
     if run.own and simulated_steps(run.own) <= _QUICK_STEPS and not beyond(run.own):
         return _simulated(run, partial(elsewhere, run.case), run.own)
     return None
-
-
-def _simulated_rule(finding: Known | None) -> str:
-    """The rule by which the simulator stops; where that is not the kernel's fault, its own."""
-    if finding is None:
-        return "simulator"
-    return "not-a-slice" if finding.kind == "lowering" else rule_of(finding)
 
 
 def lowers(run: Run) -> Finding | None:
@@ -152,7 +146,7 @@ def rule_of(finding: Known) -> str:
     """The rule that what is known of a launch breaks."""
     if finding.kind == "parallel" and finding.operand is not None:
         return "parallel-state"
-    return finding.kind
+    return "not-a-slice" if finding.kind == "lowering" else finding.kind
 
 
 def unequal(launches: Sequence[Launch]) -> tuple[str, str] | None:

@@ -38,7 +38,6 @@ class Mismatch:
     first: tuple[int, ...]
     expected: Any
     got: Any
-    count: int
     excess: float = np.inf
 
 
@@ -55,7 +54,7 @@ def compare(want: np.ndarray, got: np.ndarray, tolerance: Tolerance) -> Mismatch
     if not wrong.any():
         return None
     first = tuple(int(n) for n in np.unravel_index(int(np.argmax(wrong)), wrong.shape))
-    return Mismatch(wrong, first, want[first], got[first], int(wrong.sum()), float(found.max()))
+    return Mismatch(wrong, first, want[first], got[first], float(found.max()))
 
 
 def _errors(
@@ -93,10 +92,6 @@ def largest_error(
     neighbours: forgives a last digit of the dtype, which one number rounded twice may differ by.
     """
     return float(_errors(np.asarray(want), np.asarray(got), tolerance, neighbours).max(initial=0))
-
-
-def index_words(index: tuple[int, ...]) -> str:
-    return f"[{', '.join(map(str, index))}]"
 
 
 def number_words(x: Any) -> str:

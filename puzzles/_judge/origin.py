@@ -182,10 +182,6 @@ def observed(equation: JaxprEqn) -> bool:
 
 def _frame(equation: JaxprEqn) -> Any:
     """The innermost frame that is neither JAX's nor the engine's."""
-    return next((one for one in _frames(equation) if source.is_learners(one.file_name)), None)
-
-
-def _frames(equation: JaxprEqn) -> Sequence[Any]:
-    """Innermost first."""
     traceback = equation.source_info.traceback
-    return traceback.frames if traceback is not None else ()
+    frames = traceback.frames if traceback is not None else ()
+    return next((one for one in frames if source.is_learners(one.file_name)), None)

@@ -127,11 +127,13 @@ def is_starter(puzzle: Puzzle, fn: Callable) -> str | None:
     for name, node in mine.items():
         if _regions.only_ellipsis(node):
             return name
+    same = _as_handed_out(puzzle, mine)
+    return same[0] if mine and len(same) == len(mine) else None
+
+
+def _as_handed_out(puzzle: Puzzle, mine: dict[str, ast.FunctionDef]) -> list[str]:
     handed_out = _starter(puzzle)
-    same = [n for n, node in mine.items() if _regions.same_code(node, handed_out[n])]
-    if mine and len(same) == len(mine):
-        return same[0]
-    return None
+    return [n for n, node in mine.items() if _regions.same_code(node, handed_out[n])]
 
 
 @functools.cache
@@ -145,15 +147,6 @@ def handed_out(puzzle: Puzzle) -> frozenset[str]:
     lines = [line.strip() for line in puzzle.starter_text.splitlines()]
     whole = [node for name, node in _starter(puzzle).items() if name not in puzzle.blanks]
     return frozenset(line for n in whole for line in lines[n.lineno - 1 : n.end_lineno])
-
-
-def partly_filled(puzzle: Puzzle, fn: Callable) -> str | None:
-    """The name of a function with a gap as it was handed out, where others are filled in."""
-    handed_out = _starter(puzzle)
-    for name, node in learners_functions(puzzle, fn).items():
-        if name in puzzle.blanks and _regions.same_code(node, handed_out[name]):
-            return name
-    return None
 
 
 def ellipsis_left(puzzle: Puzzle, fn: Callable) -> tuple[str, str] | None:
@@ -176,8 +169,10 @@ def left_open(puzzle: Puzzle, fn: Callable) -> Finding | None:
     """A gap is left, though something is written."""
     if (left := ellipsis_left(puzzle, fn)) is not None:
         return Finding("ellipsis-left", Where(), {"name": left[0], "line": left[1]})
-    name = partly_filled(puzzle, fn) if puzzle.starter is None else None
-    return None if name is None else _as_found(puzzle, name)
+    if puzzle.starter is not None:
+        return None
+    same = _as_handed_out(puzzle, learners_functions(puzzle, fn))
+    return _as_found(puzzle, same[0]) if same else None
 
 
 def _as_found(puzzle: Puzzle, name: str) -> Finding:

@@ -7,7 +7,7 @@ reference's, makes the numbers right?
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from functools import lru_cache
 from types import FunctionType
 
@@ -22,12 +22,7 @@ from puzzles._judge.memory import explains
 from puzzles._judge.numbers import compare, on_tpu
 from puzzles._judge.running import MAY_RUN
 from puzzles._judge.source import filled_in, lines_of, unjitted, unwrap, with_names
-from puzzles._launch import (
-    Traced,
-    faults,
-    fingerprint,
-    trace_call,
-)
+from puzzles._launch import Traced, faults, fingerprint, trace_call
 from puzzles._puzzle import Mistake, Puzzle, mutate
 from puzzles._rules import Finding, sentence
 
@@ -127,14 +122,12 @@ def alike(puzzle: Puzzle, one: Sequence[np.ndarray], other: Sequence[np.ndarray]
 
 def elsewhere(run: Run, case: Case) -> list[np.ndarray] | None:
     """The flat results of the same answer on a case that is not judged now; None if it raises."""
-    kept, other = run.answer.elsewhere, run.answer.on(case)
-    if case not in kept:
-        try:
-            found = _first_wrong(other) if case.puzzle.kernel else None
-            kept[case] = other.flat if found is None else None
-        except Exception:  # it is another case that is told
-            kept[case] = None
-    return kept[case]
+    other = run.answer.on(case)
+    try:
+        found = _first_wrong(other) if case.puzzle.kernel else None
+        return other.flat if found is None else None
+    except Exception:  # it is another case that is told
+        return None
 
 
 def _first_wrong(run: Run) -> Finding | None:
@@ -179,9 +172,7 @@ def _traced(case: Case, mistake: Mistake) -> Traced:
     return trace_call(case.judged(_wrong(case.puzzle, mistake)), *case.args)
 
 
-@lru_cache(maxsize=512)
-def _wrong(puzzle: Puzzle, mistake: Mistake) -> Callable:
-    return mutate(puzzle, mistake)
+_wrong = lru_cache(maxsize=512)(mutate)  # a wrong solution, runnable
 
 
 def line_exchanged(run: Run) -> str | None:

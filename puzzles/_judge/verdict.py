@@ -114,22 +114,18 @@ class Verdict:
         colour = GREEN if self.passed else VERMILLION
         if self.stage == "unsolved":
             colour = "#888888"
+        faint = "margin-top:4px;opacity:.8"
         parts = [f"<b>{escape_html.escape(self.headline)}</b>"]
-        for text in (self.first, self.diagnosis, self.says, self.receipt):
-            if text:
-                parts.append(f"<div style='margin-top:4px'>{code(text)}</div>")
+        for text in filter(None, (self.first, self.diagnosis, self.says, self.receipt)):
+            parts.append(f"<div style='margin-top:4px'>{code(text)}</div>")
         if self.picture:
-            parts.append(
-                block_squares(self.picture.replace(" (. right, x wrong)", ", right and wrong"))
-            )
-        for text in self.notes:
-            parts.append(f"<div style='margin-top:4px;opacity:.8'>{code(text)}</div>")
+            caption = self.picture.replace(" (. right, x wrong)", ", right and wrong")
+            parts.append(block_squares(caption))
+        parts += (f"<div style='{faint}'>{code(text)}</div>" for text in self.notes)
         if self._is_a_fault:
             where = f"href='{address(self.rule)}' target='_blank' style='color:inherit'"
             link = f"<a {where}>{self.rule}</a>"
-            parts.append(
-                f"<div style='margin-top:4px;opacity:.8'>What this rule means: {link}</div>"
-            )
+            parts.append(f"<div style='{faint}'>What this rule means: {link}</div>")
         if self.details:
             parts.append(
                 "<details style='margin-top:4px'><summary style='opacity:.8'>details</summary>"
@@ -282,11 +278,9 @@ def _bound(cost: Cost) -> tuple[str, ...]:
     slower = "the matrix unit" if matrix > memory else "HBM"
     if max(steps, waits) <= seconds:
         return (sentence("bound by", time=seconds_words(seconds), chip=_CHIP.name, slower=slower),)
-    alone = dict(slower=slower, alone=seconds_words(seconds))
+    what, each, whole = ("step", _CHIP.step_seconds, steps)
     if waits > steps:
-        each, whole = (seconds_words(time) for time in (_CHIP.wait_seconds, waits + memory))
-        by = sentence("bound by its waits", time=whole, chip=_CHIP.name)
-        return (by, sentence("a wait", time=each, **alone))
-    each, whole = (seconds_words(time) for time in (_CHIP.step_seconds, steps))
-    by = sentence("bound by its steps", time=whole, chip=_CHIP.name)
-    return (by, sentence("a step", time=each, **alone))
+        what, each, whole = ("wait", _CHIP.wait_seconds, waits + memory)
+    by = sentence(f"bound by its {what}s", time=seconds_words(whole), chip=_CHIP.name)
+    alone = seconds_words(seconds)
+    return (by, sentence(f"a {what}", time=seconds_words(each), slower=slower, alone=alone))

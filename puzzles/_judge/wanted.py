@@ -4,7 +4,6 @@ its costs beside the reference's at production scale."""
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -12,9 +11,9 @@ import numpy as np
 
 from puzzles._judge.accuracy import foreign, roundings
 from puzzles._judge.answer import Answer, Run
-from puzzles._judge.costs import Scale, at_scale, excesses
+from puzzles._judge.costs import Scale, at_scale
 from puzzles._judge.memory import rule_of
-from puzzles._judge.numbers import index_words, number_words
+from puzzles._judge.numbers import number_words
 from puzzles._launch import Launch, Operand, faults
 from puzzles._rules import Finding, sentence
 
@@ -44,7 +43,8 @@ def same_form(run: Run) -> Finding | None:
         return run.wrong("structure", name=puzzle.name, got=_form(out), expected=_form(want))
     shapes, wanted = ([np.shape(x) for x in jax.tree.leaves(tree)] for tree in (out, want))
     if shapes != wanted and sorted(shapes) == sorted(wanted):
-        return run.wrong("order", expected=_listed(wanted), got=_listed(shapes))
+        expected, got = (" and ".join(map(str, some)) for some in (wanted, shapes))
+        return run.wrong("order", expected=expected, got=got)
     look = sentence("look at the shape") if puzzle.kernel else ""
     for mine, theirs in zip(jax.tree.leaves(out), jax.tree.leaves(want), strict=True):
         mine = mine if hasattr(mine, "shape") else np.asarray(mine)
@@ -53,10 +53,6 @@ def same_form(run: Run) -> Finding | None:
             if a != b:
                 return run.wrong(what, expected=b, got=a, look=look)
     return None
-
-
-def _listed(shapes: Sequence[tuple[int, ...]]) -> str:
-    return " and ".join(map(str, shapes))
 
 
 def _form(tree: Any) -> str:
@@ -79,10 +75,10 @@ def same_numbers(run: Run) -> Finding | None:
     return run.wrong(
         "numbers",
         step=step,
-        count=wrong.count,
+        count=int(wrong.wrong.sum()),
         size=want.size,
         which=run.case.which(position),
-        index=index_words(wrong.first),
+        index=list(wrong.first),
         expected=number_words(wrong.expected),
         got=number_words(wrong.got),
         place=said,
@@ -122,23 +118,21 @@ def audit(run: Run) -> Finding | None:
     return None
 
 
-def at_production_scale(answer: Answer) -> list[tuple[Answer, Scale]]:
+def at_production_scale(answer: Answer) -> list[Scale]:
     """The answer beside the reference, where the rung has a production shape."""
     answer.scale = at_scale(answer.puzzle, answer.fn)
-    return [] if answer.scale is None else [(answer, answer.scale)]
+    return [] if answer.scale is None else [answer.scale]
 
 
-def blocks(both: tuple[Answer, Scale]) -> Finding | None:
+def blocks(scale: Scale) -> Finding | None:
     """There, too, all blocks are there, and those of results are written."""
-    _, scale = both
     for fault in (f for one in scale.mine.launches for f in faults(one)):
         return scale.wrong(rule_of(fault), says=fault.words)
     return None
 
 
-def rounds(both: tuple[Answer, Scale]) -> Finding | None:
+def rounds(scale: Scale) -> Finding | None:
     """Nothing is rounded that the reference keeps."""
-    _, scale = both
     for dot in scale.mine.dots if not scale.par.dots else ():
         if dot.rounds:  # there a dot stands for a sum or a product in f32
             where = f"`{dot.line}`" if dot.line else "a dot"
@@ -146,9 +140,3 @@ def rounds(both: tuple[Answer, Scale]) -> Finding | None:
     for one in foreign(scale.mine.narrowings, scale.par.narrowings):
         return scale.wrong(one.rule, one.form, **one.facts)
     return None
-
-
-def dearer(both: tuple[Answer, Scale]) -> Finding | None:
-    """No cost is above the reference's by more than its slack."""
-    answer, scale = both
-    return next(excesses(scale, answer.puzzle.slack), None)
