@@ -41,16 +41,14 @@ def check(fn: Callable, seed: int | None = None) -> Verdict | None:
             "interrupted: nothing was judged, nothing is lost; run the cell again."
         )
     except Exception:
-        return _nothing_judged(
-            "the checker itself failed. That is our bug, not yours: please report it with this:\n"
-            + traceback.format_exc()
-        )
+        return _nothing_judged(our_bug("the checker itself"))
     if verdict.passed:
         unkept = _progress.add(verdict.puzzle)
         line = _progress_line(verdict.puzzle)
         notes = (*verdict.notes, f"{line} {unkept}" if unkept else line)
         verdict = dataclasses.replace(verdict, notes=notes)
-    _show(verdict)
+    display(str(verdict), verdict.html())
+    shown(verdict)
     if not verdict.passed and _strict():
         raise NotPassed(str(verdict))
     return verdict
@@ -64,6 +62,14 @@ def _nothing_judged(why: str) -> None:
     if _strict():
         raise NotPassed(why)
     say(why)
+
+
+def our_bug(what: str) -> str:
+    """What is said where `what` raised the exception that is being handled."""
+    return (
+        f"{what} failed. That is our bug, not yours: please report it with this:\n"
+        + traceback.format_exc()
+    )
 
 
 def _verdict_on(fn: Any, seed: int | None) -> Verdict:
@@ -127,28 +133,19 @@ def solution(fn: Callable | str) -> None:
     except UnknownPuzzle as error:
         say(str(error))
         return
-    code = solution_code(puzzle)
+    cells = [body for _, body in _regions.split_cells(puzzle.text) if _regions.BEGIN in body]
+    code = "\n".join(_regions.without_marks(cell).strip() for cell in cells)
     why = " ".join(puzzle.explain.split())
     text = f"{code}\n\nWhy it works: {why}"
     display(text, f"{_pre(code)}<p>{html.escape(why)}</p>")
 
 
-def solution_code(puzzle: Puzzle) -> str:
-    """The cells of a puzzle that hold a region, solved."""
-    cells = [body for _, body in _regions.split_cells(puzzle.text) if _regions.BEGIN in body]
-    return "\n".join(_regions.without_marks(cell).strip() for cell in cells)
-
-
 def progress() -> None:
     """Show which puzzles of each ladder are solved, and how long that is remembered."""
     lines = []
-    solved = _progress.solved()
     for name in ladders():
-        rungs = ladder_module(name).RUNGS
-        if not rungs:
-            continue
-        done = sum(rung in solved for rung in rungs)
-        lines.append(f"{name}: {done} of {len(rungs)} solved {_bar(rungs)}")
+        if bar := _bar(ladder_module(name).RUNGS):
+            lines.append(f"{name}: {bar.count('■')} of {len(bar)} solved {bar}")
     say("\n".join([*lines, _progress.where()]))
 
 
@@ -165,11 +162,6 @@ def _progress_line(name: str) -> str:
     ahead = f"Next: {left[0]}." if left else "All of it is solved."
     bar = _bar(rungs)
     return f"{puzzle.ladder} {bar} {bar.count('■')}/{len(rungs)}. {ahead}"
-
-
-def _show(verdict: Verdict) -> None:
-    display(str(verdict), verdict.html())
-    shown(verdict)
 
 
 def say(text: str) -> None:

@@ -21,9 +21,6 @@ MANY = 12  # names that are too many to read in a sentence
 class UnknownPuzzle(LookupError):
     """No puzzle or ladder has this name; the text suggests the nearest one."""
 
-    def __str__(self) -> str:
-        return str(self.args[0])
-
 
 @cache
 def _ladder_modules() -> dict[str, ModuleType]:

@@ -11,6 +11,8 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from puzzles import _regions
@@ -187,8 +189,6 @@ class Puzzle:
 
     def drawn(self, dims: Mapping[str, Any], number: int, seed: int) -> tuple:
         """The arguments of case `number` with these dims; settings are none of them."""
-        import jax
-
         own = {name: n for name, n in dims.items() if name not in self.settings}
         return tuple(self.inputs(jax.random.key(1000 * seed + number), **own))
 
@@ -203,15 +203,11 @@ def _read(path: Path) -> str:
 
 def rng(key: Any) -> np.random.Generator:
     """A NumPy generator seeded by a JAX key: test data without compiling anything."""
-    import jax
-
     return np.random.default_rng(np.asarray(jax.random.key_data(key)))
 
 
 def array(x: Any, dtype: Any) -> Any:
     """`x` as a JAX array of a dtype; NumPy casts, so that no program is compiled for it."""
-    import jax.numpy as jnp
-
     return jnp.asarray(np.asarray(x).astype(dtype), dtype)
 
 
@@ -229,9 +225,7 @@ def variant(puzzle: Puzzle, change: Alternative) -> Callable:
     return load(puzzle, change.apply(puzzle.text), change.name)[puzzle.name]
 
 
-def mutate(puzzle: Puzzle, mistake: Mistake) -> Callable:
-    """The wrong solution that `mistake` describes, runnable."""
-    return variant(puzzle, mistake)
+mutate = variant  # the wrong solution that a mistake describes, runnable
 
 
 def starter_function(puzzle: Puzzle) -> Callable:
@@ -245,8 +239,6 @@ def vjp(fn: Callable, *primals: Any) -> tuple[Any, Callable]:
     Before it comes back, `fn` is differentiated once more, in shapes only: a forward rule that
     keeps something outside of its residuals then finds another call's.
     """
-    import jax
-
     result, pullback = jax.vjp(fn, *primals)
     if isinstance(result, tuple) and not isinstance(jax.eval_shape(fn, *primals), tuple):
         raise TypeError(

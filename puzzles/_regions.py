@@ -173,10 +173,7 @@ def same_code(a: ast.AST, b: ast.AST) -> bool:
 
 def only_ellipsis(node: ast.FunctionDef) -> bool:
     """True if the body is `...`, a docstring aside."""
-    body = list(node.body)
-    if body and isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant):
-        if isinstance(body[0].value.value, str):
-            body = body[1:]
+    body = node.body if ast.get_docstring(node) is None else node.body[1:]
     return bool(body) and all(_is_ellipsis_statement(s) for s in body)
 
 

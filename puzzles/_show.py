@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import inspect
-import traceback
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from puzzles._check import described, display, find_for, say
+from puzzles._check import described, display, find_for, our_bug, say
 from puzzles._draw import plot_svg, plot_text, walk_data, walk_page, walk_text
 from puzzles._judge import ellipsis_left, is_function, told, unwrap
 from puzzles._ladders import UnknownPuzzle
@@ -32,7 +31,7 @@ def show(fn: Callable, *args: object) -> None:
     """
 
     def draw() -> None:
-        walks = [walk_data(launch) for launch in _seen(fn, args)]
+        walks = [walk_data(launch) for launch in _looked_at(fn, args, "show")[0]]
         display("\n\n".join(map(walk_text, walks)), walk_page(walks))
 
     _told(draw, "drawing this")
@@ -108,14 +107,7 @@ def _told(act: Callable[[], None], what: str) -> None:
     except KeyboardInterrupt:
         say("interrupted: nothing was shown; run the cell again.")
     except Exception:
-        say(
-            f"{what} failed. That is our bug, not yours: please report it with this:\n"
-            + traceback.format_exc()
-        )
-
-
-def _seen(fn: Any, args: tuple) -> list[Launch]:
-    return _looked_at(fn, args, "show")[0]
+        say(our_bug(what))
 
 
 def _looked_at(fn: Any, args: tuple, asked: str) -> tuple[list[Launch], Traced | None]:
@@ -128,15 +120,14 @@ def _looked_at(fn: Any, args: tuple, asked: str) -> tuple[list[Launch], Traced |
             f"this needs a function that launches a kernel, and got {described(fn)}: pass the "
             f"function itself, as in {asked}(add_ten), not its name or the result of calling it"
         )
-    puzzle = None
-    try:
-        if is_function(fn):  # a method, or an object that can be called, is no puzzle's answer
+    puzzle, why = None, ""
+    if is_function(fn):  # a method, or an object that can be called, is no puzzle's answer
+        try:
             puzzle = find_for(fn)
-        elif not args and _needs_arguments(fn):
-            raise UnknownPuzzle("")
-    except UnknownPuzzle as error:
-        if not args and (_needs_arguments(fn) or "is a kernel" in str(error)):
-            raise _Sentence(_ask_for_arguments(fn, str(error), asked)) from None
+        except UnknownPuzzle as error:
+            why = str(error)
+    if puzzle is None and not args and _needs_arguments(fn):
+        raise _Sentence(_ask_for_arguments(fn, why, asked))
     observe = None
     if puzzle is not None and not args:
         args, observe = puzzle.arguments(0), puzzle.observe
@@ -182,11 +173,12 @@ def _launches(
 
 def _needs_arguments(fn: Callable) -> bool:
     try:
-        parameters = inspect.signature(fn).parameters.values()
-    except (TypeError, ValueError):
+        inspect.signature(fn).bind()
+    except ValueError:  # it has no signature
         return False
-    named = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return any(p.kind in named and p.default is p.empty for p in parameters)
+    except TypeError:
+        return True
+    return False
 
 
 def _ask_for_arguments(fn: Callable, why: str, asked: str) -> str:

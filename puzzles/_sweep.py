@@ -10,6 +10,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+
 from puzzles._check import say
 from puzzles._launch import trace
 from puzzles._receipt import step_seconds, times, wait_seconds
@@ -28,8 +31,6 @@ def sweep(
     last is waited for. Elsewhere it is the receipt's time, or, with libtpu installed and
     PUZZLES_TPU=1 set, libtpu's estimate of cycles. The title says which. Shapes will do for args.
     """
-    import jax
-
     ask_libtpu = os.environ.get("PUZZLES_TPU") == "1" and importlib.util.find_spec("libtpu")
     told = f"µs on a {chip}, by the receipt (nothing was measured)"
     if jax.default_backend() == "tpu":
@@ -66,8 +67,6 @@ def _costs(chosen: Callable, args: tuple, chip: str) -> tuple[str, float]:
 
 def _measured(chosen: Callable, name: str, args: tuple) -> float:
     """Microseconds of a call, one of ten in a row: the median of five rows."""
-    import jax
-    import jax.numpy as jnp
 
     def named(*operands: Any) -> Any:
         with jax.named_scope(name):  # so a profile tells the choices apart
