@@ -13,6 +13,7 @@ import logging
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from traceback import walk_tb
 from typing import Any
 
 import jax
@@ -66,48 +67,9 @@ try:
     from jax._src.state.types import AccumEffect, WriteEffect
     from jax.experimental.pallas.tpu import InterpretParams, reset_tpu_interpret_mode_state
     from jax.extend import core as _public
-    from jax.extend.core import Jaxpr, JaxprEqn, Literal, Var, jaxpr_as_fun
+    from jax.extend.core import Jaxpr, JaxprEqn, Literal, Var, jaxpr_as_fun  # noqa: F401
 except ImportError as error:
     raise UnsupportedJax(lacking(jax.__version__, error)) from None
-
-__all__ = [
-    "CPU_FLAGS",
-    "ClosedJaxpr",
-    "InterpretParams",
-    "Jaxpr",
-    "JaxprEqn",
-    "Jitted",
-    "Literal",
-    "UnsupportedJax",
-    "Var",
-    "abstract_device",
-    "answers_about_tpus",
-    "array_of",
-    "bind_params",
-    "call_at_fault",
-    "close",
-    "come_to_rest",
-    "compiler_param",
-    "copy_parts",
-    "forget_callbacks",
-    "has_tpu",
-    "instead",
-    "interpret_params",
-    "is_key",
-    "is_remote",
-    "jaxpr_as_fun",
-    "key_bits",
-    "keys_of",
-    "reset_tpu_interpret_mode_state",
-    "retraced",
-    "scan_counts",
-    "simulated_ids",
-    "simulator_callbacks",
-    "unused_copies_untold",
-    "user_frame",
-    "with_compiler_param",
-    "written_refs",
-]
 
 # The simulator calls Python from compiled programs. With asynchronous dispatch such a program can
 # wait for a thread that waits for it, on two cores now and then, and for ever:
@@ -179,9 +141,9 @@ def retraced() -> Iterator[None]:
 def call_at_fault(error: BaseException) -> tuple[Any, int]:
     """The index map that `pallas_call` was reading when it raised, or None; and how many arrays it
     was to prefetch."""
-    index_map, count, tb = None, 0, error.__traceback__
-    while tb is not None:
-        held, tb = tb.tb_frame.f_locals, tb.tb_next
+    index_map, count = None, 0
+    for frame, _ in walk_tb(error.__traceback__):
+        held = frame.f_locals
         count = getattr(held.get("grid_spec"), "num_scalar_prefetch", count)
         if "origin" in held and hasattr(held.get("block_spec"), "index_map"):
             index_map = held["block_spec"].index_map
@@ -243,10 +205,9 @@ def compiler_param(params: Any, key: str) -> Any:
 
 def params_at_fault(error: BaseException) -> str | None:
     """`unknown_params` of the `pallas_call` that raised: 0.7 asserts, and says nothing."""
-    found, tb = None, error.__traceback__
-    while tb is not None:
-        found = unknown_params(tb.tb_frame.f_locals.get("compiler_params")) or found
-        tb = tb.tb_next
+    found = None
+    for frame, _ in walk_tb(error.__traceback__):
+        found = unknown_params(frame.f_locals.get("compiler_params")) or found
     return found
 
 
