@@ -40,8 +40,8 @@ class Asked:
 class Report:
     """What of an examination leaves its process.
 
-    gaps: what was not looked at, and might be. places: of each finding the path and the line, where
-    they are known. home: those of the function.
+    gaps: what was not looked at, and might be. places: of each finding the path and the line, or
+    those of the function; None where no file holds either.
     """
 
     target: str
@@ -51,17 +51,16 @@ class Report:
     unread: str
     gaps: tuple[str, ...]
     places: tuple[tuple[str, int] | None, ...] = ()
-    home: tuple[str, int] | None = None
     costs: Costs | None = None
 
     @classmethod
     def of(cls, target: str, found: Examination, fn: object = None) -> Report:
         # Which numbers are right nobody said, and that is the same for all kernels.
         missed = tuple(s for s in found.not_looked if not s.startswith("wrong numbers"))
+        places = tuple(place(one.line) or home_of(fn) for one in found.findings)
         return cls(
             target, str(found), json.loads(found.to_json()), found.findings, found.unread,
-            found.unseen + missed, tuple(place(one.line) for one in found.findings), home_of(fn),
-            costs(found.launches),
+            found.unseen + missed, places, costs(found.launches),
         )  # fmt: skip
 
     @classmethod
