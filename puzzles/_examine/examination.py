@@ -26,8 +26,8 @@ class Examination:
     """The findings on a function's launches, the worst first; `str()` gives all of it.
 
     looked, not_looked: what was looked for, and what not, with the reason. unread: why the function
-    could not be read; then nothing else is known. unseen: "memory" and the like, which nobody looked
-    at in some of the launches. ignored: what comments in the source ignore, with their reasons.
+    could not be read; then nothing else is known. unseen: "memory" and the like, which nobody
+    looked at in some of the launches. ignored: what comments ignore, with their reasons.
     """
 
     name: str

@@ -29,7 +29,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     add("--sarif", metavar="FILE", type=Path, help="write SARIF 2.1.0 there")
     add("--baseline", metavar="FILE", type=Path, help="costs: written, and later compared")
     add("--update-baseline", action="store_true", help="write the costs anew")
-    add("--timeout", type=seconds, metavar="SECONDS", help="for each target")
+    add("--timeout", type=float, metavar="SECONDS", help="for each target")
     add("--fail-on", choices=SEVERITIES, help="the mildest finding that exits with 1; error")
     add("--strict", action=argparse.BooleanOptionalAction, default=None,
         help="exit with 2 where something was not looked at")  # fmt: skip
@@ -85,11 +85,3 @@ def chips(text: str) -> tuple[str, ...]:
             known = ", ".join(CHIPS)
             raise argparse.ArgumentTypeError(f"no chip is called {chip!r}; there are {known}")
     return named
-
-
-def seconds(text: str) -> float:
-    """A time-out as it is typed."""
-    number = float(text)
-    if number <= 0:
-        raise argparse.ArgumentTypeError("a time-out is longer than nothing")
-    return number

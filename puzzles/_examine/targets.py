@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from operator import attrgetter
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -114,9 +113,8 @@ def argument(text: str) -> object:
 
 
 def _dtype(kind: str, bits: str) -> np.dtype:
-    for name in (f"{_TYPES.get(kind, kind)}{bits}", f"{kind}{bits}", f"float{bits}"):
-        try:
-            return jnp.dtype(name)
-        except TypeError:
-            continue
-    raise Unfit(f"{kind}{bits!r} is no type: f32, bf16, i32, u8, bool, float8_e4m3fn")
+    try:
+        return jnp.dtype(f"{_TYPES.get(kind, kind)}{bits}")
+    except TypeError:
+        says = f"{kind}{bits!r} is no type: f32, bf16, i32, u8, bool, float8_e4m3fn"
+        raise Unfit(says) from None
