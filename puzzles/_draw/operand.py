@@ -21,7 +21,6 @@ from puzzles._draw.panel import (
 )
 from puzzles._draw.words import describe, still_words
 
-
 # What becomes of an operand's block at a step: in words, and as a mark.
 STATES = {
     "fetched": ("fetched", "fetched"),

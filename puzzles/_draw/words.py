@@ -55,7 +55,9 @@ def working(data: Data) -> str:
             return "the body stores nothing"
         return "the body does no floating-point arithmetic"
     bound = f"{data['bound']} " if "bound" in data else ""
-    return f"the body computes in {bound}{data['busy']:,} of {plural(data['steps'], 'step', 'steps')}"
+    return (
+        f"the body computes in {bound}{data['busy']:,} of {plural(data['steps'], 'step', 'steps')}"
+    )
 
 
 def sampled(data: Data) -> str:
