@@ -16,7 +16,7 @@ from puzzles._examine.examining import examine
 from puzzles._examine.ignores import without_ignored
 from puzzles._examine.targets import Unfit, argument, load, made
 from puzzles._judge import unwrap
-from puzzles._launch import Finding, place
+from puzzles._launch import Finding, place, placed
 
 DEVICES = 8  # kernels that speak to each other run on as many as their mesh has
 
@@ -90,9 +90,7 @@ def apart(asked: Asked, timeout: float | None = None) -> Report:
 def home_of(fn: Any) -> tuple[str, int] | None:
     """The path and the first line of a function, where a file holds it."""
     code = getattr(unwrap(fn), "__code__", None)
-    if code is None or not os.path.isfile(code.co_filename):
-        return None
-    return os.path.abspath(code.co_filename), code.co_firstlineno
+    return place(placed(code.co_filename, code.co_firstlineno)) if code else None
 
 
 def _ended(code: int | None) -> str:

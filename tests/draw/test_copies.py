@@ -189,13 +189,6 @@ def test_a_slot_that_data_choose_is_not_guessed():
     assert found.faults == ()
 
 
-def test_kernels_without_copies_have_no_such_picture(shown):
-    puzzles.show(puzzles.find("tiled_matmul").solution)
-    ((text, page),) = shown
-    assert "by hand" not in text
-    assert 'class="pz-copies' not in page
-
-
 @pytest.mark.parametrize("name", ["double_buffered_matmul", "launch_pipeline"])
 def test_the_page_carries_a_sentence_for_each_moment_and_no_small_text(name):
     puzzle = puzzles.find(name)

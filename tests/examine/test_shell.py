@@ -110,10 +110,3 @@ def test_exit_codes(seen, typed, code, monkeypatch, capsys: pytest.CaptureFixtur
     assert ("not looked at in m:f:\n  memory" in capsys.readouterr().err) == (
         code == 2 and not seen.unread
     )
-
-
-@pytest.mark.parametrize("typed", [["--chips", "v9"], ["--fail-on", "all"]])
-def test_what_is_typed_wrong_exits_with_2(typed) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["examine", "m:f", *typed])
-    assert ended.value.code == 2
