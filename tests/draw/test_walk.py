@@ -36,18 +36,10 @@ def copy(x_ref, o_ref):
 def call(grid, spec, out_spec, x=X, out=None, kernel=copy, **kw):
     """One launch over blocks of one input."""
 
-    def fn(x):
-        return pl.pallas_call(
-            kernel,
-            grid=grid,
-            in_specs=[spec],
-            out_specs=out_spec,
-            out_shape=out or x,
-            interpret=True,
-            **kw,
-        )(x)
-
-    return fn, (x,)
+    launch = pl.pallas_call(
+        kernel, grid=grid, in_specs=[spec], out_specs=out_spec, out_shape=out or x, **kw
+    )
+    return launch, (x,)
 
 
 def rows(index: Callable) -> pl.BlockSpec:
@@ -61,20 +53,17 @@ def experts(count=5):
     def kernel(ids_ref, x_ref, w_ref, o_ref):
         o_ref[...] = jnp.dot(x_ref[...], w_ref[...], preferred_element_type=f32)
 
-    def fn(ids, x, w):
-        grid = pltpu.PrefetchScalarGridSpec(
-            num_scalar_prefetch=1,
-            grid=(6,),
-            in_specs=[
-                pl.BlockSpec((128, 128), lambda i, ids: (i, 0)),
-                pl.BlockSpec((None, 128, 256), lambda i, ids: (ids[i], 0, 0)),
-            ],
-            out_specs=pl.BlockSpec((128, 256), lambda i, ids: (i, 0)),
-        )
-        call = pl.pallas_call(kernel, grid_spec=grid, out_shape=S((768, 256), f32), interpret=True)
-        return call(ids, x, w)
-
-    return fn, (ids, S((768, 128), f32), S((count, 128, 256), f32))
+    grid = pltpu.PrefetchScalarGridSpec(
+        num_scalar_prefetch=1,
+        grid=(6,),
+        in_specs=[
+            pl.BlockSpec((128, 128), lambda i, ids: (i, 0)),
+            pl.BlockSpec((None, 128, 256), lambda i, ids: (ids[i], 0, 0)),
+        ],
+        out_specs=pl.BlockSpec((128, 256), lambda i, ids: (i, 0)),
+    )
+    launch = pl.pallas_call(kernel, grid_spec=grid, out_shape=S((768, 256), f32))
+    return launch, (ids, S((768, 128), f32), S((count, 128, 256), f32))
 
 
 def ragged():
@@ -209,13 +198,11 @@ def test_what_moves_together_is_one_panel_and_what_never_moves_is_folded():
 
     by_row, whole = rows(lambda i: (i, 0)), pl.BlockSpec((8, 128), lambda i: (0, 0))
 
-    def fn(x, y, w):
-        return pl.pallas_call(
-            kernel, grid=(4,), in_specs=[by_row, by_row, whole], out_specs=by_row, out_shape=x,
-            scratch_shapes=[pltpu.VMEM((8, 128), f32), pltpu.SemaphoreType.DMA],
-        )(x, y, w)  # fmt: skip
-
-    page, _ = draw(fn, (X, X, S((8, 128), f32)))
+    launch = pl.pallas_call(
+        kernel, grid=(4,), in_specs=[by_row, by_row, whole], out_specs=by_row, out_shape=X,
+        scratch_shapes=[pltpu.VMEM((8, 128), f32), pltpu.SemaphoreType.DMA],
+    )  # fmt: skip
+    page, _ = draw(launch, (X, X, S((8, 128), f32)))
     text = Page(page).text
     assert "these stay where they are: w_ref, slot_ref, sem" in text
     assert text.count("x_ref, y_ref") == 2  # in the strip, and over one picture
