@@ -177,24 +177,6 @@ def test_what_does_not_fit_is_refused_in_a_sentence() -> None:
 # What the prose states
 
 
-@pytest.mark.skipif(not graduation.has_splash(), reason="this JAX has no splash attention")
-def test_training_takes_fewer_steps_and_bytes_than_productions_two_kernels_for_the_same_dots() -> (
-    None
-):
-    for name, case in graduation.computed_masks(2048, 256).items():
-        table = graduation.step_costs(SOLUTION, case)
-        for launch, mine in table["reference"].items():
-            theirs = table["JAX's"][launch]
-            assert mine.steps < theirs.steps, (name, launch)
-            assert mine.dots == theirs.dots
-            assert mine.bytes < theirs.bytes, (name, launch)
-        step = table["JAX's fused"][graduation.STEP]
-        assert step.dots < table["reference"][graduation.STEP].dots
-    text = graduation.costs(SOLUTION, 1024, 256)
-    assert text.count("dk and dv") == 3
-    assert "JAX's fused: steps" in text
-
-
 def test_a_group_walks_one_list_and_lse_is_no_wider_than_the_sequence() -> None:
     case = graduation.computed_masks(1024, 256)["causal"]
     forward, dq, dkv = graduation.backward_launches(attending(case), case)
