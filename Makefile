@@ -115,7 +115,7 @@ examine-bench: $(TEST)/.installed ## examine JAX's own kernels, and kernels with
 	JAX_PLATFORMS=cpu $(TEST)/bin/python tests/examine_bench.py
 
 clean: ## remove environments and caches; my/ stays
-	rm -rf $(LAB) $(TEST) $(COLAB) $(BROWSER) .venv-jax-* .jax-cache .proofs build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(LAB) $(TEST) $(COLAB) $(BROWSER) .venv-jax-* .jax-cache .proofs build dist .mypy_cache .pytest_cache .ruff_cache
 	find puzzles tests -name __pycache__ -prune -exec rm -rf {} +
 
 # An installation is renewed when pyproject.toml changes.

@@ -79,8 +79,3 @@ def covering(
             seen.subtract(wanted.keys())
             chosen.remove(n)
     return [things[n] for n in sorted(chosen)]
-
-
-def examples(count: int, of: int) -> int:
-    """How many examples hypothesis draws: `count`, or all `of` them under `make graduate`."""
-    return of if ALL else -(-count // PARTS)

@@ -28,7 +28,6 @@ from puzzles._tpu import (
 )
 
 f32, bf16 = jnp.float32, jnp.bfloat16
-KIB, MIB = 2**10, 2**20
 S = jax.ShapeDtypeStruct
 ROW = pl.BlockSpec((8, 128), lambda i: (i, 0))
 
@@ -124,24 +123,6 @@ def test_fix_the_grid_is_right_to_the_last_digit_under_interpret_alone(case):
         simulated(starter, *args)
 
 
-def test_a_python_loop_is_unrolled_and_a_fori_loop_is_not():
-    def unrolled(x_ref, o_ref):
-        for n in range(4):
-            rows = pl.ds(8 * n, 8)
-            o_ref[rows, :] = jnp.sin(x_ref[rows, :])
-
-    def looped(x_ref, o_ref):
-        def body(n, _):
-            rows = pl.ds(8 * n, 8)
-            o_ref[rows, :] = jnp.sin(x_ref[rows, :])
-
-        jax.lax.fori_loop(0, 4, body, None)
-
-    x = jnp.ones((32, 128))
-    texts = [str(jax.make_jaxpr(call(kernel, x))(x)) for kernel in (unrolled, looped)]
-    assert [text.count("= sin ") for text in texts] == [4, 1]
-
-
 def test_debug_print_prints_at_every_step(capfd):
     def kernel(x_ref, o_ref):
         i = pl.program_id(0)
@@ -208,33 +189,6 @@ def test_an_index_map_is_arithmetic_on_program_ids_and_looks_up_no_list():
 # Products
 
 
-def test_bf16_has_the_range_of_f32_and_8_bits():
-    wide, narrow, bf = jnp.finfo(f32), jnp.finfo(bf16), np.dtype(bf16)
-    assert (wide.nexp, narrow.nexp) == (8, 8)
-    assert narrow.nmant + 1 == 8  # with the leading 1, which is not stored
-    assert bf.type(256) + bf.type(0.5) == bf.type(256)
-    for start, apart in [(16, 0.125), (32, 0.25), (64, 0.5), (128, 1), (256, 2)]:
-        between = np.linspace(start, 2 * start - apart, 2000).astype(bf).astype(float)
-        assert np.diff(np.unique(between)).tolist() == [apart] * 127  # 128 neighbours
-
-
-@pytest.mark.parametrize(("case", "peak"), [(0, 64), (1, 96)])
-def test_sums_of_matmul_bf16_climb_to_64_and_more_and_end_near_2(case, peak):
-    a, b = (np.asarray(x, np.float32) for x in puzzles.find("matmul_bf16").arguments(case))
-    half = a.shape[1] // 2
-    assert np.abs(a[:8, :half] @ b[:half]).mean() == pytest.approx(peak, rel=0.05)
-    assert np.abs(a[:8] @ b).mean() == pytest.approx(2, abs=0.7)
-
-
-def test_the_gradient_of_a_matmul_contracts_the_first_axes():
-    def loss(w, x):
-        return jnp.dot(x, w).sum()
-
-    x = jnp.asarray(np.random.default_rng(0).normal(size=(16, 8)), f32)
-    got = jax.grad(loss)(jnp.ones((8, 4)), x)
-    np.testing.assert_allclose(got, x.T @ np.ones((16, 4)), rtol=1e-5)
-
-
 def test_jax_does_not_differentiate_a_matmul_like_these():
     matmul = puzzles.find("tiled_matmul").solution
     with pytest.raises((AssertionError, NotImplementedError)):
@@ -273,18 +227,6 @@ def test_vmap_is_the_launch_of_batched_matmul_and_puts_b_before_tiled_matmuls_ax
     assert one(jax.vmap(tiled), *shapes).grid == (3, *inner.grid)
 
 
-def test_fusion_adds_the_bias_alone_to_the_traffic():
-    M, K, N = 8192, 4096, 4096
-    a, b, bias = S((M, K), bf16), S((K, N), bf16), S((N,), f32)
-    blocks = {"bm": 1024, "bk": 512, "bn": 1024}
-    bare = reference("matmul_bf16", a, b, **blocks)
-    fused = reference("fused_matmul", a, b, bias, **blocks)
-    assert fused.hbm_bytes_read - bare.hbm_bytes_read == 128 * KIB
-    assert fused.hbm_bytes_written == bare.hbm_bytes_written == 2 * M * N
-    assert bare.hbm_bytes == 576 * MIB
-    assert 4 * M * N == 128 * MIB  # the product read and written once more
-
-
 XLA = """
 import os
 os.environ.update(
@@ -309,6 +251,7 @@ print(int(added.cost_analysis()["bytes accessed"]) // 2**20)
 """
 
 
+@sample.drill
 @pytest.mark.skipif(not has_libtpu(), reason=INSTALL_LIBTPU)
 def test_xla_fuses_bias_and_activation_by_itself_and_reads_three_sums_arrays_once():
     done = subprocess.run([sys.executable, "-c", XLA], capture_output=True, text=True, check=True)
@@ -329,14 +272,3 @@ def test_small_blocks_take_more_cycles_by_the_compilers_estimate():
     large = cycles(512, 512, 512)
     assert round(cycles(128, 128, 128) / large) == 16
     assert round(cycles(512, 128, 512) / large, 1) == 1.6
-
-
-@pytest.mark.parametrize(("bm", "bk", "bn"), [(128, 128, 128), (256, 512, 512), (512, 128, 256)])
-def test_a_matmul_reads_a_for_each_column_of_blocks_and_b_for_each_row(bm, bk, bn):
-    M, K, N = 1024, 2048, 1536
-    launch = reference("matmul_bf16", S((M, K), bf16), S((K, N), bf16), bm=bm, bk=bk, bn=bn)
-    a, b = launch.inputs
-    assert a.transfers * bm * bk == N // bn * M * K
-    assert b.transfers * bk * bn == M // bm * K * N
-    flops_per_byte = 2 * M * K * N / launch.hbm_bytes
-    assert flops_per_byte == pytest.approx(1 / (1 / bn + 1 / bm + 1 / K))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import functools
 import importlib.util
 
@@ -14,78 +13,12 @@ import sample
 from launched import interpreted, one, reference, simulated
 
 import puzzles
-from puzzles import _regions
-from puzzles.grouped_matmul import choose_tiles, grouped_matmul, local_experts
+from puzzles.grouped_matmul import choose_tiles
 
-f32, bf16, i32 = jnp.float32, jnp.bfloat16, jnp.int32
+f32, bf16 = jnp.float32, jnp.bfloat16
 S = jax.ShapeDtypeStruct
 
 tile_metadata = puzzles.find("tile_metadata").solution
-
-
-# Groups and their visits
-
-
-def visits(sizes, M, bm):
-    groups, tiles, steps = (np.asarray(x) for x in tile_metadata(jnp.asarray(sizes, i32), M, bm))
-    return groups[:steps].tolist(), tiles[:steps].tolist()
-
-
-def test_visits_are_no_more_than_tiles_and_groups_less_one():
-    M, bm, E = 512, 128, 5
-    most = 0
-    for seed in range(100):
-        r = np.random.default_rng(seed)
-        sizes = np.diff(np.sort(r.integers(1, M, E - 1)), prepend=0, append=M)
-        groups, tiles = visits(sizes, M, bm)
-        most = max(most, len(groups))
-        assert tiles == sorted(tiles)  # those of one tile are one right after another
-        assert groups == sorted(groups)
-    assert most == M // bm + E - 1
-
-
-def test_one_compiled_program_serves_all_sizes():
-    traces = []
-
-    @jax.jit
-    def lists(sizes):
-        traces.append(sizes)
-        return tile_metadata(sizes, 512, 128)
-
-    for sizes in ([100, 0, 156, 200, 56], [0, 0, 512, 0, 0], [7, 7, 7, 7, 7]):
-        lists(jnp.array(sizes))
-    assert len(traces) == 1
-
-
-# Grouped products
-
-
-def test_a_loop_over_sizes_unrolls_and_numpy_cannot_hold_them():
-    def by_a_loop(sizes):
-        offsets = [0]
-        for size in sizes:
-            offsets.append(offsets[-1] + size)
-        return jnp.array(offsets)
-
-    sizes = jnp.array([100, 0, 156])
-    assert jax.jit(by_a_loop)(sizes).tolist() == [0, 100, 100, 256]
-    names = [str(one.primitive) for one in jax.make_jaxpr(by_a_loop)(sizes).eqns]
-    assert names.count("add") == 3
-    with pytest.raises(jax.errors.TracerArrayConversionError):
-        jax.jit(puzzles.find("group_offsets").spec)(sizes)
-
-
-def test_every_tile_of_every_group_is_fetched_where_no_list_says_which():
-    for G in (4, 16, 64):
-        starts = jnp.arange(G) * (4096 // G)
-        x = S((G, 4096, 256), f32)
-        launch = reference("launch_masked_store", x, starts, starts + 4096 // G)
-        assert launch.inputs[0].transfers == G * 128
-        fetched = launch.inputs[0].blocks.reshape(launch.steps, -1)
-        tile, group = fetched[:, 1], fetched[:, 0]
-        begins = np.asarray(starts)[group]
-        counts = (tile * 64 < begins + 4096 // G) & ((tile + 1) * 64 > begins)
-        assert counts.sum() == 128
 
 
 def test_reuse_of_a_weight_falls_with_experts_where_k_is_whole():
@@ -170,23 +103,6 @@ def test_products_are_the_price_where_experts_have_many_rows_and_bytes_where_few
     assert dearest == ["products", "bytes", "bytes"]
 
 
-def call(name: str) -> str:
-    """The `pallas_call` that a rung returns, by another name of its kernel."""
-    (fn,) = [
-        x
-        for x in ast.parse(_regions.without_marks(puzzles.find(name).text)).body
-        if getattr(x, "name", "") == name
-    ]
-    return ast.unparse(fn.body[-1]).replace(f"{name}_kernel", "kernel")
-
-
-def test_one_chips_kernel_and_call_are_those_of_the_whole():
-    assert local_experts.grouped_matmul_kernel is grouped_matmul.grouped_matmul_kernel
-    assert call("local_experts").replace("grouped_matmul_kernel", "kernel") == call(
-        "grouped_matmul"
-    )
-
-
 def test_a_chip_takes_no_step_for_others_and_one_term_of_the_sum_is_not_zero():
     M, sizes = 256, jnp.array([50, 30, 100, 0, 30, 20])
     r = np.random.default_rng(0)
@@ -200,40 +116,6 @@ def test_a_chip_takes_no_step_for_others_and_one_term_of_the_sum_is_not_zero():
     assert (sum((part != 0).any(axis=1).astype(int) for part in parts)[:230] == 1).all()
     whole = interpreted(puzzles.find("grouped_matmul").solution, lhs, rhs, sizes)
     np.testing.assert_array_equal(sum(parts), whole)
-
-
-def test_lhs_is_read_anew_for_each_column_of_blocks():
-    sizes = jnp.array([128, 256, 128])
-    found = [
-        reference("launch_grouped_matmul", S((512, 128), f32), S((3, 128, N), f32), sizes)
-        for N in (256, 512, 1024)
-    ]
-    assert [x.grid[0] for x in found] == [1, 2, 4]
-    assert [x.inputs[0].hbm_bytes for x in found] == [n * 512 * 128 * 4 for n in (1, 2, 4)]
-    puzzle = puzzles.find("launch_grouped_matmul")
-    other = puzzles.mutate(puzzle, puzzle.mistake("puts the visits outermost"))
-    shapes = S((512, 512), f32), S((3, 512, 512), f32), sizes
-    (theirs,), ours = puzzles.trace(other, *shapes), reference("launch_grouped_matmul", *shapes)
-    assert (theirs.grid, ours.grid) == ((4, 2, 4), (2, 4, 4))
-    assert theirs.inputs[0].hbm_bytes == ours.inputs[0].hbm_bytes == 2 * 512 * 512 * 4
-
-
-def test_the_gradient_of_a_grouped_product_is_two_of_the_rungs():
-    sizes, r = jnp.array([50, 0, 30]), np.random.default_rng(0)
-    x, w, dy = (r.normal(size=s) for s in ((80, 8), (3, 8, 4), (80, 4)))
-    ends = np.cumsum(sizes)
-    y, back = jax.vjp(
-        lambda x, w: jnp.concatenate(
-            [x[end - n : end] @ w[e] for e, (n, end) in enumerate(zip(sizes, ends, strict=True))]
-        ),
-        jnp.asarray(x, f32),
-        jnp.asarray(w, f32),
-    )
-    dx, dw = back(jnp.asarray(dy, y.dtype))
-    for e, (n, end) in enumerate(zip(sizes, ends, strict=True)):
-        mine = slice(int(end - n), int(end))
-        np.testing.assert_allclose(dx[mine], dy[mine] @ w[e].T, atol=1e-4)
-        np.testing.assert_allclose(dw[e], x[mine].T @ dy[mine], atol=1e-4)
 
 
 def test_one_visit_an_empty_group_costs_less_than_clearing_all_weights():
@@ -292,26 +174,3 @@ def test_megablox_leaves_garbage_in_nobodys_rows():
     assert np.isnan(interpreted(megablox, *args)[128:]).all()
     assert (interpreted(puzzles.find("grouped_matmul").solution, *args)[80:] == 0).all()
     assert not one(megablox, *args).aliases  # no zeros go in
-
-
-def test_zeros_are_written_before_each_launch():
-    M, D, F, E = 16_384, 4096, 14_336, 8
-    for name, shapes, sizes, mebibytes in (
-        ("grouped_matmul", [S((M, D), bf16), S((E, D, F), bf16)], jnp.full(E, M // E), 448),
-        ("grouped_outer", [S((M, D), bf16), S((M, F), bf16)], jnp.full(E, M // E), 896),
-        ("grouped_matmul", [S((M, 2048), bf16), S((8, 2048, D), bf16)], jnp.full(8, M // 8), 128),
-        ("grouped_matmul", [S((512, 2048), bf16), S((64, 2048, D), bf16)], jnp.full(64, 8), 4),
-    ):
-        launch = reference(name, *shapes, sizes)
-        ((zeros, out),) = launch.aliases
-        assert launch.inputs[zeros].shape == launch.outputs[out].shape
-        assert np.prod(launch.inputs[zeros].shape) * 2 == mebibytes * 2**20
-        assert launch.inputs[zeros].transfers == 0
-    assert [round(mib / 1024, 2) for mib in (448, 896)] == [0.44, 0.88]
-
-
-def test_interpret_finds_zeros_where_a_tpu_has_garbage():
-    puzzle = puzzles.find("grouped_matmul")
-    never = puzzles.mutate(puzzle, puzzle.mistake("never clears the other rows"))
-    args = puzzle.arguments(0)
-    np.testing.assert_array_equal(never(*args), puzzle.solution(*args))

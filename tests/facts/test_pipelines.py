@@ -151,6 +151,7 @@ def estimated(fn, *args) -> int:
         pytest.skip(str(error))
 
 
+@sample.drill
 def test_estimated_cycles_of_the_two_sums():
     x = S((8192, 1024), f32)
     for rung, said in (("stream_sum", 222_024), ("double_buffered_sum", 12_847)):

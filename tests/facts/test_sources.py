@@ -44,6 +44,9 @@ NAMES = {
     "f32": arrays(jnp.float32),
     "i32": arrays(jnp.int32),
     "solution": lambda rung: puzzles.find(rung).solution,
+    "mistaken": lambda rung, name: puzzles.mutate(
+        puzzles.find(rung), puzzles.find(rung).mistake(name)
+    ),
     "trace": puzzles.trace,
     "KIB": 2**10,
     "MIB": 2**20,

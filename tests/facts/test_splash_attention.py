@@ -14,9 +14,6 @@ from launched import interpreted, reference
 
 import puzzles
 from puzzles._launch import as_tpu, trace_call
-from puzzles._tpu import (
-    CHIPS,
-)
 from puzzles.splash_attention import _graduation as graduation
 from puzzles.splash_attention import computed_masks, splash_multi_head
 from puzzles.splash_attention._production import shipped
@@ -28,7 +25,6 @@ needs_splash = pytest.mark.skipif(not graduation.has_splash(), reason="this JAX 
 
 classify_blocks = puzzles.find("classify_blocks").solution
 active_tiles = puzzles.find("active_tiles").solution
-tile_metadata = puzzles.find("tile_metadata").solution
 
 
 def causal(T: int, window: int | None = None) -> np.ndarray:
@@ -36,65 +32,10 @@ def causal(T: int, window: int | None = None) -> np.ndarray:
     return (s <= t) & (t - s < (window or T))
 
 
-# Softmax
-
-
-def test_random_scores_stay_near_one_however_long_the_vectors():
-    r = np.random.default_rng(0)
-    for H in (16, 256, 4096):
-        q, k = r.normal(size=(2, 500, H))
-        assert np.std((q * k).sum(axis=1) / np.sqrt(H)) == pytest.approx(1, abs=0.15)
-
-
-def test_a_finite_mask_vanishes_and_an_infinite_one_is_nan():
-    low, m = jnp.float32(-1e30), jnp.float32(-200.0)
-    assert jnp.exp(low - m) == 0
-    assert jnp.exp(-jnp.inf - low) == 0
-    assert jnp.exp(low - low) == 1
-    assert jnp.isnan(jnp.exp(-jnp.inf - jnp.float32(-jnp.inf)))
-    assert jnp.exp(m - low) == jnp.inf  # alpha upside down
-    assert jnp.isnan(jnp.inf * jnp.float32(0))
-
-
-def test_nan_stays_in_a_maximum_a_product_and_a_sum():
-    nan = jnp.full((8, 128), jnp.nan)
-    assert jnp.isnan(jnp.maximum(nan, 1.0)).all()
-    assert jnp.isnan(nan * 0.0).all()
-    assert jnp.isnan(nan + 1.0).all()
-
-
-def test_the_row_of_six_numbers():
-    m, total, seen = -1e30, 0.0, []
-    for block in ([1, 3], [2, 5], [4, 0]):
-        new = max(m, *block)
-        total = np.exp(m - new) * total + np.exp(np.array(block) - new).sum()
-        m = new
-        seen.append((m, round(float(total), 3)))
-    assert seen == [(3, 1.135), (5, 1.203), (5, 1.578)]
-
-
-def test_online_softmax_reads_x_once_for_one_more_exponential_a_row_and_block():
-    x = S((1024, 4096), f32)
-    first, second = puzzles.trace(puzzles.find("softmax_two_pass").solution, x)
-    online = reference("online_softmax", x)
-    size = 1024 * 4096 * 4
-    assert [launch.inputs[0].transfers for launch in (first, second, online)] == [
-        first.steps,
-        second.steps,
-        online.steps,
-    ]
-    assert first.inputs[0].hbm_bytes == second.inputs[0].hbm_bytes == size
-    assert online.hbm_bytes_read == size
-    blocks = 4096 // 128
-    assert second.transcendentals == 1024 * 4096
-    assert online.transcendentals == second.transcendentals + 1024 * blocks
-    assert online.steps * CHIPS["v5e"].step_seconds > size / CHIPS["v5e"].hbm_bytes_per_second
-
-
 # Attention
 
 
-@pytest.mark.slow
+@sample.drill
 def test_what_the_body_holds_needs_vmem_too(compiler):
     q = S((8192, 128), f32)
     solution = puzzles.find("flash_attention").solution
@@ -110,31 +51,6 @@ def test_what_the_body_holds_needs_vmem_too(compiler):
     buffers, held, compiles = fits(2048, 1024)
     assert buffers < 16 * MIB < held
     assert not compiles
-
-
-def kinds(mask: np.ndarray, bq: int, bk: int) -> list[str]:
-    """Each row of blocks as a word: a for all, s for some, n for none."""
-    T, n = mask.shape
-    blocks = mask.reshape(T // bq, bq, n // bk, bk).mean(axis=(1, 3))
-    return ["".join("n" if x == 0 else "a" if x == 1 else "s" for x in row) for row in blocks]
-
-
-def below(T: int, n: int, window: int | None = None) -> np.ndarray:
-    t, s = np.arange(T)[:, None], np.arange(n)[None, :]
-    return (s <= t) & (s > t - (window or T + n))
-
-
-def test_the_causal_picture_and_the_half_that_it_throws_away():
-    assert kinds(below(256, 384), 64, 128) == ["snn", "snn", "asn", "asn"]
-    assert (~below(1024, 1024)).mean() == pytest.approx(0.5, abs=0.001)
-
-
-def test_the_picture_of_a_window_and_row_255():
-    seen = below(384, 320, window=129)
-    assert kinds(seen, 128, 64) == ["ssnnn", "ssssn", "nnsss"]
-    assert seen[255].argmax() == 127
-    assert seen[128:256, :64].any()
-    assert not seen[255, :64].any()
 
 
 def test_a_row_that_attends_to_nothing_becomes_a_mean_of_values():
@@ -277,18 +193,6 @@ def test_the_summit_has_no_gradient_and_takes_a_batch():
         jax.grad(lambda q: attend(q, k, v).sum())(q)
     batch = jax.vmap(attend)(*(jnp.stack([x, 2 * x]) for x in (q, k, v)))
     np.testing.assert_allclose(batch[1], attend(2 * q, 2 * k, 2 * v), atol=1e-5)
-
-
-def test_a_score_costs_4_h_flops_and_an_exponential():
-    q = S((512, 64), f32)
-    launch = reference("flash_attention", q, q, q, bq=128, bk=128)
-    assert launch.dot_flops == 4 * 64 * 512 * 512
-    assert launch.transcendentals >= 512 * 512
-    wide = S((512, 128), f32)
-    twice = reference("flash_attention", wide, wide, wide, bq=128, bk=128)
-    assert twice.dot_flops == 2 * launch.dot_flops
-    assert twice.transcendentals == launch.transcendentals
-    assert twice.inputs[0].vmem_bytes == launch.inputs[0].vmem_bytes  # lanes are padded
 
 
 @needs_splash

@@ -96,15 +96,6 @@ def test_what_the_simulator_cannot_take_is_not_held_against_a_kernel(
     assert f"TPU simulator (0 of 1 cases; it cannot take {what})" in str(verdict.details)
 
 
-def test_what_a_puzzle_without_a_kernel_observes_is_judged() -> None:
-    def observe(fn: Callable) -> Callable:
-        return lambda sizes: fn(sizes)[-1]
-
-    plain = dataclasses.replace(puzzles.find("group_offsets"), observe=observe, jit=True)
-    assert judge(plain, lambda sizes: jnp.cumsum(sizes)).passed  # only the last entry is looked at
-    assert not judge(plain, lambda sizes: jnp.cumsum(sizes) + 1).passed
-
-
 def test_a_part_that_is_not_filled_in_yet_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     puzzle = puzzles.find("moe_layer")
     starter, whole = puzzle.starter_text, solved("moe_layer")

@@ -10,18 +10,14 @@ from __future__ import annotations
 
 import functools
 import itertools
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import hypothesis
-import hypothesis.strategies as st
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import sample
-from hypothesis.configuration import set_hypothesis_home_dir
 from jax.experimental.pallas.ops.tpu.megablox.gmm import gmm, make_group_metadata, tgmm
 from launched import one as launched
 
@@ -29,8 +25,6 @@ from puzzles import Launch, find, trace
 from puzzles._launch import faults
 from puzzles.grouped_matmul import fused_gate_up
 from puzzles.grouped_matmul.tile_metadata import tile_metadata
-
-set_hypothesis_home_dir(tempfile.gettempdir())  # its folder is no place to collect tests from
 
 TILING = {  # of the reference solutions, as Megablox orders them: rows, summed axis, columns
     "grouped_matmul": (64, 128, 128),
@@ -42,7 +36,8 @@ TILING = {  # of the reference solutions, as Megablox orders them: rows, summed 
     "quantized_grouped_matmul": (64, 128, 128),
 }
 WIDTHS = {"launch_grouped_matmul": (200, 320), "grouped_outer": (128, 256)}
-EXAMPLES = sample.examples(3, of=8)  # of each rung and dtype
+# Group sizes for each rung and dtype.
+EXAMPLES = range(8 if sample.ALL else 3)
 E, LOCAL = 6, 2
 
 
@@ -56,13 +51,14 @@ def close(got, want, dtype) -> None:
     np.testing.assert_allclose(got, want, **tolerances(dtype))
 
 
-@st.composite
-def group_sizes(draw, rows: int, full: bool) -> tuple[int, ...]:
+def sizes_of(number: int, E: int, M: int, bm: int, full: bool = False) -> np.ndarray:
     """Sizes of E groups, cut anywhere or between tiles, many empty; `full`: no rows are left."""
-    cuts = st.integers(0, rows) | st.sampled_from(range(0, rows + 1, 64))
-    ends = sorted(draw(st.lists(cuts, min_size=E, max_size=E)))
-    ends[-1] = rows if full else max(ends[-1], 1)
-    return tuple(int(n) for n in np.diff([0, *ends]))
+    r = np.random.default_rng((E, M, number))
+    unit = int(r.choice([1, bm]))
+    end = M if full else int(r.choice([M, bm, unit * r.integers(1, M // unit + 1)]))
+    some = unit * r.integers(0, end // unit + 1, r.integers(1, E + 1))
+    cuts = np.sort(r.choice(some, E - 1))  # where two are equal a group is empty
+    return np.diff(cuts, prepend=0, append=end)
 
 
 def random(r, shape, dtype):
@@ -179,13 +175,14 @@ def test_numbers_and_work_are_those_of_ragged_dot_and_megablox(rung, dtype):
     production = functools.partial(tgmm if name == "grouped_outer" else gmm, **options)
     run_mine, run_theirs, run_ragged = map(jax.jit, (solution, production, exam.wanted))
 
-    def test(sizes):
+    for number in EXAMPLES:
+        sizes = sizes_of(number, E, 3 * bm, bm, full=name == "launch_grouped_matmul")
         groups, ends = jnp.asarray(sizes, jnp.int32), np.cumsum(sizes)
         got = np.asarray(run_mine(*exam.mine, groups, *exam.chip))
         assert got.dtype == dtype
         low, high = (0, E) if first is None else (first, first + LOCAL)
         if name == "grouped_outer":
-            own, extra = np.asarray(sizes) > 0, sizes.count(0)  # tgmm visits empty groups, too
+            own, extra = sizes > 0, int((sizes == 0).sum())  # tgmm visits empty groups, too
         else:
             rows = np.arange(len(got))
             own, extra = (rows >= ends[low] - sizes[low]) & (rows < ends[high - 1]), 0
@@ -200,30 +197,6 @@ def test_numbers_and_work_are_those_of_ragged_dot_and_megablox(rung, dtype):
         assert mine.steps == visits(sizes, bm, low, high - low) * exam.tiles
         size = 1 if name == "grouped_outer" else bm
         written_or_aliased(mine, set((np.flatnonzero(own) // size).tolist()))
-
-    sizes = group_sizes(3 * bm, full=name == "launch_grouped_matmul")
-    every_time = hypothesis.settings(
-        max_examples=EXAMPLES,
-        deadline=None,
-        derandomize=True,
-        database=None,
-        phases=[hypothesis.Phase.generate],  # to shrink a failure would take minutes
-    )
-    every_time(hypothesis.given(sizes)(test))()
-
-
-@pytest.mark.slow
-def test_production_shapes_take_the_steps_of_gmm():
-    """Nothing is run: one layer of a mixture with 64 experts, by its launches alone."""
-    M, K, N, experts, r = 16384, 2048, 4096, 64, np.random.default_rng(0)
-    production = functools.partial(gmm, tiling=(512, 1024, 1024), interpret=True)
-    bf16 = jnp.bfloat16
-    shapes = jax.ShapeDtypeStruct((M, K), bf16), jax.ShapeDtypeStruct((experts, K, N), bf16)
-    for _ in range(3):
-        sizes = r.multinomial(r.integers(1, M + 1), r.dirichlet(np.full(experts, 0.3)))
-        groups = jnp.asarray(sizes, jnp.int32)
-        mine = launched(find("grouped_matmul").solution, *shapes, groups)
-        same_work(mine, launched(production, *shapes, groups))
 
 
 # The list of visits that Megablox goes through
@@ -244,45 +217,6 @@ def megablox(group_sizes, M, bm):
     return group_ids, tile_ids, num_steps
 
 
-def parts(r, total, E):
-    """Sizes of E groups that add up to `total`."""
-    cuts = np.sort(r.integers(0, total + 1, E - 1))
-    return np.diff(cuts, prepend=0, append=total)
-
-
-def with_empty_groups(r, M, E, bm):
-    sizes, some = np.zeros(E, int), r.random(E) < 0.4
-    sizes[some] = parts(r, M, some.sum()) if some.any() else 0
-    return sizes
-
-
-def one_has_everything(r, M, E, bm):
-    return M * (np.arange(E) == r.integers(E))
-
-
-def below_the_sum(r, M, E, bm):
-    return parts(r, r.integers(M), E)
-
-
-def whole_tiles(r, M, E, bm):
-    return bm * parts(r, M // bm, E)
-
-
-def many_in_one_tile(r, M, E, bm):
-    return parts(r, min(M, bm), E)
-
-
-DRAWS = (
-    lambda r, M, E, bm: parts(r, M, E),
-    with_empty_groups,
-    one_has_everything,
-    below_the_sum,
-    whole_tiles,
-    many_in_one_tile,
-    lambda r, M, E, bm: np.zeros(E, int),
-)
-
-
 @pytest.mark.parametrize(
     ("E", "M", "bm"),
     [
@@ -298,8 +232,7 @@ DRAWS = (
 def test_the_visits_are_those_of_megablox(E, M, bm):
     mine, theirs = (jax.jit(functools.partial(fn, M=M, bm=bm)) for fn in (tile_metadata, megablox))
     for n in range(EACH):
-        r = np.random.default_rng((E, M, n))
-        sizes = DRAWS[n % len(DRAWS)](r, M, E, bm)
+        sizes = sizes_of(n, E, M, bm) * (n > 0)  # at first there is nothing to do
         got, want = (
             [np.asarray(x) for x in fn(jnp.asarray(sizes, jnp.int32))] for fn in (mine, theirs)
         )
@@ -309,6 +242,7 @@ def test_the_visits_are_those_of_megablox(E, M, bm):
             assert a.shape == b.shape == (M // bm + E - 1,)
             assert a.dtype == np.int32
             np.testing.assert_array_equal(a[:steps], b[:steps], err_msg=str(sizes))
+            assert (np.diff(a[:steps]) >= 0).all()  # one right after another
         # What nobody visits is legal, and repeats the last visit.
         assert ((got[0] >= 0) & (got[0] < E) & (got[1] >= 0) & (got[1] < M // bm)).all(), sizes
         assert all(len(set(x[max(steps, 1) - 1 :].tolist())) == 1 for x in got[:2]), sizes

@@ -18,12 +18,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import sample
-from masks import KINDS, drawn
+from masks import KINDS, drawn, one_mask
 
 from puzzles import _puzzle, find, mutate
 from puzzles.splash_attention import _graduation as graduation
 from puzzles.splash_attention import splash_multi_head
-from puzzles.splash_attention._graduation import Case
+from puzzles.splash_attention._graduation import Case, shipped
 
 PRODUCTION = "jax.experimental.pallas.ops.tpu.splash_attention"
 mask_lib = pytest.importorskip(
@@ -217,77 +217,59 @@ def test_production_gets_its_own_mask_classes_and_no_other() -> None:
 
 classify_blocks = find("classify_blocks").solution
 active_tiles = find("active_tiles").solution
-
-MASK_SEEDS = range(30)
-TABLES = ("causal", "local", "chunked", "blocks", "elements", "empty rows", "joined", "uneven")
+TABLES = range(200)
 
 
-def table_of(kind: str, seed: int) -> tuple[object, int, int]:
-    """A mask of JAX's own classes, and block sizes that divide it."""
-    r = np.random.default_rng([TABLES.index(kind), seed])
-    bq, bk = (int(n) for n in r.choice([4, 8, 16], 2))
-    shape = T, S = bq * int(r.integers(1, 8)), bk * int(r.integers(1, 8))
-    offset = int(r.integers(-T // 2, S // 2 + 1))
-    causal = mask_lib.CausalMask(shape, offset=offset)
-    if kind == "causal":
-        return causal, bq, bk
-    if kind == "local":
-        window = tuple(None if n == 40 else int(n) for n in r.integers(0, 41, 2))
-        return mask_lib.LocalMask(shape, window_size=window, offset=offset), bq, bk
-    if kind == "chunked":
-        side = bq * bk * int(r.integers(1, 4))  # as many queries as keys
-        return mask_lib.ChunkedCausalMask((side, side), chunk_size=int(r.integers(1, side))), bq, bk
-    if kind == "joined":
-        one, two = (
-            r.random(shape) < 0.7,
-            np.kron(r.random((T // bq, S // bk)) < 0.5, np.ones((bq, bk))),
-        )
-        left, right = mask_lib.NumpyMask(one), mask_lib.NumpyMask(two > 0)
-        return (causal & left) | right, bq, bk
-    if kind == "elements":
-        return mask_lib.NumpyMask(r.random(shape) < r.choice([0.02, 0.5, 0.98])), bq, bk
-    # blocks that are empty, full or one of three patterns
-    store = [np.zeros((bq, bk), bool), np.ones((bq, bk), bool), *(r.random((3, bq, bk)) < 0.5)]
-    numbers = r.integers(0, len(store), (T // bq, S // bk))
-    if kind == "empty rows":
-        numbers[r.random(len(numbers)) < 0.5] = 0
-    if kind == "uneven":  # one wide row, the others narrow
-        numbers *= r.random(numbers.shape) < 0.2
-        numbers[r.integers(len(numbers))] = 1
-    return mask_lib.NumpyMask(np.block([[store[n] for n in row] for row in numbers])), bq, bk
+def table_of(number: int) -> tuple[list, int, int]:
+    """Masks of JAX's own classes, of one head or several that differ, and sizes of blocks."""
+    r, kind = np.random.default_rng([8, number]), KINDS[number % len(KINDS)]
+    bq, bk = (int(n) for n in r.choice([32, 64, 128], 2))
+    T, S = (128 * int(n) for n in r.integers(1, 5, 2))
+    kinds = [kind] if kind != "one each" else r.choice(KINDS[:-1], r.integers(2, 5))
+    masks = [shipped(name, *args) for name, args in (one_mask(r, one, T, S) for one in kinds)]
+    differ = {np.asarray(mask[:, :]).tobytes(): mask for mask in masks}
+    return [*differ.values()], bq, bk
 
 
-def production(masks: list, bq: int, bk: int, shrink_grid: bool) -> object:
-    """JAX's mask info for dense masks, one a head."""
-    heads = mask_lib.MultiHeadMask([mask_lib.NumpyMask(np.asarray(m[:, :])) for m in masks])
+def production(masks: list, bq: int, bk: int, shrink_grid: bool) -> Any:
+    """JAX's mask info of masks, one a head."""
+    heads = mask_lib.MultiHeadMask(masks)
     return info_lib.process_mask(heads, (bq, bk), shrink_grid=shrink_grid)[0]
 
 
-def patterns(stored: np.ndarray | None) -> list[bytes]:
-    return [] if stored is None else sorted(pattern.tobytes() for pattern in stored)
+def stored(masks: list) -> list:
+    """The masks as JAX stores them that have no formula."""
+    return [mask_lib.NumpyMask(np.asarray(mask[:, :])) for mask in masks]
 
 
-def same_tables(classify: Callable, mask: object, bq: int, bk: int) -> None:
-    dense = np.asarray(mask[:, :])
-    block_mask, mask_index, partial_masks = classify(dense, bq, bk)
-    theirs = production([mask], bq, bk, shrink_grid=False)
-    np.testing.assert_array_equal(block_mask, theirs.block_mask[0])
-    partial = block_mask == 1
-    if not partial.any():
-        assert theirs.partial_mask_blocks is None
-        assert partial_masks.shape == (1, bq, bk)
-        return
-    assert patterns(partial_masks) == patterns(theirs.partial_mask_blocks)
-    np.testing.assert_array_equal(
-        partial_masks[mask_index[partial]],
-        theirs.partial_mask_blocks[theirs.mask_next[0][partial]],
+def same_tables(classify: Callable, masks: list, bq: int, bk: int) -> None:
+    """The grid of heads with masks of their own is not shrunk."""
+    theirs = production(stored(masks), bq, bk, shrink_grid=len(masks) > 1)
+    used = set()
+    for head, mask in enumerate(masks):
+        block_mask, mask_index, partial_masks = classify(np.asarray(mask[:, :]), bq, bk)
+        np.testing.assert_array_equal(block_mask, theirs.block_mask[head])
+        computed = production([mask], bq, bk, shrink_grid=False)
+        np.testing.assert_array_equal(block_mask, computed.block_mask[0])
+        partial = block_mask == 1
+        if not partial.any():
+            assert partial_masks.shape == (1, bq, bk)
+            continue
+        chosen = partial_masks[mask_index[partial]]
+        np.testing.assert_array_equal(
+            chosen, theirs.partial_mask_blocks[theirs.mask_next[head][partial]]
+        )
+        assert len(partial_masks) == len({pattern.tobytes() for pattern in chosen})
+        used |= {pattern.tobytes() for pattern in chosen}
+    assert len(used) == (
+        0 if theirs.partial_mask_blocks is None else len(theirs.partial_mask_blocks)
     )
 
 
-def same_tiles(active: Callable, mask: object, bq: int, bk: int) -> None:
+def same_tiles(active: Callable, masks: list, bq: int, bk: int) -> None:
     """The list is JAX's shrunk grid without the padding, and with a visit for each empty row."""
-    block_mask, mask_index, partial_masks = classify_blocks(np.asarray(mask[:, :]), bq, bk)
-    rows, cols, masks, flags = active(block_mask, mask_index)
+    block_mask, mask_index, partial_masks = classify_blocks(np.asarray(masks[0][:, :]), bq, bk)
+    rows, cols, masks_of, flags = active(block_mask, mask_index)
     kinds = flags & 3
     empty = ~block_mask.any(axis=1)
     np.testing.assert_array_equal(rows[kinds == 0], np.flatnonzero(empty))
@@ -297,7 +279,7 @@ def same_tiles(active: Callable, mask: object, bq: int, bk: int) -> None:
     assert (np.diff(rows, prepend=-1) > 0).tolist() == (flags & 4 > 0).tolist()
     if empty.all():  # JAX shrinks such a grid to nothing, and then refuses it
         return
-    theirs = production([mask], bq, bk, shrink_grid=True)
+    theirs = production(stored(masks[:1]), bq, bk, shrink_grid=True)
     padded = theirs.block_mask[0]
     widest = (block_mask > 0).sum(axis=1).max()
     assert padded.shape == (len(block_mask), widest)
@@ -308,10 +290,10 @@ def same_tiles(active: Callable, mask: object, bq: int, bk: int) -> None:
     np.testing.assert_array_equal(kinds[work], padded[padded > 0])
     if theirs.mask_next is not None:
         np.testing.assert_array_equal(
-            partial_masks[masks[kinds == 1]],
+            partial_masks[masks_of[kinds == 1]],
             theirs.partial_mask_blocks[theirs.mask_next[0][padded == 1]],
         )
-        assert fetches(masks) <= fetches(theirs.mask_next[0].ravel())
+        assert fetches(masks_of) <= fetches(theirs.mask_next[0].ravel())
 
 
 def fetches(numbers: np.ndarray) -> int:
@@ -319,56 +301,17 @@ def fetches(numbers: np.ndarray) -> int:
     return 1 + int((np.diff(numbers.astype(int)) != 0).sum())
 
 
-@pytest.mark.parametrize("kind", TABLES)
-def test_tables_are_those_of_production(kind: str) -> None:
-    for seed in MASK_SEEDS:
-        same_tables(classify_blocks, *table_of(kind, seed))
+def everywhere(compare: Callable, fn: Callable) -> None:
+    for number in TABLES:
+        compare(fn, *table_of(number))
 
 
-@pytest.mark.parametrize("kind", TABLES)
-def test_lists_are_productions_grid_without_its_padding(kind: str) -> None:
-    for seed in MASK_SEEDS:
-        same_tiles(active_tiles, *table_of(kind, seed))
+def test_tables_are_those_of_production() -> None:
+    everywhere(same_tables, classify_blocks)
 
 
-@pytest.mark.parametrize("kind", ["causal", "local", "chunked"])
-def test_masks_that_production_computes_have_the_same_kinds(kind: str) -> None:
-    for seed in MASK_SEEDS:
-        mask, bq, bk = table_of(kind, seed)
-        heads = mask_lib.MultiHeadMask([mask])
-        theirs = info_lib.process_mask(heads, (bq, bk), shrink_grid=False)[0]
-        block_mask, _, _ = classify_blocks(np.asarray(mask[:, :]), bq, bk)
-        np.testing.assert_array_equal(block_mask, theirs.block_mask[0])
-
-
-def test_one_mask_a_head_has_a_table_a_head_and_no_shrunk_grid() -> None:
-    for seed in MASK_SEEDS:
-        r = np.random.default_rng(seed)
-        (N, rows, columns), bq, bk = r.integers(2, 6, 3), 8, 16
-        masks = np.kron(r.integers(0, 2, (N, rows, columns)), np.ones((1, bq, bk))) > 0
-        upper = bq * rows // 2  # patterns that heads share
-        masks[:, :upper] &= r.random((1, upper, bk * columns)) < 0.5
-        theirs = production(list(masks), bq, bk, shrink_grid=True)
-        assert theirs.block_mask.shape == (N, rows, columns)
-        ours = [classify_blocks(mask, bq, bk) for mask in masks]
-        used = set()
-        for head, (block_mask, mask_index, partial_masks) in enumerate(ours):
-            np.testing.assert_array_equal(block_mask, theirs.block_mask[head])
-            partial = block_mask == 1
-            if partial.any():
-                chosen = partial_masks[mask_index[partial]]
-                used |= {*patterns(chosen)}
-                wanted = theirs.partial_mask_blocks[theirs.mask_next[head][partial]]
-                np.testing.assert_array_equal(chosen, wanted)
-        assert patterns(theirs.partial_mask_blocks) == sorted(used)
-
-
-def test_a_causal_mask_has_36_tiles_where_the_padded_grid_has_64_steps() -> None:
-    causal = mask_lib.CausalMask((1024, 1024))
-    block_mask, mask_index, partial_masks = classify_blocks(causal[:, :], 128, 128)
-    rows, _, _, _ = active_tiles(block_mask, mask_index)
-    padded = production([causal], 128, 128, shrink_grid=True).block_mask[0]
-    assert (len(rows), padded.size, len(partial_masks)) == (36, 64, 1)
+def test_lists_are_productions_grid_without_its_padding() -> None:
+    everywhere(same_tiles, active_tiles)
 
 
 @pytest.mark.parametrize(
@@ -382,12 +325,5 @@ def test_a_causal_mask_has_36_tiles_where_the_padded_grid_has_64_steps() -> None
 )
 def test_a_mistake_disagrees_with_production(compare: Callable, name: str, mistake: str) -> None:
     puzzle = find(name)
-    wrong = mutate(puzzle, puzzle.mistake(mistake))
-
-    def everywhere() -> None:
-        for kind in TABLES:
-            for seed in MASK_SEEDS:
-                compare(wrong, *table_of(kind, seed))
-
     with pytest.raises(AssertionError):
-        everywhere()
+        everywhere(compare, mutate(puzzle, puzzle.mistake(mistake)))

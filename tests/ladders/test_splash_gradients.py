@@ -14,11 +14,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import sample
-from masks import HEADS, drawn
+from masks import drawn
 
 from puzzles import _puzzle, find, mutate
 from puzzles.splash_attention import _gradients as graduation
 from puzzles.splash_attention._gradients import Case
+from puzzles.splash_attention.attention_dkv import by_columns
 
 SOLUTION = find("splash_vjp").solution
 CALLS = range(104)
@@ -130,53 +131,6 @@ def test_a_batch_is_one_vmap_and_jit_changes_nothing() -> None:
             np.testing.assert_allclose(got[n], want, rtol=1e-4, atol=1e-5)
 
 
-def column_list() -> Callable:
-    """The helper that attention_dkv gives its learner."""
-    puzzle = find("attention_dkv")
-    return _puzzle.load(puzzle, puzzle.text, "lists")["by_columns"]
-
-
-def visits(number: int) -> tuple:
-    """A row list, the same visits by columns, and what heads there are."""
-    r = np.random.default_rng(number)
-    N, K = HEADS[number % len(HEADS)]
-    R, J, heads = int(r.integers(1, 6)), int(r.integers(1, 5)), N if r.integers(2) else 1
-    kinds = (r.integers(0, 3, (heads * R, J)) * (r.random((heads * R, J)) < 0.6)).astype(np.int32)
-    tiles = find("active_tiles").solution(kinds, r.integers(0, 9, kinds.shape).astype(np.int32))
-    return tiles, column_list()(tiles, N, K, R, J), (N, K, R, J, heads)
-
-
-@pytest.mark.parametrize("number", range(40))
-def test_the_list_by_columns_has_the_same_visits_once_and_each_column_in_one_run(
-    number: int,
-) -> None:
-    tiles, (rows, cols, masks, flags), (N, K, R, J, heads) = visits(number)
-    G = N // K
-    shared = heads == 1
-    wanted = set()
-    for row, col, mask, flag in zip(*(x.tolist() for x in tiles), strict=True):
-        for head in [0] if shared else [row // R]:  # the grid repeats it for the others of a group
-            if flag & 3:
-                key_head = 0 if shared else head // G
-                at = head * R + row % R, key_head * J + col
-                wanted.add((*at, mask if flag & 3 == 1 else -1, flag & 3))
-    live = flags & 3 > 0
-    got = [
-        (int(r), int(c), int(m) if f & 3 == 1 else -1, int(f & 3))
-        for r, c, m, f in zip(rows[live], cols[live], masks[live], flags[live], strict=True)
-    ]
-    assert len(got) == len(set(got))
-    assert set(got) == wanted
-    columns = (1 if shared else K) * J
-    assert live.sum() == (tiles[3] & 3 > 0).sum()
-    assert cols[flags & 4 > 0].tolist() == list(range(columns))
-    assert cols[flags & 8 > 0].tolist() == list(range(columns))
-    assert (np.diff(cols, prepend=-1) > 0).tolist() == (flags & 4 > 0).tolist()
-    dead = cols[~live].tolist()
-    assert dead == sorted(set(range(columns)) - {c for _, c, _, _ in wanted})
-    assert all(x.dtype == np.int32 for x in (rows, cols, masks, flags))
-
-
 @pytest.mark.skipif(not graduation.has_splash(), reason="this JAX has no splash attention")
 def test_productions_fused_backward_pass_takes_five_dots_and_a_dq_for_each_column() -> None:
     case, written = some_call(), []
@@ -223,24 +177,6 @@ def test_what_does_not_fit_is_refused_in_a_sentence() -> None:
 # What the prose states
 
 
-@pytest.mark.skipif(not graduation.has_splash(), reason="this JAX has no splash attention")
-def test_training_takes_fewer_steps_and_bytes_than_productions_two_kernels_for_the_same_dots() -> (
-    None
-):
-    for name, case in graduation.computed_masks(2048, 256).items():
-        table = graduation.step_costs(SOLUTION, case)
-        for launch, mine in table["reference"].items():
-            theirs = table["JAX's"][launch]
-            assert mine.steps < theirs.steps, (name, launch)
-            assert mine.dots == theirs.dots
-            assert mine.bytes < theirs.bytes, (name, launch)
-        step = table["JAX's fused"][graduation.STEP]
-        assert step.dots < table["reference"][graduation.STEP].dots
-    text = graduation.costs(SOLUTION, 1024, 256)
-    assert text.count("dk and dv") == 3
-    assert "JAX's fused: steps" in text
-
-
 def test_a_group_walks_one_list_and_lse_is_no_wider_than_the_sequence() -> None:
     case = graduation.computed_masks(1024, 256)["causal"]
     forward, dq, dkv = graduation.backward_launches(attending(case), case)
@@ -261,38 +197,9 @@ def test_the_picture_of_one_list_in_two_orders() -> None:
         [0, 0, 1, 1],
         [14, 6, 9, 13],
     ]
-    rows, cols, _, flags = column_list()(tiles, 1, 1, 3, 3)
+    rows, cols, _, flags = by_columns(tiles, 1, 1, 3, 3)
     assert [cols.tolist(), rows[:4].tolist(), flags.tolist()] == [
         [0, 0, 1, 1, 2],
         [0, 1, 1, 2],
         [6, 10, 5, 9, 12],
     ]
-
-
-def test_a_weight_comes_back_from_lse_and_delta_is_the_rows_mean_of_dp() -> None:
-    r = np.random.default_rng(0)
-    s, v, do = r.normal(size=(5, 7)), r.normal(size=(7, 3)), r.normal(size=(5, 3))
-    p = np.exp(s) / np.exp(s).sum(axis=1, keepdims=True)
-    lse = np.log(np.exp(s).sum(axis=1, keepdims=True))
-    np.testing.assert_allclose(np.exp(s - lse), p)
-    mean = (p * (do @ v.T)).sum(axis=1)
-    np.testing.assert_allclose((p @ v * do).sum(axis=1), mean)
-    slope = jax.vjp(lambda s: jax.nn.softmax(s, axis=1) @ v, jnp.asarray(s, jnp.float32))[1]
-    wanted = slope(jnp.asarray(do, jnp.float32))[0]
-    np.testing.assert_allclose(p * (do @ v.T - mean[:, None]), wanted, atol=1e-6)
-
-
-def test_what_each_dot_of_the_backward_pass_is_for() -> None:
-    """By the widths that are contracted: H for s, Hv for dp, bq and bk for the gradients."""
-    i, j = np.indices((128, 256))
-    arrays = graduation.draw(0, 2, 1, 128, 256, 64, 32, jnp.float32)
-    case = Case(*arrays, j <= i + 100, bq=128, bk=256)
-    _, dq, dkv = graduation.backward_launches(attending(case), case)
-    for launch, tile, outs in (
-        (dq, (128, 256), [(128, 64)]),
-        (dkv, (256, 128), [(256, 32), (256, 64)]),  # keys down, queries along the lanes
-    ):
-        shapes = [(dot.lhs, dot.rhs, dot.out) for dot in launch.dots]
-        assert shapes[0] == ((tile[0], 64), (tile[1], 64), tile)
-        assert ((tile[0], 32), (tile[1], 32), tile) in shapes
-        assert sorted(out for *_, out in shapes) == sorted([tile, tile, *outs])

@@ -19,25 +19,6 @@ S = jax.ShapeDtypeStruct
 HBM = pl.BlockSpec(memory_space=pl.ANY)
 
 
-def test_a_portion_is_a_block_or_the_largest_slice_that_is_copied():
-    def fn(x, y):
-        def kernel(x_ref, y_ref, o_ref):
-            def body(buffer):
-                pltpu.sync_copy(x_ref.at[1, pl.ds(0, 16)], buffer)
-                pltpu.sync_copy(x_ref.at[2].at[pl.ds(8, 8), :128], buffer.at[:8, :128])
-                o_ref[...] = buffer[...]
-
-            pl.run_scoped(body, pltpu.VMEM((16, 256), f32))
-
-        spec = pl.BlockSpec((None, 16, 256), lambda i: (i, 0, 0))
-        return pl.pallas_call(kernel, grid=(2,), in_specs=[HBM, HBM], out_specs=spec,
-                              out_shape=S((2, 16, 256), f32))(x, y)  # fmt: skip
-
-    one = one_launch(fn, S((3, 64, 256), f32), S((8, 128), f32))
-    assert [o.portion for o in one.inputs + one.outputs] == [(1, 16, 256), (0, 0), (1, 16, 256)]
-    assert one.hbm_bytes_read == 2 * (16 * 256 + 8 * 128) * 4
-
-
 def test_a_pipeline_in_a_kernel_is_counted_block_by_block():
     # The grid (3, 4, 2): a's index changes at every one of 24 steps (64 x 128 f32), b's as well
     # (128 x 128 f32), and the output's 12 times.

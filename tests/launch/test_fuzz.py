@@ -1,19 +1,17 @@
 """Random launches: what is read from a trace is what their index maps say at every step.
 
-And what JAX's TPU simulator does, step by step.
+And what JAX's TPU simulator makes of them is what was read.
 """
 
 from __future__ import annotations
 
 import math
-import tempfile
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-import hypothesis
-import hypothesis.strategies as st
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -27,11 +25,9 @@ from puzzles import Launch, Operand, trace
 from puzzles._launch import trace_call
 from puzzles._tpu import simulator, watch
 
-# Hypothesis keeps notes in ./.hypothesis, and pytest then warns of that folder
-hypothesis.configuration.set_hypothesis_home_dir(tempfile.gettempdir() + "/hypothesis")
-
 STEPS = 30  # of a launch, batches included
 ELEMENTS = 20_000  # of an array
+EXAMPLES = 16  # of each theme
 
 
 # What a launch is. All of it is plain data, so that a failing example can be read.
@@ -112,44 +108,38 @@ class Env:
 
 def value(expression: tuple, env: Env) -> Any:
     """An index, a condition or a trip count; test_launch.py has the arithmetic of integers."""
-    kind, *given = expression
-    ids, xp = env.ids, env.xp
-    if kind == "constant":
-        return given[0]
-    if kind == "table":
-        number, axes = given
-        return env.tables[number][tuple(ids[a] for a in axes)]
-    if kind in ("less", "equal"):
-        x, y = (value(e, env) for e in given)
-        return x < y if kind == "less" else x == y
-    i, size = ids[given[0]], env.bounds[given[0]]
-    if kind == "id":
-        return i
-    if kind == "reversed":
-        return size - 1 - i
-    if kind == "halved":
-        return i // 2
-    if kind == "capped":
-        return xp.minimum(i, given[1])
-    j = ids[given[1]]
-    if kind == "sum":
-        return i + j
-    if kind == "flat":
-        return i * env.bounds[given[1]] + j
-    assert kind == "causal"
-    return xp.where(j <= i, j, 0)
+    ids, bounds = env.ids, env.bounds
+    match expression:
+        case ("constant", number):
+            return number
+        case ("table", number, axes):
+            return env.tables[number][tuple(ids[a] for a in axes)]
+        case ("less", x, y):
+            return value(x, env) < value(y, env)
+        case ("equal", x, y):
+            return value(x, env) == value(y, env)
+        case ("id", i):
+            return ids[i]
+        case ("reversed", i):
+            return bounds[i] - 1 - ids[i]
+        case ("halved", i):
+            return ids[i] // 2
+        case ("capped", i, most):
+            return env.xp.minimum(ids[i], most)
+        case ("sum", i, j):
+            return ids[i] + ids[j]
+        case ("flat", i, j):
+            return ids[i] * bounds[j] + ids[j]
+        case ("causal", i, j):
+            return env.xp.where(ids[j] <= ids[i], ids[j], 0)
+    raise AssertionError(expression)
 
 
 # How launches are drawn.
 
 
-@st.composite
-def cases(draw: Any, theme: str) -> Case:
-    """A launch; `theme` is what every example has, the rest is chance.
-
-    Hypothesis draws a seed: when it draws every choice, half of so few examples are alike.
-    """
-    chance = draw(st.randoms(use_true_random=True))
+def drawn(theme: str, chance: Random) -> Case:
+    """A launch; `theme` is what every example has, the rest is chance."""
     fewest, most = {"vmap": (1, 2), "dots": (0, 1), "dynamic": (0, 1)}.get(theme, (0, 0))
     batches = [chance.randint(2, 3) for _ in range(chance.randint(fewest, most))]
     left = STEPS // math.prod(batches)
@@ -328,14 +318,26 @@ class _Maker:
         return [n for n, x in enumerate(inputs) if x.space == kind[3:]][:1]
 
 
+def mark_of(case: Case, ids: Any, first: Callable[[int], Any]) -> Any:
+    """What a step writes: its number and the first elements of its blocks, added up, below 251."""
+    mark = 0
+    for i, bound in zip(ids, case.bounds, strict=True):
+        mark = mark * bound + i
+    aliased = {n for n, _ in case.aliases}  # an earlier step may have written there
+    for n, x in enumerate(case.inputs):
+        mark = mark + (first(n) if x.space != "any" and n not in aliased else 0)
+    return mark % 251
+
+
 def kernel_of(case: Case) -> Any:
     def kernel(*refs: Any) -> None:
         tables, rest = refs[: len(case.tables)], refs[len(case.tables) :]
         inputs, outputs, log = rest[: len(case.inputs)], rest[len(case.inputs) : -1], rest[-1]
         ids = [pl.program_id(a) for a in range(len(case.bounds))]
         env = Env(case.bounds, ids, tables, jnp)
+        mark = mark_of(case, ids, lambda n: first_of(inputs[n]).astype(jnp.int32))
         for out, ref in zip(case.outputs, outputs, strict=True):
-            ref[...] = jnp.ones(ref.shape, out.dtype)
+            ref[...] = jnp.full(ref.shape, mark).astype(out.dtype)
         for n, guard in enumerate(case.dots):
 
             def tick(n: int = n) -> None:
@@ -344,6 +346,10 @@ def kernel_of(case: Case) -> Any:
             _guarded(guard, tick, env, inputs)
 
     return kernel
+
+
+def first_of(ref: Any) -> Any:
+    return ref[(0,) * len(ref.shape)]
 
 
 def _guarded(guard: tuple, tick: Any, env: Env, inputs: Any) -> None:
@@ -365,7 +371,7 @@ def _guarded(guard: tuple, tick: Any, env: Env, inputs: Any) -> None:
         lax.switch(value(given[0], env), [lambda: None, tick, twice])
     else:
         ref = inputs[given[0]]
-        pl.when(ref[(0,) * len(ref.shape)] % 5 < 2)(tick)
+        pl.when(first_of(ref) % 5 < 2)(tick)
 
 
 def function_of(case: Case) -> Any:
@@ -422,115 +428,9 @@ def arguments_of(case: Case) -> list[Any]:
     return [jnp.asarray(sizes), tables, *inputs]
 
 
-# What the simulator does.
-
-
-class Recorder(watch.Watch):
-    """Notes which blocks the simulator copies, and in which step."""
-
-    def __init__(self, equation: Any, how: Any) -> None:
-        super().__init__(equation, how)
-        grid = equation.params["grid_mapping"]
-        aliased = {
-            o: i - grid.num_index_operands for i, o in equation.params["input_output_aliases"]
-        }
-        fresh = iter(range(grid.num_inputs, grid.num_inputs + grid.num_outputs))
-        self.places = [aliased[o] if o in aliased else next(fresh) for o in range(grid.num_outputs)]
-        self.fetches: dict[int, list[tuple[int, Any]]] = {}
-        self.stores: dict[int, list[tuple[int, Any]]] = {}
-        self.fetched_at: list[tuple[int, tuple[int, ...]]] = []  # steps with their program ids
-        self.outputs: list[list[Any]] = []  # a step: the block of each output
-
-    @property
-    def points(self) -> list[tuple[int, ...]]:
-        return self._points
-
-    def call(self, *args: Any, callback: Any, **more: Any) -> Any:
-        function = callback.callback_func
-        given = watch._named(function, *jax.tree.unflatten(callback.in_tree, args))
-        name = getattr(getattr(function, "func", function), "__name__", "")
-        if name == "get" and given.get("input_name") is not None:
-            self.note(self.fetches, given)
-            self.fetched_at.append((self._done, tuple(map(int, given["grid_loop_idx"]))))
-        elif (
-            name == "store" and int(given["buffer_id"]) in [*self._buffers][: 1 + max(self.places)]
-        ):
-            self.note(self.stores, given)
-        elif name == "_check_for_revisiting":
-            blocks = given["output_blocks"]
-            self.outputs.append([None if b is None else slices(b) for b in blocks])
-        return super().call(*args, callback=callback, **more)
-
-    def note(self, where: dict, given: dict) -> None:
-        buffer = [*self._buffers].index(int(given["buffer_id"]))
-        where.setdefault(buffer, []).append((self._done, slices(given["transforms"])))
-
-
-def slices(transforms: Any) -> tuple[tuple[int, int], ...]:
-    """(first element, how many) along every axis."""
-    (indexer,) = jax.tree.map(int, transforms)
-    return tuple((i, 1) if isinstance(i, int) else (i.start, i.size) for i in indexer.indices)
-
-
-def ran(case: Case, monkeypatch: pytest.MonkeyPatch) -> tuple[Launch, Recorder]:
-    """A launch as it is read and as it runs."""
-    watches: list[Recorder] = []
-
-    def watched(equation: Any, how: Any) -> Recorder:
-        watches.append(Recorder(equation, how))
-        return watches[-1]
-
-    arguments = arguments_of(case)
-    traced = trace_call(function_of(case), *arguments)
-    with monkeypatch.context() as patch:
-        patch.setattr(simulator, "Watch", watched)
-        simulator.run(traced, watch.How())  # what is foreseen of a launch is not asked here
-    # Shapes are enough, but for what index maps and branches may read.
-    shapes = [
-        x if block.space == "smem" else jax.ShapeDtypeStruct(x.shape, x.dtype)
-        for x, block in zip(arguments[2:], case.inputs, strict=True)
-    ]
-    found = trace(function_of(case), *arguments[:2], *shapes)
-    assert len(found) == len(watches) == 1 + case.chained * len(case.tables)
-    return found[-1], watches[-1]
-
-
 def blocks(operand: Operand, step: int) -> tuple[tuple[int, int], ...]:
     """The block that is read from the trace: (first element, how many) along every axis."""
     return tuple(zip(operand.starts[step].tolist(), operand.sizes, strict=True))
-
-
-def compare_moves(case: Case, launch: Launch, watch: Recorder) -> None:
-    """Program ids, the block of each step, which blocks move in which step, and their bytes."""
-    assert launch.grid == (*(size for size, _ in case.vmaps[::-1]), *case.grid)
-    assert [tuple(p) for p in launch.program_ids.tolist()] == watch.points
-    for step, point in watch.fetched_at:
-        assert watch.points[step] == point
-    assert launch.aliases == case.aliases
-    for n, operand in enumerate(launch.inputs):
-        expected = [(s, blocks(operand, s)) for s in np.flatnonzero(operand.fetched)]
-        compare(operand, expected, watch.fetches.get(n, []))
-        stays = np.flatnonzero(~operand.fetched)
-        if operand.space != "any":
-            assert (operand.blocks[stays] == operand.blocks[stays - 1]).all()
-    for n, operand in enumerate(launch.outputs):
-        # A block is written back in the last step that has it: before the next one's first.
-        last = np.flatnonzero(np.append(operand.fetched[1:], True)[: launch.steps])
-        expected = [(s, blocks(operand, s)) for s in last]
-        shared = [m for m, place in enumerate(watch.places) if place == watch.places[n]]
-        assert shared == [n]
-        compare(operand, expected, watch.stores.get(watch.places[n], []))
-        for step, visited in enumerate(watch.outputs):
-            assert visited[n] in (None, blocks(operand, step))
-    assert len(watch.outputs) == launch.steps
-
-
-def compare(operand: Operand, expected: list, moved: list) -> None:
-    assert [(s, list(b)) for s, b in expected] == [(s, list(b)) for s, b in moved], operand.name
-    assert operand.transfers == len(moved)
-    whole = np.empty(operand.shape, np.uint8)
-    inside = sum(whole[tuple(slice(at, at + n) for at, n in b)].size for _, b in moved)
-    assert operand.hbm_bytes == inside * np.dtype(operand.dtype).itemsize
 
 
 def features(case: Case, launch: Launch) -> Counter:
@@ -577,15 +477,6 @@ THEMES = {
 }
 
 
-FEW = hypothesis.settings(
-    max_examples=16,
-    derandomize=True,
-    database=None,
-    deadline=None,
-    phases=[hypothesis.Phase.generate],  # shrinking would take minutes
-    suppress_health_check=list(hypothesis.HealthCheck),
-)
-
 # What index maps and guards say: every step by plain Python, without a trace.
 
 
@@ -627,69 +518,76 @@ def times(case: Case, guard: tuple, env: Env, inputs: Any) -> int:
     return 1
 
 
-@pytest.mark.parametrize("theme", THEMES)
-def test_a_launch_is_read_as_its_index_maps_say(theme: str) -> None:
-    had: Counter = Counter()
+def first_elements(launch: Launch, arguments: list, step: int) -> list:
+    """Of the block of each input at a step."""
+    starts = [operand.starts[step] for operand in launch.inputs]
+    return [np.asarray(x)[tuple(at)] for x, at in zip(arguments[2:], starts, strict=True)]
 
-    @FEW
-    @hypothesis.given(cases(theme))
-    def compare_all(case: Case) -> None:
+
+def compare_with_maps(case: Case, launch: Launch, arguments: list) -> None:
+    scalars = [(o.shape, o.transfers, o.hbm_bytes) for o in launch.scalars]
+    assert scalars == [(x.shape, 1, x.nbytes) for x in arguments[1]]
+    assert launch.aliases == case.aliases
+    steps = steps_of(case)
+    assert launch.program_ids.tolist() == [list(ids) for ids, _ in steps]
+    batched = [[axes[n] for _, axes in case.vmaps] for n in range(len(case.inputs))]
+    batched += [[0] * len(case.vmaps) for _ in case.outputs]
+    operands = (*launch.inputs, *launch.outputs[:-1])
+    for operand, x, axes in zip(operands, case.inputs + case.outputs, batched, strict=True):
+        held = [block_at(case, x, axes, *step) for step in steps]
+        moved = [b for n, b in enumerate(held) if n == 0 or b != held[n - 1]]
+        moved = [] if x.space == "any" else moved
+        assert [list(blocks(operand, n)) for n in range(len(held))] == held, operand.name
+        assert operand.transfers == len(moved)
+        inside = sum(
+            math.prod(min(n, size - at) for (at, n), size in zip(b, operand.shape, strict=True))
+            for b in moved
+        )
+        assert operand.hbm_bytes == inside * np.dtype(operand.dtype).itemsize
+    for n, guard in enumerate(case.dots):
+        executed = np.zeros(launch.steps, int)
+        for dot in launch.dots:
+            executed += dot.executed * (dot.lhs == (n + 1, 2))
+        assert executed.tolist() == [
+            times(case, guard, env, first_elements(launch, arguments, step))
+            for step, (_, env) in enumerate(steps)
+        ], guard
+
+
+def compare_with_simulator(case: Case, launch: Launch, arguments: list) -> None:
+    """What the kernel writes tells its step, and the blocks that it was given in it."""
+    ran = simulator.run(trace_call(function_of(case), *arguments), watch.How())
+    results = ran.results[: len(case.outputs)]
+    wanted = [(np.zeros(x.shape), np.zeros(x.shape, bool)) for x in results]
+    for step in range(launch.steps):
+        ids = launch.program_ids[step, len(case.vmaps) :]
+        first = first_elements(launch, arguments, step)
+        mark = mark_of(case, ids, lambda n, first=first: int(first[n]))
+        for operand, (numbers, written) in zip(launch.outputs, wanted, strict=False):
+            block = tuple(slice(at, at + n) for at, n in blocks(operand, step))
+            numbers[block], written[block] = mark, True
+    for got, (numbers, written) in zip(results, wanted, strict=True):
+        np.testing.assert_array_equal(got[written].astype(float), numbers[written])
+
+
+@pytest.mark.parametrize(
+    ("theme", "compare"),
+    [
+        *((theme, compare_with_maps) for theme in THEMES),
+        *(
+            pytest.param(theme, compare_with_simulator, marks=[pytest.mark.slow])
+            for theme in sample.some(list(THEMES))
+        ),
+    ],
+)
+@pytest.mark.graduate
+def test_a_launch_is_read_as_its_index_maps_say(theme: str, compare: Callable) -> None:
+    had: Counter = Counter()
+    for seed in range(EXAMPLES):
+        case = drawn(theme, Random(f"{theme} {seed}"))
+        print(case)  # which pytest shows where it fails
         arguments = arguments_of(case)
         launch = trace(function_of(case), *arguments)[-1]
-        scalars = [(o.shape, o.transfers, o.hbm_bytes) for o in launch.scalars]
-        assert scalars == [(x.shape, 1, x.nbytes) for x in arguments[1]]
-        assert launch.aliases == case.aliases
-        steps = steps_of(case)
-        assert launch.program_ids.tolist() == [list(ids) for ids, _ in steps]
-        batched = [[axes[n] for _, axes in case.vmaps] for n in range(len(case.inputs))]
-        batched += [[0] * len(case.vmaps) for _ in case.outputs]
-        operands = (*launch.inputs, *launch.outputs[:-1])
-        for operand, x, axes in zip(operands, case.inputs + case.outputs, batched, strict=True):
-            held = [block_at(case, x, axes, *step) for step in steps]
-            moved = [b for n, b in enumerate(held) if n == 0 or b != held[n - 1]]
-            moved = [] if x.space == "any" else moved
-            assert [list(blocks(operand, n)) for n in range(len(held))] == held, operand.name
-            assert operand.transfers == len(moved)
-            inside = sum(
-                math.prod(min(n, size - at) for (at, n), size in zip(b, operand.shape, strict=True))
-                for b in moved
-            )
-            assert operand.hbm_bytes == inside * np.dtype(operand.dtype).itemsize
-        for n, guard in enumerate(case.dots):
-            executed = np.zeros(launch.steps, int)
-            for dot in launch.dots:
-                executed += dot.executed * (dot.lhs == (n + 1, 2))
-            assert executed.tolist() == [
-                times(case, guard, env, _first_elements(case, arguments, batched, ids, env))
-                for ids, env in steps
-            ], guard
+        compare(case, launch, arguments)
         had.update(features(case, launch))
-
-    compare_all()
-    assert not set(THEMES[theme]) - set(had), "no example has it: draw more that have"
-
-
-def _first_elements(case: Case, arguments: list, batched: list, ids: Any, env: Env) -> list:
-    """Of the block of each input at a step."""
-    corners = [
-        tuple(at for at, _ in block_at(case, x, axes, ids, env))
-        for x, axes in zip(case.inputs, batched, strict=False)
-    ]
-    return [np.asarray(a)[c] for a, c in zip(arguments[2:], corners, strict=True)]
-
-
-@pytest.mark.slow
-@pytest.mark.graduate
-@pytest.mark.parametrize("theme", sample.some(list(THEMES)))
-def test_a_launch_does_what_was_read(theme: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    had: Counter = Counter()
-
-    @FEW
-    @hypothesis.given(cases(theme))
-    def compare_all(case: Case) -> None:
-        launch, watch = ran(case, monkeypatch)
-        compare_moves(case, launch, watch)
-        had.update(features(case, launch))
-
-    compare_all()
     assert not set(THEMES[theme]) - set(had), "no example has it: draw more that have"

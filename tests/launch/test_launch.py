@@ -13,7 +13,6 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from launched import one as only
-from launches import multiply
 
 from puzzles._launch import Abstract, trace
 from puzzles._launch.evaluate import Walk
@@ -38,31 +37,6 @@ def call(kernel, out, grid=(), specs=None, out_specs=None, scratch=(), scalars=0
 
 def copy_kernel(x_ref, o_ref):
     o_ref[...] = x_ref[...]
-
-
-def test_matmul_fetches_a_block_only_when_its_index_changes():
-    one = only(multiply, S((256, 384), bf16), S((384, 128), bf16))
-    assert (one.name, one.grid, one.steps) == ("matmul_kernel", (2, 1, 3), 6)
-    a, b = one.inputs
-    (o,) = one.outputs
-    assert [x.name for x in one.operands] == ["a_ref", "b_ref", "o_ref", "acc_ref"]
-    assert a.blocks.tolist() == [[0, 0], [0, 1], [0, 2], [1, 0], [1, 1], [1, 2]]
-    assert (a.transfers, b.transfers, o.transfers) == (6, 6, 2)
-    # 6 + 6 blocks of 128 * 128 bf16 read, 2 written: 32,768 bytes each.
-    assert (one.hbm_bytes_read, one.hbm_bytes_written) == (12 * 32768, 2 * 32768)
-    assert o.fetched.tolist() == [True, False, False, True, False, False]
-    # Two buffers of 32 KiB for a, b and o, and 64 KiB of f32 scratch.
-    assert [x.buffers for x in one.operands] == [2, 2, 2, 1]
-    assert one.vmem_bytes == 3 * 2 * 32768 + 65536
-    # A dot of 2 * 128**3 and an addition of 128 * 128 on each of 6 steps.
-    assert one.dots[0].executed.tolist() == [1] * 6
-    assert one.dots[0].dtypes == ("bfloat16", "bfloat16", "float32")
-    assert one.dot_flops == one.dots[0].flops == 6 * 2 * 128**3
-    assert one.flops == 6 * (2 * 128**3 + 128 * 128)
-    assert one.intensity == one.flops / one.hbm_bytes == one.flops / (14 * 32768)
-    assert one.program_ids.tolist() == [[i, 0, k] for i in range(2) for k in range(3)]
-    assert one.busy.all()
-    assert one.unknown_branches == 0
 
 
 def over_rows(x, in_spec=ROW, out_spec=ROW):

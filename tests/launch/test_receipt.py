@@ -178,27 +178,6 @@ def test_what_depends_on_data_is_a_bound(kernel, flops, data):
     assert said["data"] == data
 
 
-def test_bytes_under_a_branch_on_data_are_at_most():
-    def kernel(x_ref, y_ref, o_ref):
-        o_ref[...] = x_ref[...]
-
-        def body(buffer):
-            @pl.when(x_ref[0, 0] > 0)
-            def _():
-                pltpu.sync_copy(y_ref, buffer)
-                o_ref[...] = buffer[...]
-
-        pl.run_scoped(body, pltpu.VMEM((8, 128), f32))
-
-    def fn(x):
-        spec = pl.BlockSpec((8, 128), lambda i: (i, 0))
-        return pl.pallas_call(
-            kernel, grid=(2,), in_specs=[spec, HBM], out_specs=spec, out_shape=S((16, 128), f32)
-        )(x, x[:8])
-
-    assert rows(fn, S((16, 128), f32))["HBM"] == "read at most 16 KiB, written 8 KiB"
-
-
 def limited(limit):
     """Two buffers each of 1280 x 1024 f32: 20 MiB."""
 
@@ -324,10 +303,3 @@ def test_what_another_launch_wrote_was_counted_there():
 
     second = trace(fn, S((16, 128), f32))[1]
     assert second.around.made == ()
-
-
-def test_a_copy_to_another_device_has_no_flights():
-    import production
-
-    fn, x = production.all_gather()
-    assert trace(fn, x)[0].in_flight is None

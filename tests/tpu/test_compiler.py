@@ -321,21 +321,6 @@ def test_the_environment_of_this_process_is_left_alone():
     assert "TPU_WORKER_HOSTNAMES" not in os.environ
 
 
-@pytest.mark.usefixtures("compiler")
-def test_libtpu_estimates_cycles_or_says_why_not():
-    def cycles(*dims):
-        try:
-            return _tpu.estimated_cycles(traced(launch(), shape(*dims)), "v5e")
-        except _tpu.NoEstimate as error:
-            return str(error)
-
-    small = cycles(256, 256)
-    if isinstance(small, int):
-        assert 0 < small < cycles(512, 1024)
-    else:
-        assert "too old" in small  # that of JAX 0.7
-
-
 @sample.drill
 @pytest.mark.newest
 @pytest.mark.usefixtures("compiler")

@@ -11,7 +11,6 @@ import pytest
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from puzzles._jax import interpret_params
 from puzzles._launch import as_tpu, trace_call
 from puzzles._tpu import SimulationError, simulate, simulator, watch
 
@@ -177,28 +176,6 @@ def test_parallel_axes_run_in_the_order_of_the_seed_and_steps_stay_right():
         with pytest.raises(SimulationError) as caught:
             simulate(traced, seed=seed)
         assert caught.value.finding.step[0] == 1
-
-
-def visited(seed):
-    """The grid points of a launch with two parallel axes, in order; and its program's text."""
-    points = []
-
-    def record(*given):
-        *token, point, _ = given  # 0.7 hands no token through
-        points.append(tuple(np.asarray(point).tolist()))
-        return token[0] if token else ()
-
-    params = interpret_params(random_seed=seed, grid_point_recorder=record)
-    fn = jax.jit(launch(dimension_semantics=("parallel", "parallel"), interpret=params))
-    text = fn.lower(X).as_text()
-    jax.block_until_ready(fn(X))
-    return points, text
-
-
-def test_another_seed_shuffles_as_jax_does():
-    points, text = visited(0)
-    assert sorted(points) == [(0, 0), (0, 1), (1, 0), (1, 1)]
-    assert "threefry" in text
 
 
 def test_results_without_a_kernel_and_of_many_dtypes():
