@@ -73,7 +73,7 @@ test-colab test-jax-%: export PUZZLES_SHARE = 6
 OLDER := -m 'not newest'
 
 test: $(TEST)/.installed lint ## everything CI runs, on the newest JAX
-	$(TEST)/bin/python $(PYTEST) --junitxml=build/gate.xml
+	$(TEST)/bin/python $(PYTEST)
 
 graduate: export PUZZLES_GRADUATE = 1
 graduate: $(TEST)/.installed $(COLAB)/.installed ## all of what `make test` samples: production, fuzz; wheels and forks

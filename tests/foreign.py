@@ -1,8 +1,8 @@
-"""Kernels of other projects, as they are installed: whose, of which version, at which shape.
+"""JAX's own kernels, as they are installed, in more forms than production.py has.
 
-What is here is right, as far as its own tests say; `examine` has to blame none of it. Of each
-kernel the name, the shape in words, what makes it, and the number of matrix products, counted by
-hand, where that is easy.
+They are right, as far as JAX's tests say; `examine` has to blame none of them. Of each kernel the
+name, the shape in words, what makes it, and the number of matrix products, counted by hand, where
+that is easy.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ from production import (
 
 f32, bf16, i8, i32 = jnp.float32, jnp.bfloat16, jnp.int8, jnp.int32
 S = jax.ShapeDtypeStruct
-TOKAMAX = "tokamax._src.ops"
 
 
 def of(path: str, name: str):
@@ -106,7 +105,7 @@ def random(path, name, shape):
     return lambda key: fn(key, 32, shape), jnp.array([1, 2], jnp.uint32)
 
 
-JAX = (
+KERNELS = (
     ("splash_attention", "causal, 2 heads of 256 × 128", jax_own.splash, 12),
     ("splash_attention", "window of 64, 2 heads of 256 × 128", jax_own.splash_local),
     ("splash_attention", "causal, its gradient", jax_own.splash_gradient),
@@ -149,55 +148,3 @@ JAX = (
     ("megablox.gmm", "one group has all of 300 rows",
      lambda: grouped([0, 384, 0], m=384, dtype=f32), 12),
 )  # fmt: skip
-
-
-def tokamax_splash(mqa: bool = False):
-    lib = importlib.import_module(
-        f"{TOKAMAX}.experimental.tpu.splash_attention.splash_attention_kernel"
-    )
-    masks = importlib.import_module(
-        f"{TOKAMAX}.experimental.tpu.splash_attention.splash_attention_mask"
-    )
-    names = ("block_q", "block_kv", "block_kv_compute", "block_q_dkv", "block_kv_dkv",
-             "block_kv_dkv_compute")  # fmt: skip
-    config = lib.SplashConfig(**dict.fromkeys(names, 128))
-    make = lib.make_splash_mqa_single_device if mqa else lib.make_splash_mha_single_device
-    kernel = make(masks.CausalMask((256, 256)), config=config)
-    return kernel, S((2, 256, 128), f32), *[S((256, 128) if mqa else (2, 256, 128), f32)] * 2
-
-
-def tokamax_gradient():
-    kernel, *qkv = tokamax_splash()
-    return jax.grad(lambda *qkv: jnp.sum(kernel(*qkv)), argnums=(0, 1, 2)), *qkv
-
-
-def tokamax_grouped(name: str):
-    fn = of(f"{TOKAMAX}.ragged_dot.pallas_mosaic_tpu_kernel", name)
-    fn = functools.partial(fn, precision=jax.lax.Precision.DEFAULT, out_dtype=f32)
-    sizes = jnp.array([100, 0, 156, 200, 56], i32)
-    shapes = {"gmm": ((512, 256), (5, 256, 256)), "tgmm": ((256, 512), (512, 256))}[name]
-    return fn, *(S(shape, bf16) for shape in shapes), sizes
-
-
-LOSS = f"{TOKAMAX}.linear_softmax_cross_entropy_loss.pallas_mosaic_tpu_kernel"
-
-
-def tokamax_loss(backward: bool):
-    name = f"linear_softmax_cross_entropy_loss_{'bwd' if backward else 'fwd'}_pallas_mosaic_tpu"
-    fn = functools.partial(of(LOSS, name), b_block_size=1024, h_block_size=256, v_block_size=512)
-    labels = jnp.asarray(np.random.default_rng(0).integers(0, 1024, 1024), i32)
-    before = (S((), f32), S((1024,), f32)) if backward else ()
-    return fn, *before, S((1024, 512), f32), labels, S((512, 1024), f32)
-
-
-TOKAMAX_KERNELS = (
-    ("splash_attention", "causal, 2 heads of 256 × 128", tokamax_splash, 12),
-    ("splash_attention", "causal, one head of keys", lambda: tokamax_splash(mqa=True), 12),
-    ("splash_attention", "causal, its gradient", tokamax_gradient),
-    ("ragged_dot gmm", "sizes 100, 0, 156, 200, 56", lambda: tokamax_grouped("gmm")),
-    ("ragged_dot tgmm", "sizes 100, 0, 156, 200, 56", lambda: tokamax_grouped("tgmm")),
-    ("linear_softmax_cross_entropy_loss", "1024 × 512 × 1024", lambda: tokamax_loss(False)),
-    ("linear_softmax_cross_entropy_loss", "its gradient", lambda: tokamax_loss(True)),
-)
-# By package: its repository, and its kernels.
-KERNELS = {"jax": ("jax-ml/jax", JAX), "tokamax": ("openxla/tokamax", TOKAMAX_KERNELS)}

@@ -21,14 +21,24 @@ def rows(n, bm=8, width=128):
     return [pl.BlockSpec((bm, width), lambda i: (i, 0))] * n
 
 
+def by_rows(kernel, **other):
+    """A call of a kernel on four blocks of rows of each argument; `other` is what differs."""
+
+    def call(*args):
+        own = dict(
+            grid=(4,), in_specs=rows(len(args)), out_specs=rows(1)[0],
+            out_shape=S(args[-1].shape, args[-1].dtype),
+        )  # fmt: skip
+        return pl.pallas_call(kernel, **own | other)(*args)
+
+    return call
+
+
 def add_vectors():
     def kernel(x_ref, y_ref, o_ref):
         o_ref[...] = x_ref[...] + y_ref[...]
 
-    def add(x, y):
-        return pl.pallas_call(kernel, out_shape=S(x.shape, x.dtype))(x, y)
-
-    return add, S((8, 128), f32), S((8, 128), f32)
+    return pl.pallas_call(kernel, out_shape=S((8, 128), f32)), S((8, 128), f32), S((8, 128), f32)
 
 
 def scale_rows():
@@ -49,12 +59,7 @@ def ragged_rows():
     def kernel(x_ref, o_ref):
         o_ref[...] = jnp.exp(x_ref[...])
 
-    def ragged(x):
-        return pl.pallas_call(
-            kernel, grid=(4,), in_specs=rows(1), out_specs=rows(1)[0], out_shape=S(x.shape, x.dtype)
-        )(x)
-
-    return ragged, S((30, 128), f32)
+    return by_rows(kernel), S((30, 128), f32)
 
 
 def ragged_sum():
@@ -67,13 +72,8 @@ def ragged_sum():
         inside = jnp.where(row < 30, x_ref[...], 0.0)
         o_ref[...] += jnp.sum(inside, axis=0, keepdims=True)
 
-    def total(x):
-        whole = pl.BlockSpec((1, 128), lambda i: (0, 0))
-        return pl.pallas_call(
-            kernel, grid=(4,), in_specs=rows(1), out_specs=whole, out_shape=S((1, 128), f32)
-        )(x)
-
-    return total, S((30, 128), f32)
+    whole = pl.BlockSpec((1, 128), lambda i: (0, 0))
+    return by_rows(kernel, out_specs=whole, out_shape=S((1, 128), f32)), S((30, 128), f32)
 
 
 def matmul_kernel(a_ref, b_ref, o_ref, acc_ref):
@@ -128,27 +128,20 @@ def softmax_rows():
         e = jnp.exp(x_ref[...] - jnp.max(x_ref[...], axis=1, keepdims=True))
         o_ref[...] = e / jnp.sum(e, axis=1, keepdims=True)
 
-    def softmax(x):
-        return pl.pallas_call(
-            kernel, grid=(4,), in_specs=rows(1), out_specs=rows(1)[0], out_shape=S(x.shape, x.dtype)
-        )(x)
-
-    return softmax, S((32, 128), f32)
+    return by_rows(kernel), S((32, 128), f32)
 
 
 def squeezed_batch():
     def kernel(x_ref, o_ref):
         o_ref[...] = x_ref[...].T
 
-    def transposed(x):
-        return pl.pallas_call(
-            kernel,
-            grid=(3, 2),
-            in_specs=[pl.BlockSpec((None, 128, 128), lambda b, i: (b, i, 0))],
-            out_specs=pl.BlockSpec((None, 128, 128), lambda b, i: (b, 0, i)),
-            out_shape=S((3, 128, 256), x.dtype),
-        )(x)
-
+    transposed = pl.pallas_call(
+        kernel,
+        grid=(3, 2),
+        in_specs=[pl.BlockSpec((None, 128, 128), lambda b, i: (b, i, 0))],
+        out_specs=pl.BlockSpec((None, 128, 128), lambda b, i: (b, 0, i)),
+        out_shape=S((3, 128, 256), f32),
+    )
     return transposed, S((3, 256, 128), f32)
 
 
@@ -157,15 +150,13 @@ def picked_blocks():
         del index_ref
         o_ref[...] = x_ref[...]
 
-    def picked(index, x):
-        grid_spec = pltpu.PrefetchScalarGridSpec(
-            num_scalar_prefetch=1,
-            grid=(4,),
-            in_specs=[pl.BlockSpec((8, 128), lambda i, index_ref: (index_ref[i], 0))],
-            out_specs=pl.BlockSpec((8, 128), lambda i, index_ref: (i, 0)),
-        )
-        return pl.pallas_call(kernel, grid_spec=grid_spec, out_shape=S((32, 128), f32))(index, x)
-
+    grid_spec = pltpu.PrefetchScalarGridSpec(
+        num_scalar_prefetch=1,
+        grid=(4,),
+        in_specs=[pl.BlockSpec((8, 128), lambda i, index_ref: (index_ref[i], 0))],
+        out_specs=pl.BlockSpec((8, 128), lambda i, index_ref: (i, 0)),
+    )
+    picked = pl.pallas_call(kernel, grid_spec=grid_spec, out_shape=S((32, 128), f32))
     return picked, jnp.array([5, 0, 0, 7], i32), S((64, 128), f32)
 
 
@@ -173,13 +164,7 @@ def in_place():
     def kernel(x_ref, o_ref):
         o_ref[...] = x_ref[...] + 1.0
 
-    def bumped(x):
-        return pl.pallas_call(
-            kernel, grid=(4,), in_specs=rows(1), out_specs=rows(1)[0],
-            out_shape=S(x.shape, x.dtype), input_output_aliases={0: 0},
-        )(x)  # fmt: skip
-
-    return bumped, S((32, 128), f32)
+    return by_rows(kernel, input_output_aliases={0: 0}), S((32, 128), f32)
 
 
 def filled_elsewhere():
@@ -203,12 +188,10 @@ def one_copy():
         copy.start()
         copy.wait()
 
-    def copied(x):
-        return pl.pallas_call(
-            kernel, in_specs=[ANY], out_specs=ANY, out_shape=S(x.shape, x.dtype),
-            scratch_shapes=[pltpu.SemaphoreType.DMA],
-        )(x)  # fmt: skip
-
+    copied = pl.pallas_call(
+        kernel, in_specs=[ANY], out_specs=ANY, out_shape=S((64, 128), f32),
+        scratch_shapes=[pltpu.SemaphoreType.DMA],
+    )  # fmt: skip
     return copied, S((64, 128), f32)
 
 
@@ -231,13 +214,8 @@ def two_buffers():
         fetch(step, step % 2).wait()
         o_ref[...] = buffers[step % 2] * 2.0
 
-    def streamed(x):
-        return pl.pallas_call(
-            kernel, grid=(4,), in_specs=[ANY], out_specs=rows(1)[0], out_shape=S(x.shape, x.dtype),
-            scratch_shapes=[pltpu.VMEM((2, 8, 128), f32), pltpu.SemaphoreType.DMA((2,))],
-        )(x)  # fmt: skip
-
-    return streamed, S((32, 128), f32)
+    scratch = [pltpu.VMEM((2, 8, 128), f32), pltpu.SemaphoreType.DMA((2,))]
+    return by_rows(kernel, in_specs=[ANY], scratch_shapes=scratch), S((32, 128), f32)
 
 
 def scoped_copy():
@@ -250,24 +228,7 @@ def scoped_copy():
 
         pl.run_scoped(body, pltpu.VMEM((32, 128), f32), pltpu.SemaphoreType.DMA)
 
-    def scoped(x):
-        return pl.pallas_call(kernel, in_specs=[ANY], out_shape=S(x.shape, x.dtype))(x)
-
-    return scoped, S((32, 128), f32)
-
-
-def counted_loop():
-    def kernel(n_ref, x_ref, o_ref):
-        o_ref[...] = lax.fori_loop(0, n_ref[0], lambda _, c: c + x_ref[...], jnp.zeros((8, 128)))
-
-    def looped(n, x):
-        smem = pl.BlockSpec(memory_space=pltpu.SMEM)
-        return pl.pallas_call(
-            kernel, grid=(4,), in_specs=[smem, *rows(1)], out_specs=rows(1)[0],
-            out_shape=S(x.shape, x.dtype),
-        )(n, x)  # fmt: skip
-
-    return looped, jnp.array([3], i32), S((32, 128), f32)
+    return pl.pallas_call(kernel, in_specs=[ANY], out_shape=S((32, 128), f32)), S((32, 128), f32)
 
 
 def masked_blocks():
@@ -288,17 +249,15 @@ def masked_blocks():
         def _():
             o_ref[...] = acc_ref[...]
 
-    def lower(a):
-        return pl.pallas_call(
-            kernel,
-            grid=(4, 4),
-            in_specs=[pl.BlockSpec((8, 128), lambda i, j: (i, jnp.minimum(i, j)))],
-            out_specs=pl.BlockSpec((8, 128), lambda i, j: (i, 0)),
-            out_shape=S((32, 128), f32),
-            scratch_shapes=[pltpu.VMEM((8, 128), f32)],
-            compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel", "arbitrary")),
-        )(a)
-
+    lower = pl.pallas_call(
+        kernel,
+        grid=(4, 4),
+        in_specs=[pl.BlockSpec((8, 128), lambda i, j: (i, jnp.minimum(i, j)))],
+        out_specs=pl.BlockSpec((8, 128), lambda i, j: (i, 0)),
+        out_shape=S((32, 128), f32),
+        scratch_shapes=[pltpu.VMEM((8, 128), f32)],
+        compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel", "arbitrary")),
+    )
     return lower, S((32, 512), f32)
 
 
@@ -315,13 +274,11 @@ def running_sum():
         acc_ref[...] += x_ref[...]
         o_ref[...] = acc_ref[...]
 
-    def summed(x):
-        return pl.pallas_call(
-            kernel, grid=(4,), in_specs=rows(1), out_specs=rows(1)[0], out_shape=S(x.shape, f32),
-            scratch_shapes=[pltpu.VMEM((8, 128), f32)],
-            compiler_params=pltpu.CompilerParams(dimension_semantics=("arbitrary",)),
-        )(x)  # fmt: skip
-
+    summed = by_rows(
+        kernel,
+        scratch_shapes=[pltpu.VMEM((8, 128), f32)],
+        compiler_params=pltpu.CompilerParams(dimension_semantics=("arbitrary",)),
+    )
     return summed, S((32, 128), f32)
 
 
@@ -331,29 +288,11 @@ def large_blocks():
     def kernel(x_ref, o_ref):
         o_ref[...] = x_ref[...] * 2.0
 
-    def doubled(x):
-        spec = rows(1, bm, 512)
-        return pl.pallas_call(
-            kernel, grid=(2,), in_specs=spec, out_specs=spec[0], out_shape=S(x.shape, f32)
-        )(x)
-
+    spec = rows(1, bm, 512)
+    doubled = pl.pallas_call(
+        kernel, grid=(2,), in_specs=spec, out_specs=spec[0], out_shape=S((2 * bm, 512), f32)
+    )
     return doubled, S((2 * bm, 512), f32)
-
-
-def quantised():
-    def kernel(x_ref, w_ref, s_ref, o_ref):
-        w = w_ref[...].astype(f32).astype(bf16)
-        o_ref[...] = jnp.dot(x_ref[...], w, preferred_element_type=f32) * s_ref[...]
-
-    def dequantised(x, w, s):
-        whole = pl.BlockSpec((128, 128), lambda i: (0, 0))
-        scales = pl.BlockSpec((1, 128), lambda i: (0, 0))
-        return pl.pallas_call(
-            kernel, grid=(4,), in_specs=[*rows(1, 16), whole, scales], out_specs=rows(1, 16)[0],
-            out_shape=S((64, 128), f32),
-        )(x, w, s)  # fmt: skip
-
-    return dequantised, S((64, 128), bf16), S((128, 128), jnp.int8), S((1, 128), f32)
 
 
 def in_a_scan():
@@ -382,6 +321,6 @@ LAUNCHES = {
     for make in (
         add_vectors, scale_rows, ragged_rows, ragged_sum, matmul, softmax_rows, squeezed_batch,
         picked_blocks, in_place, filled_elsewhere, one_copy, two_buffers, scoped_copy,
-        counted_loop, masked_blocks, running_sum, large_blocks, quantised, in_a_scan, sharded,
+        masked_blocks, running_sum, large_blocks, in_a_scan, sharded,
     )
 }  # fmt: skip

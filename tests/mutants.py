@@ -1,9 +1,9 @@
 """Does every checker see every small change of its solution? `make mutants` prints who survives.
 
 Each change of what the learner writes is judged as an answer of theirs would be. One that passes
-must be equivalent: the same values on every case, under other keys and on cases that mix the dims
-of those on record, no cost higher, and compiled for every TPU. Whatever passes and is not is a
-survivor, unless `tests/equivalents.toml` says why it is right, too.
+must be equivalent: the same values on every case, under another key, too, no cost higher, and
+compiled for every TPU. Whatever passes and is not is a survivor, unless `tests/equivalents.toml`
+says why it is right, too.
 
     python tests/mutants.py [--all] [NAME ...]      --all also lists the equivalent ones
 """
@@ -11,8 +11,6 @@ survivor, unless `tests/equivalents.toml` says why it is right, too.
 from __future__ import annotations
 
 import concurrent.futures
-import dataclasses
-import itertools
 import multiprocessing
 import os
 import signal
@@ -29,18 +27,18 @@ from mutate import Mutant, mutants
 import puzzles
 from puzzles import Puzzle, _tpu
 from puzzles._author import gate
-from puzzles._judge import Case, cases, judge, judging, numbers
-from puzzles._judge.case import execute
+from puzzles._judge import Case, cases, execute, judge, judging, numbers
 from puzzles._launch import trace_call
 from puzzles._puzzle import load
 
 EQUIVALENTS = Path(__file__).with_name("equivalents.toml")
 SECONDS = 60  # a change can make a loop endless
-SHADOWS = 4
 SAME = 1e-5
 # What may become of a mutant. "late" is rejected: a minute was not enough to judge it, so that it
 # is endless or slow.
 KINDS = ("rejected", "late", "equivalent", "excused", "survives")
+
+Results = tuple[list[np.ndarray], list[int]]
 
 
 class TooLong(BaseException):
@@ -58,79 +56,29 @@ def equivalents(name: str) -> dict[tuple[str, str], str]:
     return {(one["line"], change): one["why"] for one in mine for change in one["changes"]}
 
 
-def shadows(puzzle: Puzzle) -> list[dict]:
-    """Cases that nobody wrote: dims of several cases mixed, where the solution is right on them."""
-    values = {
-        name: list(dict.fromkeys(c[name] for c in puzzle.cases if name in c))
-        for name in puzzle.cases[0]
-    }
-    if not all(set(case) == set(values) for case in puzzle.cases):
-        return []
-    try:
-        mixed = [dict(zip(values, row, strict=True)) for row in itertools.product(*values.values())]
-    except TypeError:
-        return []
-    new = [dims for dims in mixed if dims not in [dict(c) for c in puzzle.cases]]
-    found = []
-    for dims in new:
-        if len(found) == SHADOWS:
-            break
-        twin = dataclasses.replace(puzzle, cases=[dims])
-        _hand_over(puzzle, twin)
-        try:
-            passed = judge(twin, puzzle.solution).passed
-        except Exception:  # there are no inputs for such dims
-            continue
-        if passed:
-            found.append(dims)
-    return found
-
-
-def _hand_over(puzzle: Puzzle, twin: Puzzle) -> None:
-    for name in ("name", "module", "ladder"):
-        object.__setattr__(twin, name, getattr(puzzle, name))
-
-
-def results(case: Case, fn: Callable) -> tuple[list[np.ndarray], list[int]]:
+def results(case: Case, fn: Callable) -> Results:
     """The flat results of `fn` on a case, and its launches' steps, bytes and FLOPs in sum."""
     if not case.puzzle.kernel:
         return [np.asarray(x) for x in jax.tree.leaves(case.plainly(fn))], []
     traced = trace_call(case.judged(fn), *case.args)
-    cost = [
-        sum(one.steps for one in traced.launches),
-        sum(one.hbm_bytes for one in traced.launches),
-        sum(one.flops for one in traced.launches),
-    ]
+    counts = ("steps", "hbm_bytes", "flops")
+    cost = [sum(getattr(one, count) for one in traced.launches) for count in counts]
     return execute(traced), cost
 
 
-def differs(puzzle: Puzzle, fn: Callable, dims: Sequence[dict]) -> str | None:
-    """How a mutant that passes is told from the solution after all, or None."""
-    twin = dataclasses.replace(puzzle, cases=dims)
-    _hand_over(puzzle, twin)
-    for case in (Case(twin, number, seed) for number in range(len(dims)) for seed in (0, 7)):
-        try:
-            got, cost = results(case, fn)
-        except Exception as error:
-            return f"raises {type(error).__name__} on {case.label}"
-        want, budget = _wanted(case)
-        if puzzle.accepts is None:
-            for w, g in zip(want, got, strict=True):
-                if w.shape != g.shape or numbers.compare(w, g, SAME) is not None:
-                    return f"other values on {case.label} (seed {case.seed})"
-        if any(mine > theirs for mine, theirs in zip(cost, budget, strict=True)):
-            return f"steps, bytes, FLOPs {cost}, not {budget}, on {case.label}"
+def differs(case: Case, want: Results, fn: Callable) -> str | None:
+    """How a mutant that passes is told from the solution on a case after all, or None."""
+    try:
+        got = results(case, fn)
+    except Exception as error:
+        return f"raises {type(error).__name__} on {case.label}"
+    for one, other in zip(want[0], got[0], strict=True):
+        same = one.shape == other.shape and numbers.compare(one, other, SAME) is None
+        if case.puzzle.accepts is None and not same:
+            return f"other values on {case.label} (seed {case.seed})"
+    if any(mine > theirs for mine, theirs in zip(got[1], want[1], strict=True)):
+        return f"steps, bytes, FLOPs {got[1]}, not {want[1]}, on {case.label}"
     return None
-
-
-_memo: dict[tuple, tuple] = {}
-
-
-def _wanted(case: Case) -> tuple[list[np.ndarray], list[int]]:
-    key = (case.puzzle.name, case.label, case.seed)
-    if key not in _memo:
-        _memo[key] = results(case, case.puzzle.solution)
-    return _memo[key]
 
 
 def refused(puzzle: Puzzle, fn: Callable, compiler: _tpu.Compiler) -> str | None:
@@ -148,16 +96,15 @@ def hunt(name: str) -> dict[str, list[str]]:
     puzzle, excuses = puzzles.find(name), equivalents(name)
     found: dict[str, list[str]] = {kind: [] for kind in KINDS}
     explainers = judging.EXPLAINERS
-    dims = [dict(one) for one in puzzle.cases]
-    dims += shadows(puzzle)
+    right = {one: results(one, puzzle.solution) for n in (0, 7) for one in cases(puzzle, n)}
     before = signal.signal(signal.SIGALRM, _alarm)
     try:
         judging.EXPLAINERS = {}  # why it is wrong does not matter here
         with _tpu.Compiler() as compiler:
-            for mutant in mutants(puzzle.text, puzzle.cases[0]):
+            for mutant in mutants(puzzle.text):
                 line = puzzle.text.splitlines()[mutant.line - 1].strip()
                 excuse = excuses.pop((line, mutant.change), None)
-                kind, why = _became(puzzle, mutant, dims, compiler)
+                kind, why = _became(puzzle, mutant, right, compiler)
                 if kind == "survives" and excuse is not None:
                     kind, why = "excused", excuse
                 because = f": {why}" if why else ""
@@ -170,36 +117,27 @@ def hunt(name: str) -> dict[str, list[str]]:
 
 
 def _became(
-    puzzle: Puzzle, mutant: Mutant, dims: Sequence[dict], compiler: _tpu.Compiler
-) -> tuple[str, str]:
+    puzzle: Puzzle, mutant: Mutant, right: dict[Case, Results], compiler: _tpu.Compiler
+) -> tuple[str, str | None]:
     """What became of a mutant, and why: of `KINDS`, all but "excused"."""
     signal.alarm(SECONDS)
     try:
-        why = _survives(puzzle, mutant, dims, compiler)
+        try:
+            fn = load(puzzle, mutant.text, "mutant")[puzzle.name]
+        except Exception:
+            return "rejected", None
+        if not judge(puzzle, fn, thorough=True).passed:
+            return "rejected", None
+        found = (differs(case, want, fn) for case, want in right.items())
+        why = next(filter(None, found), None) or refused(puzzle, fn, compiler)
+        return ("survives" if why else "equivalent"), why
     except TooLong:
         compiler.start()  # its last answer may still be on the way
-        return "late", ""
+        return "late", None
+    except Exception as error:
+        return "survives", f"the engine itself raises {error!r}"
     finally:
         signal.alarm(0)
-    if why == "rejected":
-        return "rejected", ""
-    return ("equivalent", "") if why is None else ("survives", why)
-
-
-def _survives(
-    puzzle: Puzzle, mutant: Mutant, dims: Sequence[dict], compiler: _tpu.Compiler
-) -> str | None:
-    """ "rejected", None for an equivalent mutant, or how it differs from the solution."""
-    try:
-        fn = load(puzzle, mutant.text, "mutant")[puzzle.name]
-    except Exception:
-        return "rejected"
-    try:
-        if not judge(puzzle, fn, thorough=True).passed:
-            return "rejected"
-        return differs(puzzle, fn, dims) or refused(puzzle, fn, compiler)
-    except Exception as error:
-        return f"the engine itself raises {error!r}"
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -92,25 +92,6 @@ def test_a_broken_region_is_named_by_its_line(source, says):
         _regions.starter(source)
 
 
-def test_a_region_that_does_not_parse_alone_says_so():
-    source = text("""
-        sizes = {
-            "b": 2,
-            ### BEGIN SOLUTION
-            "a": 1,
-            ### END SOLUTION
-        }
-        """)
-    with pytest.raises(_regions.RegionError, match="line 4: the region does not parse alone"):
-        _regions.starter(source)
-
-
-def test_half_a_statement_is_no_region():
-    source = "f(\n    1 +\n    ### BEGIN SOLUTION\n    # nothing\n    ### END SOLUTION\n    2)\n"
-    with pytest.raises(_regions.RegionError, match="line 4: a region holds whole statements"):
-        _regions.starter(source)
-
-
 def places(source: str) -> int:
     return len(list(_regions.ellipsis_values(ast.parse(text(source)))))
 

@@ -13,7 +13,7 @@ import jax
 
 from puzzles._author import scaffold
 from puzzles._author.repository import BuildError, ladders_folder, project
-from puzzles._author.tree import ladders_of, missing, unlisted
+from puzzles._author.tree import ladders_of, missing
 from puzzles._jax import has_tpu
 
 
@@ -44,8 +44,6 @@ def new_ladder(name: str, first: str | None) -> int:
 
 def new_puzzle(ladder: str, name: str, like: str | None = None, bare: bool = False) -> int:
     """Write a puzzle as the last rung of a ladder."""
-    if (says := unlisted(project(), ladder)) is not None:
-        raise BuildError(says)
     _wrote(scaffold.new_puzzle(ladder, name, like, bare))
     print(f"next: python -m puzzles verify {ladder}/{name}")
     return 0

@@ -15,7 +15,7 @@ from puzzles._author.proofs import Proofs
 from puzzles._author.report import Report, raised, total
 from puzzles._author.repository import BuildError, project
 from puzzles._author.soundness import soundness_problems
-from puzzles._author.tree import ladder_problems, ladders_of, project_problems, unlisted
+from puzzles._author.tree import ladder_problems, ladders_of, project_problems
 from puzzles._ladders import UnknownPuzzle, find, front_page, ladder_module, ladder_of, ladders
 from puzzles._launch import keeping_traces
 from puzzles._puzzle import Puzzle
@@ -95,8 +95,6 @@ def selected(names: Sequence[str], local: Sequence[str]) -> list[str]:
     """Rungs named by nothing (all of the project's), LADDER, PUZZLE or LADDER/PUZZLE."""
     chosen: list[str] = []
     for name in names or local:
-        if (says := unlisted(project(), name.split("/")[0])) is not None:
-            raise BuildError(says)
         if name in ladders():
             chosen += ladder_module(name).RUNGS
         else:

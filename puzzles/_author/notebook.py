@@ -34,18 +34,12 @@ _MARK = r"(?<=<!-- {}: written by `python -m puzzles build` -->\n).*?(?=<!-- end
 _TABLE, _COUNTS = (re.compile(_MARK.format(n), re.DOTALL) for n in ("ladders", "counts"))
 
 
-def learner_notebook(ladder_name: str, root: Path = ROOT) -> NotebookNode:
-    """A ladder as a learner gets it: starters, checks and collapsed hints."""
-    return _notebook(ladder_name, repository(root), solved=False)
+def built(ladder_name: str, root: Path = ROOT, solved: bool = False) -> NotebookNode:
+    """A ladder as a learner gets it: starters, checks and collapsed hints.
 
-
-def solved_notebook(ladder_name: str, root: Path = ROOT) -> NotebookNode:
-    """A ladder with the reference solutions in place, no hints, and the same cell ids."""
-    return _notebook(ladder_name, repository(root), solved=True)
-
-
-def _notebook(ladder_name: str, where: Repository, solved: bool) -> NotebookNode:
-    module = ladder_module(ladder_name)
+    solved: with the reference solutions in place, no hints, and the same cell ids.
+    """
+    module, where = ladder_module(ladder_name), repository(root)
     parts = getattr(module, "PARTS", {})
     cells = [
         markdown(f"{ladder_name}-title", f"# {module.TITLE}\n\n{where.badge(ladder_name)}"),
@@ -97,7 +91,7 @@ def generated(root: Path = ROOT, names: Sequence[str] | None = None) -> dict[str
     """
     names = ladders() if names is None else names
     files = diagrams.drawn(root)
-    files |= {f"{name}.ipynb": dumps(learner_notebook(name, root)) for name in names}
+    files |= {f"{name}.ipynb": dumps(built(name, root)) for name in names}
     readme = _read(root / "README.md") or ""
     if _TABLE.search(readme):
         readme = _TABLE.sub(lambda _: _table(names, repository(root)), readme, count=1)
@@ -156,5 +150,5 @@ def write_solved(folder: Path, root: Path = ROOT, names: Sequence[str] | None = 
     paths = []
     for name in ladders() if names is None else names:
         paths.append(folder / f"{name}.ipynb")
-        paths[-1].write_bytes(dumps(solved_notebook(name, root)).encode("utf-8"))
+        paths[-1].write_bytes(dumps(built(name, root, solved=True)).encode("utf-8"))
     return paths

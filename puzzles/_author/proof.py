@@ -12,7 +12,6 @@ import jax
 import jax.numpy as jnp
 
 from puzzles import _regions
-from puzzles._author.margin import how_far
 from puzzles._author.repository import at_line
 from puzzles._judge import Case, Verdict, at_scale, cases, fresh_cases, judge, judge_fresh
 from puzzles._launch import keeping_traces, kernels, trace_call
@@ -164,9 +163,8 @@ def _solution_rejected(puzzle: Puzzle, verdict: Verdict, seed: int) -> str | Non
     if verdict.passed:
         return None
     place = puzzle.place(f"def {puzzle.name}(", author=False)
-    far = how_far(puzzle, seed) if verdict.stage == "values" else ""
     plain = replace(verdict, diagnosis=None)  # the reference's rounding may look like a mistake's
-    return f"{place}: the solution is rejected (seed {seed}); mend it, or its spec{far}:\n{plain}"
+    return f"{place}: the solution is rejected (seed {seed}); mend it, or its spec:\n{plain}"
 
 
 def scale_problems(puzzle: Puzzle) -> Iterator[str]:

@@ -24,13 +24,13 @@ def at_line(file: str, error: Exception) -> str:
     return f"{file}:{found[1]}: {str(error)[found.end() :]}" if found else f"{file}:1: {error}"
 
 
-def project(start: Path | None = None) -> Path:
-    """The root of the project around `start`, or the current folder; else this repository's.
+def project() -> Path:
+    """The root of the project around the current folder; else this repository's.
 
     A project has a pyproject.toml with a table [tool.pallas-puzzles]: this repository, a fork of
     it, or another package that brings ladders of its own.
     """
-    here = (start or Path.cwd()).resolve()
+    here = Path.cwd().resolve()
     for folder in (here, *here.parents):
         path = folder / "pyproject.toml"
         if path.exists() and "pallas-puzzles" in _settings(path).get("tool", {}):

@@ -1,4 +1,4 @@
-"""Are a rung's proofs worth something? Faults of a rung's code that would make them empty.
+"""Are a rung's proofs worth something? Faults of its code and its data that would make them empty.
 
 A fault that a rung may have for a reason has a name, and `waivers={name: reason}` in the Puzzle
 says the reason.
@@ -7,6 +7,7 @@ says the reason.
 from __future__ import annotations
 
 import ast
+import math
 import sys
 from collections.abc import Callable, Iterator
 from types import CodeType
@@ -15,42 +16,43 @@ from typing import Any
 import jax
 import numpy as np
 
-from puzzles._author import evidence
-from puzzles._author.evidence import Fault
 from puzzles._author.report import plural
-from puzzles._judge import Case, cases
+from puzzles._judge import Case, cases, tolerance_of
 from puzzles._launch import kernel_calls, trace_call
 from puzzles._puzzle import Puzzle
 
 # What a rung may do without, if it says why: a mistake of stage 'work'; several blocks on an axis;
 # finite results, data that vary, signs; a tolerance near its dtype's.
 WAIVERS = ("work", "blocks", "finite", "constant", "signed", "tolerance")
+_LENIENT = 10.0  # times the usual tolerance of a dtype
+
+Fault = tuple[str, str]  # its name in `waivers`, "" where it has none, and a sentence
 
 
 def soundness_problems(puzzle: Puzzle) -> Iterator[str]:
     """Every fault that is not waived, and every waiver that waives nothing."""
     found = list(_faults(puzzle))
-    for fault in found:
-        if not fault.name:
-            yield fault.says
-        elif fault.name not in puzzle.waivers:
-            yield f"{fault.says}, or say why not: waivers={{{fault.name!r}: '...'}}"
+    for name, says in found:
+        if not name:
+            yield says
+        elif name not in puzzle.waivers:
+            yield f"{says}, or say why not: waivers={{{name!r}: '...'}}"
     place = puzzle.place("waivers=")
     for name, reason in puzzle.waivers.items():
         if name not in WAIVERS:
             yield f"{place}: no waiver is called {name!r}; there are {', '.join(WAIVERS)}"
-        elif all(fault.name != name for fault in found):
+        elif name not in dict(found):
             yield f"{place}: nothing asks for the waiver {name!r} any more: take it out"
         elif len(reason.split()) < 4:
             yield f"{place}: the waiver {name!r} has no reason: say in a sentence why"
 
 
 def _faults(puzzle: Puzzle) -> Iterator[Fault]:
+    """Each as a sentence with its place and remedy."""
     for asked in (_unseeded, _circular, _not_interpreted, _too_few_others):
-        yield from map(Fault, asked(puzzle))
-    yield from _unaudited(puzzle)
-    yield from _one_block(puzzle)
-    yield from evidence.faults(puzzle)
+        yield from (("", says) for says in asked(puzzle))
+    for fault in (_unaudited, _one_block, _dull, _not_finite, _lenient):
+        yield from fault(puzzle)
 
 
 def _unseeded(puzzle: Puzzle) -> Iterator[str]:
@@ -136,10 +138,10 @@ def _unaudited(puzzle: Puzzle) -> Iterator[Fault]:
         return  # the production shape judges, and `scale_problems` asks for it
     if puzzle.audit is None or all(m.stage != "work" for m in puzzle.mistakes):
         place = puzzle.place("audit=" if puzzle.audit else "PUZZLE = ")
-        yield Fault(
+        yield (
+            "work",
             f"{place}: no mistake of stage 'work' shows that the audit can fail: record the launch "
             "that it is there to refuse",
-            "work",
         )
 
 
@@ -151,8 +153,69 @@ def _one_block(puzzle: Puzzle) -> Iterator[Fault]:
     if any(all(size > 1 for grid in case for size in grid) for case in grids):
         return
     shown = ", ".join(" and ".join(map(str, case)) for case in grids)
-    yield Fault(
+    yield (
+        "blocks",
         f"{puzzle.place('cases=')}: no case has more than one block on every axis of its grid "
         f"(grids {shown}): make one larger",
-        "blocks",
     )
+
+
+def _dull(puzzle: Puzzle) -> Iterator[Fault]:
+    """Data that would not show a lost sign, or a block taken for another."""
+    place = puzzle.place("inputs=")
+    drawn = [jax.tree.leaves(case.args) for case in cases(puzzle)]
+    for position in range(min(map(len, drawn))):
+        arrays = [np.asarray(leaves[position]) for leaves in drawn]
+        says = f"{place}: array {position} of the arguments is"
+        if any(one.size < 2 or one.dtype == object for one in arrays):
+            continue
+        if all((one == one.flat[0]).all() for one in arrays):
+            yield "constant", f"{says} constant in every case: draw it at random"
+        elif _floats(arrays[0]) and not any((one.astype(np.float64) < 0).any() for one in arrays):
+            yield "signed", f"{says} never negative: draw signed numbers"
+
+
+def _not_finite(puzzle: Puzzle) -> Iterator[Fault]:
+    """NaN equals NaN here: what is not finite hides every mistake, unless the data asks for it."""
+    if puzzle.accepts is not None:
+        return
+    for case in cases(puzzle):
+        share = min(map(_finite, jax.tree.leaves(case.expected)), default=1.0)
+        needed = 0.5 if min(map(_finite, jax.tree.leaves(case.args)), default=1.0) < 1 else 1.0
+        if share < needed:
+            place = puzzle.place(f"def {puzzle.spec.__name__}(", author=False)
+            shown = math.floor(100 * (1 - share)) or "some"
+            yield (
+                "finite",
+                f"{place}: {shown} % of a result is NaN or infinite ({case.label}): mend the spec "
+                "or the data",
+            )
+            return
+
+
+def _lenient(puzzle: Puzzle) -> Iterator[Fault]:
+    """Real faults are as small as a wide tolerance."""
+    if puzzle.tolerance is None or puzzle.accepts is not None:
+        return
+    for leaf in (np.asarray(x) for one in cases(puzzle) for x in jax.tree.leaves(one.expected)):
+        given, most = tolerance_of(leaf, puzzle.tolerance), _LENIENT * tolerance_of(leaf, None)
+        if _floats(leaf) and given > most:
+            yield (
+                "tolerance",
+                f"{puzzle.place('tolerance=')}: within a tolerance of {given:g} lie real faults of "
+                f"{leaf.dtype.name}: give {most:g} at most, {_LENIENT:g} times what is usual",
+            )
+            return
+
+
+def _finite(leaf: Any) -> float:
+    """The share of finite numbers in a leaf; 1 for what holds no floats."""
+    array = np.asarray(leaf)
+    if not array.size or not _floats(array):
+        return 1.0
+    return float(np.isfinite(array.astype(np.float64)).mean())
+
+
+def _floats(array: np.ndarray) -> bool:
+    """Whether an array's numbers are floats, bf16 among them."""
+    return jax.dtypes.issubdtype(array.dtype, np.floating)

@@ -5,15 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from puzzles._author.repository import BuildError, ladders_folder
-from puzzles._ladders import (
-    ENTRY_POINTS,
-    UnknownPuzzle,
-    find,
-    front_page,
-    ladder_module,
-    ladders,
-)
+from puzzles._author.repository import BuildError
+from puzzles._ladders import UnknownPuzzle, find, front_page, ladder_module, ladders
 
 
 def ladders_of(root: Path) -> tuple[str, ...]:
@@ -23,20 +16,6 @@ def ladders_of(root: Path) -> tuple[str, ...]:
 
 def _folder(name: str) -> Path:
     return Path(str(ladder_module(name).__file__)).parent
-
-
-def unlisted(root: Path, name: str) -> str | None:
-    """That a ladder's folder is there and Python does not find it, or None."""
-    folder = ladders_folder(root)
-    if name in ladders() or not (folder / name / "__init__.py").exists() or name.startswith("_"):
-        return None
-    if folder.name == "puzzles":
-        return f"{folder.name}/{name}/__init__.py has no RUNGS, so it is no ladder: add them"
-    return (
-        f"{folder.name}/{name} is there, and no entry point names it: add `{name} = "
-        f'"{folder.name}.{name}"` under [project.entry-points."{ENTRY_POINTS}"] in '
-        "pyproject.toml, then pip install -e ."
-    )
 
 
 def ladder_problems(name: str) -> Iterator[str]:

@@ -84,14 +84,13 @@ def tolerance_of(want: np.ndarray, tolerance: Tolerance) -> float:
     return max(usual, _TPU_TOLERANCE) if on_tpu() else usual
 
 
-def largest_error(
-    want: np.ndarray, got: np.ndarray, tolerance: Tolerance, neighbours: bool = False
-) -> float:
+def largest_error(want: np.ndarray, got: np.ndarray, tolerance: Tolerance) -> float:
     """The largest error of two arrays of one shape in units of the tolerance; 1 is the limit.
 
-    neighbours: forgives a last digit of the dtype, which one number rounded twice may differ by.
+    A last digit of the dtype is forgiven, which one number rounded twice may differ by.
     """
-    return float(_errors(np.asarray(want), np.asarray(got), tolerance, neighbours).max(initial=0))
+    errors = _errors(np.asarray(want), np.asarray(got), tolerance, neighbours=True)
+    return float(errors.max(initial=0))
 
 
 def number_words(x: Any) -> str:

@@ -98,32 +98,6 @@ def test_a_front_page_is_looked_at_though_only_a_rung_is_named(
     assert "BAD toy/__init__.py:1: a ladder needs TITLE: say what" in capsys.readouterr().out
 
 
-def test_a_folder_that_no_entry_point_names_is_not_an_unknown_puzzle(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
-) -> None:
-    (tmp_path / "acme" / "rockets").mkdir(parents=True)
-    (tmp_path / "acme" / "rockets" / "__init__.py").write_text("RUNGS = ()\n")
-    settings = '[tool.pallas-puzzles]\nbranch = "main"\npackage = "acme"\n'
-    (tmp_path / "pyproject.toml").write_text(settings)
-    monkeypatch.chdir(tmp_path)
-    for command in (["verify", "rockets/any"], ["new", "puzzle", "rockets", "moon"]):
-        assert cli.main(command) == 1
-        assert capsys.readouterr().err == (
-            "error: acme/rockets is there, and no entry point names it: add `rockets = "
-            '"acme.rockets"` under [project.entry-points."pallas_puzzles.ladders"] in '
-            "pyproject.toml, then pip install -e .\n"
-        )
-
-
-def test_a_folder_of_this_package_without_rungs_is_no_ladder(tmp_path: Path) -> None:
-    (tmp_path / "puzzles" / "rockets").mkdir(parents=True)
-    (tmp_path / "puzzles" / "rockets" / "__init__.py").touch()
-    (tmp_path / "pyproject.toml").touch()
-    said = "puzzles/rockets/__init__.py has no RUNGS, so it is no ladder: add them"
-    assert tree.unlisted(tmp_path, "rockets") == said
-    assert tree.unlisted(tmp_path, "basics") is None
-
-
 # The command
 
 

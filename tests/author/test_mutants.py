@@ -31,10 +31,10 @@ spec = pl.BlockSpec((8, 128), lambda i, j: (i, j))
 def test_each_kind_of_slip_is_made_inside_the_region_alone() -> None:
     made = {one.change for one in mutants(TEXT)}
     assert {
-        "i == 0 -> (i != 0)",
+        "i == 0 -> i != 0",
         "0 -> 1",
         "jnp.zeros_like -> jnp.ones_like",
-        "x_ref[...] - 2 -> (2 - x_ref[...])",
+        "x_ref[...] - 2 -> 2 - x_ref[...]",
         "x_ref[...] - 2 -> x_ref[...]",
         "o_ref[...] += x_ref[...] - 2 -> pass",
         "@pl.when(i == 0) <-> o_ref[...] += x_ref[...] - 2",
@@ -44,32 +44,6 @@ def test_each_kind_of_slip_is_made_inside_the_region_alone() -> None:
     inside = TEXT.replace("spec =", "### BEGIN SOLUTION\nspec =") + "### END SOLUTION\n"
     assert {"(i, j) -> (j, i)", "(8, 128) -> (128, 8)"} <= {one.change for one in mutants(inside)}
     assert len({one.text for one in mutants(inside)}) == len(list(mutants(inside)))
-    assert any("astype(jnp.bfloat16).astype(o_ref.dtype)" in one.text for one in mutants(TEXT))
-
-
-LAUNCH = """
-def f(x, cap):
-    M, N = x.shape
-    ### BEGIN SOLUTION
-    return pl.pallas_call(
-        kernel, grid=(M // 8, cap), in_specs=[pl.BlockSpec((8, 128), lambda i, j: (i, j))]
-    )(x)
-    ### END SOLUTION
-"""
-
-
-@pytest.mark.parametrize(
-    "slip",
-    [
-        "grid=(64 // 8, cap)",  # a size known by heart
-        "grid=(M // 8, 3)",  # a keyword that is ignored
-        "jnp.minimum(i, 6), j)",  # right for the first seven blocks
-        "in_specs=[pl.BlockSpec()]",  # all of it resident
-        "lambda i, j, for_nothing:",
-    ],
-)
-def test_slips_of_lazy_answers_are_made_too(slip: str) -> None:
-    assert any(slip in one.text for one in mutants(LAUNCH, {"M": 64, "cap": 3}))
 
 
 @pytest.mark.slow

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import gate
 import pytest
 import quick
 
@@ -48,18 +47,3 @@ def test_every_part_of_the_package_has_tests() -> None:
             found = quick.tests_of([inside.relative_to(ROOT).as_posix()])
             assert len(found) > 1 or path.stem == "__init__", path
             assert all((ROOT / name).exists() for name in found), found
-
-
-def test_the_parts_of_the_gate_are_added_up(tmp_path: Path) -> None:
-    report = tmp_path / "gate.xml"
-    cases = [
-        ("tests.ladders.test_rungs", "test_solution_passes[add_ten]", 2),
-        ("tests.ladders.test_rungs", "test_solution_passes[row_sum]", 3),
-        ("tests.launch.test_launch", "test_a", 0.5),
-    ]
-    case = '<testcase classname="{}" name="{}" time="{}"/>'
-    text = "".join(case.format(*one) for one in cases)
-    report.write_text(f"<testsuites>{text}</testsuites>")
-    assert gate.parts(report) == {"solution passes": 5, "tests/launch": 0.5}
-    assert len(list(gate.lines(report))) == 2  # a line says how much, and half a second is no part
-    assert "run it once" in next(gate.lines(tmp_path / "none.xml"))

@@ -83,8 +83,7 @@ def test_a_tolerance_may_go_by_dtype_and_the_last_digit_of_a_bf16_is_free() -> N
     assert largest_error(one, other, {"float32": 0.1}) == pytest.approx(0.05, rel=1e-3)
     assert largest_error(one, other, {"bfloat16": 0.1}) == largest_error(one, other, None) > 1
     near, next_to_it = jnp.asarray([[1 + 2**-8], [1 + 2**-7]], jnp.bfloat16)
-    assert largest_error(near, next_to_it, None) > 0.3
-    assert largest_error(near, next_to_it, None, neighbours=True) == 0
+    assert largest_error(near, next_to_it, None) == 0
 
 
 def test_a_rejected_reference_gets_no_diagnosis(rung: Rung) -> None:

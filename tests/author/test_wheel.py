@@ -64,8 +64,8 @@ def test_the_wheel_needs_no_extras_to_run_the_notebook_and_judge_a_solution(tmp_
 
     puzzle = puzzles.find("add_ten")
     mistake = puzzle.mistakes[0]
-    learner = code(notebook.learner_notebook("basics"))
-    good = next(c for c in code(notebook.solved_notebook("basics")) if "check(add_ten)" in c)
+    learner = code(notebook.built("basics"))
+    good = next(c for c in code(notebook.built("basics", solved=True)) if "check(add_ten)" in c)
     assert mistake.old in good
     bad = good.replace(mistake.old, mistake.new)
     attempts = [bad, good, "hint(add_ten)", "solution(add_ten)", "progress()"]
