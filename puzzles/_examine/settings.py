@@ -45,9 +45,10 @@ def settle(given: argparse.Namespace) -> list[list[str]]:
     file = argparse.ArgumentParser(f"{TABLE} of {FILE}", argparse.SUPPRESS, allow_abbrev=False)
     options(file)
     file.set_defaults(**_DEFAULTS)
+    by_name = vars(given)
     for name, value in vars(file.parse_args([*_typed(said)])).items():
-        if getattr(given, name) is None:
-            setattr(given, name, value)
+        if by_name[name] is None:
+            by_name[name] = value
     if given.target:
         return [[given.target, *given.arguments]]
     if not isinstance(targets, list) or not all(isinstance(one, str) for one in targets):
