@@ -66,48 +66,9 @@ try:
     from jax._src.state.types import AccumEffect, WriteEffect
     from jax.experimental.pallas.tpu import InterpretParams, reset_tpu_interpret_mode_state
     from jax.extend import core as _public
-    from jax.extend.core import Jaxpr, JaxprEqn, Literal, Var, jaxpr_as_fun
+    from jax.extend.core import Jaxpr, JaxprEqn, Literal, Var, jaxpr_as_fun  # noqa: F401
 except ImportError as error:
     raise UnsupportedJax(lacking(jax.__version__, error)) from None
-
-__all__ = [
-    "CPU_FLAGS",
-    "ClosedJaxpr",
-    "InterpretParams",
-    "Jaxpr",
-    "JaxprEqn",
-    "Jitted",
-    "Literal",
-    "UnsupportedJax",
-    "Var",
-    "abstract_device",
-    "answers_about_tpus",
-    "array_of",
-    "bind_params",
-    "call_at_fault",
-    "close",
-    "come_to_rest",
-    "compiler_param",
-    "copy_parts",
-    "forget_callbacks",
-    "has_tpu",
-    "instead",
-    "interpret_params",
-    "is_key",
-    "is_remote",
-    "jaxpr_as_fun",
-    "key_bits",
-    "keys_of",
-    "reset_tpu_interpret_mode_state",
-    "retraced",
-    "scan_counts",
-    "simulated_ids",
-    "simulator_callbacks",
-    "unused_copies_untold",
-    "user_frame",
-    "with_compiler_param",
-    "written_refs",
-]
 
 # The simulator calls Python from compiled programs. With asynchronous dispatch such a program can
 # wait for a thread that waits for it, on two cores now and then, and for ever:
@@ -379,10 +340,11 @@ def _is_no_unused_copy(record: logging.LogRecord) -> bool:
     return not str(record.msg).startswith("AsyncCopyDescriptor was not used")
 
 
-def kernel_file(kernel: Any) -> str:
-    """The file of the function that a kernel's jaxpr was traced from, "" where nobody knows."""
-    place = str(getattr(kernel.debug_info, "func_src_info", "")).partition(" at ")[2]
-    return place.rpartition(":")[0]
+def function_place(jaxpr: Any) -> tuple[str, int]:
+    """File and line of the function that a jaxpr was traced from, ("", 0) where nobody knows."""
+    place = str(getattr(jaxpr.debug_info, "func_src_info", "")).rpartition(" at ")[2]
+    file, _, number = place.rpartition(":")
+    return (file, int(number)) if number.isdigit() else ("", 0)
 
 
 def user_frame(info: Any) -> Any:

@@ -18,15 +18,3 @@ from puzzles._author.commands import (
 from puzzles._author.diagrams import strip
 from puzzles._author.gate import verify
 from puzzles._author.repository import BuildError
-
-__all__ = [
-    "BuildError",
-    "build",
-    "look_for_no_tpu",
-    "new_ladder",
-    "new_project",
-    "new_puzzle",
-    "strip",
-    "verify",
-    "watch",
-]

@@ -32,30 +32,3 @@ from puzzles._draw.palette import (
 from puzzles._draw.plot import plot_svg, plot_text
 from puzzles._draw.squares import block_squares
 from puzzles._draw.words import walk_text
-
-__all__ = [
-    "BLUE",
-    "GREEN",
-    "INK",
-    "MARKS",
-    "PURPLE",
-    "VERMILLION",
-    "block_squares",
-    "cell",
-    "code",
-    "copies_strip",
-    "document",
-    "film",
-    "legend",
-    "mark_rules",
-    "marks_in",
-    "plot_svg",
-    "plot_text",
-    "px",
-    "rect",
-    "text",
-    "text_width",
-    "walk_data",
-    "walk_page",
-    "walk_text",
-]

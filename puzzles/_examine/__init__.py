@@ -12,5 +12,3 @@ from puzzles._examine.examining import examine
 from puzzles._examine.settings import options
 from puzzles._examine.shell import command
 from puzzles._examine.within import every_launch
-
-__all__ = ["Examination", "command", "every_launch", "examine", "options"]

@@ -16,25 +16,3 @@ from puzzles._judge.raised import told
 from puzzles._judge.source import ellipsis_left, is_function, is_starter, unwrap
 from puzzles._judge.tried import alike
 from puzzles._judge.verdict import Verdict, shown
-
-__all__ = [
-    "Case",
-    "Verdict",
-    "alike",
-    "at_scale",
-    "cases",
-    "ellipsis_left",
-    "equations_outside",
-    "execute",
-    "fresh_case",
-    "fresh_cases",
-    "is_function",
-    "is_starter",
-    "judge",
-    "judge_fresh",
-    "largest_error",
-    "shown",
-    "told",
-    "tolerance_of",
-    "unwrap",
-]

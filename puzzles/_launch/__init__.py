@@ -10,7 +10,7 @@ nothing is known of puzzles.
 from __future__ import annotations
 
 from puzzles._launch.compiling import remembered
-from puzzles._launch.events import Event, Part, Waits
+from puzzles._launch.events import Event, Part
 from puzzles._launch.faithful import TURNS, Endless, before_last_casts, with_exact_dots
 from puzzles._launch.fault import faults, step_number
 from puzzles._launch.finding import (
@@ -36,14 +36,12 @@ from puzzles._launch.jaxprs import (
     kernel_calls,
     launch_name,
     longest_body,
-    longest_chain,
     longest_loop,
     parameter_names,
     subjaxprs,
     turns,
     visited,
     with_interpret,
-    with_parameter,
 )
 from puzzles._launch.launch import Launch
 from puzzles._launch.mesh import as_tpu, devices_called, pipelines_on_cpu
@@ -66,78 +64,3 @@ from puzzles._launch.traced import (
 )
 from puzzles._launch.wasted import waste
 from puzzles._launch.work import ARITHMETIC, REDUCTIONS, TRANSCENDENTAL, Dot
-
-__all__ = [
-    "ARITHMETIC",
-    "ERROR",
-    "KINDS",
-    "NOTE",
-    "PALLAS_CALL",
-    "REDUCTIONS",
-    "SEVERITIES",
-    "TRANSCENDENTAL",
-    "TURNS",
-    "UNNAMED",
-    "WARNING",
-    "Abstract",
-    "Copy",
-    "Dot",
-    "Endless",
-    "Event",
-    "Finding",
-    "Launch",
-    "Operand",
-    "Part",
-    "Ranges",
-    "Traced",
-    "Unreadable",
-    "Waits",
-    "alone",
-    "as_function",
-    "as_tpu",
-    "before_last_casts",
-    "callee",
-    "devices_called",
-    "entered",
-    "equations",
-    "faults",
-    "fingerprint",
-    "first_not_finite",
-    "for_gpus",
-    "itemsize",
-    "keeping_traces",
-    "kernel_calls",
-    "kernels",
-    "launch_name",
-    "line_of",
-    "longest_body",
-    "longest_chain",
-    "longest_loop",
-    "memory_space",
-    "nothing_launched",
-    "on_cpu",
-    "overlap",
-    "parameter_names",
-    "pipelines_on_cpu",
-    "place",
-    "placed",
-    "quickly",
-    "ranges_of",
-    "ranges_shown",
-    "remembered",
-    "row_keys",
-    "run_program",
-    "runs_in_python",
-    "step_number",
-    "subjaxprs",
-    "text_of",
-    "trace",
-    "trace_call",
-    "turns",
-    "visited",
-    "waste",
-    "with_exact_dots",
-    "with_interpret",
-    "with_kernels_launched",
-    "with_parameter",
-]

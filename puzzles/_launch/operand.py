@@ -134,7 +134,7 @@ def blocked(
         hbm_bytes=moved,
         vmem_bytes=buffers * vmem_size(sizes, aval.dtype) if space == "vmem" else 0,
         smem_bytes=buffers * smem_size(sizes, aval.dtype) if space == "smem" else 0,
-        line=line_of_function(mapping.index_map_jaxpr.jaxpr.debug_info.func_src_info),
+        line=line_of_function(mapping.index_map_jaxpr.jaxpr),
         elements=tuple(kind == "Element" for kind in kinds),
     )
 

@@ -23,8 +23,3 @@ from puzzles._rules.table import (
     stuck,
     title_of,
 )  # fmt: skip
-
-__all__ = [
-    "PAGE", "RECORD", "RULES", "Finding", "Row", "Rule", "Where", "address", "fault", "home",
-    "instead", "listed", "rows", "rules_page", "sentence", "stuck", "title_of",
-]  # fmt: skip
