@@ -22,7 +22,7 @@ from puzzles._launch.events import EVENTS, Event, accessed
 from puzzles._launch.jaxprs import callee, subjaxprs
 from puzzles._launch.moves import moved
 from puzzles._launch.primitives import evaluate
-from puzzles._launch.smem import LOOKS, UNKNOWN, UNNAMED, Buffer, Cells, Ref, place
+from puzzles._launch.smem import LOOKS, UNKNOWN, UNNAMED, Buffer, Ref, place
 from puzzles._launch.work import LEAST, MOST, Lie, Log, Touch, work
 
 # Of what an equation is given, or gives: arrays over the grid, refs, or UNKNOWN.
@@ -52,9 +52,10 @@ def _only(sizes: set[int]) -> int:
     return sizes.pop() if len(sizes) == 1 else 0
 
 
-def _shaped(value: Any, shape: tuple[int, ...]) -> Any:
-    """A scalar over the grid with axes of its own, each of one element."""
-    return value.reshape(value.shape + shape) if isinstance(value, np.ndarray) else value
+def _allocated(name: str, aval: Any, path: Path) -> Buffer | Ref:
+    if place(aval) != "smem":
+        return Buffer.of(name, aval, path)
+    return Ref.whole(aval.shape, np.zeros(aval.shape, aval.dtype), name=name, path=path)
 
 
 class Walk:
@@ -134,7 +135,7 @@ class Walk:
             for writes in (False, True):
                 self.touch(values, weight * _in_doubt(self.rank), writes)
             for value in values:
-                if isinstance(value, Cells | Ref):
+                if isinstance(value, Ref):
                     value.lost()
         for n, jaxpr in enumerate(subjaxprs(equation)):
             blind = [UNKNOWN] * len(jaxpr.invars)
@@ -229,7 +230,7 @@ class Walk:
         names = names if len(names) == len(avals) else [""] * len(avals)
         named = [name if name and name.isidentifier() else UNNAMED for name in names]
         made = [
-            (Cells if place(aval) == "smem" else Buffer).of(name, aval, (*path, n))
+            _allocated(name, aval, (*path, n))
             for n, (name, aval) in enumerate(zip(named, avals, strict=True))
         ]
         return self.run(jaxpr, values, made, weight, path)
@@ -247,7 +248,7 @@ class Walk:
         (source, _), (target, _), _ = copy_parts(equation.params["tree"], values)
         self.touch([source], weight, False)
         self.touch([target], weight, True)
-        if isinstance(target, Cells | Ref):
+        if isinstance(target, Ref):
             target.lost()
         self.happens("dma_start", equation, values, weight, _only(sizes))
         return []
@@ -261,21 +262,13 @@ class Walk:
         self.happens("get", equation, values, weight)
         ref, transforms, _, mask = accessed(equation, values)
         self.touch([ref], weight, False)
-        return [UNKNOWN if mask is not None else self.load(equation, ref, transforms, weight)]
-
-    def load(
-        self, equation: JaxprEqn, ref: Any, transforms: Sequence[Any], weight: np.ndarray
-    ) -> Any:
-        if isinstance(ref, Cells) and math.prod(equation.outvars[0].aval.shape) == 1:
-            return _shaped(ref.load(transforms), equation.outvars[0].aval.shape)
-        if not isinstance(ref, Ref):
-            return UNKNOWN
+        if mask is not None or not isinstance(ref, Ref):
+            return [UNKNOWN]
         found, look = ref.load(transforms, equation.outvars[0].aval.shape, weight[MOST])
-        if look is not None and len(self.log.looks) < LOOKS:
-            self.log.looks += (look,)
-        if look is not None and look.stray.any():
-            self.log.strays += (look,)
-        return found
+        if look is not None and not ref.path:
+            self.log.looks += (look,) * (len(self.log.looks) < LOOKS)
+            self.log.strays += (look,) * bool(look.stray.any())
+        return [found]
 
     def _store(self, equation: JaxprEqn, values: Values, weight: np.ndarray, _: Path) -> Values:
         self.happens("swap", equation, values, weight)
@@ -285,9 +278,9 @@ class Walk:
         if equation.primitive.name == "addupdate":
             self.touch([ref], weight, False)
         self.touch([ref], weight, True, whole=plain and into == what)
-        if isinstance(ref, Cells | Ref) and plain:
+        if isinstance(ref, Ref) and plain:
             ref.store(transforms, stored, weight)
-        elif isinstance(ref, Cells | Ref):
+        elif isinstance(ref, Ref):
             ref.lost()
         return [UNKNOWN] * len(equation.outvars)
 

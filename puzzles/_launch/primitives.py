@@ -7,6 +7,7 @@ is computed eight times, not sixty-four.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -40,10 +41,11 @@ def bind(equation: JaxprEqn, *values: Any) -> list[Any]:
 
 
 def _by_jax(equation: JaxprEqn, values: list[np.ndarray], rank: int) -> list[np.ndarray]:
-    lead = np.broadcast_shapes(*(v.shape[:rank] for v in values))
+    lead = np.broadcast_shapes((1,) * rank, *(v.shape[:rank] for v in values))
     flat = [np.broadcast_to(v, lead + v.shape[rank:]).reshape(-1, *v.shape[rank:]) for v in values]
     with jax.ensure_compile_time_eval():
-        out = jax.vmap(lambda *one: bind(equation, *one))(*flat)
+        each = jax.vmap(lambda *one: bind(equation, *one), axis_size=math.prod(lead))
+        out = each(*flat)
     return [np.asarray(o).reshape(lead + o.shape[1:]) for o in out]
 
 
@@ -88,22 +90,6 @@ def _same_data(equation: JaxprEqn, values: list[np.ndarray], rank: int) -> np.nd
     return values[0].reshape(values[0].shape[:rank] + equation.outvars[0].aval.shape)
 
 
-def _broadcast_in_dim(equation: JaxprEqn, values: list[np.ndarray], rank: int) -> np.ndarray:
-    own = [1] * len(equation.params["shape"])
-    for axis, size in zip(
-        equation.params["broadcast_dimensions"], values[0].shape[rank:], strict=True
-    ):
-        own[axis] = size
-    lead = values[0].shape[:rank]
-    return np.broadcast_to(values[0].reshape(lead + tuple(own)), lead + equation.params["shape"])
-
-
-def _iota(equation: JaxprEqn, _: list[np.ndarray], rank: int) -> np.ndarray:
-    shape, axis = equation.params["shape"], equation.params["dimension"]
-    along = np.arange(shape[axis]).reshape([-1 if a == axis else 1 for a in range(len(shape))])
-    return np.broadcast_to(along, shape).reshape((1,) * rank + tuple(shape))
-
-
 def _is_bool(dtype: Any) -> bool:
     return np.dtype(dtype) == np.dtype(bool)
 
@@ -126,6 +112,4 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys(_SAME_DATA, _same_data),
     "convert_element_type": lambda e, v, _: v[0] != 0 if _is_bool(e.params["new_dtype"]) else v[0],
     "integer_pow": lambda e, v, _: np.power(v[0], e.params["y"]),
-    "broadcast_in_dim": _broadcast_in_dim,
-    "iota": _iota,
 }
