@@ -29,8 +29,6 @@ from puzzles._launch.work import LEAST, MOST, Lie, Log, Touch, work
 Values = list[Any]
 Path = tuple[int, ...]  # where an equation stands: its place in each program around it
 
-SMALL = 64  # own elements of a value worth knowing; a mask of a block is not
-LARGE = 4_000_000  # elements of such a value over all steps
 _GLIMPSE = 64  # rounds of a loop that is too long, to know how it begins
 FUEL = 200_000_000  # per walk: 1000 an equation plus one an element, a few seconds
 
@@ -81,9 +79,9 @@ class Walk:
 
     def known(self, value: Any) -> Any:
         value = np.asarray(value)
-        if value.size > SMALL or value.dtype.kind not in "biuf":
+        if value.size != 1 or value.dtype.kind not in "biuf":
             return UNKNOWN
-        return value.reshape((1,) * self.rank + value.shape)
+        return value.reshape((1,) * self.rank)
 
     def start(self, closed: ClosedJaxpr, args: Values) -> Values:
         """Walk a whole jaxpr, every step once."""
@@ -155,17 +153,10 @@ class Walk:
         self.log.touches += [Touch(one.name, writes, weight, whole) for one in parameters]
 
     def worth(self, equation: JaxprEqn, values: list[Any]) -> bool:
-        """Whether a result can be known and may decide something: small, and without effects."""
+        """Whether a result can be known and may decide something: a number, without effects."""
         if equation.effects or not all(isinstance(v, np.ndarray) for v in values):
             return False
-        shapes = (getattr(v.aval, "shape", (2 * SMALL,)) for v in equation.outvars)
-        own = max(map(math.prod, shapes), default=2 * SMALL)
-        if own > SMALL:
-            return False
-        if own <= 1:
-            return True
-        lead = np.broadcast_shapes(*(v.shape[: self.rank] for v in values))
-        return own * math.prod(lead) <= LARGE
+        return all(math.prod(getattr(v.aval, "shape", (0,))) == 1 for v in equation.outvars)
 
     def count(
         self, equation: JaxprEqn, operations: int, lanes: int, weight: np.ndarray, path: tuple
@@ -214,7 +205,7 @@ class Walk:
         self, equation: JaxprEqn, values: Values, weight: np.ndarray, _: Path
     ) -> Values:
         (value,), promised, before = values, equation.params["values"], self.log.lies
-        if isinstance(value, np.ndarray) and value.ndim == self.rank and len(promised) == 1:
+        if isinstance(value, np.ndarray) and len(promised) == 1:
             steps = (value % promised[0] != 0) & (weight[LEAST] > 0)
             if steps.any() and all(lie.equation is not equation for lie in before):
                 self.log.lies = (*before, Lie(equation, steps, promised[0], value))
@@ -290,8 +281,7 @@ class Walk:
             return old
         if not (isinstance(new, np.ndarray) and isinstance(old, np.ndarray)):
             return UNKNOWN
-        extra = (1,) * (max(new.ndim, old.ndim) - self.rank)
-        return np.where(which.reshape(which.shape[: self.rank] + extra), new, old)
+        return np.where(which, new, old)
 
     def _cond(self, equation: JaxprEqn, values: Values, weight: np.ndarray, path: Path) -> Values:
         branches, which = equation.params["branches"], values[0]
@@ -340,16 +330,11 @@ class Walk:
         ys = [UNKNOWN] * (len(equation.outvars) - len(carry))
         affordable = length * len(body.jaxpr.eqns) * 1000 < self.fuel
         glimpse = min(length, _GLIMPSE) if self.events else 0
-        for n in range(length if affordable else glimpse):
+        for _ in range(length if affordable else glimpse):
             if self.fuel <= 0:
                 affordable = False
                 break
-            at = length - 1 - n if p["reverse"] else n
-            xs = [
-                v[(slice(None),) * self.rank + (at,)] if isinstance(v, np.ndarray) else UNKNOWN
-                for v in values[split:]
-            ]
-            carry = self.closed(body, [*consts, *carry, *xs], weight, path)[: len(carry)]
+            carry = self.closed(body, [*consts, *carry, *blind], weight, path)[: len(carry)]
         if affordable:
             return [*carry, *ys]
         self.give_up(saved, long=True)

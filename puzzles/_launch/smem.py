@@ -57,8 +57,8 @@ def called(ref: Any) -> str:
 
 
 def at_step(value: Any, ids: Sequence[int]) -> Any:
-    """A value over the grid at one step: a number, or an array of its own axes."""
-    if np.ndim(value) < len(ids):
+    """A value over the grid at one step: a number; what is none is as it is."""
+    if not isinstance(value, np.ndarray) or value.ndim < len(ids):
         return value
     return value[tuple(min(i, n - 1) for i, n in zip(ids, value.shape, strict=False))]
 
@@ -121,23 +121,21 @@ class Ref:
         """
         contents = self.contents
         self.lost()
-        steps, rank = np.argwhere(weight[0]), weight.ndim - 1
+        steps = np.argwhere(weight[0])
         indices = [getattr(one, "indices", (None,)) for one in transforms]
         if contents is None or len(steps) != 1 or weight.sum() != 2 or len(indices) > 1:
             return
         index = [getattr(one, "start", one) for one in (*indices, (0,) * contents.ndim)[0]]
         if not all(isinstance(one, int | np.integer | np.ndarray) for one in (value, *index)):
             return
-        over = (np.shape(one)[:rank] for one in (weight[0], value, *index) if np.ndim(one) >= rank)
-        if self.path and math.prod(np.broadcast_shapes(*over)) != 1:
+        over = np.broadcast_shapes(weight.shape[1:], *map(np.shape, (value, *index)))
+        if len(index) != contents.ndim or (self.path and math.prod(over) != 1):
             return
-        new, *place = (np.asarray(at_step(one, steps[0])) for one in (value, *index))
-        if new.size == 1 and len(place) == contents.ndim and all(one.size == 1 for one in place):
-            where = tuple(int(one.reshape(())) for one in place)
-            if all(0 <= i < n for i, n in zip(where, contents.shape, strict=True)):
-                contents = np.array(contents)  # the old one is what was passed in
-                contents[where] = new.reshape(())
-            self.contents = contents
+        new, *place = (at_step(one, steps[0]) for one in (value, *index))
+        if all(0 <= i < n for i, n in zip(place, contents.shape, strict=True)):
+            contents = np.array(contents)  # the old one is what was passed in
+            contents[tuple(place)] = new
+        self.contents = contents
 
     def lost(self) -> None:
         """Somebody has written, and nobody knows what or where."""
@@ -147,7 +145,6 @@ class Ref:
         self, transforms: Sequence[Any], shape: tuple[int, ...], weight: np.ndarray
     ) -> tuple[Any, Look | None]:
         """One element for every grid step of a weight's, and what is to be kept of this read."""
-        rank = weight.ndim
         if self.contents is None:
             return (UNKNOWN if self.absent is None else self.absent()), None
         indices = getattr(transforms[0], "indices", None) if len(transforms) == 1 else None
@@ -162,7 +159,7 @@ class Ref:
             index = getattr(index, "start", index)  # a slice of one element
             if not isinstance(index, int | np.integer | np.ndarray):
                 return UNKNOWN, None
-            flat = np.reshape(index, np.shape(index)[:rank])
+            flat = np.asarray(index)
             if flat.dtype.kind == "f":  # the CPU cuts it off, Mosaic will refuse it
                 flat = np.nan_to_num(flat, posinf=size, neginf=-1).astype(np.int64)
             wrong = np.where((flat + start < 0) | (flat + start >= size), flat, _INSIDE)
@@ -172,5 +169,4 @@ class Ref:
         elements = np.arange(self.contents.size).reshape(self.contents.shape)
         look = Look(self, weight, np.asarray(elements[tuple(place)]), outside)
         found = np.asarray(self.contents[tuple(place)])
-        lead = found.shape if found.ndim == rank else (1,) * rank
-        return found.reshape(lead + shape), look
+        return found.reshape(found.shape or (1,) * weight.ndim), look
