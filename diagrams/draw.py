@@ -46,7 +46,7 @@ def shared(
     def draw() -> str:
         (launch,) = puzzles.trace(puzzles.find(name).solution, *shapes)
         steps = range(first, first + len(notes))
-        rows, bands = launch.outputs[0].sizes[-2], []
+        rows, bands = launch.outputs[0].sizes[-2], []  # for each step, by operand
         for (start, end), word in zip(visits, words, strict=True):
             others = [one for one in ((0, start), (end, rows)) if one[0] < one[1]]
             hidden = [(*one, "") for one in others]
@@ -57,9 +57,27 @@ def shared(
                     launch.outputs[0].name: [*stored, *((*one, word) for one in others)],
                 }
             )
-        return film(launch, steps, title, f"{title}. " + " ".join(notes), notes, bands=bands)
+
+        def over(n: int, still: p.Still) -> str:
+            shown = bands[n].get(still.operand["name"], ())
+            return "".join(_band(still, *one) for one in shown)
+
+        says = f"{title}. " + " ".join(notes)
+        return film(launch, steps, title, says, notes, over=over, drawn=["masked"])
 
     return draw
+
+
+def _band(still: p.Still, start: int, end: int, word: str) -> str:
+    """Rows of the block of a step with their word to the right; without one, they do not count."""
+    x, y, w, h = still.block
+    each = h / still.operand["sizes"][-2]
+    top, height = y + start * each, (end - start) * each
+    if not word:
+        return p.cell(x, top, w, height, "masked")
+    edge = "".join(f"M{p.px(x)} {p.px(at)}h{p.px(w)}" for at in (top, top + height))
+    line = f'<path d="{edge}" stroke="{p.INK}" stroke-width="1" fill="none"/>'
+    return line + p.text(x + w + 4, top + height / 2 + 3, word, size=11)
 
 
 def memories() -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from puzzles._draw.assets import mark_rules, marks_in
 from puzzles._draw.copies import copies_strip
 from puzzles._draw.data import walk_data
-from puzzles._draw.filmstrip import film
+from puzzles._draw.filmstrip import Still, film
 from puzzles._draw.page import walk_page
 from puzzles._draw.palette import (
     BLUE,

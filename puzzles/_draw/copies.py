@@ -10,8 +10,7 @@ import numpy as np
 
 from puzzles._draw.book import Book, each, numbers
 from puzzles._draw.data import Data
-from puzzles._draw.palette import code, hatch, key, px, rect, text, text_width
-from puzzles._draw.phrases import tuple_words
+from puzzles._draw.palette import code, hatch, key, px, rect, text, text_width, tuple_words
 from puzzles._tpu import Timeline
 
 Marked = dict[str, list[tuple[int, int, int]]]  # (row, from, up to) of every mark, in moments

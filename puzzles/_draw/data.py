@@ -181,7 +181,7 @@ def outside(operand: Data, block: tuple[int, ...]) -> bool:
 
 
 def _states(operand: Data) -> list[str]:
-    """What becomes of the block at each step that is shown, as `STATES` calls it."""
+    """What becomes of the block at each step that is shown, as `STATES` in operand.py calls it."""
     stays, goes = ("held", "written") if operand["role"] == "output" else ("reused", "fetched")
     found, moved = [], set()
     for block, moves in zip(operand["blocks"], operand["moves"], strict=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from puzzles._draw import palette as p
@@ -14,10 +14,6 @@ from puzzles._draw.panel import EDGE, Box, place, views
 from puzzles._launch import Launch
 
 _GAP, _LEFT, _TOP = 20.0, 96.0, 62.0
-
-# Rows of an operand's block, from, to (not included), and a word for them; without a word, rows
-# that do not count.
-Bands = Mapping[str, Sequence[tuple[int, int, str]]]
 
 
 @dataclass(frozen=True)
@@ -39,20 +35,22 @@ def film(
     notes: Sequence[str],
     *,
     unsaid: Sequence[str] = (),
-    bands: Sequence[Bands] = (),
+    over: Callable[[int, Still], str] | None = None,
+    drawn: Sequence[str] = (),
 ) -> str:
     """An SVG file of the given steps of `launch`, one note beside each.
 
-    unsaid: marks that the notes explain. bands: for each step the rows of blocks to mark.
+    unsaid: marks that the notes explain. over: draws over what the n-th row has of an operand; all
+    are larger then, and without their sums. drawn: the marks that it uses.
     """
     data = walk_data(launch)
-    if bands:  # rows that are stored say more than how many visits have been
+    if over:
         data["operands"] = [{k: v for k, v in o.items() if k != "filled"} for o in data["operands"]]
     sliced = any(len(o["shape"]) > 2 for o in data["operands"])  # side by side
-    size = 1.1 if bands else 0.5 if sliced else 0.7  # beside a walk's: a row has a note, too
+    size = 1.1 if over else 0.5 if sliced else 0.7  # beside a walk's: a row has a note, too
     rows = [_stills(data, step, size) for step in steps]
     heads = [(one.operand["name"], " × ".join(map(str, one.operand["shape"]))) for one in rows[0]]
-    room = 44.0 if bands else 0.0  # for a word beside a block
+    room = 44.0 if over else 0.0  # for a word beside a block
     wide = [
         max(one.width + room, p.text_width(name, 12, mono=True), p.text_width(shape, 11))
         for one, (name, shape) in zip(rows[0], heads, strict=True)
@@ -70,16 +68,13 @@ def film(
         body.append(p.text(20, y + 36, name, size=12, mono=True, room=first - 30))
         body.append(p.text(20, y + 50, "grid step", size=11, muted=True, room=first - 30))
         for x, still in zip(lefts, drawn_step, strict=False):
-            shown = bands[n].get(still.operand["name"], ()) if bands else ()
-            drawn = still.drawn + "".join(_band(still, *one) for one in shown)
-            body.append(f'<g transform="translate({p.px(x)} {p.px(y)})">{drawn}</g>')
+            marked = over(n, still) if over else ""
+            body.append(f'<g transform="translate({p.px(x)} {p.px(y)})">{still.drawn}{marked}</g>')
         body.append(p.text(lefts[-1], y + 38, note, size=12))
         y += high
     longest = max(p.text_width(note, 12) for note in notes)
     width = max(lefts[-1] + longest + 26, 80 + p.text_width(title, 16))
-    used = marks_in("".join(body))
-    if any(not word for step in bands for marked in step.values() for *_, word in marked):
-        used.add("masked")
+    used = marks_in("".join(body)) | set(drawn)
     said = [mark for mark in p.MARKS if mark in used and mark not in unsaid]
     legend, height = p.legend(said, 20, y + 6, width - 40)
     body.append(legend)
@@ -106,15 +101,3 @@ def _stills(data: Data, step: int, size: float) -> list[Still]:
             continue
         found.append(Still(operand, view["width"], view["height"], drawn, block))
     return found
-
-
-def _band(still: Still, start: int, end: int, word: str) -> str:
-    """Some rows of the block of a step, with their word to the right."""
-    x, y, w, h = still.block
-    each = h / still.operand["sizes"][-2]
-    top, height = y + start * each, (end - start) * each
-    if not word:
-        return p.cell(x, top, w, height, "masked")
-    edge = "".join(f"M{p.px(x)} {p.px(at)}h{p.px(w)}" for at in (top, top + height))
-    line = f'<path d="{edge}" stroke="{p.INK}" stroke-width="1" fill="none"/>'
-    return line + p.text(x + w + 4, top + height / 2 + 3, word, size=11)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from puzzles._draw.book import Book, Changing, each, growing, numbers
 from puzzles._draw.data import Data, outside
-from puzzles._draw.palette import cell, rect, text_width
+from puzzles._draw.palette import cell, rect, text_width, tuple_words
 from puzzles._draw.panel import (
     Box,
     beyond,
@@ -19,8 +19,18 @@ from puzzles._draw.panel import (
     slice_of,
     untouched,
 )
-from puzzles._draw.phrases import STATES, tuple_words
 from puzzles._draw.words import describe, still_words
+
+# What becomes of an operand's block at a step: in words, and as a mark.
+STATES = {
+    "fetched": ("fetched", "fetched"),
+    "refetched": ("fetched again", "fetched"),
+    "reused": ("reused", "reused"),
+    "held": ("stays in VMEM", "held"),
+    "written": ("written back", "written"),
+    "rewritten": ("written back again", "written"),
+    "outside": ("outside the array", "fault"),
+}
 
 
 def head(data: Data, alike: Sequence[Data]) -> str:

@@ -12,9 +12,8 @@ from puzzles._draw.copies import copies_section
 from puzzles._draw.data import Data
 from puzzles._draw.lists import list_panel
 from puzzles._draw.operand import moving_panel, still_panel
-from puzzles._draw.palette import code, key
+from puzzles._draw.palette import code, key, tuple_words
 from puzzles._draw.panel import views
-from puzzles._draw.phrases import program_ids, tuple_words
 from puzzles._draw.strip import meters, strip
 from puzzles._draw.words import moved, sampled, summary, title, working
 
@@ -114,7 +113,7 @@ def _faults(data: Data) -> str:
     for fault in data["faults"]:
         go = ""
         if fault["at"] is not None and data["kept"] > 1:
-            step = tuple_words(program_ids(data, data["at"][fault["at"]]))
+            step = tuple_words(np.unravel_index(data["at"][fault["at"]], data["grid"]))
             go = f' <span data-go="{fault["at"]}" title="look at {step}"></span>'
         items.append(f'<li><span class="pz-x">✗</span> {folded(fault["says"])}{go}</li>')
     return f'<ul class="pz-faults">{"".join(items)}</ul>' if items else ""

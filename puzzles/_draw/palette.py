@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 # Okabe and Ito's colours for every kind of colour vision. All but the light "sky", which never
 # stands without its outline, have a contrast of at least 3 on white and on #111: no theme needs
@@ -211,6 +212,12 @@ def code(words: str) -> str:
     pieces = html.escape(words).split("`")
     marked = [p if i % 2 == 0 else f"<code>{p}</code>" for i, p in enumerate(pieces)]
     return "".join(marked).replace("\n", "<br>")
+
+
+def tuple_words(values: Any) -> str:
+    """A shape or an index as Python writes it, None where an axis is squeezed."""
+    entries = ", ".join(str(v) for v in values)
+    return f"({entries},)" if len(values) == 1 else f"({entries})"
 
 
 def document(

@@ -10,7 +10,6 @@ import numpy as np
 from puzzles._draw.book import Book, each
 from puzzles._draw.data import Data
 from puzzles._draw.palette import px
-from puzzles._draw.words import work_name
 from puzzles._receipt import amount
 
 _HIGH, _LOW = 14.0, 4.0
@@ -28,7 +27,7 @@ def strip(data: Data) -> str:
     for role, count in together:
         kinds = ("written", "held") if role == "output" else ("fetched", "reused")
         rows.append(_row(_shares(count, at), *kinds))
-    names.append([work_name(data)])
+    names.append(["dots" if data["unit"] else "body"])
     rows.append(_row(_shares(data["worked"], at), "work", "skipped"))
     marked = [f["at"] for f in data["faults"] if f["at"] is not None]
     if marked:

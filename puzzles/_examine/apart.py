@@ -16,7 +16,7 @@ from puzzles._examine.examining import examine
 from puzzles._examine.ignores import without_ignored
 from puzzles._examine.targets import Unfit, argument, load, made
 from puzzles._judge import unwrap
-from puzzles._launch import Finding, place
+from puzzles._launch import Finding, place, placed
 
 DEVICES = 8  # kernels that speak to each other run on as many as their mesh has
 
@@ -40,8 +40,8 @@ class Asked:
 class Report:
     """What of an examination leaves its process.
 
-    gaps: what was not looked at, and might be. places: of each finding the path and the line, where
-    they are known. home: those of the function.
+    gaps: what was not looked at, and might be. places: of each finding the path and the line, or
+    those of the function; None where no file holds either.
     """
 
     target: str
@@ -51,17 +51,16 @@ class Report:
     unread: str
     gaps: tuple[str, ...]
     places: tuple[tuple[str, int] | None, ...] = ()
-    home: tuple[str, int] | None = None
     costs: Costs | None = None
 
     @classmethod
     def of(cls, target: str, found: Examination, fn: object = None) -> Report:
         # Which numbers are right nobody said, and that is the same for all kernels.
         missed = tuple(s for s in found.not_looked if not s.startswith("wrong numbers"))
+        places = tuple(place(one.line) or home_of(fn) for one in found.findings)
         return cls(
             target, str(found), json.loads(found.to_json()), found.findings, found.unread,
-            found.unseen + missed, tuple(place(one.line) for one in found.findings), home_of(fn),
-            costs(found.launches),
+            found.unseen + missed, places, costs(found.launches),
         )  # fmt: skip
 
     @classmethod
@@ -91,9 +90,7 @@ def apart(asked: Asked, timeout: float | None = None) -> Report:
 def home_of(fn: Any) -> tuple[str, int] | None:
     """The path and the first line of a function, where a file holds it."""
     code = getattr(unwrap(fn), "__code__", None)
-    if code is None or not os.path.isfile(code.co_filename):
-        return None
-    return os.path.abspath(code.co_filename), code.co_firstlineno
+    return place(placed(code.co_filename, code.co_firstlineno)) if code else None
 
 
 def _ended(code: int | None) -> str:

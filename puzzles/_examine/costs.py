@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from puzzles._launch import ERROR, Finding, Launch
@@ -71,9 +71,3 @@ def read(file: Path) -> dict[str, Costs]:
     if not all(isinstance(n, int) for n in counts):
         raise ValueError(f"{file} holds no costs: delete it, and it is written anew")
     return kept
-
-
-def write(file: Path, kept: Mapping[str, Costs]) -> None:
-    """Write the costs of all targets, in the order of their names."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps(kept, indent=2, sort_keys=True) + "\n", encoding="utf-8")

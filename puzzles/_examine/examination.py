@@ -15,6 +15,10 @@ from puzzles._rules import address
 
 _MARKS = {ERROR: "✗", WARNING: "!", NOTE: "·"}
 _COLOURS = {ERROR: VERMILLION, WARNING: "#997700", NOTE: "#888888", "": GREEN}
+_COUNTS = (
+    "name", "grid", "steps", "times", "bound", "hbm_bytes_read", "hbm_bytes_written", "vmem_bytes",
+    "smem_bytes", "flops", "line",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -22,9 +26,8 @@ class Examination:
     """The findings on a function's launches, the worst first; `str()` gives all of it.
 
     looked, not_looked: what was looked for, and what not, with the reason. unread: why the function
-    could not be read; then nothing else is known. cycles: libtpu's estimate, where there is one.
-    unseen: "memory" and the like, which nobody looked at in some of the launches. ignored: what
-    comments in the source ignore, with their reasons.
+    could not be read; then nothing else is known. unseen: "memory" and the like, which nobody
+    looked at in some of the launches. ignored: what comments ignore, with their reasons.
     """
 
     name: str
@@ -33,7 +36,6 @@ class Examination:
     looked: tuple[str, ...] = ()
     not_looked: tuple[str, ...] = ()
     chips: tuple[str, ...] = ("v5e",)
-    cycles: str = ""
     unread: str = ""
     unseen: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()
@@ -80,7 +82,7 @@ class Examination:
     __repr__ = __str__  # what a notebook keeps as plain text
 
     def _receipt(self) -> str:
-        return receipt_text(self.launches, self.chips[0], cycles=self.cycles, limits=True)
+        return receipt_text(self.launches, self.chips[0], limits=True)
 
     def _scope(self) -> Iterator[tuple[str, str]]:
         scope = {"looked for": self.looked, "not for": self.not_looked, "ignored": self.ignored}
@@ -90,23 +92,12 @@ class Examination:
 
     def to_json(self) -> str:
         """The examination as JSON: findings with all their fields, launches with their counts."""
-        return json.dumps(
-            {
-                "name": self.name,
-                "code": self.code,
-                "unread": self.unread,
-                "chips": self.chips,
-                "findings": [dataclasses.asdict(one) for one in self.findings],
-                "launches": [_counts(one) for one in self.launches],
-                "cycles": self.cycles,
-                "looked": self.looked,
-                "not_looked": self.not_looked,
-                "unseen": self.unseen,
-                "ignored": self.ignored,
-            },
-            indent=2,
-            ensure_ascii=False,
-        )
+        data = vars(self) | {
+            "code": self.code,
+            "findings": [dataclasses.asdict(one) for one in self.findings],
+            "launches": [{what: getattr(one, what) for what in _COUNTS} for one in self.launches],
+        }
+        return json.dumps(data, indent=2, ensure_ascii=False)
 
     def _repr_html_(self) -> str:
         """How a notebook shows it."""
@@ -151,19 +142,3 @@ def _item(one: Finding) -> str:
         f"padding-left:8px'><b>{html.escape(_where(one))}</b><br>{code(one.says)}{remedy}{line}"
         f"<br>{means}</div>"
     )
-
-
-def _counts(one: Launch) -> dict[str, object]:
-    return {
-        "name": one.name,
-        "grid": one.grid,
-        "steps": one.steps,
-        "times": one.times,
-        "bound": one.bound,
-        "hbm_bytes_read": one.hbm_bytes_read,
-        "hbm_bytes_written": one.hbm_bytes_written,
-        "vmem_bytes": one.vmem_bytes,
-        "smem_bytes": one.smem_bytes,
-        "flops": one.flops,
-        "line": one.line,
-    }

@@ -6,7 +6,6 @@ import contextlib
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from puzzles._examine.examination import Examination
@@ -38,12 +37,10 @@ from puzzles._tpu import (
     INSTALL_LIBTPU,
     Compiler,
     CompilerMissing,
-    NoEstimate,
     Sanitized,
     again_whole,
     axes_around,
     compiled,
-    estimated_cycles,
     has_libtpu,
     known_to_fit,
     lowered,
@@ -54,7 +51,6 @@ from puzzles._tpu import (
 )
 
 _NUMBERS = "wrong numbers: nobody said which are right"
-_ESTIMATED = ("v5e", "v5p")
 _GPU = (
     "this kernel is for GPUs, as its `compiler_params` or its mesh say, and what is read here are "
     "kernels for TPUs."
@@ -109,11 +105,11 @@ def _examined(fn: Any, args: tuple, chips: tuple[str, ...], seed: int) -> Examin
     work.lowering()
     work.simulation(seed)
     work.memories()
-    cycles = work.compilation()
+    work.compilation()
     work.costs()
     work.not_looked.append(_NUMBERS)
     return Examination(
-        name, work.findings, launches, tuple(work.looked), tuple(work.not_looked), chips, cycles,
+        name, work.findings, launches, tuple(work.looked), tuple(work.not_looked), chips,
         unseen=tuple(dict.fromkeys(work.unseen)),
     )  # fmt: skip
 
@@ -137,20 +133,6 @@ def without_loss(launch: Launch, one: Finding) -> Finding:
         "the last one counts, and the others compute and write back what is lost."
     )
     return replace(one, severity=WARNING, says=says)
-
-
-def moved_by_the_kernel(launch: Launch, pair: tuple[str, str]) -> Finding:
-    """An index map that reads what the kernel writes."""
-    operand, scalar = pair
-    says = (
-        f"The index map of `{operand}` reads `{scalar}`, and the kernel writes into it. The "
-        "pipeline asks for a block before its step, how long before depends on the number of its "
-        "buffers: whether it gets the old number or the new one is a matter of timing. Fetches "
-        "are counted with the old."
-    )
-    remedy = f"Compute `{scalar}` before the launch, or copy the blocks by hand."
-    line = next((one.line for one in launch.operands if one.name == operand), None)
-    return Finding("hazard", WARNING, says, remedy, launch.name, operand, line=line or launch.line)
 
 
 def name_of(fn: Any) -> str:
@@ -204,7 +186,6 @@ class _Examination:
             found = (without_loss(launch, one) for one in faults(launch))
             self.add(map(self.where_cores_share, found), n)
             self.add(revisited_inside(launch), n)
-            self.add(map(partial(moved_by_the_kernel, launch), launch.log.moved), n)
         steps = sum(launch.steps for launch in self.launches)
         self.looked.append(
             "out-of-bounds, never-written, revisited, alias, parallel, misaligned, promise: the "
@@ -279,22 +260,22 @@ class _Examination:
             self.add(room(launch, self.chips), n)
         self.looked.append(f"vmem, smem: for {', '.join(self.chips)}")
 
-    def compilation(self) -> str:
-        """What libtpu refuses; the cycles that it estimates."""
+    def compilation(self) -> None:
+        """What libtpu refuses."""
         if not has_libtpu():
             self.not_looked.append(f"compile: libtpu is not installed: {INSTALL_LIBTPU}")
-            return ""
+            return
         here = [n for n, one in enumerate(self.each) if n not in self.refused and not speaks(one)]
         if any(map(speaks, self.each)):
             self.not_looked.append("compile: kernels that speak to other devices")
         if not here:
-            return ""
+            return
         try:
             with Compiler() as compiler:
                 found = list(compiled([self.each[n] for n in here], compiler, self.chips))
         except CompilerMissing as error:
             self.not_looked.append(f"compile: {error}")
-            return ""
+            return
         refused = {chip for _, one in found for chip in one.chips}
         fine = [chip for chip in self.chips if chip not in refused]
         for about, estimate in list(self.told.items()):
@@ -305,16 +286,6 @@ class _Examination:
             launch = self.launches[here[number]]
             self.add([replace(one, launch=launch.name, line=launch.line)], here[number])
         self.looked.append(f"compile: libtpu, for {', '.join(self.chips)}")
-        return "" if found or self.refused else self.cycles()
-
-    def cycles(self) -> str:
-        chip = next((chip for chip in self.chips if chip in _ESTIMATED), None)
-        if chip is None:
-            return ""
-        try:
-            return f"{estimated_cycles(self.traced, chip):,} on {chip} by libtpu's estimate"
-        except NoEstimate:
-            return ""
 
     def costs(self) -> None:
         """What costs time, and is right all the same."""

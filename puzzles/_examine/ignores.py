@@ -51,19 +51,18 @@ def _comments(file: str, number: int) -> Iterator[tuple[str, str, str]]:
 
 
 def _statement(text: str, number: int) -> tuple[int, int]:
-    """The first and the last line of the smallest statement that a line is part of.
+    """The first and the last line of the statement that a line is part of.
 
     Of a statement with a body, such as `def` and `with`, only its head counts.
     """
-    spans = [(number, number)]
     try:
         tree = ast.parse(text)
     except SyntaxError:  # a file that was changed while it ran
-        return spans[0]
+        return number, number
     for node in ast.walk(tree):
-        if isinstance(node, ast.stmt) and node.lineno <= number <= (node.end_lineno or 0):
+        if isinstance(node, ast.stmt):
             body = getattr(node, "body", None)
-            last = body[0].lineno - 1 if body else node.end_lineno
-            spans.append((node.lineno, max(node.lineno, last or 0)))
-    # A walk goes from the outside in.
-    return next(span for span in reversed(spans) if span[0] <= number <= span[1])
+            last = body[0].lineno - 1 if body else node.end_lineno or 0
+            if node.lineno <= number <= last:
+                return node.lineno, last
+    return number, number

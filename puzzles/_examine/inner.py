@@ -20,6 +20,7 @@ from puzzles._launch import (
     ranges_of,
     ranges_shown,
 )
+from puzzles._rules import fault
 
 _STEPS = 200_000  # events over all steps that are looked at
 _PIPELINE = inspect.getsourcefile(inspect.unwrap(pltpu.emit_pipeline))
@@ -73,21 +74,9 @@ def _place(part: Part) -> Any:
 
 def _finding(launch: Launch, event: Event, target: Part, reads: bool) -> Finding:
     ref, transforms = target
-    says = (
-        f"`{ref.name}{ranges_shown(ranges_of(transforms), ref.shape)}` is a block that the "
-        "pipeline inside of the kernel comes back to after it went on to others. It has written "
-        "the first result to HBM by then, and does not fetch it: "
-    )
-    says += (
-        "the body reads what another block left in the buffer."
-        if reads
-        else "the body writes it again, and the last result counts."
-    )
-    remedy = (
-        "Move the axis that comes back to it inwards in the pipeline's grid, so that all visits "
-        "to a block follow each other."
-    )
+    block = f"{ref.name}{ranges_shown(ranges_of(transforms), ref.shape)}"
+    severity, words = (ERROR, "read again") if reads else (WARNING, "written again")
     return Finding(
-        "revisited", ERROR if reads else WARNING, says, remedy, launch.name, ref.name,
+        "revisited", severity, *fault(f"inner block {words}", block=block), launch.name, ref.name,
         line=line_of(event.equation.source_info) or launch.line,
     )  # fmt: skip

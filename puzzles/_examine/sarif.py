@@ -9,36 +9,28 @@ from typing import Any
 from urllib.parse import quote
 
 from puzzles._examine.apart import Report
-from puzzles._rules import RULES, address, home
+from puzzles._rules import RULES, address
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 
 
 def sarif(reports: Sequence[Report]) -> dict[str, Any]:
-    """One run with the findings of all reports, and a notification for what was not looked at."""
+    """One run with the findings of all reports; it failed where one could not be read."""
     results = [one for report in reports for one in _results(report)]
-    kinds = sorted({one["ruleId"] for one in results})
-    unread = [
-        {"level": "error", "message": {"text": f"{report.target}: {report.unread}"}}
-        for report in reports
-        if report.unread
+    rules = [
+        {
+            "id": kind,
+            "shortDescription": {"text": RULES[kind].asks},
+            "fullDescription": {"text": f"{RULES[kind].means} {address(kind)}"},
+        }
+        for kind in sorted({one["ruleId"] for one in results})
     ]
-    done = {"executionSuccessful": not unread, "toolExecutionNotifications": unread}
-    driver: dict[str, Any] = {"name": "pallas-puzzles", "rules": [_rule(kind) for kind in kinds]}
-    if home():
-        driver["informationUri"] = home()
-    run = {"tool": {"driver": driver}, "invocations": [done], "results": results}
-    return {"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}
-
-
-def _rule(kind: str) -> dict[str, Any]:
-    rule = RULES[kind]
-    made: dict[str, Any] = {
-        "id": kind,
-        "shortDescription": {"text": rule.asks},
-        "fullDescription": {"text": rule.means},
+    run = {
+        "tool": {"driver": {"name": "pallas-puzzles", "rules": rules}},
+        "invocations": [{"executionSuccessful": not any(report.unread for report in reports)}],
+        "results": results,
     }
-    return made | ({"helpUri": address(kind)} if home() else {})
+    return {"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}
 
 
 def _results(report: Report) -> Iterator[dict[str, Any]]:
@@ -48,17 +40,13 @@ def _results(report: Report) -> Iterator[dict[str, Any]]:
             "level": finding.severity,
             "message": {"text": f"{report.target}: {finding.words}"},
         }
-        where = place or report.home
-        if where:
-            file, number = where
-            result["locations"] = [
-                {
-                    "physicalLocation": {
-                        "artifactLocation": {"uri": _address_of(file)},
-                        "region": {"startLine": number},
-                    }
-                }
-            ]
+        if place:
+            file, number = place
+            where = {
+                "artifactLocation": {"uri": _address_of(file)},
+                "region": {"startLine": number},
+            }
+            result["locations"] = [{"physicalLocation": where}]
         yield result
 
 

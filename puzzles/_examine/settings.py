@@ -29,7 +29,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     add("--sarif", metavar="FILE", type=Path, help="write SARIF 2.1.0 there")
     add("--baseline", metavar="FILE", type=Path, help="costs: written, and later compared")
     add("--update-baseline", action="store_true", help="write the costs anew")
-    add("--timeout", type=seconds, metavar="SECONDS", help="for each target")
+    add("--timeout", type=float, metavar="SECONDS", help="for each target")
     add("--fail-on", choices=SEVERITIES, help="the mildest finding that exits with 1; error")
     add("--strict", action=argparse.BooleanOptionalAction, default=None,
         help="exit with 2 where something was not looked at")  # fmt: skip
@@ -45,10 +45,9 @@ def settle(given: argparse.Namespace) -> list[list[str]]:
     file = argparse.ArgumentParser(f"{TABLE} of {FILE}", argparse.SUPPRESS, allow_abbrev=False)
     options(file)
     file.set_defaults(**_DEFAULTS)
-    by_name = vars(given)
     for name, value in vars(file.parse_args([*_typed(said)])).items():
-        if by_name[name] is None:
-            by_name[name] = value
+        if getattr(given, name) is None:
+            setattr(given, name, value)
     if given.target:
         return [[given.target, *given.arguments]]
     if not isinstance(targets, list) or not all(isinstance(one, str) for one in targets):
@@ -85,11 +84,3 @@ def chips(text: str) -> tuple[str, ...]:
             known = ", ".join(CHIPS)
             raise argparse.ArgumentTypeError(f"no chip is called {chip!r}; there are {known}")
     return named
-
-
-def seconds(text: str) -> float:
-    """A time-out as it is typed."""
-    number = float(text)
-    if number <= 0:
-        raise argparse.ArgumentTypeError("a time-out is longer than nothing")
-    return number

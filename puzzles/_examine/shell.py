@@ -58,14 +58,14 @@ def _report(target: list[str], given: argparse.Namespace, kept: dict[str, costs.
     report = apart(asked, given.timeout)
     if given.baseline and before is None and report.costs:
         kept[name] = report.costs
-        costs.write(given.baseline, kept)
+        _write(given.baseline, kept)
         print(f"the costs of {name} are written to {file}", file=sys.stderr)
     return report
 
 
 def _write(file: Path, data: dict) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps(data, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    file.write_text(json.dumps(data, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
 def _code(report: Report, fail_on: str, strict: bool) -> int:

@@ -5,16 +5,14 @@ from __future__ import annotations
 import ast
 import importlib
 import importlib.util
-import inspect
-import operator
+import math
 import os
 import re
 import sys
 from collections.abc import Callable, Sequence
-from functools import reduce
+from operator import attrgetter
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -34,14 +32,14 @@ def load(target: str) -> Callable:
     if not where or not path:
         raise Unfit(f"{target!r} names no function: write module:function, as in kernels:matmul")
     try:
-        found: Any = _module(where)
+        found = _module(where)
     except Unfit:
         raise
     except (Exception, SystemExit) as error:
         says = f"{type(error).__name__}: {error}"
         raise Unfit(f"{where!r} cannot be imported: {says}") from None
     try:
-        return reduce(getattr, path.split("."), found)
+        return attrgetter(path)(found)
     except AttributeError:
         raise Unfit(f"{where!r} has no {path!r}") from None
 
@@ -51,24 +49,16 @@ def made(fn: Callable, args: Sequence[object]) -> tuple[Callable, Sequence[objec
 
     That is a tuple of both, `(fn, x, y)` or `(fn, (x, y))`. Else `fn` itself, with `args`.
     """
-    if args or not _asks_for_nothing(fn):
+    if args:
         return fn, args
     try:
         result = fn()
-    except Exception:  # it may be a kernel that no CPU runs; if not, the examination says why
+    except Exception:  # it asks for some, or no CPU runs it; if not, the examination says why
         return fn, args
     if not isinstance(result, tuple) or not result or not callable(result[0]):
         return fn, args
     inner, *rest = result
     return inner, list(rest[0]) if len(rest) == 1 and isinstance(rest[0], tuple | list) else rest
-
-
-def _asks_for_nothing(fn: Callable) -> bool:
-    try:
-        inspect.signature(fn).bind()
-    except (TypeError, ValueError):
-        return False
-    return True
 
 
 def _module(where: str) -> ModuleType:
@@ -116,16 +106,15 @@ def argument(text: str) -> object:
     if found["data"] is None:
         return jax.ShapeDtypeStruct(shape, dtype)
     numbers = np.array([float(n) for n in found["data"].split(",")])
-    count = reduce(operator.mul, shape, 1)
+    count = math.prod(shape)
     if len(numbers) not in (1, count):
         raise Unfit(f"{text!r} has {len(numbers)} numbers for {count} elements")
     return jnp.asarray(np.broadcast_to(numbers, count).reshape(shape), dtype)
 
 
 def _dtype(kind: str, bits: str) -> np.dtype:
-    for name in (f"{_TYPES.get(kind, kind)}{bits}", f"{kind}{bits}", f"float{bits}"):
-        try:
-            return jnp.dtype(name)
-        except TypeError:
-            continue
-    raise Unfit(f"{kind}{bits!r} is no type: f32, bf16, i32, u8, bool, float8_e4m3fn")
+    try:
+        return jnp.dtype(f"{_TYPES.get(kind, kind)}{bits}")
+    except TypeError:
+        says = f"{kind}{bits!r} is no type: f32, bf16, i32, u8, bool, float8_e4m3fn"
+        raise Unfit(says) from None

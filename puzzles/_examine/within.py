@@ -30,14 +30,6 @@ class Seen:
     examinations: list[Examination] = field(default_factory=list)
     _calls: list[tuple[Callable, tuple]] = field(default_factory=list)
 
-    def __str__(self) -> str:
-        if not self.examinations:
-            return (
-                "no launch was traced: what `jax.jit` has traced before is not traced again, "
-                "until `jax.clear_caches()`"
-            )
-        return "\n\n".join(map(str, self.examinations))
-
 
 @contextmanager
 def every_launch(

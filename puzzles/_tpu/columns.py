@@ -34,8 +34,9 @@ def _walk(jaxpr: Jaxpr, lying: set[Var]) -> Iterator[JaxprEqn]:
             lying.update(own for own, one in outer.items() if one in lying)
             yield from _walk(inner, lying)
             if len(inner.outvars) == len(equation.outvars):
-                pairs = zip(equation.outvars, inner.outvars, strict=True)
-                lying.update(result for result, own in pairs if own in lying)
+                for result, own in zip(equation.outvars, inner.outvars, strict=True):
+                    if isinstance(own, Var) and own in lying:
+                        lying.add(result)
 
 
 def _shape(value: Any) -> tuple[int, ...]:

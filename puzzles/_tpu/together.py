@@ -253,7 +253,6 @@ class _Together:
         with self.changed:
             all_there = (self.met[name] // self.count + 1) * self.count
             self.met[name] += 1
-            self.changed.notify_all()
         self.until(device, lambda _: self.met[name] >= all_there)
 
     def wait(self, name: str, given: Mapping[str, Any], device: int) -> None:
@@ -292,6 +291,7 @@ class _Together:
         """Let a device wait; in vain, if all of them do, and copies out of turn would not help."""
         with self.changed:
             self.pending[device] = ready
+            self.changed.notify_all()  # who waits in vain asks whether all do
             while not ready(False):
                 all_wait = len(self.pending) == self.count
                 if all_wait and not any(one(False) for one in self.pending.values()):

@@ -152,11 +152,11 @@ def scaled(count):
         out_specs=pl.BlockSpec((8, 128), lambda i, _: (0, 0)),
         scratch_shapes=[pltpu.VMEM((8, 128), f32), pltpu.SemaphoreType.DMA],
     )
-    call = pl.pallas_call(kernel, grid_spec=grid, out_shape=S((8, 128), f32), interpret=True)
-    return data(lambda n, x: call(n, x), count, S((512 * 8, 128), f32))["copies"]
+    call = pl.pallas_call(kernel, grid_spec=grid, out_shape=S((8, 128), f32))
+    return data(call, count, S((512 * 8, 128), f32))["copies"]
 
 
-def test_where_data_decide_the_page_says_so_and_draws_nothing(shown):
+def test_where_data_decide_the_page_says_so_and_draws_nothing():
     found = scaled(S((1,), jnp.int32))
     assert found.moments == ()
     assert "Data decide which copies come next" in found.unknown
@@ -178,22 +178,13 @@ def test_a_slot_that_data_choose_is_not_guessed():
         copy.wait()
         o_ref[...] = buf[0] + buf[1]
 
-    def run(at, x):
-        return pl.pallas_call(
-            kernel, in_specs=[pl.BlockSpec(), HBM], out_shape=S((8, 128), f32),
-            scratch_shapes=[pltpu.VMEM((2, 8, 128), f32), pltpu.SemaphoreType.DMA], interpret=True,
-        )(at, x)  # fmt: skip
-
+    run = pl.pallas_call(
+        kernel, in_specs=[pl.BlockSpec(), HBM], out_shape=S((8, 128), f32),
+        scratch_shapes=[pltpu.VMEM((2, 8, 128), f32), pltpu.SemaphoreType.DMA],
+    )  # fmt: skip
     found = data(run, S((8, 128), f32), S((8, 128), f32))["copies"]
     assert rows(found) == ["buf[?]"]
     assert found.faults == ()
-
-
-def test_kernels_without_copies_have_no_such_picture(shown):
-    puzzles.show(puzzles.find("tiled_matmul").solution)
-    ((text, page),) = shown
-    assert "by hand" not in text
-    assert 'class="pz-copies' not in page
 
 
 @pytest.mark.parametrize("name", ["double_buffered_matmul", "launch_pipeline"])

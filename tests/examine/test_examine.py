@@ -19,7 +19,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 import puzzles
-from puzzles import Examination, examine
+from puzzles import examine
 from puzzles._examine import targets
 from puzzles._launch import KINDS
 from puzzles._tpu import drawn, simulator
@@ -31,19 +31,12 @@ X = S((32, 128), f32)
 pytestmark = pytest.mark.usefixtures("no_libtpu")
 
 
-def right() -> Examination:
-    fn, *args = launches.scale_rows()
-    return examine(fn, *args)
-
-
-def wrong() -> Examination:
-    (fault,) = (one for one in sabotage.PLANTED if one.name == "picked_blocks: [5, 0, 0, 8]")
-    fn, *args = fault.launch()
-    return examine(fn, *args)
+def copy(x_ref, o_ref):
+    o_ref[...] = x_ref[...]
 
 
 def test_nothing_found_says_what_was_looked_for_and_what_not() -> None:
-    found = right()
+    found = examine(*launches.scale_rows())
     assert str(found).startswith("✓ scale: nothing found\n")
     assert (found.code, found.worst) == (0, "")
     told = " ".join(found.looked)
@@ -54,7 +47,8 @@ def test_nothing_found_says_what_was_looked_for_and_what_not() -> None:
 
 
 def test_a_finding_has_operand_step_line_and_remedy() -> None:
-    found = wrong()
+    (fault,) = (one for one in sabotage.PLANTED if one.name == "picked_blocks: [5, 0, 0, 8]")
+    found = examine(*fault.launch())
     one = found.findings[0]
     assert (one.kind, one.severity, one.operand) == ("out-of-bounds", "error", "x_ref")
     assert (one.launch, one.step, one.block) == ("kernel", (3,), (8, 0))
@@ -120,27 +114,24 @@ def test_pl_kernel_on_several_cores_is_named() -> None:
     assert "what `pl.kernel` makes" in found.unread
 
 
-def test_an_unknown_chip_is_refused() -> None:
-    with pytest.raises(ValueError, match="no chip is called 'v9'; there are v4, v5e"):
-        examine(lambda x: x, X, chips=("v9",))
+def test_an_unknown_chip_is_refused_and_so_is_none() -> None:
+    for chips, says in [(("v9",), "no chip is called .v9.; there are v4"), ((), "at least one")]:
+        with pytest.raises(ValueError, match=says):
+            examine(lambda x: x, X, chips=chips)
 
 
 def test_vmem_is_told_for_the_chips_where_it_is_too_little() -> None:
     wide = S((2048, 1536), f32)  # 4 blocks of 1024 x 1536 f32: 24 MiB
 
-    def doubled(x):
-        spec = launches.rows(1, 1024, 1536)[0]
-        return pl.pallas_call(
-            lambda x_ref, o_ref: o_ref.__setitem__(..., x_ref[...]),
-            grid=(2,), in_specs=[spec], out_specs=spec, out_shape=x,
-        )(x)  # fmt: skip
+    (spec,) = launches.rows(1, 1024, 1536)
+    copied = pl.pallas_call(copy, grid=(2,), in_specs=[spec], out_specs=spec, out_shape=wide)
 
-    (one,) = examine(doubled, wide, chips=("v4", "v5e", "v6e", "7x")).findings
+    (one,) = examine(copied, wide, chips=("v4", "v5e", "v6e", "7x")).findings
     assert (one.kind, one.chips) == ("vmem", ("v4", "v5e"))
-    assert examine(doubled, wide, chips=("v6e", "7x")).findings == ()
+    assert examine(copied, wide, chips=("v6e", "7x")).findings == ()
 
 
-def over(grid, block=(8, 128)):
+def over(grid):
     """Adds the blocks of a small array, again and again, over a grid of two axes."""
 
     def kernel(x_ref, o_ref):
@@ -150,14 +141,11 @@ def over(grid, block=(8, 128)):
 
         o_ref[...] += x_ref[...]
 
-    def fn(x):
-        return pl.pallas_call(
-            kernel, grid=grid, in_specs=[pl.BlockSpec(block, lambda i, j: (j % 4, 0))],
-            out_specs=pl.BlockSpec(block, lambda i, j: (i, 0)),
-            out_shape=S((block[0] * grid[0], 128), f32),
-        )(x)  # fmt: skip
-
-    return fn
+    return pl.pallas_call(
+        kernel, grid=grid, in_specs=[pl.BlockSpec((8, 128), lambda i, j: (j % 4, 0))],
+        out_specs=pl.BlockSpec((8, 128), lambda i, j: (i, 0)),
+        out_shape=S((8 * grid[0], 128), f32),
+    )  # fmt: skip
 
 
 @pytest.mark.slow
@@ -175,12 +163,10 @@ def test_what_is_too_large_is_simulated_in_part_or_not_and_it_says_so() -> None:
 
 
 def test_a_fault_in_the_last_of_many_steps_is_found_nevertheless() -> None:
-    def fn(x):
-        return pl.pallas_call(
-            lambda x_ref, o_ref: o_ref.__setitem__(..., x_ref[...]),
-            grid=(1000,), in_specs=[pl.BlockSpec((8, 128), lambda i: (i // 249, 0))],
-            out_specs=pl.BlockSpec((8, 128), lambda i: (i, 0)), out_shape=S((8000, 128), f32),
-        )(x)  # fmt: skip
+    fn = pl.pallas_call(
+        copy, grid=(1000,), in_specs=[pl.BlockSpec((8, 128), lambda i: (i // 249, 0))],
+        out_specs=launches.rows(1)[0], out_shape=S((8000, 128), f32),
+    )  # fmt: skip
 
     one = examine(fn, X).findings[0]
     assert (one.kind, one.operand, one.step) == ("out-of-bounds", "x_ref", (996,))
@@ -269,12 +255,11 @@ def test_where_copies_cannot_be_followed_the_numbers_still_tell(
         o_ref[...] = buffer[...]
         copy.wait()
 
-    def early(x):
-        return pl.pallas_call(
-            kernel, in_specs=[launches.ANY], out_shape=x,
-            scratch_shapes=[pltpu.VMEM((8, 128), f32), pltpu.SemaphoreType.DMA],
-        )(x)  # fmt: skip
-
-    (one,) = examine(early, S((8, 128), f32)).findings
+    x = S((8, 128), f32)
+    early = pl.pallas_call(
+        kernel, in_specs=[launches.ANY], out_shape=x,
+        scratch_shapes=[pltpu.VMEM((8, 128), f32), pltpu.SemaphoreType.DMA],
+    )  # fmt: skip
+    (one,) = examine(early, x).findings
     assert (one.kind, one.operand) == ("hazard", "o_ref")
     assert "The numbers change with the moment at which copies land" in one.says

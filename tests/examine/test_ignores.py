@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import sys
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -18,27 +19,8 @@ from puzzles.__main__ import main
 from puzzles._examine import targets
 
 X = jax.ShapeDtypeStruct((32, 128), jnp.float32)
-TEXT = """
-import jax
-import jax.numpy as jnp
-from jax.experimental import pallas as pl
-
-def kernel(x_ref, o_ref):
-    o_ref[...] = x_ref[...] * 2
-
-def beyond(x):
-    ABOVE
-    return pl.pallas_call(
-        kernel,
-        grid=(4,),
-        in_specs=[pl.BlockSpec((8, 128), lambda i: (i + 1, 0))],
-        out_specs=pl.BlockSpec((8, 128), lambda i: (i, 0)),  # WITHIN
-        out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype),
-    )(x)
-
-def make():
-    return beyond, jax.ShapeDtypeStruct((32, 128), jnp.float32)
-"""
+MODULES = tomllib.loads(Path(__file__).with_name("modules.toml").read_text("utf-8"))
+TEXT = MODULES["ignores"]["written"]
 IGNORE = "examine: ignore[out-of-bounds]"
 
 
@@ -70,23 +52,19 @@ def test_a_comment_with_a_reason_ignores_a_finding(module, where: dict) -> None:
 
 
 @pytest.mark.parametrize(
-    ("comment", "says"),
+    ("where", "says"),
     [
-        (IGNORE, "write the reason after `ignore[out-of-bounds]`"),
-        ("examine: ignore[out-of-bound] the last", "no rule is called `out-of-bound`"),
-        ("examine: ignore[hazard] the last", ""),
+        ({"within": IGNORE}, "write the reason after `ignore[out-of-bounds]`"),
+        ({"within": "examine: ignore[out-of-bound] the last"}, "no rule is called `out-of-bound`"),
+        ({"within": "examine: ignore[hazard] the last"}, ""),
+        ({"above": f"y = 1  # {IGNORE} of another line"}, ""),
     ],
 )
-def test_a_comment_that_ignores_nothing(module, comment: str, says: str) -> None:
-    found = puzzles.examine(module(within=comment).beyond, X)
+def test_a_comment_that_ignores_nothing(module, where: dict, says: str) -> None:
+    found = puzzles.examine(module(**where).beyond, X)
     assert [one.kind for one in found.findings] == ["out-of-bounds"]
     assert says in " ".join(found.ignored)
     assert bool(found.ignored) == bool(says)
-
-
-def test_a_comment_speaks_of_its_own_statement_alone(module) -> None:
-    found = puzzles.examine(module(above=f"y = 1  # {IGNORE} of another line").beyond, X)
-    assert [one.kind for one in found.findings] == ["out-of-bounds"]
 
 
 def test_make_returns_a_function_and_its_arguments() -> None:
@@ -120,7 +98,6 @@ def test_settings_stand_in_pyproject(module, capsys: pytest.CaptureFixture) -> N
         ("chip = 'v5e'", "[tool.puzzles.examine] of pyproject.toml: error: unrecognized"),
         ("chips = ['v9']", "argument --chips: no chip is called 'v9'"),
         ("fail-on = 'all'", "argument --fail-on: invalid choice: 'all'"),
-        ("timeout = 0", "a time-out is longer than nothing"),
         ("targets = 'm:f'", "a list of texts is asked for"),
         ("targets = [", "pyproject.toml cannot be read"),
         ("", "name a target"),

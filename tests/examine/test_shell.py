@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -13,35 +14,7 @@ from puzzles.__main__ import main
 from puzzles._examine import apart, shell, targets
 from puzzles._launch import Finding
 
-MODULES = {
-    "fine": "def fn(x): return x\n",
-    "syntax": "def fn(x: return x\n",
-    "raises": "raise RuntimeError('no TPU here')\n",
-    "exits_early": "import sys\nsys.exit(0)\n",
-    "exits": "import sys\ndef fn(x): sys.exit(0)\n",
-    "dies": "import os\ndef fn(x): os.abort()\n",
-    "hangs": "import time\ndef fn(x): time.sleep(3600)\n",
-    "apart/types": "def fn(x): return x\n",
-    "package/__init__": "",
-    "package/other": "def fn(x): return x\n",
-    "package/inner": "from .other import fn\n",
-    "printing": """
-import os
-import jax
-from jax.experimental import pallas as pl
-
-print("a module may print, too")
-os.write(1, b"and C, below Python")
-
-def kernel(x_ref, o_ref):
-    pl.debug_print("step {}", pl.program_id(0))
-    o_ref[...] = x_ref[...] * 2
-
-def double(x):
-    spec = pl.BlockSpec((8, 128), lambda i: (i, 0))
-    return pl.pallas_call(kernel, grid=(2,), in_specs=[spec], out_specs=spec, out_shape=x)(x)
-""",
-}
+MODULES = tomllib.loads(Path(__file__).with_name("modules.toml").read_text("utf-8"))["shell"]
 
 
 @pytest.fixture
@@ -137,10 +110,3 @@ def test_exit_codes(seen, typed, code, monkeypatch, capsys: pytest.CaptureFixtur
     assert ("not looked at in m:f:\n  memory" in capsys.readouterr().err) == (
         code == 2 and not seen.unread
     )
-
-
-@pytest.mark.parametrize("typed", [["--chips", "v9"], ["--timeout", "0"], ["--fail-on", "all"]])
-def test_what_is_typed_wrong_exits_with_2(typed) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["examine", "m:f", *typed])
-    assert ended.value.code == 2

@@ -32,8 +32,7 @@ FAULTS = sample.covering(sabotage.PLANTED, lambda fault: {fault.kind: 1}, _weigh
 @pytest.mark.usefixtures("no_libtpu")
 @pytest.mark.parametrize("name", sample.share(list(RIGHT), 6))
 def test_nothing_is_wrong_with_a_right_kernel(name: str) -> None:
-    fn, *args = RIGHT[name]()
-    found = examine(fn, *args)
+    found = examine(*RIGHT[name]())
     assert found.unread == ""
     assert [one for one in found.findings if one.severity != "note"] == []
     assert found.code == 0
@@ -43,8 +42,7 @@ def test_nothing_is_wrong_with_a_right_kernel(name: str) -> None:
 @pytest.mark.skipif(not has_libtpu(), reason="needs libtpu")
 @pytest.mark.parametrize("name", sample.some(COMPILED))
 def test_the_compiler_agrees(name: str) -> None:
-    fn, *args = RIGHT[name]()
-    found = examine(fn, *args, chips=("v5e", "v6e"))
+    found = examine(*RIGHT[name](), chips=("v5e", "v6e"))
     assert [one for one in found.findings if one.severity != "note"] == []
     assert "compile: libtpu, for v5e, v6e" in found.looked
 
@@ -59,9 +57,8 @@ def test_a_planted_fault_is_found_and_named(
         monkeypatch.setattr(examining, "has_libtpu", lambda: False)
     elif not has_libtpu():
         pytest.skip("needs libtpu")
-    fn, *args = fault.launch()
     # Two cores share a grid on v5p; on v5e, which has one, what they would do is a warning.
-    found = examine(fn, *args, chips=("v5p",) if fault.kind == "parallel" else ("v5e",))
+    found = examine(*fault.launch(), chips=("v5p",) if fault.kind == "parallel" else ("v5e",))
     told = [one for one in found.findings if fault.found_by(one)]
     assert told, found
     assert told[0].severity == "error"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import tomllib
 from pathlib import Path
 
@@ -95,12 +94,6 @@ def test_integers_that_steer_a_launch_are_used_as_they_are() -> None:
         picked(jnp.array([3, 4]))
 
 
-def test_nothing_traced_says_why_that_may_be() -> None:
-    with examining() as seen:
-        pass
-    assert "no launch was traced" in str(seen)
-
-
 def test_what_is_examined_by_name_is_told_there_alone() -> None:
     with examining() as seen:
         assert examine(lambda x: doubled(x, 1), X).code == 1
@@ -112,34 +105,12 @@ def test_a_severity_that_is_none_is_refused() -> None:
         pass
 
 
-TESTS = f"""
-import jax
-import kernels
-import jax.numpy as jnp
-from jax.experimental import pallas as pl
-
-X = jax.ShapeDtypeStruct((32, 128), jnp.float32)
-
-{inspect.getsource(doubled)}
-def test_right(examined):
-    assert examined(doubled, X).launches[0].steps == 4
-
-def test_wrong(examined):
-    examined(lambda x: doubled(x, 1), X)
-
-def test_race(examined):
-    examined(kernels.stream, X)
-
-def test_not_a_kernel(examined):
-    examined(lambda x: x, X)
-"""
-
-
 def test_the_fixture_fails_a_test_with_the_findings(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(ROOT / "docs")
-    pytester.makepyfile(TESTS)
+    texts = tomllib.loads(Path(__file__).with_name("modules.toml").read_text("utf-8"))
+    pytester.makepyfile(**texts["within"])
     done = pytester.runpytest_inprocess(
         "-p", "no:pallas-puzzles", "-p", "pytest_pallas_puzzles", "-p", "no:cacheprovider"
     )
@@ -147,7 +118,7 @@ def test_the_fixture_fails_a_test_with_the_findings(
     done.stdout.fnmatch_lines(
         [
             "*out-of-bounds · kernel · x_ref*",
-            "*in test_the_fixture*in_specs=?pl.BlockSpec*i + beyond*",
+            "*in test_kernels*in_specs=?pl.BlockSpec*i + beyond*",
             "*hazard · stream_kernel · buffers*",
             "*in kernels.py:*o_ref* = buffers*",
             "*no `pallas_call` in there*",
