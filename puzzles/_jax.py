@@ -340,10 +340,11 @@ def _is_no_unused_copy(record: logging.LogRecord) -> bool:
     return not str(record.msg).startswith("AsyncCopyDescriptor was not used")
 
 
-def kernel_file(kernel: Any) -> str:
-    """The file of the function that a kernel's jaxpr was traced from, "" where nobody knows."""
-    place = str(getattr(kernel.debug_info, "func_src_info", "")).partition(" at ")[2]
-    return place.rpartition(":")[0]
+def function_place(jaxpr: Any) -> tuple[str, int]:
+    """File and line of the function that a jaxpr was traced from, ("", 0) where nobody knows."""
+    place = str(getattr(jaxpr.debug_info, "func_src_info", "")).rpartition(" at ")[2]
+    file, _, number = place.rpartition(":")
+    return (file, int(number)) if number.isdigit() else ("", 0)
 
 
 def user_frame(info: Any) -> Any:

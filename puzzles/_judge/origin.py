@@ -12,7 +12,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from puzzles._jax import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, kernel_file
+from puzzles._jax import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, function_place
 from puzzles._judge import source
 from puzzles._judge.case import Case
 from puzzles._launch import PALLAS_CALL, Launch, Operand, Traced, callee, kernel_calls, subjaxprs
@@ -29,7 +29,7 @@ _FREE = {
 
 def elsewhere(case: Case, call: JaxprEqn) -> bool:
     """Whether a kernel stands in another rung's module: there it is judged."""
-    file = kernel_file(call.params["jaxpr"])
+    file, _ = function_place(call.params["jaxpr"])
     here = (one for one in list(sys.modules.values()) if getattr(one, "__file__", None) == file)
     rung = any(isinstance(getattr(one, "PUZZLE", None), Puzzle) for one in here)
     return rung and file != str(case.puzzle.path)

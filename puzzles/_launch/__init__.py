@@ -10,7 +10,7 @@ nothing is known of puzzles.
 from __future__ import annotations
 
 from puzzles._launch.compiling import remembered
-from puzzles._launch.events import Event, Part, Waits
+from puzzles._launch.events import Event, Part
 from puzzles._launch.faithful import TURNS, Endless, before_last_casts, with_exact_dots
 from puzzles._launch.fault import faults, step_number
 from puzzles._launch.finding import (
@@ -36,14 +36,12 @@ from puzzles._launch.jaxprs import (
     kernel_calls,
     launch_name,
     longest_body,
-    longest_chain,
     longest_loop,
     parameter_names,
     subjaxprs,
     turns,
     visited,
     with_interpret,
-    with_parameter,
 )
 from puzzles._launch.launch import Launch
 from puzzles._launch.mesh import as_tpu, devices_called, pipelines_on_cpu

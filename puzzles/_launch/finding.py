@@ -10,7 +10,7 @@ from typing import Any
 
 import jax
 
-from puzzles._jax import user_frame
+from puzzles._jax import function_place, user_frame
 from puzzles._rules import fault
 
 _JAX = os.path.join(os.path.dirname(jax.__file__), "_src")
@@ -92,13 +92,10 @@ def text_of(info: Any) -> str:
     return "" if frame is None else text_at(frame.file_name, frame.start_line)
 
 
-def line_of_function(described: Any) -> str | None:
-    """`file:number: text` of a function that JAX has traced, by the `func_src_info` of it."""
-    _, _, place = str(described or "").rpartition(" at ")
-    file, _, number = place.rpartition(":")
-    if not number.isdigit() or not file or file.startswith(_JAX):  # JAX's own, where none is given
-        return None
-    return placed(file, int(number))
+def line_of_function(jaxpr: Any) -> str | None:
+    """`file:number: text` of the function that a jaxpr was traced from."""
+    file, number = function_place(jaxpr)
+    return None if not file or file.startswith(_JAX) else placed(file, number)
 
 
 def ints(index: Iterable[Any]) -> tuple[int, ...]:

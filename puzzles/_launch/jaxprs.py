@@ -42,22 +42,6 @@ def _body(call: JaxprEqn) -> list[JaxprEqn]:
     return list({id(one): one for last, path in within for one in (*path, last)}.values())
 
 
-def longest_chain(jaxpr: Jaxpr) -> int:
-    """How many equations that XLA may fuse wait for each other's results, at most."""
-    depths: dict[Var, int] = {}
-    longest = 0
-    for equation in jaxpr.eqns:
-        inside = max(map(longest_chain, subjaxprs(equation)), default=0)
-        longest = max(longest, inside)
-        if equation.effects or equation.primitive.name == "dot_general":
-            continue
-        given = (depths.get(v, 0) for v in equation.invars if isinstance(v, Var))
-        depth = max(given, default=0) + max(1, inside)
-        depths |= dict.fromkeys(equation.outvars, depth)
-        longest = max(longest, depth)
-    return longest
-
-
 def longest_loop(jaxpr: Jaxpr) -> int:
     """Turns of the longest loop of known length, kernels included and the loops inside it, too."""
     return max((turns(path) for _, path in visited(jaxpr, lambda _: True)), default=1)
@@ -174,16 +158,11 @@ def with_interpret(closed: ClosedJaxpr, interpret: object) -> ClosedJaxpr:
     This is how a launch written with `interpret=INTERPRET` is simulated or compiled for a TPU
     without touching the learner's function.
     """
-    return with_parameter(closed, "interpret", interpret)
-
-
-def with_parameter(closed: ClosedJaxpr, name: str, setting: object) -> ClosedJaxpr:
-    """The program with a parameter of every `pallas_call` set, nested ones included."""
 
     def rule(equation: JaxprEqn) -> Sequence[JaxprEqn]:
         if equation.primitive.name != PALLAS_CALL:
             return [equation]
-        return [equation.replace(params={**equation.params, name: setting})]
+        return [equation.replace(params={**equation.params, "interpret": interpret})]
 
     return rewritten(closed, rule, around_kernels)
 

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from puzzles._launch.events import Waits, in_flight, replay
-from puzzles._launch.moves import Copy, Piece, copied, pieces
+from puzzles._launch.moves import Copy, copied
 from puzzles._launch.operand import Operand, spread
-from puzzles._launch.touched import Touched, added, alone, rewritten, storing, touched
+from puzzles._launch.touched import Touched, added, alone, rewritten, touched
 from puzzles._launch.work import LEAST, MOST, Dot, Log
 
 
@@ -193,11 +193,6 @@ class Launch:
         return added(self.log.touches, operand, self.grid)
 
     @property
-    def stores(self) -> tuple[tuple[str, int], ...]:
-        """Each output, and how many steps store into it for certain."""
-        return tuple((o.name, storing(self.log.touches, o.name, self.grid)) for o in self.outputs)
-
-    @property
     def steps(self) -> int:
         """Grid steps."""
         return math.prod(self.grid)
@@ -259,11 +254,6 @@ class Launch:
         """
         replayed = None if self.log.cut else replay(self.log.events, self.program_ids)
         return None if replayed is None else replayed[0]
-
-    @cached_property
-    def pieces(self) -> Mapping[Piece, np.ndarray]:
-        """Where what the kernel's own copies take of HBM begins: (copies, axes); {} if unknown."""
-        return {} if self.log.cut else pieces(self.log.events, self.grid) or {}
 
     def elements_read(self, name: str) -> tuple[np.ndarray, ...]:
         """Which elements of a scalar ref each step reads: (steps,) each, -1 where it does not."""

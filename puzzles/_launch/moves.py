@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 
 from puzzles._jax import JaxprEqn, copy_parts
-from puzzles._launch.events import Event
 from puzzles._launch.finding import text_of
-from puzzles._launch.operand import Operand, itemsize, spread
+from puzzles._launch.operand import Operand, itemsize
 from puzzles._launch.smem import called, place
 
 
@@ -78,17 +77,6 @@ def copied(operand: Operand, copies: Sequence[Copy]) -> Operand:
     )
 
 
-@dataclass(frozen=True)
-class Piece:
-    """What copies by hand take of an array in HBM at once: as often as they do, wherever it is."""
-
-    name: str
-    output: bool
-    shape: tuple[int, ...]
-    dtype: str
-    sizes: tuple[int, ...]
-
-
 def moved(
     equation: JaxprEqn, values: Sequence[Any], rank: int
 ) -> Iterator[tuple[Move, np.ndarray]]:
@@ -98,13 +86,13 @@ def moved(
     (source, seen_as), (target, _) = avals
     names = [called(ref) for ref, _ in known]
     ends = [
-        _part(ref, transforms, there, rank)
+        _sizes(ref, transforms, there)
         for (ref, transforms), (_, there) in zip(avals, known, strict=True)
     ]
-    counts = [math.prod(part.sizes) for part in ends]  # one of them, or arrays over the grid
-    exact = [count for count, part in zip(counts, ends, strict=True) if part.exact]
+    counts = [math.prod(sizes) for sizes, _ in ends]  # one of them, or arrays over the grid
+    exact = [count for count, (_, sure) in zip(counts, ends, strict=True) if sure]
     count = np.asarray(exact[0] if exact else min(counts, key=np.max))
-    first, second = (tuple(int(np.max(size)) for size in part.sizes) for part in ends)
+    first, second = (tuple(int(np.max(size)) for size in sizes) for sizes, _ in ends)
     places, item = (place(source), place(target)), itemsize(_dtype(source, seen_as))
     count = count.reshape(count.shape or (1,) * rank)
     for one in np.unique(count):
@@ -112,76 +100,28 @@ def moved(
         yield Move(names[0], names[1], places, size, (first, second), bool(exact)), count == one
 
 
-@dataclass
-class _Part:
-    """The part of a ref that transforms name: sizes and starts along its axes.
+def _sizes(ref: Any, avals: Sequence[Any], known: Sequence[Any]) -> tuple[list[Any], bool]:
+    """How much transforms take of a ref along its axes, and whether that is exact.
 
-    Each is a number, or one over the grid; a start is None where it is not known. exact: whether
-    the sizes are.
+    A size is a number, or one over the grid. A reshaped ref begins anew, with its own axes.
     """
-
-    sizes: list[Any]
-    starts: list[Any]
-    exact: bool = True
-
-
-def _part(ref: Any, avals: Sequence[Any], known: Sequence[Any], rank: int) -> _Part:
-    """What transforms take of a ref. A reshaped ref begins anew, with its own axes."""
-    part = _Part(list(ref.shape), [0] * len(ref.shape))
+    sizes, exact = list(ref.shape), True
     left = list(range(len(ref.shape)))  # axes that an index has not removed
     for aval, value in zip(avals, known, strict=True):
         if hasattr(aval, "indices"):
             for axis, one, index in zip(tuple(left), aval.indices, value.indices, strict=True):
                 if not hasattr(one, "stride"):  # an integer, or an array of them
-                    part.sizes[axis] = math.prod(getattr(one, "shape", ()))
-                    part.starts[axis] = _plus(part.starts[axis], index)
+                    sizes[axis] = math.prod(getattr(one, "shape", ()))
                     left.remove(axis)
-                    continue
-                part.starts[axis] = _plus(part.starts[axis], index.start)
-                if isinstance(index.size, np.ndarray):
-                    part.sizes[axis] = index.size.reshape(index.size.shape[:rank]).astype(np.int64)
+                elif isinstance(index.size, np.ndarray):
+                    sizes[axis] = index.size.astype(np.int64)
                 elif isinstance(index.size, int | np.integer):
-                    part.sizes[axis] = index.size
+                    sizes[axis] = index.size
                 else:
-                    part.exact = False
+                    exact = False
         elif isinstance(shape := getattr(aval, "shape", None), tuple):
-            part = _Part(list(shape), [None] * len(shape), part.exact)
-            left = list(range(len(shape)))
-    return part
-
-
-def _plus(start: Any, more: Any) -> Any:
-    known = start is not None and isinstance(more, int | np.integer | np.ndarray)
-    return start + more if known else None
-
-
-def pieces(events: Sequence[Event], grid: tuple[int, ...]) -> dict[Piece, np.ndarray] | None:
-    """Where the pieces of each array in HBM begin that a kernel copies: (copies, axes).
-
-    None where data decide which of them are copied, or where one begins.
-    """
-    found: dict[Piece, list[np.ndarray]] = {}
-    for event in events:
-        if event.name != "dma_start":
-            continue
-        most, least = event.weight
-        tree, known = event.equation.params["tree"], event.values
-        avals = copy_parts(tree, [v.aval for v in event.equation.invars])[:2]
-        for n, ((aval, seen_as), (ref, there)) in enumerate(
-            zip(avals, copy_parts(tree, known)[:2], strict=True)
-        ):
-            if place(aval) != "hbm":
-                continue
-            part = _part(aval, seen_as, there, len(grid))
-            sizes = tuple(size for size in part.sizes if isinstance(size, int | np.integer))
-            sure = part.exact and len(sizes) == len(part.sizes) and (most == least).all()
-            if not sure or any(start is None for start in part.starts):
-                return None
-            starts = np.stack([spread(np.asarray(s), grid) for s in part.starts], axis=-1)
-            form = tuple(aval.shape), str(_dtype(aval, seen_as)), tuple(map(int, sizes))
-            piece = Piece(called(ref), bool(n), *form)
-            found.setdefault(piece, []).append(starts[spread(most, grid) > 0])
-    return {piece: np.concatenate(rows) for piece, rows in found.items()}
+            sizes, left = list(shape), list(range(len(shape)))
+    return sizes, exact
 
 
 def _dtype(ref: Any, transforms: Sequence[Any]) -> Any:

@@ -134,7 +134,7 @@ def blocked(
         hbm_bytes=moved,
         vmem_bytes=buffers * vmem_size(sizes, aval.dtype) if space == "vmem" else 0,
         smem_bytes=buffers * smem_size(sizes, aval.dtype) if space == "smem" else 0,
-        line=line_of_function(mapping.index_map_jaxpr.jaxpr.debug_info.func_src_info),
+        line=line_of_function(mapping.index_map_jaxpr.jaxpr),
         elements=tuple(kind == "Element" for kind in kinds),
     )
 
@@ -172,15 +172,9 @@ def changes(key: np.ndarray) -> np.ndarray:
 
 
 def first_seen(key: np.ndarray) -> np.ndarray:
-    """For each entry of a key of small integers >= 0, the position where its value comes first."""
-    if not len(key):
-        return np.zeros(0, np.int64)
-    if int(key.max()) >= 8 * len(key):
-        key = np.unique(key, return_inverse=True)[1].reshape(-1)
-    first = np.empty(int(key.max()) + 1, np.int64)
-    order = np.arange(len(key))
-    first[key[::-1]] = order[::-1]  # of repeated indices the last assignment stays
-    return first[key]
+    """For each entry of a key, the position where its value comes first."""
+    _, first, which = np.unique(key, return_index=True, return_inverse=True)
+    return first[which]
 
 
 def extent(start: np.ndarray, block: int, size: int) -> np.ndarray:

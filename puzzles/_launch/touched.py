@@ -124,12 +124,6 @@ def added(touches: Sequence[Touch], operand: Operand, grid: tuple[int, ...]) -> 
     return (count - before[run]) / np.maximum(totals, 1)[run]
 
 
-def storing(touches: Sequence[Touch], name: str, grid: tuple[int, ...]) -> int:
-    """How many grid steps store into a ref for certain."""
-    mine = [touch for touch in touches if touch.ref == name]
-    return int(_steps(mine, True, LEAST, grid).sum())
-
-
 def _steps(touches: Sequence[Touch], writes: bool, which: int, grid: tuple[int, ...]) -> np.ndarray:
     """(steps,) bool: those that write, or read, at most or at least."""
     steps = np.zeros(int(np.prod(grid)), bool)

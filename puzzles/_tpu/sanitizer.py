@@ -16,7 +16,7 @@ import jax
 import numpy as np
 
 from puzzles._jax import JaxprEqn, is_key, is_remote
-from puzzles._launch import ERROR, Finding, Launch, Traced, equations, kernel_calls, longest_chain
+from puzzles._launch import ERROR, Finding, Launch, Traced, equations, kernel_calls, longest_body
 from puzzles._tpu.seen import Seen, comparable
 from puzzles._tpu.simulator import EDGE, Run, SimulationError, drawn, foreseen, run
 from puzzles._tpu.watch import How, Watch
@@ -28,7 +28,7 @@ FIRST_STEPS = 250  # of all launches together
 BYTES = 2**28  # of arrays: it copies them
 _FLOPS = 2e10  # in all
 CALLS = 20_000  # of Python by one launch, for reads, writes and copies: a second or two
-CHAIN = 2000  # XLA's CPU compiler recurses along it; at twice as many Python died
+OPERATIONS = 2000  # XLA's CPU compiler recurses along a chain; of one twice as long Python died
 
 # What a TPU leaves open, and the other way in which it may turn out.
 _OTHER: dict[str, Any] = {"seed": 1, "eager": True, "unwritten": "zero"}
@@ -138,11 +138,10 @@ def refused(traced: Traced, launches: Sequence[Launch]) -> str | None:
     kernels = [call.params["jaxpr"] for call in kernel_calls(traced.jaxpr.jaxpr)]
     if any(is_key(ref.aval) for kernel in kernels for ref in kernel.invars):
         return "a kernel takes random keys, which the simulator does not know"
-    chains = map(longest_chain, kernels)
-    if (chain := max(chains, default=0)) > CHAIN:
+    if (count := len(longest_body(traced.jaxpr))) > OPERATIONS:
         return (
-            f"a kernel has {chain:,} operations that wait for each other's results, and XLA's CPU "
-            f"compiler is given up to {CHAIN:,}: is it a Python loop, which is unrolled?"
+            f"a kernel has {count:,} operations, and XLA's CPU compiler, which dies of too many in "
+            f"a row, is given up to {OPERATIONS:,}: is it a Python loop, which is unrolled?"
         )
     forms = [*traced.leaves, *jax.tree.leaves(traced.out)]
     size = sum(int(np.prod(x.shape, dtype=np.int64)) * x.dtype.itemsize for x in forms)

@@ -176,22 +176,21 @@ def scheduled(actions: list[tuple], steps: int) -> Launch:
     return one_launch(lambda x, y: call(x, y), *[S((80, 128), f32)] * 2)
 
 
-def test_copies_waits_and_pieces_are_those_of_a_replay():
+def test_copies_and_waits_are_those_of_a_replay():
     exposed = hidden = 0
     for seed in range(40):
         r = Random(seed)
         steps = r.randint(1, 4)
         actions = schedule(r, steps)
         launch = scheduled(actions, steps)
-        flying, in_flight, found, pieces, work = {}, [], {}, {}, 0
-        for step, kind, *copy in actions:
+        flying, in_flight, found, work = {}, [], {}, 0
+        for _, kind, *copy in actions:
             if kind == "work":
                 work += 1
                 continue
-            name, row, rows, slot = copy
+            name, *_, slot = copy
             if kind == "start":
                 flying[slot] = name, work
-                pieces.setdefault((f"{name}_ref", (rows, 128)), []).append([row + step, 0])
                 continue
             in_flight.append(len(flying))
             most = sum(one == name for one, _ in flying.values())
@@ -201,8 +200,6 @@ def test_copies_waits_and_pieces_are_those_of_a_replay():
         assert list(launch.in_flight) == in_flight
         waits = {name: (one.count, one.exposed, one.most) for name, one in launch.waits.items()}
         assert waits == {f"{name}_ref": counts for name, counts in found.items()}
-        got = {(one.name, one.sizes): begins.tolist() for one, begins in launch.pieces.items()}
-        assert got == pieces
         started = [(step, copy[2]) for step, kind, *copy in actions if kind == "start"]
         assert launch.hbm_bytes_read == sum(rows for _, rows in started) * 128 * 4
         executed = sum((copy.executed for copy in launch.copies), np.zeros(steps, int))
@@ -216,7 +213,7 @@ def test_copies_waits_and_pieces_are_those_of_a_replay():
     assert min(exposed, hidden) > 20
 
 
-def test_where_data_decide_no_copies_are_in_flight_and_no_pieces_begin():
+def test_where_data_decide_no_copies_are_in_flight():
     def kernel(x_ref, go_ref, o_ref, buf):
         @pl.when(go_ref[0, 0] > 0)
         def _():
@@ -231,4 +228,4 @@ def test_where_data_decide_no_copies_are_in_flight_and_no_pieces_begin():
         )(x, go)  # fmt: skip
 
     launch = one_launch(run, S((8, 128), f32), S((8, 128), f32))
-    assert (launch.in_flight, launch.waits, launch.pieces) == (None, None, {})
+    assert (launch.in_flight, launch.waits) == (None, None)
