@@ -81,7 +81,7 @@ LAUNCHES = {
 
 def data_of(fn, args) -> list[dict[str, Any]]:
     """What `show` draws of a function's launches."""
-    return [_draw.walk_data(launch) for launch in _show._seen(fn, args)]
+    return [_draw.walk_data(launch) for launch in _show._looked_at(fn, args, "show")[0]]
 
 
 def draw(fn, args) -> tuple[str, dict[str, Any]]:
@@ -117,7 +117,7 @@ def test_a_walk_agrees_with_the_receipt(name, shown):
     if puzzle.launches is not None:
         launches = puzzle.launches(puzzle.solution(*args), *args)
     elif puzzle.kernel:
-        launches = _show._seen(puzzle.solution, ())
+        launches = _show._looked_at(puzzle.solution, (), "show")[0]
     else:
         pytest.skip("no launch")
     puzzles.show(puzzle.solution)
@@ -249,7 +249,7 @@ class Page(html.parser.HTMLParser):
 
 def test_names_are_escaped():
     fn, args = call((4,), rows(lambda i: (i, 0)), rows(lambda i: (i, 0)))
-    (launch,) = _show._seen(fn, args)
+    (launch,) = _show._looked_at(fn, args, "show")[0]
     launch = dataclasses.replace(launch, name="a</script><b>&")  # some versions mend names
     page = _draw.walk_page([_draw.walk_data(launch)])
     Page(page)
@@ -334,7 +334,7 @@ def test_a_fault_at_a_step_of_a_long_walk_is_among_the_steps_shown_and_all_are_c
     assert data["kept"] <= STEPS + 3
     assert f"of {n:,} steps are shown" in Page(page).text
     assert len(page.encode()) < 200_000
-    (launch,) = _show._seen(fn, args)
+    (launch,) = _show._looked_at(fn, args, "show")[0]
     for operand, mine in zip(launch.inputs + launch.outputs, data["operands"], strict=True):
         assert mine["count"][-1] == operand.transfers
         assert len(mine["moves"]) == data["kept"]
