@@ -22,13 +22,15 @@ from puzzles._launch.events import EVENTS, Event, accessed
 from puzzles._launch.jaxprs import callee, subjaxprs
 from puzzles._launch.moves import moved
 from puzzles._launch.primitives import evaluate
-from puzzles._launch.smem import LOOKS, UNKNOWN, UNNAMED, Buffer, Ref, place
+from puzzles._launch.smem import LOOKS, UNKNOWN, UNNAMED, Buffer, Cells, Ref, place
 from puzzles._launch.work import LEAST, MOST, Lie, Log, Touch, work
 
 # Of what an equation is given, or gives: arrays over the grid, refs, or UNKNOWN.
 Values = list[Any]
 Path = tuple[int, ...]  # where an equation stands: its place in each program around it
 
+SMALL = 64  # own elements of a value worth knowing; a mask of a block is not
+LARGE = 4_000_000  # elements of such a value over all steps
 _GLIMPSE = 64  # rounds of a loop that is too long, to know how it begins
 FUEL = 200_000_000  # per walk: 1000 an equation plus one an element, a few seconds
 
@@ -50,10 +52,9 @@ def _only(sizes: set[int]) -> int:
     return sizes.pop() if len(sizes) == 1 else 0
 
 
-def _allocated(name: str, aval: Any, path: Path) -> Buffer | Ref:
-    if place(aval) != "smem":
-        return Buffer.of(name, aval, path)
-    return Ref.whole(aval.shape, np.zeros(aval.shape, aval.dtype), name=name, path=path)
+def _shaped(value: Any, shape: tuple[int, ...]) -> Any:
+    """A scalar over the grid with axes of its own, each of one element."""
+    return value.reshape(value.shape + shape) if isinstance(value, np.ndarray) else value
 
 
 class Walk:
@@ -79,9 +80,9 @@ class Walk:
 
     def known(self, value: Any) -> Any:
         value = np.asarray(value)
-        if value.size != 1 or value.dtype.kind not in "biuf":
+        if value.size > SMALL or value.dtype.kind not in "biuf":
             return UNKNOWN
-        return value.reshape((1,) * self.rank)
+        return value.reshape((1,) * self.rank + value.shape)
 
     def start(self, closed: ClosedJaxpr, args: Values) -> Values:
         """Walk a whole jaxpr, every step once."""
@@ -133,7 +134,7 @@ class Walk:
             for writes in (False, True):
                 self.touch(values, weight * _in_doubt(self.rank), writes)
             for value in values:
-                if isinstance(value, Ref):
+                if isinstance(value, Cells | Ref):
                     value.lost()
         for n, jaxpr in enumerate(subjaxprs(equation)):
             blind = [UNKNOWN] * len(jaxpr.invars)
@@ -153,10 +154,17 @@ class Walk:
         self.log.touches += [Touch(one.name, writes, weight, whole) for one in parameters]
 
     def worth(self, equation: JaxprEqn, values: list[Any]) -> bool:
-        """Whether a result can be known and may decide something: a number, without effects."""
+        """Whether a result can be known and may decide something: small, and without effects."""
         if equation.effects or not all(isinstance(v, np.ndarray) for v in values):
             return False
-        return all(math.prod(getattr(v.aval, "shape", (0,))) == 1 for v in equation.outvars)
+        shapes = (getattr(v.aval, "shape", (2 * SMALL,)) for v in equation.outvars)
+        own = max(map(math.prod, shapes), default=2 * SMALL)
+        if own > SMALL:
+            return False
+        if own <= 1:
+            return True
+        lead = np.broadcast_shapes(*(v.shape[: self.rank] for v in values))
+        return own * math.prod(lead) <= LARGE
 
     def count(
         self, equation: JaxprEqn, operations: int, lanes: int, weight: np.ndarray, path: tuple
@@ -205,7 +213,7 @@ class Walk:
         self, equation: JaxprEqn, values: Values, weight: np.ndarray, _: Path
     ) -> Values:
         (value,), promised, before = values, equation.params["values"], self.log.lies
-        if isinstance(value, np.ndarray) and len(promised) == 1:
+        if isinstance(value, np.ndarray) and value.ndim == self.rank and len(promised) == 1:
             steps = (value % promised[0] != 0) & (weight[LEAST] > 0)
             if steps.any() and all(lie.equation is not equation for lie in before):
                 self.log.lies = (*before, Lie(equation, steps, promised[0], value))
@@ -221,7 +229,7 @@ class Walk:
         names = names if len(names) == len(avals) else [""] * len(avals)
         named = [name if name and name.isidentifier() else UNNAMED for name in names]
         made = [
-            _allocated(name, aval, (*path, n))
+            (Cells if place(aval) == "smem" else Buffer).of(name, aval, (*path, n))
             for n, (name, aval) in enumerate(zip(named, avals, strict=True))
         ]
         return self.run(jaxpr, values, made, weight, path)
@@ -239,7 +247,7 @@ class Walk:
         (source, _), (target, _), _ = copy_parts(equation.params["tree"], values)
         self.touch([source], weight, False)
         self.touch([target], weight, True)
-        if isinstance(target, Ref):
+        if isinstance(target, Cells | Ref):
             target.lost()
         self.happens("dma_start", equation, values, weight, _only(sizes))
         return []
@@ -253,13 +261,21 @@ class Walk:
         self.happens("get", equation, values, weight)
         ref, transforms, _, mask = accessed(equation, values)
         self.touch([ref], weight, False)
-        if mask is not None or not isinstance(ref, Ref):
-            return [UNKNOWN]
+        return [UNKNOWN if mask is not None else self.load(equation, ref, transforms, weight)]
+
+    def load(
+        self, equation: JaxprEqn, ref: Any, transforms: Sequence[Any], weight: np.ndarray
+    ) -> Any:
+        if isinstance(ref, Cells) and math.prod(equation.outvars[0].aval.shape) == 1:
+            return _shaped(ref.load(transforms), equation.outvars[0].aval.shape)
+        if not isinstance(ref, Ref):
+            return UNKNOWN
         found, look = ref.load(transforms, equation.outvars[0].aval.shape, weight[MOST])
-        if look is not None and not ref.path:
-            self.log.looks += (look,) * (len(self.log.looks) < LOOKS)
-            self.log.strays += (look,) * bool(look.stray.any())
-        return [found]
+        if look is not None and len(self.log.looks) < LOOKS:
+            self.log.looks += (look,)
+        if look is not None and look.stray.any():
+            self.log.strays += (look,)
+        return found
 
     def _store(self, equation: JaxprEqn, values: Values, weight: np.ndarray, _: Path) -> Values:
         self.happens("swap", equation, values, weight)
@@ -269,9 +285,9 @@ class Walk:
         if equation.primitive.name == "addupdate":
             self.touch([ref], weight, False)
         self.touch([ref], weight, True, whole=plain and into == what)
-        if isinstance(ref, Ref) and plain:
+        if isinstance(ref, Cells | Ref) and plain:
             ref.store(transforms, stored, weight)
-        elif isinstance(ref, Ref):
+        elif isinstance(ref, Cells | Ref):
             ref.lost()
         return [UNKNOWN] * len(equation.outvars)
 
@@ -281,7 +297,8 @@ class Walk:
             return old
         if not (isinstance(new, np.ndarray) and isinstance(old, np.ndarray)):
             return UNKNOWN
-        return np.where(which, new, old)
+        extra = (1,) * (max(new.ndim, old.ndim) - self.rank)
+        return np.where(which.reshape(which.shape[: self.rank] + extra), new, old)
 
     def _cond(self, equation: JaxprEqn, values: Values, weight: np.ndarray, path: Path) -> Values:
         branches, which = equation.params["branches"], values[0]
@@ -330,11 +347,16 @@ class Walk:
         ys = [UNKNOWN] * (len(equation.outvars) - len(carry))
         affordable = length * len(body.jaxpr.eqns) * 1000 < self.fuel
         glimpse = min(length, _GLIMPSE) if self.events else 0
-        for _ in range(length if affordable else glimpse):
+        for n in range(length if affordable else glimpse):
             if self.fuel <= 0:
                 affordable = False
                 break
-            carry = self.closed(body, [*consts, *carry, *blind], weight, path)[: len(carry)]
+            at = length - 1 - n if p["reverse"] else n
+            xs = [
+                v[(slice(None),) * self.rank + (at,)] if isinstance(v, np.ndarray) else UNKNOWN
+                for v in values[split:]
+            ]
+            carry = self.closed(body, [*consts, *carry, *xs], weight, path)[: len(carry)]
         if affordable:
             return [*carry, *ys]
         self.give_up(saved, long=True)

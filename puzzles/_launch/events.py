@@ -43,7 +43,7 @@ class Event:
         """
         if self.name == "work":
             return ()
-        values = [at_step(v, ids) for v in self.values]
+        values = [at_step(v, ids) if isinstance(v, np.ndarray) else v for v in self.values]
         if self.name in ("dma_start", "dma_wait"):
             return copy_parts(self.equation.params["tree"], values)
         ref, transforms, *_ = accessed(self.equation, values)

@@ -83,14 +83,16 @@ def _summed_in_f64(equation: JaxprEqn) -> Sequence[JaxprEqn]:
         wide = (jax.lax.convert_element_type(one, np.float64) for one in (x, y))
         return jax.lax.dot_general(*wide, numbers).astype(jnp.float32)
 
+    forms = (jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in equation.invars)
     with x64():
-        return _instead(equation, dot)
-
-
-def _instead(equation: JaxprEqn, fn: Callable) -> list[JaxprEqn]:
-    """Equations that give what `equation` gives, by `fn` of what it takes."""
-    *before, last = equations_reading(fn, equation.invars)
-    return [*before, last.replace(outvars=equation.outvars)]
+        _, (first, second, *product, rounded), _ = equations_of(dot, *forms)
+    one, other = equation.invars
+    return [
+        first.replace(invars=[one]),
+        second.replace(invars=[other]),
+        *product,
+        rounded.replace(outvars=equation.outvars),
+    ]
 
 
 def _pinned(equation: JaxprEqn) -> Sequence[JaxprEqn]:
@@ -129,7 +131,8 @@ def _divided(equation: JaxprEqn) -> Sequence[JaxprEqn]:
         by_zero = x if equation.primitive.name == "rem" else ~jax.lax.full_like(x, 0)
         return jax.lax.select(zero, by_zero, got)
 
-    return _instead(equation, divide)
+    eqns = equations_reading(divide, equation.invars)
+    return [*eqns[:-1], eqns[-1].replace(outvars=equation.outvars)]
 
 
 def _rounding(name: str, var: Var) -> Callable[[jax.Array], jax.Array] | None:

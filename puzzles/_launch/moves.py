@@ -86,7 +86,7 @@ def moved(
     (source, seen_as), (target, _) = avals
     names = [called(ref) for ref, _ in known]
     ends = [
-        _sizes(ref, transforms, there)
+        _sizes(ref, transforms, there, rank)
         for (ref, transforms), (_, there) in zip(avals, known, strict=True)
     ]
     counts = [math.prod(sizes) for sizes, _ in ends]  # one of them, or arrays over the grid
@@ -100,7 +100,9 @@ def moved(
         yield Move(names[0], names[1], places, size, (first, second), bool(exact)), count == one
 
 
-def _sizes(ref: Any, avals: Sequence[Any], known: Sequence[Any]) -> tuple[list[Any], bool]:
+def _sizes(
+    ref: Any, avals: Sequence[Any], known: Sequence[Any], rank: int
+) -> tuple[list[Any], bool]:
     """How much transforms take of a ref along its axes, and whether that is exact.
 
     A size is a number, or one over the grid. A reshaped ref begins anew, with its own axes.
@@ -114,7 +116,7 @@ def _sizes(ref: Any, avals: Sequence[Any], known: Sequence[Any]) -> tuple[list[A
                     sizes[axis] = math.prod(getattr(one, "shape", ()))
                     left.remove(axis)
                 elif isinstance(index.size, np.ndarray):
-                    sizes[axis] = index.size.astype(np.int64)
+                    sizes[axis] = index.size.reshape(index.size.shape[:rank]).astype(np.int64)
                 elif isinstance(index.size, int | np.integer):
                     sizes[axis] = index.size
                 else:

@@ -1,13 +1,12 @@
 """Scalar primitives in NumPy with XLA's integer semantics, vectorised over the grid.
 
-A value is one number for each grid step, with one axis per grid axis, of length 1 where it does not
-vary. So `program_id(1)` on a grid (4, 8, 2) is an array of shape (1, 8, 1), and what follows from
-it alone is computed eight times, not sixty-four.
+A value has one axis per grid axis, of length 1 where it does not vary, and then its own axes. So
+`program_id(1)` on a grid (4, 8, 2) is an array of shape (1, 8, 1), and what follows from it alone
+is computed eight times, not sixty-four.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +15,8 @@ import numpy as np
 
 from puzzles._jax import JaxprEqn, bind_params
 
+Rule = Callable[[JaxprEqn, list[np.ndarray], int], np.ndarray]
+
 
 def evaluate(equation: JaxprEqn, values: list[np.ndarray], rank: int) -> list[np.ndarray]:
     """Results of `equation` on known values with `rank` grid axes; JAX computes what NumPy has not.
@@ -23,10 +24,10 @@ def evaluate(equation: JaxprEqn, values: list[np.ndarray], rank: int) -> list[np
     Raises whatever JAX raises for a primitive that cannot run by itself.
     """
     name = equation.primitive.name
-    function = FUNCTIONS.get(name)
-    if function is None or (name == "mul" and equation.params.get("out_dtype") is not None):
+    rule = RULES.get(name)
+    if rule is None or (name == "mul" and equation.params.get("out_dtype") is not None):
         return _by_jax(equation, values, rank)
-    result = np.asarray(function(*values))
+    result = np.asarray(rule(equation, values, rank))
     return [result.astype(equation.outvars[0].aval.dtype, copy=False)]
 
 
@@ -39,13 +40,26 @@ def bind(equation: JaxprEqn, *values: Any) -> list[Any]:
 
 
 def _by_jax(equation: JaxprEqn, values: list[np.ndarray], rank: int) -> list[np.ndarray]:
-    lead = np.broadcast_shapes((1,) * rank, *(v.shape for v in values))
-    pairs = zip(values, equation.invars, strict=True)
-    flat = [np.broadcast_to(v, lead).reshape(-1, *var.aval.shape) for v, var in pairs]
+    lead = np.broadcast_shapes(*(v.shape[:rank] for v in values))
+    flat = [np.broadcast_to(v, lead + v.shape[rank:]).reshape(-1, *v.shape[rank:]) for v in values]
     with jax.ensure_compile_time_eval():
-        each = jax.vmap(lambda *one: bind(equation, *one), axis_size=math.prod(lead))
-        out = each(*flat)
-    return [np.asarray(o).reshape(lead) for o in out]
+        out = jax.vmap(lambda *one: bind(equation, *one))(*flat)
+    return [np.asarray(o).reshape(lead + o.shape[1:]) for o in out]
+
+
+def elementwise(function: Callable[..., np.ndarray]) -> Rule:
+    """A rule for `function`; scalars beside arrays (a predicate, a bound) gain the missing axes."""
+
+    def rule(_: JaxprEqn, values: list[np.ndarray], rank: int) -> np.ndarray:
+        ndim = max(v.ndim for v in values)
+        if all(v.ndim == ndim for v in values):
+            return function(*values)
+        lined = [
+            v.reshape(v.shape[:rank] + (1,) * (ndim - v.ndim) + v.shape[rank:]) for v in values
+        ]
+        return function(*lined)
+
+    return rule
 
 
 def _div(x: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -70,11 +84,31 @@ def _select(which: np.ndarray, *cases: np.ndarray) -> np.ndarray:
     return out
 
 
-def _same(x: np.ndarray, *_: np.ndarray) -> np.ndarray:
-    return x
+def _same_data(equation: JaxprEqn, values: list[np.ndarray], rank: int) -> np.ndarray:
+    return values[0].reshape(values[0].shape[:rank] + equation.outvars[0].aval.shape)
 
 
-FUNCTIONS: dict[str, Callable[..., np.ndarray]] = {
+def _broadcast_in_dim(equation: JaxprEqn, values: list[np.ndarray], rank: int) -> np.ndarray:
+    own = [1] * len(equation.params["shape"])
+    for axis, size in zip(
+        equation.params["broadcast_dimensions"], values[0].shape[rank:], strict=True
+    ):
+        own[axis] = size
+    lead = values[0].shape[:rank]
+    return np.broadcast_to(values[0].reshape(lead + tuple(own)), lead + equation.params["shape"])
+
+
+def _iota(equation: JaxprEqn, _: list[np.ndarray], rank: int) -> np.ndarray:
+    shape, axis = equation.params["shape"], equation.params["dimension"]
+    along = np.arange(shape[axis]).reshape([-1 if a == axis else 1 for a in range(len(shape))])
+    return np.broadcast_to(along, shape).reshape((1,) * rank + tuple(shape))
+
+
+def _is_bool(dtype: Any) -> bool:
+    return np.dtype(dtype) == np.dtype(bool)
+
+
+_ELEMENTWISE: dict[str, Callable[..., np.ndarray]] = {
     "add": np.add, "add_any": np.add, "sub": np.subtract, "mul": np.multiply, "div": _div,
     "rem": _rem, "max": np.maximum, "min": np.minimum, "neg": np.negative, "sign": np.sign,
     "abs": np.abs, "floor": np.floor, "ceil": np.ceil, "square": np.square,
@@ -82,8 +116,16 @@ FUNCTIONS: dict[str, Callable[..., np.ndarray]] = {
     "gt": np.greater, "ge": np.greater_equal,
     "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor, "not": np.invert,
     "select_n": _select, "clamp": lambda low, x, high: np.minimum(np.maximum(x, low), high),
-    **dict.fromkeys((
-        "reshape", "squeeze", "expand_dims", "broadcast_in_dim", "convert_element_type", "copy",
-        "copy_p", "stop_gradient", "multiple_of", "max_contiguous",
-    ), _same),
 }  # fmt: skip
+_SAME_DATA = (
+    "reshape", "squeeze", "expand_dims", "copy", "copy_p", "stop_gradient", "multiple_of",
+    "max_contiguous",
+)  # fmt: skip
+RULES: dict[str, Rule] = {
+    **{name: elementwise(function) for name, function in _ELEMENTWISE.items()},
+    **dict.fromkeys(_SAME_DATA, _same_data),
+    "convert_element_type": lambda e, v, _: v[0] != 0 if _is_bool(e.params["new_dtype"]) else v[0],
+    "integer_pow": lambda e, v, _: np.power(v[0], e.params["y"]),
+    "broadcast_in_dim": _broadcast_in_dim,
+    "iota": _iota,
+}

@@ -166,6 +166,8 @@ class Call:
                 asks = f", one number at a time, as in `{names[0]}[n]`" if refs else ""
                 raise Abstract(sentence("map unknown", what=what, asks=asks))
             value = np.asarray(entry)
+            while value.ndim > len(grid):  # an axis indexed by an array stands for its first
+                value = value[..., 0]
             index.append(value.reshape(value.shape or (1,) * len(grid)))
         return index
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -39,6 +39,53 @@ class Buffer:
         return cls(name, place(aval), shape, getattr(aval, "dtype", None), path)
 
 
+@dataclass(frozen=True, eq=False)
+class Cells(Buffer):
+    """Scalars in SMEM that a kernel allocates: what it has stored there, where that is known."""
+
+    # By index, an array over the grid or UNKNOWN; None stands for all other indices.
+    known: dict[tuple[int, ...] | None, Any] = field(default_factory=dict)
+
+    def load(self, transforms: Sequence[Any]) -> Any:
+        """One element for every grid step."""
+        at = self._at(transforms)
+        return UNKNOWN if at is None else self.known.get(at, UNKNOWN)
+
+    def store(self, transforms: Sequence[Any], value: Any, weight: np.ndarray) -> None:
+        """What is not certain is no longer known; weight: (2, steps of the grid)."""
+        at = self._at(transforms)
+        if at is None:
+            self.lost()
+            return
+        before = self.known.get(at, self.known.get(None))
+        certain = (weight[0] == weight[1]).all() and weight.max(initial=0) <= 1
+        self.known[at] = UNKNOWN
+        if not certain or not isinstance(value, np.ndarray):
+            return
+        new = value.reshape(value.shape[: weight.ndim - 1])
+        if before is None or weight[0].all():  # where nothing was, there was garbage
+            self.known[at] = new
+        elif before is not UNKNOWN:
+            self.known[at] = np.where(weight[0] > 0, new, before)
+
+    def lost(self) -> None:
+        """Somebody has written, and nobody knows what or where."""
+        self.known.clear()
+        self.known[None] = UNKNOWN
+
+    def _at(self, transforms: Sequence[Any]) -> tuple[int, ...] | None:
+        """The index of a single element, the same at all steps; None for any other."""
+        if not transforms and math.prod(self.shape) == 1:
+            return (0,) * len(self.shape)
+        indices = getattr(transforms[0], "indices", None) if len(transforms) == 1 else None
+        if indices is None or any(getattr(index, "size", 1) != 1 for index in indices):
+            return None
+        starts = [np.asarray(getattr(index, "start", index)) for index in indices]
+        if any(start.size != 1 or start.dtype.kind not in "iu" for start in starts):
+            return None
+        return tuple(int(start.reshape(())) for start in starts)
+
+
 def memory_space(aval: Any) -> str:
     """Memory space of a ref in lower case; blocks go to VMEM unless told otherwise."""
     space = str(getattr(aval, "memory_space", None)).rsplit(".", 1)[-1].lower()
@@ -57,8 +104,8 @@ def called(ref: Any) -> str:
 
 
 def at_step(value: Any, ids: Sequence[int]) -> Any:
-    """A value over the grid at one step: a number; what is none is as it is."""
-    if not isinstance(value, np.ndarray) or value.ndim < len(ids):
+    """A value over the grid at one step: a number, or an array of its own axes."""
+    if np.ndim(value) < len(ids):
         return value
     return value[tuple(min(i, n - 1) for i, n in zip(ids, value.shape, strict=False))]
 
@@ -89,8 +136,7 @@ class Look:
 class Ref:
     """Scalars in SMEM: the whole array, and per axis where the block starts and if it is squeezed.
 
-    `contents` is None when the data are not known; `absent`, if given, then raises. What a kernel
-    allocates holds garbage at first, for which zeros stand.
+    `contents` is None when the data are not known; `absent`, if given, then raises.
     """
 
     contents: np.ndarray | None
@@ -107,17 +153,15 @@ class Ref:
         contents: np.ndarray | None,
         absent: Callable[[], Any] | None = None,
         name: str = "",
-        path: tuple[int, ...] = (),
     ) -> Ref:
         """A ref to all of an array."""
         start = (np.zeros((), np.int32),) * len(shape)
-        return cls(contents, start, (True,) * len(shape), absent, name, path)
+        return cls(contents, start, (True,) * len(shape), absent, name=name)
 
     def store(self, transforms: Sequence[Any], value: Any, weight: np.ndarray) -> None:
-        """Keep a number that is stored for certain; else nothing is known.
+        """Keep a number that a single grid step stores for certain; else nothing is known.
 
-        weight: (2, *grid), of the one step that stores it; of what the kernel allocates, of all
-        steps, each of which stores the same.
+        weight: (2, *grid), of the whole grid.
         """
         contents = self.contents
         self.lost()
@@ -128,14 +172,13 @@ class Ref:
         index = [getattr(one, "start", one) for one in (*indices, (0,) * contents.ndim)[0]]
         if not all(isinstance(one, int | np.integer | np.ndarray) for one in (value, *index)):
             return
-        over = np.broadcast_shapes(weight.shape[1:], *map(np.shape, (value, *index)))
-        if len(index) != contents.ndim or (self.path and math.prod(over) != 1):
-            return
-        new, *place = (at_step(one, steps[0]) for one in (value, *index))
-        if all(0 <= i < n for i, n in zip(place, contents.shape, strict=True)):
-            contents = np.array(contents)  # the old one is what was passed in
-            contents[tuple(place)] = new
-        self.contents = contents
+        new, *place = (np.asarray(at_step(one, steps[0])) for one in (value, *index))
+        if new.size == 1 and len(place) == contents.ndim and all(one.size == 1 for one in place):
+            where = tuple(int(one.reshape(())) for one in place)
+            if all(0 <= i < n for i, n in zip(where, contents.shape, strict=True)):
+                contents = np.array(contents)  # the old one is what was passed in
+                contents[where] = new.reshape(())
+            self.contents = contents
 
     def lost(self) -> None:
         """Somebody has written, and nobody knows what or where."""
@@ -145,6 +188,7 @@ class Ref:
         self, transforms: Sequence[Any], shape: tuple[int, ...], weight: np.ndarray
     ) -> tuple[Any, Look | None]:
         """One element for every grid step of a weight's, and what is to be kept of this read."""
+        rank = weight.ndim
         if self.contents is None:
             return (UNKNOWN if self.absent is None else self.absent()), None
         indices = getattr(transforms[0], "indices", None) if len(transforms) == 1 else None
@@ -159,7 +203,7 @@ class Ref:
             index = getattr(index, "start", index)  # a slice of one element
             if not isinstance(index, int | np.integer | np.ndarray):
                 return UNKNOWN, None
-            flat = np.asarray(index)
+            flat = np.reshape(index, np.shape(index)[:rank])
             if flat.dtype.kind == "f":  # the CPU cuts it off, Mosaic will refuse it
                 flat = np.nan_to_num(flat, posinf=size, neginf=-1).astype(np.int64)
             wrong = np.where((flat + start < 0) | (flat + start >= size), flat, _INSIDE)
@@ -169,4 +213,5 @@ class Ref:
         elements = np.arange(self.contents.size).reshape(self.contents.shape)
         look = Look(self, weight, np.asarray(elements[tuple(place)]), outside)
         found = np.asarray(self.contents[tuple(place)])
-        return found.reshape(found.shape or (1,) * weight.ndim), look
+        lead = found.shape if found.ndim == rank else (1,) * rank
+        return found.reshape(lead + shape), look
