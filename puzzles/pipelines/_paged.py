@@ -96,3 +96,12 @@ def fetches_no_more(launch: Any, lengths: Any, page: int, heads: int = 1, idle: 
         + (f", or {most} with one of keys and one of values for each empty text" if idle else "")
         + ": fetch each page that holds keys which count once, for all that it serves, and no other"
     )
+
+
+def afresh(r, other: dict, lengths: tuple, **shapes) -> dict:
+    """Dims of a drawn case: mostly the first case's shapes, whose programs are compiled by now.
+
+    The lengths of the texts are data. other: lengths and shapes that no listed case has, now and then.
+    """
+    dims = other if r.integers(4) == 0 else dict(lengths=lengths[r.integers(len(lengths))], **shapes)
+    return dict(dims, garbage=float("nan"), shared=False)

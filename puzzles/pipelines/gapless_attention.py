@@ -212,7 +212,7 @@ def gapless_attention(
 # %% tags=["author"]
 from puzzles import Alternative, Launch, Mistake, Puzzle, array, rng
 from puzzles.pipelines._audits import overlapped
-from puzzles.pipelines._paged import drawn, fetches_no_more
+from puzzles.pipelines._paged import afresh, drawn, fetches_no_more
 
 
 def make_inputs(key, lengths, N, K, page, P, pages, garbage, shared, H=128, dtype="float32"):
@@ -241,14 +241,11 @@ def par(launch: Launch) -> str:
 
 
 def fresh(r):
-    # mostly the shapes of the first case, whose programs are compiled by now: lengths are data
-    if r.integers(4) == 0:
-        lengths, N, K, page, P, pages = (8, 33), 6, 3, 8, 16, 9
-    else:
-        lengths = ((17, 0, 0), (0, 49, 170), (176, 0, 5), (144, 16, 80))[r.integers(4)]
-        N, K, page, P, pages = 8, 2, 16, 16, 11
-    return dict(
-        lengths=lengths, N=N, K=K, page=page, P=P, pages=pages, garbage=float("nan"), shared=False
+    return afresh(
+        r,
+        other=dict(lengths=(8, 33), N=6, K=3, page=8, P=16, pages=9),
+        lengths=((17, 0, 0), (0, 49, 170), (176, 0, 5), (144, 16, 80)),
+        N=8, K=2, page=16, P=16, pages=11,
     )
 
 

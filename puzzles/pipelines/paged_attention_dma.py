@@ -155,7 +155,7 @@ def paged_attention_dma(
 # %% tags=["author"]
 from puzzles import Alternative, Launch, Mistake, Puzzle, array, rng
 from puzzles.pipelines._audits import overlapped
-from puzzles.pipelines._paged import drawn, fetches_no_more
+from puzzles.pipelines._paged import afresh, drawn, fetches_no_more
 
 
 def make_inputs(key, lengths, page, P, pages, garbage, shared, H=128, dtype="float32"):
@@ -181,14 +181,11 @@ def par(launch: Launch) -> str:
 
 
 def fresh(r):
-    # mostly the shapes of the first case, whose programs are compiled by now: lengths are data
-    if r.integers(4) == 0:
-        lengths, page, P, pages = (23, 0, 8), 8, 12, 3
-    else:
-        lengths = ((63, 0, 17), (2, 48, 0), (0, 16, 64), (33, 0, 15))[r.integers(4)]
-        page, P, pages = 16, 10, 4
-    return dict(
-        lengths=lengths, page=page, P=P, pages=pages, garbage=float("nan"), shared=False
+    return afresh(
+        r,
+        other=dict(lengths=(23, 0, 8), page=8, P=12, pages=3),
+        lengths=((63, 0, 17), (2, 48, 0), (0, 16, 64), (33, 0, 15)),
+        page=16, P=10, pages=4,
     )
 
 

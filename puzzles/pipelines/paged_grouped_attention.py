@@ -161,7 +161,7 @@ def paged_grouped_attention(
 # %% tags=["author"]
 from puzzles import Alternative, Launch, Mistake, Puzzle, array, rng
 from puzzles.pipelines._audits import overlapped
-from puzzles.pipelines._paged import drawn, fetches_no_more
+from puzzles.pipelines._paged import afresh, drawn, fetches_no_more
 
 
 def make_inputs(key, lengths, N, K, page, P, pages, garbage, shared, H=128, dtype="float32"):
@@ -191,14 +191,11 @@ def par(launch: Launch) -> str:
 
 
 def fresh(r):
-    # mostly the shapes of the first case, whose programs are compiled by now: lengths are data
-    if r.integers(4) == 0:
-        lengths, N, K, page, P, pages = (8, 9), 6, 3, 8, 9, 4
-    else:
-        lengths = ((48, 0, 17), (2, 33, 0), (0, 16, 47), (32, 0, 15))[r.integers(4)]
-        N, K, page, P, pages = 8, 2, 16, 10, 3
-    return dict(
-        lengths=lengths, N=N, K=K, page=page, P=P, pages=pages, garbage=float("nan"), shared=False
+    return afresh(
+        r,
+        other=dict(lengths=(8, 9), N=6, K=3, page=8, P=9, pages=4),
+        lengths=((48, 0, 17), (2, 33, 0), (0, 16, 47), (32, 0, 15)),
+        N=8, K=2, page=16, P=10, pages=3,
     )
 
 
