@@ -12,7 +12,7 @@ import numpy as np
 from puzzles._jax import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, scan_counts
 from puzzles._launch.jaxprs import PALLAS_CALL, callee, kernel_calls, subjaxprs, with_interpret
 from puzzles._launch.primitives import bind
-from puzzles._launch.run import quickly
+from puzzles._launch.run import calculated
 from puzzles._rules import sentence
 
 
@@ -96,7 +96,7 @@ class Graph:
 
         leaves = [self._leaves[n] for n in needed]
         program = with_interpret(jax.make_jaxpr(run)(*leaves), True)
-        values = quickly(program, leaves)
+        values = [np.asarray(x) for x in calculated(program, leaves)]
         self._values.update(zip(computed, values, strict=True))
 
     def value(self, source: Source) -> np.ndarray | None:

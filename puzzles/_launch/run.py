@@ -22,6 +22,7 @@ from puzzles._jax import (
 )
 from puzzles._launch.compiling import compiled
 from puzzles._launch.faithful import TURNS, Endless
+from puzzles._launch.in_numpy import evaluated
 from puzzles._launch.jaxprs import CALLS, PALLAS_CALL, kernel_calls, part, subjaxprs, visited
 from puzzles._launch.sameness import fingerprint
 
@@ -53,6 +54,14 @@ def on_cpu(program: ClosedJaxpr, args: Sequence[Any], key: Hashable = None) -> l
         logger.disabled = was_disabled
 
 
+def calculated(program: ClosedJaxpr, args: Sequence[Any]) -> Sequence[Any]:
+    """The flat results of a program without launches: compiled only where NumPy does not do."""
+    try:
+        return evaluated(program, args)
+    except Exception:  # JAX may do it, or say why not
+        return on_cpu(program, args)
+
+
 def _plainly(_: object, program: ClosedJaxpr, values: list[Any]) -> list[jax.Array]:
     return on_cpu(program, values)
 
@@ -64,7 +73,9 @@ def before_launches(closed: ClosedJaxpr, args: Sequence[Any]) -> dict[Var, Any]:
         return {}
     program, needed = part(closed.jaxpr, group)
     env = _given(closed, args)
-    return dict(zip(program.jaxpr.outvars, on_cpu(program, [env[v] for v in needed]), strict=True))
+    return dict(
+        zip(program.jaxpr.outvars, calculated(program, [env[v] for v in needed]), strict=True)
+    )
 
 
 def _given(closed: ClosedJaxpr, args: Sequence[Any]) -> dict[Any, Any]:
@@ -105,7 +116,7 @@ def run_program(
         else:
             program, needed = part(jaxpr, group)
             values = [env[v] for v in needed]
-            made = launch(group, program, values) if launches else on_cpu(program, values)
+            made = launch(group, program, values) if launches else calculated(program, values)
         env.update(zip((v for e in group for v in e.outvars), made, strict=True))
     return [read(v) for v in jaxpr.outvars]
 

@@ -65,3 +65,46 @@ def ranges_shown(ranges: Ranges | None, shape: Sequence[int]) -> str:
     while parts and parts[-1:] == whole[len(parts) - 1 : len(parts)]:
         parts.pop()
     return f"[{', '.join(parts)}]" if parts else ""
+
+
+def recasts(transform: Any) -> bool:
+    """Whether a transform of a ref is `ref.reshape` or `ref.bitcast`."""
+    return any(what in type(transform).__name__ for what in ("Reshape", "Bitcast"))
+
+
+def taken(value: np.ndarray, transforms: Sequence[Any]) -> np.ndarray:
+    """What reshapes, bitcasts and slices leave of an array: a view of it, but for bitcasts.
+
+    Raises where they reach beyond it, or do something else.
+    """
+    for one in transforms:
+        if recasts(one):
+            recast = _bitcast if "Bitcast" in type(one).__name__ else np.reshape
+            value = recast(value, one.dtype if recast is _bitcast else one.shape)
+            continue
+        place = tuple(map(_place, one.indices))
+        for index, size in zip(place, value.shape, strict=True):
+            first = index.start if isinstance(index, slice) else index
+            last = index.stop if isinstance(index, slice) else index + 1
+            if first < 0 or last > size:
+                raise NotImplementedError("a slice beyond the edge of a ref")
+        value = value[(*place, ...)]
+    return value
+
+
+def _bitcast(value: np.ndarray, dtype: Any) -> np.ndarray:
+    """The same bits: rows that lie in one word of 32 bits become one row, or the other way."""
+    old, new = value.dtype.itemsize, np.dtype(dtype).itemsize
+    *leading, rows, lanes = value.shape
+    if new > old:
+        words = value.reshape(*leading, rows * old // new, new // old, lanes)
+        return np.ascontiguousarray(np.swapaxes(words, -1, -2)).view(dtype)[..., 0]
+    parts = np.ascontiguousarray(value)[..., None].view(dtype)
+    return np.swapaxes(parts, -1, -2).reshape(*leading, rows * old // new, lanes)
+
+
+def _place(index: Any) -> slice | int:
+    if not hasattr(index, "stride"):
+        return int(index)
+    start, size, stride = int(index.start), int(index.size), int(index.stride)
+    return slice(start, start + (size - 1) * stride + 1, stride)

@@ -14,9 +14,18 @@ import jax
 import numpy as np
 
 from puzzles._jax import JaxprEqn, array_of
-from puzzles._launch import launch_name, line_of, memory_space, parameter_names, ranges_of, text_of
+from puzzles._launch import (
+    launch_name,
+    line_of,
+    memory_space,
+    parameter_names,
+    ranges_of,
+    recasts,
+    taken,
+    text_of,
+)
 from puzzles._tpu.hazards import Place
-from puzzles._tpu.seen import Seen, bytes_of, comparable, floating, inside, recasts, taken
+from puzzles._tpu.seen import Seen, bytes_of, comparable, floating, inside
 
 End = tuple[int, int]  # a device, and its semaphore
 

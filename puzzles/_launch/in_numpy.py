@@ -1,0 +1,124 @@
+"""Programs evaluated in NumPy, equation by equation, which compiles nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from puzzles._jax import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, scan_counts
+from puzzles._launch.blocks import computed, known
+from puzzles._launch.jaxprs import callee
+
+FUEL = 200_000  # equations: a second or two
+Values = list[Any]
+Meaning = Callable[[Any, JaxprEqn, Values], Values]
+
+
+class Beyond(Exception):
+    """What NumPy does not do here, or must not pass over in silence."""
+
+
+class Evaluator:
+    """Gives programs their values, or raises `Beyond`: JAX compiles and runs them then.
+
+    Beyond it are primitives without a rule in `blocks`, and more work than `FUEL`.
+    """
+
+    meanings: ClassVar[dict[str, Meaning]]  # what a primitive does that is not arithmetic
+
+    def __init__(self) -> None:
+        self.fuel = FUEL
+        self._plans: dict[int, list[_Step]] = {}
+
+    def closed(self, closed: ClosedJaxpr, args: Sequence[Any]) -> Values:
+        return self.run(closed.jaxpr, [np.asarray(c) for c in closed.consts], args)
+
+    def run(self, jaxpr: Jaxpr, consts: Sequence[Any], args: Sequence[Any]) -> Values:
+        env: dict[Any, Any] = dict(zip(jaxpr.constvars, consts, strict=True))
+        env.update(zip(jaxpr.invars, args, strict=True))
+        if id(jaxpr) not in self._plans:
+            self._plans[id(jaxpr)] = [_Step(e, self.meanings) for e in jaxpr.eqns]
+        plan = self._plans[id(jaxpr)]
+        self.fuel -= len(plan)
+        if self.fuel < 0:
+            raise Beyond
+        for step in plan:
+            values = [env[v] if isinstance(v, Var) else v for v in step.operands]
+            outs = step.does(self, step.equation, values)
+            env.update(zip(step.equation.outvars, outs, strict=True))
+        return [literal(v) if isinstance(v, Literal) else env[v] for v in jaxpr.outvars]
+
+    def _cond(self, equation: JaxprEqn, values: Values) -> Values:
+        branches = equation.params["branches"]
+        return self.closed(branches[min(max(int(values[0]), 0), len(branches) - 1)], values[1:])
+
+    def _while(self, equation: JaxprEqn, values: Values) -> Values:
+        p = equation.params
+        first, second = p["cond_nconsts"], p["cond_nconsts"] + p["body_nconsts"]
+        carry = values[second:]
+        while self.closed(p["cond_jaxpr"], [*values[:first], *carry])[0]:
+            carry = self.closed(p["body_jaxpr"], [*values[first:second], *carry])
+        return carry
+
+    def _scan(self, equation: JaxprEqn, values: Values) -> Values:
+        p, (first, carried) = equation.params, scan_counts(equation.params)
+        second = first + carried
+        consts, carry, rows = values[:first], values[first:second], values[second:]
+        stacks: list[Values] = []
+        turns = range(p["length"])
+        for n in reversed(turns) if p["reverse"] else turns:
+            made = self.closed(p["jaxpr"], [*consts, *carry, *(row[n] for row in rows)])
+            carry = made[:carried]
+            stacks.append(made[carried:])
+        if p["reverse"]:
+            stacks.reverse()
+        if not stacks and len(equation.outvars) > carried:
+            raise Beyond
+        return [*carry, *(np.stack(column) for column in zip(*stacks, strict=True))]
+
+    def _call(self, equation: JaxprEqn, values: Values) -> Values:
+        inner = callee(equation)
+        if inner is None:
+            raise Beyond
+        return self.closed(inner, values)
+
+
+def _computes(_: Evaluator, equation: JaxprEqn, values: Values) -> Values:
+    return computed(equation, values)
+
+
+class _Step:
+    """An equation, its operands with literals as arrays, and what is done."""
+
+    def __init__(self, equation: JaxprEqn, meanings: dict[str, Meaning]) -> None:
+        self.equation = equation
+        self.operands = [literal(v) if isinstance(v, Literal) else v for v in equation.invars]
+        does = meanings.get(equation.primitive.name)
+        if does is None and callee(equation) is not None:
+            does = Evaluator._call
+        if does is None and known(equation):
+            does = _computes
+        if does is None:
+            raise Beyond
+        self.does = does
+
+
+def literal(atom: Literal) -> np.ndarray:
+    """A number that stands in the program itself."""
+    return np.asarray(atom.val, atom.aval.dtype)
+
+
+CONTROL: dict[str, Meaning] = {
+    "cond": Evaluator._cond,
+    "while": Evaluator._while,
+    "scan": Evaluator._scan,
+}
+Evaluator.meanings = CONTROL
+
+
+def evaluated(program: ClosedJaxpr, args: Sequence[Any]) -> list[np.ndarray]:
+    """The flat results of a program that launches nothing; raises `Beyond`."""
+    with np.errstate(all="ignore"):
+        return [np.asarray(x) for x in Evaluator().closed(program, [np.asarray(x) for x in args])]
