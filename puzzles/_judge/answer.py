@@ -14,13 +14,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental import pallas as pl
 
-from puzzles._judge.case import Case, cases, execute, fresh_case, own_seed
+from puzzles._judge.case import Case, by_jax, cases, fresh_case, own_seed
 from puzzles._judge.costs import Scale
-from puzzles._judge.numbers import Mismatch
+from puzzles._judge.numbers import Mismatch, on_tpu
 from puzzles._judge.origin import Origin, elsewhere, origin
 from puzzles._judge.raised import learners_code
 from puzzles._judge.source import unjitted, with_names
-from puzzles._launch import Launch, Traced, kernel_calls, trace_call
+from puzzles._launch import Launch, Traced, kernel_calls, step_by_step, trace_call
 from puzzles._puzzle import Puzzle
 from puzzles._rules import Finding, Where
 from puzzles._tpu import Compiler
@@ -33,8 +33,8 @@ class Answer:
     """What `judge` is asked: its arguments, the runs, and what has been done for the verdict.
 
     seed: draws the data of all cases and the fresh case; without one, the cases have the data of
-    seed 0, and the source of `fn` draws the fresh case. thorough: simulates also the cases that
-    `check` leaves to the analysis, for time. compiler: compiles with the real TPU compiler, too.
+    seed 0, and the source of `fn` draws the fresh case. thorough: JAX's own interpreter and
+    simulator run all cases, too. compiler: compiles with the real TPU compiler, too.
     patience: seconds for which the cause of wrong numbers is looked for; two unless given.
     """
 
@@ -106,11 +106,6 @@ class Run:
         return tuple(launch for call, launch in pairs if not elsewhere(self.case, call))
 
     @cached_property
-    def looked_into(self) -> tuple[Launch, ...]:
-        """The launches that are simulated here: of no other rung, or all if it is thorough."""
-        return self.launches if self.answer.thorough else self.own
-
-    @cached_property
     def result(self) -> Any:
         """What a function without a kernel returns."""
         if self.puzzle.accepts is None:
@@ -122,7 +117,9 @@ class Run:
     def flat(self) -> list[np.ndarray]:
         """All results; raises what running them raises."""
         if self.puzzle.kernel:
-            return execute(self.traced)
+            flat = None if self.answer.thorough or on_tpu() else step_by_step(self.traced)
+            self.answer.ran["values"] = "CPU interpreter" if flat is None else "NumPy interpreter"
+            return by_jax(self.traced) if flat is None else flat
         return [np.asarray(x) for x in jax.tree.leaves(self.result)]
 
     @cached_property

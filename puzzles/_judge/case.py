@@ -17,16 +17,13 @@ from typing import Any
 import jax
 import numpy as np
 
-from puzzles._jax import ClosedJaxpr, jaxpr_as_fun, x64
+from puzzles._jax import jaxpr_as_fun, x64
 from puzzles._judge.numbers import Mismatch, compare, on_tpu
 from puzzles._judge.source import text_of, unjitted
 from puzzles._launch import (
     Traced,
     before_last_casts,
-    calculated,
-    kernel_calls,
     quickly,
-    run_program,
     step_by_step,
     trace_call,
     with_exact_dots,
@@ -39,23 +36,16 @@ _SEEDS = 1_000_000  # few digits to type
 
 
 def execute(traced: Traced) -> list[np.ndarray]:
-    """The flat results of a trace: interpreted, except on a TPU, where it runs as written."""
+    """The flat results of a trace: in NumPy where that can be, else as JAX runs it."""
+    flat = None if on_tpu() else step_by_step(traced)
+    return by_jax(traced) if flat is None else flat
+
+
+def by_jax(traced: Traced) -> list[np.ndarray]:
+    """The same, interpreted by JAX, except on a TPU, where it runs as written."""
     if on_tpu():
         return [np.asarray(x) for x in jax.jit(jaxpr_as_fun(traced.jaxpr))(*traced.leaves)]
-    try:
-        return step_by_step(traced, strict=False)
-    except Exception:  # what it cannot do JAX's interpreter does, or says why not
-        pass
-    program = with_interpret(traced.jaxpr, True)
-    if not traced.before and not _several(program):
-        return quickly(program, traced.leaves)
-    # One by one, kernels that are equal, here or in another answer, are compiled once; so is what
-    # comes before them.
-    return [np.asarray(x) for x in run_program(program, traced.leaves, before=traced.before)]
-
-
-def _several(program: ClosedJaxpr) -> bool:
-    return sum(1 for _ in kernel_calls(program.jaxpr)) > 1
+    return quickly(with_interpret(traced.jaxpr, True), traced.leaves)
 
 
 @dataclass(frozen=True)
@@ -158,8 +148,7 @@ class Case:
         """What a function without a kernel gives, under `jit` where the puzzle asks for it."""
         if self.puzzle.jit:
             traced = trace_call(self.judged(fn), *self.args)
-            flat = [np.asarray(x) for x in calculated(traced.jaxpr, traced.leaves)]
-            return jax.tree.unflatten(jax.tree.structure(traced.out), flat)
+            return jax.tree.unflatten(jax.tree.structure(traced.out), execute(traced))
         return self.judged(fn)(*jax.tree.map(lambda x: x, self.args))  # lists are new ones
 
 

@@ -64,7 +64,7 @@ DRAWN = Asked(
     drawn_case,
     (
         *READ, *NUMBERS, wanted.rounded_once,
-        memory.blocks, memory.copies, memory.where_the_interpreter_hides_it,
+        memory.blocks, memory.copies, memory.drawn_on_tpu,
     ),
 )  # fmt: skip
 PLAINLY = (wanted.accepted, wanted.same_form, wanted.same_numbers, wanted.audit)

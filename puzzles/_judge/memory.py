@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -29,40 +29,37 @@ from puzzles._tpu import (
 
 # Small cases first, the smallest always, until these are spent.
 _SIMULATED_STEPS = 450
-_THOROUGH_STEPS = 1000
 _QUICK_STEPS = 300
 _MANY = 2000  # copies: a kernel that goes outside with so many is not worth the wait
 
 
 def smallest_first(answer: Answer) -> Sequence[Run]:
     """The runs by how many steps the simulator would take."""
-    return sorted(answer.runs, key=lambda run: simulated_steps(run.looked_into))
+    return sorted(answer.runs, key=lambda run: simulated_steps(run.own))
 
 
 def simulated(answer: Answer) -> Iterator[Run]:
-    """The runs that the simulator takes: one, the smallest, where the interpreter shows the rest.
+    """The runs that JAX's simulator is to look at: those that our own does not find right.
 
-    There, too, memory that nobody wrote is NaN.
+    All of them, where the answer is judged thoroughly; as far as the simulator can take them.
     """
     runs = smallest_first(answer)
-    if not any(run.looked_into for run in runs):
-        answer.ran["simulator"] = sentence("simulated elsewhere")
-        return
-    unable = {run: why for run in answer.runs if (why := beyond(run.looked_into))}
-    left = _THOROUGH_STEPS if answer.thorough else _SIMULATED_STEPS
-    taken = 0
-    for run in (one for one in runs if one not in unable):
-        left -= simulated_steps(run.looked_into)
-        if not taken or (left >= 0 and (answer.thorough or _fetched(run.looked_into))):
+    asked = [run for run in runs if answer.thorough or not as_on_tpu(run)]
+    unable = {run: why for run in asked if (why := beyond(run.own))}
+    left, taken = _SIMULATED_STEPS, 0
+    for run in (one for one in asked if one.own and one not in unable):
+        left -= simulated_steps(run.own)
+        if not taken or left >= 0:
             yield run
             taken += 1
     but = f"; it cannot take {next(iter(unable.values()))}" if unable else ""
-    answer.ran["simulator"] = f"{taken} of {len(runs)} cases{but}"
+    answer.ran["simulator"] = f"{len(runs) - len(asked) + taken} of {len(runs)} cases{but}"
 
 
-def _fetched(launches: Sequence[Launch]) -> bool:
-    """Whether the interpreter puts into an output what a TPU does not: the array it aliases."""
-    return any(launch.aliases for launch in launches)
+def as_on_tpu(run: Run) -> bool:
+    """Whether it is right where a launch runs, in NumPy, as it may run on a TPU."""
+    flat = step_by_step(run.traced, strict=True)
+    return flat is not None and run.case.mismatch(flat) is None
 
 
 def blocks(run: Run) -> Finding | None:
@@ -82,16 +79,7 @@ def copies(run: Run) -> Finding | None:
 
 def same_in_simulator(run: Run) -> Finding | None:
     """In the simulator it gives the same numbers, and uses nothing before it is there."""
-    left_out = None if run.answer.thorough else partial(elsewhere, run.case)
-    return _simulated(run, left_out, run.looked_into)
-
-
-def _simulated(run: Run, left_out: Callable | None, launches: Sequence[Launch]) -> Finding | None:
-    try:
-        if run.case.mismatch(step_by_step(run.traced, True, left_out)) is None:
-            return None
-    except Exception:  # the simulator finds the words
-        pass
+    left_out = partial(elsewhere, run.case)
     try:
         flat = simulate(run.traced, left_out=left_out)
     except SimulationError as error:  # without a finding it is not the kernel's fault
@@ -101,7 +89,7 @@ def _simulated(run: Run, left_out: Callable | None, launches: Sequence[Launch]) 
     if found is None:
         return None
     position, _, wrong = found
-    aliased = any(one.outputs[out].piped for one in launches for _, out in one.aliases)
+    aliased = any(one.outputs[out].piped for one in run.own for _, out in one.aliases)
     cause = "aliased" if aliased else "nan" if np.isnan(float(wrong.got)) else "other"
     read = first_nan(run.traced, left_out) if cause == "nan" else None
     where = sentence("first read of nan", name=read[0], line=read[1]) if read else ""
@@ -115,9 +103,9 @@ def _simulated(run: Run, left_out: Callable | None, launches: Sequence[Launch]) 
     )
 
 
-def where_the_interpreter_hides_it(run: Run) -> Finding | None:
-    """The simulator, where the interpreter does not show the rest."""
-    return if_small(run) if _fetched(run.own) else None
+def drawn_on_tpu(run: Run) -> Finding | None:
+    """On the drawn case, too, it is right as it may run on a TPU."""
+    return None if as_on_tpu(run) else if_small(run)
 
 
 def if_small(run: Run) -> Finding | None:
@@ -125,7 +113,7 @@ def if_small(run: Run) -> Finding | None:
     if (found := blocks(run)) is not None:
         return found
     if run.own and simulated_steps(run.own) <= _QUICK_STEPS and not beyond(run.own):
-        return _simulated(run, partial(elsewhere, run.case), run.own)
+        return same_in_simulator(run)
     return None
 
 

@@ -179,7 +179,7 @@ def _receipt(answer: Answer) -> tuple[str | None, str | None]:
         return line(puzzle, last.label, Cost(last.launches, ())), details
     ran = (
         f"values on {len(answer.runs)} case{'s' * (len(answer.runs) > 1)}",
-        "compiled on this TPU" if on_tpu() else "CPU interpreter",
+        "compiled on this TPU" if on_tpu() else answer.ran["values"],
         f"TPU simulator ({answer.ran['simulator']})",
         "Mosaic lowering",
         *filter(None, [answer.ran.get("libtpu")]),

@@ -48,7 +48,14 @@ from puzzles._launch.mesh import as_tpu, devices_called, pipelines_on_cpu
 from puzzles._launch.moves import Copy
 from puzzles._launch.operand import Operand, itemsize, row_keys
 from puzzles._launch.pl_kernel import with_kernels_launched
-from puzzles._launch.run import calculated, on_cpu, quickly, run_program, runs_in_python
+from puzzles._launch.run import (
+    interpreted,
+    on_cpu,
+    quickly,
+    run_program,
+    runs_in_python,
+    single,
+)
 from puzzles._launch.sameness import fingerprint
 from puzzles._launch.slices import Ranges, overlap, ranges_of, ranges_shown, recasts, taken
 from puzzles._launch.smem import UNNAMED, memory_space

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -10,9 +10,8 @@ import jax
 import numpy as np
 
 from puzzles._jax import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, scan_counts
-from puzzles._launch.jaxprs import PALLAS_CALL, callee, kernel_calls, subjaxprs, with_interpret
-from puzzles._launch.primitives import bind
-from puzzles._launch.run import calculated
+from puzzles._launch.jaxprs import PALLAS_CALL, callee, kernel_calls, subjaxprs
+from puzzles._launch.run import Around
 from puzzles._rules import sentence
 
 
@@ -61,43 +60,30 @@ class Graph:
         self._order = 0
         self._values: dict[Source, np.ndarray] = {}
         leaves = [Source(index=n, abstract=_lacks(n, x)) for n, x in enumerate(arguments)]
-        self._outermost: dict[Var, Source] = {}
-        self._inline(jaxpr.jaxpr, _constants(jaxpr), leaves, 1, self._outermost)
+        self._inline(jaxpr.jaxpr, _constants(jaxpr), leaves, 1)
 
-    def evaluate(self, sources: Iterable[Source], known: Mapping[Var, Any]) -> None:
-        """Compute all of `sources` that do not depend on an abstract value, in one compilation.
-
-        known: values of variables of the program.
-        """
-        self._values |= {self._outermost[v]: np.asarray(x) for v, x in known.items()}
-        wanted = [s for s in sources if not s.abstract and s not in self._values]
-        computed = [s for s in wanted if s.node is not None]
+    def evaluate(self, sources: Iterable[Source]) -> None:
+        """Compute all of `sources` that do not depend on an abstract value."""
+        wanted = [s for s in sources if not s.abstract]
         for source in wanted:
             if source.node is None:
                 leaf = self._leaves[source.index] if source.index >= 0 else source.constant
                 self._values[source] = np.asarray(leaf)
-        if not computed:
-            return
-        nodes = _slice(computed)
-        needed = sorted({s.index for n in nodes for s in n.inputs if s.node is None} - {-1})
+        around = Around()
+        results: dict[Node, list[Any]] = {}
 
-        def run(*leaves: Any) -> list[Any]:
-            results: dict[Node, list[Any]] = {}
-            given = dict(zip(needed, leaves, strict=True))
+        def read(s: Source, like: Any) -> Any:
+            if s.node is not None:
+                return results[s.node][s.index]
+            given = self._leaves[s.index] if s.index >= 0 else s.constant
+            return given if hasattr(given, "dtype") else np.asarray(given, like.aval.dtype)
 
-            def read(s: Source) -> Any:
-                if s.node is not None:
-                    return results[s.node][s.index]
-                return given[s.index] if s.index >= 0 else s.constant
-
-            for node in nodes:  # earlier launches may be among them
-                results[node] = bind(node.equation, *map(read, node.inputs))
-            return [read(s) for s in computed]
-
-        leaves = [self._leaves[n] for n in needed]
-        program = with_interpret(jax.make_jaxpr(run)(*leaves), True)
-        values = [np.asarray(x) for x in calculated(program, leaves)]
-        self._values.update(zip(computed, values, strict=True))
+        with np.errstate(all="ignore"):
+            for node in _slice(wanted):  # earlier launches may be among them
+                given = zip(node.inputs, node.equation.invars, strict=True)
+                results[node] = around.equation(node.equation, [read(*one) for one in given])
+        found = {s: np.asarray(results[s.node][s.index]) for s in wanted if s.node is not None}
+        self._values.update(found)
 
     def value(self, source: Source) -> np.ndarray | None:
         """The data of an evaluated source, or None where there are none."""
@@ -109,10 +95,8 @@ class Graph:
         consts: Sequence[Source],
         args: Sequence[Source],
         times: int | None,
-        env: dict[Var, Source] | None = None,
     ) -> list[Source]:
-        env = {} if env is None else env
-        env.update(zip(jaxpr.invars, args, strict=True))
+        env: dict[Var, Source] = dict(zip(jaxpr.invars, args, strict=True))
         env.update(zip(jaxpr.constvars, consts, strict=True))
 
         def read(atom: Any) -> Source:

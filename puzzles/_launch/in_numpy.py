@@ -9,27 +9,33 @@ import numpy as np
 
 from puzzles._jax import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, scan_counts
 from puzzles._launch.blocks import computed, known
-from puzzles._launch.jaxprs import callee
+from puzzles._launch.jaxprs import CALLS, callee
 
 FUEL = 200_000  # equations: a second or two
 Values = list[Any]
 Meaning = Callable[[Any, JaxprEqn, Values], Values]
+Watch = Callable[[JaxprEqn, Values, Values], None]
 
 
 class Beyond(Exception):
     """What NumPy does not do here, or must not pass over in silence."""
 
 
+class Seen(Exception):
+    """Raised by a watch that has seen enough; `args[0]` is what."""
+
+
 class Evaluator:
     """Gives programs their values, or raises `Beyond`: JAX compiles and runs them then.
 
-    Beyond it are primitives without a rule in `blocks`, and more work than `FUEL`.
+    Beyond it are primitives without a rule in `blocks`, and more work than `FUEL`. watch: is given
+    each equation that was computed, its operands and its results.
     """
 
     meanings: ClassVar[dict[str, Meaning]]  # what a primitive does that is not arithmetic
 
-    def __init__(self) -> None:
-        self.fuel = FUEL
+    def __init__(self, watch: Watch | None = None) -> None:
+        self.fuel, self.watch = FUEL, watch
         self._plans: dict[int, list[_Step]] = {}
 
     def closed(self, closed: ClosedJaxpr, args: Sequence[Any]) -> Values:
@@ -47,8 +53,18 @@ class Evaluator:
         for step in plan:
             values = [env[v] if isinstance(v, Var) else v for v in step.operands]
             outs = step.does(self, step.equation, values)
+            if self.watch is not None:
+                self.watch(step.equation, values, outs)
             env.update(zip(step.equation.outvars, outs, strict=True))
         return [literal(v) if isinstance(v, Literal) else env[v] for v in jaxpr.outvars]
+
+    def equation(self, equation: JaxprEqn, values: Values) -> Values:
+        """The results of one equation on its operands."""
+        return _Step(equation, self.meanings).does(self, equation, values)
+
+    def other(self, equation: JaxprEqn, values: Values) -> Values:
+        """What has no rule."""
+        raise Beyond
 
     def _cond(self, equation: JaxprEqn, values: Values) -> Values:
         branches = equation.params["branches"]
@@ -80,13 +96,10 @@ class Evaluator:
 
     def _call(self, equation: JaxprEqn, values: Values) -> Values:
         inner = callee(equation)
-        if inner is None:
-            raise Beyond
-        return self.closed(inner, values)
+        return self.other(equation, values) if inner is None else self.closed(inner, values)
 
-
-def _computes(_: Evaluator, equation: JaxprEqn, values: Values) -> Values:
-    return computed(equation, values)
+    def _computes(self, equation: JaxprEqn, values: Values) -> Values:
+        return computed(equation, values) if known(equation) else self.other(equation, values)
 
 
 class _Step:
@@ -95,14 +108,9 @@ class _Step:
     def __init__(self, equation: JaxprEqn, meanings: dict[str, Meaning]) -> None:
         self.equation = equation
         self.operands = [literal(v) if isinstance(v, Literal) else v for v in equation.invars]
-        does = meanings.get(equation.primitive.name)
-        if does is None and callee(equation) is not None:
-            does = Evaluator._call
-        if does is None and known(equation):
-            does = _computes
-        if does is None:
-            raise Beyond
-        self.does = does
+        name = equation.primitive.name
+        usual = Evaluator._call if name in CALLS else Evaluator._computes
+        self.does = meanings.get(name, usual)
 
 
 def literal(atom: Literal) -> np.ndarray:
@@ -116,9 +124,3 @@ CONTROL: dict[str, Meaning] = {
     "scan": Evaluator._scan,
 }
 Evaluator.meanings = CONTROL
-
-
-def evaluated(program: ClosedJaxpr, args: Sequence[Any]) -> list[np.ndarray]:
-    """The flat results of a program that launches nothing; raises `Beyond`."""
-    with np.errstate(all="ignore"):
-        return [np.asarray(x) for x in Evaluator().closed(program, [np.asarray(x) for x in args])]

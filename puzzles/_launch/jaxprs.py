@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import jax
+
 from puzzles._jax import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, close
 
 PALLAS_CALL = "pallas_call"
@@ -202,13 +204,17 @@ def _within_rewritten(
     return equation.replace(params=params)
 
 
-def part(jaxpr: Jaxpr, group: Sequence[JaxprEqn]) -> tuple[ClosedJaxpr, list[Var]]:
-    """Neighbouring equations of `jaxpr` as a program that returns all they make, and its inputs."""
+def part(group: Sequence[JaxprEqn]) -> tuple[ClosedJaxpr, list[Var]]:
+    """Neighbouring equations as a program that returns all they make, and its inputs."""
     made = [v for e in group for v in e.outvars]
     used = {v: None for e in group for v in e.invars if not isinstance(v, Literal)}
     needed = [v for v in used if v not in set(made)]
-    nameless = jaxpr.debug_info._replace(arg_names=None, result_paths=None)
-    part = jaxpr.replace(
-        constvars=[], invars=needed, outvars=made, eqns=[*group], debug_info=nameless
+    empty = jax.make_jaxpr(lambda: ())().jaxpr
+    part = empty.replace(
+        invars=needed,
+        outvars=made,
+        eqns=[*group],
+        effects=frozenset().union(*(e.effects for e in group)),
+        debug_info=empty.debug_info._replace(arg_names=None, result_paths=None),
     )
     return close(part), needed

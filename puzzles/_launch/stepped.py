@@ -9,15 +9,15 @@ the words.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
-from puzzles._jax import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, copy_parts, is_remote, written_refs
+from puzzles._jax import JaxprEqn, copy_parts, is_remote, written_refs
 from puzzles._launch.events import accessed
-from puzzles._launch.in_numpy import CONTROL, Beyond, Evaluator, Values, literal
+from puzzles._launch.in_numpy import CONTROL, Beyond, Evaluator, Seen, Values, Watch
 from puzzles._launch.jaxprs import CALLS, PALLAS_CALL, visited
 from puzzles._launch.launch import Launch
 from puzzles._launch.operand import Operand
@@ -26,9 +26,10 @@ from puzzles._launch.slices import taken
 from puzzles._launch.traced import Traced
 
 
-def stepped(call: JaxprEqn, launch: Launch, values: Sequence[Any], strict: bool) -> Values:
-    """The results of a `pallas_call` on its operands; `launch` says which blocks a step holds."""
-    kernel, first = call.params["jaxpr"], len(launch.scalars)
+def stepped(machine: _Machine, values: Sequence[Any]) -> Values:
+    """The results of a machine's launch on its operands."""
+    launch, kernel = machine.launch, machine.kernel
+    first = len(launch.scalars)
     given = [np.asarray(x) for x in values[len(values) - first - len(launch.inputs) :]]
     if kernel.constvars or any(n < first for n in written_refs(kernel)):
         raise Beyond
@@ -40,11 +41,9 @@ def stepped(call: JaxprEqn, launch: Launch, values: Sequence[Any], strict: bool)
             arrays.append(_padded(unwritten(out.shape, out.dtype), out))
             continue
         arrays.append(_padded(given[first + i], out, launch.inputs[i]))
-        if strict:  # one piece of memory
+        if machine.strict:  # one piece of memory
             arrays[i] = arrays[-1]
-    machine = _Machine(call, launch, strict)
-    with np.errstate(all="ignore"):
-        machine.run_grid(kernel, given[:first], arrays)
+    machine.run_grid(given[:first], arrays)
     outputs = zip(arrays[len(launch.inputs) :], launch.outputs, strict=True)
     return [array[tuple(map(slice, out.shape))] for array, out in outputs]
 
@@ -75,16 +74,18 @@ def _padded(x: np.ndarray, *operands: Operand) -> np.ndarray:
 class _Machine(Evaluator):
     """One run of a launch."""
 
-    def __init__(self, call: JaxprEqn, launch: Launch, strict: bool) -> None:
-        super().__init__()
-        self.launch, self.strict = launch, strict
+    def __init__(
+        self, call: JaxprEqn, launch: Launch, strict: bool, watch: Watch | None = None
+    ) -> None:
+        super().__init__(watch)
+        self.kernel, self.launch, self.strict = call.params["jaxpr"], launch, strict
         mapped = call.params["grid_mapping"].vmapped_dims
         self.axes = [a for a in range(len(launch.grid)) if a not in mapped]
         self.ids: tuple[int, ...] = ()
         self.flying: list[tuple[int, np.ndarray, np.ndarray]] = []  # semaphore, source, target
         self.due: dict[int, int] = {}  # bytes, by semaphore
 
-    def run_grid(self, kernel: Jaxpr, scalars: Values, arrays: list[np.ndarray]) -> None:
+    def run_grid(self, scalars: Values, arrays: list[np.ndarray]) -> None:
         """All steps; outputs are written into their arrays."""
         operands = (*self.launch.inputs, *self.launch.outputs)
         for one, array in zip(operands, arrays, strict=True):
@@ -106,7 +107,7 @@ class _Machine(Evaluator):
                     fresh = array[place].copy()
                     held[n] = unwritten(fresh.shape, one.dtype) if one.output else fresh
                     places[n] = place
-            self.run(kernel, [], [*scalars, *held, *scratch])
+            self.run(self.kernel, [], [*scalars, *held, *scratch])
         for n in range(len(operands)):
             self.put_back(n, held, places, arrays)
         if self.flying:
@@ -141,10 +142,16 @@ class _Machine(Evaluator):
             raise Beyond
 
     def _program_id(self, equation: JaxprEqn, _: Values) -> Values:
-        return [np.int32(self.ids[self.axes[equation.params["axis"]]])]
+        return [np.int32(self.ids[self.asked(equation)])]
 
     def _num_programs(self, equation: JaxprEqn, _: Values) -> Values:
-        return [np.int32(self.launch.grid[self.axes[equation.params["axis"]]])]
+        return [np.int32(self.launch.grid[self.asked(equation)])]
+
+    def asked(self, equation: JaxprEqn) -> int:
+        """The axis that is asked for; JAX's interpreter does not answer in loops and branches."""
+        if not self.strict and equation not in self.kernel.eqns:
+            raise Beyond
+        return self.axes[equation.params["axis"]]
 
     def _load(self, equation: JaxprEqn, values: Values) -> Values:
         ref, transforms, _, mask = accessed(equation, values)
@@ -243,20 +250,24 @@ _Machine.meanings = CONTROL | {
 }
 
 
-def step_by_step(traced: Traced, strict: bool, left_out: Callable | None = None) -> Values:
-    """The flat results of a program whose launches run step by step; raises `Beyond`.
+def step_by_step(
+    traced: Traced, strict: bool = False, watch: Watch | None = None
+) -> list[np.ndarray] | None:
+    """The flat results of a program whose launches run in NumPy; None where JAX has to run them.
 
-    left_out: which launches need not be strict.
+    watch: see `Evaluator`.
     """
     paths = (path for one, path in visited(traced.jaxpr.jaxpr) if one.primitive.name == PALLAS_CALL)
     if any(one.primitive.name not in CALLS for path in paths for one in path):
-        raise Beyond
-    launches = iter(traced.launches)
+        return None
+    try:
+        launches = iter(traced.launches)
 
-    def launch(group: list[JaxprEqn], program: ClosedJaxpr, values: list[Any]) -> Values:
-        (call,) = group
-        env = dict(zip(program.jaxpr.invars, values, strict=True))
-        given = [literal(v) if isinstance(v, Literal) else env[v] for v in call.invars]
-        return stepped(call, next(launches), given, strict and not (left_out and left_out(call)))
+        def launch(call: JaxprEqn, values: Values) -> Values:
+            return stepped(_Machine(call, next(launches), strict, watch), values)
 
-    return [np.asarray(x) for x in run_program(traced.jaxpr, traced.leaves, launch, traced.before)]
+        return run_program(traced.jaxpr, traced.leaves, launch, watch)
+    except Seen:
+        raise
+    except Exception:  # whatever it is, JAX does it, or says in its own words why not
+        return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,7 +16,6 @@ from puzzles._jax import (
     ClosedJaxpr,
     JaxprEqn,
     Literal,
-    Var,
     jaxpr_as_fun,
     retraced,
     unused_copies_untold,
@@ -26,7 +25,6 @@ from puzzles._launch.jaxprs import OTHER_KERNELS, equations, kernel_calls, part,
 from puzzles._launch.launch import Launch
 from puzzles._launch.mesh import as_tpu
 from puzzles._launch.reading import Call, listable, read_calls
-from puzzles._launch.run import before_launches
 from puzzles._launch.sameness import fingerprint
 from puzzles._rules import sentence
 
@@ -48,21 +46,10 @@ class Traced:
         return read_calls(self.jaxpr, self.leaves)
 
     @cached_property
-    def before(self) -> Mapping[Var, Any]:
-        """What is computed before the first launch, where a launch is steered by such numbers.
-
-        So it is compiled once, whether a launch is read, interpreted or simulated.
-        """
-        if any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in self.leaves):
-            return {}
-        steered = any(source.node for call in self._calls for source in call.needs())
-        return before_launches(self.jaxpr, self.leaves) if steered else {}
-
-    @cached_property
     def _known(self) -> tuple[Call, ...]:
         for call in self._calls[:1]:  # they share a graph
             needs = (source for one in self._calls for source in one.needs())
-            call.graph.evaluate(needs, self.before)
+            call.graph.evaluate(needs)
         return self._calls
 
     @property
@@ -94,7 +81,7 @@ def alone(traced: Traced, launches: Sequence[Launch]) -> list[Traced]:
 
 
 def _alone(traced: Traced, call: JaxprEqn, launch: Launch | None = None) -> Traced:
-    program, inputs = part(traced.jaxpr.jaxpr, [call])
+    program, inputs = part([call])
     known: dict[Any, Any] = {}
     if launch is not None:
         mapping = call.params["grid_mapping"].grid

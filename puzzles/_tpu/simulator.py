@@ -38,10 +38,12 @@ from puzzles._launch import (
     Unreadable,
     faults,
     fingerprint,
+    interpreted,
     kernel_calls,
     on_cpu,
     remembered,
     run_program,
+    single,
     with_interpret,
 )
 from puzzles._tpu import simulator_words as words
@@ -94,8 +96,8 @@ def run(traced: Traced, how: How, left_out: LeftOut = None) -> Run:
             raise TypeError(f"simulating needs data, and {leaf} is only a shape")
     made = Run()
     launch = functools.partial(_launch, made, how, left_out)
-    flat = run_program(traced.jaxpr, traced.leaves, launch, traced.before)
-    made.results += map(np.asarray, flat)
+    flat = run_program(traced.jaxpr, traced.leaves, launch)
+    made.results += flat
     return made
 
 
@@ -143,20 +145,16 @@ def again_whole(launch: Launch, found: Finding) -> bool:
 
 
 def _launch(
-    made_up: Run,
-    how: How,
-    left_out: LeftOut,
-    group: list[JaxprEqn],
-    program: ClosedJaxpr,
-    values: list[Any],
+    made_up: Run, how: How, left_out: LeftOut, call: JaxprEqn, values: list[Any]
 ) -> Sequence:
-    """`program` in the simulator; it is one equation, a `pallas_call`."""
-    if left_out is not None and left_out(group[0]):
-        return on_cpu(with_interpret(program, True), values)
+    """A `pallas_call` in the simulator."""
+    if left_out is not None and left_out(call):
+        return interpreted(call, values)
+    program, values = single(call, values)
     ids = _at_edges(program) if how.edges else None
     if ids is not None:
         program = _with_grid(program, tuple(map(len, ids)))
-    equation, program = simulated(group[0], program, how.seed)
+    equation, program = simulated(call, program, how.seed)
     watch = Watch(equation, how)
     made_up.watches.append(watch)
     try:
@@ -173,7 +171,7 @@ def _launch(
             raise cause from None
         if isinstance(cause, Enough):
             made_up.cut = True
-            return [drawn(v.aval, 0) for v in group[0].outvars]
+            return [drawn(v.aval, 0) for v in call.outvars]
         raise SimulationError(words.translate(cause, watch)) from None
     finally:
         reset_tpu_interpret_mode_state()

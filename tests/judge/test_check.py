@@ -91,7 +91,7 @@ def test_what_the_simulator_cannot_take_is_not_held_against_a_kernel(
         scale=None,
         fresh=None,
     )
-    verdict = judge(one, fn)
+    verdict = judge(one, fn, thorough=True)
     assert verdict.passed, str(verdict)
     assert f"TPU simulator (0 of 1 cases; it cannot take {what})" in str(verdict.details)
 

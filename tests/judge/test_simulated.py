@@ -1,4 +1,4 @@
-"""Which kernels of an answer are simulated."""
+"""Which kernels of an answer JAX's simulator is asked about."""
 
 from __future__ import annotations
 
@@ -20,14 +20,18 @@ def simulated(name, number, thorough):
 
 
 @pytest.mark.slow
-def test_kernels_of_other_rungs_are_simulated_there():
-    assert simulated("moe_layer", 0, thorough=False) == "its kernels are other rungs': there"
-    assert simulated("grouped_outer", 0, thorough=False) == "1 of 1 cases"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("thorough", "count"), [(False, 1), (True, 3)])
-def test_of_kernels_of_several_rungs_the_own_one_is_simulated(monkeypatch, thorough, count):
+@pytest.mark.parametrize(
+    ("name", "number", "thorough", "said", "count"),
+    [
+        ("moe_layer", 0, False, "1 of 1 cases", 0),  # NumPy runs all kernels
+        ("moe_layer", 0, True, "0 of 1 cases", 0),  # which are other rungs'
+        ("splash_vjp", 1, False, "1 of 1 cases", 0),
+        ("splash_vjp", 1, True, "1 of 1 cases", 1),  # of three kernels its own
+    ],
+)
+def test_only_the_rungs_own_kernels_are_asked_about_and_if_asked_for(
+    monkeypatch, name, number, thorough, said, count
+):
     watched = []
 
     def counted(*given):
@@ -36,5 +40,5 @@ def test_of_kernels_of_several_rungs_the_own_one_is_simulated(monkeypatch, thoro
 
     watch = simulator.Watch
     monkeypatch.setattr(simulator, "Watch", counted)
-    assert simulated("splash_vjp", 1, thorough) == "1 of 1 cases"
+    assert simulated(name, number, thorough) == said
     assert len(watched) == count

@@ -91,6 +91,7 @@ def test_an_unknown_failure_of_the_simulator_is_a_sentence(
 
     with monkeypatch.context() as patched:
         patched.setattr(memory, "simulate", fails)
+        patched.setattr(memory, "as_on_tpu", lambda _: False)
         puzzles.check(notebook["row_sum"])
     assert "the moon is full" in capsys.readouterr().out
     passes(notebook)
