@@ -159,14 +159,6 @@ def bind_params(equation: JaxprEqn) -> tuple[tuple[Any, ...], dict[str, Any]]:
     return (), given
 
 
-def x64() -> contextlib.AbstractContextManager:
-    """Within it, numbers may have 64 bits."""
-    enable = getattr(jax, "enable_x64", None)
-    if enable is None:  # 0.7
-        enable = importlib.import_module("jax.experimental").enable_x64
-    return enable(True)
-
-
 def scan_counts(params: Mapping[str, Any]) -> tuple[int, int]:
     """How many of a `scan`'s operands are constants, and how many carries; the rest are rows."""
     if "ft_in" in params:  # since 0.11

@@ -17,16 +17,16 @@ from typing import Any
 import jax
 import numpy as np
 
-from puzzles._jax import jaxpr_as_fun, x64
+from puzzles._jax import jaxpr_as_fun
 from puzzles._judge.numbers import Mismatch, compare, on_tpu
 from puzzles._judge.source import text_of, unjitted
 from puzzles._launch import (
     Traced,
     before_last_casts,
+    exactly,
     quickly,
     step_by_step,
     trace_call,
-    with_exact_dots,
     with_interpret,
 )
 from puzzles._puzzle import Puzzle, array
@@ -103,7 +103,7 @@ class Case:
         with jax.default_matmul_precision("highest"):
             if not self.puzzle.kernel:
                 return jax.tree.map(np.asarray, spec(*args))
-            return _compiled(spec, args)
+            return _calculated(spec, args)
 
     @cached_property
     def exact(self) -> list[np.ndarray]:
@@ -112,9 +112,7 @@ class Case:
         Its dots to f32 are summed in f64: which f32 sum is right no machine knows.
         """
         traced = trace_call(self.judged(self.puzzle.spec), *self.args)
-        program = with_exact_dots(before_last_casts(traced.jaxpr))
-        with x64():
-            return quickly(program, traced.leaves)
+        return exactly(before_last_casts(traced.jaxpr), traced.leaves)
 
     def mismatch(self, flat: Sequence[np.ndarray]) -> tuple[int, np.ndarray, Mismatch] | None:
         """The first result that is not the spec's: its position, what was wanted, where it is."""
@@ -147,8 +145,7 @@ class Case:
     def plainly(self, fn: Callable) -> Any:
         """What a function without a kernel gives, under `jit` where the puzzle asks for it."""
         if self.puzzle.jit:
-            traced = trace_call(self.judged(fn), *self.args)
-            return jax.tree.unflatten(jax.tree.structure(traced.out), execute(traced))
+            return _calculated(self.judged(fn), self.args)
         return self.judged(fn)(*jax.tree.map(lambda x: x, self.args))  # lists are new ones
 
 
@@ -186,9 +183,11 @@ def fresh_cases(puzzle: Puzzle, draws: int) -> list[Case]:
     return list(dict.fromkeys(drawn.values()))
 
 
-def _compiled(fn: Callable, args: tuple) -> Any:
+def _calculated(fn: Callable, args: tuple) -> Any:
+    """What a function gives, on the CPU also where there is a TPU."""
     traced = trace_call(fn, *args)
-    flat = quickly(with_interpret(traced.jaxpr, True), traced.leaves)
+    if (flat := step_by_step(traced)) is None:
+        flat = quickly(with_interpret(traced.jaxpr, True), traced.leaves)
     return jax.tree.unflatten(jax.tree.structure(traced.out), flat)
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from puzzles._launch.compiling import remembered
 from puzzles._launch.events import Event, Part
-from puzzles._launch.faithful import TURNS, Endless, before_last_casts, with_exact_dots
+from puzzles._launch.faithful import TURNS, Endless, before_last_casts
 from puzzles._launch.fault import faults, step_number
 from puzzles._launch.finding import (
     ERROR,
@@ -49,6 +49,7 @@ from puzzles._launch.moves import Copy
 from puzzles._launch.operand import Operand, itemsize, row_keys
 from puzzles._launch.pl_kernel import with_kernels_launched
 from puzzles._launch.run import (
+    exactly,
     interpreted,
     on_cpu,
     quickly,

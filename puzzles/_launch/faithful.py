@@ -26,7 +26,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from puzzles._jax import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, x64
+from puzzles._jax import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 from puzzles._launch.jaxprs import HOLDERS, rewritten
 
 # Turns of one `while`: a second or so on a CPU, and more than any kernel of a puzzle takes.
@@ -54,14 +54,6 @@ def faithful(closed: ClosedJaxpr) -> ClosedJaxpr:
     return rewritten(closed, _pinned)
 
 
-def with_exact_dots(closed: ClosedJaxpr) -> ClosedJaxpr:
-    """The program with dots to f32 that are summed in f64, to be run within `x64`.
-
-    The order of an f32 sum is the machine's: over thousands of terms that cancel, two differ.
-    """
-    return rewritten(closed, _summed_in_f64)
-
-
 def before_last_casts(closed: ClosedJaxpr) -> ClosedJaxpr:
     """The program without the casts to a narrow float that its results end with."""
     jaxpr = closed.jaxpr
@@ -71,28 +63,6 @@ def before_last_casts(closed: ClosedJaxpr) -> ClosedJaxpr:
         if e.primitive.name == "convert_element_type" and _narrow(e.outvars[0]) is not None
     }
     return closed.replace(jaxpr=jaxpr.replace(outvars=[casts.get(v, v) for v in jaxpr.outvars]))
-
-
-def _summed_in_f64(equation: JaxprEqn) -> Sequence[JaxprEqn]:
-    """A dot to f32, of operands in f64 and rounded once; any other equation as it is."""
-    if equation.primitive.name != "dot_general" or equation.outvars[0].aval.dtype != jnp.float32:
-        return [equation]
-    numbers = equation.params["dimension_numbers"]
-
-    def dot(x: jax.Array, y: jax.Array) -> jax.Array:
-        wide = (jax.lax.convert_element_type(one, np.float64) for one in (x, y))
-        return jax.lax.dot_general(*wide, numbers).astype(jnp.float32)
-
-    forms = (jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in equation.invars)
-    with x64():
-        _, (first, second, *product, rounded), _ = equations_of(dot, *forms)
-    one, other = equation.invars
-    return [
-        first.replace(invars=[one]),
-        second.replace(invars=[other]),
-        *product,
-        rounded.replace(outvars=equation.outvars),
-    ]
 
 
 def _pinned(equation: JaxprEqn) -> Sequence[JaxprEqn]:

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from puzzles._jax import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, is_key
+from puzzles._launch.blocks import computed
 from puzzles._launch.compiling import compiled
 from puzzles._launch.faithful import Endless
 from puzzles._launch.in_numpy import CONTROL, Evaluator, Values, Watch
@@ -77,6 +78,27 @@ class Around(Evaluator):
 
 
 Around.meanings = CONTROL | {PALLAS_CALL: Around._launches}
+
+
+class Exact(Around):
+    """Sums each dot to f32 in f64, and rounds it once.
+
+    The order of an f32 sum is the machine's: over thousands of terms that cancel, two differ.
+    """
+
+    def _dot(self, equation: JaxprEqn, values: Values) -> Values:
+        if equation.outvars[0].aval.dtype != np.float32:
+            return self._computes(equation, values)
+        return computed(equation, [x.astype(np.float64) for x in values])
+
+
+Exact.meanings = Around.meanings | {"dot_general": Exact._dot}
+
+
+def exactly(closed: ClosedJaxpr, args: Sequence[Any]) -> list[np.ndarray]:
+    """The flat results of a program, whose dots are summed as `Exact` does."""
+    with np.errstate(all="ignore"):
+        return [np.asarray(x) for x in Exact().closed(closed, list(map(np.asarray, args)))]
 
 
 def run_program(
