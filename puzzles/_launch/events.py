@@ -36,6 +36,13 @@ class Event:
         """How often the step of these program ids executes it, at most and at least."""
         return int(at_step(self.weight[MOST], ids)), int(at_step(self.weight[LEAST], ids))
 
+    def counts(self, program_ids: np.ndarray) -> np.ndarray:
+        """How often each of some steps executes it at most, shape (steps,)."""
+        weight = self.weight[MOST]
+        axes = zip(program_ids.T, weight.shape, strict=False)
+        counts = weight[tuple(np.minimum(ids, n - 1) for ids, n in axes)]
+        return np.broadcast_to(counts, len(program_ids))
+
     def parts(self, ids: Sequence[int]) -> tuple[Part, ...]:
         """What it names at that step: of a copy source, target and semaphore, else what it touches.
 
@@ -104,9 +111,10 @@ def replay(
     found: dict[str, Waits] = {}
     computed = 0
     paused: dict[str, tuple[int, int]] = {}  # at the last exposed wait: computed, and waits before
-    for ids in program_ids:
-        for event in events:
-            for _ in range(event.times(ids)[0]):
+    counts = [event.counts(program_ids) for event in events]
+    for step, ids in enumerate(program_ids):
+        for event, times in zip(events, counts, strict=True):
+            for _ in range(times[step]):
                 if event.name == "work":
                     computed += 1
                 elif event.name in ("dma_start", "dma_wait"):

@@ -30,7 +30,9 @@ def on_cpu(program: ClosedJaxpr, args: Sequence[Any], key: Hashable = None) -> l
 
     key: the program's fingerprint, which is computed where none is given.
     """
-    args = jax.device_put(list(args), jax.local_devices(backend="cpu")[0])
+    device = jax.local_devices(backend="cpu")[0]
+    jax.device_put(program.consts, device)  # of another call's arrays JAX says what they are
+    args = jax.device_put(list(args), device)
     run = compiled(program, fingerprint(program) if key is None else key, args)
     logger = logging.getLogger("jax._src.callback")
     was_disabled, logger.disabled = logger.disabled, True

@@ -6,10 +6,9 @@ import dataclasses
 from collections.abc import Hashable, Mapping
 from typing import Any
 
-import jax
 import numpy as np
 
-from puzzles._jax import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
+from puzzles._jax import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, is_key
 from puzzles._launch.finding import text_of
 
 # Where a program came from: it runs the same.
@@ -62,7 +61,7 @@ class _Reader:
         return type(value), value
 
     def array(self, value: Any) -> Hashable:
-        if jax.dtypes.issubdtype(value.dtype, jax.dtypes.extended):  # random keys have no bytes
+        if is_key(value):  # it has no bytes
             return _Itself(value)
         data = np.asarray(value)
         return data.shape, data.dtype, data.tobytes()
