@@ -99,8 +99,7 @@ Exact.meanings = Around.meanings | {"dot_general": Exact._dot}
 
 def exactly(closed: ClosedJaxpr, args: Sequence[Any]) -> list[np.ndarray]:
     """The flat results of a program, whose dots are summed as `Exact` does."""
-    with np.errstate(all="ignore"):
-        return [np.asarray(x) for x in Exact().closed(closed, list(map(np.asarray, args)))]
+    return _flat(Exact(), closed, args)
 
 
 def run_program(
@@ -110,10 +109,13 @@ def run_program(
     watch: Watch | None = None,
 ) -> list[np.ndarray]:
     """The flat results of a program, whose launches `launch` runs."""
+    return _flat(Around(launch, watch), closed, args)
+
+
+def _flat(around: Around, closed: ClosedJaxpr, args: Sequence[Any]) -> list[np.ndarray]:
+    given = [x if is_key(x) else np.asarray(x) for x in args]
     with np.errstate(all="ignore"):
-        given = [x if is_key(x) else np.asarray(x) for x in args]
-        flat = Around(launch, watch).closed(closed, given)
-    return [np.asarray(x) for x in flat]
+        return [np.asarray(x) for x in around.closed(closed, given)]
 
 
 def runs_in_python(jaxpr: Jaxpr) -> bool:
