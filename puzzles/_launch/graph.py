@@ -1,9 +1,10 @@
-"""What the launches of a traced function need as data: a backward slice, computed at once."""
+"""What the launches of a traced function need as data, computed where it is asked for."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NoReturn
 
 import jax
@@ -37,18 +38,42 @@ class Node:
     times: int | None = 1
     unused: frozenset[int] = frozenset()
 
+    @cached_property
+    def results(self) -> list[Any]:
+        """What it gives; those of what comes before it are there."""
+        given = zip(self.inputs, self.equation.invars, strict=True)
+        with np.errstate(all="ignore"):
+            return Around().equation(self.equation, [source.given(v.aval) for source, v in given])
+
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """A value: output `index` of `node`, traced leaf `index`, or else a `constant`.
+    """A value: output `index` of `node`, traced leaf `index`, or else a constant.
 
-    `abstract` names what it depends on that has a shape but no data; empty if it can be computed.
+    data: of a leaf or a constant. `abstract` names what it depends on that has a shape but no data;
+    empty if it can be computed.
     """
 
     node: Node | None = None
     index: int = -1
-    constant: Any = None
+    data: Any = None
     abstract: frozenset[str] = frozenset()
+
+    def given(self, aval: Any) -> Any:
+        """It as an operand of that form; a plain number becomes an array."""
+        data = self.data if self.node is None else self.node.results[self.index]
+        return data if hasattr(data, "dtype") else np.asarray(data, aval.dtype)
+
+    @cached_property
+    def value(self) -> np.ndarray | None:
+        """The data, computed if need be; None if they are abstract."""
+        if self.abstract:
+            return None
+        if self.node is None:
+            return np.asarray(self.data)
+        for node in _leading_to(self.node):  # earlier launches may be among them
+            _ = node.results
+        return np.asarray(self.node.results[self.index])
 
 
 class Graph:
@@ -56,38 +81,9 @@ class Graph:
 
     def __init__(self, jaxpr: ClosedJaxpr, arguments: Sequence[Any]) -> None:
         self.calls: list[Node] = []
-        self._leaves = arguments
         self._order = 0
-        self._values: dict[Source, np.ndarray] = {}
-        leaves = [Source(index=n, abstract=_lacks(n, x)) for n, x in enumerate(arguments)]
+        leaves = [Source(None, n, x, _lacks(n, x)) for n, x in enumerate(arguments)]
         self._inline(jaxpr.jaxpr, _constants(jaxpr), leaves, 1)
-
-    def evaluate(self, sources: Iterable[Source]) -> None:
-        """Compute all of `sources` that do not depend on an abstract value."""
-        wanted = [s for s in sources if not s.abstract]
-        for source in wanted:
-            if source.node is None:
-                leaf = self._leaves[source.index] if source.index >= 0 else source.constant
-                self._values[source] = np.asarray(leaf)
-        around = Around()
-        results: dict[Node, list[Any]] = {}
-
-        def read(s: Source, like: Any) -> Any:
-            if s.node is not None:
-                return results[s.node][s.index]
-            given = self._leaves[s.index] if s.index >= 0 else s.constant
-            return given if hasattr(given, "dtype") else np.asarray(given, like.aval.dtype)
-
-        with np.errstate(all="ignore"):
-            for node in _slice(wanted):  # earlier launches may be among them
-                given = zip(node.inputs, node.equation.invars, strict=True)
-                results[node] = around.equation(node.equation, [read(*one) for one in given])
-        found = {s: np.asarray(results[s.node][s.index]) for s in wanted if s.node is not None}
-        self._values.update(found)
-
-    def value(self, source: Source) -> np.ndarray | None:
-        """The data of an evaluated source, or None where there are none."""
-        return self._values.get(source)
 
     def _inline(
         self,
@@ -100,7 +96,7 @@ class Graph:
         env.update(zip(jaxpr.constvars, consts, strict=True))
 
         def read(atom: Any) -> Source:
-            return Source(constant=atom.val) if isinstance(atom, Literal) else env[atom]
+            return Source(data=atom.val) if isinstance(atom, Literal) else env[atom]
 
         used = {v for e in jaxpr.eqns for v in e.invars if isinstance(v, Var)}
         used.update(v for v in jaxpr.outvars if isinstance(v, Var))
@@ -160,7 +156,7 @@ def ask(what: str, source: Source) -> NoReturn:
 
 
 def _constants(closed: ClosedJaxpr) -> list[Source]:
-    return [Source(constant=value) for value in closed.consts]
+    return [Source(data=value) for value in closed.consts]
 
 
 def _lacks(n: int, leaf: Any) -> frozenset[str]:
@@ -170,12 +166,13 @@ def _lacks(n: int, leaf: Any) -> frozenset[str]:
     return frozenset({f"argument {n + 1}, {leaf.dtype}[{dims}]"})
 
 
-def _slice(sources: Iterable[Source]) -> list[Node]:
+def _leading_to(node: Node) -> list[Node]:
+    """All that it needs, and it, in their order."""
     found: set[Node] = set()
-    stack: list[Node | None] = [s.node for s in sources]
+    stack: list[Node | None] = [node]
     while stack:
-        node = stack.pop()
-        if node is not None and node not in found:
-            found.add(node)
-            stack += [s.node for s in node.inputs]
-    return sorted(found, key=lambda node: node.order)
+        one = stack.pop()
+        if one is not None and one not in found:
+            found.add(one)
+            stack += [s.node for s in one.inputs]
+    return sorted(found, key=lambda one: one.order)

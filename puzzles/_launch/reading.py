@@ -21,7 +21,7 @@ from puzzles._jax import (
 )
 from puzzles._launch.evaluate import FUEL, Walk, program_ids
 from puzzles._launch.finding import line_of
-from puzzles._launch.graph import Abstract, Graph, Node, Source, Unreadable, ask
+from puzzles._launch.graph import Abstract, Graph, Node, Unreadable, ask
 from puzzles._launch.jaxprs import PALLAS_CALL, equations, launch_name, parameter_names
 from puzzles._launch.launch import Around, Launch, Made, Settings
 from puzzles._launch.operand import Operand, blocked, itemsize, resident
@@ -32,8 +32,7 @@ from puzzles._rules import sentence
 
 def read_calls(jaxpr: ClosedJaxpr, leaves: Sequence[Any]) -> tuple[Call, ...]:
     """Every `pallas_call` of a traced program on its arguments, in order; nothing is computed."""
-    graph = Graph(jaxpr, leaves)
-    return tuple(Call(node, graph) for node in graph.calls)
+    return tuple(map(Call, Graph(jaxpr, leaves).calls))
 
 
 LISTED = 4_000_000  # steps of which each is listed: some seconds, and a gigabyte
@@ -49,9 +48,9 @@ def listable(name: str, grid: tuple[int, ...]) -> None:
 class Call:
     """One `pallas_call` equation taken apart."""
 
-    def __init__(self, node: Node, graph: Graph) -> None:
+    def __init__(self, node: Node) -> None:
         p = node.equation.params
-        self.graph, self.p, self.kernel = graph, p, p["jaxpr"]
+        self.p, self.kernel = p, p["jaxpr"]
         self.line = line_of(node.equation.source_info)
         self.times, self.unused = node.times, node.unused
         self.mapping = p["grid_mapping"]
@@ -64,19 +63,12 @@ class Call:
         self.maps: list[Log] = []  # of walks over index maps
         self.moved: list[tuple[str, str]] = []  # see `Log.moved`
 
-    def needs(self) -> tuple[Source, ...]:
-        """Grid bounds, prefetched scalars and other inputs in SMEM."""
-        first = len(self.scalars)
-        inputs = zip(self.inputs, self.avals[first:], strict=False)
-        smem = (s for s, aval in inputs if memory_space(aval) == "smem" and not is_key(aval))
-        return (*self.bounds, *self.scalars, *smem)
-
     def grid(self) -> tuple[int, ...]:
         bounds, grid = iter(self.bounds), []
         for size in self.mapping.grid:
             if not isinstance(size, int | np.integer):
                 source = next(bounds)
-                size = self.graph.value(source)
+                size = source.value
                 if size is None:
                     ask(f"the grid of {self.name}", source)
             grid.append(int(size))
@@ -88,7 +80,7 @@ class Call:
         prefetch = zip(names[:first], self.avals[:first], strict=True)
         scratch = tuple(zip(names[last:], self.avals[last:], strict=True))
         scalars = tuple(resident(name, aval, grid, prefetched=True) for name, aval in prefetch)
-        data = tuple(self.graph.value(source) for source in self.scalars)
+        data = tuple(source.value for source in self.scalars)
         changed = [n for n in written_refs(self.kernel) if n < first] if len(grid) else []
         in_turn = bool(changed) and self.affordable(grid)
         refs: list[Any] = [
@@ -98,12 +90,14 @@ class Call:
         ]
         operands: list[Operand] = []
         for n, mapping in enumerate(self.mapping.block_mappings):
-            name, space = names[first + n], memory_space(self.avals[first + n])
+            name, aval = names[first + n], self.avals[first + n]
+            space = memory_space(aval)
             output = n >= self.mapping.num_inputs
             index = self.index(mapping, grid, name, names)
             operands.append(blocked(name, output, space, mapping, index, grid))
-            contents = None if output or space != "smem" else self.graph.value(self.inputs[n])
-            named = Buffer.of(name, self.avals[first + n])
+            known = space == "smem" and not output and not is_key(aval)
+            contents = self.inputs[n].value if known else None
+            named = Buffer.of(name, aval)
             refs.append(named if contents is None else _window(operands[-1], index, contents))
         refs += map(Buffer.of, names[len(refs) :], self.avals[len(refs) :])
 
@@ -150,7 +144,7 @@ class Call:
         what, refs = f"the index map of {name} in {self.name}", []
         for source, aval, scalar in zip(self.scalars, self.avals, names, strict=False):
             absent = partial(ask, f"{what} reads {scalar}, which", source)
-            refs.append(Ref.whole(aval.shape, self.graph.value(source), absent, scalar))
+            refs.append(Ref.whole(aval.shape, source.value, absent, scalar))
         walk = Walk(grid)
         outs = walk.start(mapping.index_map_jaxpr, [*program_ids(grid), *refs])
         self.maps.append(walk.log)

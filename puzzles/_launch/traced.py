@@ -45,24 +45,17 @@ class Traced:
     def _calls(self) -> tuple[Call, ...]:
         return read_calls(self.jaxpr, self.leaves)
 
-    @cached_property
-    def _known(self) -> tuple[Call, ...]:
-        for call in self._calls[:1]:  # they share a graph
-            needs = (source for one in self._calls for source in one.needs())
-            call.graph.evaluate(needs)
-        return self._calls
-
     @property
     def grids(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
         """Name and grid of every `pallas_call`, at no cost, however large a grid is."""
-        return tuple((call.name, call.grid()) for call in self._known)
+        return tuple((call.name, call.grid()) for call in self._calls)
 
     @cached_property
     def launches(self) -> tuple[Launch, ...]:
         """Every `pallas_call`, in order; raises `Abstract` where a grid or a map needs data."""
         for name, grid in self.grids:
             listable(name, grid)
-        return tuple(call.launch() for call in self._known)
+        return tuple(call.launch() for call in self._calls)
 
     @property
     def other_kernels(self) -> tuple[str, ...]:
