@@ -19,6 +19,7 @@ from puzzles._author.tree import ladder_problems, ladders_of, project_problems
 from puzzles._ladders import UnknownPuzzle, find, front_page, ladder_module, ladder_of, ladders
 from puzzles._launch import keeping_traces
 from puzzles._puzzle import Puzzle
+from puzzles._rules import to_author
 from puzzles._tpu import INSTALL_LIBTPU, Compiler, has_libtpu, supported_chips
 
 
@@ -133,9 +134,9 @@ def verify(names: Sequence[str] = (), quick: bool = False, fresh: bool = False) 
     rungs = selected(names, local)
     libtpu = has_libtpu() and not quick
     if quick:
-        print("quick: one random key, nothing compiled for a TPU; verify again without --quick")
+        print(to_author("verified quickly"))
     elif not libtpu:
-        print(f"libtpu is not installed, so nothing is compiled for a TPU: {INSTALL_LIBTPU}")
+        print(to_author("verified without libtpu", install=INSTALL_LIBTPU))
     reports = []
     for number, report in enumerate(_reports(rungs, libtpu, quick, Proofs(root, fresh)), 1):
         print(f"[{number}/{len(rungs)}] {report}", flush=True)
@@ -143,7 +144,7 @@ def verify(names: Sequence[str] = (), quick: bool = False, fresh: bool = False) 
     fronts = list(dict.fromkeys([*map(ladder_of, rungs), *(() if names else local)]))
     whole = [problem for name in fronts for problem in ladder_problems(name)]
     if any(report.raised for report in reports):  # nothing can be built of what does not run
-        whole.append("the project's files were not compared: mend the rungs above first")
+        whole.append(to_author("files not compared"))
     elif not names:
         whole += project_problems(root, local)
     files = {front_page(name): Path(str(ladder_module(name).__file__)) for name in fronts}

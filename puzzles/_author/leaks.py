@@ -9,6 +9,7 @@ from nbformat import NotebookNode
 
 from puzzles import _regions
 from puzzles._author.cells import rung_cells
+from puzzles._author.report import problem
 from puzzles._author.repository import Repository
 from puzzles._puzzle import Puzzle
 
@@ -35,10 +36,8 @@ def leaks(puzzle: Puzzle) -> list[str]:
         showing = [where for where, cells in pages.items() if _shows(cells, secret)]
         if showing:  # hints are among the cells: the last of them is the more exact
             needle = "hints=" if showing[-1] == "a hint" else secret
-            found.append(
-                f"{puzzle.place(needle, author=False)}: {showing[-1]} contains a line of the "
-                f"solution, `{line}`: say it in words, or hide less"
-            )
+            place = puzzle.place(needle, author=False)
+            found.append(problem(place, "leak", where=showing[-1], line=line))
     return found
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import jax
 import numpy as np
 
+from puzzles._author.report import problem
 from puzzles._judge import Case, cases, execute, largest_error, tolerance_of
 from puzzles._puzzle import Puzzle
 
@@ -20,7 +21,7 @@ class Margin:
 
     error: float
     tolerance: float
-    label: str
+    case: str
     seed: int
 
     def __str__(self) -> str:
@@ -52,8 +53,4 @@ def margin_problem(puzzle: Puzzle, found: Margin | None) -> str | None:
     if found is None or found.error < LIMIT:
         return None
     place = puzzle.place("tolerance=" if puzzle.tolerance else "PUZZLE = ")
-    return (
-        f"{place}: the solution passes by little: its largest error is "
-        f"{found.error:.2g} times the tolerance, {found.tolerance:g} "
-        f"({found.label}, seed {found.seed}); compute it more exactly, or give `tolerance`"
-    )
+    return problem(place, "passes by little", **asdict(found))

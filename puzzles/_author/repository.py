@@ -7,7 +7,7 @@ import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
-from puzzles._rules import home
+from puzzles._rules import home, to_author
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -63,10 +63,7 @@ class Repository:
         """`owner/name`; BuildError if the address is not one of GitHub's."""
         found = re.fullmatch(r"https://github\.com/([\w.-]+/[\w.-]+?)(\.git)?/?", self.url)
         if found is None:
-            raise BuildError(
-                f"Colab opens notebooks from GitHub, and {self.url!r} is not there: set Repository "
-                "under [project.urls] in pyproject.toml to https://github.com/<owner>/<name>"
-            )
+            raise BuildError(to_author("not on GitHub", url=self.url))
         return found.group(1)
 
     def badge(self, ladder_name: str) -> str:
@@ -90,19 +87,13 @@ def repository(root: Path = ROOT) -> Repository:
     """The repository setting in `root`'s pyproject.toml; BuildError if it is missing."""
     path = root / "pyproject.toml"
     if not path.exists():
-        raise BuildError(
-            f"there is no pyproject.toml in {root}: notebooks are built in a clone of the "
-            "repository, not from an installed package"
-        )
+        raise BuildError(to_author("no project here", root=root))
     settings = _settings(path)
     try:
         url = settings["project"]["urls"]["Repository"]
         branch = settings["tool"]["pallas-puzzles"]["branch"]
     except KeyError as error:
-        raise BuildError(
-            f"pyproject.toml lacks {error}: it needs Repository under [project.urls] and branch "
-            "under [tool.pallas-puzzles]"
-        ) from None
+        raise BuildError(to_author("setting missing", error=error)) from None
     return Repository(url, branch)
 
 
