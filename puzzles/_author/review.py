@@ -16,27 +16,29 @@ _IMAGE = re.compile(r"!\[([^\]]*)\]\(([^)\s]*)\)")
 
 def text_problems(puzzle: Puzzle) -> Iterator[str]:
     """Everything that a reader of the module would miss, each with its place and remedy."""
+    yield from _too_few(puzzle)
     yield from _hints(puzzle)
-    yield from _cases(puzzle)
     yield from _names(puzzle)
     yield from _pictures(puzzle)
 
 
+def _too_few(puzzle: Puzzle) -> Iterator[str]:
+    """An audit that nothing but the solution passes may be too strict for all other answers."""
+    for noun, some, least, name in (
+        ("hint", puzzle.hints, 3, "few hints"),
+        ("mistake", puzzle.mistakes, 3, "few mistakes"),
+        ("alternative", puzzle.alternatives, 2, "few alternatives"),
+    ):
+        if len(some) < least:
+            yield problem(puzzle.place(f"{noun}s="), name, count=plural(len(some), noun))
+
+
 def _hints(puzzle: Puzzle) -> Iterator[str]:
-    place = puzzle.place("hints=")
-    if len(puzzle.hints) < 3:
-        yield problem(place, "few hints", count=plural(len(puzzle.hints), "hint"))
     for number, text in enumerate(puzzle.hints, 1):
         if not text.strip():
-            yield problem(place, "empty hint", number=number)
+            yield problem(puzzle.place("hints="), "empty hint", number=number)
     if not puzzle.explain.strip():
         yield problem(puzzle.place("explain="), "no explanation")
-
-
-def _cases(puzzle: Puzzle) -> Iterator[str]:
-    if len(puzzle.mistakes) < 3:
-        few = plural(len(puzzle.mistakes), "mistake")
-        yield problem(puzzle.place("mistakes="), "few mistakes", count=few)
     for dims in puzzle.cases:
         sizes = [v for v in dims.values() if isinstance(v, int)]
         if len(sizes) > 1 and len(set(sizes)) == 1:

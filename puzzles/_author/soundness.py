@@ -16,7 +16,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from puzzles._author.report import plural, problem
+from puzzles._author.report import problem
 from puzzles._judge import Case, cases, tolerance_of
 from puzzles._launch import kernel_calls, trace_call
 from puzzles._puzzle import Puzzle
@@ -50,7 +50,7 @@ def soundness_problems(puzzle: Puzzle) -> Iterator[str]:
 
 def _faults(puzzle: Puzzle) -> Iterator[Fault]:
     """Each as a sentence with its place and remedy."""
-    for asked in (_unseeded, _circular, _not_interpreted, _too_few_others):
+    for asked in (_unseeded, _circular, _not_interpreted):
         yield from (("", says) for says in asked(puzzle))
     for fault in (_unaudited, _one_block, _dull, _not_finite, _lenient):
         yield from fault(puzzle)
@@ -114,13 +114,6 @@ def _not_interpreted(puzzle: Puzzle) -> Iterator[str]:
             yield problem(at, "interpret fixed", value=ast.unparse(value))
         elif launch and not {"interpret", None} & options.keys():  # None: `**options`
             yield problem(f"{puzzle.file}:{node.lineno}", "interpret missing")
-
-
-def _too_few_others(puzzle: Puzzle) -> Iterator[str]:
-    """An audit that nothing but the solution passes may be too strict for all other answers."""
-    if (count := len(puzzle.alternatives)) < 2:
-        few, place = plural(count, "alternative"), puzzle.place("alternatives=")
-        yield problem(place, "few alternatives", count=few)
 
 
 def _unaudited(puzzle: Puzzle) -> Iterator[Fault]:
