@@ -1,4 +1,4 @@
-"""The style sheet and the script of a walk: walk.css and walk.js, with the palette put in."""
+"""A walk's style sheet, script and pieces: walk.css, walk.js and walk.html, filled in."""
 
 from __future__ import annotations
 
@@ -64,6 +64,19 @@ def version() -> str:
 def script() -> str:
     """walk.js, which turns the pages of its own release only."""
     return _read("walk.js").replace("__VERSION__", version())
+
+
+def piece(name: str, /, **values: object) -> str:
+    """A piece of walk.html with its values."""
+    return _pieces()[name].format(**values)
+
+
+@cache
+def _pieces() -> dict[str, str]:
+    """Every piece by its name, without the indentation that its readers need."""
+    _, *named = re.split(r"<!-- (.+) -->\n", _read("walk.html"))
+    texts = ("".join(map(str.strip, text.splitlines())) for text in named[1::2])
+    return dict(zip(named[::2], texts, strict=True))
 
 
 @cache

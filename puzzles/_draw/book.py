@@ -7,6 +7,7 @@ script, walk.js, knows nothing but how to put them in: where none runs, the open
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections.abc import Hashable, Sequence
@@ -71,13 +72,9 @@ def growing(added: Sequence[tuple[Hashable, str]], shown: Sequence[Hashable]) ->
 
 def encode(values: np.ndarray) -> str:
     """Integers as their differences, run by run: [0, 1, 2, 2, 2] -> "0 1*2 0*2"."""
-    if not len(values):
-        return ""
-    steps = np.diff(values.astype(np.int64), prepend=0)
-    starts = np.flatnonzero(np.diff(steps, prepend=steps[0] + 1))
-    lengths = np.diff(starts, append=len(steps))
-    pairs = zip(steps[starts].tolist(), lengths.tolist(), strict=True)
-    return " ".join(f"{d}*{n}" if n > 1 else f"{d}" for d, n in pairs)
+    steps = np.diff(values, prepend=0).tolist()
+    runs = ((step, len(list(run))) for step, run in itertools.groupby(steps))
+    return " ".join(f"{step}*{n}" if n > 1 else f"{step}" for step, n in runs)
 
 
 class Book:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from puzzles._launch import Launch, Operand, faults, itemsize, row_keys, step_number
+from puzzles._launch import Launch, Operand, faults, itemsize, step_number
 from puzzles._tpu import timeline
 
 STEPS = 480  # a walk with more is sampled
@@ -210,13 +210,11 @@ def _sizes(operand: Operand) -> np.ndarray:
 
 def _never(operand: Operand, counts: list[int]) -> np.ndarray:
     """Numbers of the blocks that no step visits, rows first; none where blocks overlap."""
-    total = math.prod(counts)
     if operand.stride != operand.sizes or any(p != (0, 0) for p in operand.padding):
         return np.zeros(0, np.int64)
-    if total > _CELLS or not len(operand.blocks):
+    if math.prod(counts) > _CELLS or not len(operand.blocks):
         return np.zeros(0, np.int64)
-    _, first = np.unique(row_keys(operand.blocks), return_index=True)
-    index = operand.blocks[first].astype(np.int64)
-    index = index[((index >= 0) & (index < np.array(counts, np.int64))).all(axis=1)]
-    radix = np.array([math.prod(counts[a + 1 :]) for a in range(len(counts))], np.int64)
-    return np.setdiff1d(np.arange(total), index @ radix)
+    seen = np.zeros(counts, bool)
+    inside = ((operand.blocks >= 0) & (operand.blocks < np.array(counts, np.int64))).all(axis=1)
+    seen[tuple(operand.blocks[inside].T)] = True
+    return np.flatnonzero(~seen)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from puzzles._draw.assets import piece
 from puzzles._draw.book import Book, each
 from puzzles._draw.data import Data
 from puzzles._draw.words import describe, still_words
@@ -17,12 +18,10 @@ def list_panel(data: Data, book: Book, operand: Data) -> str:
     """A prefetched array: its numbers in rows that wrap, those that a step reads marked."""
     shape, _ = describe(operand)
     used = entries(operand, data["kept"])
-    words = book.element("div", each([read_words(operand, one) for one in used]), "pz-read")
-    return (
-        f'<div class="pz-list"><div class="pz-name"><b>{html.escape(operand["name"])}</b> '
-        f'<span class="pz-what">{html.escape(shape)}; {html.escape(still_words(operand))}</span>'
-        f"</div>{_cells(book, operand, used)}{words}</div>"
-    )
+    name, what = html.escape(operand["name"]), html.escape(f"{shape}; {still_words(operand)}")
+    read = book.element("div", each([read_words(operand, one) for one in used]), "pz-read")
+    cells = _cells(book, operand, used)
+    return piece("panel of a list", name=name, what=what, cells=cells, read=read)
 
 
 def entries(operand: Data, kept: int) -> list[list[int]]:

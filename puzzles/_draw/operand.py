@@ -6,6 +6,7 @@ import html
 import math
 from collections.abc import Sequence
 
+from puzzles._draw.assets import piece
 from puzzles._draw.book import Book, Changing, each, growing, numbers
 from puzzles._draw.data import Data, outside
 from puzzles._draw.palette import cell, rect, text_width, tuple_words
@@ -42,10 +43,11 @@ def head(data: Data, alike: Sequence[Data]) -> str:
     drawn = ""
     for (shape, cut), names in named.items():
         mark = '<span class="pz-x" title="a fault, see above">✗</span> '
-        drawn += (
-            f'<div class="pz-name">{mark * bool(faulty & set(names))}'
-            f"<b>{html.escape(', '.join(names))}</b></div>"
-            f'<div class="pz-what">{html.escape(shape)}{"<br>" * bool(cut)}{html.escape(cut)}</div>'
+        drawn += piece(
+            "operands",
+            mark=mark * bool(faulty & set(names)),
+            names=html.escape(", ".join(names)),
+            what="<br>".join(map(html.escape, filter(None, (shape, cut)))),
         )
     return drawn
 
@@ -64,23 +66,22 @@ def marks_of(data: Data, operand: Data) -> list[str]:
 def moving_panel(data: Data, book: Book, alike: Sequence[Data], view: Data) -> str:
     """Operands that move in blocks: which block each page holds, and the array with its marks."""
     operand = alike[0]
-    where = book.element("b", each(list(map(tuple_words, operand["blocks"]))))
-    state_words = book.element("span", each([STATES[state][0] for state in operand["states"]]))
-    dot = book.attributes(class_=each([f"pz-dot pz-d-{mark}" for mark in marks_of(data, operand)]))
-    noun = "written back" if operand["role"] == "output" else "fetched"
-    small = (_slice_words(book, operand, view), _never_words(operand))
     lines = (line for one in alike for line in describe(one))
-    width = max(138, view["width"], *(1.1 * text_width(line, 11) for line in lines))
-    grid = " by ".join(str(c) for c in operand["counts"]) or "one"
-    return (
-        f'<div class="pz-panel" style="width:{width:.0f}px">{head(data, alike)}'
-        f'<div class="pz-where" data-say>block {where}</div><div class="pz-state" data-say>'
-        f'<span {dot}></span>{state_words}</div><svg width="{view["width"]:g}" '
-        f'height="{view["height"]:g}" role="img" viewBox="0 0 {view["width"]:g} '
-        f'{view["height"]:g}" aria-label="{html.escape(operand["name"])}: {grid} blocks; the words '
-        f'above say which one this step holds">{picture(data, book, operand, view)}</svg>'
-        f'<div class="pz-sofar">{noun} {book.element("b", numbers(operand["count"]))}× so far</div>'
-        f'<div class="pz-slice">{"<br>".join(filter(None, small))}</div></div>'
+    dots = [f"pz-dot pz-d-{mark}" for mark in marks_of(data, operand)]
+    return piece(
+        "panel of what moves",
+        wide=max(138, view["width"], *(1.1 * text_width(line, 11) for line in lines)),
+        head=head(data, alike),
+        where=book.element("b", each(list(map(tuple_words, operand["blocks"])))),
+        state=book.element("span", each([STATES[state][0] for state in operand["states"]])),
+        dot=book.attributes(class_=each(dots)),
+        small="<br>".join(filter(None, (_slice_words(book, operand, view), _never_words(operand)))),
+        view=view,
+        name=html.escape(operand["name"]),
+        grid=" by ".join(map(str, operand["counts"])) or "one",
+        picture=picture(data, book, operand, view),
+        noun="written back" if operand["role"] == "output" else "fetched",
+        count=book.element("b", numbers(operand["count"])),
     )
 
 
@@ -170,14 +171,16 @@ def _never_words(operand: Data) -> str:
 def still_panel(data: Data, book: Book, alike: Sequence[Data], view: Data | None) -> str:
     """What stays in place: scratch, whose sum may grow, and what lies in HBM."""
     operand = alike[0]
-    words = f'<div class="pz-state">{html.escape(still_words(operand))}</div>'
+    words, names = html.escape(still_words(operand)), head(data, alike)
     if view is None:
-        return f'<div class="pz-panel">{head(data, alike)}{words}</div>'
-    size = f'width="{view["width"]:g}" height="{view["height"]:g}"'
-    return (
-        f'<div class="pz-panel" style="width:{max(126, view["width"]):g}px">'
-        f'{head(data, alike)}{words}<svg class="pz-scratch" {size} aria-hidden="true">'
-        f"{still_box(data, book, operand, view)}</svg></div>"
+        return f'<div class="pz-panel">{names}<div class="pz-state">{words}</div></div>'
+    return piece(
+        "panel of what stays",
+        wide=max(126, view["width"]),
+        head=names,
+        words=words,
+        view=view,
+        picture=still_box(data, book, operand, view),
     )
 
 

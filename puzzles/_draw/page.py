@@ -6,7 +6,7 @@ import html
 
 import numpy as np
 
-from puzzles._draw.assets import script, style
+from puzzles._draw.assets import piece, script, style
 from puzzles._draw.book import Book, each, numbers
 from puzzles._draw.copies import copies_section
 from puzzles._draw.data import Data
@@ -48,12 +48,10 @@ def _walk(data: Data) -> str:
             idle += [one["name"] for one in alike]
         else:
             sides[operand["role"]] += panel
-    stacks = {r: f'<div class="pz-stack">{s}</div>' if s else "" for r, s in sides.items()}
+    for role in ("any", "scratch"):
+        sides[role] = f'<div class="pz-stack">{sides[role]}</div>' * bool(sides[role])
     named = html.escape(", ".join(idle))
-    folds = (
-        f'<details class="pz-idle"><summary>these stay where they are: {named}</summary>'
-        f'<div class="pz-board">{still}</div></details>'
-    ) * bool(idle)
+    folds = piece("what stays where it is", names=named, panels=still) if idle else ""
     copied = copies_section(data) if data.get("copies") else ""
     parts = [
         _head(data),
@@ -63,8 +61,7 @@ def _walk(data: Data) -> str:
         strip(data),
         meters(data, book),
         f'<div class="pz-lists">{sides["scalar"]}</div>' * bool(sides["scalar"]),
-        f'<div class="pz-board">{stacks["any"]}{sides["input"]}<div class="pz-after">'
-        f"{_body(data, book)}{sides['output']}{stacks['scratch']}</div></div>",
+        piece("board", **sides, body=_body(data, book)),
         folds,
         key(book.marks(still + "".join(sides.values())) | ({"fault"} if data["faults"] else set())),
         _numbers(data),
@@ -99,13 +96,10 @@ def _idle(data: Data, operand: Data) -> bool:
 
 
 def _head(data: Data) -> str:
-    name, rest = title(data).split(": ", 1)
     note = f" {sampled(data)}" if data["kept"] < data["steps"] else ""
-    total = f"In all: {moved(data, '<b>{}</b>')}; {working(data)}.{note}"
-    return (
-        f'<div class="pz-head"><b>{html.escape(name)}</b> <span>{html.escape(rest)}</span></div>'
-        f'<div class="pz-total">{total}</div>'
-    )
+    total, busy = moved(data, "<b>{}</b>"), working(data)
+    name, rest = map(html.escape, title(data).split(": ", 1))
+    return piece("head", name=name, rest=rest, moved=total, working=busy, note=note)
 
 
 def _faults(data: Data) -> str:
@@ -122,28 +116,20 @@ def _faults(data: Data) -> str:
 def _bar(data: Data, book: Book) -> str:
     """The step and its program ids; the script puts its buttons before them."""
     at = np.array(data["at"])
+    columns = zip(np.unravel_index(at, data["grid"] or (1,)), data["grid"], strict=False)
     ids = "".join(
-        f'<span class="pz-id" data-say><code>program_id({axis})</code> = '
-        f"{book.element('b', numbers(column))} <i>of {size}</i> </span>"
-        for axis, (column, size) in enumerate(
-            zip(np.unravel_index(at, data["grid"] or (1,)), data["grid"], strict=False)
-        )
+        piece("program id", axis=axis, value=book.element("b", numbers(column)), size=size)
+        for axis, (column, size) in enumerate(columns)
     )
-    return (
-        '<div class="pz-bar pz-steps"><span class="pz-step" aria-live="polite" data-say>step '
-        f"{book.element('b', numbers(at + 1))} <i>of {data['steps']:,}</i></span> {ids}</div>"
-    )
+    step = book.element("b", numbers(at + 1))
+    return piece("bar", step=step, steps=data["steps"], ids=ids)
 
 
 def _body(data: Data, book: Book) -> str:
     work = data["work"]
     core = book.attributes(class_=each([f"pz-core pz-{'work' if n else 'skipped'}" for n in work]))
     words = book.element("span", each([did(data, n) for n in work]), "pz-did")
-    return (
-        '<div class="pz-body"><div class="pz-arrow" aria-hidden="true">→</div>'
-        f"<div {core} data-say><b>body</b>{words}</div>"
-        '<div class="pz-arrow" aria-hidden="true">→</div></div>'
-    )
+    return piece("body", core=core, did=words)
 
 
 def did(data: Data, work: int) -> str:

@@ -20,7 +20,7 @@ MONO = "ui-monospace, 'SFMono-Regular', Menlo, Consolas, 'DejaVu Sans Mono', mon
 
 @dataclass(frozen=True)
 class Mark:
-    """How a block looks. `hatch` is a second carrier beside colour: "/", "\\", "x", "." or none."""
+    """How a block looks. `hatch` is a second carrier beside colour: "/", "\\", "x" or none."""
 
     means: str
     fill: str = "none"
@@ -72,11 +72,12 @@ MARKS = {
     "fault": Mark("what is wrong", VERMILLION, 0.3, VERMILLION, 2.5, hatch="x"),
 }
 
+_GAP = 6  # pixels between lines of a hatch
 
-def px(value: float) -> str:
-    """A coordinate: one decimal at most, the same on every machine."""
-    text = f"{value:.1f}"
-    return text[:-2] if text.endswith(".0") else text
+
+def px(value: float, digits: int = 1) -> str:
+    """A coordinate: so many decimals at most, the same on every machine."""
+    return f"{value:.{digits}f}".rstrip("0").rstrip(".")
 
 
 def rect(x: float, y: float, w: float, h: float) -> str:
@@ -84,7 +85,7 @@ def rect(x: float, y: float, w: float, h: float) -> str:
     return f"M{px(x)} {px(y)}h{px(w)}v{px(h)}h-{px(w)}z"
 
 
-def hatch(x: float, y: float, w: float, h: float, kind: str, gap: float = 6) -> str:
+def hatch(x: float, y: float, w: float, h: float, kind: str) -> str:
     """Diagonal lines inside a rectangle as path data.
 
     Lines of one grid over the whole picture, so that hatched neighbours join, and no <pattern>,
@@ -93,21 +94,19 @@ def hatch(x: float, y: float, w: float, h: float, kind: str, gap: float = 6) -> 
     if kind == "x" and min(w, h) < 20:  # one cross
         return f"M{px(x)} {px(y)}l{px(w)} {px(h)}M{px(x)} {px(y + h)}l{px(w)} -{px(h)}"
     if kind == "x":
-        return hatch(x, y, w, h, "/", gap) + hatch(x, y, w, h, "\\", gap)
+        return hatch(x, y, w, h, "/") + hatch(x, y, w, h, "\\")
     if kind == "\\":  # the mirror image: reflect, hatch, reflect back
-        lines = [(-a, b, -c, d) for a, b, c, d in _diagonals(-x - w, y, w, h, gap)]
+        lines = [(-a, b, -c, d) for a, b, c, d in _diagonals(-x - w, y, w, h)]
     else:
-        lines = list(_diagonals(x, y, w, h, gap))
+        lines = list(_diagonals(x, y, w, h))
     return "".join(f"M{px(a)} {px(b)}L{px(c)} {px(d)}" for a, b, c, d in lines)
 
 
-def _diagonals(
-    x: float, y: float, w: float, h: float, gap: float
-) -> list[tuple[float, float, float, float]]:
-    """Where the lines x + y = k * gap enter and leave a rectangle."""
-    found, k = [], int((x + y) // gap) + 1
-    while k * gap < x + y + w + h:
-        c = k * gap
+def _diagonals(x: float, y: float, w: float, h: float) -> list[tuple[float, float, float, float]]:
+    """Where the lines x + y = k * _GAP enter and leave a rectangle."""
+    found, k = [], int((x + y) // _GAP) + 1
+    while k * _GAP < x + y + w + h:
+        c = k * _GAP
         left, right = max(x, c - y - h), min(x + w, c - y)
         if right - left > 0.5:
             found.append((left, c - left, right, c - right))
@@ -177,11 +176,9 @@ def text(
     )
 
 
-def legend(
-    marks: Sequence[str], x: float, y: float, width: float, size: float = 11
-) -> tuple[str, float]:
+def legend(marks: Sequence[str], x: float, y: float, width: float) -> tuple[str, float]:
     """Swatches with their meanings, wrapped to `width`; returns the drawing and its height."""
-    drawn, left, top = [], x, y
+    drawn, left, top, size = [], x, y, 11
     for name in marks:
         words = MARKS[name].means
         room = 20 + text_width(words, size) + 18
@@ -218,6 +215,11 @@ def tuple_words(values: Any) -> str:
     """A shape or an index as Python writes it, None where an axis is squeezed."""
     entries = ", ".join(str(v) for v in values)
     return f"({entries},)" if len(values) == 1 else f"({entries})"
+
+
+def plural(count: int, one: str, many: str) -> str:
+    """A count and its noun: "1 step", "6 steps"."""
+    return f"{count:,} {one if count == 1 else many}"
 
 
 def document(

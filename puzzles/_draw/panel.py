@@ -202,17 +202,12 @@ def _stacked(above: Box, below: Box) -> bool:
 
 def _runs(operand: Data) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
     """First and last block of every run of untouched blocks in a row."""
-    counts, numbers = operand["counts"], np.array(operand["never"])
-    if not len(numbers):
-        return
+    counts = operand["counts"]
     row = counts[-1] if counts else 1
-    fresh = (np.diff(numbers) != 1) | (np.diff(numbers // row) != 0)
-    ends = np.append(np.flatnonzero(fresh), len(numbers) - 1)
-    starts = np.append(0, ends[:-1] + 1)
-    first, last = (
-        np.stack(np.unravel_index(numbers[at], counts), axis=-1).tolist() for at in (starts, ends)
-    )
-    yield from zip(map(tuple, first), map(tuple, last), strict=True)
+    numbers = enumerate(operand["never"])
+    for _, run in itertools.groupby(numbers, lambda one: (one[1] - one[0], one[1] // row)):
+        own = [number for _, number in run]
+        yield tuple(np.unravel_index(own[0], counts)), tuple(np.unravel_index(own[-1], counts))
 
 
 def frame(view: Data) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from puzzles._draw.assets import piece
 from puzzles._draw.book import Book, each
 from puzzles._draw.data import Data
 from puzzles._draw.palette import px
@@ -38,11 +39,7 @@ def strip(data: Data) -> str:
     labels = "".join(
         f'<div title="{html.escape(", ".join(x))}">{html.escape(_few(x))}</div>' for x in names
     )
-    return (
-        f'<div class="pz-strip"><div class="pz-labels"><div>step</div>{labels}</div>'
-        f'<div class="pz-time pz-area" style="--n:{len(at)}"><div class="pz-slot"></div>'
-        f'{"".join(rows)}<div class="pz-cursor"></div></div></div>'
-    )
+    return piece("strip", labels=labels, count=len(at), rows="".join(rows))
 
 
 def _few(names: Sequence[str]) -> str:
@@ -56,10 +53,8 @@ def meters(data: Data, book: Book) -> str:
         said = book.element("b", each([amount(size) for size in data["moved"][way]]))
         full = 100 * np.array(data["moved"][way]) / (data[way] or 1)
         wide = book.attributes(style=each([f"width:{share:.4g}%" for share in full.tolist()]))
-        drawn.append(
-            f'<div class="pz-meter"><span>{way} {said} of {amount(data[way])}</span>'
-            f'<div class="pz-track"><div class="pz-full pz-f-{mark}" {wide}></div></div></div>'
-        )
+        total = amount(data[way])
+        drawn.append(piece("meter", way=way, said=said, total=total, mark=mark, wide=wide))
     return f'<div class="pz-bytes">{"".join(drawn)}</div>'
 
 
@@ -77,18 +72,11 @@ def _row(shares: np.ndarray, high: str, low: str) -> str:
     moved = still = ""
     for a, b in zip(starts, ends, strict=True):  # neighbours of one height are one bar
         x, w, h = a + gap / 2, b - a - gap, heights[a] or _LOW
-        bar = f"M{n2(x)} {px(_HIGH - h)}h{n2(w)}v{px(h)}h-{n2(w)}z"
+        bar = f"M{px(x, 2)} {px(_HIGH - h)}h{px(w, 2)}v{px(h)}h-{px(w, 2)}z"
         if heights[a]:
             moved += bar
         elif low:
             still += bar
     quiet = f'<path class="pz-s-{low}" d="{still}"/>' if low else ""
-    return (
-        f'<svg viewBox="0 0 {len(shares)} {_HIGH:g}" preserveAspectRatio="none" aria-hidden="true">'
-        f'<path class="pz-s-{high}" d="{moved}"/>{quiet}</svg>'
-    )
-
-
-def n2(value: float) -> str:
-    """A coordinate with two decimals at most."""
-    return f"{value:.2f}".rstrip("0").rstrip(".")
+    size = dict(count=len(shares), high=_HIGH)
+    return piece("row of the strip", **size, mark=high, moved=moved, still=quiet)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from puzzles._draw.copies import copies_text
 from puzzles._draw.data import Data
-from puzzles._draw.palette import tuple_words
+from puzzles._draw.palette import plural, tuple_words
 from puzzles._receipt import amount
+from puzzles._rules import sentence
 
 
 def walk_text(data: Data) -> str:
@@ -13,11 +14,6 @@ def walk_text(data: Data) -> str:
     parts = [title(data), *(f"✗ {fault['says']}" for fault in data["faults"])]
     copied = copies_text(data["copies"]) if data.get("copies") else []
     return "\n".join([*parts, *summary(data), *copied])
-
-
-def plural(count: int, one: str, many: str) -> str:
-    """A count and its noun: "1 step", "6 steps"."""
-    return f"{count:,} {one if count == 1 else many}"
 
 
 def title(data: Data) -> str:
@@ -62,10 +58,7 @@ def working(data: Data) -> str:
 
 def sampled(data: Data) -> str:
     """How many steps of a long walk are shown."""
-    return (
-        f"{data['kept']:,} of {data['steps']:,} steps are shown, evenly spread, "
-        "and colour the blocks; counts and bytes are those of all."
-    )
+    return sentence("steps shown", kept=data["kept"], steps=data["steps"])
 
 
 def describe(operand: Data) -> tuple[str, str]:
@@ -100,11 +93,9 @@ def still_words(operand: Data) -> str:
 
 def _far_words(operand: Data) -> str:
     """What becomes of a ref that stays in HBM."""
-    ways = [
+    ways = {way: operand[way] for way in ("from", "to") if operand[way][0]}
+    copies = (
         f"{plural(times, 'copy', 'copies')} {way} it, {amount(size)}"
-        for way, (times, size) in (("from", operand["from"]), ("to", operand["to"]))
-        if times
-    ]
-    if not ways:
-        return "stays in HBM: nothing fetches it, and the kernel copies nothing"
-    return f"stays in HBM: the kernel makes {' and '.join(ways)}"
+        for way, (times, size) in ways.items()
+    )
+    return sentence("copied by hand" if ways else "left in HBM", copies=" and ".join(copies))
