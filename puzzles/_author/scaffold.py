@@ -17,10 +17,6 @@ PROJECT = Path(__file__).parent / "_project"
 _RUNG = "warm_up"
 _MANUAL = re.compile(r"(?m)^ *# ✎.*\n(?: *#   \S.*\n)*")
 _DRAWING = re.compile(r"# ```text\n.*?# ```\n", re.DOTALL)
-_PICTURE = """\
-# ![Two grid steps: x's block and the result's block lie at the same place, first at the end of \
-the upper row of blocks, then at the start of the lower.](diagrams/{}/{}.svg)
-"""
 
 
 def new_project(name: str, ladder_name: str, beside: Path) -> list[Path]:
@@ -49,7 +45,7 @@ def new_project(name: str, ladder_name: str, beside: Path) -> list[Path]:
         _write(written[-1], text)
     written += [path for path in new_ladder(ladder_name, root) if path not in written]
     rung = root / name / ladder_name / f"{first}.py"
-    picture = _PICTURE.format(ladder_name, first)
+    picture = to_author("picture", ladder=ladder_name, rung=first)
     _write(rung, _DRAWING.sub(lambda _: picture, rung.read_text(encoding="utf-8")))
     return written
 

@@ -10,17 +10,6 @@ from pathlib import Path
 
 from puzzles._draw.palette import BLUE, GREEN, MARKS, SANS, SKY, VERMILLION
 
-_VARIABLES = {
-    "sans": SANS,
-    "blue": BLUE,
-    "sky": SKY,
-    "sky-pale": f"{SKY}66",
-    "green": GREEN,
-    "green-pale": f"{GREEN}5c",
-    "vermillion": VERMILLION,
-}
-
-
 # What the paths of a picture are beside their marks.
 _SHAPES = {
     "never": "stroke:none!important",
@@ -37,22 +26,17 @@ def marks_in(drawn: str) -> set[str]:
 
 def mark_rules(names: Iterable[str]) -> str:
     """The rules of a picture that shows these marks."""
-    marks = [f".pz-m-{name}{{{MARKS[name].css()}}}" for name in MARKS if name in set(names)]
-    return "\n".join([*marks, *(f".pz-{name}{{{rule}}}" for name, rule in _SHAPES.items())])
+    looks = {f"m-{name}": MARKS[name].looks() for name in MARKS if name in set(names)}
+    rules = {name: ";".join(map(":".join, look)) for name, look in looks.items()} | _SHAPES
+    return "\n".join(f".pz-{name}{{{rule}}}" for name, rule in rules.items())
 
 
 @cache
 def style() -> str:
-    """The rules of every walk on a page: colours, marks, and walk.css."""
-    variables = ";".join(f"--pz-{name}:{value}" for name, value in _VARIABLES.items())
-    bars = [
-        f".pz-s-{name}{{fill:{MARKS[name].fill};fill-opacity:{MARKS[name].opacity:g}}}"
-        for name in ("fetched", "written", "reused", "held", "work")
-    ]
-    fault = f".pz-s-fault{{fill:{VERMILLION}}}"
-    return "\n".join(
-        [f".pz-walk{{{variables}}}", mark_rules(MARKS), *bars, fault, _read("walk.css")]
-    )
+    """The rules of every walk on a page: walk.css, with the palette and its marks put in."""
+    names = {"SANS": SANS, "BLUE": BLUE, "SKY": SKY, "GREEN": GREEN, "VERMILLION": VERMILLION}
+    names["MARKS"] = mark_rules(MARKS)
+    return re.sub("__([A-Z]+)__", lambda found: names[found[1]], _read("walk.css"))
 
 
 @cache

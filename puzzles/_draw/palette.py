@@ -30,15 +30,8 @@ class Mark:
     dash: str = ""
     hatch: str = ""
 
-    def attributes(self) -> str:
-        """The mark as SVG presentation attributes, which need no style sheet."""
-        return " ".join(f'{name}="{value}"' for name, value in self._items())
-
-    def css(self) -> str:
-        """The mark as the body of a CSS rule."""
-        return ";".join(f"{name}:{value}" for name, value in self._items())
-
-    def _items(self) -> list[tuple[str, str]]:
+    def looks(self) -> list[tuple[str, str]]:
+        """Names and values, for SVG's attributes or for the body of a CSS rule."""
         items = [("fill", self.fill)]
         if self.fill != "none" and self.opacity < 1:
             items.append(("fill-opacity", f"{self.opacity:g}"))
@@ -119,7 +112,8 @@ def cell(x: float, y: float, w: float, h: float, mark: str) -> str:
     m = MARKS[mark]
     inset = m.width / 2  # an outline stays inside its block
     d = rect(x + inset, y + inset, w - m.width, h - m.width)
-    drawn = f'<path d="{d}" {m.attributes()}/>'
+    looks = " ".join(f'{name}="{value}"' for name, value in m.looks())
+    drawn = f'<path d="{d}" {looks}/>'
     if m.hatch:
         lines = hatch(x + m.width, y + m.width, w - 2 * m.width, h - 2 * m.width, m.hatch)
         stroke = m.stroke if m.stroke != "none" else INK
