@@ -23,11 +23,6 @@ from puzzles._rules import to_author
 from puzzles._tpu import INSTALL_LIBTPU, Compiler, has_libtpu, supported_chips
 
 
-def verify_rung(name: str, libtpu: bool = True, quick: bool = False) -> Report:
-    """Verify one rung in this process and count what was tried."""
-    return _with_text(name, proven(name, libtpu, quick))
-
-
 def proven(name: str, libtpu: bool, quick: bool) -> Report:
     """What a rung's code proves; what raises in it is a problem like others."""
     report, began = Report(f"{ladder_of(name)}/{name}"), time.time()
@@ -76,7 +71,7 @@ def _told(*problems: str | None) -> list[str]:
     return [problem for problem in problems if problem]
 
 
-def _with_text(name: str, report: Report) -> Report:
+def with_text(name: str, report: Report) -> Report:
     """The report with what is said of a rung's text, which is soon read and so never kept."""
     if report.raised:
         return report
@@ -119,7 +114,7 @@ def _reports(rungs: Sequence[str], libtpu: bool, quick: bool, proofs: Proofs) ->
         for name in rungs:
             report = kept[name] or waiting[name].result()
             proofs.keep(name, kind, report)
-            yield _with_text(name, report)
+            yield with_text(name, report)
 
 
 def verify(names: Sequence[str] = (), quick: bool = False, fresh: bool = False) -> int:

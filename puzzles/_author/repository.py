@@ -32,23 +32,24 @@ def project() -> Path:
     """
     here = Path.cwd().resolve()
     for folder in (here, *here.parents):
-        path = folder / "pyproject.toml"
-        if path.exists() and "pallas-puzzles" in _settings(path).get("tool", {}):
+        if "pallas-puzzles" in _settings(folder).get("tool", {}):
             return folder
     return ROOT
 
 
-def _settings(path: Path) -> dict:
+def _settings(root: Path) -> dict:
+    """What the pyproject.toml of a folder holds; nothing where there is none."""
+    path = root / "pyproject.toml"
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     except tomllib.TOMLDecodeError as error:
         raise BuildError(f"{path} is not TOML: {error}") from None
 
 
 def ladders_folder(root: Path) -> Path:
     """The folder of a project in which its ladders are: `package` under [tool.pallas-puzzles]."""
-    settings = _settings(root / "pyproject.toml")
-    return root / settings.get("tool", {}).get("pallas-puzzles", {}).get("package", "puzzles")
+    own = _settings(root).get("tool", {}).get("pallas-puzzles", {})
+    return root / own.get("package", "puzzles")
 
 
 @dataclass(frozen=True)
@@ -85,10 +86,8 @@ class Repository:
 
 def repository(root: Path = ROOT) -> Repository:
     """The repository setting in `root`'s pyproject.toml; BuildError if it is missing."""
-    path = root / "pyproject.toml"
-    if not path.exists():
+    if not (settings := _settings(root)):
         raise BuildError(to_author("no project here", root=root))
-    settings = _settings(path)
     try:
         url = settings["project"]["urls"]["Repository"]
         branch = settings["tool"]["pallas-puzzles"]["branch"]

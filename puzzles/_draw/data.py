@@ -28,7 +28,7 @@ def walk_data(launch: Launch) -> Data:
     wrong = faults(launch)
     numbers = [step_number(launch, f) for f in wrong]
     at = _kept(launch.steps, [n for n in numbers if n is not None])
-    position = {int(step): n for n, step in enumerate(at)}
+    position: dict[int | None, int] = {int(step): n for n, step in enumerate(at)}
     dots = sum((dot.executed for dot in launch.dots), np.zeros(launch.steps, np.int64))
     unit = "dot" if launch.dots else ""
     plain = not launch.dots and not launch.busy.any()  # there is no arithmetic to count
@@ -37,12 +37,7 @@ def walk_data(launch: Launch) -> Data:
     moves = plain and not (results and results <= set(launch.touched.unwritten))
     work = dots if launch.dots else (launch.busy | moves).astype(np.int64)
     found = [
-        {
-            "kind": f.kind,
-            "operand": f.operand,
-            "at": None if number is None else position[number],
-            "says": f.words,
-        }
+        {"kind": f.kind, "operand": f.operand, "at": position.get(number), "says": f.words}
         for f, number in zip(wrong, numbers, strict=True)
     ]
     return {
@@ -55,7 +50,6 @@ def walk_data(launch: Launch) -> Data:
         "unit": unit,
         "work": work[at].tolist(),
         "worked": np.cumsum(work > 0)[at].tolist(),
-        "maximal": int(work.max(initial=0)),
         "busy": None if plain else int((work > 0).sum()),
         "read": certain.hbm_bytes_read,
         "written": certain.hbm_bytes_written,

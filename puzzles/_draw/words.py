@@ -47,9 +47,8 @@ def moved(data: Data, form: str = "{}") -> str:
 def working(data: Data) -> str:
     """In how many steps the body computes."""
     if data["busy"] is None:
-        if not data["maximal"]:
-            return "the body stores nothing"
-        return "the body does no floating-point arithmetic"
+        does = "does no floating-point arithmetic" if any(data["work"]) else "stores nothing"
+        return f"the body {does}"
     bound = f"{data['bound']} " if "bound" in data else ""
     return (
         f"the body computes in {bound}{data['busy']:,} of {plural(data['steps'], 'step', 'steps')}"
