@@ -68,10 +68,8 @@ def build(check: bool = False, solved: Path | None = None) -> int:
         if stale := notebook.out_of_date(root, names):
             print(f"out of date: {', '.join(stale)}. Run python -m puzzles build", file=sys.stderr)
         return int(bool(stale))
-    if solved:
-        written = notebook.write_solved(solved, root, names)
-    else:
-        written = notebook.write(root, names)
+    files = notebook.solved(root, names) if solved else notebook.out_of_date(root, names)
+    written = notebook.write(solved or root, files)
     _wrote(written)
     if not written:
         print("everything is up to date")

@@ -10,11 +10,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from puzzles._author import proof, review
-from puzzles._author.margin import margin, margin_problem
 from puzzles._author.proofs import Proofs
 from puzzles._author.report import Report, raised, total
 from puzzles._author.repository import BuildError, project
-from puzzles._author.soundness import soundness_problems
+from puzzles._author.soundness import margin, margin_problem, soundness_problems
 from puzzles._author.tree import ladder_problems, ladders_of, project_problems
 from puzzles._ladders import UnknownPuzzle, find, front_page, ladder_module, ladder_of, ladders
 from puzzles._launch import keeping_traces

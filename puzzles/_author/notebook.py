@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import nbformat
@@ -110,32 +110,25 @@ def _counts(names: Sequence[str]) -> str:
     return f"{', '.join(counts)}, all rejected, and {more}, all accepted.\n"
 
 
-def out_of_date(root: Path = ROOT, names: Sequence[str] | None = None) -> list[str]:
-    """Names of the generated files that are missing or do not match the modules."""
+def out_of_date(root: Path = ROOT, names: Sequence[str] | None = None) -> dict[str, str]:
+    """The generated files that are missing or do not match the modules, as they must be."""
     files = generated(root, names)
-    return [name for name, text in files.items() if _read(root / name) != text]
+    return {name: text for name, text in files.items() if _read(root / name) != text}
 
 
 def _read(path: Path) -> str | None:
     return path.read_bytes().decode("utf-8") if path.exists() else None
 
 
-def write(root: Path = ROOT, names: Sequence[str] | None = None) -> list[Path]:
-    """Write every generated file; returns those that changed."""
-    changed = []
-    for name, text in generated(root, names).items():
-        if _read(root / name) != text:
-            (root / name).parent.mkdir(exist_ok=True)
-            (root / name).write_bytes(text.encode("utf-8"))
-            changed.append(root / name)
-    return changed
+def solved(root: Path = ROOT, names: Sequence[str] | None = None) -> dict[str, str]:
+    """The solved notebook of every ladder."""
+    names = ladders() if names is None else names
+    return {f"{name}.ipynb": dumps(built(name, root, solved=True)) for name in names}
 
 
-def write_solved(folder: Path, root: Path = ROOT, names: Sequence[str] | None = None) -> list[Path]:
-    """Write the solved notebook of every ladder into `folder`, which may be new."""
-    folder.mkdir(parents=True, exist_ok=True)
-    paths = []
-    for name in ladders() if names is None else names:
-        paths.append(folder / f"{name}.ipynb")
-        paths[-1].write_bytes(dumps(built(name, root, solved=True)).encode("utf-8"))
-    return paths
+def write(folder: Path, files: Mapping[str, str]) -> list[Path]:
+    """Write files into a folder, which may be new."""
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(text.encode("utf-8"))
+    return [folder / name for name in files]

@@ -1,7 +1,7 @@
 """Are a rung's proofs worth something? Faults of its code and its data that would make them empty.
 
 A fault that a rung may have for a reason has a name, and `waivers={name: reason}` in the Puzzle
-says the reason.
+says the reason. And how near the reference solution is to being refused: its margin.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from __future__ import annotations
 import ast
 import math
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from types import CodeType
 from typing import Any
 
@@ -17,7 +18,7 @@ import jax
 import numpy as np
 
 from puzzles._author.report import problem
-from puzzles._judge import Case, cases, tolerance_of
+from puzzles._judge import Case, cases, execute, largest_error, tolerance_of
 from puzzles._launch import kernel_calls, trace_call
 from puzzles._puzzle import Puzzle
 from puzzles._rules import to_author
@@ -25,6 +26,7 @@ from puzzles._rules import to_author
 # What a rung may do without, if it says why: a mistake of stage 'work'; several blocks on an axis;
 # finite results, data that vary, signs; a tolerance near its dtype's.
 WAIVERS = ("work", "blocks", "finite", "constant", "signed", "tolerance")
+LIMIT = 0.5  # another JAX, another chip, another key: the rest is theirs
 _LENIENT = 10.0  # times the usual tolerance of a dtype
 
 Fault = tuple[str, str]  # its name in `waivers`, "" where it has none, and a sentence
@@ -188,3 +190,44 @@ def _finite(leaf: Any) -> float:
 def _floats(array: np.ndarray) -> bool:
     """Whether an array's numbers are floats, bf16 among them."""
     return jax.dtypes.issubdtype(array.dtype, np.floating)
+
+
+@dataclass(frozen=True)
+class Margin:
+    """The solution's largest error over cases and keys; 1 is the tolerance, 0 where it is exact."""
+
+    error: float
+    tolerance: float
+    case: str
+    seed: int
+
+    def __str__(self) -> str:
+        return "exact" if self.error == 0 else f"{self.error:.2g}"
+
+
+def margin(puzzle: Puzzle, seeds: Sequence[int]) -> Margin | None:
+    """The largest error of the reference solution; None where a predicate judges."""
+    if puzzle.accepts is not None:
+        return None
+    found = []
+    for case in (case for seed in seeds for case in cases(puzzle, seed)):
+        for leaf, got in zip(jax.tree.leaves(case.expected), _results(case), strict=True):
+            want = np.asarray(leaf)
+            error = largest_error(want, got, puzzle.tolerance)
+            allowed = tolerance_of(want, puzzle.tolerance)
+            found.append(Margin(error, allowed, case.label, case.seed))
+    return max(found, key=lambda one: one.error)
+
+
+def _results(case: Case) -> list[np.ndarray]:
+    if case.puzzle.kernel:
+        return execute(case.reference)
+    return [np.asarray(leaf) for leaf in jax.tree.leaves(case.plainly(case.puzzle.solution))]
+
+
+def margin_problem(puzzle: Puzzle, found: Margin | None) -> str | None:
+    """That the reference is right by little, or None."""
+    if found is None or found.error < LIMIT:
+        return None
+    place = puzzle.place("tolerance=" if puzzle.tolerance else "PUZZLE = ")
+    return problem(place, "passes by little", **asdict(found))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,20 +54,19 @@ def numbers(values: Sequence[int] | np.ndarray) -> Changing:
     return Changing([], np.asarray(values, np.int64))
 
 
-def growing(added: Sequence[tuple[Hashable, str]], shown: Sequence[Hashable]) -> Changing:
+def growing(pieces: Sequence[str], shown: Sequence[str]) -> Changing:
     """Texts that grow: every page has what pages before it have added to the text it shows.
 
-    added: for each page the text that it adds to, and what; shown: the text that it shows.
+    pieces: what each page adds, unless it is there; shown: the name of the text that it shows.
     """
-    texts: dict[Hashable, str] = dict.fromkeys(shown, "")
-    order = {key: n for n, key in enumerate(texts)}
-    ends = []
-    for (key, piece), one in zip(added, shown, strict=True):
-        ends.append(len(texts[one]))
-        texts[key] = texts.get(key, "") + piece
-    which = [order[one] for one in shown]
-    kept = [texts[key] for key in order]
-    return Changing(kept, np.array(which, np.int64), np.array(ends, np.int64))
+    texts, known = dict.fromkeys(shown, ""), set()
+    order, ends = {name: n for n, name in enumerate(texts)}, []
+    for piece, name in zip(pieces, shown, strict=True):
+        ends.append(len(texts[name]))
+        texts[name] += piece * ((name, piece) not in known)
+        known.add((name, piece))
+    which = [order[name] for name in shown]
+    return Changing(list(texts.values()), np.array(which, np.int64), np.array(ends, np.int64))
 
 
 def encode(values: np.ndarray) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import math
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -126,20 +127,14 @@ def picture(data: Data, book: Book, operand: Data, view: Data) -> str:
 
 def _before(operand: Data, boxes: list[Box], keys: list[str]) -> tuple[Changing, Changing]:
     """Blocks that earlier steps held, and those that they moved more than once."""
-    moved: dict[tuple[int, ...], int] = {}
-    drawn: tuple[set[str], set[str]] = (set(), set())  # many thin blocks have one rectangle
-    added: tuple[list[tuple[str, str]], list[tuple[str, str]]] = ([], [])
-    steps = zip(operand["blocks"], operand["moves"], boxes, keys, strict=True)
-    for block, moves, box, key in steps:
-        new = block not in moved
-        moved[block] = moved.get(block, 0) + moves
-        again = moves and moved[block] == 2
-        for layer, wanted in enumerate((new, again)):
-            piece = rect(*box) if wanted and not outside(operand, block) else ""
-            fresh = piece and f"{key} {piece}" not in drawn[layer]
-            drawn[layer].add(f"{key} {piece}")
-            added[layer].append((key, piece if fresh else ""))
-    return growing(added[0], keys), growing(added[1], keys)
+    moved: Counter[tuple[int, ...]] = Counter()
+    held, again = [], []
+    for block, moves, box in zip(operand["blocks"], operand["moves"], boxes, strict=True):
+        drawn = "" if outside(operand, block) else rect(*box)
+        held.append(drawn * (block not in moved))
+        moved[block] += moves
+        again.append(drawn * (moves and moved[block] == 2))
+    return growing(held, keys), growing(again, keys)
 
 
 def _fill(book: Book, operand: Data, boxes: Sequence[Box]) -> str:

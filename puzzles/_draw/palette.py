@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 # Okabe and Ito's colours for every kind of colour vision. All but the light "sky", which never
@@ -12,7 +13,6 @@ from typing import Any
 # to be known. Text is never coloured; it is `currentColor`, as are all neutral marks.
 BLUE, SKY, GREEN, PURPLE, VERMILLION = "#0072B2", "#56B4E9", "#009E73", "#CC79A7", "#D55E00"
 INK = "currentColor"
-PAPER, DARK_PAPER, TEXT, DARK_TEXT = "#ffffff", "#15181c", "#1f2328", "#e6edf3"
 
 SANS = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
 MONO = "ui-monospace, 'SFMono-Regular', Menlo, Consolas, 'DejaVu Sans Mono', monospace"
@@ -219,20 +219,12 @@ def plural(count: int, one: str, many: str) -> str:
 def document(
     width: float, height: float, body: str, title: str, description: str, rules: str = ""
 ) -> str:
-    """A standalone SVG file: a card with paper of its own, dark where the reader prefers dark.
+    """A standalone SVG file, card.svg: with paper of its own, dark where the reader prefers dark.
 
     An image cannot know the theme of the page that embeds it, and its system's preference may be
     the other one. On its own paper it is legible either way.
     """
-    style = (
-        f"{rules}svg{{color:{TEXT}}}.paper{{fill:{PAPER}}}@media(prefers-color-scheme:dark)"
-        f"{{svg{{color:{DARK_TEXT}}}.paper{{fill:{DARK_PAPER}}}}}"
-    )
+    values = dict(title=html.escape(title), description=html.escape(description), rules=rules)
     body = body.replace(f' font-family="{SANS}"', "")  # said once, for all of it
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{px(width)}" height="{px(height)}" '
-        f'viewBox="0 0 {px(width)} {px(height)}" role="img" font-family="{SANS}">\n'
-        f"<title>{html.escape(title)}</title>\n<desc>{html.escape(description)}</desc>\n"
-        f"<style>{style}</style>\n"
-        f'<rect class="paper" width="{px(width)}" height="{px(height)}" rx="8"/>\n{body}\n</svg>\n'
-    )
+    card = Path(__file__).with_name("card.svg").read_text(encoding="utf-8")
+    return card.format(width=px(width), height=px(height), font=SANS, body=body, **values)

@@ -84,17 +84,12 @@ def still_words(operand: Data) -> str:
     if operand["role"] == "scalar":
         return f"prefetched to SMEM once, {amount(operand['bytes'])}"
     if operand["role"] == "any":
-        return _far_words(operand)
+        ways = {way: operand[way] for way in ("from", "to") if operand[way][0]}
+        copies = (
+            f"{plural(times, 'copy', 'copies')} {way} it, {amount(size)}"
+            for way, (times, size) in ways.items()
+        )
+        return sentence("copied by hand" if ways else "left in HBM", copies=" and ".join(copies))
     if "sem" in operand["space"]:
         return "semaphore"
     return f"scratch, stays in {operand['space'].upper()}"
-
-
-def _far_words(operand: Data) -> str:
-    """What becomes of a ref that stays in HBM."""
-    ways = {way: operand[way] for way in ("from", "to") if operand[way][0]}
-    copies = (
-        f"{plural(times, 'copy', 'copies')} {way} it, {amount(size)}"
-        for way, (times, size) in ways.items()
-    )
-    return sentence("copied by hand" if ways else "left in HBM", copies=" and ".join(copies))

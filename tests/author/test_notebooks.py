@@ -267,7 +267,7 @@ def nbval(folder, **settings):
 @pytest.mark.graduate
 @pytest.mark.parametrize("name", SOLVED)
 def test_solved_notebooks_pass_in_strict_mode(name, environment, tmp_path):
-    (path,) = builder.write_solved(tmp_path / "solved", names=(name,))
+    (path,) = builder.write(tmp_path / "solved", builder.solved(names=(name,)))
     outcomes, text = nbval(path.parent, PUZZLES_STRICT="1")
     assert len(outcomes) == len(code(nbformat.read(path, as_version=4))), text
     assert set(outcomes.values()) == {"PASSED"}, text
