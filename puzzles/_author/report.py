@@ -76,8 +76,7 @@ def raised(name: str, error: Exception) -> str:
     inside = [(os.path.basename(f), n) for f, n in places if f.startswith(f"{folder}{os.sep}")]
     own = [(file, n) for file, n in inside if file == f"{name}.py"]
     file, line = (own or inside or [(f"{name}.py", 1)])[-1]
-    gist = f"{type(error).__name__}: {error}"
-    at = f"{shown}{file}:{line}: {gist}"
+    at = f"{shown}{file}:{line}: {type(error).__name__}: {error}"
     if isinstance(error, _regions.RegionError):
         at = at_line(f"{shown}{name}.py", error)
     return to_author("raised", error=at)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from functools import cache
 from pathlib import Path
 
-from puzzles._draw.palette import BLUE, GREEN, MARKS, SANS, SKY, VERMILLION
+from puzzles._draw.palette import COLOURS, MARKS, SANS, VERMILLION, cell
 
 # What the paths of a picture are beside their marks.
 _SHAPES = {
@@ -26,7 +26,7 @@ def marks_in(drawn: str) -> set[str]:
 
 def mark_rules(names: Iterable[str]) -> str:
     """The rules of a picture that shows these marks."""
-    looks = {f"m-{name}": MARKS[name].looks() for name in MARKS if name in set(names)}
+    looks = {f"m-{name}": MARKS[name].looks.items() for name in MARKS if name in set(names)}
     rules = {name: ";".join(map(":".join, look)) for name, look in looks.items()} | _SHAPES
     return "\n".join(f".pz-{name}{{{rule}}}" for name, rule in rules.items())
 
@@ -34,8 +34,7 @@ def mark_rules(names: Iterable[str]) -> str:
 @cache
 def style() -> str:
     """The rules of every walk on a page: walk.css, with the palette and its marks put in."""
-    names = {"SANS": SANS, "BLUE": BLUE, "SKY": SKY, "GREEN": GREEN, "VERMILLION": VERMILLION}
-    names["MARKS"] = mark_rules(MARKS)
+    names = COLOURS | {"SANS": SANS, "MARKS": mark_rules(MARKS)}
     return re.sub("__([A-Z]+)__", lambda found: names[found[1]], _read("walk.css"))
 
 
@@ -53,6 +52,13 @@ def script() -> str:
 def piece(name: str, /, **values: object) -> str:
     """A piece of walk.html with its values."""
     return _pieces()[name].format(**values)
+
+
+def key(marks: Container[str]) -> str:
+    """What marks mean, as HTML."""
+    shown = ((cell(0.5, 0.5, 13, 13, name), mark) for name, mark in MARKS.items() if name in marks)
+    items = (piece("mark", swatch=swatch, means=mark.means) for swatch, mark in shown)
+    return f'<div class="pz-legend">{"".join(items)}</div>'
 
 
 @cache

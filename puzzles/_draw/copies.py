@@ -9,10 +9,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from puzzles import _rules
-from puzzles._draw.assets import piece
+from puzzles._draw.assets import key, piece
 from puzzles._draw.book import Book, each, numbers
 from puzzles._draw.data import Data
-from puzzles._draw.palette import code, hatch, key, plural, px, rect, text, text_width, tuple_words
+from puzzles._draw.palette import code, hatch, plural, px, rect, text, text_width, tuple_words
 from puzzles._tpu import Timeline
 
 Marked = dict[str, list[tuple[int, int, int]]]  # (row, from, up to) of every mark, in moments

@@ -50,6 +50,7 @@ def walk_data(launch: Launch) -> Data:
         "unit": unit,
         "work": work[at].tolist(),
         "worked": np.cumsum(work > 0)[at].tolist(),
+        "bound": "" if launch.exact else f"{launch.bound} ",
         "busy": None if plain else int((work > 0).sum()),
         "read": certain.hbm_bytes_read,
         "written": certain.hbm_bytes_written,
@@ -69,7 +70,6 @@ def walk_data(launch: Launch) -> Data:
                 for o in launch.scratch
             ),
         ],
-        **({} if launch.exact else {"bound": launch.bound}),
         **({"copies": timeline(launch)} if launch.copies else {}),
     }
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from puzzles._draw.assets import piece, script, style
+from puzzles._draw.assets import key, piece, script, style
 from puzzles._draw.book import Book, each, numbers
 from puzzles._draw.copies import copies_section
 from puzzles._draw.data import Data
 from puzzles._draw.operand import list_panel, moving_panel, still_panel
-from puzzles._draw.palette import code, key, px, tuple_words
+from puzzles._draw.palette import code, px, tuple_words
 from puzzles._draw.panel import views
 from puzzles._draw.words import moved, sampled, summary, title, working
 from puzzles._receipt import amount
@@ -33,11 +33,10 @@ def _walk(data: Data) -> str:
         body = _faults(data) + "<p>The grid is empty: no step runs.</p>"
         return f'<div class="pz-walk">{_head(data)}{body}</div>'
     book = Book("grid step", data["kept"], data["open"])
-    where = views(data)
     sides = {"scalar": "", "any": "", "input": "", "output": "", "scratch": ""}
     still, idle = "", []
-    for number, alike in groups(data):
-        operand, view = alike[0], where[number]
+    for view, alike in _groups(data):
+        operand = alike[0]
         if "count" in operand and view is not None:
             panel = moving_panel(data, book, alike, view)
         elif operand["role"] == "scalar":
@@ -72,19 +71,17 @@ def _walk(data: Data) -> str:
     return book.bound("".join(parts), f"pz-walk{alone}", label)
 
 
-def groups(data: Data) -> list[tuple[int, list[Data]]]:
-    """Operands that always move together, block by block, or stay alike: the first's number, and
-    all of them.
-    """
+def _groups(data: Data) -> Iterable[tuple[Data | None, list[Data]]]:
+    """Operands that always move together, block by block, or stay alike, and the first's view."""
     faulty = {f["operand"] for f in data["faults"]}
-    found: dict[str, tuple[int, list[Data]]] = {}
-    for number, operand in enumerate(data["operands"]):
+    found: dict[str, tuple[Data | None, list[Data]]] = {}
+    for view, operand in zip(views(data), data["operands"], strict=True):
         alike = _TOGETHER if "count" in operand else _STAYING
         key = repr([operand.get(what) for what in alike])
         if operand["role"] == "scalar" or operand["name"] in faulty:
             key = operand["name"]
-        found.setdefault(key, (number, []))[1].append(operand)
-    return list(found.values())
+        found.setdefault(key, (view, []))[1].append(operand)
+    return found.values()
 
 
 def _idle(data: Data, operand: Data) -> bool:

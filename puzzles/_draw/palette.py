@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Container, Sequence
+import tomllib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 # to be known. Text is never coloured; it is `currentColor`, as are all neutral marks.
 BLUE, SKY, GREEN, PURPLE, VERMILLION = "#0072B2", "#56B4E9", "#009E73", "#CC79A7", "#D55E00"
 INK = "currentColor"
+COLOURS = dict(BLUE=BLUE, SKY=SKY, GREEN=GREEN, PURPLE=PURPLE, VERMILLION=VERMILLION, INK=INK)
 
 SANS = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
 MONO = "ui-monospace, 'SFMono-Regular', Menlo, Consolas, 'DejaVu Sans Mono', monospace"
@@ -20,49 +22,21 @@ MONO = "ui-monospace, 'SFMono-Regular', Menlo, Consolas, 'DejaVu Sans Mono', mon
 
 @dataclass(frozen=True)
 class Mark:
-    """How a block looks. `hatch` is a second carrier beside colour: "/", "\\", "x" or none."""
+    """What a mark of marks.toml means, its attributes, and its hatch, if it has one."""
 
     means: str
-    fill: str = "none"
-    opacity: float = 1.0
-    stroke: str = "none"
-    width: float = 0.0
-    dash: str = ""
+    looks: Mapping[str, str]
     hatch: str = ""
 
-    def looks(self) -> list[tuple[str, str]]:
-        """Names and values, for SVG's attributes or for the body of a CSS rule."""
-        items = [("fill", self.fill)]
-        if self.fill != "none" and self.opacity < 1:
-            items.append(("fill-opacity", f"{self.opacity:g}"))
-        if self.stroke != "none":
-            items += [("stroke", self.stroke), ("stroke-width", f"{self.width:g}")]
-        if self.dash:
-            items.append(("stroke-dasharray", self.dash))
-        return items
 
-
-# Outlined is here now, solid moves, pale was here before, hatched does not take part.
+_ROWS = tomllib.loads(Path(__file__).with_name("marks.toml").read_text(encoding="utf-8"))
 MARKS = {
-    "fetched": Mark("fetched from HBM for this step", BLUE, 1, INK, 2),
-    "reused": Mark("reused: still in VMEM", SKY, 0.45, INK, 3),
-    "read": Mark("read before", SKY, 0.22),
-    "reread": Mark("fetched more than once before", SKY, 0.85),
-    "written": Mark("written back to HBM after this step", GREEN, 1, INK, 2),
-    "held": Mark("stays in VMEM, not yet written back", GREEN, 0.45, INK, 3),
-    "done": Mark("written before", GREEN, 0.2),
-    "summed": Mark("how much of its sum is in", GREEN, 0.85),
-    "work": Mark("the body computes", INK, 0.75),
-    "skipped": Mark("the body skips its work", INK, 0.06, INK, 1, "3 2"),
-    "waits": Mark("the kernel waits", INK, 0.06, INK, 1, "3 2"),
-    "inward": Mark("a copy into the slot is in flight", BLUE),
-    "outward": Mark("a copy out of the slot is in flight", GREEN),
-    "landed": Mark("landed, not yet used", SKY, 0.4),
-    "untouched": Mark("no step ever touches it", INK, 0.05, hatch="/"),
-    "beyond": Mark("beyond the array's edge", PURPLE, 0.35, PURPLE, 1, hatch="\\"),
-    "masked": Mark("masked out", PURPLE, 0.35, PURPLE, 1, hatch="\\"),
-    "resident": Mark("stays in place for the whole walk", INK, 0.1, INK, 1),
-    "fault": Mark("what is wrong", VERMILLION, 0.3, VERMILLION, 2.5, hatch="x"),
+    name: Mark(
+        row["means"],
+        {what: COLOURS.get(value, str(value)) for what, value in row["looks"].items()},
+        row.get("hatch", ""),
+    )
+    for name, row in _ROWS.items()
 }
 
 _GAP = 6  # pixels between lines of a hatch
@@ -110,13 +84,13 @@ def _diagonals(x: float, y: float, w: float, h: float) -> list[tuple[float, floa
 def cell(x: float, y: float, w: float, h: float, mark: str) -> str:
     """One block with its mark, hatch included; needs no style sheet."""
     m = MARKS[mark]
-    inset = m.width / 2  # an outline stays inside its block
-    d = rect(x + inset, y + inset, w - m.width, h - m.width)
-    looks = " ".join(f'{name}="{value}"' for name, value in m.looks())
-    drawn = f'<path d="{d}" {looks}/>'
+    width = float(m.looks.get("stroke-width", 0))
+    inset = width / 2  # an outline stays inside its block
+    looks = " ".join(f'{name}="{value}"' for name, value in m.looks.items())
+    drawn = f'<path d="{rect(x + inset, y + inset, w - width, h - width)}" {looks}/>'
     if m.hatch:
-        lines = hatch(x + m.width, y + m.width, w - 2 * m.width, h - 2 * m.width, m.hatch)
-        stroke = m.stroke if m.stroke != "none" else INK
+        lines = hatch(x + width, y + width, w - 2 * width, h - 2 * width, m.hatch)
+        stroke = m.looks.get("stroke", INK)
         drawn += f'<path d="{lines}" stroke="{stroke}" stroke-opacity=".5" fill="none"/>'
     return drawn
 
@@ -182,20 +156,6 @@ def legend(marks: Sequence[str], x: float, y: float, width: float) -> tuple[str,
         drawn.append(text(left + 20, top + 11, words, size=size, room=x + width - left - 20))
         left += room
     return "".join(drawn), top + 14 - y
-
-
-def swatch(mark: str) -> str:
-    """A mark as a small inline picture for HTML text."""
-    return (
-        '<svg width="14" height="14" viewBox="0 0 14 14" aria-hidden="true" '
-        f'style="vertical-align:-2px">{cell(0.5, 0.5, 13, 13, mark)}</svg>'
-    )
-
-
-def key(marks: Container[str]) -> str:
-    """What marks mean, as HTML."""
-    items = (f"<span>{swatch(m)} {MARKS[m].means}</span>" for m in MARKS if m in marks)
-    return f'<div class="pz-legend">{"".join(items)}</div>'
 
 
 def code(words: str) -> str:

@@ -39,7 +39,7 @@ def summary(data: Data) -> list[str]:
 
 def moved(data: Data, form: str = "{}") -> str:
     """What the whole launch reads and writes; each amount in a form of its own."""
-    bound = f"{data['bound']} " if "bound" in data else ""
+    bound = data["bound"]
     read, written = (form.format(amount(data[way])) for way in ("read", "written"))
     return f"read {bound}{read}, written {bound}{written}"
 
@@ -49,10 +49,8 @@ def working(data: Data) -> str:
     if data["busy"] is None:
         does = "does no floating-point arithmetic" if any(data["work"]) else "stores nothing"
         return f"the body {does}"
-    bound = f"{data['bound']} " if "bound" in data else ""
-    return (
-        f"the body computes in {bound}{data['busy']:,} of {plural(data['steps'], 'step', 'steps')}"
-    )
+    steps = plural(data["steps"], "step", "steps")
+    return f"the body computes in {data['bound']}{data['busy']:,} of {steps}"
 
 
 def sampled(data: Data) -> str:
