@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -45,13 +45,9 @@ def head(data: Data, alike: Sequence[Data]) -> str:
         named.setdefault(describe(operand), []).append(operand["name"])
     drawn = ""
     for (shape, cut), names in named.items():
-        mark = '<span class="pz-x" title="a fault, see above">✗</span> '
-        drawn += piece(
-            "operands",
-            mark=mark * bool(faulty & set(names)),
-            names=html.escape(", ".join(names)),
-            what="<br>".join(map(html.escape, filter(None, (shape, cut)))),
-        )
+        mark = '<span class="pz-x" title="a fault, see above">✗</span> ' * bool(faulty & {*names})
+        what = "<br>".join(map(html.escape, filter(None, (shape, cut))))
+        drawn += piece("operands", mark=mark, names=html.escape(", ".join(names)), what=what)
     return drawn
 
 
@@ -70,6 +66,8 @@ def moving_panel(data: Data, book: Book, alike: Sequence[Data], view: Data) -> s
     """Operands that move in blocks: which block each page holds, and the array with its marks."""
     operand = alike[0]
     lines = (line for one in alike for line in describe(one))
+    never, total = len(operand["never"]), math.prod(operand["counts"])
+    small = [f"{never:,} of {total:,} blocks never touched"] * bool(never)
     dots = [f"pz-dot pz-d-{mark}" for mark in marks_of(data, operand)]
     return piece(
         "panel of what moves",
@@ -78,7 +76,7 @@ def moving_panel(data: Data, book: Book, alike: Sequence[Data], view: Data) -> s
         where=book.element("b", each(list(map(tuple_words, operand["blocks"])))),
         state=book.element("span", each([STATES[state][0] for state in operand["states"]])),
         dot=book.attributes(class_=each(dots)),
-        small="<br>".join(filter(None, (_slice_words(book, operand, view), _never_words(operand)))),
+        small="<br>".join([*_slice_words(book, operand, view), *small]),
         view=view,
         name=html.escape(operand["name"]),
         grid=" by ".join(map(str, operand["counts"])) or "one",
@@ -148,21 +146,15 @@ def _fill(book: Book, operand: Data, boxes: Sequence[Box]) -> str:
     return f'<path class="pz-m-summed" {book.attributes(d=each(paths))}/>'
 
 
-def _slice_words(book: Book, operand: Data, view: Data) -> str:
-    if view["slices"] == 1:
-        return ""
+def _slice_words(book: Book, operand: Data, view: Data) -> Iterator[str]:
+    """What a number of a slice counts, or which one is shown; nothing where there is one slice."""
     lead = ", ".join(str(a) for a in view["lead"])
     axes = f"axis {lead}" if len(view["lead"]) == 1 else f"axes {lead}"
-    if not view["one"]:
-        return f"[ ] counts along {axes}"
-    shown = numbers([slice_of(view, operand, block) for block in operand["blocks"]])
-    return f"slice {book.element('b', shown)} of {view['slices']:,} along {axes}"
-
-
-def _never_words(operand: Data) -> str:
-    """How many blocks no step touches; empty if there are none."""
-    count, total = len(operand["never"]), math.prod(operand["counts"])
-    return f"{count:,} of {total:,} blocks never touched" if count else ""
+    if view["one"]:
+        shown = numbers([slice_of(view, operand, block) for block in operand["blocks"]])
+        yield f"slice {book.element('b', shown)} of {view['slices']:,} along {axes}"
+    elif view["slices"] > 1:
+        yield f"[ ] counts along {axes}"
 
 
 def still_panel(data: Data, book: Book, alike: Sequence[Data], view: Data | None) -> str:
@@ -171,14 +163,8 @@ def still_panel(data: Data, book: Book, alike: Sequence[Data], view: Data | None
     words, names = html.escape(still_words(operand)), head(data, alike)
     if view is None:
         return f'<div class="pz-panel">{names}<div class="pz-state">{words}</div></div>'
-    return piece(
-        "panel of what stays",
-        wide=max(126, view["width"]),
-        head=names,
-        words=words,
-        view=view,
-        picture=still_box(data, book, operand, view),
-    )
+    wide, box = max(126, view["width"]), still_box(data, book, operand, view)
+    return piece("panel of what stays", wide=wide, head=names, words=words, view=view, picture=box)
 
 
 def still_box(data: Data, book: Book, operand: Data, view: Data) -> str:

@@ -52,6 +52,7 @@ def _walk(data: Data) -> str:
         sides[role] = f'<div class="pz-stack">{sides[role]}</div>' * bool(sides[role])
     named = html.escape(", ".join(idle))
     folds = piece("what stays where it is", names=named, panels=still) if idle else ""
+    lines = "<br>".join(map(html.escape, summary(data)))  # as the plain text has them
     copied = copies_section(data) if data.get("copies") else ""
     parts = [
         _head(data),
@@ -64,7 +65,7 @@ def _walk(data: Data) -> str:
         piece("board", **sides, body=_body(data, book)),
         folds,
         key(book.marks(still + "".join(sides.values())) | ({"fault"} if data["faults"] else set())),
-        _numbers(data),
+        f"<details><summary>each operand in numbers</summary>{lines}</details>",
     ]
     alone = " pz-alone" * bool(copied and data["kept"] == 1)  # no grid to walk through
     label = f"Grid walk of {html.escape(title(data))}"
@@ -146,14 +147,10 @@ def _strip(data: Data) -> str:
         share = np.zeros(len(at))
         share[marked] = 1
         rows.append(_row(share, "fault", ""))
-    labels = "".join(
-        f'<div title="{html.escape(", ".join(x))}">{html.escape(_few(x))}</div>' for x in names
-    )
+    few = [", ".join(x) if len(x) < 3 else f"{x[0]} and {len(x) - 1} more" for x in names]
+    shown = ((html.escape(", ".join(x)), html.escape(y)) for x, y in zip(names, few, strict=True))
+    labels = "".join(f'<div title="{all_of_them}">{some}</div>' for all_of_them, some in shown)
     return piece("strip", labels=labels, count=len(at), rows="".join(rows))
-
-
-def _few(names: Sequence[str]) -> str:
-    return ", ".join(names) if len(names) < 3 else f"{names[0]} and {len(names) - 1} more"
 
 
 def _meters(data: Data, book: Book) -> str:
@@ -211,9 +208,3 @@ def folded(words: str) -> str:
     first, dot, rest = words.partition(". ")
     fold = f"<details><summary>more</summary>{code(rest)}</details>" if rest else ""
     return f"{code(first + dot.strip())}{fold}"
-
-
-def _numbers(data: Data) -> str:
-    """Each operand and the totals, as the plain text has them."""
-    lines = "<br>".join(map(html.escape, summary(data)))
-    return f"<details><summary>each operand in numbers</summary>{lines}</details>"
