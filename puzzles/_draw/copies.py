@@ -42,8 +42,9 @@ def summary(found: Timeline) -> str:
 
 def fault(found: Timeline) -> str:
     """The first thing that goes wrong, if any does; it brings others with it."""
-    says = [one.says for one in found.faults[:1]]
-    return " ".join(says + [_rules.sentence("crossed too")] * (len(found.faults) > 1))
+    if len(found.faults) < 2:
+        return "".join(one.says for one in found.faults)
+    return f"{found.faults[0].says} {_rules.sentence('crossed too')}"
 
 
 def sentence(found: Timeline, number: int) -> str:
