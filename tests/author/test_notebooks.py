@@ -150,7 +150,7 @@ def test_a_module_becomes_cells(rung):
     ],
 )
 def test_a_line_is_shown_as_a_whole_and_not_as_a_part_of_another(shown, secret, leak):
-    assert leaks._shows([types.SimpleNamespace(source=shown)], secret) == leak
+    assert leaks._shows(types.SimpleNamespace(source=shown), secret) == leak
 
 
 def test_a_line_without_a_name_of_its_own_gives_nothing_away():
