@@ -142,7 +142,7 @@ def notebooks() -> dict[str, float]:
     os.environ["PYTHONPATH"] = str(Path(__file__).parents[1])
     found = {}
     with tempfile.TemporaryDirectory() as folder:
-        for path in notebook.write_solved(Path(folder)):
+        for path in notebook.write(Path(folder), notebook.solved()):
             place = {"metadata": {"path": folder}}
             solved = nbformat.read(path, as_version=4)
             client = nbclient.NotebookClient(solved, timeout=600, resources=place)

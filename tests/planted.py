@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from puzzles import Puzzle
+from puzzles._author import gate
+from puzzles._author.report import Report
 
 ROOT = Path(__file__).parents[1]
 FRONT = '"""Toy."""\nTITLE = "Toy"\nAFTER = ("basics",)\nRUNGS = ({})\nINTRO = "Toys."\n'
@@ -19,6 +21,11 @@ def line(puzzle: Puzzle, needle: str) -> int:
     """The first line of the module that holds `needle`."""
     lines = puzzle.path.read_text(encoding="utf-8").splitlines()
     return next(number for number, text in enumerate(lines, 1) if needle in text)
+
+
+def verified(name: str, libtpu: bool = False, quick: bool = False) -> Report:
+    """What `verify` says of one rung, proven in this process."""
+    return gate.with_text(name, gate.proven(name, libtpu, quick))
 
 
 def ipython(

@@ -13,6 +13,7 @@ from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell
 
 from puzzles import _regions
+from puzzles._author.report import problem
 from puzzles._author.repository import BuildError, Repository, at_line
 from puzzles._puzzle import Puzzle
 
@@ -101,7 +102,7 @@ def _number_heading(puzzle: Puzzle, cells: list[NotebookNode], number: int) -> N
     heading = f"## {puzzle.name}: "
     if not cells or not cells[0].source.startswith(heading):
         place = puzzle.place("# %%", author=False)
-        raise BuildError(f"{place}: the first cell must be Markdown, beginning '{heading}'")
+        raise BuildError(problem(place, "no heading", heading=heading))
     cells[0].source = cells[0].source.replace("## ", f"## {number}. ", 1)
 
 
@@ -109,7 +110,7 @@ def _append_check(puzzle: Puzzle, cells: list[NotebookNode]) -> None:
     """Put `check(...)` below the last function that it needs: one with a gap, or the rung's own."""
     if not puzzle.blanks:
         place = puzzle.place(f"def {puzzle.name}(", author=False)
-        raise BuildError(f"{place}: nothing to solve: no function holds {_regions.BEGIN!r}")
+        raise BuildError(problem(place, "nothing to solve", mark=_regions.BEGIN))
     needed = {*puzzle.blanks, puzzle.name}
     code = [cell for cell in cells if cell.cell_type == "code"]
     holders = [cell for cell in code if needed & {*_regions.functions(plain(cell.source))}]
@@ -137,16 +138,11 @@ def _check_names(puzzle: Puzzle, cells: list[NotebookNode]) -> None:
         free = _free_names(plain("\n".join(code)))
     except SyntaxError as error:  # the rest was imported
         place = puzzle.place((error.text or "").strip(), author=False)
-        raise BuildError(
-            f"{place}: SyntaxError: {error.msg}, in a cell that runs in the notebook only"
-        ) from None
+        raise BuildError(problem(place, "cell does not parse", error=error.msg)) from None
     unknown = free - {*dir(builtins), "__name__"}
     if unknown:
-        raise BuildError(
-            f"{_first_use(puzzle, unknown)}: {', '.join(sorted(unknown))} is defined neither in "
-            "the setup cell nor in this puzzle's cells: import or define it in one of these, or "
-            "add it to SETUP in puzzles/_author/cells.py"
-        )
+        names = ", ".join(sorted(unknown))
+        raise BuildError(problem(_first_use(puzzle, unknown), "undefined", names=names))
 
 
 def _first_use(puzzle: Puzzle, names: set[str]) -> str:

@@ -15,6 +15,7 @@ from puzzles._author import scaffold
 from puzzles._author.repository import BuildError, ladders_folder, project
 from puzzles._author.tree import ladders_of, missing
 from puzzles._jax import has_tpu
+from puzzles._rules import to_author
 
 
 def look_for_no_tpu() -> None:
@@ -37,7 +38,7 @@ def new_ladder(name: str, first: str | None) -> int:
     written = scaffold.new_ladder(name, root, first)
     _wrote(written)
     if root / "pyproject.toml" in written:
-        print("install this project again, for its entry point: pip install -e .")
+        print(to_author("install again"))
     print(f"next: python -m puzzles verify {name}")
     return 0
 
@@ -60,20 +61,15 @@ def build(check: bool = False, solved: Path | None = None) -> int:
     root = project()
     names = ladders_of(root)
     if not names:
-        raise BuildError(
-            f"no ladder that Python finds lies in {root}: install this project (pip install -e .), "
-            "so that its entry points are known"
-        )
+        raise BuildError(to_author("no ladder here", root=root))
     for problem in (problem for name in names for problem in missing(name)):
         raise BuildError(problem)
     if check:
         if stale := notebook.out_of_date(root, names):
             print(f"out of date: {', '.join(stale)}. Run python -m puzzles build", file=sys.stderr)
         return int(bool(stale))
-    if solved:
-        written = notebook.write_solved(solved, root, names)
-    else:
-        written = notebook.write(root, names)
+    files = notebook.solved(root, names) if solved else notebook.out_of_date(root, names)
+    written = notebook.write(solved or root, files)
     _wrote(written)
     if not written:
         print("everything is up to date")

@@ -11,6 +11,7 @@ from puzzles._author.repository import BuildError
 from puzzles._draw import film
 from puzzles._ladders import find
 from puzzles._launch import trace
+from puzzles._rules import to_author
 
 
 def strip(
@@ -41,7 +42,5 @@ def drawn(root: Path) -> dict[str, str]:
         return {}
     diagrams = runpy.run_path(str(script)).get("DIAGRAMS")
     if diagrams is None:
-        raise BuildError(
-            f"{script} has no DIAGRAMS: a dict of functions that draw, by '<ladder>/<rung>'"
-        )
+        raise BuildError(to_author("no diagrams", script=script))
     return {f"diagrams/{name}.svg": draw() for name, draw in diagrams.items()}

@@ -10,21 +10,16 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from puzzles._author import proof, review
-from puzzles._author.margin import margin, margin_problem
 from puzzles._author.proofs import Proofs
 from puzzles._author.report import Report, raised, total
 from puzzles._author.repository import BuildError, project
-from puzzles._author.soundness import soundness_problems
+from puzzles._author.soundness import margin, margin_problem, soundness_problems
 from puzzles._author.tree import ladder_problems, ladders_of, project_problems
 from puzzles._ladders import UnknownPuzzle, find, front_page, ladder_module, ladder_of, ladders
 from puzzles._launch import keeping_traces
 from puzzles._puzzle import Puzzle
+from puzzles._rules import to_author
 from puzzles._tpu import INSTALL_LIBTPU, Compiler, has_libtpu, supported_chips
-
-
-def verify_rung(name: str, libtpu: bool = True, quick: bool = False) -> Report:
-    """Verify one rung in this process and count what was tried."""
-    return _with_text(name, proven(name, libtpu, quick))
 
 
 def proven(name: str, libtpu: bool, quick: bool) -> Report:
@@ -75,7 +70,7 @@ def _told(*problems: str | None) -> list[str]:
     return [problem for problem in problems if problem]
 
 
-def _with_text(name: str, report: Report) -> Report:
+def with_text(name: str, report: Report) -> Report:
     """The report with what is said of a rung's text, which is soon read and so never kept."""
     if report.raised:
         return report
@@ -118,7 +113,7 @@ def _reports(rungs: Sequence[str], libtpu: bool, quick: bool, proofs: Proofs) ->
         for name in rungs:
             report = kept[name] or waiting[name].result()
             proofs.keep(name, kind, report)
-            yield _with_text(name, report)
+            yield with_text(name, report)
 
 
 def verify(names: Sequence[str] = (), quick: bool = False, fresh: bool = False) -> int:
@@ -133,9 +128,9 @@ def verify(names: Sequence[str] = (), quick: bool = False, fresh: bool = False) 
     rungs = selected(names, local)
     libtpu = has_libtpu() and not quick
     if quick:
-        print("quick: one random key, nothing compiled for a TPU; verify again without --quick")
+        print(to_author("verified quickly"))
     elif not libtpu:
-        print(f"libtpu is not installed, so nothing is compiled for a TPU: {INSTALL_LIBTPU}")
+        print(to_author("verified without libtpu", install=INSTALL_LIBTPU))
     reports = []
     for number, report in enumerate(_reports(rungs, libtpu, quick, Proofs(root, fresh)), 1):
         print(f"[{number}/{len(rungs)}] {report}", flush=True)
@@ -143,7 +138,7 @@ def verify(names: Sequence[str] = (), quick: bool = False, fresh: bool = False) 
     fronts = list(dict.fromkeys([*map(ladder_of, rungs), *(() if names else local)]))
     whole = [problem for name in fronts for problem in ladder_problems(name)]
     if any(report.raised for report in reports):  # nothing can be built of what does not run
-        whole.append("the project's files were not compared: mend the rungs above first")
+        whole.append(to_author("files not compared"))
     elif not names:
         whole += project_problems(root, local)
     files = {front_page(name): Path(str(ladder_module(name).__file__)) for name in fronts}

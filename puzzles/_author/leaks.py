@@ -9,6 +9,7 @@ from nbformat import NotebookNode
 
 from puzzles import _regions
 from puzzles._author.cells import rung_cells
+from puzzles._author.report import problem
 from puzzles._author.repository import Repository
 from puzzles._puzzle import Puzzle
 
@@ -23,8 +24,7 @@ def leaks(puzzle: Puzzle) -> list[str]:
     own, such as `else:` or `])`, and those that only open a call or a list give nothing away.
     """
     nowhere = Repository("https://github.com/owner/name", "branch")
-    pages = {"a cell of this rung": rung_cells(puzzle, 1, nowhere)}
-    pages["a hint"] = [cell for cell in pages["a cell of this rung"] if cell.id.endswith("-hints")]
+    cells = rung_cells(puzzle, 1, nowhere)
     meant = puzzle.starter_text if puzzle.starter else ""
     meant_lines = {" ".join(line.split()) for line in meant.splitlines()}
     found = []
@@ -32,22 +32,19 @@ def leaks(puzzle: Puzzle) -> list[str]:
         secret = " ".join(line.split())
         if secret in meant_lines or not _says_something(secret):
             continue
-        showing = [where for where, cells in pages.items() if _shows(cells, secret)]
-        if showing:  # hints are among the cells: the last of them is the more exact
-            needle = "hints=" if showing[-1] == "a hint" else secret
-            found.append(
-                f"{puzzle.place(needle, author=False)}: {showing[-1]} contains a line of the "
-                f"solution, `{line}`: say it in words, or hide less"
-            )
+        if showing := [cell for cell in cells if _shows(cell, secret)]:
+            hint = showing[-1].id.endswith("-hints")  # which stand last
+            place = puzzle.place("hints=" if hint else secret, author=False)
+            where = "a hint" if hint else "a cell of this rung"
+            found.append(problem(place, "leak", where=where, line=line))
     return found
 
 
-def _shows(cells: list[NotebookNode], secret: str) -> bool:
+def _shows(cell: NotebookNode, secret: str) -> bool:
     """Whether a line of a cell holds the code as a whole, not as a part of other code."""
     comma = "" if secret.endswith(",") else r"|\s*,\s*\S"  # after an argument, others may follow
     whole = re.compile(rf"(?<![\w.]){re.escape(secret.rstrip(','))}{_GOES_ON}{comma})")
-    lines = (" ".join(line.split()) for cell in cells for line in cell.source.splitlines())
-    return any(whole.search(line) for line in lines)
+    return any(whole.search(" ".join(line.split())) for line in cell.source.splitlines())
 
 
 def _says_something(line: str) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import nbformat
@@ -16,19 +16,7 @@ from puzzles._author.report import plural
 from puzzles._author.repository import ROOT, Repository, repository
 from puzzles._author.shapes import with_shapes
 from puzzles._ladders import ladder, ladder_module, ladders
-from puzzles._rules import PAGE, RECORD, rules_page
-
-CLOSING = """\
-# The end of this ladder. Whatever is still open is worth coming back to.
-progress()"""
-
-# A reference solution is there whether or not its puzzle was solved in this session.
-EXAMINE = """\
-# `examine` needs no puzzle and no TPU: it says what is wrong, doubtful or slow in the launches of
-# any function. Take one of yours, with arrays or with shapes such as
-# jax.ShapeDtypeStruct((4096, 4096), jnp.bfloat16).
-reference = find("{name}")
-examine(reference.solution, *reference.arguments(0))"""
+from puzzles._rules import PAGE, RECORD, rules_page, sentence
 
 _MARK = r"(?<=<!-- {}: written by `python -m puzzles build` -->\n).*?(?=<!-- end)"
 _TABLE, _COUNTS = (re.compile(_MARK.format(n), re.DOTALL) for n in ("ladders", "counts"))
@@ -62,9 +50,10 @@ def built(ladder_name: str, root: Path = ROOT, solved: bool = False) -> Notebook
     if outro := getattr(module, "OUTRO", ""):
         cells.append(markdown(f"{ladder_name}-outro", where.with_images(outro)))
     if module.RUNGS:
-        cells.append(new_code_cell(CLOSING, id=f"{ladder_name}-progress"))
+        cells.append(new_code_cell(sentence("the last cell"), id=f"{ladder_name}-progress"))
     if name := next((puzzle.name for puzzle in ladder(ladder_name) if puzzle.kernel), None):
-        cells.append(new_code_cell(EXAMINE.format(name=name), id=f"{ladder_name}-examine"))
+        examine = sentence("a cell to examine", name=name)
+        cells.append(new_code_cell(examine, id=f"{ladder_name}-examine"))
     notebook = new_notebook(
         cells=cells,
         metadata={
@@ -116,39 +105,30 @@ def _counts(names: Sequence[str]) -> str:
     rungs = [rung for name in names for rung in ladder(name)]
     mistakes = sum(len(rung.mistakes) for rung in rungs)
     others = sum(len(rung.alternatives) for rung in rungs)
-    return (
-        f"{plural(len(names), 'ladder')}, {plural(len(rungs), 'rung')}, "
-        f"{plural(mistakes, 'mistake')}, all rejected, and "
-        f"{plural(others, 'other correct solution')}, all accepted.\n"
-    )
+    counts = plural(len(names), "ladder"), plural(len(rungs), "rung"), plural(mistakes, "mistake")
+    more = plural(others, "other correct solution")
+    return f"{', '.join(counts)}, all rejected, and {more}, all accepted.\n"
 
 
-def out_of_date(root: Path = ROOT, names: Sequence[str] | None = None) -> list[str]:
-    """Names of the generated files that are missing or do not match the modules."""
+def out_of_date(root: Path = ROOT, names: Sequence[str] | None = None) -> dict[str, str]:
+    """The generated files that are missing or do not match the modules, as they must be."""
     files = generated(root, names)
-    return [name for name, text in files.items() if _read(root / name) != text]
+    return {name: text for name, text in files.items() if _read(root / name) != text}
 
 
 def _read(path: Path) -> str | None:
     return path.read_bytes().decode("utf-8") if path.exists() else None
 
 
-def write(root: Path = ROOT, names: Sequence[str] | None = None) -> list[Path]:
-    """Write every generated file; returns those that changed."""
-    changed = []
-    for name, text in generated(root, names).items():
-        if _read(root / name) != text:
-            (root / name).parent.mkdir(exist_ok=True)
-            (root / name).write_bytes(text.encode("utf-8"))
-            changed.append(root / name)
-    return changed
+def solved(root: Path = ROOT, names: Sequence[str] | None = None) -> dict[str, str]:
+    """The solved notebook of every ladder."""
+    names = ladders() if names is None else names
+    return {f"{name}.ipynb": dumps(built(name, root, solved=True)) for name in names}
 
 
-def write_solved(folder: Path, root: Path = ROOT, names: Sequence[str] | None = None) -> list[Path]:
-    """Write the solved notebook of every ladder into `folder`, which may be new."""
-    folder.mkdir(parents=True, exist_ok=True)
-    paths = []
-    for name in ladders() if names is None else names:
-        paths.append(folder / f"{name}.ipynb")
-        paths[-1].write_bytes(dumps(built(name, root, solved=True)).encode("utf-8"))
-    return paths
+def write(folder: Path, files: Mapping[str, str]) -> list[Path]:
+    """Write files into a folder, which may be new."""
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(text.encode("utf-8"))
+    return [folder / name for name in files]

@@ -12,10 +12,12 @@ import jax
 import jax.numpy as jnp
 
 from puzzles import _regions
+from puzzles._author.report import problem
 from puzzles._author.repository import at_line
 from puzzles._judge import Case, Verdict, at_scale, cases, fresh_cases, judge, judge_fresh
 from puzzles._launch import keeping_traces, kernels, trace_call
 from puzzles._puzzle import Alternative, Mistake, Puzzle, load, starter_function, variant
+from puzzles._rules import to_author
 from puzzles._tpu import Compiler
 
 SEEDS = (0, 1, 2)
@@ -28,17 +30,14 @@ def mistake_problem(puzzle: Puzzle, mistake: Mistake, seeds: Sequence[int] = SEE
     """Why `mistake` is not rejected at its stage in its own words, or None if it is."""
     who = f"{puzzle.place(mistake.quoted)}: mistake '{mistake.name}'"
     if not mistake.says.strip():
-        return f"{who} says nothing: `says` tells the learner why it is wrong"
+        return to_author("mistake says nothing", who=who)
     vague = len(mistake.says.split()) < 3 and not _MARK.search(mistake.says)
     if vague and mistake.stage != "values":
-        return (
-            f"{who} is known by '{mistake.says}', which many verdicts hold: quote three words of "
-            "its own, or a number or a `name` in it"
-        )
+        return to_author("mistake is vague", who=who, says=mistake.says)
     try:
         fn = variant(puzzle, mistake)
     except (_regions.RegionError, SyntaxError) as error:
-        return f"{who} cannot be made: {error}; mend its `old`, `edits` or `code`"
+        return to_author("cannot be made", who=who, error=error)
     for seed in seeds:
         verdict = judge(puzzle, fn, seed=seed, patience=math.inf)
         if why := verdict_problem(puzzle, mistake, verdict, seed):
@@ -49,32 +48,19 @@ def mistake_problem(puzzle: Puzzle, mistake: Mistake, seeds: Sequence[int] = SEE
 def verdict_problem(puzzle: Puzzle, mistake: Mistake, verdict: Verdict, seed: int) -> str | None:
     """Why a verdict on `mistake` is not that of its stage in its own words, or None if it is."""
     who = f"{puzzle.place(mistake.quoted)}: mistake '{mistake.name}'"
-    tells = "that tells it from the solution"
+    facts = dict(who=who, seed=seed, case=verdict.case, stage=mistake.stage, says=mistake.says)
     if verdict.passed:
-        return f"{who} survives (seed {seed}): add a case, or an assertion to the audit, {tells}"
+        return to_author("mistake survives", **facts)
     if verdict.seed is not None:
-        return (
-            f"{who} is caught by a fresh case only ({verdict.case}, seed {seed}), which not "
-            f"everybody meets: add a case to `cases` {tells}"
-        )
+        return to_author("caught afresh", **facts)
     if verdict.stage != mistake.stage:
-        return (
-            f"{who} is caught at stage '{verdict.stage}', not '{mistake.stage}' (seed {seed}): "
-            f"{verdict.says}\nSet stage={verdict.stage!r} if that is where it belongs"
-        )
+        return to_author("caught elsewhere", caught=verdict.stage, told=verdict.says, **facts)
     if mistake.says in str(verdict):
         return None
     other = next((m for m in puzzle.mistakes if m.says in str(verdict)), None)
     if verdict.diagnosis and other is not None:
-        return (
-            f"{who} gives the same values as '{other.name}' on {verdict.case} (seed {seed}), and "
-            "the first of the list is named: list this one before it, or put a case that tells "
-            "them apart first"
-        )
-    return (
-        f"{who} is rejected, but not in its own words '{mistake.says}' (seed {seed}); another "
-        f"mistake gives the same values, or `says` is not in the verdict:\n{verdict}"
-    )
+        return to_author("the same values", other=other.name, **facts)
+    return to_author("other words", verdict=verdict, **facts)
 
 
 def alternative_problem(
@@ -85,7 +71,7 @@ def alternative_problem(
     try:
         fn = variant(puzzle, alternative)
     except (_regions.RegionError, SyntaxError) as error:
-        return f"{who} cannot be made: {error}; mend its `old`, `edits` or `code`"
+        return to_author("cannot be made", who=who, error=error)
     verdict = judge(puzzle, fn, thorough=thorough)
     for seed in SEEDS if thorough else ():  # a case drawn afresh for each
         verdict = verdict if not verdict.passed else judge_fresh(puzzle, fn, seed)
@@ -96,7 +82,7 @@ def _rejected(who: str, verdict: Verdict) -> str | None:
     if verdict.passed:
         return None
     remedy = "loosen the audit" if verdict.stage == "work" else "mend it"
-    return f"{who} is rejected: {remedy}, or call it a mistake:\n{verdict}"
+    return to_author("alternative rejected", who=who, remedy=remedy, verdict=verdict)
 
 
 @keeping_traces()
@@ -110,16 +96,12 @@ def solution_problem(
     if puzzle.results and puzzle.accepts is None:
         made = len(jax.tree.leaves(cases(puzzle, seeds[0])[0].expected))
         if made != len(puzzle.results):
-            place = puzzle.place("results=")
-            return f"{place}: {len(puzzle.results)} names for {made} results: name each of them"
+            names, place = len(puzzle.results), puzzle.place("results=")
+            return problem(place, "names for results", names=names, made=made)
     for seed in seeds:
         verdict = judge(puzzle, puzzle.solution, seed=seed, thorough=thorough and seed == seeds[0])
         if verdict.stage == "work":
-            place = puzzle.place("audit=")
-            return (
-                f"{place}: the audit rejects the solution (seed {seed}); mend one of "
-                f"them:\n{verdict}"
-            )
+            return problem(puzzle.place("audit="), "audit rejects", seed=seed, verdict=verdict)
         if why := _solution_rejected(puzzle, verdict, seed):
             return why
     return None
@@ -138,25 +120,16 @@ def fresh_problems(
     place = puzzle.place("fresh=")
     drawn = fresh_cases(puzzle, _DRAWS)
     if (shapes := len({case.label for case in drawn})) > _SHAPES:
-        yield (
-            f"{place}: {shapes} different cases in {_DRAWS} draws: let it choose among "
-            f"{_SHAPES}, so that a kernel is compiled for few shapes"
-        )
+        yield problem(place, "fresh shapes", shapes=shapes, draws=_DRAWS, most=_SHAPES)
         return
     for case in some(drawn):
         launches = case.reference.launches if puzzle.kernel else ()
         steps = sum(one.steps * (one.times or 1) for one in launches)
         if steps > _FRESH_STEPS:
-            yield (
-                f"{place}: {case.label} takes the solution {steps} grid steps: {_FRESH_STEPS} are "
-                "enough, and every check waits for them"
-            )
+            yield problem(place, "fresh steps", case=case.label, steps=steps, most=_FRESH_STEPS)
         verdict = judge_fresh(puzzle, puzzle.solution, case.seed)
         if not verdict.passed:
-            yield (
-                f"{place}: it draws a case that the solution does not pass; mend one of them, or "
-                f"say in `keeps` what the data must keep:\n{verdict}"
-            )
+            yield problem(place, "fresh case rejected", verdict=verdict)
 
 
 def _solution_rejected(puzzle: Puzzle, verdict: Verdict, seed: int) -> str | None:
@@ -164,7 +137,7 @@ def _solution_rejected(puzzle: Puzzle, verdict: Verdict, seed: int) -> str | Non
         return None
     place = puzzle.place(f"def {puzzle.name}(", author=False)
     plain = replace(verdict, diagnosis=None)  # the reference's rounding may look like a mistake's
-    return f"{place}: the solution is rejected (seed {seed}); mend it, or its spec:\n{plain}"
+    return problem(place, "solution rejected", seed=seed, verdict=plain)
 
 
 def scale_problems(puzzle: Puzzle) -> Iterator[str]:
@@ -172,17 +145,9 @@ def scale_problems(puzzle: Puzzle) -> Iterator[str]:
     if not puzzle.kernel:
         return
     if puzzle.scale is None:
-        yield (
-            f"{puzzle.place('PUZZLE = ')}: no production shape: give `scale`, so that an answer's "
-            "cost is compared where it matters"
-        )
-        return
-    if at_scale(puzzle, puzzle.solution) is None:
-        yield (
-            f"{puzzle.place('scale=')}: at the production shape, the solution's grid or an index "
-            "map reads data that `scale` does not give, so no cost is compared: return real arrays "
-            "for what they read"
-        )
+        yield problem(puzzle.place("PUZZLE = "), "no scale")
+    elif at_scale(puzzle, puzzle.solution) is None:
+        yield problem(puzzle.place("scale="), "scale lacks data")
 
 
 def compiler_problems(
@@ -225,7 +190,7 @@ def production_problems(puzzle: Puzzle, compiler: Compiler) -> Iterator[str]:
     judged = puzzle.observe(puzzle.solution) if puzzle.observe else puzzle.solution
     for how, args in shapes.items():
         if why := compiler.compile(trace_call(judged, *args), ["v5e"])["v5e"]:
-            yield f"{puzzle.place('scale=')}: the production shape{how} does not compile: {why}"
+            yield problem(puzzle.place("scale="), "scale not compiled", how=how, why=why)
 
 
 def _in_bf16(x: Any) -> Any:
@@ -247,15 +212,12 @@ def starter_problem(puzzle: Puzzle) -> str | None:
     place = puzzle.place(_regions.BEGIN, author=False)
     verdict = judge(puzzle, fn)
     if verdict.stage != "unsolved":
-        return f"{place}: the starter is not unsolved but '{verdict.stage}':\n{verdict}"
+        return problem(place, "starter not unsolved", stage=verdict.stage, verdict=verdict)
     # A starter is known by its text. Would it pass as anybody's answer?
     text = re.sub(rf"(?m)^( *)\.\.\.(  {_regions.HERE} \(about)", r"\1pass\2", puzzle.starter_text)
     if (
         text != puzzle.starter_text
         and judge(replace(puzzle, mistakes=()), load(puzzle, text, "submitted")[puzzle.name]).passed
     ):
-        return (
-            f"{place}: the starter passes as it stands: put what the learner has to write into the "
-            "region"
-        )
+        return problem(place, "starter passes")
     return None

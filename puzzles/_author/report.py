@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from puzzles import _regions
 from puzzles._author.repository import at_line
 from puzzles._ladders import front_page, ladder_module, ladder_of
+from puzzles._rules import to_author
 
 
 @dataclass
@@ -54,6 +55,11 @@ def total(reports: Sequence[Report], whole: int, undone: int, seconds: float) ->
     return f"{', '.join(parts)}, in {seconds:.0f} s"
 
 
+def problem(place: str, name: str, /, **facts: object) -> str:
+    """Where something is wrong, and what an author is told of it under a name."""
+    return f"{place}: {to_author(name, **facts)}"
+
+
 def plural(count: int, noun: str) -> str:
     """'1 rung', '2 rungs'."""
     return f"{count} {noun}{'s' * (count != 1)}"
@@ -70,8 +76,7 @@ def raised(name: str, error: Exception) -> str:
     inside = [(os.path.basename(f), n) for f, n in places if f.startswith(f"{folder}{os.sep}")]
     own = [(file, n) for file, n in inside if file == f"{name}.py"]
     file, line = (own or inside or [(f"{name}.py", 1)])[-1]
-    gist = f"{type(error).__name__}: {error}"
-    at = f"{shown}{file}:{line}: {gist}"
+    at = f"{shown}{file}:{line}: {type(error).__name__}: {error}"
     if isinstance(error, _regions.RegionError):
         at = at_line(f"{shown}{name}.py", error)
-    return f"{at}. Mend it first: nothing more of this rung was verified"
+    return to_author("raised", error=at)

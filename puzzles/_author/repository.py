@@ -7,7 +7,7 @@ import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
-from puzzles._rules import home
+from puzzles._rules import home, to_author
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -32,23 +32,24 @@ def project() -> Path:
     """
     here = Path.cwd().resolve()
     for folder in (here, *here.parents):
-        path = folder / "pyproject.toml"
-        if path.exists() and "pallas-puzzles" in _settings(path).get("tool", {}):
+        if "pallas-puzzles" in _settings(folder).get("tool", {}):
             return folder
     return ROOT
 
 
-def _settings(path: Path) -> dict:
+def _settings(root: Path) -> dict:
+    """What the pyproject.toml of a folder holds; nothing where there is none."""
+    path = root / "pyproject.toml"
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     except tomllib.TOMLDecodeError as error:
         raise BuildError(f"{path} is not TOML: {error}") from None
 
 
 def ladders_folder(root: Path) -> Path:
     """The folder of a project in which its ladders are: `package` under [tool.pallas-puzzles]."""
-    settings = _settings(root / "pyproject.toml")
-    return root / settings.get("tool", {}).get("pallas-puzzles", {}).get("package", "puzzles")
+    own = _settings(root).get("tool", {}).get("pallas-puzzles", {})
+    return root / own.get("package", "puzzles")
 
 
 @dataclass(frozen=True)
@@ -63,10 +64,7 @@ class Repository:
         """`owner/name`; BuildError if the address is not one of GitHub's."""
         found = re.fullmatch(r"https://github\.com/([\w.-]+/[\w.-]+?)(\.git)?/?", self.url)
         if found is None:
-            raise BuildError(
-                f"Colab opens notebooks from GitHub, and {self.url!r} is not there: set Repository "
-                "under [project.urls] in pyproject.toml to https://github.com/<owner>/<name>"
-            )
+            raise BuildError(to_author("not on GitHub", url=self.url))
         return found.group(1)
 
     def badge(self, ladder_name: str) -> str:
@@ -88,21 +86,13 @@ class Repository:
 
 def repository(root: Path = ROOT) -> Repository:
     """The repository setting in `root`'s pyproject.toml; BuildError if it is missing."""
-    path = root / "pyproject.toml"
-    if not path.exists():
-        raise BuildError(
-            f"there is no pyproject.toml in {root}: notebooks are built in a clone of the "
-            "repository, not from an installed package"
-        )
-    settings = _settings(path)
+    if not (settings := _settings(root)):
+        raise BuildError(to_author("no project here", root=root))
     try:
         url = settings["project"]["urls"]["Repository"]
         branch = settings["tool"]["pallas-puzzles"]["branch"]
     except KeyError as error:
-        raise BuildError(
-            f"pyproject.toml lacks {error}: it needs Repository under [project.urls] and branch "
-            "under [tool.pallas-puzzles]"
-        ) from None
+        raise BuildError(to_author("setting missing", error=error)) from None
     return Repository(url, branch)
 
 

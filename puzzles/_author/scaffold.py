@@ -10,16 +10,13 @@ from pathlib import Path
 from puzzles._author import review
 from puzzles._author.repository import BuildError, ladders_folder, upstream
 from puzzles._ladders import ENTRY_POINTS, find, ladder_module, ladders
+from puzzles._rules import to_author
 
 EXAMPLE = Path(__file__).parent / "_example"
 PROJECT = Path(__file__).parent / "_project"
 _RUNG = "warm_up"
 _MANUAL = re.compile(r"(?m)^ *# ✎.*\n(?: *#   \S.*\n)*")
 _DRAWING = re.compile(r"# ```text\n.*?# ```\n", re.DOTALL)
-_PICTURE = """\
-# ![Two grid steps: x's block and the result's block lie at the same place, first at the end of \
-the upper row of blocks, then at the start of the lower.](diagrams/{}/{}.svg)
-"""
 
 
 def new_project(name: str, ladder_name: str, beside: Path) -> list[Path]:
@@ -28,7 +25,7 @@ def new_project(name: str, ladder_name: str, beside: Path) -> list[Path]:
     _check_name(name)
     _check_ladder(ladder_name, first)
     if root.exists():
-        raise BuildError(f"{root} exists: choose another name")
+        raise BuildError(to_author("path exists", path=root))
     words = {
         "git+https://github.com/owner/pallas_puzzles": upstream().install,
         "my_project": name,
@@ -48,7 +45,7 @@ def new_project(name: str, ladder_name: str, beside: Path) -> list[Path]:
         _write(written[-1], text)
     written += [path for path in new_ladder(ladder_name, root) if path not in written]
     rung = root / name / ladder_name / f"{first}.py"
-    picture = _PICTURE.format(ladder_name, first)
+    picture = to_author("picture", ladder=ladder_name, rung=first)
     _write(rung, _DRAWING.sub(lambda _: picture, rung.read_text(encoding="utf-8")))
     return written
 
@@ -59,12 +56,9 @@ def new_ladder(name: str, root: Path, first: str | None = None) -> list[Path]:
     _check_ladder(name, first)
     folder = ladders_folder(root)
     if (folder / name).exists():
-        raise BuildError(f"there is a ladder called '{name}' already: choose another name")
+        raise BuildError(to_author("ladder exists", name=name))
     if not (folder / "__init__.py").exists():
-        raise BuildError(
-            f"{folder} is no Python package: name yours as `package` under "
-            "[tool.pallas-puzzles] in pyproject.toml, and give it an __init__.py"
-        )
+        raise BuildError(to_author("no package", folder=folder))
     (folder / name).mkdir()
     front = (EXAMPLE / "__init__.py").read_text(encoding="utf-8")
     front = front.replace("Example", name.replace("_", " ").capitalize())
@@ -92,7 +86,7 @@ def new_puzzle(
     path = front.parent / f"{name}.py"
     _check_free(name)
     if path.exists():
-        raise BuildError(f"{path} exists: choose another name, or add '{name}' to RUNGS yourself")
+        raise BuildError(to_author("rung exists", path=path, name=name))
     text = with_rung(front.read_text(encoding="utf-8"), name)
     root = front.parents[ladder_module(ladder_name).__name__.count(".") + 1]
     rung = rung_text(name, like, bare)
@@ -121,7 +115,7 @@ def with_rung(front: str, name: str) -> str:
             new = "".join(f'    "{rung}",\n' for rung in rungs)
             lines[node.lineno - 1 : node.end_lineno] = [f"RUNGS = (\n{new})\n"]
             return "".join(lines)
-    raise BuildError(f"no tuple RUNGS = (...) in the ladder's __init__.py: add '{name}' yourself")
+    raise BuildError(to_author("no RUNGS", name=name))
 
 
 def rung_text(name: str, like: str | None = None, bare: bool = False) -> str:
@@ -140,16 +134,13 @@ def rung_text(name: str, like: str | None = None, bare: bool = False) -> str:
 
 def _check_name(name: str) -> None:
     if not re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", name) or keyword.iskeyword(name):
-        raise BuildError(
-            f"'{name}' cannot name a Python function as this project writes them: use lower case "
-            "and underscores, as in 'layer_norm'"
-        )
+        raise BuildError(to_author("not a name", name=name))
 
 
 def _check_ladder(name: str, first: str) -> None:
     _check_name(name)
     if name in ladders():
-        raise BuildError(f"there is a ladder called '{name}' already: choose another name")
+        raise BuildError(to_author("ladder exists", name=name))
     _check_name(first)
     _check_free(first)
 
@@ -157,10 +148,7 @@ def _check_ladder(name: str, first: str) -> None:
 def _check_free(name: str) -> None:
     for ladder_name in ladders():
         if name in ladder_module(ladder_name).RUNGS:
-            raise BuildError(
-                f"the ladder {ladder_name} has a puzzle called '{name}', and check() finds "
-                "a puzzle by its name: choose another"
-            )
+            raise BuildError(to_author("name taken", ladder=ladder_name, name=name))
 
 
 def _write(path: Path, text: str) -> None:

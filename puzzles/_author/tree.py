@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from puzzles._author.report import problem
 from puzzles._author.repository import BuildError
 from puzzles._ladders import UnknownPuzzle, find, front_page, ladder_module, ladders
 
@@ -22,56 +23,49 @@ def ladder_problems(name: str) -> Iterator[str]:
     """What is wrong in a ladder's `__init__.py` and folder, whether or not its rungs run."""
     yield from missing(name)
     module, page = ladder_module(name), front_page(name)
+    at = f"{page}:1"
     for earlier in getattr(module, "AFTER", ()):
         try:
             ladder_module(earlier)
         except UnknownPuzzle as error:
-            yield f"{page}:1: AFTER names no ladder: {error}"
+            yield problem(at, "ladder after none", error=error)
     for other in ladders():
         for rung in module.RUNGS if other != name else ():
             if rung in ladder_module(other).RUNGS:
-                yield (
-                    f"{page}:1: a second puzzle called '{rung}', which {other} has already: rename "
-                    "one, since check() finds a puzzle by its name"
-                )
+                yield problem(at, "rung of two ladders", rung=rung, other=other)
     for path in sorted(_folder(name).iterdir()):
         shared = path.suffix == ".py" and path.name.startswith("_")
         rung = path.suffix == ".py" and path.stem in module.RUNGS
         if not shared and not rung and not path.name.startswith((".", "__pycache__")):
-            yield (
-                f"{page.removesuffix('__init__.py')}{path.name}: a stray file: add '{path.stem}' "
-                f"to RUNGS in {page}, give a shared module a name that begins with _, or delete it"
-            )
+            shown = page.removesuffix("__init__.py") + path.name
+            yield problem(shown, "stray file", name=path.stem, page=page)
 
 
 def missing(name: str) -> Iterator[str]:
     """What a ladder needs or names and does not have: without it nothing can be built."""
-    module, page = ladder_module(name), front_page(name)
+    module, at = ladder_module(name), f"{front_page(name)}:1"
     for needed in ("TITLE", "INTRO"):
         if not hasattr(module, needed):
-            yield f"{page}:1: a ladder needs {needed}: say what it leads to"
+            yield problem(at, "ladder needs", needed=needed)
     for rung in module.RUNGS:
         if not (_folder(name) / f"{rung}.py").exists():
-            yield (
-                f"{page}:1: RUNGS names '{rung}', and there is no {rung}.py: write it, or take it "
-                "out"
-            )
+            yield problem(at, "rung without a file", rung=rung)
     for rung in getattr(module, "PARTS", {}):
         if rung not in module.RUNGS:
-            yield f"{page}:1: PARTS begins a part at '{rung}', which is not among RUNGS"
+            yield problem(at, "part without a rung", rung=rung)
 
 
 def project_problems(root: Path, names: Sequence[str]) -> Iterator[str]:
     """Stray and stale files of the project at `root`, whose ladders are `names`."""
     for path in sorted(root.glob("*.ipynb")):
         if path.stem not in names:
-            yield f"{path.name}: a stray notebook: no ladder is called '{path.stem}'; delete it"
+            yield problem(path.name, "stray notebook", name=path.stem)
     texts = {name: [find(rung).text for rung in ladder_module(name).RUNGS] for name in names}
     for path in sorted(root.glob("diagrams/*/*.*")):
         shown, ladder = path.relative_to(root).as_posix(), path.parent.name
         linked = any(f"]({shown})" in text for text in texts.get(ladder, ()))
         if path.suffix in (".svg", ".png") and not linked:
-            yield f"{shown}: a stray diagram: no rung of {ladder} shows it; link or delete it"
+            yield problem(shown, "stray diagram", ladder=ladder)
     if any(problem for name in names for problem in missing(name)):
         return  # of which nothing can be built
     from puzzles._author import notebook  # needs the author's extra

@@ -29,6 +29,5 @@ from puzzles._draw.palette import (
     text,
     text_width,
 )
-from puzzles._draw.plot import plot_svg, plot_text
-from puzzles._draw.squares import block_squares
+from puzzles._draw.plot import block_squares, plot_svg, plot_text
 from puzzles._draw.words import walk_text

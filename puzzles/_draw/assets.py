@@ -1,25 +1,14 @@
-"""The style sheet and the script of a walk: walk.css and walk.js, with the palette put in."""
+"""A walk's style sheet, script and pieces: walk.css, walk.js and walk.html, filled in."""
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from functools import cache
 from pathlib import Path
 
-from puzzles._draw.palette import BLUE, GREEN, MARKS, SANS, SKY, VERMILLION
-
-_VARIABLES = {
-    "sans": SANS,
-    "blue": BLUE,
-    "sky": SKY,
-    "sky-pale": f"{SKY}66",
-    "green": GREEN,
-    "green-pale": f"{GREEN}5c",
-    "vermillion": VERMILLION,
-}
-
+from puzzles._draw.palette import COLOURS, MARKS, SANS, VERMILLION, cell
 
 # What the paths of a picture are beside their marks.
 _SHAPES = {
@@ -37,22 +26,16 @@ def marks_in(drawn: str) -> set[str]:
 
 def mark_rules(names: Iterable[str]) -> str:
     """The rules of a picture that shows these marks."""
-    marks = [f".pz-m-{name}{{{MARKS[name].css()}}}" for name in MARKS if name in set(names)]
-    return "\n".join([*marks, *(f".pz-{name}{{{rule}}}" for name, rule in _SHAPES.items())])
+    looks = {f"m-{name}": MARKS[name].looks.items() for name in MARKS if name in set(names)}
+    rules = {name: ";".join(map(":".join, look)) for name, look in looks.items()} | _SHAPES
+    return "\n".join(f".pz-{name}{{{rule}}}" for name, rule in rules.items())
 
 
 @cache
 def style() -> str:
-    """The rules of every walk on a page: colours, marks, and walk.css."""
-    variables = ";".join(f"--pz-{name}:{value}" for name, value in _VARIABLES.items())
-    bars = [
-        f".pz-s-{name}{{fill:{MARKS[name].fill};fill-opacity:{MARKS[name].opacity:g}}}"
-        for name in ("fetched", "written", "reused", "held", "work")
-    ]
-    fault = f".pz-s-fault{{fill:{VERMILLION}}}"
-    return "\n".join(
-        [f".pz-walk{{{variables}}}", mark_rules(MARKS), *bars, fault, _read("walk.css")]
-    )
+    """The rules of every walk on a page: walk.css, with the palette and its marks put in."""
+    names = COLOURS | {"SANS": SANS, "MARKS": mark_rules(MARKS)}
+    return re.sub("__([A-Z]+)__", lambda found: names[found[1]], _read("walk.css"))
 
 
 @cache
@@ -64,6 +47,26 @@ def version() -> str:
 def script() -> str:
     """walk.js, which turns the pages of its own release only."""
     return _read("walk.js").replace("__VERSION__", version())
+
+
+def piece(name: str, /, **values: object) -> str:
+    """A piece of walk.html with its values."""
+    return _pieces()[name].format(**values)
+
+
+def key(marks: Container[str]) -> str:
+    """What marks mean, as HTML."""
+    shown = ((cell(0.5, 0.5, 13, 13, name), mark) for name, mark in MARKS.items() if name in marks)
+    items = (piece("mark", swatch=swatch, means=mark.means) for swatch, mark in shown)
+    return f'<div class="pz-legend">{"".join(items)}</div>'
+
+
+@cache
+def _pieces() -> dict[str, str]:
+    """Every piece by its name, without the indentation that its readers need."""
+    _, *named = re.split(r"<!-- (.+) -->\n", _read("walk.html"))
+    texts = ("".join(map(str.strip, text.splitlines())) for text in named[1::2])
+    return dict(zip(named[::2], texts, strict=True))
 
 
 @cache

@@ -7,11 +7,11 @@ script, walk.js, knows nothing but how to put them in: where none runs, the open
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -53,31 +53,26 @@ def numbers(values: Sequence[int] | np.ndarray) -> Changing:
     return Changing([], np.asarray(values, np.int64))
 
 
-def growing(added: Sequence[tuple[Hashable, str]], shown: Sequence[Hashable]) -> Changing:
+def growing(pieces: Sequence[str], shown: Sequence[str]) -> Changing:
     """Texts that grow: every page has what pages before it have added to the text it shows.
 
-    added: for each page the text that it adds to, and what; shown: the text that it shows.
+    pieces: what each page adds, unless it is there; shown: the name of the text that it shows.
     """
-    texts: dict[Hashable, str] = dict.fromkeys(shown, "")
-    order = {key: n for n, key in enumerate(texts)}
-    ends = []
-    for (key, piece), one in zip(added, shown, strict=True):
-        ends.append(len(texts[one]))
-        texts[key] = texts.get(key, "") + piece
-    which = [order[one] for one in shown]
-    kept = [texts[key] for key in order]
-    return Changing(kept, np.array(which, np.int64), np.array(ends, np.int64))
+    texts, known = dict.fromkeys(shown, ""), set()
+    order, ends = {name: n for n, name in enumerate(texts)}, []
+    for piece, name in zip(pieces, shown, strict=True):
+        ends.append(len(texts[name]))
+        texts[name] += piece * ((name, piece) not in known)
+        known.add((name, piece))
+    which = [order[name] for name in shown]
+    return Changing(list(texts.values()), np.array(which, np.int64), np.array(ends, np.int64))
 
 
 def encode(values: np.ndarray) -> str:
     """Integers as their differences, run by run: [0, 1, 2, 2, 2] -> "0 1*2 0*2"."""
-    if not len(values):
-        return ""
-    steps = np.diff(values.astype(np.int64), prepend=0)
-    starts = np.flatnonzero(np.diff(steps, prepend=steps[0] + 1))
-    lengths = np.diff(starts, append=len(steps))
-    pairs = zip(steps[starts].tolist(), lengths.tolist(), strict=True)
-    return " ".join(f"{d}*{n}" if n > 1 else f"{d}" for d, n in pairs)
+    steps = np.diff(values, prepend=0).tolist()
+    runs = ((step, len(list(run))) for step, run in itertools.groupby(steps))
+    return " ".join(f"{step}*{n}" if n > 1 else f"{step}" for step, n in runs)
 
 
 class Book:
@@ -127,10 +122,7 @@ class Book:
             for one in self._kept
         ]
         data = {"name": self.name, "pages": self.pages, "open": self.opened, "kept": kept}
-        return f'<script type="application/json">{_json(data)}</script>'
-
-
-def _json(value: Any) -> str:
-    """JSON that may stand in a <script>."""
-    text = json.dumps(value, separators=(",", ":"), ensure_ascii=True)
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+        text = json.dumps(data, separators=(",", ":"))
+        for sign in "<>&":  # so that it may stand in a <script>
+            text = text.replace(sign, f"\\u{ord(sign):04x}")
+        return f'<script type="application/json">{text}</script>'

@@ -8,9 +8,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from puzzles import _rules
+from puzzles._draw.assets import key, piece
 from puzzles._draw.book import Book, each, numbers
 from puzzles._draw.data import Data
-from puzzles._draw.palette import code, hatch, key, px, rect, text, text_width, tuple_words
+from puzzles._draw.palette import code, hatch, plural, px, rect, text, text_width, tuple_words
 from puzzles._tpu import Timeline
 
 Marked = dict[str, list[tuple[int, int, int]]]  # (row, from, up to) of every mark, in moments
@@ -32,26 +34,17 @@ def summary(found: Timeline) -> str:
     computing, overlapped = found.overlap
     if not found.moments:
         return found.unknown
-    if not computing:
-        words = "the kernel computes at no moment"
-    elif not overlapped:
-        words = f"the kernel computes at {_moments(computing)}, and nothing flies meanwhile"
-    else:
-        words = f"while the kernel computes, a copy is in flight at {overlapped} of "
-        words += _moments(computing)
-    return f"{words[0].upper()}{words[1:]}. {found.unknown}".strip()
+    name = "nothing overlaps" if computing else "no work"
+    facts = dict(moments=plural(computing, "moment", "moments"), overlapped=overlapped)
+    words = _rules.sentence("copies overlap" if overlapped else name, **facts)
+    return f"{words} {found.unknown}".strip()
 
 
 def fault(found: Timeline) -> str:
     """The first thing that goes wrong, if any does; it brings others with it."""
-    if not found.faults:
-        return ""
-    also = " What goes wrong after it is crossed, too." if len(found.faults) > 1 else ""
-    return found.faults[0].says + also
-
-
-def _moments(count: int) -> str:
-    return "1 moment" if count == 1 else f"{count} moments"
+    if len(found.faults) < 2:
+        return "".join(one.says for one in found.faults)
+    return f"{found.faults[0].says} {_rules.sentence('crossed too')}"
 
 
 def sentence(found: Timeline, number: int) -> str:
@@ -123,45 +116,32 @@ def copies_section(data: Data) -> str:
     head = f'<div class="pz-copied"><b>Copies by hand.</b> {html.escape(summary(found))}</div>'
     if not found.moments:
         return f'<div class="pz-copies">{head}</div>'
-    opened = found.faults[0].moment if found.faults else 0
-    wrong = (
-        f'<ul class="pz-faults"><li><span class="pz-x">✗</span> {code(fault(found))} '
-        f'<span data-go="{opened}" title="look at moment {opened + 1}"></span></li></ul>'
-    ) * bool(found.faults)
-    labels = '<div class="pz-kernel">kernel</div>' + "".join(
-        f'<div title="{html.escape(name)}">{html.escape(name)}</div>' for name in rows(found)
-    )
-    steps = '<div class="pz-grid">grid step</div>' * bool(data["grid"])
-    count = len(found.moments)
+    opened, wrong = 0, ""
+    if found.faults:
+        opened, says = found.faults[0].moment, code(fault(found))
+        wrong = piece("what goes wrong first", says=says, at=opened, moment=opened + 1)
+    names, count = map(html.escape, rows(found)), len(found.moments)
     x = edges(found, max(_NARROW, min(_WIDE, _ROOM // count)))
     top = _STEPS if data["grid"] else 0.0
-    width, height = px(x[-1]), px(top + _ROW * (1 + len(found.slots)))
-    picture = (
-        f'<svg width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
-        f'role="img" aria-label="one row a slot, time from left to right; the words below say what '
-        f'happens at a moment">{copies_picture(found, x, top, data["grid"])}</svg>'
-    )
-    names = [name for name, spans in marked(found).items() if spans]
-    note = (
-        "Moments are in the kernel's own order, and not to scale: how long each takes, a chip "
-        "says. A wait is drawn short where its copy could fly while the kernel computed."
-    )
     book = Book("moment", count, opened)
-    moment = book.element("b", numbers(range(1, count + 1)))
-    here = each([f"left:{px(a)}px;width:{px(b - a)}px" for a, b in itertools.pairwise(x)])
-    words = book.element("span", each([code(sentence(found, n)) for n in range(count)]))
-    return book.bound(
-        f"{head}{wrong}"
-        f'<div class="pz-bar"><span class="pz-moment" aria-live="polite" data-say>moment {moment} '
-        f'<i>of {count}</i></span></div><div class="pz-slot pz-reel"></div>'
-        f'<div class="pz-film"><div class="pz-names">{steps}{labels}</div>'
-        '<div class="pz-roll" tabindex="-1"><div class="pz-frames pz-area" '
-        f'data-edges="{" ".join(map(px, x))}">{picture}'
-        f'<div class="pz-here" {book.attributes(style=here)}></div></div></div></div>'
-        f'<div class="pz-now-says" data-say>{words}</div>{key(names)}'
-        f'<div class="pz-sofar">{note}</div>',
-        "pz-copies",
+    here = [f"left:{px(a)}px;width:{px(b - a)}px" for a, b in itertools.pairwise(x)]
+    pages = piece(
+        "copies",
+        head=head,
+        wrong=wrong,
+        moment=book.element("b", numbers(range(1, count + 1))),
+        count=count,
+        steps='<div class="pz-grid">grid step</div>' * bool(data["grid"]),
+        labels="".join(f'<div title="{name}">{name}</div>' for name in names),
+        edges=" ".join(map(px, x)),
+        width=px(x[-1]),
+        height=px(top + _ROW * (1 + len(found.slots))),
+        picture=copies_picture(found, x, top, data["grid"]),
+        words=book.element("span", each([code(sentence(found, n)) for n in range(count)])),
+        here=book.attributes(style=each(here)),
+        key=key([name for name, spans in marked(found).items() if spans]),
     )
+    return book.bound(pages, "pz-copies")
 
 
 def copies_picture(

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from puzzles._launch import Launch, Operand, faults, itemsize, row_keys, step_number
+from puzzles._launch import Launch, Operand, faults, itemsize, step_number
 from puzzles._tpu import timeline
 
 STEPS = 480  # a walk with more is sampled
@@ -28,7 +28,7 @@ def walk_data(launch: Launch) -> Data:
     wrong = faults(launch)
     numbers = [step_number(launch, f) for f in wrong]
     at = _kept(launch.steps, [n for n in numbers if n is not None])
-    position = {int(step): n for n, step in enumerate(at)}
+    position: dict[int | None, int] = {int(step): n for n, step in enumerate(at)}
     dots = sum((dot.executed for dot in launch.dots), np.zeros(launch.steps, np.int64))
     unit = "dot" if launch.dots else ""
     plain = not launch.dots and not launch.busy.any()  # there is no arithmetic to count
@@ -37,12 +37,7 @@ def walk_data(launch: Launch) -> Data:
     moves = plain and not (results and results <= set(launch.touched.unwritten))
     work = dots if launch.dots else (launch.busy | moves).astype(np.int64)
     found = [
-        {
-            "kind": f.kind,
-            "operand": f.operand,
-            "at": None if number is None else position[number],
-            "says": f.words,
-        }
+        {"kind": f.kind, "operand": f.operand, "at": position.get(number), "says": f.words}
         for f, number in zip(wrong, numbers, strict=True)
     ]
     return {
@@ -55,7 +50,7 @@ def walk_data(launch: Launch) -> Data:
         "unit": unit,
         "work": work[at].tolist(),
         "worked": np.cumsum(work > 0)[at].tolist(),
-        "maximal": int(work.max(initial=0)),
+        "bound": "" if launch.exact else f"{launch.bound} ",
         "busy": None if plain else int((work > 0).sum()),
         "read": certain.hbm_bytes_read,
         "written": certain.hbm_bytes_written,
@@ -75,7 +70,6 @@ def walk_data(launch: Launch) -> Data:
                 for o in launch.scratch
             ),
         ],
-        **({} if launch.exact else {"bound": launch.bound}),
         **({"copies": timeline(launch)} if launch.copies else {}),
     }
 
@@ -210,13 +204,11 @@ def _sizes(operand: Operand) -> np.ndarray:
 
 def _never(operand: Operand, counts: list[int]) -> np.ndarray:
     """Numbers of the blocks that no step visits, rows first; none where blocks overlap."""
-    total = math.prod(counts)
     if operand.stride != operand.sizes or any(p != (0, 0) for p in operand.padding):
         return np.zeros(0, np.int64)
-    if total > _CELLS or not len(operand.blocks):
+    if math.prod(counts) > _CELLS or not len(operand.blocks):
         return np.zeros(0, np.int64)
-    _, first = np.unique(row_keys(operand.blocks), return_index=True)
-    index = operand.blocks[first].astype(np.int64)
-    index = index[((index >= 0) & (index < np.array(counts, np.int64))).all(axis=1)]
-    radix = np.array([math.prod(counts[a + 1 :]) for a in range(len(counts))], np.int64)
-    return np.setdiff1d(np.arange(total), index @ radix)
+    seen = np.zeros(counts, bool)
+    inside = ((operand.blocks >= 0) & (operand.blocks < np.array(counts, np.int64))).all(axis=1)
+    seen[tuple(operand.blocks[inside].T)] = True
+    return np.flatnonzero(~seen)

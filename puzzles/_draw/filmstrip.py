@@ -94,9 +94,8 @@ def _stills(data: Data, step: int, size: float) -> list[Still]:
             drawn = picture(data, book, operand, view)
         elif view is not None and "filled" in operand:
             block = (1.0, 1.0, view["w"], view["h"])
-            drawn = (
-                f'<g transform="translate(0 {EDGE - 1})">{still_box(data, book, operand, view)}</g>'
-            )
+            box = still_box(data, book, operand, view)
+            drawn = f'<g transform="translate(0 {EDGE - 1})">{box}</g>'
         else:
             continue
         found.append(Still(operand, view["width"], view["height"], drawn, block))

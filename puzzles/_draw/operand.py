@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 
+import numpy as np
+
+from puzzles._draw.assets import piece
 from puzzles._draw.book import Book, Changing, each, growing, numbers
 from puzzles._draw.data import Data, outside
 from puzzles._draw.palette import cell, rect, text_width, tuple_words
@@ -41,12 +45,9 @@ def head(data: Data, alike: Sequence[Data]) -> str:
         named.setdefault(describe(operand), []).append(operand["name"])
     drawn = ""
     for (shape, cut), names in named.items():
-        mark = '<span class="pz-x" title="a fault, see above">✗</span> '
-        drawn += (
-            f'<div class="pz-name">{mark * bool(faulty & set(names))}'
-            f"<b>{html.escape(', '.join(names))}</b></div>"
-            f'<div class="pz-what">{html.escape(shape)}{"<br>" * bool(cut)}{html.escape(cut)}</div>'
-        )
+        mark = '<span class="pz-x" title="a fault, see above">✗</span> ' * bool(faulty & {*names})
+        what = "<br>".join(map(html.escape, filter(None, (shape, cut))))
+        drawn += piece("operands", mark=mark, names=html.escape(", ".join(names)), what=what)
     return drawn
 
 
@@ -64,23 +65,24 @@ def marks_of(data: Data, operand: Data) -> list[str]:
 def moving_panel(data: Data, book: Book, alike: Sequence[Data], view: Data) -> str:
     """Operands that move in blocks: which block each page holds, and the array with its marks."""
     operand = alike[0]
-    where = book.element("b", each(list(map(tuple_words, operand["blocks"]))))
-    state_words = book.element("span", each([STATES[state][0] for state in operand["states"]]))
-    dot = book.attributes(class_=each([f"pz-dot pz-d-{mark}" for mark in marks_of(data, operand)]))
-    noun = "written back" if operand["role"] == "output" else "fetched"
-    small = (_slice_words(book, operand, view), _never_words(operand))
     lines = (line for one in alike for line in describe(one))
-    width = max(138, view["width"], *(1.1 * text_width(line, 11) for line in lines))
-    grid = " by ".join(str(c) for c in operand["counts"]) or "one"
-    return (
-        f'<div class="pz-panel" style="width:{width:.0f}px">{head(data, alike)}'
-        f'<div class="pz-where" data-say>block {where}</div><div class="pz-state" data-say>'
-        f'<span {dot}></span>{state_words}</div><svg width="{view["width"]:g}" '
-        f'height="{view["height"]:g}" role="img" viewBox="0 0 {view["width"]:g} '
-        f'{view["height"]:g}" aria-label="{html.escape(operand["name"])}: {grid} blocks; the words '
-        f'above say which one this step holds">{picture(data, book, operand, view)}</svg>'
-        f'<div class="pz-sofar">{noun} {book.element("b", numbers(operand["count"]))}× so far</div>'
-        f'<div class="pz-slice">{"<br>".join(filter(None, small))}</div></div>'
+    never, total = len(operand["never"]), math.prod(operand["counts"])
+    small = [f"{never:,} of {total:,} blocks never touched"] * bool(never)
+    dots = [f"pz-dot pz-d-{mark}" for mark in marks_of(data, operand)]
+    return piece(
+        "panel of what moves",
+        wide=max(138, view["width"], *(1.1 * text_width(line, 11) for line in lines)),
+        head=head(data, alike),
+        where=book.element("b", each(list(map(tuple_words, operand["blocks"])))),
+        state=book.element("span", each([STATES[state][0] for state in operand["states"]])),
+        dot=book.attributes(class_=each(dots)),
+        small="<br>".join([*_slice_words(book, operand, view), *small]),
+        view=view,
+        name=html.escape(operand["name"]),
+        grid=" by ".join(map(str, operand["counts"])) or "one",
+        picture=picture(data, book, operand, view),
+        noun="written back" if operand["role"] == "output" else "fetched",
+        count=book.element("b", numbers(operand["count"])),
     )
 
 
@@ -123,20 +125,14 @@ def picture(data: Data, book: Book, operand: Data, view: Data) -> str:
 
 def _before(operand: Data, boxes: list[Box], keys: list[str]) -> tuple[Changing, Changing]:
     """Blocks that earlier steps held, and those that they moved more than once."""
-    moved: dict[tuple[int, ...], int] = {}
-    drawn: tuple[set[str], set[str]] = (set(), set())  # many thin blocks have one rectangle
-    added: tuple[list[tuple[str, str]], list[tuple[str, str]]] = ([], [])
-    steps = zip(operand["blocks"], operand["moves"], boxes, keys, strict=True)
-    for block, moves, box, key in steps:
-        new = block not in moved
-        moved[block] = moved.get(block, 0) + moves
-        again = moves and moved[block] == 2
-        for layer, wanted in enumerate((new, again)):
-            piece = rect(*box) if wanted and not outside(operand, block) else ""
-            fresh = piece and f"{key} {piece}" not in drawn[layer]
-            drawn[layer].add(f"{key} {piece}")
-            added[layer].append((key, piece if fresh else ""))
-    return growing(added[0], keys), growing(added[1], keys)
+    moved: Counter[tuple[int, ...]] = Counter()
+    held, again = [], []
+    for block, moves, box in zip(operand["blocks"], operand["moves"], boxes, strict=True):
+        drawn = "" if outside(operand, block) else rect(*box)
+        held.append(drawn * (block not in moved))
+        moved[block] += moves
+        again.append(drawn * (moves and moved[block] == 2))
+    return growing(held, keys), growing(again, keys)
 
 
 def _fill(book: Book, operand: Data, boxes: Sequence[Box]) -> str:
@@ -150,38 +146,75 @@ def _fill(book: Book, operand: Data, boxes: Sequence[Box]) -> str:
     return f'<path class="pz-m-summed" {book.attributes(d=each(paths))}/>'
 
 
-def _slice_words(book: Book, operand: Data, view: Data) -> str:
-    if view["slices"] == 1:
-        return ""
+def _slice_words(book: Book, operand: Data, view: Data) -> Iterator[str]:
+    """What a number of a slice counts, or which one is shown; nothing where there is one slice."""
     lead = ", ".join(str(a) for a in view["lead"])
     axes = f"axis {lead}" if len(view["lead"]) == 1 else f"axes {lead}"
-    if not view["one"]:
-        return f"[ ] counts along {axes}"
-    shown = numbers([slice_of(view, operand, block) for block in operand["blocks"]])
-    return f"slice {book.element('b', shown)} of {view['slices']:,} along {axes}"
-
-
-def _never_words(operand: Data) -> str:
-    """How many blocks no step touches; empty if there are none."""
-    count, total = len(operand["never"]), math.prod(operand["counts"])
-    return f"{count:,} of {total:,} blocks never touched" if count else ""
+    if view["one"]:
+        shown = numbers([slice_of(view, operand, block) for block in operand["blocks"]])
+        yield f"slice {book.element('b', shown)} of {view['slices']:,} along {axes}"
+    elif view["slices"] > 1:
+        yield f"[ ] counts along {axes}"
 
 
 def still_panel(data: Data, book: Book, alike: Sequence[Data], view: Data | None) -> str:
     """What stays in place: scratch, whose sum may grow, and what lies in HBM."""
     operand = alike[0]
-    words = f'<div class="pz-state">{html.escape(still_words(operand))}</div>'
+    words, names = html.escape(still_words(operand)), head(data, alike)
     if view is None:
-        return f'<div class="pz-panel">{head(data, alike)}{words}</div>'
-    size = f'width="{view["width"]:g}" height="{view["height"]:g}"'
-    return (
-        f'<div class="pz-panel" style="width:{max(126, view["width"]):g}px">'
-        f'{head(data, alike)}{words}<svg class="pz-scratch" {size} aria-hidden="true">'
-        f"{still_box(data, book, operand, view)}</svg></div>"
-    )
+        return f'<div class="pz-panel">{names}<div class="pz-state">{words}</div></div>'
+    wide, box = max(126, view["width"]), still_box(data, book, operand, view)
+    return piece("panel of what stays", wide=wide, head=names, words=words, view=view, picture=box)
 
 
 def still_box(data: Data, book: Book, operand: Data, view: Data) -> str:
     """Scratch, and how much of its sum is in it."""
     box = (1.0, 1.0, view["w"], view["h"])
     return cell(*box, "resident") + _fill(book, operand, [box] * data["kept"])
+
+
+def list_panel(data: Data, book: Book, operand: Data) -> str:
+    """A prefetched array: its numbers in rows that wrap, those that a step reads marked."""
+    shape, _ = describe(operand)
+    used = entries(operand, data["kept"])
+    name, what = html.escape(operand["name"]), html.escape(f"{shape}; {still_words(operand)}")
+    read = book.element("div", each([read_words(operand, one) for one in used]), "pz-read")
+    cells = _cells(book, operand, used)
+    return piece("panel of a list", name=name, what=what, cells=cells, read=read)
+
+
+def entries(operand: Data, kept: int) -> list[list[int]]:
+    """The elements of the flat array that each step reads."""
+    read = np.array(operand.get("used", ()), np.int64).reshape(-1, kept)
+    return [sorted(set(column) - {-1}) for column in read.T.tolist()]
+
+
+def read_words(operand: Data, used: list[int]) -> str:
+    """Which entries a step reads, and what they are where the picture knows."""
+    if "numbers" not in operand:
+        return "its values are known only when it runs"
+    found = []
+    for flat in used:
+        index = ", ".join(str(int(i)) for i in np.unravel_index(flat, operand["shape"] or (1,)))
+        here = operand["numbers"][flat : flat + 1]  # empty beyond those that are printed
+        found.append(f"[{index}]" + "".join(f" = {int(number)}" for number in here))
+    return "reads " + ", ".join(found) if found else "not read"
+
+
+def _cells(book: Book, operand: Data, used: list[list[int]]) -> str:
+    if "numbers" not in operand:
+        return ""
+    found = [int(x) for x in operand["numbers"]]
+    width = operand["shape"][-1] if len(operand["shape"]) > 1 else max(1, len(found))
+    rows = [range(i, min(i + width, len(found))) for i in range(0, len(found), width)]
+
+    def marked(n: int) -> str:
+        return book.attributes(class_=each(["pz-used" * (n in one) for one in used]))
+
+    drawn = "".join(
+        '<div class="pz-cells">' + "".join(f"<i {marked(n)}>{found[n]}</i>" for n in row) + "</div>"
+        for row in rows
+    )
+    total = math.prod(operand["shape"])
+    more = f'<div class="pz-what">the first {len(found)} of {total:,}</div>'
+    return drawn + more * (len(found) < total)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Container, Sequence
+import tomllib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 # Okabe and Ito's colours for every kind of colour vision. All but the light "sky", which never
@@ -12,7 +14,7 @@ from typing import Any
 # to be known. Text is never coloured; it is `currentColor`, as are all neutral marks.
 BLUE, SKY, GREEN, PURPLE, VERMILLION = "#0072B2", "#56B4E9", "#009E73", "#CC79A7", "#D55E00"
 INK = "currentColor"
-PAPER, DARK_PAPER, TEXT, DARK_TEXT = "#ffffff", "#15181c", "#1f2328", "#e6edf3"
+COLOURS = dict(BLUE=BLUE, SKY=SKY, GREEN=GREEN, PURPLE=PURPLE, VERMILLION=VERMILLION, INK=INK)
 
 SANS = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
 MONO = "ui-monospace, 'SFMono-Regular', Menlo, Consolas, 'DejaVu Sans Mono', monospace"
@@ -20,63 +22,29 @@ MONO = "ui-monospace, 'SFMono-Regular', Menlo, Consolas, 'DejaVu Sans Mono', mon
 
 @dataclass(frozen=True)
 class Mark:
-    """How a block looks. `hatch` is a second carrier beside colour: "/", "\\", "x", "." or none."""
+    """What a mark of marks.toml means, its attributes, and its hatch, if it has one."""
 
     means: str
-    fill: str = "none"
-    opacity: float = 1.0
-    stroke: str = "none"
-    width: float = 0.0
-    dash: str = ""
+    looks: Mapping[str, str]
     hatch: str = ""
 
-    def attributes(self) -> str:
-        """The mark as SVG presentation attributes, which need no style sheet."""
-        return " ".join(f'{name}="{value}"' for name, value in self._items())
 
-    def css(self) -> str:
-        """The mark as the body of a CSS rule."""
-        return ";".join(f"{name}:{value}" for name, value in self._items())
-
-    def _items(self) -> list[tuple[str, str]]:
-        items = [("fill", self.fill)]
-        if self.fill != "none" and self.opacity < 1:
-            items.append(("fill-opacity", f"{self.opacity:g}"))
-        if self.stroke != "none":
-            items += [("stroke", self.stroke), ("stroke-width", f"{self.width:g}")]
-        if self.dash:
-            items.append(("stroke-dasharray", self.dash))
-        return items
-
-
-# Outlined is here now, solid moves, pale was here before, hatched does not take part.
+_ROWS = tomllib.loads(Path(__file__).with_name("marks.toml").read_text(encoding="utf-8"))
 MARKS = {
-    "fetched": Mark("fetched from HBM for this step", BLUE, 1, INK, 2),
-    "reused": Mark("reused: still in VMEM", SKY, 0.45, INK, 3),
-    "read": Mark("read before", SKY, 0.22),
-    "reread": Mark("fetched more than once before", SKY, 0.85),
-    "written": Mark("written back to HBM after this step", GREEN, 1, INK, 2),
-    "held": Mark("stays in VMEM, not yet written back", GREEN, 0.45, INK, 3),
-    "done": Mark("written before", GREEN, 0.2),
-    "summed": Mark("how much of its sum is in", GREEN, 0.85),
-    "work": Mark("the body computes", INK, 0.75),
-    "skipped": Mark("the body skips its work", INK, 0.06, INK, 1, "3 2"),
-    "waits": Mark("the kernel waits", INK, 0.06, INK, 1, "3 2"),
-    "inward": Mark("a copy into the slot is in flight", BLUE),
-    "outward": Mark("a copy out of the slot is in flight", GREEN),
-    "landed": Mark("landed, not yet used", SKY, 0.4),
-    "untouched": Mark("no step ever touches it", INK, 0.05, hatch="/"),
-    "beyond": Mark("beyond the array's edge", PURPLE, 0.35, PURPLE, 1, hatch="\\"),
-    "masked": Mark("masked out", PURPLE, 0.35, PURPLE, 1, hatch="\\"),
-    "resident": Mark("stays in place for the whole walk", INK, 0.1, INK, 1),
-    "fault": Mark("what is wrong", VERMILLION, 0.3, VERMILLION, 2.5, hatch="x"),
+    name: Mark(
+        row["means"],
+        {what: COLOURS.get(value, str(value)) for what, value in row["looks"].items()},
+        row.get("hatch", ""),
+    )
+    for name, row in _ROWS.items()
 }
 
+_GAP = 6  # pixels between lines of a hatch
 
-def px(value: float) -> str:
-    """A coordinate: one decimal at most, the same on every machine."""
-    text = f"{value:.1f}"
-    return text[:-2] if text.endswith(".0") else text
+
+def px(value: float, digits: int = 1) -> str:
+    """A coordinate: so many decimals at most, the same on every machine."""
+    return f"{value:.{digits}f}".rstrip("0").rstrip(".")
 
 
 def rect(x: float, y: float, w: float, h: float) -> str:
@@ -84,7 +52,7 @@ def rect(x: float, y: float, w: float, h: float) -> str:
     return f"M{px(x)} {px(y)}h{px(w)}v{px(h)}h-{px(w)}z"
 
 
-def hatch(x: float, y: float, w: float, h: float, kind: str, gap: float = 6) -> str:
+def hatch(x: float, y: float, w: float, h: float, kind: str) -> str:
     """Diagonal lines inside a rectangle as path data.
 
     Lines of one grid over the whole picture, so that hatched neighbours join, and no <pattern>,
@@ -93,21 +61,19 @@ def hatch(x: float, y: float, w: float, h: float, kind: str, gap: float = 6) -> 
     if kind == "x" and min(w, h) < 20:  # one cross
         return f"M{px(x)} {px(y)}l{px(w)} {px(h)}M{px(x)} {px(y + h)}l{px(w)} -{px(h)}"
     if kind == "x":
-        return hatch(x, y, w, h, "/", gap) + hatch(x, y, w, h, "\\", gap)
+        return hatch(x, y, w, h, "/") + hatch(x, y, w, h, "\\")
     if kind == "\\":  # the mirror image: reflect, hatch, reflect back
-        lines = [(-a, b, -c, d) for a, b, c, d in _diagonals(-x - w, y, w, h, gap)]
+        lines = [(-a, b, -c, d) for a, b, c, d in _diagonals(-x - w, y, w, h)]
     else:
-        lines = list(_diagonals(x, y, w, h, gap))
+        lines = list(_diagonals(x, y, w, h))
     return "".join(f"M{px(a)} {px(b)}L{px(c)} {px(d)}" for a, b, c, d in lines)
 
 
-def _diagonals(
-    x: float, y: float, w: float, h: float, gap: float
-) -> list[tuple[float, float, float, float]]:
-    """Where the lines x + y = k * gap enter and leave a rectangle."""
-    found, k = [], int((x + y) // gap) + 1
-    while k * gap < x + y + w + h:
-        c = k * gap
+def _diagonals(x: float, y: float, w: float, h: float) -> list[tuple[float, float, float, float]]:
+    """Where the lines x + y = k * _GAP enter and leave a rectangle."""
+    found, k = [], int((x + y) // _GAP) + 1
+    while k * _GAP < x + y + w + h:
+        c = k * _GAP
         left, right = max(x, c - y - h), min(x + w, c - y)
         if right - left > 0.5:
             found.append((left, c - left, right, c - right))
@@ -118,12 +84,13 @@ def _diagonals(
 def cell(x: float, y: float, w: float, h: float, mark: str) -> str:
     """One block with its mark, hatch included; needs no style sheet."""
     m = MARKS[mark]
-    inset = m.width / 2  # an outline stays inside its block
-    d = rect(x + inset, y + inset, w - m.width, h - m.width)
-    drawn = f'<path d="{d}" {m.attributes()}/>'
+    width = float(m.looks.get("stroke-width", 0))
+    inset = width / 2  # an outline stays inside its block
+    looks = " ".join(f'{name}="{value}"' for name, value in m.looks.items())
+    drawn = f'<path d="{rect(x + inset, y + inset, w - width, h - width)}" {looks}/>'
     if m.hatch:
-        lines = hatch(x + m.width, y + m.width, w - 2 * m.width, h - 2 * m.width, m.hatch)
-        stroke = m.stroke if m.stroke != "none" else INK
+        lines = hatch(x + width, y + width, w - 2 * width, h - 2 * width, m.hatch)
+        stroke = m.looks.get("stroke", INK)
         drawn += f'<path d="{lines}" stroke="{stroke}" stroke-opacity=".5" fill="none"/>'
     return drawn
 
@@ -177,11 +144,9 @@ def text(
     )
 
 
-def legend(
-    marks: Sequence[str], x: float, y: float, width: float, size: float = 11
-) -> tuple[str, float]:
+def legend(marks: Sequence[str], x: float, y: float, width: float) -> tuple[str, float]:
     """Swatches with their meanings, wrapped to `width`; returns the drawing and its height."""
-    drawn, left, top = [], x, y
+    drawn, left, top, size = [], x, y, 11
     for name in marks:
         words = MARKS[name].means
         room = 20 + text_width(words, size) + 18
@@ -191,20 +156,6 @@ def legend(
         drawn.append(text(left + 20, top + 11, words, size=size, room=x + width - left - 20))
         left += room
     return "".join(drawn), top + 14 - y
-
-
-def swatch(mark: str) -> str:
-    """A mark as a small inline picture for HTML text."""
-    return (
-        '<svg width="14" height="14" viewBox="0 0 14 14" aria-hidden="true" '
-        f'style="vertical-align:-2px">{cell(0.5, 0.5, 13, 13, mark)}</svg>'
-    )
-
-
-def key(marks: Container[str]) -> str:
-    """What marks mean, as HTML."""
-    items = (f"<span>{swatch(m)} {MARKS[m].means}</span>" for m in MARKS if m in marks)
-    return f'<div class="pz-legend">{"".join(items)}</div>'
 
 
 def code(words: str) -> str:
@@ -220,23 +171,20 @@ def tuple_words(values: Any) -> str:
     return f"({entries},)" if len(values) == 1 else f"({entries})"
 
 
+def plural(count: int, one: str, many: str) -> str:
+    """A count and its noun: "1 step", "6 steps"."""
+    return f"{count:,} {one if count == 1 else many}"
+
+
 def document(
     width: float, height: float, body: str, title: str, description: str, rules: str = ""
 ) -> str:
-    """A standalone SVG file: a card with paper of its own, dark where the reader prefers dark.
+    """A standalone SVG file, card.svg: with paper of its own, dark where the reader prefers dark.
 
     An image cannot know the theme of the page that embeds it, and its system's preference may be
     the other one. On its own paper it is legible either way.
     """
-    style = (
-        f"{rules}svg{{color:{TEXT}}}.paper{{fill:{PAPER}}}@media(prefers-color-scheme:dark)"
-        f"{{svg{{color:{DARK_TEXT}}}.paper{{fill:{DARK_PAPER}}}}}"
-    )
+    values = dict(title=html.escape(title), description=html.escape(description), rules=rules)
     body = body.replace(f' font-family="{SANS}"', "")  # said once, for all of it
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{px(width)}" height="{px(height)}" '
-        f'viewBox="0 0 {px(width)} {px(height)}" role="img" font-family="{SANS}">\n'
-        f"<title>{html.escape(title)}</title>\n<desc>{html.escape(description)}</desc>\n"
-        f"<style>{style}</style>\n"
-        f'<rect class="paper" width="{px(width)}" height="{px(height)}" rx="8"/>\n{body}\n</svg>\n'
-    )
+    card = Path(__file__).with_name("card.svg").read_text(encoding="utf-8")
+    return card.format(width=px(width), height=px(height), font=SANS, body=body, **values)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -134,17 +135,16 @@ def place(view: Data, operand: Data, block: tuple[int, ...]) -> Box:
     return view["x"][spot] + x, view["y"][spot] + y, w, h
 
 
-def overhang(operand: Data) -> dict[int | None, int]:
+def overhang(operand: Data) -> dict[int, int]:
     """Elements by which the last block along an axis hangs over the edge, where it does."""
     if operand["stride"] != operand["sizes"] or any(operand["low"]):
         return {}
     ends = zip(operand["counts"], operand["sizes"], operand["shape"], strict=True)
-    found: dict[int | None, int]
-    found = {axis: count * size - whole for axis, (count, size, whole) in enumerate(ends)}
-    return {axis: over for axis, over in found.items() if over > 0}
+    overs = enumerate(count * size - whole for count, size, whole in ends)
+    return {axis: over for axis, over in overs if over > 0}
 
 
-def _hanging(over: dict[int | None, int], axis: int | None, scale: float) -> float:
+def _hanging(over: Mapping[int, int], axis: Any, scale: float) -> float:
     """Pixels of what hangs over: to scale, but a block may be much larger than its array."""
     return min(over.get(axis, 0) * scale, _HANGING)
 
@@ -152,9 +152,7 @@ def _hanging(over: dict[int | None, int], axis: int | None, scale: float) -> flo
 def beyond(view: Data, operand: Data, block: tuple[int, ...]) -> str:
     """What of a block hangs over the edge, to the right and below."""
     over, counts = overhang(operand), operand["counts"]
-    last: dict[int | None, int] = {
-        a: n for a, n in over.items() if a is not None and block[a] == counts[a] - 1
-    }
+    last = {axis: n for axis, n in over.items() if block[axis] == counts[axis] - 1}
     if not last:
         return ""
     x, y, w, h = place(view, operand, block)
@@ -202,17 +200,12 @@ def _stacked(above: Box, below: Box) -> bool:
 
 def _runs(operand: Data) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
     """First and last block of every run of untouched blocks in a row."""
-    counts, numbers = operand["counts"], np.array(operand["never"])
-    if not len(numbers):
-        return
+    counts = operand["counts"]
     row = counts[-1] if counts else 1
-    fresh = (np.diff(numbers) != 1) | (np.diff(numbers // row) != 0)
-    ends = np.append(np.flatnonzero(fresh), len(numbers) - 1)
-    starts = np.append(0, ends[:-1] + 1)
-    first, last = (
-        np.stack(np.unravel_index(numbers[at], counts), axis=-1).tolist() for at in (starts, ends)
-    )
-    yield from zip(map(tuple, first), map(tuple, last), strict=True)
+    numbers = enumerate(operand["never"])
+    for _, run in itertools.groupby(numbers, lambda one: (one[1] - one[0], one[1] // row)):
+        own = [number for _, number in run]
+        yield tuple(np.unravel_index(own[0], counts)), tuple(np.unravel_index(own[-1], counts))
 
 
 def frame(view: Data) -> str:

@@ -1,13 +1,19 @@
-"""A few numbers as a line over their places, or as a bar for each name: matplotlib draws them."""
+"""Small pictures: numbers as a line over their places, or as a bar for each name, which matplotlib
+draws; and the map of right and wrong blocks of an output, from its text.
+"""
 
 from __future__ import annotations
 
+import html
 import io
 from collections.abc import Mapping, Sequence
 
-from puzzles._draw.palette import BLUE
+from puzzles._draw.palette import BLUE, cell, text, text_width
 
 _ROW = 0.3  # inches of height for a bar
+_EACH = 22.0  # pixels from one square to the next: a number of three digits has room
+_CELLS = {".", "x"}
+_MARKS = {*_CELLS, "…"}
 
 
 def plot_svg(values: Sequence[float] | Mapping[str, float], title: str) -> str | None:
@@ -50,3 +56,28 @@ def plot_text(values: Sequence[float] | Mapping[str, float], title: str) -> str:
 def number(value: float) -> str:
     """Four digits, and no exponent where it can be helped: 0.9643, 12.5, 1,234,567."""
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def block_squares(words: str) -> str:
+    """The map of right and wrong blocks as small squares; other lines as they are."""
+    rows, drawn, y, width = words.splitlines(), [], 0, 0.0
+    for row in rows:
+        marks = row.split()
+        if any(not mark.isdecimal() and mark not in _MARKS for mark in marks):
+            drawn.append(text(0, y + 13, row, size=12))
+            width = max(width, text_width(row, 12))
+            y += 20
+            continue
+        first = int(row.startswith(" ") and not set(marks) & _CELLS)
+        for n, mark in enumerate(marks, first):  # block numbers begin over the first block
+            if mark in _CELLS:
+                drawn.append(cell(n * _EACH, y, 17, 17, "fault" if mark == "x" else "done"))
+            else:
+                drawn.append(text(n * _EACH + 8, y + 13, mark, size=11, anchor="middle"))
+        width = max(width, _EACH * (len(marks) + first))
+        y += 20
+    width += 10
+    return (
+        f'<div style="margin-top:6px"><svg width="{width:g}" height="{y}" role="img" '
+        f'aria-label="{html.escape(words)}">{"".join(drawn)}</svg></div>'
+    )

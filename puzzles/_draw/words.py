@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from puzzles._draw.copies import copies_text
 from puzzles._draw.data import Data
-from puzzles._draw.palette import tuple_words
+from puzzles._draw.palette import plural, tuple_words
 from puzzles._receipt import amount
+from puzzles._rules import sentence
 
 
 def walk_text(data: Data) -> str:
@@ -13,11 +14,6 @@ def walk_text(data: Data) -> str:
     parts = [title(data), *(f"✗ {fault['says']}" for fault in data["faults"])]
     copied = copies_text(data["copies"]) if data.get("copies") else []
     return "\n".join([*parts, *summary(data), *copied])
-
-
-def plural(count: int, one: str, many: str) -> str:
-    """A count and its noun: "1 step", "6 steps"."""
-    return f"{count:,} {one if count == 1 else many}"
 
 
 def title(data: Data) -> str:
@@ -43,7 +39,7 @@ def summary(data: Data) -> list[str]:
 
 def moved(data: Data, form: str = "{}") -> str:
     """What the whole launch reads and writes; each amount in a form of its own."""
-    bound = f"{data['bound']} " if "bound" in data else ""
+    bound = data["bound"]
     read, written = (form.format(amount(data[way])) for way in ("read", "written"))
     return f"read {bound}{read}, written {bound}{written}"
 
@@ -51,21 +47,15 @@ def moved(data: Data, form: str = "{}") -> str:
 def working(data: Data) -> str:
     """In how many steps the body computes."""
     if data["busy"] is None:
-        if not data["maximal"]:
-            return "the body stores nothing"
-        return "the body does no floating-point arithmetic"
-    bound = f"{data['bound']} " if "bound" in data else ""
-    return (
-        f"the body computes in {bound}{data['busy']:,} of {plural(data['steps'], 'step', 'steps')}"
-    )
+        does = "does no floating-point arithmetic" if any(data["work"]) else "stores nothing"
+        return f"the body {does}"
+    steps = plural(data["steps"], "step", "steps")
+    return f"the body computes in {data['bound']}{data['busy']:,} of {steps}"
 
 
 def sampled(data: Data) -> str:
     """How many steps of a long walk are shown."""
-    return (
-        f"{data['kept']:,} of {data['steps']:,} steps are shown, evenly spread, "
-        "and colour the blocks; counts and bytes are those of all."
-    )
+    return sentence("steps shown", kept=data["kept"], steps=data["steps"])
 
 
 def describe(operand: Data) -> tuple[str, str]:
@@ -92,19 +82,12 @@ def still_words(operand: Data) -> str:
     if operand["role"] == "scalar":
         return f"prefetched to SMEM once, {amount(operand['bytes'])}"
     if operand["role"] == "any":
-        return _far_words(operand)
+        ways = {way: operand[way] for way in ("from", "to") if operand[way][0]}
+        copies = (
+            f"{plural(times, 'copy', 'copies')} {way} it, {amount(size)}"
+            for way, (times, size) in ways.items()
+        )
+        return sentence("copied by hand" if ways else "left in HBM", copies=" and ".join(copies))
     if "sem" in operand["space"]:
         return "semaphore"
     return f"scratch, stays in {operand['space'].upper()}"
-
-
-def _far_words(operand: Data) -> str:
-    """What becomes of a ref that stays in HBM."""
-    ways = [
-        f"{plural(times, 'copy', 'copies')} {way} it, {amount(size)}"
-        for way, (times, size) in (("from", operand["from"]), ("to", operand["to"]))
-        if times
-    ]
-    if not ways:
-        return "stays in HBM: nothing fetches it, and the kernel copies nothing"
-    return f"stays in HBM: the kernel makes {' and '.join(ways)}"

@@ -46,7 +46,7 @@ from puzzles._launch.jaxprs import (
 from puzzles._launch.launch import Launch
 from puzzles._launch.mesh import as_tpu, devices_called, pipelines_on_cpu
 from puzzles._launch.moves import Copy
-from puzzles._launch.operand import Operand, itemsize, row_keys
+from puzzles._launch.operand import Operand, itemsize
 from puzzles._launch.pl_kernel import with_kernels_launched
 from puzzles._launch.run import (
     exactly,

@@ -64,6 +64,11 @@ def sentence(name: str, /, **facts: object) -> str:
     return _read()["sentences"][name].format(**facts)
 
 
+def to_author(name: str, /, **facts: object) -> str:
+    """What the author of a puzzle is told under a name, with its facts filled in."""
+    return _read()["to_author"][name].format(**facts)
+
+
 def title_of(stage: str) -> str:
     """The headline of a verdict at a stage."""
     return _read()["titles"][stage]

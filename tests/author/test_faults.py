@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 import sample
-from planted import FRONT, Rung
+from planted import FRONT, Rung, verified
 
-from puzzles._author import gate, repository, scaffold, tree
+from puzzles._author import repository, scaffold, tree
 
 pytestmark = pytest.mark.newest  # JAX changes nothing here
 
@@ -40,7 +40,7 @@ def told(rung: Rung, tmp_path: Path):
         except Exception:  # the module cannot be imported: the gate is to say so
             pass
         if "place" not in fault:
-            return gate.verify_rung("toy_warm_up", libtpu=False, quick=True).problems
+            return verified("toy_warm_up", quick=True).problems
         files = tree.project_problems(tmp_path, ["toy"]) if "files" in fault else ()
         return [*tree.ladder_problems("toy"), *(one for one in files if "stray" in one)]
 

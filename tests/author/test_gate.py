@@ -7,7 +7,7 @@ from pathlib import Path
 
 import jax
 import pytest
-from planted import FRONT, Rung, line
+from planted import FRONT, Rung, line, verified
 
 import puzzles
 from puzzles import __main__ as cli
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.newest  # JAX changes nothing here
 
 def test_the_scaffolds_puzzle_has_no_problem(rung: Rung) -> None:
     puzzle = rung()
-    report = gate.verify_rung(puzzle.name, libtpu=False)
+    report = verified(puzzle.name)
     assert report.problems == []
     assert (report.counts["mistakes"], report.counts["alternatives"]) == ("4/4", "3/3")
     assert str(report).startswith("ok  toy/toy_warm_up ")
@@ -90,7 +90,7 @@ def test_a_front_page_is_looked_at_though_only_a_rung_is_named(
     rung: Rung, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
     def reports(rungs, libtpu, quick, _):  # other processes do not know the ladder of a test
-        return [gate.verify_rung(name, libtpu, quick) for name in rungs]
+        return [verified(name, libtpu, quick) for name in rungs]
 
     monkeypatch.setattr(gate, "_reports", reports)
     puzzle = rung(front=FRONT.format('"toy_warm_up",').replace("TITLE", "HEADING"))

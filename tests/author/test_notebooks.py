@@ -150,7 +150,7 @@ def test_a_module_becomes_cells(rung):
     ],
 )
 def test_a_line_is_shown_as_a_whole_and_not_as_a_part_of_another(shown, secret, leak):
-    assert leaks._shows([types.SimpleNamespace(source=shown)], secret) == leak
+    assert leaks._shows(types.SimpleNamespace(source=shown), secret) == leak
 
 
 def test_a_line_without_a_name_of_its_own_gives_nothing_away():
@@ -267,7 +267,7 @@ def nbval(folder, **settings):
 @pytest.mark.graduate
 @pytest.mark.parametrize("name", SOLVED)
 def test_solved_notebooks_pass_in_strict_mode(name, environment, tmp_path):
-    (path,) = builder.write_solved(tmp_path / "solved", names=(name,))
+    (path,) = builder.write(tmp_path / "solved", builder.solved(names=(name,)))
     outcomes, text = nbval(path.parent, PUZZLES_STRICT="1")
     assert len(outcomes) == len(code(nbformat.read(path, as_version=4))), text
     assert set(outcomes.values()) == {"PASSED"}, text

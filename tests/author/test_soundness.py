@@ -8,7 +8,7 @@ import pytest
 from planted import Rung
 
 from puzzles import Puzzle
-from puzzles._author import margin, proof, soundness
+from puzzles._author import proof, soundness
 from puzzles._judge import largest_error
 
 DRAW = "rng(key).normal(0, 3, (M, N))"
@@ -22,8 +22,8 @@ def problems(puzzle: Puzzle) -> list[str]:
 def test_the_scaffolds_puzzle_is_sound_and_exact(rung: Rung) -> None:
     puzzle = rung()
     assert problems(puzzle) == []
-    found = margin.margin(puzzle, (0,))
-    assert (str(found), margin.margin_problem(puzzle, found)) == ("exact", None)
+    found = soundness.margin(puzzle, (0,))
+    assert (str(found), soundness.margin_problem(puzzle, found)) == ("exact", None)
 
 
 def test_interpret_may_be_passed_on(rung: Rung) -> None:
@@ -54,11 +54,11 @@ def near(error: float) -> tuple[str, str]:
 
 def test_the_margin_is_the_largest_error_in_units_of_the_tolerance(rung: Rung) -> None:
     puzzle = rung(near(1.0))
-    found = margin.margin(puzzle, (0, 1))
+    found = soundness.margin(puzzle, (0, 1))
     assert found is not None
     assert 0.6 < found.error < 1
     assert found.tolerance == 2e-5
-    assert f"is {found} times the tolerance, 2e-05" in str(margin.margin_problem(puzzle, found))
+    assert f"is {found} times the tolerance, 2e-05" in str(soundness.margin_problem(puzzle, found))
 
 
 @pytest.mark.parametrize(

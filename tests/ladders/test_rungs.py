@@ -16,7 +16,7 @@ import verdicts
 
 import puzzles
 from puzzles import Puzzle, _regions, _tpu, judge
-from puzzles._author import margin, proof, review, soundness
+from puzzles._author import proof, review, soundness
 from puzzles._judge import memory
 from puzzles._ladders import ladder_module
 from puzzles._launch import keeping_traces
@@ -221,7 +221,7 @@ def test_the_production_shape_compares_costs(puzzle: Puzzle) -> None:
 def test_the_reference_is_far_from_being_refused(puzzle: Puzzle) -> None:
     """On its first case, which has run already; in `make graduate` on all."""
     some = puzzle if sample.ALL else _first_case_of(puzzle)
-    assert margin.margin_problem(puzzle, margin.margin(some, proof.SEEDS[:1])) is None
+    assert soundness.margin_problem(puzzle, soundness.margin(some, proof.SEEDS[:1])) is None
 
 
 @pytest.mark.newest

@@ -8,6 +8,7 @@ import tomllib
 from collections.abc import Iterator
 from importlib.resources import files
 from pathlib import Path
+from string import Formatter
 
 import pytest
 
@@ -91,6 +92,21 @@ def test_what_a_verdict_says_stands_with_the_words() -> None:
     for path in sorted((ROOT / "puzzles" / "_judge").glob("*.py")):
         found = [one for one in strings(path.read_text(encoding="utf-8")) if is_sentence(one)]
         assert not found, path.name
+
+
+def test_what_an_author_is_told_has_its_words_and_its_facts() -> None:
+    """Most is told of a rare fault: a name or a fact that is missing would raise only then."""
+    there: set[object] = set()
+    for path in sorted((ROOT / "puzzles" / "_author").glob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Constant):
+                there.add(node.value)
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in ("to_author", "problem"):
+                name, facts = node.args[-1], {word.arg for word in node.keywords}
+                if isinstance(name, ast.Constant) and None not in facts:  # None: `**facts`
+                    words = Formatter().parse(WORDS["to_author"][str(name.value)])
+                    assert facts == {one[1] for one in words} - {None}, name.value
+    assert set(WORDS["to_author"]) <= there
 
 
 def test_a_sentence_in_a_file_is_seen() -> None:
