@@ -24,6 +24,8 @@ from puzzles._launch.finding import (
     place,
     placed,
     text_of,
+    told,
+    when,
 )
 from puzzles._launch.finite import first_not_finite
 from puzzles._launch.graph import Abstract, Unreadable

@@ -20,6 +20,5 @@ from puzzles._rules.table import (
     instead,
     rows,
     sentence,
-    stuck,
     title_of,
-)  # fmt: skip
+)

@@ -18,10 +18,20 @@ import jax
 import numpy as np
 
 from puzzles._jax import JaxprEqn, jaxpr_as_fun, reset_tpu_interpret_mode_state
-from puzzles._launch import ERROR, PALLAS_CALL, Finding, Launch, Traced, line_of, text_of, visited
-from puzzles._rules import stuck
+from puzzles._launch import (
+    PALLAS_CALL,
+    Finding,
+    Launch,
+    Traced,
+    line_of,
+    text_of,
+    told,
+    visited,
+    when,
+)
+from puzzles._rules import sentence
 from puzzles._tpu import simulator_words as words
-from puzzles._tpu.sanitizer import Sanitized, differing, refused
+from puzzles._tpu.sanitizer import AFTER_THE_FIRST, Sanitized, differing, refused
 from puzzles._tpu.simulator import Run, drawn, forget_callbacks, listening, simulated
 from puzzles._tpu.watch import WAITS, End, How, Watch, given_to
 
@@ -59,11 +69,7 @@ def sanitize_together(
     count = math.prod(axes.values())
     here = jax.local_devices(backend="cpu")
     if len(here) < count:
-        return Sanitized(
-            why_not=f"the kernel speaks to {count} devices, and this Python has {len(here)}: in a "
-            "shell `python -m puzzles examine` starts one that has 8, and so does XLA_FLAGS="
-            f"--xla_force_host_platform_device_count={count}, set before JAX is imported"
-        )
+        return Sanitized(why_not=sentence("too few devices", count=count, here=len(here)))
     if launch.steps * count > STEPS:
         return Sanitized(why_not=f"{launch.steps:,} steps on {count} devices take too long")
     if (why := refused(traced, (launch,))) is not None:
@@ -80,7 +86,7 @@ def sanitize_together(
             ("eager", "unwritten"),
         )
     except _Found as error:
-        return Sanitized((error.finding,), said, "what comes after the first error")
+        return Sanitized((error.finding,), said, AFTER_THE_FIRST)
     except NotImplementedError as error:
         return Sanitized(why_not=f"the simulator cannot run this: {error}")
     if found is None:
@@ -182,11 +188,8 @@ class _Together:
         return NotImplementedError(found) if isinstance(found, str) else _Found(found)
 
     def stuck(self, rule: str, step: tuple[int, ...] | None, info: Any) -> Finding:
-        what, remedy = stuck(rule)
-        says = f"The kernel {what}{f' at grid step {step}' if step else ''}"
-        says += f", in `{text_of(info)}`" if text_of(info) else ""
-        line = line_of(info) or self.launch.line
-        return Finding("hazard", ERROR, f"{says}.", remedy, self.launch.name, line=line)
+        where = dict(launch=self.launch.name, line=line_of(info) or self.launch.line)
+        return told("hazard", rule, where=when(step, text_of(info)), **where)
 
     def here(self, *given: Any) -> Any:
         """The simulator's `grid_point_recorder`, which does not know which device calls."""
@@ -236,16 +239,11 @@ class _Together:
             if not 0 <= there < self.count:
                 what = "copies to" if name == "dma_start" else "signals"
                 step, info = self.watches[device].step, given.get("source_info")
-                says = (
-                    f"Device {device} {what} device {there}"
-                    f"{f' at grid step {step}' if step else ''}, and there are {self.count}, "
-                    "numbered from 0."
-                )
-                remedy = "Take the number of a neighbour modulo the length of the axis."
-                at, line = self.launch.name, line_of(info) or self.launch.line
-                self.gone = self.gone or Finding(
-                    "out-of-bounds", ERROR, says, remedy, at, None, step, line
-                )
+                where = dict(launch=self.launch.name, step=step, when=when(step))
+                facts = dict(device=device, what=what, there=there, count=self.count)
+                facts["line"] = line_of(info) or self.launch.line
+                gone = told("out-of-bounds", "no such device", **where, **facts)
+                self.gone = self.gone or gone
                 raise RuntimeError("a device that is not there")
 
     def meet(self, name: str, device: int) -> None:

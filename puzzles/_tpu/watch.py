@@ -22,7 +22,6 @@ from puzzles._launch import (
     ranges_of,
     recasts,
     taken,
-    text_of,
 )
 from puzzles._tpu.hazards import Place
 from puzzles._tpu.seen import Seen, bytes_of, comparable, floating, inside
@@ -258,10 +257,6 @@ class Watch:
         """The kernel's parameter that a buffer of the simulator belongs to."""
         known = None if buffer is None else self._buffers.get(buffer)
         return None if known is None else known.name
-
-    def line(self) -> str | None:
-        """The learner's line that failed, stripped."""
-        return text_of(self.failed[1].get("source_info"))[:100] or None
 
 
 def _shapes(equation: JaxprEqn) -> dict[str, tuple[int, ...]]:
