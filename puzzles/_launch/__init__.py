@@ -47,7 +47,7 @@ from puzzles._launch.jaxprs import (
 )
 from puzzles._launch.launch import Launch
 from puzzles._launch.mesh import as_tpu, devices_called, pipelines_on_cpu
-from puzzles._launch.moves import Copy
+from puzzles._launch.moves import Copy, bytes_of
 from puzzles._launch.operand import Operand, itemsize, row_keys
 from puzzles._launch.pl_kernel import with_kernels_launched
 from puzzles._launch.run import calculated, on_cpu, quickly, run_program, runs_in_python

@@ -20,6 +20,7 @@ from puzzles._launch import (
     Finding,
     Launch,
     Part,
+    bytes_of,
     line_of,
     ranges_of,
     text_of,
@@ -28,7 +29,6 @@ from puzzles._launch import (
 )
 from puzzles._rules import sentence
 from puzzles._tpu.hazards import Flight, Flights, Place
-from puzzles._tpu.seen import bytes_of
 
 MOMENTS = 256  # that are followed
 _COPIES = ("dma_start", "dma_wait")
@@ -313,8 +313,7 @@ def _place(part: Part) -> Place:
 
 def _size(part: Part) -> int:
     """Bytes of a part of a buffer."""
-    buffer = _place(part).buffer
-    size = bytes_of(tuple(buffer.shape), buffer.dtype, part[1])
+    size = bytes_of(_place(part).buffer, part[1])
     if size is None:
         raise _Unknown("size unknown")
     return size

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from puzzles._jax import Jaxpr, JaxprEqn, Var
+from puzzles._jax import JaxprEqn
 from puzzles._launch import (
     WARNING,
     Finding,
@@ -15,6 +13,7 @@ from puzzles._launch import (
     parameter_names,
     text_of,
     told,
+    visited,
     when,
 )
 from puzzles._rules import sentence
@@ -26,7 +25,7 @@ def translate(error: Exception, watch: Watch) -> Finding | str:
 
     A sentence where it may be the simulator that stops, and not the kernel.
     """
-    text, info = _gist(error), watch.failed[1].get("source_info")
+    text, info = _gist(error), watch.failed.get("source_info")
     at = when(watch.step, text_of(info)[:100])
     facts = dict(launch=watch.launch, step=watch.step, line=line_of(info), when=at, where=at)
     if isinstance(error, Stuck):
@@ -39,7 +38,7 @@ def translate(error: Exception, watch: Watch) -> Finding | str:
         facts |= dict(operand=name, ref=f"`{name}`" if name else "a ref", name=name or "ref")
         return told("out-of-bounds", words, part=place.in_full, shape=shape, **facts)
     if "Advanced indexers" in text:
-        buffer = watch.failed[1].get("buffer_id")
+        buffer = watch.failed.get("buffer_id")
         name = None if buffer is None else watch.name_of(int(buffer))
         which = f"`{name}`" if name else "A ref"
         return told("lowering", "indexed with an array", operand=name, which=which, **facts)
@@ -62,22 +61,17 @@ def indexed_hbm(equation: JaxprEqn) -> Finding | None:
     """That the kernel indexes a ref in HBM; 0.7.2 lets it pass, 0.10 does not."""
     kernel = equation.params["jaxpr"]
     names = dict(zip(kernel.invars, parameter_names(equation), strict=True))
-    for ref, stored in _accessed(kernel, {v: v for v in kernel.invars}):
-        if memory_space(ref.aval) in ("any", "hbm"):
-            name = names.get(ref)
-            which = f"`{name}`" if name else "A ref in HBM"
-            words = "stored to HBM" if stored else "loaded from HBM"
-            where = dict(launch=launch_name(equation), operand=name)
-            return told("lowering", words, which=which, **where)
+    for access, path in visited(kernel):
+        if access.primitive.name in ("get", "swap", "addupdate", "masked_load", "masked_swap"):
+            ref = access.invars[0]
+            for around in reversed(path):
+                outer = {own: one for _, known in entered(around) for own, one in known.items()}
+                ref = outer.get(ref, ref)
+            if memory_space(ref.aval) in ("any", "hbm"):
+                name = names.get(ref)
+                loads = access.primitive.name in ("get", "masked_load")
+                words = "loaded from HBM" if loads else "stored to HBM"
+                where = dict(launch=launch_name(equation), operand=name)
+                which = f"`{name}`" if name else "A ref in HBM"
+                return told("lowering", words, which=which, **where)
     return None
-
-
-def _accessed(jaxpr: Jaxpr, outer: dict[Var, Var]) -> Iterator[tuple[Var, bool]]:
-    """The refs that are loaded from, or stored to, as the kernel's own variables where known."""
-    for equation in jaxpr.eqns:
-        name = equation.primitive.name
-        if name in ("get", "swap", "addupdate", "masked_load", "masked_swap"):
-            ref = equation.invars[0]
-            yield outer.get(ref, ref), name not in ("get", "masked_load")
-        for inner, known in entered(equation):
-            yield from _accessed(inner, {own: outer.get(one, one) for own, one in known.items()})

@@ -172,7 +172,7 @@ class _Together:
                 rule = "barrier left signalled"
             elif self.ends & left:
                 rule = "remote copy never waited for"
-            raise _Found(self.stuck(rule, None, None))
+            raise _Found(self.found("hazard", rule))
         return Run(results, self.watches)
 
     def translated(self, error: Exception) -> Exception:
@@ -187,9 +187,13 @@ class _Together:
         found = words.translate(cause, watch)
         return NotImplementedError(found) if isinstance(found, str) else _Found(found)
 
-    def stuck(self, rule: str, step: tuple[int, ...] | None, info: Any) -> Finding:
+    def found(
+        self, kind: str, words: str, step: Any = None, info: Any = None, /, **facts: Any
+    ) -> Finding:
+        """What is told in words of that name, at a grid step and the line of `info`."""
         where = dict(launch=self.launch.name, line=line_of(info) or self.launch.line)
-        return told("hazard", rule, where=when(step, text_of(info)), **where)
+        facts |= dict(when=when(step), where=when(step, text_of(info)))
+        return told(kind, words, **where, **facts)
 
     def here(self, *given: Any) -> Any:
         """The simulator's `grid_point_recorder`, which does not know which device calls."""
@@ -237,12 +241,10 @@ class _Together:
         """Whether devices that something comes to are."""
         for there, _ in brings:
             if not 0 <= there < self.count:
-                what = "copies to" if name == "dma_start" else "signals"
+                words = "copies to no such device" if name == "dma_start" else "no such device"
                 step, info = self.watches[device].step, given.get("source_info")
-                where = dict(launch=self.launch.name, step=step, when=when(step))
-                facts = dict(device=device, what=what, there=there, count=self.count)
-                facts["line"] = line_of(info) or self.launch.line
-                gone = told("out-of-bounds", "no such device", **where, **facts)
+                facts = dict(device=device, there=there, count=self.count)
+                gone = self.found("out-of-bounds", words, step, info, step=step, **facts)
                 self.gone = self.gone or gone
                 raise RuntimeError("a device that is not there")
 
@@ -258,7 +260,7 @@ class _Together:
         rule, wanted = WAITS[name]
         end, count = (device, int(given["sem_id"])), int(given[wanted])
         step, info = self.watches[device].step, given.get("source_info")
-        in_vain = partial(self.stuck, rule, step, info)
+        in_vain = partial(self.found, "hazard", rule, step, info)
         with self.changed:
             self.until(device, lambda anyhow: self.comes(end, count, anyhow), in_vain)
             self.told[end] -= count
