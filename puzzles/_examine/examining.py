@@ -107,10 +107,9 @@ def _examined(fn: Any, args: tuple, chips: tuple[str, ...], seed: int) -> Examin
     work.compilation()
     work.costs()
     work.not_looked.append(_NUMBERS)
-    return Examination(
-        name, work.findings, launches, tuple(work.looked), tuple(work.not_looked), chips,
-        unseen=tuple(dict.fromkeys(work.unseen)),
-    )  # fmt: skip
+    said = (work.looked, work.not_looked, work.unseen)
+    looked, not_looked, unseen = (tuple(dict.fromkeys(each)) for each in said)
+    return Examination(name, work.findings, launches, looked, not_looked, chips, unseen=unseen)
 
 
 def _traced(fn: Callable, args: tuple, chip: str) -> tuple[Traced, bool]:
@@ -192,10 +191,9 @@ class _Examination:
         whole = list(lowered(self.traced))
         for n, (program, launch) in enumerate(zip(self.each, self.launches, strict=True)):
             # What speaks to other devices lowers only inside of its `shard_map`.
-            refused = list(lowered(program)) if whole and not speaks(program) else []
-            self.refused |= {n} if refused else set()
-            here = (replace(f, launch=launch.name, line=f.line or launch.line) for f in refused)
-            self.add(here, n)
+            for one in lowered(program) if whole and not speaks(program) else ():
+                self.refused.add(n)
+                self.add([replace(one, launch=launch.name, line=one.line or launch.line)], n)
         if not whole:  # the compiler's own word on blocks
             for about, f in self.told.items():
                 if f.kind == "misaligned":
@@ -225,8 +223,6 @@ class _Examination:
                 self.not_looked.append(f"uninitialised, hazard: {made.why_not}")
             if not made.steps and not made.findings:
                 self.unseen.append("memory")
-        self.looked = list(dict.fromkeys(self.looked))
-        self.not_looked = list(dict.fromkeys(self.not_looked))
 
     def number(self, one: Finding) -> int | None:
         """The first launch that has the name that a finding gives."""

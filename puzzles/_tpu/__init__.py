@@ -18,7 +18,7 @@ from puzzles._tpu.compiler import (
     supported_chips,
 )
 from puzzles._tpu.cycles import NoEstimate, estimated_cycles
-from puzzles._tpu.moments import Moment, Timeline, Trip, timeline
+from puzzles._tpu.moments import Timeline, timeline
 from puzzles._tpu.refusals import (
     budget,
     compiled,

@@ -55,7 +55,6 @@ class Trip:
     inward: bool
     start: int
     end: int | None
-    line: str
 
 
 @dataclass(frozen=True)
@@ -295,7 +294,7 @@ class _Follower:
             self.slots.append(slot)
         row, now = self.slots.index(slot), len(self.moments)
         self.under_way[flight] = len(self.trips)
-        self.trips.append(Trip(row, str(other), inward, now, None, flight.line))
+        self.trips.append(Trip(row, str(other), inward, now, None))
 
     def landed(self) -> None:
         """What no longer is in flight ends with this moment."""

@@ -23,10 +23,7 @@ def lowering(error: Exception, program: ClosedJaxpr) -> Finding:
     """What to say of an exception of Mosaic's lowering."""
     text = str(error)
     if "block shape" in text and (found := re.search(r"Block spec for (\S+)", text)):
-        operand, block, shape = _block(found[1], program)
-        whose = f"`{operand}`" if operand else found[1]
-        if block:
-            whose = sentence("block of an array", block=block, name=whose, shape=shape)
+        operand, whose = _block(found[1], program)
         words = "1-D block in Mosaic" if "rank 1" in text else "block in Mosaic"
         return told("misaligned", words, operand=operand, whose=whose)
     where = _learners_line(error, program)
@@ -51,17 +48,17 @@ def mask_column(equation: JaxprEqn) -> Finding:
     return told("lowering", "mask", line=line_of(equation.source_info), refused=refused)
 
 
-def _block(origin: str, program: ClosedJaxpr) -> tuple[str | None, object, object]:
-    """The operand that JAX calls `args[0]` or `outputs`: its name, block and shape."""
+def _block(origin: str, program: ClosedJaxpr) -> tuple[str | None, str]:
+    """The operand that JAX calls `args[0]` or `outputs`, and what to call its block."""
     for call in kernel_calls(program.jaxpr):
         grid = call.params["grid_mapping"]
         for position, mapping in enumerate(grid.block_mappings):
             if mapping.origin == origin:
-                array = array_of(mapping)
                 name = parameter_names(call)[grid.num_index_operands + position]
                 block = tuple(getattr(b, "block_size", None) for b in mapping.block_shape)
-                return name, block, tuple(array.shape)
-    return None, None, None
+                facts = dict(name=name, block=block, shape=tuple(array_of(mapping).shape))
+                return name, sentence("block of an array", **facts)
+    return None, origin
 
 
 def _learners_line(error: Exception, program: ClosedJaxpr) -> tuple[str, int] | None:

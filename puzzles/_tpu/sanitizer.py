@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from puzzles._jax import JaxprEqn, is_key, is_remote
+from puzzles._jax import is_key, is_remote
 from puzzles._launch import Finding, Launch, Traced, equations, kernel_calls, longest_body, told
 from puzzles._rules import sentence
 from puzzles._tpu.seen import Seen, comparable
@@ -29,6 +29,7 @@ FIRST_STEPS = 250  # of all launches together
 BYTES = 2**28  # of arrays: it copies them
 _FLOPS = 2e10  # in all
 CALLS = 20_000  # of Python by one launch, for reads, writes and copies: a second or two
+_OF_DEVICES = ("axis_index", "get_barrier_semaphore")
 AFTER_THE_FIRST = "what comes after the first error"
 OPERATIONS = 2000  # XLA's CPU compiler recurses along a chain; of one twice as long Python died
 
@@ -147,15 +148,12 @@ def refused(traced: Traced, launches: Sequence[Launch]) -> str | None:
 
 def speaks(traced: Traced) -> bool:
     """Whether a kernel copies to other devices, or waits for them."""
-    calls = kernel_calls(traced.jaxpr.jaxpr)
-    return any(_speaks(e) for call in calls for e in equations(call.params["jaxpr"]))
-
-
-def _speaks(equation: JaxprEqn) -> bool:
-    name = equation.primitive.name
-    if name == "dma_start":
-        return is_remote(equation)
-    return name in ("axis_index", "get_barrier_semaphore")
+    for call in kernel_calls(traced.jaxpr.jaxpr):
+        for one in equations(call.params["jaxpr"]):
+            name = one.primitive.name
+            if is_remote(one) if name == "dma_start" else name in _OF_DEVICES:
+                return True
+    return False
 
 
 def _most(launches: Sequence[Launch]) -> int | None:

@@ -17,7 +17,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from puzzles._jax import JaxprEqn, jaxpr_as_fun, reset_tpu_interpret_mode_state
+from puzzles._jax import JaxprEqn, forget_callbacks, jaxpr_as_fun, reset_tpu_interpret_mode_state
 from puzzles._launch import (
     PALLAS_CALL,
     Finding,
@@ -32,7 +32,7 @@ from puzzles._launch import (
 from puzzles._rules import sentence
 from puzzles._tpu import simulator_words as words
 from puzzles._tpu.sanitizer import AFTER_THE_FIRST, Sanitized, differing, refused
-from puzzles._tpu.simulator import Run, drawn, forget_callbacks, listening, simulated
+from puzzles._tpu.simulator import Run, SimulationError, drawn, listening, simulated
 from puzzles._tpu.watch import WAITS, End, How, Watch, given_to
 
 STEPS = 500  # of all devices
@@ -85,10 +85,10 @@ def sanitize_together(
             How(calls=CALLS),
             ("eager", "unwritten"),
         )
-    except _Found as error:
+    except SimulationError as error:
+        if error.finding is None:
+            return Sanitized(why_not=f"the simulator cannot run this: {error}")
         return Sanitized((error.finding,), said, AFTER_THE_FIRST)
-    except NotImplementedError as error:
-        return Sanitized(why_not=f"the simulator cannot run this: {error}")
     if found is None:
         return Sanitized((), said)
     line = found.line or launch.line
@@ -115,11 +115,6 @@ def _on_each(
         given = tuple(parts if one else everywhere for one in drawn)
         fn = jax.shard_map(fn, mesh=mesh, in_specs=given, out_specs=parts, check_vma=False)
     return jax.jit(fn).lower(*args).compile()
-
-
-class _Found(Exception):
-    def __init__(self, finding: Finding) -> None:
-        self.finding = finding
 
 
 @dataclasses.dataclass(eq=False)
@@ -155,13 +150,13 @@ class _Together:
         self.starved = False
 
     def run(self, execute: Callable, args: list[Any]) -> Run:
-        """What all devices give; raises `_Found`, or NotImplementedError."""
+        """What all devices give; raises `SimulationError`."""
         try:
             with listening(self):
                 results = [np.asarray(out) for out in jax.block_until_ready(execute(*args))]
         except Exception as error:
             forget_callbacks()
-            raise self.translated(error) from None
+            raise SimulationError(self.translated(error)) from None
         finally:
             reset_tpu_interpret_mode_state()
         left = {number for (_, number), count in self.told.items() if count > 0}
@@ -172,20 +167,19 @@ class _Together:
                 rule = "barrier left signalled"
             elif self.ends & left:
                 rule = "remote copy never waited for"
-            raise _Found(self.found("hazard", rule))
+            raise SimulationError(self.found("hazard", rule))
         return Run(results, self.watches)
 
-    def translated(self, error: Exception) -> Exception:
+    def translated(self, error: Exception) -> Finding | str:
         if self.gone is not None:
-            return _Found(self.gone)
+            return self.gone
         if self.starved:
-            return NotImplementedError("a device did not get its turn: set NPROC=16 before JAX")
+            return "a device did not get its turn: set NPROC=16 before JAX"
         watch = next((one for one in self.watches if one.failure is not None), None)
         cause = error if watch is None else watch.failure
         if watch is None or not isinstance(cause, Exception):
-            return NotImplementedError(f"{type(cause).__name__}: {cause}")
-        found = words.translate(cause, watch)
-        return NotImplementedError(found) if isinstance(found, str) else _Found(found)
+            return f"{type(cause).__name__}: {cause}"
+        return words.translate(cause, watch)
 
     def found(
         self, kind: str, words: str, step: Any = None, info: Any = None, /, **facts: Any

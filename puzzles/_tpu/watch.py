@@ -77,10 +77,7 @@ class Watch:
     """
 
     def __init__(
-        self,
-        equation: JaxprEqn,
-        how: How,
-        steps: Sequence[tuple[int, ...]] | None = None,
+        self, equation: JaxprEqn, how: How, steps: Sequence[tuple[int, ...]] | None = None
     ) -> None:
         """steps: the grid's, of one of several devices, where nobody calls `here`."""
         names, grid = parameter_names(equation), equation.params["grid_mapping"]
@@ -259,11 +256,10 @@ def _swapped(function: Callable, given: Mapping[str, Any]) -> Any:
     The simulator takes what a mask has in further rows for a place outside.
     """
     transforms, value, mask = (given[name] for name in ("transforms", "val", "mask"))
-    indexer: Any = transforms[0] if len(transforms) == 1 else None
-    first = getattr(indexer, "indices", (None,))[:1]
-    if mask is None or not first or not hasattr(first[0], "stride"):
+    indices = getattr(transforms[0], "indices", ()) if len(transforms) == 1 else ()
+    if mask is None or not indices or not hasattr(indices[0], "stride"):
         return function(**given)
-    rows: Any = first[0]
+    rows, *others = indices
     value, mask = np.asarray(value), np.asarray(mask)
     token: list[Any] = []
     old: list[np.ndarray] = []
@@ -271,7 +267,7 @@ def _swapped(function: Callable, given: Mapping[str, Any]) -> Any:
     for n in range(0, len(value), step):
         part = value[n : n + step]
         here = dataclasses.replace(rows, start=rows.start + n * rows.stride, size=len(part))
-        there = dataclasses.replace(indexer, indices=(here, *indexer.indices[1:]))
+        there = dataclasses.replace(transforms[0], indices=(here, *others))
         put = dict(transforms=(there,), val=part, mask=mask[n : n + step])
         made = function(**{**given, **put})
         *token, piece = jax.tree.leaves(made)

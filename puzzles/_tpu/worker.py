@@ -14,15 +14,17 @@ from multiprocessing.connection import Connection
 _HERE = os.path.dirname(os.path.abspath(__file__))
 
 
-def main(end: str, *topologies: str) -> None:
+def main(end: str, *names: str) -> None:
     """Answer requests until the pipe is closed."""
     pipe = Connection(int(end))
     # A script's own folder comes first on the path; these modules are no top-level ones.
     sys.path[:] = [p for p in sys.path if os.path.abspath(p) != _HERE]
+    from jax.experimental import topologies
+
     devices = {}
-    for name in topologies:
+    for name in names:
         with contextlib.suppress(Exception):
-            devices[name] = _device(name)
+            devices[name] = topologies.get_topology_desc(name, platform="tpu").devices[0]
     pipe.send(list(devices))
     while True:
         request = pipe.recv()
@@ -33,12 +35,6 @@ def main(end: str, *topologies: str) -> None:
             pipe.send({"text": None, "kernels": _compile(request["programs"], device)})
         except Exception as error:
             pipe.send({"text": f"{error}" or type(error).__name__, "kernels": False})
-
-
-def _device(topology: str) -> object:
-    from jax.experimental import topologies
-
-    return topologies.get_topology_desc(platform="tpu", topology_name=topology).devices[0]
 
 
 def _compile(programs: list[dict], device: object) -> bool:
