@@ -181,10 +181,8 @@ class _Examination:
             self.add(map(self.where_cores_share, found), n)
             self.add(revisited_inside(launch), n)
         steps = sum(launch.steps for launch in self.launches)
-        self.looked.append(
-            "out-of-bounds, never-written, revisited, alias, parallel, misaligned, promise: the "
-            f"blocks of {'the only step' if steps == 1 else f'all {steps:,} steps'}"
-        )
+        which = "the only step" if steps == 1 else f"all {steps:,} steps"
+        self.looked.append(sentence("what blocks say", which=which))
 
     def lowering(self) -> None:
         """What Mosaic refuses, told of the kernel that it refuses."""
@@ -216,17 +214,14 @@ class _Examination:
             made = self.sanitized(program, launches, seed, around[n or 0])
             new = [one for one in made.findings if not self.explained(one)]
             for one in map(self.where_cores_share, new):
-                self.add([one], self.number(one) if n is None else n)
+                named = (m for m, it in enumerate(self.launches) if it.name == one.launch)
+                self.add([one], next(named, None) if n is None else n)
             if made.steps:
                 self.looked.append(f"uninitialised, hazard: in the simulator, {made.steps}")
             if made.why_not:
                 self.not_looked.append(f"uninitialised, hazard: {made.why_not}")
             if not made.steps and not made.findings:
                 self.unseen.append("memory")
-
-    def number(self, one: Finding) -> int | None:
-        """The first launch that has the name that a finding gives."""
-        return next((n for n, it in enumerate(self.launches) if it.name == one.launch), None)
 
     def explained(self, one: Finding) -> bool:
         """Whether the blocks already say why the numbers are not always the same."""
