@@ -15,6 +15,7 @@ from puzzles import _progress, _regions
 from puzzles._judge import Verdict, is_function, judge, shown, unwrap
 from puzzles._ladders import UnknownPuzzle, find, ladder_module, ladders
 from puzzles._puzzle import Puzzle
+from puzzles._rules import sentence
 from puzzles._tpu import Compiler, CompilerMissing
 
 _hinted: dict[str, int] = {}
@@ -37,9 +38,7 @@ def check(fn: Callable, seed: int | None = None) -> Verdict | None:
     except (UnknownPuzzle, CompilerMissing) as error:
         return _nothing_judged(str(error))
     except KeyboardInterrupt:
-        return _nothing_judged(
-            "interrupted: nothing was judged, nothing is lost; run the cell again."
-        )
+        return _nothing_judged(sentence("interrupted"))
     except Exception:
         return _nothing_judged(our_bug("the checker itself"))
     if verdict.passed:
@@ -66,10 +65,7 @@ def _nothing_judged(why: str) -> None:
 
 def our_bug(what: str) -> str:
     """What is said where `what` raised the exception that is being handled."""
-    return (
-        f"{what} failed. That is our bug, not yours: please report it with this:\n"
-        + traceback.format_exc()
-    )
+    return sentence("our bug", what=what, trace=traceback.format_exc())
 
 
 def _verdict_on(fn: Any, seed: int | None) -> Verdict:
@@ -92,17 +88,12 @@ def find_for(fn: Any) -> Puzzle:
     except UnknownPuzzle:
         if name.endswith("_kernel"):
             owner = find(name.removesuffix("_kernel")).name
-            raise UnknownPuzzle(
-                f"{name!r} is a kernel; pass the function that launches it, {owner}"
-            ) from None
+            raise UnknownPuzzle(sentence("a kernel alone", name=name, owner=owner)) from None
         raise
 
 
 def _refuse(value: object) -> NoReturn:
-    raise UnknownPuzzle(
-        f"this needs a function, and got {described(value)}: pass the function itself, "
-        "as in check(add_ten), not its name or the result of calling it"
-    )
+    raise UnknownPuzzle(sentence("no function", got=described(value)))
 
 
 def described(value: object) -> str:

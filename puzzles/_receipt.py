@@ -9,16 +9,13 @@ from collections.abc import Callable, Sequence
 from itertools import groupby
 
 from puzzles._launch import Launch, itemsize
+from puzzles._rules import sentence
 from puzzles._tpu import CHIPS, Chip, budget
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _CLOSE = 0.8  # of the limit of VMEM
 _FEW = 2000  # FLOPs of dots for an exp: with more, exps are not worth a line
 _PADDED = 4  # times what it holds, from which on an array's padding is worth a line
-_LEFT_OUT = (
-    "the vector unit's time, what a step or a hidden copy costs beside its bytes, relayouts, other "
-    "devices, and all that XLA does around the launch"
-)
 _HANGING = (
     "white-space:pre-wrap;overflow-wrap:anywhere;padding-left:7ch;text-indent:-7ch;min-height:1em"
 )
@@ -96,7 +93,7 @@ def receipt_text(
     if cycles:
         parts.append(f"cycles {cycles}")
     if limits:
-        parts.append(f"without {_LEFT_OUT}")
+        parts.append(sentence("without"))
     if ran:
         parts.append(f"ran    {', '.join(ran)}")
     return "\n".join(parts)
@@ -174,10 +171,8 @@ def _flops(launch: Launch, chip: Chip) -> str:
     if not _comparable(launch):
         return counted
     bound = "compute-bound" if launch.intensity >= chip.ridge else "memory-bound"
-    return (
-        f"{counted}, {launch.intensity:.3g} per byte; {chip.name}'s matrix unit needs "
-        f"{chip.ridge:.0f} to be busy{_rounded(launch)}: {bound}"
-    )
+    facts = dict(chip=chip, rounded=_rounded(launch), bound=bound)
+    return sentence("FLOPs per byte", counted=counted, each=launch.intensity, **facts)
 
 
 def _rounded(*launches: Launch) -> str:
@@ -216,11 +211,8 @@ def _steps(launch: Launch, chip: Chip) -> str:
         return ""
     if whole <= max(times(launch.hbm_bytes, launch.dot_flops, chip)):
         return ""
-    each = seconds_words(chip.step_seconds)
-    return (
-        f"{launch.steps:,} of {each} each are {seconds_words(whole)}, by libtpu's estimate: larger "
-        "blocks make fewer"
-    )
+    each, in_all = seconds_words(chip.step_seconds), seconds_words(whole)
+    return sentence("steps by themselves", count=launch.steps, each=each, whole=in_all)
 
 
 def step_seconds(launches: Sequence[Launch], chip: Chip) -> float:
@@ -248,10 +240,8 @@ def _waits(launch: Launch, chip: Chip) -> str:
     whole = wait_seconds((launch,), chip)
     if whole <= max(times(launch.hbm_bytes, launch.dot_flops, chip)):
         return ""
-    return (
-        f"{_pauses(launch):,} for copies that no work hides, of {seconds_words(chip.wait_seconds)} "
-        f"each beside their bytes: {seconds_words(whole)}, by libtpu's estimate"
-    )
+    each, in_all = seconds_words(chip.wait_seconds), seconds_words(whole)
+    return sentence("waits by themselves", count=_pauses(launch), each=each, whole=in_all)
 
 
 def _pipelined(launch: Launch) -> bool:
@@ -280,12 +270,10 @@ def _data(launch: Launch) -> str:
 
 def _before(launch: Launch) -> str:
     """What XLA does for aliased outputs before the launch; no launch counts it."""
-    words = {
-        "fills": "XLA fills {0} of `{1}`",
-        "computes": "XLA computes {0} of `{1}`",
-        "copies": "XLA copies {0} for `{1}`, unless the argument is donated",
-    }
-    made = [words[one.how].format(amount(one.bytes), one.output) for one in launch.around.made]
+    made = [
+        sentence(f"XLA {one.how}", size=amount(one.bytes), name=one.output)
+        for one in launch.around.made
+    ]
     return f"{'; '.join(made)}: not counted above" if made else ""
 
 
@@ -326,13 +314,8 @@ def _fitting(launch: Launch, chip: Chip) -> str:
         return ""
     if total <= most:
         return ": close, and the compiler may need some more"
-    says = ": does not fit. Take smaller blocks"
-    if chip.vmem_bytes <= most:
-        return says
-    return (
-        f"{says}, or ask for more by pltpu.CompilerParams(vmem_limit_bytes=...): a core of "
-        f"{chip.name} has {amount(chip.vmem_bytes)}"
-    )
+    words = "does not fit" if chip.vmem_bytes <= most else "does not fit yet"
+    return sentence(words, chip=chip.name, core=amount(chip.vmem_bytes))
 
 
 def _times(launch: Launch) -> str:
@@ -364,10 +347,7 @@ def _table(launches: tuple[Launch, ...], chip: Chip) -> str:
     for name, *cells in zip(*columns, strict=True):
         padded = (text.rjust(width) for text, width in zip(cells, wide[1:], strict=True))
         lines.append("  ".join([name.ljust(wide[0]), *padded]))
-    lines.append(
-        f"{chip.name}'s matrix unit needs {chip.ridge:.0f} FLOPs per byte to be busy"
-        f"{_rounded(*launches)}."
-    )
+    lines.append(sentence("busy", chip=chip, rounded=_rounded(*launches)))
     if padded_rows := stored(launches):
         lines.append(f"stored {padded_rows}")
     return "\n".join(lines)

@@ -14,6 +14,7 @@ from puzzles._ladders import UnknownPuzzle
 from puzzles._launch import Launch, Traced, Unreadable, nothing_launched, trace_call
 from puzzles._puzzle import Puzzle
 from puzzles._receipt import receipt_html, receipt_text
+from puzzles._rules import sentence
 from puzzles._tpu import CHIPS, NoEstimate, lowered
 from puzzles._tpu import estimated_cycles as cycles_by_libtpu
 
@@ -102,8 +103,8 @@ def _told(act: Callable[[], None], what: str) -> None:
     """Act, or say why not: nothing is raised."""
     try:
         act()
-    except (_Sentence, Unreadable) as sentence:
-        say(str(sentence))
+    except (_Sentence, Unreadable) as error:
+        say(str(error))
     except KeyboardInterrupt:
         say("interrupted: nothing was shown; run the cell again.")
     except Exception:
@@ -116,10 +117,7 @@ def _looked_at(fn: Any, args: tuple, asked: str) -> tuple[list[Launch], Traced |
     Raises _Sentence or Unreadable where there are none.
     """
     if not callable(fn) or isinstance(fn, type):
-        raise _Sentence(
-            f"this needs a function that launches a kernel, and got {described(fn)}: pass the "
-            f"function itself, as in {asked}(add_ten), not its name or the result of calling it"
-        )
+        raise _Sentence(sentence("no launch to look at", got=described(fn), asked=asked))
     puzzle, why = None, ""
     if is_function(fn):  # a method, or an object that can be called, is no puzzle's answer
         try:
@@ -146,10 +144,7 @@ def _looked_at(fn: Any, args: tuple, asked: str) -> tuple[list[Launch], Traced |
     except Exception as error:
         left = ellipsis_left(puzzle, fn) if puzzle is not None else None
         if left:
-            raise _Sentence(
-                f"`{left[0]}` still holds a `...` where code belongs: there is a launch to look at "
-                "once it is filled in."
-            ) from None
+            raise _Sentence(sentence("no launch yet", name=left[0])) from None
         raise _Sentence(told(error)) from None
     if not launches:
         raise _Sentence(nothing_launched(traced) if traced else "it configures no launch")

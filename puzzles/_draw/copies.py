@@ -26,7 +26,7 @@ _MARKS = ("waits", "landed", "inward", "outward", "work", "fault")  # the last l
 
 def rows(found: Timeline) -> list[str]:
     """What the slots are called."""
-    return [f"{slot.name}{slot.part}" for slot in found.slots]
+    return [f"{slot.name}{slot.place.part}" for slot in found.slots]
 
 
 def summary(found: Timeline) -> str:

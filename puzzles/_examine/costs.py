@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from puzzles._launch import ERROR, Finding, Launch
+from puzzles._launch import Finding, Launch, told
 
 Costs = dict[str, dict[str, int]]  # by the launch's name, then by what is counted
 
@@ -25,9 +26,9 @@ def costs(launches: Sequence[Launch]) -> Costs:
 
 
 def _names(launches: Sequence[Launch]) -> Iterator[str]:
-    seen: dict[str, int] = {}
+    seen: Counter[str] = Counter()
     for one in launches:
-        seen[one.name] = seen.get(one.name, 0) + 1
+        seen[one.name] += 1
         yield one.name if seen[one.name] == 1 else f"{one.name} #{seen[one.name]}"
 
 
@@ -44,17 +45,14 @@ def _cost(one: Launch) -> dict[str, int]:
 def dearer(launches: Sequence[Launch], before: Costs, file: str) -> Iterator[Finding]:
     """A finding for each launch that costs more than before, or was not there."""
     for launch, (name, now) in zip(launches, costs(launches).items(), strict=True):
-        then = before.get(name)
-        if then is None:
-            says = f"`{name}` is not in {file}, so nobody can say whether it became dearer."
-        else:
-            more = [key for key in _WORDS if now.get(key, 0) > then.get(key, now.get(key, 0))]
-            if not more:
-                continue
-            told = "; ".join(f"{now[key]:,} {_WORDS[key]}, not {then[key]:,}" for key in more)
-            says = f"`{name}` costs more than {file} says: {told}."
-        remedy = "If that is meant, run it once with `--update-baseline`, and commit the file."
-        yield Finding("dearer", ERROR, says, remedy, launch=launch.name, line=launch.line)
+        where = dict(launch=launch.name, line=launch.line, name=name, file=file)
+        if (then := before.get(name)) is None:
+            yield told("dearer", "not in the file", **where)
+            continue
+        more = [key for key in _WORDS if now.get(key, 0) > then.get(key, now.get(key, 0))]
+        if more:
+            counts = "; ".join(f"{now[key]:,} {_WORDS[key]}, not {then[key]:,}" for key in more)
+            yield told("dearer", "dearer", counts=counts, **where)
 
 
 def read(file: Path) -> dict[str, Costs]:

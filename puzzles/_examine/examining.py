@@ -11,7 +11,8 @@ from typing import Any
 from puzzles._examine.examination import Examination
 from puzzles._examine.ignores import without_ignored
 from puzzles._examine.inner import revisited_inside
-from puzzles._judge import equations_outside, told, unwrap
+from puzzles._judge import equations_outside, unwrap
+from puzzles._judge import told as words_of
 from puzzles._launch import (
     ERROR,
     NOTE,
@@ -28,10 +29,12 @@ from puzzles._launch import (
     line_of,
     nothing_launched,
     runs_in_python,
+    told,
     trace_call,
     waste,
     with_kernels_launched,
 )
+from puzzles._rules import sentence
 from puzzles._tpu import (
     CHIPS,
     INSTALL_LIBTPU,
@@ -51,10 +54,6 @@ from puzzles._tpu import (
 )
 
 _NUMBERS = "wrong numbers: nobody said which are right"
-_GPU = (
-    "this kernel is for GPUs, as its `compiler_params` or its mesh say, and what is read here are "
-    "kernels for TPUs."
-)
 
 
 def examine(
@@ -90,12 +89,12 @@ def _examined(fn: Any, args: tuple, chips: tuple[str, ...], seed: int) -> Examin
     try:
         traced, asked = _traced(fn, args, chips[0])
         if for_gpus(traced.jaxpr.jaxpr):
-            return Examination(name, unread=_GPU)
+            return Examination(name, unread=sentence("for GPUs"))
         launches = traced.launches
     except Unreadable as error:
         return Examination(name, unread=str(error))
     except Exception as error:
-        return Examination(name, unread=told(error))
+        return Examination(name, unread=words_of(error))
     if not launches:
         return Examination(name, unread=nothing_launched(traced))
     work = _Examination(traced, launches, chips)
@@ -108,10 +107,9 @@ def _examined(fn: Any, args: tuple, chips: tuple[str, ...], seed: int) -> Examin
     work.compilation()
     work.costs()
     work.not_looked.append(_NUMBERS)
-    return Examination(
-        name, work.findings, launches, tuple(work.looked), tuple(work.not_looked), chips,
-        unseen=tuple(dict.fromkeys(work.unseen)),
-    )  # fmt: skip
+    said = (work.looked, work.not_looked, work.unseen)
+    looked, not_looked, unseen = (tuple(dict.fromkeys(each)) for each in said)
+    return Examination(name, work.findings, launches, looked, not_looked, chips, unseen=unseen)
 
 
 def _traced(fn: Callable, args: tuple, chip: str) -> tuple[Traced, bool]:
@@ -128,10 +126,7 @@ def without_loss(launch: Launch, one: Finding) -> Finding:
     """A block that comes back, and is written whole each time, costs time alone on one core."""
     if not again_whole(launch, one):
         return one
-    says = (
-        f"{one.says.partition(' On a TPU')[0]} No step reads it, and each visit writes all of it: "
-        "the last one counts, and the others compute and write back what is lost."
-    )
+    says = sentence("written whole", says=one.says.partition(" On a TPU")[0])
     return replace(one, severity=WARNING, says=says)
 
 
@@ -177,8 +172,7 @@ class _Examination:
         if chips := tuple(chip for chip in self.chips if CHIPS[chip].megacore):
             return replace(one, chips=chips)
         named = " and ".join(name for name, chip in CHIPS.items() if chip.megacore)
-        says = f"{one.says} That is on {named}, whose two cores share a grid."
-        return replace(one, severity=WARNING, says=says)
+        return replace(one, severity=WARNING, says=sentence("two cores", says=one.says, on=named))
 
     def maps(self) -> None:
         """What the blocks of every step say."""
@@ -187,21 +181,17 @@ class _Examination:
             self.add(map(self.where_cores_share, found), n)
             self.add(revisited_inside(launch), n)
         steps = sum(launch.steps for launch in self.launches)
-        self.looked.append(
-            "out-of-bounds, never-written, revisited, alias, parallel, misaligned, promise: the "
-            f"blocks of {'the only step' if steps == 1 else f'all {steps:,} steps'}"
-        )
+        which = "the only step" if steps == 1 else f"all {steps:,} steps"
+        self.looked.append(sentence("what blocks say", which=which))
 
     def lowering(self) -> None:
         """What Mosaic refuses, told of the kernel that it refuses."""
         whole = list(lowered(self.traced))
         for n, (program, launch) in enumerate(zip(self.each, self.launches, strict=True)):
             # What speaks to other devices lowers only inside of its `shard_map`.
-            refused = list(lowered(program)) if whole and not speaks(program) else []
-            self.refused |= {n} if refused else set()
-            self.add(
-                (replace(f, launch=launch.name, line=f.line or launch.line) for f in refused), n
-            )
+            for one in lowered(program) if whole and not speaks(program) else ():
+                self.refused.add(n)
+                self.add([replace(one, launch=launch.name, line=one.line or launch.line)], n)
         if not whole:  # the compiler's own word on blocks
             for about, f in self.told.items():
                 if f.kind == "misaligned":
@@ -224,19 +214,14 @@ class _Examination:
             made = self.sanitized(program, launches, seed, around[n or 0])
             new = [one for one in made.findings if not self.explained(one)]
             for one in map(self.where_cores_share, new):
-                self.add([one], self.number(one) if n is None else n)
+                named = (m for m, it in enumerate(self.launches) if it.name == one.launch)
+                self.add([one], next(named, None) if n is None else n)
             if made.steps:
                 self.looked.append(f"uninitialised, hazard: in the simulator, {made.steps}")
             if made.why_not:
                 self.not_looked.append(f"uninitialised, hazard: {made.why_not}")
             if not made.steps and not made.findings:
                 self.unseen.append("memory")
-        self.looked = list(dict.fromkeys(self.looked))
-        self.not_looked = list(dict.fromkeys(self.not_looked))
-
-    def number(self, one: Finding) -> int | None:
-        """The first launch that has the name that a finding gives."""
-        return next((n for n, it in enumerate(self.launches) if it.name == one.launch), None)
 
     def explained(self, one: Finding) -> bool:
         """Whether the blocks already say why the numbers are not always the same."""
@@ -252,7 +237,7 @@ class _Examination:
                 return sanitize_together(program, launches[0], axes, seed)
             return sanitize(program, launches, seed)
         except Exception as error:  # the simulator runs what XLA's CPU compiler takes
-            return Sanitized(why_not=f"the program does not run on a CPU: {told(error)}")
+            return Sanitized(why_not=f"the program does not run on a CPU: {words_of(error)}")
 
     def memories(self) -> None:
         """VMEM and SMEM, by chip."""
@@ -281,7 +266,7 @@ class _Examination:
         for about, estimate in list(self.told.items()):
             if about[0] in here:
                 del self.told[about]
-                self.add(known_to_fit([estimate], fine), about[0])
+                self.add(known_to_fit(estimate, fine), about[0])
         for number, one in found:
             launch = self.launches[here[number]]
             self.add([replace(one, launch=launch.name, line=launch.line)], here[number])
@@ -295,9 +280,6 @@ class _Examination:
         if outside:
             names = ", ".join(dict.fromkeys(f"`{one.primitive.name}`" for one in outside[:4]))
             line = next(filter(None, (line_of(one.source_info) for one in outside)), None)
-            says = (
-                f"{len(outside)} floating-point operation{'s' * (len(outside) != 1)} on the data "
-                f"run outside of the kernels: {names}. XLA reads and writes HBM for them."
-            )
-            self.add([Finding("outside", NOTE, says, line=line)])
+            words = "one runs outside" if len(outside) == 1 else "several run outside"
+            self.add([told("outside", words, NOTE, count=len(outside), names=names, line=line)])
         self.looked.append("idle, refetch, outside: what costs time only")

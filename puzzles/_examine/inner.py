@@ -19,8 +19,8 @@ from puzzles._launch import (
     line_of,
     ranges_of,
     ranges_shown,
+    told,
 )
-from puzzles._rules import fault
 
 _STEPS = 200_000  # events over all steps that are looked at
 _PIPELINE = inspect.getsourcefile(inspect.unwrap(pltpu.emit_pipeline))
@@ -34,7 +34,7 @@ def revisited_inside(launch: Launch) -> Iterator[Finding]:
     pipes = {id(e) for e in launch.log.events if e.name == "dma_start" and _piped(e.equation)}
     if not pipes or len(launch.log.events) * launch.steps > _STEPS:
         return
-    told: set[str] = set()
+    named: set[str] = set()
     for ids in launch.program_ids.tolist():
         seen: set[Any] = set()  # a buffer, and the part of an array that it was copied to
         first: dict[Any, str] = {}  # what was done first to a buffer since it was copied
@@ -52,8 +52,8 @@ def revisited_inside(launch: Launch) -> Iterator[Finding]:
             if id(event) not in pipes or _place(target) is None:
                 continue
             block = source[0], _place(target)
-            if block in seen and target[0].name not in told:
-                told.add(target[0].name)
+            if block in seen and target[0].name not in named:
+                named.add(target[0].name)
                 yield _finding(launch, event, target, first.get(source[0]) == "get")
             seen.add(block)
             first.pop(source[0], None)
@@ -74,9 +74,8 @@ def _place(part: Part) -> Any:
 
 def _finding(launch: Launch, event: Event, target: Part, reads: bool) -> Finding:
     ref, transforms = target
-    block = f"{ref.name}{ranges_shown(ranges_of(transforms), ref.shape)}"
+    part = ranges_shown(ranges_of(transforms), ref.shape)
     severity, words = (ERROR, "read again") if reads else (WARNING, "written again")
-    return Finding(
-        "revisited", severity, *fault(f"inner block {words}", block=block), launch.name, ref.name,
-        line=line_of(event.equation.source_info) or launch.line,
-    )  # fmt: skip
+    line = line_of(event.equation.source_info) or launch.line
+    where = dict(launch=launch.name, operand=ref.name, line=line)
+    return told("revisited", f"inner block {words}", severity, part=part, **where)

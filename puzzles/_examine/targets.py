@@ -18,6 +18,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from puzzles._rules import sentence
+
 _TYPES = {"f": "float", "bf": "bfloat", "i": "int", "s": "int", "u": "uint", "b": "bool"}
 _SHAPE = re.compile(r"(?P<kind>[a-z]+)(?P<bits>\w*)\[(?P<dims>[\d,\s]*)\](?:=(?P<data>.+))?")
 
@@ -36,8 +38,7 @@ def load(target: str) -> Callable:
     except Unfit:
         raise
     except (Exception, SystemExit) as error:
-        says = f"{type(error).__name__}: {error}"
-        raise Unfit(f"{where!r} cannot be imported: {says}") from None
+        raise Unfit(f"{where!r} cannot be imported: {type(error).__name__}: {error}") from None
     try:
         return attrgetter(path)(found)
     except AttributeError:
@@ -97,10 +98,7 @@ def argument(text: str) -> object:
         try:
             return ast.literal_eval(text)
         except (SyntaxError, ValueError):
-            raise Unfit(
-                f"{text!r} is no argument: write f32[8,128] for a shape, i32[3]=5,0,7 for "
-                "numbers, or a Python literal"
-            ) from None
+            raise Unfit(sentence("no argument", text=text)) from None
     dtype = _dtype(found["kind"], found["bits"])
     shape = tuple(int(n) for n in found["dims"].replace(" ", "").split(",") if n)
     if found["data"] is None:
@@ -116,5 +114,4 @@ def _dtype(kind: str, bits: str) -> np.dtype:
     try:
         return jnp.dtype(f"{_TYPES.get(kind, kind)}{bits}")
     except TypeError:
-        says = f"{kind}{bits!r} is no type: f32, bf16, i32, u8, bool, float8_e4m3fn"
-        raise Unfit(says) from None
+        raise Unfit(sentence("no type", kind=kind, bits=bits)) from None

@@ -24,6 +24,8 @@ from puzzles._launch.finding import (
     place,
     placed,
     text_of,
+    told,
+    when,
 )
 from puzzles._launch.finite import first_not_finite
 from puzzles._launch.graph import Abstract, Unreadable
@@ -45,7 +47,7 @@ from puzzles._launch.jaxprs import (
 )
 from puzzles._launch.launch import Launch
 from puzzles._launch.mesh import as_tpu, devices_called, pipelines_on_cpu
-from puzzles._launch.moves import Copy
+from puzzles._launch.moves import Copy, bytes_of
 from puzzles._launch.operand import Operand, itemsize
 from puzzles._launch.pl_kernel import with_kernels_launched
 from puzzles._launch.run import (

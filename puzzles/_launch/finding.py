@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import linecache
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,9 +55,14 @@ class Finding:
 def told(kind: str, words: str, severity: str = ERROR, /, **facts: Any) -> Finding:
     """A finding in the words of that name, of facts; some of these say where it is."""
     says, remedy = fault(words, **facts)
-    where = ("launch", "operand", "step", "line", "block")
+    where = ("launch", "operand", "step", "line", "chips", "block")
     named = {name: facts[name] for name in where if name in facts}
     return Finding(kind, severity, says, remedy, **named)
+
+
+def when(step: Sequence[int] | None, line: str = "") -> str:
+    """ " at grid step (1, 0), in `o_ref[...] = x`", or what of that is known."""
+    return (f" at grid step {step}" if step else "") + (f", in `{line}`" if line else "")
 
 
 def text_at(file: str, number: int) -> str:

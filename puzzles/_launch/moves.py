@@ -100,6 +100,13 @@ def moved(
         yield Move(names[0], names[1], places, size, (first, second), bool(exact)), count == one
 
 
+def bytes_of(ref: Any, transforms: Sequence[Any]) -> int | None:
+    """Of what transforms leave of a ref; None where its size is not known."""
+    sizes, exact = _sizes(ref, transforms, transforms, 0)
+    item = np.dtype(_dtype(ref, transforms)).itemsize
+    return math.prod(map(int, sizes)) * item if exact else None
+
+
 def _sizes(
     ref: Any, avals: Sequence[Any], known: Sequence[Any], rank: int
 ) -> tuple[list[Any], bool]:

@@ -21,7 +21,6 @@ from puzzles._rules.table import (
     instead,
     rows,
     sentence,
-    stuck,
     title_of,
     to_author,
 )  # fmt: skip

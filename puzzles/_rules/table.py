@@ -47,12 +47,6 @@ def instead(primitive: str) -> str | None:
     return _read()["instead"].get(primitive)
 
 
-def stuck(what: str) -> tuple[str, str]:
-    """What a kernel does that waits in vain or leaves something behind, and what to do."""
-    words = _read()["stuck"][what]
-    return words["says"], words["remedy"]
-
-
 def fault(name: str, /, **facts: object) -> tuple[str, str]:
     """What is wrong with a launch, and what to try, with its facts filled in."""
     words = _read()["faults"][name]

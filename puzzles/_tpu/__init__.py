@@ -2,9 +2,9 @@
 
 `simulate` runs it on JAX's simulator of a TPU, where memory that nobody wrote is NaN; `timeline`
 follows the copies that a kernel makes by hand, without running it, and `foreseen` is what that and
-the blocks say the simulator would stop at, or let pass; `lower` asks Mosaic; a `Compiler` asks
+the blocks say the simulator would stop at, or let pass; `lowered` asks Mosaic; a `Compiler` asks
 libtpu, for every one of `CHIPS`, in a worker process. None needs a TPU.
-`sanitize`, `room`, `lowered` and `compiled` give what these refuse as findings.
+`sanitize`, `room` and `compiled`, too, give what these refuse as findings.
 """
 
 from __future__ import annotations
@@ -18,13 +18,11 @@ from puzzles._tpu.compiler import (
     supported_chips,
 )
 from puzzles._tpu.cycles import NoEstimate, estimated_cycles
-from puzzles._tpu.moments import Moment, Timeline, Trip, timeline
+from puzzles._tpu.moments import Timeline, timeline
 from puzzles._tpu.refusals import (
-    LoweringError,
     budget,
     compiled,
     known_to_fit,
-    lower,
     lowered,
     room,
 )

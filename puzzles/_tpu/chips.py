@@ -45,30 +45,11 @@ CHIPS = {
     chip.name: chip
     for chip in (
         Chip("v4", "TPU v4", "v4:2x2x1", 137.5e12, 615e9, 16 * _MIB, 16 * _MIB, megacore=True),
-        Chip(
-            "v5e",
-            "TPU v5 lite",
-            "v5e:2x2",
-            197e12,
-            820e9,
-            128 * _MIB,
-            16 * _MIB,
-            step_seconds=0.4e-6,
-            wait_seconds=0.8e-6,
-        ),
-        Chip(
-            "v5p",
-            "TPU v5",
-            "v5p:2x2x1",
-            229.5e12,
-            1230e9,
-            64 * _MIB,
-            16 * _MIB,
-            step_seconds=0.265e-6,
-            wait_seconds=0.22e-6,
-            megacore=True,
-        ),
+        Chip("v5e", "TPU v5 lite", "v5e:2x2", 197e12, 820e9, 128 * _MIB, 16 * _MIB,
+             step_seconds=0.4e-6, wait_seconds=0.8e-6),
+        Chip("v5p", "TPU v5", "v5p:2x2x1", 229.5e12, 1230e9, 64 * _MIB, 16 * _MIB,
+             step_seconds=0.265e-6, wait_seconds=0.22e-6, megacore=True),
         Chip("v6e", "TPU v6 lite", "v6e:2x2", 920e12, 1640e9, 128 * _MIB, 32 * _MIB),
         Chip("7x", "TPU7x", "tpu7x:2x2x1", 1155e12, 3700e9, 64 * _MIB, 32 * _MIB),
     )
-}
+}  # fmt: skip

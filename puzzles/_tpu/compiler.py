@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import base64
-import contextlib
 import importlib.util
-import json
 import os
 import re
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Mapping, Sequence
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import IO, Any
 
@@ -67,8 +65,7 @@ class Compiler:
     def __init__(self, timeout: float = 120, environment: Mapping[str, str] | None = None) -> None:
         self._timeout = timeout
         self._environment = dict(environment or {})
-        self._process: subprocess.Popen[str] | None = None
-        self._log: IO[bytes] | None = None
+        self._worker: tuple[subprocess.Popen, Connection, IO[bytes]] | None = None
 
     def __enter__(self) -> Compiler:
         for module in ("libtpu", "flatbuffers"):
@@ -107,8 +104,7 @@ class Compiler:
                 refused = mosaic_words.lowering(error, traced.jaxpr)
                 return dict.fromkeys(chips, (number, refused.words))
             kernels = sum(1 for _ in kernel_calls(traced.jaxpr.jaxpr))
-            request = {"program": base64.b64encode(exported).decode(), "kernels": kernels}
-            programs.setdefault(exported, (number, request))
+            programs.setdefault(exported, (number, {"program": exported, "kernels": kernels}))
         return {chip: self._first_refused(chip, list(programs.values())) for chip in chips}
 
     def _first_refused(
@@ -133,81 +129,56 @@ class Compiler:
 
     def _ask(self, **request: Any) -> dict[str, Any] | str:
         """The worker's answer, or in words why there is none."""
-        if self._process is None or self._process.poll() is not None:
-            self.start()
-        process = self._process
-        assert process is not None
-        assert process.stdin is not None
-        late = threading.Event()
-
-        def give_up() -> None:
-            late.set()
-            process.kill()
-
-        timer = threading.Timer(self._timeout, give_up)
-        timer.start()
+        worker = self._worker
+        if worker is None or worker[0].poll() is not None:
+            worker = self.start()
+        _, pipe, _ = worker
         try:
-            process.stdin.write(json.dumps(request) + "\n")
-            process.stdin.flush()
-            line = self._read()
-        except BrokenPipeError:
-            line = ""
-        finally:
-            timer.cancel()
-        if line.endswith("\n"):
-            return json.loads(line)
-        said = self._last_words()
+            pipe.send(request)
+            if pipe.poll(self._timeout):
+                return pipe.recv()
+        except (EOFError, OSError):
+            return f"the TPU compiler crashed on this kernel{self._stop()}"
         self._stop()
-        if late.is_set():
-            return f"the TPU compiler gave no answer within {self._timeout:g} s"
-        return f"the TPU compiler crashed on this kernel{said}"
+        return f"the TPU compiler gave no answer within {self._timeout:g} s"
 
-    def _read(self) -> str:
-        assert self._process is not None
-        assert self._process.stdout is not None
-        return self._process.stdout.readline()
-
-    def start(self) -> None:
+    def start(self) -> tuple[subprocess.Popen, Connection, IO[bytes]]:
         """Start the worker, or start it again; raises CompilerMissing if libtpu will not load."""
         self._stop()
-        self._log = tempfile.TemporaryFile()  # noqa: SIM115  closed in `_stop`
+        pipe, its = Pipe()
+        log = tempfile.TemporaryFile()  # noqa: SIM115  closed in `_stop`
         worker = Path(__file__).with_name("worker.py")
-        self._process = subprocess.Popen(
-            [sys.executable, str(worker), *(chip.topology for chip in CHIPS.values())],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
+        process = subprocess.Popen(
+            [sys.executable, str(worker), str(its.fileno()), *(c.topology for c in CHIPS.values())],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
             env=os.environ | _ENVIRONMENT | self._environment,
-            encoding="utf-8",
+            pass_fds=[its.fileno()],
         )
-        hello = self._read()
-        if not hello:
-            said = self._last_words()
-            self._stop()
-            raise CompilerMissing(f"libtpu does not start{said}")
-        topologies = json.loads(hello)["topologies"]
+        its.close()
+        self._worker = process, pipe, log
+        try:
+            topologies = pipe.recv()
+        except EOFError:
+            raise CompilerMissing(f"libtpu does not start{self._stop()}") from None
         _known[:] = [tuple(name for name, chip in CHIPS.items() if chip.topology in topologies)]
+        return self._worker
 
-    def _stop(self) -> None:
-        if self._process is not None:
-            self._process.kill()
-            with contextlib.suppress(BrokenPipeError):  # a request it died over
-                self._process.communicate()
-            self._process = None
-        if self._log is not None:
-            self._log.close()
-            self._log = None
-
-    def _last_words(self) -> str:
-        """`: ...` from what the worker wrote before it died: the failed check if there is one."""
-        if self._log is None:
+    def _stop(self) -> str:
+        """End the worker. `: ...` from what it wrote: the failed check if there is one."""
+        if self._worker is None:
             return ""
-        self._log.seek(0)
-        lines = self._log.read().decode(errors="replace").splitlines()
+        process, pipe, log = self._worker
+        self._worker = None
+        process.kill()
+        process.wait()
+        pipe.close()
+        with log:
+            log.seek(0)
+            lines = log.read().decode(errors="replace").splitlines()
         failed = [line for line in lines if re.search(r"Check failed|^F\d{4} |Fatal", line)]
-        if not failed:
-            return ""
-        return ": " + re.sub(r"^F\d{4} .*?\] ", "", failed[0].strip())[:200]
+        return ": " + re.sub(r"^F\d{4} .*?\] ", "", failed[0].strip())[:200] if failed else ""
 
 
 def _exported(traced: Traced) -> bytes:

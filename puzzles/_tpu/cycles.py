@@ -11,7 +11,6 @@ from puzzles._tpu.compiler import Compiler, CompilerMissing, supported_chips
 
 # On others libtpu aborts on many kernels while it estimates.
 _CHIPS = ("v5e", "v5p")
-_TIMEOUT = 120  # seconds: it walks every step of a grid
 
 
 class NoEstimate(Exception):
@@ -32,19 +31,16 @@ def estimated_cycles(traced: Traced, chip: str) -> int:
             "LIBTPU_INIT_ARGS": f"--xla_jf_dump_static_llo_profile_to={folder}",
             "JAX_ENABLE_COMPILATION_CACHE": "false",  # what is not compiled is not estimated
         }
+        started: tuple[str, ...] = ()
         try:
-            supported_chips()
-        except CompilerMissing as error:
-            raise NoEstimate(str(error)) from None
-        try:
-            with Compiler(timeout=_TIMEOUT, environment=environment) as compiler:
+            started = supported_chips()
+            with Compiler(environment=environment) as compiler:
                 refused = compiler.compile(traced, [chip])[chip]
         except CompilerMissing as error:
-            # libtpu itself starts, as was seen above; of older ones it is the flag that stops them.
-            known = "does not start" not in str(error)
-            raise NoEstimate(
-                str(error) if known else "the installed libtpu is too old to estimate them"
-            ) from None
+            # Where libtpu itself starts, it is the flag that stops it: an older one.
+            old = started and "does not start" in str(error)
+            says = "the installed libtpu is too old to estimate them" if old else str(error)
+            raise NoEstimate(says) from None
         if refused:
             raise NoEstimate(f"{chip} does not compile it: {refused}")
         texts = [path.read_text(errors="replace") for path in Path(folder).rglob("*.textproto")]

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from puzzles._launch import Ranges, overlap, ranges_shown
+from puzzles._rules import sentence
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,11 @@ class Place:
     def part(self) -> str:
         """`[0, 64:128]`, or nothing for all of the buffer."""
         return "[?]" if self.ranges is None else ranges_shown(self.ranges, self.buffer.shape)
+
+    @property
+    def in_full(self) -> str:
+        """`0:64, 3`, with the axes that are taken whole."""
+        return ", ".join(f"{a}" if index else f"{a}:{b}" for a, b, index in self.ranges or ())
 
     def __str__(self) -> str:
         return f"{self.buffer.name}{self.part}"
@@ -53,48 +59,37 @@ class Flight:
     line: str
 
 
-REMEDY = "Wait for that copy first."
-_LATE = {
-    ("reads", "into"): (
-        ". On a TPU the old numbers may still be there, or a part of the new ones."
-    ),
-    ("writes", "into"): ": on a TPU it may land on top of what is written now.",
-    ("writes", "out of"): ": on a TPU it may carry away the new numbers.",
-}
-
-
 class Flights:
     """The copies of one launch between their start and the wait that tells of their end."""
 
     def __init__(self) -> None:
         self.flying: list[Flight] = []  # or maybe: in the order of their starts
-        self._due: Counter[Hashable] = Counter()  # bytes started and not yet waited for
+        self.due: Counter[Hashable] = Counter()  # bytes started and not yet waited for
         self._waited: Counter[Hashable] = Counter()  # waits since the semaphore was last at zero
         self._ended: Flight | None = None  # the last copy that was waited for
 
     def start(self, flight: Flight) -> None:
         """A copy starts, be it right or wrong."""
         self.flying.append(flight)
-        self._due[flight.semaphore] += flight.size
+        self.due[flight.semaphore] += flight.size
 
-    def wait(self, semaphore: Hashable, size: int) -> tuple[str, ...]:
-        """A wait for so many bytes; by which words, and numbers, it will never end, if it won't."""
-        due = self._due[semaphore]
-        if due <= 0:
-            return ("copy never started",)
-        if size > due:
-            return "copy too small", f"{size:,}", f"{due:,}"
-        self._due[semaphore] -= size
+    def wait(self, semaphore: Hashable, size: int) -> str:
+        """A wait for so many bytes; the name of what is wrong, if it will never end."""
+        if self.due[semaphore] <= 0:
+            return "copy never started"
+        if size > self.due[semaphore]:
+            return "copy too small"
+        self.due[semaphore] -= size
         self._waited[semaphore] += 1
-        if self._due[semaphore] == 0:
+        if self.due[semaphore] == 0:
             self._waited[semaphore] = 0
             self._ended = self._on(semaphore)[-1]
             self.flying = [one for one in self.flying if one.semaphore != semaphore]
-        return ()
+        return ""
 
     def left(self) -> Flight | None:
         """A copy that nobody has waited for."""
-        open_ends = (self._on(semaphore) for semaphore, due in self._due.items() if due > 0)
+        open_ends = (self._on(semaphore) for semaphore, due in self.due.items() if due > 0)
         return next((flights[-1] for flights in open_ends), None)
 
     def forbidden(self, how: str, place: Place) -> str:
@@ -105,11 +100,8 @@ class Flights:
                 ways["out of"] = flight.source
             for way, end in ways.items():
                 if end.meets(place):
-                    return (
-                        f"{how} `{place}`, and the copy {way} it, started in "
-                        f"`{flight.line or 'the kernel'}`, has not been waited for"
-                        f"{_LATE[how, way]}{self._waits(flight.semaphore)}"
-                    )
+                    line, waited = flight.line or "the kernel", self._waits(flight.semaphore)
+                    return sentence(f"{how} {way}", place=place, line=line, waited=waited)
         return ""
 
     def _on(self, semaphore: Hashable) -> list[Flight]:
@@ -119,13 +111,5 @@ class Flights:
         """What was waited for instead."""
         if self._waited[semaphore]:
             count = len(self._on(semaphore))
-            if count == 1:
-                return " There was a wait on its semaphore, but for fewer bytes than it brings."
-            return (
-                f" There was a wait on its semaphore, but {count} copies were in flight on it, "
-                "and any of them may have ended that wait: give each its own, or wait for the "
-                "bytes of all."
-            )
-        if self._ended is not None:
-            return f" The last wait was for a copy into `{self._ended.target}`."
-        return ""
+            return sentence("waited for less" if count == 1 else "waited for any", count=count)
+        return sentence("waited for another", target=self._ended.target) if self._ended else ""

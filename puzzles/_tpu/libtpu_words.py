@@ -6,51 +6,37 @@ import re
 
 from puzzles._rules import rows, sentence
 from puzzles._tpu.chips import CHIPS
-from puzzles._tpu.mosaic_words import LINE_RULE, MASK_RULE, gist
+from puzzles._tpu.mosaic_words import gist
+
+# What it says of memory: how much is needed of how much.
+_MEMORY = (
+    "allocation with size {need} and limit {have}",
+    r"memory space (?P<space>vmem)\. Used {need} of {have}",
+    r"\(size={need}\) would exceed memory \(size={have}\).*space=(?P<space>vmem|smem)",
+)
 
 
 def refusal(text: str, chip: str) -> str:
     """Why libtpu will not compile a kernel for `chip`, from its message."""
-    core_has = CHIPS[chip].vmem_bytes
-    mib = r"([\d.]+)([KMG])"
-    if found := re.search(rf"allocation with size {mib} and limit {mib}", text):
-        return _vmem(_bytes(found[1], found[2]), _bytes(found[3], found[4]), chip)
-    if found := re.search(rf"memory space vmem\. Used {mib} of {mib}", text):
-        return _vmem(_bytes(found[1], found[2]), _bytes(found[3], found[4]), chip)
-    if found := re.search(r"\(size=(\d+)\) would exceed memory \(size=(\d+)\).*space=(\w+)", text):
-        need, have, space = int(found[1]), int(found[2]), found[3]
-        if space == "vmem":
-            return _vmem(need, have, chip)
-        if space == "smem":
-            return (
-                f"an array in SMEM takes {amount(need)}, and SMEM has {amount(have)}. Prefetch "
-                "less, pack it, and keep it 1-D: the last of two axes is padded to 128."
-            )
+    core = CHIPS[chip].vmem_bytes
+    for pattern in _MEMORY:
+        sizes = {name: rf"(?P<{name}>[\d.]+)(?P<{name}_unit>[KMG]?)" for name in ("need", "have")}
+        if found := re.search(pattern.format(**sizes), text):
+            need, have = (_bytes(found[name], found[f"{name}_unit"]) for name in sizes)
+            words = "no room for scalars"
+            if found.groupdict().get("space") != "smem":
+                words = "no room on a core" if max(need, have) > 0.99 * core else "no room in VMEM"
+            facts = dict(need=amount(need), have=amount(have), chip=chip)
+            return sentence(words, core=amount(core), **facts)
     if "memory space vmem" in text:
-        return f"it needs more VMEM than the {amount(core_has)} of a {chip}. Use smaller blocks."
+        return sentence("more VMEM than there is", core=amount(core), chip=chip)
     for row, found in rows("libtpu", text):
-        ours = {
-            "line_rule": LINE_RULE,
-            "mask_rule": MASK_RULE,
-            "rows_in_2d": sentence("rows in two dimensions"),
-        }
-        return row.says.format(*found.groups(), **ours)
+        return row.says.format(*found.groups())
     return f"Mosaic refuses the kernel: {gist(text)}"
 
 
-def _vmem(need: float, have: float, chip: str) -> str:
-    core_has = CHIPS[chip].vmem_bytes
-    says = f"it needs {amount(need)} of VMEM, and "
-    if max(need, have) > 0.99 * core_has:
-        return says + f"a core of {chip} has {amount(core_has)}. Use smaller blocks."
-    return says + (
-        f"a kernel on {chip} gets {amount(have)}. Use smaller blocks, or ask for more with "
-        f"`pltpu.CompilerParams(vmem_limit_bytes=...)`: a core has {amount(core_has)}."
-    )
-
-
 def _bytes(number: str, unit: str) -> float:
-    return float(number) * 1024 ** ("KMG".index(unit) + 1)
+    return float(number) * 1024 ** " KMG".index(unit)
 
 
 def amount(count: float) -> str:

@@ -15,24 +15,24 @@ import numpy as np
 
 from puzzles._jax import is_remote
 from puzzles._launch import (
-    ERROR,
     UNNAMED,
     Event,
     Finding,
     Launch,
     Part,
+    bytes_of,
     line_of,
     ranges_of,
     text_of,
+    told,
+    when,
 )
-from puzzles._rules import stuck
-from puzzles._tpu.hazards import REMEDY, Flight, Flights, Place
-from puzzles._tpu.seen import bytes_of
+from puzzles._rules import sentence
+from puzzles._tpu.hazards import Flight, Flights, Place
 
 MOMENTS = 256  # that are followed
 _COPIES = ("dma_start", "dma_wait")
 _LOOKS = 200_000  # at an event in a step; most may have nothing to do there
-_TOO_LONG = "The kernel goes on for longer than is followed here."
 
 
 @dataclass(frozen=True)
@@ -41,11 +41,6 @@ class Slot:
 
     name: str  # of the buffer, as it is shown
     place: Place
-
-    @property
-    def part(self) -> str:
-        """Such as "[0]", or "" for all of the buffer."""
-        return self.place.part
 
 
 @dataclass(frozen=True)
@@ -60,7 +55,6 @@ class Trip:
     inward: bool
     start: int
     end: int | None
-    line: str
 
 
 @dataclass(frozen=True)
@@ -79,14 +73,9 @@ class Moment:
 
 @dataclass(frozen=True)
 class Wrong:
-    """What goes wrong at a moment, in the line whose text is `line`.
-
-    kind: "hazard", "outside", "unequal" (the two ends of a copy), "stuck".
-    """
+    """What goes wrong at a moment."""
 
     moment: int
-    kind: str
-    line: str
     finding: Finding
 
     @property
@@ -120,7 +109,7 @@ class Timeline:
 
 
 class _Unknown(Exception):
-    """Nothing is known from here on; `args[0]` says why."""
+    """Nothing is known from here on; `args[0]` names the sentence that says why."""
 
 
 @lru_cache(maxsize=16)  # a verdict asks several times of the same launches
@@ -133,7 +122,7 @@ def timeline(launch: Launch) -> Timeline | None:
     try:
         follower.follow()
     except _Unknown as error:
-        unknown = error.args[0]
+        unknown = sentence(error.args[0], most=MOMENTS)
     return follower.result(unknown)
 
 
@@ -152,7 +141,7 @@ class _Follower:
         self.slots: list[Slot] = []
         self.trips: list[Trip] = []
         self.moments: list[Moment] = []
-        self.faults: dict[tuple[str, str], Wrong] = {}  # by kind and line
+        self.faults: dict[tuple[str, str], Wrong] = {}  # by their words' name, and the line
         self.under_way: dict[Flight, int] = {}  # the places of their trips
         self.fresh = True  # what comes next is a new moment
         self.step, self.ids = 0, [0] * len(launch.grid)
@@ -188,37 +177,34 @@ class _Follower:
                 looks += 1
                 most, least = event.times(self.ids)
                 if looks > _LOOKS or most > 1:
-                    raise _Unknown(_TOO_LONG)
+                    raise _Unknown("goes on for longer")
                 if most != least and event.name in _COPIES:
-                    raise _Unknown(
-                        "Data decide which copies come next: their order is known only when the "
-                        "kernel runs."
-                    )
+                    raise _Unknown("data decide the copies")
                 if most:
                     self.one(event, copied)
             if self.launch.log.cut:
-                raise _Unknown(_TOO_LONG)
+                raise _Unknown("goes on for longer")
         if (left := self.flights.left()) is not None:
-            self.moment("ends", "", fresh=True)
-            self.ids, self.info = [], None
+            self.fresh, self.ids, self.info = True, [], None
+            self.moment("ends", "")
             started = f": it was started in `{left.line}`" if left.line else ""
-            self.wrong("stuck", self.stuck("copy never waited for", then=started))
+            self.wrong("copy never waited for", then=started)
 
     def one(self, event: Event, copied: set[Any]) -> None:
         self.info = event.equation.source_info
         text, parts = text_of(self.info), event.parts(self.ids)
         if event.name == "dma_start":
             if is_remote(event.equation):
-                raise _Unknown("A copy goes to another device.")
+                raise _Unknown("copied to another device")
             self.start(parts, text)
         elif event.name == "dma_wait":
             semaphore, size = _semaphore(parts[2]), _size(parts[0])
             if not size:
                 return
             self.moment("waits", text)
-            if what := self.flights.wait(semaphore, size):
-                self.wrong("stuck", self.stuck(*what))
-                raise _Unknown("The kernel never gets beyond its last wait.")
+            if endless := self.flights.wait(semaphore, size):
+                self.wrong(endless, wanted=size, due=self.flights.due[semaphore])
+                raise _Unknown("never beyond a wait")
             self.landed()
         elif event.name == "work":
             self.moment("computes", text)
@@ -228,106 +214,74 @@ class _Follower:
             self.moment("computes", text, tuple(touched))
             how = "reads" if event.name == "get" else "writes"
             if why := self.flights.forbidden(how, place):
-                self.wrong("hazard", self.hazard(f"`{text}`", why, place))
+                self.wrong("touched too early", **self.early(f"`{text}`", why, place))
 
     def start(self, parts: Sequence[Part], text: str) -> None:
         """A copy starts; what is wrong with it is noted, and it is in flight all the same."""
         source, target = map(_place, parts[:2])
-        semaphore, size = _semaphore(parts[2]), _size(parts[0])
-        unequal = self.unequal(parts, text)
-        if not size and unequal is None:
+        semaphore = _semaphore(parts[2])
+        taken, room = map(_size, parts[:2])
+        if not taken and not room:
             return  # nothing moves
-        refused = [] if unequal is None else [("unequal", unequal)]
+        who = f"The copy that `{text}` starts" if text else "A copy"
+        refused: list[tuple[str, dict[str, Any]]] = []
+        if taken != room:
+            here, there = (np.dtype(ref.dtype) for ref, _ in parts[:2])
+            words = "ends of one type" if here == there else "ends of two types"
+            ends = dict(source=source, target=target, taken=taken, room=room)
+            refused.append((words, dict(who=who, here=here, there=there, **ends)))
         for how, place in (("reads", source), ("writes", target)):
             if place.beyond:
-                refused.append(("outside", self.outside(place)))
+                ref = place.buffer
+                words = "copy outside" if text else "copy of a pipeline outside"
+                where = dict(operand=ref.name, part=place.in_full, shape=ref.shape)
+                refused.append((words, dict(kind="out-of-bounds", who=who, **where)))
             if why := self.flights.forbidden(how, place):
-                refused.append(
-                    ("hazard", self.hazard(f"the copy that `{text}` starts", why, place))
-                )
-        flight = Flight(source, target, semaphore, size, text)
+                starts = f"the copy that `{text}` starts"
+                refused.append(("touched too early", self.early(starts, why, place)))
+        flight = Flight(source, target, semaphore, taken, text)
         self.fresh = True
         self.flights.start(flight)
         self.started(flight)
         if refused:
-            self.note(len(self.moments), *refused[0])
+            words, facts = refused[0]
+            self.note(len(self.moments), words, **facts)
 
-    def unequal(self, parts: Sequence[Part], text: str) -> Finding | None:
-        """A copy whose ends do not hold equally much."""
-        ends = parts[:2]
-        taken, room = map(_size, ends)
-        if taken == room:
-            return None
-        source, target = (_place(end) for end in ends)
-        here, there = (np.dtype(ref.dtype) for ref, _ in ends)
-        why = "both ends have one shape"
-        if here != there:
-            why = f"one end is of {here}, the other of {there}, and a copy casts nothing"
-        says = (
-            f"{_who(text)} takes {taken:,} bytes from `{source}` to `{target}`, which holds "
-            f"{room:,}:"
-        )
-        return self.finding("hazard", says, f"{why}.")
+    def early(self, who: str, why: str, place: Place) -> dict[str, Any]:
+        """The facts of who touches what while a copy is in flight, and why it must not."""
+        at = f"At grid step {self.at}, " if self.at else ""
+        says = f"{at}{who if text_of(self.info) else 'the kernel'} {why}"
+        return dict(says=f"{says[0].upper()}{says[1:]}", operand=place.buffer.name)
 
     @property
     def at(self) -> tuple[int, ...] | None:
         """The grid step, where there is a grid."""
         return tuple(self.ids) or None
 
-    def finding(self, kind: str, says: str, remedy: str, operand: str | None = None) -> Finding:
-        name, line = self.launch.name, line_of(self.info)
-        return Finding(kind, ERROR, says, remedy, name, operand, self.at, line)
-
-    def hazard(self, who: str, why: str, place: Place) -> Finding:
-        """Who touches what while a copy is in flight, and why it must not."""
-        at = f"At grid step {self.at}, " if self.at else ""
-        says = f"{at}{who if text_of(self.info) else 'the kernel'} {why}"
-        return self.finding("hazard", f"{says[0].upper()}{says[1:]}", REMEDY, place.buffer.name)
-
-    def stuck(self, rule: str, *facts: str, then: str = "") -> Finding:
-        """What the kernel waits for in vain, or leaves behind."""
-        what, remedy = stuck(rule)
-        at, text = f" at grid step {self.at}" if self.at else "", text_of(self.info)
-        where = f"{at}, in `{text}`" if text else at
-        return self.finding("hazard", f"The kernel {what.format(*facts)}{then}{where}.", remedy)
-
-    def outside(self, place: Place) -> Finding:
-        """A copy that begins or ends where its buffer has nothing."""
-        where = ", ".join(f"{a}" if index else f"{a}:{b}" for a, b, index in place.ranges or ())
-        name, shape = place.buffer.name, place.buffer.shape
-        at, text = f" at grid step {self.at}" if self.at else "", text_of(self.info)
-        remedy = "Check the bounds of what is copied."
-        if not text:
-            remedy = "In a pipeline, index maps and the grid count blocks, and not elements."
-        says = (
-            f"{_who(text)} reaches outside `{name}`, which has shape {shape}: `{name}[{where}]`"
-            f"{at}."
-        )
-        return self.finding("out-of-bounds", says, remedy, name)
-
-    def moment(
-        self, kind: str, text: str, slots: tuple[int, ...] = (), *, fresh: bool = False
-    ) -> None:
+    def moment(self, kind: str, text: str, slots: tuple[int, ...] = ()) -> None:
         """Add a moment, or go on with the last one: of the same kind, and nothing started since."""
-        if not (self.fresh or fresh) and self.moments[-1].kind == kind:
+        if not self.fresh and self.moments[-1].kind == kind:
             last = self.moments[-1]
             both = tuple(dict.fromkeys((*last.slots, *slots)))
             text = last.line if last.slots or not slots else text  # a slot's line says most
             self.moments[-1] = replace(last, slots=both, line=text)
             return
         if len(self.moments) == MOMENTS:
-            raise _Unknown(f"Only the first {MOMENTS} moments are shown.")
+            raise _Unknown("only the first moments")
         self.moments.append(Moment(self.step, kind, text, slots))
         self.fresh = False
 
-    def wrong(self, kind: str, finding: Finding) -> None:
+    def wrong(self, words: str, **facts: Any) -> None:
         self.moments[-1] = replace(self.moments[-1], wrong=True)
-        self.note(len(self.moments) - 1, kind, finding)
+        self.note(len(self.moments) - 1, words, **facts)
 
-    def note(self, moment: int, kind: str, finding: Finding) -> None:
-        """Keep a finding, once for each kind and line: a loop makes it again in each round."""
+    def note(self, moment: int, words: str, kind: str = "hazard", **facts: Any) -> None:
+        """Keep what is wrong, once for each line: a loop makes it again in each round."""
         text = text_of(self.info)
-        self.faults.setdefault((kind, text), Wrong(moment, kind, text, finding))
+        where = dict(launch=self.launch.name, step=self.at, line=line_of(self.info))
+        facts |= dict(when=when(self.at), where=when(self.at, text))
+        found = Wrong(moment, told(kind, words, **where, **facts))
+        self.faults.setdefault((words, text), found)
 
     def started(self, flight: Flight) -> None:
         """The row of a copy is its end in the core; of two, where it goes to."""
@@ -340,7 +294,7 @@ class _Follower:
             self.slots.append(slot)
         row, now = self.slots.index(slot), len(self.moments)
         self.under_way[flight] = len(self.trips)
-        self.trips.append(Trip(row, str(other), inward, now, None, flight.line))
+        self.trips.append(Trip(row, str(other), inward, now, None))
 
     def landed(self) -> None:
         """What no longer is in flight ends with this moment."""
@@ -352,16 +306,15 @@ class _Follower:
 def _place(part: Part) -> Place:
     ref, transforms = part
     if not hasattr(ref, "dtype"):
-        raise _Unknown("Which buffers are copied is known only when the kernel runs.")
+        raise _Unknown("buffers unknown")
     return Place(ref, ranges_of(transforms))
 
 
 def _size(part: Part) -> int:
     """Bytes of a part of a buffer."""
-    buffer = _place(part).buffer
-    size = bytes_of(tuple(buffer.shape), buffer.dtype, part[1])
+    size = bytes_of(_place(part).buffer, part[1])
     if size is None:
-        raise _Unknown("How much is copied is known only when the kernel runs.")
+        raise _Unknown("size unknown")
     return size
 
 
@@ -369,12 +322,8 @@ def _semaphore(part: Part) -> Hashable:
     ref, transforms = part
     indices = ranges_of(transforms)
     if indices is None:
-        raise _Unknown("Which semaphore is used is known only when the kernel runs.")
+        raise _Unknown("semaphore unknown")
     return ref, indices
-
-
-def _who(text: str) -> str:
-    return f"The copy that `{text}` starts" if text else "A copy"
 
 
 def _far(place: Place) -> bool:

@@ -8,71 +8,57 @@ import types
 
 from puzzles._jax import ClosedJaxpr, JaxprEqn, array_of, user_frame
 from puzzles._launch import (
-    ERROR,
     Finding,
     kernel_calls,
     line_of,
     parameter_names,
     placed,
     text_of,
+    told,
 )
 from puzzles._rules import instead, rows, sentence
-
-TILE_RULE = (
-    "the last two dimensions of a block must be multiples of (8, 128), "
-    "or the whole axis of the array"
-)
-LINE_RULE = "a 1-D block must be the whole array or a multiple of 1024"
-MASK_RULE = "a 1-D mask does not become a column"
 
 
 def lowering(error: Exception, program: ClosedJaxpr) -> Finding:
     """What to say of an exception of Mosaic's lowering."""
     text = str(error)
     if "block shape" in text and (found := re.search(r"Block spec for (\S+)", text)):
-        rule = LINE_RULE if "rank 1" in text else TILE_RULE
-        operand, block, shape = _block(found[1], program)
-        named = f"`{operand}`" if operand else found[1]
-        whose = f"the block {block} of {named}, whose array has shape {shape}" if block else named
-        says = f"Mosaic refuses {whose}: {rule}."
-        return Finding("misaligned", ERROR, says, operand=operand)
+        operand, whose = _block(found[1], program)
+        words = "1-D block in Mosaic" if "rank 1" in text else "block in Mosaic"
+        return told("misaligned", words, operand=operand, whose=whose)
     where = _learners_line(error, program)
     line = _short(linecache.getline(*where).strip()) if where else None
-    place = placed(*where) if where else None
     refused = f"`{line}`" if line else "the kernel"
+    facts = dict(line=placed(*where) if where else None, refused=refused)
     if found := re.search(r"Unimplemented primitive.*?: ([\w-]+)", text):
         other = instead(found[1])
-        remedy = f": {other}" if other else ""
-        used = f" It is used in `{line}`." if line else ""
-        says = f"`{found[1]}` has no TPU lowering in Pallas{remedy}.{used}"
-        return Finding("lowering", ERROR, says, line=place)
+        facts |= dict(primitive=found[1], other=f": {other}" if other else "")
+        facts["used"] = f" It is used in `{line}`." if line else ""
+        return told("lowering", "no lowering", **facts)
     for row, _ in rows("mosaic", text):
-        says = f"Mosaic refuses {refused}: {row.rule}."
-        return Finding("lowering", ERROR, says, row.says, line=place)
+        return told("lowering", "rule of Mosaic", rule=row.rule, remedy=row.says, **facts)
     reason = gist(text) or sentence("wordless", error=type(error).__name__)
-    return Finding("lowering", ERROR, f"Mosaic refuses {refused}: {reason}", line=place)
+    return told("lowering", "refused by Mosaic", reason=reason, **facts)
 
 
 def mask_column(equation: JaxprEqn) -> Finding:
     """What to say of the equation that makes a column of a 1-D mask."""
     line = _short(text_of(equation.source_info))
     refused = f"`{line}`" if line else "the kernel"
-    says = f"The TPU compiler refuses {refused}: {MASK_RULE}."
-    remedy = sentence("rows in two dimensions")
-    return Finding("lowering", ERROR, says, remedy, line=line_of(equation.source_info))
+    return told("lowering", "mask", line=line_of(equation.source_info), refused=refused)
 
 
-def _block(origin: str, program: ClosedJaxpr) -> tuple[str | None, object, object]:
-    """The operand that JAX calls `args[0]` or `outputs`: its name, block and shape."""
+def _block(origin: str, program: ClosedJaxpr) -> tuple[str | None, str]:
+    """The operand that JAX calls `args[0]` or `outputs`, and what to call its block."""
     for call in kernel_calls(program.jaxpr):
         grid = call.params["grid_mapping"]
         for position, mapping in enumerate(grid.block_mappings):
             if mapping.origin == origin:
-                array = array_of(mapping)
                 name = parameter_names(call)[grid.num_index_operands + position]
                 block = tuple(getattr(b, "block_size", None) for b in mapping.block_shape)
-                return name, block, tuple(array.shape)
-    return None, None, None
+                facts = dict(name=name, block=block, shape=tuple(array_of(mapping).shape))
+                return name, sentence("block of an array", **facts)
+    return None, origin
 
 
 def _learners_line(error: Exception, program: ClosedJaxpr) -> tuple[str, int] | None:

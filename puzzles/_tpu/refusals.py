@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 
 import jax
 
-from puzzles._launch import ERROR, Finding, Launch, Traced, as_function
+from puzzles._launch import ERROR, Finding, Launch, Traced, as_function, told
 from puzzles._tpu import columns, mosaic_words
 from puzzles._tpu.chips import CHIPS, Chip
 from puzzles._tpu.compiler import Compiler
@@ -21,47 +22,23 @@ def budget(launch: Launch, chip: Chip) -> int:
 
 def room(launch: Launch, chips: Sequence[str]) -> Iterator[Finding]:
     """Where buffers do not fit: a launch and the names of chips in, at most a finding a memory."""
-    used = launch.vmem_bytes
+    used, where = launch.vmem_bytes, dict(launch=launch.name, line=launch.line)
     tight = [name for name in chips if used > budget(launch, CHIPS[name])]
     if tight:
         chip = CHIPS[tight[0]]
-        has = amount(budget(launch, chip))
         whose = "it asks for" if launch.vmem_limit_bytes else f"a kernel gets on {chip.name}"
-        says = (
-            f"Buffers and scratch of {launch.name} take {amount(used)} of VMEM, and {whose} {has}."
-        )
-        remedy = "Take smaller blocks"
-        if chip.vmem_bytes > used:
-            remedy += (
-                ", or ask for more by `pltpu.CompilerParams(vmem_limit_bytes=...)`: a core of "
-                f"{chip.name} has {amount(chip.vmem_bytes)}"
-            )
-        yield Finding(
-            "vmem", ERROR, says, f"{remedy}.", launch.name,
-            line=launch.line, chips=tuple(tight),
-        )  # fmt: skip
+        sizes = dict(used=amount(used), has=amount(budget(launch, chip)))
+        words = "VMEM of a kernel" if chip.vmem_bytes > used else "VMEM of a core"
+        facts = dict(whose=whose, chip=chip.name, core=amount(chip.vmem_bytes), **sizes)
+        yield told("vmem", words, chips=tuple(tight), **where, **facts)
     small = [name for name in chips if launch.smem_bytes > CHIPS[name].smem_bytes]
     if small:
-        has = amount(CHIPS[small[0]].smem_bytes)
-        says = (
-            f"Scalars of {launch.name} take {amount(launch.smem_bytes)} of SMEM, which has {has}."
-        )
-        remedy = "Prefetch less, pack it, and keep it 1-D: the last of two axes is padded to 128."
-        yield Finding(
-            "smem", ERROR, says, remedy, launch.name, line=launch.line, chips=tuple(small)
-        )
+        sizes = dict(used=amount(launch.smem_bytes), has=amount(CHIPS[small[0]].smem_bytes))
+        yield told("smem", "SMEM", chips=tuple(small), **where, **sizes)
 
 
-class LoweringError(Exception):
-    """What Mosaic will not lower, as a `finding`."""
-
-    def __init__(self, finding: Finding) -> None:
-        super().__init__(finding.words)
-        self.finding = finding
-
-
-def lower(traced: Traced) -> None:
-    """Lower `traced` by Mosaic, which needs neither a TPU nor libtpu; raises `LoweringError`.
+def lowered(traced: Traced) -> Iterator[Finding]:
+    """The first thing that Mosaic will not lower, or nothing; needs neither a TPU nor libtpu.
 
     Finds broken rules of blocks, operations without a TPU form, and 1-D masks that become columns,
     which libtpu refuses; not too little memory.
@@ -70,17 +47,10 @@ def lower(traced: Traced) -> None:
     try:
         jax.jit(as_function(traced, False)).trace(*shapes).lower(lowering_platforms=("tpu",))
     except Exception as error:
-        raise LoweringError(mosaic_words.lowering(error, traced.jaxpr)) from None
-    for equation in columns.mask_columns(traced.jaxpr):
-        raise LoweringError(mosaic_words.mask_column(equation))
-
-
-def lowered(traced: Traced) -> Iterator[Finding]:
-    """What Mosaic will not lower, or nothing."""
-    try:
-        lower(traced)
-    except LoweringError as error:
-        yield error.finding
+        yield mosaic_words.lowering(error, traced.jaxpr)
+    else:
+        masks = columns.mask_columns(traced.jaxpr)
+        yield from map(mosaic_words.mask_column, islice(masks, 1))
 
 
 def compiled(
@@ -100,12 +70,10 @@ def compiled(
         yield number, Finding(kind, ERROR, says, chips=tuple(refusing))
 
 
-def known_to_fit(findings: Sequence[Finding], chips: Sequence[str]) -> tuple[Finding, ...]:
-    """Findings without estimates that a compiler has refuted for `chips`: it compiled there."""
-    kept = []
-    for one in findings:
-        if one.kind not in ("vmem", "smem") or not one.chips:
-            kept.append(one)
-        elif left := tuple(chip for chip in one.chips if chip not in chips):
-            kept.append(replace(one, chips=left))
-    return tuple(kept)
+def known_to_fit(one: Finding, chips: Sequence[str]) -> Iterator[Finding]:
+    """A finding, unless it is an estimate that a compiler has refuted: it compiled for `chips`."""
+    left = tuple(chip for chip in one.chips if chip not in chips)
+    if one.kind not in ("vmem", "smem") or not one.chips:
+        yield one
+    elif left:
+        yield replace(one, chips=left)

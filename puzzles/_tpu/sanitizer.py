@@ -15,8 +15,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from puzzles._jax import JaxprEqn, is_key, is_remote
-from puzzles._launch import ERROR, Finding, Launch, Traced, equations, kernel_calls, longest_body
+from puzzles._jax import is_key, is_remote
+from puzzles._launch import Finding, Launch, Traced, equations, kernel_calls, longest_body, told
+from puzzles._rules import sentence
 from puzzles._tpu.seen import Seen, comparable
 from puzzles._tpu.simulator import EDGE, Run, SimulationError, drawn, foreseen, run
 from puzzles._tpu.watch import How, Watch
@@ -28,6 +29,8 @@ FIRST_STEPS = 250  # of all launches together
 BYTES = 2**28  # of arrays: it copies them
 _FLOPS = 2e10  # in all
 CALLS = 20_000  # of Python by one launch, for reads, writes and copies: a second or two
+_OF_DEVICES = ("axis_index", "get_barrier_semaphore")
+AFTER_THE_FIRST = "what comes after the first error"
 OPERATIONS = 2000  # XLA's CPU compiler recurses along a chain; of one twice as long Python died
 
 # What a TPU leaves open, and the other way in which it may turn out.
@@ -66,7 +69,7 @@ def sanitize(traced: Traced, launches: Sequence[Launch], seed: int = 0) -> Sanit
     Arguments that are only shapes get data: floats from `seed`, zeros for the rest.
     """
     if known := foreseen(traced, rewritten=True):
-        return Sanitized((known,), why_not="what comes after the first error")
+        return Sanitized((known,), why_not=AFTER_THE_FIRST)
     if (why := refused(traced, launches)) is not None:
         return Sanitized(why_not=why)
     leaves = tuple(
@@ -87,16 +90,12 @@ def sanitize(traced: Traced, launches: Sequence[Launch], seed: int = 0) -> Sanit
             return Sanitized(why_not=error.says)
         found, at = error.finding, error.finding.step
         said = "up to the first error" if at is None else f"up to grid step {at}, where it stopped"
-        why = "what comes after the first error"
-        return Sanitized((found,), said, why)
+        return Sanitized((found,), said, AFTER_THE_FIRST)
     except NotImplementedError as error:
         return Sanitized(why_not=f"the simulator cannot run this: {error}")
     why = "" if most is None else f"{total:,} steps were too many: the first {most} stand for all"
     if long := [one for one in first.watches if one.calls > CALLS]:
-        why = (
-            f"`{long[0].launch}` reads, writes and copies too often: the first {CALLS:,} times, up "
-            f"to grid step {long[0].step}, stand for all"
-        )
+        why = sentence("too many calls", launch=long[0].launch, calls=CALLS, step=long[0].step)
         said = f"the first {CALLS:,} reads, writes and copies of `{long[0].launch}`"
         if not any(one.carried for one in first.watches):  # nothing that could be compared
             said = ""
@@ -125,7 +124,7 @@ def _edges(program: Traced) -> Finding | None:
         return None
     if agree(with_nan, with_zeros):
         return None
-    return _unwritten(difference(with_nan, with_zeros))
+    return depends("unwritten", difference(with_nan, with_zeros))
 
 
 def refused(traced: Traced, launches: Sequence[Launch]) -> str | None:
@@ -139,10 +138,7 @@ def refused(traced: Traced, launches: Sequence[Launch]) -> str | None:
     if any(is_key(ref.aval) for kernel in kernels for ref in kernel.invars):
         return "a kernel takes random keys, which the simulator does not know"
     if (count := len(longest_body(traced.jaxpr))) > OPERATIONS:
-        return (
-            f"a kernel has {count:,} operations, and XLA's CPU compiler, which dies of too many in "
-            f"a row, is given up to {OPERATIONS:,}: is it a Python loop, which is unrolled?"
-        )
+        return sentence("too many operations", count=count, most=OPERATIONS)
     forms = [*traced.leaves, *jax.tree.leaves(traced.out)]
     size = sum(int(np.prod(x.shape, dtype=np.int64)) * x.dtype.itemsize for x in forms)
     if size > BYTES:
@@ -152,15 +148,12 @@ def refused(traced: Traced, launches: Sequence[Launch]) -> str | None:
 
 def speaks(traced: Traced) -> bool:
     """Whether a kernel copies to other devices, or waits for them."""
-    calls = kernel_calls(traced.jaxpr.jaxpr)
-    return any(_speaks(e) for call in calls for e in equations(call.params["jaxpr"]))
-
-
-def _speaks(equation: JaxprEqn) -> bool:
-    name = equation.primitive.name
-    if name == "dma_start":
-        return is_remote(equation)
-    return name in ("axis_index", "get_barrier_semaphore")
+    for call in kernel_calls(traced.jaxpr.jaxpr):
+        for one in equations(call.params["jaxpr"]):
+            name = one.primitive.name
+            if is_remote(one) if name == "dma_start" else name in _OF_DEVICES:
+                return True
+    return False
 
 
 def _most(launches: Sequence[Launch]) -> int | None:
@@ -183,7 +176,7 @@ def differing(
     for what in asked:
         other = run(replace(how, **{what: _OTHER[what]}))
         if not agree(first, other):
-            return first, _TOLD[what](difference(first, other))
+            return first, depends(what, difference(first, other))
     return first, None
 
 
@@ -211,52 +204,19 @@ def difference(one: Run, other: Run) -> tuple[Watch, Seen] | None:
     return None
 
 
-def _unwritten(where: tuple[Watch, Seen] | None) -> Finding:
-    remedy = (
-        "Write it before it is read: set an accumulator to zero in the first step of its axis, "
-        "and mask what hangs over an edge with `jnp.where`."
-    )
+def depends(what: str, where: tuple[Watch, Seen] | None) -> Finding:
+    """What of that a TPU leaves open, and right numbers do not depend on, these do; and where."""
+    kind = {"seed": "parallel", "eager": "hazard", "unwritten": "uninitialised"}[what]
     if where is None:
-        says = "A result depends on memory that nothing wrote."
-        return Finding("uninitialised", ERROR, says, remedy)
+        return told(kind, f"depends: {what}")
     watch, carried = where
-    says = (
-        f"The block of `{carried.operand}` that is carried back after grid step {carried.step} "
-        "depends on memory that nothing wrote"
-    )
+    facts = dict(launch=watch.launch, operand=carried.operand, step=carried.step)
     reads = [seen for seen in watch.nans if seen.operand not in watch.inputs] or watch.nans
-    if not reads:
-        says += f": the kernel leaves elements of `{carried.operand}` as they were."
-        name, step = carried.operand, carried.step
-        return Finding("uninitialised", ERROR, says, remedy, watch.launch, name, step)
-    read = reads[0]
-    what = "padding beyond the edge of " if read.operand in watch.inputs else ""
+    if what != "unwritten" or not reads:
+        return told(kind, f"depends in a block: {what}", **facts)
+    read, after = reads[0], dict(carried=carried.operand, after=carried.step)
     name = f"`{read.operand}`" if read.operand else "a scoped buffer"
-    says += f": {what}{name} is read at grid step {read.step}, and nothing was written there."
-    at = read.operand, read.step, read.what
-    return Finding("uninitialised", ERROR, says, remedy, watch.launch, *at)
-
-
-def _early(where: tuple[Watch, Seen] | None) -> Finding:
-    remedy = (
-        "Wait for a copy before its target is read, and start the next one into a buffer only "
-        "after it was used."
-    )
-    return _changes("hazard", "moment at which copies land", remedy, where)
-
-
-def _ordered(where: tuple[Watch, Seen] | None) -> Finding:
-    remedy = "Mark the axis 'arbitrary', or let its steps share neither scratch nor output blocks."
-    return _changes("parallel", "order of the steps along a 'parallel' axis", remedy, where)
-
-
-def _changes(kind: str, why: str, remedy: str, where: tuple[Watch, Seen] | None) -> Finding:
-    says = f"The numbers change with the {why}"
-    if where is None:
-        return Finding(kind, ERROR, f"{says}.", remedy)
-    watch, block = where
-    says += f": `{block.operand}` has others after grid step {block.step}."
-    return Finding(kind, ERROR, says, remedy, watch.launch, block.operand, block.step)
-
-
-_TOLD = {"seed": _ordered, "eager": _early, "unwritten": _unwritten}
+    if read.operand in watch.inputs:
+        name = f"padding beyond the edge of {name}"
+    facts |= dict(operand=read.operand, step=read.step, line=read.what, name=name)
+    return told(kind, "depends on what is read", **facts, **after)

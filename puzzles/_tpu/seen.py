@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,17 +40,3 @@ def inside(value: np.ndarray, transforms: Any, shape: tuple[int, ...]) -> np.nda
         return value
     kept = [max(0, n - a) for (a, _, index), n in zip(ranges, shape, strict=True) if not index]
     return value[tuple(map(slice, kept))] if len(kept) == value.ndim else value
-
-
-def bytes_of(shape: tuple[int, ...], dtype: Any, transforms: Sequence[Any]) -> int | None:
-    """Of what transforms leave of a buffer; None where its size is not known."""
-    for one in transforms:
-        dtype = getattr(one, "dtype", dtype)
-        if (indices := getattr(one, "indices", None)) is None:
-            shape = tuple(getattr(one, "shape", shape))
-            continue
-        sizes = [index.size for index in indices if hasattr(index, "stride")]
-        if not all(hasattr(size, "__int__") for size in sizes):
-            return None
-        shape = tuple(map(int, sizes))
-    return math.prod(shape) * np.dtype(dtype).itemsize

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import partial
-
-from puzzles._jax import Jaxpr, JaxprEqn, Var
+from puzzles._jax import JaxprEqn
 from puzzles._launch import (
-    ERROR,
     WARNING,
     Finding,
     entered,
@@ -15,8 +11,12 @@ from puzzles._launch import (
     line_of,
     memory_space,
     parameter_names,
+    text_of,
+    told,
+    visited,
+    when,
 )
-from puzzles._rules import stuck
+from puzzles._rules import sentence
 from puzzles._tpu.watch import Outside, Stuck, Watch
 
 
@@ -25,36 +25,26 @@ def translate(error: Exception, watch: Watch) -> Finding | str:
 
     A sentence where it may be the simulator that stops, and not the kernel.
     """
-    text, at, given = _gist(error), _at(watch), watch.failed[1]
-    found = partial(
-        Finding, launch=watch.launch, step=watch.step, line=line_of(given.get("source_info"))
-    )
+    text, info = _gist(error), watch.failed.get("source_info")
+    at = when(watch.step, text_of(info)[:100])
+    facts = dict(launch=watch.launch, step=watch.step, line=line_of(info), when=at, where=at)
     if isinstance(error, Stuck):
-        what, remedy = stuck(error.args[0])
-        return found("hazard", ERROR, f"The kernel {what}{at}.", remedy)
+        return told("hazard", error.args[0], **facts)
     if isinstance(error, Outside):
         place, copies = error.args
         name, shape = place.buffer.name, place.buffer.shape
-        part = ", ".join(f"{a}" if index else f"{a}:{b}" for a, b, index in place.ranges)
-        ref = f"`{name}`" if name else "a ref"
-        says = f"The kernel reaches outside {ref}, which has shape {shape}: "
-        says += f"`{name or 'ref'}[{part}]`{at}."
-        remedy = "A ref is one block, whose first element is index 0 at every step."
-        if copies:
-            remedy = "Check the bounds of what is copied."
-        elif name in watch.scalars:
-            remedy = "Check the index, and the length of the array that is passed in."
-        return found("out-of-bounds", ERROR, says, remedy, operand=name)
+        words = "scalars outside" if name in watch.scalars else "block of a ref outside"
+        words = "copy of a ref outside" if copies else words
+        facts |= dict(operand=name, ref=f"`{name}`" if name else "a ref", name=name or "ref")
+        return told("out-of-bounds", words, part=place.in_full, shape=shape, **facts)
     if "Advanced indexers" in text:
-        name = watch.name_of(int(given["buffer_id"])) if "buffer_id" in given else None
-        says = f"{f'`{name}`' if name else 'A ref'} is indexed with an array{at}. A TPU kernel "
-        says += "loads slices, not scattered rows:"
-        remedy = "use `pl.ds`, an index map that picks blocks, or a one-hot matmul."
-        return found("lowering", ERROR, says, remedy, operand=name)
+        buffer = watch.failed.get("buffer_id")
+        name = None if buffer is None else watch.name_of(int(buffer))
+        which = f"`{name}`" if name else "A ref"
+        return told("lowering", "indexed with an array", operand=name, which=which, **facts)
     if "parallel semantics must form a prefix" in text:
-        says = 'In `dimension_semantics` a "parallel" axis comes after an "arbitrary" one.'
-        return found("parallel", WARNING, says, "Make the parallel axes the first of the grid.")
-    return f"The TPU simulator stops{at}: {text}"
+        return told("parallel", "parallel axes come first", WARNING, **facts)
+    return sentence("the simulator stops", where=at, text=text)
 
 
 def _gist(error: Exception) -> str:
@@ -67,37 +57,21 @@ def _gist(error: Exception) -> str:
     return f"{type(error).__name__}: {lines[0]}"
 
 
-def _at(watch: Watch) -> str:
-    step = f" at grid step {watch.step}" if watch.step else ""
-    line = watch.line()
-    return f"{step}, in `{line}`" if line else step
-
-
 def indexed_hbm(equation: JaxprEqn) -> Finding | None:
     """That the kernel indexes a ref in HBM; 0.7.2 lets it pass, 0.10 does not."""
     kernel = equation.params["jaxpr"]
     names = dict(zip(kernel.invars, parameter_names(equation), strict=True))
-    for ref, stored in _accessed(kernel, {v: v for v in kernel.invars}):
-        if memory_space(ref.aval) in ("any", "hbm"):
-            name = names.get(ref)
-            which = f"`{name}`" if name else "A ref in HBM"
-            says = f"{which} stays in HBM (`memory_space=pl.ANY`), and a kernel cannot index that:"
-            remedy = (
-                "compute into VMEM scratch, and copy that to it."
-                if stored
-                else "copy what you need of it to VMEM scratch first."
-            )
-            launch = launch_name(equation)
-            return Finding("lowering", ERROR, says, remedy, launch, name)
+    for access, path in visited(kernel):
+        if access.primitive.name in ("get", "swap", "addupdate", "masked_load", "masked_swap"):
+            ref = access.invars[0]
+            for around in reversed(path):
+                outer = {own: one for _, known in entered(around) for own, one in known.items()}
+                ref = outer.get(ref, ref)
+            if memory_space(ref.aval) in ("any", "hbm"):
+                name = names.get(ref)
+                loads = access.primitive.name in ("get", "masked_load")
+                words = "loaded from HBM" if loads else "stored to HBM"
+                where = dict(launch=launch_name(equation), operand=name)
+                which = f"`{name}`" if name else "A ref in HBM"
+                return told("lowering", words, which=which, **where)
     return None
-
-
-def _accessed(jaxpr: Jaxpr, outer: dict[Var, Var]) -> Iterator[tuple[Var, bool]]:
-    """The refs that are loaded from, or stored to, as the kernel's own variables where known."""
-    for equation in jaxpr.eqns:
-        name = equation.primitive.name
-        if name in ("get", "swap", "addupdate", "masked_load", "masked_swap"):
-            ref = equation.invars[0]
-            yield outer.get(ref, ref), name not in ("get", "masked_load")
-        for inner, known in entered(equation):
-            yield from _accessed(inner, {own: outer.get(one, one) for own, one in known.items()})

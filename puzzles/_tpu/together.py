@@ -17,12 +17,22 @@ from typing import Any
 import jax
 import numpy as np
 
-from puzzles._jax import JaxprEqn, jaxpr_as_fun, reset_tpu_interpret_mode_state
-from puzzles._launch import ERROR, PALLAS_CALL, Finding, Launch, Traced, line_of, text_of, visited
-from puzzles._rules import stuck
+from puzzles._jax import JaxprEqn, forget_callbacks, jaxpr_as_fun, reset_tpu_interpret_mode_state
+from puzzles._launch import (
+    PALLAS_CALL,
+    Finding,
+    Launch,
+    Traced,
+    line_of,
+    text_of,
+    told,
+    visited,
+    when,
+)
+from puzzles._rules import sentence
 from puzzles._tpu import simulator_words as words
-from puzzles._tpu.sanitizer import Sanitized, differing, refused
-from puzzles._tpu.simulator import Run, drawn, forget_callbacks, listening, simulated
+from puzzles._tpu.sanitizer import AFTER_THE_FIRST, Sanitized, differing, refused
+from puzzles._tpu.simulator import Run, SimulationError, drawn, listening, simulated
 from puzzles._tpu.watch import WAITS, End, How, Watch, given_to
 
 STEPS = 500  # of all devices
@@ -59,11 +69,7 @@ def sanitize_together(
     count = math.prod(axes.values())
     here = jax.local_devices(backend="cpu")
     if len(here) < count:
-        return Sanitized(
-            why_not=f"the kernel speaks to {count} devices, and this Python has {len(here)}: in a "
-            "shell `python -m puzzles examine` starts one that has 8, and so does XLA_FLAGS="
-            f"--xla_force_host_platform_device_count={count}, set before JAX is imported"
-        )
+        return Sanitized(why_not=sentence("too few devices", count=count, here=len(here)))
     if launch.steps * count > STEPS:
         return Sanitized(why_not=f"{launch.steps:,} steps on {count} devices take too long")
     if (why := refused(traced, (launch,))) is not None:
@@ -79,10 +85,10 @@ def sanitize_together(
             How(calls=CALLS),
             ("eager", "unwritten"),
         )
-    except _Found as error:
-        return Sanitized((error.finding,), said, "what comes after the first error")
-    except NotImplementedError as error:
-        return Sanitized(why_not=f"the simulator cannot run this: {error}")
+    except SimulationError as error:
+        if error.finding is None:
+            return Sanitized(why_not=f"the simulator cannot run this: {error}")
+        return Sanitized((error.finding,), said, AFTER_THE_FIRST)
     if found is None:
         return Sanitized((), said)
     line = found.line or launch.line
@@ -109,11 +115,6 @@ def _on_each(
         given = tuple(parts if one else everywhere for one in drawn)
         fn = jax.shard_map(fn, mesh=mesh, in_specs=given, out_specs=parts, check_vma=False)
     return jax.jit(fn).lower(*args).compile()
-
-
-class _Found(Exception):
-    def __init__(self, finding: Finding) -> None:
-        self.finding = finding
 
 
 @dataclasses.dataclass(eq=False)
@@ -149,13 +150,13 @@ class _Together:
         self.starved = False
 
     def run(self, execute: Callable, args: list[Any]) -> Run:
-        """What all devices give; raises `_Found`, or NotImplementedError."""
+        """What all devices give; raises `SimulationError`."""
         try:
             with listening(self):
                 results = [np.asarray(out) for out in jax.block_until_ready(execute(*args))]
         except Exception as error:
             forget_callbacks()
-            raise self.translated(error) from None
+            raise SimulationError(self.translated(error)) from None
         finally:
             reset_tpu_interpret_mode_state()
         left = {number for (_, number), count in self.told.items() if count > 0}
@@ -166,27 +167,27 @@ class _Together:
                 rule = "barrier left signalled"
             elif self.ends & left:
                 rule = "remote copy never waited for"
-            raise _Found(self.stuck(rule, None, None))
+            raise SimulationError(self.found("hazard", rule))
         return Run(results, self.watches)
 
-    def translated(self, error: Exception) -> Exception:
+    def translated(self, error: Exception) -> Finding | str:
         if self.gone is not None:
-            return _Found(self.gone)
+            return self.gone
         if self.starved:
-            return NotImplementedError("a device did not get its turn: set NPROC=16 before JAX")
+            return "a device did not get its turn: set NPROC=16 before JAX"
         watch = next((one for one in self.watches if one.failure is not None), None)
         cause = error if watch is None else watch.failure
         if watch is None or not isinstance(cause, Exception):
-            return NotImplementedError(f"{type(cause).__name__}: {cause}")
-        found = words.translate(cause, watch)
-        return NotImplementedError(found) if isinstance(found, str) else _Found(found)
+            return f"{type(cause).__name__}: {cause}"
+        return words.translate(cause, watch)
 
-    def stuck(self, rule: str, step: tuple[int, ...] | None, info: Any) -> Finding:
-        what, remedy = stuck(rule)
-        says = f"The kernel {what}{f' at grid step {step}' if step else ''}"
-        says += f", in `{text_of(info)}`" if text_of(info) else ""
-        line = line_of(info) or self.launch.line
-        return Finding("hazard", ERROR, f"{says}.", remedy, self.launch.name, line=line)
+    def found(
+        self, kind: str, words: str, step: Any = None, info: Any = None, /, **facts: Any
+    ) -> Finding:
+        """What is told in words of that name, at a grid step and the line of `info`."""
+        where = dict(launch=self.launch.name, line=line_of(info) or self.launch.line)
+        facts |= dict(when=when(step), where=when(step, text_of(info)))
+        return told(kind, words, **where, **facts)
 
     def here(self, *given: Any) -> Any:
         """The simulator's `grid_point_recorder`, which does not know which device calls."""
@@ -234,18 +235,11 @@ class _Together:
         """Whether devices that something comes to are."""
         for there, _ in brings:
             if not 0 <= there < self.count:
-                what = "copies to" if name == "dma_start" else "signals"
+                words = "copies to no such device" if name == "dma_start" else "no such device"
                 step, info = self.watches[device].step, given.get("source_info")
-                says = (
-                    f"Device {device} {what} device {there}"
-                    f"{f' at grid step {step}' if step else ''}, and there are {self.count}, "
-                    "numbered from 0."
-                )
-                remedy = "Take the number of a neighbour modulo the length of the axis."
-                at, line = self.launch.name, line_of(info) or self.launch.line
-                self.gone = self.gone or Finding(
-                    "out-of-bounds", ERROR, says, remedy, at, None, step, line
-                )
+                facts = dict(device=device, there=there, count=self.count)
+                gone = self.found("out-of-bounds", words, step, info, step=step, **facts)
+                self.gone = self.gone or gone
                 raise RuntimeError("a device that is not there")
 
     def meet(self, name: str, device: int) -> None:
@@ -260,7 +254,7 @@ class _Together:
         rule, wanted = WAITS[name]
         end, count = (device, int(given["sem_id"])), int(given[wanted])
         step, info = self.watches[device].step, given.get("source_info")
-        in_vain = partial(self.stuck, rule, step, info)
+        in_vain = partial(self.found, "hazard", rule, step, info)
         with self.changed:
             self.until(device, lambda anyhow: self.comes(end, count, anyhow), in_vain)
             self.told[end] -= count

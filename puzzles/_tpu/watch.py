@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
@@ -15,6 +15,7 @@ import numpy as np
 
 from puzzles._jax import JaxprEqn, array_of
 from puzzles._launch import (
+    bytes_of,
     launch_name,
     line_of,
     memory_space,
@@ -22,10 +23,9 @@ from puzzles._launch import (
     ranges_of,
     recasts,
     taken,
-    text_of,
 )
 from puzzles._tpu.hazards import Place
-from puzzles._tpu.seen import Seen, bytes_of, comparable, floating, inside
+from puzzles._tpu.seen import Seen, comparable, floating, inside
 
 End = tuple[int, int]  # a device, and its semaphore
 
@@ -77,42 +77,30 @@ class Watch:
     """
 
     def __init__(
-        self,
-        equation: JaxprEqn,
-        how: How,
-        steps: Sequence[tuple[int, ...]] | None = None,
+        self, equation: JaxprEqn, how: How, steps: Sequence[tuple[int, ...]] | None = None
     ) -> None:
         """steps: the grid's, of one of several devices, where nobody calls `here`."""
-        self.equation = equation
+        names, grid = parameter_names(equation), equation.params["grid_mapping"]
+        first = grid.num_index_operands
+        self.launch = launch_name(equation)
+        self.scalars = names[:first]  # the refs that are prefetched
+        self.inputs = names[first : first + grid.num_inputs]
+        mappings = zip(names[first:], grid.block_mappings, strict=False)
+        # The arrays that refs are blocks of.
+        self._shapes = {name: tuple(array_of(one).shape) for name, one in mappings}
+        self._allocated = _allocated(equation)
         self._alone = steps is None
         self._how = how
         self.carried: list[Seen] = []  # blocks on their way back to HBM, as numbers to compare
         self.nans: list[Seen] = []  # each ref's first NaN that a line of the kernel reads
         self.failure: BaseException | None = None
-        self.failed: tuple[str, dict[str, Any]] = ("", {})
+        self.failed: Mapping[str, Any] = {}  # what the callback was given that did
         self._points = list(steps or ())
         self._done = 0
         self.calls = 0  # of Python by the simulator, so far
         self._buffers: dict[int, Buffer] = {}
         self._held: Counter[End] = Counter()  # what semaphores are at once all copies have ended
         self._signalled: set[End] = set()  # those that tell of no copies
-
-    @property
-    def launch(self) -> str:
-        """The name of the launch."""
-        return launch_name(self.equation)
-
-    @property
-    def scalars(self) -> list[str]:
-        """The names of the refs that are prefetched."""
-        return parameter_names(self.equation)[: _grid(self.equation).num_index_operands]
-
-    @property
-    def inputs(self) -> list[str]:
-        """The names of the refs that are fetched from HBM."""
-        grid = _grid(self.equation)
-        first = grid.num_index_operands
-        return parameter_names(self.equation)[first : first + grid.num_inputs]
 
     def here(self, *given: Any) -> Any:
         """The simulator's `grid_point_recorder`; 0.10 threads a token through it, 0.7 does not."""
@@ -130,26 +118,28 @@ class Watch:
     @property
     def launched(self) -> bool:
         """Whether the kernel's parameters have their buffers."""
-        return len(self._buffers) >= len(_allocated(self.equation))
+        return len(self._buffers) >= len(self._allocated)
+
+    @property
+    def _next(self) -> str | None:
+        """The parameter whose buffer is allocated next; None for what the kernel allocates."""
+        return dict(enumerate(self._allocated)).get(len(self._buffers))
 
     def call(self, *args: Any, callback: Any, **_: Any) -> Any:
         """In place of JAX's `io_callback_impl`."""
-        function = callback.callback_func
-        given, keywords = jax.tree.unflatten(callback.in_tree, args)
-        plain = function.func if isinstance(function, partial) else function
-        name = getattr(plain, "__name__", "")
+        function, bound = _bound(callback, args)
+        name, told = getattr(function, "__name__", ""), bound.arguments
         later: Sequence[Any] = ()
         if name == "get":
-            given, later = _until_recast(plain, given)
-        if name == "_initialize_shared_memory":
-            keywords = keywords | self._decided(function)
+            told["transforms"], later = _until_recast(told.get("transforms", ()))
+        elif name == "_initialize_shared_memory":
+            told["interpret_params"] = self._decided(told["interpret_params"])
         elif name == "_allocate_buffer" and self._how.unwritten != "nan":
-            given = (*given[:-1], self._zeroed(np.asarray(given[-1])))
+            told["val"] = self._zeroed(np.asarray(told["val"]))
         self.calls += 1
-        told = _named(function, given, keywords)
-        make = partial(function, *given, **keywords)
+        make = partial(function, *bound.args, **bound.kwargs)
         if name == "swap":
-            make = partial(_swapped, function, *given, **keywords)
+            make = partial(_swapped, function, told)
         elif name in ("_check_for_revisiting", "_validate"):  # blocks and `_account` tell
             make = partial(told.get, "token", ())
         try:
@@ -164,17 +154,15 @@ class Watch:
                 result = (*token, taken(np.asarray(whole), later))
         except BaseException as error:
             if self.failure is None:
-                self.failure = error
-                self.failed = (name, told)
+                self.failure, self.failed = error, told
             raise
         if name in ("get", "store"):
             self._note(name, told, held)
         if name == "_check_for_revisiting":
             self._done += 1
         elif name == "_allocate_buffer":
-            contents, names = np.asarray(told["val"]), _allocated(self.equation)
-            known = names[len(self._buffers)] if len(self._buffers) < len(names) else None
-            buffer = Buffer(known, contents.shape, contents.dtype)
+            contents = np.asarray(told["val"])
+            buffer = Buffer(self._next, contents.shape, contents.dtype)
             self._buffers[int(jax.tree.leaves(result)[-1])] = buffer
         return [np.asarray(x) for x in jax.tree.leaves(result)]
 
@@ -197,7 +185,7 @@ class Watch:
         if name == "semaphore_signal":
             return {(there, int(given["sem_id"])): int(given["inc"])}
         source = self._buffers[int(given["src_id"])]
-        size = bytes_of(source.shape, source.dtype, given["src_transforms"]) or 0
+        size = bytes_of(source, given["src_transforms"]) or 0
         brings: Counter[End] = Counter()
         if given["src_sem_id"] is not None:
             brings[here, int(given["src_sem_id"])] = size
@@ -219,26 +207,21 @@ class Watch:
         elif name == "_validate" and any(self._held[end] for end in self._signalled):
             raise Stuck("semaphore left signalled")
 
-    def _decided(self, function: Any) -> dict[str, Any]:
-        params = function.keywords["interpret_params"]
+    def _decided(self, params: Any) -> Any:
         mode = "eager" if self._how.eager else "on_wait"
         contents = "nan" if self._how.unwritten == "nan" else "zero"
-        chosen = dict(uninitialized_memory=contents, dma_execution_mode=mode)
-        return {"interpret_params": dataclasses.replace(params, **chosen)}
+        return dataclasses.replace(params, uninitialized_memory=contents, dma_execution_mode=mode)
 
     def _zeroed(self, value: np.ndarray) -> np.ndarray:
         """What is allocated next, with zeros where the simulator knows of no contents."""
-        names, grid = _allocated(self.equation), _grid(self.equation)
-        position = len(self._buffers)
-        name = names[position] if position < len(names) else None
-        if position < grid.num_inputs:  # with padding to whole blocks
-            if self._how.unwritten == "padding":
-                return value
-            zeros = np.zeros_like(value)
-            inside = tuple(map(slice, _shapes(self.equation)[str(name)]))
-            zeros[inside] = value[inside]
-            return zeros
-        return value if name in self.scalars else np.zeros_like(value)
+        name, zeros = self._next, np.zeros_like(value)
+        if len(self._buffers) >= len(self.inputs):  # these come first
+            return value if name in self.scalars else zeros
+        if self._how.unwritten == "padding":
+            return value
+        inside = tuple(map(slice, self._shapes[str(name)]))  # it is padded to whole blocks
+        zeros[inside] = value[inside]
+        return zeros
 
     def _note(self, name: str, given: dict[str, Any], result: Any) -> None:
         info, transforms = given.get("source_info"), given.get("transforms") or ()
@@ -250,7 +233,7 @@ class Watch:
                     self.nans.append(Seen(operand, self.step, line_of(info)))
         elif name == "store" and info is None and transforms:
             value = np.asarray(given["val"])
-            shape = _shapes(self.equation).get(operand or "")
+            shape = self._shapes.get(operand or "")
             contents = value if shape is None else inside(value, transforms, shape)
             self.carried.append(Seen(operand, self.step, comparable(contents)))
 
@@ -259,42 +242,24 @@ class Watch:
         known = None if buffer is None else self._buffers.get(buffer)
         return None if known is None else known.name
 
-    def line(self) -> str | None:
-        """The learner's line that failed, stripped."""
-        return text_of(self.failed[1].get("source_info"))[:100] or None
 
-
-def _shapes(equation: JaxprEqn) -> dict[str, tuple[int, ...]]:
-    """The arrays that the kernel's refs are blocks of."""
-    grid = _grid(equation)
-    names = parameter_names(equation)[grid.num_index_operands :]
-    mappings = zip(names, grid.block_mappings, strict=False)
-    return {name: tuple(array_of(one).shape) for name, one in mappings}
-
-
-def _until_recast(plain: Any, given: tuple) -> tuple[tuple, Sequence[Any]]:
-    """A read up to the first `ref.reshape` or `bitcast`, which the simulator does not know."""
-    at = _parameters(plain).index("transforms")
-    each = tuple(given[at]) if at < len(given) else ()
+def _until_recast(each: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:
+    """What is read before the first `ref.reshape` or `bitcast`, which the simulator does not know,
+    and the rest."""
     first = next((n for n, one in enumerate(each) if recasts(one)), len(each))
-    if first == len(each):
-        return given, ()
-    return (*given[:at], each[:first], *given[at + 1 :]), each[first:]
+    return each[:first], each[first:]
 
 
-def _swapped(function: Any, *given: Any, **keywords: Any) -> Any:
+def _swapped(function: Callable, given: Mapping[str, Any]) -> Any:
     """What a store gives back: one with a mask is made in pieces, as many rows as its least axis.
 
     The simulator takes what a mask has in further rows for a place outside.
     """
-    plain = function.func if isinstance(function, partial) else function
-    places = [_parameters(plain).index(name) for name in ("transforms", "val", "mask")]
-    transforms, value, mask = (given[place] for place in places)
-    indexer: Any = transforms[0] if len(transforms) == 1 else None
-    first = getattr(indexer, "indices", (None,))[:1]
-    if mask is None or not first or not hasattr(first[0], "stride"):
-        return function(*given, **keywords)
-    rows: Any = first[0]
+    transforms, value, mask = (given[name] for name in ("transforms", "val", "mask"))
+    indices = getattr(transforms[0], "indices", ()) if len(transforms) == 1 else ()
+    if mask is None or not indices or not hasattr(indices[0], "stride"):
+        return function(**given)
+    rows, *others = indices
     value, mask = np.asarray(value), np.asarray(mask)
     token: list[Any] = []
     old: list[np.ndarray] = []
@@ -302,9 +267,9 @@ def _swapped(function: Any, *given: Any, **keywords: Any) -> Any:
     for n in range(0, len(value), step):
         part = value[n : n + step]
         here = dataclasses.replace(rows, start=rows.start + n * rows.stride, size=len(part))
-        there = dataclasses.replace(indexer, indices=(here, *indexer.indices[1:]))
-        put = dict(zip(places, ((there,), part, mask[n : n + step]), strict=True))
-        made = function(*(put.get(n, one) for n, one in enumerate(given)), **keywords)
+        there = dataclasses.replace(transforms[0], indices=(here, *others))
+        put = dict(transforms=(there,), val=part, mask=mask[n : n + step])
+        made = function(**{**given, **put})
         *token, piece = jax.tree.leaves(made)
         old.append(np.asarray(piece))
     return (*token, np.concatenate(old))
@@ -323,45 +288,33 @@ WAITS = {
 
 def given_to(callback: Any, args: Sequence[Any]) -> tuple[str, dict[str, Any]]:
     """The name of the function that a callback calls, and what it is given by name."""
+    function, bound = _bound(callback, args)
+    return getattr(function, "__name__", ""), bound.arguments
+
+
+def _bound(callback: Any, args: Sequence[Any]) -> tuple[Callable, inspect.BoundArguments]:
+    """The function that a callback calls, and what it is given."""
     function = callback.callback_func
-    plain = function.func if isinstance(function, partial) else function
     given, keywords = jax.tree.unflatten(callback.in_tree, args)
-    return getattr(plain, "__name__", ""), _named(function, given, keywords)
-
-
-def _named(function: Any, args: tuple, keywords: dict[str, Any]) -> dict[str, Any]:
-    """What a callback is given, by the names of its parameters."""
     if isinstance(function, partial):
-        args, keywords = (*function.args, *args), {**function.keywords, **keywords}
+        given, keywords = (*function.args, *given), {**function.keywords, **keywords}
         function = function.func
-    return {**dict(zip(_parameters(function), args, strict=False)), **keywords}
+    return function, _signature(function).bind(*given, **keywords)
 
 
-@lru_cache(maxsize=64)
-def _parameters(function: Callable) -> tuple[str, ...]:
-    """The names of a function's parameters: to read them takes longer than most callbacks do."""
-    try:
-        return tuple(inspect.signature(function).parameters)
-    except (TypeError, ValueError):
-        return ()
-
-
-def _grid(equation: JaxprEqn) -> Any:
-    return equation.params["grid_mapping"]
+# To read a signature takes longer than most callbacks do.
+_signature = lru_cache(maxsize=64)(inspect.signature)
 
 
 def _allocated(equation: JaxprEqn) -> list[str]:
     """Parameter names in the order in which the simulator allocates buffers (on both versions)."""
-    grid, names = _grid(equation), parameter_names(equation)
+    grid, names = equation.params["grid_mapping"], parameter_names(equation)
     scalars, inputs = grid.num_index_operands, grid.num_inputs
     aliased = {out for _, out in equation.params["input_output_aliases"]}
     outputs = range(scalars + inputs, scalars + inputs + grid.num_outputs)
     order = [*range(scalars, scalars + inputs)]
     order += [n for k, n in enumerate(outputs) if k not in aliased]
     order += range(scalars)
-    order += [
-        n
-        for n, ref in enumerate(equation.params["jaxpr"].invars)
-        if n >= scalars and memory_space(ref.aval) not in ("any", "hbm", "semaphore_mem")
-    ]
-    return [names[n] for n in order]
+    refs, elsewhere = equation.params["jaxpr"].invars, ("any", "hbm", "semaphore_mem")
+    held = [n for n, ref in enumerate(refs) if memory_space(ref.aval) not in elsewhere]
+    return [names[n] for n in (*order, *(n for n in held if n >= scalars))]

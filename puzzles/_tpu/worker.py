@@ -1,51 +1,40 @@
 """Compiles exported programs with libtpu, in a process of its own: libtpu can abort it.
 
-Run as a script. Requests and answers are lines of JSON on what were stdin and stdout; whatever
-libtpu prints goes to stderr. The first line names the topologies in `argv` that it knows.
+Run as a script, with the number of its end of a pipe and the names of topologies: it says which of
+these it knows, and then answers requests.
 """
 
 from __future__ import annotations
 
-import base64
 import contextlib
-import json
 import os
 import sys
+from multiprocessing.connection import Connection
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 
 
-def main(topologies: list[str]) -> None:
-    """Answer requests until stdin is closed."""
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
+def main(end: str, *names: str) -> None:
+    """Answer requests until the pipe is closed."""
+    pipe = Connection(int(end))
     # A script's own folder comes first on the path; these modules are no top-level ones.
     sys.path[:] = [p for p in sys.path if os.path.abspath(p) != _HERE]
-
-    def answer(**fields: object) -> None:
-        answers.write(json.dumps(fields) + "\n")
-        answers.flush()
+    from jax.experimental import topologies
 
     devices = {}
-    for name in topologies:
+    for name in names:
         with contextlib.suppress(Exception):
-            devices[name] = _device(name)
-    answer(topologies=list(devices))
-    for line in sys.stdin:
-        request = json.loads(line)
+            devices[name] = topologies.get_topology_desc(name, platform="tpu").devices[0]
+    pipe.send(list(devices))
+    while True:
+        request = pipe.recv()
         if request.get("abort"):  # for the tests: what libtpu does on a bad day
             os.abort()
         try:
             device = devices[request["topology"]]
-            answer(text=None, kernels=_compile(request["programs"], device))
+            pipe.send({"text": None, "kernels": _compile(request["programs"], device)})
         except Exception as error:
-            answer(text=f"{error}" or type(error).__name__, kernels=False)
-
-
-def _device(topology: str) -> object:
-    from jax.experimental import topologies
-
-    return topologies.get_topology_desc(platform="tpu", topology_name=topology).devices[0]
+            pipe.send({"text": f"{error}" or type(error).__name__, "kernels": False})
 
 
 def _compile(programs: list[dict], device: object) -> bool:
@@ -58,7 +47,7 @@ def _compile(programs: list[dict], device: object) -> bool:
     from jax.sharding import SingleDeviceSharding
 
     there = SingleDeviceSharding(device)
-    exported = [export.deserialize(bytearray(base64.b64decode(p["program"]))) for p in programs]
+    exported = [export.deserialize(bytearray(p["program"])) for p in programs]
     shapes = [
         [jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=there) for a in one.in_avals]
         for one in exported
@@ -74,4 +63,5 @@ def _compile(programs: list[dict], device: object) -> bool:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    with contextlib.suppress(EOFError):
+        main(*sys.argv[1:])
