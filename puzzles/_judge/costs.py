@@ -301,6 +301,3 @@ COSTS = (
     ),
     Limit("with_dots", _EXACT, None, _dots, asked=lambda mine, par: par.dot_flops > 0),
 )  # fmt: skip
-
-# Times the reference's that each cost may be at most, unless `Puzzle.slack` says otherwise.
-USUAL = {one.name: max(_EXACT, one.same, one.others or 0) for one in COSTS}

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
 
 from puzzles._judge.answer import Answer, Run
 from puzzles._judge.numbers import number_words
-from puzzles._judge.origin import elsewhere
 from puzzles._launch import Finding as Known
 from puzzles._launch import Launch, faults, step_by_step
 from puzzles._rules import Finding, sentence
@@ -33,7 +31,7 @@ _MANY = 2000  # copies: a kernel that goes outside with so many is not worth the
 
 def smallest_first(answer: Answer) -> Sequence[Run]:
     """The runs by how many steps the simulator would take."""
-    return sorted(answer.runs, key=lambda run: simulated_steps(run.own))
+    return sorted(answer.runs, key=lambda run: simulated_steps(run.launches))
 
 
 def simulated(answer: Answer) -> Iterator[Run]:
@@ -43,8 +41,8 @@ def simulated(answer: Answer) -> Iterator[Run]:
     """
     runs = smallest_first(answer)
     asked = [run for run in runs if answer.thorough or not as_on_tpu(run)]
-    unable = {run: why for run in asked if (why := beyond(run.own))}
-    able = [run for run in asked if run.own and run not in unable]
+    unable = {run: why for run in asked if (why := beyond(run.launches))}
+    able = [run for run in asked if run.launches and run not in unable]
     taken = 0
     for run in able if answer.thorough else able[:1]:
         yield run
@@ -70,15 +68,14 @@ def blocks(run: Run) -> Finding | None:
 
 def copies(run: Run) -> Finding | None:
     """Copies by hand, and refs that stay in HBM, without running them."""
-    found = foreseen(run.traced, partial(elsewhere, run.case))
+    found = foreseen(run.traced)
     return None if found is None else run.wrong(rule_of(found), says=found.words)
 
 
 def same_in_simulator(run: Run) -> Finding | None:
     """In the simulator it gives the same numbers, and uses nothing before it is there."""
-    left_out = partial(elsewhere, run.case)
     try:
-        flat = simulate(run.traced, left_out=left_out)
+        flat = simulate(run.traced)
     except SimulationError as error:  # without a finding it is not the kernel's fault
         rule = rule_of(error.finding) if error.finding else "simulator"
         return run.wrong(rule, says=error.says)
@@ -86,9 +83,9 @@ def same_in_simulator(run: Run) -> Finding | None:
     if found is None:
         return None
     position, _, wrong = found
-    aliased = any(one.outputs[out].piped for one in run.own for _, out in one.aliases)
+    aliased = any(one.outputs[out].piped for one in run.launches for _, out in one.aliases)
     cause = "aliased" if aliased else "nan" if np.isnan(float(wrong.got)) else "other"
-    read = first_nan(run.traced, left_out) if cause == "nan" else None
+    read = first_nan(run.traced) if cause == "nan" else None
     where = sentence("first read of nan", name=read[0], line=read[1]) if read else ""
     return run.wrong(
         "other-in-simulator",
@@ -109,7 +106,7 @@ def if_small(run: Run) -> Finding | None:
     """Faults of the index maps; then the simulator, if that is quickly done."""
     if (found := blocks(run)) is not None:
         return found
-    if run.own and simulated_steps(run.own) <= _QUICK_STEPS and not beyond(run.own):
+    if run.launches and simulated_steps(run.launches) <= _QUICK_STEPS and not beyond(run.launches):
         return same_in_simulator(run)
     return None
 

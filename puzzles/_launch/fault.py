@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 
 from puzzles._jax import copy_parts
-from puzzles._launch.alignment import misaligned
 from puzzles._launch.finding import WARNING, Finding, ints, line_of, told
 from puzzles._launch.launch import Launch
-from puzzles._launch.operand import Operand, first_seen, row_keys, spread
+from puzzles._launch.operand import Operand, first_seen, itemsize, row_keys, spread
 from puzzles._launch.touched import begun_elsewhere
 from puzzles._launch.work import LEAST, MOST
 
@@ -30,7 +29,7 @@ def faults(launch: Launch) -> tuple[Finding, ...]:
         if operand.piped:
             found += _out_of_bounds(launch, operand)
         if operand.space == "vmem":
-            found += misaligned(operand)
+            found += _misaligned(operand)
     for n, operand in enumerate(launch.outputs):
         if not operand.piped:
             continue
@@ -270,3 +269,25 @@ def _counts(operand: Operand) -> tuple[int, ...]:
 def _many(count: int, noun: str) -> str:
     plural = {"entry": "entries", "axis": "axes"}.get(noun, noun + "s")
     return f"{count:,} {noun if count == 1 else plural}"
+
+
+def _misaligned(operand: Operand) -> Iterator[Finding]:
+    """That a block in VMEM breaks the rule of the last two axes, and what to try."""
+    name, shape, sizes = operand.name, operand.shape, operand.sizes
+    form = f"({', '.join(map(str, operand.block))}{',' * (len(shape) == 1)})"
+    if not shape:
+        yield told("misaligned", "scalar block", operand=name)
+    elif len(shape) == 1:
+        if sizes[0] != shape[0] and sizes[0] % 1024:
+            yield told("misaligned", "1-D block", operand=name, form=form, shape=shape)
+    else:
+        # Mosaic looks at the last two axes of the array, where a squeezed axis counts as 1. Arrays
+        # of 8 bits have tiles of 32 rows where their rows divide by 32, and libtpu cuts no tile.
+        tile = 32 if itemsize(operand.dtype) == 1 and shape[-2] % 32 == 0 else 8
+        for axis, multiple, place in ((-1, 128, "last"), (-2, tile, "second-last")):
+            if sizes[axis] != shape[axis] and sizes[axis] % multiple:
+                words = "misaligned" + ", and squeezed" * (operand.block[axis] is None)
+                facts = dict(form=form, shape=shape, tile=tile, bits=" in 8 bits" * (tile > 8))
+                facts |= dict(place=place, size=sizes[axis], multiple=multiple, whole=shape[axis])
+                yield told("misaligned", words, operand=name, **facts)
+                return

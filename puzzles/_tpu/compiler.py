@@ -18,7 +18,7 @@ import jax
 
 from puzzles._jax import is_key, key_bits, keys_of
 from puzzles._launch import Traced, as_function, kernel_calls
-from puzzles._tpu import libtpu_words, mosaic_words
+from puzzles._tpu import compiler_words
 from puzzles._tpu.chips import CHIPS
 
 INSTALL_LIBTPU = f'pip install "jax[tpu]=={jax.__version__}" flatbuffers'
@@ -101,7 +101,7 @@ class Compiler:
             try:
                 exported = _exported(traced)
             except Exception as error:
-                refused = mosaic_words.lowering(error, traced.jaxpr)
+                refused = compiler_words.lowering(error, traced.jaxpr)
                 return dict.fromkeys(chips, (number, refused.words))
             kernels = sum(1 for _ in kernel_calls(traced.jaxpr.jaxpr))
             programs.setdefault(exported, (number, {"program": exported, "kernels": kernels}))
@@ -122,7 +122,7 @@ class Compiler:
         if isinstance(got, str):
             return got
         if got["text"] is not None:
-            return libtpu_words.refusal(got["text"], chip)
+            return compiler_words.refusal(got["text"], chip)
         if not got["kernels"]:
             return "it compiled, but no kernel is left in it: is its result used?"
         return None

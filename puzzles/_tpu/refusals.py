@@ -9,10 +9,10 @@ from itertools import islice
 import jax
 
 from puzzles._launch import ERROR, Finding, Launch, Traced, as_function, told
-from puzzles._tpu import columns, mosaic_words
+from puzzles._tpu import columns, compiler_words
 from puzzles._tpu.chips import CHIPS, Chip
 from puzzles._tpu.compiler import Compiler
-from puzzles._tpu.libtpu_words import amount
+from puzzles._tpu.compiler_words import amount
 
 
 def budget(launch: Launch, chip: Chip) -> int:
@@ -47,10 +47,10 @@ def lowered(traced: Traced) -> Iterator[Finding]:
     try:
         jax.jit(as_function(traced, False)).trace(*shapes).lower(lowering_platforms=("tpu",))
     except Exception as error:
-        yield mosaic_words.lowering(error, traced.jaxpr)
+        yield compiler_words.lowering(error, traced.jaxpr)
     else:
         masks = columns.mask_columns(traced.jaxpr)
-        yield from map(mosaic_words.mask_column, islice(masks, 1))
+        yield from map(compiler_words.mask_column, islice(masks, 1))
 
 
 def compiled(

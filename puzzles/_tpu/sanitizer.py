@@ -18,9 +18,8 @@ import numpy as np
 from puzzles._jax import is_key, is_remote
 from puzzles._launch import Finding, Launch, Traced, equations, kernel_calls, longest_body, told
 from puzzles._rules import sentence
-from puzzles._tpu.seen import Seen, comparable
 from puzzles._tpu.simulator import EDGE, Run, SimulationError, drawn, foreseen, run
-from puzzles._tpu.watch import How, Watch
+from puzzles._tpu.watch import How, Seen, Watch, comparable
 
 # The simulator takes about a millisecond a step, and to compile a launch as long as some of them.
 LAUNCH_STEPS = 50

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import logging
 import threading
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -38,7 +38,6 @@ from puzzles._launch import (
     Unreadable,
     faults,
     fingerprint,
-    interpreted,
     kernel_calls,
     on_cpu,
     remembered,
@@ -48,8 +47,7 @@ from puzzles._launch import (
 )
 from puzzles._tpu import simulator_words as words
 from puzzles._tpu.moments import copied
-from puzzles._tpu.seen import floating
-from puzzles._tpu.watch import Enough, How, Watch
+from puzzles._tpu.watch import Enough, How, Watch, floating
 
 
 class SimulationError(Exception):
@@ -73,35 +71,30 @@ class Run:
     cut: bool = False
 
 
-# Which launches are only interpreted.
-LeftOut = Callable[[JaxprEqn], bool] | None
-
-
-def simulate(traced: Traced, *, seed: int = 0, left_out: LeftOut = None) -> list[np.ndarray]:
+def simulate(traced: Traced, *, seed: int = 0) -> list[np.ndarray]:
     """The flat results of `traced` on its leaves, on a simulated TPU with one core.
 
     Raises `SimulationError`, also for what JAX's simulator itself lets pass: a buffer touched while
     a copy is in flight, a copy nobody waits for, a wait that would never end, a `pl.ANY` ref that
     is indexed. `seed` orders parallel axes; copies are made when waited for.
     """
-    if (known := foreseen(traced, left_out)) is not None:
+    if (known := foreseen(traced)) is not None:
         raise SimulationError(known)
-    return run(traced, How(seed), left_out).results
+    return run(traced, How(seed)).results
 
 
-def run(traced: Traced, how: How, left_out: LeftOut = None) -> Run:
+def run(traced: Traced, how: How) -> Run:
     """What it gives, and what was seen; nothing is foreseen."""
     for leaf in traced.leaves:
         if isinstance(leaf, jax.ShapeDtypeStruct):
             raise TypeError(f"simulating needs data, and {leaf} is only a shape")
     made = Run()
-    launch = functools.partial(_launch, made, how, left_out)
-    flat = run_program(traced.jaxpr, traced.leaves, launch)
-    made.results += flat
+    launch = functools.partial(_launch, made, how)
+    made.results += run_program(traced.jaxpr, traced.leaves, launch)
     return made
 
 
-def first_nan(traced: Traced, left_out: LeftOut = None) -> tuple[str, str] | None:
+def first_nan(traced: Traced) -> tuple[str, str] | None:
     """The ref, and the line, of the first NaN that is read from no input.
 
     None where it is not known, or NaN is among the data.
@@ -109,14 +102,14 @@ def first_nan(traced: Traced, left_out: LeftOut = None) -> tuple[str, str] | Non
     data = [x for x in map(np.asarray, traced.leaves) if floating(x)]
     if any(np.isnan(x).any() for x in data):
         return None
-    for watch in run(traced, How(), left_out).watches:
+    for watch in run(traced, How()).watches:
         for seen in watch.nans:
             if seen.operand is not None and seen.operand not in watch.inputs and seen.what:
                 return seen.operand, seen.what.partition(": ")[2]
     return None
 
 
-def foreseen(traced: Traced, left_out: LeftOut = None, rewritten: bool = False) -> Finding | None:
+def foreseen(traced: Traced, rewritten: bool = False) -> Finding | None:
     """What the simulator would stop at, or let pass, as far as the launches alone tell it.
 
     An indexed ref in HBM, a block that is nowhere or comes back after another, a copy by hand.
@@ -128,14 +121,13 @@ def foreseen(traced: Traced, left_out: LeftOut = None, rewritten: bool = False) 
     except Unreadable:
         return None
     for call, launch in zip(kernel_calls(traced.jaxpr.jaxpr), launches, strict=True):
-        if left_out is None or not left_out(call):
-            kinds = ("out-of-bounds", "revisited")
-            wrong = (f for f in faults(launch) if f.kind in kinds and f.severity == ERROR)
-            if rewritten:
-                wrong = (f for f in wrong if not again_whole(launch, f))
-            found = words.indexed_hbm(call) or next(wrong, None) or copied(launch)
-            if found is not None:
-                return found
+        kinds = ("out-of-bounds", "revisited")
+        wrong = (f for f in faults(launch) if f.kind in kinds and f.severity == ERROR)
+        if rewritten:
+            wrong = (f for f in wrong if not again_whole(launch, f))
+        found = words.indexed_hbm(call) or next(wrong, None) or copied(launch)
+        if found is not None:
+            return found
     return None
 
 
@@ -144,12 +136,8 @@ def again_whole(launch: Launch, found: Finding) -> bool:
     return found.kind == "revisited" and launch.rewritten(found.operand)
 
 
-def _launch(
-    made_up: Run, how: How, left_out: LeftOut, call: JaxprEqn, values: list[Any]
-) -> Sequence:
+def _launch(made_up: Run, how: How, call: JaxprEqn, values: list[Any]) -> Sequence:
     """A `pallas_call` in the simulator."""
-    if left_out is not None and left_out(call):
-        return interpreted(call, values)
     program, values = single(call, values)
     ids = _at_edges(program) if how.edges else None
     if ids is not None:

@@ -25,7 +25,6 @@ from puzzles._launch import (
     taken,
 )
 from puzzles._tpu.hazards import Place
-from puzzles._tpu.seen import Seen, comparable, floating, inside
 
 End = tuple[int, int]  # a device, and its semaphore
 
@@ -67,6 +66,15 @@ class Buffer:
     name: str | None
     shape: tuple[int, ...]
     dtype: Any
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A ref at a grid step: `what` is its contents, or the line that read them."""
+
+    operand: str | None
+    step: tuple[int, ...] | None
+    what: Any
 
 
 class Watch:
@@ -318,3 +326,25 @@ def _allocated(equation: JaxprEqn) -> list[str]:
     refs, elsewhere = equation.params["jaxpr"].invars, ("any", "hbm", "semaphore_mem")
     held = [n for n, ref in enumerate(refs) if memory_space(ref.aval) not in elsewhere]
     return [names[n] for n in (*order, *(n for n in held if n >= scalars))]
+
+
+def floating(value: np.ndarray) -> bool:
+    """Whether it holds floats, narrow ones included."""
+    return jax.numpy.issubdtype(value.dtype, jax.numpy.floating)
+
+
+def comparable(value: np.ndarray) -> int:
+    """A number that equal arrays share, NaNs of any kind included."""
+    if floating(value):
+        value = value.astype(np.float32)
+        value = np.where(np.isnan(value), np.float32(np.nan), value)
+    return hash((value.shape, value.tobytes()))
+
+
+def inside(value: np.ndarray, transforms: Any, shape: tuple[int, ...]) -> np.ndarray:
+    """The part of a block that does not hang over the edge of its array."""
+    ranges = ranges_of(transforms)
+    if ranges is None or len(ranges) != len(shape):
+        return value
+    kept = [max(0, n - a) for (a, _, index), n in zip(ranges, shape, strict=True) if not index]
+    return value[tuple(map(slice, kept))] if len(kept) == value.ndim else value

@@ -20,8 +20,8 @@ from puzzles._tpu import (
     CHIPS,
     INSTALL_LIBTPU,
     Compiler,
+    compiler_words,
     lowered,
-    mosaic_words,
     supported_chips,
 )
 from puzzles._tpu import compiler as compiler_module
@@ -191,7 +191,7 @@ def test_a_float_index_into_smem_is_read_as_the_cpu_does_and_explained():
 
 def test_an_unknown_error_is_one_clean_line():
     noise = 'Invalid type:\nerror: "a"(callsite("f"("/x/jax/y.py":1:2))): the thing\nmore'
-    found = mosaic_words.lowering(ValueError(noise), jax.make_jaxpr(jnp.sin)(1.0))
+    found = compiler_words.lowering(ValueError(noise), jax.make_jaxpr(jnp.sin)(1.0))
     assert (found.words, found.operand) == ("Mosaic refuses the kernel: the thing", None)
 
 

@@ -1,4 +1,4 @@
-"""What Mosaic will not lower, in plain words."""
+"""What Mosaic will not lower, and what libtpu refuses, in plain words."""
 
 from __future__ import annotations
 
@@ -17,6 +17,14 @@ from puzzles._launch import (
     told,
 )
 from puzzles._rules import instead, rows, sentence
+from puzzles._tpu.chips import CHIPS
+
+# What libtpu says of memory: how much is needed of how much.
+_MEMORY = (
+    "allocation with size {need} and limit {have}",
+    r"memory space (?P<space>vmem)\. Used {need} of {have}",
+    r"\(size={need}\) would exceed memory \(size={have}\).*space=(?P<space>vmem|smem)",
+)
 
 
 def lowering(error: Exception, program: ClosedJaxpr) -> Finding:
@@ -102,3 +110,30 @@ def gist(text: str) -> str:
         text = re.sub(noise, "", text.strip())
     lines = (line.strip() for line in text.splitlines())
     return next((line for line in lines if line and not line.startswith("See http")), "")
+
+
+def refusal(text: str, chip: str) -> str:
+    """Why libtpu will not compile a kernel for `chip`, from its message."""
+    core = CHIPS[chip].vmem_bytes
+    for pattern in _MEMORY:
+        sizes = {name: rf"(?P<{name}>[\d.]+)(?P<{name}_unit>[KMG]?)" for name in ("need", "have")}
+        if found := re.search(pattern.format(**sizes), text):
+            need, have = (_bytes(found[name], found[f"{name}_unit"]) for name in sizes)
+            words = "no room for scalars"
+            if found.groupdict().get("space") != "smem":
+                words = "no room on a core" if max(need, have) > 0.99 * core else "no room in VMEM"
+            facts = dict(need=amount(need), have=amount(have), chip=chip)
+            return sentence(words, core=amount(core), **facts)
+    if "memory space vmem" in text:
+        return sentence("more VMEM than there is", core=amount(core), chip=chip)
+    for row, found in rows("libtpu", text):
+        return row.says.format(*found.groups())
+    return f"Mosaic refuses the kernel: {gist(text)}"
+
+
+def _bytes(number: str, unit: str) -> float:
+    return float(number) * 1024 ** " KMG".index(unit)
+
+
+def amount(count: float) -> str:
+    return f"{count / 2**20:.4g} MiB"
