@@ -231,10 +231,12 @@ BLOCKS: dict[str, Rule] = {
     "split": lambda params, values: np.split(
         values[0], np.cumsum(params["sizes"])[:-1], params["axis"]),
     "concatenate": lambda params, values: np.concatenate(values, params["dimension"]),
+    "stack": lambda params, values: np.stack(values, params["axis"]),
     "transpose": lambda params, values: values[0].transpose(params["permutation"]),
     "rev": lambda params, values: np.flip(values[0], params["dimensions"]),
     "gather": _gather,
     "scatter-add": _scatter_add,
     "sort": _sort,
+    "device_put": lambda _, values: values,
     "top_k": _top_k,
 }  # fmt: skip
