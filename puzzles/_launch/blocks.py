@@ -53,6 +53,12 @@ def _elementwise(function: Callable) -> Rule:
     return lambda _, values: function(*map(_wide, values))
 
 
+def _exp2(_: dict[str, Any], values: list[np.ndarray]) -> np.ndarray:
+    """As JAX has it on a CPU: the exponent is rounded to the operand's dtype before."""
+    (x,) = values
+    return np.exp(_wide(x * x.dtype.type(math.log(2))))
+
+
 def _cast(params: dict[str, Any], values: list[np.ndarray]) -> np.ndarray:
     """Of a float beyond an integer's range that range's end, and of NaN 0."""
     (x,), dtype = values, np.dtype(params["new_dtype"])
@@ -68,7 +74,17 @@ def _dot(params: dict[str, Any], values: list[np.ndarray]) -> np.ndarray:
     (over, other_over), (shared, other_shared) = params["dimension_numbers"]
     x, lead, rows = _matrices(values[0], shared, over)
     y, _, columns = _matrices(values[1], other_shared, other_over)
-    return np.matmul(x, y.swapaxes(-1, -2)).reshape(*lead, *rows, *columns)
+    return _product(x, y.swapaxes(-1, -2)).reshape([*lead, *rows, *columns])
+
+
+def _product(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Of matrices. Sums of integers below 2**53 are exact in f64, which has a fast product."""
+    if any(one.dtype.kind not in "iub" for one in (x, y)):
+        return np.matmul(_wide(x), _wide(y))
+    bits = 8 * (x.dtype.itemsize + y.dtype.itemsize) + x.shape[-1].bit_length()
+    if bits < 53:
+        return np.matmul(x.astype(np.float64), y.astype(np.float64)).astype(np.int64)
+    return np.matmul(x.astype(np.int64), y.astype(np.int64))
 
 
 def _matrices(
@@ -78,9 +94,7 @@ def _matrices(
     rows = [a for a in range(x.ndim) if a not in (*shared, *over)]
     sizes = [[x.shape[a] for a in axes] for axes in (shared, rows, over)]
     ordered = x.transpose(*shared, *rows, *over).reshape(*sizes[0], *map(math.prod, sizes[1:]))
-    # Sums of integers below 2**53 are exact in f64, which has a fast product.
-    wide = ordered.astype(np.float64) if x.dtype.kind in "iub" else _wide(ordered)
-    return wide, sizes[0], sizes[1]
+    return ordered, sizes[0], sizes[1]
 
 
 def _reduced(function: Callable) -> Rule:
@@ -130,11 +144,12 @@ def _windows(
     axes: Sequence[int],
     sizes: Sequence[int],
     batches: dict[int, int],
-    mode: Any,
+    clamps: bool,
 ) -> tuple[np.ndarray, ...]:
     """An index of windows of an array: `indices` has for each where it starts along `axes`.
 
     batches: axes of the array along which the axis of `indices` that is given there runs, too.
+    clamps: a window that reaches outside is moved inside; otherwise there must be none.
     """
     place = []
     for axis, (n, size) in enumerate(zip(shape, sizes, strict=True)):
@@ -145,7 +160,7 @@ def _windows(
         elif axis in axes:
             starts = indices[..., axes.index(axis)]
         inside = np.clip(starts, 0, n - size).astype(np.int64)
-        if "FILL" in str(mode) and (inside != starts).any():
+        if not clamps and (inside != starts).any():
             raise NotImplementedError
         place.append(inside.reshape(*inside.shape, *(1,) * len(shape)) + along)
     return tuple(place)
@@ -154,7 +169,8 @@ def _windows(
 def _gather(params: dict[str, Any], values: list[np.ndarray]) -> np.ndarray:
     (x, indices), of, sizes = values, params["dimension_numbers"], params["slice_sizes"]
     batches = dict(zip(of.operand_batching_dims, of.start_indices_batching_dims, strict=True))
-    found = x[_windows(x.shape, indices, of.start_index_map, sizes, batches, params["mode"])]
+    clamps = "FILL" not in str(params["mode"])
+    found = x[_windows(x.shape, indices, of.start_index_map, sizes, batches, clamps)]
     batch = indices.ndim - 1
     found = found.squeeze(tuple(batch + a for a in (*of.collapsed_slice_dims, *batches)))
     return np.moveaxis(found, range(batch, found.ndim), of.offset_dims)
@@ -167,8 +183,8 @@ def _scatter_add(params: dict[str, Any], values: list[np.ndarray]) -> np.ndarray
     new = np.moveaxis(updates, of.update_window_dims, range(batch, updates.ndim))
     new = np.expand_dims(new, tuple(batch + a for a in (*of.inserted_window_dims, *batches)))
     axes, sizes = of.scatter_dims_to_operand_dims, new.shape[batch:]
-    made = x.copy()
-    np.add.at(made, _windows(x.shape, indices, axes, sizes, batches, params["mode"]), new)
+    made, clamps = x.copy(), "CLIP" in str(params["mode"])  # XLA drops others that reach outside
+    np.add.at(made, _windows(x.shape, indices, axes, sizes, batches, clamps), new)
     return made
 
 
@@ -180,7 +196,7 @@ def _before(_: dict[str, Any], values: list[np.ndarray]) -> np.ndarray:
 
 def _sort(params: dict[str, Any], values: list[np.ndarray]) -> list[np.ndarray]:
     axis, keys = params["dimension"], values[: params["num_keys"]]
-    order = np.lexsort(keys[::-1], axis=axis)
+    order = np.lexsort([_wide(key) for key in reversed(keys)], axis=axis)
     return [np.take_along_axis(x, order, axis) for x in values]
 
 
@@ -188,7 +204,9 @@ def _top_k(params: dict[str, Any], values: list[np.ndarray]) -> list[np.ndarray]
     (x,), k = values, params["k"]
     if params.get("axis", x.ndim - 1) != x.ndim - 1 or np.isnan(x).any():
         raise NotImplementedError
-    order = np.argsort(-x, axis=-1, kind="stable")[..., :k]
+    # Of equal numbers the first, but 0.0 before -0.0.
+    falling = [~x] if x.dtype.kind in "iub" else [np.signbit(x), -_wide(x)]
+    order = np.lexsort(falling, axis=-1)[..., :k]
     return [np.take_along_axis(x, order, -1), order]
 
 
@@ -196,13 +214,15 @@ BLOCKS: dict[str, Rule] = {
     "convert_element_type": _cast,
     "dot_general": _dot,
     "reduce_sum": _reduced(np.sum), "reduce_max": _reduced(np.max),
-    "reduce_min": _reduced(np.min), "reduce_and": _reduced(np.all), "reduce_or": _reduced(np.any),
+    "reduce_min": _reduced(np.min),
+    "reduce_and": _reduced(np.bitwise_and.reduce), "reduce_or": _reduced(np.bitwise_or.reduce),
     "argmax": _first(np.argmax), "argmin": _first(np.argmin), "cumsum": _cumsum,
-    "exp": _elementwise(np.exp), "exp2": _elementwise(np.exp2), "log": _elementwise(np.log),
+    "exp": _elementwise(np.exp), "exp2": _exp2, "log": _elementwise(np.log),
     "log1p": _elementwise(np.log1p), "tanh": _elementwise(np.tanh),
     "sqrt": _elementwise(np.sqrt), "rsqrt": _elementwise(lambda x: 1 / np.sqrt(x)),
     "logistic": _elementwise(lambda x: 1 / (1 + np.exp(-x))), "pow": _elementwise(np.power),
     "integer_pow": lambda params, values: np.power(_wide(values[0]), params["y"]),
+    "sign": _elementwise(lambda x: np.where(x == 0, x, np.sign(x))),  # -0.0 keeps its own
     "lt_to": _before,
     "is_finite": lambda _, values: np.isfinite(values[0]),
     "slice": _slice,
@@ -211,10 +231,12 @@ BLOCKS: dict[str, Rule] = {
     "split": lambda params, values: np.split(
         values[0], np.cumsum(params["sizes"])[:-1], params["axis"]),
     "concatenate": lambda params, values: np.concatenate(values, params["dimension"]),
+    "stack": lambda params, values: np.stack(values, params["axis"]),
     "transpose": lambda params, values: values[0].transpose(params["permutation"]),
     "rev": lambda params, values: np.flip(values[0], params["dimensions"]),
     "gather": _gather,
     "scatter-add": _scatter_add,
     "sort": _sort,
+    "device_put": lambda _, values: values,
     "top_k": _top_k,
 }  # fmt: skip
