@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 import jax
 import numpy as np
 
-from puzzles._jax import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, scan_counts
+from puzzles._jax import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, is_key, scan_counts
 from puzzles._launch.jaxprs import PALLAS_CALL, callee, kernel_calls, subjaxprs
 from puzzles._launch.run import Around
 from puzzles._rules import sentence
@@ -62,7 +62,7 @@ class Source:
     def given(self, aval: Any) -> Any:
         """It as an operand of that form; a plain number becomes an array."""
         data = self.data if self.node is None else self.node.results[self.index]
-        return data if hasattr(data, "dtype") else np.asarray(data, aval.dtype)
+        return data if is_key(aval) else np.asarray(data, aval.dtype)
 
     @cached_property
     def value(self) -> np.ndarray | None:

@@ -99,7 +99,12 @@ class Evaluator:
         return self.other(equation, values) if inner is None else self.closed(inner, values)
 
     def _computes(self, equation: JaxprEqn, values: Values) -> Values:
-        return computed(equation, values) if known(equation) else self.other(equation, values)
+        if not known(equation):
+            return self.other(equation, values)
+        try:
+            return computed(equation, values)
+        except Exception:  # a rule does not know what to make of these operands
+            return self.other(equation, values)
 
 
 class _Step:
