@@ -56,6 +56,7 @@ def test_an_interrupt_in_any_question_is_one_sentence(
     with monkeypatch.context() as patched:
         rows = (*judging.QUESTIONS[:number], row, *judging.QUESTIONS[number + 1 :])
         patched.setattr(judging, "QUESTIONS", rows)
+        patched.setattr(memory, "as_on_tpu", lambda _: False)  # else nothing is simulated
         assert puzzles.check(notebook["row_sum"]) is None
     assert capsys.readouterr().out == (
         "interrupted: nothing was judged, nothing is lost; run the cell again.\n"
