@@ -169,8 +169,10 @@ def _windows(
 def _gather(params: dict[str, Any], values: list[np.ndarray]) -> np.ndarray:
     (x, indices), of, sizes = values, params["dimension_numbers"], params["slice_sizes"]
     batches = dict(zip(of.operand_batching_dims, of.start_indices_batching_dims, strict=True))
-    clamps = "FILL" not in str(params["mode"])
-    found = x[_windows(x.shape, indices, of.start_index_map, sizes, batches, clamps)]
+    found = x[_windows(x.shape, indices, of.start_index_map, sizes, batches, clamps=True)]
+    if "FILL" in str(params["mode"]):
+        most = [x.shape[axis] - sizes[axis] for axis in of.start_index_map]
+        found[((indices < 0) | (indices > most)).any(-1)] = params["fill_value"]
     batch = indices.ndim - 1
     found = found.squeeze(tuple(batch + a for a in (*of.collapsed_slice_dims, *batches)))
     return np.moveaxis(found, range(batch, found.ndim), of.offset_dims)

@@ -143,9 +143,9 @@ def moving(draw: Draw, x: Any, new: Any = None) -> Any:
 
 
 def indexed(draw: Draw, x: Any, adds: bool = False) -> Any:
-    """Rows, elements, or of each row its own. Where an index is clipped, it may be outside."""
+    """Rows, elements, or of each row its own. Where that is said to be right, an index is outside."""
     mode, kind = draw.of("clip", "promise_in_bounds", "fill"), draw.of("one", "two", "batched")
-    over = 2 if mode == "clip" else 0
+    over = 2 if mode == "clip" or (mode == "fill" and not adds) else 0
     n, x = len(x), jnp.stack([x, x], axis=-1)
 
     def at(*shape: int) -> np.ndarray:
@@ -282,7 +282,6 @@ REFUSED: dict[str, Callable] = {
     "a dot to bf16": lambda: lax.dot(NARROW, NARROW),
     "a running sum in bf16": lambda: lax.cumsum(NARROW),
     "the greatest of none": lambda: lax.reduce_max(X[:0], [0]),
-    "what is filled in": lambda: jnp.asarray(X).at[FAR].get(mode="fill"),
     "what is dropped": lambda: jnp.asarray(X).at[FAR].add(1, mode="drop"),
     "a broken promise": lambda: jnp.asarray(X).at[FAR].add(1, mode="promise_in_bounds"),
     "the order of NaN": lambda: lax.top_k(X * np.nan, 1),
