@@ -12,6 +12,7 @@ from puzzles._launch.blocks import computed, known
 from puzzles._launch.jaxprs import CALLS, callee
 
 FUEL = 200_000  # equations: a second or two
+_ENTERED = 5  # equations take as long as entering a program
 Values = list[Any]
 Meaning = Callable[[Any, JaxprEqn, Values], Values]
 Watch = Callable[[JaxprEqn, Values, Values], None]
@@ -47,7 +48,7 @@ class Evaluator:
         if id(jaxpr) not in self._plans:
             self._plans[id(jaxpr)] = [_Step(e, self.meanings) for e in jaxpr.eqns]
         plan = self._plans[id(jaxpr)]
-        self.fuel -= len(plan)
+        self.fuel -= _ENTERED + len(plan)
         if self.fuel < 0:
             raise Beyond
         for step in plan:

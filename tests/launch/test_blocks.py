@@ -143,7 +143,7 @@ def moving(draw: Draw, x: Any, new: Any = None) -> Any:
 
 
 def indexed(draw: Draw, x: Any, adds: bool = False) -> Any:
-    """Rows, elements, or of each row its own. Where that is said to be right, an index is outside."""
+    """Rows, elements, or of each row its own. Where an index may be outside, some are."""
     mode, kind = draw.of("clip", "promise_in_bounds", "fill"), draw.of("one", "two", "batched")
     over = 2 if mode == "clip" or (mode == "fill" and not adds) else 0
     n, x = len(x), jnp.stack([x, x], axis=-1)
