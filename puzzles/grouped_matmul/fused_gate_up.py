@@ -317,6 +317,30 @@ def fused_gate_up(lhs, w_gate, w_up, group_sizes):
             new="hidden = jax.nn.silu(gate_ref[...])",
             says="the gate multiplies what comes up: the second sum is missing",
         ),
+        Mistake(
+            "keeps the last block of K of the first sum only",
+            old="gate_ref[...] += jnp",
+            new="gate_ref[...] = jnp",
+            says="both sums run over all blocks of K: `+=`",
+        ),
+        Mistake(
+            "takes relu for silu",
+            old="jax.nn.silu(gate_ref[...])",
+            new="jax.nn.relu(gate_ref[...])",
+            says="silu(x) is x · sigmoid(x), which bends smoothly",
+        ),
+        Mistake(
+            "stores where rows are not its own",
+            old="jnp.where(mine, hidden, others)",
+            new="jnp.where(mine, others, hidden)",
+            says="`jnp.where(condition, x, y)` takes x where the condition holds: first what is mine",
+        ),
+        Mistake(
+            "takes tanh for silu",
+            old="jax.nn.silu(gate_ref[...])",
+            new="jnp.tanh(gate_ref[...])",
+            says="silu(x) is x · sigmoid(x)",
+        ),
     ],
     alternatives=[
         Alternative(

@@ -167,6 +167,14 @@ PUZZLE = Puzzle(
             says="not known while Python runs",
             stage="error",
         ),
+        Mistake(
+            "throws away what `.at[].set()` returns",
+            old="    return jnp.concatenate([jnp.zeros(1, jnp.int32), ends])",
+            new="""    offsets = jnp.zeros(len(group_sizes) + 1, jnp.int32)
+    offsets.at[1:].set(ends)
+    return offsets""",
+            says="an array of JAX does not change: a new one comes back, and wants a name",
+        ),
     ],
     alternatives=[
         Alternative("pads in front", old=_RETURN, new="return jnp.pad(ends, (1, 0))"),

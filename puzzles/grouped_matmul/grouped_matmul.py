@@ -422,6 +422,31 @@ PUZZLE = Puzzle(
             says="grid steps compute nothing",
             stage="work",
         ),
+        Mistake(
+            "adds the tile to what others stored",
+            old="jnp.where(mine, acc_ref[...], others)",
+            new="others + acc_ref[...]",
+            says="only the rows of the group are taken, and the others kept: choose by "
+            "`jnp.where(mine, …)`",
+        ),
+        Mistake(
+            "counts tiles in columns",
+            old="row = tile * o_ref.shape[0]",
+            new="row = tile * o_ref.shape[1]",
+            says="tile t begins at row t times the rows of a block, `o_ref.shape[0]`",
+        ),
+        Mistake(
+            "ends a group after one row",
+            old="(row < offsets_ref[group + 1])",
+            new="(row < offsets_ref[group] + 1)",
+            says="the end of group g is where g + 1 starts: offsets_ref[group + 1]",
+        ),
+        Mistake(
+            "compares with the tile after it",
+            old="tile_ids_ref[jnp.maximum(step - 1, 0)]",
+            new="tile_ids_ref[step + 1]",
+            says="a visit is a tile's first if the one before was of another tile",
+        ),
     ],
     alternatives=[
         Alternative(

@@ -130,7 +130,7 @@ PUZZLE = Puzzle(
     spec=grouped_matmul_aligned_spec,
     solution=grouped_matmul_aligned,
     inputs=make_inputs,
-    cases=[dict(tiles=(1, 0, 2, 3), K=256, N=512), dict(E=144, K=128, N=256)],
+    cases=[dict(tiles=(1, 0, 2, 3), K=256, N=768), dict(E=144, K=128, N=256)],
     hints=[
         "Write tiled_matmul's call first. Only one of its three operands has an axis that tiled_matmul's had not.",
         "`None` squeezes the expert axis out of a block. The index map gets i, j, k and then the Ref with the group "
@@ -286,6 +286,12 @@ def grouped_matmul_aligned(lhs, rhs, group_sizes):
             new="bm, bk, bn = 64, K, 256",
             says="of VMEM, where a kernel gets 16 MiB",
             stage="work",
+        ),
+        Mistake(
+            "puts k in the middle of the grid",
+            old="grid=(M // bm, N // bn, K // bk)",
+            new="grid=(M // bm, K // bk, N // bn)",
+            says="the kernel and the maps count k last: axis 2 of the grid has the blocks of K",
         ),
     ],
     alternatives=[

@@ -321,6 +321,31 @@ PUZZLE = Puzzle(
             edits=(("        input_output_aliases={5: 0},\n", ""),),
             says="an empty group has no visit: only the alias gives it zeros",
         ),
+        Mistake(
+            "closes where the tile changes",
+            old="(step == steps - 1) | (group != group_ids_ref[jnp.minimum(step + 1, steps - 1)])",
+            new="(step == steps - 1) | (tile != tile_ids_ref[jnp.minimum(step + 1, steps - 1)])",
+            says="a group may have several tiles: it is complete at its last visit, where the next is "
+            "of another group",
+        ),
+        Mistake(
+            "asks the visit before whether the group closes",
+            old="group_ids_ref[jnp.minimum(step + 1, steps - 1)]",
+            new="group_ids_ref[jnp.maximum(step - 1, 0)]",
+            says="it closes where the next visit is of another group, and the last visit closes, too",
+        ),
+        Mistake(
+            "numbers columns instead of rows",
+            old="x_ref.shape, 0)",
+            new="x_ref.shape, 1)",
+            says="rows of a tile lie along axis 0",
+        ),
+        Mistake(
+            "swaps lhs and rhs",
+            old="mine(lhs_ref), mine(rhs_ref), rows",
+            new="mine(rhs_ref), mine(lhs_ref), rows",
+            says="the result is K × N: rows of lhs give K, columns of rhs N",
+        ),
     ],
     alternatives=[
         Alternative("stores at every visit", old="@pl.when(closes)", new="@pl.when(step >= 0)"),

@@ -280,6 +280,18 @@ PUZZLE = Puzzle(
             says="SMEM holds scalars, which are read one by one",
             stage="tpu",
         ),
+        Mistake(
+            "takes ends for lengths",
+            old="row < ends_ref[g])",
+            new="row < starts_ref[g] + ends_ref[g])",
+            says="ends[g] is a row, the one after group g's last",
+        ),
+        Mistake(
+            "counts rows by the group's number",
+            old="row = i * bm +",
+            new="row = g * bm +",
+            says="block i begins at row i * bm, whatever group is stored",
+        ),
     ],
     alternatives=[
         Alternative(

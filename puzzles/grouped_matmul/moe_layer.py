@@ -513,5 +513,9 @@ def moe_layer(x, router_logits, w_gate, w_up, w_down, top_k):
     scale=scale,
     par=par,
     fresh=fresh,
-    keeps=dict.fromkeys(("x", "router_logits", "w_gate", "w_up", "w_down"), "finite"),
+    keeps={
+        **dict.fromkeys(("x", "router_logits"), "finite"),
+        # where a token's experts are alike, the router's gradient is 0, and what is computed is noise
+        **dict.fromkeys(("w_gate", "w_up", "w_down"), "finite order"),
+    },
 )

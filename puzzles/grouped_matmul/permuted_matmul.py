@@ -268,6 +268,18 @@ PUZZLE = Puzzle(
             says="of VMEM, where a kernel gets 16 MiB",
             stage="work",
         ),
+        Mistake(
+            "takes the rows of lhs by j",
+            old="(e, i, k))",
+            new="(e, j, k))",
+            says="i counts blocks of rows, j blocks of columns: lhs is M × K, (e, i, k)",
+        ),
+        Mistake(
+            "takes the columns of rhs by i",
+            old="(perm_ref[e], k, j)",
+            new="(perm_ref[e], k, i)",
+            says="j counts blocks of columns, i blocks of rows: rhs is K × N, and its last index is j",
+        ),
     ],
     alternatives=[
         Alternative(

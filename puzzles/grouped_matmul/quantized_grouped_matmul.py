@@ -415,6 +415,24 @@ PUZZLE = Puzzle(
             says="are made outside of the kernel",
             stage="work",
         ),
+        Mistake(
+            "adds the scales",
+            old="acc_ref[...] * scales_ref[...]",
+            new="acc_ref[...] + scales_ref[...]",
+            says="an integer times its column's scale is the weight: multiply",
+        ),
+        Mistake(
+            "takes one scale for a block",
+            old="acc_ref[...] * scales_ref[...]",
+            new="acc_ref[...] * scales_ref[0, 0]",
+            says="each column has its own: `scales_ref[...]`, which broadcasts along the rows",
+        ),
+        Mistake(
+            "takes the scales of group tiles[s]",
+            old="offsets, groups, tiles: (groups[s], 0, j)",
+            new="offsets, groups, tiles: (tiles[s], 0, j)",
+            says="tiles count rows: whose scales they are, groups[s] says",
+        ),
     ],
     alternatives=[
         Alternative("lets the dot promote the integers", old=_WEIGHTS, new="weights = rhs_ref[...]"),

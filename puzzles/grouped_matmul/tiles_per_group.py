@@ -171,6 +171,26 @@ PUZZLE = Puzzle(
             says="not known while Python runs",
             stage="error",
         ),
+        Mistake(
+            "divides the size and adds 1",
+            old="return jnp.where(group_sizes > 0, last - first + 1, 0)",
+            new="return (ends - starts) // bm + 1",
+            says="how many tiles a group touches depends on where it starts, and an empty one touches "
+            "none: from the first row's tile to the last row's",
+        ),
+        Mistake(
+            "gives empty groups the tiles of the others",
+            old="group_sizes > 0, last - first + 1, 0)",
+            new="group_sizes > 0, 0, last - first + 1)",
+            says="`jnp.where(condition, x, y)` takes x where the condition holds",
+        ),
+        Mistake(
+            "rounds the last tile up",
+            old="last = (ends - 1) // bm",
+            new="last = -(-ends // bm)",
+            says="the tile of a row is its number divided by bm, rounded down: the last row is ends - "
+            "1",
+        ),
     ],
     alternatives=[
         Alternative(

@@ -368,6 +368,18 @@ def double_buffered_matmul(a, b):
             says="6 of 6 waits for a copy from `b_ref`, the kernel has computed nothing since that copy started",
             stage="work",
         ),
+        Mistake(
+            "multiplies element by element",
+            old="jnp.dot(a_slots[slot], b_slots[slot], preferred_element_type=jnp.float32)",
+            new="a_slots[slot] * b_slots[slot]",
+            says="a product of tiles is `jnp.dot`",
+        ),
+        Mistake(
+            "counts tiles of a where its rows are counted",
+            old="pl.ds(i * 128, 128), pl.ds(k * 128, 128)]",
+            new="pl.ds(i, 128), pl.ds(k * 128, 128)]",
+            says="a slice starts at an element: tile i begins at row i * 128",
+        ),
     ],
     alternatives=[
         Alternative(

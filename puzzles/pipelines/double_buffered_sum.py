@@ -274,6 +274,12 @@ PUZZLE = Puzzle(
             says="`slots_ref` takes 32 MiB",
             stage="work",
         ),
+        Mistake(
+            "starts with round 1 in the prologue",
+            old="    fetch(0, 0).start()",
+            new="    fetch(1, 0).start()",
+            says="the first wait is for round 0: `fetch(0, 0)`",
+        ),
     ],
     alternatives=[
         Alternative(

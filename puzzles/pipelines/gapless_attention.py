@@ -210,6 +210,8 @@ def gapless_attention(
 # all, or a shared semaphore, it tells nothing, and `check` does.
 
 # %% tags=["author"]
+import numpy as np
+
 from puzzles import Alternative, Launch, Mistake, Puzzle, array, rng
 from puzzles.pipelines._audits import overlapped
 from puzzles.pipelines._paged import afresh, drawn, fetches_no_more
@@ -223,7 +225,8 @@ def make_inputs(key, lengths, N, K, page, P, pages, garbage, shared, H=128, dtyp
 
 def audit(launch: Launch, *, args) -> None:
     fetches_no_more(launch, args[3], args[1].shape[2], heads=args[1].shape[0])
-    overlapped(launch)
+    if np.asarray(args[3]).any():  # else there is nothing to copy
+        overlapped(launch)
 
 
 def scale(B=8, N=32, K=8, page=16, P=1024, pages=32, H=128):
@@ -288,6 +291,7 @@ PUZZLE = Puzzle(
             lengths=(20, 0, 99, 5), N=6, K=2, page=16, P=12, pages=7, garbage=float("nan"),
             shared=False, dtype="bfloat16",
         ),
+        dict(lengths=(0, 0), N=8, K=2, page=16, P=4, pages=2, garbage=1.0, shared=False),
     ],
     fresh=fresh,
     hints=[
@@ -450,6 +454,34 @@ PUZZLE = Puzzle(
             old="1 - slot, started)\n\n" + _WAIT,
             new="1 - slot, started)\n            copies(text, jnp.where(last, 0, i + 1), 1 - slot, awaited)\n\n" + _WAIT,
             says="The kernel waits for a copy that is not on its way, or for more",
+            stage="memory",
+        ),
+        Mistake(
+            "goes on to the next text before its last round",
+            old="        text = jnp.where(last, after(b), b)",
+            new="        text = jnp.where(last, b, after(b))",
+            says="it is after the last round that the next text comes: `jnp.where(condition, x, y)` "
+            "takes x where the condition holds",
+        ),
+        Mistake(
+            "takes the first round for the last",
+            old="last = i + 1 == rounds",
+            new="last = i == 0",
+            says="the last is the one after which there is none: i + 1 == rounds",
+        ),
+        Mistake(
+            "begins behind its own text",
+            old="first = after(-1)",
+            new="first = after(b)",
+            says="text 0 may have keys, too: the first of all comes after text -1",
+        ),
+        Mistake(
+            "does not ask whether any text has keys",
+            old="""        @pl.when(first < texts)
+        def _():
+            copies(first, 0, 0, started)""",
+            new="        copies(first, 0, 0, started)",
+            says="`lengths_ref[2]` is read at grid step (0,)",
             stage="memory",
         ),
     ],

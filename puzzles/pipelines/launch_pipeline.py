@@ -393,6 +393,21 @@ def launch_pipeline(a, b):
             says="at 20 of 20 waits for a copy from `a_ref`, the kernel has computed nothing since that copy started",
             stage="work",
         ),
+        Mistake(
+            "writes all strips to the first columns",
+            old="lambda j, i: (i, j)",
+            new="lambda j, i: (i, 0)",
+            says="strip j of the result lies in columns j * bn: its block is (i, j)",
+        ),
+        Mistake(
+            "names i before j in its maps",
+            edits=(
+                ("lambda j, i: (i, 0)", "lambda i, j: (i, 0)"),
+                ("lambda j, i: (i, j)", "lambda i, j: (i, j)"),
+            ),
+            says="a map's arguments stand in the order of the grid, and this one has strips outside, j "
+            "first",
+        ),
     ],
     alternatives=[
         Alternative("waits before it starts the next strip", old=_NEXT + _WAIT, new=_WAIT + "\n" + _NEXT.rstrip("\n") + "\n"),

@@ -349,6 +349,31 @@ PUZZLE = Puzzle(
             new="    @pl.when((i == 0) & (b == 0))\n    def _():\n        start",
             says="the sums of one text run into the next: each starts anew",
         ),
+        Mistake(
+            "skips a last page, full or not",
+            old="@pl.when(i * page < length)",
+            new="@pl.when((i + 1) * page < length)",
+            says="a page has work if its first key counts, i * page < length",
+        ),
+        Mistake(
+            "takes the number of the page for that of the text",
+            old="table_ref[b * pages +",
+            new="table_ref[i * pages +",
+            says="text b has its entries from b * pages on",
+        ),
+        Mistake(
+            "takes the later of page and last page",
+            old="jnp.minimum(i, last)",
+            new="jnp.maximum(i, last)",
+            says="up to the last page each comes in its turn, and no page comes after it: "
+            "`jnp.minimum`",
+        ),
+        Mistake(
+            "takes the first length for all in the map",
+            old="pl.cdiv(lengths_ref[b], page)",
+            new="pl.cdiv(lengths_ref[0], page)",
+            says="which page is a text's last, its own length says: `lengths_ref[b]`",
+        ),
     ],
     alternatives=[
         Alternative(

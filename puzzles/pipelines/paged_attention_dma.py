@@ -387,6 +387,12 @@ PUZZLE = Puzzle(
             says="the last page never comes, and another is read in its place: page i + 1 exists while "
             "i + 1 < n",
         ),
+        Mistake(
+            "adds the text's number to the page's",
+            old="at = table_ref[b * most + i]",
+            new="at = table_ref[b + i]",
+            says="text b has its entries from b * most on",
+        ),
     ],
     alternatives=[
         Alternative(

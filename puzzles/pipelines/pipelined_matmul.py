@@ -275,6 +275,20 @@ PUZZLE = Puzzle(
             says="at 12 of 12 waits for a copy from `a_ref`, the kernel has computed nothing since that copy started",
             stage="work",
         ),
+        Mistake(
+            "takes axis 0 for k",
+            edits=(
+                ("@pl.when(pl.program_id(2) == 0)", "@pl.when(pl.program_id(0) == 0)"),
+                ("pl.program_id(2) == pl.num_programs(2) - 1", "pl.program_id(0) == pl.num_programs(0) - 1"),
+            ),
+            says="k is the last of the grid's axes, number 2: axis 0 counts i",
+        ),
+        Mistake(
+            "leaves the last block of K out",
+            old="K // bk)",
+            new="K // bk - 1)",
+            says="the grid has as many steps along k as K has blocks, K // bk",
+        ),
     ],
     alternatives=[
         Alternative(

@@ -262,6 +262,18 @@ PUZZLE = Puzzle(
             new="        o_ref[...] = jnp.sum(rows",
             says="only the last block's sum is left: each step adds to those before it",
         ),
+        Mistake(
+            "masks by the length of the array",
+            old="row < length, rows, 0",
+            new="row < x_ref.shape[1], rows, 0",
+            says="rows count up to the sequence's own length",
+        ),
+        Mistake(
+            "puts -inf where rows do not count",
+            old="rows, 0)",
+            new="rows, -jnp.inf)",
+            says="that is for a maximum: a sum is left as it is by 0",
+        ),
     ],
     alternatives=[
         Alternative(

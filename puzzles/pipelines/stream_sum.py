@@ -215,6 +215,12 @@ PUZZLE = Puzzle(
             says="`rows_ref` takes 32 MiB",
             stage="work",
         ),
+        Mistake(
+            "takes the mean of the rows",
+            old="jnp.sum(rows_ref[...]",
+            new="jnp.mean(rows_ref[...]",
+            says="all rows of x are added up: a sum, and no more",
+        ),
     ],
     alternatives=[
         Alternative(

@@ -207,6 +207,68 @@ PUZZLE = Puzzle(
             says="not known while Python runs",
             stage="error",
         ),
+        Mistake(
+            "takes the softmax over the queries",
+            old="""    p = jnp.exp(s - jnp.max(s, axis=1, keepdims=True))
+    return jnp.dot(p, v) / jnp.sum(p, axis=1, keepdims=True)""",
+            new="""    p = jnp.exp(s - jnp.max(s, axis=0, keepdims=True))
+    return jnp.dot(p / jnp.sum(p, axis=0, keepdims=True), v)""",
+            says="the weights of one query sum to 1, over the keys: reduce along axis 1",
+        ),
+        Mistake(
+            "shifts by the minimum",
+            old="s - jnp.max(",
+            new="s - jnp.min(",
+            says="the largest exponent is then the spread of the row, which can lie above 88: subtract "
+            "the maximum",
+        ),
+        Mistake(
+            "adds the maximum",
+            old="s - jnp.max(",
+            new="s + jnp.max(",
+            says="large scores grow larger by it, and overflow: subtract it",
+        ),
+        Mistake(
+            "subtracts the maximum of other scores",
+            edits=(
+                ("jnp.dot(q, k.T) * q.shape[1] ** -0.5", "jnp.dot(q, k.T)"),
+                ("jnp.exp(s - jnp", "jnp.exp(s * q.shape[1] ** -0.5 - jnp"),
+            ),
+            says="a row's shift is the maximum of the scores that go into `exp`: multiply them by 1/√H "
+            "first",
+        ),
+        Mistake(
+            "halves 1/H",
+            old="** -0.5",
+            new="** -1/2",
+            says="a power binds tighter than `/`: `x ** -1 / 2` is (1/x) / 2. Write `x ** -0.5`",
+        ),
+        Mistake(
+            "takes the number of keys for H",
+            old="q.shape[1] ** -0.5",
+            new="k.shape[0] ** -0.5",
+            says="`k` is (S, H), so H is `k.shape[1]`",
+        ),
+        Mistake(
+            "cuts the scores off",
+            old="s - jnp.max(s, axis=1, keepdims=True)",
+            new="jnp.minimum(s, 88.0)",
+            says="all scores beyond the cut weigh the same, and rows far below zero still give 0 / 0: "
+            "subtract each row's maximum",
+        ),
+        Mistake(
+            "divides by the maximum",
+            old="s - jnp.max(s, axis=1, keepdims=True)",
+            new="s / jnp.max(s, axis=1, keepdims=True)",
+            says="the weights stay only if all scores of a row are shifted by one number: subtract the "
+            "maximum",
+        ),
+        Mistake(
+            "divides by the sum of all weights",
+            old="jnp.sum(p, axis=1, keepdims=True)",
+            new="jnp.sum(p)",
+            says="the weights of each query sum to 1: sum along axis 1, and keep that axis",
+        ),
     ],
     alternatives=[
         Alternative(

@@ -449,6 +449,18 @@ PUZZLE = Puzzle(
             says="which differ along axis 1, marked 'parallel'",
             stage="memory",
         ),
+        Mistake(
+            "divides by the scale",
+            old="(scale * dk_acc_ref[...])",
+            new="(dk_acc_ref[...] / scale)",
+            says="s is scale times q · k, so the gradient of k has the same factor: multiply",
+        ),
+        Mistake(
+            "takes a mean over the queries",
+            old="(scale * dk_acc_ref[...])",
+            new="(scale * dk_acc_ref[...] / q_ref.shape[0])",
+            says="each query adds its part: a sum, and no more",
+        ),
     ],
     alternatives=[
         Alternative(

@@ -426,6 +426,43 @@ PUZZLE = Puzzle(
             says="Value shape: (64,).",
             stage="error",
         ),
+        Mistake(
+            "adds the sum to the exponential of the maximum",
+            old="m_ref[...] + jnp.log(l)",
+            new="jnp.log(jnp.exp(m_ref[...]) + l)",
+            says="l is a factor beside exp(m), no summand: log(exp(m) · l) is m + log l",
+        ),
+        Mistake(
+            "calls logaddexp for m and l",
+            old="m_ref[...] + jnp.log(l)",
+            new="jnp.logaddexp(m_ref[...], l)",
+            says="that is log(exp(m) + exp(l)), and l is a sum, no exponent: m + log l",
+        ),
+        Mistake(
+            "adds a tiny number to l",
+            old="jnp.log(l)",
+            new="jnp.log(l + 1e-9)",
+            says="a row that sees nothing has l = 0 and an lse of -inf, as log gives it, and no large "
+            "finite number",
+        ),
+        Mistake(
+            "divides the maximum by l",
+            old="m_ref[...] + jnp.log(l)",
+            new="m_ref[...] / l",
+            says="the logarithm of exp(m) · l is a sum: m + log l",
+        ),
+        Mistake(
+            "takes the logarithm to base 10",
+            old="jnp.log(l)",
+            new="jnp.log10(l)",
+            says="m is an exponent of e: take `jnp.log`",
+        ),
+        Mistake(
+            "takes one maximum for all rows",
+            old="m_ref[...] + jnp.log(l)",
+            new="jnp.max(m_ref[...]) + jnp.log(l)",
+            says="each row has its own m in `m_ref[...]`",
+        ),
     ],
     alternatives=[
         ONES,

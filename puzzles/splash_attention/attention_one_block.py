@@ -347,6 +347,70 @@ def attention_one_block(q, k, v):
             says="all of it as one block",
             stage="work",
         ),
+        Mistake(
+            "multiplies by l",
+            old="acc_ref[...] / l_ref[...]",
+            new="acc_ref[...] * l_ref[...]",
+            says="l is the sum of the weights: divide by it, and they sum to 1",
+        ),
+        Mistake(
+            "weights the keys",
+            old="jnp.dot(p, v_ref[...]",
+            new="jnp.dot(p, k_ref[...]",
+            says="the output is a mean of the values: multiply p by v",
+        ),
+        Mistake(
+            "takes the number of keys in a block for H",
+            old="q_ref.shape[-1] ** -0.5",
+            new="k_ref.shape[0] ** -0.5",
+            says="H is the last axis of q and k, `q_ref.shape[-1]`",
+        ),
+        Mistake(
+            "takes the number of queries for H",
+            old="q_ref.shape[-1] ** -0.5",
+            new="q_ref.shape[0] ** -0.5",
+            says="H is the last axis of q and k, `q_ref.shape[-1]`",
+        ),
+        Mistake(
+            "scales after the maximum",
+            edits=(
+                ("    s *= q_ref.shape[-1] ** -0.5", "    scale = q_ref.shape[-1] ** -0.5"),
+                ("p = jnp.exp(s - m_new)", "p = jnp.exp(s * scale - m_new)"),
+            ),
+            says="m is then the maximum of other scores than those that go into `exp`: multiply s by "
+            "1/√H first",
+        ),
+        Mistake(
+            "keeps the product of the last block alone",
+            old="acc_ref[...] = alpha * acc_ref[...] + pv",
+            new="acc_ref[...] = pv",
+            says="it takes the place of acc: add alpha times what acc holds",
+        ),
+        Mistake(
+            "corrects the new part of acc instead of the old",
+            old="acc_ref[...] = alpha * acc_ref[...] + pv",
+            new="acc_ref[...] += alpha * pv",
+            says="p is shifted by m_new already: alpha belongs to what acc holds",
+        ),
+        Mistake(
+            "takes one maximum for all rows",
+            old="jnp.max(s, axis=1, keepdims=True)",
+            new="jnp.max(s)",
+            says="a row far below it underflows, and 0 / 0 is NaN: reduce along axis 1, and keep that "
+            "axis",
+        ),
+        Mistake(
+            "adds up scores in l",
+            old="jnp.sum(p, axis=1, keepdims=True)",
+            new="jnp.sum(s, axis=1, keepdims=True)",
+            says="l is the sum of the weights, p",
+        ),
+        Mistake(
+            "multiplies by √H",
+            old="** -0.5",
+            new="** 0.5",
+            says="the scores grow by √H where they should shrink by it",
+        ),
     ],
     alternatives=[
         Alternative(

@@ -448,6 +448,25 @@ PUZZLE = Puzzle(
             new="return mask_index_ref[i + j], 0, 0",
             says="the patterns' table, too, has J numbers a row: the map needs i · J + j",
         ),
+        Mistake(
+            "multiplies i by the rows of a block",
+            old="kind = block_mask_ref[i * pl.num_programs(1) + j]",
+            new="kind = block_mask_ref[i * q_ref.shape[0] + j]",
+            says="the flat table has one entry for each block: row i begins at entry i times the "
+            "number of columns of blocks, `pl.num_programs(1)`",
+        ),
+        Mistake(
+            "reads the pattern in full blocks alone",
+            old="mask = mask_ref[...] | (kind == 2)",
+            new="mask = mask_ref[...] & (kind == 2)",
+            says="& asks for both: a block shows what its pattern shows, or, if it is full, everything",
+        ),
+        Mistake(
+            "swaps partial and full",
+            old="mask = mask_ref[...] | (kind == 2)",
+            new="mask = mask_ref[...] | (kind == 1)",
+            says="kind 2 shows everything, kind 1 what its pattern shows",
+        ),
     ],
     alternatives=[
         ONES,

@@ -349,6 +349,100 @@ PUZZLE = Puzzle(
             says="`if needed:` in `causal_attention_kernel`",
             stage="error",
         ),
+        Mistake(
+            "gives NaN everywhere",
+            old="jnp.where(column <= row, s * H**-0.5, -jnp.inf)",
+            new="s * H**-0.5 + (column > row) * -jnp.inf",
+            says="there is more than one way to get it. A mask that is multiplied by -inf is one: 0 "
+            "times -inf is NaN, so choose by `jnp.where`. A `needed` that holds in no block of a "
+            "row is another: l stays 0, and 0 / 0 is NaN",
+        ),
+        Mistake(
+            "needs blocks to begin before their first row",
+            old="needed = j * bk <= (i + 1) * bq - 1",
+            new="needed = j * bk < i * bq",
+            says="the block at the start of a row of blocks begins where the rows do, and its diagonal "
+            "counts: compare its first column with the last row",
+        ),
+        Mistake(
+            "swaps bq and bk in `needed`",
+            old="needed = j * bk <= (i + 1) * bq - 1",
+            new="needed = j * bq <= (i + 1) * bk - 1",
+            says="j counts blocks of bk columns, i counts blocks of bq rows",
+        ),
+        Mistake(
+            "numbers rows within the block",
+            old="row = i * bq + jax",
+            new="row = jax",
+            says="block i begins at row i · bq",
+        ),
+        Mistake(
+            "numbers columns within the block",
+            old="column = j * bk + jax",
+            new="column = jax",
+            says="block j begins at column j · bk",
+        ),
+        Mistake(
+            "counts rows in blocks of bk",
+            old="row = i * bq + jax",
+            new="row = i * bk + jax",
+            says="block i of the queries begins at row i · bq",
+        ),
+        Mistake(
+            "counts columns in blocks of bq",
+            old="column = j * bk + jax",
+            new="column = j * bq + jax",
+            says="block j of the keys begins at column j · bk",
+        ),
+        Mistake(
+            "swaps bq and bk in the mask",
+            edits=(
+                ("row = i * bq + jax", "row = i * bk + jax"),
+                ("column = j * bk + jax", "column = j * bq + jax"),
+            ),
+            says="block i begins at row i · bq, block j at column j · bk",
+        ),
+        Mistake(
+            "adds a block's number to its rows and columns",
+            edits=(
+                ("row = i * bq + jax", "row = i + jax"),
+                ("column = j * bk + jax", "column = j + jax"),
+            ),
+            says="a number of a block is no number of a row: block i begins at row i · bq, block j at "
+            "column j · bk",
+        ),
+        Mistake(
+            "keeps what is to be hidden",
+            old="jnp.where(column <= row, s * H**-0.5, -jnp.inf)",
+            new="jnp.where(column <= row, -jnp.inf, s * H**-0.5)",
+            says="`jnp.where(condition, x, y)` takes x where the condition holds: first the score, "
+            "then -inf",
+        ),
+        Mistake(
+            "cuts the triangle from each block",
+            old="jnp.where(column <= row, s * H**-0.5, -jnp.inf)",
+            new="jnp.tril(s * H**-0.5)",
+            says="`jnp.tril` knows nothing of where a block lies, and leaves zeros, which are scores "
+            "like any other: compare numbers of rows and columns in the whole sequence",
+        ),
+        Mistake(
+            "scales by 1/H",
+            old="s * H**-0.5,",
+            new="s / H,",
+            says="the scale is 1/√H",
+        ),
+        Mistake(
+            "multiplies by √H",
+            old="s * H**-0.5,",
+            new="s * H**0.5,",
+            says="the scores grow by √H where they should shrink by it",
+        ),
+        Mistake(
+            "takes the number of keys in a block for H",
+            old="s * H**-0.5,",
+            new="s * bk**-0.5,",
+            says="the scale is 1/√H, and H is the width of q",
+        ),
     ],
     alternatives=[
         ONES,

@@ -138,6 +138,17 @@ def make_inputs(key, T, S, H):
     return draw(key, T, S, H)
 
 
+def audit(launch):
+    (rows, columns), (q, *moved) = launch.grid, launch.inputs
+    (bq, _), (bk, _) = q.block, moved[0].block
+    needed = sum(min(((i + 1) * bq - 1) // bk + 1, columns) for i in range(rows))
+    for name, one in zip("kv", moved, strict=True):
+        assert one.transfers <= needed + 1, (  # the last row may skip ahead to a row that is not there
+            f"blocks of `{name}` are fetched {one.transfers} times, where {needed} have work: in steps that are "
+            "skipped, name a block that is needed, the last one or the next"
+        )
+
+
 _LAST = "last_needed = ((i + 1) * bq - 1) // bk"
 _RETURN = "return jnp.minimum(j, last_needed), 0"
 _SPECS = """            pl.BlockSpec((bk, H), kv_map),
@@ -153,6 +164,7 @@ PUZZLE = Puzzle(
     keeps=dict.fromkeys("qkv", "finite"),
     scale=scale,
     par=fetches,
+    audit=audit,
     tolerance=2e-4,
     hints=[
         "Which is the last row in block i of the queries? It sees the columns up to its own "
@@ -172,14 +184,14 @@ PUZZLE = Puzzle(
             "leaves the map as it was",
             old=_RETURN,
             new="return j, 0",
-            says="Blocks of `k_ref` are fetched 32,768 times, where 16,512 are enough",
+            says="blocks of `k` are fetched 12 times, where 6 have work",
             stage="work",
         ),
         Mistake(
             "fetches one block too many",
             old=_LAST,
             new="last_needed = ((i + 1) * bq) // bk",
-            says="Blocks of `k_ref` are fetched 16,639 times, where 16,512 are enough",
+            says="blocks of `k` are fetched 13 times, where 11 have work",
             stage="work",
         ),
         Mistake(
@@ -188,7 +200,7 @@ PUZZLE = Puzzle(
             new=_SPECS.replace("kv_map),\n", "lambda i, j: (j, 0)),\n").replace(
                 "lambda i, j: (j, 0)", "kv_map", 1
             ),
-            says="Blocks of `v_ref` are fetched 32,768 times, where 16,512 are enough",
+            says="blocks of `v` are fetched 12 times, where 6 have work",
             stage="work",
         ),
         Mistake(
@@ -237,6 +249,26 @@ PUZZLE = Puzzle(
             new="jnp.minimum(j, last_needed), 0",
             says="An index map returns one block index for each axis",
             stage="error",
+        ),
+        Mistake(
+            "subtracts 1 after the division",
+            old="last_needed = ((i + 1) * bq - 1) // bk",
+            new="last_needed = (i + 1) * bq // bk - 1",
+            says="the last row is (i + 1)·bq - 1: subtract first, then divide. Else a block that ends "
+            "inside a block of keys loses that one, and the first may ask for block -1",
+        ),
+        Mistake(
+            "swaps bq and bk",
+            old="last_needed = ((i + 1) * bq - 1) // bk",
+            new="last_needed = ((i + 1) * bk - 1) // bq",
+            says="rows are counted in bq, and the block of a column is its number divided by bk",
+        ),
+        Mistake(
+            "fetches the block after the first row's",
+            old="last_needed = ((i + 1) * bq - 1) // bk",
+            new="last_needed = i * bq // bk + 1",
+            says="blocks of `k` are fetched 10 times, where 6 have work",
+            stage="work",
         ),
     ],
     alternatives=[

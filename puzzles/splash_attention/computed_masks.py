@@ -335,6 +335,66 @@ PUZZLE = Puzzle(
             new=_SCORES.replace("row, column", "rows_ref[t] * bq, cols_ref[t] * bk"),
             says="the first score of a tile does not speak for the others: ask the rule for all row and column numbers",
         ),
+        Mistake(
+            "hides full tiles",
+            old="jnp.where(rule(row, column), s",
+            new="jnp.where(rule(row, column) & (kind == 1), s",
+            says="the rule holds all over a full tile: ask it alone, or let full tiles see all",
+        ),
+        Mistake(
+            "takes the list of columns for the rows",
+            old="row = rows_ref[t] * bq",
+            new="row = cols_ref[t] * bq",
+            says="rows of blocks stand in `rows_ref`",
+        ),
+        Mistake(
+            "swaps the two lists",
+            edits=(
+                ("row = rows_ref[t] * bq", "row = cols_ref[t] * bq"),
+                ("column = cols_ref[t] * bk", "column = rows_ref[t] * bk"),
+            ),
+            says="rows of blocks stand in `rows_ref`, columns of blocks in `cols_ref`",
+        ),
+        Mistake(
+            "takes the step for row and column of blocks",
+            edits=(
+                ("row = rows_ref[t] * bq", "row = t * bq"),
+                ("column = cols_ref[t] * bk", "column = t * bk"),
+            ),
+            says="which tile a step visits stands in the lists: rows_ref[t] and cols_ref[t]",
+        ),
+        Mistake(
+            "numbers rows along the columns",
+            old="row = rows_ref[t] * bq + jax.lax.broadcasted_iota(jnp.int32, s.shape, 0)",
+            new="row = rows_ref[t] * bq + jax.lax.broadcasted_iota(jnp.int32, s.shape, 1)",
+            says="axis 0 of a block are its rows: the second argument of the iota's shape is its axis",
+        ),
+        Mistake(
+            "numbers rows within the block",
+            old="row = rows_ref[t] * bq + ",
+            new="row = ",
+            says="the rule wants rows of the whole sequence: add the number of the first, rows_ref[t] "
+            "· bq",
+        ),
+        Mistake(
+            "numbers columns within the block",
+            old="column = cols_ref[t] * bk + ",
+            new="column = ",
+            says="the rule wants columns of the whole sequence: add the number of the first, "
+            "cols_ref[t] · bk",
+        ),
+        Mistake(
+            "adds bq where it should multiply",
+            old="rows_ref[t] * bq +",
+            new="rows_ref[t] + bq +",
+            says="a block begins at its number times bq",
+        ),
+        Mistake(
+            "scales twice",
+            old="jnp.where(rule(row, column), s, -jnp.inf)",
+            new="jnp.where(rule(row, column), s * H**-0.5, -jnp.inf)",
+            says="the line above has multiplied s by 1/√H",
+        ),
     ],
     alternatives=[
         Alternative(

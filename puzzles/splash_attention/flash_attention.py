@@ -280,7 +280,7 @@ PUZZLE = Puzzle(
             "makes the statistics as long as a block of keys",
             old=_SCRATCH,
             new=_SCRATCH.replace("(bq, 1)", "(bk, 1)"),
-            says="the shapes are those of the blocks",
+            says="how many a scratch buffer has",
             stage="error",
         ),
         Mistake(
@@ -310,6 +310,23 @@ PUZZLE = Puzzle(
             new="(T, H), (S, _) = q.shape, k.shape\n    bq = T\n",
             says="`q_ref` takes 4 MiB, all of it as one block",
             stage="work",
+        ),
+        Mistake(
+            "takes blocks of bq keys",
+            old="""            pl.BlockSpec((bk, H), lambda i, j: (j, 0)),
+            pl.BlockSpec((bk, H), lambda i, j: (j, 0)),""",
+            new="""            pl.BlockSpec((bq, H), lambda i, j: (j, 0)),
+            pl.BlockSpec((bq, H), lambda i, j: (j, 0)),""",
+            says="the grid counts S // bk blocks of keys, so bk rows belong into each: where bq is "
+            "smaller, the last keys are in none",
+        ),
+        Mistake(
+            "moves keys and values along H",
+            old="""            pl.BlockSpec((bk, H), lambda i, j: (j, 0)),
+            pl.BlockSpec((bk, H), lambda i, j: (j, 0)),""",
+            new="""            pl.BlockSpec((bk, H), lambda i, j: (0, j)),
+            pl.BlockSpec((bk, H), lambda i, j: (0, j)),""",
+            says="block (j, 0) is the j-th from the top; there is one block along H, number 0",
         ),
     ],
     alternatives=[

@@ -332,6 +332,52 @@ PUZZLE = Puzzle(
             new=_START.replace("-1e30", "-1e4"),
             says="all scores of a row may lie lower still: start at -1e30, below any score",
         ),
+        Mistake(
+            "lets one of the two edges be enough",
+            old="(row - window < column) & (",
+            new="(row - window < column) | (",
+            says="a column counts if it is within the window and not in the future: join them by &",
+        ),
+        Mistake(
+            "asks where a block begins at the left edge",
+            old="(last_column > first_row - window)",
+            new="(first_column > first_row - window)",
+            says="a block that begins before the window may end in it: it is the last column that has "
+            "to lie in the window of the first row",
+        ),
+        Mistake(
+            "skips blocks that reach beyond their rows",
+            old="(first_column <= last_row) &",
+            new="(last_column <= last_row) &",
+            says="the diagonal crosses them: it is the first column that has to lie at or before the "
+            "last row",
+        ),
+        Mistake(
+            "takes the distance for the window",
+            old="mask = (row - window < column) & (column <= row)",
+            new="mask = jnp.abs(row - column) < window",
+            says="`jnp.abs` looks ahead as far as back: a row sees columns up to its own number",
+        ),
+        Mistake(
+            "divides row and window apart",
+            old="first_needed = (i * bq - window + 1) // bk",
+            new="first_needed = i * bq // bk - window // bk",
+            says="two divisions that are rounded down do not give the block of the difference: "
+            "subtract first, row - window + 1, then divide once",
+        ),
+        Mistake(
+            "counts i in blocks of keys",
+            old="first_needed = (i * bq - window + 1) // bk",
+            new="first_needed = i - window // bk",
+            says="block i begins at row i · bq: compute the first column that this row sees, then "
+            "divide by bk",
+        ),
+        Mistake(
+            "multiplies by √H",
+            old="mask, s * H**-0.5, -jnp.inf)",
+            new="mask, s, -jnp.inf) * H**0.5",
+            says="the scores grow by √H where they should shrink by it",
+        ),
     ],
     alternatives=[
         ONES,

@@ -359,6 +359,57 @@ PUZZLE = Puzzle(
             new="return o",
             says="returns one array; the spec returns a tuple of 2",
         ),
+        Mistake(
+            "divides by the sum of the two lse",
+            old="jnp.where(l == 0.0, 1.0, l)",
+            new="(lse1 + lse2)",
+            says="lse are logarithms: the weights are their exponentials, and the sum of these divides",
+        ),
+        Mistake(
+            "divides by 2",
+            old="/ jnp.where(l == 0.0, 1.0, l)",
+            new="/ 2",
+            says="the weights do not sum to 2: divide by their sum",
+        ),
+        Mistake(
+            "takes lse from exponentials that are not shifted",
+            old="m + jnp.log(l)",
+            new="jnp.log(jnp.exp(lse1) + jnp.exp(lse2))",
+            says="an lse above 88 overflows, one far below zero underflows: m + log(w1 + w2)",
+        ),
+        Mistake(
+            "mends o and leaves lse NaN where both parts are empty",
+            edits=(
+                ("jnp.maximum(jnp.maximum(lse1, lse2), -1e30)", "jnp.maximum(lse1, lse2)"),
+                ("o = (w1 * o1 + w2 * o2) / jnp.where(l == 0.0, 1.0, l)", "o = jnp.nan_to_num((w1 * o1 + w2 * o2) / l)"),
+            ),
+            says="-inf minus -inf is NaN: subtract a finite number there, such as -1e30, and log 0 "
+            "gives the -inf that is meant",
+        ),
+        Mistake(
+            "takes the output with the larger lse",
+            old="o = (w1 * o1 + w2 * o2) / jnp.where(l == 0.0, 1.0, l)",
+            new="o = jnp.where(lse1 > lse2, o1, o2)",
+            says="both count, each by its weight",
+        ),
+        Mistake(
+            "takes the mean of the two lse",
+            old="m + jnp.log(l)",
+            new="(lse1 + lse2) / 2",
+            says="sums of exponentials are added, not their logarithms: m + log(w1 + w2)",
+        ),
+        Mistake(
+            "weighs the first part alone",
+            old="w1 * o1 + w2 * o2",
+            new="w1 * o1 + o2",
+            says="the second has a weight, too, w2, and the sum of both divides",
+        ),
+        Mistake(
+            "divides by the sum of the weights twice",
+            old="return o, m + jnp.log(l)",
+            new="return o / l, m + jnp.log(l)",
+            says="once makes them sum to 1",
+        ),
     ],
     alternatives=[
         Alternative(

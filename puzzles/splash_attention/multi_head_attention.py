@@ -391,6 +391,70 @@ PUZZLE = Puzzle(
             says="dot_general requires contracting dimensions",
             stage="error",
         ),
+        Mistake(
+            "names the block before the head",
+            old="""            pl.BlockSpec((None, bk, H), lambda h, i, j: (h // (N // K), j, 0)),
+            pl.BlockSpec((None, bk, H), lambda h, i, j: (h // (N // K), j, 0)),""",
+            new="""            pl.BlockSpec((None, bk, H), lambda h, i, j: (j, h // (N // K), 0)),
+            pl.BlockSpec((None, bk, H), lambda h, i, j: (j, h // (N // K), 0)),""",
+            says="the array is (K, S, H): the head comes first, then the block of keys",
+        ),
+        Mistake(
+            "multiplies by the size of a group",
+            old="""            pl.BlockSpec((None, bk, H), lambda h, i, j: (h // (N // K), j, 0)),
+            pl.BlockSpec((None, bk, H), lambda h, i, j: (h // (N // K), j, 0)),""",
+            new="""            pl.BlockSpec((None, bk, H), lambda h, i, j: (h * (N // K), j, 0)),
+            pl.BlockSpec((None, bk, H), lambda h, i, j: (h * (N // K), j, 0)),""",
+            says="N // K query heads share a key head: divide h by that",
+        ),
+        Mistake(
+            "moves the values with i",
+            old="""            pl.BlockSpec((None, bk, H), lambda h, i, j: (h // (N // K), j, 0)),
+            pl.BlockSpec((None, bk, H), lambda h, i, j: (h // (N // K), j, 0)),""",
+            new="""            pl.BlockSpec((None, bk, H), lambda h, i, j: (h // (N // K), j, 0)),
+            pl.BlockSpec((None, bk, H), lambda h, i, j: (h // (N // K), i, 0)),""",
+            says="keys and values go by together, with j",
+        ),
+        Mistake(
+            "pairs the group's values with other keys",
+            old="""            pl.BlockSpec((None, bk, H), lambda h, i, j: (h // (N // K), j, 0)),
+            pl.BlockSpec((None, bk, H), lambda h, i, j: (h // (N // K), j, 0)),""",
+            new="""            pl.BlockSpec((None, bk, H), lambda h, i, j: (h % K, j, 0)),
+            pl.BlockSpec((None, bk, H), lambda h, i, j: (h // (N // K), j, 0)),""",
+            says="N // K neighbouring query heads share a key head, for keys and values alike: h // (N "
+            "// K)",
+        ),
+        Mistake(
+            "multiplies by l",
+            old="(acc_ref[...] / l_ref[...])",
+            new="(acc_ref[...] * l_ref[...])",
+            says="l is the sum of the weights: divide by it",
+        ),
+        Mistake(
+            "multiplies pv by alpha",
+            old="pv = jnp.dot(p.astype(v_ref.dtype), v_ref[...], preferred_element_type=jnp.float32)",
+            new="pv = alpha * jnp.dot(p.astype(v_ref.dtype), v_ref[...], preferred_element_type=jnp.float32)",
+            says="p is shifted by the new maximum already: alpha corrects what acc holds, and the next "
+            "line does that",
+        ),
+        Mistake(
+            "scales twice",
+            old="s = jax.lax.dot_general(q_ref[...], k_ref[...], last_axes, preferred_element_type=jnp.float32)",
+            new="s = q_ref.shape[-1] ** -0.5 * jax.lax.dot_general(q_ref[...], k_ref[...], last_axes, preferred_element_type=jnp.float32)",
+            says="the line after the dot multiplies s by 1/√H",
+        ),
+        Mistake(
+            "weights the keys",
+            old="jnp.dot(p.astype(v_ref.dtype), v_ref[...],",
+            new="jnp.dot(p.astype(v_ref.dtype), k_ref[...],",
+            says="the output is a mean of the values: multiply p by v",
+        ),
+        Mistake(
+            "divides by the last block's sum",
+            old="(acc_ref[...] / l_ref[...])",
+            new="(acc_ref[...] / jnp.sum(p, axis=1, keepdims=True))",
+            says="the weights sum to 1 over all keys, and that sum is l",
+        ),
     ],
     alternatives=[
         Alternative(

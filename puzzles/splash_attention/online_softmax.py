@@ -115,6 +115,7 @@ PUZZLE = Puzzle(
     inputs=make_inputs,
     cases=[dict(M=128, N=384), dict(M=192, N=128, large=True)],
     fresh=fresh,
+    keeps={"x": "finite"},  # a maximum on the CPU may drop NaN
     scale=scale,
     par=times_read,
     tolerance=2e-4,
@@ -266,6 +267,64 @@ def online_softmax(x):
             new="m_new = jnp.maximum(m_old, jnp.max(x, axis=1))",
             says="is a column, (rows, 1), as `keepdims=True` gives it",
             stage="error",
+        ),
+        Mistake(
+            "adds the old sum twice",
+            old="l_ref[...] = alpha * l_ref",
+            new="l_ref[...] += alpha * l_ref",
+            says="`+=` adds to what l holds, and alpha times that is added once more: assign, or "
+            "correct l before you add",
+        ),
+        Mistake(
+            "swaps the starts of m and l",
+            old="""        m_ref[...] = jnp.full_like(m_ref, -1e30)
+        l_ref[...] = jnp.zeros_like(l_ref)""",
+            new="""        m_ref[...] = jnp.zeros_like(m_ref)
+        l_ref[...] = jnp.full_like(l_ref, -1e30)""",
+            says="a maximum starts far below every number, a sum at 0",
+        ),
+        Mistake(
+            "corrects by a difference",
+            old="alpha = jnp.exp(m_old - m_new)",
+            new="alpha = m_old - m_new",
+            says="each old term is an exponential: it is multiplied by exp(m_old - m_new)",
+        ),
+        Mistake(
+            "never stores the new maximum",
+            old="    m_ref[...] = m_new",
+            new="    pass",
+            says="the next block has to know it, and it is a result: write it into m_ref at every step",
+        ),
+        Mistake(
+            "corrects the new terms instead of the old",
+            old="alpha * l_ref[...] + jnp.sum(p, axis=1, keepdims=True)",
+            new="l_ref[...] + alpha * jnp.sum(p, axis=1, keepdims=True)",
+            says="the new ones are shifted by m_new already: alpha belongs to the old sum",
+        ),
+        Mistake(
+            "takes one maximum for all rows of a block",
+            old="    m_new = jnp.maximum(m_old, jnp.max(x, axis=1, keepdims=True))",
+            new="    m_new = jnp.maximum(m_old, jnp.max(x))",
+            says="each row has its own: reduce along axis 1, and keep that axis",
+        ),
+        Mistake(
+            "keeps the sum of the last block alone",
+            old="l_ref[...] = alpha * l_ref[...] + jnp",
+            new="l_ref[...] = jnp",
+            says="it takes the place of the old sum: add alpha times that",
+        ),
+        Mistake(
+            "adds up the shifted numbers without `exp`",
+            old="p = jnp.exp(x - m_new)",
+            new="p = x - m_new",
+            says="l is a sum of exponentials",
+        ),
+        Mistake(
+            "corrects by exp(m_old)",
+            old="alpha = jnp.exp(m_old - m_new)",
+            new="alpha = jnp.exp(m_old)",
+            says="the old terms were shifted by m_old and are to be shifted by m_new: the factor is "
+            "the exponential of the difference, m_old - m_new",
         ),
     ],
     alternatives=[

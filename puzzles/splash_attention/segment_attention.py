@@ -333,6 +333,25 @@ PUZZLE = Puzzle(
             new="acc_ref[...]",
             says="acc is the numerator alone: only where l is 0 there is nothing to divide by",
         ),
+        Mistake(
+            "lets later documents see earlier ones",
+            old="q_segments_ref[...] == kv",
+            new="q_segments_ref[...] >= kv",
+            says="a query sees keys of its own document: the ids are equal, `==`",
+        ),
+        Mistake(
+            "divides by 1 where there is a sum",
+            old="jnp.where(l == 0.0, 1.0, l)",
+            new="jnp.where(l == 0.0, l, 1.0)",
+            says="`jnp.where(condition, x, y)` takes x where the condition holds: 1 where l is 0, else "
+            "l",
+        ),
+        Mistake(
+            "adds 1 to l",
+            old="jnp.where(l == 0.0, 1.0, l)",
+            new="(l + 1.0)",
+            says="every row's weights change by that: replace l where it is 0, and leave it elsewhere",
+        ),
     ],
     alternatives=[
         ONES,

@@ -266,6 +266,57 @@ def soft_cap_attention_kernel(q_ref, k_ref, v_ref, o_ref, m_ref, l_ref, acc_ref,
             new=_MASK.replace("<=", "<"),
             says="s ≤ t: every row sees its own column; row 0 would see nothing",
         ),
+        Mistake(
+            "divides by the cap outside",
+            old="s = cap * jnp.tanh(s * (H**-0.5 / cap))",
+            new="s = jnp.tanh(s * H**-0.5) / cap",
+            says="the scores are divided by the cap, bent by tanh, and multiplied by the cap",
+        ),
+        Mistake(
+            "multiplies inside and divides outside",
+            old="s = cap * jnp.tanh(s * (H**-0.5 / cap))",
+            new="s = jnp.tanh(s * (H**-0.5 * cap)) / cap",
+            says="it is the other way round: divide by the cap, bend, multiply by it",
+        ),
+        Mistake(
+            "scales again after the cap",
+            old="jnp.tanh(s * (H**-0.5 / cap))",
+            new="jnp.tanh(s * (H**-0.5 / cap)) * H**-0.5",
+            says="the cap is set for scaled scores, and what it gives stays as it is",
+        ),
+        Mistake(
+            "cuts off above the cap",
+            old="s = cap * jnp.tanh(s * (H**-0.5 / cap))",
+            new="s = jnp.minimum(s * H**-0.5, cap)",
+            says="tanh bends at both ends, and smoothly: cap · tanh(s / cap)",
+        ),
+        Mistake(
+            "multiplies by √H",
+            old="s * (H**-0.5 / cap)",
+            new="s / cap / H**-0.5",
+            says="dividing by H**-0.5 is multiplying by √H: write `* H**-0.5` or `/ H**0.5`",
+        ),
+        Mistake(
+            "caps the weights",
+            edits=(
+                ("s = cap * jnp.tanh(s * (H**-0.5 / cap))", "s = s * H**-0.5"),
+                ("p = jnp.exp(s - m_new)", "p = cap * jnp.tanh(jnp.exp(s - m_new) / cap)"),
+            ),
+            says="it is the scores that are capped, before the maximum is taken",
+        ),
+        Mistake(
+            "keeps what is to be hidden",
+            old="jnp.where(column <= row, s, -jnp.inf)",
+            new="jnp.where(column <= row, -jnp.inf, s)",
+            says="`jnp.where(condition, x, y)` takes x where the condition holds: first the score, "
+            "then -inf",
+        ),
+        Mistake(
+            "scales by 1/H",
+            old="H**-0.5 / cap",
+            new="1 / H / cap",
+            says="the scale is 1/√H",
+        ),
     ],
     alternatives=[
         ONES,

@@ -142,6 +142,7 @@ PUZZLE = Puzzle(
     inputs=make_inputs,
     cases=[dict(M=128, N=384), dict(M=192, N=128, large=True)],
     fresh=fresh,
+    keeps={"x": "finite"},  # a maximum on the CPU may drop NaN
     scale=scale,
     par=times_read,
     tolerance=2e-4,
@@ -282,6 +283,31 @@ def softmax_two_pass(x):
             new="bm, bn = 64, 64",
             says="block (64, 64) of an array",
             stage="tpu",
+        ),
+        Mistake(
+            "turns the exponent round",
+            old="jnp.exp(x_ref[...] - m_ref[...])",
+            new="jnp.exp(m_ref[...] - x_ref[...])",
+            says="a number below the maximum has a small exponential: subtract the maximum from it, "
+            "not it from the maximum",
+        ),
+        Mistake(
+            "shifts all rows of a block by one maximum",
+            old="x_ref[...] - m_ref[...]",
+            new="x_ref[...] - jnp.max(m_ref[...])",
+            says="each row has its own in `m_ref[...]`, and it broadcasts along the row",
+        ),
+        Mistake(
+            "keeps the smaller of the two",
+            old="jnp.maximum(m_ref",
+            new="jnp.minimum(m_ref",
+            says="that is the start, far below any score: the larger stays, `jnp.maximum`",
+        ),
+        Mistake(
+            "computes the maximum and stores it nowhere",
+            old="    m_ref[...] = jnp.maximum(m_ref[...], jnp",
+            new="    m_ref = jnp.maximum(m_ref[...], jnp",
+            says="a name for a result is no Ref: write into it, `m_ref[...] = `, at every step",
         ),
     ],
     alternatives=[

@@ -449,6 +449,61 @@ PUZZLE = Puzzle(
             new="s = jnp.where(seen, -jnp.inf, s)",
             says="`seen` says which scores count: `jnp.where(seen, score, -inf)`",
         ),
+        Mistake(
+            "stores where flags are 8",
+            old="last = flags & 8 != 0",
+            new="last = flags == 8",
+            says="other bits are set in flags, too: `flags & 8 != 0` asks for this one alone",
+        ),
+        Mistake(
+            "compares flags with 4 and 8",
+            old="""    first = flags & 4 != 0
+    last = flags & 8 != 0""",
+            new="""    first = flags >= 4
+    last = flags >= 8""",
+            says="flags hold several bits: a last visit that is no first has 8, which is more than 4. "
+            "Ask for one bit, `flags & 4 != 0`",
+        ),
+        Mistake(
+            "takes the upper bits for the kind",
+            old="kind = flags & 3",
+            new="kind = flags >> 2",
+            says="the kind is in the lowest two, flags & 3; 4 and 8 say first and last",
+        ),
+        Mistake(
+            "computes wherever flags are not 0",
+            old="needed = kind != 0",
+            new="needed = flags != 0",
+            says="a dead visit has flags, too, 4 and 8: it is the kind that says whether there is work",
+        ),
+        Mistake(
+            "masks full tiles away",
+            old="seen = mask_ref[...] | (kind == 2)",
+            new="seen = mask_ref[...] & (kind == 1)",
+            says="a full tile shows everything, whatever pattern lies in its buffer: `mask_ref[...] | "
+            "(kind == 2)`",
+        ),
+        Mistake(
+            "forgets that | binds tighter than ==",
+            old="seen = mask_ref[...] | (kind == 2)",
+            new="seen = mask_ref[...] | kind == 2",
+            says="it compares the pattern and the kind together with 2: write "
+            "(kind == 2) in parentheses",
+        ),
+        Mistake(
+            "moves keys and values with the row",
+            old="""                pl.BlockSpec((bk, H), lambda t, rows, cols, masks, flags: (cols[t], 0)),
+                pl.BlockSpec((bk, H), lambda t, rows, cols, masks, flags: (cols[t], 0)),""",
+            new="""                pl.BlockSpec((bk, H), lambda t, rows, cols, masks, flags: (rows[t], 0)),
+                pl.BlockSpec((bk, H), lambda t, rows, cols, masks, flags: (rows[t], 0)),""",
+            says="keys and values stand in cols, queries and output in rows",
+        ),
+        Mistake(
+            "writes the output at block t",
+            old="out_specs=pl.BlockSpec((bq, H), lambda t, rows, cols, masks, flags: (rows[t], 0))",
+            new="out_specs=pl.BlockSpec((bq, H), lambda t, rows, cols, masks, flags: (t, 0))",
+            says="a row has several visits: its block is the one that rows names",
+        ),
     ],
     alternatives=[
         ONES,

@@ -693,7 +693,7 @@ PUZZLE = Puzzle(
             "gives values the length of keys",
             old=_V,
             new=_V.replace("Hv", "H"),
-            says="the shapes are those of the blocks",
+            says="What is added has the shape of the accumulator",
             stage="error",
         ),
         Mistake(
@@ -740,6 +740,60 @@ PUZZLE = Puzzle(
             edits=((_SCALE, ""), ("    operands = (q, k, v,", "    operands = (q * H**-0.5, k, v,")),
             says="`mul` works on the data outside the kernel",
             stage="pallas",
+        ),
+        Mistake(
+            "corrects nothing, its factor being 1",
+            old="""        alpha = jnp.exp(m_ref[...] - m_new)
+        l_ref""",
+            new="""        m_ref[...] = m_new
+        alpha = jnp.exp(m_ref[...] - m_new)
+        l_ref""",
+            says="alpha compares the old maximum with the new: read m_ref before m_new is written into "
+            "it",
+        ),
+        Mistake(
+            "takes the number of keys in a tile for H",
+            old="s *= q_ref.shape[-1] ** -0.5",
+            new="s *= k_ref.shape[0] ** -0.5",
+            says="the scale is 1/√H, and H is the last axis of q and k, `q_ref.shape[-1]`",
+        ),
+        Mistake(
+            "takes the key head from the grid alone",
+            old="return (h + rows[t] // R) // (N // K), cols[t], 0",
+            new="return h // (N // K), cols[t], 0",
+            says="a list of all heads has the query head in its rows: h + rows[t] // R, and then the "
+            "key head by N // K",
+        ),
+        Mistake(
+            "divides a part of the head",
+            old="return (h + rows[t] // R) // (N // K), cols[t], 0",
+            new="return h + rows[t] // R // (N // K), cols[t], 0",
+            says="`//` binds tighter than `+`: put h + rows[t] // R in parentheses, then divide by N "
+            "// K",
+        ),
+        Mistake(
+            "never stores the new maximum",
+            old="        m_ref[...] = m_new",
+            new="",
+            says="the next tile of the row has to know it: write m_new into m_ref",
+        ),
+        Mistake(
+            "keeps the product of the last tile alone",
+            old="acc_ref[...] = alpha * acc_ref[...] + pv",
+            new="acc_ref[...] = pv",
+            says="it takes the place of acc: add alpha times what acc holds",
+        ),
+        Mistake(
+            "compares ids and forgets the mask",
+            old="seen &= q_ids_ref",
+            new="seen = q_ids_ref",
+            says="`seen = ` replaces what was seen: join the two by &",
+        ),
+        Mistake(
+            "does not multiply by the cap again",
+            old="s = soft_cap * jnp.tanh(s / soft_cap)",
+            new="s = jnp.tanh(s / soft_cap)",
+            says="tanh gives numbers between -1 and 1: times the cap they are scores",
         ),
     ],
     alternatives=[

@@ -411,7 +411,7 @@ PUZZLE = Puzzle(
     par=dots_a_tile,
     tolerance={"float32": 2e-4, "bfloat16": 1e-1},
     results=["the result", *(f"the gradient of {x}" for x in "qkv")],
-    outside=["mul", "reduce_sum", "dot_general", "rev"],  # delta, and `observe`
+    outside=["mul", "div", "reduce_sum", "dot_general", "rev"],  # delta, a mean for it, and `observe`
     waivers={
         "blocks": "no kernel is written here, and those that are called have such cases in their own rungs",
     },
@@ -580,6 +580,12 @@ PUZZLE = Puzzle(
             ),
             says="makes 4 launches where this rung asks for 3",
             stage="work",
+        ),
+        Mistake(
+            "swaps lse and delta",
+            old="q, k, v, do, lse, delta, tiles",
+            new="q, k, v, do, delta, lse, tiles",
+            says="both are rows of (N, 1, T), so no shape tells: first lse, then delta",
         ),
     ],
     alternatives=[
