@@ -214,7 +214,7 @@ def scale(T=4096, S=3072, H=128, bq=256, bk=128):
 def fresh(r):
     shapes = [
         (192, 256, 32, 64, 256, "late"),
-        (320, 512, 8, 64, 256, "prefix"),
+        (192, 512, 8, 64, 256, "prefix"),
         (512, 384, 32, 256, 128, "dilated"),
         (256, 512, 128, 64, 256, "window"),
     ]
@@ -232,7 +232,7 @@ PUZZLE = Puzzle(
     observe=observe,
     cases=[
         dict(T=384, S=512, H=16, bq=128, bk=128, rule="window"),  # as `show` draws it
-        dict(T=512, S=512, H=64, bq=64, bk=256, rule="late"),
+        dict(T=320, S=512, H=64, bq=64, bk=256, rule="late"),
         dict(T=1152, S=1024, H=16, bq=128, bk=128, rule="prefix"),  # many tiles, most of them full; the last row has no other
     ],
     fresh=fresh,
