@@ -127,6 +127,18 @@ def make_inputs(key, T, S, bq, bk, kind):
     return tables
 
 
+def observe(fn):
+    """The function, for tables that are parts of wider ones: their rows do not lie one behind the other."""
+
+    def of_parts(*tables):
+        parts = [np.concatenate([x, 2 - x], axis=1)[:, : x.shape[1]] for x in tables]
+        for part in parts:
+            part.flags.writeable = False
+        return fn(*parts)
+
+    return of_parts
+
+
 def accepts(tiles, block_mask, mask_index):
     assert isinstance(tiles, tuple) and len(tiles) == 4, "return a tuple (rows, cols, masks, flags)"
     for name, x in zip(NAMES, tiles, strict=True):
@@ -218,6 +230,7 @@ PUZZLE = Puzzle(
     spec=active_tiles_spec,
     solution=active_tiles,
     inputs=make_inputs,
+    observe=observe,
     cases=[
         dict(T=160, S=384, bq=32, bk=64, kind="blocks"),
         dict(T=384, S=320, bq=128, bk=64, kind="window"),

@@ -192,11 +192,11 @@ def make_inputs(key, T, S, H, bq, bk, rule):
 
 
 def observe(fn):
-    """The function with the blocks of the case."""
+    """The function with the blocks of the case: bk is 256 beside a bq of 64, else 128."""
 
     def run(q, k, v, tiles, rule):
         bq = len(q) // (int(tiles[0][-1]) + 1)
-        return fn(q, k, v, tiles, rule, bq=bq, bk=128)
+        return fn(q, k, v, tiles, rule, bq=bq, bk=256 if bq == 64 else 128)
 
     return run
 
@@ -213,10 +213,10 @@ def scale(T=4096, S=3072, H=128, bq=256, bk=128):
 
 def fresh(r):
     shapes = [
-        (192, 256, 32, 64, 128, "late"),
-        (320, 128, 8, 64, 128, "prefix"),
+        (192, 256, 32, 64, 256, "late"),
+        (192, 512, 8, 64, 256, "prefix"),
         (512, 384, 32, 256, 128, "dilated"),
-        (256, 512, 128, 64, 128, "window"),
+        (256, 512, 128, 64, 256, "window"),
     ]
     return dict(zip(("T", "S", "H", "bq", "bk", "rule"), shapes[r.integers(len(shapes))], strict=True))
 
@@ -232,8 +232,8 @@ PUZZLE = Puzzle(
     observe=observe,
     cases=[
         dict(T=384, S=512, H=16, bq=128, bk=128, rule="window"),  # as `show` draws it
-        dict(T=512, S=384, H=64, bq=256, bk=128, rule="late"),
-        dict(T=1152, S=1152, H=16, bq=128, bk=128, rule="prefix"),  # many tiles, most of them full
+        dict(T=320, S=512, H=64, bq=64, bk=256, rule="late"),
+        dict(T=1152, S=1024, H=16, bq=128, bk=128, rule="prefix"),  # many tiles, most of them full; the last row has no other
     ],
     fresh=fresh,
     keeps=dict.fromkeys("qkv", "finite"),
@@ -280,6 +280,18 @@ PUZZLE = Puzzle(
             old=_COLUMN,
             new=_COLUMN.replace("* bk", "* bq"),
             says="a column of blocks has bk columns, and they differ from bq",
+        ),
+        Mistake(
+            "counts the columns in blocks of 128",
+            old=_COLUMN,
+            new=_COLUMN.replace("* bk", "* 128"),
+            says="bk is 128 unless somebody asks for another: a column of blocks has bk columns",
+        ),
+        Mistake(
+            "counts the rows in blocks of 128",
+            old=_ROW,
+            new=_ROW.replace("* bq", "* 128"),
+            says="bq is 128 unless somebody asks for another: a row of blocks has bq rows",
         ),
         Mistake(
             "does not multiply by the size of a block",

@@ -164,7 +164,7 @@ PUZZLE = Puzzle(
     cases=[
         dict(T=384, S=320, H=16, window=129),
         dict(T=256, S=384, H=64, window=2),
-        dict(T=128, S=64, H=16, window=65),
+        dict(T=640, S=320, H=16, window=321),  # blocks that no edge of the window crosses; the last row sees one key
     ],
     fresh=fresh,
     keeps=dict.fromkeys("qkv", "finite"),
@@ -227,6 +227,14 @@ PUZZLE = Puzzle(
             new="(last_column > first_row - window + 1)",
             says="the earliest column that the block's first row sees is first_row - window + 1, and a "
             "block that ends exactly there still has work",
+        ),
+        Mistake(
+            "skips the blocks between the edges",
+            old=_SKIP,
+            new="""diagonal = (first_column <= last_row) & (last_column > first_row)
+    left_edge = (first_column <= last_row - window) & (last_column > first_row - window)
+    needed = diagonal | left_edge""",
+            says="a block that no edge of the window crosses needs no mask, and all of its scores count",
         ),
         Mistake(
             "takes the left edge from the last row",

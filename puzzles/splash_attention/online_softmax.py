@@ -178,6 +178,18 @@ PUZZLE = Puzzle(
             says="m is the maximum of the last block, not of the row: keep the larger of old and new",
         ),
         Mistake(
+            "starts the sum over where the maximum grows",
+            old=_L,
+            new="l_ref[...] = jnp.where(m_new > m_old, 0.0, l_ref[...]) + jnp.sum(p, axis=1, keepdims=True)",
+            says="a larger maximum makes the old terms smaller, and not 0: multiply their sum by the factor",
+        ),
+        Mistake(
+            "leaves out what raises no maximum",
+            old=_L,
+            new="l_ref[...] = jnp.where(m_new > m_old, alpha * l_ref[...] + jnp.sum(p, axis=1, keepdims=True), l_ref[...])",
+            says="a block that stays below the maximum so far has terms, too: only the factor is 1 there",
+        ),
+        Mistake(
             "starts the maximum at zero",
             old="jnp.full_like(m_ref, -1e30)",
             new="jnp.zeros_like(m_ref)",

@@ -90,11 +90,20 @@ import numpy as np
 from puzzles import Alternative, Mistake, Puzzle, array, rng
 
 
+def lower(x, other, distance):
+    """Shift rows of `x` down to where their maxima lie at least `distance` below those of `other`."""
+    if x.size:
+        highest = other.max(axis=1, keepdims=True) - distance
+        x -= np.maximum(0, x.max(axis=1, keepdims=True) - highest)
+
+
 def make_inputs(key, M, N, large=False):
     """Rows around ±150 that drift along N, up or down, or jump by 128; `large`: some around ±2^21.
 
-    Those are whole numbers, and the runner-up is the maximum once more or at least 128 below it.
-    After row 64 no maximum grows beyond column 128: there is a block that raises none.
+    Those are whole numbers, and the runner-up is the maximum once more or at least 4 below it.
+    Of the first 64 rows, block 0 lies 4 or more below block 1; of all others, block 1 lies 4 or more below
+    block 0, and no maximum grows after that. Some rows have a flat block and a number 10 above it, first
+    the one or first the other.
     """
     r = rng(key)
     x = r.normal(0, 2, (M, N)) + r.uniform(-150, 150, (M, 1))
@@ -103,7 +112,15 @@ def make_inputs(key, M, N, large=False):
     x[5::8, N // 2 :] -= 128
     if large:
         x[3::8], x[7::8] = (sign * 2**21 - 128 * r.integers(0, 9, x[::8].shape) for sign in (1, -1))
-    x[64:] = np.minimum(x[64:], x[64:, :128].max(axis=1, keepdims=True))
+    if N > 128:
+        early, late = x[:64], x[64:]
+        lower(early[:, :128], early[:, 128:256], 4)
+        lower(late[:, 128:256], late[:, :128], 4)
+        lower(late[:, 256:], late[:, :128], 0)
+        late[:, -1] = late[:, :128].max(axis=1)  # from right to left, too, block 1 raises no maximum
+    x[2::8], x[2:64:8, 128:] = x[2::8, :1], x[2:64:8, :1] - 20
+    x[2:64:8, min(128, N - 1)] = x[2:64:8, 0] + 10
+    x[66::8, 0] += 10
     return (array(x, jnp.float32),)
 
 

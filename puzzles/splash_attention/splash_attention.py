@@ -228,7 +228,7 @@ PUZZLE = Puzzle(
     solution=splash_attention,
     inputs=make_inputs,
     cases=[
-        dict(R=7, S=384, H=64, bq=64, bk=128, first=0),
+        dict(R=7, S=768, H=64, bq=64, bk=256, first=0),
         dict(R=6, S=512, H=16, bq=256, bk=128, first=2),
     ],
     fresh=fresh,
@@ -268,6 +268,11 @@ PUZZLE = Puzzle(
             old=_K * 2,
             new=_K + _K.replace("cols[t]", "rows[t]"),
             says="values stand beside their keys: both follow cols",
+        ),
+        Mistake(
+            "takes 128 keys a tile",
+            edits=((_K * 2, 2 * _K.replace("bk", "128")), (_MASKS, _MASKS.replace("bq, bk", "bq, 128"))),
+            says="a tile has bk keys, which the masks' shape tells: with 128 the list's columns are other keys",
         ),
         Mistake(
             "takes the first mask for every partial tile",

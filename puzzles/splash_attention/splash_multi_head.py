@@ -425,6 +425,7 @@ _RULED = """        if rule is not None:
 """
 _MASKED = "        s = jnp.where(seen, s, -jnp.inf)\n"
 _IDS = "            seen &= q_ids_ref[...] == kv_ids_ref[...]\n"
+_ASK_IDS = "        if q_ids_ref is not None:\n"
 _STORE = "o_ref[...] = (acc_ref[...] / jnp.where(l == 0.0, 1.0, l)).astype(o_ref.dtype)"
 _PRECISE = "            preferred_element_type=jnp.float32,\n        )\n        s *="
 
@@ -461,6 +462,22 @@ PUZZLE = Puzzle(
     it: three separate things, which is why heads, groups, masks, segments and caps could each be added in one place. What is
     absent is `None` while tracing, and costs nothing.""",
     mistakes=[
+        Mistake(
+            "caps after the mask",
+            edits=((_CAP, ""), (_MASKED, _MASKED + _CAP)),
+            says="the cap turns -inf into -cap, a score like any other, and what is masked counts again",
+        ),
+        Mistake(
+            "caps between the mask and the ids",
+            edits=((_CAP, ""), (_ASK_IDS, _MASKED + _CAP + "        seen = True\n" + _ASK_IDS)),
+            says="the cap turns the -inf of mask or rule into -cap, a score like any other, and only the ids still hide "
+            "anything: first the cap, then all that masks",
+        ),
+        Mistake(
+            "caps after the rule",
+            edits=((_CAP, ""), (_RULE, _RULE + "            s = jnp.where(seen, s, -jnp.inf)\n            seen = True\n"), (_ASK_IDS, _CAP + _ASK_IDS)),
+            says="the cap turns the rule's -inf into -cap, a score like any other: in a tile with a rule, too, the cap comes before what masks",
+        ),
         Mistake(
             "takes the head from the list alone",
             edits=((_ROW, _ROW.replace("h + ", "")), (_COLUMN, _COLUMN.replace("h + ", ""))),
@@ -588,11 +605,6 @@ PUZZLE = Puzzle(
             old=_CAP,
             new="",
             says="`soft_cap` is not used",
-        ),
-        Mistake(
-            "caps after the mask",
-            edits=((_CAP, ""), ("        s = jnp.where(seen, s, -jnp.inf)\n", "        s = jnp.where(seen, s, -jnp.inf)\n" + _CAP)),
-            says="the cap turns -inf into -cap, a score like any other, and what is masked counts again",
         ),
         Mistake(
             "caps before the scale",
