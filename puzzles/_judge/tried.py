@@ -21,7 +21,7 @@ from puzzles._judge.explain import fault
 from puzzles._judge.memory import explains
 from puzzles._judge.numbers import compare, on_tpu
 from puzzles._judge.running import MAY_RUN
-from puzzles._judge.source import filled_in, lines_of, unjitted, unwrap, with_names
+from puzzles._judge.source import filled_in, lines_of, text_of, unjitted, unwrap, with_names
 from puzzles._launch import Traced, faults, fingerprint, trace_call
 from puzzles._puzzle import Mistake, Puzzle, mutate
 from puzzles._rules import Finding, sentence
@@ -30,37 +30,47 @@ _LINES = 3  # of the learner's that are exchanged together: where many differ, i
 
 
 def mistake_on_record(run: Run) -> str | None:
-    """The mistake on record whose numbers on this case these are, in its own words.
+    """The mistake on record that this is, in its own words: by its program or by its numbers.
 
-    On the cases before it, and on the next, it has to give what the judged function gives there.
-    One that is the same program is asked first, and needs neither to run nor a next case. Where
-    the launch has a fault that explains the numbers by itself, the mistake must have it, too.
+    On the cases before this one, and on the next, it has to give what the judged function gives
+    there; that one which is the same program does, needs no running. Where the launch has a fault
+    that explains the numbers by itself, the mistake must have it, too.
     """
     case, puzzle = run.case, run.puzzle
     if case.fresh:  # every mistake on record is wrong on a listed case, and all of those passed
         return None
     numbers_right = run.differs is None  # then it is rounded too often, whatever the launch does
     known = None if numbers_right else fault(run)
-    mistakes = [
-        m
-        for m in puzzle.mistakes
-        if m.stage == "values" and (known is None or known[0] in _faults_of(case, m))
-    ]
-    found = None
-    if puzzle.kernel and not numbers_right:
-        program = fingerprint(run.traced.jaxpr)
-        timely = (m for m in mistakes if run.answer.in_time())
-        same = (m for m in timely if program == _program_of(case, m))
-        found = next((m for m in same if _right_before(case, m)), None)
+    by_program = puzzle.kernel and not numbers_right
+    program = fingerprint(run.traced.jaxpr) if by_program else None
     only_nan = _only_nan(run)
-    if found is None and not (known is not None and only_nan):
-        timely = (m for m in mistakes if run.answer.in_time())
-        found = next((m for m in timely if _same_values(run, m)), None)
+
+    def is_it(mistake: Mistake) -> bool:
+        if known is not None and known[0] not in _faults_of(case, mistake):
+            return False
+        if by_program and program == _program_of(case, mistake) and _right_before(case, mistake):
+            return True
+        return not (known is not None and only_nan) and _same_values(run, mistake)
+
+    timely = (m for m in _likest_first(run) if run.answer.in_time())
+    found = next((m for m in timely if m.stage == "values" and is_it(m)), None)
     if found is None:
         return None
     what = "kernel" if puzzle.kernel else "function"
     said = "all wrong is nan" if only_nan else "known numbers"
     return sentence(said, what=what, mistake=found.name, says=found.says)
+
+
+def _likest_first(run: Run) -> list[Mistake]:
+    """The mistakes on record, those first that share most lines with the judged function."""
+    text = text_of(run.puzzle, unjitted(run.answer.fn))
+    mine = [line.strip() for line in text.splitlines()]
+
+    def shared(mistake: Mistake) -> int:
+        theirs = {line.strip() for line in mistake.apply(run.puzzle.text).splitlines()}
+        return sum(line in theirs for line in mine)
+
+    return sorted(run.puzzle.mistakes, key=shared, reverse=True)
 
 
 def _only_nan(run: Run) -> bool:

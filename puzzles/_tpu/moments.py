@@ -32,6 +32,10 @@ from puzzles._tpu.hazards import Flight, Flights, Place
 
 MOMENTS = 256  # that are followed
 _COPIES = ("dma_start", "dma_wait")
+_KINDS = {"touched too early": "hazard"} | dict.fromkeys(
+    ("copy outside", "copy of a pipeline outside"), "outside"
+)
+_KINDS |= dict.fromkeys(("ends of one type", "ends of two types"), "unequal")
 _LOOKS = 200_000  # at an event in a step; most may have nothing to do there
 
 
@@ -73,9 +77,14 @@ class Moment:
 
 @dataclass(frozen=True)
 class Wrong:
-    """What goes wrong at a moment."""
+    """What goes wrong at a moment, in the line whose text is `line`.
+
+    kind: "hazard", "outside", "unequal" (the two ends of a copy), "stuck".
+    """
 
     moment: int
+    kind: str
+    line: str
     finding: Finding
 
     @property
@@ -280,7 +289,7 @@ class _Follower:
         text = text_of(self.info)
         where = dict(launch=self.launch.name, step=self.at, line=line_of(self.info))
         facts |= dict(when=when(self.at), where=when(self.at, text))
-        found = Wrong(moment, told(kind, words, **where, **facts))
+        found = Wrong(moment, _KINDS.get(words, "stuck"), text, told(kind, words, **where, **facts))
         self.faults.setdefault((words, text), found)
 
     def started(self, flight: Flight) -> None:
