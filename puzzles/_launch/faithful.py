@@ -101,7 +101,10 @@ def _divided(equation: JaxprEqn) -> Sequence[JaxprEqn]:
         by_zero = x if equation.primitive.name == "rem" else ~jax.lax.full_like(x, 0)
         return jax.lax.select(zero, by_zero, got)
 
-    eqns = equations_reading(divide, equation.invars)
+    forms = (jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in equation.invars)
+    (x, y), eqns, _ = equations_of(divide, *forms)
+    for own, given in zip((x, y), equation.invars, strict=True):
+        eqns = _read(eqns, own, given)
     return [*eqns[:-1], eqns[-1].replace(outvars=equation.outvars)]
 
 
@@ -128,18 +131,6 @@ def equations_of(fn: Callable, *forms: Any) -> tuple[list[Var], list[JaxprEqn], 
     """Fresh input variables, equations and outputs of `fn`."""
     jaxpr = jax.make_jaxpr(fn)(*forms).jaxpr
     return jaxpr.invars, jaxpr.eqns, jaxpr.outvars
-
-
-def equations_reading(fn: Callable, operands: Sequence[Var | Literal]) -> list[JaxprEqn]:
-    """The equations of `fn` of these operands of a program."""
-    forms = (jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in operands)
-    invars, eqns, _ = equations_of(fn, *forms)
-    given = dict(zip(invars, operands, strict=True))
-
-    def one(v: Var | Literal) -> Var | Literal:
-        return v if isinstance(v, Literal) else given.get(v, v)
-
-    return [e.replace(invars=list(map(one, e.invars))) for e in eqns]
 
 
 def _counted(equation: JaxprEqn) -> JaxprEqn:

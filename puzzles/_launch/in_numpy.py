@@ -37,7 +37,7 @@ class Evaluator:
 
     def __init__(self, watch: Watch | None = None) -> None:
         self.fuel, self.watch = FUEL, watch
-        self._plans: dict[int, list[_Step]] = {}
+        self._plans: dict[int, list[tuple[JaxprEqn, list[Any], Meaning]]] = {}
 
     def closed(self, closed: ClosedJaxpr, args: Sequence[Any]) -> Values:
         return self.run(closed.jaxpr, [np.asarray(c) for c in closed.consts], args)
@@ -46,22 +46,26 @@ class Evaluator:
         env: dict[Any, Any] = dict(zip(jaxpr.constvars, consts, strict=True))
         env.update(zip(jaxpr.invars, args, strict=True))
         if id(jaxpr) not in self._plans:
-            self._plans[id(jaxpr)] = [_Step(e, self.meanings) for e in jaxpr.eqns]
+            self._plans[id(jaxpr)] = [(e, _operands(e), self.meaning(e)) for e in jaxpr.eqns]
         plan = self._plans[id(jaxpr)]
         self.fuel -= _ENTERED + len(plan)
         if self.fuel < 0:
             raise Beyond
-        for step in plan:
-            values = [env[v] if isinstance(v, Var) else v for v in step.operands]
-            outs = step.does(self, step.equation, values)
+        for equation, operands, does in plan:
+            values = [env[v] if isinstance(v, Var) else v for v in operands]
+            outs = does(self, equation, values)
             if self.watch is not None:
-                self.watch(step.equation, values, outs)
-            env.update(zip(step.equation.outvars, outs, strict=True))
+                self.watch(equation, values, outs)
+            env.update(zip(equation.outvars, outs, strict=True))
         return [literal(v) if isinstance(v, Literal) else env[v] for v in jaxpr.outvars]
 
     def equation(self, equation: JaxprEqn, values: Values) -> Values:
         """The results of one equation on its operands."""
-        return _Step(equation, self.meanings).does(self, equation, values)
+        return self.meaning(equation)(self, equation, values)
+
+    def meaning(self, equation: JaxprEqn) -> Meaning:
+        name = equation.primitive.name
+        return self.meanings.get(name, Evaluator._call if name in CALLS else Evaluator._computes)
 
     def other(self, equation: JaxprEqn, values: Values) -> Values:
         """What has no rule."""
@@ -108,15 +112,8 @@ class Evaluator:
             return self.other(equation, values)
 
 
-class _Step:
-    """An equation, its operands with literals as arrays, and what is done."""
-
-    def __init__(self, equation: JaxprEqn, meanings: dict[str, Meaning]) -> None:
-        self.equation = equation
-        self.operands = [literal(v) if isinstance(v, Literal) else v for v in equation.invars]
-        name = equation.primitive.name
-        usual = Evaluator._call if name in CALLS else Evaluator._computes
-        self.does = meanings.get(name, usual)
+def _operands(equation: JaxprEqn) -> list[Any]:
+    return [literal(v) if isinstance(v, Literal) else v for v in equation.invars]
 
 
 def literal(atom: Literal) -> np.ndarray:

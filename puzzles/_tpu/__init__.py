@@ -14,10 +14,11 @@ from puzzles._tpu.compiler import (
     INSTALL_LIBTPU,
     Compiler,
     CompilerMissing,
+    NoEstimate,
+    estimated_cycles,
     has_libtpu,
     supported_chips,
 )
-from puzzles._tpu.cycles import NoEstimate, estimated_cycles
 from puzzles._tpu.moments import Timeline, timeline
 from puzzles._tpu.refusals import (
     budget,

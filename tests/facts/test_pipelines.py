@@ -144,7 +144,7 @@ def test_copies_in_flight():
 
 
 def estimated(fn, *args) -> int:
-    cycles = pytest.importorskip("puzzles._tpu.cycles")  # with libtpu, of the newest JAX
+    cycles = pytest.importorskip("puzzles._tpu.compiler")  # with libtpu, of the newest JAX
     try:
         return cycles.estimated_cycles(traced(fn, *args), "v5e")
     except Exception as error:  # no libtpu here, or one that estimates nothing
