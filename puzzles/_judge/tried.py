@@ -62,15 +62,15 @@ def mistake_on_record(run: Run) -> str | None:
 
 
 def _likest_first(run: Run) -> list[Mistake]:
-    """The mistakes on record, those first that share most lines with the judged function."""
+    """The mistakes on record, those first whose lines are most like the judged function's."""
     text = text_of(run.puzzle, unjitted(run.answer.fn))
-    mine = [line.strip() for line in text.splitlines()]
+    mine = {line.strip() for line in text.splitlines()}
 
-    def shared(mistake: Mistake) -> int:
-        theirs = {line.strip() for line in mistake.apply(run.puzzle.text).splitlines()}
-        return sum(line in theirs for line in mine)
+    def unlike(mistake: Mistake) -> int:
+        text = mistake.apply(run.puzzle.text)  # all else in the module is the same in each
+        return len(mine ^ {line.strip() for line in text.splitlines()})
 
-    return sorted(run.puzzle.mistakes, key=shared, reverse=True)
+    return sorted(run.puzzle.mistakes, key=unlike)
 
 
 def _only_nan(run: Run) -> bool:
