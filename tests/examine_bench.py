@@ -14,9 +14,9 @@ os.environ["XLA_FLAGS"] = (
 ).strip()  # kernels that speak are simulated on so many
 os.environ.setdefault("NPROC", "16")
 
-import foreign
 import jax
 import launches
+import production
 import sabotage
 
 from puzzles import Examination, examine
@@ -37,7 +37,7 @@ def others(words: Sequence[str] = ()) -> int:
     print(f"{'right kernels':72}{'s':>6}  {'counts':12}findings")
     false, times = 0, {}
     rows = [(f"here: {name}", make, None) for name, make in launches.LAUNCHES.items()]
-    for name, shape, make, *dots in foreign.KERNELS:
+    for name, shape, make, *dots in production.KERNELS:
         whose = f"jax {jax.__version__} {name}: {shape}"
         rows.append((whose, make, dots[0] if dots else None))
     for whose, make, dots in rows:

@@ -3,15 +3,57 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
 import numpy as np
+import pytest
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
 
 import puzzles
 from puzzles import Launch
 from puzzles._launch import Traced, as_tpu, quickly, trace_call, with_interpret
-from puzzles._tpu import simulate
+from puzzles._tpu import SimulationError, simulate
+
+HBM = pl.BlockSpec(memory_space=pl.ANY)
+
+
+def copy_kernel(x_ref: Any, o_ref: Any) -> None:
+    o_ref[...] = x_ref[...]
+
+
+def call(
+    kernel: Callable,
+    out: Any,
+    grid: tuple = (),
+    specs: Any = pl.no_block_spec,
+    out_specs: Any = pl.no_block_spec,
+    scratch: Sequence = (),
+    scalars: int = 0,
+    **more: Any,
+) -> Callable:
+    """A launch whose first arguments, as many as `scalars`, are prefetched."""
+    spec = pltpu.PrefetchScalarGridSpec(
+        num_scalar_prefetch=scalars,
+        grid=grid,
+        in_specs=specs,
+        out_specs=out_specs,
+        scratch_shapes=list(scratch),
+    )
+    return pl.pallas_call(kernel, grid_spec=spec, out_shape=out, **{"interpret": True} | more)
+
+
+def from_hbm(kernel: Callable, *scratch: Any, **more: Any) -> Callable:
+    """A function of arrays that stay in HBM; its result has the first one's form."""
+
+    def run(*args: Any) -> Any:
+        out = jax.ShapeDtypeStruct(args[0].shape, args[0].dtype)
+        own = dict(out=out, specs=[HBM] * len(args), scratch=scratch)
+        return call(kernel, **own | more)(*args)
+
+    return run
 
 
 def one(fn: Callable, *args: Any) -> Launch:
@@ -40,3 +82,16 @@ def interpreted(fn: Callable, *args: Any) -> np.ndarray:
 def simulated(fn: Callable, *args: Any) -> np.ndarray:
     """The first result in the TPU simulator."""
     return simulate(traced(fn, *args))[0]
+
+
+def refused(fn: Callable, *args: Any) -> SimulationError:
+    """What the TPU simulator stops at."""
+    with pytest.raises(SimulationError) as caught:
+        simulated(fn, *args)
+    return caught.value
+
+
+def mistaken(rung: str, name: str) -> Callable:
+    """A rung's solution with a mistake on record."""
+    puzzle = puzzles.find(rung)
+    return puzzles.mutate(puzzle, puzzle.mistake(name))

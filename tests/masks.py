@@ -94,3 +94,12 @@ def drawn(number: int, most: int = 1024) -> Case:
         )
     cap = [None, float(r.uniform(1, 50))][r.integers(2)]
     return Case(*arrays, mask, ids, cap, bq, bk, theirs)
+
+
+def with_a_cap_of_half(attention: Callable) -> Callable:
+    """It attends under half of the cap that it is given."""
+
+    def capped(q, k, v, mask, segment_ids=None, soft_cap=None, *, bq, bk):
+        return attention(q, k, v, mask, segment_ids, soft_cap and soft_cap / 2, bq=bq, bk=bk)
+
+    return capped

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
+from launched import call
 
 import puzzles
 from puzzles._launch import Traced, trace_call
@@ -80,10 +81,7 @@ def _added(x: jax.ShapeDtypeStruct, block: tuple[int, int], inputs: int) -> Trac
 
     spec = pl.BlockSpec(block, lambda i, j: (i, j))
     grid = tuple(n // b for n, b in zip(x.shape, block, strict=True))
-    call = pl.pallas_call(
-        kernel, grid=grid, in_specs=[spec] * inputs, out_specs=spec, out_shape=x, interpret=True
-    )
-    return trace_call(call, *[x] * inputs)
+    return trace_call(call(kernel, x, grid, [spec] * inputs, spec), *[x] * inputs)
 
 
 def waited_for() -> Named:

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.experimental import pallas as pl
+from launched import call
 
 import puzzles
 from puzzles import _jax
@@ -48,13 +49,8 @@ def first_block(i):
 
 def counts(n, kernel=count_kernel, index_map=first_block):
     """One launch on a grid (n,); kernel and index map are the same functions every time."""
-    return pl.pallas_call(
-        kernel,
-        grid=(n,),
-        out_specs=pl.BlockSpec(TILE, index_map),
-        out_shape=jax.ShapeDtypeStruct((8 * n, 128), jnp.int32),
-        interpret=True,
-    )()
+    out = jax.ShapeDtypeStruct((8 * n, 128), jnp.int32)
+    return call(kernel, out, (n,), [], pl.BlockSpec(TILE, index_map))()
 
 
 def first_number(fn, *args):
@@ -153,14 +149,11 @@ def test_a_newer_jax_is_not_refused_for_its_number():
     assert (done.returncode, done.stdout.strip()) == (0, "True"), done.stderr
 
 
-@pytest.mark.parametrize("version", ["0.7.2", "0.7.2.dev20250801", "0.10.0", "0.12.0.1", "1.0"])
-def test_a_version_in_range_is_not_too_old(version: str):
-    assert _jax.too_old(version) is None
-
-
-@pytest.mark.parametrize("version", ["0.4.38", "0.7", "0.7.1"])
-def test_a_version_below_the_range_is_too_old(version: str):
-    assert f"this is JAX {version}:" in (_jax.too_old(version) or "")
+def test_a_version_below_the_range_is_too_old():
+    for version in ("0.7.2", "0.7.2.dev20250801", "0.10.0", "0.12.0.1", "1.0"):
+        assert _jax.too_old(version) is None
+    for version in ("0.4.38", "0.7", "0.7.1"):
+        assert f"this is JAX {version}:" in (_jax.too_old(version) or "")
 
 
 def test_private_names_of_jax_come_from_one_module():

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
+from launched import HBM, call, from_hbm, mistaken
 
 import puzzles
 from puzzles import _draw
@@ -19,7 +20,6 @@ from puzzles._tpu.moments import MOMENTS
 
 f32 = jnp.float32
 S = jax.ShapeDtypeStruct
-HBM = pl.BlockSpec(memory_space=pl.ANY)
 
 
 def data(fn, *args):
@@ -30,9 +30,7 @@ def data(fn, *args):
 def drawn(name, mistake=None):
     """What a walk knows of a rung's launch, and its text."""
     puzzle = puzzles.find(name)
-    fn = puzzle.solution
-    if mistake is not None:
-        fn = puzzles.mutate(puzzle, puzzle.mistake(mistake))
+    fn = puzzle.solution if mistake is None else mistaken(name, mistake)
     whole = data(fn, *puzzle.arguments(0))
     return whole["copies"], _draw.walk_text(whole)
 
@@ -145,15 +143,9 @@ def scaled(count):
 
         jax.lax.fori_loop(0, count_ref[0], body, None)
 
-    grid = pltpu.PrefetchScalarGridSpec(
-        num_scalar_prefetch=1,
-        grid=(1,),
-        in_specs=[HBM],
-        out_specs=pl.BlockSpec((8, 128), lambda i, _: (0, 0)),
-        scratch_shapes=[pltpu.VMEM((8, 128), f32), pltpu.SemaphoreType.DMA],
-    )
-    call = pl.pallas_call(kernel, grid_spec=grid, out_shape=S((8, 128), f32))
-    return data(call, count, S((512 * 8, 128), f32))["copies"]
+    out, scratch = S((8, 128), f32), [pltpu.VMEM((8, 128), f32), pltpu.SemaphoreType.DMA]
+    fn = call(kernel, out, specs=[HBM], scratch=scratch, scalars=1)
+    return data(fn, count, S((512 * 8, 128), f32))["copies"]
 
 
 def test_where_data_decide_the_page_says_so_and_draws_nothing():
@@ -178,10 +170,8 @@ def test_a_slot_that_data_choose_is_not_guessed():
         copy.wait()
         o_ref[...] = buf[0] + buf[1]
 
-    run = pl.pallas_call(
-        kernel, in_specs=[pl.BlockSpec(), HBM], out_shape=S((8, 128), f32),
-        scratch_shapes=[pltpu.VMEM((2, 8, 128), f32), pltpu.SemaphoreType.DMA],
-    )  # fmt: skip
+    slots = pltpu.VMEM((2, 8, 128), f32), pltpu.SemaphoreType.DMA
+    run = from_hbm(kernel, *slots, specs=[pl.BlockSpec(), HBM])
     found = data(run, S((8, 128), f32), S((8, 128), f32))["copies"]
     assert rows(found) == ["buf[?]"]
     assert found.faults == ()

@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import launched
 import launches
 import numpy as np
 import pytest
@@ -53,16 +54,12 @@ def experts(count=5):
     def kernel(ids_ref, x_ref, w_ref, o_ref):
         o_ref[...] = jnp.dot(x_ref[...], w_ref[...], preferred_element_type=f32)
 
-    grid = pltpu.PrefetchScalarGridSpec(
-        num_scalar_prefetch=1,
-        grid=(6,),
-        in_specs=[
-            pl.BlockSpec((128, 128), lambda i, ids: (i, 0)),
-            pl.BlockSpec((None, 128, 256), lambda i, ids: (ids[i], 0, 0)),
-        ],
-        out_specs=pl.BlockSpec((128, 256), lambda i, ids: (i, 0)),
-    )
-    launch = pl.pallas_call(kernel, grid_spec=grid, out_shape=S((768, 256), f32))
+    specs = [
+        pl.BlockSpec((128, 128), lambda i, ids: (i, 0)),
+        pl.BlockSpec((None, 128, 256), lambda i, ids: (ids[i], 0, 0)),
+    ]
+    written = pl.BlockSpec((128, 256), lambda i, ids: (i, 0))
+    launch = launched.call(kernel, S((768, 256), f32), (6,), specs, written, scalars=1)
     return launch, (ids, S((768, 128), f32), S((count, 128, 256), f32))
 
 

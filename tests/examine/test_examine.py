@@ -17,6 +17,7 @@ import sabotage
 from IPython.core.formatters import PlainTextFormatter
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
+from launched import call, copy_kernel, from_hbm
 
 import puzzles
 from puzzles import examine
@@ -29,10 +30,6 @@ S = jax.ShapeDtypeStruct
 ROOT = Path(__file__).parents[2]
 X = S((32, 128), f32)
 pytestmark = pytest.mark.usefixtures("no_libtpu")
-
-
-def copy(x_ref, o_ref):
-    o_ref[...] = x_ref[...]
 
 
 def test_nothing_found_says_what_was_looked_for_and_what_not() -> None:
@@ -124,8 +121,7 @@ def test_vmem_is_told_for_the_chips_where_it_is_too_little() -> None:
     wide = S((2048, 1536), f32)  # 4 blocks of 1024 x 1536 f32: 24 MiB
 
     (spec,) = launches.rows(1, 1024, 1536)
-    copied = pl.pallas_call(copy, grid=(2,), in_specs=[spec], out_specs=spec, out_shape=wide)
-
+    copied = call(copy_kernel, wide, (2,), [spec], spec)
     (one,) = examine(copied, wide, chips=("v4", "v5e", "v6e", "7x")).findings
     assert (one.kind, one.chips) == ("vmem", ("v4", "v5e"))
     assert examine(copied, wide, chips=("v6e", "7x")).findings == ()
@@ -141,11 +137,9 @@ def over(grid):
 
         o_ref[...] += x_ref[...]
 
-    return pl.pallas_call(
-        kernel, grid=grid, in_specs=[pl.BlockSpec((8, 128), lambda i, j: (j % 4, 0))],
-        out_specs=pl.BlockSpec((8, 128), lambda i, j: (i, 0)),
-        out_shape=S((8 * grid[0], 128), f32),
-    )  # fmt: skip
+    read = pl.BlockSpec((8, 128), lambda i, j: (j % 4, 0))
+    written = pl.BlockSpec((8, 128), lambda i, j: (i, 0))
+    return call(kernel, S((8 * grid[0], 128), f32), grid, [read], written)
 
 
 @pytest.mark.slow
@@ -163,11 +157,8 @@ def test_what_is_too_large_is_simulated_in_part_or_not_and_it_says_so() -> None:
 
 
 def test_a_fault_in_the_last_of_many_steps_is_found_nevertheless() -> None:
-    fn = pl.pallas_call(
-        copy, grid=(1000,), in_specs=[pl.BlockSpec((8, 128), lambda i: (i // 249, 0))],
-        out_specs=launches.rows(1)[0], out_shape=S((8000, 128), f32),
-    )  # fmt: skip
-
+    late = pl.BlockSpec((8, 128), lambda i: (i // 249, 0))
+    fn = call(copy_kernel, S((8000, 128), f32), (1000,), [late], launches.rows(1)[0])
     one = examine(fn, X).findings[0]
     assert (one.kind, one.operand, one.step) == ("out-of-bounds", "x_ref", (996,))
 
@@ -192,10 +183,9 @@ def test_an_output_that_the_program_drops_is_scratch() -> None:
 
     def both(x):
         row, whole = (pl.BlockSpec((8, 128), lambda i, at=at: (at * i, 0)) for at in (1, 0))
-        return pl.pallas_call(
-            kernel, grid=(4,), in_specs=[row], out_specs=[row, whole], out_shape=[x, x[:16]],
-            compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel",)),
-        )(x)  # fmt: skip
+        params = pltpu.CompilerParams(dimension_semantics=("parallel",))
+        fn = call(kernel, [x, x[:16]], (4,), [row], [row, whole], compiler_params=params)
+        return fn(x)
 
     assert examine(lambda x: both(x)[0], X).findings == ()
     assert {one.kind for one in examine(both, X).findings} == {"never-written", "parallel"}
@@ -256,10 +246,7 @@ def test_where_copies_cannot_be_followed_the_numbers_still_tell(
         copy.wait()
 
     x = S((8, 128), f32)
-    early = pl.pallas_call(
-        kernel, in_specs=[launches.ANY], out_shape=x,
-        scratch_shapes=[pltpu.VMEM((8, 128), f32), pltpu.SemaphoreType.DMA],
-    )  # fmt: skip
+    early = from_hbm(kernel, pltpu.VMEM((8, 128), f32), pltpu.SemaphoreType.DMA)
     (one,) = examine(early, x).findings
     assert (one.kind, one.operand) == ("hazard", "o_ref")
     assert "The numbers change with the moment at which copies land" in one.says

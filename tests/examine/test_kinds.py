@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import foreign
 import jax
 import jax.numpy as jnp
 import numpy as np
+import production
 import pytest
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
+from launched import call
 from launches import ANY, mesh
 
 from puzzles import Examination, examine
@@ -32,15 +33,6 @@ def told(found: Examination) -> list[tuple]:
     return [(one.kind, one.operand, one.step) for one in found.findings]
 
 
-def steered(kernel, grid, in_specs, out_specs, out, scratch=(), **how):
-    """A launch whose first argument is prefetched."""
-    spec = pltpu.PrefetchScalarGridSpec(
-        num_scalar_prefetch=1, grid=grid, in_specs=in_specs, out_specs=out_specs,
-        scratch_shapes=scratch,
-    )  # fmt: skip
-    return pl.pallas_call(kernel, grid_spec=spec, out_shape=out, **how)
-
-
 def test_a_grid_bound_that_stands_in_the_program_is_a_number() -> None:
     def fn(x):
         return pl.pallas_call(negate, grid=(jnp.int32(3),), **BY_ROW, out_shape=x)(x)
@@ -58,7 +50,7 @@ def test_a_copy_of_no_rows_is_no_copy() -> None:
 
     pages = S((4, 8, 128), f32)
     scratch = [pltpu.SemaphoreType.DMA]
-    fn = steered(kernel, (1,), [ANY] * 2, ANY, pages, scratch, input_output_aliases={2: 0})
+    fn = call(kernel, pages, (1,), [ANY] * 2, ANY, scratch, 1, input_output_aliases={2: 0})
     for rows in (0, 3):
         assert examine(fn, jnp.array([rows], i32), pages, pages).findings == ()
 
@@ -66,9 +58,7 @@ def test_a_copy_of_no_rows_is_no_copy() -> None:
 def test_elements_that_hang_over_the_end_are_told_in_elements() -> None:
     window = pl.BlockSpec((pl.Element(16), pl.Element(128)), lambda i: (8 * i, 0))
     out = pl.BlockSpec((16, 128), lambda i: (i, 0))
-    fn = pl.pallas_call(
-        negate, grid=(3,), in_specs=[window], out_specs=out, out_shape=S((48, 128), f32)
-    )
+    fn = call(negate, S((48, 128), f32), (3,), [window], out)
     assert examine(fn, S((32, 128), f32)).findings == ()
     found = examine(fn, S((24, 128), f32))
     assert told(found) == [("out-of-bounds", "x_ref", (2,))]
@@ -83,10 +73,8 @@ def test_a_parallel_sum_is_wrong_where_two_cores_share_a_grid() -> None:
 
         o_ref[...] += x_ref[...]
 
-    fn = pl.pallas_call(
-        kernel, grid=(2,), in_specs=[ROWS], out_specs=FIRST, out_shape=TILE,
-        compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel",)),
-    )  # fmt: skip
+    params = pltpu.CompilerParams(dimension_semantics=("parallel",))
+    fn = call(kernel, TILE, (2,), [ROWS], FIRST, compiler_params=params)
     x = S((16, 128), f32)
     (one,) = examine(fn, x, chips=("v5e", "v6e", "7x")).findings
     assert (one.kind, one.severity) == ("parallel", "warning")
@@ -116,9 +104,7 @@ def test_an_input_that_is_sent_is_not_written_and_memory_was_not_looked_at() -> 
 def test_a_finding_is_told_of_each_launch_of_one_name() -> None:
     def half(beyond):
         spec = pl.BlockSpec((8, 128), lambda i: (0, i + beyond))
-        return pl.pallas_call(
-            negate, grid=(1,), in_specs=[spec], out_specs=ROWS, out_shape=TILE, name="one"
-        )
+        return call(negate, TILE, (1,), [spec], ROWS, name="one")
 
     found = examine(lambda x, y: half(1)(x) + half(2)(y), TILE, TILE)
     assert len(found.launches) == 2
@@ -178,9 +164,7 @@ def test_an_edge_is_looked_at_though_the_grid_is_too_long(masked: bool) -> None:
         o_ref[...] += jnp.sum(x, axis=0, keepdims=True)
 
     out = pl.BlockSpec((1, 128), lambda i: (0, 0))
-    fn = pl.pallas_call(
-        kernel, grid=(626,), in_specs=[ROWS], out_specs=out, out_shape=S((1, 128), f32)
-    )
+    fn = call(kernel, S((1, 128), f32), (626,), [ROWS], out)
     for rows in (5008, 5008, 5004):  # a launch that was cut off leaves nothing behind
         found = examine(fn, S((rows, 128), f32))
         assert found.unseen == ()
@@ -193,13 +177,9 @@ def test_a_block_that_comes_back_and_is_written_whole_is_no_error(reads: bool) -
     def kernel(x_ref, o_ref):
         o_ref[...] = jnp.where(pl.program_id(1) < 2, x_ref[...], 0.0) + (o_ref[...] if reads else 0)
 
-    fn = pl.pallas_call(
-        kernel,
-        grid=(2, 4),
-        in_specs=[pl.BlockSpec((8, 128), lambda n, t: (jnp.minimum(2 * n + t, 3), 0))],
-        out_specs=pl.BlockSpec((8, 128), lambda n, t: (2 * n + t, 0)),
-        out_shape=S((48, 128), f32),
-    )
+    read = pl.BlockSpec((8, 128), lambda n, t: (jnp.minimum(2 * n + t, 3), 0))
+    written = pl.BlockSpec((8, 128), lambda n, t: (2 * n + t, 0))
+    fn = call(kernel, S((48, 128), f32), (2, 4), [read], written)
     found = examine(fn, S((32, 128), f32))
     (one,) = (f for f in found.findings if f.kind == "revisited")
     assert (one.severity, one.step) == ("error" if reads else "warning", (1, 0))
@@ -230,9 +210,7 @@ def test_who_asks_for_the_device_is_answered_as_on_the_first_chip() -> None:
     def fn(x):
         rows = {"TPU v5 lite": 8, "TPU v6 lite": 16}[jax.devices()[0].device_kind]
         spec = pl.BlockSpec((rows, 128), lambda i: (i, 0))
-        return pl.pallas_call(
-            negate, grid=(32 // rows,), in_specs=[spec], out_specs=spec, out_shape=x
-        )(x)
+        return call(negate, x, (32 // rows,), [spec], spec)(x)
 
     before = jax.devices()
     for chip, grid in (("v5e", (4,)), ("v6e", (2,))):
@@ -251,7 +229,8 @@ def test_a_table_that_the_kernel_writes_makes_counts_doubtful() -> None:
     x = S((24, 128), f32)
     by_table = pl.BlockSpec((8, 128), lambda i, ids: (ids[i], 0))
     out = pl.BlockSpec((8, 128), lambda i, ids: (i, 0))
-    (launch,) = examine(steered(kernel, (3,), [by_table], out, x), jnp.arange(3), x).launches
+    fn = call(kernel, x, (3,), [by_table], out, scalars=1)
+    (launch,) = examine(fn, jnp.arange(3), x).launches
     assert (launch.exact, launch.bound) == (False, "about")
 
 
@@ -327,7 +306,7 @@ def test_scalars_that_the_kernel_writes_are_followed_from_step_to_step() -> None
 
     pages, out = S((4, 8, 128), f32), pl.BlockSpec((None, 8, 128), lambda i, cursor: (i, 0, 0))
     scratch = [pltpu.VMEM((8, 128), f32), pltpu.SemaphoreType.DMA]
-    fn = steered(kernel, (4,), [ANY], out, pages, scratch)
+    fn = call(kernel, pages, (4,), [ANY], out, scratch, scalars=1)
     found = examine(fn, jnp.zeros(1, i32), pages)
     (launch,) = found.launches
     assert (found.findings, found.unseen, launch.exact) == ((), (), True)
@@ -340,7 +319,7 @@ def test_scalars_that_the_kernel_writes_are_followed_from_step_to_step() -> None
 
 
 def test_counts_of_ragged_paged_attention_follow_its_place_in_smem() -> None:
-    fn, *args = foreign.ragged_paged()
+    fn, *args = production.ragged_paged_of_three()
     (launch,) = trace_call(fn, *args).launches
     assert launch.exact
     # 15 blocks of keys for each of two groups of heads: 8 pages of 64 KiB, and 2 dots a head.
@@ -356,11 +335,9 @@ def reshaped(first):
         acc_ref[...] += x_ref.reshape(16, 128)[...] + x_ref.reshape(16, 128)[pl.ds(1, 1)]
         o_ref[...] = acc_ref[...]
 
-    fn = pl.pallas_call(
-        kernel, grid=(2,), in_specs=[pl.BlockSpec((2, 8, 128), lambda i: (i, 0, 0))],
-        out_specs=pl.BlockSpec((16, 128), lambda i: (i, 0)), out_shape=S((32, 128), f32),
-        scratch_shapes=[pltpu.VMEM((16, 128), f32)],
-    )  # fmt: skip
+    read = pl.BlockSpec((2, 8, 128), lambda i: (i, 0, 0))
+    written = pl.BlockSpec((16, 128), lambda i: (i, 0))
+    fn = call(kernel, S((32, 128), f32), (2,), [read], written, [pltpu.VMEM((16, 128), f32)])
     x = jnp.arange(4096.0).reshape(4, 8, 128)
     rows = x.reshape(2, 16, 128)
     return fn, x, (rows + rows[:, 1:2]).reshape(32, 128)

@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 from jax.experimental import pallas as pl
-from jax.experimental.pallas import tpu as pltpu
+from launched import call
+from launches import by_rows
 
 import pytest_pallas_puzzles
 from puzzles import examine, examining
@@ -32,15 +33,8 @@ def doubled(x: jax.Array, beyond: int = 0) -> jax.Array:
     def kernel(x_ref, o_ref):
         o_ref[...] = x_ref[...] * 2
 
-    spec = pl.BlockSpec((8, 128), lambda i: (i, 0))
-    return pl.pallas_call(
-        kernel,
-        grid=(4,),
-        in_specs=[pl.BlockSpec((8, 128), lambda i: (i + beyond, 0))],
-        out_specs=spec,
-        out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype),
-        interpret=True,
-    )(x)
+    read = pl.BlockSpec((8, 128), lambda i: (i + beyond, 0))
+    return by_rows(kernel, in_specs=[read], interpret=True)(x)
 
 
 def test_every_launch_within_is_examined_once() -> None:
@@ -78,14 +72,9 @@ def test_integers_that_steer_a_launch_are_used_as_they_are() -> None:
         o_ref[...] = x_ref[...]
 
     def picked(index: jax.Array) -> jax.Array:
-        grid = pltpu.PrefetchScalarGridSpec(
-            num_scalar_prefetch=1,
-            grid=(2,),
-            in_specs=[pl.BlockSpec((8, 128), lambda i, index_ref: (index_ref[i], 0))],
-            out_specs=pl.BlockSpec((8, 128), lambda i, index_ref: (i, 0)),
-        )
-        shape = jax.ShapeDtypeStruct((16, 128), jnp.float32)
-        return pl.pallas_call(kernel, grid_spec=grid, out_shape=shape, interpret=True)(index, X)
+        read = pl.BlockSpec((8, 128), lambda i, index_ref: (index_ref[i], 0))
+        written = pl.BlockSpec((8, 128), lambda i, index_ref: (i, 0))
+        return call(kernel, X[:16], (2,), [read], written, scalars=1)(index, X)
 
     with examining() as seen:
         picked(jnp.array([3, 0]))

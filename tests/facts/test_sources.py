@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from launched import reference
+from launched import mistaken, reference
 
 import puzzles
 from puzzles import _ladders
@@ -44,14 +44,12 @@ NAMES = {
     "f32": arrays(jnp.float32),
     "i32": arrays(jnp.int32),
     "solution": lambda rung: puzzles.find(rung).solution,
-    "mistaken": lambda rung, name: puzzles.mutate(
-        puzzles.find(rung), puzzles.find(rung).mistake(name)
-    ),
     "trace": puzzles.trace,
     "KIB": 2**10,
     "MIB": 2**20,
     "GIB": 2**30,
     **{one.__name__: one for one in (banded_tiles, inspect, jax, receipt_text, reference)},
+    "mistaken": mistaken,
     **dict(np=np, jnp=jnp, S=S, CHIPS=CHIPS, splash_multi_head=splash_multi_head),
 }
 

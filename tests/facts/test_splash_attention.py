@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
-import importlib.util
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import sample
-from launched import interpreted, reference
+from launched import interpreted, mistaken, reference, traced
 
 import puzzles
-from puzzles._launch import as_tpu, trace_call
 from puzzles.splash_attention import _graduation as graduation
 from puzzles.splash_attention import computed_masks, splash_multi_head
 from puzzles.splash_attention._production import shipped
@@ -41,11 +40,10 @@ def test_what_the_body_holds_needs_vmem_too(compiler):
     solution = puzzles.find("flash_attention").solution
 
     def fits(bq, bk):
-        with as_tpu():
-            traced = trace_call(lambda *x: solution(*x, bq=bq, bk=bk), q, q, q)
-        (launch,) = traced.launches
+        program = traced(functools.partial(solution, bq=bq, bk=bk), q, q, q)
+        (launch,) = program.launches
         held = launch.vmem_bytes + 2 * 4 * bq * bk  # s and p
-        return launch.vmem_bytes, held, compiler.compile(traced, ["v5e"])["v5e"] is None
+        return launch.vmem_bytes, held, compiler.compile(program, ["v5e"])["v5e"] is None
 
     assert fits(1024, 512)[2]
     buffers, held, compiles = fits(2048, 1024)
@@ -55,9 +53,7 @@ def test_what_the_body_holds_needs_vmem_too(compiler):
 
 def test_a_row_that_attends_to_nothing_becomes_a_mean_of_values():
     puzzle = puzzles.find("segment_attention")
-    careless = puzzles.mutate(
-        puzzle, puzzle.mistake("leaves garbage in rows that attend to nothing")
-    )
+    careless = mistaken("segment_attention", "leaves garbage in rows that attend to nothing")
     q = jnp.zeros((64, 16))
     k = v = jnp.asarray(np.random.default_rng(0).normal(size=(256, 16)), f32)
     ids, others = jnp.full(64, 3), jnp.full(256, 4)

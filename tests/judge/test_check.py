@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 from jax.experimental import pallas as pl
+from launched import call
 from learner import Notebook, solved
 
 import puzzles
@@ -52,15 +53,8 @@ def _sum(x: Any, y: Any, spec: Any = None, **more: Any) -> Any:
 
     rows, cols = x.shape
     block = pl.BlockSpec((8, cols), lambda i: (i, 0))
-    return pl.pallas_call(
-        kernel,
-        grid=(pl.cdiv(rows, 8),),
-        in_specs=[spec or block, pl.BlockSpec((1, cols), lambda i: (0, 0))],
-        out_specs=block,
-        out_shape=x,
-        interpret=True,
-        **more,
-    )(x, y[None, :])
+    specs = [spec or block, pl.BlockSpec((1, cols), lambda i: (0, 0))]
+    return call(kernel, x, (pl.cdiv(rows, 8),), specs, block, **more)(x, y[None, :])
 
 
 # The blocks of x, numbered from one before its first row.

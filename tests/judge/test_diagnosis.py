@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.experimental import pallas as pl
+from launched import call
 from learner import judged
 
 import puzzles
@@ -30,14 +31,7 @@ def two_outputs(x):
         two_ref[...] = -x_ref[...]
 
     spec = pl.BlockSpec((8, 128), lambda i: (i, 0))
-    one, two = pl.pallas_call(
-        kernel,
-        grid=(x.shape[0] // 8,),
-        in_specs=[spec],
-        out_specs=[spec, spec],
-        out_shape=[x, x],
-        interpret=True,
-    )(x)
+    one, two = call(kernel, [x, x], (x.shape[0] // 8,), [spec], [spec, spec])(x)
     return two, jax.jit(jnp.transpose)(one.reshape(2, -1, 128)[1:]), one + 0
 
 
@@ -60,10 +54,7 @@ def test_a_result_is_traced_to_the_output_that_becomes_it() -> None:
 
 def test_what_is_never_written_speaks_first_and_no_guess_is_made() -> None:
     """The numbers are those of a mistake on record, whose blocks are all written."""
-    verdict = judged(
-        "row_sum",
-        ("lambda i, j: (i, 0)", "lambda i, j: (0 * i, 0)"),
-    )
+    verdict = judged("row_sum", ("lambda i, j: (i, 0)", "lambda i, j: (0 * i, 0)"))
     first = str(verdict).splitlines()[1]
     assert first.startswith("  Look here first: ")
     assert "is visited by no grid step" in first

@@ -11,6 +11,7 @@ are rougher, value heads may differ, and rows may attend to nothing, which JAX's
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -18,9 +19,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import sample
-from masks import KINDS, drawn, one_mask
+from launched import mistaken
+from masks import KINDS, drawn, one_mask, with_a_cap_of_half
 
-from puzzles import _puzzle, find, mutate
+from puzzles import _puzzle, find
 from puzzles.splash_attention import _graduation as graduation
 from puzzles.splash_attention import splash_multi_head
 from puzzles.splash_attention._graduation import Case, shipped
@@ -68,18 +70,12 @@ def _with_dead_steps(q, k, v, mask, segment_ids=None, soft_cap=None, *, bq, bk):
     return splash_multi_head.splash_over_tiles(q, k, v, tiles, patterns, segment_ids, soft_cap)
 
 
-def _with_a_cap_of_half(q, k, v, mask, segment_ids=None, soft_cap=None, *, bq, bk):
-    return SOLUTION(q, k, v, mask, segment_ids, soft_cap and soft_cap / 2, bq=bq, bk=bk)
-
-
 def _with_stored_patterns(q, k, v, mask, segment_ids=None, soft_cap=None, *, bq, bk):
     stored = mask(*np.indices((q.shape[1], k.shape[1]), np.int32))
     return SOLUTION(q, k, v, stored, segment_ids, soft_cap, bq=bq, bk=bk)
 
 
-def _mistaken(name: str) -> Callable:
-    puzzle = find("splash_multi_head")
-    return _puzzle.mutate(puzzle, puzzle.mistake(name))
+_mistaken = partial(mistaken, "splash_multi_head")
 
 
 @pytest.mark.slow
@@ -88,7 +84,7 @@ def _mistaken(name: str) -> Callable:
     ("fn", "says"),
     sample.some([
         (_with_dead_steps, "grid steps, and JAX's splash attention takes"),
-        (_with_a_cap_of_half, "are not those of dense attention in f32"),
+        (with_a_cap_of_half(SOLUTION), "are not those of dense attention in f32"),
         (_mistaken("masks dead visits and skips none"), "dots, and JAX's splash attention takes"),
         (_mistaken("lets full tiles see other documents"), "are not those of dense attention"),
         (_mistaken("deals the key heads out in turn"), "are not those of dense attention"),
@@ -324,6 +320,5 @@ def test_lists_are_productions_grid_without_its_padding() -> None:
     ],
 )
 def test_a_mistake_disagrees_with_production(compare: Callable, name: str, mistake: str) -> None:
-    puzzle = find(name)
     with pytest.raises(AssertionError):
-        everywhere(compare, mutate(puzzle, puzzle.mistake(mistake)))
+        everywhere(compare, mistaken(name, mistake))

@@ -8,15 +8,17 @@ rougher, and rows and columns may be empty, which JAX's test avoids.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import sample
-from masks import drawn
+from launched import mistaken
+from masks import drawn, with_a_cap_of_half
 
-from puzzles import _puzzle, find, mutate
+from puzzles import _puzzle, find
 from puzzles.splash_attention import _gradients as graduation
 from puzzles.splash_attention._gradients import Case
 from puzzles.splash_attention.attention_dkv import by_columns
@@ -41,13 +43,7 @@ def some_call(segments: bool = False, cap: float | None = None) -> Case:
     return Case(*arrays, mask, ids if segments else None, cap)
 
 
-def _mistaken(name: str) -> Callable:
-    puzzle = find("splash_vjp")
-    return mutate(puzzle, puzzle.mistake(name))
-
-
-def _with_a_cap_of_half(q, k, v, mask, segment_ids=None, soft_cap=None, *, bq, bk):
-    return SOLUTION(q, k, v, mask, segment_ids, soft_cap and soft_cap / 2, bq=bq, bk=bk)
+_mistaken = partial(mistaken, "splash_vjp")
 
 
 @pytest.mark.slow
@@ -59,7 +55,7 @@ def _with_a_cap_of_half(q, k, v, mask, segment_ids=None, soft_cap=None, *, bq, b
         (_mistaken("gives no gradient to keys and values"), "dk of dense attention in float64"),
         (_mistaken("forgets the segments on the way back"), "dq of dense attention in float64"),
         (_mistaken("computes the forward pass again"), "dots a tile: 2, 2, 3, 4, where 2, 3, 4"),
-        (_with_a_cap_of_half, "o of dense attention in float64"),
+        (with_a_cap_of_half(SOLUTION), "o of dense attention in float64"),
     ]),
 )  # fmt: skip
 def test_what_is_wrong_or_wasteful_does_not_graduate(fn: Callable, says: str) -> None:

@@ -8,20 +8,11 @@ import pytest
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
-
-from puzzles._launch import Launch, trace
+from launched import call
+from launched import one as launched
 
 f32 = jnp.float32
 S = jax.ShapeDtypeStruct
-
-
-def launched(kernel, steps=4) -> Launch:
-    """A kernel over `steps` blocks (8, 128) of x and o."""
-    spec = pl.BlockSpec((8, 128), lambda i: (i, 0))
-    x = S((8 * steps, 128), f32)
-    call = pl.pallas_call(kernel, grid=(steps,), in_specs=[spec], out_specs=spec, out_shape=x)
-    (launch,) = trace(lambda x: call(x), x)
-    return launch
 
 
 CONDITIONS = {
@@ -46,7 +37,8 @@ def test_a_condition_on_data_may_hold_and_none_is_certain(name):
 
             pl.run_scoped(body, pltpu.VMEM((8, 128), f32))
 
-    one = launched(kernel)
+    x, row = S((32, 128), f32), pl.BlockSpec((8, 128), lambda i: (i, 0))
+    one = launched(call(kernel, x, (4,), [row], row), x)
     assert one.dots[0].executed.tolist() == most
     assert one.least.dots[0].executed.tolist() == least
     assert one.log.scoped_vmem_bytes == 8 * 128 * 4

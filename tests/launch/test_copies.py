@@ -9,14 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
+from launched import HBM, call, copy_kernel, from_hbm, reference
 from launched import one as one_launch
-from launched import reference
 
 from puzzles._launch import Launch
 
 f32, i32 = jnp.float32, jnp.int32
 S = jax.ShapeDtypeStruct
-HBM = pl.BlockSpec(memory_space=pl.ANY)
 
 
 def test_a_pipeline_in_a_kernel_is_counted_block_by_block():
@@ -61,39 +60,27 @@ def test_a_pipeline_is_as_long_as_the_data_say_or_no_certain_traffic():
 
 def test_the_last_block_of_a_pipeline_moves_as_much_as_is_there():
     # 300 rows in blocks of 128: the last has 44, which Mosaic rounds up to a tile of 8 rows, 48.
-    def fn(x):
-        def body(x_ref, o_ref):
-            o_ref[...] = x_ref[...] * 2.0
+    def kernel(x_ref, o_ref):
+        spec = pl.BlockSpec((128, 128), lambda i, j: (i, j))
+        pipeline = pltpu.emit_pipeline(copy_kernel, grid=(3, 2), in_specs=[spec], out_specs=[spec])
+        pipeline(x_ref, o_ref)
 
-        def kernel(x_ref, o_ref):
-            spec = pl.BlockSpec((128, 128), lambda i, j: (i, j))
-            pltpu.emit_pipeline(body, grid=(3, 2), in_specs=[spec], out_specs=[spec])(x_ref, o_ref)
-
-        out = S(x.shape, x.dtype)
-        return pl.pallas_call(kernel, in_specs=[HBM], out_specs=HBM, out_shape=out)(x)
-
-    one = one_launch(fn, S((300, 256), f32))
+    one = one_launch(from_hbm(kernel, out_specs=HBM), S((300, 256), f32))
     assert one.hbm_bytes_read == one.hbm_bytes_written == (256 + 48) * 256 * 4
     assert {copy.bytes_each for copy in one.copies} == {128 * 128 * 4, 48 * 128 * 4}
 
 
 def test_a_slice_whose_size_depends_on_data_is_at_most_its_axis():
-    def fn(x):
-        def kernel(x_ref, o_ref, rows_ref, sem):
-            rows_ref[...] = jnp.zeros_like(rows_ref)
-            size = pl.multiple_of(8 * jnp.minimum(jnp.sum(rows_ref[...]).astype(i32), 2), 8)
-            source, target = x_ref.at[pl.ds(0, size)], o_ref.at[pl.ds(0, size)]
-            copy = pltpu.make_async_copy(source, target, sem)
-            copy.start()
-            copy.wait()
+    def kernel(x_ref, o_ref, rows_ref, sem):
+        rows_ref[...] = jnp.zeros_like(rows_ref)
+        size = pl.multiple_of(8 * jnp.minimum(jnp.sum(rows_ref[...]).astype(i32), 2), 8)
+        source, target = x_ref.at[pl.ds(0, size)], o_ref.at[pl.ds(0, size)]
+        copy = pltpu.make_async_copy(source, target, sem)
+        copy.start()
+        copy.wait()
 
-        scratch = [pltpu.VMEM((8, 128), f32), pltpu.SemaphoreType.DMA]
-        out = S((16, 128), x.dtype)
-        return pl.pallas_call(
-            kernel, in_specs=[HBM], out_specs=HBM, out_shape=out, scratch_shapes=scratch
-        )(x)
-
-    one = one_launch(fn, S((64, 128), f32))
+    scratch, out = (pltpu.VMEM((8, 128), f32), pltpu.SemaphoreType.DMA), S((16, 128), f32)
+    one = one_launch(from_hbm(kernel, *scratch, out=out, out_specs=HBM), S((64, 128), f32))
     (copy,) = one.copies
     assert (copy.exact, copy.bytes_each) == (False, 16 * 128 * 4)  # the smaller of both ends
     assert not one.exact
@@ -113,14 +100,8 @@ def test_scalars_that_a_copy_overwrites_are_forgotten_and_those_that_it_reads_ar
                 def _():
                     o_ref[...] += x_ref[...]
 
-        spec = pltpu.PrefetchScalarGridSpec(
-            num_scalar_prefetch=2,
-            grid=(1,),
-            in_specs=[HBM, pl.BlockSpec()],
-            out_specs=pl.BlockSpec(),
-            scratch_shapes=[pltpu.SMEM((8,), i32)],
-        )
-        return pl.pallas_call(kernel, grid_spec=spec, out_shape=x)(n, m, n, x)
+        specs, scratch = [HBM, pl.BlockSpec()], [pltpu.SMEM((8,), i32)]
+        return call(kernel, x, (1,), specs, pl.BlockSpec(), scratch, scalars=2)(n, m, n, x)
 
     one = one_launch(fn, jnp.zeros(8, i32), jnp.ones(8, i32), S((8, 128), f32))
     assert (one.flops, one.least.flops) == (2 * 1024, 1024)
@@ -168,12 +149,10 @@ def scheduled(actions: list[tuple], steps: int) -> Launch:
 
             pl.when(pl.program_id(0) == step)(act)
 
-    call = pl.pallas_call(
-        kernel, grid=(steps,), in_specs=[HBM, HBM], out_shape=S((8, 128), f32),
-        out_specs=pl.BlockSpec((8, 128), lambda i: (0, 0)), interpret=True,
-        scratch_shapes=[pltpu.VMEM((3, 16, 128), f32), pltpu.SemaphoreType.DMA((3,))],
-    )  # fmt: skip
-    return one_launch(lambda x, y: call(x, y), *[S((80, 128), f32)] * 2)
+    first = pl.BlockSpec((8, 128), lambda i: (0, 0))
+    scratch = [pltpu.VMEM((3, 16, 128), f32), pltpu.SemaphoreType.DMA((3,))]
+    fn = call(kernel, S((8, 128), f32), (steps,), [HBM, HBM], first, scratch)
+    return one_launch(fn, *[S((80, 128), f32)] * 2)
 
 
 def test_copies_and_waits_are_those_of_a_replay():

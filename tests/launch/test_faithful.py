@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.experimental import pallas as pl
+from launched import call, copy_kernel
 
 from puzzles._launch import exactly, quickly
 
@@ -83,19 +84,9 @@ def test_a_division_by_what_is_known_to_be_0_ends_no_process(
     (got,) = quickly(jax.make_jaxpr(lambda n: divide(n, jnp.int32(3)))(7), [jnp.int32(-7)])
     assert got == divide(-7, 3)
 
-    def kernel(x_ref, o_ref):
-        o_ref[...] = x_ref[...]
-
-    def launch(x: jax.Array) -> jax.Array:
-        return pl.pallas_call(
-            kernel,
-            grid=(1, 2),
-            in_specs=[pl.BlockSpec((8, 128), lambda i, j: (divide(128, i * 64), j))],
-            out_specs=pl.BlockSpec((8, 128), lambda i, j: (i, j)),
-            out_shape=jax.ShapeDtypeStruct((8, 256), jnp.float32),
-            interpret=True,
-        )(x)
-
     x = jnp.ones((8, 256))
+    read = pl.BlockSpec((8, 128), lambda i, j: (divide(128, i * 64), j))
+    written = pl.BlockSpec((8, 128), lambda i, j: (i, j))
+    launch = call(copy_kernel, x, (1, 2), [read], written)
     (got,) = quickly(jax.make_jaxpr(launch)(x), [x])
     assert got.shape == (8, 256)

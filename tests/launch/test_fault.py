@@ -10,8 +10,10 @@ import jax.numpy as jnp
 import pytest
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
+from launched import call
+from launched import one as launched
 
-from puzzles._launch import Finding, faults, trace
+from puzzles._launch import Finding, faults
 
 f32 = jnp.float32
 S = jax.ShapeDtypeStruct
@@ -23,22 +25,9 @@ def kernel(x_ref, o_ref):
 
 
 def found(x, out, grid, spec, out_spec, kernel=kernel, semantics=None, **kw) -> tuple[Finding, ...]:
-    def fn(*args):
-        params = pltpu.CompilerParams(dimension_semantics=semantics)
-        specs = spec if isinstance(spec, list) else [spec]
-        return pl.pallas_call(
-            kernel,
-            grid=grid,
-            in_specs=specs,
-            out_specs=out_spec,
-            out_shape=out,
-            compiler_params=params,
-            interpret=True,
-            **kw,
-        )(*args)
-
-    (launch,) = trace(fn, *(x if isinstance(x, list) else [x]))
-    return faults(launch)
+    params = pltpu.CompilerParams(dimension_semantics=semantics)
+    fn = call(kernel, out, grid, [spec], out_spec, compiler_params=params, **kw)
+    return faults(launched(fn, x))
 
 
 def one(*args, **kw) -> Finding:
@@ -196,17 +185,14 @@ def test_blocks_in_smem_have_no_tiles_and_scalars_do_not_go_to_vmem():
     assert found(S((), f32), x32, (), smem, vmem) == ()
 
 
+NUMBERED_ROW = pl.BlockSpec((8, 128), lambda i, _: (i, 0))
+
+
 def with_numbers(kernel, numbers, rows=32) -> tuple[Finding, ...]:
     """A launch of three steps over the whole of x, with prefetched numbers."""
-    grid_spec = pltpu.PrefetchScalarGridSpec(
-        num_scalar_prefetch=1,
-        grid=(3,),
-        in_specs=[pl.BlockSpec((rows, 128), lambda i, _: (0, 0))],
-        out_specs=pl.BlockSpec((8, 128), lambda i, _: (i, 0)),
-    )
-    call = pl.pallas_call(kernel, grid_spec=grid_spec, out_shape=S((24, 128), f32), interpret=True)
-    (launch,) = trace(lambda *args: call(*args), jnp.array(numbers, jnp.int32), S((rows, 128), f32))
-    return faults(launch)
+    whole = pl.BlockSpec((rows, 128), lambda i, _: (0, 0))
+    fn = call(kernel, S((24, 128), f32), (3,), [whole], NUMBERED_ROW, scalars=1)
+    return faults(launched(fn, jnp.array(numbers, jnp.int32), S((rows, 128), f32)))
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
+from launched import call
 
 from puzzles._launch import Traced, first_not_finite, trace_call
 
@@ -14,16 +15,8 @@ X = jnp.arange(16 * 128, dtype=jnp.float32).reshape(16, 128)  # up to 2047
 
 
 def launched(kernel: Callable, x: jax.Array = X) -> Traced:
-    return trace_call(
-        lambda x: pl.pallas_call(
-            kernel,
-            grid=(2,),
-            in_specs=[pl.BlockSpec((8, 128), lambda i: (i, 0))],
-            out_specs=pl.BlockSpec((8, 128), lambda i: (i, 0)),
-            out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype),
-        )(x),
-        x,
-    )
+    row = pl.BlockSpec((8, 128), lambda i: (i, 0))
+    return trace_call(call(kernel, x, (2,), [row], row), x)
 
 
 def test_a_line_of_a_function_is_named_with_what_it_is_given() -> None:

@@ -20,6 +20,7 @@ import sample
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
+from launched import call, copy_kernel
 
 from puzzles import Launch, Operand, trace
 from puzzles._launch import trace_call
@@ -383,20 +384,16 @@ def function_of(case: Case) -> Any:
         sizes = jnp.sum(sizes, axis=1)
         grid = [sizes[a] if a in case.dynamic else g for a, g in enumerate(case.grid)]
         log = pl.BlockSpec((8, 128), lambda *_: (0, 0))
-        spec = pltpu.PrefetchScalarGridSpec(
-            num_scalar_prefetch=len(tables),
-            grid=tuple(grid),
-            in_specs=[x.spec(case.bounds) for x in case.inputs],
-            out_specs=[*(x.spec(case.bounds) for x in case.outputs), log],
-        )
+        specs = [x.spec(case.bounds) for x in case.inputs]
+        out_specs = [*(x.spec(case.bounds) for x in case.outputs), log]
         shapes = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in case.outputs]
-        return pl.pallas_call(
-            kernel_of(case),
-            grid_spec=spec,
-            out_shape=[*shapes, jax.ShapeDtypeStruct((8, 128), jnp.float32)],
-            input_output_aliases={len(tables) + i: o for i, o in case.aliases},
-            interpret=True,
-        )(*tables, *inputs)
+        shapes.append(jax.ShapeDtypeStruct((8, 128), jnp.float32))
+        aliases = {len(tables) + i: o for i, o in case.aliases}
+        fn = call(
+            kernel_of(case), shapes, tuple(grid), specs, out_specs, scalars=len(tables),
+            input_output_aliases=aliases,
+        )  # fmt: skip
+        return fn(*tables, *inputs)
 
     if case.jitted:
         launch = jax.jit(launch)
@@ -406,10 +403,7 @@ def function_of(case: Case) -> Any:
 
 
 def _copied(table: Any) -> Any:
-    def kernel(x_ref: Any, o_ref: Any) -> None:
-        o_ref[...] = x_ref[...]
-
-    return pl.pallas_call(kernel, out_shape=table, interpret=True)(table)
+    return pl.pallas_call(copy_kernel, out_shape=table, interpret=True)(table)
 
 
 def arguments_of(case: Case) -> list[Any]:

@@ -12,6 +12,7 @@ import pytest
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
+from launched import call, copy_kernel
 from launched import one as only
 
 from puzzles._launch import Abstract, trace
@@ -22,21 +23,6 @@ f32, bf16, i32 = jnp.float32, jnp.bfloat16, jnp.int32
 S = jax.ShapeDtypeStruct
 ROW = pl.BlockSpec((8, 128), lambda i: (i, 0))
 X = S((32, 128), f32)
-
-
-def call(kernel, out, grid=(), specs=None, out_specs=None, scratch=(), scalars=0, **kw):
-    spec = pltpu.PrefetchScalarGridSpec(
-        num_scalar_prefetch=scalars,
-        grid=grid,
-        in_specs=pl.no_block_spec if specs is None else specs,
-        out_specs=pl.no_block_spec if out_specs is None else out_specs,
-        scratch_shapes=list(scratch),
-    )
-    return pl.pallas_call(kernel, grid_spec=spec, out_shape=out, interpret=True, **kw)
-
-
-def copy_kernel(x_ref, o_ref):
-    o_ref[...] = x_ref[...]
 
 
 def over_rows(x, in_spec=ROW, out_spec=ROW):
@@ -96,9 +82,8 @@ def test_what_depends_on_data_that_are_not_there_names_the_remedy():
         trace(gather, S((5,), i32), x)
     assert "depends on data: pass arrays instead of ShapeDtypeStructs" in str(e.value)
     assert "argument 1, int32[5]" in str(e.value)
-    spec = pl.BlockSpec((8, 128), lambda i: (i, 0))
     with pytest.raises(Abstract, match=r"^the grid of copy_kernel depends on data: pass arrays"):
-        trace(lambda n, x: call(copy_kernel, x, (n,), [spec], spec)(x), S((), i32), x)
+        trace(lambda n, x: call(copy_kernel, x, (n,), [ROW], ROW)(x), S((), i32), x)
 
 
 def test_a_single_scalar_may_be_read_whole_and_a_table_pads_its_lanes_in_smem():
@@ -141,8 +126,7 @@ def test_a_branch_inside_a_loop_knows_the_loop_variable():
 
         o_ref[...] = lax.fori_loop(0, 4, body, jnp.zeros((8, 128), f32))
 
-    spec = pl.BlockSpec((8, 128), lambda i: (i, 0))
-    one = only(lambda a: call(kernel, a, (3,), [spec], spec)(a), S((24, 128), f32))
+    one = only(lambda a: call(kernel, a, (3,), [ROW], ROW)(a), S((24, 128), f32))
     assert one.flops == (1 + 2 + 3) * 1024
     assert one.unknown_branches == 0
 
@@ -161,8 +145,7 @@ def test_effects_in_a_kernel_do_not_happen(capfd):
         jax.debug.print("step {}", pl.program_id(0))
         o_ref[...] = jnp.ones_like(o_ref)
 
-    spec = pl.BlockSpec((8, 128), lambda i: (i, 0))
-    only(lambda: call(kernel, S((32, 128), f32), (4,), [], spec)())
+    only(lambda: call(kernel, S((32, 128), f32), (4,), [], ROW)())
     jax.effects_barrier()
     assert "step" not in "".join(capfd.readouterr())
 

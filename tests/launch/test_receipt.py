@@ -8,6 +8,7 @@ import pytest
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
+from launched import HBM, call, from_hbm
 
 import puzzles
 from puzzles._judge.cost import Cost
@@ -18,7 +19,6 @@ from puzzles._receipt import receipt_text
 
 f32, i32 = jnp.float32, jnp.int32
 S = jax.ShapeDtypeStruct
-HBM = pl.BlockSpec(memory_space=pl.ANY)
 
 
 def rows(fn, *args, chip="v5e") -> dict[str, str]:
@@ -34,10 +34,7 @@ def over_rows(kernel, block=(8, 128), out=None):
         spec = pl.BlockSpec(block, lambda i: (i, 0))
         o_spec = pl.BlockSpec((block[0], out or block[1]), lambda i: (i, 0))
         shape = S((x.shape[0], out or x.shape[1]), x.dtype)
-        grid = (x.shape[0] // block[0],)
-        return pl.pallas_call(
-            kernel, grid=grid, in_specs=[spec], out_specs=o_spec, out_shape=shape
-        )(x)
+        return call(kernel, shape, (x.shape[0] // block[0],), [spec], o_spec)(x)
 
     return fn
 
@@ -59,9 +56,7 @@ def test_a_launch_that_moves_nothing_has_no_roof():
     def kernel(x_ref, o_ref):
         del x_ref, o_ref
 
-    def fn(x):
-        return pl.pallas_call(kernel, in_specs=[HBM], out_specs=HBM, out_shape=x)(x)
-
+    fn = from_hbm(kernel, out_specs=HBM)
     assert set(rows(fn, S((8, 128), f32))) == {"grid", "HBM", "VMEM", "FLOPs"}
 
 
@@ -121,10 +116,7 @@ def test_a_launch_that_does_not_compile_says_so_in_its_receipt(capsys):
         o_ref[...] = slot[...].astype(f32)
 
     def copied(dtype):
-        slots = [pltpu.VMEM((16, 128), dtype), pltpu.SemaphoreType.DMA]
-        return lambda x: pl.pallas_call(
-            kernel, in_specs=[HBM], out_shape=x, scratch_shapes=slots, interpret=True
-        )(x)
+        return from_hbm(kernel, pltpu.VMEM((16, 128), dtype), pltpu.SemaphoreType.DMA)
 
     puzzles.receipt(copied(jnp.bfloat16), S((16, 128), f32))
     said = capsys.readouterr().out
@@ -184,9 +176,7 @@ def limited(limit):
     def fn(x):
         spec = pl.BlockSpec((1280, 1024), lambda i: (i, 0))
         params = pltpu.CompilerParams(vmem_limit_bytes=limit)
-        return pl.pallas_call(
-            twice, grid=(2,), in_specs=[spec], out_specs=spec, out_shape=x, compiler_params=params
-        )(x)
+        return call(twice, x, (2,), [spec], spec, compiler_params=params)(x)
 
     return fn
 
@@ -230,14 +220,12 @@ def test_the_receipt_of_several_launches_is_a_table():
 
 def test_the_table_has_scalars_and_the_limit_of_each_launch():
     def prefetched(x):
+        def kernel(s_ref, x_ref, o_ref):
+            twice(x_ref, o_ref)
+
         spec = pl.BlockSpec((8, 128), lambda i, s_ref: (s_ref[i], 0))
-        grid = pltpu.PrefetchScalarGridSpec(
-            num_scalar_prefetch=1, grid=(2,), in_specs=[spec], out_specs=spec
-        )
-        scalars = jnp.zeros(2**18 + 1024, i32)
-        return pl.pallas_call(
-            lambda s_ref, x_ref, o_ref: twice(x_ref, o_ref), grid_spec=grid, out_shape=x
-        )(scalars, x)
+        numbers = jnp.zeros(2**18 + 1024, i32)
+        return call(kernel, x, (2,), [spec], spec, scalars=1)(numbers, x)
 
     both = trace(lambda x: (limited(24 * 2**20)(x), prefetched(x[:16, :128])), S((2560, 1024), f32))
     _, columns, first, second, _ = receipt_text(both).splitlines()
@@ -271,11 +259,9 @@ def aliased(given):
         o_ref[...] = x_ref[...]
 
     def fn(x, *args):
-        return pl.pallas_call(
-            kernel, grid=(2,), in_specs=[pl.BlockSpec((8, 128), lambda i: (i, 0)), HBM],
-            out_specs=pl.BlockSpec((8, 128), lambda i: (i, 0)), out_shape=S((32, 128), f32),
-            input_output_aliases={1: 0},
-        )(x, given(x, *args))  # fmt: skip
+        row, shape = pl.BlockSpec((8, 128), lambda i: (i, 0)), S((32, 128), f32)
+        half = call(kernel, shape, (2,), [row, HBM], row, input_output_aliases={1: 0})
+        return half(x, given(x, *args))
 
     return fn
 

@@ -11,8 +11,9 @@ import jax.numpy as jnp
 import pytest
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
+from launched import call, one
 
-from puzzles._launch import Launch, trace_call
+from puzzles._launch import Launch
 from puzzles._launch.touched import begun_elsewhere
 
 GRID = [(i, j) for i in range(2) for j in range(3)]
@@ -28,19 +29,11 @@ def launched(kernel: Callable, out: str = "its own block") -> Launch:
     """Two inputs and the output in 2 × 3 blocks, or fewer; scratch of a block."""
     rows, columns = (1 + max(at) for at in zip(*(MAPS[out](*ids) for ids in GRID), strict=True))
 
-    def call(x, y):
-        return pl.pallas_call(
-            kernel,
-            grid=(2, 3),
-            in_specs=[pl.BlockSpec((8, 128), MAPS["its own block"])] * 2,
-            out_specs=pl.BlockSpec((8, 128), MAPS[out]),
-            out_shape=jax.ShapeDtypeStruct((8 * rows, 128 * columns), jnp.float32),
-            scratch_shapes=[pltpu.VMEM((8, 128), jnp.float32)],
-            interpret=True,
-        )(x, y)
-
-    (launch,) = trace_call(call, jnp.ones((16, 384)), jnp.ones((16, 384))).launches
-    return launch
+    read, written = (pl.BlockSpec((8, 128), MAPS[name]) for name in ("its own block", out))
+    shape = jax.ShapeDtypeStruct((8 * rows, 128 * columns), jnp.float32)
+    scratch = [pltpu.VMEM((8, 128), jnp.float32)]
+    fn = call(kernel, shape, (2, 3), [read] * 2, written, scratch)
+    return one(fn, jnp.ones((16, 384)), jnp.ones((16, 384)))
 
 
 @dataclass(frozen=True)

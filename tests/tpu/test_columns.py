@@ -6,12 +6,13 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+import launched
 import pytest
 import sample
 from jax.experimental import pallas as pl
-from jax.experimental.pallas import tpu as pltpu
+from launched import call
 
-from puzzles._launch import Traced, as_tpu, trace_call
+from puzzles._launch import Traced
 from puzzles._tpu import lowered, supported_chips
 
 BM = 64
@@ -64,17 +65,9 @@ def traced(mask: Callable) -> Traced:
     spec = pl.BlockSpec((BM, 128), lambda i, _: (i, 0))
 
     def launch(s, x):
-        return pl.pallas_call(
-            kernel,
-            grid_spec=pltpu.PrefetchScalarGridSpec(
-                num_scalar_prefetch=1, grid=(3,), in_specs=[spec], out_specs=spec
-            ),
-            out_shape=S((3 * BM, 128), jnp.float32),
-            interpret=True,
-        )(s, x)
+        return call(kernel, x, (3,), [spec], spec, scalars=1)(s, x)
 
-    with as_tpu():
-        return trace_call(launch, S((4,), jnp.int32), S((3 * BM, 128), jnp.float32))
+    return launched.traced(launch, S((4,), jnp.int32), S((3 * BM, 128), jnp.float32))
 
 
 @pytest.mark.parametrize("form", REFUSED)

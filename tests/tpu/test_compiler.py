@@ -12,7 +12,7 @@ import sample
 import steps
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
-from launched import traced
+from launched import call, copy_kernel, traced
 
 from puzzles import _tpu
 from puzzles._launch import kernel_calls, trace
@@ -33,28 +33,17 @@ def shape(*dims, dtype=F32):
     return jax.ShapeDtypeStruct(dims, dtype)
 
 
-def copy_kernel(x_ref, o_ref):
-    o_ref[...] = x_ref[...]
-
-
 def thirds_kernel(x_ref, o_ref):
     o_ref[...] = x_ref[...] // 3
 
 
-def launch(kernel=copy_kernel, block=(128, 128), out=None, interpret=True, **kwargs):
+def launch(kernel=copy_kernel, block=(128, 128), interpret=True):
     """A function of one array that launches `kernel` over its blocks with `interpret=True`."""
 
     def run(x):
         spec = pl.BlockSpec(block, lambda *ids: ids)
-        return pl.pallas_call(
-            kernel,
-            grid=tuple(n // (b or 1) for n, b in zip(x.shape, block, strict=True)),
-            in_specs=[spec],
-            out_specs=spec,
-            out_shape=out or jax.ShapeDtypeStruct(x.shape, x.dtype),
-            interpret=interpret,
-            **kwargs,
-        )(x)
+        grid = tuple(n // (b or 1) for n, b in zip(x.shape, block, strict=True))
+        return call(kernel, x, grid, [spec], spec, interpret=interpret)(x)
 
     return run
 
@@ -66,18 +55,13 @@ def refused(fn, *args):
 
 def dynamic(n, ids, x):
     """Scalar prefetch with a grid whose length is data."""
-    spec = pltpu.PrefetchScalarGridSpec(
-        num_scalar_prefetch=1,
-        grid=(n,),
-        in_specs=[pl.BlockSpec((128, 128), lambda i, ids_ref: (ids_ref[i] // 2, 0))],
-        out_specs=pl.BlockSpec((128, 128), lambda i, ids_ref: (i, 0)),
-    )
-    out = jax.ShapeDtypeStruct(x.shape, x.dtype)
 
     def kernel(ids_ref, x_ref, o_ref):
         return copy_kernel(x_ref, o_ref)
 
-    return pl.pallas_call(kernel, grid_spec=spec, out_shape=out, interpret=True)(ids, x)
+    read = pl.BlockSpec((128, 128), lambda i, ids_ref: (ids_ref[i] // 2, 0))
+    written = pl.BlockSpec((128, 128), lambda i, ids_ref: (i, 0))
+    return call(kernel, x, (n,), [read], written, scalars=1)(ids, x)
 
 
 # Beside those of launches.py, which `examine` lowers.
@@ -176,10 +160,7 @@ def test_a_float_index_into_smem_is_read_as_the_cpu_does_and_explained():
 
     def run(n, x):
         spec = pl.BlockSpec((8, 128), lambda i, n_ref: (i, 0))
-        grid = pltpu.PrefetchScalarGridSpec(
-            num_scalar_prefetch=1, grid=(4,), in_specs=[spec], out_specs=spec
-        )
-        return pl.pallas_call(kernel, grid_spec=grid, out_shape=x, interpret=True)(n, x)
+        return call(kernel, x, (4,), [spec], spec, scalars=1)(n, x)
 
     (one,) = trace(run, jnp.array([5, 7]), shape(32, 128))
     assert one.flops == 4 + 2 * 8 * 128  # four divisions, two blocks

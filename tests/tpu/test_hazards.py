@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
-from launched import traced
+from launched import HBM, from_hbm, refused, simulated, traced
 
-from puzzles._tpu import SimulationError, simulate, timeline
+from puzzles._tpu import timeline
 
-HBM = pl.BlockSpec(memory_space=pl.ANY)
 X = jnp.asarray(np.random.default_rng(1).normal(size=(112, 256)), jnp.float32)
-
-
-def simulated(fn, *args):
-    return simulate(traced(fn, *args))
-
-
-def refused(fn, *args):
-    with pytest.raises(SimulationError) as caught:
-        simulated(fn, *args)
-    return caught.value
 
 
 def faults(fn, *args):
@@ -33,10 +21,7 @@ def faults(fn, *args):
 
 
 def copied(body, *scratch):
-    return lambda x: pl.pallas_call(
-        body, in_specs=[HBM], out_specs=HBM, out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype),
-        scratch_shapes=[*scratch, pltpu.SemaphoreType.DMA((2,))], interpret=True,
-    )(x)  # fmt: skip
+    return from_hbm(body, *scratch, pltpu.SemaphoreType.DMA((2,)), out_specs=HBM)
 
 
 @pytest.mark.parametrize(
@@ -70,7 +55,7 @@ def test_a_buffer_on_its_way_out_may_be_read():
         out.wait()
         buf[...] = kept
 
-    np.testing.assert_array_equal(simulated(copied(kernel, pltpu.VMEM(X.shape, X.dtype)), X)[0], X)
+    np.testing.assert_array_equal(simulated(copied(kernel, pltpu.VMEM(X.shape, X.dtype)), X), X)
 
 
 def test_a_copy_into_a_scope_is_waited_for():

@@ -8,6 +8,7 @@ import pytest
 import sample
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
+from launched import call, copy_kernel
 
 from puzzles._launch import trace_call
 
@@ -25,30 +26,17 @@ def kept(rows, dtype, limit=None):
         o_ref[...] = scratch[i // 2]
 
     spec = pl.BlockSpec((None, rows, 128), lambda i: (i, 0, 0))
-    call = pl.pallas_call(
-        kernel,
-        grid=(2,),
-        in_specs=[spec],
-        out_specs=spec,
-        out_shape=x,
-        scratch_shapes=[pltpu.VMEM((2**14 // rows, rows, 128), dtype)],
-        compiler_params=pltpu.CompilerParams(vmem_limit_bytes=limit),
-        interpret=True,
-    )
-    return trace_call(lambda x: call(x), x)
+    scratch = [pltpu.VMEM((2**14 // rows, rows, 128), dtype)]
+    params = pltpu.CompilerParams(vmem_limit_bytes=limit)
+    return trace_call(call(kernel, x, (2,), [spec], spec, scratch, compiler_params=params), x)
 
 
 def cut(rows, dtype, limit=None, blocks=4):
     """A copy in blocks of so many rows, out of more."""
     x, spec = S((blocks * rows, 2**15), dtype), pl.BlockSpec((rows, 2**15), lambda i: (i, 0))
 
-    def kernel(x_ref, o_ref):
-        o_ref[...] = x_ref[...]
-
     params = pltpu.CompilerParams(vmem_limit_bytes=limit)
-    form = dict(grid=(blocks,), in_specs=[spec], out_specs=spec, out_shape=x, interpret=True)
-    call = pl.pallas_call(kernel, **form, compiler_params=params)
-    return trace_call(lambda x: call(x), x)
+    return trace_call(call(copy_kernel, x, (blocks,), [spec], spec, compiler_params=params), x)
 
 
 FEW = [(kept, n, dtype) for dtype in (f32, bf16, jnp.int8) for n in (1, 3, 8, 12)]
