@@ -53,10 +53,15 @@ def _elementwise(function: Callable) -> Rule:
     return lambda _, values: function(*map(_wide, values))
 
 
+def _exp(x: np.ndarray) -> np.ndarray:
+    """Without subnormal numbers, which are 0 on a TPU, and to XLA on a CPU."""
+    made = np.exp(_wide(x))
+    return np.where(made < np.finfo(made.dtype).tiny, 0, made)
+
+
 def _exp2(_: dict[str, Any], values: list[np.ndarray]) -> np.ndarray:
     """As JAX has it on a CPU: the exponent is rounded to the operand's dtype before."""
-    (x,) = values
-    return np.exp(_wide(x * x.dtype.type(math.log(2))))
+    return _exp(values[0] * values[0].dtype.type(math.log(2)))
 
 
 def _cast(params: dict[str, Any], values: list[np.ndarray]) -> np.ndarray:
@@ -219,7 +224,7 @@ BLOCKS: dict[str, Rule] = {
     "reduce_min": _reduced(np.min),
     "reduce_and": _reduced(np.bitwise_and.reduce), "reduce_or": _reduced(np.bitwise_or.reduce),
     "argmax": _first(np.argmax), "argmin": _first(np.argmin), "cumsum": _cumsum,
-    "exp": _elementwise(np.exp), "exp2": _exp2, "log": _elementwise(np.log),
+    "exp": _elementwise(_exp), "exp2": _exp2, "log": _elementwise(np.log),
     "log1p": _elementwise(np.log1p), "tanh": _elementwise(np.tanh),
     "sqrt": _elementwise(np.sqrt), "rsqrt": _elementwise(lambda x: 1 / np.sqrt(x)),
     "logistic": _elementwise(lambda x: 1 / (1 + np.exp(-x))), "pow": _elementwise(np.power),
