@@ -57,9 +57,6 @@ def verdict_problem(puzzle: Puzzle, mistake: Mistake, verdict: Verdict, seed: in
         return to_author("caught elsewhere", caught=verdict.stage, told=verdict.says, **facts)
     if mistake.says in str(verdict):
         return None
-    other = next((m for m in puzzle.mistakes if m.says in str(verdict)), None)
-    if verdict.diagnosis and other is not None:
-        return to_author("the same values", other=other.name, **facts)
     return to_author("other words", verdict=verdict, **facts)
 
 

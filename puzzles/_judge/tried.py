@@ -24,6 +24,7 @@ from puzzles._judge.running import MAY_RUN
 from puzzles._judge.source import filled_in, lines_of, text_of, unjitted, unwrap, with_names
 from puzzles._launch import Traced, faults, fingerprint, trace_call
 from puzzles._puzzle import Mistake, Puzzle, mutate
+from puzzles._regions import RegionError
 from puzzles._rules import Finding, sentence
 
 _LINES = 3  # of the learner's that are exchanged together: where many differ, it is another kernel
@@ -33,23 +34,22 @@ def mistake_on_record(run: Run) -> str | None:
     """The mistake on record that this is, in its own words: by its program or by its numbers.
 
     On the cases before this one, and on the next, it has to give what the judged function gives
-    there; that one which is the same program does, needs no running. Where the launch has a fault
-    that explains the numbers by itself, the mistake must have it, too.
+    there; one that is the same program does. Where the launch has a fault that explains the numbers
+    by itself, the mistake must have it, too.
     """
     case, puzzle = run.case, run.puzzle
     if case.fresh:  # every mistake on record is wrong on a listed case, and all of those passed
         return None
     numbers_right = run.differs is None  # then it is rounded too often, whatever the launch does
     known = None if numbers_right else fault(run)
-    by_program = puzzle.kernel and not numbers_right
-    program = fingerprint(run.traced.jaxpr) if by_program else None
+    program = fingerprint(run.traced.jaxpr) if puzzle.kernel and not numbers_right else None
     only_nan = _only_nan(run)
 
     def is_it(mistake: Mistake) -> bool:
         if known is not None and known[0] not in _faults_of(case, mistake):
             return False
-        if by_program and program == _program_of(case, mistake) and _right_before(case, mistake):
-            return True
+        if program is not None and program == _program_of(case, mistake):
+            return _right_before(case, mistake)
         return not (known is not None and only_nan) and _same_values(run, mistake)
 
     timely = (m for m in _likest_first(run) if run.answer.in_time())
@@ -67,7 +67,10 @@ def _likest_first(run: Run) -> list[Mistake]:
     mine = {line.strip() for line in text.splitlines()}
 
     def unlike(mistake: Mistake) -> int:
-        text = mistake.apply(run.puzzle.text)  # all else in the module is the same in each
+        try:
+            text = mistake.apply(run.puzzle.text)  # all else in the module is the same in each
+        except RegionError:  # of a new puzzle, whose author is told
+            return len(mine)
         return len(mine ^ {line.strip() for line in text.splitlines()})
 
     return sorted(run.puzzle.mistakes, key=unlike)

@@ -335,6 +335,6 @@ def test_cycles_without_libtpu_are_no_error(monkeypatch):
     def missing():
         raise _tpu.CompilerMissing("not there")
 
-    monkeypatch.setattr(_tpu.cycles, "supported_chips", missing)
+    monkeypatch.setattr(_tpu.compiler, "supported_chips", missing)
     with pytest.raises(_tpu.NoEstimate, match="not there"):
         _tpu.estimated_cycles(traced(launch(), shape(256, 256)), "v5e")
