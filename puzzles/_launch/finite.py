@@ -9,7 +9,7 @@ import numpy as np
 
 from puzzles._jax import JaxprEqn, user_frame
 from puzzles._launch.finding import text_of
-from puzzles._launch.in_numpy import Seen, Values
+from puzzles._launch.in_numpy import Found, Values
 from puzzles._launch.stepped import step_by_step
 from puzzles._launch.traced import Traced
 
@@ -26,13 +26,13 @@ def first_not_finite(traced: Traced) -> str | None:
     NumPy.
     """
     try:
-        step_by_step(traced, watch=_watch)
-    except Seen as seen:
-        return seen.args[0]
+        step_by_step(traced, observer=_observe)
+    except Found as found:
+        return found.args[0]
     return None
 
 
-def _watch(equation: JaxprEqn, values: Values, results: Values) -> None:
+def _observe(equation: JaxprEqn, values: Values, results: Values) -> None:
     name = equation.primitive.name
     if name not in _MAKES or not jnp.issubdtype(equation.outvars[0].aval.dtype, np.floating):
         return
@@ -47,4 +47,4 @@ def _watch(equation: JaxprEqn, values: Values, results: Values) -> None:
     number = np.broadcast_to(given, wrong.shape)[wrong][0] if name not in _SUMS else 0
     what = f"it divides by {number:g}" if name == "div" else f"its `{name}` is given {number:g}"
     what = f"its `{name}` of finite numbers is too large" if name in _SUMS else what
-    raise Seen(f"`{line}` makes the first number that is not finite: {what}.")
+    raise Found(f"`{line}` makes the first number that is not finite: {what}.")

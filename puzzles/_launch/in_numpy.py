@@ -15,28 +15,28 @@ FUEL = 200_000  # equations: a second or two
 _ENTERED = 5  # equations take as long as entering a program
 Values = list[Any]
 Meaning = Callable[[Any, JaxprEqn, Values], Values]
-Watch = Callable[[JaxprEqn, Values, Values], None]
+Observer = Callable[[JaxprEqn, Values, Values], None]
 
 
 class Beyond(Exception):
     """What NumPy does not do here, or must not pass over in silence."""
 
 
-class Seen(Exception):
-    """Raised by a watch that has seen enough; `args[0]` is what."""
+class Found(Exception):
+    """Raised by an observer that has found what it looks for; `args[0]` is what."""
 
 
 class Evaluator:
     """Gives programs their values, or raises `Beyond`: JAX compiles and runs them then.
 
-    Beyond it are primitives without a rule in `blocks`, and more work than `FUEL`. watch: is given
-    each equation that was computed, its operands and its results.
+    Beyond it are primitives without a rule in `blocks`, and more work than `FUEL`. observer:
+    is given each equation that was computed, its operands and its results.
     """
 
     meanings: ClassVar[dict[str, Meaning]]  # what a primitive does that is not arithmetic
 
-    def __init__(self, watch: Watch | None = None) -> None:
-        self.fuel, self.watch = FUEL, watch
+    def __init__(self, observer: Observer | None = None) -> None:
+        self.fuel, self.observer = FUEL, observer
         self._plans: dict[int, list[tuple[JaxprEqn, list[Any], Meaning]]] = {}
 
     def closed(self, closed: ClosedJaxpr, args: Sequence[Any]) -> Values:
@@ -54,8 +54,8 @@ class Evaluator:
         for equation, operands, does in plan:
             values = [env[v] if isinstance(v, Var) else v for v in operands]
             outs = does(self, equation, values)
-            if self.watch is not None:
-                self.watch(equation, values, outs)
+            if self.observer is not None:
+                self.observer(equation, values, outs)
             env.update(zip(equation.outvars, outs, strict=True))
         return [literal(v) if isinstance(v, Literal) else env[v] for v in jaxpr.outvars]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from typing import Any
 
 import jax
@@ -13,7 +13,7 @@ from puzzles._jax import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, is_key
 from puzzles._launch.blocks import computed
 from puzzles._launch.compiling import compiled
 from puzzles._launch.faithful import Endless
-from puzzles._launch.in_numpy import CONTROL, Evaluator, Values, Watch
+from puzzles._launch.in_numpy import CONTROL, Evaluator, Observer, Values
 from puzzles._launch.jaxprs import CALLS, PALLAS_CALL, part, visited, with_interpret
 from puzzles._launch.sameness import fingerprint
 
@@ -62,8 +62,8 @@ def interpreted(call: JaxprEqn, values: Values) -> list[Any]:
 class Around(Evaluator):
     """A program around its launches, each of which `launch` runs. JAX does what NumPy does not."""
 
-    def __init__(self, launch: Launcher = interpreted, watch: Watch | None = None) -> None:
-        super().__init__(watch)
+    def __init__(self, launch: Launcher = interpreted, observer: Observer | None = None) -> None:
+        super().__init__(observer)
         self._launch = launch
 
     def equation(self, equation: JaxprEqn, values: Values) -> Values:
@@ -105,11 +105,11 @@ def exactly(closed: ClosedJaxpr, args: Sequence[Any]) -> list[np.ndarray]:
 def run_program(
     closed: ClosedJaxpr,
     args: Sequence[Any],
-    launch: Launcher = interpreted,
-    watch: Watch | None = None,
+    launch: Launcher,
+    observer: Observer | None = None,
 ) -> list[np.ndarray]:
     """The flat results of a program, whose launches `launch` runs."""
-    return _flat(Around(launch, watch), closed, args)
+    return _flat(Around(launch, observer), closed, args)
 
 
 def _flat(around: Around, closed: ClosedJaxpr, args: Sequence[Any]) -> list[np.ndarray]:
@@ -118,7 +118,10 @@ def _flat(around: Around, closed: ClosedJaxpr, args: Sequence[Any]) -> list[np.n
         return [np.asarray(x) for x in around.closed(closed, given)]
 
 
-def runs_in_python(jaxpr: Jaxpr) -> bool:
-    """Whether `run_program` gets to every launch: not to those of `shard_map`, for example."""
+def runs_in_python(jaxpr: Jaxpr, through: Collection[str] = (*CALLS, *CONTROL)) -> bool:
+    """Whether `run_program` gets to every launch: not to those of `shard_map`, for example.
+
+    through: the primitives that may hold a launch.
+    """
     paths = (path for equation, path in visited(jaxpr) if equation.primitive.name == PALLAS_CALL)
-    return all(one.primitive.name in (*CALLS, *CONTROL) for path in paths for one in path)
+    return all(one.primitive.name in through for path in paths for one in path)

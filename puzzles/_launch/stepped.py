@@ -2,7 +2,7 @@
 
 It gives what JAX's interpreter gives. Where it cannot, as where an access reaches outside, it
 raises `Beyond`, and the interpreter is asked. A strict run does what a TPU may do, too: parallel
-steps come in any order, blocks are fetched when they change, an output holds NaN at first, copies
+axes run backwards, blocks are fetched when they change, an output holds NaN at first, copies
 arrive when they are waited for. What must not be done there is `Beyond`, too: the simulator finds
 the words.
 """
@@ -17,11 +17,11 @@ import numpy as np
 
 from puzzles._jax import JaxprEqn, copy_parts, is_remote, written_refs
 from puzzles._launch.events import accessed
-from puzzles._launch.in_numpy import CONTROL, Beyond, Evaluator, Seen, Values, Watch
-from puzzles._launch.jaxprs import CALLS, PALLAS_CALL, visited
+from puzzles._launch.in_numpy import CONTROL, Beyond, Evaluator, Found, Observer, Values
+from puzzles._launch.jaxprs import CALLS
 from puzzles._launch.launch import Launch
 from puzzles._launch.operand import Operand
-from puzzles._launch.run import run_program
+from puzzles._launch.run import run_program, runs_in_python
 from puzzles._launch.slices import taken
 from puzzles._launch.traced import Traced
 
@@ -75,9 +75,9 @@ class _Machine(Evaluator):
     """One run of a launch."""
 
     def __init__(
-        self, call: JaxprEqn, launch: Launch, strict: bool, watch: Watch | None = None
+        self, call: JaxprEqn, launch: Launch, strict: bool, observer: Observer | None = None
     ) -> None:
-        super().__init__(watch)
+        super().__init__(observer)
         self.kernel, self.launch, self.strict = call.params["jaxpr"], launch, strict
         mapped = call.params["grid_mapping"].vmapped_dims
         self.axes = [a for a in range(len(launch.grid)) if a not in mapped]
@@ -213,10 +213,6 @@ class _Machine(Evaluator):
         return self.run(jaxpr, values, made)
 
 
-def _keeps(_: Any, __: JaxprEqn, values: Values) -> Values:
-    return values
-
-
 def _place(operand: Operand, starts: Sequence, step: int) -> tuple[Any, ...]:
     """Which part of its array an operand holds at a step."""
     each = zip(starts[step], operand.block, strict=True)
@@ -237,7 +233,6 @@ def _address(semaphore: np.ndarray) -> int:
 _Machine.meanings = CONTROL | {
     "program_id": _Machine._program_id,
     "num_programs": _Machine._num_programs,
-    "multiple_of": _keeps,
     "run_scoped": _Machine._run_scoped,
     "dma_start": _Machine._dma_start,
     "dma_wait": _Machine._dma_wait,
@@ -250,23 +245,22 @@ _Machine.meanings = CONTROL | {
 
 
 def step_by_step(
-    traced: Traced, strict: bool = False, watch: Watch | None = None
+    traced: Traced, strict: bool = False, observer: Observer | None = None
 ) -> list[np.ndarray] | None:
     """The flat results of a program whose launches run in NumPy; None where JAX has to run them.
 
-    watch: see `Evaluator`.
+    observer: see `Evaluator`.
     """
-    paths = (path for one, path in visited(traced.jaxpr.jaxpr) if one.primitive.name == PALLAS_CALL)
-    if any(one.primitive.name not in CALLS for path in paths for one in path):
+    if not runs_in_python(traced.jaxpr.jaxpr, CALLS):  # a loop's launch is another in each turn
         return None
     try:
         launches = iter(traced.launches)
 
         def launch(call: JaxprEqn, values: Values) -> Values:
-            return stepped(_Machine(call, next(launches), strict, watch), values)
+            return stepped(_Machine(call, next(launches), strict, observer), values)
 
-        return run_program(traced.jaxpr, traced.leaves, launch, watch)
-    except Seen:
+        return run_program(traced.jaxpr, traced.leaves, launch, observer)
+    except Found:
         raise
     except Exception:  # whatever it is, JAX does it, or says in its own words why not
         return None
