@@ -52,6 +52,7 @@ class Answer:
         self._end: float | None = None
         self.ran: dict[str, str] = {}  # what has looked at it, for the receipt
         self.scale: Scale | None = None  # what it costs at production scale, once that is asked
+        self.lowered: list[Any] = []  # the programs that Mosaic has lowered
         self._seed = seed
         self.on = cache(lambda case: Run(self, case))
 

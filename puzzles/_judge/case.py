@@ -138,15 +138,21 @@ class Case:
         """What is judged of `fn`: itself with the case's settings, or what is observed of that."""
         fn = unjitted(fn)
         own = inspect.signature(fn).parameters if self.puzzle.settings else {}
-        given = {n: self.dims[n] for n in self.puzzle.settings if n in own and n in self.dims}
-        fn = partial(fn, **given) if given else fn
-        return fn if self.puzzle.observe is None else self.puzzle.observe(fn)
+        given = ((n, self.dims[n]) for n in self.puzzle.settings if n in own and n in self.dims)
+        return _judged(self.puzzle, fn, tuple(given))
 
     def plainly(self, fn: Callable) -> Any:
         """What a function without a kernel gives, under `jit` where the puzzle asks for it."""
         if self.puzzle.jit:
             return _calculated(self.judged(fn), self.args)
         return self.judged(fn)(*jax.tree.map(lambda x: x, self.args))  # lists are new ones
+
+
+@lru_cache(maxsize=32)
+def _judged(puzzle: Puzzle, fn: Callable, given: tuple) -> Callable:
+    """The same function each time: traces are kept by function."""
+    fn = partial(fn, **dict(given)) if given else fn
+    return fn if puzzle.observe is None else puzzle.observe(fn)
 
 
 @lru_cache(maxsize=512)

@@ -15,6 +15,7 @@ from puzzles._judge.case import Case
 from puzzles._judge.costs import dearer
 from puzzles._judge.raised import Rejected, jax_at_rest
 from puzzles._judge.verdict import Verdict, lesson, passed
+from puzzles._launch import keeping_traces
 from puzzles._puzzle import Puzzle
 from puzzles._rules import Finding, sentence
 
@@ -121,7 +122,7 @@ def judge(puzzle: Puzzle, fn: Callable, **how: Any) -> Verdict:
     how: `seed`, `thorough`, `compiler` and `patience`, as an `Answer` takes them.
     """
     answer = Answer(puzzle, fn, **how)
-    with jax_at_rest():
+    with jax_at_rest(), keeping_traces():
         return _refused(answer, QUESTIONS if puzzle.kernel else PLAIN_QUESTIONS) or passed(answer)
 
 

@@ -113,10 +113,12 @@ def if_small(run: Run) -> Finding | None:
 
 def lowers(run: Run) -> Finding | None:
     """Block rules and Mosaic lowering."""
-    seen = (f for one in run.launches for f in faults(one) if f.kind == "misaligned")
-    for finding in (*seen, *lowered(run.traced)):
-        return run.wrong(finding.kind, says=finding.words)
-    return None
+    done, program = run.answer.lowered, run.traced.jaxpr
+    seen = [f for one in run.launches for f in faults(one) if f.kind == "misaligned"]
+    if not seen and not any(program is one for one in done):
+        seen.extend(lowered(run.traced))
+        done.append(program)
+    return run.wrong(seen[0].kind, says=seen[0].words) if seen else None
 
 
 def compiles(answer: Answer) -> Finding | None:

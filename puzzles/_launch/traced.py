@@ -153,7 +153,7 @@ def keeping_traces() -> Iterator[None]:
 
     For functions whose helpers nobody redefines meanwhile.
     """
-    _keeping.append({})
+    _keeping.append(_keeping[-1] if _keeping else {})
     try:
         yield
     finally:
