@@ -1,6 +1,6 @@
 """Pallas Puzzles: learn TPU kernels by writing them.
 
-Learners: `from puzzles import check, hint, solution, show, receipt, progress, INTERPRET`.
+Learners: `from puzzles import check, checked, hint, solution, show, receipt, progress, INTERPRET`.
 Authors: `Puzzle`, `Mistake`, `Alternative`, `find`, `ladder`, `ladders`, `judge`, `mutate`,
 `trace`, `rng`, `array`.
 For kernels of your own: `examine`, `examining`, `sweep`.
@@ -9,9 +9,10 @@ Importing this package starts no JAX backend.
 
 from __future__ import annotations
 
-from puzzles._check import check, hint, progress, solution
+from puzzles._check import check, checked, hint, progress, solution
 from puzzles._examine import Examination, examine
 from puzzles._examine import every_launch as examining
+from puzzles._jax import compile_quickly
 from puzzles._judge import Verdict, judge
 from puzzles._ladders import UnknownPuzzle, find, ladder, ladders
 from puzzles._launch import Copy, Dot, Finding, Launch, Operand, pipelines_on_cpu, trace
@@ -36,6 +37,8 @@ __all__ = [
     "Verdict",
     "array",
     "check",
+    "checked",
+    "compile_quickly",
     "estimated_cycles",
     "examine",
     "examining",

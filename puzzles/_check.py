@@ -1,4 +1,4 @@
-"""What a learner calls: check, hint, solution, progress. Only these print."""
+"""What a learner calls: check, checked, hint, solution, progress. Only these print."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from puzzles._rules import sentence
 from puzzles._tpu import Compiler, CompilerMissing
 
 _hinted: dict[str, int] = {}
+_passed: dict[str, Callable] = {}
 
 
 class NotPassed(AssertionError):
@@ -42,6 +43,7 @@ def check(fn: Callable, seed: int | None = None) -> Verdict | None:
     except Exception:
         return _nothing_judged(our_bug("the checker itself"))
     if verdict.passed:
+        _passed[verdict.puzzle] = fn
         unkept = _progress.add(verdict.puzzle)
         line = _progress_line(verdict.puzzle)
         notes = (*verdict.notes, f"{line} {unkept}" if unkept else line)
@@ -102,6 +104,16 @@ def described(value: object) -> str:
         return f"an array of shape {value.shape}"
     kind = type(value).__name__
     return "None" if value is None else f"a{'n' * (kind[0] in 'aeiou')} {kind}"
+
+
+def checked(name: str) -> tuple[Callable, str]:
+    """A learner's function that passed its check in this session, and "yours".
+
+    Until one has: the reference, and "the reference".
+    """
+    if name in _passed:
+        return _passed[name], "yours"
+    return find(name).solution, "the reference"
 
 
 def hint(fn: Callable | str) -> None:

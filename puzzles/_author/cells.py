@@ -36,6 +36,9 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from jaxtyping import Array, BFloat16, Bool, Float, Int, Int8
 {first}
+import puzzles
+
+puzzles.compile_quickly()  # on a CPU: programs compile in half the time, and may run slower
 from puzzles import INTERPRET, check, examine, find, hint, progress, receipt, show, solution, trace
 """
 

@@ -240,6 +240,7 @@ BLOCKS: dict[str, Rule] = {
     "concatenate": lambda params, values: np.concatenate(values, params["dimension"]),
     "stack": lambda params, values: np.stack(values, params["axis"]),
     "transpose": lambda params, values: values[0].transpose(params["permutation"]),
+    "tile": lambda params, values: np.tile(values[0], params["reps"]),
     "rev": lambda params, values: np.flip(values[0], params["dimensions"]),
     "gather": _gather,
     "scatter-add": _scatter_add,

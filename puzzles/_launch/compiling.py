@@ -7,18 +7,12 @@ from typing import Any, TypeVar
 
 import jax
 
-from puzzles._jax import CPU_FLAGS, ClosedJaxpr, jaxpr_as_fun
+from puzzles._jax import CPU_FLAGS, QUICK_FLAGS, ClosedJaxpr, jaxpr_as_fun
 from puzzles._launch.faithful import faithful
 
-# Without LLVM's optimiser and XLA's fusion emitters a kernel compiles in a third of the time and
-# runs, at the sizes of a puzzle, just as fast. The algebraic simplifier would turn a product with
-# a mask into a choice, and NaN times 0, which a TPU leaves NaN, into 0.
-_QUICK = {
-    "xla_backend_optimization_level": 0,
-    "xla_cpu_parallel_codegen_split_count": 1,
-    "xla_cpu_use_fusion_emitters": False,
-    "xla_disable_hlo_passes": "algsimp",
-}
+# The algebraic simplifier would turn a product with a mask into a choice, and NaN times 0, which a
+# TPU leaves NaN, into 0.
+_QUICK = QUICK_FLAGS | {"xla_disable_hlo_passes": "algsimp"}
 Compiled = Callable[..., list[jax.Array]]
 
 T = TypeVar("T")

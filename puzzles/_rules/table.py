@@ -73,7 +73,8 @@ class Rule:
     """stage: of a verdict, or "examine". asks: what has to hold. means: what it is on a TPU that it
     protects from. remedy: what to try. why: why it stays though it decides nothing. says: what an
     answer is told that breaks it, its facts in braces. forms: by name, what it says otherwise.
-    title: the headline, in place of the stage's."""
+    title: the headline, in place of the stage's. since: the version of this package that named it
+    first; rules have had names since 0.3."""
 
     stage: str
     asks: str
@@ -83,6 +84,7 @@ class Rule:
     says: str = "{says}"  # what another program or the author of a rung has said
     forms: Mapping[str, str] = field(default_factory=dict)
     title: str | None = None
+    since: str = "0.3"
 
 
 _TEXT = (files("puzzles._rules") / "rules.toml").read_text(encoding="utf-8")

@@ -106,7 +106,7 @@ def local_experts(
 # moves pieces of unequal length. MaxText (2025) has both ways.
 
 # %% active="ipynb"
-# from puzzles import judge
+# from puzzles import checked
 #
 # M, K, N, E = 512, 128, 256, 8
 # chips = np.array(jax.devices()[:4])
@@ -114,9 +114,7 @@ def local_experts(
 # r = np.random.default_rng(0)
 # lhs, rhs = (jnp.asarray(r.normal(size=s), jnp.float32) for s in ((M, K), (E, K, N)))
 # sizes = jnp.array([100, 0, 30, 200, 7, 90, 0, 60])
-# P, product, whose = jax.sharding.PartitionSpec, find("local_experts").solution, "the reference"
-# if (mine := globals().get("local_experts")) and judge(find("local_experts"), mine).passed:
-#     product, whose = mine, "yours"
+# P, (product, whose) = jax.sharding.PartitionSpec, checked("local_experts")
 #
 #
 # def on_each(lhs, rhs, sizes):

@@ -145,30 +145,26 @@ def quantized_grouped_matmul(
 # or the reference's until yours pass; the rest is plain JAX. It is compared with a dense mixture.
 
 # %% active="ipynb"
-# from puzzles import judge
+# from puzzles import checked
 # from puzzles.grouped_matmul.moe_layer import moe_layer_spec, route
 #
-# kernels = {}
-# for name in ("fused_gate_up", "local_experts", "quantized_grouped_matmul"):
-#     mine, kernels[name] = globals().get(name), find(name).solution
-#     if mine and judge(find(name), mine).passed:
-#         kernels[name] = mine
+# names = "fused_gate_up", "local_experts", "quantized_grouped_matmul"
+# kernels, whose = zip(*map(checked, names))
+# gate_up, local, quantized = kernels
 #
 #
-# def served(x, logits, w_gate, w_up, w_down, *scales):
-#     """What one device gives: zeros where a token's experts are elsewhere."""
+# def served(x, logits, w_gate, w_up, w_down, integers, scales):
+#     """What one device gives, by both kinds of weights: zeros where a token's experts are elsewhere."""
 #     rows, weights, order, sizes = route(x, logits, top_k)
 #     first, L = len(w_gate) * jax.lax.axis_index("expert"), len(w_gate)
 #     start = jnp.sum(jnp.where(jnp.arange(len(sizes)) < first, sizes, 0))  # of the own rows
 #     own = jax.lax.dynamic_slice(sizes, (first,), (L,))
-#     hidden = kernels["fused_gate_up"](jnp.roll(rows, -start, axis=0), w_gate, w_up, own)
-#     if scales:
-#         out = kernels["quantized_grouped_matmul"](hidden, w_down, *scales, own)
-#         out = jnp.roll(out, start, axis=0)
-#     else:
-#         out = kernels["local_experts"](jnp.roll(hidden, start, axis=0), w_down, sizes, first)
-#     answers = out[jnp.argsort(order)].reshape(*weights.shape, -1)
-#     return jax.lax.psum(jnp.einsum("mk,mkd->md", weights, answers), "expert")
+#     hidden = gate_up(jnp.roll(rows, -start, axis=0), w_gate, w_up, own)
+#     down = local(jnp.roll(hidden, start, axis=0), w_down, sizes, first)
+#     down_int8 = jnp.roll(quantized(hidden, integers, scales, own), start, axis=0)
+#     back = jnp.argsort(order)
+#     answers = (out[back].reshape(*weights.shape, -1) for out in (down, down_int8))
+#     return jax.lax.psum([jnp.einsum("mk,mkd->md", weights, one) for one in answers], "expert")
 #
 #
 # M, D, F, E, top_k, r = 60, 128, 256, 8, 2, np.random.default_rng(0)
@@ -177,17 +173,15 @@ def quantized_grouped_matmul(
 # scales = jnp.abs(w_down).max(axis=1, keepdims=True) / 127
 # integers = jnp.round(w_down / scales).astype(jnp.int8)
 # chips, P = np.array(jax.devices()[:4]), jax.sharding.PartitionSpec
-# mesh = jax.sharding.Mesh(chips, ("expert",))
-# dense = moe_layer_spec(x, logits, *w_in, w_down, top_k)
-# for kind, down in {"f32": (w_down,), "int8": (integers, scales)}.items():
-#     specs = (P(), P(), *[P("expert")] * (2 + len(down)))
-#     layer = jax.shard_map(served, mesh=mesh, in_specs=specs, out_specs=P(), check_vma=False)
-#     got = jax.jit(layer)(x, logits, *w_in, *down)
-#     meant = dense if kind == "f32" else moe_layer_spec(x, logits, *w_in, integers * scales, top_k)
-#     assert np.abs(got - meant).max() < 1e-5 * np.abs(meant).max()
-#     off = float(jnp.sqrt(jnp.mean((got - dense) ** 2) / jnp.mean(dense**2)))
+# mesh, specs = jax.sharding.Mesh(chips, ("expert",)), (P(), P(), *[P("expert")] * 5)
+# layer = jax.shard_map(served, mesh=mesh, in_specs=specs, out_specs=P(), check_vma=False)
+# results = jax.jit(layer)(x, logits, *w_in, w_down, integers, scales)
+# meant = [moe_layer_spec(x, logits, *w_in, down, top_k) for down in (w_down, integers * scales)]
+# for kind, got, want in zip(("f32", "int8"), results, meant):
+#     assert np.abs(got - want).max() < 1e-5 * np.abs(want).max()
+#     off = float(jnp.sqrt(jnp.mean((got - meant[0]) ** 2) / jnp.mean(meant[0] ** 2)))
 #     print(f"{len(chips)} devices, {kind:4} down: {off:.0e} off the dense mixture in f32")
-# print("yours:", *[n for n, fn in kernels.items() if fn is not find(n).solution] or ["none"])
+# print(*(f"{name}: {one}" for name, one in zip(names, whose)), sep=", ")
 
 # %% [markdown]
 # **Is it fast?** Only a TPU can tell. There the next cell times your `grouped_matmul` (the reference's,
@@ -197,7 +191,7 @@ def quantized_grouped_matmul(
 # garbage in nobody's rows. First a layer in training, then one that writes a token at a time.
 
 # %% active="ipynb"
-# from puzzles import judge
+# from puzzles import checked
 #
 #
 # def milliseconds(fn, *shapes, repeats=10):
@@ -214,9 +208,8 @@ def quantized_grouped_matmul(
 #     return 1e3 * (time.perf_counter() - start) / repeats
 #
 #
-# rivals = {"the reference": find("grouped_matmul").solution, "ragged_dot": jax.lax.ragged_dot}
-# if (mine := globals().get("grouped_matmul")) and judge(find("grouped_matmul"), mine).passed:
-#     rivals = {"yours": mine, "ragged_dot": jax.lax.ragged_dot}
+# fn, whose = checked("grouped_matmul")
+# rivals = {whose: fn, "ragged_dot": jax.lax.ragged_dot}
 # if find_spec("jax.experimental.pallas.ops.tpu.megablox"):
 #     from jax.experimental.pallas.ops.tpu.megablox import gmm
 #

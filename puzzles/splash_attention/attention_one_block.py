@@ -101,8 +101,21 @@ def attention_one_block(
 
 
 # %% tags=["author"]
-from puzzles import Alternative, Mistake, Puzzle
-from puzzles.splash_attention.attention import make_inputs
+import numpy as np
+
+from puzzles import Alternative, Mistake, Puzzle, array
+from puzzles.splash_attention import attention
+from puzzles.splash_attention.attention import root
+
+
+def make_inputs(key, T, S, H, large=False, stairs=False):
+    """As for `attention`; `stairs`: for every query the second of three blocks of keys lies lower, the third higher."""
+    q, k, v = attention.make_inputs(key, T, S, H, large)
+    if stairs:
+        q, k = np.array(q), np.array(k)
+        q[:, 1:5], q[:, 5], k[:, 5] = 0, root(H), np.repeat((0, -4, 4), S // 3)
+        q, k = array(q, jnp.float32), array(k, jnp.float32)
+    return q, k, v
 
 
 def scale(T=512, S=65536, H=128):
@@ -146,7 +159,11 @@ PUZZLE = Puzzle(
     spec=attention_one_block_spec,
     solution=attention_one_block,
     inputs=make_inputs,
-    cases=[dict(T=64, S=384, H=256), dict(T=192, S=128, H=64, large=True)],
+    cases=[
+        dict(T=64, S=384, H=256),
+        dict(T=192, S=128, H=64, large=True),
+        dict(T=64, S=384, H=256, stairs=True),
+    ],
     fresh=fresh,
     scale=scale,
     par=fetches,
@@ -203,6 +220,15 @@ PUZZLE = Puzzle(
             old=_L,
             new="l_ref[...] = alpha * (l_ref[...] + jnp.sum(p, axis=1, keepdims=True))",
             says="this block's exponentials are already shifted by the new maximum: alpha is for the old l alone",
+        ),
+        Mistake(
+            "skips a block in which no score is above the maximum",
+            edits=(
+                (_ACC, "@pl.when(jnp.any(m_new > m_old))\n    def _():\n        " + _ACC),
+                (_L, "@pl.when(jnp.any(m_new > m_old))\n    def _():\n        " + _L),
+            ),
+            says="scores below the running maximum count, too: only their exponentials are smaller. Add "
+            "every block to both sums",
         ),
         Mistake(
             "starts the maximum at 0",
