@@ -192,6 +192,8 @@ def draw(r, mask, H):
 def make_inputs(key, T, S, H, bq, bk, kind):
     r = rng(key)
     mask = make_mask(r, kind, T, S, bq, bk)
+    if kind == "blocks":
+        mask[2 * bq : 3 * bq] = True  # a row of full blocks
     kinds, index, patterns = classify_blocks(mask, bq, bk)
     anything = r.integers(len(patterns), size=index.shape)
     return *draw(r, mask, H), kinds, np.where(kinds == 1, index, anything).astype(np.int32), patterns
@@ -244,7 +246,7 @@ PUZZLE = Puzzle(
     solution=block_sparse_attention,
     inputs=make_inputs,
     cases=[
-        dict(T=512, S=320, H=16, bq=128, bk=64, kind="blocks"),
+        dict(T=640, S=320, H=16, bq=128, bk=64, kind="blocks"),
         dict(T=256, S=128, H=64, bq=64, bk=128, kind="documents"),
     ],
     fresh=fresh,
