@@ -149,6 +149,16 @@ def test_a_newer_jax_is_not_refused_for_its_number():
     assert (done.returncode, done.stdout.strip()) == (0, "True"), done.stderr
 
 
+def test_only_an_xla_that_was_tried_is_told_to_compile_quickly():
+    then = (
+        "import os; puzzles.compile_quickly(); print(os.environ.get('XLA_FLAGS'), jax.jit(abs)(-1))"
+    )
+    tried, newer = imported("", then), imported("jax.__version__ = '99.1'", then)
+    assert (tried.returncode, newer.returncode) == (0, 0), tried.stderr + newer.stderr
+    assert "optimization_level=0" in tried.stdout
+    assert "optimization_level" not in newer.stdout
+
+
 def test_a_version_below_the_range_is_too_old():
     for version in ("0.7.2", "0.7.2.dev20250801", "0.10.0", "0.12.0.1", "1.0"):
         assert _jax.too_old(version) is None

@@ -50,7 +50,11 @@ def test_two_notebooks_in_one_folder_keep_both_their_puzzles(
 def test_it_says_where_it_is_kept(notebook: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shown: list[str] = []
     monkeypatch.setattr("puzzles._check.display", lambda text, page: shown.append(text))
-    puzzles.check(puzzles.find("add_ten").solution)
+    monkeypatch.setattr("puzzles._check._passed", {})
+    solution = puzzles.find("add_ten").solution
+    assert puzzles.checked("add_ten") == (solution, "the reference")
+    puzzles.check(solution)
+    assert puzzles.checked("add_ten") == (solution, "yours")
     assert "basics ■□□□□□□□□□□□□□□□□ 1/17. Next: vector_add." in shown[-1]
     restart(monkeypatch)
     puzzles.progress()

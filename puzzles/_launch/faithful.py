@@ -28,6 +28,7 @@ import numpy as np
 
 from puzzles._jax import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 from puzzles._launch.jaxprs import HOLDERS, rewritten
+from puzzles._rules import sentence
 
 # Turns of one `while`: a second or so on a CPU, and more than any kernel of a puzzle takes.
 TURNS = 1_000_000
@@ -40,10 +41,7 @@ class Endless(Exception):
     """A `while` that has turned `TURNS` times."""
 
     def __init__(self) -> None:
-        super().__init__(
-            f"A `while` loop does not end: it was stopped after {TURNS:,} turns. Does its body "
-            "change what its condition reads, and towards the end?"
-        )
+        super().__init__(sentence("endless", turns=TURNS))
 
 
 def faithful(closed: ClosedJaxpr) -> ClosedJaxpr:

@@ -15,6 +15,7 @@ from puzzles._launch.launch import Launch
 from puzzles._launch.operand import Operand, first_seen, itemsize, row_keys, spread
 from puzzles._launch.touched import begun_elsewhere
 from puzzles._launch.work import LEAST, MOST
+from puzzles._rules import sentence
 
 PARALLEL = ("parallel", "core_parallel", "subcore_parallel")
 
@@ -194,11 +195,8 @@ def _gap(operand: Operand) -> tuple[str, tuple[int, ...]] | None:
         return None
     gaps = np.flatnonzero(visited != np.arange(len(visited)))
     block = ints(np.unravel_index(int(gaps[0]) if len(gaps) else len(visited), counts))
-    said = (
-        f"`{operand.name}`: {missing:,} of its {_many(total, 'block')} "
-        f"{'is' if missing == 1 else 'are'} visited by no grid step, for example {block}."
-    )
-    return said, block
+    facts = dict(blocks=_many(total, "block"), are="is" if missing == 1 else "are", block=block)
+    return sentence("blocks not visited", name=operand.name, missing=missing, **facts), block
 
 
 def _grid_faults(launch: Launch) -> Iterator[Finding]:
