@@ -11,10 +11,10 @@ from nbformat import NotebookNode
 
 from puzzles._author.cells import plain
 from puzzles._judge import cases, fresh_cases
-from puzzles._launch import Launch, trace_call
+from puzzles._launch import Launch, keeping_traces, trace_call
 from puzzles._puzzle import Puzzle
 
-_DRAWS = 30  # of the fresh case: what listed cases have in common may differ there
+_DRAWS = 4  # of the fresh case: what listed cases have in common may differ there
 
 Sizes = dict[str, tuple[int, ...]]  # of each Ref of a kernel in one launch, by its name
 
@@ -36,6 +36,7 @@ def with_shapes(puzzle: Puzzle, listed: Sequence[NotebookNode]) -> None:
 
 
 @cache
+@keeping_traces()
 def _comments(puzzle: Puzzle) -> dict[str, list[str]]:
     """The lines for each kernel with a gap: read once, however often a rung is shown."""
     drawn = {case.label: case for case in (*fresh_cases(puzzle, _DRAWS), *cases(puzzle))}
@@ -47,7 +48,9 @@ def _comments(puzzle: Puzzle) -> dict[str, list[str]]:
         runs.append((dims, trace_call(judged, *puzzle.scale())))
     parameters = inspect.signature(puzzle.solution).parameters
     chosen = {name: parameters[name].default for name in sorted(puzzle.settings)}
-    launched = [(chosen | dims, one) for dims, traced in runs for one in traced.launches]
+    each = {id(traced.jaxpr): traced for _, traced in runs}  # data move no block's edge
+    launches = {number: traced.launches for number, traced in each.items()}
+    launched = [(chosen | dims, one) for dims, traced in runs for one in launches[id(traced.jaxpr)]]
     return {
         name: _alike([(dims, _sizes(one)) for dims, one in launched if one.name == name])
         for name in puzzle.blanks
