@@ -363,8 +363,9 @@ def function_place(jaxpr: Any) -> tuple[str, int]:
 
 
 def user_frame(info: Any) -> Any:
-    """The frame outside JAX at which an equation was traced, from its `source_info`, or None."""
+    """The frame at which an equation was traced, outside JAX and not ours; or None."""
     try:
-        return source_info_util.user_frame(info.traceback)
+        frame = source_info_util.user_frame(info.traceback)
+        return None if re.search(r"[\\/]_launch[\\/]traced\.py$", frame.file_name) else frame
     except AttributeError:  # no traceback, or a JAX that keeps it elsewhere
         return None

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from unittest.mock import patch
 
 os.environ["XLA_FLAGS"] = (
     os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=4"
@@ -20,7 +21,8 @@ import production
 import sabotage
 
 from puzzles import Examination, examine
-from puzzles._tpu import has_libtpu, watch
+from puzzles._launch import launch_name
+from puzzles._tpu import has_libtpu, simulator, watch
 
 
 def main() -> int:
@@ -60,7 +62,7 @@ def others(words: Sequence[str] = ()) -> int:
 
 
 def checked(found: Examination, ran: Counter[str], dots: int | None) -> str:
-    """Whether exact counts are what the simulator did, and what was counted by hand."""
+    """Whether exact counts are what NumPy or the simulator did, and what was counted by hand."""
     if not found.launches or not all(one.exact for one in found.launches):
         return "not exact"
     said: Counter[str] = Counter()
@@ -76,29 +78,37 @@ def checked(found: Examination, ran: Counter[str], dots: int | None) -> str:
 
 @contextmanager
 def copies_counted() -> Iterator[Counter[str]]:
-    """Copies by hand that the simulator makes, by launch: of one that it runs whole, in one run."""
-    plain, runs = watch.Watch.call, {}
+    """Copies by hand that NumPy or the simulator makes in a run of a whole launch, by launch."""
+    step, call = simulator.step_by_step, watch.Watch.call
+    made: Counter = Counter()
+    runs: defaultdict[str, set[int]] = defaultdict(set)
 
-    def call(self, *args, callback, **more):
+    def stepped(traced, strict=False, observer=lambda *_: None):
+        done: Counter[str] = Counter()
+
+        def observe(equation, *more):
+            done[equation.primitive.name] += 1
+            if equation.primitive.name == "pallas_call":  # after what is in it
+                runs[launch_name(equation)].add(done.pop("dma_start", 0))
+            observer(equation, *more)
+
+        return step(traced, strict, observe)
+
+    def called(self, *args, callback, **more):
         name, _ = watch.given_to(callback, args)
-        runs.setdefault(self, Counter())[name] += 1
-        return plain(self, *args, callback=callback, **more)
+        made[self, name] += 1
+        if name == "_clean_up_shared_memory" and self.failure is None:
+            runs[self.launch].add(made[self, "dma_start"])
+        return call(self, *args, callback=callback, **more)
 
     counted: Counter[str] = Counter()
-    watch.Watch.call = call
-    try:
+    with (
+        patch.object(simulator, "step_by_step", stepped),
+        patch.object(watch.Watch, "call", called),
+    ):
         yield counted
-    finally:
-        watch.Watch.call = plain
-    whole = {
-        one: seen["dma_start"]
-        for one, seen in runs.items()
-        if seen["_clean_up_shared_memory"] and one.failure is None
-    }
-    for name in {one.launch for one in whole}:
-        mine = [n for one, n in whole.items() if one.launch == name]
-        if len(set(mine)) == 1:  # a launch that runs several times may copy more in one of them
-            counted[name] = mine[0]
+    # a launch that runs several times may copy more in one of them
+    counted.update({name: n for name, (n, *more) in runs.items() if not more})
 
 
 def planted() -> int:

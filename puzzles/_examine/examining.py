@@ -61,8 +61,8 @@ def examine(
 ) -> Examination:
     """What is wrong or doubtful in the launches of `fn(*args)`, without a reference and a TPU.
 
-    fn: anything that can be called. args: arrays, or `jax.ShapeDtypeStruct`s, to which the
-    simulator gives data drawn from `seed` (zeros for integers); all else is static. chips: of v4,
+    fn: anything that can be called. args: arrays, or `jax.ShapeDtypeStruct`s, in whose place
+    kernels run on data drawn from `seed` (zeros for integers); all else is static. chips: of v4,
     v5e, v5p, v6e, 7x. Raises ValueError for another chip, and nothing for what `fn` does.
     """
     if not chips:
@@ -204,7 +204,7 @@ class _Examination:
         self.looked.append("lowering: Mosaic")
 
     def simulation(self, seed: int) -> None:
-        """What the simulator finds in the program, or in each kernel alone."""
+        """What NumPy or the simulator finds in the program, or in each kernel alone."""
         programs: list[tuple[Traced, tuple[Launch, ...], int | None]]
         programs, around = [(self.traced, self.launches, None)], axes_around(self.traced)
         if not self.whole or any(map(speaks, self.each)):
@@ -217,7 +217,7 @@ class _Examination:
                 named = (m for m, it in enumerate(self.launches) if it.name == one.launch)
                 self.add([one], next(named, None) if n is None else n)
             if made.steps:
-                self.looked.append(f"uninitialised, hazard: in the simulator, {made.steps}")
+                self.looked.append(f"uninitialised, hazard: in {made.machine}, {made.steps}")
             if made.why_not:
                 self.not_looked.append(f"uninitialised, hazard: {made.why_not}")
             if not made.steps and not made.findings:

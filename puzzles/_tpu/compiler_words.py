@@ -84,7 +84,7 @@ def _learners_line(error: Exception, program: ClosedJaxpr) -> tuple[str, int] | 
     last = None
     while tb is not None:
         name = tb.tb_frame.f_code.co_filename
-        if not re.search(r"[\\/](?:jax|jaxlib)[\\/]|[\\/]puzzles[\\/]_\w+\.py$|<frozen", name):
+        if not re.search(r"[\\/](?:jax|jaxlib)[\\/]|[\\/]puzzles[\\/]_|<frozen", name):
             last = (name, tb.tb_lineno)
         tb = tb.tb_next
     frames = (user_frame(call.source_info) for call in kernel_calls(program.jaxpr))

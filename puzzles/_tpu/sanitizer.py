@@ -1,7 +1,8 @@
-"""What the simulator finds without knowing the right numbers: it runs a launch in several ways.
+"""What is found without knowing the right numbers: a launch runs in several ways.
 
 A TPU leaves open what memory holds at first, when a copy lands, and in which order the steps of a
-parallel axis run. A kernel that is right gives the same numbers however these turn out.
+parallel axis run. A kernel that is right gives the same numbers however these turn out: where NumPy
+sees that it does, nothing is compiled; of all others the simulator says what is wrong.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import numpy as np
 from puzzles._jax import is_key, is_remote
 from puzzles._launch import Finding, Launch, Traced, equations, kernel_calls, longest_body, told
 from puzzles._rules import sentence
-from puzzles._tpu.simulator import EDGE, Run, SimulationError, drawn, foreseen, run
+from puzzles._tpu.simulator import EDGE, Run, SimulationError, drawn, foreseen, run, same_in_numpy
 from puzzles._tpu.watch import How, Seen, Watch, comparable
 
 # The simulator takes about a millisecond a step, and to compile a launch as long as some of them.
@@ -38,11 +39,12 @@ _OTHER: dict[str, Any] = {"seed": 1, "eager": True, "unwritten": "zero"}
 
 @dataclass(frozen=True)
 class Sanitized:
-    """What was found, how many steps were simulated ("" for none), and why not all of it."""
+    """What was found, which steps ran ("" for none), why not all of them, and what ran them."""
 
     findings: tuple[Finding, ...] = ()
     steps: str = ""
     why_not: str = ""
+    machine: str = "the simulator"
 
 
 def simulated_steps(launches: Sequence[Launch]) -> int:
@@ -76,6 +78,8 @@ def sanitize(traced: Traced, launches: Sequence[Launch], seed: int = 0) -> Sanit
         for n, x in enumerate(traced.leaves)
     )
     program, most = replace(traced, leaves=leaves), _most(launches)
+    if most is None and same_in_numpy(program):
+        return Sanitized(steps="all steps", machine="NumPy")
     total = sum(one.steps * (one.times or 1) for one in launches)
     said = "all steps" if most is None else f"the first {most} of {total:,} steps"
     try:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-import threading
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any
 
 import jax
@@ -31,6 +31,7 @@ from puzzles._jax import (
 )
 from puzzles._launch import (
     ERROR,
+    PALLAS_CALL,
     Endless,
     Finding,
     Launch,
@@ -43,11 +44,12 @@ from puzzles._launch import (
     remembered,
     run_program,
     single,
+    step_by_step,
     with_interpret,
 )
 from puzzles._tpu import simulator_words as words
 from puzzles._tpu.moments import copied
-from puzzles._tpu.watch import Enough, How, Watch, floating
+from puzzles._tpu.watch import Enough, How, Watch, comparable, floating
 
 
 class SimulationError(Exception):
@@ -92,6 +94,38 @@ def run(traced: Traced, how: How) -> Run:
     launch = functools.partial(_launch, made, how)
     made.results += run_program(traced.jaxpr, traced.leaves, launch)
     return made
+
+
+def same_in_numpy(program: Traced) -> bool:
+    """Whether NumPy gives the same numbers as strictly as a TPU, and with zeros to begin with."""
+    if not all(map(_marked, program.launches)):
+        return False
+    one = step_by_step(program, strict=True)
+    other = None if one is None else step_by_step(program, observer=_zeros_at_first)
+    pairs = zip(one or (), other or (), strict=True)
+    return other is not None and all(comparable(a) == comparable(b) for a, b in pairs)
+
+
+def _marked(launch: Launch) -> bool:
+    """Whether parallel axes come first, and what nobody wrote shows: in numbers with a sign."""
+    words = [word.endswith("parallel") for word in launch.dimension_semantics or ()]
+    cut = [x for x in launch.inputs if any(n % b for n, b in zip(x.shape, x.sizes, strict=True))]
+    refs = (*cut, *launch.outputs, *launch.scratch, *chain(*launch.log.scoped.values()))
+    signless = (jnp.bool_, jnp.unsignedinteger)
+    marked = not any(jnp.issubdtype(ref.dtype, kind) for ref in refs for kind in signless)
+    return marked and words == sorted(words, reverse=True)
+
+
+def _zeros_at_first(equation: JaxprEqn, values: list[Any], results: list[Any]) -> None:
+    """What nobody wrote, and a kernel loads or leaves behind, becomes zero."""
+    loads = equation.primitive.name in ("get", "masked_load")
+    if loads and values[0].dtype != results[0].dtype:
+        raise TypeError("other bits than those that mark it")
+    for x in results if loads or equation.primitive.name == PALLAS_CALL else ():
+        if floating(x):
+            x[np.isnan(x)] = 0
+        elif jnp.issubdtype(x.dtype, jnp.signedinteger):
+            x[x == jnp.iinfo(x.dtype).min] = 0
 
 
 def first_nan(traced: Traced) -> tuple[str, str] | None:
@@ -195,8 +229,7 @@ def simulated(equation: JaxprEqn, program: ClosedJaxpr, seed: int) -> tuple[Jaxp
     # Random numbers become part of the program, and compiling them takes a tenth of a check.
     shuffled = any(str(word).endswith("parallel") for word in words_of_axes or ())
     program = with_interpret(program, _strictest(seed if shuffled else None))
-    with _lock:
-        return remembered(_programs, fingerprint(program, lines=True), lambda: (equation, program))
+    return remembered(_programs, fingerprint(program, lines=True), lambda: (equation, program))
 
 
 def _every_axis_has_a_word(program: ClosedJaxpr) -> ClosedJaxpr:
@@ -215,7 +248,6 @@ def _every_axis_has_a_word(program: ClosedJaxpr) -> ClosedJaxpr:
     return program.replace(jaxpr=program.jaxpr.replace(eqns=[call.replace(params=params)]))
 
 
-_lock = threading.Lock()
 _programs: dict[Hashable, tuple[JaxprEqn, ClosedJaxpr]] = {}
 _watching: list[Any] = []  # the last is the one whose launch runs
 

@@ -150,6 +150,15 @@ def test_a_kernel_that_takes_a_random_key_is_read_and_not_simulated() -> None:
         assert (launch.hbm_bytes_read, launch.hbm_bytes_written) == (8, 4096)
 
 
+@pytest.mark.parametrize("dtype", [bool, np.uint8, i32])
+def test_what_hangs_over_an_edge_of_a_mask_is_no_zero(dtype: type) -> None:
+    def kernel(mask_ref, o_ref):
+        o_ref[...] = jnp.zeros(o_ref.shape) + jnp.sum(jnp.where(mask_ref[...] == 0, 0.0, 1.0))
+
+    fn = call(kernel, TILE, (1,), [pl.BlockSpec((16, 128), lambda i: (i, 0))], FIRST)
+    assert told(examine(fn, jnp.zeros((12, 128), dtype))) == [("uninitialised", "o_ref", (0,))]
+
+
 @pytest.mark.parametrize("masked", [False, True])
 def test_an_edge_is_looked_at_though_the_grid_is_too_long(masked: bool) -> None:
     def kernel(x_ref, o_ref):
@@ -347,13 +356,13 @@ def bitcast(first):
     def kernel(x_ref, o_ref, acc_ref):
         if first:
             acc_ref[...] = x_ref[...]
-        o_ref[...] = acc_ref.bitcast(jnp.uint32)[pl.ds(0, 8)]
+        o_ref[...] = acc_ref.bitcast(i32)[pl.ds(0, 8)]
 
     x = jax.random.normal(jax.random.key(0), (16, 128), jnp.bfloat16)
     scratch = [pltpu.VMEM(x.shape, x.dtype)]
-    fn = pl.pallas_call(kernel, out_shape=S((8, 128), jnp.uint32), scratch_shapes=scratch)
+    fn = pl.pallas_call(kernel, out_shape=S((8, 128), i32), scratch_shapes=scratch)
     low, high = (np.asarray(x)[n::2].view(np.uint16).astype(np.uint32) for n in (0, 1))
-    return fn, x, low + (high << 16)
+    return fn, x, (low + (high << 16)).view(np.int32)
 
 
 def stored_under_a_mask(first):
@@ -388,4 +397,5 @@ def test_what_a_kernel_does_through_a_view_is_simulated(make, unset, first: bool
 
 def test_no_words_for_no_axes_are_right() -> None:
     params = pltpu.CompilerParams(dimension_semantics=())
-    assert examine(pl.pallas_call(negate, out_shape=TILE, compiler_params=params), TILE).code == 0
+    found = examine(pl.pallas_call(negate, out_shape=TILE, compiler_params=params), TILE)
+    assert (found.code, found.launches[0].line) == (0, None)  # no line of ours
