@@ -7,6 +7,7 @@ import inspect
 import re
 import symtable
 from collections.abc import Iterator
+from importlib.resources import files
 
 import jupytext
 from nbformat import NotebookNode
@@ -19,28 +20,7 @@ from puzzles._puzzle import Puzzle
 
 # The same for all ladders. What a rung's module imports must be here: its own imports stand
 # before its first cell and never reach a notebook.
-SETUP = """\
-# Run this cell first. It installs the checker if it is not here yet, as on a fresh Colab
-# (Ctrl+Enter or the triangle runs a cell), and imports what every puzzle uses.
-import functools
-from importlib.util import find_spec
-
-if not ({installed}):
-    %pip install -q {install}
-    assert {installed}, "not installed: is there a network? Then run this cell again"
-
-import jax
-import jax.numpy as jnp
-import numpy as np
-from jax.experimental import pallas as pl
-from jax.experimental.pallas import tpu as pltpu
-from jaxtyping import Array, BFloat16, Bool, Float, Int, Int8
-{first}
-import puzzles
-
-puzzles.compile_quickly()  # on a CPU: programs compile in half the time, and may run slower
-from puzzles import INTERPRET, check, examine, find, hint, progress, receipt, show, solution, trace
-"""
+SETUP = (files("puzzles._author") / "setup.txt").read_text(encoding="utf-8")
 
 
 def setup_cell(

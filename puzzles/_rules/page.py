@@ -9,18 +9,10 @@ from importlib.metadata import PackageNotFoundError, metadata
 from itertools import groupby
 from pathlib import Path
 
-from puzzles._rules.table import RULES, Rule, title_of
+from puzzles._rules.table import RULES, Rule, sentence, title_of
 
 RECORD = Path("tests") / "verdicts"
 PAGE = "docs/rules.md"
-_TOP = """\
-# Every rule, and what it means on a TPU
-
-A verdict of `check` and a finding of `examine` name the rule that decided. Here is what each rule
-asks, why a TPU cares, what to try, and, if one is on record, an answer that breaks it. How many
-there are, `python -m puzzles rules` counts. This page is written by `python -m puzzles build` from
-`puzzles/_rules/`.
-"""
 
 
 def rules_page(record: Path) -> str:
@@ -28,7 +20,7 @@ def rules_page(record: Path) -> str:
     examples: dict[str, tuple[str, str]] = {}
     for rung, mistake, name in mistakes(record):
         examples.setdefault(name, (rung, mistake))
-    parts = [_TOP]
+    parts = [sentence("page of rules")]
     for stage, rules in groupby(RULES.items(), key=lambda row: row[1].stage):
         title = title_of(stage)
         parts.append(f"\n## {title[0].upper()}{title[1:]}\n")
