@@ -86,7 +86,9 @@ class Walk:
     def start(self, closed: ClosedJaxpr, args: Values) -> Values:
         """Walk a whole jaxpr, every step once."""
         with np.errstate(all="ignore"):
-            return self.closed(closed, args, np.ones((2, *(1,) * self.rank), np.int64), ())
+            outs = self.closed(closed, args, np.ones((2, *(1,) * self.rank), np.int64), ())
+        self.plans.clear()  # they hold the walk: without them it is gone at once
+        return outs
 
     def in_turn(self, closed: ClosedJaxpr, args: Values) -> None:
         """Walk it step by step: what one step stores among the scalars, the next ones load."""
@@ -96,6 +98,7 @@ class Walk:
             self.ids = [np.full((1,) * self.rank, n, np.int32) for n in ids]
             with np.errstate(all="ignore"):
                 self.closed(closed, args, weight, ())
+        self.plans.clear()
 
     def closed(self, closed: ClosedJaxpr, args: Values, weight: np.ndarray, path: Path) -> Values:
         return self.run(closed.jaxpr, [self.known(c) for c in closed.consts], args, weight, path)

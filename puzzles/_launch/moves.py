@@ -90,10 +90,7 @@ def moved(equation: JaxprEqn, parts: Sequence[Any], rank: int) -> Iterator[tuple
     counts = [math.prod(sizes) for sizes, _ in ends]  # one of them, or arrays over the grid
     exact = [count for count, (_, sure) in zip(counts, ends, strict=True) if sure]
     count = np.asarray(exact[0] if exact else min(counts, key=np.max))
-    first, second = (
-        tuple(one if isinstance(one, int) else int(np.max(one)) for one in sizes)
-        for sizes, _ in ends
-    )
+    first, second = (tuple(int(np.max(size)) for size in sizes) for sizes, _ in ends)
     places, item = (place(source), place(target)), itemsize(_dtype(source, seen_as))
     count = count.reshape(count.shape or (1,) * rank)
     for one in np.unique(count) if count.size > 1 else count.reshape(-1):
