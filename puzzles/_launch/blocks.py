@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import jax.numpy as jnp
@@ -40,6 +41,7 @@ def computed(equation: JaxprEqn, values: list[np.ndarray]) -> list[np.ndarray]:
     return [np.asarray(x).astype(v.aval.dtype, copy=False) for x, v in pairs]
 
 
+@cache
 def _narrow(dtype: Any) -> bool:
     return jnp.issubdtype(dtype, jnp.floating) and jnp.finfo(dtype).bits < 32
 

@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from puzzles._jax import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, copy_parts, scan_counts
+from puzzles._jax import ClosedJaxpr, Jaxpr, JaxprEqn, Var, copy_parts, scan_counts
 from puzzles._launch.events import EVENTS, Event, accessed
 from puzzles._launch.jaxprs import callee, subjaxprs
 from puzzles._launch.moves import moved
@@ -28,6 +29,8 @@ from puzzles._launch.work import LEAST, MOST, Lie, Log, Touch, work
 # Of what an equation is given, or gives: arrays over the grid, refs, or UNKNOWN.
 Values = list[Any]
 Path = tuple[int, ...]  # where an equation stands: its place in each program around it
+# Of an equation what is the same in each round: operands, meaning, and how much work it is.
+Planned = tuple[JaxprEqn, Values, Callable[..., Values], int, int]
 
 SMALL = 64  # own elements of a value worth knowing; a mask of a block is not
 LARGE = 4_000_000  # elements of such a value over all steps
@@ -52,11 +55,6 @@ def _only(sizes: set[int]) -> int:
     return sizes.pop() if len(sizes) == 1 else 0
 
 
-def _shaped(value: Any, shape: tuple[int, ...]) -> Any:
-    """A scalar over the grid with axes of its own, each of one element."""
-    return value.reshape(value.shape + shape) if isinstance(value, np.ndarray) else value
-
-
 class Walk:
     """One pass over a jaxpr for a grid; `axes` are the grid axes that the kernel can name.
 
@@ -72,6 +70,7 @@ class Walk:
         self.log = Log()
         self.fuel = FUEL
         self.within: list[JaxprEqn] = []  # the equations around the one that is walked, and it
+        self.plans: dict[Jaxpr, list[Planned]] = {}
 
     def total(self, weight: np.ndarray) -> np.ndarray:
         """(most, least) executions over all steps, as Python's integers."""
@@ -87,7 +86,9 @@ class Walk:
     def start(self, closed: ClosedJaxpr, args: Values) -> Values:
         """Walk a whole jaxpr, every step once."""
         with np.errstate(all="ignore"):
-            return self.closed(closed, args, np.ones((2, *(1,) * self.rank), np.int64), ())
+            outs = self.closed(closed, args, np.ones((2, *(1,) * self.rank), np.int64), ())
+        self.plans.clear()  # they hold the walk: without them it is gone at once
+        return outs
 
     def in_turn(self, closed: ClosedJaxpr, args: Values) -> None:
         """Walk it step by step: what one step stores among the scalars, the next ones load."""
@@ -97,6 +98,7 @@ class Walk:
             self.ids = [np.full((1,) * self.rank, n, np.int32) for n in ids]
             with np.errstate(all="ignore"):
                 self.closed(closed, args, weight, ())
+        self.plans.clear()
 
     def closed(self, closed: ClosedJaxpr, args: Values, weight: np.ndarray, path: Path) -> Values:
         return self.run(closed.jaxpr, [self.known(c) for c in closed.consts], args, weight, path)
@@ -106,45 +108,53 @@ class Walk:
     ) -> Values:
         env: dict[Any, Any] = dict(zip(jaxpr.constvars, consts, strict=True))
         env.update(zip(jaxpr.invars, args, strict=True))
-
-        def read(atom: Any) -> Any:
-            if isinstance(atom, Literal):
-                return self.known(np.asarray(atom.val, atom.aval.dtype))
-            return env[atom]
-
-        for n, equation in enumerate(jaxpr.eqns):
-            values = [read(v) for v in equation.invars]
+        if jaxpr not in self.plans:
+            self.plans[jaxpr] = list(map(self.planned, jaxpr.eqns))
+        for n, (equation, operands, does, operations, lanes) in enumerate(self.plans[jaxpr]):
+            values, at = [env[v] if isinstance(v, Var) else v for v in operands], (*path, n)
             self.within.append(equation)
-            outs = self.step(equation, values, weight, (*path, n))
+            if operations:
+                self.count(equation, operations, lanes, weight, at)
+            outs = does(values, weight, at)
             self.within.pop()
-            self.fuel -= 1000 + sum(o.size for o in outs if isinstance(o, np.ndarray))
-            env.update(zip(equation.outvars, outs, strict=True))
-        return [read(v) for v in jaxpr.outvars]
+            self.fuel -= 1000
+            for variable, out in zip(equation.outvars, outs, strict=True):
+                env[variable] = out
+                self.fuel -= out.size if isinstance(out, np.ndarray) else 0
+        return [env[v] if isinstance(v, Var) else self.literal(v) for v in jaxpr.outvars]
 
-    def step(self, equation: JaxprEqn, values: Values, weight: np.ndarray, path: Path) -> Values:
-        operations, lanes = work(equation)
-        if operations:
-            self.count(equation, operations, lanes, weight, path)
-        unknown = [UNKNOWN] * len(equation.outvars)
+    def literal(self, atom: Any) -> Any:
+        """A number that stands in the program itself; a variable is left."""
+        return atom if isinstance(atom, Var) else self.known(np.asarray(atom.val, atom.aval.dtype))
+
+    def planned(self, equation: JaxprEqn) -> Planned:
+        does: Callable[..., Values] = partial(self.other, equation, list(subjaxprs(equation)))
         if (meaning := MEANINGS.get(equation.primitive.name)) is not None:
-            return meaning(self, equation, values, weight, path)
-        if (inner := callee(equation)) is not None:
-            return self.closed(inner, values, weight, path)
-        if any(isinstance(value, Buffer | Ref) for value in values):  # nobody knows what for
+            does = partial(meaning, self, equation)
+        elif (inner := callee(equation)) is not None:
+            does = partial(self.closed, inner)
+        return equation, list(map(self.literal, equation.invars)), does, *work(equation)
+
+    def other(
+        self, equation: JaxprEqn, inner: list[Jaxpr], values: Values, weight: np.ndarray, path: Path
+    ) -> Values:
+        """Arithmetic on what is known, or what nobody knows here."""
+        kinds = set(map(type, values))
+        if kinds & {Buffer, Cells, Ref}:  # nobody knows what for
             for writes in (False, True):
                 self.touch(values, weight * _in_doubt(self.rank), writes)
             for value in values:
                 if isinstance(value, Cells | Ref):
                     value.lost()
-        for n, jaxpr in enumerate(subjaxprs(equation)):
+        for n, jaxpr in enumerate(inner):
             blind = [UNKNOWN] * len(jaxpr.invars)
             self.run(jaxpr, [UNKNOWN] * len(jaxpr.constvars), blind, weight, (*path, n))
-        if not self.worth(equation, values):
-            return unknown
-        try:
-            return evaluate(equation, values, self.rank)
-        except Exception:  # a primitive without a meaning outside a TPU kernel
-            return unknown
+        if kinds <= {np.ndarray} and self.worth(equation, values):
+            try:
+                return evaluate(equation, values, self.rank)
+            except Exception:  # a primitive without a meaning outside a TPU kernel
+                pass
+        return [UNKNOWN] * len(equation.outvars)
 
     def touch(
         self, values: Sequence[Any], weight: np.ndarray, writes: bool, whole: bool = False
@@ -155,14 +165,10 @@ class Walk:
 
     def worth(self, equation: JaxprEqn, values: list[Any]) -> bool:
         """Whether a result can be known and may decide something: small, and without effects."""
-        if equation.effects or not all(isinstance(v, np.ndarray) for v in values):
-            return False
-        shapes = (getattr(v.aval, "shape", (2 * SMALL,)) for v in equation.outvars)
+        shapes = [getattr(v.aval, "shape", (2 * SMALL,)) for v in equation.outvars]
         own = max(map(math.prod, shapes), default=2 * SMALL)
-        if own > SMALL:
-            return False
-        if own <= 1:
-            return True
+        if own <= 1 or own > SMALL or equation.effects:
+            return own <= 1 and not equation.effects
         lead = np.broadcast_shapes(*(v.shape[: self.rank] for v in values))
         return own * math.prod(lead) <= LARGE
 
@@ -237,14 +243,14 @@ class Walk:
     def _dma_start(
         self, equation: JaxprEqn, values: Values, weight: np.ndarray, path: Path
     ) -> Values:
-        sizes = set()
-        for move, steps in moved(equation, values, self.rank):
+        sizes, parts = set(), copy_parts(equation.params["tree"], values)
+        for move, steps in moved(equation, parts, self.rank):
             sizes.add(move.bytes_each)
             here = np.where(steps, weight, 0) * (1 if move.exact else _in_doubt(self.rank))
             copies, key = self.log.copies, (path, move)
             within, before = copies.get(key) or (tuple(self.within), 0)
             copies[key] = (within, before + here)
-        (source, _), (target, _), _ = copy_parts(equation.params["tree"], values)
+        (source, _), (target, _), _ = parts
         self.touch([source], weight, False)
         self.touch([target], weight, True)
         if isinstance(target, Cells | Ref):
@@ -253,7 +259,8 @@ class Walk:
         return []
 
     def _dma_wait(self, equation: JaxprEqn, values: Values, weight: np.ndarray, _: Path) -> Values:
-        sizes = {move.bytes_each for move, _ in moved(equation, values, self.rank)}
+        parts = copy_parts(equation.params["tree"], values)
+        sizes = {move.bytes_each for move, _ in moved(equation, parts, self.rank)}
         self.happens("dma_wait", equation, values, weight, _only(sizes))
         return []
 
@@ -266,11 +273,13 @@ class Walk:
     def load(
         self, equation: JaxprEqn, ref: Any, transforms: Sequence[Any], weight: np.ndarray
     ) -> Any:
-        if isinstance(ref, Cells) and math.prod(equation.outvars[0].aval.shape) == 1:
-            return _shaped(ref.load(transforms), equation.outvars[0].aval.shape)
+        shape = equation.outvars[0].aval.shape
+        if isinstance(ref, Cells) and math.prod(shape) == 1:
+            value = ref.load(transforms)  # over the grid: it gains axes of its own
+            return value.reshape(value.shape + shape) if isinstance(value, np.ndarray) else value
         if not isinstance(ref, Ref):
             return UNKNOWN
-        found, look = ref.load(transforms, equation.outvars[0].aval.shape, weight[MOST])
+        found, look = ref.load(transforms, shape, weight[MOST])
         if look is not None and len(self.log.looks) < LOOKS:
             self.log.looks += (look,)
         if look is not None and look.stray.any():
@@ -308,10 +317,10 @@ class Walk:
                 self.closed(branch, values[1:], weight * _in_doubt(self.rank), (*path, n))
             return [UNKNOWN] * len(equation.outvars)
         outs: list[Any] | None = None
-        index = np.clip(which.astype(np.int64), 0, len(branches) - 1)
+        index = np.minimum(np.maximum(which.astype(np.int64), 0), len(branches) - 1)
         for n, branch in enumerate(branches):
             taken = np.where(index == n, weight, 0)
-            if taken.any():
+            if np.count_nonzero(taken):
                 new = self.closed(branch, values[1:], taken, (*path, n))
                 pairs = zip(new, new if outs is None else outs, strict=True)
                 outs = [self.merge(index == n, a, b) for a, b in pairs]

@@ -12,6 +12,7 @@ from puzzles._jax import JaxprEqn, copy_parts
 from puzzles._launch.smem import at_step, called
 from puzzles._launch.work import LEAST, MOST
 
+COPIES = ("dma_start", "dma_wait")
 EVENTS = 4096  # that are kept: one for each execution of an equation, for all steps at once
 
 # A ref, and the transforms that name a part of it: numbers where they are known.
@@ -43,15 +44,15 @@ class Event:
         counts = weight[tuple(np.minimum(ids, n - 1) for ids, n in axes)]
         return np.broadcast_to(counts, len(program_ids))
 
-    def parts(self, ids: Sequence[int]) -> tuple[Part, ...]:
+    def parts(self, ids: Sequence[int] | None = None) -> tuple[Part, ...]:
         """What it names at that step: of a copy source, target and semaphore, else what it touches.
 
-        Nothing for arithmetic.
+        Nothing for arithmetic. Without a step, numbers are over the grid.
         """
         if self.name == "work":
             return ()
-        values = [at_step(v, ids) if isinstance(v, np.ndarray) else v for v in self.values]
-        if self.name in ("dma_start", "dma_wait"):
+        values = self.values if ids is None else [at_step(v, ids) for v in self.values]
+        if self.name in COPIES:
             return copy_parts(self.equation.params["tree"], values)
         ref, transforms, *_ = accessed(self.equation, values)
         return ((ref, transforms),)
@@ -88,13 +89,6 @@ class Waits:
 _STEPS = 200_000  # events over all steps that are followed
 
 
-def in_flight(events: Sequence[Event], program_ids: np.ndarray) -> np.ndarray | None:
-    """Copies in flight at each wait, in the order of the kernel, whatever it computes meanwhile."""
-    copying = [event for event in events if event.name in ("dma_start", "dma_wait")]
-    replayed = replay(copying, program_ids)
-    return None if replayed is None else np.array(replayed[1], np.int64)
-
-
 def replay(
     events: Sequence[Event], program_ids: np.ndarray
 ) -> tuple[Mapping[str, Waits], list[int]] | None:
@@ -111,15 +105,19 @@ def replay(
     found: dict[str, Waits] = {}
     computed = 0
     paused: dict[str, tuple[int, int]] = {}  # at the last exposed wait: computed, and waits before
-    counts = [event.counts(program_ids) for event in events]
-    for step, ids in enumerate(program_ids):
-        for event, times in zip(events, counts, strict=True):
+    followed = [
+        (event, event.counts(program_ids).tolist(), event.parts())
+        for event in events
+        if event.name in ("work", *COPIES)
+    ]
+    for step, ids in enumerate(program_ids.tolist()):
+        for event, times, parts in followed:
             for _ in range(times[step]):
                 if event.name == "work":
                     computed += 1
-                elif event.name in ("dma_start", "dma_wait"):
-                    (source, _), _, (semaphore, index) = event.parts(ids)
-                    name, slot = called(source), _numbers(index)
+                else:
+                    (source, _), _, (semaphore, index) = parts
+                    name, slot = called(source), _numbers(index, ids)
                     if event.name == "dma_start":
                         before = found.get(name, Waits()).count
                         started.append(
@@ -173,9 +171,10 @@ class _Started:
         return self.semaphore is semaphore and (None in (index, self.index) or index == self.index)
 
 
-def _numbers(transforms: Sequence[Any]) -> tuple[int, ...] | None:
-    """The index that transforms name; None if it is not known."""
+def _numbers(transforms: Sequence[Any], ids: Sequence[int]) -> tuple[int, ...] | None:
+    """The index that transforms name at a step; None if it is not known."""
+    indices = (np.asarray(i) for t in transforms for i in getattr(t, "indices", ()))
     try:
-        return tuple(int(i) for t in transforms for i in getattr(t, "indices", ()))
+        return tuple(int(at_step(i, ids)) for i in indices)
     except TypeError:
         return None

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from puzzles._jax import copy_parts
+from puzzles._launch.events import COPIES
 from puzzles._launch.finding import WARNING, Finding, ints, line_of, told
 from puzzles._launch.launch import Launch
 from puzzles._launch.operand import Operand, first_seen, itemsize, row_keys, spread
@@ -106,9 +106,9 @@ def _stray_semaphores(launch: Launch) -> Iterator[Finding]:
     """The first copy that names a semaphore beyond the last, for each array of semaphores."""
     done = set()
     for event in launch.log.events:
-        if event.name not in ("dma_start", "dma_wait"):
+        if event.name not in COPIES:
             continue
-        ref, transforms = copy_parts(event.equation.params["tree"], event.values)[2]
+        ref, transforms = event.parts()[2]
         indices = [i for one in transforms for i in getattr(one, "indices", ())]
         shape = getattr(ref, "shape", ())
         if ref in done or len(indices) != len(shape):

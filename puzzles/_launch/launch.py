@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from puzzles._launch.events import Waits, in_flight, replay
+from puzzles._launch.events import COPIES, Waits, replay
 from puzzles._launch.moves import Copy, copied
 from puzzles._launch.operand import Operand, spread
 from puzzles._launch.touched import Touched, added, alone, rewritten, touched
@@ -244,7 +244,9 @@ class Launch:
     @cached_property
     def in_flight(self) -> np.ndarray | None:
         """Copies in flight at each wait, in order: what it waits for counts; None if unknown."""
-        return None if self.log.cut else in_flight(self.log.events, self.program_ids)
+        copying = [event for event in self.log.events if event.name in COPIES]
+        replayed = None if self.log.cut else replay(copying, self.program_ids)
+        return None if replayed is None else np.array(replayed[1], np.int64)
 
     @cached_property
     def waits(self) -> Mapping[str, Waits] | None:

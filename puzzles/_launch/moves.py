@@ -77,12 +77,10 @@ def copied(operand: Operand, copies: Sequence[Copy]) -> Operand:
     )
 
 
-def moved(
-    equation: JaxprEqn, values: Sequence[Any], rank: int
-) -> Iterator[tuple[Move, np.ndarray]]:
-    """What a `dma_start` moves, and over the grid, which steps move so much."""
+def moved(equation: JaxprEqn, parts: Sequence[Any], rank: int) -> Iterator[tuple[Move, np.ndarray]]:
+    """What a `dma_start` of these parts moves, and over the grid, which steps move so much."""
     avals = copy_parts(equation.params["tree"], [v.aval for v in equation.invars])[:2]
-    known = copy_parts(equation.params["tree"], values)[:2]
+    known = parts[:2]
     (source, seen_as), (target, _) = avals
     names = [called(ref) for ref, _ in known]
     ends = [
@@ -95,7 +93,7 @@ def moved(
     first, second = (tuple(int(np.max(size)) for size in sizes) for sizes, _ in ends)
     places, item = (place(source), place(target)), itemsize(_dtype(source, seen_as))
     count = count.reshape(count.shape or (1,) * rank)
-    for one in np.unique(count):
+    for one in np.unique(count) if count.size > 1 else count.reshape(-1):
         size = int(one) * item
         yield Move(names[0], names[1], places, size, (first, second), bool(exact)), count == one
 

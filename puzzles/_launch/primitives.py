@@ -51,9 +51,10 @@ def elementwise(function: Callable[..., np.ndarray]) -> Rule:
     """A rule for `function`; scalars beside arrays (a predicate, a bound) gain the missing axes."""
 
     def rule(_: JaxprEqn, values: list[np.ndarray], rank: int) -> np.ndarray:
-        ndim = max(v.ndim for v in values)
-        if all(v.ndim == ndim for v in values):
+        ndims = {v.ndim for v in values}
+        if len(ndims) == 1:
             return function(*values)
+        ndim = max(ndims)
         lined = [
             v.reshape(v.shape[:rank] + (1,) * (ndim - v.ndim) + v.shape[rank:]) for v in values
         ]
@@ -80,7 +81,7 @@ def _rem(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 def _select(which: np.ndarray, *cases: np.ndarray) -> np.ndarray:
     out = cases[0]
     for n, case in enumerate(cases[1:], 1):
-        out = np.where(which == n, case, out)
+        out = np.where(which if which.dtype == bool else which == n, case, out)
     return out
 
 
@@ -104,10 +105,6 @@ def _iota(equation: JaxprEqn, _: list[np.ndarray], rank: int) -> np.ndarray:
     return np.broadcast_to(along, shape).reshape((1,) * rank + tuple(shape))
 
 
-def _is_bool(dtype: Any) -> bool:
-    return np.dtype(dtype) == np.dtype(bool)
-
-
 _ELEMENTWISE: dict[str, Callable[..., np.ndarray]] = {
     "add": np.add, "add_any": np.add, "sub": np.subtract, "mul": np.multiply, "div": _div,
     "rem": _rem, "max": np.maximum, "min": np.minimum, "neg": np.negative, "sign": np.sign,
@@ -117,6 +114,7 @@ _ELEMENTWISE: dict[str, Callable[..., np.ndarray]] = {
     "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor, "not": np.invert,
     "select_n": _select, "clamp": lambda low, x, high: np.minimum(np.maximum(x, low), high),
 }  # fmt: skip
+_BOOL = np.dtype(bool)
 _SAME_DATA = (
     "reshape", "squeeze", "expand_dims", "copy", "copy_p", "stop_gradient", "multiple_of",
     "max_contiguous",
@@ -124,7 +122,7 @@ _SAME_DATA = (
 RULES: dict[str, Rule] = {
     **{name: elementwise(function) for name, function in _ELEMENTWISE.items()},
     **dict.fromkeys(_SAME_DATA, _same_data),
-    "convert_element_type": lambda e, v, _: v[0] != 0 if _is_bool(e.params["new_dtype"]) else v[0],
+    "convert_element_type": lambda e, v, _: v[0] != 0 if e.params["new_dtype"] == _BOOL else v[0],
     "integer_pow": lambda e, v, _: np.power(v[0], e.params["y"]),
     "broadcast_in_dim": _broadcast_in_dim,
     "iota": _iota,

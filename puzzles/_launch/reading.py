@@ -20,6 +20,7 @@ from puzzles._jax import (
     written_refs,
 )
 from puzzles._launch.evaluate import FUEL, Walk, program_ids
+from puzzles._launch.events import COPIES
 from puzzles._launch.finding import line_of
 from puzzles._launch.graph import Abstract, Graph, Node, Unreadable, ask
 from puzzles._launch.jaxprs import PALLAS_CALL, equations, launch_name, parameter_names
@@ -103,8 +104,7 @@ class Call:
 
         vmapped = self.mapping.vmapped_dims
         axes = [a for a in range(len(grid)) if a not in vmapped]
-        names_of_copies = ("dma_start", "dma_wait")
-        copying = any(one.primitive.name in names_of_copies for one in equations(self.kernel))
+        copying = any(one.primitive.name in COPIES for one in equations(self.kernel))
         walk = Walk(grid, axes, events=copying)
         (walk.in_turn if in_turn else walk.start)(close(self.kernel), refs)
         log = walk.log

@@ -105,7 +105,7 @@ def called(ref: Any) -> str:
 
 def at_step(value: Any, ids: Sequence[int]) -> Any:
     """A value over the grid at one step: a number, or an array of its own axes."""
-    if np.ndim(value) < len(ids):
+    if not isinstance(value, np.ndarray) or value.ndim < len(ids):
         return value
     return value[tuple(min(i, n - 1) for i, n in zip(ids, value.shape, strict=False))]
 

@@ -156,13 +156,13 @@ class _Machine(Evaluator):
         ref, transforms, _, mask = accessed(equation, values)
         if mask is not None:
             raise Beyond
-        view = _part(ref, transforms)
+        view = taken(ref, transforms)
         self.reads(view)
         return [view.copy()]
 
     def _store(self, equation: JaxprEqn, values: Values) -> Values:
         ref, transforms, stored, mask = accessed(equation, values)
-        view = _part(ref, transforms)
+        view = taken(ref, transforms)
         if not np.may_share_memory(view, ref):  # a copy, of which nobody would know
             raise Beyond
         self.writes(view)
@@ -177,17 +177,16 @@ class _Machine(Evaluator):
         (source, target, (semaphore, index)) = copy_parts(equation.params["tree"], values)
         if is_remote(equation) or equation.params.get("add"):
             raise Beyond
-        old, new = _part(*source), _part(*target)
-        if old.shape != new.shape or old.dtype != new.dtype:
-            raise Beyond
-        if not np.may_share_memory(new, target[0]):
+        old, new = taken(*source), taken(*target)
+        alike = old.shape == new.shape and old.dtype == new.dtype
+        if not alike or not np.may_share_memory(new, target[0]):
             raise Beyond
         self.reads(old)
         self.writes(new)
         if not self.strict:
             new[...] = old
             return []
-        told = _address(_part(semaphore, index))
+        told = _address(taken(semaphore, index))
         self.flying.append((told, old, new))
         self.due[told] = self.due.get(told, 0) + new.nbytes
         return []
@@ -196,7 +195,7 @@ class _Machine(Evaluator):
         (_, target, (semaphore, index)) = copy_parts(equation.params["tree"], values)
         if not self.strict:
             return []
-        told, size = _address(_part(semaphore, index)), _part(*target).nbytes
+        told, size = _address(taken(semaphore, index)), taken(*target).nbytes
         self.due[told] = self.due.get(told, 0) - size
         if self.due[told] < 0:
             raise Beyond
@@ -217,13 +216,6 @@ def _place(operand: Operand, starts: Sequence, step: int) -> tuple[Any, ...]:
     """Which part of its array an operand holds at a step."""
     each = zip(starts[step], operand.block, strict=True)
     return tuple(start if block is None else slice(start, start + block) for start, block in each)
-
-
-def _part(ref: np.ndarray, transforms: Sequence[Any]) -> np.ndarray:
-    try:
-        return taken(ref, transforms)
-    except Exception:
-        raise Beyond from None
 
 
 def _address(semaphore: np.ndarray) -> int:
