@@ -107,10 +107,7 @@ def described(value: object) -> str:
 
 
 def checked(name: str) -> tuple[Callable, str]:
-    """A learner's function that passed its check in this session, and "yours".
-
-    Until one has: the reference, and "the reference".
-    """
+    """The answer that passed last in this session, "yours"; the reference where none has."""
     if name in _passed:
         return _passed[name], "yours"
     return find(name).solution, "the reference"

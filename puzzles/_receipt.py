@@ -78,11 +78,10 @@ def receipt_text(
     chip: str = "v5e",
     ran: tuple[str, ...] = (),
     title: str = "",
-    cycles: str = "",
     limits: bool = False,
     refused: Sequence[str] = (),
 ) -> str:
-    """The receipt of one launch, or a table of several; cycles, ran: what is said of these.
+    """The receipt of one launch, or a table of several; ran: what has looked at it.
 
     limits: say what the model leaves out. refused: why no TPU runs it, if none does.
     """
@@ -90,8 +89,6 @@ def receipt_text(
     body = _one if len(launches) == 1 else _table
     parts = [head, *(f"TPU    does not compile: {why}" for why in refused)]
     parts.append(body(launches, CHIPS[chip]))
-    if cycles:
-        parts.append(f"cycles {cycles}")
     if limits:
         parts.append(sentence("without"))
     if ran:

@@ -38,20 +38,19 @@ def show(fn: Callable, *args: object) -> None:
     _told(draw, "drawing this")
 
 
-def receipt(fn: Callable, *args: object, chip: str = "v5e", cycles: bool = False) -> None:
+def receipt(fn: Callable, *args: object, chip: str = "v5e") -> None:
     """Show what the launches of `fn(*args)` cost on `chip` (v4, v5e, v5p, v6e or 7x).
 
     Without arguments, a puzzle's function is counted on the puzzle's first case. Shapes will do, of
-    production's sizes, too. cycles: asks libtpu for its own estimate (10 s), where it is installed.
+    production's sizes, too.
     """
 
     def count() -> None:
         if chip not in CHIPS:
             raise _Sentence(f"no chip is called {chip!r}; there are {', '.join(CHIPS)}")
         launches, traced = _looked_at(fn, args, "receipt")
-        words = _cycles(traced, chip) if cycles else ""
         refused = [finding.words for finding in lowered(traced)] if traced else []
-        text = receipt_text(tuple(launches), chip, cycles=words, limits=True, refused=refused)
+        text = receipt_text(tuple(launches), chip, limits=True, refused=refused)
         display(text, receipt_html(text))
 
     _told(count, "counting this")
@@ -87,16 +86,6 @@ def plot(values: Sequence[float] | Mapping[str, float], title: str = "") -> None
         say(words)
     else:
         display(words, picture)
-
-
-def _cycles(traced: Traced | None, chip: str) -> str:
-    if traced is None:
-        return "not estimated: this answer configures a launch, and is none"
-    try:
-        count = cycles_by_libtpu(traced, chip)
-    except NoEstimate as error:
-        return f"not estimated: {error}"
-    return f"{count:,} by libtpu's estimate, which ranks kernels and is optimistic about HBM"
 
 
 def _told(act: Callable[[], None], what: str) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib.util
-import os
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +14,7 @@ import jax.numpy as jnp
 from puzzles._check import say
 from puzzles._launch import trace
 from puzzles._receipt import step_seconds, times, wait_seconds
-from puzzles._show import estimated_cycles, plot
+from puzzles._show import plot
 from puzzles._tpu import CHIPS
 
 _IN_A_ROW, _ROWS = 10, 5  # calls that are started before the last is waited for, and how often
@@ -28,15 +26,12 @@ def sweep(
     """Print what `fn(*args, **choice)` costs for each choice, and plot what ranks them.
 
     On a TPU that is measured: after a call that compiles, ten calls are started in a row, and the
-    last is waited for. Elsewhere it is the receipt's time, or, with libtpu installed and
-    PUZZLES_TPU=1 set, libtpu's estimate of cycles. The title says which. Shapes will do for args.
+    last is waited for. Elsewhere it is the receipt's time. The title says which. Shapes will do for
+    args.
     """
-    ask_libtpu = os.environ.get("PUZZLES_TPU") == "1" and importlib.util.find_spec("libtpu")
     told = f"µs on a {chip}, by the receipt (nothing was measured)"
     if jax.default_backend() == "tpu":
         told = "µs measured on this TPU"
-    elif ask_libtpu:
-        told = f"cycles on a {chip}, by libtpu's estimate"
     wide = max(5, *(len(name) + 1 for name in choices[0]))
     names = "".join(f"{name:>{wide}}" for name in choices[0])
     say(f"{names} VMEM MiB HBM MiB  steps FLOP/B     µs")  # so narrow that a phone has room for it
@@ -47,8 +42,6 @@ def sweep(
         say("".join(f"{one:{wide}}" for one in choice.values()) + costs)
         if jax.default_backend() == "tpu":
             value = _measured(chosen, "_".join(map(str, choice.values())), args)
-        elif ask_libtpu:
-            value = estimated_cycles(chosen, *args, chip=chip) or 0  # 0: it gave none
         found[", ".join(map(str, choice.values()))] = value
     plot(found, told)
 

@@ -89,6 +89,13 @@ class Cost:
     smem = _most(lambda one: one.smem_bytes)
     vmem = _most(lambda one: one.vmem_bytes)
 
+    @property
+    def grids(self) -> str:
+        """The grids of the launches, where they are few."""
+        if len(self.launches) > 3:
+            return f"{len(self.launches)} launches"
+        return " and ".join(str(one.grid) for one in self.launches)
+
     @cached_property
     def arrays(self) -> int:
         """Bytes of the arrays that the launches read and write, each counted once a launch."""

@@ -198,12 +198,8 @@ def _first_dot(mine: Cost, par: Cost) -> str:
             if step is not None:
                 return sentence("first dot in vain", step=launch.at(step))
     if mine.steps != par.steps:
-        return sentence("another grid", mine=_grids(mine), par=_grids(par))
+        return sentence("another grid", mine=mine.grids, par=par.grids)
     return ""
-
-
-def _grids(cost: Cost) -> str:
-    return " and ".join(str(one.grid) for one in cost.launches)
 
 
 def _first_more(mine: np.ndarray, par: np.ndarray) -> int | None:
@@ -293,7 +289,6 @@ COSTS = (
         "bytes", _EXACT, _BY_TRAFFIC, _moved,
         more=lambda mine, par, same: _LIST * par.bytes * same,
     ),
-    Limit("steps", _EXACT, None, lambda mine, par: {"grid": _grids(mine), "wanted": _grids(par)}),
     Limit(
         "smem", _EXACT, None,
         lambda mine, par: {"used": amount(mine.smem), "enough": amount(par.smem)},

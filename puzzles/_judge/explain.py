@@ -100,12 +100,9 @@ def nearness(run: Run) -> str | None:
 
 
 def like_others(run: Run) -> str | None:
-    """What wrong numbers have in common with the right ones, or with an argument.
-
-    It holds for all of them, or for all of the first wrong block.
-    """
-    position, want, wrong = run.mismatch
-    got, place = run.flat[position], run.place
+    """What all wrong numbers have in common with the right ones, or with an argument."""
+    position, want, _ = run.mismatch
+    got = run.flat[position]
     same = 2 * tolerance_of(want, run.puzzle.tolerance)
     if not 1 < want.size <= _LARGE or want.dtype.kind in "biu" or got.dtype.kind in "biu":
         return None
@@ -115,16 +112,8 @@ def like_others(run: Run) -> str | None:
         same_form = getattr(value, "shape", None) == got.shape  # a pair of arrays has none
         if same_form and _equal(got, np.asarray(value, np.float64)):
             return sentence("numbers of an argument", name=name)
-    if got.ndim == 2 and got.shape[0] == got.shape[1] > 1 and _equal(got.T, want):
-        return sentence("swapped")
-    if (law := _law(want, got, same)) is not None:
-        return sentence("every number", law=law)
-    if place is None or place.marks is not wrong.wrong or None in place.operand.block:
-        return None
-    sizes = zip(place.block, place.operand.sizes, strict=True)
-    here = tuple(slice(n * size, (n + 1) * size) for n, size in sizes)
-    law = _law(want[here], got[here], same) if want[here].size < want.size else None
-    return None if law is None else sentence("every number here", law=law)
+    law = _law(want, got, same)
+    return None if law is None else sentence("every number", law=law)
 
 
 def _equal(one: np.ndarray, other: np.ndarray) -> bool:
@@ -145,8 +134,6 @@ def _law(want: np.ndarray, got: np.ndarray, same: float) -> str | None:
     if not got.any():
         return "0"
     if np.allclose(got, factor * want, rtol=0, atol=same * abs(factor) * scale):
-        if abs(factor + 1) < same:
-            return sentence("other sign")
         return sentence("one factor", factor=factor)
     summand = float(np.median(got - want))
     if np.allclose(got, want + summand, rtol=0, atol=same * min(abs(summand), scale)):

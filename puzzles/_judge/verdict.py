@@ -14,7 +14,6 @@ from puzzles._judge.answer import Answer
 from puzzles._judge.cost import Cost
 from puzzles._judge.costs import Scale
 from puzzles._judge.numbers import on_tpu
-from puzzles._launch import Launch
 from puzzles._puzzle import Puzzle
 from puzzles._receipt import (
     amount,
@@ -220,7 +219,7 @@ def beside(scale: Scale, ran: tuple[str, ...]) -> str:
     rows: list[tuple[str, str, str]] = [
         (name, a, b)
         for name, worth, a, b in (
-            ("grid", _grids(mine.launches) != "()", _grids(mine.launches), _grids(par.launches)),
+            ("grid", mine.grids != "()", mine.grids, par.grids),
             ("steps", mine.steps > 1, f"{mine.steps:,}", f"{par.steps:,}"),
             ("with dots", mine.with_dots, f"{mine.with_dots:,}", f"{par.with_dots:,}"),
             ("blocks", several, f"{mine.transfers:,} moved", f"{par.transfers:,} moved"),
@@ -256,12 +255,6 @@ def _par(puzzle: Puzzle, mine: Cost, par: Cost) -> str | None:
     except Exception:  # the author asks for operands that this launch does not have
         return None
     return f"{told} (the reference: {theirs})" if theirs and told != theirs else told
-
-
-def _grids(launches: tuple[Launch, ...]) -> str:
-    if len(launches) > 3:
-        return f"{len(launches)} launches"
-    return ", ".join(str(one.grid) for one in launches)
 
 
 def _bound(cost: Cost) -> tuple[str, ...]:

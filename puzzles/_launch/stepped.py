@@ -33,14 +33,14 @@ def stepped(machine: _Machine, values: Sequence[Any]) -> Values:
     given = [np.asarray(x) for x in values[len(values) - first - len(launch.inputs) :]]
     if kernel.constvars or any(n < first for n in written_refs(kernel)):
         raise Beyond
-    arrays = [_padded(x, o) for x, o in zip(given[first:], launch.inputs, strict=True)]
+    arrays = [machine.padded(x, o) for x, o in zip(given[first:], launch.inputs, strict=True)]
     sources = {o: i for i, o in launch.aliases}
     for n, out in enumerate(launch.outputs):
         i = sources.get(n)
         if i is None:
-            arrays.append(_padded(unwritten(out.shape, out.dtype), out))
+            arrays.append(machine.padded(machine.unwritten(out.shape, out.dtype), out))
             continue
-        arrays.append(_padded(given[first + i], out, launch.inputs[i]))
+        arrays.append(machine.padded(given[first + i], out, launch.inputs[i]))
         if machine.strict:  # one piece of memory
             arrays[i] = arrays[-1]
     machine.run_grid(given[:first], arrays)
@@ -48,42 +48,51 @@ def stepped(machine: _Machine, values: Sequence[Any]) -> Values:
     return [array[tuple(map(slice, out.shape))] for array, out in outputs]
 
 
-def unwritten(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """Memory that nobody has written: NaN, the least integer, False, or a semaphore at zero."""
-    if jnp.issubdtype(dtype, jnp.floating):
-        return np.full(shape, np.nan, dtype)
-    if jnp.issubdtype(dtype, jnp.integer):
-        return np.full(shape, np.iinfo(dtype).min, dtype)
-    if jnp.issubdtype(dtype, jnp.bool_):
-        return np.zeros(shape, bool)
-    if "sem" not in str(dtype):
-        raise Beyond
-    return np.zeros(shape, np.int64)
-
-
-def _padded(x: np.ndarray, *operands: Operand) -> np.ndarray:
-    """A copy that holds whole blocks of each operand."""
-    if any(any(map(any, one.padding)) for one in operands):
-        raise Beyond
-    blocks = zip(x.shape, *(one.sizes for one in operands), strict=True)
-    whole = unwritten(tuple(max(-(-n // b) * b for b in some) for n, *some in blocks), x.dtype)
-    whole[tuple(map(slice, x.shape))] = x
-    return whole
-
-
 class _Machine(Evaluator):
     """One run of a launch."""
 
     def __init__(
-        self, call: JaxprEqn, launch: Launch, strict: bool, observer: Observer | None = None
+        self,
+        call: JaxprEqn,
+        launch: Launch,
+        strict: bool,
+        observer: Observer | None = None,
+        blank: bool = False,
     ) -> None:
         super().__init__(observer)
-        self.kernel, self.launch, self.strict = call.params["jaxpr"], launch, strict
+        self.kernel, self.launch = call.params["jaxpr"], launch
+        self.strict, self.blank = strict, blank
         mapped = call.params["grid_mapping"].vmapped_dims
         self.axes = [a for a in range(len(launch.grid)) if a not in mapped]
         self.ids: tuple[int, ...] = ()
         self.flying: list[tuple[int, np.ndarray, np.ndarray]] = []  # semaphore, source, target
         self.due: dict[int, int] = {}  # bytes, by semaphore
+
+    def unwritten(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+        """Memory that nobody has written: NaN, the least integer, False, or a semaphore at zero.
+
+        blank: zero, or where that was the least, one.
+        """
+        if jnp.issubdtype(dtype, jnp.floating):
+            return np.full(shape, 0 if self.blank else np.nan, dtype)
+        if jnp.issubdtype(dtype, jnp.integer):
+            least = np.iinfo(dtype).min
+            return np.full(shape, (least == 0) if self.blank else least, dtype)
+        if jnp.issubdtype(dtype, jnp.bool_):
+            return np.full(shape, self.blank)
+        if "sem" not in str(dtype):
+            raise Beyond
+        return np.zeros(shape, np.int64)
+
+    def padded(self, x: np.ndarray, *operands: Operand) -> np.ndarray:
+        """A copy that holds whole blocks of each operand."""
+        if any(any(map(any, one.padding)) for one in operands):
+            raise Beyond
+        blocks = zip(x.shape, *(one.sizes for one in operands), strict=True)
+        sizes = tuple(max(-(-n // b) * b for b in some) for n, *some in blocks)
+        whole = self.unwritten(sizes, x.dtype)
+        whole[tuple(map(slice, x.shape))] = x
+        return whole
 
     def run_grid(self, scalars: Values, arrays: list[np.ndarray]) -> None:
         """All steps; outputs are written into their arrays."""
@@ -92,7 +101,7 @@ class _Machine(Evaluator):
             last = one.starts + np.array(one.sizes, np.int64)
             if (one.starts < 0).any() or (last > array.shape).any():
                 raise Beyond
-        scratch = [unwritten(one.shape, one.dtype) for one in self.launch.scratch]
+        scratch = [self.unwritten(one.shape, one.dtype) for one in self.launch.scratch]
         starts = [one.starts.tolist() for one in operands]
         held: list[Any] = [None] * len(operands)
         places: list[Any] = [None] * len(operands)
@@ -105,7 +114,7 @@ class _Machine(Evaluator):
                 elif place != places[n]:
                     self.put_back(n, held, places, arrays)
                     fresh = array[(*place, ...)].copy()
-                    held[n] = unwritten(fresh.shape, one.dtype) if one.output else fresh
+                    held[n] = self.unwritten(fresh.shape, one.dtype) if one.output else fresh
                     places[n] = place
             self.run(self.kernel, [], [*scalars, *held, *scratch])
         for n in range(len(operands)):
@@ -208,7 +217,7 @@ class _Machine(Evaluator):
 
     def _run_scoped(self, equation: JaxprEqn, values: Values) -> Values:
         jaxpr = equation.params["jaxpr"]
-        made = [unwritten(v.aval.shape, v.aval.dtype) for v in jaxpr.invars]
+        made = [self.unwritten(v.aval.shape, v.aval.dtype) for v in jaxpr.invars]
         return self.run(jaxpr, values, made)
 
 
@@ -237,11 +246,11 @@ _Machine.meanings = CONTROL | {
 
 
 def step_by_step(
-    traced: Traced, strict: bool = False, observer: Observer | None = None
+    traced: Traced, strict: bool = False, observer: Observer | None = None, blank: bool = False
 ) -> list[np.ndarray] | None:
     """The flat results of a program whose launches run in NumPy; None where JAX has to run them.
 
-    observer: see `Evaluator`.
+    observer: see `Evaluator`. blank: memory that nobody wrote holds other numbers.
     """
     if not runs_in_python(traced.jaxpr.jaxpr, CALLS):  # a loop's launch is another in each turn
         return None
@@ -249,7 +258,7 @@ def step_by_step(
         launches = iter(traced.launches)
 
         def launch(call: JaxprEqn, values: Values) -> Values:
-            return stepped(_Machine(call, next(launches), strict, observer), values)
+            return stepped(_Machine(call, next(launches), strict, observer, blank), values)
 
         return run_program(traced.jaxpr, traced.leaves, launch, observer)
     except Found:

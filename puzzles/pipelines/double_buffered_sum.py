@@ -89,7 +89,7 @@ def double_buffered_sum(x: Float[Array, "M N"]) -> Float[Array, "1 N"]:
 #
 # What does it bring? libtpu, Google's compiler, estimates for TPU v5e and x of 8,192 × 1,024 numbers
 # 222,024 cycles for `stream_sum` and 12,847 for the reference here; where libtpu is installed,
-# `receipt(…, cycles=True)` asks it. The first number holds what each copy takes, to begin and to bring
+# `puzzles.estimated_cycles(fn, x)` asks it. The first number holds what each copy takes, to begin and to bring
 # its bytes. The second is too good: a copy that was started a round earlier counts as done, whatever
 # its size. But the 32 MiB alone take about 61,400 cycles (820 GB/s, 1.5 GHz). So hope for 3.6 times
 # the speed at most, and not for seventeen.

@@ -17,7 +17,6 @@ def test_a_sweep_on_a_cpu_ranks_by_the_receipt_and_says_so(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    monkeypatch.delenv("PUZZLES_TPU", raising=False)
     square = jax.ShapeDtypeStruct((1024, 1024), jnp.bfloat16)
     puzzles.sweep(puzzles.find("matmul_bf16").solution, CHOICES, square, square)
     names, small, large, title, *bars = capsys.readouterr().out.splitlines()
