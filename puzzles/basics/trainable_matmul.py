@@ -63,9 +63,9 @@ def trainable_matmul(a: Float[Array, "M K"], b: Float[Array, "K N"]) -> Float[Ar
 #
 # def train(matmul, steps=8, rate=5.0):
 #     """The loss before each step."""
-#     keys = jax.random.split(jax.random.key(0), 4)
-#     x, target = (jax.random.normal(key, (128, 256)) for key in keys[:2])
-#     weights = [jax.random.normal(key, (256, 256)) / 16 for key in keys[2:]]
+#     r = np.random.default_rng(0)
+#     x, target = (jnp.asarray(r.normal(size=(128, 256)), jnp.float32) for _ in range(2))
+#     weights = [jnp.asarray(r.normal(size=(256, 256)) / 16, jnp.float32) for _ in range(2)]
 #
 #     @jax.jit
 #     def step(weights):

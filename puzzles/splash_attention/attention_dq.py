@@ -264,12 +264,12 @@ def make_segments(r, T, S, count):
 
 
 def forward(q, k, v, do, seen, cap):
-    """(lse, delta) of dense attention, found in float64, as rows; -inf and 0 where a row sees nothing."""
-    q, k, v, do = (np.asarray(x, np.float64) for x in (q, k, v, do))
+    """(lse, delta) of dense attention, as rows; -inf and 0 where a row sees nothing."""
+    q, k, v, do = (np.asarray(x, np.float32) for x in (q, k, v, do))
     k, v = (np.repeat(x, len(q) // len(k), axis=0) for x in (k, v))
-    s = q @ k.swapaxes(1, 2) * q.shape[-1] ** -0.5
+    s = q @ k.swapaxes(1, 2) * np.float32(q.shape[-1] ** -0.5)
     s = s if cap is None else cap * np.tanh(s / cap)
-    s = np.where(seen, s, -np.inf)
+    s = np.where(seen, s, np.float32(-np.inf))
     top = s.max(axis=-1, keepdims=True)
     e = np.exp(s - np.where(np.isfinite(top), top, 0))
     total = e.sum(axis=-1, keepdims=True)
