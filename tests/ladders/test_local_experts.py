@@ -15,7 +15,7 @@ STARTS = "from puzzles import INTERPRET"
 COUNTS = "print(len(jax.devices()))"
 
 
-SETUP = "import jax.numpy as jnp, numpy as np\nfrom puzzles import find, trace"
+SETUP = "import jax.numpy as jnp, numpy as np\nfrom puzzles import check, find, trace"
 
 
 def cell_of(name: str, word: str) -> str:
@@ -55,7 +55,7 @@ def test_the_cell_about_several_devices_runs_on_any_number_of_them(devices: int)
     first = SETUP_FIRST.replace('devices", 4', f'devices", {devices}')
     says = f"the sum over {devices} devices equals the whole"
     assert f"the reference: {says}" in said(first, SETUP, code)
-    mine = "local_experts = find('local_experts').solution"
+    mine = "check(find('local_experts').solution)"
     assert f"yours: {says}" in said(first, SETUP, mine, code)
 
 
@@ -63,12 +63,13 @@ def test_the_cell_about_several_devices_runs_on_any_number_of_them(devices: int)
 @pytest.mark.graduate
 @pytest.mark.parametrize("devices", sample.some([1, 2, 4]))
 def test_the_layer_in_which_all_meet_equals_a_dense_mixture(devices: int) -> None:
-    """The cell asserts it. It runs what a learner wrote where that is right, and only there."""
+    """The cell asserts it. It runs what a learner wrote where that passed its check, and only there."""
     code = cell_of("quantized_grouped_matmul", "jax.shard_map")
     first = SETUP_FIRST.replace('devices", 4', f'devices", {devices}')
-    mine = "def local_experts(*args):\n    return find('local_experts').solution(*args)"
-    wrong = "def fused_gate_up(lhs, w_gate, w_up, sizes):\n    return 0 * lhs @ w_gate[0]"
+    mine = "check(find('local_experts').solution)"
+    wrong = "def fused_gate_up(lhs, w_gate, w_up, sizes):\n    return 0 * lhs @ w_gate[0]\n"
+    wrong += "check(fused_gate_up)"
     printed = said(first, SETUP, mine, wrong, code)
     assert f"{devices} devices, f32" in printed
     assert f"{devices} devices, int8" in printed
-    assert printed.endswith("yours: local_experts")
+    assert "fused_gate_up: the reference, local_experts: yours" in printed
