@@ -83,16 +83,15 @@ def copies_counted() -> Iterator[Counter[str]]:
     made: Counter = Counter()
     runs: defaultdict[str, set[int]] = defaultdict(set)
 
-    def stepped(traced, strict=False, observer=lambda *_: None):
+    def stepped(traced, **how):
         done: Counter[str] = Counter()
 
         def observe(equation, *more):
             done[equation.primitive.name] += 1
             if equation.primitive.name == "pallas_call":  # after what is in it
                 runs[launch_name(equation)].add(done.pop("dma_start", 0))
-            observer(equation, *more)
 
-        return step(traced, strict, observe)
+        return step(traced, observer=observe, **how)
 
     def called(self, *args, callback, **more):
         name, _ = watch.given_to(callback, args)

@@ -49,8 +49,8 @@ def _comments(puzzle: Puzzle) -> dict[str, list[str]]:
     parameters = inspect.signature(puzzle.solution).parameters
     chosen = {name: parameters[name].default for name in sorted(puzzle.settings)}
     each = {id(traced.jaxpr): traced for _, traced in runs}  # data move no block's edge
-    launches = {number: traced.launches for number, traced in each.items()}
-    launched = [(chosen | dims, one) for dims, traced in runs for one in launches[id(traced.jaxpr)]]
+    alike = ((dims, each[id(traced.jaxpr)]) for dims, traced in runs)
+    launched = [(chosen | dims, one) for dims, traced in alike for one in traced.launches]
     return {
         name: _alike([(dims, _sizes(one)) for dims, one in launched if one.name == name])
         for name in puzzle.blanks

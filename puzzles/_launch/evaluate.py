@@ -167,10 +167,10 @@ class Walk:
         """Whether a result can be known and may decide something: small, and without effects."""
         shapes = [getattr(v.aval, "shape", (2 * SMALL,)) for v in equation.outvars]
         own = max(map(math.prod, shapes), default=2 * SMALL)
-        if own <= 1 or own > SMALL or equation.effects:
-            return own <= 1 and not equation.effects
-        lead = np.broadcast_shapes(*(v.shape[: self.rank] for v in values))
-        return own * math.prod(lead) <= LARGE
+        if equation.effects or own > SMALL:
+            return False
+        leads = (v.shape[: self.rank] for v in values)
+        return own <= 1 or own * math.prod(np.broadcast_shapes(*leads)) <= LARGE
 
     def count(
         self, equation: JaxprEqn, operations: int, lanes: int, weight: np.ndarray, path: tuple
