@@ -356,13 +356,13 @@ def bitcast(first):
     def kernel(x_ref, o_ref, acc_ref):
         if first:
             acc_ref[...] = x_ref[...]
-        o_ref[...] = acc_ref.bitcast(i32)[pl.ds(0, 8)]
+        o_ref[...] = acc_ref.bitcast(jnp.uint32)[pl.ds(0, 8)]
 
     x = jax.random.normal(jax.random.key(0), (16, 128), jnp.bfloat16)
     scratch = [pltpu.VMEM(x.shape, x.dtype)]
-    fn = pl.pallas_call(kernel, out_shape=S((8, 128), i32), scratch_shapes=scratch)
+    fn = pl.pallas_call(kernel, out_shape=S((8, 128), jnp.uint32), scratch_shapes=scratch)
     low, high = (np.asarray(x)[n::2].view(np.uint16).astype(np.uint32) for n in (0, 1))
-    return fn, x, (low + (high << 16)).view(np.int32)
+    return fn, x, low + (high << 16)
 
 
 def stored_under_a_mask(first):
