@@ -121,7 +121,7 @@ PUZZLE = Puzzle(
     spec=fix_the_copy_spec,
     solution=fix_the_copy,
     inputs=make_inputs,
-    cases=[dict(M=320, N=384), dict(M=64, N=128), dict(M=128, N=256)],
+    cases=[dict(M=320, N=384), dict(M=64, N=256)],
     fresh=lambda r: dict(M=64 * int(r.choice([6, 33, 34, 41])), N=128),
     hints=[
         "Go through one round with the two questions. At which line is something read that may not be "

@@ -217,14 +217,12 @@ PUZZLE = Puzzle(
         dict(
             lengths=(0, 32, 31, 278, 3, 64, 0, 1, 40, 288),
             page=32,
-            P=200,
+            P=48,
             pages=9,
             garbage=float("nan"),
             shared=True,
             H=256,
-        ),
-        dict(
-            lengths=(5, 0, 20), page=16, P=6, pages=2, garbage=1.0, shared=False, dtype="bfloat16"
+            dtype="bfloat16",
         ),
     ],
     fresh=fresh,

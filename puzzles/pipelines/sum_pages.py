@@ -131,8 +131,7 @@ PUZZLE = Puzzle(
     inputs=make_inputs,
     cases=[
         dict(P=24, page=16, H=128, table=[5, 2, 7, 1, 11, 20, 3, 9, 23, 14, 6, 17]),
-        dict(P=8, page=8, H=256, table=[6, 1, 3, 4]),
-        dict(P=40, page=8, H=128, table=[*range(31, 3, -1), 31, 2, 2, 38]),
+        dict(P=40, page=8, H=256, table=[*range(31, 3, -1), 31, 2, 2, 38]),
     ],
     fresh=fresh,
     hints=[
