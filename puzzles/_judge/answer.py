@@ -124,6 +124,11 @@ class Run:
         return [np.asarray(x) for x in jax.tree.leaves(self.result)]
 
     @cached_property
+    def as_on_tpu(self) -> list[np.ndarray] | None:
+        """All results where launches run, in NumPy, as they may on a TPU; None if it cannot."""
+        return step_by_step(self.traced, strict=True)
+
+    @cached_property
     def differs(self) -> tuple[int, np.ndarray, Mismatch] | None:
         """The first result that is not the spec's: its position, what was wanted, where it is."""
         return self.case.mismatch(self.flat)

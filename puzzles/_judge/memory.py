@@ -10,7 +10,7 @@ import numpy as np
 from puzzles._judge.answer import Answer, Run
 from puzzles._judge.numbers import number_words
 from puzzles._launch import Finding as Known
-from puzzles._launch import Launch, faults, step_by_step
+from puzzles._launch import Launch, faults
 from puzzles._rules import Finding, sentence
 from puzzles._tpu import (
     SimulationError,
@@ -37,24 +37,21 @@ def smallest_first(answer: Answer) -> Sequence[Run]:
 def simulated(answer: Answer) -> Iterator[Run]:
     """The runs that JAX's simulator is to look at: the smallest that NumPy does not find right.
 
-    All runs, where the answer is judged thoroughly; as far as the simulator can take them.
+    All runs, where the answer is judged thoroughly. And those that the simulator cannot take.
     """
     runs = smallest_first(answer)
     asked = [run for run in runs if answer.thorough or not as_on_tpu(run)]
     unable = {run: why for run in asked if (why := beyond(run.launches))}
     able = [run for run in asked if run.launches and run not in unable]
-    taken = 0
-    for run in able if answer.thorough else able[:1]:
-        yield run
-        taken += 1
+    taken = able if answer.thorough else able[:1]
+    yield from (*taken, *unable)
     but = f"; it cannot take {next(iter(unable.values()))}" if unable else ""
-    answer.ran["simulator"] = f"{len(runs) - len(asked) + taken} of {len(runs)} cases{but}"
+    answer.ran["simulator"] = f"{len(runs) - len(asked) + len(taken)} of {len(runs)} cases{but}"
 
 
 def as_on_tpu(run: Run) -> bool:
     """Whether it is right where a launch runs, in NumPy, as it may run on a TPU."""
-    flat = step_by_step(run.traced, strict=True)
-    return flat is not None and run.case.mismatch(flat) is None
+    return run.as_on_tpu is not None and run.case.mismatch(run.as_on_tpu) is None
 
 
 def blocks(run: Run) -> Finding | None:
@@ -73,13 +70,16 @@ def copies(run: Run) -> Finding | None:
 
 
 def same_in_simulator(run: Run) -> Finding | None:
-    """In the simulator it gives the same numbers, and uses nothing before it is there."""
+    """In the simulator it gives the same numbers, and uses nothing before it is there.
+
+    Where the simulator cannot take it, NumPy's numbers are asked, if there are any.
+    """
     try:
-        flat = simulate(run.traced)
+        flat = run.as_on_tpu if beyond(run.launches) else simulate(run.traced)
     except SimulationError as error:  # without a finding it is not the kernel's fault
         rule = rule_of(error.finding) if error.finding else "simulator"
         return run.wrong(rule, says=error.says)
-    found = run.case.mismatch(flat)
+    found = None if flat is None else run.case.mismatch(flat)
     if found is None:
         return None
     position, _, wrong = found
@@ -104,11 +104,10 @@ def drawn_on_tpu(run: Run) -> Finding | None:
 
 def if_small(run: Run) -> Finding | None:
     """Faults of the index maps; then the simulator, if that is quickly done."""
-    if (found := blocks(run)) is not None:
-        return found
-    if run.launches and simulated_steps(run.launches) <= _QUICK_STEPS and not beyond(run.launches):
+    found = blocks(run)
+    if found is None and run.launches and simulated_steps(run.launches) <= _QUICK_STEPS:
         return same_in_simulator(run)
-    return None
+    return found
 
 
 def lowers(run: Run) -> Finding | None:

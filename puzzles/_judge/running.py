@@ -41,13 +41,8 @@ def differentiates_itself(answer: Answer) -> Finding | None:
     return Finding("rule-of-itself", Where(), {"rule": asked[0], "of": asked[1]})
 
 
-def traced(run: Run) -> None:
-    """It raises nothing while JAX traces it."""
-    _ = run.traced
-
-
 def loops(run: Run) -> Finding | None:
-    """No loop in it takes hours."""
+    """It raises nothing while JAX traces it, and no loop in it takes hours."""
     turns = longest_loop(run.traced.jaxpr.jaxpr)
     return run.wrong("long-loop", turns=turns) if turns > TURNS else None
 
@@ -105,7 +100,7 @@ def copies_fit(run: Run) -> Finding | None:
 
 
 # What a run is asked before it is run, however it is judged then.
-MAY_RUN = (traced, loops, grids, readable, body, steps, copies_fit)
+MAY_RUN = (loops, grids, readable, body, steps, copies_fit)
 
 
 def in_a_kernel(run: Run) -> Finding | None:

@@ -234,11 +234,8 @@ PUZZLE = Puzzle(
         dict(M=4096, K=4096, N=2048, E=8, mebibytes=4),  # whole K leaves too little for the rest
         dict(M=1920, K=4096, N=1536, E=128, mebibytes=16),  # no power of two: 15 rows an expert
         dict(M=256, K=1024, N=2560, E=4, mebibytes=3),
-        dict(M=8192, K=512, N=1408, E=4, mebibytes=3),
-        dict(M=4096, K=4096, N=1408, E=4, mebibytes=8),
         dict(M=1920, K=4096, N=14336, E=8, mebibytes=4),
         dict(M=1024, K=2048, N=768, E=4, mebibytes=2),  # the best takes all that there is
-        dict(M=1024, K=512, N=4096, E=4, mebibytes=4),  # a tile for more than one expert's rows
         dict(M=8192, K=4096, N=14336, E=8, mebibytes=32),  # twice the VMEM of most
     ],
     hints=[

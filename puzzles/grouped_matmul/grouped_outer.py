@@ -170,9 +170,7 @@ PUZZLE = Puzzle(
     cases=[
         dict(M=256, K=256, N=384, sizes=(65, 0, 62, 1, 100)),  # single rows at the edges of tiles
         dict(M=1024, K=512, N=640, sizes=(0, 370, 0, 654), dtype="bfloat16"),
-        # one shape, in which blocks hang over: the list begins and ends with one group; every entry is a
-        # visit, and nobody's rows
-        dict(M=120, K=200, N=128, sizes=(0, 120, 0)),
+        # blocks hang over, every entry of the list is a visit, and some rows are nobody's
         dict(M=120, K=200, N=128, sizes=(50, 10, 50)),
         dict(M=120, K=136, N=128, E=144),
     ],

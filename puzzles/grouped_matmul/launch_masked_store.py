@@ -110,6 +110,8 @@ def scale(G=160, M=960, N=20_480):
 
 
 def fresh(r):
+    if r.integers(4):  # mostly the first case, which is traced by now, with other data
+        return dict(G=4, M=192, N=256)
     shapes = ((9, 64, 1152), (8, 128, 640), (11, 64, 1024), (2, 576, 512), (8, 192, 512))
     return dict(zip("GMN", shapes[r.integers(len(shapes))], strict=True))
 
@@ -137,7 +139,6 @@ PUZZLE = Puzzle(
     inputs=make_inputs,
     cases=[
         dict(G=4, M=192, N=256, ranges=((4, 63), (63, 63), (63, 129), (129, 170))),
-        dict(G=3, M=128, N=384, ranges=((0, 0), (10, 70), (70, 128))),
         dict(G=144, M=64, N=256),
     ],
     hints=[

@@ -179,7 +179,6 @@ PUZZLE = Puzzle(
         # the last chip of four, and tiles that hang over
         dict(M=124, K=72, N=136, E=144, first=108, L=36, dtype="bfloat16"),
         dict(M=256, K=256, N=384, sizes=(3, 100, 0, 0, 0, 17), first=2, L=3),  # nothing to do
-        dict(M=256, K=256, N=384, sizes=(0, 0, 30, 70, 90, 66), first=3, L=3),  # more visits than tiles
     ],
     hints=[
         "At which visit do this chip's visits begin, and at which do the next chip's? `counts` knows how many visits each "

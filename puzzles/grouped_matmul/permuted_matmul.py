@@ -132,6 +132,8 @@ def par(launch: Launch) -> str:
 
 
 def fresh(r):
+    if r.integers(4):  # mostly the first case, which is traced by now, with other data
+        return dict(E=4, M=192, K=256, N=512)
     shapes = ((8, 128, 128, 768), (9, 64, 384, 256), (8, 320, 128, 512), (9, 192, 384, 256))
     return dict(zip("EMKN", shapes[r.integers(len(shapes))], strict=True))
 
@@ -144,7 +146,7 @@ PUZZLE = Puzzle(
     spec=permuted_matmul_spec,
     solution=permuted_matmul,
     inputs=make_inputs,
-    cases=[dict(E=4, M=192, K=256, N=512), dict(E=5, M=64, K=384, N=256), dict(E=144, M=64, K=128, N=256)],
+    cases=[dict(E=4, M=192, K=256, N=512), dict(E=144, M=64, K=128, N=256)],
     hints=[
         "Write the specs without perm first. In which of the three does a block come from another batch "
         "element than e?",

@@ -136,7 +136,7 @@ PUZZLE = Puzzle(
     solution=double_buffered_sum,
     inputs=make_inputs,
     cases=[dict(M=320, N=384), dict(M=64, N=256)],
-    fresh=lambda r: dict(M=64 * int(r.choice([6, 33, 34, 41])), N=128),
+    fresh=lambda r: dict(M=320, N=384) if r.integers(4) else dict(M=64 * int(r.choice([6, 33, 34, 41])), N=128),
     hints=[
         "Play three rounds on paper. Before round 0, which copy must already be under way? In the last "
         "round, is there a next one?",

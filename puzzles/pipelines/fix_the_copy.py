@@ -122,7 +122,7 @@ PUZZLE = Puzzle(
     solution=fix_the_copy,
     inputs=make_inputs,
     cases=[dict(M=320, N=384), dict(M=64, N=256)],
-    fresh=lambda r: dict(M=64 * int(r.choice([6, 33, 34, 41])), N=128),
+    fresh=lambda r: dict(M=320, N=384) if r.integers(4) else dict(M=64 * int(r.choice([6, 33, 34, 41])), N=128),
     hints=[
         "Go through one round with the two questions. At which line is something read that may not be "
         "there?",

@@ -237,7 +237,6 @@ PUZZLE = Puzzle(
         dict(T=64, S=256, bq=64, bk=32, kind="random"),
         # More rows, tiles and patterns than a byte counts.
         dict(T=2112, S=560, bq=8, bk=8, kind="random"),
-        dict(T=512, S=384, bq=64, bk=128, kind="documents"),
     ],
     fresh=fresh,
     hints=[

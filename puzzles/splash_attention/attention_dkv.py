@@ -278,7 +278,7 @@ def scale(T=4096, S=5376):
 
 def fresh(r):
     # mostly of the shapes of the cases, whose programs are compiled by now, and other documents
-    if r.integers(2):
+    if r.integers(4):
         return dict(N=4, K=2, R=6, S=1280, H=16, Hv=32, bq=128, bk=256, masks=4, segments=int(r.choice([3, 4])))
     N, K = ((8, 4), (3, 3), (2, 1))[r.integers(3)]
     return dict(N=N, K=K, R=2, S=384, H=32, Hv=16, bq=256, bk=128, segments=int(r.choice([0, 2])), cap=2.0, bf16=True, rule="prefix")

@@ -375,9 +375,9 @@ def dots_a_tile(*launches: Launch) -> str:
 
 
 def fresh(r):
-    # The shapes of the first case, whose programs are compiled by now, and other documents; or what that
+    # Mostly the shapes of the first case, which is traced by now, and other documents; or what that
     # case has both of, and the other neither: ids without a cap, or a cap without ids.
-    if r.integers(2):
+    if r.integers(4):
         return dict(N=4, K=2, R=5, S=384, H=16, Hv=32, bq=128, masks=4, segments=4, cap=40.0)
     segments, cap = ((3, None), (4, None), (0, 0.75))[r.integers(3)]
     R, H = ((5, 32), (3, 128))[r.integers(2)]
