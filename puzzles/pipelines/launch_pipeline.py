@@ -123,7 +123,7 @@ def audit(launch: Launch) -> None:
     )
 
 
-def scale(M=512, K=512, N=1024):
+def scale(M=256, K=512, N=1024):
     return tuple(jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((M, K), (K, N)))
 
 

@@ -437,8 +437,7 @@ PUZZLE = Puzzle(
     cases=[
         dict(N=4, K=2, T=384, S=512, H=64, Hv=128, masks=4, segments=3),
         dict(N=6, K=2, T=640, S=512, H=64, Hv=32, masks=1, cap=150.0),
-        dict(N=2, K=1, T=320, S=384, H=64, Hv=64, masks=1, segments=2, cap=30.0, bf16=True),
-        dict(N=5, K=5, T=128, S=256, H=16, Hv=32, masks=0),
+        dict(N=5, K=5, T=128, S=256, H=16, Hv=32, masks=0, bf16=True),
         dict(N=2, K=1, T=640, S=768, H=16, Hv=64, rule="prefix", segments=2, cap=0.5),
     ],
     fresh=fresh,
