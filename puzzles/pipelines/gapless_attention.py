@@ -288,7 +288,7 @@ PUZZLE = Puzzle(
             H=256,
             dtype="bfloat16",
         ),
-        dict(lengths=(0, 0), N=8, K=2, page=16, P=4, pages=2, garbage=1.0, shared=False),
+        dict(lengths=(0, 0, 0), N=8, K=2, page=16, P=16, pages=11, garbage=1.0, shared=False),
     ],
     fresh=fresh,
     hints=[

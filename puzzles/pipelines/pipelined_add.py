@@ -67,8 +67,7 @@ def pipelined_add(x: Float[Array, "M N"], y: Float[Array, "M N"]) -> Float[Array
 # very end.
 
 # %% active="ipynb"
-# x = jnp.arange(256.0 * 256).reshape(256, 256)
-# print(pipelined_add(x, x))
+# x = jax.ShapeDtypeStruct((256, 256), jnp.float32)
 # receipt(pipelined_add, x, x)
 
 # %% tags=["author"]

@@ -100,7 +100,7 @@ def audit(launch: Launch) -> None:
     overlapped(launch, first=launch.steps)
 
 
-def scale(M=128, K=512, N=1024):
+def scale(M=128, K=512, N=512):
     return tuple(jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((M, K), (K, N)))
 
 
