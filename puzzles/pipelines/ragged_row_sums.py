@@ -137,9 +137,9 @@ PUZZLE = Puzzle(
     cases=[
         dict(S=192, N=256, lengths=(130, 0, 64, 1), garbage=1e4),
         dict(
-            S=1216,
+            S=448,
             N=128,
-            lengths=(127, 1216, 65, 128, 0, 3, 512, 200, 1, 64, 1100),
+            lengths=(127, 448, 65, 128, 0, 3, 200, 1, 64, 400),
             garbage=float("nan"),
         ),
     ],
