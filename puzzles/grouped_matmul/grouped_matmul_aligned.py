@@ -114,8 +114,7 @@ def fresh(r):
     if r.integers(4):  # mostly the first case, which is traced by now, with other data
         return dict(tiles=(1, 0, 2, 3), K=256, N=768)
     tiles = ((0, 1, 0, 0, 2, 0, 1, 1), (5, 0, 3))[r.integers(2)]
-    K, N = (int(r.choice(sizes)) for sizes in ((128, 384), (256, 768)))
-    return dict(tiles=tiles, K=K, N=N)
+    return dict(tiles=tiles, K=128, N=int(r.choice([256, 768])))
 
 
 def par(launch: Launch) -> str:

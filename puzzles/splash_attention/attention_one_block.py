@@ -125,7 +125,7 @@ def scale(T=512, S=65536, H=128):
 def fresh(r):
     if r.integers(4):  # mostly the first case, which is traced by now, with other data
         return dict(T=64, S=384, H=256, large=bool(r.integers(2)))
-    T, S, H = r.choice([(32, 1152, 128), (128, 256, 32), (96, 128, 8), (40, 640, 32)])
+    T, S, H = r.choice([(32, 1152, 128), (128, 256, 32), (96, 128, 8)])
     return dict(T=int(T), S=int(S), H=int(H), large=bool(r.integers(2)))
 
 

@@ -134,7 +134,7 @@ def scale(T=8192, S=16384, H=128):
 def fresh(r):
     if r.integers(4):  # mostly the first case, which is traced by now, with other data
         return dict(T=192, S=640, H=64, large=bool(r.integers(2)))
-    T, S, H = r.choice([(64, 1152, 128), (576, 128, 32), (320, 256, 8), (256, 384, 32)])
+    T, S, H = r.choice([(64, 1152, 128), (576, 128, 32), (320, 256, 8)])
     return dict(T=int(T), S=int(S), H=int(H), large=bool(r.integers(2)))
 
 
