@@ -24,9 +24,8 @@ from puzzles._rules import PAGE
 ROOT = repository.ROOT
 LADDERS = puzzles.ladders()
 RUNGS = [puzzle for name in LADDERS for puzzle in puzzles.ladder(name)]
-# Notebooks are solved on the JAX that Colab has, each of them; on the newest, where every solution
-# is judged beside its mistakes, one in four.
-SOLVED = LADDERS if sample.PARTS > 1 else sample.share(LADDERS, 4)
+# All run on the JAX that Colab has, solved and fresh; on the newest, one in turn.
+IN_TURN = sample.in_turn(LADDERS)
 
 
 @pytest.fixture(scope="module")
@@ -101,6 +100,7 @@ def test_a_ladder_ends_with_the_way_on(learner):
     }
 
 
+@pytest.mark.newest
 def test_the_project_fits_together_and_only_its_setting_names_the_repository(tmp_path):
     """What is committed is what `build` writes here; in a fork, it names the fork alone."""
     assert [problem for name in LADDERS for problem in tree.ladder_problems(name)] == []
@@ -189,7 +189,8 @@ def environment(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", LADDERS)
+@pytest.mark.graduate
+@pytest.mark.parametrize("name", IN_TURN)
 def test_run_all_on_a_fresh_notebook_reaches_the_end(name, learner, environment, tmp_path):
     notebook = nbformat.from_dict(learner[name])
     nbclient.NotebookClient(
@@ -265,7 +266,7 @@ def nbval(folder, **settings):
 
 @pytest.mark.slow
 @pytest.mark.graduate
-@pytest.mark.parametrize("name", SOLVED)
+@pytest.mark.parametrize("name", IN_TURN)
 def test_solved_notebooks_pass_in_strict_mode(name, environment, tmp_path):
     (path,) = builder.write(tmp_path / "solved", builder.solved(names=(name,)))
     outcomes, text = nbval(path.parent, PUZZLES_STRICT="1")
