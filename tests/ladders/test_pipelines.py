@@ -82,7 +82,7 @@ PAGED = ("paged_attention", "paged_attention_dma", *GROUPED)
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize(
     ("name", "shared", "garbage"),
-    sample.share(list(itertools.product(GROUPED, (False, True), (np.nan, 1.0))), 3),
+    sample.share(list(itertools.product(GROUPED, (False, True), (np.nan, 1.0))), 8),
 )
 def test_numbers_are_those_of_a_dense_reference(shape, garbage, shared, name):
     args = made(np.random.default_rng(7), *SHAPES[shape], garbage=garbage, shared=shared)

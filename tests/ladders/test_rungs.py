@@ -61,7 +61,7 @@ def test_solution_passes(puzzle: Puzzle) -> None:
 
 
 @pytest.mark.graduate
-@each_puzzle
+@pytest.mark.parametrize("puzzle", sample.share(PUZZLES), ids=lambda puzzle: puzzle.name)
 def test_solution_compiles_for_a_tpu(puzzle: Puzzle, compiler: _tpu.Compiler) -> None:
     """Its first case for one, the rungs by turns; in `make graduate` all cases of all answers."""
     if puzzle.kernel:
@@ -100,6 +100,7 @@ def test_the_compiler_knows_the_generations_that_are_promised() -> None:
     assert set(_tpu.supported_chips()) >= {"v4", "v5e", "v5p", "v6e"}
 
 
+@pytest.mark.newest
 @each_puzzle
 def test_starter_parses_and_is_unsolved(puzzle: Puzzle) -> None:
     assert proof.starter_problem(puzzle) is None
