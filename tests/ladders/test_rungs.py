@@ -42,8 +42,8 @@ IN_TURN = [] if sample.ALL or sample.PARTS > 1 else sample.in_turn(puzzles.ladde
 JUDGED = [puzzle for puzzle in sample.share(PUZZLES) if puzzle.ladder not in IN_TURN]
 some_puzzles = pytest.mark.parametrize("puzzle", JUDGED, ids=lambda puzzle: puzzle.name)
 # What an author sees at once, by `make quick`.
-every_other_puzzle = pytest.mark.parametrize(
-    "puzzle", sample.share(PUZZLES, 2), ids=lambda puzzle: puzzle.name
+every_third_puzzle = pytest.mark.parametrize(
+    "puzzle", sample.share(PUZZLES, 3), ids=lambda puzzle: puzzle.name
 )
 
 
@@ -193,7 +193,7 @@ def test_every_rule_decides_a_mistake_on_record_or_says_why_it_stays() -> None:
 
 
 @pytest.mark.graduate
-@every_other_puzzle
+@every_third_puzzle
 def test_whatever_is_drawn_afresh_is_small_and_passes(puzzle: Puzzle) -> None:
     assert list(proof.fresh_problems(puzzle, sample.some)) == []
 
@@ -206,7 +206,7 @@ def test_texts_and_cases_are_complete(puzzle: Puzzle) -> None:
 
 @pytest.mark.newest
 @pytest.mark.graduate
-@every_other_puzzle
+@every_third_puzzle
 def test_what_proves_a_rung_is_worth_something(puzzle: Puzzle) -> None:
     with keeping_traces():
         assert list(soundness.soundness_problems(puzzle)) == []
