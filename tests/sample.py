@@ -48,11 +48,6 @@ def some(things: Sequence[T], count: int = 1) -> list[T]:
     return [things[(first + n) % len(things)] for n in range(count)]
 
 
-def in_turn(things: Sequence[T]) -> list[T]:
-    """One of `things`, by turns; all if PUZZLES_SHARE is set, and all under `make graduate`."""
-    return list(things) if ALL or PARTS > 1 else [things[seed() % len(things)]]
-
-
 def share(things: Sequence[T], every: int = 1) -> list[T]:
     """Each `every`-th of `things`, of those each n-th if PUZZLES_SHARE is n.
 

@@ -36,9 +36,9 @@ KEYS = proof.SEEDS if sample.ALL else proof.SEEDS[:1]
 
 
 each_puzzle = pytest.mark.parametrize("puzzle", PUZZLES, ids=lambda puzzle: puzzle.name)
-# A solved notebook checks its solutions as a learner does: there none is judged twice. On an older
-# JAX, where all notebooks are run, a sixth is.
-IN_TURN = [] if sample.ALL or sample.PARTS > 1 else sample.in_turn(puzzles.ladders())
+# The solved notebook that is run checks its solutions as a learner does: none is judged twice. On
+# an older JAX, where all notebooks are run, a sixth is.
+IN_TURN = [] if sample.ALL or sample.PARTS > 1 else sample.share(puzzles.ladders(), 4)
 JUDGED = [puzzle for puzzle in sample.share(PUZZLES) if puzzle.ladder not in IN_TURN]
 some_puzzles = pytest.mark.parametrize("puzzle", JUDGED, ids=lambda puzzle: puzzle.name)
 # What an author sees at once, by `make quick`.
