@@ -17,7 +17,7 @@ import verdicts
 import puzzles
 from puzzles import Puzzle, _regions, _tpu, judge
 from puzzles._author import proof, review, soundness
-from puzzles._judge import memory
+from puzzles._judge import cases, memory
 from puzzles._ladders import ladder_module
 from puzzles._launch import keeping_traces
 from puzzles._puzzle import variant
@@ -33,7 +33,7 @@ CHIPS = None if sample.PARTS == 1 else sample.some(("v5e", "v6e"))
 STAGES = ("unsolved", "error", "pallas", "values", "memory", "work", "tpu")
 # One random key here; three in `make graduate`, as in `verify`.
 KEYS = proof.SEEDS if sample.ALL else proof.SEEDS[:1]
-
+_on_record = functools.cache(verdicts.on_record)
 
 each_puzzle = pytest.mark.parametrize("puzzle", PUZZLES, ids=lambda puzzle: puzzle.name)
 # The solved notebook that is run checks its solutions as a learner does: none is judged twice. On
@@ -66,10 +66,9 @@ def test_solution_compiles_for_a_tpu(puzzle: Puzzle, compiler: _tpu.Compiler) ->
     """Its first case for one, the rungs by turns; in `make graduate` all cases of all answers."""
     if puzzle.kernel:
         chips = _tpu.supported_chips() if CHIPS is None else CHIPS
-        if not sample.ALL:
-            chips = [chips[(sample.seed() + PUZZLES.index(puzzle)) % len(chips)]]
         others, some = puzzle.alternatives, puzzle
         if not sample.ALL:
+            chips = [chips[(sample.seed() + PUZZLES.index(puzzle)) % len(chips)]]
             others, some = (), _first_case_of(puzzle)
         assert list(proof.compiler_problems(some, compiler, others, chips)) == []
 
@@ -110,9 +109,6 @@ def _decided_by(puzzle: Puzzle, change: puzzles.Mistake) -> str:
     """The rule that decides a mistake by the verdicts on record; "" if it is not there."""
     fields = _on_record(puzzle.ladder).get((puzzle.name, change.name), "").split("\t")
     return fields[3] if len(fields) > 3 else ""
-
-
-_on_record = functools.cache(verdicts.on_record)
 
 
 def _kinds(pair: tuple[Puzzle, puzzles.Mistake]) -> dict[str, int]:
@@ -164,7 +160,10 @@ def test_alternative_is_accepted_on_its_first_case(
 
 @functools.cache
 def _first_case_of(puzzle: Puzzle) -> Puzzle:
-    return dataclasses.replace(puzzle, cases=puzzle.cases[:1], fresh=None, scale=None)
+    """Drawn, calculated and traced once: what the case of the whole puzzle had, it has, too."""
+    some = dataclasses.replace(puzzle, cases=puzzle.cases[:1], fresh=None, scale=None)
+    vars(cases(some)[0]).update(vars(cases(puzzle)[0]) | {"puzzle": some})
+    return some
 
 
 @pytest.mark.graduate
