@@ -1,4 +1,4 @@
-"""Above a kernel's gap, the shapes of its Refs, as the reference's launches have them."""
+"""Above a kernel's gap, the shapes of its Refs, as the reference's kernels have them."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from functools import cache
 from nbformat import NotebookNode
 
 from puzzles._author.cells import plain
-from puzzles._judge import cases, fresh_cases
-from puzzles._launch import Launch, keeping_traces, trace_call
+from puzzles._jax import JaxprEqn
+from puzzles._judge import cases, fresh_cases, traced_for
+from puzzles._launch import keeping_traces, kernel_calls, launch_name, memory_space, parameter_names
 from puzzles._puzzle import Puzzle
 
 _DRAWS = 4  # of the fresh case: what listed cases have in common may differ there
-
-Sizes = dict[str, tuple[int, ...]]  # of each Ref of a kernel in one launch, by its name
+Sizes = dict[str, tuple[int, ...]]  # of each Ref of a kernel, by its name
 
 
 def with_shapes(puzzle: Puzzle, listed: Sequence[NotebookNode]) -> None:
@@ -39,29 +39,27 @@ def with_shapes(puzzle: Puzzle, listed: Sequence[NotebookNode]) -> None:
 @keeping_traces()
 def _comments(puzzle: Puzzle) -> dict[str, list[str]]:
     """The lines for each kernel with a gap: read once, however often a rung is shown."""
-    drawn = {case.label: case for case in (*fresh_cases(puzzle, _DRAWS), *cases(puzzle))}
-    runs = [(dict(case.dims), case.reference) for case in drawn.values()]
+    drawn = (*fresh_cases(puzzle, _DRAWS), *cases(puzzle))
+    runs = [(dict(case.dims), case.reference) for case in drawn]
     if puzzle.scale is not None:  # there a function that chooses tiles by width chooses others
         usual = inspect.signature(puzzle.scale).parameters.values()
-        judged = puzzle.observe(puzzle.solution) if puzzle.observe else puzzle.solution
         dims = {one.name: one.default for one in usual}
-        runs.append((dims, trace_call(judged, *puzzle.scale())))
+        runs.append((dims, traced_for(puzzle, puzzle.solution, puzzle.scale())))
     parameters = inspect.signature(puzzle.solution).parameters
     chosen = {name: parameters[name].default for name in sorted(puzzle.settings)}
-    each = {id(traced.jaxpr): traced for _, traced in runs}  # data move no block's edge
-    alike = ((dims, each[id(traced.jaxpr)]) for dims, traced in runs)
-    launched = [(chosen | dims, one) for dims, traced in alike for one in traced.launches]
+    called = [(chosen | d, one) for d, traced in runs for one in kernel_calls(traced.jaxpr.jaxpr)]
     return {
-        name: _alike([(dims, _sizes(one)) for dims, one in launched if one.name == name])
+        name: _alike([(dims, _sizes(one)) for dims, one in called if launch_name(one) == name])
         for name in puzzle.blanks
     }
 
 
-def _sizes(launch: Launch) -> Sizes:
-    """The sizes of a launch's Refs; prefetched scalars and semaphores have no blocks."""
-    refs = (*launch.inputs, *launch.outputs, *launch.scratch)
-    data = [ref for ref in refs if ref.space != "semaphore_mem"]
-    return {ref.name: tuple(n for n in ref.block if n is not None) for ref in data}
+def _sizes(call: JaxprEqn) -> Sizes:
+    """The sizes of a kernel's Refs; prefetched scalars and semaphores have no blocks."""
+    first = call.params["grid_mapping"].num_index_operands
+    refs = zip(parameter_names(call), call.params["jaxpr"].invars, strict=True)
+    data = [ref for ref in list(refs)[first:] if memory_space(ref[1].aval) != "semaphore_mem"]
+    return {name: ref.aval.shape for name, ref in data}
 
 
 def _alike(launched: Sequence[tuple[dict[str, int], Sizes]]) -> list[str]:

@@ -120,14 +120,15 @@ def at_scale(puzzle: Puzzle, fn: Callable) -> Scale | None:
     program, par = known
     with learners_code(f"at production scale, {label(puzzle)}"):
         try:
-            traced = _traced(puzzle, fn, args)
+            traced = traced_for(puzzle, fn, args)
             mine = par if _program(traced) == program else Cost.of(traced)
         except Abstract:
             return None
     return Scale(label(puzzle), mine, par, puzzle.slack)
 
 
-def _traced(puzzle: Puzzle, fn: Callable, args: tuple) -> Traced:
+def traced_for(puzzle: Puzzle, fn: Callable, args: tuple) -> Traced:
+    """What is observed of `fn`, or itself, traced on the arguments of `Puzzle.scale`."""
     return trace_call(fn if puzzle.observe is None else puzzle.observe(fn), *args)
 
 
@@ -138,7 +139,7 @@ def _reference(puzzle: Puzzle) -> tuple[Hashable, Cost] | None:
     None where its blocks depend on data that `scale` does not give.
     """
     assert puzzle.scale is not None
-    traced = _traced(puzzle, puzzle.solution, puzzle.scale())
+    traced = traced_for(puzzle, puzzle.solution, puzzle.scale())
     try:
         return _program(traced), Cost.of(traced)
     except Abstract:
