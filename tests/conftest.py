@@ -26,8 +26,9 @@ if (count := os.environ.get("PYTEST_XDIST_WORKER_COUNT")) and hasattr(os, "sched
 # by Python's own thresholds a tenth of the time goes there.
 gc.set_threshold(50_000, 20, 50)
 
-# All tests of one rung compile the same programs, and a process compiles a program once.
-TOGETHER = re.compile(r"test_rungs\.py::.*?\[(\w+)")
+# All tests of one rung compile the same programs, and a process compiles a program once; all of
+# test_together.py ask of what one process of four devices said.
+TOGETHER = re.compile(r"test_rungs\.py::.*?\[(\w+)|(test_together\.py)")
 
 
 @pytest.fixture(autouse=True)
@@ -52,7 +53,7 @@ def compiler() -> Iterator[Any]:
 def together(nodeid: str) -> str:
     """The name of the group that a test belongs to, or its own."""
     found = TOGETHER.search(nodeid)
-    return found[1] if found else nodeid
+    return found[found.lastindex or 0] if found else nodeid
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -14,7 +14,7 @@ from launches import ANY, mesh
 
 from puzzles import Examination, examine
 from puzzles._launch import trace_call
-from puzzles._tpu import simulate
+from puzzles._tpu import sanitizer, simulate
 
 f32, i32 = jnp.float32, jnp.int32
 S = jax.ShapeDtypeStruct
@@ -160,7 +160,12 @@ def test_what_hangs_over_an_edge_of_a_mask_is_no_zero(dtype: type) -> None:
 
 
 @pytest.mark.parametrize("masked", [False, True])
-def test_an_edge_is_looked_at_though_the_grid_is_too_long(masked: bool) -> None:
+def test_an_edge_is_looked_at_though_the_grid_is_too_long(
+    masked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sanitizer, "WHOLE_STEPS", 100)
+    monkeypatch.setattr(sanitizer, "FIRST_STEPS", 50)
+
     def kernel(x_ref, o_ref):
         @pl.when(pl.program_id(0) == 0)
         def _():
@@ -169,16 +174,16 @@ def test_an_edge_is_looked_at_though_the_grid_is_too_long(masked: bool) -> None:
         x = x_ref[...]
         if masked:
             row = 8 * pl.program_id(0) + jax.lax.broadcasted_iota(i32, x.shape, 0)
-            x = jnp.where(row < 5004, x, 0.0)
+            x = jnp.where(row < 1004, x, 0.0)
         o_ref[...] += jnp.sum(x, axis=0, keepdims=True)
 
     out = pl.BlockSpec((1, 128), lambda i: (0, 0))
-    fn = call(kernel, S((1, 128), f32), (626,), [ROWS], out)
-    for rows in (5008, 5008, 5004):  # a launch that was cut off leaves nothing behind
+    fn = call(kernel, S((1, 128), f32), (126,), [ROWS], out)
+    for rows in (1008, 1008, 1004):  # a launch that was cut off leaves nothing behind
         found = examine(fn, S((rows, 128), f32))
         assert found.unseen == ()
     assert any("the last of each axis" in one for one in found.looked)
-    assert told(found) == ([] if masked else [("uninitialised", "x_ref", (625,))])
+    assert told(found) == ([] if masked else [("uninitialised", "x_ref", (125,))])
 
 
 @pytest.mark.parametrize("reads", [False, True])
@@ -196,7 +201,9 @@ def test_a_block_that_comes_back_and_is_written_whole_is_no_error(reads: bool) -
     assert reads or any("all steps" in line for line in found.looked)
 
 
-def test_a_loop_of_many_turns_in_one_step_is_cut_off() -> None:
+def test_a_loop_of_many_turns_in_one_step_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sanitizer, "CALLS", 1000)  # twenty times as many in earnest
+
     def fn(x, turns):
         def kernel(x_ref, o_ref):
             o_ref[...] = x_ref[...]
@@ -209,9 +216,9 @@ def test_a_loop_of_many_turns_in_one_step_is_cut_off() -> None:
 
         return pl.pallas_call(kernel, out_shape=x)(x)
 
-    found = examine(fn, TILE, 10**7)
+    found = examine(fn, TILE, 10**5)
     assert (found.findings, found.unseen) == ((), ("memory",))
-    assert any("the first 20,000 times, up to grid step ()" in one for one in found.not_looked)
+    assert any("the first 1,000 times, up to grid step ()" in one for one in found.not_looked)
     assert examine(fn, TILE, 10).unseen == ()
 
 
