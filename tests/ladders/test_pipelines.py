@@ -79,10 +79,9 @@ PAGED = ("paged_attention", "paged_attention_dma", *GROUPED)
 
 
 @pytest.mark.graduate
-@pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize(
-    ("name", "shared", "garbage"),
-    sample.share(list(itertools.product(GROUPED, (False, True), (np.nan, 1.0))), 3),
+    ("shape", "name", "shared", "garbage"),
+    sample.share(list(itertools.product(SHAPES, GROUPED, (False, True), (np.nan, 1.0))), 7),
 )
 def test_numbers_are_those_of_a_dense_reference(shape, garbage, shared, name):
     args = made(np.random.default_rng(7), *SHAPES[shape], garbage=garbage, shared=shared)
@@ -123,7 +122,8 @@ def test_numbers_on_the_shapes_of_jaxs_own_test(dtype, page, K, group, H):
     np.testing.assert_allclose(got, want, rtol=2e-2, atol=1e-2)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.graduate
+@pytest.mark.parametrize("dtype", sample.some(["float32", "bfloat16"]))
 def test_pages_padded_with_nan_beside_the_reference_of_jaxs_ragged_kernel(dtype):
     lengths = (1, PAGE - 1, PAGE, 5 * PAGE + 3, 37)
     args = q, k, v, *where = made(np.random.default_rng(3), lengths, 8, 2, 6, dtype=dtype)
@@ -167,7 +167,7 @@ WITH_KEYS = [
 
 
 @pytest.mark.graduate
-@pytest.mark.parametrize(("shape", "dtype"), sample.some(WITH_KEYS, 2))
+@pytest.mark.parametrize(("shape", "dtype"), sample.some(WITH_KEYS))
 def test_numbers_and_fetches_beside_jax(shape, dtype):
     args = clean(made(np.random.default_rng(5), *SHAPES[shape], garbage=1.0, dtype=dtype))
     mine, other = (simulated(fn, *args) for fn in (SUMMIT, theirs))
