@@ -63,11 +63,11 @@ environments: $(TEST)/.installed $(COLAB)/.installed $(BROWSER)/.installed ## al
 unexport PYTHONDONTWRITEBYTECODE
 
 # The same small kernels are compiled again and again, by one test after another: keep them.
-test graduate test-colab test-jax-% quick verify verdicts mutants: export JAX_COMPILATION_CACHE_DIR = $(CURDIR)/.jax-cache
-test graduate test-colab test-jax-% quick verify verdicts mutants: export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS = 0
-test graduate test-colab test-jax-% quick verify verdicts mutants: export JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES = -1
+test graduate test-colab test-jax-% test-browser quick verify verdicts mutants: export JAX_COMPILATION_CACHE_DIR = $(CURDIR)/.jax-cache
+test graduate test-colab test-jax-% test-browser quick verify verdicts mutants: export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS = 0
+test graduate test-colab test-jax-% test-browser quick verify verdicts mutants: export JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES = -1
 # Two processes at a time: NumPy's products would start two threads in each.
-test graduate test-colab test-jax-% quick verify verdicts mutants: export OPENBLAS_NUM_THREADS = 1
+test graduate test-colab test-jax-% test-browser quick verify verdicts mutants: export OPENBLAS_NUM_THREADS = 1
 
 # On other JAX versions every solution, and a sixth of what `make test` takes of mistakes, other
 # answers and samples; not the tests to which JAX makes no difference.

@@ -79,10 +79,9 @@ PAGED = ("paged_attention", "paged_attention_dma", *GROUPED)
 
 
 @pytest.mark.graduate
-@pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize(
-    ("name", "shared", "garbage"),
-    sample.share(list(itertools.product(GROUPED, (False, True), (np.nan, 1.0))), 8),
+    ("shape", "name", "shared", "garbage"),
+    sample.share(list(itertools.product(SHAPES, GROUPED, (False, True), (np.nan, 1.0))), 7),
 )
 def test_numbers_are_those_of_a_dense_reference(shape, garbage, shared, name):
     args = made(np.random.default_rng(7), *SHAPES[shape], garbage=garbage, shared=shared)

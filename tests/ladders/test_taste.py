@@ -81,6 +81,10 @@ def facts(ladder: str) -> list[dict[str, str]]:
 # An API name is explained before it is used
 
 
+prose = cache(review.prose)
+
+
+@cache
 def api_names(text: str) -> dict[str, int]:
     """Names of JAX's and Pallas' API, and keywords of Pallas' functions, by their first line."""
     found: dict[str, int] = {}
@@ -100,7 +104,7 @@ def unexplained(puzzle: Puzzle) -> list[str]:
     """API names in the rung's code that neither its prose nor what a reader has met mentions."""
     fronts = [ladder_module(name) for name in (*climbed_before(puzzle.ladder), puzzle.ladder)]
     told = [text for f in fronts for text in (f.INTRO, *getattr(f, "PARTS", {}).values())]
-    told += [review.prose(puzzle.text), *(review.prose(one.text) for one in met(puzzle))]
+    told += [prose(puzzle.text), *(prose(one.text) for one in met(puzzle))]
     known = words(*told, *(name for one in met(puzzle) for name in api_names(one.text)))
     return [
         f"{puzzle.file}:{line}: {name}"
