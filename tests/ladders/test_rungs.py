@@ -36,7 +36,7 @@ KEYS = proof.SEEDS if sample.ALL else proof.SEEDS[:1]
 _on_record = functools.cache(verdicts.on_record)
 
 each_puzzle = pytest.mark.parametrize("puzzle", PUZZLES, ids=lambda puzzle: puzzle.name)
-# A solved notebook checks its own solutions. On an older JAX, which runs all four, a sixth is judged.
+# A solved notebook checks its solutions; on an older JAX, where all four run, a sixth is judged.
 IN_TURN = [] if sample.ALL or sample.PARTS > 1 else sample.share(puzzles.ladders(), 4)
 JUDGED = [puzzle for puzzle in sample.share(PUZZLES) if puzzle.ladder not in IN_TURN]
 some_puzzles = pytest.mark.parametrize("puzzle", JUDGED, ids=lambda puzzle: puzzle.name)
