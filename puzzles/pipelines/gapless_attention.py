@@ -478,7 +478,7 @@ PUZZLE = Puzzle(
         def _():
             copies(first, 0, 0, started)""",
             new="        copies(first, 0, 0, started)",
-            says="`lengths_ref[2]` is read at grid step (0,)",
+            says="`lengths_ref[3]` is read at grid step (0,)",
             stage="memory",
         ),
     ],

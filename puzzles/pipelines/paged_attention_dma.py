@@ -370,7 +370,7 @@ PUZZLE = Puzzle(
             "keeps slots of f32 for pages of bf16",
             old="pltpu.VMEM((2, page, H), k_pages.dtype)",
             new="pltpu.VMEM((2, page, H), jnp.float32)",
-            says="to `k_slots[0]`, which holds 8,192",
+            says="to `k_slots[0]`, which holds 32,768",
             stage="error",
         ),
         Mistake(

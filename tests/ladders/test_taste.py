@@ -37,6 +37,7 @@ FACTS = Path(__file__).parents[1] / "facts"
 OURS = [name for name in ladders() if (FACTS / f"{name}.toml").exists()]
 RUNGS = [puzzle for name in OURS for puzzle in puzzles.ladder(name)]
 each_rung = pytest.mark.parametrize("puzzle", RUNGS, ids=lambda puzzle: puzzle.name)
+prose = cache(review.prose)
 
 _API = re.compile(r"(pl|pltpu|jax\.lax|lax)\.")
 _NAME = re.compile(r"`([a-z][a-z0-9]*(?:_[a-z0-9]+)+)(?:\(\))?`")
@@ -79,9 +80,6 @@ def facts(ladder: str) -> list[dict[str, str]]:
 
 
 # An API name is explained before it is used
-
-
-prose = cache(review.prose)
 
 
 @cache
