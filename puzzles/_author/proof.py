@@ -175,14 +175,14 @@ def compiler_problems(
 
 
 def production_problems(puzzle: Puzzle, compiler: Compiler) -> Iterator[str]:
-    """What v5e's compiler refuses of the solution at its production shape, and in bf16 if some
-    case has arrays of bf16; a smaller shape may fit where this one does not.
+    """What v5e's compiler refuses of the solution at its production shape, and in bf16 if that has
+    no bf16 and some case has; a smaller shape may fit where this one does not.
     """
     if puzzle.scale is None:
         return
-    given, *leaves = puzzle.scale(), *(jax.tree.leaves(case.args) for case in cases(puzzle))
+    given, drawn = puzzle.scale(), [case.args for case in cases(puzzle)]
     shapes = {"": given}
-    if any(getattr(x, "dtype", None) == jnp.bfloat16 for case in leaves for x in case):
+    if _has_bf16(drawn) and not _has_bf16(given):  # statistics beside bf16 stay f32
         shapes[" in bf16"] = jax.tree.map(_in_bf16, given)
     judged = puzzle.observe(puzzle.solution) if puzzle.observe else puzzle.solution
     for how, args in shapes.items():
@@ -190,12 +190,14 @@ def production_problems(puzzle: Puzzle, compiler: Compiler) -> Iterator[str]:
             yield problem(puzzle.place("scale="), "scale not compiled", how=how, why=why)
 
 
+def _has_bf16(args: Any) -> bool:
+    return any(getattr(x, "dtype", None) == jnp.bfloat16 for x in jax.tree.leaves(args))
+
+
 def _in_bf16(x: Any) -> Any:
     if getattr(x, "dtype", None) != jnp.float32:
         return x
-    if isinstance(x, jax.ShapeDtypeStruct):
-        return jax.ShapeDtypeStruct(x.shape, jnp.bfloat16)
-    return jnp.asarray(x, jnp.bfloat16)
+    return jax.ShapeDtypeStruct(x.shape, jnp.bfloat16)
 
 
 def starter_problem(puzzle: Puzzle) -> str | None:
