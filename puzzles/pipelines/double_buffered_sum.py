@@ -307,7 +307,7 @@ PUZZLE = Puzzle(
             "brings each slot in two copies",
             edits=(
                 ("    def fetch(i, slot):\n", "    def fetch(i, slot, half):\n"),
-                ("pl.ds(i * 64, 64)", "pl.ds(i * 64 + half * 32, 32)"),
+                ("pl.ds(i * 64, 64)", "pl.ds(pl.multiple_of(i * 64 + half * 32, 32), 32)"),
                 ("slots_ref.at[slot], sems", "slots_ref.at[slot, pl.ds(half * 32, 32)], sems"),
                 (_FIRST, "    fetch(0, 0, 0).start()\n    fetch(0, 0, 1).start()\n"),
                 (
