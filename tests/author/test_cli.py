@@ -35,7 +35,7 @@ def test_a_rung_is_a_notebook_again_as_soon_as_it_is_saved(tmp_path, monkeypatch
 def test_a_readme_without_a_table_is_left_alone(tmp_path):
     shutil.copy(repository.ROOT / "pyproject.toml", tmp_path)
     (tmp_path / "README.md").write_text("# Mine\n", encoding="utf-8")
-    assert notebook.generated(tmp_path, []) == {}
+    assert list(notebook.generated(tmp_path, ["basics"])) == ["basics.ipynb"]
 
 
 @pytest.mark.parametrize("missing", ["jupytext", "nbformat"])
