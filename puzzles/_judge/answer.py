@@ -17,10 +17,10 @@ from jax.experimental import pallas as pl
 from puzzles._judge.case import Case, by_jax, cases, fresh_case, own_seed
 from puzzles._judge.costs import Scale
 from puzzles._judge.numbers import Mismatch, on_tpu
-from puzzles._judge.origin import Origin, elsewhere, origin
+from puzzles._judge.origin import Origin, origin
 from puzzles._judge.raised import learners_code
 from puzzles._judge.source import unjitted, with_names
-from puzzles._launch import Launch, Traced, kernel_calls, step_by_step, trace_call
+from puzzles._launch import Launch, Traced, step_by_step, trace_call
 from puzzles._puzzle import Puzzle
 from puzzles._rules import Finding, Where
 from puzzles._tpu import Compiler
@@ -100,13 +100,6 @@ class Run:
         return () if planned is None else planned(self.result, *self.case.args)
 
     @cached_property
-    def own(self) -> tuple[Launch, ...]:
-        """The launches that are of no other rung."""
-        calls = kernel_calls(self.traced.jaxpr.jaxpr)
-        pairs = zip(calls, self.traced.launches, strict=True)
-        return tuple(launch for call, launch in pairs if not elsewhere(self.case, call))
-
-    @cached_property
     def result(self) -> Any:
         """What a function without a kernel returns."""
         if self.puzzle.accepts is None:
@@ -118,14 +111,21 @@ class Run:
     def flat(self) -> list[np.ndarray]:
         """All results; raises what running them raises."""
         if self.puzzle.kernel:
-            flat = None if self.answer.thorough or on_tpu() else step_by_step(self.traced)
+            flat = None if self.answer.thorough or on_tpu() else self.in_numpy
             self.answer.ran["values"] = "CPU interpreter" if flat is None else "NumPy interpreter"
             return by_jax(self.traced) if flat is None else flat
         return [np.asarray(x) for x in jax.tree.leaves(self.result)]
 
     @cached_property
+    def in_numpy(self) -> list[np.ndarray] | None:
+        """All results where launches run, in NumPy, as JAX interprets them; None if it cannot."""
+        return step_by_step(self.traced)
+
+    @cached_property
     def as_on_tpu(self) -> list[np.ndarray] | None:
-        """All results where launches run, in NumPy, as they may on a TPU; None if it cannot."""
+        """All results where they run there as they may on a TPU; None if it cannot."""
+        if all(map(_in_one_way, self.launches)):
+            return self.in_numpy
         return step_by_step(self.traced, strict=True)
 
     @cached_property
@@ -158,6 +158,13 @@ class Run:
     ) -> Finding:
         """That a rule is broken on this case."""
         return Finding(rule, Where(self.label, step), facts, form, title)
+
+
+def _in_one_way(launch: Launch) -> bool:
+    """Whether a TPU can only do what the interpreter does: in this order, each block apart."""
+    words = zip(launch.dimension_semantics or (), launch.grid, strict=False)
+    parallel = any(word.endswith("parallel") and size > 1 for word, size in words)
+    return not (parallel or launch.aliases or launch.copies or launch.log.written_inputs)
 
 
 def results_there(answer: Answer) -> dict[str, Run]:

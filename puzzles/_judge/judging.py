@@ -41,11 +41,6 @@ def drawn_case(answer: Answer) -> list[Run]:
     return [] if answer.fresh is None else [answer.fresh]
 
 
-def drawn_case_with_kernels(answer: Answer) -> list[Run]:
-    """In other sizes other rungs' kernels are lowered there."""
-    return [run for run in drawn_case(answer) if run.own]
-
-
 def at_a_glance(answer: Answer) -> list[Run]:
     """The first case, of which the rung wants a part seen before all else."""
     if answer.puzzle.glance is None:
@@ -83,7 +78,7 @@ QUESTIONS = (
     Asked(wanted.at_production_scale, (wanted.blocks, wanted.rounds, dearer)),
     Asked(each_case, (memory.lowers,)),
     Asked(itself, (memory.compiles,)),
-    Asked(drawn_case_with_kernels, (memory.lowers,)),
+    Asked(drawn_case, (memory.lowers,)),
 )
 # Of one without.
 PLAIN_QUESTIONS = (

@@ -7,10 +7,19 @@ from typing import Any
 
 import numpy as np
 
+from puzzles._jax import Jaxpr
 from puzzles._judge.answer import Answer, Run
 from puzzles._judge.numbers import number_words
 from puzzles._launch import Finding as Known
-from puzzles._launch import Launch, faults
+from puzzles._launch import (
+    Launch,
+    Traced,
+    faults,
+    kernel_calls,
+    program_of,
+    runs_in_python,
+    visited,
+)
 from puzzles._rules import Finding, sentence
 from puzzles._tpu import (
     SimulationError,
@@ -111,13 +120,30 @@ def if_small(run: Run) -> Finding | None:
 
 
 def lowers(run: Run) -> Finding | None:
-    """Block rules and Mosaic lowering."""
-    done, program = run.answer.lowered, run.traced.jaxpr
+    """Block rules and Mosaic's lowering, which a kernel in other sizes is not asked again."""
     seen = [f for one in run.launches for f in faults(one) if f.kind == "misaligned"]
-    if not seen and not any(program is one for one in done):
-        seen.extend(lowered(run.traced))
-        done.append(program)
+    for program in () if seen else _to_lower(run):
+        seen.extend(lowered(program))
     return run.wrong(seen[0].kind, says=seen[0].words) if seen else None
+
+
+def _to_lower(run: Run) -> Iterator[Traced]:
+    """Each kernel as a program of its own, if it does what no kernel before it has done."""
+    if run.answer.thorough or not runs_in_python(run.traced.jaxpr.jaxpr):
+        yield run.traced
+        return
+    for call in kernel_calls(run.traced.jaxpr.jaxpr):
+        if (does := _operations(call.params["jaxpr"])) not in run.answer.lowered:
+            run.answer.lowered.append(does)
+            yield program_of(call)
+
+
+def _operations(kernel: Jaxpr) -> list[tuple]:
+    """What it does with numbers of which types, whatever its sizes."""
+    return [
+        (one.primitive.name, *(getattr(v.aval, "dtype", None) for v in one.outvars))
+        for one, _ in visited(kernel)
+    ]
 
 
 def compiles(answer: Answer) -> Finding | None:

@@ -4,7 +4,6 @@ which launch becomes a result."""
 from __future__ import annotations
 
 import linecache
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,11 +11,9 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from puzzles._jax import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, function_place
+from puzzles._jax import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 from puzzles._judge import source
-from puzzles._judge.case import Case
 from puzzles._launch import PALLAS_CALL, Launch, Operand, Traced, callee, kernel_calls, subjaxprs
-from puzzles._puzzle import Puzzle
 
 Undo = Callable[[np.ndarray], np.ndarray]  # marks on a result to marks on what it was made of
 # Layout only: no number changes but by a cast.
@@ -25,14 +22,6 @@ _FREE = {
     "broadcast_in_dim", "convert_element_type", "bitcast_convert_type", "copy", "copy_p", "get",
     "swap", "optimization_barrier", "stop_gradient",
 }  # fmt: skip
-
-
-def elsewhere(case: Case, call: JaxprEqn) -> bool:
-    """Whether a kernel stands in another rung's module: there it is judged."""
-    file, _ = function_place(call.params["jaxpr"])
-    here = (one for one in list(sys.modules.values()) if getattr(one, "__file__", None) == file)
-    rung = any(isinstance(getattr(one, "PUZZLE", None), Puzzle) for one in here)
-    return rung and file != str(case.puzzle.path)
 
 
 @dataclass(frozen=True)

@@ -70,6 +70,7 @@ from puzzles._launch.traced import (
     keeping_traces,
     kernels,
     nothing_launched,
+    program_of,
     trace,
     trace_call,
 )

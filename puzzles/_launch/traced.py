@@ -68,12 +68,16 @@ class Traced:
 
 
 def alone(traced: Traced, launches: Sequence[Launch]) -> list[Traced]:
-    """Each kernel call as a program of its own; what steers it is data, the rest only shapes."""
+    """Each kernel call as a program of its own, see `program_of`."""
     calls = kernel_calls(traced.jaxpr.jaxpr)
-    return [_alone(traced, call, one) for call, one in zip(calls, launches, strict=True)]
+    return [program_of(call, one) for call, one in zip(calls, launches, strict=True)]
 
 
-def _alone(traced: Traced, call: JaxprEqn, launch: Launch | None = None) -> Traced:
+def program_of(call: JaxprEqn, launch: Launch | None = None) -> Traced:
+    """A kernel call as a program of its own; all operands are shapes, unless `launch` knows more.
+
+    Scalars that are prefetched, and a grid's bounds, are data then.
+    """
     program, inputs = part([call])
     known: dict[Any, Any] = {}
     if launch is not None:
@@ -99,7 +103,7 @@ def nothing_launched(traced: Traced) -> str:
 
 def kernels(traced: Traced) -> dict[Hashable, Traced]:
     """Each kernel call as a program of its own, by its fingerprint: equal ones are there once."""
-    each = (_alone(traced, call) for call in kernel_calls(traced.jaxpr.jaxpr))
+    each = (program_of(call) for call in kernel_calls(traced.jaxpr.jaxpr))
     return {fingerprint(one.jaxpr): one for one in each}
 
 
