@@ -32,14 +32,9 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     build = commands.add_parser("build", help="write the notebooks and the README's table")
-    build.set_defaults(
-        run=lambda given: (
-            _author.watch() if given.watch else _author.build(given.check, given.solved)
-        )
-    )
+    build.set_defaults(run=lambda given: _author.build(given.check, given.solved))
     instead = build.add_mutually_exclusive_group()
     instead.add_argument("--check", action="store_true", help="write nothing, fail if out of date")
-    instead.add_argument("--watch", action="store_true", help="write again after each change")
     instead.add_argument("--solved", metavar="DIR", type=Path, help="write solved notebooks to DIR")
 
     verify = commands.add_parser("verify", help="prove puzzles: mistakes, alternatives, TPUs")

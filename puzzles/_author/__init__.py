@@ -13,7 +13,6 @@ from puzzles._author.commands import (
     new_ladder,
     new_project,
     new_puzzle,
-    watch,
 )
 from puzzles._author.diagrams import strip
 from puzzles._author.gate import verify

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import jax
 
 from puzzles._author import scaffold
-from puzzles._author.repository import BuildError, ladders_folder, project
+from puzzles._author.repository import BuildError, project
 from puzzles._author.tree import ladders_of, missing
 from puzzles._jax import has_tpu
 from puzzles._rules import to_author
@@ -74,21 +72,6 @@ def build(check: bool = False, solved: Path | None = None) -> int:
     if not written:
         print("everything is up to date")
     return 0
-
-
-def watch() -> int:
-    """Build now and after each change of a ladder or a diagram, until it is interrupted."""
-    root, seen = project(), None
-    try:
-        while True:
-            sources = [*ladders_folder(root).rglob("*.py"), *root.glob("diagrams/*.py")]
-            now = {path: path.stat().st_mtime for path in sources if path.exists()}
-            if now != seen:  # in a process of its own, which imports what was changed
-                subprocess.run([sys.executable, "-m", "puzzles", "build"])
-            seen = now
-            time.sleep(0.5)
-    except KeyboardInterrupt:
-        return 0
 
 
 def _wrote(paths: Sequence[Path]) -> None:

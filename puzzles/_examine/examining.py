@@ -22,12 +22,13 @@ from puzzles._launch import (
     Launch,
     Traced,
     Unreadable,
-    alone,
     devices_called,
     faults,
     for_gpus,
+    kernel_calls,
     line_of,
     nothing_launched,
+    program_of,
     runs_in_python,
     told,
     trace_call,
@@ -143,7 +144,8 @@ class _Examination:
         self, traced: Traced, launches: tuple[Launch, ...], chips: tuple[str, ...]
     ) -> None:
         self.traced, self.launches, self.chips = traced, launches, chips
-        self.each = alone(traced, launches)
+        calls = zip(kernel_calls(traced.jaxpr.jaxpr), launches, strict=True)
+        self.each = [program_of(call, one) for call, one in calls]
         self.whole = runs_in_python(traced.jaxpr.jaxpr)
         # Findings by launch, kind and operand.
         self.told: dict[tuple[int | None, str, str | None], Finding] = {}

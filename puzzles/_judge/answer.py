@@ -17,10 +17,10 @@ from jax.experimental import pallas as pl
 from puzzles._judge.case import Case, by_jax, cases, fresh_case, own_seed
 from puzzles._judge.costs import Scale
 from puzzles._judge.numbers import Mismatch, on_tpu
-from puzzles._judge.origin import Origin, origin
+from puzzles._judge.origin import Origin, given, origin
 from puzzles._judge.raised import learners_code
 from puzzles._judge.source import unjitted, with_names
-from puzzles._launch import Launch, Traced, step_by_step, trace_call
+from puzzles._launch import Launch, Traced, kernel_calls, step_by_step, trace_call
 from puzzles._puzzle import Puzzle
 from puzzles._rules import Finding, Where
 from puzzles._tpu import Compiler
@@ -98,6 +98,12 @@ class Run:
                 return self.traced.launches
         planned = self.puzzle.launches
         return () if planned is None else planned(self.result, *self.case.args)
+
+    @cached_property
+    def own(self) -> tuple[Launch, ...]:
+        """The launches of kernels that are of no other rung: those are judged there."""
+        calls = zip(kernel_calls(self.traced.jaxpr.jaxpr), self.launches, strict=True)
+        return tuple(launch for call, launch in calls if not given(self.case, call))
 
     @cached_property
     def result(self) -> Any:

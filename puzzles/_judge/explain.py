@@ -45,7 +45,7 @@ def fault_of_a_launch(run: Run) -> str | None:
 
 def fault(run: Run) -> tuple[str, str] | None:
     """The kind and the words of the first one."""
-    own = run.launches if run.puzzle.kernel else ()
+    own = run.own if run.puzzle.kernel else ()
     found = (f for one in own for f in faults(one) if f.kind != "misaligned")
     return next(((f.kind, f.words) for f in found), None) or explains(own)
 
@@ -67,7 +67,7 @@ def _launches(run: Run) -> Sequence[Launch]:
     """The answer's own launches, or that of them whose output is wrong."""
     if not run.puzzle.kernel:
         return ()
-    return [one for one in run.launches if run.place is None or one is run.place.launch]
+    return [one for one in run.own if run.place is None or one is run.place.launch]
 
 
 def _first_fact(run: Run, *kinds: str) -> str | None:

@@ -13,11 +13,9 @@ from puzzles._judge.numbers import number_words
 from puzzles._launch import Finding as Known
 from puzzles._launch import (
     Launch,
-    Traced,
     faults,
     kernel_calls,
     program_of,
-    runs_in_python,
     visited,
 )
 from puzzles._rules import Finding, sentence
@@ -122,20 +120,11 @@ def if_small(run: Run) -> Finding | None:
 def lowers(run: Run) -> Finding | None:
     """Block rules and Mosaic's lowering, which a kernel in other sizes is not asked again."""
     seen = [f for one in run.launches for f in faults(one) if f.kind == "misaligned"]
-    for program in () if seen else _to_lower(run):
-        seen.extend(lowered(program))
-    return run.wrong(seen[0].kind, says=seen[0].words) if seen else None
-
-
-def _to_lower(run: Run) -> Iterator[Traced]:
-    """Each kernel as a program of its own, if it does what no kernel before it has done."""
-    if run.answer.thorough or not runs_in_python(run.traced.jaxpr.jaxpr):
-        yield run.traced
-        return
-    for call in kernel_calls(run.traced.jaxpr.jaxpr):
+    for call in () if seen else kernel_calls(run.traced.jaxpr.jaxpr):
         if (does := _operations(call.params["jaxpr"])) not in run.answer.lowered:
             run.answer.lowered.append(does)
-            yield program_of(call)
+            seen.extend(lowered(program_of(call)))
+    return run.wrong(seen[0].kind, says=seen[0].words) if seen else None
 
 
 def _operations(kernel: Jaxpr) -> list[tuple]:

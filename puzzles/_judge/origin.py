@@ -6,13 +6,15 @@ from __future__ import annotations
 import linecache
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
-from puzzles._jax import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
+from puzzles._jax import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, function_place
 from puzzles._judge import source
+from puzzles._judge.case import Case
 from puzzles._launch import PALLAS_CALL, Launch, Operand, Traced, callee, kernel_calls, subjaxprs
 
 Undo = Callable[[np.ndarray], np.ndarray]  # marks on a result to marks on what it was made of
@@ -22,6 +24,12 @@ _FREE = {
     "broadcast_in_dim", "convert_element_type", "bitcast_convert_type", "copy", "copy_p", "get",
     "swap", "optimization_barrier", "stop_gradient",
 }  # fmt: skip
+
+
+def given(case: Case, call: JaxprEqn) -> bool:
+    """Whether a kernel stands in another module of the rung's ladder."""
+    file = Path(function_place(call.params["jaxpr"])[0])
+    return file.parent == case.puzzle.path.parent and file != case.puzzle.path
 
 
 @dataclass(frozen=True)

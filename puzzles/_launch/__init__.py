@@ -65,7 +65,6 @@ from puzzles._launch.smem import UNNAMED, memory_space
 from puzzles._launch.stepped import step_by_step
 from puzzles._launch.traced import (
     Traced,
-    alone,
     as_function,
     keeping_traces,
     kernels,

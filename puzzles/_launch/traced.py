@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -65,12 +65,6 @@ class Traced:
             for equation in equations(self.jaxpr.jaxpr)
             if equation.primitive.name in OTHER_KERNELS
         )
-
-
-def alone(traced: Traced, launches: Sequence[Launch]) -> list[Traced]:
-    """Each kernel call as a program of its own, see `program_of`."""
-    calls = kernel_calls(traced.jaxpr.jaxpr)
-    return [program_of(call, one) for call, one in zip(calls, launches, strict=True)]
 
 
 def program_of(call: JaxprEqn, launch: Launch | None = None) -> Traced:

@@ -13,25 +13,6 @@ from puzzles._author import commands, notebook, repository
 pytestmark = pytest.mark.newest  # JAX changes nothing here
 
 
-def test_a_rung_is_a_notebook_again_as_soon_as_it_is_saved(tmp_path, monkeypatch):
-    (tmp_path / "pyproject.toml").write_text("[tool.pallas-puzzles]\n")
-    module = tmp_path / "puzzles" / "toy" / "toy.py"
-    module.parent.mkdir(parents=True)
-    module.touch()
-    built = []
-
-    def wait(_):
-        if len(built) == 2:
-            raise KeyboardInterrupt
-        os.utime(module, (1, 1))  # it is saved
-
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(commands.subprocess, "run", lambda command: built.append(command[-2:]))
-    monkeypatch.setattr(commands.time, "sleep", wait)
-    assert cli.main(["build", "--watch"]) == 0
-    assert built == [["puzzles", "build"]] * 2
-
-
 def test_a_readme_without_a_table_is_left_alone(tmp_path):
     shutil.copy(repository.ROOT / "pyproject.toml", tmp_path)
     (tmp_path / "README.md").write_text("# Mine\n", encoding="utf-8")
