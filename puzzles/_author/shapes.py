@@ -39,8 +39,8 @@ def with_shapes(puzzle: Puzzle, listed: Sequence[NotebookNode]) -> None:
 @keeping_traces()
 def _comments(puzzle: Puzzle) -> dict[str, list[str]]:
     """The lines for each kernel with a gap: read once, however often a rung is shown."""
-    drawn = (*fresh_cases(puzzle, _DRAWS), *cases(puzzle))
-    runs = [(dict(case.dims), case.reference) for case in drawn]
+    known = {case.label: case for case in (*fresh_cases(puzzle, _DRAWS), *cases(puzzle))}
+    runs = [(dict(case.dims), case.reference) for case in known.values()]
     if puzzle.scale is not None:  # there a function that chooses tiles by width chooses others
         usual = inspect.signature(puzzle.scale).parameters.values()
         dims = {one.name: one.default for one in usual}
