@@ -12,10 +12,10 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from puzzles._jax import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, function_place
+from puzzles._jax import ClosedJaxpr, Jaxpr, JaxprEqn, Var, function_place
 from puzzles._judge import source
 from puzzles._judge.case import Case
-from puzzles._launch import PALLAS_CALL, Launch, Operand, Traced, callee, kernel_calls, subjaxprs
+from puzzles._launch import PALLAS_CALL, Launch, Operand, Traced, subjaxprs
 
 Undo = Callable[[np.ndarray], np.ndarray]  # marks on a result to marks on what it was made of
 # Layout only: no number changes but by a cast.
@@ -49,49 +49,21 @@ class Origin:
 
 def origin(traced: Traced, position: int, marks: np.ndarray) -> Origin | None:
     """Where the flat result `position` comes from, if only layout lies between; else None."""
-    calls = list(kernel_calls(traced.jaxpr.jaxpr))
-    jaxpr = traced.jaxpr.jaxpr
-    found = _producer(jaxpr, jaxpr.outvars[position], [])
-    if found is None or found[0] is None or len(calls) != len(traced.launches):
-        return None
-    equation, output, undo = found
-    number = next(n for n, call in enumerate(calls) if call is equation)
-    launch = traced.launches[number]
-    operand = launch.outputs[output]
-    for step in undo:
-        marks = step(marks)
-    if marks.shape != operand.shape or not len(operand.blocks):
-        return None
-    return Origin(launch, operand, marks)
-
-
-def _producer(jaxpr: Jaxpr, var: Any, undo: list[Undo]) -> tuple[Any, int, list[Undo]] | None:
-    """What makes `var` and how marks get there: a launch and which of its outputs, or None and
-    which of the program's inputs."""
-    while not isinstance(var, Literal):
-        if var in jaxpr.invars:
-            return None, jaxpr.invars.index(var), undo
-        equation = next((e for e in jaxpr.eqns if var in e.outvars), None)
-        if equation is None:
+    source = traced.graph.results[position]
+    while (node := source.node) is not None:
+        if node.equation.primitive.name == PALLAS_CALL:
+            launch = traced.launches[traced.graph.calls.index(node)]
+            operand = launch.outputs[source.index]
+            known = marks.shape == operand.shape and len(operand.blocks)
+            return Origin(launch, operand, marks) if known else None
+        if (undo := _undo(node.equation)) is None:
             return None
-        output = equation.outvars.index(var)
-        if equation.primitive.name == PALLAS_CALL:
-            return equation, output, undo
-        if (inner := callee(equation)) is not None:
-            found = _producer(inner.jaxpr, inner.jaxpr.outvars[output], undo)
-            if found is None or found[0] is not None:
-                return found
-            _, position, undo = found
-            var = equation.invars[position]
-            continue
-        step = _undo(equation, output)
-        if step is None:
-            return None
-        undo, var = [*undo, step], equation.invars[output if len(equation.outvars) > 1 else 0]
+        marks = undo(marks)
+        source = node.inputs[source.index if len(node.equation.outvars) > 1 else 0]
     return None
 
 
-def _undo(equation: JaxprEqn, output: int) -> Undo | None:
+def _undo(equation: JaxprEqn) -> Undo | None:
     """Marks on an equation's result, moved to its operand; None where numbers are mixed."""
     name, p = equation.primitive.name, equation.params
     shape = getattr(equation.invars[0].aval, "shape", ())

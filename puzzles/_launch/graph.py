@@ -77,13 +77,13 @@ class Source:
 
 
 class Graph:
-    """The program around the kernels, with calls inlined; `calls` are its launches in order."""
+    """The program around the kernels, with calls inlined: its launches in order, its results."""
 
     def __init__(self, jaxpr: ClosedJaxpr, arguments: Sequence[Any]) -> None:
         self.calls: list[Node] = []
         self._order = 0
         leaves = [Source(None, n, x, _lacks(n, x)) for n, x in enumerate(arguments)]
-        self._inline(jaxpr.jaxpr, _constants(jaxpr), leaves, 1)
+        self.results = self._inline(jaxpr.jaxpr, _constants(jaxpr), leaves, 1)
 
     def _inline(
         self,

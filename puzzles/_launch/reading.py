@@ -11,7 +11,6 @@ import jax
 import numpy as np
 
 from puzzles._jax import (
-    ClosedJaxpr,
     array_of,
     close,
     compiler_param,
@@ -22,19 +21,13 @@ from puzzles._jax import (
 from puzzles._launch.evaluate import FUEL, Walk, program_ids
 from puzzles._launch.events import COPIES
 from puzzles._launch.finding import line_of
-from puzzles._launch.graph import Abstract, Graph, Node, Unreadable, ask
+from puzzles._launch.graph import Abstract, Node, Unreadable, ask
 from puzzles._launch.jaxprs import PALLAS_CALL, equations, launch_name, parameter_names
 from puzzles._launch.launch import Around, Launch, Made, Settings
 from puzzles._launch.operand import Operand, blocked, itemsize, resident
 from puzzles._launch.smem import UNKNOWN, Buffer, Ref, memory_space
 from puzzles._launch.work import Log, Touch
 from puzzles._rules import sentence
-
-
-def read_calls(jaxpr: ClosedJaxpr, leaves: Sequence[Any]) -> tuple[Call, ...]:
-    """Every `pallas_call` of a traced program on its arguments, in order; nothing is computed."""
-    return tuple(map(Call, Graph(jaxpr, leaves).calls))
-
 
 LISTED = 4_000_000  # steps of which each is listed: some seconds, and a gigabyte
 

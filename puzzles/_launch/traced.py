@@ -21,10 +21,11 @@ from puzzles._jax import (
     unused_copies_untold,
 )
 from puzzles._launch.compiling import remembered
+from puzzles._launch.graph import Graph
 from puzzles._launch.jaxprs import OTHER_KERNELS, equations, kernel_calls, part, with_interpret
 from puzzles._launch.launch import Launch
 from puzzles._launch.mesh import as_tpu
-from puzzles._launch.reading import Call, listable, read_calls
+from puzzles._launch.reading import Call, listable
 from puzzles._launch.sameness import fingerprint
 from puzzles._rules import sentence
 
@@ -42,8 +43,13 @@ class Traced:
     out: Any
 
     @cached_property
+    def graph(self) -> Graph:
+        """What is around the kernels; nothing is computed for it."""
+        return Graph(self.jaxpr, self.leaves)
+
+    @cached_property
     def _calls(self) -> tuple[Call, ...]:
-        return read_calls(self.jaxpr, self.leaves)
+        return tuple(map(Call, self.graph.calls))
 
     @property
     def grids(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
