@@ -278,7 +278,7 @@ class _Examination:
         """What costs time, and is right all the same."""
         for n, launch in enumerate(self.launches):
             self.add(waste(launch), n)
-        outside = equations_outside(self.traced.jaxpr)
+        outside = equations_outside(self.traced)
         if outside:
             names = ", ".join(dict.fromkeys(f"`{one.primitive.name}`" for one in outside[:4]))
             line = next(filter(None, (line_of(one.source_info) for one in outside)), None)

@@ -4,7 +4,7 @@ which launch becomes a result."""
 from __future__ import annotations
 
 import linecache
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,10 +12,10 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from puzzles._jax import ClosedJaxpr, Jaxpr, JaxprEqn, Var, function_place
+from puzzles._jax import JaxprEqn, function_place
 from puzzles._judge import source
 from puzzles._judge.case import Case
-from puzzles._launch import PALLAS_CALL, Launch, Operand, Traced, subjaxprs
+from puzzles._launch import PALLAS_CALL, Launch, Operand, Traced, within
 
 Undo = Callable[[np.ndarray], np.ndarray]  # marks on a result to marks on what it was made of
 # Layout only: no number changes but by a cast.
@@ -86,18 +86,18 @@ def _undo(equation: JaxprEqn) -> Undo | None:
     return None
 
 
-def equations_outside(closed: ClosedJaxpr, allowed: Sequence[str] = ()) -> list[JaxprEqn]:
+def equations_outside(traced: Traced, allowed: Sequence[str] = ()) -> list[JaxprEqn]:
     """Each floating-point equation outside kernels that uses data.
 
     Free are layout, casts, integer and boolean work, what is computed from constants alone, what
     a rung's `observe` does, and the primitives in `allowed`.
     """
-    free = _FREE | set(allowed)
+    free = _FREE | {PALLAS_CALL} | set(allowed)
+    fed = [one for node in traced.graph.nodes if node.on_data for one in within(node.equation)]
     return [
         equation
-        for equation in _data_equations(closed.jaxpr, set(closed.jaxpr.invars))
+        for equation in {id(one): one for one in fed}.values()  # those in a loop are met again
         if equation.primitive.name not in free
-        and equation.primitive.name != PALLAS_CALL
         and not observed(equation)
         and any(
             jnp.issubdtype(v.aval.dtype, jnp.inexact)
@@ -105,23 +105,6 @@ def equations_outside(closed: ClosedJaxpr, allowed: Sequence[str] = ()) -> list[
             if hasattr(v.aval, "dtype")
         )
     ]
-
-
-def _data_equations(jaxpr: Jaxpr, data: set) -> Iterator[JaxprEqn]:
-    """Leaf equations that depend on `data`, a set of variables that grows as they are met."""
-    for equation in jaxpr.eqns:
-        used = [isinstance(v, Var) and v in data for v in equation.invars]
-        if not any(used):
-            continue
-        data.update(equation.outvars)
-        nested = () if equation.primitive.name == PALLAS_CALL else tuple(subjaxprs(equation))
-        for inner in nested:
-            same = len(inner.invars) == len(used)
-            yield from _data_equations(
-                inner, {v for n, v in enumerate(inner.invars) if not same or used[n]}
-            )
-        if not nested:
-            yield equation
 
 
 def where_made(equation: JaxprEqn) -> str:

@@ -126,7 +126,7 @@ def asks_outside(run: Run) -> Finding | None:
 def works_outside(run: Run) -> Finding | None:
     """The work is done in the kernel."""
     allowed = run.puzzle.outside
-    outside = equations_outside(run.traced.jaxpr, allowed=tuple(allowed))
+    outside = equations_outside(run.traced, allowed=tuple(allowed))
     if not outside:
         return None
     name, where = outside[0].primitive.name, where_made(outside[0])

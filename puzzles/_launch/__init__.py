@@ -44,6 +44,7 @@ from puzzles._launch.jaxprs import (
     turns,
     visited,
     with_interpret,
+    within,
 )
 from puzzles._launch.launch import Launch
 from puzzles._launch.mesh import as_tpu, devices_called, pipelines_on_cpu

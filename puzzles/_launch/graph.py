@@ -39,6 +39,13 @@ class Node:
     unused: frozenset[int] = frozenset()
 
     @cached_property
+    def on_data(self) -> bool:
+        """Whether it is given any of the arguments, or what is made of one."""
+        return any(
+            s.node.on_data if s.node else bool(s.index >= 0 or s.abstract) for s in self.inputs
+        )
+
+    @cached_property
     def results(self) -> list[Any]:
         """What it gives; those of what comes before it are there."""
         given = zip(self.inputs, self.equation.invars, strict=True)
@@ -77,11 +84,11 @@ class Source:
 
 
 class Graph:
-    """The program around the kernels, with calls inlined: its launches in order, its results."""
+    """The program around the kernels, with calls inlined: equations, launches, results."""
 
     def __init__(self, jaxpr: ClosedJaxpr, arguments: Sequence[Any]) -> None:
+        self.nodes: list[Node] = []
         self.calls: list[Node] = []
-        self._order = 0
         leaves = [Source(None, n, x, _lacks(n, x)) for n, x in enumerate(arguments)]
         self.results = self._inline(jaxpr.jaxpr, _constants(jaxpr), leaves, 1)
 
@@ -117,8 +124,8 @@ class Graph:
         times: int | None,
         unused: frozenset[int],
     ) -> list[Source]:
-        self._order += 1
-        node = Node(equation, inputs, self._order, times, unused)
+        node = Node(equation, inputs, len(self.nodes), times, unused)
+        self.nodes.append(node)
         if equation.primitive.name == PALLAS_CALL:
             self.calls.append(node)
         else:

@@ -78,6 +78,12 @@ def callee(equation: JaxprEqn) -> ClosedJaxpr | None:
     return None
 
 
+def within(equation: JaxprEqn) -> list[JaxprEqn]:
+    """The equations of the programs that it holds; itself, if it holds none, or a kernel."""
+    nested = subjaxprs(equation) if around_kernels(equation) else ()
+    return [one for inner in nested for one in equations(inner)] or [equation]
+
+
 def equations(jaxpr: Jaxpr) -> Iterator[JaxprEqn]:
     """Every equation outside kernels, depth first: a kernel's call is yielded, not entered."""
     return (equation for equation, _ in visited(jaxpr))
