@@ -189,7 +189,7 @@ def test_a_learner_reads_the_table_or_what_is_wrong() -> None:
     assert zeros.startswith("not yet: ")
     assert "are not those of dense attention" in zeros
     starter = _puzzle.starter_function(find("splash_multi_head"))
-    assert graduation.graduate(starter) == "not yet: `splash_multi_head_kernel` is as you found it"
+    assert graduation.graduate(starter) == "not yet: `splash_specs` is as you found it"
     assert graduation.graduate(lambda *args, bq, bk: None).startswith("not yet: ")
 
 
