@@ -109,7 +109,7 @@ def test_pl_kernel_on_several_cores_is_named() -> None:
     def body(x_ref, o_ref):
         pltpu.sync_copy(x_ref, o_ref)
 
-    found = examine(lambda x: pl.kernel(body, out_type=X, mesh=mesh)(x), X)
+    found = examine(lambda x: pl.kernel(body, X, mesh=mesh)(x), X)
     assert "what `pl.kernel` makes" in found.unread
 
 

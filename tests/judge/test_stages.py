@@ -58,7 +58,7 @@ def test_the_other_front_door_is_named() -> None:
             pltpu.sync_copy(x_ref, o_ref)
 
         mesh = pltpu.create_tensorcore_mesh("core")
-        return pl.kernel(body, out_type=jax.ShapeDtypeStruct(x.shape, x.dtype), mesh=mesh)(x)
+        return pl.kernel(body, jax.ShapeDtypeStruct(x.shape, x.dtype), mesh=mesh)(x)
 
     verdict = judge(puzzles.find("add_ten"), add_ten)
     assert verdict.stage == "pallas"

@@ -57,7 +57,7 @@ def test_few_rows_take_what_the_receipt_says(compiler):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(jax.__version_info__ < (0, 8), reason="its libtpu takes them")
+@pytest.mark.skipif(jax.__version_info__ < (0, 10), reason="its libtpu takes them")
 def test_a_block_of_8_bits_cuts_no_tile_of_32_rows(compiler):
     """Of 32 rows it does, if it has 8; of 40 it does not."""
     assert "window params" in compiler.compile(cut(8, jnp.int8), ["v5e"])["v5e"]
