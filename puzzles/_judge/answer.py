@@ -129,7 +129,7 @@ class Run:
 
     @cached_property
     def as_on_tpu(self) -> list[np.ndarray] | None:
-        """All results where they run there as they may on a TPU; None if it cannot."""
+        """All results where launches run, in NumPy, as they may on a TPU; None if it cannot."""
         if all(map(_in_one_way, self.launches)):
             return self.in_numpy
         return step_by_step(self.traced, strict=True)
