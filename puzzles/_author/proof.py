@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import jax
@@ -162,10 +163,11 @@ def compiler_problems(
     for one in alternatives:
         who[variant(puzzle, one)] = f"{puzzle.place(one.quoted)}: alternative '{one.name}'"
     programs = {}
-    for fn in who:
-        for case in cases(puzzle):
-            programs.update(kernels(trace_call(case.judged(fn), *case.args)))
+    for fn, case in product(who, cases(puzzle)):
+        programs.update(kernels(trace_call(case.judged(fn), *case.args)))
     whole = cases(puzzle)[0].reference
+    for within in kernels(whole):
+        programs.pop(within, None)
     if not any(compiler.compile_all([whole, *programs.values()], chips).values()):
         return
     for fn, name in who.items():

@@ -88,9 +88,9 @@ class Graph:
 
     def __init__(self, jaxpr: ClosedJaxpr, arguments: Sequence[Any]) -> None:
         self.nodes: list[Node] = []
-        self.calls: list[Node] = []
         leaves = [Source(None, n, x, _lacks(n, x)) for n, x in enumerate(arguments)]
         self.results = self._inline(jaxpr.jaxpr, _constants(jaxpr), leaves, 1)
+        self.calls = [n for n in self.nodes if n.equation.primitive.name == PALLAS_CALL]
 
     def _inline(
         self,
@@ -126,9 +126,7 @@ class Graph:
     ) -> list[Source]:
         node = Node(equation, inputs, len(self.nodes), times, unused)
         self.nodes.append(node)
-        if equation.primitive.name == PALLAS_CALL:
-            self.calls.append(node)
-        else:
+        if equation.primitive.name != PALLAS_CALL:
             self._inside(node)
         abstract = frozenset().union(*(s.abstract for s in inputs))
         return [Source(node, n, None, abstract) for n in range(len(equation.outvars))]

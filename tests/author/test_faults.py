@@ -48,7 +48,7 @@ def told(rung: Rung, tmp_path: Path):
 
 
 @pytest.mark.graduate
-@pytest.mark.parametrize("fault", sample.share(FAULTS, 6), ids=lambda fault: fault["kind"])
+@pytest.mark.parametrize("fault", sample.share(FAULTS, 8), ids=lambda fault: fault["kind"])
 def test_a_planted_fault_is_told_with_its_place_and_remedy(told, tmp_path: Path, fault) -> None:
     problems = told(fault)
     place = fault.get("place")

@@ -107,7 +107,7 @@ def unpacked(text: str) -> list[int]:
 
 
 @pytest.mark.graduate
-@pytest.mark.parametrize("name", sample.share(RUNGS, 3))
+@pytest.mark.parametrize("name", sample.share(RUNGS, 6))
 def test_a_walk_agrees_with_the_receipt(name, shown):
     puzzle = puzzles.find(name)
     args = puzzle.arguments(0)

@@ -23,14 +23,13 @@ NEVER = (
     "Traceback",
 )
 
-
 RIGHT = [answer for answer in ANSWERS if answer["stage"] == "passed"]
 WRONG = [answer for answer in ANSWERS if answer not in RIGHT]
 
 
 @pytest.mark.graduate
 @pytest.mark.parametrize(
-    "answer", [*RIGHT, *sample.share(WRONG, 8)], ids=lambda answer: answer["name"]
+    "answer", [*RIGHT, *sample.share(WRONG, 16)], ids=lambda answer: answer["name"]
 )
 def test_what_is_said_of_an_answer(answer: dict) -> None:
     rung, said = answer["rung"], answer.get("says", ())

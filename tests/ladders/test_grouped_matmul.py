@@ -264,8 +264,8 @@ def test_gate_and_up_in_one_launch_train(dims):
 
         return jax.grad(loss, argnums=(0, 1, 2))
 
-    got = gradients(fused_gate_up.gated)(lhs, w_gate, w_up)
-    want = gradients(fused_gate_up.fused_gate_up_spec)(lhs, w_gate, w_up)
+    got = jax.jit(gradients(fused_gate_up.gated))(lhs, w_gate, w_up)
+    want = jax.jit(gradients(fused_gate_up.fused_gate_up_spec))(lhs, w_gate, w_up)
     for a, b in zip(got, want, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4 * np.sqrt(np.mean(b**2)))
     assert not np.any(got[0][int(sizes.sum()) :])

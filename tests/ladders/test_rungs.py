@@ -35,15 +35,14 @@ STAGES = ("unsolved", "error", "pallas", "values", "memory", "work", "tpu")
 KEYS = proof.SEEDS if sample.ALL else proof.SEEDS[:1]
 _on_record = functools.cache(verdicts.on_record)
 
-each_puzzle = pytest.mark.parametrize("puzzle", PUZZLES, ids=lambda puzzle: puzzle.name)
+_each = functools.partial(pytest.mark.parametrize, "puzzle", ids=lambda puzzle: puzzle.name)
+each_puzzle = _each(PUZZLES)
 # A solved notebook checks its solutions; on an older JAX, where all four run, a sixth is judged.
 IN_TURN = [] if sample.ALL or sample.PARTS > 1 else sample.share(puzzles.ladders(), 4)
 JUDGED = [puzzle for puzzle in sample.share(PUZZLES) if puzzle.ladder not in IN_TURN]
-some_puzzles = pytest.mark.parametrize("puzzle", JUDGED, ids=lambda puzzle: puzzle.name)
+some_puzzles = _each(JUDGED)
 # What an author sees at once, by `make quick`.
-every_third_puzzle = pytest.mark.parametrize(
-    "puzzle", sample.share(PUZZLES, 3), ids=lambda puzzle: puzzle.name
-)
+every_fifth_puzzle = _each(sample.share(PUZZLES, 5))
 
 
 def _pairs(pairs: list) -> pytest.MarkDecorator:
@@ -60,7 +59,7 @@ def test_solution_passes(puzzle: Puzzle) -> None:
 
 
 @pytest.mark.graduate
-@pytest.mark.parametrize("puzzle", sample.share(PUZZLES), ids=lambda puzzle: puzzle.name)
+@_each(sample.share(PUZZLES))
 def test_solution_compiles_for_a_tpu(puzzle: Puzzle, compiler: _tpu.Compiler) -> None:
     """Its first case for one, the rungs by turns; in `make graduate` all cases of all answers."""
     if puzzle.kernel:
@@ -188,7 +187,7 @@ def test_every_rule_decides_a_mistake_on_record_or_says_why_it_stays() -> None:
 
 
 @pytest.mark.graduate
-@every_third_puzzle
+@every_fifth_puzzle
 def test_whatever_is_drawn_afresh_is_small_and_passes(puzzle: Puzzle) -> None:
     assert list(proof.fresh_problems(puzzle, sample.some)) == []
 
@@ -201,7 +200,7 @@ def test_texts_and_cases_are_complete(puzzle: Puzzle) -> None:
 
 @pytest.mark.newest
 @pytest.mark.graduate
-@every_third_puzzle
+@every_fifth_puzzle
 def test_what_proves_a_rung_is_worth_something(puzzle: Puzzle) -> None:
     with keeping_traces():
         assert list(soundness.soundness_problems(puzzle)) == []

@@ -66,7 +66,7 @@ ALL = LONG | {f"drawn, {number}": partial(without_data, number) for number in ra
 
 @needs_splash
 @pytest.mark.graduate
-@pytest.mark.parametrize("name", sample.some(list(ALL), 4))
+@pytest.mark.parametrize("name", sample.some(list(ALL), 2))
 def test_no_launch_of_training_costs_more_than_productions(name: str) -> None:
     case = ALL[name]()
     table = graduation.step_costs(SOLUTION, case)

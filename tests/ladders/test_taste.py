@@ -224,7 +224,7 @@ def misfits(case: Case, fn: Callable) -> list[str]:
 
 @pytest.mark.newest
 @pytest.mark.graduate
-@pytest.mark.parametrize("puzzle", sample.share(RUNGS, 4), ids=lambda puzzle: puzzle.name)
+@pytest.mark.parametrize("puzzle", sample.share(RUNGS, 8), ids=lambda puzzle: puzzle.name)
 def test_annotations_hold_in_every_case(puzzle: Puzzle) -> None:
     judged = cases(puzzle)
     assert [bad for case in judged for bad in misfits(case, puzzle.solution)] == []

@@ -29,7 +29,7 @@ from puzzles._tpu import simulator, watch
 STEPS = 30  # of a launch, batches included
 ELEMENTS = 20_000  # of an array
 EXAMPLES = 16  # of each theme
-SIMULATED = EXAMPLES if sample.ALL else 4  # of those of a theme
+SIMULATED = EXAMPLES if sample.ALL else 2  # of those of a theme
 
 
 # What a launch is. All of it is plain data, so that a failing example can be read.
