@@ -6,7 +6,6 @@ import gc
 import math
 import os
 import re
-import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
 from typing import Any
@@ -14,6 +13,9 @@ from typing import Any
 import pytest
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")  # before JAX looks for a TPU, which libtpu notes
+import puzzles
+
+puzzles.compile_quickly()  # as a notebook's first cell does
 
 # XLA starts threads for all cores that it sees. Where each worker sees only its own, the threads of
 # two do not meet: tests of the rungs took 3 to 40 % less, by machine.
@@ -34,9 +36,7 @@ TOGETHER = re.compile(r"test_rungs\.py::.*?\[(\w+)|(test_together\.py)")
 @pytest.fixture(autouse=True)
 def no_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a verdict says must not depend on how busy the machine is."""
-    answer = sys.modules.get("puzzles._judge.answer")
-    if answer is not None:
-        monkeypatch.setattr(answer, "PATIENCE", math.inf)
+    monkeypatch.setattr("puzzles._judge.answer.PATIENCE", math.inf)
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -93,7 +94,8 @@ def test_after_a_trace_jax_is_as_it_was():
 
 def imported(setup: str, then: str = "") -> subprocess.CompletedProcess[str]:
     code = f"import jax\n{setup}\nimport puzzles\n{then}"
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    env = os.environ | {"XLA_FLAGS": ""}
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env)
 
 
 def last_words(done: subprocess.CompletedProcess[str]) -> str:

@@ -162,9 +162,7 @@ def theirs(q, k, v, lengths, table):
     return production(scaled, k, v, lengths, table, pages_per_compute_block=1)
 
 
-WITH_KEYS = [
-    (shape, dtype) for shape in SHAPES if shape != "only empty" for dtype in ("float32", "bfloat16")
-]
+WITH_KEYS = [(s, d) for s in SHAPES if s != "only empty" for d in ("float32", "bfloat16")]
 
 
 @pytest.mark.graduate

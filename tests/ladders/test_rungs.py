@@ -41,7 +41,6 @@ each_puzzle = _each(PUZZLES)
 IN_TURN = [] if sample.ALL or sample.PARTS > 1 else sample.share(puzzles.ladders(), 4)
 JUDGED = [puzzle for puzzle in sample.share(PUZZLES) if puzzle.ladder not in IN_TURN]
 some_puzzles = _each(JUDGED)
-# What an author sees at once, by `make quick`.
 every_fifth_puzzle = _each(sample.share(PUZZLES, 5))
 
 
