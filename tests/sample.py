@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
+import random
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -28,6 +29,13 @@ def drill(test: T) -> T:
     """Marks what builds wheels or environments, in minutes: only `make graduate` runs it."""
     why = "takes minutes: `make graduate` runs it"
     return pytest.mark.graduate(pytest.mark.slow(pytest.mark.skipif(not ALL, reason=why)(test)))
+
+
+def in_turn(test: T) -> T:
+    """Marks a long test: one of three states of the package runs it, and `make graduate` always."""
+    turn = random.Random(f"{seed()} {test.__name__}").randrange(3) == 0
+    skip = pytest.mark.skipif(not (ALL or turn), reason="not its turn: `make graduate` runs it")
+    return pytest.mark.graduate(pytest.mark.slow(skip(test)))
 
 
 @functools.cache

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import sample
 from jax.experimental import pallas as pl
 from launched import call
 
@@ -145,6 +146,7 @@ def test_the_package_that_jax_0_9_forgets_to_bring_is_named():
     )
 
 
+@sample.in_turn
 def test_a_newer_jax_is_not_refused_and_an_xla_that_was_tried_is_told_to_compile_quickly():
     then = (
         "import os; puzzles.compile_quickly(); print(os.environ.get('XLA_FLAGS'), jax.jit(abs)(-1))"

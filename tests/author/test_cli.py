@@ -5,6 +5,7 @@ import shutil
 import sys
 
 import pytest
+import sample
 
 from puzzles import __main__ as cli
 from puzzles import _author
@@ -13,6 +14,7 @@ from puzzles._author import commands, notebook, repository
 pytestmark = pytest.mark.newest  # JAX changes nothing here
 
 
+@sample.in_turn
 def test_a_readme_without_a_table_is_left_alone(tmp_path):
     shutil.copy(repository.ROOT / "pyproject.toml", tmp_path)
     (tmp_path / "README.md").write_text("# Mine\n", encoding="utf-8")

@@ -6,6 +6,7 @@ import types
 from pathlib import Path
 
 import pytest
+import sample
 
 from puzzles import _ladders
 from puzzles._author import gate, proofs
@@ -114,7 +115,7 @@ def test_a_proof_that_fails_is_torn_or_of_another_text_is_not_kept(kept: proofs.
     assert there(kept) == ""
 
 
-@pytest.mark.slow
+@sample.in_turn
 def test_verify_says_how_far_it_is_and_how_much_was_proven_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:

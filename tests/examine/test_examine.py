@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import launches
 import pytest
 import sabotage
+import sample
 from IPython.core.formatters import PlainTextFormatter
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
@@ -144,7 +145,7 @@ def over(grid):
     return call(kernel, S((8 * grid[0], 128), f32), grid, [read], written)
 
 
-@pytest.mark.slow
+@sample.in_turn
 def test_what_is_too_large_is_simulated_in_part_or_not_and_it_says_so() -> None:
     examine(over((2, 2)), X)  # what JAX imports and compiles once
     start = time.process_time()  # of one process: other people's seconds are not ours
@@ -215,6 +216,7 @@ def test_arguments_are_written_as_jax_prints_shapes_or_as_numbers_and_python() -
             targets.argument(text)
 
 
+@sample.in_turn
 def test_the_pictures_of_the_page_are_what_it_says(monkeypatch) -> None:
     monkeypatch.setattr(sys, "argv", ["draw.py", "--check"])
     assert runpy.run_path(str(ROOT / "docs" / "draw.py"))["main"]() == 0

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import production
 import pytest
+import sample
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from launched import call
@@ -159,6 +160,7 @@ def test_what_hangs_over_an_edge_of_a_mask_is_no_zero(dtype: type) -> None:
     assert told(examine(fn, jnp.zeros((12, 128), dtype))) == [("uninitialised", "o_ref", (0,))]
 
 
+@sample.in_turn
 @pytest.mark.parametrize("masked", [False, True])
 def test_an_edge_is_looked_at_though_the_grid_is_too_long(
     masked: bool, monkeypatch: pytest.MonkeyPatch
@@ -201,6 +203,7 @@ def test_a_block_that_comes_back_and_is_written_whole_is_no_error(reads: bool) -
     assert reads or any("all steps" in line for line in found.looked)
 
 
+@sample.in_turn
 def test_a_loop_of_many_turns_in_one_step_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sanitizer, "CALLS", 1000)  # twenty times as many in earnest
 

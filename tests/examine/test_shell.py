@@ -76,7 +76,7 @@ def test_what_could_not_be_looked_at_exits_with_2(
     assert says in capfd.readouterr().out
 
 
-@pytest.mark.slow
+@sample.in_turn
 @pytest.mark.usefixtures("folder")
 def test_standard_output_is_one_json_document(capfd: pytest.CaptureFixture) -> None:
     assert main(["examine", "printing:double", "f32[16,128]", "--json"]) == 0

@@ -38,7 +38,7 @@ def test_nothing_is_wrong_with_a_right_kernel(name: str) -> None:
     assert found.code == 0
 
 
-@pytest.mark.slow
+@sample.in_turn
 @pytest.mark.skipif(not has_libtpu(), reason="needs libtpu")
 @pytest.mark.parametrize("name", sample.some(COMPILED))
 def test_the_compiler_agrees(name: str) -> None:

@@ -124,6 +124,7 @@ def test_what_is_wrong_between_devices_is_told_with_its_line(told: dict, what: s
     assert (kind, WRONG[what][1] in says) == (WRONG[what][0], True)
 
 
+@sample.in_turn
 def test_the_shell_gives_a_kernel_that_speaks_its_devices(tmp_path: Path) -> None:
     text = Path(__file__).read_text(encoding="utf-8")
     text += "\n\ndef make():\n    return ring('no wait_recv'), FORM\n"

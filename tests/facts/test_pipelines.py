@@ -260,6 +260,7 @@ def test_a_third_slot_is_one_step_and_one_block_more():
     assert three.hbm_bytes == two.hbm_bytes
 
 
+@sample.in_turn
 def test_smem_pads_rows_to_128_numbers(compiler):
     def copy(table_ref, x_ref, o_ref):
         o_ref[...] = x_ref[...]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import sample
 
 from puzzles import find
 from puzzles._judge import cases, memory
@@ -19,7 +20,7 @@ def simulated(name, number, thorough):
     return answer.ran["simulator"]
 
 
-@pytest.mark.slow
+@sample.in_turn
 @pytest.mark.parametrize(("thorough", "count"), [(False, 0), (True, 3)])
 def test_all_kernels_are_simulated_if_asked_for(monkeypatch, thorough, count):
     watched = []

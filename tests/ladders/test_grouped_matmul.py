@@ -202,6 +202,8 @@ def test_numbers_and_work_are_those_of_ragged_dot_and_megablox(rung, dtype):
 # The list of visits that Megablox goes through
 
 EACH = 50  # group sizes for each of seven shapes: 350
+OF_SIZES = [(5, 512, 128), (8, 1024, 64), (1, 384, 128), (16, 512, 32), (64, 1024, 128)]
+OF_SIZES += [(3, 128, 128), (64, 8192, 512)]
 
 
 def megablox(group_sizes, M, bm):
@@ -217,18 +219,8 @@ def megablox(group_sizes, M, bm):
     return group_ids, tile_ids, num_steps
 
 
-@pytest.mark.parametrize(
-    ("E", "M", "bm"),
-    [
-        (5, 512, 128),
-        (8, 1024, 64),
-        (1, 384, 128),
-        (16, 512, 32),
-        (64, 1024, 128),
-        (3, 128, 128),
-        (64, 8192, 512),
-    ],
-)
+@sample.in_turn
+@pytest.mark.parametrize(("E", "M", "bm"), OF_SIZES)
 def test_the_visits_are_those_of_megablox(E, M, bm):
     mine, theirs = (jax.jit(functools.partial(fn, M=M, bm=bm)) for fn in (tile_metadata, megablox))
     for n in range(EACH):

@@ -59,8 +59,7 @@ def test_the_cell_about_several_devices_runs_on_any_number_of_them(devices: int)
     assert f"yours: {says}" in said(first, SETUP, mine, code)
 
 
-@pytest.mark.slow
-@pytest.mark.graduate
+@sample.in_turn
 @pytest.mark.parametrize("devices", sample.some([1, 2, 4]))
 def test_the_layer_in_which_all_meet_equals_a_dense_mixture(devices: int) -> None:
     """The cell asserts it. It runs what a learner wrote where that passed its check."""

@@ -101,12 +101,11 @@ def test_bf16_is_summed_in_f32_and_rounded_once(name):
 
 
 # dtype, page, key heads, query heads a key head, head dim: the parameters of JAX's own
-# test_paged_attention that these rungs have. Eight key heads take five seconds.
-HEADS = (1, 8) if sample.ALL else (1,)
-JAXS = list(itertools.product(("float32", "bfloat16"), (16, 32, 64), HEADS, (1, 4, 8), (128, 256)))
+# test_paged_attention that these rungs have.
+JAXS = list(itertools.product(("float32", "bfloat16"), (16, 32, 64), (1, 8), (1, 4, 8), (128, 256)))
 
 
-@pytest.mark.graduate
+@sample.in_turn
 @pytest.mark.parametrize(("dtype", "page", "K", "group", "H"), sample.some(JAXS))
 def test_numbers_on_the_shapes_of_jaxs_own_test(dtype, page, K, group, H):
     r = np.random.default_rng(page * K + group)
@@ -123,7 +122,7 @@ def test_numbers_on_the_shapes_of_jaxs_own_test(dtype, page, K, group, H):
     np.testing.assert_allclose(got, want, rtol=2e-2, atol=1e-2)
 
 
-@pytest.mark.graduate
+@sample.in_turn
 @pytest.mark.parametrize("dtype", sample.some(["float32", "bfloat16"]))
 def test_pages_padded_with_nan_beside_the_reference_of_jaxs_ragged_kernel(dtype):
     lengths = (1, PAGE - 1, PAGE, 5 * PAGE + 3, 37)
@@ -138,7 +137,7 @@ def test_pages_padded_with_nan_beside_the_reference_of_jaxs_ragged_kernel(dtype)
     np.testing.assert_allclose(*(np.asarray(x, np.float32) for x in (got, want)), limit, limit)
 
 
-@pytest.mark.graduate
+@sample.in_turn
 @pytest.mark.parametrize("seed", sample.some(range(24)))
 def test_numbers_on_texts_that_are_drawn(seed):
     r = np.random.default_rng(seed)
@@ -165,7 +164,7 @@ def theirs(q, k, v, lengths, table):
 WITH_KEYS = [(s, d) for s in SHAPES if s != "only empty" for d in ("float32", "bfloat16")]
 
 
-@pytest.mark.graduate
+@sample.in_turn
 @pytest.mark.parametrize(("shape", "dtype"), sample.some(WITH_KEYS))
 def test_numbers_and_fetches_beside_jax(shape, dtype):
     args = clean(made(np.random.default_rng(5), *SHAPES[shape], garbage=1.0, dtype=dtype))

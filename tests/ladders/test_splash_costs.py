@@ -88,6 +88,7 @@ def ids_again(case: Case) -> int:
     return 0 if case.segment_ids is None else (K - 1) * S // case.bk
 
 
+@sample.in_turn
 @needs_splash
 def test_a_rule_takes_fewer_steps_and_bytes_than_production_and_stored_patterns_more() -> None:
     case = LONG["window of 1024"]()

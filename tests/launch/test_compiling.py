@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import sample
 
 from puzzles._launch import on_cpu
 
@@ -17,6 +18,7 @@ def _through_on_cpu(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return np.asarray(on_cpu(program, [a, b])[0])
 
 
+@sample.in_turn
 @pytest.mark.parametrize("dot", [_through_on_cpu, jax.jit(jnp.dot)])
 def test_a_dot_reads_the_factor_that_it_is_given_now(dot: Callable) -> None:
     r = np.random.default_rng(0)

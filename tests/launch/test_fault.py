@@ -8,6 +8,7 @@ from random import Random
 import jax
 import jax.numpy as jnp
 import pytest
+import sample
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from launched import call
@@ -79,6 +80,7 @@ def tried(x, o, counts, grid, semantics) -> list[tuple]:
     return sorted(told + clashes[:1], key=str)
 
 
+@sample.in_turn
 def test_what_is_wrong_with_blocks_is_what_trying_every_step_finds() -> None:
     kinds = set()
     for seed in range(150):

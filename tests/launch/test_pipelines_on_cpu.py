@@ -7,6 +7,7 @@ import sys
 
 import jax
 import pytest
+import sample
 
 SETUP = """
 import jax, jax.numpy as jnp
@@ -45,6 +46,7 @@ except ValueError as error:
 """
 
 
+@sample.in_turn
 @pytest.mark.skipif(jax.default_backend() == "tpu", reason="a TPU is no CPU")
 def test_a_pipeline_runs_where_it_is_called_and_nothing_else_changes():
     done = subprocess.run(

@@ -9,6 +9,7 @@ from random import Random
 import jax
 import jax.numpy as jnp
 import pytest
+import sample
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from launched import call, one
@@ -116,6 +117,7 @@ def expected(lines: list[Line], out: str) -> tuple[tuple, tuple, tuple, tuple]:
     )
 
 
+@sample.in_turn
 def test_what_is_touched_is_what_a_replay_of_the_kernel_touches() -> None:
     said = [0, 0, 0, 0]
     for seed in range(120):

@@ -243,7 +243,7 @@ def test_a_kernel_that_is_lost_among_others_is_missed(compiler):
     assert told["v5e"] == (1, "it compiled, but no kernel is left in it: is its result used?")
 
 
-@pytest.mark.slow
+@sample.in_turn
 @pytest.mark.usefixtures("compiler")
 def test_a_dead_worker_is_an_answer_and_the_next_request_works():
     with Compiler() as mortal:
@@ -251,7 +251,7 @@ def test_a_dead_worker_is_an_answer_and_the_next_request_works():
         assert mortal.compile(traced(launch(), shape(256, 256)), ["v5e"]) == {"v5e": None}
 
 
-@pytest.mark.slow
+@sample.in_turn
 @pytest.mark.usefixtures("compiler")
 def test_a_worker_that_takes_too_long_is_an_answer():
     with Compiler(timeout=0.01) as hasty:

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import sample
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from launched import HBM, call, copy_kernel, refused, simulated, traced
@@ -126,6 +127,7 @@ def test_a_loop_around_a_launch(reverse):
         np.testing.assert_allclose(got, want, rtol=1e-6)
 
 
+@sample.in_turn
 def test_parallel_axes_run_in_the_order_of_the_seed_and_steps_stay_right():
     parallel = trace_call(launch(loads, dimension_semantics=("parallel", "parallel")), X)
     for seed in range(4):
@@ -139,6 +141,7 @@ def test_shapes_alone_are_not_simulated():
         simulated(launch(), FORM)
 
 
+@sample.in_turn
 def test_importing_starts_no_backend():
     code = "import puzzles\nfrom jax._src import xla_bridge\nassert not xla_bridge._backends"
     subprocess.run([sys.executable, "-c", code], check=True)
