@@ -235,7 +235,7 @@ importlib.util.find_spec = lambda name: None if name in missing else real(name)
 """
 
 
-@pytest.mark.slow
+@sample.in_turn
 def test_the_setup_cell_installs_only_what_is_missing(learner, environment, tmp_path):
     setup = code(learner[LADDERS[0]])[0]
     pretences = [([], True), (["puzzles"], True), (["jaxtyping"], True), (["puzzles"], False)]

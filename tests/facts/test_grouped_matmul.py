@@ -103,6 +103,7 @@ def test_products_are_the_price_where_experts_have_many_rows_and_bytes_where_few
     assert dearest == ["products", "bytes", "bytes"]
 
 
+@sample.in_turn
 def test_a_chip_takes_no_step_for_others_and_one_term_of_the_sum_is_not_zero():
     M, sizes = 256, jnp.array([50, 30, 100, 0, 30, 20])
     r = np.random.default_rng(0)
@@ -139,6 +140,7 @@ def test_jax_does_not_differentiate_a_grouped_matmul():
         jax.vjp(lambda w: solution(jnp.ones((64, 128)), w, sizes), jnp.ones((1, 128, 128)))
 
 
+@sample.in_turn
 def test_a_training_step_at_mixtrals_shapes():
     M, D, F, E, top_k = 8192, 4096, 14_336, 8, 2
     x, (w_in, w_out) = S((M, D), bf16), (S(s, bf16) for s in [(E, D, F), (E, F, D)])
@@ -167,6 +169,7 @@ def megablox(lhs, rhs, sizes):
     return gmm(lhs, rhs, sizes, lhs.dtype, (64, 128, 128), interpret=True)
 
 
+@sample.in_turn
 def test_megablox_leaves_garbage_in_nobodys_rows():
     args = jnp.ones((192, 128)), jnp.ones((2, 128, 128)), jnp.array([30, 50])
     tile = slice(80, 128)  # the rest of the last tile that is visited

@@ -62,6 +62,7 @@ def test_a_row_that_attends_to_nothing_becomes_a_mean_of_values():
     assert not interpreted(puzzle.solution, q, k, v, ids, others).any()
 
 
+@sample.in_turn
 def test_the_causal_mask_hides_padded_keys_where_there_are_no_more_queries_than_keys():
     puzzle = puzzles.find("segment_attention")
     q, k, v = np.random.default_rng(0).normal(size=(3, 256, 16)).astype(np.float32)

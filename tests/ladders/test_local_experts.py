@@ -39,10 +39,12 @@ def said(*lines: str, **environment: str) -> str:
     return done.stdout.strip()
 
 
+@sample.in_turn
 def test_the_setup_cell_makes_four_devices_and_may_run_again() -> None:
     assert said(SETUP_FIRST, STARTS, COUNTS, SETUP_FIRST, STARTS, COUNTS) == "4\n4"
 
 
+@sample.in_turn
 def test_where_jax_runs_already_the_setup_cell_does_no_harm() -> None:
     assert said(COUNTS, SETUP_FIRST, STARTS, COUNTS) == "1\n1"
 

@@ -206,14 +206,15 @@ def test_what_proves_a_rung_is_worth_something(puzzle: Puzzle) -> None:
 
 
 @pytest.mark.newest
-@each_puzzle
+@pytest.mark.graduate
+@every_fifth_puzzle
 def test_the_production_shape_compares_costs(puzzle: Puzzle) -> None:
     with keeping_traces():
         assert list(proof.scale_problems(puzzle)) == []
 
 
 @pytest.mark.graduate
-@some_puzzles
+@every_fifth_puzzle
 def test_the_reference_is_far_from_being_refused(puzzle: Puzzle) -> None:
     """On its first case, which has run already; in `make graduate` on all."""
     some = puzzle if sample.ALL else _first_case_of(puzzle)

@@ -47,6 +47,7 @@ def test_same_numbers_and_no_more_work_than_production(number: int) -> None:
         graduation.examine(SOLUTION, drawn(number))
 
 
+@sample.in_turn
 def test_what_is_drawn_has_all_that_the_summit_takes() -> None:
     """Of each kind of mask: heads, groups, dtypes, caps, documents, head dims, empty rows."""
     for kind in KINDS:
@@ -302,6 +303,7 @@ def everywhere(compare: Callable, fn: Callable) -> None:
         compare(fn, *table_of(number))
 
 
+@sample.in_turn
 def test_tables_are_those_of_production() -> None:
     everywhere(same_tables, classify_blocks)
 
