@@ -269,6 +269,12 @@ PUZZLE = Puzzle(
             new="jnp.sum(p)",
             says="the weights of each query sum to 1: sum along axis 1, and keep that axis",
         ),
+        Mistake(
+            "divides by the sum of the scores",
+            old="jnp.sum(p, axis=1, keepdims=True)",
+            new="jnp.sum(s, axis=1, keepdims=True)",
+            says="the weights are their exponentials: p is summed, not s",
+        ),
     ],
     alternatives=[
         Alternative(

@@ -366,6 +366,18 @@ PUZZLE = Puzzle(
             says="dk's accumulator holds garbage at first (NaN here), and then the sum of the column before: start both",
         ),
         Mistake(
+            "never stores dk",
+            old=_STORE_DK,
+            new="pass",
+            says="an output that nobody writes holds garbage (NaN here): store dk, too, where the column ends",
+        ),
+        Mistake(
+            "never stores dv",
+            old=_STORE_DV,
+            new="pass",
+            says="an output that nobody writes holds garbage (NaN here): store dv, too, where the column ends",
+        ),
+        Mistake(
             "keeps only the last tile of dk",
             old=_DK,
             new=_DK.replace("+=", "="),
@@ -376,6 +388,11 @@ PUZZLE = Puzzle(
             old=_DV,
             new=_DV.replace("+=", "="),
             says="dv is a sum over all tiles of its column: add to its accumulator",
+        ),
+        Mistake(
+            "keeps only the last tile of both",
+            edits=((_DV, _DV.replace("+=", "=")), (_DK, _DK.replace("+=", "="))),
+            says="dk and dv are sums over all tiles of their column: add to the accumulators",
         ),
         Mistake(
             "swaps p and ds",

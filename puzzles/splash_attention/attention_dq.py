@@ -501,6 +501,12 @@ PUZZLE = Puzzle(
             says="where the cap bends a score, less of the gradient passes: multiply ds by slope",
         ),
         Mistake(
+            "bends dp without its mean",
+            old=_DS,
+            new="ds = p * (dp * slope - delta)",
+            says="the slope multiplies the whole difference: p * (dp - delta) * slope",
+        ),
+        Mistake(
             "keeps only the last tile",
             old=_SUM,
             new="acc_ref[...] = scale * dq",

@@ -274,6 +274,11 @@ PUZZLE = Puzzle(
             says="weights sum to 1 over the whole row, not over each block of keys",
         ),
         Mistake(
+            "divides only the new part of acc by l",
+            edits=((_ACC, "acc_ref[...] = alpha * acc_ref[...] + pv / l_ref[...]"), (_STORE, "o_ref[...] = acc_ref[...]")),
+            says="l is not complete yet, and the old part was divided by another one: keep sums, and divide both at the end",
+        ),
+        Mistake(
             "does not divide by l",
             old=_STORE,
             new="o_ref[...] = acc_ref[...]",
@@ -314,7 +319,7 @@ PUZZLE = Puzzle(
             new="",
             says="there is more than one way to get it. Scratch that is read before it was started holds "
             "garbage (NaN here), and so does an output that is never stored: j is the program id of axis 1. "
-            "alpha upside down overflows in the first step. And -inf - (-inf) is NaN",
+            "alpha upside down overflows in the first step, and so does p shifted by the old maximum. And -inf - (-inf) is NaN",
         ),
         Mistake(
             "starts over at every step",

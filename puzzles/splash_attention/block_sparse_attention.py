@@ -295,6 +295,12 @@ PUZZLE = Puzzle(
             says="the tables lie row by row: block (i, j) is number i · J + j",
         ),
         Mistake(
+            "looks in the table of kinds at (j, i)",
+            old=_KIND,
+            new="kind = block_mask_ref[j * pl.num_programs(0) + i]",
+            says="the tables lie row by row: block (i, j) is number i · J + j, and J is `pl.num_programs(1)`",
+        ),
+        Mistake(
             "looks in both tables at (j, i)",
             edits=(
                 (_KIND, "kind = block_mask_ref[j * pl.num_programs(0) + i]"),
@@ -464,6 +470,12 @@ PUZZLE = Puzzle(
             old="mask = mask_ref[...] | (kind == 2)",
             new="mask = mask_ref[...] & (kind == 2)",
             says="& asks for both: a block shows what its pattern shows, or, if it is full, everything",
+        ),
+        Mistake(
+            "hides full blocks",
+            old=_MASK,
+            new="mask = mask_ref[...] & (kind == 1)",
+            says="& asks for both: where the kind is 2 everything counts, whatever the pattern in VMEM says: `mask_ref[...] | (kind == 2)`",
         ),
         Mistake(
             "swaps partial and full",

@@ -227,7 +227,7 @@ def accepts(answer, mask, bq, bk):
             where = f"is stored as pattern {right[0]}" if right else "is stored nowhere"
             raise AssertionError(
                 f"`mask_index` gives pattern {n} to block ({i}, {j}), which holds another one: its "
-                f"own {where}"
+                f"own, mask[{i * bq}:{(i + 1) * bq}, {j * bk}:{(j + 1) * bk}], {where}"
             )
     different = len({pattern.tobytes() for pattern in partial_masks})
     assert different == len(partial_masks), (
@@ -287,7 +287,7 @@ PUZZLE = Puzzle(
             "counts on rows that lie one behind the other",
             old=_BLOCKS,
             new="blocks = np.lib.stride_tricks.as_strided(mask, (T // bq, S // bk, bq, bk), (bq * S, bk, S, 1))",
-            says="which holds another one: its own is stored nowhere",
+            says="its own, mask[0:64, 0:128], is stored nowhere",
         ),
         Mistake(
             "calls every block that has work full",
@@ -318,7 +318,7 @@ PUZZLE = Puzzle(
             "reshapes without putting the axes in order",
             old=_BLOCKS,
             new="blocks = mask.reshape(T // bq, S // bk, bq, bk)",
-            says="which holds another one: its own is stored nowhere",
+            says="its own, mask[0:64, 0:128], is stored nowhere",
         ),
         Mistake(
             "takes bq for columns and bk for rows",
@@ -336,7 +336,7 @@ PUZZLE = Puzzle(
             "takes blocks with as many elements for equal",
             old=_KEY,
             new="key = blocks[i, j].sum()",
-            says="which holds another one: its own is stored nowhere",
+            says="its own, mask[0:128, 64:128], is stored nowhere",
         ),
         Mistake(
             "numbers the partial blocks, not the patterns",
@@ -352,7 +352,7 @@ PUZZLE = Puzzle(
             "notes the number only when a pattern is new",
             old=_STORE,
             new=_STORE.replace("        mask_index", "            mask_index"),
-            says="which holds another one: its own is stored as pattern 1",
+            says="its own, mask[192:256, 128:256], is stored as pattern 1",
         ),
         Mistake(
             "stores full blocks and empty ones, too",

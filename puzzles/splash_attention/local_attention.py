@@ -369,6 +369,12 @@ PUZZLE = Puzzle(
             says="`jnp.abs` looks ahead as far as back: a row sees columns up to its own number",
         ),
         Mistake(
+            "rounds the first block up",
+            old="first_needed = (i * bq - window + 1) // bk",
+            new="first_needed = pl.cdiv(i * bq - window + 1, bk)",
+            says="the first column that is seen may lie inside a block: subtract, row - window + 1, then divide once, and round down",
+        ),
+        Mistake(
             "divides row and window apart",
             old="first_needed = (i * bq - window + 1) // bk",
             new="first_needed = i * bq // bk - window // bk",

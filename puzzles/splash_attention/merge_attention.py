@@ -227,7 +227,7 @@ PUZZLE = Puzzle(
         Mistake(
             "weighs by lse and not by its exponential",
             old=_O,
-            new="o = jnp.where(l == 0.0, 0.0, jnp.nan_to_num((lse1 * o1 + lse2 * o2) / (lse1 + lse2)))",
+            new="o = (lse1 * o1 + lse2 * o2) / (lse1 + lse2)",
             says="an lse is a logarithm: the weight of a part is exp(lse)",
         ),
         Mistake(
@@ -260,6 +260,12 @@ PUZZLE = Puzzle(
             new="m = jnp.maximum(lse1, -1e30)",
             says="where the other part is far above it, or the only one that sees anything, exp(lse2 - lse1) overflows: shift by the "
             "larger of the two",
+        ),
+        Mistake(
+            "starts the maximum at 0",
+            old=_M,
+            new=_M.replace("-1e30", "0.0"),
+            says="where both lse lie far below 0, both exponentials underflow: start below any lse, at -1e30",
         ),
         Mistake(
             "shifts by nothing where a part is empty",
@@ -302,6 +308,24 @@ PUZZLE = Puzzle(
             old=_RETURN,
             new="return o, jnp.where(l == 0.0, -jnp.inf, m)",
             says="the smaller part counts, too: lse is m + log l",
+        ),
+        Mistake(
+            "returns m for lse",
+            old=_RETURN,
+            new="return o, m",
+            says="the smaller part counts, too, and in a row that sees nothing m is -1e30: lse is m + log l",
+        ),
+        Mistake(
+            "adds the sum without its logarithm",
+            old=_RETURN,
+            new="return o, m + l",
+            says="m is an exponent and l is not: add log l",
+        ),
+        Mistake(
+            "subtracts the logarithm",
+            old=_RETURN,
+            new="return o, m - jnp.log(l)",
+            says="l is a sum of exp(lse - m): exp(m) · l has the logarithm m + log l",
         ),
         Mistake(
             "adds the two lse",

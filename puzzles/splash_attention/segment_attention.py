@@ -265,6 +265,12 @@ PUZZLE = Puzzle(
             says="the ids are cut along their columns, and the map has to return j there",
         ),
         Mistake(
+            "takes the first block of ids for all queries",
+            old=_Q_SPEC,
+            new=_Q_SPEC.replace("(i, 0)", "(0, 0)"),
+            says="the ids are cut along their rows, and the map has to return i there",
+        ),
+        Mistake(
             "leaves garbage in rows that attend to nothing",
             old=_SCORES,
             new=_SCORES.replace("-jnp.inf", "-1e30"),

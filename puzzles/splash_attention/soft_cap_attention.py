@@ -257,6 +257,12 @@ def soft_cap_attention_kernel(q_ref, k_ref, v_ref, o_ref, m_ref, l_ref, acc_ref,
             says="a score of 0 is a score like any other: its exponential is not zero",
         ),
         Mistake(
+            "masks with -cap",
+            old="column <= row, s, -jnp.inf",
+            new="column <= row, s, -cap",
+            says="that is a score like any other, and the future counts: mask with -inf",
+        ),
+        Mistake(
             "masks the past instead of the future",
             old=_MASK,
             new=_MASK.replace("<=", ">="),

@@ -202,6 +202,11 @@ PUZZLE = Puzzle(
             says="axis 0 counts blocks of rows. A row begins where axis 1 does, at `pl.program_id(1) == 0`",
         ),
         Mistake(
+            "starts both where axis 0 begins",
+            edits=((_START, _START.replace("program_id(1)", "program_id(0)")), (_ZERO, _ZERO.replace("program_id(1)", "program_id(0)"))),
+            says="axis 0 counts blocks of rows. A row begins where axis 1 does, in both kernels at `pl.program_id(1) == 0`",
+        ),
+        Mistake(
             "does not subtract the maximum",
             old="jnp.exp(x_ref[...] - m_ref[...])",
             new="jnp.exp(x_ref[...])",

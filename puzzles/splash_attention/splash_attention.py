@@ -356,6 +356,12 @@ PUZZLE = Puzzle(
             says="only the last row's block is written: every row ends with a visit where `flags & 8` is set",
         ),
         Mistake(
+            "starts and stores once for the whole list",
+            old=_FLAGS,
+            new="first = pl.program_id(0) == 0\n    last = pl.program_id(0) == pl.num_programs(0) - 1",
+            says="each row has a first and a last visit: bits 4 and 8 of flags say which",
+        ),
+        Mistake(
             "starts and stores in live tiles only",
             old=_FLAGS,
             new="first, last = (flags & 4 != 0) & (kind != 0), (flags & 8 != 0) & (kind != 0)",
@@ -445,6 +451,12 @@ PUZZLE = Puzzle(
             says="full tiles, of kind 2, have work, too",
         ),
         Mistake(
+            "computes only full tiles",
+            old=_ALIVE,
+            new="needed = kind == 2",
+            says="partial tiles, of kind 1, have work, too",
+        ),
+        Mistake(
             "reads the flags of the row",
             old="flags_ref[pl.program_id(0)]",
             new="flags_ref[rows_ref[pl.program_id(0)]]",
@@ -504,6 +516,11 @@ PUZZLE = Puzzle(
             new="""                pl.BlockSpec((bk, H), lambda t, rows, cols, masks, flags: (rows[t], 0)),
                 pl.BlockSpec((bk, H), lambda t, rows, cols, masks, flags: (rows[t], 0)),""",
             says="keys and values stand in cols, queries and output in rows",
+        ),
+        Mistake(
+            "names the lists in another order in its index maps",
+            edits=((_Q + _K * 2, (_Q + _K * 2).replace("rows, cols,", "cols, rows,")), (_OUT, _OUT.replace("rows, cols,", "cols, rows,"))),
+            says="a map gets them as the call has them, rows, cols, masks, flags, whatever it calls them",
         ),
         Mistake(
             "writes the output at block t",

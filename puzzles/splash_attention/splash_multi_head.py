@@ -543,6 +543,18 @@ PUZZLE = Puzzle(
             says="ids of keys go with the keys, and those go by cols",
         ),
         Mistake(
+            "takes the first block of ids for all queries",
+            old=_Q_IDS,
+            new=_Q_IDS.replace("rows[t] % R", "0"),
+            says="the ids are cut along their rows, and the map has to return rows[t] % R there",
+        ),
+        Mistake(
+            "takes the first block of ids for all keys",
+            old=_KV_IDS,
+            new=_KV_IDS.replace("cols[t]", "0"),
+            says="the ids are cut along their columns, and the map has to return cols[t] there",
+        ),
+        Mistake(
             "ignores the segments",
             old=_IDS,
             new="            pass\n",
@@ -565,6 +577,12 @@ PUZZLE = Puzzle(
             old="mask_ref[...] | (kind == 2)",
             new="mask_ref[...]",
             says="the block in mask_ref says nothing about a full tile: all of its scores count",
+        ),
+        Mistake(
+            "forgets that | binds tighter than ==",
+            old="mask_ref[...] | (kind == 2)",
+            new="mask_ref[...] | kind == 2",
+            says="it compares the pattern and the kind together with 2: write (kind == 2) in parentheses",
         ),
         Mistake(
             "lets full tiles see other documents",
@@ -592,6 +610,22 @@ PUZZLE = Puzzle(
             "numbers rows and columns within the block",
             edits=(("rows_ref[t] * q_ref.shape[0] + ", ""), ("cols_ref[t] * k_ref.shape[0] + ", "")),
             says="the rule wants numbers in the whole sequence: row 0 of the block is row rows_ref[t] * bq",
+        ),
+        Mistake(
+            "takes the step for row and column of tiles",
+            edits=(("rows_ref[t] * q_ref", "t * q_ref"), ("cols_ref[t] * k_ref", "t * k_ref")),
+            says="which tile a visit has stands in the lists: rows_ref[t] and cols_ref[t]",
+        ),
+        Mistake(
+            "does not multiply by the size of a tile",
+            edits=(("rows_ref[t] * q_ref.shape[0]", "rows_ref[t]"), ("cols_ref[t] * k_ref.shape[0]", "cols_ref[t]")),
+            says="rows_ref and cols_ref count tiles: multiply by bq and bk",
+        ),
+        Mistake(
+            "numbers along the wrong axes",
+            old=_RULED,
+            new=_RULED.replace("shape, 0", "shape, X").replace("shape, 1", "shape, 0").replace("X", "1"),
+            says="`broadcasted_iota(dtype, shape, 0)` counts along axis 0: it numbers the rows, and with a 1 the columns",
         ),
         Mistake(
             "swaps rows and columns in the rule",
@@ -769,6 +803,12 @@ PUZZLE = Puzzle(
             says="the scale is 1/√H, and H is the last axis of q and k, `q_ref.shape[-1]`",
         ),
         Mistake(
+            "takes the width of the values for H",
+            old="s *= q_ref.shape[-1] ** -0.5",
+            new="s *= v_ref.shape[-1] ** -0.5",
+            says="the scale is 1/√H, and H is the last axis of q and k, `q_ref.shape[-1]`",
+        ),
+        Mistake(
             "takes the key head from the grid alone",
             old="return (h + rows[t] // R) // (N // K), cols[t], 0",
             new="return h // (N // K), cols[t], 0",
@@ -805,6 +845,12 @@ PUZZLE = Puzzle(
             old="s = soft_cap * jnp.tanh(s / soft_cap)",
             new="s = jnp.tanh(s / soft_cap)",
             says="tanh gives numbers between -1 and 1: times the cap they are scores",
+        ),
+        Mistake(
+            "does not divide by the cap",
+            old="jnp.tanh(s / soft_cap)",
+            new="jnp.tanh(s)",
+            says="small scores must pass as they are, and cap · tanh(s) makes them cap times larger",
         ),
     ],
     alternatives=[

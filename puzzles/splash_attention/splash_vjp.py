@@ -440,6 +440,12 @@ PUZZLE = Puzzle(
             says="delta is the sum of o * do over a row, not of do alone",
         ),
         Mistake(
+            "multiplies do by itself in delta",
+            old=_PRODUCTS,
+            new="products = do.astype(jnp.float32) * do.astype(jnp.float32)",
+            says="delta is the sum of o * do over a row",
+        ),
+        Mistake(
             "leaves do out of delta",
             old=_PRODUCTS,
             new="products = o.astype(jnp.float32)",
@@ -474,6 +480,12 @@ PUZZLE = Puzzle(
             old=_ARGS,
             new=_ARGS.replace("soft_cap", "None"),
             says="the weights are computed again, so they need the same cap as on the way forward",
+        ),
+        Mistake(
+            "forgets segments, cap and rule on the way back",
+            old=_ARGS,
+            new="args = q, k, v, do, lse, delta, tiles, partial_masks",
+            says="both passes take eleven arguments, and without the last three they compute other weights",
         ),
         Mistake(
             "scales the gradient of q once more",
