@@ -82,8 +82,8 @@ class Puzzle:
         solution's, at that shape.
     fresh: `(rng) -> dict` of a case's dims, small and out of at most eight shapes; one such case
         is drawn for each answer after all `cases` pass.
-    keeps: what the data of that case must keep of what `inputs` draws, by argument: some of "sign",
-        "size", "jump", "order", "zero", "finite" (the names of `_judge/case.py`), or "all".
+    keeps: what is not changed in the data of that case, by argument: some of "sign", "larger",
+        "smaller", "jump", "order", "zero", "finite" (the names of `_judge/case.py`), or "all".
     roundings: how often a result may be rounded to its dtype on the way, where a rung asks for it.
     tolerance: relative and absolute, in units of the expected values' root mean square, for all
         results or by their dtype's name; unless given, 2e-5 for f32 and 1e-2 for bf16.

@@ -208,7 +208,7 @@ def _read_only(leaf: Any) -> Any:
 
 _PERIOD = 8  # rows or columns that come again: no block is shorter
 # As `Puzzle.keeps` calls what must not be changed.
-_CHANGES = ("sign", "size", "jump", "order", "zero", "finite")
+_CHANGES = ("sign", "larger", "smaller", "jump", "order", "zero", "finite")
 
 
 def wild(puzzle: Puzzle, args: tuple, seed: int) -> tuple[tuple, str]:
@@ -250,8 +250,8 @@ def _changed(x: Any, name: str, r: np.random.Generator) -> Any:
     match name:
         case "sign":
             first_half[...] = -np.abs(first_half)
-        case "size":
-            changed *= np.float32(2.0 ** r.choice([-6, -3, 2]))
+        case "larger" | "smaller":  # by a power of 2, so that no digit is lost
+            changed *= np.float32(4 if name == "larger" else 1 / 64)
         case "jump":
             first_half *= np.float32(2.0**-5)
         case "order":

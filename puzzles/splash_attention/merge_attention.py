@@ -310,18 +310,6 @@ PUZZLE = Puzzle(
             says="the smaller part counts, too: lse is m + log l",
         ),
         Mistake(
-            "returns m for lse",
-            old=_RETURN,
-            new="return o, m",
-            says="the smaller part counts, too, and in a row that sees nothing m is -1e30: lse is m + log l",
-        ),
-        Mistake(
-            "adds the sum without its logarithm",
-            old=_RETURN,
-            new="return o, m + l",
-            says="m is an exponent and l is not: add log l",
-        ),
-        Mistake(
             "subtracts the logarithm",
             old=_RETURN,
             new="return o, m - jnp.log(l)",
@@ -349,6 +337,18 @@ PUZZLE = Puzzle(
             old=_RETURN,
             new="return o, m + jnp.log(jnp.where(l == 0.0, 1.0, l))",
             says="lse is -1e30 there, and has to be -inf: log 0 is right as it is",
+        ),
+        Mistake(
+            "returns m for lse",
+            old=_RETURN,
+            new="return o, m",
+            says="the smaller part counts, too, and in a row that sees nothing m is -1e30: lse is m + log l",
+        ),
+        Mistake(
+            "adds the sum without its logarithm",
+            old=_RETURN,
+            new="return o, m + l",
+            says="m is an exponent and l is not: add log l",
         ),
         Mistake(
             "gives an lse of 0 where both parts are empty",
