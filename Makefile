@@ -39,7 +39,7 @@ copy: ## copy notebooks that my/ does not have yet
 
 ##@ for authors of puzzles
 
-env: $(TEST)/.installed ## the environment of authors and tests, in about three minutes
+env: $(TEST)/.installed ## the environment of authors and tests, in one to three minutes
 
 quick: export JAX_PLATFORMS = cpu
 quick: $(TEST)/.installed ## check what differs from the last commit: NAMES="row_sum" for rungs
