@@ -32,8 +32,8 @@ def drill(test: T) -> T:
 
 
 def in_turn(test: T) -> T:
-    """Marks a long test: one of three states of the package runs it, and `make graduate` always."""
-    turn = random.Random(f"{seed()} {test.__name__}").randrange(3) == 0
+    """Marks a long test: one of four states of the package runs it, and `make graduate` always."""
+    turn = random.Random(f"{seed()} {test.__name__}").randrange(4) == 0
     skip = pytest.mark.skipif(not (ALL or turn), reason="not its turn: `make graduate` runs it")
     return pytest.mark.graduate(pytest.mark.slow(skip(test)))
 

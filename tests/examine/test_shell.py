@@ -58,7 +58,7 @@ UNSEEN = [
     ("raises:fn", "RuntimeError: no TPU here"),
     ("exits:fn", "SystemExit: 0"),
     ("dies:fn", "its Python was ended by SIGABRT"),
-    ("hangs:fn", "it was not done after 8 seconds"),
+    ("hangs:fn", "it was not done after 3 seconds"),
 ]
 
 
@@ -70,7 +70,7 @@ def test_what_could_not_be_looked_at_exits_with_2(
     target, says, capfd: pytest.CaptureFixture
 ) -> None:
     assert (
-        main(["examine", target, "f32[8,128]", "--timeout", "8" if "hangs" in target else "600"])
+        main(["examine", target, "f32[8,128]", "--timeout", "3" if "hangs" in target else "600"])
         == 2
     )
     assert says in capfd.readouterr().out

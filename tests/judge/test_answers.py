@@ -29,7 +29,7 @@ WRONG = [answer for answer in ANSWERS if answer not in RIGHT]
 
 @pytest.mark.graduate
 @pytest.mark.parametrize(
-    "answer", [*RIGHT, *sample.share(WRONG, 16)], ids=lambda answer: answer["name"]
+    "answer", [*RIGHT, *sample.share(WRONG, 32)], ids=lambda answer: answer["name"]
 )
 def test_what_is_said_of_an_answer(answer: dict) -> None:
     rung, said = answer["rung"], answer.get("says", ())

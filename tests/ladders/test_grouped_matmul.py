@@ -158,8 +158,7 @@ RUNGS = [(name, None) for name in TILING if name != "local_experts"]
 RUNGS += [("local_experts", first) for first in range(0, E, LOCAL)]
 
 
-@pytest.mark.slow
-@pytest.mark.graduate
+@sample.in_turn
 @pytest.mark.parametrize(
     ("rung", "dtype"), sample.some(list(itertools.product(RUNGS, ("float32", "bfloat16"))), 2)
 )
@@ -240,7 +239,7 @@ def test_the_visits_are_those_of_megablox(E, M, bm):
         assert all(len(set(x[max(steps, 1) - 1 :].tolist())) == 1 for x in got[:2]), sizes
 
 
-@pytest.mark.graduate
+@sample.in_turn
 @pytest.mark.parametrize("dims", sample.some([dict(sizes=(50, 0, 40, 3)), dict(E=144)]), ids=str)
 def test_gate_and_up_in_one_launch_train(dims):
     """Seven launches, and the gradients of the dense form; rows of nobody have none."""

@@ -565,7 +565,7 @@ def compare_with_simulator(case: Case, launch: Launch, arguments: list) -> None:
 
 
 @pytest.mark.graduate
-@pytest.mark.parametrize("theme", sample.some(list(THEMES), 3))
+@pytest.mark.parametrize("theme", sample.some(list(THEMES), 2))
 def test_a_launch_is_read_as_its_index_maps_say(theme: str) -> None:
     simulated = EXAMPLES if sample.ALL else 1
     had: Counter = Counter()
