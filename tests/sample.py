@@ -27,15 +27,14 @@ T = TypeVar("T")
 
 def drill(test: T) -> T:
     """Marks what builds wheels or environments, in minutes: only `make graduate` runs it."""
-    why = "takes minutes: `make graduate` runs it"
+    why = "it is long: `make graduate` runs it"
     return pytest.mark.graduate(pytest.mark.slow(pytest.mark.skipif(not ALL, reason=why)(test)))
 
 
 def in_turn(test: T) -> T:
     """Marks a long test: one of four states of the package runs it, and `make graduate` always."""
-    turn = random.Random(f"{seed()} {test.__name__}").randrange(4) == 0
-    skip = pytest.mark.skipif(not (ALL or turn), reason="not its turn: `make graduate` runs it")
-    return pytest.mark.graduate(pytest.mark.slow(skip(test)))
+    its_turn = random.Random(f"{seed()} {test.__name__}").randrange(4) == 0
+    return pytest.mark.graduate(pytest.mark.slow(test)) if its_turn else drill(test)
 
 
 @functools.cache
