@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import importlib
 import inspect
 import logging
@@ -109,7 +110,18 @@ _uncached = getattr(partial_eval, "trace_to_jaxpr_nocache", None)
 
 
 # What `jax.jit` returns: a class of jaxlib's, which has no public name.
-Jitted = type(jax.jit(lambda: None))
+_Jitted = type(jax.jit(lambda: None))
+
+
+def unjitted(fn: Callable) -> Callable:
+    """`fn` without `jax.jit`, which would answer from a trace of its own, also under a partial.
+
+    Every other wrapper stays: what runs is judged.
+    """
+    if isinstance(fn, functools.partial):
+        inner = unjitted(fn.func)
+        return fn if inner is fn.func else functools.partial(inner, *fn.args, **fn.keywords)
+    return unjitted(getattr(fn, "__wrapped__", fn)) if isinstance(fn, _Jitted) else fn
 
 
 def close(jaxpr: Any) -> Any:

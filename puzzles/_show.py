@@ -9,7 +9,7 @@ from typing import Any
 
 from puzzles._check import described, display, find_for, our_bug, say
 from puzzles._draw import plot_svg, plot_text, walk_data, walk_page, walk_text
-from puzzles._judge import ellipsis_left, is_function, told, unwrap
+from puzzles._judge import Code, is_function, told, unwrap
 from puzzles._ladders import UnknownPuzzle
 from puzzles._launch import Launch, Traced, Unreadable, nothing_launched, trace_call
 from puzzles._puzzle import Puzzle
@@ -131,7 +131,7 @@ def _looked_at(fn: Any, args: tuple, asked: str) -> tuple[list[Launch], Traced |
     except (Unreadable, _Sentence):
         raise
     except Exception as error:
-        left = ellipsis_left(puzzle, fn) if puzzle is not None else None
+        left = None if puzzle is None else Code(puzzle, fn).gap
         if left:
             raise _Sentence(sentence("no launch yet", name=left[0])) from None
         raise _Sentence(told(error)) from None

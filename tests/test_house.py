@@ -11,8 +11,12 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
+from types import FrameType
 
 import pytest
+
+import puzzles
+from puzzles._puzzle import mutate
 
 pytestmark = pytest.mark.newest  # JAX changes nothing here
 
@@ -159,6 +163,29 @@ def test_a_forbidden_import_is_found(module: str, line: str, says: str) -> None:
     planted = {**files, f"puzzles.{module}": f"{line}\n{files[f'puzzles.{module}']}"}
     found = list(problems(planted))
     assert any(says in problem for problem in found), found
+
+
+@pytest.mark.parametrize("rung", ["row_sum", "group_offsets"])
+@pytest.mark.parametrize("wrong", [False, True])
+def test_judging_comes_back_to_no_module_with_the_function(rung: str, wrong: bool) -> None:
+    puzzle = puzzles.find(rung)
+    fn = mutate(puzzle, puzzle.mistakes[0]) if wrong else puzzle.solution
+    stays: list[str] = []
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        file = frame.f_code.co_filename
+        if event != "call" or "/_judge/" not in file or Path(file).stem in stays[-1:]:
+            return
+        if any(value is fn for value in frame.f_locals.values()):
+            stays.append(Path(file).stem)
+
+    sys.setprofile(note)
+    try:
+        assert puzzles.judge(puzzle, fn).passed is not wrong
+    finally:
+        sys.setprofile(None)
+    assert stays[:3] == ["judging", "answer", "source"]
+    assert len(stays) == len({*stays}), stays
 
 
 @pytest.mark.slow

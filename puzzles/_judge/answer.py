@@ -6,7 +6,7 @@ import dataclasses
 import time
 from collections.abc import Callable
 from functools import cache, cached_property
-from types import FunctionType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -19,7 +19,7 @@ from puzzles._judge.costs import Scale
 from puzzles._judge.numbers import Mismatch, on_tpu
 from puzzles._judge.origin import Origin, given, origin
 from puzzles._judge.raised import learners_code
-from puzzles._judge.source import unjitted, with_names
+from puzzles._judge.source import Code
 from puzzles._launch import Launch, Traced, kernel_calls, step_by_step, trace_call
 from puzzles._puzzle import Puzzle
 from puzzles._rules import Finding, Where
@@ -47,7 +47,8 @@ class Answer:
         compiler: Compiler | None = None,
         patience: float | None = None,
     ) -> None:
-        self.puzzle, self.fn, self.thorough, self.compiler = puzzle, fn, thorough, compiler
+        self.puzzle, self.thorough, self.compiler = puzzle, thorough, compiler
+        self.code = Code(puzzle, fn)
         self._patience = PATIENCE if patience is None else patience
         self._end: float | None = None
         self.ran: dict[str, str] = {}  # what has looked at it, for the receipt
@@ -72,7 +73,7 @@ class Answer:
         """It on the case that is drawn: by its own text, if no seed was given."""
         if self.puzzle.fresh is None:  # its text is read for nothing
             return None
-        seed = own_seed(self.puzzle, self.fn) if self._seed is None else self._seed
+        seed = own_seed(self.puzzle, self.code.text) if self._seed is None else self._seed
         case = fresh_case(self.puzzle, seed)
         return None if case is None else self.on(case)
 
@@ -85,10 +86,10 @@ class Run:
 
     @cached_property
     def traced(self) -> Traced:
-        """The program of a function with kernels."""
+        """Its program."""
         args, _ = self.case.args, self.case.expected  # an author's own fault is not the learner's
         with learners_code(self.label):
-            return trace_call(self.case.judged(self.answer.fn), *args)
+            return trace_call(self.case.judged(self.answer.code.runs), *args)
 
     @cached_property
     def launches(self) -> tuple[Launch, ...]:
@@ -111,7 +112,7 @@ class Run:
         if self.puzzle.accepts is None:
             _ = self.case.expected
         with learners_code(self.label):
-            return self.case.plainly(self.answer.fn)
+            return self.case.plainly(self.answer.code.runs)
 
     @cached_property
     def flat(self) -> list[np.ndarray]:
@@ -175,10 +176,10 @@ def _in_one_way(launch: Launch) -> bool:
 
 def results_there(answer: Answer) -> dict[str, Run]:
     """By its name, a run of each result that has its launch, on the first case; {} if none has."""
-    puzzle, fn = answer.puzzle, unjitted(answer.fn)
-    if not puzzle.results or not isinstance(fn, FunctionType):
+    puzzle, code = answer.puzzle, answer.code
+    if not puzzle.results or code.function is None:
         return {}
-    answer = Answer(puzzle, _without_gaps(fn))
+    answer = Answer(puzzle, _without_gaps(code))
     try:
         flat = Run(answer, Case(puzzle, 0)).flat
     except Exception:  # a gap elsewhere: it is told that there is one
@@ -194,8 +195,8 @@ def _only(n: int) -> Callable[[Callable], Callable]:
     return lambda fn: lambda *args: jax.tree.leaves(fn(*args))[n]
 
 
-def _without_gaps(fn: FunctionType) -> FunctionType:
-    """`fn`, where a `pallas_call` that still holds a `...` launches nothing, and gives NaN."""
+def _without_gaps(code: Code) -> Callable:
+    """It, where a `pallas_call` that still holds a `...` launches nothing, and gives NaN."""
 
     def pallas_call(kernel: Any, *args: Any, **options: Any) -> Any:
         given = (*options.values(), *getattr(kernel, "keywords", {}).values())
@@ -205,5 +206,5 @@ def _without_gaps(fn: FunctionType) -> FunctionType:
         return lambda *operands: nan
 
     seen = SimpleNamespace(**{**vars(pl), "pallas_call": pallas_call})
-    names = {name: seen if value is pl else value for name, value in fn.__globals__.items()}
-    return with_names(fn, names)
+    names = {name: seen if value is pl else value for name, value in code.names.items()}
+    return code.with_names(names)

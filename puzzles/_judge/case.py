@@ -17,9 +17,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from puzzles._jax import jaxpr_as_fun
+from puzzles._jax import jaxpr_as_fun, unjitted
 from puzzles._judge.numbers import Mismatch, compare, on_tpu
-from puzzles._judge.source import text_of, unjitted
 from puzzles._launch import (
     Traced,
     before_last_casts,
@@ -167,12 +166,11 @@ def fresh_case(puzzle: Puzzle, seed: int) -> Case | None:
     return None if puzzle.fresh is None else Case(puzzle, len(puzzle.cases), seed)
 
 
-def own_seed(puzzle: Puzzle, fn: Callable) -> int:
-    """The seed that belongs to the text of `fn` and of the puzzle: any edit draws another one.
+def own_seed(puzzle: Puzzle, text: str) -> int:
+    """The seed that belongs to the text of an answer and of the puzzle: any edit draws another one.
 
-    So whoever learns the listed cases by heart meets another. 0 where there is no text of `fn`.
+    So whoever learns the listed cases by heart meets another. 0 where there is no text.
     """
-    text = text_of(puzzle, fn)
     if not text:
         return 0
     both = f"{text}\n{puzzle.path.read_text(encoding='utf-8')}"

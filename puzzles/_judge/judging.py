@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-from puzzles._judge import explain, memory, running, source, tried, wanted
+from puzzles._judge import explain, memory, running, tried, wanted
 from puzzles._judge.answer import Answer, Run, results_there
 from puzzles._judge.case import Case
 from puzzles._judge.costs import dearer
@@ -118,28 +118,30 @@ def judge(puzzle: Puzzle, fn: Callable, **how: Any) -> Verdict:
     """
     answer = Answer(puzzle, fn, **how)
     with jax_at_rest(), keeping_traces():
-        return _refused(answer, QUESTIONS if puzzle.kernel else PLAIN_QUESTIONS) or passed(answer)
+        return _refused(answer, QUESTIONS, PLAIN_QUESTIONS) or passed(answer)
 
 
 def judge_fresh(puzzle: Puzzle, fn: Callable, seed: int) -> Verdict:
     """The verdict on `fn` by the case that `seed` draws, and by no other."""
     answer = Answer(puzzle, fn, seed)
-    refused = _refused(answer, (DRAWN,) if puzzle.kernel else (Asked(drawn_case, PLAINLY),))
+    refused = _refused(answer, (DRAWN,), (Asked(drawn_case, PLAINLY),))
     return refused or Verdict(True, "passed", lesson(puzzle), None, puzzle.name)
 
 
-def _refused(answer: Answer, questions: Sequence[Asked]) -> Verdict | None:
+def _refused(
+    answer: Answer, with_kernels: Sequence[Asked], plain: Sequence[Asked]
+) -> Verdict | None:
     """What the questions find, "unsolved" where a gap is left open; None if they find nothing."""
-    puzzle = answer.puzzle
+    questions = with_kernels if answer.puzzle.kernel else plain
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        found = source.untouched(puzzle, answer.fn)
+        found = answer.code.untouched()
         if found is not None:
             return _told(answer, None, found)
         run, found = first_finding(answer, questions)
         if found is None:
             return None
-        left = source.left_open(puzzle, answer.fn)
+        left = answer.code.left_open()
         return _told(answer, run, found) if left is None else _unfinished(answer, left)
 
 
@@ -183,7 +185,7 @@ def _told(answer: Answer, run: Run | None, found: Finding) -> Verdict:
             data = f", and in its data {unusual}" if unusual else ""
             note = sentence("drawn for your code", data=data, puzzle=puzzle.name, seed=seed)
             verdict = replace(verdict, seed=seed, notes=(*verdict.notes, note))
-    if not source.same_spec(puzzle, answer.fn):
+    if not answer.code.same_spec:
         note = sentence("another spec", spec=puzzle.spec.__name__)
         verdict = replace(verdict, notes=(*verdict.notes, note))
     return verdict

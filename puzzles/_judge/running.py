@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from puzzles._jax import Jaxpr, JaxprEqn
-from puzzles._judge import source
 from puzzles._judge.answer import Answer, Run
 from puzzles._judge.memory import blocks, if_small, unequal
 from puzzles._judge.origin import equations_outside, line_of, where_made
@@ -20,10 +19,9 @@ from puzzles._launch import (
     kernel_calls,
     longest_body,
     longest_loop,
-    trace_call,
     visited,
 )
-from puzzles._rules import RULES, Finding, Where, sentence
+from puzzles._rules import RULES, Finding, sentence
 
 # What a puzzle's kernel and grid never need; XLA would compile or run them for minutes.
 _EQUATIONS = 1000
@@ -36,9 +34,7 @@ NOT_RUN = RULES["large-grid"].title
 
 def differentiates_itself(answer: Answer) -> Finding | None:
     """No rule of differentiation asks for itself."""
-    if (asked := source.differentiates_itself(answer.puzzle, answer.fn)) is None:
-        return None
-    return Finding("rule-of-itself", Where(), {"rule": asked[0], "of": asked[1]})
+    return answer.code.asks_for_itself()
 
 
 def loops(run: Run) -> Finding | None:
@@ -175,7 +171,5 @@ def unrolled(answer: Answer) -> Finding | None:
 
 
 def _operations_and_elements(run: Run) -> tuple[int, int]:
-    with learners_code(run.label):
-        program = trace_call(run.case.judged(run.answer.fn), *run.case.args)
-    count = sum(1 for _ in equations(program.jaxpr.jaxpr))
-    return count, sum(math.prod(leaf.shape) for leaf in program.leaves)
+    count = sum(1 for _ in equations(run.traced.jaxpr.jaxpr))
+    return count, sum(math.prod(leaf.shape) for leaf in run.traced.leaves)

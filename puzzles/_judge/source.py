@@ -8,13 +8,14 @@ import inspect
 import linecache
 import os
 from collections.abc import Callable, Iterator
+from functools import cached_property
 from types import FunctionType
 from typing import Any
 
 import jax
 
 from puzzles import _regions
-from puzzles._jax import Jitted
+from puzzles._jax import unjitted
 from puzzles._puzzle import Puzzle
 from puzzles._rules import Finding, Where
 
@@ -34,24 +35,6 @@ def unwrap(fn: Any) -> Any:
             return fn
 
 
-def unjitted(fn: Callable) -> Callable:
-    """`fn` without `jax.jit`, which would answer from a trace of its own, also under a partial.
-
-    Every other wrapper stays: what runs is judged.
-    """
-    if isinstance(fn, functools.partial):
-        inner = unjitted(fn.func)
-        return fn if inner is fn.func else functools.partial(inner, *fn.args, **fn.keywords)
-    return unjitted(getattr(fn, "__wrapped__", fn)) if isinstance(fn, Jitted) else fn
-
-
-def with_names(fn: FunctionType, names: dict[str, Any]) -> FunctionType:
-    """A copy of a function for which the names of its module stand for something else."""
-    copy = FunctionType(fn.__code__, names, fn.__name__, fn.__defaults__, fn.__closure__)
-    copy.__kwdefaults__ = fn.__kwdefaults__
-    return copy
-
-
 def lines_of(fn: Any) -> list[str]:
     """The lines of a function, without blank ones and comments; none where they are not known."""
     try:
@@ -61,23 +44,102 @@ def lines_of(fn: Any) -> list[str]:
     return [line.rstrip() for line in lines if line.strip() and not line.strip().startswith("#")]
 
 
-def filled_in(puzzle: Puzzle, fn: Callable) -> dict[str, Any]:
-    """The learner's versions of the functions with a region, by name; None of one that is gone."""
-    plain = unwrap(fn)
-    scope = getattr(plain, "__globals__", {})
-    return {n: plain if n == puzzle.name else unwrap(scope.get(n)) for n in puzzle.blanks}
+class Code:
+    """What a learner has written for a puzzle, read once.
 
+    runs: the function without `jax.jit` around it. function: the same, where that is a plain
+    function; else None. names: those of its module. written: the functions that are to be filled
+    in, by name; None of one that is gone. text: the source of it all; "" where that is not known.
+    """
 
-def text_of(puzzle: Puzzle, fn: Callable) -> str:
-    """The source of a function and of all that the learner has filled in; "" if it is not known."""
-    own = (fn, *filled_in(puzzle, fn).values())
-    return "\n".join(line for one in own for line in lines_of(one))
+    def __init__(self, puzzle: Puzzle, fn: Callable) -> None:
+        plain = unwrap(fn)
+        self.puzzle, self.runs = puzzle, unjitted(fn)
+        self.function = self.runs if isinstance(self.runs, FunctionType) else None
+        self.names: dict[str, Any] = getattr(plain, "__globals__", {})
+        self.written = {n: unwrap(self.names.get(n)) for n in puzzle.blanks}
+        if puzzle.name in self.written:
+            self.written[puzzle.name] = plain
+        own = (plain, *self.written.values())
+        self.text = "\n".join(line for one in own for line in lines_of(one))
 
+    @cached_property
+    def _trees(self) -> dict[str, ast.FunctionDef]:
+        """What is written, by name, where its source is known."""
+        trees = {name: _parsed(fn) for name, fn in self.written.items()}
+        return {name: tree for name, tree in trees.items() if tree is not None}
 
-def learners_functions(puzzle: Puzzle, fn: Callable) -> dict[str, ast.FunctionDef]:
-    """What the learner has filled in, by name, where its source is known."""
-    nodes = {name: _parsed(one) for name, one in filled_in(puzzle, fn).items()}
-    return {name: node for name, node in nodes.items() if node is not None}
+    def with_names(self, names: dict[str, Any]) -> FunctionType:
+        """A copy of `function` for which the names of its module stand for something else."""
+        fn = self.function
+        assert fn is not None
+        copy = FunctionType(fn.__code__, names, fn.__name__, fn.__defaults__, fn.__closure__)
+        copy.__kwdefaults__ = fn.__kwdefaults__
+        return copy
+
+    @property
+    def starter(self) -> str | None:
+        """The name of a function that is as it was handed out, or None.
+
+        A function is untouched if it holds only `...`; a bug to find is untouched if every
+        function still equals the starter.
+        """
+        for name, tree in self._trees.items():
+            if _regions.only_ellipsis(tree):
+                return name
+        same = self._as_handed_out()
+        return same[0] if same and len(same) == len(self._trees) else None
+
+    @property
+    def gap(self) -> tuple[str, str] | None:
+        """(function, line of code) where a `...` still stands for a value, or None."""
+        for name, tree in self._trees.items():
+            for place in _regions.ellipsis_values(tree):
+                line = place.lineno if hasattr(place, "lineno") else 1
+                source, _ = inspect.getsourcelines(self.written[name])
+                return name, source[line - 1].strip()
+        return None
+
+    def untouched(self) -> Finding | None:
+        """Nothing is written yet."""
+        name = self.starter
+        return None if name is None else self._untouched(name)
+
+    def left_open(self) -> Finding | None:
+        """A gap is left, though something is written."""
+        if (gap := self.gap) is not None:
+            return Finding("ellipsis-left", Where(), {"name": gap[0], "line": gap[1]})
+        same = self._as_handed_out() if self.puzzle.starter is None else []
+        return self._untouched(same[0]) if same else None
+
+    def asks_for_itself(self) -> Finding | None:
+        """No rule of differentiation differentiates the function whose rule it is.
+
+        JAX asks the rule again for that, without an end, and takes more memory each time.
+        """
+        for name, value in self.names.items():
+            rule = getattr(value, "bwd", None) if isinstance(value, jax.custom_vjp) else None
+            tree = self._trees.get(getattr(rule, "__name__", ""))
+            if tree is not None and any(name in _ids(call) for call in _derivatives(tree)):
+                return Finding("rule-of-itself", Where(), {"rule": tree.name, "of": name})
+        return None
+
+    @property
+    def same_spec(self) -> bool:
+        """False if the spec beside it differs from the puzzle's in its code."""
+        theirs = self.names.get(self.puzzle.spec.__name__)
+        if theirs is None or theirs is self.puzzle.spec:
+            return True
+        mine, other = _parsed(theirs), _parsed(self.puzzle.spec)
+        return mine is None or other is None or _regions.same_code(mine, other)
+
+    def _as_handed_out(self) -> list[str]:
+        handed_out = _starter(self.puzzle)
+        return [n for n, tree in self._trees.items() if _regions.same_code(tree, handed_out[n])]
+
+    def _untouched(self, name: str) -> Finding:
+        form = "" if self.puzzle.starter is None else "bug"
+        return Finding("untouched", Where(), {"name": name, "puzzle": self.puzzle.name}, form)
 
 
 @functools.lru_cache(maxsize=64)
@@ -87,20 +149,6 @@ def _parsed(fn: Any) -> ast.FunctionDef | None:
         return _regions.parse_function(inspect.getsource(fn))
     except (TypeError, OSError):
         return None
-
-
-def differentiates_itself(puzzle: Puzzle, fn: Callable) -> tuple[str, str] | None:
-    """(backward rule, function) where a rule differentiates the function whose rule it is.
-
-    JAX asks the rule again for that, without an end, and takes more memory each time.
-    """
-    written = learners_functions(puzzle, fn)
-    for name, value in getattr(unwrap(fn), "__globals__", {}).items():
-        rule = getattr(value, "bwd", None) if isinstance(value, jax.custom_vjp) else None
-        node = written.get(getattr(rule, "__name__", ""))
-        if node is not None and any(name in _ids(call) for call in _derivatives(node)):
-            return node.name, name
-    return None
 
 
 def _derivatives(node: ast.FunctionDef) -> Iterator[ast.AST]:
@@ -117,25 +165,6 @@ def _ids(node: ast.AST) -> set[str]:
     return {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
 
 
-def is_starter(puzzle: Puzzle, fn: Callable) -> str | None:
-    """The name of a function that is as it was handed out, or None.
-
-    A function is untouched if it holds only `...`; a bug to find is untouched if every function
-    still equals the starter.
-    """
-    mine = learners_functions(puzzle, fn)
-    for name, node in mine.items():
-        if _regions.only_ellipsis(node):
-            return name
-    same = _as_handed_out(puzzle, mine)
-    return same[0] if mine and len(same) == len(mine) else None
-
-
-def _as_handed_out(puzzle: Puzzle, mine: dict[str, ast.FunctionDef]) -> list[str]:
-    handed_out = _starter(puzzle)
-    return [n for n, node in mine.items() if _regions.same_code(node, handed_out[n])]
-
-
 @functools.cache
 def _starter(puzzle: Puzzle) -> dict[str, ast.FunctionDef]:
     return _regions.functions(puzzle.starter_text)
@@ -147,46 +176,6 @@ def handed_out(puzzle: Puzzle) -> frozenset[str]:
     lines = [line.strip() for line in puzzle.starter_text.splitlines()]
     whole = [node for name, node in _starter(puzzle).items() if name not in puzzle.blanks]
     return frozenset(line for n in whole for line in lines[n.lineno - 1 : n.end_lineno])
-
-
-def ellipsis_left(puzzle: Puzzle, fn: Callable) -> tuple[str, str] | None:
-    """(function, line of code) where a `...` still stands for a value, or None."""
-    for name, node in learners_functions(puzzle, fn).items():
-        for place in _regions.ellipsis_values(node):
-            line = place.lineno if hasattr(place, "lineno") else 1
-            source, _ = inspect.getsourcelines(filled_in(puzzle, fn)[name])
-            return name, source[line - 1].strip()
-    return None
-
-
-def untouched(puzzle: Puzzle, fn: Callable) -> Finding | None:
-    """Nothing is written yet."""
-    name = is_starter(puzzle, fn)
-    return None if name is None else _as_found(puzzle, name)
-
-
-def left_open(puzzle: Puzzle, fn: Callable) -> Finding | None:
-    """A gap is left, though something is written."""
-    if (left := ellipsis_left(puzzle, fn)) is not None:
-        return Finding("ellipsis-left", Where(), {"name": left[0], "line": left[1]})
-    if puzzle.starter is not None:
-        return None
-    same = _as_handed_out(puzzle, learners_functions(puzzle, fn))
-    return _as_found(puzzle, same[0]) if same else None
-
-
-def _as_found(puzzle: Puzzle, name: str) -> Finding:
-    form = "" if puzzle.starter is None else "bug"
-    return Finding("untouched", Where(), {"name": name, "puzzle": puzzle.name}, form)
-
-
-def same_spec(puzzle: Puzzle, fn: Callable) -> bool:
-    """False if the spec beside the learner's function differs from the puzzle's in its code."""
-    theirs = getattr(unwrap(fn), "__globals__", {}).get(puzzle.spec.__name__)
-    if theirs is None or theirs is puzzle.spec:
-        return True
-    mine, other = _parsed(theirs), _parsed(puzzle.spec)
-    return mine is None or other is None or _regions.same_code(mine, other)
 
 
 @functools.lru_cache(maxsize=256)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import difflib
 from collections.abc import Hashable, Iterator, Sequence
 from functools import lru_cache
-from types import FunctionType
 
 import jax
 import numpy as np
@@ -21,7 +20,7 @@ from puzzles._judge.explain import fault
 from puzzles._judge.memory import explains
 from puzzles._judge.numbers import compare, on_tpu
 from puzzles._judge.running import MAY_RUN
-from puzzles._judge.source import filled_in, lines_of, text_of, unjitted, unwrap, with_names
+from puzzles._judge.source import Code, lines_of
 from puzzles._launch import Traced, faults, fingerprint, trace_call
 from puzzles._puzzle import Mistake, Puzzle, mutate
 from puzzles._regions import RegionError
@@ -63,8 +62,7 @@ def mistake_on_record(run: Run) -> str | None:
 
 def _likest_first(run: Run) -> list[Mistake]:
     """The mistakes on record, those first whose lines are most like the judged function's."""
-    text = text_of(run.puzzle, unjitted(run.answer.fn))
-    mine = {line.strip() for line in text.splitlines()}
+    mine = {line.strip() for line in run.answer.code.text.splitlines()}
 
     def unlike(mistake: Mistake) -> int:
         try:
@@ -194,14 +192,12 @@ def line_exchanged(run: Run) -> str | None:
     Those others are the reference's, where the functions differ there. A bug that the rung wants
     found is not given away.
     """
-    puzzle, fn, other = run.puzzle, unjitted(run.answer.fn), unwrap(run.puzzle.solution)
-    if on_tpu() or not puzzle.kernel or puzzle.starter is not None:
+    puzzle, code = run.puzzle, run.answer.code
+    if on_tpu() or not puzzle.kernel or puzzle.starter is not None or not code.function:
         return None
-    if not isinstance(fn, FunctionType) or not isinstance(other, FunctionType):
-        return None
-    written = [filled_in(puzzle, one) for one in (fn, other)]
-    for name in puzzle.blanks:
-        mine, theirs = (lines_of(one[name]) for one in written)
+    others = Code(puzzle, puzzle.solution).written
+    for name, written in code.written.items():
+        mine, theirs = lines_of(written), lines_of(others[name])
         matched = difflib.SequenceMatcher(None, mine, theirs, autojunk=False)
         for how, i, j, k, end in matched.get_opcodes():
             if how == "equal" or not j or j - i > _LINES or not run.answer.in_time():
@@ -209,7 +205,7 @@ def line_exchanged(run: Run) -> str | None:
             if len(mine) < 2 + j - i:  # all that the learner has written is no place
                 continue
             text = "\n".join([*mine[:i], *theirs[k:end], *mine[j:]])
-            if _right_as(run, fn, name, text):
+            if _right_as(run, name, text):
                 form = "several" if j - i > 1 else "append" if i == len(mine) else how
                 line = mine[min(i, len(mine) - 1)].strip()
                 more = "line" if j - i == 2 else f"{j - i - 1} lines"
@@ -217,12 +213,13 @@ def line_exchanged(run: Run) -> str | None:
     return None
 
 
-def _right_as(run: Run, fn: FunctionType, name: str, text: str) -> bool:
+def _right_as(run: Run, name: str, text: str) -> bool:
     """Whether the answer's numbers are right where one of its functions has another text."""
-    names = dict(fn.__globals__)
+    code = run.answer.code
+    names = dict(code.names)
     try:
         exec(compile(text, "<exchanged>", "exec", dont_inherit=True), names)
-        answer = names[name] if name == run.puzzle.name else with_names(fn, names)
+        answer = names[name] if name == run.puzzle.name else code.with_names(names)
         changed = Run(Answer(run.puzzle, answer), run.case)
         return _first_wrong(changed) is None and changed.differs is None
     except Exception:  # what stands beside it may need the line that was there

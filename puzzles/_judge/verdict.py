@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from puzzles._draw import GREEN, VERMILLION, block_squares, code
-from puzzles._judge import source
 from puzzles._judge.answer import Answer
 from puzzles._judge.cost import Cost
 from puzzles._judge.costs import Scale
@@ -200,7 +199,7 @@ def _remarks(answer: Answer, details: str | None) -> Iterator[str]:
     launches = [one for run in answer.runs for one in run.launches]
     if not on_tpu() and not all(one.settings.interpret for one in launches):
         yield sentence("interpret left out")
-    if re.search(r"interpret\s*=\s*True\b", source.text_of(answer.puzzle, answer.fn)):
+    if re.search(r"interpret\s*=\s*True\b", answer.code.text):
         yield sentence("interpret always")
 
 

@@ -120,7 +120,7 @@ def audit(run: Run) -> Finding | None:
 
 def at_production_scale(answer: Answer) -> list[Scale]:
     """The answer beside the reference, where the rung has a production shape."""
-    answer.scale = at_scale(answer.puzzle, answer.fn)
+    answer.scale = at_scale(answer.puzzle, answer.code.runs)
     return [] if answer.scale is None else [answer.scale]
 
 

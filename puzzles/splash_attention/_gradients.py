@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from puzzles import Launch, array, find, trace
-from puzzles._judge import execute, is_starter
+from puzzles._judge import Code, execute
 from puzzles._launch import trace_call
 from puzzles.splash_attention._costs import WINDOW
 from puzzles.splash_attention._graduation import Case, draw
@@ -204,7 +204,7 @@ def example() -> Case:
 
 def graduate(fn: Callable) -> str:
     """The table of `fn` beside dense attention and JAX's, or what is wrong with it."""
-    if missing := is_starter(find("splash_vjp"), fn):
+    if missing := Code(find("splash_vjp"), fn).starter:
         return f"not yet: `{missing}` is as you found it"
     try:
         row = examine(fn, example())

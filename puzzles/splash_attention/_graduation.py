@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from puzzles import array, find, trace
-from puzzles._judge import execute, is_starter
+from puzzles._judge import Code, execute
 from puzzles._launch import trace_call
 from puzzles.splash_attention._costs import (
     banded_tiles,
@@ -258,7 +258,7 @@ def examples() -> tuple[Case, ...]:
 def graduate(fn: Callable) -> str:
     """The table of `fn` beside JAX's attention on three small calls, or what is wrong with it."""
     puzzle = find("splash_multi_head")
-    missing = is_starter(puzzle, fn)
+    missing = Code(puzzle, fn).starter
     if missing:
         return f"not yet: `{missing}` is as you found it"
     try:

@@ -12,7 +12,7 @@ from learner import edited
 
 import puzzles
 from puzzles._author import proof
-from puzzles._judge import cases, fresh_case, judge, judge_fresh
+from puzzles._judge import Code, cases, fresh_case, judge, judge_fresh
 from puzzles._judge.case import own_seed
 
 ROW_SUM, VECTOR_ADD = puzzles.find("row_sum"), puzzles.find("vector_add")
@@ -50,7 +50,7 @@ def test_sizes_known_by_heart_do_not_help(name: str) -> None:
 
 def test_the_same_code_meets_the_same_case_and_any_edit_another() -> None:
     def seed(*edits: tuple[str, str]) -> int:
-        return own_seed(ROW_SUM, edited("row_sum", *edits))
+        return own_seed(ROW_SUM, Code(ROW_SUM, edited("row_sum", *edits)).text)
 
     assert seed() == seed()
     in_the_kernel = ("o_ref[...] = jnp.zeros_like(o_ref)", "o_ref[...] = jnp.zeros_like(o_ref) * 1")
@@ -62,7 +62,7 @@ def test_the_same_code_meets_the_same_case_and_any_edit_another() -> None:
 def test_without_a_source_the_seed_is_fixed() -> None:
     names: dict = {"jnp": jnp}
     exec("def row_sum(x):\n    return jnp.sum(x, axis=1, keepdims=True)", names)
-    assert own_seed(ROW_SUM, names["row_sum"]) == 0
+    assert own_seed(ROW_SUM, Code(ROW_SUM, names["row_sum"]).text) == 0
 
 
 def test_a_seed_draws_the_data_of_all_cases() -> None:
