@@ -14,6 +14,7 @@ from puzzles._judge.numbers import narrow, on_tpu
 from puzzles._judge.origin import line_of, observed
 from puzzles._launch import (
     ARITHMETIC,
+    LAYOUT,
     PALLAS_CALL,
     REDUCTIONS,
     TRANSCENDENTAL,
@@ -36,9 +37,7 @@ _ALIKE = 0.1
 _EXACT = {"max", "min", "neg", "abs", "sign", "floor", "ceil", "round", "clamp"}
 _EXACT |= {"reduce_max", "reduce_min", "argmax", "argmin", "cummax", "cummin"}
 _ROUNDS = (ARITHMETIC | TRANSCENDENTAL | REDUCTIONS) - _EXACT  # narrow dots a TPU refuses
-# What hands numbers on as they are.
-_MOVES = {"reshape", "transpose", "broadcast_in_dim", "squeeze", "expand_dims", "slice", "copy"}
-_MOVES |= {"concatenate", "select_n", "pad", "rev", "dynamic_slice", "stop_gradient"}
+_MOVES = LAYOUT | {"select_n"}
 
 
 def too_far(exact: np.ndarray, got: np.ndarray) -> tuple[float, float]:

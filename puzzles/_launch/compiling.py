@@ -7,12 +7,9 @@ from typing import Any, TypeVar
 
 import jax
 
-from puzzles._jax import CPU_FLAGS, QUICK_FLAGS, ClosedJaxpr, jaxpr_as_fun
+from puzzles._jax import CPU_FLAGS, NAN_FLAGS, QUICK_FLAGS, ClosedJaxpr, jaxpr_as_fun
 from puzzles._launch.faithful import faithful
 
-# The algebraic simplifier would turn a product with a mask into a choice, and NaN times 0, which a
-# TPU leaves NaN, into 0.
-_QUICK = QUICK_FLAGS | {"xla_disable_hlo_passes": "algsimp"}
 Compiled = Callable[..., list[jax.Array]]
 
 T = TypeVar("T")
@@ -39,6 +36,6 @@ def compiled(program: ClosedJaxpr, key: Hashable, args: Sequence[Any]) -> Compil
 def _compile(program: ClosedJaxpr, args: Sequence[Any]) -> Compiled:
     lowered = jax.jit(jaxpr_as_fun(faithful(program))).lower(*args)
     try:
-        return lowered.compile(CPU_FLAGS | _QUICK)
+        return lowered.compile(CPU_FLAGS | QUICK_FLAGS | NAN_FLAGS)
     except Exception:  # an XLA that does not know one of the flags
         return lowered.compile(CPU_FLAGS)

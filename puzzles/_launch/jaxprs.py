@@ -22,6 +22,11 @@ CALLS = {
 # What holds programs that run as they are written. The jaxprs of others, of `reduce` or `scatter`
 # for example, say what XLA is to do with two numbers.
 HOLDERS = CALLS | {"scan", "while", "cond", "run_scoped", PALLAS_CALL}
+# What hands numbers on as they are.
+LAYOUT = {
+    "reshape", "transpose", "squeeze", "expand_dims", "broadcast_in_dim", "slice", "dynamic_slice",
+    "split", "pad", "concatenate", "rev", "copy", "copy_p", "stop_gradient",
+}  # fmt: skip
 # What takes the place of an equation; one that holds programs is given with those rewritten.
 Rule = Callable[[JaxprEqn], Sequence[JaxprEqn]]
 

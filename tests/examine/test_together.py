@@ -85,6 +85,10 @@ WRONG = {
 }
 ASKED = sample.some(list(WRONG), 3)  # `make graduate` asks of all
 
+NOT_IN_0_9 = pytest.mark.skipif(
+    jax.__version_info__[:2] == (0, 9), reason="its simulator runs no side effects on devices"
+)
+
 
 def main() -> None:
     """Examine them, and print the findings as JSON."""
@@ -109,7 +113,7 @@ def told() -> dict[str, list]:
     return json.loads(ran.stdout.splitlines()[-1])
 
 
-@pytest.mark.parametrize("right", ["right", "all_gather"])
+@pytest.mark.parametrize("right", [pytest.param("right", marks=NOT_IN_0_9), "all_gather"])
 def test_nothing_is_found_in_a_right_kernel_and_it_was_run(told: dict, right: str) -> None:
     headline, findings = told[right]
     assert (findings, "not looked at" in headline) == ([], False)
