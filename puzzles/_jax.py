@@ -66,7 +66,10 @@ try:
     from jax._src import core as _core
     from jax._src.interpreters import partial_eval
     from jax._src.state.types import AccumEffect, WriteEffect
-    from jax.experimental.pallas.tpu import InterpretParams, reset_tpu_interpret_mode_state
+    from jax.experimental.pallas.tpu import (  # noqa: F401
+        InterpretParams,
+        reset_tpu_interpret_mode_state,
+    )
     from jax.extend import core as _public
     from jax.extend.core import Jaxpr, JaxprEqn, Literal, Var, jaxpr_as_fun  # noqa: F401
 except ImportError as error:
@@ -268,6 +271,19 @@ def copy_parts(tree: Any, leaves: Sequence[Any]) -> tuple[tuple[Any, tuple[Any, 
     return tuple(refs)
 
 
+def sending_parts(tree: Any, leaves: Sequence[Any]) -> tuple[tuple[Any, tuple[Any, ...]], Any]:
+    """Of a copy between devices the semaphore of the one that sends, and the id of the other.
+
+    None for both of a copy within a device.
+    """
+    parts = tree.unflatten(leaves)
+    if isinstance(parts[1], tuple):
+        return (parts[6], parts[7]), parts[8]
+    semaphore = parts[3]
+    transforms = tuple(getattr(semaphore, "transforms", ()))
+    return (getattr(semaphore, "ref", semaphore), transforms), parts[4]
+
+
 def is_remote(equation: JaxprEqn) -> bool:
     """Whether a `dma_start` copies to another device."""
     return equation.params["tree"].unflatten(equation.invars)[-1] is not None
@@ -320,25 +336,6 @@ def simulator_callbacks(watcher: Callable[..., Any]) -> contextlib.AbstractConte
     if not hasattr(callback, "io_callback_impl"):
         return contextlib.nullcontext()
     return instead(callback, "io_callback_impl", watcher)
-
-
-def forget_callbacks() -> None:
-    """Forget what JAX keeps of a callback that raised: the next one would raise it, too."""
-    tokens = getattr(importlib.import_module("jax._src.dispatch"), "runtime_tokens", None)
-    if tokens is not None:
-        tokens.clear()
-
-
-def simulated_ids(ids: Sequence[Any]) -> contextlib.AbstractContextManager:
-    """Within it, the simulator is compiled with these program ids along each axis of a grid.
-
-    Raises NotImplementedError where its name is gone.
-    """
-    name = "_get_randomized_grid_coordinates"
-    module = inspect.getmodule(reset_tpu_interpret_mode_state)
-    if not hasattr(module, name):
-        raise NotImplementedError(f"this JAX has no {name}")
-    return instead(module, name, lambda *_: tuple(map(jax.numpy.asarray, ids)))
 
 
 def come_to_rest() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections import Counter, defaultdict
@@ -10,19 +9,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from unittest.mock import patch
 
-os.environ["XLA_FLAGS"] = (
-    os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=4"
-).strip()  # kernels that speak are simulated on so many
-os.environ.setdefault("NPROC", "16")
-
 import jax
 import launches
 import production
 import sabotage
 
 from puzzles import Examination, examine
-from puzzles._launch import launch_name
-from puzzles._tpu import has_libtpu, simulator, watch
+from puzzles._launch import Machine
+from puzzles._tpu import has_libtpu
 
 
 def main() -> int:
@@ -62,7 +56,7 @@ def others(words: Sequence[str] = ()) -> int:
 
 
 def checked(found: Examination, ran: Counter[str], dots: int | None) -> str:
-    """Whether exact counts are what NumPy or the simulator did, and what was counted by hand."""
+    """Whether exact counts are what NumPy did, and what was counted by hand."""
     if not found.launches or not all(one.exact for one in found.launches):
         return "not exact"
     said: Counter[str] = Counter()
@@ -78,33 +72,19 @@ def checked(found: Examination, ran: Counter[str], dots: int | None) -> str:
 
 @contextmanager
 def copies_counted() -> Iterator[Counter[str]]:
-    """Copies by hand that NumPy or the simulator makes in a run of a whole launch, by launch."""
-    step, call = simulator.step_by_step, watch.Watch.call
-    made: Counter = Counter()
+    """Copies by hand that NumPy makes in a run of a whole launch, by launch."""
+    results = Machine.results
     runs: defaultdict[str, set[int]] = defaultdict(set)
 
-    def stepped(traced, **how):
+    def counting(machine, values):
         done: Counter[str] = Counter()
-
-        def observe(equation, *more):
-            done[equation.primitive.name] += 1
-            if equation.primitive.name == "pallas_call":  # after what is in it
-                runs[launch_name(equation)].add(done.pop("dma_start", 0))
-
-        return step(traced, observer=observe, **how)
-
-    def called(self, *args, callback, **more):
-        name, _ = watch.given_to(callback, args)
-        made[self, name] += 1
-        if name == "_clean_up_shared_memory" and self.failure is None:
-            runs[self.launch].add(made[self, "dma_start"])
-        return call(self, *args, callback=callback, **more)
+        machine.observer = lambda equation, *_: done.update([equation.primitive.name])
+        made = results(machine, values)
+        runs[machine.launch.name].add(done["dma_start"])
+        return made
 
     counted: Counter[str] = Counter()
-    with (
-        patch.object(simulator, "step_by_step", stepped),
-        patch.object(watch.Watch, "call", called),
-    ):
+    with patch.object(Machine, "results", counting):
         yield counted
     # a launch that runs several times may copy more in one of them
     counted.update({name: n for name, (n, *more) in runs.items() if not more})

@@ -101,11 +101,10 @@ def _ended(code: int | None) -> str:
 
 def _answer(pipe: Connection, asked: Asked) -> None:
     os.dup2(2, 1)  # standard output is the report's; what C prints goes where errors go, too
-    # JAX reads when it first runs how many CPU devices it has, and threads for them to wait in.
+    # Who examines a layer may make a mesh; JAX reads when it first runs how many devices it has.
     flags, several = os.environ.get("XLA_FLAGS", ""), "--xla_force_host_platform_device_count"
     if several not in flags:
         os.environ["XLA_FLAGS"] = f"{flags} {several}={DEVICES}"
-    os.environ.setdefault("NPROC", str(2 * DEVICES))
     try:
         report = looked_at(asked)
     except Unfit as error:

@@ -83,6 +83,7 @@ class Run:
 
     def __init__(self, answer: Answer, case: Case) -> None:
         self.answer, self.case, self.puzzle, self.label = answer, case, case.puzzle, case.label
+        self.not_in_numpy = ""  # why it was not run as on a TPU
 
     @cached_property
     def traced(self) -> Traced:

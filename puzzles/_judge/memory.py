@@ -1,4 +1,4 @@
-"""Is memory used as a TPU wants it? What index maps, copies, the simulator and Mosaic say."""
+"""Is memory used as a TPU wants it? What index maps, copies, a run as on a TPU and Mosaic say."""
 
 from __future__ import annotations
 
@@ -21,39 +21,32 @@ from puzzles._launch import (
 from puzzles._rules import Finding, sentence
 from puzzles._tpu import (
     SimulationError,
-    beyond,
+    beyond_jax,
     compiled,
     first_nan,
     foreseen,
+    in_jax,
     lowered,
     simulate,
-    simulated_steps,
     supported_chips,
     timeline,
 )
 
-_QUICK_STEPS = 300
 _MANY = 2000  # copies: a kernel that goes outside with so many is not worth the wait
 
 
 def smallest_first(answer: Answer) -> Sequence[Run]:
-    """The runs by how many steps the simulator would take."""
-    return sorted(answer.runs, key=lambda run: simulated_steps(run.launches))
+    """The runs by how many steps they take."""
+    return sorted(answer.runs, key=lambda run: sum(one.steps for one in run.launches))
 
 
 def simulated(answer: Answer) -> Iterator[Run]:
-    """The runs that JAX's simulator is to look at: the smallest that NumPy does not find right.
-
-    All runs, where the answer is judged thoroughly. And those that the simulator cannot take.
-    """
+    """The runs that are not right as they may run on a TPU, the smallest first; thoroughly, all."""
     runs = smallest_first(answer)
-    asked = [run for run in runs if answer.thorough or not as_on_tpu(run)]
-    unable = {run: why for run in asked if (why := beyond(run.launches))}
-    able = [run for run in asked if run.launches and run not in unable]
-    taken = able if answer.thorough else able[:1]
-    yield from (*taken, *unable)
-    but = f"; it cannot take {next(iter(unable.values()))}" if unable else ""
-    answer.ran["simulator"] = f"{len(runs) - len(asked) + len(taken)} of {len(runs)} cases{but}"
+    yield from (run for run in runs if answer.thorough or not as_on_tpu(run))
+    unable = [run for run in runs if run.as_on_tpu is None]
+    but = f"; {unable[0].not_in_numpy}" if unable else ""
+    answer.ran["simulator"] = f"{len(runs) - len(unable)} of {len(runs)} cases{but}"
 
 
 def as_on_tpu(run: Run) -> bool:
@@ -77,16 +70,23 @@ def copies(run: Run) -> Finding | None:
 
 
 def same_in_simulator(run: Run) -> Finding | None:
-    """In the simulator it gives the same numbers, and uses nothing before it is there.
+    """As it may run on a TPU it gives the same numbers, and uses nothing before it is there.
 
-    Where the simulator cannot take it, NumPy's numbers are asked, if there are any.
+    Nothing is found where NumPy cannot run it so. Thoroughly judged, JAX's simulator is asked, too.
     """
     try:
-        flat = run.as_on_tpu if beyond(run.launches) else simulate(run.traced)
-    except SimulationError as error:  # without a finding it is not the kernel's fault
-        rule = rule_of(error.finding) if error.finding else "simulator"
-        return run.wrong(rule, says=error.says)
-    found = None if flat is None else run.case.mismatch(flat)
+        flat = simulate(run.traced)
+    except SimulationError as error:
+        if error.finding is not None:
+            return run.wrong(rule_of(error.finding), says=error.says)
+        run.not_in_numpy = error.says
+        return None
+    found = run.case.mismatch(flat)
+    if found is None and run.answer.thorough and not beyond_jax(run.launches):
+        try:
+            found = run.case.mismatch(in_jax(run.traced))
+        except Exception as error:
+            return run.wrong("simulator", says=str(error))
     if found is None:
         return None
     position, _, wrong = found
@@ -110,11 +110,8 @@ def drawn_on_tpu(run: Run) -> Finding | None:
 
 
 def if_small(run: Run) -> Finding | None:
-    """Faults of the index maps; then the simulator, if that is quickly done."""
-    found = blocks(run)
-    if found is None and run.launches and simulated_steps(run.launches) <= _QUICK_STEPS:
-        return same_in_simulator(run)
-    return found
+    """Faults of the index maps; then what running it as on a TPU finds."""
+    return blocks(run) or (same_in_simulator(run) if run.launches else None)
 
 
 def lowers(run: Run) -> Finding | None:

@@ -132,7 +132,7 @@ def works_outside(run: Run) -> Finding | None:
 
 
 def runs(run: Run) -> Finding | None:
-    """It raises nothing while it runs; where nobody says why, the simulator may know the place."""
+    """It raises nothing while it runs; where nobody says why, running it as on a TPU may."""
     try:
         _ = run.flat
     except Exception as error:

@@ -3,7 +3,7 @@
 `trace_call` runs a function once and keeps its jaxpr as a `Traced`; `Traced.launches` reads from it
 what every `pallas_call` does, as `Launch`es of `Operand`s and `Dot`s: grid, blocks, bytes, buffers,
 executed work. `faults` finds what is wrong with a launch before anything runs. `quickly`, `on_cpu`
-and `run_program` run a program. No kernel is judged here, and
+and `run_program` run a program, `run_as` runs one as a TPU may. No kernel is judged here, and
 nothing is known of puzzles.
 """
 
@@ -29,6 +29,7 @@ from puzzles._launch.finding import (
 )
 from puzzles._launch.finite import first_not_finite
 from puzzles._launch.graph import Abstract, Unreadable
+from puzzles._launch.in_numpy import Enough
 from puzzles._launch.jaxprs import (
     LAYOUT,
     PALLAS_CALL,
@@ -52,6 +53,7 @@ from puzzles._launch.mesh import as_tpu, devices_called, pipelines_on_cpu
 from puzzles._launch.moves import Copy, bytes_of
 from puzzles._launch.operand import Operand, itemsize
 from puzzles._launch.pl_kernel import with_kernels_launched
+from puzzles._launch.programs import Ran, drawn, run_as, step_by_step
 from puzzles._launch.run import (
     exactly,
     interpreted,
@@ -62,9 +64,20 @@ from puzzles._launch.run import (
     single,
 )
 from puzzles._launch.sameness import fingerprint
-from puzzles._launch.slices import Ranges, overlap, ranges_of, ranges_shown, recasts, taken
+from puzzles._launch.slices import Ranges, overlap, ranges_of, ranges_shown, taken
 from puzzles._launch.smem import UNNAMED, memory_space
-from puzzles._launch.stepped import step_by_step
+from puzzles._launch.stepped import (
+    EDGE,
+    Flight,
+    How,
+    Machine,
+    Seen,
+    Trail,
+    Wrong,
+    address,
+    comparable,
+    floating,
+)
 from puzzles._launch.traced import (
     Traced,
     as_function,

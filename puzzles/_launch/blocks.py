@@ -15,6 +15,7 @@ import numpy as np
 
 from puzzles._jax import JaxprEqn
 from puzzles._launch.primitives import RULES, evaluate
+from puzzles._launch.slices import bitcast
 
 Rule = Callable[[dict[str, Any], list[np.ndarray]], Any]
 
@@ -242,6 +243,7 @@ BLOCKS: dict[str, Rule] = {
     "concatenate": lambda params, values: np.concatenate(values, params["dimension"]),
     "stack": lambda params, values: np.stack(values, params["axis"]),
     "transpose": lambda params, values: values[0].transpose(params["permutation"]),
+    "bitcast": lambda params, values: bitcast(values[0], params["ty"]),
     "tile": lambda params, values: np.tile(values[0], params["reps"]),
     "rev": lambda params, values: np.flip(values[0], params["dimensions"]),
     "gather": _gather,

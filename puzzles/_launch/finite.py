@@ -10,7 +10,7 @@ import numpy as np
 from puzzles._jax import JaxprEqn, user_frame
 from puzzles._launch.finding import text_of
 from puzzles._launch.in_numpy import Found, Values
-from puzzles._launch.stepped import step_by_step
+from puzzles._launch.programs import step_by_step
 from puzzles._launch.traced import Traced
 
 _MAKES = {"exp", "exp2", "log", "div", "mul", "sub", "add", "square", "integer_pow", "pow", "sinh"}

@@ -22,6 +22,10 @@ class Beyond(Exception):
     """What NumPy does not do here, or must not pass over in silence."""
 
 
+class Enough(Beyond):
+    """As much as was asked for has run."""
+
+
 class Found(Exception):
     """Raised by an observer that has found what it looks for; `args[0]` is what."""
 
@@ -50,7 +54,7 @@ class Evaluator:
         plan = self._plans[id(jaxpr)]
         self.fuel -= _ENTERED + len(plan)
         if self.fuel < 0:
-            raise Beyond
+            raise Enough
         for equation, operands, does in plan:
             values = [env[v] if isinstance(v, Var) else v for v in operands]
             outs = does(self, equation, values)
@@ -69,7 +73,7 @@ class Evaluator:
 
     def other(self, equation: JaxprEqn, values: Values) -> Values:
         """What has no rule."""
-        raise Beyond
+        raise Beyond(f"`{equation.primitive.name}`")
 
     def _cond(self, equation: JaxprEqn, values: Values) -> Values:
         branches = equation.params["branches"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import jax
@@ -25,15 +25,12 @@ def quickly(program: ClosedJaxpr, args: Sequence[Any]) -> list[np.ndarray]:
     return [np.asarray(x) for x in on_cpu(program, args)]
 
 
-def on_cpu(program: ClosedJaxpr, args: Sequence[Any], key: Hashable = None) -> list[jax.Array]:
-    """The flat results of a program on the CPU, compiled fast, and once for all of equal `key`.
-
-    key: the program's fingerprint, which is computed where none is given.
-    """
+def on_cpu(program: ClosedJaxpr, args: Sequence[Any]) -> list[jax.Array]:
+    """The flat results of a program on the CPU, compiled fast, and once for all that are equal."""
     device = jax.local_devices(backend="cpu")[0]
     jax.device_put(program.consts, device)  # of another call's arrays JAX says what they are
     args = jax.device_put(list(args), device)
-    run = compiled(program, fingerprint(program) if key is None else key, args)
+    run = compiled(program, fingerprint(program), args)
     logger = logging.getLogger("jax._src.callback")
     was_disabled, logger.disabled = logger.disabled, True
     try:

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from puzzles._jax import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, is_key
-from puzzles._launch.finding import text_of
 
 # Where a program came from: it runs the same.
 _ORIGINS = {"debug_info", "name_and_src_info", "source_info"}
@@ -19,19 +18,18 @@ _LEFT_OUT = _ORIGINS | _RULES
 _PLAIN = {int, float, bool, str, type(None)}
 
 
-def fingerprint(program: Any, lines: bool = False) -> Hashable:
-    """Equal for programs that do the same on equal arguments; lines: in lines of equal text.
+def fingerprint(program: Any) -> Hashable:
+    """Equal for programs that do the same on equal arguments.
 
     What is not understood counts as itself, so two programs may be told apart that need not be.
     """
-    return _Reader(lines).read(program)
+    return _Reader().read(program)
 
 
 class _Reader:
     """One pass over a program; variables are numbered as they are met."""
 
-    def __init__(self, lines: bool) -> None:
-        self.lines = lines
+    def __init__(self) -> None:
         self.numbers: dict[Var, int] = {}
 
     def read(self, value: Any) -> Hashable:
@@ -78,7 +76,6 @@ class _Reader:
             tuple(map(self.read, equation.invars)),
             tuple((name, self.read(params[name])) for name in params if name not in _LEFT_OUT),
             tuple(map(self.read, equation.outvars)),
-            text_of(equation.source_info) if self.lines else None,
         )
 
 

@@ -67,7 +67,7 @@ def ranges_shown(ranges: Ranges | None, shape: Sequence[int]) -> str:
     return f"[{', '.join(parts)}]" if parts else ""
 
 
-def recasts(transform: Any) -> bool:
+def _recasts(transform: Any) -> bool:
     """Whether a transform of a ref is `ref.reshape` or `ref.bitcast`."""
     return any(what in type(transform).__name__ for what in ("Reshape", "Bitcast"))
 
@@ -78,9 +78,9 @@ def taken(value: np.ndarray, transforms: Sequence[Any]) -> np.ndarray:
     Raises where they reach beyond it, or do something else.
     """
     for one in transforms:
-        if recasts(one):
-            recast = _bitcast if "Bitcast" in type(one).__name__ else np.reshape
-            value = recast(value, one.dtype if recast is _bitcast else one.shape)
+        if _recasts(one):
+            recast = bitcast if "Bitcast" in type(one).__name__ else np.reshape
+            value = recast(value, one.dtype if recast is bitcast else one.shape)
             continue
         place = tuple(map(_place, one.indices))
         for index, size in zip(place, value.shape, strict=True):
@@ -92,7 +92,7 @@ def taken(value: np.ndarray, transforms: Sequence[Any]) -> np.ndarray:
     return value
 
 
-def _bitcast(value: np.ndarray, dtype: Any) -> np.ndarray:
+def bitcast(value: np.ndarray, dtype: Any) -> np.ndarray:
     """The same bits: rows that lie in one word of 32 bits become one row, or the other way."""
     old, new = value.dtype.itemsize, np.dtype(dtype).itemsize
     *leading, rows, lanes = value.shape

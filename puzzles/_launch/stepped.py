@@ -1,96 +1,181 @@
 """A launch run step by step in NumPy, which compiles nothing.
 
 It gives what JAX's interpreter gives. Where it cannot, as where an access reaches outside, it
-raises `Beyond`, and the interpreter is asked. A strict run does what a TPU may do, too: parallel
-axes run backwards, blocks are fetched when they change, an output holds NaN at first, copies
-arrive when they are waited for. What must not be done there is `Beyond`, too: the simulator finds
-the words.
+raises `Beyond`, and the interpreter is asked. As a TPU may do it (`How`) it does more: blocks are
+fetched when they change, an output holds NaN at first, parallel axes run backwards, copies arrive
+when they are waited for. What must not be done there is `Wrong`, with its grid step and line.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
-from puzzles._jax import JaxprEqn, copy_parts, is_remote, written_refs
+from puzzles._jax import JaxprEqn, copy_parts, is_key, is_remote, written_refs
 from puzzles._launch.events import accessed
-from puzzles._launch.in_numpy import CONTROL, Beyond, Evaluator, Found, Observer, Values
-from puzzles._launch.jaxprs import CALLS
+from puzzles._launch.finding import Finding, line_of, text_of, told, when
+from puzzles._launch.in_numpy import (
+    CONTROL,
+    Beyond,
+    Enough,
+    Evaluator,
+    Observer,
+    Values,
+)
+from puzzles._launch.jaxprs import parameter_names
 from puzzles._launch.launch import Launch
 from puzzles._launch.operand import Operand
-from puzzles._launch.run import run_program, runs_in_python
-from puzzles._launch.slices import taken
-from puzzles._launch.traced import Traced
+from puzzles._launch.primitives import bind
+from puzzles._launch.slices import ranges_of, ranges_shown, taken
+from puzzles._rules import sentence
+
+EDGE = 3  # steps of an axis at its edges: the first two, and the last
 
 
-def stepped(machine: _Machine, values: Sequence[Any]) -> Values:
-    """The results of a machine's launch on its operands."""
-    launch, kernel = machine.launch, machine.kernel
-    first = len(launch.scalars)
-    given = [np.asarray(x) for x in values[len(values) - first - len(launch.inputs) :]]
-    if kernel.constvars or any(n < first for n in written_refs(kernel)):
-        raise Beyond
-    arrays = [machine.padded(x, o) for x, o in zip(given[first:], launch.inputs, strict=True)]
-    sources = {o: i for i, o in launch.aliases}
-    for n, out in enumerate(launch.outputs):
-        i = sources.get(n)
-        if i is None:
-            arrays.append(machine.padded(machine.unwritten(out.shape, out.dtype), out))
-            continue
-        arrays.append(machine.padded(given[first + i], out, launch.inputs[i]))
-        if machine.strict:  # one piece of memory
-            arrays[i] = arrays[-1]
-    machine.run_grid(given[:first], arrays)
-    outputs = zip(arrays[len(launch.inputs) :], launch.outputs, strict=True)
-    return [array[tuple(map(slice, out.shape))] for array, out in outputs]
+class Wrong(Exception):
+    """What must not be done on a TPU: `finding` says what, and where."""
+
+    def __init__(self, finding: Finding) -> None:
+        super().__init__(finding.says)
+        self.finding = finding
 
 
-class _Machine(Evaluator):
-    """One run of a launch."""
+@dataclass(frozen=True)
+class How:
+    """What a TPU leaves open, and a run decides.
+
+    late: copies by hand are made when they are waited for, not when they are started. backwards:
+    parallel axes run so. unwritten: what memory holds at first, "nan", "zero", or "padding": NaN
+    beyond the edges of inputs alone. most: steps after which a launch is cut off. edges: of a
+    longer axis the first two steps and the last alone.
+    """
+
+    late: bool = True
+    backwards: bool = True
+    unwritten: str = "nan"
+    most: int | None = None
+    edges: bool = False
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A ref at a grid step: `what` is its contents, or the line that read them."""
+
+    operand: str | None
+    step: tuple[int, ...]
+    what: Any
+
+
+@dataclass
+class Trail:
+    """What was seen of a launch while it ran.
+
+    carried: the blocks on their way back to HBM, as numbers to compare. nans: each ref's first NaN
+    that a line of the kernel reads. cut: the step in which it was left, None if it ran whole.
+    spent: it had run too many equations.
+    """
+
+    launch: Launch
+    carried: list[Seen] = field(default_factory=list)
+    nans: list[Seen] = field(default_factory=list)
+    cut: tuple[int, ...] | None = None
+    spent: bool = False
+
+    @property
+    def inputs(self) -> set[str]:
+        """The names of the inputs."""
+        return {one.name for one in self.launch.inputs}
+
+
+@dataclass(frozen=True, eq=False)
+class Flight:
+    """A copy under way: its semaphore's address, its ends, and the line that started it."""
+
+    semaphore: int
+    source: np.ndarray
+    target: np.ndarray
+    line: str
+
+
+class Machine(Evaluator):
+    """One run of a launch; without `how` as JAX's interpreter does it."""
 
     def __init__(
         self,
         call: JaxprEqn,
         launch: Launch,
-        strict: bool,
+        how: How | None = None,
         observer: Observer | None = None,
-        blank: bool = False,
+        trail: Trail | None = None,
     ) -> None:
         super().__init__(observer)
-        self.kernel, self.launch = call.params["jaxpr"], launch
-        self.strict, self.blank = strict, blank
+        self.kernel, self.launch, self.how = call.params["jaxpr"], launch, how
+        self.trail = trail
+        self.names = parameter_names(call)
         mapped = call.params["grid_mapping"].vmapped_dims
         self.axes = [a for a in range(len(launch.grid)) if a not in mapped]
         self.ids: tuple[int, ...] = ()
-        self.flying: list[tuple[int, np.ndarray, np.ndarray]] = []  # semaphore, source, target
-        self.due: dict[int, int] = {}  # bytes, by semaphore
+        self.buffers: list[Any] = []  # the kernel's parameters, and then what it allocates
+        self.flying: list[Flight] = []
+        self.due: dict[int, int] = {}  # of a semaphore, by its address: bytes, or signals
 
-    def unwritten(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    def results(self, values: Sequence[Any]) -> Values:
+        """Those of the launch on its operands."""
+        launch, scalars = self.launch, len(self.launch.scalars)
+        operands = values[len(values) - scalars - len(launch.inputs) :]
+        if any(map(is_key, operands)):
+            raise Beyond("random keys")
+        given = [np.asarray(x) for x in operands]
+        if self.kernel.constvars:
+            raise Beyond
+        if self.how is None and any(n < scalars for n in written_refs(self.kernel)):
+            raise Beyond
+        inputs = zip(given[scalars:], launch.inputs, strict=True)
+        arrays = [self.padded(x, operand) for x, operand in inputs]
+        sources = {o: i for i, o in launch.aliases}
+        for n, out in enumerate(launch.outputs):
+            i = sources.get(n)
+            if i is None:
+                arrays.append(self.padded(self.unwritten(out.shape, out.dtype), out))
+                continue
+            arrays.append(self.padded(given[scalars + i], out, launch.inputs[i]))
+            if self.how is not None:  # one piece of memory
+                arrays[i] = arrays[-1]
+        self.run_grid([x.copy() for x in given[:scalars]], arrays)
+        outputs = zip(arrays[len(launch.inputs) :], launch.outputs, strict=True)
+        return [array[tuple(map(slice, out.shape))] for array, out in outputs]
+
+    def unwritten(
+        self, shape: Sequence[int], dtype: Any, as_nan: tuple[str, ...] = ("nan",)
+    ) -> np.ndarray:
         """Memory that nobody has written: NaN, the least integer, False, or a semaphore at zero.
 
-        blank: zero, or where that was the least, one.
+        as_nan: the ways of `How.unwritten` that make it so. Else zero, and where that was the
+        least integer, one.
         """
+        nan = self.how is None or self.how.unwritten in as_nan
         if jnp.issubdtype(dtype, jnp.floating):
-            return np.full(shape, 0 if self.blank else np.nan, dtype)
+            return np.full(shape, np.nan if nan else 0, dtype)
         if jnp.issubdtype(dtype, jnp.integer):
             least = np.iinfo(dtype).min
-            return np.full(shape, (least == 0) if self.blank else least, dtype)
+            return np.full(shape, least if nan else least == 0, dtype)
         if jnp.issubdtype(dtype, jnp.bool_):
-            return np.full(shape, self.blank)
+            return np.full(shape, not nan)
         if "sem" not in str(dtype):
-            raise Beyond
+            raise Beyond(f"memory of {dtype}")
         return np.zeros(shape, np.int64)
 
     def padded(self, x: np.ndarray, *operands: Operand) -> np.ndarray:
         """A copy that holds whole blocks of each operand."""
         if any(any(map(any, one.padding)) for one in operands):
-            raise Beyond
+            raise Beyond("the padding of a `pl.Element`")
         blocks = zip(x.shape, *(one.sizes for one in operands), strict=True)
         sizes = tuple(max(-(-n // b) * b for b in some) for n, *some in blocks)
-        whole = self.unwritten(sizes, x.dtype)
+        whole = self.unwritten(sizes, x.dtype, ("nan", "padding"))
         whole[tuple(map(slice, x.shape))] = x
         return whole
 
@@ -105,49 +190,126 @@ class _Machine(Evaluator):
         starts = [one.starts.tolist() for one in operands]
         held: list[Any] = [None] * len(operands)
         places: list[Any] = [None] * len(operands)
-        for number in self.order():
+        for count, number in enumerate(self.order()):
+            if self.how is not None and count == self.how.most:
+                raise Enough
+            moved = [_place(one, starts[n], number) for n, one in enumerate(operands)]
+            for n, one in enumerate(operands):
+                if self.how is not None and one.piped and moved[n] != places[n]:
+                    self.put_back(n, held, places, arrays)  # as the step before left it
             self.ids = self.launch.at(number)
             for n, (one, array) in enumerate(zip(operands, arrays, strict=True)):
-                place = _place(one, starts[n], number)
-                if not (self.strict and one.piped):
-                    held[n] = array[(*place, ...)]  # a view, of one element, too
-                elif place != places[n]:
-                    self.put_back(n, held, places, arrays)
-                    fresh = array[(*place, ...)].copy()
+                if self.how is None or not one.piped:
+                    held[n] = array[(*moved[n], ...)]  # a view, of one element, too
+                elif moved[n] != places[n]:
+                    fresh = array[(*moved[n], ...)].copy()
                     held[n] = self.unwritten(fresh.shape, one.dtype) if one.output else fresh
-                    places[n] = place
-            self.run(self.kernel, [], [*scalars, *held, *scratch])
+                    places[n] = moved[n]
+            self.buffers = [*scalars, *held, *scratch]
+            self.run(self.kernel, [], self.buffers[:])
         for n in range(len(operands)):
             self.put_back(n, held, places, arrays)
-        if self.flying:
-            raise Beyond
+        self.ends()
 
-    def order(self) -> np.ndarray:
+    def order(self) -> Sequence[int]:
         """The numbers of the steps, in the order in which they run."""
-        launch = self.launch
-        numbers = np.arange(launch.steps)
-        if not self.strict or not launch.dimension_semantics:
-            return numbers
-        order = numbers.reshape(launch.grid)
-        for axis, word in enumerate(launch.dimension_semantics):
+        launch, how = self.launch, self.how
+        order = np.arange(launch.steps).reshape(launch.grid)
+        backwards = how is not None and how.backwards
+        for axis, word in enumerate(launch.dimension_semantics or () if backwards else ()):
             if word.endswith("parallel"):
                 order = np.flip(order, axis)  # where there are two steps, they change places, too
-        return order.reshape(-1)
+        for axis, n in enumerate(launch.grid if how is not None and how.edges else ()):
+            order = order.take([*range(min(n, EDGE - 1)), *range(EDGE - 1, n)[-1:]], axis)
+        return order.reshape(-1).tolist()
 
     def put_back(self, n: int, held: Values, places: Values, arrays: list[np.ndarray]) -> None:
         """An output's block to its array."""
-        if n >= len(self.launch.inputs) and places[n] is not None:
-            arrays[n][places[n]] = held[n]
+        if n < len(self.launch.inputs) or places[n] is None:
+            return
+        arrays[n][places[n]] = held[n]
+        if self.trail is None:
+            return
+        out = self.launch.outputs[n - len(self.launch.inputs)]
+        inside = array_part(arrays[n], places[n], out.shape)
+        self.trail.carried.append(Seen(out.name, self.ids, comparable(inside)))
 
-    def reads(self, view: np.ndarray) -> None:
-        """It must not read where a copy may still land."""
-        if self.flying and any(np.shares_memory(view, target) for _, _, target in self.flying):
-            raise Beyond
+    def ends(self) -> None:
+        """At the end nothing is under way."""
+        if self.how is None:
+            return
+        if self.flying:
+            line = self.flying[0].line
+            started = f": it was started in `{line}`" if line else ""
+            self.wrong(None, "copy never waited for", then=started)
+        if any(self.due.values()):
+            self.wrong(None, "semaphore left signalled")
 
-    def writes(self, view: np.ndarray) -> None:
-        """Nor write there, or where a copy may still read."""
-        if any(np.shares_memory(view, end) for _, *ends in self.flying for end in ends):
+    def wrong(
+        self, equation: JaxprEqn | None, words: str, kind: str = "hazard", **facts: Any
+    ) -> None:
+        """Raise `Wrong`, in the words of that name; without `how` it is `Beyond`."""
+        if self.how is None:
             raise Beyond
+        info, step = None if equation is None else equation.source_info, self.ids or None
+        line = line_of(info) or self.launch.line
+        where = dict(launch=self.launch.name, step=step, line=line)
+        at = dict(when=when(step, text_of(info)[:100]), where=when(step, text_of(info)[:100]))
+        raise Wrong(told(kind, words, **where, **at | facts))
+
+    def part(
+        self, equation: JaxprEqn, ref: np.ndarray, transforms: Sequence[Any], copies: bool = False
+    ) -> np.ndarray:
+        """What transforms name of a ref; it must not reach outside."""
+        ranges, name = ranges_of(transforms), self.name_of(ref)
+        if ranges is not None and len(ranges) == ref.ndim:
+            if any(a < 0 or b > n for (a, b, _), n in zip(ranges, ref.shape, strict=True)):
+                words = "scalars outside" if self.is_scalar(ref) else "block of a ref outside"
+                words = "copy of a ref outside" if copies else words
+                span = ", ".join(f"{a}" if index else f"{a}:{b}" for a, b, index in ranges)
+                spelt = dict(ref=f"`{name}`" if name else "a ref", name=name or "ref", part=span)
+                self.wrong(equation, words, "out-of-bounds", operand=name, shape=ref.shape, **spelt)
+        elif any(np.ndim(i) for one in transforms for i in getattr(one, "indices", ())):
+            which = f"`{name}`" if name else "A ref"
+            self.wrong(equation, "indexed with an array", "lowering", operand=name, which=which)
+        return taken(ref, transforms)
+
+    def name_of(self, ref: np.ndarray) -> str | None:
+        """The kernel's parameter that a buffer is; None of what the kernel allocates."""
+        named = zip(self.names, self.buffers, strict=False)
+        return next((name for name, one in named if one is ref), None)
+
+    def is_scalar(self, ref: np.ndarray) -> bool:
+        """Whether it is of the scalars that are prefetched."""
+        return any(one is ref for one in self.buffers[: len(self.launch.scalars)])
+
+    def touches(
+        self, equation: JaxprEqn, how: str, view: np.ndarray, ref: np.ndarray, transforms: Any
+    ) -> None:
+        """It must not read where a copy may still land, nor write there or where one may read."""
+        for flight in self.flying:
+            ends = {"into": flight.target, "out of": flight.source}
+            for way in ("into",) if how == "reads" else ends:
+                if not np.shares_memory(view, ends[way]):
+                    continue
+                name = self.name_of(ref) or "a buffer"
+                place = f"{name}{ranges_shown(ranges_of(transforms), ref.shape)}"
+                line = flight.line or "the kernel"
+                why = sentence(f"{how} {way}", place=place, line=line, waited="")
+                text = text_of(equation.source_info)
+                at = f"At grid step {self.ids}, " if self.ids else ""
+                says = f"{at}{f'`{text}`' if text else 'the kernel'} {why}"
+                says = f"{says[0].upper()}{says[1:]}"
+                self.wrong(equation, "touched too early", says=says, operand=self.name_of(ref))
+
+    def other(self, equation: JaxprEqn, values: Values) -> Values:
+        """What NumPy has no rule for, JAX computes by itself."""
+        if self.how is None or equation.effects:
+            return super().other(equation, values)
+        try:
+            return [np.asarray(x) for x in bind(equation, *values)]
+        except Exception:
+            return super().other(equation, values)
 
     def _program_id(self, equation: JaxprEqn, _: Values) -> Values:
         return [np.int32(self.ids[self.asked(equation)])]
@@ -157,24 +319,33 @@ class _Machine(Evaluator):
 
     def asked(self, equation: JaxprEqn) -> int:
         """The axis that is asked for; JAX's interpreter does not answer in loops and branches."""
-        if not self.strict and equation not in self.kernel.eqns:
+        if self.how is None and equation not in self.kernel.eqns:
             raise Beyond
         return self.axes[equation.params["axis"]]
 
     def _load(self, equation: JaxprEqn, values: Values) -> Values:
         ref, transforms, _, mask = accessed(equation, values)
         if mask is not None:
-            raise Beyond
-        view = taken(ref, transforms)
-        self.reads(view)
+            raise Beyond("a load with a mask")
+        view = self.part(equation, ref, transforms)
+        self.touches(equation, "reads", view, ref, transforms)
+        self.note_nan(equation, ref, view if view.dtype == ref.dtype else ref)
         return [view.copy()]
+
+    def note_nan(self, equation: JaxprEqn, ref: np.ndarray, read: np.ndarray) -> None:
+        """The first NaN that is read from each ref."""
+        if self.trail is None or not floating(read) or not np.isnan(read).any():
+            return
+        name, nans = self.name_of(ref), self.trail.nans
+        if all(name != one.operand for one in nans):
+            nans.append(Seen(name, self.ids, line_of(equation.source_info)))
 
     def _store(self, equation: JaxprEqn, values: Values) -> Values:
         ref, transforms, stored, mask = accessed(equation, values)
-        view = taken(ref, transforms)
+        view = self.part(equation, ref, transforms)
         if not np.may_share_memory(view, ref):  # a copy, of which nobody would know
-            raise Beyond
-        self.writes(view)
+            raise Beyond("a store through a bitcast")
+        self.touches(equation, "writes", view, ref, transforms)
         if equation.primitive.name == "addupdate":
             view += stored
             return []
@@ -185,39 +356,56 @@ class _Machine(Evaluator):
     def _dma_start(self, equation: JaxprEqn, values: Values) -> Values:
         (source, target, (semaphore, index)) = copy_parts(equation.params["tree"], values)
         if is_remote(equation) or equation.params.get("add"):
-            raise Beyond
-        old, new = taken(*source), taken(*target)
+            raise Beyond("a copy to another device")
+        old, new = (self.part(equation, *end, copies=True) for end in (source, target))
         alike = old.shape == new.shape and old.dtype == new.dtype
         if not alike or not np.may_share_memory(new, target[0]):
-            raise Beyond
-        self.reads(old)
-        self.writes(new)
-        if not self.strict:
+            raise Beyond("a copy between two forms")
+        self.touches(equation, "reads", old, *source)
+        self.touches(equation, "writes", new, *target)
+        if self.how is None or not self.how.late:
             new[...] = old
-            return []
-        told = _address(taken(semaphore, index))
-        self.flying.append((told, old, new))
-        self.due[told] = self.due.get(told, 0) + new.nbytes
+        if self.how is not None:
+            at = address(taken(semaphore, index))
+            self.flying.append(Flight(at, old, new, text_of(equation.source_info)))
+            self.due[at] = self.due.get(at, 0) + new.nbytes
         return []
 
     def _dma_wait(self, equation: JaxprEqn, values: Values) -> Values:
         (_, target, (semaphore, index)) = copy_parts(equation.params["tree"], values)
-        if not self.strict:
+        if self.how is None:
             return []
-        told, size = _address(taken(semaphore, index)), taken(*target).nbytes
-        self.due[told] = self.due.get(told, 0) - size
-        if self.due[told] < 0:
-            raise Beyond
-        if self.due[told] == 0:
-            for semaphore, old, new in self.flying:
-                if semaphore == told:
-                    new[...] = old
-            self.flying = [one for one in self.flying if one[0] != told]
+        at, size = address(taken(semaphore, index)), taken(*target).nbytes
+        self.due[at] = self.due.get(at, 0) - size
+        if self.due[at] < 0:
+            self.wrong(equation, "wait never ends")
+        if self.due[at] == 0:
+            for one in self.flying if self.how.late else ():
+                if one.semaphore == at:
+                    one.target[...] = one.source
+            self.flying = [one for one in self.flying if one.semaphore != at]
+        return []
+
+    def _signal(self, equation: JaxprEqn, values: Values) -> Values:
+        ref, transforms, count, device, _ = equation.params["args_tree"].unflatten(values)
+        if self.how is None or device is not None:
+            raise Beyond("a signal to another device")
+        at = address(taken(ref, transforms))
+        self.due[at] = self.due.get(at, 0) + int(count)
+        return []
+
+    def _wait(self, equation: JaxprEqn, values: Values) -> Values:
+        ref, transforms, count, *_ = equation.params["args_tree"].unflatten(values)
+        at = address(taken(ref, transforms))
+        self.due[at] = self.due.get(at, 0) - int(count)
+        if self.how is None or self.due[at] < 0:
+            self.wrong(equation, "semaphore never signalled")
         return []
 
     def _run_scoped(self, equation: JaxprEqn, values: Values) -> Values:
         jaxpr = equation.params["jaxpr"]
         made = [self.unwritten(v.aval.shape, v.aval.dtype) for v in jaxpr.invars]
+        self.buffers += made
         return self.run(jaxpr, values, made)
 
 
@@ -227,41 +415,42 @@ def _place(operand: Operand, starts: Sequence, step: int) -> tuple[Any, ...]:
     return tuple(start if block is None else slice(start, start + block) for start, block in each)
 
 
-def _address(semaphore: np.ndarray) -> int:
+def array_part(array: np.ndarray, place: Sequence[Any], shape: Sequence[int]) -> np.ndarray:
+    """A block of a padded array, as far as it lies within `shape`."""
+    axes = zip(place, shape, strict=True)
+    inside = (slice(i.start, min(i.stop, n)) if isinstance(i, slice) else i for i, n in axes)
+    return array[tuple(inside)]
+
+
+def address(semaphore: np.ndarray) -> int:
+    """What tells one semaphore from all others."""
     return semaphore.__array_interface__["data"][0]
 
 
-_Machine.meanings = CONTROL | {
-    "program_id": _Machine._program_id,
-    "num_programs": _Machine._num_programs,
-    "run_scoped": _Machine._run_scoped,
-    "dma_start": _Machine._dma_start,
-    "dma_wait": _Machine._dma_wait,
-    "get": _Machine._load,
-    "masked_load": _Machine._load,
-    "swap": _Machine._store,
-    "masked_swap": _Machine._store,
-    "addupdate": _Machine._store,
+def floating(value: np.ndarray) -> bool:
+    """Whether it holds floats, narrow ones included."""
+    return jnp.issubdtype(value.dtype, jnp.floating)
+
+
+def comparable(value: np.ndarray) -> int:
+    """A number that equal arrays share, NaNs of any kind included."""
+    if floating(value):
+        value = value.astype(np.float32)
+        value = np.where(np.isnan(value), np.float32(np.nan), value)
+    return hash((value.shape, value.tobytes()))
+
+
+Machine.meanings = CONTROL | {
+    "program_id": Machine._program_id,
+    "num_programs": Machine._num_programs,
+    "run_scoped": Machine._run_scoped,
+    "dma_start": Machine._dma_start,
+    "dma_wait": Machine._dma_wait,
+    "semaphore_signal": Machine._signal,
+    "semaphore_wait": Machine._wait,
+    "get": Machine._load,
+    "masked_load": Machine._load,
+    "swap": Machine._store,
+    "masked_swap": Machine._store,
+    "addupdate": Machine._store,
 }
-
-
-def step_by_step(
-    traced: Traced, strict: bool = False, observer: Observer | None = None, blank: bool = False
-) -> list[np.ndarray] | None:
-    """The flat results of a program whose launches run in NumPy; None where JAX has to run them.
-
-    observer: see `Evaluator`. blank: memory that nobody wrote holds other numbers.
-    """
-    if not runs_in_python(traced.jaxpr.jaxpr, CALLS):  # a loop's launch is another in each turn
-        return None
-    try:
-        launches = iter(traced.launches)
-
-        def launch(call: JaxprEqn, values: Values) -> Values:
-            return stepped(_Machine(call, next(launches), strict, observer, blank), values)
-
-        return run_program(traced.jaxpr, traced.leaves, launch, observer)
-    except Found:
-        raise
-    except Exception:  # whatever it is, JAX does it, or says in its own words why not
-        return None

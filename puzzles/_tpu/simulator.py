@@ -1,57 +1,59 @@
-"""The TPU simulator: out-of-bounds reads raise, uninitialised memory is NaN."""
+"""A simulated TPU: memory that nobody wrote is NaN, and what must not be done there raises.
+
+NumPy runs a launch as a TPU may (`simulate`). JAX's simulator is asked by `in_jax` alone, where an
+author wants a second opinion on a kernel that is right.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import logging
-from collections.abc import Hashable, Iterator, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from puzzles._jax import (
     ClosedJaxpr,
     JaxprEqn,
     compiler_param,
-    forget_callbacks,
     interpret_params,
-    is_key,
-    key_bits,
-    keys_of,
     reset_tpu_interpret_mode_state,
-    simulated_ids,
     simulator_callbacks,
     with_compiler_param,
 )
 from puzzles._launch import (
     ERROR,
-    Endless,
+    Enough,
     Finding,
+    How,
     Launch,
+    Ran,
     Traced,
     Unreadable,
+    Wrong,
+    entered,
     faults,
-    fingerprint,
+    floating,
     kernel_calls,
+    launch_name,
+    memory_space,
     on_cpu,
-    remembered,
+    parameter_names,
+    run_as,
     run_program,
     single,
-    step_by_step,
+    told,
+    visited,
     with_interpret,
 )
-from puzzles._tpu import simulator_words as words
+from puzzles._rules import sentence
 from puzzles._tpu.moments import copied
-from puzzles._tpu.watch import Enough, How, Watch, comparable, floating
 
 
 class SimulationError(Exception):
-    """What the simulated TPU refuses: a `finding`, None where it is the simulator that stops."""
+    """What the simulated TPU refuses: a `finding`, None where it is NumPy that cannot."""
 
     def __init__(self, found: Finding | str) -> None:
         self.finding = None if isinstance(found, str) else found
@@ -59,52 +61,36 @@ class SimulationError(Exception):
         super().__init__(self.says)
 
 
-@dataclass
-class Run:
-    """What a simulated program gave, and what was seen of its launches meanwhile.
-
-    cut: a launch ended before its last step, and others went on with numbers made up for it.
-    """
-
-    results: list[np.ndarray] = field(default_factory=list)
-    watches: list[Watch] = field(default_factory=list)
-    cut: bool = False
-
-
-def simulate(traced: Traced, *, seed: int = 0) -> list[np.ndarray]:
+def simulate(traced: Traced) -> list[np.ndarray]:
     """The flat results of `traced` on its leaves, on a simulated TPU with one core.
 
-    Raises `SimulationError`, also for what JAX's simulator itself lets pass: a buffer touched while
-    a copy is in flight, a copy nobody waits for, a wait that would never end, a `pl.ANY` ref that
-    is indexed. `seed` orders parallel axes; copies are made when waited for.
+    Raises `SimulationError`, also for a buffer touched while a copy is in flight, a copy nobody
+    waits for, a wait that would never end, a `pl.ANY` ref that is indexed. Parallel axes run
+    backwards; copies are made when waited for.
     """
     if (known := foreseen(traced)) is not None:
         raise SimulationError(known)
-    return run(traced, How(seed)).results
+    return _ran(traced).results
 
 
-def run(traced: Traced, how: How) -> Run:
-    """What it gives, and what was seen; nothing is foreseen."""
+def _ran(traced: Traced) -> Ran:
     for leaf in traced.leaves:
         if isinstance(leaf, jax.ShapeDtypeStruct):
             raise TypeError(f"simulating needs data, and {leaf} is only a shape")
-    made = Run()
-    launch = functools.partial(_launch, made, how)
-    made.results += run_program(traced.jaxpr, traced.leaves, launch)
-    return made
+    try:
+        ran = run_as(traced, How())
+    except Wrong as error:
+        raise SimulationError(error.finding) from None
+    except Exception as error:
+        raise SimulationError(cannot(error)) from None
+    if ran.cut:
+        raise SimulationError(cannot(Enough("too many operations")))
+    return ran
 
 
-def same_in_numpy(program: Traced) -> bool:
-    """Whether NumPy gives the same numbers as strictly as a TPU, and as JAX's interpreter does
-    where memory that nobody wrote holds others. Parallel axes have to come first."""
-    for launch in program.launches:
-        words = [word.endswith("parallel") for word in launch.dimension_semantics or ()]
-        if words != sorted(words, reverse=True):
-            return False
-    one = step_by_step(program, strict=True)
-    other = None if one is None else step_by_step(program, blank=True)
-    pairs = zip(one or (), other or (), strict=True)
-    return other is not None and all(comparable(a) == comparable(b) for a, b in pairs)
+def cannot(error: Exception) -> str:
+    """That NumPy does not run a program, and why."""
+    return sentence("not in NumPy", why=str(error) or type(error).__name__)
 
 
 def first_nan(traced: Traced) -> tuple[str, str] | None:
@@ -115,15 +101,15 @@ def first_nan(traced: Traced) -> tuple[str, str] | None:
     data = [x for x in map(np.asarray, traced.leaves) if floating(x)]
     if any(np.isnan(x).any() for x in data):
         return None
-    for watch in run(traced, How()).watches:
-        for seen in watch.nans:
-            if seen.operand is not None and seen.operand not in watch.inputs and seen.what:
+    for trail in _ran(traced).trails:
+        for seen in trail.nans:
+            if seen.operand is not None and seen.operand not in trail.inputs and seen.what:
                 return seen.operand, seen.what.partition(": ")[2]
     return None
 
 
 def foreseen(traced: Traced, rewritten: bool = False) -> Finding | None:
-    """What the simulator would stop at, or let pass, as far as the launches alone tell it.
+    """What would be stopped at, or let pass, as far as the launches alone tell it.
 
     An indexed ref in HBM, a block that is nowhere or comes back after another, a copy by hand.
     Nothing where a launch cannot be read, as in a loop around it whose turns choose its blocks.
@@ -138,7 +124,7 @@ def foreseen(traced: Traced, rewritten: bool = False) -> Finding | None:
         wrong = (f for f in faults(launch) if f.kind in kinds and f.severity == ERROR)
         if rewritten:
             wrong = (f for f in wrong if not again_whole(launch, f))
-        found = words.indexed_hbm(call) or next(wrong, None) or copied(launch)
+        found = _indexed_hbm(call) or next(wrong, None) or copied(launch)
         if found is not None:
             return found
     return None
@@ -149,66 +135,59 @@ def again_whole(launch: Launch, found: Finding) -> bool:
     return found.kind == "revisited" and launch.rewritten(found.operand)
 
 
-def _launch(made_up: Run, how: How, call: JaxprEqn, values: list[Any]) -> Sequence:
-    """A `pallas_call` in the simulator."""
+def _indexed_hbm(equation: JaxprEqn) -> Finding | None:
+    """That the kernel indexes a ref in HBM; 0.7.2 lets it pass, 0.10 does not."""
+    kernel = equation.params["jaxpr"]
+    names = dict(zip(kernel.invars, parameter_names(equation), strict=True))
+    for access, path in visited(kernel):
+        if access.primitive.name in ("get", "swap", "addupdate", "masked_load", "masked_swap"):
+            ref = access.invars[0]
+            for around in reversed(path):
+                for _, known in entered(around):
+                    ref = known.get(ref, ref)
+            if memory_space(ref.aval) in ("any", "hbm"):
+                name = names.get(ref)
+                loads = access.primitive.name in ("get", "masked_load")
+                words = "loaded from HBM" if loads else "stored to HBM"
+                where = dict(launch=launch_name(equation), operand=name)
+                which = f"`{name}`" if name else "A ref in HBM"
+                return told("lowering", words, which=which, **where)
+    return None
+
+
+def beyond_jax(launches: Sequence[Launch]) -> str | None:
+    """What JAX's simulator crashes on, or gets wrong, though a TPU does not."""
+    for launch in launches:
+        for _, position in launch.aliases:
+            out = launch.outputs[position]
+            if any(n % size for n, size in zip(out.shape, out.sizes, strict=True)):
+                return "an aliased output whose last block is cut off"
+        if any(any(pair) for operand in launch.operands for pair in operand.padding):
+            return "the padding of a `pl.Element`"
+    return None
+
+
+def in_jax(traced: Traced) -> list[np.ndarray]:
+    """The flat results in JAX's own simulator; what that raises passes through.
+
+    For kernels that are right: it waits for ever for a copy that nobody starts.
+    """
+    with _quick_callbacks():
+        return run_program(traced.jaxpr, traced.leaves, _in_jax)
+
+
+def _in_jax(call: JaxprEqn, values: list[Any]) -> Sequence[Any]:
     program, values = single(call, values)
-    ids = _at_edges(program) if how.edges else None
-    if ids is not None:
-        program = _with_grid(program, tuple(map(len, ids)))
-    equation, program = simulated(call, program, how.seed)
-    watch = Watch(equation, how)
-    made_up.watches.append(watch)
+    strictest = interpret_params(
+        out_of_bounds_reads="raise",
+        uninitialized_memory="nan",
+        dma_execution_mode="on_wait",
+        buffer_bounds="logical",
+    )
     try:
-        with listening(watch), nullcontext() if ids is None else simulated_ids(ids):
-            key = program if ids is None else (program, *(one.tobytes() for one in ids))
-            return jax.block_until_ready(on_cpu(program, values, key=key))
-    except Endless as error:
-        at, name = watch.step, watch.launch
-        raise SimulationError(Finding("hazard", ERROR, str(error), "", name, step=at)) from None
-    except Exception as error:
-        forget_callbacks()
-        cause = watch.failure or error
-        if not isinstance(cause, Exception):  # an interrupt that came inside a callback
-            raise cause from None
-        if isinstance(cause, Enough):
-            made_up.cut = True
-            return [drawn(v.aval, 0) for v in call.outvars]
-        raise SimulationError(words.translate(cause, watch)) from None
+        return on_cpu(with_interpret(_every_axis_has_a_word(program), strictest), values)
     finally:
         reset_tpu_interpret_mode_state()
-
-
-EDGE = 3  # steps of an axis at its edges: the first two, and the last
-
-
-def _at_edges(program: ClosedJaxpr) -> list[np.ndarray]:
-    """For each axis of the grid of a launch the program ids of its first steps and of its last."""
-    (call,) = program.jaxpr.eqns
-    grid = call.params["grid_mapping"].grid
-    if not all(isinstance(n, int | np.integer) for n in grid):
-        raise NotImplementedError("a grid whose length is data")
-    cut = ([*range(n)] if n <= EDGE else [*range(EDGE - 1), n - 1] for n in grid)
-    return [np.array(axis, np.int32) for axis in cut]
-
-
-def _with_grid(program: ClosedJaxpr, grid: tuple[int, ...]) -> ClosedJaxpr:
-    (call,) = program.jaxpr.eqns
-    mapping = replace(call.params["grid_mapping"], grid=grid)
-    call = call.replace(params={**call.params, "grid_mapping": mapping})
-    return program.replace(jaxpr=program.jaxpr.replace(eqns=[call]))
-
-
-def simulated(equation: JaxprEqn, program: ClosedJaxpr, seed: int) -> tuple[JaxprEqn, ClosedJaxpr]:
-    """A launch and the program that simulates it, of all that are equal the first.
-
-    The same kernel on other data is not compiled again, and its callbacks name the same lines.
-    """
-    program = _every_axis_has_a_word(program)
-    words_of_axes = compiler_param(program.eqns[0].params["compiler_params"], "dimension_semantics")
-    # Random numbers become part of the program, and compiling them takes a tenth of a check.
-    shuffled = any(str(word).endswith("parallel") for word in words_of_axes or ())
-    program = with_interpret(program, _strictest(seed if shuffled else None))
-    return remembered(_programs, fingerprint(program, lines=True), lambda: (equation, program))
 
 
 def _every_axis_has_a_word(program: ClosedJaxpr) -> ClosedJaxpr:
@@ -227,47 +206,21 @@ def _every_axis_has_a_word(program: ClosedJaxpr) -> ClosedJaxpr:
     return program.replace(jaxpr=program.jaxpr.replace(eqns=[call.replace(params=params)]))
 
 
-_programs: dict[Hashable, tuple[JaxprEqn, ClosedJaxpr]] = {}
-_watching: list[Any] = []  # the last is the one whose launch runs
-
-
-def _here(*given: Any) -> Any:
-    return _watching[-1].here(*given)
-
-
-def drawn(form: Any, seed: int) -> Any:
-    """Made-up data of a shape and dtype: floats around zero, everything else 0."""
-    if is_key(form):
-        return keys_of(jnp.zeros(key_bits(form).shape, jnp.uint32), form)
-    if not jnp.issubdtype(form.dtype, jnp.floating):
-        return np.zeros(form.shape, form.dtype)
-    return np.random.default_rng(seed).standard_normal(form.shape, np.float32).astype(form.dtype)
-
-
-def _strictest(seed: int | None) -> Any:
-    return interpret_params(
-        out_of_bounds_reads="raise",
-        uninitialized_memory="nan",
-        dma_execution_mode="on_wait",
-        buffer_bounds="logical",
-        random_seed=seed,
-        grid_point_recorder=_here,
-    )
-
-
 @contextlib.contextmanager
-def listening(watch: Any) -> Iterator[None]:
-    """Route the simulator's callbacks through `watch`, and keep JAX's log of them silent.
-
-    JAX copies the arguments of every callback to a device and back; the simulator's want NumPy
+def _quick_callbacks() -> Iterator[None]:
+    """JAX copies the arguments of every callback to a device and back; the simulator's want NumPy
     anyway. Without that detour it runs four times faster. Where the name is gone, it still runs.
     """
+
+    def call(*args: Any, callback: Any, **_: Any) -> list[np.ndarray]:
+        given, keywords = jax.tree.unflatten(callback.in_tree, args)
+        made = callback.callback_func(*given, **keywords)
+        return [np.asarray(x) for x in jax.tree.leaves(made)]
+
     logger = logging.getLogger("jax._src.callback")
     was_disabled, logger.disabled = logger.disabled, True
-    _watching.append(watch)
     try:
-        with simulator_callbacks(watch.call):
+        with simulator_callbacks(call):
             yield
     finally:
-        _watching.pop()
         logger.disabled = was_disabled

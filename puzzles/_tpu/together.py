@@ -1,7 +1,7 @@
-"""Kernels that speak to each other, simulated on as many devices of the host as they are.
+"""Kernels that speak to each other, simulated in NumPy: a thread for each device of a mesh.
 
-JAX's simulator has a thread for each device, and memory that all share. Here each device has a
-watch; a wait is in vain only once all of them wait, or have ended.
+One thread runs at a time, until it waits for another device. A wait is in vain only once all of
+them wait, or have ended.
 """
 
 from __future__ import annotations
@@ -10,36 +10,37 @@ import dataclasses
 import math
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import jax
 import numpy as np
 
-from puzzles._jax import JaxprEqn, forget_callbacks, jaxpr_as_fun, reset_tpu_interpret_mode_state
+from puzzles._jax import JaxprEqn, copy_parts, is_remote, sending_parts
 from puzzles._launch import (
     PALLAS_CALL,
-    Finding,
+    Flight,
+    How,
     Launch,
+    Machine,
+    Ran,
     Traced,
-    line_of,
+    Trail,
+    Wrong,
+    address,
+    drawn,
+    kernel_calls,
+    taken,
     text_of,
-    told,
     visited,
     when,
 )
-from puzzles._rules import sentence
-from puzzles._tpu import simulator_words as words
 from puzzles._tpu.sanitizer import AFTER_THE_FIRST, Sanitized, differing, refused
-from puzzles._tpu.simulator import Run, SimulationError, drawn, listening, simulated
-from puzzles._tpu.watch import WAITS, End, How, Watch, given_to
+from puzzles._tpu.simulator import cannot
 
 STEPS = 500  # of all devices
-CALLS = 20_000  # of Python by each
-PATIENCE = 15  # seconds in which no device has done anything
-# Where the simulator lets devices wait for each other, however the kernel is written.
-_MEETINGS = ("_barrier", "_clean_up_shared_memory")
+_Values = list[Any]
 
 
 def axes_around(traced: Traced) -> list[dict[str, int]]:
@@ -61,240 +62,257 @@ def _mapped_over(equation: JaxprEqn) -> Iterator[tuple[str, int]]:
 def sanitize_together(
     traced: Traced, launch: Launch, axes: Mapping[str, int], seed: int = 0
 ) -> Sanitized:
-    """What the simulator finds in one launch that runs on every device of a mesh at once.
+    """What is found in one launch that runs on every device of a mesh at once.
 
-    Arguments that are only shapes get other data on each device. Nothing is simulated where this
-    Python has too few devices.
+    Arguments that are only shapes get other data on each device.
     """
     count = math.prod(axes.values())
-    here = jax.local_devices(backend="cpu")
-    if len(here) < count:
-        return Sanitized(why_not=sentence("too few devices", count=count, here=len(here)))
     if launch.steps * count > STEPS:
         return Sanitized(why_not=f"{launch.steps:,} steps on {count} devices take too long")
     if (why := refused(traced, (launch,))) is not None:
         return Sanitized(why_not=why)
-    (call,) = traced.jaxpr.jaxpr.eqns
-    equation, program = simulated(call, traced.jaxpr, 0)
-    args = [_rows(x, count, seed + n) for n, x in enumerate(traced.leaves)]
-    execute = _on_each(jaxpr_as_fun(program), traced, axes, here[:count], args)
+    (call,) = kernel_calls(traced.jaxpr.jaxpr)
+    each = [_given(traced.leaves, device, seed) for device in range(count)]
     said = f"all steps on {count} devices"
     try:
         _, found = differing(
-            lambda how: _Together(equation, launch, count, how).run(execute, args),
-            How(calls=CALLS),
-            ("eager", "unwritten"),
+            lambda how: _Mesh(call, launch, axes, how).run(each), How(), ("late", "unwritten")
         )
-    except SimulationError as error:
-        if error.finding is None:
-            return Sanitized(why_not=f"the simulator cannot run this: {error}")
+    except Wrong as error:
         return Sanitized((error.finding,), said, AFTER_THE_FIRST)
+    except Exception as error:  # whatever NumPy does not do
+        return Sanitized(why_not=cannot(error))
     if found is None:
         return Sanitized((), said)
     line = found.line or launch.line
     return Sanitized((dataclasses.replace(found, launch=launch.name, line=line),), said)
 
 
-def _rows(leaf: Any, count: int, seed: int) -> Any:
-    """For each device its part along the first axis; what is known is the same for all."""
-    if isinstance(leaf, jax.ShapeDtypeStruct):
-        first, *others = leaf.shape
-        return drawn(jax.ShapeDtypeStruct((count * first, *others), leaf.dtype), seed)
-    return np.asarray(leaf)
-
-
-def _on_each(
-    fn: Callable, traced: Traced, axes: Mapping[str, int], devices: list[Any], args: list[Any]
-) -> Callable[..., Any]:
-    """The function compiled for each device's part of the arguments, at once."""
-    if axes:
-        mesh = jax.sharding.Mesh(np.array(devices).reshape(*axes.values()), tuple(axes))
-        parts = jax.sharding.PartitionSpec(tuple(axes))
-        everywhere = jax.sharding.PartitionSpec()
-        drawn = (isinstance(leaf, jax.ShapeDtypeStruct) for leaf in traced.leaves)
-        given = tuple(parts if one else everywhere for one in drawn)
-        fn = jax.shard_map(fn, mesh=mesh, in_specs=given, out_specs=parts, check_vma=False)
-    return jax.jit(fn).lower(*args).compile()
+def _given(leaves: Sequence[Any], device: int, seed: int) -> list[Any]:
+    """A device's arguments; what is known is the same for all."""
+    return [
+        drawn(x, seed + n + 1000 * device) if isinstance(x, jax.ShapeDtypeStruct) else np.asarray(x)
+        for n, x in enumerate(leaves)
+    ]
 
 
 @dataclasses.dataclass(eq=False)
 class _Copy:
-    """A copy that is kept back: what makes it, and what it brings to which semaphores."""
+    """A copy that is kept back, and what it brings to which semaphores, the target's last."""
 
-    make: Callable[[], Any]
-    brings: dict[End, int]
-    target: End
+    source: np.ndarray
+    target: np.ndarray
+    brings: dict[int, int]
+
+    def make(self) -> None:
+        self.target[...] = self.source
 
 
-class _Together:
-    """A watch for each device, and what the devices wait for.
+class _Mesh:
+    """A machine for each device, and what the devices wait for.
 
-    Of the copies that tell one semaphore the simulator makes the last first; here they are made in
-    turn, as kernels of JAX's own count on: the simulator is told of a copy when somebody waits for
-    either end of it, and what came to that end before was waited for.
+    A copy that is late is made when somebody waits for either end of it, and what came to that end
+    before was waited for: kernels of JAX's own count on copies to one semaphore coming in turn.
     """
 
-    def __init__(self, equation: JaxprEqn, launch: Launch, count: int, how: How) -> None:
-        self.launch, self.count, self.late = launch, count, not how.eager
-        steps = [tuple(ids) for ids in launch.program_ids.tolist()]
-        self.watches = [Watch(equation, how, steps) for _ in range(count)]
+    def __init__(self, call: JaxprEqn, launch: Launch, axes: Mapping[str, int], how: How) -> None:
+        self.launch, self.axes, self.how = launch, axes, how
+        count = math.prod(axes.values())
+        self.devices = [_Device(self, n, call) for n in range(count)]
         self.changed = threading.Condition()
         self.pending: dict[int, Callable[[bool], bool]] = {}  # what a device waits for
-        self.met: Counter[str] = Counter()  # how often a device has come to a meeting
         self.kept: list[_Copy] = []
-        self.told: Counter[End] = Counter()  # what came to a semaphore, less what was waited for
-        self.barriers: set[int] = set()  # semaphores, by their number
+        self.came: Counter[int] = Counter()  # to a semaphore, less what was waited for
+        self.barriers: set[int] = set()  # semaphores, by their address
         self.ends: set[int] = set()  # those that tell of copies
-        self.gone: Finding | None = None
-        self.failed = False
-        self.starved = False
+        self.failure: BaseException | None = None
 
-    def run(self, execute: Callable, args: list[Any]) -> Run:
-        """What all devices give; raises `SimulationError`."""
-        try:
-            with listening(self):
-                results = [np.asarray(out) for out in jax.block_until_ready(execute(*args))]
-        except Exception as error:
-            forget_callbacks()
-            raise SimulationError(self.translated(error)) from None
-        finally:
-            reset_tpu_interpret_mode_state()
-        left = {number for (_, number), count in self.told.items() if count > 0}
-        left |= {number for copy in self.kept for _, number in copy.brings}
-        if left:
-            rule = "semaphore left signalled"
-            if self.barriers & left:
-                rule = "barrier left signalled"
-            elif self.ends & left:
-                rule = "remote copy never waited for"
-            raise SimulationError(self.found("hazard", rule))
-        return Run(results, self.watches)
+    def run(self, each: Sequence[list[Any]]) -> Ran:
+        """What all devices give; raises `Wrong`."""
+        results: dict[int, list[Any]] = {}
 
-    def translated(self, error: Exception) -> Finding | str:
-        if self.gone is not None:
-            return self.gone
-        if self.starved:
-            return "a device did not get its turn: set NPROC=16 before JAX"
-        watch = next((one for one in self.watches if one.failure is not None), None)
-        cause = error if watch is None else watch.failure
-        if watch is None or not isinstance(cause, Exception):
-            return f"{type(cause).__name__}: {cause}"
-        return words.translate(cause, watch)
-
-    def found(
-        self, kind: str, words: str, step: Any = None, info: Any = None, /, **facts: Any
-    ) -> Finding:
-        """What is told in words of that name, at a grid step and the line of `info`."""
-        where = dict(launch=self.launch.name, line=line_of(info) or self.launch.line)
-        facts |= dict(when=when(step), where=when(step, text_of(info)))
-        return told(kind, words, **where, **facts)
-
-    def here(self, *given: Any) -> Any:
-        """The simulator's `grid_point_recorder`, which does not know which device calls."""
-        *token, _, _ = given
-        return token[0] if token else ()
-
-    def call(self, *args: Any, callback: Any, **more: Any) -> Any:
-        """In place of JAX's `io_callback_impl`, in the thread of a device."""
-        name, given = given_to(callback, args)
-        device = int(given.get("device_id", 0))
-        watch = self.watches[device]
-        make = partial(watch.call, *args, callback=callback, **more)
-        brings = watch.brings(name, given)
-        try:
-            self.are_there(name, given, device, brings)
-            if name == "dma_start":
-                ends = [self.watches[there] for there, _ in brings]
-                self.until(device, lambda _: all(one.launched for one in ends))
-                self.ends |= {number for _, number in brings}
-                if self.late:
-                    with self.changed:
-                        self.kept.append(_Copy(make, brings, list(brings)[-1]))
-                        self.changed.notify_all()
-                    return [np.asarray(given["token"])] if "token" in given else []
-            elif name in _MEETINGS:
-                self.meet(name, device)
-            elif name in WAITS:
-                self.wait(name, given, device)
-            result = make()
-        except BaseException:
+        def one(device: _Device, values: list[Any]) -> None:
             with self.changed:
-                self.failed = True
+                try:
+                    with np.errstate(all="ignore"):
+                        results[device.number] = device.results(values)
+                except BaseException as error:
+                    self.failure = self.failure or error
+                self.pending[device.number] = lambda anyhow: False
                 self.changed.notify_all()
-            raise
-        if name == "get_barrier_semaphore":
-            self.barriers.add(int(result[-1]))
-        with self.changed:
-            self.told.update(brings)
-            self.changed.notify_all()
-        return result
 
-    def are_there(
-        self, name: str, given: Mapping[str, Any], device: int, brings: Mapping[End, int]
-    ) -> None:
-        """Whether devices that something comes to are."""
-        for there, _ in brings:
-            if not 0 <= there < self.count:
-                words = "copies to no such device" if name == "dma_start" else "no such device"
-                step, info = self.watches[device].step, given.get("source_info")
-                facts = dict(device=device, there=there, count=self.count)
-                gone = self.found("out-of-bounds", words, step, info, step=step, **facts)
-                self.gone = self.gone or gone
-                raise RuntimeError("a device that is not there")
+        pairs = zip(self.devices, each, strict=True)
+        threads = [threading.Thread(target=one, args=pair, daemon=True) for pair in pairs]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if self.failure is not None:
+            raise self.failure
+        left = {at for at, count in self.came.items() if count > 0}
+        left |= {at for copy in self.kept for at in copy.brings}
+        if left:
+            words = "semaphore left signalled"
+            if self.barriers & left:
+                words = "barrier left signalled"
+            elif self.ends & left:
+                words = "remote copy never waited for"
+            self.devices[0].ids = ()
+            self.devices[0].wrong(None, words)
+        flat = [x for number in sorted(results) for x in results[number]]
+        return Ran(flat, [one.trail for one in self.devices if one.trail is not None])
 
-    def meet(self, name: str, device: int) -> None:
-        """Wait until all have come as often."""
-        with self.changed:
-            all_there = (self.met[name] // self.count + 1) * self.count
-            self.met[name] += 1
-        self.until(device, lambda _: self.met[name] >= all_there)
-
-    def wait(self, name: str, given: Mapping[str, Any], device: int) -> None:
-        """Wait until the simulator's own wait will end at once."""
-        rule, wanted = WAITS[name]
-        end, count = (device, int(given["sem_id"])), int(given[wanted])
-        step, info = self.watches[device].step, given.get("source_info")
-        in_vain = partial(self.found, "hazard", rule, step, info)
-        with self.changed:
-            self.until(device, lambda anyhow: self.comes(end, count, anyhow), in_vain)
-            self.told[end] -= count
-
-    def comes(self, end: End, count: int, anyhow: bool) -> bool:
-        """Whether so much has come to a semaphore, if copies that are due are told.
+    def comes(self, at: int, count: int, anyhow: bool) -> bool:
+        """Whether so much has come to a semaphore, if copies that are due are made.
 
         anyhow: also those before whose turn it is.
         """
-        while self.told[end] < count:
-            copy = next((one for one in self.kept if end in one.brings), None)
+        while self.came[at] < count:
+            copy = next((one for one in self.kept if at in one.brings), None)
             if copy is None:
                 return False
-            if self.told[copy.target] > 0 and copy.target != end and not anyhow:
+            last = list(copy.brings)[-1]
+            if self.came[last] > 0 and last != at and not anyhow:
                 return False
             self.kept.remove(copy)
             copy.make()
-            self.told.update(copy.brings)
+            self.came.update(copy.brings)
             self.changed.notify_all()
         return True
 
     def until(
-        self,
-        device: int,
-        ready: Callable[[bool], bool],
-        in_vain: Callable[[], Finding] | None = None,
+        self, device: int, ready: Callable[[bool], bool], in_vain: Callable[[], None]
     ) -> None:
         """Let a device wait; in vain, if all of them do, and copies out of turn would not help."""
-        with self.changed:
-            self.pending[device] = ready
-            self.changed.notify_all()  # who waits in vain asks whether all do
-            while not ready(False):
-                all_wait = len(self.pending) == self.count
-                if all_wait and not any(one(False) for one in self.pending.values()):
-                    if not any(one(True) for one in self.pending.values()) and in_vain is not None:
-                        self.gone = self.gone or in_vain()
-                        raise RuntimeError("the wait never ends")
-                    if ready(False):
-                        break
-                self.starved |= not self.changed.wait(PATIENCE)
-                if self.failed or self.gone or self.starved:
-                    raise RuntimeError("another device is the cause")
-            del self.pending[device]
+        self.pending[device] = ready
+        self.changed.notify_all()  # who waits in vain asks whether all do
+        while not ready(False):
+            if self.failure is not None:
+                raise RuntimeError("another device is the cause")
+            all_wait = len(self.pending) == len(self.devices)
+            if all_wait and not any(one(False) for one in self.pending.values()):
+                if not any(one(True) for one in self.pending.values()):
+                    in_vain()
+                self.changed.notify_all()
+                if ready(False):
+                    break
+            self.changed.wait()
+        del self.pending[device]
+
+
+class _Device(Machine):
+    """One device's run of the launch."""
+
+    def __init__(self, mesh: _Mesh, number: int, call: JaxprEqn) -> None:
+        super().__init__(call, mesh.launch, mesh.how, trail=Trail(mesh.launch))
+        self.mesh, self.number = mesh, number
+        self.barrier = np.zeros((), np.int64)
+
+    def ends(self) -> None:
+        """What is left is seen once all devices have ended."""
+
+    def there(self, equation: JaxprEqn, device: Any, words: str) -> _Device:
+        """The device of an id: its number, its place along each axis, or along some by name."""
+        sizes = tuple(self.mesh.axes.values())
+        if device is None:
+            return self
+        number = device
+        if isinstance(device, Mapping) or "MESH" in str(equation.params["device_id_type"]):
+            own = np.unravel_index(self.number, sizes)
+            named = device if isinstance(device, Mapping) else {}
+            places = [*map(int, jax.tree.leaves(device))] if not named else [
+                int(named.get(name, at)) for name, at in zip(self.mesh.axes, own, strict=True)
+            ]  # fmt: skip
+            strides = [math.prod(sizes[n + 1 :]) for n in range(len(sizes))]
+            number = sum(at * n for at, n in zip(places, strides, strict=True))
+        there, count = int(number), len(self.mesh.devices)
+        if not 0 <= there < count:
+            facts = dict(device=self.number, there=there, count=count, when=when(self.ids))
+            self.wrong(equation, words, "out-of-bounds", **facts)
+        return self.mesh.devices[there]
+
+    def at(self, other: _Device, equation: JaxprEqn, ref: Any, transforms: Sequence) -> np.ndarray:
+        """What another device has where this one has a part of a buffer."""
+        if ref is self.barrier:
+            return taken(other.barrier, transforms)
+        place = next(n for n, one in enumerate(self.buffers) if one is ref)
+        if len(other.buffers) <= place:
+            in_vain = partial(self.wrong, equation, "wait never ends")
+            self.mesh.until(self.number, lambda _: len(other.buffers) > place, in_vain)
+        return taken(other.buffers[place], transforms)
+
+    def _axis_index(self, equation: JaxprEqn, _: _Values) -> _Values:
+        sizes, named = tuple(self.mesh.axes.values()), equation.params["axis_name"]
+        own = dict(zip(self.mesh.axes, np.unravel_index(self.number, sizes), strict=True))
+        index = 0
+        for name in named if isinstance(named, tuple) else (named,):
+            index = index * self.mesh.axes[name] + int(own[name])
+        return [np.int32(index)]
+
+    def _barrier(self, *_: Any) -> _Values:
+        self.mesh.barriers.add(address(self.barrier))
+        return [self.barrier]
+
+    def _dma_start(self, equation: JaxprEqn, values: _Values) -> _Values:
+        source, target, (semaphore, index) = copy_parts(equation.params["tree"], values)
+        (sending, sent), device = sending_parts(equation.params["tree"], values)
+        other = self.there(equation, device, "copies to no such device")
+        old, same = (self.part(equation, *end, copies=True) for end in (source, target))
+        self.touches(equation, "reads", old, *source)
+        if other is self:
+            self.touches(equation, "writes", same, *target)
+        new, line = self.at(other, equation, *target), text_of(equation.source_info)
+        brings: Counter[int] = Counter()
+        if is_remote(equation):
+            brings[address(taken(sending, sent))] += old.nbytes
+            self.flying.append(Flight(address(taken(sending, sent)), old, new, line))
+        last = address(self.at(other, equation, semaphore, index))
+        brings[last] += old.nbytes
+        other.flying.append(Flight(last, old, new, line))
+        self.mesh.ends |= set(brings)
+        copy = _Copy(old, new, dict(brings))
+        if self.mesh.how.late:
+            self.mesh.kept.append(copy)
+        else:
+            copy.make()
+            self.mesh.came.update(brings)
+        self.mesh.changed.notify_all()
+        return []
+
+    def _waits(self, equation: JaxprEqn, at: int, count: int, words: str) -> _Values:
+        """Let the device wait until so much has come to a semaphore."""
+        in_vain = partial(self.wrong, equation, words)
+        self.mesh.until(self.number, lambda anyhow: self.mesh.comes(at, count, anyhow), in_vain)
+        self.mesh.came[at] -= count
+        return []
+
+    def _dma_wait(self, equation: JaxprEqn, values: _Values) -> _Values:
+        (_, target, (semaphore, index)) = copy_parts(equation.params["tree"], values)
+        at, size = address(taken(semaphore, index)), taken(*target).nbytes
+        self._waits(equation, at, size, "wait never ends")
+        for one in [one for one in self.flying if one.semaphore == at]:  # they come in turn
+            if (size := size - one.target.nbytes) >= 0:
+                self.flying.remove(one)
+        return []
+
+    def _signal(self, equation: JaxprEqn, values: _Values) -> _Values:
+        ref, transforms, count, device, _ = equation.params["args_tree"].unflatten(values)
+        other = self.there(equation, device, "no such device")
+        self.mesh.came[address(self.at(other, equation, ref, transforms))] += int(count)
+        self.mesh.changed.notify_all()
+        return []
+
+    def _wait(self, equation: JaxprEqn, values: _Values) -> _Values:
+        ref, transforms, count, *_ = equation.params["args_tree"].unflatten(values)
+        at = address(taken(ref, transforms))
+        return self._waits(equation, at, int(count), "semaphore never signalled")
+
+
+_Device.meanings = Machine.meanings | {
+    "axis_index": _Device._axis_index,
+    "get_barrier_semaphore": _Device._barrier,
+    "dma_start": _Device._dma_start,
+    "dma_wait": _Device._dma_wait,
+    "semaphore_signal": _Device._signal,
+    "semaphore_wait": _Device._wait,
+}

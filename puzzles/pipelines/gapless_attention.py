@@ -332,8 +332,8 @@ PUZZLE = Puzzle(
             "starts text b in the prologue of each step",
             old=_PROLOGUE,
             new="    @pl.when(b == 0)\n    def _():\n        slot_ref[0] = 0\n\n    copies(b, 0, slot_ref[0], started)\n",
-            says="pages are fetched, and these lengths need",
-            stage="work",
+            says="writes `k_slots[1, 0:2, 0:16]`, and the copy into it, started in `copy.start()`, has not been",
+            stage="memory",
         ),
         Mistake(
             "runs the prologue in every step",
@@ -436,14 +436,14 @@ PUZZLE = Puzzle(
             "does not wait",
             old=_WAIT,
             new="",
-            says="It is first read from `v_slots`, in `v = jnp.where(counts, v_slots[slot], 0)`",
+            says="reads `v_slots[0]`, and the copy into it, started in `copy.start()`, has not been waited",
             stage="memory",
         ),
         Mistake(
             "waits in the other slot",
             old=_WAIT,
             new="        copies(b, i, 1 - slot, awaited)\n",
-            says="waits for a copy that is not on its way, or for more than it brings",
+            says="reads `v_slots[0]`, and the copy into it, started in `copy.start()`, has not been waited",
             stage="memory",
         ),
         Mistake(

@@ -23,8 +23,8 @@ from launched import call, copy_kernel, from_hbm
 import puzzles
 from puzzles import examine
 from puzzles._examine import targets
-from puzzles._launch import KINDS
-from puzzles._tpu import drawn, simulator
+from puzzles._launch import KINDS, drawn
+from puzzles._tpu import simulator
 
 f32, i32 = jnp.float32, jnp.int32
 S = jax.ShapeDtypeStruct
@@ -57,7 +57,7 @@ def test_a_finding_has_operand_step_line_and_remedy() -> None:
     assert found.code == 1
     assert "✗ out-of-bounds · kernel · x_ref · step (3,)\n" in str(found)
     assert f"→ {one.remedy}" in str(found)
-    # The blocks show it, and the simulator would stop at it: it is told once.
+    # The blocks show it, and who runs it would stop at it: it is told once.
     assert len(found.findings) == 1
     assert "uninitialised, hazard: what comes after the first error" in found.not_looked
     data = json.loads(found.to_json())
@@ -151,9 +151,7 @@ def test_what_is_too_large_is_simulated_in_part_or_not_and_it_says_so() -> None:
     start = time.process_time()  # of one process: other people's seconds are not ours
     found = examine(over((1000, 1000)), X)
     assert time.process_time() - start < 5
-    assert (
-        "uninitialised, hazard: in the simulator, the first 250 of 1,000,000 steps" in found.looked
-    )
+    assert "uninitialised, hazard: in NumPy, the first 250 of 1,000,000 steps" in found.looked
     assert any("1,000,000 steps were too many" in line for line in found.not_looked)
     found = examine(launches.softmax_rows()[0], S((2**20, 128), f32))
     assert any("hazard: the arrays take 1,024 MiB" in line for line in found.not_looked)
@@ -250,5 +248,5 @@ def test_where_copies_cannot_be_followed_the_numbers_still_tell(
     x = S((8, 128), f32)
     early = from_hbm(kernel, pltpu.VMEM((8, 128), f32), pltpu.SemaphoreType.DMA)
     (one,) = examine(early, x).findings
-    assert (one.kind, one.operand) == ("hazard", "o_ref")
-    assert "The numbers change with the moment at which copies land" in one.says
+    assert (one.kind, one.operand) == ("hazard", "buffer")
+    assert "`o_ref[...] = buffer[...]` reads `buffer`, and the copy into it, started in" in one.says

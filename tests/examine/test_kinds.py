@@ -84,7 +84,7 @@ def test_a_parallel_sum_is_wrong_where_two_cores_share_a_grid() -> None:
     assert (one.severity, one.chips) == ("error", ("v5p",))
 
 
-def test_an_input_that_is_sent_is_not_written_and_memory_was_not_looked_at() -> None:
+def test_an_input_that_is_sent_is_not_written_and_who_gets_nothing_waits_for_ever() -> None:
     def kernel(x_ref, o_ref, send, recv):
         copy = pltpu.make_async_remote_copy(x_ref, o_ref, send, recv, device_id=0)
         copy.start()
@@ -98,8 +98,8 @@ def test_an_input_that_is_sent_is_not_written_and_memory_was_not_looked_at() -> 
     fn = jax.shard_map(local, mesh=mesh(), in_specs=P("x"), out_specs=P("x"), check_vma=False)
     found = examine(fn, TILE)
     assert not any(one.kind == "alias" for one in found.findings)
-    assert found.headline.endswith("not looked at: memory")
-    assert not found.headline.startswith("✓")
+    (one,) = (one for one in found.findings if one.kind == "hazard")
+    assert "waits for a copy that is not on its way" in one.says
 
 
 def test_a_finding_is_told_of_each_launch_of_one_name() -> None:
@@ -120,24 +120,6 @@ def test_kernels_for_gpus_are_told_in_a_sentence() -> None:
     assert (found.code, "for GPUs" in found.unread) == (2, True)
 
 
-def test_a_chain_that_kills_the_compiler_is_not_simulated(monkeypatch) -> None:
-    monkeypatch.setattr(sanitizer, "OPERATIONS", 100)
-
-    def fn(x, turns):
-        def kernel(x_ref, o_ref):
-            value = x_ref[...]
-            for _ in range(turns):
-                value = value * 0.5 + 1.0
-            o_ref[...] = value
-
-        return pl.pallas_call(kernel, out_shape=x)(x)
-
-    found = examine(fn, TILE, 100)
-    assert (found.findings, found.unseen) == ((), ("memory",))
-    assert any(" operations, and XLA's CPU compiler" in one for one in found.not_looked)
-    assert examine(fn, TILE, 20).unseen == ()
-
-
 def test_a_kernel_that_takes_a_random_key_is_read_and_not_simulated() -> None:
     def kernel(key_ref, o_ref):
         o_ref[...] = jax.random.uniform(key_ref[...], shape=o_ref.shape)
@@ -148,7 +130,7 @@ def test_a_kernel_that_takes_a_random_key_is_read_and_not_simulated() -> None:
     for given in (key, jax.eval_shape(lambda: key)):
         found = examine(fn, given)
         assert (found.unread, found.findings, found.unseen) == ("", (), ("memory",))
-        assert any("takes random keys" in one for one in found.not_looked)
+        assert any("random keys" in one for one in found.not_looked)
         (launch,) = found.launches
         assert (launch.hbm_bytes_read, launch.hbm_bytes_written) == (8, 4096)
 
@@ -207,7 +189,7 @@ def test_a_block_that_comes_back_and_is_written_whole_is_no_error(reads: bool) -
 
 @sample.in_turn
 def test_a_loop_of_many_turns_in_one_step_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sanitizer, "CALLS", 1000)  # twenty times as many in earnest
+    monkeypatch.setattr(sanitizer, "FUEL", 1000)  # a thousand times as many in earnest
 
     def fn(x, turns):
         def kernel(x_ref, o_ref):
@@ -223,7 +205,7 @@ def test_a_loop_of_many_turns_in_one_step_is_cut_off(monkeypatch: pytest.MonkeyP
 
     found = examine(fn, TILE, 10**5)
     assert (found.findings, found.unseen) == ((), ("memory",))
-    assert any("the first 1,000 times, up to grid step ()" in one for one in found.not_looked)
+    assert any("the first 1,000, up to grid step ()" in one for one in found.not_looked)
     assert examine(fn, TILE, 10).unseen == ()
 
 

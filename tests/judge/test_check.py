@@ -62,14 +62,14 @@ PADDED = pl.BlockSpec((pl.Element(8, padding=(8, 0)), pl.Element(128)), lambda i
 
 
 @pytest.mark.parametrize(
-    ("fn", "M", "what"),
+    ("fn", "M", "what"),  # the first is too much for JAX's simulator, the second for both
     [
+        (functools.partial(_sum, input_output_aliases={0: 0}), 20, "1 of 1 cases"),
         (
-            functools.partial(_sum, input_output_aliases={0: 0}),
-            20,
-            "an aliased output whose last block is cut off",
+            functools.partial(_sum, spec=PADDED),
+            24,
+            "0 of 1 cases; NumPy does not run it as on a TPU: the padding of a `pl.Element`",
         ),
-        (functools.partial(_sum, spec=PADDED), 24, "the padding of a `pl.Element`"),
     ],
 )
 def test_what_the_simulator_cannot_take_is_not_held_against_a_kernel(
@@ -87,7 +87,7 @@ def test_what_the_simulator_cannot_take_is_not_held_against_a_kernel(
     )
     verdict = judge(one, fn, thorough=True)
     assert verdict.passed, str(verdict)
-    assert f"TPU simulator (0 of 1 cases; it cannot take {what})" in str(verdict.details)
+    assert f"TPU simulator ({what})" in str(verdict.details)
 
 
 def test_a_part_that_is_not_filled_in_yet_is_named(capsys: pytest.CaptureFixture[str]) -> None:

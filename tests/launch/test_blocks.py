@@ -24,7 +24,9 @@ NUMBERS, ALL = FLOATS + INTEGERS, (*FLOATS, *INTEGERS, "bool")
 SUMMED = ("float32", *INTEGERS)  # in narrow floats the order decides
 AWKWARD = (0.0, -0.0, np.nan, np.inf, -np.inf, 127.5, -128.5, 256.0, 3e9, -3e9)
 # JAX makes them, or Mosaic needs them, and no program that runs on a CPU has them.
-ELSEWHERE = {"expand_dims", "copy_p", "stop_gradient", "multiple_of", "max_contiguous"}
+ELSEWHERE = {
+    "expand_dims", "copy_p", "stop_gradient", "multiple_of", "max_contiguous", "bitcast"
+}  # fmt: skip
 # Which of two zeros is the greater, and the sign of a sum of none, differ between machines.
 UNSIGNED = ("max", "min", "reduce", "dot_general", "cumsum", "clamp", "integer_pow", "pow")
 

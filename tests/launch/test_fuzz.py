@@ -24,7 +24,7 @@ from launched import call, copy_kernel
 
 from puzzles import Launch, Operand, trace
 from puzzles._launch import trace_call
-from puzzles._tpu import simulator, watch
+from puzzles._tpu import in_jax
 
 STEPS = 30  # of a launch, batches included
 ELEMENTS = 20_000  # of an array
@@ -550,8 +550,7 @@ def compare_with_maps(case: Case, launch: Launch, arguments: list) -> None:
 
 def compare_with_simulator(case: Case, launch: Launch, arguments: list) -> None:
     """What the kernel writes tells its step, and the blocks that it was given in it."""
-    ran = simulator.run(trace_call(function_of(case), *arguments), watch.How())
-    results = ran.results[: len(case.outputs)]
+    results = in_jax(trace_call(function_of(case), *arguments))[: len(case.outputs)]
     wanted = [(np.zeros(x.shape), np.zeros(x.shape, bool)) for x in results]
     for step in range(launch.steps):
         ids = launch.program_ids[step, len(case.vmaps) :]

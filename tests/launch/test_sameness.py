@@ -71,22 +71,6 @@ def test_the_order_and_the_types_of_operands_are_part_of_a_program() -> None:
     assert of(launch()) != of(launch(), X.astype(jnp.bfloat16))
 
 
-def test_lines_tell_programs_apart_by_their_text() -> None:
-    def one(x):
-        return x + 1
-
-    def same(x):
-        return x + 1
-
-    def other(x):
-        return x + 1  # that is all
-
-    traced = [trace_call(fn, X).jaxpr for fn in (one, same, other)]
-    a, b, c = (fingerprint(program, lines=True) for program in traced)
-    assert a == b != c
-    assert len({fingerprint(program) for program in traced}) == 1
-
-
 def test_what_has_no_equality_is_the_same_as_itself_alone() -> None:
     class Odd:
         __hash__ = None  # type: ignore[assignment]

@@ -1,0 +1,97 @@
+"""Programs whose launches run in NumPy: as JAX interprets them, or as a TPU may run them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from puzzles._jax import JaxprEqn, is_key, key_bits, keys_of
+from puzzles._launch.in_numpy import FUEL, Beyond, Enough, Found, Observer, Values
+from puzzles._launch.jaxprs import CALLS
+from puzzles._launch.run import run_program, runs_in_python, single
+from puzzles._launch.stepped import How, Machine, Trail
+from puzzles._launch.traced import Traced
+
+
+@dataclass
+class Ran:
+    """What a program gave, and what was seen of its launches.
+
+    Where one was cut off, those after it went on with numbers made up for it.
+    """
+
+    results: list[np.ndarray] = field(default_factory=list)
+    trails: list[Trail] = field(default_factory=list)
+
+    @property
+    def cut(self) -> bool:
+        """Whether a launch ended before its last step."""
+        return any(one.cut is not None for one in self.trails)
+
+
+def run_as(traced: Traced, how: How, fuel: int = FUEL) -> Ran:
+    """What a program gives as a TPU may run it, in NumPy; every launch leaves a trail.
+
+    fuel: so many equations of a launch are run. Raises `Wrong`, and `Beyond` where NumPy cannot.
+    """
+    if not runs_in_python(traced.jaxpr.jaxpr):
+        raise Beyond("a launch within a `shard_map`")
+    # The launch of a loop is another in each turn: its scalars may be.
+    known = runs_in_python(traced.jaxpr.jaxpr, CALLS)
+    launches, ran = iter(traced.launches if known else ()), Ran()
+
+    def launch(call: JaxprEqn, values: Values) -> Values:
+        one = next(launches) if known else _alone(call, values).launches[0]
+        trail = Trail(one)
+        ran.trails.append(trail)
+        machine = Machine(call, one, how, trail=trail)
+        machine.fuel = fuel
+        try:
+            return machine.results(values)
+        except Enough:
+            trail.cut, trail.spent = machine.ids, machine.fuel < 0
+            return [drawn(v.aval, 0) for v in call.outvars]
+
+    ran.results += run_program(traced.jaxpr, traced.leaves, launch)
+    return ran
+
+
+def _alone(call: JaxprEqn, values: Values) -> Traced:
+    program, given = single(call, values)
+    return Traced(program, tuple(given), None)
+
+
+def step_by_step(
+    traced: Traced, strict: bool = False, observer: Observer | None = None
+) -> list[np.ndarray] | None:
+    """The flat results of a program whose launches run in NumPy; None where JAX has to run them.
+
+    strict: as a TPU may run it; None also where it must not be done there. observer: see
+    `Evaluator`.
+    """
+    if not runs_in_python(traced.jaxpr.jaxpr, CALLS):
+        return None
+    how = How() if strict else None
+    try:
+        launches = iter(traced.launches)
+
+        def launch(call: JaxprEqn, values: Values) -> Values:
+            return Machine(call, next(launches), how, observer).results(values)
+
+        return run_program(traced.jaxpr, traced.leaves, launch, observer)
+    except Found:
+        raise
+    except Exception:  # whatever it is, JAX does it, or says in its own words why not
+        return None
+
+
+def drawn(form: Any, seed: int) -> Any:
+    """Made-up data of a shape and dtype: floats around zero, everything else 0."""
+    if is_key(form):
+        return keys_of(jnp.zeros(key_bits(form).shape, jnp.uint32), form)
+    if not jnp.issubdtype(form.dtype, jnp.floating):
+        return np.zeros(form.shape, form.dtype)
+    return np.random.default_rng(seed).standard_normal(form.shape, np.float32).astype(form.dtype)
