@@ -20,6 +20,7 @@ from puzzles._launch.finding import (
     SEVERITIES,
     WARNING,
     Finding,
+    happens,
     line_of,
     place,
     placed,

@@ -65,6 +65,12 @@ def when(step: Sequence[int] | None, line: str = "") -> str:
     return (f" at grid step {step}" if step else "") + (f", in `{line}`" if line else "")
 
 
+def happens(step: Sequence[int] | None, who: str, what: str) -> str:
+    """ "At grid step (1, 0), `o_ref[...] = x` reads ...": who does what, where a step is known."""
+    says = f"At grid step {step}, {who} {what}" if step else f"{who} {what}"
+    return f"{says[0].upper()}{says[1:]}"
+
+
 def text_at(file: str, number: int) -> str:
     """A line of a source file, stripped; empty where it cannot be read."""
     return linecache.getline(file, number).strip()

@@ -17,7 +17,7 @@ import numpy as np
 
 from puzzles._jax import JaxprEqn, copy_parts, is_key, is_remote, written_refs
 from puzzles._launch.events import accessed
-from puzzles._launch.finding import Finding, line_of, text_of, told, when
+from puzzles._launch.finding import Finding, happens, line_of, text_of, told, when
 from puzzles._launch.in_numpy import (
     CONTROL,
     Beyond,
@@ -193,18 +193,16 @@ class Machine(Evaluator):
         for count, number in enumerate(self.order()):
             if self.how is not None and count == self.how.most:
                 raise Enough
-            moved = [_place(one, starts[n], number) for n, one in enumerate(operands)]
-            for n, one in enumerate(operands):
-                if self.how is not None and one.piped and moved[n] != places[n]:
-                    self.put_back(n, held, places, arrays)  # as the step before left it
-            self.ids = self.launch.at(number)
             for n, (one, array) in enumerate(zip(operands, arrays, strict=True)):
+                place = _place(one, starts[n], number)
                 if self.how is None or not one.piped:
-                    held[n] = array[(*moved[n], ...)]  # a view, of one element, too
-                elif moved[n] != places[n]:
-                    fresh = array[(*moved[n], ...)].copy()
+                    held[n] = array[(*place, ...)]  # a view, of one element, too
+                elif place != places[n]:
+                    self.put_back(n, held, places, arrays)  # as the step before left it
+                    fresh = array[(*place, ...)].copy()
                     held[n] = self.unwritten(fresh.shape, one.dtype) if one.output else fresh
-                    places[n] = moved[n]
+                    places[n] = place
+            self.ids = self.launch.at(number)
             self.buffers = [*scalars, *held, *scratch]
             self.run(self.kernel, [], self.buffers[:])
         for n in range(len(operands)):
@@ -297,9 +295,7 @@ class Machine(Evaluator):
                 line = flight.line or "the kernel"
                 why = sentence(f"{how} {way}", place=place, line=line, waited="")
                 text = text_of(equation.source_info)
-                at = f"At grid step {self.ids}, " if self.ids else ""
-                says = f"{at}{f'`{text}`' if text else 'the kernel'} {why}"
-                says = f"{says[0].upper()}{says[1:]}"
+                says = happens(self.ids, f"`{text}`" if text else "the kernel", why)
                 self.wrong(equation, "touched too early", says=says, operand=self.name_of(ref))
 
     def other(self, equation: JaxprEqn, values: Values) -> Values:

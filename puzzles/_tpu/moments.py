@@ -21,6 +21,7 @@ from puzzles._launch import (
     Launch,
     Part,
     bytes_of,
+    happens,
     line_of,
     ranges_of,
     text_of,
@@ -258,9 +259,8 @@ class _Follower:
 
     def early(self, who: str, why: str, place: Place) -> dict[str, Any]:
         """The facts of who touches what while a copy is in flight, and why it must not."""
-        at = f"At grid step {self.at}, " if self.at else ""
-        says = f"{at}{who if text_of(self.info) else 'the kernel'} {why}"
-        return dict(says=f"{says[0].upper()}{says[1:]}", operand=place.buffer.name)
+        says = happens(self.at, who if text_of(self.info) else "the kernel", why)
+        return dict(says=says, operand=place.buffer.name)
 
     @property
     def at(self) -> tuple[int, ...] | None:
