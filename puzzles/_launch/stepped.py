@@ -259,18 +259,26 @@ class Machine(Evaluator):
         self, equation: JaxprEqn, ref: np.ndarray, transforms: Sequence[Any], copies: bool = False
     ) -> np.ndarray:
         """What transforms name of a ref; it must not reach outside."""
+        try:
+            return taken(ref, transforms)
+        except Exception:
+            self.outside(equation, ref, transforms, copies)
+            raise
+
+    def outside(
+        self, equation: JaxprEqn, ref: np.ndarray, transforms: Sequence[Any], copies: bool
+    ) -> None:
+        """Say why there is no such part of a ref, if that is known."""
         ranges, name = ranges_of(transforms), self.name_of(ref)
         if ranges is not None and len(ranges) == ref.ndim:
-            if any(a < 0 or b > n for (a, b, _), n in zip(ranges, ref.shape, strict=True)):
-                words = "scalars outside" if self.is_scalar(ref) else "block of a ref outside"
-                words = "copy of a ref outside" if copies else words
-                span = ", ".join(f"{a}" if index else f"{a}:{b}" for a, b, index in ranges)
-                spelt = dict(ref=f"`{name}`" if name else "a ref", name=name or "ref", part=span)
-                self.wrong(equation, words, "out-of-bounds", operand=name, shape=ref.shape, **spelt)
-        elif any(np.ndim(i) for one in transforms for i in getattr(one, "indices", ())):
+            words = "scalars outside" if self.is_scalar(ref) else "block of a ref outside"
+            words = "copy of a ref outside" if copies else words
+            span = ", ".join(f"{a}" if index else f"{a}:{b}" for a, b, index in ranges)
+            spelt = dict(ref=f"`{name}`" if name else "a ref", name=name or "ref", part=span)
+            self.wrong(equation, words, "out-of-bounds", operand=name, shape=ref.shape, **spelt)
+        if any(np.ndim(i) for one in transforms for i in getattr(one, "indices", ())):
             which = f"`{name}`" if name else "A ref"
             self.wrong(equation, "indexed with an array", "lowering", operand=name, which=which)
-        return taken(ref, transforms)
 
     def name_of(self, ref: np.ndarray) -> str | None:
         """The kernel's parameter that a buffer is; None of what the kernel allocates."""
