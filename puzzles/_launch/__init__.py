@@ -67,18 +67,7 @@ from puzzles._launch.run import (
 from puzzles._launch.sameness import fingerprint
 from puzzles._launch.slices import Ranges, overlap, ranges_of, ranges_shown, taken
 from puzzles._launch.smem import UNNAMED, memory_space
-from puzzles._launch.stepped import (
-    EDGE,
-    Flight,
-    How,
-    Machine,
-    Seen,
-    Trail,
-    Wrong,
-    address,
-    comparable,
-    floating,
-)
+from puzzles._launch.stepped import Machine
 from puzzles._launch.traced import (
     Traced,
     as_function,
@@ -88,6 +77,17 @@ from puzzles._launch.traced import (
     program_of,
     trace,
     trace_call,
+)
+from puzzles._launch.trail import (
+    EDGE,
+    Flight,
+    How,
+    Seen,
+    Trail,
+    Wrong,
+    address,
+    comparable,
+    floating,
 )
 from puzzles._launch.wasted import waste
 from puzzles._launch.work import ARITHMETIC, REDUCTIONS, TRANSCENDENTAL, Dot

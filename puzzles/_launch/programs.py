@@ -12,8 +12,9 @@ from puzzles._jax import JaxprEqn, is_key, key_bits, keys_of
 from puzzles._launch.in_numpy import FUEL, Beyond, Enough, Found, Observer, Values
 from puzzles._launch.jaxprs import CALLS
 from puzzles._launch.run import run_program, runs_in_python, single
-from puzzles._launch.stepped import How, Machine, Trail
+from puzzles._launch.stepped import Machine
 from puzzles._launch.traced import Traced
+from puzzles._launch.trail import How, Trail
 
 
 @dataclass
