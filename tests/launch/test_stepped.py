@@ -20,10 +20,13 @@ from puzzles import Puzzle
 from puzzles._judge import cases
 from puzzles._judge.numbers import compare
 from puzzles._launch import (
+    How,
     Traced,
+    Wrong,
     as_tpu,
     quickly,
     run,
+    run_as,
     step_by_step,
     trace_call,
     with_interpret,
@@ -150,7 +153,9 @@ def test_a_copy_that_is_waited_for_gives_what_jax_gives(orders: str) -> None:
 def test_a_copy_that_is_not_is_refused_where_it_is_strict(orders: str) -> None:
     traced = following(orders)
     assert step_by_step(traced, strict=False) is not None
-    assert step_by_step(traced, strict=True) is None
+    with pytest.raises(Wrong) as caught:
+        run_as(traced, How())
+    assert caught.value.finding.kind == "hazard"
 
 
 def adds(x_ref: Any, o_ref: Any, _: Any) -> None:
