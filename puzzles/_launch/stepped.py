@@ -28,7 +28,7 @@ from puzzles._launch.in_numpy import (
 from puzzles._launch.jaxprs import parameter_names
 from puzzles._launch.launch import Launch
 from puzzles._launch.operand import Operand
-from puzzles._launch.primitives import bind
+from puzzles._launch.run import interpreted
 from puzzles._launch.slices import ranges_of, ranges_shown, taken
 from puzzles._launch.trail import (
     EDGE,
@@ -63,6 +63,7 @@ class Machine(Evaluator):
         self.axes = [a for a in range(len(launch.grid)) if a not in mapped]
         self.ids: tuple[int, ...] = ()
         self.buffers: list[Any] = []  # the kernel's parameters, and then what it allocates
+        self.random = np.random.default_rng(0)  # what `pltpu.prng_random_bits` draws from
         self.flying: list[Flight] = []
         self.due: dict[int, int] = {}  # of a semaphore, by its address: bytes, or signals
 
@@ -254,7 +255,7 @@ class Machine(Evaluator):
         if self.how is None or equation.effects:
             return super().other(equation, values)
         try:
-            return [np.asarray(x) for x in bind(equation, *values)]
+            return [np.asarray(x) for x in interpreted(equation, values)]
         except Exception:
             return super().other(equation, values)
 
@@ -349,6 +350,22 @@ class Machine(Evaluator):
             self.wrong(equation, "semaphore never signalled")
         return []
 
+    def _nothing(self, equation: JaxprEqn, values: Values) -> Values:
+        """A delay changes no number, and JAX prints what is to be printed."""
+        return [] if self.how is not None else self.other(equation, values)
+
+    def _seeds(self, equation: JaxprEqn, values: Values) -> Values:
+        if self.how is None:
+            return self.other(equation, values)
+        self.random = np.random.default_rng([int(x) % 2**32 for x in values])
+        return []
+
+    def _draws(self, equation: JaxprEqn, values: Values) -> Values:
+        if self.how is None:
+            return self.other(equation, values)
+        bits = self.random.integers(-(2**31), 2**31, equation.params["shape"])
+        return [bits.astype(equation.outvars[0].aval.dtype)]
+
     def _run_scoped(self, equation: JaxprEqn, values: Values) -> Values:
         jaxpr = equation.params["jaxpr"]
         made = [self.unwritten(v.aval.shape, v.aval.dtype) for v in jaxpr.invars]
@@ -373,6 +390,11 @@ Machine.meanings = CONTROL | {
     "program_id": Machine._program_id,
     "num_programs": Machine._num_programs,
     "run_scoped": Machine._run_scoped,
+    "debug_print": Machine._nothing,
+    "debug_callback": Machine._nothing,
+    "delay": Machine._nothing,
+    "prng_seed": Machine._seeds,
+    "prng_random_bits": Machine._draws,
     "dma_start": Machine._dma_start,
     "dma_wait": Machine._dma_wait,
     "semaphore_signal": Machine._signal,

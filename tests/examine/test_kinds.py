@@ -135,6 +135,24 @@ def test_a_kernel_that_takes_a_random_key_is_read_and_not_simulated() -> None:
         assert (launch.hbm_bytes_read, launch.hbm_bytes_written) == (8, 4096)
 
 
+@pytest.mark.parametrize("what", ["rolls", "draws bits", "prints"])
+def test_what_numpy_has_no_rule_for_is_run(what: str, capsys: pytest.CaptureFixture) -> None:
+    def kernel(x_ref, o_ref):
+        x = x_ref[...]
+        if what == "rolls":
+            x = pltpu.roll(x, 1, 1)
+        elif what == "draws bits":
+            pltpu.prng_seed(0)
+            x += pltpu.prng_random_bits(x.shape).astype(f32)
+        else:
+            pl.debug_print("{}", x[0, 0])
+        o_ref[...] = x
+
+    found = examine(pl.pallas_call(kernel, out_shape=TILE), TILE)
+    assert "uninitialised, hazard: in NumPy, all steps" in found.looked
+    assert capsys.readouterr().out == ""
+
+
 @pytest.mark.parametrize("dtype", [bool, np.uint8, i32])
 def test_what_hangs_over_an_edge_of_a_mask_is_no_zero(dtype: type) -> None:
     def kernel(mask_ref, o_ref):
