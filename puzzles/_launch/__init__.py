@@ -30,7 +30,7 @@ from puzzles._launch.finding import (
 )
 from puzzles._launch.finite import first_not_finite
 from puzzles._launch.graph import Abstract, Unreadable
-from puzzles._launch.in_numpy import Enough
+from puzzles._launch.in_numpy import Beyond, Enough
 from puzzles._launch.jaxprs import (
     LAYOUT,
     PALLAS_CALL,

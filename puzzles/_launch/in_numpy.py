@@ -54,7 +54,7 @@ class Evaluator:
         plan = self._plans[id(jaxpr)]
         self.fuel -= _ENTERED + len(plan)
         if self.fuel < 0:
-            raise Enough
+            raise Enough("too many operations")
         for equation, operands, does in plan:
             values = [env[v] if isinstance(v, Var) else v for v in operands]
             outs = does(self, equation, values)

@@ -20,6 +20,7 @@ import numpy as np
 from puzzles._jax import JaxprEqn, copy_parts, is_remote, sending_parts
 from puzzles._launch import (
     PALLAS_CALL,
+    Beyond,
     Flight,
     How,
     Launch,
@@ -235,7 +236,9 @@ class _Device(Machine):
         """What another device has where this one has a part of a buffer."""
         if ref is self.barrier:
             return taken(other.barrier, transforms)
-        place = next(n for n, one in enumerate(self.buffers) if one is ref)
+        place = next((n for n, one in enumerate(self.buffers) if one is ref), None)
+        if place is None:
+            raise Beyond("a copy to a part of memory that has no name")
         if len(other.buffers) <= place:
             in_vain = partial(self.wrong, equation, "wait never ends")
             self.mesh.until(self.number, lambda _: len(other.buffers) > place, in_vain)
@@ -290,8 +293,10 @@ class _Device(Machine):
         (_, target, (semaphore, index)) = copy_parts(equation.params["tree"], values)
         at, size = address(taken(semaphore, index)), taken(*target).nbytes
         self._waits(equation, at, size, "wait never ends")
+        rest = self.mesh.came[at] or any(at in copy.brings for copy in self.mesh.kept)
         for one in [one for one in self.flying if one.semaphore == at]:  # they come in turn
-            if (size := size - one.target.nbytes) >= 0:
+            size -= one.target.nbytes
+            if size >= 0 or not rest:
                 self.flying.remove(one)
         return []
 
