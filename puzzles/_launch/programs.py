@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 from puzzles._jax import JaxprEqn, is_key, key_bits, keys_of
 from puzzles._launch.in_numpy import FUEL, Beyond, Enough, Found, Observer, Values
 from puzzles._launch.jaxprs import CALLS
+from puzzles._launch.launch import Launch
 from puzzles._launch.run import run_program, runs_in_python, single
 from puzzles._launch.stepped import Machine
 from puzzles._launch.traced import Traced
@@ -38,17 +40,12 @@ def run_as(traced: Traced, how: How, fuel: int = FUEL) -> Ran:
 
     fuel: so many equations of a launch are run. Raises `Wrong`, and `Beyond` where NumPy cannot.
     """
-    if not runs_in_python(traced.jaxpr.jaxpr):
-        raise Beyond("a launch within a `shard_map`")
-    # The launch of a loop is another in each turn: its scalars may be.
-    known = runs_in_python(traced.jaxpr.jaxpr, CALLS)
-    launches, ran = iter(traced.launches if known else ()), Ran()
+    ran, launch_of = Ran(), _launches(traced)
 
     def launch(call: JaxprEqn, values: Values) -> Values:
-        one = next(launches) if known else _alone(call, values).launches[0]
-        trail = Trail(one)
+        trail = Trail(launch_of(call, values))
         ran.trails.append(trail)
-        machine = Machine(call, one, how, trail=trail)
+        machine = Machine(call, trail.launch, how, trail=trail)
         machine.fuel = fuel
         try:
             return machine.results(values)
@@ -60,11 +57,6 @@ def run_as(traced: Traced, how: How, fuel: int = FUEL) -> Ran:
     return ran
 
 
-def _alone(call: JaxprEqn, values: Values) -> Traced:
-    program, given = single(call, values)
-    return Traced(program, tuple(given), None)
-
-
 def step_by_step(
     traced: Traced, strict: bool = False, observer: Observer | None = None
 ) -> list[np.ndarray] | None:
@@ -73,20 +65,33 @@ def step_by_step(
     strict: as a TPU may run it; None also where it must not be done there. observer: see
     `Evaluator`.
     """
-    if not runs_in_python(traced.jaxpr.jaxpr, CALLS):
-        return None
     how = How() if strict else None
     try:
-        launches = iter(traced.launches)
+        launch_of = _launches(traced)
 
         def launch(call: JaxprEqn, values: Values) -> Values:
-            return Machine(call, next(launches), how, observer).results(values)
+            return Machine(call, launch_of(call, values), how, observer).results(values)
 
         return run_program(traced.jaxpr, traced.leaves, launch, observer)
     except Found:
         raise
     except Exception:  # whatever it is, JAX does it, or says in its own words why not
         return None
+
+
+def _launches(traced: Traced) -> Callable[[JaxprEqn, Values], Launch]:
+    """Which launch a call is that comes next, of these operands: a loop's is another each turn."""
+    if not runs_in_python(traced.jaxpr.jaxpr):
+        raise Beyond("a launch within a `shard_map`")
+    if not runs_in_python(traced.jaxpr.jaxpr, CALLS):
+        return lambda call, values: _alone(call, values).launches[0]
+    launches = iter(traced.launches)
+    return lambda call, values: next(launches)
+
+
+def _alone(call: JaxprEqn, values: Values) -> Traced:
+    program, given = single(call, values)
+    return Traced(program, tuple(given), None)
 
 
 def drawn(form: Any, seed: int) -> Any:

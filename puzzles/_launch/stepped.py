@@ -252,7 +252,7 @@ class Machine(Evaluator):
 
     def other(self, equation: JaxprEqn, values: Values) -> Values:
         """What NumPy has no rule for, JAX computes by itself."""
-        if self.how is None or equation.effects:
+        if equation.effects:
             return super().other(equation, values)
         try:
             return [np.asarray(x) for x in interpreted(equation, values)]
