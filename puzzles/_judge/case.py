@@ -41,7 +41,7 @@ def execute(traced: Traced) -> list[np.ndarray]:
 
 
 def by_jax(traced: Traced) -> list[np.ndarray]:
-    """The same, interpreted by JAX, except on a TPU, where it runs as written."""
+    """The flat results of a trace as JAX interprets it; on a TPU it runs as it is written."""
     if on_tpu():
         return [np.asarray(x) for x in jax.jit(jaxpr_as_fun(traced.jaxpr))(*traced.leaves)]
     return quickly(with_interpret(traced.jaxpr, True), traced.leaves)
