@@ -149,7 +149,7 @@ class Case:
 
 @lru_cache(maxsize=32)
 def _judged(puzzle: Puzzle, fn: Callable, given: tuple) -> Callable:
-    """The same function each time: traces are kept by function."""
+    """One function object for equal arguments: traces are kept by function."""
     fn = partial(fn, **dict(given)) if given else fn
     return fn if puzzle.observe is None else puzzle.observe(fn)
 

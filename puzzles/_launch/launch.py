@@ -81,7 +81,7 @@ class Launch:
         return replace(self, which=LEAST).with_copies()
 
     def with_copies(self) -> Launch:
-        """The same, with what the kernel itself copies from and to operands that stay in HBM."""
+        """The launch with what the kernel itself copies from and to operands that stay in HBM."""
         each = (self.inputs, self.outputs, self.scratch)
         inputs, outputs, scratch = (tuple(copied(o, self.copies) for o in some) for some in each)
         return replace(self, inputs=inputs, outputs=outputs, scratch=scratch)

@@ -18,7 +18,7 @@ _MESH = "TensorCoreMesh"  # other meshes are those of other cores
 
 
 def with_kernels_launched(traced: Traced) -> Traced:
-    """The same program with a `pallas_call` for each kernel of one function on one TensorCore."""
+    """The program with a `pallas_call` for each kernel of one function on one TensorCore."""
     if _KIND not in traced.other_kernels:
         return traced
     jaxpr = rewritten(traced.jaxpr, lambda equation: [_launched(equation)], around_kernels)

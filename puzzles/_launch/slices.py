@@ -93,7 +93,7 @@ def taken(value: np.ndarray, transforms: Sequence[Any]) -> np.ndarray:
 
 
 def bitcast(value: np.ndarray, dtype: Any) -> np.ndarray:
-    """The same bits: rows that lie in one word of 32 bits become one row, or the other way."""
+    """The bits as another type: rows that lie in one word of 32 bits become one, or come of one."""
     old, new = value.dtype.itemsize, np.dtype(dtype).itemsize
     *leading, rows, lanes = value.shape
     if new > old:
