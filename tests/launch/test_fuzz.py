@@ -28,7 +28,7 @@ from puzzles._tpu import in_jax
 
 STEPS = 30  # of a launch, batches included
 ELEMENTS = 20_000  # of an array
-EXAMPLES = 16  # of each theme
+EXAMPLES = 84 if sample.ALL else 16  # of each theme: 504 in all
 
 
 # What a launch is. All of it is plain data, so that a failing example can be read.
