@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -19,8 +20,10 @@ from puzzles._launch import (
     REDUCTIONS,
     TRANSCENDENTAL,
     Traced,
-    entered,
-    equations,
+    around_kernels,
+    outside,
+    through,
+    within,
 )
 from puzzles._puzzle import Puzzle
 from puzzles._rules import Finding, Where, sentence
@@ -82,7 +85,7 @@ def narrowings(traced: Traced) -> list[Finding]:
 
     A product with one number, a scale, is no such place.
     """
-    return list(_walk(traced.jaxpr.jaxpr, {}, set(), False))
+    return list(_places(traced.jaxpr.jaxpr, {}, set(), False))
 
 
 def foreign(mine: Iterable[Finding], par: Iterable[Finding]) -> list[Finding]:
@@ -98,64 +101,99 @@ def _place(equation: JaxprEqn, form: str, dtype: Any, kernel: bool) -> Finding:
     return Finding("rounds-on-the-way", Where(), facts, form)
 
 
-def _walk(jaxpr: Jaxpr, refs: dict[Var, Var], stored: set[Var], kernel: bool) -> Iterator[Finding]:
-    """refs: the outermost variable of each Ref that is known. stored: Refs that get rounded values.
+@dataclass
+class _Known:
+    """What is known of the variables of a program.
 
-    A Ref is read before it is stored to, but a step later: so each kernel is walked twice.
+    refs: the outermost variable of each Ref. how: of what was rounded, what to say if it goes on in
+    float32. wide: of what is in float32 again, what is told unless it is rounded once more at once.
+    ones: made of bools. written: made of the source's own numbers; zeros have no digits to lose.
     """
-    how: dict[Var, str] = {}  # of each rounded variable: what to say if it goes on in float32
-    ones: set[Var] = set()  # made of bools
-    wide: dict[Var, Finding] = {}  # in float32 again, and rounded again if nothing comes between
-    written: set[Var] = set()  # made of the source's own numbers: zeros have no digits to lose
-    for equation in jaxpr.eqns:
-        name = equation.primitive.name
-        if _made_of_numbers(equation, written):
-            written.update(equation.outvars)
-            continue
-        again = [wide[v] for v in equation.invars if isinstance(v, Var) and v in wide]
-        if again and _moves(equation):
-            wide |= dict.fromkeys(equation.outvars, again[0])
-        elif again and not _rounds(equation):
-            yield again[0]
-        if name == PALLAS_CALL:
-            inner = equation.params["jaxpr"]
-            given = equation.invars[equation.params["grid_mapping"].num_dynamic_grid_bounds :]
-            pairs = zip(inner.invars, given, strict=False)
-            kept = {mine for mine, one in pairs if isinstance(one, Var) and one in how}
-            own = {v: v for v in inner.invars}
-            _ = list(_walk(inner, own, kept, True))
-            yield from _walk(inner, own, kept, True)
-            continue
-        for inner, known_as in entered(equation):
-            inside = {own: refs[one] for own, one in known_as.items() if one in refs}
-            yield from _walk(inner, inside, stored, kernel)
-        if observed(equation) or not equation.outvars:
-            continue
-        known = next((how[v] for v in equation.invars if isinstance(v, Var) and v in how), None)
-        out = equation.outvars[0]
-        if name in ("swap", "addupdate") and known:
-            stored.add(refs.get(equation.invars[0], equation.invars[0]))
-        elif name == "get" and refs.get(equation.invars[0], equation.invars[0]) in stored:
-            how[out] = "kept"
-        elif name in _MOVES and known:
+
+    refs: dict[Var, Var]
+    how: dict[Var, str] = field(default_factory=dict)
+    wide: dict[Var, Finding] = field(default_factory=dict)
+    ones: set[Var] = field(default_factory=set)
+    written: set[Var] = field(default_factory=set)
+
+    def returned(self, jaxpr: Jaxpr) -> list[Finding]:
+        """What the results of the program say."""
+        return [self.wide[v] for v in jaxpr.outvars if isinstance(v, Var) and v in self.wide]
+
+
+def _places(
+    jaxpr: Jaxpr, refs: dict[Var, Var], stored: set[Var], kernel: bool
+) -> Iterator[Finding]:
+    """stored: the Refs that get rounded values; it grows."""
+    scopes = [_Known(refs)]
+
+    def enters(equation: JaxprEqn, _: Jaxpr) -> bool:
+        written = scopes[-1].written
+        return around_kernels(equation) and not _made_of_numbers(equation, written)
+
+    for equation, begins, ends in through(jaxpr, enters):
+        its = scopes[-1]
+        if begins is not None:
+            given = outside(equation, begins).items()
+            scopes.append(_Known({own: its.refs[v] for own, v in given if v in its.refs}))
+        elif ends is not None:
+            yield from scopes.pop().returned(ends)
+        elif _made_of_numbers(equation, its.written):
+            its.written.update(equation.outvars)
+        else:
+            yield from _goes_on(equation, its)
+            if equation.primitive.name == PALLAS_CALL:
+                yield from _in_kernel(equation, its)
+            elif equation.outvars and not observed(equation):
+                yield from _rounded(equation, its, stored, kernel)
+    yield from scopes[0].returned(jaxpr)
+
+
+def _in_kernel(call: JaxprEqn, its: _Known) -> list[Finding]:
+    """A Ref is read before it is stored to, but a step later: so the kernel is read twice."""
+    kernel = call.params["jaxpr"]
+    given = call.invars[call.params["grid_mapping"].num_dynamic_grid_bounds :]
+    pairs = zip(kernel.invars, given, strict=False)
+    stored = {mine for mine, one in pairs if isinstance(one, Var) and one in its.how}
+    own = {v: v for v in kernel.invars}
+    return [list(_places(kernel, own, stored, True)) for _ in range(2)][1]
+
+
+def _goes_on(equation: JaxprEqn, its: _Known) -> Iterator[Finding]:
+    """What is in float32 again, and is not rounded once more."""
+    again = [its.wide[v] for v in equation.invars if isinstance(v, Var) and v in its.wide]
+    if again and _moves(equation):
+        its.wide |= dict.fromkeys(equation.outvars, again[0])
+    elif again and not _rounds(equation):
+        yield again[0]
+
+
+def _rounded(equation: JaxprEqn, its: _Known, stored: set[Var], kernel: bool) -> Iterator[Finding]:
+    """Note what an equation rounds, and hands on; and where it computes in a narrow float."""
+    name, how, out = equation.primitive.name, its.how, equation.outvars[0]
+    known = next((how[v] for v in equation.invars if isinstance(v, Var) and v in how), None)
+    if name in ("swap", "addupdate") and known:
+        stored.add(its.refs.get(equation.invars[0], equation.invars[0]))
+    elif name == "get" and its.refs.get(equation.invars[0], equation.invars[0]) in stored:
+        how[out] = "kept"
+    elif name in _MOVES and known:
+        how[out] = known
+    elif name == "convert_element_type":
+        before, after = equation.invars[0].aval.dtype, out.aval.dtype
+        if before.kind == "b":
+            its.ones.add(out)
+        elif _rounds(equation):
+            how[out] = "there and back"
+        elif known and not narrow(after):
+            its.wide[out] = _place(equation, known, before, kernel)
+    elif name == "mul" and any(v in its.ones for v in equation.invars if isinstance(v, Var)):
+        pass  # a mask: numbers or zeros
+    elif name in _ROUNDS and _narrow(out):
+        if not _scales(equation):
+            how[out] = "there and back"
+            yield _place(equation, "computed", out.aval.dtype, kernel)
+        elif known:
             how[out] = known
-        elif name == "convert_element_type":
-            before, after = equation.invars[0].aval.dtype, out.aval.dtype
-            if before.kind == "b":
-                ones.add(out)
-            elif _rounds(equation):
-                how[out] = "there and back"
-            elif known and not narrow(after):
-                wide[out] = _place(equation, known, before, kernel)
-        elif name == "mul" and any(v in ones for v in equation.invars if isinstance(v, Var)):
-            pass  # a mask: numbers or zeros
-        elif name in _ROUNDS and _narrow(out):
-            if not _scales(equation):
-                how[out] = "there and back"
-                yield _place(equation, "computed", out.aval.dtype, kernel)
-            elif known:
-                how[out] = known
-    yield from (wide[v] for v in jaxpr.outvars if isinstance(v, Var) and v in wide)
 
 
 def _made_of_numbers(equation: JaxprEqn, written: set[Var]) -> bool:
@@ -167,8 +205,7 @@ def _made_of_numbers(equation: JaxprEqn, written: set[Var]) -> bool:
 
 def _moves(equation: JaxprEqn) -> bool:
     """Whether it, or all within a call like that of `jnp.where`, only hands numbers on."""
-    inner = [one for jaxpr, _ in entered(equation) for one in equations(jaxpr)]
-    return all(one.primitive.name in _MOVES for one in inner or [equation])
+    return all(one.primitive.name in _MOVES for one in within(equation))
 
 
 def _rounds(equation: JaxprEqn) -> bool:

@@ -11,7 +11,13 @@ import jax
 import numpy as np
 
 from puzzles._jax import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, is_key, scan_counts
-from puzzles._launch.jaxprs import PALLAS_CALL, callee, kernel_calls, subjaxprs
+from puzzles._launch.jaxprs import (
+    PALLAS_CALL,
+    around_kernels,
+    callee,
+    kernel_calls,
+    through,
+)
 from puzzles._launch.run import Around
 from puzzles._rules import sentence
 
@@ -89,68 +95,76 @@ class Graph:
     def __init__(self, jaxpr: ClosedJaxpr, arguments: Sequence[Any]) -> None:
         self.nodes: list[Node] = []
         leaves = [Source(None, n, x, _lacks(n, x)) for n, x in enumerate(arguments)]
-        self.results = self._inline(jaxpr.jaxpr, _constants(jaxpr), leaves, 1)
+        # Of a program that is called twice, the variables stand for the values of its last call.
+        self._env: dict[Var, Source] = {}
+        self._times: list[int | None] = [1]  # how often the program in hand runs
+        self._used = [self._begin(jaxpr.jaxpr, _constants(jaxpr), leaves)]
+        for equation, begins, ends in through(jaxpr.jaxpr, _is_entered):
+            if begins is not None:
+                self._begins(equation, begins)
+            elif ends is not None:
+                self._used.pop()
+                self._times.pop()
+                if callee(equation) is not None:
+                    given = map(self._read, ends.outvars)
+                    self._env.update(zip(equation.outvars, given, strict=True))
+            elif callee(equation) is None:
+                self._add(equation)
+        self.results = [self._read(v) for v in jaxpr.jaxpr.outvars]
         self.calls = [n for n in self.nodes if n.equation.primitive.name == PALLAS_CALL]
 
-    def _inline(
-        self,
-        jaxpr: Jaxpr,
-        consts: Sequence[Source],
-        args: Sequence[Source],
-        times: int | None,
-    ) -> list[Source]:
-        env: dict[Var, Source] = dict(zip(jaxpr.invars, args, strict=True))
-        env.update(zip(jaxpr.constvars, consts, strict=True))
+    def _read(self, atom: Any) -> Source:
+        return Source(data=atom.val) if isinstance(atom, Literal) else self._env[atom]
 
-        def read(atom: Any) -> Source:
-            return Source(data=atom.val) if isinstance(atom, Literal) else env[atom]
-
+    def _begin(self, jaxpr: Jaxpr, consts: Sequence[Source], args: Sequence[Source]) -> set[Var]:
+        """What a program is given; the variables that it uses."""
+        self._env.update(zip(jaxpr.invars, args, strict=True))
+        self._env.update(zip(jaxpr.constvars, consts, strict=True))
         used = {v for e in jaxpr.eqns for v in e.invars if isinstance(v, Var)}
-        used.update(v for v in jaxpr.outvars if isinstance(v, Var))
-        for equation in jaxpr.eqns:
-            inputs = tuple(map(read, equation.invars))
-            if (inner := callee(equation)) is not None:
-                outs = self._inline(inner.jaxpr, _constants(inner), inputs, times)
-            else:
-                unused = (n for n, v in enumerate(equation.outvars) if v not in used)
-                outs = self._node(equation, inputs, times, frozenset(unused))
-            env.update(zip(equation.outvars, outs, strict=True))
-        return [read(v) for v in jaxpr.outvars]
+        return used | {v for v in jaxpr.outvars if isinstance(v, Var)}
 
-    def _node(
-        self,
-        equation: JaxprEqn,
-        inputs: tuple[Source, ...],
-        times: int | None,
-        unused: frozenset[int],
-    ) -> list[Source]:
-        node = Node(equation, inputs, len(self.nodes), times, unused)
-        self.nodes.append(node)
-        if equation.primitive.name != PALLAS_CALL:
-            self._inside(node)
-        abstract = frozenset().union(*(s.abstract for s in inputs))
-        return [Source(node, n, None, abstract) for n in range(len(equation.outvars))]
-
-    def _inside(self, node: Node) -> None:
-        """Find the launches in a loop or a branch; what a loop carries is known only as it runs."""
-        name, p = node.equation.primitive.name, node.equation.params
+    def _begins(self, equation: JaxprEqn, inner: Jaxpr) -> None:
+        """A call; or a loop or a branch, where what it carries is known only as it runs."""
+        args, times = tuple(map(self._read, equation.invars)), self._times[-1]
+        if (called := callee(equation)) is not None:
+            self._times.append(times)
+            self._used.append(self._begin(inner, _constants(called), args))
+            return
+        name, p = equation.primitive.name, equation.params
         lost = Source(abstract=frozenset({f"a value that changes inside a `{name}`"}))
-        times = None if name == "while" else node.times
-        if name == "scan" and times is not None:
+        if name == "while":
+            times = None
+        elif name == "scan" and times is not None:
             times *= p["length"]
-        for jaxpr in subjaxprs(node.equation):
-            if not any(True for _ in kernel_calls(jaxpr)):
-                continue
-            if name == "cond":
-                args = node.inputs[1:]
-            elif name == "scan":
-                args = node.inputs[: scan_counts(p)[0]]
-            elif name == "while" and jaxpr is p["body_jaxpr"].jaxpr:
-                args = node.inputs[p["cond_nconsts"] :][: p["body_nconsts"]]
-            else:
-                args = ()
-            blind = (lost,) * (len(jaxpr.invars) - len(args))
-            self._inline(jaxpr, (lost,) * len(jaxpr.constvars), (*args, *blind), times)
+        if name == "cond":
+            args = args[1:]
+        elif name == "scan":
+            args = args[: scan_counts(p)[0]]
+        elif name == "while" and inner is p["body_jaxpr"].jaxpr:
+            args = args[p["cond_nconsts"] :][: p["body_nconsts"]]
+        else:
+            args = ()
+        self._times.append(times)
+        blind = (lost,) * (len(inner.invars) - len(args))
+        consts = (lost,) * len(inner.constvars)
+        self._used.append(self._begin(inner, consts, (*args, *blind)))
+
+    def _add(self, equation: JaxprEqn) -> None:
+        inputs = tuple(map(self._read, equation.invars))
+        unused = frozenset(n for n, v in enumerate(equation.outvars) if v not in self._used[-1])
+        node = Node(equation, inputs, len(self.nodes), self._times[-1], unused)
+        self.nodes.append(node)
+        abstract = frozenset().union(*(s.abstract for s in inputs))
+        for n, variable in enumerate(equation.outvars):
+            self._env[variable] = Source(node, n, None, abstract)
+
+
+def _is_entered(equation: JaxprEqn, inner: Jaxpr) -> bool:
+    """Whether it is what a call calls; or is in a loop or a branch, and launches something."""
+    if not around_kernels(equation):
+        return False
+    called = callee(equation)
+    return any(True for _ in kernel_calls(inner)) if called is None else inner is called.jaxpr
 
 
 def ask(what: str, source: Source) -> NoReturn:

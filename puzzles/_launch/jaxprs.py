@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
@@ -94,31 +94,52 @@ def equations(jaxpr: Jaxpr) -> Iterator[JaxprEqn]:
     return (equation for equation, _ in visited(jaxpr))
 
 
+class Step(NamedTuple):
+    """On the way through a program: an equation, or else where a program in it begins or ends."""
+
+    equation: JaxprEqn
+    begins: Jaxpr | None = None
+    ends: Jaxpr | None = None
+
+
+def through(jaxpr: Jaxpr, enters: Callable[[JaxprEqn, Jaxpr], bool]) -> Iterator[Step]:
+    """Every equation of a program, in its order; after each, the programs in it that are entered.
+
+    enters: is asked of an equation and a program in it, after the equation's own step.
+    """
+    for equation in jaxpr.eqns:
+        yield Step(equation)
+        for inner in subjaxprs(equation):
+            if enters(equation, inner):
+                yield Step(equation, begins=inner)
+                yield from through(inner, enters)
+                yield Step(equation, ends=inner)
+
+
 def visited(
-    jaxpr: Jaxpr,
-    enters: Callable[[JaxprEqn], bool] = around_kernels,
-    path: tuple[JaxprEqn, ...] = (),
+    jaxpr: Jaxpr, enters: Callable[[JaxprEqn], bool] = around_kernels
 ) -> Iterator[tuple[JaxprEqn, tuple[JaxprEqn, ...]]]:
     """Every equation that holds no program, or is not entered, depth first; and those around it."""
-    for equation in jaxpr.eqns:
-        nested = tuple(subjaxprs(equation)) if enters(equation) else ()
-        if not nested:
-            yield equation, path
-        for inner in nested:
-            yield from visited(inner, enters, (*path, equation))
+    path: list[JaxprEqn] = []
+    for equation, begins, ends in through(jaxpr, lambda equation, _: enters(equation)):
+        if begins is not None:
+            path.append(equation)
+        elif ends is not None:
+            path.pop()
+        elif not enters(equation) or not any(True for _ in subjaxprs(equation)):
+            yield equation, tuple(path)
 
 
-def entered(equation: JaxprEqn) -> Iterator[tuple[Jaxpr, dict[Var, Var]]]:
-    """Every program within an equation, and for its variables those outside that they stand for.
+def outside(equation: JaxprEqn, inner: Jaxpr) -> dict[Var, Var]:
+    """For the variables of a program within an equation those outside that they stand for.
 
     `run_scoped` captures its operands; calls, branches and loops hand on the last of theirs.
     """
-    for inner in subjaxprs(equation):
-        mine, given = inner.invars, equation.invars[-len(inner.invars) or len(equation.invars) :]
-        if equation.primitive.name == "run_scoped":
-            mine, given = inner.constvars, equation.invars
-        known = zip(mine, given, strict=True) if len(mine) == len(given) else ()
-        yield inner, {own: one for own, one in known if isinstance(one, Var)}
+    mine, given = inner.invars, equation.invars[-len(inner.invars) or len(equation.invars) :]
+    if equation.primitive.name == "run_scoped":
+        mine, given = inner.constvars, equation.invars
+    known = zip(mine, given, strict=True) if len(mine) == len(given) else ()
+    return {own: one for own, one in known if isinstance(one, Var)}
 
 
 def kernel_calls(jaxpr: Jaxpr) -> Iterator[JaxprEqn]:

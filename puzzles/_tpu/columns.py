@@ -13,30 +13,25 @@ from typing import Any
 
 import numpy as np
 
-from puzzles._jax import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
-from puzzles._launch import entered, kernel_calls
+from puzzles._jax import ClosedJaxpr, JaxprEqn, Literal, Var
+from puzzles._launch import kernel_calls, outside, through
 
 
 def mask_columns(closed: ClosedJaxpr) -> Iterator[JaxprEqn]:
     """Each equation of a kernel that makes a column of a 1-D mask."""
     for call in kernel_calls(closed.jaxpr):
-        yield from _walk(call.params["jaxpr"], set())
-
-
-def _walk(jaxpr: Jaxpr, lying: set[Var]) -> Iterator[JaxprEqn]:
-    """lying: the vectors that lie along the lanes for certain; it grows."""
-    for equation in jaxpr.eqns:
-        if _stands_up(equation, lying):
-            yield equation
-        if _lies(equation, lying):
-            lying.update(equation.outvars)
-        for inner, outer in entered(equation):
-            lying.update(own for own, one in outer.items() if one in lying)
-            yield from _walk(inner, lying)
-            if len(inner.outvars) == len(equation.outvars):
-                for result, own in zip(equation.outvars, inner.outvars, strict=True):
-                    if isinstance(own, Var) and own in lying:
-                        lying.add(result)
+        lying: set[Var] = set()  # the vectors that lie along the lanes for certain
+        for equation, begins, ends in through(call.params["jaxpr"], lambda *_: True):
+            if begins is not None:
+                lying.update(v for v, one in outside(equation, begins).items() if one in lying)
+            elif ends is None:
+                if _stands_up(equation, lying):
+                    yield equation
+                if _lies(equation, lying):
+                    lying.update(equation.outvars)
+            elif len(ends.outvars) == len(equation.outvars):
+                results = zip(equation.outvars, ends.outvars, strict=True)
+                lying.update(v for v, own in results if isinstance(own, Var) and own in lying)
 
 
 def _shape(value: Any) -> tuple[int, ...]:

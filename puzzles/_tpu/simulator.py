@@ -33,17 +33,18 @@ from puzzles._launch import (
     Traced,
     Unreadable,
     Wrong,
-    entered,
     faults,
     floating,
     kernel_calls,
     launch_name,
     memory_space,
     on_cpu,
+    outside,
     parameter_names,
     run_as,
     run_program,
     single,
+    subjaxprs,
     told,
     visited,
     with_interpret,
@@ -143,8 +144,8 @@ def _indexed_hbm(equation: JaxprEqn) -> Finding | None:
         if access.primitive.name in ("get", "swap", "addupdate", "masked_load", "masked_swap"):
             ref = access.invars[0]
             for around in reversed(path):
-                for _, known in entered(around):
-                    ref = known.get(ref, ref)
+                for inner in subjaxprs(around):
+                    ref = outside(around, inner).get(ref, ref)
             if memory_space(ref.aval) in ("any", "hbm"):
                 name = names.get(ref)
                 loads = access.primitive.name in ("get", "masked_load")
