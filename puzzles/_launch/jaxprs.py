@@ -211,11 +211,11 @@ def rewritten(value: Any, rule: Rule, enters: Callable[[JaxprEqn], bool] = _in_h
     `enters` says of which equations the programs are rewritten, too: kernels and their index maps
     among them, unless told otherwise.
     """
-    if isinstance(value, ClosedJaxpr):
-        return value.replace(jaxpr=rewritten(value.jaxpr, rule, enters))
-    if isinstance(value, Jaxpr):
+    if isinstance(value, Jaxpr):  # from JAX 0.11 on a closed one, too
         given = (_within_rewritten(equation, rule, enters) for equation in value.eqns)
         return value.replace(eqns=[new for equation in given for new in rule(equation)])
+    if isinstance(value, ClosedJaxpr):
+        return value.replace(jaxpr=rewritten(value.jaxpr, rule, enters))
     if type(value) in (tuple, list):
         return type(value)(rewritten(item, rule, enters) for item in value)
     return value
