@@ -18,7 +18,7 @@ from puzzles._examine.targets import Unfit, argument, load, made
 from puzzles._judge import unwrap
 from puzzles._launch import Finding, place, placed
 
-DEVICES = 8  # kernels that speak to each other run on as many as their mesh has
+DEVICES = 8  # of which a file may make a mesh
 
 
 @dataclass(frozen=True)
