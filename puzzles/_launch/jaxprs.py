@@ -120,14 +120,19 @@ def visited(
     jaxpr: Jaxpr, enters: Callable[[JaxprEqn], bool] = around_kernels
 ) -> Iterator[tuple[JaxprEqn, tuple[JaxprEqn, ...]]]:
     """Every equation that holds no program, or is not entered, depth first; and those around it."""
-    path: list[JaxprEqn] = []
+    path: tuple[JaxprEqn, ...] = ()
+    last: JaxprEqn | None = None  # whether a program in it is entered, the next step tells
     for equation, begins, ends in through(jaxpr, lambda equation, _: enters(equation)):
         if begins is not None:
-            path.append(equation)
-        elif ends is not None:
-            path.pop()
-        elif not enters(equation) or not any(True for _ in subjaxprs(equation)):
-            yield equation, tuple(path)
+            path, last = (*path, equation), None
+            continue
+        if last is not None:
+            yield last, path
+        if ends is not None:
+            path = path[:-1]
+        last = equation if ends is None else None
+    if last is not None:
+        yield last, path
 
 
 def outside(equation: JaxprEqn, inner: Jaxpr) -> dict[Var, Var]:
