@@ -257,29 +257,33 @@ def with_compiler_param(params: Any, key: str, value: Any) -> Any:
     return dataclasses.replace(params, **{key: value})
 
 
-def copy_parts(tree: Any, leaves: Sequence[Any]) -> tuple[tuple[Any, tuple[Any, ...]], ...]:
+Part = tuple[Any, tuple[Any, ...]]  # a ref, and its transforms
+
+
+def _ends(tree: Any, leaves: Sequence[Any]) -> tuple[tuple[Part, ...], Any]:
+    """The refs of a `dma_start` or a `dma_wait` with their transforms, and a device's id."""
+    *parts, device = tree.unflatten(leaves)
+    if isinstance(parts[1], tuple):  # 0.7 has refs and transforms in turn
+        return tuple(zip(parts[::2], parts[1::2], strict=True)), device
+    each = ((getattr(p, "ref", p), tuple(getattr(p, "transforms", ()))) for p in parts)
+    return tuple(each), device
+
+
+def copy_parts(tree: Any, leaves: Sequence[Any]) -> tuple[Part, ...]:
     """(ref, its transforms) of a copy's source, its target and the semaphore that tells of its end.
 
     Of the operands of a `dma_start` or a `dma_wait`.
     """
-    parts = tree.unflatten(leaves)
-    if isinstance(parts[1], tuple):  # 0.7 has refs and transforms in turn
-        return (parts[0], parts[1]), (parts[2], parts[3]), (parts[4], parts[5])
-    refs = ((getattr(p, "ref", p), tuple(getattr(p, "transforms", ()))) for p in parts[:3])
-    return tuple(refs)
+    return _ends(tree, leaves)[0][:3]
 
 
-def sending_parts(tree: Any, leaves: Sequence[Any]) -> tuple[tuple[Any, tuple[Any, ...]], Any]:
+def sending_parts(tree: Any, leaves: Sequence[Any]) -> tuple[Part, Any]:
     """Of a copy between devices the semaphore of the one that sends, and the id of the other.
 
     None for both of a copy within a device.
     """
-    parts = tree.unflatten(leaves)
-    if isinstance(parts[1], tuple):
-        return (parts[6], parts[7]), parts[8]
-    semaphore = parts[3]
-    transforms = tuple(getattr(semaphore, "transforms", ()))
-    return (getattr(semaphore, "ref", semaphore), transforms), parts[4]
+    ends, device = _ends(tree, leaves)
+    return ends[3], device
 
 
 def is_remote(equation: JaxprEqn) -> bool:

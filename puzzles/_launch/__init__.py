@@ -82,11 +82,11 @@ from puzzles._launch.traced import (
 )
 from puzzles._launch.trail import (
     EDGE,
-    Flight,
     How,
     Seen,
     Trail,
-    Wrong,
+    UnderWay,
+    Unsafe,
     address,
     comparable,
     floating,

@@ -38,7 +38,7 @@ class Ran:
 def run_as(traced: Traced, how: How, fuel: int = FUEL) -> Ran:
     """What a program gives as a TPU may run it, in NumPy; every launch leaves a trail.
 
-    fuel: so many equations of a launch are run. Raises `Wrong`, and `Beyond` where NumPy cannot.
+    fuel: so many equations of a launch are run. Raises `Unsafe`, and `Beyond` where NumPy cannot.
     """
     ran, launch_of = Ran(), _launches(traced)
 

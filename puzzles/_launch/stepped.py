@@ -3,7 +3,7 @@
 It gives what JAX's interpreter gives. Where it cannot, as where an access reaches outside, it
 raises `Beyond`, and the interpreter is asked. As a TPU may do it (`How`) it does more: blocks are
 fetched when they change, an output holds NaN at first, parallel axes run backwards, copies arrive
-when they are waited for. What must not be done there is `Wrong`, with its grid step and line.
+when they are waited for. What must not be done there is `Unsafe`, with its grid step and line.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from puzzles._launch.run import interpreted
 from puzzles._launch.slices import ranges_of, ranges_shown, taken
 from puzzles._launch.trail import (
     EDGE,
-    Flight,
     How,
     Seen,
     Trail,
-    Wrong,
+    UnderWay,
+    Unsafe,
     address,
     comparable,
     floating,
@@ -64,7 +64,7 @@ class Machine(Evaluator):
         self.ids: tuple[int, ...] = ()
         self.buffers: list[Any] = []  # the kernel's parameters, and then what it allocates
         self.random = np.random.default_rng(0)  # what `pltpu.prng_random_bits` draws from
-        self.flying: list[Flight] = []
+        self.flying: list[UnderWay] = []
         self.due: dict[int, int] = {}  # of a semaphore, by its address: bytes, or signals
 
     def results(self, values: Sequence[Any]) -> Values:
@@ -190,14 +190,14 @@ class Machine(Evaluator):
     def wrong(
         self, equation: JaxprEqn | None, words: str, kind: str = "hazard", **facts: Any
     ) -> None:
-        """Raise `Wrong`, in the words of that name; without `how` it is `Beyond`."""
+        """Raise `Unsafe`, in the words of that name; without `how` it is `Beyond`."""
         if self.how is None:
             raise Beyond
         info, step = None if equation is None else equation.source_info, self.ids or None
         line = line_of(info) or self.launch.line
         where = dict(launch=self.launch.name, step=step, line=line)
         at = dict(when=when(step, text_of(info)[:100]), where=when(step, text_of(info)[:100]))
-        raise Wrong(told(kind, words, **where, **at | facts))
+        raise Unsafe(told(kind, words, **where, **at | facts))
 
     def part(
         self, equation: JaxprEqn, ref: np.ndarray, transforms: Sequence[Any], copies: bool = False
@@ -206,10 +206,10 @@ class Machine(Evaluator):
         try:
             return taken(ref, transforms)
         except Exception:
-            self.outside(equation, ref, transforms, copies)
+            self.not_there(equation, ref, transforms, copies)
             raise
 
-    def outside(
+    def not_there(
         self, equation: JaxprEqn, ref: np.ndarray, transforms: Sequence[Any], copies: bool
     ) -> None:
         """Say why there is no such part of a ref, if that is known."""
@@ -315,7 +315,7 @@ class Machine(Evaluator):
             new[...] = old
         if self.how is not None:
             at = address(taken(semaphore, index))
-            self.flying.append(Flight(at, old, new, text_of(equation.source_info)))
+            self.flying.append(UnderWay(at, old, new, text_of(equation.source_info)))
             self.due[at] = self.due.get(at, 0) + new.nbytes
         return []
 

@@ -14,7 +14,7 @@ from puzzles._launch.launch import Launch
 EDGE = 3  # steps of an axis at its edges: the first two, and the last
 
 
-class Wrong(Exception):
+class Unsafe(Exception):
     """What must not be done on a TPU: `finding` says what, and where."""
 
     def __init__(self, finding: Finding) -> None:
@@ -70,7 +70,7 @@ class Trail:
 
 
 @dataclass(frozen=True, eq=False)
-class Flight:
+class UnderWay:
     """A copy under way: its semaphore's address, its ends, and the line that started it."""
 
     semaphore: int

@@ -26,7 +26,7 @@ from puzzles._launch import (
     Seen,
     Traced,
     Trail,
-    Wrong,
+    Unsafe,
     comparable,
     drawn,
     equations,
@@ -81,7 +81,7 @@ def sanitize(traced: Traced, launches: Sequence[Launch], seed: int = 0) -> Sanit
         if found is None and most is not None and _hangs_over(launches):
             found = _edges(run)
             said += ", and the first two and the last of each axis for what hangs over an edge"
-    except Wrong as error:
+    except Unsafe as error:
         found, at = error.finding, error.finding.step
         said = "up to the first error" if at is None else f"up to grid step {at}, where it stopped"
         return Sanitized((found,), said, AFTER_THE_FIRST)

@@ -32,7 +32,7 @@ from puzzles._launch import (
     Ran,
     Traced,
     Unreadable,
-    Wrong,
+    Unsafe,
     faults,
     floating,
     kernel_calls,
@@ -80,7 +80,7 @@ def _ran(traced: Traced) -> Ran:
             raise TypeError(f"simulating needs data, and {leaf} is only a shape")
     try:
         ran = run_as(traced, How())
-    except Wrong as error:
+    except Unsafe as error:
         raise SimulationError(error.finding) from None
     except Exception as error:
         raise SimulationError(cannot(error)) from None

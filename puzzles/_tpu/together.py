@@ -21,14 +21,14 @@ from puzzles._jax import JaxprEqn, copy_parts, is_remote, sending_parts
 from puzzles._launch import (
     PALLAS_CALL,
     Beyond,
-    Flight,
     How,
     Launch,
     Machine,
     Ran,
     Traced,
     Trail,
-    Wrong,
+    UnderWay,
+    Unsafe,
     address,
     drawn,
     kernel_calls,
@@ -79,7 +79,7 @@ def sanitize_together(
         _, found = differing(
             lambda how: _Mesh(call, launch, axes, how).run(each), How(), ("late", "unwritten")
         )
-    except Wrong as error:
+    except Unsafe as error:
         return Sanitized((error.finding,), said, AFTER_THE_FIRST)
     except Exception as error:  # whatever NumPy does not do
         return Sanitized(why_not=cannot(error))
@@ -129,7 +129,7 @@ class _Mesh:
         self.failure: BaseException | None = None
 
     def run(self, each: Sequence[list[Any]]) -> Ran:
-        """What all devices give; raises `Wrong`."""
+        """What all devices give; raises `Unsafe`."""
         results: dict[int, list[Any]] = {}
 
         def one(device: _Device, values: list[Any]) -> None:
@@ -267,11 +267,12 @@ class _Device(Machine):
         new, line = self.at(other, equation, *target), text_of(equation.source_info)
         brings: Counter[int] = Counter()
         if is_remote(equation):
-            brings[address(taken(sending, sent))] += old.nbytes
-            self.flying.append(Flight(address(taken(sending, sent)), old, new, line))
+            first = address(taken(sending, sent))
+            brings[first] += old.nbytes
+            self.flying.append(UnderWay(first, old, new, line))
         last = address(self.at(other, equation, semaphore, index))
         brings[last] += old.nbytes
-        other.flying.append(Flight(last, old, new, line))
+        other.flying.append(UnderWay(last, old, new, line))
         self.mesh.ends |= set(brings)
         copy = _Copy(old, new, dict(brings))
         if self.mesh.how.late:

@@ -22,7 +22,7 @@ from puzzles._judge.numbers import compare
 from puzzles._launch import (
     How,
     Traced,
-    Wrong,
+    Unsafe,
     as_tpu,
     quickly,
     run,
@@ -153,7 +153,7 @@ def test_a_copy_that_is_waited_for_gives_what_jax_gives(orders: str) -> None:
 def test_a_copy_that_is_not_is_refused_where_it_is_strict(orders: str) -> None:
     traced = following(orders)
     assert step_by_step(traced, strict=False) is not None
-    with pytest.raises(Wrong) as caught:
+    with pytest.raises(Unsafe) as caught:
         run_as(traced, How())
     assert caught.value.finding.kind == "hazard"
 
