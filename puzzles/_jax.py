@@ -62,38 +62,31 @@ def _numbers(version: str) -> tuple[int, ...]:
 if refused := too_old(jax.__version__):
     raise UnsupportedJax(refused)
 try:
-    from jax._src import callback, source_info_util
     from jax._src import core as _core
+    from jax._src import source_info_util
     from jax._src.interpreters import partial_eval
     from jax._src.state.types import AccumEffect, WriteEffect
-    from jax.experimental.pallas.tpu import (  # noqa: F401
-        InterpretParams,
-        reset_tpu_interpret_mode_state,
-    )
+    from jax.experimental.pallas import tpu as _tpu  # noqa: F401
     from jax.extend import core as _public
     from jax.extend.core import Jaxpr, JaxprEqn, Literal, Var, jaxpr_as_fun  # noqa: F401
 except ImportError as error:
     raise UnsupportedJax(lacking(jax.__version__, error)) from None
 
-# The simulator calls Python from compiled programs. With asynchronous dispatch such a program can
+# JAX's simulator calls Python from compiled programs. With asynchronous dispatch such a program can
 # wait for a thread that waits for it, on two cores now and then, and for ever:
 # https://github.com/jax-ml/jax/issues/25861. Read when the CPU's backend starts, so set here.
 jax.config.update("jax_cpu_enable_async_dispatch", False)
 
 # On a CPU and before 0.8.2, XLA's XNNPACK kept the second factor of a dot by its address: now and
 # then the product was that with an earlier array that had lain there. XLA reads its flags when it
-# compiles its first program; `compiled` gives this one to each of its own.
-CPU_FLAGS = {"xla_cpu_use_xnnpack": False} if _numbers(jax.__version__) < (0, 8, 2) else {}
+# compiles its first program.
+_RIGHT_FLAGS = {"xla_cpu_use_xnnpack": False} if _numbers(jax.__version__) < (0, 8, 2) else {}
 
 # Without LLVM's optimiser and XLA's fusion emitters a kernel compiles in a third of the time and
 # runs, at the sizes of a puzzle, just as fast.
-QUICK_FLAGS = {"xla_backend_optimization_level": 0, "xla_cpu_parallel_codegen_split_count": 1}
+_QUICK_FLAGS = {"xla_backend_optimization_level": 0, "xla_cpu_parallel_codegen_split_count": 1}
 if _numbers(jax.__version__) < (0, 11):  # 0.11.2 has no others, and would end with the process
-    QUICK_FLAGS["xla_cpu_use_fusion_emitters"] = False
-# The algebraic simplifier would turn a product with a mask into a choice, and NaN times 0, which a
-# TPU leaves NaN, into 0. Without it 0.9.1 and 0.9.2 die of a transpose seen as integers.
-_DIES = (0, 9, 1) <= _numbers(jax.__version__) < (0, 10)
-NAN_FLAGS = {} if _DIES else {"xla_disable_hlo_passes": "algsimp"}
+    _QUICK_FLAGS["xla_cpu_use_fusion_emitters"] = False
 
 
 def _add_to_environment(flags: Mapping[str, int]) -> None:
@@ -101,8 +94,8 @@ def _add_to_environment(flags: Mapping[str, int]) -> None:
     os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), *added]).strip()
 
 
-if CPU_FLAGS:
-    _add_to_environment(CPU_FLAGS)
+if _RIGHT_FLAGS:
+    _add_to_environment(_RIGHT_FLAGS)
 
 # Until 0.10 a ClosedJaxpr held a Jaxpr and its constants. 0.11 made them one class, which answers
 # to `.jaxpr` and `.consts`; 0.12 dropped the second name.
@@ -135,12 +128,12 @@ def close(jaxpr: Any) -> Any:
 
 
 def compile_quickly() -> None:
-    """Where there is no TPU: all programs are compiled as `QUICK_FLAGS` say, from the first one on.
+    """Where there is no TPU: all programs are compiled as `_QUICK_FLAGS` say, from the first on.
 
     An XLA that does not know a flag ends the process, so only those that were tried are told.
     """
     if not has_tpu() and _numbers(jax.__version__) <= _numbers(NEWEST_TRIED):
-        _add_to_environment(QUICK_FLAGS)
+        _add_to_environment(_QUICK_FLAGS)
 
 
 def has_tpu() -> bool:
@@ -249,14 +242,6 @@ def unknown_params(params: Any) -> str | None:
     return None if fine else type(params).__name__
 
 
-def with_compiler_param(params: Any, key: str, value: Any) -> Any:
-    """`compiler_params` with one of them set, where there are any."""
-    if isinstance(params, Mapping):
-        inner = {k: with_compiler_param(v, key, value) for k, v in params.items()}
-        return type(params)(inner)  # type: ignore[call-arg]
-    return dataclasses.replace(params, **{key: value})
-
-
 Part = tuple[Any, tuple[Any, ...]]  # a ref, and its transforms
 
 
@@ -324,21 +309,9 @@ def answers_about_tpus() -> Iterator[tuple[Any, str]]:
             yield module, name
 
 
-def interpret_params(**wanted: Any) -> Any:
-    """`InterpretParams` with those of the settings that this JAX has: `buffer_bounds` came late."""
-    return _with_known(InterpretParams, wanted)
-
-
 def _with_known(function: Callable[..., Any], wanted: dict[str, Any]) -> Any:
     known = inspect.signature(function).parameters
     return function(**{k: v for k, v in wanted.items() if k in known})
-
-
-def simulator_callbacks(watcher: Callable[..., Any]) -> contextlib.AbstractContextManager:
-    """Within it, JAX hands every callback to `watcher`; where its name is gone, to nobody."""
-    if not hasattr(callback, "io_callback_impl"):
-        return contextlib.nullcontext()
-    return instead(callback, "io_callback_impl", watcher)
 
 
 def come_to_rest() -> None:

@@ -14,7 +14,7 @@ from jax.experimental.pallas import tpu as pltpu
 
 import puzzles
 from puzzles import Launch
-from puzzles._launch import Traced, as_tpu, quickly, trace_call, with_interpret
+from puzzles._launch import Traced, as_tpu, by_jax, trace_call
 from puzzles._tpu import SimulationError, simulate
 
 HBM = pl.BlockSpec(memory_space=pl.ANY)
@@ -76,7 +76,7 @@ def traced(fn: Callable, *args: Any) -> Traced:
 def interpreted(fn: Callable, *args: Any) -> np.ndarray:
     """The first result under `interpret=True`."""
     made = traced(fn, *args)
-    return quickly(with_interpret(made.jaxpr, True), made.leaves)[0]
+    return by_jax(made.jaxpr, made.leaves)[0]
 
 
 def simulated(fn: Callable, *args: Any) -> np.ndarray:

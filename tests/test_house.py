@@ -146,7 +146,7 @@ def test_each_door_says_what_goes_in_and_what_comes_out() -> None:
         ("_author.tree", "from puzzles._check import check", "_author does not know _check"),
         ("_regions", "from puzzles._ladders import find", "_regions does not know _ladders"),
         ("_judge.case", "from puzzles import find", "_judge does not know __init__"),
-        ("_judge.case", "from puzzles._launch.run import quickly", "past the door of _launch"),
+        ("_judge.case", "from puzzles._launch.run import by_jax", "past the door of _launch"),
         ("_judge.case", "from puzzles._launch import run", "past the door of _launch"),
         ("_judge.case", "import puzzles._launch.run", "past the door of _launch"),
         ("_judge.case", "from puzzles._launch import Graph", "its door does not have it"),

@@ -18,7 +18,7 @@ from launched import call
 
 import puzzles
 from puzzles import _jax
-from puzzles._launch import quickly, trace_call, with_interpret
+from puzzles._launch import by_jax, trace_call
 from puzzles._tpu import simulate
 
 ENGINE = sorted(
@@ -57,7 +57,7 @@ def counts(n, kernel=count_kernel, index_map=first_block):
 
 def first_number(fn, *args):
     traced = trace_call(fn, *args)
-    return int(quickly(with_interpret(traced.jaxpr, True), traced.leaves)[0][0, 0])
+    return int(by_jax(traced.jaxpr, traced.leaves)[0][0, 0])
 
 
 def test_one_kernel_sees_the_grid_of_each_trace():
@@ -66,7 +66,7 @@ def test_one_kernel_sees_the_grid_of_each_trace():
 
 def test_one_kernel_sees_both_grids_of_one_trace():
     traced = trace_call(lambda: (counts(2), counts(5), counts(3)))
-    for got in (quickly(with_interpret(traced.jaxpr, True), ()), simulate(traced)):
+    for got in (by_jax(traced.jaxpr, ()), simulate(traced)):
         assert [int(x[0, 0]) for x in got] == [2, 5, 3]
 
 

@@ -89,7 +89,7 @@ def solution_problem(
 ) -> str | None:
     """Why the reference solution does not pass, or None; nothing is compiled for a TPU.
 
-    thorough: JAX's own interpreter and simulator run all cases, too.
+    thorough: JAX's own interpreter runs all cases, too.
     """
     if puzzle.results and puzzle.accepts is None:
         made = len(jax.tree.leaves(cases(puzzle, seeds[0])[0].expected))

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental import pallas as pl
 
-from puzzles._judge.case import Case, by_jax, cases, fresh_case, own_seed
+from puzzles._judge.case import Case, cases, fresh_case, in_jax, own_seed
 from puzzles._judge.costs import Scale
 from puzzles._judge.numbers import Mismatch, on_tpu
 from puzzles._judge.origin import Origin, given, origin
@@ -33,9 +33,9 @@ class Answer:
     """What `judge` is asked: its arguments, the runs, and what has been done for the verdict.
 
     seed: draws the data of all cases and the fresh case; without one, the cases have the data of
-    seed 0, and the source of `fn` draws the fresh case. thorough: JAX's own interpreter and
-    simulator run all cases, too. compiler: compiles with the real TPU compiler, too.
-    patience: seconds for which the cause of wrong numbers is looked for; two unless given.
+    seed 0, and the source of `fn` draws the fresh case. thorough: JAX's own interpreter
+    runs all cases. compiler: compiles with the real TPU compiler, too. patience: seconds for which
+    the cause of wrong numbers is looked for; two unless given.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class Run:
         if self.puzzle.kernel:
             flat = None if self.answer.thorough or on_tpu() else self.in_numpy
             self.answer.ran["values"] = "CPU interpreter" if flat is None else "NumPy interpreter"
-            return by_jax(self.traced) if flat is None else flat
+            return in_jax(self.traced) if flat is None else flat
         return [np.asarray(x) for x in jax.tree.leaves(self.result)]
 
     @cached_property

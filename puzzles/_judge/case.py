@@ -22,11 +22,10 @@ from puzzles._judge.numbers import Mismatch, compare, on_tpu
 from puzzles._launch import (
     Traced,
     before_last_casts,
+    by_jax,
     exactly,
-    quickly,
     step_by_step,
     trace_call,
-    with_interpret,
 )
 from puzzles._puzzle import Puzzle, array
 from puzzles._rules import sentence
@@ -37,14 +36,14 @@ _SEEDS = 1_000_000  # few digits to type
 def execute(traced: Traced) -> list[np.ndarray]:
     """The flat results of a trace: in NumPy where that can be, else as JAX runs it."""
     flat = None if on_tpu() else step_by_step(traced)
-    return by_jax(traced) if flat is None else flat
+    return in_jax(traced) if flat is None else flat
 
 
-def by_jax(traced: Traced) -> list[np.ndarray]:
+def in_jax(traced: Traced) -> list[np.ndarray]:
     """The flat results of a trace as JAX interprets it; on a TPU it runs as it is written."""
     if on_tpu():
         return [np.asarray(x) for x in jax.jit(jaxpr_as_fun(traced.jaxpr))(*traced.leaves)]
-    return quickly(with_interpret(traced.jaxpr, True), traced.leaves)
+    return by_jax(traced.jaxpr, traced.leaves)
 
 
 @dataclass(frozen=True)
@@ -191,7 +190,7 @@ def _calculated(fn: Callable, args: tuple) -> Any:
     """What a function gives, on the CPU also where there is a TPU."""
     traced = trace_call(fn, *args)
     if (flat := step_by_step(traced)) is None:
-        flat = quickly(with_interpret(traced.jaxpr, True), traced.leaves)
+        flat = by_jax(traced.jaxpr, traced.leaves)
     return jax.tree.unflatten(jax.tree.structure(traced.out), flat)
 
 

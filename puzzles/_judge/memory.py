@@ -21,11 +21,9 @@ from puzzles._launch import (
 from puzzles._rules import Finding, sentence
 from puzzles._tpu import (
     SimulationError,
-    beyond_jax,
     compiled,
     first_nan,
     foreseen,
-    in_jax,
     lowered,
     simulate,
     supported_chips,
@@ -41,9 +39,9 @@ def smallest_first(answer: Answer) -> Sequence[Run]:
 
 
 def simulated(answer: Answer) -> Iterator[Run]:
-    """The runs that are not right as they may run on a TPU, the smallest first; thoroughly, all."""
+    """The runs that are not right as they may run on a TPU, the smallest first."""
     runs = smallest_first(answer)
-    yield from (run for run in runs if answer.thorough or not as_on_tpu(run))
+    yield from (run for run in runs if not as_on_tpu(run))
     unable = [run for run in runs if run.as_on_tpu is None]
     but = f"; {unable[0].not_in_numpy}" if unable else ""
     answer.ran["simulator"] = f"{len(runs) - len(unable)} of {len(runs)} cases{but}"
@@ -72,7 +70,7 @@ def copies(run: Run) -> Finding | None:
 def same_in_simulator(run: Run) -> Finding | None:
     """As it may run on a TPU it gives the same numbers, and uses nothing before it is there.
 
-    Nothing is found where NumPy cannot run it so. Thoroughly judged, JAX's simulator is asked, too.
+    Nothing is found where NumPy cannot run it so.
     """
     try:
         flat = simulate(run.traced)
@@ -82,11 +80,6 @@ def same_in_simulator(run: Run) -> Finding | None:
         run.not_in_numpy = error.says
         return None
     found = run.case.mismatch(flat)
-    if found is None and run.answer.thorough and not beyond_jax(run.launches):
-        try:
-            found = run.case.mismatch(in_jax(run.traced))
-        except Exception as error:
-            return run.wrong("simulator", says=str(error))
     if found is None:
         return None
     position, _, wrong = found

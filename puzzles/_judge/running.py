@@ -14,7 +14,6 @@ from puzzles._judge.memory import blocks, if_small, unequal
 from puzzles._judge.origin import equations_outside, line_of, where_made
 from puzzles._judge.raised import learners_code, raised, unexplained
 from puzzles._launch import (
-    TURNS,
     equations,
     kernel_calls,
     longest_body,
@@ -27,6 +26,7 @@ from puzzles._rules import RULES, Finding, sentence
 _EQUATIONS = 1000
 _STEPS = 2000
 _LISTED = 500_000
+_TURNS = 1_000_000  # of a loop
 # So many operations a program may grow by from case to case, however few elements there are more.
 _FEW = 50
 NOT_RUN = RULES["large-grid"].title
@@ -40,7 +40,7 @@ def differentiates_itself(answer: Answer) -> Finding | None:
 def loops(run: Run) -> Finding | None:
     """It raises nothing while JAX traces it, and no loop in it takes hours."""
     turns = longest_loop(run.traced.jaxpr.jaxpr)
-    return run.wrong("long-loop", turns=turns) if turns > TURNS else None
+    return run.wrong("long-loop", turns=turns) if turns > _TURNS else None
 
 
 def grids(run: Run) -> Finding | None:

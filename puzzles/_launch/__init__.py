@@ -2,16 +2,14 @@
 
 `trace_call` runs a function once and keeps its jaxpr as a `Traced`; `Traced.launches` reads from it
 what every `pallas_call` does, as `Launch`es of `Operand`s and `Dot`s: grid, blocks, bytes, buffers,
-executed work. `faults` finds what is wrong with a launch before anything runs. `quickly`, `on_cpu`
+executed work. `faults` finds what is wrong with a launch before anything runs. `by_jax`
 and `run_program` run a program, `run_as` runs one as a TPU may. No kernel is judged here, and
 nothing is known of puzzles.
 """
 
 from __future__ import annotations
 
-from puzzles._launch.compiling import remembered
 from puzzles._launch.events import Event, Part
-from puzzles._launch.faithful import TURNS, Endless, before_last_casts
 from puzzles._launch.fault import faults, step_number
 from puzzles._launch.finding import (
     ERROR,
@@ -30,7 +28,7 @@ from puzzles._launch.finding import (
 )
 from puzzles._launch.finite import first_not_finite
 from puzzles._launch.graph import Abstract, Unreadable
-from puzzles._launch.in_numpy import Beyond, Enough
+from puzzles._launch.in_numpy import Beyond, Endless, Enough
 from puzzles._launch.jaxprs import (
     LAYOUT,
     PALLAS_CALL,
@@ -58,10 +56,10 @@ from puzzles._launch.operand import Operand, itemsize
 from puzzles._launch.pl_kernel import with_kernels_launched
 from puzzles._launch.programs import Ran, drawn, run_as, step_by_step
 from puzzles._launch.run import (
+    before_last_casts,
+    by_jax,
     exactly,
     interpreted,
-    on_cpu,
-    quickly,
     run_program,
     runs_in_python,
     single,

@@ -10,8 +10,10 @@ import numpy as np
 from puzzles._jax import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, scan_counts
 from puzzles._launch.blocks import computed, known
 from puzzles._launch.jaxprs import CALLS, callee
+from puzzles._rules import sentence
 
 FUEL = 200_000  # equations: a second or two
+TURNS = 10_000  # of one `while`: more than any kernel of a puzzle takes
 _ENTERED = 5  # equations take as long as entering a program
 Values = list[Any]
 Meaning = Callable[[Any, JaxprEqn, Values], Values]
@@ -24,6 +26,13 @@ class Beyond(Exception):
 
 class Enough(Beyond):
     """As much as was asked for has run."""
+
+
+class Endless(Exception):
+    """A `while` that has turned `TURNS` times."""
+
+    def __init__(self) -> None:
+        super().__init__(sentence("endless", turns=TURNS))
 
 
 class Found(Exception):
@@ -83,9 +92,11 @@ class Evaluator:
         p = equation.params
         first, second = p["cond_nconsts"], p["cond_nconsts"] + p["body_nconsts"]
         carry = values[second:]
-        while self.closed(p["cond_jaxpr"], [*values[:first], *carry])[0]:
+        for _ in range(TURNS):
+            if not self.closed(p["cond_jaxpr"], [*values[:first], *carry])[0]:
+                return carry
             carry = self.closed(p["body_jaxpr"], [*values[first:second], *carry])
-        return carry
+        raise Endless
 
     def _scan(self, equation: JaxprEqn, values: Values) -> Values:
         p, (first, carried) = equation.params, scan_counts(equation.params)

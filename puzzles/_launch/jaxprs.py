@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
@@ -19,16 +18,13 @@ CALLS = {
     "jit", "pjit", "closed_call", "core_call", "call", "remat", "remat2", "checkpoint",
     "custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr",
 }  # fmt: skip
-# What holds programs that run as they are written. The jaxprs of others, of `reduce` or `scatter`
-# for example, say what XLA is to do with two numbers.
-HOLDERS = CALLS | {"scan", "while", "cond", "run_scoped", PALLAS_CALL}
 # What hands numbers on as they are.
 LAYOUT = {
     "reshape", "transpose", "squeeze", "expand_dims", "broadcast_in_dim", "slice", "dynamic_slice",
     "split", "pad", "concatenate", "rev", "copy", "copy_p", "stop_gradient",
 }  # fmt: skip
 # What takes the place of an equation; one that holds programs is given with those rewritten.
-Rule = Callable[[JaxprEqn], Sequence[JaxprEqn]]
+Rule = Callable[[JaxprEqn], JaxprEqn]
 
 
 def around_kernels(equation: JaxprEqn) -> bool:
@@ -198,46 +194,32 @@ def with_interpret(closed: ClosedJaxpr, interpret: object) -> ClosedJaxpr:
     without touching the learner's function.
     """
 
-    def rule(equation: JaxprEqn) -> Sequence[JaxprEqn]:
+    def rule(equation: JaxprEqn) -> JaxprEqn:
         if equation.primitive.name != PALLAS_CALL:
-            return [equation]
-        return [equation.replace(params={**equation.params, "interpret": interpret})]
+            return equation
+        return equation.replace(params={**equation.params, "interpret": interpret})
 
-    return rewritten(closed, rule, around_kernels)
-
-
-def _in_holders(equation: JaxprEqn) -> bool:
-    return equation.primitive.name in HOLDERS
+    return rewritten(closed, rule)
 
 
-def rewritten(value: Any, rule: Rule, enters: Callable[[JaxprEqn], bool] = _in_holders) -> Any:
+def rewritten(value: Any, rule: Rule) -> Any:
     """A program, or what holds some, with each equation replaced by what `rule` makes of it.
 
-    `enters` says of which equations the programs are rewritten, too: kernels and their index maps
-    among them, unless told otherwise.
+    Kernels stay as they are.
     """
     if isinstance(value, Jaxpr):  # from JAX 0.11 on a closed one, too
-        given = (_within_rewritten(equation, rule, enters) for equation in value.eqns)
-        return value.replace(eqns=[new for equation in given for new in rule(equation)])
+        return value.replace(eqns=[rule(_within_rewritten(one, rule)) for one in value.eqns])
     if isinstance(value, ClosedJaxpr):
-        return value.replace(jaxpr=rewritten(value.jaxpr, rule, enters))
+        return value.replace(jaxpr=rewritten(value.jaxpr, rule))
     if type(value) in (tuple, list):
-        return type(value)(rewritten(item, rule, enters) for item in value)
+        return type(value)(rewritten(item, rule) for item in value)
     return value
 
 
-def _within_rewritten(
-    equation: JaxprEqn, rule: Rule, enters: Callable[[JaxprEqn], bool]
-) -> JaxprEqn:
-    if not enters(equation) or not any(True for _ in subjaxprs(equation)):
+def _within_rewritten(equation: JaxprEqn, rule: Rule) -> JaxprEqn:
+    if not around_kernels(equation) or not any(True for _ in subjaxprs(equation)):
         return equation
-    params = {key: rewritten(value, rule, enters) for key, value in equation.params.items()}
-    if (grid := params.get("grid_mapping")) is not None:
-        maps = (
-            replace(block, index_map_jaxpr=rewritten(block.index_map_jaxpr, rule, enters))
-            for block in grid.block_mappings
-        )
-        params["grid_mapping"] = replace(grid, block_mappings=tuple(maps))
+    params = {key: rewritten(value, rule) for key, value in equation.params.items()}
     return equation.replace(params=params)
 
 

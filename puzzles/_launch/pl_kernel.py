@@ -9,7 +9,7 @@ import jax
 from jax.experimental import pallas as pl
 
 from puzzles._jax import JaxprEqn
-from puzzles._launch.jaxprs import around_kernels, kernel_calls, rewritten
+from puzzles._launch.jaxprs import kernel_calls, rewritten
 from puzzles._launch.mesh import as_tpu
 from puzzles._launch.traced import Traced
 
@@ -21,8 +21,7 @@ def with_kernels_launched(traced: Traced) -> Traced:
     """The program with a `pallas_call` for each kernel of one function on one TensorCore."""
     if _KIND not in traced.other_kernels:
         return traced
-    jaxpr = rewritten(traced.jaxpr, lambda equation: [_launched(equation)], around_kernels)
-    return replace(traced, jaxpr=jaxpr)
+    return replace(traced, jaxpr=rewritten(traced.jaxpr, _launched))
 
 
 def _launched(equation: JaxprEqn) -> JaxprEqn:

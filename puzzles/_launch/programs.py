@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from puzzles._jax import JaxprEqn, is_key, key_bits, keys_of
-from puzzles._launch.in_numpy import FUEL, Beyond, Enough, Found, Observer, Values
+from puzzles._launch.in_numpy import FUEL, Beyond, Endless, Enough, Found, Observer, Values
 from puzzles._launch.jaxprs import CALLS
 from puzzles._launch.launch import Launch
 from puzzles._launch.run import run_program, runs_in_python, single
@@ -73,7 +73,7 @@ def step_by_step(
             return Machine(call, launch_of(call, values), how, observer).results(values)
 
         return run_program(traced.jaxpr, traced.leaves, launch, observer)
-    except Found:
+    except (Found, Endless):
         raise
     except Exception:  # whatever it is, JAX does it, or says in its own words why not
         return None

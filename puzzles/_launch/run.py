@@ -1,46 +1,30 @@
-"""Running a program: compiled for the CPU, or in NumPy down to the launches of kernels."""
+"""Running a program: by JAX on the CPU, or in NumPy down to the launches of kernels."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
-from puzzles._jax import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, is_key
+from puzzles._jax import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, is_key, jaxpr_as_fun
 from puzzles._launch.blocks import computed
-from puzzles._launch.compiling import compiled
-from puzzles._launch.faithful import Endless
-from puzzles._launch.in_numpy import CONTROL, Evaluator, Observer, Values
+from puzzles._launch.in_numpy import CONTROL, Endless, Evaluator, Observer, Values
 from puzzles._launch.jaxprs import CALLS, PALLAS_CALL, part, visited, with_interpret
-from puzzles._launch.sameness import fingerprint
 
 Launcher = Callable[[JaxprEqn, Values], Sequence[Any]]  # runs a `pallas_call` on its operands
 
 
-def quickly(program: ClosedJaxpr, args: Sequence[Any]) -> list[np.ndarray]:
-    """The flat results of a program on the CPU, as NumPy's arrays."""
-    return [np.asarray(x) for x in on_cpu(program, args)]
+def by_jax(program: ClosedJaxpr, args: Sequence[Any]) -> list[Any]:
+    """The flat results of a program as JAX runs it on the CPU, its launches interpreted.
 
-
-def on_cpu(program: ClosedJaxpr, args: Sequence[Any]) -> list[jax.Array]:
-    """The flat results of a program on the CPU, compiled fast, and once for all that are equal."""
-    device = jax.local_devices(backend="cpu")[0]
-    jax.device_put(program.consts, device)  # of another call's arrays JAX says what they are
-    args = jax.device_put(list(args), device)
-    run = compiled(program, fingerprint(program), args)
-    logger = logging.getLogger("jax._src.callback")
-    was_disabled, logger.disabled = logger.disabled, True
-    try:
-        return jax.block_until_ready(run(*args))
-    except Exception as error:
-        if Endless.__name__ in str(error):  # raised in a callback, and told in its words alone
-            raise Endless from None
-        raise
-    finally:
-        logger.disabled = was_disabled
+    They are NumPy's arrays, but for random keys, of which it has none.
+    """
+    with jax.default_device(jax.local_devices(backend="cpu")[0]):
+        flat = jaxpr_as_fun(with_interpret(program, True))(*args)
+    return [x if is_key(x) else np.asarray(x) for x in flat]
 
 
 def single(call: JaxprEqn, values: Values) -> tuple[ClosedJaxpr, Values]:
@@ -51,9 +35,8 @@ def single(call: JaxprEqn, values: Values) -> tuple[ClosedJaxpr, Values]:
 
 
 def interpreted(call: JaxprEqn, values: Values) -> list[Any]:
-    """One equation, by JAX: a launch in its interpreter, anything else compiled."""
-    program, given = single(call, values)
-    return list(on_cpu(with_interpret(program, True), given))
+    """One equation, by JAX."""
+    return by_jax(*single(call, values))
 
 
 class Around(Evaluator):
@@ -66,6 +49,8 @@ class Around(Evaluator):
     def equation(self, equation: JaxprEqn, values: Values) -> Values:
         try:
             return super().equation(equation, values)
+        except Endless:
+            raise
         except Exception:
             return interpreted(equation, values)
 
@@ -92,6 +77,21 @@ class Exact(Around):
 
 
 Exact.meanings = Around.meanings | {"dot_general": Exact._dot}
+
+
+def before_last_casts(closed: ClosedJaxpr) -> ClosedJaxpr:
+    """The program without the casts to a float below 32 bits that its results end with."""
+    jaxpr = closed.jaxpr
+    casts = {
+        e.outvars[0]: e.invars[0]
+        for e in jaxpr.eqns
+        if e.primitive.name == "convert_element_type" and _narrow(e.outvars[0].aval.dtype)
+    }
+    return closed.replace(jaxpr=jaxpr.replace(outvars=[casts.get(v, v) for v in jaxpr.outvars]))
+
+
+def _narrow(dtype: Any) -> bool:
+    return jnp.issubdtype(dtype, jnp.floating) and jnp.finfo(dtype).bits < 32
 
 
 def exactly(closed: ClosedJaxpr, args: Sequence[Any]) -> list[np.ndarray]:

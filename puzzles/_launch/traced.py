@@ -20,7 +20,6 @@ from puzzles._jax import (
     retraced,
     unused_copies_untold,
 )
-from puzzles._launch.compiling import remembered
 from puzzles._launch.graph import Graph
 from puzzles._launch.jaxprs import OTHER_KERNELS, equations, kernel_calls, part, with_interpret
 from puzzles._launch.launch import Launch
@@ -144,7 +143,10 @@ def trace_call(fn: Callable, *args: object) -> Traced:
     forms = tuple((n, leaves[n].shape, leaves[n].dtype, leaves[n].weak_type) for n in where)
     static = (leaf for leaf in leaves if not is_traced(leaf))
     key = fn, tree, forms, tuple(map(fingerprint, static))
-    jaxpr, out = remembered(_keeping[-1], key, trace)
+    kept = _keeping[-1]
+    if key not in kept:
+        kept[key] = trace()
+    jaxpr, out = kept[key]
     return Traced(jaxpr, traced, out)
 
 

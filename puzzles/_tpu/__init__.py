@@ -1,10 +1,9 @@
 """What would a TPU say? A traced function in; results, or a refusal in words, out.
 
-`simulate` runs it in NumPy as a TPU may, where memory that nobody wrote is NaN, and `in_jax` in
-JAX's own simulator of a TPU; `timeline` follows the copies that a kernel makes by hand, without
-running it, and `foreseen` is what that and the blocks say would be stopped at, or let pass;
-`lowered` asks Mosaic; a `Compiler` asks libtpu, for every one of `CHIPS`, in a worker process. None
-needs a TPU.
+`simulate` runs it in NumPy as a TPU may, where memory that nobody wrote is NaN; `timeline` follows
+the copies that a kernel makes by hand, without running it, and `foreseen` is what that and the
+blocks say would be stopped at, or let pass; `lowered` asks Mosaic; a `Compiler` asks libtpu, for
+every one of `CHIPS`, in a worker process. None needs a TPU.
 `sanitize`, `room` and `compiled`, too, give what these refuse as findings.
 """
 
@@ -32,10 +31,8 @@ from puzzles._tpu.sanitizer import Sanitized, sanitize, speaks
 from puzzles._tpu.simulator import (
     SimulationError,
     again_whole,
-    beyond_jax,
     first_nan,
     foreseen,
-    in_jax,
     simulate,
 )
 from puzzles._tpu.together import axes_around, sanitize_together

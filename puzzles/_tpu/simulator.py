@@ -1,27 +1,15 @@
 """A simulated TPU: memory that nobody wrote is NaN, and what must not be done there raises.
 
-NumPy runs a launch as a TPU may (`simulate`). JAX's simulator is asked by `in_jax` alone, where an
-author wants a second opinion on a kernel that is right.
+NumPy runs a launch as a TPU may (`simulate`).
 """
 
 from __future__ import annotations
-
-import contextlib
-import logging
-from collections.abc import Iterator, Sequence
-from typing import Any
 
 import jax
 import numpy as np
 
 from puzzles._jax import (
-    ClosedJaxpr,
     JaxprEqn,
-    compiler_param,
-    interpret_params,
-    reset_tpu_interpret_mode_state,
-    simulator_callbacks,
-    with_compiler_param,
 )
 from puzzles._launch import (
     ERROR,
@@ -38,16 +26,12 @@ from puzzles._launch import (
     kernel_calls,
     launch_name,
     memory_space,
-    on_cpu,
     outside,
     parameter_names,
     run_as,
-    run_program,
-    single,
     subjaxprs,
     told,
     visited,
-    with_interpret,
 )
 from puzzles._rules import sentence
 from puzzles._tpu.moments import copied
@@ -154,74 +138,3 @@ def _indexed_hbm(equation: JaxprEqn) -> Finding | None:
                 which = f"`{name}`" if name else "A ref in HBM"
                 return told("lowering", words, which=which, **where)
     return None
-
-
-def beyond_jax(launches: Sequence[Launch]) -> str | None:
-    """What JAX's simulator crashes on, or gets wrong, though a TPU does not."""
-    for launch in launches:
-        for _, position in launch.aliases:
-            out = launch.outputs[position]
-            if any(n % size for n, size in zip(out.shape, out.sizes, strict=True)):
-                return "an aliased output whose last block is cut off"
-        if any(any(pair) for operand in launch.operands for pair in operand.padding):
-            return "the padding of a `pl.Element`"
-    return None
-
-
-def in_jax(traced: Traced) -> list[np.ndarray]:
-    """The flat results in JAX's own simulator; what that raises passes through.
-
-    For kernels that are right: it waits for ever for a copy that nobody starts.
-    """
-    with _quick_callbacks():
-        return run_program(traced.jaxpr, traced.leaves, _in_jax)
-
-
-def _in_jax(call: JaxprEqn, values: list[Any]) -> Sequence[Any]:
-    program, values = single(call, values)
-    strictest = interpret_params(
-        out_of_bounds_reads="raise",
-        uninitialized_memory="nan",
-        dma_execution_mode="on_wait",
-        buffer_bounds="logical",
-    )
-    try:
-        return on_cpu(with_interpret(_every_axis_has_a_word(program), strictest), values)
-    finally:
-        reset_tpu_interpret_mode_state()
-
-
-def _every_axis_has_a_word(program: ClosedJaxpr) -> ClosedJaxpr:
-    """`program` with `dimension_semantics` for the axes that `vmap` adds; the simulator asks."""
-    (call,) = program.jaxpr.eqns
-    grid, given = call.params["grid_mapping"], call.params["compiler_params"]
-    words = compiler_param(given, "dimension_semantics")
-    if words is None or not grid.vmapped_dims or len(words) == len(grid.grid):
-        return program
-    rest = iter(words)
-    # `vmap` makes axes whose steps share nothing: any order is right.
-    axes = range(len(grid.grid))
-    full = tuple("parallel" if a in grid.vmapped_dims else next(rest) for a in axes)
-    params = {**call.params, "compiler_params": with_compiler_param(
-        given, "dimension_semantics", full)}  # fmt: skip
-    return program.replace(jaxpr=program.jaxpr.replace(eqns=[call.replace(params=params)]))
-
-
-@contextlib.contextmanager
-def _quick_callbacks() -> Iterator[None]:
-    """JAX copies the arguments of every callback to a device and back; the simulator's want NumPy
-    anyway. Without that detour it runs four times faster. Where the name is gone, it still runs.
-    """
-
-    def call(*args: Any, callback: Any, **_: Any) -> list[np.ndarray]:
-        given, keywords = jax.tree.unflatten(callback.in_tree, args)
-        made = callback.callback_func(*given, **keywords)
-        return [np.asarray(x) for x in jax.tree.leaves(made)]
-
-    logger = logging.getLogger("jax._src.callback")
-    was_disabled, logger.disabled = logger.disabled, True
-    try:
-        with simulator_callbacks(call):
-            yield
-    finally:
-        logger.disabled = was_disabled

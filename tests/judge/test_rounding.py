@@ -14,7 +14,8 @@ from jax.experimental import pallas as pl
 import puzzles
 from puzzles import Mistake
 from puzzles._judge import judge
-from puzzles._launch import quickly, trace_call, with_interpret
+from puzzles._judge.case import execute
+from puzzles._launch import trace_call
 from puzzles._puzzle import variant
 from puzzles._tpu import simulate
 
@@ -50,11 +51,7 @@ def test_each_operation_rounds(where: str, dtype: type) -> None:
     args = tuple(jnp.asarray(r.normal(size=(16, 128)), jnp.float32).astype(dtype) for _ in "ab")
     fn = chain if where == "outside" else functools.partial(in_a_kernel, chain)
     traced = trace_call(fn, *args)
-    run = (
-        simulate
-        if where == "simulator"
-        else lambda t: quickly(with_interpret(t.jaxpr, True), t.leaves)
-    )
+    run = simulate if where == "simulator" else execute
     expected = truly(chain, *map(np.asarray, args))
     np.testing.assert_array_equal(run(traced)[0].astype(np.float32), expected.astype(np.float32))
 
@@ -65,7 +62,7 @@ def test_a_cast_that_is_fused_into_a_sum_is_not_lost(kernel: bool) -> None:
     r = np.random.default_rng(0)
     x, y = (jnp.asarray(r.normal(size=(64, 512)), jnp.float32) for _ in range(2))
     traced = trace_call(functools.partial(in_a_kernel, summed) if kernel else summed, x, y)
-    got = quickly(with_interpret(traced.jaxpr, True), traced.leaves)[0]
+    got = execute(traced)[0]
     rounded = np.asarray(x).astype(jnp.bfloat16).astype(np.float64).sum(1, keepdims=True)
     np.testing.assert_allclose(got, rounded + np.asarray(y)[:, :1], atol=1e-4)
 

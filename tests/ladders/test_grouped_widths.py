@@ -15,7 +15,7 @@ import sample
 from jax.experimental.pallas.ops.tpu.megablox.gmm import gmm
 
 from puzzles import find, trace
-from puzzles._launch import quickly, trace_call, with_interpret
+from puzzles._launch import by_jax, trace_call
 from puzzles._tpu import CHIPS, Compiler
 from puzzles.grouped_matmul import (
     grouped_matmul,
@@ -68,7 +68,7 @@ def arguments(name: str, M: int, K: int, N: int, sizes: tuple[int, ...]) -> tupl
 
 def run(fn, *args) -> list[np.ndarray]:
     traced = trace_call(fn, *args)
-    return quickly(with_interpret(traced.jaxpr, True), traced.leaves)
+    return by_jax(traced.jaxpr, traced.leaves)
 
 
 def equal(name: str, *args: Any) -> None:

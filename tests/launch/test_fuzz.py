@@ -20,11 +20,11 @@ import sample
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
+from jax_simulator import in_jax
 from launched import call, copy_kernel
 
 from puzzles import Launch, Operand, trace
 from puzzles._launch import trace_call
-from puzzles._tpu import in_jax
 
 STEPS = 30  # of a launch, batches included
 ELEMENTS = 20_000  # of an array

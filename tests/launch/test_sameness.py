@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from jax.experimental import pallas as pl
 
-from puzzles._launch import compiling, fingerprint, keeping_traces, kernels, quickly, trace_call
+from puzzles._launch import by_jax, fingerprint, keeping_traces, kernels, trace_call
 
 X = jnp.arange(16 * 128, dtype=jnp.float32).reshape(16, 128)
 
@@ -80,34 +80,13 @@ def test_what_has_no_equality_is_the_same_as_itself_alone() -> None:
     hash(fingerprint((1, odd, {"a": [2]})))
 
 
-def test_an_equal_program_is_not_compiled_again_until_it_is_the_oldest(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    made: list[object] = []
-    real = compiling._compile
-    monkeypatch.setattr(compiling, "_compiled", {})
-    monkeypatch.setattr(compiling, "_compile", lambda *given: made.append(given) or real(*given))
-    for data in (X, X + 1):
-        (out,) = quickly(trace_call(launch(), data).jaxpr, [data])
-        np.testing.assert_array_equal(out, data + 1)
-    assert len(made) == 1
-    (out,) = quickly(trace_call(launch(lambda x: x + 2), X).jaxpr, [X])
-    np.testing.assert_array_equal(out, X + 2)
-    assert len(made) == 2
-    monkeypatch.setattr(compiling, "_KEPT", 2)
-    cache: dict = {}
-    for key in (1, 2, 1, 3):
-        assert compiling.remembered(cache, key, lambda key=key: key * 10) == key * 10
-    assert cache == {2: 20, 3: 30}
-
-
 def test_each_kernel_is_a_program_of_its_own_and_equal_ones_are_one() -> None:
     twice = trace_call(lambda x: launch()(launch()(x)) + jax.jit(launch(rows=16, grid=1))(x), X)
     assert len(twice.launches) == 3
     found = kernels(twice)
     assert len(found) == 2
     for one in found.values():
-        (made,) = quickly(one.jaxpr, [X])
+        (made,) = by_jax(one.jaxpr, [X])
         np.testing.assert_array_equal(made, X + 1)
 
 
@@ -121,7 +100,7 @@ def test_a_trace_is_kept_for_other_data_and_no_other_form() -> None:
     with keeping_traces():
         for data, n in ((X, 2), (X + 1, 2), (X, 3), (X[:8], 2), (X[:8], 2)):
             one = trace_call(fn, data, n)
-            np.testing.assert_array_equal(quickly(one.jaxpr, one.leaves)[0], data * n)
+            np.testing.assert_array_equal(by_jax(one.jaxpr, one.leaves)[0], data * n)
     assert traced == [(16, 128), (16, 128), (8, 128)]
     trace_call(fn, X, 2)
     trace_call(fn, X, 2)

@@ -24,12 +24,11 @@ from puzzles._launch import (
     Traced,
     Unsafe,
     as_tpu,
-    quickly,
+    by_jax,
     run,
     run_as,
     step_by_step,
     trace_call,
-    with_interpret,
 )
 
 EXAMPLES = 8 if sample.ALL else 2  # of each theme
@@ -37,7 +36,7 @@ PUZZLES = [p for name in puzzles.ladders() for p in puzzles.ladder(name) if p.ke
 
 
 def interpreted(traced: Traced) -> list[np.ndarray]:
-    return quickly(with_interpret(traced.jaxpr, True), traced.leaves)
+    return by_jax(traced.jaxpr, traced.leaves)
 
 
 @pytest.mark.graduate
@@ -61,7 +60,7 @@ def test_random_launches_give_what_jax_gives(theme: str) -> None:
 def test_no_rung_asks_jax(puzzle: Puzzle, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is compiled, what steers its launches and lies between them included."""
     traced = cases(puzzle)[0].reference
-    monkeypatch.setattr(run, "on_cpu", None)
+    monkeypatch.setattr(run, "by_jax", None)
     assert step_by_step(traced, strict=True) is not None
 
 
