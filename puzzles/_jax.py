@@ -62,7 +62,6 @@ def _numbers(version: str) -> tuple[int, ...]:
 if refused := too_old(jax.__version__):
     raise UnsupportedJax(refused)
 try:
-    from jax._src import core as _core
     from jax._src import source_info_util
     from jax._src.interpreters import partial_eval
     from jax._src.state.types import AccumEffect, WriteEffect
@@ -312,18 +311,6 @@ def answers_about_tpus() -> Iterator[tuple[Any, str]]:
 def _with_known(function: Callable[..., Any], wanted: dict[str, Any]) -> Any:
     known = inspect.signature(function).parameters
     return function(**{k: v for k, v in wanted.items() if k in known})
-
-
-def come_to_rest() -> None:
-    """Forget what JAX was doing in this thread when an exception came at a bad moment.
-
-    An interrupt inside the end of one of JAX's `with` blocks leaves it as within: each equation
-    that is traced from then on would name one old line.
-    """
-    _core.reset_trace_state()
-    context = getattr(source_info_util, "_source_info_context", None)
-    if context is not None:
-        context.context = source_info_util.new_source_info()
 
 
 @contextlib.contextmanager

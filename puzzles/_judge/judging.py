@@ -13,7 +13,7 @@ from puzzles._judge import explain, memory, running, tried, wanted
 from puzzles._judge.answer import Answer, Run, results_there
 from puzzles._judge.case import Case
 from puzzles._judge.costs import dearer
-from puzzles._judge.raised import Rejected, jax_at_rest
+from puzzles._judge.raised import Rejected
 from puzzles._judge.verdict import Verdict, lesson, passed
 from puzzles._launch import keeping_traces
 from puzzles._puzzle import Puzzle
@@ -117,7 +117,7 @@ def judge(puzzle: Puzzle, fn: Callable, **how: Any) -> Verdict:
     how: `seed`, `thorough`, `compiler` and `patience`, as an `Answer` takes them.
     """
     answer = Answer(puzzle, fn, **how)
-    with jax_at_rest(), keeping_traces():
+    with keeping_traces():
         return _refused(answer, QUESTIONS, PLAIN_QUESTIONS) or passed(answer)
 
 

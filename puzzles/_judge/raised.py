@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from puzzles._jax import call_at_fault, come_to_rest, params_at_fault
+from puzzles._jax import call_at_fault, params_at_fault
 from puzzles._judge.source import author_wrote, is_learners, lines_of, unwrap
 from puzzles._launch import Endless, Unreadable
 from puzzles._rules import Finding, Where, rows, sentence
@@ -30,19 +30,6 @@ class Rejected(Exception):
 
 
 @contextmanager
-def jax_at_rest() -> Iterator[None]:
-    """Begin with a JAX that is inside of nothing, and leave it so, whatever interrupts.
-
-    For what starts by itself: not within a function that JAX traces.
-    """
-    come_to_rest()
-    try:
-        yield
-    finally:
-        come_to_rest()
-
-
-@contextmanager
 def learners_code(label: str) -> Iterator[None]:
     """What a learner's code does within it to Python or to JAX's settings ends with it.
 
@@ -50,7 +37,7 @@ def learners_code(label: str) -> Iterator[None]:
     """
     before = dict(jax.config.values)
     try:
-        with np.errstate(), jax_at_rest():
+        with np.errstate():
             # Which of JAX's functions called tells where an error was made, as in a notebook.
             jax.config.update("jax_traceback_filtering", "off")
             yield

@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from puzzles._jax import ClosedJaxpr, Jaxpr, JaxprEqn, Var, copy_parts, scan_counts
+from puzzles._jax import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, copy_parts, scan_counts
 from puzzles._launch.events import EVENTS, Event, accessed
-from puzzles._launch.jaxprs import callee, subjaxprs
+from puzzles._launch.jaxprs import Running, callee, subjaxprs
 from puzzles._launch.moves import moved
 from puzzles._launch.primitives import evaluate
 from puzzles._launch.smem import LOOKS, UNKNOWN, UNNAMED, Buffer, Cells, Ref, place
@@ -29,8 +29,8 @@ from puzzles._launch.work import LEAST, MOST, Lie, Log, Touch, work
 # Of what an equation is given, or gives: arrays over the grid, refs, or UNKNOWN.
 Values = list[Any]
 Path = tuple[int, ...]  # where an equation stands: its place in each program around it
-# Of an equation what is the same in each round: operands, meaning, and how much work it is.
-Planned = tuple[JaxprEqn, Values, Callable[..., Values], int, int]
+# Of an equation what is the same in each round: its meaning, and how much work it is.
+Planned = tuple[Callable[..., Values], int, int]
 
 SMALL = 64  # own elements of a value worth knowing; a mask of a block is not
 LARGE = 4_000_000  # elements of such a value over all steps
@@ -55,7 +55,7 @@ def _only(sizes: set[int]) -> int:
     return sizes.pop() if len(sizes) == 1 else 0
 
 
-class Walk:
+class Walk(Running):
     """One pass over a jaxpr for a grid; `axes` are the grid axes that the kernel can name.
 
     events: what it does with its buffers is kept, in its order.
@@ -64,13 +64,13 @@ class Walk:
     def __init__(
         self, grid: tuple[int, ...], axes: Sequence[int] | None = None, events: bool = False
     ) -> None:
+        super().__init__()
         self.grid, self.rank, self.events = grid, len(grid), events
         self.ids = program_ids(grid)
         self.axes = range(self.rank) if axes is None else axes
         self.log = Log()
         self.fuel = FUEL
         self.within: list[JaxprEqn] = []  # the equations around the one that is walked, and it
-        self.plans: dict[Jaxpr, list[Planned]] = {}
 
     def total(self, weight: np.ndarray) -> np.ndarray:
         """(most, least) executions over all steps, as Python's integers."""
@@ -87,7 +87,7 @@ class Walk:
         """Walk a whole jaxpr, every step once."""
         with np.errstate(all="ignore"):
             outs = self.closed(closed, args, np.ones((2, *(1,) * self.rank), np.int64), ())
-        self.plans.clear()  # they hold the walk: without them it is gone at once
+        self._plans.clear()  # they hold the walk: without them it is gone at once
         return outs
 
     def in_turn(self, closed: ClosedJaxpr, args: Values) -> None:
@@ -98,34 +98,24 @@ class Walk:
             self.ids = [np.full((1,) * self.rank, n, np.int32) for n in ids]
             with np.errstate(all="ignore"):
                 self.closed(closed, args, weight, ())
-        self.plans.clear()
+        self._plans.clear()
 
     def closed(self, closed: ClosedJaxpr, args: Values, weight: np.ndarray, path: Path) -> Values:
         return self.run(closed.jaxpr, [self.known(c) for c in closed.consts], args, weight, path)
 
-    def run(
-        self, jaxpr: Jaxpr, consts: Values, args: Values, weight: np.ndarray, path: Path
-    ) -> Values:
-        env: dict[Any, Any] = dict(zip(jaxpr.constvars, consts, strict=True))
-        env.update(zip(jaxpr.invars, args, strict=True))
-        if jaxpr not in self.plans:
-            self.plans[jaxpr] = list(map(self.planned, jaxpr.eqns))
-        for n, (equation, operands, does, operations, lanes) in enumerate(self.plans[jaxpr]):
-            values, at = [env[v] if isinstance(v, Var) else v for v in operands], (*path, n)
-            self.within.append(equation)
-            if operations:
-                self.count(equation, operations, lanes, weight, at)
-            outs = does(values, weight, at)
-            self.within.pop()
-            self.fuel -= 1000
-            for variable, out in zip(equation.outvars, outs, strict=True):
-                env[variable] = out
-                self.fuel -= out.size if isinstance(out, np.ndarray) else 0
-        return [env[v] if isinstance(v, Var) else self.literal(v) for v in jaxpr.outvars]
+    def step(self, equation: JaxprEqn, plan: Planned, values: Values, *where: Any) -> Values:
+        does, operations, lanes = plan
+        n, weight, path = where
+        self.within.append(equation)
+        if operations:
+            self.count(equation, operations, lanes, weight, (*path, n))
+        outs = does(values, weight, (*path, n))
+        self.within.pop()
+        self.fuel -= 1000 + sum(out.size for out in outs if isinstance(out, np.ndarray))
+        return outs
 
-    def literal(self, atom: Any) -> Any:
-        """A number that stands in the program itself; a variable is left."""
-        return atom if isinstance(atom, Var) else self.known(np.asarray(atom.val, atom.aval.dtype))
+    def literal(self, atom: Literal) -> Any:
+        return self.known(np.asarray(atom.val, atom.aval.dtype))
 
     def planned(self, equation: JaxprEqn) -> Planned:
         does: Callable[..., Values] = partial(self.other, equation, list(subjaxprs(equation)))
@@ -133,7 +123,7 @@ class Walk:
             does = partial(meaning, self, equation)
         elif (inner := callee(equation)) is not None:
             does = partial(self.closed, inner)
-        return equation, list(map(self.literal, equation.invars)), does, *work(equation)
+        return does, *work(equation)
 
     def other(
         self, equation: JaxprEqn, inner: list[Jaxpr], values: Values, weight: np.ndarray, path: Path

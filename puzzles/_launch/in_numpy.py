@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from puzzles._jax import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, scan_counts
+from puzzles._jax import ClosedJaxpr, JaxprEqn, Literal, scan_counts
 from puzzles._launch.blocks import computed, known
-from puzzles._launch.jaxprs import CALLS, callee
+from puzzles._launch.jaxprs import CALLS, Running, callee
 from puzzles._rules import sentence
 
 FUEL = 200_000  # equations: a second or two
@@ -39,7 +39,7 @@ class Found(Exception):
     """Raised by an observer that has found what it looks for; `args[0]` is what."""
 
 
-class Evaluator:
+class Evaluator(Running):
     """Gives programs their values, or raises `Beyond`: JAX compiles and runs them then.
 
     Beyond it are primitives without a rule in `blocks`, and more work than `FUEL`. observer:
@@ -49,34 +49,30 @@ class Evaluator:
     meanings: ClassVar[dict[str, Meaning]]  # what a primitive does that is not arithmetic
 
     def __init__(self, observer: Observer | None = None) -> None:
+        super().__init__()
         self.fuel, self.observer = FUEL, observer
-        self._plans: dict[int, list[tuple[JaxprEqn, list[Any], Meaning]]] = {}
 
     def closed(self, closed: ClosedJaxpr, args: Sequence[Any]) -> Values:
+        self.fuel -= _ENTERED
         return self.run(closed.jaxpr, [np.asarray(c) for c in closed.consts], args)
 
-    def run(self, jaxpr: Jaxpr, consts: Sequence[Any], args: Sequence[Any]) -> Values:
-        env: dict[Any, Any] = dict(zip(jaxpr.constvars, consts, strict=True))
-        env.update(zip(jaxpr.invars, args, strict=True))
-        if id(jaxpr) not in self._plans:
-            self._plans[id(jaxpr)] = [(e, _operands(e), self.meaning(e)) for e in jaxpr.eqns]
-        plan = self._plans[id(jaxpr)]
-        self.fuel -= _ENTERED + len(plan)
+    def step(self, equation: JaxprEqn, plan: Meaning, values: Values, *_: int) -> Values:
+        self.fuel -= 1
         if self.fuel < 0:
             raise Enough("too many operations")
-        for equation, operands, does in plan:
-            values = [env[v] if isinstance(v, Var) else v for v in operands]
-            outs = does(self, equation, values)
-            if self.observer is not None:
-                self.observer(equation, values, outs)
-            env.update(zip(equation.outvars, outs, strict=True))
-        return [literal(v) if isinstance(v, Literal) else env[v] for v in jaxpr.outvars]
+        outs = plan(self, equation, values)
+        if self.observer is not None:
+            self.observer(equation, values, outs)
+        return outs
 
     def equation(self, equation: JaxprEqn, values: Values) -> Values:
         """The results of one equation on its operands."""
-        return self.meaning(equation)(self, equation, values)
+        return self.planned(equation)(self, equation, values)
 
-    def meaning(self, equation: JaxprEqn) -> Meaning:
+    def literal(self, atom: Literal) -> np.ndarray:
+        return np.asarray(atom.val, atom.aval.dtype)
+
+    def planned(self, equation: JaxprEqn) -> Meaning:
         name = equation.primitive.name
         return self.meanings.get(name, Evaluator._call if name in CALLS else Evaluator._computes)
 
@@ -125,15 +121,6 @@ class Evaluator:
             return computed(equation, values)
         except Exception:  # a rule does not know what to make of these operands
             return self.other(equation, values)
-
-
-def _operands(equation: JaxprEqn) -> list[Any]:
-    return [literal(v) if isinstance(v, Literal) else v for v in equation.invars]
-
-
-def literal(atom: Literal) -> np.ndarray:
-    """A number that stands in the program itself."""
-    return np.asarray(atom.val, atom.aval.dtype)
 
 
 CONTROL: dict[str, Meaning] = {

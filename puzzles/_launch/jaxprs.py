@@ -223,6 +223,45 @@ def _within_rewritten(equation: JaxprEqn, rule: Rule) -> JaxprEqn:
     return equation.replace(params=params)
 
 
+class Running:
+    """One run of programs, on whatever a subclass takes for values."""
+
+    def __init__(self) -> None:
+        self._plans: dict[int, list[tuple[JaxprEqn, list[Any], Any]]] = {}
+
+    def literal(self, atom: Literal) -> Any:
+        """The value of a number that stands in the program itself."""
+        raise NotImplementedError
+
+    def planned(self, equation: JaxprEqn) -> Any:
+        """What is the same of an equation however often it runs."""
+        raise NotImplementedError
+
+    def step(self, equation: JaxprEqn, plan: Any, values: list[Any], *where: Any) -> list[Any]:
+        """Its results on its operands; where: its place in its program, and what `run` was told."""
+        raise NotImplementedError
+
+    def run(
+        self, jaxpr: Jaxpr, consts: Sequence[Any], args: Sequence[Any], *told: Any
+    ) -> list[Any]:
+        """The results of a program."""
+
+        def operand(atom: Any) -> Any:
+            return self.literal(atom) if isinstance(atom, Literal) else atom
+
+        env: dict[Any, Any] = dict(zip(jaxpr.constvars, consts, strict=True))
+        env.update(zip(jaxpr.invars, args, strict=True))
+        if id(jaxpr) not in self._plans:
+            self._plans[id(jaxpr)] = [
+                (one, list(map(operand, one.invars)), self.planned(one)) for one in jaxpr.eqns
+            ]
+        for n, (equation, operands, plan) in enumerate(self._plans[id(jaxpr)]):
+            values = [env[v] if isinstance(v, Var) else v for v in operands]
+            outs = self.step(equation, plan, values, n, *told)
+            env.update(zip(equation.outvars, outs, strict=True))
+        return [env[v] if isinstance(v, Var) else self.literal(v) for v in jaxpr.outvars]
+
+
 def part(group: Sequence[JaxprEqn]) -> tuple[ClosedJaxpr, list[Var]]:
     """Neighbouring equations as a program that returns all they make, and its inputs."""
     made = [v for e in group for v in e.outvars]

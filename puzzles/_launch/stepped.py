@@ -126,12 +126,15 @@ class Machine(Evaluator):
     def run_grid(self, scalars: Values, arrays: list[np.ndarray]) -> None:
         """All steps; outputs are written into their arrays."""
         operands = (*self.launch.inputs, *self.launch.outputs)
-        for one, array in zip(operands, arrays, strict=True):
-            last = one.starts + np.array(one.sizes, np.int64)
-            if (one.starts < 0).any() or (last > array.shape).any():
-                raise Beyond
         scratch = [self.unwritten(one.shape, one.dtype) for one in self.launch.scratch]
-        starts = [one.starts.tolist() for one in operands]
+        starts = []
+        for one, array in zip(operands, arrays, strict=True):
+            # As `jax.lax.dynamic_slice` has it: negative ones count from the end.
+            inside = np.where(one.starts < 0, one.starts + array.shape, one.starts)
+            inside = inside.clip(0, np.subtract(array.shape, one.sizes))
+            if self.how is not None and (inside != one.starts).any():
+                raise Beyond("a block outside its array")
+            starts.append(inside.tolist())
         held: list[Any] = [None] * len(operands)
         places: list[Any] = [None] * len(operands)
         for count, number in enumerate(self.order()):

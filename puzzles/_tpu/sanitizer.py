@@ -18,7 +18,6 @@ import numpy as np
 from puzzles._jax import is_remote
 from puzzles._launch import (
     EDGE,
-    WARNING,
     Finding,
     How,
     Launch,
@@ -94,17 +93,7 @@ def sanitize(traced: Traced, launches: Sequence[Launch], seed: int = 0) -> Sanit
         said = f"the first {FUEL:,} operations of `{name}`"
         if not any(one.carried for one in first.trails):  # nothing that could be compared
             said = ""
-    doubts = tuple(filter(None, map(_parallel_after, launches)))
-    return Sanitized((found, *doubts) if found else doubts, said, why)
-
-
-def _parallel_after(launch: Launch) -> Finding | None:
-    """The warning that a parallel axis comes after one that is none."""
-    words = [word.endswith("parallel") for word in launch.dimension_semantics or ()]
-    if words == sorted(words, reverse=True):
-        return None
-    where = dict(launch=launch.name, line=launch.line)
-    return told("parallel", "parallel axes come first", WARNING, **where)
+    return Sanitized((found,) if found else (), said, why)
 
 
 def _hangs_over(launches: Sequence[Launch]) -> bool:
