@@ -53,3 +53,11 @@ def flat(jaxpr):
     return list(jaxpr.eqns)
 """
     assert recursions(text) == {"outer"}
+    left_open = """
+def run(self, jaxpr):
+    return [self.step(e) for e in jaxpr.eqns]
+
+def step(self, equation):
+    raise NotImplementedError
+"""
+    assert recursions(left_open) == {"run"}

@@ -22,7 +22,6 @@ from puzzles._rules import Finding, sentence
 from puzzles._tpu import (
     SimulationError,
     compiled,
-    first_nan,
     foreseen,
     lowered,
     simulate,
@@ -85,15 +84,13 @@ def same_in_simulator(run: Run) -> Finding | None:
     position, _, wrong = found
     aliased = any(one.outputs[out].piped for one in run.launches for _, out in one.aliases)
     cause = "aliased" if aliased else "nan" if np.isnan(float(wrong.got)) else "other"
-    read = first_nan(run.traced) if cause == "nan" else None
-    where = sentence("first read of nan", name=read[0], line=read[1]) if read else ""
     return run.wrong(
         "other-in-simulator",
         index=list(wrong.first),
         which=run.case.which(position),
         got=number_words(wrong.got),
         expected=number_words(wrong.expected),
-        cause=sentence(f"{cause} in the simulator") + where,
+        cause=sentence(f"{cause} in the simulator"),
     )
 
 

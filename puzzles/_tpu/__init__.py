@@ -31,7 +31,6 @@ from puzzles._tpu.sanitizer import Sanitized, sanitize, speaks
 from puzzles._tpu.simulator import (
     SimulationError,
     again_whole,
-    first_nan,
     foreseen,
     simulate,
 )

@@ -17,12 +17,10 @@ from puzzles._launch import (
     Finding,
     How,
     Launch,
-    Ran,
     Traced,
     Unreadable,
     Unsafe,
     faults,
-    floating,
     kernel_calls,
     launch_name,
     memory_space,
@@ -55,10 +53,6 @@ def simulate(traced: Traced) -> list[np.ndarray]:
     """
     if (known := foreseen(traced)) is not None:
         raise SimulationError(known)
-    return _ran(traced).results
-
-
-def _ran(traced: Traced) -> Ran:
     for leaf in traced.leaves:
         if isinstance(leaf, jax.ShapeDtypeStruct):
             raise TypeError(f"simulating needs data, and {leaf} is only a shape")
@@ -70,27 +64,12 @@ def _ran(traced: Traced) -> Ran:
         raise SimulationError(cannot(error)) from None
     if ran.cut:
         raise SimulationError(cannot(Enough("too many operations")))
-    return ran
+    return ran.results
 
 
 def cannot(error: Exception) -> str:
     """That NumPy does not run a program, and why."""
     return sentence("not in NumPy", why=str(error) or type(error).__name__)
-
-
-def first_nan(traced: Traced) -> tuple[str, str] | None:
-    """The ref, and the line, of the first NaN that is read from no input.
-
-    None where it is not known, or NaN is among the data.
-    """
-    data = [x for x in map(np.asarray, traced.leaves) if floating(x)]
-    if any(np.isnan(x).any() for x in data):
-        return None
-    for trail in _ran(traced).trails:
-        for seen in trail.nans:
-            if seen.operand is not None and seen.operand not in trail.inputs and seen.what:
-                return seen.operand, seen.what.partition(": ")[2]
-    return None
 
 
 def foreseen(traced: Traced, rewritten: bool = False) -> Finding | None:
