@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from functools import lru_cache
 from typing import Any
 
 import jax
@@ -22,9 +23,16 @@ def by_jax(program: ClosedJaxpr, args: Sequence[Any]) -> list[Any]:
 
     They are NumPy's arrays, but for random keys, of which it has none.
     """
+    return _on_cpu(_compiled(program), args)
+
+
+def _compiled(program: ClosedJaxpr) -> Callable[..., list[Any]]:
+    return jax.jit(jaxpr_as_fun(with_interpret(program, True)))
+
+
+def _on_cpu(run: Callable[..., list[Any]], args: Sequence[Any]) -> list[Any]:
     with jax.default_device(jax.local_devices(backend="cpu")[0]):
-        flat = jaxpr_as_fun(with_interpret(program, True))(*args)
-    return [x if is_key(x) else np.asarray(x) for x in flat]
+        return [x if is_key(x) else np.asarray(x) for x in run(*args)]
 
 
 def single(call: JaxprEqn, values: Values) -> tuple[ClosedJaxpr, Values]:
@@ -36,7 +44,14 @@ def single(call: JaxprEqn, values: Values) -> tuple[ClosedJaxpr, Values]:
 
 def interpreted(call: JaxprEqn, values: Values) -> list[Any]:
     """One equation, by JAX."""
-    return by_jax(*single(call, values))
+    _, given = single(call, values)
+    return _on_cpu(_compiled_alone(call), given)
+
+
+@lru_cache(maxsize=256)
+def _compiled_alone(equation: JaxprEqn) -> Callable[..., list[Any]]:
+    """One equation, which is compiled once however often it runs."""
+    return _compiled(part([equation])[0])
 
 
 class Around(Evaluator):

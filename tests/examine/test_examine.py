@@ -23,7 +23,7 @@ from launched import call, copy_kernel, from_hbm
 import puzzles
 from puzzles import examine
 from puzzles._examine import targets
-from puzzles._launch import KINDS, drawn
+from puzzles._launch import KINDS, drawn, run
 from puzzles._tpu import simulator
 
 f32, i32 = jnp.float32, jnp.int32
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.usefixtures("no_libtpu")
 
 
 def test_nothing_found_says_what_was_looked_for_and_what_not(monkeypatch) -> None:
-    monkeypatch.setattr(simulator, "on_cpu", None)  # nothing is compiled
+    monkeypatch.setattr(run, "_compiled", None)  # nothing is
     found = examine(*launches.scale_rows())
     assert "uninitialised, hazard: in NumPy, all steps" in found.looked
     assert str(found).startswith("✓ scale: nothing found\n")

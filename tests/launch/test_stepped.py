@@ -60,7 +60,7 @@ def test_random_launches_give_what_jax_gives(theme: str) -> None:
 def test_no_rung_asks_jax(puzzle: Puzzle, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is compiled, what steers its launches and lies between them included."""
     traced = cases(puzzle)[0].reference
-    monkeypatch.setattr(run, "by_jax", None)
+    monkeypatch.setattr(run, "_compiled", None)
     assert step_by_step(traced, strict=True) is not None
 
 
