@@ -96,6 +96,8 @@ def replay(
 
     None where data decide, a wait has nothing to wait for, or there is too much.
     """
+    if not events:
+        return {}, []
     if len(events) * len(program_ids) > _STEPS:
         return None
     if any((event.weight[MOST] != event.weight[LEAST]).any() for event in events):
