@@ -1,20 +1,17 @@
-"""What an examination found, and how it reads: as text, as HTML, as JSON."""
+"""What an examination found, and how it reads: as text, as JSON."""
 
 from __future__ import annotations
 
 import dataclasses
-import html
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from puzzles._draw import GREEN, VERMILLION, code
 from puzzles._launch import ERROR, NOTE, SEVERITIES, WARNING, Finding, Launch
-from puzzles._receipt import receipt_html, receipt_text
+from puzzles._receipt import receipt_text
 from puzzles._rules import address
 
 _MARKS = {ERROR: "✗", WARNING: "!", NOTE: "·"}
-_COLOURS = {ERROR: VERMILLION, WARNING: "#997700", NOTE: "#888888", "": GREEN}
 _COUNTS = (
     "name", "grid", "steps", "times", "bound", "hbm_bytes_read", "hbm_bytes_written", "vmem_bytes",
     "smem_bytes", "flops", "line",
@@ -73,22 +70,16 @@ class Examination:
     def __str__(self) -> str:
         if self.unread:
             return f"{self.headline}\n  {self.unread}"
-        parts = [self.headline, *(_text(one) for one in self.findings), "", self._receipt()]
-        parts += [f"{label:<11} {line}" for label, line in self._scope()]
+        receipt = receipt_text(self.launches, self.chips[0], limits=True)
+        parts = [self.headline, *map(_text, self.findings), "", receipt]
+        scope = {"looked for": self.looked, "not for": self.not_looked, "ignored": self.ignored}
+        hang = "\n" + 12 * " "
+        parts += [f"{label:<11} {hang.join(lines)}" for label, lines in scope.items() if lines]
         if self.findings:
             parts.append(f"{'each kind':<11} {address('').rstrip('#')}")
         return "\n".join(parts)
 
-    __repr__ = __str__  # what a notebook keeps as plain text
-
-    def _receipt(self) -> str:
-        return receipt_text(self.launches, self.chips[0], limits=True)
-
-    def _scope(self) -> Iterator[tuple[str, str]]:
-        scope = {"looked for": self.looked, "not for": self.not_looked, "ignored": self.ignored}
-        for label, lines in scope.items():
-            for number, line in enumerate(lines):
-                yield ("" if number else label), line
+    __repr__ = __str__  # what a notebook shows
 
     def to_json(self) -> str:
         """The examination as JSON: findings with all their fields, launches with their counts."""
@@ -98,26 +89,6 @@ class Examination:
             "launches": [{what: getattr(one, what) for what in _COUNTS} for one in self.launches],
         }
         return json.dumps(data, indent=2, ensure_ascii=False)
-
-    def _repr_html_(self) -> str:
-        """How a notebook shows it."""
-        parts = [f"<b>{html.escape(self.headline)}</b>"]
-        if self.unread:
-            parts.append(f"<div>{code(self.unread)}</div>")
-        parts += map(_item, self.findings)
-        if self.launches:
-            parts.append(receipt_html(self._receipt()))
-        rows = "".join(
-            f"<tr><th style='text-align:left;vertical-align:top;font-weight:normal;opacity:.7'>"
-            f"{label}</th><td style='text-align:left'>{code(line)}</td></tr>"
-            for label, line in self._scope()
-        )
-        parts.append(f"<table style='margin-top:6px'>{rows}</table>" if rows else "")
-        colour = _COLOURS[ERROR if self.unread else self.worst]
-        return (
-            f"<div style='border-left:4px solid {colour};padding:4px 0 4px 12px;max-width:62em'>"
-            f"{''.join(parts)}</div>"
-        )
 
 
 def _where(one: Finding) -> str:
@@ -130,15 +101,3 @@ def _text(one: Finding) -> str:
     lines = [f"{_MARKS[one.severity]} {_where(one)}", one.says]
     lines += [f"→ {one.remedy}"] * bool(one.remedy) + [f"in {one.line}"] * bool(one.line)
     return "\n    ".join(line for part in lines for line in part.splitlines())
-
-
-def _item(one: Finding) -> str:
-    remedy = f"<br>→ {code(one.remedy)}" if one.remedy else ""
-    line = f"<br><code style='opacity:.7'>{html.escape(one.line)}</code>" if one.line else ""
-    where = f"href='{address(one.kind)}' target='_blank' style='color:inherit'"
-    means = f"<a {where}>what {one.kind} means</a>"
-    return (
-        f"<div style='margin-top:8px;border-left:3px solid {_COLOURS[one.severity]};"
-        f"padding-left:8px'><b>{html.escape(_where(one))}</b><br>{code(one.says)}{remedy}{line}"
-        f"<br>{means}</div>"
-    )
