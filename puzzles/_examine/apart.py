@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
-import signal
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
@@ -81,7 +80,8 @@ def apart(asked: Asked, timeout: float | None = None) -> Report:
         return ours.recv()
     except EOFError:
         process.join()
-        return Report.unlooked(asked.target, f"its Python {_ended(process.exitcode)}")
+        ended = f"its Python ended with exit code {process.exitcode} before anything was known"
+        return Report.unlooked(asked.target, ended)
     finally:
         process.kill()  # threads of its own may keep it
         process.join()
@@ -91,12 +91,6 @@ def home_of(fn: Any) -> tuple[str, int] | None:
     """The path and the first line of a function, where a file holds it."""
     code = getattr(unwrap(fn), "__code__", None)
     return place(placed(code.co_filename, code.co_firstlineno)) if code else None
-
-
-def _ended(code: int | None) -> str:
-    if code is not None and code < 0:
-        return f"was ended by {signal.Signals(-code).name} before anything was known"
-    return f"ended with exit code {code} before anything was known"
 
 
 def _answer(pipe: Connection, asked: Asked) -> None:

@@ -56,16 +56,8 @@ def dearer(launches: Sequence[Launch], before: Costs, file: str) -> Iterator[Fin
 
 
 def read(file: Path) -> dict[str, Costs]:
-    """The costs of every target in a file, empty where it is absent; ValueError for another."""
-    if not file.exists():
-        return {}
+    """The costs of every target in a file, empty where it is absent; ValueError if it is torn."""
     try:
-        kept = json.loads(file.read_text(encoding="utf-8"))
-        counts = [
-            n for target in kept.values() for launch in target.values() for n in launch.values()
-        ]
-    except (ValueError, AttributeError):  # no JSON, or no objects of objects
-        counts = [None]
-    if not all(isinstance(n, int) for n in counts):
-        raise ValueError(f"{file} holds no costs: delete it, and it is written anew")
-    return kept
+        return json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    except ValueError:
+        raise ValueError(f"{file} holds no costs: delete it, and it is written anew") from None

@@ -11,7 +11,6 @@ from dataclasses import replace
 
 from puzzles._examine.examination import Examination
 from puzzles._launch import place
-from puzzles._rules import RULES
 
 _COMMENT = re.compile(r"#\s*examine:\s*ignore\[(?P<rules>[^\]]*)\]\s*(?P<why>.*)")
 
@@ -20,15 +19,13 @@ def without_ignored(found: Examination) -> Examination:
     """The examination without the findings that a comment ignores; `ignored` keeps them in words.
 
     A comment stands on a line of the finding's statement, or on lines of its own right above it.
-    One without a reason, or of a rule that is none, ignores nothing and is told.
+    One without a reason ignores nothing and is told.
     """
     left, told = [], list(found.ignored)
     for finding in found.findings:
         where = place(finding.line)
         for rule, why, at in _comments(*where) if where else ():
-            if rule not in RULES:
-                told.append(f"nothing at {at}: no rule is called `{rule}`")
-            elif rule == finding.kind and not why:
+            if rule == finding.kind and not why:
                 told.append(f"nothing at {at}: write the reason after `ignore[{rule}]`")
             elif rule == finding.kind:
                 told.append(f"{rule} at {at}: {why}")

@@ -55,7 +55,6 @@ def test_a_comment_with_a_reason_ignores_a_finding(module, where: dict) -> None:
     ("where", "says"),
     [
         ({"within": IGNORE}, "write the reason after `ignore[out-of-bounds]`"),
-        ({"within": "examine: ignore[out-of-bound] the last"}, "no rule is called `out-of-bound`"),
         ({"within": "examine: ignore[hazard] the last"}, ""),
         ({"above": f"y = 1  # {IGNORE} of another line"}, ""),
     ],
