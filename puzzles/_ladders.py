@@ -87,12 +87,6 @@ def ladder_of(name: str) -> str:
     known = {rung: one for one, module in _ladder_modules().items() for rung in module.RUNGS}
     if name in known:
         return known[name]
-    for one, module in _ladder_modules().items():
-        if name.isidentifier() and Path(str(module.__file__)).with_name(f"{name}.py").exists():
-            raise UnknownPuzzle(
-                f"{name}.py is not among RUNGS in {front_page(one)}: "
-                f"add {name!r} there, in its place in the ladder {one}"
-            )
     raise UnknownPuzzle(f"no puzzle is called {name!r}{_nearest(name, list(known))}")
 
 
@@ -105,13 +99,9 @@ def _nearest(name: str, known: list[str]) -> str:
 
     Where none is like it, all names if they are few, else what kind of name is meant.
     """
-
-    def likeness(one: str) -> float:
-        return max(difflib.SequenceMatcher(None, name, w).ratio() for w in (one, *one.split("_")))
-
-    best = max(known, key=likeness, default="")
-    if best and likeness(best) > 0.6:
-        return f"; did you mean {best!r}?"
+    words = {word: one for one in reversed(known) for word in (*one.split("_"), one)}
+    if near := difflib.get_close_matches(name, words, 1):
+        return f"; did you mean {words[near[0]]!r}?"
     if len(known) > MANY:
         return f"; a puzzle is called as the function that you write, like {known[0]!r}"
     return f"; there are {', '.join(known)}"

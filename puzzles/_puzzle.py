@@ -30,11 +30,6 @@ class Alternative:
     edits: tuple[tuple[str, str], ...] = ()
     code: str = ""
 
-    @property
-    def quoted(self) -> str:
-        """The name as its module spells it."""
-        return f'"{self.name}"'
-
     def apply(self, text: str) -> str:
         """`text` with this change made; RegionError if an `old` does not occur exactly once."""
         own = ((self.old, self.new),) if self.old else ()

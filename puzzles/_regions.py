@@ -110,7 +110,6 @@ def _blank(tree: ast.Module, region: Region, body: list[str]) -> list[str]:
         return region.first <= node.lineno and node.end_lineno <= region.last  # type: ignore[attr-defined]
 
     if any(isinstance(n, ast.stmt) and inside(n) for n in ast.walk(tree)):
-        _parses_alone(region, body, "{}")
         count = sum(1 for line in body if line.strip() and not line.strip().startswith("#"))
         return [f"...  {HERE} (about {count} line{'s' if count > 1 else ''})"]
     calls = [n for n in ast.walk(tree) if isinstance(n, ast.Call)]
@@ -119,25 +118,12 @@ def _blank(tree: ast.Module, region: Region, body: list[str]) -> list[str]:
             continue
         names = [k.arg for k in call.keywords if inside(k)]
         if names and None not in names and not any(inside(a) for a in call.args):
-            _parses_alone(region, body, "call(\n{}\n)")
             return [f"{name}=...,  {HERE}" for name in names]
     if any(isinstance(n, ast.expr) and inside(n) for n in ast.walk(tree)):
-        _parses_alone(region, body, "[\n{}\n]")
         return [f"...,  {HERE}"]
     raise RegionError(
         f"line {region.first}: a region holds whole statements, list elements or keyword arguments"
     )
-
-
-def _parses_alone(region: Region, body: list[str], around: str) -> None:
-    """Raise RegionError unless the region is Python by itself, with `around` around it."""
-    try:
-        ast.parse(around.format(textwrap.dedent("".join(body))))
-    except SyntaxError as error:
-        raise RegionError(
-            f"line {region.first}: the region does not parse alone ({error.msg}): a region holds "
-            "whole statements, list elements or keyword arguments"
-        ) from None
 
 
 def edit(text: str, edits: Iterable[tuple[str, str]]) -> str:

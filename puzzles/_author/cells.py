@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import builtins
 import inspect
 import re
 import symtable
-from collections.abc import Iterator
 from importlib.resources import files
+from types import ModuleType
 
 import jupytext
 from nbformat import NotebookNode
@@ -23,19 +22,16 @@ from puzzles._puzzle import Puzzle
 SETUP = (files("puzzles._author") / "setup.txt").read_text(encoding="utf-8")
 
 
-def setup_cell(
-    where: Repository, package: str = "puzzles", more: str = "", first: str = ""
-) -> NotebookNode:
+def setup_cell(ladder: ModuleType, where: Repository) -> NotebookNode:
     """The cell that installs what is missing and imports what every puzzle uses.
 
-    package: the top-level package that holds the ladder. more: a ladder's own lines at the end, its
-    SETUP. first: those that have to run before JAX starts, its SETUP_FIRST.
+    A ladder's SETUP_FIRST stands before what starts JAX, its SETUP at the end.
     """
-    needed = dict.fromkeys((package, "puzzles", "jaxtyping"))
+    needed = dict.fromkeys((ladder.__name__.partition(".")[0], "puzzles", "jaxtyping"))
     installed = " and ".join(f'find_spec("{name}")' for name in needed)
-    own = f"\n{first.strip()}\n" if first else ""
-    lines = SETUP.format(install=where.install, installed=installed, first=own).rstrip()
-    return new_code_cell(f"{lines}\n{more.rstrip()}".rstrip(), id="setup")
+    first = getattr(ladder, "SETUP_FIRST", "")
+    lines = SETUP.format(install=where.install, installed=installed, first=first).rstrip()
+    return new_code_cell(f"{lines}\n{getattr(ladder, 'SETUP', '')}".rstrip(), id="setup")
 
 
 def markdown(name: str, source: str) -> NotebookNode:
@@ -48,13 +44,12 @@ def rung_cells(
 ) -> list[NotebookNode]:
     """The cells of one rung, numbered; BuildError names the module and what is wrong in it."""
     try:
-        texts = puzzle.starter_text, _regions.without_marks(puzzle.text)
+        text = _regions.without_marks(puzzle.text) if solved else puzzle.starter_text
     except _regions.RegionError as error:
         raise BuildError(f"{at_line(puzzle.file, error)}") from None
-    _, header = _regions.split_cells(texts[0])[0]
-    starter, solution = (_parse(text.removeprefix(header)) for text in texts)
-    _check_names(puzzle, solution)
-    cells = solution if solved else starter
+    _, header = _regions.split_cells(text)[0]
+    _check_names(puzzle, header)
+    cells = _parse(text.removeprefix(header))
     for position, cell in enumerate(cells, 1):
         cell["id"] = f"{puzzle.name}-{position}"
         if cell.cell_type == "markdown":
@@ -96,7 +91,11 @@ def _append_check(puzzle: Puzzle, cells: list[NotebookNode]) -> None:
         raise BuildError(problem(place, "nothing to solve", mark=_regions.BEGIN))
     needed = {*puzzle.blanks, puzzle.name}
     code = [cell for cell in cells if cell.cell_type == "code"]
-    holders = [cell for cell in code if needed & {*_regions.functions(plain(cell.source))}]
+    try:
+        holders = [cell for cell in code if needed & {*_regions.functions(plain(cell.source))}]
+    except SyntaxError as error:  # the rest was imported
+        place = puzzle.place((error.text or "").strip(), author=False)
+        raise BuildError(problem(place, "cell does not parse", error=error.msg)) from None
     holders[-1].source += f"\n\ncheck({puzzle.name})"
 
 
@@ -113,45 +112,16 @@ def plain(source: str) -> str:
     return re.sub(r"(?m)^( *)[%!].*$", r"\1pass", source)
 
 
-def _check_names(puzzle: Puzzle, cells: list[NotebookNode]) -> None:
-    """A puzzle runs after the setup cell alone: it uses no name from elsewhere."""
-    setup = SETUP.format(installed="True", install="", first="")
-    code = [setup, *(cell.source for cell in cells if cell.cell_type == "code")]
-    try:
-        free = _free_names(plain("\n".join(code)))
-    except SyntaxError as error:  # the rest was imported
-        place = puzzle.place((error.text or "").strip(), author=False)
-        raise BuildError(problem(place, "cell does not parse", error=error.msg)) from None
-    unknown = free - {*dir(builtins), "__name__"}
-    if unknown:
-        names = ", ".join(sorted(unknown))
-        raise BuildError(problem(_first_use(puzzle, unknown), "undefined", names=names))
+def _check_names(puzzle: Puzzle, header: str) -> None:
+    """What stands before the first cell never reaches a notebook: there others have to bind it."""
+    setup = plain(SETUP.format(installed="True", install="", first=""))
+    there = _bound(f"{setup}\n{puzzle.text.removeprefix(header)}")
+    if lacking := sorted(_bound(header) - there):
+        place = puzzle.place(lacking[0], author=False)
+        raise BuildError(problem(place, "undefined", names=", ".join(lacking)))
 
 
-def _first_use(puzzle: Puzzle, names: set[str]) -> str:
-    """Where one of the names first stands in the cells, prose aside."""
-    word, prose = re.compile(rf"\b({'|'.join(map(re.escape, names))})\b"), False
-    for number, line in enumerate(puzzle.text.splitlines(), 1):
-        prose = "[markdown]" in line if line.startswith("# %%") else prose
-        if word.search(line) and not prose:
-            return f"{puzzle.file}:{number}"
-    return f"{puzzle.file}:1"
-
-
-def _free_names(source: str) -> set[str]:
-    """Global names that `source` uses and never binds."""
-    top = symtable.symtable(source, "<cells>", "exec")
-    bound = {s.get_name() for s in top.get_symbols() if s.is_assigned() or s.is_imported()}
-    used = {
-        symbol.get_name()
-        for table in _tables(top)
-        for symbol in table.get_symbols()
-        if symbol.is_referenced() and (table is top or symbol.is_global())
-    }
-    return used - bound
-
-
-def _tables(table: symtable.SymbolTable) -> Iterator[symtable.SymbolTable]:
-    yield table
-    for child in table.get_children():
-        yield from _tables(child)
+def _bound(source: str) -> set[str]:
+    """Names that the top level of `source` imports or assigns."""
+    symbols = symtable.symtable(source, "<cells>", "exec").get_symbols()
+    return {one.get_name() for one in symbols if one.is_imported() or one.is_assigned()}

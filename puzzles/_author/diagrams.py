@@ -7,11 +7,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from puzzles._author.repository import BuildError
 from puzzles._draw import film
 from puzzles._ladders import find
 from puzzles._launch import trace
-from puzzles._rules import to_author
 
 
 def strip(
@@ -40,7 +38,5 @@ def drawn(root: Path) -> dict[str, str]:
     script = root / "diagrams" / "draw.py"
     if not script.exists():
         return {}
-    diagrams = runpy.run_path(str(script)).get("DIAGRAMS")
-    if diagrams is None:
-        raise BuildError(to_author("no diagrams", script=script))
+    diagrams = runpy.run_path(str(script))["DIAGRAMS"]
     return {f"diagrams/{name}.svg": draw() for name, draw in diagrams.items()}

@@ -13,7 +13,7 @@ from puzzles._author import proof, review
 from puzzles._author.proofs import Proofs
 from puzzles._author.report import Report, raised, total
 from puzzles._author.repository import BuildError, project
-from puzzles._author.soundness import margin, margin_problem, soundness_problems
+from puzzles._author.soundness import margin_problems, soundness_problems
 from puzzles._author.tree import ladder_problems, ladders_of, project_problems
 from puzzles._ladders import UnknownPuzzle, find, front_page, ladder_module, ladder_of, ladders
 from puzzles._launch import keeping_traces
@@ -24,13 +24,12 @@ from puzzles._tpu import INSTALL_LIBTPU, Compiler, has_libtpu, supported_chips
 
 def proven(name: str, libtpu: bool, quick: bool) -> Report:
     """What a rung's code proves; what raises in it is a problem like others."""
-    report, began = Report(f"{ladder_of(name)}/{name}"), time.time()
+    report = Report(f"{ladder_of(name)}/{name}")
     try:
         _prove(report, find(name), libtpu, quick)
     except Exception as error:
         report.problems.append(raised(name, error))
         report.raised = True
-    report.seconds = time.time() - began
     return report
 
 
@@ -43,8 +42,7 @@ def _prove(report: Report, puzzle: Puzzle, libtpu: bool, quick: bool) -> None:
         return
     with keeping_traces():
         report.problems += soundness_problems(puzzle)
-    found = margin(puzzle, seeds)
-    report.problems += _told(margin_problem(puzzle, found))
+    report.problems += margin_problems(puzzle, seeds)
     report.problems += [*proof.fresh_problems(puzzle), *proof.scale_problems(puzzle)]
     wrong = _told(*(proof.mistake_problem(puzzle, one, seeds) for one in puzzle.mistakes))
     others = puzzle.alternatives
@@ -55,14 +53,10 @@ def _prove(report: Report, puzzle: Puzzle, libtpu: bool, quick: bool) -> None:
         with Compiler() as compiler:
             report.problems += proof.compiler_problems(puzzle, compiler, others)
             report.problems += proof.production_problems(puzzle, compiler)
-    report.mistakes = len(puzzle.mistakes)
     report.counts = {
-        "mistakes": f"{report.mistakes - len(wrong)}/{report.mistakes}",
+        "mistakes": f"{len(puzzle.mistakes) - len(wrong)}/{len(puzzle.mistakes)}",
         "alternatives": f"{len(others) - len(refused)}/{len(others)}",
         "TPU": (" ".join(supported_chips()) if compiled else "-") if puzzle.kernel else "no kernel",
-        "cases": str(len(puzzle.cases)),
-        "hints": str(len(puzzle.hints)),
-        "margin": "-" if found is None else str(found),
     }
 
 
@@ -94,9 +88,8 @@ def selected(names: Sequence[str], local: Sequence[str]) -> list[str]:
             chosen += ladder_module(name).RUNGS
         else:
             rung = name.split("/")[-1]
-            if "/" in name and ladder_of(rung) != name.split("/")[0]:
+            if name not in (rung, f"{ladder_of(rung)}/{rung}"):
                 raise UnknownPuzzle(f"{rung} is a rung of {ladder_of(rung)}")
-            ladder_of(rung)
             chosen.append(rung)
     return list(dict.fromkeys(chosen))
 

@@ -32,12 +32,7 @@ def built(ladder_name: str, root: Path = ROOT, solved: bool = False) -> Notebook
     cells = [
         markdown(f"{ladder_name}-title", f"# {module.TITLE}\n\n{where.badge(ladder_name)}"),
         markdown(f"{ladder_name}-intro", where.with_images(module.INTRO)),
-        setup_cell(
-            where,
-            module.__name__.partition(".")[0],
-            getattr(module, "SETUP", ""),
-            getattr(module, "SETUP_FIRST", ""),
-        ),
+        setup_cell(module, where),
     ]
     for number, puzzle in enumerate(ladder(ladder_name), 1):
         if puzzle.name in parts:
@@ -49,8 +44,7 @@ def built(ladder_name: str, root: Path = ROOT, solved: bool = False) -> Notebook
         cells += own
     if outro := getattr(module, "OUTRO", ""):
         cells.append(markdown(f"{ladder_name}-outro", where.with_images(outro)))
-    if module.RUNGS:
-        cells.append(new_code_cell(sentence("the last cell"), id=f"{ladder_name}-progress"))
+    cells.append(new_code_cell(sentence("the last cell"), id=f"{ladder_name}-progress"))
     if name := next((puzzle.name for puzzle in ladder(ladder_name) if puzzle.kernel), None):
         examine = sentence("a cell to examine", name=name)
         cells.append(new_code_cell(examine, id=f"{ladder_name}-examine"))
@@ -73,12 +67,11 @@ def dumps(notebook: NotebookNode) -> str:
     return nbformat.writes(notebook, version=nbformat.NO_CONVERT).rstrip("\n") + "\n"
 
 
-def generated(root: Path = ROOT, names: Sequence[str] | None = None) -> dict[str, str]:
+def generated(root: Path, names: Sequence[str]) -> dict[str, str]:
     """Every generated file of the project at `root` and what it must hold, by name.
 
-    names: ladders, all by default. A README without marks, and no page of rules, stay so.
+    names: its ladders. A README without marks, and no page of rules, stay so.
     """
-    names = ladders() if names is None else names
     files = diagrams.drawn(root)
     files |= {f"{name}.ipynb": dumps(built(name, root)) for name in names}
     readme = _read(root / "README.md") or ""
@@ -95,8 +88,7 @@ def _table(names: Sequence[str], where: Repository) -> str:
     rows = ["| Ladder | Puzzles | |", "|---|---|---|"]
     for name in names:
         module = ladder_module(name)
-        count = len(module.RUNGS) or "being written"
-        rows.append(f"| **{module.TITLE}** | {count} | {where.badge(name)} |")
+        rows.append(f"| **{module.TITLE}** | {len(module.RUNGS)} | {where.badge(name)} |")
     return "\n".join([*rows, ""])
 
 
@@ -110,7 +102,7 @@ def _counts(names: Sequence[str]) -> str:
     return f"{', '.join(counts)}, all rejected, and {more}, all accepted.\n"
 
 
-def out_of_date(root: Path = ROOT, names: Sequence[str] | None = None) -> dict[str, str]:
+def out_of_date(root: Path, names: Sequence[str]) -> dict[str, str]:
     """The generated files that are missing or do not match the modules, as they must be."""
     files = generated(root, names)
     return {name: text for name, text in files.items() if _read(root / name) != text}
@@ -120,10 +112,9 @@ def _read(path: Path) -> str | None:
     return path.read_bytes().decode("utf-8") if path.exists() else None
 
 
-def solved(root: Path = ROOT, names: Sequence[str] | None = None) -> dict[str, str]:
-    """The solved notebook of every ladder."""
-    names = ladders() if names is None else names
-    return {f"{name}.ipynb": dumps(built(name, root, solved=True)) for name in names}
+def solved(root: Path = ROOT, names: Sequence[str] = ()) -> dict[str, str]:
+    """The solved notebooks of these ladders, of all by default."""
+    return {f"{name}.ipynb": dumps(built(name, root, solved=True)) for name in names or ladders()}
 
 
 def write(folder: Path, files: Mapping[str, str]) -> list[Path]:

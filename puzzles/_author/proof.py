@@ -14,7 +14,6 @@ import jax.numpy as jnp
 
 from puzzles import _regions
 from puzzles._author.report import problem
-from puzzles._author.repository import at_line
 from puzzles._judge import Case, Verdict, at_scale, cases, fresh_cases, judge, judge_fresh
 from puzzles._launch import keeping_traces, kernels, trace_call
 from puzzles._puzzle import Alternative, Mistake, Puzzle, load, starter_function, variant
@@ -23,17 +22,14 @@ from puzzles._tpu import Compiler
 
 SEEDS = (0, 1, 2)
 _MARK = re.compile(r"`[^`]+`|\d")
-_DRAWS, _SHAPES, _FRESH_STEPS = 100, 8, 100
+_DRAWS, _SHAPES = 100, 8
 
 
 @keeping_traces()
 def mistake_problem(puzzle: Puzzle, mistake: Mistake, seeds: Sequence[int] = SEEDS) -> str | None:
     """Why `mistake` is not rejected at its stage in its own words, or None if it is."""
-    who = f"{puzzle.place(mistake.quoted)}: mistake '{mistake.name}'"
-    if not mistake.says.strip():
-        return to_author("mistake says nothing", who=who)
-    vague = len(mistake.says.split()) < 3 and not _MARK.search(mistake.says)
-    if vague and mistake.stage != "values":
+    who = _who(puzzle, mistake)
+    if len(mistake.says.split()) < 3 and not _MARK.search(mistake.says):
         return to_author("mistake is vague", who=who, says=mistake.says)
     try:
         fn = variant(puzzle, mistake)
@@ -48,7 +44,7 @@ def mistake_problem(puzzle: Puzzle, mistake: Mistake, seeds: Sequence[int] = SEE
 
 def verdict_problem(puzzle: Puzzle, mistake: Mistake, verdict: Verdict, seed: int) -> str | None:
     """Why a verdict on `mistake` is not that of its stage in its own words, or None if it is."""
-    who = f"{puzzle.place(mistake.quoted)}: mistake '{mistake.name}'"
+    who = _who(puzzle, mistake)
     facts = dict(who=who, seed=seed, case=verdict.case, stage=mistake.stage, says=mistake.says)
     if verdict.passed:
         return to_author("mistake survives", **facts)
@@ -65,7 +61,7 @@ def alternative_problem(
     puzzle: Puzzle, alternative: Alternative, thorough: bool = True
 ) -> str | None:
     """Why a correct solution is not accepted, or None if it is; nothing is compiled for a TPU."""
-    who = f"{puzzle.place(alternative.quoted)}: alternative '{alternative.name}'"
+    who = _who(puzzle, alternative)
     try:
         fn = variant(puzzle, alternative)
     except (_regions.RegionError, SyntaxError) as error:
@@ -76,11 +72,17 @@ def alternative_problem(
     return _rejected(who, verdict)
 
 
+def _who(puzzle: Puzzle, change: Alternative) -> str:
+    """Where a mistake or an alternative stands, and what it is called."""
+    kind = "mistake" if isinstance(change, Mistake) else "alternative"
+    place = puzzle.place(f'"{change.name}"')
+    return f"{place}: {kind} '{change.name}'"
+
+
 def _rejected(who: str, verdict: Verdict) -> str | None:
     if verdict.passed:
         return None
-    remedy = "loosen the audit" if verdict.stage == "work" else "mend it"
-    return to_author("alternative rejected", who=who, remedy=remedy, verdict=verdict)
+    return to_author("alternative rejected", who=who, verdict=verdict)
 
 
 @keeping_traces()
@@ -91,15 +93,8 @@ def solution_problem(
 
     thorough: JAX's own interpreter runs all cases, too.
     """
-    if puzzle.results and puzzle.accepts is None:
-        made = len(jax.tree.leaves(cases(puzzle, seeds[0])[0].expected))
-        if made != len(puzzle.results):
-            names, place = len(puzzle.results), puzzle.place("results=")
-            return problem(place, "names for results", names=names, made=made)
     for seed in seeds:
         verdict = judge(puzzle, puzzle.solution, seed=seed, thorough=thorough and seed == seeds[0])
-        if verdict.stage == "work":
-            return problem(puzzle.place("audit="), "audit rejects", seed=seed, verdict=verdict)
         if why := _solution_rejected(puzzle, verdict, seed):
             return why
     return None
@@ -109,7 +104,7 @@ def solution_problem(
 def fresh_problems(
     puzzle: Puzzle, some: Callable[[list[Case]], list[Case]] = list
 ) -> Iterator[str]:
-    """What is wrong with the cases that `fresh` draws: too many, too large, or not passed.
+    """What is wrong with the cases that `fresh` draws: too many, or not passed.
 
     some: chooses those, one of each shape and of each change, that the solution is judged on.
     """
@@ -121,10 +116,6 @@ def fresh_problems(
         yield problem(place, "fresh shapes", shapes=shapes, draws=_DRAWS, most=_SHAPES)
         return
     for case in some(drawn):
-        launches = case.reference.launches if puzzle.kernel else ()
-        steps = sum(one.steps * (one.times or 1) for one in launches)
-        if steps > _FRESH_STEPS:
-            yield problem(place, "fresh steps", case=case.label, steps=steps, most=_FRESH_STEPS)
         verdict = judge_fresh(puzzle, puzzle.solution, case.seed)
         if not verdict.passed:
             yield problem(place, "fresh case rejected", verdict=verdict)
@@ -161,7 +152,7 @@ def compiler_problems(
     """
     who = {puzzle.solution: ""}
     for one in alternatives:
-        who[variant(puzzle, one)] = f"{puzzle.place(one.quoted)}: alternative '{one.name}'"
+        who[variant(puzzle, one)] = _who(puzzle, one)
     programs = {}
     for fn, case in product(who, cases(puzzle)):
         programs.update(kernels(trace_call(case.judged(fn), *case.args)))
@@ -203,22 +194,14 @@ def _in_bf16(x: Any) -> Any:
 
 
 def starter_problem(puzzle: Puzzle) -> str | None:
-    """Why the starter is not a starter: it must parse, run as a cell, and be unsolved."""
-    try:
-        fn = starter_function(puzzle)
-    except (_regions.RegionError, SyntaxError) as error:
-        if str(error).startswith("line "):
-            return at_line(puzzle.file, error)
-        return f"{puzzle.place(_regions.BEGIN, author=False)}: {error}"
+    """Why the starter is not a starter: it must run as a cell, and be unsolved."""
     place = puzzle.place(_regions.BEGIN, author=False)
-    verdict = judge(puzzle, fn)
+    verdict = judge(puzzle, starter_function(puzzle))
     if verdict.stage != "unsolved":
         return problem(place, "starter not unsolved", stage=verdict.stage, verdict=verdict)
     # A starter is known by its text. Would it pass as anybody's answer?
     text = re.sub(rf"(?m)^( *)\.\.\.(  {_regions.HERE} \(about)", r"\1pass\2", puzzle.starter_text)
-    if (
-        text != puzzle.starter_text
-        and judge(puzzle, load(puzzle, text, "submitted")[puzzle.name], patience=0).passed
-    ):
+    submitted = load(puzzle, text, "submitted")[puzzle.name]
+    if text != puzzle.starter_text and judge(puzzle, submitted, patience=0).passed:
         return problem(place, "starter passes")
     return None

@@ -42,11 +42,9 @@ class Proofs:
             kept = json.loads(self._path(rung, kind).read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return None
-        anew = self.fresh or os.environ.get("CI") == "true"
-        if anew or kept["of"] != of:
+        if self.fresh or os.environ.get("CI") == "true" or kept["of"] != of:
             return None
-        name = f"{ladder_of(rung)}/{rung}"
-        return Report(name, kept["counts"], mistakes=kept["mistakes"], before=True)
+        return Report(f"{ladder_of(rung)}/{rung}", kept["counts"], before=True)
 
     def keep(self, rung: str, kind: str, report: Report) -> None:
         """Keep a proof that holds and was asked for before; one that fails is forgotten."""
@@ -54,8 +52,7 @@ class Proofs:
         if report.problems:
             path.unlink(missing_ok=True)
         elif not report.before:
-            of = self.digests[rung, kind]
-            kept = dict(of=of, counts=report.counts, mistakes=report.mistakes)
+            kept = dict(of=self.digests[rung, kind], counts=report.counts)
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(json.dumps(kept), encoding="utf-8")
 

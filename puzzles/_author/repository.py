@@ -40,10 +40,7 @@ def project() -> Path:
 def _settings(root: Path) -> dict:
     """What the pyproject.toml of a folder holds; nothing where there is none."""
     path = root / "pyproject.toml"
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    except tomllib.TOMLDecodeError as error:
-        raise BuildError(f"{path} is not TOML: {error}") from None
+    return tomllib.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
 
 
 def ladders_folder(root: Path) -> Path:

@@ -7,7 +7,6 @@ import keyword
 import re
 from pathlib import Path
 
-from puzzles._author import review
 from puzzles._author.repository import BuildError, ladders_folder, upstream
 from puzzles._ladders import ENTRY_POINTS, find, ladder_module, ladders
 from puzzles._rules import to_author
@@ -55,8 +54,6 @@ def new_ladder(name: str, root: Path, first: str | None = None) -> list[Path]:
     first = first or f"{name}_{_RUNG}"
     _check_ladder(name, first)
     folder = ladders_folder(root)
-    if (folder / name).exists():
-        raise BuildError(to_author("ladder exists", name=name))
     if not (folder / "__init__.py").exists():
         raise BuildError(to_author("no package", folder=folder))
     (folder / name).mkdir()
@@ -88,11 +85,7 @@ def new_puzzle(
     if path.exists():
         raise BuildError(to_author("rung exists", path=path, name=name))
     text = with_rung(front.read_text(encoding="utf-8"), name)
-    root = front.parents[ladder_module(ladder_name).__name__.count(".") + 1]
-    rung = rung_text(name, like, bare)
-    if like and review.root(find(like)) != root:  # its pictures are not here
-        rung = upstream().with_images(rung)
-    _write(path, rung)
+    _write(path, rung_text(name, like, bare))
     _write(front, text)
     return [path, front]
 

@@ -1,61 +1,42 @@
 """Are a rung's proofs worth something? Faults of its code and its data that would make them empty.
 
 A fault that a rung may have for a reason has a name, and `waivers={name: reason}` in the Puzzle
-says the reason. And how near the reference solution is to being refused: its margin.
+says the reason. And whether the reference solution is near to being refused.
 """
 
 from __future__ import annotations
 
 import ast
-import math
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
-from types import CodeType
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
+from puzzles import _regions
 from puzzles._author.report import problem
 from puzzles._judge import Case, cases, execute, largest_error, tolerance_of
-from puzzles._launch import kernel_calls, trace_call
 from puzzles._puzzle import Puzzle
 from puzzles._rules import to_author
 
-# What a rung may do without, if it says why: a mistake of stage 'work'; several blocks on an axis;
-# finite results, data that vary, signs; a tolerance near its dtype's.
-WAIVERS = ("work", "blocks", "finite", "constant", "signed", "tolerance")
 LIMIT = 0.5  # another JAX, another chip, another key: the rest is theirs
 _LENIENT = 10.0  # times the usual tolerance of a dtype
 
-Fault = tuple[str, str]  # its name in `waivers`, "" where it has none, and a sentence
+Fault = tuple[str, str]  # its name in `waivers`, and a sentence
 
 
 def soundness_problems(puzzle: Puzzle) -> Iterator[str]:
     """Every fault that is not waived, and every waiver that waives nothing."""
-    found = list(_faults(puzzle))
-    for name, says in found:
-        if not name:
-            yield says
-        elif name not in puzzle.waivers:
-            yield to_author("not waived", says=says, name=name)
-    place = puzzle.place("waivers=")
-    for name, reason in puzzle.waivers.items():
-        if name not in WAIVERS:
-            yield problem(place, "no such waiver", name=name, names=", ".join(WAIVERS))
-        elif name not in dict(found):
-            yield problem(place, "idle waiver", name=name)
-        elif len(reason.split()) < 4:
-            yield problem(place, "waiver without reason", name=name)
-
-
-def _faults(puzzle: Puzzle) -> Iterator[Fault]:
-    """Each as a sentence with its place and remedy."""
     for asked in (_unseeded, _circular, _not_interpreted):
-        yield from (("", says) for says in asked(puzzle))
-    for fault in (_unaudited, _one_block, _dull, _not_finite, _lenient):
-        yield from fault(puzzle)
+        yield from asked(puzzle)
+    waivable = (_unaudited, _one_block, _dull, _not_finite, _lenient)
+    found = [fault for asked in waivable for fault in asked(puzzle)]
+    for name, says in found:
+        if name not in puzzle.waivers:
+            yield to_author("not waived", says=says, name=name)
+    for name in puzzle.waivers:
+        if name not in dict(found):
+            yield problem(puzzle.place("waivers="), "idle waiver", name=name)
 
 
 def _unseeded(puzzle: Puzzle) -> Iterator[str]:
@@ -73,49 +54,37 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def _circular(puzzle: Puzzle) -> Iterator[str]:
-    """What judges the solution must not be made of it."""
-    case = cases(puzzle)[0]
-    judge, args = puzzle.spec, case.args
-    if puzzle.accepts is not None:
-        judge, args = puzzle.accepts, (case.plainly(puzzle.solution), *case.args)
+    """What judges the solution must not name it, nor by way of other functions of its module."""
+    judge = puzzle.accepts or puzzle.spec
+    functions = _regions.functions(puzzle.path.read_text(encoding="utf-8"))
+    reached: set[Any] = set()
+    waiting = {judge.__name__}
+    while waiting:
+        reached |= waiting
+        trees = [functions[name] for name in waiting if name in functions]
+        waiting = {name for tree in trees for name in _names(tree)} - reached
     place = puzzle.place(f"def {judge.__name__}(", author=judge is not puzzle.spec)
-    called, launches = _called(puzzle, judge, args)
-    if name := min({*puzzle.blanks, puzzle.name} & called, default=None):
+    if name := min({*puzzle.blanks, puzzle.name} & reached, default=None):
         yield problem(place, "circular", judge=judge.__name__, name=name)
-    elif launches:
+    elif "pallas_call" in reached:
         yield problem(place, "spec launches")
 
 
-def _called(puzzle: Puzzle, judge: Callable, args: tuple) -> tuple[set[str], bool]:
-    """Names of the module's functions that `judge` calls, directly or through others; and whether
-    it launches a kernel.
-    """
-    called: set[CodeType] = set()
-    before = sys.getprofile()
-    sys.setprofile(lambda frame, event, value: called.add(frame.f_code))
-    try:
-        if puzzle.kernel:  # a function that was not traced before, so that all of it is called
-            traced = trace_call(lambda *args: judge(*args), *args)
-        else:
-            judge(*args)
-    finally:
-        sys.setprofile(before)
-    names = {code.co_name for code in called if code.co_filename == str(puzzle.path)}
-    return names, puzzle.kernel and next(kernel_calls(traced.jaxpr.jaxpr), None) is not None
+def _names(tree: ast.AST) -> set[Any]:
+    """Names, attributes and constants: `find("row_sum")` names a function, too."""
+    fields = ("id", "attr", "value")
+    return {getattr(node, field, None) for node in ast.walk(tree) for field in fields}
 
 
 def _not_interpreted(puzzle: Puzzle) -> Iterator[str]:
     """README's central promise: the same cells run unchanged on a TPU."""
     for node in ast.walk(ast.parse(puzzle.text)):
-        if not isinstance(node, ast.Call):
-            continue
-        launch = ast.unparse(node.func).rpartition(".")[2] == "pallas_call"
-        options = {word.arg: word.value for word in node.keywords}
-        if isinstance(value := options.get("interpret"), ast.Constant):
-            at = f"{puzzle.file}:{value.lineno}"
-            yield problem(at, "interpret fixed", value=ast.unparse(value))
-        elif launch and not {"interpret", None} & options.keys():  # None: `**options`
-            yield problem(f"{puzzle.file}:{node.lineno}", "interpret missing")
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("pallas_call"):
+            options = {word.arg: word.value for word in node.keywords}
+            value = options.get("interpret")
+            fixed = value is None or isinstance(value, ast.Constant)
+            if fixed and None not in options:  # None: `**options`
+                yield problem(f"{puzzle.file}:{node.lineno}", "not interpreted")
 
 
 def _unaudited(puzzle: Puzzle) -> Iterator[Fault]:
@@ -154,15 +123,10 @@ def _dull(puzzle: Puzzle) -> Iterator[Fault]:
 
 def _not_finite(puzzle: Puzzle) -> Iterator[Fault]:
     """NaN equals NaN here: what is not finite hides every mistake, unless the data asks for it."""
-    if puzzle.accepts is not None:
-        return
-    for case in cases(puzzle):
-        share = min(map(_finite, jax.tree.leaves(case.expected)), default=1.0)
-        needed = 0.5 if min(map(_finite, jax.tree.leaves(case.args)), default=1.0) < 1 else 1.0
-        if share < needed:
+    for case in cases(puzzle) if puzzle.accepts is None else ():
+        if _finite(case.args) and not _finite(case.expected):
             place = puzzle.place(f"def {puzzle.spec.__name__}(", author=False)
-            shown = math.floor(100 * (1 - share)) or "some"
-            yield "finite", problem(place, "not finite", share=shown, case=case.label)
+            yield "finite", problem(place, "not finite", case=case.label)
             return
 
 
@@ -179,12 +143,9 @@ def _lenient(puzzle: Puzzle) -> Iterator[Fault]:
             return
 
 
-def _finite(leaf: Any) -> float:
-    """The share of finite numbers in a leaf; 1 for what holds no floats."""
-    array = np.asarray(leaf)
-    if not array.size or not _floats(array):
-        return 1.0
-    return float(np.isfinite(array.astype(np.float64)).mean())
+def _finite(tree: Any) -> bool:
+    floats = [np.asarray(x) for x in jax.tree.leaves(tree) if _floats(np.asarray(x))]
+    return all(np.isfinite(x.astype(np.float64)).all() for x in floats)
 
 
 def _floats(array: np.ndarray) -> bool:
@@ -192,42 +153,23 @@ def _floats(array: np.ndarray) -> bool:
     return jax.dtypes.issubdtype(array.dtype, np.floating)
 
 
-@dataclass(frozen=True)
-class Margin:
-    """The solution's largest error over cases and keys; 1 is the tolerance, 0 where it is exact."""
-
-    error: float
-    tolerance: float
-    case: str
-    seed: int
-
-    def __str__(self) -> str:
-        return "exact" if self.error == 0 else f"{self.error:.2g}"
-
-
-def margin(puzzle: Puzzle, seeds: Sequence[int]) -> Margin | None:
-    """The largest error of the reference solution; None where a predicate judges."""
+def margin_problems(puzzle: Puzzle, seeds: Sequence[int]) -> Iterator[str]:
+    """That the reference is right by little, where no predicate judges."""
     if puzzle.accepts is not None:
-        return None
-    found = []
+        return
     for case in (case for seed in seeds for case in cases(puzzle, seed)):
         for leaf, got in zip(jax.tree.leaves(case.expected), _results(case), strict=True):
             want = np.asarray(leaf)
             error = largest_error(want, got, puzzle.tolerance)
-            allowed = tolerance_of(want, puzzle.tolerance)
-            found.append(Margin(error, allowed, case.label, case.seed))
-    return max(found, key=lambda one: one.error)
+            if error >= LIMIT:
+                place = puzzle.place("tolerance=" if puzzle.tolerance else "PUZZLE = ")
+                allowed = tolerance_of(want, puzzle.tolerance)
+                facts = dict(error=error, tolerance=allowed, case=case.label, seed=case.seed)
+                yield problem(place, "passes by little", **facts)
+                return
 
 
 def _results(case: Case) -> list[np.ndarray]:
     if case.puzzle.kernel:
         return execute(case.reference)
     return [np.asarray(leaf) for leaf in jax.tree.leaves(case.plainly(case.puzzle.solution))]
-
-
-def margin_problem(puzzle: Puzzle, found: Margin | None) -> str | None:
-    """That the reference is right by little, or None."""
-    if found is None or found.error < LIMIT:
-        return None
-    place = puzzle.place("tolerance=" if puzzle.tolerance else "PUZZLE = ")
-    return problem(place, "passes by little", **asdict(found))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from puzzles._author.report import problem
 from puzzles._author.repository import BuildError
-from puzzles._ladders import UnknownPuzzle, find, front_page, ladder_module, ladders
+from puzzles._ladders import front_page, ladder_module, ladders
 
 
 def ladders_of(root: Path) -> tuple[str, ...]:
@@ -23,16 +23,10 @@ def ladder_problems(name: str) -> Iterator[str]:
     """What is wrong in a ladder's `__init__.py` and folder, whether or not its rungs run."""
     yield from missing(name)
     module, page = ladder_module(name), front_page(name)
-    at = f"{page}:1"
-    for earlier in getattr(module, "AFTER", ()):
-        try:
-            ladder_module(earlier)
-        except UnknownPuzzle as error:
-            yield problem(at, "ladder after none", error=error)
     for other in ladders():
         for rung in module.RUNGS if other != name else ():
             if rung in ladder_module(other).RUNGS:
-                yield problem(at, "rung of two ladders", rung=rung, other=other)
+                yield problem(f"{page}:1", "rung of two ladders", rung=rung, other=other)
     for path in sorted(_folder(name).iterdir()):
         shared = path.suffix == ".py" and path.name.startswith("_")
         rung = path.suffix == ".py" and path.stem in module.RUNGS
@@ -60,12 +54,6 @@ def project_problems(root: Path, names: Sequence[str]) -> Iterator[str]:
     for path in sorted(root.glob("*.ipynb")):
         if path.stem not in names:
             yield problem(path.name, "stray notebook", name=path.stem)
-    texts = {name: [find(rung).text for rung in ladder_module(name).RUNGS] for name in names}
-    for path in sorted(root.glob("diagrams/*/*.*")):
-        shown, ladder = path.relative_to(root).as_posix(), path.parent.name
-        linked = any(f"]({shown})" in text for text in texts.get(ladder, ()))
-        if path.suffix in (".svg", ".png") and not linked:
-            yield problem(shown, "stray diagram", ladder=ladder)
     if any(problem for name in names for problem in missing(name)):
         return  # of which nothing can be built
     from puzzles._author import notebook  # needs the author's extra

@@ -39,7 +39,7 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> proofs.Proofs:
     one = proofs.Proofs(tmp_path)
     for rung in RUNGS:
         assert one.taken(rung, "right-full") is None
-        one.keep(rung, "right-full", Report(rung, {"cases": "2"}, mistakes=3))
+        one.keep(rung, "right-full", Report(rung, {"cases": "2"}))
     return one
 
 
@@ -52,7 +52,7 @@ def there(kept: proofs.Proofs) -> str:
 def test_a_proof_is_taken_as_it_was(kept: proofs.Proofs) -> None:
     report = kept.taken("kept_first", "right-full")
     assert report is not None
-    assert (report.before, report.counts, report.mistakes) == (True, {"cases": "2"}, 3)
+    assert (report.before, report.counts) == (True, {"cases": "2"})
     assert kept.taken("kept_first", "right-quick") is None
     assert proofs.Proofs(kept.root, fresh=True).taken("kept_first", "right-full") is None
 
@@ -128,13 +128,12 @@ def test_verify_says_how_far_it_is_and_how_much_was_proven_before(
         return proofs.Proofs(tmp_path, fresh)
 
     monkeypatch.setattr(gate, "Proofs", kept)
-    mistakes = len(_ladders.find("classify_blocks").mistakes)
     for before in (False, True):
         assert gate.verify(["classify_blocks"], fresh=not before) == 0
         first, rung, last = capsys.readouterr().out.splitlines()
         assert first.startswith("libtpu is not installed, so nothing is compiled for a TPU: ")
         assert rung.startswith("[1/1] ok  splash_attention/classify_blocks  ")
         assert rung.endswith("(proven before)") == before
-        assert last.startswith(f"1 rung, {mistakes} mistakes, 0 rungs with problems")
+        assert last.startswith("1 rung, 0 rungs with problems")
         assert (", 1 proven before (--fresh proves all anew), in " in last) == before
     assert asked == [True, False]

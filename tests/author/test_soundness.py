@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -21,9 +23,7 @@ def problems(puzzle: Puzzle) -> list[str]:
 
 def test_the_scaffolds_puzzle_is_sound_and_exact(rung: Rung) -> None:
     puzzle = rung()
-    assert problems(puzzle) == []
-    found = soundness.margin(puzzle, (0,))
-    assert (str(found), soundness.margin_problem(puzzle, found)) == ("exact", None)
+    assert problems(puzzle) == list(soundness.margin_problems(puzzle, (0,))) == []
 
 
 def test_interpret_may_be_passed_on(rung: Rung) -> None:
@@ -52,13 +52,11 @@ def near(error: float) -> tuple[str, str]:
     return "o_ref[...] = x_ref[...] * 2", f"o_ref[...] = x_ref[...] * {2 * (1 + error * 2e-5)!r}"
 
 
-def test_the_margin_is_the_largest_error_in_units_of_the_tolerance(rung: Rung) -> None:
-    puzzle = rung(near(1.0))
-    found = soundness.margin(puzzle, (0, 1))
-    assert found is not None
-    assert 0.6 < found.error < 1
-    assert found.tolerance == 2e-5
-    assert f"is {found} times the tolerance, 2e-05" in str(soundness.margin_problem(puzzle, found))
+def test_the_margin_is_told_in_units_of_the_tolerance(rung: Rung) -> None:
+    (problem,) = soundness.margin_problems(rung(near(1.0)), (0, 1))
+    error = re.search(r"an error is (\S+) times the tolerance, 2e-05", problem)
+    assert error is not None
+    assert 0.6 < float(error[1]) < 1
 
 
 @pytest.mark.parametrize(
