@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import keyword
 import re
 import symtable
+from collections.abc import Iterator
 from importlib.resources import files
 from types import ModuleType
 
@@ -125,3 +127,34 @@ def _bound(source: str) -> set[str]:
     """Names that the top level of `source` imports or assigns."""
     symbols = symtable.symtable(source, "<cells>", "exec").get_symbols()
     return {one.get_name() for one in symbols if one.is_imported() or one.is_assigned()}
+
+
+def leaks(puzzle: Puzzle) -> Iterator[str]:
+    """Lines of a puzzle's regions that its own cells or hints give away, with place.
+
+    A find-the-bug rung shows the lines that its bug leaves alone. Lines without a name of their
+    own, such as `else:` or `])`, and those that only open a call or a list give nothing away.
+    """
+    cells = rung_cells(puzzle, 1, Repository("https://github.com/owner/name", "branch"))
+    meant = puzzle.starter_text if puzzle.starter else ""
+    meant_lines = {" ".join(line.split()) for line in meant.splitlines()}
+    for line in _regions.region_lines(puzzle.text):
+        secret = " ".join(line.split())
+        if secret in meant_lines or not _says_something(secret):
+            continue
+        if showing := [cell for cell in cells if _shows(cell, secret)]:
+            hint = showing[-1].id.endswith("-hints")  # which stand last
+            place = puzzle.place("hints=" if hint else secret, author=False)
+            where = "a hint" if hint else "a cell of this rung"
+            yield problem(place, "leak", where=where, line=line)
+
+
+def _shows(cell: NotebookNode, secret: str) -> bool:
+    """Whether a line of a cell holds the code, and no name goes on before or after it."""
+    whole = re.compile(rf"(?<![\w.]){re.escape(secret.rstrip(','))}(?![\w.])")
+    return any(whole.search(" ".join(line.split())) for line in cell.source.splitlines())
+
+
+def _says_something(line: str) -> bool:
+    names = [w for w in re.findall(r"[A-Za-z_]\w*", line) if not keyword.iskeyword(w) and w != "_"]
+    return bool(names) and not re.fullmatch(r"\w+,?|.*[(\[{]", line)

@@ -9,6 +9,5 @@ from __future__ import annotations
 
 from puzzles._examine.examination import Examination
 from puzzles._examine.examining import examine
-from puzzles._examine.settings import options
-from puzzles._examine.shell import command
+from puzzles._examine.shell import command, options
 from puzzles._examine.within import every_launch

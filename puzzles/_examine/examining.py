@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -41,7 +41,6 @@ from puzzles._tpu import (
     INSTALL_LIBTPU,
     Compiler,
     CompilerMissing,
-    Sanitized,
     again_whole,
     axes_around,
     compiled,
@@ -146,7 +145,7 @@ class _Examination:
         self.traced, self.launches, self.chips = traced, launches, chips
         calls = zip(kernel_calls(traced.jaxpr.jaxpr), launches, strict=True)
         self.each = [program_of(call, one) for call, one in calls]
-        self.whole = runs_in_python(traced.jaxpr.jaxpr)
+        self.speaking = any(map(speaks, self.each))  # to other devices
         # Findings by launch, kind and operand.
         self.told: dict[tuple[int | None, str, str | None], Finding] = {}
         self.refused: set[int] = set()  # launches that Mosaic does not lower
@@ -164,7 +163,7 @@ class _Examination:
 
     def add(self, found: Iterable[Finding], launch: int | None = None) -> None:
         """Keep what is new of a launch: of two finders that see one thing, the first tells it."""
-        for one in found:
+        for one in map(self.where_cores_share, found):
             self.told.setdefault((launch, one.kind, one.operand), one)
 
     def where_cores_share(self, one: Finding) -> Finding:
@@ -179,8 +178,7 @@ class _Examination:
     def maps(self) -> None:
         """What the blocks of every step say."""
         for n, launch in enumerate(self.launches):
-            found = (without_loss(launch, one) for one in faults(launch))
-            self.add(map(self.where_cores_share, found), n)
+            self.add((without_loss(launch, one) for one in faults(launch)), n)
             self.add(revisited_inside(launch), n)
         steps = sum(launch.steps for launch in self.launches)
         which = "the only step" if steps == 1 else f"all {steps:,} steps"
@@ -199,7 +197,7 @@ class _Examination:
                 if f.kind == "misaligned":
                     self.told[about] = replace(f, severity=WARNING)
         if whole and not self.refused:
-            if any(map(speaks, self.each)):
+            if self.speaking:
                 self.add(whole)
             else:
                 self.not_looked.append(f"lowering of what is around the kernels: {whole[0].says}")
@@ -207,17 +205,17 @@ class _Examination:
 
     def simulation(self, seed: int) -> None:
         """What running it as on a TPU finds in the program, or in each kernel alone."""
-        programs: list[tuple[Traced, tuple[Launch, ...], int | None]]
-        programs, around = [(self.traced, self.launches, None)], axes_around(self.traced)
-        if not self.whole or any(map(speaks, self.each)):
-            pairs = enumerate(zip(self.each, self.launches, strict=True))
-            programs = [(one, (launch,), n) for n, (one, launch) in pairs]
-        for program, launches, n in programs:
-            made = self.sanitized(program, launches, seed, around[n or 0])
-            new = [one for one in made.findings if not self.explained(one)]
-            for one in map(self.where_cores_share, new):
+        alone = self.speaking or not runs_in_python(self.traced.jaxpr.jaxpr)
+        for n, program in enumerate(self.each if alone else [self.traced]):
+            launches = self.launches[n : n + 1] if alone else self.launches
+            if speaks(program):
+                axes = axes_around(self.traced)[n]
+                made = sanitize_together(program, launches[0], axes, seed)
+            else:
+                made = sanitize(program, launches, seed)
+            for one in [one for one in made.findings if not self.explained(one)]:
                 named = (m for m, it in enumerate(self.launches) if it.name == one.launch)
-                self.add([one], next(named, None) if n is None else n)
+                self.add([one], n if alone else next(named, None))
             if made.steps:
                 self.looked.append(f"uninitialised, hazard: in NumPy, {made.steps}")
             if made.why_not:
@@ -231,13 +229,6 @@ class _Examination:
         known = [f for f in self.findings if f.kind == cause and f.operand]
         return any(one.operand in (None, f.operand) for f in known)
 
-    def sanitized(
-        self, program: Traced, launches: Sequence[Launch], seed: int, axes: Mapping[str, int]
-    ) -> Sanitized:
-        if speaks(program):
-            return sanitize_together(program, launches[0], axes, seed)
-        return sanitize(program, launches, seed)
-
     def memories(self) -> None:
         """VMEM and SMEM, by chip."""
         for n, launch in enumerate(self.launches):
@@ -250,7 +241,7 @@ class _Examination:
             self.not_looked.append(f"compile: libtpu is not installed: {INSTALL_LIBTPU}")
             return
         here = [n for n, one in enumerate(self.each) if n not in self.refused and not speaks(one)]
-        if any(map(speaks, self.each)):
+        if self.speaking:
             self.not_looked.append("compile: kernels that speak to other devices")
         if not here:
             return

@@ -14,7 +14,7 @@ from planted import Rung
 
 import puzzles
 from puzzles import Alternative, Mistake
-from puzzles._author import leaks, notebook, proof, repository
+from puzzles._author import cells, notebook, proof, repository
 from puzzles._puzzle import variant
 
 pytestmark = pytest.mark.newest
@@ -60,7 +60,7 @@ def test_a_starter_that_passes(rung: Rung) -> None:
 
 def test_a_hint_with_a_line_of_the_solution(rung: Rung) -> None:
     told = ("Every element of the block is treated alike", "Write `o_ref[...] = x_ref[...] * 2`")
-    assert leaks.leaks(rung(told)) != []
+    assert list(cells.leaks(rung(told))) != []
 
 
 def test_a_verdict_that_is_not_the_one_on_record() -> None:
