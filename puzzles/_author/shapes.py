@@ -10,12 +10,10 @@ from functools import cache
 from nbformat import NotebookNode
 
 from puzzles._author.cells import plain
-from puzzles._jax import JaxprEqn
-from puzzles._judge import cases, fresh_cases, traced_for
-from puzzles._launch import keeping_traces, kernel_calls, launch_name, memory_space, parameter_names
+from puzzles._judge import cases, traced_for
+from puzzles._launch import Launch, keeping_traces
 from puzzles._puzzle import Puzzle
 
-_DRAWS = 4  # of the fresh case: what listed cases have in common may differ there
 Sizes = dict[str, tuple[int, ...]]  # of each Ref of a kernel, by its name
 
 
@@ -39,27 +37,25 @@ def with_shapes(puzzle: Puzzle, listed: Sequence[NotebookNode]) -> None:
 @keeping_traces()
 def _comments(puzzle: Puzzle) -> dict[str, list[str]]:
     """The lines for each kernel with a gap: read once, however often a rung is shown."""
-    known = {case.label: case for case in (*fresh_cases(puzzle, _DRAWS), *cases(puzzle))}
-    runs = [(dict(case.dims), case.reference) for case in known.values()]
+    runs = [(dict(case.dims), case.reference) for case in cases(puzzle)]
     if puzzle.scale is not None:  # there a function that chooses tiles by width chooses others
         usual = inspect.signature(puzzle.scale).parameters.values()
         dims = {one.name: one.default for one in usual}
         runs.append((dims, traced_for(puzzle, puzzle.solution, puzzle.scale())))
     parameters = inspect.signature(puzzle.solution).parameters
     chosen = {name: parameters[name].default for name in sorted(puzzle.settings)}
-    called = [(chosen | d, one) for d, traced in runs for one in kernel_calls(traced.jaxpr.jaxpr)]
+    called = [(chosen | dims, one) for dims, traced in runs for one in traced.launches]
     return {
-        name: _alike([(dims, _sizes(one)) for dims, one in called if launch_name(one) == name])
+        name: _alike([(dims, _sizes(one)) for dims, one in called if one.name == name])
         for name in puzzle.blanks
     }
 
 
-def _sizes(call: JaxprEqn) -> Sizes:
+def _sizes(launch: Launch) -> Sizes:
     """The sizes of a kernel's Refs; prefetched scalars and semaphores have no blocks."""
-    first = call.params["grid_mapping"].num_index_operands
-    refs = zip(parameter_names(call), call.params["jaxpr"].invars, strict=True)
-    data = [ref for ref in list(refs)[first:] if memory_space(ref[1].aval) != "semaphore_mem"]
-    return {name: ref.aval.shape for name, ref in data}
+    refs = (*launch.inputs, *launch.outputs, *launch.scratch)
+    data = [one for one in refs if one.space != "semaphore_mem"]
+    return {one.name: tuple(size for size in one.block if size is not None) for one in data}
 
 
 def _alike(launched: Sequence[tuple[dict[str, int], Sizes]]) -> list[str]:
