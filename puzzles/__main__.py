@@ -32,10 +32,8 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     build = commands.add_parser("build", help="write the notebooks and the README's table")
-    build.set_defaults(run=lambda given: _author.build(given.check, given.solved))
-    instead = build.add_mutually_exclusive_group()
-    instead.add_argument("--check", action="store_true", help="write nothing, fail if out of date")
-    instead.add_argument("--solved", metavar="DIR", type=Path, help="write solved notebooks to DIR")
+    build.set_defaults(run=lambda given: _author.build(given.check))
+    build.add_argument("--check", action="store_true", help="write nothing, fail if out of date")
 
     verify = commands.add_parser("verify", help="prove puzzles: mistakes, alternatives, TPUs")
     verify.set_defaults(run=lambda given: _author.verify(given.names, given.quick, given.fresh))

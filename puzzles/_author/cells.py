@@ -151,7 +151,7 @@ def leaks(puzzle: Puzzle) -> Iterator[str]:
 
 def _shows(cell: NotebookNode, secret: str) -> bool:
     """Whether a line of a cell holds the code, and no name goes on before or after it."""
-    whole = re.compile(rf"(?<![\w.]){re.escape(secret.rstrip(','))}(?![\w.])")
+    whole = re.compile(rf"(?<![\w.]){re.escape(secret.rstrip(','))}(?!\.?\w)")
     return any(whole.search(" ".join(line.split())) for line in cell.source.splitlines())
 
 

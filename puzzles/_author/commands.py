@@ -48,11 +48,10 @@ def new_puzzle(ladder: str, name: str, like: str | None = None, bare: bool = Fal
     return 0
 
 
-def build(check: bool = False, solved: Path | None = None) -> int:
+def build(check: bool = False) -> int:
     """Write the project's diagrams, its notebooks and its README's table.
 
-    check: write nothing; 1 if one of them is out of date. solved: write solved notebooks into that
-    folder instead.
+    check: write nothing; 1 if one of them is out of date.
     """
     from puzzles._author import notebook  # needs the author's extra
 
@@ -62,14 +61,13 @@ def build(check: bool = False, solved: Path | None = None) -> int:
         raise BuildError(to_author("no ladder here", root=root))
     for problem in (problem for name in names for problem in missing(name)):
         raise BuildError(problem)
-    if check:
-        if stale := notebook.out_of_date(root, names):
-            print(f"out of date: {', '.join(stale)}. Run python -m puzzles build", file=sys.stderr)
-        return int(bool(stale))
-    files = notebook.solved(root, names) if solved else notebook.out_of_date(root, names)
-    written = notebook.write(solved or root, files)
-    _wrote(written)
-    if not written:
+    stale = notebook.out_of_date(root, names)
+    if not check:
+        _wrote(notebook.write(root, stale))
+    elif stale:
+        print(f"out of date: {', '.join(stale)}. Run python -m puzzles build", file=sys.stderr)
+        return 1
+    if not stale:
         print("everything is up to date")
     return 0
 

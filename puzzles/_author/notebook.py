@@ -15,7 +15,7 @@ from puzzles._author.cells import markdown, rung_cells, setup_cell
 from puzzles._author.report import plural
 from puzzles._author.repository import ROOT, Repository, repository
 from puzzles._author.shapes import with_shapes
-from puzzles._ladders import ladder, ladder_module, ladders
+from puzzles._ladders import ladder, ladder_module
 from puzzles._rules import PAGE, RECORD, rules_page, sentence
 
 _MARK = r"(?<=<!-- {}: written by `python -m puzzles build` -->\n).*?(?=<!-- end)"
@@ -110,11 +110,6 @@ def out_of_date(root: Path, names: Sequence[str]) -> dict[str, str]:
 
 def _read(path: Path) -> str | None:
     return path.read_bytes().decode("utf-8") if path.exists() else None
-
-
-def solved(root: Path = ROOT, names: Sequence[str] = ()) -> dict[str, str]:
-    """The solved notebooks of these ladders, of all by default."""
-    return {f"{name}.ipynb": dumps(built(name, root, solved=True)) for name in names or ladders()}
 
 
 def write(folder: Path, files: Mapping[str, str]) -> list[Path]:

@@ -27,10 +27,8 @@ def ladder_problems(name: str) -> Iterator[str]:
         for rung in module.RUNGS if other != name else ():
             if rung in ladder_module(other).RUNGS:
                 yield problem(f"{page}:1", "rung of two ladders", rung=rung, other=other)
-    for path in sorted(_folder(name).iterdir()):
-        shared = path.suffix == ".py" and path.name.startswith("_")
-        rung = path.suffix == ".py" and path.stem in module.RUNGS
-        if not shared and not rung and not path.name.startswith((".", "__pycache__")):
+    for path in sorted(_folder(name).glob("[!_]*.py")):
+        if path.stem not in module.RUNGS:
             shown = page.removesuffix("__init__.py") + path.name
             yield problem(shown, "stray file", name=path.stem, page=page)
 

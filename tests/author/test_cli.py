@@ -40,7 +40,7 @@ def test_a_rung_without_a_module_stops_a_build_in_one_sentence(monkeypatch, caps
     assert "RUNGS names 'gone', and there is no gone.py" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("arguments", [[], ["bild"], ["build", "--check", "--solved", "x"]])
+@pytest.mark.parametrize("arguments", [[], ["bild"], ["build", "--solved", "x"]])
 def test_a_wrong_command_shows_the_usage(arguments, capsys):
     with pytest.raises(SystemExit) as stopped:
         cli.main(arguments)

@@ -268,7 +268,8 @@ def nbval(folder, **settings):
 @pytest.mark.graduate
 @pytest.mark.parametrize("name", IN_TURN)
 def test_solved_notebooks_pass_in_strict_mode(name, environment, tmp_path):
-    (path,) = builder.write(tmp_path / "solved", builder.solved(names=(name,)))
+    text = builder.dumps(builder.built(name, solved=True))
+    (path,) = builder.write(tmp_path / "solved", {"solved.ipynb": text})
     outcomes, text = nbval(path.parent, PUZZLES_STRICT="1")
     assert len(outcomes) == len(code(nbformat.read(path, as_version=4))), text
     assert set(outcomes.values()) == {"PASSED"}, text

@@ -95,7 +95,6 @@ def test_settings_stand_in_pyproject(module, capsys: pytest.CaptureFixture) -> N
     ("line", "says"),
     [
         ("chip = 'v5e'", "[tool.puzzles.examine] of pyproject.toml: error: unrecognized"),
-        ("chips = ['v9']", "argument --chips: no chip is called 'v9'"),
         ("fail-on = 'all'", "argument --fail-on: invalid choice: 'all'"),
         ("targets = 'm:f'", "a list of texts is asked for"),
         ("targets = [", "pyproject.toml cannot be read"),
