@@ -62,6 +62,11 @@ def ladder_module(name: str) -> ModuleType:
     return modules[name]
 
 
+def folder_of(name: str) -> Path:
+    """Where a ladder's modules lie."""
+    return Path(str(ladder_module(name).__file__)).parent
+
+
 def front_page(name: str) -> str:
     """A ladder's `__init__.py`, as messages name it."""
     return f"{ladder_module(name).__name__.replace('.', '/')}/__init__.py"

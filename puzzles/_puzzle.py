@@ -162,8 +162,13 @@ class Puzzle:
 
     @cached_property
     def blanks(self) -> tuple[str, ...]:
-        """Names of the functions that the learner fills in."""
-        return tuple(_regions.blanked_functions(self.text))
+        """Names of the top-level functions that hold a region: those that the learner fills in."""
+        regions = _regions.regions(self.text)
+        return tuple(
+            name
+            for name, node in _regions.functions(self.text).items()
+            if any(node.lineno <= one.first <= (node.end_lineno or 0) for one in regions)
+        )
 
     @cached_property
     def settings(self) -> frozenset[str]:

@@ -8,6 +8,7 @@ import re
 import textwrap
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import zip_longest
 
 BEGIN = "### BEGIN SOLUTION"
 END = "### END SOLUTION"
@@ -49,23 +50,13 @@ def without_author(text: str) -> str:
 
 def regions(text: str) -> list[Region]:
     """Every solution region of `text`, in order."""
-    found: list[Region] = []
-    start = None
-    for number, line in enumerate(text.splitlines(), 1):
-        mark = line.strip()
-        if mark == BEGIN:
-            if start is not None:
-                raise RegionError(f"line {number}: a second '{BEGIN}' before '{END}'")
-            start = number
-        elif mark == END:
-            if start is None:
-                raise RegionError(f"line {number}: '{END}' without '{BEGIN}'")
-            if number == start + 1:
-                raise RegionError(f"line {number}: an empty solution region")
-            found.append(Region(start + 1, number - 1))
-            start = None
-    if start is not None:
-        raise RegionError(f"line {start}: '{BEGIN}' without '{END}'")
+    lines = enumerate(map(str.strip, text.splitlines()), 1)
+    marks = [(number, line) for number, line in lines if line in (BEGIN, END)]
+    found = []
+    for (first, begin), (last, end) in zip_longest(marks[::2], marks[1::2], fillvalue=(0, "")):
+        if (begin, end) != (BEGIN, END) or last == first + 1:
+            raise RegionError(f"line {first}: write '{BEGIN}', code, and then '{END}'")
+        found.append(Region(first + 1, last - 1))
     return found
 
 
@@ -140,16 +131,6 @@ def edit(text: str, edits: Iterable[tuple[str, str]]) -> str:
 def functions(text: str) -> dict[str, ast.FunctionDef]:
     """The module's top-level functions by name; parsed once, so not to be changed."""
     return {n.name: n for n in ast.parse(text).body if isinstance(n, ast.FunctionDef)}
-
-
-def blanked_functions(text: str) -> list[str]:
-    """Names of the top-level functions that hold a region: those a learner fills in."""
-    found = regions(text)
-    return [
-        name
-        for name, node in functions(text).items()
-        if any(node.lineno <= r.first and r.last <= (node.end_lineno or 0) for r in found)
-    ]
 
 
 def same_code(a: ast.AST, b: ast.AST) -> bool:

@@ -143,7 +143,7 @@ def test_each_door_says_what_goes_in_and_what_comes_out() -> None:
         ("_tpu.chips", "from puzzles._draw import cell", "_tpu does not know _draw"),
         ("_launch.mesh", "from puzzles._puzzle import Puzzle", "_launch does not know _puzzle"),
         ("_judge.case", "from puzzles._progress import add", "_judge does not know _progress"),
-        ("_author.tree", "from puzzles._check import check", "_author does not know _check"),
+        ("_author.review", "from puzzles._check import check", "_author does not know _check"),
         ("_regions", "from puzzles._ladders import find", "_regions does not know _ladders"),
         ("_judge.case", "from puzzles import find", "_judge does not know __init__"),
         ("_judge.case", "from puzzles._launch.run import by_jax", "past the door of _launch"),

@@ -11,7 +11,7 @@ import jax
 
 from puzzles._author import scaffold
 from puzzles._author.repository import BuildError, project
-from puzzles._author.tree import ladders_of, missing
+from puzzles._author.review import ladders_of, missing
 from puzzles._jax import has_tpu
 from puzzles._rules import to_author
 

@@ -7,15 +7,21 @@ import multiprocessing
 import os
 import time
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
 from puzzles._author import proof, review
 from puzzles._author.proofs import Proofs
 from puzzles._author.report import Report, raised, total
 from puzzles._author.repository import BuildError, project
 from puzzles._author.soundness import margin_problems, soundness_problems
-from puzzles._author.tree import ladder_problems, ladders_of, project_problems
-from puzzles._ladders import UnknownPuzzle, find, front_page, ladder_module, ladder_of, ladders
+from puzzles._ladders import (
+    UnknownPuzzle,
+    find,
+    folder_of,
+    front_page,
+    ladder_module,
+    ladder_of,
+    ladders,
+)
 from puzzles._launch import keeping_traces
 from puzzles._puzzle import Puzzle
 from puzzles._rules import to_author
@@ -117,7 +123,7 @@ def verify(names: Sequence[str] = (), quick: bool = False, fresh: bool = False) 
     something is left undone.
     """
     start, root = time.time(), project()
-    local = ladders_of(root)
+    local = review.ladders_of(root)
     rungs = selected(names, local)
     libtpu = has_libtpu() and not quick
     if quick:
@@ -129,12 +135,12 @@ def verify(names: Sequence[str] = (), quick: bool = False, fresh: bool = False) 
         print(f"[{number}/{len(rungs)}] {report}", flush=True)
         reports.append(report)
     fronts = list(dict.fromkeys([*map(ladder_of, rungs), *(() if names else local)]))
-    whole = [problem for name in fronts for problem in ladder_problems(name)]
+    whole = [problem for name in fronts for problem in review.ladder_problems(name)]
     if any(report.raised for report in reports):  # nothing can be built of what does not run
         whole.append(to_author("files not compared"))
     elif not names:
-        whole += project_problems(root, local)
-    files = {front_page(name): Path(str(ladder_module(name).__file__)) for name in fronts}
+        whole += review.project_problems(root, local)
+    files = {front_page(name): folder_of(name) / "__init__.py" for name in fronts}
     files |= {} if names else {name: root / name for name in ("pyproject.toml", "README.md")}
     undone = [line for shown, path in files.items() for line in review.undone(path, shown)]
     for problem in whole:

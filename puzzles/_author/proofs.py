@@ -18,7 +18,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from puzzles._author.report import Report
-from puzzles._ladders import ladder_module, ladder_of, ladders
+from puzzles._ladders import folder_of, ladder_of, ladders
 
 HOME = Path(__file__).resolve().parents[1]
 _REACHED = re.compile(r"find\(\W{0,2}\w+|from [\w.]+ import (?:\([^)]*\)|.*)|import [\w.]+")
@@ -84,9 +84,9 @@ def _engine() -> bytes:
 
 def _rests_on(rung: str) -> set[Path]:
     """The module of a rung, and the ladders' modules that it reaches, through others, too."""
-    homes = [Path(str(ladder_module(name).__file__)).parent for name in ladders()]
+    homes = [folder_of(name) for name in ladders()]
     folders = {*homes, *(home.parent for home in homes)}
-    waiting = [Path(str(ladder_module(ladder_of(rung)).__file__)).with_name(f"{rung}.py")]
+    waiting = [folder_of(ladder_of(rung)) / f"{rung}.py"]
     found: set[Path] = set()
     while waiting:
         path = waiting.pop()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from puzzles import _regions
 from puzzles._author.repository import at_line
-from puzzles._ladders import front_page, ladder_module, ladder_of
+from puzzles._ladders import folder_of, front_page, ladder_of
 from puzzles._rules import to_author
 
 
@@ -60,7 +60,7 @@ def plural(count: int, noun: str) -> str:
 def raised(name: str, error: Exception) -> str:
     """Where in a ladder's own files an exception came from, and what it says."""
     ladder = ladder_of(name)
-    folder = Path(str(ladder_module(ladder).__file__)).parent
+    folder = folder_of(ladder)
     shown = front_page(ladder).removesuffix("__init__.py")
     places = [(f.filename, f.lineno) for f in traceback.extract_tb(error.__traceback__)]
     if isinstance(error, SyntaxError):

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 from puzzles._author.repository import BuildError, ladders_folder, upstream
-from puzzles._ladders import ENTRY_POINTS, find, ladder_module, ladders
+from puzzles._ladders import ENTRY_POINTS, find, folder_of, ladder_module, ladders
 from puzzles._rules import to_author
 
 EXAMPLE = Path(__file__).parent / "_example"
@@ -79,8 +79,8 @@ def new_puzzle(
     like: a rung to copy instead of the example. bare: without the manual.
     """
     _check_name(name)
-    front = Path(str(ladder_module(ladder_name).__file__))
-    path = front.parent / f"{name}.py"
+    folder = folder_of(ladder_name)
+    front, path = folder / "__init__.py", folder / f"{name}.py"
     _check_free(name)
     if path.exists():
         raise BuildError(to_author("rung exists", path=path, name=name))

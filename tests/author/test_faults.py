@@ -9,7 +9,7 @@ import pytest
 import sample
 from planted import FRONT, Rung, verified
 
-from puzzles._author import repository, scaffold, tree
+from puzzles._author import repository, review, scaffold
 
 pytestmark = pytest.mark.newest  # JAX changes nothing here
 
@@ -41,8 +41,8 @@ def told(rung: Rung, tmp_path: Path):
             pass
         if "place" not in fault:
             return verified("toy_warm_up", quick=True).problems
-        files = tree.project_problems(tmp_path, ["toy"]) if "files" in fault else ()
-        return [*tree.ladder_problems("toy"), *(one for one in files if "stray" in one)]
+        files = review.project_problems(tmp_path, ["toy"]) if "files" in fault else ()
+        return [*review.ladder_problems("toy"), *(one for one in files if "stray" in one)]
 
     return verify
 

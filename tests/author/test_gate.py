@@ -11,7 +11,7 @@ from planted import FRONT, Rung, line, verified
 
 import puzzles
 from puzzles import __main__ as cli
-from puzzles._author import gate, proof, report, review, scaffold, tree
+from puzzles._author import gate, proof, report, review, scaffold
 
 pytestmark = pytest.mark.newest  # JAX changes nothing here
 
@@ -72,7 +72,7 @@ def test_what_is_generated_and_edited_by_hand_is_named(
     assert cli.main(["build", "--check"]) == 1
     says = f"out of date: {', '.join(edited)}. Run python -m puzzles build\n"
     assert capsys.readouterr().err == says
-    assert [one for one in tree.project_problems(tmp_path, ["toy"]) if "stray" not in one] == [
+    assert [one for one in review.project_problems(tmp_path, ["toy"]) if "stray" not in one] == [
         f"{name} is out of date: python -m puzzles build" for name in edited
     ]
 

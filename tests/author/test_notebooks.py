@@ -17,7 +17,7 @@ import puzzles
 from puzzles import _regions
 from puzzles._author import cells as rung_text
 from puzzles._author import notebook as builder
-from puzzles._author import repository, tree
+from puzzles._author import repository, review
 from puzzles._ladders import ladder_module
 from puzzles._rules import PAGE
 
@@ -104,8 +104,8 @@ def test_a_ladder_ends_with_the_way_on(learner):
 @pytest.mark.newest
 def test_the_project_fits_together_and_only_its_setting_names_the_repository(tmp_path):
     """What is committed is what `build` writes here; in a fork, it names the fork alone."""
-    assert [problem for name in LADDERS for problem in tree.ladder_problems(name)] == []
-    assert list(tree.project_problems(ROOT, LADDERS)) == []
+    assert [problem for name in LADDERS for problem in review.ladder_problems(name)] == []
+    assert list(review.project_problems(ROOT, LADDERS)) == []
     fork = "https://github.com/somebody/kernels"
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     url = repository.repository().url
