@@ -177,11 +177,8 @@ class Puzzle:
         return frozenset(n for n in set(ours) - set(theirs) if isinstance(ours[n].default, int))
 
     def mistake(self, name: str) -> Mistake:
-        """The mistake called `name`; LookupError if there is none."""
-        for mistake in self.mistakes:
-            if mistake.name == name:
-                return mistake
-        raise LookupError(f"{self.name} has no mistake called {name!r}")
+        """The mistake called `name`; KeyError if there is none."""
+        return {mistake.name: mistake for mistake in self.mistakes}[name]
 
     def arguments(self, case: int, seed: int = 0) -> tuple:
         """The arguments of one case, the same for the same seed."""

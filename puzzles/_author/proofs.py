@@ -11,7 +11,6 @@ import json
 import os
 import platform
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import version
@@ -21,6 +20,7 @@ from puzzles._author.report import Report
 from puzzles._ladders import folder_of, ladder_of, ladders
 
 HOME = Path(__file__).resolve().parents[1]
+# What a module imports or finds.
 _REACHED = re.compile(r"find\(\W{0,2}\w+|from [\w.]+ import (?:\([^)]*\)|.*)|import [\w.]+")
 
 
@@ -93,11 +93,7 @@ def _rests_on(rung: str) -> set[Path]:
         if path not in found and path.exists():
             found.add(path)
             waiting += [path.with_name("__init__.py")]
-            waiting += [folder / f"{name}.py" for name in _named(path) for folder in folders]
+            reached = " ".join(_REACHED.findall(path.read_text(encoding="utf-8")))
+            names = re.findall(r"\w+", reached)
+            waiting += [folder / f"{name}.py" for name in names for folder in folders]
     return found
-
-
-def _named(path: Path) -> Iterator[str]:
-    """Names that a module imports or finds."""
-    for piece in _REACHED.findall(path.read_text(encoding="utf-8")):
-        yield from re.findall(r"\w+", piece)
