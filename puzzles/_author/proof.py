@@ -61,15 +61,14 @@ def alternative_problem(
     puzzle: Puzzle, alternative: Alternative, thorough: bool = True
 ) -> str | None:
     """Why a correct solution is not accepted, or None if it is; nothing is compiled for a TPU."""
-    who = _who(puzzle, alternative)
     try:
         fn = variant(puzzle, alternative)
     except (_regions.RegionError, SyntaxError) as error:
-        return to_author("cannot be made", who=who, error=error)
+        return to_author("cannot be made", who=_who(puzzle, alternative), error=error)
     verdict = judge(puzzle, fn, thorough=thorough)
     for seed in SEEDS if thorough else ():  # a case drawn afresh for each
         verdict = verdict if not verdict.passed else judge_fresh(puzzle, fn, seed)
-    return _rejected(who, verdict)
+    return _rejected(puzzle, verdict, alternative)
 
 
 def _who(puzzle: Puzzle, change: Alternative) -> str:
@@ -79,10 +78,17 @@ def _who(puzzle: Puzzle, change: Alternative) -> str:
     return f"{place}: {kind} '{change.name}'"
 
 
-def _rejected(who: str, verdict: Verdict) -> str | None:
+def _rejected(
+    puzzle: Puzzle, verdict: Verdict, other: Alternative | None = None, seed: int = 0
+) -> str | None:
+    """That a right answer does not pass: an alternative, or else the solution."""
     if verdict.passed:
         return None
-    return to_author("alternative rejected", who=who, verdict=verdict)
+    if other is not None:
+        return to_author("alternative rejected", who=_who(puzzle, other), verdict=verdict)
+    place = puzzle.place(f"def {puzzle.name}(", author=False)
+    plain = replace(verdict, diagnosis=None)  # the reference's rounding may look like a mistake's
+    return problem(place, "solution rejected", seed=seed, verdict=plain)
 
 
 @keeping_traces()
@@ -95,7 +101,7 @@ def solution_problem(
     """
     for seed in seeds:
         verdict = judge(puzzle, puzzle.solution, seed=seed, thorough=thorough and seed == seeds[0])
-        if why := _solution_rejected(puzzle, verdict, seed):
+        if why := _rejected(puzzle, verdict, seed=seed):
             return why
     return None
 
@@ -121,14 +127,6 @@ def fresh_problems(
             yield problem(place, "fresh case rejected", verdict=verdict)
 
 
-def _solution_rejected(puzzle: Puzzle, verdict: Verdict, seed: int) -> str | None:
-    if verdict.passed:
-        return None
-    place = puzzle.place(f"def {puzzle.name}(", author=False)
-    plain = replace(verdict, diagnosis=None)  # the reference's rounding may look like a mistake's
-    return problem(place, "solution rejected", seed=seed, verdict=plain)
-
-
 def scale_problems(puzzle: Puzzle) -> Iterator[str]:
     """Is there a production shape at which the solution is read?"""
     if not puzzle.kernel:
@@ -150,20 +148,18 @@ def compiler_problems(
     All of them pass. Many at once take a fifth of the time; who is refused, verdicts then tell.
     chips: those compiled for, None for all that libtpu knows.
     """
-    who = {puzzle.solution: ""}
-    for one in alternatives:
-        who[variant(puzzle, one)] = _who(puzzle, one)
+    answers: dict[Callable, Alternative | None] = {puzzle.solution: None}
+    answers |= {variant(puzzle, one): one for one in alternatives}
     programs = {}
-    for fn, case in product(who, cases(puzzle)):
+    for fn, case in product(answers, cases(puzzle)):
         programs.update(kernels(trace_call(case.judged(fn), *case.args)))
     whole = cases(puzzle)[0].reference
     for within in kernels(whole):
         programs.pop(within, None)
     if not any(compiler.compile_all([whole, *programs.values()], chips).values()):
         return
-    for fn, name in who.items():
-        verdict = judge(puzzle, fn, compiler=compiler)
-        if why := _rejected(name, verdict) if name else _solution_rejected(puzzle, verdict, 0):
+    for fn, other in answers.items():
+        if why := _rejected(puzzle, judge(puzzle, fn, compiler=compiler), other):
             yield why
 
 

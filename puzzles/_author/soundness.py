@@ -16,6 +16,7 @@ import numpy as np
 from puzzles import _regions
 from puzzles._author.report import problem
 from puzzles._judge import Case, cases, execute, largest_error, tolerance_of
+from puzzles._launch import floating
 from puzzles._puzzle import Puzzle
 from puzzles._rules import to_author
 
@@ -117,7 +118,7 @@ def _dull(puzzle: Puzzle) -> Iterator[Fault]:
             continue
         if all((one == one.flat[0]).all() for one in arrays):
             yield "constant", problem(place, "constant", position=position)
-        elif _floats(arrays[0]) and not any((one.astype(np.float64) < 0).any() for one in arrays):
+        elif floating(arrays[0]) and not any((one.astype(np.float64) < 0).any() for one in arrays):
             yield "signed", problem(place, "unsigned", position=position)
 
 
@@ -136,7 +137,7 @@ def _lenient(puzzle: Puzzle) -> Iterator[Fault]:
         return
     for leaf in (np.asarray(x) for one in cases(puzzle) for x in jax.tree.leaves(one.expected)):
         given, most = tolerance_of(leaf, puzzle.tolerance), _LENIENT * tolerance_of(leaf, None)
-        if _floats(leaf) and given > most:
+        if floating(leaf) and given > most:
             place = puzzle.place("tolerance=")
             facts = dict(given=given, most=most, dtype=leaf.dtype.name, lenient=_LENIENT)
             yield "tolerance", problem(place, "lenient", **facts)
@@ -144,13 +145,8 @@ def _lenient(puzzle: Puzzle) -> Iterator[Fault]:
 
 
 def _finite(tree: Any) -> bool:
-    floats = [np.asarray(x) for x in jax.tree.leaves(tree) if _floats(np.asarray(x))]
-    return all(np.isfinite(x.astype(np.float64)).all() for x in floats)
-
-
-def _floats(array: np.ndarray) -> bool:
-    """Whether an array's numbers are floats, bf16 among them."""
-    return jax.dtypes.issubdtype(array.dtype, np.floating)
+    arrays = map(np.asarray, jax.tree.leaves(tree))
+    return all(np.isfinite(x.astype(np.float64)).all() for x in arrays if floating(x))
 
 
 def margin_problems(puzzle: Puzzle, seeds: Sequence[int]) -> Iterator[str]:
