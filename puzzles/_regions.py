@@ -145,11 +145,7 @@ def only_ellipsis(node: ast.FunctionDef) -> bool:
 
 
 def _is_ellipsis_statement(node: ast.stmt) -> bool:
-    return (
-        isinstance(node, ast.Expr)
-        and isinstance(node.value, ast.Constant)
-        and node.value.value is Ellipsis
-    )
+    return isinstance(node, ast.Expr) and ast.unparse(node) == "..."
 
 
 def ellipsis_values(node: ast.AST) -> Iterator[ast.AST]:

@@ -115,7 +115,7 @@ def plain(source: str) -> str:
 
 
 def _check_names(puzzle: Puzzle, header: str) -> None:
-    """What stands before the first cell never reaches a notebook: there others have to bind it."""
+    """What is bound before the first cell never reaches a notebook, so a cell must bind it, too."""
     setup = plain(SETUP.format(installed="True", install="", first=""))
     there = _bound(f"{setup}\n{puzzle.text.removeprefix(header)}")
     if lacking := sorted(_bound(header) - there):

@@ -13,14 +13,7 @@ from puzzles._author.proofs import Proofs
 from puzzles._author.report import Report, raised, total
 from puzzles._author.repository import BuildError, project
 from puzzles._author.soundness import margin_problems, soundness_problems
-from puzzles._ladders import (
-    find,
-    folder_of,
-    front_page,
-    ladder_module,
-    ladder_of,
-    ladders,
-)
+from puzzles._ladders import find, folder_of, front_page, ladder_module, ladder_of, ladders
 from puzzles._launch import keeping_traces
 from puzzles._puzzle import Puzzle
 from puzzles._rules import to_author
@@ -93,7 +86,7 @@ def selected(names: Sequence[str], local: Sequence[str]) -> list[str]:
             chosen += ladder_module(name).RUNGS
         else:
             rung = name.split("/")[-1]
-            ladder_of(rung)  # or it raises
+            ladder_of(rung)  # raises where there is none
             chosen.append(rung)
     return list(dict.fromkeys(chosen))
 

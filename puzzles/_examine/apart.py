@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -114,5 +114,5 @@ def looked_at(asked: Asked) -> Report:
     found = examine(fn, *args, chips=asked.chips, seed=asked.seed)
     if asked.before is not None:
         more = dearer(found.launches, asked.before, asked.kept)
-        found = without_ignored(found.with_more(more))
+        found = without_ignored(replace(found, findings=(*more, *found.findings)))
     return Report.of(asked.target, found, fn)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from puzzles._launch import ERROR, NOTE, SEVERITIES, WARNING, Finding, Launch
@@ -50,11 +49,6 @@ class Examination:
     def fails(self, level: str) -> bool:
         """Whether it has a finding of this severity, or of a worse one."""
         return bool(self.findings) and SEVERITIES.index(self.worst) <= SEVERITIES.index(level)
-
-    def with_more(self, findings: Iterable[Finding]) -> Examination:
-        """An examination that holds findings of somebody else, too, the worst first."""
-        each = sorted((*self.findings, *findings), key=lambda one: SEVERITIES.index(one.severity))
-        return dataclasses.replace(self, findings=tuple(each))
 
     @property
     def headline(self) -> str:
