@@ -35,9 +35,6 @@ def text_problems(puzzle: Puzzle) -> Iterator[str]:
     if puzzle.path.stem != puzzle.name:
         place = puzzle.place(f"def {puzzle.name}(", author=False)
         yield problem(place, "another name", name=puzzle.name)
-    names = [m.name for m in (*puzzle.mistakes, *puzzle.alternatives)]
-    for name in sorted({n for n in names if names.count(n) > 1}):
-        yield problem(puzzle.place(f'"{name}"'), "twice one name", name=name)
     yield from _pictures(puzzle)
 
 

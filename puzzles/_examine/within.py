@@ -102,9 +102,8 @@ def _watched(seen: Seen) -> Iterator[None]:
 
 def _form(leaf: Any) -> Any:
     """An argument without its numbers, unless they may steer a launch."""
-    if isinstance(leaf, jax.core.Tracer):
-        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
-    array = isinstance(leaf, jax.Array | np.ndarray | np.generic)
-    if array and not jnp.issubdtype(leaf.dtype, jnp.integer):
-        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
-    return jnp.asarray(leaf) if array else leaf
+    if not isinstance(leaf, jax.Array | np.ndarray | np.generic):
+        return leaf
+    if jnp.issubdtype(leaf.dtype, jnp.integer) and not isinstance(leaf, jax.core.Tracer):
+        return jnp.asarray(leaf)
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
