@@ -46,8 +46,9 @@ def load(target: str) -> Callable:
 
 
 def made(fn: Callable, args: Sequence[object]) -> tuple[Callable, Sequence[object]]:
-    """The function and its arguments, `(fn, x, y)`, that `fn` returns, where it asks for none and
-    returns such; else `fn` itself, with `args`.
+    """The function and its arguments that `fn` returns, where it asks for none and returns such.
+
+    That is a tuple of both, `(fn, x, y)` or `(fn, (x, y))`. Else `fn` itself, with `args`.
     """
     if args:
         return fn, args
@@ -57,7 +58,8 @@ def made(fn: Callable, args: Sequence[object]) -> tuple[Callable, Sequence[objec
         return fn, args
     if not isinstance(result, tuple) or not result or not callable(result[0]):
         return fn, args
-    return result[0], result[1:]
+    inner, *rest = result
+    return inner, list(rest[0]) if len(rest) == 1 and isinstance(rest[0], tuple | list) else rest
 
 
 def _module(where: str) -> ModuleType:

@@ -67,7 +67,8 @@ def test_a_comment_that_ignores_nothing(module, where: dict, says: str) -> None:
 
 
 def test_make_returns_a_function_and_its_arguments() -> None:
-    assert targets.made(lambda: (abs, 1, 2), []) == (abs, (1, 2))
+    assert targets.made(lambda: (abs, 1, 2), []) == (abs, [1, 2])
+    assert targets.made(lambda: (abs, (1, 2)), []) == (abs, [1, 2])
     for fn in (abs, lambda: 3, lambda: (1, 2), lambda: 1 / 0):
         assert targets.made(fn, []) == (fn, [])
     assert targets.made(abs, [1]) == (abs, [1])
