@@ -11,7 +11,7 @@ import numpy as np
 
 from puzzles._jax import Jaxpr, JaxprEqn, Literal, Var
 from puzzles._judge.case import Case
-from puzzles._judge.numbers import narrow, on_tpu
+from puzzles._judge.numbers import on_tpu
 from puzzles._judge.origin import line_of, observed
 from puzzles._launch import (
     ARITHMETIC,
@@ -21,6 +21,7 @@ from puzzles._launch import (
     TRANSCENDENTAL,
     Traced,
     around_kernels,
+    narrow,
     outside,
     through,
     within,
@@ -188,7 +189,7 @@ def _rounded(equation: JaxprEqn, its: _Known, stored: set[Var], kernel: bool) ->
             its.wide[out] = _place(equation, known, before, kernel)
     elif name == "mul" and any(v in its.ones for v in equation.invars if isinstance(v, Var)):
         pass  # a mask: numbers or zeros
-    elif name in _ROUNDS and _narrow(out):
+    elif name in _ROUNDS and narrow(out.aval.dtype):
         if not _scales(equation):
             how[out] = "there and back"
             yield _place(equation, "computed", out.aval.dtype, kernel)
@@ -213,11 +214,6 @@ def _rounds(equation: JaxprEqn) -> bool:
         return False
     before, after = equation.invars[0].aval.dtype, equation.outvars[0].aval.dtype
     return narrow(after) and not narrow(before) and before.kind == "f"
-
-
-def _narrow(variable: Any) -> bool:
-    dtype = getattr(variable.aval, "dtype", None)
-    return dtype is not None and hasattr(dtype, "itemsize") and narrow(dtype)
 
 
 def _scales(equation: JaxprEqn) -> bool:

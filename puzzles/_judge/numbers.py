@@ -22,11 +22,6 @@ def on_tpu() -> bool:
     return jax.default_backend() == "tpu"
 
 
-def narrow(dtype: np.dtype) -> bool:
-    """True for a float below 32 bits."""
-    return dtype.itemsize <= 2 and jax.numpy.issubdtype(dtype, jax.numpy.floating)
-
-
 @dataclass(frozen=True)
 class Mismatch:
     """Where two arrays of equal shape differ: `wrong` marks the elements, `first` indexes one.

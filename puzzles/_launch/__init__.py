@@ -9,6 +9,7 @@ nothing is known of puzzles.
 
 from __future__ import annotations
 
+from puzzles._launch.blocks import narrow
 from puzzles._launch.events import Event, Part
 from puzzles._launch.fault import faults, step_number
 from puzzles._launch.finding import (

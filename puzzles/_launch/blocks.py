@@ -26,7 +26,7 @@ _SUMS = {"dot_general", "reduce_sum", "cumsum", "scatter-add"}
 def known(equation: JaxprEqn) -> bool:
     """Whether `computed` may be asked."""
     name = equation.primitive.name
-    if name in _SUMS and _narrow(equation.outvars[0].aval.dtype):
+    if name in _SUMS and narrow(equation.outvars[0].aval.dtype):
         return False
     return name in BLOCKS or (name in RULES and equation.params.get("out_dtype") is None)
 
@@ -43,13 +43,14 @@ def computed(equation: JaxprEqn, values: list[np.ndarray]) -> list[np.ndarray]:
 
 
 @cache
-def _narrow(dtype: Any) -> bool:
+def narrow(dtype: Any) -> bool:
+    """Whether it is a float below 32 bits."""
     return jnp.issubdtype(dtype, jnp.floating) and jnp.finfo(dtype).bits < 32
 
 
 def _wide(x: np.ndarray) -> np.ndarray:
     """Narrow floats in f32: there the CPU computes, and rounds once."""
-    return x.astype(np.float32) if _narrow(x.dtype) else x
+    return x.astype(np.float32) if narrow(x.dtype) else x
 
 
 def _elementwise(function: Callable) -> Rule:

@@ -7,11 +7,10 @@ from functools import lru_cache
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from puzzles._jax import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, is_key, jaxpr_as_fun
-from puzzles._launch.blocks import computed
+from puzzles._launch.blocks import computed, narrow
 from puzzles._launch.in_numpy import CONTROL, Endless, Evaluator, Observer, Values
 from puzzles._launch.jaxprs import CALLS, PALLAS_CALL, part, visited, with_interpret
 
@@ -100,13 +99,9 @@ def before_last_casts(closed: ClosedJaxpr) -> ClosedJaxpr:
     casts = {
         e.outvars[0]: e.invars[0]
         for e in jaxpr.eqns
-        if e.primitive.name == "convert_element_type" and _narrow(e.outvars[0].aval.dtype)
+        if e.primitive.name == "convert_element_type" and narrow(e.outvars[0].aval.dtype)
     }
     return closed.replace(jaxpr=jaxpr.replace(outvars=[casts.get(v, v) for v in jaxpr.outvars]))
-
-
-def _narrow(dtype: Any) -> bool:
-    return jnp.issubdtype(dtype, jnp.floating) and jnp.finfo(dtype).bits < 32
 
 
 def exactly(closed: ClosedJaxpr, args: Sequence[Any]) -> list[np.ndarray]:
