@@ -17,7 +17,7 @@ def block_map(launch: Launch, mask: np.ndarray, title: str, says: str) -> str:
     T, S = mask.shape
     done = sum(dot.executed for dot in launch.dots) > 0
     left, top, wide = 76.0, 66.0, S * _SCALE
-    body = [p.text(20, 28, title, size=16, bold=True, room=620)]
+    body = [p.text(20, 28, title, size=16, bold=True)]
     body.append(p.text(left, top - 10, "keys, in blocks of " + str(bk), size=11, muted=True))
     for step, (i, j) in enumerate(launch.program_ids[:, -2:]):
         x, y = left + j * bk * _SCALE, top + i * bq * _SCALE

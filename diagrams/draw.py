@@ -83,7 +83,7 @@ def _band(still: p.Still, start: int, end: int, word: str) -> str:
 def memories() -> str:
     """Where add_ten's data are: HBM, VMEM, and the kernel between two copies."""
     title = "A kernel sees VMEM; pallas_call does the copying"
-    body = [p.text(20, 28, title, size=16, bold=True, room=600)]
+    body = [p.text(20, 28, title, size=16, bold=True)]
     boxes = [
         (20, "HBM", "x and the result", "large and far"),
         (250, "VMEM", "x_ref, o_ref", "small and near"),
@@ -93,9 +93,9 @@ def memories() -> str:
         body.append(
             f'<path d="{p.rect(x, 60, 150, 110)}" fill="none" stroke="{p.INK}" stroke-width="1.5"/>'
         )
-        body.append(p.text(x + 12, 82, name, size=14, bold=True, room=126))
-        body.append(p.text(x + 12, 100, what, size=11, muted=True, room=126))
-        body.append(p.text(x + 12, 150, inside, size=11, mono=True, room=126))
+        body.append(p.text(x + 12, 82, name, size=14, bold=True))
+        body.append(p.text(x + 12, 100, what, size=11, muted=True))
+        body.append(p.text(x + 12, 150, inside, size=11, mono=True))
     arrows = [
         (170, 250, 100, "fetched", "copy in"),
         (250, 170, 142, "written", "copy out"),
@@ -108,7 +108,7 @@ def memories() -> str:
             f'<path d="M{start} {y}H{end + tip}M{end} {y}l{tip} -5v10z" stroke="{colour}" '
             f'stroke-width="2.5" fill="{colour}"/>'
         )
-        body.append(p.text((start + end) / 2, y - 9, words, size=11, anchor="middle", room=96))
+        body.append(p.text((start + end) / 2, y - 9, words, size=11, anchor="middle"))
     says = (
         "HBM on the left, VMEM in the middle, the kernel on the right. pallas_call copies the "
         "input into VMEM before the kernel runs, and the output back after it."
@@ -135,7 +135,7 @@ def roofline() -> str:
     peak = chip.flops_per_second / 1e12
     slope = chip.hbm_bytes_per_second / 1e12
     (x0, y0), (x1, y1), (x2, _) = at(32, 32 * slope), at(chip.ridge, peak), at(1024, peak)
-    body = [p.text(20, 28, title, size=16, bold=True, room=560)]
+    body = [p.text(20, 28, title, size=16, bold=True)]
     roof = f"M{p.px(x0)} {p.px(y0)}L{p.px(x1)} {p.px(y1)}H{p.px(x2)}"
     body.append(f'<path d="{roof}" fill="none" stroke="{p.INK}" stroke-width="2"/>')
     axes = f"M{p.px(left)} {p.px(bottom - high)}V{p.px(bottom)}H{p.px(left + wide)}"
@@ -172,14 +172,14 @@ def rescaled() -> str:
     blocks = ((1, 3), (2, 5), (4, 0))
     title = "A new maximum shrinks all earlier terms alike"
     left, bottom, high, wide, gap = 30.0, 200.0, 110.0, 26.0, 190.0
-    body = [p.text(20, 28, title, size=16, bold=True, room=560)]
+    body = [p.text(20, 28, title, size=16, bold=True)]
     seen: list[int] = []
     for n, block in enumerate(blocks):
         before, m_old = len(seen), max(seen, default=0)
         seen += block
         m, x0 = max(seen), left + n * gap
         alpha = f"alpha = {math.exp(m_old - m):.3f}" if before else "alpha = 0"
-        body.append(p.text(x0, 58, f"m = {m}, {alpha}", size=12, room=gap - 12))
+        body.append(p.text(x0, 58, f"m = {m}, {alpha}", size=12))
         axis = f"M{p.px(x0)} {p.px(bottom)}h{p.px(6 * wide)}"
         body.append(f'<path d="{axis}" stroke="{p.INK}" stroke-opacity=".5"/>')
         for k, x in enumerate(seen):
@@ -196,9 +196,9 @@ def rescaled() -> str:
             body.append(f'<path d="{bar}" fill="{colour}"/>')
             body.append(p.text(at + wide / 2, bottom + 16, str(x), size=11, anchor="middle"))
         total = sum(math.exp(x - m) for x in seen)
-        body.append(p.text(x0, bottom + 36, f"l = {total:.3f}", size=12, room=gap - 12))
+        body.append(p.text(x0, bottom + 36, f"l = {total:.3f}", size=12))
     words = "bars: the terms of l; purple: this block's; dashed: before the correction"
-    body.append(p.text(20, bottom + 62, words, size=11, muted=True, room=560))
+    body.append(p.text(20, bottom + 62, words, size=11, muted=True))
     says = f"{title}: bars for 1, 3, then 2, 5, then 4, 0; at 5 the first two shrink to 0.135."
     return p.document(600, 275, "".join(body), title, says)
 

@@ -12,7 +12,7 @@ _LEFT, _MOMENT = 116.0, 58.0
 
 def reel(parts: Sequence[tuple[str, Launch]], title: str, says: str) -> str:
     """An SVG file: the copies of some launches, one below the other, each with its caption."""
-    body, y = [p.text(20, 28, title, size=16, bold=True, room=640)], 54.0
+    body, y = [p.text(20, 28, title, size=16, bold=True)], 54.0
     width = 80 + p.text_width(title, 16)
     for caption, launch in parts:
         found = p.walk_data(launch)["copies"]

@@ -18,7 +18,7 @@ def classified(mask: np.ndarray, bq: int, bk: int, answer: tuple, title: str, sa
     (rows, cols), top = kinds.shape, 78.0
     unit = _CELL / max(bq, bk)
     h, w = bq * unit, bk * unit
-    body = [p.text(20, 28, title, size=16, bold=True, room=640)]
+    body = [p.text(20, 28, title, size=16, bold=True)]
     x = 20.0
     body += _caption(x, top, f"mask {mask.shape[0]} × {mask.shape[1]}", "dark: counts")
     body.append(_pixels(mask, x, top, unit))
@@ -52,7 +52,7 @@ def classified(mask: np.ndarray, bq: int, bk: int, answer: tuple, title: str, sa
 def walks(kinds: np.ndarray, tiles: Sequence[np.ndarray], title: str, says: str) -> str:
     """An SVG file: a table of kinds, its rows padded to the widest, and the list of its tiles."""
     (rows, cols), top = kinds.shape, 78.0
-    body = [p.text(20, 28, title, size=16, bold=True, room=640)]
+    body = [p.text(20, 28, title, size=16, bold=True)]
     x = 20.0
     body += _caption(x, top, f"dense grid: {kinds.size} steps", "a step for every block")
     body += _table(x, top, kinds, lambda i, j: _KINDS[kinds[i, j]])
@@ -95,8 +95,8 @@ def walks(kinds: np.ndarray, tiles: Sequence[np.ndarray], title: str, says: str)
 
 def _caption(x: float, top: float, name: str, what: str) -> list[str]:
     return [
-        p.text(x, top - 24, name, size=12, bold=True, room=190),
-        p.text(x, top - 9, what, size=11, muted=True, room=190),
+        p.text(x, top - 24, name, size=12, bold=True),
+        p.text(x, top - 9, what, size=11, muted=True),
     ]
 
 

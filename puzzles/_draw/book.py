@@ -10,67 +10,55 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-
-import numpy as np
 
 from puzzles._draw.assets import version
 
 
 @dataclass(frozen=True)
 class Changing:
-    """A text for every page: one of `texts`, or its beginning; without texts, the number itself."""
+    """A text for every page: one of `texts`, or its beginning."""
 
     texts: list[str]
-    which: np.ndarray
-    ends: np.ndarray | None = None
+    which: list[int]
+    ends: list[int] | None = None
 
     def at(self, page: int) -> str:
         """The text of a page."""
-        if not self.texts:
-            return f"{int(self.which[page]):,}"
-        text = self.texts[int(self.which[page])]
-        return text if self.ends is None else text[: int(self.ends[page])]
+        text = self.texts[self.which[page]]
+        return text if self.ends is None else text[: self.ends[page]]
 
     @property
     def still(self) -> bool:
         """True if all pages have the same."""
-        return len(set(self.which.tolist())) < 2 and (
-            self.ends is None or len(set(self.ends.tolist())) < 2
-        )
+        return len({self.at(page) for page in range(len(self.which))}) == 1
 
 
-def each(values: Sequence[str]) -> Changing:
+def each(values: Iterable[str]) -> Changing:
     """A text for every page, those that come again kept once."""
     known: dict[str, int] = {}
     which = [known.setdefault(value, len(known)) for value in values]
-    return Changing(list(known), np.array(which, np.int64))
+    return Changing(list(known), which)
 
 
-def numbers(values: Sequence[int] | np.ndarray) -> Changing:
-    """A whole number for every page."""
-    return Changing([], np.asarray(values, np.int64))
-
-
-def growing(pieces: Sequence[str], shown: Sequence[str]) -> Changing:
+def growing(pieces: Sequence[str], shown: Sequence[int]) -> Changing:
     """Texts that grow: every page has what pages before it have added to the text it shows.
 
-    pieces: what each page adds, unless it is there; shown: the name of the text that it shows.
+    pieces: what each page adds, unless it is there; shown: the number of the text that it shows.
     """
-    texts, known = dict.fromkeys(shown, ""), set()
-    order, ends = {name: n for n, name in enumerate(texts)}, []
-    for piece, name in zip(pieces, shown, strict=True):
-        ends.append(len(texts[name]))
-        texts[name] += piece * ((name, piece) not in known)
-        known.add((name, piece))
-    which = [order[name] for name in shown]
-    return Changing(list(texts.values()), np.array(which, np.int64), np.array(ends, np.int64))
+    which = each(map(str, shown)).which
+    texts, known, ends = [""] * len(set(which)), set(), []
+    for piece, number in zip(pieces, which, strict=True):
+        ends.append(len(texts[number]))
+        texts[number] += piece * ((number, piece) not in known)
+        known.add((number, piece))
+    return Changing(texts, which, ends)
 
 
-def encode(values: np.ndarray) -> str:
+def encode(values: Sequence[int]) -> str:
     """Integers as their differences, run by run: [0, 1, 2, 2, 2] -> "0 1*2 0*2"."""
-    steps = np.diff(values, prepend=0).tolist()
+    steps = (b - a for a, b in itertools.pairwise([0, *values]))
     runs = ((step, len(list(run))) for step, run in itertools.groupby(steps))
     return " ".join(f"{step}*{n}" if n > 1 else f"{step}" for step, n in runs)
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from puzzles import _rules
 from puzzles._draw.assets import key, piece
-from puzzles._draw.book import Book, each, numbers
+from puzzles._draw.book import Book, each
 from puzzles._draw.data import Data
 from puzzles._draw.palette import code, hatch, plural, px, rect, text, text_width, tuple_words
 from puzzles._tpu import Timeline
@@ -129,7 +129,7 @@ def copies_section(data: Data) -> str:
         "copies",
         head=head,
         wrong=wrong,
-        moment=book.element("b", numbers(range(1, count + 1))),
+        moment=book.element("b", each(map(str, range(1, count + 1)))),
         count=count,
         steps='<div class="pz-grid">grid step</div>' * bool(data["grid"]),
         labels="".join(f'<div title="{name}">{name}</div>' for name in names),

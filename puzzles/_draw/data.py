@@ -7,7 +7,6 @@ moves in blocks has a "count"; positions count the steps that are shown, from 0.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ import numpy as np
 from puzzles._launch import Launch, Operand, faults, itemsize, step_number
 from puzzles._tpu import timeline
 
-STEPS = 480  # a walk with more is sampled
+STEPS = 480  # that are shown of a longer walk
 _NUMBERS = 128  # of a prefetched array that are printed
 _READS = 6  # different entries of a prefetched array that a step reads
 _CELLS = 1 << 18  # of an array's blocks: with more, what is never touched is not looked for
@@ -28,7 +27,7 @@ def walk_data(launch: Launch) -> Data:
     wrong = faults(launch)
     numbers = [step_number(launch, f) for f in wrong]
     at = _kept(launch.steps, [n for n in numbers if n is not None])
-    position: dict[int | None, int] = {int(step): n for n, step in enumerate(at)}
+    position: dict[int | None, int] = {step: n for n, step in enumerate(at.tolist())}
     dots = sum((dot.executed for dot in launch.dots), np.zeros(launch.steps, np.int64))
     unit = "dot" if launch.dots else ""
     plain = not launch.dots and not launch.busy.any()  # there is no arithmetic to count
@@ -49,7 +48,6 @@ def walk_data(launch: Launch) -> Data:
         "open": _opening(found, len(at)),
         "unit": unit,
         "work": work[at].tolist(),
-        "worked": np.cumsum(work > 0)[at].tolist(),
         "bound": "" if launch.exact else f"{launch.bound} ",
         "busy": None if plain else int((work > 0).sum()),
         "read": certain.hbm_bytes_read,
@@ -58,7 +56,7 @@ def walk_data(launch: Launch) -> Data:
         "faults": found,
         "operands": [
             *(
-                _scalar(o, contents, launch.elements_read(o.name)[:_READS], at)
+                _scalar(o, contents, launch, at)
                 for o, contents in zip(launch.scalars, launch.scalar_values, strict=True)
             ),
             *(
@@ -88,14 +86,9 @@ def _moved(launch: Launch, at: np.ndarray) -> Data:
 
 
 def _kept(steps: int, wrong: list[int]) -> np.ndarray:
-    """The steps that are shown: all, or an even sample with every fault and its neighbours."""
-    if steps <= STEPS:
-        return np.arange(steps)
-    # Samples come in pairs of neighbours: what is reused shows only from one step to the next.
-    first = np.linspace(0, steps - 2, STEPS // 2).round().astype(np.int64)
-    near = [number + d for number in wrong for d in (-1, 0, 1)]
-    near = [step for step in near if 0 <= step < steps]
-    return np.unique(np.concatenate([first, first + 1, np.array(near, np.int64)]))
+    """The steps that are shown: all, the first ones, or those around the first fault."""
+    first = max(0, min(min(wrong, default=0) - STEPS // 2, steps - STEPS))
+    return np.arange(first, min(first + STEPS, steps))
 
 
 def _opening(found: list[Data], kept: int) -> int:
@@ -127,23 +120,19 @@ def _filled(operand: Operand, launch: Launch, at: np.ndarray) -> Data:
 
 def _far(operand: Operand, launch: Launch) -> Data:
     """A ref that stays in HBM, with what the kernel itself copies: [times, bytes] each way."""
-    out = [copy for copy in launch.copies if copy.source == operand.name]
-    back = [copy for copy in launch.copies if copy.target == operand.name]
-    ways = zip(("from", "to"), (out, back), strict=True)
-    return _still(operand, "any") | {
-        way: [sum(copy.times for copy in some), sum(copy.bytes for copy in some)]
-        for way, some in ways
-    }
+    data = _still(operand, "any")
+    for way, end in (("from", "source"), ("to", "target")):
+        copies = [copy for copy in launch.copies if getattr(copy, end) == operand.name]
+        data[way] = [sum(copy.times for copy in copies), sum(copy.bytes for copy in copies)]
+    return data
 
 
-def _scalar(
-    operand: Operand, contents: np.ndarray | None, read: Sequence[np.ndarray], at: np.ndarray
-) -> Data:
+def _scalar(operand: Operand, contents: np.ndarray | None, launch: Launch, at: np.ndarray) -> Data:
     data = _still(operand, "scalar")
-    if contents is None:
-        return data
-    numbers = np.asarray(contents).reshape(-1)[:_NUMBERS].tolist()
-    return data | {"numbers": numbers, "used": [one[at].tolist() for one in read]}
+    if contents is not None:
+        data["numbers"] = np.asarray(contents).reshape(-1)[:_NUMBERS].tolist()
+        data["used"] = [one[at].tolist() for one in launch.elements_read(operand.name)[:_READS]]
+    return data
 
 
 def _operand(operand: Operand, at: np.ndarray, launch: Launch) -> Data:
@@ -151,62 +140,48 @@ def _operand(operand: Operand, at: np.ndarray, launch: Launch) -> Data:
     moves = _moves(operand)
     data = _still(operand, "output" if operand.output else "input") | {
         "sizes": list(operand.sizes),
-        "stride": list(operand.stride),
-        "low": [low for low, _ in operand.padding],
+        "tiled": operand.stride == operand.sizes,
         "counts": counts,
         "blocks": list(map(tuple, operand.blocks[at].tolist())),
+        "starts": operand.starts[at].tolist(),
         "moves": moves[at].tolist(),
         "count": np.cumsum(moves)[at].tolist(),
         "never": _never(operand, counts).tolist(),
     }
-    return data | {"states": _states(data)} | _filled(operand, launch, at)
+    data["states"] = _states(data, _sizes(operand)[at])
+    return data | _filled(operand, launch, at)
 
 
-def spans(operand: Data, block: tuple[int, ...]) -> list[tuple[int, int]]:
-    """First and last + 1 element of a block along every axis, edges not clipped."""
-    each = zip(block, operand["stride"], operand["low"], operand["sizes"], strict=True)
-    return [(i * stride - low, i * stride - low + size) for i, stride, low, size in each]
-
-
-def outside(operand: Data, block: tuple[int, ...]) -> bool:
-    """True if a block starts outside the array, its padding included."""
-    whole = zip(spans(operand, block), operand["shape"], operand["low"], strict=True)
-    return any(start < -low or start >= size for (start, _), size, low in whole)
-
-
-def _states(operand: Data) -> list[str]:
+def _states(operand: Data, sizes: np.ndarray) -> list[str]:
     """What becomes of the block at each step that is shown, as `STATES` in operand.py calls it."""
     stays, goes = ("held", "written") if operand["role"] == "output" else ("reused", "fetched")
     found, moved = [], set()
-    for block, moves in zip(operand["blocks"], operand["moves"], strict=True):
-        again = "re" * (block in moved)
-        state = f"{again}{goes}" if moves else stays
-        found.append("outside" if outside(operand, block) else state)
+    for block, moves, size in zip(operand["blocks"], operand["moves"], sizes, strict=True):
+        state = f"{'re' * (block in moved)}{goes}" if moves else stays
+        found.append(state if size else "outside")
         moved |= {block} if moves else set()
     return found
 
 
 def _moves(operand: Operand) -> np.ndarray:
-    """(steps,) bool: an input is fetched for this step; an output is written back after it."""
-    if not operand.output:
-        return operand.fetched
-    return np.append(operand.fetched[1:], True) if len(operand.fetched) else operand.fetched
+    """(steps,) bool: an input is fetched for this step; an output is written back after it.
+
+    That is, where the next step has another block, or there is none: the first is always fetched.
+    """
+    return np.roll(operand.fetched, -1) if operand.output else operand.fetched
 
 
 def _sizes(operand: Operand) -> np.ndarray:
     """Bytes of every step's block, edges clipped."""
-    total = np.full(len(operand.blocks), itemsize(operand.dtype), np.int64)
-    ends = zip(operand.starts.T, operand.sizes, operand.shape, strict=True)
-    for start, size, whole in ends:
-        total *= np.clip(np.minimum(start + size, whole) - np.maximum(start, 0), 0, None)
-    return total
+    low, whole = operand.starts, np.array(operand.shape, np.int64)
+    high = np.minimum(low + np.array(operand.sizes, np.int64), whole)
+    covered = np.clip(high - np.maximum(low, 0), 0, None)
+    return covered.prod(axis=1) * itemsize(operand.dtype)
 
 
 def _never(operand: Operand, counts: list[int]) -> np.ndarray:
     """Numbers of the blocks that no step visits, rows first; none where blocks overlap."""
-    if operand.stride != operand.sizes or any(p != (0, 0) for p in operand.padding):
-        return np.zeros(0, np.int64)
-    if math.prod(counts) > _CELLS or not len(operand.blocks):
+    if operand.stride != operand.sizes or math.prod(counts) > _CELLS:
         return np.zeros(0, np.int64)
     seen = np.zeros(counts, bool)
     inside = ((operand.blocks >= 0) & (operand.blocks < np.array(counts, np.int64))).all(axis=1)

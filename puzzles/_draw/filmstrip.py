@@ -58,15 +58,15 @@ def film(
     names = [f"({', '.join(map(str, launch.at(step)))})" for step in steps]
     first = max(_LEFT, 38 + max(p.text_width(name, 12, mono=True) for name in names))
     lefts = [first + sum(wide[:n]) + n * _GAP for n in range(len(wide) + 1)]
-    body = [p.text(20, 28, title, size=16, bold=True, room=640)]
+    body = [p.text(20, 28, title, size=16, bold=True)]
     for x, (name, shape) in zip(lefts, heads, strict=False):
         body.append(p.text(x, _TOP - 6, name, size=12, mono=True))
         body.append(p.text(x, _TOP + 9, shape, size=11, muted=True))
     high = max(one.height for one in rows[0]) + 12
     y = _TOP + 20
     for n, (drawn_step, note, name) in enumerate(zip(rows, notes, names, strict=True)):
-        body.append(p.text(20, y + 36, name, size=12, mono=True, room=first - 30))
-        body.append(p.text(20, y + 50, "grid step", size=11, muted=True, room=first - 30))
+        body.append(p.text(20, y + 36, name, size=12, mono=True))
+        body.append(p.text(20, y + 50, "grid step", size=11, muted=True))
         for x, still in zip(lefts, drawn_step, strict=False):
             marked = over(n, still) if over else ""
             body.append(f'<g transform="translate({p.px(x)} {p.px(y)})">{still.drawn}{marked}</g>')
@@ -90,7 +90,7 @@ def _stills(data: Data, step: int, size: float) -> list[Still]:
     book = Book("grid step", data["kept"], step, turned=False)
     for operand, view in zip(data["operands"], views(data, size), strict=True):
         if "count" in operand and view is not None:
-            block = place(view, operand, operand["blocks"][step])
+            block = place(view, operand, operand["starts"][step])
             drawn = picture(data, book, operand, view)
         elif view is not None and "filled" in operand:
             block = (1.0, 1.0, view["w"], view["h"])

@@ -1,4 +1,4 @@
-"""One operand of a walk, or several that always move together: words, and a picture a page."""
+"""One operand of a walk: words, and a picture a page."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from puzzles._draw.assets import piece
-from puzzles._draw.book import Book, Changing, each, growing, numbers
-from puzzles._draw.data import Data, outside
+from puzzles._draw.book import Book, Changing, each, growing
+from puzzles._draw.data import Data
 from puzzles._draw.palette import cell, rect, text_width, tuple_words
 from puzzles._draw.panel import (
     Box,
@@ -37,18 +37,12 @@ STATES = {
 }
 
 
-def head(data: Data, alike: Sequence[Data]) -> str:
-    """Names, and under them what they are; those of which the same is to be said in one line."""
-    faulty = {f["operand"] for f in data["faults"]}
-    named: dict[tuple[str, str], list[str]] = {}
-    for operand in alike:
-        named.setdefault(describe(operand), []).append(operand["name"])
-    drawn = ""
-    for (shape, cut), names in named.items():
-        mark = '<span class="pz-x" title="a fault, see above">✗</span> ' * bool(faulty & {*names})
-        what = "<br>".join(map(html.escape, filter(None, (shape, cut))))
-        drawn += piece("operands", mark=mark, names=html.escape(", ".join(names)), what=what)
-    return drawn
+def head(data: Data, operand: Data) -> str:
+    """Its name, and under it what it is."""
+    faulty = any(f["operand"] == operand["name"] for f in data["faults"])
+    mark = '<span class="pz-x" title="a fault, see above">✗</span> ' * faulty
+    what = "<br>".join(map(html.escape, filter(None, describe(operand))))
+    return piece("operand", mark=mark, name=html.escape(operand["name"]), what=what)
 
 
 def marks_of(data: Data, operand: Data) -> list[str]:
@@ -62,17 +56,16 @@ def marks_of(data: Data, operand: Data) -> list[str]:
     ]
 
 
-def moving_panel(data: Data, book: Book, alike: Sequence[Data], view: Data) -> str:
-    """Operands that move in blocks: which block each page holds, and the array with its marks."""
-    operand = alike[0]
-    lines = (line for one in alike for line in describe(one))
+def moving_panel(data: Data, book: Book, operand: Data, view: Data) -> str:
+    """What moves in blocks: which block each page holds, and the array with its marks."""
     never, total = len(operand["never"]), math.prod(operand["counts"])
     small = [f"{never:,} of {total:,} blocks never touched"] * bool(never)
     dots = [f"pz-dot pz-d-{mark}" for mark in marks_of(data, operand)]
+    lines = (1.1 * text_width(line, 11) for line in describe(operand))
     return piece(
         "panel of what moves",
-        wide=max(138, view["width"], *(1.1 * text_width(line, 11) for line in lines)),
-        head=head(data, alike),
+        wide=max(138, view["width"], *lines),
+        head=head(data, operand),
         where=book.element("b", each(list(map(tuple_words, operand["blocks"])))),
         state=book.element("span", each([STATES[state][0] for state in operand["states"]])),
         dot=book.attributes(class_=each(dots)),
@@ -82,23 +75,23 @@ def moving_panel(data: Data, book: Book, alike: Sequence[Data], view: Data) -> s
         grid=" by ".join(map(str, operand["counts"])) or "one",
         picture=picture(data, book, operand, view),
         noun="written back" if operand["role"] == "output" else "fetched",
-        count=book.element("b", numbers(operand["count"])),
+        count=book.element("b", each([f"{n:,}" for n in operand["count"]])),
     )
 
 
 def picture(data: Data, book: Book, operand: Data, view: Data) -> str:
     """The array: what is never touched, what lies before a page, the block that it holds."""
-    output, marks, blocks = operand["role"] == "output", marks_of(data, operand), operand["blocks"]
-    boxes = [place(view, operand, block) for block in blocks]
-    keys = [str(slice_of(view, operand, block)) if view["one"] else "0" for block in blocks]
-    seen, twice = _before(operand, boxes, keys)
+    output, marks = operand["role"] == "output", marks_of(data, operand)
+    boxes = [place(view, operand, start) for start in operand["starts"]]
+    slices = [slice_of(operand, start) if view["one"] else 0 for start in operand["starts"]]
+    seen, twice = _before(operand, boxes, slices)
     never = untouched(view, operand)
-    areas = [never.get(key, ("", "")) for key in keys]
+    areas, hatches = zip(*(never.get(number, ("", "")) for number in slices), strict=True)
     gaps = [f["operand"] for f in data["faults"] if f["kind"] == "never-written"]
     lost = operand["name"] in gaps
     known: set[tuple[int, ...]] = set()
     over = []  # where an earlier step has tinted the block, what stays is an outline on top
-    for block, mark in zip(blocks, marks, strict=True):
+    for block, mark in zip(operand["blocks"], marks, strict=True):
         over.append(" pz-over" * (mark in ("reused", "held") and block in known))
         known.add(block)
     now = book.attributes(
@@ -106,16 +99,14 @@ def picture(data: Data, book: Book, operand: Data, view: Data) -> str:
         d=each([now_path(box) for box in boxes]),
     )
     layers = [
-        (f"pz-never pz-m-{'fault' if lost else 'untouched'}", each([area for area, _ in areas])),
-        (f"pz-lines{' pz-lost' * lost}", each([lines for _, lines in areas])),
+        (f"pz-never pz-m-{'fault' if lost else 'untouched'}", each(areas)),
+        (f"pz-lines{' pz-lost' * lost}", each(hatches)),
         (f"pz-seen pz-m-{'done' if output else 'read'}", seen),
         (f"pz-twice pz-m-{'fault' if output else 'reread'}", twice),
-        ("pz-m-beyond", each([beyond(view, operand, block) for block in blocks])),
+        ("pz-m-beyond", each([beyond(view, operand, start) for start in operand["starts"]])),
     ]
     drawn = "".join(
-        f'<path class="{name}" {book.attributes(d=d)}/>'
-        for name, d in layers
-        if any(d.texts) or not d.still
+        f'<path class="{name}" {book.attributes(d=d)}/>' for name, d in layers if any(d.texts)
     )
     return (
         f"{frame(view)}{drawn}{lines_and_numbers(view, operand)}<path {now}/>"
@@ -123,16 +114,16 @@ def picture(data: Data, book: Book, operand: Data, view: Data) -> str:
     )
 
 
-def _before(operand: Data, boxes: list[Box], keys: list[str]) -> tuple[Changing, Changing]:
+def _before(operand: Data, boxes: list[Box], slices: list[int]) -> tuple[Changing, Changing]:
     """Blocks that earlier steps held, and those that they moved more than once."""
     moved: Counter[tuple[int, ...]] = Counter()
     held, again = [], []
-    for block, moves, box in zip(operand["blocks"], operand["moves"], boxes, strict=True):
-        drawn = "" if outside(operand, block) else rect(*box)
+    for n, block in enumerate(operand["blocks"]):
+        drawn = rect(*boxes[n]) * (operand["states"][n] != "outside")
         held.append(drawn * (block not in moved))
-        moved[block] += moves
-        again.append(drawn * (moves and moved[block] == 2))
-    return growing(held, keys), growing(again, keys)
+        moved[block] += operand["moves"][n]
+        again.append(drawn * (operand["moves"][n] and moved[block] == 2))
+    return growing(held, slices), growing(again, slices)
 
 
 def _fill(book: Book, operand: Data, boxes: Sequence[Box]) -> str:
@@ -148,23 +139,22 @@ def _fill(book: Book, operand: Data, boxes: Sequence[Box]) -> str:
 
 def _slice_words(book: Book, operand: Data, view: Data) -> Iterator[str]:
     """What a number of a slice counts, or which one is shown; nothing where there is one slice."""
-    lead = ", ".join(str(a) for a in view["lead"])
-    axes = f"axis {lead}" if len(view["lead"]) == 1 else f"axes {lead}"
+    lead = ", ".join(map(str, range(len(operand["shape"]) - 2)))
+    axes = f"axis {lead}" if len(lead) == 1 else f"axes {lead}"
     if view["one"]:
-        shown = numbers([slice_of(view, operand, block) for block in operand["blocks"]])
+        shown = each([f"{slice_of(operand, start):,}" for start in operand["starts"]])
         yield f"slice {book.element('b', shown)} of {view['slices']:,} along {axes}"
     elif view["slices"] > 1:
         yield f"[ ] counts along {axes}"
 
 
-def still_panel(data: Data, book: Book, alike: Sequence[Data], view: Data | None) -> str:
+def still_panel(data: Data, book: Book, operand: Data, view: Data | None) -> str:
     """What stays in place: scratch, whose sum may grow, and what lies in HBM."""
-    operand = alike[0]
-    words, names = html.escape(still_words(operand)), head(data, alike)
+    words, name = html.escape(still_words(operand)), head(data, operand)
     if view is None:
-        return f'<div class="pz-panel">{names}<div class="pz-state">{words}</div></div>'
+        return f'<div class="pz-panel">{name}<div class="pz-state">{words}</div></div>'
     wide, box = max(126, view["width"]), still_box(data, book, operand, view)
-    return piece("panel of what stays", wide=wide, head=names, words=words, view=view, picture=box)
+    return piece("panel of what stays", wide=wide, head=name, words=words, view=view, picture=box)
 
 
 def still_box(data: Data, book: Book, operand: Data, view: Data) -> str:

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from puzzles._draw.assets import key, piece, script, style
-from puzzles._draw.book import Book, each, numbers
+from puzzles._draw.book import Book, each
 from puzzles._draw.copies import copies_section
 from puzzles._draw.data import Data
 from puzzles._draw.operand import list_panel, moving_panel, still_panel
-from puzzles._draw.palette import code, px, tuple_words
+from puzzles._draw.palette import code, rect, tuple_words
 from puzzles._draw.panel import views
-from puzzles._draw.words import moved, sampled, summary, title, working
+from puzzles._draw.words import moved, shown, summary, title, working
 from puzzles._receipt import amount
 
-# What operands have alike that always move together, and what those that stay.
-_TOGETHER = ("role", "space", "counts", "blocks", "count", "never", "filled")
-_STAYING = ("role", "space", "shape", "dtype", "filled", "from", "to")
 _HIGH, _LOW = 14.0, 4.0  # of bars in the strip
 
 
@@ -35,17 +32,16 @@ def _walk(data: Data) -> str:
     book = Book("grid step", data["kept"], data["open"])
     sides = {"scalar": "", "any": "", "input": "", "output": "", "scratch": ""}
     still, idle = "", []
-    for view, alike in _groups(data):
-        operand = alike[0]
+    for view, operand in zip(views(data), data["operands"], strict=True):
         if "count" in operand and view is not None:
-            panel = moving_panel(data, book, alike, view)
+            panel = moving_panel(data, book, operand, view)
         elif operand["role"] == "scalar":
             panel = list_panel(data, book, operand)
         else:
-            panel = still_panel(data, book, alike, view)
+            panel = still_panel(data, book, operand, view)
         if data["kept"] > 1 and _idle(data, operand):
             still += panel
-            idle += [one["name"] for one in alike]
+            idle.append(operand["name"])
         else:
             sides[operand["role"]] += panel
     for role in ("any", "scratch"):
@@ -72,19 +68,6 @@ def _walk(data: Data) -> str:
     return book.bound("".join(parts), f"pz-walk{alone}", label)
 
 
-def _groups(data: Data) -> Iterable[tuple[Data | None, list[Data]]]:
-    """Operands that always move together, block by block, or stay alike, and the first's view."""
-    faulty = {f["operand"] for f in data["faults"]}
-    found: dict[str, tuple[Data | None, list[Data]]] = {}
-    for view, operand in zip(views(data), data["operands"], strict=True):
-        alike = _TOGETHER if "count" in operand else _STAYING
-        key = repr([operand.get(what) for what in alike])
-        if operand["role"] == "scalar" or operand["name"] in faulty:
-            key = operand["name"]
-        found.setdefault(key, (view, []))[1].append(operand)
-    return found.values()
-
-
 def _idle(data: Data, operand: Data) -> bool:
     """Whether no step changes anything of it."""
     if any(f["operand"] == operand["name"] for f in data["faults"]):
@@ -95,7 +78,7 @@ def _idle(data: Data, operand: Data) -> bool:
 
 
 def _head(data: Data) -> str:
-    note = f" {sampled(data)}" if data["kept"] < data["steps"] else ""
+    note = f" {shown(data)}" if data["kept"] < data["steps"] else ""
     total, busy = moved(data, "<b>{}</b>"), working(data)
     name, rest = map(html.escape, title(data).split(": ", 1))
     return piece("head", name=name, rest=rest, moved=total, working=busy, note=note)
@@ -114,13 +97,12 @@ def _faults(data: Data) -> str:
 
 def _bar(data: Data, book: Book) -> str:
     """The step and its program ids; the script puts its buttons before them."""
-    at = np.array(data["at"])
-    columns = zip(np.unravel_index(at, data["grid"] or (1,)), data["grid"], strict=False)
-    ids = "".join(
-        piece("program id", axis=axis, value=book.element("b", numbers(column)), size=size)
-        for axis, (column, size) in enumerate(columns)
-    )
-    step = book.element("b", numbers(at + 1))
+    ids = ""
+    columns = np.array(np.unravel_index(data["at"], data["grid"] or (1,)))
+    for axis, size in enumerate(data["grid"]):
+        value = book.element("b", each([f"{n:,}" for n in columns[axis]]))
+        ids += piece("program id", axis=axis, value=value, size=size)
+    step = book.element("b", each([f"{n + 1:,}" for n in data["at"]]))
     return piece("bar", step=step, steps=data["steps"], ids=ids)
 
 
@@ -129,28 +111,19 @@ def _strip(data: Data) -> str:
 
     Labels on the left; slider, rows and cursor on the right, all of one width.
     """
-    at = np.array(data["at"])
-    together: dict[tuple[str, tuple[int, ...]], list[str]] = {}  # what moves in the same steps
+    together: dict[tuple[str, tuple[bool, ...]], list[str]] = {}  # what moves in the same steps
     for operand in data["operands"]:
         if "count" in operand:
-            key = operand["role"], tuple(operand["count"])
-            together.setdefault(key, []).append(operand["name"])
-    names, rows = list(together.values()), []
-    for role, count in together:
+            key = operand["role"], tuple(operand["moves"])
+            together.setdefault(key, []).append(html.escape(operand["name"]))
+    names, rows = [", ".join(some) for some in together.values()], ""
+    for role, moves in together:
         kinds = ("written", "held") if role == "output" else ("fetched", "reused")
-        rows.append(_row(_shares(count, at), *kinds))
-    names.append(["dots" if data["unit"] else "body"])
-    rows.append(_row(_shares(data["worked"], at), "work", "skipped"))
-    marked = [f["at"] for f in data["faults"] if f["at"] is not None]
-    if marked:
-        names.append(["fault"])
-        share = np.zeros(len(at))
-        share[marked] = 1
-        rows.append(_row(share, "fault", ""))
-    few = [", ".join(x) if len(x) < 3 else f"{x[0]} and {len(x) - 1} more" for x in names]
-    shown = ((html.escape(", ".join(x)), html.escape(y)) for x, y in zip(names, few, strict=True))
-    labels = "".join(f'<div title="{all_of_them}">{some}</div>' for all_of_them, some in shown)
-    return piece("strip", labels=labels, count=len(at), rows="".join(rows))
+        rows += _row(moves, *kinds)
+    names.append("dots" if data["unit"] else "body")
+    rows += _row([work > 0 for work in data["work"]], "work", "skipped")
+    labels = "".join(f'<div title="{name}">{name}</div>' for name in names)
+    return piece("strip", labels=labels, count=data["kept"], rows=rows)
 
 
 def _meters(data: Data, book: Book) -> str:
@@ -165,28 +138,16 @@ def _meters(data: Data, book: Book) -> str:
     return f'<div class="pz-bytes">{"".join(drawn)}</div>'
 
 
-def _shares(counts: Sequence[int], at: np.ndarray) -> np.ndarray:
-    """Of each step and those before it that are not shown, how many a running count counts."""
-    return np.diff(counts, prepend=0) / np.diff(at, prepend=-1)
-
-
-def _row(shares: np.ndarray, high: str, low: str) -> str:
-    """One row of bars: full where all steps of a column move, low where none does."""
-    gap = 0.12 if len(shares) <= 96 else 0.0
-    heights = np.where(shares > 0, np.maximum(_HIGH * shares, 2.0), 0.0)
-    cuts = np.arange(1, len(shares)) if gap else np.flatnonzero(np.diff(heights)) + 1
-    starts, ends = [0, *cuts.tolist()], [*cuts.tolist(), len(shares)]
+def _row(moves: Sequence[bool], high: str, low: str) -> str:
+    """One row of bars, a step each: high ones where something moves."""
     moved = still = ""
-    for a, b in zip(starts, ends, strict=True):  # neighbours of one height are one bar
-        x, w, h = a + gap / 2, b - a - gap, heights[a] or _LOW
-        bar = f"M{px(x, 2)} {px(_HIGH - h)}h{px(w, 2)}v{px(h)}h-{px(w, 2)}z"
-        if heights[a]:
-            moved += bar
-        elif low:
-            still += bar
-    quiet = f'<path class="pz-s-{low}" d="{still}"/>' if low else ""
-    size = dict(count=len(shares), high=_HIGH)
-    return piece("row of the strip", **size, mark=high, moved=moved, still=quiet)
+    for step, moving in enumerate(moves):
+        if moving:
+            moved += rect(step + 0.1, 0, 0.8, _HIGH)
+        else:
+            still += rect(step + 0.1, _HIGH - _LOW, 0.8, _LOW)
+    size = dict(count=len(moves), height=_HIGH)
+    return piece("row of the strip", **size, high=high, moved=moved, low=low, still=still)
 
 
 def _body(data: Data, book: Book) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import math
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -42,9 +43,9 @@ MARKS = {
 _GAP = 6  # pixels between lines of a hatch
 
 
-def px(value: float, digits: int = 1) -> str:
-    """A coordinate: so many decimals at most, the same on every machine."""
-    return f"{value:.{digits}f}".rstrip("0").rstrip(".")
+def px(value: float) -> str:
+    """A coordinate: one decimal at most, the same on every machine."""
+    return f"{value:.1f}".removesuffix(".0")
 
 
 def rect(x: float, y: float, w: float, h: float) -> str:
@@ -53,15 +54,13 @@ def rect(x: float, y: float, w: float, h: float) -> str:
 
 
 def hatch(x: float, y: float, w: float, h: float, kind: str) -> str:
-    """Diagonal lines inside a rectangle as path data.
+    """A cross, or diagonal lines inside a rectangle, as path data.
 
     Lines of one grid over the whole picture, so that hatched neighbours join, and no <pattern>,
     which needs an id that two pictures on a page could share.
     """
-    if kind == "x" and min(w, h) < 20:  # one cross
+    if kind == "x":  # one cross
         return f"M{px(x)} {px(y)}l{px(w)} {px(h)}M{px(x)} {px(y + h)}l{px(w)} -{px(h)}"
-    if kind == "x":
-        return hatch(x, y, w, h, "/") + hatch(x, y, w, h, "\\")
     if kind == "\\":  # the mirror image: reflect, hatch, reflect back
         lines = [(-a, b, -c, d) for a, b, c, d in _diagonals(-x - w, y, w, h)]
     else:
@@ -71,13 +70,12 @@ def hatch(x: float, y: float, w: float, h: float, kind: str) -> str:
 
 def _diagonals(x: float, y: float, w: float, h: float) -> list[tuple[float, float, float, float]]:
     """Where the lines x + y = k * _GAP enter and leave a rectangle."""
-    found, k = [], int((x + y) // _GAP) + 1
-    while k * _GAP < x + y + w + h:
+    found = []
+    for k in range(int((x + y) // _GAP) + 1, math.ceil((x + y + w + h) / _GAP)):
         c = k * _GAP
         left, right = max(x, c - y - h), min(x + w, c - y)
         if right - left > 0.5:
             found.append((left, c - left, right, c - right))
-        k += 1
     return found
 
 
@@ -116,23 +114,15 @@ def text(
     words: str,
     *,
     size: float = 12,
-    room: float | None = None,
     anchor: str = "start",
     mono: bool = False,
     bold: bool = False,
     muted: bool = False,
 ) -> str:
-    """Words on one line that never leave `room`: set smaller down to 11, then cut with an ellipsis.
+    """Words on one line. x is the start, middle or end; y the base.
 
-    `textLength` holds every font to the computed width. x is the start, middle or end; y the base.
+    `textLength` holds every font to the computed width.
     """
-    if room is not None:
-        while size > 11 and text_width(words, size, mono) > room:
-            size -= 0.5
-        if text_width(words, size, mono) > room:
-            while words and text_width(words + "…", size, mono) > room:
-                words = words[:-1]
-            words += "…"
     if mono:
         words = words.replace("  ", "\N{NO-BREAK SPACE}" * 2)  # SVG joins spaces; columns are kept
     width = text_width(words, size, mono)
@@ -153,7 +143,7 @@ def legend(marks: Sequence[str], x: float, y: float, width: float) -> tuple[str,
         if left > x and left + room > x + width:
             left, top = x, top + size + 10
         drawn.append(cell(left, top, 14, 14, name))
-        drawn.append(text(left + 20, top + 11, words, size=size, room=x + width - left - 20))
+        drawn.append(text(left + 20, top + 11, words, size=size))
         left += room
     return "".join(drawn), top + 14 - y
 

@@ -37,7 +37,7 @@ const start = root => {
   const data = JSON.parse(own('script[type="application/json"]')[0].textContent);
   const kept = data.kept.map(([texts, which, ends]) => {
     const w = decode(which), e = ends && decode(ends);
-    return k => !texts.length ? w[k].toLocaleString('en') : e ? texts[w[k]].slice(0, e[k]) : texts[w[k]];
+    return k => e ? texts[w[k]].slice(0, e[k]) : texts[w[k]];
   });
   const places = own('[data-s]').flatMap(element => element.dataset.s.split(' ').map(
     one => [element, one.replace(/\d+/, ''), kept[one.match(/\d+/)]]));

@@ -33,7 +33,7 @@ def summary(data: Data) -> list[str]:
         words = working(data)
         lines.append(f"{words[0].upper()}{words[1:]}.")
     if data["kept"] < data["steps"]:
-        lines.append(sampled(data))
+        lines.append(shown(data))
     return lines
 
 
@@ -53,9 +53,13 @@ def working(data: Data) -> str:
     return f"the body computes in {data['bound']}{data['busy']:,} of {steps}"
 
 
-def sampled(data: Data) -> str:
-    """How many steps of a long walk are shown."""
-    return sentence("steps shown", kept=data["kept"], steps=data["steps"])
+def shown(data: Data) -> str:
+    """Which steps of a long walk are shown."""
+    first = data["at"][0] + 1
+    return (
+        f"{data['kept']} of {data['steps']:,} steps are shown, from step {first:,} on, and colour "
+        "the blocks; counts and bytes are those of all."
+    )
 
 
 def describe(operand: Data) -> tuple[str, str]:

@@ -130,15 +130,15 @@ def test_a_walk_agrees_with_the_receipt(name, shown):
         for operand in launch.scalars + launch.inputs + launch.outputs:
             mine = named[operand.name]
             assert (mine["transfers"], mine["bytes"]) == (operand.transfers, operand.hbm_bytes)
-            if "count" in mine:
+            if "count" in mine and data["kept"] == data["steps"]:
                 assert mine["count"][-1] == mine["transfers"]
-                if data["kept"] == data["steps"]:  # tests/launch proves what these transfer
-                    assert np.array_equal(mine["blocks"], operand.blocks)
+                assert np.array_equal(mine["blocks"], operand.blocks)
             read += 0 if operand.output else mine["bytes"]
             written += mine["bytes"] if operand.output else 0
         assert (read, written) == (launch.hbm_bytes_read, launch.hbm_bytes_written)
         assert (data["read"], data["written"]) == (read, written)
-        assert [data["moved"][way][-1] for way in ("read", "written")] == [read, written]
+        if data["kept"] == data["steps"]:
+            assert [data["moved"][way][-1] for way in ("read", "written")] == [read, written]
         dots = sum(dot.executed for dot in launch.dots)
         busy = int((dots > 0).sum() if launch.dots else launch.busy.sum())
         assert data["busy"] == (busy or None)
@@ -189,7 +189,7 @@ def test_a_sum_fills_as_it_is_added_to():
     assert not Page(stored).having("pz-m-summed")
 
 
-def test_what_moves_together_is_one_panel_and_what_never_moves_is_folded():
+def test_what_moves_together_is_one_row_and_what_never_moves_is_folded():
     def kernel(x_ref, y_ref, w_ref, o_ref, slot_ref, sem):
         o_ref[...] = x_ref[...] + y_ref[...] + w_ref[...]
 
@@ -202,8 +202,8 @@ def test_what_moves_together_is_one_panel_and_what_never_moves_is_folded():
     page, _ = draw(launch, (X, X, S((8, 128), f32)))
     text = Page(page).text
     assert "these stay where they are: w_ref, slot_ref, sem" in text
-    assert text.count("x_ref, y_ref") == 2  # in the strip, and over one picture
-    assert len(Page(page).having("pz-now")) == 3  # with o_ref and w_ref
+    assert text.count("x_ref, y_ref") == 1  # in the strip
+    assert len(Page(page).having("pz-now")) == 4
 
 
 class Page(html.parser.HTMLParser):
@@ -321,20 +321,17 @@ def test_a_fault_is_drawn_where_it_happens(name, shown):
         assert "outside the array" in page
 
 
-def test_a_fault_at_a_step_of_a_long_walk_is_among_the_steps_shown_and_all_are_counted():
+def test_a_fault_at_a_step_of_a_long_walk_is_among_the_steps_shown():
     n = 10_000
     spec = rows(lambda i: (jnp.where(i == 7_777, n, i), 0))
     fn, args = call((n,), spec, rows(lambda i: (i // 10, 0)), S((8 * n, 128), f32))
     page, data = draw(fn, args)
     assert data["at"][data["open"]] == 7_777
     assert data["steps"] == n
-    assert data["kept"] <= STEPS + 3
+    assert data["kept"] == STEPS
     assert f"of {n:,} steps are shown" in Page(page).text
     assert len(page.encode()) < 200_000
-    (launch,) = _show._looked_at(fn, args, "show")[0]
-    for operand, mine in zip(launch.inputs + launch.outputs, data["operands"], strict=True):
-        assert mine["count"][-1] == operand.transfers
-        assert len(mine["moves"]) == data["kept"]
+    assert [len(mine["moves"]) for mine in data["operands"]] == [STEPS] * 2
 
 
 def test_prefetched_numbers_are_listed_and_untouched_blocks_are_hatched():
