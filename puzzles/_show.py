@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from puzzles._check import described, display, find_for, our_bug, say
@@ -68,19 +68,14 @@ def estimated_cycles(fn: Callable, *args: object, chip: str = "v5e") -> int | No
         return None
 
 
-def plot(values: Sequence[float] | Mapping[str, float], title: str = "") -> None:
-    """Draw a sequence of numbers as a line, or a number for each name as bars.
+def plot(values: Sequence[float], title: str = "") -> None:
+    """Draw a sequence of numbers as a line; where matplotlib is not installed, print them.
 
-    Where matplotlib is not installed, the same numbers are printed as a table. Raises ValueError
-    where there is no number.
+    Raises ValueError where there is no number.
     """
     if not len(values):
         raise ValueError("nothing to plot: the sequence is empty")
-    numbers = (
-        {str(name): float(value) for name, value in values.items()}
-        if isinstance(values, Mapping)
-        else [float(value) for value in values]
-    )
+    numbers = [float(value) for value in values]
     words, picture = plot_text(numbers, title), plot_svg(numbers, title)
     if picture is None:
         say(words)

@@ -1,4 +1,4 @@
-"""Which choice is best? A row for each, and a plot of what tells most about them here."""
+"""Which choice is best? A row for each."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ import jax.numpy as jnp
 from puzzles._check import say
 from puzzles._launch import trace
 from puzzles._receipt import step_seconds, times, wait_seconds
-from puzzles._show import plot
 from puzzles._tpu import CHIPS
 
 _IN_A_ROW, _ROWS = 10, 5  # calls that are started before the last is waited for, and how often
@@ -23,27 +22,24 @@ _IN_A_ROW, _ROWS = 10, 5  # calls that are started before the last is waited for
 def sweep(
     fn: Callable, choices: Sequence[Mapping[str, int]], *args: Any, chip: str = "v5e"
 ) -> None:
-    """Print what `fn(*args, **choice)` costs for each choice, and plot what ranks them.
+    """Print what `fn(*args, **choice)` costs for each choice.
 
-    On a TPU that is measured: after a call that compiles, ten calls are started in a row, and the
-    last is waited for. Elsewhere it is the receipt's time. The title says which. Shapes will do for
-    args.
+    Its time is measured on a TPU: after a call that compiles, ten calls are started in a row, and
+    the last is waited for. Elsewhere it is the receipt's; the last line says which. Shapes will do
+    for args.
     """
-    told = f"µs on a {chip}, by the receipt (nothing was measured)"
-    if jax.default_backend() == "tpu":
-        told = "µs measured on this TPU"
+    measured = jax.default_backend() == "tpu"
     wide = max(5, *(len(name) + 1 for name in choices[0]))
     names = "".join(f"{name:>{wide}}" for name in choices[0])
     say(f"{names} VMEM MiB HBM MiB  steps FLOP/B     µs")  # so narrow that a phone has room for it
-    found = {}
     for choice in choices:
         chosen = functools.partial(fn, **choice)
-        costs, value = _costs(chosen, args, chip)
-        say("".join(f"{one:{wide}}" for one in choice.values()) + costs)
-        if jax.default_backend() == "tpu":
-            value = _measured(chosen, "_".join(map(str, choice.values())), args)
-        found[", ".join(map(str, choice.values()))] = value
-    plot(found, told)
+        costs, needed = _costs(chosen, args, chip)
+        if measured:
+            needed = _measured(chosen, "_".join(map(str, choice.values())), args)
+        say("".join(f"{one:{wide}}" for one in choice.values()) + f"{costs}{needed:7.0f}")
+    receipt = f"µs on a {chip}, by the receipt (nothing was measured)"
+    say("µs measured on this TPU" if measured else receipt)
 
 
 def _costs(chosen: Callable, args: tuple, chip: str) -> tuple[str, float]:
@@ -55,7 +51,7 @@ def _costs(chosen: Callable, args: tuple, chip: str) -> tuple[str, float]:
     steps = sum(one.steps for one in launches)
     vmem = max((one.vmem_bytes for one in launches), default=0)
     memory = f"{vmem / 2**20:9.2f}{moved / 2**20:8.0f}"
-    return f"{memory}{steps:7}{flops / max(1, moved):7.0f}{needed:7.0f}", needed
+    return f"{memory}{steps:7}{flops / max(1, moved):7.0f}", needed
 
 
 def _measured(chosen: Callable, name: str, args: tuple) -> float:

@@ -70,7 +70,7 @@ def choose_blocks(M: int, K: int, N: int, vmem_bytes: int) -> tuple[int, int, in
 # what VMEM is left.
 #
 # Now tune: `sweep` tries choices of keywords, for any function. **On a TPU it measures.** On a CPU it
-# plots the receipt's time.
+# takes the receipt's time.
 #
 # <details>
 # <summary>More: all of K in one block</summary>
