@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import tempfile
 from pathlib import Path
 
 FILE = ".pallas_puzzles.json"
@@ -30,10 +29,7 @@ def where() -> str:
     """A sentence on how long this is remembered."""
     if not _keeps():
         return "This count lasts as long as this session."
-    problem = _save()
-    if problem:
-        return problem
-    return f"Kept in {Path.cwd() / FILE}; delete that file to begin again."
+    return _save() or f"Kept in {Path.cwd() / FILE}; delete that file to begin again."
 
 
 def _keeps() -> bool:
@@ -58,21 +54,13 @@ def _stored() -> set[str]:
 
 
 def _save() -> str | None:
-    """Write the file in one move, with what another notebook has noted there meanwhile."""
+    """Write the file, with what another notebook has noted there meanwhile."""
     stored = _stored()
     names = _solved | stored
     if names == stored:
         return None
-    text = json.dumps({"solved": sorted(names)}, indent=1) + "\n"
     try:
-        handle, temporary = tempfile.mkstemp(prefix=FILE, dir=".")
-        try:
-            with open(handle, "w", encoding="utf-8") as file:
-                file.write(text)
-            os.replace(temporary, FILE)
-        except OSError:
-            os.unlink(temporary)
-            raise
+        Path(FILE).write_text(json.dumps({"solved": sorted(names)}, indent=1) + "\n", "utf-8")
     except OSError as error:
         return (
             f"Progress cannot be kept here ({error.strerror or error}): it lasts until the kernel "

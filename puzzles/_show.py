@@ -9,7 +9,7 @@ from typing import Any
 
 from puzzles._check import described, display, find_for, our_bug, say
 from puzzles._draw import plot_svg, plot_text, walk_data, walk_page, walk_text
-from puzzles._judge import Code, is_function, told, unwrap
+from puzzles._judge import Code, is_function, told
 from puzzles._ladders import UnknownPuzzle
 from puzzles._launch import Launch, Traced, Unreadable, nothing_launched, trace_call
 from puzzles._puzzle import Puzzle
@@ -109,7 +109,11 @@ def _looked_at(fn: Any, args: tuple, asked: str) -> tuple[list[Launch], Traced |
         except UnknownPuzzle as error:
             why = str(error)
     if puzzle is None and not args and _needs_arguments(fn):
-        raise _Sentence(_ask_for_arguments(fn, why, asked))
+        if "is a kernel" in why:
+            raise _Sentence(why)
+        near = f"{why} " if "did you mean" in why else ""
+        call = f"{asked}(fn, x, ...)"
+        raise _Sentence(f"{near}To see a function that is no puzzle, pass its arguments: {call}")
     observe = None
     if puzzle is not None and not args:
         args, observe = puzzle.arguments(0), puzzle.observe
@@ -158,13 +162,3 @@ def _needs_arguments(fn: Callable) -> bool:
     except TypeError:
         return True
     return False
-
-
-def _ask_for_arguments(fn: Callable, why: str, asked: str) -> str:
-    if "is a kernel" in why:
-        return why
-    name = getattr(unwrap(fn), "__name__", "<lambda>")
-    near = f"{why} " if "did you mean" in why else ""
-    call = f"{asked}({'fn' if name == '<lambda>' else name}, x, ...)"
-    verb = "draw" if asked == "show" else "count"
-    return f"{near}To {verb} a function that is no puzzle, pass its arguments: {call}"

@@ -194,18 +194,13 @@ def copies_strip(found: Timeline, left: float, wide: float) -> tuple[str, float,
 
 
 def _written(found: Timeline, x: Sequence[float], top: float) -> str:
-    """Over the bars what they carry, where there is room; in a row all with an array, or none."""
+    """Over the bars which part of an array they carry, where there is room."""
     drawn = ""
-    for row in range(len(found.slots)):
-        y, bars = top + _ROW * (row + 1) + 13, []
-        for trip in found.trips:
-            if trip.slot == row:
-                stop = len(found.moments) if trip.end is None else trip.end
-                bars.append((x[trip.start] + 3, x[stop] - x[trip.start] - 6, trip.other))
-        if any(text_width(words, 11) > room for _, room, words in bars):
-            bars = [
-                (at, room, words[words.find("[") :]) for at, room, words in bars if "[" in words
-            ]
-        fitting = (bar for bar in bars if text_width(bar[2], 11) <= bar[1])
-        drawn += "".join(text(at, y, words, size=11) for at, _, words in fitting)
+    for trip in found.trips:
+        stop = len(found.moments) if trip.end is None else trip.end
+        name, bracket, part = trip.other.partition("[")
+        words = bracket + part or name
+        if text_width(words, 11) <= x[stop] - x[trip.start] - 6:
+            y = top + _ROW * (trip.slot + 1) + 13
+            drawn += text(x[trip.start] + 3, y, words, size=11)
     return drawn

@@ -29,12 +29,9 @@ def walk_data(launch: Launch) -> Data:
     at = _kept(launch.steps, [n for n in numbers if n is not None])
     position: dict[int | None, int] = {step: n for n, step in enumerate(at.tolist())}
     dots = sum((dot.executed for dot in launch.dots), np.zeros(launch.steps, np.int64))
-    unit = "dot" if launch.dots else ""
-    plain = not launch.dots and not launch.busy.any()  # there is no arithmetic to count
+    work = dots if launch.dots else launch.busy.astype(np.int64)
+    computes = launch.dots or launch.busy.any()
     certain = launch.least if launch.unknown_loops else launch
-    results = {o.name for o in launch.outputs if o.piped}
-    moves = plain and not (results and results <= set(launch.touched.unwritten))
-    work = dots if launch.dots else (launch.busy | moves).astype(np.int64)
     found = [
         {"kind": f.kind, "operand": f.operand, "at": position.get(number), "says": f.words}
         for f, number in zip(wrong, numbers, strict=True)
@@ -46,10 +43,10 @@ def walk_data(launch: Launch) -> Data:
         "kept": len(at),
         "at": at.tolist(),
         "open": _opening(found, len(at)),
-        "unit": unit,
+        "unit": "dot" if launch.dots else "",
         "work": work[at].tolist(),
         "bound": "" if launch.exact else f"{launch.bound} ",
-        "busy": None if plain else int((work > 0).sum()),
+        "busy": int((work > 0).sum()) if computes else None,
         "read": certain.hbm_bytes_read,
         "written": certain.hbm_bytes_written,
         "moved": _moved(launch, at),
@@ -68,7 +65,7 @@ def walk_data(launch: Launch) -> Data:
                 for o in launch.scratch
             ),
         ],
-        **({"copies": timeline(launch)} if launch.copies else {}),
+        "copies": timeline(launch),
     }
 
 

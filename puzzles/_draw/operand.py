@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -137,15 +137,13 @@ def _fill(book: Book, operand: Data, boxes: Sequence[Box]) -> str:
     return f'<path class="pz-m-summed" {book.attributes(d=each(paths))}/>'
 
 
-def _slice_words(book: Book, operand: Data, view: Data) -> Iterator[str]:
-    """What a number of a slice counts, or which one is shown; nothing where there is one slice."""
-    lead = ", ".join(map(str, range(len(operand["shape"]) - 2)))
-    axes = f"axis {lead}" if len(lead) == 1 else f"axes {lead}"
-    if view["one"]:
-        shown = each([f"{slice_of(operand, start):,}" for start in operand["starts"]])
-        yield f"slice {book.element('b', shown)} of {view['slices']:,} along {axes}"
-    elif view["slices"] > 1:
-        yield f"[ ] counts along {axes}"
+def _slice_words(book: Book, operand: Data, view: Data) -> list[str]:
+    """Which of several slices a page's block is in."""
+    if view["slices"] == 1:
+        return []
+    axes = ", ".join(map(str, range(len(operand["shape"]) - 2)))
+    number = each([f"{slice_of(operand, start):,}" for start in operand["starts"]])
+    return [f"slice {book.element('b', number)} of {view['slices']:,} along axis {axes}"]
 
 
 def still_panel(data: Data, book: Book, operand: Data, view: Data | None) -> str:
@@ -166,45 +164,35 @@ def still_box(data: Data, book: Book, operand: Data, view: Data) -> str:
 def list_panel(data: Data, book: Book, operand: Data) -> str:
     """A prefetched array: its numbers in rows that wrap, those that a step reads marked."""
     shape, _ = describe(operand)
-    used = entries(operand, data["kept"])
-    name, what = html.escape(operand["name"]), html.escape(f"{shape}; {still_words(operand)}")
-    read = book.element("div", each([read_words(operand, one) for one in used]), "pz-read")
-    cells = _cells(book, operand, used)
-    return piece("panel of a list", name=name, what=what, cells=cells, read=read)
+    read = np.array(operand["used"], np.int64).reshape(-1, data["kept"])
+    used = [sorted(set(column) - {-1}) for column in read.T.tolist()]
+    return piece(
+        "panel of a list",
+        name=html.escape(operand["name"]),
+        what=html.escape(f"{shape}; {still_words(operand)}"),
+        cells=_cells(book, operand, used),
+        read=book.element("div", each([_read_words(operand, one) for one in used]), "pz-read"),
+    )
 
 
-def entries(operand: Data, kept: int) -> list[list[int]]:
-    """The elements of the flat array that each step reads."""
-    read = np.array(operand.get("used", ()), np.int64).reshape(-1, kept)
-    return [sorted(set(column) - {-1}) for column in read.T.tolist()]
-
-
-def read_words(operand: Data, used: list[int]) -> str:
-    """Which entries a step reads, and what they are where the picture knows."""
-    if "numbers" not in operand:
-        return "its values are known only when it runs"
+def _read_words(operand: Data, used: list[int]) -> str:
+    """Which entries a step reads, and what they are where they are printed."""
     found = []
     for flat in used:
         index = ", ".join(str(int(i)) for i in np.unravel_index(flat, operand["shape"] or (1,)))
         here = operand["numbers"][flat : flat + 1]  # empty beyond those that are printed
-        found.append(f"[{index}]" + "".join(f" = {int(number)}" for number in here))
+        found.append(f"[{index}]" + "".join(f" = {number}" for number in here))
     return "reads " + ", ".join(found) if found else "not read"
 
 
 def _cells(book: Book, operand: Data, used: list[list[int]]) -> str:
-    if "numbers" not in operand:
-        return ""
-    found = [int(x) for x in operand["numbers"]]
-    width = operand["shape"][-1] if len(operand["shape"]) > 1 else max(1, len(found))
-    rows = [range(i, min(i + width, len(found))) for i in range(0, len(found), width)]
-
-    def marked(n: int) -> str:
-        return book.attributes(class_=each(["pz-used" * (n in one) for one in used]))
-
-    drawn = "".join(
-        '<div class="pz-cells">' + "".join(f"<i {marked(n)}>{found[n]}</i>" for n in row) + "</div>"
-        for row in rows
-    )
-    total = math.prod(operand["shape"])
-    more = f'<div class="pz-what">the first {len(found)} of {total:,}</div>'
-    return drawn + more * (len(found) < total)
+    """The numbers, a row of the array in a row of the page."""
+    numbers = operand["numbers"]
+    drawn = '<div class="pz-cells">'
+    for n, number in enumerate(numbers):
+        if n and len(operand["shape"]) > 1 and n % operand["shape"][-1] == 0:
+            drawn += '</div><div class="pz-cells">'
+        mark = book.attributes(class_=each(["pz-used" * (n in one) for one in used]))
+        drawn += f"<i {mark}>{number}</i>"
+    more = f'<div class="pz-what">the first {len(numbers)} of {math.prod(operand["shape"]):,}</div>'
+    return drawn + "</div>" + more * (len(numbers) < math.prod(operand["shape"]))

@@ -35,7 +35,7 @@ def _walk(data: Data) -> str:
     for view, operand in zip(views(data), data["operands"], strict=True):
         if "count" in operand and view is not None:
             panel = moving_panel(data, book, operand, view)
-        elif operand["role"] == "scalar":
+        elif "numbers" in operand:
             panel = list_panel(data, book, operand)
         else:
             panel = still_panel(data, book, operand, view)
@@ -49,7 +49,7 @@ def _walk(data: Data) -> str:
     named = html.escape(", ".join(idle))
     folds = piece("what stays where it is", names=named, panels=still) if idle else ""
     lines = "<br>".join(map(html.escape, summary(data)))  # as the plain text has them
-    copied = copies_section(data) if data.get("copies") else ""
+    copied = copies_section(data) if data["copies"] else ""
     parts = [
         _head(data),
         _faults(data),

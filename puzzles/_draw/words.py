@@ -12,7 +12,7 @@ from puzzles._rules import sentence
 def walk_text(data: Data) -> str:
     """What the picture comes to: faults, what each operand moves, the totals."""
     parts = [title(data), *(f"✗ {fault['says']}" for fault in data["faults"])]
-    copied = copies_text(data["copies"]) if data.get("copies") else []
+    copied = copies_text(data["copies"]) if data["copies"] else []
     return "\n".join([*parts, *summary(data), *copied])
 
 
@@ -47,8 +47,7 @@ def moved(data: Data, form: str = "{}") -> str:
 def working(data: Data) -> str:
     """In how many steps the body computes."""
     if data["busy"] is None:
-        does = "does no floating-point arithmetic" if any(data["work"]) else "stores nothing"
-        return f"the body {does}"
+        return "the body does no floating-point arithmetic"
     steps = plural(data["steps"], "step", "steps")
     return f"the body computes in {data['bound']}{data['busy']:,} of {steps}"
 

@@ -364,7 +364,7 @@ def test_few_slices_lie_side_by_side_and_of_many_the_current_one_is_shown():
     few, data = draw(*experts())
     view = views(data)[2]
     assert (view["slices"], view["one"], len(view["x"])) == (5, False, 5)
-    assert "[ ] counts along axis 0" in Page(few).text
+    assert "slice 0 of 5 along axis 0" in Page(few).text
     many, data = draw(*experts(count=64))
     view = views(data)[2]
     assert (view["slices"], view["one"], len(view["x"])) == (64, True, 1)
@@ -469,4 +469,4 @@ def test_a_bug_of_the_drawing_is_owned(monkeypatch, capsys):
 def test_a_starter_whose_launch_is_complete_can_be_seen(shown):
     puzzles.show(puzzles._puzzle.starter_function(puzzles.find("tiled_matmul")))
     ((text, _),) = shown
-    assert text.endswith("The body stores nothing.")
+    assert text.endswith("The body does no floating-point arithmetic.")
