@@ -31,7 +31,6 @@ def _walk(data: Data) -> str:
         return f'<div class="pz-walk">{_head(data)}{body}</div>'
     book = Book("grid step", data["kept"], data["open"])
     sides = {"scalar": "", "any": "", "input": "", "output": "", "scratch": ""}
-    still, idle = "", []
     for view, operand in zip(views(data), data["operands"], strict=True):
         if "count" in operand and view is not None:
             panel = moving_panel(data, book, operand, view)
@@ -39,15 +38,9 @@ def _walk(data: Data) -> str:
             panel = list_panel(data, book, operand)
         else:
             panel = still_panel(data, book, operand, view)
-        if data["kept"] > 1 and _idle(data, operand):
-            still += panel
-            idle.append(operand["name"])
-        else:
-            sides[operand["role"]] += panel
+        sides[operand["role"]] += panel
     for role in ("any", "scratch"):
         sides[role] = f'<div class="pz-stack">{sides[role]}</div>' * bool(sides[role])
-    named = html.escape(", ".join(idle))
-    folds = piece("what stays where it is", names=named, panels=still) if idle else ""
     lines = "<br>".join(map(html.escape, summary(data)))  # as the plain text has them
     copied = copies_section(data) if data["copies"] else ""
     parts = [
@@ -59,22 +52,12 @@ def _walk(data: Data) -> str:
         _meters(data, book),
         f'<div class="pz-lists">{sides["scalar"]}</div>' * bool(sides["scalar"]),
         piece("board", **sides, body=_body(data, book)),
-        folds,
-        key(book.marks(still + "".join(sides.values())) | ({"fault"} if data["faults"] else set())),
+        key(book.marks("".join(sides.values())) | ({"fault"} if data["faults"] else set())),
         f"<details><summary>each operand in numbers</summary>{lines}</details>",
     ]
     alone = " pz-alone" * bool(copied and data["kept"] == 1)  # no grid to walk through
     label = f"Grid walk of {html.escape(title(data))}"
     return book.bound("".join(parts), f"pz-walk{alone}", label)
-
-
-def _idle(data: Data, operand: Data) -> bool:
-    """Whether no step changes anything of it."""
-    if any(f["operand"] == operand["name"] for f in data["faults"]):
-        return False
-    if "count" in operand:
-        return operand["role"] == "input" and len(set(operand["blocks"])) < 2
-    return operand["role"] in ("scratch", "any") and "filled" not in operand
 
 
 def _head(data: Data) -> str:
@@ -91,7 +74,7 @@ def _faults(data: Data) -> str:
         if fault["at"] is not None and data["kept"] > 1:
             step = tuple_words(np.unravel_index(data["at"][fault["at"]], data["grid"]))
             go = f' <span data-go="{fault["at"]}" title="look at {step}"></span>'
-        items.append(f'<li><span class="pz-x">✗</span> {folded(fault["says"])}{go}</li>')
+        items.append(f'<li><span class="pz-x">✗</span> {code(fault["says"])}{go}</li>')
     return f'<ul class="pz-faults">{"".join(items)}</ul>' if items else ""
 
 
@@ -162,10 +145,3 @@ def did(data: Data, work: int) -> str:
     if not work:
         return "does no arithmetic"
     return f"{work} dot{'s' * (work != 1)}" if data["unit"] else "computes"
-
-
-def folded(words: str) -> str:
-    """The first sentence, and the others under a fold."""
-    first, dot, rest = words.partition(". ")
-    fold = f"<details><summary>more</summary>{code(rest)}</details>" if rest else ""
-    return f"{code(first + dot.strip())}{fold}"

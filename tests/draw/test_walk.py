@@ -189,7 +189,7 @@ def test_a_sum_fills_as_it_is_added_to():
     assert not Page(stored).having("pz-m-summed")
 
 
-def test_what_moves_together_is_one_row_and_what_never_moves_is_folded():
+def test_what_moves_together_is_one_row():
     def kernel(x_ref, y_ref, w_ref, o_ref, slot_ref, sem):
         o_ref[...] = x_ref[...] + y_ref[...] + w_ref[...]
 
@@ -201,7 +201,6 @@ def test_what_moves_together_is_one_row_and_what_never_moves_is_folded():
     )  # fmt: skip
     page, _ = draw(launch, (X, X, S((8, 128), f32)))
     text = Page(page).text
-    assert "these stay where they are: w_ref, slot_ref, sem" in text
     assert text.count("x_ref, y_ref") == 1  # in the strip
     assert len(Page(page).having("pz-now")) == 4
 
@@ -309,8 +308,7 @@ def test_a_fault_is_drawn_where_it_happens(name, shown):
     assert (fault["operand"], fault["at"]) == (operand, step)
     assert says in fault["says"]
     assert f"✗ {fault['says']}" in text
-    first, _, rest = fault["says"].replace("`", "").partition(". ")
-    assert f"✗ {first}.more{rest}" in parsed.text  # the other sentences are folded
+    assert f"✗ {fault['says'].replace('`', '')}" in parsed.text
     assert f"✗ {operand}" in parsed.text
     assert parsed.having("pz-m-fault"), "nothing is drawn as a fault"
     assert data["open"] == (data["kept"] - 1 if step is None else step)
