@@ -8,7 +8,7 @@ The rest is what walks, verdicts and the diagrams of the notebooks share: palett
 
 from __future__ import annotations
 
-from puzzles._draw.assets import mark_rules, marks_in
+from puzzles._draw.book import mark_rules, marks_in
 from puzzles._draw.copies import copies_strip
 from puzzles._draw.data import walk_data
 from puzzles._draw.filmstrip import Still, film

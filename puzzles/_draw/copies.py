@@ -9,8 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from puzzles import _rules
-from puzzles._draw.assets import key, piece
-from puzzles._draw.book import Book, each
+from puzzles._draw.book import Book, each, key, piece
 from puzzles._draw.data import Data
 from puzzles._draw.palette import code, hatch, plural, px, rect, text, text_width, tuple_words
 from puzzles._tpu import Timeline

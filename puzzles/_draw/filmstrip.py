@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from puzzles._draw import palette as p
-from puzzles._draw.assets import mark_rules, marks_in
-from puzzles._draw.book import Book
+from puzzles._draw.book import Book, mark_rules, marks_in
 from puzzles._draw.data import Data, walk_data
 from puzzles._draw.operand import picture, still_box
 from puzzles._draw.panel import EDGE, Box, place, views

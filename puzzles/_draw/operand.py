@@ -9,8 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from puzzles._draw.assets import piece
-from puzzles._draw.book import Book, Changing, each, growing
+from puzzles._draw.book import Book, Changing, each, growing, piece
 from puzzles._draw.data import Data
 from puzzles._draw.palette import cell, rect, text_width, tuple_words
 from puzzles._draw.panel import (

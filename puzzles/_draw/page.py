@@ -7,8 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from puzzles._draw.assets import key, piece, script, style
-from puzzles._draw.book import Book, each
+from puzzles._draw.book import Book, each, key, piece, script, style
 from puzzles._draw.copies import copies_section
 from puzzles._draw.data import Data
 from puzzles._draw.operand import list_panel, moving_panel, still_panel
