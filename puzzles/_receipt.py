@@ -112,10 +112,9 @@ def receipt_html(text: str) -> str:
 def _one(launches: tuple[Launch, ...], chip: Chip) -> str:
     (launch,) = launches
     often = "" if launch.times == 1 else f", {_times(launch)}: the rest is for one of them"
-    read = bounded(launch, "hbm_bytes_read", amount)
     rows = {
         "grid": f"{launch.grid} = {launch.steps:,} step{'s' * (launch.steps != 1)}{often}",
-        "HBM": f"read {read}, written {bounded(launch, 'hbm_bytes_written', amount)}",
+        "HBM": moved(launch),
         "copies": _flight(launch),
         "stored": stored(launches),
         "VMEM": _vmem(launch, chip),
@@ -151,6 +150,12 @@ def bounded(launch: Launch, count: str, words: Callable[[float], str]) -> str:
     if launch.unknown_loops and not least:
         return f"{words(most)} if each loop runs once"
     return f"{launch.bound} {words(least if launch.unknown_loops else most)}"
+
+
+def moved(launch: Launch) -> str:
+    """What the whole launch reads and writes."""
+    read, written = (bounded(launch, f"hbm_bytes_{way}", amount) for way in ("read", "written"))
+    return f"read {read}, written {written}"
 
 
 def _comparable(launch: Launch) -> bool:

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from puzzles._launch import Launch, Operand, faults, itemsize, step_number
+from puzzles._launch import Launch, Operand, faults, step_number
+from puzzles._receipt import moved
 from puzzles._tpu import timeline
 
 STEPS = 480  # that are shown of a longer walk
@@ -31,7 +32,6 @@ def walk_data(launch: Launch) -> Data:
     dots = sum((dot.executed for dot in launch.dots), np.zeros(launch.steps, np.int64))
     work = dots if launch.dots else launch.busy.astype(np.int64)
     computes = launch.dots or launch.busy.any()
-    certain = launch.least if launch.unknown_loops else launch
     found = [
         {"kind": f.kind, "operand": f.operand, "at": position.get(number), "says": f.words}
         for f, number in zip(wrong, numbers, strict=True)
@@ -47,9 +47,7 @@ def walk_data(launch: Launch) -> Data:
         "work": work[at].tolist(),
         "bound": "" if launch.exact else f"{launch.bound} ",
         "busy": int((work > 0).sum()) if computes else None,
-        "read": certain.hbm_bytes_read,
-        "written": certain.hbm_bytes_written,
-        "moved": _moved(launch, at),
+        "moved": moved(launch),
         "faults": found,
         "operands": [
             *(
@@ -67,19 +65,6 @@ def walk_data(launch: Launch) -> Data:
         ],
         "copies": timeline(launch),
     }
-
-
-def _moved(launch: Launch, at: np.ndarray) -> Data:
-    """Bytes that have been read and written up to and with each step: lists, blocks, copies."""
-    found = {way: np.zeros(launch.steps, np.int64) for way in ("read", "written")}
-    found["read"][:1] = sum(one.hbm_bytes for one in launch.scalars)
-    for one in launch.inputs + launch.outputs:
-        if one.piped:
-            found["written" if one.output else "read"] += _moves(one) * _sizes(one)
-    for copy in launch.copies:
-        for way, space in zip(found, copy.spaces, strict=True):
-            found[way] += copy.bytes_each * copy.executed * (space == "hbm")
-    return {way: np.cumsum(sizes)[at].tolist() for way, sizes in found.items()}
 
 
 def _kept(steps: int, wrong: list[int]) -> np.ndarray:
@@ -145,17 +130,18 @@ def _operand(operand: Operand, at: np.ndarray, launch: Launch) -> Data:
         "count": np.cumsum(moves)[at].tolist(),
         "never": _never(operand, counts).tolist(),
     }
-    data["states"] = _states(data, _sizes(operand)[at])
+    covered = (operand.starts < operand.shape) & (operand.starts > -np.array(operand.sizes))
+    data["states"] = _states(data, covered[at].all(axis=1))
     return data | _filled(operand, launch, at)
 
 
-def _states(operand: Data, sizes: np.ndarray) -> list[str]:
+def _states(operand: Data, inside: np.ndarray) -> list[str]:
     """What becomes of the block at each step that is shown, as `STATES` in operand.py calls it."""
     stays, goes = ("held", "written") if operand["role"] == "output" else ("reused", "fetched")
     found, moved = [], set()
-    for block, moves, size in zip(operand["blocks"], operand["moves"], sizes, strict=True):
+    for block, moves, covers in zip(operand["blocks"], operand["moves"], inside, strict=True):
         state = f"{'re' * (block in moved)}{goes}" if moves else stays
-        found.append(state if size else "outside")
+        found.append(state if covers else "outside")
         moved |= {block} if moves else set()
     return found
 
@@ -166,14 +152,6 @@ def _moves(operand: Operand) -> np.ndarray:
     That is, where the next step has another block, or there is none: the first is always fetched.
     """
     return np.roll(operand.fetched, -1) if operand.output else operand.fetched
-
-
-def _sizes(operand: Operand) -> np.ndarray:
-    """Bytes of every step's block, edges clipped."""
-    low, whole = operand.starts, np.array(operand.shape, np.int64)
-    high = np.minimum(low + np.array(operand.sizes, np.int64), whole)
-    covered = np.clip(high - np.maximum(low, 0), 0, None)
-    return covered.prod(axis=1) * itemsize(operand.dtype)
 
 
 def _never(operand: Operand, counts: list[int]) -> np.ndarray:

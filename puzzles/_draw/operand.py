@@ -36,12 +36,10 @@ STATES = {
 }
 
 
-def head(data: Data, operand: Data) -> str:
+def head(operand: Data) -> str:
     """Its name, and under it what it is."""
-    faulty = any(f["operand"] == operand["name"] for f in data["faults"])
-    mark = '<span class="pz-x" title="a fault, see above">✗</span> ' * faulty
     what = "<br>".join(map(html.escape, filter(None, describe(operand))))
-    return piece("operand", mark=mark, name=html.escape(operand["name"]), what=what)
+    return piece("operand", name=html.escape(operand["name"]), what=what)
 
 
 def marks_of(data: Data, operand: Data) -> list[str]:
@@ -64,7 +62,7 @@ def moving_panel(data: Data, book: Book, operand: Data, view: Data) -> str:
     return piece(
         "panel of what moves",
         wide=max(138, view["width"], *lines),
-        head=head(data, operand),
+        head=head(operand),
         where=book.element("b", each(list(map(tuple_words, operand["blocks"])))),
         state=book.element("span", each([STATES[state][0] for state in operand["states"]])),
         dot=book.attributes(class_=each(dots)),
@@ -147,7 +145,7 @@ def _slice_words(book: Book, operand: Data, view: Data) -> list[str]:
 
 def still_panel(data: Data, book: Book, operand: Data, view: Data | None) -> str:
     """What stays in place: scratch, whose sum may grow, and what lies in HBM."""
-    words, name = html.escape(still_words(operand)), head(data, operand)
+    words, name = html.escape(still_words(operand)), head(operand)
     if view is None:
         return f'<div class="pz-panel">{name}<div class="pz-state">{words}</div></div>'
     wide, box = max(126, view["width"]), still_box(data, book, operand, view)

@@ -13,8 +13,7 @@ from puzzles._draw.data import Data
 from puzzles._draw.operand import list_panel, moving_panel, still_panel
 from puzzles._draw.palette import code, rect, tuple_words
 from puzzles._draw.panel import views
-from puzzles._draw.words import moved, shown, summary, title, working
-from puzzles._receipt import amount
+from puzzles._draw.words import shown, summary, title, working
 
 _HIGH, _LOW = 14.0, 4.0  # of bars in the strip
 
@@ -48,7 +47,6 @@ def _walk(data: Data) -> str:
         copied,
         _bar(data, book),
         _strip(data),
-        _meters(data, book),
         f'<div class="pz-lists">{sides["scalar"]}</div>' * bool(sides["scalar"]),
         piece("board", **sides, body=_body(data, book)),
         key(book.marks("".join(sides.values())) | ({"fault"} if data["faults"] else set())),
@@ -61,9 +59,10 @@ def _walk(data: Data) -> str:
 
 def _head(data: Data) -> str:
     note = f" {shown(data)}" if data["kept"] < data["steps"] else ""
-    total, busy = moved(data, "<b>{}</b>"), working(data)
     name, rest = map(html.escape, title(data).split(": ", 1))
-    return piece("head", name=name, rest=rest, moved=total, working=busy, note=note)
+    return piece(
+        "head", name=name, rest=rest, moved=data["moved"], working=working(data), note=note
+    )
 
 
 def _faults(data: Data) -> str:
@@ -106,18 +105,6 @@ def _strip(data: Data) -> str:
     rows += _row([work > 0 for work in data["work"]], "work", "skipped")
     labels = "".join(f'<div title="{name}">{name}</div>' for name in names)
     return piece("strip", labels=labels, count=data["kept"], rows=rows)
-
-
-def _meters(data: Data, book: Book) -> str:
-    """Bytes that have been read and written, up to and with a step."""
-    drawn = []
-    for way, mark in (("read", "read"), ("written", "done")):
-        said = book.element("b", each([amount(size) for size in data["moved"][way]]))
-        full = 100 * np.array(data["moved"][way]) / (data[way] or 1)
-        wide = book.attributes(style=each([f"width:{share:.4g}%" for share in full.tolist()]))
-        total = amount(data[way])
-        drawn.append(piece("meter", way=way, said=said, total=total, mark=mark, wide=wide))
-    return f'<div class="pz-bytes">{"".join(drawn)}</div>'
 
 
 def _row(moves: Sequence[bool], high: str, low: str) -> str:

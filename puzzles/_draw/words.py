@@ -28,20 +28,13 @@ def summary(data: Data) -> list[str]:
     for operand in data["operands"]:
         words = " ".join(describe(operand)).strip()
         lines.append(f"{operand['name']}: {words}; {_totals(operand)}")
-    lines.append(f"HBM: {moved(data)}")
+    lines.append(f"HBM: {data['moved']}")
     if data["steps"]:
         words = working(data)
         lines.append(f"{words[0].upper()}{words[1:]}.")
     if data["kept"] < data["steps"]:
         lines.append(shown(data))
     return lines
-
-
-def moved(data: Data, form: str = "{}") -> str:
-    """What the whole launch reads and writes; each amount in a form of its own."""
-    bound = data["bound"]
-    read, written = (form.format(amount(data[way])) for way in ("read", "written"))
-    return f"read {bound}{read}, written {bound}{written}"
 
 
 def working(data: Data) -> str:
