@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from puzzles._check import described, display, find_for, our_bug, say
-from puzzles._draw import plot_svg, plot_text, walk_data, walk_page, walk_text
+from puzzles._draw import plot_svg, walk_data, walk_page, walk_text
 from puzzles._judge import Code, is_function, told
 from puzzles._ladders import UnknownPuzzle
 from puzzles._launch import Launch, Traced, Unreadable, nothing_launched, trace_call
@@ -17,10 +17,6 @@ from puzzles._receipt import receipt_html, receipt_text
 from puzzles._rules import sentence
 from puzzles._tpu import CHIPS, NoEstimate, lowered
 from puzzles._tpu import estimated_cycles as cycles_by_libtpu
-
-
-class _Sentence(Exception):
-    """There is nothing to show; the text says why and what to do."""
 
 
 def show(fn: Callable, *args: object) -> None:
@@ -47,7 +43,7 @@ def receipt(fn: Callable, *args: object, chip: str = "v5e") -> None:
 
     def count() -> None:
         if chip not in CHIPS:
-            raise _Sentence(f"no chip is called {chip!r}; there are {', '.join(CHIPS)}")
+            raise Unreadable(f"no chip is called {chip!r}; there are {', '.join(CHIPS)}")
         launches, traced = _looked_at(fn, args, "receipt")
         refused = [finding.words for finding in lowered(traced)] if traced else []
         text = receipt_text(tuple(launches), chip, limits=True, refused=refused)
@@ -76,7 +72,8 @@ def plot(values: Sequence[float], title: str = "") -> None:
     if not len(values):
         raise ValueError("nothing to plot: the sequence is empty")
     numbers = [float(value) for value in values]
-    words, picture = plot_text(numbers, title), plot_svg(numbers, title)
+    words = " ".join([f"{title}:"] * bool(title) + [f"{value:.4g}" for value in numbers])
+    picture = plot_svg(numbers, title)
     if picture is None:
         say(words)
     else:
@@ -87,7 +84,7 @@ def _told(act: Callable[[], None], what: str) -> None:
     """Act, or say why not: nothing is raised."""
     try:
         act()
-    except (_Sentence, Unreadable) as error:
+    except Unreadable as error:
         say(str(error))
     except KeyboardInterrupt:
         say("interrupted: nothing was shown; run the cell again.")
@@ -98,10 +95,10 @@ def _told(act: Callable[[], None], what: str) -> None:
 def _looked_at(fn: Any, args: tuple, asked: str) -> tuple[list[Launch], Traced | None]:
     """The launches of a learner's callable, and its trace if they come from one.
 
-    Raises _Sentence or Unreadable where there are none.
+    Raises Unreadable where there are none: its text says why, and what to do.
     """
     if not callable(fn) or isinstance(fn, type):
-        raise _Sentence(sentence("no launch to look at", got=described(fn), asked=asked))
+        raise Unreadable(sentence("no launch to look at", got=described(fn), asked=asked))
     puzzle, why = None, ""
     if is_function(fn):  # a method, or an object that can be called, is no puzzle's answer
         try:
@@ -110,10 +107,10 @@ def _looked_at(fn: Any, args: tuple, asked: str) -> tuple[list[Launch], Traced |
             why = str(error)
     if puzzle is None and not args and _needs_arguments(fn):
         if "is a kernel" in why:
-            raise _Sentence(why)
+            raise Unreadable(why)
         near = f"{why} " if "did you mean" in why else ""
         call = f"{asked}(fn, x, ...)"
-        raise _Sentence(f"{near}To see a function that is no puzzle, pass its arguments: {call}")
+        raise Unreadable(f"{near}To see a function that is no puzzle, pass its arguments: {call}")
     observe = None
     if puzzle is not None and not args:
         args, observe = puzzle.arguments(0), puzzle.observe
@@ -127,15 +124,15 @@ def _looked_at(fn: Any, args: tuple, asked: str) -> tuple[list[Launch], Traced |
                     raise
                 # The puzzle's arguments may be for what it observes of the function.
                 launches, traced = _launches(puzzle, observe(fn), args)
-    except (Unreadable, _Sentence):
+    except Unreadable:
         raise
     except Exception as error:
         left = None if puzzle is None else Code(puzzle, fn).gap
         if left:
-            raise _Sentence(sentence("no launch yet", name=left[0])) from None
-        raise _Sentence(told(error)) from None
+            raise Unreadable(sentence("no launch yet", name=left[0])) from None
+        raise Unreadable(told(error)) from None
     if not launches:
-        raise _Sentence(nothing_launched(traced) if traced else "it configures no launch")
+        raise Unreadable(nothing_launched(traced) if traced else "it configures no launch")
     return launches, traced
 
 
@@ -148,7 +145,7 @@ def _launches(
             try:
                 puzzle.accepts(answer, *args)
             except AssertionError as error:
-                raise _Sentence(str(error)) from None
+                raise Unreadable(str(error)) from None
         return list(puzzle.launches(answer, *args)), None
     traced = trace_call(fn, *args)
     return list(traced.launches), traced

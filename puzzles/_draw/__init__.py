@@ -2,7 +2,7 @@
 
 `walk_data` takes a launch apart, `walk_page` and `walk_text` draw the walk through its grid, and
 the copies that it makes by hand; `block_squares` draws the map of right and wrong blocks,
-`plot_svg` and `plot_text` a few numbers, `film` some steps of a launch, `copies_strip` its copies.
+`plot_svg` a few numbers, `film` some steps of a launch, `copies_strip` its copies by hand.
 The rest is what walks, verdicts and the diagrams of the notebooks share: palette and marks.
 """
 
@@ -29,5 +29,5 @@ from puzzles._draw.palette import (
     text,
     text_width,
 )
-from puzzles._draw.plot import block_squares, plot_svg, plot_text
+from puzzles._draw.plot import block_squares, plot_svg
 from puzzles._draw.words import walk_text

@@ -17,7 +17,6 @@ from puzzles._draw.panel import (
     beyond,
     frame,
     lines_and_numbers,
-    now_path,
     place,
     slice_of,
     untouched,
@@ -44,19 +43,16 @@ def head(operand: Data) -> str:
 
 def marks_of(data: Data, operand: Data) -> list[str]:
     """The mark of the block that each page holds."""
-    faults = [f for f in data["faults"] if f["operand"] == operand["name"]]
-    always = any(f["kind"] == "misaligned" for f in faults)  # in every block of it
-    at_fault = {f["at"] for f in faults if f["kind"] != "never-written"}
-    return [
-        "fault" if always or k in at_fault else STATES[state][1]
-        for k, state in enumerate(operand["states"])
-    ]
+    at_fault = {f["at"] for f in data["faults"] if f["operand"] == operand["name"]}
+    states = enumerate(operand["states"])
+    return ["fault" if k in at_fault else STATES[state][1] for k, state in states]
 
 
 def moving_panel(data: Data, book: Book, operand: Data, view: Data) -> str:
     """What moves in blocks: which block each page holds, and the array with its marks."""
     never, total = len(operand["never"]), math.prod(operand["counts"])
-    small = [f"{never:,} of {total:,} blocks never touched"] * bool(never)
+    small = [f"one of {view['slices']:,} slices is drawn"] * view["one"]
+    small += [f"{never:,} of {total:,} blocks never touched"] * bool(never)
     dots = [f"pz-dot pz-d-{mark}" for mark in marks_of(data, operand)]
     lines = (1.1 * text_width(line, 11) for line in describe(operand))
     return piece(
@@ -66,7 +62,7 @@ def moving_panel(data: Data, book: Book, operand: Data, view: Data) -> str:
         where=book.element("b", each(list(map(tuple_words, operand["blocks"])))),
         state=book.element("span", each([STATES[state][0] for state in operand["states"]])),
         dot=book.attributes(class_=each(dots)),
-        small="<br>".join([*_slice_words(book, operand, view), *small]),
+        small="<br>".join(small),
         view=view,
         name=html.escape(operand["name"]),
         grid=" by ".join(map(str, operand["counts"])) or "one",
@@ -93,7 +89,7 @@ def picture(data: Data, book: Book, operand: Data, view: Data) -> str:
         known.add(block)
     now = book.attributes(
         class_=each([f"pz-now pz-m-{mark}{o}" for mark, o in zip(marks, over, strict=True)]),
-        d=each([now_path(box) for box in boxes]),
+        d=each([rect(x + 1, y + 1, w - 2, h - 2) for x, y, w, h in boxes]),  # its outline inside
     )
     layers = [
         (f"pz-never pz-m-{'fault' if lost else 'untouched'}", each(areas)),
@@ -134,15 +130,6 @@ def _fill(book: Book, operand: Data, boxes: Sequence[Box]) -> str:
     return f'<path class="pz-m-summed" {book.attributes(d=each(paths))}/>'
 
 
-def _slice_words(book: Book, operand: Data, view: Data) -> list[str]:
-    """Which of several slices a page's block is in."""
-    if view["slices"] == 1:
-        return []
-    axes = ", ".join(map(str, range(len(operand["shape"]) - 2)))
-    number = each([f"{slice_of(operand, start):,}" for start in operand["starts"]])
-    return [f"slice {book.element('b', number)} of {view['slices']:,} along axis {axes}"]
-
-
 def still_panel(data: Data, book: Book, operand: Data, view: Data | None) -> str:
     """What stays in place: scratch, whose sum may grow, and what lies in HBM."""
     words, name = html.escape(still_words(operand)), head(operand)
@@ -161,35 +148,20 @@ def still_box(data: Data, book: Book, operand: Data, view: Data) -> str:
 def list_panel(data: Data, book: Book, operand: Data) -> str:
     """A prefetched array: its numbers in rows that wrap, those that a step reads marked."""
     shape, _ = describe(operand)
+    name, what = html.escape(operand["name"]), html.escape(f"{shape}; {still_words(operand)}")
     read = np.array(operand["used"], np.int64).reshape(-1, data["kept"])
-    used = [sorted(set(column) - {-1}) for column in read.T.tolist()]
-    return piece(
-        "panel of a list",
-        name=html.escape(operand["name"]),
-        what=html.escape(f"{shape}; {still_words(operand)}"),
-        cells=_cells(book, operand, used),
-        read=book.element("div", each([_read_words(operand, one) for one in used]), "pz-read"),
-    )
+    return piece("panel of a list", name=name, what=what, cells=_cells(book, operand, read))
 
 
-def _read_words(operand: Data, used: list[int]) -> str:
-    """Which entries a step reads, and what they are where they are printed."""
-    found = []
-    for flat in used:
-        index = ", ".join(str(int(i)) for i in np.unravel_index(flat, operand["shape"] or (1,)))
-        here = operand["numbers"][flat : flat + 1]  # empty beyond those that are printed
-        found.append(f"[{index}]" + "".join(f" = {number}" for number in here))
-    return "reads " + ", ".join(found) if found else "not read"
-
-
-def _cells(book: Book, operand: Data, used: list[list[int]]) -> str:
+def _cells(book: Book, operand: Data, read: np.ndarray) -> str:
     """The numbers, a row of the array in a row of the page."""
     numbers = operand["numbers"]
     drawn = '<div class="pz-cells">'
     for n, number in enumerate(numbers):
         if n and len(operand["shape"]) > 1 and n % operand["shape"][-1] == 0:
             drawn += '</div><div class="pz-cells">'
-        mark = book.attributes(class_=each(["pz-used" * (n in one) for one in used]))
+        used = (read == n).any(axis=0)
+        mark = book.attributes(class_=each(["pz-used" * bool(one) for one in used]))
         drawn += f"<i {mark}>{number}</i>"
     more = f'<div class="pz-what">the first {len(numbers)} of {math.prod(operand["shape"]):,}</div>'
     return drawn + "</div>" + more * (len(numbers) < math.prod(operand["shape"]))

@@ -108,9 +108,7 @@ def _along(first: int, whole: int, size: int, scale: float) -> tuple[float, floa
     low, high = max(first, 0), min(first + size, whole)
     if high <= low:
         return (-18.0, 14.0) if first < 0 else (whole * scale + 4, 14.0)
-    if (high - low) * scale < 2:  # thinner than a line: on whole pixels, where many coincide
-        return float(math.floor(low * scale)), 2.0
-    return low * scale, (high - low) * scale
+    return low * scale, max((high - low) * scale, 2.0)
 
 
 def _hanging(view: Data, start: Sequence[int]) -> list[float]:
@@ -128,13 +126,6 @@ def beyond(view: Data, operand: Data, start: Sequence[int]) -> str:
     below, right = _hanging(view, start)
     drawn = rect(x + w, y, right, h) * (right > 0)
     return drawn + rect(x, y + h, w + right, below) * (below > 0)
-
-
-def now_path(place: Box) -> str:
-    """The current block; its outline stays inside, but goes around it where there is no room."""
-    x, y, w, h = place
-    inset = 1.0 if min(w, h) >= 9 else -1.0
-    return rect(x + inset, y + inset, w - 2 * inset, h - 2 * inset)
 
 
 def untouched(view: Data, operand: Data) -> dict[int, list[str]]:

@@ -36,13 +36,6 @@ def plot_svg(values: Sequence[float], title: str) -> str | None:
     return drawn.replace("#000000", "currentColor")
 
 
-def plot_text(values: Sequence[float], title: str) -> str:
-    """Numbers as a table: a line for each place."""
-    wide = len(str(len(values) - 1))
-    rows = [f"{place:>{wide}}  {value:.4g}" for place, value in enumerate(values)]
-    return "\n".join([title] * bool(title) + rows)
-
-
 def block_squares(words: str) -> str:
     """The map of right and wrong blocks as small squares; other lines as they are."""
     rows, drawn, y, width = words.splitlines(), [], 0, 0.0

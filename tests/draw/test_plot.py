@@ -22,12 +22,12 @@ def test_the_same_numbers_give_the_same_picture():
     assert plot_svg([3.0, 2.0, 1.0], "loss") == plot_svg([3.0, 2.0, 1.0], "loss")
 
 
-def test_without_matplotlib_they_are_a_table(
+def test_without_matplotlib_they_are_printed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     puzzles.plot([0.5, float("nan")], "loss")
-    assert capsys.readouterr().out == "loss\n0  0.5\n1  nan\n"
+    assert capsys.readouterr().out == "loss: 0.5 nan\n"
 
 
 def test_nothing_to_plot_is_said():

@@ -342,30 +342,27 @@ def test_prefetched_numbers_are_listed_and_untouched_blocks_are_hatched():
     assert "no step ever touches it" in parsed.text
     assert data["operands"][0]["used"] == [[0, 1, 2, 3, 4, 5]]
     assert len(parsed.having("pz-used")) == 1
-    assert "reads [0] = 0" in parsed.text
 
 
 def test_all_that_a_step_reads_is_marked_whoever_reads_it():
     """An index map at every step; the kernel where it comes by."""
     puzzle = puzzles.find("grouped_matmul")
-    page, data = draw(puzzle.solution, puzzle.arguments(0))
+    _, data = draw(puzzle.solution, puzzle.arguments(0))
     lists = {o["name"]: o for o in data["operands"] if o["role"] == "scalar"}
     at = {name: [one[3] for one in o["used"]] for name, o in lists.items()}
     assert at["group_ids_ref"] == [1, 1]
     assert at["tile_ids_ref"] == [1, 1, 0]
     assert at["offsets_ref"] == [2, 3]
-    assert "not read" in Page(page).text  # offsets_ref at step 0
 
 
 def test_few_slices_lie_side_by_side_and_of_many_the_current_one_is_shown():
-    few, data = draw(*experts())
+    _, data = draw(*experts())
     view = views(data)[2]
     assert (view["slices"], view["one"], len(view["x"])) == (5, False, 5)
-    assert "slice 0 of 5 along axis 0" in Page(few).text
     many, data = draw(*experts(count=64))
     view = views(data)[2]
     assert (view["slices"], view["one"], len(view["x"])) == (64, True, 1)
-    assert "slice 0 of 64 along axis 0" in Page(many).text
+    assert "one of 64 slices is drawn" in Page(many).text
 
 
 @pytest.mark.parametrize(
