@@ -337,7 +337,6 @@ DIAGRAMS: dict[str, Callable[[], str]] = {
             "The next row of blocks.",
         ],
         "One step, one output block",
-        unsaid=("beyond",),
     ),
     "basics/row_sum": strip(
         "row_sum",

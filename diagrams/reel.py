@@ -26,6 +26,6 @@ def reel(parts: Sequence[tuple[str, Launch]], title: str, says: str) -> str:
     body.append(p.text(20, y, note, size=11, muted=True))
     y += 14
     used = p.marks_in("".join(body))
-    legend, height = p.legend([m for m in p.MARKS if m in used], 20, y, width - 40)
+    legend, height = p.legend(used, 20, y, width - 40)
     drawn = "".join([*body, legend])
     return p.document(width, y + height + 20, drawn, title, says, p.mark_rules(used))

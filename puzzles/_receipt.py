@@ -112,6 +112,8 @@ def receipt_html(text: str) -> str:
 def _one(launches: tuple[Launch, ...], chip: Chip) -> str:
     (launch,) = launches
     often = "" if launch.times == 1 else f", {_times(launch)}: the rest is for one of them"
+    small = launch.exact and launch.steps >= _MANY and _pipelined(launch)
+    many = launch.steps if small else 0
     rows = {
         "grid": f"{launch.grid} = {launch.steps:,} step{'s' * (launch.steps != 1)}{often}",
         "HBM": moved(launch),
@@ -123,8 +125,8 @@ def _one(launches: tuple[Launch, ...], chip: Chip) -> str:
         "exps": _exps(launch),
         "roof": roof(launch.intensity, chip) if launch.dots and _comparable(launch) else "",
         "time": "" if launch.dots else _time(launch, chip),
-        "steps": _steps(launch, chip),
-        "waits": _waits(launch, chip),
+        "steps": _by_themselves("steps", many, chip.step_seconds, launch, chip),
+        "waits": _by_themselves("waits", _pauses(launch), chip.wait_seconds, launch, chip),
         "data": _data(launch),
         "before": _before(launch),
     }
@@ -133,13 +135,10 @@ def _one(launches: tuple[Launch, ...], chip: Chip) -> str:
 
 def _flight(launch: Launch) -> str:
     """How many of the kernel's own copies are under way whenever it waits for one."""
-    flights = [] if launch.in_flight is None else list(launch.in_flight)
-    if not flights:
-        return ""
-    shown = [str(n) for n in flights]
+    shown = [] if launch.in_flight is None else list(map(str, launch.in_flight))
     if len(shown) > 12:
         shown = [*shown[:6], "…", *shown[-3:]]
-    return f"in flight at each wait: {' '.join(shown)}"
+    return f"in flight at each wait: {' '.join(shown)}" if shown else ""
 
 
 def bounded(launch: Launch, count: str, words: Callable[[float], str]) -> str:
@@ -206,15 +205,12 @@ def _time(launch: Launch, chip: Chip) -> str:
     return f"at least {seconds}: {amount(moved)} at {chip.hbm_bytes_per_second / 1e9:.0f} GB/s"
 
 
-def _steps(launch: Launch, chip: Chip) -> str:
-    """That steps take time by themselves, where that is more than what they move and multiply."""
-    whole = launch.steps * chip.step_seconds
-    if not launch.exact or launch.steps < _MANY or not _pipelined(launch):
+def _by_themselves(what: str, count: int, each: float, launch: Launch, chip: Chip) -> str:
+    """That steps or waits take long, where that is more than what is moved and multiplied."""
+    if count * each <= max(times(launch.hbm_bytes, launch.dot_flops, chip)):
         return ""
-    if whole <= max(times(launch.hbm_bytes, launch.dot_flops, chip)):
-        return ""
-    each, in_all = seconds_words(chip.step_seconds), seconds_words(whole)
-    return sentence("steps by themselves", count=launch.steps, each=each, whole=in_all)
+    facts = dict(count=count, each=seconds_words(each), whole=seconds_words(count * each))
+    return sentence(f"{what} by themselves", **facts)
 
 
 def step_seconds(launches: Sequence[Launch], chip: Chip) -> float:
@@ -235,15 +231,6 @@ def _pauses(launch: Launch) -> int:
     far = {copy.source for copy in launch.copies if copy.spaces[0] == "hbm"}
     found = (launch.waits or {}) if far else {}
     return max((its.pauses for name, its in found.items() if name in far), default=0)
-
-
-def _waits(launch: Launch, chip: Chip) -> str:
-    """That the kernel's waits take long, where that is more than what it moves and multiplies."""
-    whole = wait_seconds((launch,), chip)
-    if whole <= max(times(launch.hbm_bytes, launch.dot_flops, chip)):
-        return ""
-    each, in_all = seconds_words(chip.wait_seconds), seconds_words(whole)
-    return sentence("waits by themselves", count=_pauses(launch), each=each, whole=in_all)
 
 
 def _pipelined(launch: Launch) -> bool:

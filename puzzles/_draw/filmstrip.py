@@ -33,14 +33,13 @@ def film(
     says: str,
     notes: Sequence[str],
     *,
-    unsaid: Sequence[str] = (),
     over: Callable[[int, Still], str] | None = None,
     drawn: Sequence[str] = (),
 ) -> str:
     """An SVG file of the given steps of `launch`, one note beside each.
 
-    unsaid: marks that the notes explain. over: draws over what the n-th row has of an operand; all
-    are larger then, and without their sums. drawn: the marks that it uses.
+    over: draws over what the n-th row has of an operand; all are larger then, and without their
+    sums. drawn: the marks that it uses.
     """
     data = walk_data(launch)
     if over:
@@ -74,8 +73,7 @@ def film(
     longest = max(p.text_width(note, 12) for note in notes)
     width = max(lefts[-1] + longest + 26, 80 + p.text_width(title, 16))
     used = marks_in("".join(body)) | set(drawn)
-    said = [mark for mark in p.MARKS if mark in used and mark not in unsaid]
-    legend, height = p.legend(said, 20, y + 6, width - 40)
+    legend, height = p.legend(used, 20, y + 6, width - 40)
     body.append(legend)
     return p.document(width, y + height + 26, "".join(body), title, says, mark_rules(used))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import math
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -134,11 +134,13 @@ def text(
     )
 
 
-def legend(marks: Sequence[str], x: float, y: float, width: float) -> tuple[str, float]:
+def legend(marks: Container[str], x: float, y: float, width: float) -> tuple[str, float]:
     """Swatches with their meanings, wrapped to `width`; returns the drawing and its height."""
     drawn, left, top, size = [], x, y, 11
-    for name in marks:
-        words = MARKS[name].means
+    for name, mark in MARKS.items():
+        if name not in marks:
+            continue
+        words = mark.means
         room = 20 + text_width(words, size) + 18
         if left > x and left + room > x + width:
             left, top = x, top + size + 10
