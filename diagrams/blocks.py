@@ -32,7 +32,7 @@ def block_map(launch: Launch, mask: np.ndarray, title: str, says: str) -> str:
                     at = left + c * _SCALE, top + r * _SCALE
                     hidden.append(p.rect(*at, _FINE * _SCALE, _FINE * _SCALE))
         if hidden:
-            colour = p.MARKS["masked"].looks["fill"]
+            colour = p.MARKS["masked"]["looks"]["fill"]
             body.append(f'<path d="{"".join(hidden)}" fill="{colour}" fill-opacity=".45"/>')
     for i in range(T // bq):
         y = top + (i + 0.5) * bq * _SCALE + 4

@@ -102,7 +102,7 @@ def memories() -> str:
     ]
     arrows += [(400, 480, 100, "fetched", "read"), (480, 400, 142, "written", "write")]
     for start, end, y, mark, words in arrows:
-        colour = p.MARKS[mark].looks["fill"]
+        colour = p.MARKS[mark]["looks"]["fill"]
         tip = 8 if end < start else -8
         body.append(
             f'<path d="M{start} {y}H{end + tip}M{end} {y}l{tip} -5v10z" stroke="{colour}" '

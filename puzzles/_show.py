@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from puzzles._check import described, display, find_for, our_bug, say
@@ -26,12 +27,9 @@ def show(fn: Callable, *args: object) -> None:
     computes. Without arguments, a puzzle's function is drawn on the puzzle's first case. Shapes
     will do: `jax.ShapeDtypeStruct(shape, dtype)`. No kernel runs.
     """
-
-    def draw() -> None:
+    with _told("drawing this"):
         walks = [walk_data(launch) for launch in _looked_at(fn, args, "show")[0]]
         display("\n\n".join(map(walk_text, walks)), walk_page(walks))
-
-    _told(draw, "drawing this")
 
 
 def receipt(fn: Callable, *args: object, chip: str = "v5e") -> None:
@@ -40,16 +38,13 @@ def receipt(fn: Callable, *args: object, chip: str = "v5e") -> None:
     Without arguments, a puzzle's function is counted on the puzzle's first case. Shapes will do, of
     production's sizes, too.
     """
-
-    def count() -> None:
+    with _told("counting this"):
         if chip not in CHIPS:
             raise Unreadable(f"no chip is called {chip!r}; there are {', '.join(CHIPS)}")
         launches, traced = _looked_at(fn, args, "receipt")
         refused = [finding.words for finding in lowered(traced)] if traced else []
         text = receipt_text(tuple(launches), chip, limits=True, refused=refused)
         display(text, receipt_html(text))
-
-    _told(count, "counting this")
 
 
 def estimated_cycles(fn: Callable, *args: object, chip: str = "v5e") -> int | None:
@@ -80,10 +75,11 @@ def plot(values: Sequence[float], title: str = "") -> None:
         display(words, picture)
 
 
-def _told(act: Callable[[], None], what: str) -> None:
-    """Act, or say why not: nothing is raised."""
+@contextlib.contextmanager
+def _told(what: str) -> Iterator[None]:
+    """What is raised is said."""
     try:
-        act()
+        yield
     except Unreadable as error:
         say(str(error))
     except KeyboardInterrupt:

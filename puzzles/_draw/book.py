@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from puzzles._draw.palette import COLOURS, MARKS, SANS, VERMILLION, cell
+from puzzles._draw.palette import COLOURS, MARKS, SANS, VERMILLION, cell, code
 
 # What the paths of a picture are beside their marks.
 _SHAPES = {
@@ -35,7 +35,7 @@ def marks_in(drawn: str) -> set[str]:
 
 def mark_rules(names: Iterable[str]) -> str:
     """The rules of a picture that shows these marks."""
-    looks = {f"m-{name}": MARKS[name].looks.items() for name in MARKS if name in set(names)}
+    looks = {f"m-{name}": MARKS[name]["looks"].items() for name in MARKS if name in set(names)}
     rules = {name: ";".join(map(":".join, look)) for name, look in looks.items()} | _SHAPES
     return "\n".join(f".pz-{name}{{{rule}}}" for name, rule in rules.items())
 
@@ -66,8 +66,14 @@ def piece(name: str, /, **values: object) -> str:
 def key(marks: Container[str]) -> str:
     """What marks mean, as HTML."""
     shown = ((cell(0.5, 0.5, 13, 13, name), mark) for name, mark in MARKS.items() if name in marks)
-    items = (piece("mark", swatch=swatch, means=mark.means) for swatch, mark in shown)
+    items = (piece("mark", swatch=swatch, means=mark["means"]) for swatch, mark in shown)
     return f'<div class="pz-legend">{"".join(items)}</div>'
+
+
+def faults(says: Iterable[str]) -> str:
+    """What is wrong, as HTML; nothing where nothing is."""
+    items = "".join(f'<li><span class="pz-x">✗</span> {code(one)}</li>' for one in says)
+    return f'<ul class="pz-faults">{items}</ul>' if items else ""
 
 
 @cache

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from puzzles import _rules
-from puzzles._draw.book import Book, each, key, piece
+from puzzles._draw.book import Book, each, faults, key, piece
 from puzzles._draw.data import Data
 from puzzles._draw.palette import code, hatch, plural, px, rect, text, text_width, tuple_words
 from puzzles._tpu import Timeline
@@ -39,11 +39,10 @@ def summary(found: Timeline) -> str:
     return f"{words} {found.unknown}".strip()
 
 
-def fault(found: Timeline) -> str:
+def wrong(found: Timeline) -> list[str]:
     """The first thing that goes wrong, if any does; it brings others with it."""
-    if len(found.faults) < 2:
-        return "".join(one.says for one in found.faults)
-    return f"{found.faults[0].says} {_rules.sentence('crossed too')}"
+    others = f" {_rules.sentence('crossed too')}" * (len(found.faults) > 1)
+    return [f"{one.says}{others}" for one in found.faults[:1]]
 
 
 def sentence(found: Timeline, number: int) -> str:
@@ -105,8 +104,7 @@ def marked(found: Timeline) -> Marked:
 
 def copies_text(found: Timeline) -> list[str]:
     """What the picture comes to."""
-    lines = ["", f"copies by hand: {summary(found)}"]
-    return lines + [f"✗ {fault(found)}"] * bool(found.faults)
+    return ["", f"copies by hand: {summary(found)}", *(f"✗ {says}" for says in wrong(found))]
 
 
 def copies_section(data: Data) -> str:
@@ -115,10 +113,7 @@ def copies_section(data: Data) -> str:
     head = f'<div class="pz-copied"><b>Copies by hand.</b> {html.escape(summary(found))}</div>'
     if not found.moments:
         return f'<div class="pz-copies">{head}</div>'
-    opened, wrong = 0, ""
-    if found.faults:
-        opened, says = found.faults[0].moment, code(fault(found))
-        wrong = piece("what goes wrong first", says=says, at=opened, moment=opened + 1)
+    opened = found.faults[0].moment if found.faults else 0
     names, count = map(html.escape, rows(found)), len(found.moments)
     x = edges(found, max(_NARROW, min(_WIDE, _ROOM // count)))
     top = _STEPS if data["grid"] else 0.0
@@ -127,7 +122,7 @@ def copies_section(data: Data) -> str:
     pages = piece(
         "copies",
         head=head,
-        wrong=wrong,
+        wrong=faults(wrong(found)),
         moment=book.element("b", each(map(str, range(1, count + 1)))),
         count=count,
         steps='<div class="pz-grid">grid step</div>' * bool(data["grid"]),

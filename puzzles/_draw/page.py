@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from puzzles._draw.book import Book, each, key, piece, script, style
+from puzzles._draw.book import Book, each, faults, key, piece, script, style
 from puzzles._draw.copies import copies_section
 from puzzles._draw.data import Data
 from puzzles._draw.operand import list_panel, moving_panel, still_panel
-from puzzles._draw.palette import code, rect, tuple_words
+from puzzles._draw.palette import rect
 from puzzles._draw.panel import views
 from puzzles._draw.words import shown, summary, title, working
 
@@ -24,8 +24,9 @@ def walk_page(walks: list[Data]) -> str:
 
 
 def _walk(data: Data) -> str:
+    wrong = faults(fault["says"] for fault in data["faults"])
     if not data["steps"]:
-        body = _faults(data) + "<p>The grid is empty: no step runs.</p>"
+        body = wrong + "<p>The grid is empty: no step runs.</p>"
         return f'<div class="pz-walk">{_head(data)}{body}</div>'
     book = Book("grid step", data["kept"], data["open"])
     sides = {"scalar": "", "any": "", "input": "", "output": "", "scratch": ""}
@@ -43,7 +44,7 @@ def _walk(data: Data) -> str:
     copied = copies_section(data) if data["copies"] else ""
     parts = [
         _head(data),
-        _faults(data),
+        wrong,
         copied,
         _bar(data, book),
         _strip(data),
@@ -63,17 +64,6 @@ def _head(data: Data) -> str:
     return piece(
         "head", name=name, rest=rest, moved=data["moved"], working=working(data), note=note
     )
-
-
-def _faults(data: Data) -> str:
-    items = []
-    for fault in data["faults"]:
-        go = ""
-        if fault["at"] is not None and data["kept"] > 1:
-            step = tuple_words(np.unravel_index(data["at"][fault["at"]], data["grid"]))
-            go = f' <span data-go="{fault["at"]}" title="look at {step}"></span>'
-        items.append(f'<li><span class="pz-x">✗</span> {code(fault["says"])}{go}</li>')
-    return f'<ul class="pz-faults">{"".join(items)}</ul>' if items else ""
 
 
 def _bar(data: Data, book: Book) -> str:

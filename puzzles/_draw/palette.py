@@ -5,8 +5,7 @@ from __future__ import annotations
 import html
 import math
 import tomllib
-from collections.abc import Container, Mapping
-from dataclasses import dataclass
+from collections.abc import Container
 from pathlib import Path
 from typing import Any
 
@@ -20,25 +19,12 @@ COLOURS = dict(BLUE=BLUE, SKY=SKY, GREEN=GREEN, PURPLE=PURPLE, VERMILLION=VERMIL
 SANS = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
 MONO = "ui-monospace, 'SFMono-Regular', Menlo, Consolas, 'DejaVu Sans Mono', monospace"
 
-
-@dataclass(frozen=True)
-class Mark:
-    """What a mark of marks.toml means, its attributes, and its hatch, if it has one."""
-
-    means: str
-    looks: Mapping[str, str]
-    hatch: str = ""
-
-
-_ROWS = tomllib.loads(Path(__file__).with_name("marks.toml").read_text(encoding="utf-8"))
-MARKS = {
-    name: Mark(
-        row["means"],
-        {what: COLOURS.get(value, str(value)) for what, value in row["looks"].items()},
-        row.get("hatch", ""),
-    )
-    for name, row in _ROWS.items()
-}
+# By its name what a mark means, its attributes, and its hatch, if it has one: marks.toml.
+MARKS = tomllib.loads(Path(__file__).with_name("marks.toml").read_text(encoding="utf-8"))
+for _mark in MARKS.values():
+    _mark["looks"] = {
+        what: COLOURS.get(value, str(value)) for what, value in _mark["looks"].items()
+    }
 
 _GAP = 6  # pixels between lines of a hatch
 
@@ -81,14 +67,14 @@ def _diagonals(x: float, y: float, w: float, h: float) -> list[tuple[float, floa
 
 def cell(x: float, y: float, w: float, h: float, mark: str) -> str:
     """One block with its mark, hatch included; needs no style sheet."""
-    m = MARKS[mark]
-    width = float(m.looks.get("stroke-width", 0))
+    looks, kind = MARKS[mark]["looks"], MARKS[mark].get("hatch")
+    width = float(looks.get("stroke-width", 0))
     inset = width / 2  # an outline stays inside its block
-    looks = " ".join(f'{name}="{value}"' for name, value in m.looks.items())
-    drawn = f'<path d="{rect(x + inset, y + inset, w - width, h - width)}" {looks}/>'
-    if m.hatch:
-        lines = hatch(x + width, y + width, w - 2 * width, h - 2 * width, m.hatch)
-        stroke = m.looks.get("stroke", INK)
+    attributes = " ".join(f'{name}="{value}"' for name, value in looks.items())
+    drawn = f'<path d="{rect(x + inset, y + inset, w - width, h - width)}" {attributes}/>'
+    if kind:
+        lines = hatch(x + width, y + width, w - 2 * width, h - 2 * width, kind)
+        stroke = looks.get("stroke", INK)
         drawn += f'<path d="{lines}" stroke="{stroke}" stroke-opacity=".5" fill="none"/>'
     return drawn
 
@@ -140,7 +126,7 @@ def legend(marks: Container[str], x: float, y: float, width: float) -> tuple[str
     for name, mark in MARKS.items():
         if name not in marks:
             continue
-        words = mark.means
+        words = mark["means"]
         room = 20 + text_width(words, size) + 18
         if left > x and left + room > x + width:
             left, top = x, top + size + 10

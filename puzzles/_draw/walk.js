@@ -98,9 +98,6 @@ const start = root => {
   if (last) {
     bar.prepend(keys);
     slot.append(slider);
-    for (const span of own('[data-go]')) {
-      span.replaceWith(button(span.title, span.title, () => { jump(+span.dataset.go); slider.focus(); }));
-    }
     area.addEventListener('click', event => {
       const box = area.getBoundingClientRect(), at = event.clientX - box.left;
       if (event.target === slider) return;
