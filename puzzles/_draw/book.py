@@ -170,12 +170,11 @@ class Book:
         texts = (text for one in self._kept for text in one.texts)
         return set(re.findall(r"pz-m-(\w+)", " ".join((drawn, *texts))))
 
-    def bound(self, inside: str, classes: str, label: str = "") -> str:
+    def bound(self, inside: str, classes: str, label: str) -> str:
         """The whole of it: what is inside, and what the script needs."""
-        named = f' role="group" aria-label="{label}"' if label else ""
         return (
-            f'<div class="{classes} pz-book" style="--k:{self.opened}" data-script="{version()}"'
-            f"{named}>{inside}{self._script()}</div>"
+            f'<div class="{classes} pz-book" style="--k:{self.opened}" data-script="{version()}" '
+            f'role="group" aria-label="{label}">{inside}{self._script()}</div>'
         )
 
     def _script(self) -> str:

@@ -116,7 +116,7 @@ def copies_section(data: Data) -> str:
     opened = found.faults[0].moment if found.faults else 0
     names, count = map(html.escape, rows(found)), len(found.moments)
     x = edges(found, max(_NARROW, min(_WIDE, _ROOM // count)))
-    top = _STEPS if data["grid"] else 0.0
+    picture, height = copies_picture(found, x, data["grid"])
     book = Book("moment", count, opened)
     here = [f"left:{px(a)}px;width:{px(b - a)}px" for a, b in itertools.pairwise(x)]
     pages = piece(
@@ -129,22 +129,23 @@ def copies_section(data: Data) -> str:
         labels="".join(f'<div title="{name}">{name}</div>' for name in names),
         edges=" ".join(map(px, x)),
         width=px(x[-1]),
-        height=px(top + _ROW * (1 + len(found.slots))),
-        picture=copies_picture(found, x, top, data["grid"]),
+        height=px(height),
+        picture=picture,
         words=book.element("span", each([code(sentence(found, n)) for n in range(count)])),
         here=book.attributes(style=each(here)),
         key=key([name for name, spans in marked(found).items() if spans]),
     )
-    return book.bound(pages, "pz-copies")
+    return book.bound(pages, "pz-copies", "Copies by hand")
 
 
 def copies_picture(
-    found: Timeline, x: Sequence[float], top: float = 0.0, grid: Sequence[int] = ()
-) -> str:
-    """A row for the kernel and one for each slot, below `top`; x: where moments begin.
+    found: Timeline, x: Sequence[float], grid: Sequence[int] = ()
+) -> tuple[str, float]:
+    """A row for the kernel and one for each slot, and their height; x: where moments begin.
 
     grid: the launch's, whose steps stand above.
     """
+    top = _STEPS if grid else 0.0
     bottom = top + _ROW * (1 + len(found.slots))
     lines = [f"M0 {px(top + _ROW * (n + 1) - 0.5)}H{px(x[-1])}" for n in range(len(found.slots))]
     drawn = []
@@ -172,7 +173,7 @@ def copies_picture(
     if spans["fault"]:
         crosses = "".join(hatch(*box, "x") for box in boxes)
         drawn.append(f'<path class="pz-lines pz-lost" d="{crosses}"/>')
-    return "".join(drawn) + _written(found, x, top)
+    return "".join(drawn) + _written(found, x, top), bottom
 
 
 def copies_strip(found: Timeline, left: float, wide: float) -> tuple[str, float, float]:
@@ -181,10 +182,10 @@ def copies_strip(found: Timeline, left: float, wide: float) -> tuple[str, float,
     wide: pixels of a moment.
     """
     x = [left + edge for edge in edges(found, wide)]
-    drawn = copies_picture(found, x)
+    drawn, height = copies_picture(found, x)
     for n, name in enumerate(["kernel", *rows(found)]):
         drawn += text(left - 10, _ROW * n + (29 if n else 22), name, size=12, anchor="end")
-    return drawn, x[-1], _ROW * (1 + len(found.slots))
+    return drawn, x[-1], height
 
 
 def _written(found: Timeline, x: Sequence[float], top: float) -> str:

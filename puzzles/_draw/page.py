@@ -13,7 +13,7 @@ from puzzles._draw.data import Data
 from puzzles._draw.operand import list_panel, moving_panel, still_panel
 from puzzles._draw.palette import rect
 from puzzles._draw.panel import views
-from puzzles._draw.words import shown, summary, title, working
+from puzzles._draw.words import summary, title, working
 
 _HIGH, _LOW = 14.0, 4.0  # of bars in the strip
 
@@ -59,11 +59,12 @@ def _walk(data: Data) -> str:
 
 
 def _head(data: Data) -> str:
-    note = f" {shown(data)}" if data["kept"] < data["steps"] else ""
     name, rest = map(html.escape, title(data).split(": ", 1))
-    return piece(
-        "head", name=name, rest=rest, moved=data["moved"], working=working(data), note=note
-    )
+    words = f"In all: {data['moved']}. {working(data)}."
+    if data["kept"] < data["steps"]:
+        first, steps = data["at"][0] + 1, data["steps"]
+        words += f" Of {steps:,} steps {data['kept']} are shown, from step {first:,} on."
+    return piece("head", name=name, rest=rest, words=words)
 
 
 def _bar(data: Data, book: Book) -> str:

@@ -29,29 +29,15 @@ def summary(data: Data) -> list[str]:
         words = " ".join(describe(operand)).strip()
         lines.append(f"{operand['name']}: {words}; {_totals(operand)}")
     lines.append(f"HBM: {data['moved']}")
-    if data["steps"]:
-        words = working(data)
-        lines.append(f"{words[0].upper()}{words[1:]}.")
-    if data["kept"] < data["steps"]:
-        lines.append(shown(data))
-    return lines
+    return [*lines, f"{working(data)}."]
 
 
 def working(data: Data) -> str:
     """In how many steps the body computes."""
     if data["busy"] is None:
-        return "the body does no floating-point arithmetic"
+        return "The body does no floating-point arithmetic"
     steps = plural(data["steps"], "step", "steps")
-    return f"the body computes in {data['bound']}{data['busy']:,} of {steps}"
-
-
-def shown(data: Data) -> str:
-    """Which steps of a long walk are shown."""
-    first = data["at"][0] + 1
-    return (
-        f"{data['kept']} of {data['steps']:,} steps are shown, from step {first:,} on, and colour "
-        "the blocks; counts and bytes are those of all."
-    )
+    return f"The body computes in {data['bound']}{data['busy']:,} of {steps}"
 
 
 def describe(operand: Data) -> tuple[str, str]:
