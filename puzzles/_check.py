@@ -44,10 +44,9 @@ def check(fn: Callable, seed: int | None = None) -> Verdict | None:
         return _nothing_judged(our_bug("the checker itself"))
     if verdict.passed:
         _passed[verdict.puzzle] = fn
-        unkept = _progress.add(verdict.puzzle)
-        line = _progress_line(verdict.puzzle)
-        notes = (*verdict.notes, f"{line} {unkept}" if unkept else line)
-        verdict = dataclasses.replace(verdict, notes=notes)
+        unkept = _progress.add(verdict.puzzle) or ""
+        line = f"{_progress_line(verdict.puzzle)} {unkept}".strip()
+        verdict = dataclasses.replace(verdict, notes=(*verdict.notes, line))
     display(str(verdict), verdict.html())
     shown(verdict)
     if not verdict.passed and _strict():

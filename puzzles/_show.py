@@ -101,12 +101,15 @@ def _looked_at(fn: Any, args: tuple, asked: str) -> tuple[list[Launch], Traced |
             puzzle = find_for(fn)
         except UnknownPuzzle as error:
             why = str(error)
-    if puzzle is None and not args and _needs_arguments(fn):
-        if "is a kernel" in why:
-            raise Unreadable(why)
-        near = f"{why} " if "did you mean" in why else ""
-        call = f"{asked}(fn, x, ...)"
-        raise Unreadable(f"{near}To see a function that is no puzzle, pass its arguments: {call}")
+    if puzzle is None and not args:
+        try:
+            inspect.signature(fn).bind()
+        except ValueError:
+            pass  # it has no signature
+        except TypeError:
+            near = f"{why} " if "did you mean" in why else ""
+            ask = f"To see a function that is no puzzle, pass its arguments: {asked}(fn, x, ...)"
+            raise Unreadable(why if "is a kernel" in why else f"{near}{ask}") from None
     observe = None
     if puzzle is not None and not args:
         args, observe = puzzle.arguments(0), puzzle.observe
@@ -145,13 +148,3 @@ def _launches(
         return list(puzzle.launches(answer, *args)), None
     traced = trace_call(fn, *args)
     return list(traced.launches), traced
-
-
-def _needs_arguments(fn: Callable) -> bool:
-    try:
-        inspect.signature(fn).bind()
-    except ValueError:  # it has no signature
-        return False
-    except TypeError:
-        return True
-    return False

@@ -36,7 +36,7 @@ def sweep(
         chosen = functools.partial(fn, **choice)
         costs, needed = _costs(chosen, args, chip)
         if measured:
-            needed = _measured(chosen, "_".join(map(str, choice.values())), args)
+            needed = _measured(chosen, args)
         say("".join(f"{one:{wide}}" for one in choice.values()) + f"{costs}{needed:7.0f}")
     receipt = f"µs on a {chip}, by the receipt (nothing was measured)"
     say("µs measured on this TPU" if measured else receipt)
@@ -54,15 +54,10 @@ def _costs(chosen: Callable, args: tuple, chip: str) -> tuple[str, float]:
     return f"{memory}{steps:7}{flops / max(1, moved):7.0f}", needed
 
 
-def _measured(chosen: Callable, name: str, args: tuple) -> float:
+def _measured(chosen: Callable, args: tuple) -> float:
     """Microseconds of a call, one of ten in a row: the median of five rows."""
-
-    def named(*operands: Any) -> Any:
-        with jax.named_scope(name):  # so a profile tells the choices apart
-            return chosen(*operands)
-
     leaves = jax.tree.map(lambda one: jnp.ones(one.shape, one.dtype), args)
-    run, taken = jax.jit(named), []
+    run, taken = jax.jit(chosen), []
     jax.block_until_ready(run(*leaves))  # compiles
     for _ in range(_ROWS):
         start = time.perf_counter()

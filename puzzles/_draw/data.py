@@ -42,7 +42,7 @@ def walk_data(launch: Launch) -> Data:
         "steps": launch.steps,
         "kept": len(at),
         "at": at.tolist(),
-        "open": _opening(found, len(at)),
+        "open": next((f["at"] for f in found if f["at"] is not None), 0),
         "unit": "dot" if launch.dots else "",
         "work": work[at].tolist(),
         "bound": "" if launch.exact else f"{launch.bound} ",
@@ -71,14 +71,6 @@ def _kept(steps: int, wrong: list[int]) -> np.ndarray:
     """The steps that are shown: all, the first ones, or those around the first fault."""
     first = max(0, min(min(wrong, default=0) - STEPS // 2, steps - STEPS))
     return np.arange(first, min(first + STEPS, steps))
-
-
-def _opening(found: list[Data], kept: int) -> int:
-    """Where the walk opens: at the first fault; at the end if blocks are left over there."""
-    for fault in found:
-        if fault["at"] is not None:
-            return int(fault["at"])
-    return kept - 1 if any(f["kind"] == "never-written" for f in found) else 0
 
 
 def _still(operand: Operand, role: str) -> Data:

@@ -86,10 +86,10 @@ def _stills(data: Data, step: int, size: float) -> list[Still]:
     found = []
     book = Book("grid step", data["kept"], step, turned=False)
     for operand, view in zip(data["operands"], views(data, size), strict=True):
-        if "count" in operand and view is not None:
+        if "count" in operand:
             block = place(view, operand, operand["starts"][step])
             drawn = picture(data, book, operand, view)
-        elif view is not None and "filled" in operand:
+        elif view and "filled" in operand:
             block = (1.0, 1.0, view["w"], view["h"])
             box = still_box(data, book, operand, view)
             drawn = f'<g transform="translate(0 {EDGE - 1})">{box}</g>'

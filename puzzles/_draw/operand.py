@@ -80,8 +80,8 @@ def picture(data: Data, book: Book, operand: Data, view: Data) -> str:
     seen, twice = _before(operand, boxes, slices)
     never = untouched(view, operand)
     areas, hatches = zip(*(never.get(number, ("", "")) for number in slices), strict=True)
-    gaps = [f["operand"] for f in data["faults"] if f["kind"] == "never-written"]
-    lost = operand["name"] in gaps
+    faults = [(f["operand"], f["kind"]) for f in data["faults"]]
+    lost = (operand["name"], "never-written") in faults
     known: set[tuple[int, ...]] = set()
     over = []  # where an earlier step has tinted the block, what stays is an outline on top
     for block, mark in zip(operand["blocks"], marks, strict=True):
@@ -130,10 +130,10 @@ def _fill(book: Book, operand: Data, boxes: Sequence[Box]) -> str:
     return f'<path class="pz-m-summed" {book.attributes(d=each(paths))}/>'
 
 
-def still_panel(data: Data, book: Book, operand: Data, view: Data | None) -> str:
+def still_panel(data: Data, book: Book, operand: Data, view: Data) -> str:
     """What stays in place: scratch, whose sum may grow, and what lies in HBM."""
     words, name = html.escape(still_words(operand)), head(operand)
-    if view is None:
+    if not view:
         return f'<div class="pz-panel">{name}<div class="pz-state">{words}</div></div>'
     wide, box = max(126, view["width"]), still_box(data, book, operand, view)
     return piece("panel of what stays", wide=wide, head=name, words=words, view=view, picture=box)

@@ -31,7 +31,7 @@ def _walk(data: Data) -> str:
     book = Book("grid step", data["kept"], data["open"])
     sides = {"scalar": "", "any": "", "input": "", "output": "", "scratch": ""}
     for view, operand in zip(views(data), data["operands"], strict=True):
-        if "count" in operand and view is not None:
+        if "count" in operand:
             panel = moving_panel(data, book, operand, view)
         elif "numbers" in operand:
             panel = list_panel(data, book, operand)

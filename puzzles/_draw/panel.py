@@ -24,22 +24,22 @@ _RIM = 8  # right and below, where nothing lies outside
 _UNTOUCHED = 480  # blocks that are hatched at most: of more, none is
 
 
-def views(data: Data, size: float = 1.0) -> list[Data | None]:
+def views(data: Data, size: float = 1.0) -> list[Data]:
     """Where each operand's blocks lie: one scale for all, so that equal lengths look equal.
 
-    size: how large, beside a walk's.
+    size: how large, beside a walk's. Of what is no picture, nothing.
     """
     shapes = [o["shape"][-2:] for o in data["operands"] if "count" in o]
     longest = LONGEST if any(len(shape) > 1 for shape in shapes) else 210
     scale = size * longest / max([1, *itertools.chain(*shapes)])
     faulty = {f["operand"] for f in data["faults"]}
-    found: list[Data | None] = []
+    found: list[Data] = []
     for operand in data["operands"]:
         if "count" in operand:
             rim = EDGE if operand["name"] in faulty else _RIM
             found.append(_view(operand, scale, size * _ROW, rim))
         else:
-            found.append(_still(operand, scale) if operand["role"] == "scratch" else None)
+            found.append(_still(operand, scale) if operand["role"] == "scratch" else {})
     return found
 
 

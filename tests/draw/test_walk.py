@@ -310,7 +310,7 @@ def test_a_fault_is_drawn_where_it_happens(name, shown):
     assert f"✗ {fault['says'].replace('`', '')}" in parsed.text
     assert f"✗ {operand}" in parsed.text
     assert parsed.having("pz-m-fault"), "nothing is drawn as a fault"
-    assert data["open"] == (data["kept"] - 1 if step is None else step)
+    assert data["open"] == (step or 0)
     if name == "out of bounds":  # drawn beside the array
         view, (outside, _) = views(data)[0], parsed.having("pz-now")
         y = float(re.match(r"M[\d.]+ ([\d.]+)h", outside["d"]).group(1))
