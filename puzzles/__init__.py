@@ -17,8 +17,7 @@ from puzzles._judge import Verdict, judge
 from puzzles._ladders import UnknownPuzzle, find, ladder, ladders
 from puzzles._launch import Copy, Dot, Finding, Launch, Operand, pipelines_on_cpu, trace
 from puzzles._puzzle import Alternative, Mistake, Puzzle, array, mutate, rng, vjp
-from puzzles._show import estimated_cycles, plot, receipt, show
-from puzzles._sweep import sweep
+from puzzles._show import estimated_cycles, plot, receipt, show, sweep
 
 __version__ = "0.2.0"
 

@@ -25,7 +25,6 @@ FLAT = {
     "_receipt": ["tests/launch"],
     "_regions": ["tests/test_regions.py", "tests/author"],
     "_show": ["tests/draw"],
-    "_sweep": ["tests/draw"],
 }
 
 

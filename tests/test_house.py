@@ -25,7 +25,7 @@ WINGS = ("_rules", "_launch", "_tpu", "_draw", "_judge", "_examine", "_author")
 # Everything may import what stands before it here; `_check` and `_author` do not know each other.
 FLOORS = (
     "_jax", "_rules", "_launch", "_tpu", "_receipt", "_draw", "_judge", "_check", "_examine",
-    "_show", "_sweep", "__init__",
+    "_show", "__init__",
 )  # fmt: skip
 GROUND = ("_regions", "_puzzle", "_ladders")  # for `_judge` and all above it
 

@@ -12,7 +12,7 @@ from puzzles._draw.book import mark_rules, marks_in
 from puzzles._draw.copies import copies_strip
 from puzzles._draw.data import walk_data
 from puzzles._draw.filmstrip import Still, film
-from puzzles._draw.page import walk_page
+from puzzles._draw.page import block_squares, plot_svg, walk_page
 from puzzles._draw.palette import (
     BLUE,
     GREEN,
@@ -29,5 +29,4 @@ from puzzles._draw.palette import (
     text,
     text_width,
 )
-from puzzles._draw.plot import block_squares, plot_svg
 from puzzles._draw.words import walk_text

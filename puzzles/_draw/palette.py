@@ -47,22 +47,15 @@ def hatch(x: float, y: float, w: float, h: float, kind: str) -> str:
     """
     if kind == "x":  # one cross
         return f"M{px(x)} {px(y)}l{px(w)} {px(h)}M{px(x)} {px(y + h)}l{px(w)} -{px(h)}"
-    if kind == "\\":  # the mirror image: reflect, hatch, reflect back
-        lines = [(-a, b, -c, d) for a, b, c, d in _diagonals(-x - w, y, w, h)]
-    else:
-        lines = list(_diagonals(x, y, w, h))
-    return "".join(f"M{px(a)} {px(b)}L{px(c)} {px(d)}" for a, b, c, d in lines)
-
-
-def _diagonals(x: float, y: float, w: float, h: float) -> list[tuple[float, float, float, float]]:
-    """Where the lines x + y = k * _GAP enter and leave a rectangle."""
-    found = []
-    for k in range(int((x + y) // _GAP) + 1, math.ceil((x + y + w + h) / _GAP)):
-        c = k * _GAP
-        left, right = max(x, c - y - h), min(x + w, c - y)
+    side = -1 if kind == "\\" else 1  # its lines are those of the mirror image, mirrored
+    start = x if side > 0 else -x - w
+    drawn = ""
+    for k in range(int((start + y) // _GAP) + 1, math.ceil((start + y + w + h) / _GAP)):
+        c = k * _GAP  # where x + y = c enters and leaves the rectangle
+        left, right = max(start, c - y - h), min(start + w, c - y)
         if right - left > 0.5:
-            found.append((left, c - left, right, c - right))
-    return found
+            drawn += f"M{px(side * left)} {px(c - left)}L{px(side * right)} {px(c - right)}"
+    return drawn
 
 
 def cell(x: float, y: float, w: float, h: float, mark: str) -> str:

@@ -22,7 +22,7 @@ import pytest
 from playwright.sync_api import Locator, Page, expect, sync_playwright
 
 import puzzles
-from puzzles import _draw, _sweep
+from puzzles import _draw, _show
 from puzzles._puzzle import starter_function
 from puzzles._receipt import receipt_html, receipt_text
 
@@ -305,7 +305,7 @@ def _sweep_of_tiles() -> str:
     """What a sweep prints, as a notebook has it."""
     said: list[str] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_sweep, "say", lambda words: said.append(f"<pre>{html.escape(words)}</pre>"))
+        patch.setattr(_show, "say", lambda words: said.append(f"<pre>{html.escape(words)}</pre>"))
         square = jax.ShapeDtypeStruct((4096, 4096), jnp.bfloat16)
         sides = [dict(bm=n, bk=n, bn=n) for n in (128, 256, 512, 1024)]
         puzzles.sweep(puzzles.find("matmul_bf16").solution, sides, square, square)
