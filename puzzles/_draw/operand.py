@@ -12,15 +12,7 @@ import numpy as np
 from puzzles._draw.book import Book, Changing, each, growing, piece
 from puzzles._draw.data import Data
 from puzzles._draw.palette import cell, rect, text_width, tuple_words
-from puzzles._draw.panel import (
-    Box,
-    beyond,
-    frame,
-    lines_and_numbers,
-    place,
-    slice_of,
-    untouched,
-)
+from puzzles._draw.panel import Box, beyond, frame, lines_and_numbers, place, slice_of, untouched
 from puzzles._draw.words import describe, still_words
 
 # What becomes of an operand's block at a step: in words, and as a mark.

@@ -14,14 +14,13 @@ from puzzles._draw.book import Book, each, faults, key, piece, script, style
 from puzzles._draw.copies import copies_section
 from puzzles._draw.data import Data
 from puzzles._draw.operand import list_panel, moving_panel, still_panel
-from puzzles._draw.palette import BLUE, cell, rect, text, text_width
+from puzzles._draw.palette import BLUE, cell, plural, rect, text, text_width
 from puzzles._draw.panel import views
 from puzzles._draw.words import summary, title, working
 
 _HIGH, _LOW = 14.0, 4.0  # of bars in the strip
 _EACH = 22.0  # pixels from one square to the next: a number of three digits has room
 _CELLS = {".", "x"}
-_MARKS = {*_CELLS, "…"}
 
 
 def walk_page(walks: list[Data]) -> str:
@@ -117,17 +116,12 @@ def _row(moves: Sequence[bool], high: str, low: str) -> str:
 
 
 def _body(data: Data, book: Book) -> str:
-    work = data["work"]
-    core = book.attributes(class_=each([f"pz-core pz-{'work' if n else 'skipped'}" for n in work]))
-    words = book.element("span", each([did(data, n) for n in work]), "pz-did")
-    return piece("body", core=core, did=words)
-
-
-def did(data: Data, work: int) -> str:
     """What the body does in a step, in words."""
-    if not work:
-        return "does no arithmetic"
-    return f"{work} dot{'s' * (work != 1)}" if data["unit"] else "computes"
+    work = data["work"]
+    does = [plural(n, "dot", "dots") if data["unit"] else "computes" for n in work]
+    does = [words if n else "does no arithmetic" for words, n in zip(does, work, strict=True)]
+    core = book.attributes(class_=each([f"pz-core pz-{'work' if n else 'skipped'}" for n in work]))
+    return piece("body", core=core, did=book.element("span", each(does), "pz-did"))
 
 
 def plot_svg(values: Sequence[float], title: str) -> str | None:
@@ -156,7 +150,7 @@ def block_squares(words: str) -> str:
     rows, drawn, y, width = words.splitlines(), [], 0, 0.0
     for row in rows:
         marks = row.split()
-        if any(not mark.isdecimal() and mark not in _MARKS for mark in marks):
+        if any(not mark.isdecimal() and mark not in {*_CELLS, "…"} for mark in marks):
             drawn.append(text(0, y + 13, row, size=12))
             width = max(width, text_width(row, 12))
             y += 20

@@ -58,7 +58,7 @@ def _drawn(values: Sequence[int], missing: int) -> Sequence[int]:
 def _view(operand: Data, scale: float, row: float, rim: float) -> Data:
     (rows, cols), (high, wide) = _drawn(operand["shape"], 1), _drawn(operand["sizes"], 1)
     slices = math.prod(operand["counts"][:-2])
-    shown = slices if slices <= SLICES else 1
+    shown = slices if 1 < slices <= SLICES else 1
     across = shown if shown <= 6 else -(-shown // 2)
     if shown > 1:  # so small that they fit into one row, or into two
         scale *= min(0.72, (row / across - 14) / (cols * scale))
@@ -192,7 +192,7 @@ def _cuts(whole: int, size: int, scale: float) -> list[float]:
 def _numbered(cuts: list[float]) -> Iterable[tuple[str, float]]:
     """(number, middle) of the blocks between cuts: of all, or of as many as have room."""
     wide = 7.0 * len(str(len(cuts) - 2)) + 6
-    every = math.ceil(wide / max(1.0, cuts[1])) if cuts else 1
+    every = math.ceil(wide / max(1.0, cuts[1])) if len(cuts) > 1 else 1
     for number, (a, b) in enumerate(itertools.pairwise(cuts)):
         if number % every == 0 and (b - a) * every >= 12:
             yield str(number), (a + b) / 2
