@@ -54,13 +54,15 @@ def _stored() -> set[str]:
 
 
 def _save() -> str | None:
-    """Write the file, with what another notebook has noted there meanwhile."""
+    """Write the file in one move, with what another notebook has noted there meanwhile."""
     stored = _stored()
     names = _solved | stored
     if names == stored:
         return None
+    beside = Path(f"{FILE}.new")
     try:
-        Path(FILE).write_text(json.dumps({"solved": sorted(names)}, indent=1) + "\n", "utf-8")
+        beside.write_text(json.dumps({"solved": sorted(names)}, indent=1) + "\n", "utf-8")
+        beside.replace(FILE)
     except OSError as error:
         return (
             f"Progress cannot be kept here ({error.strerror or error}): it lasts until the kernel "

@@ -96,6 +96,22 @@ def test_a_file_that_is_not_ours_to_read_is_not_an_error(notebook: Path, text: s
     assert "row_sum" in json.loads((notebook / _progress.FILE).read_text())["solved"]
 
 
+def test_a_write_that_breaks_off_leaves_what_was_there(
+    notebook: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _progress.add("add_ten")
+    before = (notebook / _progress.FILE).read_bytes()
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(_progress.Path, "replace", full)
+    said = _progress.add("row_sum")
+    assert said is not None
+    assert "No space left on device" in said
+    assert (notebook / _progress.FILE).read_bytes() == before
+
+
 def test_scripts_and_ci_leave_no_file(
     notebook: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
