@@ -35,7 +35,11 @@ def _walk(data: Data) -> str:
         return f'<div class="pz-walk">{_head(data)}{body}</div>'
     book = Book("grid step", data["kept"], data["open"])
     sides = {"scalar": "", "any": "", "input": "", "output": "", "scratch": ""}
+    stays = []
     for view, operand in zip(views(data), data["operands"], strict=True):
+        if _stays(data, operand):
+            stays.append(html.escape(operand["name"]))
+            continue
         if "count" in operand:
             panel = moving_panel(data, book, operand, view)
         elif "numbers" in operand:
@@ -46,6 +50,7 @@ def _walk(data: Data) -> str:
     for role in ("any", "scratch"):
         sides[role] = f'<div class="pz-stack">{sides[role]}</div>' * bool(sides[role])
     lines = "<br>".join(map(html.escape, summary(data)))  # as the plain text has them
+    still = f"; not drawn, since no step changes them: {', '.join(stays)}" if stays else ""
     copied = copies_section(data) if data["copies"] else ""
     parts = [
         _head(data),
@@ -56,11 +61,18 @@ def _walk(data: Data) -> str:
         f'<div class="pz-lists">{sides["scalar"]}</div>' * bool(sides["scalar"]),
         piece("board", **sides, body=_body(data, book)),
         key(book.marks("".join(sides.values())) | ({"fault"} if data["faults"] else set())),
-        f"<details><summary>each operand in numbers</summary>{lines}</details>",
+        f"<details><summary>each operand in numbers{still}</summary>{lines}</details>",
     ]
     alone = " pz-alone" * bool(copied and data["kept"] == 1)  # no grid to walk through
     label = f"Grid walk of {html.escape(title(data))}"
     return book.bound("".join(parts), f"pz-walk{alone}", label)
+
+
+def _stays(data: Data, operand: Data) -> bool:
+    """Whether no step that is shown changes anything that is drawn of it, and nothing is wrong."""
+    wrong = {fault["operand"] for fault in data["faults"]}
+    still = operand["role"] in ("scratch", "any") and "filled" not in operand
+    return still and data["kept"] > 1 and operand["name"] not in wrong
 
 
 def _head(data: Data) -> str:
