@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,8 +10,6 @@ import jax
 import numpy as np
 
 from puzzles._jax import Jaxpr, JaxprEqn, Literal, Var
-from puzzles._judge.case import Case
-from puzzles._judge.numbers import on_tpu
 from puzzles._judge.origin import line_of, observed
 from puzzles._launch import (
     ARITHMETIC,
@@ -27,15 +25,10 @@ from puzzles._launch import (
     within,
 )
 from puzzles._puzzle import Puzzle
-from puzzles._rules import Finding, Where, sentence
+from puzzles._rules import Finding
 
-# The part of the elements that may be further from the f32 result than one rounding takes them: a
-# right answer has none, two roundings 16 % and more.
-SHARE = 0.02
 # What the order of an f32 sum may change, relative and in units of the root mean square.
 _NOISE = 2e-5
-# Beyond so many steps of its dtype a result is rather another formula's than rounded once more.
-_STEPS = 2
 # Two kernels that round at the same places may still sum in another order.
 _ALIKE = 0.1
 _EXACT = {"max", "min", "neg", "abs", "sign", "floor", "ceil", "round", "clamp"}
@@ -67,20 +60,6 @@ def rounded_alike(puzzle: Puzzle, one: np.ndarray, other: np.ndarray) -> bool:
     return float(np.mean(~same)) <= _ALIKE
 
 
-def roundings(case: Case, flat: Sequence[np.ndarray]) -> dict[str, Any] | None:
-    """The facts of a result that is rounded more often than once, else None."""
-    if case.puzzle.roundings is None or on_tpu():
-        return None
-    for exact, got in zip(case.exact, flat, strict=True):
-        part, steps = too_far(exact, got) if narrow(got.dtype) else (0.0, 0.0)
-        if part > SHARE:
-            kind = got.dtype.name
-            first = "a rounding first" if steps < _STEPS else "a formula first"
-            look = sentence(first, kind=kind)
-            return {"part": part, "kind": kind, "share": SHARE, "steps": steps, "look": look}
-    return None
-
-
 def narrowings(traced: Traced) -> list[Finding]:
     """Where a program or a kernel of it rounds to a narrow float and goes on computing with that.
 
@@ -99,7 +78,7 @@ def _place(equation: JaxprEqn, form: str, dtype: Any, kernel: bool) -> Finding:
     line = line_of(equation)
     who = f"`{line}`" if line else "the kernel" if kernel else "the function"
     facts = {"who": who, "dtype": dtype.name, "kernel": kernel}
-    return Finding("rounds-on-the-way", Where(), facts, form)
+    return Finding("rounds-on-the-way", facts, form=form)
 
 
 @dataclass

@@ -22,7 +22,7 @@ from puzzles._judge.raised import learners_code
 from puzzles._judge.source import Code
 from puzzles._launch import Launch, Traced, kernel_calls, step_by_step, trace_call
 from puzzles._puzzle import Puzzle
-from puzzles._rules import Finding, Where
+from puzzles._rules import Finding
 from puzzles._tpu import Compiler
 
 # Seconds for which the cause of wrong numbers is looked for; then the place alone is told.
@@ -71,8 +71,6 @@ class Answer:
     @cached_property
     def fresh(self) -> Run | None:
         """It on the case that is drawn: by its own text, if no seed was given."""
-        if self.puzzle.fresh is None:  # its text is read for nothing
-            return None
         seed = own_seed(self.puzzle, self.code.text) if self._seed is None else self._seed
         case = fresh_case(self.puzzle, seed)
         return None if case is None else self.on(case)
@@ -161,11 +159,10 @@ class Run:
         /,
         form: str = "",
         title: str | None = None,
-        step: tuple[int, ...] | None = None,
         **facts: object,
     ) -> Finding:
         """That a rule is broken on this case."""
-        return Finding(rule, Where(self.label, step), facts, form, title)
+        return Finding(rule, facts, self.label, form=form, title=title)
 
 
 def _in_one_way(launch: Launch) -> bool:

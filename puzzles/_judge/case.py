@@ -168,10 +168,8 @@ def fresh_case(puzzle: Puzzle, seed: int) -> Case | None:
 def own_seed(puzzle: Puzzle, text: str) -> int:
     """The seed that belongs to the text of an answer and of the puzzle: any edit draws another one.
 
-    So whoever learns the listed cases by heart meets another. 0 where there is no text.
+    So whoever learns the listed cases by heart meets another.
     """
-    if not text:
-        return 0
     both = f"{text}\n{puzzle.path.read_text(encoding='utf-8')}"
     return int(hashlib.sha256(both.encode()).hexdigest(), 16) % _SEEDS
 

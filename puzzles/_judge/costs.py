@@ -29,7 +29,7 @@ from puzzles._launch import (
 )
 from puzzles._puzzle import Puzzle
 from puzzles._receipt import amount, amounts, scaled
-from puzzles._rules import Finding, Where, sentence
+from puzzles._rules import Finding, sentence
 from puzzles._tpu import CHIPS
 
 # Where blocks differ, costs that follow from them do, too: how full the tiles along the edge of a
@@ -63,7 +63,7 @@ class Scale:
 
     def wrong(self, rule: str, /, form: str = "", **facts: object) -> Finding:
         """That a rule is broken there."""
-        return Finding(rule, Where(self.label, scale=True), facts, form)
+        return Finding(rule, facts, self.label, scale=True, form=form)
 
 
 @dataclass(frozen=True)
@@ -99,14 +99,6 @@ def dearer(scale: Scale) -> Finding | None:
     return None
 
 
-def label(puzzle: Puzzle) -> str:
-    """The production shape as verdicts name it: the defaults of `Puzzle.scale`."""
-    assert puzzle.scale is not None
-    parameters = inspect.signature(puzzle.scale).parameters.values()
-    given = {one.name: one.default for one in parameters}
-    return ", ".join(f"{n}={x:,}" if isinstance(x, int) else f"{n}={x}" for n, x in given.items())
-
-
 def at_scale(puzzle: Puzzle, fn: Callable) -> Scale | None:
     """`fn` beside the reference, both traced without data; None where the puzzle has no scale.
 
@@ -118,13 +110,15 @@ def at_scale(puzzle: Puzzle, fn: Callable) -> Scale | None:
     if known is None:
         return None
     program, par = known
-    with learners_code(f"at production scale, {label(puzzle)}"):
+    usual = {n: one.default for n, one in inspect.signature(puzzle.scale).parameters.items()}
+    label = ", ".join(f"{n}={x:,}" if isinstance(x, int) else f"{n}={x}" for n, x in usual.items())
+    with learners_code(f"at production scale, {label}"):
         try:
             traced = traced_for(puzzle, fn, args)
             mine = par if _program(traced) == program else Cost.of(traced)
         except Abstract:
             return None
-    return Scale(label(puzzle), mine, par, puzzle.slack)
+    return Scale(label, mine, par, puzzle.slack)
 
 
 def traced_for(puzzle: Puzzle, fn: Callable, args: tuple) -> Traced:

@@ -14,10 +14,11 @@ from puzzles._judge.answer import Answer, Run, results_there
 from puzzles._judge.case import Case
 from puzzles._judge.costs import dearer
 from puzzles._judge.raised import Rejected
+from puzzles._judge.source import Code
 from puzzles._judge.verdict import Verdict, lesson, passed
 from puzzles._launch import keeping_traces
 from puzzles._puzzle import Puzzle
-from puzzles._rules import Finding, sentence
+from puzzles._rules import RULES, Finding, sentence
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,10 @@ class Asked:
 
 def itself(answer: Answer) -> list[Answer]:
     return [answer]
+
+
+def its_code(answer: Answer) -> list[Code]:
+    return [answer.code]
 
 
 def each_case(answer: Answer) -> tuple[Run, ...]:
@@ -67,7 +72,7 @@ PLAINLY = (wanted.accepted, wanted.same_form, wanted.same_numbers, wanted.audit)
 
 # Of an answer with kernels, in this order; the first finding is the verdict.
 QUESTIONS = (
-    Asked(itself, (running.differentiates_itself,)),
+    Asked(its_code, (Code.asks_for_itself,)),
     Asked(at_a_glance, (*READ, *NUMBERS)),  # a wrong result before its gradients
     Asked(each_case, (*READ, *NUMBERS, wanted.rounded_once)),
     Asked(each_case, (memory.blocks,)),
@@ -82,7 +87,7 @@ QUESTIONS = (
 )
 # Of one without.
 PLAIN_QUESTIONS = (
-    Asked(itself, (running.differentiates_itself,)),
+    Asked(its_code, (Code.asks_for_itself,)),
     Asked(each_case, PLAINLY),
     Asked(itself, (running.unrolled,)),
     Asked(drawn_case, PLAINLY),
@@ -177,7 +182,16 @@ def first_finding(answer: Answer, questions: Sequence[Asked]) -> tuple[Run | Non
 def _told(answer: Answer, run: Run | None, found: Finding) -> Verdict:
     """A finding as a verdict, with what explains it, and how to meet its case again."""
     puzzle = answer.puzzle
-    verdict = Verdict.of(found, puzzle.name)
+    rule = RULES[found.rule]
+    verdict = Verdict(
+        False,
+        rule.stage,
+        found.says,
+        puzzle=puzzle.name,
+        case=found.case,
+        title=found.title or rule.title,
+        rule=found.rule,
+    )
     if isinstance(run, Run):
         verdict = _explained(verdict, run)
         if run.case.fresh:

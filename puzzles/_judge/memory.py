@@ -29,8 +29,6 @@ from puzzles._tpu import (
     timeline,
 )
 
-_MANY = 2000  # copies: a kernel that goes outside with so many is not worth the wait
-
 
 def smallest_first(answer: Answer) -> Sequence[Run]:
     """The runs by how many steps they take."""
@@ -55,8 +53,7 @@ def blocks(run: Run) -> Finding | None:
     """The blocks of every step are there, written once and aligned with those they alias."""
     for fault in (f for one in run.launches for f in faults(one)):
         if fault.kind != "misaligned":
-            step = fault.step if len(run.launches) == 1 else None
-            return run.wrong(rule_of(fault), step=step, says=fault.words)
+            return run.wrong(rule_of(fault), says=fault.words)
     return None
 
 
@@ -139,21 +136,6 @@ def rule_of(finding: Known) -> str:
     return "not-a-slice" if finding.kind == "lowering" else finding.kind
 
 
-def unequal(launches: Sequence[Launch]) -> tuple[str, str] | None:
-    """(rule, words) where ends of a copy hold not equally much, or one of many goes outside.
-
-    JAX fails at others in words of its own, or passes.
-    """
-    for launch in launches:
-        many = launch.log.cut or sum(copy.times for copy in launch.copies) > _MANY
-        for one in _faults(launch):
-            if one.kind == "unequal":
-                return "unequal-copy", one.says
-            if one.kind == "outside" and many:
-                return "out-of-bounds", one.says
-    return None
-
-
 def explains(launches: Sequence[Launch]) -> tuple[str, str] | None:
     """(kind, words) of what makes numbers wrong, however the kernel computes: None if nothing.
 
@@ -161,7 +143,7 @@ def explains(launches: Sequence[Launch]) -> tuple[str, str] | None:
     nobody copies to. The kind tells one such fault from another.
     """
     for launch in launches:
-        told = [one for one in _faults(launch) if one.line or one.kind == "outside"]
+        told = [one for one in faults_of_copies(launch) if one.line or one.kind == "outside"]
         if any(one.kind in ("outside", "stuck") for one in told):  # and what came before it
             return f"{told[0].kind} {told[0].line}", told[0].says
         filled = {copy.target for copy in launch.copies if copy.times}
@@ -173,11 +155,11 @@ def explains(launches: Sequence[Launch]) -> tuple[str, str] | None:
 
 def hazard(launches: Sequence[Launch]) -> str | None:
     """What touches a buffer while a copy is in flight, if anything does."""
-    found = (one for launch in launches for one in _faults(launch))
+    found = (one for launch in launches for one in faults_of_copies(launch))
     return next((one.says for one in found if one.kind == "hazard"), None)
 
 
-def _faults(launch: Launch) -> Sequence[Any]:
+def faults_of_copies(launch: Launch) -> Sequence[Any]:
     """What is wrong with the copies that a kernel makes by hand."""
     found = timeline(launch)
     return found.faults if found else ()

@@ -18,7 +18,7 @@ import numpy as np
 from puzzles._jax import call_at_fault, params_at_fault
 from puzzles._judge.source import author_wrote, is_learners, lines_of, unwrap
 from puzzles._launch import Endless, Unreadable
-from puzzles._rules import Finding, Where, rows, sentence
+from puzzles._rules import Finding, rows, sentence
 
 
 class Rejected(Exception):
@@ -42,7 +42,7 @@ def learners_code(label: str) -> Iterator[None]:
             jax.config.update("jax_traceback_filtering", "off")
             yield
     except Unreadable as error:
-        raise Rejected(Finding("unreadable", Where(label), {"says": str(error)})) from None
+        raise Rejected(Finding("unreadable", {"says": str(error)}, label)) from None
     except Exception as error:
         raise Rejected(raised(error, label)) from None
     finally:
@@ -53,7 +53,7 @@ def learners_code(label: str) -> Iterator[None]:
 
 def raised(error: Exception, label: str) -> Finding:
     """What the learner's exception says."""
-    return Finding("raises", Where(label), {"says": told(error)})
+    return Finding("raises", {"says": told(error)}, label)
 
 
 def told(error: Exception) -> str:

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from puzzles._jax import Jaxpr, JaxprEqn
 from puzzles._judge.answer import Answer, Run
-from puzzles._judge.memory import blocks, if_small, unequal
+from puzzles._judge.memory import blocks, faults_of_copies, if_small
 from puzzles._judge.origin import equations_outside, line_of, where_made
 from puzzles._judge.raised import learners_code, raised, unexplained
 from puzzles._launch import (
@@ -27,14 +27,10 @@ _EQUATIONS = 1000
 _STEPS = 2000
 _LISTED = 500_000
 _TURNS = 1_000_000  # of a loop
+_COPIES = 2000  # a kernel that goes outside with so many is not worth the wait
 # So many operations a program may grow by from case to case, however few elements there are more.
 _FEW = 50
 NOT_RUN = RULES["large-grid"].title
-
-
-def differentiates_itself(answer: Answer) -> Finding | None:
-    """No rule of differentiation asks for itself."""
-    return answer.code.asks_for_itself()
 
 
 def loops(run: Run) -> Finding | None:
@@ -87,12 +83,18 @@ def steps(run: Run) -> Finding | None:
 
 
 def copies_fit(run: Run) -> Finding | None:
-    """Both ends of a copy hold equally much, and of many none goes outside."""
-    found = unequal(run.launches)
-    if found is None:
-        return None
-    rule, says = found
-    return run.wrong(rule, title=NOT_RUN if rule == "out-of-bounds" else None, says=says)
+    """Both ends of a copy hold equally much, and of many none goes outside.
+
+    JAX fails at others in words of its own, or passes.
+    """
+    for launch in run.launches:
+        many = launch.log.cut or sum(copy.times for copy in launch.copies) > _COPIES
+        for one in faults_of_copies(launch):
+            if one.kind == "unequal":
+                return run.wrong("unequal-copy", says=one.says)
+            if one.kind == "outside" and many:
+                return run.wrong("out-of-bounds", title=NOT_RUN, says=one.says)
+    return None
 
 
 # What a run is asked before it is run, however it is judged then.

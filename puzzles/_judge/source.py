@@ -17,7 +17,7 @@ import jax
 from puzzles import _regions
 from puzzles._jax import unjitted
 from puzzles._puzzle import Puzzle
-from puzzles._rules import Finding, Where
+from puzzles._rules import Finding
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _DERIVATIVES = {"grad", "value_and_grad", "vjp", "linearize", "jacrev", "hessian"}
@@ -108,7 +108,7 @@ class Code:
     def left_open(self) -> Finding | None:
         """A gap is left, though something is written."""
         if (gap := self.gap) is not None:
-            return Finding("ellipsis-left", Where(), {"name": gap[0], "line": gap[1]})
+            return Finding("ellipsis-left", {"name": gap[0], "line": gap[1]})
         same = self._as_handed_out() if self.puzzle.starter is None else []
         return self._untouched(same[0]) if same else None
 
@@ -121,7 +121,7 @@ class Code:
             rule = getattr(value, "bwd", None) if isinstance(value, jax.custom_vjp) else None
             tree = self._trees.get(getattr(rule, "__name__", ""))
             if tree is not None and any(name in _ids(call) for call in _derivatives(tree)):
-                return Finding("rule-of-itself", Where(), {"rule": tree.name, "of": name})
+                return Finding("rule-of-itself", {"rule": tree.name, "of": name})
         return None
 
     @property
@@ -139,7 +139,7 @@ class Code:
 
     def _untouched(self, name: str) -> Finding:
         form = "" if self.puzzle.starter is None else "bug"
-        return Finding("untouched", Where(), {"name": name, "puzzle": self.puzzle.name}, form)
+        return Finding("untouched", {"name": name, "puzzle": self.puzzle.name}, form=form)
 
 
 @functools.lru_cache(maxsize=64)

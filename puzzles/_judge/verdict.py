@@ -6,7 +6,7 @@ from __future__ import annotations
 import html as escape_html
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from puzzles._draw import GREEN, VERMILLION, block_squares, code
 from puzzles._judge.answer import Answer
@@ -26,7 +26,7 @@ from puzzles._receipt import (
     times,
     wait_seconds,
 )
-from puzzles._rules import RULES, Finding, address, sentence, title_of
+from puzzles._rules import address, sentence, title_of
 from puzzles._tpu import CHIPS
 
 _CHIP = CHIPS["v5e"]
@@ -38,11 +38,10 @@ class Verdict:
     """What `judge` found, at the first stage that failed; `str()` gives all of it.
 
     says: where, what, what to try. diagnosis: the mistake that the numbers match, in its own words.
-    step: program ids of the grid step to look at. picture: right and wrong blocks as text.
-    receipt: what the launch costs, on a pass, and details: its parts, to be unfolded. notes: more
-    lines, such as progress. seed: what drew the fresh case, where that is the case that failed.
-    title: in place of the stage's own. first: what may explain all of it, to be read before the
-    rest. rule: what decided, a name in `RULES`; empty on a pass.
+    picture: right and wrong blocks as text. receipt: what the launch costs, on a pass, and details:
+    its parts, to be unfolded. notes: more lines, such as progress. seed: what drew the fresh case,
+    where that is the case that failed. title: in place of the stage's own. first: what may explain
+    all of it, to be read before the rest. rule: what decided, a name in `RULES`; empty on a pass.
     """
 
     passed: bool
@@ -51,30 +50,14 @@ class Verdict:
     diagnosis: str | None = None
     puzzle: str = ""
     case: str | None = None
-    step: tuple[int, ...] | None = None
     receipt: str | None = None
     details: str | None = None
     picture: str | None = None
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
     seed: int | None = None
     title: str | None = None
     first: str | None = None
     rule: str = ""
-
-    @classmethod
-    def of(cls, finding: Finding, puzzle: str) -> Verdict:
-        """That an answer to `puzzle` breaks a rule."""
-        stage, where = RULES[finding.rule].stage, finding.where
-        return cls(
-            False,
-            stage,
-            finding.says,
-            puzzle=puzzle,
-            case=where.case,
-            step=where.step,
-            title=finding.headline,
-            rule=finding.rule,
-        )
 
     @property
     def headline(self) -> str:

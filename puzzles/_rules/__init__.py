@@ -16,7 +16,6 @@ from puzzles._rules.table import (
     Finding,
     Row,
     Rule,
-    Where,
     fault,
     instead,
     rows,

@@ -92,24 +92,17 @@ RULES = {name: Rule(**row) for name, row in tomllib.loads(_TEXT).items()}
 
 
 @dataclass(frozen=True)
-class Where:
-    """case: its dims in words. step: program ids of a grid step. scale: at production scale."""
-
-    case: str | None = None
-    step: tuple[int, ...] | None = None
-    scale: bool = False
-
-
-@dataclass(frozen=True)
 class Finding:
-    """A rule that is broken, where, and the facts that its sentence names; and no sentence.
+    """A rule that is broken, and the facts that its sentence names; and no sentence.
 
-    form: which of the rule's sentences, if not the usual one. title: in place of the rule's.
+    case: where, its dims in words. scale: at production scale. form: which of the rule's sentences,
+    if not the usual one. title: in place of the rule's.
     """
 
     rule: str
-    where: Where
     facts: Mapping[str, object]
+    case: str | None = None
+    scale: bool = False
     form: str = ""
     title: str | None = None
 
@@ -118,9 +111,4 @@ class Finding:
         """Where, what, and what to try."""
         rule = RULES[self.rule]
         said = (rule.forms[self.form] if self.form else rule.says).format(**self.facts)
-        return sentence("at scale", says=said) if self.where.scale else said
-
-    @property
-    def headline(self) -> str | None:
-        """In place of the stage's, where there is one."""
-        return self.title or RULES[self.rule].title
+        return sentence("at scale", says=said) if self.scale else said
