@@ -93,12 +93,7 @@ def same_in_simulator(run: Run) -> Finding | None:
 
 def drawn_on_tpu(run: Run) -> Finding | None:
     """On the drawn case, too, it is right as it may run on a TPU."""
-    return None if as_on_tpu(run) else if_small(run)
-
-
-def if_small(run: Run) -> Finding | None:
-    """Faults of the index maps; then what running it as on a TPU finds."""
-    return blocks(run) or (same_in_simulator(run) if run.launches else None)
+    return None if as_on_tpu(run) else same_in_simulator(run)
 
 
 def lowers(run: Run) -> Finding | None:

@@ -67,18 +67,8 @@ def told(error: Exception) -> str:
     launch = launch_of(error)
     whose += f", launched by `{launch}`," if launch else ""
     says = f"{whose} raises\n{gist}" if where else gist
-    return "\n".join(filter(None, (says, _known(error, line), _of_the_call(error))))
-
-
-def unexplained(error: Exception) -> bool:
-    """Whether nothing is known of an exception: no line of the learner's, and no remedy."""
-    if isinstance(error, Endless) or learners_line(error) is not None:
-        return False
-    return _known(error, "") is None
-
-
-def _known(error: Exception, line: str) -> str | None:
-    return remedy(f"{type(error).__name__}: {error}", line, meanwhile(error))
+    known = remedy(f"{type(error).__name__}: {error}", line, meanwhile(error))
+    return "\n".join(filter(None, (says, known, _of_the_call(error))))
 
 
 def _of_the_call(error: Exception) -> str:

@@ -10,9 +10,9 @@ from dataclasses import replace
 
 from puzzles._jax import Jaxpr, JaxprEqn
 from puzzles._judge.answer import Answer, Run
-from puzzles._judge.memory import blocks, faults_of_copies, if_small
+from puzzles._judge.memory import blocks, faults_of_copies
 from puzzles._judge.origin import equations_outside, line_of, where_made
-from puzzles._judge.raised import learners_code, raised, unexplained
+from puzzles._judge.raised import learners_code, raised
 from puzzles._launch import (
     equations,
     kernel_calls,
@@ -134,7 +134,7 @@ def works_outside(run: Run) -> Finding | None:
 
 
 def runs(run: Run) -> Finding | None:
-    """It raises nothing while it runs; where nobody says why, running it as on a TPU may."""
+    """It raises nothing while it runs."""
     try:
         _ = run.flat
     except Exception as error:
@@ -142,8 +142,6 @@ def runs(run: Run) -> Finding | None:
         asked = _asked(e for call in calls for e in _in_scopes(call.params["jaxpr"]))
         if asked:  # a TPU answers, the CPU cannot
             return run.wrong("scope-asks", asked=asked)
-        if unexplained(error) and (found := if_small(run)) is not None:
-            return replace(found, title=sentence("unsafe"))
         return raised(error, run.label)
     return None
 

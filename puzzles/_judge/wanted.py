@@ -14,7 +14,7 @@ from puzzles._judge.answer import Answer, Run
 from puzzles._judge.costs import Scale, at_scale
 from puzzles._judge.memory import rule_of
 from puzzles._judge.numbers import number_words, on_tpu
-from puzzles._launch import Launch, Operand, faults, narrow
+from puzzles._launch import faults, narrow
 from puzzles._rules import Finding, sentence
 
 # The part of the elements that may be further from the f32 result than one rounding takes them: a
@@ -74,10 +74,11 @@ def same_numbers(run: Run) -> Finding | None:
     position, want, wrong = run.mismatch
     said = ""
     if (place := run.place) is not None and place.launch.grid:
-        block = place.block
-        step = _writer(place.launch, place.operand, block)
-        held = "held last" if step else "held by none"
-        said = sentence(held, block=block, name=place.operand.name, step=step)
+        block, operand = place.block, place.operand
+        holding = np.flatnonzero((operand.blocks == np.asarray(block)).all(axis=1))
+        held = "held last" if len(holding) else "held by none"
+        step = place.launch.at(holding[-1]) if len(holding) else None
+        said = sentence(held, block=block, name=operand.name, step=step)
     return run.wrong(
         "numbers",
         count=int(wrong.wrong.sum()),
@@ -88,12 +89,6 @@ def same_numbers(run: Run) -> Finding | None:
         got=number_words(wrong.got),
         place=said,
     )
-
-
-def _writer(launch: Launch, operand: Operand, block: tuple[int, ...]) -> tuple[int, ...] | None:
-    """Program ids of the last step that writes `block`, or None if no step does."""
-    steps = np.flatnonzero((operand.blocks == np.asarray(block)).all(axis=1))
-    return launch.at(steps[-1]) if len(steps) else None
 
 
 def rounded_once(run: Run) -> Finding | None:
