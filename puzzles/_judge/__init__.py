@@ -14,5 +14,4 @@ from puzzles._judge.numbers import largest_error, tolerance_of
 from puzzles._judge.origin import equations_outside
 from puzzles._judge.raised import told
 from puzzles._judge.source import Code, is_function, unwrap
-from puzzles._judge.tried import alike
 from puzzles._judge.verdict import Verdict, shown

@@ -19,14 +19,7 @@ import numpy as np
 
 from puzzles._jax import jaxpr_as_fun, unjitted
 from puzzles._judge.numbers import Mismatch, compare, on_tpu
-from puzzles._launch import (
-    Traced,
-    before_last_casts,
-    by_jax,
-    exactly,
-    step_by_step,
-    trace_call,
-)
+from puzzles._launch import Traced, before_last_casts, by_jax, exactly, step_by_step, trace_call
 from puzzles._puzzle import Puzzle, array
 from puzzles._rules import sentence
 

@@ -17,10 +17,7 @@ from puzzles._launch import PALLAS_CALL, Dot, Launch, Operand, Traced, itemsize,
 from puzzles._rules import Finding
 
 # The same bytes under another shape: nothing moves.
-_VIEWS = {
-    "reshape", "squeeze", "expand_dims", "bitcast_convert_type", "stop_gradient", "copy_p",
-    "optimization_barrier",
-}  # fmt: skip
+_VIEWS = {"reshape", "squeeze", "bitcast_convert_type", "optimization_barrier"}
 # An output that shares the memory of an input which the caller keeps: XLA copies that first.
 ALIASES = "input_output_aliases"
 
@@ -134,10 +131,8 @@ def _moves(launch: Launch) -> int:
 
 
 def _cut(operand: Operand) -> tuple:
-    block = operand.portion  # of what stays in HBM, the largest piece that is copied at once
-    if operand.piped:
-        block = tuple(size or 1 for size in operand.block)
-    return operand.output, operand.shape, str(operand.dtype), block, operand.space
+    form = operand.output, operand.shape, str(operand.dtype), operand.space
+    return *form, operand.portion  # of what stays in HBM, the largest piece copied at once
 
 
 def _made(jaxpr: Jaxpr) -> Iterator[Made]:

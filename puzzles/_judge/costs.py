@@ -164,8 +164,7 @@ def _made(mine: Cost, par: Cost) -> Facts:
 
 def _vmem(mine: Cost, par: Cost) -> Facts:
     launch = max(mine.launches, key=lambda one: one.vmem_bytes)
-    refs = (*launch.inputs, *launch.outputs, *launch.scratch)
-    most = max(refs, key=lambda one: one.vmem_bytes)
+    most = max(launch.operands, key=lambda one: one.vmem_bytes)
     form = "scratch" if most in launch.scratch else "whole" if most.sizes == most.shape else ""
     needed, given = amounts(launch.vmem_bytes, launch.vmem_limit_bytes or _CHIP.scoped_vmem_bytes)
     return {

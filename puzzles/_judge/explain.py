@@ -10,7 +10,7 @@ import numpy as np
 
 from puzzles._judge.accuracy import foreign, narrowings
 from puzzles._judge.answer import Run
-from puzzles._judge.memory import explains, hazard
+from puzzles._judge.memory import explains, faults_of_copies
 from puzzles._judge.numbers import number_words, on_tpu, tolerance_of
 from puzzles._judge.source import handed_out
 from puzzles._launch import Launch, Operand, faults, first_not_finite
@@ -60,7 +60,10 @@ def garbage(run: Run) -> str | None:
 
 def undone(run: Run) -> str | None:
     """What a launch never reads or writes, and a buffer that is used in flight."""
-    return _first_fact(run, "never stored", "never used") or hazard(_launches(run))
+    if (said := _first_fact(run, "never stored", "never used")) is not None:
+        return said
+    found = (one for launch in _launches(run) for one in faults_of_copies(launch))
+    return next((one.says for one in found if one.kind == "hazard"), None)
 
 
 def _launches(run: Run) -> Sequence[Launch]:

@@ -30,14 +30,6 @@ class Asked:
     questions: Sequence[Callable]
 
 
-def itself(answer: Answer) -> list[Answer]:
-    return [answer]
-
-
-def its_code(answer: Answer) -> list[Code]:
-    return [answer.code]
-
-
 def each_case(answer: Answer) -> tuple[Run, ...]:
     return answer.runs
 
@@ -48,15 +40,12 @@ def drawn_case(answer: Answer) -> list[Run]:
 
 def at_a_glance(answer: Answer) -> list[Run]:
     """The first case, of which the rung wants a part seen before all else."""
-    if answer.puzzle.glance is None:
-        return []
-    first = answer.runs[0].case
-    return [answer.on(_part(answer.puzzle, first.number, first.seed))]
+    return [] if answer.puzzle.glance is None else [answer.on(_part(answer.runs[0].case))]
 
 
 @cache
-def _part(puzzle: Puzzle, number: int, seed: int) -> Case:
-    return Case(replace(puzzle, observe=puzzle.glance, results=()), number, seed)
+def _part(case: Case) -> Case:
+    return replace(case, puzzle=replace(case.puzzle, observe=case.puzzle.glance, results=()))
 
 
 READ = (*running.MAY_RUN, running.in_a_kernel, running.asks_outside, running.works_outside)
@@ -70,9 +59,11 @@ DRAWN = Asked(
 )  # fmt: skip
 PLAINLY = (wanted.accepted, wanted.same_form, wanted.same_numbers, wanted.audit)
 
+ITS_CODE = Asked(lambda answer: [answer.code], (Code.asks_for_itself,))
+
 # Of an answer with kernels, in this order; the first finding is the verdict.
 QUESTIONS = (
-    Asked(its_code, (Code.asks_for_itself,)),
+    ITS_CODE,
     Asked(at_a_glance, (*READ, *NUMBERS)),  # a wrong result before its gradients
     Asked(each_case, (*READ, *NUMBERS, wanted.rounded_once)),
     Asked(each_case, (memory.blocks,)),
@@ -82,14 +73,14 @@ QUESTIONS = (
     DRAWN,  # before costs: what is wrong at other sizes is no matter of cost
     Asked(wanted.at_production_scale, (wanted.blocks, wanted.rounds, dearer)),
     Asked(each_case, (memory.lowers,)),
-    Asked(itself, (memory.compiles,)),
+    Asked(lambda answer: [answer], (memory.compiles,)),
     Asked(drawn_case, (memory.lowers,)),
 )
 # Of one without.
 PLAIN_QUESTIONS = (
-    Asked(its_code, (Code.asks_for_itself,)),
+    ITS_CODE,
     Asked(each_case, PLAINLY),
-    Asked(itself, (running.unrolled,)),
+    Asked(lambda answer: [answer], (running.unrolled,)),
     Asked(drawn_case, PLAINLY),
 )
 

@@ -11,13 +11,7 @@ from puzzles._jax import Jaxpr
 from puzzles._judge.answer import Answer, Run
 from puzzles._judge.numbers import number_words
 from puzzles._launch import Finding as Known
-from puzzles._launch import (
-    Launch,
-    faults,
-    kernel_calls,
-    program_of,
-    visited,
-)
+from puzzles._launch import Launch, faults, kernel_calls, program_of, visited
 from puzzles._rules import Finding, sentence
 from puzzles._tpu import (
     SimulationError,
@@ -146,12 +140,6 @@ def explains(launches: Sequence[Launch]) -> tuple[str, str] | None:
             if launch.copies and not out.piped and out.name not in filled:
                 return f"unwritten {out.name}", sentence("no copy goes there", name=out.name)
     return None
-
-
-def hazard(launches: Sequence[Launch]) -> str | None:
-    """What touches a buffer while a copy is in flight, if anything does."""
-    found = (one for launch in launches for one in faults_of_copies(launch))
-    return next((one.says for one in found if one.kind == "hazard"), None)
 
 
 def faults_of_copies(launch: Launch) -> Sequence[Any]:

@@ -33,7 +33,7 @@ class Mismatch:
     first: tuple[int, ...]
     expected: Any
     got: Any
-    excess: float = np.inf
+    excess: float
 
 
 def compare(want: np.ndarray, got: np.ndarray, tolerance: Tolerance) -> Mismatch | None:

@@ -17,7 +17,6 @@ from puzzles._judge import source
 from puzzles._judge.case import Case
 from puzzles._launch import LAYOUT, PALLAS_CALL, Launch, Operand, Traced, within
 
-Undo = Callable[[np.ndarray], np.ndarray]  # marks on a result to marks on what it was made of
 # Layout only, of one array: no number changes but by a cast.
 _FREE = LAYOUT - {"concatenate", "rev"}
 _FREE |= {"convert_element_type", "bitcast_convert_type", "get", "swap", "optimization_barrier"}
@@ -60,13 +59,13 @@ def origin(traced: Traced, position: int, marks: np.ndarray) -> Origin | None:
     return None
 
 
-def _undo(equation: JaxprEqn) -> Undo | None:
+def _undo(equation: JaxprEqn) -> Callable[[np.ndarray], np.ndarray] | None:
     """Marks on an equation's result, moved to its operand; None where numbers are mixed."""
     name, p = equation.primitive.name, equation.params
     shape = getattr(equation.invars[0].aval, "shape", ())
-    if name in ("convert_element_type", "copy", "copy_p", "optimization_barrier", "stop_gradient"):
+    if name in ("convert_element_type", "copy", "optimization_barrier"):
         return lambda marks: marks
-    if name in ("reshape", "squeeze", "expand_dims"):
+    if name in ("reshape", "squeeze"):
         return lambda marks: marks.reshape(shape)
     if name == "transpose":
         return lambda marks: marks.transpose(np.argsort(p["permutation"]))

@@ -11,15 +11,4 @@ Nothing is judged here.
 from __future__ import annotations
 
 from puzzles._rules.page import PAGE, RECORD, address, home, listed, rules_page
-from puzzles._rules.table import (
-    RULES,
-    Finding,
-    Row,
-    Rule,
-    fault,
-    instead,
-    rows,
-    sentence,
-    title_of,
-    to_author,
-)  # fmt: skip
+from puzzles._rules.table import RULES, Finding, fault, instead, rows, sentence, title_of, to_author
