@@ -170,10 +170,9 @@ def own_seed(puzzle: Puzzle, text: str) -> int:
 def fresh_cases(puzzle: Puzzle, draws: int) -> list[Case]:
     """The cases that so many seeds draw: one of each label, and one of each change of data."""
     drawn: dict[str, Case] = {}
-    for seed in range(draws):
-        if (case := fresh_case(puzzle, seed)) is not None:
-            drawn.setdefault(case.label, case)
-            drawn.setdefault(change_of(seed), case)
+    for case in filter(None, (fresh_case(puzzle, seed) for seed in range(draws))):
+        drawn.setdefault(case.label, case)
+        drawn.setdefault(change_of(case.seed), case)
     return list(dict.fromkeys(drawn.values()))
 
 

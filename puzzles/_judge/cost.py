@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
@@ -143,7 +142,8 @@ def _made(jaxpr: Jaxpr) -> Iterator[Made]:
     for equation, path in visited(jaxpr):
         if equation.primitive.name == PALLAS_CALL or _is_view(equation) or observed(equation):
             continue
-        size = sum(_bytes(v.aval) for v in equation.outvars)
+        avals = [v.aval for v in equation.outvars if hasattr(v.aval, "shape")]
+        size = sum(math.prod(aval.shape) * itemsize(aval.dtype) for aval in avals)
         lines = map(line_of, (equation, *reversed(path)))
         line = next(filter(None, lines), "")
         yield Made(size * turns(path), equation.primitive.name, line)
@@ -164,7 +164,3 @@ def _is_view(equation: JaxprEqn) -> bool:
     if name == "convert_element_type":
         return before.dtype == after.dtype
     return name in ("broadcast_in_dim", "slice") and same
-
-
-def _bytes(aval: Any) -> int:
-    return math.prod(getattr(aval, "shape", ())) * itemsize(getattr(aval, "dtype", None))

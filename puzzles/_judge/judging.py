@@ -172,42 +172,38 @@ def first_finding(answer: Answer, questions: Sequence[Asked]) -> tuple[Run | Non
 
 def _told(answer: Answer, run: Run | None, found: Finding) -> Verdict:
     """A finding as a verdict, with what explains it, and how to meet its case again."""
-    puzzle = answer.puzzle
-    rule = RULES[found.rule]
-    verdict = Verdict(
-        False,
-        rule.stage,
-        found.says,
-        puzzle=puzzle.name,
-        case=found.case,
-        title=found.title or rule.title,
-        rule=found.rule,
-    )
+    puzzle, rule = answer.puzzle, RULES[found.rule]
+    parts, seed, notes = {}, None, []
     if isinstance(run, Run):
-        verdict = _explained(verdict, run)
+        parts = _explained(found.rule, run)
         if run.case.fresh:
             seed, unusual = run.case.seed, run.case.unusual
             data = f", and in its data {unusual}" if unusual else ""
-            note = sentence("drawn for your code", data=data, puzzle=puzzle.name, seed=seed)
-            verdict = replace(verdict, seed=seed, notes=(*verdict.notes, note))
+            notes.append(sentence("drawn for your code", data=data, puzzle=puzzle.name, seed=seed))
     if not answer.code.same_spec:
-        note = sentence("another spec", spec=puzzle.spec.__name__)
-        verdict = replace(verdict, notes=(*verdict.notes, note))
-    return verdict
+        notes.append(sentence("another spec", spec=puzzle.spec.__name__))
+    like = f" {parts['like']}" if "like" in parts else ""
+    return Verdict(
+        False,
+        rule.stage,
+        f"{found.says}{like}{parts.get('listing', '')}",
+        diagnosis=parts.get("diagnosis"),
+        puzzle=puzzle.name,
+        case=found.case,
+        picture=parts.get("picture"),
+        notes=tuple(notes),
+        seed=seed,
+        title=found.title or rule.title,
+        first=sentence("look first", says=parts["first"]) if "first" in parts else None,
+        rule=found.rule,
+    )
 
 
-def _explained(verdict: Verdict, run: Run) -> Verdict:
+def _explained(rule: str, run: Run) -> dict[str, str]:
+    """The parts of a verdict that say why."""
     parts: dict[str, str] = {}
-    for part, ask in EXPLAINERS.get(verdict.rule, ()):
+    for part, ask in EXPLAINERS.get(rule, ()):
         if part not in parts and "diagnosis" not in parts:
             if (said := ask(run)) is not None:
                 parts[part] = said
-    first = parts.get("first")
-    like = f" {parts['like']}" if "like" in parts else ""
-    return replace(
-        verdict,
-        says=f"{verdict.says}{like}{parts.get('listing', '')}",
-        diagnosis=parts.get("diagnosis"),
-        picture=parts.get("picture"),
-        first=None if first is None else sentence("look first", says=first),
-    )
+    return parts

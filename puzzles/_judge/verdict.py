@@ -165,11 +165,10 @@ def _receipt(answer: Answer) -> tuple[str | None, str | None]:
         "Mosaic lowering",
         *filter(None, [answer.ran.get("libtpu")]),
     )
-    if answer.scale is not None:
-        scale = answer.scale
+    if (scale := answer.scale) is not None:
         return line(puzzle, scale.label, scale.mine, scale.par), beside(scale, ran)
     largest = max(answer.runs, key=lambda run: sum(one.hbm_bytes for one in run.launches))
-    told = line(puzzle, largest.label, Cost(tuple(largest.launches), ()))
+    told = line(puzzle, largest.label, Cost(largest.launches, ()))
     return told, receipt_text(largest.launches, ran=ran, title=largest.label)
 
 

@@ -67,13 +67,13 @@ def mistakes(folder: Path) -> Iterator[tuple[str, str, str]]:
 
 def listed() -> int:
     """Print each rule with its count; 1 if one decides nothing and does not say why it stays."""
-    counts, idle = Counter(rule for _, _, rule in mistakes(RECORD)), 0
+    counts, idle = Counter(rule for _, _, rule in mistakes(RECORD)), False
     if not counts:
         print(f"no verdicts on record in {RECORD}: here is what each rule asks")
     for name, rule in RULES.items():
-        idle += bool(counts) and not counts[name] and not rule.why
         says = rule.asks
         if counts and not counts[name]:
             says = rule.why or "DECIDES NOTHING: delete it, or say why it stays"
+            idle = idle or not rule.why
         print(f"{counts[name]:5}  {name:20} {rule.stage:9} {says}")
-    return int(bool(idle))
+    return int(idle)

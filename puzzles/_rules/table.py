@@ -22,8 +22,8 @@ class Row:
 
 
 @cache
-def _read() -> Mapping[str, Any]:
-    text = (files("puzzles._rules") / "words.toml").read_text(encoding="utf-8")
+def _read(name: str = "words") -> Mapping[str, Any]:
+    text = (files("puzzles._rules") / f"{name}.toml").read_text(encoding="utf-8")
     return tomllib.loads(text)
 
 
@@ -87,8 +87,7 @@ class Rule:
     since: str = "0.3"
 
 
-_TEXT = (files("puzzles._rules") / "rules.toml").read_text(encoding="utf-8")
-RULES = {name: Rule(**row) for name, row in tomllib.loads(_TEXT).items()}
+RULES = {name: Rule(**row) for name, row in _read("rules").items()}
 
 
 @dataclass(frozen=True)
