@@ -6,6 +6,7 @@ import dataclasses
 import time
 from collections.abc import Callable
 from functools import cache, cached_property
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,10 +15,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental import pallas as pl
 
+from puzzles._jax import function_place
 from puzzles._judge.case import Case, cases, fresh_case, in_jax, own_seed
 from puzzles._judge.costs import Scale
 from puzzles._judge.numbers import Mismatch, on_tpu
-from puzzles._judge.origin import Origin, given, origin
+from puzzles._judge.origin import Origin, origin
 from puzzles._judge.raised import learners_code
 from puzzles._judge.source import Code
 from puzzles._launch import Launch, Traced, kernel_calls, step_by_step, trace_call
@@ -102,8 +104,10 @@ class Run:
     @cached_property
     def own(self) -> tuple[Launch, ...]:
         """The launches of kernels that are of no other rung: those are judged there."""
-        calls = zip(kernel_calls(self.traced.jaxpr.jaxpr), self.launches, strict=True)
-        return tuple(launch for call, launch in calls if not given(self.case, call))
+        calls, path = kernel_calls(self.traced.jaxpr.jaxpr), self.puzzle.path
+        files = (Path(function_place(call.params["jaxpr"])[0]) for call in calls)
+        known = zip(files, self.launches, strict=True)
+        return tuple(one for file, one in known if file == path or file.parent != path.parent)
 
     @cached_property
     def result(self) -> Any:

@@ -112,21 +112,18 @@ def like_others(run: Run) -> str | None:
     want, got = want.astype(np.float64), got.astype(np.float64)
     names = inspect.signature(run.puzzle.spec).parameters
     for name, value in zip(names, run.case.args, strict=False):
-        same_form = getattr(value, "shape", None) == got.shape  # a pair of arrays has none
-        if same_form and _equal(got, np.asarray(value, np.float64)):
-            return sentence("numbers of an argument", name=name)
+        if getattr(value, "shape", None) == got.shape:  # a pair of arrays has none
+            theirs = np.asarray(value, np.float64)
+            scale = np.sqrt(np.mean(np.square(theirs)))
+            if np.isfinite(scale) and np.allclose(got, theirs, rtol=1e-5, atol=1e-5 * scale):
+                return sentence("numbers of an argument", name=name)
     law = _law(want, got, same)
     return None if law is None else sentence("every number", law=law)
 
 
-def _equal(one: np.ndarray, other: np.ndarray) -> bool:
-    scale = np.sqrt(np.mean(np.square(other))) if other.size else 0.0
-    return bool(np.isfinite(scale) and np.allclose(one, other, rtol=1e-5, atol=1e-5 * scale))
-
-
 def _law(want: np.ndarray, got: np.ndarray, same: float) -> str | None:
     """One factor, or one summand, that makes all wrong numbers of the right ones."""
-    if want.size < 2 or not (np.isfinite(want).all() and np.isfinite(got).all()):
+    if not (np.isfinite(want).all() and np.isfinite(got).all()):
         return None
     scale = float(np.sqrt(np.mean(want**2)))
     if not scale or np.ptp(want) <= 10 * same * scale:

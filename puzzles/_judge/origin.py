@@ -6,26 +6,18 @@ from __future__ import annotations
 import linecache
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
-from puzzles._jax import JaxprEqn, function_place
+from puzzles._jax import JaxprEqn
 from puzzles._judge import source
-from puzzles._judge.case import Case
 from puzzles._launch import LAYOUT, PALLAS_CALL, Launch, Operand, Traced, within
 
 # Layout only, of one array: no number changes but by a cast.
 _FREE = LAYOUT - {"concatenate", "rev"}
 _FREE |= {"convert_element_type", "bitcast_convert_type", "get", "swap", "optimization_barrier"}
-
-
-def given(case: Case, call: JaxprEqn) -> bool:
-    """Whether a kernel stands in another module of the rung's ladder."""
-    file = Path(function_place(call.params["jaxpr"])[0])
-    return file.parent == case.puzzle.path.parent and file != case.puzzle.path
 
 
 @dataclass(frozen=True)

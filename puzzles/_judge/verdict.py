@@ -63,7 +63,7 @@ class Verdict:
     def headline(self) -> str:
         """The first line."""
         mark = "✓" if self.passed else "·" if self.stage == "unsolved" else "✗"
-        case = f" (case {self.case})" if self.case and not self.passed else ""
+        case = f" (case {self.case})" if self.case else ""
         return f"{mark} {self.puzzle}: {self.title or title_of(self.stage)}{case}"
 
     def __str__(self) -> str:
