@@ -16,7 +16,7 @@ from puzzles._launch import PALLAS_CALL, Dot, Launch, Operand, Traced, itemsize,
 from puzzles._rules import Finding
 
 # The same bytes under another shape: nothing moves.
-_VIEWS = {"reshape", "squeeze", "bitcast_convert_type", "optimization_barrier"}
+_VIEWS = {"reshape", "squeeze", "bitcast_convert_type", "optimization_barrier", "stop_gradient"}
 # An output that shares the memory of an input which the caller keeps: XLA copies that first.
 ALIASES = "input_output_aliases"
 

@@ -55,7 +55,7 @@ def _undo(equation: JaxprEqn) -> Callable[[np.ndarray], np.ndarray] | None:
     """Marks on an equation's result, moved to its operand; None where numbers are mixed."""
     name, p = equation.primitive.name, equation.params
     shape = getattr(equation.invars[0].aval, "shape", ())
-    if name in ("convert_element_type", "copy", "optimization_barrier"):
+    if name in ("convert_element_type", "copy", "optimization_barrier", "stop_gradient"):
         return lambda marks: marks
     if name in ("reshape", "squeeze"):
         return lambda marks: marks.reshape(shape)
