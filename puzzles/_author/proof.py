@@ -97,7 +97,7 @@ def solution_problem(
 ) -> str | None:
     """Why the reference solution does not pass, or None; nothing is compiled for a TPU.
 
-    thorough: JAX's own interpreter runs all cases, too.
+    thorough: JAX's own interpreter runs all listed cases.
     """
     for seed in seeds:
         verdict = judge(puzzle, puzzle.solution, seed=seed, thorough=thorough and seed == seeds[0])
