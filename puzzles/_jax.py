@@ -59,6 +59,11 @@ def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(n) for n in re.findall(r"\d+", version)[:3])
 
 
+def _add_to_environment(flags: Mapping[str, int]) -> None:
+    added = [f"--{flag}={str(value).lower()}" for flag, value in flags.items()]
+    os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), *added]).strip()
+
+
 if refused := too_old(jax.__version__):
     raise UnsupportedJax(refused)
 try:
@@ -79,22 +84,14 @@ jax.config.update("jax_cpu_enable_async_dispatch", False)
 # On a CPU and before 0.8.2, XLA's XNNPACK kept the second factor of a dot by its address: now and
 # then the product was that with an earlier array that had lain there. XLA reads its flags when it
 # compiles its first program.
-_RIGHT_FLAGS = {"xla_cpu_use_xnnpack": False} if _numbers(jax.__version__) < (0, 8, 2) else {}
+if _numbers(jax.__version__) < (0, 8, 2):
+    _add_to_environment({"xla_cpu_use_xnnpack": False})
 
 # Without LLVM's optimiser and XLA's fusion emitters a kernel compiles in a third of the time and
 # runs, at the sizes of a puzzle, just as fast.
 _QUICK_FLAGS = {"xla_backend_optimization_level": 0, "xla_cpu_parallel_codegen_split_count": 1}
 if _numbers(jax.__version__) < (0, 11):  # 0.11.2 has no others, and would end with the process
     _QUICK_FLAGS["xla_cpu_use_fusion_emitters"] = False
-
-
-def _add_to_environment(flags: Mapping[str, int]) -> None:
-    added = [f"--{flag}={str(value).lower()}" for flag, value in flags.items()]
-    os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), *added]).strip()
-
-
-if _RIGHT_FLAGS:
-    _add_to_environment(_RIGHT_FLAGS)
 
 # Until 0.10 a ClosedJaxpr held a Jaxpr and its constants. 0.11 made them one class, which answers
 # to `.jaxpr` and `.consts`; 0.12 dropped the second name.
@@ -244,8 +241,9 @@ def unknown_params(params: Any) -> str | None:
 Part = tuple[Any, tuple[Any, ...]]  # a ref, and its transforms
 
 
-def _ends(tree: Any, leaves: Sequence[Any]) -> tuple[tuple[Part, ...], Any]:
-    """The refs of a `dma_start` or a `dma_wait` with their transforms, and a device's id."""
+def copy_ends(tree: Any, leaves: Sequence[Any]) -> tuple[tuple[Part, ...], Any]:
+    """`copy_parts`, of a copy between devices the semaphore of the one that sends, and the id of
+    the other; None in place of both of a copy within a device."""
     *parts, device = tree.unflatten(leaves)
     if isinstance(parts[1], tuple):  # 0.7 has refs and transforms in turn
         return tuple(zip(parts[::2], parts[1::2], strict=True)), device
@@ -258,16 +256,7 @@ def copy_parts(tree: Any, leaves: Sequence[Any]) -> tuple[Part, ...]:
 
     Of the operands of a `dma_start` or a `dma_wait`.
     """
-    return _ends(tree, leaves)[0][:3]
-
-
-def sending_parts(tree: Any, leaves: Sequence[Any]) -> tuple[Part, Any]:
-    """Of a copy between devices the semaphore of the one that sends, and the id of the other.
-
-    None for both of a copy within a device.
-    """
-    ends, device = _ends(tree, leaves)
-    return ends[3], device
+    return copy_ends(tree, leaves)[0][:3]
 
 
 def is_remote(equation: JaxprEqn) -> bool:
@@ -289,7 +278,8 @@ def abstract_device(**wanted: Any) -> Any:
         from jax._src.mesh import AbstractDevice
     except ImportError:
         return None
-    return _with_known(AbstractDevice, wanted)  # `platform` came after 0.7
+    known = inspect.signature(AbstractDevice).parameters  # `platform` came after 0.7
+    return AbstractDevice(**{name: wanted[name] for name in wanted if name in known})
 
 
 def answers_about_tpus() -> Iterator[tuple[Any, str]]:
@@ -306,11 +296,6 @@ def answers_about_tpus() -> Iterator[tuple[Any, str]]:
             continue
         if hasattr(module, name):
             yield module, name
-
-
-def _with_known(function: Callable[..., Any], wanted: dict[str, Any]) -> Any:
-    known = inspect.signature(function).parameters
-    return function(**{k: v for k, v in wanted.items() if k in known})
 
 
 @contextlib.contextmanager

@@ -46,6 +46,7 @@ def devices_called(kind: str) -> Iterator[None]:
         yield
 
 
+@functools.cache
 def pipelines_on_cpu() -> None:
     """Let `pltpu.emit_pipeline` be traced, and interpreted, on a machine without a TPU.
 
@@ -55,9 +56,7 @@ def pipelines_on_cpu() -> None:
     if jax.default_backend() == "tpu":
         return
     for module, name in answers_about_tpus():
-        answer = getattr(module, name)
-        if not getattr(answer, "without_tpu", False):
-            setattr(module, name, _without_tpu(answer))
+        setattr(module, name, _without_tpu(getattr(module, name)))
 
 
 def _without_tpu(answer: Callable[..., Any]) -> Callable[..., Any]:
@@ -66,5 +65,4 @@ def _without_tpu(answer: Callable[..., Any]) -> Callable[..., Any]:
         with as_tpu():
             return answer(*args)
 
-    answered.without_tpu = True  # type: ignore[attr-defined]
     return answered

@@ -63,11 +63,6 @@ class Trail:
     cut: tuple[int, ...] | None = None
     spent: bool = False
 
-    @property
-    def inputs(self) -> set[str]:
-        """The names of the inputs."""
-        return {one.name for one in self.launch.inputs}
-
 
 @dataclass(frozen=True, eq=False)
 class UnderWay:

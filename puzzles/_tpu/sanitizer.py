@@ -66,11 +66,7 @@ def sanitize(traced: Traced, launches: Sequence[Launch], seed: int = 0) -> Sanit
         return Sanitized((known,), why_not=AFTER_THE_FIRST)
     if (why := refused(traced, launches)) is not None:
         return Sanitized(why_not=why)
-    leaves = tuple(
-        drawn(x, seed + n) if isinstance(x, jax.ShapeDtypeStruct) else x
-        for n, x in enumerate(traced.leaves)
-    )
-    program, most = replace(traced, leaves=leaves), _most(launches)
+    program, most = replace(traced, leaves=given(traced.leaves, seed)), _most(launches)
     total = sum(one.steps * (one.times or 1) for one in launches)
     said = "all steps" if most is None else f"the first {most} of {total:,} steps"
     run = partial(run_as, program, fuel=FUEL)
@@ -94,6 +90,14 @@ def sanitize(traced: Traced, launches: Sequence[Launch], seed: int = 0) -> Sanit
         if not any(one.carried for one in first.trails):  # nothing that could be compared
             said = ""
     return Sanitized((found,) if found else (), said, why)
+
+
+def given(leaves: Sequence[Any], seed: int) -> tuple[Any, ...]:
+    """Arguments with data, those that are only shapes, too."""
+    return tuple(
+        drawn(x, seed + n) if isinstance(x, jax.ShapeDtypeStruct) else x
+        for n, x in enumerate(leaves)
+    )
 
 
 def _hangs_over(launches: Sequence[Launch]) -> bool:
@@ -198,12 +202,13 @@ def depends(what: str, where: tuple[Trail, Seen] | None) -> Finding:
     trail, carried = where
     facts: dict[str, Any] = dict(launch=trail.launch.name)
     facts |= dict(operand=carried.operand, step=carried.step)
-    reads = [seen for seen in trail.nans if seen.operand not in trail.inputs] or trail.nans
+    inputs = {one.name for one in trail.launch.inputs}
+    reads = [seen for seen in trail.nans if seen.operand not in inputs] or trail.nans
     if what != "unwritten" or not reads:
         return told(kind, f"depends in a block: {what}", **facts)
     read, after = reads[0], dict(carried=carried.operand, after=carried.step)
     name = f"`{read.operand}`" if read.operand else "a scoped buffer"
-    if read.operand in trail.inputs:
+    if read.operand in inputs:
         name = f"padding beyond the edge of {name}"
     facts |= dict(operand=read.operand, step=read.step, line=read.what, name=name)
     return told(kind, "depends on what is read", **facts, **after)

@@ -10,14 +10,14 @@ import dataclasses
 import math
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import jax
 import numpy as np
 
-from puzzles._jax import JaxprEqn, copy_parts, is_remote, sending_parts
+from puzzles._jax import JaxprEqn, copy_ends, copy_parts, is_remote
 from puzzles._launch import (
     PALLAS_CALL,
     Beyond,
@@ -30,14 +30,13 @@ from puzzles._launch import (
     UnderWay,
     Unsafe,
     address,
-    drawn,
     kernel_calls,
     taken,
     text_of,
     visited,
     when,
 )
-from puzzles._tpu.sanitizer import AFTER_THE_FIRST, Sanitized, differing, refused
+from puzzles._tpu.sanitizer import AFTER_THE_FIRST, Sanitized, differing, given, refused
 from puzzles._tpu.simulator import cannot
 
 STEPS = 500  # of all devices
@@ -49,15 +48,14 @@ def axes_around(traced: Traced) -> list[dict[str, int]]:
     around = []
     for equation, path in visited(traced.jaxpr.jaxpr):
         if equation.primitive.name == PALLAS_CALL:
-            around.append({name: n for one in path for name, n in _mapped_over(one)})
+            axes: dict[str, int] = {}
+            for one in path:
+                if one.primitive.name == "shard_map":
+                    mesh = one.params["mesh"]
+                    manual = one.params.get("manual_axes", mesh.axis_names)
+                    axes |= {name: mesh.shape[name] for name in mesh.axis_names if name in manual}
+            around.append(axes)
     return around
-
-
-def _mapped_over(equation: JaxprEqn) -> Iterator[tuple[str, int]]:
-    if equation.primitive.name == "shard_map":
-        mesh = equation.params["mesh"]
-        manual = equation.params.get("manual_axes", mesh.axis_names)
-        yield from ((name, mesh.shape[name]) for name in mesh.axis_names if name in manual)
 
 
 def sanitize_together(
@@ -73,7 +71,7 @@ def sanitize_together(
     if (why := refused(traced, (launch,))) is not None:
         return Sanitized(why_not=why)
     (call,) = kernel_calls(traced.jaxpr.jaxpr)
-    each = [_given(traced.leaves, device, seed) for device in range(count)]
+    each = [given(traced.leaves, seed + 1000 * device) for device in range(count)]
     said = f"all steps on {count} devices"
     try:
         _, found = differing(
@@ -87,14 +85,6 @@ def sanitize_together(
         return Sanitized((), said)
     line = found.line or launch.line
     return Sanitized((dataclasses.replace(found, launch=launch.name, line=line),), said)
-
-
-def _given(leaves: Sequence[Any], device: int, seed: int) -> list[Any]:
-    """A device's arguments; what is known is the same for all."""
-    return [
-        drawn(x, seed + n + 1000 * device) if isinstance(x, jax.ShapeDtypeStruct) else np.asarray(x)
-        for n, x in enumerate(leaves)
-    ]
 
 
 @dataclasses.dataclass(eq=False)
@@ -125,14 +115,13 @@ class _Mesh:
         self.kept: list[_Copy] = []
         self.came: Counter[int] = Counter()  # to a semaphore, less what was waited for
         self.barriers: set[int] = set()  # semaphores, by their address
-        self.ends: set[int] = set()  # those that tell of copies
         self.failure: BaseException | None = None
 
-    def run(self, each: Sequence[list[Any]]) -> Ran:
+    def run(self, each: Sequence[Sequence[Any]]) -> Ran:
         """What all devices give; raises `Unsafe`."""
         results: dict[int, list[Any]] = {}
 
-        def one(device: _Device, values: list[Any]) -> None:
+        def one(device: _Device, values: Sequence[Any]) -> None:
             with self.changed:
                 try:
                     with np.errstate(all="ignore"):
@@ -153,11 +142,8 @@ class _Mesh:
         left = {at for at, count in self.came.items() if count > 0}
         left |= {at for copy in self.kept for at in copy.brings}
         if left:
-            words = "semaphore left signalled"
-            if self.barriers & left:
-                words = "barrier left signalled"
-            elif self.ends & left:
-                words = "remote copy never waited for"
+            barrier = self.barriers & left
+            words = "barrier left signalled" if barrier else "semaphore left signalled"
             self.devices[0].ids = ()
             self.devices[0].wrong(None, words)
         flat = [x for number in sorted(results) for x in results[number]]
@@ -257,8 +243,8 @@ class _Device(Machine):
         return [self.barrier]
 
     def _dma_start(self, equation: JaxprEqn, values: _Values) -> _Values:
-        source, target, (semaphore, index) = copy_parts(equation.params["tree"], values)
-        (sending, sent), device = sending_parts(equation.params["tree"], values)
+        parts, device = copy_ends(equation.params["tree"], values)
+        source, target, (semaphore, index), (sending, sent) = parts
         other = self.there(equation, device, "copies to no such device")
         old, same = (self.part(equation, *end, copies=True) for end in (source, target))
         self.touches(equation, "reads", old, *source)
@@ -273,7 +259,6 @@ class _Device(Machine):
         last = address(self.at(other, equation, semaphore, index))
         brings[last] += old.nbytes
         other.flying.append(UnderWay(last, old, new, line))
-        self.mesh.ends |= set(brings)
         copy = _Copy(old, new, dict(brings))
         if self.mesh.how.late:
             self.mesh.kept.append(copy)
