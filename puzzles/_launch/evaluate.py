@@ -135,7 +135,7 @@ class Walk(Running):
                 self.touch(values, weight * _in_doubt(self.rank), writes)
             for value in values:
                 if isinstance(value, Ref):
-                    value.lost()
+                    value.contents = None
         for n, jaxpr in enumerate(inner):
             blind = [UNKNOWN] * len(jaxpr.invars)
             self.run(jaxpr, [UNKNOWN] * len(jaxpr.constvars), blind, weight, (*path, n))
@@ -244,7 +244,7 @@ class Walk(Running):
         self.touch([source], weight, False)
         self.touch([target], weight, True)
         if isinstance(target, Ref):
-            target.lost()
+            target.contents = None
         self.happens("dma_start", equation, values, weight, _only(sizes))
         return []
 
@@ -258,19 +258,14 @@ class Walk(Running):
         self.happens("get", equation, values, weight)
         ref, transforms, _, mask = accessed(equation, values)
         self.touch([ref], weight, False)
-        return [UNKNOWN if mask is not None else self.load(equation, ref, transforms, weight)]
-
-    def load(
-        self, equation: JaxprEqn, ref: Any, transforms: Sequence[Any], weight: np.ndarray
-    ) -> Any:
-        if not isinstance(ref, Ref):
-            return UNKNOWN
+        if mask is not None or not isinstance(ref, Ref):
+            return [UNKNOWN]
         found, look = ref.load(transforms, equation.outvars[0].aval.shape, weight[MOST])
         if look is not None and len(self.log.looks) < LOOKS:
             self.log.looks += (look,)
         if look is not None and look.stray.any():
             self.log.strays += (look,)
-        return found
+        return [found]
 
     def _store(self, equation: JaxprEqn, values: Values, weight: np.ndarray, _: Path) -> Values:
         self.happens("swap", equation, values, weight)
@@ -283,7 +278,7 @@ class Walk(Running):
         if isinstance(ref, Ref) and plain:
             ref.store(transforms, stored, weight)
         elif isinstance(ref, Ref):
-            ref.lost()
+            ref.contents = None
         return [UNKNOWN] * len(equation.outvars)
 
     def merge(self, which: np.ndarray, new: Any, old: Any) -> Any:

@@ -11,13 +11,7 @@ import jax
 import numpy as np
 
 from puzzles._jax import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, is_key, scan_counts
-from puzzles._launch.jaxprs import (
-    PALLAS_CALL,
-    around_kernels,
-    callee,
-    kernel_calls,
-    through,
-)
+from puzzles._launch.jaxprs import PALLAS_CALL, around_kernels, callee, kernel_calls, through
 from puzzles._launch.run import Around
 from puzzles._rules import sentence
 

@@ -65,10 +65,6 @@ class Evaluator(Running):
             self.observer(equation, values, outs)
         return outs
 
-    def equation(self, equation: JaxprEqn, values: Values) -> Values:
-        """The results of one equation on its operands."""
-        return self.planned(equation)(self, equation, values)
-
     def literal(self, atom: Literal) -> np.ndarray:
         return np.asarray(atom.val, atom.aval.dtype)
 

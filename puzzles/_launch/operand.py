@@ -37,7 +37,7 @@ class Operand:
     hbm_bytes: int  # moved by those transfers, ragged edges of blocks clipped
     vmem_bytes: int
     smem_bytes: int
-    portion: tuple[int, ...] = ()  # sizes of the largest piece that is moved, or held, at once
+    portion: tuple[int, ...]  # sizes of the largest piece that is moved, or held, at once
     line: str | None = None  # where its index map is written
     elements: tuple[bool, ...] = ()  # which axes are indexed by `pl.Element`
 
@@ -45,10 +45,6 @@ class Operand:
     def piped(self) -> bool:
         """Whether it moves by itself, in blocks or whole: what stays in HBM, the kernel copies."""
         return self.space not in ("any", "hbm")
-
-    def __post_init__(self) -> None:
-        if self.piped and not self.portion:
-            object.__setattr__(self, "portion", self.sizes)
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -83,6 +79,7 @@ def resident(name: str, aval: Any, grid: tuple[int, ...], prefetched: bool = Fal
         hbm_bytes=math.prod(shape) * itemsize(aval.dtype) if prefetched else 0,
         vmem_bytes=vmem_size(shape, aval.dtype) if space == "vmem" else 0,
         smem_bytes=smem_size(shape, aval.dtype) if space == "smem" else 0,
+        portion=shape,
     )
 
 
@@ -134,6 +131,7 @@ def blocked(
         hbm_bytes=moved,
         vmem_bytes=buffers * vmem_size(sizes, aval.dtype) if space == "vmem" else 0,
         smem_bytes=buffers * smem_size(sizes, aval.dtype) if space == "smem" else 0,
+        portion=sizes,
         line=line_of_function(mapping.index_map_jaxpr.jaxpr),
         elements=tuple(kind == "Element" for kind in kinds),
     )

@@ -8,7 +8,6 @@ is computed eight times, not sixty-four.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import numpy as np
@@ -31,20 +30,14 @@ def evaluate(equation: JaxprEqn, values: list[np.ndarray], rank: int) -> list[np
     return [result.astype(equation.outvars[0].aval.dtype, copy=False)]
 
 
-def bind(equation: JaxprEqn, *values: Any) -> list[Any]:
-    """Bind an equation's primitive, as every supported JAX version wants it."""
-    functions, params = bind_params(equation)
-    with equation.ctx.manager:
-        out = equation.primitive.bind(*functions, *values, **params)
-    return list(out) if equation.primitive.multiple_results else [out]
-
-
 def _by_jax(equation: JaxprEqn, values: list[np.ndarray], rank: int) -> list[np.ndarray]:
     lead = np.broadcast_shapes(*(v.shape[:rank] for v in values))
     flat = [np.broadcast_to(v, lead + v.shape[rank:]).reshape(-1, *v.shape[rank:]) for v in values]
-    with jax.ensure_compile_time_eval():
-        out = jax.vmap(lambda *one: bind(equation, *one))(*flat)
-    return [np.asarray(o).reshape(lead + o.shape[1:]) for o in out]
+    functions, params = bind_params(equation)
+    with jax.ensure_compile_time_eval(), equation.ctx.manager:
+        out = jax.vmap(lambda *one: equation.primitive.bind(*functions, *one, **params))(*flat)
+    made = out if equation.primitive.multiple_results else [out]
+    return [np.asarray(o).reshape(lead + o.shape[1:]) for o in made]
 
 
 def elementwise(function: Callable[..., np.ndarray]) -> Rule:

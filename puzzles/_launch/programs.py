@@ -84,14 +84,14 @@ def _launches(traced: Traced) -> Callable[[JaxprEqn, Values], Launch]:
     if not runs_in_python(traced.jaxpr.jaxpr):
         raise Beyond("a launch within a `shard_map`")
     if not runs_in_python(traced.jaxpr.jaxpr, CALLS):
-        return lambda call, values: _alone(call, values).launches[0]
+
+        def alone(call: JaxprEqn, values: Values) -> Launch:
+            program, given = single(call, values)
+            return Traced(program, tuple(given), None).launches[0]
+
+        return alone
     launches = iter(traced.launches)
     return lambda call, values: next(launches)
-
-
-def _alone(call: JaxprEqn, values: Values) -> Traced:
-    program, given = single(call, values)
-    return Traced(program, tuple(given), None)
 
 
 def drawn(form: Any, seed: int) -> Any:

@@ -10,18 +10,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from puzzles._jax import (
-    array_of,
-    close,
-    compiler_param,
-    is_key,
-    unknown_params,
-    written_refs,
-)
+from puzzles._jax import array_of, close, compiler_param, is_key, unknown_params, written_refs
 from puzzles._launch.evaluate import FUEL, Walk, program_ids
 from puzzles._launch.events import COPIES
 from puzzles._launch.finding import line_of
-from puzzles._launch.graph import Abstract, Node, Unreadable, ask
+from puzzles._launch.graph import Abstract, Node, ask
 from puzzles._launch.jaxprs import PALLAS_CALL, equations, launch_name, parameter_names
 from puzzles._launch.launch import Around, Launch, Made, Settings
 from puzzles._launch.operand import Operand, blocked, itemsize, resident
@@ -30,13 +23,6 @@ from puzzles._launch.work import Log, Touch
 from puzzles._rules import sentence
 
 LISTED = 4_000_000  # steps of which each is listed: some seconds, and a gigabyte
-
-
-def listable(name: str, grid: tuple[int, ...]) -> None:
-    """Raises `Unreadable` where a grid is not."""
-    if (steps := math.prod(grid)) > LISTED:
-        facts = dict(grid=grid, name=name, steps=steps, most=LISTED)
-        raise Unreadable(sentence("too large to list", **facts))
 
 
 class Call:
@@ -76,7 +62,8 @@ class Call:
         scalars = tuple(resident(name, aval, grid, prefetched=True) for name, aval in prefetch)
         data = tuple(source.value for source in self.scalars)
         changed = [n for n in written_refs(self.kernel) if n < first] if len(grid) else []
-        in_turn = bool(changed) and self.affordable(grid)
+        equation_steps = sum(1 for _ in equations(self.kernel)) * math.prod(grid)
+        in_turn = bool(changed) and 1000 * equation_steps < FUEL  # a few seconds long
         refs: list[Any] = [
             # What the kernel writes is in a later step no longer what was passed in.
             Ref.whole(o.shape, x if in_turn or n not in changed else None, name=o.name)
@@ -87,12 +74,16 @@ class Call:
             name, aval = names[first + n], self.avals[first + n]
             space = memory_space(aval)
             output = n >= self.mapping.num_inputs
-            index = self.index(mapping, grid, name, names)
+            index = self.index(mapping, grid, name)
             operands.append(blocked(name, output, space, mapping, index, grid))
             known = space == "smem" and not output and not is_key(aval)
             contents = self.inputs[n].value if known else None
-            named = Buffer.of(name, aval)
-            refs.append(named if contents is None else _window(operands[-1], index, contents))
+            if contents is None:
+                refs.append(Buffer.of(name, aval))
+                continue
+            starts = tuple(i * s for i, s in zip(index, operands[-1].stride, strict=True))
+            visible = tuple(b is not None for b in operands[-1].block)
+            refs.append(Ref(contents, starts, visible, name=name))
         refs += map(Buffer.of, names[len(refs) :], self.avals[len(refs) :])
 
         vmapped = self.mapping.vmapped_dims
@@ -121,20 +112,14 @@ class Call:
             log=log,
             settings=settings,
             vmem_limit_bytes=compiler_param(self.p["compiler_params"], "vmem_limit_bytes"),
-            around=Around(self.unused, tuple(self.made(names))),
+            around=Around(self.unused, tuple(self.made())),
             line=self.line,
             times=self.times,
         ).with_copies()
 
-    def affordable(self, grid: tuple[int, ...]) -> bool:
-        """Whether the kernel can be walked step by step, a few seconds long."""
-        return 1000 * sum(1 for _ in equations(self.kernel)) * math.prod(grid) < FUEL
-
-    def index(
-        self, mapping: Any, grid: tuple[int, ...], name: str, names: Sequence[str]
-    ) -> list[np.ndarray]:
+    def index(self, mapping: Any, grid: tuple[int, ...], name: str) -> list[np.ndarray]:
         """Block indices of operand `name` along every axis, each broadcasting over the grid."""
-        what, refs = f"the index map of {name} in {self.name}", []
+        what, refs, names = f"the index map of {name} in {self.name}", [], self.names
         for source, aval, scalar in zip(self.scalars, self.avals, names, strict=False):
             absent = partial(ask, f"{what} reads {scalar}, which", source)
             refs.append(Ref.whole(aval.shape, source.value, absent, scalar))
@@ -158,7 +143,7 @@ class Call:
             index.append(value.reshape(value.shape or (1,) * len(grid)))
         return index
 
-    def made(self, names: Sequence[str]) -> Iterator[Made]:
+    def made(self) -> Iterator[Made]:
         """What XLA writes for the outputs that share an input's memory."""
         first = len(self.scalars)
         for i, o in self.p["input_output_aliases"]:
@@ -171,10 +156,10 @@ class Call:
                 inputs = source.node.inputs
                 constant = all(s.node is None and s.index < 0 for s in inputs)
                 how = "fills" if constant else "computes"
-            aval = self.avals[first + self.mapping.num_inputs + o]
-            array = array_of(self.mapping.block_mappings[self.mapping.num_inputs + o])
-            size = math.prod(array.shape) * itemsize(aval.dtype)
-            yield Made(names[first + self.mapping.num_inputs + o], size, how)
+            output = self.mapping.num_inputs + o
+            array = array_of(self.mapping.block_mappings[output])
+            size = math.prod(array.shape) * itemsize(self.avals[first + output].dtype)
+            yield Made(self.names[first + output], size, how)
 
     def written_inputs(self, touches: Sequence[Touch]) -> tuple[str, ...]:
         aliased = {i for i, _ in self.p["input_output_aliases"]}
@@ -198,10 +183,3 @@ class Call:
             return tuple(words)
         rest = iter(words)
         return tuple("parallel" if a in mapped else next(rest) for a in range(rank))
-
-
-def _window(operand: Operand, index: Sequence[np.ndarray], contents: np.ndarray) -> Ref:
-    """A block in SMEM as the kernel sees it."""
-    starts = tuple(i * s for i, s in zip(index, operand.stride, strict=True))
-    visible = tuple(b is not None for b in operand.block)
-    return Ref(contents, starts, visible, name=operand.name)

@@ -61,8 +61,9 @@ class Around(Evaluator):
         self._launch = launch
 
     def equation(self, equation: JaxprEqn, values: Values) -> Values:
+        """The results of one equation on its operands."""
         try:
-            return super().equation(equation, values)
+            return self.planned(equation)(self, equation, values)
         except Endless:
             raise
         except Exception:

@@ -67,20 +67,17 @@ def ranges_shown(ranges: Ranges | None, shape: Sequence[int]) -> str:
     return f"[{', '.join(parts)}]" if parts else ""
 
 
-def _recasts(transform: Any) -> bool:
-    """Whether a transform of a ref is `ref.reshape` or `ref.bitcast`."""
-    return any(what in type(transform).__name__ for what in ("Reshape", "Bitcast"))
-
-
 def taken(value: np.ndarray, transforms: Sequence[Any]) -> np.ndarray:
     """What reshapes, bitcasts and slices leave of an array: a view of it, but for bitcasts.
 
     Raises where they reach beyond it, or do something else.
     """
     for one in transforms:
-        if _recasts(one):
-            recast = bitcast if "Bitcast" in type(one).__name__ else np.reshape
-            value = recast(value, one.dtype if recast is bitcast else one.shape)
+        if "Bitcast" in type(one).__name__:
+            value = bitcast(value, one.dtype)
+            continue
+        if "Reshape" in type(one).__name__:
+            value = value.reshape(one.shape)
             continue
         place = tuple(map(_place, one.indices))
         for index, size in zip(place, value.shape, strict=True):

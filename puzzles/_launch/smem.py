@@ -9,13 +9,7 @@ from typing import Any
 
 import numpy as np
 
-
-class _Unknown:
-    def __repr__(self) -> str:
-        return "UNKNOWN"
-
-
-UNKNOWN = _Unknown()
+UNKNOWN: Any = object()  # what no walk knows
 UNNAMED = "a scoped ref"  # what `run_scoped` allocates for a parameter without a name
 
 
@@ -117,7 +111,7 @@ class Ref:
         weight: (2, *grid), of the whole grid.
         """
         contents = self.contents
-        self.lost()
+        self.contents = None  # but for what is surely known
         steps = np.argwhere(weight[0])
         indices = [getattr(one, "indices", (None,)) for one in transforms]
         if contents is None or len(steps) != 1 or weight.sum() != 2 or len(indices) > 1:
@@ -132,10 +126,6 @@ class Ref:
                 contents = np.array(contents)  # the old one is what was passed in
                 contents[where] = new.reshape(())
             self.contents = contents
-
-    def lost(self) -> None:
-        """Somebody has written, and nobody knows what or where."""
-        self.contents = None
 
     def load(
         self, transforms: Sequence[Any], shape: tuple[int, ...], weight: np.ndarray

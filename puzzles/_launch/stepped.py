@@ -17,14 +17,7 @@ import numpy as np
 from puzzles._jax import JaxprEqn, copy_parts, is_key, is_remote, written_refs
 from puzzles._launch.events import accessed
 from puzzles._launch.finding import happens, line_of, text_of, told, when
-from puzzles._launch.in_numpy import (
-    CONTROL,
-    Beyond,
-    Enough,
-    Evaluator,
-    Observer,
-    Values,
-)
+from puzzles._launch.in_numpy import CONTROL, Beyond, Enough, Evaluator, Observer, Values
 from puzzles._launch.jaxprs import parameter_names
 from puzzles._launch.launch import Launch
 from puzzles._launch.operand import Operand
@@ -74,8 +67,6 @@ class Machine(Evaluator):
         if any(map(is_key, operands)):
             raise Beyond("random keys")
         given = [np.asarray(x) for x in operands]
-        if self.kernel.constvars:
-            raise Beyond
         if self.how is None and any(n < scalars for n in written_refs(self.kernel)):
             raise Beyond
         inputs = zip(given[scalars:], launch.inputs, strict=True)
@@ -176,13 +167,12 @@ class Machine(Evaluator):
         if self.trail is None:
             return
         out = self.launch.outputs[n - len(self.launch.inputs)]
-        inside = array_part(arrays[n], places[n], out.shape)
+        within = arrays[n][tuple(map(slice, out.shape))]  # without what hangs over an edge
+        inside = within[(*places[n], ...)]
         self.trail.carried.append(Seen(out.name, self.ids, comparable(inside)))
 
     def ends(self) -> None:
         """At the end nothing is under way."""
-        if self.how is None:
-            return
         if self.flying:
             line = self.flying[0].line
             started = f": it was started in `{line}`" if line else ""
@@ -218,7 +208,9 @@ class Machine(Evaluator):
         """Say why there is no such part of a ref, if that is known."""
         ranges, name = ranges_of(transforms), self.name_of(ref)
         if ranges is not None and len(ranges) == ref.ndim:
-            words = "scalars outside" if self.is_scalar(ref) else "block of a ref outside"
+            scalars = self.buffers[: len(self.launch.scalars)]
+            is_scalar = any(one is ref for one in scalars)
+            words = "scalars outside" if is_scalar else "block of a ref outside"
             words = "copy of a ref outside" if copies else words
             span = ", ".join(f"{a}" if index else f"{a}:{b}" for a, b, index in ranges)
             spelt = dict(ref=f"`{name}`" if name else "a ref", name=name or "ref", part=span)
@@ -231,10 +223,6 @@ class Machine(Evaluator):
         """The kernel's parameter that a buffer is; None of what the kernel allocates."""
         named = zip(self.names, self.buffers, strict=False)
         return next((name for name, one in named if one is ref), None)
-
-    def is_scalar(self, ref: np.ndarray) -> bool:
-        """Whether it is of the scalars that are prefetched."""
-        return any(one is ref for one in self.buffers[: len(self.launch.scalars)])
 
     def touches(
         self, equation: JaxprEqn, how: str, view: np.ndarray, ref: np.ndarray, transforms: Any
@@ -380,13 +368,6 @@ def _place(operand: Operand, starts: Sequence, step: int) -> tuple[Any, ...]:
     """Which part of its array an operand holds at a step."""
     each = zip(starts[step], operand.block, strict=True)
     return tuple(start if block is None else slice(start, start + block) for start, block in each)
-
-
-def array_part(array: np.ndarray, place: Sequence[Any], shape: Sequence[int]) -> np.ndarray:
-    """A block of a padded array, as far as it lies within `shape`."""
-    axes = zip(place, shape, strict=True)
-    inside = (slice(i.start, min(i.stop, n)) if isinstance(i, slice) else i for i, n in axes)
-    return array[tuple(inside)]
 
 
 Machine.meanings = CONTROL | {

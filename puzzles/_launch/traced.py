@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,11 +21,11 @@ from puzzles._jax import (
     retraced,
     unused_copies_untold,
 )
-from puzzles._launch.graph import Graph
+from puzzles._launch.graph import Graph, Unreadable
 from puzzles._launch.jaxprs import OTHER_KERNELS, equations, kernel_calls, part, with_interpret
 from puzzles._launch.launch import Launch
 from puzzles._launch.mesh import as_tpu
-from puzzles._launch.reading import Call, listable
+from puzzles._launch.reading import LISTED, Call
 from puzzles._launch.sameness import fingerprint
 from puzzles._rules import sentence
 
@@ -59,7 +60,9 @@ class Traced:
     def launches(self) -> tuple[Launch, ...]:
         """Every `pallas_call`, in order; raises `Abstract` where a grid or a map needs data."""
         for name, grid in self.grids:
-            listable(name, grid)
+            if (steps := math.prod(grid)) > LISTED:
+                facts = dict(grid=grid, name=name, steps=steps, most=LISTED)
+                raise Unreadable(sentence("too large to list", **facts))
         return tuple(call.launch() for call in self._calls)
 
     @property
@@ -166,9 +169,9 @@ def keeping_traces() -> Iterator[None]:
         _keeping.pop()
 
 
-def as_function(traced: Traced, interpret: object) -> Callable[..., list]:
-    """`traced` as a function of its leaves that returns the flat list of results."""
-    return jaxpr_as_fun(with_interpret(traced.jaxpr, interpret))
+def as_function(traced: Traced) -> Callable[..., list]:
+    """`traced` as a function of its leaves that returns the flat list of results, for a TPU."""
+    return jaxpr_as_fun(with_interpret(traced.jaxpr, False))
 
 
 def trace(fn: Callable, *args: object) -> tuple[Launch, ...]:

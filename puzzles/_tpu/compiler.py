@@ -190,7 +190,7 @@ def _exported(traced: Traced) -> bytes:
     def function(*leaves: Any) -> list:
         given = zip(leaves, forms, strict=True)
         made = (keys_of(leaf, form) if is_key(form) else leaf for leaf, form in given)
-        return as_function(traced, False)(*made)
+        return as_function(traced)(*made)
 
     return bytes(export.export(jax.jit(function), platforms=["tpu"])(*shapes).serialize())
 
@@ -217,16 +217,11 @@ def estimated_cycles(traced: Traced, chip: str) -> int:
             "LIBTPU_INIT_ARGS": f"--xla_jf_dump_static_llo_profile_to={folder}",
             "JAX_ENABLE_COMPILATION_CACHE": "false",  # what is not compiled is not estimated
         }
-        started: tuple[str, ...] = ()
         try:
-            started = supported_chips()
             with Compiler(environment=environment) as compiler:
                 refused = compiler.compile(traced, [chip])[chip]
         except CompilerMissing as error:
-            # Where libtpu itself starts, it is the flag that stops it: an older one.
-            old = started and "does not start" in str(error)
-            says = "the installed libtpu is too old to estimate them" if old else str(error)
-            raise NoEstimate(says) from None
+            raise NoEstimate(str(error)) from None
         if refused:
             raise NoEstimate(f"{chip} does not compile it: {refused}")
         texts = [path.read_text(errors="replace") for path in Path(folder).rglob("*.textproto")]

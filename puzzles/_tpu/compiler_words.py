@@ -7,15 +7,7 @@ import re
 import types
 
 from puzzles._jax import ClosedJaxpr, JaxprEqn, array_of, user_frame
-from puzzles._launch import (
-    Finding,
-    kernel_calls,
-    line_of,
-    parameter_names,
-    placed,
-    text_of,
-    told,
-)
+from puzzles._launch import Finding, kernel_calls, line_of, parameter_names, placed, text_of, told
 from puzzles._rules import instead, rows, sentence
 from puzzles._tpu.chips import CHIPS
 

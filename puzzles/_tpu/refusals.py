@@ -45,7 +45,7 @@ def lowered(traced: Traced) -> Iterator[Finding]:
     """
     shapes = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in traced.leaves]
     try:
-        jax.jit(as_function(traced, False)).trace(*shapes).lower(lowering_platforms=("tpu",))
+        jax.jit(as_function(traced)).trace(*shapes).lower(lowering_platforms=("tpu",))
     except Exception as error:
         yield compiler_words.lowering(error, traced.jaxpr)
     else:

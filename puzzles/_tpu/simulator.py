@@ -8,9 +8,7 @@ from __future__ import annotations
 import jax
 import numpy as np
 
-from puzzles._jax import (
-    JaxprEqn,
-)
+from puzzles._jax import JaxprEqn
 from puzzles._launch import (
     ERROR,
     Enough,
