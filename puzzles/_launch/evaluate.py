@@ -12,7 +12,7 @@ holds only what is certain.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any
 
@@ -38,23 +38,6 @@ _GLIMPSE = 64  # rounds of a loop that is too long, to know how it begins
 FUEL = 200_000_000  # per walk: 1000 an equation plus one an element, a few seconds
 
 
-def program_ids(grid: tuple[int, ...]) -> list[np.ndarray]:
-    """The program id of every axis, each varying along its own axis alone."""
-    rank = len(grid)
-    shapes = [tuple(g if a == b else 1 for b in range(rank)) for a, g in enumerate(grid)]
-    return [np.arange(g, dtype=np.int32).reshape(s) for g, s in zip(grid, shapes, strict=True)]
-
-
-def _in_doubt(rank: int) -> np.ndarray:
-    """The factor of a weight (most, least) where nobody knows whether it counts: (1, 0)."""
-    return np.array([1, 0], np.int64).reshape(2, *(1,) * rank)
-
-
-def _only(sizes: set[int]) -> int:
-    """Of several sizes none is known."""
-    return sizes.pop() if len(sizes) == 1 else 0
-
-
 class Walk(Running):
     """One pass over a jaxpr for a grid; `axes` are the grid axes that the kernel can name.
 
@@ -66,16 +49,16 @@ class Walk(Running):
     ) -> None:
         super().__init__()
         self.grid, self.rank, self.events = grid, len(grid), events
-        self.ids = program_ids(grid)
+        # The program id of every axis, each varying along its own axis alone.
+        shapes = [tuple(g if a == b else 1 for b in range(self.rank)) for a, g in enumerate(grid)]
+        along = zip(grid, shapes, strict=True)
+        self.ids = [np.arange(g, dtype=np.int32).reshape(shape) for g, shape in along]
+        # The factor of a weight (most, least) where nobody knows whether it counts.
+        self.in_doubt = np.array([1, 0], np.int64).reshape(2, *(1,) * self.rank)
         self.axes = range(self.rank) if axes is None else axes
         self.log = Log()
         self.fuel = FUEL
         self.within: list[JaxprEqn] = []  # the equations around the one that is walked, and it
-
-    def total(self, weight: np.ndarray) -> np.ndarray:
-        """(most, least) executions over all steps, as Python's integers."""
-        steps = math.prod(self.grid) // max(1, weight[MOST].size)
-        return np.array([int(one.sum()) * steps for one in weight], object)
 
     def known(self, value: Any) -> Any:
         value = np.asarray(value)
@@ -132,7 +115,7 @@ class Walk(Running):
         kinds = set(map(type, values))
         if kinds & {Buffer, Ref}:  # nobody knows what for
             for writes in (False, True):
-                self.touch(values, weight * _in_doubt(self.rank), writes)
+                self.touch(values, weight * self.in_doubt, writes)
             for value in values:
                 if isinstance(value, Ref):
                     value.contents = None
@@ -166,7 +149,8 @@ class Walk(Running):
         self, equation: JaxprEqn, operations: int, lanes: int, weight: np.ndarray, path: tuple
     ) -> None:
         """Add its operations, as often as `weight` says."""
-        log, steps = self.log, self.total(weight)
+        log, alike = self.log, math.prod(self.grid) // max(1, weight[MOST].size)
+        steps = np.array([int(one.sum()) * alike for one in weight], object)  # Python's integers
         log.flops = log.flops + operations * steps
         log.transcendentals = log.transcendentals + operations * steps * bool(lanes)
         log.lanes = log.lanes + lanes * steps
@@ -183,12 +167,13 @@ class Walk(Running):
         equation: JaxprEqn,
         values: Sequence[Any],
         weight: np.ndarray,
-        size: int = 0,
+        sizes: Collection[int] = (),
     ) -> None:
         if not self.events or self.log.cut:
             return
         self.log.cut = len(self.log.events) == EVENTS
         if not self.log.cut:
+            size = sum(sizes) if len(sizes) == 1 else 0  # of several none is known
             self.log.events.append(Event(name, equation, tuple(values), weight, size))
 
     def give_up(self, saved: Log, long: bool) -> None:
@@ -236,7 +221,7 @@ class Walk(Running):
         sizes, parts = set(), copy_parts(equation.params["tree"], values)
         for move, steps in moved(equation, parts, self.rank):
             sizes.add(move.bytes_each)
-            here = np.where(steps, weight, 0) * (1 if move.exact else _in_doubt(self.rank))
+            here = np.where(steps, weight, 0) * (1 if move.exact else self.in_doubt)
             copies, key = self.log.copies, (path, move)
             within, before = copies.get(key) or (tuple(self.within), 0)
             copies[key] = (within, before + here)
@@ -245,13 +230,13 @@ class Walk(Running):
         self.touch([target], weight, True)
         if isinstance(target, Ref):
             target.contents = None
-        self.happens("dma_start", equation, values, weight, _only(sizes))
+        self.happens("dma_start", equation, values, weight, sizes)
         return []
 
     def _dma_wait(self, equation: JaxprEqn, values: Values, weight: np.ndarray, _: Path) -> Values:
         parts = copy_parts(equation.params["tree"], values)
         sizes = {move.bytes_each for move, _ in moved(equation, parts, self.rank)}
-        self.happens("dma_wait", equation, values, weight, _only(sizes))
+        self.happens("dma_wait", equation, values, weight, sizes)
         return []
 
     def _load(self, equation: JaxprEqn, values: Values, weight: np.ndarray, _: Path) -> Values:
@@ -295,7 +280,7 @@ class Walk(Running):
         if not isinstance(which, np.ndarray):  # most: every branch; least: none
             self.log.branches |= {path}
             for n, branch in enumerate(branches):
-                self.closed(branch, values[1:], weight * _in_doubt(self.rank), (*path, n))
+                self.closed(branch, values[1:], weight * self.in_doubt, (*path, n))
             return [UNKNOWN] * len(equation.outvars)
         outs: list[Any] | None = None
         index = np.minimum(np.maximum(which.astype(np.int64), 0), len(branches) - 1)
@@ -324,7 +309,7 @@ class Walk(Running):
         self.give_up(saved, self.fuel <= 0)
         self.log.loops |= {path}  # the body counts once, though it may never run
         blind = [UNKNOWN] * len(carry)
-        once = weight * _in_doubt(self.rank)
+        once = weight * self.in_doubt
         self.closed(p["body_jaxpr"], [*consts, *blind], once, (*path, 1))
         return blind
 

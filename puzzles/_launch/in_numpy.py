@@ -31,9 +31,6 @@ class Enough(Beyond):
 class Endless(Exception):
     """A `while` that has turned `TURNS` times."""
 
-    def __init__(self) -> None:
-        super().__init__(sentence("endless", turns=TURNS))
-
 
 class Found(Exception):
     """Raised by an observer that has found what it looks for; `args[0]` is what."""
@@ -88,7 +85,7 @@ class Evaluator(Running):
             if not self.closed(p["cond_jaxpr"], [*values[:first], *carry])[0]:
                 return carry
             carry = self.closed(p["body_jaxpr"], [*values[first:second], *carry])
-        raise Endless
+        raise Endless(sentence("endless", turns=TURNS))
 
     def _scan(self, equation: JaxprEqn, values: Values) -> Values:
         p, (first, carried) = equation.params, scan_counts(equation.params)

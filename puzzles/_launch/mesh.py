@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -35,14 +35,11 @@ def devices_called(kind: str) -> Iterator[None]:
     device = SimpleNamespace(
         device_kind=kind, platform="tpu", id=0, process_index=0, num_cores=1, coords=(0, 0, 0)
     )
-    answers: dict[str, Callable] = {
-        "devices": lambda *_, **__: [device],
-        "local_devices": lambda *_, **__: [device],
-        "default_backend": lambda: "tpu",
-    }
-    with ExitStack() as stack:
-        for name, answer in answers.items():
-            stack.enter_context(instead(jax, name, answer))
+    with (
+        instead(jax, "devices", lambda *_, **__: [device]),
+        instead(jax, "local_devices", lambda *_, **__: [device]),
+        instead(jax, "default_backend", lambda: "tpu"),
+    ):
         yield
 
 

@@ -106,10 +106,14 @@ def blocked(
     moves = space in ("vmem", "smem")
     fetched, moved, buffers = np.zeros(steps, bool), 0, 1
     if moves:
-        fetched = changes(spread(linear(index), grid))
+        key = spread(linear(index), grid)
+        fetched[:1] = True
+        fetched[1:] = key[1:] != key[:-1]
         elements = np.ones((), np.int64)
         for i, size, b, s, (low, _) in zip(index, shape, sizes, stride, padding, strict=True):
-            elements = elements * extent(i.astype(np.int64) * s - low, b, size)
+            start = i.astype(np.int64) * s - low
+            covered = np.minimum(start + b, size) - np.maximum(start, 0)
+            elements = elements * covered.clip(0)
         moved = int(spread(elements, grid)[fetched].sum()) * itemsize(aval.dtype)
         varies = steps > 1 and any(value.size > 1 for value in index)
         buffers, mode = 1 + varies, mapping.pipeline_mode
@@ -162,13 +166,6 @@ def row_keys(blocks: np.ndarray) -> np.ndarray:
     return np.broadcast_to(linear(list(blocks.T)), (len(blocks),))
 
 
-def changes(key: np.ndarray) -> np.ndarray:
-    """Steps whose key, shape (steps,), is not the previous step's; the first step always."""
-    changed = np.ones(len(key), bool)
-    changed[1:] = key[1:] != key[:-1]
-    return changed
-
-
 def first_seen(key: np.ndarray) -> np.ndarray:
     """For each entry of a key of small integers >= 0, the position where its value comes first."""
     if not len(key):
@@ -179,11 +176,6 @@ def first_seen(key: np.ndarray) -> np.ndarray:
     order = np.arange(len(key))
     first[key[::-1]] = order[::-1]  # of repeated indices the last assignment stays
     return first[key]
-
-
-def extent(start: np.ndarray, block: int, size: int) -> np.ndarray:
-    """How many elements of an axis of `size` a block at `start` really covers."""
-    return np.clip(np.minimum(start + block, size) - np.maximum(start, 0), 0, None)
 
 
 def itemsize(dtype: Any) -> int:

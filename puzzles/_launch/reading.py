@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from puzzles._jax import array_of, close, compiler_param, is_key, unknown_params, written_refs
-from puzzles._launch.evaluate import FUEL, Walk, program_ids
+from puzzles._launch.evaluate import FUEL, Walk
 from puzzles._launch.events import COPIES
 from puzzles._launch.finding import line_of
 from puzzles._launch.graph import Abstract, Node, ask
@@ -95,12 +95,6 @@ class Call:
         logs = (*self.maps, log)
         log.looks, log.strays = sum((x.looks for x in logs), ()), sum((x.strays for x in logs), ())
         log.moved, log.written_inputs = tuple(self.moved), self.written_inputs(log.touches)
-        settings = Settings(
-            self.semantics(),
-            tuple((i - first, o) for i, o in self.p["input_output_aliases"]),
-            self.p["interpret"],
-            unknown_params(self.p["compiler_params"]),
-        )
         return Launch(
             name=self.name,
             grid=grid,
@@ -110,7 +104,9 @@ class Call:
             scalars=scalars,
             scalar_values=data,
             log=log,
-            settings=settings,
+            dimension_semantics=self.semantics(),
+            aliases=tuple((i - first, o) for i, o in self.p["input_output_aliases"]),
+            settings=Settings(self.p["interpret"], unknown_params(self.p["compiler_params"])),
             vmem_limit_bytes=compiler_param(self.p["compiler_params"], "vmem_limit_bytes"),
             around=Around(self.unused, tuple(self.made())),
             line=self.line,
@@ -124,7 +120,7 @@ class Call:
             absent = partial(ask, f"{what} reads {scalar}, which", source)
             refs.append(Ref.whole(aval.shape, source.value, absent, scalar))
         walk = Walk(grid)
-        outs = walk.start(mapping.index_map_jaxpr, [*program_ids(grid), *refs])
+        outs = walk.start(mapping.index_map_jaxpr, [*walk.ids, *refs])
         self.maps.append(walk.log)
         if math.prod(grid) != 1:
             written = {names[n] for n in written_refs(self.kernel)}

@@ -199,25 +199,19 @@ class Machine(Evaluator):
         try:
             return taken(ref, transforms)
         except Exception:
-            self.not_there(equation, ref, transforms, copies)
+            ranges, name = ranges_of(transforms), self.name_of(ref)
+            if ranges is not None and len(ranges) == ref.ndim:
+                scalars = self.buffers[: len(self.launch.scalars)]
+                is_scalar = any(one is ref for one in scalars)
+                words = "scalars outside" if is_scalar else "block of a ref outside"
+                words = "copy of a ref outside" if copies else words
+                span = ", ".join(f"{a}" if index else f"{a}:{b}" for a, b, index in ranges)
+                spelt = dict(ref=f"`{name}`" if name else "a ref", name=name or "ref", part=span)
+                self.wrong(equation, words, "out-of-bounds", operand=name, shape=ref.shape, **spelt)
+            if any(np.ndim(i) for one in transforms for i in getattr(one, "indices", ())):
+                which = f"`{name}`" if name else "A ref"
+                self.wrong(equation, "indexed with an array", "lowering", operand=name, which=which)
             raise
-
-    def not_there(
-        self, equation: JaxprEqn, ref: np.ndarray, transforms: Sequence[Any], copies: bool
-    ) -> None:
-        """Say why there is no such part of a ref, if that is known."""
-        ranges, name = ranges_of(transforms), self.name_of(ref)
-        if ranges is not None and len(ranges) == ref.ndim:
-            scalars = self.buffers[: len(self.launch.scalars)]
-            is_scalar = any(one is ref for one in scalars)
-            words = "scalars outside" if is_scalar else "block of a ref outside"
-            words = "copy of a ref outside" if copies else words
-            span = ", ".join(f"{a}" if index else f"{a}:{b}" for a, b, index in ranges)
-            spelt = dict(ref=f"`{name}`" if name else "a ref", name=name or "ref", part=span)
-            self.wrong(equation, words, "out-of-bounds", operand=name, shape=ref.shape, **spelt)
-        if any(np.ndim(i) for one in transforms for i in getattr(one, "indices", ())):
-            which = f"`{name}`" if name else "A ref"
-            self.wrong(equation, "indexed with an array", "lowering", operand=name, which=which)
 
     def name_of(self, ref: np.ndarray) -> str | None:
         """The kernel's parameter that a buffer is; None of what the kernel allocates."""

@@ -85,7 +85,7 @@ def alone(
     """(steps,) bool: those that store into a block of an output, and no other step does."""
     found = np.zeros(int(np.prod(grid)), bool)
     for operand in (one for one in outputs if one.piped):
-        stores = _steps([t for t in touches if t.ref == operand.name], True, MOST, grid)
+        stores = _steps([t for t in touches if t.ref == operand.name], MOST, grid)
         steps = np.flatnonzero(stores)
         _, which, count = np.unique(
             row_keys(operand.blocks[steps]), return_inverse=True, return_counts=True
@@ -99,7 +99,7 @@ def rewritten(touches: Sequence[Touch], operand: Operand, grid: tuple[int, ...])
     mine = [touch for touch in touches if touch.ref == operand.name]
     if not operand.piped or any(not t.writes and t.weight[MOST].any() for t in mine):
         return False
-    stored = _steps([touch for touch in mine if touch.whole], True, LEAST, grid)
+    stored = _steps([touch for touch in mine if touch.whole], LEAST, grid)
     visits = np.flatnonzero(operand.fetched)
     return bool(np.logical_or.reduceat(stored, visits).all())
 
@@ -110,7 +110,7 @@ def added(touches: Sequence[Touch], operand: Operand, grid: tuple[int, ...]) -> 
     A sum begins where a step writes before it reads, and an output's with its block.
     """
     mine = [touch for touch in touches if touch.ref == operand.name]
-    writes, first = _steps(mine, True, MOST, grid), np.zeros(len(operand.fetched), np.int64)
+    writes, first = _steps(mine, MOST, grid), np.zeros(len(operand.fetched), np.int64)
     for touch in mine:
         first[(first == 0) & spread(touch.weight[MOST] > 0, grid)] = 1 + touch.writes
     begins = (first == 2) | (operand.fetched & operand.output)
@@ -124,11 +124,11 @@ def added(touches: Sequence[Touch], operand: Operand, grid: tuple[int, ...]) -> 
     return (count - before[run]) / np.maximum(totals, 1)[run]
 
 
-def _steps(touches: Sequence[Touch], writes: bool, which: int, grid: tuple[int, ...]) -> np.ndarray:
-    """(steps,) bool: those that write, or read, at most or at least."""
+def _steps(touches: Sequence[Touch], which: int, grid: tuple[int, ...]) -> np.ndarray:
+    """(steps,) bool: those that write, at most or at least."""
     steps = np.zeros(int(np.prod(grid)), bool)
     for touch in touches:
-        if touch.writes is writes:
+        if touch.writes:
             steps |= spread(touch.weight[which] > 0, grid)
     return steps
 
@@ -164,7 +164,7 @@ def _unstored(
     visits = np.flatnonzero(operand.fetched)
     if not operand.piped or not len(visits) or visits[0] != 0:
         return
-    stored = np.logical_or.reduceat(_steps(touches, True, MOST, grid), visits)
+    stored = np.logical_or.reduceat(_steps(touches, MOST, grid), visits)
     keys = row_keys(operand.blocks[visits])
     left = np.flatnonzero(~np.isin(keys, keys[stored]))
     if stored.any() and len(left):
