@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -69,7 +69,7 @@ def accessed(equation: JaxprEqn, values: Sequence[Any]) -> tuple[Any, tuple[Any,
     return values[0], tuple(params["tree"].unflatten(values[first:])), values[first - 1], None
 
 
-@dataclass(frozen=True)
+@dataclass
 class Waits:
     """A kernel's waits for copies from one ref.
 
@@ -134,7 +134,7 @@ def replay(
                     over = next((copy for copy in mine if copy.source == name), mine[0])
                     most = sum(copy.source == over.source for copy in started)
                     started.remove(over)
-                    old = found.get(over.source, Waits())
+                    its = found.setdefault(over.source, Waits())
                     exposed, left = over.computed == computed, event.size - over.size
                     for copy in mine:  # whose bytes this wait takes, too
                         if left > 0 and copy is not over:
@@ -142,19 +142,16 @@ def replay(
                             exposed, left = exposed or copy.computed == computed, left - copy.size
                     last, waited = paused.get(over.source, (-1, 0))
                     together = last == computed and over.waited <= waited
-                    found[over.source] = Waits(
-                        old.count + 1,
-                        old.exposed + exposed,
-                        max(old.most, most),
-                        old.pauses + (exposed and not together),
-                        old.hidden + computed - over.computed,
-                    )
                     if exposed:
-                        paused[over.source] = computed, old.count
-    shares = {
-        name: replace(its, hidden=its.hidden / max(1, computed)) for name, its in found.items()
-    }
-    return shares, flying
+                        paused[over.source] = computed, its.count
+                    its.count += 1
+                    its.exposed += exposed
+                    its.most = max(its.most, most)
+                    its.pauses += exposed and not together
+                    its.hidden += computed - over.computed
+    for its in found.values():
+        its.hidden /= max(1, computed)
+    return found, flying
 
 
 @dataclass(frozen=True, eq=False)

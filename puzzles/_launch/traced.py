@@ -135,20 +135,16 @@ def trace_call(fn: Callable, *args: object) -> Traced:
 
     traced = tuple(leaves[n] for n in where)
 
-    def trace() -> tuple[ClosedJaxpr, Any]:
+    kept: dict[Any, Any] = {}
+    key: Any = None
+    if _keeping:
+        forms = tuple((n, leaves[n].shape, leaves[n].dtype, leaves[n].weak_type) for n in where)
+        static = (leaf for leaf in leaves if not is_traced(leaf))
+        kept, key = _keeping[-1], (fn, tree, forms, tuple(map(fingerprint, static)))
+    if key not in kept:
         # A trace remembers its mesh, and lowering for a TPU will ask for it.
         with as_tpu(), retraced(), unused_copies_untold():
-            return jax.make_jaxpr(call, return_shape=True)(*traced)
-
-    if not _keeping:
-        jaxpr, out = trace()
-        return Traced(jaxpr, traced, out)
-    forms = tuple((n, leaves[n].shape, leaves[n].dtype, leaves[n].weak_type) for n in where)
-    static = (leaf for leaf in leaves if not is_traced(leaf))
-    key = fn, tree, forms, tuple(map(fingerprint, static))
-    kept = _keeping[-1]
-    if key not in kept:
-        kept[key] = trace()
+            kept[key] = jax.make_jaxpr(call, return_shape=True)(*traced)
     jaxpr, out = kept[key]
     return Traced(jaxpr, traced, out)
 

@@ -21,6 +21,6 @@ from puzzles._tpu.compiler import (
 )
 from puzzles._tpu.moments import Timeline, timeline
 from puzzles._tpu.refusals import budget, compiled, known_to_fit, lowered, room
-from puzzles._tpu.sanitizer import Sanitized, sanitize, speaks
+from puzzles._tpu.sanitizer import sanitize, speaks
 from puzzles._tpu.simulator import SimulationError, again_whole, foreseen, simulate
 from puzzles._tpu.together import axes_around, sanitize_together

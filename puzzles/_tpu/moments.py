@@ -106,10 +106,8 @@ class Timeline:
 
     def flying(self, moment: int) -> tuple[Trip, ...]:
         """The copies in flight at a moment."""
-        last = len(self.moments)
-        return tuple(
-            t for t in self.trips if t.start <= moment < (last if t.end is None else t.end)
-        )
+        begun = (trip for trip in self.trips if trip.start <= moment)
+        return tuple(trip for trip in begun if trip.end is None or moment < trip.end)
 
     @property
     def overlap(self) -> tuple[int, int]:
