@@ -167,15 +167,9 @@ def row_keys(blocks: np.ndarray) -> np.ndarray:
 
 
 def first_seen(key: np.ndarray) -> np.ndarray:
-    """For each entry of a key of small integers >= 0, the position where its value comes first."""
-    if not len(key):
-        return np.zeros(0, np.int64)
-    if int(key.max()) >= 8 * len(key):
-        key = np.unique(key, return_inverse=True)[1].reshape(-1)
-    first = np.empty(int(key.max()) + 1, np.int64)
-    order = np.arange(len(key))
-    first[key[::-1]] = order[::-1]  # of repeated indices the last assignment stays
-    return first[key]
+    """For each entry of a key, the position where its value comes first."""
+    _, first, which = np.unique(key, return_index=True, return_inverse=True)
+    return first[which.reshape(-1)]
 
 
 def itemsize(dtype: Any) -> int:

@@ -31,8 +31,7 @@ class Call:
     def __init__(self, node: Node) -> None:
         p = node.equation.params
         self.p, self.kernel = p, p["jaxpr"]
-        self.line = line_of(node.equation.source_info)
-        self.times, self.unused = node.times, node.unused
+        self.node = node
         self.mapping = p["grid_mapping"]
         bounds = sum(not isinstance(g, int | np.integer) for g in self.mapping.grid)
         scalars = bounds + self.mapping.num_index_operands
@@ -108,9 +107,9 @@ class Call:
             aliases=tuple((i - first, o) for i, o in self.p["input_output_aliases"]),
             settings=Settings(self.p["interpret"], unknown_params(self.p["compiler_params"])),
             vmem_limit_bytes=compiler_param(self.p["compiler_params"], "vmem_limit_bytes"),
-            around=Around(self.unused, tuple(self.made())),
-            line=self.line,
-            times=self.times,
+            around=Around(self.node.unused, tuple(self.made())),
+            line=line_of(self.node.equation.source_info),
+            times=self.node.times,
         ).with_copies()
 
     def index(self, mapping: Any, grid: tuple[int, ...], name: str) -> list[np.ndarray]:

@@ -111,10 +111,7 @@ def exactly(closed: ClosedJaxpr, args: Sequence[Any]) -> list[np.ndarray]:
 
 
 def run_program(
-    closed: ClosedJaxpr,
-    args: Sequence[Any],
-    launch: Launcher,
-    observer: Observer | None = None,
+    closed: ClosedJaxpr, args: Sequence[Any], launch: Launcher, observer: Observer | None = None
 ) -> list[np.ndarray]:
     """The flat results of a program, whose launches `launch` runs."""
     return _flat(Around(launch, observer), closed, args)
