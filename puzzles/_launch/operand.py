@@ -152,9 +152,6 @@ def linear(index: Sequence[np.ndarray]) -> np.ndarray:
     spans = [
         int(axis.max()) - low + 1 if axis.size else 1 for axis, low in zip(index, lows, strict=True)
     ]
-    if math.prod(spans) >= 2**62:  # index maps gone wild: number the values that occur
-        ranked = [np.unique(axis, return_inverse=True)[1].reshape(axis.shape) for axis in index]
-        return linear(ranked)
     key = np.zeros((), np.int64)
     for axis, low, span in zip(index, lows, spans, strict=True):
         key = key * span + (axis.astype(np.int64) - low)
