@@ -121,7 +121,7 @@ class Run:
     def flat(self) -> list[np.ndarray]:
         """All results; raises what running them raises."""
         if self.puzzle.kernel:
-            # XLA multiplies and subtracts in one step: of large scores an exp is too far off by that.
+            # XLA multiplies and subtracts in one step: of large scores an exp is then too far off.
             by_jax = self.answer.thorough and not self.case.fresh
             flat = None if by_jax or on_tpu() else self.in_numpy
             self.answer.ran["values"] = "CPU interpreter" if flat is None else "NumPy interpreter"

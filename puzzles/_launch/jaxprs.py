@@ -113,17 +113,22 @@ def through(jaxpr: Jaxpr, enters: Callable[[JaxprEqn, Jaxpr], bool]) -> Iterator
 
 
 def visited(
-    jaxpr: Jaxpr,
-    enters: Callable[[JaxprEqn], bool] = around_kernels,
-    path: tuple[JaxprEqn, ...] = (),
+    jaxpr: Jaxpr, enters: Callable[[JaxprEqn], bool] = around_kernels
 ) -> Iterator[tuple[JaxprEqn, tuple[JaxprEqn, ...]]]:
     """Every equation that holds no program, or is not entered, depth first; and those around it."""
-    for equation in jaxpr.eqns:
-        programs = list(subjaxprs(equation)) if enters(equation) else []
-        if not programs:
-            yield equation, path
-        for inner in programs:
-            yield from visited(inner, enters, (*path, equation))
+    path: tuple[JaxprEqn, ...] = ()
+    last: JaxprEqn | None = None  # whether a program in it is entered, the next step tells
+    for equation, begins, ends in through(jaxpr, lambda equation, _: enters(equation)):
+        if begins is not None:
+            path, last = (*path, equation), None
+            continue
+        if last is not None:
+            yield last, path
+        if ends is not None:
+            path = path[:-1]
+        last = equation if ends is None else None
+    if last is not None:
+        yield last, path
 
 
 def outside(equation: JaxprEqn, inner: Jaxpr) -> dict[Var, Var]:

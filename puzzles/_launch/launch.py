@@ -33,6 +33,8 @@ class Made:
 class Settings:
     """What a `pallas_call` is told beside its blocks."""
 
+    dimension_semantics: tuple[str, ...] | None  # of the whole grid, as Mosaic sees it
+    aliases: tuple[tuple[int, int], ...]  # (position in inputs, position in outputs)
     interpret: Any
     unknown: str | None  # the type of `compiler_params`, where it is none that JAX knows
 
@@ -63,8 +65,6 @@ class Launch:
     scratch: tuple[Operand, ...]
     scalars: tuple[Operand, ...]  # scalar prefetch
     scalar_values: tuple[np.ndarray | None, ...]  # contents, None where unknown
-    dimension_semantics: tuple[str, ...] | None  # of the whole grid, as Mosaic sees it
-    aliases: tuple[tuple[int, int], ...]  # (position in inputs, position in outputs)
     log: Log
     settings: Settings
     vmem_limit_bytes: int | None
@@ -130,6 +130,16 @@ class Launch:
         """(steps,) bool: the step executes floating arithmetic, at most."""
         busy = self.log.busy
         return spread(busy[MOST] if busy.ndim else busy, self.grid)
+
+    @property
+    def dimension_semantics(self) -> tuple[str, ...] | None:
+        """Of the whole grid, as Mosaic sees it."""
+        return self.settings.dimension_semantics
+
+    @property
+    def aliases(self) -> tuple[tuple[int, int], ...]:
+        """Pairs of an input and an output, by position."""
+        return self.settings.aliases
 
     @property
     def exact(self) -> bool:

@@ -94,6 +94,12 @@ class Call:
         logs = (*self.maps, log)
         log.looks, log.strays = sum((x.looks for x in logs), ()), sum((x.strays for x in logs), ())
         log.moved, log.written_inputs = tuple(self.moved), self.written_inputs(log.touches)
+        settings = Settings(
+            self.semantics(),
+            tuple((i - first, o) for i, o in self.p["input_output_aliases"]),
+            self.p["interpret"],
+            unknown_params(self.p["compiler_params"]),
+        )
         return Launch(
             name=self.name,
             grid=grid,
@@ -103,9 +109,7 @@ class Call:
             scalars=scalars,
             scalar_values=data,
             log=log,
-            dimension_semantics=self.semantics(),
-            aliases=tuple((i - first, o) for i, o in self.p["input_output_aliases"]),
-            settings=Settings(self.p["interpret"], unknown_params(self.p["compiler_params"])),
+            settings=settings,
             vmem_limit_bytes=compiler_param(self.p["compiler_params"], "vmem_limit_bytes"),
             around=Around(self.node.unused, tuple(self.made())),
             line=line_of(self.node.equation.source_info),
