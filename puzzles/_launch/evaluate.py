@@ -23,7 +23,7 @@ from puzzles._launch.events import EVENTS, Event, accessed
 from puzzles._launch.jaxprs import Running, callee, subjaxprs
 from puzzles._launch.moves import moved
 from puzzles._launch.primitives import evaluate
-from puzzles._launch.smem import LOOKS, UNKNOWN, UNNAMED, Buffer, Ref
+from puzzles._launch.smem import LOOKS, UNKNOWN, UNNAMED, Buffer, Cells, Ref, place
 from puzzles._launch.work import LEAST, MOST, Lie, Log, Touch, work
 
 # Of what an equation is given, or gives: arrays over the grid, refs, or UNKNOWN.
@@ -113,12 +113,12 @@ class Walk(Running):
     ) -> Values:
         """Arithmetic on what is known, or what nobody knows here."""
         kinds = set(map(type, values))
-        if kinds & {Buffer, Ref}:  # nobody knows what for
+        if kinds & {Buffer, Cells, Ref}:  # nobody knows what for
             for writes in (False, True):
                 self.touch(values, weight * self.in_doubt, writes)
             for value in values:
-                if isinstance(value, Ref):
-                    value.contents = None
+                if isinstance(value, Cells | Ref):
+                    value.lost()
         for n, jaxpr in enumerate(inner):
             blind = [UNKNOWN] * len(jaxpr.invars)
             self.run(jaxpr, [UNKNOWN] * len(jaxpr.constvars), blind, weight, (*path, n))
@@ -210,7 +210,7 @@ class Walk(Running):
         names = names if len(names) == len(avals) else [""] * len(avals)
         named = [name if name and name.isidentifier() else UNNAMED for name in names]
         made = [
-            Buffer.of(name, aval, (*path, n))
+            (Cells if place(aval) == "smem" else Buffer).of(name, aval, (*path, n))
             for n, (name, aval) in enumerate(zip(named, avals, strict=True))
         ]
         return self.run(jaxpr, values, made, weight, path)
@@ -228,8 +228,8 @@ class Walk(Running):
         (source, _), (target, _), _ = parts
         self.touch([source], weight, False)
         self.touch([target], weight, True)
-        if isinstance(target, Ref):
-            target.contents = None
+        if isinstance(target, Cells | Ref):
+            target.lost()
         self.happens("dma_start", equation, values, weight, sizes)
         return []
 
@@ -243,9 +243,14 @@ class Walk(Running):
         self.happens("get", equation, values, weight)
         ref, transforms, _, mask = accessed(equation, values)
         self.touch([ref], weight, False)
+        shape = equation.outvars[0].aval.shape
+        if isinstance(ref, Cells) and mask is None and math.prod(shape) == 1:
+            value = ref.load(transforms)  # over the grid: it gains axes of its own
+            known = isinstance(value, np.ndarray)
+            return [value.reshape(value.shape + shape) if known else value]
         if mask is not None or not isinstance(ref, Ref):
             return [UNKNOWN]
-        found, look = ref.load(transforms, equation.outvars[0].aval.shape, weight[MOST])
+        found, look = ref.load(transforms, shape, weight[MOST])
         if look is not None and len(self.log.looks) < LOOKS:
             self.log.looks += (look,)
         if look is not None and look.stray.any():
@@ -260,10 +265,10 @@ class Walk(Running):
         if equation.primitive.name == "addupdate":
             self.touch([ref], weight, False)
         self.touch([ref], weight, True, whole=plain and into == what)
-        if isinstance(ref, Ref) and plain:
+        if isinstance(ref, Cells | Ref) and plain:
             ref.store(transforms, stored, weight)
-        elif isinstance(ref, Ref):
-            ref.contents = None
+        elif isinstance(ref, Cells | Ref):
+            ref.lost()
         return [UNKNOWN] * len(equation.outvars)
 
     def merge(self, which: np.ndarray, new: Any, old: Any) -> Any:

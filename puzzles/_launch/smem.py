@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,56 @@ class Buffer:
         """The ref of a kernel's parameter, or of what `run_scoped` allocates."""
         shape = tuple(getattr(aval, "shape", ()))
         return cls(name, place(aval), shape, getattr(aval, "dtype", None), path)
+
+
+@dataclass(frozen=True, eq=False)
+class Cells(Buffer):
+    """Scalars in SMEM that a kernel allocates: what it has stored there, where that is known.
+
+    JAX 0.7's `emit_pipeline` keeps there which slot it has come to.
+    """
+
+    # By index, an array over the grid or UNKNOWN; None stands for all other indices.
+    known: dict[tuple[int, ...] | None, Any] = field(default_factory=dict)
+
+    def load(self, transforms: Sequence[Any]) -> Any:
+        """One element for every grid step."""
+        at = self._at(transforms)
+        return UNKNOWN if at is None else self.known.get(at, UNKNOWN)
+
+    def store(self, transforms: Sequence[Any], value: Any, weight: np.ndarray) -> None:
+        """What is not certain is no longer known; weight: (2, steps of the grid)."""
+        at = self._at(transforms)
+        if at is None:
+            self.lost()
+            return
+        before = self.known.get(at, self.known.get(None))
+        certain = (weight[0] == weight[1]).all() and weight.max(initial=0) <= 1
+        self.known[at] = UNKNOWN
+        if not certain or not isinstance(value, np.ndarray):
+            return
+        new = value.reshape(value.shape[: weight.ndim - 1])
+        if before is None or weight[0].all():  # where nothing was, there was garbage
+            self.known[at] = new
+        elif before is not UNKNOWN:
+            self.known[at] = np.where(weight[0] > 0, new, before)
+
+    def lost(self) -> None:
+        """Somebody has written, and nobody knows what or where."""
+        self.known.clear()
+        self.known[None] = UNKNOWN
+
+    def _at(self, transforms: Sequence[Any]) -> tuple[int, ...] | None:
+        """The index of a single element, the same at all steps; None for any other."""
+        if not transforms and math.prod(self.shape) == 1:
+            return (0,) * len(self.shape)
+        indices = getattr(transforms[0], "indices", None) if len(transforms) == 1 else None
+        if indices is None or any(getattr(index, "size", 1) != 1 for index in indices):
+            return None
+        starts = [np.asarray(getattr(index, "start", index)) for index in indices]
+        if any(start.size != 1 or start.dtype.kind not in "iu" for start in starts):
+            return None
+        return tuple(int(start.reshape(())) for start in starts)
 
 
 def memory_space(aval: Any) -> str:
@@ -111,7 +161,7 @@ class Ref:
         weight: (2, *grid), of the whole grid.
         """
         contents = self.contents
-        self.contents = None  # but for what is surely known
+        self.lost()  # but for what is surely known
         steps = np.argwhere(weight[0])
         indices = [getattr(one, "indices", (None,)) for one in transforms]
         if contents is None or len(steps) != 1 or weight.sum() != 2 or len(indices) > 1:
@@ -126,6 +176,10 @@ class Ref:
                 contents = np.array(contents)  # the old one is what was passed in
                 contents[where] = new.reshape(())
             self.contents = contents
+
+    def lost(self) -> None:
+        """Somebody has written, and nobody knows what or where."""
+        self.contents = None
 
     def load(
         self, transforms: Sequence[Any], shape: tuple[int, ...], weight: np.ndarray
