@@ -257,7 +257,9 @@ class Machine(Evaluator):
         return self.axes[equation.params["axis"]]
 
     def _load(self, equation: JaxprEqn, values: Values) -> Values:
-        ref, transforms, *_ = accessed(equation, values)
+        ref, transforms, _, mask = accessed(equation, values)
+        if mask is not None:
+            raise Beyond("a load with a mask")
         view = self.part(equation, ref, transforms)
         self.touches(equation, "reads", view, ref, transforms)
         self.note_nan(equation, ref, view if view.dtype == ref.dtype else ref)
@@ -376,6 +378,7 @@ Machine.meanings = CONTROL | {
     "semaphore_signal": Machine._signal,
     "semaphore_wait": Machine._wait,
     "get": Machine._load,
+    "masked_load": Machine._load,
     "swap": Machine._store,
     "masked_swap": Machine._store,
     "addupdate": Machine._store,

@@ -115,6 +115,7 @@ class _Mesh:
         self.kept: list[_Copy] = []
         self.came: Counter[int] = Counter()  # to a semaphore, less what was waited for
         self.barriers: set[int] = set()  # semaphores, by their address
+        self.ends: set[int] = set()  # those that tell of copies
         self.failure: BaseException | None = None
 
     def run(self, each: Sequence[Sequence[Any]]) -> Ran:
@@ -142,8 +143,11 @@ class _Mesh:
         left = {at for at, count in self.came.items() if count > 0}
         left |= {at for copy in self.kept for at in copy.brings}
         if left:
-            barrier = self.barriers & left
-            words = "barrier left signalled" if barrier else "semaphore left signalled"
+            words = "semaphore left signalled"
+            if self.barriers & left:
+                words = "barrier left signalled"
+            elif self.ends & left:
+                words = "remote copy never waited for"
             self.devices[0].ids = ()
             self.devices[0].wrong(None, words)
         flat = [x for number in sorted(results) for x in results[number]]
@@ -259,6 +263,7 @@ class _Device(Machine):
         last = address(self.at(other, equation, semaphore, index))
         brings[last] += old.nbytes
         other.flying.append(UnderWay(last, old, new, line))
+        self.mesh.ends |= set(brings)
         copy = _Copy(old, new, dict(brings))
         if self.mesh.how.late:
             self.mesh.kept.append(copy)

@@ -135,16 +135,16 @@ def test_a_kernel_that_takes_a_random_key_is_read_and_not_simulated() -> None:
         assert (launch.hbm_bytes_read, launch.hbm_bytes_written) == (8, 4096)
 
 
-@pytest.mark.parametrize("what", ["rolls", "draws bits", "prints"])
+@pytest.mark.parametrize("what", ["rolls", "draws bits", "prints", "loads"])
 def test_what_numpy_has_no_rule_for_is_run(what: str, capsys: pytest.CaptureFixture) -> None:
     def kernel(x_ref, o_ref):
-        x = x_ref[...]
+        x = pltpu.load(x_ref) if what == "loads" else x_ref[...]
         if what == "rolls":
             x = pltpu.roll(x, 1, 1)
         elif what == "draws bits":
             pltpu.prng_seed(0)
             x += pltpu.prng_random_bits(x.shape).astype(f32)
-        else:
+        elif what == "prints":
             pl.debug_print("{}", x[0, 0])
         o_ref[...] = x
 
