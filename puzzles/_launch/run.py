@@ -34,9 +34,12 @@ def _on_cpu(run: Callable[..., list[Any]], args: Sequence[Any]) -> list[Any]:
         return [x if is_key(x) else np.asarray(x) for x in run(*args)]
 
 
+_alone = lru_cache(maxsize=256)(lambda equation: part([equation]))  # made once, however often run
+
+
 def single(call: JaxprEqn, values: Values) -> tuple[ClosedJaxpr, Values]:
     """One equation as a program, and what that is given."""
-    program, needed = part([call])
+    program, needed = _alone(call)
     given = {v: x for v, x in zip(call.invars, values, strict=True) if not isinstance(v, Literal)}
     return program, [given[v] for v in needed]
 
@@ -50,7 +53,7 @@ def interpreted(call: JaxprEqn, values: Values) -> list[Any]:
 @lru_cache(maxsize=256)
 def _compiled_alone(equation: JaxprEqn) -> Callable[..., list[Any]]:
     """One equation, which is compiled once however often it runs."""
-    return _compiled(part([equation])[0])
+    return _compiled(_alone(equation)[0])
 
 
 class Around(Evaluator):
