@@ -28,6 +28,7 @@ from puzzles._launch.finding import (
     when,
 )
 from puzzles._launch.finite import first_not_finite
+from puzzles._launch.flights import Flight, Flights, Place, View
 from puzzles._launch.graph import Abstract, Unreadable
 from puzzles._launch.in_numpy import Beyond, Endless, Enough
 from puzzles._launch.jaxprs import (
@@ -64,7 +65,7 @@ from puzzles._launch.run import (
     single,
 )
 from puzzles._launch.sameness import fingerprint
-from puzzles._launch.slices import Ranges, overlap, ranges_of, ranges_shown, taken
+from puzzles._launch.slices import ranges_of, ranges_shown, taken
 from puzzles._launch.smem import UNNAMED, memory_space
 from puzzles._launch.stepped import Machine
 from puzzles._launch.traced import (
@@ -82,7 +83,6 @@ from puzzles._launch.trail import (
     How,
     Seen,
     Trail,
-    UnderWay,
     Unsafe,
     address,
     comparable,

@@ -9,12 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from puzzles._launch.events import COPIES
 from puzzles._launch.finding import WARNING, Finding, ints, line_of, told
 from puzzles._launch.launch import Launch
 from puzzles._launch.operand import Operand, first_seen, itemsize, row_keys, spread
 from puzzles._launch.touched import begun_elsewhere
-from puzzles._launch.work import LEAST, MOST
+from puzzles._launch.work import MOST
 from puzzles._rules import sentence
 
 PARALLEL = ("parallel", "core_parallel", "subcore_parallel")
@@ -23,7 +22,7 @@ PARALLEL = ("parallel", "core_parallel", "subcore_parallel")
 def faults(launch: Launch) -> tuple[Finding, ...]:
     """Every fault of a launch, one per kind and operand: by first step, then those without one."""
     found = [*_grid_faults(launch), *_stray_reads(launch), *_written_inputs(launch)]
-    found += (*_stray_semaphores(launch), *_lies(launch), *_second_core(launch))
+    found += (*_lies(launch), *_second_core(launch))
     aliased = {o: launch.inputs[i].name for i, o in launch.aliases if i >= 0}
     aliased_to = {name: launch.outputs[o].name for o, name in aliased.items()}
     for operand in launch.inputs + launch.outputs:
@@ -100,35 +99,6 @@ def _second_core(launch: Launch) -> Iterator[Finding]:
     last = axis == len(launch.grid) - 1 and any(np.ptp(one, axis=axis).any() for one in begins)
     words = "begun by another axis" if last else "begun by one core"
     yield told("parallel", words, operand=name, step=launch.at(step), axis=axis)
-
-
-def _stray_semaphores(launch: Launch) -> Iterator[Finding]:
-    """The first copy that names a semaphore beyond the last, for each array of semaphores."""
-    done = set()
-    for event in launch.log.events:
-        if event.name not in COPIES:
-            continue
-        ref, transforms = event.parts()[2]
-        indices = [i for one in transforms for i in getattr(one, "indices", ())]
-        shape = getattr(ref, "shape", ())
-        if ref in done or len(indices) != len(shape):
-            continue
-        known = [
-            ((index := np.asarray(one)) < 0) | (index >= size)
-            for one, size in zip(indices, shape, strict=True)
-            if isinstance(one, int | np.integer | np.ndarray)
-        ]
-        if not any(outside.any() for outside in known):
-            continue
-        steps = np.logical_or.reduce([spread(outside, launch.grid) for outside in known])
-        steps &= spread(event.weight[LEAST] > 0, launch.grid)
-        if steps.any():
-            done.add(ref)
-            step = int(np.argmax(steps))
-            ((_, named),) = event.parts(launch.at(step))[2:]
-            which = ", ".join(str(int(i)) for one in named for i in one.indices)
-            facts = dict(which=which, shape=tuple(shape), **_at(launch, step))
-            yield told("out-of-bounds", "no such semaphore", operand=ref.name, **facts)
 
 
 def _written_inputs(launch: Launch) -> Iterator[Finding]:

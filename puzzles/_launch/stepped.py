@@ -17,6 +17,7 @@ import numpy as np
 from puzzles._jax import JaxprEqn, copy_parts, is_key, is_remote, written_refs
 from puzzles._launch.events import accessed
 from puzzles._launch.finding import happens, line_of, text_of, told, when
+from puzzles._launch.flights import Flight, Flights, View
 from puzzles._launch.in_numpy import CONTROL, Beyond, Enough, Evaluator, Observer, Values
 from puzzles._launch.jaxprs import parameter_names
 from puzzles._launch.launch import Launch
@@ -28,13 +29,11 @@ from puzzles._launch.trail import (
     How,
     Seen,
     Trail,
-    UnderWay,
     Unsafe,
     address,
     comparable,
     floating,
 )
-from puzzles._rules import sentence
 
 
 class Machine(Evaluator):
@@ -57,8 +56,7 @@ class Machine(Evaluator):
         self.ids: tuple[int, ...] = ()
         self.buffers: list[Any] = []  # the kernel's parameters, and then what it allocates
         self.random = np.random.default_rng(0)  # what `pltpu.prng_random_bits` draws from
-        self.flying: list[UnderWay] = []
-        self.due: dict[int, int] = {}  # of a semaphore, by its address: bytes, or signals
+        self.flights = Flights()  # semaphores are known by their address
 
     def results(self, values: Sequence[Any]) -> Values:
         """Those of the launch on its operands."""
@@ -173,11 +171,11 @@ class Machine(Evaluator):
 
     def ends(self) -> None:
         """At the end nothing is under way."""
-        if self.flying:
-            line = self.flying[0].line
+        if self.flights.flying:
+            line = self.flights.flying[0].line
             started = f": it was started in `{line}`" if line else ""
             self.wrong(None, "copy never waited for", then=started)
-        if any(self.due.values()):
+        if any(self.flights.due.values()):
             self.wrong(None, "semaphore left signalled")
 
     def wrong(
@@ -218,22 +216,21 @@ class Machine(Evaluator):
         named = zip(self.names, self.buffers, strict=False)
         return next((name for name, one in named if one is ref), None)
 
+    def view(self, array: np.ndarray, ref: np.ndarray, transforms: Sequence[Any]) -> View:
+        """A part of a ref, as verdicts name it."""
+        part = ranges_shown(ranges_of(transforms), ref.shape)
+        return View(array, f"{self.name_of(ref) or 'a buffer'}{part}")
+
     def touches(
-        self, equation: JaxprEqn, how: str, view: np.ndarray, ref: np.ndarray, transforms: Any
+        self, equation: JaxprEqn, how: str, array: np.ndarray, ref: np.ndarray, transforms: Any
     ) -> None:
         """It must not read where a copy may still land, nor write there or where one may read."""
-        for flight in self.flying:
-            ends = {"into": flight.target, "out of": flight.source}
-            for way in ("into",) if how == "reads" else ends:
-                if not np.shares_memory(view, ends[way]):
-                    continue
-                name = self.name_of(ref) or "a buffer"
-                place = f"{name}{ranges_shown(ranges_of(transforms), ref.shape)}"
-                line = flight.line or "the kernel"
-                why = sentence(f"{how} {way}", place=place, line=line, waited="")
-                text = text_of(equation.source_info)
-                says = happens(self.ids, f"`{text}`" if text else "the kernel", why)
-                self.wrong(equation, "touched too early", says=says, operand=self.name_of(ref))
+        if not self.flights.flying:
+            return
+        if why := self.flights.forbidden(how, self.view(array, ref, transforms)):
+            text = text_of(equation.source_info)
+            says = happens(self.ids, f"`{text}`" if text else "the kernel", why)
+            self.wrong(equation, "touched too early", says=says, operand=self.name_of(ref))
 
     def other(self, equation: JaxprEqn, values: Values) -> Values:
         """What NumPy has no rule for, JAX computes by itself."""
@@ -299,9 +296,9 @@ class Machine(Evaluator):
         if self.how is None or not self.how.late:
             new[...] = old
         if self.how is not None:
-            at = address(taken(semaphore, index))
-            self.flying.append(UnderWay(at, old, new, text_of(equation.source_info)))
-            self.due[at] = self.due.get(at, 0) + new.nbytes
+            ends = self.view(old, *source), self.view(new, *target)
+            at, line = address(taken(semaphore, index)), text_of(equation.source_info)
+            self.flights.start(Flight(*ends, at, new.nbytes, line))
         return []
 
     def _dma_wait(self, equation: JaxprEqn, values: Values) -> Values:
@@ -309,29 +306,24 @@ class Machine(Evaluator):
         if self.how is None:
             return []
         at, size = address(taken(semaphore, index)), taken(*target).nbytes
-        self.due[at] = self.due.get(at, 0) - size
-        if self.due[at] < 0:
-            self.wrong(equation, "wait never ends")
-        if self.due[at] == 0:
-            for one in self.flying if self.how.late else ():
-                if one.semaphore == at:
-                    one.target[...] = one.source
-            self.flying = [one for one in self.flying if one.semaphore != at]
+        if endless := self.flights.wait(at, size):
+            self.wrong(equation, endless, wanted=size, due=self.flights.due[at])
+        for one in self.flights.landed if self.how.late else ():
+            one.target.array[...] = one.source.array
         return []
 
     def _signal(self, equation: JaxprEqn, values: Values) -> Values:
         ref, transforms, count, device, _ = equation.params["args_tree"].unflatten(values)
         if self.how is None or device is not None:
             raise Beyond("a signal to another device")
-        at = address(taken(ref, transforms))
-        self.due[at] = self.due.get(at, 0) + int(count)
+        self.flights.due[address(taken(ref, transforms))] += int(count)
         return []
 
     def _wait(self, equation: JaxprEqn, values: Values) -> Values:
         ref, transforms, count, *_ = equation.params["args_tree"].unflatten(values)
         at = address(taken(ref, transforms))
-        self.due[at] = self.due.get(at, 0) - int(count)
-        if self.how is None or self.due[at] < 0:
+        self.flights.due[at] -= int(count)
+        if self.how is None or self.flights.due[at] < 0:
             self.wrong(equation, "semaphore never signalled")
         return []
 

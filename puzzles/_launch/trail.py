@@ -64,16 +64,6 @@ class Trail:
     spent: bool = False
 
 
-@dataclass(frozen=True, eq=False)
-class UnderWay:
-    """A copy under way: its semaphore's address, its ends, and the line that started it."""
-
-    semaphore: int
-    source: np.ndarray
-    target: np.ndarray
-    line: str
-
-
 def address(semaphore: np.ndarray) -> int:
     """What tells one semaphore from all others."""
     return semaphore.__array_interface__["data"][0]

@@ -1,12 +1,12 @@
 """The copies of a kernel moment by moment: what flies, what is waited for, what is computed on.
 
-Read from the walk over the kernel, which does not run, with the rules of `hazards`. Moments are in
+Read from the walk over the kernel, which does not run, with the rules of `Flights`. Moments are in
 the kernel's own order; how long each of them takes is not known here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -18,8 +18,11 @@ from puzzles._launch import (
     UNNAMED,
     Event,
     Finding,
+    Flight,
+    Flights,
     Launch,
     Part,
+    Place,
     bytes_of,
     happens,
     line_of,
@@ -29,12 +32,11 @@ from puzzles._launch import (
     when,
 )
 from puzzles._rules import sentence
-from puzzles._tpu.hazards import Flight, Flights, Place
 
 MOMENTS = 256  # that are followed
 _COPIES = ("dma_start", "dma_wait")
 _KINDS = {"touched too early": "hazard"} | dict.fromkeys(
-    ("copy outside", "copy of a pipeline outside"), "outside"
+    ("copy outside", "copy of a pipeline outside", "no such semaphore"), "outside"
 )
 _KINDS |= dict.fromkeys(("ends of one type", "ends of two types"), "unequal")
 _LOOKS = 200_000  # at an event in a step; most may have nothing to do there
@@ -210,6 +212,9 @@ class _Follower:
             if not size:
                 return
             self.moment("waits", text)
+            if semaphore.beyond:
+                self.wrong("no such semaphore", **_no_such(semaphore))
+                raise _Unknown("never beyond a wait")
             if endless := self.flights.wait(semaphore, size):
                 self.wrong(endless, wanted=size, due=self.flights.due[semaphore])
                 raise _Unknown("never beyond a wait")
@@ -233,6 +238,8 @@ class _Follower:
             return  # nothing moves
         who = f"The copy that `{text}` starts" if text else "A copy"
         refused: list[tuple[str, dict[str, Any]]] = []
+        if semaphore.beyond:
+            refused.append(("no such semaphore", _no_such(semaphore)))
         if taken != room:
             here, there = (np.dtype(ref.dtype) for ref, _ in parts[:2])
             words = "ends of one type" if here == there else "ends of two types"
@@ -305,8 +312,8 @@ class _Follower:
 
     def landed(self) -> None:
         """What no longer is in flight ends with this moment."""
-        for flight in [one for one in self.under_way if one not in self.flights.flying]:
-            place = self.under_way.pop(flight)
+        for flight in self.flights.landed:
+            place = self.under_way[flight]
             self.trips[place] = replace(self.trips[place], end=len(self.moments))
 
 
@@ -325,12 +332,17 @@ def _size(part: Part) -> int:
     return size
 
 
-def _semaphore(part: Part) -> Hashable:
-    ref, transforms = part
-    indices = ranges_of(transforms)
-    if indices is None:
+def _semaphore(part: Part) -> Place:
+    place = _place(part)
+    if place.ranges is None:
         raise _Unknown("semaphore unknown")
-    return ref, indices
+    return place
+
+
+def _no_such(semaphore: Place) -> dict[str, Any]:
+    """The facts of a semaphore that is asked for and is not there."""
+    ref = semaphore.buffer
+    return dict(kind="out-of-bounds", operand=ref.name, which=semaphore.in_full, shape=ref.shape)
 
 
 def _far(place: Place) -> bool:

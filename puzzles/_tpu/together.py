@@ -21,13 +21,13 @@ from puzzles._jax import JaxprEqn, copy_ends, copy_parts, is_remote
 from puzzles._launch import (
     PALLAS_CALL,
     Beyond,
+    Flight,
     How,
     Launch,
     Machine,
     Ran,
     Traced,
     Trail,
-    UnderWay,
     Unsafe,
     address,
     kernel_calls,
@@ -255,14 +255,15 @@ class _Device(Machine):
         if other is self:
             self.touches(equation, "writes", same, *target)
         new, line = self.at(other, equation, *target), text_of(equation.source_info)
+        ends = self.view(old, *source), self.view(new, *target)
         brings: Counter[int] = Counter()
         if is_remote(equation):
             first = address(taken(sending, sent))
             brings[first] += old.nbytes
-            self.flying.append(UnderWay(first, old, new, line))
+            self.flights.flying.append(Flight(*ends, first, old.nbytes, line))
         last = address(self.at(other, equation, semaphore, index))
         brings[last] += old.nbytes
-        other.flying.append(UnderWay(last, old, new, line))
+        other.flights.flying.append(Flight(*ends, last, old.nbytes, line))
         self.mesh.ends |= set(brings)
         copy = _Copy(old, new, dict(brings))
         if self.mesh.how.late:
@@ -285,10 +286,11 @@ class _Device(Machine):
         at, size = address(taken(semaphore, index)), taken(*target).nbytes
         self._waits(equation, at, size, "wait never ends")
         rest = self.mesh.came[at] or any(at in copy.brings for copy in self.mesh.kept)
-        for one in [one for one in self.flying if one.semaphore == at]:  # they come in turn
-            size -= one.target.nbytes
+        flying = self.flights.flying
+        for one in [one for one in flying if one.semaphore == at]:  # they come in turn
+            size -= one.size
             if size >= 0 or not rest:
-                self.flying.remove(one)
+                flying.remove(one)
         return []
 
     def _signal(self, equation: JaxprEqn, values: _Values) -> _Values:

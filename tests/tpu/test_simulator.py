@@ -130,7 +130,7 @@ def test_a_wait_for_more_than_comes_is_told_where_copies_are_not_followed(monkey
 
     monkeypatch.setattr(simulator, "copied", lambda _: None)
     says = refused(launch(kernel, x=HBM, scratch=COPY), X).says
-    assert "waits for a copy that is not on its way, or for more than it brings" in says
+    assert "waits for 65,536 bytes where the copies in flight on that semaphore bring 4,096" in says
     assert "in `pltpu.make_async_copy(x_ref.at[:128, :128], buffer, semaphore).wait()`" in says
 
 

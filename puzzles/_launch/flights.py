@@ -11,7 +11,9 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any
 
-from puzzles._launch import Ranges, overlap, ranges_shown
+import numpy as np
+
+from puzzles._launch.slices import Ranges, overlap, ranges_shown
 from puzzles._rules import sentence
 
 
@@ -49,11 +51,29 @@ class Place:
 
 
 @dataclass(frozen=True, eq=False)
-class Flight:
-    """A copy of `size` bytes that is under way, and the line that started it."""
+class View:
+    """A part of a buffer as a run has it, and its name."""
 
-    source: Place
-    target: Place
+    array: np.ndarray
+    name: str
+
+    def __str__(self) -> str:
+        return self.name
+
+    def meets(self, other: View) -> bool:
+        """Whether two views share an element."""
+        return np.shares_memory(self.array, other.array)
+
+
+@dataclass(frozen=True, eq=False)
+class Flight:
+    """A copy of `size` bytes that is under way, and the line that started it.
+
+    Both ends are a Place, where a kernel is followed without running it, or else a View.
+    """
+
+    source: Any
+    target: Any
     semaphore: Hashable  # which tells of its end
     size: int
     line: str
@@ -64,7 +84,8 @@ class Flights:
 
     def __init__(self) -> None:
         self.flying: list[Flight] = []  # or maybe: in the order of their starts
-        self.due: Counter[Hashable] = Counter()  # bytes started and not yet waited for
+        self.landed: list[Flight] = []  # those of which the last wait told the end
+        self.due: Counter[Hashable] = Counter()  # bytes, or signals, not yet waited for
         self._waited: Counter[Hashable] = Counter()  # waits since the semaphore was last at zero
         self._ended: Flight | None = None  # the last copy that was waited for
 
@@ -75,24 +96,23 @@ class Flights:
 
     def wait(self, semaphore: Hashable, size: int) -> str:
         """A wait for so many bytes; the name of what is wrong, if it will never end."""
-        if self.due[semaphore] <= 0:
-            return "copy never started"
-        if size > self.due[semaphore]:
-            return "copy too small"
+        if self.due[semaphore] < size:
+            return "copy too small" if self.due[semaphore] > 0 else "copy never started"
         self.due[semaphore] -= size
         self._waited[semaphore] += 1
-        if self.due[semaphore] == 0:
+        self.landed = [] if self.due[semaphore] else self._on(semaphore)
+        if self.landed:
             self._waited[semaphore] = 0
-            self._ended = self._on(semaphore)[-1]
+            self._ended = self.landed[-1]
             self.flying = [one for one in self.flying if one.semaphore != semaphore]
         return ""
 
     def left(self) -> Flight | None:
         """A copy that nobody has waited for."""
         open_ends = (self._on(semaphore) for semaphore, due in self.due.items() if due > 0)
-        return next((flights[-1] for flights in open_ends), None)
+        return next((flights[-1] for flights in open_ends if flights), None)
 
-    def forbidden(self, how: str, place: Place) -> str:
+    def forbidden(self, how: str, place: Any) -> str:
         """Why the kernel must not do that ("reads" or "writes") to a place; "" where it may."""
         for flight in self.flying:
             ways = {"into": flight.target}
