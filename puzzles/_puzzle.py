@@ -79,7 +79,6 @@ class Puzzle:
         is drawn for each answer after all `cases` pass.
     keeps: what is not changed in the data of that case, by argument: some of "sign", "larger",
         "smaller", "jump", "order", "zero", "finite" (the names of `_judge/case.py`), or "all".
-    roundings: how often a result may be rounded to its dtype on the way, where a rung asks for it.
     tolerance: relative and absolute, in units of the expected values' root mean square, for all
         results or by their dtype's name; unless given, 2e-5 for f32 and 1e-2 for bf16.
     outside: floating-point primitives that may run outside the kernel.
@@ -105,7 +104,6 @@ class Puzzle:
     par: Callable[..., str] | None = None
     fresh: Callable[[np.random.Generator], dict[str, Any]] | None = None
     keeps: Mapping[str, str] = field(default_factory=dict)
-    roundings: int | None = None
     tolerance: float | None = None
     outside: Sequence[str] = ()
     starter: str | None = None

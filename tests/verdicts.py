@@ -31,7 +31,7 @@ _FIRST = re.compile(
 _FLOAT = re.compile(r"-?\d+\.\d+(?:e[+-]?\d+)?%?|-?\d+e[+-]?\d+|\bnan\b|-?\binf\b")
 # Which line of a module: it moves with every edit above it.
 _LINE = re.compile(r"(?<=>):\d+")
-_COMPUTED = ("numbers", "rounded-twice", "other-in-simulator", "garbage")
+_COMPUTED = ("numbers", "other-in-simulator", "garbage")
 
 
 def line(puzzle: Puzzle, change: Mistake | Alternative, verdict: Verdict) -> str:

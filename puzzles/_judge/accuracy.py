@@ -1,13 +1,10 @@
-"""Is anything rounded on the way? By its numbers, and by the places in its program."""
+"""Is anything rounded on the way? The places in a program where it is."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
-
-import jax
-import numpy as np
 
 from puzzles._jax import Jaxpr, JaxprEqn, Literal, Var
 from puzzles._judge.origin import line_of, observed
@@ -24,40 +21,12 @@ from puzzles._launch import (
     through,
     within,
 )
-from puzzles._puzzle import Puzzle
 from puzzles._rules import Finding
 
-# What the order of an f32 sum may change, relative and in units of the root mean square.
-_NOISE = 2e-5
-# Two kernels that round at the same places may still sum in another order.
-_ALIKE = 0.1
 _EXACT = {"max", "min", "neg", "abs", "sign", "floor", "ceil", "round", "clamp"}
 _EXACT |= {"reduce_max", "reduce_min", "argmax", "argmin", "cummax", "cummin"}
 _ROUNDS = (ARITHMETIC | TRANSCENDENTAL | REDUCTIONS) - _EXACT  # narrow dots a TPU refuses
 _MOVES = LAYOUT | {"select_n"}
-
-
-def too_far(exact: np.ndarray, got: np.ndarray) -> tuple[float, float]:
-    """The part of `got` that is not `exact`, in f32, rounded once to the dtype of `got`.
-
-    And how far from it the typical one of them is, in steps of that dtype; 0 if there is none.
-    """
-    w, g = exact.astype(np.float64), got.astype(np.float64)
-    finite = np.isfinite(w) & np.isfinite(g)
-    scale = float(np.sqrt(np.mean(w[finite] ** 2))) if finite.any() else 0.0
-    spacing = float(jax.numpy.finfo(got.dtype).eps) * 2.0 ** (np.frexp(w)[1] - 1)
-    allowed = spacing / 2 + _NOISE * (np.abs(w) + scale)
-    wrong = finite & (np.abs(g - w) > allowed)
-    steps = np.abs(g - w)[wrong] / spacing[wrong]
-    return float(np.mean(wrong)), float(np.median(steps)) if len(steps) else 0.0
-
-
-def rounded_alike(puzzle: Puzzle, one: np.ndarray, other: np.ndarray) -> bool:
-    """Whether so few elements differ that both were rounded at the same places; True of f32."""
-    if puzzle.roundings is None or not narrow(one.dtype):
-        return True
-    same = (one == other) | (np.isnan(one) & np.isnan(other))
-    return float(np.mean(~same)) <= _ALIKE
 
 
 def narrowings(traced: Traced) -> list[Finding]:

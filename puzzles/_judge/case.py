@@ -19,7 +19,7 @@ import numpy as np
 
 from puzzles._jax import jaxpr_as_fun, unjitted
 from puzzles._judge.numbers import Mismatch, compare, on_tpu
-from puzzles._launch import Traced, before_last_casts, by_jax, exactly, step_by_step, trace_call
+from puzzles._launch import Traced, by_jax, step_by_step, trace_call
 from puzzles._puzzle import Puzzle, array
 from puzzles._rules import sentence
 
@@ -95,15 +95,6 @@ class Case:
             if not self.puzzle.kernel:
                 return jax.tree.map(np.asarray, spec(*args))
             return _calculated(spec, args)
-
-    @cached_property
-    def exact(self) -> list[np.ndarray]:
-        """What the spec gives before the casts to narrow floats that it ends with, flat.
-
-        Its dots to f32 are summed in f64: which f32 sum is right no machine knows.
-        """
-        traced = trace_call(self.judged(self.puzzle.spec), *self.args)
-        return exactly(before_last_casts(traced.jaxpr), traced.leaves)
 
     def mismatch(self, flat: Sequence[np.ndarray]) -> tuple[int, np.ndarray, Mismatch] | None:
         """The first result that is not the spec's: its position, what was wanted, where it is."""

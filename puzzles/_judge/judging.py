@@ -53,7 +53,7 @@ NUMBERS = (running.runs, wanted.same_form, wanted.same_numbers)
 DRAWN = Asked(
     drawn_case,
     (
-        *READ, *NUMBERS, wanted.rounded_once,
+        *READ, *NUMBERS,
         memory.blocks, memory.copies, memory.drawn_on_tpu,
     ),
 )  # fmt: skip
@@ -65,7 +65,7 @@ ITS_CODE = Asked(lambda answer: [answer.code], (Code.asks_for_itself,))
 QUESTIONS = (
     ITS_CODE,
     Asked(at_a_glance, (*READ, *NUMBERS)),  # a wrong result before its gradients
-    Asked(each_case, (*READ, *NUMBERS, wanted.rounded_once)),
+    Asked(each_case, (*READ, *NUMBERS)),
     Asked(each_case, (memory.blocks,)),
     Asked(memory.smallest_first, (memory.copies,)),
     Asked(memory.simulated, (memory.same_in_simulator,)),
@@ -103,7 +103,6 @@ EXPLAINERS: dict[str, tuple[tuple[str, Callable[[Run], str | None]], ...]] = {
         ("first", explain.rounds_on_the_way),
         ("first", tried.line_exchanged),
     ),
-    "rounded-twice": (_ON_RECORD,),
 }
 
 

@@ -13,7 +13,6 @@ from functools import lru_cache
 import jax
 import numpy as np
 
-from puzzles._judge.accuracy import rounded_alike
 from puzzles._judge.answer import Answer, Run
 from puzzles._judge.case import Case, cases, execute, fresh_case
 from puzzles._judge.explain import fault
@@ -39,9 +38,8 @@ def mistake_on_record(run: Run) -> str | None:
     case, puzzle = run.case, run.puzzle
     if case.fresh:  # every mistake on record is wrong on a listed case, and all of those passed
         return None
-    numbers_right = run.differs is None  # then it is rounded too often, whatever the launch does
-    known = None if numbers_right else fault(run)
-    program = fingerprint(run.traced.jaxpr) if puzzle.kernel and not numbers_right else None
+    known = fault(run)
+    program = fingerprint(run.traced.jaxpr) if puzzle.kernel else None
     only_nan = _only_nan(run)
 
     def is_it(mistake: Mistake) -> bool:
@@ -121,12 +119,9 @@ def _gives(case: Case, mistake: Mistake, numbers: Sequence[np.ndarray] | None) -
 
 
 def alike(puzzle: Puzzle, one: Sequence[np.ndarray], other: Sequence[np.ndarray]) -> bool:
-    """Whether a puzzle tells two flat results apart, by their numbers or by their roundings."""
+    """Whether two flat results are equal to a puzzle."""
     return len(one) == len(other) and all(
-        a.shape == b.shape
-        and a.dtype == b.dtype
-        and compare(a, b, puzzle.tolerance) is None
-        and rounded_alike(puzzle, a, b)
+        a.shape == b.shape and a.dtype == b.dtype and compare(a, b, puzzle.tolerance) is None
         for a, b in zip(one, other, strict=True)
     )
 

@@ -9,19 +9,13 @@ from typing import Any
 import jax
 import numpy as np
 
-from puzzles._judge.accuracy import foreign, too_far
+from puzzles._judge.accuracy import foreign
 from puzzles._judge.answer import Answer, Run
 from puzzles._judge.costs import Scale, at_scale
 from puzzles._judge.memory import rule_of
-from puzzles._judge.numbers import number_words, on_tpu
-from puzzles._launch import faults, narrow
+from puzzles._judge.numbers import number_words
+from puzzles._launch import faults
 from puzzles._rules import Finding, sentence
-
-# The part of the elements that may be further from the f32 result than one rounding takes them: a
-# right answer has none, two roundings 16 % and more.
-_SHARE = 0.02
-# Beyond so many steps of its dtype a result is rather another formula's than rounded once more.
-_STEPS = 2
 
 
 def accepted(run: Run) -> Finding | None:
@@ -89,20 +83,6 @@ def same_numbers(run: Run) -> Finding | None:
         got=number_words(wrong.got),
         place=said,
     )
-
-
-def rounded_once(run: Run) -> Finding | None:
-    """The right numbers are not rounded more often than the puzzle allows."""
-    if run.puzzle.roundings is None or on_tpu():
-        return None
-    for exact, got in zip(run.case.exact, run.flat, strict=True):
-        part, steps = too_far(exact, got) if narrow(got.dtype) else (0.0, 0.0)
-        if part > _SHARE:
-            kind = got.dtype.name
-            look = sentence("a rounding first" if steps < _STEPS else "a formula first", kind=kind)
-            facts: dict[str, Any] = dict(part=part, share=_SHARE, steps=steps)
-            return run.wrong("rounded-twice", kind=kind, look=look, **facts)
-    return None
 
 
 def audit(run: Run) -> Finding | None:

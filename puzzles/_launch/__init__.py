@@ -57,9 +57,7 @@ from puzzles._launch.operand import Operand, itemsize
 from puzzles._launch.pl_kernel import with_kernels_launched
 from puzzles._launch.programs import Ran, drawn, run_as, step_by_step
 from puzzles._launch.run import (
-    before_last_casts,
     by_jax,
-    exactly,
     run_program,
     runs_in_python,
     single,

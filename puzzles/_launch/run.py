@@ -10,7 +10,6 @@ import jax
 import numpy as np
 
 from puzzles._jax import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, is_key, jaxpr_as_fun
-from puzzles._launch.blocks import computed, narrow
 from puzzles._launch.in_numpy import CONTROL, Endless, Evaluator, Observer, Values
 from puzzles._launch.jaxprs import CALLS, PALLAS_CALL, part, visited, with_interpret
 
@@ -80,37 +79,6 @@ class Around(Evaluator):
 
 
 Around.meanings = CONTROL | {PALLAS_CALL: Around._launches}
-
-
-class Exact(Around):
-    """Sums each dot to f32 in f64, and rounds it once.
-
-    The order of an f32 sum is the machine's: over thousands of terms that cancel, two differ.
-    """
-
-    def _dot(self, equation: JaxprEqn, values: Values) -> Values:
-        if equation.outvars[0].aval.dtype != np.float32:
-            return self._computes(equation, values)
-        return computed(equation, [x.astype(np.float64) for x in values])
-
-
-Exact.meanings = Around.meanings | {"dot_general": Exact._dot}
-
-
-def before_last_casts(closed: ClosedJaxpr) -> ClosedJaxpr:
-    """The program without the casts to a float below 32 bits that its results end with."""
-    jaxpr = closed.jaxpr
-    casts = {
-        e.outvars[0]: e.invars[0]
-        for e in jaxpr.eqns
-        if e.primitive.name == "convert_element_type" and narrow(e.outvars[0].aval.dtype)
-    }
-    return closed.replace(jaxpr=jaxpr.replace(outvars=[casts.get(v, v) for v in jaxpr.outvars]))
-
-
-def exactly(closed: ClosedJaxpr, args: Sequence[Any]) -> list[np.ndarray]:
-    """The flat results of a program, whose dots are summed as `Exact` does."""
-    return _flat(Exact(), closed, args)
 
 
 def run_program(

@@ -140,7 +140,6 @@ PUZZLE = Puzzle(
     solution=fused_matmul,
     inputs=make_inputs,
     cases=[dict(M=256, K=2048, N=128), dict(M=256, K=1024, N=768, bm=64, bk=512, bn=384)],
-    roundings=1,
     fresh=fresh,
     scale=scale,
     par=lambda launch: f"{launch.transcendentals:,} tanhs, {launch.hbm_bytes_written / 2**20:.0f} MiB written",
@@ -173,8 +172,8 @@ PUZZLE = Puzzle(
             "rounds the sum before it adds the bias",
             old="x = acc_ref[...] + bias_ref[...]",
             new="x = acc_ref[...].astype(jnp.bfloat16) + bias_ref[...].astype(jnp.bfloat16)",
-            says="bias and activation are computed from a rounded sum, and each rounds again: stay in "
-            "f32 until the store",
+            says="bias_ref[...].astype(jnp.bfloat16)` computes in bfloat16",
+            stage="work",
         ),
         Mistake(
             "finishes in the output Ref",
@@ -186,7 +185,8 @@ PUZZLE = Puzzle(
                 ),
                 (_GELU, _GELU.replace("(x,", "(o_ref[...].astype(jnp.float32),")),
             ),
-            says="`o_ref` is bf16, so each store into it rounds: three times instead of once",
+            says="reads back what was rounded to bfloat16 when it was stored, and computes with it",
+            stage="work",
         ),
         Mistake(
             "adds the bias at every k step",
@@ -255,8 +255,8 @@ PUZZLE = Puzzle(
             "rounds the sum before it activates",
             old=_GELU,
             new=_GELU.replace("(x,", "(x.astype(o_ref.dtype),"),
-            says="the activation is computed from a rounded sum, in bf16: convert its result, not "
-            "what goes in",
+            says="jax.nn.gelu(x.astype(o_ref.dtype), approximate=True).astype(o_ref.dtype)` computes in bfloat16",
+            stage="work",
         ),
         Mistake(
             "activates the sum and the bias apart",
@@ -342,8 +342,8 @@ PUZZLE = Puzzle(
             "uses the exact GELU",
             old="approximate=True).astype(o_ref",
             new="approximate=False).astype(o_ref",
-            says="the spec has the tanh form, `approximate=True`; the exact one is some steps of bf16 away "
-            "below -2",
+            says="the tanh form of GELU lowers: `jax.nn.gelu(x)`",
+            stage="tpu",
         ),
         Mistake(
             "activates at every k step and keeps only the last",

@@ -123,7 +123,6 @@ PUZZLE = Puzzle(
         dict(M=128, K=2048, N=256),
         dict(M=256, K=3072, N=512, bm=64, bk=512, bn=256),
     ],
-    roundings=1,
     fresh=fresh,
     scale=scale,
     par=lambda launch: f"{launch.hbm_bytes_read / 2**30:.1f} GiB read in {launch.steps:,} steps",
