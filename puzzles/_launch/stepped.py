@@ -35,6 +35,8 @@ from puzzles._launch.trail import (
     floating,
 )
 
+_COPY = "copy of a ref outside"
+
 
 class Machine(Evaluator):
     """One run of a launch; without `how` as JAX's interpreter does it."""
@@ -191,18 +193,20 @@ class Machine(Evaluator):
         raise Unsafe(told(kind, words, **where, **at | facts))
 
     def part(
-        self, equation: JaxprEqn, ref: np.ndarray, transforms: Sequence[Any], copies: bool = False
+        self,
+        equation: JaxprEqn,
+        ref: np.ndarray,
+        transforms: Sequence[Any],
+        words: str = "block of a ref outside",
     ) -> np.ndarray:
-        """What transforms name of a ref; it must not reach outside."""
+        """What transforms name of a ref; it must not reach outside, or that is told in `words`."""
         try:
             return taken(ref, transforms)
         except Exception:
             ranges, name = ranges_of(transforms), self.name_of(ref)
             if ranges is not None and len(ranges) == ref.ndim:
-                scalars = self.buffers[: len(self.launch.scalars)]
-                is_scalar = any(one is ref for one in scalars)
-                words = "scalars outside" if is_scalar else "block of a ref outside"
-                words = "copy of a ref outside" if copies else words
+                if any(one is ref for one in self.buffers[: len(self.launch.scalars)]):
+                    words = "scalars outside"
                 span = ", ".join(f"{a}" if index else f"{a}:{b}" for a, b, index in ranges)
                 spelt = dict(ref=f"`{name}`" if name else "a ref", name=name or "ref", part=span)
                 self.wrong(equation, words, "out-of-bounds", operand=name, shape=ref.shape, **spelt)
@@ -210,6 +214,10 @@ class Machine(Evaluator):
                 which = f"`{name}`" if name else "A ref"
                 self.wrong(equation, "indexed with an array", "lowering", operand=name, which=which)
             raise
+
+    def semaphore(self, equation: JaxprEqn, ref: np.ndarray, transforms: Sequence[Any]) -> int:
+        """What tells it from all others."""
+        return address(self.part(equation, ref, transforms, "no such semaphore"))
 
     def name_of(self, ref: np.ndarray) -> str | None:
         """The kernel's parameter that a buffer is; None of what the kernel allocates."""
@@ -284,10 +292,10 @@ class Machine(Evaluator):
         return [before]
 
     def _dma_start(self, equation: JaxprEqn, values: Values) -> Values:
-        (source, target, (semaphore, index)) = copy_parts(equation.params["tree"], values)
+        source, target, semaphore = copy_parts(equation.params["tree"], values)
         if is_remote(equation) or equation.params.get("add"):
             raise Beyond("a copy to another device")
-        old, new = (self.part(equation, *end, copies=True) for end in (source, target))
+        old, new = (self.part(equation, *end, _COPY) for end in (source, target))
         alike = old.shape == new.shape and old.dtype == new.dtype
         if not alike or not np.may_share_memory(new, target[0]):
             raise Beyond("a copy between two forms")
@@ -297,15 +305,15 @@ class Machine(Evaluator):
             new[...] = old
         if self.how is not None:
             ends = self.view(old, *source), self.view(new, *target)
-            at, line = address(taken(semaphore, index)), text_of(equation.source_info)
+            at, line = self.semaphore(equation, *semaphore), text_of(equation.source_info)
             self.flights.start(Flight(*ends, at, new.nbytes, line))
         return []
 
     def _dma_wait(self, equation: JaxprEqn, values: Values) -> Values:
-        (_, target, (semaphore, index)) = copy_parts(equation.params["tree"], values)
+        _, target, semaphore = copy_parts(equation.params["tree"], values)
         if self.how is None:
             return []
-        at, size = address(taken(semaphore, index)), taken(*target).nbytes
+        at, size = self.semaphore(equation, *semaphore), self.part(equation, *target, _COPY).nbytes
         if endless := self.flights.wait(at, size):
             self.wrong(equation, endless, wanted=size, due=self.flights.due[at])
         for one in self.flights.landed if self.how.late else ():
@@ -316,12 +324,12 @@ class Machine(Evaluator):
         ref, transforms, count, device, _ = equation.params["args_tree"].unflatten(values)
         if self.how is None or device is not None:
             raise Beyond("a signal to another device")
-        self.flights.due[address(taken(ref, transforms))] += int(count)
+        self.flights.due[self.semaphore(equation, ref, transforms)] += int(count)
         return []
 
     def _wait(self, equation: JaxprEqn, values: Values) -> Values:
         ref, transforms, count, *_ = equation.params["args_tree"].unflatten(values)
-        at = address(taken(ref, transforms))
+        at = self.semaphore(equation, ref, transforms)
         self.flights.due[at] -= int(count)
         if self.how is None or self.flights.due[at] < 0:
             self.wrong(equation, "semaphore never signalled")

@@ -342,7 +342,8 @@ def _semaphore(part: Part) -> Place:
 def _no_such(semaphore: Place) -> dict[str, Any]:
     """The facts of a semaphore that is asked for and is not there."""
     ref = semaphore.buffer
-    return dict(kind="out-of-bounds", operand=ref.name, which=semaphore.in_full, shape=ref.shape)
+    said = dict(name=ref.name, ref=f"`{ref.name}`", part=semaphore.in_full, shape=ref.shape)
+    return dict(kind="out-of-bounds", operand=ref.name, **said)
 
 
 def _far(place: Place) -> bool:

@@ -248,9 +248,9 @@ class _Device(Machine):
 
     def _dma_start(self, equation: JaxprEqn, values: _Values) -> _Values:
         parts, device = copy_ends(equation.params["tree"], values)
-        source, target, (semaphore, index), (sending, sent) = parts
+        source, target, semaphore, sending = parts
         other = self.there(equation, device, "copies to no such device")
-        old, same = (self.part(equation, *end, copies=True) for end in (source, target))
+        old, same = (self.part(equation, *end, "copy of a ref outside") for end in (source, target))
         self.touches(equation, "reads", old, *source)
         if other is self:
             self.touches(equation, "writes", same, *target)
@@ -258,10 +258,10 @@ class _Device(Machine):
         ends = self.view(old, *source), self.view(new, *target)
         brings: Counter[int] = Counter()
         if is_remote(equation):
-            first = address(taken(sending, sent))
+            first = self.semaphore(equation, *sending)
             brings[first] += old.nbytes
             self.flights.flying.append(Flight(*ends, first, old.nbytes, line))
-        last = address(self.at(other, equation, semaphore, index))
+        last = address(self.at(other, equation, *semaphore))
         brings[last] += old.nbytes
         other.flights.flying.append(Flight(*ends, last, old.nbytes, line))
         self.mesh.ends |= set(brings)
@@ -282,8 +282,8 @@ class _Device(Machine):
         return []
 
     def _dma_wait(self, equation: JaxprEqn, values: _Values) -> _Values:
-        (_, target, (semaphore, index)) = copy_parts(equation.params["tree"], values)
-        at, size = address(taken(semaphore, index)), taken(*target).nbytes
+        _, target, semaphore = copy_parts(equation.params["tree"], values)
+        at, size = self.semaphore(equation, *semaphore), taken(*target).nbytes
         self._waits(equation, at, size, "wait never ends")
         rest = self.mesh.came[at] or any(at in copy.brings for copy in self.mesh.kept)
         flying = self.flights.flying
@@ -302,7 +302,7 @@ class _Device(Machine):
 
     def _wait(self, equation: JaxprEqn, values: _Values) -> _Values:
         ref, transforms, count, *_ = equation.params["args_tree"].unflatten(values)
-        at = address(taken(ref, transforms))
+        at = self.semaphore(equation, ref, transforms)
         return self._waits(equation, at, int(count), "semaphore never signalled")
 
 

@@ -134,6 +134,19 @@ def test_a_wait_for_more_than_comes_is_told_where_copies_are_not_followed(monkey
     assert "in `pltpu.make_async_copy(x_ref.at[:128, :128], buffer, semaphore).wait()`" in says
 
 
+def test_a_semaphore_that_is_not_there_is_told_where_copies_are_not_followed(monkeypatch):
+    def kernel(x_ref, o_ref, buffer, semaphores):
+        copy = pltpu.make_async_copy(x_ref.at[:128, :128], buffer, semaphores.at[2])
+        copy.start()
+        copy.wait()
+        o_ref[...] = buffer[...]
+
+    monkeypatch.setattr(simulator, "copied", lambda _: None)
+    scratch = [COPY[0], pltpu.SemaphoreType.DMA((2,))]
+    says = refused(launch(kernel, x=HBM, scratch=scratch), X).says
+    assert "`semaphores[2]` is used at grid step (0, 0), in `copy.start()`, and there is no" in says
+
+
 @pytest.mark.parametrize(
     ("kernel", "says"),
     [
