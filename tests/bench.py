@@ -24,7 +24,6 @@ import puzzles
 from puzzles import Alternative, Mistake, Puzzle, check, mutate
 from puzzles._author import notebook
 from puzzles._judge import judging, tried
-from puzzles._launch import compiling
 from puzzles._puzzle import starter_function
 
 # Seconds that we aim at; a summit's check may take longer than others.
@@ -118,7 +117,6 @@ def refusals(puzzle: Puzzle) -> tuple[list[float], list[float]]:
     mistakes += (Mistake(one["name"], one["old"], one["new"]) for one in natural)
     timed = ((plain, nameless), (named, explainers))
     for mistake, (found, known) in itertools.product(mistakes, timed):
-        compiling._compiled.clear()
         for kept in (tried._traced, tried.mistaken, tried._program_of, tried._faults_of):
             kept.cache_clear()
         judging.EXPLAINERS = known
