@@ -186,7 +186,7 @@ def _read_only(leaf: Any) -> Any:
 
 _PERIOD = 8  # rows or columns that come again: no block is shorter
 # As `Puzzle.keeps` calls what must not be changed.
-_CHANGES = ("sign", "larger", "smaller", "jump", "order", "zero", "finite")
+CHANGES = ("sign", "larger", "smaller", "jump", "order", "zero", "finite")
 
 
 def wild(puzzle: Puzzle, args: tuple, seed: int) -> tuple[tuple, str]:
@@ -212,7 +212,7 @@ def wild(puzzle: Puzzle, args: tuple, seed: int) -> tuple[tuple, str]:
 
 def change_of(seed: int) -> str:
     """The name of what is changed in the data of the fresh case that `seed` draws."""
-    return _CHANGES[seed % len(_CHANGES)]
+    return CHANGES[seed % len(CHANGES)]
 
 
 def _is_float(x: Any) -> bool:
