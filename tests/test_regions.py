@@ -100,6 +100,8 @@ def places(source: str) -> int:
         "o_ref[..., 0] = x_ref[0, ...] + 1",
         "def f(x: tuple[int, ...]) -> None:\n    return g(x_ref[...])",
         "def f(x):\n    ...  # left over beside code\n    return x",
+        "everything = (..., 0)\nx_ref[everything] = 1",
+        "pl.when(c)(lambda: x_ref.__setitem__(..., z))",
     ],
 )
 def test_an_ellipsis_in_a_subscript_or_beside_code_is_no_gap(source):

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental import pallas as pl
 
-from puzzles._jax import function_place
+from puzzles._jax import JaxprEqn, function_place, user_frame
 from puzzles._judge.case import Case, cases, fresh_case, in_jax, own_seed
 from puzzles._judge.costs import Scale
 from puzzles._judge.numbers import Mismatch, on_tpu
@@ -103,11 +103,16 @@ class Run:
 
     @cached_property
     def own(self) -> tuple[Launch, ...]:
-        """The launches of kernels that are of no other rung: those are judged there."""
+        """The launches but for those of another rung, of its kernels: they are judged there."""
         calls, path = kernel_calls(self.traced.jaxpr.jaxpr), self.puzzle.path
-        files = (Path(function_place(call.params["jaxpr"])[0]) for call in calls)
-        known = zip(files, self.launches, strict=True)
-        return tuple(one for file, one in known if file == path or file.parent != path.parent)
+
+        def here(call: JaxprEqn) -> bool:
+            frame = user_frame(call.source_info)
+            places = function_place(call.params["jaxpr"])[0], frame.file_name if frame else ""
+            files = [Path(place) for place in places if place]
+            return not files or any(f == path or f.parent != path.parent for f in files)
+
+        return tuple(one for call, one in zip(calls, self.launches, strict=True) if here(call))
 
     @cached_property
     def result(self) -> Any:

@@ -78,9 +78,13 @@ def _first_fact(run: Run, *kinds: str) -> str | None:
     usual = run.case.reference.launches if run.puzzle.kernel else ()
     known = {(kind, name) for one in usual for kind, name, _ in _facts(one)}
     for launch in _launches(run):
-        for kind, name, facts in _facts(launch):
-            if kind in kinds and (kind, name) not in known:
-                return sentence(kind, name=name, **facts)
+        new = [one for one in _facts(launch) if one[0] in kinds and one[:2] not in known]
+        for kind, name, facts in new[:1]:
+            alike = [f"`{other}`" for word, other, its in new if (word, its) == (kind, facts)]
+            if kind == "read early" and len(alike) > 1:  # one of them is enough, but which?
+                names = f"{', '.join(alike[:-1])} and {alike[-1]}"
+                return sentence("several read early", names=names, **facts)
+            return sentence(kind, name=name, **facts)
     return None
 
 

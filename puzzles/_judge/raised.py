@@ -74,7 +74,9 @@ def told(error: Exception) -> str:
 def _of_the_call(error: Exception) -> str:
     """What the call says: prefetched Refs, an index map at fault, arrays without a spec."""
     index_map, prefetched = call_at_fault(error)
-    if "positional argument" in str(error):
+    last = [frame for frame, _ in walk_tb(error.__traceback__)][-1:]
+    by_jax = any(not is_learners(frame.f_code.co_filename) for frame in last)
+    if "positional argument" in str(error) and by_jax:
         line = line_of(index_map)
         which = sentence("index map in", line=line) if line else ""
         also = sentence("prefetched first") if prefetched else ""

@@ -276,7 +276,8 @@ class Machine(Evaluator):
             return
         name, nans = self.name_of(ref), self.trail.nans
         if all(name != one.operand for one in nans):
-            nans.append(Seen(name, self.ids, line_of(equation.source_info)))
+            line = line_of(equation.source_info)
+            nans.append(Seen(name, self.ids, line, name in self.trail.stored))
 
     def _store(self, equation: JaxprEqn, values: Values) -> Values:
         ref, transforms, stored, mask = accessed(equation, values)
@@ -284,6 +285,8 @@ class Machine(Evaluator):
         if not np.may_share_memory(view, ref):  # a copy, of which nobody would know
             raise Beyond("a store through a bitcast")
         self.touches(equation, "writes", view, ref, transforms)
+        if self.trail is not None:
+            self.trail.stored.add(self.name_of(ref))
         if equation.primitive.name == "addupdate":
             view += stored
             return []

@@ -41,11 +41,15 @@ class How:
 
 @dataclass(frozen=True)
 class Seen:
-    """A ref at a grid step: `what` is its contents, or the line that read them."""
+    """A ref at a grid step: `what` is its contents, or the line that read them.
+
+    begun: of a ref that is read, whether something was stored in it before.
+    """
 
     operand: str | None
     step: tuple[int, ...]
     what: Any
+    begun: bool = False
 
 
 @dataclass
@@ -53,13 +57,14 @@ class Trail:
     """What was seen of a launch while it ran.
 
     carried: the blocks on their way back to HBM, as numbers to compare. nans: each ref's first NaN
-    that a line of the kernel reads. cut: the step in which it was left, None if it ran whole.
-    spent: it had run too many equations.
+    that a line of the kernel reads. stored: the refs that something was stored in. cut: the step
+    in which it was left, None if it ran whole. spent: it had run too many equations.
     """
 
     launch: Launch
     carried: list[Seen] = field(default_factory=list)
     nans: list[Seen] = field(default_factory=list)
+    stored: set[str | None] = field(default_factory=set)
     cut: tuple[int, ...] | None = None
     spent: bool = False
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+import os
 import re
 import types
 
@@ -11,6 +12,7 @@ from puzzles._launch import Finding, kernel_calls, line_of, parameter_names, pla
 from puzzles._rules import instead, rows, sentence
 from puzzles._tpu.chips import CHIPS
 
+_PYTHON = os.path.dirname(os.__file__)  # its own library
 # What libtpu says of memory: how much is needed of how much.
 _MEMORY = (
     "allocation with size {need} and limit {have}",
@@ -76,7 +78,8 @@ def _learners_line(error: Exception, program: ClosedJaxpr) -> tuple[str, int] | 
     last = None
     while tb is not None:
         name = tb.tb_frame.f_code.co_filename
-        if not re.search(r"[\\/](?:jax|jaxlib)[\\/]|[\\/]puzzles[\\/]_|<frozen", name):
+        ours = re.search(r"[\\/](?:jax|jaxlib)[\\/]|[\\/]puzzles[\\/]_|<frozen", name)
+        if not ours and os.path.dirname(name) != _PYTHON:
             last = (name, tb.tb_lineno)
         tb = tb.tb_next
     frames = (user_frame(call.source_info) for call in kernel_calls(program.jaxpr))

@@ -210,5 +210,7 @@ def depends(what: str, where: tuple[Trail, Seen] | None) -> Finding:
     name = f"`{read.operand}`" if read.operand else "a scoped buffer"
     if read.operand in inputs:
         name = f"padding beyond the edge of {name}"
-    facts |= dict(operand=read.operand, step=read.step, line=read.what, name=name)
+    also = [f"`{seen.operand}`" for seen in reads[1:] if seen.operand and not seen.begun]
+    others = f"; so it is with {' and '.join(also)}, and one of these is the cause" if also else ""
+    facts |= dict(operand=read.operand, step=read.step, line=read.what, name=name, others=others)
     return told(kind, "depends on what is read", **facts, **after)

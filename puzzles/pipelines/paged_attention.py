@@ -198,6 +198,8 @@ PUZZLE = Puzzle(
         ),
     ],
     fresh=fresh,
+    # A q that is scaled first rounds large scores otherwise, and `l > 0` is false of NaN.
+    keeps={"q": "finite larger order", "k_pages": "finite larger order", "v_pages": "finite"},
     hints=[
         "When does page `i` hold a key that counts? In the last such page, which keys count? And which "
         "block must a step past a text's last page name, so that nothing is fetched?",

@@ -226,6 +226,8 @@ PUZZLE = Puzzle(
         ),
     ],
     fresh=fresh,
+    # A q that is scaled first rounds large scores otherwise, and `l > 0` is false of NaN.
+    keeps={"q": "finite larger order", "k_pages": "finite larger order", "v_pages": "finite"},
     hints=[
         "It is `double_buffered_matmul` with a table between the number of a round and the place of its "
         "tiles. For which texts is there no first page?",

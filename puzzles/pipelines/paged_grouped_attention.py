@@ -225,6 +225,8 @@ PUZZLE = Puzzle(
         ),
     ],
     fresh=fresh,
+    # A q that is scaled first rounds large scores otherwise, and `l > 0` is false of NaN.
+    keeps={"q": "finite larger order", "k_pages": "finite larger order", "v_pages": "finite"},
     hints=[
         "One grid step is one text and one key head. Which rows of `q` does it serve, and which page of "
         "which head does it fetch?",

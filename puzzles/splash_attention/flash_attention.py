@@ -146,6 +146,10 @@ def audit(launch: Launch) -> None:
         "the launch promises nothing about its axes: pass "
         "compiler_params=pltpu.CompilerParams(dimension_semantics=...)"
     )
+    assert len(launch.grid) == 2, (
+        f"the grid is {launch.grid}, and this rung asks for two axes: blocks of queries, and for each of "
+        "them the blocks of keys"
+    )
     assert semantics == ("parallel", "arbitrary"), (
         f"dimension_semantics is {semantics}: blocks of queries do not depend on each other, so axis 0 "
         "can be shared out among cores; the steps along the keys have to stay in order"

@@ -131,6 +131,10 @@ BROKEN = {
         lambda x: jnp.einsum("i,j->ij", x[0, :128], x[1, :128]),
         "An outer product is a broadcast",
     ),
+    "a branch with Python's truth": (
+        lambda x: x + jax.lax.cond(pl.program_id(0) == 0, lambda: True, lambda: x[0, 0] > 0),
+        "Return `jnp.bool_(True)`",
+    ),
     "vectors": (lambda x: jnp.dot(x[0], x[1]) + x, "Keep the values in a kernel 2-D"),
 }
 
