@@ -87,7 +87,7 @@ def sum_pages(pages: Float[Array, "P page H"], table: Int[Array, " n"]) -> Float
 
 # %% tags=["author"]
 from puzzles import Alternative, Launch, Mistake, Puzzle, array, rng
-from puzzles.pipelines._audits import overlapped
+from puzzles.pipelines._audits import by_hand, overlapped
 
 
 def make_inputs(key, P, page, H, table):
@@ -98,6 +98,7 @@ def make_inputs(key, P, page, H, table):
 def audit(launch: Launch, *, args) -> None:
     pages, table = args
     most = pages[0].size * pages.dtype.itemsize * len(table)
+    by_hand(launch)
     (its,) = (one for one in launch.inputs if len(one.shape) == 3)
     assert its.hbm_bytes <= most, (
         f"{its.hbm_bytes:,} bytes of pages are fetched, and the table names {most:,}: fetch each entry's "
