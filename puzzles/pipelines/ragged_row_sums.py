@@ -185,6 +185,12 @@ PUZZLE = Puzzle(
             says="each block is masked as if it were the first: block i begins at row 64 * i",
         ),
         Mistake(
+            "masks every block as if it were the last",
+            edits=(("row = i * 64 + jax", "row = jax"), ("row < length", "row < length % 64")),
+            says="in all blocks but the last every row counts, and a length that 64 divides leaves 0: compare a row's "
+            "number in the sequence with `length`",
+        ),
+        Mistake(
             "numbers the rows by the sequence",
             old="row = i * 64 +",
             new="row = b * 64 +",

@@ -338,6 +338,13 @@ PUZZLE = Puzzle(
             says="1/√H is on the way from k to s once: in the tile or at the store",
         ),
         Mistake(
+            "begins its sums anew for each head of the group",
+            old="opens = (flags & 4 != 0) & (g == 0)",
+            new="opens = flags & 4 != 0",
+            says="the first tile of a column is visited once for each head of the group, and zeros at the second one "
+            "throw away what the first has added: ask for `g == 0`, too",
+        ),
+        Mistake(
             "scales dv, too",
             old=_STORE_DV,
             new="dv_ref[...] = (scale * dv_acc_ref[...]).astype(dv_ref.dtype)",

@@ -467,6 +467,18 @@ PUZZLE = Puzzle(
             says="the cap turns -inf into -cap, a score like any other, and what is masked counts again",
         ),
         Mistake(
+            "turns alpha upside down",
+            old="alpha = jnp.exp(m_ref[...] - m_new)",
+            new="alpha = jnp.exp(m_new - m_ref[...])",
+            says="alpha takes old sums from the old maximum to the new one: exp(old - new), which is 1 at most",
+        ),
+        Mistake(
+            "writes the scale of 64 columns",
+            old="s *= q_ref.shape[-1] ** -0.5",
+            new="s *= 0.125",
+            says="0.125 is 1/√64, and other heads are as wide as `q_ref.shape[-1]` says",
+        ),
+        Mistake(
             "caps between the mask and the ids",
             edits=((_CAP, ""), (_ASK_IDS, _MASKED + _CAP + "        seen = True\n" + _ASK_IDS)),
             says="the cap turns the -inf of mask or rule into -cap, a score like any other, and only the ids still hide "
