@@ -429,6 +429,20 @@ def paged_grouped_attention(q, k_pages, v_pages, lengths, table):
     ],
     alternatives=[
         Alternative(
+            "scales the queries before the dot, and asks whether l is above 0",
+            edits=(
+                (
+                    's = jnp.einsum("gh,sh->gs", q, k, preferred_element_type=f32) / q.shape[1] ** 0.5',
+                    "q, k = q.astype(f32) * q.shape[1] ** -0.5, k.astype(f32)\n"
+                    '    s = jnp.einsum("gh,sh->gs", q, k, preferred_element_type=f32)',
+                ),
+                (
+                    "jnp.where(l_ref[...] == 0, 0, acc_ref[...] / l_ref[...])",
+                    "jnp.where(l_ref[...] > 0, acc_ref[...] / l_ref[...], 0)",
+                ),
+            ),
+        ),
+        Alternative(
             "waits for values first, by name",
             old=_WAIT,
             new="        keys, values = fetch(i, slot)\n        values.wait()\n        keys.wait()\n",
