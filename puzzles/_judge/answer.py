@@ -15,11 +15,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental import pallas as pl
 
-from puzzles._jax import JaxprEqn, function_place, user_frame
+from puzzles._jax import JaxprEqn, function_place
 from puzzles._judge.case import Case, cases, fresh_case, in_jax, own_seed
 from puzzles._judge.costs import Scale
 from puzzles._judge.numbers import Mismatch, on_tpu
-from puzzles._judge.origin import Origin, origin
+from puzzles._judge.origin import Origin, file_of, origin
 from puzzles._judge.raised import learners_code
 from puzzles._judge.source import Code
 from puzzles._launch import Launch, Traced, kernel_calls, step_by_step, trace_call
@@ -107,8 +107,7 @@ class Run:
         calls, path = kernel_calls(self.traced.jaxpr.jaxpr), self.puzzle.path
 
         def here(call: JaxprEqn) -> bool:
-            frame = user_frame(call.source_info)
-            places = function_place(call.params["jaxpr"])[0], frame.file_name if frame else ""
+            places = function_place(call.params["jaxpr"])[0], file_of(call)
             files = [Path(place) for place in places if place]
             return not files or any(f == path or f.parent != path.parent for f in files)
 

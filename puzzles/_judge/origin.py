@@ -114,6 +114,12 @@ def line_of(equation: JaxprEqn) -> str:
     return "" if frame is None else linecache.getline(frame.file_name, frame.line_num).strip()
 
 
+def file_of(equation: JaxprEqn) -> str:
+    """The file of that line, or '' if it is not known."""
+    frame = None if _in_backward_pass(equation) else _frame(equation)
+    return "" if frame is None else frame.file_name
+
+
 def observed(equation: JaxprEqn) -> bool:
     """Whether a rung's author made it, to observe the learner's function."""
     frame = _frame(equation)
