@@ -179,6 +179,7 @@ PUZZLE = Puzzle(
         # the last chip of four, and tiles that hang over
         dict(M=124, K=72, N=136, E=144, first=108, L=36, dtype="bfloat16"),
         dict(M=256, K=256, N=384, sizes=(3, 100, 0, 0, 0, 17), first=2, L=3),  # nothing to do
+        dict(M=256, K=256, N=384, sizes=(128, 30, 64, 9, 0, 20), first=0, L=3),  # the first chip
     ],
     hints=[
         "At which visit do this chip's visits begin, and at which do the next chip's? `counts` knows how many visits each "
@@ -310,6 +311,26 @@ def local_experts(lhs, rhs, group_sizes, first):
             old=_STEPS,
             new="begin, num_steps = visits[first], jnp.sum(jax.lax.dynamic_slice(group_sizes, (first,), (L,)))",
             says="steps are visits, not rows: the own ones end at visits[first + L]",
+        ),
+        Mistake(
+            "looks for its beginning before the first group",
+            old=_VISITS,
+            new="visits = jnp.cumsum(counts)",
+            edits=((_STEPS, "begin = visits[first - 1]\n    num_steps = visits[first + L - 1] - begin"),),
+            says="has -2 steps on axis 1",
+            stage="error",
+        ),
+        Mistake(
+            "numbers tiles from its own first one",
+            old=_TILES,
+            new="tile_ids = jnp.roll(tile_ids, -begin)\n    tile_ids = tile_ids - tile_ids[0]",
+            says="lhs and the result are whole here, and so are the tiles: only groups are numbered anew",
+        ),
+        Mistake(
+            "counts how many tiles the own rows would fill",
+            old=_STEPS,
+            new="begin, num_steps = visits[first], pl.cdiv(offsets[first + L] - offsets[first], bm)",
+            says="the own rows may begin within a tile, and groups that share one visit it in turn: count visits",
         ),
     ],
     alternatives=[
