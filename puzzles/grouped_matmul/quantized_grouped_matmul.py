@@ -336,6 +336,12 @@ PUZZLE = Puzzle(
             says="the rows are not quantised, and a cast to int8 cuts off what stands behind the point",
         ),
         Mistake(
+            "rounds the rows to bf16",
+            old="jnp.dot(lhs_ref[...], weights",
+            new="jnp.dot(lhs_ref[...].astype(jnp.bfloat16), weights",
+            says="a row in f32 keeps 8 of its 24 bits; the cast is for the integers, which are exact in bf16: leave the rows as they are",
+        ),
+        Mistake(
             "keeps the last block of K only",
             old="acc_ref[...] += jnp.dot",
             new="acc_ref[...] = jnp.dot",
