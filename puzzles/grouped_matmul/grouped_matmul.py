@@ -300,6 +300,12 @@ PUZZLE = Puzzle(
             says="offsets count rows of the whole array, and row 0 of this block is row tile * bm",
         ),
         Mistake(
+            "takes a tile's number for its first row",
+            old=_ROW,
+            new="row = tile + jax.lax",
+            says="tiles are counted here, and each has `o_ref.shape[0]` rows: tile t begins at row t times those",
+        ),
+        Mistake(
             "counts tiles by grid steps",
             old=_ROW,
             new="row = step * o_ref.shape[0] + jax.lax",
@@ -330,6 +336,12 @@ PUZZLE = Puzzle(
             new="first = step == 0",
             says="Write all of it at its first visit",
             stage="memory",
+        ),
+        Mistake(
+            "takes the first block of K for a tile's first visit",
+            old=_FIRST,
+            new="first = k == 0",
+            says="k counts blocks of K, from 0 at every visit: whether there was one before, the list of tiles tells",
         ),
         Mistake(
             "multiplies by the mask",
