@@ -222,6 +222,12 @@ PUZZLE = Puzzle(
             says="starts and ends are rows of the array, so add the rows of all blocks before, i * bm",
         ),
         Mistake(
+            "takes a block's number for its first row",
+            old=_ROW,
+            new="row = i + jax.lax",
+            says="i counts blocks, and each has bm rows: block i begins at row i * bm",
+        ),
+        Mistake(
             "takes one row too many",
             old="row < ends_ref[g]",
             new="row <= ends_ref[g]",
