@@ -250,6 +250,13 @@ PUZZLE = Puzzle(
             says="silu of a sum is not the sum of silus: wait for the last k",
         ),
         Mistake(
+            "activates the gate's sum at every k step",
+            old=_GATE,
+            new=f"{_GATE}\n    gate_ref[...] = jax.nn.silu(gate_ref[...])",
+            edits=((_HIDDEN, "hidden = gate_ref[...] * up_ref[...]"),),
+            says="silu(silu(a) + b) is not silu(a + b): activate the whole sum, once, at the last k",
+        ),
+        Mistake(
             "multiplies with the same weights twice",
             old="jnp.dot(x, w_up_ref[...]",
             new="jnp.dot(x, w_gate_ref[...]",
