@@ -274,6 +274,18 @@ PUZZLE = Puzzle(
             says="the accumulator was never zeroed, and nobody does that for you",
         ),
         Mistake(
+            "asks the visit after whether the group opens",
+            old="group_ids_ref[jnp.maximum(step - 1, 0)]",
+            new="group_ids_ref[jnp.minimum(step + 1, steps - 1)]",
+            says="it opens where the visit before was of another group, or where there was none",
+        ),
+        Mistake(
+            "closes where the group ends within the tile",
+            old=_CLOSES,
+            new="closes = offsets_ref[group + 1] < (tile + 1) * lhs_ref.shape[0]",
+            says="a group may end exactly where its tile does, and is never stored then: `<=`",
+        ),
+        Mistake(
             "stores where the group opens",
             old="@pl.when(closes)",
             new="@pl.when(opens)",
