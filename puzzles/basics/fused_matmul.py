@@ -289,6 +289,12 @@ PUZZLE = Puzzle(
             says="the spec adds the bias",
         ),
         Mistake(
+            "uses the quick GELU",
+            old=_GELU,
+            new="o_ref[...] = (x * jax.nn.sigmoid(1.702 * x))",
+            says="x · sigmoid(1.702 x) is up to 0.02 away from the spec's `jax.nn.gelu(x, approximate=True)`",
+        ),
+        Mistake(
             "uses SiLU",
             old=_GELU,
             new="o_ref[...] = jax.nn.silu(x)",
