@@ -1,4 +1,4 @@
-"""What several rungs ask of a launch."""
+"""What several rungs ask of a launch, and how they count."""
 
 from __future__ import annotations
 
@@ -27,3 +27,9 @@ def narrow(launch: Launch) -> None:
         f"the kernel writes {written}, and a cast outside has to read it again: round in the kernel, "
         "where it stores"
     )
+
+
+def counted(number: int, what: str) -> str:
+    """So many of something, "1 block of sums" or "1,024 blocks of sums"."""
+    noun, *more = what.split(" ")
+    return " ".join((f"{number:,}", noun if number == 1 else f"{noun}s", *more))

@@ -69,6 +69,7 @@ def add_reversed_blocks(x: Float[Array, " N"], y: Float[Array, " N"]) -> Float[A
 
 # %% tags=["author"]
 from puzzles import Alternative, Mistake, Puzzle, array, rng
+from puzzles.basics._audits import counted
 
 
 def make_inputs(key, N):
@@ -92,7 +93,7 @@ PUZZLE = Puzzle(
     fresh=fresh,
     scale=scale,
     slack={"bytes": 1.0},  # every element is needed once
-    par=lambda launch: f"{launch.inputs[1].transfers:,} blocks of y in {launch.steps:,} steps",
+    par=lambda launch: f"{counted(launch.inputs[1].transfers, 'block of y')} in {counted(launch.steps, 'step')}",
     hints=[
         "Which block of `y` does the first step need? And the last one, when there are n blocks?",
         "Block indices run from 0 to n - 1. An index map returns a tuple with one block index for "

@@ -76,6 +76,7 @@ def batched_matmul(
 
 # %% tags=["author"]
 from puzzles import Alternative, Mistake, Puzzle, array, rng
+from puzzles.basics._audits import counted
 
 
 def make_inputs(key, B, M, K, N):
@@ -119,7 +120,7 @@ PUZZLE = Puzzle(
     cases=[dict(B=3, M=128, K=384, N=256), dict(B=2, M=192, K=256, N=512)],
     fresh=fresh,
     scale=scale,
-    par=lambda launch: f"{launch.hbm_bytes_read / 2**20:.0f} MiB read in {launch.steps:,} steps",
+    par=lambda launch: f"{launch.hbm_bytes_read / 2**20:.0f} MiB read in {counted(launch.steps, 'step')}",
     hints=[
         "How many steps are there, if each multiplies one pair? And which pair does step b take?",
         "`None` in a block shape takes one index of that axis and removes it from the Ref. The index "

@@ -58,6 +58,7 @@ def fix_the_grid(x: Float[Array, "M N"]) -> Float[Array, "M 1"]:
 import numpy as np
 
 from puzzles import Alternative, Launch, Mistake, Puzzle, array, rng
+from puzzles.basics._audits import counted
 
 
 def make_inputs(key, M, N):
@@ -100,7 +101,7 @@ PUZZLE = Puzzle(
     scale=scale,
     tolerance=1e-7,  # a maximum is exact
     slack={"bytes": 1.0},  # x is needed once
-    par=lambda launch: f"{launch.outputs[0].transfers:,} blocks of maxima in {launch.steps:,} steps",
+    par=lambda launch: f"{counted(launch.outputs[0].transfers, 'block of maxima')} in {counted(launch.steps, 'step')}",
     hints=[
         "List the output blocks of steps (0, 0), (0, 1), (1, 0), (1, 1). Does one come back after "
         "another has been there?",

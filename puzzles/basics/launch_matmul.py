@@ -87,7 +87,7 @@ def launch_matmul(a: Float[Array, "K M"], b: Float[Array, "K N"]) -> Float[Array
 
 # %% tags=["author"]
 from puzzles import Alternative, Launch, Mistake, Puzzle, array, rng
-from puzzles.basics._audits import product_by_dots
+from puzzles.basics._audits import counted, product_by_dots
 
 
 def make_inputs(key, K, M, N):
@@ -134,7 +134,7 @@ PUZZLE = Puzzle(
     cases=[dict(K=1024, M=384, N=1024), dict(K=768, M=256, N=512)],
     fresh=fresh,
     scale=scale,
-    par=lambda launch: f"{launch.hbm_bytes_read / 2**30:.1f} GiB read in {launch.steps:,} steps",
+    par=lambda launch: f"{launch.hbm_bytes_read / 2**30:.1f} GiB read in {counted(launch.steps, 'step')}",
     hints=[
         "Begin with the output: step (i, j, k) works on block (i, j). Which block of `a`, stored as "
         "K × M, does it need?",

@@ -56,6 +56,7 @@ def launch_vector_add(x: Float[Array, "M N"], y: Float[Array, "M N"]) -> Float[A
 
 # %% tags=["author"]
 from puzzles import Alternative, Mistake, Puzzle, array, rng
+from puzzles.basics._audits import counted
 
 
 def make_inputs(key, M, N):
@@ -95,7 +96,7 @@ PUZZLE = Puzzle(
     fresh=fresh,
     scale=scale,
     slack={"bytes": 1.0},  # every block is needed once
-    par=lambda launch: f"{launch.steps:,} steps, {launch.hbm_bytes / 2**30:.2f} GiB moved",
+    par=lambda launch: f"{counted(launch.steps, 'step')}, {launch.hbm_bytes / 2**30:.2f} GiB moved",
     hints=[
         "Start from the output: one step makes one block of bm × bn. How many does it take to cover "
         "each axis, the ragged last one included?",

@@ -81,7 +81,7 @@ def matmul_bf16(
 import numpy as np
 
 from puzzles import Alternative, Launch, Mistake, Puzzle, array, rng
-from puzzles.basics._audits import narrow, product_by_dots
+from puzzles.basics._audits import counted, narrow, product_by_dots
 
 
 def make_inputs(key, M, K, N):
@@ -125,7 +125,7 @@ PUZZLE = Puzzle(
     ],
     fresh=fresh,
     scale=scale,
-    par=lambda launch: f"{launch.hbm_bytes_read / 2**30:.1f} GiB read in {launch.steps:,} steps",
+    par=lambda launch: f"{launch.hbm_bytes_read / 2**30:.1f} GiB read in {counted(launch.steps, 'step')}",
     hints=[
         "It is tiled_matmul, but two places decide the precision: what a dot returns, and when the "
         "sum is rounded.",

@@ -65,6 +65,7 @@ def ragged_row_sum(x: Float[Array, "M N"]) -> Float[Array, "M 1"]:
 
 # %% tags=["author"]
 from puzzles import Alternative, Mistake, Puzzle, array, rng
+from puzzles.basics._audits import counted
 
 
 def make_inputs(key, M, N):
@@ -95,7 +96,7 @@ PUZZLE = Puzzle(
     fresh=fresh,
     scale=scale,
     slack={"bytes": 1.0},  # x is needed once
-    par=lambda launch: f"{launch.outputs[0].transfers:,} blocks of sums in {launch.steps:,} steps",
+    par=lambda launch: f"{counted(launch.outputs[0].transfers, 'block of sums')} in {counted(launch.steps, 'step')}",
     hints=[
         "It is row_sum, with a mask before the sum. Which elements of a block do not exist in the array?",
         "An element's column in the array is j × bn plus its column in the block, which "

@@ -84,6 +84,7 @@ def row_sum(x: Float[Array, "M N"]) -> Float[Array, "M 1"]:
 
 # %% tags=["author"]
 from puzzles import Alternative, Mistake, Puzzle, array, rng
+from puzzles.basics._audits import counted
 
 
 def make_inputs(key, M, N):
@@ -113,7 +114,7 @@ PUZZLE = Puzzle(
     fresh=fresh,
     scale=scale,
     slack={"bytes": 1.0},  # x is needed once
-    par=lambda launch: f"{launch.outputs[0].transfers:,} blocks of sums in {launch.steps:,} steps",
+    par=lambda launch: f"{counted(launch.outputs[0].transfers, 'block of sums')} in {counted(launch.steps, 'step')}",
     hints=[
         "What must hold before the first addition of each row of blocks? In which steps is that?",
         "`@pl.when(condition)` guards the start; `pl.program_id(1)` is j. `jnp.sum(x, axis=1, keepdims=True)` "

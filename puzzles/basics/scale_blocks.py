@@ -70,6 +70,7 @@ def scale_blocks(x: Float[Array, "M N"]) -> Float[Array, "M N"]:
 
 # %% tags=["author"]
 from puzzles import Alternative, Mistake, Puzzle, array, rng
+from puzzles.basics._audits import counted
 
 
 def make_inputs(key, M, N):
@@ -92,7 +93,7 @@ PUZZLE = Puzzle(
     fresh=fresh,
     scale=scale,
     slack={"bytes": 1.0},  # every element is needed once
-    par=lambda launch: f"{launch.inputs[0].transfers:,} blocks of x in {launch.steps:,} steps",
+    par=lambda launch: f"{counted(launch.inputs[0].transfers, 'block of x')} in {counted(launch.steps, 'step')}",
     hints=[
         "How many blocks come before the row of blocks that you are in? How many before you in it?",
         "`pl.program_id(0)` is the row of blocks, `pl.num_programs(1)` the number of blocks in a row.",

@@ -77,7 +77,7 @@ def tiled_matmul(a: Float[Array, "M K"], b: Float[Array, "K N"]) -> Float[Array,
 
 # %% tags=["author"]
 from puzzles import Alternative, Launch, Mistake, Puzzle, array, rng
-from puzzles.basics._audits import product_by_dots
+from puzzles.basics._audits import counted, product_by_dots
 
 
 def make_inputs(key, M, K, N):
@@ -122,7 +122,7 @@ PUZZLE = Puzzle(
     cases=[dict(M=128, K=384, N=512), dict(M=192, K=128, N=512)],
     fresh=fresh,
     scale=scale,
-    par=lambda launch: f"{launch.hbm_bytes_read / 2**30:.1f} GiB read in {launch.steps:,} steps",
+    par=lambda launch: f"{launch.hbm_bytes_read / 2**30:.1f} GiB read in {counted(launch.steps, 'step')}",
     hints=[
         "An output block is finished only at the last k. What has to happen once before the first "
         "product, at every step, and once after the last one?",

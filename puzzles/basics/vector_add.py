@@ -80,6 +80,7 @@ def vector_add(x: Float[Array, " N"], y: Float[Array, " N"]) -> Float[Array, " N
 
 # %% tags=["author"]
 from puzzles import Alternative, Mistake, Puzzle, array, rng
+from puzzles.basics._audits import counted
 
 
 def make_inputs(key, N):
@@ -103,7 +104,7 @@ PUZZLE = Puzzle(
     fresh=fresh,
     scale=scale,
     slack={"bytes": 1.0},  # every element is needed once
-    par=lambda launch: f"{launch.steps:,} steps, {launch.hbm_bytes / 2**20:.0f} MiB moved",
+    par=lambda launch: f"{counted(launch.steps, 'step')}, {launch.hbm_bytes / 2**20:.0f} MiB moved",
     hints=[
         "You do not need to know which block this is. The BlockSpecs have chosen it already.",
         "Read both input Refs with `[...]`; what you get has the shape of one block, (1024,).",

@@ -133,7 +133,8 @@ def fetches(launch):
     """How many blocks of keys there are, and how often one is fetched."""
     k = launch.inputs[1]
     blocks = -(-k.shape[-2] // k.block[-2])
-    return f"{blocks:,} blocks of k, fetched {k.transfers:,} times"
+    times = f"{k.transfers:,} time{'' if k.transfers == 1 else 's'}"
+    return f"{blocks:,} block{'' if blocks == 1 else 's'} of k, fetched {times}"
 
 
 # The matrix unit may sum the rows, too: 1 / 2H more for it to multiply.

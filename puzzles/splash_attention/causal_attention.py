@@ -162,7 +162,7 @@ def fresh(r):
 def dots(launch):
     """In how many steps of the grid there is anything to multiply."""
     busy = sum(dot.executed for dot in launch.dots) > 0
-    return f"dots in {busy.sum():,} of {launch.steps:,} steps"
+    return f"dots in {busy.sum():,} of {launch.steps:,} {'step' if launch.steps == 1 else 'steps'}"
 
 
 _SKIP = "needed = j * bk <= (i + 1) * bq - 1"

@@ -151,7 +151,8 @@ def fresh(r):
 
 def dots_and_fetches(launch):
     """What the window is worth in arithmetic and in traffic."""
-    return f"{dots(launch)}, k fetched {launch.inputs[1].transfers:,} times"
+    often = launch.inputs[1].transfers
+    return f"{dots(launch)}, k fetched {often:,} time{'' if often == 1 else 's'}"
 
 
 _SKIP = "needed = (first_column <= last_row) & (last_column > first_row - window)"

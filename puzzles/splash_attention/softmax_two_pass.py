@@ -138,7 +138,8 @@ def fresh(r):
 def times_read(*launches):
     """How often x goes by: the number that this rung and the next are about."""
     read = [o for one in launches for o in one.inputs if o.shape[1] > 1]
-    return f"x is read {sum(o.hbm_bytes for o in read) / (4 * np.prod(read[0].shape)):g} times"
+    often = sum(o.hbm_bytes for o in read) / (4 * np.prod(read[0].shape))
+    return f"x is read {often:g} time{'' if often == 1 else 's'}"
 
 
 _START = """    @pl.when(pl.program_id(1) == 0)
