@@ -108,10 +108,7 @@ def refusals(puzzle: Puzzle) -> tuple[list[float], list[float]]:
     """Seconds for each mistake in the numbers, without and with its name, nothing compiled yet."""
     plain, named = [], []
     explainers = judging.EXPLAINERS
-    nameless = {
-        rule: tuple(one for one in some if one[1] is not tried.mistake_on_record)
-        for rule, some in explainers.items()
-    }
+    nameless = tuple(one for one in explainers if one[1] is not tried.mistake_on_record)
     mistakes = [one for one in puzzle.mistakes if one.stage == "values"]
     natural = (one for one in NATURAL if one["rung"] == puzzle.name)
     mistakes += (Mistake(one["name"], one["old"], one["new"]) for one in natural)

@@ -99,7 +99,7 @@ def hunt(name: str) -> dict[str, list[str]]:
     right = {one: results(one, puzzle.solution) for n in (0, 7) for one in cases(puzzle, n)}
     before = signal.signal(signal.SIGALRM, _alarm)
     try:
-        judging.EXPLAINERS = {}  # why it is wrong does not matter here
+        judging.EXPLAINERS = ()  # why it is wrong does not matter here
         with _tpu.Compiler() as compiler:
             for mutant in mutants(puzzle.text):
                 line = puzzle.text.splitlines()[mutant.line - 1].strip()

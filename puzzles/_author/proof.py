@@ -133,8 +133,10 @@ def scale_problems(puzzle: Puzzle) -> Iterator[str]:
         return
     if puzzle.scale is None:
         yield problem(puzzle.place("PUZZLE = "), "no scale")
-    elif at_scale(puzzle, puzzle.solution) is None:
+    elif (scale := at_scale(puzzle, puzzle.solution)) is None:
         yield problem(puzzle.place("scale="), "scale lacks data")
+    elif puzzle.par is not None:
+        puzzle.par(*scale.par.launches)  # what it raises, a pass would keep to itself
 
 
 def compiler_problems(

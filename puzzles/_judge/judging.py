@@ -85,25 +85,22 @@ PLAIN_QUESTIONS = (
 )
 
 
-# Who may know why numbers are wrong, by rule, and which part of the verdict that would be: of each
-# part the first answer stays. The cheap ones are asked first, and who tries something does so while
-# there is time. When a mistake on record gives these numbers, nothing more is looked for.
-_ON_RECORD = ("diagnosis", tried.mistake_on_record)
-EXPLAINERS: dict[str, tuple[tuple[str, Callable[[Run], str | None]], ...]] = {
-    "numbers": (
-        ("picture", explain.map_of_blocks),
-        ("listing", explain.numbers_listed),
-        ("first", explain.fault_of_a_launch),
-        ("first", explain.garbage),
-        _ON_RECORD,
-        ("like", explain.nearness),
-        ("like", explain.like_others),
-        ("first", explain.not_finite),
-        ("first", explain.undone),
-        ("first", explain.rounds_on_the_way),
-        ("first", tried.line_exchanged),
-    ),
-}
+# Who may know why numbers are wrong, and which part of the verdict that would be: of each part the
+# first answer stays. The cheap ones are asked first, and who tries something does so while there is
+# time. When a mistake on record gives these numbers, nothing more is looked for.
+EXPLAINERS: tuple[tuple[str, Callable[[Run], str | None]], ...] = (
+    ("picture", explain.map_of_blocks),
+    ("listing", explain.numbers_listed),
+    ("first", explain.fault_of_a_launch),
+    ("first", explain.garbage),
+    ("diagnosis", tried.mistake_on_record),
+    ("like", explain.nearness),
+    ("like", explain.like_others),
+    ("first", explain.not_finite),
+    ("first", explain.undone),
+    ("first", explain.rounds_on_the_way),
+    ("first", tried.line_exchanged),
+)
 
 
 def judge(puzzle: Puzzle, fn: Callable, **how: Any) -> Verdict:
@@ -174,7 +171,7 @@ def _told(answer: Answer, run: Run | None, found: Finding) -> Verdict:
     puzzle, rule = answer.puzzle, RULES[found.rule]
     parts, seed, notes = {}, None, []
     if isinstance(run, Run):
-        parts = _explained(found.rule, run)
+        parts = _explained(run) if found.rule == "numbers" else {}
         if run.case.fresh:
             seed, unusual = run.case.seed, run.case.unusual
             data = f", and in its data {unusual}" if unusual else ""
@@ -198,10 +195,10 @@ def _told(answer: Answer, run: Run | None, found: Finding) -> Verdict:
     )
 
 
-def _explained(rule: str, run: Run) -> dict[str, str]:
+def _explained(run: Run) -> dict[str, str]:
     """The parts of a verdict that say why."""
     parts: dict[str, str] = {}
-    for part, ask in EXPLAINERS.get(rule, ()):
+    for part, ask in EXPLAINERS:
         if part not in parts and "diagnosis" not in parts:
             if (said := ask(run)) is not None:
                 parts[part] = said
