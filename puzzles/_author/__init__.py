@@ -7,13 +7,7 @@ and `new_puzzle` write what to start from. Each prints what it did and returns t
 
 from __future__ import annotations
 
-from puzzles._author.commands import (
-    build,
-    look_for_no_tpu,
-    new_ladder,
-    new_project,
-    new_puzzle,
-)
+from puzzles._author.commands import build, look_for_no_tpu, new_ladder, new_project, new_puzzle
 from puzzles._author.diagrams import strip
 from puzzles._author.gate import verify
 from puzzles._author.repository import BuildError

@@ -56,12 +56,7 @@ from puzzles._launch.moves import Copy, bytes_of
 from puzzles._launch.operand import Operand, itemsize
 from puzzles._launch.pl_kernel import with_kernels_launched
 from puzzles._launch.programs import Ran, drawn, run_as, step_by_step
-from puzzles._launch.run import (
-    by_jax,
-    run_program,
-    runs_in_python,
-    single,
-)
+from puzzles._launch.run import by_jax, run_program, runs_in_python, single
 from puzzles._launch.sameness import fingerprint
 from puzzles._launch.slices import ranges_of, ranges_shown, taken
 from puzzles._launch.smem import UNNAMED, memory_space
@@ -76,15 +71,6 @@ from puzzles._launch.traced import (
     trace,
     trace_call,
 )
-from puzzles._launch.trail import (
-    EDGE,
-    How,
-    Seen,
-    Trail,
-    Unsafe,
-    address,
-    comparable,
-    floating,
-)
+from puzzles._launch.trail import EDGE, How, Seen, Trail, Unsafe, address, comparable, floating
 from puzzles._launch.wasted import waste
 from puzzles._launch.work import ARITHMETIC, REDUCTIONS, TRANSCENDENTAL, Dot

@@ -85,13 +85,9 @@ def run_program(
     closed: ClosedJaxpr, args: Sequence[Any], launch: Launcher, observer: Observer | None = None
 ) -> list[np.ndarray]:
     """The flat results of a program, whose launches `launch` runs."""
-    return _flat(Around(launch, observer), closed, args)
-
-
-def _flat(around: Around, closed: ClosedJaxpr, args: Sequence[Any]) -> list[np.ndarray]:
     given = [x if is_key(x) else np.asarray(x) for x in args]
     with np.errstate(all="ignore"):
-        return [np.asarray(x) for x in around.closed(closed, given)]
+        return [np.asarray(x) for x in Around(launch, observer).closed(closed, given)]
 
 
 def runs_in_python(jaxpr: Jaxpr, through: Collection[str] = (*CALLS, *CONTROL)) -> bool:

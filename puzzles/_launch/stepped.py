@@ -24,16 +24,7 @@ from puzzles._launch.launch import Launch
 from puzzles._launch.operand import Operand
 from puzzles._launch.run import interpreted
 from puzzles._launch.slices import ranges_of, ranges_shown, taken
-from puzzles._launch.trail import (
-    EDGE,
-    How,
-    Seen,
-    Trail,
-    Unsafe,
-    address,
-    comparable,
-    floating,
-)
+from puzzles._launch.trail import EDGE, How, Seen, Trail, Unsafe, address, comparable, floating
 
 _COPY = "copy of a ref outside"
 

@@ -17,13 +17,7 @@ from launched import call, copy_kernel, interpreted, one, reference, refused, si
 
 import puzzles
 from puzzles import _puzzle
-from puzzles._tpu import (
-    INSTALL_LIBTPU,
-    NoEstimate,
-    estimated_cycles,
-    has_libtpu,
-    lowered,
-)
+from puzzles._tpu import INSTALL_LIBTPU, NoEstimate, estimated_cycles, has_libtpu, lowered
 
 f32, bf16 = jnp.float32, jnp.bfloat16
 S = jax.ShapeDtypeStruct

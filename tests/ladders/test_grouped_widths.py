@@ -17,9 +17,7 @@ from jax.experimental.pallas.ops.tpu.megablox.gmm import gmm
 from puzzles import find, trace
 from puzzles._launch import by_jax, trace_call
 from puzzles._tpu import CHIPS, Compiler
-from puzzles.grouped_matmul import (
-    grouped_matmul,
-)
+from puzzles.grouped_matmul import grouped_matmul
 from puzzles.grouped_matmul.quantized_grouped_matmul import quantised
 
 pytestmark = pytest.mark.newest  # JAX changes nothing here

@@ -16,14 +16,7 @@ from launched import call, copy_kernel, traced
 
 from puzzles import _tpu
 from puzzles._launch import kernel_calls, trace
-from puzzles._tpu import (
-    CHIPS,
-    INSTALL_LIBTPU,
-    Compiler,
-    compiler_words,
-    lowered,
-    supported_chips,
-)
+from puzzles._tpu import CHIPS, INSTALL_LIBTPU, Compiler, compiler_words, lowered, supported_chips
 from puzzles._tpu import compiler as compiler_module
 
 F32 = jnp.float32
