@@ -452,7 +452,7 @@ PUZZLE = Puzzle(
             "waits for what comes next",
             old="1 - slot, started)\n\n" + _WAIT,
             new="1 - slot, started)\n            copies(text, jnp.where(last, 0, i + 1), 1 - slot, awaited)\n\n" + _WAIT,
-            says="The kernel waits for a copy that is not on its way, or for more",
+            says="The kernel waits for a copy that is not on its way at grid step (1,)",
             stage="memory",
         ),
         Mistake(
