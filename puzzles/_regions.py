@@ -150,10 +150,10 @@ def _is_ellipsis_statement(node: ast.stmt) -> bool:
 
 def ellipsis_values(node: ast.AST) -> Iterator[ast.AST]:
     """Places where `...` stands as a value; not as an index, or as a statement of its own."""
-    called = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
+    called = getattr(getattr(node, "func", None), "attr", "")
     if isinstance(node, ast.Subscript):
         yield from ellipsis_values(node.value)
-    elif isinstance(node, ast.Tuple) or called.endswith(("__getitem__", "__setitem__")):
+    elif isinstance(node, ast.Tuple) or called in ("__getitem__", "__setitem__"):
         for child in ast.iter_child_nodes(node):
             if not isinstance(child, ast.Constant):
                 yield from ellipsis_values(child)

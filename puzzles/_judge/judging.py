@@ -50,13 +50,7 @@ def _part(case: Case) -> Case:
 
 READ = (*running.MAY_RUN, running.in_a_kernel, running.asks_outside, running.works_outside)
 NUMBERS = (running.runs, wanted.same_form, wanted.same_numbers)
-DRAWN = Asked(
-    drawn_case,
-    (
-        *READ, *NUMBERS,
-        memory.blocks, memory.copies, memory.drawn_on_tpu,
-    ),
-)  # fmt: skip
+DRAWN = Asked(drawn_case, (*READ, *NUMBERS, memory.blocks, memory.copies, memory.drawn_on_tpu))
 PLAINLY = (wanted.accepted, wanted.same_form, wanted.same_numbers, wanted.audit)
 
 ITS_CODE = Asked(lambda answer: [answer.code], (Code.asks_for_itself,))

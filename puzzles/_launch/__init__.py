@@ -28,7 +28,7 @@ from puzzles._launch.finding import (
     when,
 )
 from puzzles._launch.finite import first_not_finite
-from puzzles._launch.flights import Flight, Flights, Place, View
+from puzzles._launch.flights import Flight, Flights, Place
 from puzzles._launch.graph import Abstract, Unreadable
 from puzzles._launch.in_numpy import Beyond, Endless, Enough
 from puzzles._launch.jaxprs import (

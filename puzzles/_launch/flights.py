@@ -7,7 +7,7 @@ that share one may end in any order, and a wait counts bytes, whosesoever they a
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,13 +52,13 @@ class Place:
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """A part of a buffer as a run has it, and its name."""
+    """A part of a buffer as a run has it, and what gives its name."""
 
     array: np.ndarray
-    name: str
+    name: Callable[[], str]
 
     def __str__(self) -> str:
-        return self.name
+        return self.name()
 
     def meets(self, other: View) -> bool:
         """Whether two views share an element."""

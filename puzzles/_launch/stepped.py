@@ -26,8 +26,6 @@ from puzzles._launch.run import interpreted
 from puzzles._launch.slices import ranges_of, ranges_shown, taken
 from puzzles._launch.trail import EDGE, How, Seen, Trail, Unsafe, address, comparable, floating
 
-_COPY = "copy of a ref outside"
-
 
 class Machine(Evaluator):
     """One run of a launch; without `how` as JAX's interpreter does it."""
@@ -206,6 +204,10 @@ class Machine(Evaluator):
                 self.wrong(equation, "indexed with an array", "lowering", operand=name, which=which)
             raise
 
+    def end(self, equation: JaxprEqn, ref: np.ndarray, transforms: Sequence[Any]) -> np.ndarray:
+        """One end of a copy."""
+        return self.part(equation, ref, transforms, "copy of a ref outside")
+
     def semaphore(self, equation: JaxprEqn, ref: np.ndarray, transforms: Sequence[Any]) -> int:
         """What tells it from all others."""
         return address(self.part(equation, ref, transforms, "no such semaphore"))
@@ -216,16 +218,18 @@ class Machine(Evaluator):
         return next((name for name, one in named if one is ref), None)
 
     def view(self, array: np.ndarray, ref: np.ndarray, transforms: Sequence[Any]) -> View:
-        """A part of a ref, as verdicts name it."""
-        part = ranges_shown(ranges_of(transforms), ref.shape)
-        return View(array, f"{self.name_of(ref) or 'a buffer'}{part}")
+        """A part of a ref; its name is made when somebody asks for it."""
+
+        def name() -> str:
+            part = ranges_shown(ranges_of(transforms), ref.shape)
+            return f"{self.name_of(ref) or 'a buffer'}{part}"
+
+        return View(array, name)
 
     def touches(
         self, equation: JaxprEqn, how: str, array: np.ndarray, ref: np.ndarray, transforms: Any
     ) -> None:
         """It must not read where a copy may still land, nor write there or where one may read."""
-        if not self.flights.flying:
-            return
         if why := self.flights.forbidden(how, self.view(array, ref, transforms)):
             text = text_of(equation.source_info)
             says = happens(self.ids, f"`{text}`" if text else "the kernel", why)
@@ -289,7 +293,7 @@ class Machine(Evaluator):
         source, target, semaphore = copy_parts(equation.params["tree"], values)
         if is_remote(equation) or equation.params.get("add"):
             raise Beyond("a copy to another device")
-        old, new = (self.part(equation, *end, _COPY) for end in (source, target))
+        old, new = (self.end(equation, *one) for one in (source, target))
         alike = old.shape == new.shape and old.dtype == new.dtype
         if not alike or not np.may_share_memory(new, target[0]):
             raise Beyond("a copy between two forms")
@@ -307,7 +311,7 @@ class Machine(Evaluator):
         _, target, semaphore = copy_parts(equation.params["tree"], values)
         if self.how is None:
             return []
-        at, size = self.semaphore(equation, *semaphore), self.part(equation, *target, _COPY).nbytes
+        at, size = self.semaphore(equation, *semaphore), self.end(equation, *target).nbytes
         if endless := self.flights.wait(at, size):
             self.wrong(equation, endless, wanted=size, due=self.flights.due[at])
         for one in self.flights.landed if self.how.late else ():

@@ -211,6 +211,6 @@ def depends(what: str, where: tuple[Trail, Seen] | None) -> Finding:
     if read.operand in inputs:
         name = f"padding beyond the edge of {name}"
     also = [f"`{seen.operand}`" for seen in reads[1:] if seen.operand and not seen.begun]
-    others = f"; so it is with {' and '.join(also)}, and one of these is the cause" if also else ""
+    others = sentence("so it is with others", names=" and ".join(also)) if also else ""
     facts |= dict(operand=read.operand, step=read.step, line=read.what, name=name, others=others)
     return told(kind, "depends on what is read", **facts, **after)

@@ -250,7 +250,7 @@ class _Device(Machine):
         parts, device = copy_ends(equation.params["tree"], values)
         source, target, semaphore, sending = parts
         other = self.there(equation, device, "copies to no such device")
-        old, same = (self.part(equation, *end, "copy of a ref outside") for end in (source, target))
+        old, same = (self.end(equation, *one) for one in (source, target))
         self.touches(equation, "reads", old, *source)
         if other is self:
             self.touches(equation, "writes", same, *target)

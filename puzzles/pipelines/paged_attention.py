@@ -131,7 +131,7 @@ def paged_attention(
 
 # %% tags=["author"]
 from puzzles import Alternative, Launch, Mistake, Puzzle, array, rng
-from puzzles.pipelines._paged import afresh, drawn, fetches_no_more, pages_needed
+from puzzles.pipelines._paged import KEEPS, afresh, drawn, fetches_no_more, pages_needed
 
 
 def make_inputs(key, lengths, page, P, pages, garbage, shared, H=128, dtype="float32"):
@@ -198,8 +198,7 @@ PUZZLE = Puzzle(
         ),
     ],
     fresh=fresh,
-    # A q that is scaled first rounds large scores otherwise, and `l > 0` is false of NaN.
-    keeps={"q": "finite larger order", "k_pages": "finite larger order", "v_pages": "finite"},
+    keeps=KEEPS,
     hints=[
         "When does page `i` hold a key that counts? In the last such page, which keys count? And which "
         "block must a step past a text's last page name, so that nothing is fetched?",

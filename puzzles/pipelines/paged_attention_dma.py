@@ -155,7 +155,7 @@ def paged_attention_dma(
 # %% tags=["author"]
 from puzzles import Alternative, Launch, Mistake, Puzzle, array, rng
 from puzzles.pipelines._audits import overlapped
-from puzzles.pipelines._paged import afresh, drawn, fetches_no_more
+from puzzles.pipelines._paged import KEEPS, afresh, drawn, fetches_no_more
 
 
 def make_inputs(key, lengths, page, P, pages, garbage, shared, H=128, dtype="float32"):
@@ -226,8 +226,7 @@ PUZZLE = Puzzle(
         ),
     ],
     fresh=fresh,
-    # A q that is scaled first rounds large scores otherwise, and `l > 0` is false of NaN.
-    keeps={"q": "finite larger order", "k_pages": "finite larger order", "v_pages": "finite"},
+    keeps=KEEPS,
     hints=[
         "It is `double_buffered_matmul` with a table between the number of a round and the place of its "
         "tiles. For which texts is there no first page?",
