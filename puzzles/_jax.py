@@ -18,6 +18,7 @@ from traceback import walk_tb
 from typing import Any
 
 import jax
+from jax.core import Tracer  # noqa: F401
 
 OLDEST = "0.7.2"
 NEWEST_TRIED = "0.12.0.1"

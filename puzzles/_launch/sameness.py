@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from puzzles._jax import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, is_key
+from puzzles._jax import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Tracer, Var, is_key
 
 # Where a program came from: it runs the same.
 _ORIGINS = {"debug_info", "name_and_src_info", "source_info"}
@@ -35,6 +35,9 @@ class _Reader:
     def read(self, value: Any) -> Hashable:
         if type(value) in _PLAIN:
             return type(value), value
+        # From JAX 0.11 on, a nested program's constants are tracers of the Refs around it.
+        if isinstance(value, Tracer):
+            value = value.val
         if isinstance(value, Var):
             return self.numbers.setdefault(value, len(self.numbers)), value.aval
         if isinstance(value, Literal):

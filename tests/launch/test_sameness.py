@@ -10,6 +10,7 @@ import launched
 import numpy as np
 import pytest
 from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
 
 from puzzles._launch import by_jax, fingerprint, keeping_traces, kernels, trace_call
 
@@ -64,6 +65,26 @@ def test_equal_programs_are_the_same_whoever_traced_them() -> None:
 )
 def test_other_programs_are_told_apart(other: Callable) -> None:
     assert of(other) not in (of(launch()), of(launch(table=np.zeros((16, 128), np.float32))))
+
+
+def test_a_body_with_refs_from_outside_has_one_fingerprint() -> None:
+    def scoped(turned: bool, added: float) -> Callable:
+        def kernel(x_ref, y_ref, o_ref):
+            source = y_ref if turned else x_ref
+
+            def body(buffer, sem):
+                pltpu.async_copy(source, buffer, sem).wait()
+                buffer[...] += added
+                pltpu.async_copy(buffer, o_ref, sem).wait()
+
+            pl.run_scoped(body, pltpu.VMEM(X.shape, X.dtype), pltpu.SemaphoreType.DMA)
+
+        whole = pl.BlockSpec(memory_space=pl.ANY)
+        return launched.call(kernel, X, (), [whole, whole], whole)
+
+    assert of(scoped(False, 1.0), X, X) == of(scoped(False, 1.0), X, X)
+    assert of(scoped(False, 1.0), X, X) != of(scoped(True, 1.0), X, X)
+    assert of(scoped(False, 1.0), X, X) != of(scoped(False, 2.0), X, X)
 
 
 def test_the_order_and_the_types_of_operands_are_part_of_a_program() -> None:
