@@ -186,7 +186,7 @@ def block_map(operand: Operand, wrong: np.ndarray) -> str | None:
     bad = np.atleast_2d(bad)
     last = bad.ndim - 1
     down = max((axis for axis in range(last) if bad.shape[axis] > 1), default=last - 1)
-    first = np.unravel_index(int(bad.argmax()), bad.shape)
+    first = np.unravel_index(int(np.argmax(bad)), bad.shape)
     index = [slice(None) if axis in (down, last) else int(n) for axis, n in enumerate(first)]
     plane = bad[tuple(index)]
     marks = ", ".join(":" if isinstance(one, slice) else str(one) for one in index)
@@ -199,7 +199,7 @@ def block_map(operand: Operand, wrong: np.ndarray) -> str | None:
 
 def _rows(plane: np.ndarray) -> list[str]:
     """A window of a plane that holds its first wrong block, if it has one, with block numbers."""
-    first = np.unravel_index(int(plane.argmax()), plane.shape)
+    first = np.unravel_index(int(np.argmax(plane)), plane.shape)
     top, left = (max(0, int(n) - _SIDE + 1) for n in first)
     window = plane[top : top + _SIDE, left : left + _SIDE]
     below, right = plane.shape[0] > top + _SIDE, plane.shape[1] > left + _SIDE
